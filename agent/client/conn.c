@@ -1,0 +1,563 @@
+/* The I/O thread of a client, and the calls that reach it. */
+#include "agent/client/conn.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "agent/client/conn_impl.h"
+#include "proto/clock.h"
+#include "proto/error.h"
+#include "proto/log.h"
+
+#define DRAIN_REPLIES 64
+
+/* ---- waiting */
+
+int64_t conn_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * NS_PER_S + t.tv_nsec;
+}
+
+int64_t conn_deadline(int64_t timeout_ms)
+{
+    int64_t now = conn_now();
+    if (timeout_ms < 0 || timeout_ms > (INT64_MAX - now) / NS_PER_MS)
+        return INT64_MAX;
+    return now + timeout_ms * NS_PER_MS;
+}
+
+void conn_cond_init(pthread_cond_t *cond)
+{
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(cond, &attr);
+    pthread_condattr_destroy(&attr);
+}
+
+bool conn_cond_wait(pthread_cond_t *cond, pthread_mutex_t *mutex, int64_t deadline_ns)
+{
+    if (deadline_ns == INT64_MAX) {
+        pthread_cond_wait(cond, mutex);
+        return true;
+    }
+    struct timespec t = {.tv_sec = (time_t)(deadline_ns / NS_PER_S), .tv_nsec = (long)(deadline_ns % NS_PER_S)};
+    return pthread_cond_timedwait(cond, mutex, &t) != ETIMEDOUT;
+}
+
+/* ---- the thread */
+
+void conn_wake(struct conn *self)
+{
+    if (!atomic_exchange(&self->woken, true)) {
+        ssize_t n = write(self->wake_write, "", 1);
+        (void)n; /* a full pipe wakes too */
+    }
+}
+
+static void take_commands(struct conn *self, struct command *commands)
+{
+    for (struct command *command = commands, *next; command; command = next) {
+        next = command->next;
+        struct conn_part *part = command->part;
+        if (command->kind == COMMAND_ATTACH) {
+            part->next = self->parts;
+            self->parts = part;
+            if (self->link == LINK_UP)
+                part->ops->up(part, self->hello);
+        } else {
+            struct conn_part **at = &self->parts;
+            while (*at && *at != part)
+                at = &(*at)->next;
+            if (*at)
+                *at = part->next;
+            request_drop_once(self, part, false);
+            part->ops->down(part);
+        }
+        pthread_mutex_lock(&self->mutex);
+        command->done = true;
+        pthread_cond_broadcast(&self->changed);
+        pthread_mutex_unlock(&self->mutex);
+    }
+}
+
+/* Takes over what other threads have left. */
+static void take_submitted(struct conn *self, int64_t now_ns)
+{
+    char drained[64];
+    while (read(self->wake_read, drained, sizeof drained) > 0)
+        ;
+    atomic_store(&self->woken, false);
+    pthread_mutex_lock(&self->mutex);
+    struct request *request = self->submitted.first;
+    self->submitted = (struct request_list){0};
+    struct command *commands = self->commands;
+    self->commands = NULL;
+    uint64_t *cancels = self->cancels;
+    uint32_t n_cancels = self->n_cancels;
+    self->cancels = NULL;
+    self->n_cancels = self->cancels_capacity = 0;
+    pthread_mutex_unlock(&self->mutex);
+
+    for (struct request *next; request; request = next) {
+        next = request->next;
+        request_track(self, request);
+        if (self->link == LINK_UP)
+            request_transmit(self, request);
+    }
+    for (uint32_t i = 0; i < n_cancels; i++)
+        request_cancel(self, cancels[i], now_ns);
+    free(cancels);
+    take_commands(self, commands);
+}
+
+static void take_notice(struct conn *self, const struct conn_reply *reply)
+{
+    if (reply->view.body != 17)
+        return;
+    Replay__Credit *credit = replay__credit__unpack(NULL, reply->view.size, reply->view.data);
+    if (!credit)
+        return;
+    for (struct conn_part *part = self->parts; part; part = part->next)
+        part->ops->notice(part, credit);
+    replay__credit__free_unpacked(credit, NULL);
+}
+
+static void take_reply(struct conn *self, struct conn_reply *reply)
+{
+    uint64_t id = reply->view.id;
+    if (id == 0) {
+        take_notice(self, reply);
+    } else if (id == self->hello_id) {
+        link_answer(self, reply);
+    } else {
+        struct request *request = request_take(self, id);
+        if (request) {
+            request->fn(request->ctx, reply);
+            request_free(request);
+            return;
+        }
+    }
+    conn_reply_destroy(&reply);
+}
+
+static void take_replies(struct conn *self)
+{
+    struct conn_reply *reply;
+    for (int i = 0; i < DRAIN_REPLIES && self->dealer && reply_receive(self->dealer, &reply); i++)
+        if (reply)
+            take_reply(self, reply);
+}
+
+static int64_t tick_parts(struct conn *self, int64_t now_ns)
+{
+    int64_t next = INT64_MAX;
+    for (struct conn_part *part = self->parts; part; part = part->next) {
+        int64_t at = part->ops->tick(part, now_ns);
+        next = at < next ? at : next;
+    }
+    return next;
+}
+
+static void wait_for_work(struct conn *self, zmq_pollitem_t **items, uint32_t *capacity, int64_t until_ns)
+{
+    uint32_t n = 3;
+    for (struct conn_part *part = self->parts; part; part = part->next)
+        n++;
+    if (n > *capacity) {
+        zmq_pollitem_t *grown = realloc(*items, n * sizeof *grown);
+        if (!grown)
+            return;
+        *items = grown;
+        *capacity = n;
+    }
+    zmq_pollitem_t *at = *items;
+    *at++ = (zmq_pollitem_t){NULL, self->wake_read, ZMQ_POLLIN, 0};
+    if (self->dealer)
+        *at++ = (zmq_pollitem_t){self->dealer, 0, ZMQ_POLLIN, 0};
+    if (self->monitor)
+        *at++ = (zmq_pollitem_t){self->monitor, 0, ZMQ_POLLIN, 0};
+    for (struct conn_part *part = self->parts; part; part = part->next) {
+        short events = 0;
+        void *socket = part->ops->poll ? part->ops->poll(part, &events) : NULL;
+        if (socket && events)
+            *at++ = (zmq_pollitem_t){socket, 0, events, 0};
+    }
+    int64_t now = conn_now();
+    long timeout_ms = -1;
+    if (until_ns <= now)
+        timeout_ms = 0;
+    else if (until_ns != INT64_MAX)
+        timeout_ms = (until_ns - now) / NS_PER_MS > 60000 ? 60000 : (long)((until_ns - now + NS_PER_MS - 1) / NS_PER_MS);
+    zmq_poll(*items, (int)(at - *items), timeout_ms);
+}
+
+static int64_t earlier(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static void *conn_main(void *arg)
+{
+    struct conn *self = arg;
+    zmq_pollitem_t *items = NULL;
+    uint32_t capacity = 0;
+    while (!atomic_load(&self->stopping)) {
+        int64_t now = conn_now();
+        take_submitted(self, now);
+        link_watch(self, now);
+        link_step(self, now);
+        take_replies(self);
+        int64_t next = request_expire(self, now);
+        next = earlier(next, tick_parts(self, now));
+        if (self->reset_wanted)
+            next = now;
+        if (self->link != LINK_UP)
+            next = earlier(next, self->link_time);
+        wait_for_work(self, &items, &capacity, next);
+    }
+    take_submitted(self, 0);
+    while (self->pending.first)
+        request_end(request_take(self, self->pending.first->id), RP_CANCELLED, "the client is being closed");
+    link_close(self);
+    free(items);
+    return NULL;
+}
+
+/* ---- calls from other threads */
+
+uint64_t conn_send(struct conn *self, uint32_t body_field, const void *body, size_t size, zmq_msg_t *payload,
+                   uint32_t n_payload, int64_t timeout_ms, conn_reply_fn *fn, void *ctx)
+{
+    uint64_t id = atomic_fetch_add(&self->next_id, 1);
+    struct request *request = request_new(self, id, body_field, body, size, payload, n_payload);
+    if (!request) {
+        struct conn_reply *reply = calloc(1, sizeof *reply);
+        if (reply) {
+            zmq_msg_init(&reply->header);
+            reply->status = RP_NO_MEMORY;
+            snprintf(reply->text, sizeof reply->text, "no memory for a request of %zu bytes", size);
+            fn(ctx, reply);
+        }
+        return id;
+    }
+    request->fn = fn;
+    request->ctx = ctx;
+    request->timeout_ms = timeout_ms;
+    request->deadline_ns = conn_deadline(timeout_ms);
+    pthread_mutex_lock(&self->mutex);
+    request_list_add(&self->submitted, request);
+    pthread_mutex_unlock(&self->mutex);
+    conn_wake(self);
+    return id;
+}
+
+bool conn_send_once(struct conn *self, struct conn_part *part, uint32_t body_field, const ProtobufCMessage *body,
+                    int64_t timeout_ms, conn_reply_fn *fn)
+{
+    size_t size = protobuf_c_message_get_packed_size(body);
+    uint8_t *packed = malloc(size ? size : 1);
+    uint64_t id = atomic_fetch_add(&self->next_id, 1);
+    struct request *request = NULL;
+    if (packed && self->link == LINK_UP) {
+        protobuf_c_message_pack(body, packed);
+        request = request_new(self, id, body_field, packed, size, NULL, 0);
+    }
+    free(packed);
+    if (!request)
+        return false;
+    request->fn = fn;
+    request->ctx = request->part = part;
+    request->timeout_ms = timeout_ms;
+    request->deadline_ns = conn_deadline(timeout_ms);
+    request_track(self, request);
+    request_transmit(self, request);
+    return true;
+}
+
+void conn_cancel(struct conn *self, uint64_t id)
+{
+    pthread_mutex_lock(&self->mutex);
+    if (self->n_cancels == self->cancels_capacity) {
+        uint32_t capacity = self->cancels_capacity ? self->cancels_capacity * 2 : 16;
+        uint64_t *grown = realloc(self->cancels, capacity * sizeof *grown);
+        if (grown) {
+            self->cancels = grown;
+            self->cancels_capacity = capacity;
+        }
+    }
+    if (self->n_cancels < self->cancels_capacity)
+        self->cancels[self->n_cancels++] = id;
+    pthread_mutex_unlock(&self->mutex);
+    conn_wake(self);
+}
+
+struct call {
+    pthread_mutex_t mutex;
+    pthread_cond_t done;
+    struct conn_reply *reply;
+};
+
+static void call_done(void *ctx, struct conn_reply *reply)
+{
+    struct call *call = ctx;
+    pthread_mutex_lock(&call->mutex);
+    call->reply = reply;
+    pthread_cond_signal(&call->done);
+    pthread_mutex_unlock(&call->mutex);
+}
+
+rp_status conn_call(struct conn *self, uint32_t body_field, const ProtobufCMessage *body, zmq_msg_t *payload,
+                    uint32_t n_payload, int64_t timeout_ms, struct conn_reply **out, rp_error *err)
+{
+    if (out)
+        *out = NULL;
+    size_t size = protobuf_c_message_get_packed_size(body);
+    uint8_t *packed = malloc(size ? size : 1);
+    if (!packed)
+        return err_set(err, RP_NO_MEMORY, "no memory for a request of %zu bytes", size);
+    protobuf_c_message_pack(body, packed);
+    struct call call = {.reply = NULL};
+    pthread_mutex_init(&call.mutex, NULL);
+    conn_cond_init(&call.done);
+    conn_send(self, body_field, packed, size, payload, n_payload, timeout_ms, call_done, &call);
+    free(packed);
+    pthread_mutex_lock(&call.mutex);
+    while (!call.reply)
+        conn_cond_wait(&call.done, &call.mutex, INT64_MAX);
+    pthread_mutex_unlock(&call.mutex);
+    pthread_mutex_destroy(&call.mutex);
+    pthread_cond_destroy(&call.done);
+    rp_status status = conn_reply_status(call.reply, err);
+    if (status == RP_OK && out)
+        *out = call.reply;
+    else
+        conn_reply_destroy(&call.reply);
+    return status;
+}
+
+static void command_run(struct conn *self, enum command_kind kind, struct conn_part *part)
+{
+    struct command command = {.kind = kind, .part = part};
+    pthread_mutex_lock(&self->mutex);
+    struct command **at = &self->commands;
+    while (*at)
+        at = &(*at)->next;
+    *at = &command;
+    pthread_mutex_unlock(&self->mutex);
+    conn_wake(self);
+    pthread_mutex_lock(&self->mutex);
+    while (!command.done)
+        conn_cond_wait(&self->changed, &self->mutex, INT64_MAX);
+    pthread_mutex_unlock(&self->mutex);
+}
+
+void conn_attach(struct conn *self, struct conn_part *part)
+{
+    command_run(self, COMMAND_ATTACH, part);
+}
+
+void conn_detach(struct conn *self, struct conn_part *part)
+{
+    command_run(self, COMMAND_DETACH, part);
+}
+
+void conn_reset(struct conn *self, const char *why)
+{
+    char quoted[128];
+    if (!self->reset_wanted && self->link == LINK_UP)
+        log_line(LEVEL_WARN, "C0103", "giving up a connection", "endpoint=%s reason=%s", self->endpoint,
+                 log_quote(quoted, sizeof quoted, why));
+    self->reset_wanted = true;
+}
+
+/* ---- state */
+
+const char *conn_endpoint(const struct conn *self)
+{
+    return self->endpoint;
+}
+
+void *conn_zmq_context(struct conn *self)
+{
+    return self->context;
+}
+
+uint64_t conn_client_id(const struct conn *self)
+{
+    return self->client_id;
+}
+
+int32_t conn_state(struct conn *self)
+{
+    pthread_mutex_lock(&self->mutex);
+    enum link_state state = self->state;
+    pthread_mutex_unlock(&self->mutex);
+    return state == LINK_UP ? RP_CLIENT_CONNECTED : RP_CLIENT_CONNECTING;
+}
+
+uint64_t conn_reconnects(struct conn *self)
+{
+    pthread_mutex_lock(&self->mutex);
+    uint64_t n = self->reconnects;
+    pthread_mutex_unlock(&self->mutex);
+    return n;
+}
+
+void conn_describe(struct conn *self, char *out, size_t size)
+{
+    out[0] = '\0';
+    pthread_mutex_lock(&self->mutex);
+    if (self->state != LINK_UP)
+        snprintf(out, size, "no broker answers at %s for %.1f s", self->endpoint,
+                 (double)(conn_now() - self->lost_ns) / 1e9);
+    pthread_mutex_unlock(&self->mutex);
+}
+
+/* ---- life */
+
+static char *host_of(const char *endpoint)
+{
+    static const char tcp[] = "tcp://";
+    if (strncmp(endpoint, tcp, sizeof tcp - 1) != 0)
+        return NULL;
+    const char *start = endpoint + sizeof tcp - 1, *local = strchr(start, ';'), *colon = strrchr(start, ':');
+    if (local && local < colon)
+        start = local + 1;
+    return colon ? strndup(start, (size_t)(colon - start)) : NULL;
+}
+
+static bool conn_start(struct conn *self, rp_error *err)
+{
+    int fds[2];
+    if (pipe(fds) != 0) {
+        err_set(err, RP_IO, "no pipe for the client's thread: %s", strerror(errno));
+        return false;
+    }
+    self->wake_read = fds[0];
+    self->wake_write = fds[1];
+    for (int i = 0; i < 2; i++) {
+        fcntl(fds[i], F_SETFL, O_NONBLOCK);
+        fcntl(fds[i], F_SETFD, FD_CLOEXEC);
+    }
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int rc = pthread_create(&self->thread, NULL, conn_main, self);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    self->started = rc == 0;
+    if (rc != 0)
+        err_set(err, RP_IO, "no thread for the client: %s", strerror(rc));
+    return rc == 0;
+}
+
+static rp_status conn_await(struct conn *self, int64_t timeout_ms, rp_error *err)
+{
+    int64_t deadline = conn_deadline(timeout_ms);
+    pthread_mutex_lock(&self->mutex);
+    while (self->state != LINK_UP && self->refusal.status == RP_OK &&
+           conn_cond_wait(&self->changed, &self->mutex, deadline))
+        ;
+    rp_status status = RP_OK;
+    if (self->state != LINK_UP && self->refusal.status != RP_OK)
+        status = err_set(err, (rp_status)self->refusal.status, "%s: %s", self->endpoint, self->refusal.text);
+    else if (self->state != LINK_UP)
+        status = err_set(err, RP_UNAVAILABLE,
+                         "no broker answers at %s within %g s: is replay-broker running, and is this its service "
+                         "endpoint?",
+                         self->endpoint, (double)timeout_ms / 1e3);
+    pthread_mutex_unlock(&self->mutex);
+    return status;
+}
+
+/* Finds out what libzmq thinks of an endpoint before the thread starts to retry. */
+static rp_status conn_check(struct conn *self, rp_error *err)
+{
+    void *probe = zmq_socket(self->context, ZMQ_DEALER);
+    if (!probe)
+        return err_set(err, RP_IO, "no socket: %s", zmq_strerror(zmq_errno()));
+    int linger = 0, rc = zmq_setsockopt(probe, ZMQ_LINGER, &linger, sizeof linger);
+    if (strncmp(self->endpoint, "inproc://", 9) != 0)
+        rc = zmq_connect(probe, self->endpoint);
+    int reason = zmq_errno();
+    zmq_close(probe);
+    if (rc != 0)
+        return err_set(err, RP_INVALID_ARGUMENT, "'%.200s' is not an endpoint to connect to: %s", self->endpoint,
+                       zmq_strerror(reason));
+    return RP_OK;
+}
+
+static void set_back_off(struct conn *self, const rp_client_options *options)
+{
+    int64_t min_ms = options && options->backoff_min_ms > 0 ? options->backoff_min_ms : 50;
+    int64_t max_ms = options && options->backoff_max_ms > 0 ? options->backoff_max_ms : 5000;
+    self->backoff_min_ns = min_ms * NS_PER_MS;
+    self->backoff_max_ns = (max_ms < min_ms ? min_ms : max_ms) * NS_PER_MS;
+}
+
+struct conn *conn_new(const char *endpoint, const rp_client_options *options, int64_t timeout_ms, rp_error *err)
+{
+    struct conn *self = calloc(1, sizeof *self);
+    if (!self) {
+        err_set(err, RP_NO_MEMORY, "no memory for a client");
+        return NULL;
+    }
+    uint64_t seed = 0;
+    self->wake_read = self->wake_write = -1;
+    pthread_mutex_init(&self->mutex, NULL);
+    conn_cond_init(&self->changed);
+    set_back_off(self, options);
+    rng_system(&self->client_id, sizeof self->client_id);
+    rng_system(&seed, sizeof seed);
+    rng_seed(&self->rng, seed);
+    atomic_store(&self->next_id, 1);
+    self->lost_ns = conn_now();
+    self->endpoint = strdup(endpoint);
+    self->name = strdup(options && options->name ? options->name : "client");
+    self->host = host_of(endpoint);
+    self->own_context = !(options && options->zmq_context);
+    self->context = self->own_context ? zmq_ctx_new() : options->zmq_context;
+    bool ok = self->endpoint && self->name && self->context;
+    if (!ok)
+        err_set(err, RP_NO_MEMORY, "no memory for a client");
+    ok = ok && conn_check(self, err) == RP_OK && conn_start(self, err) &&
+         conn_await(self, timeout_ms, err) == RP_OK;
+    if (!ok)
+        conn_destroy(&self);
+    return self;
+}
+
+void conn_destroy(struct conn **self_p)
+{
+    struct conn *self = *self_p;
+    if (!self)
+        return;
+    if (self->started) {
+        atomic_store(&self->stopping, true);
+        conn_wake(self);
+        pthread_join(self->thread, NULL);
+    }
+    if (self->own_context && self->context)
+        zmq_ctx_term(self->context);
+    if (self->wake_read >= 0) {
+        close(self->wake_read);
+        close(self->wake_write);
+    }
+    conn_hello_unref(&self->hello);
+    pthread_cond_destroy(&self->changed);
+    pthread_mutex_destroy(&self->mutex);
+    free(self->cancels);
+    free(self->endpoint);
+    free(self->name);
+    free(self->host);
+    free(self);
+    *self_p = NULL;
+}

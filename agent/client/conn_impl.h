@@ -1,0 +1,133 @@
+/* What conn.c, conn_link.c, conn_hello.c and conn_request.c share. Everything below "I/O thread" is touched by that
+ * thread alone. */
+#ifndef AGENT_CLIENT_CONN_IMPL_H
+#define AGENT_CLIENT_CONN_IMPL_H
+
+#include <stdatomic.h>
+
+#include "agent/client/conn.h"
+#include "proto/rng.h"
+
+#define REQUEST_BUCKETS 64u
+#define CANCEL_GRACE_MS 1000
+
+enum request_field {
+    REQUEST_HELLO = 16,
+    REQUEST_HEARTBEAT = 17,
+    REQUEST_BYE = 18,
+    REQUEST_CANCEL = 22,
+};
+
+struct request {
+    uint64_t id;
+    struct request *next, *prev; /* in the order of sending */
+    struct request *chain;       /* of its bucket */
+    zmq_msg_t header;
+    zmq_msg_t *payload;
+    uint32_t n_payload;
+    int64_t deadline_ns;
+    int64_t timeout_ms;
+    conn_reply_fn *fn;
+    void *ctx;
+    struct conn_part *part; /* set: sent once, for this part */
+    bool cancelled;
+};
+
+struct request_list {
+    struct request *first, *last;
+};
+
+enum command_kind { COMMAND_ATTACH, COMMAND_DETACH };
+
+/* On the stack of a thread that waits until it is done. */
+struct command {
+    enum command_kind kind;
+    struct conn_part *part;
+    bool done;
+    struct command *next;
+};
+
+enum link_state {
+    LINK_DOWN,    /* no socket; a new one at link_time */
+    LINK_ASKING,  /* HELLO is under way; given up at link_time */
+    LINK_UP,
+};
+
+struct conn {
+    char *endpoint;
+    char *name;
+    char *host; /* "127.0.0.1", or NULL if the transport has none */
+    void *context;
+    bool own_context;
+    uint64_t client_id;
+    int64_t backoff_min_ns, backoff_max_ns;
+    pthread_t thread;
+    bool started;
+
+    int wake_read, wake_write;
+    atomic_bool woken;
+    atomic_bool stopping;
+    atomic_uint_fast64_t next_id;
+
+    pthread_mutex_t mutex; /* guards what follows, up to the I/O thread's part */
+    pthread_cond_t changed;
+    struct request_list submitted;
+    uint64_t *cancels;
+    uint32_t n_cancels, cancels_capacity;
+    struct command *commands;
+    struct conn_hello *hello;
+    enum link_state state;
+    int64_t lost_ns; /* since when nobody answers */
+    uint64_t reconnects;
+    rp_error refusal; /* the broker's answer to HELLO, when it was an error */
+
+    /* I/O thread */
+    void *dealer, *monitor;
+    uint64_t monitor_serial;
+    enum link_state link;
+    int64_t link_time;
+    uint32_t failures;
+    uint64_t hello_id;
+    bool reset_wanted;
+    struct request_list pending;
+    struct request *buckets[REQUEST_BUCKETS];
+    struct conn_part *parts;
+    struct rng rng;
+};
+
+/* conn_link.c: the sockets, and when to make new ones. */
+void link_step(struct conn *self, int64_t now_ns);
+void link_fail(struct conn *self, const char *why, int64_t now_ns);
+void link_close(struct conn *self);
+/* The answer to the HELLO of this attempt. */
+void link_answer(struct conn *self, const struct conn_reply *reply);
+/* Reads what the monitor has to say. */
+void link_watch(struct conn *self, int64_t now_ns);
+
+/* conn_request.c */
+struct request *request_new(struct conn *self, uint64_t id, uint32_t body_field, const void *body, size_t size,
+                            zmq_msg_t *payload, uint32_t n_payload);
+void request_free(struct request *request);
+void request_track(struct conn *self, struct request *request);
+/* Takes it out of pending; NULL if there is none. */
+struct request *request_take(struct conn *self, uint64_t id);
+void request_transmit(struct conn *self, struct request *request);
+/* Ends one that was taken out, without an answer. */
+void request_end(struct request *request, rp_status status, const char *format, ...) RP_PRINTF(3, 4);
+/* Ends those past their deadline; gives the next deadline. */
+int64_t request_expire(struct conn *self, int64_t now_ns);
+void request_resend(struct conn *self);
+/* Ends the requests of parts (or of one) that are sent once. */
+void request_drop_once(struct conn *self, const struct conn_part *part, bool tell);
+void request_cancel(struct conn *self, uint64_t id, int64_t now_ns);
+void request_list_add(struct request_list *list, struct request *request);
+/* Reads one message from the DEALER: false if there is none. *reply is given to the caller and may be NULL even so
+ * (damaged). */
+bool reply_receive(void *dealer, struct conn_reply **reply);
+
+/* conn_hello.c */
+struct conn_hello *hello_read(const struct conn_reply *reply, const char *host, rp_error *err);
+/* Puts the host in the place of a "*" in a tcp endpoint. NULL: out of memory. */
+char *hello_endpoint(const char *endpoint, const char *host);
+
+#endif

@@ -1,0 +1,290 @@
+/* Requests under way, and replies as they come in. */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/client/conn_impl.h"
+#include "proto/clock.h"
+#include "proto/error.h"
+
+/* ---- replies */
+
+void conn_reply_destroy(struct conn_reply **self)
+{
+    struct conn_reply *reply = *self;
+    if (!reply)
+        return;
+    zmq_msg_close(&reply->header);
+    for (uint32_t i = 0; i < reply->n_payload; i++)
+        zmq_msg_close(&reply->payload[i]);
+    free(reply->payload);
+    free(reply);
+    *self = NULL;
+}
+
+static struct conn_reply *reply_new(void)
+{
+    struct conn_reply *self = calloc(1, sizeof *self);
+    if (self)
+        zmq_msg_init(&self->header);
+    return self;
+}
+
+rp_status conn_reply_status(const struct conn_reply *self, rp_error *err)
+{
+    if (self->status == RP_OK)
+        return RP_OK;
+    if (!self->answered)
+        return err_set(err, self->status, "%s", self->text);
+    if (self->view.text.size == 0)
+        return err_set(err, self->status, "%s", rp_status_text(self->status));
+    return err_set(err, self->status, "%.*s", (int)self->view.text.size, self->view.text.data);
+}
+
+Replay__Reply *conn_reply_unpack(const struct conn_reply *self, rp_error *err)
+{
+    if (!self->answered) {
+        conn_reply_status(self, err);
+        return NULL;
+    }
+    zmq_msg_t *header = (zmq_msg_t *)(uintptr_t)&self->header; /* zmq_msg_data takes no const */
+    Replay__Reply *wire = replay__reply__unpack(NULL, zmq_msg_size(header), zmq_msg_data(header));
+    if (!wire)
+        err_set(err, RP_BAD_MESSAGE, "the broker's reply can not be decoded");
+    return wire;
+}
+
+static bool reply_add_frame(struct conn_reply *self, uint32_t *capacity, zmq_msg_t *frame)
+{
+    if (self->n_payload == *capacity) {
+        uint32_t grown = *capacity ? *capacity * 2 : 4;
+        zmq_msg_t *payload = malloc(grown * sizeof *payload);
+        if (!payload)
+            return false;
+        for (uint32_t i = 0; i < self->n_payload; i++) {
+            zmq_msg_init(&payload[i]);
+            zmq_msg_move(&payload[i], &self->payload[i]);
+            zmq_msg_close(&self->payload[i]);
+        }
+        free(self->payload);
+        self->payload = payload;
+        *capacity = grown;
+    }
+    zmq_msg_init(&self->payload[self->n_payload]);
+    zmq_msg_move(&self->payload[self->n_payload++], frame);
+    return true;
+}
+
+bool reply_receive(void *dealer, struct conn_reply **out)
+{
+    zmq_msg_t frame;
+    *out = NULL;
+    zmq_msg_init(&frame);
+    if (zmq_msg_recv(&frame, dealer, ZMQ_DONTWAIT) < 0) {
+        zmq_msg_close(&frame);
+        return false;
+    }
+    struct conn_reply *self = reply_new();
+    uint32_t capacity = 0;
+    bool more = zmq_msg_more(&frame), ok = self != NULL;
+    if (self)
+        zmq_msg_move(&self->header, &frame);
+    while (more) {
+        if (zmq_msg_recv(&frame, dealer, 0) < 0)
+            break;
+        more = zmq_msg_more(&frame);
+        ok = ok && reply_add_frame(self, &capacity, &frame);
+    }
+    zmq_msg_close(&frame);
+    if (ok && wire_read_reply(zmq_msg_data(&self->header), zmq_msg_size(&self->header), &self->view, NULL) == RP_OK) {
+        self->answered = true;
+        self->status = (rp_status)self->view.status;
+        *out = self;
+    } else {
+        conn_reply_destroy(&self);
+    }
+    return true;
+}
+
+/* ---- requests */
+
+static bool request_header(struct request *self, uint64_t client, uint32_t body_field, const void *body, size_t size)
+{
+    struct pb_writer out = {0};
+    pb_put_varint(&out, 1, WIRE_VERSION);
+    pb_put_fixed64(&out, 2, self->id);
+    pb_put_fixed64(&out, 3, client);
+    pb_tag(&out, body_field, PB_BYTES);
+    pb_varint(&out, size);
+    void *place = pb_reserve(&out, size);
+    if (place && size)
+        memcpy(place, body, size);
+    bool ok = !out.failed && zmq_msg_init_size(&self->header, out.size) == 0;
+    if (ok)
+        memcpy(zmq_msg_data(&self->header), out.data, out.size);
+    pb_writer_fini(&out);
+    return ok;
+}
+
+struct request *request_new(struct conn *self, uint64_t id, uint32_t body_field, const void *body, size_t size,
+                            zmq_msg_t *payload, uint32_t n_payload)
+{
+    struct request *request = calloc(1, sizeof *request);
+    if (!request)
+        return NULL;
+    request->id = id;
+    if (n_payload)
+        request->payload = malloc(n_payload * sizeof *request->payload);
+    if ((n_payload && !request->payload) || !request_header(request, self->client_id, body_field, body, size)) {
+        free(request->payload);
+        free(request);
+        return NULL;
+    }
+    for (uint32_t i = 0; i < n_payload; i++) {
+        zmq_msg_init(&request->payload[i]);
+        zmq_msg_move(&request->payload[i], &payload[i]);
+    }
+    request->n_payload = n_payload;
+    return request;
+}
+
+void request_free(struct request *request)
+{
+    zmq_msg_close(&request->header);
+    for (uint32_t i = 0; i < request->n_payload; i++)
+        zmq_msg_close(&request->payload[i]);
+    free(request->payload);
+    free(request);
+}
+
+void request_list_add(struct request_list *list, struct request *request)
+{
+    request->next = NULL;
+    request->prev = list->last;
+    if (list->last)
+        list->last->next = request;
+    else
+        list->first = request;
+    list->last = request;
+}
+
+void request_track(struct conn *self, struct request *request)
+{
+    request_list_add(&self->pending, request);
+    struct request **bucket = &self->buckets[request->id % REQUEST_BUCKETS];
+    request->chain = *bucket;
+    *bucket = request;
+}
+
+struct request *request_take(struct conn *self, uint64_t id)
+{
+    struct request **at = &self->buckets[id % REQUEST_BUCKETS];
+    while (*at && (*at)->id != id)
+        at = &(*at)->chain;
+    struct request *request = *at;
+    if (!request)
+        return NULL;
+    *at = request->chain;
+    *(request->prev ? &request->prev->next : &self->pending.first) = request->next;
+    *(request->next ? &request->next->prev : &self->pending.last) = request->prev;
+    return request;
+}
+
+void request_transmit(struct conn *self, struct request *request)
+{
+    zmq_msg_t copy;
+    for (uint32_t i = 0; i <= request->n_payload; i++) {
+        zmq_msg_init(&copy);
+        zmq_msg_copy(&copy, i == 0 ? &request->header : &request->payload[i - 1]);
+        if (zmq_msg_send(&copy, self->dealer, ZMQ_DONTWAIT | (i < request->n_payload ? ZMQ_SNDMORE : 0)) < 0) {
+            zmq_msg_close(&copy);
+            return; /* sent again after the reconnect that is about to come */
+        }
+    }
+}
+
+void request_end(struct request *request, rp_status status, const char *format, ...)
+{
+    struct conn_reply *reply = reply_new();
+    if (reply) {
+        va_list args;
+        va_start(args, format);
+        vsnprintf(reply->text, sizeof reply->text, format, args);
+        va_end(args);
+        reply->status = status;
+        request->fn(request->ctx, reply);
+    }
+    request_free(request);
+}
+
+int64_t request_expire(struct conn *self, int64_t now_ns)
+{
+    int64_t next = INT64_MAX;
+    for (struct request *request = self->pending.first, *after; request; request = after) {
+        after = request->next;
+        if (request->deadline_ns > now_ns) {
+            next = request->deadline_ns < next ? request->deadline_ns : next;
+            continue;
+        }
+        request_take(self, request->id);
+        if (request->cancelled)
+            request_end(request, RP_CANCELLED, "cancelled by the caller");
+        else if (self->link != LINK_UP)
+            request_end(request, RP_UNAVAILABLE, "no broker answers at %s", self->endpoint);
+        else
+            request_end(request, RP_DEADLINE_EXCEEDED, "the broker at %s has not answered within %lld ms",
+                        self->endpoint, (long long)request->timeout_ms);
+        after = self->pending.first; /* a reply function may have sent another */
+        next = INT64_MAX;
+    }
+    return next;
+}
+
+void request_resend(struct conn *self)
+{
+    for (struct request *request = self->pending.first; request; request = request->next)
+        if (!request->cancelled)
+            request_transmit(self, request);
+}
+
+void request_drop_once(struct conn *self, const struct conn_part *part, bool tell)
+{
+    for (struct request *request = self->pending.first, *after; request; request = after) {
+        after = request->next;
+        if (!request->part || (part && request->part != part))
+            continue;
+        request_take(self, request->id);
+        if (tell)
+            request_end(request, RP_UNAVAILABLE, "the connection to %s was lost", self->endpoint);
+        else
+            request_free(request);
+    }
+}
+
+void request_cancel(struct conn *self, uint64_t id, int64_t now_ns)
+{
+    struct request *request = self->buckets[id % REQUEST_BUCKETS];
+    while (request && request->id != id)
+        request = request->chain;
+    if (!request || request->cancelled)
+        return;
+    request->cancelled = true;
+    int64_t grace = self->link == LINK_UP ? now_ns + CANCEL_GRACE_MS * NS_PER_MS : now_ns;
+    if (grace < request->deadline_ns)
+        request->deadline_ns = grace;
+    if (self->link != LINK_UP)
+        return;
+    Replay__Cancel body = REPLAY__CANCEL__INIT;
+    uint8_t packed[32];
+    body.n_id = 1;
+    body.id = &id;
+    size_t size = replay__cancel__pack(&body, packed);
+    uint64_t own = atomic_fetch_add(&self->next_id, 1);
+    struct request *cancel = request_new(self, own, REQUEST_CANCEL, packed, size, NULL, 0);
+    if (cancel) {
+        request_transmit(self, cancel); /* its answer is not waited for */
+        request_free(cancel);
+    }
+}

@@ -1,0 +1,21 @@
+/* Blocks of one size, taken by one thread and given back by any. Blocks that are out keep the pool alive, so that
+ * libzmq may give one back after its owner has gone. */
+#ifndef AGENT_CLIENT_POOL_H
+#define AGENT_CLIENT_POOL_H
+
+#include <stddef.h>
+
+struct pool;
+
+/* Keeps at most about keep_bytes of blocks that nobody uses. NULL: out of memory. */
+struct pool *pool_new(size_t block_bytes, size_t keep_bytes);
+/* The owner's thread. Aligned for any type, not cleared. NULL: out of memory. */
+void *pool_get(struct pool *self);
+/* Any thread. */
+void pool_put(void *block);
+/* The same with the signature that zmq_msg_init_data wants. */
+void pool_put_hint(void *block, void *hint);
+/* The owner lets go. Frees the pool when the last block has come back. */
+void pool_destroy(struct pool **self);
+
+#endif

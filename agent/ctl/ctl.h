@@ -1,0 +1,79 @@
+/* replay-ctl: one struct with what the command line said, one row for each command. */
+#ifndef AGENT_CTL_CTL_H
+#define AGENT_CTL_CTL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "agent/client/admin.h"
+#include "agent/client/client.h"
+#include "replay/admin.h"
+
+enum ctl_exit {
+    CTL_OK = 0,
+    CTL_REFUSED = 1, /* the broker said no, or the answer could not be written */
+    CTL_USAGE = 2,
+    CTL_SILENT = 3, /* no broker answers */
+};
+
+/* Options that only some commands have. */
+enum ctl_option {
+    CTL_LIMIT = 1,
+    CTL_TABLE = 2,
+    CTL_SAVE = 4,
+    CTL_INTERVAL = 8,
+    CTL_COUNT = 16,
+    CTL_VALUES = 32,
+};
+
+struct ctl {
+    rp_client *client;
+    struct conn *conn;
+    int64_t timeout_ms;
+    bool json;
+    uint32_t given; /* ctl_option bits */
+    uint64_t limit;
+    const char *table;
+    const char *save;
+    int64_t interval_ns;
+    uint64_t count;
+    uint32_t values;
+    uint32_t argc; /* arguments of the command */
+    char **argv;
+};
+
+struct ctl_command {
+    const char *name;
+    const char *arguments; /* "TABLE [--limit N]" */
+    const char *summary;   /* one line */
+    const char *help;      /* what --help says beyond that; may be "" */
+    uint32_t options;      /* ctl_option bits that it takes */
+    uint32_t least, most;  /* arguments */
+    int (*run)(struct ctl *ctl);
+};
+
+/* Prints the sentence (as JSON with --json) and gives the exit code for it. */
+int ctl_fail(const struct ctl *ctl, const rp_error *err);
+/* The same for a mistake on the command line. */
+int ctl_usage(const char *format, ...) RP_PRINTF(1, 2);
+/* Prints a message as a line of JSON. Gives an exit code. */
+int ctl_print_json(const ProtobufCMessage *message);
+/* Prints the text of a writer as a line, and empties it. Gives an exit code. */
+int ctl_print_text(struct json *json);
+
+/* show.c */
+int ctl_info(struct ctl *ctl);
+int ctl_why(struct ctl *ctl);
+int ctl_items(struct ctl *ctl);
+int ctl_sessions(struct ctl *ctl);
+int ctl_counters(struct ctl *ctl);
+/* operate.c */
+int ctl_item(struct ctl *ctl);
+int ctl_reset(struct ctl *ctl);
+int ctl_limiter(struct ctl *ctl);
+int ctl_params(struct ctl *ctl);
+/* top.c */
+int ctl_top(struct ctl *ctl);
+
+#endif

@@ -1,0 +1,299 @@
+/* The commands that fetch or change something: item, reset, limiter, params. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/ctl/ctl.h"
+#include "agent/ctl/format.h"
+#include "proto/dtype.h"
+#include "proto/error.h"
+#include "proto/schema.h"
+#include "replay/params.h"
+
+/* ---- item ---- */
+
+static void print_values(const rp_field_view *field, uint32_t max_values)
+{
+    uint64_t elem = dtype_size(field->dtype), count = field->bytes / elem;
+    struct json json = {0};
+    json_open(&json, '[');
+    for (uint64_t i = 0; i < count && i < max_values; i++)
+        admin_json_element(&json, field->dtype, (const uint8_t *)field->data + i * elem);
+    json_close(&json, ']');
+    char *text = json_take(&json);
+    if (text && count > max_values) {
+        text[strlen(text) - 1] = '\0';
+        printf("%s, ... %llu more]\n", text, (unsigned long long)(count - max_values));
+    } else {
+        printf("%s\n", text ? text : "");
+    }
+    free(text);
+}
+
+static void print_item(const char *table, const rp_batch *batch, uint32_t max_values)
+{
+    rp_batch_arrays item = {.struct_size = sizeof item};
+    rp_batch_get_arrays(batch, &item);
+    format_buffer age;
+    char clean[256];
+    printf("item %llu in table %s\n", (unsigned long long)item.key[0], format_clean(clean, sizeof clean, table));
+    printf("  %-15s %.17g\n", "priority", item.priority[0]);
+    printf("  %-15s %u\n", "times sampled", item.times_sampled[0]);
+    printf("  %-15s %s\n", "age", format_time(age, item.age_ns[0]));
+    printf("  %-15s session %u, first step %llu, policy version %llu\n", "made by", item.session[0],
+           (unsigned long long)item.step[0], (unsigned long long)item.policy[0]);
+    const rp_field_view *field;
+    for (uint32_t f = 0; (field = rp_batch_field(batch, f)) != NULL; f++) {
+        printf("  %s: %s[", format_clean(clean, sizeof clean, field->name), dtype_name(field->dtype));
+        for (uint32_t k = 1; k < field->rank; k++)
+            printf("%s%llu", k > 1 ? "," : "", (unsigned long long)field->shape[k]);
+        printf("] ");
+        print_values(field, max_values);
+    }
+}
+
+/* The batch holds the item if it is in the table. */
+static rp_status fetch_from(struct ctl *ctl, const char *table, uint64_t key, rp_batch **out, rp_error *err)
+{
+    RP_TRY(rp_admin_fetch(ctl->client, table, &key, 1, ctl->timeout_ms, out, err));
+    rp_batch_info info = {.struct_size = sizeof info};
+    rp_batch_get_info(*out, &info);
+    if (info.n == 1)
+        return RP_OK;
+    rp_batch_release(out);
+    return err_set(err, RP_NOT_FOUND, "table '%s' has no item %llu", table, (unsigned long long)key);
+}
+
+static rp_status fetch_anywhere(struct ctl *ctl, uint64_t key, const char **table, rp_batch **out, rp_error *err)
+{
+    for (uint32_t i = 0; (*table = rp_client_table(ctl->client, i)) != NULL; i++) {
+        rp_status status = fetch_from(ctl, *table, key, out, err);
+        if (status != RP_NOT_FOUND)
+            return status;
+    }
+    return err_set(err, RP_NOT_FOUND, "no table has an item %llu", (unsigned long long)key);
+}
+
+int ctl_item(struct ctl *ctl)
+{
+    rp_error err = {0};
+    rp_batch *batch = NULL;
+    char *end;
+    errno = 0;
+    uint64_t key = strtoull(ctl->argv[0], &end, 0);
+    if (*end || end == ctl->argv[0] || errno || ctl->argv[0][0] == '-')
+        return ctl_usage("'%s' is no key: a decimal number, or a hexadecimal one with 0x", ctl->argv[0]);
+    const char *table = ctl->table;
+    rp_status status =
+        table ? fetch_from(ctl, table, key, &batch, &err) : fetch_anywhere(ctl, key, &table, &batch, &err);
+    if (status != RP_OK)
+        return ctl_fail(ctl, &err);
+    int rc = CTL_OK;
+    if (ctl->json) {
+        struct json json = {0};
+        json_open(&json, '{');
+        json_key(&json, "table");
+        json_string(&json, table);
+        json_key(&json, "item");
+        admin_json_item(&json, batch, 0, ctl->given & CTL_VALUES ? ctl->values : 1000);
+        json_close(&json, '}');
+        rc = ctl_print_text(&json);
+    } else {
+        print_item(table, batch, ctl->given & CTL_VALUES ? ctl->values : 12);
+    }
+    rp_batch_release(&batch);
+    return rc;
+}
+
+/* ---- reset ---- */
+
+int ctl_reset(struct ctl *ctl)
+{
+    Replay__Reply *reply = NULL;
+    rp_error err = {0};
+    if (admin_reset(ctl->conn, ctl->argv[0], ctl->timeout_ms, &reply, &err) != RP_OK)
+        return ctl_fail(ctl, &err);
+    int rc = CTL_OK;
+    format_buffer count;
+    if (ctl->json)
+        rc = ctl_print_json(&reply->change->base);
+    else
+        printf("%s items removed from %s\n", format_count(count, reply->change->applied), ctl->argv[0]);
+    replay__reply__free_unpacked(reply, NULL);
+    return rc;
+}
+
+/* ---- limiter ---- */
+
+static const char *const limiter_keys[] = {"samples_per_insert", "min_size", "min_diff", "max_diff", "error_buffer"};
+
+/* 0, or an exit code after a message. */
+static int read_setting(const char *text, rp_limiter_change *change)
+{
+    double *places[] = {&change->samples_per_insert, &change->min_size, &change->min_diff, &change->max_diff,
+                        &change->error_buffer};
+    char name[64];
+    const char *sign = strchr(text, '=');
+    size_t size = sign ? (size_t)(sign - text) : strlen(text);
+    snprintf(name, sizeof name, "%.*s", (int)(size < 60 ? size : 60), text);
+    uint32_t k = 0;
+    while (k < 5 && strcmp(limiter_keys[k], name) != 0)
+        k++;
+    if (k == 5) {
+        const char *near = schema_nearest(name, limiter_keys, 5);
+        return near ? ctl_usage("a limiter has no '%s' (did you mean '%s'?)", name, near)
+                    : ctl_usage("a limiter has no '%s': samples_per_insert, min_size, min_diff, max_diff, error_buffer",
+                                name);
+    }
+    if (!sign || !schema_parse_real(sign + 1, places[k]))
+        return ctl_usage("'%s' needs a number: %s=1.5", name, name);
+    change->set |= 1u << k;
+    return 0;
+}
+
+static void print_limiter(const char *table, const Replay__LimiterInfo *limiter)
+{
+    format_buffer a, b;
+    char clean[512];
+    printf("limiter of %s: %s\n", format_clean(clean, sizeof clean, table), limiter->kind);
+    printf("  samples_per_insert %.10g\n", limiter->samples_per_insert);
+    printf("  min_size           %s\n", format_bound(a, limiter->min_size));
+    printf("  min_diff           %s\n", format_bound(a, limiter->min_diff));
+    printf("  max_diff           %s\n", format_bound(a, limiter->max_diff));
+    printf("  cursor             %.10g (%s inserts, %s samples)\n", limiter->cursor, format_count(a, limiter->inserts),
+           format_count(b, limiter->samples));
+    printf("  inserts            %s\n",
+           limiter->inserts_wait[0] ? format_clean(clean, sizeof clean, limiter->inserts_wait) : "may go on");
+    printf("  samples            %s\n",
+           limiter->samples_wait[0] ? format_clean(clean, sizeof clean, limiter->samples_wait) : "may go on");
+}
+
+static const Replay__LimiterInfo *limiter_in(const Replay__Reply *reply)
+{
+    if (reply->body_case == REPLAY__REPLY__BODY_LIMITER)
+        return reply->limiter;
+    return reply->info->n_tables == 1 ? reply->info->tables[0]->limiter : NULL;
+}
+
+int ctl_limiter(struct ctl *ctl)
+{
+    rp_limiter_change change = {.struct_size = sizeof change};
+    Replay__Reply *reply = NULL;
+    rp_error err = {0};
+    for (uint32_t i = 1; i < ctl->argc; i++) {
+        int rc = read_setting(ctl->argv[i], &change);
+        if (rc)
+            return rc;
+    }
+    const char *table = ctl->argv[0];
+    rp_status status = change.set ? admin_set_limiter(ctl->conn, table, &change, ctl->timeout_ms, &reply, &err)
+                                  : admin_info(ctl->conn, table, false, ctl->timeout_ms, &reply, &err);
+    if (status == RP_OK && !limiter_in(reply)) {
+        err_set(&err, RP_BAD_MESSAGE, "the broker does not tell about the limiter of '%s'", table);
+        replay__reply__free_unpacked(reply, NULL);
+        return ctl_fail(ctl, &err);
+    }
+    if (status != RP_OK)
+        return ctl_fail(ctl, &err);
+    int rc = CTL_OK;
+    if (ctl->json)
+        rc = ctl_print_json(&limiter_in(reply)->base);
+    else
+        print_limiter(table, limiter_in(reply));
+    replay__reply__free_unpacked(reply, NULL);
+    return rc;
+}
+
+/* ---- params ---- */
+
+static int save_slot(struct ctl *ctl, const rp_param *slot)
+{
+    bool standard = strcmp(ctl->save, "-") == 0;
+    FILE *file = standard ? stdout : fopen(ctl->save, "wb");
+    rp_error err = {0};
+    bool ok = file && fwrite(slot->data, 1, (size_t)slot->bytes, file) == slot->bytes;
+    int reason = errno;
+    if (file && (standard ? fflush(file) : fclose(file)) != 0) {
+        ok = false;
+        reason = errno;
+    }
+    if (!ok) {
+        err_set(&err, RP_IO, "can not write '%s': %s", ctl->save, strerror(reason));
+        return ctl_fail(ctl, &err);
+    }
+    format_buffer size;
+    if (!standard)
+        printf("version %llu of %s, %s, is in %s\n", (unsigned long long)slot->version, slot->name,
+               format_bytes(size, slot->bytes), ctl->save);
+    return CTL_OK;
+}
+
+static int save_params(struct ctl *ctl)
+{
+    rp_params *params = NULL;
+    rp_error err = {0};
+    rp_status status = rp_params_get(ctl->client, ctl->argv[0], 0, 0, &params, &err);
+    if (status == RP_DEADLINE_EXCEEDED)
+        err_set(&err, RP_NOT_FOUND, "there is no slot '%s'", ctl->argv[0]);
+    if (status != RP_OK)
+        return ctl_fail(ctl, &err);
+    int rc = save_slot(ctl, rp_params_slot(params, 0));
+    rp_params_release(&params);
+    return rc;
+}
+
+static int list_params(struct ctl *ctl, Replay__SlotInfo *const *slots, size_t n)
+{
+    static const char *const titles[] = {"slot", ">version", ">size", ">age"};
+    struct grid grid;
+    struct json json = {0};
+    format_buffer b;
+    const char *only = ctl->argc ? ctl->argv[0] : NULL;
+    uint32_t found = 0;
+    grid_init(&grid, titles, 4);
+    json_open(&json, '{');
+    json_key(&json, "slots");
+    json_open(&json, '[');
+    for (size_t i = 0; i < n; i++) {
+        if (only && strcmp(only, slots[i]->name) != 0)
+            continue;
+        found++;
+        json_message(&json, &slots[i]->base);
+        grid_add(&grid, slots[i]->name);
+        grid_addf(&grid, "%llu", (unsigned long long)slots[i]->version);
+        grid_add(&grid, format_bytes(b, slots[i]->bytes));
+        grid_add(&grid, format_time(b, slots[i]->age_ns));
+    }
+    json_close(&json, ']');
+    json_close(&json, '}');
+    int rc = CTL_OK;
+    if (only && !found) {
+        rp_error err = {0};
+        err_set(&err, RP_NOT_FOUND, "there is no slot '%s'", only);
+        rc = ctl_fail(ctl, &err);
+    } else if (ctl->json) {
+        rc = ctl_print_text(&json);
+    } else if (found) {
+        grid_print(&grid, stdout);
+    } else {
+        printf("no slots\n");
+    }
+    json_fini(&json);
+    grid_fini(&grid);
+    return rc;
+}
+
+int ctl_params(struct ctl *ctl)
+{
+    if (ctl->save && ctl->argc == 0)
+        return ctl_usage("--save needs the name of a slot");
+    if (ctl->save)
+        return save_params(ctl);
+    Replay__Reply *reply = NULL;
+    rp_error err = {0};
+    if (admin_info(ctl->conn, NULL, false, ctl->timeout_ms, &reply, &err) != RP_OK)
+        return ctl_fail(ctl, &err);
+    int rc = list_params(ctl, reply->info->slots, reply->info->n_slots);
+    replay__reply__free_unpacked(reply, NULL);
+    return rc;
+}

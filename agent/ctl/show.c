@@ -1,0 +1,372 @@
+/* The commands that only look: info, why, items, sessions, counters. */
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/ctl/ctl.h"
+#include "agent/ctl/format.h"
+
+#define ITEMS_PAGE 1000u
+
+static void line(const char *name, const char *format, ...) RP_PRINTF(2, 3);
+
+static void line(const char *name, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    char *value = NULL;
+    if (vasprintf(&value, format, args) >= 0) {
+        char clean[512];
+        printf("  %-15s %s\n", name, format_clean(clean, sizeof clean, value));
+        free(value);
+    }
+    va_end(args);
+}
+
+/* ---- info ---- */
+
+static void print_server(const Replay__ServerInfo *server)
+{
+    format_buffer a, b, c, d;
+    printf("broker %s\n", server->release);
+    line("service", "%s", server->service);
+    line("ingest", "%s", server->ingest);
+    line("events", "%s", server->events);
+    line("up", "%s", format_time(a, server->uptime_ns));
+    if (server->memory_limit)
+        line("memory", "%s of %s (%s)", format_bytes(a, server->memory_bytes), format_bytes(b, server->memory_limit),
+             format_percent(c, (double)server->memory_bytes, (double)server->memory_limit));
+    else
+        line("memory", "%s, no limit", format_bytes(a, server->memory_bytes));
+    line("chunks", "%s, %s stored, %s raw", format_count(a, server->chunk_count), format_bytes(b, server->chunk_bytes),
+         format_bytes(c, server->raw_bytes));
+    line("granted", "%s of inserts may be under way", format_bytes(a, server->granted_bytes));
+    line("sessions", "%s", format_count(a, server->session_count));
+    line("waiting", "%s", format_count(a, server->waiter_count));
+    line("messages", "%s in, %s bad, %s replies dropped", format_count(a, server->messages_in),
+         format_count(b, server->messages_bad), format_count(c, server->replies_dropped));
+    line("longest work", "%s without a look at the sockets", format_time(d, server->longest_stretch_ns));
+}
+
+static void print_tables(const Replay__InfoReply *info)
+{
+    static const char *const titles[] = {"table",   "sampler", "remover", ">items",   ">of",      ">bytes",
+                                         ">insert", ">sample", ">update", ">waiting", ">mean age"};
+    struct grid grid;
+    format_buffer b;
+    grid_init(&grid, titles, 11);
+    for (size_t i = 0; i < info->n_tables; i++) {
+        const Replay__TableInfo *table = info->tables[i];
+        grid_add(&grid, table->name);
+        grid_add(&grid, table->sampler);
+        grid_add(&grid, table->remover);
+        grid_add(&grid, format_count(b, table->size));
+        grid_add(&grid, table->max_size ? format_count(b, table->max_size) : "-");
+        grid_add(&grid, format_bytes(b, table->bytes));
+        grid_add(&grid, format_rate(b, table->insert_rate));
+        grid_add(&grid, format_rate(b, table->sample_rate));
+        grid_add(&grid, format_rate(b, table->update_rate));
+        grid_addf(&grid, "%llu+%llu", (unsigned long long)table->waiting_inserts,
+                  (unsigned long long)table->waiting_samplers);
+        grid_add(&grid, format_seconds(b, table->mean_age_s));
+    }
+    printf("\n");
+    grid_print(&grid, stdout);
+    grid_fini(&grid);
+}
+
+static void print_limiter(const Replay__LimiterInfo *limiter)
+{
+    format_buffer a, b;
+    line("limiter", "%s: min_size %s, samples_per_insert %.10g", limiter->kind, format_bound(a, limiter->min_size),
+         limiter->samples_per_insert);
+    line("cursor", "%.10g between %s and %s", limiter->cursor, format_bound(a, limiter->min_diff),
+         format_bound(b, limiter->max_diff));
+    line("so far", "%llu inserts, %llu samples, %llu deletes", (unsigned long long)limiter->inserts,
+         (unsigned long long)limiter->samples, (unsigned long long)limiter->deletes);
+    line("inserts", "%s", limiter->inserts_wait[0] ? limiter->inserts_wait : "may go on");
+    line("samples", "%s", limiter->samples_wait[0] ? limiter->samples_wait : "may go on");
+}
+
+static void print_table(const Replay__TableInfo *table)
+{
+    format_buffer a, b, c;
+    char clean[256];
+    printf("table %s\n", format_clean(clean, sizeof clean, table->name));
+    line("selectors", "sampler %s, remover %s", table->sampler, table->remover);
+    line("items", "%s of %s", format_count(a, table->size), table->max_size ? format_count(b, table->max_size) : "any");
+    line("bytes", "%s of %s", format_bytes(a, table->bytes),
+         table->max_bytes ? format_bytes(b, table->max_bytes) : "any");
+    if (table->max_times_sampled)
+        line("goes after", "%u samples", table->max_times_sampled);
+    if (table->limiter)
+        print_limiter(table->limiter);
+    line("rates", "insert %s, sample %s, update %s", format_rate(a, table->insert_rate),
+         format_rate(b, table->sample_rate), format_rate(c, table->update_rate));
+    line("waiting", "%llu inserts, %llu samplers", (unsigned long long)table->waiting_inserts,
+         (unsigned long long)table->waiting_samplers);
+    line("updates", "%s, %s of them for items that were gone", format_count(a, table->updates),
+         format_count(b, table->updates_missing));
+    line("removed", "%s evicted, %s rejected, %s picked for samplers that were gone", format_count(a, table->evicted),
+         format_count(b, table->rejected), format_count(c, table->orphaned_picks));
+    line("samples are", "%s old, %.1f versions behind, on average", format_seconds(a, table->mean_age_s),
+         table->mean_staleness);
+    line("priorities", "sum to %.6g", table->total_priority);
+    for (size_t i = 0; i < table->n_stats; i++)
+        line(i ? "" : "statistics", "%s = %.6g", table->stats[i]->name, table->stats[i]->value);
+}
+
+static void print_slots(Replay__SlotInfo *const *slots, size_t n)
+{
+    static const char *const titles[] = {"slot", ">version", ">size", ">age"};
+    struct grid grid;
+    format_buffer b;
+    grid_init(&grid, titles, 4);
+    for (size_t i = 0; i < n; i++) {
+        grid_add(&grid, slots[i]->name);
+        grid_addf(&grid, "%llu", (unsigned long long)slots[i]->version);
+        grid_add(&grid, format_bytes(b, slots[i]->bytes));
+        grid_add(&grid, format_time(b, slots[i]->age_ns));
+    }
+    grid_print(&grid, stdout);
+    grid_fini(&grid);
+}
+
+static void print_counters(Replay__CounterInfo *const *counters, size_t n)
+{
+    static const char *const titles[] = {"counter", ">value"};
+    struct grid grid;
+    grid_init(&grid, titles, 2);
+    for (size_t i = 0; i < n; i++) {
+        grid_add(&grid, counters[i]->name);
+        grid_addf(&grid, "%lld", (long long)counters[i]->value);
+    }
+    grid_print(&grid, stdout);
+    grid_fini(&grid);
+}
+
+int ctl_info(struct ctl *ctl)
+{
+    Replay__Reply *reply = NULL;
+    rp_error err = {0};
+    int rc = CTL_OK;
+    const char *table = ctl->argc ? ctl->argv[0] : NULL;
+    if (admin_info(ctl->conn, table, false, ctl->timeout_ms, &reply, &err) != RP_OK)
+        return ctl_fail(ctl, &err);
+    const Replay__InfoReply *info = reply->info;
+    if (ctl->json) {
+        rc = ctl_print_json(&info->base);
+    } else if (table) {
+        for (size_t i = 0; i < info->n_tables; i++)
+            print_table(info->tables[i]);
+    } else {
+        print_server(info->server);
+        print_tables(info);
+        if (info->n_slots) {
+            printf("\n");
+            print_slots(info->slots, info->n_slots);
+        }
+        if (info->n_counters) {
+            printf("\n");
+            print_counters(info->counters, info->n_counters);
+        }
+    }
+    replay__reply__free_unpacked(reply, NULL);
+    return rc;
+}
+
+/* ---- why ---- */
+
+int ctl_why(struct ctl *ctl)
+{
+    static const char *const titles[] = {"who", "kind", "where", ">items", ">for", "what is missing"};
+    Replay__Reply *reply = NULL;
+    rp_error err = {0};
+    if (admin_why(ctl->conn, ctl->timeout_ms, &reply, &err) != RP_OK)
+        return ctl_fail(ctl, &err);
+    int rc = CTL_OK;
+    if (ctl->json) {
+        rc = ctl_print_json(&reply->why->base);
+    } else if (reply->why->n_waits == 0) {
+        printf("nothing waits\n");
+    } else {
+        struct grid grid;
+        grid_init(&grid, titles, 6);
+        for (size_t i = 0; i < reply->why->n_waits; i++) {
+            const Replay__Wait *wait = reply->why->waits[i];
+            format_buffer b;
+            grid_add(&grid, wait->who);
+            grid_add(&grid, wait->kind);
+            grid_add(&grid, wait->table[0] ? wait->table : "-");
+            if (wait->got)
+                grid_addf(&grid, "%llu of %llu", (unsigned long long)wait->got, (unsigned long long)wait->count);
+            else
+                grid_addf(&grid, "%llu", (unsigned long long)wait->count);
+            grid_add(&grid, format_time(b, wait->waited_ns));
+            grid_add(&grid, wait->text);
+        }
+        grid_print(&grid, stdout);
+        grid_fini(&grid);
+    }
+    replay__reply__free_unpacked(reply, NULL);
+    return rc;
+}
+
+/* ---- items ---- */
+
+static void add_items(struct grid *grid, const Replay__ListReply *list)
+{
+    format_buffer b;
+    for (size_t i = 0; i < list->n_items; i++) {
+        const Replay__ItemInfo *item = list->items[i];
+        grid_addf(grid, "%llu", (unsigned long long)item->key);
+        grid_addf(grid, "%.6g", item->priority);
+        grid_addf(grid, "%u", item->times_sampled);
+        grid_add(grid, format_time(b, item->age_ns));
+        grid_addf(grid, "%u", item->session);
+        grid_addf(grid, "%u", item->episode);
+        grid_addf(grid, "%llu", (unsigned long long)item->step);
+        grid_addf(grid, "%u", item->length);
+        grid_addf(grid, "%llu", (unsigned long long)item->policy);
+        grid_add(grid, format_bytes(b, item->bytes));
+    }
+}
+
+static void json_items(struct json *json, const Replay__ListReply *list)
+{
+    for (size_t i = 0; i < list->n_items; i++)
+        json_message(json, &list->items[i]->base);
+}
+
+int ctl_items(struct ctl *ctl)
+{
+    static const char *const titles[] = {">key",     ">priority", ">sampled", ">age",    ">session",
+                                         ">episode", ">step",     ">steps",   ">policy", ">stored"};
+    struct grid grid;
+    struct json json = {0};
+    rp_error err = {0};
+    uint64_t cursor = 0, shown = 0, limit = ctl->limit ? ctl->limit : UINT64_MAX;
+    int rc = CTL_OK;
+    grid_init(&grid, titles, 10);
+    json_open(&json, '{');
+    json_key(&json, "items");
+    json_open(&json, '[');
+    do {
+        Replay__Reply *reply = NULL;
+        uint32_t page = limit - shown < ITEMS_PAGE ? (uint32_t)(limit - shown) : ITEMS_PAGE;
+        if (admin_list(ctl->conn, ctl->argv[0], cursor, page, ctl->timeout_ms, &reply, &err) != RP_OK) {
+            rc = ctl_fail(ctl, &err);
+            break;
+        }
+        cursor = reply->list->cursor;
+        shown += reply->list->n_items;
+        if (ctl->json)
+            json_items(&json, reply->list);
+        else
+            add_items(&grid, reply->list);
+        replay__reply__free_unpacked(reply, NULL);
+    } while (cursor && shown < limit);
+    json_close(&json, ']');
+    json_key(&json, "more");
+    json_boolean(&json, cursor != 0);
+    json_close(&json, '}');
+    if (rc == CTL_OK && ctl->json) {
+        rc = ctl_print_text(&json);
+    } else if (rc == CTL_OK) {
+        if (shown == 0)
+            printf("the table is empty\n");
+        else
+            grid_print(&grid, stdout);
+        if (cursor)
+            printf("... and more: --limit N shows N of them, --limit 0 all\n");
+    }
+    json_fini(&json);
+    grid_fini(&grid);
+    return rc;
+}
+
+/* ---- sessions, counters ---- */
+
+static int sessions_json(const Replay__InfoReply *info)
+{
+    struct json json = {0};
+    json_open(&json, '{');
+    json_key(&json, "sessions");
+    json_open(&json, '[');
+    for (size_t i = 0; i < info->n_sessions; i++)
+        json_message(&json, &info->sessions[i]->base);
+    json_close(&json, ']');
+    json_close(&json, '}');
+    return ctl_print_text(&json);
+}
+
+static void sessions_print(const Replay__InfoReply *info)
+{
+    static const char *const titles[] = {"name",     ">number",      ">messages", ">inserted", ">waiting",
+                                         ">refused", ">chunks held", ">silent",   "state"};
+    struct grid grid;
+    format_buffer b;
+    grid_init(&grid, titles, 9);
+    for (size_t i = 0; i < info->n_sessions; i++) {
+        const Replay__SessionInfo *session = info->sessions[i];
+        uint64_t resolved = 0, waiting = 0;
+        for (size_t t = 0; t < session->n_tables; t++) {
+            resolved += session->tables[t]->resolved;
+            waiting += session->tables[t]->waiting;
+        }
+        grid_add(&grid, session->name[0] ? session->name : "-");
+        grid_addf(&grid, "%u", session->ordinal);
+        grid_add(&grid, format_count(b, session->received));
+        grid_add(&grid, format_count(b, resolved - (session->rejected < resolved ? session->rejected : resolved)));
+        grid_add(&grid, format_count(b, waiting));
+        grid_add(&grid, format_count(b, session->rejected));
+        grid_add(&grid, format_bytes(b, session->chunk_bytes));
+        grid_add(&grid, format_time(b, session->silent_ns));
+        grid_add(&grid, session->expired ? "expired" : "open");
+    }
+    grid_print(&grid, stdout);
+    grid_fini(&grid);
+}
+
+int ctl_sessions(struct ctl *ctl)
+{
+    Replay__Reply *reply = NULL;
+    rp_error err = {0};
+    if (admin_info(ctl->conn, NULL, true, ctl->timeout_ms, &reply, &err) != RP_OK)
+        return ctl_fail(ctl, &err);
+    int rc = CTL_OK;
+    if (ctl->json)
+        rc = sessions_json(reply->info);
+    else if (reply->info->n_sessions == 0)
+        printf("no sessions\n");
+    else
+        sessions_print(reply->info);
+    replay__reply__free_unpacked(reply, NULL);
+    return rc;
+}
+
+int ctl_counters(struct ctl *ctl)
+{
+    Replay__Reply *reply = NULL;
+    rp_error err = {0};
+    if (admin_info(ctl->conn, NULL, false, ctl->timeout_ms, &reply, &err) != RP_OK)
+        return ctl_fail(ctl, &err);
+    int rc = CTL_OK;
+    const Replay__InfoReply *info = reply->info;
+    if (ctl->json) {
+        struct json json = {0};
+        json_open(&json, '{');
+        for (size_t i = 0; i < info->n_counters; i++) {
+            json_key(&json, info->counters[i]->name);
+            json_signed(&json, info->counters[i]->value);
+        }
+        json_close(&json, '}');
+        rc = ctl_print_text(&json);
+    } else if (info->n_counters == 0) {
+        printf("no counters\n");
+    } else {
+        print_counters(info->counters, info->n_counters);
+    }
+    replay__reply__free_unpacked(reply, NULL);
+    return rc;
+}

@@ -1,0 +1,21 @@
+/* The lines of one frame of top, apart from the terminal, so that they can be tested. */
+#ifndef AGENT_CTL_TOP_H
+#define AGENT_CTL_TOP_H
+
+#include "agent/ctl/format.h"
+#include "replay.pb-c.h"
+
+/* What is shown; info or why may be NULL when the broker does not answer, and problem then says so. */
+struct top_frame {
+    const Replay__InfoReply *info;
+    const Replay__WhyReply *why;
+    const char *endpoint;
+    const char *problem;
+    double messages_rate; /* since the frame before; negative: not known */
+    const char *clock;    /* "12:34:56" */
+};
+
+/* Adds at most `rows` lines, none wider than `columns` (0: any number, any width), each with its end of line. */
+void top_render(struct text *out, const struct top_frame *frame, uint32_t columns, uint32_t rows);
+
+#endif

@@ -1,0 +1,410 @@
+#include "broker/broker.h"
+
+#include <errno.h>
+#include <malloc.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "broker/sample.h"
+#include "broker/session.h"
+#include "proto/error.h"
+
+/* A turn looks at each socket for so long at most: counted by messages alone, ingest would starve samplers. */
+#define DRAIN_MESSAGES 64u
+#define DRAIN_NS (100 * NS_PER_US)
+#define CHORES_NS (300 * NS_PER_US)
+#define TIMERS_PER_TURN 256u
+
+/* ---- sockets ---- */
+
+/* All socket options stand here; encryption and its allow-list will be switched on here, too. */
+static void *socket_open(struct broker *self, int type, rp_error *err)
+{
+    void *socket = zmq_socket(self->context, type);
+    if (!socket) {
+        err_set(err, RP_IO, "no socket: %s", zmq_strerror(errno));
+        return NULL;
+    }
+    int linger = (int)(self->config->drain_timeout_ns / NS_PER_MS), hwm = 1000, one = 1, backlog = 4096;
+    int64_t most = self->config->max_message_bytes;
+    zmq_setsockopt(socket, ZMQ_LINGER, &linger, sizeof linger);
+    zmq_setsockopt(socket, ZMQ_SNDHWM, &hwm, sizeof hwm);
+    zmq_setsockopt(socket, ZMQ_RCVHWM, &hwm, sizeof hwm);
+    zmq_setsockopt(socket, ZMQ_BACKLOG, &backlog, sizeof backlog);
+    zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &most, sizeof most);
+    if (type == ZMQ_ROUTER)
+        zmq_setsockopt(socket, ZMQ_ROUTER_MANDATORY, &one, sizeof one);
+    return socket;
+}
+
+static rp_status socket_bind(void *socket, const char *endpoint, char *bound, size_t size, rp_error *err)
+{
+    int ipv6 = strchr(endpoint, '[') != NULL;
+    zmq_setsockopt(socket, ZMQ_IPV6, &ipv6, sizeof ipv6);
+    if (zmq_bind(socket, endpoint) != 0)
+        return err_set(err, RP_IO, "can not bind %s: %s%s", endpoint, zmq_strerror(errno),
+                       errno == EADDRINUSE ? ". Another broker runs there, or use port 0 for a free one" : "");
+    if (zmq_getsockopt(socket, ZMQ_LAST_ENDPOINT, bound, &size) != 0)
+        snprintf(bound, size, "%s", endpoint);
+    /* A wildcard comes back as an address that nobody can connect to. */
+    static const char *const any[] = {"tcp://0.0.0.0:", "tcp://[::]:"};
+    for (uint32_t i = 0; i < 2; i++) {
+        size_t prefix = strlen(any[i]);
+        if (strncmp(bound, any[i], prefix) == 0) {
+            char port[16];
+            snprintf(port, sizeof port, "%s", bound + prefix);
+            snprintf(bound, 64, "tcp://*:%s", port);
+        }
+    }
+    return RP_OK;
+}
+
+static rp_status sockets_open(struct broker *self, rp_error *err)
+{
+    struct {
+        void **socket;
+        int type;
+        const char *endpoint;
+        char *bound;
+    } rows[] = {
+        {&self->service, ZMQ_ROUTER, self->config->service, self->service_endpoint},
+        {&self->ingest, ZMQ_PULL, self->config->ingest, self->ingest_endpoint},
+        {&self->events, ZMQ_PUB, self->config->events, self->events_endpoint},
+    };
+    for (uint32_t i = 0; i < 3; i++) {
+        *rows[i].socket = socket_open(self, rows[i].type, err);
+        if (!*rows[i].socket)
+            return RP_IO;
+        RP_TRY(socket_bind(*rows[i].socket, rows[i].endpoint, rows[i].bound, sizeof self->service_endpoint, err));
+    }
+    return RP_OK;
+}
+
+rp_status broker_rebind(struct broker *self, rp_error *err)
+{
+    struct {
+        void **socket;
+        int type;
+        char *bound;
+    } rows[] = {{&self->service, ZMQ_ROUTER, self->service_endpoint}, {&self->ingest, ZMQ_PULL, self->ingest_endpoint}};
+    for (uint32_t i = 0; i < 2; i++) {
+        int linger = 0;
+        zmq_setsockopt(*rows[i].socket, ZMQ_LINGER, &linger, sizeof linger);
+        zmq_close(*rows[i].socket);
+        *rows[i].socket = socket_open(self, rows[i].type, err);
+        if (!*rows[i].socket)
+            return RP_IO;
+        /* The port is free as soon as the I/O thread has closed the old listener. */
+        int64_t end = clock_now(&self->clock) + 5 * NS_PER_S;
+        char bound[256];
+        rp_status status;
+        do
+            status = socket_bind(*rows[i].socket, rows[i].bound, bound, sizeof bound, err);
+        while (status != RP_OK && clock_now(&self->clock) < end && usleep(1000) == 0);
+        RP_TRY(status);
+    }
+    log_line(LEVEL_WARN, "B0005", "sockets bound again", NULL);
+    return RP_OK;
+}
+
+void broker_announce(struct broker *self, const char *format, ...)
+{
+    char text[600];
+    va_list args;
+    va_start(args, format);
+    int size = vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    if (size > 0 && (size_t)size < sizeof text)
+        zmq_send(self->events, text, (size_t)size, ZMQ_DONTWAIT);
+}
+
+/* ---- life ---- */
+
+void broker_memory_settings(void)
+{
+    mallopt(M_MMAP_THRESHOLD, 1 << 30);
+    mallopt(M_TRIM_THRESHOLD, 1 << 30);
+    mallopt(M_TOP_PAD, 64 << 20);
+}
+
+static void every_second(struct timer *timer, void *ctx)
+{
+    struct broker *self = ctx;
+    for (uint32_t i = 0; i < self->n_tables; i++)
+        table_tick(&self->tables[i], self->now_ns);
+    peers_sweep(self);
+    timer_set(&self->timers, timer, self->now_ns + NS_PER_S);
+}
+
+/* Timer of soft capacities: one for all tables, at the shortest of their intervals. */
+static void remove_surplus(struct broker *self)
+{
+    for (uint32_t i = 0; i < self->n_tables; i++) {
+        struct table *table = &self->tables[i];
+        if (!table->config->soft_capacity || self->now_ns < table->next_removal_ns)
+            continue;
+        table->next_removal_ns = self->now_ns + table->config->remove_every_ns;
+        table_remove_surplus(table);
+    }
+}
+
+static void soft_timer(struct timer *timer, void *ctx)
+{
+    struct broker *self = ctx;
+    remove_surplus(self);
+    int64_t next = INT64_MAX;
+    for (uint32_t i = 0; i < self->n_tables; i++)
+        if (self->tables[i].config->soft_capacity && self->tables[i].next_removal_ns < next)
+            next = self->tables[i].next_removal_ns;
+    if (next != INT64_MAX)
+        timer_set(&self->timers, timer, next);
+}
+
+static rp_status tables_init(struct broker *self, rp_error *err)
+{
+    const struct table_config *configs = self->config->tables.data;
+    uint32_t n = self->config->tables.count;
+    self->tables = calloc(n, sizeof *self->tables);
+    if (!self->tables)
+        return err_set(err, RP_NO_MEMORY, "no memory for %u tables", n);
+    for (uint32_t i = 0; i < n; i++) {
+        rp_status status = table_init(&self->tables[i], self, &configs[i], i, rng_next(&self->rng), err);
+        self->n_tables = i + 1;
+        if (status != RP_OK) {
+            err_prefix(err, "table '%s'", configs[i].name);
+            return status;
+        }
+    }
+    return RP_OK;
+}
+
+/* Out of descriptors libzmq spins: have as many as the system gives, and say so before they run out. */
+static void raise_descriptors(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max)
+        return;
+    limit.rlim_cur = limit.rlim_max;
+    if (setrlimit(RLIMIT_NOFILE, &limit) != 0)
+        log_line(LEVEL_WARN, "B0004", "could not raise the number of open files", "limit=%llu",
+                 (unsigned long long)limit.rlim_cur);
+}
+
+static rp_status broker_init(struct broker *self, void *context, rp_error *err)
+{
+    rng_seed(&self->rng, (uint64_t)self->config->seed);
+    if (self->config->seed == 0) {
+        uint64_t seed;
+        rng_system(&seed, sizeof seed);
+        rng_seed(&self->rng, seed);
+    }
+    rng_system(&self->instance, sizeof self->instance);
+    self->ingest_budget = (uint64_t)config_ingest_budget(self->config);
+    self->storage_budget = (uint64_t)self->config->memory_limit - self->ingest_budget;
+    self->next_ordinal = 1;
+    uint32_t n_commands;
+    request_commands(&n_commands);
+    self->commands = calloc(n_commands, sizeof *self->commands);
+    self->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (!self->commands || self->wake_fd < 0)
+        return err_set(err, RP_NO_MEMORY, "no memory or descriptors for the broker");
+    RP_TRY(store_init(&self->store, err));
+    RP_TRY(plugins_load(&self->plugins, &self->config->plugins, err));
+    RP_TRY(tables_init(self, err));
+    raise_descriptors();
+    self->context = context;
+    if (!context) {
+        self->context = zmq_ctx_new();
+        self->own_context = true;
+        zmq_ctx_set(self->context, ZMQ_IO_THREADS, (int)self->config->io_threads);
+        zmq_ctx_set(self->context, ZMQ_MAX_SOCKETS, 65536);
+    }
+    RP_TRY(sockets_open(self, err));
+    self->second.fire = every_second;
+    timer_set(&self->timers, &self->second, self->now_ns + NS_PER_S);
+    self->soft.fire = soft_timer;
+    soft_timer(&self->soft, self);
+    return RP_OK;
+}
+
+struct broker *broker_new(const struct broker_config *config, struct clock clock, void *context, rp_error *err)
+{
+    struct broker *self = calloc(1, sizeof *self);
+    if (!self) {
+        err_set(err, RP_NO_MEMORY, "no memory for the broker");
+        return NULL;
+    }
+    self->config = config;
+    self->clock = clock;
+    self->now_ns = self->start_ns = clock_now(&clock);
+    self->timers.ctx = self;
+    self->wake_fd = -1;
+    chores_init(&self->chores);
+    if (broker_init(self, context, err) != RP_OK)
+        broker_destroy(&self);
+    return self;
+}
+
+void broker_destroy(struct broker **at)
+{
+    struct broker *self = *at;
+    if (!self)
+        return;
+    if (self->service)
+        waits_cancel_all(self, RP_CANCELLED, "the broker has stopped");
+    sessions_fini(self);
+    while (chores_run(&self->chores, self->clock.now, self->clock.ctx, NS_PER_S)) {
+    }
+    for (uint32_t i = 0; i < self->n_tables; i++)
+        table_fini(&self->tables[i]);
+    free(self->tables);
+    while (self->spare_waiters) {
+        struct waiter *waiter = self->spare_waiters;
+        self->spare_waiters = waiter->next;
+        picks_fini(&waiter->picks);
+        free(waiter);
+    }
+    params_fini(&self->params);
+    reduces_fini(self);
+    void *const sockets[] = {self->service, self->ingest, self->events};
+    for (uint32_t i = 0; i < 3; i++)
+        if (sockets[i])
+            zmq_close(sockets[i]);
+    if (self->own_context)
+        zmq_ctx_term(self->context);
+    peers_fini(self);
+    reply_build_destroy(&self->build);
+    request_memory_destroy(&self->memory);
+    timers_fini(&self->timers);
+    idmap_fini(&self->waits.by_request);
+    layouts_fini(&self->layouts);
+    store_fini(&self->store);
+    plugins_fini(&self->plugins);
+    free(self->commands);
+    if (self->wake_fd >= 0)
+        close(self->wake_fd);
+    free(self);
+    *at = NULL;
+}
+
+struct table *broker_table(struct broker *self, const char *name, size_t size)
+{
+    for (uint32_t i = 0; i < self->n_tables; i++)
+        if (strlen(self->tables[i].name) == size && memcmp(self->tables[i].name, name, size) == 0)
+            return &self->tables[i];
+    return NULL;
+}
+
+rp_status broker_write_endpoints(const struct broker *self, const char *path, rp_error *err)
+{
+    char temporary[4096];
+    if ((size_t)snprintf(temporary, sizeof temporary, "%s.%ld", path, (long)getpid()) >= sizeof temporary)
+        return err_set(err, RP_INVALID_ARGUMENT, "the path of the endpoints file is too long");
+    FILE *file = fopen(temporary, "w");
+    bool ok = file && fprintf(file, "service %s\ningest %s\nevents %s\n", self->service_endpoint, self->ingest_endpoint,
+                              self->events_endpoint) > 0;
+    if (file)
+        ok = fclose(file) == 0 && ok;
+    if (ok && rename(temporary, path) == 0)
+        return RP_OK;
+    int error = errno;
+    unlink(temporary);
+    return err_set(err, RP_IO, "can not write the endpoints to %s: %s", path, strerror(error));
+}
+
+/* ---- the loop ---- */
+
+static bool drain(struct broker *self, bool (*receive)(struct broker *), bool *idle)
+{
+    int64_t end = self->now_ns + DRAIN_NS;
+    for (uint32_t n = 0; n < DRAIN_MESSAGES; n++) {
+        if (!receive(self)) {
+            *idle = true;
+            return n > 0;
+        }
+        self->now_ns = clock_now(&self->clock);
+        if (self->now_ns >= end)
+            return true;
+    }
+    return true;
+}
+
+static int64_t cpu_now(void)
+{
+    struct timespec at;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &at);
+    return at.tv_sec * NS_PER_S + at.tv_nsec;
+}
+
+static void sleep_until_due(struct broker *self, int wait_ms)
+{
+    int64_t due = timers_next(&self->timers);
+    if (due != INT64_MAX) {
+        int64_t left = due - clock_now(&self->clock);
+        int64_t left_ms = left <= 0 ? 0 : (left + NS_PER_MS - 1) / NS_PER_MS;
+        if (wait_ms < 0 || left_ms < wait_ms)
+            wait_ms = (int)left_ms;
+    }
+    zmq_pollitem_t items[] = {{self->service, 0, ZMQ_POLLIN, 0},
+                              {self->ingest, 0, ZMQ_POLLIN, 0},
+                              {NULL, self->wake_fd, ZMQ_POLLIN, 0}};
+    zmq_poll(items, 3, wait_ms);
+}
+
+void broker_turn(struct broker *self, int wait_ms)
+{
+    int64_t cpu = cpu_now();
+    self->now_ns = clock_now(&self->clock);
+    bool service_idle = false;
+    self->ingest_idle = false;
+    bool busy = drain(self, ingest_receive, &self->ingest_idle);
+    busy |= drain(self, request_receive, &service_idle);
+    busy |= timers_run(&self->timers, self->now_ns, TIMERS_PER_TURN);
+    busy |= pump_run(self);
+    busy |= chores_run(&self->chores, self->clock.now, self->clock.ctx, CHORES_NS);
+    if (self->dirty_sessions)
+        credit_notify(self);
+    uint64_t took = (uint64_t)(cpu_now() - cpu);
+    if (took > self->counters.longest_stretch_ns)
+        self->counters.longest_stretch_ns = took;
+    if (!busy && wait_ms != 0)
+        sleep_until_due(self, self->dirty_sessions ? 1 : wait_ms);
+}
+
+void broker_stop(struct broker *self)
+{
+    atomic_store(&self->stop, true);
+    uint64_t one = 1;
+    ssize_t ignored = write(self->wake_fd, &one, sizeof one);
+    (void)ignored;
+}
+
+void broker_drain(struct broker *self)
+{
+    self->draining = true;
+    self->now_ns = clock_now(&self->clock);
+    uint64_t waiting = 0;
+    for (uint32_t i = 0; i < self->n_tables; i++)
+        waiting += self->tables[i].n_waiting_items;
+    log_line(LEVEL_INFO, "B0003", "draining", "waiters=%llu sessions=%u items_not_accepted=%llu",
+             (unsigned long long)self->waits.count, self->n_sessions, (unsigned long long)waiting);
+    waits_cancel_all(self, RP_CANCELLED, "the broker is shutting down");
+    broker_announce(self, "broker stop");
+    /* What is in tables is told to the writers; what waits is not, and they keep it. */
+    for (struct session *session = self->session_list; session; session = session->next)
+        credit_mark(self, session, true);
+    credit_notify(self);
+}
+
+void broker_run(struct broker *self)
+{
+    while (!atomic_load(&self->stop))
+        broker_turn(self, -1);
+    broker_drain(self);
+}

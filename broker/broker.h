@@ -1,0 +1,114 @@
+/* The broker: one core thread that owns all state below. sockets -> dispatch -> session -> table -> reply.
+ *
+ * A library with a thin main: tests, benches and single-process runs embed it. Nothing here is locked; only broker_stop
+ * may be called from elsewhere. */
+#ifndef BROKER_BROKER_H
+#define BROKER_BROKER_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "broker/chore.h"
+#include "broker/config.h"
+#include "broker/idmap.h"
+#include "broker/layout.h"
+#include "broker/params.h"
+#include "broker/peer.h"
+#include "broker/plugin.h"
+#include "broker/reduce.h"
+#include "broker/request.h"
+#include "broker/store.h"
+#include "broker/table.h"
+#include "broker/timer.h"
+#include "broker/wait.h"
+#include "proto/clock.h"
+#include "proto/log.h"
+#include "proto/rng.h"
+
+#define BROKER_MAX_BATCH 8192u
+#define BROKER_MAX_FRAMES 1024u
+
+struct build;
+struct session;
+struct waiter;
+
+struct broker_counters {
+    uint64_t messages_in, messages_bad, replies_dropped;
+    uint64_t longest_stretch_ns;
+    uint64_t ingest_stale, ingest_gaps;
+};
+
+struct broker {
+    const struct broker_config *config;
+    struct clock clock;
+    int64_t now_ns; /* of this turn of the loop */
+    int64_t start_ns;
+    struct rng rng;
+    uint64_t instance;
+    /* sockets */
+    void *context;
+    bool own_context;
+    void *service, *ingest, *events;
+    char service_endpoint[256], ingest_endpoint[256], events_endpoint[256];
+    bool ingest_idle; /* the ingest socket was found empty in this turn */
+    /* state */
+    struct store store;
+    struct layouts layouts;
+    struct plugins plugins;
+    struct table *tables;
+    uint32_t n_tables;
+    struct table *dirty_tables;
+    struct idmap sessions; /* by the first half of the id */
+    struct session *session_list;
+    uint32_t n_sessions; /* open ones */
+    uint32_t next_ordinal;
+    struct session *dirty_sessions;
+    uint64_t granted_bytes; /* sum over sessions of allowed - returned */
+    uint64_t ingest_budget, storage_budget;
+    struct waiter *spare_waiters;
+    struct build *build; /* working memory of replies */
+    struct peers peers;
+    struct params params;
+    struct reduces reduces;
+    struct request_memory *memory; /* replies to requests that must not be done twice */
+    struct waits waits; /* requests that are not answered yet */
+    struct timers timers;
+    struct chores chores;
+    struct timer second; /* rates, once a second */
+    struct timer soft;   /* removal from tables with a soft capacity */
+    struct broker_counters counters;
+    struct command_stats *commands; /* parallel to the dispatch table */
+    struct log_limit ingest_log, service_log, credit_log, reject_log;
+    /* life */
+    atomic_bool stop;
+    bool draining;
+    int wake_fd; /* eventfd: wakes the loop from broker_stop */
+};
+
+/* config is borrowed, and must outlive the broker. context: a zmq context to bind in (for inproc), or NULL for an own
+ * one. Binds, so that clients can connect when it returns. */
+struct broker *broker_new(const struct broker_config *config, struct clock clock, void *context, rp_error *err);
+void broker_destroy(struct broker **self);
+
+/* One turn: looks at the sockets, does what is due, sleeps at most wait_ms if there was nothing. */
+void broker_turn(struct broker *self, int wait_ms);
+/* Turns until broker_stop, then drains: waiters get CANCELLED, nothing more is accepted. */
+void broker_run(struct broker *self);
+/* From any thread, and from a signal handler. */
+void broker_stop(struct broker *self);
+void broker_drain(struct broker *self);
+/* Writes "service tcp://...", "ingest ...", "events ..." to a file, atomically. */
+rp_status broker_write_endpoints(const struct broker *self, const char *path, rp_error *err);
+
+/* For tests of reconnection: takes the ingest and service sockets down and binds the same endpoints again. */
+rp_status broker_rebind(struct broker *self, rp_error *err);
+
+/* Publishes a one-frame hint on `events`. */
+void broker_announce(struct broker *self, const char *format, ...) RP_PRINTF(2, 3);
+/* Page faults are what large inserts pay for with malloc's defaults: keep large blocks in the heap, and the heap. For the
+ * process that runs a broker, before it starts threads. */
+void broker_memory_settings(void);
+struct table *broker_table(struct broker *self, const char *name, size_t size);
+
+#endif

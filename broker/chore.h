@@ -1,0 +1,24 @@
+/* Work whose cost grows with a table (freeing after a reset, removal en masse, the end of a session), cut into slices so
+ * that the core thread never works on it for long. */
+#ifndef BROKER_CHORE_H
+#define BROKER_CHORE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct chore {
+    struct chore *next;
+    /* Does a slice of about 256 elements. True: more is left; false: done, and the chore is freed by step itself. */
+    bool (*step)(struct chore *self);
+};
+
+struct chores {
+    struct chore *first, **last;
+};
+
+void chores_init(struct chores *self);
+void chores_add(struct chores *self, struct chore *chore);
+/* Runs slices in turn until budget_ns has passed by now(). True: more is left. */
+bool chores_run(struct chores *self, int64_t (*now)(void *), void *ctx, int64_t budget_ns);
+
+#endif

@@ -1,0 +1,235 @@
+/* Rows of the broker's configuration, and the checks that concern several keys at once. */
+#include "broker/config.h"
+
+#include <math.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "broker/selector.h"
+#include "proto/dtype.h"
+
+#define ROOT(member) offsetof(struct broker_config, member)
+#define TABLE(member) offsetof(struct table_config, member)
+#define FIELD(member) offsetof(struct field_config, member)
+#define EXTENSION(member) offsetof(struct extension_config, member)
+
+static const char *const log_levels[] = {"debug", "info", "warn", "error", "off", NULL};
+static const char *const limiter_kinds[] = {"none", "min_size", "sample_to_insert_ratio", "queue", "stack", NULL};
+
+static const double MAX_ITEMS = 2147483647.0;
+static const double KIB = 1024.0;
+
+static const struct schema_row rows[] = {
+    {"service", SCHEMA_STRING, ROOT(service), "tcp://127.0.0.1:7600", 0, 0, NULL, 0,
+     "where clients ask: tcp://HOST:PORT (port 0: any), ipc://PATH or inproc://NAME"},
+    {"ingest", SCHEMA_STRING, ROOT(ingest), "tcp://127.0.0.1:7601", 0, 0, NULL, 0, "where actors push experience"},
+    {"events", SCHEMA_STRING, ROOT(events), "tcp://127.0.0.1:7602", 0, 0, NULL, 0, "where hints are published"},
+    {"endpoints_file", SCHEMA_STRING, ROOT(endpoints_file), "", 0, 0, NULL, 0,
+     "write the endpoints that were bound to this file"},
+    {"io_threads", SCHEMA_INT, ROOT(io_threads), "1", 1, 16, NULL, 0, "threads that move bytes between sockets"},
+    {"memory_limit", SCHEMA_BYTES, ROOT(memory_limit), "4GiB", 1024 * KIB, 9e18, NULL, 0,
+     "most memory for experience, stored and under way"},
+    {"ingest_budget", SCHEMA_BYTES, ROOT(ingest_budget), "0", 0, 9e18, NULL, 0,
+     "the part of memory_limit for data under way; 0: an eighth of it, at most 1GiB"},
+    {"max_message_bytes", SCHEMA_BYTES, ROOT(max_message_bytes), "64MiB", 4 * KIB, 2147483647.0, NULL, 0,
+     "largest message, and so the largest item with its chunks"},
+    {"peer_backlog_bytes", SCHEMA_BYTES, ROOT(peer_backlog_bytes), "256MiB", 1024 * KIB, 9e18, NULL, 0,
+     "replies that a client may leave unread before it gets errors instead"},
+    {"credit.window_items", SCHEMA_INT, ROOT(window_items), "20000", 1, 1e9, NULL, 0,
+     "most unconfirmed items of one session in one table"},
+    {"credit.window_bytes", SCHEMA_BYTES, ROOT(window_bytes), "64MiB", 4 * KIB, 9e18, NULL, 0,
+     "most unconfirmed bytes of one session"},
+    {"session.heartbeat", SCHEMA_TIME, ROOT(heartbeat_ns), "1s", 1e6, 3.6e12, NULL, 0,
+     "how often a session must show life"},
+    {"session.expiry", SCHEMA_TIME, ROOT(expiry_ns), "30s", 1e6, 8.64e13, NULL, 0,
+     "silence after which a session ends and its waiting items are dropped"},
+    {"session.tombstone", SCHEMA_TIME, ROOT(tombstone_ns), "10min", 0, 8.64e14, NULL, 0,
+     "how long an ended session can still be taken up again"},
+    {"drain_timeout", SCHEMA_TIME, ROOT(drain_timeout_ns), "2s", 0, 6e11, NULL, 0,
+     "how long the last replies may take to leave after SIGTERM"},
+    {"seed", SCHEMA_INT, ROOT(seed), "0", 0, 9e15, NULL, 0, "of the selectors; 0: from the system"},
+    {"log.level", SCHEMA_ENUM, ROOT(log_level), "info", 0, 0, log_levels, 0, "debug, info, warn, error or off"},
+    {"log.file", SCHEMA_STRING, ROOT(log_file), "", 0, 0, NULL, 0, "append to this file; empty: standard error"},
+    {"plugins", SCHEMA_STRINGS, ROOT(plugins), NULL, 0, 64, NULL, 0,
+     "shared objects with further selectors and extensions"},
+    {"tables", SCHEMA_LIST, ROOT(tables), NULL, 1, 1000, NULL, sizeof(struct table_config), "the replay tables"},
+    {"tables[].name", SCHEMA_STRING, TABLE(name), NULL, 0, 0, NULL, 0, "what clients call it"},
+    {"tables[].max_size", SCHEMA_INT, TABLE(max_size), "1000000", 1, MAX_ITEMS / 2, NULL, 0, "most items"},
+    {"tables[].max_bytes", SCHEMA_BYTES, TABLE(max_bytes), "0", 0, 9e18, NULL, 0,
+     "most stored bytes of the chunks that its items use; 0: no limit of its own"},
+    {"tables[].max_times_sampled", SCHEMA_INT, TABLE(max_times_sampled), "0", 0, 4e9, NULL, 0,
+     "an item leaves after so many samples; 0: never for that reason"},
+    {"tables[].soft_capacity", SCHEMA_BOOL, TABLE(soft_capacity), "false", 0, 0, NULL, 0,
+     "let the table grow past max_size (by a quarter at most) and remove the surplus from time to time"},
+    {"tables[].remove_every", SCHEMA_TIME, TABLE(remove_every_ns), "1s", 1e6, 3.6e12, NULL, 0,
+     "how often, with soft_capacity"},
+    {"tables[].sampler.kind", SCHEMA_STRING, TABLE(sampler.kind), "uniform", 0, 0, NULL, 0,
+     "fifo, lifo, uniform, min_heap, max_heap, prioritized, or one of a plug-in"},
+    {"tables[].sampler.options", SCHEMA_OPTIONS, TABLE(sampler.options), NULL, 0, 32, NULL, 0,
+     "prioritized: exponent"},
+    {"tables[].remover.kind", SCHEMA_STRING, TABLE(remover.kind), "fifo", 0, 0, NULL, 0, "the same kinds"},
+    {"tables[].remover.options", SCHEMA_OPTIONS, TABLE(remover.options), NULL, 0, 32, NULL, 0,
+     "the same options; a negative exponent removes low priorities first"},
+    {"tables[].limiter.kind", SCHEMA_ENUM, TABLE(limiter.kind), "min_size", 0, 0, limiter_kinds, 0,
+     "none, min_size, sample_to_insert_ratio, queue or stack"},
+    {"tables[].limiter.samples_per_insert", SCHEMA_REAL, TABLE(limiter.samples_per_insert), "1", -1e18, 1e18, NULL, 0,
+     "sample_to_insert_ratio: the target"},
+    {"tables[].limiter.min_size", SCHEMA_REAL, TABLE(limiter.min_size), "1", -1e18, 1e18, NULL, 0,
+     "items before the first sample"},
+    {"tables[].limiter.error_buffer", SCHEMA_REAL, TABLE(limiter.error_buffer), "-1", -1, 1e18, NULL, 0,
+     "sample_to_insert_ratio: how far samples may run ahead or behind; -1: use min_diff and max_diff"},
+    {"tables[].limiter.min_diff", SCHEMA_REAL, TABLE(limiter.min_diff), "-1e18", -1e18, 1e18, NULL, 0,
+     "sample_to_insert_ratio: least inserts * samples_per_insert - samples"},
+    {"tables[].limiter.max_diff", SCHEMA_REAL, TABLE(limiter.max_diff), "1e18", -1e18, 1e18, NULL, 0,
+     "sample_to_insert_ratio: most of it"},
+    {"tables[].limiter.size", SCHEMA_REAL, TABLE(limiter.size), "0", 0, 1e9, NULL, 0,
+     "queue and stack: items that may wait in it; 0: max_size"},
+    {"tables[].signature", SCHEMA_LIST, TABLE(signature), NULL, 0, 255, NULL, sizeof(struct field_config),
+     "the fields that every item must have; empty: anything"},
+    {"tables[].signature[].name", SCHEMA_STRING, FIELD(name), NULL, 0, 0, NULL, 0, "of the field"},
+    {"tables[].signature[].dtype", SCHEMA_STRING, FIELD(dtype), NULL, 0, 0, NULL, 0, "float32, uint8, ..."},
+    {"tables[].signature[].shape", SCHEMA_INTS, FIELD(shape), NULL, 0, 9, NULL, 0,
+     "of the whole field, its steps first; 0: any number of steps"},
+    {"tables[].extensions", SCHEMA_LIST, TABLE(extensions), NULL, 0, 16, NULL, sizeof(struct extension_config),
+     "actions that run inside the table's operations"},
+    {"tables[].extensions[].kind", SCHEMA_STRING, EXTENSION(kind), NULL, 0, 0, NULL, 0,
+     "statistics, priority_diffusion, insert_on_sample, or one of a plug-in"},
+    {"tables[].extensions[].options", SCHEMA_OPTIONS, EXTENSION(options), NULL, 0, 32, NULL, 0,
+     "priority_diffusion: radius, decay; insert_on_sample: table"},
+    {"tables[].policy_slot", SCHEMA_STRING, TABLE(policy_slot), "policy", 0, 0, NULL, 0,
+     "parameter slot whose version says how stale an item is"},
+};
+
+struct limiter_config config_limiter(const struct limiter_section *section)
+{
+    return (struct limiter_config){
+        .kind = (enum limiter_kind)section->kind,
+        .samples_per_insert = section->samples_per_insert,
+        .min_size = section->min_size,
+        .error_buffer = section->error_buffer,
+        .min_diff = section->min_diff,
+        .max_diff = section->max_diff,
+        .size = section->size,
+    };
+}
+
+int64_t config_ingest_budget(const struct broker_config *config)
+{
+    if (config->ingest_budget > 0)
+        return config->ingest_budget;
+    int64_t eighth = config->memory_limit / 8;
+    return eighth < (INT64_C(1) << 30) ? eighth : (INT64_C(1) << 30);
+}
+
+static void check_limiter(const struct table_config *table, const char *path, struct schema_report *report)
+{
+    struct limiter_config config = config_limiter(&table->limiter);
+    char at[64];
+    snprintf(at, sizeof at, "%s.limiter", path);
+    if ((config.kind == LIMITER_QUEUE || config.kind == LIMITER_STACK) && config.size == 0)
+        config.size = (double)table->max_size;
+    struct limiter limiter;
+    rp_error err = {0};
+    if (limiter_init(&limiter, &config, &err) != RP_OK)
+        schema_problem(report, at, "%s", err.text);
+    else if (limiter.min_size > (double)table->max_size)
+        schema_problem(report, at,
+                       "min_size %.0f can never be reached: max_size is %lld, so every sample would wait for ever",
+                       limiter.min_size, (long long)table->max_size);
+    if ((config.kind == LIMITER_QUEUE || config.kind == LIMITER_STACK) && config.size > (double)table->max_size)
+        schema_problem(report, at, "size %.0f is larger than max_size %lld: items would be removed before they are read",
+                       config.size, (long long)table->max_size);
+}
+
+static void check_signature(const struct table_config *table, const char *path, struct schema_report *report)
+{
+    const struct field_config *fields = table->signature.data;
+    for (uint32_t i = 0; i < table->signature.count; i++) {
+        char at[96];
+        snprintf(at, sizeof at, "%s.signature[%u]", path, i);
+        if (fields[i].dtype && dtype_by_name(fields[i].dtype) < 0)
+            schema_problem(report, at, "no dtype '%s': use one of bool, int8 ... uint64, float16, bfloat16, float32, "
+                                       "float64, complex64, complex128",
+                           fields[i].dtype);
+        const int64_t *shape = fields[i].shape.data;
+        for (uint32_t d = 0; d < fields[i].shape.count; d++)
+            if (shape[d] < 0 || shape[d] > UINT32_MAX || (shape[d] == 0 && d > 0))
+                schema_problem(report, at, "dimension %u of the shape is %lld: it must be positive%s", d,
+                               (long long)shape[d], d == 0 ? ", or 0 for any number of steps" : "");
+    }
+}
+
+static void check_selector(const struct selector_config *selector, const char *path, bool plugins,
+                           struct schema_report *report)
+{
+    const rp_selector_ops *ops = selector->kind ? selector_builtin(selector->kind) : NULL;
+    if (!ops) {
+        if (plugins)
+            return; /* may come from a plug-in: checked when tables are made */
+        const char *names[16];
+        uint32_t n = 0;
+        while (n < 16 && selector_builtin_name(n)) {
+            names[n] = selector_builtin_name(n);
+            n++;
+        }
+        const char *near = selector->kind ? schema_nearest(selector->kind, names, n) : NULL;
+        schema_problem(report, path, "no selector '%s'%s%s%s", selector->kind ? selector->kind : "",
+                       near ? " (did you mean '" : "", near ? near : "", near ? "'?)" : "");
+        return;
+    }
+    rp_error err = {0};
+    void *trial = ops->create(selector->options.data, selector->options.count, 1, 1, &err);
+    if (!trial)
+        schema_problem(report, path, "%s", err.text);
+    else
+        ops->destroy(trial);
+}
+
+static void check_table(const struct broker_config *config, uint32_t i, struct schema_report *report)
+{
+    const struct table_config *tables = config->tables.data;
+    const struct table_config *table = &tables[i];
+    char path[32], at[64];
+    snprintf(path, sizeof path, "tables[%u]", i);
+    snprintf(at, sizeof at, "%s.name", path);
+    size_t length = table->name ? strlen(table->name) : 0;
+    if (length == 0 || length > 255)
+        schema_problem(report, at, "a table needs a name of 1 to 255 characters");
+    for (uint32_t j = 0; j < i && length; j++)
+        if (tables[j].name && strcmp(tables[j].name, table->name) == 0)
+            schema_problem(report, at, "the name '%s' is taken by tables[%u]", table->name, j);
+    check_limiter(table, path, report);
+    check_signature(table, path, report);
+    snprintf(at, sizeof at, "%s.sampler", path);
+    check_selector(&table->sampler, at, config->plugins.count > 0, report);
+    snprintf(at, sizeof at, "%s.remover", path);
+    check_selector(&table->remover, at, config->plugins.count > 0, report);
+}
+
+static void check(const void *root, struct schema_report *report)
+{
+    const struct broker_config *config = root;
+    int64_t budget = config_ingest_budget(config);
+    if (budget > config->memory_limit / 2)
+        schema_problem(report, "ingest_budget", "must be at most half of memory_limit");
+    if (config->expiry_ns < 2 * config->heartbeat_ns)
+        schema_problem(report, "session.expiry", "must be at least twice session.heartbeat");
+    for (uint32_t i = 0; i < config->tables.count; i++)
+        check_table(config, i, report);
+}
+
+const struct schema broker_schema = {
+    .name = "broker",
+    .rows = rows,
+    .n_rows = sizeof rows / sizeof rows[0],
+    .root_size = sizeof(struct broker_config),
+    .check = check,
+};
+
+const char broker_default_yaml[] = "# The embedded default: one prioritized table, on ports of the loopback interface.\n"
+                                   "tables:\n"
+                                   "  - name: replay\n"
+                                   "    max_size: 1000000\n"
+                                   "    sampler: {kind: prioritized, options: {exponent: 0.6}}\n"
+                                   "    remover: {kind: fifo}\n"
+                                   "    limiter: {kind: min_size, min_size: 1}\n";

@@ -1,0 +1,77 @@
+/* The broker's configuration: plain structs filled through broker_schema (see proto/schema.h). docs/CONFIG.md is printed
+ * from the same rows. */
+#ifndef BROKER_CONFIG_H
+#define BROKER_CONFIG_H
+
+#include "broker/limiter.h"
+#include "proto/schema.h"
+
+struct selector_config {
+    char *kind;
+    struct schema_list options; /* rp_option */
+};
+
+struct limiter_section {
+    int32_t kind; /* enum limiter_kind */
+    double samples_per_insert;
+    double min_size;
+    double error_buffer;
+    double min_diff;
+    double max_diff;
+    double size;
+};
+
+struct extension_config {
+    char *kind;
+    struct schema_list options;
+};
+
+struct field_config {
+    char *name;
+    char *dtype;
+    struct schema_list shape; /* int64_t; 0 stands for any number of steps */
+};
+
+struct table_config {
+    char *name;
+    int64_t max_size;
+    int64_t max_bytes; /* 0: no limit */
+    int64_t max_times_sampled;
+    bool soft_capacity;
+    int64_t remove_every_ns;
+    struct selector_config sampler, remover;
+    struct limiter_section limiter;
+    struct schema_list signature;  /* struct field_config */
+    struct schema_list extensions; /* struct extension_config */
+    char *policy_slot;
+};
+
+struct broker_config {
+    char *service, *ingest, *events;
+    char *endpoints_file;
+    int64_t io_threads;
+    int64_t memory_limit;
+    int64_t ingest_budget; /* 0: an eighth of memory_limit, at most 1 GiB */
+    int64_t max_message_bytes;
+    int64_t peer_backlog_bytes;
+    int64_t window_items, window_bytes;
+    int64_t heartbeat_ns, expiry_ns, tombstone_ns;
+    int64_t drain_timeout_ns;
+    int64_t seed;
+    int32_t log_level;
+    char *log_file;
+    struct schema_list plugins; /* char * */
+    struct schema_list tables;  /* struct table_config */
+};
+
+extern const struct schema broker_schema;
+
+/* The configuration that is used without -c: one prioritized table named "replay". */
+extern const char broker_default_yaml[];
+
+/* As the limiter wants it. */
+struct limiter_config config_limiter(const struct limiter_section *section);
+/* What ingest may have under way, and what tables may keep: the two parts of memory_limit. */
+int64_t config_ingest_budget(const struct broker_config *config);
+
+#endif

@@ -1,0 +1,323 @@
+/* Flow control: how many items per table, and how many bytes, a session may have unresolved.
+ *
+ * Windows start small and double while they are used up, as far as fairness and the ingest budget allow. The sum of all
+ * grants never exceeds that budget; one item at a time may always be sent, so a session without any grant still moves. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "broker/broker.h"
+#include "broker/session.h"
+
+#define FIRST_WINDOW_ITEMS 64u
+#define FIRST_WINDOW_BYTES (1u << 20)
+#define SHARED_WINDOW_ITEMS 40000u
+#define LEAST_WINDOW_ITEMS 256u
+/* A session that does not read its rejections gets no more credit. */
+#define REJECTIONS_MOST 1024u
+#define REJECTIONS_PER_MESSAGE 32u
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+static uint64_t most_bytes(const struct broker *broker)
+{
+    uint64_t sessions = broker->n_sessions ? broker->n_sessions : 1;
+    return least((uint64_t)broker->config->window_bytes, broker->ingest_budget / (sessions + 1));
+}
+
+static uint64_t most_items(const struct broker *broker, const struct session *self, uint32_t flows)
+{
+    uint64_t sessions = broker->n_sessions ? broker->n_sessions : 1;
+    uint64_t fair = SHARED_WINDOW_ITEMS / sessions;
+    if (fair < LEAST_WINDOW_ITEMS)
+        fair = LEAST_WINDOW_ITEMS;
+    uint64_t most = least((uint64_t)broker->config->window_items, fair);
+    if (self->items) {
+        /* So many that a blocked table can not use up the bytes that the session's other tables need. */
+        uint64_t mean = self->received_bytes / self->items + 1;
+        uint64_t share = self->window_bytes / (flows > 1 ? 2 * flows : 1) / mean;
+        most = least(most, share ? share : 1);
+    }
+    return most;
+}
+
+static void grant_bytes(struct broker *broker, struct session *self)
+{
+    if (self->returned_bytes - self->told_returned >= self->window_bytes / 2)
+        self->window_bytes *= 2;
+    uint64_t most = most_bytes(broker);
+    if (self->window_bytes > most)
+        self->window_bytes = most;
+    uint64_t want = self->returned_bytes + self->window_bytes;
+    if (want <= self->allowed_bytes)
+        return;
+    uint64_t room = broker->granted_bytes < broker->ingest_budget ? broker->ingest_budget - broker->granted_bytes : 0;
+    uint64_t grant = least(want - self->allowed_bytes, room);
+    self->allowed_bytes += grant;
+    broker->granted_bytes += grant;
+}
+
+static void grant_items(struct broker *broker, struct flow *flow, uint32_t flows)
+{
+    if (!flow->window)
+        flow->window = FIRST_WINDOW_ITEMS;
+    if (flow->resolved - flow->told_resolved >= flow->window / 2)
+        flow->window *= 2;
+    uint64_t most = most_items(broker, flow->session, flows);
+    if (flow->window > most)
+        flow->window = most;
+    if (flow->resolved + flow->window > flow->allowed)
+        flow->allowed = flow->resolved + flow->window;
+}
+
+static uint32_t count_flows(const struct session *self)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < self->n_tables; i++)
+        n += self->flows[i] && self->flows[i]->arrived > 0;
+    return n;
+}
+
+void credit_refresh(struct broker *broker, struct session *self)
+{
+    if (self->rejection_count > REJECTIONS_MOST)
+        return;
+    grant_bytes(broker, self);
+    uint32_t flows = count_flows(self);
+    for (uint32_t i = 0; i < self->n_tables; i++)
+        if (self->flows[i])
+            grant_items(broker, self->flows[i], flows);
+}
+
+void credit_open(struct broker *broker, struct session *self)
+{
+    self->window_bytes = least(FIRST_WINDOW_BYTES, most_bytes(broker));
+    self->told_returned = self->returned_bytes;
+    for (uint32_t i = 0; i < self->n_tables; i++)
+        session_flow(self, &broker->tables[i]);
+    credit_refresh(broker, self);
+}
+
+void credit_close(struct broker *broker, struct session *self)
+{
+    uint64_t open = self->allowed_bytes - self->returned_bytes;
+    broker->granted_bytes -= least(open, broker->granted_bytes);
+    self->returned_bytes = self->allowed_bytes;
+}
+
+void credit_return(struct broker *broker, struct session *self, uint64_t bytes)
+{
+    self->returned_bytes += bytes;
+    broker->granted_bytes -= least(bytes, broker->granted_bytes);
+}
+
+void credit_mark(struct broker *broker, struct session *self, bool urgent)
+{
+    self->urgent |= urgent;
+    if (self->dirty)
+        return;
+    self->dirty = true;
+    self->next_dirty = broker->dirty_sessions;
+    broker->dirty_sessions = self;
+}
+
+/* A notice goes out when an eighth of a window has come free, or when the writer may be waiting for the last of it. */
+static bool is_due(const struct broker *broker, const struct session *self)
+{
+    if (self->urgent)
+        return true;
+    if (self->returned_bytes - self->told_returned >= self->window_bytes / 8 && self->window_bytes)
+        return true;
+    bool news = false;
+    for (uint32_t i = 0; i < self->n_tables; i++) {
+        const struct flow *flow = self->flows[i];
+        if (!flow || flow->resolved == flow->told_resolved)
+            continue;
+        if (flow->resolved - flow->told_resolved >= flow->window / 8)
+            return true;
+        news = true;
+    }
+    return news && (broker->ingest_idle || broker->now_ns - self->told_ns > NS_PER_MS);
+}
+
+static void send_notice(struct broker *broker, struct session *self)
+{
+    struct credit_message *message = credit_message_new(broker, self, false);
+    if (!message)
+        return;
+    request_send(broker, &self->to, 0, RP_OK, "", 17, credit_message_body(message), NULL, 0);
+    credit_message_destroy(&message);
+}
+
+void credit_notify(struct broker *broker)
+{
+    struct session **at = &broker->dirty_sessions;
+    while (*at) {
+        struct session *self = *at;
+        bool due = is_due(broker, self), wanted = self->notices && !self->tombstone;
+        if (wanted && !due) {
+            at = &self->next_dirty;
+            continue;
+        }
+        *at = self->next_dirty;
+        self->dirty = self->urgent = false;
+        if (wanted) {
+            credit_refresh(broker, self);
+            send_notice(broker, self);
+        }
+        if (self->bye)
+            bye_check(broker, self);
+    }
+}
+
+void credit_reject(struct broker *broker, struct flow *flow, uint64_t key, rp_status status, const char *text)
+{
+    flow->rejected++;
+    flow->table->stats.rejected++;
+    credit_reject_at(broker, flow->session, flow->table->id, flow->resolved + 1, key, status, text);
+}
+
+void credit_reject_at(struct broker *broker, struct session *self, uint32_t table, uint64_t item, uint64_t key,
+                      rp_status status, const char *text)
+{
+    uint32_t held;
+    if (log_allow(&broker->reject_log, 5, broker->now_ns, &held)) {
+        char quoted[320];
+        log_line(LEVEL_WARN, "B0203", "item rejected", "session=%s table=%s key=%llu status=%s text=%s held_back=%u",
+                 self->name, table < broker->n_tables ? broker->tables[table].name : "-", (unsigned long long)key,
+                 rp_status_name((int32_t)status),
+                 log_quote(quoted, sizeof quoted, text), held);
+    }
+    credit_mark(broker, self, true);
+    if (self->rejection_count == self->rejection_capacity) {
+        uint32_t capacity = self->rejection_capacity ? self->rejection_capacity * 2 : 16;
+        struct rejection *ring = malloc(capacity * sizeof *ring);
+        if (!ring)
+            return; /* the count in Credit.rejected still tells */
+        for (uint32_t i = 0; i < self->rejection_count; i++)
+            ring[i] = self->rejections[(self->rejection_head + i) % self->rejection_capacity];
+        free(self->rejections);
+        self->rejections = ring;
+        self->rejection_capacity = capacity;
+        self->rejection_head = 0;
+    }
+    self->rejections[(self->rejection_head + self->rejection_count++) % self->rejection_capacity] = (struct rejection){
+        .table = table,
+        .status = status,
+        .item = item,
+        .key = key,
+        .text = strdup(text ? text : ""),
+    };
+}
+
+void credit_confirm(struct session *self, uint64_t confirmed)
+{
+    while (self->rejection_count && self->confirmed_rejections < confirmed) {
+        free(self->rejections[self->rejection_head].text);
+        self->rejection_head = (self->rejection_head + 1) % self->rejection_capacity;
+        self->rejection_count--;
+        self->confirmed_rejections++;
+    }
+}
+
+/* The message and everything it points to, in one place. */
+struct credit_message {
+    Replay__Credit body;
+    uint32_t *table;
+    uint64_t *resolved, *allowed, *rejected;
+    Replay__Rejection rejections[REJECTIONS_PER_MESSAGE], *rejection_list[REJECTIONS_PER_MESSAGE];
+    char **waiting;
+};
+
+static void add_rejections(struct credit_message *self, const struct session *session)
+{
+    self->body.rejections = self->rejection_list;
+    self->body.first_rejection = session->confirmed_rejections;
+    for (uint32_t i = 0; i < session->rejection_count && i < REJECTIONS_PER_MESSAGE; i++) {
+        const struct rejection *from =
+            &session->rejections[(session->rejection_head + i) % session->rejection_capacity];
+        replay__rejection__init(&self->rejections[i]);
+        self->rejections[i].table = from->table;
+        self->rejections[i].item = from->item;
+        self->rejections[i].key = from->key;
+        self->rejections[i].status = (uint32_t)from->status;
+        self->rejections[i].text = from->text ? from->text : (char *)(uintptr_t)"";
+        self->rejection_list[self->body.n_rejections++] = &self->rejections[i];
+    }
+}
+
+static void add_waiting(struct credit_message *self, const struct flow *flow)
+{
+    char text[512], why[400] = "";
+    limiter_explain_insert(&flow->table->limiter, why, sizeof why);
+    snprintf(text, sizeof text, "table '%s' holds back %llu items of this session: %s", flow->table->name,
+             (unsigned long long)(flow->arrived - flow->resolved), why[0] ? why : "about to be inserted");
+    char *copy = strdup(text);
+    if (copy)
+        self->waiting[self->body.n_waiting++] = copy;
+}
+
+struct credit_message *credit_message_new(struct broker *broker, struct session *session, bool explain)
+{
+    struct credit_message *self = calloc(1, sizeof *self);
+    uint32_t n = session->n_tables;
+    if (self) {
+        self->table = calloc(n, sizeof *self->table);
+        self->resolved = calloc((size_t)n * 3, sizeof *self->resolved);
+        self->waiting = calloc(n, sizeof(char *));
+    }
+    if (!self || !self->table || !self->resolved || !self->waiting) {
+        credit_message_destroy(&self);
+        return NULL;
+    }
+    self->allowed = self->resolved + n;
+    self->rejected = self->allowed + n;
+    replay__credit__init(&self->body);
+    self->body.received = session->received;
+    self->body.gap = session->gap;
+    self->body.epoch = session->epoch;
+    self->body.allowed_bytes = session->allowed_bytes;
+    self->body.returned_bytes = session->told_returned = session->returned_bytes;
+    self->body.waiting = self->waiting;
+    uint32_t used = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        struct flow *flow = session->flows[i];
+        if (!flow)
+            continue;
+        self->table[used] = i;
+        self->resolved[used] = flow->told_resolved = flow->resolved;
+        self->allowed[used] = flow->allowed;
+        self->rejected[used++] = flow->rejected;
+        if (explain && flow->arrived > flow->resolved)
+            add_waiting(self, flow);
+    }
+    self->body.n_table = self->body.n_resolved = self->body.n_allowed = self->body.n_rejected = used;
+    self->body.table = self->table;
+    self->body.resolved = self->resolved;
+    self->body.allowed = self->allowed;
+    self->body.rejected = self->rejected;
+    add_rejections(self, session);
+    session->told_ns = broker->now_ns;
+    return self;
+}
+
+const ProtobufCMessage *credit_message_body(const struct credit_message *self)
+{
+    return &self->body.base;
+}
+
+void credit_message_destroy(struct credit_message **self)
+{
+    if (!*self)
+        return;
+    for (size_t i = 0; i < (*self)->body.n_waiting; i++)
+        free((*self)->waiting[i]);
+    free((*self)->waiting);
+    free((*self)->table);
+    free((*self)->resolved);
+    free(*self);
+    *self = NULL;
+}

@@ -1,0 +1,30 @@
+#include "broker/frames.h"
+
+bool frames_receive(void *socket, zmq_msg_t *frames, uint32_t most, uint32_t *n, bool *whole)
+{
+    *n = 0;
+    *whole = true;
+    for (;;) {
+        zmq_msg_t spill, *into = *n < most ? &frames[*n] : &spill;
+        zmq_msg_init(into);
+        if (zmq_msg_recv(into, socket, ZMQ_DONTWAIT) < 0) {
+            zmq_msg_close(into);
+            return *n > 0;
+        }
+        bool more = zmq_msg_more(into);
+        if (into == &spill) {
+            zmq_msg_close(&spill);
+            *whole = false;
+        } else {
+            (*n)++;
+        }
+        if (!more)
+            return true;
+    }
+}
+
+void frames_close(zmq_msg_t *frames, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        zmq_msg_close(&frames[i]);
+}

@@ -1,0 +1,14 @@
+/* All frames of one message from a socket. */
+#ifndef BROKER_FRAMES_H
+#define BROKER_FRAMES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <zmq.h>
+
+/* Reads without waiting. False: there was no message. Of more than `most` frames the rest is read and dropped, and
+ * *whole is false. The frames read are to be closed by the caller. */
+bool frames_receive(void *socket, zmq_msg_t *frames, uint32_t most, uint32_t *n, bool *whole);
+void frames_close(zmq_msg_t *frames, uint32_t n);
+
+#endif

@@ -1,0 +1,25 @@
+/* From a 64-bit number to a pointer: sessions by id, peers by route. Open addressing, linear probing. */
+#ifndef BROKER_IDMAP_H
+#define BROKER_IDMAP_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct idmap_entry {
+    uint64_t id;
+    void *value; /* NULL: free */
+};
+
+struct idmap {
+    struct idmap_entry *entries;
+    uint32_t mask; /* capacity - 1; 0: nothing allocated */
+    uint32_t count;
+};
+
+void *idmap_get(const struct idmap *self, uint64_t id);
+/* False: no memory. value is not NULL; an entry that is there is replaced. */
+bool idmap_put(struct idmap *self, uint64_t id, void *value);
+void idmap_remove(struct idmap *self, uint64_t id);
+void idmap_fini(struct idmap *self);
+
+#endif

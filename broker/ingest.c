@@ -1,0 +1,557 @@
+/* The way in: an ingest message becomes chunks in the store and items in tables, or items that wait for their table.
+ *
+ * Messages of a session are taken in the order of their numbers, each once. What is wrong with one item concerns that
+ * item alone: it is rejected with a sentence, and the rest goes on. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "broker/broker.h"
+#include "broker/frames.h"
+#include "broker/session.h"
+#include "proto/codec.h"
+#include "proto/error.h"
+
+#define LAYOUTS_PER_SESSION 65536u
+#define CHUNKS_PER_ITEM 65536u
+
+/* One message on its way in. */
+struct intake {
+    struct broker *broker;
+    struct session *session;
+    struct wire_ingest in;
+    zmq_msg_t *payload;
+    uint32_t n_payload;
+    uint64_t bytes;
+    struct inbound *inbound; /* made when the first item has to wait */
+};
+
+static void complain(struct broker *broker, const char *id, const char *what, const struct session *session,
+                     const char *text)
+{
+    uint32_t held;
+    char quoted[320];
+    if (log_allow(&broker->ingest_log, 5, broker->now_ns, &held))
+        log_line(LEVEL_WARN, id, what, "session=%s text=%s held_back=%u", session ? session->name : "-",
+                 log_quote(quoted, sizeof quoted, text), held);
+}
+
+/* ---- layouts ---- */
+
+static bool layout_place(struct session *session, uint32_t id)
+{
+    if (id < session->n_layouts)
+        return true;
+    if (id >= LAYOUTS_PER_SESSION || id > session->n_layouts)
+        return false;
+    /* Doubles; n_layouts is always one past the last registered. */
+    if ((session->n_layouts & (session->n_layouts - 1)) == 0) {
+        uint32_t capacity = session->n_layouts ? session->n_layouts * 2 : 1;
+        struct session_layout *layouts = realloc(session->layouts, capacity * sizeof *layouts);
+        if (!layouts)
+            return false;
+        session->layouts = layouts;
+    }
+    session->layouts[session->n_layouts++] = (struct session_layout){0};
+    return true;
+}
+
+static void layout_register(struct intake *self, const Replay__Layout *wire)
+{
+    struct session *session = self->session;
+    struct broker *broker = self->broker;
+    if (!layout_place(session, wire->id)) {
+        complain(broker, "B0204", "layout refused", session, "layout ids must be 0, 1, 2 ... up to 65535");
+        return;
+    }
+    struct session_layout *place = &session->layouts[wire->id];
+    if (place->layout || place->refusal)
+        return; /* sent again after a reconnect */
+    rp_error err = {0};
+    place->table = broker_table(broker, wire->table, strlen(wire->table));
+    if (place->table)
+        place->layout = layouts_intern(&broker->layouts, wire, session->columns, place->table->id,
+                                       place->table->signature, place->table->n_signature, &err);
+    else
+        err_set(&err, RP_NOT_FOUND, "no table '%.64s'", wire->table);
+    if (place->layout)
+        return;
+    place->refusal = strdup(err.text);
+    complain(broker, "B0204", "layout refused", session, err.text);
+}
+
+static void take_layouts(struct intake *self)
+{
+    struct pb_reader reader = pb_reader(self->in.layouts, self->in.layouts_size);
+    struct pb_field field;
+    while (pb_next(&reader, &field) == 1) {
+        if (field.number != 7 || field.wire != PB_BYTES || field.size > (1u << 20))
+            continue;
+        Replay__Layout *wire = replay__layout__unpack(NULL, field.size, field.data);
+        if (wire) {
+            layout_register(self, wire);
+            replay__layout__free_unpacked(wire, NULL);
+        } else {
+            complain(self->broker, "B0204", "layout refused", self->session, "a Layout could not be decoded");
+        }
+    }
+}
+
+/* ---- chunks ---- */
+
+/* The blocks of chunk i, checked. */
+static rp_status chunk_check(const struct intake *self, uint32_t i, const uint8_t *data, bool *absent, rp_error *err)
+{
+    const struct columns *columns = self->session->columns;
+    uint32_t rows = pb_u32(&self->in.chunk_length, i);
+    if (rows == 0)
+        return err_set(err, RP_INVALID_ARGUMENT, "it has no steps");
+    for (uint32_t c = 0; c < columns->count; c++) {
+        const struct column *column = &columns->column[c];
+        uint32_t at = i * columns->count + c;
+        uint32_t size = pb_u32(&self->in.block_size, at);
+        uint8_t codec = pb_u8(&self->in.block_codec, at);
+        struct codec_shape shape = {column->elem_bytes, column->is_integer, column->row_bytes, rows, column->rank};
+        if (codec == RP_CODEC_RAW ? size != rows * column->row_bytes
+                                  : codec_check(codec, &shape, data, size, err) != RP_OK) {
+            if (codec == RP_CODEC_RAW)
+                err_set(err, RP_INVALID_ARGUMENT, "%u bytes for %u steps of %llu bytes", size, rows,
+                        (unsigned long long)column->row_bytes);
+            err_prefix(err, "column '%.64s'", column->name);
+            return RP_INVALID_ARGUMENT;
+        }
+        *absent |= codec == RP_CODEC_ABSENT;
+        data += size;
+    }
+    return RP_OK;
+}
+
+static uint64_t chunk_size(const struct intake *self, uint32_t i)
+{
+    uint32_t columns = self->session->columns->count;
+    uint64_t bytes = 0;
+    for (uint32_t c = 0; c < columns; c++)
+        bytes += pb_u32(&self->in.block_size, i * columns + c);
+    return bytes;
+}
+
+static rp_status chunk_store(struct intake *self, uint32_t i, const uint8_t *data, uint32_t bytes, zmq_msg_t *message,
+                             rp_error *err)
+{
+    const struct columns *columns = self->session->columns;
+    const struct wire_ingest *in = &self->in;
+    bool absent = false;
+    RP_TRY(chunk_check(self, i, data, &absent, err));
+    uint64_t raw = 0;
+    uint32_t rows = pb_u32(&in->chunk_length, i);
+    for (uint32_t c = 0; c < columns->count; c++)
+        raw += columns->column[c].row_bytes * rows;
+    struct chunk *chunk = store_add(&self->broker->store, columns->count, data, bytes, raw, message);
+    if (!chunk)
+        return err_set(err, RP_NO_MEMORY, "the broker has no memory for it");
+    uint32_t *sizes = chunk_block_sizes(chunk);
+    uint8_t *codecs = chunk_block_codecs(chunk);
+    for (uint32_t c = 0; c < columns->count; c++) {
+        sizes[c] = pb_u32(&in->block_size, i * columns->count + c);
+        codecs[c] = pb_u8(&in->block_codec, i * columns->count + c);
+    }
+    chunk->length = rows;
+    chunk->absent = absent;
+    chunk->step = pb_u64(&in->chunk_step, i);
+    chunk->episode = in->chunk_episode.n ? pb_u32(&in->chunk_episode, i) : 0;
+    chunk->session = self->session->ordinal;
+    rp_status status = session_keep_chunk(self->session, self->broker, pb_u64(&in->chunk_number, i), chunk, err);
+    if (status != RP_OK)
+        store_release(&self->broker->store, chunk);
+    return status;
+}
+
+static void chunk_refused(struct intake *self, uint64_t number, const char *text)
+{
+    struct session *session = self->session;
+    session->bad_chunk = number;
+    snprintf(session->bad_chunk_text, sizeof session->bad_chunk_text, "%s", text);
+    complain(self->broker, "B0205", "chunk refused", session, text);
+}
+
+/* Takes chunk i from the pack or from its own frame. */
+static void take_chunk(struct intake *self, uint32_t i, size_t *packed_at)
+{
+    uint64_t number = pb_u64(&self->in.chunk_number, i), bytes = chunk_size(self, i);
+    rp_error err = {0};
+    zmq_msg_t *message = NULL;
+    const uint8_t *data = NULL;
+    size_t room = 0;
+    if (i < self->in.packed) {
+        if (self->n_payload) {
+            room = zmq_msg_size(&self->payload[0]) - *packed_at;
+            data = (const uint8_t *)zmq_msg_data(&self->payload[0]) + *packed_at;
+        }
+    } else {
+        uint32_t frame = i - self->in.packed + (self->in.packed ? 1 : 0);
+        if (frame < self->n_payload) {
+            message = &self->payload[frame];
+            data = zmq_msg_data(message);
+            room = zmq_msg_size(message);
+        }
+    }
+    if (!data || bytes > room || (message && bytes != room)) {
+        err_set(&err, RP_BAD_MESSAGE, "its frame is missing or has %zu bytes where its blocks need %llu", room,
+                (unsigned long long)bytes);
+        *packed_at = i < self->in.packed && self->n_payload ? zmq_msg_size(&self->payload[0]) : *packed_at;
+    } else {
+        if (!message)
+            *packed_at += bytes;
+        if (number < self->session->oldest_chunk || session_chunk(self->session, number))
+            return; /* here already, or let go of */
+        chunk_store(self, i, data, (uint32_t)bytes, message, &err);
+    }
+    if (err.status) {
+        err_prefix(&err, "chunk %llu", (unsigned long long)number);
+        chunk_refused(self, number, err.text);
+    }
+}
+
+static void take_chunks(struct intake *self)
+{
+    const struct wire_ingest *in = &self->in;
+    uint64_t blocks = (uint64_t)in->n_chunks * self->session->columns->count;
+    if ((in->block_size.n != 1 && in->block_size.n != blocks) ||
+        (in->block_codec.n != 1 && in->block_codec.n != blocks)) {
+        char text[200];
+        snprintf(text, sizeof text, "chunks of %u columns come with %u block sizes and %u codecs, %llu or 1 are needed",
+                 self->session->columns->count, in->block_size.n, in->block_codec.n, (unsigned long long)blocks);
+        chunk_refused(self, pb_u64(&in->chunk_number, 0), text);
+        return;
+    }
+    size_t packed_at = 0;
+    for (uint32_t i = 0; i < in->n_chunks; i++)
+        take_chunk(self, i, &packed_at);
+}
+
+/* ---- items ---- */
+
+static rp_status missing_chunk(const struct session *session, uint64_t number, rp_error *err)
+{
+    unsigned long long n = number;
+    if (number == session->bad_chunk)
+        return err_set(err, RP_INVALID_ARGUMENT, "%s", session->bad_chunk_text);
+    if (number < session->oldest_chunk)
+        return err_set(err, RP_FAILED_PRECONDITION,
+                       "chunk %llu is gone: the session had said that nothing before chunk %llu would be needed", n,
+                       (unsigned long long)session->oldest_chunk);
+    return err_set(err, RP_FAILED_PRECONDITION, "chunk %llu was never sent or was refused", n);
+}
+
+static rp_status check_absent(const struct layout *layout, struct chunk *chunk, const struct columns *columns,
+                              rp_error *err)
+{
+    const uint8_t *codecs = chunk_block_codecs(chunk);
+    for (uint32_t c = 0; c < chunk->columns; c++)
+        if (codecs[c] == RP_CODEC_ABSENT && layout_needs(layout, c))
+            return err_set(err, RP_INVALID_ARGUMENT, "column '%.64s' has no data in the steps that it needs",
+                           columns->column[c].name);
+    return RP_OK;
+}
+
+/* An item that runs over several chunks. */
+static rp_status span_many(const struct session *session, const struct layout *layout, uint64_t number,
+                           struct span *span, rp_error *err)
+{
+    uint64_t covered = session_chunk(session, number)->length - span->offset;
+    uint32_t n = 1;
+    while (covered < span->length) {
+        const struct chunk *last = session_chunk(session, number + n - 1), *next = session_chunk(session, number + n);
+        if (!next)
+            return missing_chunk(session, number + n, err);
+        if (next->step != last->step + last->length)
+            return err_set(err, RP_INVALID_ARGUMENT, "chunks %llu and %llu are not consecutive steps",
+                           (unsigned long long)(number + n - 1), (unsigned long long)(number + n));
+        covered += next->length;
+        if (++n > CHUNKS_PER_ITEM)
+            return err_set(err, RP_INVALID_ARGUMENT, "it runs over more than %u chunks", CHUNKS_PER_ITEM);
+    }
+    struct chunk **many = malloc(n * sizeof(*many));
+    if (!many)
+        return err_set(err, RP_NO_MEMORY, "no memory for an item over %u chunks", n);
+    for (uint32_t i = 0; i < n; i++) {
+        many[i] = session_chunk(session, number + i);
+        if (many[i]->absent && check_absent(layout, many[i], session->columns, err) != RP_OK) {
+            free(many);
+            return RP_INVALID_ARGUMENT;
+        }
+    }
+    for (uint32_t i = 0; i < n; i++)
+        chunk_hold(many[i]);
+    span->many = many;
+    span->n = n;
+    return RP_OK;
+}
+
+static rp_status item_span(const struct intake *self, uint32_t i, struct layout *layout, struct span *span,
+                           rp_error *err)
+{
+    const struct wire_ingest *in = &self->in;
+    const struct session *session = self->session;
+    uint64_t number = pb_u64(&in->item_chunk, i);
+    *span = (struct span){
+        .offset = in->item_offset.n ? pb_u32(&in->item_offset, i) : 0,
+        .length = pb_u32(&in->item_length, i),
+        .layout = layout->id,
+    };
+    struct chunk *chunk = session_chunk(session, number);
+    if (!chunk)
+        return missing_chunk(session, number, err);
+    if (span->length < layout->min_length || span->length == 0)
+        return err_set(err, RP_INVALID_ARGUMENT, "it spans %u steps, its layout needs %u", span->length,
+                       layout->min_length);
+    if (span->offset >= chunk->length)
+        return err_set(err, RP_INVALID_ARGUMENT, "it starts at step %u of a chunk of %u", span->offset, chunk->length);
+    if ((uint64_t)span->offset + span->length > chunk->length) {
+        RP_TRY(span_many(session, layout, number, span, err));
+    } else {
+        if (chunk->absent)
+            RP_TRY(check_absent(layout, chunk, session->columns, err));
+        chunk_hold(chunk);
+        span->one = chunk;
+        span->n = 1;
+    }
+    layout->refs++;
+    return RP_OK;
+}
+
+/* Everything about an item but whether its table takes it now. On RP_OK the span holds its chunks. */
+static rp_status item_check(const struct intake *self, uint32_t i, const struct session_layout *layout,
+                            struct arrival *out, rp_error *err)
+{
+    const struct table *table = layout->table;
+    if (!layout->layout)
+        return err_set(err, RP_INVALID_ARGUMENT, "%s", layout->refusal ? layout->refusal : "its layout was refused");
+    RP_TRY(table_check_priority(table, out->priority, err));
+    RP_TRY(item_span(self, i, layout->layout, &out->span, err));
+    uint64_t most = (uint64_t)table->config->max_bytes;
+    if (most && span_bytes(&out->span) > most) {
+        err_set(err, RP_RESOURCE_EXHAUSTED, "its chunks have %llu bytes, table '%s' holds at most %llu (max_bytes)",
+                (unsigned long long)span_bytes(&out->span), table->name, (unsigned long long)most);
+        span_release(&out->span, &self->broker->store, &self->broker->layouts);
+        return RP_RESOURCE_EXHAUSTED;
+    }
+    return RP_OK;
+}
+
+static void item_wait(struct intake *self, struct flow *flow, const struct arrival *arrival, rp_status status,
+                      const char *text)
+{
+    if (!self->inbound) {
+        self->inbound = calloc(1, sizeof *self->inbound);
+        if (!self->inbound)
+            abort(); /* 24 bytes: the process is beyond saving */
+        *self->inbound = (struct inbound){self->session, self->bytes, 0};
+    }
+    struct pending pending = {*arrival, self->inbound, status != RP_OK ? strdup(text) : NULL, status};
+    if (flow_push(flow, &pending)) {
+        self->inbound->waiting++;
+        return;
+    }
+    free(pending.text);
+    if (status == RP_OK)
+        span_release(&pending.arrival.span, &self->broker->store, &self->broker->layouts);
+    credit_reject(self->broker, flow, arrival->key, RP_NO_MEMORY, "the broker has no memory to keep it waiting");
+    flow_resolved(self->broker, flow, NULL);
+}
+
+/* Item i, number flow->arrived + 1. */
+static void take_item(struct intake *self, uint32_t i, const struct session_layout *layout, struct flow *flow,
+                      uint64_t policy, rp_status refused, const char *why)
+{
+    struct broker *broker = self->broker;
+    struct arrival arrival = {pb_u64(&self->in.item_key, i), pb_f64(&self->in.item_priority, i), policy, {{0}, 0, 0, 0, 0}};
+    rp_error err = {0};
+    rp_status status = refused;
+    const char *text = why;
+    flow->arrived++;
+    self->session->items++;
+    if (status == RP_OK && flow->arrived > flow->allowed && flow->arrived > flow->resolved + 1) {
+        status = err_set(&err, RP_CREDIT_EXCEEDED, "item %llu of table '%s' was sent, only %llu were allowed: wait for credit",
+                         (unsigned long long)flow->arrived, flow->table->name, (unsigned long long)flow->allowed);
+        text = err.text;
+    }
+    if (status == RP_OK) {
+        status = item_check(self, i, layout, &arrival, &err);
+        text = err.text;
+    }
+    bool waits = flow->count > 0 || (status == RP_OK && limiter_insertable(&flow->table->limiter, 1) == 0);
+    if (waits) {
+        item_wait(self, flow, &arrival, status, text);
+        return;
+    }
+    if (status == RP_OK) {
+        status = table_insert(flow->table, &arrival, &err);
+        if (status == RP_OK) {
+            flow->resolved++;
+            return;
+        }
+        text = err.text;
+        span_release(&arrival.span, &broker->store, &broker->layouts);
+    }
+    credit_reject(broker, flow, arrival.key, status, text);
+    flow->resolved++;
+}
+
+/* Items first .. first + n - 1 of the message, which share a layout. */
+static void take_run(struct intake *self, uint32_t run, uint32_t first, uint32_t n, rp_status refused, const char *why)
+{
+    const struct wire_ingest *in = &self->in;
+    struct session *session = self->session;
+    uint32_t id = pb_u32(&in->run_layout, run);
+    uint64_t number = pb_u64(&in->run_first, run), policy = in->run_policy.n ? pb_u64(&in->run_policy, run) : 0;
+    const struct session_layout *layout = id < session->n_layouts ? &session->layouts[id] : NULL;
+    struct flow *flow = layout && layout->table ? session->flows[layout->table->id] : NULL;
+    char text[300] = "";
+    if (!layout)
+        snprintf(text, sizeof text, "layout %u was never registered", id);
+    else if (!flow)
+        snprintf(text, sizeof text, "%.250s", layout->refusal ? layout->refusal : "no memory");
+    else if (number > flow->arrived + 1)
+        snprintf(text, sizeof text, "item numbers of table '%s' jump from %llu to %llu: they must be consecutive",
+                 flow->table->name, (unsigned long long)flow->arrived, (unsigned long long)number);
+    for (uint32_t i = 0; i < n; i++) {
+        if (text[0]) {
+            credit_reject_at(self->broker, session, flow ? flow->table->id : REJECTED_NOWHERE, number + i,
+                             pb_u64(&in->item_key, first + i),
+                             layout && !flow && layout->refusal ? RP_NOT_FOUND : RP_INVALID_ARGUMENT, text);
+            continue;
+        }
+        if (number + i <= flow->arrived)
+            continue; /* sent again: it is here */
+        take_item(self, first + i, layout, flow, policy, refused, why);
+    }
+    if (flow && flow->table->waiters)
+        pump_mark(flow->table);
+}
+
+static void take_items(struct intake *self, rp_status refused, const char *why)
+{
+    uint32_t first = 0;
+    for (uint32_t run = 0; run < self->in.n_runs; run++) {
+        uint32_t n = pb_u32(&self->in.run_items, run);
+        take_run(self, run, first, n, refused, why);
+        first += n;
+    }
+}
+
+/* ---- messages ---- */
+
+/* One item may always be sent when its table has none of the session's unresolved. */
+static bool is_lone_item(const struct intake *self)
+{
+    if (self->in.n_items != 1)
+        return false;
+    uint32_t id = 0;
+    for (uint32_t run = 0; run < self->in.n_runs; run++)
+        if (pb_u32(&self->in.run_items, run) == 1)
+            id = pb_u32(&self->in.run_layout, run);
+    const struct session *session = self->session;
+    const struct table *table = id < session->n_layouts ? session->layouts[id].table : NULL;
+    const struct flow *flow = table ? session->flows[table->id] : NULL;
+    return flow && flow->arrived == flow->resolved;
+}
+
+static void take_message(struct intake *self)
+{
+    struct session *session = self->session;
+    struct broker *broker = self->broker;
+    session->received = self->in.number;
+    session->received_bytes += self->bytes;
+    if (self->in.n_layouts)
+        take_layouts(self);
+    bool over = session->received_bytes > session->allowed_bytes;
+    bool refused = over && !is_lone_item(self);
+    if (over) { /* keep the account whole: what is here counts as granted */
+        broker->granted_bytes += session->received_bytes - session->allowed_bytes;
+        session->allowed_bytes = session->received_bytes;
+    }
+    char text[200];
+    if (refused) {
+        snprintf(text, sizeof text, "message %llu goes %llu bytes over the credit of the session: wait for credit",
+                 (unsigned long long)self->in.number,
+                 (unsigned long long)(session->received_bytes - session->returned_bytes));
+        uint32_t held;
+        if (log_allow(&broker->credit_log, 5, broker->now_ns, &held))
+            log_line(LEVEL_WARN, "B0206", "a writer ignores its credit", "session=%s message=%llu held_back=%u",
+                     session->name, (unsigned long long)self->in.number, held);
+    } else if (self->in.n_chunks) {
+        take_chunks(self);
+    }
+    take_items(self, refused ? RP_CREDIT_EXCEEDED : RP_OK, text);
+    /* Items of this message hold what they need themselves. */
+    session_drop_chunks(session, broker, self->in.oldest_chunk);
+    if (!self->inbound)
+        credit_return(broker, session, self->bytes);
+    credit_mark(broker, session, false);
+}
+
+/* A message whose header could not be read: if it says whose it is and is next in turn, it is passed over with a
+ * rejection; otherwise there is nobody to tell. */
+static void message_bad(struct broker *broker, const struct wire_ingest *in, const char *text)
+{
+    broker->counters.messages_bad++;
+    struct session *session = session_find(broker, in->session);
+    complain(broker, "B0207", "bad ingest message", session, text);
+    if (!session || session->tombstone || in->epoch != session->epoch || in->number != session->received + 1)
+        return;
+    session->received = in->number;
+    credit_reject_at(broker, session, REJECTED_NOWHERE, 0, 0, RP_BAD_MESSAGE, text);
+}
+
+static void ingest_message(struct broker *broker, zmq_msg_t *frames, uint32_t n, bool whole)
+{
+    struct intake intake = {.broker = broker, .payload = frames + 1, .n_payload = n - 1};
+    rp_error err = {0};
+    rp_status status = wire_read_ingest(zmq_msg_data(&frames[0]), zmq_msg_size(&frames[0]), &intake.in, &err);
+    if (status == RP_OK && intake.in.version != WIRE_VERSION)
+        status = err_set(&err, RP_UNSUPPORTED, "protocol version %u is unknown here: this broker speaks version %u",
+                         intake.in.version, WIRE_VERSION);
+    if (status == RP_OK && !whole)
+        status = err_set(&err, RP_BAD_MESSAGE, "the message has more than %u frames", BROKER_MAX_FRAMES);
+    if (status != RP_OK) {
+        message_bad(broker, &intake.in, err.text);
+        return;
+    }
+    struct session *session = intake.session = session_find(broker, intake.in.session);
+    if (!session || session->tombstone || intake.in.epoch != session->epoch) {
+        broker->counters.ingest_stale++;
+        if (!session)
+            complain(broker, "B0208", "message of an unknown session ignored", NULL, "it has ended, or never was here");
+        return;
+    }
+    session_touch(session, broker->now_ns);
+    if (intake.in.number <= session->received || broker->draining)
+        return;
+    if (intake.in.number > session->received + 1) {
+        broker->counters.ingest_gaps++;
+        if (!session->gap) {
+            session->gap = true;
+            log_line(LEVEL_WARN, "B0209", "messages were lost on the way", "session=%s received=%llu next=%llu",
+                     session->name, (unsigned long long)session->received, (unsigned long long)intake.in.number);
+            credit_mark(broker, session, true);
+        }
+        return;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        intake.bytes += zmq_msg_size(&frames[i]);
+    take_message(&intake);
+}
+
+bool ingest_receive(struct broker *broker)
+{
+    static _Thread_local zmq_msg_t frames[BROKER_MAX_FRAMES];
+    uint32_t n;
+    bool whole;
+    if (!frames_receive(broker->ingest, frames, BROKER_MAX_FRAMES, &n, &whole))
+        return false;
+    broker->counters.messages_in++;
+    ingest_message(broker, frames, n, whole);
+    frames_close(frames, n);
+    return true;
+}

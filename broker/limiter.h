@@ -1,0 +1,75 @@
+/* The rate limiter: how many inserts and samples a table allows just now. One mechanism, five presets.
+ *
+ * cursor = inserts * samples_per_insert - samples. Deletes change the size, never the cursor. Limits are inclusive.
+ * Embedded in its table, which calls it before and after each operation. */
+#ifndef BROKER_LIMITER_H
+#define BROKER_LIMITER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "replay/error.h"
+
+enum limiter_kind { LIMITER_NONE, LIMITER_MIN_SIZE, LIMITER_RATIO, LIMITER_QUEUE, LIMITER_STACK };
+
+/* As configured. error_buffer >= 0 sets both bounds; otherwise min_diff and max_diff are used as they are. */
+struct limiter_config {
+    enum limiter_kind kind;
+    double samples_per_insert;
+    double min_size;
+    double error_buffer; /* < 0: not given */
+    double min_diff;
+    double max_diff;
+    double size; /* queue, stack */
+};
+
+struct limiter {
+    enum limiter_kind kind;
+    double samples_per_insert;
+    double min_size;
+    double min_diff;
+    double max_diff;
+    uint64_t inserts;
+    uint64_t samples;
+    uint64_t deletes;
+};
+
+/* A change of a running limiter; NaN leaves a value as it is. */
+struct limiter_change {
+    double samples_per_insert;
+    double min_size;
+    double min_diff;
+    double max_diff;
+    double error_buffer;
+};
+
+/* By config name: none, min_size, sample_to_insert_ratio, queue, stack. -1: no such kind. */
+int limiter_kind_by_name(const char *name);
+const char *limiter_kind_name(enum limiter_kind kind);
+
+rp_status limiter_init(struct limiter *self, const struct limiter_config *config, rp_error *err);
+/* Checks everything, then changes everything; an error leaves the limiter as it was. Counters stay, and with them the
+ * cursor follows a new samples_per_insert over all inserts so far. min_size has only min_size, queue and stack have only
+ * max_diff (their size), none has nothing to change. */
+rp_status limiter_change(struct limiter *self, const struct limiter_change *change, rp_error *err);
+
+/* How many inserts (samples) in a row are allowed now, at most `most`. */
+uint64_t limiter_insertable(const struct limiter *self, uint64_t most);
+uint64_t limiter_sampleable(const struct limiter *self, uint64_t most);
+
+void limiter_inserted(struct limiter *self, uint64_t n);
+void limiter_sampled(struct limiter *self, uint64_t n);
+void limiter_deleted(struct limiter *self, uint64_t n);
+void limiter_reset(struct limiter *self);
+
+double limiter_cursor(const struct limiter *self);
+uint64_t limiter_size(const struct limiter *self);
+
+/* Write a clause such as "needs 412 more inserts: the table has 88 items, min_size is 500": what the next insert, or a
+ * sample of `want` items, waits for. Empty if nothing holds it back. The numbers are exact as long as nothing is
+ * deleted: with that many more inserts (samples) it is possible, with one fewer it is not. Never both an insert and a
+ * sample of one item are held back. */
+void limiter_explain_insert(const struct limiter *self, char *text, size_t size);
+void limiter_explain_sample(const struct limiter *self, uint64_t want, char *text, size_t size);
+
+#endif

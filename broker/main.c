@@ -1,0 +1,153 @@
+/* replay-broker: reads the configuration, starts a broker, and runs it until SIGTERM or SIGINT. */
+#include <czmq.h>
+#include <getopt.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "broker/broker.h"
+
+static struct broker *running;
+
+static void on_signal(int number)
+{
+    (void)number;
+    broker_stop(running);
+}
+
+static const char usage[] =
+    "Usage: replay-broker [options]\n"
+    "\n"
+    "Keeps replay tables and parameter slots for actors and learners. Without -c it runs an embedded configuration:\n"
+    "one prioritized table 'replay' at tcp://127.0.0.1:7600.\n"
+    "\n"
+    "  -c, --config FILE          configuration (docs/CONFIG.md; configs/ has examples)\n"
+    "      --endpoints-file FILE  write the endpoints that were bound to FILE, one 'name endpoint' a line\n"
+    "      --check                read the configuration, report every mistake, start nothing\n"
+    "      --print-config         print the whole configuration with defaults and help as YAML\n"
+    "      --print-reference      print the reference of all keys as Markdown\n"
+    "      --log-level LEVEL      debug, info, warn, error or off\n"
+    "  -h, --help                 this text\n"
+    "      --version              the version\n"
+    "\n"
+    "SIGTERM and SIGINT stop it: waiting clients are told, and nothing is acknowledged that is not in a table.\n"
+    "Exit status: 0 stopped as asked, 1 could not run, 2 the command line or the configuration is wrong.\n";
+
+struct options {
+    const char *config, *endpoints_file, *log_level;
+    bool check, print, reference;
+};
+
+/* -1: go on; otherwise the exit status. */
+static int read_options(int argc, char **argv, struct options *out)
+{
+    enum { ENDPOINTS = 256, CHECK, PRINT, REFERENCE, LEVEL, VERSION };
+    static const struct option names[] = {{"config", required_argument, NULL, 'c'},
+                                          {"endpoints-file", required_argument, NULL, ENDPOINTS},
+                                          {"check", no_argument, NULL, CHECK},
+                                          {"print-config", no_argument, NULL, PRINT},
+                                          {"print-reference", no_argument, NULL, REFERENCE},
+                                          {"log-level", required_argument, NULL, LEVEL},
+                                          {"help", no_argument, NULL, 'h'},
+                                          {"version", no_argument, NULL, VERSION},
+                                          {NULL, 0, NULL, 0}};
+    for (int option; (option = getopt_long(argc, argv, "c:h", names, NULL)) != -1;) {
+        switch (option) {
+        case 'c': out->config = optarg; break;
+        case ENDPOINTS: out->endpoints_file = optarg; break;
+        case CHECK: out->check = true; break;
+        case PRINT: out->print = true; break;
+        case REFERENCE: out->reference = true; break;
+        case LEVEL: out->log_level = optarg; break;
+        case VERSION: printf("replay-broker %s\n", rp_version()); return 0;
+        case 'h': fputs(usage, stdout); return 0;
+        default: fputs("Try 'replay-broker --help'.\n", stderr); return 2;
+        }
+    }
+    if (optind < argc) {
+        fprintf(stderr, "replay-broker: unexpected argument '%s'. Did you mean -c %s?\n", argv[optind], argv[optind]);
+        return 2;
+    }
+    if (out->log_level && log_level_by_name(out->log_level) < 0) {
+        fprintf(stderr, "replay-broker: --log-level %s: use debug, info, warn, error or off\n", out->log_level);
+        return 2;
+    }
+    return -1;
+}
+
+static bool read_config(const struct options *options, struct broker_config *config)
+{
+    struct schema_report *report = schema_report_new();
+    bool ok = report && (options->config ? schema_read_file(&broker_schema, options->config, config, report)
+                                         : schema_read_text(&broker_schema, "(embedded)", broker_default_yaml, config,
+                                                            report));
+    if (!ok && report) {
+        fputs(schema_report_text(report), stderr);
+        fprintf(stderr, "replay-broker: %u mistake%s in the configuration; nothing was started\n",
+                schema_report_count(report), schema_report_count(report) == 1 ? "" : "s");
+    }
+    schema_report_destroy(&report);
+    return ok;
+}
+
+static int run(const struct options *options, const struct broker_config *config)
+{
+    rp_error err = {0};
+    if (log_open(config->log_file, &err) != RP_OK) {
+        fprintf(stderr, "replay-broker: %s\n", err.text);
+        return 1;
+    }
+    struct broker *broker = broker_new(config, clock_system(), NULL, &err);
+    if (!broker) {
+        fprintf(stderr, "replay-broker: %s\n", err.text);
+        return 1;
+    }
+    running = broker;
+    struct sigaction action = {.sa_handler = on_signal};
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGINT, &action, NULL);
+    signal(SIGPIPE, SIG_IGN);
+    const char *path = options->endpoints_file ? options->endpoints_file : config->endpoints_file;
+    if (path && path[0] && broker_write_endpoints(broker, path, &err) != RP_OK) {
+        fprintf(stderr, "replay-broker: %s\n", err.text);
+        broker_destroy(&broker);
+        return 1;
+    }
+    printf("service %s\ningest %s\nevents %s\n", broker->service_endpoint, broker->ingest_endpoint,
+           broker->events_endpoint);
+    fflush(stdout);
+    log_line(LEVEL_INFO, "B0001", "broker started", "version=%s tables=%u service=%s ingest=%s events=%s", rp_version(),
+             broker->n_tables, broker->service_endpoint, broker->ingest_endpoint, broker->events_endpoint);
+    broker_run(broker);
+    broker_destroy(&broker);
+    log_line(LEVEL_INFO, "B0002", "broker stopped", NULL);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    struct options options = {0};
+    int status = read_options(argc, argv, &options);
+    if (status >= 0)
+        return status;
+    if (options.reference) {
+        schema_print_reference(&broker_schema, stdout);
+        return 0;
+    }
+    zsys_handler_set(NULL); /* signals are ours */
+    broker_memory_settings();
+    struct broker_config config = {0};
+    if (!read_config(&options, &config))
+        return 2;
+    log_set_level(options.log_level ? (enum log_level)log_level_by_name(options.log_level)
+                                    : (enum log_level)config.log_level);
+    if (options.print)
+        schema_print(&broker_schema, &config, stdout);
+    else if (options.check)
+        printf("%s: no mistakes; %u tables\n", options.config ? options.config : "(embedded)", config.tables.count);
+    else
+        status = run(&options, &config);
+    schema_free(&broker_schema, &config);
+    return status < 0 ? 0 : status;
+}

@@ -1,0 +1,266 @@
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "broker/broker.h"
+#include "proto/error.h"
+
+/* A params_get that waits. */
+struct poll {
+    struct wait wait;
+    struct poll *next, **prev;
+    Replay__ParamsGet *ask;
+};
+
+struct slot *params_find(const struct params *self, const char *name)
+{
+    for (uint32_t i = 0; i < self->n_slots; i++)
+        if (strcmp(self->slots[i].name, name) == 0)
+            return &self->slots[i];
+    return NULL;
+}
+
+uint64_t params_version(const struct params *self, const char *name)
+{
+    const struct slot *slot = params_find(self, name);
+    return slot ? slot->version : 0;
+}
+
+void params_fini(struct params *self)
+{
+    for (uint32_t i = 0; i < self->n_slots; i++) {
+        free(self->slots[i].name);
+        zmq_msg_close(&self->slots[i].value);
+    }
+    for (uint32_t i = 0; i < self->n_counters; i++)
+        free(self->counters[i].name);
+    free(self->slots);
+    free(self->counters);
+    *self = (struct params){0};
+}
+
+static rp_status name_check(const char *name, const char *what, rp_error *err)
+{
+    size_t size = strlen(name);
+    if (size == 0 || size > 255)
+        return err_set(err, RP_INVALID_ARGUMENT, "a %s needs a name of 1 to 255 bytes, not %zu", what, size);
+    return RP_OK;
+}
+
+static struct slot *slot_get(struct params *self, const char *name)
+{
+    struct slot *slot = params_find(self, name);
+    if (slot || self->n_slots == PARAMS_SLOTS_MOST)
+        return slot;
+    if (self->n_slots == self->slots_capacity) {
+        uint32_t capacity = self->slots_capacity ? self->slots_capacity * 2 : 8;
+        /* A zmq_msg_t may not be moved by realloc: move them one by one. */
+        struct slot *slots = calloc(capacity, sizeof *slots);
+        if (!slots)
+            return NULL;
+        for (uint32_t i = 0; i < self->n_slots; i++) {
+            slots[i] = self->slots[i];
+            zmq_msg_init(&slots[i].value);
+            zmq_msg_move(&slots[i].value, &self->slots[i].value);
+            zmq_msg_close(&self->slots[i].value);
+        }
+        free(self->slots);
+        self->slots = slots;
+        self->slots_capacity = capacity;
+    }
+    slot = &self->slots[self->n_slots];
+    *slot = (struct slot){.name = strdup(name)};
+    if (!slot->name)
+        return NULL;
+    zmq_msg_init(&slot->value);
+    self->n_slots++;
+    return slot;
+}
+
+static void slot_info(const struct broker *broker, struct slot *slot, Replay__SlotInfo *out)
+{
+    replay__slot_info__init(out);
+    out->name = slot->name;
+    out->version = slot->version;
+    out->bytes = zmq_msg_size(&slot->value);
+    out->age_ns = (uint64_t)(broker->now_ns - slot->put_ns);
+}
+
+/* Sends the slots that are newer than what the asker has. False: there is none. */
+static bool poll_answer(struct broker *broker, const struct envelope *to, uint64_t id, const Replay__ParamsGet *ask,
+                        bool even_empty)
+{
+    Replay__SlotInfo *infos = calloc(ask->n_name + 1, sizeof *infos);
+    Replay__SlotInfo **list = calloc(ask->n_name + 1, sizeof(*list));
+    zmq_msg_t *payload = calloc(ask->n_name + 1, sizeof *payload);
+    uint32_t n = 0;
+    for (size_t i = 0; infos && list && payload && i < ask->n_name; i++) {
+        struct slot *slot = params_find(&broker->params, ask->name[i]);
+        uint64_t have = i < ask->n_have ? ask->have[i] : 0;
+        if (!slot || slot->version <= have)
+            continue;
+        slot_info(broker, slot, &infos[n]);
+        list[n] = &infos[n];
+        zmq_msg_init(&payload[n]);
+        zmq_msg_copy(&payload[n], &slot->value);
+        n++;
+    }
+    if (n || even_empty) {
+        Replay__ParamsReply reply = REPLAY__PARAMS_REPLY__INIT;
+        reply.n_slots = n;
+        reply.slots = list;
+        if (ask->head) {
+            for (uint32_t i = 0; i < n; i++)
+                zmq_msg_close(&payload[i]);
+            request_send(broker, to, id, RP_OK, "", 30, &reply.base, NULL, 0);
+        } else {
+            request_send(broker, to, id, RP_OK, "", 30, &reply.base, payload, n);
+        }
+    }
+    free(infos);
+    free(list);
+    free(payload);
+    return n > 0;
+}
+
+static void poll_end(struct broker *broker, struct poll *self)
+{
+    wait_end(broker, &self->wait);
+    *self->prev = self->next;
+    if (self->next)
+        self->next->prev = self->prev;
+    replay__params_get__free_unpacked(self->ask, NULL);
+    free(self);
+}
+
+static void poll_explain(const struct broker *broker, const struct wait *wait, struct wait_text *out)
+{
+    const struct poll *self = (const struct poll *)wait;
+    uint64_t have = self->ask->n_have ? self->ask->have[0] : 0;
+    out->count = self->ask->n_name;
+    snprintf(out->text, sizeof out->text, "parameters '%.64s'%s: needs a version after %llu, the newest is %llu",
+             self->ask->name[0], self->ask->n_name > 1 ? " and others" : "", (unsigned long long)have,
+             (unsigned long long)params_version(&broker->params, self->ask->name[0]));
+}
+
+static void poll_cancel(struct broker *broker, struct wait *wait, rp_status status, const char *text)
+{
+    request_send(broker, &wait->to, wait->id, status, text, 0, NULL, NULL, 0);
+    poll_end(broker, (struct poll *)wait);
+}
+
+static void poll_expire(struct broker *broker, struct wait *wait)
+{
+    struct wait_text why = {0};
+    poll_explain(broker, wait, &why);
+    poll_cancel(broker, wait, RP_DEADLINE_EXCEEDED, why.text);
+}
+
+static const struct wait_ops poll_ops = {"params", poll_expire, poll_cancel, poll_explain};
+
+static void wake_polls(struct broker *broker)
+{
+    struct poll *next;
+    for (struct poll *poll = broker->params.polls; poll; poll = next) {
+        next = poll->next;
+        if (poll_answer(broker, &poll->wait.to, poll->wait.id, poll->ask, false))
+            poll_end(broker, poll);
+    }
+}
+
+rp_status req_params_put(struct broker *broker, struct request *request, rp_error *err)
+{
+    const Replay__ParamsPut *ask = (const Replay__ParamsPut *)request->body;
+    RP_TRY(name_check(ask->name, "parameter slot", err));
+    if (request->n_payload != 1)
+        return err_set(err, RP_INVALID_ARGUMENT, "parameters come as one frame after the header, not %u",
+                       request->n_payload);
+    struct slot *slot = slot_get(&broker->params, ask->name);
+    if (!slot)
+        return err_set(err, RP_RESOURCE_EXHAUSTED, "no room for a further parameter slot: there are %u",
+                       broker->params.n_slots);
+    /* A small message may be a view into a shared receive buffer, which it would pin: copy those. */
+    size_t size = zmq_msg_size(&request->payload[0]);
+    zmq_msg_close(&slot->value);
+    if (size >= STORE_KEEP_BYTES || zmq_msg_init_size(&slot->value, size) != 0) {
+        zmq_msg_init(&slot->value);
+        zmq_msg_move(&slot->value, &request->payload[0]);
+    } else {
+        memcpy(zmq_msg_data(&slot->value), zmq_msg_data(&request->payload[0]), size);
+    }
+    slot->version++;
+    slot->put_ns = broker->now_ns;
+    Replay__SlotInfo info, *list = &info;
+    slot_info(broker, slot, &info);
+    Replay__ParamsReply reply = REPLAY__PARAMS_REPLY__INIT;
+    reply.n_slots = 1;
+    reply.slots = &list;
+    request_reply(broker, request, RP_OK, "", 30, &reply.base, NULL, 0);
+    broker_announce(broker, "params %s %llu", slot->name, (unsigned long long)slot->version);
+    wake_polls(broker);
+    return RP_OK;
+}
+
+rp_status req_params_get(struct broker *broker, struct request *request, rp_error *err)
+{
+    Replay__ParamsGet *ask = (Replay__ParamsGet *)request->body;
+    if (ask->n_name == 0 || ask->n_name > 256)
+        return err_set(err, RP_INVALID_ARGUMENT, "ask for 1 to 256 parameter slots, not %zu", ask->n_name);
+    if (ask->n_have > ask->n_name)
+        return err_set(err, RP_INVALID_ARGUMENT, "%zu versions for %zu names", ask->n_have, ask->n_name);
+    bool polls = ask->has_timeout_ms_case == REPLAY__PARAMS_GET__HAS_TIMEOUT_MS_TIMEOUT_MS && ask->timeout_ms == 0;
+    request->answered = poll_answer(broker, &request->from, request->head.id, ask, polls || ask->head);
+    if (request->answered || polls || ask->head) {
+        request->answered = true;
+        return RP_OK;
+    }
+    struct poll *poll = calloc(1, sizeof *poll);
+    bool timed = ask->has_timeout_ms_case == REPLAY__PARAMS_GET__HAS_TIMEOUT_MS_TIMEOUT_MS;
+    if (!poll || !wait_begin(broker, &poll->wait, &poll_ops, request, timed, ask->timeout_ms)) {
+        free(poll);
+        return err_set(err, RP_NO_MEMORY, "no memory to wait for parameters");
+    }
+    poll->ask = ask;
+    request->body = NULL; /* taken */
+    poll->next = broker->params.polls;
+    poll->prev = &broker->params.polls;
+    if (poll->next)
+        poll->next->prev = &poll->next;
+    broker->params.polls = poll;
+    request->answered = true;
+    return RP_OK;
+}
+
+rp_status req_counter(struct broker *broker, struct request *request, rp_error *err)
+{
+    const Replay__Counter *ask = (const Replay__Counter *)request->body;
+    struct params *params = &broker->params;
+    RP_TRY(name_check(ask->name, "counter", err));
+    struct counter *counter = NULL;
+    for (uint32_t i = 0; i < params->n_counters && !counter; i++)
+        if (strcmp(params->counters[i].name, ask->name) == 0)
+            counter = &params->counters[i];
+    if (!counter && ask->add != 0) {
+        if (params->n_counters == params->counters_capacity) {
+            uint32_t capacity = params->counters_capacity ? params->counters_capacity * 2 : 16;
+            struct counter *larger = capacity <= PARAMS_SLOTS_MOST ? realloc(params->counters, capacity * sizeof *larger)
+                                                                   : NULL;
+            if (!larger)
+                return err_set(err, RP_RESOURCE_EXHAUSTED, "no room for a further counter: there are %u",
+                               params->n_counters);
+            params->counters = larger;
+            params->counters_capacity = capacity;
+        }
+        counter = &params->counters[params->n_counters];
+        *counter = (struct counter){strdup(ask->name), 0};
+        if (!counter->name)
+            return err_set(err, RP_NO_MEMORY, "no memory for a counter");
+        params->n_counters++;
+    }
+    if (counter && __builtin_add_overflow(counter->value, ask->add, &counter->value))
+        counter->value = ask->add > 0 ? INT64_MAX : INT64_MIN;
+    Replay__CounterReply reply = REPLAY__COUNTER_REPLY__INIT;
+    reply.value = counter ? counter->value : 0;
+    request_reply(broker, request, RP_OK, "", 31, &reply.base, NULL, 0);
+    return RP_OK;
+}

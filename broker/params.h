@@ -1,0 +1,40 @@
+/* Parameter slots and counters: named, versioned values that learners put and actors get. A value is kept as the message
+ * in which it came, and is sent to any number of actors without a copy. */
+#ifndef BROKER_PARAMS_H
+#define BROKER_PARAMS_H
+
+#include <stdint.h>
+#include <zmq.h>
+
+#include "replay/error.h"
+
+struct broker;
+
+#define PARAMS_SLOTS_MOST 4096u
+
+struct slot {
+    char *name;
+    uint64_t version; /* 0: nothing put yet */
+    int64_t put_ns;
+    zmq_msg_t value;
+};
+
+struct counter {
+    char *name;
+    int64_t value;
+};
+
+struct params {
+    struct slot *slots;
+    uint32_t n_slots, slots_capacity;
+    struct counter *counters;
+    uint32_t n_counters, counters_capacity;
+    struct poll *polls; /* requests that wait for something newer */
+};
+
+/* 0 if there is no such slot. */
+uint64_t params_version(const struct params *self, const char *name);
+struct slot *params_find(const struct params *self, const char *name);
+void params_fini(struct params *self);
+
+#endif

@@ -1,0 +1,164 @@
+#include "broker/peer.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "broker/broker.h"
+
+bool envelope_add(struct envelope *self, const void *frame, size_t size)
+{
+    if (self->size + size + 1 > ENVELOPE_BYTES)
+        return false;
+    self->bytes[self->size] = (uint8_t)size;
+    if (size)
+        memcpy(self->bytes + self->size + 1, frame, size);
+    self->size = (uint8_t)(self->size + size + 1);
+    return true;
+}
+
+/* Automatic routing ids are a zero byte and a 32-bit number; longer ones are folded. */
+static uint64_t envelope_route(const struct envelope *self)
+{
+    uint64_t hash = 0;
+    for (uint32_t i = 0; i < self->bytes[0]; i++)
+        hash = hash * 257 + self->bytes[1 + i];
+    return hash;
+}
+
+static void peer_release(struct peer *self)
+{
+    if (atomic_fetch_sub_explicit(&self->refs, 1, memory_order_acq_rel) == 1)
+        free(self);
+}
+
+struct peer *peer_find(struct broker *broker, const struct envelope *to)
+{
+    uint64_t route = envelope_route(to);
+    struct peer *peer = idmap_get(&broker->peers.by_route, route);
+    if (peer)
+        return peer;
+    peer = malloc(sizeof *peer);
+    if (!peer)
+        return NULL;
+    atomic_init(&peer->refs, 1);
+    atomic_init(&peer->pending_bytes, 0);
+    peer->route = route;
+    if (!idmap_put(&broker->peers.by_route, route, peer)) {
+        free(peer);
+        return NULL;
+    }
+    return peer;
+}
+
+bool peer_is_full(const struct broker *broker, const struct peer *peer)
+{
+    return atomic_load_explicit(&peer->pending_bytes, memory_order_relaxed) > broker->config->peer_backlog_bytes;
+}
+
+/* Travels with a frame; freed on an I/O thread. */
+struct ticket {
+    struct peer *peer;
+    size_t size;
+    void *buffer;
+    bool viewing;
+    zmq_msg_t kept;
+};
+
+static void ticket_done(void *data, void *hint)
+{
+    (void)data;
+    struct ticket *ticket = hint;
+    atomic_fetch_sub_explicit(&ticket->peer->pending_bytes, (long long)ticket->size, memory_order_relaxed);
+    peer_release(ticket->peer);
+    if (ticket->viewing)
+        zmq_msg_close(&ticket->kept);
+    free(ticket->buffer);
+    free(ticket);
+}
+
+static struct ticket *ticket_new(struct peer *peer, size_t size)
+{
+    struct ticket *ticket = malloc(sizeof *ticket);
+    if (!ticket)
+        return NULL;
+    *ticket = (struct ticket){.peer = peer, .size = size};
+    atomic_fetch_add_explicit(&peer->refs, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&peer->pending_bytes, (long long)size, memory_order_relaxed);
+    return ticket;
+}
+
+bool peer_frame(struct peer *peer, zmq_msg_t *message, void *data, size_t size)
+{
+    struct ticket *ticket = ticket_new(peer, size);
+    if (!ticket) {
+        free(data);
+        return false;
+    }
+    ticket->buffer = data;
+    if (zmq_msg_init_data(message, data, size, ticket_done, ticket) == 0)
+        return true;
+    ticket_done(data, ticket);
+    return false;
+}
+
+bool peer_frame_view(struct peer *peer, zmq_msg_t *message, zmq_msg_t *kept, const void *data, size_t size)
+{
+    struct ticket *ticket = ticket_new(peer, size);
+    if (!ticket)
+        return false;
+    zmq_msg_init(&ticket->kept);
+    zmq_msg_copy(&ticket->kept, kept);
+    ticket->viewing = true;
+    if (zmq_msg_init_data(message, (void *)(uintptr_t)data, size, ticket_done, ticket) == 0)
+        return true;
+    ticket_done(NULL, ticket);
+    return false;
+}
+
+static bool send_envelope(struct broker *broker, const struct envelope *to)
+{
+    for (uint32_t at = 0; at < to->size; at += 1u + to->bytes[at])
+        if (zmq_send(broker->service, to->bytes + at + 1, to->bytes[at], ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0)
+            return false; /* only the first frame can fail: the rest goes the same way */
+    return true;
+}
+
+bool peer_send(struct broker *broker, const struct envelope *to, zmq_msg_t *header, zmq_msg_t *payload, uint32_t n)
+{
+    bool sent = send_envelope(broker, to);
+    if (!sent) {
+        broker->counters.replies_dropped++;
+        uint32_t held;
+        if (log_allow(&broker->service_log, 5, broker->now_ns, &held))
+            log_line(LEVEL_WARN, "B0301", "reply dropped", "reason=%s held_back=%u",
+                     errno == EHOSTUNREACH ? "peer_gone" : "peer_queue_full", held);
+    }
+    if (!sent || zmq_msg_send(header, broker->service, (n ? ZMQ_SNDMORE : 0) | ZMQ_DONTWAIT) < 0)
+        zmq_msg_close(header);
+    for (uint32_t i = 0; i < n; i++)
+        if (!sent || zmq_msg_send(&payload[i], broker->service, (i + 1 < n ? ZMQ_SNDMORE : 0) | ZMQ_DONTWAIT) < 0)
+            zmq_msg_close(&payload[i]);
+    return sent;
+}
+
+void peers_sweep(struct broker *broker)
+{
+    struct idmap *map = &broker->peers.by_route;
+    for (uint32_t i = 0; map->entries && i <= map->mask; i++) {
+        struct peer *peer = map->entries[i].value;
+        if (peer && atomic_load_explicit(&peer->refs, memory_order_acquire) == 1) {
+            idmap_remove(map, peer->route); /* moves another entry here at most: it is seen next time */
+            peer_release(peer);
+        }
+    }
+}
+
+void peers_fini(struct broker *broker)
+{
+    struct idmap *map = &broker->peers.by_route;
+    for (uint32_t i = 0; map->entries && i <= map->mask; i++)
+        if (map->entries[i].value)
+            peer_release(map->entries[i].value);
+    idmap_fini(map);
+}

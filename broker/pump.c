@@ -1,0 +1,208 @@
+/* Where inserts that wait and samplers that wait meet: after anything that may unblock a table, its waiters are served in
+ * order and its blocked flows in turn, until the limiter stops both. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "broker/broker.h"
+#include "broker/sample.h"
+#include "broker/session.h"
+
+/* Work of one table before the sockets are looked at again. */
+#define PUMP_BUDGET_NS (300 * NS_PER_US)
+#define INSERTS_PER_TURN 16u
+
+bool flow_push(struct flow *flow, const struct pending *pending)
+{
+    if (flow->count == flow->capacity) {
+        uint32_t capacity = flow->capacity ? flow->capacity * 2 : 64;
+        struct pending *queue = malloc(capacity * sizeof *queue);
+        if (!queue)
+            return false;
+        for (uint32_t i = 0; i < flow->count; i++)
+            queue[i] = flow->queue[(flow->head + i) % flow->capacity];
+        free(flow->queue);
+        flow->queue = queue;
+        flow->capacity = capacity;
+        flow->head = 0;
+    }
+    flow->queue[(flow->head + flow->count) % flow->capacity] = *pending;
+    struct table *table = flow->table;
+    table->n_waiting_items++;
+    if (flow->count++ == 0) {
+        flow->blocked_ns = table->broker->now_ns;
+        struct flow *first = table->blocked;
+        flow->next = first ? first : flow;
+        flow->prev = first ? first->prev : flow;
+        flow->prev->next = flow;
+        flow->next->prev = flow;
+        if (!first)
+            table->blocked = flow;
+    }
+    return true;
+}
+
+static void flow_unblock(struct flow *flow)
+{
+    struct table *table = flow->table;
+    if (flow->next == flow) {
+        table->blocked = NULL;
+    } else {
+        flow->prev->next = flow->next;
+        flow->next->prev = flow->prev;
+        if (table->blocked == flow)
+            table->blocked = flow->next;
+    }
+    flow->prev = flow->next = NULL;
+}
+
+static struct pending flow_pop(struct flow *flow)
+{
+    struct pending pending = flow->queue[flow->head];
+    flow->head = (flow->head + 1) % flow->capacity;
+    flow->table->n_waiting_items--;
+    flow->blocked_ns = flow->table->broker->now_ns;
+    if (--flow->count == 0)
+        flow_unblock(flow);
+    return pending;
+}
+
+/* The rest of a dropped session's queue. */
+struct drop {
+    struct chore chore;
+    struct broker *broker;
+    struct pending *queue;
+    uint32_t head, count, capacity;
+};
+
+static bool drop_step(struct chore *chore)
+{
+    struct drop *self = (struct drop *)chore;
+    for (uint32_t i = 0; i < 256 && self->count; i++, self->count--) {
+        struct pending *pending = &self->queue[self->head];
+        span_release(&pending->arrival.span, &self->broker->store, &self->broker->layouts);
+        free(pending->text);
+        if (pending->inbound && --pending->inbound->waiting == 0)
+            free(pending->inbound);
+        self->head = (self->head + 1) % self->capacity;
+    }
+    if (self->count)
+        return true;
+    free(self->queue);
+    free(self);
+    return false;
+}
+
+void flow_drop(struct broker *broker, struct flow *flow)
+{
+    if (flow->count == 0) {
+        free(flow->queue);
+    } else {
+        flow->table->n_waiting_items -= flow->count;
+        flow_unblock(flow);
+        struct drop *drop = calloc(1, sizeof *drop);
+        if (!drop)
+            abort(); /* a few dozen bytes: the process is beyond saving */
+        *drop = (struct drop){{NULL, drop_step}, broker, flow->queue, flow->head, flow->count, flow->capacity};
+        chores_add(&broker->chores, &drop->chore);
+    }
+    flow->queue = NULL;
+    flow->head = flow->count = flow->capacity = 0;
+}
+
+void flow_resolved(struct broker *broker, struct flow *flow, struct inbound *inbound)
+{
+    flow->resolved++;
+    if (inbound && --inbound->waiting == 0) {
+        credit_return(broker, flow->session, inbound->bytes);
+        free(inbound);
+    }
+    credit_mark(broker, flow->session, false);
+}
+
+/* Resolves the first item of a flow. */
+static void flow_settle_first(struct broker *broker, struct flow *flow)
+{
+    struct pending pending = flow_pop(flow);
+    rp_error err = {0};
+    rp_status status = pending.status;
+    const char *text = pending.text;
+    if (status == RP_OK) {
+        status = table_insert(flow->table, &pending.arrival, &err);
+        text = err.text;
+        if (status != RP_OK)
+            span_release(&pending.arrival.span, &broker->store, &broker->layouts);
+    }
+    if (status != RP_OK)
+        credit_reject(broker, flow, pending.arrival.key, status, text);
+    free(pending.text);
+    flow_resolved(broker, flow, pending.inbound);
+}
+
+/* Lets blocked flows insert in turn. True: at least one did. */
+static bool pump_inserts(struct broker *broker, struct table *table)
+{
+    bool progress = false;
+    struct flow *flow = table->blocked;
+    for (uint32_t n = 0; flow && n < INSERTS_PER_TURN && limiter_insertable(&table->limiter, 1); n++) {
+        table->blocked = flow->next;
+        flow_settle_first(broker, flow);
+        /* Rejections behind it are due as well: they wait for their predecessors only. */
+        while (flow->count && flow->queue[flow->head].status != RP_OK)
+            flow_settle_first(broker, flow);
+        progress = true;
+        flow = table->blocked;
+    }
+    return progress;
+}
+
+static bool pump_samples(struct broker *broker, struct table *table)
+{
+    bool progress = false;
+    while (table->waiters && table_sampleable(table, 1)) {
+        struct waiter *waiter = table->waiters;
+        uint32_t before = waiter->picks.n;
+        waiter_fill(waiter);
+        progress |= waiter->picks.n > before;
+        if (!waiter_is_done(waiter))
+            break;
+        sample_answer(broker, waiter, NULL);
+    }
+    return progress;
+}
+
+void pump_mark(struct table *table)
+{
+    if (table->dirty)
+        return;
+    table->dirty = true;
+    table->next_dirty = table->broker->dirty_tables;
+    table->broker->dirty_tables = table;
+}
+
+static bool pump_table(struct broker *broker, struct table *table)
+{
+    int64_t end = clock_now(&broker->clock) + PUMP_BUDGET_NS;
+    bool more = true;
+    while (more) {
+        bool sampled = table->waiters && pump_samples(broker, table);
+        bool inserted = table->blocked && pump_inserts(broker, table);
+        more = sampled || inserted;
+        if (more && clock_now(&broker->clock) >= end)
+            return true;
+    }
+    return false;
+}
+
+bool pump_run(struct broker *broker)
+{
+    struct table *dirty = broker->dirty_tables;
+    broker->dirty_tables = NULL;
+    while (dirty) {
+        struct table *table = dirty;
+        dirty = table->next_dirty;
+        table->dirty = false;
+        if ((table->waiters || table->blocked) && pump_table(broker, table))
+            pump_mark(table);
+    }
+    return broker->dirty_tables != NULL;
+}

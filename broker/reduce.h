@@ -1,0 +1,18 @@
+/* Reduce: sums float32 vectors over the members of a group, round by round, so that parallel learners can apply the same
+ * averaged gradient. The broker knows nothing about the algorithm. */
+#ifndef BROKER_REDUCE_H
+#define BROKER_REDUCE_H
+
+#include <stdint.h>
+
+struct broker;
+struct group;
+
+struct reduces {
+    struct group *groups;
+    uint32_t count;
+};
+
+void reduces_fini(struct broker *broker);
+
+#endif

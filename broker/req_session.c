@@ -1,0 +1,248 @@
+/* HELLO, HEARTBEAT and BYE: the life of a session as the client sees it. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "broker/broker.h"
+#include "broker/session.h"
+#include "proto/dtype.h"
+#include "proto/error.h"
+
+/* HelloReply's tables with what they point to. */
+struct specs {
+    Replay__TableSpec *table, **list;
+    Replay__Column *column, **columns;
+};
+
+static bool specs_init(struct specs *self, const struct broker *broker)
+{
+    uint32_t n = broker->n_tables, fields = 0;
+    for (uint32_t i = 0; i < n; i++)
+        fields += broker->tables[i].n_signature;
+    self->table = calloc(n, sizeof *self->table);
+    self->list = calloc(n, sizeof(*self->list));
+    self->column = calloc(fields + 1, sizeof *self->column);
+    self->columns = calloc(fields + 1, sizeof(*self->columns));
+    if (!self->table || !self->list || !self->column || !self->columns)
+        return false;
+    uint32_t used = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct table *table = &broker->tables[i];
+        replay__table_spec__init(&self->table[i]);
+        self->list[i] = &self->table[i];
+        self->table[i].name = (char *)(uintptr_t)table->name;
+        self->table[i].id = table->id;
+        self->table[i].max_size = (uint64_t)table->config->max_size;
+        self->table[i].max_bytes = (uint64_t)table->config->max_bytes;
+        self->table[i].n_signature = table->n_signature;
+        self->table[i].signature = &self->columns[used];
+        for (uint32_t f = 0; f < table->n_signature; f++, used++) {
+            struct signature_field *field = &table->signature[f];
+            replay__column__init(&self->column[used]);
+            self->column[used].name = (char *)(uintptr_t)field->name;
+            self->column[used].dtype = (char *)(uintptr_t)dtype_name(field->dtype);
+            self->column[used].n_shape = field->rank;
+            self->column[used].shape = field->shape;
+            self->columns[used] = &self->column[used];
+        }
+    }
+    return true;
+}
+
+static void specs_fini(struct specs *self)
+{
+    free(self->table);
+    free(self->list);
+    free(self->column);
+    free(self->columns);
+}
+
+static rp_status hello_reply(struct broker *broker, struct request *request, struct session *session, bool resumed,
+                             uint64_t lost, rp_error *err)
+{
+    struct specs specs = {0};
+    struct credit_message *credit = session ? credit_message_new(broker, session, false) : NULL;
+    if (!specs_init(&specs, broker) || (session && !credit)) {
+        specs_fini(&specs);
+        credit_message_destroy(&credit);
+        return err_set(err, RP_NO_MEMORY, "no memory to answer HELLO");
+    }
+    Replay__HelloReply reply = REPLAY__HELLO_REPLY__INIT;
+    reply.heartbeat_ms = (uint32_t)(broker->config->heartbeat_ns / NS_PER_MS);
+    reply.expiry_ms = (uint32_t)(broker->config->expiry_ns / NS_PER_MS);
+    reply.ingest = broker->ingest_endpoint;
+    reply.events = broker->events_endpoint;
+    reply.n_tables = broker->n_tables;
+    reply.tables = specs.list;
+    reply.max_message_bytes = (uint64_t)broker->config->max_message_bytes;
+    reply.instance = broker->instance;
+    reply.release = (char *)(uintptr_t)rp_version();
+    reply.max_batch = BROKER_MAX_BATCH;
+    if (session) {
+        reply.session = (ProtobufCBinaryData){WIRE_SESSION_BYTES, session->id};
+        reply.ordinal = session->ordinal;
+        reply.key_base = (uint64_t)session->ordinal << 40;
+        reply.epoch = session->epoch;
+        reply.credit = (Replay__Credit *)(uintptr_t)credit_message_body(credit);
+        reply.resumed = resumed;
+        reply.lost_messages = lost;
+    }
+    request_reply(broker, request, RP_OK, "", 16, &reply.base, NULL, 0);
+    specs_fini(&specs);
+    credit_message_destroy(&credit);
+    return RP_OK;
+}
+
+static rp_status find_session(struct broker *broker, const ProtobufCBinaryData *id, struct session **out, rp_error *err)
+{
+    if (id->len != WIRE_SESSION_BYTES)
+        return err_set(err, RP_INVALID_ARGUMENT, "a session id has %u bytes, not %zu", WIRE_SESSION_BYTES, id->len);
+    *out = session_find(broker, id->data);
+    if (!*out)
+        return err_set(err, RP_SESSION_UNKNOWN,
+                       "this broker does not know the session: it was closed, it was silent for too long, or the broker "
+                       "has restarted. Open a new one with HELLO");
+    return RP_OK;
+}
+
+static void bind_route(struct session *session, const struct request *request)
+{
+    session->to = request->from;
+}
+
+rp_status req_hello(struct broker *broker, struct request *request, rp_error *err)
+{
+    Replay__Hello *ask = (Replay__Hello *)request->body;
+    if (ask->session.len == 0 && ask->n_columns == 0)
+        return hello_reply(broker, request, NULL, false, 0, err);
+    if (broker->draining)
+        return err_set(err, RP_CANCELLED, "the broker is shutting down and takes no further sessions");
+    struct session *session = NULL;
+    uint64_t lost = 0;
+    bool resumed = ask->session.len != 0;
+    struct columns *columns = ask->n_columns ? columns_new(ask->columns, ask->n_columns, err) : NULL;
+    if (ask->n_columns && !columns)
+        return err && err->status ? (rp_status)err->status : RP_NO_MEMORY;
+    if (resumed) {
+        rp_status status = find_session(broker, &ask->session, &session, err);
+        if (status == RP_OK && columns && !columns_equal(columns, session->columns))
+            status = err_set(err, RP_INVALID_ARGUMENT,
+                             "the columns are not those with which session '%s' was opened: open a new session",
+                             session->name);
+        columns_release(columns);
+        RP_TRY(status);
+        session_resume(broker, session, ask->oldest_number, &lost);
+        credit_refresh(broker, session);
+    } else {
+        session = session_open(broker, ask->name, columns, err);
+        if (!session) {
+            columns_release(columns);
+            return RP_RESOURCE_EXHAUSTED;
+        }
+        char quoted[160];
+        log_line(LEVEL_DEBUG, "B0101", "session opened", "name=%s ordinal=%u columns=%u",
+                 log_quote(quoted, sizeof quoted, session->name), session->ordinal, columns->count);
+    }
+    session->notices = ask->notices;
+    bind_route(session, request);
+    return hello_reply(broker, request, session, resumed, lost, err);
+}
+
+rp_status req_heartbeat(struct broker *broker, struct request *request, rp_error *err)
+{
+    Replay__Heartbeat *ask = (Replay__Heartbeat *)request->body;
+    struct session *session = NULL;
+    RP_TRY(find_session(broker, &ask->session, &session, err));
+    if (session->tombstone)
+        return err_set(err, RP_SESSION_UNKNOWN,
+                       "session '%s' was silent for too long and has expired: take it up again with HELLO",
+                       session->name);
+    session_touch(session, broker->now_ns);
+    bind_route(session, request);
+    credit_confirm(session, ask->confirmed_rejections);
+    credit_refresh(broker, session);
+    struct credit_message *credit = credit_message_new(broker, session, ask->explain);
+    if (!credit)
+        return err_set(err, RP_NO_MEMORY, "no memory for the credit");
+    request_reply(broker, request, RP_OK, "", 17, credit_message_body(credit), NULL, 0);
+    credit_message_destroy(&credit);
+    return RP_OK;
+}
+
+/* A BYE that waits for the session's last items. */
+struct bye {
+    struct wait wait;
+    struct session *session;
+    uint64_t last_number;
+};
+
+static void bye_end(struct broker *broker, struct bye *self)
+{
+    wait_end(broker, &self->wait);
+    self->session->bye = NULL;
+    free(self);
+}
+
+static void bye_explain(const struct broker *broker, const struct wait *wait, struct wait_text *out)
+{
+    (void)broker;
+    const struct bye *self = (const struct bye *)wait;
+    out->count = session_unresolved(self->session);
+    snprintf(out->text, sizeof out->text, "session '%s' ends: message %llu of %llu has arrived, %llu items wait",
+             self->session->name, (unsigned long long)self->session->received, (unsigned long long)self->last_number,
+             (unsigned long long)out->count);
+}
+
+static void bye_answer(struct broker *broker, struct wait *wait, rp_status status, const char *text)
+{
+    struct bye *self = (struct bye *)wait;
+    struct credit_message *credit = credit_message_new(broker, self->session, status != RP_OK);
+    request_send(broker, &wait->to, wait->id, status, text, 17, credit ? credit_message_body(credit) : NULL, NULL, 0);
+    credit_message_destroy(&credit);
+    bye_end(broker, self);
+}
+
+static void bye_expire(struct broker *broker, struct wait *wait)
+{
+    struct wait_text why = {0};
+    bye_explain(broker, wait, &why);
+    bye_answer(broker, wait, RP_DEADLINE_EXCEEDED, why.text);
+}
+
+static const struct wait_ops bye_ops = {"bye", bye_expire, bye_answer, bye_explain};
+
+void bye_cancel(struct broker *broker, struct bye *bye)
+{
+    bye_answer(broker, &bye->wait, RP_SESSION_UNKNOWN, "the session has ended before its last items were in");
+}
+
+void bye_check(struct broker *broker, struct session *self)
+{
+    if (self->received < self->bye->last_number || !session_is_settled(self))
+        return;
+    bye_answer(broker, &self->bye->wait, RP_OK, "");
+    log_line(LEVEL_DEBUG, "B0102", "session closed", "name=%s ordinal=%u", self->name, self->ordinal);
+    session_close(broker, self);
+}
+
+rp_status req_bye(struct broker *broker, struct request *request, rp_error *err)
+{
+    Replay__Bye *ask = (Replay__Bye *)request->body;
+    struct session *session = NULL;
+    RP_TRY(find_session(broker, &ask->session, &session, err));
+    if (session->bye)
+        return err_set(err, RP_ALREADY_EXISTS, "session '%s' has said BYE already", session->name);
+    session_touch(session, broker->now_ns);
+    struct bye *bye = calloc(1, sizeof *bye);
+    bool timed = ask->has_timeout_ms_case == REPLAY__BYE__HAS_TIMEOUT_MS_TIMEOUT_MS;
+    if (!bye || !wait_begin(broker, &bye->wait, &bye_ops, request, timed, ask->timeout_ms)) {
+        free(bye);
+        return err_set(err, RP_NO_MEMORY, "no memory for BYE");
+    }
+    bye->session = session;
+    bye->last_number = ask->last_number;
+    session->bye = bye;
+    request->answered = true;
+    bye_check(broker, session);
+    return RP_OK;
+}

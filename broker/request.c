@@ -1,0 +1,285 @@
+#include "broker/request.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "broker/broker.h"
+#include "broker/frames.h"
+#include "proto/error.h"
+#include "proto/pb.h"
+
+#define ROW(field, name, type, handler, remember)                                                                      \
+    {                                                                                                                  \
+        field, name, &replay__##type##__descriptor, handler, remember                                                  \
+    }
+#define RAW_ROW(field, name, handler)                                                                                  \
+    {                                                                                                                  \
+        field, name, NULL, handler, false                                                                              \
+    }
+
+static const struct command commands[] = {
+    ROW(16, "hello", hello, req_hello, true),
+    ROW(17, "heartbeat", heartbeat, req_heartbeat, false),
+    ROW(18, "bye", bye, req_bye, false),
+    RAW_ROW(19, "sample", req_sample),
+    RAW_ROW(20, "update", req_update),
+    RAW_ROW(21, "delete", req_delete),
+    ROW(22, "cancel", cancel, req_cancel, false),
+    RAW_ROW(23, "fetch", req_fetch),
+    ROW(24, "list", list, req_list, false),
+    ROW(25, "reset", reset, req_reset, true),
+    ROW(26, "set_limiter", set_limiter, req_set_limiter, false),
+    ROW(27, "info", info, req_info, false),
+    ROW(28, "why", why, req_why, false),
+    ROW(29, "params_put", params_put, req_params_put, true),
+    ROW(30, "params_get", params_get, req_params_get, false),
+    ROW(31, "counter", counter, req_counter, true),
+    ROW(32, "reduce", reduce, req_reduce, false),
+};
+#define N_COMMANDS (sizeof commands / sizeof commands[0])
+
+/* Replies to requests that must not be done twice, by (client, id). A later request with the same place displaces an
+ * earlier one: a retry comes soon or never. */
+#define MEMORY_PLACES 4096u
+#define MEMORY_BYTES 16384u
+
+struct request_memory {
+    struct {
+        uint64_t client, id;
+        uint8_t *frame;
+        size_t size;
+    } place[MEMORY_PLACES];
+};
+
+const struct command *request_commands(uint32_t *count)
+{
+    *count = N_COMMANDS;
+    return commands;
+}
+
+static uint32_t memory_place(uint64_t client, uint64_t id)
+{
+    uint64_t hash = (client ^ (id * UINT64_C(0x9E3779B97F4A7C15))) * UINT64_C(0xD6E8FEB86659FD93);
+    return (uint32_t)(hash >> 40) % MEMORY_PLACES;
+}
+
+static void memory_keep(struct broker *broker, const struct request *request, const uint8_t *frame, size_t size)
+{
+    if (!broker->memory)
+        broker->memory = calloc(1, sizeof *broker->memory);
+    uint8_t *copy = broker->memory && size <= MEMORY_BYTES ? malloc(size) : NULL;
+    if (!copy)
+        return;
+    memcpy(copy, frame, size);
+    uint32_t at = memory_place(request->head.client, request->head.id);
+    free(broker->memory->place[at].frame);
+    broker->memory->place[at].client = request->head.client;
+    broker->memory->place[at].id = request->head.id;
+    broker->memory->place[at].frame = copy;
+    broker->memory->place[at].size = size;
+}
+
+/* Answers a retry of a finished request. False: it is not remembered. */
+static bool memory_answer(struct broker *broker, const struct request *request)
+{
+    uint32_t at = memory_place(request->head.client, request->head.id);
+    if (!broker->memory || !broker->memory->place[at].frame || broker->memory->place[at].id != request->head.id ||
+        broker->memory->place[at].client != request->head.client)
+        return false;
+    zmq_msg_t header;
+    if (zmq_msg_init_size(&header, broker->memory->place[at].size) != 0)
+        return false;
+    memcpy(zmq_msg_data(&header), broker->memory->place[at].frame, broker->memory->place[at].size);
+    peer_send(broker, &request->from, &header, NULL, 0);
+    return true;
+}
+
+void request_memory_destroy(struct request_memory **self)
+{
+    for (uint32_t i = 0; *self && i < MEMORY_PLACES; i++)
+        free((*self)->place[i].frame);
+    free(*self);
+    *self = NULL;
+}
+
+static bool reply_encode(struct pb_writer *out, uint64_t id, rp_status status, const char *text, uint32_t field,
+                         const ProtobufCMessage *body)
+{
+    pb_put_varint(out, 1, WIRE_VERSION);
+    pb_put_fixed64(out, 2, id);
+    pb_put_varint(out, 3, (uint64_t)status);
+    if (text && text[0])
+        pb_put_bytes(out, 4, text, strlen(text));
+    if (body) {
+        size_t size = protobuf_c_message_get_packed_size(body);
+        pb_tag(out, field, PB_BYTES);
+        pb_varint(out, size);
+        uint8_t *place = pb_reserve(out, size);
+        if (place)
+            protobuf_c_message_pack(body, place);
+    }
+    return !out->failed;
+}
+
+static void free_frame(void *data, void *hint)
+{
+    (void)hint;
+    free(data);
+}
+
+static void send_encoded(struct broker *broker, const struct envelope *to, struct pb_writer *out, zmq_msg_t *payload,
+                         uint32_t n)
+{
+    zmq_msg_t header;
+    if (out->failed || zmq_msg_init_data(&header, out->data, out->size, free_frame, NULL) != 0) {
+        pb_writer_fini(out);
+        for (uint32_t i = 0; i < n; i++)
+            zmq_msg_close(&payload[i]);
+        broker->counters.replies_dropped++;
+        return;
+    }
+    peer_send(broker, to, &header, payload, n);
+}
+
+void request_send(struct broker *broker, const struct envelope *to, uint64_t id, rp_status status, const char *text,
+                  uint32_t field, const ProtobufCMessage *body, zmq_msg_t *payload, uint32_t n_payload)
+{
+    struct pb_writer out = {0};
+    reply_encode(&out, id, status, text, field, body);
+    send_encoded(broker, to, &out, payload, n_payload);
+}
+
+void request_reply(struct broker *broker, struct request *request, rp_status status, const char *text, uint32_t field,
+                   const ProtobufCMessage *body, zmq_msg_t *payload, uint32_t n_payload)
+{
+    struct pb_writer out = {0};
+    bool ok = reply_encode(&out, request->head.id, status, text, field, body);
+    request->answered = true;
+    for (uint32_t i = 0; ok && status == RP_OK && i < N_COMMANDS; i++)
+        if (commands[i].body == request->head.body && commands[i].remember)
+            memory_keep(broker, request, out.data, out.size);
+    send_encoded(broker, &request->from, &out, payload, n_payload);
+}
+
+/* protobuf-c allocates for every element of a repeated field: one frame of a few MiB could take hundreds. A header of a
+ * cold request has no need to be large. */
+#define COLD_HEADER_BYTES (1u << 20)
+
+static rp_status command_run(struct broker *broker, const struct command *command, struct request *request,
+                             rp_error *err)
+{
+    if (command->descriptor) {
+        if (request->head.size > COLD_HEADER_BYTES)
+            return err_set(err, RP_RESOURCE_EXHAUSTED, "the header of a %s request has %zu bytes, at most %u are read",
+                           command->name, request->head.size, COLD_HEADER_BYTES);
+        request->body =
+            protobuf_c_message_unpack(command->descriptor, NULL, request->head.size, request->head.data);
+        if (!request->body)
+            return err_set(err, RP_BAD_MESSAGE, "the body of this %s request is damaged", command->name);
+    }
+    rp_status status = command->handle(broker, request, err);
+    if (request->body)
+        protobuf_c_message_free_unpacked(request->body, NULL);
+    request->body = NULL;
+    return status;
+}
+
+static rp_status request_dispatch(struct broker *broker, struct request *request, const void *frame, size_t size,
+                                  rp_error *err)
+{
+    RP_TRY(wire_read_request(frame, size, &request->head, err));
+    if (request->head.version != WIRE_VERSION)
+        return err_set(err, RP_UNSUPPORTED, "protocol version %u is unknown here: this broker speaks version %u",
+                       request->head.version, WIRE_VERSION);
+    if (request->head.id == 0)
+        return err_set(err, RP_BAD_MESSAGE, "Request.id is missing: every request needs an id that is not 0");
+    for (uint32_t i = 0; i < N_COMMANDS; i++) {
+        if (commands[i].body != request->head.body)
+            continue;
+        struct wait *wait = wait_find(broker, request->head.client, request->head.id);
+        if (wait) {
+            wait->to = request->from;
+            request->answered = true;
+            return RP_OK;
+        }
+        if (commands[i].remember && memory_answer(broker, request)) {
+            request->answered = true;
+            return RP_OK;
+        }
+        int64_t start = clock_now(&broker->clock);
+        rp_status status = command_run(broker, &commands[i], request, err);
+        uint64_t took = (uint64_t)(clock_now(&broker->clock) - start);
+        struct command_stats *stats = &broker->commands[i];
+        stats->calls++;
+        stats->errors += status != RP_OK;
+        stats->total_ns += took;
+        if (took > stats->max_ns)
+            stats->max_ns = took;
+        return status;
+    }
+    if (request->head.body == 0)
+        return err_set(err, RP_BAD_MESSAGE, "the request has no body: it asks for nothing");
+    return err_set(err, RP_UNSUPPORTED, "message %u is unknown in protocol version %u", request->head.body,
+                   WIRE_VERSION);
+}
+
+static void request_handle(struct broker *broker, struct request *request, const void *frame, size_t size)
+{
+    rp_error err = {0};
+    rp_status status = request_dispatch(broker, request, frame, size, &err);
+    if (status == RP_OK)
+        return;
+    if (status == RP_BAD_MESSAGE || status == RP_UNSUPPORTED) {
+        broker->counters.messages_bad++;
+        uint32_t held;
+        char quoted[320];
+        if (log_allow(&broker->service_log, 5, broker->now_ns, &held))
+            log_line(LEVEL_WARN, "B0303", "bad request", "text=%s held_back=%u",
+                     log_quote(quoted, sizeof quoted, err.text), held);
+    }
+    if (!request->answered)
+        request_reply(broker, request, status, err.text, 0, NULL, NULL, 0);
+}
+
+/* The routing id, then short frames if an empty one ends them: a header has at least 9 bytes. Gives the index of the
+ * header, or n. */
+static uint32_t read_envelope(struct request *request, zmq_msg_t *frames, uint32_t n)
+{
+    uint32_t header = 1;
+    for (uint32_t i = 1; i < n && i < 10 && zmq_msg_size(&frames[i]) < 9; i++)
+        if (zmq_msg_size(&frames[i]) == 0) {
+            header = i + 1;
+            request->delimited = true;
+            break;
+        }
+    for (uint32_t i = 0; i < header; i++)
+        if (!envelope_add(&request->from, zmq_msg_data(&frames[i]), zmq_msg_size(&frames[i])))
+            return n;
+    return header;
+}
+
+bool request_receive(struct broker *broker)
+{
+    zmq_msg_t frames[64];
+    uint32_t n;
+    bool whole;
+    if (!frames_receive(broker->service, frames, 64, &n, &whole))
+        return false;
+    broker->counters.messages_in++;
+    struct request request = {0};
+    uint32_t header = read_envelope(&request, frames, n);
+    if (header < n && whole) {
+        request.payload = frames + header + 1;
+        request.n_payload = n - header - 1;
+        request_handle(broker, &request, zmq_msg_data(&frames[header]), zmq_msg_size(&frames[header]));
+    } else {
+        broker->counters.messages_bad++;
+        if (request.from.size)
+            request_reply(broker, &request, RP_BAD_MESSAGE,
+                          whole ? "the message has no header frame" : "the message has too many frames", 0, NULL, NULL,
+                          0);
+    }
+    for (uint32_t i = 0; i < n; i++)
+        zmq_msg_close(&frames[i]);
+    return true;
+}

@@ -1,0 +1,31 @@
+/* The registry of selectors: built-in ones by name, then those of loaded plug-ins. The contract is in
+ * include/replay/plugin.h. Slot arrays are reserved once for the table's capacity and touched as they fill, so that no
+ * insert ever pays for growth.
+ *
+ * Probabilities: a pick reports weight / sum of weights at its time: 1 for fifo, lifo and the heaps, 1 / n for uniform.
+ * In pick_distinct the sum is that of what has not been taken out; a skipped slot is taken out when it is met, so one
+ * that was not met still counts. */
+#ifndef BROKER_SELECTOR_H
+#define BROKER_SELECTOR_H
+
+#include "replay/plugin.h"
+
+extern const rp_selector_ops selector_fifo;
+extern const rp_selector_ops selector_lifo;
+extern const rp_selector_ops selector_uniform;
+extern const rp_selector_ops selector_min_heap;
+extern const rp_selector_ops selector_max_heap;
+extern const rp_selector_ops selector_prioritized; /* option exponent, default 1; may be negative */
+
+/* NULL if there is no built-in selector of that name. */
+const rp_selector_ops *selector_builtin(const char *name);
+/* The names, for error messages: entry i, or NULL past the end. */
+const char *selector_builtin_name(uint32_t i);
+
+/* For the built-in ones: checks the capacity, and that there are no options. */
+rp_status selector_check_plain(const char *name, const rp_option *options, uint32_t n_options, uint32_t capacity,
+                               rp_error *err);
+/* The error of a capacity for which there is no memory. */
+rp_status selector_no_memory(const char *name, uint32_t capacity, rp_error *err);
+
+#endif

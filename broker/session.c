@@ -1,0 +1,306 @@
+#include "broker/session.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "broker/broker.h"
+#include "proto/error.h"
+
+#define RING_MOST (1u << 20)
+#define SESSIONS_MOST 1000000u
+
+static uint64_t id_half(const uint8_t *id)
+{
+    uint64_t half;
+    memcpy(&half, id, 8);
+    return half;
+}
+
+struct session *session_find(struct broker *broker, const uint8_t *id)
+{
+    struct session *self = idmap_get(&broker->sessions, id_half(id));
+    return self && memcmp(self->id, id, WIRE_SESSION_BYTES) == 0 ? self : NULL;
+}
+
+static void session_silent(struct timer *timer, void *ctx);
+
+static void watch(struct broker *broker, struct session *self, int64_t at_ns)
+{
+    timer_set(&broker->timers, &self->timer, at_ns);
+}
+
+struct session *session_open(struct broker *broker, const char *name, struct columns *columns, rp_error *err)
+{
+    struct session *self = broker->sessions.count < SESSIONS_MOST ? calloc(1, sizeof *self) : NULL;
+    if (self)
+        self->flows = calloc(broker->n_tables, sizeof(struct flow *));
+    if (!self || !self->flows) {
+        free(self);
+        err_set(err, RP_RESOURCE_EXHAUSTED, "the broker has no room for a further session");
+        return NULL;
+    }
+    do
+        rng_system(self->id, sizeof self->id);
+    while (idmap_get(&broker->sessions, id_half(self->id)));
+    if (!idmap_put(&broker->sessions, id_half(self->id), self)) {
+        free(self->flows);
+        free(self);
+        err_set(err, RP_NO_MEMORY, "no memory for a session");
+        return NULL;
+    }
+    self->n_tables = broker->n_tables;
+    self->ordinal = broker->next_ordinal++;
+    strncpy(self->name, name[0] ? name : "unnamed", sizeof self->name - 1);
+    self->columns = columns;
+    self->epoch = 1;
+    self->oldest_chunk = 1;
+    self->next = broker->session_list;
+    if (self->next)
+        self->next->prev = self;
+    broker->session_list = self;
+    broker->n_sessions++;
+    self->seen_ns = broker->now_ns;
+    self->timer.fire = session_silent;
+    watch(broker, self, broker->now_ns + broker->config->expiry_ns);
+    credit_open(broker, self);
+    return self;
+}
+
+struct flow *session_flow(struct session *self, struct table *table)
+{
+    struct flow *flow = self->flows[table->id];
+    if (flow)
+        return flow;
+    flow = calloc(1, sizeof *flow);
+    if (!flow)
+        return NULL;
+    flow->session = self;
+    flow->table = table;
+    self->flows[table->id] = flow;
+    return flow;
+}
+
+struct chunk *session_chunk(const struct session *self, uint64_t number)
+{
+    if (number < self->oldest_chunk || number > self->newest_chunk)
+        return NULL;
+    return self->ring[number & self->ring_mask];
+}
+
+static bool ring_grow(struct session *self, uint64_t span)
+{
+    uint32_t capacity = self->ring ? self->ring_mask + 1 : 64;
+    while (capacity < span)
+        capacity *= 2;
+    struct chunk **ring = calloc(capacity, sizeof(*ring));
+    if (!ring)
+        return false;
+    for (uint64_t n = self->oldest_chunk; self->ring && n <= self->newest_chunk; n++)
+        ring[n & (capacity - 1)] = self->ring[n & self->ring_mask];
+    free(self->ring);
+    self->ring = ring;
+    self->ring_mask = capacity - 1;
+    return true;
+}
+
+rp_status session_keep_chunk(struct session *self, struct broker *broker, uint64_t number, struct chunk *chunk,
+                             rp_error *err)
+{
+    uint64_t span = number - self->oldest_chunk + 1;
+    if (number < self->oldest_chunk || span > RING_MOST)
+        return err_set(err, RP_INVALID_ARGUMENT,
+                       "chunk %llu is out of range: the session keeps chunks %llu and up, at most %u of them",
+                       (unsigned long long)number, (unsigned long long)self->oldest_chunk, RING_MOST);
+    uint64_t held = self->chunk_bytes + chunk->bytes;
+    if (held > broker->storage_budget / 2)
+        return err_set(err, RP_RESOURCE_EXHAUSTED,
+                       "the session keeps %llu bytes of chunks for later items: use a shorter keep-alive window",
+                       (unsigned long long)held);
+    if ((!self->ring || span > (uint64_t)self->ring_mask + 1) && !ring_grow(self, span))
+        return err_set(err, RP_NO_MEMORY, "no memory for chunk %llu", (unsigned long long)number);
+    if (number > self->newest_chunk)
+        self->newest_chunk = number;
+    self->ring[number & self->ring_mask] = chunk;
+    self->chunk_bytes = held;
+    return RP_OK;
+}
+
+/* A ring that is let go of in slices. */
+struct ring_drop {
+    struct chore chore;
+    struct store *store;
+    struct chunk **ring;
+    uint32_t at, capacity;
+};
+
+static bool ring_drop_step(struct chore *chore)
+{
+    struct ring_drop *self = (struct ring_drop *)chore;
+    for (uint32_t i = 0; i < 256 && self->at < self->capacity; i++, self->at++)
+        if (self->ring[self->at])
+            store_release(self->store, self->ring[self->at]);
+    if (self->at < self->capacity)
+        return true;
+    free(self->ring);
+    free(self);
+    return false;
+}
+
+static void ring_drop(struct session *self, struct broker *broker)
+{
+    if (!self->ring)
+        return;
+    struct ring_drop *drop = calloc(1, sizeof *drop);
+    if (!drop)
+        abort(); /* a few dozen bytes: the process is beyond saving */
+    *drop = (struct ring_drop){{NULL, ring_drop_step}, &broker->store, self->ring, 0, self->ring_mask + 1};
+    chores_add(&broker->chores, &drop->chore);
+    self->ring = NULL;
+    self->ring_mask = 0;
+    self->chunk_bytes = 0;
+}
+
+void session_drop_chunks(struct session *self, struct broker *broker, uint64_t oldest)
+{
+    if (oldest <= self->oldest_chunk)
+        return;
+    uint64_t end = oldest <= self->newest_chunk + 1 ? oldest : self->newest_chunk + 1;
+    if (self->ring && oldest > self->newest_chunk && self->newest_chunk - self->oldest_chunk > 1024) {
+        ring_drop(self, broker);
+        end = self->oldest_chunk;
+    }
+    /* At most so many at a time: the rest goes with the next message. */
+    if (end > self->oldest_chunk + 2048)
+        end = oldest = self->oldest_chunk + 2048;
+    for (uint64_t n = self->oldest_chunk; n < end; n++) {
+        struct chunk **at = &self->ring[n & self->ring_mask];
+        if (*at) {
+            self->chunk_bytes -= (*at)->bytes;
+            store_release(&broker->store, *at);
+            *at = NULL;
+        }
+    }
+    self->oldest_chunk = oldest;
+    if (self->newest_chunk + 1 < oldest)
+        self->newest_chunk = oldest - 1;
+}
+
+uint64_t session_unresolved(const struct session *self)
+{
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < self->n_tables; i++)
+        if (self->flows[i])
+            n += self->flows[i]->arrived - self->flows[i]->resolved;
+    return n;
+}
+
+bool session_is_settled(const struct session *self)
+{
+    return session_unresolved(self) == 0;
+}
+
+/* Everything but the numbers and the layouts goes. */
+static void session_empty(struct broker *broker, struct session *self)
+{
+    for (uint32_t i = 0; i < broker->n_tables; i++)
+        if (self->flows[i]) {
+            flow_drop(broker, self->flows[i]);
+            self->flows[i]->arrived = self->flows[i]->resolved;
+        }
+    ring_drop(self, broker);
+    self->oldest_chunk = self->newest_chunk + 1;
+    credit_close(broker, self);
+    if (self->bye)
+        bye_cancel(broker, self->bye);
+}
+
+static void session_silent(struct timer *timer, void *ctx)
+{
+    struct broker *broker = ctx;
+    struct session *self = (struct session *)(void *)((char *)timer - offsetof(struct session, timer));
+    if (self->tombstone) {
+        session_close(broker, self);
+        return;
+    }
+    int64_t due = self->seen_ns + broker->config->expiry_ns;
+    if (due > broker->now_ns) {
+        watch(broker, self, due);
+        return;
+    }
+    uint64_t waiting = session_unresolved(self);
+    log_line(LEVEL_WARN, "B0103", "session expired", "name=%s ordinal=%u silent_s=%.1f waiting_items_dropped=%llu",
+             self->name, self->ordinal, (double)(broker->now_ns - self->seen_ns) / (double)NS_PER_S,
+             (unsigned long long)waiting);
+    session_empty(broker, self);
+    self->tombstone = true;
+    broker->n_sessions--;
+    watch(broker, self, broker->now_ns + broker->config->tombstone_ns);
+}
+
+rp_status session_resume(struct broker *broker, struct session *self, uint64_t oldest_number, uint64_t *lost)
+{
+    uint64_t start = oldest_number > 0 ? oldest_number - 1 : 0;
+    *lost = 0;
+    if (self->tombstone) {
+        self->tombstone = false;
+        broker->n_sessions++;
+        /* Chunks and waiting items are gone: the writer sends what it still has, and item numbers tell what is new. */
+        self->received = start < self->received ? start : self->received;
+        credit_open(broker, self);
+        log_line(LEVEL_INFO, "B0104", "session taken up again", "name=%s ordinal=%u received=%llu", self->name,
+                 self->ordinal, (unsigned long long)self->received);
+    }
+    if (start > self->received) {
+        *lost = start - self->received;
+        self->received = start;
+        log_line(LEVEL_ERROR, "B0105", "accepted messages were lost (no journal)", "name=%s ordinal=%u messages=%llu",
+                 self->name, self->ordinal, (unsigned long long)*lost);
+    }
+    self->epoch++;
+    self->gap = false;
+    session_touch(self, broker->now_ns);
+    watch(broker, self, broker->now_ns + broker->config->expiry_ns);
+    return RP_OK;
+}
+
+void session_close(struct broker *broker, struct session *self)
+{
+    timer_clear(&broker->timers, &self->timer);
+    session_empty(broker, self);
+    if (!self->tombstone)
+        broker->n_sessions--;
+    idmap_remove(&broker->sessions, id_half(self->id));
+    if (self->prev)
+        self->prev->next = self->next;
+    else
+        broker->session_list = self->next;
+    if (self->next)
+        self->next->prev = self->prev;
+    if (self->dirty) {
+        struct session **at = &broker->dirty_sessions;
+        while (*at != self)
+            at = &(*at)->next_dirty;
+        *at = self->next_dirty;
+    }
+    for (uint32_t i = 0; i < self->n_layouts; i++) {
+        if (self->layouts[i].layout)
+            layouts_release(&broker->layouts, self->layouts[i].layout);
+        free(self->layouts[i].refusal);
+    }
+    for (uint32_t i = 0; i < broker->n_tables; i++)
+        free(self->flows[i]);
+    credit_confirm(self, UINT64_MAX);
+    free(self->rejections);
+    free(self->layouts);
+    free(self->flows);
+    columns_release(self->columns);
+    free(self);
+}
+
+void sessions_fini(struct broker *broker)
+{
+    while (broker->session_list)
+        session_close(broker, broker->session_list);
+    idmap_fini(&broker->sessions);
+}

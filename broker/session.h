@@ -1,0 +1,170 @@
+/* Sessions: one writer each, with its stream of numbered messages, its chunks, and its credit.
+ *
+ * A session is open until BYE or silence. Silence leaves a tombstone: the numbers and layouts, without chunks and waiting
+ * items, so that the writer can take it up again and nothing is inserted twice. design: PROTOCOL.md, "Sessions". */
+#ifndef BROKER_SESSION_H
+#define BROKER_SESSION_H
+
+#include "broker/layout.h"
+#include "broker/peer.h"
+#include "broker/table.h"
+#include "broker/timer.h"
+#include "broker/wait.h"
+#include "proto/wire.h"
+
+struct broker;
+struct session;
+
+/* An ingest message some of whose items wait: its bytes are given back as credit when the last is resolved. */
+struct inbound {
+    struct session *session;
+    uint64_t bytes;
+    uint32_t waiting;
+};
+
+/* An item that has arrived and waits for its table; or, with a status, for the rejection of its predecessors' kind to be
+ * told in order. */
+struct pending {
+    struct arrival arrival;
+    struct inbound *inbound;
+    char *text;
+    rp_status status;
+};
+
+/* The items of one session for one table. Numbers are running totals. */
+struct flow {
+    struct session *session;
+    struct table *table;
+    uint64_t arrived;  /* number of the last item that came */
+    uint64_t resolved; /* in the table, or rejected */
+    uint64_t rejected;
+    uint64_t allowed;
+    uint64_t told_resolved; /* as of the last notice */
+    uint64_t window;        /* items that may be unresolved */
+    struct pending *queue;  /* ring */
+    uint32_t head, count, capacity;
+    int64_t blocked_ns;       /* since when its first item waits */
+    struct flow *prev, *next; /* in the table's ring of blocked flows */
+};
+
+/* A layout as a writer registered it; refused ones are kept with the reason, for the rejection of items that use them. */
+struct session_layout {
+    struct layout *layout;
+    struct table *table;
+    char *refusal;
+};
+
+/* table is REJECTED_NOWHERE if the item did not get as far as a table. */
+#define REJECTED_NOWHERE UINT32_MAX
+struct rejection {
+    uint32_t table;
+    rp_status status;
+    uint64_t item, key;
+    char *text;
+};
+
+struct session {
+    struct session *prev, *next; /* all */
+    struct session *next_dirty;
+    bool dirty, urgent; /* has something to tell; at once */
+    int64_t told_ns;    /* when it last was told */
+    uint8_t id[WIRE_SESSION_BYTES];
+    uint32_t ordinal;
+    char name[64];
+    struct columns *columns;
+    struct envelope to;
+    bool notices, tombstone;
+    /* stream */
+    uint32_t epoch;
+    uint64_t received;
+    bool gap;
+    struct chunk **ring; /* chunk `number` at number & mask */
+    uint32_t ring_mask;
+    uint64_t oldest_chunk, newest_chunk; /* numbers in [oldest, newest] may be in the ring */
+    uint64_t chunk_bytes;
+    uint64_t bad_chunk; /* the last one refused, and why: for the rejection of items that refer to it */
+    char bad_chunk_text[256];
+    struct session_layout *layouts; /* by the writer's id */
+    uint32_t n_layouts;
+    /* credit */
+    struct flow **flows; /* per table; NULL until used */
+    uint32_t n_tables;
+    uint64_t received_bytes, returned_bytes, allowed_bytes, told_returned;
+    uint64_t window_bytes;
+    uint64_t items;            /* all that arrived, for their mean size */
+    struct rejection *rejections; /* ring of unconfirmed ones */
+    uint32_t rejection_head, rejection_count, rejection_capacity;
+    uint64_t confirmed_rejections; /* running count before the ring's first */
+    /* life */
+    int64_t seen_ns;
+    struct timer timer; /* expiry, then the end of the tombstone */
+    struct bye *bye;
+};
+
+/* Finds an open session or a tombstone. NULL: unknown. */
+struct session *session_find(struct broker *broker, const uint8_t *id);
+/* A new session, with its first credit. NULL with err set. */
+struct session *session_open(struct broker *broker, const char *name, struct columns *columns, rp_error *err);
+/* Takes an open session or a tombstone up again. */
+rp_status session_resume(struct broker *broker, struct session *self, uint64_t oldest_number, uint64_t *lost);
+/* Forgets it: waiting items are dropped, chunks let go, in slices. */
+void session_close(struct broker *broker, struct session *self);
+void sessions_fini(struct broker *broker);
+static inline void session_touch(struct session *self, int64_t now_ns)
+{
+    self->seen_ns = now_ns;
+}
+
+/* The flow to a table, made when first used. NULL: no memory. */
+struct flow *session_flow(struct session *self, struct table *table);
+/* Everything up to the last number is resolved. */
+bool session_is_settled(const struct session *self);
+uint64_t session_unresolved(const struct session *self);
+
+/* chunks */
+struct chunk *session_chunk(const struct session *self, uint64_t number);
+rp_status session_keep_chunk(struct session *self, struct broker *broker, uint64_t number, struct chunk *chunk,
+                             rp_error *err);
+/* No later item refers to chunks before this one. */
+void session_drop_chunks(struct session *self, struct broker *broker, uint64_t oldest);
+
+/* req_bye.c: answers a BYE if it is due; or that the session has ended. */
+struct bye;
+void bye_check(struct broker *broker, struct session *self);
+void bye_cancel(struct broker *broker, struct bye *bye);
+
+/* credit.c */
+void credit_open(struct broker *broker, struct session *self);
+/* Raises what the session may send, as far as the budget allows. */
+void credit_refresh(struct broker *broker, struct session *self);
+/* The session has something to tell: at the end of the turn, or at once. */
+void credit_mark(struct broker *broker, struct session *self, bool urgent);
+/* Sends notices that are due. */
+void credit_notify(struct broker *broker);
+void credit_return(struct broker *broker, struct session *self, uint64_t bytes);
+void credit_close(struct broker *broker, struct session *self);
+/* Records a rejection of the flow's next item; text is copied. */
+void credit_reject(struct broker *broker, struct flow *flow, uint64_t key, rp_status status, const char *text);
+/* The same for what belongs to no flow: an unknown layout or table, a damaged message. */
+void credit_reject_at(struct broker *broker, struct session *self, uint32_t table, uint64_t item, uint64_t key,
+                      rp_status status, const char *text);
+void credit_confirm(struct session *self, uint64_t confirmed);
+/* Fills a Credit message from an arena that the caller frees by credit_message_fini. */
+struct credit_message;
+struct credit_message *credit_message_new(struct broker *broker, struct session *self, bool explain);
+const ProtobufCMessage *credit_message_body(const struct credit_message *self);
+void credit_message_destroy(struct credit_message **self);
+
+/* ingest.c */
+bool ingest_receive(struct broker *broker);
+
+/* pump.c: matches what waits with what the limiter allows */
+bool flow_push(struct flow *flow, const struct pending *pending);
+void flow_drop(struct broker *broker, struct flow *flow);
+/* One item of the flow is resolved (inserted, or rejected by credit_reject before). */
+void flow_resolved(struct broker *broker, struct flow *flow, struct inbound *inbound);
+void pump_mark(struct table *table);
+/* True: more could be done. */
+bool pump_run(struct broker *broker);
+
+#endif

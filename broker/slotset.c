@@ -1,0 +1,63 @@
+#include "broker/slotset.h"
+
+#include <assert.h>
+
+#include "broker/reserve.h"
+
+#define COUNT_SLOTS 4096u
+#define COUNT_WORDS (COUNT_SLOTS / 64)
+
+bool slotset_init(struct slotset *self, uint32_t capacity)
+{
+    size_t counts = ((size_t)capacity + COUNT_SLOTS - 1) / COUNT_SLOTS;
+    size_t bit_bytes = counts * COUNT_WORDS * sizeof(uint64_t);
+    *self = (struct slotset){.bytes = bit_bytes + counts * sizeof(uint32_t)};
+    char *memory = reserve_map(self->bytes);
+    if (!memory)
+        return false;
+    self->bits = (uint64_t *)(void *)memory;
+    self->counts = (uint32_t *)(void *)(memory + bit_bytes);
+    return true;
+}
+
+void slotset_fini(struct slotset *self)
+{
+    reserve_unmap(self->bits, self->bytes);
+    *self = (struct slotset){0};
+}
+
+void slotset_add(struct slotset *self, uint32_t slot)
+{
+    assert(!slotset_has(self, slot));
+    self->bits[slot / 64] |= UINT64_C(1) << (slot % 64);
+    self->counts[slot / COUNT_SLOTS]++;
+    self->count++;
+}
+
+void slotset_remove(struct slotset *self, uint32_t slot)
+{
+    assert(slotset_has(self, slot));
+    self->bits[slot / 64] &= ~(UINT64_C(1) << (slot % 64));
+    self->counts[slot / COUNT_SLOTS]--;
+    self->count--;
+}
+
+uint32_t slotset_nth(const struct slotset *self, uint32_t k)
+{
+    assert(k < self->count);
+    uint32_t block = 0;
+    while (k >= self->counts[block])
+        k -= self->counts[block++];
+    uint32_t word = block * COUNT_WORDS;
+    for (;;) {
+        uint32_t ones = (uint32_t)__builtin_popcountll(self->bits[word]);
+        if (k < ones)
+            break;
+        k -= ones;
+        word++;
+    }
+    uint64_t bits = self->bits[word];
+    while (k-- > 0)
+        bits &= bits - 1;
+    return word * 64 + (uint32_t)__builtin_ctzll(bits);
+}

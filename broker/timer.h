@@ -1,0 +1,32 @@
+/* Deadlines: a binary heap of timers that are embedded in what waits. Equal times fire in the order in which they were
+ * set. The loop sleeps exactly until the first. */
+#ifndef BROKER_TIMER_H
+#define BROKER_TIMER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct timer {
+    int64_t at_ns;
+    uint64_t order;
+    uint32_t place; /* in the heap, from 1; 0: not set */
+    void (*fire)(struct timer *self, void *ctx);
+};
+
+struct timers {
+    struct timer **heap; /* heap[0] is the first */
+    uint32_t count, capacity;
+    uint64_t order;
+    void *ctx; /* given to fire */
+};
+
+/* Sets or moves. False: no memory. */
+bool timer_set(struct timers *self, struct timer *timer, int64_t at_ns);
+void timer_clear(struct timers *self, struct timer *timer);
+/* Fires what is due, at most `most`. True: more is due. */
+bool timers_run(struct timers *self, int64_t now_ns, uint32_t most);
+/* INT64_MAX: none is set. */
+int64_t timers_next(const struct timers *self);
+void timers_fini(struct timers *self);
+
+#endif

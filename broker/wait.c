@@ -1,0 +1,75 @@
+#include "broker/wait.h"
+
+#include <stddef.h>
+
+#include "broker/broker.h"
+
+static uint64_t name_of(uint64_t client, uint64_t id)
+{
+    return client ^ (id * UINT64_C(0xD6E8FEB86659FD93));
+}
+
+static void fire(struct timer *timer, void *ctx)
+{
+    struct wait *self = (struct wait *)(void *)((char *)timer - offsetof(struct wait, timer));
+    self->ops->expire(ctx, self);
+}
+
+bool wait_begin(struct broker *broker, struct wait *self, const struct wait_ops *ops, const struct request *request,
+                bool has_timeout, uint64_t timeout_ms)
+{
+    self->ops = ops;
+    self->to = request->from;
+    self->client = request->head.client;
+    self->id = request->head.id;
+    self->since_ns = broker->now_ns;
+    self->timer = (struct timer){.fire = fire};
+    if (timeout_ms > (uint64_t)(INT64_MAX / NS_PER_MS / 2))
+        has_timeout = false;
+    if (has_timeout && !timer_set(&broker->timers, &self->timer, broker->now_ns + (int64_t)timeout_ms * NS_PER_MS))
+        return false;
+    if (!idmap_put(&broker->waits.by_request, name_of(self->client, self->id), self)) {
+        timer_clear(&broker->timers, &self->timer);
+        return false;
+    }
+    struct waits *waits = &broker->waits;
+    self->next = NULL;
+    self->prev = waits->last;
+    if (waits->last)
+        waits->last->next = self;
+    else
+        waits->first = self;
+    waits->last = self;
+    waits->count++;
+    return true;
+}
+
+void wait_end(struct broker *broker, struct wait *self)
+{
+    struct waits *waits = &broker->waits;
+    timer_clear(&broker->timers, &self->timer);
+    uint64_t name = name_of(self->client, self->id);
+    if (idmap_get(&waits->by_request, name) == self)
+        idmap_remove(&waits->by_request, name);
+    if (self->prev)
+        self->prev->next = self->next;
+    else
+        waits->first = self->next;
+    if (self->next)
+        self->next->prev = self->prev;
+    else
+        waits->last = self->prev;
+    waits->count--;
+}
+
+struct wait *wait_find(struct broker *broker, uint64_t client, uint64_t id)
+{
+    struct wait *wait = idmap_get(&broker->waits.by_request, name_of(client, id));
+    return wait && wait->client == client && wait->id == id ? wait : NULL;
+}
+
+void waits_cancel_all(struct broker *broker, rp_status status, const char *text)
+{
+    while (broker->waits.first)
+        broker->waits.first->ops->cancel(broker, broker->waits.first, status, text);
+}

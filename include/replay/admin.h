@@ -1,0 +1,156 @@
+/* Looking at a broker and operating it. Each question can also be answered as JSON text, with the names of replay.proto:
+ * 64-bit numbers as JSON numbers, bytes as hexadecimal strings, NaN and infinities as the strings "NaN", "Infinity" and
+ * "-Infinity". */
+#ifndef REPLAY_ADMIN_H
+#define REPLAY_ADMIN_H
+
+#include <stdint.h>
+
+#include "replay/client.h"
+#include "replay/error.h"
+#include "replay/sampler.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct rp_limiter_info {
+    const char *kind;
+    double samples_per_insert, min_size, min_diff, max_diff;
+    uint64_t inserts, samples, deletes;
+    double cursor;            /* inserts * samples_per_insert - samples */
+    const char *inserts_wait; /* "", or what an insert would wait for */
+    const char *samples_wait;
+} rp_limiter_info;
+
+typedef struct rp_table_info {
+    const char *name, *sampler, *remover;
+    rp_limiter_info limiter;
+    uint64_t size, max_size; /* items */
+    uint64_t bytes, max_bytes;
+    uint32_t max_times_sampled;
+    uint32_t reserved;
+    double insert_rate, sample_rate, update_rate; /* items/s, lately */
+    uint64_t waiting_inserts, waiting_samplers;
+    uint64_t updates, updates_missing, rejected, evicted, orphaned_picks, episodes;
+    double mean_age_s, mean_staleness, total_priority;
+} rp_table_info;
+
+typedef struct rp_server_info {
+    const char *release, *service, *ingest, *events;
+    uint64_t instance, uptime_ns;
+    uint64_t memory_bytes, memory_limit, chunk_count, chunk_bytes, raw_bytes, granted_bytes;
+    uint64_t session_count, waiter_count, messages_in, messages_bad, replies_dropped, longest_stretch_ns;
+} rp_server_info;
+
+typedef struct rp_slot_info {
+    const char *name;
+    uint64_t version, bytes, age_ns;
+} rp_slot_info;
+
+typedef struct rp_counter_info {
+    const char *name;
+    int64_t value;
+} rp_counter_info;
+
+typedef struct rp_session_info {
+    const char *name;
+    uint8_t id[16];
+    uint32_t ordinal;
+    uint32_t expired; /* 1: only its numbers are remembered */
+    uint64_t received, chunk_bytes, silent_ns, rejected;
+    uint64_t resolved, waiting; /* items, over all tables */
+} rp_session_info;
+
+typedef struct rp_info {
+    rp_server_info server;
+    const rp_table_info *tables;
+    const rp_slot_info *slots;
+    const rp_counter_info *counters;
+    const rp_session_info *sessions; /* only if asked for */
+    uint32_t n_tables, n_slots, n_counters, n_sessions;
+} rp_info;
+
+/* One that waits inside the broker. */
+typedef struct rp_wait {
+    const char *who;   /* "actor-3", or a client's number */
+    const char *kind;  /* "insert", "sample", "params", "reduce", "bye" */
+    const char *table; /* or slot, or group */
+    const char *text;  /* what for, with numbers */
+    uint64_t count, got, waited_ns;
+} rp_wait;
+
+typedef struct rp_waits {
+    const rp_wait *waits;
+    uint32_t n;
+} rp_waits;
+
+typedef struct rp_item_info {
+    uint64_t key;
+    double priority;
+    uint64_t age_ns, policy, step, bytes;
+    uint32_t times_sampled, session, length, chunks, episode;
+    uint32_t reserved;
+} rp_item_info;
+
+/* table NULL: all tables. sessions 1: also the list of sessions, which may be long. rp_info_free. */
+RP_API rp_status rp_admin_info(rp_client *client, const char *table, uint32_t sessions, int64_t timeout_ms,
+                               rp_info **out, rp_error *err);
+RP_API void rp_info_free(rp_info **info);
+/* Who waits, and what for. rp_waits_free. */
+RP_API rp_status rp_admin_why(rp_client *client, int64_t timeout_ms, rp_waits **out, rp_error *err);
+RP_API void rp_waits_free(rp_waits **waits);
+/* Up to *n items of a table, from *cursor (0 to begin with). Sets *n to how many were written and *cursor to where to go
+ * on, 0 when there are no more. */
+RP_API rp_status rp_admin_list(rp_client *client, const char *table, uint64_t *cursor, rp_item_info *items, uint32_t *n,
+                               int64_t timeout_ms, rp_error *err);
+/* Items by key, without counting as samples. Missing keys are left out: see the batch's keys. */
+RP_API rp_status rp_admin_fetch(rp_client *client, const char *table, const uint64_t *keys, uint32_t n,
+                                int64_t timeout_ms, rp_batch **out, rp_error *err);
+/* Removes all items of a table and sets its limiter to zero. removed may be NULL. */
+RP_API rp_status rp_admin_reset(rp_client *client, const char *table, int64_t timeout_ms, uint64_t *removed,
+                                rp_error *err);
+
+/* What changes is named in `set`; the rest is ignored. */
+typedef enum rp_limiter_field {
+    RP_LIMITER_SAMPLES_PER_INSERT = 1,
+    RP_LIMITER_MIN_SIZE = 2,
+    RP_LIMITER_MIN_DIFF = 4,
+    RP_LIMITER_MAX_DIFF = 8,
+    RP_LIMITER_ERROR_BUFFER = 16, /* sets both bounds around min_size * samples_per_insert */
+} rp_limiter_field;
+
+typedef struct rp_limiter_change {
+    uint32_t struct_size;
+    uint32_t set; /* rp_limiter_field bits */
+    double samples_per_insert, min_size, min_diff, max_diff, error_buffer;
+} rp_limiter_change;
+
+/* Changes a table's limiter while it runs; all is checked before anything is changed. The change is in force when the
+ * call returns. rp_admin_info tells the new state. */
+RP_API rp_status rp_admin_set_limiter(rp_client *client, const char *table, const rp_limiter_change *change,
+                                      int64_t timeout_ms, rp_error *err);
+
+/* The same as JSON text; rp_string_free. */
+RP_API rp_status rp_admin_info_json(rp_client *client, const char *table, uint32_t sessions, int64_t timeout_ms,
+                                    char **json, rp_error *err);
+RP_API rp_status rp_admin_why_json(rp_client *client, int64_t timeout_ms, char **json, rp_error *err);
+/* {"items": [...], "cursor": n}. */
+RP_API rp_status rp_admin_list_json(rp_client *client, const char *table, uint64_t cursor, uint32_t limit,
+                                    int64_t timeout_ms, char **json, rp_error *err);
+/* {"items": [{"key": ..., "priority": ..., "fields": {"name": {"dtype", "shape", "values"}}}]}; at most max_values
+ * numbers of each field are written ("truncated": true tells it). */
+RP_API rp_status rp_admin_fetch_json(rp_client *client, const char *table, const uint64_t *keys, uint32_t n,
+                                     uint32_t max_values, int64_t timeout_ms, char **json, rp_error *err);
+RP_API rp_status rp_admin_reset_json(rp_client *client, const char *table, int64_t timeout_ms, char **json,
+                                     rp_error *err);
+/* The limiter's state; change may be NULL to read only. */
+RP_API rp_status rp_admin_limiter_json(rp_client *client, const char *table, const rp_limiter_change *change,
+                                       int64_t timeout_ms, char **json, rp_error *err);
+RP_API void rp_string_free(char **text);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

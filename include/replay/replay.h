@@ -1,0 +1,13 @@
+/* The whole client library. */
+#ifndef REPLAY_REPLAY_H
+#define REPLAY_REPLAY_H
+
+#include "replay/admin.h"
+#include "replay/client.h"
+#include "replay/error.h"
+#include "replay/params.h"
+#include "replay/sampler.h"
+#include "replay/types.h"
+#include "replay/writer.h"
+
+#endif

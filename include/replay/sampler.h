@@ -1,0 +1,179 @@
+/* Sampling: batches of items, laid out contiguously per field; priority updates and deletes by key.
+ *
+ * A sampler keeps several requests under way and decodes the replies on a thread of its own, so that the next batch is
+ * ready when it is asked for. Batches come in the order of the requests. A sampler is used by one thread at a time; a
+ * batch may be read and released by any one thread, also after its sampler is gone. */
+#ifndef REPLAY_SAMPLER_H
+#define REPLAY_SAMPLER_H
+
+#include <stdint.h>
+
+#include "replay/client.h"
+#include "replay/error.h"
+#include "replay/types.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct rp_batch rp_batch;
+typedef struct rp_sampler rp_sampler;
+typedef struct rp_updater rp_updater;
+
+/* ---- batches ---- */
+
+typedef enum rp_batch_memory {
+    RP_BATCH_LIBRARY = 0, /* the fields lie in memory of the library */
+    RP_BATCH_CALLER = 1,  /* in memory that was posted */
+    RP_BATCH_MISFIT = 2,  /* posted memory was too small (rp_batch_text says which): given back, library memory used */
+} rp_batch_memory;
+
+/* Set struct_size before rp_batch_get_info. */
+typedef struct rp_batch_info {
+    uint32_t struct_size;
+    uint32_t n; /* items */
+    uint32_t n_fields;
+    uint32_t partial;    /* 1: fewer than asked for; rp_batch_text says why */
+    uint64_t table_size; /* before removals by max_times_sampled */
+    uint64_t waited_ns;  /* inside the broker, for the limiter or for items */
+    uint32_t memory;     /* an rp_batch_memory */
+    uint32_t reserved;
+} rp_batch_info;
+
+/* One value per item in each array; all are valid until the batch is released. */
+typedef struct rp_batch_arrays {
+    uint32_t struct_size;
+    uint32_t n;
+    const uint64_t *key;
+    const double *priority;
+    const double *probability; /* of the pick, when it was made */
+    const float *weight;       /* importance: (1 / (table size * probability))^beta, divided by the batch's largest */
+    const uint32_t *times_sampled; /* this time included */
+    const uint64_t *age_ns;        /* since the insert */
+    const uint64_t *policy;        /* version of the parameters that made it */
+    const uint64_t *step;          /* its first step in its stream */
+    const uint32_t *session;       /* ordinal of the session that inserted it */
+} rp_batch_arrays;
+
+/* A field: an array in C order of shape[0] == n items. Unless the field is squeezed, shape[1] counts steps; the rest is
+ * the shape of one step. */
+typedef struct rp_field_view {
+    const char *name;
+    int32_t dtype; /* an rp_dtype */
+    uint32_t rank;
+    uint64_t shape[RP_MAX_RANK + 2];
+    void *data; /* aligned to 64 bytes in library memory */
+    uint64_t bytes;
+    const uint32_t *lengths; /* [n] how many steps of each item are real, the others are 0; NULL: all are */
+} rp_field_view;
+
+/* Fills *out; set out->struct_size before. */
+RP_API rp_status rp_batch_get_info(const rp_batch *batch, rp_batch_info *out);
+RP_API rp_status rp_batch_get_arrays(const rp_batch *batch, rp_batch_arrays *out);
+/* Field i as a view that lives as long as the batch; NULL past the end. */
+RP_API const rp_field_view *rp_batch_field(const rp_batch *batch, uint32_t i);
+/* The field of that name, or NULL. */
+RP_API const rp_field_view *rp_batch_find(const rp_batch *batch, const char *name);
+/* Why the batch is partial, or what was wrong with posted memory; "" otherwise. */
+RP_API const char *rp_batch_text(const rp_batch *batch);
+/* Gives the batch back and nulls *batch. Posted memory that it used belongs to the caller again. */
+RP_API void rp_batch_release(rp_batch **batch);
+
+/* ---- samplers ---- */
+
+/* Set struct_size to sizeof(rp_sampler_options) and call rp_sampler_defaults, or set everything. */
+typedef struct rp_sampler_options {
+    uint32_t struct_size;
+    uint32_t batch_size; /* items in a batch; default 256 */
+    uint32_t in_flight; /* the most batches that are requested, or decoded and not yet taken; default 4, at most 1024 */
+    uint32_t distinct;  /* 1: no item twice in a batch */
+    uint32_t flexible;  /* 1: rather a smaller batch than one that waits for the limiter */
+    uint32_t reserved;
+    int64_t
+        timeout_ms; /* the stream ends when nothing could be sampled for so long; 0 polls; negative (default): never */
+    uint64_t max_samples; /* the stream ends after exactly so many items; 0 (default): no end */
+    double beta;          /* exponent of the importance weights; default 0: all are 1 */
+    uint64_t max_bytes;   /* the most memory for one batch; default 4 GiB */
+} rp_sampler_options;
+
+RP_API void rp_sampler_defaults(rp_sampler_options *options);
+
+/* Starts to sample at once. options may be NULL. NULL with err set if there is no such table or an option is wrong. The
+ * client must outlive the sampler. */
+RP_API rp_sampler *rp_sampler_new(rp_client *client, const char *table, const rp_sampler_options *options,
+                                  rp_error *err);
+/* Gives up what is under way. Batches that were taken stay valid. Nulls *sampler. */
+RP_API void rp_sampler_destroy(rp_sampler **sampler);
+
+/* The next batch, to be released by the caller. RP_DEADLINE_EXCEEDED: none came in time; the text says what the table
+ * waits for, if the broker told; call again. RP_END_OF_STREAM: max_samples were given, or nothing could be sampled for
+ * timeout_ms (with the broker's sentence). Other errors concern one request; the next call goes on. *batch is NULL
+ * unless RP_OK is returned. */
+RP_API rp_status rp_sampler_next(rp_sampler *sampler, rp_batch **batch, int64_t timeout_ms, rp_error *err);
+
+/* Memory of the caller for one field. */
+typedef struct rp_buffer {
+    void *data;
+    uint64_t bytes;
+} rp_buffer;
+
+/* Lends memory for one coming batch: one buffer per field, in the order of the fields. Posted memory is used before the
+ * library's own, in the order of posting, by batches that are decoded from now on. It is the caller's again when the
+ * batch that used it is released (its views point there) or when the sampler is destroyed. Once a batch was decoded the
+ * number of buffers and their sizes for a full batch are checked here. */
+RP_API rp_status rp_sampler_post_buffers(rp_sampler *sampler, const rp_buffer *fields, uint32_t n, rp_error *err);
+
+/* Set struct_size before. */
+typedef struct rp_sampler_stats {
+    uint32_t struct_size;
+    uint32_t requested; /* requests under way */
+    uint32_t ready;     /* batches decoded and not yet taken */
+    uint32_t posted;    /* sets of buffers not yet used */
+    uint64_t batches;   /* taken */
+    uint64_t items;     /* in them */
+    uint64_t decode_ns; /* time spent decoding */
+} rp_sampler_stats;
+RP_API rp_status rp_sampler_get_stats(rp_sampler *sampler, rp_sampler_stats *out);
+
+/* ---- updates and deletes ---- */
+
+/* Running sums over all parts of a call, or over the life of an updater. */
+typedef struct rp_change {
+    uint64_t applied;
+    uint64_t missing; /* keys that are not in the table: ignored */
+    uint64_t refused; /* priorities that are not allowed; the error names the first */
+} rp_change;
+
+/* Sets the priorities of n items; waits for the answer. Split into requests of what the broker takes at once. change
+ * may be NULL. Refused priorities: RP_INVALID_ARGUMENT, the others are applied. */
+RP_API rp_status rp_priorities_update(rp_client *client, const char *table, const uint64_t *keys,
+                                      const double *priorities, uint64_t n, int64_t timeout_ms, rp_change *change,
+                                      rp_error *err);
+RP_API rp_status rp_items_delete(rp_client *client, const char *table, const uint64_t *keys, uint64_t n,
+                                 int64_t timeout_ms, rp_change *change, rp_error *err);
+
+/* Collects updates of one table and sends them in batches without waiting for the answers. */
+typedef struct rp_updater_options {
+    uint32_t struct_size;
+    uint32_t batch;     /* updates in a request; 0: 256 */
+    uint32_t in_flight; /* requests without an answer; 0: 16 */
+    uint32_t reserved;
+} rp_updater_options;
+
+/* options may be NULL. The client must outlive the updater. */
+RP_API rp_updater *rp_updater_new(rp_client *client, const char *table, const rp_updater_options *options,
+                                  rp_error *err);
+/* Flushes for as long as timeout_ms allows, then gives up what is left. Nulls *updater. */
+RP_API rp_status rp_updater_destroy(rp_updater **updater, int64_t timeout_ms, rp_error *err);
+/* Takes n updates. Waits only while in_flight requests are without an answer; on RP_DEADLINE_EXCEEDED *taken (may be
+ * NULL) tells how many were taken. The error of an earlier request is returned once by the next add or flush. */
+RP_API rp_status rp_updater_add(rp_updater *updater, const uint64_t *keys, const double *priorities, uint32_t n,
+                                int64_t timeout_ms, uint32_t *taken, rp_error *err);
+/* Sends what is left and waits until everything is answered. change (may be NULL): totals so far. */
+RP_API rp_status rp_updater_flush(rp_updater *updater, int64_t timeout_ms, rp_change *change, rp_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,66 @@
+/* Element types and columns. */
+#ifndef REPLAY_TYPES_H
+#define REPLAY_TYPES_H
+
+#include <stdint.h>
+
+#include "replay/error.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define RP_MAX_RANK 8u
+#define RP_MAX_COLUMNS 255u
+#define RP_MAX_NAME 255u
+#define RP_MAX_ROW_BYTES (UINT64_C(1) << 30)
+
+/* X(enum, code, wire name, bytes, is integer) */
+#define RP_DTYPE_LIST(X)                                                                                               \
+    X(BOOL, 1, "bool", 1, 0)                                                                                           \
+    X(INT8, 2, "int8", 1, 1)                                                                                           \
+    X(INT16, 3, "int16", 2, 1)                                                                                         \
+    X(INT32, 4, "int32", 4, 1)                                                                                         \
+    X(INT64, 5, "int64", 8, 1)                                                                                         \
+    X(UINT8, 6, "uint8", 1, 1)                                                                                         \
+    X(UINT16, 7, "uint16", 2, 1)                                                                                       \
+    X(UINT32, 8, "uint32", 4, 1)                                                                                       \
+    X(UINT64, 9, "uint64", 8, 1)                                                                                       \
+    X(FLOAT16, 10, "float16", 2, 0)                                                                                    \
+    X(BFLOAT16, 11, "bfloat16", 2, 0)                                                                                  \
+    X(FLOAT32, 12, "float32", 4, 0)                                                                                    \
+    X(FLOAT64, 13, "float64", 8, 0)                                                                                    \
+    X(COMPLEX64, 14, "complex64", 8, 0)                                                                                \
+    X(COMPLEX128, 15, "complex128", 16, 0)
+
+typedef enum rp_dtype {
+#define RP_DTYPE_ENUM(name, code, text, bytes, integer) RP_DTYPE_##name = (code),
+    RP_DTYPE_LIST(RP_DTYPE_ENUM)
+#undef RP_DTYPE_ENUM
+} rp_dtype;
+
+/* How a column's blocks are stored. AUTO takes what is smallest for each block, and raw where nothing shrinks. */
+typedef enum rp_codec {
+    RP_CODEC_RAW = 0,
+    RP_CODEC_LZ4 = 1,
+    RP_CODEC_SHUFFLE_LZ4 = 2,       /* bytes of equal significance together, then lz4 */
+    RP_CODEC_DELTA_LZ4 = 3,         /* each step minus the one before, element by element, then lz4 */
+    RP_CODEC_DELTA_SHUFFLE_LZ4 = 4, /* both */
+    RP_CODEC_ABSENT = 254,          /* on the wire only: the column has no data in this chunk; size 0 */
+    RP_CODEC_AUTO = 255             /* never on the wire */
+} rp_codec;
+
+/* A named tensor field of a stream; shape is that of one step. */
+typedef struct rp_column {
+    const char *name;
+    int32_t dtype; /* an rp_dtype */
+    int32_t codec; /* an rp_codec */
+    uint32_t rank;
+    uint32_t shape[RP_MAX_RANK];
+} rp_column;
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

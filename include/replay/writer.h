@@ -1,0 +1,175 @@
+/* Writing: steps go into a stream, and items refer to slices of its recent steps.
+ *
+ *   rp_writer_append(w, values, -1, &err);                  one step, one pointer per column
+ *   rp_writer_item_last(w, "replay", 1.0, 3, -1, &key, &err);   an item over the last 3 steps
+ *   rp_writer_end_episode(w, RP_END_WAIT, -1, &err);
+ *
+ * Steps are collected in chunks of chunk_length. A chunk is sent only if an item needs it, and an item is sent as soon
+ * as its chunks are complete; rp_writer_flush and rp_writer_end_episode complete the chunk that is being filled. Items
+ * travel in the background. What is under way is bounded (max_in_flight_items, max_in_flight_bytes); calls wait when
+ * that is reached. A call that times out has done nothing and can be repeated.
+ *
+ * An item that was confirmed is in its table, exactly once, whatever happened to the connection in between. An item
+ * that the broker refused is reported by rp_writer_next_rejection, and by the next flush.
+ *
+ * A writer is used by one thread at a time. */
+#ifndef REPLAY_WRITER_H
+#define REPLAY_WRITER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "replay/client.h"
+#include "replay/error.h"
+#include "replay/types.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct rp_writer rp_writer;
+
+/* What to do with items that were sent in a session that the broker has forgotten: it is not known whether they are in
+ * their table. */
+typedef enum rp_doubt {
+    RP_DOUBT_REPORT = 0, /* report each as RP_IN_DOUBT and do not send it again */
+    RP_DOUBT_RESEND = 1, /* send it again under its key; it may come a second time after it was sampled and removed */
+} rp_doubt;
+
+/* Set struct_size to sizeof(rp_writer_options) and the rest to 0 for the defaults. */
+typedef struct rp_writer_options {
+    uint32_t struct_size;
+    uint32_t chunk_length;        /* steps per chunk; 0: 1 */
+    const char *name;             /* shown by the broker; NULL: the client's */
+    uint64_t keep_alive;          /* how many of the newest steps items may refer to; 0: chunk_length */
+    uint64_t max_in_flight_items; /* created and not confirmed; 0: 20000 */
+    uint64_t max_in_flight_bytes; /* of their chunks; 0: 256 MiB */
+    uint32_t batch_items;         /* the most items in one message; 0: 50 */
+    int32_t doubt;                /* an rp_doubt */
+} rp_writer_options;
+
+/* One field of an item: `count` rows of a column, from step `start` on, every `stride`-th. */
+typedef struct rp_slice {
+    const char *field; /* name of the field in the item; NULL: the column's name */
+    uint32_t column;   /* index into the writer's columns */
+    uint32_t count;    /* 0: up to the newest step */
+    int64_t start;     /* in the episode; negative: counted back from the newest step, which is -1 */
+    uint32_t stride;   /* 0 and 1 are the same */
+    uint32_t squeeze;  /* not 0: count is 1 and the field has no step dimension */
+} rp_slice;
+
+/* Opens a stream of steps with these columns. options may be NULL. */
+RP_API rp_writer *rp_writer_new(rp_client *client, const rp_column *columns, uint32_t n_columns,
+                                const rp_writer_options *options, int64_t timeout_ms, rp_error *err);
+/* Waits until all items are confirmed, then closes the stream and frees the writer, also when the time has passed: then
+ * the status says how many items were left unconfirmed. Nulls *writer. */
+RP_API rp_status rp_writer_destroy(rp_writer **writer, int64_t timeout_ms, rp_error *err);
+
+/* One whole step: a pointer to one row per column; NULL leaves the column out of this step. Also completes a step begun
+ * with rp_writer_set. */
+RP_API rp_status rp_writer_append(rp_writer *writer, const void *const *values, int64_t timeout_ms, rp_error *err);
+/* One column of the step being made. A column given twice, or a wrong number of bytes, is refused. */
+RP_API rp_status rp_writer_set(rp_writer *writer, uint32_t column, const void *value, uint64_t bytes, rp_error *err);
+/* Completes the step; columns that were not set are absent in it. */
+RP_API rp_status rp_writer_end_step(rp_writer *writer, int64_t timeout_ms, rp_error *err);
+
+/* Creates an item. *key (may be NULL) is its key in the table. */
+RP_API rp_status rp_writer_item(rp_writer *writer, const char *table, double priority, const rp_slice *slices,
+                                uint32_t n_slices, int64_t timeout_ms, uint64_t *key, rp_error *err);
+/* All columns, the last `steps` steps. */
+RP_API rp_status rp_writer_item_last(rp_writer *writer, const char *table, double priority, uint32_t steps,
+                                     int64_t timeout_ms, uint64_t *key, rp_error *err);
+/* The version of the parameters that make the items from now on. */
+RP_API void rp_writer_set_policy(rp_writer *writer, uint64_t version);
+
+/* Waits until at most max_unconfirmed items are unconfirmed. A time-out says what is waited for. Otherwise returns the
+ * status of the first rejection since the last flush, if there was one: once. */
+RP_API rp_status rp_writer_flush(rp_writer *writer, uint64_t max_unconfirmed, int64_t timeout_ms, rp_error *err);
+
+typedef enum rp_end {
+    RP_END_WAIT = 0, /* return when all items are confirmed */
+    RP_END_GO = 1,   /* items are confirmed in the background */
+} rp_end;
+/* Ends the episode: its steps can not be referred to any more. After a time-out, repeating the call goes on waiting. */
+RP_API rp_status rp_writer_end_episode(rp_writer *writer, int32_t mode, int64_t timeout_ms, rp_error *err);
+
+/* ---- patterns: items made by rule instead of by code ---- */
+
+typedef enum rp_condition_kind {
+    RP_WHEN_STEP_MODULO = 1,    /* the episode's steps so far, modulo a, are b */
+    RP_WHEN_END_OF_EPISODE = 2, /* only at the end of an episode */
+    RP_WHEN_MIN_STEPS = 3,      /* the episode has at least a steps */
+    RP_WHEN_EVERY = 4,          /* a or more steps have passed since this pattern last made an item */
+} rp_condition_kind;
+
+typedef struct rp_condition {
+    int32_t kind; /* an rp_condition_kind */
+    uint32_t reserved;
+    uint64_t a, b;
+} rp_condition;
+
+/* After each step for which all conditions hold, an item with these slices is made. Patterns that are to run at the end
+ * of an episode need RP_WHEN_END_OF_EPISODE; they run before its steps are let go of. A pattern whose slices reach
+ * back past the start of the episode, or to a value that is absent, makes no item at that step. */
+typedef struct rp_pattern {
+    const char *table;
+    double priority;
+    const rp_slice *slices; /* with negative starts */
+    uint32_t n_slices;
+    uint32_t n_conditions;
+    const rp_condition *conditions;
+} rp_pattern;
+
+/* Copies the pattern. Slices that keep_alive does not cover are refused. */
+RP_API rp_status rp_writer_add_pattern(rp_writer *writer, const rp_pattern *pattern, rp_error *err);
+
+/* ---- what became of the items ---- */
+
+typedef struct rp_rejection {
+    int32_t status; /* an rp_status; RP_IN_DOUBT: see rp_doubt */
+    uint32_t reserved;
+    uint64_t key;
+    char table[256];
+    char text[256];
+} rp_rejection;
+
+/* RP_OK: *out is the oldest rejection not yet given. RP_NOT_FOUND: there is none. */
+RP_API rp_status rp_writer_next_rejection(rp_writer *writer, rp_rejection *out);
+
+typedef struct rp_writer_info {
+    uint32_t struct_size;
+    uint32_t episode;          /* of the step being made */
+    uint64_t steps;            /* appended in all */
+    uint64_t episode_steps;    /* in this episode */
+    uint64_t created;          /* items */
+    uint64_t sent;             /* of them, put on the wire at least once */
+    uint64_t accepted;         /* in their table */
+    uint64_t rejected;         /* refused by the broker */
+    uint64_t in_doubt;         /* sent in a session that the broker has forgotten */
+    uint64_t unconfirmed;      /* neither accepted, rejected nor in doubt */
+    uint64_t lost_messages;    /* accepted by a broker that came back without them */
+    uint64_t messages;         /* sent */
+    uint64_t bytes;            /* sent, all frames */
+    uint64_t resent_messages;  /* sent again after a break */
+    uint64_t sessions;         /* opened; more than 1: the broker had forgotten the one before */
+    uint64_t stored_messages;  /* kept to be sent again if need be */
+    uint64_t rejections_dropped; /* not read in time: only the oldest 1024 are kept */
+} rp_writer_info;
+
+RP_API rp_status rp_writer_get_info(rp_writer *writer, rp_writer_info *out, rp_error *err);
+
+typedef struct rp_writer_table_info {
+    uint32_t struct_size;
+    uint32_t reserved;
+    uint64_t created, sent, resolved, rejected;
+    uint64_t allowed; /* items may be sent up to this number */
+} rp_writer_table_info;
+
+RP_API rp_status rp_writer_get_table_info(rp_writer *writer, const char *table, rp_writer_table_info *out,
+                                          rp_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

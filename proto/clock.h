@@ -1,0 +1,30 @@
+/* Time is passed in, so that tests need not sleep. */
+#ifndef PROTO_CLOCK_H
+#define PROTO_CLOCK_H
+
+#include <stdint.h>
+
+#define NS_PER_US INT64_C(1000)
+#define NS_PER_MS INT64_C(1000000)
+#define NS_PER_S INT64_C(1000000000)
+
+/* A monotonic clock. now() gives nanoseconds from any fixed origin. */
+struct clock {
+    int64_t (*now)(void *ctx);
+    void *ctx;
+};
+
+/* CLOCK_MONOTONIC. */
+struct clock clock_system(void);
+static inline int64_t clock_now(const struct clock *self)
+{
+    return self->now(self->ctx);
+}
+
+/* A clock that stands still until it is moved. */
+struct clock_manual {
+    int64_t now_ns;
+};
+struct clock clock_manual(struct clock_manual *manual);
+
+#endif

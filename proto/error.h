@@ -1,0 +1,22 @@
+/* Helpers for filling an rp_error. */
+#ifndef PROTO_ERROR_H
+#define PROTO_ERROR_H
+
+#include "replay/error.h"
+
+/* Sets code and sentence, and returns the code: return err_set(err, RP_NOT_FOUND, "no table '%s'", name). err may be
+ * NULL. */
+rp_status err_set(rp_error *err, rp_status status, const char *format, ...) RP_PRINTF(3, 4);
+
+/* Puts "prefix: " before the text that is there. */
+void err_prefix(rp_error *err, const char *format, ...) RP_PRINTF(2, 3);
+
+/* Returns from the calling function when expr is not RP_OK. */
+#define RP_TRY(expr)                                                                                                   \
+    do {                                                                                                               \
+        rp_status rp_try_status_ = (expr);                                                                             \
+        if (rp_try_status_ != RP_OK)                                                                                   \
+            return rp_try_status_;                                                                                     \
+    } while (0)
+
+#endif

@@ -1,0 +1,38 @@
+/* Structured log lines: "2026-01-31T12:00:00.123Z info  B0101 session opened name=actor-3 ordinal=7".
+ * The id is stable and stands in docs/LOG.md; fields are key=value, quoted where needed. A log that can not be written
+ * (full disk) is counted and tried again later; it never stops the program. */
+#ifndef PROTO_LOG_H
+#define PROTO_LOG_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "replay/error.h"
+
+enum log_level { LEVEL_DEBUG, LEVEL_INFO, LEVEL_WARN, LEVEL_ERROR, LEVEL_OFF };
+
+/* -1: no such level. */
+int log_level_by_name(const char *name);
+const char *log_level_name(enum log_level level);
+void log_set_level(enum log_level level);
+/* "" or "-" is stderr. */
+rp_status log_open(const char *path, rp_error *err);
+void log_close(void);
+/* Lines that could not be written. */
+uint64_t log_lost(void);
+
+/* log_line(LEVEL_INFO, "B0101", "session opened", "name=%s ordinal=%u", name, ordinal). Values that may hold blanks
+ * go through log_quote. format may be NULL. */
+void log_line(enum log_level level, const char *id, const char *what, const char *format, ...) RP_PRINTF(4, 5);
+/* Writes s in double quotes, control characters and quotes escaped, cut to size. Returns buffer. */
+const char *log_quote(char *buffer, uint32_t size, const char *s);
+
+/* At most `burst` lines per second for one call site; the next one that passes says how many were held back. */
+struct log_limit {
+    int64_t window_ns;
+    uint32_t count;
+    uint32_t held;
+};
+bool log_allow(struct log_limit *limit, uint32_t burst, int64_t now_ns, uint32_t *held);
+
+#endif

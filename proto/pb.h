@@ -1,0 +1,135 @@
+/* The few pieces of the protobuf wire format that hot headers need: a bounds-checked reader over one frame and a writer
+ * into a growing buffer. Everything else goes through protobuf-c. */
+#ifndef PROTO_PB_H
+#define PROTO_PB_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+/* Packed arrays are read and written as they lie in memory. */
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "only little-endian machines are supported");
+
+enum pb_wire { PB_VARINT = 0, PB_FIXED64 = 1, PB_BYTES = 2, PB_FIXED32 = 5 };
+
+#define PB_MAX_VARINT 10u
+
+struct pb_reader {
+    const uint8_t *at, *end;
+};
+
+/* One field: for PB_BYTES data and size; otherwise value. */
+struct pb_field {
+    uint32_t number;
+    enum pb_wire wire;
+    uint64_t value;
+    const uint8_t *data;
+    size_t size;
+};
+
+static inline struct pb_reader pb_reader(const void *data, size_t size)
+{
+    const uint8_t *at = data;
+    return (struct pb_reader){at, size > 0 ? at + size : at};
+}
+/* 1: a field was read; 0: the end; -1: damaged. Unknown fields are given like all others: skip them. Groups, field
+ * number 0 and varints of more than 64 bits count as damage. */
+int pb_next(struct pb_reader *self, struct pb_field *field);
+
+/* A varint and the byte after it; at is NULL if it is damaged. By value, so that a hot loop keeps both in registers. */
+struct pb_number {
+    const uint8_t *at;
+    uint64_t value;
+};
+struct pb_number pb_read_varint_slow(const uint8_t *at, const uint8_t *end);
+/* The one- and two-byte forms are nearly all there is in a header: they are read inline. */
+static inline struct pb_number pb_read_varint(const uint8_t *at, const uint8_t *end)
+{
+    if (end - at >= 2) {
+        if (at[0] < 0x80)
+            return (struct pb_number){at + 1, at[0]};
+        if (at[1] < 0x80)
+            return (struct pb_number){at + 2, (uint64_t)(at[0] & 0x7f) | (uint64_t)at[1] << 7};
+    }
+    return pb_read_varint_slow(at, end);
+}
+
+/* A packed array of fixed-width elements inside a frame: unaligned, little-endian. With n == 1 every index reads the
+ * one element (the "or 1" arrays of replay.proto). */
+struct pb_array {
+    const uint8_t *data;
+    uint32_t n;
+};
+
+static inline uint64_t pb_u64(const struct pb_array *a, uint32_t i)
+{
+    uint64_t v;
+    memcpy(&v, a->data + (a->n == 1 ? 0 : (size_t)i * 8), 8);
+    return v;
+}
+static inline uint32_t pb_u32(const struct pb_array *a, uint32_t i)
+{
+    uint32_t v;
+    memcpy(&v, a->data + (a->n == 1 ? 0 : (size_t)i * 4), 4);
+    return v;
+}
+static inline double pb_f64(const struct pb_array *a, uint32_t i)
+{
+    double v;
+    memcpy(&v, a->data + (a->n == 1 ? 0 : (size_t)i * 8), 8);
+    return v;
+}
+static inline uint8_t pb_u8(const struct pb_array *a, uint32_t i)
+{
+    return a->data[a->n == 1 ? 0 : i];
+}
+
+/* A growing buffer; zero-initialised; data is malloc'ed and may be taken over by the caller. After a failed allocation
+ * `failed` is set and all further writes do nothing. Setting size to 0 keeps the memory for the next message. */
+struct pb_writer {
+    uint8_t *data;
+    size_t size, capacity;
+    bool failed;
+};
+void pb_writer_fini(struct pb_writer *self);
+/* Makes room for n more bytes and gives a pointer to them (NULL: out of memory); size grows by n. */
+void *pb_reserve(struct pb_writer *self, size_t n);
+void pb_varint(struct pb_writer *self, uint64_t value);
+void pb_tag(struct pb_writer *self, uint32_t number, enum pb_wire wire);
+/* Fields with the protobuf default (0, empty) are left out by these four. */
+void pb_put_varint(struct pb_writer *self, uint32_t number, uint64_t value);
+void pb_put_fixed32(struct pb_writer *self, uint32_t number, uint32_t value);
+void pb_put_fixed64(struct pb_writer *self, uint32_t number, uint64_t value);
+void pb_put_bytes(struct pb_writer *self, uint32_t number, const void *data, size_t size);
+/* Tag and length of a packed array of n elements of `width` bytes; gives where they go (NULL if n is 0). */
+uint8_t *pb_put_packed(struct pb_writer *self, uint32_t number, uint32_t n, uint32_t width);
+/* The same, filled from little-endian host arrays; if all n are equal only one is written ("or 1"). An array for which
+ * replay.proto does not say "or 1" goes through pb_put_packed. */
+void pb_put_u32s(struct pb_writer *self, uint32_t number, const uint32_t *values, uint32_t n);
+void pb_put_u64s(struct pb_writer *self, uint32_t number, const uint64_t *values, uint32_t n);
+void pb_put_f64s(struct pb_writer *self, uint32_t number, const double *values, uint32_t n);
+void pb_put_u8s(struct pb_writer *self, uint32_t number, const uint8_t *values, uint32_t n);
+
+/* Whether n elements of `width` bytes are the same, bit by bit: an array that equals itself shifted by one. */
+static inline bool pb_all_equal(const void *values, uint32_t n, uint32_t width)
+{
+    const uint8_t *v = values;
+    return n < 2 || memcmp(v, v + width, ((size_t)n - 1) * width) == 0;
+}
+/* Bytes that a varint takes. */
+static inline uint32_t pb_varint_size(uint64_t value)
+{
+    uint32_t bits = 64 - (uint32_t)__builtin_clzll(value | 1);
+    return (bits * 9 + 64) / 64;
+}
+/* Writes a varint to `at`, which has room for it; gives the byte after it. */
+static inline uint8_t *pb_store_varint(uint8_t *at, uint64_t value)
+{
+    for (; value >= 0x80; value >>= 7)
+        *at++ = (uint8_t)(value | 0x80);
+    *at++ = (uint8_t)value;
+    return at;
+}
+
+#endif

@@ -1,0 +1,21 @@
+/* xoshiro256++ with splitmix64 seeding: one generator per owner, never a global one. */
+#ifndef PROTO_RNG_H
+#define PROTO_RNG_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct rng {
+    uint64_t s[4];
+};
+
+void rng_seed(struct rng *self, uint64_t seed);
+uint64_t rng_next(struct rng *self);
+/* Uniform in [0, n), n > 0, without modulo bias. */
+uint64_t rng_below(struct rng *self, uint64_t n);
+/* Uniform in [0, 1), 53 bits. */
+double rng_unit(struct rng *self);
+/* Bytes from the operating system, for ids. */
+void rng_system(void *out, size_t size);
+
+#endif

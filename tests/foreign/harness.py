@@ -1,0 +1,115 @@
+"""Starts a real broker for a test, and counts what passes."""
+
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+
+BROKER = os.environ.get("RP_BROKER", "replay-broker")
+
+
+class Broker:
+    """A broker process with its own folder, on free ports."""
+
+    def __init__(self, config):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="replay-foreign-"))
+        self.config = self.folder / "broker.yaml"
+        self.config.write_text(config)
+        self.log = open(self.folder / "log", "wb")
+        self.process, self.endpoints = None, {}
+        self.start()
+
+    def start(self):
+        where = self.folder / "endpoints"
+        where.unlink(missing_ok=True)
+        self.process = subprocess.Popen([BROKER, "-c", str(self.config), "--endpoints-file", str(where)],
+                                        stdout=self.log, stderr=self.log)
+        end = time.monotonic() + 20
+        while not where.exists():
+            if self.process.poll() is not None or time.monotonic() > end:
+                raise RuntimeError("the broker did not start:\n" + self.text())
+            time.sleep(0.01)
+        self.endpoints = dict(line.split(None, 1) for line in where.read_text().splitlines() if line.strip())
+
+    def alive(self):
+        return self.process.poll() is None
+
+    def text(self):
+        self.log.flush()
+        return (self.folder / "log").read_text(errors="replace")
+
+    def stop(self):
+        """The exit status of a SIGTERM."""
+        if self.alive():
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            status = self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            status = self.process.wait()
+        return status
+
+    def remove(self):
+        self.stop()
+        self.log.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class Runner:
+    """Tests are functions, run in the order in which they are declared; one failure does not stop the others."""
+
+    def __init__(self):
+        self.tests = []
+
+    def __call__(self, test):
+        self.tests.append(test)
+        return test
+
+    def main(self, *args):
+        wanted, passed, failed = sys.argv[1:], 0, 0
+        for test in self.tests:
+            if wanted and test.__name__ not in wanted:
+                continue
+            start = time.monotonic()
+            try:
+                test(*args)
+                passed += 1
+                print("ok    %-44s %6.2f s" % (test.__name__, time.monotonic() - start), flush=True)
+            except Exception:
+                failed += 1
+                print("FAIL  %s" % test.__name__)
+                traceback.print_exc(file=sys.stdout)
+                sys.stdout.flush()
+        print("%d passed, %d failed" % (passed, failed), flush=True)
+        return 1 if failed or not passed else 0
+
+
+def check(condition, *what):
+    if not condition:
+        raise AssertionError(" ".join(str(w) for w in what))
+
+
+def equal(got, wanted, what=""):
+    if got != wanted:
+        raise AssertionError("%s: got %r, wanted %r" % (what, got, wanted))
+
+
+def contains(text, *parts):
+    for part in parts:
+        check(part in text, "%r is not in %r" % (part, text))
+
+
+def eventually(condition, timeout=10.0, what="condition"):
+    """Waits for something that another process does."""
+    end = time.monotonic() + timeout
+    while True:
+        value = condition()
+        if value:
+            return value
+        check(time.monotonic() < end, what, "did not come true within", timeout, "s")
+        time.sleep(0.01)

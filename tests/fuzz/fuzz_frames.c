@@ -1,0 +1,267 @@
+/* Feeds bytes to every reader of hot headers, touches all that an accepted view promises, and compares it with what
+ * protobuf-c makes of the same bytes. */
+#include <stdlib.h>
+
+#include "proto/wire.h"
+#include "replay.pb-c.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+#define CHECK(condition)                                                                                               \
+    do {                                                                                                               \
+        if (!(condition))                                                                                              \
+            abort();                                                                                                   \
+    } while (0)
+
+static volatile uint64_t sink;
+
+/* Reads every index below n, as the owner of a view may. */
+static void touch_u64(const struct pb_array *a, uint32_t n)
+{
+    CHECK(n == 0 || a->n == n || a->n == 1);
+    for (uint32_t i = 0; i < n; i++)
+        sink += pb_u64(a, i);
+}
+static void touch_u32(const struct pb_array *a, uint32_t n)
+{
+    CHECK(n == 0 || a->n == n || a->n == 1);
+    for (uint32_t i = 0; i < n; i++)
+        sink += pb_u32(a, i);
+}
+static void touch_u8(const struct pb_array *a, uint32_t n)
+{
+    CHECK(n == 0 || a->n == n || a->n == 1);
+    for (uint32_t i = 0; i < n; i++)
+        sink += pb_u8(a, i);
+}
+static void touch_string(const struct wire_string *s)
+{
+    for (uint32_t i = 0; i < s->size; i++)
+        sink += (uint8_t)s->data[i];
+}
+
+/* An array that protobuf-c decoded, against ours; an absent one of ours may be one 0. */
+static void same_u64(const struct pb_array *a, size_t n, const void *values)
+{
+    CHECK(a->n == n ? n == 0 || memcmp(a->data, values, n * 8) == 0 : n == 0 && pb_u64(a, 0) == 0);
+}
+static void same_u32(const struct pb_array *a, size_t n, const uint32_t *values)
+{
+    CHECK(a->n == n ? n == 0 || memcmp(a->data, values, n * 4) == 0 : n == 0 && pb_u32(a, 0) == 0);
+}
+
+static void walk_layouts(const uint8_t *data, size_t size, uint32_t number, uint32_t count)
+{
+    struct pb_reader r = pb_reader(data, size);
+    struct pb_field field;
+    int got;
+    while ((got = pb_next(&r, &field)) == 1) {
+        if (field.number == number) {
+            CHECK(field.wire == PB_BYTES && count > 0);
+            count--;
+        }
+    }
+    CHECK(got == 0 && count == 0);
+}
+
+static void touch_ingest(const struct wire_ingest *in)
+{
+    touch_u64(&in->chunk_number, in->n_chunks);
+    touch_u64(&in->chunk_step, in->n_chunks);
+    touch_u32(&in->chunk_length, in->n_chunks);
+    touch_u32(&in->chunk_episode, in->n_chunks);
+    touch_u32(&in->block_size, in->block_size.n);
+    touch_u8(&in->block_codec, in->block_codec.n);
+    touch_u32(&in->run_layout, in->n_runs);
+    touch_u64(&in->run_first, in->n_runs);
+    touch_u64(&in->run_policy, in->n_runs);
+    touch_u64(&in->item_key, in->n_items);
+    touch_u64(&in->item_priority, in->n_items);
+    touch_u64(&in->item_chunk, in->n_items);
+    touch_u32(&in->item_offset, in->n_items);
+    touch_u32(&in->item_length, in->n_items);
+    uint64_t items = 0;
+    for (uint32_t i = 0; i < in->n_runs; i++)
+        items += pb_u32(&in->run_items, i);
+    CHECK(items == in->n_items && in->packed <= in->n_chunks);
+    walk_layouts(in->layouts, in->layouts_size, 7, in->n_layouts);
+}
+
+static void fuzz_ingest(const uint8_t *data, size_t size)
+{
+    struct wire_ingest in;
+    if (wire_read_ingest(data, size, &in, NULL) != RP_OK)
+        return;
+    touch_ingest(&in);
+    Replay__Ingest *m = replay__ingest__unpack(NULL, size, data);
+    if (m == NULL)
+        return;
+    CHECK(m->version == in.version && m->number == in.number && m->epoch == in.epoch);
+    CHECK(memcmp(&m->session_hi, in.session, 8) == 0 && memcmp(&m->session_lo, in.session + 8, 8) == 0);
+    CHECK(m->oldest_chunk == in.oldest_chunk && m->packed == in.packed && m->n_layouts == in.n_layouts);
+    same_u64(&in.chunk_number, m->n_chunk_number, m->chunk_number);
+    same_u64(&in.chunk_step, m->n_chunk_step, m->chunk_step);
+    same_u32(&in.chunk_length, m->n_chunk_length, m->chunk_length);
+    same_u32(&in.chunk_episode, m->n_chunk_episode, m->chunk_episode);
+    same_u32(&in.block_size, m->n_block_size, m->block_size);
+    CHECK(in.block_codec.n == m->block_codec.len);
+    same_u32(&in.run_layout, m->n_run_layout, m->run_layout);
+    same_u32(&in.run_items, m->n_run_items, m->run_items);
+    same_u64(&in.run_first, m->n_run_first, m->run_first);
+    same_u64(&in.run_policy, m->n_run_policy, m->run_policy);
+    same_u64(&in.item_key, m->n_item_key, m->item_key);
+    same_u64(&in.item_priority, m->n_item_priority, m->item_priority);
+    same_u64(&in.item_chunk, m->n_item_chunk, m->item_chunk);
+    same_u32(&in.item_offset, m->n_item_offset, m->item_offset);
+    same_u32(&in.item_length, m->n_item_length, m->item_length);
+    replay__ingest__free_unpacked(m, NULL);
+}
+
+static void fuzz_sample(const uint8_t *data, size_t size)
+{
+    struct wire_sample in;
+    if (wire_read_sample(data, size, &in, NULL) != RP_OK)
+        return;
+    touch_string(&in.table);
+    Replay__Sample *m = replay__sample__unpack(NULL, size, data);
+    if (m == NULL)
+        return;
+    CHECK(m->count == in.count && m->distinct == in.distinct && m->flexible == in.flexible);
+    CHECK(strnlen(m->table, in.table.size) <= in.table.size);
+    CHECK(in.has_timeout == (m->has_timeout_ms_case == REPLAY__SAMPLE__HAS_TIMEOUT_MS_TIMEOUT_MS));
+    CHECK(!in.has_timeout || in.timeout_ms == m->timeout_ms);
+    replay__sample__free_unpacked(m, NULL);
+}
+
+static void fuzz_keys(const uint8_t *data, size_t size)
+{
+    struct wire_keys in;
+    if (wire_read_keys(data, size, false, &in, NULL) == RP_OK) {
+        touch_string(&in.table);
+        touch_u64(&in.key, in.key.n);
+    }
+    if (wire_read_keys(data, size, true, &in, NULL) != RP_OK)
+        return;
+    touch_string(&in.table);
+    touch_u64(&in.key, in.key.n);
+    touch_u64(&in.priority, in.key.n);
+    Replay__Update *m = replay__update__unpack(NULL, size, data);
+    if (m == NULL)
+        return;
+    same_u64(&in.key, m->n_key, m->key);
+    same_u64(&in.priority, m->n_priority, m->priority);
+    replay__update__free_unpacked(m, NULL);
+}
+
+static void touch_sampled(const struct wire_sampled *in)
+{
+    touch_u64(&in->key, in->n_items);
+    touch_u64(&in->priority, in->n_items);
+    touch_u64(&in->probability, in->n_items);
+    touch_u32(&in->times_sampled, in->n_items);
+    touch_u64(&in->age_ns, in->n_items);
+    touch_u64(&in->policy, in->n_items);
+    touch_u64(&in->step, in->n_items);
+    touch_u32(&in->session, in->n_items);
+    touch_u32(&in->offset, in->n_items);
+    touch_u32(&in->length, in->n_items);
+    uint64_t refs = 0;
+    for (uint32_t i = 0; i < in->n_items; i++) {
+        CHECK(pb_u32(&in->layout, i) < in->n_layouts);
+        refs += pb_u32(&in->chunks, i);
+    }
+    CHECK(in->chunk.n == 0 ? refs == in->n_chunks : refs == in->chunk.n);
+    for (uint32_t i = 0; i < in->chunk.n; i++)
+        CHECK(pb_u32(&in->chunk, i) < in->n_chunks);
+    CHECK(in->packed <= in->n_chunks);
+    walk_layouts(in->layouts, in->layouts_size, 20, in->n_layouts);
+}
+
+static void touch_blocks(const struct wire_sampled *in)
+{
+    /* A few bytes may stand for millions of chunks: look at the first and last. */
+    uint32_t block = 0;
+    for (uint32_t chunk = 0; chunk < in->n_chunks; chunk++) {
+        uint32_t blocks = pb_u32(&in->chunk_blocks, chunk);
+        sink += pb_u32(&in->chunk_length, chunk);
+        if (chunk < 1000 || chunk + 1000 > in->n_chunks) {
+            for (uint32_t i = 0; i < blocks; i++) {
+                sink += wire_block_column(in, chunk, i, block + i);
+                sink += pb_u8(&in->block_codec, block + i) + pb_u32(&in->block_size, block + i);
+            }
+        } else if (in->chunk_blocks.n == 1) {
+            chunk = in->n_chunks - 1000;
+            block = chunk * blocks;
+        }
+        block += blocks;
+    }
+    CHECK(block == in->n_blocks);
+}
+
+static void fuzz_sampled(const uint8_t *data, size_t size)
+{
+    struct wire_sampled in;
+    if (wire_read_sampled(data, size, &in, NULL) != RP_OK)
+        return;
+    touch_sampled(&in);
+    touch_blocks(&in);
+    Replay__SampleReply *m = replay__sample_reply__unpack(NULL, size, data);
+    if (m == NULL)
+        return;
+    same_u64(&in.key, m->n_key, m->key);
+    same_u64(&in.priority, m->n_priority, m->priority);
+    same_u64(&in.probability, m->n_probability, m->probability);
+    same_u32(&in.times_sampled, m->n_times_sampled, m->times_sampled);
+    same_u32(&in.layout, m->n_layout, m->layout);
+    same_u32(&in.length, m->n_length, m->length);
+    same_u32(&in.chunks, m->n_chunks, m->chunks);
+    same_u32(&in.chunk, m->n_chunk, m->chunk);
+    same_u32(&in.chunk_blocks, m->n_chunk_blocks, m->chunk_blocks);
+    same_u32(&in.block_size, m->n_block_size, m->block_size);
+    CHECK(in.block_column.n == m->block_column.len && in.block_codec.n == m->block_codec.len);
+    CHECK(m->packed == in.packed && m->table_size == in.table_size && m->waited_ns == in.waited_ns);
+    CHECK(m->partial == in.partial && m->n_layouts == in.n_layouts);
+    replay__sample_reply__free_unpacked(m, NULL);
+}
+
+static void fuzz_request(const uint8_t *data, size_t size)
+{
+    struct wire_request in;
+    if (wire_read_request(data, size, &in, NULL) != RP_OK)
+        return;
+    CHECK(in.body == 0 ? in.data == NULL && in.size == 0 : in.body >= 16);
+    fuzz_sample(in.data, in.size);
+    fuzz_keys(in.data, in.size);
+    Replay__Request *m = replay__request__unpack(NULL, size, data);
+    if (m == NULL)
+        return;
+    CHECK(m->version == in.version && m->id == in.id && m->client == in.client);
+    CHECK(in.body > 32 ? m->body_case == 0 : m->body_case == in.body);
+    replay__request__free_unpacked(m, NULL);
+}
+
+static void fuzz_reply(const uint8_t *data, size_t size)
+{
+    struct wire_reply in;
+    if (wire_read_reply(data, size, &in, NULL) != RP_OK)
+        return;
+    touch_string(&in.text);
+    fuzz_sampled(in.data, in.size);
+    Replay__Reply *m = replay__reply__unpack(NULL, size, data);
+    if (m == NULL)
+        return;
+    CHECK(m->version == in.version && m->id == in.id && m->status == in.status);
+    CHECK(m->body_case == 0 || m->body_case == in.body);
+    replay__reply__free_unpacked(m, NULL);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    fuzz_request(data, size);
+    fuzz_reply(data, size);
+    fuzz_ingest(data, size);
+    fuzz_sample(data, size);
+    fuzz_keys(data, size);
+    fuzz_sampled(data, size);
+    return 0;
+}

@@ -1,0 +1,951 @@
+"""An actor and a learner in plain Python against the real broker: only pyzmq, protobuf and the standard library.
+
+Proves that PROTOCOL.md is enough to attach a client in another language, and that its examples and tables are true.
+Run by Debian's python3 with RP_BROKER and RP_SOURCE_DIR in the environment; arguments name the tests to run.
+"""
+
+import os
+import pathlib
+import re
+import sys
+import threading
+import time
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "foreign"))
+
+import zmq
+
+import blocks
+import examples
+import learner as learning
+import lz4block
+from actor import Actor
+from generated import SOURCE, pb
+from harness import Broker, Runner, check, contains, equal, eventually
+from learner import Learner
+from service import NoAnswer, ReplayError, Service
+
+test = Runner()
+
+INVALID_ARGUMENT, NOT_FOUND, ALREADY_EXISTS, DEADLINE_EXCEEDED = 1, 2, 3, 4
+UNSUPPORTED, BAD_MESSAGE, SESSION_UNKNOWN, CANCELLED = 7, 8, 9, 11
+
+CONFIG = """
+service: tcp://127.0.0.1:0
+ingest: tcp://127.0.0.1:0
+events: tcp://127.0.0.1:0
+memory_limit: 256MiB
+credit: {window_items: 16, window_bytes: 1MiB}
+session: {heartbeat: 200ms, expiry: 30s, tombstone: 60s}
+tables:
+  - name: replay
+    max_size: 10000
+    sampler: {kind: prioritized, options: {exponent: 1.0}}
+    limiter: {kind: min_size, min_size: 1}
+  - name: fifo
+    max_size: 10000
+    sampler: {kind: fifo}
+    limiter: {kind: none}
+  - name: queue
+    max_size: 8
+    max_times_sampled: 1
+    sampler: {kind: fifo}
+    limiter: {kind: queue, size: 8}
+  - name: ratio
+    max_size: 1000
+    sampler: {kind: uniform}
+    limiter: {kind: sample_to_insert_ratio, samples_per_insert: 2, min_size: 10, error_buffer: 20}
+  - name: typed
+    max_size: 1000
+    limiter: {kind: min_size, min_size: 1}
+    signature:
+      - {name: observation, dtype: float32, shape: [3]}
+      - {name: rewards, dtype: float32, shape: [0]}
+"""
+
+SHORT_LIVED = """
+service: tcp://127.0.0.1:0
+ingest: tcp://127.0.0.1:0
+events: tcp://127.0.0.1:0
+session: {heartbeat: 100ms, expiry: 600ms, tombstone: 60s}
+tables:
+  - {name: open, max_size: 1000, sampler: {kind: fifo}, limiter: {kind: none}}
+  - {name: held, max_size: 4, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue, size: 4}}
+"""
+
+COLUMNS = [pb.Column(name="observation", dtype="float32", shape=[3]),
+           pb.Column(name="action", dtype="int32"),
+           pb.Column(name="reward", dtype="float32"),
+           pb.Column(name="pixels", dtype="uint8", shape=[8, 8])]
+
+
+def values(column, step):
+    """What the tests write at a step, as a flat list."""
+    return {"observation": [step, step + 0.25, step + 0.5], "action": [step % 5], "reward": [step * 0.5],
+            "pixels": [(step + i // 8) % 256 for i in range(64)]}[column]
+
+
+def rows(first, count):
+    """For each column, `count` steps as bytes."""
+    return [b"".join(blocks.pack(c, values(c.name, first + t)) for t in range(count)) for c in COLUMNS]
+
+
+def steps_of(column, steps):
+    return [v for t in steps for v in values(column, t)]
+
+
+TRANSITION = [pb.Field(name="observation", column=0, count=1, squeeze=True),
+              pb.Field(name="action", column=1, count=1, squeeze=True),
+              pb.Field(name="rewards", column=2, start=0, count=3),
+              pb.Field(name="next_observation", column=0, start=-1, count=1, squeeze=True)]
+WHOLE = [pb.Field(name=c.name, column=i) for i, c in enumerate(COLUMNS)]
+
+
+class World:
+    """One broker for all tests; each test cleans the tables that it uses."""
+
+    def __init__(self):
+        self.broker = Broker(CONFIG)
+        self.endpoint = self.broker.endpoints["service"]
+
+    def service(self, kind="DEALER"):
+        return Service(self.endpoint, kind)
+
+    def actor(self, name, kind="DEALER", columns=COLUMNS):
+        return Actor(self.service(kind), columns, name)
+
+    def learner(self, kind="DEALER"):
+        return Learner(self.service(kind))
+
+    def clean(self, *tables):
+        """A service whose tables are empty, with limiters at their beginning."""
+        service = self.service()
+        for table in tables:
+            service.reset(table)
+            eventually(lambda: service.table(table).size == 0)
+        return service
+
+
+def write_steps(actor, count, chunk_length, codecs=None):
+    """Appends `count` steps in chunks; gives [(chunk, offset)] of every step."""
+    places = []
+    while len(places) < count:
+        first, n = actor.next_step, min(chunk_length, count - len(places))
+        chunk = actor.chunk(rows(first, n), n, codecs)
+        places += [(chunk, i) for i in range(n)]
+    return places
+
+
+# ------------------------------------------------------------------------------------------------------ the document --
+
+@test
+def the_documents_examples_are_what_protobuf_writes(world):
+    written, expected = examples.in_document(), examples.all_examples()
+    equal(sorted(written), sorted(expected), "examples in PROTOCOL.md")
+    for name, text in expected.items():
+        equal(written[name], text, "example %s; run tests/foreign/examples.py --write" % name)
+    for name, frames in examples.messages().items():
+        bytes_ = examples.hex_of(written[name])
+        for got, wanted in zip(bytes_, frames, strict=True):
+            equal(got if isinstance(wanted, bytes) else type(wanted).FromString(got), wanted, name)
+
+
+@test
+def the_documents_sample_reply_decodes_to_what_it_says(world):
+    header, payload = examples.hex_of(examples.in_document()["sample-reply"])
+    items = learning.decode(pb.Reply.FromString(header).sample, [payload])
+    equal(items[0].fields, {"observation": [1.0, 1.5], "action": [1], "rewards": [1.0, 2.0, 3.0],
+                            "next_observation": [4.0, 4.5]})
+    equal([hex(i.key) for i in items], ["0x300000001", "0x300000000"])
+
+
+@test
+def the_documents_lists_are_those_of_the_headers(world):
+    document = examples.DOCUMENT.read_text()
+    errors = re.findall(r'X\((\w+), (\d+), "([^"]+)"\)', (SOURCE / "include/replay/error.h").read_text())
+    check(len(errors) > 15, "RP_STATUS_LIST was not found")
+    table = document[document.index("## 16 Errors"):document.index("## 17")]
+    rows_ = re.findall(r"^\| (\d+) \| ([A-Z_]+) \| (.+) \|$", table, re.M)
+    equal([(name, code, text) for code, name, text in rows_], errors, "error list")
+    types = (SOURCE / "include/replay/types.h").read_text()
+    dtypes = dict(re.findall(r'X\(\w+, \d+, "(\w+)", (\d+), [01]\)', types))
+    equal(dtypes, {name: str(size) for name, (size, _) in blocks.DTYPES.items()}, "dtypes")
+    codecs = re.findall(r"RP_CODEC_(\w+) = (\d+)", types)
+    for name, code in codecs:
+        check(name == "AUTO" or "| %s | %s |" % (code, name.lower()) in document, "codec", name, "is not described")
+
+
+@test
+def the_document_names_every_field(world):
+    document = examples.DOCUMENT.read_text()
+    words = set(re.findall(r"\w+", document))
+    for name in ("Request", "Reply", "Column", "Hello", "HelloReply", "TableSpec", "Heartbeat", "Credit", "Rejection",
+                 "Bye", "Sample", "Field", "Layout", "SampleReply", "Update", "Delete", "Cancel", "ChangeReply",
+                 "Fetch", "List", "Reset", "SetLimiter", "Info", "ParamsPut", "ParamsGet", "SlotInfo", "Counter",
+                 "Reduce", "ReduceReply", "Ingest"):
+        descriptor = pb.DESCRIPTOR.message_types_by_name[name]
+        check(name in words or name in ("Request", "Reply"), name, "is not in PROTOCOL.md")
+        for field in descriptor.fields:
+            camel = "".join(part.capitalize() for part in field.name.split("_"))
+            check(field.name in words or camel in words, "%s.%s is not in PROTOCOL.md" % (name, field.name))
+
+
+@test
+def lz4_in_plain_python(world):
+    samples = [b"", b"a", bytes(1000), bytes(range(256)) * 5, os.urandom(500), b"abcabcabcabcabcabcd" * 40]
+    for data in samples:
+        equal(lz4block.decompress(lz4block.compress(data), len(data)), data)
+        equal(lz4block.decompress(lz4block.literals_only(data), len(data)), data)
+    check(len(lz4block.compress(bytes(1000))) < 20, "zeros do not shrink")
+
+
+# ------------------------------------------------------------------------------------------- envelope and first look --
+
+@test
+def every_kind_of_socket_gets_its_answer(world):
+    for kind in ("REQ", "RELAXED", "DEALER", "DELIMITED"):
+        service = world.service(kind)
+        for _ in range(3):
+            info = service.info("replay")
+            equal([t.name for t in info.tables], ["replay"], kind)
+        service.close()
+
+
+@test
+def hello_without_columns_only_looks(world):
+    service = world.service("REQ")
+    before = service.info().server.session_count
+    reply = service.ask("hello", pb.Hello(name="visitor"))[0].hello
+    equal(reply.session, b"")
+    equal([t.name for t in reply.tables], ["replay", "fifo", "queue", "ratio", "typed"])
+    equal([(c.name, c.dtype, list(c.shape)) for c in reply.tables[4].signature],
+          [("observation", "float32", [3]), ("rewards", "float32", [0])])
+    check(reply.ingest.startswith("tcp://") and reply.events.startswith("tcp://"), reply.ingest, reply.events)
+    check(reply.max_message_bytes > 0 and reply.max_batch > 0 and reply.release, "limits are missing")
+    equal(service.info().server.session_count, before)
+
+
+# ---------------------------------------------------------------------------------------------------- insert, sample --
+
+@test
+def raw_items_come_back_as_written(world):
+    world.clean("fifo")
+    actor, learner = world.actor("raw"), world.learner("REQ")
+    layout = actor.layout("fifo", WHOLE)
+    places = write_steps(actor, 6, chunk_length=1)
+    keys = [actor.item(layout, chunk, offset, 1, priority=i + 1) for i, (chunk, offset) in enumerate(places)]
+    check(actor.send() and actor.flush(), "not resolved")
+    for i, key in enumerate(keys):
+        sampled, items, _ = learner.sample("fifo", 1)
+        item = items[0]
+        equal((items[0].key, item.times_sampled, item.length, item.step), (keys[0], i + 1, 1, 0))
+        equal(sampled.table_size, 6)
+    items = learner.fetch("fifo", keys)
+    for i, item in enumerate(items):
+        equal((item.key, item.priority, item.session), (keys[i], i + 1.0, actor.hello_reply.ordinal))
+        for column in COLUMNS:
+            equal(item.fields[column.name], values(column.name, i), column.name)
+    equal(actor.bye().status, 0)
+
+
+@test
+def every_codec_comes_back_as_written(world):
+    world.clean("fifo")
+    actor, learner = world.actor("codecs"), world.learner()
+    layout, keys = actor.layout("fifo", WHOLE), []
+    for codec in (blocks.RAW, blocks.LZ4, blocks.SHUFFLE_LZ4, blocks.DELTA_LZ4, blocks.DELTA_SHUFFLE_LZ4):
+        first = actor.next_step
+        chunk = actor.chunk(rows(first, 7), 7, [codec] * len(COLUMNS))
+        keys.append((actor.item(layout, chunk, 0, 7), first))
+        mixed = actor.chunk(rows(first + 7, 7), 7, [codec, blocks.RAW, blocks.LZ4, codec])
+        keys.append((actor.item(layout, mixed, 0, 7), first + 7))
+        check(actor.send(packed=codec % 2 == 0), "no credit")
+    check(actor.flush(), "not resolved")
+    equal(actor.rejections, [])
+    items = learner.fetch("fifo", [k for k, _ in keys])
+    for item, (key, first) in zip(items, keys, strict=True):
+        equal(item.key, key)
+        for column in COLUMNS:
+            equal(item.fields[column.name], steps_of(column.name, range(first, first + 7)), column.name)
+    actor.bye()
+
+
+@test
+def n_step_slices_run_over_chunks(world):
+    world.clean("fifo", "replay")
+    actor, learner = world.actor("n-step"), world.learner("REQ")
+    transition, again = actor.layout("fifo", TRANSITION), actor.layout("replay", TRANSITION)
+    places = write_steps(actor, 12, chunk_length=5, codecs=[blocks.SHUFFLE_LZ4, 0, 0, blocks.DELTA_LZ4])
+    keys = []
+    for i, (chunk, offset) in enumerate(places[:-3]):
+        keys.append(actor.item(transition, chunk, offset, 4))
+    check(actor.send() and actor.flush(), "not resolved")
+    for i, (chunk, offset) in enumerate(places[:-3]):  # the same chunks in a second table, in a later message
+        actor.item(again, chunk, offset, 4)
+    check(actor.send() and actor.flush(), "not resolved")
+    equal(actor.rejections, [])
+    items = learner.fetch("fifo", keys)
+    for t, item in enumerate(items):
+        equal(item.step, t)
+        equal(item.fields, {"observation": values("observation", t), "action": values("action", t),
+                            "rewards": steps_of("reward", range(t, t + 3)),
+                            "next_observation": values("observation", t + 3)}, "item %d" % t)
+    sampled, items, _ = learner.sample("replay", 64)
+    equal(len(items), 64)
+    for item in items:
+        equal(item.fields["next_observation"], values("observation", item.step + 3))
+    check(3 not in sampled.block_column, "a reply carries only the columns that its fields need")
+    check(len(sampled.chunk_length) <= 3 and max(sampled.chunk) <= 2, "each chunk comes once")
+    actor.bye()
+
+
+@test
+def strided_slices_take_the_right_rows(world):
+    world.clean("fifo")
+    actor, learner = world.actor("stride"), world.learner()
+    fields = [pb.Field(name="every_second", column=0, stride=2),
+              pb.Field(name="two_by_three", column=1, start=-5, count=2, stride=3),
+              pb.Field(name="tail", column=2, start=-2),
+              pb.Field(name="third", column=3, start=2, count=1),
+              pb.Field(name="last", column=3, start=-1, count=1, squeeze=True)]
+    layout = actor.layout("fifo", fields)
+    places = write_steps(actor, 20, chunk_length=3, codecs=[2, 0, 1, 4])
+    keys = [actor.item(layout, *places[t], 6) for t in range(14)]
+    check(actor.send() and actor.flush(), "not resolved")
+    for t, item in enumerate(learner.fetch("fifo", keys)):
+        equal(item.fields, {"every_second": steps_of("observation", [t, t + 2, t + 4]),
+                            "two_by_three": steps_of("action", [t + 1, t + 4]),
+                            "tail": steps_of("reward", [t + 4, t + 5]),
+                            "third": values("pixels", t + 2), "last": values("pixels", t + 5)}, "item %d" % t)
+    actor.bye()
+
+
+@test
+def a_column_may_be_absent_where_nobody_needs_it(world):
+    world.clean("fifo")
+    actor, learner = world.actor("absent"), world.learner()
+    layout = actor.layout("fifo", TRANSITION)
+    whole = actor.layout("fifo", WHOLE)
+    chunk = actor.chunk(rows(0, 4), 4, [blocks.RAW, blocks.RAW, blocks.RAW, blocks.ABSENT])
+    good = actor.item(layout, chunk, 0, 4)
+    bad = actor.item(whole, chunk, 0, 4)
+    check(actor.send() and actor.flush(), "not resolved")
+    equal([i.key for i in learner.fetch("fifo", [good, bad])], [good])
+    equal([r.key for r in actor.rejections], [bad])
+    contains(actor.rejections[0].text, "pixels")
+    actor.bye()
+
+
+@test
+def several_samples_in_flight_on_a_dealer(world):
+    world.clean("replay")
+    actor, learner = world.actor("many"), world.learner("DEALER")
+    layout = actor.layout("replay", TRANSITION)
+    places = write_steps(actor, 13, chunk_length=4)
+    for t in range(10):
+        actor.item(layout, *places[t], 4)
+    check(actor.send() and actor.flush(), "not resolved")
+    ids = [learner.ask("replay", 5) for _ in range(16)]
+    for id in reversed(ids):
+        _, items, _ = learner.wait(id)
+        equal(len(items), 5)
+        for item in items:
+            equal(item.fields["rewards"], steps_of("reward", range(item.step, item.step + 3)))
+    actor.bye()
+
+
+# -------------------------------------------------------------------------------------------------------- flow control --
+
+@test
+def an_actor_stops_without_credit_and_goes_on_with_it(world):
+    service = world.clean("queue")
+    actor, learner = world.actor("held back"), world.learner()
+    layout, table = actor.layout("queue", TRANSITION), actor.tables["queue"].id
+    held, sent = False, 0
+    for t in range(60):
+        chunk = actor.chunk(rows(actor.next_step, 4), 4)
+        actor.item(layout, chunk, 0, 4)
+        actor.oldest_chunk = chunk
+        if not actor.send(timeout=0.3):
+            held = True
+            break
+        sent += 1
+    check(held, "a queue of 8 took 60 items and nobody read")
+    equal(service.table("queue").size, 8)
+    check(8 < sent <= 8 + 16, "sent", sent, "with a window of 16")
+    credit = actor.heartbeat(explain=True)
+    equal(actor.resolved(table), 8)
+    equal(actor.items_sent[table], actor.allowed(table), "it waits though it has credit")
+    contains(" ".join(credit.waiting), "queue")
+    got = []
+    while len(got) < sent + 1:  # the learner reads, and the actor's item goes out by itself
+        _, items, _ = learner.sample("queue", 1)
+        got += [item.step for item in items]
+        actor.send(timeout=0)
+    equal(got, [4 * i for i in range(sent + 1)])
+    check(actor.flush(), "not resolved")
+    equal(actor.rejections, [])
+    equal(actor.bye().status, 0)
+
+
+@test
+def a_blocked_table_does_not_hold_another(world):
+    world.clean("queue", "fifo")
+    actor = world.actor("two tables")
+    held, free = actor.layout("queue", WHOLE), actor.layout("fifo", WHOLE)
+    chunk = actor.chunk(rows(0, 1), 1)
+    for _ in range(12):
+        actor.item(held, chunk, 0, 1)
+    check(actor.send(), "no credit")
+    for _ in range(40):
+        actor.item(free, chunk, 0, 1)
+        check(actor.send(), "the free table waits")
+    table = actor.tables["fifo"].id
+    check(actor.wait_until(lambda: actor.resolved(table) == 40, 5), "the free table waits")
+    equal(actor.resolved(actor.tables["queue"].id), 8)
+    actor.service.reset("queue")  # the four that wait go in
+    check(actor.flush(), "not resolved")
+    equal(actor.service.table("queue").size, 4)
+    actor.bye()
+
+
+@test
+def a_req_actor_polls_with_heartbeats(world):
+    world.clean("replay")
+    actor = world.actor("req", kind="REQ")
+    equal(actor.notices, False)
+    layout = actor.layout("replay", TRANSITION)
+    for _ in range(50):  # more than a window
+        actor.item(layout, actor.chunk(rows(actor.next_step, 4), 4), 0, 4)
+        check(actor.send(), "no credit")
+    check(actor.flush(), "not resolved")
+    equal(world.service().table("replay").size, 50)
+    equal(actor.bye().status, 0)
+
+
+@test
+def actor_and_learner_keep_the_ratio(world):
+    """A learner trains while an actor writes, both held by one limiter: samples per insert stays at its target."""
+    service = world.clean("ratio")
+    inserted, sampled, problems = 150, [], []
+
+    def learn():
+        try:
+            learner = world.learner("REQ")
+            while True:
+                reply, items, _ = learner.sample("ratio", 10, timeout_ms=2000)
+                sampled.extend(item.step for item in items)
+                learner.service.update("ratio", [i.key for i in items], [i.step + 1.0 for i in items])
+                if len(sampled) >= 2 * inserted - 40:
+                    return
+        except Exception as problem:
+            problems.append(problem)
+
+    thread = threading.Thread(target=learn)
+    thread.start()
+    actor = world.actor("ratio")
+    layout = actor.layout("ratio", TRANSITION)
+    for _ in range(inserted):
+        actor.item(layout, actor.chunk(rows(actor.next_step, 4), 4, [1, 0, 0, 3]), 0, 4)
+        actor.oldest_chunk = actor.next_chunk
+        check(actor.send(timeout=20), "no credit")
+    check(actor.flush(20), "not resolved")
+    thread.join(30)
+    equal(problems, [])
+    info = service.table("ratio")
+    equal(info.limiter.inserts, inserted)
+    check(abs(info.limiter.cursor - 20) <= 21, "cursor", info.limiter.cursor)
+    check(len(actor.stored) < 40, "the actor forgets what nobody can need:", len(actor.stored))
+    equal(actor.bye().status, 0)
+
+
+@test
+def deadlines_are_kept_and_explained(world):
+    world.clean("ratio", "replay")
+    learner = world.learner()
+    start = time.monotonic()
+    for timeout_ms in (0, 50):
+        try:
+            learner.sample("ratio", 4, timeout_ms=timeout_ms)
+            check(False, "an empty table gave a sample")
+        except ReplayError as error:
+            equal(error.status, DEADLINE_EXCEEDED)
+            contains(error.text, "ratio", "10")
+    check(time.monotonic() - start < 5, "too late")
+    actor = world.actor("partial")
+    layout = actor.layout("replay", WHOLE)
+    for i in range(3):
+        actor.item(layout, actor.chunk(rows(i, 1), 1), 0, 1)
+    check(actor.send() and actor.flush(), "not resolved")
+    sampled, items, text = learner.sample("replay", 5, timeout_ms=50, distinct=True)
+    equal((sampled.partial, len(items), len({i.key for i in items})), (True, 3, 3))
+    contains(text, "3", "5")
+    equal(len(learner.sample("replay", 5, timeout_ms=0)[1]), 5)
+    sampled, items, _ = learner.sample("replay", 9, timeout_ms=5000, distinct=True, flexible=True)
+    equal(len(items), 3)
+    actor.bye()
+
+
+@test
+def waiting_requests_can_be_cancelled_or_taken_up_again(world):
+    world.clean("replay")
+    learner, actor = world.learner(), world.actor("late")
+    waiting = learner.ask("replay", 2, timeout_ms=None)
+    equal(learner.service.ask("cancel", pb.Cancel(id=[waiting]))[0].change.applied, 1)
+    equal(learner.service.wait(waiting, check=False)[0].status, CANCELLED)
+
+    waiting = learner.ask("replay", 2, timeout_ms=None)
+    eventually(lambda: actor.service.table("replay").waiting_samplers == 1)
+    learner.service.reopen()  # the connection breaks; the request is repeated with its id
+    learner.service.send("sample", pb.Sample(table="replay", count=2), id=waiting)
+    learner.service.info()
+    equal(actor.service.table("replay").waiting_samplers, 1)
+    layout = actor.layout("replay", WHOLE)
+    actor.item(layout, actor.chunk(rows(0, 1), 1), 0, 1)
+    check(actor.send() and actor.flush(), "not resolved")
+    equal(len(learner.wait(waiting)[1]), 2)
+    equal(actor.service.table("replay").limiter.samples, 2)
+    actor.bye()
+
+
+# ------------------------------------------------------------------------------------------------------- exactly once --
+
+def insert_some(actor, layout, count, first=None):
+    for _ in range(count):
+        actor.item(layout, actor.chunk(rows(actor.next_step, 2), 2), 0, 2)
+        check(actor.send(), "no credit")
+
+
+@test
+def a_lost_message_is_found_and_sent_again(world):
+    service = world.clean("fifo")
+    actor = world.actor("gap")
+    layout = actor.layout("fifo", WHOLE)
+    insert_some(actor, layout, 3)
+    real, dropped = actor.push.send_multipart, []
+    actor.push.send_multipart = dropped.append  # the network loses the next one
+    insert_some(actor, layout, 1)
+    actor.push.send_multipart = real
+    insert_some(actor, layout, 3)
+    equal(len(dropped), 1)
+    check(actor.flush(), "not resolved")
+    equal(actor.epoch, 2)
+    equal(sorted(i.step for i in service.ask("list", pb.List(table="fifo", limit=100))[0].list.items),
+          [0, 2, 4, 6, 8, 10, 12])
+    equal(service.table("fifo").limiter.inserts, 7)
+    insert_some(actor, layout, 2)
+    check(actor.flush(), "not resolved")
+    equal(service.table("fifo").limiter.inserts, 9)
+    equal(actor.rejections, [])
+    actor.bye()
+
+
+@test
+def a_broken_connection_loses_and_doubles_nothing(world):
+    service = world.clean("fifo")
+    actor = world.actor("reconnect")
+    actor.oldest_chunk = 1  # keeps every chunk
+    layout, keys = actor.layout("fifo", WHOLE), []
+    for round_ in range(5):
+        for _ in range(6):
+            keys.append(actor.item(layout, actor.chunk(rows(actor.next_step, 2), 2), 0, 2))
+            check(actor.send(), "no credit")
+        reply = actor.resume()  # new sockets; whatever was under way may or may not have arrived
+        equal((reply.resumed, reply.epoch, reply.lost_messages), (True, round_ + 2, 0))
+        for message in actor.stored[:2]:  # duplicates are harmless
+            actor.push.send_multipart(message.frames(actor.epoch))
+    check(actor.flush(), "not resolved")
+    equal(service.table("fifo").limiter.inserts, 30)
+    learner = Learner(service)
+    items = learner.fetch("fifo", keys)
+    equal([i.step for i in items], [2 * i for i in range(30)])
+    equal(actor.rejections, [])
+    actor.bye()
+
+
+@test
+def stale_epochs_are_ignored(world):
+    service = world.clean("fifo")
+    actor = world.actor("stale")
+    layout = actor.layout("fifo", WHOLE)
+    insert_some(actor, layout, 1)
+    check(actor.flush(), "not resolved")
+    actor.resume()
+    actor.item(layout, actor.chunk(rows(2, 2), 2), 0, 2)
+    message = actor.build()
+    actor.push.send_multipart(message.frames(1))  # of the first epoch
+    credit = actor.heartbeat()
+    equal((credit.received, credit.gap), (1, False))
+    actor.push_message(message)
+    check(actor.flush(), "not resolved")
+    equal(service.table("fifo").limiter.inserts, 2)
+    actor.bye()
+
+
+@test
+def an_expired_session_is_taken_up_again(world):
+    broker = Broker(SHORT_LIVED)
+    try:
+        service = Service(broker.endpoints["service"])
+        actor = Actor(Service(broker.endpoints["service"]), COLUMNS, "sleeper")
+        held, open_ = actor.layout("held", WHOLE), actor.layout("open", WHOLE)
+        chunk = actor.chunk(rows(0, 2), 2)
+        for _ in range(7):
+            actor.item(held, chunk, 0, 2)
+        actor.item(open_, chunk, 0, 2)
+        check(actor.send(), "no credit")
+        eventually(lambda: service.table("held").waiting_inserts == 3, what="three items wait")
+        # Now silence. The waiting items go, what was accepted stays.
+        eventually(lambda: service.table("held").waiting_inserts == 0, what="expiry")
+        expired = [s for s in service.info(sessions=True).sessions if s.name == "sleeper"]
+        equal([s.expired for s in expired], [True])
+        reply = actor.resume()
+        equal((reply.resumed, reply.lost_messages, reply.credit.received), (True, 0, 0))
+        learner, got = Learner(service), 0
+        while got < 7:
+            got += len(learner.sample("held", 1)[1])
+            actor.heartbeat()
+        check(actor.flush(), "not resolved")
+        equal(service.table("held").limiter.inserts, 7)
+        equal(service.table("open").limiter.inserts, 1)
+        equal(actor.rejections, [])
+        equal(actor.bye().status, 0)
+    finally:
+        broker.remove()
+
+
+@test
+def an_unknown_session_leaves_items_in_doubt(world):
+    broker = Broker(SHORT_LIVED)
+    try:
+        actor = Actor(Service(broker.endpoints["service"]), COLUMNS, "doubtful")
+        layout = actor.layout("held", WHOLE)
+        keys = [actor.item(layout, actor.chunk(rows(i, 1), 1), 0, 1) for i in range(6)]
+        check(actor.send(), "no credit")
+        check(actor.wait_until(lambda: actor.resolved(actor.tables["held"].id) == 4, 5), "four go in")
+        instance = actor.hello_reply.instance
+        broker.stop()
+        broker.start()
+        actor.service.endpoint = broker.endpoints["service"]
+        try:
+            actor.resume()
+            check(False, "a fresh broker knows the session")
+        except ReplayError as error:
+            equal(error.status, SESSION_UNKNOWN)
+        equal(actor.start_over(), keys[4:])
+        check(actor.hello_reply.instance != instance, "the instance is the same")
+        layout = actor.layout("held", WHOLE)
+        actor.item(layout, actor.chunk(rows(0, 1), 1), 0, 1)
+        check(actor.send() and actor.flush(), "not resolved")
+        equal(actor.bye().status, 0)
+    finally:
+        broker.remove()
+
+
+@test
+def bye_waits_for_what_is_under_way(world):
+    service = world.clean("queue")
+    actor = world.actor("leaving")
+    layout = actor.layout("queue", WHOLE)
+    chunk = actor.chunk(rows(0, 1), 1)
+    for _ in range(10):
+        actor.item(layout, chunk, 0, 1)
+    check(actor.send(), "no credit")
+    body = pb.Bye(session=actor.session, last_number=actor.last_number, timeout_ms=100)
+    reply, _ = actor.service.ask("bye", body, check=False)
+    equal(reply.status, DEADLINE_EXCEEDED)
+    contains(reply.text, "2 items")
+    contains(" ".join(reply.credit.waiting), "queue", "2 items")
+    waiting = actor.service.send("bye", pb.Bye(session=actor.session, last_number=actor.last_number))
+    Learner(service).sample("queue", 2)
+    reply, _ = actor.service.wait(waiting)
+    equal((reply.status, list(reply.credit.resolved)[list(reply.credit.table).index(actor.tables["queue"].id)]), (0, 10))
+    try:
+        actor.heartbeat()
+        check(False, "the session is still there")
+    except ReplayError as error:
+        equal(error.status, SESSION_UNKNOWN)
+    actor.close()
+
+
+# -------------------------------------------------------------------------------------------------- rejections, errors --
+
+@test
+def rejections_are_told_until_confirmed(world):
+    world.clean("fifo", "typed")
+    actor = world.actor("rejected")
+    layout, typed = actor.layout("fifo", WHOLE), actor.layout("typed", WHOLE)
+    chunk = actor.chunk(rows(0, 2), 2)
+    key = actor.item(layout, chunk, 0, 2)
+    actor.item(layout, chunk, 0, 2, key=key)                      # ALREADY_EXISTS
+    actor.item(layout, chunk, 1, 2)                               # runs over chunk 2, which is not there
+    actor.item(layout, chunk, 0, 2, priority=-1.0)
+    actor.item(layout, chunk, 0, 2, priority=float("nan"))
+    actor.item(typed, chunk, 0, 2)                                # not the signature
+    last = actor.item(layout, chunk, 0, 1)
+    check(actor.send() and actor.flush(), "not resolved")
+    equal([r.status for r in actor.rejections].count(ALREADY_EXISTS), 1)
+    equal(sorted((r.table, r.item) for r in actor.rejections),
+          sorted([(actor.tables["fifo"].id, n) for n in (2, 3, 4, 5)] + [(actor.tables["typed"].id, 1)]))
+    for r in actor.rejections:
+        check(len(r.text) > 15, "no sentence:", r.text)
+    confirmed, actor.confirmed = actor.confirmed, 0
+    equal(len(actor.heartbeat().rejections), 5, "they are repeated")
+    equal(actor.confirmed, confirmed)
+    equal(len(actor.heartbeat().rejections), 0, "they are confirmed")
+    equal(sorted(i.key for i in Learner(world.service()).fetch("fifo", [key, last])), sorted([key, last]))
+    equal(world.service().table("fifo").size, 2)
+    actor.bye()
+
+
+@test
+def a_signature_is_checked_by_the_broker(world):
+    world.clean("typed")
+    actor = world.actor("typed")
+    good = [pb.Field(name="observation", column=0, count=1, squeeze=True), pb.Field(name="rewards", column=2)]
+    swapped = [good[1], good[0]]
+    wrong_type = [good[0], pb.Field(name="rewards", column=1)]
+    wrong_shape = [pb.Field(name="observation", column=0, count=1), good[1]]
+    chunk = actor.chunk(rows(0, 3), 3)
+    for fields in (good, swapped, wrong_type, wrong_shape):
+        actor.item(actor.layout("typed", fields), chunk, 0, 3)
+    check(actor.send() and actor.flush(), "not resolved")
+    equal([(r.item, r.status) for r in actor.rejections], [(n, INVALID_ARGUMENT) for n in (2, 3, 4)])
+    contains(actor.rejections[1].text, "rewards", "int32", "float32")
+    equal(world.service().table("typed").size, 1)
+    actor.bye()
+
+
+@test
+def bad_requests_get_a_status_and_a_sentence(world):
+    service = world.service()
+
+    def refused(name, body, status, *words, payload=()):
+        reply, _ = service.ask(name, body, payload, check=False)
+        equal(reply.status, status, "%s: %s" % (name, reply.text))
+        contains(reply.text, *words)
+
+    refused("sample", pb.Sample(table="repaly", count=1), NOT_FOUND, "repaly")
+    refused("sample", pb.Sample(table="replay", count=0), INVALID_ARGUMENT, "8192")
+    refused("sample", pb.Sample(table="replay", count=1 << 30), INVALID_ARGUMENT, "8192")
+    refused("update", pb.Update(table="none", key=[1], priority=[1]), NOT_FOUND, "none")
+    refused("update", pb.Update(table="replay", key=[1, 2, 3], priority=[1, 2]), BAD_MESSAGE, "priority", "2", "3")
+    refused("hello", pb.Hello(columns=[pb.Column(name="x", dtype="float31")]), INVALID_ARGUMENT, "float31")
+    refused("hello", pb.Hello(columns=[pb.Column(name="x", dtype="int8", shape=[0])]), INVALID_ARGUMENT, "'x'")
+    refused("hello", pb.Hello(columns=[pb.Column(name="x", dtype="int8")] * 2), INVALID_ARGUMENT, "twice")
+    refused("hello", pb.Hello(session=b"123", columns=COLUMNS), INVALID_ARGUMENT, "16")
+    refused("heartbeat", pb.Heartbeat(session=os.urandom(16)), SESSION_UNKNOWN)
+    refused("set_limiter", pb.SetLimiter(table="ratio", samples_per_insert=-1.0), INVALID_ARGUMENT)
+    refused("params_put", pb.ParamsPut(name=""), INVALID_ARGUMENT, payload=[b"x"])
+    refused("params_put", pb.ParamsPut(name="x"), INVALID_ARGUMENT, "frame")
+
+    for frame, status in ((b"\xff" * 40, BAD_MESSAGE), (b"hello, broker", BAD_MESSAGE),
+                          (pb.Request(version=9, id=77, client=5, why=pb.Why()).SerializeToString(), UNSUPPORTED),
+                          (pb.Request(version=1, id=77, client=5).SerializeToString(), BAD_MESSAGE),
+                          (pb.Request(version=1, id=77, client=5).SerializeToString() + b"\xd2\x0c\x00", UNSUPPORTED)):
+        service.socket.send(frame)
+        got = service.receive(5)
+        check(got is not None, "no answer to", frame)
+        equal(got[0].status, status, "%r: %s" % (frame, got[0].text))
+        check(len(got[0].text) > 10, "no sentence:", got[0].text)
+        if status == UNSUPPORTED:
+            equal(got[0].id, 77)
+    service.info()  # and goes on
+
+
+# -------------------------------------------------------------------------------------- the rest of the service socket --
+
+@test
+def priorities_change_what_is_sampled(world):
+    world.clean("replay")
+    actor, learner = world.actor("priorities"), world.learner()
+    layout, chunk = actor.layout("replay", WHOLE), actor.chunk(rows(0, 1), 1)
+    keys = [actor.item(layout, chunk, 0, 1, priority=1.0) for _ in range(10)]
+    check(actor.send() and actor.flush(), "not resolved")
+    change = learner.service.update("replay", keys + [keys[0] + 99999], [0.0] * 10 + [1.0])
+    equal((change.applied, change.missing), (10, 1))
+    learner.service.update("replay", keys[3:5], [1.0, 3.0])
+    _, items, _ = learner.sample("replay", 200)
+    equal({i.key for i in items}, set(keys[3:5]))
+    equal({round(i.probability, 6) for i in items}, {0.25, 0.75})
+    share = sum(i.key == keys[4] for i in items) / 200
+    check(0.6 < share < 0.9, "share", share)
+    reply, _ = learner.service.ask("update", pb.Update(table="replay", key=keys[:3], priority=[-1, float("inf"), 2]),
+                                   check=False)
+    equal((reply.status, reply.change.applied, reply.change.refused), (0, 1, 2))
+    contains(reply.text, str(keys[0]))
+    actor.bye()
+
+
+@test
+def delete_list_and_reset(world):
+    world.clean("fifo")
+    actor, service = world.actor("deleter"), world.service("REQ")
+    layout, chunk = actor.layout("fifo", WHOLE), actor.chunk(rows(0, 1), 1)
+    keys = [actor.item(layout, chunk, 0, 1) for _ in range(10)]
+    check(actor.send() and actor.flush(), "not resolved")
+    change = service.delete("fifo", [keys[0], keys[5], 12345])
+    equal((change.applied, change.missing), (2, 1))
+    listed, cursor = [], 0
+    while True:
+        page = service.ask("list", pb.List(table="fifo", cursor=cursor, limit=3))[0].list
+        listed += [i.key for i in page.items]
+        cursor = page.cursor
+        if cursor == 0:
+            break
+    equal(sorted(listed), sorted(set(keys) - {keys[0], keys[5]}))
+    equal([i.key for i in Learner(service).fetch("fifo", keys[:2])], [keys[1]])
+    service.reset("fifo")
+    equal(service.table("fifo").limiter.inserts, 0)
+    equal(service.table("fifo").size, 0)
+    actor.item(layout, actor.chunk(rows(1, 1), 1), 0, 1, key=keys[1])  # a key may come back
+    check(actor.send() and actor.flush(), "not resolved")
+    equal((service.table("fifo").size, actor.rejections), (1, []))
+    actor.bye()
+
+
+@test
+def a_running_limiter_can_be_changed(world):
+    service = world.clean("ratio")
+    before = service.table("ratio").limiter
+    changed = service.ask("set_limiter", pb.SetLimiter(table="ratio", min_size=3))[0].limiter
+    equal((changed.min_size, changed.samples_per_insert), (3, 2))
+    service.ask("set_limiter", pb.SetLimiter(table="ratio", min_size=before.min_size))
+
+
+@test
+def parameters_are_put_read_and_waited_for(world):
+    service, other = world.service(), world.service()
+    first = service.put("policy", b"weights 1" * 1000)
+    slots = other.get(["policy"])
+    equal([(s.name, s.version, data) for s, data in slots], [("policy", first, b"weights 1" * 1000)])
+    equal(other.get(["policy"], [first]), [])
+    try:
+        other.get(["policy"], [first], timeout_ms=30)
+        check(False, "nothing is newer")
+    except ReplayError as error:
+        equal(error.status, DEADLINE_EXCEEDED)
+        contains(error.text, "policy", str(first))
+    body = pb.ParamsGet(name=["policy", "target"], have=[first, 0])
+    waiting = other.send("params_get", body)
+    eventually(lambda: service.info().server.waiter_count >= 1)
+    equal(service.put("target", b"t"), 1)
+    reply, frames = other.wait(waiting)
+    equal(([(s.name, s.version) for s in reply.params.slots], frames), ([("target", 1)], [b"t"]))
+    equal(service.put("policy", b"two"), first + 1)
+    equal([(s.name, s.version, s.bytes, d) for s, d in other.get(["target", "policy"], [0, first])],
+          [("target", 1, 1, b"t"), ("policy", first + 1, 3, b"two")])
+    equal([(s.version, s.bytes) for s, _ in other.get(["policy"], head=True)], [(first + 1, 3)])
+
+
+@test
+def counters_count_once_however_often_asked(world):
+    service = world.service("DEALER")
+    start = service.counter("steps")
+    equal(service.counter("steps", 5), start + 5)
+    id = service.send("counter", pb.Counter(name="steps", add=7))
+    service.send("counter", pb.Counter(name="steps", add=7), id=id)  # a retry
+    answers = [service.receive(5), service.receive(5)]
+    equal([a[0].counter.value for a in answers], [start + 12] * 2)
+    service.reopen()
+    service.send("counter", pb.Counter(name="steps", add=7), id=id)  # and one over a new connection
+    equal(service.wait(id)[0].counter.value, start + 12)
+    equal(service.counter("steps", -12), start)
+
+
+@test
+def events_are_hints(world):
+    service = world.service()
+    hello = service.ask("hello", pb.Hello())[0].hello
+    subscriber = zmq.Context.instance().socket(zmq.SUB)
+    subscriber.linger = 0
+    subscriber.subscribe(b"")
+    subscriber.connect(hello.events)
+    seen = []
+
+    def heard(wanted, cause):
+        cause()
+        while subscriber.poll(100):
+            seen.append(subscriber.recv_multipart())
+        return [e for e in seen if len(e) == 1 and e[0].decode().startswith(wanted)]
+
+    eventually(lambda: heard("params announced ", lambda: service.put("announced", b"x")))
+    version = int(heard("params announced ", lambda: None)[-1][0].split()[2])
+    equal(service.get(["announced"])[0][0].version, version)
+    check(heard("table fifo reset", lambda: service.reset("fifo")), "no event of the reset", seen)
+    subscriber.close()
+
+
+@test
+def reduce_sums_over_the_members(world):
+    a, b = world.service(), world.service()
+    vector = lambda *v: blocks.pack(pb.Column(dtype="float32"), list(v))
+    rounds = [s.ask("reduce", pb.Reduce(group="g", member=m, op=pb.Reduce.JOIN))[0].reduce.round
+              for s, m in ((a, 1), (b, 2))]
+    equal(rounds[0], rounds[1])
+    first = a.send("reduce", pb.Reduce(group="g", member=1, round=rounds[0]), [vector(1, 2, 3)])
+    second = b.send("reduce", pb.Reduce(group="g", member=2, round=rounds[0]), [vector(10, 20, 30)])
+    for service, id in ((a, first), (b, second)):
+        reply, frames = service.wait(id)
+        equal((reply.reduce.round, reply.reduce.contributors, reply.reduce.members, reply.reduce.counted),
+              (rounds[0], 2, 2, True))
+        equal(frames, [vector(11, 22, 33)])
+    body = pb.Reduce(group="g", member=1, round=rounds[0] + 1, timeout_ms=50)  # the other one does not come
+    reply, frames = a.ask("reduce", body, [vector(5, 5, 5)])
+    equal((reply.reduce.contributors, reply.reduce.counted, frames), (1, True, [vector(5, 5, 5)]))
+    for service, member in ((a, 1), (b, 2)):
+        service.ask("reduce", pb.Reduce(group="g", member=member, op=pb.Reduce.LEAVE))
+
+
+@test
+def why_says_who_waits(world):
+    world.clean("ratio")
+    learner = world.learner()
+    waiting = learner.ask("ratio", 3, timeout_ms=None)
+    waits = eventually(lambda: [w for w in learner.service.ask("why", pb.Why())[0].why.waits if w.table == "ratio"])
+    equal((waits[0].kind, waits[0].count), ("sample", 3))
+    contains(waits[0].text, "10")
+    learner.service.ask("cancel", pb.Cancel(id=[waiting]))
+
+
+@test
+def a_broker_that_shuts_down_answers_its_waiters(world):
+    broker = Broker(SHORT_LIVED)
+    try:
+        learner = Learner(Service(broker.endpoints["service"]))
+        actor = Actor(Service(broker.endpoints["service"]), COLUMNS, "last")
+        layout, chunk = actor.layout("held", WHOLE), actor.chunk(rows(0, 1), 1)
+        for _ in range(6):
+            actor.item(layout, chunk, 0, 1)
+        check(actor.send(), "no credit")
+        eventually(lambda: learner.service.table("held").waiting_inserts == 2)
+        waiting = learner.ask("open", 1, timeout_ms=None)
+        learner.service.info()
+        status = broker.stop()
+        equal(learner.service.wait(waiting, check=False)[0].status, CANCELLED)
+        for credit in actor.service.take_notices(0.2):
+            actor.take_credit(credit)
+        check(actor.resolved(actor.tables["held"].id) <= 4, "an item was acknowledged that is in no table")
+        equal(status, 0)
+    finally:
+        broker.remove()
+
+
+@test
+def the_broker_is_alive_and_stops_in_order(world):
+    check(world.broker.alive(), world.broker.text())
+    service = world.service()
+    eventually(lambda: service.info().server.waiter_count == 0, what="no waiter is left")
+    equal(world.broker.stop(), 0)
+
+
+if __name__ == "__main__":
+    the_world = World()
+    try:
+        status = test.main(the_world)
+        if status:
+            print("---- the broker's log\n" + the_world.broker.text()[-4000:])
+    finally:
+        the_world.broker.remove()
+    sys.exit(status)

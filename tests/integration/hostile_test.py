@@ -1,0 +1,965 @@
+"""What bad input gets: a clear error, nothing lost, nobody else disturbed.
+
+Every test attacks one broker while a neighbour, an honest client in a thread of its own, goes on inserting and sampling.
+At the end the broker must be alive with every one of the neighbour's items. Random attacks print their seed and take it
+from RP_TEST_SEED. Run by Debian's python3 with RP_BROKER and RP_SOURCE_DIR in the environment.
+"""
+
+import contextlib
+import os
+import pathlib
+import random
+import resource
+import socket
+import struct
+import sys
+import threading
+import time
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "foreign"))
+
+import zmq
+
+import blocks
+import lz4block
+from actor import Actor
+from generated import pb
+from harness import Broker, Runner, check, contains, equal, eventually
+from learner import Learner
+from service import ReplayError, Service
+
+test = Runner()
+SEED = int(os.environ.get("RP_TEST_SEED", "0")) or random.SystemRandom().getrandbits(31)
+SANITIZED = bool(os.environ.get("RP_SANITIZE"))
+
+OK, INVALID_ARGUMENT, NOT_FOUND, ALREADY_EXISTS, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED = 0, 1, 2, 3, 4, 5
+FAILED_PRECONDITION, UNSUPPORTED, BAD_MESSAGE, SESSION_UNKNOWN, DATA_LOSS, CREDIT_EXCEEDED = 6, 7, 8, 9, 13, 14
+
+CONFIG = """
+service: tcp://127.0.0.1:0
+ingest: tcp://127.0.0.1:0
+events: tcp://127.0.0.1:0
+memory_limit: 256MiB
+max_message_bytes: 4MiB
+peer_backlog_bytes: 8MiB
+credit: {window_items: 32, window_bytes: 512KiB}
+session: {heartbeat: 500ms, expiry: 4s, tombstone: 2s}
+tables:
+  - {name: calm, max_size: 500, sampler: {kind: uniform}, limiter: {kind: min_size, min_size: 1}}
+  - {name: target, max_size: 1000, sampler: {kind: prioritized, options: {exponent: 1.0}}, limiter: {kind: none}}
+  - {name: held, max_size: 4, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue, size: 4}}
+  - {name: small, max_size: 1000, max_bytes: 10KiB, sampler: {kind: fifo}, limiter: {kind: none}}
+  - {name: large, max_size: 100, sampler: {kind: fifo}, limiter: {kind: none}}
+"""
+
+COLUMNS = [pb.Column(name="x", dtype="float32", shape=[4]), pb.Column(name="n", dtype="int32")]
+WHOLE = [pb.Field(name="x", column=0), pb.Field(name="n", column=1)]
+
+
+def rows(first, count):
+    return [b"".join(struct.pack("<4f", t, t, t, t) for t in range(first, first + count)),
+            struct.pack("<%di" % count, *range(first, first + count))]
+
+
+class Neighbour(threading.Thread):
+    """Writes a chunk with two items, samples, checks the data, changes a priority, and again. Notes any trouble."""
+
+    def __init__(self, endpoint):
+        super().__init__(daemon=True)
+        self.endpoint, self.rounds, self.longest = endpoint, 0, 0.0
+        self.trouble, self.stopping = [], threading.Event()
+
+    def run(self):
+        context = zmq.Context()
+        try:
+            actor = Actor(Service(self.endpoint, context=context), COLUMNS, "neighbour")
+            learner = Learner(Service(self.endpoint, "REQ", context=context))
+            layout = actor.layout("calm", WHOLE)
+            while not self.stopping.is_set():
+                start = time.monotonic()
+                self.round(actor, learner, layout)
+                self.longest = max(self.longest, time.monotonic() - start)
+                self.rounds += 1
+                self.stopping.wait(0.002)
+            self.rejections = actor.rejections
+            actor.bye()
+        except Exception as problem:
+            self.trouble.append(repr(problem))
+
+    def round(self, actor, learner, layout):
+        first = actor.next_step
+        chunk = actor.chunk(rows(first, 3), 3, [blocks.LZ4, blocks.RAW])
+        actor.item(layout, chunk, 0, 3)
+        actor.item(layout, chunk, 1, 2)
+        actor.oldest_chunk = chunk
+        if not actor.send(10) or not actor.flush(10):
+            raise RuntimeError("items were not taken within 10 s")
+        _, items, _ = learner.sample("calm", 4, timeout_ms=10000)
+        for item in items:
+            if item.fields["n"] != list(range(item.step, item.step + item.length)):
+                raise RuntimeError("step %d has data %s" % (item.step, item.fields["n"]))
+        learner.service.update("calm", [items[0].key], [2.0])
+
+    @contextlib.contextmanager
+    def undisturbed(self):
+        """The neighbour gets on during the block and after it."""
+        before = self.rounds
+        yield
+        eventually(lambda: self.trouble or self.rounds >= before + 3, 20, "the neighbour's work")
+        equal(self.trouble, [])
+
+
+class World:
+    def __init__(self):
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        self.broker = Broker(CONFIG)
+        self.service_endpoint = self.broker.endpoints["service"]
+        self.ingest_endpoint = self.broker.endpoints["ingest"]
+        self.neighbour = Neighbour(self.service_endpoint)
+        self.neighbour.start()
+
+    def service(self, kind="DEALER"):
+        return Service(self.service_endpoint, kind)
+
+    def actor(self, name, columns=COLUMNS):
+        return Actor(self.service(), columns, name)
+
+    def push(self):
+        push = zmq.Context.instance().socket(zmq.PUSH)
+        push.linger = 2000
+        push.connect(self.ingest_endpoint)
+        return push
+
+    def info(self):
+        service = self.service("REQ")
+        info = service.info()
+        service.close()
+        return info
+
+    def memory(self):
+        """Resident bytes of the broker."""
+        for line in open("/proc/%d/status" % self.broker.process.pid):
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) * 1024
+
+
+def all_sessions(world):
+    service, cursor, found = world.service("REQ"), 0, []
+    while True:
+        info = service.ask("info", pb.Info(sessions=True, session_cursor=cursor))[0].info
+        found += info.sessions
+        cursor = info.session_cursor
+        if cursor == 0:
+            service.close()
+            return found
+
+
+def attack(function):
+    """Runs the test beside the neighbour and looks at the broker afterwards."""
+    def wrapped(world):
+        with world.neighbour.undisturbed():
+            function(world)
+        check(world.broker.alive(), "the broker is gone:", world.broker.text()[-3000:])
+    wrapped.__name__ = function.__name__
+    return test(wrapped)
+
+
+def try_items(actor, makers):
+    """Each maker adds items that must be rejected; gives the rejections. A good item before and after must go in."""
+    layout = actor.layout("target", WHOLE)
+    chunk = actor.chunk(rows(actor.next_step, 2), 2)
+    good = [actor.item(layout, chunk, 0, 2)]
+    for make in makers:
+        make(layout, chunk)
+    good.append(actor.item(layout, chunk, 0, 2))
+    check(actor.send() and actor.flush(), "not resolved")
+    found = Learner(actor.service).fetch("target", good)
+    equal([i.key for i in found], good, "good items beside bad ones")
+    return actor.rejections
+
+
+# ------------------------------------------------------------------------------------------------------------- frames --
+
+def requests():
+    """One valid request of every kind, none of which concerns the neighbour."""
+    bodies = [("hello", pb.Hello(name="mutant", columns=COLUMNS)), ("heartbeat", pb.Heartbeat(session=bytes(16))),
+              ("bye", pb.Bye(session=bytes(16), timeout_ms=1)), ("sample", pb.Sample(table="target", count=3, timeout_ms=1)),
+              ("update", pb.Update(table="target", key=[1, 2], priority=[1, 2])), ("why", pb.Why()),
+              ("delete", pb.Delete(table="target", key=[1, 2, 3])), ("cancel", pb.Cancel(id=[1])),
+              ("fetch", pb.Fetch(table="target", key=[5])), ("list", pb.List(table="target", limit=3)),
+              ("reset", pb.Reset(table="target")), ("info", pb.Info(table="target")),
+              ("set_limiter", pb.SetLimiter(table="target")), ("params_get", pb.ParamsGet(name=["a"], have=[0], timeout_ms=1)),
+              ("params_put", pb.ParamsPut(name="a")), ("counter", pb.Counter(name="c", add=1)),
+              ("reduce", pb.Reduce(group="g", member=1, op=pb.Reduce.JOIN))]
+    for name, body in bodies:
+        request = pb.Request(version=1, id=random.getrandbits(60) + 1, client=99)
+        getattr(request, name).CopyFrom(body)
+        yield request.SerializeToString()
+
+
+def mutate(rng, frame):
+    frame = bytearray(frame)
+    kind = rng.randrange(4)
+    if kind == 0:
+        return bytes(frame[:rng.randrange(len(frame) + 1)])
+    if kind == 1:
+        return bytes(frame) + rng.randbytes(rng.randrange(1, 20))
+    for _ in range(rng.randrange(1, 6)):
+        if frame:
+            frame[rng.randrange(len(frame))] = rng.randrange(256)
+    return bytes(frame)
+
+
+@attack
+def random_and_truncated_requests(world):
+    rng, service = random.Random(SEED), world.service()
+    print("      seed %d" % SEED)
+    valid = list(requests())
+    for i in range(1500):
+        frames = [mutate(rng, rng.choice(valid))]
+        if i % 5 == 0:
+            frames = [rng.randbytes(rng.randrange(200))]
+        if i % 7 == 0:
+            frames += [rng.randbytes(rng.randrange(50)) for _ in range(rng.randrange(5))]
+        if i % 11 == 0:
+            frames = [b"", *frames]
+        service.socket.send_multipart(frames)
+        while service.receive(0):
+            pass
+    service.reopen()
+    for size in range(0, len(valid[0]), 3):  # every truncation of a HELLO is answered with a sentence
+        service.socket.send(valid[0][:size])
+        got = service.receive(0.02 if size == 0 else 5)
+        if size > 0:
+            check(got is not None and got[0].status in (BAD_MESSAGE, UNSUPPORTED, OK, INVALID_ARGUMENT), size, got)
+            check(got[0].status == OK or len(got[0].text) > 10, "no sentence:", got[0].text)
+    service.reopen()
+    service.info()
+
+
+@attack
+def random_and_truncated_ingest(world):
+    rng, push = random.Random(SEED + 1), world.push()
+    bad = world.info().server.messages_bad
+    actor = world.actor("mutant")
+    layout = actor.layout("target", WHOLE)
+    actor.item(layout, actor.chunk(rows(0, 4), 4, [blocks.LZ4, blocks.RAW]), 0, 4)
+    message = actor.build()
+    valid = message.frames(actor.epoch)
+    for i in range(1500):
+        frames = [mutate(rng, valid[0]), *valid[1:]]
+        if i % 3 == 0:
+            frames = [valid[0], mutate(rng, valid[1])] if i % 2 else valid[:1]
+        if i % 5 == 0:
+            frames = [rng.randbytes(rng.randrange(300)) for _ in range(rng.randrange(1, 6))]
+        push.send_multipart(frames)
+    push.send_multipart([b""] * 500)
+    push.close()
+    eventually(lambda: world.info().server.messages_bad > bad + 100, what="bad messages are counted")
+    fresh = world.actor("after the mutants")  # a session that starts now is not harmed
+    try_items(fresh, [])
+    fresh.bye()
+
+
+@attack
+def a_session_survives_its_own_bad_message(world):
+    """A message that cannot be used has its items rejected, and the next one goes in."""
+    actor = world.actor("clumsy")
+    layout, expected = actor.layout("target", WHOLE), 0
+    actor.item(layout, actor.chunk(rows(0, 2), 2), 0, 2)
+    check(actor.send() and actor.flush(), "not resolved")
+
+    def spoil(change):
+        chunk = actor.chunk(rows(actor.next_step, 2), 2)
+        actor.item(layout, chunk, 0, 2)
+        message = actor.build()
+        change(message.header, message.payload)
+        actor.push_message(message)
+        check(actor.flush(5), "a bad message blocks its session:", change.__name__)
+
+    def block_size(h, payload):
+        h.block_size[0] += 4
+
+    def short_payload(h, payload):
+        payload[0] = payload[0][:-1]
+
+    def extra_frame(h, payload):
+        payload.append(b"surplus")
+
+    def no_payload(h, payload):
+        payload.clear()
+
+    def unknown_codec(h, payload):
+        h.block_codec = bytes([77, 0])
+
+    def too_many_blocks(h, payload):
+        h.block_size.append(1)
+        h.block_size.append(1)
+        h.block_codec += b"\0\0"
+
+    def unknown_layout(h, payload):
+        h.run_layout[0] = 9
+
+    def empty_chunk(h, payload):
+        h.chunk_length[0] = 0
+
+    def packed(h, payload):
+        h.packed = 5
+
+    for change in (block_size, short_payload, extra_frame, no_payload, unknown_codec, too_many_blocks, unknown_layout,
+                   empty_chunk):
+        before = len(actor.rejections)
+        spoil(change)
+        check(len(actor.rejections) == before + 1, change.__name__, "was taken")
+        rejection = actor.rejections[-1]
+        check(rejection.status in (BAD_MESSAGE, INVALID_ARGUMENT, NOT_FOUND), change.__name__, rejection)
+        check(len(rejection.text) > 15, change.__name__, rejection.text)
+    good = actor.item(layout, actor.chunk(rows(actor.next_step, 2), 2), 0, 2)
+    check(actor.send() and actor.flush(), "not resolved")
+    equal(len(Learner(actor.service).fetch("target", [good])), 1)
+    actor.bye()
+
+
+@attack
+def unknown_versions_and_messages(world):
+    service = world.service()
+    for request, word in ((pb.Request(version=2, id=3, client=1, why=pb.Why()), "version"),
+                          (pb.Request(version=0, id=3, client=1, why=pb.Why()), "version"),
+                          (pb.Request(version=1, id=3, client=1), "")):
+        service.socket.send(request.SerializeToString())
+        reply, _ = service.receive(5)
+        equal((reply.id, reply.status), (3, UNSUPPORTED), reply.text)
+        contains(reply.text, word)
+    service.socket.send(pb.Request(version=1, id=4, client=1).SerializeToString() + b"\xca\x3e\x02hi")  # field 1001
+    reply, _ = service.receive(5)
+    equal((reply.id, reply.status), (4, UNSUPPORTED), reply.text)
+    service.socket.send(pb.Request(version=1, client=1, why=pb.Why()).SerializeToString())  # no id
+    reply, _ = service.receive(5)
+    equal(reply.status, BAD_MESSAGE, reply.text)
+    contains(reply.text, "id")
+
+
+@attack
+def strangers_on_the_ports(world):
+    """Not even ZeroMQ: noise, another protocol, a half handshake, a peer that goes away between two frames."""
+    def connect(endpoint):
+        host, port = endpoint.split("://")[1].rsplit(":", 1)
+        return socket.create_connection((host, int(port)), timeout=5)
+
+    greeting = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
+
+    def ready(kind):
+        body = b"\x05READY" + b"\x0bSocket-Type" + struct.pack(">I", len(kind)) + kind
+        return b"\x04" + bytes([len(body)]) + body
+
+    for endpoint, kind in ((world.service_endpoint, b"DEALER"), (world.ingest_endpoint, b"PUSH"),
+                           (world.broker.endpoints["events"], b"SUB")):
+        for data in (b"GET / HTTP/1.1\r\n\r\n", os.urandom(500), greeting[:30], greeting, greeting + ready(kind)[:9],
+                     greeting + ready(b"PUB"),
+                     greeting + ready(kind) + b"\x01\x05hello",                 # one frame of two, then gone
+                     greeting + ready(kind) + b"\x03" + struct.pack(">Q", 1 << 20) + b"part",
+                     greeting + ready(kind) + b"\x02" + struct.pack(">Q", 1 << 60) + b"x",  # a frame of 2^60 bytes
+                     greeting + ready(kind) + b"\x02" + struct.pack(">Q", 1 << 63) + b"x"):
+            with connect(endpoint) as s:
+                with contextlib.suppress(OSError):
+                    s.sendall(data)
+    too_long = world.push()
+    too_long.send(bytes(5 << 20))
+    too_long.linger = 100
+    too_long.close()
+    for length in (1, 9, 60, 100, 255):  # routing ids that the peer chose itself
+        s = zmq.Context.instance().socket(zmq.DEALER)
+        s.linger = 0
+        s.setsockopt(zmq.ROUTING_ID, b"r" * length)
+        s.connect(world.service_endpoint)
+        s.send(pb.Request(version=1, id=1, client=1, why=pb.Why()).SerializeToString())
+        got = s.poll(3000 if length <= 60 else 300)
+        check(got or length > 60, "no answer to a peer with a routing id of", length, "bytes")
+        s.close()
+
+
+@attack
+def odd_envelopes(world):
+    service = world.service()
+    request = pb.Request(version=1, id=3, client=1, why=pb.Why()).SerializeToString()
+    for envelope in ([], [b""], [b"abcd", b""], [b"a", b"bc", b""]):
+        service.socket.send_multipart(envelope + [request])
+        check(service.socket.poll(5000), "no answer to envelope", envelope)
+        frames = service.socket.recv_multipart()
+        equal(frames[:-1], envelope)
+        equal(pb.Reply.FromString(frames[-1]).id, 3)
+    for frames in ([b""], [b"", b""], [b"abcd", b""], [b"a"] * 200 + [b"", request], [b""] * 200 + [request],
+                   [request] + [b"x"] * 3000, [b"abcd"] * 3):
+        service.socket.send_multipart(frames)
+    while service.socket.poll(200):
+        service.socket.recv_multipart()
+    service.info()
+
+
+# ---------------------------------------------------------------------------------------------------- items and values --
+
+@attack
+def wrong_types_shapes_and_columns(world):
+    service = world.service()
+    for columns, words in (([pb.Column(name="x", dtype="float33")], ["'x'", "float33"]),
+                           ([pb.Column(name="x", dtype="")], ["'x'"]),
+                           ([pb.Column(name="", dtype="int8")], ["name"]),
+                           ([pb.Column(name="n" * 256, dtype="int8")], ["256"]),
+                           ([pb.Column(name="x", dtype="int8", shape=[3, 0])], ["'x'"]),
+                           ([pb.Column(name="x", dtype="int8", shape=[1] * 9)], ["'x'", "9"]),
+                           ([pb.Column(name="x", dtype="int8", shape=[1 << 31, 1 << 31])], ["'x'"]),
+                           ([pb.Column(name="c%d" % i, dtype="int8") for i in range(256)], ["255", "256"])):
+        reply, _ = service.ask("hello", pb.Hello(columns=columns), check=False)
+        equal(reply.status, INVALID_ARGUMENT, reply.text)
+        contains(reply.text, *words)
+
+    actor = world.actor("columns")
+    chunk = actor.chunk(rows(0, 3), 3)
+    bad = [[pb.Field(name="x", column=7)], [pb.Field(name="x", column=0, count=2, squeeze=True)], [],
+           [pb.Field(name="", column=0)], [pb.Field(name="x", column=0), pb.Field(name="x", column=1)],
+           [pb.Field(name="x", column=0, start=-1, count=2)],
+           [pb.Field(name="x", column=0, start=2147483647, count=4294967295, stride=4294967295)],
+           [pb.Field(name="x", column=0, start=-2147483648)], [pb.Field(name="x", column=0, count=4)],
+           [pb.Field(name="x", column=0, start=3)]]
+    for fields in bad:
+        actor.item(actor.layout("target", fields), chunk, 0, 3)
+    good = actor.item(actor.layout("target", WHOLE), chunk, 0, 3)
+    check(actor.send() and actor.flush(), "not resolved")
+    equal([(r.item, r.status) for r in actor.rejections], [(i + 1, INVALID_ARGUMENT) for i in range(len(bad))])
+    for r in actor.rejections:
+        check(len(r.text) > 15, "no sentence:", r.text)
+    contains(actor.rejections[0].text, "column 7", "2")
+    equal(len(Learner(service).fetch("target", [good])), 1)
+    reply, _ = service.ask("hello", pb.Hello(session=actor.session, columns=COLUMNS[:1]), check=False)
+    check(reply.status in (INVALID_ARGUMENT, FAILED_PRECONDITION), "resume with other columns: " + reply.text)
+    actor.bye()
+
+
+@attack
+def bad_priorities(world):
+    actor = world.actor("priorities")
+    values = [-1.0, -1e-300, float("nan"), float("inf"), float("-inf")]
+    rejections = try_items(actor, [lambda l, c, v=v: actor.item(l, c, 0, 1, priority=v) for v in values])
+    equal([r.status for r in rejections], [INVALID_ARGUMENT] * len(values))
+    for r in rejections:
+        contains(r.text, "priority")
+    service = world.service()
+    keys = [i.key for i in service.ask("list", pb.List(table="target", limit=2))[0].list.items]
+    for value in values:
+        reply, _ = service.ask("update", pb.Update(table="target", key=keys, priority=[value]), check=False)
+        equal((reply.status, reply.change.refused), (INVALID_ARGUMENT, 2), reply.text)
+        contains(reply.text, "priority")
+    equal(len(Learner(service).sample("target", 20)[1]), 20)  # the table is alive
+    actor.bye()
+
+
+@attack
+def unknown_tables(world):
+    service = world.service()
+    for name, body in (("sample", pb.Sample(table="tagret", count=1)), ("update", pb.Update(table="tagret", key=[1], priority=[1])),
+                       ("delete", pb.Delete(table="tagret", key=[1])), ("fetch", pb.Fetch(table="tagret", key=[1])),
+                       ("list", pb.List(table="tagret")), ("reset", pb.Reset(table="tagret")),
+                       ("info", pb.Info(table="tagret")), ("set_limiter", pb.SetLimiter(table="tagret"))):
+        reply, _ = service.ask(name, body, check=False)
+        equal(reply.status, NOT_FOUND, name + ": " + reply.text)
+        contains(reply.text, "tagret")
+    actor = world.actor("lost")
+    actor.tables["tagret"] = pb.TableSpec(name="tagret", id=0)
+    layout = actor.layout("tagret", WHOLE)
+    chunk = actor.chunk(rows(0, 1), 1)
+    actor.item(layout, chunk, 0, 1)
+    message = actor.build()
+    actor.push.send_multipart(message.frames(actor.epoch))
+    eventually(lambda: actor.heartbeat().received == 1)
+    found = eventually(lambda: actor.rejections, 3, "a word about the item for an unknown table")
+    contains(found[0].text, "tagret")
+
+
+@attack
+def duplicate_keys(world):
+    actor = world.actor("twice")
+    keys = []
+    rejections = try_items(actor, [lambda l, c: keys.append(actor.item(l, c, 0, 1)),
+                                   lambda l, c: actor.item(l, c, 1, 1, key=keys[0]),
+                                   lambda l, c: actor.item(l, c, 1, 1, key=keys[0])])
+    equal([(r.status, r.key) for r in rejections], [(ALREADY_EXISTS, keys[0])] * 2)
+    contains(rejections[0].text, str(keys[0]), "target")
+    item = Learner(actor.service).fetch("target", keys)[0]
+    equal((item.fields["n"], item.length), ([0], 1))  # the first one is unchanged
+    actor.bye()
+
+
+@attack
+def chunks_that_are_not_there(world):
+    actor = world.actor("dangling")
+    layout = actor.layout("target", WHOLE)
+    first = actor.chunk(rows(0, 2), 2)
+    second = actor.chunk(rows(2, 2), 2)
+    good = actor.item(layout, second, 0, 2)
+    actor.oldest_chunk = second
+    check(actor.send() and actor.flush(), "not resolved")
+    bad = [(first, 0, 2), (first, 0, 4), (999, 0, 1), (0, 0, 1), (second, 0, 3), (second, 2, 1), (second, 0, 0),
+           ((1 << 64) - 1, 0, 1), (second, 4294967295, 4294967295), (second, 1, 4294967295)]
+    for chunk, offset, length in bad:
+        actor.item(layout, chunk, offset, length)
+    check(actor.send() and actor.flush(), "not resolved")
+    equal([r.item for r in actor.rejections], [n + 2 for n in range(len(bad))])
+    contains(actor.rejections[0].text, "chunk %d" % first)
+    contains(actor.rejections[2].text, "chunk 999")
+    equal([i.key for i in Learner(actor.service).fetch("target", [good])], [good])
+    episode = [actor.chunk(rows(4, 2), 2, episode=1), actor.chunk(rows(6, 2), 2, episode=2)]
+    actor.item(layout, episode[0], 0, 4)  # over the end of an episode
+    check(actor.send() and actor.flush(), "not resolved")
+    equal(len(actor.rejections), len(bad) + 1)
+    contains(actor.rejections[-1].text, "episode")
+    actor.bye()
+
+
+@attack
+def odd_chunk_numbers(world):
+    """Numbers that fall or repeat must not confuse the session's chunks."""
+    for numbers in ([2, 1], [3, 3], [0, 1], [(1 << 64) - 1, 0], [1 << 63, (1 << 63) + 1]):
+        actor = world.actor("disorder")
+        layout = actor.layout("target", WHOLE)
+        for _ in numbers:
+            actor.chunk(rows(actor.next_step, 1), 1)
+        actor.item(layout, 1, 0, 1)
+        message = actor.build()
+        message.header.chunk_number[:] = numbers
+        actor.push_message(message)
+        check(actor.flush(5), "not resolved", numbers)
+        actor.item(layout, numbers[-1], 0, 1)
+        check(actor.send() and actor.flush(5), "not resolved", numbers)
+        actor.bye()
+
+
+@attack
+def wrong_item_numbers(world):
+    """run_first must go on from the last number; another one costs nobody else anything."""
+    service = world.service()
+    inserts = service.table("calm").limiter.inserts
+    for first in (0, 5, (1 << 64) - 1):
+        actor = world.actor("miscounted")
+        layout = actor.layout("target", WHOLE)
+        actor.item(layout, actor.chunk(rows(0, 1), 1), 0, 1)
+        message = actor.build()
+        message.header.run_first[0] = first
+        actor.push.send_multipart(message.frames(actor.epoch))
+        eventually(lambda: service.table("calm").limiter.inserts > inserts)
+        actor.heartbeat()
+        actor.close()
+        actor.service.close()
+
+
+@attack
+def an_item_larger_than_its_table_allows(world):
+    columns = [pb.Column(name="bytes", dtype="uint8", shape=[4096])]
+    actor = Actor(world.service(), columns, "bulky")
+    layout = actor.layout("small", [pb.Field(name="bytes", column=0)])
+    keys = []
+    for steps in (1, 2, 3, 1):  # 4, 8, 12 and 4 KiB into a table of 10 KiB
+        keys.append(actor.item(layout, actor.chunk([os.urandom(4096 * steps)], steps), 0, steps))
+        check(actor.send() and actor.flush(), "not resolved")
+    equal([(r.key, r.status) for r in actor.rejections], [(keys[2], RESOURCE_EXHAUSTED)])
+    contains(actor.rejections[0].text, "small", "12288", "10240")
+    info = world.service().table("small")
+    check(info.bytes <= 10240 and info.size >= 1, "size", info.size, "bytes", info.bytes)
+    actor.bye()
+
+
+@attack
+def lz4_that_lies(world):
+    data = bytes(range(16)) * 6
+    good = lz4block.compress(data[:48])
+    lies = {
+        "shorter": lz4block.compress(data[:40]), "longer": lz4block.compress(data[:64]),
+        "cut": good[:-3], "more": good + b"\0\0\0", "nothing": b"", "zeros": bytes(30), "ones": b"\xff" * 60,
+        "before the first byte": b"\x14a" + b"\xff\xff" + b"\x50abcde" * 8,
+        "offset 0": b"\x44abcd\0\0" + b"\x50abcde",
+        "a bomb": b"\x1fa\x01\x00" + b"\xff" * 4000 + b"\x00" + b"\x50abcde",
+        "match at the end": b"\xf0\x1d" + data[:44] + b"\x00\x01\x00",
+    }
+    actor = world.actor("liar")
+    layout = actor.layout("target", WHOLE)
+    for codec in (blocks.LZ4, blocks.DELTA_SHUFFLE_LZ4):
+        for name, lie in lies.items():
+            before = len(actor.rejections)
+            chunk = actor.chunk(rows(actor.next_step, 3), 3, [codec, blocks.RAW])
+            number, step, length, episode, parts, codecs = actor.new_chunks[-1]
+            parts[0] = lie
+            actor.item(layout, chunk, 0, 3)
+            check(actor.send() and actor.flush(), "not resolved:", name)
+            equal(len(actor.rejections), before + 1, name)
+            check(actor.rejections[-1].status in (BAD_MESSAGE, DATA_LOSS), name, actor.rejections[-1])
+            contains(actor.rejections[-1].text, "lz4")
+    key = actor.item(layout, actor.chunk(rows(actor.next_step, 3), 3, [codec, blocks.LZ4]), 0, 3)
+    check(actor.send() and actor.flush(), "not resolved")
+    equal(len(Learner(actor.service).fetch("target", [key])), 1)
+    actor.bye()
+
+
+# --------------------------------------------------------------------------------------------------- flow and numbers --
+
+@attack
+def a_peer_that_ignores_its_credit(world):
+    service = world.service()
+    service.reset("held")
+    actor = world.actor("greedy")
+    layout, table = actor.layout("held", WHOLE), actor.tables["held"].id
+    allowed = actor.allowed(table)
+    for _ in range(10):
+        for _ in range(20):
+            actor.item(layout, actor.chunk(rows(actor.next_step, 1), 1), 0, 1)
+        message = actor.build()
+        actor.push_message(message)  # without a look at the credit
+    check(actor.wait_until(lambda: actor.credit.received == 10, 5), "not received")
+    check(actor.wait_until(lambda: len(actor.rejections) > 0, 5), "no rejection")
+    waiting = service.table("held").waiting_inserts
+    check(waiting <= allowed, waiting, "items wait, allowed were", allowed)
+    while service.table("held").size:
+        Learner(service).sample("held", 1)
+        actor.heartbeat()
+    check(actor.flush(), "not resolved")
+    equal({r.status for r in actor.rejections}, {CREDIT_EXCEEDED})
+    contains(actor.rejections[0].text, "allowed")
+    equal(service.table("held").limiter.inserts + len(actor.rejections), 200)
+    actor.bye()
+
+    columns = [pb.Column(name="bytes", dtype="uint8", shape=[200000])]
+    actor = Actor(world.service(), columns, "greedy for bytes")
+    layout = actor.layout("held", [pb.Field(name="bytes", column=0)])
+    for _ in range(30):  # 6 MB where 512 KiB are allowed
+        actor.item(layout, actor.chunk([bytes(200000)], 1), 0, 1)
+        message = actor.build()
+        actor.push_message(message)
+        actor.oldest_chunk = actor.next_chunk
+    check(actor.wait_until(lambda: actor.credit.received == 30, 10), "not received")
+    check(actor.wait_until(lambda: len(actor.rejections) > 20, 5), "no rejection:", len(actor.rejections))
+    equal({r.status for r in actor.rejections}, {CREDIT_EXCEEDED})
+    service.reset("held")
+    check(actor.flush(), "not resolved")
+    actor.bye()
+
+
+@attack
+def chunks_without_items_are_bounded_too(world):
+    """A peer that sends chunks beyond its credit, and never an item, fills nothing up."""
+    columns = [pb.Column(name="bytes", dtype="uint8", shape=[500000])]
+    actor = Actor(world.service(), columns, "hoarder")
+    before = world.info().server.chunk_bytes
+    for _ in range(100):  # 50 MB
+        actor.chunk([bytes(500000)], 1)
+        message = actor.build()
+        actor.push_message(message)
+    eventually(lambda: actor.heartbeat().received == 100 or actor.credit.gap, 10, "received")
+    check(world.info().server.chunk_bytes - before < 8 << 20, "chunks of", world.info().server.chunk_bytes - before)
+    actor.close()
+
+
+@attack
+def numbers_out_of_order(world):
+    service = world.service()
+    before = service.table("target").limiter.inserts
+    actor = world.actor("disorder")
+    layout = actor.layout("target", WHOLE)
+    messages = []
+    for _ in range(6):
+        actor.item(layout, actor.chunk(rows(actor.next_step, 1), 1), 0, 1)
+        messages.append(actor.build())
+    for i in (0, 0, 2, 1, 3, 4, 5, 0):  # a repeat, then a gap: all after it is discarded
+        messages[i].sent = True
+        actor.push.send_multipart(messages[i].frames(actor.epoch))
+    check(actor.wait_until(lambda: actor.epoch == 2, 5), "the gap was not told")
+    check(actor.flush(), "not resolved")
+    equal(service.table("target").limiter.inserts - before, 6)
+    actor.bye()
+
+
+@attack
+def a_consumer_that_never_reads(world):
+    columns = [pb.Column(name="bytes", dtype="uint8", shape=[1000000])]
+    actor = Actor(world.service(), columns, "source")
+    layout = actor.layout("large", [pb.Field(name="bytes", column=0)])
+    for _ in range(10):
+        actor.item(layout, actor.chunk([os.urandom(1000000)], 1), 0, 1)
+        actor.oldest_chunk = actor.next_chunk
+        check(actor.send() and actor.flush(), "not resolved")
+    memory, dropped = world.memory(), world.info().server.replies_dropped
+    context = zmq.Context()
+    sleepers = []
+    for _ in range(4):
+        s = context.socket(zmq.DEALER)
+        s.linger, s.rcvhwm, s.sndhwm = 0, 1, 10000
+        s.setsockopt(zmq.RCVBUF, 65536)
+        s.connect(world.service_endpoint)
+        sleepers.append(s)
+    for i in range(400):  # 4 x 400 x 10 MB of answers, 16 GB in all
+        for s in sleepers:
+            request = pb.Request(version=1, id=i + 1, client=id(s))
+            request.sample.CopyFrom(pb.Sample(table="large", count=10, timeout_ms=1000))
+            s.send(request.SerializeToString(), zmq.DONTWAIT)
+    # A reader that shares the table is served meanwhile.
+    _, items, _ = Learner(world.service()).sample("large", 2, timeout_ms=10000)
+    equal([len(i.fields["bytes"]) for i in items], [1000000] * 2)
+
+    def settled():
+        commands = {c.name: c.calls for c in world.info().server.commands}
+        return commands["sample"] >= 1600
+    eventually(settled, 30, "all requests were looked at")
+    grown = world.memory() - memory
+    check(SANITIZED or grown < 150 << 20, "the broker grew by", grown, "bytes")
+    # They may wake up and read: what was dropped is answered by an error or not at all, and counted.
+    read = refused = 0
+    sleepers[0].rcvtimeo = 500
+    with contextlib.suppress(zmq.Again):
+        while True:
+            reply = pb.Reply.FromString(sleepers[0].recv_multipart()[0])
+            read, refused = read + (reply.status == OK), refused + (reply.status == RESOURCE_EXHAUSTED)
+    lost = world.info().server.replies_dropped - dropped
+    check(read >= 1 and (refused or lost), "read", read, "refused", refused, "dropped", lost)
+    for s in sleepers:
+        s.close()
+    context.term()
+    actor.bye()
+
+
+@attack
+def sessions_opened_and_dropped(world):
+    """10,000 sessions, 2,000 at once, each with a connection of its own, none of which says goodbye."""
+    at_once, rounds = 2000, 5
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    connections = min(at_once, max(50, (limit - 500) // 3))
+    hello = pb.Hello(name="mayfly", columns=COLUMNS, notices=True)
+    start, opened = time.monotonic(), 0
+    for wave in range(rounds):
+        context = zmq.Context(2)
+        context.max_sockets = at_once + 100
+        sockets = []
+        for i in range(connections):
+            s = context.socket(zmq.DEALER)
+            s.linger = 0
+            s.connect(world.service_endpoint)
+            sockets.append(s)
+        for i in range(at_once):
+            request = pb.Request(version=1, id=i + 1, client=i + 1, hello=hello)
+            sockets[i % connections].send(request.SerializeToString())
+        for i in range(at_once):
+            check(sockets[i % connections].poll(20000), "no answer to HELLO", i, "of", at_once)
+            reply = pb.Reply.FromString(sockets[i % connections].recv())
+            check(reply.status in (OK, RESOURCE_EXHAUSTED), reply.text)
+            opened += reply.status == OK
+        if wave == 0:
+            print("      %d sessions at once over %d connections" % (world.info().server.session_count, connections))
+        context.destroy(linger=0)
+    print("      %d sessions in %.1f s" % (opened, time.monotonic() - start))
+    equal(opened, at_once * rounds)
+    eventually(lambda: world.info().server.session_count <= 3, 20, "they expire")
+    left = eventually(lambda: len(all_sessions(world)) < 20 and all_sessions(world), 20, "their tombstones go")
+    check(any(s.name == "neighbour" for s in left), "the neighbour's session is gone")
+
+
+@attack
+def a_distinct_batch_larger_than_the_table(world):
+    service = world.service()
+    service.reset("target")
+    actor, learner = world.actor("few"), Learner(service)
+    rejections = try_items(actor, [])  # two items
+    equal(rejections, [])
+    for timeout_ms in (0, 100):
+        sampled, items, text = learner.sample("target", 50, timeout_ms=timeout_ms, distinct=True)
+        equal((sampled.partial, len(items), len({i.key for i in items})), (True, 2, 2))
+        contains(text, "2", "50")
+    waiting = learner.ask("target", 3, timeout_ms=None, distinct=True)  # waits for a third, and gets it
+    eventually(lambda: service.table("target").waiting_samplers == 1)
+    actor.item(0, actor.chunk(rows(9, 1), 1), 0, 1)
+    check(actor.send() and actor.flush(), "not resolved")
+    equal(len({i.key for i in learner.wait(waiting)[1]}), 3)
+    reply, _ = service.ask("sample", pb.Sample(table="target", count=8193, distinct=True), check=False)
+    equal(reply.status, INVALID_ARGUMENT, reply.text)
+    contains(reply.text, "8192")
+    actor.bye()
+
+
+@attack
+def names_without_end(world):
+    """Slots, counters and groups under ever new or overlong names."""
+    service = world.service()
+    long = "n" * 300
+    for name, body, payload in (("params_put", pb.ParamsPut(name=long), [b"x"]), ("counter", pb.Counter(name=long, add=1), []),
+                                ("counter", pb.Counter(name="", add=1), []),
+                                ("reduce", pb.Reduce(group=long, member=1, op=pb.Reduce.JOIN), [])):
+        reply, _ = service.ask(name, body, payload, check=False)
+        equal(reply.status, INVALID_ARGUMENT, name + ": " + reply.text)
+        check(len(reply.text) > 10, reply.text)
+    for op, payload, word in ((pb.Reduce.ADD, [b"123"], "4"), (pb.Reduce.ADD, [], "frame")):
+        reply, _ = service.ask("reduce", pb.Reduce(group="odd", member=1, op=op, round=1, timeout_ms=10), payload, check=False)
+        check(reply.status not in (OK,), reply)
+        check(len(reply.text) > 10, reply.text)
+
+
+@attack
+def names_that_are_not_text(world):
+    """Strings that are not UTF-8 must not come back to others: their decoders would refuse the whole reply."""
+    service, odd = world.service(), b"\xff\xfe\x80Z"
+
+    def send(name, body, payload=(), old=b"ZZZZ"):
+        request = pb.Request(version=1, id=7, client=4711)
+        getattr(request, name).CopyFrom(body)
+        service.socket.send_multipart([request.SerializeToString().replace(old, odd), *payload])
+        frames = service.socket.recv_multipart()
+        with contextlib.suppress(Exception):  # our own answer may quote what we sent
+            return pb.Reply.FromString(frames[0])
+
+    service.socket.rcvtimeo = 5000
+    send("hello", pb.Hello(name="ZZZZ", columns=COLUMNS))
+    send("hello", pb.Hello(name="x", columns=[pb.Column(name="ZZZZ", dtype="int8")]))
+    send("params_put", pb.ParamsPut(name="ZZZZ"), [b"x"])
+    send("counter", pb.Counter(name="ZZZZ", add=1))
+    send("reduce", pb.Reduce(group="ZZZZ", member=1, op=pb.Reduce.JOIN))
+    send("sample", pb.Sample(table="ZZZZ", count=1))
+    world.actor("\u00e9" * 40)  # a name that is cut off must not be cut inside a letter
+    actor = world.actor("layout")
+    layout = actor.layout("target", [pb.Field(name="ZZZZ", column=0)])
+    actor.item(layout, actor.chunk(rows(0, 1), 1), 0, 1, priority=1e12)
+    message = actor.build()
+    header = message.header.SerializeToString()
+    actor.push.send_multipart([header.replace(b"ZZZZ", odd), *message.payload])
+    actor.flush(3)
+    honest = world.service()
+    honest.info(sessions=True)
+    honest.ask("why", pb.Why())
+    honest.ask("hello", pb.Hello())
+    for _ in range(3):
+        honest.ask("sample", pb.Sample(table="target", count=20, timeout_ms=1000))
+    honest.reset("target")
+
+
+@attack
+def rejections_are_bounded(world):
+    """A peer that sends nothing but refused items, and never reads why, costs a bounded amount of memory."""
+    actor = Actor(world.service(), COLUMNS, "refused", notices=False)
+    layout = actor.layout("target", WHOLE)
+    chunk = actor.chunk(rows(0, 1), 1)
+    actor.item(layout, chunk, 0, 1)
+    check(actor.send() and actor.flush(), "not resolved")
+    before = world.memory()
+    for _ in range(200):
+        for _ in range(1000):
+            actor.item(layout, 999, 0, 1)
+        actor.push_message(actor.build())
+        actor.stored.clear()
+    eventually(lambda: actor.heartbeat().received == 201, 20, "received")
+    grown = world.memory() - before
+    check(SANITIZED or grown < 32 << 20, "200,000 rejections took", grown, "bytes")
+    actor.confirmed = len(actor.rejections)
+    actor.close()
+
+
+@attack
+def numbers_at_the_end_of_their_range(world):
+    """Chunk and step numbers up to 2^64 - 1, through expiry and back."""
+    last = (1 << 64) - 1
+    actor = world.actor("the end")
+    layout = actor.layout("target", WHOLE)
+    actor.oldest_chunk, actor.next_chunk, actor.next_step = last, last, last
+    actor.item(layout, actor.chunk(rows(0, 1), 1), 0, 1)
+    actor.push_message(actor.build())
+    check(actor.flush(5), "not resolved")
+    eventually(lambda: actor.session not in {s.session for s in all_sessions(world) if not s.expired}, 15, "expiry")
+    with contextlib.suppress(ReplayError):
+        actor.resume()
+        actor.oldest_chunk = 0
+        actor.item(layout, 5, 0, 1)
+        actor.item(layout, last, 0, 3)
+        actor.push_message(actor.build())
+        actor.flush(3)
+    actor.close()
+
+
+@attack
+def cancelled_and_deserted_waiters(world):
+    """Requests that wait for ever, by peers that go away, hold nobody up."""
+    service = world.service()
+    service.reset("held")
+    context = zmq.Context()
+    for i in range(200):
+        s = context.socket(zmq.DEALER)
+        s.linger = 50
+        s.connect(world.service_endpoint)
+        request = pb.Request(version=1, id=1, client=5000 + i, sample=pb.Sample(table="held", count=1))
+        s.send(request.SerializeToString())
+        request = pb.Request(version=1, id=2, client=5000 + i, params_get=pb.ParamsGet(name=["never"], have=[0]))
+        s.send(request.SerializeToString())
+        if i % 2:
+            s.close()
+    eventually(lambda: service.table("held").waiting_samplers >= 150, 10, "they wait")
+    context.destroy(linger=0)
+    actor, learner = world.actor("patient"), Learner(service)
+    layout, keys = actor.layout("held", WHOLE), []
+    waiting = learner.ask("held", 1, timeout_ms=30000)  # last in the queue; the items before go to the dead
+    for _ in range(400):
+        if waiting in learner.service.early or learner.service.socket.poll(0):
+            break
+        actor.item(layout, actor.chunk(rows(actor.next_step, 1), 1), 0, 1)
+        check(actor.send(), "no credit")
+        actor.flush(0.2)
+    equal(len(learner.wait(waiting)[1]), 1)
+    info = service.table("held")
+    print("      %d picks went to samplers that had gone" % info.orphaned_picks)
+    service.reset("held")
+    actor.flush()
+    actor.bye()
+
+
+# ----------------------------------------------------------------------------------------------------------- the end --
+
+@test
+def nothing_was_lost_and_nobody_was_disturbed(world):
+    neighbour, service = world.neighbour, world.service()
+    neighbour.stopping.set()
+    neighbour.join(20)
+    check(not neighbour.is_alive(), "the neighbour hangs")
+    equal(neighbour.trouble, [])
+    equal(neighbour.rejections, [])
+    info = service.table("calm")
+    print("      the neighbour inserted %d items in %d rounds, the longest took %.2f s" %
+          (info.limiter.inserts, neighbour.rounds, neighbour.longest))
+    equal(info.limiter.inserts, 2 * neighbour.rounds)
+    equal(info.limiter.samples, 4 * neighbour.rounds)
+    equal(info.size, min(500, 2 * neighbour.rounds))
+    equal(info.rejected, 0)
+    check(SANITIZED or neighbour.longest < 3, "a round took", neighbour.longest, "s")
+
+
+@test
+def all_memory_comes_back(world):
+    service = world.service()
+    for table in ("calm", "target", "held", "small", "large"):
+        service.reset(table)
+    eventually(lambda: service.info().server.session_count == 0, 20, "no session is left")
+    eventually(lambda: service.info().server.chunk_count == 0, 10, "no chunk is left")
+    server = service.info().server
+    equal((server.chunk_bytes, server.granted_bytes, server.waiter_count), (0, 0, 0))
+
+
+@test
+def the_broker_is_alive_and_its_log_is_bounded(world):
+    check(world.broker.alive(), world.broker.text()[-3000:])
+    equal(world.broker.stop(), 0, "exit status")
+    log = world.broker.text()
+    check(len(log) < 1 << 20, "the log has", len(log), "bytes")
+    for word in ("ERROR: AddressSanitizer", "runtime error", "LeakSanitizer", "Assertion"):
+        check(word not in log, log[-3000:])
+
+
+if __name__ == "__main__":
+    the_world = World()
+    try:
+        status = test.main(the_world)
+        if status:
+            print("---- the end of the broker's log\n" + the_world.broker.text()[-4000:])
+    finally:
+        the_world.broker.remove()
+    sys.exit(status)

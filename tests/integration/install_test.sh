@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# Installs into a temporary folder and builds a small program against the result, outside of the tree: with pkg-config
+# (shared and static) and with find_package. Also: the library exports its public functions and nothing else.
+set -euo pipefail
+: "${RP_BUILD_DIR:?}" "${RP_SOURCE_DIR:?}" "${RP_VERSION:?}"
+if [ -n "${RP_SANITIZE:-}" ]; then
+    echo "skipped: an instrumented library needs programs that are built the same way"
+    exit 77
+fi
+
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+prefix="$folder/prefix"
+cmake --install "$RP_BUILD_DIR" --prefix "$prefix" >"$folder/install.log" || { cat "$folder/install.log"; exit 1; }
+cp -r "$RP_SOURCE_DIR/tests/install" "$folder/program"
+cd "$folder/program"
+
+pc=$(dirname "$(find "$prefix" -name replay.pc)")
+export PKG_CONFIG_PATH="$pc"
+libdir=$(pkg-config --variable=libdir replay)
+[ "$(pkg-config --modversion replay)" = "$RP_VERSION" ]
+
+run() {
+    local got
+    got=$("$@")
+    echo "$got"
+    [ "${got%% *}" = "$RP_VERSION" ] || { echo "expected version $RP_VERSION from $*"; exit 1; }
+}
+
+echo "-- pkg-config, shared"
+# shellcheck disable=SC2046
+cc -std=c11 -Wall -Wextra -Werror -pedantic program.c $(pkg-config --cflags --libs replay) -o shared
+run env LD_LIBRARY_PATH="$libdir" ./shared
+
+echo "-- pkg-config, static"
+# shellcheck disable=SC2046
+cc -std=c11 program.c $(pkg-config --cflags replay) "$libdir/libreplay.a" \
+    $(pkg-config --libs libzmq libprotobuf-c liblz4) -lm -pthread -o static
+run ./static
+
+echo "-- find_package"
+cmake -S . -B build -DCMAKE_PREFIX_PATH="$prefix" >cmake.log 2>&1 || { cat cmake.log; exit 1; }
+cmake --build build >build.log 2>&1 || { cat build.log; exit 1; }
+run ./build/program
+run ./build/program_static
+
+if command -v c++ >/dev/null; then
+    echo "-- the headers in C++"
+    for header in "$prefix"/include/replay/*.h; do
+        echo "#include \"replay/$(basename "$header")\""
+    done >headers.cc
+    c++ -fsyntax-only -Wall -Wextra -Werror -I "$prefix/include" headers.cc
+fi
+
+echo "-- each header on its own"
+for header in "$prefix"/include/replay/*.h; do
+    echo "#include \"replay/$(basename "$header")\"" >alone.c
+    cc -std=c11 -fsyntax-only -Wall -Wextra -Werror -pedantic -I "$prefix/include" alone.c
+done
+
+echo "-- exported symbols"
+nm -D --defined-only "$libdir/libreplay.so" | awk '{print $NF}' | sed 's/@.*//' | sort >exported
+grep -v '^rp_' exported | grep -v '^_\(init\|fini\|edata\|end\)$\|^__bss_start' >internal || true
+if [ -s internal ]; then
+    echo "libreplay.so exports internal symbols:"
+    cat internal
+    exit 1
+fi
+nm --defined-only --extern-only "$libdir/libreplay.a" | awk 'NF == 3 {print $3}' | grep -v '^rp_' >internal || true
+if [ -s internal ]; then
+    echo "libreplay.a shows internal symbols:"
+    cat internal
+    exit 1
+fi
+# Everything that the headers declare is there. rp_plugin_entry is what plug-ins define.
+cat "$prefix"/include/replay/*.h | tr '\n' ' ' | sed 's/;/;\n/g' | grep 'RP_API' | grep -o 'rp_[a-z0-9_]*(' |
+    tr -d '(' | sort -u | grep -v '^rp_plugin_entry$' >declared
+if ! comm -23 declared exported >absent || [ -s absent ]; then
+    echo "declared in the headers, but not in the library:"
+    cat absent
+    exit 1
+fi
+echo "$(wc -l <exported) symbols exported, all of them public"
+ldd "$libdir/libreplay.so" | grep -q yaml && { echo "the client library needs libyaml"; exit 1; }
+exit 0
