@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "broker/monitor.h"
 #include "broker/sample.h"
 #include "broker/session.h"
 #include "proto/error.h"
@@ -93,6 +94,7 @@ rp_status broker_rebind(struct broker *self, rp_error *err)
         int type;
         char *bound;
     } rows[] = {{&self->service, ZMQ_ROUTER, self->service_endpoint}, {&self->ingest, ZMQ_PULL, self->ingest_endpoint}};
+    monitor_close(self);
     for (uint32_t i = 0; i < 2; i++) {
         int linger = 0;
         zmq_setsockopt(*rows[i].socket, ZMQ_LINGER, &linger, sizeof linger);
@@ -110,7 +112,7 @@ rp_status broker_rebind(struct broker *self, rp_error *err)
         RP_TRY(status);
     }
     log_line(LEVEL_WARN, "B0005", "sockets bound again", NULL);
-    return RP_OK;
+    return monitor_open(self, err);
 }
 
 void broker_announce(struct broker *self, const char *format, ...)
@@ -139,6 +141,7 @@ static void every_second(struct timer *timer, void *ctx)
     for (uint32_t i = 0; i < self->n_tables; i++)
         table_tick(&self->tables[i], self->now_ns);
     peers_sweep(self);
+    monitor_run(self);
     timer_set(&self->timers, timer, self->now_ns + NS_PER_S);
 }
 
@@ -226,6 +229,7 @@ static rp_status broker_init(struct broker *self, void *context, rp_error *err)
         zmq_ctx_set(self->context, ZMQ_MAX_SOCKETS, 65536);
     }
     RP_TRY(sockets_open(self, err));
+    RP_TRY(monitor_open(self, err));
     self->second.fire = every_second;
     timer_set(&self->timers, &self->second, self->now_ns + NS_PER_S);
     self->soft.fire = soft_timer;
@@ -272,6 +276,7 @@ void broker_destroy(struct broker **at)
     }
     params_fini(&self->params);
     reduces_fini(self);
+    monitor_close(self);
     void *const sockets[] = {self->service, self->ingest, self->events};
     for (uint32_t i = 0; i < 3; i++)
         if (sockets[i])
@@ -353,8 +358,11 @@ static void sleep_until_due(struct broker *self, int wait_ms)
     }
     zmq_pollitem_t items[] = {{self->service, 0, ZMQ_POLLIN, 0},
                               {self->ingest, 0, ZMQ_POLLIN, 0},
+                              {self->monitor, 0, ZMQ_POLLIN, 0},
                               {NULL, self->wake_fd, ZMQ_POLLIN, 0}};
-    zmq_poll(items, 3, wait_ms);
+    zmq_poll(items, 4, wait_ms);
+    if (items[2].revents)
+        monitor_run(self);
 }
 
 void broker_turn(struct broker *self, int wait_ms)

@@ -50,6 +50,7 @@ struct broker {
     void *context;
     bool own_context;
     void *service, *ingest, *events;
+    void *monitor; /* tells of connections to service that end */
     char service_endpoint[256], ingest_endpoint[256], events_endpoint[256];
     bool ingest_idle; /* the ingest socket was found empty in this turn */
     /* state */

@@ -8,6 +8,7 @@
 
 #include "broker/broker.h"
 #include "broker/session.h"
+#include "proto/utf8.h"
 
 #define FIRST_WINDOW_ITEMS 64u
 #define FIRST_WINDOW_BYTES (1u << 20)
@@ -16,6 +17,7 @@
 /* A session that does not read its rejections gets no more credit. */
 #define REJECTIONS_MOST 1024u
 #define REJECTIONS_PER_MESSAGE 32u
+#define REJECTIONS_KEPT 8192u
 
 static uint64_t least(uint64_t a, uint64_t b)
 {
@@ -192,6 +194,8 @@ void credit_reject_at(struct broker *broker, struct session *self, uint32_t tabl
                  log_quote(quoted, sizeof quoted, text), held);
     }
     credit_mark(broker, self, true);
+    if (self->rejection_count >= REJECTIONS_KEPT)
+        return; /* a peer that ignores its credit: the count in Credit.rejected still tells */
     if (self->rejection_count == self->rejection_capacity) {
         uint32_t capacity = self->rejection_capacity ? self->rejection_capacity * 2 : 16;
         struct rejection *ring = malloc(capacity * sizeof *ring);
@@ -204,12 +208,15 @@ void credit_reject_at(struct broker *broker, struct session *self, uint32_t tabl
         self->rejection_capacity = capacity;
         self->rejection_head = 0;
     }
+    char *copy = strdup(text ? text : "");
+    if (copy) /* it may quote what a client sent, and be cut in the middle of it */
+        utf8_clean(copy, strlen(copy));
     self->rejections[(self->rejection_head + self->rejection_count++) % self->rejection_capacity] = (struct rejection){
         .table = table,
         .status = status,
         .item = item,
         .key = key,
-        .text = strdup(text ? text : ""),
+        .text = copy,
     };
 }
 

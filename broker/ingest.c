@@ -14,6 +14,8 @@
 
 #define LAYOUTS_PER_SESSION 65536u
 #define CHUNKS_PER_ITEM 65536u
+/* A small block can stand for a very large one: bound what a reader must unpack. */
+#define CHUNK_RAW_BYTES (UINT64_C(1) << 30)
 
 /* One message on its way in. */
 struct intake {
@@ -23,6 +25,7 @@ struct intake {
     zmq_msg_t *payload;
     uint32_t n_payload;
     uint64_t bytes;
+    bool lone;               /* the one item that may always be sent */
     struct inbound *inbound; /* made when the first item has to wait */
 };
 
@@ -106,6 +109,12 @@ static rp_status chunk_check(const struct intake *self, uint32_t i, const uint8_
     uint32_t rows = pb_u32(&self->in.chunk_length, i);
     if (rows == 0)
         return err_set(err, RP_INVALID_ARGUMENT, "it has no steps");
+    uint64_t raw = 0;
+    for (uint32_t c = 0; c < columns->count; c++)
+        raw += rows * columns->column[c].row_bytes;
+    if (raw > CHUNK_RAW_BYTES)
+        return err_set(err, RP_INVALID_ARGUMENT, "it has %llu bytes uncompressed, at most %llu are allowed",
+                       (unsigned long long)raw, (unsigned long long)CHUNK_RAW_BYTES);
     for (uint32_t c = 0; c < columns->count; c++) {
         const struct column *column = &columns->column[c];
         uint32_t at = i * columns->count + c;
@@ -118,7 +127,7 @@ static rp_status chunk_check(const struct intake *self, uint32_t i, const uint8_
                 err_set(err, RP_INVALID_ARGUMENT, "%u bytes for %u steps of %llu bytes", size, rows,
                         (unsigned long long)column->row_bytes);
             err_prefix(err, "column '%.64s'", column->name);
-            return RP_INVALID_ARGUMENT;
+            return (rp_status)err->status;
         }
         *absent |= codec == RP_CODEC_ABSENT;
         data += size;
@@ -166,12 +175,11 @@ static rp_status chunk_store(struct intake *self, uint32_t i, const uint8_t *dat
     return status;
 }
 
-static void chunk_refused(struct intake *self, uint64_t number, const char *text)
+static void chunk_refused(struct intake *self, uint64_t number, const rp_error *err)
 {
-    struct session *session = self->session;
-    session->bad_chunk = number;
-    snprintf(session->bad_chunk_text, sizeof session->bad_chunk_text, "%s", text);
-    complain(self->broker, "B0205", "chunk refused", session, text);
+    self->session->bad_chunk = number;
+    self->session->bad_chunk_error = *err;
+    complain(self->broker, "B0205", "chunk refused", self->session, err->text);
 }
 
 /* Takes chunk i from the pack or from its own frame. */
@@ -208,7 +216,7 @@ static void take_chunk(struct intake *self, uint32_t i, size_t *packed_at)
     }
     if (err.status) {
         err_prefix(&err, "chunk %llu", (unsigned long long)number);
-        chunk_refused(self, number, err.text);
+        chunk_refused(self, number, &err);
     }
 }
 
@@ -218,10 +226,11 @@ static void take_chunks(struct intake *self)
     uint64_t blocks = (uint64_t)in->n_chunks * self->session->columns->count;
     if ((in->block_size.n != 1 && in->block_size.n != blocks) ||
         (in->block_codec.n != 1 && in->block_codec.n != blocks)) {
-        char text[200];
-        snprintf(text, sizeof text, "chunks of %u columns come with %u block sizes and %u codecs, %llu or 1 are needed",
-                 self->session->columns->count, in->block_size.n, in->block_codec.n, (unsigned long long)blocks);
-        chunk_refused(self, pb_u64(&in->chunk_number, 0), text);
+        rp_error err;
+        err_set(&err, RP_INVALID_ARGUMENT,
+                "chunks of %u columns come with %u block sizes and %u codecs, %llu or 1 are needed",
+                self->session->columns->count, in->block_size.n, in->block_codec.n, (unsigned long long)blocks);
+        chunk_refused(self, pb_u64(&in->chunk_number, 0), &err);
         return;
     }
     size_t packed_at = 0;
@@ -234,8 +243,8 @@ static void take_chunks(struct intake *self)
 static rp_status missing_chunk(const struct session *session, uint64_t number, rp_error *err)
 {
     unsigned long long n = number;
-    if (number == session->bad_chunk)
-        return err_set(err, RP_INVALID_ARGUMENT, "%s", session->bad_chunk_text);
+    if (session->bad_chunk_error.status != RP_OK && number == session->bad_chunk)
+        return err_set(err, (rp_status)session->bad_chunk_error.status, "%s", session->bad_chunk_error.text);
     if (number < session->oldest_chunk)
         return err_set(err, RP_FAILED_PRECONDITION,
                        "chunk %llu is gone: the session had said that nothing before chunk %llu would be needed", n,
@@ -342,13 +351,16 @@ static rp_status item_check(const struct intake *self, uint32_t i, const struct 
 static void item_wait(struct intake *self, struct flow *flow, const struct arrival *arrival, rp_status status,
                       const char *text)
 {
+    /* A writer that ignores its credit is told of so many items one by one, of the rest by their number. */
+    if (status != RP_OK && flow->count > 2 * self->broker->config->window_items && flow_merge_rejection(flow))
+        return;
     if (!self->inbound) {
         self->inbound = calloc(1, sizeof *self->inbound);
         if (!self->inbound)
             abort(); /* 24 bytes: the process is beyond saving */
         *self->inbound = (struct inbound){self->session, self->bytes, 0};
     }
-    struct pending pending = {*arrival, self->inbound, status != RP_OK ? strdup(text) : NULL, status};
+    struct pending pending = {*arrival, self->inbound, status != RP_OK ? strdup(text) : NULL, status, 0};
     if (flow_push(flow, &pending)) {
         self->inbound->waiting++;
         return;
@@ -371,7 +383,7 @@ static void take_item(struct intake *self, uint32_t i, const struct session_layo
     const char *text = why;
     flow->arrived++;
     self->session->items++;
-    if (status == RP_OK && flow->arrived > flow->allowed && flow->arrived > flow->resolved + 1) {
+    if (status == RP_OK && flow->arrived > flow->allowed && !self->lone) {
         status = err_set(&err, RP_CREDIT_EXCEEDED, "item %llu of table '%s' was sent, only %llu were allowed: wait for credit",
                          (unsigned long long)flow->arrived, flow->table->name, (unsigned long long)flow->allowed);
         text = err.text;
@@ -457,33 +469,59 @@ static bool is_lone_item(const struct intake *self)
     return flow && flow->arrived == flow->resolved;
 }
 
+/* Whether the message as a whole can be taken: its bytes against the credit, its frames against its chunks. */
+static rp_status message_check(struct intake *self, rp_error *err)
+{
+    struct session *session = self->session;
+    struct broker *broker = self->broker;
+    uint32_t frames = self->in.n_chunks - self->in.packed + (self->in.packed ? 1 : 0);
+    bool over = session->received_bytes > session->allowed_bytes;
+    uint64_t surplus = over ? session->received_bytes - session->allowed_bytes : 0;
+    /* Keep the account whole: what is here counts as granted. */
+    broker->granted_bytes += surplus;
+    session->allowed_bytes += surplus;
+    if (self->n_payload != frames)
+        return err_set(err, RP_BAD_MESSAGE, "%u payload frames where %u chunks, %u of them packed, need %u",
+                       self->n_payload, self->in.n_chunks, self->in.packed, frames);
+    if (!over || self->lone)
+        return RP_OK;
+    uint32_t held;
+    if (log_allow(&broker->credit_log, 5, broker->now_ns, &held))
+        log_line(LEVEL_WARN, "B0206", "a writer ignores its credit", "session=%s message=%llu held_back=%u",
+                 session->name, (unsigned long long)self->in.number, held);
+    return err_set(err, RP_CREDIT_EXCEEDED, "message %llu goes %llu bytes over what the session was allowed: wait for credit",
+                   (unsigned long long)self->in.number, (unsigned long long)surplus);
+}
+
+/* After a tombstone the ring starts anew, at the oldest chunk that this writer can still mean. */
+static void ring_rebase(struct intake *self)
+{
+    uint64_t base = self->in.oldest_chunk ? self->in.oldest_chunk : 1;
+    for (uint32_t i = 0; i < self->in.n_chunks; i++) {
+        uint64_t number = pb_u64(&self->in.chunk_number, i);
+        base = number && number < base ? number : base;
+    }
+    self->session->oldest_chunk = base;
+    self->session->newest_chunk = base - 1;
+    self->session->rebase = false;
+}
+
 static void take_message(struct intake *self)
 {
     struct session *session = self->session;
     struct broker *broker = self->broker;
     session->received = self->in.number;
     session->received_bytes += self->bytes;
+    if (session->rebase)
+        ring_rebase(self);
     if (self->in.n_layouts)
         take_layouts(self);
-    bool over = session->received_bytes > session->allowed_bytes;
-    bool refused = over && !is_lone_item(self);
-    if (over) { /* keep the account whole: what is here counts as granted */
-        broker->granted_bytes += session->received_bytes - session->allowed_bytes;
-        session->allowed_bytes = session->received_bytes;
-    }
-    char text[200];
-    if (refused) {
-        snprintf(text, sizeof text, "message %llu goes %llu bytes over the credit of the session: wait for credit",
-                 (unsigned long long)self->in.number,
-                 (unsigned long long)(session->received_bytes - session->returned_bytes));
-        uint32_t held;
-        if (log_allow(&broker->credit_log, 5, broker->now_ns, &held))
-            log_line(LEVEL_WARN, "B0206", "a writer ignores its credit", "session=%s message=%llu held_back=%u",
-                     session->name, (unsigned long long)self->in.number, held);
-    } else if (self->in.n_chunks) {
+    self->lone = is_lone_item(self);
+    rp_error err = {0};
+    rp_status refused = message_check(self, &err);
+    if (refused == RP_OK && self->in.n_chunks)
         take_chunks(self);
-    }
-    take_items(self, refused ? RP_CREDIT_EXCEEDED : RP_OK, text);
+    take_items(self, refused, err.text);
     /* Items of this message hold what they need themselves. */
     session_drop_chunks(session, broker, self->in.oldest_chunk);
     if (!self->inbound)
@@ -504,7 +542,8 @@ static void message_bad(struct broker *broker, const struct wire_ingest *in, con
     credit_reject_at(broker, session, REJECTED_NOWHERE, 0, 0, RP_BAD_MESSAGE, text);
 }
 
-static void ingest_message(struct broker *broker, zmq_msg_t *frames, uint32_t n, bool whole)
+/* n frames were read; of a message with more the rest was dropped. */
+static void ingest_message(struct broker *broker, zmq_msg_t *frames, uint32_t n)
 {
     struct intake intake = {.broker = broker, .payload = frames + 1, .n_payload = n - 1};
     rp_error err = {0};
@@ -512,8 +551,6 @@ static void ingest_message(struct broker *broker, zmq_msg_t *frames, uint32_t n,
     if (status == RP_OK && intake.in.version != WIRE_VERSION)
         status = err_set(&err, RP_UNSUPPORTED, "protocol version %u is unknown here: this broker speaks version %u",
                          intake.in.version, WIRE_VERSION);
-    if (status == RP_OK && !whole)
-        status = err_set(&err, RP_BAD_MESSAGE, "the message has more than %u frames", BROKER_MAX_FRAMES);
     if (status != RP_OK) {
         message_bad(broker, &intake.in, err.text);
         return;
@@ -551,7 +588,7 @@ bool ingest_receive(struct broker *broker)
     if (!frames_receive(broker->ingest, frames, BROKER_MAX_FRAMES, &n, &whole))
         return false;
     broker->counters.messages_in++;
-    ingest_message(broker, frames, n, whole);
+    ingest_message(broker, frames, n);
     frames_close(frames, n);
     return true;
 }

@@ -7,6 +7,7 @@
 #include "proto/dtype.h"
 #include "proto/error.h"
 #include "proto/pb.h"
+#include "proto/utf8.h"
 
 #define MAX_LAYOUTS 1048576u
 #define MAX_FIELDS 1024u
@@ -14,8 +15,8 @@
 static bool column_fill(struct column *column, const Replay__Column *wire, rp_error *err)
 {
     size_t length = strlen(wire->name);
-    if (length == 0 || length > RP_MAX_NAME) {
-        err_set(err, RP_INVALID_ARGUMENT, "a column's name must have 1 to %u bytes, not %zu", RP_MAX_NAME, length);
+    if (length == 0 || length > RP_MAX_NAME || !utf8_valid(wire->name, length)) {
+        err_set(err, RP_INVALID_ARGUMENT, "a column's name must be UTF-8 of 1 to %u bytes", RP_MAX_NAME);
         return false;
     }
     column->dtype = dtype_by_name(wire->dtype);
@@ -111,8 +112,8 @@ static uint64_t field_min_length(const Replay__Field *field)
 static rp_status field_check(const Replay__Field *field, const struct columns *columns, rp_error *err)
 {
     size_t length = strlen(field->name);
-    if (length == 0 || length > RP_MAX_NAME)
-        return err_set(err, RP_INVALID_ARGUMENT, "a field's name must have 1 to %u bytes", RP_MAX_NAME);
+    if (length == 0 || length > RP_MAX_NAME || !utf8_valid(field->name, length))
+        return err_set(err, RP_INVALID_ARGUMENT, "a field's name must be UTF-8 of 1 to %u bytes", RP_MAX_NAME);
     if (field->column >= columns->count)
         return err_set(err, RP_INVALID_ARGUMENT, "field '%.64s' names column %u, the stream has %u", field->name,
                        field->column, columns->count);

@@ -235,6 +235,8 @@ static uint64_t largest(const struct limiter *self, bool (*rule)(const struct li
                         double estimate, uint64_t most)
 {
     most = most < MOST_ASKED ? most : MOST_ASKED;
+    if (most == 0 || rule(self, most))
+        return most;
     uint64_t guess = to_count(estimate, most);
     uint64_t low = guess > 0 ? guess - 1 : 0;
     uint64_t high = guess < most ? guess + 1 : most;

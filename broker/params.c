@@ -4,6 +4,7 @@
 
 #include "broker/broker.h"
 #include "proto/error.h"
+#include "proto/utf8.h"
 
 /* A params_get that waits. */
 struct poll {
@@ -42,8 +43,8 @@ void params_fini(struct params *self)
 static rp_status name_check(const char *name, const char *what, rp_error *err)
 {
     size_t size = strlen(name);
-    if (size == 0 || size > 255)
-        return err_set(err, RP_INVALID_ARGUMENT, "a %s needs a name of 1 to 255 bytes, not %zu", what, size);
+    if (size == 0 || size > 255 || !utf8_valid(name, size))
+        return err_set(err, RP_INVALID_ARGUMENT, "a %s needs a name of 1 to 255 bytes of UTF-8", what);
     return RP_OK;
 }
 

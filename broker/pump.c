@@ -41,6 +41,15 @@ bool flow_push(struct flow *flow, const struct pending *pending)
     return true;
 }
 
+bool flow_merge_rejection(struct flow *flow)
+{
+    struct pending *last = flow->count ? &flow->queue[(flow->head + flow->count - 1) % flow->capacity] : NULL;
+    if (!last || last->status == RP_OK || last->more == UINT32_MAX)
+        return false;
+    last->more++;
+    return true;
+}
+
 static void flow_unblock(struct flow *flow)
 {
     struct table *table = flow->table;
@@ -135,6 +144,9 @@ static void flow_settle_first(struct broker *broker, struct flow *flow)
     if (status != RP_OK)
         credit_reject(broker, flow, pending.arrival.key, status, text);
     free(pending.text);
+    flow->resolved += pending.more;
+    flow->rejected += pending.more;
+    flow->table->stats.rejected += pending.more;
     flow_resolved(broker, flow, pending.inbound);
 }
 

@@ -10,6 +10,7 @@
 
 #include "broker/broker.h"
 #include "proto/error.h"
+#include "proto/utf8.h"
 
 #define GROUPS_MOST 1024u
 #define MEMBERS_MOST 1024u
@@ -295,8 +296,8 @@ rp_status req_reduce(struct broker *broker, struct request *request, rp_error *e
 {
     const Replay__Reduce *ask = (const Replay__Reduce *)request->body;
     size_t size = strlen(ask->group);
-    if (size == 0 || size > 255)
-        return err_set(err, RP_INVALID_ARGUMENT, "a reduce group needs a name of 1 to 255 bytes");
+    if (size == 0 || size > 255 || !utf8_valid(ask->group, size))
+        return err_set(err, RP_INVALID_ARGUMENT, "a reduce group needs a name of 1 to 255 bytes of UTF-8");
     struct group *group = group_find(broker, ask->group, ask->op == REPLAY__REDUCE__OP__JOIN);
     if (!group)
         return err_set(err, RP_NOT_FOUND, "no reduce group '%.64s': join it first", ask->group);

@@ -8,6 +8,7 @@
 #include "broker/info.h"
 #include "broker/session.h"
 #include "proto/error.h"
+#include "proto/utf8.h"
 
 #define SESSIONS_PER_PAGE 256u
 #define STATS_MOST 32u
@@ -285,7 +286,7 @@ static Replay__Wait *wait_info(struct arena *arena, const char *who, const char 
     for (uint32_t i = 0; i < 3; i++) {
         strings[i] = arena_take(arena, 1, strlen(from[i]) + 1);
         if (strings[i])
-            strcpy(strings[i], from[i]);
+            utf8_clean(strcpy(strings[i], from[i]), strlen(from[i]));
     }
     if (arena->failed)
         return NULL;

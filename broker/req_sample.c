@@ -82,7 +82,7 @@ static const struct wait_ops sample_ops = {"sample", sample_expire, sample_cance
 static rp_status sample_check(const struct wire_sample *ask, const struct table *table, rp_error *err)
 {
     if (ask->count == 0 || ask->count > BROKER_MAX_BATCH)
-        return err_set(err, RP_INVALID_ARGUMENT, "a sample takes 1 to %u items, not %u", BROKER_MAX_BATCH, ask->count);
+        return err_set(err, RP_INVALID_ARGUMENT, "count is %u, a sample takes 1 to %u items", ask->count, BROKER_MAX_BATCH);
     if (!ask->distinct)
         return RP_OK;
     if (!table->sampler_ops->pick_distinct)

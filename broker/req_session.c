@@ -188,9 +188,19 @@ static void bye_explain(const struct broker *broker, const struct wait *wait, st
     (void)broker;
     const struct bye *self = (const struct bye *)wait;
     out->count = session_unresolved(self->session);
-    snprintf(out->text, sizeof out->text, "session '%s' ends: message %llu of %llu has arrived, %llu items wait",
-             self->session->name, (unsigned long long)self->session->received, (unsigned long long)self->last_number,
-             (unsigned long long)out->count);
+    int used = snprintf(out->text, sizeof out->text,
+                        "session '%s' ends: message %llu of %llu has arrived, %llu items wait", self->session->name,
+                        (unsigned long long)self->session->received, (unsigned long long)self->last_number,
+                        (unsigned long long)out->count);
+    for (uint32_t i = 0; i < self->session->n_tables && used > 0 && (size_t)used < sizeof out->text; i++) {
+        const struct flow *flow = self->session->flows[i];
+        char why[200] = "";
+        if (!flow || !flow->count)
+            continue;
+        limiter_explain_insert(&flow->table->limiter, why, sizeof why);
+        used += snprintf(out->text + used, sizeof out->text - (size_t)used, "; table '%.64s' holds back %u: %s",
+                         flow->table->name, flow->count, why);
+    }
 }
 
 static void bye_answer(struct broker *broker, struct wait *wait, rp_status status, const char *text)

@@ -7,6 +7,7 @@
 #include "broker/frames.h"
 #include "proto/error.h"
 #include "proto/pb.h"
+#include "proto/utf8.h"
 
 #define ROW(field, name, type, handler, remember)                                                                      \
     {                                                                                                                  \
@@ -108,8 +109,12 @@ static bool reply_encode(struct pb_writer *out, uint64_t id, rp_status status, c
     pb_put_varint(out, 1, WIRE_VERSION);
     pb_put_fixed64(out, 2, id);
     pb_put_varint(out, 3, (uint64_t)status);
-    if (text && text[0])
-        pb_put_bytes(out, 4, text, strlen(text));
+    if (text && text[0]) {
+        size_t size = strlen(text);
+        pb_put_bytes(out, 4, text, size);
+        if (!out->failed) /* it may quote what a client sent */
+            utf8_clean((char *)out->data + (out->size - size), size);
+    }
     if (body) {
         size_t size = protobuf_c_message_get_packed_size(body);
         pb_tag(out, field, PB_BYTES);
@@ -199,6 +204,7 @@ static rp_status request_dispatch(struct broker *broker, struct request *request
         struct wait *wait = wait_find(broker, request->head.client, request->head.id);
         if (wait) {
             wait->to = request->from;
+            wait->descriptor = request->descriptor;
             request->answered = true;
             return RP_OK;
         }
@@ -218,7 +224,7 @@ static rp_status request_dispatch(struct broker *broker, struct request *request
         return status;
     }
     if (request->head.body == 0)
-        return err_set(err, RP_BAD_MESSAGE, "the request has no body: it asks for nothing");
+        return err_set(err, RP_UNSUPPORTED, "the request has no body: it asks for nothing");
     return err_set(err, RP_UNSUPPORTED, "message %u is unknown in protocol version %u", request->head.body,
                    WIRE_VERSION);
 }
@@ -271,6 +277,7 @@ bool request_receive(struct broker *broker)
     if (header < n && whole) {
         request.payload = frames + header + 1;
         request.n_payload = n - header - 1;
+        request.descriptor = zmq_msg_get(&frames[header], ZMQ_SRCFD);
         request_handle(broker, &request, zmq_msg_data(&frames[header]), zmq_msg_size(&frames[header]));
     } else {
         broker->counters.messages_bad++;
@@ -279,7 +286,6 @@ bool request_receive(struct broker *broker)
                           whole ? "the message has no header frame" : "the message has too many frames", 0, NULL, NULL,
                           0);
     }
-    for (uint32_t i = 0; i < n; i++)
-        zmq_msg_close(&frames[i]);
+    frames_close(frames, n);
     return true;
 }

@@ -6,9 +6,12 @@
 
 #include "broker/broker.h"
 #include "proto/error.h"
+#include "proto/utf8.h"
 
 #define RING_MOST (1u << 20)
 #define SESSIONS_MOST 1000000u
+/* So that the arithmetic on chunk numbers has room. */
+#define CHUNK_NUMBER_MOST (UINT64_C(1) << 62)
 
 static uint64_t id_half(const uint8_t *id)
 {
@@ -52,6 +55,7 @@ struct session *session_open(struct broker *broker, const char *name, struct col
     self->n_tables = broker->n_tables;
     self->ordinal = broker->next_ordinal++;
     strncpy(self->name, name[0] ? name : "unnamed", sizeof self->name - 1);
+    utf8_clean(self->name, strlen(self->name));
     self->columns = columns;
     self->epoch = 1;
     self->oldest_chunk = 1;
@@ -108,14 +112,16 @@ rp_status session_keep_chunk(struct session *self, struct broker *broker, uint64
                              rp_error *err)
 {
     uint64_t span = number - self->oldest_chunk + 1;
-    if (number < self->oldest_chunk || span > RING_MOST)
+    if (number < self->oldest_chunk || span > RING_MOST || number > CHUNK_NUMBER_MOST)
         return err_set(err, RP_INVALID_ARGUMENT,
                        "chunk %llu is out of range: the session keeps chunks %llu and up, at most %u of them",
                        (unsigned long long)number, (unsigned long long)self->oldest_chunk, RING_MOST);
     uint64_t held = self->chunk_bytes + chunk->bytes;
-    if (held > broker->storage_budget / 2)
+    uint64_t window = (uint64_t)broker->config->window_bytes, message = (uint64_t)broker->config->max_message_bytes;
+    if (held > 2 * (window > message ? window : message))
         return err_set(err, RP_RESOURCE_EXHAUSTED,
-                       "the session keeps %llu bytes of chunks for later items: use a shorter keep-alive window",
+                       "the session keeps %llu bytes of chunks for later items, which is too much: use a shorter "
+                       "keep-alive window, or raise credit.window_bytes",
                        (unsigned long long)held);
     if ((!self->ring || span > (uint64_t)self->ring_mask + 1) && !ring_grow(self, span))
         return err_set(err, RP_NO_MEMORY, "no memory for chunk %llu", (unsigned long long)number);
@@ -163,6 +169,8 @@ static void ring_drop(struct session *self, struct broker *broker)
 
 void session_drop_chunks(struct session *self, struct broker *broker, uint64_t oldest)
 {
+    if (oldest > CHUNK_NUMBER_MOST)
+        oldest = CHUNK_NUMBER_MOST;
     if (oldest <= self->oldest_chunk)
         return;
     uint64_t end = oldest <= self->newest_chunk + 1 ? oldest : self->newest_chunk + 1;
@@ -247,6 +255,7 @@ rp_status session_resume(struct broker *broker, struct session *self, uint64_t o
         broker->n_sessions++;
         /* Chunks and waiting items are gone: the writer sends what it still has, and item numbers tell what is new. */
         self->received = start < self->received ? start : self->received;
+        self->rebase = true;
         credit_open(broker, self);
         log_line(LEVEL_INFO, "B0104", "session taken up again", "name=%s ordinal=%u received=%llu", self->name,
                  self->ordinal, (unsigned long long)self->received);

@@ -29,6 +29,7 @@ struct pending {
     struct inbound *inbound;
     char *text;
     rp_status status;
+    uint32_t more; /* further items with the same fate, which were not kept one by one */
 };
 
 /* The items of one session for one table. Numbers are running totals. */
@@ -78,12 +79,13 @@ struct session {
     uint32_t epoch;
     uint64_t received;
     bool gap;
+    bool rebase;         /* the next message says where the ring starts */
     struct chunk **ring; /* chunk `number` at number & mask */
     uint32_t ring_mask;
     uint64_t oldest_chunk, newest_chunk; /* numbers in [oldest, newest] may be in the ring */
     uint64_t chunk_bytes;
     uint64_t bad_chunk; /* the last one refused, and why: for the rejection of items that refer to it */
-    char bad_chunk_text[256];
+    rp_error bad_chunk_error;
     struct session_layout *layouts; /* by the writer's id */
     uint32_t n_layouts;
     /* credit */
@@ -160,6 +162,8 @@ bool ingest_receive(struct broker *broker);
 
 /* pump.c: matches what waits with what the limiter allows */
 bool flow_push(struct flow *flow, const struct pending *pending);
+/* Counts an item with its predecessor if that is rejected as well. False: it is not. */
+bool flow_merge_rejection(struct flow *flow);
 void flow_drop(struct broker *broker, struct flow *flow);
 /* One item of the flow is resolved (inserted, or rejected by credit_reject before). */
 void flow_resolved(struct broker *broker, struct flow *flow, struct inbound *inbound);

@@ -4,6 +4,9 @@
 
 #include "broker/broker.h"
 
+/* Requests that wait at a time: more than this is a client that asks without reading. */
+#define WAITS_MOST 100000u
+
 static uint64_t name_of(uint64_t client, uint64_t id)
 {
     return client ^ (id * UINT64_C(0xD6E8FEB86659FD93));
@@ -23,7 +26,10 @@ bool wait_begin(struct broker *broker, struct wait *self, const struct wait_ops 
     self->client = request->head.client;
     self->id = request->head.id;
     self->since_ns = broker->now_ns;
+    self->descriptor = request->descriptor;
     self->timer = (struct timer){.fire = fire};
+    if (broker->waits.count >= WAITS_MOST)
+        return false;
     if (timeout_ms > (uint64_t)(INT64_MAX / NS_PER_MS / 2))
         has_timeout = false;
     if (has_timeout && !timer_set(&broker->timers, &self->timer, broker->now_ns + (int64_t)timeout_ms * NS_PER_MS))

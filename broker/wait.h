@@ -32,6 +32,7 @@ struct wait {
     struct envelope to;
     uint64_t client, id;
     int64_t since_ns;
+    int descriptor; /* of the connection it came by; -1: not known */
 };
 
 struct waits {
@@ -40,7 +41,7 @@ struct waits {
     uint64_t count;
 };
 
-/* Starts to wait on behalf of a request. False: no memory. */
+/* Starts to wait on behalf of a request. False: no memory, or too many wait already. */
 bool wait_begin(struct broker *broker, struct wait *self, const struct wait_ops *ops, const struct request *request,
                 bool has_timeout, uint64_t timeout_ms);
 void wait_end(struct broker *broker, struct wait *self);

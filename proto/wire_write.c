@@ -50,6 +50,14 @@ static inline void plan_folded(struct wire_plan *self, uint32_t number, const vo
         plan_add(self, number << 3 | PB_BYTES, data, pb_all_equal(data, n, width) ? width : (uint64_t)n * width);
 }
 
+/* The same, left out if all are 0: for arrays whose absence means that. */
+static inline void plan_optional(struct wire_plan *self, uint32_t number, const void *data, uint32_t n, uint32_t width)
+{
+    static const uint8_t zeros[8];
+    if (n > 0 && data != NULL && !(memcmp(data, zeros, width) == 0 && pb_all_equal(data, n, width)))
+        plan_folded(self, number, data, n, width);
+}
+
 /* A scalar: fixed32, fixed64, or a flag of one byte as a varint. Left out if 0. */
 static inline void plan_scalar(struct wire_plan *self, uint32_t number, enum pb_wire wire, const void *value)
 {
@@ -128,18 +136,18 @@ void wire_write_ingest(struct pb_writer *out, const struct wire_ingest_out *in)
     plan_array(&plan, 10, in->chunk_number, in->n_chunks, 8);
     plan_array(&plan, 11, in->chunk_step, in->n_chunks, 8);
     plan_folded(&plan, 12, in->chunk_length, in->n_chunks, 4);
-    plan_folded(&plan, 13, in->chunk_episode, in->n_chunks, 4);
+    plan_optional(&plan, 13, in->chunk_episode, in->n_chunks, 4);
     plan_folded(&plan, 14, in->block_size, n_blocks, 4);
     plan_folded(&plan, 15, in->block_codec, n_blocks, 1);
     plan_scalar(&plan, 16, PB_FIXED32, &in->packed);
     plan_array(&plan, 20, in->run_layout, in->n_runs, 4);
     plan_array(&plan, 21, in->run_items, in->n_runs, 4);
     plan_array(&plan, 22, in->run_first, in->n_runs, 8);
-    plan_folded(&plan, 23, in->run_policy, in->n_runs, 8);
+    plan_optional(&plan, 23, in->run_policy, in->n_runs, 8);
     plan_array(&plan, 24, in->item_key, in->n_items, 8);
     plan_folded(&plan, 25, in->item_priority, in->n_items, 8);
     plan_array(&plan, 26, in->item_chunk, in->n_items, 8);
-    plan_folded(&plan, 27, in->item_offset, in->n_items, 4);
+    plan_optional(&plan, 27, in->item_offset, in->n_items, 4);
     plan_folded(&plan, 28, in->item_length, in->n_items, 4);
 
     uint8_t *at = pb_reserve(out, (size_t)plan.size);

@@ -11,6 +11,7 @@
 #include "proto/pb.h"
 
 #define LAYOUTS_FIELD 7u
+#define ID_BYTES 5u
 
 bool forms_init(struct forms *self, uint32_t n_tables)
 {
@@ -213,7 +214,6 @@ static bool form_encode(struct form *self, const char *table)
     struct pb_writer out = {0};
     if (list && at) {
         Replay__Layout layout = REPLAY__LAYOUT__INIT;
-        layout.id = self->id;
         layout.table = (char *)(uintptr_t)table;
         layout.n_fields = self->n_fields;
         layout.fields = at;
@@ -230,7 +230,10 @@ static bool form_encode(struct form *self, const char *table)
         }
         size_t size = replay__layout__get_packed_size(&layout);
         pb_tag(&out, LAYOUTS_FIELD, PB_BYTES);
-        pb_varint(&out, size);
+        pb_varint(&out, size + ID_BYTES);
+        pb_tag(&out, 1, PB_FIXED32);
+        self->wire_id = out.size;
+        (void)pb_reserve(&out, 4);
         uint8_t *place = pb_reserve(&out, size);
         if (place)
             replay__layout__pack(&layout, place);
@@ -242,12 +245,17 @@ static bool form_encode(struct form *self, const char *table)
     return out.data != NULL && !out.failed;
 }
 
-static struct form *form_new(const struct form_field *fields, uint32_t n, uint32_t id, const struct conn_table *spec)
+void form_number(struct form *self, uint32_t id)
+{
+    self->id = id;
+    memcpy(self->wire + self->wire_id, &id, sizeof id);
+}
+
+static struct form *form_new(const struct form_field *fields, uint32_t n, const struct conn_table *spec)
 {
     struct form *self = calloc(1, sizeof *self + n * sizeof self->fields[0]);
     if (!self)
         return NULL;
-    self->id = id;
     bool ok = true;
     for (uint32_t i = 0; i < n; i++) {
         self->fields[i] = fields[i];
@@ -326,7 +334,12 @@ rp_status forms_get(struct forms *self, const struct stream *stream, uint32_t ta
         form = form->chain;
     if (!form) {
         RP_TRY(check_fields(self->scratch, n, stream, spec, err));
-        form = form_new(self->scratch, n, self->count, spec);
+        if (self->count == FORMS_MAX)
+            return err_set(err, RP_RESOURCE_EXHAUSTED,
+                           "items of this writer have %u different layouts already: use slices with count 0 for items "
+                           "of varying length",
+                           FORMS_MAX);
+        form = form_new(self->scratch, n, spec);
         if (!form)
             return err_set(err, RP_NO_MEMORY, "no memory for a layout");
         form->table = table;

@@ -12,6 +12,7 @@
 #include "replay/writer.h"
 
 #define FORM_MAX_FIELDS 1024u
+#define FORMS_MAX 65536u
 
 struct form_field {
     const char *name;
@@ -22,15 +23,16 @@ struct form_field {
     bool squeeze;
 };
 
-/* Constant once made, but for `session`. Lives as long as its writer. */
+/* Constant once made, but for the I/O thread's part. Lives as long as its writer. */
 struct form {
     struct form *chain;
     uint64_t hash;
-    uint32_t id;
     uint32_t table; /* index into the HELLO's tables */
-    uint8_t *wire;  /* an Ingest.layouts field: tag, length, message */
-    size_t wire_size;
-    uint64_t session; /* I/O thread: in which session it was registered; 0: none */
+    uint8_t *wire;  /* an Ingest.layouts field: tag, length, message, the id first */
+    size_t wire_size, wire_id;
+    /* The I/O thread's: sessions number their layouts in the order in which they are sent. */
+    uint64_t session; /* in which it was registered; 0: none */
+    uint32_t id;
     uint32_t n_fields;
     struct form_field fields[];
 };
@@ -49,6 +51,9 @@ struct form_span {
     uint64_t first;
     uint32_t length;
 };
+
+/* The I/O thread: sets the id in the encoded form. */
+void form_number(struct form *self, uint32_t id);
 
 bool forms_init(struct forms *self, uint32_t n_tables);
 void forms_fini(struct forms *self);

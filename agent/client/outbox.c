@@ -313,7 +313,8 @@ enum outbox_more outbox_send(struct outbox *self, void *push, int64_t now_ns, bo
 
 uint64_t outbox_oldest(const struct outbox *self)
 {
-    return self->kept.first ? self->kept.first->number : self->last_number + 1;
+    uint64_t oldest = self->kept.first ? self->kept.first->number : self->last_number + 1;
+    return oldest <= self->received ? oldest : self->received + 1; /* blanks can always be sent again */
 }
 
 /* Numbers of tables can differ after a restart of the broker with another configuration. */
@@ -342,6 +343,7 @@ void outbox_open(struct outbox *self, const uint8_t *session, uint32_t epoch, co
         self->counts.sessions++;
         self->rejections_seen = 0;
         self->announced = 1;
+        self->n_forms = 0;
         for (uint32_t t = 0; t < self->n_tables; t++)
             self->tables[t].session_rejected = 0;
     }
@@ -350,6 +352,7 @@ void outbox_open(struct outbox *self, const uint8_t *session, uint32_t epoch, co
             reject_unknown(self, t);
     self->counts.lost_messages += hello->lost_messages;
     uint64_t received = hello->credit ? hello->credit->received : 0;
+    self->received = received;
     self->wire_next = received < self->last_number ? received + 1 : self->last_number + 1;
     self->cursor = self->kept.first;
     while (self->cursor && self->cursor->number < self->wire_next)
@@ -410,7 +413,7 @@ void outbox_forget(struct outbox *self)
         message->session = 0;
     }
     self->cursor = NULL;
-    self->last_number = self->highest_sent = 0;
+    self->last_number = self->highest_sent = self->received = 0;
     self->wire_next = 1;
     self->sent_bytes = self->allowed_bytes = 0;
     memset(self->session, 0, sizeof self->session);
@@ -467,6 +470,8 @@ void outbox_credit(struct outbox *self, const Replay__Credit *credit)
         n = 0;
     if (credit->allowed_bytes > self->allowed_bytes)
         self->allowed_bytes = credit->allowed_bytes;
+    if (credit->received > self->received)
+        self->received = credit->received;
     /* Rejections first: whoever waits for the last item finds them there. */
     for (int pass = 0; pass < 2; pass++) {
         for (size_t i = 0; i < n; i++)

@@ -12,6 +12,8 @@
 
 /* Chunks from this size on are frames of their own. */
 #define OUTBOX_OWN_FRAME ((size_t)32 << 10)
+/* But no more of them in one message than this. */
+#define OUTBOX_MAX_FRAMES 512u
 /* Messages with several items stay below this. */
 #define OUTBOX_MESSAGE_BYTES ((size_t)1 << 20)
 #define OUTBOX_LINGER_NS 1000000
@@ -60,6 +62,8 @@ struct outbox {
     struct message_list stored; /* of earlier ones: only chunks are of use */
     struct message *cursor;     /* first kept message with number >= wire_next */
     uint64_t last_number, wire_next, highest_sent;
+    uint64_t received; /* by the broker, as far as it is known */
+    uint32_t n_forms;  /* registered in this session */
     uint64_t sent_bytes, allowed_bytes, max_message_bytes;
     uint64_t rejections_seen; /* running count in this session */
     uint64_t serial;          /* of the session, from 1 */

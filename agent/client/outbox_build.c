@@ -162,6 +162,11 @@ static void pick_item(struct outbox *self, const struct item *item, uint64_t num
 {
     struct outbox_scratch *s = self->scratch;
     uint32_t i = s->n_items++, run = s->n_runs;
+    if (item->form->session != self->serial) {
+        item->form->session = self->serial;
+        form_number(item->form, self->n_forms++);
+        s->forms[s->n_forms++] = item->form;
+    }
     s->key[i] = item->key;
     s->priority[i] = item->priority;
     s->item_chunk[i] = item->chunk->number;
@@ -176,10 +181,6 @@ static void pick_item(struct outbox *self, const struct item *item, uint64_t num
     s->run_first[run] = number;
     s->run_items[run] = 1;
     s->n_runs++;
-    if (item->form->session != self->serial) {
-        item->form->session = self->serial;
-        s->forms[s->n_forms++] = item->form;
-    }
 }
 
 /* Items as far as credit and size allow. */
@@ -264,7 +265,8 @@ static uint32_t count_packed(const struct outbox_scratch *s, size_t *bytes)
 {
     uint32_t packed = 0;
     *bytes = 0;
-    while (packed < s->n_chunks && s->chunks[packed]->size < OUTBOX_OWN_FRAME)
+    while (packed < s->n_chunks &&
+           (s->chunks[packed]->size < OUTBOX_OWN_FRAME || s->n_chunks - packed > OUTBOX_MAX_FRAMES))
         *bytes += s->chunks[packed++]->size;
     return packed;
 }
@@ -411,6 +413,7 @@ static void unpick(struct outbox *self)
 {
     for (uint32_t i = 0; i < self->scratch->n_forms; i++)
         self->scratch->forms[i]->session = 0;
+    self->n_forms -= self->scratch->n_forms;
 }
 
 uint32_t outbox_build(struct outbox *self, struct outbox_table *table)

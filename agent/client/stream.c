@@ -218,14 +218,12 @@ static rp_status block_encode(struct stream *self, struct chunk *chunk, uint32_t
 {
     struct stream_column *column = &self->columns[i];
     uint8_t *codec = &chunk_codecs(chunk, self->n_columns)[i];
-    if (chunk->absent && chunk_lacks(self, chunk, i)) {
-        *codec = RP_CODEC_ABSENT;
-        chunk->block_size[i] = 0;
-        return RP_OK;
-    }
+    /* Where a column is absent in a whole chunk, items that need it elsewhere may still span the chunk: it holds zeros,
+     * which shrink to next to nothing. */
+    int32_t wanted = chunk->absent && chunk_lacks(self, chunk, i) ? RP_CODEC_LZ4 : column->codec;
     struct codec_shape shape = {column->elem_bytes, column->is_integer, column->row_bytes, chunk->length, column->rank};
     size_t size = 0;
-    RP_TRY(codec_encode(&column->scratch, column->codec, &shape, chunk->raw + column->offset, out, &size, codec, err));
+    RP_TRY(codec_encode(&column->scratch, wanted, &shape, chunk->raw + column->offset, out, &size, codec, err));
     chunk->block_size[i] = (uint32_t)size;
     return RP_OK;
 }

@@ -616,6 +616,43 @@ def an_expired_session_is_taken_up_again(world):
 
 
 @test
+def an_expired_session_may_resend_more_than_its_window(world):
+    """Messages are counted once: what is sent again after expiry needs no new credit, however much it is."""
+    broker = Broker(SHORT_LIVED)
+    try:
+        service = Service(broker.endpoints["service"])
+        columns = [pb.Column(name="bytes", dtype="uint8", shape=[100000])]
+        actor = Actor(Service(broker.endpoints["service"]), columns, "sleeper")
+        field = [pb.Field(name="bytes", column=0)]
+        open_, held = actor.layout("open", field), actor.layout("held", field)
+        for i in range(40):  # 4 MB, all kept alive, in a first window of 1 MiB
+            actor.item(open_, actor.chunk([bytes([i]) * 100000], 1), 0, 1)
+            check(actor.send(), "no credit")
+        check(actor.flush(), "not resolved")
+        equal(len(actor.stored), 40)
+        for i in range(6):
+            actor.item(held, 1 + i, 0, 3)
+        check(actor.send(), "no credit")
+        eventually(lambda: service.table("held").waiting_inserts == 2, what="two items wait")
+        eventually(lambda: service.table("held").waiting_inserts == 0, what="expiry")
+        equal(actor.resume().credit.received, 0)
+        later = actor.item(open_, 40, 0, 1)  # a chunk that was sent again
+        check(actor.send(), "no credit")
+        learner, got = Learner(service), []
+        while len(got) < 6:
+            got += [item.step for item in learner.sample("held", 1)[1]]
+            actor.heartbeat()
+        check(actor.flush(), "not resolved")
+        equal(actor.rejections, [])
+        equal(got, list(range(6)))
+        equal((service.table("open").limiter.inserts, service.table("held").limiter.inserts), (41, 6))
+        equal(learner.fetch("open", [later])[0].step, 39)
+        equal(actor.bye().status, 0)
+    finally:
+        broker.remove()
+
+
+@test
 def an_unknown_session_leaves_items_in_doubt(world):
     broker = Broker(SHORT_LIVED)
     try:
@@ -742,7 +779,7 @@ def bad_requests_get_a_status_and_a_sentence(world):
 
     for frame, status in ((b"\xff" * 40, BAD_MESSAGE), (b"hello, broker", BAD_MESSAGE),
                           (pb.Request(version=9, id=77, client=5, why=pb.Why()).SerializeToString(), UNSUPPORTED),
-                          (pb.Request(version=1, id=77, client=5).SerializeToString(), BAD_MESSAGE),
+                          (pb.Request(version=1, id=77, client=5).SerializeToString(), UNSUPPORTED),
                           (pb.Request(version=1, id=77, client=5).SerializeToString() + b"\xd2\x0c\x00", UNSUPPORTED)):
         service.socket.send(frame)
         got = service.receive(5)
@@ -773,7 +810,7 @@ def priorities_change_what_is_sampled(world):
     check(0.6 < share < 0.9, "share", share)
     reply, _ = learner.service.ask("update", pb.Update(table="replay", key=keys[:3], priority=[-1, float("inf"), 2]),
                                    check=False)
-    equal((reply.status, reply.change.applied, reply.change.refused), (0, 1, 2))
+    equal((reply.status, reply.change.applied, reply.change.refused), (INVALID_ARGUMENT, 1, 2))
     contains(reply.text, str(keys[0]))
     actor.bye()
 

@@ -141,7 +141,9 @@ static void a_spike_leaves_nothing_behind(void **state)
     assert_true(worst_sum(&tree) < 1e-9);
 
     /* Going down by little steps hides the loss from a look at one step. */
-    for (float weight = 1e38f; weight > 1.0f; weight *= 0.93f) {
+    float weight = 1e38f;
+    while (weight > 1.0f) {
+        weight *= 0.93f;
         sumtree_set(&tree, 77, weight);
         for (uint32_t i = 0; i < 8; i++)
             sumtree_set(&tree, 100 + (uint32_t)rng_below(&rng, 4900), 3.0f);

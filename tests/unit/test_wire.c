@@ -272,6 +272,41 @@ static void test_ingest_is_patched_in_place(void **state)
     pb_writer_fini(&w);
 }
 
+static void test_optional_zeros_are_left_out(void **state)
+{
+    (void)state;
+    struct pb_writer w = {0};
+    struct wire_ingest in;
+    struct wire_ingest_out out = {.session = session,
+                                  .n_runs = 1,
+                                  .run_layout = (const uint32_t[]){0},
+                                  .run_items = (const uint32_t[]){2},
+                                  .run_first = (const uint64_t[]){1},
+                                  .n_items = 2,
+                                  .item_key = (const uint64_t[]){1, 2},
+                                  .item_chunk = (const uint64_t[]){1, 2},
+                                  .item_priority = (const double[]){0, 0},
+                                  .item_length = (const uint32_t[]){1, 1}};
+    wire_write_ingest(&w, &out);
+    size_t without = w.size;
+    w.size = 0;
+    out.item_offset = (const uint32_t[]){0, 0};
+    out.run_policy = (const uint64_t[]){0};
+    wire_write_ingest(&w, &out);
+    assert_int_equal(w.size, without);
+    assert_int_equal(wire_read_ingest(w.data, w.size, &in, NULL), RP_OK);
+    assert_int_equal(pb_u32(&in.item_offset, 1), 0);
+    assert_int_equal(pb_u64(&in.run_policy, 0), 0);
+    assert_int_equal(in.item_priority.n, 1);
+    w.size = 0;
+    out.item_offset = (const uint32_t[]){0, 3};
+    wire_write_ingest(&w, &out);
+    assert_int_equal(wire_read_ingest(w.data, w.size, &in, NULL), RP_OK);
+    assert_int_equal(pb_u32(&in.item_offset, 0), 0);
+    assert_int_equal(pb_u32(&in.item_offset, 1), 3);
+    pb_writer_fini(&w);
+}
+
 /* ---- requests */
 
 static void write_request(struct pb_writer *w, uint32_t body, const struct pb_writer *data)
@@ -911,6 +946,7 @@ int main(void)
         cmocka_unit_test(test_golden_ingest_one),
         cmocka_unit_test(test_golden_ingest_many),
         cmocka_unit_test(test_ingest_is_patched_in_place),
+        cmocka_unit_test(test_optional_zeros_are_left_out),
         cmocka_unit_test(test_golden_sample),
         cmocka_unit_test(test_golden_update),
         cmocka_unit_test(test_golden_reply_sample),

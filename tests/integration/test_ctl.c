@@ -1,0 +1,444 @@
+/* replay-ctl as people run it: output, JSON and exit codes against a real broker. */
+#include <fcntl.h>
+#include <poll.h>
+#include <pty.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+#include <json-c/json.h>
+
+#include "replay/admin.h"
+#include "replay/client.h"
+#include "replay/params.h"
+#include "replay/sampler.h"
+#include "replay/writer.h"
+#include "tests/support/process.h"
+
+#define WAIT 10000
+
+static const char tables[] = "  - {name: replay, max_size: 100, sampler: {kind: prioritized}}\n"
+                             "  - {name: spi, max_size: 100, sampler: {kind: uniform}, limiter: {kind:\n"
+                             "     sample_to_insert_ratio, samples_per_insert: 2, min_size: 4, error_buffer: 10}}\n";
+
+struct fixture {
+    struct broker_process broker;
+    rp_client *client;
+    uint64_t keys[30];
+    char out[65536], err[4096];
+};
+
+static void ok(rp_status status, const rp_error *err)
+{
+    if (status != RP_OK)
+        fail_msg("%s: %s", rp_status_name(status), err->text);
+}
+
+static void fill(struct fixture *f)
+{
+    rp_column columns[] = {{.name = "obs", .dtype = RP_DTYPE_FLOAT32, .rank = 2, .shape = {4, 5}},
+                           {.name = "done", .dtype = RP_DTYPE_BOOL}};
+    rp_error err = {0};
+    rp_writer_options with = {.struct_size = sizeof with, .name = "actor-7", .keep_alive = 4};
+    rp_writer *writer = rp_writer_new(f->client, columns, 2, &with, WAIT, &err);
+    assert_non_null(writer);
+    for (uint32_t i = 0; i < 30; i++) {
+        float obs[20];
+        uint8_t done = i == 29;
+        for (uint32_t k = 0; k < 20; k++)
+            obs[k] = (float)i + (float)k / 100;
+        const void *values[] = {obs, &done};
+        ok(rp_writer_append(writer, values, WAIT, &err), &err);
+        ok(rp_writer_item_last(writer, "replay", i, 1, WAIT, &f->keys[i], &err), &err);
+    }
+    ok(rp_writer_flush(writer, 0, WAIT, &err), &err);
+    ok(rp_writer_destroy(&writer, WAIT, &err), &err);
+}
+
+static int setup(void **state)
+{
+    struct fixture *f = calloc(1, sizeof *f);
+    rp_error err = {0};
+    broker_process_start(&f->broker, tables, NULL);
+    f->client = rp_client_connect(f->broker.service, NULL, WAIT, &err);
+    if (!f->client)
+        fail_msg("%s", err.text);
+    fill(f);
+    ok(rp_params_put(f->client, "policy", "weights", 7, WAIT, NULL, &err), &err);
+    ok(rp_counter_add(f->client, "steps", 42, WAIT, NULL, &err), &err);
+    *state = f;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct fixture *f = *state;
+    rp_client_destroy(&f->client);
+    broker_process_fini(&f->broker);
+    free(f);
+    return 0;
+}
+
+/* Runs replay-ctl with the broker's endpoint and up to six arguments. */
+static int run(struct fixture *f, const char *const *arguments)
+{
+    const char *argv[16] = {process_env("RP_CTL"), "-e", f->broker.service};
+    uint32_t n = 3;
+    for (; *arguments; arguments++)
+        argv[n++] = *arguments;
+    argv[n] = NULL;
+    return process_run(argv, f->out, sizeof f->out, f->err, sizeof f->err);
+}
+
+#define RUN(f, ...) run(f, (const char *const[]){__VA_ARGS__, NULL})
+
+static void has(const char *text, const char *part)
+{
+    if (!strstr(text, part))
+        fail_msg("'%s' is not in:\n%s", part, text);
+}
+
+static struct json_object *parse(const char *text)
+{
+    enum json_tokener_error error;
+    struct json_object *root = json_tokener_parse_verbose(text, &error);
+    if (error != json_tokener_success)
+        fail_msg("%s: %s", json_tokener_error_desc(error), text);
+    return root;
+}
+
+static struct json_object *get(struct json_object *object, const char *name)
+{
+    struct json_object *value = NULL;
+    if (!json_object_object_get_ex(object, name, &value))
+        fail_msg("no member '%s' in %s", name, json_object_get_string(object));
+    return value;
+}
+
+/* ---- looking ---- */
+
+static void test_info(void **state)
+{
+    struct fixture *f = *state;
+    assert_int_equal(RUN(f, "info"), 0);
+    has(f->out, "memory");
+    has(f->out, "replay");
+    has(f->out, "prioritized");
+    has(f->out, "policy");
+    has(f->out, "steps");
+    assert_string_equal(f->err, "");
+    assert_int_equal(RUN(f, "info", "spi"), 0);
+    has(f->out, "needs 4 more inserts");
+    assert_int_equal(RUN(f, "--json", "info"), 0);
+    struct json_object *root = parse(f->out);
+    assert_int_equal(json_object_array_length(get(root, "tables")), 2);
+    struct json_object *table = json_object_array_get_idx(get(root, "tables"), 0);
+    assert_string_equal(json_object_get_string(get(table, "name")), "replay");
+    assert_int_equal(json_object_get_int(get(table, "size")), 30);
+    assert_true(json_object_get_int64(get(get(root, "server"), "chunk_count")) > 0);
+    json_object_put(root);
+}
+
+static void test_items_and_item(void **state)
+{
+    struct fixture *f = *state;
+    char key[32];
+    assert_int_equal(RUN(f, "items", "replay", "--limit", "5"), 0);
+    has(f->out, "and more");
+    assert_int_equal(RUN(f, "items", "spi"), 0);
+    has(f->out, "empty");
+    assert_int_equal(RUN(f, "--json", "items", "replay", "--limit", "0"), 0);
+    struct json_object *root = parse(f->out);
+    assert_int_equal(json_object_array_length(get(root, "items")), 30);
+    assert_false(json_object_get_boolean(get(root, "more")));
+    json_object_put(root);
+
+    snprintf(key, sizeof key, "%llu", (unsigned long long)f->keys[29]);
+    assert_int_equal(RUN(f, "item", key), 0);
+    has(f->out, "in table replay");
+    has(f->out, "float32[1,4,5] [29, 29.01,");
+    has(f->out, "... 8 more]");
+    has(f->out, "done: bool[1] [true]");
+    snprintf(key, sizeof key, "0x%llx", (unsigned long long)f->keys[3]);
+    assert_int_equal(RUN(f, "--json", "item", key, "--table", "replay", "--values", "3"), 0);
+    root = parse(f->out);
+    struct json_object *item = get(root, "item"), *obs = get(get(item, "fields"), "obs");
+    assert_true(json_object_get_uint64(get(item, "key")) == f->keys[3]);
+    assert_int_equal(json_object_array_length(get(obs, "values")), 3);
+    assert_true(json_object_get_boolean(get(obs, "truncated")));
+    assert_int_equal(json_object_array_length(get(obs, "shape")), 3);
+    json_object_put(root);
+    assert_int_equal(RUN(f, "item", "99"), 1);
+    has(f->err, "no table has an item 99");
+    assert_int_equal(RUN(f, "item", "nine"), 2);
+}
+
+static void test_sessions_counters_params(void **state)
+{
+    struct fixture *f = *state;
+    assert_int_equal(RUN(f, "counters"), 0);
+    has(f->out, "42");
+    assert_int_equal(RUN(f, "--json", "counters"), 0);
+    struct json_object *root = parse(f->out);
+    assert_int_equal(json_object_get_int(get(root, "steps")), 42);
+    json_object_put(root);
+
+    assert_int_equal(RUN(f, "params"), 0);
+    has(f->out, "policy");
+    assert_int_equal(RUN(f, "params", "policy", "--save", "-"), 0);
+    assert_string_equal(f->out, "weights");
+    char path[128];
+    snprintf(path, sizeof path, "%s/saved", f->broker.dir);
+    assert_int_equal(RUN(f, "params", "policy", "--save", path), 0);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    char text[32] = {0};
+    assert_int_equal(fread(text, 1, sizeof text, file), 7);
+    fclose(file);
+    unlink(path);
+    assert_string_equal(text, "weights");
+    assert_int_equal(RUN(f, "params", "nope"), 1);
+    assert_int_equal(RUN(f, "params", "nope", "--save", "-"), 1);
+    assert_int_equal(RUN(f, "params", "policy", "--save", "/nowhere/at/all"), 1);
+    has(f->err, "/nowhere/at/all");
+
+    rp_error err = {0};
+    rp_column column = {.name = "x", .dtype = RP_DTYPE_INT8};
+    rp_writer_options with = {.struct_size = sizeof with, .name = "actor-8\x1b[2J"};
+    rp_writer *writer = rp_writer_new(f->client, &column, 1, &with, WAIT, &err);
+    assert_non_null(writer);
+    assert_int_equal(RUN(f, "sessions"), 0);
+    has(f->out, "actor-8?[2J"); /* a name can do nothing to the terminal */
+    assert_null(strchr(f->out, '\x1b'));
+    assert_int_equal(RUN(f, "--json", "sessions"), 0);
+    root = parse(f->out);
+    assert_true(json_object_array_length(get(root, "sessions")) >= 1);
+    json_object_put(root);
+    ok(rp_writer_destroy(&writer, WAIT, &err), &err);
+}
+
+static int one_waits(void *ctx)
+{
+    rp_waits *waits = NULL;
+    rp_error err = {0};
+    ok(rp_admin_why(ctx, WAIT, &waits, &err), &err);
+    int one = waits->n == 1;
+    rp_waits_free(&waits);
+    return one;
+}
+
+static void test_why(void **state)
+{
+    struct fixture *f = *state;
+    assert_int_equal(RUN(f, "why"), 0);
+    assert_string_equal(f->out, "nothing waits\n");
+    rp_sampler_options with = {.struct_size = sizeof with};
+    rp_error err = {0};
+    rp_sampler_defaults(&with);
+    with.in_flight = 1;
+    with.batch_size = 2;
+    rp_sampler *sampler = rp_sampler_new(f->client, "spi", &with, &err);
+    assert_non_null(sampler);
+    assert_true(process_await(one_waits, f->client, WAIT));
+    assert_int_equal(RUN(f, "why"), 0);
+    has(f->out, "sample");
+    has(f->out, "spi");
+    has(f->out, "needs 4 more inserts");
+    assert_int_equal(RUN(f, "--json", "why"), 0);
+    struct json_object *root = parse(f->out), *wait = json_object_array_get_idx(get(root, "waits"), 0);
+    assert_string_equal(json_object_get_string(get(wait, "kind")), "sample");
+    assert_string_equal(json_object_get_string(get(wait, "table")), "spi");
+    assert_int_equal(json_object_get_int(get(wait, "count")), 2);
+    json_object_put(root);
+    rp_sampler_destroy(&sampler);
+}
+
+/* ---- changing ---- */
+
+static void test_limiter_and_reset(void **state)
+{
+    struct fixture *f = *state;
+    assert_int_equal(RUN(f, "limiter", "spi"), 0);
+    has(f->out, "min_size           4");
+    assert_int_equal(RUN(f, "limiter", "spi", "min_size=6", "error_buffer=30"), 0);
+    has(f->out, "min_size           6");
+    has(f->out, "max_diff           42");
+    assert_int_equal(RUN(f, "--json", "limiter", "spi", "max_diff=50"), 0);
+    struct json_object *root = parse(f->out);
+    assert_true(json_object_get_double(get(root, "max_diff")) == 50);
+    json_object_put(root);
+    assert_int_equal(RUN(f, "limiter", "spi", "error_buffer=0.01"), 1);
+    assert_true(strlen(f->err) > 20);
+    assert_int_equal(RUN(f, "limiter", "spi", "min_siz=6"), 2);
+    has(f->err, "did you mean 'min_size'");
+    assert_int_equal(RUN(f, "limiter", "spi", "min_size=six"), 2);
+    assert_int_equal(RUN(f, "reset", "replay"), 0);
+    has(f->out, "30 items removed");
+    assert_int_equal(RUN(f, "--json", "reset", "replay"), 0);
+    root = parse(f->out);
+    assert_int_equal(json_object_get_int(get(root, "applied")), 0);
+    json_object_put(root);
+}
+
+/* ---- exit codes and help ---- */
+
+static void test_refusals(void **state)
+{
+    struct fixture *f = *state;
+    assert_int_equal(RUN(f, "items", "replai"), 1);
+    has(f->err, "replai");
+    assert_string_equal(f->out, "");
+    assert_int_equal(RUN(f, "reset", "nope"), 1);
+    assert_int_equal(RUN(f, "--json", "info", "nope"), 1);
+    struct json_object *root = parse(f->out);
+    assert_string_equal(json_object_get_string(get(get(root, "error"), "status")), "NOT_FOUND");
+    json_object_put(root);
+    assert_int_equal(RUN(f, "inof"), 2);
+    has(f->err, "did you mean 'info'");
+    assert_int_equal(RUN(f, "items"), 2);
+    assert_int_equal(RUN(f, "why", "because"), 2);
+    assert_int_equal(RUN(f, "info", "--limit", "3"), 2);
+    assert_int_equal(RUN(f, "--no-such-option"), 2);
+    assert_int_equal(RUN(f, "--timeout", "3", "info"), 2);
+    has(f->err, "unit");
+}
+
+static void test_no_broker(void **state)
+{
+    struct fixture *f = *state;
+    const char *argv[] = {
+        process_env("RP_CTL"), "-e", "ipc:///tmp/replay-test-nobody", "--timeout", "200ms", "why", NULL};
+    assert_int_equal(process_run(argv, f->out, sizeof f->out, f->err, sizeof f->err), 3);
+    assert_string_equal(f->out, "");
+    assert_string_equal(f->err, "replay-ctl: no broker answers at ipc:///tmp/replay-test-nobody (waited 200 ms)\n");
+    argv[2] = "not an endpoint";
+    int rc = process_run(argv, f->out, sizeof f->out, f->err, sizeof f->err);
+    assert_true(rc == 2 || rc == 3);
+    assert_true(strlen(f->err) > 0);
+}
+
+static void test_endpoints(void **state)
+{
+    struct fixture *f = *state;
+    char path[128];
+    snprintf(path, sizeof path, "%s/endpoints", f->broker.dir);
+    const char *by_file[] = {process_env("RP_CTL"), "--endpoints-file", path, "why", NULL};
+    assert_int_equal(process_run(by_file, f->out, sizeof f->out, f->err, sizeof f->err), 0);
+    const char *missing[] = {process_env("RP_CTL"), "--endpoints-file", "/nowhere", "why", NULL};
+    assert_int_equal(process_run(missing, f->out, sizeof f->out, f->err, sizeof f->err), 2);
+    setenv("REPLAY_ENDPOINT", f->broker.service, 1);
+    const char *by_environment[] = {process_env("RP_CTL"), "why", NULL};
+    assert_int_equal(process_run(by_environment, f->out, sizeof f->out, f->err, sizeof f->err), 0);
+    unsetenv("REPLAY_ENDPOINT");
+}
+
+static void test_help(void **state)
+{
+    struct fixture *f = *state;
+    static const char *const names[] = {"info",    "why",   "top",    "items",    "item",
+                                        "limiter", "reset", "params", "counters", "sessions"};
+    assert_int_equal(RUN(f, "--help"), 0);
+    has(f->out, "exit status");
+    char all[8192];
+    snprintf(all, sizeof all, "%s", f->out);
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        has(all, names[i]);
+        assert_int_equal(RUN(f, names[i], "--help"), 0);
+        has(f->out, "usage: replay-ctl");
+        assert_int_equal(RUN(f, "help", names[i]), 0);
+    }
+    assert_int_equal(RUN(f, "--version"), 0);
+}
+
+/* ---- top ---- */
+
+static void test_top_plain(void **state)
+{
+    struct fixture *f = *state;
+    assert_int_equal(RUN(f, "top", "--count", "3", "--interval", "20ms"), 0);
+    assert_null(strchr(f->out, '\x1b'));
+    has(f->out, "replay  (prioritized / fifo)  30 of 100 items");
+    uint32_t frames = 0;
+    for (const char *at = f->out; (at = strstr(at, "replay-broker")) != NULL; at++)
+        frames++;
+    assert_int_equal(frames, 3);
+    assert_int_equal(RUN(f, "--json", "top", "--count", "2", "--interval", "20ms"), 0);
+    char *second = strchr(f->out, '\n');
+    assert_non_null(second);
+    *second = '\0';
+    json_object_put(parse(f->out));
+    struct json_object *root = parse(second + 1);
+    assert_int_equal(json_object_array_length(get(get(root, "info"), "tables")), 2);
+    json_object_put(root);
+}
+
+/* In a terminal of 80x24: the alternate screen, no line too long, q quits. */
+static void test_top_terminal(void **state)
+{
+    struct fixture *f = *state;
+    struct winsize size = {.ws_col = 80, .ws_row = 24};
+    int master, status = 0;
+    pid_t pid = forkpty(&master, NULL, NULL, &size);
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        setenv("TERM", "xterm", 1);
+        execl(getenv("RP_CTL"), "replay-ctl", "-e", f->broker.service, "--timeout", "5s", "top", "--interval", "50ms",
+              (char *)NULL);
+        _exit(127);
+    }
+    size_t used = 0;
+    bool pressed = false;
+    for (;;) {
+        struct pollfd fd = {.fd = master, .events = POLLIN};
+        if (poll(&fd, 1, WAIT) <= 0)
+            break;
+        ssize_t n = read(master, f->out + used, sizeof f->out - 1 - used);
+        if (n <= 0)
+            break;
+        used += (size_t)n;
+        f->out[used] = '\0';
+        if (!pressed && strstr(f->out, "q quits")) {
+            pressed = true;
+            assert_int_equal(write(master, "q", 1), 1);
+        }
+    }
+    close(master);
+    waitpid(pid, &status, 0);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+    has(f->out, "\x1b[?1049h");
+    has(f->out, "\x1b[?1049l");
+    has(f->out, "30 of 100 items");
+    uint32_t lines = 0;
+    char *frame = strstr(f->out, "\x1b[H");
+    char *end = strstr(frame, "\x1b[J");
+    assert_non_null(end);
+    for (char *at = frame + 3; at < end; lines++) {
+        char *stop = strstr(at, "\x1b[K");
+        assert_non_null(stop);
+        assert_true(stop - at <= 80);
+        at = strchr(stop, '\n') + 1;
+    }
+    assert_true(lines > 5 && lines < 24);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        CASE(test_info),      CASE(test_items_and_item),    CASE(test_sessions_counters_params),
+        CASE(test_why),       CASE(test_limiter_and_reset), CASE(test_refusals),
+        CASE(test_no_broker), CASE(test_endpoints),         CASE(test_help),
+        CASE(test_top_plain), CASE(test_top_terminal),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,434 @@
+/* Parameter slots, counters and reduce against a real broker. */
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "replay/admin.h"
+#include "replay/client.h"
+#include "replay/params.h"
+#include "tests/support/process.h"
+
+#define WAIT 10000
+
+struct fixture {
+    struct broker_process broker;
+    rp_client *client;
+};
+
+static rp_client *connect_to(const struct fixture *f)
+{
+    rp_error err = {0};
+    rp_client *client = rp_client_connect(f->broker.service, NULL, WAIT, &err);
+    if (!client)
+        fail_msg("%s", err.text);
+    return client;
+}
+
+static int setup(void **state)
+{
+    struct fixture *f = calloc(1, sizeof *f);
+    broker_process_start(&f->broker, "  - {name: replay, max_size: 10}\n", NULL);
+    f->client = connect_to(f);
+    *state = f;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct fixture *f = *state;
+    rp_client_destroy(&f->client);
+    broker_process_fini(&f->broker);
+    free(f);
+    return 0;
+}
+
+static void ok(rp_status status, const rp_error *err)
+{
+    if (status != RP_OK)
+        fail_msg("%s: %s", rp_status_name(status), err->text);
+}
+
+/* ---- slots ---- */
+
+static void test_put_and_get(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err = {0};
+    rp_params *params = NULL;
+    uint64_t version = 0;
+    assert_int_equal(rp_params_get(f->client, "policy", 0, 0, &params, &err), RP_DEADLINE_EXCEEDED);
+    assert_null(params);
+    ok(rp_params_put(f->client, "policy", "first", 5, WAIT, &version, &err), &err);
+    assert_int_equal(version, 1);
+    ok(rp_params_put(f->client, "policy", "second!", 7, WAIT, &version, &err), &err);
+    assert_int_equal(version, 2);
+    ok(rp_params_get(f->client, "policy", 1, 0, &params, &err), &err);
+    const rp_param *slot = rp_params_slot(params, 0);
+    assert_string_equal(slot->name, "policy");
+    assert_int_equal(slot->version, 2);
+    assert_int_equal(slot->bytes, 7);
+    assert_memory_equal(slot->data, "second!", 7);
+    assert_null(rp_params_slot(params, 1));
+    rp_params_release(&params);
+    assert_int_equal(rp_params_get(f->client, "policy", 2, 0, &params, &err), RP_DEADLINE_EXCEEDED);
+    assert_int_equal(rp_params_get(f->client, "policy", 2, 50, &params, &err), RP_DEADLINE_EXCEEDED);
+    assert_int_equal(rp_params_get(f->client, "", 2, 50, &params, &err), RP_INVALID_ARGUMENT);
+}
+
+static void test_large_and_empty(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err = {0};
+    rp_params *params = NULL;
+    size_t size = 8 << 20;
+    uint8_t *data = malloc(size);
+    for (size_t i = 0; i < size; i++)
+        data[i] = (uint8_t)(i * 31 >> 3);
+    ok(rp_params_put(f->client, "large", data, size, WAIT, NULL, &err), &err);
+    ok(rp_params_put(f->client, "empty", NULL, 0, WAIT, NULL, &err), &err);
+    const char *names[] = {"empty", "none", "large"};
+    ok(rp_params_get_many(f->client, names, NULL, 3, WAIT, &params, &err), &err);
+    assert_int_equal(rp_params_slot(params, 0)->bytes, 0);
+    assert_int_equal(rp_params_slot(params, 0)->version, 1);
+    assert_non_null(rp_params_slot(params, 0)->data);
+    assert_null(rp_params_slot(params, 1)->data);
+    assert_int_equal(rp_params_slot(params, 1)->version, 0);
+    assert_int_equal(rp_params_slot(params, 2)->bytes, size);
+    assert_memory_equal(rp_params_slot(params, 2)->data, data, size);
+    rp_params_release(&params);
+    uint64_t have[] = {1, 0, 0};
+    ok(rp_params_get_many(f->client, names, have, 3, WAIT, &params, &err), &err);
+    assert_null(rp_params_slot(params, 0)->data);
+    assert_int_equal(rp_params_slot(params, 0)->version, 1);
+    assert_non_null(rp_params_slot(params, 2)->data);
+    rp_params_release(&params);
+    free(data);
+}
+
+struct poll {
+    rp_client *client;
+    rp_status status;
+    uint64_t version;
+};
+
+static void *poll_main(void *arg)
+{
+    struct poll *poll = arg;
+    rp_params *params = NULL;
+    rp_error err = {0};
+    poll->status = rp_params_get(poll->client, "policy", 0, WAIT, &params, &err);
+    if (params)
+        poll->version = rp_params_slot(params, 0)->version;
+    rp_params_release(&params);
+    return NULL;
+}
+
+static int one_waits(void *ctx)
+{
+    rp_waits *waits = NULL;
+    rp_error err = {0};
+    ok(rp_admin_why(ctx, WAIT, &waits, &err), &err);
+    int one = waits->n == 1;
+    if (one) {
+        assert_string_equal(waits->waits[0].kind, "params");
+        assert_non_null(strstr(waits->waits[0].text, "policy"));
+    }
+    rp_waits_free(&waits);
+    return one;
+}
+
+static void test_long_poll(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err = {0};
+    struct poll poll = {.client = f->client, .status = RP_INTERNAL};
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, poll_main, &poll), 0);
+    rp_client *other = connect_to(f);
+    assert_true(process_await(one_waits, other, WAIT));
+    ok(rp_params_put(other, "policy", "x", 1, WAIT, NULL, &err), &err);
+    pthread_join(thread, NULL);
+    assert_int_equal(poll.status, RP_OK);
+    assert_int_equal(poll.version, 1);
+    rp_client_destroy(&other);
+}
+
+/* ---- counters ---- */
+
+static void test_counters(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err = {0};
+    rp_client *other = connect_to(f);
+    int64_t value = -1;
+    ok(rp_counter_read(f->client, "steps", WAIT, &value, &err), &err);
+    assert_int_equal(value, 0);
+    ok(rp_counter_add(f->client, "steps", 40, WAIT, &value, &err), &err);
+    assert_int_equal(value, 40);
+    ok(rp_counter_add(other, "steps", -50, WAIT, &value, &err), &err);
+    assert_int_equal(value, -10);
+    ok(rp_counter_read(f->client, "steps", WAIT, &value, &err), &err);
+    assert_int_equal(value, -10);
+    rp_info *info = NULL;
+    ok(rp_admin_info(f->client, NULL, 0, WAIT, &info, &err), &err);
+    assert_int_equal(info->n_counters, 1);
+    assert_string_equal(info->counters[0].name, "steps");
+    assert_int_equal(info->counters[0].value, -10);
+    rp_info_free(&info);
+    rp_client_destroy(&other);
+}
+
+/* ---- reduce ---- */
+
+struct member {
+    rp_client *client;
+    rp_reduce *reduce;
+    pthread_t thread;
+    int64_t round_ms, timeout_ms;
+    float values[3];
+    rp_reduced result;
+    rp_status status;
+    rp_error err;
+};
+
+static void member_join(const struct fixture *f, struct member *m)
+{
+    m->client = connect_to(f);
+    m->reduce = rp_reduce_join(m->client, "learners", WAIT, &m->err);
+    if (!m->reduce)
+        fail_msg("%s", m->err.text);
+    m->round_ms = -1;
+    m->timeout_ms = WAIT;
+}
+
+static void *member_main(void *arg)
+{
+    struct member *m = arg;
+    m->status = rp_reduce_add(m->reduce, m->values, 3, m->round_ms, m->timeout_ms, &m->result, &m->err);
+    return NULL;
+}
+
+static void member_start(struct member *m, float a)
+{
+    m->values[0] = a;
+    m->values[1] = 10 * a;
+    m->values[2] = -a;
+    assert_int_equal(pthread_create(&m->thread, NULL, member_main, m), 0);
+}
+
+static void member_expect(struct member *m, float sum, uint32_t contributors, uint32_t counted)
+{
+    pthread_join(m->thread, NULL);
+    if (m->status != RP_OK)
+        fail_msg("%s", m->err.text);
+    assert_true(m->values[0] == sum);
+    assert_true(m->values[1] == 10 * sum);
+    assert_true(m->values[2] == -sum);
+    assert_int_equal(m->result.contributors, contributors);
+    assert_int_equal(m->result.counted, counted);
+}
+
+static void member_fini(struct member *m)
+{
+    rp_error err = {0};
+    ok(rp_reduce_leave(&m->reduce, WAIT, &err), &err);
+    rp_client_destroy(&m->client);
+}
+
+static void test_reduce_rounds(void **state)
+{
+    struct fixture *f = *state;
+    struct member m[3] = {{0}};
+    for (uint32_t i = 0; i < 3; i++)
+        member_join(f, &m[i]);
+    for (uint32_t round = 1; round <= 5; round++) {
+        for (uint32_t i = 0; i < 3; i++)
+            member_start(&m[i], (float)(round + i));
+        for (uint32_t i = 0; i < 3; i++) {
+            member_expect(&m[i], (float)(3 * round + 3), 3, 1);
+            assert_int_equal(m[i].result.round, round);
+            assert_int_equal(m[i].result.members, 3);
+        }
+    }
+    for (uint32_t i = 0; i < 3; i++)
+        member_fini(&m[i]);
+}
+
+/* This program again, as a process that joins the group, says so, and waits to be killed. */
+static int die_main(const char *endpoint)
+{
+    rp_error err = {0};
+    rp_client *client = rp_client_connect(endpoint, NULL, WAIT, &err);
+    rp_reduce *reduce = client ? rp_reduce_join(client, "learners", WAIT, &err) : NULL;
+    if (!reduce || write(STDOUT_FILENO, "joined", 6) != 6)
+        return 1;
+    for (;;)
+        pause();
+}
+
+static pid_t start_victim(const struct fixture *f)
+{
+    int pipes[2];
+    assert_int_equal(pipe(pipes), 0);
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        dup2(pipes[1], STDOUT_FILENO);
+        execl("/proc/self/exe", "test_params", "--die", f->broker.service, (char *)NULL);
+        _exit(127);
+    }
+    close(pipes[1]);
+    char text[6];
+    assert_int_equal(read(pipes[0], text, sizeof text), 6);
+    close(pipes[0]);
+    return pid;
+}
+
+/* A member whose process is killed holds the others up no longer than their deadline, and only once. */
+static void test_reduce_dying_member(void **state)
+{
+    struct fixture *f = *state;
+    struct member m[2] = {{0}};
+    member_join(f, &m[0]);
+    member_join(f, &m[1]);
+    pid_t victim = start_victim(f);
+    kill(victim, SIGKILL);
+    waitpid(victim, NULL, 0);
+    m[0].round_ms = m[1].round_ms = 200;
+    member_start(&m[0], 1);
+    member_start(&m[1], 2);
+    member_expect(&m[0], 3, 2, 1);
+    member_expect(&m[1], 3, 2, 1);
+    m[0].round_ms = m[1].round_ms = -1; /* would wait for ever if the dead one still counted */
+    member_start(&m[0], 4);
+    member_start(&m[1], 5);
+    member_expect(&m[0], 9, 2, 1);
+    member_expect(&m[1], 9, 2, 1);
+    assert_int_equal(m[0].result.members, 2);
+    member_fini(&m[0]);
+    member_fini(&m[1]);
+}
+
+/* One that comes too late gets the sum without its part and is in the group again. */
+static void test_reduce_late_member(void **state)
+{
+    struct fixture *f = *state;
+    struct member m[2] = {{0}};
+    member_join(f, &m[0]);
+    member_join(f, &m[1]);
+    m[0].round_ms = 100;
+    member_start(&m[0], 1);
+    member_expect(&m[0], 1, 1, 1);
+    member_start(&m[1], 7);
+    member_expect(&m[1], 1, 1, 0);
+    m[0].round_ms = -1;
+    member_start(&m[0], 2);
+    member_start(&m[1], 3);
+    member_expect(&m[0], 5, 2, 1);
+    member_expect(&m[1], 5, 2, 1);
+    member_fini(&m[0]);
+    member_fini(&m[1]);
+}
+
+/* A call that times out leaves its vector in the round; the next one takes up the wait. */
+static void test_reduce_deadline(void **state)
+{
+    struct fixture *f = *state;
+    struct member m[2] = {{0}};
+    member_join(f, &m[0]);
+    member_join(f, &m[1]);
+    m[0].timeout_ms = 50;
+    member_start(&m[0], 1);
+    pthread_join(m[0].thread, NULL);
+    assert_int_equal(m[0].status, RP_DEADLINE_EXCEEDED);
+    assert_true(m[0].values[0] == 1);
+    m[0].timeout_ms = WAIT;
+    member_start(&m[1], 2);
+    member_start(&m[0], 1);
+    member_expect(&m[0], 3, 2, 1);
+    member_expect(&m[1], 3, 2, 1);
+    /* Leaving lets the others go on. */
+    member_start(&m[0], 5);
+    rp_error err = {0};
+    ok(rp_reduce_leave(&m[1].reduce, WAIT, &err), &err);
+    member_expect(&m[0], 5, 1, 1);
+    rp_client_destroy(&m[1].client);
+    member_fini(&m[0]);
+}
+
+static void test_reduce_broker_restart(void **state)
+{
+    struct fixture *f = *state;
+    struct member m = {0};
+    member_join(f, &m);
+    for (uint32_t i = 0; i < 3; i++) {
+        member_start(&m, 1);
+        member_expect(&m, 1, 1, 1);
+    }
+    broker_process_stop(&f->broker, SIGKILL);
+    broker_process_again(&f->broker, NULL);
+    member_start(&m, 6);
+    pthread_join(m.thread, NULL);
+    assert_int_equal(m.status, RP_FAILED_PRECONDITION);
+    assert_non_null(strstr(m.err.text, "joined again"));
+    assert_true(m.values[0] == 6);
+    member_start(&m, 6);
+    member_expect(&m, 6, 1, 1);
+    assert_int_equal(m.result.round, 1);
+    member_fini(&m);
+}
+
+static void test_reduce_wrong_length(void **state)
+{
+    struct fixture *f = *state;
+    struct member m[2] = {{0}};
+    member_join(f, &m[0]);
+    member_join(f, &m[1]);
+    member_start(&m[0], 1);
+    float longer[4] = {1, 2, 3, 4};
+    rp_error err = {0};
+    rp_reduced result;
+    /* Whoever comes second with another length is refused. */
+    rp_status status = rp_reduce_add(m[1].reduce, longer, 4, 200, WAIT, &result, &err);
+    if (status == RP_INVALID_ARGUMENT) {
+        member_start(&m[1], 2);
+        member_expect(&m[0], 3, 2, 1);
+        member_expect(&m[1], 3, 2, 1);
+    } else {
+        pthread_join(m[0].thread, NULL);
+        assert_int_equal(m[0].status, RP_INVALID_ARGUMENT);
+    }
+    assert_int_equal(rp_reduce_add(m[1].reduce, NULL, 0, 200, WAIT, &result, &err), RP_INVALID_ARGUMENT);
+    member_fini(&m[0]);
+    member_fini(&m[1]);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(int argc, char **argv)
+{
+    if (argc == 3 && strcmp(argv[1], "--die") == 0)
+        return die_main(argv[2]);
+    const struct CMUnitTest tests[] = {
+        CASE(test_put_and_get),
+        CASE(test_large_and_empty),
+        CASE(test_long_poll),
+        CASE(test_counters),
+        CASE(test_reduce_rounds),
+        CASE(test_reduce_dying_member),
+        CASE(test_reduce_late_member),
+        CASE(test_reduce_deadline),
+        CASE(test_reduce_broker_restart),
+        CASE(test_reduce_wrong_length),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,679 @@
+/* The sampler against a real broker: order, bounds, ends, deadlines, restarts, updates, memory of the caller. */
+#include <math.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "replay/admin.h"
+#include "replay/client.h"
+#include "replay/sampler.h"
+#include "replay/writer.h"
+#include "tests/support/process.h"
+
+#define WAIT 10000 /* ms: more than enough */
+
+static const char tables[] = "  - {name: queue, max_size: 100000, max_times_sampled: 1, sampler: {kind: fifo},\n"
+                             "     limiter: {kind: min_size, min_size: 1}}\n"
+                             "  - {name: fifo, max_size: 100000, sampler: {kind: fifo}}\n"
+                             "  - {name: uniform, max_size: 1000, sampler: {kind: uniform}}\n"
+                             "  - {name: prioritized, max_size: 1000, sampler: {kind: prioritized,\n"
+                             "     options: {exponent: \"1\"}}}\n"
+                             "  - {name: late, max_size: 1000, sampler: {kind: uniform},\n"
+                             "     limiter: {kind: min_size, min_size: 10}}\n";
+
+struct fixture {
+    struct broker_process broker;
+    rp_client *client;
+};
+
+static int setup(void **state)
+{
+    struct fixture *f = calloc(1, sizeof *f);
+    rp_error err = {0};
+    broker_process_start(&f->broker, tables, NULL);
+    f->client = rp_client_connect(f->broker.service, NULL, WAIT, &err);
+    if (!f->client)
+        fail_msg("%s", err.text);
+    *state = f;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct fixture *f = *state;
+    rp_client_destroy(&f->client);
+    broker_process_fini(&f->broker);
+    free(f);
+    return 0;
+}
+
+static void ok(rp_status status, const rp_error *err)
+{
+    if (status != RP_OK)
+        fail_msg("%s: %s", rp_status_name(status), err->text);
+}
+
+/* Inserts items of one step: {number, [number, number + 0.5]}; priority 1 + number. Gives their keys if wanted. */
+static void insert(rp_client *client, const char *table, int32_t first, uint32_t n, uint64_t *keys)
+{
+    rp_column columns[] = {{.name = "number", .dtype = RP_DTYPE_INT32},
+                           {.name = "pair", .dtype = RP_DTYPE_FLOAT32, .rank = 1, .shape = {2}}};
+    rp_error err = {0};
+    rp_writer *writer = rp_writer_new(client, columns, 2, NULL, WAIT, &err);
+    if (!writer)
+        fail_msg("%s", err.text);
+    for (uint32_t i = 0; i < n; i++) {
+        int32_t number = first + (int32_t)i;
+        float pair[] = {(float)number, (float)number + 0.5f};
+        rp_slice slices[] = {{.column = 0, .count = 1, .start = -1, .squeeze = 1},
+                             {.column = 1, .count = 1, .start = -1, .squeeze = 1}};
+        const void *values[] = {&number, pair};
+        uint64_t key;
+        ok(rp_writer_append(writer, values, WAIT, &err), &err);
+        ok(rp_writer_item(writer, table, 1.0 + number, slices, 2, WAIT, &key, &err), &err);
+        if (keys)
+            keys[i] = key;
+    }
+    ok(rp_writer_flush(writer, 0, WAIT, &err), &err);
+    ok(rp_writer_destroy(&writer, WAIT, &err), &err);
+}
+
+static rp_sampler_options options(uint32_t batch, uint32_t in_flight)
+{
+    rp_sampler_options out = {.struct_size = sizeof out};
+    rp_sampler_defaults(&out);
+    out.batch_size = batch;
+    out.in_flight = in_flight;
+    return out;
+}
+
+static rp_sampler *sampler_new(rp_client *client, const char *table, const rp_sampler_options *with)
+{
+    rp_error err = {0};
+    rp_sampler *sampler = rp_sampler_new(client, table, with, &err);
+    if (!sampler)
+        fail_msg("%s", err.text);
+    return sampler;
+}
+
+static rp_batch *next(rp_sampler *sampler)
+{
+    rp_batch *batch = NULL;
+    rp_error err = {0};
+    ok(rp_sampler_next(sampler, &batch, WAIT, &err), &err);
+    assert_non_null(batch);
+    return batch;
+}
+
+static uint32_t batch_size(const rp_batch *batch)
+{
+    rp_batch_info info = {.struct_size = sizeof info};
+    assert_int_equal(rp_batch_get_info(batch, &info), RP_OK);
+    return info.n;
+}
+
+/* Figures of one table. */
+static rp_table_info table_info(rp_client *client, const char *name)
+{
+    rp_info *info = NULL;
+    rp_error err = {0};
+    ok(rp_admin_info(client, name, 0, WAIT, &info, &err), &err);
+    assert_int_equal(info->n_tables, 1);
+    rp_table_info table = info->tables[0];
+    rp_info_free(&info);
+    return table;
+}
+
+struct expectation {
+    rp_client *client;
+    const char *table;
+    uint64_t samples;
+};
+
+static int samples_reached(void *ctx)
+{
+    struct expectation *want = ctx;
+    return table_info(want->client, want->table).limiter.samples == want->samples;
+}
+
+/* ---- order and bounds ---- */
+
+static void test_order_and_max_samples(void **state)
+{
+    struct fixture *f = *state;
+    insert(f->client, "queue", 0, 2000, NULL);
+    rp_sampler_options with = options(64, 8);
+    with.max_samples = 1003;
+    rp_sampler *sampler = sampler_new(f->client, "queue", &with);
+    rp_error err = {0};
+    int32_t expected = 0;
+    for (;;) {
+        rp_batch *batch = NULL;
+        rp_status status = rp_sampler_next(sampler, &batch, WAIT, &err);
+        if (status == RP_END_OF_STREAM)
+            break;
+        ok(status, &err);
+        const rp_field_view *number = rp_batch_find(batch, "number"), *pair = rp_batch_find(batch, "pair");
+        assert_int_equal(number->rank, 1);
+        assert_int_equal(pair->rank, 2);
+        assert_int_equal(pair->shape[1], 2);
+        for (uint32_t i = 0; i < batch_size(batch); i++, expected++) {
+            assert_int_equal(((int32_t *)number->data)[i], expected);
+            assert_true(((float *)pair->data)[2 * i + 1] == (float)expected + 0.5f);
+        }
+        rp_batch_release(&batch);
+    }
+    assert_int_equal(expected, 1003);
+    /* Exactly: also the table has given no more. */
+    assert_int_equal(table_info(f->client, "queue").limiter.samples, 1003);
+    rp_batch *batch = NULL;
+    assert_int_equal(rp_sampler_next(sampler, &batch, 0, &err), RP_END_OF_STREAM);
+    rp_sampler_destroy(&sampler);
+    assert_null(sampler);
+}
+
+static void test_bounded_prefetch(void **state)
+{
+    struct fixture *f = *state;
+    insert(f->client, "queue", 0, 200, NULL);
+    rp_sampler_options with = options(5, 3);
+    rp_sampler *sampler = sampler_new(f->client, "queue", &with);
+    struct expectation want = {f->client, "queue", 15};
+    assert_true(process_await(samples_reached, &want, WAIT));
+    for (uint32_t k = 1; k <= 4; k++) {
+        rp_batch *batch = next(sampler);
+        rp_batch_release(&batch);
+        want.samples = 15 + 5 * k;
+        assert_true(process_await(samples_reached, &want, WAIT));
+        /* Several requests to the same broker later, still no more. */
+        for (uint32_t i = 0; i < 20; i++)
+            assert_int_equal(table_info(f->client, "queue").limiter.samples, want.samples);
+        rp_sampler_stats stats = {.struct_size = sizeof stats};
+        assert_int_equal(rp_sampler_get_stats(sampler, &stats), RP_OK);
+        assert_true(stats.requested + stats.ready <= 3);
+        assert_int_equal(stats.batches, k);
+    }
+    rp_sampler_destroy(&sampler);
+}
+
+/* ---- ends and deadlines ---- */
+
+static void test_timeout_ends_stream(void **state)
+{
+    struct fixture *f = *state;
+    insert(f->client, "queue", 0, 7, NULL);
+    rp_sampler_options with = options(10, 4);
+    with.timeout_ms = 150;
+    rp_sampler *sampler = sampler_new(f->client, "queue", &with);
+    rp_batch *batch = next(sampler);
+    rp_batch_info info = {.struct_size = sizeof info};
+    rp_batch_get_info(batch, &info);
+    assert_int_equal(info.n, 7);
+    assert_int_equal(info.partial, 1);
+    assert_true(strlen(rp_batch_text(batch)) > 0);
+    rp_batch_release(&batch);
+    rp_error err = {0};
+    assert_int_equal(rp_sampler_next(sampler, &batch, WAIT, &err), RP_END_OF_STREAM);
+    assert_null(batch);
+    assert_non_null(strstr(err.text, "needs 1 more insert"));
+    assert_int_equal(rp_sampler_next(sampler, &batch, WAIT, &err), RP_END_OF_STREAM);
+    rp_sampler_destroy(&sampler);
+}
+
+static void test_zero_timeout_polls(void **state)
+{
+    struct fixture *f = *state;
+    rp_sampler_options with = options(10, 2);
+    with.timeout_ms = 0;
+    rp_error err = {0};
+    rp_batch *batch = NULL;
+    rp_sampler *sampler = sampler_new(f->client, "queue", &with);
+    assert_int_equal(rp_sampler_next(sampler, &batch, WAIT, &err), RP_END_OF_STREAM);
+    rp_sampler_destroy(&sampler);
+    insert(f->client, "queue", 0, 25, NULL);
+    sampler = sampler_new(f->client, "queue", &with);
+    uint32_t items = 0;
+    rp_status status;
+    while ((status = rp_sampler_next(sampler, &batch, WAIT, &err)) == RP_OK) {
+        items += batch_size(batch);
+        rp_batch_release(&batch);
+    }
+    assert_int_equal(status, RP_END_OF_STREAM);
+    assert_int_equal(items, 25);
+    rp_sampler_destroy(&sampler);
+}
+
+static void test_deadline_says_why(void **state)
+{
+    struct fixture *f = *state;
+    insert(f->client, "late", 0, 4, NULL);
+    rp_sampler_options with = options(8, 2);
+    rp_sampler *sampler = sampler_new(f->client, "late", &with);
+    rp_error err = {0};
+    rp_batch *batch = NULL;
+    assert_int_equal(rp_sampler_next(sampler, &batch, 400, &err), RP_DEADLINE_EXCEEDED);
+    assert_null(batch);
+    if (!strstr(err.text, "needs 6 more inserts"))
+        fail_msg("not said what for: %s", err.text);
+    /* The same requests are still under way. */
+    insert(f->client, "late", 4, 6, NULL);
+    batch = next(sampler);
+    assert_int_equal(batch_size(batch), 8);
+    rp_batch_release(&batch);
+    rp_sampler_destroy(&sampler);
+}
+
+static void test_flexible_and_distinct(void **state)
+{
+    struct fixture *f = *state;
+    insert(f->client, "uniform", 0, 30, NULL);
+    rp_sampler_options with = options(30, 2);
+    with.distinct = 1;
+    rp_sampler *sampler = sampler_new(f->client, "uniform", &with);
+    for (uint32_t k = 0; k < 5; k++) {
+        rp_batch *batch = next(sampler);
+        rp_batch_arrays arrays = {.struct_size = sizeof arrays};
+        rp_batch_get_arrays(batch, &arrays);
+        assert_int_equal(arrays.n, 30);
+        for (uint32_t i = 0; i < arrays.n; i++) {
+            for (uint32_t j = 0; j < i; j++)
+                assert_true(arrays.key[i] != arrays.key[j]);
+        }
+        rp_batch_release(&batch);
+    }
+    rp_sampler_destroy(&sampler);
+
+    insert(f->client, "queue", 0, 12, NULL);
+    with = options(100, 1);
+    with.flexible = 1;
+    sampler = sampler_new(f->client, "queue", &with);
+    rp_batch *batch = next(sampler);
+    assert_int_equal(batch_size(batch), 12);
+    rp_batch_release(&batch);
+    rp_sampler_destroy(&sampler);
+}
+
+static int nothing_waits(void *ctx)
+{
+    rp_waits *waits = NULL;
+    rp_error err = {0};
+    ok(rp_admin_why(ctx, WAIT, &waits, &err), &err);
+    int none = waits->n == 0;
+    rp_waits_free(&waits);
+    return none;
+}
+
+static int something_waits(void *ctx)
+{
+    return !nothing_waits(ctx);
+}
+
+static void test_destroy_cancels(void **state)
+{
+    struct fixture *f = *state;
+    rp_sampler_options with = options(8, 4);
+    rp_sampler *sampler = sampler_new(f->client, "late", &with);
+    assert_true(process_await(something_waits, f->client, WAIT));
+    rp_sampler_destroy(&sampler);
+    assert_true(process_await(nothing_waits, f->client, WAIT));
+}
+
+static void test_wrong_use(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err = {0};
+    assert_null(rp_sampler_new(f->client, "unifrom", NULL, &err));
+    assert_int_equal(err.status, RP_NOT_FOUND);
+    assert_non_null(strstr(err.text, "uniform"));
+    rp_sampler_options with = options(0, 4);
+    assert_null(rp_sampler_new(f->client, "uniform", &with, &err));
+    assert_int_equal(err.status, RP_INVALID_ARGUMENT);
+    with = options(1000000000, 4);
+    assert_null(rp_sampler_new(f->client, "uniform", &with, &err));
+    assert_int_equal(err.status, RP_INVALID_ARGUMENT);
+    with = options(1, 0);
+    assert_null(rp_sampler_new(f->client, "uniform", &with, &err));
+    with = options(1, 1);
+    with.beta = NAN;
+    assert_null(rp_sampler_new(f->client, "uniform", &with, &err));
+    assert_int_equal(err.status, RP_INVALID_ARGUMENT);
+}
+
+/* ---- data ---- */
+
+/* Items of several chunks, with strided and negative slices. */
+static void test_strided_over_chunks(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err = {0};
+    rp_column columns[] = {{.name = "x", .dtype = RP_DTYPE_INT64}};
+    for (uint32_t chunk = 1; chunk <= 5; chunk += 2) {
+        rp_writer_options with = {.struct_size = sizeof with, .chunk_length = chunk, .keep_alive = 40};
+        rp_writer *writer = rp_writer_new(f->client, columns, 1, &with, WAIT, &err);
+        assert_non_null(writer);
+        for (int64_t step = 0; step < 40; step++) {
+            const void *values[] = {&step};
+            ok(rp_writer_append(writer, values, WAIT, &err), &err);
+        }
+        rp_slice slices[] = {{.field = "every_third", .column = 0, .start = -20, .count = 5, .stride = 3},
+                             {.field = "last", .column = 0, .start = -1, .count = 1, .squeeze = 1},
+                             {.field = "all", .column = 0, .start = -20, .count = 20}};
+        ok(rp_writer_item(writer, "queue", 1, slices, 3, WAIT, NULL, &err), &err);
+        ok(rp_writer_destroy(&writer, WAIT, &err), &err);
+        rp_sampler_options sampling = options(1, 1);
+        rp_sampler *sampler = sampler_new(f->client, "queue", &sampling);
+        rp_batch *batch = next(sampler);
+        const rp_field_view *third = rp_batch_find(batch, "every_third"), *last = rp_batch_find(batch, "last"),
+                            *all = rp_batch_find(batch, "all");
+        assert_int_equal(third->shape[1], 5);
+        assert_int_equal(last->rank, 1);
+        assert_int_equal(all->shape[1], 20);
+        for (int64_t i = 0; i < 5; i++)
+            assert_int_equal(((int64_t *)third->data)[i], 20 + 3 * i);
+        assert_int_equal(((int64_t *)last->data)[0], 39);
+        for (int64_t i = 0; i < 20; i++)
+            assert_int_equal(((int64_t *)all->data)[i], 20 + i);
+        rp_batch_release(&batch);
+        rp_sampler_destroy(&sampler);
+    }
+}
+
+static void test_variable_length(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err = {0};
+    rp_column columns[] = {{.name = "x", .dtype = RP_DTYPE_UINT8, .codec = RP_CODEC_AUTO}};
+    rp_writer_options with = {.struct_size = sizeof with, .chunk_length = 4, .keep_alive = 64};
+    rp_writer *writer = rp_writer_new(f->client, columns, 1, &with, WAIT, &err);
+    assert_non_null(writer);
+    for (uint32_t length = 1; length <= 10; length++) {
+        for (uint32_t step = 0; step < length; step++) {
+            uint8_t value = (uint8_t)(10 * length + step);
+            const void *values[] = {&value};
+            ok(rp_writer_append(writer, values, WAIT, &err), &err);
+        }
+        rp_slice slices[] = {{.column = 0, .start = 0, .count = 0}};
+        ok(rp_writer_item(writer, "queue", 1, slices, 1, WAIT, NULL, &err), &err);
+        ok(rp_writer_end_episode(writer, RP_END_WAIT, WAIT, &err), &err);
+    }
+    ok(rp_writer_destroy(&writer, WAIT, &err), &err);
+    rp_sampler_options sampling = options(10, 1);
+    rp_sampler *sampler = sampler_new(f->client, "queue", &sampling);
+    rp_batch *batch = next(sampler);
+    const rp_field_view *x = rp_batch_find(batch, "x");
+    assert_int_equal(x->shape[0], 10);
+    assert_int_equal(x->shape[1], 10);
+    assert_non_null(x->lengths);
+    for (uint32_t i = 0; i < 10; i++) {
+        assert_int_equal(x->lengths[i], i + 1);
+        for (uint32_t k = 0; k < 10; k++)
+            assert_int_equal(((uint8_t *)x->data)[i * 10 + k], k <= i ? 10 * (i + 1) + k : 0);
+    }
+    rp_batch_release(&batch);
+    rp_sampler_destroy(&sampler);
+}
+
+static void test_posted_buffers(void **state)
+{
+    struct fixture *f = *state;
+    insert(f->client, "queue", 0, 40, NULL);
+    rp_sampler_options with = options(10, 1);
+    rp_error err = {0};
+    /* The first batch is decoded before anything can be posted. */
+    rp_sampler *sampler = sampler_new(f->client, "queue", &with);
+    rp_batch *batch = next(sampler);
+    rp_batch_release(&batch);
+    int32_t numbers[10];
+    float pairs[20];
+    rp_buffer buffers[] = {{numbers, sizeof numbers}, {pairs, sizeof pairs}};
+    rp_buffer small[] = {{numbers, sizeof numbers}, {pairs, 8}};
+    assert_int_equal(rp_sampler_post_buffers(sampler, small, 2, &err), RP_INVALID_ARGUMENT);
+    assert_non_null(strstr(err.text, "pair"));
+    ok(rp_sampler_post_buffers(sampler, buffers, 2, &err), &err);
+    bool used = false;
+    for (uint32_t k = 0; k < 3; k++) {
+        batch = next(sampler);
+        const rp_field_view *number = rp_batch_find(batch, "number");
+        rp_batch_info info = {.struct_size = sizeof info};
+        rp_batch_get_info(batch, &info);
+        assert_int_equal(info.memory == RP_BATCH_CALLER, number->data == numbers);
+        used |= info.memory == RP_BATCH_CALLER;
+        for (int32_t i = 0; i < 10; i++)
+            assert_int_equal(((int32_t *)number->data)[i], 10 + 10 * (int32_t)k + i);
+        rp_batch_release(&batch);
+    }
+    assert_true(used);
+    rp_sampler_destroy(&sampler);
+}
+
+static void test_weights_and_metadata(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t keys[9];
+    insert(f->client, "prioritized", 0, 9, keys); /* priorities 1 to 9, sum 45 */
+    rp_sampler_options with = options(64, 1);
+    with.beta = 0.7;
+    rp_sampler *sampler = sampler_new(f->client, "prioritized", &with);
+    rp_batch *batch = next(sampler);
+    rp_batch_arrays a = {.struct_size = sizeof a};
+    rp_batch_get_arrays(batch, &a);
+    const int32_t *number = rp_batch_find(batch, "number")->data;
+    rp_batch_info info = {.struct_size = sizeof info};
+    rp_batch_get_info(batch, &info);
+    assert_int_equal(info.table_size, 9);
+    double largest = 0;
+    for (uint32_t i = 0; i < a.n; i++) {
+        double w = pow(1.0 / (9 * a.probability[i]), 0.7);
+        largest = w > largest ? w : largest;
+    }
+    for (uint32_t i = 0; i < a.n; i++) {
+        assert_true(number[i] >= 0 && number[i] < 9);
+        assert_int_equal(a.key[i], keys[number[i]]);
+        assert_true(a.priority[i] == 1.0 + number[i]);
+        assert_true(fabs(a.probability[i] - (1.0 + number[i]) / 45) < 1e-6);
+        assert_true(fabs(a.weight[i] - pow(1.0 / (9 * a.probability[i]), 0.7) / largest) < 1e-5);
+        assert_true(a.times_sampled[i] >= 1);
+        assert_int_equal(a.step[i], number[i]);
+    }
+    rp_batch_release(&batch);
+    rp_sampler_destroy(&sampler);
+}
+
+/* ---- updates ---- */
+
+static void test_updates_and_deletes(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err = {0};
+    enum { N = 500 };
+    uint64_t keys[N + 1];
+    double priorities[N + 1];
+    insert(f->client, "prioritized", 0, N, keys);
+    keys[N] = 12345; /* not there */
+    for (uint32_t i = 0; i <= N; i++)
+        priorities[i] = i == 77 ? 5 : 0;
+    rp_change change = {0};
+    ok(rp_priorities_update(f->client, "prioritized", keys, priorities, N + 1, WAIT, &change, &err), &err);
+    assert_int_equal(change.applied, N);
+    assert_int_equal(change.missing, 1);
+    rp_sampler_options with = options(20, 1);
+    rp_sampler *sampler = sampler_new(f->client, "prioritized", &with);
+    rp_batch *batch = next(sampler);
+    for (uint32_t i = 0; i < 20; i++)
+        assert_int_equal(((int32_t *)rp_batch_find(batch, "number")->data)[i], 77);
+    rp_batch_release(&batch);
+    rp_sampler_destroy(&sampler);
+
+    priorities[3] = NAN;
+    priorities[4] = -1;
+    assert_int_equal(rp_priorities_update(f->client, "prioritized", keys, priorities, N, WAIT, &change, &err),
+                     RP_INVALID_ARGUMENT);
+    assert_int_equal(change.refused, 2);
+    assert_int_equal(change.applied, N - 2);
+    assert_int_equal(rp_priorities_update(f->client, "nope", keys, priorities, 1, WAIT, &change, &err), RP_NOT_FOUND);
+
+    ok(rp_items_delete(f->client, "prioritized", keys, N + 1, WAIT, &change, &err), &err);
+    assert_int_equal(change.applied, N);
+    assert_int_equal(change.missing, 1);
+    assert_int_equal(table_info(f->client, "prioritized").size, 0);
+}
+
+/* More keys than one request may have. */
+static void test_large_updates_are_split(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err = {0};
+    rp_client_info info = {.struct_size = sizeof info};
+    ok(rp_client_get_info(f->client, &info, &err), &err);
+    assert_true(info.max_batch > 0);
+    uint64_t n = (uint64_t)info.max_batch * 3 + 7;
+    uint64_t *keys = calloc(n, sizeof *keys);
+    double *priorities = calloc(n, sizeof *priorities);
+    for (uint64_t i = 0; i < n; i++)
+        keys[i] = i + 1;
+    rp_change change = {0};
+    ok(rp_priorities_update(f->client, "uniform", keys, priorities, n, WAIT, &change, &err), &err);
+    assert_int_equal(change.missing, n);
+    ok(rp_items_delete(f->client, "uniform", keys, n, WAIT, &change, &err), &err);
+    assert_int_equal(change.missing, n);
+    free(keys);
+    free(priorities);
+}
+
+static void test_updater(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err = {0};
+    enum { N = 300 };
+    uint64_t keys[N];
+    double priorities[N];
+    insert(f->client, "prioritized", 0, N, keys);
+    rp_updater_options with = {.struct_size = sizeof with, .batch = 64, .in_flight = 2};
+    rp_updater *updater = rp_updater_new(f->client, "prioritized", &with, &err);
+    assert_non_null(updater);
+    for (uint32_t round = 0; round < 50; round++) {
+        for (uint32_t i = 0; i < N; i++)
+            priorities[i] = round + i;
+        uint32_t taken = 0;
+        ok(rp_updater_add(updater, keys, priorities, N, WAIT, &taken, &err), &err);
+        assert_int_equal(taken, N);
+    }
+    rp_change change = {0};
+    ok(rp_updater_flush(updater, WAIT, &change, &err), &err);
+    assert_int_equal(change.applied, 50 * N);
+    assert_int_equal(change.missing, 0);
+    /* An error is told once, by the call after it. */
+    priorities[0] = INFINITY;
+    ok(rp_updater_add(updater, keys, priorities, 1, WAIT, NULL, &err), &err);
+    assert_int_equal(rp_updater_flush(updater, WAIT, &change, &err), RP_INVALID_ARGUMENT);
+    assert_int_equal(change.refused, 1);
+    ok(rp_updater_flush(updater, WAIT, &change, &err), &err);
+    ok(rp_updater_destroy(&updater, WAIT, &err), &err);
+    assert_null(updater);
+    rp_item_info *items = calloc(N, sizeof *items);
+    uint64_t cursor = 0;
+    uint32_t n = N;
+    ok(rp_admin_list(f->client, "prioritized", &cursor, items, &n, WAIT, &err), &err);
+    for (uint32_t i = 0; i < n; i++)
+        assert_true(items[i].priority == 49.0 + (double)(items[i].key - keys[0]));
+    free(items);
+}
+
+/* ---- restarts ---- */
+
+static void restart_under_sampler(struct fixture *f, int signal_number)
+{
+    rp_sampler_options with = options(8, 4);
+    rp_sampler *sampler = sampler_new(f->client, "late", &with);
+    rp_error err = {0};
+    rp_batch *batch = NULL;
+    assert_true(process_await(something_waits, f->client, WAIT));
+    broker_process_stop(&f->broker, signal_number);
+    assert_int_equal(rp_sampler_next(sampler, &batch, 50, &err), RP_DEADLINE_EXCEEDED);
+    broker_process_again(&f->broker, NULL);
+    insert(f->client, "late", 100, 20, NULL);
+    for (uint32_t k = 0; k < 10; k++) {
+        batch = next(sampler);
+        assert_int_equal(batch_size(batch), 8);
+        for (uint32_t i = 0; i < 8; i++)
+            assert_true(((int32_t *)rp_batch_find(batch, "number")->data)[i] >= 100);
+        rp_batch_release(&batch);
+    }
+    rp_sampler_destroy(&sampler);
+}
+
+static void test_survives_kill(void **state)
+{
+    restart_under_sampler(*state, SIGKILL);
+}
+
+static void test_survives_shutdown(void **state)
+{
+    restart_under_sampler(*state, SIGTERM);
+}
+
+static void test_table_gone_after_restart(void **state)
+{
+    struct fixture *f = *state;
+    rp_sampler_options with = options(8, 2);
+    rp_sampler *sampler = sampler_new(f->client, "late", &with);
+    broker_process_stop(&f->broker, SIGKILL);
+    broker_process_again(&f->broker, "  - {name: another, max_size: 10}\n");
+    rp_error err = {0};
+    rp_batch *batch = NULL;
+    assert_int_equal(rp_sampler_next(sampler, &batch, WAIT, &err), RP_NOT_FOUND);
+    assert_non_null(strstr(err.text, "late"));
+    rp_sampler_destroy(&sampler);
+}
+
+static void test_batch_outlives_sampler_and_client(void **state)
+{
+    struct fixture *f = *state;
+    insert(f->client, "queue", 5, 4, NULL);
+    rp_error err = {0};
+    rp_client *client = rp_client_connect(f->broker.service, NULL, WAIT, &err);
+    assert_non_null(client);
+    rp_sampler_options with = options(4, 2);
+    rp_sampler *sampler = sampler_new(client, "queue", &with);
+    rp_batch *batch = next(sampler);
+    rp_sampler_destroy(&sampler);
+    rp_client_destroy(&client);
+    for (int32_t i = 0; i < 4; i++)
+        assert_int_equal(((int32_t *)rp_batch_find(batch, "number")->data)[i], 5 + i);
+    rp_batch_release(&batch);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        CASE(test_order_and_max_samples),
+        CASE(test_bounded_prefetch),
+        CASE(test_timeout_ends_stream),
+        CASE(test_zero_timeout_polls),
+        CASE(test_deadline_says_why),
+        CASE(test_flexible_and_distinct),
+        CASE(test_destroy_cancels),
+        CASE(test_wrong_use),
+        CASE(test_strided_over_chunks),
+        CASE(test_variable_length),
+        CASE(test_posted_buffers),
+        CASE(test_weights_and_metadata),
+        CASE(test_updates_and_deletes),
+        CASE(test_large_updates_are_split),
+        CASE(test_updater),
+        CASE(test_survives_kill),
+        CASE(test_survives_shutdown),
+        CASE(test_table_gone_after_restart),
+        CASE(test_batch_outlives_sampler_and_client),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,69 @@
+/* The broker's side of a session as a script: a thread with a ROUTER and a PULL that answers HELLO and heartbeats, keeps
+ * count of what arrives, and misbehaves on request. For what a real broker does only by accident: losing messages,
+ * forgetting sessions, sitting on its credit. */
+#ifndef TESTS_SUPPORT_FAKEPEER_H
+#define TESTS_SUPPORT_FAKEPEER_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "replay/types.h"
+
+#define FAKEPEER_TABLES 2u
+#define FAKEPEER_KEYS 65536u
+
+struct fakepeer {
+    char endpoint[64];
+    char ingest[64];
+    void *context, *router, *pull;
+    pthread_t thread;
+    pthread_mutex_t mutex; /* guards all that follows */
+    bool stop;
+    /* How it behaves. Change with fakepeer_set. */
+    bool hold;           /* items stay unresolved */
+    bool lose;           /* ingest messages are lost on the way */
+    bool forget;         /* the next HELLO or heartbeat of a session finds it unknown */
+    bool expire;         /* the next HELLO finds a tombstone */
+    bool deaf;           /* requests are not answered */
+    bool reject_odd;     /* items with odd numbers are rejected */
+    bool discard;        /* count messages without looking into them */
+    uint64_t window_items[FAKEPEER_TABLES], window_bytes;
+    uint32_t heartbeat_ms, expiry_ms;
+    const rp_column *signature; /* of table 0; its shape includes the steps */
+    uint32_t n_signature;
+    /* What has happened. */
+    uint64_t hellos, resumes, heartbeats, byes, explains;
+    uint64_t messages, duplicates, stale, gaps, blanks;
+    uint64_t items, chunks, layouts, out_of_order;
+    uint64_t largest; /* items in one message */
+    uint64_t oldest_number; /* stated by the last resume */
+    uint64_t n_keys;
+    uint64_t keys[FAKEPEER_KEYS]; /* in the order of arrival, each item once */
+    uint32_t lengths[FAKEPEER_KEYS];
+    uint64_t policies[FAKEPEER_KEYS];
+    uint32_t chunk_lengths[FAKEPEER_KEYS];
+    /* The session. */
+    uint8_t route[64];
+    uint32_t route_size;
+    uint32_t ordinal;
+    uint32_t epoch;
+    bool open, gap;
+    uint64_t received, received_bytes;
+    uint64_t arrived[FAKEPEER_TABLES], resolved[FAKEPEER_TABLES];
+    uint64_t rejected, confirmed;
+    uint64_t rejected_item[64], rejected_key[64];
+    uint32_t layout_table[1024];
+};
+
+/* Starts with two tables, "a" and "b", and windows without end. */
+void fakepeer_start(struct fakepeer *self);
+void fakepeer_stop(struct fakepeer *self);
+void fakepeer_set(struct fakepeer *self, bool *knob, bool value);
+/* Resolves what is held and tells the client. */
+void fakepeer_release(struct fakepeer *self);
+/* Waits up to 5 s until a count is at least n. */
+bool fakepeer_await(struct fakepeer *self, const uint64_t *count, uint64_t n);
+uint64_t fakepeer_read(struct fakepeer *self, const uint64_t *count);
+
+#endif

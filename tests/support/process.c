@@ -1,0 +1,207 @@
+/* See process.h. */
+#include "tests/support/process.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+const char *process_env(const char *name)
+{
+    const char *value = getenv(name);
+    if (!value)
+        fail_msg("%s is not set: run this through ctest", name);
+    return value;
+}
+
+static int64_t now_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+int process_await(int (*test)(void *ctx), void *ctx, int ms)
+{
+    int64_t until = now_ms() + ms;
+    while (!test(ctx)) {
+        if (now_ms() >= until)
+            return 0;
+        nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
+    }
+    return 1;
+}
+
+/* ---- broker ---- */
+
+static void write_config(const struct broker_process *self, const char *tables, const char *more)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/broker.yaml", self->dir);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fprintf(file, "service: ipc://%s/service\ningest: ipc://%s/ingest\nevents: ipc://%s/events\n", self->dir, self->dir,
+            self->dir);
+    fprintf(file, "%s\ntables:\n%s\n", more ? more : "", tables);
+    fclose(file);
+}
+
+struct start {
+    char path[128];
+    pid_t pid;
+    int dead;
+};
+
+static int has_started(void *ctx)
+{
+    struct start *start = ctx;
+    start->dead = waitpid(start->pid, NULL, WNOHANG) == start->pid;
+    return start->dead || access(start->path, R_OK) == 0;
+}
+
+static void print_file(const char *dir, const char *name)
+{
+    char path[128], line[512];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    FILE *file = fopen(path, "r");
+    while (file && fgets(line, sizeof line, file))
+        print_error("%s", line);
+    if (file)
+        fclose(file);
+}
+
+static void launch(struct broker_process *self)
+{
+    const char *program = process_env("RP_BROKER");
+    char config[128], log[128];
+    struct start start = {0};
+    snprintf(config, sizeof config, "%s/broker.yaml", self->dir);
+    snprintf(log, sizeof log, "%s/log", self->dir);
+    snprintf(start.path, sizeof start.path, "%s/endpoints", self->dir);
+    unlink(start.path);
+    self->pid = fork();
+    assert_true(self->pid >= 0);
+    if (self->pid == 0) {
+        int fd = open(log, O_WRONLY | O_CREAT | O_APPEND, 0600);
+        dup2(fd, 1);
+        dup2(fd, 2);
+        execl(program, program, "-c", config, "--endpoints-file", start.path, (char *)NULL);
+        _exit(127);
+    }
+    start.pid = self->pid;
+    int ok = process_await(has_started, &start, 20000);
+    if (!ok || start.dead) {
+        print_file(self->dir, "log");
+        if (start.dead)
+            self->pid = 0;
+        fail_msg("the broker did not start");
+    }
+}
+
+void broker_process_start(struct broker_process *self, const char *tables, const char *more)
+{
+    *self = (struct broker_process){0};
+    snprintf(self->dir, sizeof self->dir, "/tmp/replay-test-XXXXXX");
+    assert_non_null(mkdtemp(self->dir));
+    snprintf(self->service, sizeof self->service, "ipc://%s/service", self->dir);
+    write_config(self, tables, more);
+    launch(self);
+}
+
+int broker_process_stop(struct broker_process *self, int signal_number)
+{
+    int status = 0;
+    kill(self->pid, signal_number);
+    while (waitpid(self->pid, &status, 0) < 0 && errno == EINTR)
+        ;
+    self->pid = 0;
+    return status;
+}
+
+void broker_process_again(struct broker_process *self, const char *tables)
+{
+    if (tables)
+        write_config(self, tables, NULL);
+    launch(self);
+}
+
+void broker_process_fini(struct broker_process *self)
+{
+    static const char *const names[] = {"broker.yaml", "log", "endpoints", "service", "ingest", "events"};
+    if (self->pid)
+        broker_process_stop(self, SIGKILL);
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        char path[128];
+        snprintf(path, sizeof path, "%s/%s", self->dir, names[i]);
+        unlink(path);
+    }
+    rmdir(self->dir);
+}
+
+/* ---- programs ---- */
+
+struct capture {
+    int fd;
+    char *out;
+    size_t size, used;
+};
+
+static int capture_read(struct capture *self)
+{
+    char buffer[4096];
+    ssize_t n = read(self->fd, buffer, sizeof buffer);
+    if (n <= 0)
+        return 0;
+    for (ssize_t i = 0; i < n && self->out && self->used + 1 < self->size; i++)
+        self->out[self->used++] = buffer[i];
+    return 1;
+}
+
+int process_run(const char *const *argv, char *out, size_t out_size, char *err, size_t err_size)
+{
+    int pipes[2][2], status = 0;
+    assert_int_equal(pipe(pipes[0]), 0);
+    assert_int_equal(pipe(pipes[1]), 0);
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        dup2(pipes[0][1], 1);
+        dup2(pipes[1][1], 2);
+        for (int i = 0; i < 4; i++)
+            close(pipes[i / 2][i % 2]);
+        execv(argv[0], (char *const *)(uintptr_t)argv);
+        _exit(127);
+    }
+    close(pipes[0][1]);
+    close(pipes[1][1]);
+    struct capture captures[2] = {{pipes[0][0], out, out_size, 0}, {pipes[1][0], err, err_size, 0}};
+    for (int open = 2; open > 0;) {
+        struct pollfd fds[2] = {{captures[0].fd, POLLIN, 0}, {captures[1].fd, POLLIN, 0}};
+        poll(fds, 2, -1);
+        for (int i = 0; i < 2; i++) {
+            if (captures[i].fd >= 0 && fds[i].revents && !capture_read(&captures[i])) {
+                close(captures[i].fd);
+                captures[i].fd = -1;
+                open--;
+            }
+        }
+    }
+    for (int i = 0; i < 2; i++) {
+        if (captures[i].out)
+            captures[i].out[captures[i].used] = '\0';
+    }
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+        ;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
