@@ -378,7 +378,7 @@ static void take_item(struct intake *self, uint32_t i, const struct session_layo
 {
     struct broker *broker = self->broker;
     struct arrival arrival = {pb_u64(&self->in.item_key, i), pb_f64(&self->in.item_priority, i), policy, {{0}, 0, 0, 0, 0}};
-    rp_error err = {0};
+    rp_error err; /* filled if it is needed: clearing it for each item would cost too much */
     rp_status status = refused;
     const char *text = why;
     flow->arrived++;

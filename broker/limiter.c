@@ -184,6 +184,8 @@ rp_status limiter_change(struct limiter *self, const struct limiter_change *chan
     struct limiter made = *self;
     RP_TRY(refuse_change(self, change, err));
     assign(&made.samples_per_insert, change->samples_per_insert);
+    /* The cursor stays where it is: a new ratio holds from now on, not for all the inserts of the past. */
+    made.offset += (double)self->inserts * (self->samples_per_insert - made.samples_per_insert);
     assign(&made.min_size, change->min_size);
     assign(&made.min_diff, change->min_diff);
     assign(&made.max_diff, change->max_diff);
@@ -200,7 +202,7 @@ rp_status limiter_change(struct limiter *self, const struct limiter_change *chan
 
 static double cursor_at(const struct limiter *self, uint64_t inserts, uint64_t samples)
 {
-    return (double)inserts * self->samples_per_insert - (double)samples;
+    return self->offset + (double)inserts * self->samples_per_insert - (double)samples;
 }
 
 static double size_after(const struct limiter *self, uint64_t more)
@@ -291,6 +293,7 @@ void limiter_reset(struct limiter *self)
     self->inserts = 0;
     self->samples = 0;
     self->deletes = 0;
+    self->offset = 0;
 }
 
 double limiter_cursor(const struct limiter *self)

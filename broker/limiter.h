@@ -1,7 +1,7 @@
 /* The rate limiter: how many inserts and samples a table allows just now. One mechanism, five presets.
  *
- * cursor = inserts * samples_per_insert - samples. Deletes change the size, never the cursor. Limits are inclusive.
- * Embedded in its table, which calls it before and after each operation. */
+ * cursor = inserts * samples_per_insert - samples, plus an offset that keeps it in place when the ratio is changed.
+ * Deletes change the size, never the cursor. Limits are inclusive. Embedded in its table, which calls it before and after each operation. */
 #ifndef BROKER_LIMITER_H
 #define BROKER_LIMITER_H
 
@@ -29,6 +29,7 @@ struct limiter {
     double min_size;
     double min_diff;
     double max_diff;
+    double offset; /* what changes of samples_per_insert would have moved the cursor by */
     uint64_t inserts;
     uint64_t samples;
     uint64_t deletes;

@@ -6,7 +6,25 @@
 #include "broker/session.h"
 #include "proto/error.h"
 
-#define AHEAD 8u
+/* Keys looked up at a time: their cache misses overlap. */
+#define AT_ONCE 64u
+
+/* Slots of keys first .. first + n - 1 of the request. */
+static uint32_t look_up(const struct table *table, const struct wire_keys *ask, uint32_t first, uint64_t *keys,
+                        uint32_t *slots)
+{
+    uint32_t n = ask->key.n - first < AT_ONCE ? ask->key.n - first : AT_ONCE;
+    for (uint32_t i = 0; i < n; i++)
+        keys[i] = pb_u64(&ask->key, first + i);
+    keymap_get_many(table->in.keys, n, keys, slots);
+    for (uint32_t i = 0; i < n; i++)
+        if (slots[i] != KEYMAP_NONE) {
+            __builtin_prefetch(&table->in.items[slots[i]], 1);
+            if (table->sampler_ops->prefetch)
+                table->sampler_ops->prefetch(table->in.sampler, slots[i]);
+        }
+    return n;
+}
 
 static rp_status read_keys(struct broker *broker, const struct request *request, bool priorities, struct wire_keys *ask,
                            struct table **table, rp_error *err)
@@ -35,22 +53,23 @@ rp_status req_update(struct broker *broker, struct request *request, rp_error *e
     RP_TRY(read_keys(broker, request, true, &ask, &table, err));
     Replay__ChangeReply reply = REPLAY__CHANGE_REPLY__INIT;
     char text[300] = "";
+    uint64_t keys[AT_ONCE];
+    uint32_t slots[AT_ONCE];
     /* One key of a batch may stand several times: the last value wins, as they are applied in order. */
-    for (uint32_t i = 0; i < ask.key.n; i++) {
-        if (i + AHEAD < ask.key.n)
-            keymap_prefetch(table->in.keys, pb_u64(&ask.key, i + AHEAD));
-        uint64_t key = pb_u64(&ask.key, i);
-        double priority = pb_f64(&ask.priority, i);
-        rp_error why = {0};
-        uint32_t slot = table_find(table, key);
-        if (slot == KEYMAP_NONE) {
-            reply.missing++;
-        } else if (table_check_priority(table, priority, &why) != RP_OK) {
-            if (reply.refused++ == 0)
-                snprintf(text, sizeof text, "key %llu: %.240s", (unsigned long long)key, why.text);
-        } else {
-            table_update(table, slot, priority);
-            reply.applied++;
+    for (uint32_t first = 0, n; first < ask.key.n; first += n) {
+        n = look_up(table, &ask, first, keys, slots);
+        for (uint32_t i = 0; i < n; i++) {
+            double priority = pb_f64(&ask.priority, first + i);
+            rp_error why; /* filled if it is needed: clearing it for each key would cost more than the update */
+            if (slots[i] == KEYMAP_NONE) {
+                reply.missing++;
+            } else if (table_check_priority(table, priority, &why) != RP_OK) {
+                if (reply.refused++ == 0)
+                    snprintf(text, sizeof text, "key %llu: %.240s", (unsigned long long)keys[i], why.text);
+            } else {
+                table_update(table, slots[i], priority);
+                reply.applied++;
+            }
         }
     }
     table->stats.updates_missing += reply.missing;
@@ -65,8 +84,6 @@ rp_status req_delete(struct broker *broker, struct request *request, rp_error *e
     RP_TRY(read_keys(broker, request, false, &ask, &table, err));
     Replay__ChangeReply reply = REPLAY__CHANGE_REPLY__INIT;
     for (uint32_t i = 0; i < ask.key.n; i++) {
-        if (i + AHEAD < ask.key.n)
-            keymap_prefetch(table->in.keys, pb_u64(&ask.key, i + AHEAD));
         uint32_t slot = table_find(table, pb_u64(&ask.key, i));
         if (slot == KEYMAP_NONE) {
             reply.missing++;

@@ -81,7 +81,7 @@ static void chunk_check(struct outbox *self, struct chunk *chunk)
         return;
     if (chunk->message)
         outbox_unlive(self, chunk->message);
-    chunk_free(chunk);
+    chunk_chain_add(&self->done, chunk);
 }
 
 void outbox_evict(struct outbox *self, struct chunk *chunk)
@@ -107,14 +107,11 @@ static void item_ref(const struct item *item)
 static void item_unref(struct outbox *self, const struct item *item)
 {
     uint64_t left = (uint64_t)item->offset + item->length;
-    for (struct chunk *chunk = item->chunk, *next;; chunk = next) {
-        bool last = left <= chunk->length;
+    for (struct chunk *chunk = item->chunk, *next; chunk; chunk = next) {
+        next = left > chunk->length ? chunk->next : NULL; /* of the last one it is the writer's to set */
         left -= chunk->length;
-        next = chunk->next;
         chunk->refs--;
         chunk_check(self, chunk);
-        if (last)
-            return;
     }
 }
 
@@ -150,6 +147,7 @@ bool outbox_take(struct outbox *self)
             outbox_evict(self, slot->evicted);
         port_popped(self->port);
     }
+    chunk_chain_put(&self->done);
     return true;
 }
 
@@ -184,6 +182,7 @@ void outbox_fini(struct outbox *self)
             item_unref(self, outbox_item(table, table->resolved));
         free(table->ring);
     }
+    chunk_chain_put(&self->done);
     free(self->tables);
     outbox_scratch_destroy(&self->scratch);
     *self = (struct outbox){0};
@@ -487,6 +486,7 @@ void outbox_credit(struct outbox *self, const Replay__Credit *credit)
         if (pass == 0)
             take_rejections(self, credit);
     }
+    chunk_chain_put(&self->done);
     outbox_publish(self);
     port_signal(self->port);
 }

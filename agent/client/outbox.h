@@ -71,6 +71,7 @@ struct outbox {
     uint32_t epoch;
     int64_t last_partial_ns;
     struct port_counts counts;
+    struct chunk_chain done; /* chunks and blocks to be given back at the end of a turn */
     uint64_t builds;
     struct outbox_scratch *scratch; /* working arrays of the message being built */
 };

@@ -254,7 +254,7 @@ static void move_chunk(struct outbox *self, struct chunk *chunk, struct message 
     chunk->frame = frame;
     chunk->data = data;
     if (chunk->raw) {
-        pool_put(chunk->raw);
+        pool_chain_add(&self->done.raws, chunk->raw);
         chunk->raw = NULL;
     }
     if (before)
@@ -456,5 +456,6 @@ uint32_t outbox_build(struct outbox *self, struct outbox_table *table)
     self->last_number++;
     outbox_keep(self, message);
     outbox_unlive(self, message);
+    chunk_chain_put(&self->done);
     return s->n_items;
 }

@@ -389,14 +389,17 @@ static bool wait_for_slot(struct shared *self, int64_t timeout_ms)
     }
 }
 
-/* Lock held. */
+/* Takes the lock. */
 static rp_status timed_out(struct shared *self, int64_t timeout_ms, rp_error *err)
 {
-    char link[256];
+    char link[256], why[sizeof self->why];
     conn_describe(self->conn, link, sizeof link);
-    const char *why = link[0] ? link : self->why[0] ? self->why : "the broker has not answered yet";
+    pthread_mutex_lock(&self->lock);
+    memcpy(why, self->why, sizeof why);
+    pthread_mutex_unlock(&self->lock);
+    const char *reason = link[0] ? link : why[0] ? why : "the broker has not answered yet";
     return err_set(err, RP_DEADLINE_EXCEEDED, "no batch from table '%s' within %lld ms: %s", self->table,
-                   (long long)timeout_ms, why);
+                   (long long)timeout_ms, reason);
 }
 
 /* Lock held. */
@@ -417,8 +420,10 @@ rp_status rp_sampler_next(rp_sampler *sampler, rp_batch **batch, int64_t timeout
     *batch = NULL;
     pthread_mutex_lock(&self->lock);
     if (!wait_for_slot(self, timeout_ms)) {
-        status = timed_out(self, timeout_ms, err);
-    } else if (has_ended(self)) {
+        pthread_mutex_unlock(&self->lock);
+        return timed_out(self, timeout_ms, err);
+    }
+    if (has_ended(self)) {
         status = ended(self, err);
     } else {
         struct slot *slot = slot_at(self, self->head);

@@ -84,12 +84,27 @@ rp_status stream_init(struct stream *self, const rp_column *columns, uint32_t n_
     return status;
 }
 
-void chunk_free(struct chunk *chunk)
+void chunk_chain_add(struct chunk_chain *chain, struct chunk *chunk)
 {
     if (chunk->raw)
-        pool_put(chunk->raw);
+        pool_chain_add(&chain->raws, chunk->raw);
     free(chunk->absent);
-    pool_put(chunk);
+    pool_chain_add(&chain->chunks, chunk);
+}
+
+void chunk_chain_put(struct chunk_chain *chain)
+{
+    pool_chain_put(&chain->raws);
+    pool_chain_put(&chain->chunks);
+}
+
+/* The stream's own thread. */
+static void chunk_free(struct stream *self, struct chunk *chunk)
+{
+    if (chunk->raw)
+        pool_reuse(self->raws, chunk->raw);
+    free(chunk->absent);
+    pool_reuse(self->chunks, chunk);
 }
 
 void stream_fini(struct stream *self)
@@ -97,7 +112,7 @@ void stream_fini(struct stream *self)
     for (uint64_t n = self->oldest; self->ring && n < self->next; n++) {
         struct chunk *chunk = self->ring[n & self->ring_mask];
         if (!chunk->needed)
-            chunk_free(chunk);
+            chunk_free(self, chunk);
     }
     for (uint32_t i = 0; i < self->n_columns; i++) {
         free(self->columns[i].name);
@@ -135,7 +150,7 @@ static rp_status chunk_open(struct stream *self, rp_error *err)
     uint8_t *raw = chunk ? pool_get(self->raws) : NULL;
     if (!raw) {
         if (chunk)
-            pool_put(chunk);
+            pool_reuse(self->chunks, chunk);
         return err_set(err, RP_NO_MEMORY, "no memory for a chunk of %zu bytes", self->raw_bytes);
     }
     memset(chunk, 0, sizeof *chunk);
@@ -157,7 +172,7 @@ static void evict_oldest(struct stream *self)
     if (chunk == self->open)
         self->open = NULL;
     if (!chunk->needed) {
-        chunk_free(chunk);
+        chunk_free(self, chunk);
         return;
     }
     chunk->evicted = self->evicted;
@@ -261,12 +276,12 @@ rp_status stream_encode(struct stream *self, struct chunk *chunk, rp_error *err)
         for (uint32_t i = 0; i < self->n_columns; i++) {
             rp_status status = block_encode(self, chunk, i, out + chunk->size, err);
             if (status != RP_OK) {
-                pool_put(out);
+                pool_reuse(self->raws, out);
                 return status;
             }
             chunk->size += chunk->block_size[i];
         }
-        pool_put(chunk->raw);
+        pool_reuse(self->raws, chunk->raw);
         chunk->raw = out;
     }
     chunk->data = chunk->raw;

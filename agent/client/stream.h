@@ -109,7 +109,12 @@ struct chunk *stream_find(const struct stream *self, uint64_t step);
 bool stream_is_absent(const struct stream *self, uint32_t column, uint64_t step);
 /* Makes the chunk ready to be sent. It must be complete. */
 rp_status stream_encode(struct stream *self, struct chunk *chunk, rp_error *err);
-/* Frees a chunk that left the window and has no items. Any thread. */
-void chunk_free(struct chunk *chunk);
+/* Chunks and their blocks on the way back to the stream. */
+struct chunk_chain {
+    struct pool_chain chunks, raws;
+};
+/* Gives back a chunk that left the window and has no items. Any thread; nothing is done before chunk_chain_put. */
+void chunk_chain_add(struct chunk_chain *chain, struct chunk *chunk);
+void chunk_chain_put(struct chunk_chain *chain);
 
 #endif

@@ -48,7 +48,7 @@ class Broker:
         if self.alive():
             self.process.send_signal(signal.SIGTERM)
         try:
-            status = self.process.wait(20)
+            status = self.process.wait(60)  # a sanitizer looks for leaks at the end
         except subprocess.TimeoutExpired:
             self.process.kill()
             status = self.process.wait()

@@ -378,6 +378,13 @@ void fakepeer_set(struct fakepeer *self, bool *knob, bool value)
     pthread_mutex_unlock(&self->mutex);
 }
 
+void fakepeer_write(struct fakepeer *self, uint64_t *knob, uint64_t value)
+{
+    pthread_mutex_lock(&self->mutex);
+    *knob = value;
+    pthread_mutex_unlock(&self->mutex);
+}
+
 /* Heartbeats carry the news: the sockets belong to the thread. */
 void fakepeer_release(struct fakepeer *self)
 {

@@ -60,6 +60,7 @@ struct fakepeer {
 void fakepeer_start(struct fakepeer *self);
 void fakepeer_stop(struct fakepeer *self);
 void fakepeer_set(struct fakepeer *self, bool *knob, bool value);
+void fakepeer_write(struct fakepeer *self, uint64_t *knob, uint64_t value);
 /* Resolves what is held and tells the client. */
 void fakepeer_release(struct fakepeer *self);
 /* Waits up to 5 s until a count is at least n. */

@@ -493,7 +493,7 @@ static void test_random_replies(void **state)
     struct batch_decoder *decoder = decoder_new(&pool);
     struct model *m = malloc(sizeof *m);
     struct reply *r = malloc(sizeof *r);
-    for (uint64_t round = 0; round < 200; round++) {
+    for (uint64_t round = 0; round < 80; round++) {
         rp_error err = {0};
         struct rp_batch *batch = NULL;
         model_init(m, seed + round * 1000003);
@@ -523,10 +523,10 @@ static void test_damage(void **state)
     struct model *m = malloc(sizeof *m);
     struct reply *r = malloc(sizeof *r);
     uint32_t refused = 0;
-    for (uint64_t round = 0; round < 60; round++) {
+    for (uint64_t round = 0; round < 30; round++) {
         model_init(m, seed + round * 999983);
         encode_reply(m, r);
-        for (uint32_t k = 0; k < 60; k++) {
+        for (uint32_t k = 0; k < 50; k++) {
             rp_error err = {0};
             struct rp_batch *batch = NULL;
             uint32_t frame = below(m, r->n_frames + 2);
@@ -756,7 +756,7 @@ static void test_speed(void **state)
     struct batch_decoder *decoder = decoder_new(&pool);
     struct rp_batch *batch = NULL;
     rp_error err = {0};
-    enum { N = 256, ROUNDS = 2000 };
+    enum { N = 256, ROUNDS = 500 };
     static uint64_t key[N];
     static double priority[N], probability[N];
     static uint32_t ones[N], size[N * 4];

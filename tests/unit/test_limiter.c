@@ -409,6 +409,27 @@ static void small_buffers_are_not_overrun(void **state)
     limiter_explain_insert(&limiter, NULL, 0);
 }
 
+/* A new ratio holds from now on: it does not judge the inserts of the past anew. */
+static void a_new_ratio_leaves_the_cursor_in_place(void **state)
+{
+    (void)state;
+    struct limiter limiter;
+    rp_error err = {0};
+    struct limiter_config config = {
+        .kind = LIMITER_RATIO, .samples_per_insert = 8, .min_size = 100, .error_buffer = 400, .min_diff = 0, .max_diff = 0};
+    assert_int_equal(limiter_init(&limiter, &config, &err), RP_OK);
+    limiter_inserted(&limiter, 1000000);
+    limiter_sampled(&limiter, 8000000 - 800);
+    struct limiter_change change = UNCHANGED;
+    change.samples_per_insert = 4;
+    assert_int_equal(limiter_change(&limiter, &change, &err), RP_OK);
+    assert_double_equal(limiter_cursor(&limiter), 800.0, 1e-6);
+    limiter_inserted(&limiter, 10);
+    assert_double_equal(limiter_cursor(&limiter), 840.0, 1e-6);
+    limiter_reset(&limiter);
+    assert_double_equal(limiter_cursor(&limiter), 0.0, 0.0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -421,6 +442,7 @@ int main(void)
         cmocka_unit_test(reset_starts_anew_and_a_copy_continues),
         cmocka_unit_test(mistakes_are_refused_with_what_to_write),
         cmocka_unit_test(a_change_is_whole_or_not_at_all),
+        cmocka_unit_test(a_new_ratio_leaves_the_cursor_in_place),
         cmocka_unit_test(each_kind_has_its_own_values_to_change),
         cmocka_unit_test(random_runs_follow_the_rules),
         cmocka_unit_test(large_counts_are_exact),

@@ -207,8 +207,10 @@ static void a_signature_is_checked_at_the_call(void **state)
         {.name = "r", .dtype = RP_DTYPE_INT32, .rank = 1, .shape = {0}},
     };
     rp_client_destroy(&f->client);
+    pthread_mutex_lock(&f->peer.mutex);
     f->peer.signature = signature;
     f->peer.n_signature = 2;
+    pthread_mutex_unlock(&f->peer.mutex);
     f->client = rp_client_connect(f->peer.endpoint, NULL, 5000, &f->err);
     rp_writer_options options = {.struct_size = sizeof options, .keep_alive = 8};
     open_writer(f, &options);
@@ -234,8 +236,8 @@ static void a_signature_is_checked_at_the_call(void **state)
 static void credit_of_one_table_does_not_hold_back_another(void **state)
 {
     struct fixture *f = *state;
-    f->peer.hold = true;
-    f->peer.window_items[0] = 5;
+    fakepeer_set(&f->peer, &f->peer.hold, true);
+    fakepeer_write(&f->peer, &f->peer.window_items[0], 5);
     open_writer(f, NULL);
     for (int i = 0; i < 100; i++) {
         append(f);
@@ -257,7 +259,8 @@ static void credit_of_one_table_does_not_hold_back_another(void **state)
 static void one_item_may_go_without_any_credit(void **state)
 {
     struct fixture *f = *state;
-    f->peer.window_items[0] = f->peer.window_bytes = 0;
+    fakepeer_write(&f->peer, &f->peer.window_items[0], 0);
+    fakepeer_write(&f->peer, &f->peer.window_bytes, 0);
     open_writer(f, NULL);
     for (int i = 0; i < 20; i++) {
         append(f);
@@ -271,7 +274,7 @@ static void one_item_may_go_without_any_credit(void **state)
 static void a_full_writer_waits_and_loses_nothing(void **state)
 {
     struct fixture *f = *state;
-    f->peer.hold = true;
+    fakepeer_set(&f->peer, &f->peer.hold, true);
     rp_writer_options options = {.struct_size = sizeof options, .max_in_flight_items = 3};
     open_writer(f, &options);
     append(f);
@@ -309,7 +312,7 @@ static void an_item_larger_than_a_message_is_refused(void **state)
 static void rejections_are_told_once_and_can_be_read(void **state)
 {
     struct fixture *f = *state;
-    f->peer.reject_odd = true;
+    fakepeer_set(&f->peer, &f->peer.reject_odd, true);
     open_writer(f, NULL);
     append(f);
     uint64_t keys[4];
@@ -417,7 +420,7 @@ static void lose_session(struct fixture *f, int32_t doubt, uint64_t *keys)
         keys[i] = add_item(f, "a", 1);
     }
     flush(f);
-    f->peer.window_items[0] = 10;
+    fakepeer_write(&f->peer, &f->peer.window_items[0], 10);
     fakepeer_set(&f->peer, &f->peer.hold, true);
     for (int i = 10; i < 20; i++) {
         append(f);
@@ -470,7 +473,9 @@ static void items_in_doubt_can_be_sent_again(void **state)
 static void a_silent_broker_is_given_up(void **state)
 {
     struct fixture *f = *state;
+    pthread_mutex_lock(&f->peer.mutex);
     f->peer.expiry_ms = 200;
+    pthread_mutex_unlock(&f->peer.mutex);
     open_writer(f, NULL);
     append(f);
     fakepeer_set(&f->peer, &f->peer.deaf, true);

@@ -1,0 +1,299 @@
+/* replay-demo: a broker, two synthetic actors and one learner, each a process of its own, and a line of live rates per
+ * second. What a user sees first, and a picture of how the library is used: actor() and learner() below are whole. */
+#include <errno.h>
+#include <libgen.h>
+#include <limits.h>
+#include <math.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "replay/replay.h"
+
+#define ACTORS 2
+#define BATCH 256
+
+static volatile sig_atomic_t stopping;
+
+static void on_signal(int number)
+{
+    (void)number;
+    stopping = 1;
+}
+
+static void fail(const char *what, const rp_error *err)
+{
+    fprintf(stderr, "replay-demo: %s: %s\n", what, err->text);
+    exit(1);
+}
+
+static rp_client *connect_as(const char *endpoint, const char *name)
+{
+    rp_error err = {0};
+    rp_client_options options = {.struct_size = sizeof options, .name = name};
+    rp_client *client = rp_client_connect(endpoint, &options, 10000, &err);
+    if (!client)
+        fail(name, &err);
+    return client;
+}
+
+/* A pole on a cart, pushed at random: enough of an environment to make data that compresses like real data. */
+static void environment_step(float state[4], int32_t action)
+{
+    float force = action ? 10.0f : -10.0f, sine = sinf(state[2]), cosine = cosf(state[2]);
+    float push = (force + 0.05f * state[3] * state[3] * sine) / 1.1f;
+    float angular = (9.8f * sine - cosine * push) / (0.5f * (4.0f / 3.0f - 0.1f * cosine * cosine / 1.1f));
+    float linear = push - 0.05f * angular * cosine / 1.1f;
+    state[0] += 0.02f * state[1];
+    state[1] += 0.02f * linear;
+    state[2] += 0.02f * state[3];
+    state[3] += 0.02f * angular;
+}
+
+static int actor(const char *endpoint, int index)
+{
+    char name[32];
+    snprintf(name, sizeof name, "actor-%d", index);
+    rp_client *client = connect_as(endpoint, name);
+    const rp_column columns[] = {
+        {.name = "observation", .dtype = RP_DTYPE_FLOAT32, .codec = RP_CODEC_AUTO, .rank = 1, .shape = {4}},
+        {.name = "action", .dtype = RP_DTYPE_INT32, .codec = RP_CODEC_AUTO},
+        {.name = "reward", .dtype = RP_DTYPE_FLOAT32, .codec = RP_CODEC_AUTO},
+    };
+    /* A transition: the observations of two steps, the action and reward of the first. Each is stored once. */
+    const rp_slice transition[] = {
+        {.field = "observation", .column = 0, .start = -2, .count = 1, .squeeze = 1},
+        {.field = "action", .column = 1, .start = -2, .count = 1, .squeeze = 1},
+        {.field = "reward", .column = 2, .start = -2, .count = 1, .squeeze = 1},
+        {.field = "next_observation", .column = 0, .start = -1, .count = 1, .squeeze = 1},
+    };
+    rp_error err = {0};
+    rp_writer_options options = {.struct_size = sizeof options, .name = name, .chunk_length = 16, .keep_alive = 16};
+    rp_writer *writer = rp_writer_new(client, columns, 3, &options, 10000, &err);
+    if (!writer)
+        fail(name, &err);
+    unsigned seed = (unsigned)index + 1;
+    while (!stopping) {
+        float state[4] = {0}, reward = 1.0f;
+        for (int step = 0; !stopping && fabsf(state[2]) < 0.2095f && step < 500; step++) {
+            int32_t action = rand_r(&seed) & 1;
+            const void *const values[] = {state, &action, &reward};
+            if (rp_writer_append(writer, values, 1000, &err) != RP_OK)
+                continue;
+            environment_step(state, action);
+            if (step > 0)
+                rp_writer_item(writer, "replay", 0.1 + fabs((double)state[2]), transition, 4, 1000, NULL, &err);
+        }
+        rp_writer_end_episode(writer, RP_END_GO, 1000, &err);
+    }
+    rp_status status = rp_writer_destroy(&writer, 5000, &err);
+    rp_client_destroy(&client);
+    return status == RP_OK ? 0 : 1;
+}
+
+static int learner(const char *endpoint)
+{
+    rp_client *client = connect_as(endpoint, "learner");
+    rp_error err = {0};
+    rp_sampler_options options = {.struct_size = sizeof options};
+    rp_sampler_defaults(&options);
+    options.batch_size = BATCH;
+    options.beta = 0.4;
+    rp_sampler *sampler = rp_sampler_new(client, "replay", &options, &err);
+    rp_updater *updater = sampler ? rp_updater_new(client, "replay", NULL, &err) : NULL;
+    if (!updater)
+        fail("learner", &err);
+    uint64_t batches = 0;
+    while (!stopping) {
+        rp_batch *batch;
+        if (rp_sampler_next(sampler, &batch, 1000, &err) != RP_OK)
+            continue;
+        rp_batch_arrays arrays = {.struct_size = sizeof arrays};
+        rp_batch_get_arrays(batch, &arrays);
+        const float *observation = rp_batch_find(batch, "observation")->data;
+        const float *next = rp_batch_find(batch, "next_observation")->data;
+        double priority[BATCH];
+        for (uint32_t i = 0; i < arrays.n; i++) /* stands for a TD error */
+            priority[i] = 0.01 + fabs((double)(next[4 * i + 2] - observation[4 * i + 2])) * (double)arrays.weight[i];
+        rp_updater_add(updater, arrays.key, priority, arrays.n, 1000, NULL, &err);
+        rp_batch_release(&batch);
+        if (++batches % 200 == 0)
+            rp_params_put(client, "policy", &batches, sizeof batches, 1000, NULL, &err);
+    }
+    rp_updater_destroy(&updater, 1000, &err);
+    rp_sampler_destroy(&sampler);
+    rp_client_destroy(&client);
+    return 0;
+}
+
+/* ---- processes ---- */
+
+static pid_t start(int (*run)(const char *, int), const char *endpoint, int index)
+{
+    pid_t parent = getpid(), child = fork();
+    if (child != 0)
+        return child;
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (getppid() != parent)
+        _exit(1);
+    signal(SIGINT, SIG_IGN); /* the parent tells when to stop */
+    exit(run(endpoint, index));
+}
+
+static int run_learner(const char *endpoint, int index)
+{
+    (void)index;
+    return learner(endpoint);
+}
+
+static const char demo_config[] = "service: tcp://127.0.0.1:0\ningest: tcp://127.0.0.1:0\nevents: tcp://127.0.0.1:0\n"
+                                  "log: {level: warn}\n"
+                                  "tables:\n"
+                                  "  - name: replay\n"
+                                  "    max_size: 200000\n"
+                                  "    sampler: {kind: prioritized, options: {exponent: 0.6}}\n"
+                                  "    remover: {kind: fifo}\n"
+                                  "    limiter: {kind: sample_to_insert_ratio, samples_per_insert: 4, min_size: 1000, "
+                                  "error_buffer: 8000}\n";
+
+static int run_broker(const char *folder, int index)
+{
+    (void)index;
+    char program[PATH_MAX], config[PATH_MAX], endpoints[PATH_MAX], self[PATH_MAX] = "";
+    const char *given = getenv("RP_BROKER");
+    ssize_t size = readlink("/proc/self/exe", self, sizeof self - 1);
+    snprintf(program, sizeof program, "%s/replay-broker", size > 0 ? dirname(self) : ".");
+    snprintf(config, sizeof config, "%s/broker.yaml", folder);
+    snprintf(endpoints, sizeof endpoints, "%s/endpoints", folder);
+    FILE *out = freopen("/dev/null", "w", stdout);
+    (void)out;
+    execl(given ? given : program, "replay-broker", "-c", config, "--endpoints-file", endpoints, (char *)NULL);
+    fprintf(stderr, "replay-demo: can not run %s: %s\n", given ? given : program, strerror(errno));
+    return 1;
+}
+
+/* Waits until the broker has written where it listens. */
+static bool read_endpoint(const char *folder, pid_t broker, char *endpoint)
+{
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s/endpoints", folder);
+    for (int i = 0; i < 1000; i++) {
+        FILE *file = fopen(path, "r");
+        bool found = file && fscanf(file, "service %255s", endpoint) == 1;
+        if (file)
+            fclose(file);
+        if (found)
+            return true;
+        if (waitpid(broker, NULL, WNOHANG) == broker)
+            return false;
+        nanosleep(&(struct timespec){0, 10000000}, NULL);
+    }
+    return false;
+}
+
+/* One line a second. */
+static void show(rp_client *client, double seconds)
+{
+    rp_error err = {0};
+    struct timespec began, now;
+    clock_gettime(CLOCK_MONOTONIC, &began);
+    uint64_t inserts = 0, samples = 0, updates = 0;
+    printf("%6s %10s %11s %11s %11s %8s %8s %9s  %s\n", "time", "items", "inserts/s", "samples/s", "updates/s", "ratio",
+           "age", "memory", "waits");
+    for (int second = 1; !stopping && second <= (int)seconds; second++) {
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        double left = second - (double)(now.tv_sec - began.tv_sec) - 1e-9 * (double)(now.tv_nsec - began.tv_nsec);
+        if (left > 0)
+            nanosleep(&(struct timespec){(time_t)left, (long)((left - (double)(time_t)left) * 1e9)}, NULL);
+        rp_info *info;
+        if (rp_admin_info(client, "replay", 0, 2000, &info, &err) != RP_OK)
+            fail("info", &err);
+        const rp_table_info *table = &info->tables[0];
+        const rp_limiter_info *limiter = &table->limiter;
+        const char *waits = limiter->inserts_wait[0]   ? limiter->inserts_wait
+                            : limiter->samples_wait[0] ? limiter->samples_wait
+                                                       : "-";
+        printf("%5ds %10llu %11llu %11llu %11llu %8.2f %7.1fs %6.1f MB  %s%.*s\n", second, (unsigned long long)table->size,
+               (unsigned long long)(limiter->inserts - inserts), (unsigned long long)(limiter->samples - samples),
+               (unsigned long long)(table->updates - updates),
+               limiter->inserts ? (double)limiter->samples / (double)limiter->inserts : 0.0, table->mean_age_s,
+               (double)info->server.memory_bytes / 1e6,
+               limiter->inserts_wait[0]   ? "an insert "
+               : limiter->samples_wait[0] ? "a sample "
+                                          : "",
+               (int)strcspn(waits, ":"), waits);
+        fflush(stdout);
+        inserts = limiter->inserts;
+        samples = limiter->samples;
+        updates = table->updates;
+        rp_info_free(&info);
+    }
+}
+
+static int finish(pid_t *children, int n)
+{
+    int status, failed = 0;
+    /* Actors first: their last items may wait for samples. Then the learner, and last the broker. */
+    for (int k = 1; k <= n; k++) {
+        int i = k % n;
+        kill(children[i], SIGTERM);
+        waitpid(children[i], &status, 0);
+        if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
+            failed++;
+    }
+    return failed;
+}
+
+int main(int argc, char **argv)
+{
+    double seconds = argc > 1 ? atof(argv[1]) : 10;
+    if (argc > 2 || seconds <= 0) {
+        fprintf(stderr, "Usage: replay-demo [seconds]\n"
+                        "Runs a broker, two synthetic actors and a learner for about ten seconds and shows their rates.\n");
+        return 2;
+    }
+    struct sigaction action = {.sa_handler = on_signal};
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGINT, &action, NULL);
+    char folder[] = "/tmp/replay-demo-XXXXXX", path[PATH_MAX], endpoint[256];
+    if (!mkdtemp(folder)) {
+        perror("replay-demo: no folder for the configuration");
+        return 1;
+    }
+    snprintf(path, sizeof path, "%s/broker.yaml", folder);
+    FILE *file = fopen(path, "w");
+    if (!file || fputs(demo_config, file) < 0 || fclose(file) != 0) {
+        perror("replay-demo: no configuration");
+        return 1;
+    }
+    pid_t children[2 + ACTORS];
+    int n = 0;
+    children[n++] = start(run_broker, folder, 0);
+    if (!read_endpoint(folder, children[0], endpoint)) {
+        fprintf(stderr, "replay-demo: the broker did not start\n");
+        return 1;
+    }
+    printf("broker at %s; %d actors, 1 learner; try: replay-ctl -e %s top\n\n", endpoint, ACTORS, endpoint);
+    fflush(stdout);
+    for (int i = 0; i < ACTORS; i++)
+        children[n++] = start(actor, endpoint, i);
+    children[n++] = start(run_learner, endpoint, 0);
+    rp_client *client = connect_as(endpoint, "demo");
+    show(client, seconds);
+    rp_client_destroy(&client);
+    int failed = finish(children, n);
+    static const char *const names[] = {"broker.yaml", "endpoints"};
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, names[i]);
+        unlink(path);
+    }
+    rmdir(folder);
+    printf("\n%s\n", failed ? "some process did not end well" : "done: every process ended well, nothing accepted was lost");
+    return failed ? 1 : 0;
+}

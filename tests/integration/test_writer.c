@@ -1,0 +1,466 @@
+/* A writer and a real broker: rows come back as they were written, and items survive what happens to connections,
+ * sessions and brokers. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "proto/log.h"
+#include "proto/rng.h"
+#include "replay/replay.h"
+#include "tests/support/process.h"
+
+static const char tables[] = "  - name: replay\n"
+                             "    max_size: 100000\n"
+                             "    sampler: {kind: fifo}\n"
+                             "  - name: queue\n"
+                             "    max_size: 1000\n"
+                             "    max_times_sampled: 1\n"
+                             "    sampler: {kind: fifo}\n"
+                             "    limiter: {kind: queue, size: 10}\n"
+                             "  - name: strict\n"
+                             "    signature: [{name: x, dtype: float32, shape: [2, 3]}]\n"
+                             "  - name: ranked\n"
+                             "    sampler: {kind: prioritized}\n";
+static const char sessions[] = "session: {heartbeat: 100ms, expiry: 1s, tombstone: 20s}\n";
+
+static const rp_column columns[] = {
+    {.name = "x", .dtype = RP_DTYPE_FLOAT32, .codec = RP_CODEC_AUTO, .rank = 1, .shape = {3}},
+    {.name = "image", .dtype = RP_DTYPE_UINT8, .codec = RP_CODEC_AUTO, .rank = 2, .shape = {20, 20}},
+    {.name = "n", .dtype = RP_DTYPE_INT64, .codec = RP_CODEC_AUTO},
+};
+
+struct fixture {
+    struct broker_process broker;
+    rp_client *client;
+    rp_writer *writer;
+    rp_error err;
+    int64_t step;
+};
+
+#define OK(f, call)                                                                                                    \
+    do {                                                                                                               \
+        if ((call) != RP_OK)                                                                                           \
+            fail_msg("%s: %s", #call, (f)->err.text);                                                                  \
+    } while (0)
+
+static int set_up(void **state)
+{
+    struct fixture *f = calloc(1, sizeof *f);
+    rp_client_options options = {.struct_size = sizeof options, .backoff_max_ms = 200};
+    log_set_level(LEVEL_OFF);
+    broker_process_start(&f->broker, tables, sessions);
+    f->client = rp_client_connect(f->broker.service, &options, 5000, &f->err);
+    if (!f->client)
+        fail_msg("%s", f->err.text);
+    *state = f;
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    struct fixture *f = *state;
+    rp_writer_destroy(&f->writer, 0, NULL);
+    rp_client_destroy(&f->client);
+    broker_process_fini(&f->broker);
+    free(f);
+    return 0;
+}
+
+static void open_writer(struct fixture *f, uint32_t chunk_length, uint64_t keep_alive)
+{
+    rp_writer_options options = {.struct_size = sizeof options, .chunk_length = chunk_length, .keep_alive = keep_alive};
+    f->writer = rp_writer_new(f->client, columns, 3, &options, 5000, &f->err);
+    if (!f->writer)
+        fail_msg("%s", f->err.text);
+}
+
+static void fill(int64_t n, float *x, uint8_t *image)
+{
+    for (int i = 0; i < 3; i++)
+        x[i] = (float)n + (float)i / 4;
+    for (int i = 0; i < 400; i++)
+        image[i] = (uint8_t)(n * 7 + i % (1 + n % 5));
+}
+
+static void append(struct fixture *f)
+{
+    float x[3];
+    uint8_t image[400];
+    const void *values[] = {x, image, &f->step};
+    fill(f->step, x, image);
+    OK(f, rp_writer_append(f->writer, values, 10000, &f->err));
+    f->step++;
+}
+
+static uint64_t item(struct fixture *f, const char *table, uint32_t steps)
+{
+    uint64_t key;
+    OK(f, rp_writer_item_last(f->writer, table, 1, steps, 10000, &key, &f->err));
+    return key;
+}
+
+static uint64_t table_size(struct fixture *f, const char *name)
+{
+    rp_info *info = NULL;
+    OK(f, rp_admin_info(f->client, name, 0, 5000, &info, &f->err));
+    uint64_t size = info->tables[0].size;
+    rp_info_free(&info);
+    return size;
+}
+
+/* ---- rows */
+
+/* Items of random slices are fetched by key and compared row by row. */
+static void rows_come_back_as_they_were_written(void **state)
+{
+    struct fixture *f = *state;
+    struct rng rng;
+    const char *given = getenv("RP_TEST_SEED");
+    uint64_t seed = given ? strtoull(given, NULL, 10) : 7;
+    printf("seed %llu\n", (unsigned long long)seed);
+    rng_seed(&rng, seed);
+    enum { ITEMS = 300 };
+    static uint64_t keys[ITEMS];
+    static int64_t first[ITEMS], count[ITEMS], stride[ITEMS], last[ITEMS];
+    open_writer(f, 4, 12);
+    int64_t episode_start = 0;
+    for (int i = 0; i < ITEMS; i++) {
+        for (uint64_t k = 1 + rng_below(&rng, 3); k > 0; k--)
+            append(f);
+        int64_t length = f->step - episode_start, reach = length < 12 ? length : 12;
+        stride[i] = 1 + (int64_t)rng_below(&rng, 3);
+        int64_t back = 1 + (int64_t)rng_below(&rng, (uint64_t)reach);
+        count[i] = 1 + (int64_t)rng_below(&rng, (uint64_t)((back + stride[i] - 1) / stride[i]));
+        first[i] = f->step - back;
+        last[i] = f->step - 1;
+        rp_slice slices[] = {
+            {.field = "xs", .column = 0, .start = -back, .count = (uint32_t)count[i], .stride = (uint32_t)stride[i]},
+            {.field = "images", .column = 1, .start = -back, .count = (uint32_t)count[i], .stride = (uint32_t)stride[i]},
+            {.field = "last", .column = 2, .start = -1, .count = 1, .squeeze = 1}};
+        OK(f, rp_writer_item(f->writer, "replay", 1, slices, 3, 5000, &keys[i], &f->err));
+        if (rng_below(&rng, 20) == 0) {
+            OK(f, rp_writer_end_episode(f->writer, RP_END_GO, 5000, &f->err));
+            episode_start = f->step;
+        } else if (rng_below(&rng, 20) == 0) {
+            OK(f, rp_writer_flush(f->writer, 0, 5000, &f->err));
+        }
+    }
+    OK(f, rp_writer_flush(f->writer, 0, 5000, &f->err));
+    for (int i = 0; i < ITEMS; i++) {
+        rp_batch *batch = NULL;
+        OK(f, rp_admin_fetch(f->client, "replay", &keys[i], 1, 5000, &batch, &f->err));
+        const rp_field_view *xs = rp_batch_find(batch, "xs"), *images = rp_batch_find(batch, "images");
+        assert_int_equal(xs->shape[1], count[i]);
+        for (int64_t row = 0; row < count[i]; row++) {
+            float x[3];
+            uint8_t image[400];
+            fill(first[i] + row * stride[i], x, image);
+            assert_memory_equal((const float *)xs->data + row * 3, x, sizeof x);
+            assert_memory_equal((const uint8_t *)images->data + row * 400, image, sizeof image);
+        }
+        assert_int_equal(*(const int64_t *)rp_batch_find(batch, "last")->data, last[i]);
+        rp_batch_release(&batch);
+    }
+}
+
+static void absent_values_stay_out_of_items(void **state)
+{
+    struct fixture *f = *state;
+    open_writer(f, 1, 4);
+    append(f);
+    append(f);
+    int64_t n = 77;
+    float x[3] = {5, 6, 7};
+    const void *final[] = {x, NULL, &n};
+    OK(f, rp_writer_append(f->writer, final, 1000, &f->err));
+    /* x of all three steps, images of the first two. */
+    rp_slice slices[] = {{.column = 0, .start = -3, .count = 3}, {.column = 1, .start = -3, .count = 2}};
+    uint64_t key;
+    OK(f, rp_writer_item(f->writer, "replay", 1, slices, 2, 1000, &key, &f->err));
+    slices[1].count = 3;
+    assert_int_equal(rp_writer_item(f->writer, "replay", 1, slices, 2, 1000, &key, &f->err), RP_INVALID_ARGUMENT);
+    OK(f, rp_writer_flush(f->writer, 0, 5000, &f->err));
+    assert_int_equal(table_size(f, "replay"), 1);
+}
+
+/* Every chunk is a frame of its own, and several go in one item. */
+static void large_rows_travel_whole(void **state)
+{
+    struct fixture *f = *state;
+    const rp_column wide = {.name = "w", .dtype = RP_DTYPE_UINT64, .codec = RP_CODEC_AUTO, .rank = 1, .shape = {30000}};
+    rp_writer_options options = {.struct_size = sizeof options, .keep_alive = 8};
+    f->writer = rp_writer_new(f->client, &wide, 1, &options, 5000, &f->err);
+    uint64_t *row = malloc(30000 * sizeof *row), key = 0;
+    const void *values[] = {row};
+    struct rng rng;
+    for (uint64_t step = 0; step < 40; step++) {
+        rng_seed(&rng, step);
+        for (int i = 0; i < 30000; i++)
+            row[i] = rng_next(&rng);
+        OK(f, rp_writer_append(f->writer, values, 5000, &f->err));
+        if (step >= 7)
+            key = item(f, "replay", 8);
+    }
+    OK(f, rp_writer_flush(f->writer, 0, 10000, &f->err));
+    rp_batch *batch = NULL;
+    OK(f, rp_admin_fetch(f->client, "replay", &key, 1, 5000, &batch, &f->err));
+    const uint64_t *data = rp_batch_find(batch, "w")->data;
+    for (uint64_t step = 32; step < 40; step++) {
+        rng_seed(&rng, step);
+        for (int i = 0; i < 30000; i++)
+            assert_int_equal(*data++, rng_next(&rng));
+    }
+    rp_batch_release(&batch);
+    free(row);
+}
+
+/* ---- refusals */
+
+static void mistakes_are_refused_at_the_call(void **state)
+{
+    struct fixture *f = *state;
+    open_writer(f, 2, 4);
+    for (int i = 0; i < 6; i++)
+        append(f);
+    rp_slice slice = {.column = 0, .start = -2, .count = 2};
+    OK(f, rp_writer_item(f->writer, "strict", 1, &slice, 1, 1000, NULL, &f->err));
+    slice.start = -3;
+    slice.count = 3;
+    assert_int_equal(rp_writer_item(f->writer, "strict", 1, &slice, 1, 1000, NULL, &f->err), RP_INVALID_ARGUMENT);
+    slice = (rp_slice){.field = "x", .column = 2, .start = -2, .count = 2};
+    assert_int_equal(rp_writer_item(f->writer, "strict", 1, &slice, 1, 1000, NULL, &f->err), RP_INVALID_ARGUMENT);
+    assert_int_equal(rp_writer_item_last(f->writer, "nowhere", 1, 1, 1000, NULL, &f->err), RP_NOT_FOUND);
+    assert_int_equal(rp_writer_item_last(f->writer, "ranked", -1, 1, 1000, NULL, &f->err), RP_INVALID_ARGUMENT);
+    assert_int_equal(rp_writer_item_last(f->writer, "replay", 1, 5, 1000, NULL, &f->err), RP_INVALID_ARGUMENT);
+    OK(f, rp_writer_end_episode(f->writer, RP_END_WAIT, 5000, &f->err));
+    /* A new episode starts empty. */
+    assert_int_equal(rp_writer_item_last(f->writer, "replay", 1, 1, 1000, NULL, &f->err), RP_INVALID_ARGUMENT);
+    append(f);
+    assert_int_equal(rp_writer_item_last(f->writer, "replay", 1, 2, 1000, NULL, &f->err), RP_INVALID_ARGUMENT);
+    item(f, "replay", 1);
+    OK(f, rp_writer_flush(f->writer, 0, 5000, &f->err));
+    assert_int_equal(table_size(f, "strict"), 1);
+    assert_int_equal(table_size(f, "replay"), 1);
+}
+
+/* ---- back-pressure */
+
+static void a_held_back_table_is_explained_and_holds_back_nobody_else(void **state)
+{
+    struct fixture *f = *state;
+    open_writer(f, 1, 1);
+    for (int i = 0; i < 200; i++) {
+        append(f);
+        if (i < 15)
+            item(f, "queue", 1);
+        item(f, "replay", 1);
+    }
+    assert_int_equal(rp_writer_flush(f->writer, 0, 300, &f->err), RP_DEADLINE_EXCEEDED);
+    assert_non_null(strstr(f->err.text, "5 items are unconfirmed"));
+    assert_non_null(strstr(f->err.text, "table 'queue' holds back 5 items"));
+    assert_int_equal(table_size(f, "replay"), 200);
+    OK(f, rp_writer_flush(f->writer, 5, 1000, &f->err));
+    rp_sampler_options options = {.struct_size = sizeof options};
+    rp_sampler_defaults(&options);
+    options.batch_size = 1;
+    options.max_samples = 5;
+    rp_sampler *sampler = rp_sampler_new(f->client, "queue", &options, &f->err);
+    assert_non_null(sampler);
+    OK(f, rp_writer_flush(f->writer, 0, 5000, &f->err));
+    rp_sampler_destroy(&sampler);
+}
+
+/* An insert that waits at the broker is not confirmed by its end. */
+static void what_waits_at_shutdown_is_not_confirmed(void **state)
+{
+    struct fixture *f = *state;
+    open_writer(f, 1, 1);
+    for (int i = 0; i < 15; i++) {
+        append(f);
+        item(f, "queue", 1);
+    }
+    OK(f, rp_writer_flush(f->writer, 5, 5000, &f->err));
+    broker_process_stop(&f->broker, SIGTERM);
+    assert_int_equal(rp_writer_flush(f->writer, 0, 300, &f->err), RP_DEADLINE_EXCEEDED);
+    rp_writer_info info = {.struct_size = sizeof info};
+    rp_writer_get_info(f->writer, &info, NULL);
+    assert_int_equal(info.accepted, 10);
+    assert_int_equal(info.unconfirmed, 5);
+}
+
+/* ---- loss */
+
+static void a_restarted_broker_puts_items_in_doubt_and_is_used_again(void **state)
+{
+    struct fixture *f = *state;
+    open_writer(f, 1, 4);
+    for (int i = 0; i < 15; i++) {
+        append(f);
+        item(f, "queue", 1);
+    }
+    OK(f, rp_writer_flush(f->writer, 5, 5000, &f->err));
+    broker_process_stop(&f->broker, SIGKILL);
+    append(f);
+    item(f, "replay", 4); /* never sent to the old one */
+    broker_process_again(&f->broker, NULL);
+    assert_int_equal(rp_writer_flush(f->writer, 0, 10000, &f->err), RP_IN_DOUBT);
+    assert_non_null(strstr(f->err.text, "5 items were not accepted"));
+    rp_writer_info info = {.struct_size = sizeof info};
+    rp_writer_get_info(f->writer, &info, NULL);
+    assert_int_equal(info.in_doubt, 5);
+    assert_int_equal(info.sessions, 2);
+    assert_int_equal(table_size(f, "replay"), 1);
+    for (int i = 0; i < 100; i++) {
+        append(f);
+        item(f, "replay", 4);
+    }
+    OK(f, rp_writer_flush(f->writer, 0, 10000, &f->err));
+    assert_int_equal(table_size(f, "replay"), 101);
+}
+
+/* The writer's process is stopped for longer than its session lasts, in the middle of its work. */
+static void a_stopped_process_takes_its_session_up_again(void **state)
+{
+    struct fixture *f = *state;
+    int go[2], done[2];
+    assert_int_equal(pipe(go), 0);
+    assert_int_equal(pipe(done), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        /* A client of its own: threads do not come along. */
+        rp_error err = {0};
+        char byte = 'w';
+        rp_client *client = rp_client_connect(f->broker.service, NULL, 5000, &err);
+        rp_writer_options options = {.struct_size = sizeof options, .keep_alive = 3};
+        rp_writer *writer = client ? rp_writer_new(client, columns, 3, &options, 5000, &err) : NULL;
+        float x[3];
+        uint8_t image[400];
+        int bad = writer == NULL;
+        for (int64_t n = 0; !bad && n < 60; n++) {
+            const void *values[] = {x, image, &n};
+            fill(n, x, image);
+            bad |= rp_writer_append(writer, values, 5000, &err) != RP_OK;
+            bad |= rp_writer_item_last(writer, n % 4 ? "replay" : "queue", 1, n < 3 ? 1 : 3, 5000, NULL, &err) != RP_OK;
+            if (n == 49) { /* 13 items for the queue, which takes 10 */
+                bad |= rp_writer_flush(writer, 3, 5000, &err) != RP_OK;
+                bad |= write(done[1], &byte, 1) != 1 || read(go[0], &byte, 1) != 1;
+            }
+        }
+        if (!bad)
+            bad = rp_writer_destroy(&writer, 15000, &err) != RP_OK;
+        if (bad)
+            fprintf(stderr, "child: %s\n", err.text);
+        _exit(bad);
+    }
+    char byte;
+    assert_int_equal(read(done[0], &byte, 1), 1);
+    kill(child, SIGSTOP);
+    /* The broker drops what waits, and says so in its list of sessions. */
+    int expired = 0;
+    for (int i = 0; i < 400 && !expired; i++) {
+        rp_info *info = NULL;
+        OK(f, rp_admin_info(f->client, NULL, 1, 5000, &info, &f->err));
+        for (uint32_t s = 0; s < info->n_sessions; s++)
+            expired |= info->sessions[s].expired != 0;
+        rp_info_free(&info);
+        usleep(10000);
+    }
+    assert_true(expired);
+    kill(child, SIGCONT);
+    assert_int_equal(write(go[1], "g", 1), 1);
+    /* Make room in the queue for all 15. */
+    rp_sampler_options options = {.struct_size = sizeof options};
+    rp_sampler_defaults(&options);
+    options.batch_size = 1;
+    options.max_samples = 15;
+    rp_sampler *sampler = rp_sampler_new(f->client, "queue", &options, &f->err);
+    assert_non_null(sampler);
+    uint64_t steps[15];
+    for (int i = 0; i < 15; i++) {
+        rp_batch *batch = NULL;
+        rp_batch_arrays arrays = {.struct_size = sizeof arrays};
+        OK(f, rp_sampler_next(sampler, &batch, 15000, &f->err));
+        rp_batch_get_arrays(batch, &arrays);
+        steps[i] = arrays.step[0];
+        rp_batch_release(&batch);
+    }
+    /* Each once, in order: items over steps 0, 2-4, 6-8 ... */
+    for (int i = 0; i < 15; i++)
+        assert_int_equal(steps[i], i == 0 ? 0 : 4 * i - 2);
+    int status = 0;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    assert_int_equal(table_size(f, "replay"), 45);
+    rp_sampler_destroy(&sampler);
+}
+
+/* A broker that stands still for a while, longer than the client's patience: nothing is lost or doubled. */
+static void a_broker_that_stood_still_goes_on(void **state)
+{
+    struct fixture *f = *state;
+    open_writer(f, 1, 2);
+    for (int i = 0; i < 500; i++) {
+        append(f);
+        item(f, "replay", 1);
+        if (i == 250) {
+            kill(f->broker.pid, SIGSTOP);
+            assert_int_equal(rp_writer_flush(f->writer, 0, 900, NULL), RP_DEADLINE_EXCEEDED);
+        }
+        if (i == 400)
+            kill(f->broker.pid, SIGCONT);
+    }
+    OK(f, rp_writer_flush(f->writer, 0, 15000, &f->err));
+    assert_int_equal(table_size(f, "replay"), 500);
+    rp_writer_info info = {.struct_size = sizeof info};
+    rp_writer_get_info(f->writer, &info, NULL);
+    assert_int_equal(info.accepted, 500);
+    assert_int_equal(info.sessions, 1);
+}
+
+static void several_writers_share_a_client(void **state)
+{
+    struct fixture *f = *state;
+    rp_writer *writers[8];
+    float x[3];
+    uint8_t image[400];
+    for (int w = 0; w < 8; w++) {
+        writers[w] = rp_writer_new(f->client, columns, 3, NULL, 5000, &f->err);
+        assert_non_null(writers[w]);
+    }
+    for (int64_t n = 0; n < 1000; n++) {
+        const void *values[] = {x, image, &n};
+        fill(n, x, image);
+        OK(f, rp_writer_append(writers[n % 8], values, 5000, &f->err));
+        OK(f, rp_writer_item_last(writers[n % 8], "replay", 1, 1, 5000, NULL, &f->err));
+    }
+    for (int w = 0; w < 8; w++)
+        OK(f, rp_writer_destroy(&writers[w], 5000, &f->err));
+    assert_int_equal(table_size(f, "replay"), 1000);
+}
+
+#define WITH_BROKER(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        WITH_BROKER(rows_come_back_as_they_were_written),
+        WITH_BROKER(absent_values_stay_out_of_items),
+        WITH_BROKER(large_rows_travel_whole),
+        WITH_BROKER(mistakes_are_refused_at_the_call),
+        WITH_BROKER(a_held_back_table_is_explained_and_holds_back_nobody_else),
+        WITH_BROKER(what_waits_at_shutdown_is_not_confirmed),
+        WITH_BROKER(a_restarted_broker_puts_items_in_doubt_and_is_used_again),
+        WITH_BROKER(a_stopped_process_takes_its_session_up_again),
+        WITH_BROKER(a_broker_that_stood_still_goes_on),
+        WITH_BROKER(several_writers_share_a_client),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
