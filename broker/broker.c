@@ -135,6 +135,20 @@ void broker_memory_settings(void)
     mallopt(M_TOP_PAD, 64 << 20);
 }
 
+/* The lowest free descriptor is a lower bound of how many are open, and costs two calls to learn. */
+static void watch_descriptors(struct broker *self)
+{
+    struct rlimit limit = {0};
+    int lowest = dup(self->wake_fd);
+    if (lowest >= 0)
+        close(lowest);
+    bool few = lowest < 0 || (getrlimit(RLIMIT_NOFILE, &limit) == 0 && (rlim_t)lowest > limit.rlim_cur / 5 * 4);
+    if (few && !self->few_descriptors)
+        log_line(LEVEL_WARN, "B0006", "nearly out of file descriptors: raise 'ulimit -n'", "open=%d limit=%llu", lowest,
+                 (unsigned long long)limit.rlim_cur);
+    self->few_descriptors = few;
+}
+
 static void every_second(struct timer *timer, void *ctx)
 {
     struct broker *self = ctx;
@@ -142,6 +156,7 @@ static void every_second(struct timer *timer, void *ctx)
         table_tick(&self->tables[i], self->now_ns);
     peers_sweep(self);
     monitor_run(self);
+    watch_descriptors(self);
     timer_set(&self->timers, timer, self->now_ns + NS_PER_S);
 }
 

@@ -84,6 +84,7 @@ struct broker {
     /* life */
     atomic_bool stop;
     bool draining;
+    bool few_descriptors;
     int wake_fd; /* eventfd: wakes the loop from broker_stop */
 };
 

@@ -16,7 +16,11 @@ static rp_status plan_field(struct batch_decoder *self, const struct wire_sample
     for (uint32_t l = 1; l < view->n_layouts; l++)
         plan->variable |= batch_field_of(self, f, l)->count != plan->field->count;
     plan->rows = plan->field->count;
-    if (plan->variable || plan->rows > 1) {
+    if (self->regular.on) {
+        uint32_t first;
+        if (!batch_layout_rows(plan->field, self->regular.length, &first, &plan->rows))
+            return batch_too_short(view, 0, plan->field, err);
+    } else if (plan->variable || plan->rows > 1) {
         const struct batch_item *items = self->items.data;
         plan->rows = 0;
         for (uint32_t i = 0; i < view->n_items; i++) {
@@ -268,8 +272,11 @@ rp_status batch_decode(struct batch_decoder *self, const struct wire_sampled *vi
     self->view = view;
     batch_slabs_reset(self, SLAB_KEEP);
     RP_TRY(batch_check_counts(view, frames, n_frames, err));
-    RP_TRY(batch_read_chunks(self, view, frames, err));
-    RP_TRY(batch_read_items(self, view, err));
+    batch_read_regular(self, view, frames, n_frames);
+    if (!self->regular.on) {
+        RP_TRY(batch_read_chunks(self, view, frames, err));
+        RP_TRY(batch_read_items(self, view, err));
+    }
     RP_TRY(batch_read_layouts(self, view, err));
     return build(self, text, out, err);
 }

@@ -49,6 +49,18 @@ struct batch_vec {
     size_t capacity;
 };
 
+/* The common reply: one layout, one chunk per item, all chunks alike, raw and in one frame. Then the place of every block
+ * can be computed, and neither blocks nor chunks nor items are listed. */
+struct batch_regular {
+    bool on;
+    uint32_t offset; /* of every item in its chunk */
+    uint32_t length; /* of every item */
+    uint32_t chunk_length;
+    uint32_t n_blocks; /* in each chunk */
+    size_t chunk_bytes;
+    const uint8_t *data; /* the first chunk */
+};
+
 struct batch_decoder {
     struct batch_pool *pool;
     struct batch_options options;
@@ -60,6 +72,7 @@ struct batch_decoder {
     const struct wire_sampled *view;
     uint32_t n_fields;
     bool one_layout; /* all items have the same */
+    struct batch_regular regular;
     struct batch_vec blocks, chunks, items, layouts, maps, plans;
 };
 
@@ -73,6 +86,9 @@ rp_status batch_too_short(const struct wire_sampled *view, uint32_t i, const str
 /* In this order. After them blocks, chunks, items, layouts and maps are filled and every index in them is in range. */
 rp_status batch_check_counts(const struct wire_sampled *view, const struct batch_frame *frames, uint32_t n_frames,
                              rp_error *err);
+/* After batch_check_counts: sets self->regular. If it is on, chunks and items need not be read. */
+void batch_read_regular(struct batch_decoder *self, const struct wire_sampled *view, const struct batch_frame *frames,
+                        uint32_t n_frames);
 rp_status batch_read_chunks(struct batch_decoder *self, const struct wire_sampled *view,
                             const struct batch_frame *frames, rp_error *err);
 rp_status batch_read_items(struct batch_decoder *self, const struct wire_sampled *view, rp_error *err);

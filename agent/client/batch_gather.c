@@ -196,9 +196,63 @@ static rp_status gather_item(struct batch_decoder *self, const struct batch_item
     return status;
 }
 
+/* Where the blocks of a column begin in a regular chunk; NULL if there are none of the right size. */
+static const uint8_t *regular_find(const struct batch_decoder *self, const struct batch_field *field)
+{
+    const struct wire_sampled *view = self->view;
+    const uint8_t *at = self->regular.data;
+    for (uint32_t k = 0; k < self->regular.n_blocks; k++) {
+        uint32_t size = pb_u32(&view->block_size, k);
+        if (view->block_column.data[k] == field->column)
+            return size == (uint64_t)self->regular.chunk_length * field->row_bytes ? at : NULL;
+        at += size;
+    }
+    return NULL;
+}
+
+static inline void regular_copy(const struct wire_sampled *view, const uint8_t *from, size_t step, size_t bytes,
+                                uint8_t *out, size_t out_step)
+{
+    if (view->chunk.n == 0) {
+        for (uint32_t i = 0; i < view->n_items; i++, from += step, out += out_step)
+            copy_bytes(out, from, bytes);
+        return;
+    }
+    for (uint32_t i = 0; i < view->n_items; i++, out += out_step)
+        copy_bytes(out, from + pb_u32(&view->chunk, i) * step, bytes);
+}
+
+static rp_status gather_regular(struct batch_decoder *self, const struct batch_plan *plan, uint8_t *out,
+                                uint32_t *lengths, rp_error *err)
+{
+    const struct wire_sampled *view = self->view;
+    const struct batch_field *field = plan->field;
+    const struct batch_regular *regular = &self->regular;
+    size_t row = field->row_bytes;
+    uint32_t first, rows;
+    if (!batch_layout_rows(field, regular->length, &first, &rows))
+        return batch_too_short(view, 0, field, err);
+    const uint8_t *from = regular_find(self, field);
+    if (!from)
+        return batch_damaged(err, "a block is missing or has a size that can not be right");
+    from += (size_t)(regular->offset + first) * row;
+    if (field->stride == 1 || rows == 1) {
+        regular_copy(view, from, regular->chunk_bytes, row * rows, out, (size_t)plan->item_bytes);
+    } else {
+        for (uint32_t k = 0; k < rows; k++)
+            regular_copy(view, from + k * row * field->stride, regular->chunk_bytes, row, out + k * row,
+                         (size_t)plan->item_bytes);
+    }
+    for (uint32_t i = 0; plan->variable && i < view->n_items; i++)
+        lengths[i] = rows;
+    return RP_OK;
+}
+
 rp_status batch_gather_field(struct batch_decoder *self, uint32_t f, const struct batch_plan *plan, uint8_t *out,
                              uint32_t *lengths, rp_error *err)
 {
+    if (self->regular.on)
+        return gather_regular(self, plan, out, lengths, err);
     const struct wire_sampled *view = self->view;
     const struct batch_item *items = self->items.data;
     const struct batch_chunk *chunks = self->chunks.data;

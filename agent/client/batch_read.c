@@ -79,6 +79,49 @@ static rp_status check_columns(const struct wire_sampled *view, bool *shared, rp
     return RP_OK;
 }
 
+/* Bytes of a chunk if all chunks have blocks of the same sizes, else 0. */
+static size_t alike_bytes(const struct wire_sampled *view, uint32_t n_blocks)
+{
+    const struct pb_array *sizes = &view->block_size;
+    uint64_t bytes = 0;
+    for (uint32_t k = 0; k < n_blocks; k++)
+        bytes += pb_u32(sizes, k);
+    for (uint32_t c = 1; c < view->n_chunks && sizes->n > 1; c++) {
+        if (memcmp(sizes->data, sizes->data + (size_t)c * n_blocks * 4, (size_t)n_blocks * 4) != 0)
+            return 0;
+    }
+    return (size_t)bytes;
+}
+
+void batch_read_regular(struct batch_decoder *self, const struct wire_sampled *view, const struct batch_frame *frames,
+                        uint32_t n_frames)
+{
+    struct batch_regular *out = &self->regular;
+    out->on = false;
+    if (view->n_items == 0 || n_frames != 1 || view->packed != view->n_chunks || view->n_layouts != 1 ||
+        view->layout.n > 1 || view->length.n != 1 || view->offset.n > 1 || view->chunks.n != 1 ||
+        view->chunk_length.n != 1 || view->chunk_blocks.n != 1 || view->block_codec.n > 1)
+        return;
+    out->n_blocks = pb_u32(&view->chunk_blocks, 0);
+    out->length = pb_u32(&view->length, 0);
+    out->chunk_length = pb_u32(&view->chunk_length, 0);
+    out->offset = view->offset.n ? pb_u32(&view->offset, 0) : 0;
+    if ((view->layout.n && pb_u32(&view->layout, 0) != 0) || pb_u32(&view->chunks, 0) != 1 || out->length == 0 ||
+        (uint64_t)out->offset + out->length > out->chunk_length || view->block_column.n != out->n_blocks ||
+        view->n_blocks != (uint64_t)view->n_chunks * out->n_blocks ||
+        (view->block_codec.n && pb_u8(&view->block_codec, 0) != RP_CODEC_RAW) ||
+        view->n_items != (view->chunk.n ? view->chunk.n : view->n_chunks))
+        return;
+    for (uint32_t i = 0; i < view->chunk.n; i++) {
+        if (pb_u32(&view->chunk, i) >= view->n_chunks)
+            return;
+    }
+    out->chunk_bytes = alike_bytes(view, out->n_blocks);
+    out->data = frames[0].data;
+    out->on = out->chunk_bytes && frames[0].size / out->chunk_bytes == view->n_chunks &&
+              frames[0].size % out->chunk_bytes == 0;
+}
+
 rp_status batch_read_chunks(struct batch_decoder *self, const struct wire_sampled *view,
                             const struct batch_frame *frames, rp_error *err)
 {

@@ -700,7 +700,8 @@ def bye_waits_for_what_is_under_way(world):
     waiting = actor.service.send("bye", pb.Bye(session=actor.session, last_number=actor.last_number))
     Learner(service).sample("queue", 2)
     reply, _ = actor.service.wait(waiting)
-    equal((reply.status, list(reply.credit.resolved)[list(reply.credit.table).index(actor.tables["queue"].id)]), (0, 10))
+    resolved = dict(zip(reply.credit.table, reply.credit.resolved))
+    equal((reply.status, resolved[actor.tables["queue"].id]), (0, 10))
     try:
         actor.heartbeat()
         check(False, "the session is still there")

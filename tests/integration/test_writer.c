@@ -271,7 +271,7 @@ static void a_held_back_table_is_explained_and_holds_back_nobody_else(void **sta
     rp_sampler_options options = {.struct_size = sizeof options};
     rp_sampler_defaults(&options);
     options.batch_size = 1;
-    options.max_samples = 5;
+    options.max_samples = options.in_flight = 5;
     rp_sampler *sampler = rp_sampler_new(f->client, "queue", &options, &f->err);
     assert_non_null(sampler);
     OK(f, rp_writer_flush(f->writer, 0, 5000, &f->err));

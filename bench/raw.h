@@ -1,0 +1,42 @@
+/* The reference that every figure is compared with: plain libzmq moving frames of the same number and sizes, received and
+ * thrown away. raw.c is short on purpose: check it. */
+#ifndef BENCH_RAW_H
+#define BENCH_RAW_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <zmq.h>
+
+#include "bench/lane.h"
+
+/* Frames of at least so many bytes are lent to libzmq, smaller ones are copied into the message. */
+#define RAW_LEND_BYTES 4096u
+
+/* Memory that senders walk through, from the start again at its end. */
+struct raw_store {
+    const uint8_t *data;
+    size_t size, at;
+};
+
+struct raw_job {
+    struct lane *lane;        /* of this process */
+    struct lane *server;      /* where the server says what it has bound */
+    const char *bind[2];      /* endpoints of PULL and ROUTER */
+    int io_threads;
+    uint32_t connections;     /* of this client process */
+    uint32_t in_flight;       /* requests of each connection */
+    uint32_t items;           /* that a message or reply stands for */
+    struct raw_message ingest;               /* n == 0: no PULL */
+    struct raw_message request[2], reply[2]; /* the first pair alone, or the second sent after each reply to the first */
+    struct raw_store store;
+};
+
+/* The next frame of a walk through the store. */
+void raw_frame(zmq_msg_t *frame, struct raw_store *store, size_t size);
+
+/* Each runs until its process is ended. */
+void raw_server(struct raw_job *job);
+void raw_push(struct raw_job *job);
+void raw_dealer(struct raw_job *job);
+
+#endif

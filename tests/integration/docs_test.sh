@@ -1,0 +1,31 @@
+#!/bin/sh
+# What the documents say about keys and log ids is what the program has.
+set -eu
+cd "$RP_SOURCE_DIR"
+failed=0
+
+say() {
+    echo "$1"
+    failed=1
+}
+
+"$RP_BROKER" --print-reference > "${TMPDIR:-/tmp}/reference.$$"
+trap 'rm -f "${TMPDIR:-/tmp}/reference.$$"' EXIT
+sed -n '/^| key /,$p' docs/CONFIG.md | diff -u - "${TMPDIR:-/tmp}/reference.$$" ||
+    say "docs/CONFIG.md is not what 'replay-broker --print-reference' prints"
+
+in_code=$(grep -rhoE '"[BL][0-9]{4}"' --include='*.c' broker proto agent | tr -d '"' | sort -u)
+in_docs=$(grep -oE '^\| [BL][0-9]{4} ' docs/LOG.md | tr -d '| ' | sort -u)
+[ "$in_code" = "$in_docs" ] || say "log ids in the code and in docs/LOG.md differ"
+
+for config in configs/*.yaml; do
+    "$RP_BROKER" -c "$config" --check || say "$config has mistakes"
+done
+
+# Files that the documents name exist.
+for name in $(grep -ohE '\b(broker|proto|agent|bench|tests|configs|docs|include)/[A-Za-z0-9_/.-]+\.(c|h|md|yaml|py|sh|proto)\b' \
+    README.md docs/*.md | sort -u); do
+    [ -e "$name" ] || say "a document names $name, which does not exist"
+done
+
+exit $failed
