@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 #define RAW_MOST_FRAMES 300u
-#define MOST_CONNECTIONS 4096u
+#define LANE_ENDPOINT_BYTES 160u
 
 /* The sizes of the frames of a message. */
 struct raw_message {
@@ -21,7 +21,7 @@ struct lane {
     _Atomic uint64_t updates; /* priorities that were changed, where that goes with sampling */
     _Atomic int state;        /* an enum lane_state; what follows is written before it */
     char text[256];           /* why it failed */
-    char endpoint[2][160];    /* a raw server's */
+    char endpoint[2][LANE_ENDPOINT_BYTES]; /* a raw server's: PULL, ROUTER */
     struct raw_message ingest, request[2], reply[2]; /* frames that the broker's client has sent and received */
     uint64_t first_key, n_keys;
 };

@@ -36,7 +36,7 @@ void raw_frame(zmq_msg_t *frame, struct raw_store *store, size_t size);
 
 /* Each runs until its process is ended. */
 void raw_server(struct raw_job *job);
-void raw_push(struct raw_job *job);
-void raw_dealer(struct raw_job *job);
+/* PUSH if the job has an ingest message, DEALER otherwise. */
+void raw_client(struct raw_job *job);
 
 #endif

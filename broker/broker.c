@@ -155,7 +155,7 @@ static void every_second(struct timer *timer, void *ctx)
     for (uint32_t i = 0; i < self->n_tables; i++)
         table_tick(&self->tables[i], self->now_ns);
     peers_sweep(self);
-    monitor_run(self);
+    monitor_sweep(self);
     watch_descriptors(self);
     timer_set(&self->timers, timer, self->now_ns + NS_PER_S);
 }
@@ -307,6 +307,7 @@ void broker_destroy(struct broker **at)
     store_fini(&self->store);
     plugins_fini(&self->plugins);
     free(self->commands);
+    free(self->descriptors);
     if (self->wake_fd >= 0)
         close(self->wake_fd);
     free(self);

@@ -50,7 +50,9 @@ struct broker {
     void *context;
     bool own_context;
     void *service, *ingest, *events;
-    void *monitor; /* tells of connections to service that end */
+    void *monitor;         /* tells of connections to service that begin and end */
+    uint64_t *descriptors; /* bit set of the open ones */
+    uint32_t n_descriptor_words;
     char service_endpoint[256], ingest_endpoint[256], events_endpoint[256];
     bool ingest_idle; /* the ingest socket was found empty in this turn */
     /* state */
@@ -73,14 +75,14 @@ struct broker {
     struct params params;
     struct reduces reduces;
     struct request_memory *memory; /* replies to requests that must not be done twice */
-    struct waits waits; /* requests that are not answered yet */
+    struct waits waits;            /* requests that are not answered yet */
     struct timers timers;
     struct chores chores;
     struct timer second; /* rates, once a second */
     struct timer soft;   /* removal from tables with a soft capacity */
     struct broker_counters counters;
     struct command_stats *commands; /* parallel to the dispatch table */
-    struct log_limit ingest_log, service_log, credit_log, reject_log;
+    struct log_limit ingest_log, service_log, session_log, credit_log, reject_log;
     /* life */
     atomic_bool stop;
     bool draining;

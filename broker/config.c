@@ -65,8 +65,7 @@ static const struct schema_row rows[] = {
      "how often, with soft_capacity"},
     {"tables[].sampler.kind", SCHEMA_STRING, TABLE(sampler.kind), "uniform", 0, 0, NULL, 0,
      "fifo, lifo, uniform, min_heap, max_heap, prioritized, or one of a plug-in"},
-    {"tables[].sampler.options", SCHEMA_OPTIONS, TABLE(sampler.options), NULL, 0, 32, NULL, 0,
-     "prioritized: exponent"},
+    {"tables[].sampler.options", SCHEMA_OPTIONS, TABLE(sampler.options), NULL, 0, 32, NULL, 0, "prioritized: exponent"},
     {"tables[].remover.kind", SCHEMA_STRING, TABLE(remover.kind), "fifo", 0, 0, NULL, 0, "the same kinds"},
     {"tables[].remover.options", SCHEMA_OPTIONS, TABLE(remover.options), NULL, 0, 32, NULL, 0,
      "the same options; a negative exponent removes low priorities first"},
@@ -137,7 +136,8 @@ static void check_limiter(const struct table_config *table, const char *path, st
                        "min_size %.0f can never be reached: max_size is %lld, so every sample would wait for ever",
                        limiter.min_size, (long long)table->max_size);
     if ((config.kind == LIMITER_QUEUE || config.kind == LIMITER_STACK) && config.size > (double)table->max_size)
-        schema_problem(report, at, "size %.0f is larger than max_size %lld: items would be removed before they are read",
+        schema_problem(report, at,
+                       "size %.0f is larger than max_size %lld: items would be removed before they are read",
                        config.size, (long long)table->max_size);
 }
 
@@ -148,8 +148,9 @@ static void check_signature(const struct table_config *table, const char *path, 
         char at[96];
         snprintf(at, sizeof at, "%s.signature[%u]", path, i);
         if (fields[i].dtype && dtype_by_name(fields[i].dtype) < 0)
-            schema_problem(report, at, "no dtype '%s': use one of bool, int8 ... uint64, float16, bfloat16, float32, "
-                                       "float64, complex64, complex128",
+            schema_problem(report, at,
+                           "no dtype '%s': use one of bool, int8 ... uint64, float16, bfloat16, float32, "
+                           "float64, complex64, complex128",
                            fields[i].dtype);
         const int64_t *shape = fields[i].shape.data;
         for (uint32_t d = 0; d < fields[i].shape.count; d++)
@@ -226,10 +227,11 @@ const struct schema broker_schema = {
     .check = check,
 };
 
-const char broker_default_yaml[] = "# The embedded default: one prioritized table, on ports of the loopback interface.\n"
-                                   "tables:\n"
-                                   "  - name: replay\n"
-                                   "    max_size: 1000000\n"
-                                   "    sampler: {kind: prioritized, options: {exponent: 0.6}}\n"
-                                   "    remover: {kind: fifo}\n"
-                                   "    limiter: {kind: min_size, min_size: 1}\n";
+const char broker_default_yaml[] =
+    "# The embedded default: one prioritized table, on ports of the loopback interface.\n"
+    "tables:\n"
+    "  - name: replay\n"
+    "    max_size: 1000000\n"
+    "    sampler: {kind: prioritized, options: {exponent: 0.6}}\n"
+    "    remover: {kind: fifo}\n"
+    "    limiter: {kind: min_size, min_size: 1}\n";

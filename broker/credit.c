@@ -190,8 +190,7 @@ void credit_reject_at(struct broker *broker, struct session *self, uint32_t tabl
         char quoted[320];
         log_line(LEVEL_WARN, "B0203", "item rejected", "session=%s table=%s key=%llu status=%s text=%s held_back=%u",
                  self->name, table < broker->n_tables ? broker->tables[table].name : "-", (unsigned long long)key,
-                 rp_status_name((int32_t)status),
-                 log_quote(quoted, sizeof quoted, text), held);
+                 rp_status_name((int32_t)status), log_quote(quoted, sizeof quoted, text), held);
     }
     credit_mark(broker, self, true);
     if (self->rejection_count >= REJECTIONS_KEPT)
@@ -251,7 +250,7 @@ static void add_rejections(struct credit_message *self, const struct session *se
         self->rejections[i].item = from->item;
         self->rejections[i].key = from->key;
         self->rejections[i].status = (uint32_t)from->status;
-        self->rejections[i].text = from->text ? from->text : (char *)(uintptr_t)"";
+        self->rejections[i].text = from->text ? from->text : (char *)(uintptr_t) "";
         self->rejection_list[self->body.n_rejections++] = &self->rejections[i];
     }
 }

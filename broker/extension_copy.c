@@ -24,8 +24,9 @@ static void *create(const rp_option *options, uint32_t n_options, uint32_t capac
 {
     (void)capacity;
     if (n_options != 1 || strcmp(options[0].name, "table") != 0 || !options[0].value[0]) {
-        err_set(err, RP_INVALID_ARGUMENT, "extension insert_on_sample takes one option: 'table', the name of another "
-                                          "table that gets the sampled items");
+        err_set(err, RP_INVALID_ARGUMENT,
+                "extension insert_on_sample takes one option: 'table', the name of another "
+                "table that gets the sampled items");
         return NULL;
     }
     struct copier *self = calloc(1, sizeof *self);

@@ -64,7 +64,8 @@ static void *create(const rp_option *options, uint32_t n_options, uint32_t capac
 static void on_insert(void *ctx, const rp_item_view *item)
 {
     struct diffusion *self = ctx;
-    keymap_put(self->by_step, place(item->session, item->step), item->slot); /* the first item of a step stands for it */
+    keymap_put(self->by_step, place(item->session, item->step),
+               item->slot); /* the first item of a step stands for it */
 }
 
 static void on_delete(void *ctx, const rp_item_view *item)

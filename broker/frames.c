@@ -5,8 +5,11 @@ bool frames_receive(void *socket, zmq_msg_t *frames, uint32_t most, uint32_t *n,
     *n = 0;
     *whole = true;
     for (;;) {
-        zmq_msg_t spill, *into = *n < most ? &frames[*n] : &spill;
-        zmq_msg_init(into);
+        zmq_msg_t spill;
+        zmq_msg_init(&spill);
+        zmq_msg_t *into = *n < most ? &frames[*n] : &spill;
+        if (into != &spill)
+            zmq_msg_init(into);
         if (zmq_msg_recv(into, socket, ZMQ_DONTWAIT) < 0) {
             zmq_msg_close(into);
             return *n > 0;

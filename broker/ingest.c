@@ -377,14 +377,16 @@ static void take_item(struct intake *self, uint32_t i, const struct session_layo
                       uint64_t policy, rp_status refused, const char *why)
 {
     struct broker *broker = self->broker;
-    struct arrival arrival = {pb_u64(&self->in.item_key, i), pb_f64(&self->in.item_priority, i), policy, {{0}, 0, 0, 0, 0}};
+    struct arrival arrival = {
+        pb_u64(&self->in.item_key, i), pb_f64(&self->in.item_priority, i), policy, {{0}, 0, 0, 0, 0}};
     rp_error err; /* filled if it is needed: clearing it for each item would cost too much */
     rp_status status = refused;
     const char *text = why;
     flow->arrived++;
     self->session->items++;
     if (status == RP_OK && flow->arrived > flow->allowed && !self->lone) {
-        status = err_set(&err, RP_CREDIT_EXCEEDED, "item %llu of table '%s' was sent, only %llu were allowed: wait for credit",
+        status = err_set(&err, RP_CREDIT_EXCEEDED,
+                         "item %llu of table '%s' was sent, only %llu were allowed: wait for credit",
                          (unsigned long long)flow->arrived, flow->table->name, (unsigned long long)flow->allowed);
         text = err.text;
     }
@@ -428,7 +430,7 @@ static void take_run(struct intake *self, uint32_t run, uint32_t first, uint32_t
         snprintf(text, sizeof text, "item numbers of table '%s' jump from %llu to %llu: they must be consecutive",
                  flow->table->name, (unsigned long long)flow->arrived, (unsigned long long)number);
     for (uint32_t i = 0; i < n; i++) {
-        if (text[0]) {
+        if (!flow || text[0]) {
             credit_reject_at(self->broker, session, flow ? flow->table->id : REJECTED_NOWHERE, number + i,
                              pb_u64(&in->item_key, first + i),
                              layout && !flow && layout->refusal ? RP_NOT_FOUND : RP_INVALID_ARGUMENT, text);
@@ -489,7 +491,8 @@ static rp_status message_check(struct intake *self, rp_error *err)
     if (log_allow(&broker->credit_log, 5, broker->now_ns, &held))
         log_line(LEVEL_WARN, "B0206", "a writer ignores its credit", "session=%s message=%llu held_back=%u",
                  session->name, (unsigned long long)self->in.number, held);
-    return err_set(err, RP_CREDIT_EXCEEDED, "message %llu goes %llu bytes over what the session was allowed: wait for credit",
+    return err_set(err, RP_CREDIT_EXCEEDED,
+                   "message %llu goes %llu bytes over what the session was allowed: wait for credit",
                    (unsigned long long)self->in.number, (unsigned long long)surplus);
 }
 
@@ -511,7 +514,12 @@ static void take_message(struct intake *self)
     struct session *session = self->session;
     struct broker *broker = self->broker;
     session->received = self->in.number;
-    session->received_bytes += self->bytes;
+    if (self->in.number > session->counted) {
+        session->counted = self->in.number;
+        session->received_bytes += self->bytes;
+    } else {
+        self->bytes = 0;
+    }
     if (session->rebase)
         ring_rebase(self);
     if (self->in.n_layouts)

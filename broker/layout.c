@@ -122,8 +122,9 @@ static rp_status field_check(const Replay__Field *field, const struct columns *c
                        field->count);
     uint64_t least = field_min_length(field);
     if (least == 0 || least > UINT32_MAX)
-        return err_set(err, RP_INVALID_ARGUMENT, "field '%.64s': no item is long enough for start %d, count %u, stride %u",
-                       field->name, field->start, field->count, field->stride);
+        return err_set(err, RP_INVALID_ARGUMENT,
+                       "field '%.64s': no item is long enough for start %d, count %u, stride %u", field->name,
+                       field->start, field->count, field->stride);
     return RP_OK;
 }
 
@@ -235,8 +236,8 @@ static uint32_t layouts_place(struct layouts *self)
     self->first_free = self->count + 1;
     if (self->count == self->capacity) {
         uint32_t capacity = self->capacity ? self->capacity * 2 : 16;
-        struct layout **list = realloc(self->list, capacity * sizeof(*list));
-        if (!list || capacity > MAX_LAYOUTS)
+        struct layout **list = capacity <= MAX_LAYOUTS ? realloc(self->list, capacity * sizeof(*list)) : NULL;
+        if (!list)
             return UINT32_MAX;
         self->list = list;
         self->capacity = capacity;

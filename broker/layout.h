@@ -44,6 +44,7 @@ struct layout {
     uint8_t *wire;    /* a SampleReply.layouts field: tag, length, message */
     size_t wire_size;
     uint64_t hash;
+    uint32_t stamp, index; /* where it stands in the reply that is being built */
 };
 
 struct layouts {

@@ -54,15 +54,33 @@ static int read_options(int argc, char **argv, struct options *out)
                                           {NULL, 0, NULL, 0}};
     for (int option; (option = getopt_long(argc, argv, "c:h", names, NULL)) != -1;) {
         switch (option) {
-        case 'c': out->config = optarg; break;
-        case ENDPOINTS: out->endpoints_file = optarg; break;
-        case CHECK: out->check = true; break;
-        case PRINT: out->print = true; break;
-        case REFERENCE: out->reference = true; break;
-        case LEVEL: out->log_level = optarg; break;
-        case VERSION: printf("replay-broker %s\n", rp_version()); return 0;
-        case 'h': fputs(usage, stdout); return 0;
-        default: fputs("Try 'replay-broker --help'.\n", stderr); return 2;
+        case 'c':
+            out->config = optarg;
+            break;
+        case ENDPOINTS:
+            out->endpoints_file = optarg;
+            break;
+        case CHECK:
+            out->check = true;
+            break;
+        case PRINT:
+            out->print = true;
+            break;
+        case REFERENCE:
+            out->reference = true;
+            break;
+        case LEVEL:
+            out->log_level = optarg;
+            break;
+        case VERSION:
+            printf("replay-broker %s\n", rp_version());
+            return 0;
+        case 'h':
+            fputs(usage, stdout);
+            return 0;
+        default:
+            fputs("Try 'replay-broker --help'.\n", stderr);
+            return 2;
         }
     }
     if (optind < argc) {
@@ -79,9 +97,9 @@ static int read_options(int argc, char **argv, struct options *out)
 static bool read_config(const struct options *options, struct broker_config *config)
 {
     struct schema_report *report = schema_report_new();
-    bool ok = report && (options->config ? schema_read_file(&broker_schema, options->config, config, report)
-                                         : schema_read_text(&broker_schema, "(embedded)", broker_default_yaml, config,
-                                                            report));
+    bool ok = report &&
+              (options->config ? schema_read_file(&broker_schema, options->config, config, report)
+                               : schema_read_text(&broker_schema, "(embedded)", broker_default_yaml, config, report));
     if (!ok && report) {
         fputs(schema_report_text(report), stderr);
         fprintf(stderr, "replay-broker: %u mistake%s in the configuration; nothing was started\n",

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "broker/broker.h"
@@ -19,7 +20,8 @@ rp_status monitor_open(struct broker *broker, rp_error *err)
              serial++);
     int linger = 0;
     broker->monitor = zmq_socket(broker->context, ZMQ_PAIR);
-    if (!broker->monitor || zmq_socket_monitor(broker->service, endpoint, ZMQ_EVENT_DISCONNECTED) != 0 ||
+    if (!broker->monitor ||
+        zmq_socket_monitor(broker->service, endpoint, ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED) != 0 ||
         zmq_connect(broker->monitor, endpoint) != 0)
         return err_set(err, RP_IO, "can not watch the service socket: %s", zmq_strerror(errno));
     zmq_setsockopt(broker->monitor, ZMQ_LINGER, &linger, sizeof linger);
@@ -33,6 +35,28 @@ void monitor_close(struct broker *broker)
     if (broker->monitor)
         zmq_close(broker->monitor);
     broker->monitor = NULL;
+}
+
+static bool is_open(const struct broker *broker, int descriptor)
+{
+    uint32_t at = (uint32_t)descriptor / 64;
+    return at < broker->n_descriptor_words && broker->descriptors[at] >> (descriptor % 64) & 1;
+}
+
+static void set_open(struct broker *broker, int descriptor, bool open)
+{
+    uint32_t at = (uint32_t)descriptor / 64;
+    if (at >= broker->n_descriptor_words) {
+        uint32_t n = (at + 1) * 2;
+        uint64_t *words = realloc(broker->descriptors, n * sizeof *words);
+        if (!words)
+            return;
+        memset(words + broker->n_descriptor_words, 0, (n - broker->n_descriptor_words) * sizeof *words);
+        broker->descriptors = words;
+        broker->n_descriptor_words = n;
+    }
+    uint64_t bit = UINT64_C(1) << (descriptor % 64);
+    broker->descriptors[at] = open ? broker->descriptors[at] | bit : broker->descriptors[at] & ~bit;
 }
 
 static void connection_ended(struct broker *broker, int descriptor)
@@ -52,10 +76,26 @@ void monitor_run(struct broker *broker)
     bool whole;
     for (uint32_t i = 0; i < EVENTS_AT_ONCE && frames_receive(broker->monitor, frames, 4, &n, &whole); i++) {
         if (zmq_msg_size(&frames[0]) == 6) {
+            uint16_t event;
             int32_t descriptor;
+            memcpy(&event, zmq_msg_data(&frames[0]), sizeof event);
             memcpy(&descriptor, (const char *)zmq_msg_data(&frames[0]) + 2, sizeof descriptor);
-            connection_ended(broker, descriptor);
+            if (descriptor >= 0)
+                set_open(broker, descriptor, event == ZMQ_EVENT_ACCEPTED);
+            if (event == ZMQ_EVENT_DISCONNECTED)
+                connection_ended(broker, descriptor);
         }
         frames_close(frames, n);
+    }
+}
+
+void monitor_sweep(struct broker *broker)
+{
+    monitor_run(broker);
+    struct wait *next;
+    for (struct wait *wait = broker->waits.first; wait; wait = next) {
+        next = wait->next;
+        if (wait->descriptor >= 0 && broker->now_ns - wait->since_ns > NS_PER_S && !is_open(broker, wait->descriptor))
+            wait->ops->cancel(broker, wait, RP_UNAVAILABLE, "the connection was lost: ask again");
     }
 }

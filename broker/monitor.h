@@ -15,5 +15,7 @@ rp_status monitor_open(struct broker *broker, rp_error *err);
 void monitor_close(struct broker *broker);
 /* Ends the waits of connections that have closed. */
 void monitor_run(struct broker *broker);
+/* Once a second: also those whose request was read only after the end of its connection was. */
+void monitor_sweep(struct broker *broker);
 
 #endif

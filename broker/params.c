@@ -1,3 +1,4 @@
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -180,8 +181,14 @@ rp_status req_params_put(struct broker *broker, struct request *request, rp_erro
     if (!slot)
         return err_set(err, RP_RESOURCE_EXHAUSTED, "no room for a further parameter slot: there are %u",
                        broker->params.n_slots);
+    size_t size = zmq_msg_size(&request->payload[0]), old = zmq_msg_size(&slot->value);
+    uint64_t total = broker->params.bytes - old + size;
+    if (total > (uint64_t)broker->config->memory_limit / 4)
+        return err_set(err, RP_RESOURCE_EXHAUSTED,
+                       "parameters may take a quarter of memory_limit; with these %zu bytes there would be %" PRIu64,
+                       size, total);
+    broker->params.bytes = total;
     /* A small message may be a view into a shared receive buffer, which it would pin: copy those. */
-    size_t size = zmq_msg_size(&request->payload[0]);
     zmq_msg_close(&slot->value);
     if (size >= STORE_KEEP_BYTES || zmq_msg_init_size(&slot->value, size) != 0) {
         zmq_msg_init(&slot->value);
@@ -244,8 +251,8 @@ rp_status req_counter(struct broker *broker, struct request *request, rp_error *
     if (!counter && ask->add != 0) {
         if (params->n_counters == params->counters_capacity) {
             uint32_t capacity = params->counters_capacity ? params->counters_capacity * 2 : 16;
-            struct counter *larger = capacity <= PARAMS_SLOTS_MOST ? realloc(params->counters, capacity * sizeof *larger)
-                                                                   : NULL;
+            struct counter *larger =
+                capacity <= PARAMS_SLOTS_MOST ? realloc(params->counters, capacity * sizeof *larger) : NULL;
             if (!larger)
                 return err_set(err, RP_RESOURCE_EXHAUSTED, "no room for a further counter: there are %u",
                                params->n_counters);

@@ -29,6 +29,7 @@ struct params {
     uint32_t n_slots, slots_capacity;
     struct counter *counters;
     uint32_t n_counters, counters_capacity;
+    uint64_t bytes;     /* of all values */
     struct poll *polls; /* requests that wait for something newer */
 };
 

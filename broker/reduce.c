@@ -116,6 +116,7 @@ static void addition_end(struct broker *broker, struct addition *self)
     if (self->member)
         self->member->addition = NULL;
     self->group->n_additions--;
+    broker->reduces.bytes -= zmq_msg_size(&self->vector);
     zmq_msg_close(&self->vector);
     free(self);
 }
@@ -134,7 +135,7 @@ static void send_sum(struct broker *broker, const struct group *group, const str
     request_send(broker, to, id, RP_OK, "", 32, &reply.base, &vector, 1);
 }
 
-static bool sum_up(struct group *group, struct sum *sum)
+static bool sum_up(struct broker *broker, struct group *group, struct sum *sum)
 {
     zmq_msg_t total;
     if (zmq_msg_init_size(&total, group->bytes) != 0)
@@ -155,8 +156,11 @@ static bool sum_up(struct group *group, struct sum *sum)
         }
         contributors++;
     }
-    if (sum->full)
+    broker->reduces.bytes += group->bytes;
+    if (sum->full) {
+        broker->reduces.bytes -= zmq_msg_size(&sum->vector);
         zmq_msg_close(&sum->vector);
+    }
     zmq_msg_init(&sum->vector);
     zmq_msg_move(&sum->vector, &total);
     zmq_msg_close(&total);
@@ -167,7 +171,7 @@ static bool sum_up(struct group *group, struct sum *sum)
 static void round_close(struct broker *broker, struct group *group)
 {
     struct sum *sum = &group->sums[group->round % SUMS_KEPT];
-    bool ok = sum_up(group, sum);
+    bool ok = sum_up(broker, group, sum);
     /* Whoever is missing has left: the others must not wait for it again. */
     for (uint32_t m = group->n_members; m-- > 0;)
         if (!group->members[m].addition) {
@@ -252,8 +256,7 @@ static rp_status reduce_add(struct broker *broker, struct request *request, stru
         if (!old->full || old->round != ask->round)
             return err_set(err, RP_FAILED_PRECONDITION, "group '%s' is at round %llu, round %llu is gone: join again",
                            group->name, (unsigned long long)group->round, (unsigned long long)ask->round);
-        send_sum(broker, group, &request->from, request->head.id, old,
-                 member && member->last_round >= ask->round);
+        send_sum(broker, group, &request->from, request->head.id, old, member && member->last_round >= ask->round);
         request->answered = true;
         return RP_OK;
     }
@@ -273,6 +276,8 @@ static rp_status reduce_add(struct broker *broker, struct request *request, stru
     if (group->n_additions && bytes != group->bytes)
         return err_set(err, RP_INVALID_ARGUMENT, "the vector has %zu floats, others of this round have %zu",
                        bytes / sizeof(float), group->bytes / sizeof(float));
+    if (broker->reduces.bytes + bytes > (uint64_t)broker->config->memory_limit / 4)
+        return err_set(err, RP_RESOURCE_EXHAUSTED, "vectors of all groups may take a quarter of memory_limit");
     struct addition *addition = calloc(1, sizeof *addition);
     bool timed = ask->has_timeout_ms_case == REPLAY__REDUCE__HAS_TIMEOUT_MS_TIMEOUT_MS;
     if (!addition || !wait_begin(broker, &addition->wait, &addition_ops, request, timed, ask->timeout_ms)) {
@@ -286,6 +291,7 @@ static rp_status reduce_add(struct broker *broker, struct request *request, stru
     member->addition = addition;
     group->bytes = bytes;
     group->n_additions++;
+    broker->reduces.bytes += bytes;
     request->answered = true;
     if (group->n_additions == group->n_members)
         round_close(broker, group);

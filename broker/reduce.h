@@ -11,6 +11,7 @@ struct group;
 struct reduces {
     struct group *groups;
     uint32_t count;
+    uint64_t bytes; /* of vectors that wait and sums that are kept */
 };
 
 void reduces_fini(struct broker *broker);

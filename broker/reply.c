@@ -14,7 +14,7 @@
 
 /* Working memory of one reply, kept between replies by the broker's thread. */
 struct build {
-    struct chunk **chunk;   /* distinct chunks, in the order of the reply */
+    struct chunk **chunk; /* distinct chunks, in the order of the reply */
     uint32_t *chunk_length, *chunk_blocks, *chunk_index;
     uint32_t chunk_capacity;
     uint32_t *block_size;
@@ -24,7 +24,6 @@ struct build {
     uint32_t *layout_index;
     uint32_t layout_capacity;
     struct pb_writer layouts;
-    uint32_t *layout_ids, n_layout_ids, layout_ids_capacity;
     uint8_t need[32];
     size_t small_bytes;
     uint32_t stamp;
@@ -71,33 +70,26 @@ static bool blocks_reserve(struct build *self, uint32_t n)
 /* The layouts of all items, each once, and the union of the columns that they need. */
 static bool collect_layouts(struct build *self, const struct broker *broker, const struct picks *picks)
 {
-    self->n_layout_ids = 0;
+    uint32_t n = 0;
     self->layouts.size = 0;
     memset(self->need, 0, sizeof self->need);
     for (uint32_t i = 0; i < picks->n; i++) {
-        uint32_t id = picks->layout[i], at = self->n_layout_ids;
-        if (i > 0 && id == picks->layout[i - 1]) {
+        if (i > 0 && picks->layout[i] == picks->layout[i - 1]) {
             self->layout_index[i] = self->layout_index[i - 1];
             continue;
         }
-        for (at = 0; at < self->n_layout_ids && self->layout_ids[at] != id; at++) {
-        }
-        self->layout_index[i] = at;
-        if (at < self->n_layout_ids)
-            continue;
-        if (at == self->layout_ids_capacity) {
-            if (!grow((void **)&self->layout_ids, at * 2 + 8, 4))
+        struct layout *layout = layouts_at(&broker->layouts, picks->layout[i]);
+        if (layout->stamp != self->stamp) {
+            layout->stamp = self->stamp;
+            layout->index = n++;
+            for (uint32_t b = 0; b < sizeof self->need; b++)
+                self->need[b] |= layout->need[b];
+            void *place = pb_reserve(&self->layouts, layout->wire_size);
+            if (!place)
                 return false;
-            self->layout_ids_capacity = at * 2 + 8;
+            memcpy(place, layout->wire, layout->wire_size);
         }
-        self->layout_ids[self->n_layout_ids++] = id;
-        const struct layout *layout = layouts_at(&broker->layouts, id);
-        for (uint32_t b = 0; b < sizeof self->need; b++)
-            self->need[b] |= layout->need[b];
-        void *place = pb_reserve(&self->layouts, layout->wire_size);
-        if (!place)
-            return false;
-        memcpy(place, layout->wire, layout->wire_size);
+        self->layout_index[i] = layout->index;
     }
     return true;
 }
@@ -116,8 +108,6 @@ static uint32_t needed_bytes(const struct build *self, struct chunk *chunk)
 /* Distinct chunks, small ones first. Each remembers its place in the reply. */
 static void collect_chunks(struct build *self, const struct picks *picks)
 {
-    if (++self->stamp == 0)
-        self->stamp = 1;
     uint32_t n = 0, n_large = 0;
     for (uint32_t i = 0; i < picks->n_refs; i++) {
         struct chunk *chunk = picks->refs[i];
@@ -179,7 +169,8 @@ static bool same_columns(const struct build *self)
 {
     for (uint32_t i = 1; i < self->n_chunks; i++)
         if (self->chunk_blocks[i] != self->chunk_blocks[0] ||
-            memcmp(self->block_column + (size_t)i * self->chunk_blocks[0], self->block_column, self->chunk_blocks[0]) != 0)
+            memcmp(self->block_column + (size_t)i * self->chunk_blocks[0], self->block_column, self->chunk_blocks[0]) !=
+                0)
             return false;
     return true;
 }
@@ -317,16 +308,19 @@ void reply_picks(struct broker *broker, const struct envelope *to, uint64_t id, 
         counted->stats.orphaned_picks += picks->n;
         uint32_t held;
         if (log_allow(&broker->service_log, 5, broker->now_ns, &held))
-            log_line(LEVEL_WARN, "B0302", "peer does not read its replies", "table=%s picks=%u held_back=%u", table->name,
-                     picks->n, held);
+            log_line(LEVEL_WARN, "B0302", "peer does not read its replies", "table=%s picks=%u held_back=%u",
+                     table->name, picks->n, held);
         request_send(broker, to, id, RP_RESOURCE_EXHAUSTED,
-                     "this client has left too many replies unread: read them before asking for more", 0, NULL, NULL, 0);
+                     "this client has left too many replies unread: read them before asking for more", 0, NULL, NULL,
+                     0);
         return;
     }
     finish_ages(broker, counted, picks, waited_ns >= 0);
     if (!broker->build)
         broker->build = calloc(1, sizeof *broker->build);
     struct build *build = broker->build;
+    if (build && ++build->stamp == 0)
+        build->stamp = 1;
     bool ok = peer && build && build_reserve(build, picks->n_refs, picks->n) && collect_layouts(build, broker, picks);
     if (ok) {
         collect_chunks(build, picks);
@@ -380,8 +374,8 @@ void reply_build_destroy(struct build **self)
     struct build *build = *self;
     if (!build)
         return;
-    void *const arrays[] = {build->chunk,        build->chunk_length, build->chunk_blocks, build->chunk_index, build->block_size,
-                            build->block_column, build->block_codec,  build->layout_index, build->layout_ids};
+    void *const arrays[] = {build->chunk,      build->chunk_length, build->chunk_blocks, build->chunk_index,
+                            build->block_size, build->block_column, build->block_codec,  build->layout_index};
     for (uint32_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++)
         free(arrays[i]);
     pb_writer_fini(&build->layouts);

@@ -10,7 +10,8 @@
 static rp_status find_table(struct broker *broker, const struct wire_string *name, struct table **out, rp_error *err)
 {
     *out = broker_table(broker, name->data, name->size);
-    return *out ? RP_OK : err_set(err, RP_NOT_FOUND, "no table '%.*s'", (int)(name->size < 64 ? name->size : 64), name->data);
+    return *out ? RP_OK
+                : err_set(err, RP_NOT_FOUND, "no table '%.*s'", (int)(name->size < 64 ? name->size : 64), name->data);
 }
 
 static void unqueue(struct waiter *self)
@@ -82,7 +83,8 @@ static const struct wait_ops sample_ops = {"sample", sample_expire, sample_cance
 static rp_status sample_check(const struct wire_sample *ask, const struct table *table, rp_error *err)
 {
     if (ask->count == 0 || ask->count > BROKER_MAX_BATCH)
-        return err_set(err, RP_INVALID_ARGUMENT, "count is %u, a sample takes 1 to %u items", ask->count, BROKER_MAX_BATCH);
+        return err_set(err, RP_INVALID_ARGUMENT, "count is %u, a sample takes 1 to %u items", ask->count,
+                       BROKER_MAX_BATCH);
     if (!ask->distinct)
         return RP_OK;
     if (!table->sampler_ops->pick_distinct)
@@ -90,8 +92,8 @@ static rp_status sample_check(const struct wire_sample *ask, const struct table 
                        table->sampler_ops->name, table->name);
     if (ask->count > table->config->max_size)
         return err_set(err, RP_INVALID_ARGUMENT,
-                       "a batch of %u without replacement can never be filled: table '%s' has max_size %lld", ask->count,
-                       table->name, (long long)table->config->max_size);
+                       "a batch of %u without replacement can never be filled: table '%s' has max_size %lld",
+                       ask->count, table->name, (long long)table->config->max_size);
     return RP_OK;
 }
 

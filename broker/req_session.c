@@ -19,8 +19,8 @@ static bool specs_init(struct specs *self, const struct broker *broker)
     uint32_t n = broker->n_tables, fields = 0;
     for (uint32_t i = 0; i < n; i++)
         fields += broker->tables[i].n_signature;
-    self->table = calloc(n, sizeof *self->table);
-    self->list = calloc(n, sizeof(*self->list));
+    self->table = calloc(n + 1, sizeof *self->table);
+    self->list = calloc(n + 1, sizeof(*self->list));
     self->column = calloc(fields + 1, sizeof *self->column);
     self->columns = calloc(fields + 1, sizeof(*self->columns));
     if (!self->table || !self->list || !self->column || !self->columns)
@@ -93,16 +93,17 @@ static rp_status hello_reply(struct broker *broker, struct request *request, str
     return RP_OK;
 }
 
-static rp_status find_session(struct broker *broker, const ProtobufCBinaryData *id, struct session **out, rp_error *err)
+/* NULL with err set. */
+static struct session *find_session(struct broker *broker, const ProtobufCBinaryData *id, rp_error *err)
 {
+    struct session *session = id->len == WIRE_SESSION_BYTES ? session_find(broker, id->data) : NULL;
     if (id->len != WIRE_SESSION_BYTES)
-        return err_set(err, RP_INVALID_ARGUMENT, "a session id has %u bytes, not %zu", WIRE_SESSION_BYTES, id->len);
-    *out = session_find(broker, id->data);
-    if (!*out)
-        return err_set(err, RP_SESSION_UNKNOWN,
-                       "this broker does not know the session: it was closed, it was silent for too long, or the broker "
-                       "has restarted. Open a new one with HELLO");
-    return RP_OK;
+        err_set(err, RP_INVALID_ARGUMENT, "a session id has %u bytes, not %zu", WIRE_SESSION_BYTES, id->len);
+    else if (!session)
+        err_set(err, RP_SESSION_UNKNOWN,
+                "this broker does not know the session: it was closed, it was silent for too long, or the broker has "
+                "restarted. Open a new one with HELLO");
+    return session;
 }
 
 static void bind_route(struct session *session, const struct request *request)
@@ -117,31 +118,33 @@ rp_status req_hello(struct broker *broker, struct request *request, rp_error *er
         return hello_reply(broker, request, NULL, false, 0, err);
     if (broker->draining)
         return err_set(err, RP_CANCELLED, "the broker is shutting down and takes no further sessions");
-    struct session *session = NULL;
+    struct session *session;
     uint64_t lost = 0;
     bool resumed = ask->session.len != 0;
     struct columns *columns = ask->n_columns ? columns_new(ask->columns, ask->n_columns, err) : NULL;
     if (ask->n_columns && !columns)
-        return err && err->status ? (rp_status)err->status : RP_NO_MEMORY;
+        return (rp_status)err->status;
     if (resumed) {
-        rp_status status = find_session(broker, &ask->session, &session, err);
-        if (status == RP_OK && columns && !columns_equal(columns, session->columns))
-            status = err_set(err, RP_INVALID_ARGUMENT,
-                             "the columns are not those with which session '%s' was opened: open a new session",
-                             session->name);
+        session = find_session(broker, &ask->session, err);
+        if (session && columns && !columns_equal(columns, session->columns)) {
+            err_set(err, RP_INVALID_ARGUMENT,
+                    "the columns are not those with which session '%s' was opened: open a new session", session->name);
+            session = NULL;
+        }
         columns_release(columns);
-        RP_TRY(status);
+        if (!session)
+            return (rp_status)err->status;
         session_resume(broker, session, ask->oldest_number, &lost);
         credit_refresh(broker, session);
     } else {
         session = session_open(broker, ask->name, columns, err);
         if (!session) {
             columns_release(columns);
-            return RP_RESOURCE_EXHAUSTED;
+            return (rp_status)err->status;
         }
         char quoted[160];
         log_line(LEVEL_DEBUG, "B0101", "session opened", "name=%s ordinal=%u columns=%u",
-                 log_quote(quoted, sizeof quoted, session->name), session->ordinal, columns->count);
+                 log_quote(quoted, sizeof quoted, session->name), session->ordinal, session->columns->count);
     }
     session->notices = ask->notices;
     bind_route(session, request);
@@ -151,8 +154,9 @@ rp_status req_hello(struct broker *broker, struct request *request, rp_error *er
 rp_status req_heartbeat(struct broker *broker, struct request *request, rp_error *err)
 {
     Replay__Heartbeat *ask = (Replay__Heartbeat *)request->body;
-    struct session *session = NULL;
-    RP_TRY(find_session(broker, &ask->session, &session, err));
+    struct session *session = find_session(broker, &ask->session, err);
+    if (!session)
+        return (rp_status)err->status;
     if (session->tombstone)
         return err_set(err, RP_SESSION_UNKNOWN,
                        "session '%s' was silent for too long and has expired: take it up again with HELLO",
@@ -188,10 +192,10 @@ static void bye_explain(const struct broker *broker, const struct wait *wait, st
     (void)broker;
     const struct bye *self = (const struct bye *)wait;
     out->count = session_unresolved(self->session);
-    int used = snprintf(out->text, sizeof out->text,
-                        "session '%s' ends: message %llu of %llu has arrived, %llu items wait", self->session->name,
-                        (unsigned long long)self->session->received, (unsigned long long)self->last_number,
-                        (unsigned long long)out->count);
+    int used =
+        snprintf(out->text, sizeof out->text, "session '%s' ends: message %llu of %llu has arrived, %llu items wait",
+                 self->session->name, (unsigned long long)self->session->received,
+                 (unsigned long long)self->last_number, (unsigned long long)out->count);
     for (uint32_t i = 0; i < self->session->n_tables && used > 0 && (size_t)used < sizeof out->text; i++) {
         const struct flow *flow = self->session->flows[i];
         char why[200] = "";
@@ -238,8 +242,9 @@ void bye_check(struct broker *broker, struct session *self)
 rp_status req_bye(struct broker *broker, struct request *request, rp_error *err)
 {
     Replay__Bye *ask = (Replay__Bye *)request->body;
-    struct session *session = NULL;
-    RP_TRY(find_session(broker, &ask->session, &session, err));
+    struct session *session = find_session(broker, &ask->session, err);
+    if (!session)
+        return (rp_status)err->status;
     if (session->bye)
         return err_set(err, RP_ALREADY_EXISTS, "session '%s' has said BYE already", session->name);
     session_touch(session, broker->now_ns);

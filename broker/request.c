@@ -177,8 +177,7 @@ static rp_status command_run(struct broker *broker, const struct command *comman
         if (request->head.size > COLD_HEADER_BYTES)
             return err_set(err, RP_RESOURCE_EXHAUSTED, "the header of a %s request has %zu bytes, at most %u are read",
                            command->name, request->head.size, COLD_HEADER_BYTES);
-        request->body =
-            protobuf_c_message_unpack(command->descriptor, NULL, request->head.size, request->head.data);
+        request->body = protobuf_c_message_unpack(command->descriptor, NULL, request->head.size, request->head.data);
         if (!request->body)
             return err_set(err, RP_BAD_MESSAGE, "the body of this %s request is damaged", command->name);
     }

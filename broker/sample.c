@@ -21,8 +21,8 @@ bool picks_reserve(struct picks *self, uint32_t n)
     uint8_t *block = malloc((size_t)capacity * (WIDE_FIELDS * 8 + NARROW_FIELDS * 4));
     if (!block)
         return false;
-    void **wide[WIDE_FIELDS] = {(void **)&self->key,      (void **)&self->age_ns,      (void **)&self->policy,
-                                (void **)&self->step,     (void **)&self->priority,    (void **)&self->probability};
+    void **wide[WIDE_FIELDS] = {(void **)&self->key,  (void **)&self->age_ns,   (void **)&self->policy,
+                                (void **)&self->step, (void **)&self->priority, (void **)&self->probability};
     void **narrow[NARROW_FIELDS] = {(void **)&self->times_sampled, (void **)&self->session, (void **)&self->layout,
                                     (void **)&self->offset,        (void **)&self->length,  (void **)&self->chunks};
     uint8_t *at = block;

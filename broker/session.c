@@ -181,7 +181,7 @@ void session_drop_chunks(struct session *self, struct broker *broker, uint64_t o
     /* At most so many at a time: the rest goes with the next message. */
     if (end > self->oldest_chunk + 2048)
         end = oldest = self->oldest_chunk + 2048;
-    for (uint64_t n = self->oldest_chunk; n < end; n++) {
+    for (uint64_t n = self->oldest_chunk; self->ring && n < end; n++) {
         struct chunk **at = &self->ring[n & self->ring_mask];
         if (*at) {
             self->chunk_bytes -= (*at)->bytes;
@@ -237,9 +237,11 @@ static void session_silent(struct timer *timer, void *ctx)
         return;
     }
     uint64_t waiting = session_unresolved(self);
-    log_line(LEVEL_WARN, "B0103", "session expired", "name=%s ordinal=%u silent_s=%.1f waiting_items_dropped=%llu",
-             self->name, self->ordinal, (double)(broker->now_ns - self->seen_ns) / (double)NS_PER_S,
-             (unsigned long long)waiting);
+    uint32_t held;
+    if (log_allow(&broker->session_log, 20, broker->now_ns, &held))
+        log_line(LEVEL_WARN, "B0103", "session expired",
+                 "name=%s ordinal=%u silent_s=%.1f waiting_items_dropped=%llu held_back=%u", self->name, self->ordinal,
+                 (double)(broker->now_ns - self->seen_ns) / (double)NS_PER_S, (unsigned long long)waiting, held);
     session_empty(broker, self);
     self->tombstone = true;
     broker->n_sessions--;

@@ -78,6 +78,7 @@ struct session {
     /* stream */
     uint32_t epoch;
     uint64_t received;
+    uint64_t counted; /* messages up to this number are in received_bytes: a resend counts once */
     bool gap;
     bool rebase;         /* the next message says where the ring starts */
     struct chunk **ring; /* chunk `number` at number & mask */
@@ -93,7 +94,7 @@ struct session {
     uint32_t n_tables;
     uint64_t received_bytes, returned_bytes, allowed_bytes, told_returned;
     uint64_t window_bytes;
-    uint64_t items;            /* all that arrived, for their mean size */
+    uint64_t items;               /* all that arrived, for their mean size */
     struct rejection *rejections; /* ring of unconfirmed ones */
     uint32_t rejection_head, rejection_count, rejection_capacity;
     uint64_t confirmed_rejections; /* running count before the ring's first */

@@ -87,7 +87,8 @@ static struct region *region_new(struct slab_heap *self)
     if (!region)
         return NULL;
     /* Twice the size, then trimmed to alignment. */
-    uint8_t *raw = mmap(NULL, 2 * REGION_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    uint8_t *raw =
+        mmap(NULL, 2 * REGION_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (raw == MAP_FAILED) {
         free(region);
         return NULL;

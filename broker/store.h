@@ -40,7 +40,7 @@ struct chunk {
     uint16_t home;
     uint8_t columns;
     uint8_t kind : 4;
-    uint8_t absent : 4;  /* some block has no data */
+    uint8_t absent : 4; /* some block has no data */
     uint32_t raw_bytes; /* uncompressed */
 };
 

@@ -103,12 +103,13 @@ static rp_status extensions_init(struct table *self, rp_error *err)
         struct extension *extension = &self->extensions[i];
         extension->ops = plugins_extension(&self->broker->plugins, list[i].kind);
         if (!extension->ops)
-            return err_set(err, RP_NOT_FOUND, "no extension '%s': built in are statistics, priority_diffusion and "
-                                              "insert_on_sample; others come from plugins",
+            return err_set(err, RP_NOT_FOUND,
+                           "no extension '%s': built in are statistics, priority_diffusion and "
+                           "insert_on_sample; others come from plugins",
                            list[i].kind);
         extension->host = extension_host(self);
-        extension->self = extension->ops->create(list[i].options.data, list[i].options.count, self->capacity,
-                                                 &extension->host, err);
+        extension->self =
+            extension->ops->create(list[i].options.data, list[i].options.count, self->capacity, &extension->host, err);
         if (!extension->self)
             return err && err->status ? (rp_status)err->status : RP_INVALID_ARGUMENT;
         self->n_extensions = i + 1;
@@ -123,8 +124,9 @@ static rp_status extensions_init(struct table *self, rp_error *err)
 static rp_status selector_find(const struct table *self, const char *kind, const rp_selector_ops **ops, rp_error *err)
 {
     *ops = plugins_selector(&self->broker->plugins, kind);
-    return *ops ? RP_OK
-                : err_set(err, RP_NOT_FOUND, "no selector '%s', neither built in nor in a plug-in that is loaded", kind);
+    return *ops
+               ? RP_OK
+               : err_set(err, RP_NOT_FOUND, "no selector '%s', neither built in nor in a plug-in that is loaded", kind);
 }
 
 rp_status table_init(struct table *self, struct broker *broker, const struct table_config *config, uint32_t id,
@@ -278,11 +280,12 @@ static rp_status make_room(struct table *self, rp_error *err)
     if (self->in.size > 0 || used <= (uint64_t)broker->config->memory_limit)
         return RP_OK;
     const struct table *holder = largest_holder(broker);
-    return err_set(err, RP_RESOURCE_EXHAUSTED,
-                   "memory is full: %llu of %lld bytes are in use and this table has nothing left to remove; table '%s' "
-                   "holds most, %llu bytes. Lower its max_size or max_bytes, or raise memory_limit",
-                   (unsigned long long)used, (long long)broker->config->memory_limit, holder->name,
-                   (unsigned long long)holder->bytes);
+    return err_set(
+        err, RP_RESOURCE_EXHAUSTED,
+        "memory is full: %llu of %lld bytes are in use and this table has nothing left to remove; table '%s' "
+        "holds most, %llu bytes. Lower its max_size or max_bytes, or raise memory_limit",
+        (unsigned long long)used, (long long)broker->config->memory_limit, holder->name,
+        (unsigned long long)holder->bytes);
 }
 
 static bool too_much(const struct table *self)

@@ -108,10 +108,10 @@ struct table {
     uint64_t seed;
     uint32_t stamp; /* of the newest distinct batch */
     int64_t next_removal_ns;
-    bool removing;  /* the chore of soft_capacity is under way */
+    bool removing; /* the chore of soft_capacity is under way */
     struct table_stats stats;
     /* pump.c's */
-    struct flow *blocked;          /* ring of flows with items that wait */
+    struct flow *blocked; /* ring of flows with items that wait */
     struct waiter *waiters, **waiters_end;
     uint64_t n_waiters, n_waiting_items;
     bool dirty;

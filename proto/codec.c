@@ -98,12 +98,11 @@ static rp_status codec_try(struct codec_scratch *scratch, int32_t codec, const s
 {
     const uint8_t *filtered;
     uint8_t *target = out;
-    RP_TRY(codec_filter(scratch, codec, shape, rows, raw, &filtered, err));
-    if (best > 0) {
-        /* Rows were filtered into b only if it has this size already: nothing moves under `filtered`. */
+    if (best > 0) /* before the filters, which point into b: it must not move under them */
         RP_TRY(codec_room(&scratch->b, &scratch->b_size, raw * 2, err));
+    RP_TRY(codec_filter(scratch, codec, shape, rows, raw, &filtered, err));
+    if (best > 0)
         target = scratch->b + raw;
-    }
     int n = LZ4_compress_fast((const char *)filtered, (char *)target, (int)raw, (int)most, 1);
     *size = n > 0 ? (size_t)n : 0;
     if (target != out && *size > 0)

@@ -115,14 +115,14 @@ static WIRE_COLD rp_status wire_bad_length(const struct wire_spec *spec, uint32_
 rp_status wire_scan(const struct wire_spec *spec, const void *frame, size_t size, void *view, struct wire_found *found,
                     rp_error *err)
 {
-    const uint8_t *at = frame, *end = pb_reader(frame, size).end, *start = at;
+    const uint8_t *at = frame, *end = pb_reader(frame, size).end;
     uint32_t seen = 0;
     *found = (struct wire_found){0};
     /* So that counts fit 32 bits. */
     if (size > UINT32_MAX)
         return err_set(err, RP_BAD_MESSAGE, "%s: a header of %zu bytes is too long", spec->name, size);
     while (at != end) {
-        start = at;
+        const uint8_t *start = at;
         struct pb_number tag = pb_read_varint(at, end);
         if (tag.at == NULL)
             return wire_damaged(spec, (size_t)(start - (const uint8_t *)frame), err);

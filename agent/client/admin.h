@@ -1,5 +1,5 @@
-/* Administrative calls that give the broker's own messages, for replay-ctl and for the public calls. Replies are given to
- * the caller: replay__reply__free_unpacked(reply, NULL). Their body is the one asked for. */
+/* Administrative calls that give the broker's own messages, for replay-ctl and for the public calls. Replies are
+ * given to the caller: replay__reply__free_unpacked(reply, NULL). Their body is the one asked for. */
 #ifndef AGENT_CLIENT_ADMIN_H
 #define AGENT_CLIENT_ADMIN_H
 

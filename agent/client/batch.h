@@ -69,8 +69,8 @@ struct conn_reply;
 rp_status batch_decode_reply(struct batch_decoder *self, struct conn_reply *reply, struct rp_batch **out,
                              rp_error *err);
 
-/* Importance weights of n picks: (1 / (N p))^beta over the largest of them; N cancels out. Picks with a probability that
- * is not positive and finite get 1. */
+/* Importance weights of n picks: (1 / (N p))^beta over the largest of them; N cancels out. Picks with a probability
+ * that is not positive and finite get 1. */
 void batch_weights(const double *probability, uint32_t n, double beta, float *out);
 
 #endif

@@ -1,5 +1,5 @@
-/* The decoder's own parts: batch_read.c finds the pieces of a reply, batch_gather.c copies rows, batch_decode.c makes the
- * batch. Not used outside of these three. */
+/* The decoder's own parts: batch_read.c finds the pieces of a reply, batch_gather.c copies rows, batch_decode.c
+ * makes the batch. Not used outside of these three. */
 #ifndef AGENT_CLIENT_BATCH_DECODER_H
 #define AGENT_CLIENT_BATCH_DECODER_H
 
@@ -49,8 +49,8 @@ struct batch_vec {
     size_t capacity;
 };
 
-/* The common reply: one layout, one chunk per item, all chunks alike, raw and in one frame. Then the place of every block
- * can be computed, and neither blocks nor chunks nor items are listed. */
+/* The common reply: one layout, one chunk per item, all chunks alike, raw and in one frame. Then the place of every
+ * block can be computed, and neither blocks nor chunks nor items are listed. */
 struct batch_regular {
     bool on;
     uint32_t offset; /* of every item in its chunk */

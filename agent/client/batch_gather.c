@@ -1,8 +1,8 @@
 /* Copying rows from blocks into a field's array.
  *
  * The work goes field by field, so that one tight loop writes one contiguous array. A raw block is read in place. A
- * compressed one is decoded once per reply: straight into the batch when an item takes all of it, and later users of the
- * same block copy from there; otherwise into scratch memory. */
+ * compressed one is decoded once per reply: straight into the batch when an item takes all of it, and later users of
+ * the same block copy from there; otherwise into scratch memory. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -12,7 +12,7 @@ bool batch_vec_reserve(struct batch_vec *self, uint64_t n, size_t size)
     uint64_t bytes;
     if (__builtin_mul_overflow(n, (uint64_t)size, &bytes) || bytes > SIZE_MAX / 2)
         return false;
-    if (bytes <= self->capacity)
+    if (self->data && bytes <= self->capacity)
         return true;
     size_t capacity = (size_t)(bytes + bytes / 2 + 64);
     free(self->data);
@@ -125,9 +125,10 @@ void batch_read_regular(struct batch_decoder *self, const struct wire_sampled *v
 rp_status batch_read_chunks(struct batch_decoder *self, const struct wire_sampled *view,
                             const struct batch_frame *frames, rp_error *err)
 {
-    bool shared = false;
-    if (view->n_blocks)
-        RP_TRY(check_columns(view, &shared, err));
+    bool shared;
+    if (view->n_blocks == 0)
+        return view->n_items ? batch_damaged(err, "it holds no data") : RP_OK;
+    RP_TRY(check_columns(view, &shared, err));
     if (!batch_vec_reserve(&self->chunks, view->n_chunks, sizeof(struct batch_chunk)) ||
         !batch_vec_reserve(&self->blocks, view->n_blocks, sizeof(struct batch_block)))
         return batch_no_memory(err);

@@ -34,7 +34,7 @@ struct conn_reply {
     zmq_msg_t header;
     zmq_msg_t *payload;
     uint32_t n_payload;
-    char text[256];         /* when not answered: why */
+    char text[256]; /* when not answered: why */
 };
 
 typedef void conn_reply_fn(void *ctx, struct conn_reply *reply);

@@ -1,4 +1,4 @@
-/* What conn.c, conn_link.c, conn_hello.c and conn_request.c share. Everything below "I/O thread" is touched by that
+/* What the files conn*.c share. Everything below "I/O thread" is touched by that
  * thread alone. */
 #ifndef AGENT_CLIENT_CONN_IMPL_H
 #define AGENT_CLIENT_CONN_IMPL_H
@@ -48,8 +48,8 @@ struct command {
 };
 
 enum link_state {
-    LINK_DOWN,    /* no socket; a new one at link_time */
-    LINK_ASKING,  /* HELLO is under way; given up at link_time */
+    LINK_DOWN,   /* no socket; a new one at link_time */
+    LINK_ASKING, /* HELLO is under way; given up at link_time */
     LINK_UP,
 };
 
@@ -89,11 +89,15 @@ struct conn {
     uint32_t failures;
     uint64_t hello_id;
     bool reset_wanted;
+    bool pipe_ready; /* the last poll saw something in the wake-up pipe */
     struct request_list pending;
     struct request *buckets[REQUEST_BUCKETS];
     struct conn_part *parts;
     struct rng rng;
 };
+
+/* conn.c: the thread's function; arg is the connection. */
+void *conn_main(void *arg);
 
 /* conn_link.c: the sockets, and when to make new ones. */
 void link_step(struct conn *self, int64_t now_ns);

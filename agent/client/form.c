@@ -59,8 +59,8 @@ static rp_status slice_range(const struct stream *stream, const rp_slice *slice,
     int64_t start = slice->start < 0 ? length + slice->start : slice->start;
     if (start < 0 || start >= length)
         return err_set(err, RP_INVALID_ARGUMENT,
-                       "the slice of column '%s' starts at step %" PRId64 ", but the episode has %" PRId64 " steps", name,
-                       slice->start, length);
+                       "the slice of column '%s' starts at step %" PRId64 ", but the episode has %" PRId64 " steps",
+                       name, slice->start, length);
     uint64_t left = (uint64_t)(length - start);
     out->stride = slice->stride ? slice->stride : 1;
     out->count = slice->count ? slice->count : slice->squeeze ? 1 : (left + out->stride - 1) / out->stride;

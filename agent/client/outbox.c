@@ -135,6 +135,7 @@ bool outbox_take(struct outbox *self)
 {
     struct port_slot *slot;
     while ((slot = port_peek(self->port)) != NULL) {
+        port_prefetch(self->port);
         if (slot->item.chunk) {
             struct outbox_table *table = &self->tables[slot->item.form->table];
             if (table->tail - table->resolved == table->capacity && !table_grow(table))
@@ -157,7 +158,7 @@ static void resolve_one(struct outbox *self, struct outbox_table *table)
     struct item *item = outbox_item(table, table->resolved++);
     struct message *message = item->message;
     if (--message->items == 0)
-        atomic_fetch_add_explicit(&self->port->done_bytes, message->chunk_bytes, memory_order_release);
+        atomic_fetch_add(&self->port->done_bytes, message->chunk_bytes);
     outbox_unlive(self, message);
     item_unref(self, item);
 }
@@ -168,7 +169,7 @@ static void resolve_to(struct outbox *self, struct outbox_table *table, uint64_t
     for (; table->resolved < index && table->resolved < table->sent; n++)
         resolve_one(self, table);
     if (n > 0)
-        atomic_fetch_add_explicit(&self->port->resolved, n, memory_order_release);
+        atomic_fetch_add(&self->port->resolved, n);
 }
 
 void outbox_fini(struct outbox *self)
@@ -206,7 +207,7 @@ static void reject_unknown(struct outbox *self, uint32_t t)
     table->base = table->resolved = table->sent;
     table->rejected += n;
     self->counts.rejected += n;
-    atomic_fetch_add_explicit(&self->port->resolved, n, memory_order_release);
+    atomic_fetch_add(&self->port->resolved, n);
 }
 
 /* Puts one message on the wire: false if the socket takes no more. */
@@ -382,7 +383,7 @@ static void take_back(struct outbox *self, struct outbox_table *table)
         struct message *message = item->message;
         item->mark = mark = item->chunk->number < mark ? item->chunk->number : mark;
         if (--message->items == 0)
-            atomic_fetch_add_explicit(&self->port->done_bytes, message->chunk_bytes, memory_order_release);
+            atomic_fetch_add(&self->port->done_bytes, message->chunk_bytes);
         outbox_unlive(self, message);
     }
     table->again = table->sent;

@@ -56,8 +56,8 @@ struct outbox {
     int32_t doubt;
     struct outbox_table *tables;
     uint32_t n_tables, turn;
-    uint64_t mark;      /* of the item taken last */
-    uint64_t announced; /* oldest_chunk of the message built last: never falls in a session */
+    uint64_t mark;              /* of the item taken last */
+    uint64_t announced;         /* oldest_chunk of the message built last: never falls in a session */
     struct message_list kept;   /* of this session */
     struct message_list stored; /* of earlier ones: only chunks are of use */
     struct message *cursor;     /* first kept message with number >= wire_next */

@@ -226,7 +226,7 @@ static void free_header(void *data, void *hint)
 
 static bool own_frame(zmq_msg_t *frame, struct chunk *chunk)
 {
-    if (chunk->raw) {
+    if (chunk->raw && !chunk->arena) {
         if (zmq_msg_init_data(frame, chunk->raw, chunk->size, pool_put_hint, NULL) != 0)
             return false;
         chunk->raw = NULL; /* the frame gives it back */
@@ -253,10 +253,11 @@ static void move_chunk(struct outbox *self, struct chunk *chunk, struct message 
     chunk->message = message;
     chunk->frame = frame;
     chunk->data = data;
-    if (chunk->raw) {
+    if (chunk->raw && chunk->arena)
+        arena_put(chunk->arena, 1);
+    else if (chunk->raw)
         pool_chain_add(&self->done.raws, chunk->raw);
-        chunk->raw = NULL;
-    }
+    chunk->raw = NULL;
     if (before)
         outbox_unlive(self, before);
 }
@@ -331,6 +332,26 @@ static bool header_frame(struct outbox *self, zmq_msg_t *frame, uint32_t packed)
     return true;
 }
 
+/* The arena in which the packed chunks stand side by side; NULL: they do not. */
+static struct arena *find_run(const struct outbox_scratch *s, uint32_t packed)
+{
+    struct arena *arena = s->chunks[0]->raw ? s->chunks[0]->arena : NULL;
+    for (uint32_t i = 1; arena && i < packed; i++) {
+        const struct chunk *before = s->chunks[i - 1], *chunk = s->chunks[i];
+        if (chunk->raw != before->raw + before->size || chunk->arena != arena)
+            return NULL;
+    }
+    return arena;
+}
+
+static bool packed_frame(const struct outbox_scratch *s, zmq_msg_t *frame, uint32_t packed, size_t bytes)
+{
+    struct arena *arena = find_run(s, packed);
+    if (!arena)
+        return zmq_msg_init_size(frame, bytes) == 0;
+    return zmq_msg_init_data(frame, s->chunks[0]->raw, bytes, arena_put_hint, arena) == 0;
+}
+
 /* Header and packed frame; then nothing can fail for lack of a large block. */
 static struct message *message_new(struct outbox *self, uint32_t packed, size_t packed_bytes)
 {
@@ -344,7 +365,7 @@ static struct message *message_new(struct outbox *self, uint32_t packed, size_t 
         free(message);
         return NULL;
     }
-    if (packed > 0 && zmq_msg_init_size(&message->frames[1], packed_bytes) != 0) {
+    if (packed > 0 && !packed_frame(s, &message->frames[1], packed, packed_bytes)) {
         zmq_msg_close(&message->frames[0]);
         free(message);
         return NULL;
@@ -361,9 +382,16 @@ static bool fill(struct outbox *self, struct message *message, uint32_t packed)
 {
     struct outbox_scratch *s = self->scratch;
     uint8_t *at = packed > 0 ? zmq_msg_data(&message->frames[1]) : NULL;
+    /* In place: the frame takes over the hold of one chunk, those of the others are given back. */
+    struct arena *arena = packed > 0 && at == s->chunks[0]->raw ? s->chunks[0]->arena : NULL;
+    if (arena && packed > 1)
+        arena_put(arena, packed - 1);
     for (uint32_t i = 0; i < packed; i++) {
         struct chunk *chunk = s->chunks[i];
-        memcpy(at, chunk->data, chunk->size);
+        if (arena)
+            chunk->raw = NULL;
+        else
+            memcpy(at, chunk->data, chunk->size);
         move_chunk(self, chunk, message, 0, at);
         at += chunk->size;
     }

@@ -36,22 +36,25 @@ bool port_push(struct port *self, const struct item *item, struct chunk *evicted
     struct port_slot *slot = &self->slots[tail % PORT_SLOTS];
     slot->item = *item;
     slot->evicted = evicted;
-    atomic_store_explicit(&self->tail, tail + 1, memory_order_release);
+    atomic_store(&self->tail, tail + 1);
     return true;
 }
 
 bool port_should_wake(struct port *self)
 {
-    /* Pairs with the consumer, which states its mode and then looks at the tail once more. */
-    atomic_thread_fence(memory_order_seq_cst);
-    int mode = atomic_load_explicit(&self->mode, memory_order_relaxed);
+    /* Sequentially consistent, as the store of the tail was: the consumer states its mode and then looks at the tail
+     * once more, so one of the two sees the other. */
+    int mode = atomic_load(&self->mode);
     if (mode == PORT_AWAKE)
         return false;
     uint64_t waiting = atomic_load_explicit(&self->tail, memory_order_relaxed) -
                        atomic_load_explicit(&self->head, memory_order_relaxed);
-    if (mode == PORT_LINGER && waiting < self->batch_items)
-        return false;
-    if (mode == PORT_BLOCKED && waiting < PORT_SLOTS / 2)
+    uint64_t enough = PORT_SLOTS / 2;
+    if (mode == PORT_IDLE)
+        enough = 1;
+    else if (mode == PORT_LINGER && self->batch_items * PORT_WAKE_BATCHES < enough)
+        enough = self->batch_items * PORT_WAKE_BATCHES;
+    if (waiting < enough)
         return false;
     atomic_store_explicit(&self->mode, PORT_AWAKE, memory_order_relaxed);
     return true;
@@ -60,9 +63,19 @@ bool port_should_wake(struct port *self)
 struct port_slot *port_peek(struct port *self)
 {
     uint64_t head = atomic_load_explicit(&self->head, memory_order_relaxed);
-    if (head == atomic_load_explicit(&self->tail, memory_order_acquire))
-        return NULL;
+    if (head == self->seen_tail) {
+        self->seen_tail = atomic_load(&self->tail);
+        if (head == self->seen_tail)
+            return NULL;
+    }
     return &self->slots[head % PORT_SLOTS];
+}
+
+void port_prefetch(struct port *self)
+{
+    uint64_t ahead = atomic_load_explicit(&self->head, memory_order_relaxed) + 4;
+    if (ahead < self->seen_tail)
+        __builtin_prefetch(self->slots[ahead % PORT_SLOTS].item.chunk, 1);
 }
 
 void port_popped(struct port *self)
@@ -73,8 +86,8 @@ void port_popped(struct port *self)
 
 void port_signal(struct port *self)
 {
-    atomic_thread_fence(memory_order_seq_cst);
-    if (atomic_load_explicit(&self->waiters, memory_order_relaxed) == 0)
+    /* Whoever waits counts itself first and looks at the totals then. */
+    if (atomic_load(&self->waiters) == 0)
         return;
     pthread_mutex_lock(&self->mutex);
     pthread_cond_broadcast(&self->moved);

@@ -15,6 +15,7 @@
 
 #define PORT_SLOTS 2048u
 #define PORT_REJECTIONS 1024u
+#define PORT_WAKE_BATCHES 4u
 #define CACHE_LINE 64
 
 struct item {
@@ -39,7 +40,7 @@ struct port_slot {
 enum port_mode {
     PORT_AWAKE,   /* it looks by itself */
     PORT_IDLE,    /* any item */
-    PORT_LINGER,  /* a full batch; a smaller one has its own time */
+    PORT_LINGER,  /* a few full batches; what is less has its own time */
     PORT_BLOCKED, /* no credit: only when the ring fills up */
 };
 
@@ -56,6 +57,7 @@ struct port {
     _Alignas(CACHE_LINE) atomic_uint_fast64_t tail; /* written by the producer */
     uint64_t seen_head;
     _Alignas(CACHE_LINE) atomic_uint_fast64_t head; /* written by the consumer */
+    uint64_t seen_tail;
     _Alignas(CACHE_LINE) atomic_int mode;
     atomic_uint_fast64_t resolved;   /* items: accepted, rejected or in doubt */
     atomic_uint_fast64_t done_bytes; /* of chunks whose message is resolved */
@@ -92,6 +94,8 @@ bool port_push(struct port *self, const struct item *item, struct chunk *evicted
 bool port_should_wake(struct port *self);
 /* Consumer: the next slot, or NULL. Valid until port_popped. */
 struct port_slot *port_peek(struct port *self);
+/* Consumer: a hint to fetch what the slots after this one point to, if they are filled. */
+void port_prefetch(struct port *self);
 void port_popped(struct port *self);
 
 /* I/O thread: something that a writer may wait for has changed. */

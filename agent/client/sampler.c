@@ -8,8 +8,9 @@
  *        -> READY, FAILED or EMPTY   the decode thread, strictly in the order of the requests
  *        -> FREE        the caller takes the batch or the error; empty ones vanish
  *
- * The state is shared by sampler, decode thread and replies that are still to come, and counted; so destroying a sampler
- * never waits for the broker. Lock order: send_lock, then lock; nothing of the connection is called with lock held. */
+ * The state is shared by sampler, decode thread and replies that are still to come, and counted; so destroying a
+ * sampler never waits for the broker. Lock order: send_lock, then lock; nothing of the connection is called with
+ * lock held. */
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>

@@ -299,8 +299,7 @@ static int64_t tick_send(struct session *self, int64_t now_ns)
     if (more == OUTBOX_MORE)
         return now_ns;
     int mode = more == OUTBOX_EMPTY ? PORT_IDLE : more == OUTBOX_LINGER ? PORT_LINGER : PORT_BLOCKED;
-    atomic_store_explicit(&port->mode, mode, memory_order_relaxed);
-    atomic_thread_fence(memory_order_seq_cst);
+    atomic_store(&port->mode, mode);
     if ((mode != PORT_BLOCKED && port_peek(port)) || atomic_load(&port->urgent))
         return now_ns;
     return more == OUTBOX_LINGER ? self->outbox.last_partial_ns + OUTBOX_LINGER_NS : INT64_MAX;

@@ -7,8 +7,8 @@
 #include "agent/client/outbox.h"
 
 enum session_state {
-    SESSION_CLOSED,  /* no connection */
-    SESSION_ASKING,  /* HELLO is under way */
+    SESSION_CLOSED, /* no connection */
+    SESSION_ASKING, /* HELLO is under way */
     SESSION_OPEN,
     SESSION_WAITING, /* HELLO was not answered well: again at retry_ns */
 };

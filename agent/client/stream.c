@@ -17,17 +17,20 @@ static rp_status column_init(struct stream_column *self, const rp_column *column
 {
     size_t length = column->name ? strlen(column->name) : 0;
     if (length == 0 || length > RP_MAX_NAME)
-        return err_set(err, RP_INVALID_ARGUMENT, "a column's name must have 1 to %u bytes, not %zu", RP_MAX_NAME, length);
+        return err_set(err, RP_INVALID_ARGUMENT, "a column's name must have 1 to %u bytes, not %zu", RP_MAX_NAME,
+                       length);
     self->dtype = column->dtype;
     self->codec = column->codec;
     self->rank = column->rank;
     if (dtype_size(column->dtype) == 0)
-        return err_set(err, RP_INVALID_ARGUMENT, "column '%s': there is no dtype %" PRId32, column->name, column->dtype);
+        return err_set(err, RP_INVALID_ARGUMENT, "column '%s': there is no dtype %" PRId32, column->name,
+                       column->dtype);
     if (column->rank > RP_MAX_RANK)
         return err_set(err, RP_INVALID_ARGUMENT, "column '%s': rank %u is above the limit of %u", column->name,
                        column->rank, RP_MAX_RANK);
     if (column->codec != RP_CODEC_AUTO && (column->codec < 0 || column->codec > RP_CODEC_DELTA_SHUFFLE_LZ4))
-        return err_set(err, RP_INVALID_ARGUMENT, "column '%s': there is no codec %" PRId32, column->name, column->codec);
+        return err_set(err, RP_INVALID_ARGUMENT, "column '%s': there is no codec %" PRId32, column->name,
+                       column->codec);
     memcpy(self->shape, column->shape, column->rank * sizeof self->shape[0]);
     self->elem_bytes = dtype_size(column->dtype);
     self->is_integer = dtype_is_integer(column->dtype);
@@ -74,7 +77,9 @@ rp_status stream_init(struct stream *self, const rp_column *columns, uint32_t n_
     if (status == RP_OK) {
         self->chunks = pool_new(sizeof(struct chunk) + n_columns * 5, (size_t)4 << 20);
         self->raws = pool_new(self->raw_bytes, POOL_KEEP_BYTES);
-        if (!self->chunks || !self->raws)
+        arena_front_init(&self->arena);
+        self->encoded = malloc(self->raw_bytes < ARENA_MAX_PART ? self->raw_bytes : ARENA_MAX_PART);
+        if (!self->chunks || !self->raws || !self->arena.pool || !self->encoded)
             status = RP_NO_MEMORY;
     }
     if (status == RP_NO_MEMORY)
@@ -86,7 +91,9 @@ rp_status stream_init(struct stream *self, const rp_column *columns, uint32_t n_
 
 void chunk_chain_add(struct chunk_chain *chain, struct chunk *chunk)
 {
-    if (chunk->raw)
+    if (chunk->raw && chunk->arena)
+        arena_put(chunk->arena, 1);
+    else if (chunk->raw)
         pool_chain_add(&chain->raws, chunk->raw);
     free(chunk->absent);
     pool_chain_add(&chain->chunks, chunk);
@@ -101,8 +108,12 @@ void chunk_chain_put(struct chunk_chain *chain)
 /* The stream's own thread. */
 static void chunk_free(struct stream *self, struct chunk *chunk)
 {
-    if (chunk->raw)
+    if (chunk->raw && chunk->arena) {
+        arena_shrink(&self->arena, chunk->raw, chunk->encoded ? chunk->size : self->raw_bytes, 0);
+        arena_untake(&self->arena, chunk->arena);
+    } else if (chunk->raw) {
         pool_reuse(self->raws, chunk->raw);
+    }
     free(chunk->absent);
     pool_reuse(self->chunks, chunk);
 }
@@ -120,6 +131,8 @@ void stream_fini(struct stream *self)
     }
     pool_destroy(&self->chunks);
     pool_destroy(&self->raws);
+    arena_front_fini(&self->arena);
+    free(self->encoded);
     free(self->columns);
     free(self->set);
     free(self->ring);
@@ -147,7 +160,12 @@ static rp_status chunk_open(struct stream *self, rp_error *err)
     if (self->next - self->oldest > self->ring_mask && !ring_grow(self))
         return err_set(err, RP_NO_MEMORY, "no memory for the window");
     struct chunk *chunk = pool_get(self->chunks);
-    uint8_t *raw = chunk ? pool_get(self->raws) : NULL;
+    struct arena *arena = NULL;
+    uint8_t *raw = NULL;
+    if (chunk && self->raw_bytes <= ARENA_MAX_PART)
+        raw = arena_take(&self->arena, self->raw_bytes, &arena);
+    else if (chunk)
+        raw = pool_get(self->raws);
     if (!raw) {
         if (chunk)
             pool_reuse(self->chunks, chunk);
@@ -155,6 +173,7 @@ static rp_status chunk_open(struct stream *self, rp_error *err)
     }
     memset(chunk, 0, sizeof *chunk);
     chunk->raw = raw;
+    chunk->arena = arena;
     chunk->number = self->next;
     chunk->step = self->steps;
     chunk->episode = self->episode;
@@ -269,20 +288,26 @@ rp_status stream_encode(struct stream *self, struct chunk *chunk, rp_error *err)
     if (chunk->encoded)
         return RP_OK;
     if (!encode_in_place(self, chunk)) {
-        uint8_t *out = pool_get(self->raws);
+        uint8_t *out = chunk->arena ? self->encoded : pool_get(self->raws);
         if (!out)
             return err_set(err, RP_NO_MEMORY, "no memory to encode a chunk");
         chunk->size = 0;
         for (uint32_t i = 0; i < self->n_columns; i++) {
             rp_status status = block_encode(self, chunk, i, out + chunk->size, err);
             if (status != RP_OK) {
-                pool_reuse(self->raws, out);
+                if (!chunk->arena)
+                    pool_reuse(self->raws, out);
                 return status;
             }
             chunk->size += chunk->block_size[i];
         }
-        pool_reuse(self->raws, chunk->raw);
-        chunk->raw = out;
+        if (chunk->arena) {
+            memcpy(chunk->raw, out, chunk->size);
+            arena_shrink(&self->arena, chunk->raw, self->raw_bytes, chunk->size);
+        } else {
+            pool_reuse(self->raws, chunk->raw);
+            chunk->raw = out;
+        }
     }
     chunk->data = chunk->raw;
     chunk->encoded = true;

@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "agent/client/arena.h"
 #include "agent/client/pool.h"
 #include "proto/codec.h"
 #include "replay/types.h"
@@ -17,8 +18,9 @@ struct chunk {
     /* Set by the writing thread before an item refers to the chunk; constant from then on. */
     uint64_t number, step; /* in the stream */
     uint32_t length, episode;
-    struct chunk *next; /* number + 1; valid while an item spans both */
-    uint8_t *raw;       /* blocks of chunk_length rows, from the pool; NULL once they travel in a message */
+    struct chunk *next;  /* number + 1; valid while an item spans both */
+    uint8_t *raw;        /* blocks of chunk_length rows; NULL once they travel in a message */
+    struct arena *arena; /* that raw stands in; NULL: a block of its own */
     const uint8_t *data; /* encoded blocks, one after another: in raw, or in the message that carries them */
     size_t size;
     uint8_t *absent; /* [row * columns + column], NULL: every value is there */
@@ -53,15 +55,17 @@ struct stream {
     uint64_t keep_alive;
     size_t raw_bytes; /* of a full chunk */
     struct pool *chunks, *raws;
-    struct chunk **ring; /* chunks oldest .. next - 1, by number */
+    struct arena_front arena; /* for chunks that are small */
+    uint8_t *encoded;         /* a small chunk on its way through the codecs */
+    struct chunk **ring;      /* chunks oldest .. next - 1, by number */
     uint64_t ring_mask;
     uint64_t oldest, next;
-    struct chunk *open;  /* the one being filled: number next - 1 */
+    struct chunk *open; /* the one being filled: number next - 1 */
     uint64_t steps, episode_start;
     uint32_t episode;
     uint8_t *set; /* columns of the step being made */
     uint32_t n_set;
-    uint64_t absent_step; /* the newest step with an absent value, plus 1 */
+    uint64_t absent_step;  /* the newest step with an absent value, plus 1 */
     struct chunk *evicted; /* needed ones that have left the window, to be told to the I/O thread */
 };
 

@@ -75,8 +75,8 @@ rp_status structured_apply(rp_writer *writer, bool end, rp_error *err)
             all = holds(pattern, &pattern->conditions[c], steps);
         if (!all)
             continue;
-        RP_TRY(writer_make_item(writer, pattern->table, pattern->priority, pattern->slices, pattern->n_slices, NULL,
-                                err));
+        RP_TRY(
+            writer_make_item(writer, pattern->table, pattern->priority, pattern->slices, pattern->n_slices, NULL, err));
         pattern->made = true;
         pattern->last_step = steps;
     }
@@ -104,9 +104,8 @@ static rp_status check_slice(const rp_slice *slice, const struct stream *stream,
                        ", it must be negative",
                        slice->start);
     if ((uint64_t)-slice->start > stream->keep_alive)
-        return err_set(err, RP_INVALID_ARGUMENT,
-                       "a slice starts %" PRIu64 " steps back, but keep_alive is %" PRIu64, (uint64_t)-slice->start,
-                       stream->keep_alive);
+        return err_set(err, RP_INVALID_ARGUMENT, "a slice starts %" PRIu64 " steps back, but keep_alive is %" PRIu64,
+                       (uint64_t)-slice->start, stream->keep_alive);
     return RP_OK;
 }
 

@@ -141,8 +141,8 @@ rp_status writer_make_item(rp_writer *self, uint32_t table, double priority, con
 {
     struct form_span span;
     struct item item = {.priority = priority, .policy = self->policy, .mark = stream_mark(&self->stream)};
-    RP_TRY(forms_get(&self->forms, &self->stream, table, &self->hello->tables[table], slices, n, &item.form, &span,
-                     err));
+    RP_TRY(
+        forms_get(&self->forms, &self->stream, table, &self->hello->tables[table], slices, n, &item.form, &span, err));
     item.chunk = stream_find(&self->stream, span.first);
     item.offset = (uint32_t)(span.first - item.chunk->step);
     item.length = span.length;

@@ -11,7 +11,7 @@
 
 static uint64_t unconfirmed(rp_writer *self)
 {
-    return self->created - atomic_load_explicit(&self->port.resolved, memory_order_acquire);
+    return self->created - atomic_load(&self->port.resolved);
 }
 
 /* Why nothing moves, as far as it is known. */

@@ -7,9 +7,9 @@
 static inline bool writer_has_room(rp_writer *self, uint64_t n)
 {
     if (self->created + n - self->seen_resolved > self->max_items)
-        self->seen_resolved = atomic_load_explicit(&self->port.resolved, memory_order_acquire);
+        self->seen_resolved = atomic_load(&self->port.resolved);
     if (self->handed_bytes - self->seen_done_bytes >= self->max_bytes)
-        self->seen_done_bytes = atomic_load_explicit(&self->port.done_bytes, memory_order_acquire);
+        self->seen_done_bytes = atomic_load(&self->port.done_bytes);
     uint64_t open = self->created - self->seen_resolved;
     return (open + n <= self->max_items || open == 0) && self->handed_bytes - self->seen_done_bytes < self->max_bytes;
 }

@@ -9,6 +9,7 @@
 #include "agent/ctl/format.h"
 #include "proto/clock.h"
 #include "proto/error.h"
+#include "proto/log.h"
 #include "proto/schema.h"
 
 #define DEFAULT_ENDPOINT "tcp://127.0.0.1:7600"
@@ -355,6 +356,7 @@ int main(int argc, char **argv)
     struct ctl ctl = {.timeout_ms = 3000, .interval_ns = NS_PER_S, .limit = 20};
     struct line line = {0};
     int option, rc;
+    log_set_level(LEVEL_OFF); /* the library's own lines: what matters is told by the commands */
     signal(SIGPIPE, SIG_IGN); /* "replay-ctl top | head" ends with a write error, not by a signal */
     while ((option = getopt_long(argc, argv, "e:h", options, NULL)) != -1) {
         if ((rc = read_option(option, optarg, &ctl, &line)) != 0)

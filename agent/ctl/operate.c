@@ -155,7 +155,8 @@ static void print_limiter(const char *table, const Replay__LimiterInfo *limiter)
 {
     format_buffer a, b;
     char clean[512];
-    printf("limiter of %s: %s\n", format_clean(clean, sizeof clean, table), limiter->kind);
+    printf("limiter of %s", table);
+    printf(": %s\n", format_clean(clean, sizeof clean, limiter->kind));
     printf("  samples_per_insert %.10g\n", limiter->samples_per_insert);
     printf("  min_size           %s\n", format_bound(a, limiter->min_size));
     printf("  min_diff           %s\n", format_bound(a, limiter->min_diff));

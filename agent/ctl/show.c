@@ -28,7 +28,8 @@ static void line(const char *name, const char *format, ...)
 static void print_server(const Replay__ServerInfo *server)
 {
     format_buffer a, b, c, d;
-    printf("broker %s\n", server->release);
+    char clean[128];
+    printf("broker %s\n", format_clean(clean, sizeof clean, server->release));
     line("service", "%s", server->service);
     line("ingest", "%s", server->ingest);
     line("events", "%s", server->events);

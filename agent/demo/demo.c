@@ -219,9 +219,9 @@ static void show(rp_client *client, double seconds)
         const char *waits = limiter->inserts_wait[0]   ? limiter->inserts_wait
                             : limiter->samples_wait[0] ? limiter->samples_wait
                                                        : "-";
-        printf("%5ds %10llu %11llu %11llu %11llu %8.2f %7.1fs %6.1f MB  %s%.*s\n", second, (unsigned long long)table->size,
-               (unsigned long long)(limiter->inserts - inserts), (unsigned long long)(limiter->samples - samples),
-               (unsigned long long)(table->updates - updates),
+        printf("%5ds %10llu %11llu %11llu %11llu %8.2f %7.1fs %6.1f MB  %s%.*s\n", second,
+               (unsigned long long)table->size, (unsigned long long)(limiter->inserts - inserts),
+               (unsigned long long)(limiter->samples - samples), (unsigned long long)(table->updates - updates),
                limiter->inserts ? (double)limiter->samples / (double)limiter->inserts : 0.0, table->mean_age_s,
                (double)info->server.memory_bytes / 1e6,
                limiter->inserts_wait[0]   ? "an insert "
@@ -254,8 +254,9 @@ int main(int argc, char **argv)
 {
     double seconds = argc > 1 ? atof(argv[1]) : 10;
     if (argc > 2 || seconds <= 0) {
-        fprintf(stderr, "Usage: replay-demo [seconds]\n"
-                        "Runs a broker, two synthetic actors and a learner for about ten seconds and shows their rates.\n");
+        fprintf(stderr,
+                "Usage: replay-demo [seconds]\n"
+                "Runs a broker, two synthetic actors and a learner for about ten seconds and shows their rates.\n");
         return 2;
     }
     struct sigaction action = {.sa_handler = on_signal};
@@ -294,6 +295,7 @@ int main(int argc, char **argv)
         unlink(path);
     }
     rmdir(folder);
-    printf("\n%s\n", failed ? "some process did not end well" : "done: every process ended well, nothing accepted was lost");
+    printf("\n%s\n",
+           failed ? "some process did not end well" : "done: every process ended well, nothing accepted was lost");
     return failed ? 1 : 0;
 }

@@ -1,6 +1,6 @@
-/* Looking at a broker and operating it. Each question can also be answered as JSON text, with the names of replay.proto:
- * 64-bit numbers as JSON numbers, bytes as hexadecimal strings, NaN and infinities as the strings "NaN", "Infinity" and
- * "-Infinity". */
+/* Looking at a broker and operating it. Each question can also be answered as JSON text, with the names of
+ * replay.proto: 64-bit numbers as JSON numbers, bytes as hexadecimal strings, NaN and infinities as the strings
+ * "NaN", "Infinity" and "-Infinity". */
 #ifndef REPLAY_ADMIN_H
 #define REPLAY_ADMIN_H
 
@@ -100,8 +100,8 @@ RP_API void rp_info_free(rp_info **info);
 /* Who waits, and what for. rp_waits_free. */
 RP_API rp_status rp_admin_why(rp_client *client, int64_t timeout_ms, rp_waits **out, rp_error *err);
 RP_API void rp_waits_free(rp_waits **waits);
-/* Up to *n items of a table, from *cursor (0 to begin with). Sets *n to how many were written and *cursor to where to go
- * on, 0 when there are no more. */
+/* Up to *n items of a table, from *cursor (0 to begin with). Sets *n to how many were written and *cursor to where
+ * to go on, 0 when there are no more. */
 RP_API rp_status rp_admin_list(rp_client *client, const char *table, uint64_t *cursor, rp_item_info *items, uint32_t *n,
                                int64_t timeout_ms, rp_error *err);
 /* Items by key, without counting as samples. Missing keys are left out: see the batch's keys. */

@@ -32,14 +32,14 @@ typedef enum rp_client_state {
 
 typedef struct rp_client_info {
     uint32_t struct_size;
-    int32_t state;           /* an rp_client_state */
-    uint64_t id;             /* of this client, random */
-    uint64_t broker;         /* random, one per start of a broker */
-    uint64_t reconnects;     /* how often the connection was made anew */
-    uint32_t tables;         /* how many tables the broker has */
-    uint32_t max_batch;      /* the most samples, updates or deletes in one request */
-    char endpoint[256];      /* service endpoint in use */
-    char release[64];        /* of the broker */
+    int32_t state;       /* an rp_client_state */
+    uint64_t id;         /* of this client, random */
+    uint64_t broker;     /* random, one per start of a broker */
+    uint64_t reconnects; /* how often the connection was made anew */
+    uint32_t tables;     /* how many tables the broker has */
+    uint32_t max_batch;  /* the most samples, updates or deletes in one request */
+    char endpoint[256];  /* service endpoint in use */
+    char release[64];    /* of the broker */
 } rp_client_info;
 
 /* Connects to the service endpoint of a broker ("tcp://127.0.0.1:7000") and returns when it has answered. NULL with err

@@ -27,8 +27,8 @@ typedef struct rp_param {
 /* Stores a new version under a name. version may be NULL. */
 RP_API rp_status rp_params_put(rp_client *client, const char *name, const void *data, uint64_t bytes,
                                int64_t timeout_ms, uint64_t *version, rp_error *err);
-/* Waits until the slot's version is newer than `have` and gives it. timeout_ms 0 polls: RP_DEADLINE_EXCEEDED if there is
- * nothing newer. *out is NULL unless RP_OK is returned. */
+/* Waits until the slot's version is newer than `have` and gives it. timeout_ms 0 polls: RP_DEADLINE_EXCEEDED if
+ * there is nothing newer. *out is NULL unless RP_OK is returned. */
 RP_API rp_status rp_params_get(rp_client *client, const char *name, uint64_t have, int64_t timeout_ms, rp_params **out,
                                rp_error *err);
 /* The same for n slots: returns as soon as at least one is newer. The others come without data. */
@@ -62,15 +62,15 @@ typedef struct rp_reduced {
 /* Joins a group; a group exists as long as it has members. NULL with err set otherwise. The client must outlive it. */
 RP_API rp_reduce *rp_reduce_join(rp_client *client, const char *group, int64_t timeout_ms, rp_error *err);
 /* Adds this member's vector to the present round, waits until the round is complete, and replaces the vector by the
- * sum: the same bytes for every member. round_ms bounds the wait for the other members: then the round closes without
- * those that are missing, and they leave the group (negative: as long as it takes).
+ * sum: the same bytes for every member. round_ms bounds the wait for the other members: then the round closes
+ * without those that are missing, and they leave the group (negative: as long as it takes).
  *
  * timeout_ms bounds the call. After RP_DEADLINE_EXCEEDED the vector stays in its round and values are unchanged; the
  * next add takes up the wait for that round, whatever its values.
  *
- * A member that came too late gets the sum without its vector (counted 0), and is a member again from the next round on.
- * RP_FAILED_PRECONDITION: the sum is gone, or the broker was restarted; the values are unchanged, the member has joined
- * again, and the next add goes to the group's present round. */
+ * A member that came too late gets the sum without its vector (counted 0), and is a member again from the next round
+ * on. RP_FAILED_PRECONDITION: the sum is gone, or the broker was restarted; the values are unchanged, the member has
+ * joined again, and the next add goes to the group's present round. */
 RP_API rp_status rp_reduce_add(rp_reduce *reduce, float *values, uint64_t n, int64_t round_ms, int64_t timeout_ms,
                                rp_reduced *out, rp_error *err);
 /* Leaves the group and nulls *reduce, also when the broker does not answer. */

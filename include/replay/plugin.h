@@ -59,12 +59,12 @@ typedef struct rp_item_view {
     double priority;
     uint32_t slot;
     uint32_t times_sampled;
-    uint32_t session;  /* ordinal of the session that inserted it */
+    uint32_t session; /* ordinal of the session that inserted it */
     uint32_t episode;
-    uint64_t step;     /* its first step in that session's stream */
-    uint32_t length;   /* steps */
-    uint64_t policy;   /* version of the parameters that made it */
-    uint64_t bytes;    /* stored, of all its chunks */
+    uint64_t step;   /* its first step in that session's stream */
+    uint32_t length; /* steps */
+    uint64_t policy; /* version of the parameters that made it */
+    uint64_t bytes;  /* stored, of all its chunks */
     int64_t age_ns;
 } rp_item_view;
 

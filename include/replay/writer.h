@@ -138,21 +138,21 @@ RP_API rp_status rp_writer_next_rejection(rp_writer *writer, rp_rejection *out);
 
 typedef struct rp_writer_info {
     uint32_t struct_size;
-    uint32_t episode;          /* of the step being made */
-    uint64_t steps;            /* appended in all */
-    uint64_t episode_steps;    /* in this episode */
-    uint64_t created;          /* items */
-    uint64_t sent;             /* of them, put on the wire at least once */
-    uint64_t accepted;         /* in their table */
-    uint64_t rejected;         /* refused by the broker */
-    uint64_t in_doubt;         /* sent in a session that the broker has forgotten */
-    uint64_t unconfirmed;      /* neither accepted, rejected nor in doubt */
-    uint64_t lost_messages;    /* accepted by a broker that came back without them */
-    uint64_t messages;         /* sent */
-    uint64_t bytes;            /* sent, all frames */
-    uint64_t resent_messages;  /* sent again after a break */
-    uint64_t sessions;         /* opened; more than 1: the broker had forgotten the one before */
-    uint64_t stored_messages;  /* kept to be sent again if need be */
+    uint32_t episode;            /* of the step being made */
+    uint64_t steps;              /* appended in all */
+    uint64_t episode_steps;      /* in this episode */
+    uint64_t created;            /* items */
+    uint64_t sent;               /* of them, put on the wire at least once */
+    uint64_t accepted;           /* in their table */
+    uint64_t rejected;           /* refused by the broker */
+    uint64_t in_doubt;           /* sent in a session that the broker has forgotten */
+    uint64_t unconfirmed;        /* neither accepted, rejected nor in doubt */
+    uint64_t lost_messages;      /* accepted by a broker that came back without them */
+    uint64_t messages;           /* sent */
+    uint64_t bytes;              /* sent, all frames */
+    uint64_t resent_messages;    /* sent again after a break */
+    uint64_t sessions;           /* opened; more than 1: the broker had forgotten the one before */
+    uint64_t stored_messages;    /* kept to be sent again if need be */
     uint64_t rejections_dropped; /* not read in time: only the oldest 1024 are kept */
 } rp_writer_info;
 

@@ -21,13 +21,13 @@ struct fakepeer {
     pthread_mutex_t mutex; /* guards all that follows */
     bool stop;
     /* How it behaves. Change with fakepeer_set. */
-    bool hold;           /* items stay unresolved */
-    bool lose;           /* ingest messages are lost on the way */
-    bool forget;         /* the next HELLO or heartbeat of a session finds it unknown */
-    bool expire;         /* the next HELLO finds a tombstone */
-    bool deaf;           /* requests are not answered */
-    bool reject_odd;     /* items with odd numbers are rejected */
-    bool discard;        /* count messages without looking into them */
+    bool hold;       /* items stay unresolved */
+    bool lose;       /* ingest messages are lost on the way */
+    bool forget;     /* the next HELLO or heartbeat of a session finds it unknown */
+    bool expire;     /* the next HELLO finds a tombstone */
+    bool deaf;       /* requests are not answered */
+    bool reject_odd; /* items with odd numbers are rejected */
+    bool discard;    /* count messages without looking into them */
     uint64_t window_items[FAKEPEER_TABLES], window_bytes;
     uint32_t heartbeat_ms, expiry_ms;
     const rp_column *signature; /* of table 0; its shape includes the steps */
@@ -36,7 +36,7 @@ struct fakepeer {
     uint64_t hellos, resumes, heartbeats, byes, explains;
     uint64_t messages, duplicates, stale, gaps, blanks;
     uint64_t items, chunks, layouts, out_of_order;
-    uint64_t largest; /* items in one message */
+    uint64_t largest;       /* items in one message */
     uint64_t oldest_number; /* stated by the last resume */
     uint64_t n_keys;
     uint64_t keys[FAKEPEER_KEYS]; /* in the order of arrival, each item once */

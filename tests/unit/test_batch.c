@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "agent/client/batch.h"
+#include "agent/client/batch_decoder.h"
 #include "proto/codec.h"
 #include "proto/dtype.h"
 #include "proto/pb.h"
@@ -53,6 +53,7 @@ struct item_spec {
 struct model {
     struct rng rng;
     uint32_t n_columns, n_layouts, n_chunks, n_items, n_steps;
+    bool regular; /* raw blocks, all in one frame, columns told once */
     struct column columns[MAX_COLUMNS];
     struct layout_spec layouts[MAX_LAYOUTS];
     uint32_t chunk_first[MAX_CHUNKS], chunk_length[MAX_CHUNKS];
@@ -195,6 +196,37 @@ static void model_fini(struct model *m)
         free(m->columns[c].rows);
 }
 
+/* One chunk per item, all chunks and items alike: what most replies look like. */
+static void regular_model(struct model *m, uint64_t seed)
+{
+    for (uint64_t attempt = 0;; attempt++) {
+        memset(m, 0, sizeof *m);
+        rng_seed(&m->rng, seed + attempt * 7919);
+        m->regular = true;
+        uint32_t length = 1 + below(m, 12);
+        m->n_chunks = 1 + below(m, MAX_CHUNKS);
+        m->n_steps = m->n_chunks * length;
+        for (uint32_t c = 0; c < m->n_chunks; c++) {
+            m->chunk_first[c] = c * length;
+            m->chunk_length[c] = length;
+        }
+        model_columns(m);
+        model_layouts(m);
+        m->n_layouts = 1;
+        uint32_t least = least_length(&m->layouts[0]);
+        if (layout_possible(&m->layouts[0]) && least <= length) {
+            uint32_t own = least + below(m, length - least + 1), offset = below(m, length - own + 1);
+            bool again = below(m, 2); /* some chunks several times, some not at all */
+            m->n_items = again ? 1 + below(m, MAX_ITEMS) : m->n_chunks;
+            for (uint32_t i = 0; i < m->n_items; i++)
+                m->items[i] = (struct item_spec){.first_step = (again ? below(m, m->n_chunks) : i) * length + offset,
+                                                 .length = own};
+            return;
+        }
+        model_fini(m);
+    }
+}
+
 static void model_init(struct model *m, uint64_t seed)
 {
     for (uint64_t attempt = 0;; attempt++) {
@@ -268,7 +300,7 @@ static void encode_block(struct model *m, uint32_t chunk, uint32_t column, struc
     struct codec_scratch scratch = {0};
     uint8_t *bytes = malloc(codec_bound(&shape) + 1);
     size_t size = 0;
-    int32_t codec = wanted[below(m, 5)];
+    int32_t codec = m->regular ? RP_CODEC_RAW : wanted[below(m, 5)];
     rp_status status =
         codec_encode(&scratch, codec, &shape, from->rows + (size_t)m->chunk_first[chunk] * from->row_bytes, bytes,
                      &size, codec_out, NULL);
@@ -332,7 +364,7 @@ static void encode_reply(struct model *m, struct reply *r)
     memset(r, 0, sizeof *r);
     struct arrays *a = calloc(1, sizeof *a);
     encode_items(m, a);
-    uint32_t packed = below(m, a->n_chunks + 1);
+    uint32_t packed = m->regular ? a->n_chunks : below(m, a->n_chunks + 1);
     for (uint32_t k = 0; k < a->n_chunks; k++) {
         uint32_t c = 0;
         while (a->index[c] != k)
@@ -371,7 +403,7 @@ static void encode_reply(struct model *m, struct reply *r)
                                    .block_size = a->block_size,
                                    .block_column = a->block_column,
                                    .block_codec = a->block_codec,
-                                   .n_block_columns = below(m, 2) ? a->n_blocks : m->n_columns,
+                                   .n_block_columns = !m->regular && below(m, 2) ? a->n_blocks : m->n_columns,
                                    .packed = packed,
                                    .layouts = layouts.data,
                                    .layouts_size = layouts.size,
@@ -485,23 +517,24 @@ static struct batch_decoder *decoder_new(struct batch_pool **pool)
 
 /* ---- tests ---- */
 
-static void test_random_replies(void **state)
+static void check_random_replies(void (*make)(struct model *m, uint64_t seed), uint64_t rounds)
 {
-    (void)state;
     uint64_t seed = seed_of_run();
     struct batch_pool *pool;
     struct batch_decoder *decoder = decoder_new(&pool);
     struct model *m = malloc(sizeof *m);
     struct reply *r = malloc(sizeof *r);
-    for (uint64_t round = 0; round < 80; round++) {
+    for (uint64_t round = 0; round < rounds; round++) {
         rp_error err = {0};
         struct rp_batch *batch = NULL;
-        model_init(m, seed + round * 1000003);
+        make(m, seed + round * 1000003);
         encode_reply(m, r);
         if (reply_read(r, &err) != RP_OK ||
             batch_decode(decoder, &r->view, r->outer.text, r->list, r->n_frames, &batch, &err) != RP_OK)
             fail_msg("round %llu: %s", (unsigned long long)round, err.text);
         check_batch(m, batch);
+        if (m->regular)
+            assert_true(decoder->regular.on);
         rp_batch_release(&batch);
         assert_null(batch);
         reply_fini(r);
@@ -511,6 +544,18 @@ static void test_random_replies(void **state)
     free(r);
     batch_decoder_destroy(&decoder);
     batch_pool_unref(&pool);
+}
+
+static void test_random_replies(void **state)
+{
+    (void)state;
+    check_random_replies(model_init, 80);
+}
+
+static void test_regular_replies(void **state)
+{
+    (void)state;
+    check_random_replies(regular_model, 80);
 }
 
 /* Whatever is changed in a reply, the decoder returns. */
@@ -524,7 +569,7 @@ static void test_damage(void **state)
     struct reply *r = malloc(sizeof *r);
     uint32_t refused = 0;
     for (uint64_t round = 0; round < 30; round++) {
-        model_init(m, seed + round * 999983);
+        (round % 2 ? model_init : regular_model)(m, seed + round * 999983);
         encode_reply(m, r);
         for (uint32_t k = 0; k < 50; k++) {
             rp_error err = {0};
@@ -831,6 +876,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_replies),
+        cmocka_unit_test(test_regular_replies),
         cmocka_unit_test(test_damage),
         cmocka_unit_test(test_posted_memory),
         cmocka_unit_test(test_batch_outlives),

@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "agent/ctl/format.c"
+#include "agent/ctl/top_render.c"
 
 static void test_bytes(void **state)
 {
@@ -120,11 +121,127 @@ static void test_grid(void **state)
     grid_fini(&grid);
 }
 
+/* ---- top ---- */
+
+struct view {
+    Replay__InfoReply info;
+    Replay__WhyReply why;
+    Replay__ServerInfo server;
+    Replay__TableInfo tables[20], *table_list[20];
+    Replay__LimiterInfo limiter;
+    Replay__Wait waits[50], *wait_list[50];
+};
+
+static void view_init(struct view *v, uint32_t n_tables, uint32_t n_waits)
+{
+    replay__info_reply__init(&v->info);
+    replay__why_reply__init(&v->why);
+    replay__server_info__init(&v->server);
+    replay__limiter_info__init(&v->limiter);
+    v->info.server = &v->server;
+    v->info.n_tables = n_tables;
+    v->info.tables = v->table_list;
+    v->why.n_waits = n_waits;
+    v->why.waits = v->wait_list;
+    v->limiter.kind = (char *)"sample_to_insert_ratio";
+    v->limiter.min_diff = -100;
+    v->limiter.max_diff = 100;
+    for (uint32_t i = 0; i < 20; i++) {
+        replay__table_info__init(&v->tables[i]);
+        v->tables[i].name =
+            (char *)"a table with a rather long name \xc3\xbc\x1b[2J, longer than a line has room for in a terminal";
+        v->tables[i].limiter = &v->limiter;
+        v->tables[i].size = 50;
+        v->tables[i].max_size = 100;
+        v->table_list[i] = &v->tables[i];
+    }
+    for (uint32_t i = 0; i < 50; i++) {
+        replay__wait__init(&v->waits[i]);
+        v->waits[i].who = (char *)"actor-1";
+        v->waits[i].kind = (char *)"insert";
+        v->waits[i].text =
+            (char *)"needs 5 more samples: the cursor, now 100, would be above max_diff 100 after the next insert";
+        v->wait_list[i] = &v->waits[i];
+    }
+}
+
+/* Counts the lines and checks that none is too wide or could move the cursor. */
+static uint32_t check_screen(const char *text, uint32_t columns)
+{
+    uint32_t lines = 0;
+    assert_null(strchr(text, '\x1b'));
+    for (const char *at = text; *at; lines++) {
+        char line[2048];
+        size_t size = strcspn(at, "\n");
+        snprintf(line, sizeof line, "%.*s", (int)size, at);
+        if (columns)
+            assert_true(format_width(line) <= columns);
+        at += size + 1;
+    }
+    return lines;
+}
+
+static void test_top_fits(void **state)
+{
+    (void)state;
+    static const uint32_t sizes[][2] = {{80, 24}, {80, 10}, {40, 5}, {10, 1}, {200, 60}};
+    struct view v;
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        view_init(&v, 20, 50);
+        struct top_frame frame = {
+            .info = &v.info, .why = &v.why, .endpoint = "tcp://127.0.0.1:7600", .clock = "12:00:00"};
+        struct text text = {0};
+        top_render(&text, &frame, sizes[i][0], sizes[i][1]);
+        uint32_t lines = check_screen(text_get(&text), sizes[i][0]);
+        assert_true(lines > 0 && lines <= sizes[i][1]);
+        if (sizes[i][1] >= 24) {
+            assert_non_null(strstr(text_get(&text), "more tables"));
+            assert_non_null(strstr(text_get(&text), "needs 5 more samples"));
+            assert_non_null(strstr(text_get(&text), "more that wait"));
+        }
+        text_fini(&text);
+    }
+}
+
+static void test_top_says(void **state)
+{
+    (void)state;
+    struct view v;
+    struct text text = {0};
+    view_init(&v, 1, 0);
+    v.server.memory_limit = 1000;
+    v.server.memory_bytes = 500;
+    v.limiter.cursor = 100;
+    struct top_frame frame = {.info = &v.info, .why = &v.why, .endpoint = "here", .clock = "now"};
+    top_render(&text, &frame, 0, 0);
+    check_screen(text_get(&text), 0);
+    assert_non_null(strstr(text_get(&text), "memory [##########..........]"));
+    assert_non_null(strstr(text_get(&text), "fill   [##########..........] 50%"));
+    assert_non_null(strstr(text_get(&text), "cursor [...................o] 100 in -100..100"));
+    assert_non_null(strstr(text_get(&text), "nothing waits"));
+    text_fini(&text);
+
+    /* Figures that can not be. */
+    v.limiter.min_diff = v.limiter.max_diff = v.limiter.cursor = 5;
+    v.tables[0].insert_rate = NAN;
+    v.tables[0].mean_age_s = -INFINITY;
+    v.tables[0].size = UINT64_MAX;
+    top_render(&text, &frame, 80, 24);
+    check_screen(text_get(&text), 80);
+    text_fini(&text);
+
+    frame = (struct top_frame){.endpoint = "here", .clock = "now", .problem = "no broker answers"};
+    top_render(&text, &frame, 80, 24);
+    assert_non_null(strstr(text_get(&text), "no broker answers"));
+    text_fini(&text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bytes), cmocka_unit_test(test_counts), cmocka_unit_test(test_times),
-        cmocka_unit_test(test_clean), cmocka_unit_test(test_bars),   cmocka_unit_test(test_grid),
+        cmocka_unit_test(test_bytes),    cmocka_unit_test(test_counts),   cmocka_unit_test(test_times),
+        cmocka_unit_test(test_clean),    cmocka_unit_test(test_bars),     cmocka_unit_test(test_grid),
+        cmocka_unit_test(test_top_fits), cmocka_unit_test(test_top_says),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+
 #include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,11 +49,12 @@ static int tear_down(void **state)
     return 0;
 }
 
-static void add_pattern(struct fixture *f, const char *table, uint32_t steps, const rp_condition *conditions, uint32_t n)
+static void add_pattern(struct fixture *f, const char *table, uint32_t steps, const rp_condition *conditions,
+                        uint32_t n)
 {
     rp_slice slice = {.column = 0, .start = -(int64_t)steps};
-    rp_pattern pattern = {.table = table, .priority = 1, .slices = &slice, .n_slices = 1, .conditions = conditions,
-                          .n_conditions = n};
+    rp_pattern pattern = {
+        .table = table, .priority = 1, .slices = &slice, .n_slices = 1, .conditions = conditions, .n_conditions = n};
     if (rp_writer_add_pattern(f->writer, &pattern, &f->err) != RP_OK)
         fail_msg("%s", f->err.text);
 }

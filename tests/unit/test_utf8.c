@@ -28,8 +28,8 @@ static void accepts_text_and_replaces_the_rest(void **state)
     check("\xff", "?");
     check("a\xc3", "a?");
     check("\xc3(", "?(");
-    check("\xc0\xaf", "??");         /* overlong */
-    check("\xed\xa0\x80", "???");    /* surrogate */
+    check("\xc0\xaf", "??");           /* overlong */
+    check("\xed\xa0\x80", "???");      /* surrogate */
     check("\xf4\x90\x80\x80", "????"); /* past the last code point */
     check("\xe2\x82", "??");
 }

@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+
 #include <cmocka.h>
 #include <math.h>
 #include <stdlib.h>
@@ -516,6 +517,7 @@ static void policy_versions_travel_with_items(void **state)
         add_item(f, "a", 1);
     }
     flush(f);
+    assert_int_equal(fakepeer_read(&f->peer, &f->peer.items), 10);
     for (uint64_t i = 0; i < 10; i++)
         assert_int_equal(f->peer.policies[i], i / 3);
 }
@@ -528,8 +530,9 @@ static void connecting_fails_with_a_sentence(void **state)
     rp_error err = {0};
     assert_null(rp_client_connect("tcp://127.0.0.1:1", NULL, 100, &err));
     assert_int_equal(err.status, RP_UNAVAILABLE);
-    assert_string_equal(err.text, "no broker answers at tcp://127.0.0.1:1 within 0.1 s: is replay-broker running, and is "
-                                  "this its service endpoint?");
+    assert_string_equal(err.text,
+                        "no broker answers at tcp://127.0.0.1:1 within 0.1 s: is replay-broker running, and is "
+                        "this its service endpoint?");
     assert_null(rp_client_connect("tcp://127.0.0.1:1,tcp://127.0.0.1:2", NULL, 100, &err));
     assert_int_equal(err.status, RP_UNSUPPORTED);
     assert_null(rp_client_connect("nonsense", NULL, 100, &err));

@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+
 #include <cmocka.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -66,9 +67,8 @@ static void check_chunk(struct stream *stream, struct chunk *chunk, uint32_t ski
         const struct stream_column *column = &stream->columns[c];
         struct codec_shape shape = {column->elem_bytes, column->is_integer, column->row_bytes, chunk->length,
                                     column->rank};
-        assert_int_equal(codec_decode(&scratch, chunk_codecs(chunk, 3)[c], &shape, data, chunk->block_size[c], rows,
-                                      NULL),
-                         RP_OK);
+        assert_int_equal(
+            codec_decode(&scratch, chunk_codecs(chunk, 3)[c], &shape, data, chunk->block_size[c], rows, NULL), RP_OK);
         for (uint32_t r = 0; r < chunk->length && c != skip; r++) {
             row(c, chunk->step + r, want);
             assert_memory_equal(rows + r * column->row_bytes, want, (size_t)column->row_bytes);

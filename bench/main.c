@@ -1,0 +1,79 @@
+/* replay-bench: how fast the broker is, as a share of what libzmq alone moves. */
+#include <stdio.h>
+#include <string.h>
+
+#include "bench/bench_tree.h"
+#include "bench/commands.h"
+#include "bench/process.h"
+#include "replay/error.h"
+
+struct command {
+    const char *name;
+    int (*run)(struct options *options);
+    const char *summary;
+    const char *text;
+};
+
+static const struct command commands[] = {
+    {"insert", command_insert, "inserts/s against PUSH -> PULL",
+     "Writers push items into a full table. An item counts when the broker says that it is in the table.\n"},
+    {"sample", command_sample, "prioritized samples/s against ROUTER <-> DEALER",
+     "Samplers ask for batches from a full table (prioritized, exponent 0.6). Items in replies count.\n"},
+    {"update", command_update, "priority updates/s against ROUTER <-> DEALER",
+     "Requests with random keys of a full table and new priorities. Updates that were answered count.\n"},
+    {"mixed", command_mixed, "a writer and a sampler with updates, alone and together",
+     "The sampler sends new priorities for each batch that it gets. 16 requests in flight unless told otherwise.\n"},
+    {"clients", command_clients, "inserts and samples with 64 and 200 connections", "--clients N takes one number instead.\n"},
+};
+
+static int help(FILE *out)
+{
+    fputs("usage: replay-bench COMMAND [--json] [options]\n"
+          "\n"
+          "Starts a replay-broker, loads it from other processes, and measures in turn with it plain libzmq that moves frames\n"
+          "of the same number and sizes with the same malloc settings, I/O threads and connections (bench/raw.c).\n"
+          "\n",
+          out);
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
+        fprintf(out, "  %-8s %s\n", commands[i].name, commands[i].summary);
+    fputs("  tree     time to change and to pick priorities, inside one process\n"
+          "\n"
+          "'replay-bench COMMAND --help' has the options. bench/README.md says what the figures mean.\n"
+          "Exit status: 0 measured (also when a goal was missed), 1 could not measure, 2 wrong command line.\n",
+          out);
+    return out == stdout ? 0 : 2;
+}
+
+static int run(const struct command *command, int argc, char **argv)
+{
+    struct options options;
+    if (!options_read(&options, argc, argv))
+        return 2;
+    if (options.help) {
+        printf("usage: replay-bench %s [options]\n%s\n%s\n", command->name, command->summary, command->text);
+        options_help();
+        return 0;
+    }
+    int status = processes_init() ? command->run(&options) : 1;
+    processes_fini();
+    return status;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2)
+        return help(stderr);
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)
+        return help(stdout);
+    if (strcmp(argv[1], "--version") == 0) {
+        printf("replay-bench %s\n", rp_version());
+        return 0;
+    }
+    if (strcmp(argv[1], "tree") == 0)
+        return bench_tree(argc - 1, argv + 1);
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
+        if (strcmp(argv[1], commands[i].name) == 0)
+            return run(&commands[i], argc - 1, argv + 1);
+    fprintf(stderr, "replay-bench: no command '%s'\n\n", argv[1]);
+    return help(stderr);
+}

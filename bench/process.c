@@ -1,0 +1,311 @@
+#include "bench/process.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "broker/broker.h"
+
+#define MOST_LANES 256u
+#define MOST_PROCESSES 256u
+
+static struct {
+    char dir[64];
+    struct lane *lanes;
+    uint32_t n_lanes, n_brokers, n_pids;
+    pid_t pids[MOST_PROCESSES];
+} all;
+
+static volatile sig_atomic_t interrupted;
+
+static void on_interrupt(int number)
+{
+    (void)number;
+    interrupted = 1;
+}
+
+bool processes_init(void)
+{
+    const char *parent = getenv("TMPDIR");
+    snprintf(all.dir, sizeof all.dir, "%.40s/replay-bench-XXXXXX", parent && parent[0] ? parent : "/tmp");
+    all.lanes = mmap(NULL, MOST_LANES * sizeof *all.lanes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (all.lanes == MAP_FAILED || !mkdtemp(all.dir)) {
+        fprintf(stderr, "replay-bench: can not make a folder like %s: %s\n", all.dir, strerror(errno));
+        return false;
+    }
+    struct sigaction action = {.sa_handler = on_interrupt};
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    return true;
+}
+
+void processes_fini(void)
+{
+    while (all.n_pids)
+        process_end(all.pids[all.n_pids - 1]);
+    static const char *const names[] = {"broker%u.yaml", "endpoints%u", "service%u", "ingest%u", "events%u"};
+    for (uint32_t broker = 0; broker < all.n_brokers; broker++)
+        for (uint32_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+            char path[128], name[32];
+            snprintf(name, sizeof name, names[i], broker);
+            snprintf(path, sizeof path, "%s/%s", all.dir, name);
+            unlink(path);
+        }
+    static const char *const raw[] = {"raw-pull", "raw-router"};
+    for (uint32_t i = 0; i < 2; i++) {
+        char path[128];
+        snprintf(path, sizeof path, "%s/%s", all.dir, raw[i]);
+        unlink(path);
+    }
+    rmdir(all.dir);
+}
+
+const char *processes_dir(void)
+{
+    return all.dir;
+}
+
+struct lane *processes_lane(void)
+{
+    struct lane *lane = &all.lanes[all.n_lanes++ % MOST_LANES];
+    memset(lane, 0, sizeof *lane);
+    return lane;
+}
+
+/* In the parent: the new pid, noted. In the child: 0. */
+static pid_t start(void)
+{
+    fflush(NULL);
+    pid_t parent = getpid();
+    pid_t pid = all.n_pids < MOST_PROCESSES ? fork() : -1;
+    if (pid < 0)
+        fprintf(stderr, "replay-bench: can not start a process: %s\n", strerror(errno));
+    if (pid > 0)
+        all.pids[all.n_pids++] = pid;
+    if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (getppid() != parent)
+            _exit(1);
+        signal(SIGINT, SIG_IGN);
+        signal(SIGTERM, SIG_DFL);
+    }
+    return pid;
+}
+
+pid_t process_start(void (*job)(void *ctx), void *ctx)
+{
+    pid_t pid = start();
+    if (pid == 0) {
+        broker_memory_settings();
+        job(ctx);
+        _exit(0);
+    }
+    return pid;
+}
+
+static void find_broker(char *path, size_t size)
+{
+    const char *given = getenv("RP_BROKER");
+    if (given && given[0]) {
+        snprintf(path, size, "%s", given);
+        return;
+    }
+    ssize_t n = readlink("/proc/self/exe", path, size - 1);
+    path[n > 0 ? n : 0] = '\0';
+    char *slash = strrchr(path, '/');
+    size_t at = slash ? (size_t)(slash + 1 - path) : 0;
+    snprintf(path + at, size - at, "replay-broker");
+}
+
+static bool write_config(const struct options *options, uint64_t items, const char *path)
+{
+    FILE *file = fopen(path, "w");
+    if (!file)
+        return false;
+    static const char *const names[] = {"service", "ingest", "events"};
+    for (uint32_t i = 0; i < 3; i++) {
+        if (options->ipc)
+            fprintf(file, "%s: ipc://%s/%s%u\n", names[i], all.dir, names[i], all.n_brokers);
+        else
+            fprintf(file, "%s: tcp://127.0.0.1:0\n", names[i]);
+    }
+    /* Sessions live through the pauses between measurements. */
+    fprintf(file,
+            "io_threads: %u\n"
+            "memory_limit: %lluMiB\n"
+            "peer_backlog_bytes: 8GiB\n"
+            "session: {heartbeat: 600s, expiry: 3600s}\n"
+            "log: {level: warn}\n"
+            "tables:\n"
+            "  - name: replay\n"
+            "    max_size: %llu\n"
+            "    sampler: {kind: prioritized, options: {exponent: 0.6}}\n"
+            "    remover: {kind: fifo}\n"
+            "    limiter: {kind: min_size, min_size: 1}\n",
+            options->io_threads, (unsigned long long)(4096 + 2 * (items * (options->size + 256) >> 20)),
+            (unsigned long long)items);
+    return fclose(file) == 0;
+}
+
+static bool read_service(const char *path, char *service, size_t size)
+{
+    char line[300], name[16], value[256] = "";
+    FILE *file = fopen(path, "r");
+    while (file && fgets(line, sizeof line, file))
+        if (sscanf(line, "%15s %255s", name, value) == 2 && strcmp(name, "service") == 0)
+            snprintf(service, size, "%s", value);
+    if (file)
+        fclose(file);
+    return value[0] != '\0';
+}
+
+pid_t process_start_broker(const struct options *options, uint64_t items, char *service, size_t size)
+{
+    char program[4096], config[128], endpoints[128];
+    find_broker(program, sizeof program);
+    snprintf(config, sizeof config, "%s/broker%u.yaml", all.dir, all.n_brokers);
+    snprintf(endpoints, sizeof endpoints, "%s/endpoints%u", all.dir, all.n_brokers);
+    if (!write_config(options, items, config)) {
+        fprintf(stderr, "replay-bench: can not write %s: %s\n", config, strerror(errno));
+        return -1;
+    }
+    all.n_brokers++;
+    pid_t pid = start();
+    if (pid == 0) {
+        if (!freopen("/dev/null", "w", stdout))
+            _exit(1);
+        execl(program, program, "-c", config, "--endpoints-file", endpoints, (char *)NULL);
+        fprintf(stderr, "replay-bench: can not run %s: %s\n", program, strerror(errno));
+        _exit(127);
+    }
+    double end = process_now() + 20;
+    while (pid > 0 && !read_service(endpoints, service, size))
+        if (!processes_wait(0.005) || process_now() > end) {
+            fprintf(stderr, "replay-bench: the broker %s did not start\n", program);
+            return -1;
+        }
+    return pid;
+}
+
+static void forget(pid_t pid)
+{
+    for (uint32_t i = 0; i < all.n_pids; i++)
+        if (all.pids[i] == pid)
+            all.pids[i--] = all.pids[--all.n_pids];
+}
+
+void process_end(pid_t pid)
+{
+    if (pid <= 0)
+        return;
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+    forget(pid);
+}
+
+void process_pause(pid_t pid)
+{
+    kill(pid, SIGSTOP);
+}
+
+void process_go(pid_t pid)
+{
+    kill(pid, SIGCONT);
+}
+
+/* A process that ends by itself with status 0 has done its work; any other end is a failure. */
+static bool look_after(void)
+{
+    for (uint32_t i = 0; i < all.n_pids; i++) {
+        int status = 0;
+        if (waitpid(all.pids[i], &status, WNOHANG) != all.pids[i])
+            continue;
+        forget(all.pids[i--]);
+        if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
+            continue;
+        for (uint32_t n = 0; n < MOST_LANES; n++)
+            if (lane_get_state(&all.lanes[n]) == LANE_FAILED)
+                fprintf(stderr, "replay-bench: %s\n", all.lanes[n].text);
+        if (WIFSIGNALED(status))
+            fprintf(stderr, "replay-bench: a process was ended by signal %d\n", WTERMSIG(status));
+        return false;
+    }
+    return !interrupted;
+}
+
+bool processes_wait(double seconds)
+{
+    double end = process_now() + seconds;
+    for (double left = seconds; left > 0; left = end - process_now()) {
+        double part = left < 0.1 ? left : 0.1;
+        struct timespec pause = {0, (long)(part * 1e9)};
+        nanosleep(&pause, NULL);
+        if (!look_after())
+            return false;
+    }
+    return true;
+}
+
+bool processes_await(struct lane *lane, enum lane_state state, double seconds)
+{
+    double end = process_now() + seconds;
+    while (lane_get_state(lane) != (int)state) {
+        if (!processes_wait(0.002))
+            return false;
+        if (process_now() > end) {
+            fprintf(stderr, "replay-bench: a process took more than %g s to start or to fill the table\n", seconds);
+            return false;
+        }
+    }
+    return true;
+}
+
+double process_cpu(pid_t pid)
+{
+    clockid_t id;
+    struct timespec used;
+    if (clock_getcpuclockid(pid, &id) != 0 || clock_gettime(id, &used) != 0)
+        return 0;
+    return (double)used.tv_sec + (double)used.tv_nsec * 1e-9;
+}
+
+double process_first_thread_cpu(pid_t pid)
+{
+    char path[64];
+    unsigned long long used_ns = 0;
+    snprintf(path, sizeof path, "/proc/%ld/task/%ld/schedstat", (long)pid, (long)pid);
+    FILE *file = fopen(path, "r");
+    if (file && fscanf(file, "%llu", &used_ns) != 1)
+        used_ns = 0;
+    if (file)
+        fclose(file);
+    return (double)used_ns * 1e-9;
+}
+
+uint64_t process_resident(pid_t pid)
+{
+    char path[64], line[256];
+    unsigned long long kilobytes = 0;
+    snprintf(path, sizeof path, "/proc/%ld/status", (long)pid);
+    FILE *file = fopen(path, "r");
+    while (file && fgets(line, sizeof line, file))
+        if (sscanf(line, "VmRSS: %llu", &kilobytes) == 1)
+            break;
+    if (file)
+        fclose(file);
+    return (uint64_t)kilobytes * 1024;
+}
+
+double process_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}

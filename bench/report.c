@@ -1,0 +1,131 @@
+#include "bench/report.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+struct spread spread_of(const double *values, uint32_t n)
+{
+    double sorted[MOST_REPEATS];
+    if (n == 0)
+        return (struct spread){0, 0, 0};
+    memcpy(sorted, values, n * sizeof *sorted);
+    qsort(sorted, n, sizeof *sorted, compare);
+    double median = n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
+    return (struct spread){median, sorted[0], sorted[n - 1]};
+}
+
+struct spread spread_ratio(const double *ours, const double *theirs, uint32_t n)
+{
+    double ratios[MOST_REPEATS];
+    for (uint32_t i = 0; i < n; i++)
+        ratios[i] = theirs[i] > 0 ? ours[i] / theirs[i] : 0;
+    return spread_of(ratios, n);
+}
+
+static uint32_t n_rows;
+
+void report_begin(const struct options *options, const char *command)
+{
+    n_rows = 0;
+    if (options->json)
+        printf("{\"command\": \"%s\", \"transport\": \"%s\", \"io_threads\": %u, \"client\": \"%s\", \"repeats\": %u, "
+               "\"seconds\": %g, \"quick\": %s, \"rows\": [",
+               command, options->ipc ? "ipc" : "tcp", options->io_threads, options->library ? "library" : "thin",
+               options->repeats, options->seconds, options->quick ? "true" : "false");
+    else
+        printf("%s, %s client, %s, %u I/O thread%s; medians of %u x %g s, each side in turn\n", command,
+               options->library ? "library" : "thin", options->ipc ? "ipc" : "tcp", options->io_threads,
+               options->io_threads == 1 ? "" : "s", options->repeats, options->seconds);
+    fflush(stdout);
+}
+
+static void json_spread(const char *name, const struct spread *spread)
+{
+    printf(", \"%s\": {\"median\": %.6g, \"min\": %.6g, \"max\": %.6g}", name, spread->median, spread->least,
+           spread->most);
+}
+
+static void row_json(const struct options *options, const struct row *row)
+{
+    printf("%s\n  {\"what\": \"%s\", \"against\": \"%s\", \"size\": %llu, \"items\": %llu, \"per_message\": %u, \"batch\": "
+           "%u, \"in_flight\": %u, \"clients\": %u, \"processes\": %u",
+           n_rows ? "," : "", row->what, row->other, (unsigned long long)options->size,
+           (unsigned long long)options->items, options->per_message, options->batch, options->in_flight,
+           options->clients, options->processes);
+    json_spread("items_per_s", &row->ours);
+    json_spread("reference_items_per_s", &row->theirs);
+    json_spread("ratio_spread", &row->ratio);
+    printf(", \"ratio\": %.4g", row->ratio.median);
+    if (row->goal > 0)
+        printf(", \"goal\": %g, \"met\": %s", row->goal, row->ratio.median >= row->goal ? "true" : "false");
+    printf(", \"broker_cores\": %.3g, \"client_cores\": %.3g, \"reference_server_cores\": %.3g, "
+           "\"reference_client_cores\": %.3g, \"core_thread_ns_per_item\": %.4g, "
+           "\"reference_core_thread_ns_per_item\": %.4g",
+           row->server_cpu[0], row->client_cpu[0], row->server_cpu[1], row->client_cpu[1], row->thread_ns[0],
+           row->thread_ns[1]);
+    if (row->memory_per_item >= 0)
+        printf(", \"memory_per_item_beyond_payload\": %.4g", row->memory_per_item);
+    printf("}");
+}
+
+static void text_side(const char *name, const struct spread *rate, uint64_t size, double server, double client,
+                      double thread_ns)
+{
+    printf("  %-8s %11.0f items/s  (%.0f to %.0f)  %6.2f GB/s   cores: %.2f server, %.2f clients; %.0f ns an item in "
+           "the server's first thread\n", name, rate->median,
+           rate->least, rate->most, rate->median * (double)size * 1e-9, server, client, thread_ns);
+}
+
+static void row_text(const struct options *options, const struct row *row)
+{
+    printf("\n%s: %llu B items, %llu in the table, %u to a message, batch %u, %u connection%s in %u process%s\n", row->what,
+           (unsigned long long)options->size, (unsigned long long)options->items, options->per_message, options->batch,
+           options->clients, options->clients == 1 ? "" : "s", options->processes, options->processes == 1 ? "" : "es");
+    text_side("broker", &row->ours, options->size, row->server_cpu[0], row->client_cpu[0], row->thread_ns[0]);
+    text_side(row->other, &row->theirs, options->size, row->server_cpu[1], row->client_cpu[1], row->thread_ns[1]);
+    printf("  ratio    %11.2f  (%.2f to %.2f)", row->ratio.median, row->ratio.least, row->ratio.most);
+    if (row->goal > 0)
+        printf("   goal >= %.2f: %s", row->goal, row->ratio.median >= row->goal ? "met" : "missed");
+    printf("\n");
+    if (row->memory_per_item >= 0)
+        printf("  memory   %11.0f B for each item beyond its payload   goal <= 160 for 400 B\n", row->memory_per_item);
+}
+
+void report_row(const struct options *options, const struct row *row)
+{
+    if (options->json)
+        row_json(options, row);
+    else
+        row_text(options, row);
+    n_rows++;
+    fflush(stdout);
+}
+
+void report_value(const struct options *options, const char *name, double value, double goal, const char *unit)
+{
+    if (options->json) {
+        printf("%s\n  {\"what\": \"%s\", \"%s\": %.6g", n_rows++ ? "," : "", name, strcmp(unit, "ratio") == 0 ? "ratio" : "value",
+               value);
+        if (goal > 0)
+            printf(", \"goal\": %g, \"met\": %s", goal, value >= goal ? "true" : "false");
+        printf(", \"unit\": \"%s\"}", unit);
+        return;
+    }
+    printf("  %-44s %12.6g %s", name, value, unit);
+    if (goal > 0)
+        printf("   goal >= %.2f: %s", goal, value >= goal ? "met" : "missed");
+    printf("\n");
+}
+
+void report_end(const struct options *options)
+{
+    if (options->json)
+        printf("\n]}\n");
+}

@@ -1,0 +1,33 @@
+/* Figures as text or as JSON. */
+#ifndef BENCH_REPORT_H
+#define BENCH_REPORT_H
+
+#include "bench/options.h"
+#include "bench/run.h"
+
+struct spread {
+    double median, least, most;
+};
+
+/* One comparison: ours against another. */
+struct row {
+    const char *what;  /* "insert" */
+    const char *other; /* "raw", or what else it is compared with */
+    struct spread ours, theirs, ratio; /* items/s */
+    double goal; /* 0: none */
+    double server_cpu[2], client_cpu[2]; /* cores, medians */
+    double thread_ns[2]; /* CPU time of the server's first thread for one item */
+    double memory_per_item; /* < 0: not measured */
+};
+
+/* Over repeats; ratios are taken pair by pair, as they were measured one after the other. */
+struct spread spread_of(const double *values, uint32_t n);
+struct spread spread_ratio(const double *ours, const double *theirs, uint32_t n);
+
+void report_begin(const struct options *options, const char *command);
+void report_row(const struct options *options, const struct row *row);
+/* A further figure of the command, with its goal (0: none). */
+void report_value(const struct options *options, const char *name, double value, double goal, const char *unit);
+void report_end(const struct options *options);
+
+#endif

@@ -1,0 +1,245 @@
+#include "bench/run.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "proto/rng.h"
+
+#define WARM_STORE_BYTES (4u << 20)
+#define COLD_STORE_BYTES (1000u << 20)
+#define FILL_SECONDS 300
+
+const uint8_t *run_store(const struct options *options, size_t *size)
+{
+    static uint8_t *store;
+    static size_t have;
+    uint64_t table = options->items * options->size;
+    uint64_t most_message = options->size * (options->batch > options->per_message ? options->batch : options->per_message);
+    *size = options->size < LARGE_BYTES ? WARM_STORE_BYTES : table < COLD_STORE_BYTES ? table : COLD_STORE_BYTES;
+    if (*size < 2 * most_message + WARM_STORE_BYTES)
+        *size = 2 * most_message + WARM_STORE_BYTES;
+    if (store && *size <= have)
+        return store;
+    if (store)
+        munmap(store, have);
+    have = *size;
+    store = mmap(NULL, have, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (store == MAP_FAILED) {
+        fprintf(stderr, "replay-bench: no memory for %zu bytes to send from\n", have);
+        store = NULL;
+        return NULL;
+    }
+    struct rng rng;
+    rng_seed(&rng, 3);
+    for (size_t i = 0; i + 8 <= have; i += 8) {
+        uint64_t value = rng_next(&rng);
+        memcpy(store + i, &value, 8);
+    }
+    return store;
+}
+
+static struct load *new_load(const struct options *options, const struct party *party)
+{
+    struct load *load = calloc(1, sizeof *load);
+    if (!load)
+        return NULL;
+    *load = (struct load){.lane = processes_lane(), .options = options, .service = party->service, .connections = 1};
+    load->store.data = run_store(options, &load->store.size);
+    load->first_key = party->first_key;
+    load->n_keys = party->n_keys;
+    return load->store.data ? load : NULL;
+}
+
+bool run_broker(const struct options *options, uint64_t items, struct party *out)
+{
+    *out = (struct party){.memory_per_item = -1};
+    struct load *load = new_load(options, out);
+    out->server = load ? process_start_broker(options, items, out->service, sizeof out->service) : -1;
+    if (out->server < 0)
+        return false;
+    double before = (double)process_resident(out->server);
+    load->fill = items;
+    struct lane *lane = load->lane;
+    bool ok = process_start(load_insert, load) > 0 && processes_await(lane, LANE_DONE, FILL_SECONDS);
+    free(load);
+    if (!ok)
+        return false;
+    out->memory_per_item = ((double)process_resident(out->server) - before) / (double)items - (double)options->size;
+    out->first_key = lane->first_key;
+    out->n_keys = lane->n_keys;
+    return true;
+}
+
+/* What a thin load generator has sent and received. */
+static void collect_frames(struct party *party, const struct lane *lane)
+{
+    if (lane->ingest.n)
+        party->frames.ingest = lane->ingest;
+    for (uint32_t r = 0; r < 2; r++)
+        if (lane->request[r].n) {
+            party->frames.request[r] = lane->request[r];
+            party->frames.reply[r] = lane->reply[r];
+        }
+}
+
+static uint32_t share_of(const struct options *options, uint32_t i)
+{
+    return options->clients / options->processes + (i < options->clients % options->processes);
+}
+
+static bool add_member(const struct options *options, struct party *party, enum work work, uint32_t connections,
+                       bool library)
+{
+    static void (*const jobs[][2])(void *) = {[WORK_INSERT] = {load_insert, load_library_insert},
+                                              [WORK_SAMPLE] = {load_sample, load_library_sample},
+                                              [WORK_UPDATE] = {load_update, load_library_update},
+                                              [WORK_BOTH] = {load_sample_update, load_library_sample_update}};
+    struct load *load = new_load(options, party);
+    if (!load)
+        return false;
+    load->connections = connections;
+    struct member *member = &party->members[party->n_members++];
+    member->lane = load->lane;
+    member->group = work == WORK_INSERT ? GROUP_WRITE : GROUP_ASK;
+    member->pid = process_start(jobs[work][library], load);
+    bool ok = member->pid > 0 && processes_await(member->lane, LANE_READY, 60);
+    free(load);
+    if (ok)
+        collect_frames(party, member->lane);
+    return ok;
+}
+
+bool run_add_load(const struct options *options, struct party *party, enum work work)
+{
+    if (options->library) { /* only a thin one knows the frames */
+        if (!add_member(options, party, work, 1, false))
+            return false;
+        process_end(party->members[--party->n_members].pid);
+    }
+    for (uint32_t i = 0; i < options->processes; i++)
+        if (!add_member(options, party, work, share_of(options, i), options->library))
+            return false;
+    return true;
+}
+
+static void run_raw_server(void *ctx)
+{
+    raw_server(ctx);
+}
+static void run_raw_client(void *ctx)
+{
+    raw_client(ctx);
+}
+
+bool run_raw(const struct options *options, const struct party *like, struct party *out)
+{
+    static char bind[2][160];
+    *out = (struct party){.memory_per_item = -1};
+    struct raw_job job = {.io_threads = (int)options->io_threads, .in_flight = options->in_flight};
+    job.ingest = like->frames.ingest;
+    memcpy(job.request, like->frames.request, sizeof job.request);
+    memcpy(job.reply, like->frames.reply, sizeof job.reply);
+    job.store.data = run_store(options, &job.store.size);
+    snprintf(bind[0], sizeof bind[0], options->ipc ? "ipc://%s/raw-pull" : "tcp://127.0.0.1:*", processes_dir());
+    snprintf(bind[1], sizeof bind[1], options->ipc ? "ipc://%s/raw-router" : "tcp://127.0.0.1:*", processes_dir());
+    job.bind[0] = bind[0];
+    job.bind[1] = bind[1];
+    job.lane = job.server = out->lane = processes_lane();
+    job.items = options->per_message;
+    out->server = process_start(run_raw_server, &job);
+    if (out->server < 0 || !processes_await(out->lane, LANE_READY, 10))
+        return false;
+    for (uint32_t i = 0; i < like->n_members; i++) {
+        struct raw_job client = job;
+        struct member *member = &out->members[out->n_members++];
+        *member = (struct member){.lane = processes_lane(), .group = like->members[i].group};
+        client.lane = member->lane;
+        client.items = options->batch;
+        client.connections = share_of(options, i % options->processes);
+        if (member->group == GROUP_ASK)
+            client.ingest.n = 0;
+        member->pid = process_start(run_raw_client, &client);
+        if (member->pid < 0 || !processes_await(member->lane, LANE_READY, 10))
+            return false;
+    }
+    return true;
+}
+
+static void party_pause(const struct party *party)
+{
+    for (uint32_t i = 0; i < party->n_members; i++)
+        process_pause(party->members[i].pid);
+    process_pause(party->server);
+}
+
+static void party_go(const struct party *party, unsigned groups)
+{
+    process_go(party->server);
+    for (uint32_t i = 0; i < party->n_members; i++)
+        if (party->members[i].group & groups)
+            process_go(party->members[i].pid);
+}
+
+struct reading {
+    double at, items[2], updates, server_cpu, thread_cpu, client_cpu;
+};
+
+static struct reading party_read(const struct phase *phase)
+{
+    const struct party *party = phase->party;
+    struct reading out = {.at = process_now(),
+                          .server_cpu = process_cpu(party->server),
+                          .thread_cpu = process_first_thread_cpu(party->server)};
+    for (uint32_t i = 0; i < party->n_members; i++) {
+        const struct member *member = &party->members[i];
+        out.items[member->group == GROUP_ASK] += (double)atomic_load(&member->lane->items);
+        out.updates += (double)atomic_load(&member->lane->updates);
+        out.client_cpu += process_cpu(member->pid);
+    }
+    if (phase->count_server)
+        out.items[0] = (double)atomic_load(&party->lane->items);
+    return out;
+}
+
+static bool measure(const struct options *options, const struct phase *phase, struct figures *out)
+{
+    party_go(phase->party, phase->groups);
+    if (!processes_wait(options->warm_seconds))
+        return false;
+    struct reading before = party_read(phase);
+    if (!processes_wait(options->seconds))
+        return false;
+    struct reading after = party_read(phase);
+    party_pause(phase->party);
+    double seconds = after.at - before.at;
+    uint32_t n = out->n++;
+    for (int g = 0; g < 2; g++)
+        out->rate[g][n] = (after.items[g] - before.items[g]) / seconds;
+    out->updates[n] = (after.updates - before.updates) / seconds;
+    out->server_cpu[n] = (after.server_cpu - before.server_cpu) / seconds;
+    double items = after.items[0] - before.items[0] + after.items[1] - before.items[1];
+    out->thread_ns[n] = items > 0 ? (after.thread_cpu - before.thread_cpu) * 1e9 / items : 0;
+    out->client_cpu[n] = (after.client_cpu - before.client_cpu) / seconds;
+    return true;
+}
+
+bool run_phases(const struct options *options, const struct phase *phases, uint32_t n, struct figures *out)
+{
+    memset(out, 0, n * sizeof *out);
+    for (uint32_t i = 0; i < n; i++)
+        party_pause(phases[i].party);
+    for (uint32_t repeat = 0; repeat < options->repeats; repeat++)
+        for (uint32_t i = 0; i < n; i++)
+            if (!measure(options, &phases[i], &out[i]))
+                return false;
+    return true;
+}
+
+void run_end(struct party *party)
+{
+    for (uint32_t i = 0; i < party->n_members; i++)
+        process_end(party->members[i].pid);
+    process_end(party->server);
+}

@@ -1,0 +1,334 @@
+/* Byte accounts and limits: of chunks, tables, and the whole broker. At the limit the run goes on. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/testpeer.h"
+
+#define KIB 1024u
+
+static uint64_t size_of(struct embed *embed, const char *table)
+{
+    return embed_table(embed, table)->in.size;
+}
+
+/* Half of the memory that max_size needs, a ratio limiter, a real sampler: several times max_size goes through. */
+static void the_run_goes_on_at_half_the_memory_that_max_size_needs(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed,
+                "  - name: t\n    max_size: 1000\n    sampler: {kind: uniform}\n"
+                "    limiter: {kind: sample_to_insert_ratio, samples_per_insert: 2, min_size: 100, error_buffer: 20}\n",
+                "memory_limit: 5MiB\n"); /* 1000 items of 10,000 bytes need 10 MB */
+    struct testpeer *writer = testpeer_new(&embed), *sampler = testpeer_new(&embed);
+    static const struct testpeer_column column = {"x", "uint8", 1, {10000}, 10000};
+    testpeer_open_with(writer, true, &column, 1);
+    uint64_t sent = 0, sampled = 0, most = 0;
+    uint32_t idle = 0;
+    uint64_t id = 0;
+    while (testpeer_resolved(writer, 0) < 5000 && idle < 1000) {
+        idle++;
+        while (sent < 5000 && ((sent < testpeer_allowed(writer, 0) &&
+                                writer->sent_bytes + 10500 <= writer->credit->allowed_bytes) ||
+                               sent == testpeer_resolved(writer, 0)))
+            testpeer_insert_large(writer, "t", ++sent, 10000, false);
+        if (!id)
+            id = testpeer_sample(sampler, "t", 16, NO_TIMEOUT, 0);
+        struct testpeer_answer *answer = testpeer_poll(sampler, id);
+        if (answer) {
+            assert_int_equal(answer->status, RP_OK);
+            sampled += answer->reply->sample->n_key;
+            testpeer_forget(sampler);
+            id = 0;
+            idle = 0;
+        }
+        testpeer_read(writer);
+        assert_int_equal(writer->credit->n_rejections, 0);
+        testpeer_forget(writer);
+        uint64_t memory = store_memory(&embed.broker->store);
+        most = memory > most ? memory : most;
+        embed_advance(&embed, 1);
+    }
+    assert_int_equal(testpeer_resolved(writer, 0), 5000);
+    assert_true(sampled > 9000);
+    assert_true(most <= 5 * KIB * KIB);
+    assert_true(size_of(&embed, "t") >= 300 && size_of(&embed, "t") <= 500);
+    embed_stop(&embed);
+}
+
+/* A writer that lets go of no chunk must not drive everybody's items out of the tables. */
+static void chunks_kept_by_one_session_do_not_empty_the_tables(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, "  - {name: t, max_size: 100000, limiter: {kind: none}}\n", "memory_limit: 8MiB\n");
+    struct testpeer *good = testpeer_new(&embed), *hoarder = testpeer_new(&embed);
+    testpeer_open(good, false);
+    static const struct testpeer_column column = {"x", "uint8", 1, {40000}, 40000};
+    testpeer_open_with(hoarder, false, &column, 1);
+    for (uint64_t i = 0; i < 20; i++) {
+        testpeer_insert(good, "t", 1 + i * 50, 50, 1);
+        testpeer_heartbeat(good, 0, false);
+    }
+    assert_int_equal(size_of(&embed, "t"), 1000);
+    uint8_t *block = calloc(1, 40000);
+    const void *blocks[] = {block};
+    for (uint32_t i = 0; i < 1000; i++) { /* 40 MB, never let go of, within its credit */
+        if (hoarder->sent_bytes + 41000 > hoarder->credit->allowed_bytes)
+            testpeer_heartbeat(hoarder, 0, false);
+        if (hoarder->sent_bytes + 41000 > hoarder->credit->allowed_bytes)
+            break;
+        testpeer_chunk(hoarder, 1, blocks, true);
+        testpeer_push(hoarder);
+        embed_settle(&embed);
+    }
+    free(block);
+    assert_true(store_memory(&embed.broker->store) <= 8 * KIB * KIB);
+    testpeer_insert(good, "t", 5000, 10, 1);
+    testpeer_heartbeat(good, 0, false);
+    assert_int_equal(good->credit->n_rejections, 0);
+    assert_true(size_of(&embed, "t") >= 1000);
+    embed_stop(&embed);
+}
+
+static void a_table_with_nothing_to_remove_names_the_holder(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed,
+                "  - {name: large, max_size: 100000, limiter: {kind: none}}\n"
+                "  - {name: small, max_size: 100000, limiter: {kind: none}}\n",
+                "memory_limit: 4MiB\n");
+    struct testpeer *peer = testpeer_new(&embed);
+    static const struct testpeer_column column = {"x", "uint8", 1, {100000}, 100000};
+    testpeer_open_with(peer, false, &column, 1);
+    uint64_t key = 0;
+    /* Up to the storage budget, then as much as ingest may have under way: held by the first table. */
+    while (store_memory(&embed.broker->store) < 3500000 && key < 100) {
+        testpeer_insert_large(peer, "large", ++key, 100000, true);
+        testpeer_heartbeat(peer, 0, false);
+    }
+    uint64_t held = size_of(&embed, "large");
+    for (uint32_t i = 0; i < 20; i++) {
+        testpeer_insert_large(peer, "small", ++key, 100000, true);
+        testpeer_heartbeat(peer, 0, false);
+    }
+    assert_int_equal(size_of(&embed, "large"), held); /* a table never pays for another */
+    assert_true(size_of(&embed, "small") <= 10);
+    assert_true(store_memory(&embed.broker->store) <= 4 * KIB * KIB);
+    testpeer_insert_large(peer, "large", ++key, 100000, true);
+    testpeer_heartbeat(peer, peer->credit->first_rejection + peer->credit->n_rejections, false);
+    assert_int_equal(peer->credit->n_rejections, 0);
+    embed_stop(&embed);
+}
+
+static void an_item_that_finds_no_room_is_refused_with_numbers(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, "  - {name: t, max_size: 100, limiter: {kind: none}}\n",
+                "memory_limit: 1MiB\nmax_message_bytes: 8MiB\n");
+    struct testpeer *peer = testpeer_new(&embed);
+    static const struct testpeer_column column = {"x", "uint8", 1, {2000000}, 2000000};
+    testpeer_open_with(peer, false, &column, 1);
+    testpeer_insert_large(peer, "t", 1, 2000000, true);
+    testpeer_heartbeat(peer, 0, false);
+    assert_int_equal(testpeer_resolved(peer, 0), 1);
+    assert_int_equal(peer->credit->n_rejections, 1);
+    assert_int_equal(peer->credit->rejections[0]->status, RP_RESOURCE_EXHAUSTED);
+    assert_non_null(strstr(peer->credit->rejections[0]->text, "1048576"));
+    assert_int_equal(embed.broker->store.chunks, 0);
+    embed_stop(&embed);
+}
+
+static void a_refused_duplicate_removes_nothing_at_the_limit(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, "  - {name: t, max_size: 100000, limiter: {kind: none}}\n", "memory_limit: 2MiB\n");
+    struct testpeer *peer = testpeer_new(&embed);
+    static const struct testpeer_column column = {"x", "uint8", 1, {10000}, 10000};
+    testpeer_open_with(peer, false, &column, 1);
+    uint64_t key = 0;
+    while (store_memory(&embed.broker->store) <= embed.broker->storage_budget - 12000 && key < 1000) {
+        testpeer_insert_large(peer, "t", ++key, 10000, false);
+        testpeer_heartbeat(peer, 0, false);
+    }
+    uint64_t before = size_of(&embed, "t");
+    for (uint32_t i = 0; i < 5; i++) {
+        testpeer_insert_large(peer, "t", key, 10000, false);
+        testpeer_heartbeat(peer, 0, false);
+    }
+    assert_int_equal(peer->credit->n_rejections, 5);
+    assert_int_equal(peer->credit->rejections[0]->status, RP_ALREADY_EXISTS);
+    assert_int_equal(size_of(&embed, "t"), before);
+    embed_stop(&embed);
+}
+
+/* ---- max_bytes ---- */
+
+static void max_bytes_is_held_and_larger_items_refused(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, "  - {name: t, max_size: 100000, max_bytes: 100kB, limiter: {kind: none}}\n", NULL);
+    struct testpeer *peer = testpeer_new(&embed), *big = testpeer_new(&embed), *huge = testpeer_new(&embed);
+    static const struct testpeer_column columns[] = {
+        {"x", "uint8", 1, {1000}, 1000}, {"x", "uint8", 1, {60000}, 60000}, {"x", "uint8", 1, {100001}, 100001}};
+    testpeer_open_with(peer, false, &columns[0], 1);
+    testpeer_open_with(big, false, &columns[1], 1);
+    testpeer_open_with(huge, false, &columns[2], 1);
+    for (uint64_t key = 1; key <= 150; key++) {
+        testpeer_insert_large(peer, "t", key, 1000, false);
+        embed_settle(&embed);
+        assert_true(embed_table(&embed, "t")->bytes <= 100000);
+    }
+    assert_int_equal(size_of(&embed, "t"), 100);
+    assert_int_equal(testpeer_fetch(peer, "t", 1, &(uint64_t){50})->status, RP_NOT_FOUND);
+    assert_int_equal(testpeer_fetch(peer, "t", 1, &(uint64_t){51})->status, RP_OK);
+    testpeer_insert_large(big, "t", 1000, 60000, true);
+    embed_settle(&embed);
+    assert_true(embed_table(&embed, "t")->bytes <= 100000);
+    assert_int_equal(size_of(&embed, "t"), 41);
+    testpeer_insert_large(huge, "t", 2000, 100001, true);
+    testpeer_heartbeat(huge, 0, false);
+    assert_int_equal(huge->credit->rejections[0]->status, RP_RESOURCE_EXHAUSTED);
+    assert_non_null(strstr(huge->credit->rejections[0]->text, "max_bytes"));
+    assert_int_equal(size_of(&embed, "t"), 41);
+    embed_stop(&embed);
+}
+
+/* One large item in place of very many small ones: the limit holds again once the broker is at rest. */
+static void max_bytes_holds_after_a_large_item(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, "  - {name: t, max_size: 100000, max_bytes: 100kB, limiter: {kind: none}}\n", NULL);
+    struct testpeer *peer = testpeer_new(&embed), *big = testpeer_new(&embed);
+    testpeer_open(peer, false);
+    static const struct testpeer_column column = {"x", "uint8", 1, {90000}, 90000};
+    testpeer_open_with(big, false, &column, 1);
+    for (uint64_t i = 0; i < 200; i++) {
+        testpeer_insert(peer, "t", 1 + i * 50, 50, 1);
+        testpeer_heartbeat(peer, 0, false);
+    }
+    assert_int_equal(size_of(&embed, "t"), 10000);
+    testpeer_insert_large(big, "t", 100000, 90000, true);
+    embed_advance(&embed, 5000);
+    assert_true(embed_table(&embed, "t")->bytes <= 100000);
+    embed_stop(&embed);
+}
+
+/* What is inserted right after a reset stays, though the old items are still being freed. */
+static void items_inserted_during_the_burial_of_a_reset_stay(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, "  - {name: t, max_size: 100000, max_bytes: 100kB, limiter: {kind: none}}\n", NULL);
+    struct testpeer *peer = testpeer_new(&embed);
+    static const struct testpeer_column column = {"x", "uint8", 1, {1000}, 1000};
+    testpeer_open_with(peer, false, &column, 1);
+    for (uint64_t key = 1; key <= 100; key++)
+        testpeer_insert_large(peer, "t", key, 1000, false);
+    embed_settle(&embed);
+    assert_int_equal(embed_table(&embed, "t")->bytes, 100000);
+    rp_error err = {0};
+    assert_int_equal(table_reset(embed_table(&embed, "t"), &err), RP_OK);
+    assert_non_null(embed.broker->chores.first);
+    for (uint64_t key = 201; key <= 240; key++)
+        testpeer_insert_large(peer, "t", key, 1000, false);
+    embed_settle(&embed); /* ingest comes before chores in a turn */
+    assert_int_equal(size_of(&embed, "t"), 40);
+    assert_int_equal(embed_table(&embed, "t")->bytes, 40000);
+    embed_stop(&embed);
+}
+
+/* ---- shared chunks ---- */
+
+static void a_chunk_in_two_tables_is_stored_once(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed,
+                "  - {name: a, max_size: 100, limiter: {kind: none}}\n  - {name: b, max_size: 100, limiter: {kind: none}}\n"
+                "  - {name: c, max_size: 100, limiter: {kind: none}}\n",
+                NULL);
+    struct testpeer *peer = testpeer_new(&embed);
+    testpeer_open(peer, false);
+    uint64_t value = 7;
+    const void *blocks[] = {&value};
+    static const char *const tables[] = {"a", "b", "c"};
+    uint64_t chunk = testpeer_chunk(peer, 1, blocks, false);
+    for (uint32_t t = 0; t < 3; t++)
+        for (uint64_t k = 0; k < 2; k++)
+            testpeer_item(peer, testpeer_plain(peer, tables[t]), 7 + k, 1, chunk, 0, 1);
+    peer->oldest_chunk = chunk + 1;
+    testpeer_push(peer);
+    embed_settle(&embed);
+    assert_int_equal(embed.broker->store.chunks, 1);
+    assert_int_equal(embed.broker->store.bytes, 8);
+    for (uint32_t t = 0; t < 3; t++) {
+        assert_int_equal(size_of(&embed, tables[t]), 2);
+        assert_int_equal(embed_table(&embed, tables[t])->bytes, 8);
+    }
+    static const uint64_t keys[] = {7, 8};
+    testpeer_delete(peer, "a", 2, keys); /* the first table that used it */
+    assert_int_equal(embed_table(&embed, "a")->bytes, 0);
+    assert_int_equal(embed_table(&embed, "b")->bytes, 8);
+    testpeer_delete(peer, "c", 1, keys);
+    assert_int_equal(embed_table(&embed, "c")->bytes, 8);
+    struct testpeer_answer *answer = testpeer_fetch(peer, "b", 1, keys);
+    sampled_check(answer, 0);
+    testpeer_delete(peer, "b", 2, keys);
+    assert_int_equal(embed.broker->store.chunks, 1);
+    testpeer_delete(peer, "c", 2, keys);
+    assert_int_equal(embed.broker->store.chunks, 0);
+    assert_int_equal(embed.broker->store.bytes, 0);
+    assert_int_equal(embed_table(&embed, "c")->bytes, 0);
+    embed_stop(&embed);
+}
+
+static void information_has_the_bytes(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, "  - {name: t, max_size: 100, limiter: {kind: none}}\n", "memory_limit: 64MiB\n");
+    struct testpeer *peer = testpeer_new(&embed);
+    static const struct testpeer_column column = {"x", "uint8", 1, {1000}, 1000};
+    testpeer_open_with(peer, false, &column, 1);
+    for (uint64_t key = 1; key <= 10; key++)
+        testpeer_insert_large(peer, "t", key, 1000, false);
+    Replay__InfoReply *info = testpeer_info(peer);
+    assert_int_equal(info->server->chunk_count, 10);
+    assert_int_equal(info->server->chunk_bytes, 10000);
+    assert_int_equal(info->server->raw_bytes, 10000);
+    assert_int_equal(info->server->memory_limit, 64 * KIB * KIB);
+    assert_true(info->server->memory_bytes >= 10000);
+    assert_int_equal(info->tables[0]->bytes, 10000);
+    assert_int_equal(info->tables[0]->size, 10);
+    embed_stop(&embed);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_run_goes_on_at_half_the_memory_that_max_size_needs),
+        cmocka_unit_test(chunks_kept_by_one_session_do_not_empty_the_tables),
+        cmocka_unit_test(a_table_with_nothing_to_remove_names_the_holder),
+        cmocka_unit_test(an_item_that_finds_no_room_is_refused_with_numbers),
+        cmocka_unit_test(a_refused_duplicate_removes_nothing_at_the_limit),
+        cmocka_unit_test(max_bytes_is_held_and_larger_items_refused),
+        cmocka_unit_test(max_bytes_holds_after_a_large_item),
+        cmocka_unit_test(items_inserted_during_the_burial_of_a_reset_stay),
+        cmocka_unit_test(a_chunk_in_two_tables_is_stored_once),
+        cmocka_unit_test(information_has_the_bytes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,522 @@
+/* The rules of the wire that small experiments with libzmq showed to be necessary, each with a test. The broker is
+ * embedded; "a client" is a raw peer that speaks the protocol and nothing more. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/testpeer.h"
+
+#define FREE_TABLE "  - {name: t, max_size: 1000, sampler: {kind: fifo}, limiter: {kind: none}}\n"
+/* Takes two items, then waits for samples. */
+#define BLOCKED_TABLE "  - {name: b, max_size: 1000, sampler: {kind: fifo}, limiter: {kind: queue, size: 2}}\n"
+
+static uint64_t size_of(struct embed *embed, const char *table)
+{
+    return embed_table(embed, table)->in.size;
+}
+
+/* ---- rule 1: envelopes and unasked messages ---- */
+
+static void a_req_peer_never_gets_an_unasked_message(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, FREE_TABLE, NULL);
+    struct testpeer *req = testpeer_new_type(&embed, ZMQ_REQ, false);
+    testpeer_open(req, false);
+    for (uint64_t key = 1; key <= 200; key++) {
+        testpeer_insert(req, "t", key, 1, 1);
+        embed_advance(&embed, 5);
+        testpeer_read(req);
+    }
+    testpeer_heartbeat(req, 0, false);
+    assert_int_equal(req->notices, 0);
+    assert_int_equal(testpeer_resolved(req, 0), 200);
+    /* Nor does a DEALER that did not ask for notices. */
+    struct testpeer *dealer = testpeer_new(&embed);
+    testpeer_open(dealer, false);
+    testpeer_insert(dealer, "t", 1000, 64, 1);
+    embed_advance(&embed, 100);
+    testpeer_read(dealer);
+    assert_int_equal(dealer->notices, 0);
+    embed_stop(&embed);
+}
+
+static void a_dealer_that_asks_gets_notices(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, FREE_TABLE, NULL);
+    for (int delimiter = 0; delimiter < 2; delimiter++) {
+        struct testpeer *peer = testpeer_new_type(&embed, ZMQ_DEALER, delimiter);
+        testpeer_open(peer, true);
+        testpeer_insert(peer, "t", delimiter ? 1000 : 1, 64, 1);
+        embed_settle(&embed);
+        testpeer_read(peer);
+        assert_true(peer->notices >= 1);
+        assert_int_equal(testpeer_resolved(peer, 0), 64);
+        assert_int_equal(peer->credit->session, peer->ordinal);
+        assert_int_equal(peer->credit->epoch, peer->epoch);
+        for (struct testpeer_answer *answer = peer->answers; answer; answer = answer->next)
+            assert_int_equal(answer->delimited, delimiter);
+    }
+    embed_stop(&embed);
+}
+
+static void every_envelope_comes_back(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, FREE_TABLE, NULL);
+    struct testpeer *const peers[] = {testpeer_new_type(&embed, ZMQ_DEALER, false),
+                                      testpeer_new_type(&embed, ZMQ_DEALER, true),
+                                      testpeer_new_type(&embed, ZMQ_REQ, false)};
+    for (uint32_t i = 0; i < 3; i++)
+        for (int round = 1; round <= 3; round++)
+            assert_int_equal(testpeer_counter(peers[i], "steps", 1), (int)i * 3 + round);
+    embed_stop(&embed);
+}
+
+/* REQ_RELAXED: a second request may be sent before the answer to the first; REQ_CORRELATE drops the first's answer. */
+static void a_relaxed_req_gets_the_answer_to_its_last_request(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, BLOCKED_TABLE, NULL);
+    struct testpeer *req = testpeer_new_type(&embed, ZMQ_REQ, false), *writer = testpeer_new(&embed);
+    testpeer_open(writer, false);
+    uint64_t id = testpeer_sample(req, "b", 1, NO_TIMEOUT, 0);
+    assert_null(testpeer_poll(req, id));
+    /* The same request again: it goes on waiting, and is answered where it was asked last. */
+    req->next_id--;
+    assert_int_equal(testpeer_sample(req, "b", 1, NO_TIMEOUT, 0), id);
+    assert_null(testpeer_poll(req, id));
+    testpeer_insert(writer, "b", 1, 2, 1);
+    assert_int_equal(testpeer_await(req, id)->status, RP_OK);
+    assert_int_equal(embed_table(&embed, "b")->limiter.samples, 1);
+    embed_stop(&embed);
+}
+
+/* ---- rule 2: routes ---- */
+
+static void a_session_is_bound_to_its_newest_route(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, FREE_TABLE, NULL);
+    struct testpeer *peer = testpeer_new(&embed);
+    testpeer_open(peer, true);
+    testpeer_reconnect(peer);
+    testpeer_heartbeat(peer, 0, false);
+    testpeer_insert(peer, "t", 1, 64, 1);
+    embed_settle(&embed);
+    testpeer_read(peer);
+    assert_true(peer->notices >= 1);
+    assert_int_equal(embed.broker->counters.replies_dropped, 0);
+    embed_stop(&embed);
+}
+
+static void a_peer_that_has_gone_costs_a_failed_send(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, FREE_TABLE, NULL);
+    struct testpeer *gone = testpeer_new(&embed), *other = testpeer_new(&embed);
+    testpeer_open(gone, true);
+    testpeer_insert(gone, "t", 1, 64, 1);
+    testpeer_sample(gone, "t", 100, NO_TIMEOUT, DISTINCT);
+    testpeer_close(gone);
+    embed_settle(&embed);
+    assert_int_equal(testpeer_counter(other, "steps", 3), 3);
+    embed_stop(&embed);
+}
+
+/* ---- rule 3: retries ---- */
+
+static uint64_t ask_counter(struct testpeer *peer, uint64_t id)
+{
+    Replay__Request request = REPLAY__REQUEST__INIT;
+    Replay__Counter counter = REPLAY__COUNTER__INIT;
+    counter.name = "steps";
+    counter.add = 5;
+    request.body_case = REPLAY__REQUEST__BODY_COUNTER;
+    request.counter = &counter;
+    return testpeer_ask_with(peer, &request, id, NULL, 0);
+}
+
+static void a_retried_counter_counts_once(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, FREE_TABLE, NULL);
+    struct testpeer *peer = testpeer_new(&embed);
+    for (int round = 0; round < 3; round++) {
+        struct testpeer_answer *answer = testpeer_await(peer, ask_counter(peer, 77));
+        assert_int_equal(answer->reply->counter->value, 5);
+        testpeer_forget(peer);
+        testpeer_reconnect(peer);
+    }
+    assert_int_equal(testpeer_counter(peer, "steps", 0), 5);
+    /* The same id of another client is another request. */
+    struct testpeer *other = testpeer_new(&embed);
+    assert_int_equal(testpeer_await(other, ask_counter(other, 77))->reply->counter->value, 10);
+    embed_stop(&embed);
+}
+
+static void a_retried_put_makes_one_version(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, FREE_TABLE, NULL);
+    struct testpeer *peer = testpeer_new(&embed);
+    for (int round = 0; round < 2; round++) {
+        Replay__Request request = REPLAY__REQUEST__INIT;
+        Replay__ParamsPut put = REPLAY__PARAMS_PUT__INIT;
+        put.name = "policy";
+        request.body_case = REPLAY__REQUEST__BODY_PARAMS_PUT;
+        request.params_put = &put;
+        struct testpeer_answer *answer = testpeer_await(peer, testpeer_ask_with(peer, &request, 9, "abc", 3));
+        assert_int_equal(answer->reply->params->slots[0]->version, 1);
+        testpeer_forget(peer);
+    }
+    assert_int_equal(params_version(&embed.broker->params, "policy"), 1);
+    embed_stop(&embed);
+}
+
+static void a_retried_reset_resets_once(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, FREE_TABLE, NULL);
+    struct testpeer *peer = testpeer_new(&embed);
+    testpeer_open(peer, false);
+    testpeer_insert(peer, "t", 1, 3, 1);
+    assert_int_equal(testpeer_reset(peer, "t")->reply->change->applied, 3);
+    testpeer_insert(peer, "t", 10, 2, 1);
+    peer->next_id--;
+    testpeer_forget(peer);
+    assert_int_equal(testpeer_reset(peer, "t")->reply->change->applied, 3);
+    assert_int_equal(size_of(&embed, "t"), 2);
+    embed_stop(&embed);
+}
+
+static void a_retried_hello_opens_one_session(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, FREE_TABLE, NULL);
+    struct testpeer *peer = testpeer_new(&embed);
+    testpeer_open(peer, false);
+    uint8_t first[WIRE_SESSION_BYTES];
+    memcpy(first, peer->session, sizeof first);
+    peer->next_id--;
+    testpeer_forget(peer);
+    testpeer_reconnect(peer);
+    testpeer_open(peer, false);
+    assert_memory_equal(peer->session, first, sizeof first);
+    assert_int_equal(embed.broker->n_sessions, 1);
+    embed_stop(&embed);
+}
+
+static void a_waiting_sample_follows_its_retry_to_a_new_route(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, FREE_TABLE, NULL);
+    struct testpeer *peer = testpeer_new(&embed), *writer = testpeer_new(&embed);
+    testpeer_open(writer, false);
+    uint64_t id = testpeer_sample(peer, "t", 2, NO_TIMEOUT, 0);
+    assert_null(testpeer_poll(peer, id));
+    testpeer_reconnect(peer);
+    peer->next_id--;
+    assert_int_equal(testpeer_sample(peer, "t", 2, NO_TIMEOUT, 0), id);
+    assert_null(testpeer_poll(peer, id));
+    assert_int_equal(embed_table(&embed, "t")->n_waiters, 1);
+    testpeer_insert(writer, "t", 1, 1, 1);
+    struct testpeer_answer *answer = testpeer_await(peer, id);
+    assert_int_equal(answer->status, RP_OK);
+    assert_int_equal(answer->reply->sample->n_key, 2);
+    assert_int_equal(embed_table(&embed, "t")->limiter.samples, 2);
+    assert_int_equal(embed.broker->waits.count, 0);
+    embed_stop(&embed);
+}
+
+static void unknown_versions_and_messages_get_a_sentence(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, FREE_TABLE, NULL);
+    struct testpeer *peer = testpeer_new(&embed);
+    static const uint8_t version_2[] = {0x08, 2, 0x11, 5, 0, 0, 0, 0, 0, 0, 0, 0xda, 1, 0};
+    static const uint8_t message_40[] = {0x08, 1, 0x11, 6, 0, 0, 0, 0, 0, 0, 0, 0xc2, 2, 0};
+    static const uint8_t no_body[] = {0x08, 1, 0x11, 7, 0, 0, 0, 0, 0, 0, 0};
+    zmq_send(peer->service, version_2, sizeof version_2, 0);
+    zmq_send(peer->service, message_40, sizeof message_40, 0);
+    zmq_send(peer->service, no_body, sizeof no_body, 0);
+    for (uint64_t id = 5; id <= 7; id++) {
+        struct testpeer_answer *answer = testpeer_await(peer, id);
+        assert_int_equal(answer->status, RP_UNSUPPORTED);
+        assert_true(strlen(answer->text) > 20);
+    }
+    zmq_send(peer->service, "garbage that is no header", 25, 0);
+    assert_int_equal(testpeer_await(peer, 0)->status, RP_BAD_MESSAGE);
+    assert_int_equal(testpeer_counter(peer, "steps", 1), 1);
+    embed_stop(&embed);
+}
+
+/* ---- rule 4: loss is found by numbers ---- */
+
+static void a_gap_is_told_and_healed_by_hello_and_resend(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, FREE_TABLE, NULL);
+    struct testpeer *peer = testpeer_new(&embed);
+    peer->keep = true;
+    testpeer_open(peer, true);
+    testpeer_insert(peer, "t", 1, 1, 1);
+    peer->lose = true;
+    testpeer_insert(peer, "t", 2, 1, 1);
+    peer->lose = false;
+    testpeer_insert(peer, "t", 3, 1, 1);
+    testpeer_insert(peer, "t", 4, 1, 1);
+    embed_settle(&embed);
+    testpeer_read(peer);
+    assert_true(peer->credit->gap);
+    assert_int_equal(peer->credit->received, 1);
+    assert_int_equal(size_of(&embed, "t"), 1);
+    assert_int_equal(testpeer_resume(peer, 1, true)->status, RP_OK);
+    assert_true(peer->resumed);
+    assert_int_equal(peer->epoch, 2);
+    assert_false(peer->credit->gap);
+    assert_int_equal(peer->credit->received, 1);
+    testpeer_resend(peer, peer->credit->received);
+    testpeer_heartbeat(peer, 0, false);
+    assert_int_equal(peer->credit->received, 4);
+    assert_int_equal(testpeer_resolved(peer, 0), 4);
+    assert_int_equal(size_of(&embed, "t"), 4);
+    struct testpeer_answer *answer = testpeer_sampled(peer, "t", 1);
+    assert_int_equal(answer->reply->sample->key[0], 1);
+    embed_stop(&embed);
+}
+
+static void stale_epochs_and_duplicates_are_ignored(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, FREE_TABLE, NULL);
+    struct testpeer *peer = testpeer_new(&embed);
+    peer->keep = true;
+    testpeer_open(peer, false);
+    testpeer_insert(peer, "t", 1, 2, 1);
+    embed_settle(&embed);
+    testpeer_resume(peer, 1, false);
+    peer->epoch = 1;
+    testpeer_insert(peer, "t", 3, 1, 1);
+    embed_settle(&embed);
+    assert_int_equal(size_of(&embed, "t"), 2);
+    assert_int_equal(embed.broker->counters.ingest_stale, 1);
+    peer->epoch = 2;
+    testpeer_resend(peer, 0); /* all of them: the first is there already */
+    testpeer_resend(peer, 0);
+    testpeer_heartbeat(peer, 0, false);
+    assert_int_equal(peer->credit->received, 2);
+    assert_int_equal(testpeer_resolved(peer, 0), 3);
+    assert_int_equal(peer->credit->n_rejections, 0);
+    assert_int_equal(size_of(&embed, "t"), 3);
+    embed_stop(&embed);
+}
+
+static void messages_of_unknown_sessions_are_ignored(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, FREE_TABLE, NULL);
+    struct testpeer *peer = testpeer_new(&embed), *other = testpeer_new(&embed);
+    testpeer_open(peer, false);
+    testpeer_open(other, false);
+    peer->session[3] ^= 1;
+    testpeer_insert(peer, "t", 1, 2, 1);
+    testpeer_insert(other, "t", 10, 2, 1);
+    embed_settle(&embed);
+    assert_int_equal(size_of(&embed, "t"), 2);
+    assert_int_equal(embed.broker->counters.ingest_stale, 1);
+    assert_int_equal(testpeer_heartbeat(peer, 0, false)->status, RP_SESSION_UNKNOWN);
+    embed_stop(&embed);
+}
+
+/* A writer is told that it lost messages for good, and goes on. */
+static void lost_messages_are_told_and_the_session_goes_on(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, FREE_TABLE, NULL);
+    struct testpeer *peer = testpeer_new(&embed);
+    peer->keep = true;
+    testpeer_open(peer, false);
+    testpeer_insert(peer, "t", 1, 1, 1);
+    embed_settle(&embed);
+    peer->lose = true;
+    testpeer_insert(peer, "t", 2, 1, 1);
+    testpeer_insert(peer, "t", 3, 1, 1);
+    peer->lose = false;
+    /* The client no longer has messages 2 and 3: an older broker had confirmed them. */
+    testpeer_resume(peer, 4, false);
+    assert_int_equal(peer->lost_messages, 2);
+    testpeer_insert(peer, "t", 4, 1, 1);
+    testpeer_heartbeat(peer, 0, false);
+    assert_int_equal(peer->credit->received, 4);
+    assert_int_equal(size_of(&embed, "t"), 2);
+    assert_int_equal(testpeer_resolved(peer, 0), 4);
+    embed_stop(&embed);
+}
+
+/* ---- rule 6: rejections ---- */
+
+static void rejections_are_per_item_and_repeated_until_confirmed(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, FREE_TABLE, NULL);
+    struct testpeer *peer = testpeer_new(&embed);
+    testpeer_open(peer, true);
+    uint32_t layout = testpeer_plain(peer, "t");
+    static const double priorities[] = {1, -1, 1, (double)INFINITY, (double)NAN, 1};
+    for (uint64_t i = 0; i < 6; i++) {
+        uint64_t key = 10 + i;
+        const void *blocks[] = {&key};
+        testpeer_item(peer, layout, key, priorities[i], testpeer_chunk(peer, 1, blocks, false), 0, 1);
+    }
+    testpeer_push(peer);
+    for (int round = 0; round < 3; round++) {
+        testpeer_heartbeat(peer, 0, false);
+        assert_int_equal(testpeer_resolved(peer, 0), 6);
+        assert_int_equal(peer->credit->rejected[0], 3);
+        assert_int_equal(peer->credit->n_rejections, 3);
+        assert_int_equal(peer->credit->first_rejection, 0);
+        assert_int_equal(peer->credit->rejections[1]->key, 13);
+        assert_int_equal(peer->credit->rejections[1]->item, 4);
+        assert_int_equal(peer->credit->rejections[1]->status, RP_INVALID_ARGUMENT);
+        assert_non_null(strstr(peer->credit->rejections[1]->text, "priority inf"));
+    }
+    testpeer_heartbeat(peer, 2, false);
+    assert_int_equal(peer->credit->n_rejections, 1);
+    assert_int_equal(peer->credit->first_rejection, 2);
+    assert_int_equal(peer->credit->rejections[0]->key, 14);
+    testpeer_heartbeat(peer, 3, false);
+    assert_int_equal(peer->credit->n_rejections, 0);
+    assert_int_equal(size_of(&embed, "t"), 3);
+    testpeer_insert(peer, "t", 20, 5, 1);
+    testpeer_heartbeat(peer, 3, false);
+    assert_int_equal(testpeer_resolved(peer, 0), 11);
+    assert_int_equal(size_of(&embed, "t"), 8);
+    embed_stop(&embed);
+}
+
+static void a_writer_that_reads_no_rejections_gets_no_credit(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, FREE_TABLE, NULL);
+    struct testpeer *peer = testpeer_new(&embed), *other = testpeer_new(&embed);
+    testpeer_open(peer, false);
+    testpeer_open(other, false);
+    for (uint64_t i = 0; i < 40; i++) {
+        testpeer_insert(peer, "t", 1, 30, 1); /* the same keys */
+        testpeer_heartbeat(peer, 0, false);
+        assert_true(peer->credit->n_rejections <= 32);
+    }
+    uint64_t allowed = testpeer_allowed(peer, 0);
+    testpeer_heartbeat(peer, 0, false);
+    assert_int_equal(testpeer_allowed(peer, 0), allowed);
+    testpeer_heartbeat(peer, 1200, false);
+    assert_true(testpeer_allowed(peer, 0) > allowed);
+    testpeer_insert(other, "t", 5000, 10, 1);
+    embed_settle(&embed);
+    assert_int_equal(size_of(&embed, "t"), 40);
+    embed_stop(&embed);
+}
+
+/* ---- rule 7: chunks outlive doubt ---- */
+
+static void a_waiting_item_holds_its_chunks(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, BLOCKED_TABLE, NULL);
+    struct testpeer *peer = testpeer_new(&embed);
+    testpeer_open(peer, false);
+    testpeer_insert(peer, "b", 1, 6, 1); /* says that none of these chunks will be needed again */
+    embed_settle(&embed);
+    assert_int_equal(size_of(&embed, "b"), 2);
+    assert_int_equal(embed.broker->store.chunks, 6);
+    for (uint64_t key = 1; key <= 6; key++) {
+        struct testpeer_answer *answer = testpeer_sampled(peer, "b", 1);
+        sampled_check(answer, 0);
+        assert_int_equal(testpeer_delete(peer, "b", 1, &key)->reply->change->applied, 1);
+    }
+    assert_int_equal(embed.broker->store.chunks, 0);
+    embed_stop(&embed);
+}
+
+static void chunks_that_were_let_go_of_are_refused(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, FREE_TABLE, NULL);
+    struct testpeer *peer = testpeer_new(&embed);
+    testpeer_open(peer, false);
+    uint32_t layout = testpeer_plain(peer, "t");
+    uint64_t value = 5;
+    const void *blocks[] = {&value};
+    uint64_t chunk = testpeer_chunk(peer, 1, blocks, false);
+    testpeer_push(peer);
+    testpeer_item(peer, layout, 1, 1, chunk, 0, 1);
+    peer->oldest_chunk = chunk + 1;
+    testpeer_push(peer);
+    testpeer_item(peer, layout, 2, 1, chunk, 0, 1);
+    testpeer_item(peer, layout, 3, 1, chunk + 7, 0, 1);
+    testpeer_push(peer);
+    testpeer_heartbeat(peer, 0, false);
+    assert_int_equal(size_of(&embed, "t"), 1);
+    assert_int_equal(peer->credit->n_rejections, 2);
+    assert_int_equal(peer->credit->rejections[0]->status, RP_FAILED_PRECONDITION);
+    assert_non_null(strstr(peer->credit->rejections[0]->text, "chunk 1 is gone"));
+    assert_non_null(strstr(peer->credit->rejections[1]->text, "never sent"));
+    embed_stop(&embed);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_req_peer_never_gets_an_unasked_message),
+        cmocka_unit_test(a_dealer_that_asks_gets_notices),
+        cmocka_unit_test(every_envelope_comes_back),
+        cmocka_unit_test(a_relaxed_req_gets_the_answer_to_its_last_request),
+        cmocka_unit_test(a_session_is_bound_to_its_newest_route),
+        cmocka_unit_test(a_peer_that_has_gone_costs_a_failed_send),
+        cmocka_unit_test(a_retried_counter_counts_once),
+        cmocka_unit_test(a_retried_put_makes_one_version),
+        cmocka_unit_test(a_retried_reset_resets_once),
+        cmocka_unit_test(a_retried_hello_opens_one_session),
+        cmocka_unit_test(a_waiting_sample_follows_its_retry_to_a_new_route),
+        cmocka_unit_test(unknown_versions_and_messages_get_a_sentence),
+        cmocka_unit_test(a_gap_is_told_and_healed_by_hello_and_resend),
+        cmocka_unit_test(stale_epochs_and_duplicates_are_ignored),
+        cmocka_unit_test(messages_of_unknown_sessions_are_ignored),
+        cmocka_unit_test(lost_messages_are_told_and_the_session_goes_on),
+        cmocka_unit_test(rejections_are_per_item_and_repeated_until_confirmed),
+        cmocka_unit_test(a_writer_that_reads_no_rejections_gets_no_credit),
+        cmocka_unit_test(a_waiting_item_holds_its_chunks),
+        cmocka_unit_test(chunks_that_were_let_go_of_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,327 @@
+/* The core thread never works longer than 2 ms at a stretch on anything whose cost grows with a table. Each turn of the
+ * loop is measured by the CPU time of this thread, with a million items in the table. Under a sanitizer everything is
+ * run small, and nothing is measured. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "proto/rng.h"
+#include "tests/support/testpeer.h"
+
+#define MOST_NS (2 * NS_PER_MS)
+#define PER_MESSAGE 500u
+
+static uint32_t n_items = 1000000;
+static bool measured = true;
+static uint32_t too_long; /* phases of this test */
+
+static int64_t cpu_now(void)
+{
+    struct timespec at;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &at);
+    return at.tv_sec * NS_PER_S + at.tv_nsec;
+}
+
+/* The longest stretch of a phase. */
+struct watch {
+    const char *phase;
+    int64_t longest_ns;
+    uint64_t turns;
+};
+
+static void watch_since(struct watch *watch, int64_t start)
+{
+    int64_t took = cpu_now() - start;
+    if (took > watch->longest_ns)
+        watch->longest_ns = took;
+    watch->turns++;
+}
+
+static void turn(struct embed *embed, struct watch *watch)
+{
+    int64_t start = cpu_now();
+    broker_turn(embed->broker, 0);
+    watch_since(watch, start);
+}
+
+/* Turns until nothing is left to do. */
+static void rest(struct embed *embed, struct watch *watch)
+{
+    for (uint32_t quiet = 0; quiet < 3;) {
+        uint64_t before = embed->broker->counters.messages_in;
+        turn(embed, watch);
+        bool busy = embed->broker->counters.messages_in != before || embed->broker->dirty_tables ||
+                    embed->broker->chores.first;
+        quiet = busy ? 0 : quiet + 1;
+    }
+}
+
+/* For what is not bound by the table's size: only told. */
+static void tell(const struct watch *watch)
+{
+    printf("%-40s longest stretch %7.3f ms of %llu turns\n", watch->phase, (double)watch->longest_ns * 1e-6,
+           (unsigned long long)watch->turns);
+    fflush(stdout);
+}
+
+static void judge(const struct watch *watch)
+{
+    tell(watch);
+    too_long += measured && watch->longest_ns > MOST_NS;
+}
+
+static void fill(struct embed *embed, struct testpeer *peer, const char *table, uint32_t n, bool keep_chunks)
+{
+    struct watch watch = {.phase = keep_chunks ? "fill, chunks kept" : "fill"};
+    for (uint32_t sent = 0; sent < n; sent += PER_MESSAGE) {
+        uint32_t layout = testpeer_plain(peer, table), id = embed_table(embed, table)->id;
+        for (uint32_t i = 0; i < PER_MESSAGE; i++) {
+            uint64_t key = peer->key_base + sent + i;
+            const void *blocks[] = {&key};
+            testpeer_item(peer, layout, key, 1.0 + (double)(key % 97), testpeer_chunk(peer, 1, blocks, false), 0, 1);
+        }
+        if (!keep_chunks)
+            peer->oldest_chunk = peer->chunk + 1;
+        uint64_t last = *peer->layouts[layout].items;
+        while (testpeer_allowed(peer, id) < last || peer->credit->allowed_bytes < peer->sent_bytes + 40000) {
+            turn(embed, &watch);
+            testpeer_read(peer);
+            testpeer_forget(peer);
+        }
+        testpeer_push(peer);
+    }
+    rest(embed, &watch);
+    testpeer_read(peer);
+    testpeer_forget(peer);
+    tell(&watch);
+}
+
+/* Widens the window until whole messages fit. */
+static struct testpeer *open_wide(struct embed *embed, const char *table)
+{
+    struct testpeer *peer = testpeer_new(embed);
+    testpeer_open(peer, true);
+    uint32_t id = embed_table(embed, table)->id;
+    uint64_t key = peer->key_base + (UINT64_C(1) << 30);
+    for (uint32_t i = 0; i < 100 && testpeer_allowed(peer, id) - testpeer_resolved(peer, id) < 2 * PER_MESSAGE; i++) {
+        uint32_t n = (uint32_t)(testpeer_allowed(peer, id) - testpeer_resolved(peer, id));
+        testpeer_insert(peer, table, key, n < 400 ? n : 400, 1);
+        key += n;
+        embed_settle(embed);
+        testpeer_read(peer);
+        testpeer_forget(peer);
+    }
+    return peer;
+}
+
+static struct testpeer_answer *timed_answer(struct embed *embed, struct watch *watch, struct testpeer *peer, uint64_t id)
+{
+    for (;;) {
+        turn(embed, watch);
+        testpeer_read(peer);
+        for (struct testpeer_answer *answer = peer->answers; answer; answer = answer->next)
+            if (answer->id == id)
+                return answer;
+    }
+}
+
+static void list_all(struct embed *embed, struct testpeer *peer, const char *table)
+{
+    struct watch watch = {.phase = "list"};
+    uint64_t cursor = 0, seen = 0;
+    do {
+        Replay__Request request = REPLAY__REQUEST__INIT;
+        Replay__List list = REPLAY__LIST__INIT;
+        list.table = (char *)(uintptr_t)table;
+        list.cursor = cursor;
+        request.body_case = REPLAY__REQUEST__BODY_LIST;
+        request.list = &list;
+        struct testpeer_answer *answer = timed_answer(embed, &watch, peer, testpeer_ask(peer, &request));
+        cursor = answer->reply->list->cursor;
+        seen += answer->reply->list->n_items;
+        testpeer_forget(peer);
+    } while (cursor);
+    assert_int_equal(seen, embed_table(embed, table)->in.size);
+    judge(&watch);
+}
+
+static void change_many(struct embed *embed, struct testpeer *peer, const char *table, uint64_t base, uint32_t n)
+{
+    static uint64_t keys[8192];
+    static double priorities[8192];
+    struct rng rng;
+    rng_seed(&rng, 11);
+    for (uint32_t i = 0; i < 8192; i++) {
+        keys[i] = base + rng_below(&rng, n);
+        priorities[i] = 1 + (double)i;
+    }
+    struct watch update = {.phase = "update of 8192 keys"}, del = {.phase = "delete of 8192 keys"},
+                 sample = {.phase = "sample of 8192 items"};
+    Replay__Request request = REPLAY__REQUEST__INIT;
+    Replay__Update body = REPLAY__UPDATE__INIT;
+    body.table = (char *)(uintptr_t)table;
+    body.n_key = body.n_priority = 8192;
+    body.key = keys;
+    body.priority = priorities;
+    request.body_case = REPLAY__REQUEST__BODY_UPDATE;
+    request.update = &body;
+    timed_answer(embed, &update, peer, testpeer_ask(peer, &request));
+    tell(&update);
+    struct testpeer_answer *answer = timed_answer(embed, &sample, peer, testpeer_sample(peer, table, 8192, 0, 0));
+    assert_int_equal(answer->reply->sample->n_key, 8192);
+    tell(&sample);
+    Replay__Request second = REPLAY__REQUEST__INIT;
+    Replay__Delete gone = REPLAY__DELETE__INIT;
+    gone.table = (char *)(uintptr_t)table;
+    gone.n_key = 8192;
+    gone.key = keys;
+    second.body_case = REPLAY__REQUEST__BODY_DELETE;
+    second.delete_ = &gone;
+    answer = timed_answer(embed, &del, peer, testpeer_ask(peer, &second));
+    assert_true(answer->reply->change->applied > 0);
+    rest(embed, &del);
+    judge(&del);
+    testpeer_forget(peer);
+}
+
+static void reset(struct embed *embed, struct testpeer *peer, const char *table)
+{
+    struct watch watch = {.phase = "reset"};
+    Replay__Request request = REPLAY__REQUEST__INIT;
+    Replay__Reset body = REPLAY__RESET__INIT;
+    body.table = (char *)(uintptr_t)table;
+    request.body_case = REPLAY__REQUEST__BODY_RESET;
+    request.reset = &body;
+    struct testpeer_answer *answer = timed_answer(embed, &watch, peer, testpeer_ask(peer, &request));
+    assert_int_equal(answer->status, RP_OK);
+    rest(embed, &watch);
+    assert_int_equal(embed_table(embed, table)->in.size, 0);
+    judge(&watch);
+}
+
+static void a_large_table(void **state)
+{
+    too_long = 0;
+    const char *sampler = *state;
+    char tables[600];
+    snprintf(tables, sizeof tables,
+             "  - {name: t, max_size: 2000000, sampler: {kind: %s}, remover: {kind: fifo}, limiter: {kind: none}%s}\n",
+             sampler,
+             strcmp(sampler, "uniform") == 0
+                 ? ", extensions: [{kind: statistics}, {kind: priority_diffusion, options: {radius: 2}}]"
+                 : "");
+    struct embed embed;
+    embed_start_real(&embed, tables, "memory_limit: 4GiB\n");
+    struct testpeer *peer = open_wide(&embed, "t");
+    printf("sampler %s, %u items\n", sampler, n_items);
+    fill(&embed, peer, "t", n_items, false);
+    list_all(&embed, peer, "t");
+    change_many(&embed, peer, "t", peer->key_base, n_items);
+    reset(&embed, peer, "t");
+    assert_int_equal(embed.broker->store.chunks, 0);
+    embed_stop(&embed);
+    assert_int_equal(too_long, 0);
+}
+
+static void removal_en_masse(void **state)
+{
+    too_long = 0;
+    (void)state;
+    char tables[400];
+    snprintf(tables, sizeof tables,
+             "  - {name: t, max_size: %u, soft_capacity: true, remove_every: 1h, sampler: {kind: prioritized}, "
+             "remover: {kind: prioritized, options: {exponent: -0.4}}, limiter: {kind: none}}\n",
+             n_items / 5 * 4);
+    struct embed embed;
+    embed_start_real(&embed, tables, "memory_limit: 4GiB\n");
+    struct testpeer *peer = open_wide(&embed, "t");
+    fill(&embed, peer, "t", n_items - 20000 * (n_items > 100000), false);
+    struct watch watch = {.phase = "removal en masse"};
+    struct table *table = embed_table(&embed, "t");
+    assert_true(table->in.size > table->config->max_size);
+    int64_t start = cpu_now();
+    table_remove_surplus(table);
+    watch_since(&watch, start);
+    rest(&embed, &watch);
+    assert_int_equal(table->in.size, table->config->max_size);
+    judge(&watch);
+    embed_stop(&embed);
+    assert_int_equal(too_long, 0);
+}
+
+/* A session with half a million chunks of its own and all the waiting items that it may have. */
+static void session_release(void **state)
+{
+    too_long = 0;
+    (void)state;
+    struct embed embed;
+    embed_start_real(&embed,
+                     "  - {name: t, max_size: 2000000, limiter: {kind: none}}\n"
+                     "  - {name: blocked, max_size: 2000000, limiter: {kind: queue, size: 40000}}\n",
+                     "memory_limit: 4GiB\ncredit: {window_items: 100000}\n");
+    struct testpeer *peer = open_wide(&embed, "t");
+    fill(&embed, peer, "t", n_items / 2, true);
+    /* Items over chunks that are there, for a table that takes some and then no more. */
+    uint32_t layout = testpeer_plain(peer, "blocked"), full = n_items / 25;
+    embed_table(&embed, "blocked")->limiter.max_diff = full;
+    for (uint64_t i = 0; i < full + testpeer_allowed(peer, 1) - testpeer_resolved(peer, 1); i++) {
+        testpeer_item(peer, layout, peer->key_base + i, 1, peer->oldest_chunk + i, 0, 1);
+        if (*peer->layouts[layout].items < testpeer_allowed(peer, 1) && i % PER_MESSAGE < PER_MESSAGE - 1)
+            continue;
+        testpeer_push(peer);
+        embed_settle(&embed);
+        testpeer_read(peer);
+        testpeer_forget(peer);
+        if (*peer->layouts[layout].items == testpeer_allowed(peer, 1))
+            break;
+    }
+    struct watch watch = {.phase = "session release"};
+    rest(&embed, &watch);
+    struct session *session = session_find(embed.broker, peer->session);
+    assert_true(embed_table(&embed, "blocked")->n_waiting_items > n_items / 100);
+    printf("%llu items wait\n", (unsigned long long)embed_table(&embed, "blocked")->n_waiting_items);
+    watch = (struct watch){.phase = "session release"};
+    int64_t start = cpu_now();
+    session_close(embed.broker, session);
+    watch_since(&watch, start);
+    rest(&embed, &watch);
+    judge(&watch);
+    struct watch second = {.phase = "reset"};
+    start = cpu_now();
+    assert_int_equal(table_reset(embed_table(&embed, "t"), NULL), RP_OK);
+    watch_since(&second, start);
+    rest(&embed, &second);
+    judge(&second);
+    embed_stop(&embed);
+    assert_int_equal(too_long, 0);
+}
+
+int main(void)
+{
+    broker_memory_settings();
+    const char *sanitize = getenv("RP_SANITIZE");
+    bool instrumented = sanitize && sanitize[0];
+#ifdef __SANITIZE_ADDRESS__
+    instrumented = true;
+#endif
+    if (instrumented) {
+        n_items = 20000;
+        measured = false;
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_prestate(a_large_table, "prioritized"),
+        cmocka_unit_test_prestate(a_large_table, "uniform"),
+        cmocka_unit_test_prestate(a_large_table, "max_heap"),
+        cmocka_unit_test(removal_en_masse),
+        cmocka_unit_test(session_release),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

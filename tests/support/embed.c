@@ -1,0 +1,113 @@
+#include "tests/support/embed.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/support/testpeer.h"
+
+bool embed_read_config(const char *yaml, struct broker_config *config, char *problems, size_t size)
+{
+    struct schema_report *report = schema_report_new();
+    *config = (struct broker_config){0};
+    bool ok = schema_read_text(&broker_schema, "test.yaml", yaml, config, report);
+    snprintf(problems, size, "%s", schema_report_text(report));
+    schema_report_destroy(&report);
+    return ok;
+}
+
+static void start(struct embed *self, const char *tables, const char *more)
+{
+    char yaml[8192], problems[2048];
+    log_set_level(getenv("RP_TEST_LOG") ? LEVEL_DEBUG : LEVEL_OFF);
+    int size =
+        snprintf(yaml, sizeof yaml,
+                 "service: inproc://service\ningest: inproc://ingest\nevents: inproc://events\n%s%s\ntables:\n%s\n",
+                 more && strstr(more, "seed:") ? "" : "seed: 7\n", more ? more : "", tables);
+    assert_true(size > 0 && (size_t)size < sizeof yaml);
+    if (!embed_read_config(yaml, &self->config, problems, sizeof problems))
+        fail_msg("%s", problems);
+    self->manual.now_ns = 1000 * NS_PER_S;
+    self->context = zmq_ctx_new();
+    zmq_ctx_set(self->context, ZMQ_MAX_SOCKETS, 20000);
+    rp_error err = {0};
+    self->broker =
+        broker_new(&self->config, self->real_time ? clock_system() : clock_manual(&self->manual), self->context, &err);
+    if (!self->broker)
+        fail_msg("%s", err.text);
+}
+
+void embed_start(struct embed *self, const char *tables, const char *more)
+{
+    *self = (struct embed){0};
+    start(self, tables, more);
+}
+
+void embed_start_real(struct embed *self, const char *tables, const char *more)
+{
+    *self = (struct embed){.real_time = true};
+    start(self, tables, more);
+}
+
+void embed_settle(struct embed *self)
+{
+    struct broker *broker = self->broker;
+    uint32_t quiet = 0;
+    for (uint32_t turns = 0; quiet < 2; turns++) {
+        uint64_t before = broker->counters.messages_in;
+        broker_turn(broker, 0);
+        bool busy = broker->counters.messages_in != before || broker->dirty_tables || broker->chores.first;
+        quiet = busy ? 0 : quiet + 1;
+        if (turns > 10000000)
+            fail_msg("the broker does not come to rest");
+    }
+}
+
+void embed_advance(struct embed *self, int64_t ms)
+{
+    embed_settle(self);
+    self->manual.now_ns += ms * NS_PER_MS;
+    embed_settle(self);
+}
+
+struct table *embed_table(struct embed *self, const char *name)
+{
+    struct table *table = broker_table(self->broker, name, strlen(name));
+    if (!table)
+        fail_msg("no table '%s'", name);
+    return table;
+}
+
+/* Tables are emptied as a reset does it, and sessions closed: after that nothing may hold a chunk. */
+static void check_released(struct embed *self)
+{
+    struct broker *broker = self->broker;
+    waits_cancel_all(broker, RP_CANCELLED, "the test ends");
+    while (broker->session_list)
+        session_close(broker, broker->session_list);
+    for (uint32_t i = 0; i < broker->n_tables; i++)
+        assert_int_equal(table_reset(&broker->tables[i], NULL), RP_OK);
+    embed_settle(self);
+    assert_int_equal(broker->store.chunks, 0);
+    assert_int_equal(broker->store.bytes, 0);
+    assert_int_equal(store_memory(&broker->store), 0);
+    assert_int_equal(broker->granted_bytes, 0);
+    for (uint32_t i = 0; i < broker->n_tables; i++)
+        assert_int_equal(broker->tables[i].bytes, 0);
+    for (uint32_t i = 0; i < broker->layouts.count; i++)
+        assert_null(broker->layouts.list[i]);
+}
+
+void embed_stop(struct embed *self)
+{
+    check_released(self);
+    while (self->peers)
+        testpeer_close(self->peers);
+    broker_destroy(&self->broker);
+    zmq_ctx_term(self->context);
+    schema_free(&broker_schema, &self->config);
+}

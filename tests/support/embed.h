@@ -1,0 +1,36 @@
+/* A broker inside the test, on inproc endpoints, with a clock that stands still until it is moved: what happens in it
+ * depends on nothing but what the test does. */
+#ifndef TESTS_SUPPORT_EMBED_H
+#define TESTS_SUPPORT_EMBED_H
+
+#include "broker/broker.h"
+#include "broker/session.h"
+
+struct testpeer;
+
+struct embed {
+    struct broker_config config;
+    struct clock_manual manual;
+    void *context;
+    struct broker *broker;
+    struct testpeer *peers; /* closed by embed_stop */
+    bool real_time;
+};
+
+/* tables: the YAML under "tables:"; more: further top-level keys, or NULL. Fails the test if the broker refuses them. */
+void embed_start(struct embed *self, const char *tables, const char *more);
+/* The same with the system's clock, for tests of how long things take. */
+void embed_start_real(struct embed *self, const char *tables, const char *more);
+/* Closes the peers, destroys the broker, and checks that every chunk and layout was let go of. */
+void embed_stop(struct embed *self);
+
+/* Turns the loop until nothing is left to do without more input. */
+void embed_settle(struct embed *self);
+/* Settles, moves the clock on, and settles again. */
+void embed_advance(struct embed *self, int64_t ms);
+
+struct table *embed_table(struct embed *self, const char *name);
+/* Reads a configuration. False: the report's text is copied to problems. */
+bool embed_read_config(const char *yaml, struct broker_config *config, char *problems, size_t size);
+
+#endif

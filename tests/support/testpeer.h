@@ -1,0 +1,174 @@
+/* A client that speaks the protocol and does only what the test tells it: no thread, no retry, no flow control of its
+ * own. With an embedded broker it turns the broker's loop while it waits; with a real process it polls. */
+#ifndef TESTS_SUPPORT_TESTPEER_H
+#define TESTS_SUPPORT_TESTPEER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <zmq.h>
+
+#include "proto/wire.h"
+#include "replay.pb-c.h"
+#include "tests/support/embed.h"
+
+#define TESTPEER_CHUNKS 8192u
+#define TESTPEER_ITEMS 8192u
+#define TESTPEER_LAYOUTS 64u
+#define TESTPEER_COLUMNS 8u
+#define NO_TIMEOUT (-1)
+
+enum testpeer_flags { DISTINCT = 1, FLEXIBLE = 2 };
+
+struct testpeer_column {
+    const char *name, *dtype;
+    uint32_t rank, shape[2];
+    uint32_t row_bytes;
+};
+
+/* A reply that has arrived. Owned by the peer until testpeer_forget or testpeer_close. */
+struct testpeer_answer {
+    struct testpeer_answer *next;
+    uint64_t id;
+    uint32_t status;
+    const char *text;
+    Replay__Reply *reply;
+    zmq_msg_t *payload;
+    uint32_t n_payload;
+    bool delimited;
+};
+
+/* A message that was pushed, or kept back, as it would be sent again. */
+struct testpeer_sent {
+    struct testpeer_sent *next;
+    uint64_t number;
+    size_t bytes;
+    zmq_msg_t *frames;
+    uint32_t n;
+};
+
+/* What is put together for the next message. */
+struct testpeer_draft {
+    uint32_t n_chunks, packed, n_items, n_runs;
+    uint64_t chunk_number[TESTPEER_CHUNKS], chunk_step[TESTPEER_CHUNKS];
+    uint32_t chunk_length[TESTPEER_CHUNKS], chunk_episode[TESTPEER_CHUNKS];
+    uint32_t block_size[TESTPEER_CHUNKS * TESTPEER_COLUMNS];
+    uint8_t block_codec[TESTPEER_CHUNKS * TESTPEER_COLUMNS];
+    uint32_t run_layout[TESTPEER_ITEMS], run_items[TESTPEER_ITEMS];
+    uint64_t run_first[TESTPEER_ITEMS], run_policy[TESTPEER_ITEMS];
+    uint64_t item_key[TESTPEER_ITEMS], item_chunk[TESTPEER_ITEMS];
+    double item_priority[TESTPEER_ITEMS];
+    uint32_t item_offset[TESTPEER_ITEMS], item_length[TESTPEER_ITEMS];
+    struct pb_writer pack, layouts;
+    zmq_msg_t own[256];
+    uint32_t n_own;
+};
+
+struct testpeer {
+    struct testpeer *next;
+    struct embed *embed; /* NULL: a broker of its own process */
+    void *context, *service, *ingest;
+    int type;       /* ZMQ_DEALER or ZMQ_REQ */
+    bool delimiter; /* a DEALER that sends one */
+    bool keep;      /* keep what is pushed, to send it again */
+    bool lose;      /* keep it and do not send it */
+    uint64_t client, next_id;
+    struct testpeer_answer *answers;
+    uint64_t notices;
+    /* session */
+    struct testpeer_column columns[TESTPEER_COLUMNS];
+    uint32_t n_columns;
+    uint8_t session[WIRE_SESSION_BYTES];
+    uint32_t ordinal, epoch;
+    uint64_t key_base, lost_messages;
+    bool resumed;
+    char ingest_endpoint[256];
+    Replay__Credit *credit; /* the newest */
+    uint64_t number, chunk, step, oldest_chunk, policy, sent_bytes;
+    uint32_t episode;
+    struct {
+        char table[64];
+        uint64_t *items;
+    } layouts[TESTPEER_LAYOUTS];
+    uint32_t n_layouts;
+    struct {
+        char name[64];
+        uint64_t items; /* number of the last one */
+    } tables[16];
+    uint32_t n_tables;
+    struct testpeer_sent *sent, **sent_end;
+    struct testpeer_draft *draft;
+};
+
+/* A DEALER without delimiter at the embedded broker. */
+struct testpeer *testpeer_new(struct embed *embed);
+struct testpeer *testpeer_new_type(struct embed *embed, int type, bool delimiter);
+/* At a broker elsewhere. */
+struct testpeer *testpeer_connect(void *context, const char *service);
+void testpeer_close(struct testpeer *self);
+/* New sockets, as after a lost connection; what was not read is lost. */
+void testpeer_reconnect(struct testpeer *self);
+/* Frees all answers. */
+void testpeer_forget(struct testpeer *self);
+
+/* ---- requests. testpeer_ask sets version, id and client. */
+uint64_t testpeer_ask(struct testpeer *self, Replay__Request *request);
+/* With one payload frame, and with an id of the caller's choice (0: the next). */
+uint64_t testpeer_ask_with(struct testpeer *self, Replay__Request *request, uint64_t id, const void *payload,
+                           size_t size);
+/* The answer, or NULL if there is none after the broker has done all it can (a real one: within 5 s). */
+struct testpeer_answer *testpeer_poll(struct testpeer *self, uint64_t id);
+/* The answer; the test fails if there is none. */
+struct testpeer_answer *testpeer_await(struct testpeer *self, uint64_t id);
+struct testpeer_answer *testpeer_call(struct testpeer *self, Replay__Request *request);
+/* Reads what has come without waiting. */
+void testpeer_read(struct testpeer *self);
+
+uint64_t testpeer_sample(struct testpeer *self, const char *table, uint32_t count, int64_t timeout_ms, int flags);
+struct testpeer_answer *testpeer_sampled(struct testpeer *self, const char *table, uint32_t count);
+struct testpeer_answer *testpeer_update(struct testpeer *self, const char *table, uint32_t n, const uint64_t *keys,
+                                        const double *priorities);
+struct testpeer_answer *testpeer_delete(struct testpeer *self, const char *table, uint32_t n, const uint64_t *keys);
+struct testpeer_answer *testpeer_fetch(struct testpeer *self, const char *table, uint32_t n, const uint64_t *keys);
+struct testpeer_answer *testpeer_reset(struct testpeer *self, const char *table);
+int64_t testpeer_counter(struct testpeer *self, const char *name, int64_t add);
+/* The table's part of the answer to INFO. */
+Replay__TableInfo *testpeer_table_info(struct testpeer *self, const char *table);
+Replay__InfoReply *testpeer_info(struct testpeer *self);
+
+/* ---- session */
+/* Opens one with a single column "x" of one uint64; tests put an item's key there. */
+void testpeer_open(struct testpeer *self, bool notices);
+void testpeer_open_with(struct testpeer *self, bool notices, const struct testpeer_column *columns, uint32_t n);
+struct testpeer_answer *testpeer_resume(struct testpeer *self, uint64_t oldest_number, bool notices);
+struct testpeer_answer *testpeer_heartbeat(struct testpeer *self, uint64_t confirmed, bool explain);
+uint64_t testpeer_bye(struct testpeer *self, int64_t timeout_ms);
+uint64_t testpeer_resolved(const struct testpeer *self, uint32_t table);
+uint64_t testpeer_allowed(const struct testpeer *self, uint32_t table);
+
+/* ---- ingest */
+uint32_t testpeer_layout(struct testpeer *self, const char *table, uint32_t n, const Replay__Field *fields);
+/* The layout of one field, the whole of column 0's first step; made when first used. */
+uint32_t testpeer_plain(struct testpeer *self, const char *table);
+/* Raw blocks; NULL for a column without data. own: as a frame of its own (all further chunks too). */
+uint64_t testpeer_chunk(struct testpeer *self, uint32_t rows, const void *const *blocks, bool own);
+void testpeer_item(struct testpeer *self, uint32_t layout, uint64_t key, double priority, uint64_t chunk,
+                   uint32_t offset, uint32_t length);
+/* Sends the draft and gives its number. */
+uint64_t testpeer_push(struct testpeer *self);
+/* One message with n items of one step, keys first_key, first_key + 1 ... */
+void testpeer_insert(struct testpeer *self, const char *table, uint64_t first_key, uint32_t n, double priority);
+/* One item over a chunk of its own with `bytes` bytes (column 0 must be uint8[bytes]). */
+void testpeer_insert_large(struct testpeer *self, const char *table, uint64_t key, uint32_t bytes, bool own);
+/* Sends kept messages with a number above `received` again, in the present epoch. */
+void testpeer_resend(struct testpeer *self, uint64_t received);
+
+/* ---- what a sample reply holds */
+uint32_t sampled_u32(const uint32_t *values, size_t n, uint32_t i);
+/* The rows of a field of item i, in malloc'ed memory. Raw blocks only. */
+uint8_t *sampled_rows(const struct testpeer_answer *answer, uint32_t item, uint32_t field, uint32_t *rows,
+                      uint32_t *row_bytes);
+/* Checks that item i has its key as data (plain layout). */
+void sampled_check(const struct testpeer_answer *answer, uint32_t item);
+
+#endif

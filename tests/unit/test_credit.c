@@ -1,0 +1,274 @@
+/* Flow control: what a session may send, what happens beyond it, and who does not notice. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/testpeer.h"
+
+#define TWO_TABLES                                                                                                     \
+    "  - {name: blocked, max_size: 100000, sampler: {kind: fifo}, limiter: {kind: queue, size: 2}}\n"                  \
+    "  - {name: open, max_size: 100000, sampler: {kind: fifo}, limiter: {kind: none}}\n"
+
+static uint64_t size_of(struct embed *embed, const char *table)
+{
+    return embed_table(embed, table)->in.size;
+}
+
+/* What a careful client does: sends if the credit allows it, or one item if none of that table is unresolved. */
+static bool may_send(const struct testpeer *peer, uint32_t table, uint64_t items_sent, size_t bytes)
+{
+    if (items_sent == testpeer_resolved(peer, table))
+        return true;
+    return items_sent < testpeer_allowed(peer, table) && peer->sent_bytes + bytes <= peer->credit->allowed_bytes;
+}
+
+/* One writer, two tables, one of them blocked: the other keeps moving. */
+static void one_blocked_table_does_not_stop_the_other(void **state)
+{
+    (void)state;
+    static const uint32_t sizes[] = {8, 300000};
+    for (uint32_t s = 0; s < 2; s++) {
+        struct embed embed;
+        embed_start(&embed, TWO_TABLES, "memory_limit: 1GiB\n");
+        struct testpeer *peer = testpeer_new(&embed);
+        struct testpeer_column column = {"x", "uint8", 1, {sizes[s]}, sizes[s]};
+        testpeer_open_with(peer, true, &column, 1);
+        uint64_t sent[2] = {0, 0};
+        uint32_t idle = 0;
+        while (sent[1] < 600 && idle < 50) {
+            bool moved = false;
+            for (uint32_t table = 0; table < 2; table++)
+                if (may_send(peer, table, sent[table], sizes[s] + 500)) {
+                    uint64_t key = ((uint64_t)table << 40) + ++sent[table];
+                    testpeer_insert_large(peer, table ? "open" : "blocked", key, sizes[s], sizes[s] > 32768);
+                    moved = table == 1;
+                }
+            embed_settle(&embed);
+            testpeer_read(peer);
+            idle = moved ? 0 : idle + 1;
+            assert_int_equal(peer->credit->n_rejections, 0);
+            testpeer_forget(peer);
+        }
+        assert_int_equal(size_of(&embed, "open"), 600);
+        assert_int_equal(size_of(&embed, "blocked"), 2);
+        assert_true(embed_table(&embed, "blocked")->n_waiting_items >= 1);
+        embed_stop(&embed);
+    }
+}
+
+static void grants_never_exceed_the_ingest_budget(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, TWO_TABLES, "memory_limit: 32MiB\ningest_budget: 4MiB\n");
+    struct testpeer *peers[20];
+    static const struct testpeer_column column = {"x", "uint8", 1, {20000}, 20000};
+    for (uint32_t i = 0; i < 20; i++) {
+        peers[i] = testpeer_new(&embed);
+        testpeer_open_with(peers[i], true, &column, 1);
+        assert_true(embed.broker->granted_bytes <= embed.broker->ingest_budget);
+    }
+    uint64_t sent[20] = {0};
+    for (uint32_t round = 0; round < 60; round++) {
+        for (uint32_t i = 0; i < 20; i++) {
+            while (sent[i] < testpeer_allowed(peers[i], 1) &&
+                   peers[i]->sent_bytes + 20500 <= peers[i]->credit->allowed_bytes)
+                testpeer_insert_large(peers[i], "open", ((uint64_t)i << 40) + ++sent[i], 20000, false);
+        }
+        embed_advance(&embed, 2);
+        uint64_t sum = 0;
+        for (uint32_t i = 0; i < 20; i++) {
+            testpeer_read(peers[i]);
+            testpeer_heartbeat(peers[i], 0, false);
+            assert_int_equal(peers[i]->credit->n_rejections, 0);
+            sum += peers[i]->credit->allowed_bytes - peers[i]->credit->returned_bytes;
+            testpeer_forget(peers[i]);
+        }
+        assert_true(sum <= embed.broker->ingest_budget);
+        assert_true(embed.broker->granted_bytes <= embed.broker->ingest_budget);
+    }
+    uint64_t total = 0;
+    for (uint32_t i = 0; i < 20; i++)
+        total += sent[i];
+    assert_true(total > 1000);
+    embed_stop(&embed);
+}
+
+/* Without any credit left, an item with its chunks may be sent when none of its table is unresolved. */
+static void one_item_may_always_be_sent(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, TWO_TABLES, "memory_limit: 64MiB\ningest_budget: 1MiB\ncredit: {window_bytes: 4KiB}\n");
+    struct testpeer *peer = testpeer_new(&embed);
+    static const struct testpeer_column column = {"x", "uint8", 1, {3000000}, 3000000};
+    testpeer_open_with(peer, false, &column, 1);
+    assert_true(peer->credit->allowed_bytes < 3000000);
+    for (uint64_t key = 1; key <= 5; key++) {
+        testpeer_insert_large(peer, "open", key, 3000000, true);
+        testpeer_heartbeat(peer, 0, false);
+        assert_int_equal(testpeer_resolved(peer, 1), key);
+        assert_int_equal(peer->credit->n_rejections, 0);
+    }
+    assert_int_equal(size_of(&embed, "open"), 5);
+    embed_stop(&embed);
+}
+
+static void items_beyond_the_credit_are_refused_and_others_do_not_notice(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, TWO_TABLES, NULL);
+    struct testpeer *rude = testpeer_new(&embed), *polite = testpeer_new(&embed);
+    testpeer_open(rude, false);
+    testpeer_open(polite, false);
+    uint64_t allowed = testpeer_allowed(rude, 0);
+    assert_true(allowed < 500);
+    testpeer_insert(rude, "blocked", 1, 500, 1); /* two go in, the credit's worth waits, the rest is too much */
+    testpeer_insert(polite, "open", 10000, 50, 1);
+    testpeer_heartbeat(polite, 0, false);
+    assert_int_equal(testpeer_resolved(polite, 1), 50);
+    assert_int_equal(polite->credit->n_rejections, 0);
+    assert_int_equal(size_of(&embed, "blocked"), 2);
+    /* The learner takes what was allowed; then the rejections are due, in the order of the numbers. */
+    for (uint64_t i = 0; i < allowed; i++) {
+        struct testpeer_answer *answer = testpeer_sampled(polite, "blocked", 1);
+        uint64_t key = answer->reply->sample->key[0];
+        assert_int_equal(key, i + 1);
+        testpeer_delete(polite, "blocked", 1, &key);
+    }
+    testpeer_heartbeat(rude, 0, false);
+    assert_int_equal(testpeer_resolved(rude, 0), 500);
+    assert_int_equal(rude->credit->rejected[0], 500 - allowed);
+    assert_int_equal(rude->credit->rejections[0]->status, RP_CREDIT_EXCEEDED);
+    assert_int_equal(rude->credit->rejections[0]->item, allowed + 1);
+    assert_non_null(strstr(rude->credit->rejections[0]->text, "wait for credit"));
+    embed_stop(&embed);
+}
+
+static void bytes_beyond_the_credit_are_refused(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, TWO_TABLES, NULL);
+    struct testpeer *peer = testpeer_new(&embed), *polite = testpeer_new(&embed);
+    static const struct testpeer_column column = {"x", "uint8", 1, {400000}, 400000};
+    testpeer_open_with(peer, false, &column, 1);
+    testpeer_open(polite, false);
+    uint64_t key = 0;
+    while (key < 3 || peer->sent_bytes < peer->credit->allowed_bytes + 1000000)
+        testpeer_insert_large(peer, "blocked", ++key, 400000, true);
+    embed_settle(&embed);
+    uint64_t memory = store_memory(&embed.broker->store);
+    assert_true(memory <= peer->credit->allowed_bytes + 2 * 400000 + 100000);
+    testpeer_insert(polite, "open", 1, 20, 1);
+    testpeer_heartbeat(polite, 0, false);
+    assert_int_equal(testpeer_resolved(polite, 1), 20);
+    embed_stop(&embed);
+}
+
+/* A peer that never reads its credit can not make the broker keep more than a bounded record of its rejections. */
+static void a_flood_beyond_the_credit_takes_bounded_memory(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, TWO_TABLES, "credit: {window_items: 100}\n");
+    struct testpeer *rude = testpeer_new(&embed);
+    testpeer_open(rude, false);
+    for (uint64_t i = 0; i < 40; i++) {
+        testpeer_insert(rude, "blocked", 1 + i * 1000, 1000, 1);
+        embed_settle(&embed);
+    }
+    assert_true(embed_table(&embed, "blocked")->n_waiting_items < 1000);
+    testpeer_reset(rude, "blocked");
+    testpeer_heartbeat(rude, 0, false);
+    testpeer_reset(rude, "blocked");
+    embed_stop(&embed);
+}
+
+static void windows_open_with_use(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, TWO_TABLES, NULL);
+    struct testpeer *peer = testpeer_new(&embed);
+    testpeer_open(peer, true);
+    uint64_t first = testpeer_allowed(peer, 1), sent = 0;
+    for (uint32_t round = 0; round < 40; round++) {
+        while (sent < testpeer_allowed(peer, 1) && sent < 90000) {
+            uint32_t n = (uint32_t)(testpeer_allowed(peer, 1) - sent < 500 ? testpeer_allowed(peer, 1) - sent : 500);
+            testpeer_insert(peer, "open", 1 + sent, n, 1);
+            sent += n;
+        }
+        embed_settle(&embed);
+        testpeer_read(peer);
+        testpeer_forget(peer);
+    }
+    assert_true(testpeer_allowed(peer, 1) - testpeer_resolved(peer, 1) > 10 * first);
+    assert_int_equal(peer->credit->n_rejections, 0);
+    embed_stop(&embed);
+}
+
+static void notices_come_by_the_eighth_of_a_window_not_by_the_message(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, TWO_TABLES, NULL);
+    struct testpeer *peer = testpeer_new(&embed);
+    testpeer_open(peer, true);
+    uint64_t sent = 0;
+    /* 60 messages in one wake-up: the window of 64 comes back in a few notices. */
+    for (; sent < 60; sent++)
+        testpeer_insert(peer, "open", 1 + sent, 1, 1);
+    embed_settle(&embed);
+    testpeer_read(peer);
+    assert_int_equal(testpeer_resolved(peer, 1), 60);
+    assert_true(peer->notices <= 8);
+    embed_stop(&embed);
+}
+
+static void totals_never_fall(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, TWO_TABLES, NULL);
+    struct testpeer *peer = testpeer_new(&embed);
+    testpeer_open(peer, false);
+    uint64_t before[4] = {0};
+    for (uint64_t i = 0; i < 30; i++) {
+        testpeer_insert(peer, i % 3 ? "open" : "blocked", 1 + i * 10, 1 + (uint32_t)i % 5, 1);
+        if (i % 7 == 6)
+            testpeer_resume(peer, peer->number + 1, false);
+        testpeer_heartbeat(peer, 0, false);
+        const uint64_t now[4] = {peer->credit->received, peer->credit->allowed_bytes, testpeer_resolved(peer, 1),
+                                 testpeer_allowed(peer, 1)};
+        for (uint32_t v = 0; v < 4; v++) {
+            assert_true(now[v] >= before[v]);
+            before[v] = now[v];
+        }
+        assert_true(peer->sent_bytes <= peer->credit->allowed_bytes);
+    }
+    embed_stop(&embed);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_blocked_table_does_not_stop_the_other),
+        cmocka_unit_test(grants_never_exceed_the_ingest_budget),
+        cmocka_unit_test(one_item_may_always_be_sent),
+        cmocka_unit_test(items_beyond_the_credit_are_refused_and_others_do_not_notice),
+        cmocka_unit_test(bytes_beyond_the_credit_are_refused),
+        cmocka_unit_test(a_flood_beyond_the_credit_takes_bounded_memory),
+        cmocka_unit_test(windows_open_with_use),
+        cmocka_unit_test(notices_come_by_the_eighth_of_a_window_not_by_the_message),
+        cmocka_unit_test(totals_never_fall),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

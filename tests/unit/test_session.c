@@ -1,0 +1,418 @@
+/* The life of a session: silence, tombstone, resumption, BYE, and what a broker that shuts down acknowledges. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/testpeer.h"
+
+#define FREE_TABLE "  - {name: t, max_size: 100000, sampler: {kind: fifo}, limiter: {kind: none}}\n"
+#define QUEUE_TABLE "  - {name: q, max_size: 100000, sampler: {kind: fifo}, max_times_sampled: 1, limiter: {kind: queue, size: 2}}\n"
+#define TIMES "session: {heartbeat: 1s, expiry: 10s, tombstone: 60s}\n"
+
+static uint64_t size_of(struct embed *embed, const char *table)
+{
+    return embed_table(embed, table)->in.size;
+}
+
+static void silence_ends_a_session_and_releases_everything(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, QUEUE_TABLE, TIMES);
+    struct testpeer *peer = testpeer_new(&embed);
+    testpeer_open(peer, false);
+    testpeer_insert(peer, "q", 1, 8, 1);
+    uint64_t value = 1;
+    const void *blocks[] = {&value};
+    testpeer_chunk(peer, 1, blocks, false); /* kept for an item to come */
+    testpeer_push(peer);
+    embed_settle(&embed);
+    assert_int_equal(embed.broker->store.chunks, 9);
+    assert_int_equal(embed_table(&embed, "q")->n_waiting_items, 6);
+    embed_advance(&embed, 9999);
+    assert_int_equal(embed.broker->n_sessions, 1);
+    embed_advance(&embed, 2);
+    assert_int_equal(embed.broker->n_sessions, 0);
+    assert_int_equal(embed_table(&embed, "q")->n_waiting_items, 0);
+    assert_int_equal(embed.broker->store.chunks, 2); /* of the two items in the table */
+    assert_int_equal(embed.broker->granted_bytes, 0);
+    assert_int_equal(testpeer_heartbeat(peer, 0, false)->status, RP_SESSION_UNKNOWN);
+    embed_stop(&embed);
+}
+
+static void any_traffic_is_life(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, FREE_TABLE, TIMES);
+    struct testpeer *beats = testpeer_new(&embed), *writes = testpeer_new(&embed);
+    testpeer_open(beats, false);
+    testpeer_open(writes, false);
+    for (uint64_t i = 0; i < 10; i++) {
+        testpeer_heartbeat(beats, 0, false);
+        testpeer_insert(writes, "t", 10 * i + 1, 2, 1);
+        embed_advance(&embed, 9000);
+    }
+    assert_int_equal(embed.broker->n_sessions, 2);
+    embed_stop(&embed);
+}
+
+/* Rule 9 over an expiry: items exactly once, chunks sent again. */
+static void a_session_silent_past_its_expiry_is_resumed_exactly_once(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, QUEUE_TABLE, TIMES);
+    struct testpeer *peer = testpeer_new(&embed);
+    peer->keep = true;
+    testpeer_open(peer, false);
+    for (uint64_t key = 1; key <= 6; key++)
+        testpeer_insert(peer, "q", key, 1, 1);
+    embed_advance(&embed, 11000);
+    assert_int_equal(size_of(&embed, "q"), 2);
+    assert_int_equal(testpeer_resume(peer, 1, false)->status, RP_OK);
+    assert_true(peer->resumed);
+    assert_int_equal(peer->epoch, 2);
+    assert_int_equal(peer->credit->received, 0);
+    assert_int_equal(testpeer_resolved(peer, 0), 2);
+    testpeer_resend(peer, peer->credit->received);
+    for (uint64_t key = 1; key <= 6; key++) {
+        struct testpeer_answer *answer = testpeer_sampled(peer, "q", 1);
+        assert_int_equal(answer->reply->sample->key[0], key);
+        sampled_check(answer, 0);
+    }
+    testpeer_heartbeat(peer, 0, false);
+    assert_int_equal(testpeer_resolved(peer, 0), 6);
+    assert_int_equal(peer->credit->rejected[0], 0);
+    assert_int_equal(testpeer_await(peer, testpeer_sample(peer, "q", 1, 0, 0))->status, RP_DEADLINE_EXCEEDED);
+    embed_stop(&embed);
+}
+
+/* A chunk of the keep-alive window that was sent before the silence can be used after it. */
+static void chunks_sent_again_serve_new_items(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, FREE_TABLE, TIMES);
+    struct testpeer *peer = testpeer_new(&embed);
+    peer->keep = true;
+    testpeer_open(peer, false);
+    uint32_t layout = testpeer_plain(peer, "t");
+    for (uint64_t i = 1; i <= 5; i++) {
+        const void *blocks[] = {&i};
+        uint64_t chunk = testpeer_chunk(peer, 1, blocks, false);
+        if (i < 3)
+            testpeer_item(peer, layout, i, 1, chunk, 0, 1);
+        peer->oldest_chunk = i > 2 ? i - 2 : 1;
+        testpeer_push(peer);
+    }
+    embed_advance(&embed, 11000);
+    testpeer_resume(peer, 3, false); /* messages 1 and 2 were dropped: chunks 3, 4 and 5 are in the window */
+    assert_int_equal(peer->credit->received, 2);
+    testpeer_resend(peer, 2);
+    testpeer_item(peer, layout, 3, 1, 3, 0, 1);
+    testpeer_push(peer);
+    testpeer_heartbeat(peer, 0, false);
+    assert_int_equal(peer->credit->received, 6);
+    assert_int_equal(peer->credit->n_rejections, 0);
+    assert_int_equal(testpeer_resolved(peer, 0), 3);
+    assert_int_equal(size_of(&embed, "t"), 3);
+    embed_stop(&embed);
+}
+
+/* PROTOCOL 9: a message that is sent again does not count again, also after an expiry. */
+static void bytes_sent_again_after_an_expiry_need_no_new_credit(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, QUEUE_TABLE FREE_TABLE, TIMES);
+    struct testpeer *peer = testpeer_new(&embed);
+    static const struct testpeer_column image = {"x", "uint8", 1, {100000}, 100000};
+    testpeer_open_with(peer, false, &image, 1);
+    /* Traffic that widens the window. */
+    uint64_t key = 1000;
+    while (peer->credit->allowed_bytes - peer->sent_bytes < 4000000 && key < 2000) {
+        for (uint32_t i = 0; i < 5 || peer->sent_bytes + 600000 < peer->credit->allowed_bytes; i++)
+            testpeer_insert_large(peer, "t", ++key, 100000, true);
+        testpeer_heartbeat(peer, 0, false);
+        assert_int_equal(peer->credit->n_rejections, 0);
+    }
+    /* Two are in the queue; the rest waits for it, within the credit. */
+    peer->keep = true;
+    uint64_t first = peer->number + 1;
+    for (key = 1; key <= 35; key++)
+        testpeer_insert_large(peer, "q", key, 100000, true);
+    testpeer_heartbeat(peer, 0, false);
+    assert_true(peer->sent_bytes <= peer->credit->allowed_bytes);
+    assert_int_equal(peer->credit->n_rejections, 0);
+    for (int round = 0; round < 3; round++) {
+        embed_advance(&embed, 11000);
+        assert_int_equal(testpeer_resume(peer, first, false)->status, RP_OK);
+        testpeer_resend(peer, peer->credit->received);
+        testpeer_heartbeat(peer, 0, false);
+        assert_int_equal(peer->credit->received, peer->number);
+        assert_int_equal(peer->credit->n_rejections, 0);
+    }
+    for (key = 1; key <= 35; key++) {
+        struct testpeer_answer *answer = testpeer_sampled(peer, "q", 1);
+        assert_int_equal(answer->reply->sample->key[0], key);
+        testpeer_forget(peer);
+    }
+    embed_stop(&embed);
+}
+
+static void without_a_tombstone_the_session_is_unknown(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, FREE_TABLE, TIMES);
+    struct testpeer *peer = testpeer_new(&embed);
+    testpeer_open(peer, false);
+    embed_advance(&embed, 10001);
+    assert_non_null(session_find(embed.broker, peer->session));
+    embed_advance(&embed, 60001);
+    assert_null(session_find(embed.broker, peer->session));
+    struct testpeer_answer *answer = testpeer_resume(peer, 1, false);
+    assert_int_equal(answer->status, RP_SESSION_UNKNOWN);
+    assert_non_null(strstr(answer->text, "HELLO"));
+    embed_stop(&embed);
+}
+
+static void resuming_with_other_columns_is_refused(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, FREE_TABLE, TIMES);
+    struct testpeer *peer = testpeer_new(&embed);
+    testpeer_open(peer, false);
+    peer->columns[0].dtype = "float64";
+    assert_int_equal(testpeer_resume(peer, 1, false)->status, RP_INVALID_ARGUMENT);
+    peer->columns[0].dtype = "uint64";
+    assert_int_equal(testpeer_resume(peer, 1, false)->status, RP_OK);
+    assert_int_equal(peer->epoch, 2); /* the refused one changed nothing */
+    embed_stop(&embed);
+}
+
+/* ---- bye ---- */
+
+static void bye_waits_for_the_last_item(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, QUEUE_TABLE, TIMES);
+    for (int notices = 0; notices < 2; notices++) {
+        struct testpeer *peer = testpeer_new(&embed);
+        testpeer_open(peer, notices);
+        testpeer_insert(peer, "q", 1, 4, 1);
+        uint64_t id = testpeer_bye(peer, NO_TIMEOUT);
+        assert_null(testpeer_poll(peer, id));
+        testpeer_sampled(peer, "q", 1);
+        assert_null(testpeer_poll(peer, id));
+        testpeer_sampled(peer, "q", 1);
+        struct testpeer_answer *answer = testpeer_await(peer, id);
+        assert_int_equal(answer->status, RP_OK);
+        assert_int_equal(answer->reply->credit->resolved[0], 4);
+        assert_null(session_find(embed.broker, peer->session));
+        testpeer_sampled(peer, "q", 2);
+        testpeer_reset(peer, "q");
+    }
+    embed_stop(&embed);
+}
+
+static void bye_times_out_with_the_reason_and_the_session_stays(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, QUEUE_TABLE, TIMES);
+    struct testpeer *peer = testpeer_new(&embed);
+    testpeer_open(peer, false);
+    testpeer_insert(peer, "q", 1, 4, 1);
+    uint64_t id = testpeer_bye(peer, 500);
+    embed_advance(&embed, 499);
+    assert_null(testpeer_poll(peer, id));
+    embed_advance(&embed, 2);
+    struct testpeer_answer *answer = testpeer_await(peer, id);
+    assert_int_equal(answer->status, RP_DEADLINE_EXCEEDED);
+    assert_non_null(strstr(answer->text, "table 'q' holds back 2"));
+    assert_non_null(strstr(answer->text, "more sample"));
+    assert_true(answer->reply->credit->n_waiting >= 1);
+    assert_int_equal(testpeer_heartbeat(peer, 0, true)->status, RP_OK);
+    assert_non_null(strstr(peer->credit->waiting[0], "holds back 2 items"));
+    embed_stop(&embed);
+}
+
+/* The two sockets have no order between them: BYE may come before the last message, whatever that message holds. */
+static void bye_before_the_last_message_is_answered(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, FREE_TABLE, TIMES);
+    for (int variant = 0; variant < 4; variant++) {
+        struct testpeer *peer = testpeer_new(&embed);
+        peer->keep = true;
+        testpeer_open(peer, variant & 1);
+        testpeer_insert(peer, "t", 100 * (uint64_t)variant + 1, 2, 1);
+        embed_settle(&embed);
+        peer->lose = true;
+        if (variant & 2)
+            testpeer_insert(peer, "t", 100 * (uint64_t)variant + 11, 2, 1);
+        else
+            testpeer_push(peer); /* no items, no chunks */
+        uint64_t id = testpeer_bye(peer, NO_TIMEOUT);
+        assert_null(testpeer_poll(peer, id));
+        testpeer_resend(peer, 1);
+        embed_settle(&embed);
+        embed_advance(&embed, 2000);
+        assert_int_equal(testpeer_await(peer, id)->status, RP_OK);
+    }
+    embed_stop(&embed);
+}
+
+/* The waiting items of an expired session were dropped: its BYE can not say that all is in. */
+static void bye_of_an_expired_session_does_not_claim_that_all_is_in(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, QUEUE_TABLE, TIMES);
+    struct testpeer *peer = testpeer_new(&embed);
+    testpeer_open(peer, false);
+    testpeer_insert(peer, "q", 1, 4, 1);
+    embed_advance(&embed, 11000);
+    struct testpeer_answer *answer = testpeer_await(peer, testpeer_bye(peer, 1000));
+    assert_int_equal(answer->status, RP_SESSION_UNKNOWN);
+    assert_int_equal(testpeer_resume(peer, 1, false)->status, RP_OK);
+    embed_stop(&embed);
+}
+
+static void bye_of_a_session_that_falls_silent_is_answered(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, QUEUE_TABLE, TIMES);
+    struct testpeer *peer = testpeer_new(&embed);
+    testpeer_open(peer, false);
+    testpeer_insert(peer, "q", 1, 4, 1);
+    uint64_t id = testpeer_bye(peer, NO_TIMEOUT);
+    assert_null(testpeer_poll(peer, id));
+    embed_advance(&embed, 11000);
+    assert_int_equal(testpeer_await(peer, id)->status, RP_SESSION_UNKNOWN);
+    embed_stop(&embed);
+}
+
+/* ---- shutting down ---- */
+
+static void shutting_down_acknowledges_nothing_that_is_not_in_a_table(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, QUEUE_TABLE FREE_TABLE, TIMES);
+    struct testpeer *peer = testpeer_new(&embed), *sampler = testpeer_new(&embed);
+    testpeer_open(peer, true);
+    testpeer_insert(peer, "q", 1, 6, 1);
+    embed_settle(&embed);
+    uint64_t sample = testpeer_sample(sampler, "t", 1, NO_TIMEOUT, 0);
+    uint64_t bye = testpeer_bye(peer, NO_TIMEOUT);
+    assert_null(testpeer_poll(peer, bye));
+    assert_null(testpeer_poll(sampler, sample));
+    broker_drain(embed.broker);
+    testpeer_insert(peer, "t", 100, 3, 1); /* comes too late */
+    embed_settle(&embed);
+    testpeer_read(peer);
+    assert_int_equal(testpeer_await(sampler, sample)->status, RP_CANCELLED);
+    assert_int_equal(testpeer_await(peer, bye)->status, RP_CANCELLED);
+    testpeer_heartbeat(peer, 0, false);
+    assert_int_equal(peer->credit->received, 1);
+    assert_int_equal(testpeer_resolved(peer, 0), 2);
+    assert_int_equal(testpeer_resolved(peer, 1), 0);
+    assert_int_equal(size_of(&embed, "t"), 0);
+    assert_int_equal(testpeer_await(sampler, testpeer_sample(sampler, "t", 1, NO_TIMEOUT, 0))->status, RP_CANCELLED);
+    embed_stop(&embed);
+}
+
+static void a_session_without_columns_only_looks(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, FREE_TABLE QUEUE_TABLE, TIMES);
+    struct testpeer *peer = testpeer_new(&embed);
+    Replay__Request request = REPLAY__REQUEST__INIT;
+    Replay__Hello ask = REPLAY__HELLO__INIT;
+    request.body_case = REPLAY__REQUEST__BODY_HELLO;
+    request.hello = &ask;
+    struct testpeer_answer *answer = testpeer_call(peer, &request);
+    assert_int_equal(answer->reply->hello->session.len, 0);
+    assert_int_equal(answer->reply->hello->n_tables, 2);
+    assert_string_equal(answer->reply->hello->tables[1]->name, "q");
+    assert_string_equal(answer->reply->hello->ingest, "inproc://ingest");
+    assert_int_equal(answer->reply->hello->heartbeat_ms, 1000);
+    assert_int_equal(answer->reply->hello->expiry_ms, 10000);
+    assert_int_equal(embed.broker->n_sessions, 0);
+    embed_stop(&embed);
+}
+
+/* Keys and ordinals of two starts of a broker must not meet: items of the first may still be on their way. */
+static void sessions_have_keys_of_their_own(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, FREE_TABLE, TIMES);
+    struct testpeer *a = testpeer_new(&embed), *b = testpeer_new(&embed);
+    testpeer_open(a, false);
+    testpeer_open(b, false);
+    assert_true(a->ordinal != b->ordinal);
+    uint64_t apart = a->key_base > b->key_base ? a->key_base - b->key_base : b->key_base - a->key_base;
+    assert_true(apart >= UINT64_C(1) << 40);
+    assert_int_equal(a->key_base % 16, 0);
+    embed_stop(&embed);
+}
+
+/* A session with nothing to tell must not keep the loop awake. */
+static void a_blocked_writer_does_not_keep_the_loop_awake(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, QUEUE_TABLE, TIMES);
+    struct testpeer *peer = testpeer_new(&embed);
+    testpeer_open(peer, true);
+    testpeer_insert(peer, "q", 1, 2, 1);
+    embed_advance(&embed, 5);
+    testpeer_insert(peer, "q", 3, 2, 1); /* these wait */
+    embed_advance(&embed, 5);
+    assert_null(embed.broker->dirty_sessions);
+    uint64_t value = 1;
+    const void *blocks[] = {&value};
+    testpeer_chunk(peer, 1, blocks, false); /* a chunk alone */
+    testpeer_push(peer);
+    embed_advance(&embed, 5);
+    assert_null(embed.broker->dirty_sessions);
+    embed_stop(&embed);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(silence_ends_a_session_and_releases_everything),
+        cmocka_unit_test(any_traffic_is_life),
+        cmocka_unit_test(a_session_silent_past_its_expiry_is_resumed_exactly_once),
+        cmocka_unit_test(chunks_sent_again_serve_new_items),
+        cmocka_unit_test(bytes_sent_again_after_an_expiry_need_no_new_credit),
+        cmocka_unit_test(without_a_tombstone_the_session_is_unknown),
+        cmocka_unit_test(resuming_with_other_columns_is_refused),
+        cmocka_unit_test(bye_waits_for_the_last_item),
+        cmocka_unit_test(bye_times_out_with_the_reason_and_the_session_stays),
+        cmocka_unit_test(bye_before_the_last_message_is_answered),
+        cmocka_unit_test(bye_of_an_expired_session_does_not_claim_that_all_is_in),
+        cmocka_unit_test(bye_of_a_session_that_falls_silent_is_answered),
+        cmocka_unit_test(shutting_down_acknowledges_nothing_that_is_not_in_a_table),
+        cmocka_unit_test(a_session_without_columns_only_looks),
+        cmocka_unit_test(sessions_have_keys_of_their_own),
+        cmocka_unit_test(a_blocked_writer_does_not_keep_the_loop_awake),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
