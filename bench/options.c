@@ -22,6 +22,8 @@ static const char help[] =
     "  --io-threads N     of the broker and of the raw server (default 1)\n"
     "  --transport NAME   tcp (loopback, default) or ipc\n"
     "  --client NAME      thin (frames encoded before, nothing decoded; default) or library (libreplay)\n"
+    "  --frames HOW       copy: senders copy their frames, as zmq_send does (default below 4 kB); lend: they lend them to\n"
+    "                     libzmq where they lie (default from 4 kB on). The raw server, and the writers of both sides\n"
     "  --against N        no raw side: compare with a second broker whose table has N items\n"
     "  --all              every row of this command that has a goal\n"
     "  --quick            a smoke run of a few seconds; its figures mean little\n"
@@ -63,7 +65,7 @@ static bool choose(const char *name, const char *text, const char *no, const cha
 
 enum {
     JSON = 256, REPEAT, SECONDS, SIZE, ITEMS, PER_MESSAGE, BATCH, IN_FLIGHT, CLIENTS, PROCESSES, IO_THREADS, TRANSPORT,
-    CLIENT, AGAINST, ALL, QUICK
+    CLIENT, FRAMES, AGAINST, ALL, QUICK
 };
 
 static bool take(struct options *self, int option, const char *name, const char *text)
@@ -77,6 +79,7 @@ static bool take(struct options *self, int option, const char *name, const char 
     case 'h': self->help = true; break;
     case TRANSPORT: ok = choose(name, text, "tcp", "ipc", &self->ipc); break;
     case CLIENT: ok = choose(name, text, "thin", "library", &self->library); break;
+    case FRAMES: ok = self->lend_set = choose(name, text, "copy", "lend", &self->lend); break;
     case SECONDS: ok = read_number(name, text, 0.05, 600, &self->seconds); break;
     case SIZE:
         ok = read_number(name, text, 4, 16e6, &number);
@@ -138,6 +141,7 @@ bool options_read(struct options *self, int argc, char **argv)
                                           {"io-threads", required_argument, NULL, IO_THREADS},
                                           {"transport", required_argument, NULL, TRANSPORT},
                                           {"client", required_argument, NULL, CLIENT},
+                                          {"frames", required_argument, NULL, FRAMES},
                                           {"against", required_argument, NULL, AGAINST},
                                           {"all", no_argument, NULL, ALL},
                                           {"quick", no_argument, NULL, QUICK},
@@ -178,6 +182,8 @@ void options_settle(struct options *self)
         self->per_message = large ? 1 : 50;
     if (!self->batch_set)
         self->batch = !large ? 256 : self->size < 100000 ? 64 : 16;
+    if (!self->lend_set)
+        self->lend = large;
     if (!self->in_flight_set)
         self->in_flight = 8;
     if (!self->processes_set || self->processes > self->clients)

@@ -13,6 +13,7 @@ enum work { WORK_INSERT, WORK_SAMPLE, WORK_UPDATE, WORK_BOTH };
 
 struct options {
     bool json, quick, all, library, ipc, help;
+    bool lend; /* senders lend their frames instead of copying them */
     uint32_t repeats;
     double seconds, warm_seconds;
     uint64_t size;     /* bytes of an item */
@@ -24,7 +25,7 @@ struct options {
     uint32_t clients;   /* connections */
     uint32_t processes; /* that they are spread over */
     uint32_t io_threads;
-    bool per_message_set, batch_set, items_set, clients_set, processes_set, in_flight_set;
+    bool per_message_set, batch_set, items_set, clients_set, processes_set, in_flight_set, lend_set;
 };
 
 /* False: what was wrong has been printed. argv[0] is the command. */

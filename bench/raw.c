@@ -9,7 +9,7 @@ void raw_frame(zmq_msg_t *frame, struct raw_store *store, size_t size)
         store->at = 0;
     const uint8_t *data = store->data + store->at;
     store->at += size;
-    if (size >= RAW_LEND_BYTES) {
+    if (store->lend) {
         zmq_msg_init_data(frame, (void *)(uintptr_t)data, size, NULL, NULL); /* NULL: nobody frees it */
     } else {
         zmq_msg_init_size(frame, size);

@@ -3,19 +3,19 @@
 #ifndef BENCH_RAW_H
 #define BENCH_RAW_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <zmq.h>
 
 #include "bench/lane.h"
 
-/* Frames of at least so many bytes are lent to libzmq, smaller ones are copied into the message. */
-#define RAW_LEND_BYTES 4096u
-
-/* Memory that senders walk through, from the start again at its end. */
+/* Memory that senders walk through, from the start again at its end. Frames are copied from it, as zmq_send does, or lent
+ * to libzmq where they lie. */
 struct raw_store {
     const uint8_t *data;
     size_t size, at;
+    bool lend;
 };
 
 struct raw_job {

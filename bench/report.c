@@ -55,10 +55,10 @@ static void json_spread(const char *name, const struct spread *spread)
 static void row_json(const struct options *options, const struct row *row)
 {
     printf("%s\n  {\"what\": \"%s\", \"against\": \"%s\", \"size\": %llu, \"items\": %llu, \"per_message\": %u, \"batch\": "
-           "%u, \"in_flight\": %u, \"clients\": %u, \"processes\": %u",
+           "%u, \"in_flight\": %u, \"clients\": %u, \"processes\": %u, \"frames\": \"%s\"",
            n_rows ? "," : "", row->what, row->other, (unsigned long long)options->size,
            (unsigned long long)options->items, options->per_message, options->batch, options->in_flight,
-           options->clients, options->processes);
+           options->clients, options->processes, options->lend ? "lent" : "copied");
     json_spread("items_per_s", &row->ours);
     json_spread("reference_items_per_s", &row->theirs);
     json_spread("ratio_spread", &row->ratio);
@@ -85,9 +85,10 @@ static void text_side(const char *name, const struct spread *rate, uint64_t size
 
 static void row_text(const struct options *options, const struct row *row)
 {
-    printf("\n%s: %llu B items, %llu in the table, %u to a message, batch %u, %u connection%s in %u process%s\n", row->what,
+    printf("\n%s: %llu B items, %llu in the table, %u to a message, batch %u, %u connection%s in %u process%s, frames %s\n", row->what,
            (unsigned long long)options->size, (unsigned long long)options->items, options->per_message, options->batch,
-           options->clients, options->clients == 1 ? "" : "s", options->processes, options->processes == 1 ? "" : "es");
+           options->clients, options->clients == 1 ? "" : "s", options->processes, options->processes == 1 ? "" : "es",
+           options->lend ? "lent" : "copied");
     text_side("broker", &row->ours, options->size, row->server_cpu[0], row->client_cpu[0], row->thread_ns[0]);
     text_side(row->other, &row->theirs, options->size, row->server_cpu[1], row->client_cpu[1], row->thread_ns[1]);
     printf("  ratio    %11.2f  (%.2f to %.2f)", row->ratio.median, row->ratio.least, row->ratio.most);

@@ -47,6 +47,7 @@ static struct load *new_load(const struct options *options, const struct party *
         return NULL;
     *load = (struct load){.lane = processes_lane(), .options = options, .service = party->service, .connections = 1};
     load->store.data = run_store(options, &load->store.size);
+    load->store.lend = options->lend;
     load->first_key = party->first_key;
     load->n_keys = party->n_keys;
     return load->store.data ? load : NULL;
@@ -142,6 +143,7 @@ bool run_raw(const struct options *options, const struct party *like, struct par
     memcpy(job.request, like->frames.request, sizeof job.request);
     memcpy(job.reply, like->frames.reply, sizeof job.reply);
     job.store.data = run_store(options, &job.store.size);
+    job.store.lend = options->lend;
     snprintf(bind[0], sizeof bind[0], options->ipc ? "ipc://%s/raw-pull" : "tcp://127.0.0.1:*", processes_dir());
     snprintf(bind[1], sizeof bind[1], options->ipc ? "ipc://%s/raw-router" : "tcp://127.0.0.1:*", processes_dir());
     job.bind[0] = bind[0];

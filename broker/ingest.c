@@ -26,6 +26,7 @@ struct intake {
     uint32_t n_payload;
     uint64_t bytes;
     bool lone;               /* the one item that may always be sent */
+    uint64_t allowance;      /* inserts that the limiter of this run's table has allowed */
     struct inbound *inbound; /* made when the first item has to wait */
 };
 
@@ -102,74 +103,85 @@ static void take_layouts(struct intake *self)
 
 /* ---- chunks ---- */
 
-/* The blocks of chunk i, checked. */
-static rp_status chunk_check(const struct intake *self, uint32_t i, const uint8_t *data, bool *absent, rp_error *err)
+/* What the header says about one chunk. */
+struct chunk_plan {
+    uint64_t number;
+    uint64_t bytes, raw_bytes;
+    uint32_t rows;
+    bool absent;
+    uint32_t size[RP_MAX_COLUMNS];
+    uint8_t codec[RP_MAX_COLUMNS];
+};
+
+static void chunk_plan(const struct intake *self, uint32_t i, struct chunk_plan *plan)
+{
+    const struct wire_ingest *in = &self->in;
+    const struct columns *columns = self->session->columns;
+    plan->number = pb_u64(&in->chunk_number, i);
+    plan->rows = pb_u32(&in->chunk_length, i);
+    plan->bytes = plan->raw_bytes = 0;
+    plan->absent = false;
+    for (uint32_t c = 0; c < columns->count; c++) {
+        plan->size[c] = pb_u32(&in->block_size, i * columns->count + c);
+        plan->codec[c] = pb_u8(&in->block_codec, i * columns->count + c);
+        plan->absent |= plan->codec[c] == RP_CODEC_ABSENT;
+        plan->bytes += plan->size[c];
+        plan->raw_bytes += plan->rows * columns->column[c].row_bytes;
+    }
+}
+
+static rp_status block_check(const struct column *column, const struct chunk_plan *plan, uint32_t c,
+                             const uint8_t *data, rp_error *err)
+{
+    if (plan->codec[c] == RP_CODEC_RAW) {
+        if (plan->size[c] == plan->rows * column->row_bytes)
+            return RP_OK;
+        err_set(err, RP_INVALID_ARGUMENT, "%u bytes for %u steps of %llu bytes", plan->size[c], plan->rows,
+                (unsigned long long)column->row_bytes);
+    } else {
+        struct codec_shape shape = {column->elem_bytes, column->is_integer, column->row_bytes, plan->rows,
+                                    column->rank};
+        if (codec_check(plan->codec[c], &shape, data, plan->size[c], err) == RP_OK)
+            return RP_OK;
+    }
+    err_prefix(err, "column '%.64s'", column->name);
+    return (rp_status)err->status;
+}
+
+static rp_status chunk_check(const struct intake *self, const struct chunk_plan *plan, const uint8_t *data,
+                             rp_error *err)
 {
     const struct columns *columns = self->session->columns;
-    uint32_t rows = pb_u32(&self->in.chunk_length, i);
-    if (rows == 0)
+    if (plan->rows == 0)
         return err_set(err, RP_INVALID_ARGUMENT, "it has no steps");
-    uint64_t raw = 0;
-    for (uint32_t c = 0; c < columns->count; c++)
-        raw += rows * columns->column[c].row_bytes;
-    if (raw > CHUNK_RAW_BYTES)
+    if (plan->raw_bytes > CHUNK_RAW_BYTES)
         return err_set(err, RP_INVALID_ARGUMENT, "it has %llu bytes uncompressed, at most %llu are allowed",
-                       (unsigned long long)raw, (unsigned long long)CHUNK_RAW_BYTES);
+                       (unsigned long long)plan->raw_bytes, (unsigned long long)CHUNK_RAW_BYTES);
     for (uint32_t c = 0; c < columns->count; c++) {
-        const struct column *column = &columns->column[c];
-        uint32_t at = i * columns->count + c;
-        uint32_t size = pb_u32(&self->in.block_size, at);
-        uint8_t codec = pb_u8(&self->in.block_codec, at);
-        struct codec_shape shape = {column->elem_bytes, column->is_integer, column->row_bytes, rows, column->rank};
-        if (codec == RP_CODEC_RAW ? size != rows * column->row_bytes
-                                  : codec_check(codec, &shape, data, size, err) != RP_OK) {
-            if (codec == RP_CODEC_RAW)
-                err_set(err, RP_INVALID_ARGUMENT, "%u bytes for %u steps of %llu bytes", size, rows,
-                        (unsigned long long)column->row_bytes);
-            err_prefix(err, "column '%.64s'", column->name);
-            return (rp_status)err->status;
-        }
-        *absent |= codec == RP_CODEC_ABSENT;
-        data += size;
+        RP_TRY(block_check(&columns->column[c], plan, c, data, err));
+        data += plan->size[c];
     }
     return RP_OK;
 }
 
-static uint64_t chunk_size(const struct intake *self, uint32_t i)
+static rp_status chunk_store(struct intake *self, uint32_t i, const struct chunk_plan *plan, const uint8_t *data,
+                             zmq_msg_t *message, rp_error *err)
 {
-    uint32_t columns = self->session->columns->count;
-    uint64_t bytes = 0;
-    for (uint32_t c = 0; c < columns; c++)
-        bytes += pb_u32(&self->in.block_size, i * columns + c);
-    return bytes;
-}
-
-static rp_status chunk_store(struct intake *self, uint32_t i, const uint8_t *data, uint32_t bytes, zmq_msg_t *message,
-                             rp_error *err)
-{
-    const struct columns *columns = self->session->columns;
     const struct wire_ingest *in = &self->in;
-    bool absent = false;
-    RP_TRY(chunk_check(self, i, data, &absent, err));
-    uint64_t raw = 0;
-    uint32_t rows = pb_u32(&in->chunk_length, i);
-    for (uint32_t c = 0; c < columns->count; c++)
-        raw += columns->column[c].row_bytes * rows;
-    struct chunk *chunk = store_add(&self->broker->store, columns->count, data, bytes, raw, message);
+    uint32_t columns = self->session->columns->count;
+    RP_TRY(chunk_check(self, plan, data, err));
+    struct chunk *chunk =
+        store_add(&self->broker->store, columns, data, (uint32_t)plan->bytes, plan->raw_bytes, message);
     if (!chunk)
         return err_set(err, RP_NO_MEMORY, "the broker has no memory for it");
-    uint32_t *sizes = chunk_block_sizes(chunk);
-    uint8_t *codecs = chunk_block_codecs(chunk);
-    for (uint32_t c = 0; c < columns->count; c++) {
-        sizes[c] = pb_u32(&in->block_size, i * columns->count + c);
-        codecs[c] = pb_u8(&in->block_codec, i * columns->count + c);
-    }
-    chunk->length = rows;
-    chunk->absent = absent;
+    memcpy(chunk_block_sizes(chunk), plan->size, columns * sizeof plan->size[0]);
+    memcpy(chunk_block_codecs(chunk), plan->codec, columns);
+    chunk->length = plan->rows;
+    chunk->absent = plan->absent;
     chunk->step = pb_u64(&in->chunk_step, i);
-    chunk->episode = in->chunk_episode.n ? pb_u32(&in->chunk_episode, i) : 0;
+    chunk->episode = pb_u32(&in->chunk_episode, i);
     chunk->session = self->session->ordinal;
-    rp_status status = session_keep_chunk(self->session, self->broker, pb_u64(&in->chunk_number, i), chunk, err);
+    rp_status status = session_keep_chunk(self->session, self->broker, plan->number, chunk, err);
     if (status != RP_OK)
         store_release(&self->broker->store, chunk);
     return status;
@@ -182,42 +194,43 @@ static void chunk_refused(struct intake *self, uint64_t number, const rp_error *
     complain(self->broker, "B0205", "chunk refused", self->session, err->text);
 }
 
-/* Takes chunk i from the pack or from its own frame. */
+/* Where chunk i lies: in the pack, or in a frame of its own (then *message is set). NULL: its frame has not its size. */
+static const uint8_t *chunk_find(const struct intake *self, uint32_t i, uint64_t bytes, size_t *packed_at,
+                                 zmq_msg_t **message, size_t *room)
+{
+    const uint8_t *data;
+    if (i < self->in.packed) {
+        *message = NULL;
+        *room = zmq_msg_size(&self->payload[0]) - *packed_at;
+        data = (const uint8_t *)zmq_msg_data(&self->payload[0]) + *packed_at;
+        *packed_at += bytes <= *room ? bytes : *room;
+        return bytes <= *room ? data : NULL;
+    }
+    *message = &self->payload[i - self->in.packed + (self->in.packed ? 1 : 0)];
+    *room = zmq_msg_size(*message);
+    return bytes == *room ? zmq_msg_data(*message) : NULL;
+}
+
 static void take_chunk(struct intake *self, uint32_t i, size_t *packed_at)
 {
-    uint64_t number = pb_u64(&self->in.chunk_number, i), bytes = chunk_size(self, i);
-    rp_error err = {0};
-    zmq_msg_t *message = NULL;
-    const uint8_t *data = NULL;
-    size_t room = 0;
-    if (i < self->in.packed) {
-        if (self->n_payload) {
-            room = zmq_msg_size(&self->payload[0]) - *packed_at;
-            data = (const uint8_t *)zmq_msg_data(&self->payload[0]) + *packed_at;
-        }
-    } else {
-        uint32_t frame = i - self->in.packed + (self->in.packed ? 1 : 0);
-        if (frame < self->n_payload) {
-            message = &self->payload[frame];
-            data = zmq_msg_data(message);
-            room = zmq_msg_size(message);
-        }
-    }
-    if (!data || bytes > room || (message && bytes != room)) {
-        err_set(&err, RP_BAD_MESSAGE, "its frame is missing or has %zu bytes where its blocks need %llu", room,
-                (unsigned long long)bytes);
-        *packed_at = i < self->in.packed && self->n_payload ? zmq_msg_size(&self->payload[0]) : *packed_at;
-    } else {
-        if (!message)
-            *packed_at += bytes;
-        if (number < self->session->oldest_chunk || session_chunk(self->session, number))
-            return; /* here already, or let go of */
-        chunk_store(self, i, data, (uint32_t)bytes, message, &err);
-    }
-    if (err.status) {
-        err_prefix(&err, "chunk %llu", (unsigned long long)number);
-        chunk_refused(self, number, &err);
-    }
+    struct chunk_plan plan;
+    zmq_msg_t *message;
+    size_t room;
+    rp_error err;
+    chunk_plan(self, i, &plan);
+    const uint8_t *data = chunk_find(self, i, plan.bytes, packed_at, &message, &room);
+    rp_status status;
+    if (!data)
+        status = err_set(&err, RP_BAD_MESSAGE, "%zu bytes are left in its frame where its blocks need %llu", room,
+                         (unsigned long long)plan.bytes);
+    else if (plan.number < self->session->oldest_chunk || session_chunk(self->session, plan.number))
+        return; /* here already, or let go of */
+    else
+        status = chunk_store(self, i, &plan, data, message, &err);
+    if (status == RP_OK)
+        return;
+    err_prefix(&err, "chunk %llu", (unsigned long long)plan.number);
+    chunk_refused(self, plan.number, &err);
 }
 
 static void take_chunks(struct intake *self)
@@ -304,7 +317,7 @@ static rp_status item_span(const struct intake *self, uint32_t i, struct layout 
     const struct session *session = self->session;
     uint64_t number = pb_u64(&in->item_chunk, i);
     *span = (struct span){
-        .offset = in->item_offset.n ? pb_u32(&in->item_offset, i) : 0,
+        .offset = pb_u32(&in->item_offset, i),
         .length = pb_u32(&in->item_length, i),
         .layout = layout->id,
     };
@@ -372,9 +385,21 @@ static void item_wait(struct intake *self, struct flow *flow, const struct arriv
     flow_resolved(self->broker, flow, NULL);
 }
 
-/* Item i, number flow->arrived + 1. */
-static void take_item(struct intake *self, uint32_t i, const struct session_layout *layout, struct flow *flow,
-                      uint64_t policy, rp_status refused, const char *why)
+/* Whether the limiter lets an item in now. Asked for the rest of a run at once: what happens meanwhile (removals) can
+ * only allow more. */
+static bool may_insert(struct intake *self, const struct table *table, uint32_t run_left)
+{
+    if (self->allowance == 0)
+        self->allowance = limiter_insertable(&table->limiter, run_left);
+    if (self->allowance == 0)
+        return false;
+    self->allowance--;
+    return true;
+}
+
+/* Item i, number flow->arrived + 1; run_left more of its run follow, itself included. */
+static void take_item(struct intake *self, uint32_t i, uint32_t run_left, const struct session_layout *layout,
+                      struct flow *flow, uint64_t policy, rp_status refused, const char *why)
 {
     struct broker *broker = self->broker;
     struct arrival arrival = {
@@ -394,7 +419,7 @@ static void take_item(struct intake *self, uint32_t i, const struct session_layo
         status = item_check(self, i, layout, &arrival, &err);
         text = err.text;
     }
-    bool waits = flow->count > 0 || (status == RP_OK && limiter_insertable(&flow->table->limiter, 1) == 0);
+    bool waits = flow->count > 0 || (status == RP_OK && !may_insert(self, flow->table, run_left));
     if (waits) {
         item_wait(self, flow, &arrival, status, text);
         return;
@@ -418,10 +443,12 @@ static void take_run(struct intake *self, uint32_t run, uint32_t first, uint32_t
     const struct wire_ingest *in = &self->in;
     struct session *session = self->session;
     uint32_t id = pb_u32(&in->run_layout, run);
-    uint64_t number = pb_u64(&in->run_first, run), policy = in->run_policy.n ? pb_u64(&in->run_policy, run) : 0;
+    uint64_t number = pb_u64(&in->run_first, run), policy = pb_u64(&in->run_policy, run);
     const struct session_layout *layout = id < session->n_layouts ? &session->layouts[id] : NULL;
     struct flow *flow = layout && layout->table ? session->flows[layout->table->id] : NULL;
-    char text[300] = "";
+    char text[300];
+    text[0] = '\0';
+    self->allowance = 0;
     if (!layout)
         snprintf(text, sizeof text, "layout %u was never registered", id);
     else if (!flow)
@@ -438,7 +465,7 @@ static void take_run(struct intake *self, uint32_t run, uint32_t first, uint32_t
         }
         if (number + i <= flow->arrived)
             continue; /* sent again: it is here */
-        take_item(self, first + i, layout, flow, policy, refused, why);
+        take_item(self, first + i, n - i, layout, flow, policy, refused, why);
     }
     if (flow && flow->table->waiters)
         pump_mark(flow->table);
@@ -525,7 +552,8 @@ static void take_message(struct intake *self)
     if (self->in.n_layouts)
         take_layouts(self);
     self->lone = is_lone_item(self);
-    rp_error err = {0};
+    rp_error err;
+    err.text[0] = '\0';
     rp_status refused = message_check(self, &err);
     if (refused == RP_OK && self->in.n_chunks)
         take_chunks(self);
@@ -554,7 +582,7 @@ static void message_bad(struct broker *broker, const struct wire_ingest *in, con
 static void ingest_message(struct broker *broker, zmq_msg_t *frames, uint32_t n)
 {
     struct intake intake = {.broker = broker, .payload = frames + 1, .n_payload = n - 1};
-    rp_error err = {0};
+    rp_error err;
     rp_status status = wire_read_ingest(zmq_msg_data(&frames[0]), zmq_msg_size(&frames[0]), &intake.in, &err);
     if (status == RP_OK && intake.in.version != WIRE_VERSION)
         status = err_set(&err, RP_UNSUPPORTED, "protocol version %u is unknown here: this broker speaks version %u",

@@ -99,7 +99,7 @@ static bool poll_answer(struct broker *broker, const struct envelope *to, uint64
     for (size_t i = 0; infos && list && payload && i < ask->n_name; i++) {
         struct slot *slot = params_find(&broker->params, ask->name[i]);
         uint64_t have = i < ask->n_have ? ask->have[i] : 0;
-        if (!slot || slot->version <= have)
+        if (!slot || slot->version == 0 || slot->version == have)
             continue;
         slot_info(broker, slot, &infos[n]);
         list[n] = &infos[n];

@@ -8,7 +8,7 @@
 #include "proto/dtype.h"
 #include "proto/error.h"
 
-#define POOL_KEEP_BYTES ((size_t)64 << 20)
+#define POOL_KEEP_BYTES ((size_t)256 << 20)
 #define MAX_CHUNK_BYTES ((uint64_t)UINT32_MAX)
 
 /* ---- life */

@@ -311,14 +311,20 @@ static void a_restarted_broker_puts_items_in_doubt_and_is_used_again(void **stat
         append(f);
         item(f, "queue", 1);
     }
-    OK(f, rp_writer_flush(f->writer, 5, 5000, &f->err));
+    rp_writer_info info = {.struct_size = sizeof info};
+    do {
+        OK(f, rp_writer_flush(f->writer, 5, 5000, &f->err));
+        rp_writer_get_info(f->writer, &info, NULL);
+    } while (info.sent < 15);
     broker_process_stop(&f->broker, SIGKILL);
+    while (rp_client_get_state(f->client) == RP_CLIENT_CONNECTED)
+        usleep(1000);
     append(f);
     item(f, "replay", 4); /* never sent to the old one */
     broker_process_again(&f->broker, NULL);
     assert_int_equal(rp_writer_flush(f->writer, 0, 10000, &f->err), RP_IN_DOUBT);
-    assert_non_null(strstr(f->err.text, "5 items were not accepted"));
-    rp_writer_info info = {.struct_size = sizeof info};
+    if (!strstr(f->err.text, "5 items were not accepted"))
+        fail_msg("%s", f->err.text);
     rp_writer_get_info(f->writer, &info, NULL);
     assert_int_equal(info.in_doubt, 5);
     assert_int_equal(info.sessions, 2);

@@ -496,6 +496,9 @@ static void check_batch(const struct model *m, const struct rp_batch *batch)
         assert_int_equal(arrays.step[i], m->items[i].first_step);
         assert_true(arrays.priority[i] == 0.5 * i);
         assert_true(arrays.probability[i] == 1.0 / (2.0 + i));
+        /* The last item is the least probable. */
+        double ratio = m->n_items > 1 ? (2.0 + i) / (1.0 + m->n_items) : 1;
+        assert_true(fabs(arrays.weight[i] - pow(ratio, 0.4)) < 1e-5);
         assert_int_equal(arrays.times_sampled[i], i % 3);
         assert_int_equal(arrays.session[i], 4);
     }
