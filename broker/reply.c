@@ -194,7 +194,8 @@ static uint8_t *copy_needed(const struct build *self, struct chunk *chunk, uint8
     return out + run;
 }
 
-static void prefetch_chunk(struct chunk *chunk)
+/* Inlined always: see prefetch_picks. */
+static inline __attribute__((always_inline)) void prefetch_chunk(struct chunk *chunk)
 {
     const char *at = (const char *)chunk + 128;
     uint32_t bytes = chunk->kind == CHUNK_SLAB && chunk->bytes < 1024 ? chunk->bytes : 0;

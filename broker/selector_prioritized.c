@@ -29,7 +29,9 @@ struct prioritized {
     struct slotset present; /* used when all weights are 0, and to mark what pick_distinct took */
     struct rng rng;
     double exponent;
-    double max_priority; /* whose weight is still a float32 */
+    double max_priority;  /* whose weight is still a float32 */
+    double last_priority; /* writers often give all items the same one: its weight is kept */
+    float last_weight;
     struct taken *taken; /* scratch of pick_distinct */
     uint32_t n_taken;
     uint32_t room;
@@ -53,6 +55,26 @@ static rp_status read_exponent(const rp_option *option, double *out, rp_error *e
                        option->value);
     *out = value;
     return RP_OK;
+}
+
+static float weight_of(const struct prioritized *self, double priority)
+{
+    double weight;
+    if (self->exponent < 0.0)
+        weight = pow(fmax(priority, LEAST_PRIORITY), self->exponent);
+    else if (!(priority > 0.0))
+        return 0.0f;
+    else if (self->exponent == 1.0)
+        weight = priority;
+    else if (self->exponent == 0.5)
+        weight = sqrt(priority);
+    else if (self->exponent == 0.0)
+        weight = 1.0;
+    else
+        weight = pow(priority, self->exponent);
+    if (weight > (double)FLT_MAX)
+        return FLT_MAX;
+    return weight > (double)FLT_MIN ? (float)weight : FLT_MIN;
 }
 
 static void *prioritized_create(const rp_option *options, uint32_t n_options, uint32_t capacity, uint64_t seed,
@@ -79,6 +101,7 @@ static void *prioritized_create(const rp_option *options, uint32_t n_options, ui
     }
     self->exponent = exponent;
     self->max_priority = exponent > 0.0 ? pow((double)FLT_MAX, 1.0 / exponent) : (double)INFINITY;
+    self->last_weight = weight_of(self, self->last_priority);
     rng_seed(&self->rng, seed);
     return self;
 }
@@ -94,31 +117,15 @@ static rp_status prioritized_check(void *state, double priority, rp_error *err)
                    priority, self->exponent, self->max_priority);
 }
 
-static float weight_of(const struct prioritized *self, double priority)
-{
-    double weight;
-    if (self->exponent < 0.0)
-        weight = pow(fmax(priority, LEAST_PRIORITY), self->exponent);
-    else if (!(priority > 0.0))
-        return 0.0f;
-    else if (self->exponent == 1.0)
-        weight = priority;
-    else if (self->exponent == 0.5)
-        weight = sqrt(priority);
-    else if (self->exponent == 0.0)
-        weight = 1.0;
-    else
-        weight = pow(priority, self->exponent);
-    if (weight > (double)FLT_MAX)
-        return FLT_MAX;
-    return weight > (double)FLT_MIN ? (float)weight : FLT_MIN;
-}
-
 static void prioritized_insert(void *state, uint32_t slot, double priority)
 {
     struct prioritized *self = state;
     slotset_add(&self->present, slot);
-    sumtree_set(&self->tree, slot, weight_of(self, priority));
+    if (priority != self->last_priority) {
+        self->last_priority = priority;
+        self->last_weight = weight_of(self, priority);
+    }
+    sumtree_set(&self->tree, slot, self->last_weight);
 }
 
 static void prioritized_update(void *state, uint32_t slot, double priority)

@@ -1,0 +1,582 @@
+/* Tables through the embedded broker: what is kept, what goes, what is counted. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/testpeer.h"
+
+static struct embed embed;
+static struct testpeer *peer;
+
+/* A table "t" of this flow style: "max_size: 5, remover: {kind: fifo}". */
+static void begin(const char *table)
+{
+    char tables[800];
+    snprintf(tables, sizeof tables, "  - {name: t, %s}\n", table);
+    embed_start(&embed, tables, NULL);
+    peer = testpeer_new(&embed);
+    testpeer_open(peer, false);
+}
+
+static void end(void)
+{
+    embed_stop(&embed);
+}
+
+static struct table *table(void)
+{
+    return embed_table(&embed, "t");
+}
+
+static void insert(uint64_t key, double priority)
+{
+    testpeer_insert(peer, "t", key, 1, priority);
+    embed_settle(&embed);
+}
+
+static bool has(uint64_t key)
+{
+    return table_find(table(), key) != UINT32_MAX;
+}
+
+static uint64_t sample_one(void)
+{
+    struct testpeer_answer *answer = testpeer_sampled(peer, "t", 1);
+    sampled_check(answer, 0);
+    return answer->reply->sample->key[0];
+}
+
+static void assert_blocked(void)
+{
+    assert_int_equal(testpeer_await(peer, testpeer_sample(peer, "t", 1, 0, 0))->status, RP_DEADLINE_EXCEEDED);
+}
+
+static uint64_t waiting(void)
+{
+    embed_settle(&embed);
+    return table()->n_waiting_items;
+}
+
+/* ---- overflow ---- */
+
+static void overflow_keeps_the_right_keys(void **state)
+{
+    (void)state;
+    /* Priorities 3 1 4 1.5 9 2 6, keys 1 to 7, three places. */
+    static const double priorities[] = {3, 1, 4, 1.5, 9, 2, 6};
+    static const struct {
+        const char *remover;
+        uint64_t keys[3];
+    } rows[] = {
+        {"fifo", {5, 6, 7}},
+        {"lifo", {1, 2, 3}}, /* the new item is the victim */
+        {"min_heap", {3, 5, 7}},
+        {"max_heap", {2, 4, 6}},
+    };
+    for (uint32_t r = 0; r < 4; r++) {
+        char config[200];
+        snprintf(config, sizeof config, "max_size: 3, remover: {kind: %s}, limiter: {kind: none}", rows[r].remover);
+        begin(config);
+        for (uint64_t key = 1; key <= 7; key++)
+            insert(key, priorities[key - 1]);
+        assert_int_equal(table()->in.size, 3);
+        for (uint32_t i = 0; i < 3; i++)
+            assert_true(has(rows[r].keys[i]));
+        assert_int_equal(table()->stats.evicted, 4);
+        assert_int_equal(table()->limiter.inserts, 7);
+        assert_int_equal(table()->limiter.deletes, 4);
+        assert_int_equal(embed.broker->store.chunks, 3);
+        end();
+    }
+}
+
+static void a_negative_exponent_removes_low_priorities(void **state)
+{
+    (void)state;
+    begin("max_size: 100, remover: {kind: prioritized, options: {exponent: -2}}, limiter: {kind: none}");
+    for (uint64_t key = 1; key <= 400; key++)
+        insert(key, key % 2 ? 1 : 100);
+    uint32_t high = 0;
+    for (uint64_t key = 1; key <= 400; key++)
+        high += has(key) && key % 2 == 0;
+    assert_true(high >= 97);
+    end();
+}
+
+static void a_uniform_remover_spares_no_age(void **state)
+{
+    (void)state;
+    begin("max_size: 50, remover: {kind: uniform}, limiter: {kind: none}");
+    for (uint64_t key = 1; key <= 100; key++)
+        insert(key, 1);
+    uint32_t old = 0;
+    for (uint64_t key = 1; key <= 50; key++)
+        old += has(key);
+    assert_int_equal(table()->in.size, 50);
+    assert_true(old > 5 && old < 45);
+    end();
+}
+
+/* ---- order ---- */
+
+static void a_queue_gives_each_item_once_in_order(void **state)
+{
+    (void)state;
+    begin("max_size: 10, max_times_sampled: 1, sampler: {kind: fifo}, remover: {kind: fifo}, limiter: {kind: queue, size: 3}");
+    testpeer_insert(peer, "t", 1, 10, 1);
+    assert_int_equal(waiting(), 7);
+    assert_int_equal(table()->in.size, 3);
+    for (uint64_t key = 1; key <= 10; key++)
+        assert_int_equal(sample_one(), key);
+    assert_blocked();
+    assert_int_equal(table()->in.size, 0);
+    assert_int_equal(table()->stats.evicted, 0);
+    end();
+}
+
+static void a_stack_gives_the_newest(void **state)
+{
+    (void)state;
+    begin("max_size: 10, max_times_sampled: 1, sampler: {kind: lifo}, remover: {kind: lifo}, limiter: {kind: stack, size: 3}");
+    testpeer_insert(peer, "t", 1, 3, 1);
+    assert_int_equal(waiting(), 0);
+    assert_int_equal(sample_one(), 3);
+    insert(4, 1);
+    insert(5, 1);
+    assert_int_equal(waiting(), 1);
+    assert_int_equal(sample_one(), 4);
+    assert_int_equal(sample_one(), 5);
+    assert_int_equal(sample_one(), 2);
+    assert_int_equal(sample_one(), 1);
+    assert_blocked();
+    end();
+}
+
+static void heaps_follow_updates(void **state)
+{
+    (void)state;
+    begin("max_size: 10, sampler: {kind: max_heap}, limiter: {kind: none}");
+    for (uint64_t key = 1; key <= 5; key++)
+        insert(key, (double)key);
+    assert_int_equal(sample_one(), 5);
+    static const uint64_t keys[] = {2, 77, 5};
+    static const double priorities[] = {50, 1, 0};
+    struct testpeer_answer *answer = testpeer_update(peer, "t", 3, keys, priorities);
+    assert_int_equal(answer->status, RP_OK);
+    assert_int_equal(answer->reply->change->applied, 2);
+    assert_int_equal(answer->reply->change->missing, 1);
+    assert_int_equal(sample_one(), 2);
+    assert_int_equal(table()->stats.updates, 2);
+    assert_int_equal(table()->stats.updates_missing, 1);
+    end();
+}
+
+static void max_times_sampled_removes_after_the_last(void **state)
+{
+    (void)state;
+    begin("max_size: 10, max_times_sampled: 3, sampler: {kind: fifo}, limiter: {kind: none}");
+    insert(1, 1);
+    insert(2, 1);
+    struct testpeer_answer *answer = testpeer_sampled(peer, "t", 4);
+    const Replay__SampleReply *reply = answer->reply->sample;
+    static const uint64_t keys[] = {1, 1, 1, 2};
+    static const uint32_t times[] = {1, 2, 3, 1};
+    for (uint32_t i = 0; i < 4; i++) {
+        assert_int_equal(reply->key[i], keys[i]);
+        assert_int_equal(sampled_u32(reply->times_sampled, reply->n_times_sampled, i), times[i]);
+        sampled_check(answer, i);
+    }
+    assert_false(has(1));
+    assert_int_equal(table()->limiter.deletes, 1);
+    assert_int_equal(table()->stats.evicted, 0);
+    end();
+}
+
+/* ---- what may not be done ---- */
+
+static void an_existing_key_is_refused_and_changes_nothing(void **state)
+{
+    (void)state;
+    begin("max_size: 3, sampler: {kind: max_heap}, limiter: {kind: none}");
+    for (uint64_t key = 1; key <= 3; key++)
+        insert(key, (double)key);
+    insert(2, 99);
+    testpeer_heartbeat(peer, 0, false);
+    assert_int_equal(peer->credit->n_rejections, 1);
+    assert_int_equal(peer->credit->rejections[0]->status, RP_ALREADY_EXISTS);
+    assert_int_equal(peer->credit->rejections[0]->key, 2);
+    assert_int_equal(table()->in.size, 3);
+    assert_int_equal(table()->limiter.inserts, 3);
+    assert_int_equal(table()->stats.evicted, 0);
+    assert_int_equal(table()->stats.rejected, 1);
+    assert_int_equal(sample_one(), 3);
+    assert_int_equal(embed.broker->store.chunks, 3);
+    end();
+}
+
+static void a_bad_priority_leaves_the_table_alive(void **state)
+{
+    (void)state;
+    begin("max_size: 10, sampler: {kind: prioritized}, limiter: {kind: none}");
+    insert(1, -1);
+    insert(2, (double)INFINITY);
+    insert(3, (double)NAN);
+    insert(4, 1);
+    assert_int_equal(table()->in.size, 1);
+    static const uint64_t keys[] = {4, 4, 9, 4};
+    static const double priorities[] = {2, -1, (double)NAN, (double)INFINITY};
+    struct testpeer_answer *answer = testpeer_update(peer, "t", 4, keys, priorities);
+    assert_int_equal(answer->status, RP_INVALID_ARGUMENT);
+    assert_int_equal(answer->reply->change->applied, 1);
+    assert_int_equal(answer->reply->change->missing, 1);
+    assert_int_equal(answer->reply->change->refused, 2);
+    assert_non_null(strstr(answer->text, "key 4: priority -1"));
+    answer = testpeer_sampled(peer, "t", 5);
+    assert_true(answer->reply->sample->priority[0] == 2.0);
+    end();
+}
+
+static void missing_keys_and_tables_are_told(void **state)
+{
+    (void)state;
+    begin("max_size: 10, limiter: {kind: none}");
+    insert(1, 1);
+    static const uint64_t keys[] = {5, 1, 6, 1};
+    struct testpeer_answer *answer = testpeer_delete(peer, "t", 4, keys);
+    assert_int_equal(answer->reply->change->applied, 1);
+    assert_int_equal(answer->reply->change->missing, 3);
+    assert_int_equal(testpeer_delete(peer, "none", 1, keys)->status, RP_NOT_FOUND);
+    assert_int_equal(testpeer_update(peer, "none", 1, keys, &(double){1})->status, RP_NOT_FOUND);
+    assert_int_equal(testpeer_reset(peer, "none")->status, RP_NOT_FOUND);
+    assert_int_equal(testpeer_fetch(peer, "none", 1, keys)->status, RP_NOT_FOUND);
+    assert_int_equal(testpeer_await(peer, testpeer_sample(peer, "none", 1, 0, 0))->status, RP_NOT_FOUND);
+    assert_int_equal(testpeer_await(peer, testpeer_sample(peer, "t", 0, 0, 0))->status, RP_INVALID_ARGUMENT);
+    assert_int_equal(testpeer_await(peer, testpeer_sample(peer, "t", 8193, 0, 0))->status, RP_INVALID_ARGUMENT);
+    end();
+}
+
+/* ---- limiter ---- */
+
+#define RATIO "limiter: {kind: sample_to_insert_ratio, samples_per_insert: 2, min_size: 3, error_buffer: 4}"
+
+static void the_limiter_blocks_samples_until_min_size(void **state)
+{
+    (void)state;
+    begin("max_size: 100, limiter: {kind: min_size, min_size: 3}");
+    insert(1, 1);
+    insert(2, 1);
+    struct testpeer_answer *answer = testpeer_await(peer, testpeer_sample(peer, "t", 1, 0, 0));
+    assert_int_equal(answer->status, RP_DEADLINE_EXCEEDED);
+    assert_non_null(strstr(answer->text, "needs 1 more insert: the table has 2 items, min_size is 3"));
+    insert(3, 1);
+    for (int i = 0; i < 100; i++)
+        sample_one();
+    end();
+}
+
+/* cursor = 2 * inserts - samples; bounds 6 - 4 = 2 and 6 + 4 = 10, inclusive. */
+static void the_ratio_holds_on_both_sides_inclusive(void **state)
+{
+    (void)state;
+    begin("max_size: 100, " RATIO);
+    testpeer_insert(peer, "t", 1, 10, 1);
+    assert_int_equal(waiting(), 5);
+    assert_int_equal(table()->in.size, 5); /* the cursor is 10 */
+    sample_one();
+    assert_int_equal(waiting(), 5); /* 2 * 6 - 1 = 11: one sample is not enough */
+    sample_one();
+    assert_int_equal(waiting(), 4); /* a sample unblocks an insert */
+    assert_int_equal(table()->in.size, 6);
+    testpeer_reset(peer, "t");
+    assert_int_equal(waiting(), 0);
+    assert_int_equal(table()->in.size, 4); /* cursor 8 */
+    for (int i = 0; i < 6; i++)
+        sample_one();
+    assert_blocked(); /* the cursor is 2 */
+    insert(50, 1);
+    sample_one();
+    sample_one();
+    assert_blocked();
+    end();
+}
+
+static void deletes_below_min_size_block_samples_and_free_inserts(void **state)
+{
+    (void)state;
+    begin("max_size: 100, " RATIO);
+    testpeer_insert(peer, "t", 1, 7, 1);
+    assert_int_equal(waiting(), 2);
+    static const uint64_t keys[] = {1, 2, 3};
+    testpeer_delete(peer, "t", 3, keys);
+    /* Two are left, min_size is 3: one insert is free, the cursor holds the next. */
+    assert_int_equal(waiting(), 1);
+    assert_int_equal(table()->in.size, 3);
+    testpeer_delete(peer, "t", 1, &(uint64_t){6});
+    assert_int_equal(waiting(), 0);
+    testpeer_delete(peer, "t", 1, &(uint64_t){7});
+    assert_blocked();
+    end();
+}
+
+static void a_reset_resets_the_limiter(void **state)
+{
+    (void)state;
+    begin("max_size: 100, " RATIO);
+    testpeer_insert(peer, "t", 1, 5, 1);
+    for (int i = 0; i < 3; i++)
+        sample_one();
+    struct testpeer_answer *answer = testpeer_reset(peer, "t");
+    assert_int_equal(answer->reply->change->applied, 5);
+    assert_int_equal(table()->limiter.inserts, 0);
+    assert_int_equal(table()->limiter.samples, 0);
+    assert_int_equal(table()->limiter.deletes, 0);
+    assert_int_equal(embed.broker->store.chunks, 0);
+    assert_blocked();
+    insert(1, 1); /* the key is free again */
+    assert_int_equal(table()->in.size, 1);
+    end();
+}
+
+static void set_limiter(const char *name, Replay__SetLimiter *set, rp_status want)
+{
+    Replay__Request request = REPLAY__REQUEST__INIT;
+    set->table = (char *)(uintptr_t)name;
+    request.body_case = REPLAY__REQUEST__BODY_SET_LIMITER;
+    request.set_limiter = set;
+    struct testpeer_answer *answer = testpeer_call(peer, &request);
+    if (answer->status != want)
+        fail_msg("status %u: %s", answer->status, answer->text);
+}
+
+static void a_live_change_of_the_limiter_wakes_both_sides(void **state)
+{
+    (void)state;
+    begin("max_size: 100, limiter: {kind: min_size, min_size: 10}");
+    testpeer_insert(peer, "t", 1, 4, 1);
+    uint64_t id = testpeer_sample(peer, "t", 2, NO_TIMEOUT, 0);
+    assert_null(testpeer_poll(peer, id));
+    Replay__SetLimiter set = REPLAY__SET_LIMITER__INIT;
+    set.has_min_size_case = REPLAY__SET_LIMITER__HAS_MIN_SIZE_MIN_SIZE;
+    set.min_size = 4;
+    set_limiter("t", &set, RP_OK);
+    assert_int_equal(testpeer_await(peer, id)->status, RP_OK);
+    set.min_size = 0;
+    set_limiter("t", &set, RP_INVALID_ARGUMENT);
+    set.min_size = 101;
+    set_limiter("t", &set, RP_INVALID_ARGUMENT); /* can never be reached */
+    set_limiter("none", &set, RP_NOT_FOUND);
+    assert_true(table()->limiter.min_size == 4.0);
+    end();
+    begin("max_size: 100, limiter: {kind: queue, size: 2}");
+    testpeer_insert(peer, "t", 1, 6, 1);
+    assert_int_equal(waiting(), 4);
+    Replay__SetLimiter wider = REPLAY__SET_LIMITER__INIT;
+    wider.has_max_diff_case = REPLAY__SET_LIMITER__HAS_MAX_DIFF_MAX_DIFF;
+    wider.max_diff = 5;
+    set_limiter("t", &wider, RP_OK);
+    assert_int_equal(waiting(), 1);
+    end();
+}
+
+/* ---- looking ---- */
+
+static uint32_t list_all(uint32_t limit, uint64_t *keys)
+{
+    uint64_t cursor = 0;
+    uint32_t n = 0, pages = 0;
+    do {
+        Replay__Request request = REPLAY__REQUEST__INIT;
+        Replay__List list = REPLAY__LIST__INIT;
+        list.table = "t";
+        list.cursor = cursor;
+        list.limit = limit;
+        request.body_case = REPLAY__REQUEST__BODY_LIST;
+        request.list = &list;
+        struct testpeer_answer *answer = testpeer_call(peer, &request);
+        assert_int_equal(answer->status, RP_OK);
+        if (limit)
+            assert_true(answer->reply->list->n_items <= limit);
+        for (size_t i = 0; i < answer->reply->list->n_items; i++) {
+            const Replay__ItemInfo *item = answer->reply->list->items[i];
+            assert_int_equal(item->length, 1);
+            assert_int_equal(item->bytes, 8);
+            assert_int_equal(item->session, peer->ordinal);
+            keys[n++] = item->key;
+        }
+        cursor = answer->reply->list->cursor;
+        assert_true(++pages < 100000);
+    } while (cursor);
+    return n;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+static void listing_sees_each_item_once(void **state)
+{
+    (void)state;
+    static uint64_t keys[20000];
+    begin("max_size: 9000, limiter: {kind: none}");
+    for (uint64_t i = 0; i < 200; i++) {
+        testpeer_insert(peer, "t", 1 + i * 50, 50, 1);
+        testpeer_heartbeat(peer, 0, false);
+    }
+    testpeer_delete(peer, "t", 3, (const uint64_t[]){5000, 6000, 7000});
+    static const uint32_t limits[] = {0, 1, 7, 1000, 100000};
+    for (uint32_t l = 0; l < 5; l++) {
+        uint32_t n = list_all(limits[l], keys);
+        assert_int_equal(n, 8997);
+        qsort(keys, n, sizeof keys[0], by_value);
+        for (uint32_t i = 1; i < n; i++)
+            assert_true(keys[i] > keys[i - 1]);
+        assert_int_equal(keys[0], 1001);
+        testpeer_forget(peer);
+    }
+    end();
+}
+
+static void a_fetch_gives_items_without_counting(void **state)
+{
+    (void)state;
+    begin("max_size: 100, max_times_sampled: 2, limiter: {kind: queue, size: 50}");
+    testpeer_insert(peer, "t", 1, 5, 3);
+    embed_settle(&embed);
+    static const uint64_t keys[] = {4, 99, 2};
+    for (int round = 0; round < 3; round++) {
+        struct testpeer_answer *answer = testpeer_fetch(peer, "t", 3, keys);
+        assert_int_equal(answer->status, RP_OK);
+        assert_int_equal(answer->reply->sample->n_key, 2);
+        assert_int_equal(answer->reply->sample->key[0], 4);
+        assert_int_equal(answer->reply->sample->key[1], 2);
+        sampled_check(answer, 0);
+        sampled_check(answer, 1);
+    }
+    assert_int_equal(table()->limiter.samples, 0);
+    assert_int_equal(table()->in.size, 5);
+    assert_int_equal(table()->in.items[table_find(table(), 4)].times_sampled, 0);
+    assert_int_equal(testpeer_fetch(peer, "t", 1, &keys[1])->status, RP_NOT_FOUND);
+    end();
+}
+
+static void a_sample_tells_what_it_is(void **state)
+{
+    (void)state;
+    begin("max_size: 100, max_times_sampled: 2, sampler: {kind: prioritized}, limiter: {kind: none}");
+    peer->policy = 17;
+    peer->step = 1000;
+    insert(5, 1);
+    insert(6, 3);
+    embed_advance(&embed, 2500);
+    struct testpeer_answer *answer = testpeer_sampled(peer, "t", 1);
+    const Replay__SampleReply *reply = answer->reply->sample;
+    bool high = reply->key[0] == 6;
+    assert_true(reply->priority[0] == (high ? 3.0 : 1.0));
+    assert_true(fabs(reply->probability[0] - (high ? 0.75 : 0.25)) < 1e-6);
+    assert_int_equal(reply->times_sampled[0], 1);
+    assert_int_equal(reply->age_ns[0], 2500 * NS_PER_MS);
+    assert_int_equal(reply->policy[0], 17);
+    assert_int_equal(reply->step[0], high ? 1001 : 1000);
+    assert_int_equal(reply->session[0], peer->ordinal);
+    assert_int_equal(reply->table_size, 2);
+    assert_int_equal(reply->waited_ns, 0);
+    assert_false(reply->partial);
+    for (int i = 0; i < 3; i++)
+        answer = testpeer_sampled(peer, "t", 1);
+    assert_int_equal(answer->reply->sample->table_size, 1); /* before its removal */
+    assert_int_equal(table()->in.size, 0);
+    end();
+}
+
+static void information_counts_and_measures(void **state)
+{
+    (void)state;
+    begin("max_size: 5, sampler: {kind: prioritized, options: {exponent: 2}}, limiter: {kind: none}");
+    for (uint64_t key = 1; key <= 8; key++) {
+        testpeer_insert(peer, "t", key, 1, 2);
+        embed_advance(&embed, 1000);
+    }
+    testpeer_sampled(peer, "t", 4);
+    embed_advance(&embed, 1000);
+    Replay__TableInfo *info = testpeer_table_info(peer, "t");
+    assert_string_equal(info->sampler, "prioritized");
+    assert_string_equal(info->remover, "fifo");
+    assert_int_equal(info->size, 5);
+    assert_int_equal(info->evicted, 3);
+    assert_int_equal(info->limiter->inserts, 8);
+    assert_int_equal(info->limiter->samples, 4);
+    assert_true(fabs(info->total_priority - 20) < 1e-6);
+    assert_true(info->insert_rate > 0.5 && info->insert_rate < 1.5);
+    assert_true(info->mean_age_s > 0.5 && info->mean_age_s < 6);
+    assert_int_equal(testpeer_info(peer)->n_sessions, 1);
+    end();
+}
+
+/* TableInfo.episodes: how many episodes the items come from. */
+static void information_counts_episodes(void **state)
+{
+    (void)state;
+    begin("max_size: 50, limiter: {kind: none}");
+    for (peer->episode = 1; peer->episode <= 3; peer->episode++)
+        for (uint64_t i = 0; i < 4; i++)
+            insert(peer->episode * 10 + i, 1);
+    assert_int_equal(testpeer_table_info(peer, "t")->episodes, 3);
+    end();
+}
+
+static void staleness_is_counted_in_versions(void **state)
+{
+    (void)state;
+    begin("max_size: 50, sampler: {kind: fifo}, limiter: {kind: none}");
+    for (uint32_t v = 0; v < 5; v++) {
+        Replay__Request request = REPLAY__REQUEST__INIT;
+        Replay__ParamsPut put = REPLAY__PARAMS_PUT__INIT;
+        put.name = "policy";
+        request.body_case = REPLAY__REQUEST__BODY_PARAMS_PUT;
+        request.params_put = &put;
+        testpeer_await(peer, testpeer_ask_with(peer, &request, 0, "x", 1));
+    }
+    peer->policy = 2;
+    insert(1, 1);
+    testpeer_sampled(peer, "t", 10);
+    assert_true(fabs(testpeer_table_info(peer, "t")->mean_staleness - 3) < 1e-9);
+    end();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(overflow_keeps_the_right_keys),
+        cmocka_unit_test(a_negative_exponent_removes_low_priorities),
+        cmocka_unit_test(a_uniform_remover_spares_no_age),
+        cmocka_unit_test(a_queue_gives_each_item_once_in_order),
+        cmocka_unit_test(a_stack_gives_the_newest),
+        cmocka_unit_test(heaps_follow_updates),
+        cmocka_unit_test(max_times_sampled_removes_after_the_last),
+        cmocka_unit_test(an_existing_key_is_refused_and_changes_nothing),
+        cmocka_unit_test(a_bad_priority_leaves_the_table_alive),
+        cmocka_unit_test(missing_keys_and_tables_are_told),
+        cmocka_unit_test(the_limiter_blocks_samples_until_min_size),
+        cmocka_unit_test(the_ratio_holds_on_both_sides_inclusive),
+        cmocka_unit_test(deletes_below_min_size_block_samples_and_free_inserts),
+        cmocka_unit_test(a_reset_resets_the_limiter),
+        cmocka_unit_test(a_live_change_of_the_limiter_wakes_both_sides),
+        cmocka_unit_test(listing_sees_each_item_once),
+        cmocka_unit_test(a_fetch_gives_items_without_counting),
+        cmocka_unit_test(a_sample_tells_what_it_is),
+        cmocka_unit_test(information_counts_and_measures),
+        cmocka_unit_test(information_counts_episodes),
+        cmocka_unit_test(staleness_is_counted_in_versions),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

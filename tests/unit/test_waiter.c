@@ -1,0 +1,341 @@
+/* Requests for samples that have to wait: deadlines, order, partial, distinct and flexible batches, and those who give
+ * up. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/testpeer.h"
+
+static struct embed embed;
+static struct testpeer *peer;
+
+static void begin(const char *table)
+{
+    char tables[800];
+    snprintf(tables, sizeof tables, "  - {name: t, %s}\n", table);
+    embed_start(&embed, tables, NULL);
+    peer = testpeer_new(&embed);
+    testpeer_open(peer, false);
+}
+
+static struct table *table(void)
+{
+    return embed_table(&embed, "t");
+}
+
+static void a_timeout_of_0_polls(void **state)
+{
+    (void)state;
+    begin("max_size: 100, limiter: {kind: none}");
+    struct testpeer_answer *answer = testpeer_await(peer, testpeer_sample(peer, "t", 1, 0, 0));
+    assert_int_equal(answer->status, RP_DEADLINE_EXCEEDED);
+    assert_non_null(strstr(answer->text, "needs 1 more insert"));
+    assert_int_equal(embed.broker->waits.count, 0);
+    testpeer_insert(peer, "t", 1, 1, 1);
+    embed_settle(&embed);
+    assert_int_equal(testpeer_await(peer, testpeer_sample(peer, "t", 3, 0, 0))->status, RP_OK);
+    embed_stop(&embed);
+}
+
+static void no_timeout_waits_as_long_as_it_takes(void **state)
+{
+    (void)state;
+    begin("max_size: 100, limiter: {kind: none}");
+    uint64_t id = testpeer_sample(peer, "t", 1, NO_TIMEOUT, 0);
+    embed_settle(&embed);
+    struct testpeer *writer = testpeer_new(&embed);
+    for (int day = 0; day < 3; day++) {
+        embed_advance(&embed, 86400000);
+        assert_null(testpeer_poll(peer, id));
+    }
+    testpeer_open(writer, false);
+    testpeer_insert(writer, "t", 1, 1, 1);
+    struct testpeer_answer *answer = testpeer_await(peer, id);
+    assert_int_equal(answer->status, RP_OK);
+    assert_int_equal(answer->reply->sample->waited_ns, 3 * 86400 * NS_PER_S);
+    embed_stop(&embed);
+}
+
+static void the_deadline_gives_a_partial_batch_or_an_error(void **state)
+{
+    (void)state;
+    begin("max_size: 100, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue, size: 100}");
+    testpeer_insert(peer, "t", 1, 3, 1);
+    uint64_t id = testpeer_sample(peer, "t", 5, 1000, 0);
+    embed_advance(&embed, 999);
+    assert_null(testpeer_poll(peer, id));
+    assert_int_equal(table()->in.size, 0); /* taken one by one as they came */
+    embed_advance(&embed, 2);
+    struct testpeer_answer *answer = testpeer_await(peer, id);
+    assert_int_equal(answer->status, RP_OK);
+    assert_true(answer->reply->sample->partial);
+    assert_int_equal(answer->reply->sample->n_key, 3);
+    assert_non_null(strstr(answer->text, "3 of 5 items picked; needs 2 more inserts"));
+    for (uint32_t i = 0; i < 3; i++)
+        sampled_check(answer, i);
+    id = testpeer_sample(peer, "t", 2, 1000, 0);
+    embed_advance(&embed, 1001);
+    answer = testpeer_await(peer, id);
+    assert_int_equal(answer->status, RP_DEADLINE_EXCEEDED);
+    assert_non_null(strstr(answer->text, "needs 2 more inserts"));
+    assert_int_equal(table()->n_waiters, 0);
+    embed_stop(&embed);
+}
+
+static void waiters_are_served_in_order(void **state)
+{
+    (void)state;
+    begin("max_size: 100, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue, size: 100}");
+    struct testpeer *others[4];
+    uint64_t ids[4];
+    for (uint32_t i = 0; i < 4; i++) {
+        others[i] = testpeer_new(&embed);
+        ids[i] = testpeer_sample(others[i], "t", i == 1 ? 3 : 1, NO_TIMEOUT, 0);
+        embed_settle(&embed);
+    }
+    /* A poll does not overtake those who wait. */
+    testpeer_insert(peer, "t", 1, 2, 1);
+    embed_settle(&embed);
+    struct testpeer_answer *poll = testpeer_await(peer, testpeer_sample(peer, "t", 1, 0, 0));
+    assert_int_equal(poll->status, RP_DEADLINE_EXCEEDED);
+    assert_int_equal(testpeer_await(others[0], ids[0])->reply->sample->key[0], 1);
+    assert_null(testpeer_poll(others[1], ids[1])); /* has one of three */
+    assert_null(testpeer_poll(others[2], ids[2]));
+    testpeer_insert(peer, "t", 3, 3, 1);
+    assert_int_equal(testpeer_await(others[1], ids[1])->reply->sample->n_key, 3);
+    assert_int_equal(testpeer_await(others[1], ids[1])->reply->sample->key[2], 4);
+    assert_int_equal(testpeer_await(others[2], ids[2])->reply->sample->key[0], 5);
+    assert_null(testpeer_poll(others[3], ids[3]));
+    embed_stop(&embed);
+}
+
+/* The cursor may move by 4 only; the batch has 20. */
+static void a_batch_larger_than_the_cursors_width_still_fills(void **state)
+{
+    (void)state;
+    begin("max_size: 1000, "
+          "limiter: {kind: sample_to_insert_ratio, samples_per_insert: 1, min_size: 1, error_buffer: 2}");
+    uint64_t id = testpeer_sample(peer, "t", 20, NO_TIMEOUT, 0);
+    testpeer_insert(peer, "t", 1, 30, 1);
+    struct testpeer_answer *answer = testpeer_await(peer, id);
+    assert_int_equal(answer->status, RP_OK);
+    assert_int_equal(answer->reply->sample->n_key, 20);
+    assert_int_equal(table()->limiter.samples, 20);
+    assert_true(table()->limiter.inserts >= 19 && table()->limiter.inserts <= 23);
+    embed_stop(&embed);
+}
+
+static void a_flexible_batch_takes_what_is_there(void **state)
+{
+    (void)state;
+    begin("max_size: 100, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue, size: 100}");
+    testpeer_insert(peer, "t", 1, 3, 1);
+    struct testpeer_answer *answer = testpeer_await(peer, testpeer_sample(peer, "t", 10, NO_TIMEOUT, FLEXIBLE));
+    assert_int_equal(answer->reply->sample->n_key, 3);
+    assert_true(answer->reply->sample->partial);
+    uint64_t id = testpeer_sample(peer, "t", 10, NO_TIMEOUT, FLEXIBLE);
+    assert_null(testpeer_poll(peer, id));
+    testpeer_insert(peer, "t", 4, 1, 1);
+    assert_int_equal(testpeer_await(peer, id)->reply->sample->n_key, 1);
+    embed_stop(&embed);
+}
+
+/* ---- without replacement ---- */
+
+static void assert_distinct(const struct testpeer_answer *answer)
+{
+    const Replay__SampleReply *reply = answer->reply->sample;
+    for (size_t i = 0; i < reply->n_key; i++) {
+        sampled_check(answer, (uint32_t)i);
+        for (size_t j = 0; j < i; j++)
+            assert_true(reply->key[i] != reply->key[j]);
+    }
+}
+
+static void distinct_batches_have_no_item_twice(void **state)
+{
+    (void)state;
+    static const char *const samplers[] = {"fifo", "lifo", "uniform", "min_heap", "max_heap", "prioritized"};
+    for (uint32_t s = 0; s < 6; s++) {
+        char config[200];
+        snprintf(config, sizeof config, "max_size: 600, sampler: {kind: %s}, limiter: {kind: none}", samplers[s]);
+        begin(config);
+        for (uint64_t i = 0; i < 10; i++) {
+            testpeer_insert(peer, "t", 1 + i * 50, 50, (double)(i % 3));
+            testpeer_heartbeat(peer, 0, false);
+        }
+        for (uint32_t count = 1; count <= 500; count = count * 3 + 2 > 500 && count < 500 ? 500 : count * 3 + 2) {
+            struct testpeer_answer *answer = testpeer_await(peer, testpeer_sample(peer, "t", count, 0, DISTINCT));
+            assert_int_equal(answer->status, RP_OK);
+            assert_int_equal(answer->reply->sample->n_key, count);
+            assert_distinct(answer);
+            testpeer_forget(peer);
+        }
+        embed_stop(&embed);
+    }
+}
+
+static void a_distinct_batch_larger_than_the_table_waits_for_more(void **state)
+{
+    (void)state;
+    begin("max_size: 100, limiter: {kind: none}");
+    testpeer_insert(peer, "t", 1, 5, 1);
+    embed_settle(&embed);
+    struct testpeer_answer *answer = testpeer_await(peer, testpeer_sample(peer, "t", 8, 0, DISTINCT));
+    assert_int_equal(answer->status, RP_OK);
+    assert_true(answer->reply->sample->partial);
+    assert_int_equal(answer->reply->sample->n_key, 5);
+    assert_non_null(strstr(answer->text, "needs 3 more items that are not in the batch yet"));
+    assert_distinct(answer);
+    uint64_t id = testpeer_sample(peer, "t", 8, NO_TIMEOUT, DISTINCT);
+    assert_null(testpeer_poll(peer, id));
+    testpeer_insert(peer, "t", 6, 2, 1);
+    assert_null(testpeer_poll(peer, id));
+    /* An item that goes and comes back in the same slot is a new one. */
+    testpeer_delete(peer, "t", 1, &(uint64_t){3});
+    testpeer_insert(peer, "t", 30, 1, 1);
+    answer = testpeer_await(peer, id);
+    assert_int_equal(answer->reply->sample->n_key, 8);
+    assert_false(answer->reply->sample->partial);
+    assert_distinct(answer);
+    answer = testpeer_await(peer, testpeer_sample(peer, "t", 101, NO_TIMEOUT, DISTINCT));
+    assert_int_equal(answer->status, RP_INVALID_ARGUMENT);
+    assert_non_null(strstr(answer->text, "max_size 100"));
+    embed_stop(&embed);
+}
+
+/* ---- giving up ---- */
+
+static void a_cancelled_request_is_answered_and_its_picks_counted(void **state)
+{
+    (void)state;
+    begin("max_size: 100, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue, size: 100}");
+    testpeer_insert(peer, "t", 1, 2, 1);
+    uint64_t id = testpeer_sample(peer, "t", 5, NO_TIMEOUT, 0), ids[] = {id, 12345};
+    assert_null(testpeer_poll(peer, id));
+    struct testpeer *stranger = testpeer_new(&embed);
+    for (int own = 0; own < 2; own++) {
+        Replay__Request request = REPLAY__REQUEST__INIT;
+        Replay__Cancel cancel = REPLAY__CANCEL__INIT;
+        cancel.n_id = 2;
+        cancel.id = ids;
+        request.body_case = REPLAY__REQUEST__BODY_CANCEL;
+        request.cancel = &cancel;
+        struct testpeer_answer *answer = testpeer_call(own ? peer : stranger, &request);
+        assert_int_equal(answer->reply->change->applied, own);
+    }
+    assert_int_equal(testpeer_await(peer, id)->status, RP_CANCELLED);
+    assert_int_equal(table()->stats.orphaned_picks, 2);
+    assert_int_equal(testpeer_table_info(peer, "t")->orphaned_picks, 2);
+    assert_int_equal(table()->n_waiters, 0);
+    assert_int_equal(embed.broker->store.chunks, 0);
+    embed_stop(&embed);
+}
+
+/* Until the ROUTER has heard that the peer behind a waiting request is gone. */
+static void await_gone(const struct envelope *to)
+{
+    for (int i = 0; i < 5000; i++) {
+        if (zmq_send(embed.broker->service, to->bytes + 1, to->bytes[0], ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0)
+            return;
+        zmq_send(embed.broker->service, "", 0, ZMQ_DONTWAIT);
+        zmq_poll(NULL, 0, 1);
+    }
+    fail_msg("the peer does not go");
+}
+
+static void picks_of_a_sampler_that_died_are_counted(void **state)
+{
+    (void)state;
+    begin("max_size: 100, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue, size: 100}");
+    struct testpeer *dead = testpeer_new(&embed);
+    testpeer_insert(peer, "t", 1, 2, 1);
+    uint64_t id = testpeer_sample(dead, "t", 3, NO_TIMEOUT, 0);
+    assert_null(testpeer_poll(dead, id));
+    testpeer_close(dead);
+    await_gone(&embed.broker->waits.first->to);
+    testpeer_insert(peer, "t", 3, 1, 1);
+    embed_settle(&embed);
+    assert_int_equal(table()->stats.orphaned_picks, 3);
+    assert_int_equal(embed.broker->counters.replies_dropped, 1);
+    assert_int_equal(embed.broker->store.chunks, 0);
+    embed_stop(&embed);
+}
+
+static void a_reset_leaves_waiters_waiting(void **state)
+{
+    (void)state;
+    begin("max_size: 100, limiter: {kind: min_size, min_size: 5}");
+    testpeer_insert(peer, "t", 1, 3, 1);
+    uint64_t id = testpeer_sample(peer, "t", 2, NO_TIMEOUT, 0);
+    assert_null(testpeer_poll(peer, id));
+    testpeer_reset(peer, "t");
+    testpeer_insert(peer, "t", 10, 4, 1);
+    assert_null(testpeer_poll(peer, id));
+    testpeer_insert(peer, "t", 20, 1, 1);
+    assert_int_equal(testpeer_await(peer, id)->status, RP_OK);
+    embed_stop(&embed);
+}
+
+/* ---- why ---- */
+
+static void why_names_who_waits_for_what(void **state)
+{
+    (void)state;
+    begin("max_size: 100, limiter: {kind: queue, size: 2}");
+    struct testpeer *sampler = testpeer_new(&embed);
+    testpeer_insert(peer, "t", 1, 5, 1);
+    embed_settle(&embed);
+    uint64_t id = testpeer_sample(sampler, "t", 12, NO_TIMEOUT, 0);
+    embed_settle(&embed);
+    embed_advance(&embed, 3000);
+    Replay__Request request = REPLAY__REQUEST__INIT;
+    Replay__Why why = REPLAY__WHY__INIT;
+    request.body_case = REPLAY__REQUEST__BODY_WHY;
+    request.why = &why;
+    struct testpeer_answer *answer = testpeer_call(peer, &request);
+    assert_int_equal(answer->reply->why->n_waits, 1); /* its picks let the inserts in */
+    const Replay__Wait *wait = answer->reply->why->waits[0];
+    assert_string_equal(wait->kind, "sample");
+    assert_string_equal(wait->table, "t");
+    assert_int_equal(wait->count, 12);
+    assert_int_equal(wait->got, 5);
+    assert_int_equal(wait->waited_ns, 3 * NS_PER_S);
+    assert_non_null(strstr(wait->text, "needs 7 more inserts"));
+    testpeer_insert(peer, "t", 10, 14, 1);
+    assert_int_equal(testpeer_await(sampler, id)->status, RP_OK);
+    answer = testpeer_call(peer, &request);
+    assert_int_equal(answer->reply->why->n_waits, 1);
+    wait = answer->reply->why->waits[0];
+    assert_string_equal(wait->kind, "insert");
+    assert_string_equal(wait->who, "tester");
+    assert_int_equal(wait->count, 5);
+    assert_non_null(strstr(wait->text, "needs 1 more sample"));
+    embed_stop(&embed);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_timeout_of_0_polls),
+        cmocka_unit_test(no_timeout_waits_as_long_as_it_takes),
+        cmocka_unit_test(the_deadline_gives_a_partial_batch_or_an_error),
+        cmocka_unit_test(waiters_are_served_in_order),
+        cmocka_unit_test(a_batch_larger_than_the_cursors_width_still_fills),
+        cmocka_unit_test(a_flexible_batch_takes_what_is_there),
+        cmocka_unit_test(distinct_batches_have_no_item_twice),
+        cmocka_unit_test(a_distinct_batch_larger_than_the_table_waits_for_more),
+        cmocka_unit_test(a_cancelled_request_is_answered_and_its_picks_counted),
+        cmocka_unit_test(picks_of_a_sampler_that_died_are_counted),
+        cmocka_unit_test(a_reset_leaves_waiters_waiting),
+        cmocka_unit_test(why_names_who_waits_for_what),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
