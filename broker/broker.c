@@ -225,7 +225,6 @@ static rp_status broker_init(struct broker *self, void *context, rp_error *err)
     rng_system(&self->instance, sizeof self->instance);
     self->ingest_budget = (uint64_t)config_ingest_budget(self->config);
     self->storage_budget = (uint64_t)self->config->memory_limit - self->ingest_budget;
-    self->next_ordinal = 1;
     uint32_t n_commands;
     request_commands(&n_commands);
     self->commands = calloc(n_commands, sizeof *self->commands);
@@ -235,6 +234,8 @@ static rp_status broker_init(struct broker *self, void *context, rp_error *err)
     RP_TRY(store_init(&self->store, err));
     RP_TRY(plugins_load(&self->plugins, &self->config->plugins, err));
     RP_TRY(tables_init(self, err));
+    /* Keys are made from ordinals: a writer that outlives this broker must not meet its own keys in the next one. */
+    self->next_ordinal = 1 + (uint32_t)rng_below(&self->rng, 1u << 22);
     raise_descriptors();
     self->context = context;
     if (!context) {

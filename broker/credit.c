@@ -285,6 +285,7 @@ struct credit_message *credit_message_new(struct broker *broker, struct session 
     self->body.received = session->received;
     self->body.gap = session->gap;
     self->body.epoch = session->epoch;
+    self->body.session = session->ordinal;
     self->body.allowed_bytes = session->allowed_bytes;
     self->body.returned_bytes = session->told_returned = session->returned_bytes;
     self->body.waiting = self->waiting;

@@ -14,8 +14,8 @@ trap 'rm -f "${TMPDIR:-/tmp}/reference.$$"' EXIT
 sed -n '/^| key /,$p' docs/CONFIG.md | diff -u - "${TMPDIR:-/tmp}/reference.$$" ||
     say "docs/CONFIG.md is not what 'replay-broker --print-reference' prints"
 
-in_code=$(grep -rhoE '"[BL][0-9]{4}"' --include='*.c' broker proto agent | tr -d '"' | sort -u)
-in_docs=$(grep -oE '^\| [BL][0-9]{4} ' docs/LOG.md | tr -d '| ' | sort -u)
+in_code=$(grep -rhoE '"[BCL][0-9]{4}"' --include='*.c' broker proto agent | tr -d '"' | sort -u)
+in_docs=$(grep -oE '^\| [BCL][0-9]{4} ' docs/LOG.md | tr -d '| ' | sort -u)
 [ "$in_code" = "$in_docs" ] || say "log ids in the code and in docs/LOG.md differ"
 
 for config in configs/*.yaml; do
