@@ -67,6 +67,7 @@ struct broker {
     uint32_t n_sessions; /* open ones */
     uint32_t next_ordinal;
     struct session *dirty_sessions;
+    uint64_t kept_bytes;    /* sum over sessions of chunk_bytes */
     uint64_t granted_bytes; /* sum over sessions of allowed - returned */
     uint64_t ingest_budget, storage_budget;
     struct waiter *spare_waiters;

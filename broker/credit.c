@@ -97,6 +97,8 @@ void credit_refresh(struct broker *broker, struct session *self)
 void credit_open(struct broker *broker, struct session *self)
 {
     self->window_bytes = least(FIRST_WINDOW_BYTES, most_bytes(broker));
+    /* A tombstone's credit that was not used can still be. */
+    broker->granted_bytes += self->allowed_bytes - self->returned_bytes;
     self->told_returned = self->returned_bytes;
     for (uint32_t i = 0; i < self->n_tables; i++)
         session_flow(self, &broker->tables[i]);
@@ -105,9 +107,12 @@ void credit_open(struct broker *broker, struct session *self)
 
 void credit_close(struct broker *broker, struct session *self)
 {
+    if (self->tombstone)
+        return; /* was done when it expired */
     uint64_t open = self->allowed_bytes - self->returned_bytes;
     broker->granted_bytes -= least(open, broker->granted_bytes);
-    self->returned_bytes = self->allowed_bytes;
+    /* All that had arrived is dealt with. Never more than allowed. */
+    self->returned_bytes = self->received_bytes;
 }
 
 void credit_return(struct broker *broker, struct session *self, uint64_t bytes)
@@ -127,22 +132,29 @@ void credit_mark(struct broker *broker, struct session *self, bool urgent)
 }
 
 /* A notice goes out when an eighth of a window has come free, or when the writer may be waiting for the last of it. */
+static bool has_news(const struct session *self)
+{
+    bool news = self->urgent || self->returned_bytes != self->told_returned;
+    for (uint32_t i = 0; i < self->n_tables && !news; i++)
+        news = self->flows[i] && self->flows[i]->resolved != self->flows[i]->told_resolved;
+    return news;
+}
+
+/* Whether its news are to be told now. */
 static bool is_due(const struct broker *broker, const struct session *self)
 {
     if (self->urgent)
         return true;
     if (self->returned_bytes - self->told_returned >= self->window_bytes / 8 && self->window_bytes)
         return true;
-    bool news = false;
     for (uint32_t i = 0; i < self->n_tables; i++) {
         const struct flow *flow = self->flows[i];
         if (!flow || flow->resolved == flow->told_resolved)
             continue;
         if (flow->resolved - flow->told_resolved >= flow->window / 8)
             return true;
-        news = true;
     }
-    return news && (broker->ingest_idle || broker->now_ns - self->told_ns > NS_PER_MS);
+    return broker->ingest_idle || broker->now_ns - self->told_ns > NS_PER_MS;
 }
 
 static void send_notice(struct broker *broker, struct session *self)
@@ -159,14 +171,14 @@ void credit_notify(struct broker *broker)
     struct session **at = &broker->dirty_sessions;
     while (*at) {
         struct session *self = *at;
-        bool due = is_due(broker, self), wanted = self->notices && !self->tombstone;
-        if (wanted && !due) {
+        bool news = self->notices && !self->tombstone && has_news(self);
+        if (news && !is_due(broker, self)) {
             at = &self->next_dirty;
             continue;
         }
         *at = self->next_dirty;
         self->dirty = self->urgent = false;
-        if (wanted) {
+        if (news) {
             credit_refresh(broker, self);
             send_notice(broker, self);
         }

@@ -40,7 +40,7 @@ static bool host_set_priority(void *ctx, uint32_t slot, double priority)
     return true;
 }
 
-static bool span_copy(const struct span *from, struct span *to)
+static bool span_copy(struct store *store, const struct span *from, struct span *to)
 {
     *to = *from;
     if (from->n > 1) {
@@ -48,6 +48,7 @@ static bool span_copy(const struct span *from, struct span *to)
         if (!to->many)
             return false;
         memcpy(to->many, from->many, from->n * sizeof(*to->many));
+        store->outside += from->n * sizeof(*to->many);
     }
     struct chunk *const *chunks = span_chunks(to);
     for (uint32_t i = 0; i < to->n; i++)
@@ -62,7 +63,7 @@ static bool host_copy_to(void *ctx, uint32_t slot, const char *other_table, doub
         return false;
     const struct item *item = &table->in.items[slot];
     struct arrival arrival = {item->key, priority, item->policy, {{0}, 0, 0, 0, 0}};
-    if (!span_copy(&item->span, &arrival.span))
+    if (!span_copy(&table->broker->store, &item->span, &arrival.span))
         return false;
     struct broker *broker = table->broker;
     layouts_at(&broker->layouts, arrival.span.layout)->refs++;

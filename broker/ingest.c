@@ -13,9 +13,18 @@
 #include "proto/error.h"
 
 #define LAYOUTS_PER_SESSION 65536u
+/* Of one Layout, and of all in one message: decoding takes time. Of a session's layouts as they are kept, each with all
+ * columns: a few bytes on the wire make many. */
+#define LAYOUT_BYTES (128u << 10)
+#define LAYOUT_BYTES_PER_MESSAGE (512u << 10)
+#define LAYOUT_BYTES_PER_SESSION (8u << 20)
 #define CHUNKS_PER_ITEM 65536u
+/* Of all items of one message: each is looked at. */
+#define CHUNKS_SPANNED (1u << 20)
 /* A small block can stand for a very large one: bound what a reader must unpack. */
 #define CHUNK_RAW_BYTES (UINT64_C(1) << 30)
+/* Blocks of one message: a chunk takes 16 bytes of the header, however many columns it has. */
+#define BLOCKS_PER_MESSAGE (1u << 20)
 
 /* One message on its way in. */
 struct intake {
@@ -28,6 +37,7 @@ struct intake {
     bool lone;               /* the one item that may always be sent */
     uint64_t allowance;      /* inserts that the limiter of this run's table has allowed */
     struct inbound *inbound; /* made when the first item has to wait */
+    uint32_t spanned;        /* chunks of its items so far, those over one chunk aside */
 };
 
 static void complain(struct broker *broker, const char *id, const char *what, const struct session *session,
@@ -73,13 +83,18 @@ static void layout_register(struct intake *self, const Replay__Layout *wire)
         return; /* sent again after a reconnect */
     rp_error err = {0};
     place->table = broker_table(broker, wire->table, strlen(wire->table));
-    if (place->table)
+    if (session->layout_bytes > LAYOUT_BYTES_PER_SESSION)
+        err_set(&err, RP_RESOURCE_EXHAUSTED, "the layouts of this session take more than %u bytes: register fewer",
+                LAYOUT_BYTES_PER_SESSION);
+    else if (place->table)
         place->layout = layouts_intern(&broker->layouts, wire, session->columns, place->table->id,
                                        place->table->signature, place->table->n_signature, &err);
     else
         err_set(&err, RP_NOT_FOUND, "no table '%.64s'", wire->table);
-    if (place->layout)
+    if (place->layout) {
+        session->layout_bytes += place->layout->wire_size;
         return;
+    }
     place->refusal = strdup(err.text);
     complain(broker, "B0204", "layout refused", session, err.text);
 }
@@ -88,9 +103,16 @@ static void take_layouts(struct intake *self)
 {
     struct pb_reader reader = pb_reader(self->in.layouts, self->in.layouts_size);
     struct pb_field field;
+    size_t taken = 0;
     while (pb_next(&reader, &field) == 1) {
-        if (field.number != 7 || field.wire != PB_BYTES || field.size > (1u << 20))
+        if (field.number != 7 || field.wire != PB_BYTES)
             continue;
+        taken += field.size;
+        if (field.size > LAYOUT_BYTES || taken > LAYOUT_BYTES_PER_MESSAGE) {
+            complain(self->broker, "B0204", "layout refused", self->session,
+                     "a Layout may have 128 KiB, all of one message 512 KiB");
+            return;
+        }
         Replay__Layout *wire = replay__layout__unpack(NULL, field.size, field.data);
         if (wire) {
             layout_register(self, wire);
@@ -126,7 +148,8 @@ static void chunk_plan(const struct intake *self, uint32_t i, struct chunk_plan 
         plan->codec[c] = pb_u8(&in->block_codec, i * columns->count + c);
         plan->absent |= plan->codec[c] == RP_CODEC_ABSENT;
         plan->bytes += plan->size[c];
-        plan->raw_bytes += plan->rows * columns->column[c].row_bytes;
+        if (plan->raw_bytes <= CHUNK_RAW_BYTES) /* too much already: a sum of 255 could wrap around */
+            plan->raw_bytes += plan->rows * columns->column[c].row_bytes;
     }
 }
 
@@ -277,9 +300,10 @@ static rp_status check_absent(const struct layout *layout, struct chunk *chunk, 
 }
 
 /* An item that runs over several chunks. */
-static rp_status span_many(const struct session *session, const struct layout *layout, uint64_t number,
-                           struct span *span, rp_error *err)
+static rp_status span_many(struct intake *self, const struct layout *layout, uint64_t number, struct span *span,
+                           rp_error *err)
 {
+    const struct session *session = self->session;
     uint64_t covered = session_chunk(session, number)->length - span->offset;
     uint32_t n = 1;
     while (covered < span->length) {
@@ -292,6 +316,11 @@ static rp_status span_many(const struct session *session, const struct layout *l
         covered += next->length;
         if (++n > CHUNKS_PER_ITEM)
             return err_set(err, RP_INVALID_ARGUMENT, "it runs over more than %u chunks", CHUNKS_PER_ITEM);
+        if (++self->spanned > CHUNKS_SPANNED)
+            return err_set(err, RP_RESOURCE_EXHAUSTED,
+                           "the items of its message run over more than %u chunks: use longer chunks, or send fewer "
+                           "items at a time",
+                           CHUNKS_SPANNED);
     }
     struct chunk **many = malloc(n * sizeof(*many));
     if (!many)
@@ -307,11 +336,11 @@ static rp_status span_many(const struct session *session, const struct layout *l
         chunk_hold(many[i]);
     span->many = many;
     span->n = n;
+    self->broker->store.outside += n * sizeof(*many); /* until span_release */
     return RP_OK;
 }
 
-static rp_status item_span(const struct intake *self, uint32_t i, struct layout *layout, struct span *span,
-                           rp_error *err)
+static rp_status item_span(struct intake *self, uint32_t i, struct layout *layout, struct span *span, rp_error *err)
 {
     const struct wire_ingest *in = &self->in;
     const struct session *session = self->session;
@@ -330,7 +359,7 @@ static rp_status item_span(const struct intake *self, uint32_t i, struct layout 
     if (span->offset >= chunk->length)
         return err_set(err, RP_INVALID_ARGUMENT, "it starts at step %u of a chunk of %u", span->offset, chunk->length);
     if ((uint64_t)span->offset + span->length > chunk->length) {
-        RP_TRY(span_many(session, layout, number, span, err));
+        RP_TRY(span_many(self, layout, number, span, err));
     } else {
         if (chunk->absent)
             RP_TRY(check_absent(layout, chunk, session->columns, err));
@@ -343,8 +372,8 @@ static rp_status item_span(const struct intake *self, uint32_t i, struct layout 
 }
 
 /* Everything about an item but whether its table takes it now. On RP_OK the span holds its chunks. */
-static rp_status item_check(const struct intake *self, uint32_t i, const struct session_layout *layout,
-                            struct arrival *out, rp_error *err)
+static rp_status item_check(struct intake *self, uint32_t i, const struct session_layout *layout, struct arrival *out,
+                            rp_error *err)
 {
     const struct table *table = layout->table;
     if (!layout->layout)
@@ -509,9 +538,17 @@ static rp_status message_check(struct intake *self, rp_error *err)
     /* Keep the account whole: what is here counts as granted. */
     broker->granted_bytes += surplus;
     session->allowed_bytes += surplus;
+    uint64_t blocks = (uint64_t)self->in.n_chunks * session->columns->count;
+    if (blocks > BLOCKS_PER_MESSAGE)
+        return err_set(err, RP_RESOURCE_EXHAUSTED, "%u chunks of %u columns in one message are too many: send fewer",
+                       self->in.n_chunks, session->columns->count);
     if (self->n_payload != frames)
         return err_set(err, RP_BAD_MESSAGE, "%u payload frames where %u chunks, %u of them packed, need %u",
                        self->n_payload, self->in.n_chunks, self->in.packed, frames);
+    if (self->bytes > (uint64_t)broker->config->max_message_bytes)
+        return err_set(err, RP_RESOURCE_EXHAUSTED, "message %llu has %llu bytes, at most %lld are allowed",
+                       (unsigned long long)self->in.number, (unsigned long long)self->bytes,
+                       (long long)broker->config->max_message_bytes);
     if (!over || self->lone)
         return RP_OK;
     uint32_t held;
@@ -559,7 +596,8 @@ static void take_message(struct intake *self)
         take_chunks(self);
     take_items(self, refused, err.text);
     /* Items of this message hold what they need themselves. */
-    session_drop_chunks(session, broker, self->in.oldest_chunk);
+    /* More than came, or a writer of many small chunks would never catch up. */
+    session_drop_chunks(session, broker, self->in.oldest_chunk, 2048 + 2 * (uint32_t)self->in.n_chunks);
     if (!self->inbound)
         credit_return(broker, session, self->bytes);
     credit_mark(broker, session, false);

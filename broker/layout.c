@@ -159,6 +159,23 @@ static rp_status signature_check(const Replay__Field *field, const struct column
                    got, expected);
 }
 
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+static rp_status names_check(const Replay__Layout *wire, rp_error *err)
+{
+    const char *names[MAX_FIELDS];
+    for (size_t i = 0; i < wire->n_fields; i++)
+        names[i] = wire->fields[i]->name;
+    qsort(names, wire->n_fields, sizeof names[0], by_name);
+    for (size_t i = 1; i < wire->n_fields; i++)
+        if (strcmp(names[i], names[i - 1]) == 0)
+            return err_set(err, RP_INVALID_ARGUMENT, "field '%.64s' stands twice", names[i]);
+    return RP_OK;
+}
+
 static rp_status layout_check(const Replay__Layout *wire, const struct columns *columns,
                               const struct signature_field *signature, uint32_t n_signature, rp_error *err)
 {
@@ -169,13 +186,10 @@ static rp_status layout_check(const Replay__Layout *wire, const struct columns *
                        n_signature);
     for (size_t i = 0; i < wire->n_fields; i++) {
         RP_TRY(field_check(wire->fields[i], columns, err));
-        for (size_t j = 0; j < i; j++)
-            if (strcmp(wire->fields[i]->name, wire->fields[j]->name) == 0)
-                return err_set(err, RP_INVALID_ARGUMENT, "field '%.64s' stands twice", wire->fields[i]->name);
         if (n_signature)
             RP_TRY(signature_check(wire->fields[i], &columns->column[wire->fields[i]->column], &signature[i], err));
     }
-    return RP_OK;
+    return names_check(wire, err);
 }
 
 /* The layout as replies carry it, without the id, which is put in front. */

@@ -9,9 +9,6 @@
 #include "broker/frames.h"
 #include "proto/error.h"
 
-/* Events looked at before the sockets are served again. */
-#define EVENTS_AT_ONCE 64u
-
 rp_status monitor_open(struct broker *broker, rp_error *err)
 {
     char endpoint[64];
@@ -74,7 +71,7 @@ void monitor_run(struct broker *broker)
     zmq_msg_t frames[4];
     uint32_t n;
     bool whole;
-    for (uint32_t i = 0; i < EVENTS_AT_ONCE && frames_receive(broker->monitor, frames, 4, &n, &whole); i++) {
+    while (frames_receive(broker->monitor, frames, 4, &n, &whole)) {
         if (zmq_msg_size(&frames[0]) == 6) {
             uint16_t event;
             int32_t descriptor;

@@ -160,12 +160,21 @@ static void poll_expire(struct broker *broker, struct wait *wait)
 
 static const struct wait_ops poll_ops = {"params", poll_expire, poll_cancel, poll_explain};
 
-static void wake_polls(struct broker *broker)
+static bool poll_names(const struct poll *self, const char *name)
+{
+    for (size_t i = 0; i < self->ask->n_name; i++)
+        if (strcmp(self->ask->name[i], name) == 0)
+            return true;
+    return false;
+}
+
+/* Those that wait for the slot. */
+static void wake_polls(struct broker *broker, const char *name)
 {
     struct poll *next;
     for (struct poll *poll = broker->params.polls; poll; poll = next) {
         next = poll->next;
-        if (poll_answer(broker, &poll->wait.to, poll->wait.id, poll->ask, false))
+        if (poll_names(poll, name) && poll_answer(broker, &poll->wait.to, poll->wait.id, poll->ask, false))
             poll_end(broker, poll);
     }
 }
@@ -205,7 +214,7 @@ rp_status req_params_put(struct broker *broker, struct request *request, rp_erro
     reply.slots = &list;
     request_reply(broker, request, RP_OK, "", 30, &reply.base, NULL, 0);
     broker_announce(broker, "params %s %llu", slot->name, (unsigned long long)slot->version);
-    wake_polls(broker);
+    wake_polls(broker, slot->name);
     return RP_OK;
 }
 

@@ -116,6 +116,16 @@ bool peer_frame_view(struct peer *peer, zmq_msg_t *message, zmq_msg_t *kept, con
     return false;
 }
 
+bool peer_charge(struct peer *peer, zmq_msg_t *message)
+{
+    zmq_msg_t view;
+    if (!peer_frame_view(peer, &view, message, zmq_msg_data(message), zmq_msg_size(message)))
+        return false;
+    zmq_msg_move(message, &view);
+    zmq_msg_close(&view);
+    return true;
+}
+
 static bool send_envelope(struct broker *broker, const struct envelope *to)
 {
     for (uint32_t at = 0; at < to->size; at += 1u + to->bytes[at])

@@ -44,6 +44,9 @@ bool peer_frame(struct peer *peer, zmq_msg_t *message, void *data, size_t size);
 /* message becomes a view of part of a kept message. */
 bool peer_frame_view(struct peer *peer, zmq_msg_t *message, zmq_msg_t *kept, const void *data, size_t size);
 
+/* Charges the peer for a message of another kind until it has left. False: no memory. */
+bool peer_charge(struct peer *peer, zmq_msg_t *message);
+
 /* Sends envelope, header and payload; closes or gives away all messages. False: the peer is gone or full; counted. */
 bool peer_send(struct broker *broker, const struct envelope *to, zmq_msg_t *header, zmq_msg_t *payload, uint32_t n);
 

@@ -305,6 +305,9 @@ rp_status req_reduce(struct broker *broker, struct request *request, rp_error *e
     if (size == 0 || size > 255 || !utf8_valid(ask->group, size))
         return err_set(err, RP_INVALID_ARGUMENT, "a reduce group needs a name of 1 to 255 bytes of UTF-8");
     struct group *group = group_find(broker, ask->group, ask->op == REPLAY__REDUCE__OP__JOIN);
+    if (!group && ask->op == REPLAY__REDUCE__OP__JOIN)
+        return err_set(err, RP_RESOURCE_EXHAUSTED, "no room for a further reduce group: there are %u",
+                       broker->reduces.count);
     if (!group)
         return err_set(err, RP_NOT_FOUND, "no reduce group '%.64s': join it first", ask->group);
     switch (ask->op) {

@@ -31,15 +31,17 @@ static void waiter_end(struct broker *broker, struct waiter *self)
 {
     unqueue(self);
     wait_end(broker, &self->wait);
+    /* What was picked may have made room for inserts, and the next in the queue may be served now. */
+    pump_mark(self->table);
     waiter_release(broker, self);
 }
 
 void sample_answer(struct broker *broker, struct waiter *waiter, const char *text)
 {
-    reply_picks(broker, &waiter->wait.to, waiter->wait.id, waiter->table, &waiter->picks, text ? text : "",
+    if (!text)
+        text = waiter->full ? "the items run over so many chunks that a reply holds no more of them" : "";
+    reply_picks(broker, &waiter->wait.to, waiter->wait.id, waiter->table, &waiter->picks, text,
                 waiter->picks.n < waiter->want, broker->now_ns - waiter->wait.since_ns);
-    /* What was picked may have made room for inserts. */
-    pump_mark(waiter->table);
     waiter_end(broker, waiter);
 }
 

@@ -245,6 +245,11 @@ rp_status req_bye(struct broker *broker, struct request *request, rp_error *err)
     struct session *session = find_session(broker, &ask->session, err);
     if (!session)
         return (rp_status)err->status;
+    if (session->tombstone)
+        return err_set(err, RP_SESSION_UNKNOWN,
+                       "session '%s' was silent for too long and has expired, and items that waited were dropped: take "
+                       "it up again with HELLO",
+                       session->name);
     if (session->bye)
         return err_set(err, RP_ALREADY_EXISTS, "session '%s' has said BYE already", session->name);
     session_touch(session, broker->now_ns);

@@ -5,6 +5,7 @@
 
 #include "broker/broker.h"
 #include "broker/frames.h"
+#include "broker/monitor.h"
 #include "proto/error.h"
 #include "proto/pb.h"
 #include "proto/utf8.h"
@@ -126,18 +127,38 @@ static bool reply_encode(struct pb_writer *out, uint64_t id, rp_status status, c
     return !out->failed;
 }
 
-static void free_frame(void *data, void *hint)
+/* So small a reply, or frame of one, is bounded well enough by libzmq's count of messages. */
+#define SMALL_REPLY_BYTES 4096u
+
+/* Charges the peer for the large frames. False: no memory, or it has left too many replies unread. */
+static bool charge(struct broker *broker, struct peer *peer, size_t header, zmq_msg_t *payload, uint32_t n)
 {
-    (void)hint;
-    free(data);
+    size_t bytes = header;
+    for (uint32_t i = 0; i < n; i++)
+        bytes += zmq_msg_size(&payload[i]);
+    bool ok = bytes <= SMALL_REPLY_BYTES || !peer_is_full(broker, peer);
+    for (uint32_t i = 0; ok && i < n; i++)
+        ok = zmq_msg_size(&payload[i]) <= SMALL_REPLY_BYTES || peer_charge(peer, &payload[i]);
+    return ok;
 }
 
-static void send_encoded(struct broker *broker, const struct envelope *to, struct pb_writer *out, zmq_msg_t *payload,
-                         uint32_t n)
+static void send_encoded(struct broker *broker, const struct envelope *to, uint64_t id, struct pb_writer *out,
+                         zmq_msg_t *payload, uint32_t n)
 {
     zmq_msg_t header;
-    if (out->failed || zmq_msg_init_data(&header, out->data, out->size, free_frame, NULL) != 0) {
+    struct peer *peer = peer_find(broker, to);
+    if (peer && !out->failed && !charge(broker, peer, out->size, payload, n)) {
+        out->size = 0;
+        reply_encode(out, id, RP_RESOURCE_EXHAUSTED,
+                     "this client has left too many replies unread: read them before asking for more", 0, NULL);
+        for (uint32_t i = 0; i < n; i++)
+            zmq_msg_close(&payload[i]);
+        n = 0;
+    }
+    bool ok = peer && !out->failed;
+    if (!ok)
         pb_writer_fini(out);
+    if (!ok || !peer_frame(peer, &header, out->data, out->size)) {
         for (uint32_t i = 0; i < n; i++)
             zmq_msg_close(&payload[i]);
         broker->counters.replies_dropped++;
@@ -151,7 +172,7 @@ void request_send(struct broker *broker, const struct envelope *to, uint64_t id,
 {
     struct pb_writer out = {0};
     reply_encode(&out, id, status, text, field, body);
-    send_encoded(broker, to, &out, payload, n_payload);
+    send_encoded(broker, to, id, &out, payload, n_payload);
 }
 
 void request_reply(struct broker *broker, struct request *request, rp_status status, const char *text, uint32_t field,
@@ -163,12 +184,12 @@ void request_reply(struct broker *broker, struct request *request, rp_status sta
     for (uint32_t i = 0; ok && status == RP_OK && i < N_COMMANDS; i++)
         if (commands[i].body == request->head.body && commands[i].remember)
             memory_keep(broker, request, out.data, out.size);
-    send_encoded(broker, &request->from, &out, payload, n_payload);
+    send_encoded(broker, &request->from, request->head.id, &out, payload, n_payload);
 }
 
 /* protobuf-c allocates for every element of a repeated field: one frame of a few MiB could take hundreds. A header of a
  * cold request has no need to be large. */
-#define COLD_HEADER_BYTES (1u << 20)
+#define COLD_HEADER_BYTES (128u << 10)
 
 static rp_status command_run(struct broker *broker, const struct command *command, struct request *request,
                              rp_error *err)
@@ -201,6 +222,10 @@ static rp_status request_dispatch(struct broker *broker, struct request *request
         if (commands[i].body != request->head.body)
             continue;
         struct wait *wait = wait_find(broker, request->head.client, request->head.id);
+        if (wait) { /* unless its connection has just been found to be lost */
+            monitor_run(broker);
+            wait = wait_find(broker, request->head.client, request->head.id);
+        }
         if (wait) {
             wait->to = request->from;
             wait->descriptor = request->descriptor;

@@ -7,6 +7,8 @@
 #include "broker/broker.h"
 
 #define PICK_AT_ONCE 256u
+/* A reply with more is cut short: it would take too long to make. */
+#define CHUNKS_PER_REPLY (1u << 20)
 #define WIDE_FIELDS 6u
 #define NARROW_FIELDS 6u
 
@@ -171,6 +173,10 @@ static uint32_t waiter_take(struct waiter *self, uint32_t n)
             return i;
         self->picks.times_sampled[self->picks.n - 1]++;
         table_sampled(table, slots[i]);
+        if (self->picks.n_refs >= CHUNKS_PER_REPLY) {
+            self->full = true;
+            return i + 1;
+        }
     }
     return got;
 }
@@ -178,7 +184,7 @@ static uint32_t waiter_take(struct waiter *self, uint32_t n)
 void waiter_fill(struct waiter *self)
 {
     struct table *table = self->table;
-    while (self->picks.n < self->want) {
+    while (self->picks.n < self->want && !self->full) {
         uint64_t n = table_sampleable(table, self->want - self->picks.n);
         if (table->one_by_one && n > 1)
             n = 1;
@@ -191,7 +197,7 @@ void waiter_fill(struct waiter *self)
 
 bool waiter_is_done(const struct waiter *self)
 {
-    return self->picks.n >= self->want || (self->flexible && self->picks.n > 0);
+    return self->picks.n >= self->want || self->full || (self->flexible && self->picks.n > 0);
 }
 
 void waiter_explain(const struct waiter *self, char *text, size_t size)

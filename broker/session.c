@@ -116,19 +116,28 @@ rp_status session_keep_chunk(struct session *self, struct broker *broker, uint64
         return err_set(err, RP_INVALID_ARGUMENT,
                        "chunk %llu is out of range: the session keeps chunks %llu and up, at most %u of them",
                        (unsigned long long)number, (unsigned long long)self->oldest_chunk, RING_MOST);
-    uint64_t held = self->chunk_bytes + chunk->bytes;
+    uint64_t held = self->chunk_bytes + chunk_cost(chunk);
     uint64_t window = (uint64_t)broker->config->window_bytes, message = (uint64_t)broker->config->max_message_bytes;
     if (held > 2 * (window > message ? window : message))
         return err_set(err, RP_RESOURCE_EXHAUSTED,
                        "the session keeps %llu bytes of chunks for later items, which is too much: use a shorter "
                        "keep-alive window, or raise credit.window_bytes",
                        (unsigned long long)held);
+    /* All sessions share the budget for data under way; whoever has no more than its part of it is never refused. */
+    uint64_t part = broker->ingest_budget / (broker->n_sessions ? broker->n_sessions : 1);
+    uint64_t all = broker->kept_bytes + chunk_cost(chunk);
+    if (held > part && all > broker->ingest_budget + message)
+        return err_set(err, RP_RESOURCE_EXHAUSTED,
+                       "all sessions keep %llu bytes of chunks for later items, this one %llu: use shorter keep-alive "
+                       "windows, or raise ingest_budget",
+                       (unsigned long long)all, (unsigned long long)held);
     if ((!self->ring || span > (uint64_t)self->ring_mask + 1) && !ring_grow(self, span))
         return err_set(err, RP_NO_MEMORY, "no memory for chunk %llu", (unsigned long long)number);
     if (number > self->newest_chunk)
         self->newest_chunk = number;
     self->ring[number & self->ring_mask] = chunk;
     self->chunk_bytes = held;
+    broker->kept_bytes = all;
     return RP_OK;
 }
 
@@ -164,10 +173,11 @@ static void ring_drop(struct session *self, struct broker *broker)
     chores_add(&broker->chores, &drop->chore);
     self->ring = NULL;
     self->ring_mask = 0;
+    broker->kept_bytes -= self->chunk_bytes;
     self->chunk_bytes = 0;
 }
 
-void session_drop_chunks(struct session *self, struct broker *broker, uint64_t oldest)
+void session_drop_chunks(struct session *self, struct broker *broker, uint64_t oldest, uint32_t most)
 {
     if (oldest > CHUNK_NUMBER_MOST)
         oldest = CHUNK_NUMBER_MOST;
@@ -178,13 +188,13 @@ void session_drop_chunks(struct session *self, struct broker *broker, uint64_t o
         ring_drop(self, broker);
         end = self->oldest_chunk;
     }
-    /* At most so many at a time: the rest goes with the next message. */
-    if (end > self->oldest_chunk + 2048)
-        end = oldest = self->oldest_chunk + 2048;
+    if (end > self->oldest_chunk + most)
+        end = oldest = self->oldest_chunk + most;
     for (uint64_t n = self->oldest_chunk; self->ring && n < end; n++) {
         struct chunk **at = &self->ring[n & self->ring_mask];
         if (*at) {
-            self->chunk_bytes -= (*at)->bytes;
+            self->chunk_bytes -= chunk_cost(*at);
+            broker->kept_bytes -= chunk_cost(*at);
             store_release(&broker->store, *at);
             *at = NULL;
         }

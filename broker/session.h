@@ -89,6 +89,7 @@ struct session {
     rp_error bad_chunk_error;
     struct session_layout *layouts; /* by the writer's id */
     uint32_t n_layouts;
+    uint64_t layout_bytes; /* of the interned ones */
     /* credit */
     struct flow **flows; /* per table; NULL until used */
     uint32_t n_tables;
@@ -128,8 +129,8 @@ uint64_t session_unresolved(const struct session *self);
 struct chunk *session_chunk(const struct session *self, uint64_t number);
 rp_status session_keep_chunk(struct session *self, struct broker *broker, uint64_t number, struct chunk *chunk,
                              rp_error *err);
-/* No later item refers to chunks before this one. */
-void session_drop_chunks(struct session *self, struct broker *broker, uint64_t oldest);
+/* No later item refers to chunks before this one. At most so many numbers are passed over now, the rest later. */
+void session_drop_chunks(struct session *self, struct broker *broker, uint64_t oldest, uint32_t most);
 
 /* req_bye.c: answers a BYE if it is due; or that the session has ended. */
 struct bye;

@@ -49,12 +49,17 @@ struct store {
     uint64_t chunks;
     uint64_t bytes;     /* stored data */
     uint64_t raw_bytes; /* the same, uncompressed */
-    uint64_t outside;   /* memory outside the slabs: kept messages and large copies */
+    uint64_t outside;   /* memory outside the slabs: kept messages, large copies, the chunk lists of items */
 };
 
 rp_status store_init(struct store *self, rp_error *err);
 void store_fini(struct store *self);
 
+/* What it takes: block tables count, or chunks without data would cost nothing. */
+static inline uint64_t chunk_cost(const struct chunk *chunk)
+{
+    return sizeof *chunk + (uint64_t)chunk->columns * 5 + chunk->bytes;
+}
 static inline uint32_t *chunk_block_sizes(struct chunk *chunk)
 {
     return (uint32_t *)(void *)(chunk + 1);

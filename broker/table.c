@@ -19,8 +19,10 @@ void span_release(struct span *self, struct store *store, struct layouts *layout
     struct chunk *const *chunks = span_chunks(self);
     for (uint32_t i = 0; i < self->n; i++)
         store_release(store, chunks[i]);
-    if (self->n > 1)
+    if (self->n > 1) {
+        store->outside -= self->n * sizeof(*self->many);
         free(self->many);
+    }
     if (self->n)
         layouts_release(layouts, layouts_at(layouts, self->layout));
     self->n = 0;

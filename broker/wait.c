@@ -3,6 +3,7 @@
 #include <stddef.h>
 
 #include "broker/broker.h"
+#include "broker/monitor.h"
 
 /* Requests that wait at a time: more than this is a client that asks without reading. */
 #define WAITS_MOST 100000u
@@ -21,6 +22,9 @@ static void fire(struct timer *timer, void *ctx)
 bool wait_begin(struct broker *broker, struct wait *self, const struct wait_ops *ops, const struct request *request,
                 bool has_timeout, uint64_t timeout_ms)
 {
+    /* The number of a connection that has ended is soon used again: its end must be dealt with before a wait of the new
+     * one takes the number. */
+    monitor_run(broker);
     self->ops = ops;
     self->to = request->from;
     self->client = request->head.client;

@@ -1,0 +1,229 @@
+/* Parameter slots, counters and events of an embedded broker. tests/integration/test_params.c has the library's side. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/testpeer.h"
+
+#define TABLE "  - {name: t, max_size: 10}\n"
+
+static struct testpeer_answer *put(struct testpeer *peer, const char *name, const void *data, size_t size)
+{
+    Replay__Request request = REPLAY__REQUEST__INIT;
+    Replay__ParamsPut ask = REPLAY__PARAMS_PUT__INIT;
+    ask.name = (char *)(uintptr_t)name;
+    request.body_case = REPLAY__REQUEST__BODY_PARAMS_PUT;
+    request.params_put = &ask;
+    return testpeer_await(peer, testpeer_ask_with(peer, &request, 0, data, size));
+}
+
+static uint64_t get(struct testpeer *peer, uint32_t n, const char *const *names, const uint64_t *have,
+                    int64_t timeout_ms, bool head)
+{
+    Replay__Request request = REPLAY__REQUEST__INIT;
+    Replay__ParamsGet ask = REPLAY__PARAMS_GET__INIT;
+    ask.n_name = n;
+    ask.name = (char **)(uintptr_t)names;
+    ask.n_have = have ? n : 0;
+    ask.have = (uint64_t *)(uintptr_t)have;
+    ask.head = head;
+    if (timeout_ms >= 0) {
+        ask.has_timeout_ms_case = REPLAY__PARAMS_GET__HAS_TIMEOUT_MS_TIMEOUT_MS;
+        ask.timeout_ms = (uint64_t)timeout_ms;
+    }
+    request.body_case = REPLAY__REQUEST__BODY_PARAMS_GET;
+    request.params_get = &ask;
+    return testpeer_ask(peer, &request);
+}
+
+static void versions_count_up_and_only_newer_ones_come(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, TABLE, NULL);
+    struct testpeer *peer = testpeer_new(&embed);
+    static const char *const names[] = {"policy", "target"};
+    assert_int_equal(put(peer, "policy", "one", 3)->reply->params->slots[0]->version, 1);
+    assert_int_equal(put(peer, "policy", "second", 6)->reply->params->slots[0]->version, 2);
+    put(peer, "target", "T", 1);
+    struct testpeer_answer *answer = testpeer_await(peer, get(peer, 2, names, NULL, 0, false));
+    assert_int_equal(answer->reply->params->n_slots, 2);
+    assert_int_equal(answer->n_payload, 2);
+    assert_memory_equal(zmq_msg_data(&answer->payload[0]), "second", 6);
+    assert_memory_equal(zmq_msg_data(&answer->payload[1]), "T", 1);
+    answer = testpeer_await(peer, get(peer, 2, names, (const uint64_t[]){2, 0}, 0, false));
+    assert_int_equal(answer->reply->params->n_slots, 1);
+    assert_string_equal(answer->reply->params->slots[0]->name, "target");
+    answer = testpeer_await(peer, get(peer, 2, names, (const uint64_t[]){2, 1}, 0, false));
+    assert_int_equal(answer->status, RP_OK);
+    assert_int_equal(answer->reply->params->n_slots, 0);
+    answer = testpeer_await(peer, get(peer, 2, names, NULL, NO_TIMEOUT, true));
+    assert_int_equal(answer->n_payload, 0);
+    assert_int_equal(answer->reply->params->slots[0]->bytes, 6);
+    embed_stop(&embed);
+}
+
+static void a_long_poll_wakes_with_the_next_version(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, TABLE, NULL);
+    struct testpeer *actors[50], *learner = testpeer_new(&embed);
+    uint64_t ids[50];
+    static const char *const names[] = {"other", "policy"};
+    put(learner, "policy", "a", 1);
+    for (uint32_t i = 0; i < 50; i++) {
+        actors[i] = testpeer_new(&embed);
+        ids[i] = get(actors[i], 2, names, (const uint64_t[]){0, 1}, i == 0 ? 1000 : NO_TIMEOUT, false);
+        assert_null(testpeer_poll(actors[i], ids[i]));
+    }
+    embed_advance(&embed, 1001);
+    struct testpeer_answer *late = testpeer_await(actors[0], ids[0]);
+    assert_int_equal(late->status, RP_DEADLINE_EXCEEDED);
+    assert_true(strlen(late->text) > 10);
+    put(learner, "unrelated", "x", 1);
+    assert_null(testpeer_poll(actors[7], ids[7]));
+    uint8_t *large = calloc(1, 1u << 20);
+    large[77] = 5;
+    put(learner, "policy", large, 1u << 20);
+    const void *shared = NULL;
+    for (uint32_t i = 1; i < 50; i++) {
+        struct testpeer_answer *answer = testpeer_await(actors[i], ids[i]);
+        assert_int_equal(answer->status, RP_OK);
+        assert_int_equal(answer->reply->params->slots[0]->version, 2);
+        assert_memory_equal(zmq_msg_data(&answer->payload[0]), large, 1u << 20);
+        /* Stored once, sent to all without a copy. */
+        if (shared)
+            assert_ptr_equal(zmq_msg_data(&answer->payload[0]), shared);
+        shared = zmq_msg_data(&answer->payload[0]);
+    }
+    free(large);
+    assert_int_equal(embed.broker->waits.count, 0);
+    embed_stop(&embed);
+}
+
+static void a_version_in_use_outlives_the_next_put(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, TABLE, NULL);
+    struct testpeer *peer = testpeer_new(&embed);
+    static const char *const names[] = {"policy"};
+    uint8_t *data = malloc(100000);
+    memset(data, 1, 100000);
+    put(peer, "policy", data, 100000);
+    struct testpeer_answer *old = testpeer_await(peer, get(peer, 1, names, NULL, 0, false));
+    memset(data, 2, 100000);
+    put(peer, "policy", data, 100000);
+    assert_int_equal(((const uint8_t *)zmq_msg_data(&old->payload[0]))[99999], 1);
+    free(data);
+    embed_stop(&embed);
+}
+
+static void many_slots_keep_their_values(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, TABLE, NULL);
+    struct testpeer *peer = testpeer_new(&embed);
+    char name[16];
+    for (uint32_t i = 0; i < 100; i++) {
+        snprintf(name, sizeof name, "slot-%u", i);
+        put(peer, name, &i, sizeof i);
+    }
+    for (uint32_t i = 0; i < 100; i++) {
+        snprintf(name, sizeof name, "slot-%u", i);
+        const char *const names[] = {name};
+        struct testpeer_answer *answer = testpeer_await(peer, get(peer, 1, names, NULL, 0, false));
+        assert_memory_equal(zmq_msg_data(&answer->payload[0]), &i, sizeof i);
+    }
+    assert_int_equal(testpeer_info(peer)->n_slots, 100);
+    embed_stop(&embed);
+}
+
+static void mistakes_are_told(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, TABLE, NULL);
+    struct testpeer *peer = testpeer_new(&embed);
+    assert_int_equal(put(peer, "", "x", 1)->status, RP_INVALID_ARGUMENT);
+    assert_int_equal(put(peer, "policy", NULL, 0)->status, RP_INVALID_ARGUMENT);
+    assert_int_equal(testpeer_await(peer, get(peer, 0, NULL, NULL, 0, false))->status, RP_INVALID_ARGUMENT);
+    char *long_name = malloc(300);
+    memset(long_name, 'a', 299);
+    long_name[299] = '\0';
+    assert_int_equal(put(peer, long_name, "x", 1)->status, RP_INVALID_ARGUMENT);
+    free(long_name);
+    embed_stop(&embed);
+}
+
+static void a_put_is_announced(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, TABLE, NULL);
+    struct testpeer *peer = testpeer_new(&embed);
+    void *sub = zmq_socket(embed.context, ZMQ_SUB);
+    zmq_setsockopt(sub, ZMQ_SUBSCRIBE, "", 0);
+    assert_int_equal(zmq_connect(sub, "inproc://events"), 0);
+    char text[100];
+    int size = -1;
+    /* The subscription is on its way: the first announcements may be missed. */
+    for (uint32_t i = 0; size < 0 && i < 1000; i++) {
+        put(peer, "policy", "x", 1);
+        size = zmq_recv(sub, text, sizeof text - 1, ZMQ_DONTWAIT);
+    }
+    assert_true(size > 0);
+    text[size] = '\0';
+    assert_memory_equal(text, "params policy ", 14);
+    testpeer_reset(peer, "t");
+    do
+        size = zmq_recv(sub, text, sizeof text - 1, ZMQ_DONTWAIT);
+    while (size > 0 && memcmp(text, "params", 6) == 0);
+    text[size > 0 ? size : 0] = '\0';
+    assert_string_equal(text, "table t reset");
+    zmq_close(sub);
+    embed_stop(&embed);
+}
+
+static void counters_add_read_and_stay_within_64_bits(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, TABLE, NULL);
+    struct testpeer *peer = testpeer_new(&embed);
+    assert_int_equal(testpeer_counter(peer, "steps", 0), 0);
+    assert_int_equal(testpeer_info(peer)->n_counters, 0); /* reading makes none */
+    assert_int_equal(testpeer_counter(peer, "steps", 40), 40);
+    assert_int_equal(testpeer_counter(peer, "steps", -50), -10);
+    assert_int_equal(testpeer_counter(peer, "others", 1), 1);
+    assert_int_equal(testpeer_counter(peer, "steps", 0), -10);
+    assert_true(testpeer_counter(peer, "large", INT64_MAX) == INT64_MAX);
+    assert_true(testpeer_counter(peer, "large", 1) == INT64_MAX);
+    Replay__InfoReply *info = testpeer_info(peer);
+    assert_int_equal(info->n_counters, 3);
+    assert_string_equal(info->counters[0]->name, "steps");
+    embed_stop(&embed);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(versions_count_up_and_only_newer_ones_come),
+        cmocka_unit_test(a_long_poll_wakes_with_the_next_version),
+        cmocka_unit_test(a_version_in_use_outlives_the_next_put),
+        cmocka_unit_test(many_slots_keep_their_values),
+        cmocka_unit_test(mistakes_are_told),
+        cmocka_unit_test(a_put_is_announced),
+        cmocka_unit_test(counters_add_read_and_stay_within_64_bits),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

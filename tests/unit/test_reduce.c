@@ -1,0 +1,230 @@
+/* Reduce: rounds, deadlines, members that come and go, and replies that were lost. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/testpeer.h"
+
+#define N 4u
+
+static struct embed embed;
+static struct testpeer *learners[N];
+
+static void begin(uint32_t members)
+{
+    embed_start(&embed, "  - {name: t, max_size: 10}\n", NULL);
+    for (uint32_t i = 0; i < members; i++)
+        learners[i] = testpeer_new(&embed);
+}
+
+static uint64_t ask(uint32_t learner, Replay__Reduce__Op op, uint64_t round, int64_t timeout_ms, const float *vector,
+                    size_t n, uint64_t id)
+{
+    Replay__Request request = REPLAY__REQUEST__INIT;
+    Replay__Reduce reduce = REPLAY__REDUCE__INIT;
+    reduce.group = "grad";
+    reduce.member = 100 - learner; /* their order is not that of the learners */
+    reduce.op = op;
+    reduce.round = round;
+    if (timeout_ms >= 0) {
+        reduce.has_timeout_ms_case = REPLAY__REDUCE__HAS_TIMEOUT_MS_TIMEOUT_MS;
+        reduce.timeout_ms = (uint64_t)timeout_ms;
+    }
+    request.body_case = REPLAY__REQUEST__BODY_REDUCE;
+    request.reduce = &reduce;
+    return testpeer_ask_with(learners[learner], &request, id, vector, n * sizeof *vector);
+}
+
+static uint64_t join(uint32_t learner)
+{
+    struct testpeer_answer *answer =
+        testpeer_await(learners[learner], ask(learner, REPLAY__REDUCE__OP__JOIN, 0, 0, NULL, 0, 0));
+    assert_int_equal(answer->status, RP_OK);
+    return answer->reply->reduce->round;
+}
+
+static uint64_t add(uint32_t learner, uint64_t round, int64_t timeout_ms, float value)
+{
+    const float vector[3] = {value, 1, -value};
+    return ask(learner, REPLAY__REDUCE__OP__ADD, round, timeout_ms, vector, 3, 0);
+}
+
+static void check_sum(uint32_t learner, uint64_t id, uint64_t round, uint32_t contributors, float first, bool counted)
+{
+    struct testpeer_answer *answer = testpeer_await(learners[learner], id);
+    assert_int_equal(answer->status, RP_OK);
+    assert_int_equal(answer->reply->reduce->round, round);
+    assert_int_equal(answer->reply->reduce->contributors, contributors);
+    assert_int_equal(answer->reply->reduce->counted, counted);
+    assert_int_equal(answer->n_payload, 1);
+    float sum[3];
+    assert_int_equal(zmq_msg_size(&answer->payload[0]), sizeof sum);
+    memcpy(sum, zmq_msg_data(&answer->payload[0]), sizeof sum);
+    assert_true(sum[0] == first && sum[1] == (float)contributors && sum[2] == -first);
+}
+
+static void a_round_closes_when_all_have_added(void **state)
+{
+    (void)state;
+    begin(3);
+    for (uint32_t i = 0; i < 3; i++)
+        assert_int_equal(join(i), 1);
+    for (uint64_t round = 1; round <= 5; round++) {
+        uint64_t ids[3];
+        for (uint32_t i = 0; i < 3; i++) {
+            ids[i] = add(i, round, NO_TIMEOUT, (float)(1u << i));
+            if (i < 2)
+                assert_null(testpeer_poll(learners[i], ids[i]));
+        }
+        for (uint32_t i = 0; i < 3; i++)
+            check_sum(i, ids[i], round, 3, 7, true);
+    }
+    embed_stop(&embed);
+}
+
+/* float addition depends on the order: it is that of the member numbers, whoever came first. */
+static void the_bits_do_not_depend_on_who_came_first(void **state)
+{
+    (void)state;
+    static const float values[3] = {1e8f, 1.0f, -1e8f};
+    float sums[6];
+    static const uint32_t orders[6][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
+    begin(3);
+    for (uint32_t i = 0; i < 3; i++)
+        join(i);
+    for (uint32_t o = 0; o < 6; o++) {
+        uint64_t ids[3];
+        for (uint32_t i = 0; i < 3; i++) {
+            uint32_t who = orders[o][i];
+            ids[who] = ask(who, REPLAY__REDUCE__OP__ADD, o + 1, NO_TIMEOUT, &values[who], 1, 0);
+            embed_settle(&embed);
+        }
+        memcpy(&sums[o], zmq_msg_data(&testpeer_await(learners[0], ids[0])->payload[0]), sizeof sums[0]);
+        assert_memory_equal(&sums[o], &sums[0], sizeof sums[0]);
+    }
+    embed_stop(&embed);
+}
+
+static void the_deadline_closes_a_round_without_the_missing(void **state)
+{
+    (void)state;
+    begin(3);
+    for (uint32_t i = 0; i < 3; i++)
+        join(i);
+    uint64_t a = add(0, 1, 500, 1), b = add(1, 1, NO_TIMEOUT, 2);
+    embed_advance(&embed, 499);
+    assert_null(testpeer_poll(learners[0], a));
+    embed_advance(&embed, 2);
+    check_sum(0, a, 1, 2, 3, true);
+    check_sum(1, b, 1, 2, 3, true);
+    /* The one that was missing gets the sum, and that it is not part of it; then it has to join again. */
+    check_sum(2, add(2, 1, NO_TIMEOUT, 4), 1, 2, 3, false);
+    assert_int_equal(testpeer_await(learners[2], add(2, 2, NO_TIMEOUT, 4))->status, RP_FAILED_PRECONDITION);
+    assert_int_equal(join(2), 2);
+    a = add(0, 2, NO_TIMEOUT, 1);
+    b = add(1, 2, NO_TIMEOUT, 2);
+    assert_null(testpeer_poll(learners[0], a));
+    check_sum(2, add(2, 2, NO_TIMEOUT, 4), 2, 3, 7, true);
+    check_sum(0, a, 2, 3, 7, true);
+    check_sum(1, b, 2, 3, 7, true);
+    embed_stop(&embed);
+}
+
+static void a_lost_reply_is_asked_for_again(void **state)
+{
+    (void)state;
+    begin(2);
+    join(0);
+    join(1);
+    for (uint64_t round = 1; round <= 4; round++) {
+        uint64_t a = add(0, round, NO_TIMEOUT, 1), b = add(1, round, NO_TIMEOUT, 2);
+        check_sum(0, a, round, 2, 3, true);
+        check_sum(1, b, round, 2, 3, true);
+    }
+    testpeer_forget(learners[0]);
+    const float vector[3] = {1, 1, -1};
+    uint64_t again = ask(0, REPLAY__REDUCE__OP__ADD, 4, NO_TIMEOUT, vector, 3, learners[0]->next_id);
+    check_sum(0, again, 4, 2, 3, true);
+    check_sum(0, add(0, 3, NO_TIMEOUT, 1), 3, 2, 3, true);
+    assert_int_equal(testpeer_await(learners[0], add(0, 2, NO_TIMEOUT, 1))->status, RP_FAILED_PRECONDITION);
+    embed_stop(&embed);
+}
+
+static void leaving_lets_the_others_go_on(void **state)
+{
+    (void)state;
+    begin(3);
+    for (uint32_t i = 0; i < 3; i++)
+        join(i);
+    uint64_t a = add(0, 1, NO_TIMEOUT, 1), b = add(1, 1, NO_TIMEOUT, 2);
+    assert_null(testpeer_poll(learners[0], a));
+    struct testpeer_answer *left =
+        testpeer_await(learners[2], ask(2, REPLAY__REDUCE__OP__LEAVE, 0, 0, NULL, 0, 0));
+    assert_int_equal(left->status, RP_OK);
+    check_sum(0, a, 1, 2, 3, true);
+    check_sum(1, b, 1, 2, 3, true);
+    /* A member that leaves with its vector in: the vector goes with it. */
+    a = add(0, 2, NO_TIMEOUT, 1);
+    b = add(1, 2, NO_TIMEOUT, 2);
+    check_sum(1, b, 2, 2, 3, true);
+    a = add(0, 3, NO_TIMEOUT, 1);
+    assert_null(testpeer_poll(learners[0], a));
+    testpeer_await(learners[0], ask(0, REPLAY__REDUCE__OP__LEAVE, 0, 0, NULL, 0, 0));
+    assert_int_equal(testpeer_await(learners[0], a)->status, RP_CANCELLED);
+    check_sum(1, add(1, 3, NO_TIMEOUT, 2), 3, 1, 2, true);
+    embed_stop(&embed);
+}
+
+static void mistakes_are_told(void **state)
+{
+    (void)state;
+    begin(2);
+    assert_int_equal(testpeer_await(learners[0], add(0, 1, 0, 1))->status, RP_NOT_FOUND);
+    join(0);
+    assert_int_equal(testpeer_await(learners[1], add(1, 1, 0, 1))->status, RP_FAILED_PRECONDITION);
+    join(1);
+    assert_int_equal(testpeer_await(learners[0], add(0, 9, 0, 1))->status, RP_INVALID_ARGUMENT);
+    assert_int_equal(testpeer_await(learners[0], ask(0, REPLAY__REDUCE__OP__ADD, 1, 0, NULL, 0, 0))->status,
+                     RP_INVALID_ARGUMENT);
+    uint64_t id = add(0, 1, NO_TIMEOUT, 1);
+    assert_null(testpeer_poll(learners[0], id));
+    assert_int_equal(testpeer_await(learners[0], add(0, 1, NO_TIMEOUT, 1))->status, RP_ALREADY_EXISTS);
+    const float longer[5] = {0};
+    assert_int_equal(testpeer_await(learners[1], ask(1, REPLAY__REDUCE__OP__ADD, 1, 0, longer, 5, 0))->status,
+                     RP_INVALID_ARGUMENT);
+    check_sum(1, add(1, 1, NO_TIMEOUT, 2), 1, 2, 3, true);
+    embed_stop(&embed);
+}
+
+static void a_broker_that_shuts_down_cancels_the_round(void **state)
+{
+    (void)state;
+    begin(2);
+    join(0);
+    join(1);
+    uint64_t id = add(0, 1, NO_TIMEOUT, 1);
+    assert_null(testpeer_poll(learners[0], id));
+    broker_drain(embed.broker);
+    assert_int_equal(testpeer_await(learners[0], id)->status, RP_CANCELLED);
+    embed_stop(&embed);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_round_closes_when_all_have_added),
+        cmocka_unit_test(the_bits_do_not_depend_on_who_came_first),
+        cmocka_unit_test(the_deadline_closes_a_round_without_the_missing),
+        cmocka_unit_test(a_lost_reply_is_asked_for_again),
+        cmocka_unit_test(leaving_lets_the_others_go_on),
+        cmocka_unit_test(mistakes_are_told),
+        cmocka_unit_test(a_broker_that_shuts_down_cancels_the_round),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
