@@ -188,9 +188,9 @@ int command_mixed(struct options *options)
     report_begin(options, "mixed");
     bool ok = run_broker(options, options->items, &ours) && run_add_load(options, &ours, WORK_INSERT) &&
               run_add_load(options, &ours, WORK_BOTH) && run_raw(options, &ours, &raw);
-    const struct phase phases[] = {{&ours, GROUP_WRITE, false}, {&ours, GROUP_ASK, false},
-                                   {&ours, GROUP_WRITE | GROUP_ASK, false}, {&raw, GROUP_WRITE, true},
-                                   {&raw, GROUP_ASK, true}, {&raw, GROUP_WRITE | GROUP_ASK, true}};
+    const struct phase phases[] = {
+        {&ours, GROUP_WRITE, false}, {&ours, GROUP_ASK, false}, {&ours, GROUP_WRITE | GROUP_ASK, false},
+        {&raw, GROUP_WRITE, true},   {&raw, GROUP_ASK, true},   {&raw, GROUP_WRITE | GROUP_ASK, true}};
     ok = ok && run_phases(options, phases, N_MIXED, figures);
     if (ok)
         report_mixed(options, figures);

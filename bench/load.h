@@ -18,9 +18,9 @@
 struct load {
     struct lane *lane;
     const struct options *options;
-    const char *service;  /* endpoint */
-    uint32_t connections; /* of this process */
-    uint64_t fill;        /* insert: leave after so many items; 0: never */
+    const char *service;        /* endpoint */
+    uint32_t connections;       /* of this process */
+    uint64_t fill;              /* insert: leave after so many items; 0: never */
     uint64_t first_key, n_keys; /* update: keys that are in the table */
     struct raw_store store;
 };

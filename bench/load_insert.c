@@ -115,8 +115,13 @@ static void send_layout(struct writer *self)
     size_t size = replay__layout__pack(&layout, packed);
     struct pb_writer layouts = {0}, frame = {0};
     pb_put_bytes(&layouts, 7, packed, size);
-    struct wire_ingest_out out = {.session = self->session, .epoch = self->epoch, .number = ++self->number,
-                                  .oldest_chunk = 1, .layouts = layouts.data, .layouts_size = layouts.size, .n_columns = 1};
+    struct wire_ingest_out out = {.session = self->session,
+                                  .epoch = self->epoch,
+                                  .number = ++self->number,
+                                  .oldest_chunk = 1,
+                                  .layouts = layouts.data,
+                                  .layouts_size = layouts.size,
+                                  .n_columns = 1};
     wire_write_ingest(&frame, &out);
     zmq_send(self->push, frame.data, frame.size, 0);
     self->sent_bytes += frame.size;
@@ -147,12 +152,27 @@ static void make_head(struct load *load, struct writer *self)
     }
     self->packed = size >= OWN_FRAME_BYTES ? 0 : n;
     struct wire_ingest_out out = {
-        .session = self->session, .epoch = self->epoch, .number = 1, .oldest_chunk = 1,
-        .n_chunks = n, .n_columns = 1, .packed = self->packed,
-        .chunk_number = numbers, .chunk_step = numbers, .chunk_length = ones,
-        .block_size = sizes, .block_codec = codecs,
-        .n_runs = 1, .run_layout = &zero, .run_items = &n, .run_first = &first,
-        .n_items = n, .item_key = numbers, .item_chunk = numbers, .item_priority = priorities, .item_length = ones,
+        .session = self->session,
+        .epoch = self->epoch,
+        .number = 1,
+        .oldest_chunk = 1,
+        .n_chunks = n,
+        .n_columns = 1,
+        .packed = self->packed,
+        .chunk_number = numbers,
+        .chunk_step = numbers,
+        .chunk_length = ones,
+        .block_size = sizes,
+        .block_codec = codecs,
+        .n_runs = 1,
+        .run_layout = &zero,
+        .run_items = &n,
+        .run_first = &first,
+        .n_items = n,
+        .item_key = numbers,
+        .item_chunk = numbers,
+        .item_priority = priorities,
+        .item_length = ones,
     };
     struct pb_writer frame = {0};
     wire_write_ingest(&frame, &out);

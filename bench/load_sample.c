@@ -134,7 +134,8 @@ static void open_asker(struct load *load, struct asker *self)
 }
 
 /* The first reply shows the frames, and is checked. */
-static void show_reply(struct load *load, uint32_t which, const struct wire_reply *reply, const struct raw_message *sizes)
+static void show_reply(struct load *load, uint32_t which, const struct wire_reply *reply,
+                       const struct raw_message *sizes)
 {
     struct wire_sampled sampled;
     rp_error err;

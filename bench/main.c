@@ -23,14 +23,16 @@ static const struct command commands[] = {
      "Requests with random keys of a full table and new priorities. Updates that were answered count.\n"},
     {"mixed", command_mixed, "a writer and a sampler with updates, alone and together",
      "The sampler sends new priorities for each batch that it gets. 16 requests in flight unless told otherwise.\n"},
-    {"clients", command_clients, "inserts and samples with 64 and 200 connections", "--clients N takes one number instead.\n"},
+    {"clients", command_clients, "inserts and samples with 64 and 200 connections",
+     "--clients N takes one number instead.\n"},
 };
 
 static int help(FILE *out)
 {
     fputs("usage: replay-bench COMMAND [--json] [options]\n"
           "\n"
-          "Starts a replay-broker, loads it from other processes, and measures in turn with it plain libzmq that moves frames\n"
+          "Starts a replay-broker, loads it from other processes, and measures in turn with it plain libzmq that moves "
+          "frames\n"
           "of the same number and sizes with the same malloc settings, I/O threads and connections (bench/raw.c).\n"
           "\n",
           out);

@@ -22,7 +22,8 @@ static const char help[] =
     "  --io-threads N     of the broker and of the raw server (default 1)\n"
     "  --transport NAME   tcp (loopback, default) or ipc\n"
     "  --client NAME      thin (frames encoded before, nothing decoded; default) or library (libreplay)\n"
-    "  --frames HOW       copy: senders copy their frames, as zmq_send does (default below 4 kB); lend: they lend them to\n"
+    "  --frames HOW       copy: senders copy their frames, as zmq_send does (default below 4 kB); lend: they lend them "
+    "to\n"
     "                     libzmq where they lie (default from 4 kB on). The raw server, and the writers of both sides\n"
     "  --against N        no raw side: compare with a second broker whose table has N items\n"
     "  --all              every row of this command that has a goal\n"
@@ -64,8 +65,23 @@ static bool choose(const char *name, const char *text, const char *no, const cha
 }
 
 enum {
-    JSON = 256, REPEAT, SECONDS, SIZE, ITEMS, PER_MESSAGE, BATCH, IN_FLIGHT, CLIENTS, PROCESSES, IO_THREADS, TRANSPORT,
-    CLIENT, FRAMES, AGAINST, ALL, QUICK
+    JSON = 256,
+    REPEAT,
+    SECONDS,
+    SIZE,
+    ITEMS,
+    PER_MESSAGE,
+    BATCH,
+    IN_FLIGHT,
+    CLIENTS,
+    PROCESSES,
+    IO_THREADS,
+    TRANSPORT,
+    CLIENT,
+    FRAMES,
+    AGAINST,
+    ALL,
+    QUICK
 };
 
 static bool take(struct options *self, int option, const char *name, const char *text)
@@ -73,14 +89,30 @@ static bool take(struct options *self, int option, const char *name, const char 
     double number = 0;
     bool ok = true;
     switch (option) {
-    case JSON: self->json = true; break;
-    case ALL: self->all = true; break;
-    case QUICK: self->quick = true; break;
-    case 'h': self->help = true; break;
-    case TRANSPORT: ok = choose(name, text, "tcp", "ipc", &self->ipc); break;
-    case CLIENT: ok = choose(name, text, "thin", "library", &self->library); break;
-    case FRAMES: ok = self->lend_set = choose(name, text, "copy", "lend", &self->lend); break;
-    case SECONDS: ok = read_number(name, text, 0.05, 600, &self->seconds); break;
+    case JSON:
+        self->json = true;
+        break;
+    case ALL:
+        self->all = true;
+        break;
+    case QUICK:
+        self->quick = true;
+        break;
+    case 'h':
+        self->help = true;
+        break;
+    case TRANSPORT:
+        ok = choose(name, text, "tcp", "ipc", &self->ipc);
+        break;
+    case CLIENT:
+        ok = choose(name, text, "thin", "library", &self->library);
+        break;
+    case FRAMES:
+        ok = self->lend_set = choose(name, text, "copy", "lend", &self->lend);
+        break;
+    case SECONDS:
+        ok = read_number(name, text, 0.05, 600, &self->seconds);
+        break;
     case SIZE:
         ok = read_number(name, text, 4, 16e6, &number);
         self->size = (uint64_t)number;
@@ -102,7 +134,7 @@ static bool take(struct options *self, int option, const char *name, const char 
         self->per_message = (uint32_t)number;
         break;
     case BATCH:
-        ok = self->batch_set = read_number(name, text, 1, 8192, &number);
+        ok = self->batch_set = read_number(name, text, 1, 4096, &number);
         self->batch = (uint32_t)number;
         break;
     case IN_FLIGHT:
@@ -121,7 +153,8 @@ static bool take(struct options *self, int option, const char *name, const char 
         ok = read_number(name, text, 1, 16, &number);
         self->io_threads = (uint32_t)number;
         break;
-    default: ok = false;
+    default:
+        ok = false;
     }
     return ok;
 }
@@ -147,7 +180,8 @@ bool options_read(struct options *self, int argc, char **argv)
                                           {"quick", no_argument, NULL, QUICK},
                                           {"help", no_argument, NULL, 'h'},
                                           {NULL, 0, NULL, 0}};
-    *self = (struct options){.repeats = 5, .seconds = 1, .warm_seconds = 0.3, .size = 400, .clients = 1, .io_threads = 1};
+    *self =
+        (struct options){.repeats = 5, .seconds = 1, .warm_seconds = 0.3, .size = 400, .clients = 1, .io_threads = 1};
     int at = 0;
     for (int option; (option = getopt_long(argc, argv, "h", names, &at)) != -1;) {
         if (option == '?' || !take(self, option, names[at].name, optarg)) {

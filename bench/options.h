@@ -16,9 +16,9 @@ struct options {
     bool lend; /* senders lend their frames instead of copying them */
     uint32_t repeats;
     double seconds, warm_seconds;
-    uint64_t size;     /* bytes of an item */
-    uint64_t items;    /* in the table */
-    uint64_t against;  /* not 0: compare with a table of so many items instead of with libzmq */
+    uint64_t size;    /* bytes of an item */
+    uint64_t items;   /* in the table */
+    uint64_t against; /* not 0: compare with a table of so many items instead of with libzmq */
     uint32_t per_message;
     uint32_t batch;
     uint32_t in_flight;

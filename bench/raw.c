@@ -1,6 +1,5 @@
 #include "bench/raw.h"
 
-#include <stdbool.h>
 #include <string.h>
 
 void raw_frame(zmq_msg_t *frame, struct raw_store *store, size_t size)
@@ -80,6 +79,8 @@ void raw_client(struct raw_job *job)
 {
     bool push = job->ingest.n > 0;
     void *socket = zmq_socket(zmq_ctx_new(), push ? ZMQ_PUSH : ZMQ_DEALER);
+    int hwm = 1000 / (int)job->connections + 1; /* libzmq's own bound, for all connections together */
+    zmq_setsockopt(socket, ZMQ_SNDHWM, &hwm, sizeof hwm);
     for (uint32_t i = 0; i < job->connections; i++) /* messages go to the connections in turn */
         zmq_connect(socket, job->server->endpoint[!push]);
     lane_set_state(job->lane, LANE_READY);

@@ -19,15 +19,16 @@ struct raw_store {
 };
 
 struct raw_job {
-    struct lane *lane;        /* of this process */
-    struct lane *server;      /* where the server says what it has bound */
-    const char *bind[2];      /* endpoints of PULL and ROUTER */
+    struct lane *lane;   /* of this process */
+    struct lane *server; /* where the server says what it has bound */
+    const char *bind[2]; /* endpoints of PULL and ROUTER */
     int io_threads;
-    uint32_t connections;     /* of this client process */
-    uint32_t in_flight;       /* requests of each connection */
-    uint32_t items;           /* that a message or reply stands for */
-    struct raw_message ingest;               /* n == 0: no PULL */
-    struct raw_message request[2], reply[2]; /* the first pair alone, or the second sent after each reply to the first */
+    uint32_t connections;      /* of this client process */
+    uint32_t in_flight;        /* requests of each connection */
+    uint32_t items;            /* that a message or reply stands for */
+    struct raw_message ingest; /* n == 0: no PULL */
+    struct raw_message request[2],
+        reply[2]; /* the first pair alone, or the second sent after each reply to the first */
     struct raw_store store;
 };
 

@@ -54,7 +54,8 @@ static void json_spread(const char *name, const struct spread *spread)
 
 static void row_json(const struct options *options, const struct row *row)
 {
-    printf("%s\n  {\"what\": \"%s\", \"against\": \"%s\", \"size\": %llu, \"items\": %llu, \"per_message\": %u, \"batch\": "
+    printf("%s\n  {\"what\": \"%s\", \"against\": \"%s\", \"size\": %llu, \"items\": %llu, \"per_message\": %u, "
+           "\"batch\": "
            "%u, \"in_flight\": %u, \"clients\": %u, \"processes\": %u, \"frames\": \"%s\"",
            n_rows ? "," : "", row->what, row->other, (unsigned long long)options->size,
            (unsigned long long)options->items, options->per_message, options->batch, options->in_flight,
@@ -79,16 +80,17 @@ static void text_side(const char *name, const struct spread *rate, uint64_t size
                       double thread_ns)
 {
     printf("  %-8s %11.0f items/s  (%.0f to %.0f)  %6.2f GB/s   cores: %.2f server, %.2f clients; %.0f ns an item in "
-           "the server's first thread\n", name, rate->median,
-           rate->least, rate->most, rate->median * (double)size * 1e-9, server, client, thread_ns);
+           "the server's first thread\n",
+           name, rate->median, rate->least, rate->most, rate->median * (double)size * 1e-9, server, client, thread_ns);
 }
 
 static void row_text(const struct options *options, const struct row *row)
 {
-    printf("\n%s: %llu B items, %llu in the table, %u to a message, batch %u, %u connection%s in %u process%s, frames %s\n", row->what,
-           (unsigned long long)options->size, (unsigned long long)options->items, options->per_message, options->batch,
-           options->clients, options->clients == 1 ? "" : "s", options->processes, options->processes == 1 ? "" : "es",
-           options->lend ? "lent" : "copied");
+    printf("\n%s: %llu B items, %llu in the table, %u to a message, batch %u, %u connection%s in %u process%s, frames "
+           "%s\n",
+           row->what, (unsigned long long)options->size, (unsigned long long)options->items, options->per_message,
+           options->batch, options->clients, options->clients == 1 ? "" : "s", options->processes,
+           options->processes == 1 ? "" : "es", options->lend ? "lent" : "copied");
     text_side("broker", &row->ours, options->size, row->server_cpu[0], row->client_cpu[0], row->thread_ns[0]);
     text_side(row->other, &row->theirs, options->size, row->server_cpu[1], row->client_cpu[1], row->thread_ns[1]);
     printf("  ratio    %11.2f  (%.2f to %.2f)", row->ratio.median, row->ratio.least, row->ratio.most);
@@ -112,8 +114,8 @@ void report_row(const struct options *options, const struct row *row)
 void report_value(const struct options *options, const char *name, double value, double goal, const char *unit)
 {
     if (options->json) {
-        printf("%s\n  {\"what\": \"%s\", \"%s\": %.6g", n_rows++ ? "," : "", name, strcmp(unit, "ratio") == 0 ? "ratio" : "value",
-               value);
+        printf("%s\n  {\"what\": \"%s\", \"%s\": %.6g", n_rows++ ? "," : "", name,
+               strcmp(unit, "ratio") == 0 ? "ratio" : "value", value);
         if (goal > 0)
             printf(", \"goal\": %g, \"met\": %s", goal, value >= goal ? "true" : "false");
         printf(", \"unit\": \"%s\"}", unit);

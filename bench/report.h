@@ -11,13 +11,13 @@ struct spread {
 
 /* One comparison: ours against another. */
 struct row {
-    const char *what;  /* "insert" */
-    const char *other; /* "raw", or what else it is compared with */
-    struct spread ours, theirs, ratio; /* items/s */
-    double goal; /* 0: none */
+    const char *what;                    /* "insert" */
+    const char *other;                   /* "raw", or what else it is compared with */
+    struct spread ours, theirs, ratio;   /* items/s */
+    double goal;                         /* 0: none */
     double server_cpu[2], client_cpu[2]; /* cores, medians */
-    double thread_ns[2]; /* CPU time of the server's first thread for one item */
-    double memory_per_item; /* < 0: not measured */
+    double thread_ns[2];                 /* CPU time of the server's first thread for one item */
+    double memory_per_item;              /* < 0: not measured */
 };
 
 /* Over repeats; ratios are taken pair by pair, as they were measured one after the other. */

@@ -16,7 +16,8 @@ const uint8_t *run_store(const struct options *options, size_t *size)
     static uint8_t *store;
     static size_t have;
     uint64_t table = options->items * options->size;
-    uint64_t most_message = options->size * (options->batch > options->per_message ? options->batch : options->per_message);
+    uint64_t most_message =
+        options->size * (options->batch > options->per_message ? options->batch : options->per_message);
     *size = options->size < LARGE_BYTES ? WARM_STORE_BYTES : table < COLD_STORE_BYTES ? table : COLD_STORE_BYTES;
     if (*size < 2 * most_message + WARM_STORE_BYTES)
         *size = 2 * most_message + WARM_STORE_BYTES;

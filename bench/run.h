@@ -43,7 +43,7 @@ struct figures {
     double rate[2][MOST_REPEATS]; /* items/s: writers, askers */
     double updates[MOST_REPEATS];
     double server_cpu[MOST_REPEATS], client_cpu[MOST_REPEATS]; /* cores */
-    double thread_ns[MOST_REPEATS]; /* CPU time of the server's first thread for one item */
+    double thread_ns[MOST_REPEATS];                            /* CPU time of the server's first thread for one item */
 };
 
 /* The memory that senders walk. NULL: said why. */

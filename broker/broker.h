@@ -26,7 +26,9 @@
 #include "proto/log.h"
 #include "proto/rng.h"
 
-#define BROKER_MAX_BATCH 8192u
+/* Items of a sample, and keys of an update, delete or fetch: so many take well under 2 ms in a table of any size. */
+#define BROKER_MAX_BATCH 4096u
+#define BROKER_MAX_KEYS 2048u
 #define BROKER_MAX_FRAMES 1024u
 
 struct build;
@@ -61,6 +63,7 @@ struct broker {
     struct plugins plugins;
     struct table *tables;
     uint32_t n_tables;
+    uint32_t next_account; /* see struct contents */
     struct table *dirty_tables;
     struct idmap sessions; /* by the first half of the id */
     struct session *session_list;

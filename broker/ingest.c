@@ -288,12 +288,13 @@ static rp_status missing_chunk(const struct session *session, uint64_t number, r
     return err_set(err, RP_FAILED_PRECONDITION, "chunk %llu was never sent or was refused", n);
 }
 
-static rp_status check_absent(const struct layout *layout, struct chunk *chunk, const struct columns *columns,
-                              rp_error *err)
+/* Whether the item needs rows of a column that has none in this chunk, which holds its steps from `first` on. */
+static rp_status check_absent(const struct layout *layout, const struct span *span, struct chunk *chunk, uint64_t first,
+                              uint64_t n, const struct columns *columns, rp_error *err)
 {
     const uint8_t *codecs = chunk_block_codecs(chunk);
     for (uint32_t c = 0; c < chunk->columns; c++)
-        if (codecs[c] == RP_CODEC_ABSENT && layout_needs(layout, c))
+        if (codecs[c] == RP_CODEC_ABSENT && layout_needs_rows(layout, c, span->length, first, n))
             return err_set(err, RP_INVALID_ARGUMENT, "column '%.64s' has no data in the steps that it needs",
                            columns->column[c].name);
     return RP_OK;
@@ -325,12 +326,15 @@ static rp_status span_many(struct intake *self, const struct layout *layout, uin
     struct chunk **many = malloc(n * sizeof(*many));
     if (!many)
         return err_set(err, RP_NO_MEMORY, "no memory for an item over %u chunks", n);
+    uint64_t first = 0;
     for (uint32_t i = 0; i < n; i++) {
         many[i] = session_chunk(session, number + i);
-        if (many[i]->absent && check_absent(layout, many[i], session->columns, err) != RP_OK) {
+        uint64_t steps = many[i]->length - (i == 0 ? span->offset : 0);
+        if (many[i]->absent && check_absent(layout, span, many[i], first, steps, session->columns, err) != RP_OK) {
             free(many);
             return RP_INVALID_ARGUMENT;
         }
+        first += steps;
     }
     for (uint32_t i = 0; i < n; i++)
         chunk_hold(many[i]);
@@ -362,7 +366,7 @@ static rp_status item_span(struct intake *self, uint32_t i, struct layout *layou
         RP_TRY(span_many(self, layout, number, span, err));
     } else {
         if (chunk->absent)
-            RP_TRY(check_absent(layout, chunk, session->columns, err));
+            RP_TRY(check_absent(layout, span, chunk, 0, span->length, session->columns, err));
         chunk_hold(chunk);
         span->one = chunk;
         span->n = 1;
@@ -454,7 +458,7 @@ static void take_item(struct intake *self, uint32_t i, uint32_t run_left, const 
         return;
     }
     if (status == RP_OK) {
-        status = table_insert(flow->table, &arrival, &err);
+        status = flow_insert(flow, &arrival, &err);
         if (status == RP_OK) {
             flow->resolved++;
             return;
@@ -464,6 +468,15 @@ static void take_item(struct intake *self, uint32_t i, uint32_t run_left, const 
     }
     credit_reject(broker, flow, arrival.key, status, text);
     flow->resolved++;
+}
+
+/* Goes on after items that were lost with an older state of the broker. */
+static void flow_jump(struct flow *flow, uint64_t arrived)
+{
+    flow->arrived = flow->resolved = arrived;
+    flow->jumps = false;
+    if (flow->allowed < arrived + flow->window)
+        flow->allowed = arrived + flow->window;
 }
 
 /* Items first .. first + n - 1 of the message, which share a layout. */
@@ -482,6 +495,8 @@ static void take_run(struct intake *self, uint32_t run, uint32_t first, uint32_t
         snprintf(text, sizeof text, "layout %u was never registered", id);
     else if (!flow)
         snprintf(text, sizeof text, "%.250s", layout->refusal ? layout->refusal : "no memory");
+    else if (number > flow->arrived + 1 && flow->jumps && flow->count == 0)
+        flow_jump(flow, number - 1);
     else if (number > flow->arrived + 1)
         snprintf(text, sizeof text, "item numbers of table '%s' jump from %llu to %llu: they must be consecutive",
                  flow->table->name, (unsigned long long)flow->arrived, (unsigned long long)number);

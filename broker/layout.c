@@ -260,11 +260,19 @@ static uint32_t layouts_place(struct layouts *self)
     return self->count++;
 }
 
-static struct layout *layout_new(uint32_t id, const uint8_t *body, size_t size)
+static void layout_free(struct layout *self)
+{
+    free(self->fields);
+    free(self->wire);
+    free(self);
+}
+
+static struct layout *layout_new(uint32_t id, size_t n_fields, const uint8_t *body, size_t size)
 {
     struct layout *self = calloc(1, sizeof *self);
     if (!self)
         return NULL;
+    self->fields = calloc(n_fields, sizeof *self->fields);
     struct pb_writer out = {0};
     pb_tag(&out, 20, PB_BYTES);
     pb_varint(&out, size + ID_BYTES);
@@ -275,9 +283,9 @@ static struct layout *layout_new(uint32_t id, const uint8_t *body, size_t size)
     place = pb_reserve(&out, size);
     if (place)
         memcpy(place, body, size);
-    if (out.failed) {
+    if (out.failed || !self->fields) {
         pb_writer_fini(&out);
-        free(self);
+        layout_free(self);
         return NULL;
     }
     self->id = id;
@@ -305,7 +313,7 @@ struct layout *layouts_intern(struct layouts *self, const Replay__Layout *wire, 
         return layout;
     }
     uint32_t id = body ? layouts_place(self) : UINT32_MAX;
-    layout = id != UINT32_MAX ? layout_new(id, body, size) : NULL;
+    layout = id != UINT32_MAX ? layout_new(id, wire->n_fields, body, size) : NULL;
     free(body);
     if (!layout) {
         err_set(err, RP_RESOURCE_EXHAUSTED, "no room for a further layout");
@@ -314,8 +322,12 @@ struct layout *layouts_intern(struct layouts *self, const Replay__Layout *wire, 
     layout->table = table;
     layout->hash = hash;
     layout->n_columns = columns->count;
+    layout->n_fields = (uint32_t)wire->n_fields;
     for (size_t i = 0; i < wire->n_fields; i++) {
-        uint32_t column = wire->fields[i]->column, least = (uint32_t)field_min_length(wire->fields[i]);
+        const Replay__Field *field = wire->fields[i];
+        uint32_t column = field->column, least = (uint32_t)field_min_length(field);
+        layout->fields[i] =
+            (struct layout_field){column, field->start, field->count, field->stride ? field->stride : 1};
         layout->need[column / 8] |= (uint8_t)(1u << (column % 8));
         if (least > layout->min_length)
             layout->min_length = least;
@@ -323,6 +335,22 @@ struct layout *layouts_intern(struct layouts *self, const Replay__Layout *wire, 
     self->list[id] = layout;
     idmap_put(&self->by_hash, hash, layout); /* without memory for it, equal layouts are merely not shared */
     return layout;
+}
+
+bool layout_needs_rows(const struct layout *self, uint32_t column, uint32_t length, uint64_t first, uint64_t n)
+{
+    for (uint32_t i = 0; i < self->n_fields; i++) {
+        const struct layout_field *field = &self->fields[i];
+        if (field->column != column)
+            continue;
+        uint64_t row = (uint64_t)(field->start >= 0 ? field->start : (int64_t)length + field->start);
+        uint64_t last = field->count ? row + (uint64_t)(field->count - 1) * field->stride : length - 1;
+        if (row < first)
+            row += (first - row + field->stride - 1) / field->stride * field->stride;
+        if (row < first + n && row <= last)
+            return true;
+    }
+    return false;
 }
 
 void layouts_release(struct layouts *self, struct layout *layout)
@@ -334,17 +362,14 @@ void layouts_release(struct layouts *self, struct layout *layout)
         self->first_free = layout->id;
     if (idmap_get(&self->by_hash, layout->hash) == layout)
         idmap_remove(&self->by_hash, layout->hash);
-    free(layout->wire);
-    free(layout);
+    layout_free(layout);
 }
 
 void layouts_fini(struct layouts *self)
 {
     for (uint32_t i = 0; i < self->count; i++)
-        if (self->list[i]) {
-            free(self->list[i]->wire);
-            free(self->list[i]);
-        }
+        if (self->list[i])
+            layout_free(self->list[i]);
     free(self->list);
     idmap_fini(&self->by_hash);
     *self = (struct layouts){0};

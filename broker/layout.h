@@ -34,12 +34,22 @@ struct columns *columns_new(Replay__Column *const *list, size_t n, rp_error *err
 void columns_release(struct columns *self);
 bool columns_equal(const struct columns *a, const struct columns *b);
 
+/* Rows of a column, counted from the item's first step; negative: from its end. */
+struct layout_field {
+    uint32_t column;
+    int32_t start;
+    uint32_t count; /* 0: to the end */
+    uint32_t stride;
+};
+
 struct layout {
     uint32_t id; /* index in layouts */
     uint32_t refs;
     uint32_t table;
     uint32_t min_length; /* an item must span at least so many steps */
     uint32_t n_columns;
+    uint32_t n_fields;
+    struct layout_field *fields;
     uint8_t need[32]; /* bit per column */
     uint8_t *wire;    /* a SampleReply.layouts field: tag, length, message */
     size_t wire_size;
@@ -58,6 +68,9 @@ static inline bool layout_needs(const struct layout *self, uint32_t column)
 {
     return self->need[column / 8] >> (column % 8) & 1;
 }
+
+/* Whether an item of `length` steps needs a row of the column among its steps first .. first + n - 1. */
+bool layout_needs_rows(const struct layout *self, uint32_t column, uint32_t length, uint64_t first, uint64_t n);
 
 /* A field that a table's signature prescribes. */
 struct signature_field {

@@ -6,6 +6,7 @@
 #include "broker/broker.h"
 #include "broker/sample.h"
 #include "broker/session.h"
+#include "proto/error.h"
 
 /* Work of one table before the sockets are looked at again. */
 #define PUMP_BUDGET_NS (300 * NS_PER_US)
@@ -118,6 +119,15 @@ void flow_drop(struct broker *broker, struct flow *flow)
     flow->head = flow->count = flow->capacity = 0;
 }
 
+rp_status flow_insert(struct flow *flow, const struct arrival *arrival, rp_error *err)
+{
+    uint32_t episode = span_chunks(&arrival->span)[0]->episode + 1;
+    RP_TRY(table_insert(flow->table, arrival, err));
+    flow->table->stats.episodes += episode != flow->episode;
+    flow->episode = episode;
+    return RP_OK;
+}
+
 void flow_resolved(struct broker *broker, struct flow *flow, struct inbound *inbound)
 {
     flow->resolved++;
@@ -136,7 +146,7 @@ static void flow_settle_first(struct broker *broker, struct flow *flow)
     rp_status status = pending.status;
     const char *text = pending.text;
     if (status == RP_OK) {
-        status = table_insert(flow->table, &pending.arrival, &err);
+        status = flow_insert(flow, &pending.arrival, &err);
         text = err.text;
         if (status != RP_OK)
             span_release(&pending.arrival.span, &broker->store, &broker->layouts);

@@ -120,6 +120,7 @@ static Replay__TableInfo *table_info(struct arena *arena, const struct table *ta
     info->rejected = from->rejected;
     info->evicted = from->evicted;
     info->orphaned_picks = from->orphaned_picks;
+    info->episodes = from->episodes;
     info->mean_age_s = from->mean_age_s;
     info->mean_staleness = from->mean_staleness;
     info->total_priority = table->sampler_ops->total ? table->sampler_ops->total(table->in.sampler) : 0;

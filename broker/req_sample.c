@@ -175,8 +175,8 @@ rp_status req_fetch(struct broker *broker, struct request *request, rp_error *er
     struct table *table;
     RP_TRY(wire_read_keys(request->head.data, request->head.size, false, &ask, err));
     RP_TRY(find_table(broker, &ask.table, &table, err));
-    if (ask.key.n > BROKER_MAX_BATCH)
-        return err_set(err, RP_INVALID_ARGUMENT, "a fetch takes at most %u keys, not %u", BROKER_MAX_BATCH, ask.key.n);
+    if (ask.key.n > BROKER_MAX_KEYS)
+        return err_set(err, RP_INVALID_ARGUMENT, "a fetch takes at most %u keys, not %u", BROKER_MAX_KEYS, ask.key.n);
     struct picks picks = {.table_size = table->in.size};
     bool ok = true;
     for (uint32_t i = 0; ok && i < ask.key.n; i++) {

@@ -78,6 +78,7 @@ static rp_status hello_reply(struct broker *broker, struct request *request, str
     reply.instance = broker->instance;
     reply.release = (char *)(uintptr_t)rp_version();
     reply.max_batch = BROKER_MAX_BATCH;
+    reply.max_keys = BROKER_MAX_KEYS;
     if (session) {
         reply.session = (ProtobufCBinaryData){WIRE_SESSION_BYTES, session->id};
         reply.ordinal = session->ordinal;

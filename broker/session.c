@@ -108,6 +108,28 @@ static bool ring_grow(struct session *self, uint64_t span)
     return true;
 }
 
+/* What sessions keep for items to come is bounded for each, and for all together by the budget for data under way. A
+ * single chunk is never refused, nor is a session that keeps no more than its part. */
+static rp_status check_kept(const struct session *self, const struct broker *broker, uint64_t held, rp_error *err)
+{
+    uint64_t window = (uint64_t)broker->config->window_bytes, message = (uint64_t)broker->config->max_message_bytes;
+    uint64_t part = broker->ingest_budget / (broker->n_sessions ? broker->n_sessions : 1);
+    uint64_t all = broker->kept_bytes - self->chunk_bytes + held;
+    if (self->chunk_bytes == 0 || (held <= part && held <= 2 * (window > message ? window : message)))
+        return RP_OK;
+    if (held > 2 * (window > message ? window : message))
+        return err_set(err, RP_RESOURCE_EXHAUSTED,
+                       "the session keeps %llu bytes of chunks for later items, which is too much: use a shorter "
+                       "keep-alive window, or raise credit.window_bytes",
+                       (unsigned long long)held);
+    if (all > 2 * broker->ingest_budget)
+        return err_set(err, RP_RESOURCE_EXHAUSTED,
+                       "all sessions keep %llu bytes of chunks for later items, this one %llu: use shorter keep-alive "
+                       "windows, or raise ingest_budget",
+                       (unsigned long long)all, (unsigned long long)held);
+    return RP_OK;
+}
+
 rp_status session_keep_chunk(struct session *self, struct broker *broker, uint64_t number, struct chunk *chunk,
                              rp_error *err)
 {
@@ -117,27 +139,14 @@ rp_status session_keep_chunk(struct session *self, struct broker *broker, uint64
                        "chunk %llu is out of range: the session keeps chunks %llu and up, at most %u of them",
                        (unsigned long long)number, (unsigned long long)self->oldest_chunk, RING_MOST);
     uint64_t held = self->chunk_bytes + chunk_cost(chunk);
-    uint64_t window = (uint64_t)broker->config->window_bytes, message = (uint64_t)broker->config->max_message_bytes;
-    if (held > 2 * (window > message ? window : message))
-        return err_set(err, RP_RESOURCE_EXHAUSTED,
-                       "the session keeps %llu bytes of chunks for later items, which is too much: use a shorter "
-                       "keep-alive window, or raise credit.window_bytes",
-                       (unsigned long long)held);
-    /* All sessions share the budget for data under way; whoever has no more than its part of it is never refused. */
-    uint64_t part = broker->ingest_budget / (broker->n_sessions ? broker->n_sessions : 1);
-    uint64_t all = broker->kept_bytes + chunk_cost(chunk);
-    if (held > part && all > broker->ingest_budget + message)
-        return err_set(err, RP_RESOURCE_EXHAUSTED,
-                       "all sessions keep %llu bytes of chunks for later items, this one %llu: use shorter keep-alive "
-                       "windows, or raise ingest_budget",
-                       (unsigned long long)all, (unsigned long long)held);
+    RP_TRY(check_kept(self, broker, held, err));
     if ((!self->ring || span > (uint64_t)self->ring_mask + 1) && !ring_grow(self, span))
         return err_set(err, RP_NO_MEMORY, "no memory for chunk %llu", (unsigned long long)number);
     if (number > self->newest_chunk)
         self->newest_chunk = number;
     self->ring[number & self->ring_mask] = chunk;
     self->chunk_bytes = held;
-    broker->kept_bytes = all;
+    broker->kept_bytes += chunk_cost(chunk);
     return RP_OK;
 }
 
@@ -275,6 +284,9 @@ rp_status session_resume(struct broker *broker, struct session *self, uint64_t o
     if (start > self->received) {
         *lost = start - self->received;
         self->received = start;
+        for (uint32_t i = 0; i < self->n_tables; i++)
+            if (self->flows[i])
+                self->flows[i]->jumps = true;
         log_line(LEVEL_ERROR, "B0105", "accepted messages were lost (no journal)", "name=%s ordinal=%u messages=%llu",
                  self->name, self->ordinal, (unsigned long long)*lost);
     }

@@ -40,6 +40,8 @@ struct flow {
     uint64_t resolved; /* in the table, or rejected */
     uint64_t rejected;
     uint64_t allowed;
+    bool jumps;             /* messages were lost for good: item numbers may go on at a later one */
+    uint32_t episode;       /* of the last item inserted, plus 1 */
     uint64_t told_resolved; /* as of the last notice */
     uint64_t window;        /* items that may be unresolved */
     struct pending *queue;  /* ring */
@@ -167,6 +169,8 @@ bool flow_push(struct flow *flow, const struct pending *pending);
 /* Counts an item with its predecessor if that is rejected as well. False: it is not. */
 bool flow_merge_rejection(struct flow *flow);
 void flow_drop(struct broker *broker, struct flow *flow);
+/* table_insert of the flow's next item. */
+rp_status flow_insert(struct flow *flow, const struct arrival *arrival, rp_error *err);
 /* One item of the flow is resolved (inserted, or rejected by credit_reject before). */
 void flow_resolved(struct broker *broker, struct flow *flow, struct inbound *inbound);
 void pump_mark(struct table *table);

@@ -11,8 +11,8 @@
 #include "proto/error.h"
 
 #define NO_SLOT UINT32_MAX
-/* Most removals that one insert may cause, so that a full memory never stalls the loop. */
-#define EVICTIONS_PER_INSERT 64u
+/* Most removals that one insert may cause, so that none stalls the loop; a chore does the rest. */
+#define EVICTIONS_PER_INSERT 256u
 
 void span_release(struct span *self, struct store *store, struct layouts *layouts)
 {
@@ -54,10 +54,23 @@ static void contents_fini(struct table *self, struct contents *in)
     *in = (struct contents){0};
 }
 
+/* A number that no table uses now. What is being buried under an old number is gone long before it comes round. */
+static uint32_t account_new(struct broker *broker)
+{
+    for (;;) {
+        uint32_t account = broker->next_account++ & UINT16_MAX;
+        bool used = false;
+        for (uint32_t i = 0; i < broker->n_tables && !used; i++)
+            used = broker->tables[i].in.items && broker->tables[i].in.account == account;
+        if (!used)
+            return account;
+    }
+}
+
 static rp_status contents_init(struct table *self, struct contents *in, rp_error *err)
 {
     const struct table_config *config = self->config;
-    *in = (struct contents){.free = NO_SLOT};
+    *in = (struct contents){.free = NO_SLOT, .account = account_new(self->broker)};
     in->items = reserve_map(items_bytes(self));
     in->keys = keymap_new();
     in->sampler = self->sampler_ops->create(config->sampler.options.data, config->sampler.options.count, self->capacity,
@@ -159,11 +172,11 @@ struct burial {
     uint32_t at;
 };
 
-static void item_forget(struct table *self, struct item *item)
+static void item_forget(struct table *self, const struct contents *in, struct item *item)
 {
     struct chunk *const *chunks = span_chunks(&item->span);
     for (uint32_t i = 0; i < item->span.n; i++)
-        if (chunk_leave(chunks[i], self->id))
+        if (chunk_leave(chunks[i], in->account) && in == &self->in)
             self->bytes -= chunks[i]->bytes;
     span_release(&item->span, &self->broker->store, &self->broker->layouts);
 }
@@ -174,7 +187,7 @@ static bool burial_step(struct chore *chore)
     uint32_t end = self->in.high - self->at > 256 ? self->at + 256 : self->in.high;
     for (; self->at < end; self->at++)
         if (self->in.items[self->at].span.n)
-            item_forget(self->table, &self->in.items[self->at]);
+            item_forget(self->table, &self->in, &self->in.items[self->at]);
     if (self->at < self->in.high)
         return true;
     contents_fini(self->table, &self->in);
@@ -189,7 +202,7 @@ void table_fini(struct table *self)
     free(self->extensions);
     for (uint32_t i = 0; self->in.items && i < self->in.high; i++)
         if (self->in.items[i].span.n)
-            item_forget(self, &self->in.items[i]);
+            item_forget(self, &self->in, &self->in.items[i]);
     contents_fini(self, &self->in);
     free(self->signature);
 }
@@ -243,7 +256,7 @@ void table_remove(struct table *self, uint32_t slot)
     self->sampler_ops->remove(self->in.sampler, slot);
     self->remover_ops->remove(self->in.remover, slot);
     keymap_remove(self->in.keys, item->key);
-    item_forget(self, item);
+    item_forget(self, &self->in, item);
     item->stamp = self->in.free;
     self->in.free = slot;
     self->in.size--;
@@ -311,7 +324,8 @@ static uint32_t slot_take(struct contents *in)
 rp_status table_insert(struct table *self, const struct arrival *arrival, rp_error *err)
 {
     struct broker *broker = self->broker;
-    if (__builtin_expect(store_memory(&broker->store) > broker->storage_budget, 0))
+    if (__builtin_expect(store_memory(&broker->store) > broker->storage_budget, 0) &&
+        keymap_get(self->in.keys, arrival->key) == KEYMAP_NONE)
         RP_TRY(make_room(self, err));
     uint32_t slot = slot_take(&self->in);
     struct item *item = &self->in.items[slot];
@@ -331,7 +345,7 @@ rp_status table_insert(struct table *self, const struct arrival *arrival, rp_err
                           .span = arrival->span};
     struct chunk *const *chunks = span_chunks(&item->span);
     for (uint32_t i = 0; i < item->span.n; i++)
-        if (chunk_enter(chunks[i], self->id))
+        if (chunk_enter(chunks[i], self->in.account))
             self->bytes += chunks[i]->bytes;
     self->sampler_ops->insert(self->in.sampler, slot, item->priority);
     self->remover_ops->insert(self->in.remover, slot, item->priority);
@@ -343,6 +357,8 @@ rp_status table_insert(struct table *self, const struct arrival *arrival, rp_err
     uint32_t left = EVICTIONS_PER_INSERT;
     while (too_much(self) && left-- > 0 && table_evict(self)) {
     }
+    if (__builtin_expect(left == UINT32_MAX, 0))
+        table_remove_surplus(self);
     return RP_OK;
 }
 
@@ -382,6 +398,7 @@ rp_status table_reset(struct table *self, rp_error *err)
     burial->table = self;
     burial->in = self->in;
     self->in = fresh;
+    self->bytes = 0;
     chores_add(&self->broker->chores, &burial->chore);
     limiter_reset(&self->limiter);
     for (uint32_t i = 0; i < self->n_extensions; i++)
@@ -440,7 +457,8 @@ static bool trimming_step(struct chore *chore)
 {
     struct table *table = ((struct trimming *)chore)->table;
     for (uint32_t i = 0; i < 256; i++) {
-        if (table->in.size <= (uint64_t)table->config->max_size || !table_evict(table)) {
+        bool done = table->in.size <= (uint64_t)table->config->max_size && !too_much(table);
+        if (done || !table_evict(table)) {
             table->removing = false;
             free(chore);
             return false;
@@ -451,7 +469,7 @@ static bool trimming_step(struct chore *chore)
 
 void table_remove_surplus(struct table *self)
 {
-    if (self->removing || self->in.size <= (uint64_t)self->config->max_size)
+    if (self->removing || (self->in.size <= (uint64_t)self->config->max_size && !too_much(self)))
         return;
     struct trimming *trimming = calloc(1, sizeof *trimming);
     if (!trimming)

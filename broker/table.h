@@ -70,6 +70,7 @@ struct contents {
     uint32_t size;
     struct keymap *keys;
     void *sampler, *remover;
+    uint32_t account; /* under which chunks count its items: old contents are still being freed when new ones fill */
 };
 
 struct extension {
@@ -144,7 +145,7 @@ void table_view(const struct table *self, uint32_t slot, rp_item_view *out);
 void table_tick(struct table *self, int64_t now_ns);
 /* Items per second over the last seconds: kind 0 inserts, 1 samples, 2 updates. */
 double table_rate(const struct table *self, uint32_t kind);
-/* Removes the surplus of a soft capacity in slices. */
+/* Removes what is too much in slices: the surplus of a soft capacity, or what a very large item displaces. */
 void table_remove_surplus(struct table *self);
 
 #endif

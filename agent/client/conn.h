@@ -88,7 +88,8 @@ struct conn_hello {
     uint32_t refs;
     uint64_t instance;
     uint32_t heartbeat_ms, expiry_ms;
-    uint32_t max_batch;
+    uint32_t max_batch; /* items of a sample */
+    uint32_t max_keys;  /* of an update, delete or fetch */
     uint64_t max_message_bytes;
     char *ingest, *events; /* complete endpoints, '*' replaced */
     char *release;

@@ -70,6 +70,7 @@ static struct conn_hello *hello_copy(const Replay__HelloReply *wire, const char 
     self->heartbeat_ms = wire->heartbeat_ms ? wire->heartbeat_ms : 1000;
     self->expiry_ms = wire->expiry_ms ? wire->expiry_ms : 10 * self->heartbeat_ms;
     self->max_batch = wire->max_batch ? wire->max_batch : 1024;
+    self->max_keys = wire->max_keys ? wire->max_keys : 1024;
     self->max_message_bytes = wire->max_message_bytes ? wire->max_message_bytes : UINT64_C(64) << 20;
     self->ingest = hello_endpoint(wire->ingest, host);
     self->events = hello_endpoint(wire->events, host);

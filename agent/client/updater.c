@@ -9,7 +9,7 @@
 #include "proto/pb.h"
 #include "replay/sampler.h"
 
-#define DEFAULT_PART 4096u
+#define DEFAULT_PART 1024u
 #define DEFAULT_BATCH 256u
 #define DEFAULT_IN_FLIGHT 16u
 
@@ -17,7 +17,7 @@
 static uint32_t broker_max(struct conn *conn)
 {
     struct conn_hello *hello = conn_hello_ref(conn);
-    uint32_t max = hello && hello->max_batch ? hello->max_batch : DEFAULT_PART;
+    uint32_t max = hello ? hello->max_keys : DEFAULT_PART;
     conn_hello_unref(&hello);
     return max;
 }

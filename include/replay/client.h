@@ -37,7 +37,7 @@ typedef struct rp_client_info {
     uint64_t broker;     /* random, one per start of a broker */
     uint64_t reconnects; /* how often the connection was made anew */
     uint32_t tables;     /* how many tables the broker has */
-    uint32_t max_batch;  /* the most samples, updates or deletes in one request */
+    uint32_t max_batch;  /* the most items of one sample */
     char endpoint[256];  /* service endpoint in use */
     char release[64];    /* of the broker */
 } rp_client_info;

@@ -48,7 +48,7 @@ def messages():
         "hello-reply": [pb.Reply(version=1, id=1, hello=pb.HelloReply(
             session=SESSION, ordinal=3, key_base=KEY_BASE, epoch=1, heartbeat_ms=1000, expiry_ms=10000,
             ingest="tcp://*:7001", events="tcp://*:7002", tables=[pb.TableSpec(name="replay", id=0, max_size=1000000)],
-            credit=credit, max_message_bytes=1 << 26, instance=0x0123456789ABCDEF, release="1.0.0", max_batch=8192))],
+            credit=credit, max_message_bytes=1 << 26, instance=0x0123456789ABCDEF, release="1.0.0", max_batch=4096, max_keys=2048))],
         "ingest": [pb.Ingest(
             version=1, session_hi=hi, session_lo=lo, epoch=1, number=1, oldest_chunk=1,
             layouts=[pb.Layout(id=0, table="replay", fields=FIELDS)],

@@ -768,8 +768,8 @@ def bad_requests_get_a_status_and_a_sentence(world):
         contains(reply.text, *words)
 
     refused("sample", pb.Sample(table="repaly", count=1), NOT_FOUND, "repaly")
-    refused("sample", pb.Sample(table="replay", count=0), INVALID_ARGUMENT, "8192")
-    refused("sample", pb.Sample(table="replay", count=1 << 30), INVALID_ARGUMENT, "8192")
+    refused("sample", pb.Sample(table="replay", count=0), INVALID_ARGUMENT, "4096")
+    refused("sample", pb.Sample(table="replay", count=1 << 30), INVALID_ARGUMENT, "4096")
     refused("update", pb.Update(table="none", key=[1], priority=[1]), NOT_FOUND, "none")
     refused("update", pb.Update(table="replay", key=[1, 2, 3], priority=[1, 2]), BAD_MESSAGE, "priority", "2", "3")
     refused("hello", pb.Hello(columns=[pb.Column(name="x", dtype="float31")]), INVALID_ARGUMENT, "float31")

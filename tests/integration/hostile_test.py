@@ -862,7 +862,7 @@ def a_distinct_batch_larger_than_the_table(world):
     equal(len({i.key for i in learner.wait(waiting)[1]}), 3)
     reply, _ = service.ask("sample", pb.Sample(table="target", count=8193, distinct=True), check=False)
     equal(reply.status, INVALID_ARGUMENT, reply.text)
-    contains(reply.text, "8192")
+    contains(reply.text, "4096")
     actor.bye()
 
 

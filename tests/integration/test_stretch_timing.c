@@ -153,35 +153,38 @@ static void list_all(struct embed *embed, struct testpeer *peer, const char *tab
     judge(&watch);
 }
 
+/* The most that one request takes. */
+#define KEYS BROKER_MAX_KEYS
+
 static void change_many(struct embed *embed, struct testpeer *peer, const char *table, uint64_t base, uint32_t n)
 {
-    static uint64_t keys[8192];
-    static double priorities[8192];
+    static uint64_t keys[KEYS];
+    static double priorities[KEYS];
     struct rng rng;
     rng_seed(&rng, 11);
-    for (uint32_t i = 0; i < 8192; i++) {
+    for (uint32_t i = 0; i < KEYS; i++) {
         keys[i] = base + rng_below(&rng, n);
         priorities[i] = 1 + (double)i;
     }
-    struct watch update = {.phase = "update of 8192 keys"}, del = {.phase = "delete of 8192 keys"},
-                 sample = {.phase = "sample of 8192 items"};
+    struct watch update = {.phase = "update of 2048 keys"}, del = {.phase = "delete of 2048 keys"},
+                 sample = {.phase = "sample of 4096 items"};
     Replay__Request request = REPLAY__REQUEST__INIT;
     Replay__Update body = REPLAY__UPDATE__INIT;
     body.table = (char *)(uintptr_t)table;
-    body.n_key = body.n_priority = 8192;
+    body.n_key = body.n_priority = KEYS;
     body.key = keys;
     body.priority = priorities;
     request.body_case = REPLAY__REQUEST__BODY_UPDATE;
     request.update = &body;
     timed_answer(embed, &update, peer, testpeer_ask(peer, &request));
     tell(&update);
-    struct testpeer_answer *answer = timed_answer(embed, &sample, peer, testpeer_sample(peer, table, 8192, 0, 0));
-    assert_int_equal(answer->reply->sample->n_key, 8192);
+    struct testpeer_answer *answer = timed_answer(embed, &sample, peer, testpeer_sample(peer, table, 4096, 0, 0));
+    assert_int_equal(answer->reply->sample->n_key, 4096);
     tell(&sample);
     Replay__Request second = REPLAY__REQUEST__INIT;
     Replay__Delete gone = REPLAY__DELETE__INIT;
     gone.table = (char *)(uintptr_t)table;
-    gone.n_key = 8192;
+    gone.n_key = KEYS;
     gone.key = keys;
     second.body_case = REPLAY__REQUEST__BODY_DELETE;
     second.delete_ = &gone;

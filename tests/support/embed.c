@@ -24,10 +24,10 @@ static void start(struct embed *self, const char *tables, const char *more)
 {
     char yaml[8192], problems[2048];
     log_set_level(getenv("RP_TEST_LOG") ? LEVEL_DEBUG : LEVEL_OFF);
-    int size =
-        snprintf(yaml, sizeof yaml,
-                 "service: inproc://service\ningest: inproc://ingest\nevents: inproc://events\n%s%s\ntables:\n%s\n",
-                 more && strstr(more, "seed:") ? "" : "seed: 7\n", more ? more : "", tables);
+    static const char inproc[] = "service: inproc://service\ningest: inproc://ingest\nevents: inproc://events\n";
+    self->remote = more && strstr(more, "service:");
+    int size = snprintf(yaml, sizeof yaml, "%s%s%s\ntables:\n%s\n", self->remote ? "" : inproc,
+                        more && strstr(more, "seed:") ? "" : "seed: 7\n", more ? more : "", tables);
     assert_true(size > 0 && (size_t)size < sizeof yaml);
     if (!embed_read_config(yaml, &self->config, problems, sizeof problems))
         fail_msg("%s", problems);

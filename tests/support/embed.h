@@ -15,9 +15,10 @@ struct embed {
     struct broker *broker;
     struct testpeer *peers; /* closed by embed_stop */
     bool real_time;
+    bool remote; /* the endpoints are not inproc: messages take time */
 };
 
-/* tables: the YAML under "tables:"; more: further top-level keys, or NULL. Fails the test if the broker refuses them. */
+/* tables: the YAML under "tables:"; more: further top-level keys (other endpoints, too), or NULL. Fails the test if the broker refuses them. */
 void embed_start(struct embed *self, const char *tables, const char *more);
 /* The same with the system's clock, for tests of how long things take. */
 void embed_start_real(struct embed *self, const char *tables, const char *more);

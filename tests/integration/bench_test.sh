@@ -1,0 +1,77 @@
+#!/bin/bash
+# replay-bench runs, and its JSON has what its readers rely on. No figure is judged here but that there is one.
+set -u
+bench="${RP_BENCH:?}"
+fails=0
+
+# check NAME COMMAND...: runs the bench and looks at the JSON that it prints.
+check() {
+    local name=$1
+    shift
+    if ! "$bench" "$@" --quick --json >"$out" 2>"$log"; then
+        echo "FAILED $name: replay-bench $* ended with an error"
+        cat "$log"
+        fails=$((fails + 1))
+        return
+    fi
+    if ! /usr/bin/python3 - "$name" "$out" <<'PY'; then
+import json, sys
+
+name, path = sys.argv[1:]
+with open(path) as file:
+    found = json.load(file)
+assert found["command"] == name, found["command"]
+assert found["quick"] is True and found["repeats"] >= 1
+assert found["rows"], "no rows"
+if name == "mixed":
+    ratios = [row for row in found["rows"] if "ratio" in row]
+    assert len(ratios) == 3, "three ratios are due"
+else:
+    ratios = found["rows"]
+    for row in ratios:
+        for key in ("what", "size", "items", "clients", "reference_items_per_s", "broker_cores", "client_cores",
+                    "core_thread_ns_per_item", "memory_per_item_beyond_payload"):
+            assert key in row, key + " is missing"
+        for key in ("median", "min", "max"):
+            assert row["items_per_s"][key] > 0 and row["reference_items_per_s"][key] > 0, key
+for row in ratios:
+    assert row["ratio"] > 0, row
+PY
+        echo "FAILED $name: $*"
+        cat "$out"
+        fails=$((fails + 1))
+    fi
+}
+
+folder=$(mktemp -d) || exit 1
+trap 'rm -rf "$folder"' EXIT
+export TMPDIR=$folder
+out=$folder/out log=$folder/log
+
+check insert insert
+check insert insert --per-message 1 --client library
+check insert insert --size 40000 --transport ipc
+check sample sample
+check sample sample --client library
+check sample sample --size 400000
+check update update
+check mixed mixed
+check clients clients --clients 12
+
+"$bench" --help >"$out" && grep -q "usage: replay-bench" "$out" || { echo "FAILED --help"; fails=$((fails + 1)); }
+for command in insert sample update mixed clients tree; do
+    "$bench" "$command" --help >"$out" && grep -q -e --json "$out" || {
+        echo "FAILED $command --help"
+        fails=$((fails + 1))
+    }
+done
+"$bench" nonsense >/dev/null 2>&1
+[ $? -eq 2 ] || { echo "FAILED: a wrong command must give 2"; fails=$((fails + 1)); }
+"$bench" insert --items many >/dev/null 2>&1
+[ $? -eq 2 ] || { echo "FAILED: a wrong number must give 2"; fails=$((fails + 1)); }
+if compgen -G "$folder/replay-bench-*" >/dev/null; then
+    echo "FAILED: files were left behind: $(ls "$folder")"
+    fails=$((fails + 1))
+fi
+[ "$fails" -eq 0 ] && echo "ok"
+exit "$fails"

@@ -1,0 +1,133 @@
+/* Selectors and extensions from shared objects, in an embedded broker and in the real program. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/process.h"
+#include "tests/support/testpeer.h"
+
+#define TABLES                                                                                                         \
+    "  - {name: t, max_size: 100, sampler: {kind: softmax, options: {temperature: 0.5}}, limiter: {kind: none}, "      \
+    "extensions: [{kind: sample_decay, options: {factor: 0.5, after: 3, archive: often}}]}\n"                          \
+    "  - {name: often, max_size: 100, sampler: {kind: fifo}, limiter: {kind: none}}\n"
+
+static const char *plugins(void)
+{
+    static char text[1200];
+    snprintf(text, sizeof text, "plugins: [%s/selector_example.so, %s/extension_example.so]\n",
+             process_env("RP_PLUGIN_DIR"), process_env("RP_PLUGIN_DIR"));
+    return text;
+}
+
+static double stat(const Replay__TableInfo *info, const char *name)
+{
+    for (size_t i = 0; i < info->n_stats; i++)
+        if (strcmp(info->stats[i]->name, name) == 0)
+            return info->stats[i]->value;
+    fail_msg("no figure '%s'", name);
+    return 0;
+}
+
+/* The same for an embedded broker and for one in its own process. */
+static void exercise(struct testpeer *peer)
+{
+    testpeer_open(peer, false);
+    testpeer_insert(peer, "t", 1, 1, 4);
+    testpeer_insert(peer, "t", 2, 1, 0);
+    testpeer_heartbeat(peer, 0, false);
+    while (testpeer_resolved(peer, 0) < 2)
+        testpeer_heartbeat(peer, 0, false);
+    struct testpeer_answer *answer = testpeer_sampled(peer, "t", 1);
+    /* exp(4 / 0.5) against exp(0) */
+    assert_int_equal(answer->reply->sample->key[0], 1);
+    assert_true(fabs(answer->reply->sample->probability[0] - 1 / (1 + exp(-8))) < 1e-9);
+    assert_true(answer->reply->sample->priority[0] == 4);
+    answer = testpeer_fetch(peer, "t", 1, (const uint64_t[]){1});
+    assert_true(answer->reply->sample->priority[0] == 2);
+    testpeer_update(peer, "t", 1, (const uint64_t[]){1}, (const double[]){400});
+    testpeer_sampled(peer, "t", 2);
+    answer = testpeer_fetch(peer, "often", 1, (const uint64_t[]){1});
+    assert_int_equal(answer->status, RP_OK);
+    sampled_check(answer, 0);
+    const Replay__TableInfo *info = testpeer_table_info(peer, "t");
+    assert_string_equal(info->sampler, "softmax");
+    assert_true(stat(info, "decay_inserted") == 2);
+    assert_true(stat(info, "decay_lowered") == 3);
+    assert_true(stat(info, "decay_archived") == 1);
+    /* It has no pick_distinct. */
+    answer = testpeer_await(peer, testpeer_sample(peer, "t", 2, 0, DISTINCT));
+    assert_int_equal(answer->status, RP_UNSUPPORTED);
+    assert_non_null(strstr(answer->text, "softmax"));
+    testpeer_delete(peer, "t", 2, (const uint64_t[]){1, 2});
+    assert_int_equal(testpeer_reset(peer, "t")->status, RP_OK);
+    assert_true(stat(testpeer_table_info(peer, "t"), "decay_inserted") == 0);
+}
+
+static void plugins_work_in_an_embedded_broker(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, TABLES, plugins());
+    exercise(testpeer_new(&embed));
+    embed_stop(&embed);
+}
+
+static void plugins_work_in_the_real_program(void **state)
+{
+    (void)state;
+    struct broker_process broker;
+    broker_process_start(&broker, TABLES, plugins());
+    void *context = zmq_ctx_new();
+    struct testpeer *peer = testpeer_connect(context, broker.service);
+    exercise(peer);
+    testpeer_close(peer);
+    zmq_ctx_term(context);
+    broker_process_stop(&broker, SIGTERM);
+    broker_process_fini(&broker);
+}
+
+static void refused(const char *tables, const char *more, const char *part)
+{
+    char yaml[2000], problems[1000];
+    snprintf(yaml, sizeof yaml, "service: inproc://a\ningest: inproc://b\nevents: inproc://c\n%stables:\n%s", more, tables);
+    struct broker_config config;
+    rp_error err = {0};
+    log_set_level(LEVEL_OFF);
+    assert_true(embed_read_config(yaml, &config, problems, sizeof problems));
+    assert_null(broker_new(&config, clock_system(), NULL, &err));
+    if (!strstr(err.text, part))
+        fail_msg("'%s' does not say '%s'", err.text, part);
+    schema_free(&broker_schema, &config);
+}
+
+static void what_can_not_be_loaded_is_named(void **state)
+{
+    (void)state;
+    char more[1200];
+    refused("  - {name: t}\n", "plugins: [/nowhere/at_all.so]\n", "/nowhere/at_all.so");
+    snprintf(more, sizeof more, "plugins: [%s]\n", "libm.so.6");
+    refused("  - {name: t}\n", more, "rp_plugin_entry");
+    refused("  - {name: t, sampler: {kind: softmix}}\n", plugins(), "no selector 'softmix'");
+    refused("  - {name: t, extensions: [{kind: sample_delay}]}\n", plugins(), "no extension 'sample_delay'");
+    refused("  - {name: t, sampler: {kind: softmax, options: {heat: 1}}}\n", plugins(), "no option 'heat'");
+    refused("  - {name: t, extensions: [{kind: sample_decay, options: {factor: 2}}]}\n", plugins(), "'factor'");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(plugins_work_in_an_embedded_broker),
+        cmocka_unit_test(plugins_work_in_the_real_program),
+        cmocka_unit_test(what_can_not_be_loaded_is_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

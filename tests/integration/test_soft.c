@@ -1,0 +1,101 @@
+/* Soft capacity: the table grows past max_size, and the surplus is removed from time to time, all of it at once for
+ * those who look and in slices for the loop. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/testpeer.h"
+
+#define SOFT                                                                                                           \
+    "  - {name: t, max_size: 1000, soft_capacity: true, remove_every: 10s, sampler: {kind: fifo}, remover: {kind: "    \
+    "fifo}, limiter: {kind: none}}\n"
+
+static void fill(struct embed *embed, struct testpeer *peer, uint64_t first, uint32_t n)
+{
+    (void)embed;
+    for (uint32_t i = 0; i < n; i += 50) {
+        testpeer_insert(peer, "t", first + i, n - i < 50 ? n - i : 50, 1);
+        testpeer_heartbeat(peer, 0, false);
+        testpeer_forget(peer);
+    }
+}
+
+static void the_surplus_stays_until_the_interval_is_over(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, SOFT, NULL);
+    struct testpeer *peer = testpeer_new(&embed);
+    testpeer_open(peer, false);
+    struct table *table = embed_table(&embed, "t");
+    fill(&embed, peer, 1, 1200);
+    assert_int_equal(table->in.size, 1200);
+    assert_int_equal(table->stats.evicted, 0);
+    embed_advance(&embed, 9900);
+    assert_int_equal(table->in.size, 1200);
+    testpeer_heartbeat(peer, 0, false);
+    embed_advance(&embed, 101);
+    assert_int_equal(table->in.size, 1000);
+    assert_int_equal(table->stats.evicted, 200);
+    assert_int_equal(table->limiter.deletes, 200);
+    assert_int_equal(table_find(table, 200), UINT32_MAX);
+    assert_true(table_find(table, 201) != UINT32_MAX);
+    fill(&embed, peer, 5000, 100);
+    embed_advance(&embed, 10001);
+    assert_int_equal(table->in.size, 1000);
+    embed_stop(&embed);
+}
+
+/* A writer faster than the interval: never more than a quarter above max_size. */
+static void growth_is_bounded(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, SOFT, NULL);
+    struct testpeer *peer = testpeer_new(&embed);
+    testpeer_open(peer, false);
+    struct table *table = embed_table(&embed, "t");
+    for (uint64_t i = 0; i < 30; i++) {
+        fill(&embed, peer, 1 + i * 100, 100);
+        assert_true(table->in.size <= 1251);
+    }
+    assert_true(table->in.size >= 1249);
+    assert_int_equal(embed.broker->store.chunks, table->in.size);
+    embed_stop(&embed);
+}
+
+static void a_reset_during_the_removal_leaves_new_items_alone(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, SOFT, NULL);
+    struct testpeer *peer = testpeer_new(&embed);
+    testpeer_open(peer, false);
+    fill(&embed, peer, 1, 1240);
+    struct table *table = embed_table(&embed, "t");
+    table_remove_surplus(table);
+    table_remove_surplus(table); /* under way: not twice */
+    assert_non_null(embed.broker->chores.first);
+    assert_int_equal(table_reset(table, NULL), RP_OK);
+    testpeer_insert(peer, "t", 9000, 50, 1);
+    embed_settle(&embed);
+    assert_int_equal(table->in.size, 50);
+    assert_false(table->removing);
+    embed_stop(&embed);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_surplus_stays_until_the_interval_is_over),
+        cmocka_unit_test(growth_is_bounded),
+        cmocka_unit_test(a_reset_during_the_removal_leaves_new_items_alone),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
