@@ -36,7 +36,7 @@ void load_library_update(void *load);
 void load_library_sample_update(void *load);
 
 /* For the files of load generators only: leaves the sentence in the lane and ends the process. */
-_Noreturn void load_fail(struct load *self, const char *format, ...) RP_PRINTF(2, 3);
+void load_fail(struct load *self, const char *format, ...) RP_PRINTF(2, 3) __attribute__((noreturn));
 struct Replay__Request;
 struct Replay__Reply;
 /* Encodes a request; id_at says where its id stands. The caller frees the frame. */

@@ -311,6 +311,8 @@ void load_insert(void *ctx)
         frames->size[frames->n++] = (uint32_t)(load->options->size * (writers[0].packed ? writers[0].n : 1));
     if (load->fill) {
         fill(load, &writers[0]);
+        free(polls);
+        free(writers);
         return;
     }
     lane_set_state(load->lane, LANE_READY);

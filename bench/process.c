@@ -149,7 +149,7 @@ static bool write_config(const struct options *options, uint64_t items, const ch
             "    sampler: {kind: prioritized, options: {exponent: 0.6}}\n"
             "    remover: {kind: fifo}\n"
             "    limiter: {kind: min_size, min_size: 1}\n",
-            options->io_threads, (unsigned long long)(4096 + 2 * (items * (options->size + 256) >> 20)),
+            options->io_threads, (unsigned long long)4096 + ((unsigned long long)items * (options->size + 256) >> 19),
             (unsigned long long)items);
     return fclose(file) == 0;
 }
@@ -243,14 +243,15 @@ static bool look_after(void)
 bool processes_wait(double seconds)
 {
     double end = process_now() + seconds;
-    for (double left = seconds; left > 0; left = end - process_now()) {
-        double part = left < 0.1 ? left : 0.1;
-        struct timespec pause = {0, (long)(part * 1e9)};
+    for (;;) {
+        double left = end - process_now();
+        if (left <= 0)
+            return true;
+        struct timespec pause = {0, (long)((left < 0.1 ? left : 0.1) * 1e9)};
         nanosleep(&pause, NULL);
         if (!look_after())
             return false;
     }
-    return true;
 }
 
 bool processes_await(struct lane *lane, enum lane_state state, double seconds)

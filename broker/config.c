@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "broker/extension.h"
 #include "broker/selector.h"
 #include "proto/dtype.h"
 
@@ -186,6 +187,63 @@ static void check_selector(const struct selector_config *selector, const char *p
         ops->destroy(trial);
 }
 
+static bool no_view(void *table, uint32_t slot, rp_item_view *out)
+{
+    (void)table, (void)slot, (void)out;
+    return false;
+}
+
+static bool no_priority(void *table, uint32_t slot, double priority)
+{
+    (void)table, (void)slot, (void)priority;
+    return false;
+}
+
+static bool no_copy(void *table, uint32_t slot, const char *other, double priority)
+{
+    (void)table, (void)slot, (void)other, (void)priority;
+    return false;
+}
+
+static void check_copy_target(const struct broker_config *config, const struct table_config *table,
+                              const struct extension_config *extension, const char *path, struct schema_report *report)
+{
+    const rp_option *options = extension->options.data;
+    const struct table_config *tables = config->tables.data;
+    const char *target = extension->options.count == 1 ? options[0].value : NULL;
+    if (!target || strcmp(extension->kind, "insert_on_sample") != 0)
+        return;
+    for (uint32_t i = 0; i < config->tables.count; i++)
+        if (tables[i].name && strcmp(tables[i].name, target) == 0 && &tables[i] != table)
+            return;
+    schema_problem(report, path, "insert_on_sample needs another table to insert into; '%s' is not one", target);
+}
+
+static void check_extension(const struct broker_config *config, const struct table_config *table, uint32_t i,
+                            const char *path, struct schema_report *report)
+{
+    static const char *const names[] = {"statistics", "priority_diffusion", "insert_on_sample"};
+    const struct extension_config *extension = (const struct extension_config *)table->extensions.data + i;
+    const rp_extension_ops *ops = extension->kind ? extension_builtin(extension->kind) : NULL;
+    char at[96];
+    snprintf(at, sizeof at, "%s.extensions[%u]", path, i);
+    if (!ops) {
+        const char *near = extension->kind ? schema_nearest(extension->kind, names, 3) : NULL;
+        if (config->plugins.count == 0) /* otherwise it may come from a plug-in: checked when tables are made */
+            schema_problem(report, at, "no extension '%s'%s%s%s", extension->kind ? extension->kind : "",
+                           near ? " (did you mean '" : "", near ? near : "", near ? "'?)" : "");
+        return;
+    }
+    const rp_extension_host host = {NULL, no_view, no_priority, no_copy};
+    rp_error err = {0};
+    void *trial = ops->create(extension->options.data, extension->options.count, 1, &host, &err);
+    if (!trial)
+        schema_problem(report, at, "%s", err.text);
+    else
+        ops->destroy(trial);
+    check_copy_target(config, table, extension, at, report);
+}
+
 static void check_table(const struct broker_config *config, uint32_t i, struct schema_report *report)
 {
     const struct table_config *tables = config->tables.data;
@@ -205,6 +263,8 @@ static void check_table(const struct broker_config *config, uint32_t i, struct s
     check_selector(&table->sampler, at, config->plugins.count > 0, report);
     snprintf(at, sizeof at, "%s.remover", path);
     check_selector(&table->remover, at, config->plugins.count > 0, report);
+    for (uint32_t e = 0; e < table->extensions.count; e++)
+        check_extension(config, table, e, path, report);
 }
 
 static void check(const void *root, struct schema_report *report)

@@ -6,12 +6,18 @@
 
 #include "broker/extension.h"
 #include "broker/keymap.h"
+#include "broker/reserve.h"
 #include "proto/error.h"
 #include "proto/schema.h"
 
+/* Items that begin at one step and are raised together: more than this are left out. */
+#define SAME_STEP_MOST 64u
+
 struct diffusion {
     const rp_extension_host *host;
-    struct keymap *by_step; /* session and step -> slot */
+    struct keymap *by_step; /* session and step -> the slot of an item that begins there */
+    uint32_t *next;         /* slot -> another item that begins at the same step, or KEYMAP_NONE */
+    uint32_t capacity;
     int64_t radius;
     double decay;
     double diffused;
@@ -26,16 +32,22 @@ static void destroy(void *ctx)
 {
     struct diffusion *self = ctx;
     keymap_destroy(&self->by_step);
+    reserve_unmap(self->next, self->capacity * sizeof *self->next);
     free(self);
 }
 
 static void *create(const rp_option *options, uint32_t n_options, uint32_t capacity, const rp_extension_host *host,
                     rp_error *err)
 {
-    (void)capacity;
     struct diffusion *self = calloc(1, sizeof *self);
-    if (!self || !(self->by_step = keymap_new())) {
-        free(self);
+    if (self) {
+        self->capacity = capacity;
+        self->by_step = keymap_new();
+        self->next = reserve_map(capacity * sizeof *self->next);
+    }
+    if (!self || !self->by_step || !self->next) {
+        if (self)
+            destroy(self);
         err_set(err, RP_NO_MEMORY, "no memory for priority_diffusion");
         return NULL;
     }
@@ -64,16 +76,26 @@ static void *create(const rp_option *options, uint32_t n_options, uint32_t capac
 static void on_insert(void *ctx, const rp_item_view *item)
 {
     struct diffusion *self = ctx;
-    keymap_put(self->by_step, place(item->session, item->step),
-               item->slot); /* the first item of a step stands for it */
+    uint64_t at = place(item->session, item->step);
+    self->next[item->slot] = keymap_remove(self->by_step, at);
+    keymap_put(self->by_step, at, item->slot);
 }
 
 static void on_delete(void *ctx, const rp_item_view *item)
 {
     struct diffusion *self = ctx;
     uint64_t at = place(item->session, item->step);
-    if (keymap_get(self->by_step, at) == item->slot)
+    uint32_t head = keymap_get(self->by_step, at), after = self->next[item->slot];
+    if (head == item->slot) {
         keymap_remove(self->by_step, at);
+        if (after != KEYMAP_NONE)
+            keymap_put(self->by_step, at, after);
+        return;
+    }
+    while (head != KEYMAP_NONE && self->next[head] != item->slot)
+        head = self->next[head];
+    if (head != KEYMAP_NONE)
+        self->next[head] = after;
 }
 
 static void on_reset(void *ctx)
@@ -88,14 +110,15 @@ static void on_reset(void *ctx)
 
 static void raise_neighbour(struct diffusion *self, const rp_item_view *item, uint64_t step, double priority)
 {
-    uint32_t slot = keymap_get(self->by_step, place(item->session, step));
-    rp_item_view neighbour;
-    if (slot == KEYMAP_NONE || !self->host->view(self->host->table, slot, &neighbour))
-        return;
-    if (neighbour.session != item->session || neighbour.step != step || neighbour.episode != item->episode ||
-        neighbour.priority >= priority)
-        return;
-    self->diffused += self->host->set_priority(self->host->table, slot, priority);
+    uint32_t slot = keymap_get(self->by_step, place(item->session, step)), most = SAME_STEP_MOST;
+    for (; slot != KEYMAP_NONE && most > 0; slot = self->next[slot], most--) {
+        rp_item_view neighbour;
+        if (!self->host->view(self->host->table, slot, &neighbour) || neighbour.session != item->session ||
+            neighbour.step != step)
+            return; /* left over from before a reset */
+        if (neighbour.episode == item->episode && neighbour.priority < priority)
+            self->diffused += self->host->set_priority(self->host->table, slot, priority);
+    }
 }
 
 static void on_update(void *ctx, const rp_item_view *item, double old_priority)
