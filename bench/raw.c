@@ -84,7 +84,7 @@ void raw_client(struct raw_job *job)
     for (uint32_t i = 0; i < job->connections; i++) /* messages go to the connections in turn */
         zmq_connect(socket, job->server->endpoint[!push]);
     lane_set_state(job->lane, LANE_READY);
-    for (; push;) /* until the process is ended */
+    while (job->ingest.n) /* until the process is ended */
         send_message(socket, &job->ingest, &job->store);
     for (uint32_t n = 0; n < job->in_flight * job->connections; n++)
         send_message(socket, &job->request[0], &job->store);

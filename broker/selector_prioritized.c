@@ -57,11 +57,19 @@ static rp_status read_exponent(const rp_option *option, double *out, rp_error *e
     return RP_OK;
 }
 
+/* Weights are float32, so the power may be, too: it costs two thirds of the double one. */
+static double power(double base, double exponent)
+{
+    if (base > 1e-30 && base < 1e30)
+        return (double)powf((float)base, (float)exponent);
+    return pow(base, exponent);
+}
+
 static float weight_of(const struct prioritized *self, double priority)
 {
     double weight;
     if (self->exponent < 0.0)
-        weight = pow(fmax(priority, LEAST_PRIORITY), self->exponent);
+        weight = power(fmax(priority, LEAST_PRIORITY), self->exponent);
     else if (!(priority > 0.0))
         return 0.0f;
     else if (self->exponent == 1.0)
@@ -71,7 +79,7 @@ static float weight_of(const struct prioritized *self, double priority)
     else if (self->exponent == 0.0)
         weight = 1.0;
     else
-        weight = pow(priority, self->exponent);
+        weight = power(priority, self->exponent);
     if (weight > (double)FLT_MAX)
         return FLT_MAX;
     return weight > (double)FLT_MIN ? (float)weight : FLT_MIN;

@@ -113,9 +113,8 @@ static bool ring_grow(struct session *self, uint64_t span)
 static rp_status check_kept(const struct session *self, const struct broker *broker, uint64_t held, rp_error *err)
 {
     uint64_t window = (uint64_t)broker->config->window_bytes, message = (uint64_t)broker->config->max_message_bytes;
-    uint64_t part = broker->ingest_budget / (broker->n_sessions ? broker->n_sessions : 1);
     uint64_t all = broker->kept_bytes - self->chunk_bytes + held;
-    if (self->chunk_bytes == 0 || (held <= part && held <= 2 * (window > message ? window : message)))
+    if (self->chunk_bytes == 0 || (held * broker->n_sessions <= broker->ingest_budget && held <= 2 * (window > message ? window : message)))
         return RP_OK;
     if (held > 2 * (window > message ? window : message))
         return err_set(err, RP_RESOURCE_EXHAUSTED,
