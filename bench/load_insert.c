@@ -1,4 +1,5 @@
-/* The thin writer. It keeps nothing to be sent again: a lost message ends the run. */
+/* The thin writers of a process: one session and one PUSH socket each. They keep nothing to be sent again: a lost message
+ * ends the run. Their notices come through one DEALER with as many connections, which HELLOs go out on in turn. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,10 +13,12 @@
 #define OWN_FRAME_BYTES 32768u
 /* Items between two looks for a notice. */
 #define LOOK_EVERY 400u
+#define ORDINALS 8192u
 
 struct writer {
-    void *service, *push;
-    uint8_t *head; /* a whole ingest header, to be patched */
+    void *push;
+    uint32_t ordinal; /* of its session */
+    uint8_t *head;    /* a whole ingest header, to be patched */
     size_t head_size, message_bytes;
     size_t number_at, oldest_at, run_at, chunk_at, step_at, key_at, item_chunk_at;
     uint32_t n, packed, epoch;
@@ -23,6 +26,13 @@ struct writer {
     uint64_t number, key_base;
     uint64_t sent, allowed, resolved;
     uint64_t sent_bytes, allowed_bytes;
+};
+
+struct writers {
+    void *service;
+    struct writer *list;
+    uint32_t n;
+    struct writer *by_ordinal[ORDINALS]; /* at ordinal % ORDINALS; a collision is looked for in the list */
 };
 
 static void take_credit(struct load *load, struct writer *self, const Replay__Credit *credit)
@@ -42,8 +52,16 @@ static void take_credit(struct load *load, struct writer *self, const Replay__Cr
     self->allowed_bytes = credit->allowed_bytes;
 }
 
+static struct writer *find_writer(const struct writers *self, uint32_t ordinal)
+{
+    struct writer *writer = self->by_ordinal[ordinal % ORDINALS];
+    for (uint32_t i = 0; i < self->n && (!writer || writer->ordinal != ordinal); i++)
+        writer = &self->list[i];
+    return writer && writer->ordinal == ordinal ? writer : NULL;
+}
+
 /* Reads notices that have come; with wait, at least one. */
-static void read_notices(struct load *load, struct writer *self, bool wait)
+static void read_notices(struct load *load, const struct writers *self, bool wait)
 {
     for (;;) {
         zmq_msg_t head;
@@ -51,8 +69,8 @@ static void read_notices(struct load *load, struct writer *self, bool wait)
         if (zmq_msg_recv(&head, self->service, wait ? 0 : ZMQ_DONTWAIT) < 0) {
             if (wait)
                 load_fail(load, "no credit came for 30 s: %llu items sent, %llu resolved, %llu allowed",
-                          (unsigned long long)self->sent, (unsigned long long)self->resolved,
-                          (unsigned long long)self->allowed);
+                          (unsigned long long)self->list[0].sent, (unsigned long long)self->list[0].resolved,
+                          (unsigned long long)self->list[0].allowed);
             return;
         }
         wait = false;
@@ -61,15 +79,16 @@ static void read_notices(struct load *load, struct writer *self, bool wait)
         Replay__Credit *credit = NULL;
         if (wire_read_reply(zmq_msg_data(&head), zmq_msg_size(&head), &reply, &err) == RP_OK && reply.body == 17)
             credit = replay__credit__unpack(NULL, reply.size, reply.data);
-        if (!credit)
-            load_fail(load, "a notice could not be decoded");
-        take_credit(load, self, credit);
+        struct writer *writer = credit ? find_writer(self, credit->session) : NULL;
+        if (!writer)
+            load_fail(load, "a notice could not be decoded, or is for a session that is not ours");
+        take_credit(load, writer, credit);
         replay__credit__free_unpacked(credit, NULL);
         zmq_msg_close(&head);
     }
 }
 
-static void hello(struct load *load, struct writer *self, void *context)
+static void hello(struct load *load, struct writers *all, struct writer *self, void *context)
 {
     uint32_t shape = (uint32_t)load->options->size;
     Replay__Column column = REPLAY__COLUMN__INIT, *columns = &column;
@@ -84,16 +103,18 @@ static void hello(struct load *load, struct writer *self, void *context)
     body.columns = &columns;
     Replay__Request request = REPLAY__REQUEST__INIT;
     request.version = WIRE_VERSION;
-    request.id = 1;
+    request.id = (uint64_t)(self - all->list) + 1;
     rng_system(&request.client, sizeof request.client);
     request.body_case = REPLAY__REQUEST__BODY_HELLO;
     request.hello = &body;
-    Replay__Reply *reply = load_ask(load, self->service, &request);
+    Replay__Reply *reply = load_ask(load, all->service, &request);
     if (reply->body_case != REPLAY__REPLY__BODY_HELLO || reply->hello->session.len != WIRE_SESSION_BYTES)
         load_fail(load, "the reply to HELLO is not one");
     if (reply->hello->credit)
         take_credit(load, self, reply->hello->credit);
     self->key_base = reply->hello->key_base;
+    self->ordinal = reply->hello->ordinal;
+    all->by_ordinal[self->ordinal % ORDINALS] = self;
     self->push = zmq_socket(context, ZMQ_PUSH);
     if (!self->push || zmq_connect(self->push, reply->hello->ingest) != 0)
         load_fail(load, "can not connect to %s", reply->hello->ingest);
@@ -203,11 +224,10 @@ static void make_head(struct load *load, struct writer *self)
     free(priorities);
 }
 
-static void writer_open(struct load *load, struct writer *self, void *context)
+static void writer_open(struct load *load, struct writers *all, struct writer *self, void *context)
 {
     *self = (struct writer){.n = load->options->per_message};
-    self->service = load_dealer(load, context, 1);
-    hello(load, self, context);
+    hello(load, all, self, context);
     send_layout(self);
     make_head(load, self);
 }
@@ -251,7 +271,7 @@ static bool may_send(const struct writer *self)
            (self->n == 1 && self->sent == self->resolved);
 }
 
-static void bye(struct load *load, struct writer *self)
+static void bye(struct load *load, const struct writers *all, struct writer *self)
 {
     Replay__Bye body = REPLAY__BYE__INIT;
     body.session.data = self->session;
@@ -259,24 +279,25 @@ static void bye(struct load *load, struct writer *self)
     body.last_number = self->number;
     Replay__Request request = REPLAY__REQUEST__INIT;
     request.version = WIRE_VERSION;
-    request.id = 2;
+    request.id = UINT64_MAX;
     rng_system(&request.client, sizeof request.client);
     request.body_case = REPLAY__REQUEST__BODY_BYE;
     request.bye = &body;
-    replay__reply__free_unpacked(load_ask(load, self->service, &request), NULL);
+    replay__reply__free_unpacked(load_ask(load, all->service, &request), NULL);
 }
 
-static void fill(struct load *load, struct writer *self)
+static void fill(struct load *load, const struct writers *all)
 {
+    struct writer *self = &all->list[0];
     while (self->sent < load->fill) {
         if (may_send(self))
             writer_send(load, self);
         else
-            read_notices(load, self, true);
+            read_notices(load, all, true);
     }
     while (self->resolved < self->sent)
-        read_notices(load, self, true);
-    bye(load, self);
+        read_notices(load, all, true);
+    bye(load, all, self);
     load->lane->first_key = self->key_base + self->sent + 1 - load->fill;
     load->lane->n_keys = load->fill;
     lane_set_state(load->lane, LANE_DONE);
@@ -285,11 +306,20 @@ static void fill(struct load *load, struct writer *self)
 /* Sends what the credit allows, up to LOOK_EVERY items. False: nothing. */
 static bool writer_go(struct load *load, struct writer *self)
 {
-    read_notices(load, self, false);
     uint32_t n = 0;
     for (; n < LOOK_EVERY && may_send(self); n += self->n)
         writer_send(load, self);
     return n > 0;
+}
+
+static void show_frames(const struct load *load, const struct writer *self)
+{
+    struct raw_message *frames = &load->lane->ingest;
+    uint64_t size = load->options->size;
+    frames->size[0] = (uint32_t)self->head_size;
+    frames->n = 1;
+    for (uint32_t i = 0; i < (self->packed ? 1 : self->n) && frames->n < RAW_MOST_FRAMES; i++)
+        frames->size[frames->n++] = (uint32_t)(size * (self->packed ? self->n : 1));
 }
 
 void load_insert(void *ctx)
@@ -297,34 +327,24 @@ void load_insert(void *ctx)
     struct load *load = ctx;
     void *context = zmq_ctx_new();
     zmq_ctx_set(context, ZMQ_MAX_SOCKETS, 65536);
-    uint32_t k = load->connections;
-    struct writer *writers = calloc(k, sizeof *writers);
-    zmq_pollitem_t *polls = calloc(k, sizeof *polls);
-    for (uint32_t i = 0; i < k; i++) {
-        writer_open(load, &writers[i], context);
-        polls[i] = (zmq_pollitem_t){writers[i].service, 0, ZMQ_POLLIN, 0};
-    }
-    struct raw_message *frames = &load->lane->ingest;
-    frames->size[0] = (uint32_t)writers[0].head_size;
-    frames->n = 1;
-    for (uint32_t i = 0; i < (writers[0].packed ? 1 : writers[0].n) && frames->n < RAW_MOST_FRAMES; i++)
-        frames->size[frames->n++] = (uint32_t)(load->options->size * (writers[0].packed ? writers[0].n : 1));
+    static struct writers all;
+    all.n = load->connections;
+    all.list = calloc(all.n, sizeof *all.list);
+    if (!all.list)
+        load_fail(load, "no memory");
+    all.service = load_dealer(load, context, all.n);
+    for (uint32_t i = 0; i < all.n; i++)
+        writer_open(load, &all, &all.list[i], context);
+    show_frames(load, &all.list[0]);
     if (load->fill) {
-        fill(load, &writers[0]);
-        free(polls);
-        free(writers);
+        fill(load, &all);
         return;
     }
     lane_set_state(load->lane, LANE_READY);
     for (;;) {
         bool busy = false;
-        for (uint32_t i = 0; i < k; i++)
-            busy |= writer_go(load, &writers[i]);
-        if (busy)
-            continue;
-        if (k == 1)
-            read_notices(load, &writers[0], true);
-        else
-            zmq_poll(polls, (int)k, 1000);
+        for (uint32_t i = 0; i < all.n; i++)
+            busy |= writer_go(load, &all.list[i]);
+        read_notices(load, &all, !busy);
     }
 }

@@ -235,7 +235,7 @@ static rp_status broker_init(struct broker *self, void *context, rp_error *err)
     RP_TRY(plugins_load(&self->plugins, &self->config->plugins, err));
     RP_TRY(tables_init(self, err));
     /* Keys are made from ordinals: a writer that outlives this broker must not meet its own keys in the next one. */
-    self->next_ordinal = 1 + (uint32_t)rng_below(&self->rng, 1u << 22);
+    self->next_ordinal = 1 + (uint32_t)(self->instance % (1u << 22)); /* not from a configured seed */
     raise_descriptors();
     self->context = context;
     if (!context) {

@@ -74,6 +74,7 @@ struct broker {
     uint64_t granted_bytes; /* sum over sessions of allowed - returned */
     uint64_t ingest_budget, storage_budget;
     struct waiter *spare_waiters;
+    uint32_t n_spare_waiters;
     struct build *build; /* working memory of replies */
     struct peers peers;
     struct params params;

@@ -293,10 +293,12 @@ static rp_status check_absent(const struct layout *layout, const struct span *sp
                               uint64_t n, const struct columns *columns, rp_error *err)
 {
     const uint8_t *codecs = chunk_block_codecs(chunk);
-    for (uint32_t c = 0; c < chunk->columns; c++)
-        if (codecs[c] == RP_CODEC_ABSENT && layout_needs_rows(layout, c, span->length, first, n))
+    for (uint32_t f = 0; f < layout->n_fields; f++) {
+        const struct layout_field *field = &layout->fields[f];
+        if (codecs[field->column] == RP_CODEC_ABSENT && layout_field_has_rows(field, span->length, first, n))
             return err_set(err, RP_INVALID_ARGUMENT, "column '%.64s' has no data in the steps that it needs",
-                           columns->column[c].name);
+                           columns->column[field->column].name);
+    }
     return RP_OK;
 }
 
@@ -317,7 +319,8 @@ static rp_status span_many(struct intake *self, const struct layout *layout, uin
         covered += next->length;
         if (++n > CHUNKS_PER_ITEM)
             return err_set(err, RP_INVALID_ARGUMENT, "it runs over more than %u chunks", CHUNKS_PER_ITEM);
-        if (++self->spanned > CHUNKS_SPANNED)
+        self->spanned += 1 + (next->absent ? layout->n_fields / 8 : 0); /* all fields are looked at, too */
+        if (self->spanned > CHUNKS_SPANNED)
             return err_set(err, RP_RESOURCE_EXHAUSTED,
                            "the items of its message run over more than %u chunks: use longer chunks, or send fewer "
                            "items at a time",
@@ -404,7 +407,7 @@ static void item_wait(struct intake *self, struct flow *flow, const struct arriv
         self->inbound = calloc(1, sizeof *self->inbound);
         if (!self->inbound)
             abort(); /* 24 bytes: the process is beyond saving */
-        *self->inbound = (struct inbound){self->session, self->bytes, 0};
+        *self->inbound = (struct inbound){self->bytes, 0};
     }
     struct pending pending = {*arrival, self->inbound, status != RP_OK ? strdup(text) : NULL, status, 0};
     if (flow_push(flow, &pending)) {
@@ -414,6 +417,10 @@ static void item_wait(struct intake *self, struct flow *flow, const struct arriv
     free(pending.text);
     if (status == RP_OK)
         span_release(&pending.arrival.span, &self->broker->store, &self->broker->layouts);
+    if (self->inbound->waiting == 0) {
+        free(self->inbound);
+        self->inbound = NULL;
+    }
     credit_reject(self->broker, flow, arrival->key, RP_NO_MEMORY, "the broker has no memory to keep it waiting");
     flow_resolved(self->broker, flow, NULL);
 }

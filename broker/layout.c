@@ -337,20 +337,15 @@ struct layout *layouts_intern(struct layouts *self, const Replay__Layout *wire, 
     return layout;
 }
 
-bool layout_needs_rows(const struct layout *self, uint32_t column, uint32_t length, uint64_t first, uint64_t n)
+bool layout_field_has_rows(const struct layout_field *self, uint32_t length, uint64_t first, uint64_t n)
 {
-    for (uint32_t i = 0; i < self->n_fields; i++) {
-        const struct layout_field *field = &self->fields[i];
-        if (field->column != column)
-            continue;
-        uint64_t row = (uint64_t)(field->start >= 0 ? field->start : (int64_t)length + field->start);
-        uint64_t last = field->count ? row + (uint64_t)(field->count - 1) * field->stride : length - 1;
-        if (row < first)
-            row += (first - row + field->stride - 1) / field->stride * field->stride;
-        if (row < first + n && row <= last)
-            return true;
-    }
-    return false;
+    uint64_t row = (uint64_t)(self->start >= 0 ? self->start : (int64_t)length + self->start);
+    uint64_t last = self->count ? row + (uint64_t)(self->count - 1) * self->stride : length - 1;
+    if (last < first || row >= first + n)
+        return false;
+    if (row < first)
+        row += (first - row + self->stride - 1) / self->stride * self->stride;
+    return row < first + n && row <= last;
 }
 
 void layouts_release(struct layouts *self, struct layout *layout)

@@ -69,8 +69,8 @@ static inline bool layout_needs(const struct layout *self, uint32_t column)
     return self->need[column / 8] >> (column % 8) & 1;
 }
 
-/* Whether an item of `length` steps needs a row of the column among its steps first .. first + n - 1. */
-bool layout_needs_rows(const struct layout *self, uint32_t column, uint32_t length, uint64_t first, uint64_t n);
+/* Whether the field of an item of `length` steps has rows among its steps first .. first + n - 1. */
+bool layout_field_has_rows(const struct layout_field *self, uint32_t length, uint64_t first, uint64_t n);
 
 /* A field that a table's signature prescribes. */
 struct signature_field {

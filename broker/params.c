@@ -233,9 +233,11 @@ rp_status req_params_get(struct broker *broker, struct request *request, rp_erro
     }
     struct poll *poll = calloc(1, sizeof *poll);
     bool timed = ask->has_timeout_ms_case == REPLAY__PARAMS_GET__HAS_TIMEOUT_MS_TIMEOUT_MS;
-    if (!poll || !wait_begin(broker, &poll->wait, &poll_ops, request, timed, ask->timeout_ms)) {
+    rp_status status = poll ? wait_begin(broker, &poll->wait, &poll_ops, request, timed, ask->timeout_ms, err)
+                            : err_set(err, RP_NO_MEMORY, "no memory to wait for parameters");
+    if (status != RP_OK) {
         free(poll);
-        return err_set(err, RP_NO_MEMORY, "no memory to wait for parameters");
+        return status;
     }
     poll->ask = ask;
     request->body = NULL; /* taken */

@@ -280,9 +280,12 @@ static rp_status reduce_add(struct broker *broker, struct request *request, stru
         return err_set(err, RP_RESOURCE_EXHAUSTED, "vectors of all groups may take a quarter of memory_limit");
     struct addition *addition = calloc(1, sizeof *addition);
     bool timed = ask->has_timeout_ms_case == REPLAY__REDUCE__HAS_TIMEOUT_MS_TIMEOUT_MS;
-    if (!addition || !wait_begin(broker, &addition->wait, &addition_ops, request, timed, ask->timeout_ms)) {
+    rp_status status = addition
+                           ? wait_begin(broker, &addition->wait, &addition_ops, request, timed, ask->timeout_ms, err)
+                           : err_set(err, RP_NO_MEMORY, "no memory for the vector");
+    if (status != RP_OK) {
         free(addition);
-        return err_set(err, RP_NO_MEMORY, "no memory for the vector");
+        return status;
     }
     zmq_msg_init(&addition->vector);
     zmq_msg_move(&addition->vector, &request->payload[0]);

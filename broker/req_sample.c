@@ -124,11 +124,12 @@ rp_status req_sample(struct broker *broker, struct request *request, rp_error *e
                        "this client has left more than %lld bytes of replies unread: read them before asking for more",
                        (long long)broker->config->peer_backlog_bytes);
     struct waiter *waiter = waiter_new(broker, table);
-    if (!waiter || !picks_reserve(&waiter->picks, ask.count) ||
-        !wait_begin(broker, &waiter->wait, &sample_ops, request, ask.has_timeout, ask.timeout_ms)) {
-        if (waiter)
-            waiter_release(broker, waiter);
+    if (!waiter)
         return err_set(err, RP_NO_MEMORY, "no memory for a sample of %u items", ask.count);
+    rp_status status = wait_begin(broker, &waiter->wait, &sample_ops, request, ask.has_timeout, ask.timeout_ms, err);
+    if (status != RP_OK) {
+        waiter_release(broker, waiter);
+        return status;
     }
     waiter->want = ask.count;
     waiter->flexible = ask.flexible;

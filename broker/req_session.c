@@ -256,9 +256,11 @@ rp_status req_bye(struct broker *broker, struct request *request, rp_error *err)
     session_touch(session, broker->now_ns);
     struct bye *bye = calloc(1, sizeof *bye);
     bool timed = ask->has_timeout_ms_case == REPLAY__BYE__HAS_TIMEOUT_MS_TIMEOUT_MS;
-    if (!bye || !wait_begin(broker, &bye->wait, &bye_ops, request, timed, ask->timeout_ms)) {
+    rp_status status = bye ? wait_begin(broker, &bye->wait, &bye_ops, request, timed, ask->timeout_ms, err)
+                           : err_set(err, RP_NO_MEMORY, "no memory for BYE");
+    if (status != RP_OK) {
         free(bye);
-        return err_set(err, RP_NO_MEMORY, "no memory for BYE");
+        return status;
     }
     bye->session = session;
     bye->last_number = ask->last_number;

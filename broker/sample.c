@@ -7,6 +7,7 @@
 #include "broker/broker.h"
 
 #define PICK_AT_ONCE 256u
+#define SPARE_WAITERS 64u
 /* A reply with more is cut short: it would take too long to make. */
 #define CHUNKS_PER_REPLY (1u << 20)
 #define WIDE_FIELDS 6u
@@ -107,6 +108,7 @@ struct waiter *waiter_new(struct broker *broker, struct table *table)
     struct waiter *self = broker->spare_waiters;
     if (self) {
         broker->spare_waiters = self->next;
+        broker->n_spare_waiters--;
         struct picks picks = self->picks;
         *self = (struct waiter){.picks = picks};
     } else if (!(self = calloc(1, sizeof *self))) {
@@ -119,8 +121,14 @@ struct waiter *waiter_new(struct broker *broker, struct table *table)
 void waiter_release(struct broker *broker, struct waiter *self)
 {
     picks_clear(&self->picks, broker);
-    if (self->picks.capacity > 4 * PICK_AT_ONCE)
+    if (self->picks.capacity > 4 * PICK_AT_ONCE || self->picks.refs_capacity > 16 * PICK_AT_ONCE)
         picks_fini(&self->picks);
+    if (broker->n_spare_waiters == SPARE_WAITERS) {
+        picks_fini(&self->picks);
+        free(self);
+        return;
+    }
+    broker->n_spare_waiters++;
     self->next = broker->spare_waiters;
     broker->spare_waiters = self;
 }

@@ -114,7 +114,10 @@ static rp_status check_kept(const struct session *self, const struct broker *bro
 {
     uint64_t window = (uint64_t)broker->config->window_bytes, message = (uint64_t)broker->config->max_message_bytes;
     uint64_t all = broker->kept_bytes - self->chunk_bytes + held;
-    if (self->chunk_bytes == 0 || (held * broker->n_sessions <= broker->ingest_budget && held <= 2 * (window > message ? window : message)))
+    /* One chunk each is let in only as long as all of them leave the tables half of the memory. */
+    bool first = self->chunk_bytes == 0 && (broker->kept_bytes == 0 || all <= broker->storage_budget / 2);
+    if (first ||
+        (held * broker->n_sessions <= broker->ingest_budget && held <= 2 * (window > message ? window : message)))
         return RP_OK;
     if (held > 2 * (window > message ? window : message))
         return err_set(err, RP_RESOURCE_EXHAUSTED,

@@ -17,7 +17,6 @@ struct session;
 
 /* An ingest message some of whose items wait: its bytes are given back as credit when the last is resolved. */
 struct inbound {
-    struct session *session;
     uint64_t bytes;
     uint32_t waiting;
 };

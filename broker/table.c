@@ -7,6 +7,7 @@
 #include "broker/broker.h"
 #include "broker/extension.h"
 #include "broker/reserve.h"
+#include "broker/session.h"
 #include "proto/dtype.h"
 #include "proto/error.h"
 
@@ -456,6 +457,7 @@ struct trimming {
 static bool trimming_step(struct chore *chore)
 {
     struct table *table = ((struct trimming *)chore)->table;
+    pump_mark(table); /* below min_size, inserts that waited may go on */
     for (uint32_t i = 0; i < 256; i++) {
         bool done = table->in.size <= (uint64_t)table->config->max_size && !too_much(table);
         if (done || !table_evict(table)) {

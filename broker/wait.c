@@ -4,9 +4,10 @@
 
 #include "broker/broker.h"
 #include "broker/monitor.h"
+#include "proto/error.h"
 
 /* Requests that wait at a time: more than this is a client that asks without reading. */
-#define WAITS_MOST 100000u
+#define REQUESTS_MOST 100000u
 
 static uint64_t name_of(uint64_t client, uint64_t id)
 {
@@ -19,8 +20,8 @@ static void fire(struct timer *timer, void *ctx)
     self->ops->expire(ctx, self);
 }
 
-bool wait_begin(struct broker *broker, struct wait *self, const struct wait_ops *ops, const struct request *request,
-                bool has_timeout, uint64_t timeout_ms)
+rp_status wait_begin(struct broker *broker, struct wait *self, const struct wait_ops *ops,
+                     const struct request *request, bool has_timeout, uint64_t timeout_ms, rp_error *err)
 {
     /* The number of a connection that has ended is soon used again: its end must be dealt with before a wait of the new
      * one takes the number. */
@@ -32,15 +33,16 @@ bool wait_begin(struct broker *broker, struct wait *self, const struct wait_ops 
     self->since_ns = broker->now_ns;
     self->descriptor = request->descriptor;
     self->timer = (struct timer){.fire = fire};
-    if (broker->waits.count >= WAITS_MOST)
-        return false;
+    if (broker->waits.count >= REQUESTS_MOST)
+        return err_set(err, RP_RESOURCE_EXHAUSTED, "%u requests wait already, which is the most: %s can not wait, too",
+                       REQUESTS_MOST, ops->kind);
     if (timeout_ms > (uint64_t)(INT64_MAX / NS_PER_MS / 2))
         has_timeout = false;
     if (has_timeout && !timer_set(&broker->timers, &self->timer, broker->now_ns + (int64_t)timeout_ms * NS_PER_MS))
-        return false;
+        return err_set(err, RP_NO_MEMORY, "no memory to wait for %s", ops->kind);
     if (!idmap_put(&broker->waits.by_request, name_of(self->client, self->id), self)) {
         timer_clear(&broker->timers, &self->timer);
-        return false;
+        return err_set(err, RP_NO_MEMORY, "no memory to wait for %s", ops->kind);
     }
     struct waits *waits = &broker->waits;
     self->next = NULL;
@@ -51,7 +53,7 @@ bool wait_begin(struct broker *broker, struct wait *self, const struct wait_ops 
         waits->first = self;
     waits->last = self;
     waits->count++;
-    return true;
+    return RP_OK;
 }
 
 void wait_end(struct broker *broker, struct wait *self)

@@ -41,9 +41,9 @@ struct waits {
     uint64_t count;
 };
 
-/* Starts to wait on behalf of a request. False: no memory, or too many wait already. */
-bool wait_begin(struct broker *broker, struct wait *self, const struct wait_ops *ops, const struct request *request,
-                bool has_timeout, uint64_t timeout_ms);
+/* Starts to wait on behalf of a request. */
+rp_status wait_begin(struct broker *broker, struct wait *self, const struct wait_ops *ops,
+                     const struct request *request, bool has_timeout, uint64_t timeout_ms, rp_error *err);
 void wait_end(struct broker *broker, struct wait *self);
 /* The request that (client, id) named and that still waits, or NULL. */
 struct wait *wait_find(struct broker *broker, uint64_t client, uint64_t id);

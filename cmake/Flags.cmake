@@ -13,6 +13,8 @@ set(CMAKE_C_FLAGS_RELEASE "-O3 -g -DNDEBUG")
 add_library(replay_flags INTERFACE)
 target_compile_definitions(replay_flags INTERFACE _GNU_SOURCE)
 # Error texts have a fixed size and are meant to be cut: hence no -Wformat-truncation.
+# The same sums on every machine: arm64 would fuse a multiplication and an addition, and round once.
+target_compile_options(replay_flags INTERFACE -ffp-contract=off)
 target_compile_options(replay_flags INTERFACE
     -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wvla -Wundef
     $<$<C_COMPILER_ID:GNU>:-Wno-format-truncation>

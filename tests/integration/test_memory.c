@@ -35,9 +35,9 @@ static void the_run_goes_on_at_half_the_memory_that_max_size_needs(void **state)
     uint64_t id = 0;
     while (testpeer_resolved(writer, 0) < 5000 && idle < 1000) {
         idle++;
-        while (sent < 5000 && ((sent < testpeer_allowed(writer, 0) &&
-                                writer->sent_bytes + 10500 <= writer->credit->allowed_bytes) ||
-                               sent == testpeer_resolved(writer, 0)))
+        while (sent < 5000 &&
+               ((sent < testpeer_allowed(writer, 0) && writer->sent_bytes + 10500 <= writer->credit->allowed_bytes) ||
+                sent == testpeer_resolved(writer, 0)))
             testpeer_insert_large(writer, "t", ++sent, 10000, false);
         if (!id)
             id = testpeer_sample(sampler, "t", 16, NO_TIMEOUT, 0);
@@ -256,10 +256,11 @@ static void a_chunk_in_two_tables_is_stored_once(void **state)
 {
     (void)state;
     struct embed embed;
-    embed_start(&embed,
-                "  - {name: a, max_size: 100, limiter: {kind: none}}\n  - {name: b, max_size: 100, limiter: {kind: none}}\n"
-                "  - {name: c, max_size: 100, limiter: {kind: none}}\n",
-                NULL);
+    embed_start(
+        &embed,
+        "  - {name: a, max_size: 100, limiter: {kind: none}}\n  - {name: b, max_size: 100, limiter: {kind: none}}\n"
+        "  - {name: c, max_size: 100, limiter: {kind: none}}\n",
+        NULL);
     struct testpeer *peer = testpeer_new(&embed);
     testpeer_open(peer, false);
     uint64_t value = 7;

@@ -98,7 +98,8 @@ static void plugins_work_in_the_real_program(void **state)
 static void refused(const char *tables, const char *more, const char *part)
 {
     char yaml[2000], problems[1000];
-    snprintf(yaml, sizeof yaml, "service: inproc://a\ningest: inproc://b\nevents: inproc://c\n%stables:\n%s", more, tables);
+    snprintf(yaml, sizeof yaml, "service: inproc://a\ningest: inproc://b\nevents: inproc://c\n%stables:\n%s", more,
+             tables);
     struct broker_config config;
     rp_error err = {0};
     log_set_level(LEVEL_OFF);

@@ -180,7 +180,8 @@ static void sigterm_drains(void **state)
                          "  - {name: empty, max_size: 100}\n",
                          NULL);
     void *context = zmq_ctx_new();
-    struct testpeer *peer = testpeer_connect(context, broker.service), *waiter = testpeer_connect(context, broker.service);
+    struct testpeer *peer = testpeer_connect(context, broker.service),
+                    *waiter = testpeer_connect(context, broker.service);
     testpeer_open(peer, false);
     testpeer_insert(peer, "t", 1, 5, 1);
     while (testpeer_resolved(peer, 0) < 2)

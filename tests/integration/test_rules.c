@@ -171,6 +171,26 @@ static void a_retried_counter_counts_once(void **state)
     embed_stop(&embed);
 }
 
+/* A retry comes seconds later, and other clients have not stood still. */
+static void retries_are_known_among_thousands_of_other_requests(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, FREE_TABLE, NULL);
+    struct testpeer *peer = testpeer_new(&embed), *other = testpeer_new(&embed);
+    for (uint64_t id = 1; id <= 100; id++)
+        ask_counter(peer, id);
+    embed_settle(&embed);
+    for (uint32_t i = 0; i < 2000; i++)
+        ask_counter(other, 0);
+    embed_settle(&embed);
+    for (uint64_t id = 1; id <= 100; id++)
+        ask_counter(peer, id);
+    embed_settle(&embed);
+    assert_int_equal(testpeer_counter(other, "steps", 0), 2100 * 5);
+    embed_stop(&embed);
+}
+
 static void a_retried_put_makes_one_version(void **state)
 {
     (void)state;
@@ -504,6 +524,7 @@ int main(void)
         cmocka_unit_test(a_session_is_bound_to_its_newest_route),
         cmocka_unit_test(a_peer_that_has_gone_costs_a_failed_send),
         cmocka_unit_test(a_retried_counter_counts_once),
+        cmocka_unit_test(retries_are_known_among_thousands_of_other_requests),
         cmocka_unit_test(a_retried_put_makes_one_version),
         cmocka_unit_test(a_retried_reset_resets_once),
         cmocka_unit_test(a_retried_hello_opens_one_session),

@@ -58,8 +58,8 @@ static void rest(struct embed *embed, struct watch *watch)
     for (uint32_t quiet = 0; quiet < 3;) {
         uint64_t before = embed->broker->counters.messages_in;
         turn(embed, watch);
-        bool busy = embed->broker->counters.messages_in != before || embed->broker->dirty_tables ||
-                    embed->broker->chores.first;
+        bool busy =
+            embed->broker->counters.messages_in != before || embed->broker->dirty_tables || embed->broker->chores.first;
         quiet = busy ? 0 : quiet + 1;
     }
 }
@@ -122,7 +122,8 @@ static struct testpeer *open_wide(struct embed *embed, const char *table)
     return peer;
 }
 
-static struct testpeer_answer *timed_answer(struct embed *embed, struct watch *watch, struct testpeer *peer, uint64_t id)
+static struct testpeer_answer *timed_answer(struct embed *embed, struct watch *watch, struct testpeer *peer,
+                                            uint64_t id)
 {
     for (;;) {
         turn(embed, watch);
@@ -210,10 +211,8 @@ static void reset(struct embed *embed, struct testpeer *peer, const char *table)
     judge(&watch);
 }
 
-static void a_large_table(void **state)
+static void large_table(const char *sampler)
 {
-    too_long = 0;
-    const char *sampler = *state;
     char tables[600];
     snprintf(tables, sizeof tables,
              "  - {name: t, max_size: 2000000, sampler: {kind: %s}, remover: {kind: fifo}, limiter: {kind: none}%s}\n",
@@ -231,13 +230,11 @@ static void a_large_table(void **state)
     reset(&embed, peer, "t");
     assert_int_equal(embed.broker->store.chunks, 0);
     embed_stop(&embed);
-    assert_int_equal(too_long, 0);
 }
 
-static void removal_en_masse(void **state)
+static void removal_en_masse(const char *unused)
 {
-    too_long = 0;
-    (void)state;
+    (void)unused;
     char tables[400];
     snprintf(tables, sizeof tables,
              "  - {name: t, max_size: %u, soft_capacity: true, remove_every: 1h, sampler: {kind: prioritized}, "
@@ -257,14 +254,12 @@ static void removal_en_masse(void **state)
     assert_int_equal(table->in.size, table->config->max_size);
     judge(&watch);
     embed_stop(&embed);
-    assert_int_equal(too_long, 0);
 }
 
 /* A session with half a million chunks of its own and all the waiting items that it may have. */
-static void session_release(void **state)
+static void session_release(const char *unused)
 {
-    too_long = 0;
-    (void)state;
+    (void)unused;
     struct embed embed;
     embed_start_real(&embed,
                      "  - {name: t, max_size: 2000000, limiter: {kind: none}}\n"
@@ -301,7 +296,35 @@ static void session_release(void **state)
     rest(&embed, &second);
     judge(&second);
     embed_stop(&embed);
+}
+
+/* Another program may have had the caches or the huge pages: what is within the bar once in three tries is within it by
+ * its own cost; what grows with the table never is. */
+static void attempt(void (*run)(const char *), const char *what)
+{
+    uint32_t left = 3;
+    do {
+        too_long = 0;
+        run(what);
+    } while (too_long && --left);
     assert_int_equal(too_long, 0);
+}
+
+static void a_large_table_stays_within_the_bar(void **state)
+{
+    attempt(large_table, *state);
+}
+
+static void removal_en_masse_stays_within_the_bar(void **state)
+{
+    (void)state;
+    attempt(removal_en_masse, NULL);
+}
+
+static void the_end_of_a_session_stays_within_the_bar(void **state)
+{
+    (void)state;
+    attempt(session_release, NULL);
 }
 
 int main(void)
@@ -317,11 +340,11 @@ int main(void)
         measured = false;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_prestate(a_large_table, "prioritized"),
-        cmocka_unit_test_prestate(a_large_table, "uniform"),
-        cmocka_unit_test_prestate(a_large_table, "max_heap"),
-        cmocka_unit_test(removal_en_masse),
-        cmocka_unit_test(session_release),
+        cmocka_unit_test_prestate(a_large_table_stays_within_the_bar, "prioritized"),
+        cmocka_unit_test_prestate(a_large_table_stays_within_the_bar, "uniform"),
+        cmocka_unit_test_prestate(a_large_table_stays_within_the_bar, "max_heap"),
+        cmocka_unit_test(removal_en_masse_stays_within_the_bar),
+        cmocka_unit_test(the_end_of_a_session_stays_within_the_bar),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -72,8 +72,8 @@ static bool read_option(struct decay *self, const rp_option *option)
     return false;
 }
 
-static void *decay_create(const rp_option *options, uint32_t n_options, uint32_t capacity, const rp_extension_host *host,
-                          rp_error *err)
+static void *decay_create(const rp_option *options, uint32_t n_options, uint32_t capacity,
+                          const rp_extension_host *host, rp_error *err)
 {
     (void)capacity;
     struct decay *self = calloc(1, sizeof *self);
@@ -84,10 +84,11 @@ static void *decay_create(const rp_option *options, uint32_t n_options, uint32_t
     for (uint32_t i = 0; i < n_options; i++)
         if (!read_option(self, &options[i])) {
             decay_destroy(self);
-            return fail(err, RP_INVALID_ARGUMENT,
-                        "extension sample_decay: option '%s' is not understood; it takes factor (above 0, up to 1), after "
-                        "(a number of samples) and archive (a table)",
-                        options[i].name);
+            return fail(
+                err, RP_INVALID_ARGUMENT,
+                "extension sample_decay: option '%s' is not understood; it takes factor (above 0, up to 1), after "
+                "(a number of samples) and archive (a table)",
+                options[i].name);
         }
     return self;
 }

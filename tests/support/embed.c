@@ -60,7 +60,8 @@ void embed_settle(struct embed *self)
     for (uint32_t turns = 0; quiet < 2; turns++) {
         uint64_t before = broker->counters.messages_in;
         broker_turn(broker, 0);
-        bool busy = broker->counters.messages_in != before || broker->dirty_tables || broker->chores.first;
+        bool busy = broker->counters.messages_in != before || broker->dirty_tables || broker->chores.first ||
+                    timers_next(&broker->timers) <= broker->now_ns;
         quiet = busy ? 0 : quiet + 1;
         if (turns > 10000000)
             fail_msg("the broker does not come to rest");

@@ -110,6 +110,14 @@ void testpeer_close(struct testpeer *self);
 void testpeer_reconnect(struct testpeer *self);
 /* Frees all answers. */
 void testpeer_forget(struct testpeer *self);
+/* Drops what was kept to be sent again. */
+void testpeer_forget_sent(struct testpeer *self);
+
+/* protobuf-c's structs are not const. */
+static inline char *testpeer_text(const char *text)
+{
+    return (char *)(uintptr_t)text;
+}
 
 /* ---- requests. testpeer_ask sets version, id and client. */
 uint64_t testpeer_ask(struct testpeer *self, Replay__Request *request);

@@ -35,10 +35,11 @@ static void statistics_count_what_happens(void **state)
 {
     (void)state;
     struct embed embed;
-    embed_start(&embed,
-                "  - {name: t, max_size: 3, sampler: {kind: fifo}, remover: {kind: fifo}, limiter: {kind: none}, extensions: "
-                "[{kind: statistics}]}\n",
-                NULL);
+    embed_start(
+        &embed,
+        "  - {name: t, max_size: 3, sampler: {kind: fifo}, remover: {kind: fifo}, limiter: {kind: none}, extensions: "
+        "[{kind: statistics}]}\n",
+        NULL);
     struct testpeer *peer = testpeer_new(&embed);
     testpeer_open(peer, false);
     testpeer_insert(peer, "t", 1, 2, 4);
@@ -189,9 +190,10 @@ static void bad_options_are_config_errors(void **state)
     log_set_level(LEVEL_OFF);
     for (uint32_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         char yaml[600], problems[1000];
-        snprintf(yaml, sizeof yaml,
-                 "service: inproc://a\ningest: inproc://b\nevents: inproc://c\ntables:\n  - {name: t, extensions: [%s]}\n",
-                 bad[i]);
+        snprintf(
+            yaml, sizeof yaml,
+            "service: inproc://a\ningest: inproc://b\nevents: inproc://c\ntables:\n  - {name: t, extensions: [%s]}\n",
+            bad[i]);
         struct broker_config config;
         rp_error err = {0};
         if (embed_read_config(yaml, &config, problems, sizeof problems)) {

@@ -38,8 +38,8 @@ static void random_use_matches_an_array(void **state)
     struct idmap map = {0};
     static char values[N];
     static bool present[N];
-    for (uint32_t step = 0; step < 200000; step++) {
-        uint32_t i = (uint32_t)rng_below(&rng, step % 50000 < 25000 ? N : 100);
+    for (uint32_t step = 0; step < 60000; step++) {
+        uint32_t i = (uint32_t)rng_below(&rng, step % 20000 < 10000 ? N : 100);
         uint64_t id = i % 3 == 0 ? i : i % 3 == 1 ? (uint64_t)i << 32 : i * UINT64_C(0x9E3779B97F4A7C15);
         if (rng_below(&rng, 2)) {
             assert_true(idmap_put(&map, id, &values[i]));

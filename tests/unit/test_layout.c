@@ -14,6 +14,12 @@
 #include "tests/support/naive.h"
 #include "tests/support/testpeer.h"
 
+#if defined(__SANITIZE_ADDRESS__)
+#define ROUNDS 10u
+#else
+#define ROUNDS 30u
+#endif
+
 #define TABLE "  - {name: t, max_size: 1000, sampler: {kind: fifo}, limiter: {kind: none}}\n"
 
 static const struct testpeer_column three[] = {
@@ -87,8 +93,9 @@ static void what_no_item_can_have_is_refused(void **state)
     (void)state;
     struct layouts layouts = {0};
     struct columns *columns = some_columns();
-    Replay__Field bad[] = {field("", 0, 0, 1, 0), field("f", 2, 0, 1, 0), field("f", 0, -2, 3, 0),
-                           field("f", 0, INT32_MAX, UINT32_MAX, UINT32_MAX), field("f", 0, 0, 2, 0), field("f", 0, 0, 0, 0)};
+    Replay__Field bad[] = {field("", 0, 0, 1, 0),   field("f", 2, 0, 1, 0),
+                           field("f", 0, -2, 3, 0), field("f", 0, INT32_MAX, UINT32_MAX, UINT32_MAX),
+                           field("f", 0, 0, 2, 0),  field("f", 0, 0, 0, 0)};
     bad[4].squeeze = bad[5].squeeze = true;
     for (uint32_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         rp_error err = {0};
@@ -155,9 +162,9 @@ static void signatures_are_checked_by_the_broker(void **state)
     wrong_name[0].name = "observation";
     wrong_dtype[1].column = 2;
     wrong_shape[1].squeeze = false;
-    const uint32_t layouts[] = {testpeer_layout(peer, "t", 2, right), testpeer_layout(peer, "t", 2, wrong_name),
+    const uint32_t layouts[] = {testpeer_layout(peer, "t", 2, right),       testpeer_layout(peer, "t", 2, wrong_name),
                                 testpeer_layout(peer, "t", 2, wrong_dtype), testpeer_layout(peer, "t", 2, wrong_shape),
-                                testpeer_layout(peer, "t", 1, right), testpeer_layout(peer, "nowhere", 1, right)};
+                                testpeer_layout(peer, "t", 1, right),       testpeer_layout(peer, "nowhere", 1, right)};
     float observation[6] = {1, 2, 3, 4, 5, 6};
     int32_t action[3] = {7, 8, 9};
     uint8_t image[300] = {0};
@@ -169,8 +176,9 @@ static void signatures_are_checked_by_the_broker(void **state)
     testpeer_heartbeat(peer, 0, false);
     assert_int_equal(embed_table(&embed, "t")->in.size, 1);
     assert_int_equal(peer->credit->n_rejections, 5);
-    static const char *const parts[] = {"'observation' stands where the signature has 'obs'", "is uint8, the signature says int32",
-                                        "has shape", "has 1 fields", "no table 'nowhere'"};
+    static const char *const parts[] = {"'observation' stands where the signature has 'obs'",
+                                        "is uint8, the signature says int32", "has shape", "has 1 fields",
+                                        "no table 'nowhere'"};
     for (uint32_t i = 0; i < 5; i++) {
         assert_int_equal(peer->credit->rejections[i]->key, 11 + i);
         if (!strstr(peer->credit->rejections[i]->text, parts[i]))
@@ -189,8 +197,8 @@ static void fill_row(uint32_t c, uint64_t step, uint8_t *out)
         out[i] = (uint8_t)(step * 31 + c * 7 + i);
 }
 
-static void check_item(const struct testpeer_answer *answer, uint32_t item, uint32_t n_fields, const Replay__Field *fields,
-                       uint64_t first_step, uint32_t length)
+static void check_item(const struct testpeer_answer *answer, uint32_t item, uint32_t n_fields,
+                       const Replay__Field *fields, uint64_t first_step, uint32_t length)
 {
     for (uint32_t f = 0; f < n_fields; f++) {
         uint32_t rows, width;
@@ -216,7 +224,7 @@ static void strided_slices_over_chunks_give_the_right_rows(void **state)
     (void)state;
     struct rng rng;
     rng_seed(&rng, naive_seed("strided_slices_over_chunks_give_the_right_rows"));
-    for (uint32_t round = 0; round < 30; round++) {
+    for (uint32_t round = 0; round < ROUNDS; round++) {
         struct embed embed;
         embed_start(&embed, TABLE, NULL);
         struct testpeer *peer = testpeer_new(&embed);
@@ -250,7 +258,8 @@ static void strided_slices_over_chunks_give_the_right_rows(void **state)
                                      rng_below(&rng, 2) ? (int32_t)start : -(int32_t)(lengths[k] - start),
                                      (uint32_t)rng_below(&rng, most + 1), stride);
             }
-            testpeer_item(peer, testpeer_layout(peer, "t", n_fields[k], fields[k]), k + 1, 1, chunk + 1, offset, lengths[k]);
+            testpeer_item(peer, testpeer_layout(peer, "t", n_fields[k], fields[k]), k + 1, 1, chunk + 1, offset,
+                          lengths[k]);
         }
         testpeer_push(peer);
         testpeer_heartbeat(peer, 0, false);

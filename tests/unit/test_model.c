@@ -21,7 +21,7 @@
 #define ITEMS 4096u
 #define WAITING 512u
 #if defined(__SANITIZE_ADDRESS__)
-#define ROUNDS 40u
+#define ROUNDS 20u
 #else
 #define ROUNDS 150u
 #endif
@@ -122,8 +122,7 @@ static void insert(struct model *self, struct writer *writer, const struct waiti
         writer->rejected++;
         return;
     }
-    self->items[self->size++] =
-        (struct entry){item->key, self->sequence, self->sequence, item->priority, 0};
+    self->items[self->size++] = (struct entry){item->key, self->sequence, self->sequence, item->priority, 0};
     self->sequence++;
     self->limiter.inserts++;
     if (self->size - self->pending_evictions <= self->max_size)
@@ -386,8 +385,8 @@ static void begin(struct model *self)
         break;
     case 2:
         snprintf(limiter, sizeof limiter,
-                 "{kind: sample_to_insert_ratio, samples_per_insert: %g, min_size: %u, error_buffer: %g}", spi, min_size,
-                 buffer);
+                 "{kind: sample_to_insert_ratio, samples_per_insert: %g, min_size: %u, error_buffer: %g}", spi,
+                 min_size, buffer);
         self->limiter.samples_per_insert = spi;
         self->limiter.min_size = min_size;
         self->limiter.min_diff = spi * min_size - buffer;
@@ -398,9 +397,10 @@ static void begin(struct model *self)
         self->limiter.min_diff = 0;
         self->limiter.max_diff = self->max_size / 2 + 1;
     }
-    snprintf(tables, sizeof tables,
-             "  - {name: t, max_size: %u, max_times_sampled: %u, sampler: {kind: %s}, remover: {kind: %s}, limiter: %s}\n",
-             self->max_size, self->max_times, kinds[self->sampler], kinds[self->remover], limiter);
+    snprintf(
+        tables, sizeof tables,
+        "  - {name: t, max_size: %u, max_times_sampled: %u, sampler: {kind: %s}, remover: {kind: %s}, limiter: %s}\n",
+        self->max_size, self->max_times, kinds[self->sampler], kinds[self->remover], limiter);
     embed_start(&self->embed, tables, NULL);
     self->admin = testpeer_new(&self->embed);
     for (uint32_t w = 0; w < SESSIONS; w++) {

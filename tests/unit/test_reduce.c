@@ -164,8 +164,7 @@ static void leaving_lets_the_others_go_on(void **state)
         join(i);
     uint64_t a = add(0, 1, NO_TIMEOUT, 1), b = add(1, 1, NO_TIMEOUT, 2);
     assert_null(testpeer_poll(learners[0], a));
-    struct testpeer_answer *left =
-        testpeer_await(learners[2], ask(2, REPLAY__REDUCE__OP__LEAVE, 0, 0, NULL, 0, 0));
+    struct testpeer_answer *left = testpeer_await(learners[2], ask(2, REPLAY__REDUCE__OP__LEAVE, 0, 0, NULL, 0, 0));
     assert_int_equal(left->status, RP_OK);
     check_sum(0, a, 1, 2, 3, true);
     check_sum(1, b, 1, 2, 3, true);

@@ -149,10 +149,12 @@ static void small_and_large_chunks_share_a_reply(void **state)
 {
     (void)state;
     struct embed embed;
-    embed_start(&embed, "  - {name: t, max_size: 10, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: none}}\n",
+    embed_start(&embed,
+                "  - {name: t, max_size: 10, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: none}}\n",
                 NULL);
     struct testpeer *small = testpeer_new(&embed), *large = testpeer_new(&embed);
-    static const struct testpeer_column columns[] = {{"x", "uint8", 1, {1000}, 1000}, {"x", "uint8", 1, {200000}, 200000}};
+    static const struct testpeer_column columns[] = {{"x", "uint8", 1, {1000}, 1000},
+                                                     {"x", "uint8", 1, {200000}, 200000}};
     testpeer_open_with(small, false, &columns[0], 1);
     testpeer_open_with(large, false, &columns[1], 1);
     for (uint64_t key = 1; key <= 6; key++) {

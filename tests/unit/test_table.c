@@ -130,7 +130,8 @@ static void a_uniform_remover_spares_no_age(void **state)
 static void a_queue_gives_each_item_once_in_order(void **state)
 {
     (void)state;
-    begin("max_size: 10, max_times_sampled: 1, sampler: {kind: fifo}, remover: {kind: fifo}, limiter: {kind: queue, size: 3}");
+    begin("max_size: 10, max_times_sampled: 1, sampler: {kind: fifo}, remover: {kind: fifo}, limiter: {kind: queue, "
+          "size: 3}");
     testpeer_insert(peer, "t", 1, 10, 1);
     assert_int_equal(waiting(), 7);
     assert_int_equal(table()->in.size, 3);
@@ -145,7 +146,8 @@ static void a_queue_gives_each_item_once_in_order(void **state)
 static void a_stack_gives_the_newest(void **state)
 {
     (void)state;
-    begin("max_size: 10, max_times_sampled: 1, sampler: {kind: lifo}, remover: {kind: lifo}, limiter: {kind: stack, size: 3}");
+    begin("max_size: 10, max_times_sampled: 1, sampler: {kind: lifo}, remover: {kind: lifo}, limiter: {kind: stack, "
+          "size: 3}");
     testpeer_insert(peer, "t", 1, 3, 1);
     assert_int_equal(waiting(), 0);
     assert_int_equal(sample_one(), 3);

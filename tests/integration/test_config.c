@@ -1,0 +1,238 @@
+/* The broker program's command line and files: what it prints, its exit codes, and a log that can not be written. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/support/process.h"
+#include "tests/support/testpeer.h"
+
+static char dir[64];
+static char out[65536], err[16384];
+
+static const char *path_of(const char *name)
+{
+    static char path[4][128];
+    static uint32_t at;
+    at = (at + 1) % 4;
+    snprintf(path[at], sizeof path[at], "%s/%s", dir, name);
+    return path[at];
+}
+
+static const char *write_file(const char *name, const char *text)
+{
+    const char *path = path_of(name);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs(text, file);
+    fclose(file);
+    return path;
+}
+
+static int run(const char *a, const char *b, const char *c)
+{
+    const char *const argv[] = {process_env("RP_BROKER"), a, b, c, NULL};
+    return process_run(argv, out, sizeof out, err, sizeof err);
+}
+
+static void says(const char *text, const char *part)
+{
+    if (!strstr(text, part))
+        fail_msg("'%s' does not say '%s'", text, part);
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    snprintf(dir, sizeof dir, "/tmp/replay-test-XXXXXX");
+    return mkdtemp(dir) ? 0 : -1;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"good.yaml", "bad.yaml", "again.yaml", "endpoints"};
+    for (uint32_t i = 0; i < 4; i++)
+        unlink(path_of(names[i]));
+    return rmdir(dir);
+}
+
+static void a_bad_configuration_ends_with_2_and_starts_nothing(void **state)
+{
+    (void)state;
+    const char *bad = write_file("bad.yaml", "servce: x\nio_threads: 99\ntables:\n  - {name: a, max_siz: 3}\n");
+    for (int check = 0; check < 2; check++) {
+        assert_int_equal(run("-c", bad, check ? "--check" : NULL), 2);
+        assert_string_equal(out, "");
+        says(err, "bad.yaml:1:1: servce: ");
+        says(err, "did you mean 'service'?");
+        says(err, "bad.yaml:2:13: io_threads: ");
+        says(err, "bad.yaml:4:15: tables[0].max_siz: ");
+        says(err, "did you mean 'max_size'?");
+        says(err, "3 mistakes in the configuration; nothing was started");
+    }
+    assert_int_equal(run("-c", path_of("missing.yaml"), NULL), 2);
+    says(err, "missing.yaml");
+    assert_int_equal(run("--nonsense", NULL, NULL), 2);
+    assert_int_equal(run("good.yaml", NULL, NULL), 2);
+    says(err, "-c good.yaml");
+}
+
+static void check_says_that_all_is_well(void **state)
+{
+    (void)state;
+    const char *good = write_file("good.yaml", "tables:\n  - {name: a}\n  - {name: b}\n");
+    assert_int_equal(run("-c", good, "--check"), 0);
+    says(out, "no mistakes; 2 tables");
+    assert_int_equal(run("--check", NULL, NULL), 0); /* the embedded one */
+    assert_int_equal(run("--help", NULL, NULL), 0);
+    says(out, "Usage: replay-broker");
+    assert_int_equal(run("--version", NULL, NULL), 0);
+}
+
+static void what_print_config_prints_is_the_same_configuration(void **state)
+{
+    (void)state;
+    const char *good =
+        write_file("good.yaml", "memory_limit: 123MiB\ntables:\n  - {name: a, sampler: {kind: prioritized, "
+                                "options: {exponent: 0.7}}}\n");
+    assert_int_equal(run("-c", good, "--print-config"), 0);
+    says(out, "memory_limit: 123MiB");
+    char *first = strdup(out);
+    const char *again = write_file("again.yaml", first);
+    assert_int_equal(run("-c", again, "--print-config"), 0);
+    assert_string_equal(out, first);
+    free(first);
+}
+
+/* ---- running ---- */
+
+struct started {
+    pid_t pid;
+    FILE *output;
+    char service[128];
+};
+
+static void start(struct started *self, const char *config)
+{
+    int ends[2];
+    assert_int_equal(pipe(ends), 0);
+    self->pid = fork();
+    assert_true(self->pid >= 0);
+    if (self->pid == 0) {
+        dup2(ends[1], 1);
+        close(ends[0]);
+        close(ends[1]);
+        execl(process_env("RP_BROKER"), "replay-broker", "-c", config, "--endpoints-file", path_of("endpoints"),
+              (char *)NULL);
+        _exit(127);
+    }
+    close(ends[1]);
+    self->output = fdopen(ends[0], "r");
+    char line[256], ingest[128] = "", events[128] = "";
+    for (int i = 0; i < 3; i++) {
+        assert_non_null(fgets(line, sizeof line, self->output));
+        sscanf(line, "service %127s", self->service);
+        sscanf(line, "ingest %127s", ingest);
+        sscanf(line, "events %127s", events);
+    }
+    assert_true(self->service[0] && ingest[0] && events[0]);
+}
+
+static int stop(struct started *self)
+{
+    int status;
+    kill(self->pid, SIGTERM);
+    assert_int_equal(waitpid(self->pid, &status, 0), self->pid);
+    fclose(self->output);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+static void use_it(const char *service)
+{
+    void *context = zmq_ctx_new();
+    struct testpeer *peer = testpeer_connect(context, service);
+    testpeer_open(peer, false);
+    testpeer_insert(peer, "a", 1, 20, 1);
+    for (int i = 0; i < 1000 && testpeer_resolved(peer, 0) < 20; i++)
+        testpeer_heartbeat(peer, 0, false);
+    assert_int_equal(testpeer_resolved(peer, 0), 20);
+    struct testpeer_answer *answer = testpeer_sampled(peer, "a", 5);
+    sampled_check(answer, 4);
+    testpeer_close(peer);
+    zmq_ctx_term(context);
+}
+
+static void port_0_gives_free_ports_that_are_printed_and_written(void **state)
+{
+    (void)state;
+    const char *config =
+        write_file("good.yaml", "service: tcp://127.0.0.1:0\ningest: tcp://127.0.0.1:0\nevents: tcp://127.0.0.1:0\n"
+                                "log: {level: off}\ntables: [{name: a}]\n");
+    struct started broker = {0};
+    start(&broker, config);
+    int port = 0;
+    assert_int_equal(sscanf(broker.service, "tcp://127.0.0.1:%d", &port), 1);
+    assert_true(port > 0);
+    FILE *file = fopen(path_of("endpoints"), "r");
+    assert_non_null(file);
+    char line[256], want[256];
+    assert_non_null(fgets(line, sizeof line, file));
+    fclose(file);
+    snprintf(want, sizeof want, "service %s\n", broker.service);
+    assert_string_equal(line, want);
+    use_it(broker.service);
+    assert_int_equal(stop(&broker), 0);
+}
+
+static void a_full_disk_for_the_log_does_not_stop_service(void **state)
+{
+    (void)state;
+    const char *config =
+        write_file("good.yaml", "service: tcp://127.0.0.1:0\ningest: tcp://127.0.0.1:0\nevents: tcp://127.0.0.1:0\n"
+                                "log: {level: debug, file: /dev/full}\ntables: [{name: a}]\n");
+    struct started broker = {0};
+    start(&broker, config);
+    use_it(broker.service);
+    use_it(broker.service); /* the keys exist now: rejections, which would be logged */
+    assert_int_equal(stop(&broker), 0);
+}
+
+static void an_endpoint_in_use_is_named(void **state)
+{
+    (void)state;
+    void *context = zmq_ctx_new(), *socket = zmq_socket(context, ZMQ_REP);
+    char endpoint[128], yaml[400];
+    size_t size = sizeof endpoint;
+    assert_int_equal(zmq_bind(socket, "tcp://127.0.0.1:*"), 0);
+    zmq_getsockopt(socket, ZMQ_LAST_ENDPOINT, endpoint, &size);
+    snprintf(yaml, sizeof yaml,
+             "service: %s\ningest: tcp://127.0.0.1:0\nevents: tcp://127.0.0.1:0\ntables: [{name: a}]\n", endpoint);
+    assert_int_equal(run("-c", write_file("good.yaml", yaml), NULL), 1);
+    says(err, endpoint);
+    says(err, "Another broker runs there");
+    zmq_close(socket);
+    zmq_ctx_term(context);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_bad_configuration_ends_with_2_and_starts_nothing),
+        cmocka_unit_test(check_says_that_all_is_well),
+        cmocka_unit_test(what_print_config_prints_is_the_same_configuration),
+        cmocka_unit_test(port_0_gives_free_ports_that_are_printed_and_written),
+        cmocka_unit_test(a_full_disk_for_the_log_does_not_stop_service),
+        cmocka_unit_test(an_endpoint_in_use_is_named),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

@@ -1,0 +1,207 @@
+/* Bounds on what a peer can make the broker do or keep. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/testpeer.h"
+
+#define TABLE "  - {name: t, max_size: 100000, sampler: {kind: fifo}, limiter: {kind: none}}\n"
+
+static uint64_t open_raw(struct testpeer *peer)
+{
+    Replay__Request request = REPLAY__REQUEST__INIT;
+    Replay__Hello ask = REPLAY__HELLO__INIT;
+    Replay__Column column = REPLAY__COLUMN__INIT, *list[] = {&column};
+    column.name = "x";
+    column.dtype = "uint64";
+    ask.n_columns = 1;
+    ask.columns = list;
+    request.body_case = REPLAY__REQUEST__BODY_HELLO;
+    request.hello = &ask;
+    return testpeer_ask(peer, &request);
+}
+
+/* Ten thousand sessions, two thousand at a time; all are gone after their silence, and nobody else noticed. */
+static void ten_thousand_sessions_opened_and_dropped(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, TABLE, "session: {heartbeat: 1s, expiry: 4s, tombstone: 8s}\n");
+    struct testpeer *many = testpeer_new(&embed), *good = testpeer_new(&embed);
+    testpeer_open(good, false);
+    for (uint32_t round = 0; round < 5; round++) {
+        for (uint32_t i = 0; i < 2000; i++)
+            open_raw(many);
+        embed_settle(&embed);
+        testpeer_read(many);
+        testpeer_forget(many);
+        testpeer_insert(good, "t", 1 + round * 10, 5, 1);
+        testpeer_heartbeat(good, 0, false);
+        assert_int_equal(embed.broker->n_sessions, 2001);
+        assert_true(embed.broker->granted_bytes <= embed.broker->ingest_budget);
+        embed_advance(&embed, 3900);
+        testpeer_heartbeat(good, 0, false);
+        embed_advance(&embed, 200);
+        assert_int_equal(embed.broker->n_sessions, 1);
+    }
+    assert_int_equal(embed_table(&embed, "t")->in.size, 25);
+    testpeer_heartbeat(good, 0, false);
+    embed_advance(&embed, 3000);
+    testpeer_heartbeat(good, 0, false);
+    embed_advance(&embed, 3000);
+    testpeer_heartbeat(good, 0, false);
+    embed_advance(&embed, 3000);
+    assert_int_equal(embed.broker->sessions.count, 1); /* the tombstones are gone, too */
+    embed_stop(&embed);
+}
+
+/* A client that asks and never reads: refused above its bound, and others are served. */
+static void a_slow_consumer_is_refused_and_others_are_served(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, TABLE, "peer_backlog_bytes: 2MiB\n");
+    struct testpeer *writer = testpeer_new(&embed), *slow = testpeer_new(&embed), *good = testpeer_new(&embed);
+    static const struct testpeer_column column = {"x", "uint8", 1, {100000}, 100000};
+    testpeer_open_with(writer, false, &column, 1);
+    testpeer_insert_large(writer, "t", 1, 100000, true);
+    embed_settle(&embed);
+    uint64_t ids[200];
+    for (uint32_t i = 0; i < 200; i++) {
+        ids[i] = testpeer_sample(slow, "t", 1, 0, 0);
+        embed_settle(&embed);
+    }
+    assert_int_equal(testpeer_sampled(good, "t", 1)->reply->sample->n_key, 1);
+    testpeer_read(slow);
+    uint32_t served = 0, refused = 0;
+    for (uint32_t i = 0; i < 200; i++) {
+        struct testpeer_answer *answer = testpeer_await(slow, ids[i]);
+        served += answer->status == RP_OK;
+        refused += answer->status == RP_RESOURCE_EXHAUSTED;
+    }
+    assert_int_equal(served + refused, 200);
+    assert_true(served >= 20 && served <= 24);
+    /* Once it has read, it is served again. */
+    testpeer_forget(slow);
+    assert_int_equal(testpeer_sampled(slow, "t", 1)->reply->sample->n_key, 1);
+    embed_stop(&embed);
+}
+
+static void too_many_frames_are_refused(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, TABLE, NULL);
+    struct testpeer *peer = testpeer_new(&embed);
+    testpeer_open(peer, false);
+    for (uint32_t i = 0; i < 200; i++)
+        zmq_send(peer->service, "0123456789", 10, i < 199 ? ZMQ_SNDMORE : 0);
+    assert_int_equal(testpeer_await(peer, 0)->status, RP_BAD_MESSAGE);
+    /* On ingest: a header that needs no frames, with two thousand of them. */
+    struct pb_writer header = {0};
+    struct wire_ingest_out out = {.session = peer->session, .epoch = 1, .number = ++peer->number};
+    wire_write_ingest(&header, &out);
+    zmq_send(peer->ingest, header.data, header.size, ZMQ_SNDMORE);
+    for (uint32_t i = 0; i < 2000; i++)
+        zmq_send(peer->ingest, "x", 1, i < 1999 ? ZMQ_SNDMORE : 0);
+    pb_writer_fini(&header);
+    testpeer_insert(peer, "t", 1, 1, 1);
+    testpeer_heartbeat(peer, 0, false);
+    assert_int_equal(peer->credit->received, 2);
+    assert_int_equal(embed_table(&embed, "t")->in.size, 1);
+    embed_stop(&embed);
+}
+
+/* A damaged header of a known session is passed over with a rejection; the next message goes on. */
+static void a_damaged_message_is_passed_over(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, TABLE, NULL);
+    struct testpeer *peer = testpeer_new(&embed);
+    testpeer_open(peer, false);
+    testpeer_insert(peer, "t", 1, 1, 1);
+    struct pb_writer header = {0};
+    struct wire_ingest_out out = {.session = peer->session, .epoch = 1, .number = ++peer->number};
+    wire_write_ingest(&header, &out);
+    pb_put_fixed64(&header, 24, 7); /* item_key is an array, not a number */
+    zmq_send(peer->ingest, header.data, header.size, 0);
+    pb_writer_fini(&header);
+    testpeer_insert(peer, "t", 2, 1, 1);
+    testpeer_heartbeat(peer, 0, false);
+    assert_int_equal(peer->credit->received, 3);
+    assert_int_equal(peer->credit->n_rejections, 1);
+    assert_int_equal(peer->credit->rejections[0]->status, RP_BAD_MESSAGE);
+    assert_int_equal(peer->credit->rejections[0]->table, UINT32_MAX);
+    assert_int_equal(embed_table(&embed, "t")->in.size, 2);
+    assert_int_equal(embed.broker->counters.messages_bad, 1);
+    embed_stop(&embed);
+}
+
+/* Frames that do not fit the header concern the items that need them. */
+static void a_chunk_of_a_wrong_size_concerns_its_items_only(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, TABLE, NULL);
+    struct testpeer *peer = testpeer_new(&embed);
+    testpeer_open(peer, false);
+    uint32_t layout = testpeer_plain(peer, "t");
+    uint64_t value = 1;
+    const void *blocks[] = {&value};
+    for (uint64_t key = 1; key <= 3; key++)
+        testpeer_item(peer, layout, key, 1, testpeer_chunk(peer, 1, blocks, false), 0, 1);
+    peer->draft->block_size[1] = 7;
+    peer->draft->pack.size--; /* the third begins a byte earlier, and is whole */
+    testpeer_push(peer);
+    testpeer_insert(peer, "t", 10, 1, 1);
+    testpeer_heartbeat(peer, 0, false);
+    assert_int_equal(testpeer_resolved(peer, 0), 4);
+    assert_int_equal(peer->credit->n_rejections, 1);
+    assert_int_equal(peer->credit->rejections[0]->key, 2);
+    assert_non_null(strstr(peer->credit->rejections[0]->text, "chunk 2: column 'x': 7 bytes for 1 steps of 8 bytes"));
+    assert_int_equal(embed_table(&embed, "t")->in.size, 3);
+    embed_stop(&embed);
+}
+
+/* Two bad chunks in a message: each item is told what is wrong with its own. */
+static void every_bad_chunk_has_its_own_reason(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, TABLE, NULL);
+    struct testpeer *peer = testpeer_new(&embed);
+    testpeer_open(peer, false);
+    uint32_t layout = testpeer_plain(peer, "t");
+    uint64_t value = 1;
+    const void *blocks[] = {&value};
+    for (uint64_t key = 1; key <= 2; key++)
+        testpeer_item(peer, layout, key, 1, testpeer_chunk(peer, 1, blocks, false), 0, 1);
+    peer->draft->block_codec[0] = 99;
+    peer->draft->block_codec[1] = 98;
+    testpeer_push(peer);
+    testpeer_heartbeat(peer, 0, false);
+    assert_int_equal(peer->credit->n_rejections, 2);
+    assert_non_null(strstr(peer->credit->rejections[0]->text, "codec"));
+    assert_non_null(strstr(peer->credit->rejections[1]->text, "codec"));
+    embed_stop(&embed);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ten_thousand_sessions_opened_and_dropped),
+        cmocka_unit_test(a_slow_consumer_is_refused_and_others_are_served),
+        cmocka_unit_test(too_many_frames_are_refused),
+        cmocka_unit_test(a_damaged_message_is_passed_over),
+        cmocka_unit_test(a_chunk_of_a_wrong_size_concerns_its_items_only),
+        cmocka_unit_test(every_bad_chunk_has_its_own_reason),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

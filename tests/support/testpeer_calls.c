@@ -1,0 +1,116 @@
+/* Requests that tests make often. */
+#include "tests/support/testpeer.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+uint64_t testpeer_sample(struct testpeer *self, const char *table, uint32_t count, int64_t timeout_ms, int flags)
+{
+    Replay__Request request = REPLAY__REQUEST__INIT;
+    Replay__Sample sample = REPLAY__SAMPLE__INIT;
+    sample.table = testpeer_text(table);
+    sample.count = count;
+    sample.distinct = flags & DISTINCT;
+    sample.flexible = (flags & FLEXIBLE) != 0;
+    if (timeout_ms >= 0) {
+        sample.has_timeout_ms_case = REPLAY__SAMPLE__HAS_TIMEOUT_MS_TIMEOUT_MS;
+        sample.timeout_ms = (uint64_t)timeout_ms;
+    }
+    request.body_case = REPLAY__REQUEST__BODY_SAMPLE;
+    request.sample = &sample;
+    return testpeer_ask(self, &request);
+}
+
+struct testpeer_answer *testpeer_sampled(struct testpeer *self, const char *table, uint32_t count)
+{
+    struct testpeer_answer *answer = testpeer_await(self, testpeer_sample(self, table, count, 0, 0));
+    if (answer->status != RP_OK)
+        fail_msg("sample of %u from '%s': %s", count, table, answer->text);
+    return answer;
+}
+
+struct testpeer_answer *testpeer_update(struct testpeer *self, const char *table, uint32_t n, const uint64_t *keys,
+                                        const double *priorities)
+{
+    Replay__Request request = REPLAY__REQUEST__INIT;
+    Replay__Update update = REPLAY__UPDATE__INIT;
+    update.table = testpeer_text(table);
+    update.n_key = update.n_priority = n;
+    update.key = (uint64_t *)(uintptr_t)keys;
+    update.priority = (double *)(uintptr_t)priorities;
+    request.body_case = REPLAY__REQUEST__BODY_UPDATE;
+    request.update = &update;
+    return testpeer_call(self, &request);
+}
+
+struct testpeer_answer *testpeer_delete(struct testpeer *self, const char *table, uint32_t n, const uint64_t *keys)
+{
+    Replay__Request request = REPLAY__REQUEST__INIT;
+    Replay__Delete del = REPLAY__DELETE__INIT;
+    del.table = testpeer_text(table);
+    del.n_key = n;
+    del.key = (uint64_t *)(uintptr_t)keys;
+    request.body_case = REPLAY__REQUEST__BODY_DELETE;
+    request.delete_ = &del;
+    return testpeer_call(self, &request);
+}
+
+struct testpeer_answer *testpeer_fetch(struct testpeer *self, const char *table, uint32_t n, const uint64_t *keys)
+{
+    Replay__Request request = REPLAY__REQUEST__INIT;
+    Replay__Fetch fetch = REPLAY__FETCH__INIT;
+    fetch.table = testpeer_text(table);
+    fetch.n_key = n;
+    fetch.key = (uint64_t *)(uintptr_t)keys;
+    request.body_case = REPLAY__REQUEST__BODY_FETCH;
+    request.fetch = &fetch;
+    return testpeer_call(self, &request);
+}
+
+struct testpeer_answer *testpeer_reset(struct testpeer *self, const char *table)
+{
+    Replay__Request request = REPLAY__REQUEST__INIT;
+    Replay__Reset reset = REPLAY__RESET__INIT;
+    reset.table = testpeer_text(table);
+    request.body_case = REPLAY__REQUEST__BODY_RESET;
+    request.reset = &reset;
+    return testpeer_call(self, &request);
+}
+
+int64_t testpeer_counter(struct testpeer *self, const char *name, int64_t add)
+{
+    Replay__Request request = REPLAY__REQUEST__INIT;
+    Replay__Counter counter = REPLAY__COUNTER__INIT;
+    counter.name = testpeer_text(name);
+    counter.add = add;
+    request.body_case = REPLAY__REQUEST__BODY_COUNTER;
+    request.counter = &counter;
+    struct testpeer_answer *answer = testpeer_call(self, &request);
+    assert_int_equal(answer->status, RP_OK);
+    return answer->reply->counter->value;
+}
+
+Replay__InfoReply *testpeer_info(struct testpeer *self)
+{
+    Replay__Request request = REPLAY__REQUEST__INIT;
+    Replay__Info info = REPLAY__INFO__INIT;
+    info.sessions = true;
+    request.body_case = REPLAY__REQUEST__BODY_INFO;
+    request.info = &info;
+    struct testpeer_answer *answer = testpeer_call(self, &request);
+    assert_int_equal(answer->status, RP_OK);
+    return answer->reply->info;
+}
+
+Replay__TableInfo *testpeer_table_info(struct testpeer *self, const char *table)
+{
+    Replay__InfoReply *info = testpeer_info(self);
+    for (size_t i = 0; i < info->n_tables; i++)
+        if (strcmp(info->tables[i]->name, table) == 0)
+            return info->tables[i];
+    fail_msg("no table '%s'", table);
+    return NULL;
+}

@@ -1,0 +1,100 @@
+/* What a sample reply holds, by the rules of PROTOCOL.md, section 11. */
+#include "tests/support/testpeer.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+uint32_t sampled_u32(const uint32_t *values, size_t n, uint32_t i)
+{
+    return n == 0 ? 0 : n == 1 ? values[0] : values[i];
+}
+
+/* Where the block of a column in a chunk of the reply lies. */
+static const uint8_t *find_block(const struct testpeer_answer *answer, uint32_t chunk, uint32_t column, uint32_t *size)
+{
+    const Replay__SampleReply *reply = answer->reply->sample;
+    uint32_t n_chunks = 0, block = 0, n_blocks = 0;
+    for (size_t i = 0; i < reply->n_chunk; i++)
+        n_chunks = reply->chunk[i] + 1 > n_chunks ? reply->chunk[i] + 1 : n_chunks;
+    for (uint32_t i = 0; !reply->n_chunk && i < reply->n_key; i++)
+        n_chunks += sampled_u32(reply->chunks, reply->n_chunks, i);
+    for (uint32_t i = 0; i < n_chunks; i++)
+        n_blocks += sampled_u32(reply->chunk_blocks, reply->n_chunk_blocks, i);
+    size_t at = 0;
+    for (uint32_t i = 0; i <= chunk; i++) {
+        if (i >= reply->packed)
+            at = 0;
+        uint32_t n = sampled_u32(reply->chunk_blocks, reply->n_chunk_blocks, i);
+        for (uint32_t b = 0; b < n; b++, block++) {
+            uint32_t bytes = sampled_u32(reply->block_size, reply->n_block_size, block);
+            uint32_t of = reply->block_column.data[reply->block_column.len == n_blocks ? block : b];
+            if (i == chunk && of == column) {
+                uint32_t frame = i < reply->packed ? 0 : i - reply->packed + (reply->packed ? 1 : 0);
+                assert_true(frame < answer->n_payload);
+                zmq_msg_t *message = &answer->payload[frame];
+                assert_true(at + bytes <= zmq_msg_size(message));
+                uint8_t codec = reply->block_codec.data[reply->block_codec.len == 1 ? 0 : block];
+                assert_int_equal(codec, RP_CODEC_RAW);
+                *size = bytes;
+                return (const uint8_t *)zmq_msg_data(message) + at;
+            }
+            at += bytes;
+        }
+    }
+    fail_msg("column %u is not in chunk %u of the reply", column, chunk);
+    return NULL;
+}
+
+uint8_t *sampled_rows(const struct testpeer_answer *answer, uint32_t item, uint32_t field_index, uint32_t *rows,
+                      uint32_t *row_bytes)
+{
+    const Replay__SampleReply *reply = answer->reply->sample;
+    uint32_t first = 0, n = sampled_u32(reply->chunks, reply->n_chunks, item);
+    for (uint32_t i = 0; i < item; i++)
+        first += sampled_u32(reply->chunks, reply->n_chunks, i);
+    const Replay__Layout *layout = reply->layouts[sampled_u32(reply->layout, reply->n_layout, item)];
+    assert_true(field_index < layout->n_fields);
+    const Replay__Field *field = layout->fields[field_index];
+    uint32_t total = 0, width = 0;
+    uint8_t *all = NULL;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t chunk = reply->n_chunk ? reply->chunk[first + i] : first + i, size = 0;
+        uint32_t length = sampled_u32(reply->chunk_length, reply->n_chunk_length, chunk);
+        const uint8_t *block = find_block(answer, chunk, field->column, &size);
+        width = size / length;
+        all = realloc(all, (size_t)(total + length) * width);
+        memcpy(all + (size_t)total * width, block, size);
+        total += length;
+    }
+    uint32_t offset = sampled_u32(reply->offset, reply->n_offset, item);
+    uint32_t length = sampled_u32(reply->length, reply->n_length, item);
+    uint32_t start = field->start >= 0 ? (uint32_t)field->start : length - (uint32_t)-field->start;
+    uint32_t stride = field->stride ? field->stride : 1;
+    uint32_t count = field->count ? field->count : (length - start + stride - 1) / stride;
+    uint8_t *out = malloc((size_t)count * width);
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t at = offset + start + i * stride;
+        assert_true(at < offset + length && at < total);
+        memcpy(out + (size_t)i * width, all + (size_t)at * width, width);
+    }
+    free(all);
+    *rows = count;
+    *row_bytes = width;
+    return out;
+}
+
+void sampled_check(const struct testpeer_answer *answer, uint32_t item)
+{
+    uint32_t rows, width;
+    uint64_t value;
+    uint8_t *data = sampled_rows(answer, item, 0, &rows, &width);
+    assert_int_equal(rows, 1);
+    assert_int_equal(width, 8);
+    memcpy(&value, data, 8);
+    free(data);
+    assert_int_equal(value, answer->reply->sample->key[item]);
+}
