@@ -212,8 +212,11 @@ static rp_status chunk_store(struct intake *self, uint32_t i, const struct chunk
 
 static void chunk_refused(struct intake *self, uint64_t number, const rp_error *err)
 {
-    self->session->bad_chunk = number;
-    self->session->bad_chunk_error = *err;
+    struct session *session = self->session;
+    if (!session->refusals)
+        session->refusals = calloc(REFUSALS_KEPT, sizeof *session->refusals);
+    if (session->refusals) /* without memory for it the item is told that the chunk was refused, not why */
+        session->refusals[session->next_refusal++ % REFUSALS_KEPT] = (struct refusal){number, *err};
     complain(self->broker, "B0205", "chunk refused", self->session, err->text);
 }
 
@@ -279,8 +282,11 @@ static void take_chunks(struct intake *self)
 static rp_status missing_chunk(const struct session *session, uint64_t number, rp_error *err)
 {
     unsigned long long n = number;
-    if (session->bad_chunk_error.status != RP_OK && number == session->bad_chunk)
-        return err_set(err, (rp_status)session->bad_chunk_error.status, "%s", session->bad_chunk_error.text);
+    for (uint32_t i = 0; session->refusals && i < REFUSALS_KEPT; i++) {
+        const struct refusal *refusal = &session->refusals[i];
+        if (refusal->error.status != RP_OK && refusal->number == number)
+            return err_set(err, (rp_status)refusal->error.status, "%s", refusal->error.text);
+    }
     if (number < session->oldest_chunk)
         return err_set(err, RP_FAILED_PRECONDITION,
                        "chunk %llu is gone: the session had said that nothing before chunk %llu would be needed", n,

@@ -26,6 +26,15 @@ static uint32_t look_up(const struct table *table, const struct wire_keys *ask, 
     return n;
 }
 
+/* What a removal touches besides the item. Inlined always: see prefetch_picks. */
+static inline __attribute__((always_inline)) void prefetch_chunks(const struct table *table, const uint32_t *slots,
+                                                                  uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (slots[i] != KEYMAP_NONE)
+            __builtin_prefetch(span_chunks(&table->in.items[slots[i]].span)[0], 1);
+}
+
 static rp_status read_keys(struct broker *broker, const struct request *request, bool priorities, struct wire_keys *ask,
                            struct table **table, rp_error *err)
 {
@@ -83,13 +92,19 @@ rp_status req_delete(struct broker *broker, struct request *request, rp_error *e
     struct table *table;
     RP_TRY(read_keys(broker, request, false, &ask, &table, err));
     Replay__ChangeReply reply = REPLAY__CHANGE_REPLY__INIT;
-    for (uint32_t i = 0; i < ask.key.n; i++) {
-        uint32_t slot = table_find(table, pb_u64(&ask.key, i));
-        if (slot == KEYMAP_NONE) {
-            reply.missing++;
-        } else {
-            table_remove(table, slot);
-            reply.applied++;
+    uint64_t keys[AT_ONCE];
+    uint32_t slots[AT_ONCE], n;
+    for (uint32_t first = 0; first < ask.key.n; first += n) {
+        n = look_up(table, &ask, first, keys, slots);
+        prefetch_chunks(table, slots, n);
+        for (uint32_t i = 0; i < n; i++) {
+            /* A key that stands twice has gone by its second time. */
+            if (slots[i] == KEYMAP_NONE || table_find(table, keys[i]) != slots[i]) {
+                reply.missing++;
+            } else {
+                table_remove(table, slots[i]);
+                reply.applied++;
+            }
         }
     }
     pump_mark(table);

@@ -40,17 +40,20 @@ static const struct command commands[] = {
 };
 #define N_COMMANDS (sizeof commands / sizeof commands[0])
 
-/* Replies to requests that must not be done twice, by (client, id). A later request with the same place displaces an
- * earlier one: a retry comes soon or never. */
+/* Replies to requests that must not be done twice: the last so many, of all clients together. */
 #define MEMORY_PLACES 4096u
 #define MEMORY_BYTES 16384u
 
+struct memory_place {
+    uint64_t client, id;
+    uint8_t *frame; /* NULL: free */
+    size_t size;
+};
+
 struct request_memory {
-    struct {
-        uint64_t client, id;
-        uint8_t *frame;
-        size_t size;
-    } place[MEMORY_PLACES];
+    struct memory_place place[MEMORY_PLACES]; /* ring */
+    uint32_t next;
+    struct idmap by_name;
 };
 
 const struct command *request_commands(uint32_t *count)
@@ -59,47 +62,61 @@ const struct command *request_commands(uint32_t *count)
     return commands;
 }
 
-static uint32_t memory_place(uint64_t client, uint64_t id)
+static uint64_t memory_name(uint64_t client, uint64_t id)
 {
-    uint64_t hash = (client ^ (id * UINT64_C(0x9E3779B97F4A7C15))) * UINT64_C(0xD6E8FEB86659FD93);
-    return (uint32_t)(hash >> 40) % MEMORY_PLACES;
+    return (client ^ (id * UINT64_C(0x9E3779B97F4A7C15))) * UINT64_C(0xD6E8FEB86659FD93);
+}
+
+static void memory_drop(struct request_memory *self, struct memory_place *place)
+{
+    uint64_t name = memory_name(place->client, place->id);
+    if (idmap_get(&self->by_name, name) == place)
+        idmap_remove(&self->by_name, name);
+    free(place->frame);
+    place->frame = NULL;
 }
 
 static void memory_keep(struct broker *broker, const struct request *request, const uint8_t *frame, size_t size)
 {
     if (!broker->memory)
         broker->memory = calloc(1, sizeof *broker->memory);
-    uint8_t *copy = broker->memory && size <= MEMORY_BYTES ? malloc(size) : NULL;
+    struct request_memory *memory = broker->memory;
+    uint8_t *copy = memory && size <= MEMORY_BYTES ? malloc(size) : NULL;
     if (!copy)
         return;
     memcpy(copy, frame, size);
-    uint32_t at = memory_place(request->head.client, request->head.id);
-    free(broker->memory->place[at].frame);
-    broker->memory->place[at].client = request->head.client;
-    broker->memory->place[at].id = request->head.id;
-    broker->memory->place[at].frame = copy;
-    broker->memory->place[at].size = size;
+    struct memory_place *place = &memory->place[memory->next++ % MEMORY_PLACES];
+    if (place->frame)
+        memory_drop(memory, place);
+    *place = (struct memory_place){request->head.client, request->head.id, copy, size};
+    if (!idmap_put(&memory->by_name, memory_name(place->client, place->id), place))
+        memory_drop(memory, place);
 }
 
 /* Answers a retry of a finished request. False: it is not remembered. */
 static bool memory_answer(struct broker *broker, const struct request *request)
 {
-    uint32_t at = memory_place(request->head.client, request->head.id);
-    if (!broker->memory || !broker->memory->place[at].frame || broker->memory->place[at].id != request->head.id ||
-        broker->memory->place[at].client != request->head.client)
+    if (!broker->memory)
+        return false;
+    const struct memory_place *place =
+        idmap_get(&broker->memory->by_name, memory_name(request->head.client, request->head.id));
+    if (!place || place->id != request->head.id || place->client != request->head.client)
         return false;
     zmq_msg_t header;
-    if (zmq_msg_init_size(&header, broker->memory->place[at].size) != 0)
+    if (zmq_msg_init_size(&header, place->size) != 0)
         return false;
-    memcpy(zmq_msg_data(&header), broker->memory->place[at].frame, broker->memory->place[at].size);
+    memcpy(zmq_msg_data(&header), place->frame, place->size);
     peer_send(broker, &request->from, &header, NULL, 0);
     return true;
 }
 
 void request_memory_destroy(struct request_memory **self)
 {
-    for (uint32_t i = 0; *self && i < MEMORY_PLACES; i++)
+    if (!*self)
+        return;
+    for (uint32_t i = 0; i < MEMORY_PLACES; i++)
         free((*self)->place[i].frame);
+    idmap_fini(&(*self)->by_name);
     free(*self);
     *self = NULL;
 }

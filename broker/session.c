@@ -327,6 +327,7 @@ void session_close(struct broker *broker, struct session *self)
         free(self->flows[i]);
     credit_confirm(self, UINT64_MAX);
     free(self->rejections);
+    free(self->refusals);
     free(self->layouts);
     free(self->flows);
     columns_release(self->columns);

@@ -65,6 +65,13 @@ struct rejection {
     char *text;
 };
 
+/* A chunk that was refused, and why: for the rejection of items that refer to it. */
+#define REFUSALS_KEPT 16u
+struct refusal {
+    uint64_t number;
+    rp_error error; /* RP_OK: not used yet */
+};
+
 struct session {
     struct session *prev, *next; /* all */
     struct session *next_dirty;
@@ -86,8 +93,8 @@ struct session {
     uint32_t ring_mask;
     uint64_t oldest_chunk, newest_chunk; /* numbers in [oldest, newest] may be in the ring */
     uint64_t chunk_bytes;
-    uint64_t bad_chunk; /* the last one refused, and why: for the rejection of items that refer to it */
-    rp_error bad_chunk_error;
+    struct refusal *refusals; /* ring of the last chunks refused; NULL until there is one */
+    uint32_t next_refusal;
     struct session_layout *layouts; /* by the writer's id */
     uint32_t n_layouts;
     uint64_t layout_bytes; /* of the interned ones */

@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "proto/rng.h"
+#include "tests/support/naive.h"
 #include "tests/support/testpeer.h"
 
 #define KIB 1024u
@@ -296,6 +298,81 @@ static void a_chunk_in_two_tables_is_stored_once(void **state)
     embed_stop(&embed);
 }
 
+/* The bytes of the distinct chunks that a table's items use, counted the slow way. */
+static uint64_t count_bytes(const struct table *table)
+{
+    static const struct chunk *seen[4096];
+    uint32_t n = 0;
+    uint64_t bytes = 0;
+    for (uint32_t slot = 0; slot < table->in.high; slot++) {
+        const struct span *span = &table->in.items[slot].span;
+        for (uint32_t c = 0; c < span->n; c++) {
+            const struct chunk *chunk = span_chunks(span)[c];
+            uint32_t i = 0;
+            while (i < n && seen[i] != chunk)
+                i++;
+            if (i < n)
+                continue;
+            assert_true(n < 4096);
+            seen[n++] = chunk;
+            bytes += chunk->bytes;
+        }
+    }
+    return bytes;
+}
+
+/* Items over one to four chunks, shared by three tables, one of which copies what is sampled to another. */
+static void random_use_keeps_the_accounts(void **state)
+{
+    (void)state;
+    struct rng rng;
+    rng_seed(&rng, naive_seed("random_use_keeps_the_accounts"));
+    static const char *const tables[] = {"a", "b", "c"};
+    struct embed embed;
+    embed_start(
+        &embed,
+        "  - {name: a, max_size: 40, max_bytes: 2kB, remover: {kind: uniform}, limiter: {kind: none}, extensions: "
+        "[{kind: insert_on_sample, options: {table: c}}]}\n"
+        "  - {name: b, max_size: 30, max_times_sampled: 2, limiter: {kind: none}}\n"
+        "  - {name: c, max_size: 20, limiter: {kind: none}}\n",
+        NULL);
+    struct testpeer *peer = testpeer_new(&embed);
+    testpeer_open(peer, false);
+    uint64_t key = 0;
+    for (uint32_t step = 0; step < 1500; step++) {
+        const char *table = tables[rng_below(&rng, 3)];
+        uint64_t what = rng_below(&rng, 100), old = 1 + rng_below(&rng, key + 1);
+        if (what < 55) {
+            uint64_t rows[8] = {0};
+            const void *blocks[] = {rows};
+            uint32_t layout = testpeer_plain(peer, table), length = 1 + (uint32_t)rng_below(&rng, 4);
+            for (uint32_t i = 0; i < 4; i++)
+                testpeer_chunk(peer, length, blocks, false);
+            uint64_t back = rng_below(&rng, peer->chunk < 8 ? peer->chunk : 8);
+            uint64_t first = peer->chunk - back; /* may reach into the chunks of the message before */
+            if (first >= peer->oldest_chunk)
+                testpeer_item(peer, layout, ++key, 1, first, 0, 1);
+            testpeer_item(peer, layout, ++key, 1, peer->chunk - 3, 0, length * (1 + (uint32_t)rng_below(&rng, 4)));
+            peer->oldest_chunk = peer->chunk - 3;
+            testpeer_push(peer);
+            testpeer_heartbeat(peer, UINT64_MAX >> 1, false);
+        } else if (what < 80) {
+            testpeer_await(peer, testpeer_sample(peer, table, 1 + (uint32_t)rng_below(&rng, 4), 0, 0));
+        } else if (what < 98) {
+            testpeer_delete(peer, table, 1, &old);
+        } else {
+            testpeer_reset(peer, table);
+        }
+        embed_settle(&embed);
+        for (uint32_t t = 0; t < 3; t++)
+            assert_int_equal(embed_table(&embed, tables[t])->bytes, count_bytes(embed_table(&embed, tables[t])));
+        assert_true(embed_table(&embed, "a")->bytes <= 2000);
+        testpeer_forget(peer);
+    }
+    assert_true(key > 500);
+    embed_stop(&embed);
+}
+
 static void information_has_the_bytes(void **state)
 {
     (void)state;
@@ -329,6 +406,7 @@ int main(void)
         cmocka_unit_test(max_bytes_holds_after_a_large_item),
         cmocka_unit_test(items_inserted_during_the_burial_of_a_reset_stay),
         cmocka_unit_test(a_chunk_in_two_tables_is_stored_once),
+        cmocka_unit_test(random_use_keeps_the_accounts),
         cmocka_unit_test(information_has_the_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

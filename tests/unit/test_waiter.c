@@ -269,6 +269,62 @@ static void picks_of_a_sampler_that_died_are_counted(void **state)
     embed_stop(&embed);
 }
 
+/* Over tcp the end of a connection is told: its requests are given up, and the next one gets the items. */
+static void requests_of_a_lost_connection_are_given_up(void **state)
+{
+    (void)state;
+    embed_start(&embed,
+                "  - {name: t, max_size: 100, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: none}}\n",
+                "service: tcp://127.0.0.1:0\ningest: tcp://127.0.0.1:0\nevents: tcp://127.0.0.1:0\n");
+    peer = testpeer_new(&embed);
+    struct testpeer *dead = testpeer_new(&embed);
+    testpeer_open(peer, false);
+    testpeer_counter(dead, "hello", 1);
+    testpeer_sample(dead, "t", 3, NO_TIMEOUT, 0);
+    for (int i = 0; i < 5000 && embed.broker->waits.count < 1; i++)
+        broker_turn(embed.broker, 1);
+    assert_int_equal(embed.broker->waits.count, 1);
+    testpeer_close(dead);
+    for (int i = 0; i < 5000 && embed.broker->waits.count; i++)
+        broker_turn(embed.broker, 1);
+    assert_int_equal(embed.broker->waits.count, 0);
+    testpeer_insert(peer, "t", 1, 1, 1);
+    while (testpeer_resolved(peer, 0) < 1)
+        testpeer_heartbeat(peer, 0, false);
+    assert_int_equal(testpeer_sampled(peer, "t", 1)->reply->sample->key[0], 1);
+    embed_stop(&embed);
+}
+
+static void distinct_and_flexible_go_together(void **state)
+{
+    (void)state;
+    begin("max_size: 100, limiter: {kind: none}");
+    uint64_t id = testpeer_sample(peer, "t", 50, NO_TIMEOUT, DISTINCT | FLEXIBLE);
+    assert_null(testpeer_poll(peer, id));
+    testpeer_insert(peer, "t", 1, 3, 1);
+    struct testpeer_answer *answer = testpeer_await(peer, id);
+    assert_int_equal(answer->reply->sample->n_key, 3);
+    assert_distinct(answer);
+    embed_stop(&embed);
+}
+
+/* What was picked before the reset stays picked, and what comes after it is new. */
+static void a_distinct_batch_fills_over_a_reset(void **state)
+{
+    (void)state;
+    begin("max_size: 100, sampler: {kind: fifo}, limiter: {kind: none}");
+    testpeer_insert(peer, "t", 1, 3, 1);
+    uint64_t id = testpeer_sample(peer, "t", 6, NO_TIMEOUT, DISTINCT);
+    assert_null(testpeer_poll(peer, id));
+    testpeer_reset(peer, "t");
+    testpeer_insert(peer, "t", 11, 3, 1);
+    struct testpeer_answer *answer = testpeer_await(peer, id);
+    assert_int_equal(answer->reply->sample->n_key, 6);
+    assert_distinct(answer);
+    assert_int_equal(embed.broker->store.chunks, 3);
+    embed_stop(&embed);
+}
+
 static void a_reset_leaves_waiters_waiting(void **state)
 {
     (void)state;
@@ -334,6 +390,9 @@ int main(void)
         cmocka_unit_test(a_distinct_batch_larger_than_the_table_waits_for_more),
         cmocka_unit_test(a_cancelled_request_is_answered_and_its_picks_counted),
         cmocka_unit_test(picks_of_a_sampler_that_died_are_counted),
+        cmocka_unit_test(requests_of_a_lost_connection_are_given_up),
+        cmocka_unit_test(distinct_and_flexible_go_together),
+        cmocka_unit_test(a_distinct_batch_fills_over_a_reset),
         cmocka_unit_test(a_reset_leaves_waiters_waiting),
         cmocka_unit_test(why_names_who_waits_for_what),
     };
