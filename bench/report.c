@@ -1,5 +1,6 @@
 #include "bench/report.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -79,7 +80,7 @@ static void row_json(const struct options *options, const struct row *row)
         "\"reference_core_thread_ns_per_item\": %.4g, \"cpu_ns_per_item\": %.4g, \"reference_cpu_ns_per_item\": %.4g",
         row->server_cpu[0], row->client_cpu[0], row->server_cpu[1], row->client_cpu[1], row->thread_ns[0],
         row->thread_ns[1], cpu_ns(row, 0), cpu_ns(row, 1));
-    if (row->memory_per_item >= 0)
+    if (!isnan(row->memory_per_item))
         printf(", \"memory_per_item_beyond_payload\": %.4g", row->memory_per_item);
     printf("}");
 }
@@ -107,7 +108,7 @@ static void row_text(const struct options *options, const struct row *row)
     if (row->goal > 0)
         printf("   goal >= %.2f: %s", row->goal, row->ratio.median >= row->goal ? "met" : "missed");
     printf("\n");
-    if (row->memory_per_item >= 0)
+    if (!isnan(row->memory_per_item))
         printf("  memory   %11.0f B for each item beyond its payload%s\n", row->memory_per_item,
                options->size == 400 && options->items >= 100000 ? "   goal <= 160" : "");
 }

@@ -17,7 +17,7 @@ struct row {
     double goal;                         /* 0: none */
     double server_cpu[2], client_cpu[2]; /* cores, medians */
     double thread_ns[2];                 /* CPU time of the server's first thread for one item */
-    double memory_per_item;              /* < 0: not measured */
+    double memory_per_item;              /* NAN: not measured */
 };
 
 /* Over repeats; ratios are taken pair by pair, as they were measured one after the other. */

@@ -1,5 +1,6 @@
 #include "bench/run.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,7 +57,7 @@ static struct load *new_load(const struct options *options, const struct party *
 
 bool run_broker(const struct options *options, uint64_t items, struct party *out)
 {
-    *out = (struct party){.memory_per_item = -1};
+    *out = (struct party){.memory_per_item = NAN};
     struct load *load = new_load(options, out);
     out->server = load ? process_start_broker(options, items, out->service, sizeof out->service) : -1;
     if (out->server < 0)
@@ -138,7 +139,7 @@ static void run_raw_client(void *ctx)
 bool run_raw(const struct options *options, const struct party *like, struct party *out)
 {
     static char bind[2][160];
-    *out = (struct party){.memory_per_item = -1};
+    *out = (struct party){.memory_per_item = NAN};
     struct raw_job job = {.io_threads = (int)options->io_threads, .in_flight = options->in_flight};
     job.ingest = like->frames.ingest;
     memcpy(job.request, like->frames.request, sizeof job.request);

@@ -26,7 +26,7 @@ struct party {
         struct raw_message ingest, request[2], reply[2];
     } frames; /* that its load generators have sent and received */
     uint64_t first_key, n_keys;
-    double memory_per_item; /* resident growth while the table was filled, beyond the payload; < 0: not known */
+    double memory_per_item; /* resident growth while the table was filled, beyond the payload; NAN: not known */
     struct member members[MOST_MEMBERS];
     uint32_t n_members;
 };

@@ -384,7 +384,6 @@ static void sleep_until_due(struct broker *self, int wait_ms)
 
 void broker_turn(struct broker *self, int wait_ms)
 {
-    int64_t cpu = cpu_now();
     self->now_ns = clock_now(&self->clock);
     bool service_idle = false;
     self->ingest_idle = false;
@@ -395,7 +394,10 @@ void broker_turn(struct broker *self, int wait_ms)
     busy |= chores_run(&self->chores, self->clock.now, self->clock.ctx, CHORES_NS);
     if (self->dirty_sessions)
         credit_notify(self);
-    uint64_t took = (uint64_t)(cpu_now() - cpu);
+    /* Sleeping takes no time of the processor: the end of a turn is the start of the next. */
+    int64_t cpu = cpu_now();
+    uint64_t took = self->cpu_ns && cpu > self->cpu_ns ? (uint64_t)(cpu - self->cpu_ns) : 0;
+    self->cpu_ns = cpu;
     if (took > self->counters.longest_stretch_ns)
         self->counters.longest_stretch_ns = took;
     if (!busy && wait_ms != 0)

@@ -46,6 +46,7 @@ struct broker {
     struct clock clock;
     int64_t now_ns; /* of this turn of the loop */
     int64_t start_ns;
+    int64_t cpu_ns; /* time of the processor, at the end of the last turn */
     struct rng rng;
     uint64_t instance;
     /* sockets */

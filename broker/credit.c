@@ -13,6 +13,8 @@
 #define FIRST_WINDOW_ITEMS 64u
 #define FIRST_WINDOW_BYTES (1u << 20)
 #define SHARED_WINDOW_ITEMS 40000u
+/* A deep queue of inserts holds up samplers. */
+#define SAMPLED_WINDOW_ITEMS 4000u
 #define LEAST_WINDOW_ITEMS 256u
 /* A session that does not read its rejections gets no more credit. */
 #define REJECTIONS_MOST 1024u
@@ -30,10 +32,11 @@ static uint64_t most_bytes(const struct broker *broker)
     return least((uint64_t)broker->config->window_bytes, broker->ingest_budget / (sessions + 1));
 }
 
-static uint64_t most_items(const struct broker *broker, const struct session *self, uint32_t flows)
+static uint64_t most_items(const struct broker *broker, const struct flow *flow, uint32_t flows)
 {
+    const struct session *self = flow->session;
     uint64_t sessions = broker->n_sessions ? broker->n_sessions : 1;
-    uint64_t fair = SHARED_WINDOW_ITEMS / sessions;
+    uint64_t fair = (flow->table->sampled_lately ? SAMPLED_WINDOW_ITEMS : SHARED_WINDOW_ITEMS) / sessions;
     if (fair < LEAST_WINDOW_ITEMS)
         fair = LEAST_WINDOW_ITEMS;
     uint64_t most = least((uint64_t)broker->config->window_items, fair);
@@ -48,7 +51,7 @@ static uint64_t most_items(const struct broker *broker, const struct session *se
 
 static void grant_bytes(struct broker *broker, struct session *self)
 {
-    if (self->returned_bytes - self->told_returned >= self->window_bytes / 2)
+    if (self->returned_bytes - self->told_returned >= self->window_bytes / 8)
         self->window_bytes *= 2;
     uint64_t most = most_bytes(broker);
     if (self->window_bytes > most)
@@ -66,9 +69,9 @@ static void grant_items(struct broker *broker, struct flow *flow, uint32_t flows
 {
     if (!flow->window)
         flow->window = FIRST_WINDOW_ITEMS;
-    if (flow->resolved - flow->told_resolved >= flow->window / 2)
+    if (flow->resolved - flow->told_resolved >= flow->window / 8)
         flow->window *= 2;
-    uint64_t most = most_items(broker, flow->session, flows);
+    uint64_t most = most_items(broker, flow, flows);
     if (flow->window > most)
         flow->window = most;
     if (flow->resolved + flow->window > flow->allowed)
@@ -154,7 +157,7 @@ static bool is_due(const struct broker *broker, const struct session *self)
         if (flow->resolved - flow->told_resolved >= flow->window / 8)
             return true;
     }
-    return broker->ingest_idle || broker->now_ns - self->told_ns > NS_PER_MS;
+    return broker->now_ns - self->told_ns > (broker->ingest_idle ? NS_PER_MS / 10 : NS_PER_MS);
 }
 
 static void send_notice(struct broker *broker, struct session *self)

@@ -166,7 +166,7 @@ static int by_name(const void *a, const void *b)
 
 static rp_status names_check(const Replay__Layout *wire, rp_error *err)
 {
-    const char *names[MAX_FIELDS];
+    const char *names[MAX_FIELDS] = {NULL};
     for (size_t i = 0; i < wire->n_fields; i++)
         names[i] = wire->fields[i]->name;
     qsort(names, wire->n_fields, sizeof names[0], by_name);

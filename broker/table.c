@@ -428,6 +428,7 @@ void table_sampled(struct table *self, uint32_t slot)
 void table_tick(struct table *self, int64_t now_ns)
 {
     struct table_stats *stats = &self->stats;
+    self->sampled_lately = stats->history_n && stats->total_samples != stats->history[stats->history_at][1];
     stats->history_at = (stats->history_at + 1) % (TABLE_RATE_SECONDS + 1);
     uint64_t *now = stats->history[stats->history_at];
     now[0] = stats->total_inserts;

@@ -116,6 +116,7 @@ struct table {
     struct waiter *waiters, **waiters_end;
     uint64_t n_waiters, n_waiting_items;
     bool dirty;
+    bool sampled_lately; /* in the last second or two */
     struct table *next_dirty;
 };
 

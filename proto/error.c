@@ -54,10 +54,10 @@ static void trim_partial_utf8(char *text, size_t size)
         text[start - 1] = '\0';
 }
 
-rp_status err_set(rp_error *err, rp_status status, const char *format, ...)
+void err_fill(rp_error *err, rp_status status, const char *format, ...)
 {
     if (!err)
-        return status;
+        return;
     /* The arguments may point into err->text itself. */
     char text[sizeof err->text];
     va_list args;
@@ -67,7 +67,6 @@ rp_status err_set(rp_error *err, rp_status status, const char *format, ...)
     trim_partial_utf8(text, sizeof text);
     err->status = (int32_t)status;
     memcpy(err->text, text, strlen(text) + 1);
-    return status;
 }
 
 void err_prefix(rp_error *err, const char *format, ...)

@@ -5,8 +5,13 @@
 #include "replay/error.h"
 
 /* Sets code and sentence, and returns the code: return err_set(err, RP_NOT_FOUND, "no table '%s'", name). err may be
- * NULL. */
-rp_status err_set(rp_error *err, rp_status status, const char *format, ...) RP_PRINTF(3, 4);
+ * NULL. A macro, so that a reader of the code (and a checker) sees that the result is never RP_OK. */
+#define err_set(err, status, ...) (err_fill(err, status, __VA_ARGS__), err_same(status))
+static inline rp_status err_same(rp_status status)
+{
+    return status;
+}
+void err_fill(rp_error *err, rp_status status, const char *format, ...) RP_PRINTF(3, 4);
 
 /* Puts "prefix: " before the text that is there. */
 void err_prefix(rp_error *err, const char *format, ...) RP_PRINTF(2, 3);

@@ -23,7 +23,7 @@
 #if defined(__SANITIZE_ADDRESS__)
 #define ROUNDS 20u
 #else
-#define ROUNDS 150u
+#define ROUNDS 80u
 #endif
 
 static const char *const kinds[] = {"fifo", "lifo", "min_heap", "max_heap", "uniform", "prioritized"};
