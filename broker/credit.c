@@ -146,7 +146,7 @@ static bool has_news(const struct session *self)
 /* Whether its news are to be told now. */
 static bool is_due(const struct broker *broker, const struct session *self)
 {
-    if (self->urgent)
+    if (self->urgent || self->bye)
         return true;
     if (self->returned_bytes - self->told_returned >= self->window_bytes / 8 && self->window_bytes)
         return true;

@@ -555,8 +555,8 @@ static bool start_thread(rp_sampler *sampler)
     __atomic_add_fetch(&sampler->shared->refs, 1, __ATOMIC_RELAXED);
     sampler->started = pthread_create(&sampler->thread, NULL, decode_main, sampler->shared) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (!sampler->started)
-        shared_unref(sampler->shared);
+    if (!sampler->started) /* the sampler's own reference is left */
+        __atomic_sub_fetch(&sampler->shared->refs, 1, __ATOMIC_RELAXED);
     return sampler->started;
 }
 

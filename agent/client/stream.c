@@ -1,6 +1,7 @@
 /* Steps into chunks. */
 #include "agent/client/stream.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -122,7 +123,7 @@ void stream_fini(struct stream *self)
 {
     for (uint64_t n = self->oldest; self->ring && n < self->next; n++) {
         struct chunk *chunk = self->ring[n & self->ring_mask];
-        if (!chunk->needed)
+        if (chunk && !chunk->needed)
             chunk_free(self, chunk);
     }
     for (uint32_t i = 0; i < self->n_columns; i++) {
@@ -188,6 +189,7 @@ static rp_status chunk_open(struct stream *self, rp_error *err)
 static void evict_oldest(struct stream *self)
 {
     struct chunk *chunk = self->ring[self->oldest++ & self->ring_mask];
+    assert(chunk);
     if (chunk == self->open)
         self->open = NULL;
     if (!chunk->needed) {

@@ -15,7 +15,9 @@ struct embed {
     struct broker *broker;
     struct testpeer *peers; /* closed by embed_stop */
     bool real_time;
-    bool remote; /* the endpoints are not inproc: messages take time */
+    bool remote;   /* the endpoints are not inproc: messages take time */
+    uint64_t due;  /* messages that peers have sent since the last embed_settle */
+    uint64_t seen; /* messages that the broker had read by then */
 };
 
 /* tables: the YAML under "tables:"; more: further top-level keys (other endpoints, too), or NULL. Fails the test if the broker refuses them. */

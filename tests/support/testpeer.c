@@ -78,10 +78,12 @@ void testpeer_reconnect(struct testpeer *self)
         zmq_close(self->ingest);
     self->ingest = NULL;
     self->service = open_socket(self, self->type, self->embed ? self->embed->broker->service_endpoint : service);
-    if (self->embed)
+    if (self->embed) {
+        self->embed->due = 0; /* what was under way may be lost */
         self->ingest = open_socket(self, ZMQ_PUSH, self->embed->broker->ingest_endpoint);
-    else if (self->ingest_endpoint[0])
+    } else if (self->ingest_endpoint[0]) {
         self->ingest = open_socket(self, ZMQ_PUSH, self->ingest_endpoint);
+    }
 }
 
 void testpeer_forget(struct testpeer *self)
@@ -149,6 +151,8 @@ uint64_t testpeer_ask_with(struct testpeer *self, Replay__Request *request, uint
     if (payload)
         assert_true(zmq_send(self->service, payload, size, 0) >= 0);
     free(header);
+    if (self->embed)
+        self->embed->due++;
     return request->id;
 }
 

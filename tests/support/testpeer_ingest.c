@@ -126,6 +126,8 @@ static void send_frames(struct testpeer *self, const struct testpeer_sent *sent)
             wire_patch_ingest(zmq_msg_data(&frame), self->session, self->epoch);
         assert_true(zmq_msg_send(&frame, self->ingest, i + 1 < sent->n ? ZMQ_SNDMORE : 0) >= 0);
     }
+    if (self->embed)
+        self->embed->due++;
 }
 
 static void write_header(struct testpeer *self, struct pb_writer *header)
