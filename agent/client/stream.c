@@ -126,7 +126,7 @@ void stream_fini(struct stream *self)
         if (chunk && !chunk->needed)
             chunk_free(self, chunk);
     }
-    for (uint32_t i = 0; i < self->n_columns; i++) {
+    for (uint32_t i = 0; self->columns && i < self->n_columns; i++) {
         free(self->columns[i].name);
         codec_scratch_fini(&self->columns[i].scratch);
     }
