@@ -26,12 +26,12 @@ struct addition {
 struct member {
     uint64_t id;
     struct addition *addition; /* NULL: not in yet */
-    uint64_t last_round;       /* the last sum that it is part of */
 };
 
 struct sum {
     uint64_t round;
     uint32_t contributors;
+    uint64_t *members; /* whose vectors it holds */
     zmq_msg_t vector;
     bool full;
 };
@@ -135,15 +135,41 @@ static void send_sum(struct broker *broker, const struct group *group, const str
     request_send(broker, to, id, RP_OK, "", 32, &reply.base, &vector, 1);
 }
 
+static void sum_clear(struct broker *broker, struct sum *sum)
+{
+    if (!sum->full)
+        return;
+    broker->reduces.bytes -= zmq_msg_size(&sum->vector);
+    zmq_msg_close(&sum->vector);
+    free(sum->members);
+    sum->members = NULL;
+    sum->full = false;
+}
+
+static bool sum_has(const struct sum *sum, uint64_t member)
+{
+    for (uint32_t i = 0; i < sum->contributors; i++)
+        if (sum->members[i] == member)
+            return true;
+    return false;
+}
+
 static bool sum_up(struct broker *broker, struct group *group, struct sum *sum)
 {
-    zmq_msg_t total;
-    if (zmq_msg_init_size(&total, group->bytes) != 0)
+    sum_clear(broker, sum);
+    sum->members = calloc(group->n_additions, sizeof *sum->members);
+    if (!sum->members || zmq_msg_init_size(&sum->vector, group->bytes) != 0) {
+        free(sum->members);
+        sum->members = NULL;
         return false;
-    float *out = zmq_msg_data(&total);
+    }
+    sum->full = true;
+    sum->round = group->round;
+    sum->contributors = 0;
+    broker->reduces.bytes += group->bytes;
+    float *out = zmq_msg_data(&sum->vector);
     size_t n = group->bytes / sizeof(float);
     memset(out, 0, group->bytes);
-    uint32_t contributors = 0;
     for (uint32_t m = 0; m < group->n_members; m++) {
         struct addition *addition = group->members[m].addition;
         if (!addition)
@@ -154,17 +180,8 @@ static bool sum_up(struct broker *broker, struct group *group, struct sum *sum)
             memcpy(&value, from + i * sizeof value, sizeof value);
             out[i] += value;
         }
-        contributors++;
+        sum->members[sum->contributors++] = group->members[m].id;
     }
-    broker->reduces.bytes += group->bytes;
-    if (sum->full) {
-        broker->reduces.bytes -= zmq_msg_size(&sum->vector);
-        zmq_msg_close(&sum->vector);
-    }
-    zmq_msg_init(&sum->vector);
-    zmq_msg_move(&sum->vector, &total);
-    zmq_msg_close(&total);
-    *sum = (struct sum){.round = group->round, .contributors = contributors, .vector = sum->vector, .full = true};
     return true;
 }
 
@@ -182,7 +199,6 @@ static void round_close(struct broker *broker, struct group *group)
         }
     for (uint32_t m = 0; m < group->n_members; m++) {
         struct addition *addition = group->members[m].addition;
-        group->members[m].last_round = group->round;
         if (ok)
             send_sum(broker, group, &addition->wait.to, addition->wait.id, sum, true);
         else
@@ -256,7 +272,7 @@ static rp_status reduce_add(struct broker *broker, struct request *request, stru
         if (!old->full || old->round != ask->round)
             return err_set(err, RP_FAILED_PRECONDITION, "group '%s' is at round %llu, round %llu is gone: join again",
                            group->name, (unsigned long long)group->round, (unsigned long long)ask->round);
-        send_sum(broker, group, &request->from, request->head.id, old, member && member->last_round >= ask->round);
+        send_sum(broker, group, &request->from, request->head.id, old, sum_has(old, ask->member));
         request->answered = true;
         return RP_OK;
     }
@@ -331,8 +347,7 @@ void reduces_fini(struct broker *broker)
         struct group *group = broker->reduces.groups;
         broker->reduces.groups = group->next;
         for (uint32_t i = 0; i < SUMS_KEPT; i++)
-            if (group->sums[i].full)
-                zmq_msg_close(&group->sums[i].vector);
+            sum_clear(broker, &group->sums[i]);
         free(group->members);
         free(group->name);
         free(group);

@@ -1,4 +1,4 @@
-/* The embedded broker: a thread beside its clients, in one zmq context, over inproc. */
+/* The embedded broker: a thread beside its clients, over each of the transports. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -7,12 +7,6 @@
 
 #include "broker/actor.h"
 #include "replay/replay.h"
-
-static const char yaml[] = "service: inproc://service\n"
-                           "ingest: inproc://ingest\n"
-                           "events: inproc://events\n"
-                           "log: {level: off}\n"
-                           "tables: [{name: replay, sampler: {kind: fifo}}]\n";
 
 static bool read_config(const char *text, struct broker_config *config)
 {
@@ -24,9 +18,17 @@ static bool read_config(const char *text, struct broker_config *config)
     return ok;
 }
 
+/* state: the endpoints' common part, with a place for a name. */
 static void a_writer_and_a_sampler_meet_inside_one_process(void **state)
 {
-    (void)state;
+    char service[80], ingest[80], events[80], yaml[400];
+    snprintf(service, sizeof service, (const char *)*state, "service");
+    snprintf(ingest, sizeof ingest, (const char *)*state, "ingest");
+    snprintf(events, sizeof events, (const char *)*state, "events");
+    snprintf(
+        yaml, sizeof yaml,
+        "service: %s\ningest: %s\nevents: %s\nlog: {level: off}\ntables: [{name: replay, sampler: {kind: fifo}}]\n",
+        service, ingest, events);
     struct broker_config config = {0};
     assert_true(read_config(yaml, &config));
     log_set_level(LEVEL_OFF);
@@ -37,7 +39,7 @@ static void a_writer_and_a_sampler_meet_inside_one_process(void **state)
 
     rp_error err = {0};
     rp_client_options options = {.struct_size = sizeof options, .zmq_context = context};
-    rp_client *client = rp_client_connect("inproc://service", &options, 10000, &err);
+    rp_client *client = rp_client_connect(args.broker->service_endpoint, &options, 10000, &err);
     assert_non_null(client);
     const rp_column column = {.name = "n", .dtype = RP_DTYPE_INT64, .codec = RP_CODEC_AUTO};
     rp_writer *writer = rp_writer_new(client, &column, 1, NULL, 10000, &err);
@@ -79,8 +81,12 @@ static void a_broker_that_can_not_start_says_why(void **state)
 int main(void)
 {
     zsys_handler_set(NULL);
+    char ipc[64];
+    snprintf(ipc, sizeof ipc, "ipc:///tmp/replay-test-%d-%%s", (int)getpid());
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_writer_and_a_sampler_meet_inside_one_process),
+        {"inproc", a_writer_and_a_sampler_meet_inside_one_process, NULL, NULL, "inproc://%s"},
+        {"ipc", a_writer_and_a_sampler_meet_inside_one_process, NULL, NULL, ipc},
+        {"tcp, any port", a_writer_and_a_sampler_meet_inside_one_process, NULL, NULL, "tcp://127.0.0.1:0"},
         cmocka_unit_test(a_broker_that_can_not_start_says_why),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

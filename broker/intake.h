@@ -1,0 +1,33 @@
+/* One ingest message on its way in: what ingest.c hands to intake_data.c (layouts, chunks) and intake_items.c. */
+#ifndef BROKER_INTAKE_H
+#define BROKER_INTAKE_H
+
+#include "broker/broker.h"
+#include "broker/session.h"
+#include "proto/wire.h"
+
+struct intake {
+    struct broker *broker;
+    struct session *session;
+    struct wire_ingest in;
+    zmq_msg_t *payload;
+    uint32_t n_payload;
+    uint64_t bytes;
+    bool lone;               /* the one item that may always be sent */
+    uint64_t allowance;      /* inserts that the limiter of this run's table has allowed */
+    struct inbound *inbound; /* made when the first item has to wait */
+    uint32_t spanned;        /* chunks of its items so far, those over one chunk aside */
+};
+
+/* Registers the message's layouts; refused ones are kept with the reason. */
+void intake_layouts(struct intake *self);
+/* Puts the message's chunks into the store and the session's ring; refused ones are remembered with the reason. */
+void intake_chunks(struct intake *self);
+/* Puts the message's items into their tables or flows. refused: none of them can be taken, and why. */
+void intake_items(struct intake *self, rp_status refused, const char *why);
+
+/* A log line about what a writer sent, limited in number. */
+void intake_complain(struct broker *broker, const char *id, const char *what, const struct session *session,
+                     const char *text);
+
+#endif
