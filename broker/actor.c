@@ -24,4 +24,5 @@ void broker_actor(zsock_t *pipe, void *given)
     }
     broker_drain(broker);
     broker_destroy(&broker);
+    atomic_store(&args->done, true);
 }

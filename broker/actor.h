@@ -16,6 +16,7 @@ struct broker_actor_args {
     void *context;                      /* zmq context for inproc endpoints, or NULL */
     struct broker *broker;              /* set when zactor_new returns; NULL: it could not start */
     rp_error err;
+    atomic_bool done; /* set last: the actor touches nothing of its caller's any more */
 };
 
 void broker_actor(zsock_t *pipe, void *args);

@@ -61,6 +61,7 @@ static void a_writer_and_a_sampler_meet_inside_one_process(void **state)
     assert_int_equal(rp_writer_destroy(&writer, 10000, &err), RP_OK);
     rp_client_destroy(&client);
     zactor_destroy(&actor);
+    assert_true(atomic_load(&args.done));
     zmq_ctx_term(context);
     schema_free(&broker_schema, &config);
 }
