@@ -20,6 +20,11 @@ struct build {
     uint32_t *block_size;
     uint8_t *block_column, *block_codec;
     uint32_t block_capacity;
+    struct place {
+        struct chunk *chunk;
+        uint32_t index; /* plus 1; 0: new */
+    } * places;
+    uint32_t place_mask, place_capacity;
     uint32_t n_chunks, n_small, n_blocks;
     uint32_t *layout_index;
     uint32_t layout_capacity;
@@ -105,37 +110,77 @@ static uint32_t needed_bytes(const struct build *self, struct chunk *chunk)
     return bytes;
 }
 
-/* Distinct chunks, small ones first. Each remembers its place in the reply. */
-static void collect_chunks(struct build *self, const struct picks *picks)
+/* Where a chunk stands in the reply. The map is small and hot; a mark in the chunk itself would make a cold line dirty. */
+static uint32_t *place_of(struct build *self, struct chunk *chunk)
 {
-    uint32_t n = 0, n_large = 0;
+    uint64_t hash = ((uintptr_t)chunk >> 4) * UINT64_C(0x9E3779B97F4A7C15);
+    uint32_t at = (uint32_t)(hash >> 32) & self->place_mask;
+    while (self->places[at].chunk && self->places[at].chunk != chunk)
+        at = (at + 1) & self->place_mask;
+    self->places[at].chunk = chunk;
+    return &self->places[at].index;
+}
+
+static bool places_reset(struct build *self, uint32_t refs)
+{
+    uint32_t want = 64;
+    while (want < refs * 2)
+        want *= 2;
+    if (want > self->place_capacity) {
+        struct place *places = malloc(want * sizeof *places);
+        if (!places)
+            return false;
+        free(self->places);
+        self->places = places;
+        self->place_capacity = want;
+    }
+    self->place_mask = want - 1;
+    memset(self->places, 0, want * sizeof *self->places);
+    return true;
+}
+
+/* Moves large chunks behind the small ones, each group in its order. */
+static bool partition_large(struct build *self, uint32_t n_refs)
+{
+    uint32_t n = self->n_chunks, small = 0, n_large = 0;
+    for (uint32_t i = 0; i < n; i++)
+        n_large += self->chunk[i]->bytes > OWN_FRAME_BYTES && needed_bytes(self, self->chunk[i]) > OWN_FRAME_BYTES;
+    self->n_small = n - n_large;
+    if (n_large == 0 || n_large == n)
+        return true;
+    struct chunk **sorted = malloc(n * sizeof(*sorted));
+    uint32_t *moved = malloc(n * sizeof *moved), large = self->n_small;
+    bool ok = sorted && moved;
+    for (uint32_t i = 0; ok && i < n; i++) {
+        bool is_large = self->chunk[i]->bytes > OWN_FRAME_BYTES && needed_bytes(self, self->chunk[i]) > OWN_FRAME_BYTES;
+        moved[i] = is_large ? large++ : small++;
+        sorted[moved[i]] = self->chunk[i];
+    }
+    for (uint32_t i = 0; ok && i < n_refs; i++)
+        self->chunk_index[i] = moved[self->chunk_index[i]];
+    if (ok)
+        memcpy(self->chunk, sorted, n * sizeof(*sorted));
+    free(sorted);
+    free(moved);
+    return ok;
+}
+
+/* Distinct chunks, small ones first. */
+static bool collect_chunks(struct build *self, const struct picks *picks)
+{
+    if (!places_reset(self, picks->n_refs))
+        return false;
+    uint32_t n = 0;
     for (uint32_t i = 0; i < picks->n_refs; i++) {
-        struct chunk *chunk = picks->refs[i];
-        if (chunk->stamp == self->stamp)
-            continue;
-        chunk->stamp = self->stamp;
-        chunk->index = chunk->bytes > OWN_FRAME_BYTES && needed_bytes(self, chunk) > OWN_FRAME_BYTES;
-        n_large += chunk->index;
-        self->chunk[n++] = chunk;
+        uint32_t *place = place_of(self, picks->refs[i]);
+        if (*place == 0) {
+            self->chunk[n] = picks->refs[i];
+            *place = ++n;
+        }
+        self->chunk_index[i] = *place - 1;
     }
     self->n_chunks = n;
-    self->n_small = n - n_large;
-    if (n_large && self->n_small) { /* a stable partition, through the scratch of the index array's sibling */
-        struct chunk **sorted = malloc(n * sizeof(*sorted));
-        uint32_t small = 0, large = self->n_small;
-        if (sorted) {
-            for (uint32_t i = 0; i < n; i++)
-                sorted[self->chunk[i]->index ? large++ : small++] = self->chunk[i];
-            memcpy(self->chunk, sorted, n * sizeof(*sorted));
-            free(sorted);
-        } else {
-            self->n_small = n; /* all in one frame then */
-        }
-    }
-    for (uint32_t i = 0; i < n; i++)
-        self->chunk[i]->index = i;
-    for (uint32_t i = 0; i < picks->n_refs; i++)
-        self->chunk_index[i] = picks->refs[i]->index;
+    return partition_large(self, picks->n_refs);
 }
 
 static bool collect_blocks(struct build *self)
@@ -323,10 +368,7 @@ void reply_picks(struct broker *broker, const struct envelope *to, uint64_t id, 
     if (build && ++build->stamp == 0)
         build->stamp = 1;
     bool ok = peer && build && build_reserve(build, picks->n_refs, picks->n) && collect_layouts(build, broker, picks);
-    if (ok) {
-        collect_chunks(build, picks);
-        ok = collect_blocks(build);
-    }
+    ok = ok && collect_chunks(build, picks) && collect_blocks(build);
     if (!ok) {
         request_send(broker, to, id, RP_NO_MEMORY, "the broker has no memory for the reply", 0, NULL, NULL, 0);
         return;
@@ -375,8 +417,9 @@ void reply_build_destroy(struct build **self)
     struct build *build = *self;
     if (!build)
         return;
-    void *const arrays[] = {build->chunk,      build->chunk_length, build->chunk_blocks, build->chunk_index,
-                            build->block_size, build->block_column, build->block_codec,  build->layout_index};
+    void *const arrays[] = {build->chunk,       build->chunk_length, build->chunk_blocks,
+                            build->chunk_index, build->block_size,   build->block_column,
+                            build->block_codec, build->layout_index, build->places};
     for (uint32_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++)
         free(arrays[i]);
     pb_writer_fini(&build->layouts);

@@ -139,10 +139,14 @@ rp_status req_sample(struct broker *broker, struct request *request, rp_error *e
     waiter->stamp = table->stamp;
     request->answered = true;
     if (!table->waiters) {
+        /* If the batch fills at once, nothing can leave the table before the reply is made. */
+        waiter->picks.borrowed = !table->one_by_one;
         waiter_fill(waiter);
         if (waiter->picks.n)
             pump_mark(table);
     }
+    if (!waiter_is_done(waiter))
+        picks_own(&waiter->picks, broker);
     if (waiter_is_done(waiter))
         sample_answer(broker, waiter, NULL);
     else if (ask.has_timeout && ask.timeout_ms == 0)

@@ -80,20 +80,34 @@ bool picks_add(struct picks *self, const struct table *table, uint32_t slot, dou
     self->length[i] = item->span.length;
     self->chunks[i] = item->span.n;
     for (uint32_t c = 0; c < item->span.n; c++) {
-        chunk_hold(chunks[c]);
+        if (!self->borrowed)
+            chunk_hold(chunks[c]);
         self->refs[self->n_refs++] = chunks[c];
     }
-    layouts_at(&table->broker->layouts, item->span.layout)->refs++;
+    if (!self->borrowed)
+        layouts_at(&table->broker->layouts, item->span.layout)->refs++;
     return true;
+}
+
+void picks_own(struct picks *self, struct broker *broker)
+{
+    if (!self->borrowed)
+        return;
+    for (uint32_t i = 0; i < self->n_refs; i++)
+        chunk_hold(self->refs[i]);
+    for (uint32_t i = 0; i < self->n; i++)
+        layouts_at(&broker->layouts, self->layout[i])->refs++;
+    self->borrowed = false;
 }
 
 void picks_clear(struct picks *self, struct broker *broker)
 {
-    for (uint32_t i = 0; i < self->n_refs; i++)
+    for (uint32_t i = 0; i < self->n_refs && !self->borrowed; i++)
         store_release(&broker->store, self->refs[i]);
-    for (uint32_t i = 0; i < self->n; i++)
+    for (uint32_t i = 0; i < self->n && !self->borrowed; i++)
         layouts_release(&broker->layouts, layouts_at(&broker->layouts, self->layout[i]));
     self->n = self->n_refs = 0;
+    self->borrowed = false;
 }
 
 void picks_fini(struct picks *self)

@@ -15,6 +15,7 @@ struct picks {
     uint32_t *times_sampled, *session, *layout, *offset, *length, *chunks;
     struct chunk **refs; /* chunks of all items, one after another, each held */
     uint32_t n_refs, refs_capacity;
+    bool borrowed;       /* chunks and layouts are not held: the reply goes out before anything can leave the table */
     void *block;         /* the arrays' memory */
     uint64_t table_size; /* before the last pick */
 };
@@ -32,8 +33,10 @@ struct waiter {
 
 /* Room for n more. False: no memory. */
 bool picks_reserve(struct picks *self, uint32_t n);
-/* Adds the item of a slot, with its chunks held and its layout referenced. The table's counts are not touched. */
+/* Adds the item of a slot, with its chunks held and its layout referenced (unless borrowed). The table's counts are not touched. */
 bool picks_add(struct picks *self, const struct table *table, uint32_t slot, double probability);
+/* Holds what was borrowed: the picks will outlast this call. */
+void picks_own(struct picks *self, struct broker *broker);
 /* Lets go of everything; the memory stays for the next use. */
 void picks_clear(struct picks *self, struct broker *broker);
 void picks_fini(struct picks *self);

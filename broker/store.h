@@ -36,7 +36,6 @@ struct chunk {
     uint32_t bytes; /* of all blocks */
     uint32_t session;
     uint32_t episode;
-    uint32_t stamp, index; /* where it stands in the reply that is being built */
     uint16_t home;
     uint8_t columns;
     uint8_t kind : 4;
