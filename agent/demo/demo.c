@@ -74,7 +74,11 @@ static int actor(const char *endpoint, int index)
         {.field = "next_observation", .column = 0, .start = -1, .count = 1, .squeeze = 1},
     };
     rp_error err = {0};
-    rp_writer_options options = {.struct_size = sizeof options, .name = name, .chunk_length = 16, .keep_alive = 16};
+    rp_writer_options options = {.struct_size = sizeof options,
+                                 .name = name,
+                                 .chunk_length = 16,
+                                 .keep_alive = 16,
+                                 .max_in_flight_items = 4000}; /* what is left at the end waits for samples */
     rp_writer *writer = rp_writer_new(client, columns, 3, &options, 10000, &err);
     if (!writer)
         fail(name, &err);
@@ -92,7 +96,7 @@ static int actor(const char *endpoint, int index)
         }
         rp_writer_end_episode(writer, RP_END_GO, 1000, &err);
     }
-    rp_status status = rp_writer_destroy(&writer, 5000, &err);
+    rp_status status = rp_writer_destroy(&writer, 30000, &err);
     rp_client_destroy(&client);
     return status == RP_OK ? 0 : 1;
 }
