@@ -261,6 +261,14 @@ uint32_t keymap_get(const struct keymap *self, uint64_t key)
     return entry_slot(probe(directory_of(self, hash), hash, key), key);
 }
 
+/* Inlined always: gcc takes a function that only prefetches for one without effect, and drops calls to it. */
+static inline __attribute__((always_inline)) void prefetch_cell(const struct keymap *self, uint64_t key)
+{
+    uint64_t hash = hash_block(self, key);
+    const struct directory *dir = directory_of(self, hash);
+    __builtin_prefetch(&dir->cells[hash & dir->mask]);
+}
+
 void keymap_get_many(const struct keymap *self, uint32_t n, const uint64_t *keys, uint32_t *slots)
 {
     enum { BLOCK = 64 };
@@ -268,7 +276,7 @@ void keymap_get_many(const struct keymap *self, uint32_t n, const uint64_t *keys
     for (uint32_t done = 0; done < n; done += BLOCK) {
         uint32_t block = n - done < BLOCK ? n - done : BLOCK;
         for (uint32_t i = 0; i < block; i++)
-            keymap_prefetch(self, keys[done + i]);
+            prefetch_cell(self, keys[done + i]);
         for (uint32_t i = 0; i < block; i++) {
             uint64_t key = keys[done + i];
             uint64_t hash = hash_block(self, key);
@@ -339,9 +347,7 @@ uint32_t keymap_remove(struct keymap *self, uint64_t key)
 
 void keymap_prefetch(const struct keymap *self, uint64_t key)
 {
-    uint64_t hash = hash_block(self, key);
-    const struct directory *dir = directory_of(self, hash);
-    __builtin_prefetch(&dir->cells[hash & dir->mask]);
+    prefetch_cell(self, key);
 }
 
 uint64_t keymap_count(const struct keymap *self)

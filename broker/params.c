@@ -140,7 +140,7 @@ static void poll_explain(const struct broker *broker, const struct wait *wait, s
     const struct poll *self = (const struct poll *)wait;
     uint64_t have = self->ask->n_have ? self->ask->have[0] : 0;
     out->count = self->ask->n_name;
-    snprintf(out->text, sizeof out->text, "parameters '%.64s'%s: needs a version after %llu, the newest is %llu",
+    snprintf(out->text, sizeof out->text, "parameters '%.64s'%s: needs another version than %llu, there is %llu",
              self->ask->name[0], self->ask->n_name > 1 ? " and others" : "", (unsigned long long)have,
              (unsigned long long)params_version(&broker->params, self->ask->name[0]));
 }

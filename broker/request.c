@@ -296,7 +296,6 @@ static uint32_t read_envelope(struct request *request, zmq_msg_t *frames, uint32
     for (uint32_t i = 1; i < n && i < 10 && zmq_msg_size(&frames[i]) < 9; i++)
         if (zmq_msg_size(&frames[i]) == 0) {
             header = i + 1;
-            request->delimited = true;
             break;
         }
     for (uint32_t i = 0; i < header; i++)

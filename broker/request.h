@@ -18,7 +18,6 @@ struct request_memory;
 
 struct request {
     struct envelope from;
-    bool delimited; /* the envelope ends with an empty frame */
     int descriptor; /* of the connection, or -1 */
     struct wire_request head;
     ProtobufCMessage *body; /* unpacked, for rows with a descriptor */

@@ -1,7 +1,7 @@
 /* Sessions: one writer each, with its stream of numbered messages, its chunks, and its credit.
  *
  * A session is open until BYE or silence. Silence leaves a tombstone: the numbers and layouts, without chunks and waiting
- * items, so that the writer can take it up again and nothing is inserted twice. design: PROTOCOL.md, "Sessions". */
+ * items, so that the writer can take it up again and nothing is inserted twice. The rules are in PROTOCOL.md. */
 #ifndef BROKER_SESSION_H
 #define BROKER_SESSION_H
 

@@ -19,7 +19,7 @@ typedef struct rp_params rp_params;
 typedef struct rp_param {
     const char *name;
     uint64_t version; /* 1, 2, 3 ...; 0: the slot was never written */
-    const void *data; /* NULL: not newer than what the caller has, or never written */
+    const void *data; /* NULL: the version that the caller has, or never written */
     uint64_t bytes;
     uint64_t age_ns; /* since it was put */
 } rp_param;
@@ -27,11 +27,11 @@ typedef struct rp_param {
 /* Stores a new version under a name. version may be NULL. */
 RP_API rp_status rp_params_put(rp_client *client, const char *name, const void *data, uint64_t bytes,
                                int64_t timeout_ms, uint64_t *version, rp_error *err);
-/* Waits until the slot's version is newer than `have` and gives it. timeout_ms 0 polls: RP_DEADLINE_EXCEEDED if
- * there is nothing newer. *out is NULL unless RP_OK is returned. */
+/* Waits until the slot has another version than `have` and gives it (versions begin at 1 again with each broker).
+ * timeout_ms 0 polls: RP_DEADLINE_EXCEEDED if there is none. *out is NULL unless RP_OK is returned. */
 RP_API rp_status rp_params_get(rp_client *client, const char *name, uint64_t have, int64_t timeout_ms, rp_params **out,
                                rp_error *err);
-/* The same for n slots: returns as soon as at least one is newer. The others come without data. */
+/* The same for n slots: returns as soon as at least one has another version. The others come without data. */
 RP_API rp_status rp_params_get_many(rp_client *client, const char *const *names, const uint64_t *have, uint32_t n,
                                     int64_t timeout_ms, rp_params **out, rp_error *err);
 /* Slot i (in the order of the names asked for), NULL past the end. Borrowed from params. */
