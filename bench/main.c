@@ -2,6 +2,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "bench/bench_agent.h"
+#include "bench/bench_env.h"
 #include "bench/bench_tree.h"
 #include "bench/commands.h"
 #include "bench/process.h"
@@ -25,6 +27,9 @@ static const struct command commands[] = {
      "The sampler sends new priorities for each batch that it gets. 16 requests in flight unless told otherwise.\n"},
     {"clients", command_clients, "inserts and samples with 64 and 200 connections",
      "--clients N takes one number instead.\n"},
+    {"agent", command_agent, "steps/s of an actor on CartPole-v1, and a DQN learner's step against bare CBLAS",
+     "The actor alone, with its network, and with the adder that writes into a broker. The options that count are\n"
+     "--json, --repeat, --seconds, --items, --transport, --io-threads and --quick.\n"},
 };
 
 static int help(FILE *out)
@@ -39,6 +44,7 @@ static int help(FILE *out)
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
         fprintf(out, "  %-8s %s\n", commands[i].name, commands[i].summary);
     fputs("  tree     time to change and to pick priorities, inside one process\n"
+          "  env      steps/s of each built-in environment, inside one process\n"
           "\n"
           "'replay-bench COMMAND --help' has the options. bench/README.md says what the figures mean.\n"
           "Exit status: 0 measured (also when a goal was missed), 1 could not measure, 2 wrong command line.\n",
@@ -73,6 +79,8 @@ int main(int argc, char **argv)
     }
     if (strcmp(argv[1], "tree") == 0)
         return bench_tree(argc - 1, argv + 1);
+    if (strcmp(argv[1], "env") == 0)
+        return bench_env(argc - 1, argv + 1);
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
         if (strcmp(argv[1], commands[i].name) == 0)
             return run(&commands[i], argc - 1, argv + 1);

@@ -123,20 +123,33 @@ void report_row(const struct options *options, const struct row *row)
     fflush(stdout);
 }
 
-void report_value(const struct options *options, const char *name, double value, double goal, const char *unit)
+static void print_value(const struct options *options, const char *name, double value, double goal, bool at_most,
+                        const char *unit)
 {
+    bool met = at_most ? value <= goal : value >= goal;
     if (options->json) {
-        printf("%s\n  {\"what\": \"%s\", \"%s\": %.6g", n_rows++ ? "," : "", name,
+        /* Names may be indented for readers of the text. */
+        printf("%s\n  {\"what\": \"%s\", \"%s\": %.6g", n_rows++ ? "," : "", name + strspn(name, " "),
                strcmp(unit, "ratio") == 0 ? "ratio" : "value", value);
         if (goal > 0)
-            printf(", \"goal\": %g, \"met\": %s", goal, value >= goal ? "true" : "false");
+            printf(", \"goal\": %g, \"met\": %s", goal, met ? "true" : "false");
         printf(", \"unit\": \"%s\"}", unit);
         return;
     }
     printf("  %-44s %12.6g %s", name, value, unit);
     if (goal > 0)
-        printf("   goal >= %.2f: %s", goal, value >= goal ? "met" : "missed");
+        printf("   goal %s %.2f: %s", at_most ? "<=" : ">=", goal, met ? "met" : "missed");
     printf("\n");
+}
+
+void report_value(const struct options *options, const char *name, double value, double goal, const char *unit)
+{
+    print_value(options, name, value, goal, false, unit);
+}
+
+void report_cost(const struct options *options, const char *name, double value, double goal, const char *unit)
+{
+    print_value(options, name, value, goal, true, unit);
 }
 
 void report_end(const struct options *options)

@@ -28,6 +28,8 @@ void report_begin(const struct options *options, const char *command);
 void report_row(const struct options *options, const struct row *row);
 /* A further figure of the command, with its goal (0: none). */
 void report_value(const struct options *options, const char *name, double value, double goal, const char *unit);
+/* The same where less is better: the goal is the most that it may be. */
+void report_cost(const struct options *options, const char *name, double value, double goal, const char *unit);
 void report_end(const struct options *options);
 
 #endif

@@ -3,7 +3,7 @@
 void broker_actor(zsock_t *pipe, void *given)
 {
     struct broker_actor_args *args = given;
-    args->broker = broker_new(args->config, clock_system(), args->context, &args->err);
+    args->broker = broker_new(args->config, args->clock ? *args->clock : clock_system(), args->context, &args->err);
     struct broker *broker = args->broker;
     zsock_signal(pipe, broker ? 0 : 1);
     if (!broker)

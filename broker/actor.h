@@ -14,6 +14,7 @@
 struct broker_actor_args {
     const struct broker_config *config; /* borrowed while the actor runs */
     void *context;                      /* zmq context for inproc endpoints, or NULL */
+    const struct clock *clock;          /* borrowed; NULL: the system's */
     struct broker *broker;              /* set when zactor_new returns; NULL: it could not start */
     rp_error err;
     atomic_bool done; /* set last: the actor touches nothing of its caller's any more */

@@ -40,6 +40,9 @@ static const struct schema_row rows[] = {
      "most unconfirmed items of one session in one table"},
     {"credit.window_bytes", SCHEMA_BYTES, ROOT(window_bytes), "64MiB", 4 * KIB, 9e18, NULL, 0,
      "most unconfirmed bytes of one session"},
+    {"session.notice", SCHEMA_TIME, ROOT(notice_ns), "100us", 0, 1e9, NULL, 0,
+     "writers are told of accepted items at most so often while nothing more comes in, and a tenth as often while it "
+     "does; 0s: at once"},
     {"session.heartbeat", SCHEMA_TIME, ROOT(heartbeat_ns), "1s", 1e6, 3.6e12, NULL, 0,
      "how often a session must show life"},
     {"session.expiry", SCHEMA_TIME, ROOT(expiry_ns), "30s", 1e6, 8.64e13, NULL, 0,

@@ -55,6 +55,7 @@ struct broker_config {
     int64_t max_message_bytes;
     int64_t peer_backlog_bytes;
     int64_t window_items, window_bytes;
+    int64_t notice_ns;
     int64_t heartbeat_ns, expiry_ns, tombstone_ns;
     int64_t drain_timeout_ns;
     int64_t seed;

@@ -157,7 +157,7 @@ static bool is_due(const struct broker *broker, const struct session *self)
         if (flow->resolved - flow->told_resolved >= flow->window / 8)
             return true;
     }
-    return broker->now_ns - self->told_ns > (broker->ingest_idle ? NS_PER_MS / 10 : NS_PER_MS);
+    return broker->now_ns - self->told_ns >= broker->config->notice_ns * (broker->ingest_idle ? 1 : 10);
 }
 
 static void send_notice(struct broker *broker, struct session *self)

@@ -8,6 +8,8 @@
 
 #include "broker/broker.h"
 
+#define MAX_OVERRIDES 64
+
 static struct broker *running;
 
 static void on_signal(int number)
@@ -23,6 +25,8 @@ static const char usage[] =
     "one prioritized table 'replay' at tcp://127.0.0.1:7600.\n"
     "\n"
     "  -c, --config FILE          configuration (docs/CONFIG.md; configs/ has examples)\n"
+    "      --section NAME         read only this section of FILE: 'broker' in the file of a whole run\n"
+    "      --set KEY=VALUE        instead of what FILE says: tables[0].max_size=1000 (with --section: broker.tables...)\n"
     "      --endpoints-file FILE  write the endpoints that were bound to FILE, one 'name endpoint' a line\n"
     "      --check                read the configuration, report every mistake, start nothing\n"
     "      --print-config         print the whole configuration with defaults and help as YAML\n"
@@ -35,15 +39,19 @@ static const char usage[] =
     "Exit status: 0 stopped as asked, 1 could not run, 2 the command line or the configuration is wrong.\n";
 
 struct options {
-    const char *config, *endpoints_file, *log_level;
+    const char *config, *section, *endpoints_file, *log_level;
+    const char *overrides[MAX_OVERRIDES + 1];
+    uint32_t n_overrides;
     bool check, print, reference;
 };
 
 /* -1: go on; otherwise the exit status. */
 static int read_options(int argc, char **argv, struct options *out)
 {
-    enum { ENDPOINTS = 256, CHECK, PRINT, REFERENCE, LEVEL, VERSION };
+    enum { ENDPOINTS = 256, SECTION, SET, CHECK, PRINT, REFERENCE, LEVEL, VERSION };
     static const struct option names[] = {{"config", required_argument, NULL, 'c'},
+                                          {"section", required_argument, NULL, SECTION},
+                                          {"set", required_argument, NULL, SET},
                                           {"endpoints-file", required_argument, NULL, ENDPOINTS},
                                           {"check", no_argument, NULL, CHECK},
                                           {"print-config", no_argument, NULL, PRINT},
@@ -56,6 +64,16 @@ static int read_options(int argc, char **argv, struct options *out)
         switch (option) {
         case 'c':
             out->config = optarg;
+            break;
+        case SECTION:
+            out->section = optarg;
+            break;
+        case SET:
+            if (out->n_overrides == MAX_OVERRIDES) {
+                fprintf(stderr, "replay-broker: more than %d times --set\n", MAX_OVERRIDES);
+                return 2;
+            }
+            out->overrides[out->n_overrides++] = optarg;
             break;
         case ENDPOINTS:
             out->endpoints_file = optarg;
@@ -97,9 +115,12 @@ static int read_options(int argc, char **argv, struct options *out)
 static bool read_config(const struct options *options, struct broker_config *config)
 {
     struct schema_report *report = schema_report_new();
-    bool ok = report &&
-              (options->config ? schema_read_file(&broker_schema, options->config, config, report)
-                               : schema_read_text(&broker_schema, "(embedded)", broker_default_yaml, config, report));
+    const struct schema_source source = {.file = options->config,
+                                         .name = "(embedded)",
+                                         .text = broker_default_yaml,
+                                         .section = options->section,
+                                         .overrides = options->overrides};
+    bool ok = report && schema_read(&broker_schema, &source, config, report);
     if (!ok && report) {
         fputs(schema_report_text(report), stderr);
         fprintf(stderr, "replay-broker: %u mistake%s in the configuration; nothing was started\n",

@@ -64,9 +64,23 @@ void schema_problem(struct schema_report *self, const char *path, const char *fo
 uint32_t schema_report_count(const struct schema_report *self);
 /* All problems, one per line. Borrowed. */
 const char *schema_report_text(const struct schema_report *self);
+/* The paths of problems that come from here on are below `section`; NULL: below the root again. For checks that one
+ * schema borrows from another. The text is borrowed until then. */
+void schema_report_within(struct schema_report *self, const char *section);
 
-/* Fill *root (root_size bytes, zeroed by the caller) from a file, a string ("name" stands for the file name), or the
- * defaults alone (text ""). False: see the report. The result is given to the caller: schema_free. */
+struct schema_source {
+    const char *file;             /* its path; NULL: `text` is read, and `name` stands for the file's name */
+    const char *name, *text;
+    const char *section;          /* read what stands below this key of the document, and nothing else; NULL: all */
+    const char *const *overrides; /* NULL-terminated: "tables[0].max_size=5" is put into the document first; or NULL */
+};
+
+/* Fill *root (root_size bytes, zeroed by the caller) from a source; from a file; from a string ("name" stands for the file
+ * name), or the defaults alone (text ""). False: see the report. The result is given to the caller: schema_free.
+ *
+ * The path of an override begins at the root of the document, also with a section; its value is YAML. */
+bool schema_read(const struct schema *schema, const struct schema_source *source, void *root,
+                 struct schema_report *report);
 bool schema_read_file(const struct schema *schema, const char *path, void *root, struct schema_report *report);
 bool schema_read_text(const struct schema *schema, const char *name, const char *text, void *root,
                       struct schema_report *report);

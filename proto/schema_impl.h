@@ -10,7 +10,8 @@
 #define SCHEMA_MAX_PATH 512u  /* of a key as it is shown to the user */
 #define SCHEMA_MAX_NAME 128u  /* of a free option */
 
-/* 1-based; line 0: not in a file. */
+/* 1-based; line 0: not in a file. Lines from SCHEMA_OVERRIDE_LINE on stand for the overrides, in their order. */
+#define SCHEMA_OVERRIDE_LINE (1u << 30)
 struct schema_place {
     uint32_t line, column;
 };
@@ -18,6 +19,8 @@ struct schema_place {
 /* ---- schema_report.c */
 /* Forgets the places of the file before; `file` is what stands at the start of each problem. */
 void schema_report_begin(struct schema_report *self, const char *file);
+/* What places at SCHEMA_OVERRIDE_LINE and after stand for. Borrowed until it is set to NULL. */
+void schema_report_overrides(struct schema_report *self, const char *const *overrides);
 /* Remembers where a path was written. */
 void schema_report_place(struct schema_report *self, const char *path, struct schema_place place);
 void schema_report_at(struct schema_report *self, struct schema_place place, const char *path, const char *format, ...)

@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 #include "proto/schema_impl.h"
 #include "proto/schema_yaml.h"
@@ -23,26 +22,12 @@ struct level {
 
 static void read_map(struct reader *r, struct level *level, yaml_node_t *map, const char *prefix, const char *path);
 
-static const char *kind_of(const yaml_node_t *node)
-{
-    return node->type == YAML_MAPPING_NODE ? "a map" : node->type == YAML_SEQUENCE_NODE ? "a list" : "a single value";
-}
-
-/* "key:", "key: ~" and "key: null". */
-static bool is_null(const yaml_node_t *node)
-{
-    if (node->type != YAML_SCALAR_NODE || node->data.scalar.style != YAML_PLAIN_SCALAR_STYLE)
-        return false;
-    const char *text = (const char *)node->data.scalar.value;
-    return text[0] == '\0' || strcmp(text, "~") == 0 || strcasecmp(text, "null") == 0;
-}
-
 /* The text of a scalar; NULL, with the problem reported, if the node is none. */
 static const char *scalar_text(struct reader *r, const yaml_node_t *node, const char *path)
 {
     struct schema_place place = schema_yaml_place(node->start_mark);
     if (node->type != YAML_SCALAR_NODE) {
-        schema_report_at(r->report, place, path, "must be a single value, not %s", kind_of(node));
+        schema_report_at(r->report, place, path, "must be a single value, not %s", schema_yaml_kind(node));
         return NULL;
     }
     const char *text = (const char *)node->data.scalar.value;
@@ -50,7 +35,7 @@ static const char *scalar_text(struct reader *r, const yaml_node_t *node, const 
         schema_report_at(r->report, place, path, "has a zero byte in it");
         return NULL;
     }
-    if (is_null(node)) {
+    if (schema_yaml_is_null(node)) {
         schema_report_at(r->report, place, path, "has no value");
         return NULL;
     }
@@ -94,7 +79,7 @@ static void read_element(struct reader *r, const struct schema_row *row, yaml_no
             return;
         }
         snprintf(prefix, sizeof prefix, "%s[]", row->path);
-        if (!is_null(node))
+        if (!schema_yaml_is_null(node))
             read_map(r, &level, node, prefix, path);
         apply_defaults(r, &level, prefix, path, place);
         free(level.seen);
@@ -113,7 +98,7 @@ static void read_sequence(struct reader *r, const struct schema_row *row, yaml_n
 {
     struct schema_list *list = (struct schema_list *)((char *)base + row->offset);
     if (node->type != YAML_SEQUENCE_NODE) {
-        schema_report_at(r->report, schema_yaml_place(node->start_mark), path, "must be a list, not %s", kind_of(node));
+        schema_report_at(r->report, schema_yaml_place(node->start_mark), path, "must be a list, not %s", schema_yaml_kind(node));
         return;
     }
     size_t count = (size_t)(node->data.sequence.items.top - node->data.sequence.items.start);
@@ -177,7 +162,7 @@ static void read_options(struct reader *r, const struct schema_row *row, yaml_no
     struct schema_list *list = (struct schema_list *)((char *)base + row->offset);
     if (node->type != YAML_MAPPING_NODE) {
         schema_report_at(r->report, schema_yaml_place(node->start_mark), path, "must be a map of options, not %s",
-                         kind_of(node));
+                         schema_yaml_kind(node));
         return;
     }
     size_t count = (size_t)(node->data.mapping.pairs.top - node->data.mapping.pairs.start);
@@ -283,7 +268,7 @@ static void read_pair(struct reader *r, struct level *level, yaml_node_pair_t pa
     yaml_node_t *value = yaml_document_get_node(r->document, pair.value);
     struct schema_place place = schema_yaml_place(key->start_mark);
     if (key->type != YAML_SCALAR_NODE) {
-        schema_report_at(r->report, place, path, "a key must be a word, not %s", kind_of(key));
+        schema_report_at(r->report, place, path, "a key must be a word, not %s", schema_yaml_kind(key));
         return;
     }
     const char *name = (const char *)key->data.scalar.value;
@@ -300,12 +285,13 @@ static void read_pair(struct reader *r, struct level *level, yaml_node_pair_t pa
         schema_report_at(r->report, place, key_path, "is given twice (first on line %u)", line);
         return;
     }
-    if (!group && value->type == YAML_SCALAR_NODE)
-        place = schema_yaml_place(value->start_mark);
+    struct schema_place value_place = schema_yaml_place(value->start_mark);
+    if ((!group && value->type == YAML_SCALAR_NODE) || value_place.line >= SCHEMA_OVERRIDE_LINE)
+        place = value_place;
     schema_report_place(r->report, key_path, place);
     /* An empty group or list, all of its lines commented out perhaps, is as good as none. */
     bool scalar = !group && row->type <= SCHEMA_ENUM;
-    if (is_null(value) && !scalar)
+    if (schema_yaml_is_null(value) && !scalar)
         return;
     if (group) {
         schema_join(below, sizeof below, prefix, name, strlen(name));
@@ -320,7 +306,7 @@ static void read_map(struct reader *r, struct level *level, yaml_node_t *map, co
 {
     if (map->type != YAML_MAPPING_NODE) {
         schema_report_at(r->report, schema_yaml_place(map->start_mark), path, "must be a map of keys, not %s",
-                         kind_of(map));
+                         schema_yaml_kind(map));
         return;
     }
     struct met *met = calloc(r->schema->n_rows, sizeof *met);
@@ -409,37 +395,82 @@ static bool open_document(struct schema_report *report, const char *text, size_t
     return true;
 }
 
-static bool fill(struct reader *r, void *root)
+/* Puts the overrides in. A document without anything in it becomes an empty map first. */
+static bool override(yaml_document_t *document, const char *const *overrides, struct schema_report *report)
 {
-    const struct schema_place top = {1, 1};
+    const yaml_node_t *node = yaml_document_get_root_node(document);
+    if (!overrides || !overrides[0])
+        return true;
+    if (!node || schema_yaml_is_null(node)) {
+        yaml_document_t empty;
+        if (!schema_yaml_load("{}", 2, &empty)) {
+            schema_report_at(report, (struct schema_place){0, 0}, "", "out of memory");
+            return false;
+        }
+        yaml_document_delete(document);
+        *document = empty;
+        node = yaml_document_get_root_node(document);
+    }
+    /* Something that is no map is told by the reader. */
+    return node->type != YAML_MAPPING_NODE || schema_override(document, overrides, report);
+}
+
+/* The root, or what stands below the section's key. False: reported. NULL is as good as an empty map. */
+static bool find_section(const struct reader *r, const char *section, yaml_node_t **out)
+{
+    yaml_node_t *node = yaml_document_get_root_node(r->document);
+    *out = node;
+    if (!section)
+        return true;
+    *out = node && node->type == YAML_MAPPING_NODE ? schema_yaml_find(r->document, node, section) : NULL;
+    if (*out)
+        return true;
+    schema_report_at(r->report, (struct schema_place){0, 0}, "", "has no section '%s'", section);
+    return false;
+}
+
+static bool fill(struct reader *r, const char *section, void *root)
+{
+    yaml_node_t *node;
+    if (!find_section(r, section, &node))
+        return false;
+    const struct schema_place top = section ? schema_yaml_place(node->start_mark) : (struct schema_place){1, 1};
     struct level level = {root, calloc(r->schema->n_rows + 1, sizeof(bool))};
     if (!level.seen) {
         schema_report_at(r->report, top, "", "out of memory");
         return false;
     }
+    schema_report_within(r->report, section);
     schema_report_place(r->report, "", top);
-    yaml_node_t *node = yaml_document_get_root_node(r->document);
-    if (node && !is_null(node))
+    if (node && !schema_yaml_is_null(node))
         read_map(r, &level, node, "", "");
     apply_defaults(r, &level, "", "", top);
     free(level.seen);
+    if (r->schema->check) {
+        schema_report_quiet(r->report, true);
+        r->schema->check(root, r->report);
+        schema_report_quiet(r->report, false);
+    }
+    schema_report_within(r->report, NULL);
     return true;
 }
 
-static bool read_bytes(const struct schema *schema, const char *name, const char *text, size_t size, void *root,
-                       struct schema_report *report)
+static bool read_bytes(const struct schema *schema, const struct schema_source *source, const char *text, size_t size,
+                       void *root, struct schema_report *report)
 {
+    const char *name = source->file ? source->file : source->name;
     schema_report_begin(report, name);
     uint32_t before = schema_report_count(report);
     yaml_document_t document;
     if (!open_document(report, text, size, &document))
         return false;
     struct reader r = {schema, report, &document};
-    if (fill(&r, root) && schema->check) {
-        schema_report_quiet(report, true);
-        schema->check(root, report);
-        schema_report_quiet(report, false);
+    schema_report_overrides(report, source->overrides);
+    if (override(&document, source->overrides, report)) {
+        schema_report_begin(report, name);
+        fill(&r, source->section, root);
     }
+    schema_report_overrides(report, NULL);
     yaml_document_delete(&document);
     if (schema_report_count(report) == before)
         return true;
@@ -448,24 +479,34 @@ static bool read_bytes(const struct schema *schema, const char *name, const char
     return false;
 }
 
-bool schema_read_text(const struct schema *schema, const char *name, const char *text, void *root,
-                      struct schema_report *report)
+bool schema_read(const struct schema *schema, const struct schema_source *source, void *root,
+                 struct schema_report *report)
 {
-    return read_bytes(schema, name, text, strlen(text), root, report);
-}
-
-bool schema_read_file(const struct schema *schema, const char *path, void *root, struct schema_report *report)
-{
+    if (!source->file)
+        return read_bytes(schema, source, source->text, strlen(source->text), root, report);
     char *data = malloc(SCHEMA_MAX_FILE + 1);
-    ssize_t size = data ? schema_yaml_slurp(path, data, SCHEMA_MAX_FILE) : -1;
+    ssize_t size = data ? schema_yaml_slurp(source->file, data, SCHEMA_MAX_FILE) : -1;
     bool ok = false;
     if (size >= 0) {
-        ok = read_bytes(schema, path, data, (size_t)size, root, report);
+        ok = read_bytes(schema, source, data, (size_t)size, root, report);
     } else {
         int error = data ? errno : ENOMEM;
-        schema_report_begin(report, path);
+        schema_report_begin(report, source->file);
         schema_report_at(report, (struct schema_place){0, 0}, "", "can not be read: %s", strerror(error));
     }
     free(data);
     return ok;
+}
+
+bool schema_read_text(const struct schema *schema, const char *name, const char *text, void *root,
+                      struct schema_report *report)
+{
+    const struct schema_source source = {.name = name, .text = text};
+    return schema_read(schema, &source, root, report);
+}
+
+bool schema_read_file(const struct schema *schema, const char *path, void *root, struct schema_report *report)
+{
+    const struct schema_source source = {.file = path};
+    return schema_read(schema, &source, root, report);
 }

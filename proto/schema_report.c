@@ -21,6 +21,8 @@ struct written {
 
 struct schema_report {
     char *file;
+    const char *section;          /* borrowed; before every path, or NULL */
+    const char *const *overrides; /* borrowed */
     struct problem *problems;
     uint32_t n_problems, room_problems;
     uint32_t total; /* those past MAX_PROBLEMS included */
@@ -67,6 +69,26 @@ void schema_report_begin(struct schema_report *self, const char *file)
     free(self->file);
     self->file = strdup(file);
     self->quiet = false;
+    self->section = NULL;
+}
+
+void schema_report_overrides(struct schema_report *self, const char *const *overrides)
+{
+    self->overrides = overrides;
+}
+
+void schema_report_within(struct schema_report *self, const char *section)
+{
+    self->section = section;
+}
+
+/* The path from the root of the document on. */
+static const char *whole_path(const struct schema_report *self, const char *path, char *out, size_t size)
+{
+    if (!self->section)
+        return path;
+    snprintf(out, size, "%s%s%s", self->section, path[0] ? "." : "", path);
+    return out;
 }
 
 void schema_report_quiet(struct schema_report *self, bool quiet)
@@ -93,8 +115,9 @@ void schema_report_place(struct schema_report *self, const char *path, struct sc
     if (self->n_places >= MAX_PLACES ||
         !grow((void **)&self->places, &self->room_places, self->n_places, sizeof *self->places))
         return;
+    char whole[SCHEMA_MAX_PATH];
     struct written *written = &self->places[self->n_places];
-    *written = (struct written){strdup(path), place};
+    *written = (struct written){strdup(whole_path(self, path, whole, sizeof whole)), place};
     if (written->path)
         self->n_places++;
 }
@@ -125,6 +148,18 @@ static bool related(const char *a, const char *b)
     return n > 0 && memcmp(a, b, n) == 0 && (longer[n] == '\0' || longer[n] == '.' || longer[n] == '[');
 }
 
+/* What stands before a problem: the file, or the override that is wrong. */
+static char *name_source(const struct schema_report *self, struct schema_place place)
+{
+    char *name = NULL;
+    if (place.line < SCHEMA_OVERRIDE_LINE || !self->overrides)
+        return strdup(self->file ? self->file : "-");
+    if (asprintf(&name, "override '%.200s'", self->overrides[place.line - SCHEMA_OVERRIDE_LINE]) < 0)
+        return NULL;
+    return name;
+}
+
+/* `path` is whole. */
 static void add(struct schema_report *self, struct schema_place place, const char *path, const char *format,
                 va_list args)
 {
@@ -141,7 +176,7 @@ static void add(struct schema_report *self, struct schema_place place, const cha
     char *text = NULL;
     if (vasprintf(&text, format, args) < 0)
         text = NULL;
-    struct problem problem = {place, self->n_problems, strdup(self->file ? self->file : "-"), strdup(path), text};
+    struct problem problem = {place, self->n_problems, name_source(self, place), strdup(path), text};
     if (!problem.file || !problem.path || !problem.text) {
         free(problem.file);
         free(problem.path);
@@ -153,14 +188,17 @@ static void add(struct schema_report *self, struct schema_place place, const cha
 
 void schema_report_at(struct schema_report *self, struct schema_place place, const char *path, const char *format, ...)
 {
+    char whole[SCHEMA_MAX_PATH];
     va_list args;
     va_start(args, format);
-    add(self, place, path, format, args);
+    add(self, place, whole_path(self, path, whole, sizeof whole), format, args);
     va_end(args);
 }
 
 void schema_problem(struct schema_report *self, const char *path, const char *format, ...)
 {
+    char whole[SCHEMA_MAX_PATH];
+    path = whole_path(self, path, whole, sizeof whole);
     va_list args;
     va_start(args, format);
     add(self, find_place(self, path), path, format, args);
@@ -185,7 +223,7 @@ static int by_place(const void *a, const void *b)
 static void print_problem(FILE *out, const struct problem *problem)
 {
     fputs(problem->file, out);
-    if (problem->place.line > 0)
+    if (problem->place.line > 0 && problem->place.line < SCHEMA_OVERRIDE_LINE)
         fprintf(out, ":%u:%u", problem->place.line, problem->place.column);
     if (problem->path[0])
         fprintf(out, ": %s", problem->path);

@@ -4,11 +4,36 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 struct schema_place schema_yaml_place(yaml_mark_t mark)
 {
     return (struct schema_place){(uint32_t)mark.line + 1, (uint32_t)mark.column + 1};
+}
+
+const char *schema_yaml_kind(const yaml_node_t *node)
+{
+    return node->type == YAML_MAPPING_NODE ? "a map" : node->type == YAML_SEQUENCE_NODE ? "a list" : "a single value";
+}
+
+bool schema_yaml_is_null(const yaml_node_t *node)
+{
+    if (node->type != YAML_SCALAR_NODE || node->data.scalar.style != YAML_PLAIN_SCALAR_STYLE)
+        return false;
+    const char *text = (const char *)node->data.scalar.value;
+    return text[0] == '\0' || strcmp(text, "~") == 0 || strcasecmp(text, "null") == 0;
+}
+
+yaml_node_t *schema_yaml_find(yaml_document_t *document, const yaml_node_t *map, const char *key)
+{
+    for (const yaml_node_pair_t *pair = map->data.mapping.pairs.start; pair < map->data.mapping.pairs.top; pair++) {
+        const yaml_node_t *name = yaml_document_get_node(document, pair->key);
+        if (name->type == YAML_SCALAR_NODE && strcmp((const char *)name->data.scalar.value, key) == 0)
+            return yaml_document_get_node(document, pair->value);
+    }
+    return NULL;
 }
 
 bool schema_yaml_load(const char *text, size_t size, yaml_document_t *document)

@@ -117,18 +117,24 @@ static rp_status normalise(struct form_field *out, const struct stream *stream, 
     return RP_OK;
 }
 
-static rp_status scratch_fill(struct forms *self, const struct stream *stream, const struct conn_table *spec,
-                              const rp_slice *slices, uint32_t n, struct form_span *span, rp_error *err)
+static rp_status scratch_reserve(struct forms *self, uint32_t n, rp_error *err)
 {
     if (n == 0 || n > FORM_MAX_FIELDS)
         return err_set(err, RP_INVALID_ARGUMENT, "an item has 1 to %u slices, not %u", FORM_MAX_FIELDS, n);
-    if (n > self->scratch_size) {
-        struct form_field *grown = realloc(self->scratch, n * sizeof *grown);
-        if (!grown)
-            return err_set(err, RP_NO_MEMORY, "no memory for an item");
-        self->scratch = grown;
-        self->scratch_size = n;
-    }
+    if (n <= self->scratch_size)
+        return RP_OK;
+    struct form_field *grown = realloc(self->scratch, n * sizeof *grown);
+    if (!grown)
+        return err_set(err, RP_NO_MEMORY, "no memory for an item");
+    self->scratch = grown;
+    self->scratch_size = n;
+    return RP_OK;
+}
+
+static rp_status scratch_fill(struct forms *self, const struct stream *stream, const struct conn_table *spec,
+                              const rp_slice *slices, uint32_t n, struct form_span *span, rp_error *err)
+{
+    RP_TRY(scratch_reserve(self, n, err));
     struct range range;
     uint64_t first = UINT64_MAX, end = 0;
     for (uint32_t i = 0; i < n; i++) {
@@ -205,6 +211,25 @@ static rp_status check_fields(const struct form_field *fields, uint32_t n, const
             RP_TRY(check_field(&fields[i], &stream->columns[fields[i].column], &spec->fields[i], spec->name, err));
     }
     return RP_OK;
+}
+
+rp_status forms_check(struct forms *self, const struct stream *stream, const struct conn_table *spec,
+                      const rp_slice *slices, uint32_t n, rp_error *err)
+{
+    RP_TRY(scratch_reserve(self, n, err));
+    for (uint32_t i = 0; i < n; i++) {
+        const rp_slice *slice = &slices[i];
+        if (slice->column >= stream->n_columns)
+            return err_set(err, RP_INVALID_ARGUMENT, "there is no column %u, the stream has %u", slice->column,
+                           stream->n_columns);
+        self->scratch[i] = (struct form_field){
+            .name = slice->field ? slice->field : stream->columns[slice->column].name,
+            .column = slice->column,
+            .count = slice->count,
+            .squeeze = slice->squeeze != 0,
+        };
+    }
+    return check_fields(self->scratch, n, stream, spec, err);
 }
 
 static bool form_encode(struct form *self, const char *table)

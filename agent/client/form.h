@@ -58,6 +58,10 @@ void form_number(struct form *self, uint32_t id);
 bool forms_init(struct forms *self, uint32_t n_tables);
 void forms_fini(struct forms *self);
 
+/* Checks the slices against the table's signature alone, wherever they start. Count 0 stands for any number of steps. */
+rp_status forms_check(struct forms *self, const struct stream *stream, const struct conn_table *spec,
+                      const rp_slice *slices, uint32_t n, rp_error *err);
+
 /* Checks the slices against the stream's window and the table's signature, and gives the form and the steps covered.
  * The form is borrowed. */
 rp_status forms_get(struct forms *self, const struct stream *stream, uint32_t table, const struct conn_table *spec,

@@ -19,6 +19,7 @@
 
 #include "agent/client/batch.h"
 #include "agent/client/client.h"
+#include "agent/client/demand.h"
 #include "proto/clock.h"
 #include "proto/error.h"
 
@@ -69,9 +70,11 @@ struct shared {
 };
 
 struct rp_sampler {
+    struct demand *demand; /* not NULL: nothing else is used */
     struct shared *shared;
     pthread_t thread;
     bool started;
+    uint32_t batch_size;
 };
 
 /* ---- shared state ---- */
@@ -419,6 +422,8 @@ rp_status rp_sampler_next(rp_sampler *sampler, rp_batch **batch, int64_t timeout
     rp_status status = RP_OK;
     bool taken = false;
     *batch = NULL;
+    if (sampler->demand)
+        return demand_next(sampler->demand, batch, timeout_ms, err);
     pthread_mutex_lock(&self->lock);
     if (!wait_for_slot(self, timeout_ms)) {
         pthread_mutex_unlock(&self->lock);
@@ -448,24 +453,33 @@ rp_status rp_sampler_next(rp_sampler *sampler, rp_batch **batch, int64_t timeout
 
 rp_status rp_sampler_post_buffers(rp_sampler *sampler, const rp_buffer *fields, uint32_t n, rp_error *err)
 {
-    return batch_pool_post(sampler->shared->pool, fields, n, sampler->shared->options.batch_size, err);
+    struct batch_pool *pool = sampler->demand ? demand_pool(sampler->demand) : sampler->shared->pool;
+    return batch_pool_post(pool, fields, n, sampler->batch_size, err);
+}
+
+static void shared_stats(struct shared *self, rp_sampler_stats *out)
+{
+    pthread_mutex_lock(&self->lock);
+    *out = self->stats;
+    for (uint32_t i = 0; i < self->options.in_flight; i++) {
+        enum slot_state state = self->slots[i].state;
+        out->requested += state == SLOT_REQUESTED || state == SLOT_ARRIVED;
+        out->ready += state == SLOT_READY;
+    }
+    pthread_mutex_unlock(&self->lock);
 }
 
 rp_status rp_sampler_get_stats(rp_sampler *sampler, rp_sampler_stats *out)
 {
-    struct shared *self = sampler->shared;
     uint32_t size = out->struct_size;
+    rp_sampler_stats stats;
     if (size < sizeof size)
         return RP_INVALID_ARGUMENT;
-    pthread_mutex_lock(&self->lock);
-    rp_sampler_stats stats = self->stats;
-    for (uint32_t i = 0; i < self->options.in_flight; i++) {
-        enum slot_state state = self->slots[i].state;
-        stats.requested += state == SLOT_REQUESTED || state == SLOT_ARRIVED;
-        stats.ready += state == SLOT_READY;
-    }
-    pthread_mutex_unlock(&self->lock);
-    stats.posted = batch_pool_posted(self->pool);
+    if (sampler->demand)
+        demand_get_stats(sampler->demand, &stats);
+    else
+        shared_stats(sampler->shared, &stats);
+    stats.posted = batch_pool_posted(sampler->demand ? demand_pool(sampler->demand) : sampler->shared->pool);
     stats.struct_size = size;
     memcpy(out, &stats, size < sizeof stats ? size : sizeof stats);
     return RP_OK;
@@ -496,6 +510,12 @@ static rp_status check_options(const rp_sampler_options *options, const struct c
         return err_set(err, RP_INVALID_ARGUMENT, "beta is %g; it must be 0 or more", options->beta);
     if (options->timeout_ms > INT64_MAX / NS_PER_MS / 4)
         return err_set(err, RP_INVALID_ARGUMENT, "timeout_ms is too large; a negative one waits as long as it takes");
+    if (options->on_demand > 1)
+        return err_set(err, RP_INVALID_ARGUMENT, "on_demand is %u; it may be 0 or 1", options->on_demand);
+    if (options->on_demand && options->timeout_ms >= 0)
+        return err_set(err, RP_INVALID_ARGUMENT,
+                       "timeout_ms is %lld with on_demand: give the time to rp_sampler_next instead",
+                       (long long)options->timeout_ms);
     return RP_OK;
 }
 
@@ -567,14 +587,21 @@ rp_sampler *rp_sampler_new(rp_client *client, const char *table, const rp_sample
     if (read_options(conn, table, options, &checked, err) != RP_OK)
         return NULL;
     rp_sampler *sampler = calloc(1, sizeof *sampler);
-    if (sampler)
-        sampler->shared = shared_new(conn, table, &checked);
-    if (!sampler || !sampler->shared || !start_thread(sampler)) {
+    bool ok = sampler != NULL;
+    if (ok) {
+        sampler->batch_size = checked.batch_size;
+        if (checked.on_demand)
+            ok = (sampler->demand = demand_new(conn, table, &checked)) != NULL;
+        else
+            ok = (sampler->shared = shared_new(conn, table, &checked)) != NULL && start_thread(sampler);
+    }
+    if (!ok) {
         err_set(err, RP_NO_MEMORY, "no memory or no thread for a sampler");
         rp_sampler_destroy(&sampler);
         return NULL;
     }
-    request_more(sampler->shared);
+    if (sampler->shared)
+        request_more(sampler->shared);
     return sampler;
 }
 
@@ -584,6 +611,7 @@ void rp_sampler_destroy(rp_sampler **sampler)
         return;
     rp_sampler *self = *sampler;
     *sampler = NULL;
+    demand_destroy(&self->demand);
     if (self->shared) {
         struct shared *shared = self->shared;
         pthread_mutex_lock(&shared->lock);

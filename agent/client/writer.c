@@ -172,6 +172,14 @@ rp_status rp_writer_item(rp_writer *writer, const char *table, double priority, 
     return writer_make_item(writer, index, priority, slices, n_slices, key, err);
 }
 
+rp_status rp_writer_check_item(rp_writer *writer, const char *table, const rp_slice *slices, uint32_t n_slices,
+                               rp_error *err)
+{
+    uint32_t index;
+    RP_TRY(writer_table(writer, table, &index, err));
+    return forms_check(&writer->forms, &writer->stream, &writer->hello->tables[index], slices, n_slices, err);
+}
+
 rp_status rp_writer_item_last(rp_writer *writer, const char *table, double priority, uint32_t steps, int64_t timeout_ms,
                               uint64_t *key, rp_error *err)
 {
@@ -312,7 +320,7 @@ static rp_status writer_init(rp_writer *self, rp_client *client, const rp_column
     self->max_items = options->max_in_flight_items;
     self->max_bytes = options->max_in_flight_bytes;
     self->table_created = calloc(self->hello->n_tables + 1, sizeof *self->table_created);
-    bool ok = port_init(&self->port, options->batch_items, self->hello->n_tables);
+    bool ok = port_init(&self->port, options->batch_items, self->max_items, self->hello->n_tables);
     ok = forms_init(&self->forms, self->hello->n_tables) && ok;
     if (!ok || !self->table_created)
         return err_set(err, RP_NO_MEMORY, "no memory for a writer");

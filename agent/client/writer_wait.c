@@ -140,7 +140,7 @@ static rp_status report_rejections(rp_writer *self, rp_error *err)
 rp_status writer_flush(rp_writer *self, uint64_t max_unconfirmed, int64_t deadline_ns, rp_error *err)
 {
     RP_TRY(let_go(self, err));
-    if (unconfirmed(self) > 0)
+    if (max_unconfirmed != UINT64_MAX && unconfirmed(self) > 0)
         hurry(self);
     int64_t start = conn_now();
     if (!wait_for(self, is_flushed, max_unconfirmed, deadline_ns)) {

@@ -5,14 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/client/endpoint.h"
 #include "agent/ctl/ctl.h"
 #include "agent/ctl/format.h"
 #include "proto/clock.h"
 #include "proto/error.h"
 #include "proto/log.h"
 #include "proto/schema.h"
-
-#define DEFAULT_ENDPOINT "tcp://127.0.0.1:7600"
 
 static const struct ctl_command commands[] = {
     {"info", "[TABLE]", "server, tables, slots and counters",
@@ -108,7 +107,7 @@ static void print_help(void)
         printf("  %-9s %-29s %s\n", commands[i].name, commands[i].arguments, commands[i].summary);
     printf("\noptions:\n"
            "  -e, --endpoint ENDPOINT     service endpoint of the broker (or set REPLAY_ENDPOINT; otherwise\n"
-           "                              " DEFAULT_ENDPOINT ")\n"
+           "                              " ENDPOINT_DEFAULT ")\n"
            "      --endpoints-file FILE   read it from the file that replay-broker --endpoints-file wrote\n"
            "      --json                  print JSON, one object on a line\n"
            "      --timeout TIME          how long to wait for the broker: 500ms, 3s (default), 1m\n"
@@ -272,59 +271,15 @@ static int check_line(const struct ctl_command *command, const struct ctl *ctl)
 
 /* ---- where the broker is ---- */
 
-/* The first word with "://" in it, from `text` on. */
-static char *first_endpoint(const char *text)
-{
-    static const char ends[] = " \t\r\n\"',;}]";
-    const char *sign = strstr(text, "://");
-    if (!sign)
-        return NULL;
-    const char *start = sign;
-    while (start > text && !strchr(" \t\r\n\"',;{[=", start[-1]))
-        start--;
-    return strndup(start, (size_t)(sign - start) + strcspn(sign, ends));
-}
-
-/* A broker that listens on all interfaces is reached through this host's own. */
-static char *local_endpoint(char *endpoint)
-{
-    static const char *const any[] = {"tcp://*:", "tcp://0.0.0.0:"};
-    for (size_t i = 0; endpoint && i < 2; i++) {
-        size_t size = strlen(any[i]);
-        if (strncmp(endpoint, any[i], size) == 0) {
-            char *local = NULL;
-            if (asprintf(&local, "tcp://127.0.0.1:%s", endpoint + size) < 0)
-                local = NULL;
-            free(endpoint);
-            return local;
-        }
-    }
-    return endpoint;
-}
-
-/* The service endpoint from a file that lists them by name. */
-static int endpoint_from_file(const char *path, char **out)
-{
-    char text[8192];
-    FILE *file = fopen(path, "r");
-    if (!file)
-        return ctl_usage("the file '%s' can not be read", path);
-    size_t size = fread(text, 1, sizeof text - 1, file);
-    fclose(file);
-    text[size] = '\0';
-    const char *service = strstr(text, "service");
-    *out = local_endpoint(first_endpoint(service ? service : text));
-    return *out ? 0 : ctl_usage("there is no service endpoint in '%s'", path);
-}
-
 static int find_endpoint(const struct line *line, char **out)
 {
     const char *environment = getenv("REPLAY_ENDPOINT");
     if (line->endpoint && line->file)
         return ctl_usage("--endpoint and --endpoints-file exclude each other");
+    rp_error err = {0};
     if (line->file)
-        return endpoint_from_file(line->file, out);
-    *out = strdup(line->endpoint ? line->endpoint : environment && environment[0] ? environment : DEFAULT_ENDPOINT);
+        return endpoint_from_file(line->file, out, &err) == RP_OK ? 0 : ctl_usage("%s", err.text);
+    *out = strdup(line->endpoint ? line->endpoint : environment && environment[0] ? environment : ENDPOINT_DEFAULT);
     return *out ? 0 : CTL_REFUSED;
 }
 

@@ -88,7 +88,7 @@ typedef struct rp_sampler_options {
     uint32_t in_flight; /* the most batches that are requested, or decoded and not yet taken; default 4, at most 1024 */
     uint32_t distinct;  /* 1: no item twice in a batch */
     uint32_t flexible;  /* 1: rather a smaller batch than one that waits for the limiter */
-    uint32_t reserved;
+    uint32_t on_demand; /* 1: nothing is requested ahead, see rp_sampler_next; default 0 */
     int64_t
         timeout_ms; /* the stream ends when nothing could be sampled for so long; 0 polls; negative (default): never */
     uint64_t max_samples; /* the stream ends after exactly so many items; 0 (default): no end */
@@ -108,7 +108,14 @@ RP_API void rp_sampler_destroy(rp_sampler **sampler);
 /* The next batch, to be released by the caller. RP_DEADLINE_EXCEEDED: none came in time; the text says what the table
  * waits for, if the broker told; call again. RP_END_OF_STREAM: max_samples were given, or nothing could be sampled for
  * timeout_ms (with the broker's sentence). Other errors concern one request; the next call goes on. *batch is NULL
- * unless RP_OK is returned. */
+ * unless RP_OK is returned.
+ *
+ * With on_demand, each call makes one request, which the broker answers within timeout_ms: with a batch, with a partial
+ * one (rp_batch_info.partial) if only some of it could be sampled by then, or with what the table waits for
+ * (RP_DEADLINE_EXCEEDED). timeout_ms 0 asks what is possible at once; negative waits in the broker. When the call
+ * returns, nothing is under way, so that what is sampled depends on nothing but the order of the calls. in_flight is
+ * not used, and the option timeout_ms must be negative. A broker that can not be reached costs no more than timeout_ms;
+ * one that is connected but silent is given up 10 s later. */
 RP_API rp_status rp_sampler_next(rp_sampler *sampler, rp_batch **batch, int64_t timeout_ms, rp_error *err);
 
 /* Memory of the caller for one field. */

@@ -76,6 +76,10 @@ RP_API rp_status rp_writer_end_step(rp_writer *writer, int64_t timeout_ms, rp_er
 /* Creates an item. *key (may be NULL) is its key in the table. */
 RP_API rp_status rp_writer_item(rp_writer *writer, const char *table, double priority, const rp_slice *slices,
                                 uint32_t n_slices, int64_t timeout_ms, uint64_t *key, rp_error *err);
+/* Whether the table takes items with such fields: their names, dtypes, shapes and numbers of steps (count 0: any number),
+ * wherever they start. For a clear error before the first step is taken. */
+RP_API rp_status rp_writer_check_item(rp_writer *writer, const char *table, const rp_slice *slices, uint32_t n_slices,
+                                      rp_error *err);
 /* All columns, the last `steps` steps. */
 RP_API rp_status rp_writer_item_last(rp_writer *writer, const char *table, double priority, uint32_t steps,
                                      int64_t timeout_ms, uint64_t *key, rp_error *err);

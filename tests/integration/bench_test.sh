@@ -23,9 +23,10 @@ with open(path) as file:
 assert found["command"] == name, found["command"]
 assert found["quick"] is True and found["repeats"] >= 1
 assert found["rows"], "no rows"
-if name == "mixed":
+if name in ("mixed", "agent"):
     ratios = [row for row in found["rows"] if "ratio" in row]
-    assert len(ratios) == 3, "three ratios are due"
+    assert len(ratios) == {"mixed": 3, "agent": 4}[name], "a ratio is missing"
+    assert all(row["value"] >= 0 for row in found["rows"] if "value" in row)
 else:
     ratios = found["rows"]
     for row in ratios:
@@ -52,6 +53,7 @@ check insert insert
 check sample sample
 check update update
 check mixed mixed
+check agent agent
 if [ -z "${RP_SANITIZE:-}" ]; then # the rest takes too long with instrumentation, and shows nothing new
     check insert insert --per-message 1 --client library
     check insert insert --size 40000 --transport ipc
@@ -61,7 +63,7 @@ if [ -z "${RP_SANITIZE:-}" ]; then # the rest takes too long with instrumentatio
     check clients clients --clients 12
 fi
 
-for command in "" insert sample update mixed clients tree; do
+for command in "" insert sample update mixed clients agent tree env; do
     # shellcheck disable=SC2086
     if ! "$bench" $command --help >"$out" || ! grep -q -e --json "$out"; then
         echo "FAILED $command --help"

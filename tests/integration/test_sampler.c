@@ -1,5 +1,6 @@
 /* The sampler against a real broker: order, bounds, ends, deadlines, restarts, updates, memory of the caller. */
 #include <math.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -346,6 +347,135 @@ static void test_wrong_use(void **state)
     assert_int_equal(err.status, RP_INVALID_ARGUMENT);
 }
 
+/* ---- on demand ---- */
+
+static rp_sampler_options on_demand(uint32_t batch)
+{
+    rp_sampler_options out = options(batch, 8);
+    out.on_demand = 1;
+    return out;
+}
+
+static void test_demand_asks_for_nothing_ahead(void **state)
+{
+    struct fixture *f = *state;
+    insert(f->client, "queue", 0, 100, NULL);
+    rp_sampler_options with = on_demand(10);
+    with.max_samples = 75;
+    rp_sampler *sampler = sampler_new(f->client, "queue", &with);
+    rp_error err = {0};
+    rp_batch *batch = NULL;
+    /* The answer of the broker to INFO comes after whatever was sent before on the same connection. */
+    assert_int_equal(table_info(f->client, "queue").limiter.samples, 0);
+    for (int32_t expected = 0; expected < 75;) {
+        ok(rp_sampler_next(sampler, &batch, 0, &err), &err);
+        uint32_t n = batch_size(batch);
+        assert_int_equal(n, expected < 70 ? 10 : 5);
+        for (uint32_t i = 0; i < n; i++)
+            assert_int_equal(((int32_t *)rp_batch_find(batch, "number")->data)[i], expected++);
+        rp_batch_release(&batch);
+        assert_int_equal(table_info(f->client, "queue").limiter.samples, expected);
+    }
+    assert_int_equal(rp_sampler_next(sampler, &batch, 0, &err), RP_END_OF_STREAM);
+    rp_sampler_stats stats = {.struct_size = sizeof stats};
+    ok(rp_sampler_get_stats(sampler, &stats), &err);
+    assert_int_equal(stats.batches, 8);
+    assert_int_equal(stats.items, 75);
+    assert_int_equal(stats.requested + stats.ready, 0);
+    rp_sampler_destroy(&sampler);
+    assert_int_equal(table_info(f->client, "queue").limiter.samples, 75);
+}
+
+static void test_demand_polls_and_waits(void **state)
+{
+    struct fixture *f = *state;
+    insert(f->client, "late", 0, 4, NULL);
+    rp_sampler_options with = on_demand(8);
+    rp_sampler *sampler = sampler_new(f->client, "late", &with);
+    rp_error err = {0};
+    rp_batch *batch = NULL;
+    for (int64_t timeout = 0; timeout <= 60; timeout += 20) {
+        err = (rp_error){0};
+        assert_int_equal(rp_sampler_next(sampler, &batch, timeout, &err), RP_DEADLINE_EXCEEDED);
+        assert_null(batch);
+        if (!strstr(err.text, "needs 6 more inserts"))
+            fail_msg("not said what for: %s", err.text);
+        /* Nothing is left waiting in the broker. */
+        assert_true(nothing_waits(f->client));
+    }
+    insert(f->client, "late", 4, 6, NULL);
+    ok(rp_sampler_next(sampler, &batch, 0, &err), &err);
+    assert_int_equal(batch_size(batch), 8);
+    rp_batch_release(&batch);
+    rp_sampler_destroy(&sampler);
+}
+
+static void *insert_when_waited_for(void *ctx)
+{
+    rp_client *client = ctx;
+    if (process_await(something_waits, client, WAIT))
+        insert(client, "late", 0, 10, NULL);
+    return NULL;
+}
+
+static void test_demand_waits_in_the_broker(void **state)
+{
+    struct fixture *f = *state;
+    rp_sampler_options with = on_demand(8);
+    rp_sampler *sampler = sampler_new(f->client, "late", &with);
+    pthread_t thread;
+    for (int64_t timeout = -1; timeout <= WAIT; timeout += WAIT + 1) {
+        assert_int_equal(pthread_create(&thread, NULL, insert_when_waited_for, f->client), 0);
+        rp_error err = {0};
+        rp_batch *batch = NULL;
+        ok(rp_sampler_next(sampler, &batch, timeout, &err), &err);
+        assert_int_equal(batch_size(batch), 8);
+        rp_batch_release(&batch);
+        pthread_join(thread, NULL);
+        uint64_t removed = 0;
+        ok(rp_admin_reset(f->client, "late", WAIT, &removed, &err), &err);
+    }
+    rp_sampler_destroy(&sampler);
+}
+
+static void test_demand_without_broker(void **state)
+{
+    struct fixture *f = *state;
+    rp_sampler_options with = on_demand(4);
+    rp_sampler *sampler = sampler_new(f->client, "queue", &with);
+    rp_error err = {0};
+    rp_batch *batch = NULL;
+    broker_process_stop(&f->broker, SIGKILL);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(rp_sampler_next(sampler, &batch, i * 10, &err), RP_DEADLINE_EXCEEDED);
+        assert_null(batch);
+    }
+    assert_non_null(strstr(err.text, "no broker answers"));
+    broker_process_again(&f->broker, NULL);
+    insert(f->client, "queue", 0, 10, NULL);
+    /* The requests of the calls before are gone. */
+    assert_int_equal(table_info(f->client, "queue").limiter.samples, 0);
+    ok(rp_sampler_next(sampler, &batch, 0, &err), &err);
+    assert_int_equal(((int32_t *)rp_batch_find(batch, "number")->data)[0], 0);
+    assert_int_equal(table_info(f->client, "queue").limiter.samples, 4);
+    rp_batch_release(&batch);
+    rp_sampler_destroy(&sampler);
+}
+
+static void test_demand_wrong_use(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err = {0};
+    rp_sampler_options with = on_demand(4);
+    with.on_demand = 2;
+    assert_null(rp_sampler_new(f->client, "queue", &with, &err));
+    assert_int_equal(err.status, RP_INVALID_ARGUMENT);
+    with = on_demand(4);
+    with.timeout_ms = 100;
+    assert_null(rp_sampler_new(f->client, "queue", &with, &err));
+    assert_non_null(strstr(err.text, "rp_sampler_next"));
+}
+
 /* ---- data ---- */
 
 /* Items of several chunks, with strided and negative slices. */
@@ -663,6 +793,11 @@ int main(void)
         CASE(test_flexible_and_distinct),
         CASE(test_destroy_cancels),
         CASE(test_wrong_use),
+        CASE(test_demand_asks_for_nothing_ahead),
+        CASE(test_demand_polls_and_waits),
+        CASE(test_demand_waits_in_the_broker),
+        CASE(test_demand_without_broker),
+        CASE(test_demand_wrong_use),
         CASE(test_strided_over_chunks),
         CASE(test_variable_length),
         CASE(test_posted_buffers),

@@ -633,6 +633,153 @@ static void test_print_looks_like_this(void **state)
     schema_free(&schema, &root);
 }
 
+/* ------------------------------------------------------------------------------------------- sections and overrides */
+
+static const char run_text[] = "agent: {batch: 3}\n"
+                               "broker:\n"
+                               "  net: {threads: 3}\n"
+                               "  tables:\n"
+                               "    - {name: a, max_size: 5}\n"
+                               "    - {name: b, max_size: 6}\n";
+
+static bool read_source(const char *text, const char *section, const char *const *overrides, struct root *root,
+                        struct schema_report *report)
+{
+    const struct schema_source source = {.name = "c.yaml", .text = text, .section = section, .overrides = overrides};
+    return schema_read(&schema, &source, root, report);
+}
+
+static void expect_source(const char *text, const char *section, const char *const *overrides, const char *problems)
+{
+    struct root root = {0};
+    struct schema_report *report = schema_report_new();
+    bool ok = read_source(text, section, overrides, &root, report);
+    assert_string_equal(schema_report_text(report), problems);
+    assert_int_equal(ok, problems[0] == '\0');
+    schema_report_destroy(&report);
+    schema_free(&schema, &root);
+}
+
+static void test_section(void **state)
+{
+    (void)state;
+    struct root root = {0};
+    struct schema_report *report = schema_report_new();
+    assert_true(read_source(run_text, "broker", NULL, &root, report));
+    assert_int_equal(root.threads, 3);
+    assert_int_equal(root.tables.count, 2);
+    schema_report_destroy(&report);
+    schema_free(&schema, &root);
+    expect_source(run_text, "brokers", NULL, "c.yaml: has no section 'brokers'\n");
+    expect_source("[1]", "broker", NULL, "c.yaml: has no section 'broker'\n");
+    expect_source("", "broker", NULL, "c.yaml: has no section 'broker'\n");
+    expect_source("broker:\n", "broker", NULL, "");
+    expect_source("x: 1\nbroker: 7\n", "broker", NULL, "c.yaml:2:9: broker: must be a map of keys, not a single value\n");
+    /* Places and paths are those of the whole file, for the reader's mistakes and for the check's. */
+    expect_source("x: 1\n"
+                  "broker:\n"
+                  "  tables:\n"
+                  "    - {name: a, max_siz: 1}\n"
+                  "    - {name: b, max_size: 1, sampler: {exponent: 2}}\n",
+                  "broker", NULL,
+                  "c.yaml:4:7: broker.tables[0].max_size: is required\n"
+                  "c.yaml:4:17: broker.tables[0].max_siz: unknown key (did you mean 'max_size'?)\n"
+                  "c.yaml:5:50: broker.tables[1].sampler.exponent: only a prioritized sampler has an exponent\n");
+}
+
+static void test_overrides(void **state)
+{
+    (void)state;
+    static const char *const good[] = {"broker.net.threads=7",
+                                       "broker.tables[1].max_size=2k",
+                                       "broker.tables[2]={name: c, max_size: 9}",
+                                       "broker.tables[2].columns[0].shape=[1, 2]",
+                                       "broker.tables[2].columns[0].name=x",
+                                       "broker.tables[0].sampler.options.depth=3",
+                                       "broker.net.endpoint=tcp://*:1",
+                                       "broker.plugins=[a, b]",
+                                       "broker.plugins[1]=c",
+                                       "broker.note=",
+                                       "broker.verbose=true",
+                                       "other.section=1",
+                                       NULL};
+    struct root root = {0};
+    struct schema_report *report = schema_report_new();
+    if (!read_source(run_text, "broker", good, &root, report))
+        fail_msg("%s", schema_report_text(report));
+    struct table *tables = root.tables.data;
+    assert_int_equal(root.threads, 7);
+    assert_int_equal(root.tables.count, 3);
+    assert_int_equal(tables[0].max_size, 5);
+    assert_int_equal(tables[1].max_size, 2000);
+    assert_string_equal(tables[2].name, "c");
+    struct column *columns = tables[2].columns.data;
+    assert_string_equal(columns[0].name, "x");
+    assert_int_equal(columns[0].shape.count, 2);
+    assert_string_equal(((rp_option *)tables[0].options.data)[0].value, "3");
+    assert_string_equal(root.endpoint, "tcp://*:1");
+    assert_string_equal(((char **)root.plugins.data)[1], "c");
+    assert_string_equal(root.note, "");
+    assert_true(root.verbose);
+    schema_report_destroy(&report);
+    schema_free(&schema, &root);
+    /* Documents with nothing in them take overrides too. */
+    static const char *const texts[] = {"", "# nothing\n", "null", "{}", "net:\n"};
+    static const char *const one[] = {"net.threads=4", NULL};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        report = schema_report_new();
+        assert_true(read_source(texts[i], NULL, one, &root, report));
+        assert_int_equal(root.threads, 4);
+        schema_report_destroy(&report);
+        schema_free(&schema, &root);
+        memset(&root, 0, sizeof root);
+    }
+}
+
+static void test_wrong_overrides(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *override, *problem;
+    } cases[] = {
+        {"net.threads", "override 'net.threads': has no '=': write KEY=VALUE, such as seed=7\n"},
+        {"net.threads=x",
+         "override 'net.threads=x': net.threads: 'x' is not a whole number such as 1000, 1_000, 2k or 1e6\n"},
+        {"net.threads=99", "override 'net.threads=99': net.threads: must be between 1 and 64, not 99\n"},
+        {"net.thread=9", "override 'net.thread=9': net.thread: unknown key (did you mean 'threads'?)\n"},
+        {"nett.threads=9", "override 'nett.threads=9': nett: unknown key (did you mean 'net'?)\n"},
+        {"net.threads=[1]", "override 'net.threads=[1]': net.threads: must be a single value, not a list\n"},
+        {"net.threads=[1", "override 'net.threads=[1':2:1: not valid YAML: while parsing a flow sequence did not find "
+                           "expected ',' or ']'\n"},
+        {"net.threads=!!int 3", "override 'net.threads=!!int 3':1:1: tags (tag:yaml.org,2002:int) are not supported\n"},
+        {"net.threads=~", "override 'net.threads=~': net.threads: has no value\n"},
+        {"net.threads=# 3", "override 'net.threads=# 3': net.threads: has no value\n"},
+        {"net.threads.x=3", "override 'net.threads.x=3': 'net.threads' is a single value, not a map of keys\n"},
+        {"net[0]=3", "override 'net[0]=3': 'net' is a map, not a list\n"},
+        {"tables[3].name=3", "override 'tables[3].name=3': 'tables' has no element 3: the next one is 1\n"},
+        {"tables[0].sampler.exponent=3", "override 'tables[0].sampler.exponent=3': tables[0].sampler.exponent: only a "
+                                         "prioritized sampler has an exponent\n"},
+        {"plugins=3", "override 'plugins=3': plugins: must be a list, not a single value\n"},
+        {"=3", "override '=3': '' is not a path such as tables[0].max_size\n"},
+        {"net..threads=3", "override 'net..threads=3': 'net..threads' is not a path such as tables[0].max_size\n"},
+        {"tables[x]=3", "override 'tables[x]=3': 'tables[x]' is not a path such as tables[0].max_size\n"},
+        {"tables[0=3", "override 'tables[0=3': 'tables[0' is not a path such as tables[0].max_size\n"},
+        {"[0]=3", "override '[0]=3': '[0]' is not a path such as tables[0].max_size\n"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *const list[] = {"verbose=true", cases[i].override, NULL};
+        expect_source("net: {threads: 2}\ntables: [{name: a, max_size: 1}]\n", NULL, list, cases[i].problem);
+    }
+    /* Those of the file come first, then each override's in its turn. */
+    const char *const two[] = {"ratio=x", "memory=1", NULL};
+    expect_source("net: {threads: 99}\n", NULL, two,
+                  "c.yaml:1:16: net.threads: must be between 1 and 64, not 99\n"
+                  "override 'ratio=x': ratio: 'x' is not a number such as 0.6 or 1e-3\n"
+                  "override 'memory=1': memory: must be at least 1MiB, not 1\n");
+    const char *const any[] = {"net.threads=3", NULL};
+    expect_source("[1]", NULL, any, "c.yaml:1:1: must be a map of keys, not a list\n");
+}
+
 /* ------------------------------------------------------------------------------------------------------------- units */
 
 static void test_units(void **state)
@@ -732,6 +879,9 @@ int main(void)
         cmocka_unit_test(test_files),
         cmocka_unit_test(test_print_reads_back),
         cmocka_unit_test(test_print_looks_like_this),
+        cmocka_unit_test(test_section),
+        cmocka_unit_test(test_overrides),
+        cmocka_unit_test(test_wrong_overrides),
         cmocka_unit_test(test_units),
         cmocka_unit_test(test_nearest),
     };

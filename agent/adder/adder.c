@@ -1,0 +1,379 @@
+/* What all adders share: the stream, the queue of operations and the checks. */
+#include "agent/adder/adder.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/adder/adder_impl.h"
+#include "proto/clock.h"
+#include "proto/dtype.h"
+#include "proto/error.h"
+
+#define DEFAULT_BATCH_ITEMS 50
+#define DEFAULT_BUFFER_ITEMS 100
+#define MAX_CHUNK_LENGTH 65536
+#define MAX_ITEMS (INT64_C(1) << 30)
+#define MAX_TIMEOUT_MS (INT64_MAX / NS_PER_MS / 4)
+/* How often items that the broker refused are looked for inside an episode, in steps. */
+#define REJECTIONS_EVERY 256
+
+/* ---- time ---- */
+
+static int64_t now_ns(void)
+{
+    struct clock clock = clock_system();
+    return clock_now(&clock);
+}
+
+/* 0 if timeout_ms is not a bound. */
+static int64_t deadline_ns(int64_t timeout_ms)
+{
+    return timeout_ms <= 0 || timeout_ms > MAX_TIMEOUT_MS ? 0 : now_ns() + timeout_ms * NS_PER_MS;
+}
+
+/* What is left of a time-out that began with deadline_ns. */
+static int64_t time_left_ms(int64_t timeout_ms, int64_t deadline)
+{
+    if (deadline == 0)
+        return timeout_ms;
+    int64_t left = deadline - now_ns();
+    return left <= 0 ? 0 : (left + NS_PER_MS - 1) / NS_PER_MS;
+}
+
+/* ---- making rows ---- */
+
+struct op *adder_push(struct adder *self, int32_t kind)
+{
+    struct op *op = &self->queue[self->n_ops++];
+    *op = (struct op){.kind = kind};
+    return op;
+}
+
+rp_status adder_row(struct adder *self, const void *action, float reward, float discount, uint8_t step_type,
+                    float log_prob, rp_error *err)
+{
+    const void *values[ADDER_MAX_COLUMNS] = {NULL, action, &reward, &discount, &step_type, &log_prob};
+    return rp_writer_append(self->writer, values, -1, err);
+}
+
+static rp_status zero_rows(struct adder *self, uint64_t n, rp_error *err)
+{
+    uint8_t type = STEP_PADDING;
+    const void *values[ADDER_MAX_COLUMNS] = {self->zeros, self->zeros, self->zeros, self->zeros, &type, self->zeros};
+    for (uint64_t i = 0; i < n; i++)
+        RP_TRY(rp_writer_append(self->writer, values, -1, err));
+    return RP_OK;
+}
+
+/* ---- the queue ---- */
+
+static rp_status make_item(struct adder *self, const struct op *op, int64_t timeout_ms, rp_error *err)
+{
+    self->ops->aim(self, op);
+    rp_writer_set_policy(self->writer, op->policy);
+    RP_TRY(rp_writer_item(self->writer, self->config.table, op->priority, self->slices, self->n_slices, timeout_ms,
+                          NULL, err));
+    self->stats.items++;
+    return RP_OK;
+}
+
+/* Items that the broker has refused since the last time: the first one's reason. */
+static rp_status check_rejections(struct adder *self, rp_error *err)
+{
+    rp_rejection first, next;
+    if (rp_writer_next_rejection(self->writer, &first) != RP_OK)
+        return RP_OK;
+    uint64_t n = 1;
+    while (rp_writer_next_rejection(self->writer, &next) == RP_OK)
+        n++;
+    return err_set(err, (rp_status)first.status, "table '%s' refused %llu items, the first: %s", first.table,
+                   (unsigned long long)n, first.text);
+}
+
+/* One operation. *done: it need not be repeated, whatever the status. */
+static rp_status perform(struct adder *self, const struct op *op, int64_t timeout_ms, bool *done, rp_error *err)
+{
+    rp_status status = RP_INTERNAL;
+    switch ((enum op_kind)op->kind) {
+    case OP_ROW:
+        status =
+            adder_row(self, self->with_types ? self->zeros : NULL, op->reward, op->discount, op->step_type, 0, err);
+        break;
+    case OP_ZERO:
+        status = zero_rows(self, op->count, err);
+        break;
+    case OP_ITEM:
+        status = make_item(self, op, timeout_ms, err);
+        break;
+    case OP_END:
+        /* Waits for nothing, and tells of items that were refused. */
+        status = rp_writer_end_episode(self->writer, RP_END_GO, 0, err);
+        if (status != RP_OK)
+            (void)check_rejections(self, NULL);
+        self->rows = 0;
+        *done = true;
+        return status;
+    }
+    *done = status == RP_OK;
+    return status;
+}
+
+static rp_status run_queue(struct adder *self, int64_t timeout_ms, rp_error *err)
+{
+    /* Several items may have to wait one after the other; one alone needs no look at the clock. */
+    int64_t deadline = self->n_ops - self->next_op > 2 ? deadline_ns(timeout_ms) : 0;
+    rp_status status = RP_OK;
+    while (status == RP_OK && self->next_op < self->n_ops) {
+        bool done = false;
+        status = perform(self, &self->queue[self->next_op], timeout_ms, &done, err);
+        self->next_op += done;
+        timeout_ms = time_left_ms(timeout_ms, deadline);
+    }
+    if (self->next_op < self->n_ops)
+        return status;
+    self->next_op = self->n_ops = 0;
+    if (self->ended)
+        self->running = self->ended = false;
+    return status;
+}
+
+/* ---- steps ---- */
+
+static rp_status check_queue(const struct adder *self, rp_error *err)
+{
+    if (self->n_ops == 0)
+        return RP_OK;
+    return err_set(err, RP_FAILED_PRECONDITION,
+                   "part of the step before is still to be done: call adder_retry until it is");
+}
+
+rp_status adder_first(struct adder *self, const void *observation, rp_error *err)
+{
+    RP_TRY(check_queue(self, err));
+    if (self->running)
+        return err_set(err, RP_FAILED_PRECONDITION,
+                       "a new episode begins after %llu steps of one that was neither terminal nor truncated",
+                       (unsigned long long)self->length);
+    RP_TRY(rp_writer_set(self->writer, COLUMN_OBSERVATION, observation, self->observation_bytes, err));
+    self->running = true;
+    self->length = 0;
+    return RP_OK;
+}
+
+static rp_status check_step(const struct adder *self, const struct adder_step *step, rp_error *err)
+{
+    RP_TRY(check_queue(self, err));
+    if (!self->running)
+        return err_set(err, RP_FAILED_PRECONDITION, "no episode has been begun: call adder_first");
+    if (step->terminal && step->truncated)
+        return err_set(err, RP_INVALID_ARGUMENT, "a step is terminal or truncated, not both");
+    if (!isfinite(step->reward))
+        return err_set(err, RP_INVALID_ARGUMENT, "the reward of step %llu of the episode is %g",
+                       (unsigned long long)self->length, (double)step->reward);
+    if (self->config.actor_priorities &&
+        (!isfinite(step->value) || !isfinite(step->q) || (step->truncated && !isfinite(step->last_value))))
+        return err_set(err, RP_INVALID_ARGUMENT,
+                       "the actor's values in step %llu of the episode are not finite (value %g, q %g): its parameters "
+                       "have diverged",
+                       (unsigned long long)self->length, (double)step->value, (double)step->q);
+    return RP_OK;
+}
+
+rp_status adder_add(struct adder *self, const struct adder_step *step, int64_t timeout_ms, rp_error *err)
+{
+    RP_TRY(check_step(self, step, err));
+    RP_TRY(self->ops->step(self, step, err));
+    self->rows++;
+    self->length++;
+    self->stats.steps++;
+    RP_TRY(rp_writer_set(self->writer, COLUMN_OBSERVATION, step->next_observation, self->observation_bytes, err));
+    if (step->terminal || step->truncated) {
+        self->ops->end(self, step);
+        self->ended = true;
+        self->stats.episodes++;
+    }
+    return adder_retry(self, timeout_ms, err);
+}
+
+rp_status adder_retry(struct adder *self, int64_t timeout_ms, rp_error *err)
+{
+    RP_TRY(run_queue(self, timeout_ms, err));
+    if (!self->running || self->length % REJECTIONS_EVERY == 0)
+        return check_rejections(self, err);
+    return RP_OK;
+}
+
+rp_status adder_flush(struct adder *self, uint64_t unconfirmed, int64_t timeout_ms, rp_error *err)
+{
+    int64_t deadline = deadline_ns(timeout_ms);
+    RP_TRY(run_queue(self, timeout_ms, err));
+    return rp_writer_flush(self->writer, unconfirmed, time_left_ms(timeout_ms, deadline), err);
+}
+
+void adder_set_policy(struct adder *self, uint64_t version)
+{
+    self->policy = version;
+}
+
+void adder_get_stats(const struct adder *self, struct adder_stats *out)
+{
+    *out = self->stats;
+}
+
+/* ---- life ---- */
+
+static rp_status read_config(struct adder *self, const struct adder_config *in, rp_error *err)
+{
+    static const struct adder_kind_ops *const kinds[] = {
+        [ADDER_TRANSITION] = &adder_transition, [ADDER_SEQUENCE] = &adder_sequence, [ADDER_EPISODE] = &adder_episode};
+    struct adder_config *config = &self->config;
+    *config = *in;
+    config->table = strdup(in->table ? in->table : "");
+    if (!config->table)
+        return err_set(err, RP_NO_MEMORY, "no memory for an adder");
+    if (in->kind < 0 || in->kind >= (int32_t)(sizeof kinds / sizeof kinds[0]))
+        return err_set(err, RP_INVALID_ARGUMENT, "adder: there is no kind %d", (int)in->kind);
+    self->ops = kinds[in->kind];
+    self->with_types = in->kind != ADDER_TRANSITION;
+    if (config->batch_items == 0)
+        config->batch_items = DEFAULT_BATCH_ITEMS;
+    if (config->buffer_items == 0)
+        config->buffer_items = DEFAULT_BUFFER_ITEMS;
+    if (config->chunk_length == 0)
+        config->chunk_length = 1;
+    if (config->chunk_length < 0 || config->chunk_length > MAX_CHUNK_LENGTH)
+        return err_set(err, RP_INVALID_ARGUMENT, "adder: chunk_length is %lld; it may be 1 to %d",
+                       (long long)config->chunk_length, MAX_CHUNK_LENGTH);
+    if (config->batch_items < 0 || config->buffer_items < config->batch_items || config->buffer_items > MAX_ITEMS)
+        return err_set(err, RP_INVALID_ARGUMENT,
+                       "adder: batch_items is %lld and buffer_items %lld; a batch must fit into the buffer",
+                       (long long)config->batch_items, (long long)config->buffer_items);
+    if (!isfinite(config->initial_priority) || config->initial_priority < 0)
+        return err_set(err, RP_INVALID_ARGUMENT, "adder: initial_priority is %g; it must be finite and not negative",
+                       config->initial_priority);
+    if (config->actor_priorities && in->kind != ADDER_TRANSITION)
+        return err_set(err, RP_INVALID_ARGUMENT,
+                       "adder: actor_priorities are those of transitions; set them to false for kind %s",
+                       self->ops->name);
+    if (config->initial_priority < ADDER_MIN_PRIORITY)
+        config->initial_priority = ADDER_MIN_PRIORITY;
+    return RP_OK;
+}
+
+/* Numbers of one value per row are too small to gain from a codec; observations take what is smallest. */
+static rp_status make_columns(struct adder *self, const rp_env_spec *spec, rp_column *columns, rp_error *err)
+{
+    rp_column all[ADDER_MAX_COLUMNS] = {
+        {.name = "observation", .dtype = spec->observation_dtype, .codec = RP_CODEC_AUTO},
+        {.name = "action", .dtype = RP_DTYPE_INT32},
+        {.name = "reward", .dtype = RP_DTYPE_FLOAT32},
+        {.name = "discount", .dtype = RP_DTYPE_FLOAT32},
+        {.name = "step_type", .dtype = RP_DTYPE_UINT8},
+        {.name = "log_prob", .dtype = RP_DTYPE_FLOAT32},
+    };
+    if (spec->observation_rank > RP_MAX_RANK)
+        return err_set(err, RP_INVALID_ARGUMENT, "the environment's observations have rank %u, at most %u is possible",
+                       spec->observation_rank, RP_MAX_RANK);
+    all[COLUMN_OBSERVATION].rank = spec->observation_rank;
+    memcpy(all[COLUMN_OBSERVATION].shape, spec->observation_shape, spec->observation_rank * sizeof(uint32_t));
+    if (spec->n_actions == 0) {
+        all[COLUMN_ACTION].dtype = RP_DTYPE_FLOAT32;
+        all[COLUMN_ACTION].rank = 1;
+        all[COLUMN_ACTION].shape[0] = spec->action_size;
+    }
+    self->observation_bytes =
+        (size_t)dtype_row_bytes(spec->observation_dtype, spec->observation_rank, spec->observation_shape);
+    self->action_bytes = spec->n_actions ? sizeof(int32_t) : spec->action_size * sizeof(float);
+    self->n_columns = self->with_types ? self->with_log_prob ? 6 : 5 : 4;
+    memcpy(columns, all, self->n_columns * sizeof *columns);
+    return RP_OK;
+}
+
+static rp_status make_memory(struct adder *self, rp_error *err)
+{
+    uint64_t rows = self->config.kind == ADDER_EPISODE ? 1 : self->keep_rows, size = 1;
+    while (size < rows + 1)
+        size *= 2;
+    size_t widest = self->observation_bytes > self->action_bytes ? self->observation_bytes : self->action_bytes;
+    self->trace_mask = size - 1;
+    self->trace = calloc(size, sizeof *self->trace);
+    self->zeros = calloc(1, widest + sizeof(float));
+    self->queue = calloc(self->max_ops, sizeof *self->queue);
+    size_t powers = self->config.kind == ADDER_TRANSITION ? (size_t)self->config.n_step : 1;
+    self->power = calloc(powers, sizeof *self->power);
+    if (!self->trace || !self->zeros || !self->queue || !self->power)
+        return err_set(err, RP_NO_MEMORY, "no memory for an adder");
+    double power = 1;
+    for (size_t i = 0; i < powers; i++) {
+        self->power[i] = power;
+        power *= self->config.discount;
+    }
+    return RP_OK;
+}
+
+static rp_status open_writer(struct adder *self, rp_client *client, const char *name, const rp_column *columns,
+                             int64_t timeout_ms, rp_error *err)
+{
+    rp_writer_options options = {
+        .struct_size = sizeof options,
+        .chunk_length = (uint32_t)self->config.chunk_length,
+        .name = name,
+        .keep_alive = self->keep_rows,
+        .max_in_flight_items = (uint64_t)self->config.buffer_items,
+        .batch_items = (uint32_t)self->config.batch_items,
+        /* After the broker has lost its memory, an item that comes twice does less harm than one that is missing. */
+        .doubt = RP_DOUBT_RESEND,
+    };
+    rp_error why = {0};
+    self->writer = rp_writer_new(client, columns, self->n_columns, &options, timeout_ms, &why);
+    if (!self->writer)
+        return err_set(err, (rp_status)why.status, "adder: %s", why.text);
+    rp_status status = rp_writer_check_item(self->writer, self->config.table, self->slices, self->n_slices, &why);
+    if (status == RP_OK)
+        return RP_OK;
+    return err_set(err, status, "adder of kind %s: %s", self->ops->name, why.text);
+}
+
+struct adder *adder_new(rp_client *client, const char *name, const struct adder_config *config, const rp_env_spec *spec,
+                        bool with_log_prob, int64_t timeout_ms, rp_error *err)
+{
+    rp_column columns[ADDER_MAX_COLUMNS];
+    struct adder *self = calloc(1, sizeof *self);
+    if (!self) {
+        err_set(err, RP_NO_MEMORY, "no memory for an adder");
+        return NULL;
+    }
+    self->with_log_prob = with_log_prob;
+    rp_status status = read_config(self, config, err);
+    status = status == RP_OK ? make_columns(self, spec, columns, err) : status;
+    status = status == RP_OK ? self->ops->create(self, err) : status;
+    status = status == RP_OK ? make_memory(self, err) : status;
+    status = status == RP_OK ? open_writer(self, client, name, columns, timeout_ms, err) : status;
+    if (status != RP_OK)
+        (void)adder_destroy(&self, 0, NULL);
+    return self;
+}
+
+rp_status adder_destroy(struct adder **self, int64_t timeout_ms, rp_error *err)
+{
+    if (!self || !*self)
+        return RP_OK;
+    struct adder *adder = *self;
+    *self = NULL;
+    rp_status status = RP_OK;
+    if (adder->writer) {
+        int64_t deadline = deadline_ns(timeout_ms);
+        status = run_queue(adder, timeout_ms, err);
+        timeout_ms = time_left_ms(timeout_ms, deadline);
+        rp_status closed = rp_writer_destroy(&adder->writer, timeout_ms, status == RP_OK ? err : NULL);
+        status = status == RP_OK ? closed : status;
+    }
+    free(adder->config.table);
+    free(adder->zeros);
+    free(adder->trace);
+    free(adder->power);
+    free(adder->queue);
+    free(adder);
+    return status;
+}

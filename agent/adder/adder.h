@@ -1,0 +1,86 @@
+/* Adders turn what an actor sees into items of a replay table.
+ *
+ *   adder_first(adder, observation_0)
+ *   adder_add(adder, &step)                 once per environment step
+ *
+ * All share one stream of steps per actor: each observation is stored once, and items are slices.
+ *
+ * transition: items of (s_t, a_t, R, D, s_{t+k}) with fields observation, action, reward, discount, next_observation.
+ *   R = r_t + g d_t r_{t+1} + ... over k steps; D = g^(k-1) times the product of d; the learner applies the last g. k is n
+ *   except at the start of an episode (s_0 -> s_1 ... s_0 -> s_n) and at its end (s_{T-n+1} -> s_T ... s_{T-1} -> s_T):
+ *   T + min(n, T) - 1 items for T steps.
+ * sequence: items of `length` steps of all columns, the first at step `length`, then every `period` steps. The last
+ *   observation of an episode is a step of its own (LAST) with zero action, reward and discount.
+ *   End of an episode: pad with zero steps up to the next write point; truncate (a shorter item); write the last `length`
+ *   steps; continue into the next episode.
+ * episode: one item at the end, with its last observation; an episode longer than max_length is refused.
+ *
+ * d is 0 after a terminal step and 1 otherwise, also when truncated. */
+#ifndef AGENT_ADDER_ADDER_H
+#define AGENT_ADDER_ADDER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "proto/schema.h"
+#include "replay/client.h"
+#include "replay/env.h"
+#include "replay/writer.h"
+
+enum adder_kind { ADDER_TRANSITION, ADDER_SEQUENCE, ADDER_EPISODE };
+enum adder_end { ADDER_PAD, ADDER_TRUNCATE, ADDER_WRITE, ADDER_CONTINUE };
+enum step_type { STEP_FIRST = 0, STEP_MID = 1, STEP_LAST = 2, STEP_PADDING = 3 }; /* column step_type, uint8 */
+
+struct adder_config {
+    int32_t kind;
+    char *table;
+    int64_t n_step;         /* transition */
+    int64_t length, period; /* sequence */
+    int32_t end;            /* sequence; an adder_end */
+    int64_t max_length;     /* episode */
+    double discount;        /* transition: g */
+    bool actor_priorities;  /* from the actor's own values; otherwise initial_priority */
+    double initial_priority;
+    int64_t chunk_length;
+    int64_t batch_items;  /* sent together: 50 */
+    int64_t buffer_items; /* created and not confirmed: 100 */
+};
+
+/* One step of an actor: what it saw is known from the call before. */
+struct adder_step {
+    const void *action;
+    float reward;
+    bool terminal, truncated;
+    const void *next_observation;
+    float value;      /* of the observation in which the action was taken; for priorities */
+    float q;          /* of the action taken */
+    float last_value; /* of next_observation; read only if truncated */
+    float log_prob;   /* stored if the adder was made with it */
+};
+
+struct adder_stats {
+    uint64_t steps, episodes, items;
+};
+
+struct adder;
+
+/* Columns: transition: observation, action, reward, discount; sequence and episode: observation, action, reward, discount,
+ * step_type, and log_prob if with_log_prob. NULL with err set: also when the broker's table does not take such items. */
+struct adder *adder_new(rp_client *client, const char *name, const struct adder_config *config, const rp_env_spec *spec,
+                        bool with_log_prob, int64_t timeout_ms, rp_error *err);
+/* Waits for confirmation of everything for as long as timeout_ms, then closes. Steps of an unfinished episode that are in
+ * no item are dropped. Nulls *self. */
+rp_status adder_destroy(struct adder **self, int64_t timeout_ms, rp_error *err);
+
+rp_status adder_first(struct adder *self, const void *observation, rp_error *err);
+/* Waits while the buffer is full: the limiter's back-pressure. RP_DEADLINE_EXCEEDED after timeout_ms: part of the step is
+ * still to be done; call adder_retry until it is, then go on. */
+rp_status adder_add(struct adder *self, const struct adder_step *step, int64_t timeout_ms, rp_error *err);
+rp_status adder_retry(struct adder *self, int64_t timeout_ms, rp_error *err);
+/* Waits until at most `unconfirmed` items are not confirmed. */
+rp_status adder_flush(struct adder *self, uint64_t unconfirmed, int64_t timeout_ms, rp_error *err);
+/* The version of the parameters that act from now on. */
+void adder_set_policy(struct adder *self, uint64_t version);
+void adder_get_stats(const struct adder *self, struct adder_stats *out);
+
+#endif

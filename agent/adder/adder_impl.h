@@ -1,0 +1,103 @@
+/* The inside of an adder: what the kinds share.
+ *
+ * Rows of the writer's stream are made in two parts: the observation is set when it is seen, the rest follows when the
+ * action in it and what came of that are known. Rows never wait; items may, for room in the writer's buffer. So a call
+ * first puts the operations that it leads to into a queue and then works through it. What is left after a time-out is
+ * done by the next adder_retry, each operation once. */
+#ifndef AGENT_ADDER_ADDER_IMPL_H
+#define AGENT_ADDER_ADDER_IMPL_H
+
+#include <stddef.h>
+
+#include "agent/adder/adder.h"
+
+/* A prioritized table never picks an item of priority 0. */
+#define ADDER_MIN_PRIORITY 1e-6
+
+enum adder_column {
+    COLUMN_OBSERVATION,
+    COLUMN_ACTION,
+    COLUMN_REWARD,
+    COLUMN_DISCOUNT,
+    COLUMN_STEP_TYPE, /* not in streams of transitions */
+    COLUMN_LOG_PROB,  /* optional */
+    ADDER_MAX_COLUMNS,
+};
+
+enum op_kind {
+    OP_ROW,  /* completes the row whose observation is set, without an action; or makes one without an observation */
+    OP_ZERO, /* `count` rows of zeros, marked as padding */
+    OP_ITEM,
+    OP_END, /* of the writer's episode */
+};
+
+/* Rows are counted from the start of the writer's episode. */
+struct op {
+    int32_t kind;         /* an op_kind */
+    uint8_t step_type;    /* OP_ROW */
+    float reward;         /* OP_ROW */
+    float discount;       /* OP_ROW */
+    uint64_t count;       /* OP_ZERO */
+    uint64_t first, last; /* OP_ITEM: its first row; transitions: the row of the next observation */
+    uint64_t result;      /* OP_ITEM, transitions: the row of reward and discount */
+    uint64_t policy;      /* OP_ITEM */
+    double priority;      /* OP_ITEM */
+};
+
+/* What an earlier row brought that later items need. */
+struct trace {
+    float reward, q;
+    uint64_t policy;
+};
+
+struct adder_kind_ops {
+    const char *name;
+    /* Checks the kind's part of the configuration and sets keep_alive, max_ops, slices and n_slices. */
+    rp_status (*create)(struct adder *self, rp_error *err);
+    /* Completes the row of this step and puts what follows into the queue. The next observation is not set yet. */
+    rp_status (*step)(struct adder *self, const struct adder_step *step, rp_error *err);
+    /* The end of an episode, after the next observation was set: further operations. */
+    void (*end)(struct adder *self, const struct adder_step *step);
+    /* Points self->slices to the rows of an item. */
+    void (*aim)(struct adder *self, const struct op *op);
+};
+
+extern const struct adder_kind_ops adder_transition, adder_sequence, adder_episode;
+
+struct adder {
+    const struct adder_kind_ops *ops;
+    struct adder_config config; /* its table is our own */
+    rp_writer *writer;
+    size_t observation_bytes, action_bytes;
+    void *zeros; /* as long as the longest row of a column */
+    uint32_t n_columns;
+    bool with_types, with_log_prob;
+    bool running;       /* inside an episode */
+    bool ended;         /* its last step was added, and the queue is not done */
+    uint64_t length;    /* steps of this episode */
+    uint64_t rows;      /* complete ones in the writer's episode, those in the queue included */
+    uint64_t policy;    /* that acts now */
+    uint64_t keep_rows; /* that items reach back over */
+    struct trace *trace;
+    uint64_t trace_mask;
+    double *power; /* transitions: of the discount, 0 .. n - 1 */
+    rp_slice slices[ADDER_MAX_COLUMNS];
+    uint32_t n_slices;
+    struct op *queue;
+    uint32_t max_ops, n_ops, next_op;
+    struct adder_stats stats;
+};
+
+/* The next operation, zeroed but for its kind. */
+struct op *adder_push(struct adder *self, int32_t kind);
+/* Completes the row whose observation is set. type and log_prob are left out of streams without them. */
+rp_status adder_row(struct adder *self, const void *action, float reward, float discount, uint8_t step_type,
+                    float log_prob, rp_error *err);
+
+/* The trace of a row of the writer's episode that items may still start at. */
+static inline struct trace *adder_trace(struct adder *self, uint64_t row)
+{
+    return &self->trace[row & self->trace_mask];
+}
+
+#endif

@@ -1,0 +1,149 @@
+/* Acrobot-v1: two links that hang from a fixed point; a motor in the joint between them swings the tip up. The
+ * equations of the book (not those of the older paper), with the numbers of Gymnasium. The state for set_state: the
+ * angles of the first link (0 hangs down) and of the second to the first, and their velocities. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/env/builtin.h"
+#include "agent/env/classic.h"
+
+/* Both links: length 1, mass 1, centre of mass in the middle, moment of inertia 1. */
+#define LENGTH 1.0
+#define CENTRE 0.5
+#define MASS 1.0
+#define INERTIA 1.0
+#define GRAVITY 9.8
+#define DT 0.2
+#define MOST_DTHETA1 (4 * M_PI)
+#define MOST_DTHETA2 (9 * M_PI)
+#define MAX_STEPS 500u
+
+enum { THETA1, THETA2, DTHETA1, DTHETA2, SIZE };
+
+struct acrobot {
+    struct rng rng;
+    double state[SIZE];
+    uint32_t steps;
+};
+
+static void *acrobot_create(const rp_option *options, uint32_t n_options, rp_env_spec *spec, rp_error *err)
+{
+    struct acrobot *self = classic_new("Acrobot-v1", sizeof *self, options, n_options, NULL, err);
+    if (!self)
+        return NULL;
+    rng_seed(&self->rng, 0);
+    *spec = (rp_env_spec){.observation_dtype = RP_DTYPE_FLOAT32,
+                          .observation_rank = 1,
+                          .observation_shape = {6},
+                          .n_actions = 3,
+                          .max_steps = MAX_STEPS};
+    return self;
+}
+
+static void acrobot_seed(void *state, uint64_t seed)
+{
+    rng_seed(&((struct acrobot *)state)->rng, seed);
+}
+
+static void observe(const struct acrobot *self, float *out)
+{
+    out[0] = (float)cos(self->state[THETA1]);
+    out[1] = (float)sin(self->state[THETA1]);
+    out[2] = (float)cos(self->state[THETA2]);
+    out[3] = (float)sin(self->state[THETA2]);
+    out[4] = (float)self->state[DTHETA1];
+    out[5] = (float)self->state[DTHETA2];
+}
+
+static void acrobot_reset(void *state, void *observation)
+{
+    struct acrobot *self = state;
+    self->steps = 0;
+    for (int i = 0; i < SIZE; i++)
+        self->state[i] = classic_uniform(&self->rng, -0.1, 0.1);
+    observe(self, observation);
+}
+
+/* The time derivative of a state under a torque. */
+static void derive(const double *s, double torque, double *out)
+{
+    double sine2 = sin(s[THETA2]), cosine2 = cos(s[THETA2]);
+    double d1 = MASS * CENTRE * CENTRE + MASS * (LENGTH * LENGTH + CENTRE * CENTRE + 2 * LENGTH * CENTRE * cosine2) +
+                2 * INERTIA;
+    double d2 = MASS * (CENTRE * CENTRE + LENGTH * CENTRE * cosine2) + INERTIA;
+    /* cos(a - pi / 2) of the book is sin(a). */
+    double phi2 = MASS * CENTRE * GRAVITY * sin(s[THETA1] + s[THETA2]);
+    double phi1 = -MASS * LENGTH * CENTRE * s[DTHETA2] * s[DTHETA2] * sine2 -
+                  2 * MASS * LENGTH * CENTRE * s[DTHETA2] * s[DTHETA1] * sine2 +
+                  (MASS * CENTRE + MASS * LENGTH) * GRAVITY * sin(s[THETA1]) + phi2;
+    double acc2 = (torque + d2 / d1 * phi1 - MASS * LENGTH * CENTRE * s[DTHETA1] * s[DTHETA1] * sine2 - phi2) /
+                  (MASS * CENTRE * CENTRE + INERTIA - d2 * d2 / d1);
+    out[THETA1] = s[DTHETA1];
+    out[THETA2] = s[DTHETA2];
+    out[DTHETA1] = -(d2 * acc2 + phi1) / d1;
+    out[DTHETA2] = acc2;
+}
+
+static void shift(const double *from, const double *slope, double dt, double *out)
+{
+    for (int i = 0; i < SIZE; i++)
+        out[i] = from[i] + dt * slope[i];
+}
+
+/* One step of the classic Runge-Kutta method. */
+static void integrate(double *s, double torque)
+{
+    double k1[SIZE], k2[SIZE], k3[SIZE], k4[SIZE], at[SIZE];
+    derive(s, torque, k1);
+    shift(s, k1, DT / 2, at);
+    derive(at, torque, k2);
+    shift(s, k2, DT / 2, at);
+    derive(at, torque, k3);
+    shift(s, k3, DT, at);
+    derive(at, torque, k4);
+    for (int i = 0; i < SIZE; i++)
+        s[i] += DT / 6 * (k1[i] + 2 * k2[i] + 2 * k3[i] + k4[i]);
+}
+
+static double wrap(double angle)
+{
+    if (angle >= -M_PI && angle <= M_PI)
+        return angle;
+    return angle - 2 * M_PI * floor((angle + M_PI) / (2 * M_PI));
+}
+
+static void acrobot_step(void *state, const void *action, void *observation, rp_env_result *result)
+{
+    struct acrobot *self = state;
+    double *s = self->state;
+    integrate(s, *(const int32_t *)action - 1.0);
+    s[THETA1] = wrap(s[THETA1]);
+    s[THETA2] = wrap(s[THETA2]);
+    s[DTHETA1] = classic_clip(s[DTHETA1], -MOST_DTHETA1, MOST_DTHETA1);
+    s[DTHETA2] = classic_clip(s[DTHETA2], -MOST_DTHETA2, MOST_DTHETA2);
+    observe(self, observation);
+    bool terminal = -cos(s[THETA1]) - cos(s[THETA2] + s[THETA1]) > 1;
+    classic_result(result, terminal ? 0 : -1, terminal, &self->steps, MAX_STEPS);
+}
+
+static rp_status acrobot_set_state(void *state, const double *values, uint32_t n, void *observation)
+{
+    struct acrobot *self = state;
+    if (!classic_finite(values, n, SIZE))
+        return RP_INVALID_ARGUMENT;
+    self->steps = 0;
+    memcpy(self->state, values, sizeof self->state);
+    observe(self, observation);
+    return RP_OK;
+}
+
+const rp_env_ops env_acrobot = {
+    .name = "Acrobot-v1",
+    .help = "swing up two links by the joint between them: 3 actions, 6 numbers, -1 a step, 500 steps",
+    .create = acrobot_create,
+    .destroy = free,
+    .seed = acrobot_seed,
+    .reset = acrobot_reset,
+    .step = acrobot_step,
+    .set_state = acrobot_set_state,
+};

@@ -1,0 +1,224 @@
+/* Breakout with the rules of MinAtar on a board of 10 x 10 cells with four planes: paddle, ball, trail (where the ball
+ * was a step ago) and bricks. Actions: stay (0), left (1), right (2). The ball moves diagonally; +1 for each brick it
+ * breaks; a ball that passes the paddle ends the episode. When all bricks are gone, a new wall appears as the ball
+ * reaches the paddle's row.
+ *
+ * Option: sticky (default 0.1), the probability that the action before is taken instead. The state for set_state: the
+ * ball's row, column and direction (0 up left, 1 up right, 2 down right, 3 down left), the paddle's column, and the 30
+ * cells of the bricks, row by row, 1 where there is one. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/env/builtin.h"
+#include "agent/env/classic.h"
+#include "agent/env/env.h"
+#include "proto/error.h"
+
+#define SIDE 10
+#define PLANES 4
+#define FIRST_BRICK_ROW 1
+#define BRICK_ROWS 3
+#define BRICKS (BRICK_ROWS * SIDE)
+#define STATE_SIZE (4 + BRICKS)
+#define START_ROW 3
+#define START_PADDLE 4
+#define MAX_STEPS 1000u
+
+enum plane { PADDLE, BALL, TRAIL, BRICK };
+enum direction { UP_LEFT, UP_RIGHT, DOWN_RIGHT, DOWN_LEFT };
+
+static const uint8_t mirror_sideways[] = {UP_RIGHT, UP_LEFT, DOWN_LEFT, DOWN_RIGHT};
+static const uint8_t mirror_upright[] = {DOWN_LEFT, DOWN_RIGHT, UP_RIGHT, UP_LEFT};
+static const uint8_t turn_back[] = {DOWN_RIGHT, DOWN_LEFT, UP_LEFT, UP_RIGHT};
+
+struct breakout {
+    struct rng rng;
+    double sticky;
+    int32_t row, column;           /* of the ball */
+    int32_t last_row, last_column; /* a step ago */
+    uint8_t direction;
+    bool struck; /* broke a brick in the last step: it passes through the next one it meets */
+    int32_t paddle;
+    int32_t last_action;
+    uint32_t n_bricks;
+    uint8_t bricks[BRICKS];
+    uint32_t steps;
+};
+
+static void *breakout_create(const rp_option *options, uint32_t n_options, rp_env_spec *spec, rp_error *err)
+{
+    static const char *const known[] = {"sticky", NULL};
+    double sticky = 0.1;
+    if (env_option_real(options, n_options, "sticky", 0, 1, &sticky, err) != RP_OK) {
+        err_prefix(err, "environment Breakout");
+        return NULL;
+    }
+    struct breakout *self = classic_new("Breakout", sizeof *self, options, n_options, known, err);
+    if (!self)
+        return NULL;
+    rng_seed(&self->rng, 0);
+    self->sticky = sticky;
+    *spec = (rp_env_spec){.observation_dtype = RP_DTYPE_UINT8,
+                          .observation_rank = 3,
+                          .observation_shape = {SIDE, SIDE, PLANES},
+                          .n_actions = 3,
+                          .max_steps = MAX_STEPS};
+    return self;
+}
+
+static void breakout_seed(void *state, uint64_t seed)
+{
+    rng_seed(&((struct breakout *)state)->rng, seed);
+}
+
+static uint8_t *cell(uint8_t *planes, int32_t row, int32_t column, enum plane plane)
+{
+    return planes + (row * SIDE + column) * PLANES + plane;
+}
+
+static void observe(const struct breakout *self, uint8_t *planes)
+{
+    memset(planes, 0, SIDE * SIDE * PLANES);
+    *cell(planes, SIDE - 1, self->paddle, PADDLE) = 1;
+    *cell(planes, self->row, self->column, BALL) = 1;
+    *cell(planes, self->last_row, self->last_column, TRAIL) = 1;
+    uint8_t *wall = cell(planes, FIRST_BRICK_ROW, 0, BRICK);
+    for (int i = 0; i < BRICKS; i++)
+        wall[i * PLANES] = self->bricks[i];
+}
+
+static void build_wall(struct breakout *self)
+{
+    memset(self->bricks, 1, BRICKS);
+    self->n_bricks = BRICKS;
+}
+
+static void start(struct breakout *self)
+{
+    self->steps = 0;
+    self->last_row = self->row;
+    self->last_column = self->column;
+    self->struck = false;
+    self->last_action = 0;
+}
+
+static void breakout_reset(void *state, void *observation)
+{
+    struct breakout *self = state;
+    bool from_right = rng_below(&self->rng, 2) == 1;
+    self->row = START_ROW;
+    self->column = from_right ? SIDE - 1 : 0;
+    self->direction = from_right ? DOWN_LEFT : DOWN_RIGHT;
+    self->paddle = START_PADDLE;
+    build_wall(self);
+    start(self);
+    observe(self, observation);
+}
+
+static uint8_t *brick_at(struct breakout *self, int32_t row, int32_t column)
+{
+    if (row < FIRST_BRICK_ROW || row >= FIRST_BRICK_ROW + BRICK_ROWS)
+        return NULL;
+    uint8_t *brick = &self->bricks[(row - FIRST_BRICK_ROW) * SIDE + column];
+    return *brick ? brick : NULL;
+}
+
+/* The ball is about to enter the paddle's row. Right above the paddle it bounces as from a wall; on its edge it goes
+ * back where it came from. False: it is lost. */
+static bool meet_paddle(struct breakout *self, int32_t *row, int32_t column)
+{
+    if (self->n_bricks == 0)
+        build_wall(self);
+    if (self->column == self->paddle)
+        self->direction = mirror_upright[self->direction];
+    else if (column == self->paddle)
+        self->direction = turn_back[self->direction];
+    else
+        return false;
+    *row = self->row;
+    return true;
+}
+
+/* Moves the ball by one cell. Gives the reward. */
+static uint32_t move_ball(struct breakout *self, bool *lost)
+{
+    int32_t row = self->row + (self->direction == DOWN_LEFT || self->direction == DOWN_RIGHT ? 1 : -1);
+    int32_t column = self->column + (self->direction == UP_RIGHT || self->direction == DOWN_RIGHT ? 1 : -1);
+    uint32_t reward = 0;
+    if (column < 0 || column >= SIDE) {
+        column = column < 0 ? 0 : SIDE - 1;
+        self->direction = mirror_sideways[self->direction];
+    }
+    uint8_t *brick = brick_at(self, row, column);
+    bool struck = brick != NULL;
+    if (row < 0) {
+        row = 0;
+        self->direction = mirror_upright[self->direction];
+    } else if (brick && !self->struck) {
+        reward = 1;
+        *brick = 0;
+        self->n_bricks--;
+        row = self->row;
+        self->direction = mirror_upright[self->direction];
+    } else if (row == SIDE - 1) {
+        *lost = !meet_paddle(self, &row, column);
+    }
+    self->struck = struck;
+    self->last_row = self->row;
+    self->last_column = self->column;
+    self->row = row;
+    self->column = column;
+    return reward;
+}
+
+static void breakout_step(void *state, const void *action, void *observation, rp_env_result *result)
+{
+    struct breakout *self = state;
+    int32_t taken = *(const int32_t *)action;
+    if (self->sticky > 0 && rng_unit(&self->rng) < self->sticky)
+        taken = self->last_action;
+    self->last_action = taken;
+    if (taken == 1 && self->paddle > 0)
+        self->paddle--;
+    else if (taken == 2 && self->paddle < SIDE - 1)
+        self->paddle++;
+    bool lost = false;
+    uint32_t reward = move_ball(self, &lost);
+    observe(self, observation);
+    classic_result(result, reward, lost, &self->steps, MAX_STEPS);
+}
+
+static rp_status breakout_set_state(void *state, const double *values, uint32_t n, void *observation)
+{
+    struct breakout *self = state;
+    /* A ball in the paddle's row is lost already. */
+    if (n != STATE_SIZE || !classic_cell(values[0], SIDE - 1) || !classic_cell(values[1], SIDE) ||
+        !classic_cell(values[2], 4) || !classic_cell(values[3], SIDE))
+        return RP_INVALID_ARGUMENT;
+    for (int i = 0; i < BRICKS; i++)
+        if (!classic_cell(values[4 + i], 2))
+            return RP_INVALID_ARGUMENT;
+    self->row = (int32_t)values[0];
+    self->column = (int32_t)values[1];
+    self->direction = (uint8_t)values[2];
+    self->paddle = (int32_t)values[3];
+    self->n_bricks = 0;
+    for (int i = 0; i < BRICKS; i++) {
+        self->bricks[i] = (uint8_t)values[4 + i];
+        self->n_bricks += self->bricks[i];
+    }
+    start(self);
+    observe(self, observation);
+    return RP_OK;
+}
+
+const rp_env_ops env_breakout = {
+    .name = "Breakout",
+    .help = "break a wall with a ball, MinAtar's rules: 3 actions, 10 x 10 x 4 planes, +1 a brick; option sticky",
+    .create = breakout_create,
+    .destroy = free,
+    .seed = breakout_seed,
+    .reset = breakout_reset,
+    .step = breakout_step,
+    .set_state = breakout_set_state,
+};

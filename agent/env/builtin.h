@@ -1,0 +1,22 @@
+/* The built-in environments. To add one: a file with its ops, a line here, a line in env_builtin (env.c), a golden
+ * trace in tests/golden/env/. */
+#ifndef AGENT_ENV_BUILTIN_H
+#define AGENT_ENV_BUILTIN_H
+
+#include "replay/env.h"
+
+extern const rp_env_ops env_cartpole;               /* CartPole-v1 */
+extern const rp_env_ops env_acrobot;                /* Acrobot-v1 */
+extern const rp_env_ops env_mountaincar;            /* MountainCar-v0 */
+extern const rp_env_ops env_mountaincar_continuous; /* MountainCarContinuous-v0 */
+extern const rp_env_ops env_pendulum;               /* Pendulum-v1 */
+extern const rp_env_ops env_catch;                  /* Catch */
+extern const rp_env_ops env_deepsea;                /* DeepSea */
+extern const rp_env_ops env_breakout;               /* Breakout */
+
+/* on the MuJoCo library */
+extern const rp_env_ops env_inverted_pendulum; /* InvertedPendulum */
+extern const rp_env_ops env_cartpole_swingup;  /* CartPoleSwingUp */
+extern const rp_env_ops env_cheetah;           /* Cheetah */
+
+#endif

@@ -1,0 +1,129 @@
+/* DeepSea (bsuite): a diver sinks one row a step through a square of size x size cells, and moves left or right with
+ * it. Each move right costs 0.01 / size; only the one who goes right every time finds the treasure, +1, in the last
+ * cell. Deterministic. The state for set_state: row, column.
+ *
+ * Options: size (default 10); randomize (0 or 1, default 0: action 1 is right everywhere; 1: in each cell the seed
+ * decides which action is right); seed (default 0), of that choice only. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/env/builtin.h"
+#include "agent/env/classic.h"
+#include "agent/env/env.h"
+#include "proto/error.h"
+
+#define MOST_SIZE 100
+#define MOVE_COST 0.01
+
+struct deepsea {
+    uint32_t size;
+    uint32_t row, column;
+    uint32_t steps;
+    uint8_t right[]; /* size x size: the action that goes right */
+};
+
+struct choice {
+    double size, randomize, seed;
+};
+
+static rp_status read_choice(const rp_option *options, uint32_t n_options, struct choice *choice, rp_error *err)
+{
+    RP_TRY(env_option_real(options, n_options, "size", 1, MOST_SIZE, &choice->size, err));
+    RP_TRY(env_option_real(options, n_options, "randomize", 0, 1, &choice->randomize, err));
+    RP_TRY(env_option_real(options, n_options, "seed", 0, 0x1p53, &choice->seed, err));
+    if (choice->size != floor(choice->size) || choice->randomize != floor(choice->randomize) ||
+        choice->seed != floor(choice->seed))
+        return err_set(err, RP_INVALID_ARGUMENT, "size, randomize and seed are whole numbers");
+    return RP_OK;
+}
+
+static void *deepsea_create(const rp_option *options, uint32_t n_options, rp_env_spec *spec, rp_error *err)
+{
+    static const char *const known[] = {"size", "randomize", "seed", NULL};
+    struct choice choice = {.size = 10};
+    if (env_known_options("DeepSea", options, n_options, known, err) != RP_OK)
+        return NULL;
+    if (read_choice(options, n_options, &choice, err) != RP_OK) {
+        err_prefix(err, "environment DeepSea");
+        return NULL;
+    }
+    uint32_t size = (uint32_t)choice.size;
+    struct deepsea *self = classic_new("DeepSea", sizeof *self + size * size, NULL, 0, NULL, err);
+    if (!self)
+        return NULL;
+    self->size = size;
+    memset(self->right, 1, size * size);
+    if (choice.randomize != 0) {
+        struct rng rng;
+        rng_seed(&rng, (uint64_t)choice.seed);
+        for (uint32_t i = 0; i < size * size; i++)
+            self->right[i] = (uint8_t)rng_below(&rng, 2);
+    }
+    *spec = (rp_env_spec){.observation_dtype = RP_DTYPE_UINT8,
+                          .observation_rank = 3,
+                          .observation_shape = {size, size, 1},
+                          .n_actions = 2};
+    return self;
+}
+
+/* Nothing here is left to chance. */
+static void deepsea_seed(void *state, uint64_t seed)
+{
+    (void)state;
+    (void)seed;
+}
+
+/* Past the last row there is no diver to be seen. */
+static void observe(const struct deepsea *self, uint8_t *board)
+{
+    memset(board, 0, self->size * self->size);
+    if (self->row < self->size)
+        board[self->row * self->size + self->column] = 1;
+}
+
+static void deepsea_reset(void *state, void *observation)
+{
+    struct deepsea *self = state;
+    self->row = self->column = self->steps = 0;
+    observe(self, observation);
+}
+
+static void deepsea_step(void *state, const void *action, void *observation, rp_env_result *result)
+{
+    struct deepsea *self = state;
+    double reward = 0;
+    if (*(const int32_t *)action == self->right[self->row * self->size + self->column]) {
+        reward = (self->column == self->size - 1 ? 1 : 0) - MOVE_COST / self->size;
+        if (self->column < self->size - 1)
+            self->column++;
+    } else if (self->column > 0) {
+        self->column--;
+    }
+    self->row++;
+    observe(self, observation);
+    classic_result(result, reward, self->row == self->size, &self->steps, 0);
+}
+
+static rp_status deepsea_set_state(void *state, const double *values, uint32_t n, void *observation)
+{
+    struct deepsea *self = state;
+    if (n != 2 || !classic_cell(values[0], self->size) || !classic_cell(values[1], self->size))
+        return RP_INVALID_ARGUMENT;
+    self->steps = 0;
+    self->row = (uint32_t)values[0];
+    self->column = (uint32_t)values[1];
+    observe(self, observation);
+    return RP_OK;
+}
+
+const rp_env_ops env_deepsea = {
+    .name = "DeepSea",
+    .help = "dive to the far corner: 2 actions, a board of size x size, +1 at the end of the one right path; options "
+            "size, randomize, seed",
+    .create = deepsea_create,
+    .destroy = free,
+    .seed = deepsea_seed,
+    .reset = deepsea_reset,
+    .step = deepsea_step,
+    .set_state = deepsea_set_state,
+};

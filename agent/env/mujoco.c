@@ -1,0 +1,305 @@
+#include "agent/env/mujoco.h"
+
+#include <limits.h>
+#include <math.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/env/env.h"
+#include "proto/error.h"
+
+/* ---- MuJoCo's handlers ---- */
+
+/* Where an error in this thread goes. MuJoCo's error handler must not return, and its own one exits. */
+static _Thread_local jmp_buf *mujoco_guard;
+
+/* False: MuJoCo has found an error in the call. */
+static bool mujoco_guarded(void (*call)(void *self), void *self)
+{
+    jmp_buf here;
+    volatile bool ok = false;
+    mujoco_guard = &here;
+    if (setjmp(here) == 0) {
+        call(self);
+        ok = true;
+    }
+    mujoco_guard = NULL;
+    return ok;
+}
+
+static void mujoco_on_error(const char *text)
+{
+    if (mujoco_guard)
+        longjmp(*mujoco_guard, 1);
+    /* Everything that can fail is called with a guard; the compiler of models catches its own errors. */
+    fprintf(stderr, "MuJoCo: %s\n", text);
+    abort();
+}
+
+/* A model that goes wrong is seen in mjData.warning after the step. */
+static void mujoco_on_warning(const char *text)
+{
+    (void)text;
+}
+
+static void mujoco_set_handlers(void)
+{
+    mju_user_error = mujoco_on_error;
+    mju_user_warning = mujoco_on_warning;
+}
+
+/* ---- the model ---- */
+
+static pthread_once_t mujoco_once = PTHREAD_ONCE_INIT;
+/* The compiler of models keeps the last one in a global. */
+static pthread_mutex_t mujoco_compiler = PTHREAD_MUTEX_INITIALIZER;
+
+/* MuJoCo's texts have line ends inside and at their end. */
+static void mujoco_one_line(char *text)
+{
+    size_t n = strlen(text);
+    while (n > 0 && text[n - 1] == '\n')
+        text[--n] = '\0';
+    for (size_t i = 0; i < n; i++)
+        if (text[i] == '\n')
+            text[i] = ' ';
+}
+
+struct mujoco_file {
+    mjVFS files; /* 2 MB */
+    size_t size;
+    bool made;
+};
+
+static const char mujoco_file_name[] = "model.xml";
+
+static void mujoco_make_file(void *file)
+{
+    struct mujoco_file *self = file;
+    self->made = mj_makeEmptyFileVFS(&self->files, mujoco_file_name, (int)self->size) == 0;
+}
+
+static mjModel *mujoco_compile(const struct mujoco_file *file, char *text, int size)
+{
+    pthread_mutex_lock(&mujoco_compiler);
+    mjModel *model = mj_loadXML(mujoco_file_name, &file->files, text, size);
+    mj_freeLastXML();
+    pthread_mutex_unlock(&mujoco_compiler);
+    return model;
+}
+
+rp_status mujoco_load(const char *name, const char *xml, mjModel **out, rp_error *err)
+{
+    pthread_once(&mujoco_once, mujoco_set_handlers);
+    size_t size = strlen(xml);
+    if (size == 0 || size > INT_MAX)
+        return err_set(err, RP_INVALID_ARGUMENT, "the model of %s has %zu bytes", name, size);
+    struct mujoco_file *file = malloc(sizeof *file);
+    if (!file)
+        return err_set(err, RP_NO_MEMORY, "no memory for the model of %s", name);
+    mj_defaultVFS(&file->files);
+    file->size = size;
+    file->made = false;
+    rp_status status = RP_OK;
+    char text[1000] = "";
+    if (!mujoco_guarded(mujoco_make_file, file) || !file->made) {
+        status = err_set(err, RP_NO_MEMORY, "no memory for the model of %s", name);
+        goto done;
+    }
+    memcpy(file->files.filedata[0], xml, size);
+    *out = mujoco_compile(file, text, (int)sizeof text);
+    if (!*out) {
+        mujoco_one_line(text);
+        status = err_set(err, RP_INVALID_ARGUMENT, "MuJoCo refuses the model of %s: %s", name, text);
+    }
+done:
+    mj_deleteVFS(&file->files);
+    free(file);
+    return status;
+}
+
+/* ---- create and destroy ---- */
+
+static void mujoco_fill_spec(const struct mujoco *self, rp_env_spec *spec)
+{
+    spec->observation_dtype = RP_DTYPE_FLOAT32;
+    spec->observation_rank = 1;
+    spec->observation_shape[0] = self->task->n_observation;
+    spec->action_size = (uint32_t)self->model->nu;
+    for (int i = 0; i < self->model->nu; i++) {
+        spec->action_low[i] = (float)self->model->actuator_ctrlrange[2 * i];
+        spec->action_high[i] = (float)self->model->actuator_ctrlrange[2 * i + 1];
+    }
+    spec->max_steps = self->task->max_steps;
+}
+
+static void mujoco_make_data(void *env)
+{
+    struct mujoco *self = env;
+    self->data = mj_makeData(self->model);
+}
+
+static rp_status mujoco_init(struct mujoco *self, const rp_option *options, uint32_t n_options, rp_error *err)
+{
+    static const char *const known[] = {"frame_skip", NULL};
+    const struct mujoco_task *task = self->task;
+    double frame_skip = task->frame_skip;
+    RP_TRY(env_known_options(task->name, options, n_options, known, err));
+    RP_TRY(env_option_real(options, n_options, "frame_skip", 1, 100, &frame_skip, err));
+    if (frame_skip != floor(frame_skip))
+        return err_set(err, RP_INVALID_ARGUMENT, "option frame_skip of %s must be a whole number", task->name);
+    self->frame_skip = (uint32_t)frame_skip;
+    RP_TRY(mujoco_load(task->name, task->xml, &self->model, err));
+    if (self->model->nq + self->model->nv > (int)MUJOCO_MAX_STATE || self->model->nu > (int)RP_ENV_MAX_ACTION)
+        return err_set(err, RP_INVALID_ARGUMENT, "the model of %s is too large", task->name);
+    if (!mujoco_guarded(mujoco_make_data, self) || !self->data)
+        return err_set(err, RP_NO_MEMORY, "no memory for the data of %s", task->name);
+    return RP_OK;
+}
+
+void *mujoco_create(const struct mujoco_task *task, const rp_option *options, uint32_t n_options, rp_env_spec *spec,
+                    rp_error *err)
+{
+    struct mujoco *self = calloc(1, sizeof *self);
+    if (!self) {
+        err_fill(err, RP_NO_MEMORY, "no memory for %s", task->name);
+        return NULL;
+    }
+    self->task = task;
+    rng_seed(&self->rng, 0);
+    if (mujoco_init(self, options, n_options, err) != RP_OK) {
+        mujoco_destroy(self);
+        return NULL;
+    }
+    mujoco_fill_spec(self, spec);
+    return self;
+}
+
+void mujoco_destroy(void *env)
+{
+    struct mujoco *self = env;
+    if (!self)
+        return;
+    if (self->data)
+        mj_deleteData(self->data);
+    if (self->model)
+        mj_deleteModel(self->model);
+    free(self);
+}
+
+/* ---- episodes ---- */
+
+void mujoco_seed(void *env, uint64_t seed)
+{
+    struct mujoco *self = env;
+    rng_seed(&self->rng, seed);
+}
+
+static size_t mujoco_qpos_bytes(const struct mujoco *self)
+{
+    return (size_t)self->model->nq * sizeof(double);
+}
+
+static size_t mujoco_qvel_bytes(const struct mujoco *self)
+{
+    return (size_t)self->model->nv * sizeof(double);
+}
+
+/* Everything else in mjData is computed from these by each step. The warm start of the solver is not: without clearing it
+ * an episode would depend, in its last bits, on the one before. */
+static void mujoco_place(struct mujoco *self, const double *qpos, const double *qvel)
+{
+    mjData *data = self->data;
+    memcpy(data->qpos, qpos, mujoco_qpos_bytes(self));
+    memcpy(data->qvel, qvel, mujoco_qvel_bytes(self));
+    memset(data->qacc_warmstart, 0, mujoco_qvel_bytes(self));
+    data->time = 0;
+}
+
+void mujoco_reset(void *env, void *observation)
+{
+    struct mujoco *self = env;
+    double qpos[MUJOCO_MAX_STATE], qvel[MUJOCO_MAX_STATE] = {0};
+    memcpy(qpos, self->model->qpos0, mujoco_qpos_bytes(self));
+    self->task->start(self, qpos, qvel);
+    mujoco_place(self, qpos, qvel);
+    self->steps = 0;
+    self->task->observe(self, observation);
+}
+
+rp_status mujoco_set_state(void *env, const double *state, uint32_t n, void *observation)
+{
+    struct mujoco *self = env;
+    if (n != (uint32_t)(self->model->nq + self->model->nv))
+        return RP_INVALID_ARGUMENT;
+    for (uint32_t i = 0; i < n; i++)
+        if (!isfinite(state[i]))
+            return RP_INVALID_ARGUMENT;
+    mujoco_place(self, state, state + self->model->nq);
+    self->steps = 0;
+    self->task->observe(self, observation);
+    return RP_OK;
+}
+
+/* MuJoCo resets the data by itself when a number runs away, and says so in these counters. */
+static bool mujoco_ran_away(const mjData *data)
+{
+    return data->warning[mjWARN_BADQPOS].number || data->warning[mjWARN_BADQVEL].number ||
+           data->warning[mjWARN_BADQACC].number || data->warning[mjWARN_BADCTRL].number;
+}
+
+static void mujoco_advance(void *env)
+{
+    struct mujoco *self = env;
+    for (uint32_t i = 0; i < self->frame_skip; i++)
+        mj_step(self->model, self->data);
+}
+
+void mujoco_step(void *env, const void *action, void *observation, rp_env_result *result)
+{
+    struct mujoco *self = env;
+    mjData *data = self->data;
+    const float *control = action;
+    double *before_qvel = self->before + self->model->nq;
+    memcpy(self->before, data->qpos, mujoco_qpos_bytes(self));
+    memcpy(before_qvel, data->qvel, mujoco_qvel_bytes(self));
+    for (int i = 0; i < self->model->nu; i++)
+        data->ctrl[i] = (double)control[i];
+
+    bool terminal = false;
+    double reward = 0;
+    bool moved = mujoco_guarded(mujoco_advance, self) && !mujoco_ran_away(data);
+    if (moved) {
+        reward = self->task->judge(self, control, &terminal);
+    } else {
+        mj_resetData(self->model, data);
+        mujoco_place(self, self->before, before_qvel);
+    }
+    self->steps++;
+    result->reward = (float)reward;
+    result->terminal = terminal;
+    result->truncated = !terminal && (!moved || self->steps >= self->task->max_steps);
+    self->task->observe(self, observation);
+}
+
+/* ---- for the tasks ---- */
+
+double mujoco_uniform(struct mujoco *self, double bound)
+{
+    return (2 * rng_unit(&self->rng) - 1) * bound;
+}
+
+/* Box and Muller; the second number of a pair is not kept, so that a seed decides all. */
+double mujoco_normal(struct mujoco *self)
+{
+    double radius = sqrt(-2 * log(1 - rng_unit(&self->rng)));
+    return radius * cos(2 * mjPI * rng_unit(&self->rng));
+}
+
+double mujoco_duration(const struct mujoco *self)
+{
+    return self->frame_skip * self->model->opt.timestep;
+}

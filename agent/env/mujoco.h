@@ -1,0 +1,64 @@
+/* What the environments on MuJoCo share: loading a model from a string, stepping it, and everything of rp_env_ops but
+ * the task itself, which is a struct mujoco_task.
+ *
+ * Each environment owns its model and its data. MuJoCo's two process-wide handlers, of errors and of warnings, are set
+ * once, so that the library never writes a log file, waits for a key or exits: an error inside of a step ends the episode
+ * as truncated, in the state before that step. */
+#ifndef AGENT_ENV_MUJOCO_H
+#define AGENT_ENV_MUJOCO_H
+
+#include <mujoco/mujoco.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "proto/rng.h"
+#include "replay/env.h"
+
+#define MUJOCO_MAX_STATE 32u
+
+struct mujoco;
+
+struct mujoco_task {
+    const char *name;
+    const char *xml;
+    uint32_t frame_skip; /* physics steps per environment step, unless the option says otherwise */
+    uint32_t max_steps;
+    uint32_t n_observation;
+    /* Draws the first state of an episode. qpos and qvel hold the model's pose at rest. */
+    void (*start)(struct mujoco *self, double *qpos, double *qvel);
+    void (*observe)(const struct mujoco *self, float *out);
+    /* The reward of the step that led from self->before to self->data, and whether it ended the task. */
+    double (*judge)(const struct mujoco *self, const float *action, bool *terminal);
+};
+
+struct mujoco {
+    const struct mujoco_task *task;
+    mjModel *model;
+    mjData *data;
+    struct rng rng;
+    uint32_t frame_skip;
+    uint32_t steps;                  /* of this episode */
+    double before[MUJOCO_MAX_STATE]; /* qpos, then qvel, at the start of the last step */
+};
+
+/* Compiles a model. The error has MuJoCo's words, with the line. The caller frees it with mj_deleteModel. */
+rp_status mujoco_load(const char *name, const char *xml, mjModel **out, rp_error *err);
+
+/* For the create function of a task's ops. Option: frame_skip. */
+void *mujoco_create(const struct mujoco_task *task, const rp_option *options, uint32_t n_options, rp_env_spec *spec,
+                    rp_error *err);
+
+/* The other members of rp_env_ops. The state for set_state is qpos, then qvel. */
+void mujoco_destroy(void *self);
+void mujoco_seed(void *self, uint64_t seed);
+void mujoco_reset(void *self, void *observation);
+void mujoco_step(void *self, const void *action, void *observation, rp_env_result *result);
+rp_status mujoco_set_state(void *self, const double *state, uint32_t n, void *observation);
+
+/* Numbers for start functions: uniform in [-bound, bound], and standard normal. */
+double mujoco_uniform(struct mujoco *self, double bound);
+double mujoco_normal(struct mujoco *self);
+/* Seconds of one environment step. */
+double mujoco_duration(const struct mujoco *self);
+
+#endif

@@ -1,0 +1,389 @@
+/* Makes agents: finds the algorithm, completes and checks its configuration, and gives every part that changes while
+ * learning a name, so that a learner can be saved and an actor can follow it. */
+#include "agent/learn/agent.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/env/env.h"
+#include "agent/learn/algorithms.h"
+#include "proto/error.h"
+
+const struct agent_ops *const agent_algorithms[] = {&agent_dqn, &agent_ddpg,   &agent_td3,
+                                                    &agent_sac, &agent_impala, NULL};
+
+#define MAX_ALGORITHMS 32u
+
+/* When a value of the configuration gives way to the algorithm's default. */
+enum fill {
+    FILL_ZERO,     /* 0 */
+    FILL_NEGATIVE, /* below 0, for 0 means something */
+    FILL_COST,     /* 0; below 0 then becomes 0: none */
+    FILL_NEVER
+};
+
+struct number {
+    const char *name;
+    size_t offset;
+    bool whole; /* int64_t, else double */
+    enum fill fill;
+    double min, max;
+};
+
+#define WHOLE(field) #field, offsetof(struct agent_config, field), true
+#define REAL(field) #field, offsetof(struct agent_config, field), false
+
+static const struct number numbers[] = {
+    {WHOLE(filters), FILL_NEVER, 0, 1024},
+    {WHOLE(kernel), FILL_ZERO, 0, 64},
+    {WHOLE(batch), FILL_ZERO, 1, 1 << 20},
+    {REAL(discount), FILL_ZERO, 0, 1},
+    {REAL(learning_rate), FILL_ZERO, 0, 10},
+    {REAL(policy_learning_rate), FILL_ZERO, 0, 10},
+    {REAL(epsilon_optimiser), FILL_ZERO, 0, 1},
+    {REAL(clip_norm), FILL_COST, 0, 1e9},
+    {WHOLE(target_period), FILL_NEVER, 0, 1e12},
+    {REAL(tau), FILL_NEVER, 0, 1},
+    {REAL(importance_exponent), FILL_NEGATIVE, 0, 1},
+    {REAL(huber), FILL_NEGATIVE, 0, 1e9},
+    {WHOLE(policy_delay), FILL_ZERO, 0, 1e6},
+    {REAL(target_sigma), FILL_ZERO, 0, 10},
+    {REAL(target_clip), FILL_ZERO, 0, 10},
+    {REAL(alpha), FILL_NEGATIVE, 0, 1e6},
+    {REAL(target_entropy), FILL_ZERO, -1e6, 1e6},
+    {REAL(entropy_cost), FILL_COST, 0, 1e6},
+    {REAL(value_cost), FILL_COST, 0, 1e6},
+    {REAL(rho_clip), FILL_ZERO, 0, 1e9},
+    {REAL(c_clip), FILL_ZERO, 0, 1e9},
+};
+
+#define N_NUMBERS (sizeof numbers / sizeof numbers[0])
+
+static double number_get(const struct number *number, const struct agent_config *config)
+{
+    const char *at = (const char *)config + number->offset;
+    if (!number->whole)
+        return *(const double *)(const void *)at;
+    return (double)*(const int64_t *)(const void *)at;
+}
+
+static void number_put(const struct number *number, struct agent_config *config, double value)
+{
+    char *at = (char *)config + number->offset;
+    if (number->whole)
+        *(int64_t *)(void *)at = (int64_t)value;
+    else
+        *(double *)(void *)at = value;
+}
+
+static void number_fill(const struct number *number, struct agent_config *config, const struct agent_config *defaults)
+{
+    double value = number_get(number, config);
+    bool use_default = number->fill == FILL_NEGATIVE ? value < 0.0 : value == 0.0;
+    if (use_default && number->fill != FILL_NEVER)
+        number_put(number, config, number_get(number, defaults));
+    else if (number->fill == FILL_COST && value < 0.0)
+        number_put(number, config, 0.0);
+}
+
+static void fill_in(struct agent_config *config, const struct agent_config *defaults)
+{
+    for (size_t i = 0; i < N_NUMBERS; i++)
+        number_fill(&numbers[i], config, defaults);
+    if (config->hidden.count == 0)
+        config->hidden = defaults->hidden;
+    if (config->filters > 0 && config->kernel == 0)
+        config->kernel = 3;
+    if (config->target_period == 0 && config->tau == 0.0) {
+        config->target_period = defaults->target_period;
+        config->tau = defaults->tau;
+    }
+    if (config->policy_learning_rate == 0.0)
+        config->policy_learning_rate = config->learning_rate;
+}
+
+static rp_status check_numbers(const struct agent_config *config, rp_error *err)
+{
+    for (size_t i = 0; i < N_NUMBERS; i++) {
+        const struct number *number = &numbers[i];
+        double value = number_get(number, config);
+        if (!(value >= number->min && value <= number->max))
+            return err_set(err, RP_INVALID_ARGUMENT, "agent.%s is %g; it must lie between %g and %g", number->name,
+                           value, number->min, number->max);
+    }
+    if (!(config->learning_rate > 0.0))
+        return err_set(err, RP_INVALID_ARGUMENT, "agent.learning_rate must be more than 0");
+    if (config->target_period > 0 && config->tau > 0.0)
+        return err_set(err, RP_INVALID_ARGUMENT,
+                       "agent.target_period copies the target from time to time and agent.tau moves it at each step: "
+                       "give one of them");
+    if (config->activation != 0 && config->activation != 1)
+        return err_set(err, RP_INVALID_ARGUMENT, "agent.activation is %d; it is 0 (relu) or 1 (tanh)",
+                       (int)config->activation);
+    if (config->optimiser != OPTIM_ADAM && config->optimiser != OPTIM_RMSPROP)
+        return err_set(err, RP_INVALID_ARGUMENT, "agent.optimiser is %d; it is %d (Adam) or %d (RMSProp)",
+                       (int)config->optimiser, OPTIM_ADAM, OPTIM_RMSPROP);
+    return RP_OK;
+}
+
+static rp_status check_hidden(const struct schema_list *hidden, rp_error *err)
+{
+    if (hidden->count > NET_MAX_HIDDEN)
+        return err_set(err, RP_INVALID_ARGUMENT, "agent.hidden has %u layers; at most %u are possible", hidden->count,
+                       NET_MAX_HIDDEN);
+    const int64_t *sizes = hidden->data;
+    for (uint32_t i = 0; i < hidden->count; i++)
+        if (sizes[i] < 1 || sizes[i] > 1 << 16)
+            return err_set(err, RP_INVALID_ARGUMENT, "agent.hidden[%u] is %lld; a layer has 1 to %d units", i,
+                           (long long)sizes[i], 1 << 16);
+    return RP_OK;
+}
+
+static rp_status check_image(const struct agent_config *config, const char *env_name, const rp_env_spec *spec,
+                             rp_error *err)
+{
+    if (config->filters == 0)
+        return RP_OK;
+    if (spec->observation_rank != 3)
+        return err_set(err, RP_INVALID_ARGUMENT,
+                       "agent.filters asks for a convolution over images, but observations of %s have rank %u, not 3 "
+                       "(height, width, planes): leave filters out",
+                       env_name, spec->observation_rank);
+    uint32_t height = spec->observation_shape[0], width = spec->observation_shape[1];
+    if (config->kernel > height || config->kernel > width)
+        return err_set(err, RP_INVALID_ARGUMENT, "agent.kernel is %lld, but images of %s are %u x %u: it must fit in",
+                       (long long)config->kernel, env_name, height, width);
+    return RP_OK;
+}
+
+/* "dqn or impala": the algorithms that take such actions. */
+static void list_fitting(bool discrete, char *out, size_t size)
+{
+    const char *names[MAX_ALGORITHMS] = {NULL};
+    uint32_t n = 0;
+    for (const struct agent_ops *const *at = agent_algorithms; *at && n < MAX_ALGORITHMS; at++)
+        if (discrete ? (*at)->discrete : (*at)->continuous)
+            names[n++] = (*at)->name;
+    size_t used = 0;
+    out[0] = 0;
+    for (uint32_t i = 0; i < n && used < size; i++)
+        used += (size_t)snprintf(out + used, size - used, "%s%s", i == 0 ? "" : i + 1 < n ? ", " : " or ", names[i]);
+}
+
+static rp_status check_actions(const struct agent_ops *ops, const char *env_name, const rp_env_spec *spec,
+                               rp_error *err)
+{
+    bool discrete = spec->n_actions > 0;
+    if (discrete ? ops->discrete : ops->continuous)
+        return RP_OK;
+    char fitting[256];
+    list_fitting(discrete, fitting, sizeof fitting);
+    if (discrete)
+        return err_set(err, RP_INVALID_ARGUMENT, "%s needs continuous actions; %s has %u discrete ones: use %s",
+                       ops->name, env_name, spec->n_actions, fitting);
+    return err_set(err, RP_INVALID_ARGUMENT, "%s needs discrete actions; an action of %s is %u real number%s: use %s",
+                   ops->name, env_name, spec->action_size, spec->action_size == 1 ? "" : "s", fitting);
+}
+
+static const struct agent_ops *find(const char *name, rp_error *err)
+{
+    const char *names[MAX_ALGORITHMS] = {NULL};
+    uint32_t n = 0;
+    for (const struct agent_ops *const *at = agent_algorithms; *at && n < MAX_ALGORITHMS; at++) {
+        if (strcmp((*at)->name, name) == 0)
+            return *at;
+        names[n++] = (*at)->name;
+    }
+    const char *near = schema_nearest(name, names, n);
+    char known[256];
+    size_t used = 0;
+    for (uint32_t i = 0; i < n && used < sizeof known; i++)
+        used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "", names[i]);
+    if (near)
+        err_fill(err, RP_NOT_FOUND, "unknown algorithm '%s' (did you mean '%s'?)", name, near);
+    else
+        err_fill(err, RP_NOT_FOUND, "unknown algorithm '%s'; there are %s", name, known);
+    return NULL;
+}
+
+static rp_status build(struct agent *self, const char *env_name, rp_error *err)
+{
+    fill_in(&self->config, self->ops->defaults);
+    RP_TRY(check_numbers(&self->config, err));
+    RP_TRY(check_hidden(&self->config.hidden, err));
+    RP_TRY(env_check_spec(env_name, &self->spec, err));
+    RP_TRY(check_actions(self->ops, env_name, &self->spec, err));
+    RP_TRY(check_image(&self->config, env_name, &self->spec, err));
+    self->scratch = calloc(env_observation_count(&self->spec), sizeof *self->scratch);
+    if (!self->scratch)
+        return err_set(err, RP_NO_MEMORY, "no memory for an observation of %s", env_name);
+    RP_TRY(self->ops->create(self, err));
+    agent_add_vector(self, "rng", RP_DTYPE_UINT64, self->rng.s, 4);
+    agent_add_vector(self, "steps", RP_DTYPE_UINT64, &self->steps, 1);
+    return RP_OK;
+}
+
+struct agent *agent_new(const struct agent_config *config, const char *env_name, const rp_env_spec *spec, uint64_t seed,
+                        rp_error *err)
+{
+    const struct agent_ops *ops = find(config->algorithm ? config->algorithm : "", err);
+    if (!ops)
+        return NULL;
+    struct agent *self = calloc(1, sizeof *self);
+    if (!self) {
+        err_fill(err, RP_NO_MEMORY, "no memory for an agent");
+        return NULL;
+    }
+    self->ops = ops;
+    self->config = *config;
+    self->spec = *spec;
+    rng_seed(&self->rng, seed);
+    if (build(self, env_name, err) != RP_OK)
+        agent_destroy(&self);
+    return self;
+}
+
+void agent_destroy(struct agent **self)
+{
+    struct agent *agent = *self;
+    if (!agent)
+        return;
+    *self = NULL;
+    if (agent->state)
+        agent->ops->destroy(agent);
+    free(agent->params);
+    free(agent->grads);
+    free(agent->scratch);
+    free(agent);
+}
+
+void agent_learn(struct agent *self, const struct agent_batch *batch, struct agent_result *result)
+{
+    result->n_scalars = 0;
+    self->ops->gradient(self, batch, result);
+    self->ops->apply(self, result);
+}
+
+rp_status agent_alloc(struct agent *self, uint32_t n_params, rp_error *err)
+{
+    self->n_params = n_params;
+    self->params = calloc(n_params, sizeof *self->params);
+    self->grads = calloc(n_params, sizeof *self->grads);
+    if (!self->params || !self->grads)
+        return err_set(err, RP_NO_MEMORY, "no memory for %u parameters", n_params);
+    return RP_OK;
+}
+
+rp_status agent_optim(const struct agent *self, double learning_rate, struct optim *out, uint32_t n, rp_error *err)
+{
+    struct optim_config config = optim_defaults(self->config.optimiser, learning_rate);
+    if (self->config.epsilon_optimiser > 0.0)
+        config.epsilon = self->config.epsilon_optimiser;
+    if (!optim_init(out, &config, n))
+        return err_set(err, RP_NO_MEMORY, "no memory for the optimiser of %u parameters", n);
+    return RP_OK;
+}
+
+void agent_update_target(const struct agent *self, float *target, const float *params, uint32_t n)
+{
+    if (self->config.target_period == 0)
+        optim_track(target, params, n, self->config.tau);
+    else if (self->steps % (uint64_t)self->config.target_period == 0)
+        memcpy(target, params, n * sizeof *target);
+}
+
+/* The next free tensor. Networks are bounded, so more than fit is a mistake of an algorithm, never of a user. */
+static struct tensor *next_tensor(struct agent *self)
+{
+    if (self->n_tensors == AGENT_MAX_TENSORS)
+        abort();
+    struct tensor *tensor = &self->tensors[self->n_tensors++];
+    memset(tensor, 0, sizeof *tensor);
+    return tensor;
+}
+
+void agent_add_net(struct agent *self, const char *prefix, const struct net *net, float *params)
+{
+    for (uint32_t i = 0; i < net_n_tensors(net); i++) {
+        struct tensor *tensor = next_tensor(self);
+        char name[WEIGHTS_MAX_NAME + 1];
+        uint64_t shape[4];
+        uint32_t offset;
+        net_tensor(net, i, name, sizeof name, &tensor->rank, shape, &offset);
+        snprintf(tensor->name, sizeof tensor->name, "%s/%s", prefix, name);
+        memcpy(tensor->shape, shape, tensor->rank * sizeof shape[0]);
+        tensor->dtype = RP_DTYPE_FLOAT32;
+        tensor->data = params + offset;
+    }
+}
+
+void agent_add_vector(struct agent *self, const char *name, int32_t dtype, void *data, uint64_t n)
+{
+    struct tensor *tensor = next_tensor(self);
+    snprintf(tensor->name, sizeof tensor->name, "%s", name);
+    tensor->dtype = dtype;
+    tensor->rank = 1;
+    tensor->shape[0] = n;
+    tensor->data = data;
+}
+
+void agent_add_optim(struct agent *self, const char *prefix, struct optim *optim)
+{
+    char name[WEIGHTS_MAX_NAME + 1];
+    snprintf(name, sizeof name, "%s/first", prefix);
+    agent_add_vector(self, name, RP_DTYPE_FLOAT32, optim->first, optim->n);
+    snprintf(name, sizeof name, "%s/second", prefix);
+    agent_add_vector(self, name, RP_DTYPE_FLOAT32, optim->second, optim->n);
+    snprintf(name, sizeof name, "%s/steps", prefix);
+    agent_add_vector(self, name, RP_DTYPE_UINT64, &optim->steps, 1);
+}
+
+void agent_end_policy(struct agent *self)
+{
+    self->n_policy = self->n_tensors;
+}
+
+const float *agent_floats(const rp_env_spec *spec, const void *observation, uint32_t n, float *scratch)
+{
+    if (spec->observation_dtype == RP_DTYPE_FLOAT32)
+        return observation;
+    const uint8_t *bytes = observation;
+    size_t count = (size_t)n * env_observation_count(spec);
+    for (size_t i = 0; i < count; i++)
+        scratch[i] = (float)bytes[i];
+    return scratch;
+}
+
+void agent_net_spec(const struct agent *self, struct net_spec *out)
+{
+    const struct agent_config *config = &self->config;
+    const rp_env_spec *spec = &self->spec;
+    memset(out, 0, sizeof *out);
+    out->inputs = (uint32_t)env_observation_count(spec);
+    if (config->filters > 0) {
+        out->height = spec->observation_shape[0];
+        out->width = spec->observation_shape[1];
+        out->planes = spec->observation_shape[2];
+        out->filters = (uint32_t)config->filters;
+        out->kernel = (uint32_t)config->kernel;
+    }
+    const int64_t *sizes = config->hidden.data;
+    out->n_hidden = config->hidden.count;
+    for (uint32_t i = 0; i < out->n_hidden; i++)
+        out->hidden[i] = (uint32_t)sizes[i];
+    out->activation = config->activation == 1 ? NET_TANH : NET_RELU;
+}
+
+void agent_scalar(struct agent_result *self, const char *name, double value)
+{
+    uint32_t i = 0;
+    while (i < self->n_scalars && strcmp(self->scalars[i].name, name) != 0)
+        i++;
+    if (i == AGENT_MAX_SCALARS)
+        return;
+    self->scalars[i] = (struct agent_scalar){.name = name, .value = value};
+    if (i == self->n_scalars)
+        self->n_scalars++;
+}

@@ -1,0 +1,171 @@
+/* An agent: networks, a way to act and a way to learn. Each algorithm is one file with an agent_ops, found by name.
+ *
+ * Actors, evaluators and learners all make the same agent from the same configuration; an actor only acts with it, a
+ * learner only learns. What they exchange is tensors by name.
+ *
+ * A learner's step is split in two so that several learners can stay identical: `gradient` turns a batch into one vector of
+ * derivatives (all networks of the algorithm in it, at the parameters before the step), which may be averaged over
+ * learners, and `apply` does everything that changes parameters: clipping, optimisers, targets, step count. After the
+ * same sequence of vectors, two learners have the same bits. */
+#ifndef AGENT_LEARN_AGENT_H
+#define AGENT_LEARN_AGENT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "agent/net/net.h"
+#include "agent/net/optim.h"
+#include "agent/net/weights.h"
+#include "proto/rng.h"
+#include "proto/schema.h"
+#include "replay/env.h"
+
+#define AGENT_MAX_TENSORS 256u
+#define AGENT_MAX_SCALARS 16u
+
+enum agent_data { AGENT_TRANSITIONS, AGENT_SEQUENCES };
+
+/* Numbers that are 0 (or negative where 0 means something) take the algorithm's own default: agent_ops.defaults. For
+ * costs and clip_norm 0 is the default and a negative number is none; an agent's own copy then says 0. */
+struct agent_config {
+    char *algorithm;
+    struct schema_list hidden; /* int64_t */
+    int32_t activation;        /* net_activation of the hidden layers: linear is not offered; 0 relu, 1 tanh */
+    int64_t filters, kernel;   /* a convolution for images; 0 filters: none */
+    int64_t batch;             /* items, or sequences */
+    double discount;
+    int32_t optimiser;                /* an optim_kind */
+    double learning_rate;             /* of values, and of everything else unless given */
+    double policy_learning_rate;      /* 0: learning_rate */
+    double epsilon_optimiser;         /* added to the root in the optimiser; 0: the optimiser's default */
+    double clip_norm;                 /* of the gradient; negative: none */
+    int64_t target_period;            /* learner steps between copies into the target; 0 with tau > 0: soft updates */
+    double tau;                       /* not together with target_period; both 0: the algorithm's */
+    double importance_exponent;       /* 0: no weights */
+    bool double_q, dueling;           /* DQN */
+    double huber;                     /* TD errors beyond this count linearly; 0: squared */
+    int64_t policy_delay;             /* TD3: learner steps per policy step */
+    double target_sigma, target_clip; /* TD3 */
+    double alpha;                     /* SAC: temperature; 0: learned */
+    double target_entropy;            /* SAC: 0: minus the size of an action */
+    double entropy_cost, value_cost;  /* IMPALA */
+    double rho_clip, c_clip;          /* V-trace */
+};
+
+/* How an actor explores. Filled by the actor for each step. */
+struct agent_explore {
+    bool greedy;        /* evaluation: no randomness at all */
+    bool uniform;       /* warm-up: any action */
+    double epsilon;     /* discrete, value-based */
+    const float *noise; /* continuous: added to the canonical action before clipping; NULL: none */
+};
+
+/* What an agent says about one observation. */
+struct agent_choice {
+    int32_t discrete;
+    float continuous[RP_ENV_MAX_ACTION]; /* canonical */
+    float value;                         /* of the observation under the greedy policy: bootstrap for priorities */
+    float q;        /* of the action that was taken; equal to value where the algorithm does not tell */
+    float log_prob; /* of the action under the policy that took it (IMPALA) */
+};
+
+/* A batch as an algorithm sees it: arrays, items first; sequences as [n][length]. */
+struct agent_batch {
+    uint32_t n;
+    uint32_t length;              /* steps of a sequence; 1 for transitions */
+    const void *observation;      /* in the environment's dtype */
+    const void *next_observation; /* transitions */
+    const void *action;           /* int32_t, or floats */
+    const float *reward;          /* n-step return for transitions */
+    const float *discount;    /* transitions: g^(k-1) times the environment's; sequences: the environment's, 0 or 1 */
+    const float *weight;      /* importance, at most 1; NULL: all 1 */
+    const float *log_prob;    /* sequences */
+    const uint8_t *step_type; /* sequences: see adder.h; NULL otherwise */
+    const uint32_t *lengths;  /* sequences: real steps of each; NULL: all */
+};
+
+struct agent_scalar {
+    const char *name;
+    double value;
+};
+
+struct agent_result {
+    double *priority; /* [n], filled by the algorithm: absolute TD errors; owned by the agent */
+    uint32_t n_scalars;
+    struct agent_scalar scalars[AGENT_MAX_SCALARS]; /* "loss", "q", "entropy", ... */
+};
+
+struct agent;
+
+struct agent_ops {
+    const char *name; /* "dqn" */
+    const char *help;
+    int32_t data; /* an agent_data */
+    bool discrete, continuous;
+    bool stores_log_prob;
+    const struct agent_config *defaults;
+    /* Builds networks and state for self->config and self->spec: sets params, grads, n_params, tensors. */
+    rp_status (*create)(struct agent *self, rp_error *err);
+    /* Frees state. Called if state is set, also after a create that failed on the way. */
+    void (*destroy)(struct agent *self);
+    void (*act)(struct agent *self, const void *observation, const struct agent_explore *explore, struct rng *rng,
+                struct agent_choice *out);
+    /* Of an observation: what a priority bootstraps from. */
+    float (*value)(struct agent *self, const void *observation);
+    /* Overwrites self->grads. Changes no parameters. */
+    void (*gradient)(struct agent *self, const struct agent_batch *batch, struct agent_result *result);
+    /* Uses self->grads (and may scale it in place). Counts self->steps. */
+    void (*apply)(struct agent *self, struct agent_result *result);
+};
+
+struct agent {
+    const struct agent_ops *ops;
+    void *state;                /* the algorithm's own */
+    struct agent_config config; /* with defaults filled in; `hidden` and `algorithm` borrowed */
+    rp_env_spec spec;
+    struct rng rng; /* of this learner: not shared, saved */
+    uint64_t steps; /* times apply was called; the last tensor */
+    uint32_t n_params;
+    float *params, *grads; /* everything that is learned */
+    /* What a saved learner holds, the first n_policy of them what an actor needs. */
+    uint32_t n_tensors, n_policy;
+    struct tensor tensors[AGENT_MAX_TENSORS];
+    float *scratch; /* observations as floats */
+};
+
+/* NULL-terminated. */
+extern const struct agent_ops *const agent_algorithms[];
+
+/* Finds the algorithm, fills in defaults, checks that it suits the environment ("ddpg needs continuous actions; CartPole-v1
+ * has 2 discrete ones: use dqn or impala"), builds. `seed` decides the initial parameters. config is borrowed. */
+struct agent *agent_new(const struct agent_config *config, const char *env_name, const rp_env_spec *spec, uint64_t seed,
+                        rp_error *err);
+void agent_destroy(struct agent **self);
+/* The learner's step: gradient then apply. */
+void agent_learn(struct agent *self, const struct agent_batch *batch, struct agent_result *result);
+
+/* ---- for the algorithms ---- */
+
+/* Allocates params and grads, zeroed, for n_params numbers; agent_destroy frees them. */
+rp_status agent_alloc(struct agent *self, uint32_t n_params, rp_error *err);
+/* For the end of apply, once self->steps counts this step: copies params into target every target_period steps, or moves
+ * it by tau at each. */
+void agent_update_target(const struct agent *self, float *target, const float *params, uint32_t n);
+/* The optimiser of the configuration for n parameters. */
+rp_status agent_optim(const struct agent *self, double learning_rate, struct optim *out, uint32_t n, rp_error *err);
+/* Adds the tensors of a network's parameters, names prefixed ("q/layer0/weight"). */
+void agent_add_net(struct agent *self, const char *prefix, const struct net *net, float *params);
+void agent_add_vector(struct agent *self, const char *name, int32_t dtype, void *data, uint64_t n);
+/* m, v and steps of an optimiser. */
+void agent_add_optim(struct agent *self, const char *prefix, struct optim *optim);
+/* All tensors added so far are the policy. */
+void agent_end_policy(struct agent *self);
+/* n observations as floats: the same memory if they are floats already, else converted into scratch (uint8: as numbers). */
+const float *agent_floats(const rp_env_spec *spec, const void *observation, uint32_t n, float *scratch);
+/* Fills spec for a network over observations: inputs, image, hidden layers, activation. */
+void agent_net_spec(const struct agent *self, struct net_spec *out);
+/* Sets a scalar; one of that name is replaced. The name is borrowed. */
+void agent_scalar(struct agent_result *self, const char *name, double value);
+
+#endif

@@ -1,0 +1,101 @@
+/* DDPG (Lillicrap et al. 2016): a deterministic policy mu(s) = tanh(net(s)) that follows the gradient of a critic.
+ *
+ *   y_i = R_i + g D_i Q_target(s'_i, mu_target(s'_i))
+ *   L_Q = 1/n sum_i w_i (Q(s_i, a_i) - y_i)^2 / 2
+ *   J   = 1/n sum_i Q(s_i, mu(s_i))                  dJ/dmu = dQ/da at a = mu(s), the deterministic policy gradient
+ *
+ * With n-step returns, prioritized replay and many actors it is Ape-X DPG (Horgan et al. 2018): actors get the critic too,
+ * for their priorities. Importance weights correct the critic, not the policy. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "agent/learn/algorithms.h"
+#include "agent/learn/critic.h"
+#include "proto/error.h"
+
+static void ddpg_act(struct agent *self, const void *observation, const struct agent_explore *explore, struct rng *rng,
+                     struct agent_choice *out)
+{
+    struct critic *critic = self->state;
+    critic_policy_one(critic, self, observation);
+    critic_choose(critic, critic->greedy, explore, rng, out);
+    critic_judge(critic, self, out);
+}
+
+static float ddpg_value(struct agent *self, const void *observation)
+{
+    return critic_value(self->state, self, observation);
+}
+
+static void gradient_of_critic(struct agent *self, const struct agent_batch *batch, struct agent_result *result)
+{
+    struct critic *critic = self->state;
+    critic_policy_many(critic, critic->target, critic->states_next, critic->actions);
+    critic_set_actions(critic, critic->next, critic->actions);
+    critic_targets(critic, self, batch, NULL);
+    critic_regress(critic, self, batch, result);
+}
+
+static void gradient_of_policy(struct agent *self, struct agent_result *result)
+{
+    struct critic *critic = self->state;
+    critic_policy_many(critic, self->params, critic->states, critic->actions);
+    critic_set_actions(critic, critic->now, critic->actions);
+    double value = critic_ascend(critic, self, 1);
+    critic_policy_back(critic, self);
+    agent_scalar(result, "policy_loss", -value);
+}
+
+static void ddpg_gradient(struct agent *self, const struct agent_batch *batch, struct agent_result *result)
+{
+    critic_begin(self->state, self, batch, result);
+    gradient_of_critic(self, batch, result);
+    gradient_of_policy(self, result);
+}
+
+static void ddpg_apply(struct agent *self, struct agent_result *result)
+{
+    struct critic *critic = self->state;
+    critic_descend(self, &critic->q_optim, critic_at(critic, 0), "gradient_norm", result);
+    critic_descend(self, &critic->policy_optim, 0, "policy_gradient_norm", result);
+    self->steps++;
+    agent_update_target(self, critic->target, self->params, self->n_params);
+}
+
+static rp_status ddpg_create(struct agent *self, rp_error *err)
+{
+    struct critic *critic = self->state = calloc(1, sizeof *critic);
+    if (!critic)
+        return err_set(err, RP_NO_MEMORY, "no memory for ddpg");
+    const struct critic_plan plan = {.n_q = 1, .heads = 1, .target_policy = true};
+    return critic_init(critic, self, &plan, err);
+}
+
+static void ddpg_destroy(struct agent *self)
+{
+    critic_fini(self->state);
+    free(self->state);
+}
+
+static int64_t hidden[] = {256, 256};
+static const struct agent_config defaults = {
+    .hidden = {.data = hidden, .count = 2},
+    .batch = 256,
+    .discount = 0.99,
+    .learning_rate = 1e-4,
+    .target_period = 100,
+};
+
+const struct agent_ops agent_ddpg = {
+    .name = "ddpg",
+    .help = "a deterministic policy that climbs its critic; with prioritized replay and many actors Ape-X DPG",
+    .data = AGENT_TRANSITIONS,
+    .continuous = true,
+    .defaults = &defaults,
+    .create = ddpg_create,
+    .destroy = ddpg_destroy,
+    .act = ddpg_act,
+    .value = ddpg_value,
+    .gradient = ddpg_gradient,
+    .apply = ddpg_apply,
+};

@@ -1,0 +1,399 @@
+/* IMPALA (Espeholt et al. 2018): an actor-critic that learns from sequences of slightly older policies, corrected by
+ * V-trace. Two networks: a policy (logits of a softmax) and a value.
+ *
+ *   L = 1/m sum over the m transitions of
+ *       - advantage_t log pi(a_t | x_t) + value_cost (v_t - V(x_t))^2 - entropy_cost H(pi(. | x_t))
+ *
+ * v_t and advantage_t are V-trace's and count as constants. The mean, not the sum, so that a learning rate suits any length
+ * of sequence.
+ *
+ * Rows t and t + 1 of a sequence are transition t. The row LAST of an episode has an observation and no action: its value
+ * is the bootstrap of the row before, and no trace passes it. So the last row of a sequence, LAST rows and padding are in
+ * no term of the loss. */
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/adder/adder.h" /* step_type */
+#include "agent/learn/agent.h"
+#include "agent/learn/algorithms.h"
+#include "agent/learn/vtrace.h"
+#include "proto/error.h"
+
+/* What a batch needs; grows with the longest seen, for the length of sequences is the adder's. */
+struct workspace {
+    uint32_t rows;
+    struct net_pass policy, value;
+    float *input;                                  /* [rows][inputs], for observations that are not floats */
+    float *log_pi;                                 /* [rows][actions] */
+    float *d_logits, *d_value;                     /* [rows][actions], [rows] */
+    float *discount, *log_rho, *reward, *baseline; /* [n][length - 1]: what V-trace reads ... */
+    float *bootstrap;                              /* [n] */
+    float *target, *advantage;                     /* ... and writes */
+    uint8_t *used;                                 /* [n][length - 1]: this is a transition */
+    double *priority;                              /* [n] */
+};
+
+struct impala {
+    struct net policy, value; /* the policy's parameters come first in self->params */
+    struct optim policy_optim, value_optim;
+    struct net_pass acting, valuing; /* one row */
+    float *log_pi;                   /* [actions], for acting */
+    struct workspace work;
+};
+
+static float *value_params(const struct agent *self)
+{
+    const struct impala *impala = self->state;
+    return self->params + impala->policy.n_params;
+}
+
+static void log_softmax(const float *logits, uint32_t n, float *out)
+{
+    double max = (double)logits[0], sum = 0.0;
+    for (uint32_t a = 1; a < n; a++)
+        max = fmax(max, (double)logits[a]);
+    for (uint32_t a = 0; a < n; a++)
+        sum += exp((double)logits[a] - max);
+    double log_sum = max + log(sum);
+    for (uint32_t a = 0; a < n; a++)
+        out[a] = (float)((double)logits[a] - log_sum);
+}
+
+static double entropy_of(const float *log_pi, uint32_t n)
+{
+    double entropy = 0.0;
+    for (uint32_t a = 0; a < n; a++)
+        entropy -= exp((double)log_pi[a]) * (double)log_pi[a];
+    return entropy;
+}
+
+/* ---- acting ---- */
+
+static uint32_t likeliest(const float *log_pi, uint32_t n)
+{
+    uint32_t best = 0;
+    for (uint32_t a = 1; a < n; a++)
+        if (log_pi[a] > log_pi[best])
+            best = a;
+    return best;
+}
+
+static uint32_t draw(const float *log_pi, uint32_t n, struct rng *rng)
+{
+    double u = rng_unit(rng);
+    for (uint32_t a = 0; a + 1 < n; a++) {
+        u -= exp((double)log_pi[a]);
+        if (u < 0.0)
+            return a;
+    }
+    return n - 1;
+}
+
+static float impala_value(struct agent *self, const void *observation)
+{
+    struct impala *impala = self->state;
+    const float *x = agent_floats(&self->spec, observation, 1, self->scratch);
+    return net_forward(&impala->value, value_params(self), &impala->valuing, x, 1)[0];
+}
+
+static void impala_act(struct agent *self, const void *observation, const struct agent_explore *explore,
+                       struct rng *rng, struct agent_choice *out)
+{
+    struct impala *impala = self->state;
+    uint32_t n = self->spec.n_actions;
+    const float *x = agent_floats(&self->spec, observation, 1, self->scratch);
+    log_softmax(net_forward(&impala->policy, self->params, &impala->acting, x, 1), n, impala->log_pi);
+    uint32_t action;
+    if (explore->greedy)
+        action = likeliest(impala->log_pi, n);
+    else if (explore->uniform)
+        action = (uint32_t)rng_below(rng, n);
+    else
+        action = draw(impala->log_pi, n, rng);
+    out->discrete = (int32_t)action;
+    out->log_prob = explore->uniform && !explore->greedy ? -logf((float)n) : impala->log_pi[action];
+    out->value = net_forward(&impala->value, value_params(self), &impala->valuing, x, 1)[0];
+    out->q = out->value;
+}
+
+/* ---- learning ---- */
+
+static void workspace_fini(struct workspace *self)
+{
+    net_pass_fini(&self->policy);
+    net_pass_fini(&self->value);
+    free(self->input);
+    free(self->log_pi);
+    free(self->d_logits);
+    free(self->d_value);
+    free(self->discount);
+    free(self->log_rho);
+    free(self->reward);
+    free(self->baseline);
+    free(self->bootstrap);
+    free(self->target);
+    free(self->advantage);
+    free(self->used);
+    free(self->priority);
+    memset(self, 0, sizeof *self);
+}
+
+static void *need(size_t count, size_t size)
+{
+    void *memory = calloc(count, size);
+    if (!memory)
+        abort(); /* as large as the batch that just arrived: this learner can not go on */
+    return memory;
+}
+
+static void workspace_reserve(struct workspace *self, const struct impala *impala, uint32_t rows)
+{
+    if (rows <= self->rows)
+        return;
+    workspace_fini(self);
+    uint32_t n_actions = impala->policy.spec.outputs;
+    if (!net_pass_init(&self->policy, &impala->policy, rows) || !net_pass_init(&self->value, &impala->value, rows))
+        abort(); /* as in need */
+    self->input = need((size_t)rows * impala->policy.spec.inputs, sizeof(float));
+    self->log_pi = need((size_t)rows * n_actions, sizeof(float));
+    self->d_logits = need((size_t)rows * n_actions, sizeof(float));
+    self->d_value = need(rows, sizeof(float));
+    self->discount = need(rows, sizeof(float));
+    self->log_rho = need(rows, sizeof(float));
+    self->reward = need(rows, sizeof(float));
+    self->baseline = need(rows, sizeof(float));
+    self->bootstrap = need(rows, sizeof(float));
+    self->target = need(rows, sizeof(float));
+    self->advantage = need(rows, sizeof(float));
+    self->used = need(rows, sizeof(uint8_t));
+    self->priority = need(rows, sizeof(double));
+    self->rows = rows;
+}
+
+/* Whether rows t and t + 1 of sequence i are a step of one episode. Rows come from a broker: any number may be in them. */
+static bool is_transition(const struct agent *self, const struct agent_batch *batch, uint32_t i, uint32_t t)
+{
+    if (batch->lengths && t + 1 >= batch->lengths[i])
+        return false;
+    size_t row = (size_t)i * batch->length + t;
+    if ((uint32_t)((const int32_t *)batch->action)[row] >= self->spec.n_actions)
+        return false;
+    if (!batch->step_type)
+        return true;
+    uint8_t here = batch->step_type[row], next = batch->step_type[row + 1];
+    return (here == STEP_FIRST || here == STEP_MID) && (next == STEP_MID || next == STEP_LAST);
+}
+
+/* Lays out what V-trace reads; gives the number of transitions. A row that is not one is made worth exactly its own value
+ * (reward V, discount 0, ratio 1), so that v = V there: the row before it bootstraps from V, and nothing passes. */
+static uint32_t lay_out(struct agent *self, const struct agent_batch *batch, const float *value)
+{
+    struct impala *impala = self->state;
+    struct workspace *work = &impala->work;
+    uint32_t n_actions = self->spec.n_actions, used = 0;
+    const int32_t *actions = batch->action;
+    size_t k = 0;
+    for (uint32_t i = 0; i < batch->n; i++) {
+        for (uint32_t t = 0; t + 1 < batch->length; t++, k++) {
+            size_t row = (size_t)i * batch->length + t;
+            work->used[k] = is_transition(self, batch, i, t);
+            work->baseline[k] = value[row];
+            if (!work->used[k]) {
+                work->reward[k] = value[row];
+                work->discount[k] = work->log_rho[k] = 0.0f;
+                continue;
+            }
+            used++;
+            work->reward[k] = batch->reward[row];
+            work->discount[k] = (float)(self->config.discount * (double)batch->discount[row]);
+            work->log_rho[k] = work->log_pi[row * n_actions + (uint32_t)actions[row]] - batch->log_prob[row];
+        }
+        work->bootstrap[i] = value[(size_t)i * batch->length + batch->length - 1];
+    }
+    return used;
+}
+
+/* d L / d logits of one row, all but the factor. */
+static void score(const float *log_pi, uint32_t n, uint32_t action, double advantage, double entropy_cost,
+                  double entropy, double factor, float *d_logits)
+{
+    for (uint32_t a = 0; a < n; a++) {
+        double p = exp((double)log_pi[a]);
+        double d = advantage * (p - (a == action ? 1.0 : 0.0)) + entropy_cost * p * ((double)log_pi[a] + entropy);
+        d_logits[a] = (float)(factor * d);
+    }
+}
+
+struct losses {
+    double policy, value, entropy, rho;
+};
+
+/* The terms of sequence i: derivatives by logits and values, losses summed, and the mean of |v - V| as its priority. */
+static void add_sequence(struct agent *self, const struct agent_batch *batch, uint32_t i, double factor,
+                         struct losses *losses)
+{
+    struct impala *impala = self->state;
+    struct workspace *work = &impala->work;
+    uint32_t n_actions = self->spec.n_actions, used = 0;
+    const struct agent_config *config = &self->config;
+    double weight = batch->weight ? (double)batch->weight[i] : 1.0, sum_error = 0.0;
+    for (uint32_t t = 0; t + 1 < batch->length; t++) {
+        size_t k = (size_t)i * (batch->length - 1) + t, row = (size_t)i * batch->length + t;
+        if (!work->used[k])
+            continue;
+        const float *log_pi = work->log_pi + row * n_actions;
+        uint32_t action = (uint32_t)((const int32_t *)batch->action)[row];
+        double error = (double)work->target[k] - (double)work->baseline[k], advantage = (double)work->advantage[k];
+        double entropy = entropy_of(log_pi, n_actions);
+        score(log_pi, n_actions, action, advantage, config->entropy_cost, entropy, weight * factor,
+              work->d_logits + row * n_actions);
+        work->d_value[row] = (float)(-2.0 * config->value_cost * error * weight * factor);
+        losses->policy -= weight * advantage * (double)log_pi[action];
+        losses->value += weight * error * error;
+        losses->entropy += weight * entropy;
+        losses->rho += exp((double)work->log_rho[k]);
+        sum_error += fabs(error);
+        used++;
+    }
+    work->priority[i] = used ? sum_error / used : 0.0;
+}
+
+static void report(const struct agent *self, struct agent_result *result, const struct losses *sums, double factor)
+{
+    double policy = sums->policy * factor, value = sums->value * factor, entropy = sums->entropy * factor;
+    agent_scalar(result, "loss", policy + self->config.value_cost * value - self->config.entropy_cost * entropy);
+    agent_scalar(result, "policy_loss", policy);
+    agent_scalar(result, "value_loss", value);
+    agent_scalar(result, "entropy", entropy);
+    agent_scalar(result, "rho", sums->rho * factor);
+}
+
+static void impala_gradient(struct agent *self, const struct agent_batch *batch, struct agent_result *result)
+{
+    struct impala *impala = self->state;
+    struct workspace *work = &impala->work;
+    uint32_t rows = batch->n * batch->length, n_actions = self->spec.n_actions;
+    assert(batch->n > 0 && batch->length > 0);
+    workspace_reserve(work, impala, rows);
+    const float *x = agent_floats(&self->spec, batch->observation, rows, work->input);
+    const float *logits = net_forward(&impala->policy, self->params, &work->policy, x, rows);
+    const float *value = net_forward(&impala->value, value_params(self), &work->value, x, rows);
+    for (size_t row = 0; row < rows; row++)
+        log_softmax(logits + row * n_actions, n_actions, work->log_pi + row * n_actions);
+
+    uint32_t used = lay_out(self, batch, value);
+    vtrace_targets(&(struct vtrace){
+        .n = batch->n,
+        .length = batch->length - 1,
+        .rho_clip = self->config.rho_clip,
+        .c_clip = self->config.c_clip,
+        .discount = work->discount,
+        .log_rho = work->log_rho,
+        .reward = work->reward,
+        .value = work->baseline,
+        .bootstrap = work->bootstrap,
+        .target = work->target,
+        .advantage = work->advantage,
+    });
+
+    memset(work->d_logits, 0, (size_t)rows * n_actions * sizeof(float));
+    memset(work->d_value, 0, rows * sizeof(float));
+    struct losses losses = {0};
+    double factor = used ? 1.0 / used : 0.0;
+    for (uint32_t i = 0; i < batch->n; i++)
+        add_sequence(self, batch, i, factor, &losses);
+    memset(self->grads, 0, self->n_params * sizeof *self->grads);
+    net_backward(&impala->policy, self->params, &work->policy, work->d_logits, self->grads, NULL);
+    net_backward(&impala->value, value_params(self), &work->value, work->d_value, self->grads + impala->policy.n_params,
+                 NULL);
+    result->priority = work->priority;
+    report(self, result, &losses, factor);
+}
+
+static void impala_apply(struct agent *self, struct agent_result *result)
+{
+    struct impala *impala = self->state;
+    agent_scalar(result, "gradient_norm", optim_clip(self->grads, self->n_params, self->config.clip_norm));
+    optim_step(&impala->policy_optim, self->params, self->grads);
+    optim_step(&impala->value_optim, value_params(self), self->grads + impala->policy.n_params);
+    self->steps++;
+}
+
+/* ---- life ---- */
+
+static rp_status build_nets(struct agent *self, struct impala *impala, rp_error *err)
+{
+    struct net_spec spec;
+    agent_net_spec(self, &spec);
+    spec.outputs = 1;
+    RP_TRY(net_init(&impala->value, &spec, err));
+    spec.outputs = self->spec.n_actions;
+    /* Begins close to uniform: with every action likely, the first sequences say something about each. */
+    spec.output_scale = 0.01f;
+    return net_init(&impala->policy, &spec, err);
+}
+
+static rp_status impala_create(struct agent *self, rp_error *err)
+{
+    struct impala *impala = self->state = calloc(1, sizeof *impala);
+    if (!impala)
+        return err_set(err, RP_NO_MEMORY, "no memory for impala");
+    RP_TRY(build_nets(self, impala, err));
+    RP_TRY(agent_alloc(self, impala->policy.n_params + impala->value.n_params, err));
+    RP_TRY(agent_optim(self, self->config.policy_learning_rate, &impala->policy_optim, impala->policy.n_params, err));
+    RP_TRY(agent_optim(self, self->config.learning_rate, &impala->value_optim, impala->value.n_params, err));
+    impala->log_pi = calloc(self->spec.n_actions, sizeof *impala->log_pi);
+    if (!impala->log_pi || !net_pass_init(&impala->acting, &impala->policy, 1) ||
+        !net_pass_init(&impala->valuing, &impala->value, 1))
+        return err_set(err, RP_NO_MEMORY, "no memory for impala");
+    net_fill(&impala->policy, self->params, &self->rng);
+    net_fill(&impala->value, value_params(self), &self->rng);
+    agent_add_net(self, "policy", &impala->policy, self->params);
+    agent_add_net(self, "value", &impala->value, value_params(self));
+    agent_end_policy(self);
+    agent_add_optim(self, "policy_optimiser", &impala->policy_optim);
+    agent_add_optim(self, "value_optimiser", &impala->value_optim);
+    return RP_OK;
+}
+
+static void impala_destroy(struct agent *self)
+{
+    struct impala *impala = self->state;
+    workspace_fini(&impala->work);
+    net_pass_fini(&impala->acting);
+    net_pass_fini(&impala->valuing);
+    optim_fini(&impala->policy_optim);
+    optim_fini(&impala->value_optim);
+    free(impala->log_pi);
+    free(impala);
+}
+
+static int64_t hidden[] = {64, 64};
+static const struct agent_config defaults = {
+    .hidden = {.data = hidden, .count = 2},
+    .batch = 32,
+    .discount = 0.99,
+    .learning_rate = 2e-4,
+    .clip_norm = 40.0,
+    .entropy_cost = 0.01,
+    .value_cost = 0.5,
+    .rho_clip = 1.0,
+    .c_clip = 1.0,
+};
+
+const struct agent_ops agent_impala = {
+    .name = "impala",
+    .help = "actor-critic with V-trace for discrete actions, on sequences that are used once",
+    .data = AGENT_SEQUENCES,
+    .discrete = true,
+    .stores_log_prob = true,
+    .defaults = &defaults,
+    .create = impala_create,
+    .destroy = impala_destroy,
+    .act = impala_act,
+    .value = impala_value,
+    .gradient = impala_gradient,
+    .apply = impala_apply,
+};

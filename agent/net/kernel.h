@@ -1,0 +1,20 @@
+/* The loops of networks that are not matrix products. On x86-64 each is compiled twice, and the wider one runs where
+ * the processor has AVX2. Sums may differ in their last bits between machines. */
+#ifndef AGENT_NET_KERNEL_H
+#define AGENT_NET_KERNEL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* y = x W + b for one row. index: room for n_in numbers; inputs that are 0 are left out. */
+void kernel_affine(const float *x, uint32_t n_in, const float *w, const float *b, uint32_t n_out, uint32_t *index,
+                   float *y);
+/* Adds b to each row of y and applies the activation. */
+void kernel_bias(float *y, size_t rows, uint32_t n, const float *b, int32_t activation);
+void kernel_activate(float *y, size_t n, int32_t activation);
+/* d *= derivative of the activation where its result was y. */
+void kernel_derive(float *d, const float *y, size_t n, int32_t activation);
+/* Adds the sum of the rows of d to sum. */
+void kernel_sum_rows(const float *d, size_t rows, uint32_t n, float *sum);
+
+#endif

@@ -1,0 +1,152 @@
+#include "agent/run/actor.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "proto/clock.h"
+#include "proto/error.h"
+#include "proto/log.h"
+
+#define WAIT_MS 1000
+#define WAITS_BEFORE_LOG 5u
+
+double actor_ladder(double base, double alpha, uint32_t index, uint32_t n)
+{
+    if (n < 2)
+        return base;
+    return pow(base, 1.0 + alpha * (double)index / (double)(n - 1));
+}
+
+void actor_init(struct actor *self, const struct actor_options *options)
+{
+    const struct actors_section *actors = &options->config->actors;
+    *self = (struct actor){.options = *options};
+    rng_seed(&self->rng, options->seed);
+    self->epsilon = actor_ladder(actors->epsilon, actors->epsilon_alpha, options->index, (uint32_t)actors->count);
+}
+
+rp_status actor_observe_first(struct actor *self, const void *observation, rp_error *err)
+{
+    memset(self->noise, 0, sizeof self->noise);
+    return self->options.adder ? adder_first(self->options.adder, observation, err) : RP_OK;
+}
+
+/* Decays from epsilon_start to this actor's place on the ladder. */
+static double present_epsilon(const struct actor *self)
+{
+    const struct actors_section *actors = &self->options.config->actors;
+    if (actors->epsilon_steps <= 0 || self->total >= (uint64_t)actors->epsilon_steps)
+        return self->epsilon;
+    double part = (double)self->total / (double)actors->epsilon_steps;
+    return actors->epsilon_start + part * (self->epsilon - actors->epsilon_start);
+}
+
+static double normal(struct rng *rng)
+{
+    double u = 1.0 - rng_unit(rng), v = rng_unit(rng);
+    return sqrt(-2.0 * log(u)) * cos(2.0 * M_PI * v);
+}
+
+/* Noise with the standard deviation sigma at every step and the given correlation between neighbours. */
+static const float *next_noise(struct actor *self)
+{
+    const struct actors_section *actors = &self->options.config->actors;
+    uint32_t n = self->options.agent->spec.action_size;
+    if (actors->noise_sigma <= 0.0 || n == 0)
+        return NULL;
+    double keep = actors->noise_correlation, add = sqrt(1.0 - keep * keep) * actors->noise_sigma;
+    for (uint32_t i = 0; i < n; i++)
+        self->noise[i] = (float)(keep * (double)self->noise[i] + add * normal(&self->rng));
+    return self->noise;
+}
+
+static void choose(struct actor *self, const void *observation)
+{
+    struct agent *agent = self->options.agent;
+    const struct actors_section *actors = &self->options.config->actors;
+    struct agent_explore explore = {.greedy = self->options.greedy};
+    if (!explore.greedy) {
+        explore.uniform = self->total < (uint64_t)actors->random_steps;
+        explore.epsilon = present_epsilon(self);
+        explore.noise = explore.uniform ? NULL : next_noise(self);
+    }
+    if (explore.uniform && self->held > 0) {
+        struct agent_choice before = self->choice;
+        agent->ops->act(agent, observation, &explore, &self->rng, &self->choice);
+        self->choice.discrete = before.discrete;
+        memcpy(self->choice.continuous, before.continuous, sizeof before.continuous);
+        self->choice.q = self->choice.value;
+        self->held--;
+        return;
+    }
+    agent->ops->act(agent, observation, &explore, &self->rng, &self->choice);
+    self->held = explore.uniform && actors->random_hold > 1 ? (uint32_t)actors->random_hold - 1 : 0;
+}
+
+const void *actor_select(struct actor *self, const void *observation, struct agent_choice *choice)
+{
+    choose(self, observation);
+    *choice = self->choice;
+    return self->options.agent->spec.n_actions ? (const void *)&choice->discrete : choice->continuous;
+}
+
+static bool stopped(const struct actor *self)
+{
+    return self->options.stop && atomic_load(self->options.stop);
+}
+
+/* The table is full of what nobody has sampled yet, or the broker is away: says so, and waits. */
+static rp_status wait_for_room(struct actor *self, rp_error *err)
+{
+    struct clock clock = clock_system();
+    int64_t from = clock_now(&clock);
+    rp_status status = RP_DEADLINE_EXCEEDED;
+    for (uint32_t waits = 1; status == RP_DEADLINE_EXCEEDED; waits++) {
+        if (stopped(self))
+            return err_set(err, RP_CANCELLED, "stopped while an insert was waiting");
+        if (waits == WAITS_BEFORE_LOG) {
+            char why[512];
+            log_line(LEVEL_INFO, "A0102", "waits to insert", "seconds=%u why=%s", waits,
+                     log_quote(why, sizeof why, err->text));
+        }
+        status = adder_retry(self->options.adder, WAIT_MS, err);
+    }
+    self->blocked_ns += (uint64_t)(clock_now(&clock) - from);
+    return status;
+}
+
+rp_status actor_observe(struct actor *self, const struct agent_choice *choice, const rp_env_result *result,
+                        const void *next_observation, rp_error *err)
+{
+    self->steps++;
+    self->total++;
+    if (!self->options.adder)
+        return RP_OK;
+    struct agent *agent = self->options.agent;
+    struct adder_step step = {
+        .action = agent->spec.n_actions ? (const void *)&choice->discrete : choice->continuous,
+        .reward = result->reward,
+        .terminal = result->terminal,
+        .truncated = result->truncated,
+        .next_observation = next_observation,
+        .value = choice->value,
+        .q = choice->q,
+        .log_prob = choice->log_prob,
+    };
+    if (result->truncated && self->options.config->adder.actor_priorities)
+        step.last_value = agent->ops->value(agent, next_observation);
+    rp_status status = adder_add(self->options.adder, &step, WAIT_MS, err);
+    return status == RP_DEADLINE_EXCEEDED ? wait_for_room(self, err) : status;
+}
+
+rp_status actor_update(struct actor *self, rp_error *err)
+{
+    struct variables *variables = self->options.variables;
+    if (!variables || self->steps % (uint64_t)self->options.config->actors.pull_every != 0)
+        return RP_OK;
+    bool fresh;
+    RP_TRY(variables_pull(variables, 0, &fresh, err));
+    if (fresh && self->options.adder)
+        adder_set_policy(self->options.adder, variables->steps);
+    return RP_OK;
+}

@@ -1,0 +1,49 @@
+/* An actor: chooses actions, hands what it sees to an adder, and takes newer parameters from time to time. Without an
+ * adder and greedy it is an evaluator. It runs unchanged in a process of its own and in one process with others. */
+#ifndef AGENT_RUN_ACTOR_H
+#define AGENT_RUN_ACTOR_H
+
+#include <stdatomic.h>
+
+#include "agent/adder/adder.h"
+#include "agent/learn/agent.h"
+#include "agent/run/config.h"
+#include "agent/run/variables.h"
+#include "replay/client.h"
+
+struct actor_options {
+    const struct run_config *config;
+    struct agent *agent;         /* borrowed */
+    struct adder *adder;         /* borrowed; NULL: nothing is inserted */
+    struct variables *variables; /* borrowed; NULL: the parameters stay as they are */
+    uint32_t index;
+    uint64_t seed;
+    bool greedy;
+    const atomic_bool *stop; /* ends waits; may be NULL */
+};
+
+struct actor {
+    struct actor_options options;
+    struct rng rng;
+    double epsilon;      /* of this actor, on the ladder */
+    uint64_t steps;      /* taken by this actor */
+    uint64_t total;      /* by all actors, as far as known: the owner sets it */
+    uint64_t blocked_ns; /* waited for the limiter or the broker */
+    uint32_t held;       /* further steps for which the present random action is kept */
+    struct agent_choice choice;
+    float noise[RP_ENV_MAX_ACTION];
+};
+
+void actor_init(struct actor *self, const struct actor_options *options);
+rp_status actor_observe_first(struct actor *self, const void *observation, rp_error *err);
+/* Gives the action as the environment takes it; *choice tells more about it. */
+const void *actor_select(struct actor *self, const void *observation, struct agent_choice *choice);
+/* Waits while the table does not take more. RP_CANCELLED: stopped meanwhile. */
+rp_status actor_observe(struct actor *self, const struct agent_choice *choice, const rp_env_result *result,
+                        const void *next_observation, rp_error *err);
+rp_status actor_update(struct actor *self, rp_error *err);
+
+/* The epsilon of actor i of n: base^(1 + alpha i / (n - 1)); base alone if there is one actor. */
+double actor_ladder(double base, double alpha, uint32_t index, uint32_t n);
+
+#endif

@@ -1,0 +1,296 @@
+#include "agent/run/learner.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/net/crc32c.h"
+#include "proto/clock.h"
+#include "proto/dtype.h"
+#include "proto/error.h"
+#include "proto/log.h"
+
+#define CALL_MS 10000
+
+struct learner {
+    struct learner_options options;
+    rp_sampler *sampler;
+    rp_updater *updater; /* NULL: nobody looks at priorities */
+    struct group *group; /* NULL: this is the only learner */
+    struct variables variables;
+    struct learner_stats stats;
+    struct clock clock;
+};
+
+/* Somebody looks at the priorities of the table that is sampled. */
+static bool prioritized(const struct run_config *config)
+{
+    const struct table_config *tables = config->broker.tables.data;
+    for (uint32_t i = 0; i < config->broker.tables.count; i++) {
+        if (strcmp(tables[i].name, config->adder.table) == 0)
+            return strcmp(tables[i].sampler.kind, "prioritized") == 0 ||
+                   strcmp(tables[i].remover.kind, "prioritized") == 0;
+    }
+    return false;
+}
+
+static rp_status open_parts(struct learner *self, rp_error *err)
+{
+    const struct run_config *config = self->options.config;
+    rp_sampler_options options = {.struct_size = sizeof options};
+    rp_sampler_defaults(&options);
+    options.batch_size = (uint32_t)self->options.agent->config.batch;
+    options.in_flight = (uint32_t)config->learners.prefetch;
+    options.on_demand = self->options.lockstep;
+    options.beta = self->options.agent->config.importance_exponent;
+    self->sampler = rp_sampler_new(self->options.client, config->adder.table, &options, err);
+    if (!self->sampler)
+        return RP_UNAVAILABLE;
+    if (prioritized(config)) {
+        self->updater = rp_updater_new(self->options.client, config->adder.table, NULL, err);
+        if (!self->updater)
+            return RP_UNAVAILABLE;
+    }
+    if (config->learners.count > 1) {
+        struct group_options group = {.client = self->options.client,
+                                      .agent = self->options.agent,
+                                      .index = self->options.index,
+                                      .round_ms = config->learners.round_ns / NS_PER_MS,
+                                      .stop = self->options.stop};
+        self->group = group_new(&group, err);
+        if (!self->group)
+            return RP_UNAVAILABLE;
+    }
+    return RP_OK;
+}
+
+struct learner *learner_new(const struct learner_options *options, rp_error *err)
+{
+    struct learner *self = calloc(1, sizeof *self);
+    if (!self) {
+        err_set(err, RP_NO_MEMORY, "no memory for a learner");
+        return NULL;
+    }
+    self->options = *options;
+    self->clock = clock_system();
+    variables_init(&self->variables, options->client, options->agent);
+    if (open_parts(self, err) != RP_OK)
+        learner_destroy(&self);
+    return self;
+}
+
+void learner_destroy(struct learner **self)
+{
+    if (!*self)
+        return;
+    group_destroy(&(*self)->group);
+    if ((*self)->updater)
+        rp_updater_destroy(&(*self)->updater, 1000, NULL);
+    rp_sampler_destroy(&(*self)->sampler);
+    variables_fini(&(*self)->variables);
+    free(*self);
+    *self = NULL;
+}
+
+/* ---- a batch as the algorithm sees it ---- */
+
+/* The field as an array of `count` numbers per step of the given type, or NULL with err set. */
+static const void *field(const rp_batch *batch, const char *name, int32_t dtype, uint64_t count, uint32_t length,
+                         uint32_t n, const uint32_t **lengths, rp_error *err)
+{
+    const rp_field_view *view = rp_batch_find(batch, name);
+    if (!view) {
+        err_set(err, RP_FAILED_PRECONDITION, "items of the table have no field '%s', which the algorithm needs", name);
+        return NULL;
+    }
+    uint64_t size = dtype_size(dtype), expected = (uint64_t)n * length * count * size;
+    if (view->dtype != dtype || view->bytes != expected) {
+        err_set(err, RP_FAILED_PRECONDITION,
+                "field '%s' of the table's items has %llu bytes of %s per batch; this environment and algorithm need "
+                "%llu of %s: was it filled by actors of another environment?",
+                name, (unsigned long long)view->bytes, dtype_name(view->dtype), (unsigned long long)expected,
+                dtype_name(dtype));
+        return NULL;
+    }
+    if (lengths)
+        *lengths = view->lengths;
+    return view->data;
+}
+
+static rp_status read_transitions(const struct learner *self, const rp_batch *batch, uint32_t n,
+                                  struct agent_batch *out, rp_error *err)
+{
+    const rp_env_spec *spec = &self->options.agent->spec;
+    uint64_t count = env_observation_count(spec), numbers = spec->n_actions ? 1 : spec->action_size;
+    int32_t action = spec->n_actions ? RP_DTYPE_INT32 : RP_DTYPE_FLOAT32;
+    out->length = 1;
+    if (!(out->observation = field(batch, "observation", spec->observation_dtype, count, 1, n, NULL, err)) ||
+        !(out->next_observation = field(batch, "next_observation", spec->observation_dtype, count, 1, n, NULL, err)) ||
+        !(out->action = field(batch, "action", action, numbers, 1, n, NULL, err)) ||
+        !(out->reward = field(batch, "reward", RP_DTYPE_FLOAT32, 1, 1, n, NULL, err)) ||
+        !(out->discount = field(batch, "discount", RP_DTYPE_FLOAT32, 1, 1, n, NULL, err)))
+        return RP_FAILED_PRECONDITION;
+    return RP_OK;
+}
+
+static rp_status read_sequences(const struct learner *self, const rp_batch *batch, uint32_t n, struct agent_batch *out,
+                                rp_error *err)
+{
+    const rp_env_spec *spec = &self->options.agent->spec;
+    uint64_t count = env_observation_count(spec), numbers = spec->n_actions ? 1 : spec->action_size;
+    int32_t action = spec->n_actions ? RP_DTYPE_INT32 : RP_DTYPE_FLOAT32;
+    const rp_field_view *view = rp_batch_find(batch, "observation");
+    uint32_t length = view && view->rank > 1 ? (uint32_t)view->shape[1] : 0;
+    out->length = length;
+    if (!(out->observation =
+              field(batch, "observation", spec->observation_dtype, count, length, n, &out->lengths, err)) ||
+        !(out->action = field(batch, "action", action, numbers, length, n, NULL, err)) ||
+        !(out->reward = field(batch, "reward", RP_DTYPE_FLOAT32, 1, length, n, NULL, err)) ||
+        !(out->discount = field(batch, "discount", RP_DTYPE_FLOAT32, 1, length, n, NULL, err)) ||
+        !(out->step_type = field(batch, "step_type", RP_DTYPE_UINT8, 1, length, n, NULL, err)))
+        return RP_FAILED_PRECONDITION;
+    if (self->options.agent->ops->stores_log_prob &&
+        !(out->log_prob = field(batch, "log_prob", RP_DTYPE_FLOAT32, 1, length, n, NULL, err)))
+        return RP_FAILED_PRECONDITION;
+    return RP_OK;
+}
+
+/* ---- figures ---- */
+
+static void count_provenance(struct learner *self, const rp_batch_arrays *arrays)
+{
+    struct learner_stats *stats = &self->stats;
+    double now = (double)self->options.agent->steps;
+    for (uint32_t i = 0; i < arrays->n; i++) {
+        double age = (double)arrays->age_ns[i] * 1e-9, stale = now - (double)arrays->policy[i];
+        stale = stale > 0.0 ? stale : 0.0;
+        stats->age_sum_s += age;
+        stats->age_max_s = age > stats->age_max_s ? age : stats->age_max_s;
+        stats->stale_sum += stale;
+        stats->stale_max = stale > stats->stale_max ? stale : stats->stale_max;
+        stats->weight_sum += (double)arrays->weight[i];
+    }
+    stats->batches++;
+    stats->items += arrays->n;
+}
+
+static void count_scalars(struct learner_stats *stats, const struct agent_result *result)
+{
+    for (uint32_t i = 0; i < result->n_scalars; i++) {
+        if (i >= stats->n_scalars)
+            stats->scalars[stats->n_scalars++] = (struct agent_scalar){.name = result->scalars[i].name};
+        stats->scalars[i].value += result->scalars[i].value;
+    }
+}
+
+void learner_take_stats(struct learner *self, struct learner_stats *out)
+{
+    *out = self->stats;
+    for (uint32_t i = 0; i < out->n_scalars; i++)
+        out->scalars[i].value /= out->batches ? (double)out->batches : 1.0;
+    self->stats = (struct learner_stats){0};
+}
+
+uint32_t learner_fingerprint(const struct learner *self)
+{
+    const struct agent *agent = self->options.agent;
+    return crc32c(0, agent->params, agent->n_params * sizeof(float));
+}
+
+bool learner_leads(const struct learner *self)
+{
+    if (!self->group)
+        return true;
+    struct group_info info;
+    group_get_info(self->group, &info);
+    return info.lead;
+}
+
+/* ---- a step ---- */
+
+static rp_status write_priorities(struct learner *self, const rp_batch_arrays *arrays,
+                                  const struct agent_result *result, rp_error *err)
+{
+    if (!self->updater)
+        return RP_OK;
+    uint32_t done = 0;
+    rp_status status = RP_OK;
+    do {
+        uint32_t taken = 0;
+        status = rp_updater_add(self->updater, arrays->key + done, result->priority + done, arrays->n - done, CALL_MS,
+                                &taken, err);
+        done += taken;
+    } while (status == RP_DEADLINE_EXCEEDED && !(self->options.stop && atomic_load(self->options.stop)));
+    if (status == RP_OK && self->options.lockstep)
+        status = rp_updater_flush(self->updater, CALL_MS, NULL, err);
+    return status;
+}
+
+static rp_status learn(struct learner *self, const struct agent_batch *batch, struct agent_result *result,
+                       rp_error *err)
+{
+    struct agent *agent = self->options.agent;
+    agent->ops->gradient(agent, batch, result);
+    if (self->group)
+        RP_TRY(group_mean(self->group, err));
+    agent->ops->apply(agent, result);
+    return self->group ? group_applied(self->group, err) : RP_OK;
+}
+
+static rp_status use_batch(struct learner *self, const rp_batch *batch, rp_error *err)
+{
+    struct agent *agent = self->options.agent;
+    rp_batch_arrays arrays = {.struct_size = sizeof arrays};
+    RP_TRY(rp_batch_get_arrays(batch, &arrays));
+    struct agent_batch view = {.n = arrays.n};
+    if (agent->config.importance_exponent > 0.0)
+        view.weight = arrays.weight;
+    RP_TRY(agent->ops->data == AGENT_TRANSITIONS ? read_transitions(self, batch, arrays.n, &view, err)
+                                                 : read_sequences(self, batch, arrays.n, &view, err));
+    struct agent_result result = {0};
+    rp_status status = learn(self, &view, &result, err);
+    if (status == RP_FAILED_PRECONDITION && self->group) {
+        log_line(LEVEL_WARN, "A0202", "out of step with the other learners", "why=\"%s\"", err->text);
+        return RP_OK; /* the next step joins again */
+    }
+    RP_TRY(status);
+    RP_TRY(write_priorities(self, &arrays, &result, err));
+    count_provenance(self, &arrays);
+    count_scalars(&self->stats, &result);
+    if (agent->steps % (uint64_t)self->options.config->learners.publish_every == 0 && learner_leads(self))
+        return learner_publish(self, err);
+    return RP_OK;
+}
+
+rp_status learner_step(struct learner *self, int64_t timeout_ms, rp_error *err)
+{
+    if (self->group)
+        RP_TRY(group_join(self->group, err));
+    int64_t from = clock_now(&self->clock);
+    rp_batch *batch;
+    rp_status status = rp_sampler_next(self->sampler, &batch, timeout_ms, err);
+    int64_t got = clock_now(&self->clock);
+    self->stats.wait_ns += (uint64_t)(got - from);
+    if (status != RP_OK)
+        return status;
+    status = use_batch(self, batch, err);
+    rp_batch_release(&batch);
+    self->stats.learn_ns += (uint64_t)(clock_now(&self->clock) - got);
+    return status;
+}
+
+rp_status learner_publish(struct learner *self, rp_error *err)
+{
+    return variables_publish(&self->variables, CALL_MS, err);
+}
+
+rp_status learner_save(struct learner *self, const char *path, rp_error *err)
+{
+    const struct agent *agent = self->options.agent;
+    return weights_write_file(path, agent->tensors, agent->n_tensors, err);
+}
+
+rp_status learner_load(struct learner *self, const char *path, rp_error *err)
+{
+    struct agent *agent = self->options.agent;
+    return weights_read_file(path, agent->tensors, agent->n_tensors, err);
+}

@@ -1,0 +1,52 @@
+/* A learner: samples, computes a gradient, shares it with other learners if there are any, applies it, writes priorities
+ * back and publishes the policy. It runs unchanged in a process of its own and in one process with actors. */
+#ifndef AGENT_RUN_LEARNER_H
+#define AGENT_RUN_LEARNER_H
+
+#include <stdatomic.h>
+
+#include "agent/learn/agent.h"
+#include "agent/run/config.h"
+#include "agent/run/group.h"
+#include "agent/run/variables.h"
+#include "replay/client.h"
+#include "replay/sampler.h"
+
+struct learner_options {
+    const struct run_config *config;
+    rp_client *client;   /* borrowed */
+    struct agent *agent; /* borrowed */
+    uint32_t index;
+    bool lockstep;           /* nothing is under way between two calls: one batch at a time, updates awaited */
+    const atomic_bool *stop; /* may be NULL */
+};
+
+/* Of the batches since the last learner_take_stats. */
+struct learner_stats {
+    uint64_t batches, items;
+    uint64_t wait_ns, learn_ns;  /* for batches; for gradients and what follows */
+    double age_sum_s, age_max_s; /* of items, since their insert */
+    double stale_sum, stale_max; /* learner steps that the policy of an item is behind */
+    double weight_sum;           /* of importance weights */
+    uint32_t n_scalars;          /* means */
+    struct agent_scalar scalars[AGENT_MAX_SCALARS];
+};
+
+struct learner;
+
+struct learner *learner_new(const struct learner_options *options, rp_error *err);
+void learner_destroy(struct learner **self);
+/* One step. RP_DEADLINE_EXCEEDED: no batch in time; the text says what the table waits for. RP_CANCELLED: stopped. */
+rp_status learner_step(struct learner *self, int64_t timeout_ms, rp_error *err);
+rp_status learner_publish(struct learner *self, rp_error *err);
+/* True if this one speaks for all: it publishes, saves and counts. */
+bool learner_leads(const struct learner *self);
+void learner_take_stats(struct learner *self, struct learner_stats *out);
+/* CRC-32C of the parameters: equal in learners that are in step. */
+uint32_t learner_fingerprint(const struct learner *self);
+
+/* The whole state: parameters, targets, optimisers, steps, generator. */
+rp_status learner_save(struct learner *self, const char *path, rp_error *err);
+rp_status learner_load(struct learner *self, const char *path, rp_error *err);
+
+#endif

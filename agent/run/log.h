@@ -1,0 +1,43 @@
+/* What a process reports in the course of a run: the same scalars three times over, in the run's folder.
+ *
+ *   <folder>/<process>.jsonl   one JSON object per line: time, process, environment_steps, learner_steps, scalars; a
+ *                              number that is not finite is null
+ *   <folder>/<process>.csv     a table, see log_csv.h
+ *   <folder>/tb/<process>/     TensorBoard's event files, see event.h; their step is environment_steps
+ *
+ * A process that starts again goes on with its files. What can not be written (a full disk, no permission) is counted,
+ * told once in the log, and tried again with the next report; it never stops the run. One thread at a time. */
+#ifndef AGENT_RUN_LOG_H
+#define AGENT_RUN_LOG_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "agent/learn/agent.h" /* agent_scalar */
+#include "replay/error.h"
+
+struct run_log_options {
+    const char *folder;  /* made if it is missing; NULL or "": nothing is written */
+    const char *process; /* "learner-0", "actor-3", "evaluator": letters, digits, dots, dashes and underscores */
+    bool csv, tensorboard;
+};
+
+/* When a report was made. */
+struct run_log_at {
+    double time_s; /* by the clock of the caller: seconds since 1970 in real runs */
+    uint64_t environment_steps;
+    uint64_t learner_steps;
+};
+
+struct run_log;
+
+/* Gives the log. NULL: a name that is not allowed, or no memory. A folder that can not be written is no error. */
+struct run_log *run_log_new(const struct run_log_options *options, rp_error *err);
+void run_log_destroy(struct run_log **self);
+/* Names of scalars are printable ASCII without blanks, commas, quotes or backslashes, differ within a report, and are
+ * none of the names above; a report with a name that can not be written is lost. */
+void run_log_report(struct run_log *self, const struct run_log_at *at, const struct agent_scalar *scalars, uint32_t n);
+/* Lines, rows, events and whole reports that could not be written. */
+uint64_t run_log_lost(const struct run_log *self);
+
+#endif

@@ -1,0 +1,31 @@
+/* The environment loop: an actor and an environment take turns, one step per call, so that whoever runs several loops in
+ * one thread decides when. */
+#ifndef AGENT_RUN_LOOP_H
+#define AGENT_RUN_LOOP_H
+
+#include "agent/env/env.h"
+#include "agent/run/actor.h"
+
+struct episode {
+    uint64_t steps;
+    double value; /* its return, undiscounted */
+    bool truncated;
+};
+
+struct loop {
+    struct env *env;     /* borrowed */
+    struct actor *actor; /* borrowed */
+    void *observation, *next;
+    bool running; /* inside an episode */
+    struct episode episode;
+};
+
+/* False: no memory. */
+bool loop_init(struct loop *self, struct env *env, struct actor *actor);
+void loop_fini(struct loop *self);
+/* One step of the environment. *ended: the episode is over, and self->episode tells about it. */
+rp_status loop_step(struct loop *self, bool *ended, rp_error *err);
+/* Whole episodes; their mean return. */
+rp_status loop_episodes(struct loop *self, uint64_t n, double *mean, rp_error *err);
+
+#endif

@@ -1,0 +1,87 @@
+#include "agent/run/variables.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "proto/error.h"
+#include "proto/log.h"
+#include "replay/params.h"
+
+void variables_init(struct variables *self, rp_client *client, struct agent *agent)
+{
+    *self = (struct variables){.client = client, .agent = agent};
+}
+
+void variables_fini(struct variables *self)
+{
+    free(self->block);
+    self->block = NULL;
+}
+
+/* The policy's tensors, and one more: the learner's step. */
+static uint32_t list_tensors(struct agent *agent, uint64_t *steps, struct tensor out[AGENT_MAX_TENSORS + 1])
+{
+    memcpy(out, agent->tensors, agent->n_policy * sizeof out[0]);
+    out[agent->n_policy] =
+        (struct tensor){.name = "steps", .dtype = RP_DTYPE_UINT64, .rank = 1, .shape = {1}, .data = steps};
+    return agent->n_policy + 1;
+}
+
+rp_status variables_pull(struct variables *self, int64_t timeout_ms, bool *fresh, rp_error *err)
+{
+    rp_params *params;
+    if (fresh)
+        *fresh = false;
+    rp_status status = rp_params_get(self->client, VARIABLES_SLOT, self->version, timeout_ms, &params, err);
+    if (status == RP_DEADLINE_EXCEEDED || status == RP_UNAVAILABLE)
+        return RP_OK;
+    if (status != RP_OK)
+        return status;
+    const rp_param *slot = rp_params_slot(params, 0);
+    if (slot && slot->data) {
+        struct tensor tensors[AGENT_MAX_TENSORS + 1];
+        uint32_t n = list_tensors(self->agent, &self->steps, tensors);
+        status = weights_decode(slot->data, slot->bytes, tensors, n, err);
+        if (status == RP_OK) {
+            self->version = slot->version;
+            if (fresh)
+                *fresh = true;
+        } else {
+            err_prefix(err, "parameter slot '" VARIABLES_SLOT "'");
+        }
+    }
+    rp_params_release(&params);
+    return status;
+}
+
+rp_status variables_wait(struct variables *self, const atomic_bool *stop, rp_error *err)
+{
+    bool fresh = self->version != 0;
+    for (uint32_t tries = 0; !fresh; tries++) {
+        if (stop && atomic_load(stop))
+            return err_set(err, RP_CANCELLED, "stopped while waiting for a learner's first parameters");
+        if (tries == 10)
+            log_line(LEVEL_WARN, "A0101", "still waiting for a learner's first parameters", "slot=" VARIABLES_SLOT);
+        RP_TRY(variables_pull(self, 500, &fresh, err));
+    }
+    return RP_OK;
+}
+
+rp_status variables_publish(struct variables *self, int64_t timeout_ms, rp_error *err)
+{
+    struct tensor tensors[AGENT_MAX_TENSORS + 1];
+    uint64_t steps = self->agent->steps;
+    uint32_t n = list_tensors(self->agent, &steps, tensors);
+    size_t size = weights_size(tensors, n);
+    if (size != self->size) {
+        free(self->block);
+        self->block = malloc(size);
+        self->size = self->block ? size : 0;
+        if (!self->block)
+            return err_set(err, RP_NO_MEMORY, "no memory for %zu bytes of parameters", size);
+    }
+    weights_encode(tensors, n, self->block);
+    RP_TRY(rp_params_put(self->client, VARIABLES_SLOT, self->block, size, timeout_ms, &self->version, err));
+    self->steps = steps;
+    return RP_OK;
+}

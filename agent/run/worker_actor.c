@@ -1,0 +1,139 @@
+/* An actor in a process of its own. */
+#include <math.h>
+
+#include "agent/run/loop.h"
+#include "agent/run/worker_impl.h"
+#include "proto/error.h"
+#include "replay/params.h"
+
+struct actor_work {
+    struct worker worker;
+    struct variables variables;
+    struct adder *adder;
+    struct actor actor;
+    struct loop loop;
+    uint64_t episodes, reported_steps;
+    double value_sum; /* of the episodes since the last report */
+    uint64_t value_count, length_sum;
+    int64_t reported_ns;
+    uint64_t reported_blocked_ns;
+};
+
+/* Steps are claimed before they are taken, so that all actors together never take more than stop.steps. Gives how many
+ * to take now; 0: the work is done. */
+static rp_status claim_steps(struct actor_work *self, uint64_t *granted, rp_error *err)
+{
+    int64_t part = self->worker.config->actors.pull_every, limit = self->worker.config->stop.steps, total = 0;
+    rp_status status;
+    do
+        status = rp_counter_add(self->worker.client, COUNTER_STEPS, part, WORKER_CALL_MS, &total, err);
+    while (status != RP_OK && worker_try_again(&self->worker, status));
+    RP_TRY(status);
+    int64_t before = total - part;
+    self->actor.total = before > 0 ? (uint64_t)before : 0;
+    *granted = (uint64_t)part;
+    if (limit > 0 && total > limit) {
+        *granted = before < limit ? (uint64_t)(limit - before) : 0;
+        rp_counter_add(self->worker.client, COUNTER_STEPS, (int64_t)*granted - part, WORKER_CALL_MS, NULL, err);
+    }
+    return RP_OK;
+}
+
+static void actor_report(struct actor_work *self)
+{
+    struct worker *worker = &self->worker;
+    int64_t now = clock_now(&worker->clock);
+    double seconds = (double)(now - self->reported_ns) * 1e-9, n = self->value_count ? (double)self->value_count : NAN;
+    struct adder_stats stats;
+    adder_get_stats(self->adder, &stats);
+    const struct agent_scalar scalars[] = {
+        {"actor_steps", (double)self->actor.steps},
+        {"steps_per_second", (double)(self->actor.steps - self->reported_steps) / seconds},
+        {"episodes", (double)self->episodes},
+        {"return", self->value_sum / n},
+        {"episode_length", (double)self->length_sum / n},
+        {"items", (double)stats.items},
+        {"blocked_share", (double)(self->actor.blocked_ns - self->reported_blocked_ns) * 1e-9 / seconds},
+    };
+    worker_report(worker, self->actor.total, self->variables.steps, scalars, sizeof scalars / sizeof scalars[0]);
+    self->reported_ns = now;
+    self->reported_steps = self->actor.steps;
+    self->reported_blocked_ns = self->actor.blocked_ns;
+    self->value_sum = 0.0;
+    self->value_count = self->length_sum = 0;
+}
+
+static rp_status take_steps(struct actor_work *self, uint64_t n, rp_error *err)
+{
+    for (uint64_t i = 0; i < n && !worker_stopped(&self->worker); i++) {
+        bool ended;
+        RP_TRY(loop_step(&self->loop, &ended, err));
+        if (!ended)
+            continue;
+        self->episodes++;
+        self->value_sum += self->loop.episode.value;
+        self->length_sum += self->loop.episode.steps;
+        self->value_count++;
+    }
+    return RP_OK;
+}
+
+static rp_status act(struct actor_work *self, rp_error *err)
+{
+    RP_TRY(variables_wait(&self->variables, self->worker.options->stop, err));
+    adder_set_policy(self->adder, self->variables.steps);
+    self->reported_ns = clock_now(&self->worker.clock);
+    while (!worker_stopped(&self->worker) && !worker_out_of_time(&self->worker)) {
+        uint64_t n = 0;
+        RP_TRY(claim_steps(self, &n, err));
+        if (n == 0)
+            break;
+        RP_TRY(take_steps(self, n, err));
+        if (worker_report_due(&self->worker))
+            actor_report(self);
+    }
+    return RP_OK;
+}
+
+static rp_status actor_open(struct actor_work *self, const struct worker_options *options, rp_error *err)
+{
+    const struct run_config *config = options->config;
+    RP_TRY(worker_open(&self->worker, options, "actor", err));
+    struct worker *worker = &self->worker;
+    self->adder = adder_new(worker->client, worker->name, &config->adder, &worker->env.spec,
+                            worker->agent->ops->stores_log_prob, WORKER_CONNECT_MS, err);
+    if (!self->adder)
+        return (rp_status)err->status;
+    variables_init(&self->variables, worker->client, worker->agent);
+    struct actor_options actor = {.config = config,
+                                  .agent = worker->agent,
+                                  .adder = self->adder,
+                                  .variables = &self->variables,
+                                  .index = options->index,
+                                  .seed = worker_seed(config, "actor", options->index),
+                                  .stop = options->stop};
+    actor_init(&self->actor, &actor);
+    return loop_init(&self->loop, &worker->env, &self->actor)
+               ? RP_OK
+               : err_set(err, RP_NO_MEMORY, "no memory for an environment loop");
+}
+
+rp_status worker_actor(const struct worker_options *options, rp_error *err)
+{
+    struct actor_work self = {0};
+    rp_status status = actor_open(&self, options, err);
+    if (status == RP_OK) {
+        status = act(&self, err);
+        actor_report(&self);
+    }
+    status = worker_unless_stopped(&self.worker, status);
+    if (self.adder) {
+        rp_status closing = adder_destroy(&self.adder, worker_stopped(&self.worker) ? 1000 : WORKER_CALL_MS,
+                                          status == RP_OK ? err : NULL);
+        status = status == RP_OK ? worker_unless_stopped(&self.worker, closing) : status;
+    }
+    loop_fini(&self.loop);
+    variables_fini(&self.variables);
+    worker_close(&self.worker);
+    return status;
+}

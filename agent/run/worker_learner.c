@@ -1,0 +1,179 @@
+/* A learner in a process of its own. */
+#include <stdio.h>
+#include <unistd.h>
+
+#include "agent/run/learner.h"
+#include "agent/run/worker_impl.h"
+#include "proto/error.h"
+#include "proto/log.h"
+#include "replay/params.h"
+
+#define STEP_MS 500
+/* Without a batch for so long, the reason is logged. */
+#define LOG_WAIT_NS (10 * NS_PER_S)
+/* All environment steps were taken and nothing more could be sampled for so long: there is nothing more to come. */
+#define LAST_WAIT_NS (2 * NS_PER_S)
+
+struct learner_work {
+    struct worker worker;
+    struct learner *learner;
+    char state_path[512]; /* empty: not saved */
+    int64_t next_save_ns, reported_ns;
+    uint64_t counted; /* learner steps that the broker's counter has */
+    uint64_t environment_steps;
+};
+
+static rp_status save(struct learner_work *self, rp_error *err)
+{
+    if (!self->state_path[0] || !learner_leads(self->learner))
+        return RP_OK;
+    return learner_save(self->learner, self->state_path, err);
+}
+
+/* Only a broken disk: the run goes on. */
+static void save_or_say(struct learner_work *self)
+{
+    rp_error err = {0};
+    if (save(self, &err) != RP_OK) {
+        char why[512];
+        log_line(LEVEL_ERROR, "A0203", "the learner's state could not be saved", "why=%s",
+                 log_quote(why, sizeof why, err.text));
+    }
+}
+
+static void count_steps(struct learner_work *self)
+{
+    uint64_t steps = self->worker.agent->steps;
+    int64_t total = 0;
+    if (learner_leads(self->learner) && steps > self->counted &&
+        rp_counter_add(self->worker.client, COUNTER_LEARNER_STEPS, (int64_t)(steps - self->counted), WORKER_CALL_MS,
+                       NULL, NULL) == RP_OK)
+        self->counted = steps;
+    if (rp_counter_read(self->worker.client, COUNTER_STEPS, WORKER_CALL_MS, &total, NULL) == RP_OK)
+        self->environment_steps = (uint64_t)total;
+}
+
+static void report(struct learner_work *self)
+{
+    struct worker *worker = &self->worker;
+    count_steps(self);
+    struct learner_stats stats;
+    learner_take_stats(self->learner, &stats);
+    int64_t now = clock_now(&worker->clock);
+    double seconds = (double)(now - self->reported_ns) * 1e-9, items = stats.items ? (double)stats.items : 1.0;
+    self->reported_ns = now;
+    struct agent_scalar scalars[AGENT_MAX_SCALARS + 12];
+    uint32_t n = 0;
+    scalars[n++] = (struct agent_scalar){"updates_per_second", (double)stats.batches / seconds};
+    scalars[n++] = (struct agent_scalar){"samples_per_second", (double)stats.items / seconds};
+    scalars[n++] = (struct agent_scalar){"wait_share", (double)stats.wait_ns * 1e-9 / seconds};
+    scalars[n++] = (struct agent_scalar){"item_age_seconds", stats.age_sum_s / items};
+    scalars[n++] = (struct agent_scalar){"item_age_seconds_max", stats.age_max_s};
+    scalars[n++] = (struct agent_scalar){"policy_staleness", stats.stale_sum / items};
+    scalars[n++] = (struct agent_scalar){"policy_staleness_max", stats.stale_max};
+    scalars[n++] = (struct agent_scalar){"importance_weight", stats.weight_sum / items};
+    scalars[n++] = (struct agent_scalar){"fingerprint", (double)learner_fingerprint(self->learner)};
+    for (uint32_t i = 0; i < stats.n_scalars; i++)
+        scalars[n++] = stats.scalars[i];
+    worker_report(worker, self->environment_steps, worker->agent->steps, scalars, n);
+}
+
+/* No batch came. False: there will be none any more. */
+static bool wait_goes_on(struct learner_work *self, int64_t waited_ns, int64_t *logged_ns, const rp_error *err)
+{
+    int64_t limit = self->worker.config->stop.steps;
+    if (limit > 0 && waited_ns >= LAST_WAIT_NS) {
+        count_steps(self);
+        if (self->environment_steps >= (uint64_t)limit)
+            return false;
+    }
+    if (waited_ns - *logged_ns >= LOG_WAIT_NS) {
+        char why[512];
+        *logged_ns = waited_ns;
+        log_line(LEVEL_INFO, "A0204", "waits for a batch", "seconds=%lld why=%s", (long long)(waited_ns / NS_PER_S),
+                 log_quote(why, sizeof why, err->text));
+    }
+    return true;
+}
+
+static rp_status learn(struct learner_work *self, rp_error *err)
+{
+    struct worker *worker = &self->worker;
+    uint64_t limit = (uint64_t)worker->config->stop.learner_steps;
+    int64_t waiting_since = 0, logged_ns = 0;
+    while (!worker_stopped(worker) && !worker_out_of_time(worker) && !(limit > 0 && worker->agent->steps >= limit)) {
+        rp_status status = learner_step(self->learner, STEP_MS, err);
+        int64_t now = clock_now(&worker->clock);
+        if (worker_report_due(worker))
+            report(self);
+        if (self->next_save_ns > 0 && now >= self->next_save_ns) {
+            self->next_save_ns = now + worker->config->learners.save_every_ns;
+            save_or_say(self);
+        }
+        if (status == RP_OK) {
+            waiting_since = 0;
+            continue;
+        }
+        if (status != RP_DEADLINE_EXCEEDED && status != RP_UNAVAILABLE)
+            return status;
+        if (waiting_since == 0) {
+            waiting_since = now;
+            logged_ns = 0;
+        }
+        if (!wait_goes_on(self, now - waiting_since, &logged_ns, err))
+            break;
+    }
+    return RP_OK;
+}
+
+static rp_status resume(struct learner_work *self, rp_error *err)
+{
+    const struct worker *worker = &self->worker;
+    if (!worker->options->resume || !self->state_path[0] || access(self->state_path, F_OK) != 0)
+        return RP_OK;
+    RP_TRY(learner_load(self->learner, self->state_path, err));
+    self->counted = worker->agent->steps;
+    log_line(LEVEL_INFO, "A0205", "goes on from saved state", "file=%s step=%llu", self->state_path,
+             (unsigned long long)worker->agent->steps);
+    return RP_OK;
+}
+
+static rp_status learner_open(struct learner_work *self, const struct worker_options *options, rp_error *err)
+{
+    const struct run_config *config = options->config;
+    RP_TRY(worker_open(&self->worker, options, "learner", err));
+    struct worker *worker = &self->worker;
+    rng_seed(&worker->agent->rng, worker_seed(config, "learner", options->index));
+    struct learner_options of = {.config = config,
+                                 .client = worker->client,
+                                 .agent = worker->agent,
+                                 .index = options->index,
+                                 .stop = options->stop};
+    self->learner = learner_new(&of, err);
+    if (!self->learner)
+        return (rp_status)err->status;
+    if (config->folder && config->folder[0])
+        snprintf(self->state_path, sizeof self->state_path, "%s/" LEARNER_STATE_FILE, config->folder);
+    self->reported_ns = clock_now(&worker->clock);
+    if (config->learners.save_every_ns > 0)
+        self->next_save_ns = self->reported_ns + config->learners.save_every_ns;
+    RP_TRY(resume(self, err));
+    return options->index == 0 ? learner_publish(self->learner, err) : RP_OK;
+}
+
+rp_status worker_learner(const struct worker_options *options, rp_error *err)
+{
+    struct learner_work self = {0};
+    rp_status status = learner_open(&self, options, err);
+    if (status == RP_OK) {
+        status = worker_unless_stopped(&self.worker, learn(&self, err));
+        if (learner_leads(self.learner))
+            learner_publish(self.learner, NULL);
+        report(&self);
+        rp_status saving = save(&self, status == RP_OK ? err : NULL);
+        status = status == RP_OK ? saving : status;
+    }
+    learner_destroy(&self.learner);
+    worker_close(&self.worker);
+    return status;
+}

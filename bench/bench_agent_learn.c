@@ -1,0 +1,239 @@
+/* The learner's part: agent_learn of DQN on a batch that stays the same, in turn with the matrix products that it can not
+ * avoid, called bare: forward through the online network, forward through the target, backward by weights and inputs. CPU
+ * time of one thread; nothing is sampled or sent. */
+#include <cblas.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "agent/learn/agent.h"
+#include "bench/bench_agent.h"
+#include "bench/report.h"
+
+#define GOAL_COST 2.0
+#define N_INPUTS 4u
+#define N_ACTIONS 2u
+#define MOST_BATCH 256u
+
+struct variant {
+    uint32_t batch, width;
+    bool apex; /* double and dueling: the online network sees both observations */
+};
+
+static const struct variant variants[] = {{64, 64, false}, {256, 256, false}, {64, 64, true}, {256, 256, true}};
+
+static double cpu_seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+static float *new_numbers(size_t n)
+{
+    float *out = malloc(n * sizeof *out);
+    struct rng rng;
+    rng_seed(&rng, n);
+    for (size_t i = 0; out && i < n; i++)
+        out[i] = (float)(2 * rng_unit(&rng) - 1);
+    return out;
+}
+
+/* ---- the bare products ---- */
+
+struct bare {
+    struct net net; /* for its layers */
+    uint32_t batch, online_rows;
+    float *params, *grads, *x, *y;
+};
+
+static bool bare_init(struct bare *self, const struct variant *variant, rp_error *err)
+{
+    struct net_spec spec = {.inputs = N_INPUTS,
+                            .n_hidden = 2,
+                            .hidden = {variant->width, variant->width},
+                            .activation = NET_RELU,
+                            .outputs = N_ACTIONS,
+                            .dueling = variant->apex};
+    *self = (struct bare){.batch = variant->batch, .online_rows = variant->batch * (variant->apex ? 2 : 1)};
+    if (net_init(&self->net, &spec, err) != RP_OK)
+        return false;
+    size_t most = (size_t)self->online_rows * variant->width;
+    self->params = new_numbers(self->net.n_params);
+    self->grads = new_numbers(self->net.n_params);
+    self->x = new_numbers(most);
+    self->y = new_numbers(most);
+    return self->params && self->grads && self->x && self->y;
+}
+
+static void bare_fini(struct bare *self)
+{
+    free(self->params);
+    free(self->grads);
+    free(self->x);
+    free(self->y);
+}
+
+static void bare_forward(const struct bare *self, const struct net_layer *layer, uint32_t rows)
+{
+    int n = (int)rows, in = (int)layer->inputs, out = (int)layer->outputs;
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, out, in, 1, self->x, in, self->params + layer->weight,
+                out, 0, self->y, out);
+}
+
+static void bare_backward(const struct bare *self, const struct net_layer *layer, bool first)
+{
+    int n = (int)self->batch, in = (int)layer->inputs, out = (int)layer->outputs;
+    cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, in, out, n, 1, self->x, in, self->y, out, 0,
+                self->grads + layer->weight, out);
+    /* Nobody asks for derivatives by the observation. */
+    if (!first)
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, n, in, out, 1, self->x, out, self->params + layer->weight,
+                    out, 0, self->y, in);
+}
+
+static void bare_step(void *bare)
+{
+    struct bare *self = bare;
+    uint32_t n = self->net.n_layers;
+    for (uint32_t l = 0; l < n; l++)
+        bare_forward(self, &self->net.layers[l], self->batch);
+    for (uint32_t l = 0; l < n; l++)
+        bare_forward(self, &self->net.layers[l], self->online_rows);
+    for (uint32_t l = n; l-- > 0;)
+        bare_backward(self, &self->net.layers[l], l == 0);
+    /* Values must not grow from step to step. */
+    self->y[0] = self->x[0];
+}
+
+/* ---- the learner ---- */
+
+struct learning {
+    struct agent *agent;
+    struct agent_batch batch;
+    float *observation, *next, *reward, *discount, *weight;
+    int32_t action[MOST_BATCH];
+    struct agent_result result;
+};
+
+static bool learning_fill(struct learning *self, uint32_t n)
+{
+    self->observation = new_numbers((size_t)n * N_INPUTS);
+    self->next = new_numbers((size_t)n * N_INPUTS);
+    self->reward = new_numbers(n);
+    self->discount = new_numbers(n);
+    self->weight = new_numbers(n);
+    if (!self->observation || !self->next || !self->reward || !self->discount || !self->weight)
+        return false;
+    for (uint32_t i = 0; i < n; i++) {
+        self->action[i] = (int32_t)(i % N_ACTIONS);
+        self->discount[i] = i % 16 ? 1 : 0;
+        self->weight[i] = 0.5f + 0.5f * self->weight[i] * self->weight[i];
+    }
+    self->batch = (struct agent_batch){.n = n,
+                                       .length = 1,
+                                       .observation = self->observation,
+                                       .next_observation = self->next,
+                                       .action = self->action,
+                                       .reward = self->reward,
+                                       .discount = self->discount,
+                                       .weight = self->weight};
+    return true;
+}
+
+static bool learning_init(struct learning *self, const struct variant *variant, rp_error *err)
+{
+    static char algorithm[] = "dqn";
+    static int64_t hidden[2]; /* the agent borrows it; one agent at a time */
+    hidden[0] = hidden[1] = variant->width;
+    struct agent_config config = {.algorithm = algorithm,
+                                  .hidden = {.data = hidden, .count = 2},
+                                  .batch = variant->batch,
+                                  .double_q = variant->apex,
+                                  .dueling = variant->apex};
+    const rp_env_spec spec = {.observation_dtype = RP_DTYPE_FLOAT32,
+                              .observation_rank = 1,
+                              .observation_shape = {N_INPUTS},
+                              .n_actions = N_ACTIONS};
+    *self = (struct learning){0};
+    self->agent = agent_new(&config, "bench", &spec, 1, err);
+    return self->agent && learning_fill(self, variant->batch);
+}
+
+static void learning_fini(struct learning *self)
+{
+    agent_destroy(&self->agent);
+    free(self->observation);
+    free(self->next);
+    free(self->reward);
+    free(self->discount);
+    free(self->weight);
+}
+
+static void learning_step(void *learning)
+{
+    struct learning *self = learning;
+    agent_learn(self->agent, &self->batch, &self->result);
+}
+
+/* ---- measuring ---- */
+
+/* Microseconds of CPU time for one call, over about so many seconds. */
+static double time_calls(void (*call)(void *self), void *self, double seconds)
+{
+    double from = cpu_seconds(), now = from;
+    uint64_t n = 0;
+    for (; now - from < seconds; now = cpu_seconds()) {
+        for (int i = 0; i < 16; i++)
+            call(self);
+        n += 16;
+    }
+    return (now - from) / (double)n * 1e6;
+}
+
+static void report_variant(const struct options *options, const struct variant *variant, const double *ours,
+                           const double *bare)
+{
+    char name[128];
+    const char *kind = variant->apex ? "Ape-X dqn" : "dqn";
+    snprintf(name, sizeof name, "%s step, batch %u, net %ux%u", kind, variant->batch, variant->width, variant->width);
+    report_value(options, name, spread_of(ours, options->repeats).median, 0, "us");
+    report_value(options, "  bare CBLAS calls", spread_of(bare, options->repeats).median, 0, "us");
+    snprintf(name, sizeof name, "%s, batch %u / bare CBLAS", kind, variant->batch);
+    report_cost(options, name, spread_ratio(ours, bare, options->repeats).median, GOAL_COST, "ratio");
+}
+
+static bool run_variant(const struct options *options, const struct variant *variant)
+{
+    double ours[MOST_REPEATS], bare_us[MOST_REPEATS];
+    rp_error err = {.text = "no memory"};
+    struct learning learning = {0};
+    struct bare bare = {0};
+    bool ok = learning_init(&learning, variant, &err) && bare_init(&bare, variant, &err);
+    if (!ok)
+        fprintf(stderr, "replay-bench agent: %s\n", err.text);
+    double seconds = options->seconds / 4;
+    if (ok) {
+        time_calls(learning_step, &learning, options->warm_seconds / 2);
+        time_calls(bare_step, &bare, options->warm_seconds / 2);
+    }
+    for (uint32_t n = 0; ok && n < options->repeats; n++) {
+        ours[n] = time_calls(learning_step, &learning, seconds);
+        bare_us[n] = time_calls(bare_step, &bare, seconds);
+    }
+    if (ok)
+        report_variant(options, variant, ours, bare_us);
+    learning_fini(&learning);
+    bare_fini(&bare);
+    return ok;
+}
+
+bool bench_agent_learn(const struct options *options)
+{
+    net_single_thread();
+    for (size_t i = 0; i < sizeof variants / sizeof variants[0]; i++)
+        if (!run_variant(options, &variants[i]))
+            return false;
+    return true;
+}

@@ -1,0 +1,303 @@
+"""Writes or checks the golden traces of the environments: tests/golden/env/<name>.txt.
+
+    env_traces.py            computes and writes them
+    env_traces.py --check    computes them and compares with what is there; exit status 1 if anything differs
+
+The models are in env_models.py. A file has lines
+    tolerance T                            a (of the code under test) and b (here) agree if |a - b| <= T (1 + |b|)
+    case N
+    state v1 v2 ...                        what set_state gets
+    start o1 o2 ...                        the observation it gives
+    step a1 ... | o1 o2 ... | reward terminal
+A case ends at its terminal step, or before its model ceases to hold, or before rounding could matter: a twin that
+starts TWIN away must agree with it within a tenth of the tolerance at every step.
+"""
+
+import math
+import pathlib
+import random
+import sys
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+
+import env_models as models
+
+FOLDER = pathlib.Path(__file__).resolve().parent / "env"
+TWIN = 1e-12
+CHECK = 1e-7  # what mathematical libraries of different machines may add up to
+
+
+# ---- policies: functions of (state, step) that give an action
+
+def constant(*action):
+    return lambda state, t: list(action)
+
+
+def alternating(period, *actions):
+    return lambda state, t: [actions[t // period % len(actions)]]
+
+
+def discrete(seed, n, hold=1):
+    """Random actions below n, each kept for `hold` steps."""
+    draw = random.Random(seed)
+    return held(hold, lambda: int(draw.random() * n))
+
+
+def continuous(seed, bound, hold=1):
+    """Random actions within the bound, all of them exact as float32."""
+    draw = random.Random(seed)
+    return held(hold, lambda: (int(draw.random() * 257) - 128) / 128 * bound)
+
+
+def held(hold, draw):
+    kept = []
+
+    def policy(state, t):
+        if t % hold == 0:
+            kept[:] = [draw()]
+        return list(kept)
+    return policy
+
+
+def follow(function):
+    return lambda state, t: [function(state)]
+
+
+def sign(value, high, low):
+    return high if value >= 0 else low
+
+
+# ---- cases: (vector, policy, steps)
+
+def cartpole():
+    yield (0.01, -0.02, 0.03, 0.04), constant(1), 60
+    yield (-0.03, 0.02, -0.01, 0.05), constant(0), 60
+    yield (0.02, 0.01, 0.04, -0.03), alternating(1, 0, 1), 100
+    yield (-0.04, 0.03, 0.02, 0.01), discrete(11, 2), 100
+    yield (0.0, 0.0, 0.0, 0.0), discrete(12, 2), 100
+    # Kept upright for long, with wide swings of the cart.
+    yield (0.5, -0.3, 0.05, 0.2), follow(lambda s: sign(s[2] + 0.5 * s[3] + 0.05 * s[0] + 0.1 * s[1], 1, 0)), 200
+    # Out of the track on both sides, with the pole upright.
+    yield (2.2, 0.9, 0.02, -0.1), follow(lambda s: sign(s[2] + 0.4 * s[3], 1, 0)), 100
+    yield (-2.3, -1.2, -0.03, 0.1), follow(lambda s: sign(s[2] + 0.4 * s[3], 1, 0)), 100
+    yield (1.0, -1.5, 0.15, 1.2), discrete(13, 2), 60
+
+
+def acrobot():
+    yield (0.05, -0.08, 0.03, 0.1), constant(0), 50
+    yield (-0.02, 0.04, -0.06, 0.08), alternating(5, 0, 2), 100
+    yield (0.1, 0.1, -0.1, -0.1), discrete(21, 3), 100
+    yield (0.0, 0.0, 0.0, 0.0), follow(lambda s: sign(s[3], 2, 0)), 150
+    yield (0.03, -0.05, 0.02, 0.01), follow(lambda s: sign(s[3], 2, 0)), 150
+    yield (1.2, -1.5, 0.5, 1.0), discrete(22, 3), 80
+    yield (-3.1, 1.0, -5.0, 8.0), constant(1), 60
+    yield (0.3, 2.9, 12.0, -28.0), discrete(23, 3), 40  # reaches both bounds of the velocities
+    yield (1.0, 3.0, -12.5, 28.2), discrete(24, 3), 40
+
+
+def mountaincar():
+    yield (-0.5, 0.0), constant(2), 100
+    yield (-0.55, 0.0), constant(1), 100
+    yield (-0.45, 0.0), discrete(31, 3, 5), 100
+    yield (-0.6, 0.0), follow(lambda s: sign(s[1], 2, 0)), 200
+    yield (-0.42, 0.0), follow(lambda s: sign(-s[1], 0, 2)), 200
+    yield (-1.0, -0.05), constant(0), 60  # into the wall on the left
+    yield (0.3, 0.06), constant(2), 30
+    yield (0.52, -0.03), discrete(32, 3), 40  # beyond the goal, but backwards
+    yield (-0.9, 0.069), constant(2), 60  # faster than allowed
+
+
+def mountaincar_continuous():
+    yield (-0.5, 0.0), constant(1.0), 100
+    yield (-0.55, 0.0), constant(0.0), 100
+    yield (-0.45, 0.0), continuous(41, 1.0), 100
+    yield (-0.6, 0.0), continuous(42, 1.0, 8), 200
+    yield (-0.42, 0.0), follow(lambda s: sign(s[1], 1.0, -1.0)), 200
+    yield (-0.58, 0.0), follow(lambda s: sign(s[1], 0.75, -0.625)), 200
+    yield (-1.1, -0.06), constant(-0.25), 40
+    yield (0.46, -0.02), continuous(43, 1.0), 60
+    yield (-0.9, 0.069), constant(0.5), 60
+
+
+def pendulum():
+    yield (math.pi, 0.0), follow(lambda s: sign(s[1], 2.0, -2.0)), 100
+    yield (0.1, 0.2), constant(0.0), 60
+    yield (-2.0, -0.5), continuous(51, 2.0), 100
+    yield (1.5, 0.9), alternating(7, 2.0, -2.0), 100
+    yield (-0.05, 0.1), follow(lambda s: max(-2.0, min(2.0, round(-8 * s[0] - 2 * s[1], 0) / 4))), 60
+    yield (2.0, 7.5), constant(2.0), 100  # faster than allowed, and around many times
+    yield (-2.0, -7.5), constant(-2.0), 100
+    yield (9.5, -1.0), continuous(52, 2.0, 4), 60
+
+
+def catch():
+    for column in range(5):
+        yield (0, column, 2), discrete(60 + column, 3), 20
+        yield (0, column, 2), follow(lambda s: 1 + (s[1] > s[2]) - (s[1] < s[2])), 20
+    yield (0, 1, 2), constant(0), 20
+    yield (0, 3, 2), constant(2), 20
+    yield (4, 0, 4), constant(0), 20
+    yield (7, 4, 0), constant(1), 20
+
+
+def deepsea():
+    yield (0, 0), constant(1), 20
+    yield (0, 0), constant(0), 20
+    yield (0, 0), alternating(1, 0, 1), 20
+    yield (0, 0), alternating(9, 1, 0), 20  # wrong at the very last step
+    for seed in range(70, 76):
+        yield (0, 0), discrete(seed, 2), 20
+    yield (4, 4), constant(1), 20
+    yield (9, 9), constant(0), 20
+    yield (8, 6), constant(1), 20
+
+
+def breakout():
+    wall = (1,) * 30
+
+    def bricks(*cells):
+        return tuple(int((1 + i // 10, i % 10) in cells) for i in range(30))
+
+    def track(state):
+        """Keeps the paddle below the ball."""
+        return {-1: 1, 0: 0, 1: 2}[(state[1] > state[3]) - (state[1] < state[3])]
+
+    yield (3, 0, 2, 4) + wall, follow(track), 14  # from the reset's state to the first bricks
+    yield (3, 9, 3, 4) + wall, constant(1), 8  # lost; the paddle stops at the side
+    yield (5, 4, 0, 0) + wall, constant(0), 3  # a brick from below
+    yield (4, 1, 0, 0) + wall, constant(2), 3  # a brick, then the side wall
+    yield (4, 0, 0, 5) + wall, constant(0), 2  # a brick and the side wall at once
+    # Two bricks in a row: it flies through the second.
+    yield (2, 3, 1, 5) + bricks((1, 4), (3, 5), (3, 3)), constant(1), 3
+    yield (1, 5, 1, 5) + bricks((3, 1)), constant(0), 3  # the ceiling
+    yield (0, 9, 1, 5) + bricks((1, 9), (2, 7)), constant(0), 3  # the corner
+    yield (0, 3, 2, 5) + bricks((1, 4), (2, 2)), constant(0), 3  # a brick from above
+    yield (8, 4, 2, 4) + bricks((1, 0)), constant(0), 2  # the paddle, from straight above
+    yield (8, 4, 2, 5) + bricks((1, 0)), constant(0), 2  # the paddle's corner: back where it came from
+    yield (8, 4, 3, 4) + bricks((1, 0)), constant(1), 2  # the paddle comes to the corner
+    yield (8, 9, 2, 9) + bricks((1, 0)), constant(0), 2  # the paddle at the side
+    yield (8, 0, 3, 1) + bricks((1, 0)), constant(1), 2
+    yield (8, 9, 2, 8) + bricks((1, 0)), constant(0), 2  # missed at the side
+    yield (7, 2, 2, 3) + bricks(), constant(0), 3  # a new wall, and on
+    yield (8, 2, 2, 5) + bricks(), constant(0), 2  # a new wall, and lost
+
+
+def inverted_pendulum():
+    balance = follow(lambda s: max(-3.0, min(3.0, round(64 * (5 * s[1] + s[3] + 0.3 * s[0] + 0.5 * s[2])) / 64)))
+    yield (0.01, -0.005, 0.002, 0.008), constant(0.0), 40
+    yield (0.0, 0.01, 0.0, 0.0), constant(0.75), 40
+    yield (-0.01, -0.01, 0.01, 0.01), continuous(81, 3.0), 40
+    yield (0.2, 0.03, -0.3, -0.1), continuous(82, 0.5), 40
+    yield (0.1, -0.1, 0.0, 0.5), balance, 60
+    yield (-0.3, 0.15, 0.4, -0.9), balance, 60
+    yield (0.5, -0.12, -1.0, 1.5), alternating(1, 3.0, -3.0), 40
+
+
+def swing_up():
+    yield (0.01, math.pi - 0.02, 0.005, -0.01), constant(0.0), 60
+    yield (0.0, math.pi, 0.0, 0.0), alternating(25, 0.5, -0.5), 120
+    yield (0.0, 3.1, 0.0, 0.0), continuous(91, 1.0), 100
+    yield (-0.2, 2.5, 0.1, 1.0), follow(lambda s: sign(-s[3] * math.cos(s[1]), 0.75, -0.75)), 100
+    yield (0.3, 0.05, -0.1, -0.2), continuous(92, 1.0, 3), 80
+    yield (0.0, 1.5, 0.5, 9.0), constant(-0.25), 80
+    yield (-0.5, -2.0, 1.0, -6.0), continuous(93, 1.0, 10), 80
+
+
+TRACES = (
+    (models.CartPole(), cartpole), (models.Acrobot(), acrobot), (models.MountainCar(), mountaincar),
+    (models.MountainCarContinuous(), mountaincar_continuous), (models.Pendulum(), pendulum), (models.Catch(), catch),
+    (models.DeepSea(), deepsea), (models.Breakout(), breakout), (models.InvertedPendulum(), inverted_pendulum),
+    (models.CartPoleSwingUp(), swing_up))
+
+
+# ---- running and writing
+
+def text(values):
+    return " ".join("%.9g" % value for value in values)
+
+
+def written(vector):
+    """The vector as a reader of the file will have it."""
+    return [v if isinstance(v, int) else float("%.9g" % v) for v in vector]
+
+
+def agree(a, b, tolerance):
+    return len(a) == len(b) and all(abs(p - q) <= tolerance * (1 + abs(q)) for p, q in zip(a, b))
+
+
+def case_lines(model, vector, policy, steps):
+    vector = written(vector)
+    state = model.begin(vector)
+    twin = model.begin([v if isinstance(v, int) else v + TWIN for v in vector])
+    yield "state " + text(vector)
+    yield "start " + text(model.observe(state))
+    for t in range(steps):
+        action = written(policy(state, t))
+        state, reward, terminal = model.step(state, action)
+        twin, twin_reward, twin_terminal = model.step(twin, action)
+        numbers = model.observe(state) + [reward]
+        if not model.valid(state) or terminal != twin_terminal or not agree(
+                model.observe(twin) + [twin_reward], numbers, model.tolerance / 10):
+            break
+        yield "step %s | %s | %s" % (text(action), text(numbers[:-1]), text([reward, terminal]))
+        if terminal:
+            break
+
+
+def file_lines(model, cases):
+    yield "# Golden traces of %s, written by tests/golden/env_traces.py from published equations." % model.name
+    yield "tolerance %g" % model.tolerance
+    for number, (vector, policy, steps) in enumerate(cases(), 1):
+        yield "case %d" % number
+        yield from case_lines(model, vector, policy, steps)
+
+
+def same_line(a, b):
+    """Equal words, or numbers that differ by no more than machines may."""
+    a, b = a.split(), b.split()
+    return len(a) == len(b) and all(p == q or same_number(p, q) for p, q in zip(a, b))
+
+
+def same_number(a, b):
+    try:
+        return agree([float(a)], [float(b)], CHECK)
+    except ValueError:
+        return False
+
+
+def compare(path, lines):
+    """The reasons why a file is not what it should be."""
+    if not path.exists():
+        return ["%s is missing" % path]
+    present = path.read_text(encoding="ascii").splitlines()
+    if len(present) != len(lines):
+        return ["%s has %d lines, %d were computed" % (path, len(present), len(lines))]
+    return ["%s:%d: %s\n  computed: %s" % (path, number, there, here)
+            for number, (there, here) in enumerate(zip(present, lines), 1) if not same_line(there, here)]
+
+
+def main(arguments):
+    if arguments not in ([], ["--check"]):
+        print(__doc__)
+        return 2
+    faults = []
+    FOLDER.mkdir(exist_ok=True)
+    for model, cases in TRACES:
+        path, lines = FOLDER / (model.name + ".txt"), list(file_lines(model, cases))
+        if arguments:
+            faults += compare(path, lines)
+        else:
+            path.write_text("\n".join(lines) + "\n", encoding="ascii")
+        print("%-26s %3d cases %5d steps" % (model.name, sum(line.startswith("case") for line in lines),
+                                             sum(line.startswith("step") for line in lines)))
+    if arguments:
+        known = {model.name + ".txt" for model, _ in TRACES}
+        faults += ["%s: no model has this name" % path for path in sorted(FOLDER.iterdir()) if path.name not in known]
+    if arguments:
+        print("\n".join(faults[:20] + ["%d differences" % len(faults)]))
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

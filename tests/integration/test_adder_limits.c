@@ -1,0 +1,442 @@
+/* What stops an adder: full queues, tables that want something else, episodes that are too long, wrong calls, a broker that
+ * goes away. */
+#include <math.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "agent/adder/adder.h"
+#include "replay/admin.h"
+#include "replay/sampler.h"
+#include "tests/support/process.h"
+
+#define WAIT 10000
+
+#define SIGNATURE(observations)                                                                                        \
+    "     signature: [{name: observation, dtype: float32, shape: [" observations "]},\n"                               \
+    "                 {name: action, dtype: int32, shape: []}, {name: reward, dtype: float32, shape: []},\n"           \
+    "                 {name: discount, dtype: float32, shape: []},\n"                                                  \
+    "                 {name: next_observation, dtype: float32, shape: [" observations "]}]}\n"
+
+static const char tables[] =
+    "  - {name: free, max_size: 100000, max_times_sampled: 1, sampler: {kind: fifo}}\n"
+    "  - {name: full, max_size: 1000, max_times_sampled: 1, sampler: {kind: fifo},\n"
+    "     limiter: {kind: queue, size: 3}}\n"
+    "  - {name: signed, max_size: 1000,\n" SIGNATURE("1") "  - {name: wide, max_size: 1000,\n" SIGNATURE(
+        "5") "  - {name: fours, max_size: 1000,\n"
+             "     signature: [{name: observation, dtype: float32, shape: [4, 1]},\n"
+             "                 {name: action, dtype: int32, shape: [4]},\n"
+             "                 {name: reward, dtype: float32, shape: [4]},\n"
+             "                 {name: discount, dtype: float32, shape: [4]},\n"
+             "                 {name: step_type, dtype: uint8, shape: [4]}]}\n";
+
+static const rp_env_spec spec = {
+    .observation_dtype = RP_DTYPE_FLOAT32, .observation_rank = 1, .observation_shape = {1}, .n_actions = 2};
+
+struct fixture {
+    struct broker_process broker;
+    rp_client *client;
+};
+
+static int setup(void **state)
+{
+    struct fixture *f = calloc(1, sizeof *f);
+    rp_error err = {0};
+    broker_process_start(&f->broker, tables, NULL);
+    f->client = rp_client_connect(f->broker.service, NULL, WAIT, &err);
+    if (!f->client)
+        fail_msg("%s", err.text);
+    *state = f;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct fixture *f = *state;
+    rp_client_destroy(&f->client);
+    broker_process_fini(&f->broker);
+    free(f);
+    return 0;
+}
+
+static void ok(rp_status status, const rp_error *err)
+{
+    if (status != RP_OK)
+        fail_msg("%s: %s", rp_status_name(status), err->text);
+}
+
+static struct adder_config transitions(const char *table)
+{
+    return (struct adder_config){.table = (char *)(uintptr_t)table,
+                                 .n_step = 3,
+                                 .discount = 0.9,
+                                 .initial_priority = 1,
+                                 .chunk_length = 2,
+                                 .batch_items = 2,
+                                 .buffer_items = 4};
+}
+
+static struct adder *make(struct fixture *f, const struct adder_config *config)
+{
+    rp_error err = {0};
+    struct adder *adder = adder_new(f->client, "adder", config, &spec, false, WAIT, &err);
+    if (!adder)
+        fail_msg("%s", err.text);
+    return adder;
+}
+
+static void refused(struct fixture *f, const struct adder_config *config, rp_status status, const char *text)
+{
+    rp_error err = {0};
+    assert_null(adder_new(f->client, "adder", config, &spec, false, WAIT, &err));
+    if (err.status != (int32_t)status || !strstr(err.text, text))
+        fail_msg("%s instead of %s: %s", rp_status_name((rp_status)err.status), text, err.text);
+}
+
+/* Step number t of an episode of `length`: the observation is t, the one after it t + 1. */
+static rp_status add(struct adder *adder, uint32_t t, uint32_t length, int64_t timeout_ms, rp_error *err)
+{
+    int32_t action = 1;
+    float next = (float)(t + 1);
+    struct adder_step step = {
+        .action = &action, .reward = 1, .terminal = t + 1 == length, .next_observation = &next, .value = 1, .q = 1};
+    return adder_add(adder, &step, timeout_ms, err);
+}
+
+static void first(struct adder *adder)
+{
+    rp_error err = {0};
+    float zero = 0;
+    ok(adder_first(adder, &zero, &err), &err);
+}
+
+static rp_sampler *polling(struct fixture *f, const char *table)
+{
+    rp_sampler_options options = {.struct_size = sizeof options};
+    rp_error err = {0};
+    rp_sampler_defaults(&options);
+    options.batch_size = 1;
+    options.on_demand = 1;
+    rp_sampler *sampler = rp_sampler_new(f->client, table, &options, &err);
+    assert_non_null(sampler);
+    return sampler;
+}
+
+static float value_of(const rp_batch *batch, const char *field)
+{
+    return *(float *)rp_batch_find(batch, field)->data;
+}
+
+/* Takes one item of an episode and says whether there was one: it must be the n-th. */
+static bool take(rp_sampler *sampler, uint32_t n, uint32_t length, uint32_t n_step)
+{
+    rp_batch *batch = NULL;
+    rp_error err = {0};
+    if (rp_sampler_next(sampler, &batch, 0, &err) != RP_OK)
+        return false;
+    uint32_t to = n < length ? n + 1 : length;
+    uint32_t from = n < length ? to < n_step ? 0 : to - n_step : n - n_step + 1;
+    assert_true(value_of(batch, "observation") == (float)from);
+    assert_true(value_of(batch, "next_observation") == (float)to);
+    rp_batch_release(&batch);
+    return true;
+}
+
+/* ---- back-pressure ---- */
+
+static void test_full_table_blocks_and_goes_on(void **state)
+{
+    struct fixture *f = *state;
+    struct adder_config config = transitions("full");
+    struct adder *adder = make(f, &config);
+    rp_sampler *sampler = polling(f, "full");
+    const uint32_t length = 20, items = 22; /* 20 + 3 - 1 */
+    uint32_t taken = 0, blocked = 0;
+    rp_error err = {0};
+    first(adder);
+    for (uint32_t t = 0; t < length; t++) {
+        rp_status status = add(adder, t, length, 5, &err);
+        while (status == RP_DEADLINE_EXCEEDED) {
+            /* The table holds 3 and the buffer 4: no more than that may exist. */
+            struct adder_stats stats;
+            adder_get_stats(adder, &stats);
+            assert_true(stats.items <= taken + 7);
+            if (blocked++ == 0) {
+                rp_status again = adder_retry(adder, 300, &err);
+                assert_int_equal(again, RP_DEADLINE_EXCEEDED);
+                if (!strstr(err.text, "full"))
+                    fail_msg("not said what for: %s", err.text);
+            }
+            while (!take(sampler, taken, length, 3))
+                ;
+            taken++;
+            status = adder_retry(adder, 20, &err);
+        }
+        ok(status, &err);
+    }
+    assert_true(blocked >= items - 7);
+    while (taken < items)
+        taken += take(sampler, taken, length, 3);
+    ok(adder_flush(adder, 0, WAIT, &err), &err);
+    assert_false(take(sampler, taken, length, 3));
+    rp_sampler_destroy(&sampler);
+    ok(adder_destroy(&adder, WAIT, &err), &err);
+}
+
+/* A whole end of an episode (3 items at once) that is done in pieces, and a destroy that does the rest. */
+static void test_destroy_finishes_the_step(void **state)
+{
+    struct fixture *f = *state;
+    struct adder_config config = transitions("full");
+    struct adder *adder = make(f, &config);
+    rp_sampler *sampler = polling(f, "full");
+    rp_error err = {0};
+    first(adder);
+    for (uint32_t t = 0; t < 6; t++)
+        ok(add(adder, t, 7, WAIT, &err), &err);
+    assert_int_equal(add(adder, 6, 7, 20, &err), RP_DEADLINE_EXCEEDED); /* 6 items + 3, and there is room for 7 */
+    /* One at a time, so that each call of retry gets a little further. */
+    uint32_t taken = 0;
+    while (taken < 2) {
+        taken += take(sampler, taken, 7, 3);
+        (void)adder_retry(adder, 0, &err);
+    }
+    ok(adder_retry(adder, WAIT, &err), &err);
+    while (taken < 9)
+        taken += take(sampler, taken, 7, 3);
+    ok(adder_destroy(&adder, WAIT, &err), &err);
+    assert_null(adder);
+    assert_false(take(sampler, taken, 7, 3));
+    rp_sampler_destroy(&sampler);
+
+    adder = make(f, &config);
+    first(adder);
+    for (uint32_t t = 0; t < 6; t++)
+        ok(add(adder, t, 7, WAIT, &err), &err);
+    assert_int_equal(add(adder, 6, 7, 0, &err), RP_DEADLINE_EXCEEDED);
+    assert_int_equal(adder_destroy(&adder, 20, &err), RP_DEADLINE_EXCEEDED);
+    assert_null(adder);
+}
+
+/* ---- tables ---- */
+
+static void test_tables_that_want_something_else(void **state)
+{
+    struct fixture *f = *state;
+    struct adder_config config = transitions("replya");
+    refused(f, &config, RP_NOT_FOUND, "replya");
+    config.table = NULL;
+    refused(f, &config, RP_NOT_FOUND, "no table");
+    config = transitions("wide");
+    refused(f, &config, RP_INVALID_ARGUMENT, "field 'observation' has shape [1], table 'wide' wants [5]");
+    config = transitions("fours");
+    refused(f, &config, RP_INVALID_ARGUMENT, "table 'fours'");
+    config = transitions("signed");
+    struct adder *adder = make(f, &config);
+    rp_error err = {0};
+    ok(adder_destroy(&adder, WAIT, &err), &err);
+
+    config = (struct adder_config){.kind = ADDER_SEQUENCE, .table = (char *)(uintptr_t) "fours", .period = 2};
+    config.length = 5;
+    refused(f, &config, RP_INVALID_ARGUMENT, "has shape [5,1]");
+    config.length = 4;
+    config.end = ADDER_TRUNCATE;
+    refused(f, &config, RP_INVALID_ARGUMENT, "has shape [any,1]");
+    config.end = ADDER_PAD;
+    adder = make(f, &config);
+    first(adder);
+    for (uint32_t t = 0; t < 6; t++)
+        ok(add(adder, t, 6, WAIT, &err), &err);
+    ok(adder_destroy(&adder, WAIT, &err), &err);
+}
+
+/* The broker comes back with another idea of the table: what it says reaches the caller. */
+static void test_rejections_surface(void **state)
+{
+    struct fixture *f = *state;
+    struct adder_config config = transitions("signed");
+    struct adder *adder = make(f, &config);
+    broker_process_stop(&f->broker, SIGKILL);
+    broker_process_again(&f->broker, "  - {name: signed, max_size: 1000,\n" SIGNATURE("7"));
+    rp_error err = {0};
+    rp_status status = RP_OK;
+    for (uint32_t episode = 0; status == RP_OK && episode < 100; episode++) {
+        first(adder);
+        for (uint32_t t = 0; status == RP_OK && t < 5; t++)
+            status = add(adder, t, 5, WAIT, &err);
+    }
+    if (status != RP_INVALID_ARGUMENT || !strstr(err.text, "signed") || !strstr(err.text, "the signature says [ 7 ]"))
+        fail_msg("%s: %s", rp_status_name(status), err.text);
+    (void)adder_destroy(&adder, WAIT, &err);
+}
+
+static void test_broker_restart_is_survived(void **state)
+{
+    struct fixture *f = *state;
+    struct adder_config config = transitions("free");
+    struct adder *adder = make(f, &config);
+    rp_error err = {0};
+    first(adder);
+    for (uint32_t t = 0; t < 10; t++)
+        ok(add(adder, t, 0, WAIT, &err), &err);
+    broker_process_stop(&f->broker, SIGKILL);
+    rp_status status = RP_OK;
+    uint32_t t = 10;
+    for (; status == RP_OK && t < 100; t++)
+        status = add(adder, t, 0, 20, &err);
+    assert_int_equal(status, RP_DEADLINE_EXCEEDED);
+    broker_process_again(&f->broker, NULL);
+    ok(adder_retry(adder, WAIT, &err), &err);
+    ok(add(adder, t, t + 1, WAIT, &err), &err);
+    ok(adder_destroy(&adder, WAIT, &err), &err);
+}
+
+/* ---- wrong use ---- */
+
+static void test_episode_too_long(void **state)
+{
+    struct fixture *f = *state;
+    struct adder_config config = {
+        .kind = ADDER_EPISODE, .table = (char *)(uintptr_t) "free", .max_length = 5, .chunk_length = 3};
+    struct adder *adder = make(f, &config);
+    rp_error err = {0};
+    for (int again = 0; again < 2; again++) {
+        first(adder);
+        for (uint32_t t = 0; t < 5; t++)
+            ok(add(adder, t, 0, WAIT, &err), &err);
+        assert_int_equal(add(adder, 5, 0, WAIT, &err), RP_FAILED_PRECONDITION);
+        assert_non_null(strstr(err.text, "more than 5 steps"));
+        assert_non_null(strstr(err.text, "max_length"));
+        assert_int_equal(add(adder, 6, 0, WAIT, &err), RP_FAILED_PRECONDITION);
+    }
+    first(adder);
+    for (uint32_t t = 0; t < 5; t++)
+        ok(add(adder, t, 5, WAIT, &err), &err);
+    ok(adder_flush(adder, 0, WAIT, &err), &err);
+    rp_sampler *sampler = polling(f, "free");
+    rp_batch *batch = NULL;
+    ok(rp_sampler_next(sampler, &batch, 0, &err), &err);
+    const rp_field_view *view = rp_batch_find(batch, "observation");
+    assert_int_equal(view->shape[1], 6);
+    for (uint32_t t = 0; t < 6; t++)
+        assert_true(((float *)view->data)[t] == (float)t);
+    rp_batch_release(&batch);
+    assert_int_equal(rp_sampler_next(sampler, &batch, 0, &err), RP_DEADLINE_EXCEEDED);
+    rp_sampler_destroy(&sampler);
+    ok(adder_destroy(&adder, WAIT, &err), &err);
+}
+
+static void test_wrong_calls(void **state)
+{
+    struct fixture *f = *state;
+    struct adder_config config = transitions("free");
+    config.actor_priorities = true;
+    struct adder *adder = make(f, &config);
+    rp_error err = {0};
+    float zero = 0;
+    int32_t action = 0;
+    struct adder_step step = {.action = &action, .next_observation = &zero};
+    assert_int_equal(adder_add(adder, &step, 0, &err), RP_FAILED_PRECONDITION);
+    first(adder);
+    assert_int_equal(adder_first(adder, &zero, &err), RP_FAILED_PRECONDITION);
+    step.terminal = step.truncated = true;
+    assert_int_equal(adder_add(adder, &step, 0, &err), RP_INVALID_ARGUMENT);
+    step.terminal = false;
+    step.last_value = NAN;
+    assert_int_equal(adder_add(adder, &step, 0, &err), RP_INVALID_ARGUMENT);
+    step.truncated = false;
+    step.reward = INFINITY;
+    assert_int_equal(adder_add(adder, &step, 0, &err), RP_INVALID_ARGUMENT);
+    step.reward = 0;
+    step.q = NAN;
+    assert_int_equal(adder_add(adder, &step, 0, &err), RP_INVALID_ARGUMENT);
+    assert_non_null(strstr(err.text, "diverged"));
+    step.q = 0;
+    ok(adder_add(adder, &step, WAIT, &err), &err); /* nothing of the refused ones was kept */
+    struct adder_stats stats;
+    adder_get_stats(adder, &stats);
+    assert_int_equal(stats.steps, 1);
+    ok(adder_destroy(&adder, WAIT, &err), &err);
+    ok(adder_destroy(&adder, WAIT, &err), &err);
+}
+
+static void test_wrong_configurations(void **state)
+{
+    struct fixture *f = *state;
+    struct adder_config good = transitions("free"), config = good;
+    config.kind = 3;
+    refused(f, &config, RP_INVALID_ARGUMENT, "kind");
+    config = good, config.n_step = 0;
+    refused(f, &config, RP_INVALID_ARGUMENT, "n_step");
+    config = good, config.discount = 1.5;
+    refused(f, &config, RP_INVALID_ARGUMENT, "discount");
+    config = good, config.discount = NAN;
+    refused(f, &config, RP_INVALID_ARGUMENT, "discount");
+    config = good, config.initial_priority = -1;
+    refused(f, &config, RP_INVALID_ARGUMENT, "initial_priority");
+    config = good, config.chunk_length = -1;
+    refused(f, &config, RP_INVALID_ARGUMENT, "chunk_length");
+    config = good, config.buffer_items = 1;
+    refused(f, &config, RP_INVALID_ARGUMENT, "buffer");
+    config = good, config.kind = ADDER_SEQUENCE, config.length = 0, config.period = 1;
+    refused(f, &config, RP_INVALID_ARGUMENT, "length");
+    config.length = 2, config.period = 0;
+    refused(f, &config, RP_INVALID_ARGUMENT, "period");
+    config.period = 1, config.end = 4;
+    refused(f, &config, RP_INVALID_ARGUMENT, "end");
+    config.end = 0, config.actor_priorities = true;
+    refused(f, &config, RP_INVALID_ARGUMENT, "actor_priorities");
+    config = good, config.kind = ADDER_EPISODE;
+    refused(f, &config, RP_INVALID_ARGUMENT, "max_length");
+}
+
+/* Two actors: items tell them apart. */
+static void test_sessions_tell_actors_apart(void **state)
+{
+    struct fixture *f = *state;
+    struct adder_config config = transitions("free");
+    rp_sampler *sampler = polling(f, "free");
+    uint32_t sessions[2];
+    for (uint32_t i = 0; i < 2; i++) {
+        struct adder *adder = make(f, &config);
+        rp_error err = {0};
+        first(adder);
+        adder_set_policy(adder, 70 + i);
+        ok(add(adder, 0, 1, WAIT, &err), &err);
+        ok(adder_destroy(&adder, WAIT, &err), &err);
+        rp_batch *batch = NULL;
+        ok(rp_sampler_next(sampler, &batch, 0, &err), &err);
+        rp_batch_arrays arrays = {.struct_size = sizeof arrays};
+        ok(rp_batch_get_arrays(batch, &arrays), &err);
+        assert_int_equal(arrays.policy[0], 70 + i);
+        sessions[i] = arrays.session[0];
+        rp_batch_release(&batch);
+    }
+    assert_int_not_equal(sessions[0], sessions[1]);
+    rp_sampler_destroy(&sampler);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        CASE(test_full_table_blocks_and_goes_on),
+        CASE(test_destroy_finishes_the_step),
+        CASE(test_tables_that_want_something_else),
+        CASE(test_rejections_surface),
+        CASE(test_broker_restart_is_survived),
+        CASE(test_episode_too_long),
+        CASE(test_wrong_calls),
+        CASE(test_wrong_configurations),
+        CASE(test_sessions_tell_actors_apart),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,88 @@
+/* Environments that must be refused, each for a reason of its own, and "Loose", which ends both ways at once. */
+#include <math.h>
+#include <string.h>
+
+#include "replay/env.h"
+
+static int object; /* stands for the state of all of them */
+
+static rp_env_spec usable(void)
+{
+    rp_env_spec spec = {.observation_dtype = RP_DTYPE_FLOAT32,
+                        .observation_rank = 1,
+                        .observation_shape = {1},
+                        .action_size = 2,
+                        .action_low = {-3, 10},
+                        .action_high = {1, 30}};
+    return spec;
+}
+
+static void *create_loose(const rp_option *options, uint32_t n_options, rp_env_spec *spec, rp_error *err)
+{
+    (void)options, (void)n_options, (void)err;
+    *spec = usable();
+    spec->observation_shape[0] = 2;
+    return &object;
+}
+
+static void *create_no_actions(const rp_option *options, uint32_t n_options, rp_env_spec *spec, rp_error *err)
+{
+    (void)options, (void)n_options, (void)err;
+    *spec = usable();
+    spec->action_size = 0;
+    return &object;
+}
+
+static void *create_bad_bounds(const rp_option *options, uint32_t n_options, rp_env_spec *spec, rp_error *err)
+{
+    (void)options, (void)n_options, (void)err;
+    *spec = usable();
+    spec->action_high[1] = INFINITY;
+    return &object;
+}
+
+static void *create_silent(const rp_option *options, uint32_t n_options, rp_env_spec *spec, rp_error *err)
+{
+    (void)options, (void)n_options, (void)err, (void)spec;
+    return NULL;
+}
+
+static void destroy(void *self)
+{
+    (void)self;
+}
+
+static void seed(void *self, uint64_t value)
+{
+    (void)self, (void)value;
+}
+
+static void reset(void *self, void *observation)
+{
+    (void)self;
+    memset(observation, 0, 2 * sizeof(float));
+}
+
+/* Shows the action that came in. */
+static void step(void *self, const void *action, void *observation, rp_env_result *result)
+{
+    (void)self;
+    memcpy(observation, action, 2 * sizeof(float));
+    result->terminal = result->truncated = 1;
+}
+
+static const rp_env_ops loose = {"Loose", "", create_loose, destroy, seed, reset, step, NULL};
+static const rp_env_ops no_actions = {"NoActions", "", create_no_actions, destroy, seed, reset, step, NULL};
+static const rp_env_ops bad_bounds = {"BadBounds", "", create_bad_bounds, destroy, seed, reset, step, NULL};
+static const rp_env_ops silent = {"Silent", "", create_silent, destroy, seed, reset, step, NULL};
+static const rp_env_ops no_step = {"NoStep", "", create_loose, destroy, seed, reset, NULL, NULL};
+static const rp_env_ops taken = {"CartPole-v1", "", create_loose, destroy, seed, reset, step, NULL};
+
+static const rp_env_ops *const environments[] = {&loose, &no_actions, &bad_bounds, &silent, &no_step, &taken, NULL};
+
+static const rp_env_plugin plugin = {.abi = RP_ENV_ABI, .name = "env_bad", .environments = environments};
+
+const rp_env_plugin *rp_env_plugin_entry(void)
+{
+    return &plugin;
+}

@@ -1,0 +1,435 @@
+/* IMPALA against a loss of its own that cuts sequences into episodes first: gradients by finite differences, rows that must
+ * not matter, a bandit. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/adder/adder.h"
+#include "agent/learn/agent.h"
+#include "tests/support/dense.h"
+#include "tests/support/naive.h"
+
+#define N 5
+#define LENGTH 8
+#define INPUTS 3
+#define ACTIONS 3
+#define GAMMA 0.9
+
+static int64_t two_layers[] = {6, 5};
+
+static const rp_env_spec flat = {
+    .observation_dtype = RP_DTYPE_FLOAT32, .observation_rank = 1, .observation_shape = {INPUTS}, .n_actions = ACTIONS};
+
+static struct agent_config make_config(void)
+{
+    return (struct agent_config){
+        .algorithm = (char *)"impala",
+        .hidden = {.data = two_layers, .count = 2},
+        .activation = 1,
+        .batch = N,
+        .discount = GAMMA,
+        .entropy_cost = 0.3,
+        .value_cost = 0.7,
+        .rho_clip = 1.2,
+        .c_clip = 0.9,
+    };
+}
+
+static struct agent *make(const struct agent_config *config, const rp_env_spec *spec, uint64_t seed)
+{
+    rp_error err = {0};
+    struct agent *agent = agent_new(config, "test", spec, seed, &err);
+    if (!agent)
+        fail_msg("%s", err.text);
+    return agent;
+}
+
+static float uniform(struct rng *rng)
+{
+    return (float)(2.0 * rng_unit(rng) - 1.0);
+}
+
+static void check_near(double got, double expected, double tolerance, const char *what)
+{
+    if (!(fabs(got - expected) <= tolerance * (1.0 + fabs(expected))))
+        fail_msg("%s is %.9g, not %.9g", what, got, expected);
+}
+
+static double scalar_of(const struct agent_result *result, const char *name)
+{
+    for (uint32_t i = 0; i < result->n_scalars; i++)
+        if (strcmp(result->scalars[i].name, name) == 0)
+            return result->scalars[i].value;
+    fail_msg("no scalar '%s'", name);
+    return 0.0;
+}
+
+/* F first, m within, T the step that ends the episode, U the step that the time limit cuts, L last, p padding. */
+static const char *const layouts[N] = {"Fmmmmmmm", "mmTLpppp", "mULFmmTL", "FTLFULFm", "mmmmmULp"};
+
+struct data {
+    float observation[N][LENGTH][INPUTS], reward[N][LENGTH], discount[N][LENGTH], log_prob[N][LENGTH], weight[N];
+    int32_t action[N][LENGTH];
+    uint8_t step_type[N][LENGTH];
+    uint32_t lengths[N];
+    struct agent_batch batch;
+};
+
+static uint8_t type_of(uint32_t i, uint32_t t)
+{
+    switch (layouts[i][t]) {
+    case 'F':
+        return STEP_FIRST;
+    case 'L':
+        return STEP_LAST;
+    case 'p':
+        return STEP_PADDING;
+    default:
+        return STEP_MID;
+    }
+}
+
+static void make_data(struct data *self, struct rng *rng)
+{
+    memset(self, 0, sizeof *self);
+    for (uint32_t i = 0; i < N; i++) {
+        self->weight[i] = (float)(0.5 + 0.5 * rng_unit(rng));
+        self->lengths[i] = LENGTH;
+        for (uint32_t t = 0; t < LENGTH; t++) {
+            uint8_t type = self->step_type[i][t] = type_of(i, t);
+            for (uint32_t k = 0; k < INPUTS && type != STEP_PADDING; k++)
+                self->observation[i][t][k] = uniform(rng);
+            if (type == STEP_LAST || type == STEP_PADDING)
+                continue;
+            self->action[i][t] = (int32_t)rng_below(rng, ACTIONS);
+            self->reward[i][t] = uniform(rng);
+            self->discount[i][t] = layouts[i][t] == 'T' ? 0.0f : 1.0f;
+            self->log_prob[i][t] = (float)log(0.1 + 0.8 * rng_unit(rng));
+        }
+    }
+    self->batch = (struct agent_batch){.n = N,
+                                       .length = LENGTH,
+                                       .observation = self->observation,
+                                       .action = self->action,
+                                       .reward = &self->reward[0][0],
+                                       .discount = &self->discount[0][0],
+                                       .weight = self->weight,
+                                       .log_prob = &self->log_prob[0][0],
+                                       .step_type = &self->step_type[0][0],
+                                       .lengths = self->lengths};
+}
+
+/* Row t is the first of a transition if an action was taken there and the next row was seen. */
+static bool counts(const struct data *data, uint32_t i, uint32_t t)
+{
+    return t + 1 < data->lengths[i] && data->step_type[i][t] < STEP_LAST;
+}
+
+static void naive_policy(const struct dense *policy, const float *x, double p[ACTIONS])
+{
+    double sum = 0.0;
+    dense_forward(policy, x, p);
+    for (uint32_t a = 0; a < ACTIONS; a++)
+        sum += p[a] = exp(p[a]);
+    for (uint32_t a = 0; a < ACTIONS; a++)
+        p[a] /= sum;
+}
+
+struct constants {
+    double target[N][LENGTH], advantage[N][LENGTH];
+};
+
+/* v_t of equation 1, walking forward to the end of the episode or of the sequence. */
+static double naive_target(const struct agent *agent, const struct data *data, const struct dense *policy,
+                           const struct dense *value, uint32_t i, uint32_t from)
+{
+    double here, next, product = 1.0, p[ACTIONS];
+    dense_forward(value, data->observation[i][from], &here);
+    double sum = here;
+    for (uint32_t t = from; counts(data, i, t); t++) {
+        dense_forward(value, data->observation[i][t], &here);
+        dense_forward(value, data->observation[i][t + 1], &next);
+        naive_policy(policy, data->observation[i][t], p);
+        double ratio = p[data->action[i][t]] / exp((double)data->log_prob[i][t]);
+        double discount = GAMMA * (double)data->discount[i][t];
+        sum += product * fmin(agent->config.rho_clip, ratio) * ((double)data->reward[i][t] + discount * next - here);
+        product *= discount * fmin(agent->config.c_clip, ratio);
+    }
+    return sum;
+}
+
+static void naive_constants(const struct agent *agent, const struct data *data, const struct dense *policy,
+                            const struct dense *value, struct constants *out)
+{
+    for (uint32_t i = 0; i < N; i++) {
+        for (uint32_t t = 0; t < LENGTH; t++) {
+            if (!counts(data, i, t))
+                continue;
+            double here, p[ACTIONS];
+            dense_forward(value, data->observation[i][t], &here);
+            naive_policy(policy, data->observation[i][t], p);
+            double rho = fmin(agent->config.rho_clip, p[data->action[i][t]] / exp((double)data->log_prob[i][t]));
+            out->target[i][t] = naive_target(agent, data, policy, value, i, t);
+            out->advantage[i][t] =
+                rho * ((double)data->reward[i][t] - here +
+                       GAMMA * (double)data->discount[i][t] * naive_target(agent, data, policy, value, i, t + 1));
+        }
+    }
+}
+
+static double naive_loss(const struct agent *agent, const struct data *data, const struct dense *policy,
+                         const struct dense *value, const struct constants *constants)
+{
+    double loss = 0.0;
+    uint32_t m = 0;
+    for (uint32_t i = 0; i < N; i++) {
+        for (uint32_t t = 0; t < LENGTH; t++) {
+            if (!counts(data, i, t))
+                continue;
+            double here, p[ACTIONS], entropy = 0.0;
+            dense_forward(value, data->observation[i][t], &here);
+            naive_policy(policy, data->observation[i][t], p);
+            for (uint32_t a = 0; a < ACTIONS; a++)
+                entropy -= p[a] * log(p[a]);
+            double error = constants->target[i][t] - here;
+            loss += (double)data->weight[i] *
+                    (-constants->advantage[i][t] * log(p[data->action[i][t]]) +
+                     agent->config.value_cost * error * error - agent->config.entropy_cost * entropy);
+            m++;
+        }
+    }
+    return loss / m;
+}
+
+static void check_derivatives(const struct agent *agent, const struct data *data, const struct dense *policy,
+                              const struct dense *value, const struct dense *which, const struct constants *constants)
+{
+    const double step = 1e-6;
+    for (uint32_t k = 0; k < which->n_params; k++) {
+        double at = which->params[k];
+        which->params[k] = at + step;
+        double more = naive_loss(agent, data, policy, value, constants);
+        which->params[k] = at - step;
+        double less = naive_loss(agent, data, policy, value, constants);
+        which->params[k] = at;
+        check_near(agent->grads[which->source[k] - agent->params], (more - less) / (2.0 * step), 2e-5, "a derivative");
+    }
+}
+
+static void check_gradient(struct agent *agent, const struct data *data)
+{
+    struct dense policy, value;
+    dense_init(&policy, agent, "policy");
+    dense_init(&value, agent, "value");
+    assert_int_equal(policy.n_params + value.n_params, agent->n_params);
+    struct constants constants;
+    naive_constants(agent, data, &policy, &value, &constants);
+    struct agent_result result = {0};
+    agent->ops->gradient(agent, &data->batch, &result);
+    check_near(scalar_of(&result, "loss"), naive_loss(agent, data, &policy, &value, &constants), 1e-5, "the loss");
+    check_derivatives(agent, data, &policy, &value, &policy, &constants);
+    check_derivatives(agent, data, &policy, &value, &value, &constants);
+    dense_fini(&policy);
+    dense_fini(&value);
+}
+
+static void shake(struct agent *agent, struct rng *rng)
+{
+    for (uint32_t k = 0; k < agent->n_params; k++)
+        agent->params[k] += 0.5f * uniform(rng);
+}
+
+static void test_gradient_is_that_of_the_loss(void **state)
+{
+    (void)state;
+    struct rng rng;
+    rng_seed(&rng, naive_seed("test_gradient_is_that_of_the_loss"));
+    for (int round = 0; round < 4; round++) {
+        struct agent_config config = make_config();
+        struct agent *agent = make(&config, &flat, rng_next(&rng));
+        shake(agent, &rng);
+        struct data data;
+        make_data(&data, &rng);
+        check_gradient(agent, &data);
+        /* Shorter sequences: what lies past their end is not seen. */
+        data.lengths[0] = 4;
+        data.lengths[2] = 2;
+        data.lengths[3] = 1;
+        check_gradient(agent, &data);
+        agent_destroy(&agent);
+    }
+}
+
+static void test_rows_without_action_do_not_matter(void **state)
+{
+    (void)state;
+    struct rng rng;
+    rng_seed(&rng, naive_seed("test_rows_without_action_do_not_matter"));
+    struct agent_config config = make_config();
+    struct agent *agent = make(&config, &flat, rng_next(&rng));
+    shake(agent, &rng);
+    struct data data;
+    make_data(&data, &rng);
+    struct agent_result result = {0};
+    agent->ops->gradient(agent, &data.batch, &result);
+    size_t bytes = agent->n_params * sizeof(float);
+    float *before = malloc(bytes);
+    assert_non_null(before);
+    memcpy(before, agent->grads, bytes);
+    for (uint32_t i = 0; i < N; i++) {
+        for (uint32_t t = 0; t < LENGTH; t++) {
+            bool bootstraps = t > 0 && (layouts[i][t - 1] == 'U' || t == LENGTH - 1);
+            bool end = data.step_type[i][t] >= STEP_LAST;
+            for (uint32_t k = 0; k < INPUTS && end && !bootstraps; k++)
+                data.observation[i][t][k] = 9.0f;
+            if (!end && t < LENGTH - 1)
+                continue;
+            data.action[i][t] = 2;
+            data.reward[i][t] = 100.0f;
+            data.discount[i][t] = 1.0f;
+            data.log_prob[i][t] = -5.0f;
+        }
+    }
+    agent->ops->gradient(agent, &data.batch, &result);
+    assert_memory_equal(before, agent->grads, bytes);
+
+    /* The observation that a time limit cut off does matter: it is what the step before is worth. */
+    for (uint32_t k = 0; k < INPUTS; k++)
+        data.observation[2][2][k] = 9.0f;
+    agent->ops->gradient(agent, &data.batch, &result);
+    assert_memory_not_equal(before, agent->grads, bytes);
+    free(before);
+    agent_destroy(&agent);
+}
+
+static void test_nothing_to_learn_from_is_no_error(void **state)
+{
+    (void)state;
+    struct rng rng;
+    rng_seed(&rng, 4);
+    struct agent_config config = make_config();
+    struct agent *agent = make(&config, &flat, 1);
+    struct data data;
+    make_data(&data, &rng);
+    memset(data.step_type, STEP_PADDING, sizeof data.step_type);
+    data.action[0][0] = -7;
+    data.step_type[0][0] = STEP_FIRST;
+    data.step_type[0][1] = STEP_MID;
+    /* What no adder writes: a step after the last one, a beginning without an end. */
+    data.step_type[1][0] = STEP_LAST;
+    data.step_type[1][1] = STEP_MID;
+    data.step_type[1][2] = STEP_FIRST;
+    struct agent_result result = {0};
+    agent->ops->gradient(agent, &data.batch, &result);
+    for (uint32_t k = 0; k < agent->n_params; k++)
+        assert_true(agent->grads[k] == 0.0f);
+    data.batch.length = 1;
+    agent->ops->gradient(agent, &data.batch, &result);
+    assert_true(agent->grads[0] == 0.0f);
+    agent_destroy(&agent);
+}
+
+static void test_says_how_likely_its_action_was(void **state)
+{
+    (void)state;
+    struct rng rng;
+    rng_seed(&rng, naive_seed("test_says_how_likely_its_action_was"));
+    struct agent_config config = make_config();
+    struct agent *agent = make(&config, &flat, 3);
+    shake(agent, &rng);
+    const float x[INPUTS] = {0.5f, -1.0f, 0.25f};
+    struct dense policy, value;
+    dense_init(&policy, agent, "policy");
+    dense_init(&value, agent, "value");
+    double p[ACTIONS], v;
+    naive_policy(&policy, x, p);
+    dense_forward(&value, x, &v);
+    struct rng before = rng;
+    struct agent_choice choice;
+    agent->ops->act(agent, x, &(struct agent_explore){.greedy = true, .uniform = true}, &rng, &choice);
+    assert_memory_equal(&before, &rng, sizeof rng);
+    for (uint32_t a = 0; a < ACTIONS; a++)
+        assert_true(p[choice.discrete] >= p[a]);
+    check_near(choice.value, v, 1e-5, "the value");
+    check_near(agent->ops->value(agent, x), v, 1e-5, "the value");
+    const int draws = 20000;
+    int count[ACTIONS] = {0};
+    for (int i = 0; i < draws; i++) {
+        agent->ops->act(agent, x, &(struct agent_explore){0}, &rng, &choice);
+        check_near(choice.log_prob, log(p[choice.discrete]), 1e-5, "the probability");
+        count[choice.discrete]++;
+        agent->ops->act(agent, x, &(struct agent_explore){.uniform = true}, &rng, &choice);
+        check_near(choice.log_prob, -log(ACTIONS), 1e-6, "the probability of a random action");
+    }
+    /* Five standard deviations of a share are at most 0.018. */
+    for (uint32_t a = 0; a < ACTIONS; a++)
+        assert_true(fabs((double)count[a] / draws - p[a]) < 0.018);
+    dense_fini(&policy);
+    dense_fini(&value);
+    agent_destroy(&agent);
+}
+
+/* Episodes of one step: action 2 pays 1, the others 0.2 at most; the value of the only state becomes what is paid. */
+static void test_learns_a_bandit(void **state)
+{
+    (void)state;
+    struct agent_config config = make_config();
+    config.learning_rate = 5e-3;
+    config.entropy_cost = 1e-3;
+    config.rho_clip = config.c_clip = 0.0;
+    config.batch = 16;
+    struct agent *agent = make(&config, &flat, 2);
+    assert_true(agent->config.rho_clip == 1.0 && agent->config.c_clip == 1.0);
+    enum { ITEMS = 16 };
+    float x[ITEMS][2][INPUTS] = {0}, reward[ITEMS][2] = {0}, discount[ITEMS][2] = {0}, log_prob[ITEMS][2] = {0};
+    int32_t action[ITEMS][2] = {0};
+    uint8_t type[ITEMS][2];
+    struct rng rng;
+    rng_seed(&rng, 6);
+    struct agent_choice choice;
+    struct agent_result result = {0};
+    for (int step = 0; step < 600; step++) {
+        for (int i = 0; i < ITEMS; i++) {
+            x[i][0][0] = 1.0f;
+            type[i][0] = STEP_FIRST;
+            type[i][1] = STEP_LAST;
+            agent->ops->act(agent, x[i][0], &(struct agent_explore){0}, &rng, &choice);
+            action[i][0] = choice.discrete;
+            log_prob[i][0] = choice.log_prob;
+            reward[i][0] = choice.discrete == 2 ? 1.0f : 0.2f * (float)choice.discrete;
+        }
+        struct agent_batch batch = {.n = ITEMS,
+                                    .length = 2,
+                                    .observation = x,
+                                    .action = action,
+                                    .reward = &reward[0][0],
+                                    .discount = &discount[0][0],
+                                    .log_prob = &log_prob[0][0],
+                                    .step_type = &type[0][0]};
+        agent_learn(agent, &batch, &result);
+    }
+    agent->ops->act(agent, x[0][0], &(struct agent_explore){.greedy = true}, &rng, &choice);
+    assert_int_equal(choice.discrete, 2);
+    assert_true(exp((double)choice.log_prob) > 0.95);
+    check_near(choice.value, 1.0, 0.05, "the value");
+    agent_destroy(&agent);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_gradient_is_that_of_the_loss),
+        cmocka_unit_test(test_rows_without_action_do_not_matter),
+        cmocka_unit_test(test_nothing_to_learn_from_is_no_error),
+        cmocka_unit_test(test_says_how_likely_its_action_was),
+        cmocka_unit_test(test_learns_a_bandit),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,557 @@
+/* The environments on MuJoCo: golden traces, invariants of their physics, independence of episodes and instances. */
+#include "agent/env/mujoco.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#include "agent/env/builtin.h"
+
+#define MAX_OBSERVATION 32
+
+static const rp_env_ops *const all[] = {&env_inverted_pendulum, &env_cartpole_swingup, &env_cheetah};
+#define N_ALL (sizeof all / sizeof all[0])
+
+struct subject {
+    const rp_env_ops *ops;
+    void *self;
+    rp_env_spec spec;
+    float observation[MAX_OBSERVATION];
+    rp_env_result result;
+};
+
+static void subject_open(struct subject *self, const rp_env_ops *ops)
+{
+    rp_error err;
+    memset(self, 0, sizeof *self);
+    self->ops = ops;
+    self->self = ops->create(NULL, 0, &self->spec, &err);
+    if (!self->self)
+        fail_msg("%s: %s", ops->name, err.text);
+    assert_in_range(self->spec.observation_shape[0], 1, MAX_OBSERVATION);
+}
+
+static void subject_close(struct subject *self)
+{
+    self->ops->destroy(self->self);
+}
+
+static void subject_reset(struct subject *self)
+{
+    self->ops->reset(self->self, self->observation);
+}
+
+static void subject_step(struct subject *self, const float *action)
+{
+    self->ops->step(self->self, action, self->observation, &self->result);
+}
+
+static void subject_set(struct subject *self, const double *state, uint32_t n)
+{
+    assert_int_equal(self->ops->set_state(self->self, state, n, self->observation), RP_OK);
+}
+
+static mjData *subject_data(struct subject *self)
+{
+    struct mujoco *env = self->self;
+    return env->data;
+}
+
+static void random_action(const rp_env_spec *spec, struct rng *rng, bool extreme, float *action)
+{
+    for (uint32_t i = 0; i < spec->action_size; i++) {
+        double unit = extreme ? (double)(rng_next(rng) >> 63) : rng_unit(rng);
+        action[i] = spec->action_low[i] + (spec->action_high[i] - spec->action_low[i]) * (float)unit;
+    }
+}
+
+static void check_near(double value, double expected, double tolerance, const char *what)
+{
+    if (!(fabs(value - expected) <= tolerance * (1 + fabs(expected))))
+        fail_msg("%s is %.9g and not %.9g", what, value, expected);
+}
+
+/* ---- golden traces ---- */
+
+/* The numbers of a line up to the end or a bar; *at moves behind them. */
+static uint32_t read_numbers(char **at, double *out, uint32_t max)
+{
+    uint32_t n = 0;
+    for (;;) {
+        *at += strspn(*at, " ");
+        if (**at == '|') {
+            ++*at;
+            return n;
+        }
+        char *end;
+        double value = strtod(*at, &end);
+        if (end == *at)
+            return n;
+        assert_true(n < max);
+        out[n++] = value;
+        *at = end;
+    }
+}
+
+static void check_observation(const struct subject *self, const double *expected, uint32_t n, double tolerance,
+                              int line)
+{
+    assert_int_equal(n, self->spec.observation_shape[0]);
+    for (uint32_t i = 0; i < n; i++) {
+        char what[80];
+        snprintf(what, sizeof what, "%s, line %d: observation[%u]", self->ops->name, line, i);
+        check_near((double)self->observation[i], expected[i], tolerance, what);
+    }
+}
+
+static void golden_step(struct subject *self, char *at, double tolerance, int line)
+{
+    double numbers[MAX_OBSERVATION], end[2];
+    float action[RP_ENV_MAX_ACTION];
+    assert_int_equal(read_numbers(&at, numbers, MAX_OBSERVATION), self->spec.action_size);
+    for (uint32_t i = 0; i < self->spec.action_size; i++)
+        action[i] = (float)numbers[i];
+    subject_step(self, action);
+    uint32_t n = read_numbers(&at, numbers, MAX_OBSERVATION);
+    check_observation(self, numbers, n, tolerance, line);
+    assert_int_equal(read_numbers(&at, end, 2), 2);
+    check_near((double)self->result.reward, end[0], tolerance, "reward");
+    assert_int_equal(self->result.terminal, end[1] != 0);
+}
+
+static void check_golden(const rp_env_ops *ops)
+{
+    const char *root = getenv("RP_SOURCE_DIR");
+    char path[4096], text[4096];
+    snprintf(path, sizeof path, "%s/tests/golden/env/%s.txt", root ? root : ".", ops->name);
+    FILE *file = fopen(path, "r");
+    if (!file)
+        fail_msg("can not open %s", path);
+    struct subject subject;
+    subject_open(&subject, ops);
+    double numbers[MAX_OBSERVATION], tolerance = 0;
+    int line = 0, steps = 0;
+    while (fgets(text, sizeof text, file)) {
+        char *space = strchr(text, ' '), *at = space ? space + 1 : text;
+        line++;
+        if (strncmp(text, "tolerance ", 10) == 0) {
+            assert_int_equal(read_numbers(&at, &tolerance, 1), 1);
+        } else if (strncmp(text, "state ", 6) == 0) {
+            subject_set(&subject, numbers, read_numbers(&at, numbers, MAX_OBSERVATION));
+        } else if (strncmp(text, "start ", 6) == 0) {
+            check_observation(&subject, numbers, read_numbers(&at, numbers, MAX_OBSERVATION), tolerance, line);
+        } else if (strncmp(text, "step ", 5) == 0) {
+            golden_step(&subject, at, tolerance, line);
+            steps++;
+        }
+    }
+    fclose(file);
+    subject_close(&subject);
+    assert_true(steps > 100);
+}
+
+static void test_golden_traces(void **state)
+{
+    (void)state;
+    check_golden(&env_inverted_pendulum);
+    check_golden(&env_cartpole_swingup);
+}
+
+/* ---- physics ---- */
+
+/* Of CartPoleSwingUp, from the numbers in docs/ENVIRONMENTS.md. */
+static double swingup_energy(const double *qpos, const double *qvel)
+{
+    const double cart = 1, pole = 0.1, length = 0.5, inertia = 0.0094;
+    double kinetic = 0.5 * (cart + pole) * qvel[0] * qvel[0] + pole * length * cos(qpos[1]) * qvel[0] * qvel[1] +
+                     0.5 * (inertia + pole * length * length) * qvel[1] * qvel[1];
+    return kinetic + pole * 9.81 * length * cos(qpos[1]);
+}
+
+static void test_energy_is_kept_without_force(void **state)
+{
+    (void)state;
+    struct subject subject;
+    subject_open(&subject, &env_cartpole_swingup);
+    static const double start[] = {0, 1.0, 0, 0};
+    subject_set(&subject, start, 4);
+    const mjData *data = subject_data(&subject);
+    double before = swingup_energy(data->qpos, data->qvel);
+    double most = 0;
+    for (int i = 0; i < 1000; i++) {
+        subject_step(&subject, &(float){0});
+        most = fmax(most, fabs(data->qvel[1]));
+    }
+    check_near(swingup_energy(data->qpos, data->qvel), before, 1e-3, "the energy");
+    assert_true(most > 3); /* it did swing */
+    subject_close(&subject);
+}
+
+/* Left and right are alike: mirrored states and actions give mirrored motion. */
+static void test_carts_are_symmetric(void **state)
+{
+    (void)state;
+    for (size_t e = 0; e < 2; e++) {
+        struct subject a, b;
+        subject_open(&a, all[e]);
+        subject_open(&b, all[e]);
+        static const double start[] = {0.1, 0.05, -0.2, 0.1}, mirrored[] = {-0.1, -0.05, 0.2, -0.1};
+        subject_set(&a, start, 4);
+        subject_set(&b, mirrored, 4);
+        struct rng rng;
+        rng_seed(&rng, 3);
+        for (int i = 0; i < 300; i++) {
+            float action, other;
+            random_action(&a.spec, &rng, false, &action);
+            other = -action;
+            subject_step(&a, &action);
+            subject_step(&b, &other);
+            for (int j = 0; j < 2; j++) {
+                check_near(subject_data(&a)->qpos[j], -subject_data(&b)->qpos[j], 1e-9, "the position");
+                check_near(subject_data(&a)->qvel[j], -subject_data(&b)->qvel[j], 1e-9, "the velocity");
+            }
+            assert_true(a.result.reward == b.result.reward);
+        }
+        subject_close(&a);
+        subject_close(&b);
+    }
+}
+
+static void test_cart_stays_on_its_rail(void **state)
+{
+    (void)state;
+    struct subject subject;
+    subject_open(&subject, &env_cartpole_swingup);
+    subject_reset(&subject);
+    for (int i = 0; i < 900; i++)
+        subject_step(&subject, &(float){1});
+    assert_true(subject.observation[0] > 1.7f && subject.observation[0] < 2.2f);
+    subject_close(&subject);
+}
+
+/* Dropped from above the ground it comes to rest on its feet. */
+static void test_cheetah_settles(void **state)
+{
+    (void)state;
+    struct subject subject;
+    subject_open(&subject, &env_cheetah);
+    const double start[18] = {0, 0.3};
+    const float still[6] = {0};
+    subject_set(&subject, start, 18);
+    const mjData *data = subject_data(&subject);
+    for (int i = 0; i < 300; i++) {
+        subject_step(&subject, still);
+        /* Falling from there it gains less than 3 m/s, and nothing but the ground adds energy. */
+        for (int j = 0; j < 2; j++)
+            assert_true(fabs(data->qvel[j]) < 3.5);
+    }
+    for (int i = 0; i < 9; i++)
+        assert_true(fabs(data->qvel[i]) < 0.01);
+    double height = 0.7 + data->qpos[1];
+    assert_true(height > 0.4 && height < 0.7);
+    assert_true(fabs(data->qpos[2]) < 0.3);
+    assert_true(data->ncon >= 2);
+    subject_close(&subject);
+}
+
+/* Also over whole episodes: the rewards add up to the distance. */
+static void test_cheetah_reward_is_velocity(void **state)
+{
+    (void)state;
+    struct subject subject;
+    subject_open(&subject, &env_cheetah);
+    subject_reset(&subject);
+    struct rng rng;
+    rng_seed(&rng, 5);
+    const double *x = subject_data(&subject)->qpos;
+    double start = *x, sum = 0;
+    for (int i = 0; i < 500; i++) {
+        float action[6];
+        double before = *x, effort = 0;
+        random_action(&subject.spec, &rng, false, action);
+        subject_step(&subject, action);
+        for (int j = 0; j < 6; j++)
+            effort += (double)action[j] * (double)action[j];
+        check_near((double)subject.result.reward, (*x - before) / 0.05 - 0.1 * effort, 1e-6, "the reward");
+        sum += ((double)subject.result.reward + 0.1 * effort) * 0.05;
+    }
+    check_near(sum, *x - start, 1e-4, "the distance");
+    assert_true(fabs(*x - start) > 0.01);
+    subject_close(&subject);
+}
+
+static void check_finite(const struct subject *self)
+{
+    for (uint32_t i = 0; i < self->spec.observation_shape[0]; i++)
+        assert_true(isfinite(self->observation[i]) && fabsf(self->observation[i]) < 1000);
+    assert_true(isfinite(self->result.reward));
+}
+
+static void test_finite_under_any_action(void **state)
+{
+    (void)state;
+    for (size_t e = 0; e < N_ALL; e++)
+        for (int extreme = 0; extreme < 2; extreme++) {
+            struct subject subject;
+            subject_open(&subject, all[e]);
+            subject_reset(&subject);
+            struct rng rng;
+            rng_seed(&rng, 11);
+            float action[RP_ENV_MAX_ACTION];
+            for (int i = 0; i < 5000; i++) {
+                /* Held for a while, extreme actions get further. */
+                if (!extreme || i % 20 == 0)
+                    random_action(&subject.spec, &rng, extreme, action);
+                subject_step(&subject, action);
+                check_finite(&subject);
+                if (subject.result.terminal || subject.result.truncated)
+                    subject_reset(&subject);
+            }
+            /* The sizes in the models are ample: nothing was left out. */
+            const mjData *data = subject_data(&subject);
+            for (int i = 0; i < mjNWARNING; i++)
+                assert_int_equal(data->warning[i].number, 0);
+            assert_true(data->maxuse_stack * 4 < data->nstack);
+            subject_close(&subject);
+        }
+}
+
+/* ---- episodes and instances ---- */
+
+static void test_spec(void **state)
+{
+    (void)state;
+    static const uint32_t observations[] = {4, 5, 17}, actions[] = {1, 1, 6};
+    static const float bounds[] = {3, 1, 1};
+    for (size_t e = 0; e < N_ALL; e++) {
+        struct subject subject;
+        subject_open(&subject, all[e]);
+        assert_int_equal(subject.spec.observation_dtype, RP_DTYPE_FLOAT32);
+        assert_int_equal(subject.spec.observation_rank, 1);
+        assert_int_equal(subject.spec.observation_shape[0], observations[e]);
+        assert_int_equal(subject.spec.n_actions, 0);
+        assert_int_equal(subject.spec.action_size, actions[e]);
+        for (uint32_t i = 0; i < actions[e]; i++)
+            assert_true(subject.spec.action_low[i] == -bounds[e] && subject.spec.action_high[i] == bounds[e]);
+        assert_int_equal(subject.spec.max_steps, 1000);
+        subject_close(&subject);
+    }
+}
+
+/* A digest of everything that n steps show. */
+static double walk(struct subject *self, uint64_t seed, int n)
+{
+    struct rng rng;
+    rng_seed(&rng, seed);
+    self->ops->seed(self->self, seed);
+    subject_reset(self);
+    double sum = 0;
+    for (int i = 0; i < n; i++) {
+        float action[RP_ENV_MAX_ACTION];
+        random_action(&self->spec, &rng, true, action);
+        subject_step(self, action);
+        for (uint32_t j = 0; j < self->spec.observation_shape[0]; j++)
+            sum = sum * 0.99 + (double)self->observation[j] * (j + 1);
+        sum += (double)self->result.reward;
+        if (self->result.terminal || self->result.truncated)
+            subject_reset(self);
+    }
+    return sum;
+}
+
+/* Equal seeds give equal bits, whatever an instance did before. */
+static void test_a_seed_decides_all(void **state)
+{
+    (void)state;
+    for (size_t e = 0; e < N_ALL; e++) {
+        struct subject a, b;
+        subject_open(&a, all[e]);
+        subject_open(&b, all[e]);
+        double first = walk(&a, 1, 300), other = walk(&a, 2, 333);
+        assert_true(first != other);
+        assert_true(walk(&b, 2, 333) == other);
+        assert_true(walk(&b, 1, 300) == first);
+        assert_true(walk(&a, 1, 300) == first);
+        subject_close(&a);
+        subject_close(&b);
+    }
+}
+
+static void test_first_reset_is_of_seed_zero(void **state)
+{
+    (void)state;
+    for (size_t e = 0; e < N_ALL; e++) {
+        struct subject a, b;
+        subject_open(&a, all[e]);
+        subject_open(&b, all[e]);
+        subject_reset(&a);
+        b.ops->seed(b.self, 0);
+        subject_reset(&b);
+        assert_memory_equal(a.observation, b.observation, sizeof a.observation);
+        subject_reset(&b);
+        assert_memory_not_equal(a.observation, b.observation, sizeof a.observation);
+        subject_close(&a);
+        subject_close(&b);
+    }
+}
+
+static void test_instances_are_independent(void **state)
+{
+    (void)state;
+    for (size_t e = 0; e < N_ALL; e++) {
+        struct subject alone, a, b;
+        subject_open(&alone, all[e]);
+        subject_open(&a, all[e]);
+        subject_open(&b, all[e]);
+        struct rng rng;
+        rng_seed(&rng, 9);
+        alone.ops->seed(alone.self, 4);
+        a.ops->seed(a.self, 4);
+        b.ops->seed(b.self, 5);
+        subject_reset(&alone);
+        subject_reset(&a);
+        subject_reset(&b);
+        for (int i = 0; i < 200; i++) {
+            float action[RP_ENV_MAX_ACTION], other[RP_ENV_MAX_ACTION];
+            random_action(&a.spec, &rng, false, action);
+            random_action(&b.spec, &rng, true, other);
+            subject_step(&alone, action);
+            subject_step(&a, action);
+            subject_step(&b, other);
+            assert_memory_equal(alone.observation, a.observation, sizeof a.observation);
+            assert_true(alone.result.reward == a.result.reward);
+            if (b.result.terminal)
+                subject_reset(&b);
+            if (a.result.terminal) {
+                subject_reset(&a);
+                subject_reset(&alone);
+            }
+        }
+        subject_close(&alone);
+        subject_close(&a);
+        subject_close(&b);
+    }
+}
+
+static void test_the_end_of_an_episode(void **state)
+{
+    (void)state;
+    static const float still[6] = {0};
+    struct subject subject;
+    for (size_t e = 1; e < N_ALL; e++) {
+        subject_open(&subject, all[e]);
+        for (int episode = 0; episode < 2; episode++) {
+            subject_reset(&subject);
+            for (int i = 1; i <= 1000; i++) {
+                subject_step(&subject, still);
+                assert_int_equal(subject.result.terminal, 0);
+                assert_int_equal(subject.result.truncated, i == 1000);
+            }
+        }
+        subject_close(&subject);
+    }
+    /* Terminal wins over the time limit. */
+    subject_open(&subject, &env_inverted_pendulum);
+    static const double fallen[] = {0, 0.19, 0, 2};
+    subject_set(&subject, fallen, 4);
+    struct mujoco *env = subject.self;
+    env->steps = 999;
+    subject_step(&subject, still);
+    assert_int_equal(subject.result.terminal, 1);
+    assert_int_equal(subject.result.truncated, 0);
+    assert_true(subject.result.reward == 1);
+    subject_close(&subject);
+}
+
+static void test_resets_are_cheap(void **state)
+{
+    (void)state;
+    for (size_t e = 0; e < N_ALL; e++) {
+        struct subject subject;
+        subject_open(&subject, all[e]);
+        struct timespec from, to;
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &from);
+        for (int i = 0; i < 10000; i++)
+            subject_reset(&subject);
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &to);
+        double seconds = (double)(to.tv_sec - from.tv_sec) + 1e-9 * (double)(to.tv_nsec - from.tv_nsec);
+        print_message("%s: %.0f ns a reset\n", all[e]->name, seconds * 1e5);
+        assert_true(seconds < 0.5);
+        subject_close(&subject);
+    }
+}
+
+/* ---- options ---- */
+
+static void test_frame_skip(void **state)
+{
+    (void)state;
+    const rp_option one = {.name = "frame_skip", .value = "1"};
+    rp_error err;
+    struct subject single, both;
+    subject_open(&both, &env_inverted_pendulum);
+    single = both;
+    single.self = both.ops->create(&one, 1, &single.spec, &err);
+    assert_non_null(single.self);
+    static const double start[] = {0, 0.02, 0.1, 0};
+    subject_set(&single, start, 4);
+    subject_set(&both, start, 4);
+    float action = 0.5f;
+    subject_step(&single, &action);
+    subject_step(&single, &action);
+    subject_step(&both, &action);
+    assert_memory_equal(single.observation, both.observation, sizeof both.observation);
+    subject_close(&single);
+    subject_close(&both);
+
+    static const rp_option bad[] = {{.name = "frame_skip", .value = "0"},
+                                    {.name = "frame_skip", .value = "1.5"},
+                                    {.name = "frame_skp", .value = "2"}};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        rp_env_spec spec = {0};
+        assert_null(env_cheetah.create(&bad[i], 1, &spec, &err));
+        assert_int_equal(err.status, RP_INVALID_ARGUMENT);
+        assert_non_null(strstr(err.text, "frame_sk"));
+    }
+}
+
+static void test_wrong_states_are_refused(void **state)
+{
+    (void)state;
+    struct subject subject;
+    subject_open(&subject, &env_inverted_pendulum);
+    static const double start[] = {0, 0, 0, 0, 0}, bad[] = {0, NAN, 0, 0};
+    assert_int_equal(subject.ops->set_state(subject.self, start, 3, subject.observation), RP_INVALID_ARGUMENT);
+    assert_int_equal(subject.ops->set_state(subject.self, start, 5, subject.observation), RP_INVALID_ARGUMENT);
+    assert_int_equal(subject.ops->set_state(subject.self, bad, 4, subject.observation), RP_INVALID_ARGUMENT);
+    subject_close(&subject);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_golden_traces),
+        cmocka_unit_test(test_energy_is_kept_without_force),
+        cmocka_unit_test(test_carts_are_symmetric),
+        cmocka_unit_test(test_cart_stays_on_its_rail),
+        cmocka_unit_test(test_cheetah_settles),
+        cmocka_unit_test(test_cheetah_reward_is_velocity),
+        cmocka_unit_test(test_finite_under_any_action),
+        cmocka_unit_test(test_spec),
+        cmocka_unit_test(test_a_seed_decides_all),
+        cmocka_unit_test(test_first_reset_is_of_seed_zero),
+        cmocka_unit_test(test_instances_are_independent),
+        cmocka_unit_test(test_the_end_of_an_episode),
+        cmocka_unit_test(test_resets_are_cheap),
+        cmocka_unit_test(test_frame_skip),
+        cmocka_unit_test(test_wrong_states_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,524 @@
+/* Networks against a second implementation in double precision, one number at a time, whose derivatives are finite
+ * differences. */
+#include <inttypes.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "agent/net/net.h"
+
+enum { MAX_BATCH = 7 };
+
+/* Fixed unless given: a relu's edge within the finite difference would be a false alarm. */
+static uint64_t test_seed(void)
+{
+    const char *text = getenv("RP_TEST_SEED");
+    uint64_t seed = text ? strtoull(text, NULL, 0) : 1;
+    printf("RP_TEST_SEED=%" PRIu64 "\n", seed);
+    return seed;
+}
+
+static bool close_to(double a, double b, double tolerance)
+{
+    return fabs(a - b) <= tolerance * (1 + fabs(a) + fabs(b));
+}
+
+static void check_close(double a, double b, double tolerance, const char *what, uint32_t i)
+{
+    if (!close_to(a, b, tolerance))
+        fail_msg("%s %u is %.9g and should be %.9g", what, i, a, b);
+}
+
+/* ---- the reference */
+
+static double squash(int32_t activation, double x)
+{
+    return activation == NET_RELU ? (x > 0 ? x : 0) : activation == NET_TANH ? tanh(x) : x;
+}
+
+static double *dense(const struct net_layer *layer, const double *params, const double *x)
+{
+    double *y = calloc(layer->outputs, sizeof *y);
+    for (uint32_t j = 0; j < layer->outputs; j++) {
+        double sum = params[layer->bias + j];
+        for (uint32_t i = 0; i < layer->inputs; i++)
+            sum += x[i] * params[layer->weight + i * layer->outputs + j];
+        y[j] = squash(layer->activation, sum);
+    }
+    return y;
+}
+
+static double *convolve(const struct net *net, const double *params, const double *x)
+{
+    const struct net_spec *s = &net->spec;
+    uint32_t rows = s->height - s->kernel + 1, columns = s->width - s->kernel + 1;
+    double *y = calloc((size_t)rows * columns * s->filters, sizeof *y);
+    for (uint32_t r = 0; r < rows; r++)
+        for (uint32_t c = 0; c < columns; c++)
+            for (uint32_t f = 0; f < s->filters; f++) {
+                double sum = params[net->layers[0].bias + f];
+                for (uint32_t a = 0; a < s->kernel; a++)
+                    for (uint32_t b = 0; b < s->kernel; b++)
+                        for (uint32_t p = 0; p < s->planes; p++)
+                            sum += x[((r + a) * s->width + c + b) * s->planes + p] *
+                                   params[((a * s->kernel + b) * s->planes + p) * s->filters + f];
+                y[(r * columns + c) * s->filters + f] = sum > 0 ? sum : 0;
+            }
+    return y;
+}
+
+static void reference_row(const struct net *net, const double *params, const double *input, double *out)
+{
+    const struct net_spec *s = &net->spec;
+    uint32_t l = 0;
+    double *x = calloc(s->inputs, sizeof *x), *next;
+    memcpy(x, input, s->inputs * sizeof *x);
+    for (; l < net->n_layers - (s->dueling ? 2 : 1); l++) {
+        next = l == 0 && s->filters ? convolve(net, params, x) : dense(&net->layers[l], params, x);
+        free(x);
+        x = next;
+    }
+    double *value = s->dueling ? dense(&net->layers[l++], params, x) : NULL;
+    double *last = dense(&net->layers[l], params, x), mean = 0;
+    for (uint32_t j = 0; j < s->outputs; j++)
+        mean += last[j] / s->outputs;
+    for (uint32_t j = 0; j < s->outputs; j++)
+        out[j] = value ? value[0] + last[j] - mean : last[j];
+    free(value);
+    free(last);
+    free(x);
+}
+
+struct problem {
+    struct net net;
+    struct net_pass pass;
+    uint32_t batch;
+    float *params, *input, *d_output;
+    double *wide_params, *wide_input, *out;
+};
+
+/* The sum of outputs, each times its entry of d_output. */
+static double loss(struct problem *p)
+{
+    double sum = 0;
+    uint32_t n_in = p->net.spec.inputs, n_out = p->net.spec.outputs;
+    for (uint32_t b = 0; b < p->batch; b++) {
+        reference_row(&p->net, p->wide_params, p->wide_input + (size_t)b * n_in, p->out);
+        for (uint32_t j = 0; j < n_out; j++)
+            sum += p->out[j] * (double)p->d_output[b * n_out + j];
+    }
+    return sum;
+}
+
+static double slope(struct problem *p, double *at)
+{
+    const double h = 1e-6;
+    double was = *at;
+    *at = was + h;
+    double up = loss(p);
+    *at = was - h;
+    double down = loss(p);
+    *at = was;
+    return (up - down) / (2 * h);
+}
+
+static float symmetric(struct rng *rng)
+{
+    return (float)(2 * rng_unit(rng) - 1);
+}
+
+static float *vector(struct rng *rng, size_t n)
+{
+    float *x = calloc(n, sizeof *x);
+    for (size_t i = 0; i < n; i++)
+        x[i] = symmetric(rng);
+    return x;
+}
+
+static double *widened(const float *x, size_t n)
+{
+    double *out = calloc(n, sizeof *out);
+    for (size_t i = 0; i < n; i++)
+        out[i] = (double)x[i];
+    return out;
+}
+
+static void problem_init(struct problem *p, const struct net_spec *spec, uint32_t batch, struct rng *rng)
+{
+    rp_error err;
+    memset(p, 0, sizeof *p);
+    p->batch = batch;
+    assert_int_equal(net_init(&p->net, spec, &err), RP_OK);
+    assert_true(net_pass_init(&p->pass, &p->net, MAX_BATCH));
+    p->params = vector(rng, p->net.n_params);
+    net_fill(&p->net, p->params, rng);
+    for (uint32_t l = 0; l < p->net.n_layers; l++)
+        for (uint32_t j = 0; j < p->net.layers[l].outputs; j++)
+            p->params[p->net.layers[l].bias + j] = 0.3f * symmetric(rng);
+    p->input = vector(rng, (size_t)batch * spec->inputs);
+    /* Some are 0, as in planes of images. */
+    for (uint32_t i = 0; i < batch * spec->inputs; i += 3)
+        p->input[i] = 0;
+    p->d_output = vector(rng, (size_t)batch * spec->outputs);
+    p->wide_params = widened(p->params, p->net.n_params);
+    p->wide_input = widened(p->input, (size_t)batch * spec->inputs);
+    p->out = calloc(spec->outputs, sizeof *p->out);
+}
+
+static void problem_fini(struct problem *p)
+{
+    net_pass_fini(&p->pass);
+    free(p->params);
+    free(p->input);
+    free(p->d_output);
+    free(p->wide_params);
+    free(p->wide_input);
+    free(p->out);
+}
+
+static void check_forward(struct problem *p)
+{
+    uint32_t n_out = p->net.spec.outputs;
+    const float *y = net_forward(&p->net, p->params, &p->pass, p->input, p->batch);
+    for (uint32_t b = 0; b < p->batch; b++) {
+        reference_row(&p->net, p->wide_params, p->wide_input + (size_t)b * p->net.spec.inputs, p->out);
+        for (uint32_t j = 0; j < n_out; j++)
+            check_close((double)y[b * n_out + j], p->out[j], 3e-6, "output", b * n_out + j);
+    }
+}
+
+/* d_params begins with numbers that must still be in the sum. Backward twice: the second time after the first used all
+ * scratch memory. */
+static void check_backward(struct problem *p)
+{
+    uint32_t n = p->net.n_params, n_in = p->batch * p->net.spec.inputs;
+    float *d_params = calloc(n, sizeof *d_params), *d_input = calloc(n_in, sizeof *d_input);
+    for (uint32_t i = 0; i < n; i++)
+        d_params[i] = (float)(i % 5);
+    double *d_params_right = calloc(n, sizeof *d_params_right), *d_input_right = calloc(n_in, sizeof *d_input_right);
+    for (uint32_t i = 0; i < n; i++)
+        d_params_right[i] = slope(p, &p->wide_params[i]);
+    for (uint32_t i = 0; i < n_in; i++)
+        d_input_right[i] = slope(p, &p->wide_input[i]);
+    memset(d_input, 0x7f, n_in * sizeof *d_input);
+    net_backward(&p->net, p->params, &p->pass, p->d_output, d_params, d_input);
+    for (uint32_t i = 0; i < n_in; i++)
+        check_close((double)d_input[i], d_input_right[i], 1e-5, "derivative by input", i);
+    memset(d_input, 0x7f, n_in * sizeof *d_input);
+    net_backward(&p->net, p->params, &p->pass, p->d_output, NULL, d_input);
+    net_backward(&p->net, p->params, &p->pass, p->d_output, d_params, NULL);
+    net_backward(&p->net, p->params, &p->pass, p->d_output, NULL, NULL);
+    for (uint32_t i = 0; i < n; i++)
+        check_close((double)d_params[i], i % 5 + 2 * d_params_right[i], 1e-5, "derivative by parameter", i);
+    for (uint32_t i = 0; i < n_in; i++)
+        check_close((double)d_input[i], d_input_right[i], 1e-5, "derivative by input alone", i);
+    free(d_params_right);
+    free(d_input_right);
+    free(d_params);
+    free(d_input);
+}
+
+static void run_spec(const struct net_spec *spec, struct rng *rng)
+{
+    static const uint32_t batches[] = {1, 2, MAX_BATCH};
+    for (uint32_t i = 0; i < sizeof batches / sizeof *batches; i++) {
+        struct problem p;
+        problem_init(&p, spec, batches[i], rng);
+        check_forward(&p);
+        check_backward(&p);
+        problem_fini(&p);
+    }
+}
+
+static void test_gradients_dense(void **state)
+{
+    (void)state;
+    struct rng rng;
+    rng_seed(&rng, test_seed());
+    for (int32_t activation = NET_LINEAR; activation <= NET_TANH; activation++)
+        for (int dueling = 0; dueling < 2; dueling++)
+            for (uint32_t n_hidden = 0; n_hidden < 4; n_hidden++) {
+                struct net_spec spec = {.inputs = 5,
+                                        .n_hidden = n_hidden,
+                                        .hidden = {11, 6, 9},
+                                        .activation = activation,
+                                        .outputs = 3,
+                                        .dueling = dueling};
+                run_spec(&spec, &rng);
+            }
+}
+
+static void test_gradients_image(void **state)
+{
+    (void)state;
+    struct rng rng;
+    rng_seed(&rng, test_seed());
+    for (uint32_t kernel = 1; kernel <= 4; kernel++)
+        for (int dueling = 0; dueling < 2; dueling++)
+            for (uint32_t n_hidden = 0; n_hidden < 2; n_hidden++) {
+                struct net_spec spec = {.inputs = 4 * 5 * 2,
+                                        .height = 4,
+                                        .width = 5,
+                                        .planes = 2,
+                                        .filters = 3,
+                                        .kernel = kernel,
+                                        .n_hidden = n_hidden,
+                                        .hidden = {5},
+                                        .activation = kernel % 2 ? NET_TANH : NET_RELU,
+                                        .outputs = 2,
+                                        .dueling = dueling};
+                run_spec(&spec, &rng);
+            }
+}
+
+/* With a lower batch after forward, only the first rows count. */
+static void test_backward_of_the_first_rows(void **state)
+{
+    (void)state;
+    struct rng rng;
+    rng_seed(&rng, test_seed());
+    for (int image = 0; image < 2; image++) {
+        struct net_spec spec = {.inputs = 12,
+                                .height = 3,
+                                .width = 4,
+                                .planes = 1,
+                                .filters = image ? 3 : 0,
+                                .kernel = 2,
+                                .n_hidden = 1,
+                                .hidden = {6},
+                                .activation = NET_RELU,
+                                .outputs = 3,
+                                .dueling = true};
+        struct problem p;
+        problem_init(&p, &spec, MAX_BATCH, &rng);
+        net_forward(&p.net, p.params, &p.pass, p.input, MAX_BATCH);
+        p.pass.batch = p.batch = 3;
+        check_backward(&p);
+        problem_fini(&p);
+    }
+}
+
+/* Every width around the registers' one, so that each tail of the loops is taken. */
+static void test_one_row_is_as_in_a_batch(void **state)
+{
+    (void)state;
+    struct rng rng;
+    rng_seed(&rng, test_seed());
+    for (uint32_t width = 1; width <= 150; width += 1 + width / 20) {
+        struct net_spec spec = {.inputs = 1 + width / 2,
+                                .n_hidden = 2,
+                                .hidden = {width, 150 - width + 1},
+                                .activation = width % 2 ? NET_RELU : NET_TANH,
+                                .outputs = 1 + width % 9,
+                                .dueling = width % 3 == 0};
+        struct problem p;
+        problem_init(&p, &spec, MAX_BATCH, &rng);
+        float together[MAX_BATCH * 9];
+        memcpy(together, net_forward(&p.net, p.params, &p.pass, p.input, MAX_BATCH),
+               (size_t)MAX_BATCH * spec.outputs * sizeof *together);
+        for (uint32_t b = 0; b < MAX_BATCH; b++) {
+            const float *y = net_forward(&p.net, p.params, &p.pass, p.input + (size_t)b * spec.inputs, 1);
+            for (uint32_t j = 0; j < spec.outputs; j++)
+                check_close((double)y[j], (double)together[b * spec.outputs + j], 1e-5, "output", j);
+        }
+        problem_fini(&p);
+    }
+}
+
+/* An output layer over one tanh unit with weight 1 shows the unit itself. */
+static void test_tanh_is_accurate(void **state)
+{
+    (void)state;
+    struct net_spec spec = {.inputs = 1, .n_hidden = 1, .hidden = {1}, .activation = NET_TANH, .outputs = 1};
+    struct net net;
+    struct net_pass pass;
+    assert_int_equal(net_init(&net, &spec, NULL), RP_OK);
+    assert_true(net_pass_init(&pass, &net, 2));
+    float params[] = {1, 0, 1, 0};
+    for (double x = -30; x <= 30; x += 0.001) {
+        float in[2] = {(float)x, (float)(x / 1000)}, tiny[1] = {(float)(x * 1e-9)};
+        const float *y = net_forward(&net, params, &pass, in, 2);
+        for (uint32_t i = 0; i < 2; i++) {
+            double right = tanh((double)in[i]);
+            if (fabs((double)y[i] - right) > 4e-7 * fabs(right))
+                fail_msg("tanh(%.9g) is %.9g and should be %.9g", (double)in[i], (double)y[i], right);
+        }
+        double small = (double)net_forward(&net, params, &pass, tiny, 1)[0];
+        assert_true(fabs(small - (double)tiny[0]) <= 4e-7 * fabs((double)tiny[0]));
+    }
+    float odd[2] = {NAN, INFINITY};
+    const float *y = net_forward(&net, params, &pass, odd, 2);
+    assert_true(isnan(y[0]) && y[1] > 0.999999f);
+    assert_true(isnan(net_forward(&net, params, &pass, odd, 1)[0]));
+    net_pass_fini(&pass);
+}
+
+/* What is not a number must show in the loss, and not vanish in a relu. */
+static void test_nan_passes_relu(void **state)
+{
+    (void)state;
+    struct net_spec spec = {.inputs = 2, .n_hidden = 1, .hidden = {8}, .activation = NET_RELU, .outputs = 1};
+    struct net net;
+    struct net_pass pass;
+    struct rng rng;
+    rng_seed(&rng, 1);
+    assert_int_equal(net_init(&net, &spec, NULL), RP_OK);
+    assert_true(net_pass_init(&pass, &net, 2));
+    float *params = vector(&rng, net.n_params), in[4] = {1, NAN, 1, NAN};
+    assert_true(isnan(net_forward(&net, params, &pass, in, 1)[0]));
+    assert_true(isnan(net_forward(&net, params, &pass, in, 2)[1]));
+    free(params);
+    net_pass_fini(&pass);
+}
+
+static void test_fill(void **state)
+{
+    (void)state;
+    struct net_spec spec = {.inputs = 10,
+                            .n_hidden = 2,
+                            .hidden = {64, 64},
+                            .activation = NET_RELU,
+                            .outputs = 4,
+                            .dueling = true,
+                            .output_scale = 0.01f};
+    struct net net;
+    assert_int_equal(net_init(&net, &spec, NULL), RP_OK);
+    float *params = calloc(net.n_params, sizeof *params), *again = calloc(net.n_params, sizeof *again);
+    memset(params, 0x7f, net.n_params * sizeof *params);
+    struct rng rng;
+    rng_seed(&rng, 5);
+    net_fill(&net, params, &rng);
+    rng_seed(&rng, 5);
+    net_fill(&net, again, &rng);
+    assert_memory_equal(params, again, net.n_params * sizeof *params);
+    const double limits[] = {sqrt(6 / 10.0), sqrt(6 / 64.0), 0.01 * sqrt(6 / 65.0), 0.01 * sqrt(6 / 68.0)};
+    for (uint32_t l = 0; l < net.n_layers; l++) {
+        double largest = 0;
+        for (uint32_t i = net.layers[l].weight; i < net.layers[l].bias; i++)
+            largest = fmax(largest, fabs((double)params[i]));
+        assert_true(largest <= limits[l] * 1.000001 && largest > 0.9 * limits[l]);
+        for (uint32_t j = 0; j < net.layers[l].outputs; j++)
+            assert_true(params[net.layers[l].bias + j] == 0);
+    }
+    free(params);
+    free(again);
+}
+
+static void test_tensors_cover_the_parameters(void **state)
+{
+    (void)state;
+    struct net_spec spec = {.inputs = 4 * 5 * 2,
+                            .height = 4,
+                            .width = 5,
+                            .planes = 2,
+                            .filters = 3,
+                            .kernel = 2,
+                            .n_hidden = 1,
+                            .hidden = {5},
+                            .outputs = 2,
+                            .dueling = true};
+    static const char *const names[] = {"layer0/weight", "layer0/bias", "layer1/weight",    "layer1/bias",
+                                        "value/weight",  "value/bias",  "advantage/weight", "advantage/bias"};
+    static const uint64_t shapes[][4] = {{2, 2, 2, 3}, {3}, {36, 5}, {5}, {5, 1}, {1}, {5, 2}, {2}};
+    struct net net;
+    assert_int_equal(net_init(&net, &spec, NULL), RP_OK);
+    assert_int_equal(net_n_tensors(&net), 8);
+    uint64_t next = 0;
+    for (uint32_t i = 0; i < 8; i++) {
+        char name[64];
+        uint64_t shape[4] = {0}, n = 1;
+        uint32_t rank, offset;
+        net_tensor(&net, i, name, sizeof name, &rank, shape, &offset);
+        assert_string_equal(name, names[i]);
+        assert_int_equal(offset, next);
+        for (uint32_t k = 0; k < rank; k++)
+            n *= shape[k];
+        assert_memory_equal(shape, shapes[i], sizeof shape);
+        next += n;
+    }
+    assert_int_equal(next, net.n_params);
+}
+
+static void expect_refused(const struct net_spec *spec, const char *text)
+{
+    struct net net;
+    rp_error err = {0};
+    assert_int_equal(net_init(&net, spec, &err), RP_INVALID_ARGUMENT);
+    if (strstr(err.text, text) == NULL)
+        fail_msg("'%s' does not say '%s'", err.text, text);
+}
+
+static void test_wrong_sizes_are_named(void **state)
+{
+    (void)state;
+    struct net_spec good = {.inputs = 4, .n_hidden = 1, .hidden = {8}, .outputs = 2}, spec = good;
+    spec.inputs = 0;
+    expect_refused(&spec, "0 inputs");
+    spec = good;
+    spec.outputs = 0;
+    expect_refused(&spec, "0 outputs");
+    spec = good;
+    spec.n_hidden = 9;
+    expect_refused(&spec, "9 hidden layers");
+    spec = good;
+    spec.hidden[0] = 0;
+    expect_refused(&spec, "hidden layer 0 is 0 wide");
+    spec = good;
+    spec.activation = 3;
+    expect_refused(&spec, "no activation 3");
+    spec = good;
+    spec.output_scale = NAN;
+    expect_refused(&spec, "scale");
+    spec = good;
+    spec.filters = 8;
+    spec.kernel = 3;
+    expect_refused(&spec, "needs an image");
+    spec.height = spec.width = 2;
+    spec.planes = 1;
+    expect_refused(&spec, "takes 1 to 2");
+    spec.kernel = 0;
+    expect_refused(&spec, "0 wide");
+    spec.height = spec.width = UINT32_MAX;
+    expect_refused(&spec, "needs an image");
+    spec = good;
+    spec.n_hidden = 2;
+    spec.hidden[0] = spec.hidden[1] = 1u << 20;
+    expect_refused(&spec, "parameters");
+}
+
+static void test_pass_too_large(void **state)
+{
+    (void)state;
+    struct net_spec spec = {.inputs = 4, .n_hidden = 1, .hidden = {1024}, .outputs = 2};
+    struct net net;
+    struct net_pass pass;
+    assert_int_equal(net_init(&net, &spec, NULL), RP_OK);
+    assert_false(net_pass_init(&pass, &net, 0));
+    assert_false(net_pass_init(&pass, &net, UINT32_MAX));
+    net_pass_fini(&pass);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_gradients_dense),
+        cmocka_unit_test(test_gradients_image),
+        cmocka_unit_test(test_backward_of_the_first_rows),
+        cmocka_unit_test(test_one_row_is_as_in_a_batch),
+        cmocka_unit_test(test_tanh_is_accurate),
+        cmocka_unit_test(test_nan_passes_relu),
+        cmocka_unit_test(test_fill),
+        cmocka_unit_test(test_tensors_cover_the_parameters),
+        cmocka_unit_test(test_wrong_sizes_are_named),
+        cmocka_unit_test(test_pass_too_large),
+    };
+    net_single_thread();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
