@@ -14,6 +14,7 @@
 #define DEFAULT_BUFFER_ITEMS 100
 #define MAX_CHUNK_LENGTH 65536
 #define MAX_ITEMS (INT64_C(1) << 30)
+#define MIN_CODED_BYTES 64
 #define MAX_TIMEOUT_MS (INT64_MAX / NS_PER_MS / 4)
 /* How often items that the broker refused are looked for inside an episode, in steps. */
 #define REJECTIONS_EVERY 256
@@ -261,11 +262,11 @@ static rp_status read_config(struct adder *self, const struct adder_config *in, 
     return RP_OK;
 }
 
-/* Numbers of one value per row are too small to gain from a codec; observations take what is smallest. */
+/* Short rows are too small to gain from a codec: it would cost a third of a step's time. Others take what is smallest. */
 static rp_status make_columns(struct adder *self, const rp_env_spec *spec, rp_column *columns, rp_error *err)
 {
     rp_column all[ADDER_MAX_COLUMNS] = {
-        {.name = "observation", .dtype = spec->observation_dtype, .codec = RP_CODEC_AUTO},
+        {.name = "observation", .dtype = spec->observation_dtype},
         {.name = "action", .dtype = RP_DTYPE_INT32},
         {.name = "reward", .dtype = RP_DTYPE_FLOAT32},
         {.name = "discount", .dtype = RP_DTYPE_FLOAT32},
@@ -285,6 +286,8 @@ static rp_status make_columns(struct adder *self, const rp_env_spec *spec, rp_co
     self->observation_bytes =
         (size_t)dtype_row_bytes(spec->observation_dtype, spec->observation_rank, spec->observation_shape);
     self->action_bytes = spec->n_actions ? sizeof(int32_t) : spec->action_size * sizeof(float);
+    if (self->observation_bytes >= MIN_CODED_BYTES)
+        all[COLUMN_OBSERVATION].codec = RP_CODEC_AUTO;
     self->n_columns = self->with_types ? self->with_log_prob ? 6 : 5 : 4;
     memcpy(columns, all, self->n_columns * sizeof *columns);
     return RP_OK;

@@ -15,7 +15,11 @@
  *   steps; continue into the next episode.
  * episode: one item at the end, with its last observation; an episode longer than max_length is refused.
  *
- * d is 0 after a terminal step and 1 otherwise, also when truncated. */
+ * d is 0 after a terminal step and 1 otherwise, also when truncated.
+ *
+ * An item's policy is the version that took its first action, the oldest in it. A priority from the actor's values is
+ * |R + g D value(s_{t+k}) - q(s_t, a_t)|, without the bootstrap after a terminal step; none is below 1e-6, as a prioritized
+ * table never picks an item of priority 0. agent/adder/{transition,sequence,episode}.c say exactly which items come out. */
 #ifndef AGENT_ADDER_ADDER_H
 #define AGENT_ADDER_ADDER_H
 
@@ -39,11 +43,11 @@ struct adder_config {
     int32_t end;            /* sequence; an adder_end */
     int64_t max_length;     /* episode */
     double discount;        /* transition: g */
-    bool actor_priorities;  /* from the actor's own values; otherwise initial_priority */
+    bool actor_priorities;  /* transition: from the actor's own values; otherwise initial_priority */
     double initial_priority;
-    int64_t chunk_length;
-    int64_t batch_items;  /* sent together: 50 */
-    int64_t buffer_items; /* created and not confirmed: 100 */
+    int64_t chunk_length; /* rows stored together; 0: 1 */
+    int64_t batch_items;  /* sent together; 0: 50 */
+    int64_t buffer_items; /* created and not confirmed; 0: 100. What limits speed: about one round trip per buffer */
 };
 
 /* One step of an actor: what it saw is known from the call before. */
@@ -72,9 +76,12 @@ struct adder *adder_new(rp_client *client, const char *name, const struct adder_
  * no item are dropped. Nulls *self. */
 rp_status adder_destroy(struct adder **self, int64_t timeout_ms, rp_error *err);
 
+/* Begins an episode; the one before must have ended. */
 rp_status adder_first(struct adder *self, const void *observation, rp_error *err);
 /* Waits while the buffer is full: the limiter's back-pressure. RP_DEADLINE_EXCEEDED after timeout_ms: part of the step is
- * still to be done; call adder_retry until it is, then go on. */
+ * still to be done; call adder_retry until it is, then go on. A step with a number that is not finite is refused and
+ * leaves no trace. Items that the broker refused are told once, with its sentence, by the next call that ends an episode,
+ * every 256th step, or flush. */
 rp_status adder_add(struct adder *self, const struct adder_step *step, int64_t timeout_ms, rp_error *err);
 rp_status adder_retry(struct adder *self, int64_t timeout_ms, rp_error *err);
 /* Waits until at most `unconfirmed` items are not confirmed. */

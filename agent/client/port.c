@@ -6,20 +6,9 @@
 
 #include "agent/client/conn.h"
 
-static uint32_t wake_items(uint32_t batch_items, uint64_t max_items)
+bool port_init(struct port *self, uint32_t batch_items, uint32_t n_tables)
 {
-    uint64_t enough = (uint64_t)batch_items * PORT_WAKE_BATCHES;
-    if (enough > max_items / 2)
-        enough = max_items / 2;
-    if (enough > PORT_SLOTS / 2)
-        enough = PORT_SLOTS / 2;
-    return enough ? (uint32_t)enough : 1;
-}
-
-bool port_init(struct port *self, uint32_t batch_items, uint64_t max_items, uint32_t n_tables)
-{
-    *self = (struct port){
-        .batch_items = batch_items, .wake_items = wake_items(batch_items, max_items), .n_tables = n_tables};
+    *self = (struct port){.batch_items = batch_items, .n_tables = n_tables};
     pthread_mutex_init(&self->mutex, NULL);
     conn_cond_init(&self->moved);
     self->slots = malloc(PORT_SLOTS * sizeof *self->slots);
@@ -63,8 +52,8 @@ bool port_should_wake(struct port *self)
     uint64_t enough = PORT_SLOTS / 2;
     if (mode == PORT_IDLE)
         enough = 1;
-    else if (mode == PORT_LINGER)
-        enough = self->wake_items;
+    else if (mode == PORT_LINGER && self->batch_items * PORT_WAKE_BATCHES < enough)
+        enough = self->batch_items * PORT_WAKE_BATCHES;
     if (waiting < enough)
         return false;
     atomic_store_explicit(&self->mode, PORT_AWAKE, memory_order_relaxed);

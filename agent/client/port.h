@@ -66,7 +66,6 @@ struct port {
     atomic_bool urgent; /* send what is there, be it little */
     struct port_slot *slots;
     uint32_t batch_items;
-    uint32_t wake_items; /* in mode PORT_LINGER */
 
     pthread_mutex_t mutex; /* guards what follows */
     pthread_cond_t moved;
@@ -86,8 +85,7 @@ struct port {
     uint64_t n_unreported;
 };
 
-/* max_items: the most that may be under way; the I/O thread is woken well before a writer runs into that. */
-bool port_init(struct port *self, uint32_t batch_items, uint64_t max_items, uint32_t n_tables);
+bool port_init(struct port *self, uint32_t batch_items, uint32_t n_tables);
 void port_fini(struct port *self);
 
 /* Producer. False: the ring is full. */

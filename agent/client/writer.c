@@ -320,7 +320,7 @@ static rp_status writer_init(rp_writer *self, rp_client *client, const rp_column
     self->max_items = options->max_in_flight_items;
     self->max_bytes = options->max_in_flight_bytes;
     self->table_created = calloc(self->hello->n_tables + 1, sizeof *self->table_created);
-    bool ok = port_init(&self->port, options->batch_items, self->max_items, self->hello->n_tables);
+    bool ok = port_init(&self->port, options->batch_items, self->hello->n_tables);
     ok = forms_init(&self->forms, self->hello->n_tables) && ok;
     if (!ok || !self->table_created)
         return err_set(err, RP_NO_MEMORY, "no memory for a writer");

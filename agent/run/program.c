@@ -1,5 +1,6 @@
 #include "agent/run/program.h"
 
+#include <czmq.h>
 #include <getopt.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -334,6 +335,7 @@ static void on_signal(int number)
 
 const atomic_bool *program_catch_signals(void)
 {
+    zsys_handler_set(NULL); /* an embedded broker's library would take them */
     struct sigaction action = {.sa_handler = on_signal};
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGINT, &action, NULL);

@@ -29,6 +29,9 @@ static const char tables[] = "  - {name: queue, max_size: 100000, max_times_samp
 
 static struct broker_process broker;
 static rp_client *client;
+/* Destroyed by the teardown if the test fails before it does so. */
+static struct adder *adder;
+static rp_sampler *sampler;
 
 static int start(void **state)
 {
@@ -42,6 +45,8 @@ static int start(void **state)
 static int stop(void **state)
 {
     (void)state;
+    rp_sampler_destroy(&sampler);
+    (void)adder_destroy(&adder, 0, NULL);
     rp_client_destroy(&client);
     broker_process_fini(&broker);
     return 0;
@@ -268,7 +273,7 @@ static void model_fill(struct model *self, const struct world *world, bool with_
 /* ---- the real thing ---- */
 
 /* Calls again until all of the step is done, as an actor does. */
-static void finish(struct adder *adder, rp_status status, int64_t timeout_ms, rp_error *err)
+static void finish(rp_status status, int64_t timeout_ms, rp_error *err)
 {
     while (status == RP_DEADLINE_EXCEEDED) {
         struct adder_step none = {0};
@@ -279,7 +284,7 @@ static void finish(struct adder *adder, rp_status status, int64_t timeout_ms, rp
     ok(status, err);
 }
 
-static void feed(struct adder *adder, struct world *world, const struct episode *e)
+static void feed(struct world *world, const struct episode *e)
 {
     rp_error err = {0};
     ok(adder_first(adder, e->frames[0].observation, &err), &err);
@@ -297,7 +302,7 @@ static void feed(struct adder *adder, struct world *world, const struct episode 
                                   .log_prob = frame->log_prob};
         int64_t timeout = (int64_t)rng_below(&world->rng, 4) - 1;
         adder_set_policy(adder, frame->policy);
-        finish(adder, adder_add(adder, &step, timeout, &err), timeout < 0 ? 0 : timeout, &err);
+        finish(adder_add(adder, &step, timeout, &err), timeout < 0 ? 0 : timeout, &err);
     }
 }
 
@@ -357,7 +362,7 @@ static void check_items(const struct world *world, const struct model *model, bo
     options.batch_size = 7;
     options.on_demand = 1;
     rp_error err = {0};
-    rp_sampler *sampler = rp_sampler_new(client, "queue", &options, &err);
+    sampler = rp_sampler_new(client, "queue", &options, &err);
     assert_non_null(sampler);
     bool typed = model->config->kind != ADDER_TRANSITION;
     uint32_t n = 0, session = 0;
@@ -393,12 +398,12 @@ static void compare(struct world *world, const struct adder_config *config, bool
     rp_error err = {0};
     model->config = config;
     model_fill(model, world, with_log_prob);
-    struct adder *adder = adder_new(client, "adder", config, &world->spec, with_log_prob, WAIT, &err);
+    adder = adder_new(client, "adder", config, &world->spec, with_log_prob, WAIT, &err);
     if (!adder)
         fail_msg("%s", err.text);
     uint64_t steps = 0;
     for (uint32_t i = 0; i < world->n; i++) {
-        feed(adder, world, &world->episodes[i]);
+        feed(world, &world->episodes[i]);
         steps += world->episodes[i].length;
     }
     ok(adder_flush(adder, 0, WAIT, &err), &err);
@@ -530,12 +535,13 @@ static void test_sequence_counts(void **state)
     }
 }
 
+#define CASE(name) cmocka_unit_test_setup_teardown(name, start, stop)
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_transitions),     cmocka_unit_test(test_sequences),
-        cmocka_unit_test(test_episodes),        cmocka_unit_test(test_transition_counts),
-        cmocka_unit_test(test_sequence_counts),
+        CASE(test_transitions),       CASE(test_sequences),       CASE(test_episodes),
+        CASE(test_transition_counts), CASE(test_sequence_counts),
     };
-    return cmocka_run_group_tests(tests, start, stop);
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }

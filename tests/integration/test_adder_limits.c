@@ -43,6 +43,9 @@ static const rp_env_spec spec = {
 struct fixture {
     struct broker_process broker;
     rp_client *client;
+    /* Destroyed by the teardown if the test fails before it does so. */
+    struct adder *adder;
+    rp_sampler *sampler;
 };
 
 static int setup(void **state)
@@ -60,6 +63,8 @@ static int setup(void **state)
 static int teardown(void **state)
 {
     struct fixture *f = *state;
+    rp_sampler_destroy(&f->sampler);
+    (void)adder_destroy(&f->adder, 0, NULL);
     rp_client_destroy(&f->client);
     broker_process_fini(&f->broker);
     free(f);
@@ -83,13 +88,12 @@ static struct adder_config transitions(const char *table)
                                  .buffer_items = 4};
 }
 
-static struct adder *make(struct fixture *f, const struct adder_config *config)
+static void make(struct fixture *f, const struct adder_config *config)
 {
     rp_error err = {0};
-    struct adder *adder = adder_new(f->client, "adder", config, &spec, false, WAIT, &err);
-    if (!adder)
+    f->adder = adder_new(f->client, "adder", config, &spec, false, WAIT, &err);
+    if (!f->adder)
         fail_msg("%s", err.text);
-    return adder;
 }
 
 static void refused(struct fixture *f, const struct adder_config *config, rp_status status, const char *text)
@@ -117,16 +121,15 @@ static void first(struct adder *adder)
     ok(adder_first(adder, &zero, &err), &err);
 }
 
-static rp_sampler *polling(struct fixture *f, const char *table)
+static void polling(struct fixture *f, const char *table)
 {
     rp_sampler_options options = {.struct_size = sizeof options};
     rp_error err = {0};
     rp_sampler_defaults(&options);
     options.batch_size = 1;
     options.on_demand = 1;
-    rp_sampler *sampler = rp_sampler_new(f->client, table, &options, &err);
-    assert_non_null(sampler);
-    return sampler;
+    f->sampler = rp_sampler_new(f->client, table, &options, &err);
+    assert_non_null(f->sampler);
 }
 
 static float value_of(const rp_batch *batch, const char *field)
@@ -155,39 +158,39 @@ static void test_full_table_blocks_and_goes_on(void **state)
 {
     struct fixture *f = *state;
     struct adder_config config = transitions("full");
-    struct adder *adder = make(f, &config);
-    rp_sampler *sampler = polling(f, "full");
+    make(f, &config);
+    polling(f, "full");
     const uint32_t length = 20, items = 22; /* 20 + 3 - 1 */
     uint32_t taken = 0, blocked = 0;
     rp_error err = {0};
-    first(adder);
+    first(f->adder);
     for (uint32_t t = 0; t < length; t++) {
-        rp_status status = add(adder, t, length, 5, &err);
+        rp_status status = add(f->adder, t, length, 5, &err);
         while (status == RP_DEADLINE_EXCEEDED) {
             /* The table holds 3 and the buffer 4: no more than that may exist. */
             struct adder_stats stats;
-            adder_get_stats(adder, &stats);
+            adder_get_stats(f->adder, &stats);
             assert_true(stats.items <= taken + 7);
             if (blocked++ == 0) {
-                rp_status again = adder_retry(adder, 300, &err);
+                rp_status again = adder_retry(f->adder, 300, &err);
                 assert_int_equal(again, RP_DEADLINE_EXCEEDED);
                 if (!strstr(err.text, "full"))
                     fail_msg("not said what for: %s", err.text);
             }
-            while (!take(sampler, taken, length, 3))
+            while (!take(f->sampler, taken, length, 3))
                 ;
             taken++;
-            status = adder_retry(adder, 20, &err);
+            status = adder_retry(f->adder, 20, &err);
         }
         ok(status, &err);
     }
     assert_true(blocked >= items - 7);
     while (taken < items)
-        taken += take(sampler, taken, length, 3);
-    ok(adder_flush(adder, 0, WAIT, &err), &err);
-    assert_false(take(sampler, taken, length, 3));
-    rp_sampler_destroy(&sampler);
-    ok(adder_destroy(&adder, WAIT, &err), &err);
+        taken += take(f->sampler, taken, length, 3);
+    ok(adder_flush(f->adder, 0, WAIT, &err), &err);
+    assert_false(take(f->sampler, taken, length, 3));
+    rp_sampler_destroy(&f->sampler);
+    ok(adder_destroy(&f->adder, WAIT, &err), &err);
 }
 
 /* A whole end of an episode (3 items at once) that is done in pieces, and a destroy that does the rest. */
@@ -195,34 +198,34 @@ static void test_destroy_finishes_the_step(void **state)
 {
     struct fixture *f = *state;
     struct adder_config config = transitions("full");
-    struct adder *adder = make(f, &config);
-    rp_sampler *sampler = polling(f, "full");
+    make(f, &config);
+    polling(f, "full");
     rp_error err = {0};
-    first(adder);
+    first(f->adder);
     for (uint32_t t = 0; t < 6; t++)
-        ok(add(adder, t, 7, WAIT, &err), &err);
-    assert_int_equal(add(adder, 6, 7, 20, &err), RP_DEADLINE_EXCEEDED); /* 6 items + 3, and there is room for 7 */
+        ok(add(f->adder, t, 7, WAIT, &err), &err);
+    assert_int_equal(add(f->adder, 6, 7, 20, &err), RP_DEADLINE_EXCEEDED); /* 6 items + 3, and there is room for 7 */
     /* One at a time, so that each call of retry gets a little further. */
     uint32_t taken = 0;
     while (taken < 2) {
-        taken += take(sampler, taken, 7, 3);
-        (void)adder_retry(adder, 0, &err);
+        taken += take(f->sampler, taken, 7, 3);
+        (void)adder_retry(f->adder, 0, &err);
     }
-    ok(adder_retry(adder, WAIT, &err), &err);
+    ok(adder_retry(f->adder, WAIT, &err), &err);
     while (taken < 9)
-        taken += take(sampler, taken, 7, 3);
-    ok(adder_destroy(&adder, WAIT, &err), &err);
-    assert_null(adder);
-    assert_false(take(sampler, taken, 7, 3));
-    rp_sampler_destroy(&sampler);
+        taken += take(f->sampler, taken, 7, 3);
+    ok(adder_destroy(&f->adder, WAIT, &err), &err);
+    assert_null(f->adder);
+    assert_false(take(f->sampler, taken, 7, 3));
+    rp_sampler_destroy(&f->sampler);
 
-    adder = make(f, &config);
-    first(adder);
+    make(f, &config);
+    first(f->adder);
     for (uint32_t t = 0; t < 6; t++)
-        ok(add(adder, t, 7, WAIT, &err), &err);
-    assert_int_equal(add(adder, 6, 7, 0, &err), RP_DEADLINE_EXCEEDED);
-    assert_int_equal(adder_destroy(&adder, 20, &err), RP_DEADLINE_EXCEEDED);
-    assert_null(adder);
+        ok(add(f->adder, t, 7, WAIT, &err), &err);
+    assert_int_equal(add(f->adder, 6, 7, 0, &err), RP_DEADLINE_EXCEEDED);
+    assert_int_equal(adder_destroy(&f->adder, 20, &err), RP_DEADLINE_EXCEEDED);
+    assert_null(f->adder);
 }
 
 /* ---- tables ---- */
@@ -239,9 +242,9 @@ static void test_tables_that_want_something_else(void **state)
     config = transitions("fours");
     refused(f, &config, RP_INVALID_ARGUMENT, "table 'fours'");
     config = transitions("signed");
-    struct adder *adder = make(f, &config);
+    make(f, &config);
     rp_error err = {0};
-    ok(adder_destroy(&adder, WAIT, &err), &err);
+    ok(adder_destroy(&f->adder, WAIT, &err), &err);
 
     config = (struct adder_config){.kind = ADDER_SEQUENCE, .table = (char *)(uintptr_t) "fours", .period = 2};
     config.length = 5;
@@ -250,11 +253,11 @@ static void test_tables_that_want_something_else(void **state)
     config.end = ADDER_TRUNCATE;
     refused(f, &config, RP_INVALID_ARGUMENT, "has shape [any,1]");
     config.end = ADDER_PAD;
-    adder = make(f, &config);
-    first(adder);
+    make(f, &config);
+    first(f->adder);
     for (uint32_t t = 0; t < 6; t++)
-        ok(add(adder, t, 6, WAIT, &err), &err);
-    ok(adder_destroy(&adder, WAIT, &err), &err);
+        ok(add(f->adder, t, 6, WAIT, &err), &err);
+    ok(adder_destroy(&f->adder, WAIT, &err), &err);
 }
 
 /* The broker comes back with another idea of the table: what it says reaches the caller. */
@@ -262,40 +265,40 @@ static void test_rejections_surface(void **state)
 {
     struct fixture *f = *state;
     struct adder_config config = transitions("signed");
-    struct adder *adder = make(f, &config);
+    make(f, &config);
     broker_process_stop(&f->broker, SIGKILL);
     broker_process_again(&f->broker, "  - {name: signed, max_size: 1000,\n" SIGNATURE("7"));
     rp_error err = {0};
     rp_status status = RP_OK;
     for (uint32_t episode = 0; status == RP_OK && episode < 100; episode++) {
-        first(adder);
+        first(f->adder);
         for (uint32_t t = 0; status == RP_OK && t < 5; t++)
-            status = add(adder, t, 5, WAIT, &err);
+            status = add(f->adder, t, 5, WAIT, &err);
     }
     if (status != RP_INVALID_ARGUMENT || !strstr(err.text, "signed") || !strstr(err.text, "the signature says [ 7 ]"))
         fail_msg("%s: %s", rp_status_name(status), err.text);
-    (void)adder_destroy(&adder, WAIT, &err);
+    (void)adder_destroy(&f->adder, WAIT, &err);
 }
 
 static void test_broker_restart_is_survived(void **state)
 {
     struct fixture *f = *state;
     struct adder_config config = transitions("free");
-    struct adder *adder = make(f, &config);
+    make(f, &config);
     rp_error err = {0};
-    first(adder);
+    first(f->adder);
     for (uint32_t t = 0; t < 10; t++)
-        ok(add(adder, t, 0, WAIT, &err), &err);
+        ok(add(f->adder, t, 0, WAIT, &err), &err);
     broker_process_stop(&f->broker, SIGKILL);
     rp_status status = RP_OK;
     uint32_t t = 10;
     for (; status == RP_OK && t < 100; t++)
-        status = add(adder, t, 0, 20, &err);
+        status = add(f->adder, t, 0, 20, &err);
     assert_int_equal(status, RP_DEADLINE_EXCEEDED);
     broker_process_again(&f->broker, NULL);
-    ok(adder_retry(adder, WAIT, &err), &err);
-    ok(add(adder, t, t + 1, WAIT, &err), &err);
-    ok(adder_destroy(&adder, WAIT, &err), &err);
+    ok(adder_retry(f->adder, WAIT, &err), &err);
+    ok(add(f->adder, t, t + 1, WAIT, &err), &err);
+    ok(adder_destroy(&f->adder, WAIT, &err), &err);
 }
 
 /* ---- wrong use ---- */
@@ -305,32 +308,32 @@ static void test_episode_too_long(void **state)
     struct fixture *f = *state;
     struct adder_config config = {
         .kind = ADDER_EPISODE, .table = (char *)(uintptr_t) "free", .max_length = 5, .chunk_length = 3};
-    struct adder *adder = make(f, &config);
+    make(f, &config);
     rp_error err = {0};
     for (int again = 0; again < 2; again++) {
-        first(adder);
+        first(f->adder);
         for (uint32_t t = 0; t < 5; t++)
-            ok(add(adder, t, 0, WAIT, &err), &err);
-        assert_int_equal(add(adder, 5, 0, WAIT, &err), RP_FAILED_PRECONDITION);
+            ok(add(f->adder, t, 0, WAIT, &err), &err);
+        assert_int_equal(add(f->adder, 5, 0, WAIT, &err), RP_FAILED_PRECONDITION);
         assert_non_null(strstr(err.text, "more than 5 steps"));
         assert_non_null(strstr(err.text, "max_length"));
-        assert_int_equal(add(adder, 6, 0, WAIT, &err), RP_FAILED_PRECONDITION);
+        assert_int_equal(add(f->adder, 6, 0, WAIT, &err), RP_FAILED_PRECONDITION);
     }
-    first(adder);
+    first(f->adder);
     for (uint32_t t = 0; t < 5; t++)
-        ok(add(adder, t, 5, WAIT, &err), &err);
-    ok(adder_flush(adder, 0, WAIT, &err), &err);
-    rp_sampler *sampler = polling(f, "free");
+        ok(add(f->adder, t, 5, WAIT, &err), &err);
+    ok(adder_flush(f->adder, 0, WAIT, &err), &err);
+    polling(f, "free");
     rp_batch *batch = NULL;
-    ok(rp_sampler_next(sampler, &batch, 0, &err), &err);
+    ok(rp_sampler_next(f->sampler, &batch, 0, &err), &err);
     const rp_field_view *view = rp_batch_find(batch, "observation");
     assert_int_equal(view->shape[1], 6);
     for (uint32_t t = 0; t < 6; t++)
         assert_true(((float *)view->data)[t] == (float)t);
     rp_batch_release(&batch);
-    assert_int_equal(rp_sampler_next(sampler, &batch, 0, &err), RP_DEADLINE_EXCEEDED);
-    rp_sampler_destroy(&sampler);
-    ok(adder_destroy(&adder, WAIT, &err), &err);
+    assert_int_equal(rp_sampler_next(f->sampler, &batch, 0, &err), RP_DEADLINE_EXCEEDED);
+    rp_sampler_destroy(&f->sampler);
+    ok(adder_destroy(&f->adder, WAIT, &err), &err);
 }
 
 static void test_wrong_calls(void **state)
@@ -338,33 +341,33 @@ static void test_wrong_calls(void **state)
     struct fixture *f = *state;
     struct adder_config config = transitions("free");
     config.actor_priorities = true;
-    struct adder *adder = make(f, &config);
+    make(f, &config);
     rp_error err = {0};
     float zero = 0;
     int32_t action = 0;
     struct adder_step step = {.action = &action, .next_observation = &zero};
-    assert_int_equal(adder_add(adder, &step, 0, &err), RP_FAILED_PRECONDITION);
-    first(adder);
-    assert_int_equal(adder_first(adder, &zero, &err), RP_FAILED_PRECONDITION);
+    assert_int_equal(adder_add(f->adder, &step, 0, &err), RP_FAILED_PRECONDITION);
+    first(f->adder);
+    assert_int_equal(adder_first(f->adder, &zero, &err), RP_FAILED_PRECONDITION);
     step.terminal = step.truncated = true;
-    assert_int_equal(adder_add(adder, &step, 0, &err), RP_INVALID_ARGUMENT);
+    assert_int_equal(adder_add(f->adder, &step, 0, &err), RP_INVALID_ARGUMENT);
     step.terminal = false;
     step.last_value = NAN;
-    assert_int_equal(adder_add(adder, &step, 0, &err), RP_INVALID_ARGUMENT);
+    assert_int_equal(adder_add(f->adder, &step, 0, &err), RP_INVALID_ARGUMENT);
     step.truncated = false;
     step.reward = INFINITY;
-    assert_int_equal(adder_add(adder, &step, 0, &err), RP_INVALID_ARGUMENT);
+    assert_int_equal(adder_add(f->adder, &step, 0, &err), RP_INVALID_ARGUMENT);
     step.reward = 0;
     step.q = NAN;
-    assert_int_equal(adder_add(adder, &step, 0, &err), RP_INVALID_ARGUMENT);
+    assert_int_equal(adder_add(f->adder, &step, 0, &err), RP_INVALID_ARGUMENT);
     assert_non_null(strstr(err.text, "diverged"));
     step.q = 0;
-    ok(adder_add(adder, &step, WAIT, &err), &err); /* nothing of the refused ones was kept */
+    ok(adder_add(f->adder, &step, WAIT, &err), &err); /* nothing of the refused ones was kept */
     struct adder_stats stats;
-    adder_get_stats(adder, &stats);
+    adder_get_stats(f->adder, &stats);
     assert_int_equal(stats.steps, 1);
-    ok(adder_destroy(&adder, WAIT, &err), &err);
-    ok(adder_destroy(&adder, WAIT, &err), &err);
+    ok(adder_destroy(&f->adder, WAIT, &err), &err);
+    ok(adder_destroy(&f->adder, WAIT, &err), &err);
 }
 
 static void test_wrong_configurations(void **state)
@@ -402,17 +405,17 @@ static void test_sessions_tell_actors_apart(void **state)
 {
     struct fixture *f = *state;
     struct adder_config config = transitions("free");
-    rp_sampler *sampler = polling(f, "free");
+    polling(f, "free");
     uint32_t sessions[2];
     for (uint32_t i = 0; i < 2; i++) {
-        struct adder *adder = make(f, &config);
+        make(f, &config);
         rp_error err = {0};
-        first(adder);
-        adder_set_policy(adder, 70 + i);
-        ok(add(adder, 0, 1, WAIT, &err), &err);
-        ok(adder_destroy(&adder, WAIT, &err), &err);
+        first(f->adder);
+        adder_set_policy(f->adder, 70 + i);
+        ok(add(f->adder, 0, 1, WAIT, &err), &err);
+        ok(adder_destroy(&f->adder, WAIT, &err), &err);
         rp_batch *batch = NULL;
-        ok(rp_sampler_next(sampler, &batch, 0, &err), &err);
+        ok(rp_sampler_next(f->sampler, &batch, 0, &err), &err);
         rp_batch_arrays arrays = {.struct_size = sizeof arrays};
         ok(rp_batch_get_arrays(batch, &arrays), &err);
         assert_int_equal(arrays.policy[0], 70 + i);
@@ -420,7 +423,7 @@ static void test_sessions_tell_actors_apart(void **state)
         rp_batch_release(&batch);
     }
     assert_int_not_equal(sessions[0], sessions[1]);
-    rp_sampler_destroy(&sampler);
+    rp_sampler_destroy(&f->sampler);
 }
 
 #define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)

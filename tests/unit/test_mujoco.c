@@ -384,6 +384,30 @@ static void test_a_seed_decides_all(void **state)
     }
 }
 
+/* On the ground from the first step on, where the solver of contacts begins with what it found last: here the solution of
+ * the very same step. */
+static void test_contacts_do_not_remember(void **state)
+{
+    (void)state;
+    const rp_option one = {.name = "frame_skip", .value = "1"};
+    const double crouched[18] = {0, -0.14, 0.02, 0.1, -0.1, 0.1, -0.1, 0.1, -0.1};
+    const float still[6] = {0};
+    struct subject subject = {.ops = &env_cheetah};
+    rp_error err;
+    subject.self = env_cheetah.create(&one, 1, &subject.spec, &err);
+    assert_non_null(subject.self);
+    double first[9];
+    for (int i = 0; i < 5; i++) {
+        subject_set(&subject, crouched, 18);
+        subject_step(&subject, still);
+        if (i == 0)
+            memcpy(first, subject_data(&subject)->qvel, sizeof first);
+        assert_memory_equal(first, subject_data(&subject)->qvel, sizeof first);
+    }
+    assert_true(subject_data(&subject)->ncon > 0);
+    subject_close(&subject);
+}
+
 static void test_first_reset_is_of_seed_zero(void **state)
 {
     (void)state;
@@ -546,6 +570,7 @@ int main(void)
         cmocka_unit_test(test_finite_under_any_action),
         cmocka_unit_test(test_spec),
         cmocka_unit_test(test_a_seed_decides_all),
+        cmocka_unit_test(test_contacts_do_not_remember),
         cmocka_unit_test(test_first_reset_is_of_seed_zero),
         cmocka_unit_test(test_instances_are_independent),
         cmocka_unit_test(test_the_end_of_an_episode),

@@ -297,6 +297,8 @@ static void test_hostile_fields(void **state)
     expect_change_refused(47, 0xff, RP_DATA_LOSS, "should be at 192");
     expect_change_refused(55, 0xff, RP_DATA_LOSS, "does not fit");
     expect_change_refused(48, 0xff, RP_DATA_LOSS, "does not fit");
+    /* The product of this shape is 24 bytes in 64 bits. */
+    expect_change_refused(55, 0x80, RP_DATA_LOSS, "does not fit");
     expect_change_refused(64, 0, RP_DATA_LOSS, "bytes that no name has");
     expect_change_refused(64, 0xc3, RP_DATA_LOSS, "bytes that no name has");
     expect_change_refused(79, 'x', RP_DATA_LOSS, "bytes that no name has");
