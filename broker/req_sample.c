@@ -87,6 +87,8 @@ static rp_status sample_check(const struct wire_sample *ask, const struct table 
     if (ask->count == 0 || ask->count > BROKER_MAX_BATCH)
         return err_set(err, RP_INVALID_ARGUMENT, "count is %u, a sample takes 1 to %u items", ask->count,
                        BROKER_MAX_BATCH);
+    if (ask->whole && ask->flexible)
+        return err_set(err, RP_INVALID_ARGUMENT, "a sample can not be both whole (all or nothing) and flexible");
     if (!ask->distinct)
         return RP_OK;
     if (!table->sampler_ops->pick_distinct)
@@ -133,6 +135,7 @@ rp_status req_sample(struct broker *broker, struct request *request, rp_error *e
     }
     waiter->want = ask.count;
     waiter->flexible = ask.flexible;
+    waiter->whole = ask.whole;
     waiter->distinct = ask.distinct;
     if (ask.distinct && ++table->stamp == 0)
         table->stamp = 1;

@@ -206,6 +206,8 @@ static uint32_t waiter_take(struct waiter *self, uint32_t n)
 void waiter_fill(struct waiter *self)
 {
     struct table *table = self->table;
+    if (self->whole && self->picks.n == 0 && table_sampleable(table, self->want) < self->want)
+        return;
     while (self->picks.n < self->want && !self->full) {
         uint64_t n = table_sampleable(table, self->want - self->picks.n);
         if (table->one_by_one && n > 1)
@@ -232,7 +234,8 @@ void waiter_explain(const struct waiter *self, char *text, size_t size)
     char *rest = text + used;
     size_t room = size - (size_t)used;
     rest[0] = '\0';
-    if (table_sampleable(table, 1) == 0)
+    uint32_t least = self->whole ? left : 1;
+    if (table_sampleable(table, least) < least)
         limiter_explain_sample(&table->limiter, left, rest, room);
     if (!rest[0] && self->distinct)
         snprintf(rest, room,

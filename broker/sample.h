@@ -26,7 +26,7 @@ struct waiter {
     struct table *table;
     uint32_t want;
     uint32_t stamp; /* distinct: marks the items picked */
-    bool distinct, flexible, queued;
+    bool distinct, flexible, whole, queued;
     bool full; /* its reply has as many chunks as one may have */
     struct picks picks;
 };

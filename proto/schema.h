@@ -69,7 +69,7 @@ const char *schema_report_text(const struct schema_report *self);
 void schema_report_within(struct schema_report *self, const char *section);
 
 struct schema_source {
-    const char *file;             /* its path; NULL: `text` is read, and `name` stands for the file's name */
+    const char *file; /* its path; NULL: `text` is read, and `name` stands for the file's name */
     const char *name, *text;
     const char *section;          /* read what stands below this key of the document, and nothing else; NULL: all */
     const char *const *overrides; /* NULL-terminated: "tables[0].max_size=5" is put into the document first; or NULL */

@@ -34,8 +34,7 @@ static int mark(const struct override *self, int index)
 
 static int add_scalar(const struct override *self, const char *text, size_t length, yaml_scalar_style_t style)
 {
-    return mark(self,
-                yaml_document_add_scalar(self->document, NULL, (const yaml_char_t *)text, (int)length, style));
+    return mark(self, yaml_document_add_scalar(self->document, NULL, (const yaml_char_t *)text, (int)length, style));
 }
 
 static int add_container(const struct override *self, bool list)
@@ -158,8 +157,8 @@ static bool may_have(const struct override *self, const yaml_node_t *node, const
     }
     size_t count = step->name ? 0 : (size_t)(node->data.sequence.items.top - node->data.sequence.items.start);
     if (!step->name && step->index > count) {
-        schema_report_at(self->report, self->place, "", "'%.*s' has no element %zu: the next one is %zu", (int)length, path,
-                         step->index, count);
+        schema_report_at(self->report, self->place, "", "'%.*s' has no element %zu: the next one is %zu", (int)length,
+                         path, step->index, count);
         return false;
     }
     return true;

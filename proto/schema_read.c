@@ -98,7 +98,8 @@ static void read_sequence(struct reader *r, const struct schema_row *row, yaml_n
 {
     struct schema_list *list = (struct schema_list *)((char *)base + row->offset);
     if (node->type != YAML_SEQUENCE_NODE) {
-        schema_report_at(r->report, schema_yaml_place(node->start_mark), path, "must be a list, not %s", schema_yaml_kind(node));
+        schema_report_at(r->report, schema_yaml_place(node->start_mark), path, "must be a list, not %s",
+                         schema_yaml_kind(node));
         return;
     }
     size_t count = (size_t)(node->data.sequence.items.top - node->data.sequence.items.start);
@@ -482,8 +483,9 @@ static bool read_bytes(const struct schema *schema, const struct schema_source *
 bool schema_read(const struct schema *schema, const struct schema_source *source, void *root,
                  struct schema_report *report)
 {
+    const char *text = source->text ? source->text : "";
     if (!source->file)
-        return read_bytes(schema, source, source->text, strlen(source->text), root, report);
+        return read_bytes(schema, source, text, strlen(text), root, report);
     char *data = malloc(SCHEMA_MAX_FILE + 1);
     ssize_t size = data ? schema_yaml_slurp(source->file, data, SCHEMA_MAX_FILE) : -1;
     bool ok = false;

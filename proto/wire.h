@@ -44,7 +44,7 @@ struct wire_sample {
     uint32_t count;
     bool has_timeout;
     uint64_t timeout_ms;
-    bool distinct, flexible;
+    bool distinct, flexible, whole;
 };
 rp_status wire_read_sample(const void *body, size_t size, struct wire_sample *out, rp_error *err);
 

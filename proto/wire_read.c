@@ -16,7 +16,8 @@
     X(2, U32, count, count)                                                                                            \
     X(3, U64, timeout_ms, timeout_ms)                                                                                  \
     X(4, BOOL, distinct, distinct)                                                                                     \
-    X(5, BOOL, flexible, flexible)
+    X(5, BOOL, flexible, flexible)                                                                                     \
+    X(6, BOOL, whole, whole)
 
 #define KEYS_FIELDS(X) X(1, TEXT, table, table) X(2, A64, key, key)
 #define UPDATE_FIELDS(X) KEYS_FIELDS(X) X(3, A64, priority, priority)

@@ -83,6 +83,7 @@ static uint64_t send_request(struct demand *self, uint32_t count, int64_t timeou
     body.count = count;
     body.distinct = self->options.distinct != 0;
     body.flexible = self->options.flexible != 0;
+    body.whole = self->options.whole != 0;
     if (timeout_ms >= 0) {
         body.has_timeout_ms_case = REPLAY__SAMPLE__HAS_TIMEOUT_MS_TIMEOUT_MS;
         body.timeout_ms = (uint64_t)timeout_ms;

@@ -158,6 +158,7 @@ static void send_request(struct shared *self, struct slot *slot, uint32_t count,
     body.count = count;
     body.distinct = self->options.distinct != 0;
     body.flexible = self->options.flexible != 0;
+    body.whole = self->options.whole != 0;
     if (self->options.timeout_ms >= 0) {
         body.has_timeout_ms_case = REPLAY__SAMPLE__HAS_TIMEOUT_MS_TIMEOUT_MS;
         body.timeout_ms = timeout_ms;

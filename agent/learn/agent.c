@@ -36,27 +36,17 @@ struct number {
 #define REAL(field) #field, offsetof(struct agent_config, field), false
 
 static const struct number numbers[] = {
-    {WHOLE(filters), FILL_NEVER, 0, 1024},
-    {WHOLE(kernel), FILL_ZERO, 0, 64},
-    {WHOLE(batch), FILL_ZERO, 1, 1 << 20},
-    {REAL(discount), FILL_ZERO, 0, 1},
-    {REAL(learning_rate), FILL_ZERO, 0, 10},
-    {REAL(policy_learning_rate), FILL_ZERO, 0, 10},
-    {REAL(epsilon_optimiser), FILL_ZERO, 0, 1},
-    {REAL(clip_norm), FILL_COST, 0, 1e9},
-    {WHOLE(target_period), FILL_NEVER, 0, 1e12},
-    {REAL(tau), FILL_NEVER, 0, 1},
-    {REAL(importance_exponent), FILL_NEGATIVE, 0, 1},
-    {REAL(huber), FILL_NEGATIVE, 0, 1e9},
-    {WHOLE(policy_delay), FILL_ZERO, 0, 1e6},
-    {REAL(target_sigma), FILL_ZERO, 0, 10},
-    {REAL(target_clip), FILL_ZERO, 0, 10},
-    {REAL(alpha), FILL_NEGATIVE, 0, 1e6},
-    {REAL(target_entropy), FILL_ZERO, -1e6, 1e6},
-    {REAL(entropy_cost), FILL_COST, 0, 1e6},
-    {REAL(value_cost), FILL_COST, 0, 1e6},
-    {REAL(rho_clip), FILL_ZERO, 0, 1e9},
-    {REAL(c_clip), FILL_ZERO, 0, 1e9},
+    {WHOLE(filters), FILL_NEVER, 0, 1024},   {WHOLE(kernel), FILL_ZERO, 0, 64},
+    {WHOLE(batch), FILL_ZERO, 1, 1 << 20},   {REAL(discount), FILL_ZERO, 0, 1},
+    {REAL(learning_rate), FILL_ZERO, 0, 10}, {REAL(policy_learning_rate), FILL_ZERO, 0, 10},
+    {WHOLE(anneal), FILL_NEVER, 0, 1e12},    {REAL(epsilon_optimiser), FILL_ZERO, 0, 1},
+    {REAL(clip_norm), FILL_COST, 0, 1e9},    {WHOLE(target_period), FILL_NEVER, 0, 1e12},
+    {REAL(tau), FILL_NEVER, 0, 1},           {REAL(importance_exponent), FILL_NEGATIVE, 0, 1},
+    {REAL(huber), FILL_NEGATIVE, 0, 1e9},    {WHOLE(policy_delay), FILL_ZERO, 0, 1e6},
+    {REAL(target_sigma), FILL_ZERO, 0, 10},  {REAL(target_clip), FILL_ZERO, 0, 10},
+    {REAL(alpha), FILL_NEGATIVE, 0, 1e6},    {REAL(target_entropy), FILL_ZERO, -1e6, 1e6},
+    {REAL(entropy_cost), FILL_COST, 0, 1e6}, {REAL(value_cost), FILL_COST, 0, 1e6},
+    {REAL(rho_clip), FILL_ZERO, 0, 1e9},     {REAL(c_clip), FILL_ZERO, 0, 1e9},
 };
 
 #define N_NUMBERS (sizeof numbers / sizeof numbers[0])
@@ -279,6 +269,7 @@ rp_status agent_alloc(struct agent *self, uint32_t n_params, rp_error *err)
 rp_status agent_optim(const struct agent *self, double learning_rate, struct optim *out, uint32_t n, rp_error *err)
 {
     struct optim_config config = optim_defaults(self->config.optimiser, learning_rate);
+    config.anneal = (uint64_t)self->config.anneal;
     if (self->config.epsilon_optimiser > 0.0)
         config.epsilon = self->config.epsilon_optimiser;
     if (!optim_init(out, &config, n))

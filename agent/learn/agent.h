@@ -38,6 +38,7 @@ struct agent_config {
     int32_t optimiser;                /* an optim_kind */
     double learning_rate;             /* of values, and of everything else unless given */
     double policy_learning_rate;      /* 0: learning_rate */
+    int64_t anneal;                   /* steps of the optimiser over which its rate falls to a tenth; 0: never */
     double epsilon_optimiser;         /* added to the root in the optimiser; 0: the optimiser's default */
     double clip_norm;                 /* of the gradient; negative: none */
     int64_t target_period;            /* learner steps between copies into the target; 0 with tau > 0: soft updates */

@@ -244,7 +244,7 @@ void critic_policy_back(struct critic *self, struct agent *agent)
 void critic_targets(struct critic *self, const struct agent *agent, const struct agent_batch *batch, const float *bonus)
 {
     const double g = agent->config.discount;
-    const float *q[CRITIC_MAX];
+    const float *q[CRITIC_MAX] = {0};
     assert(self->plan.n_q >= 1 && self->plan.n_q <= CRITIC_MAX);
     for (uint32_t k = 0; k < self->plan.n_q; k++)
         q[k] = net_forward(&self->q, self->target + critic_at(self, k), &self->q_pass[k], self->next, self->n);

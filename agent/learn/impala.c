@@ -51,9 +51,10 @@ static float *value_params(const struct agent *self)
 
 static void log_softmax(const float *logits, uint32_t n, float *out)
 {
-    double max = (double)logits[0], sum = 0.0;
+    float highest = logits[0];
     for (uint32_t a = 1; a < n; a++)
-        max = fmax(max, (double)logits[a]);
+        highest = fmaxf(highest, logits[a]);
+    double max = (double)highest, sum = 0.0;
     for (uint32_t a = 0; a < n; a++)
         sum += exp((double)logits[a] - max);
     double log_sum = max + log(sum);

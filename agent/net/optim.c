@@ -48,12 +48,21 @@ static double power(double base, uint64_t exponent)
     return result;
 }
 
+static double present_rate(const struct optim *self)
+{
+    uint64_t anneal = self->config.anneal;
+    if (anneal == 0)
+        return self->config.learning_rate;
+    double part = self->steps < anneal ? (double)self->steps / (double)anneal : 1.0;
+    return self->config.learning_rate * (1.0 - 0.9 * part);
+}
+
 /* p -= rate * (m / c1) / (sqrt(v / c2) + epsilon), with the corrections c1 and c2 moved out of the loop. */
 static void step_adam(struct optim *self, float *restrict params, const float *restrict grads)
 {
     const struct optim_config *config = &self->config;
     double root = sqrt(1 - power(config->beta2, self->steps));
-    float rate = (float)(config->learning_rate * root / (1 - power(config->beta1, self->steps)));
+    float rate = (float)(present_rate(self) * root / (1 - power(config->beta1, self->steps)));
     float epsilon = (float)(config->epsilon * root);
     float b1 = (float)config->beta1, b2 = (float)config->beta2;
     float c1 = (float)(1 - config->beta1), c2 = (float)(1 - config->beta2);
@@ -70,7 +79,7 @@ static void step_adam(struct optim *self, float *restrict params, const float *r
 static void step_rmsprop(struct optim *self, float *restrict params, const float *restrict grads)
 {
     const struct optim_config *config = &self->config;
-    float rate = (float)config->learning_rate, epsilon = (float)config->epsilon;
+    float rate = (float)present_rate(self), epsilon = (float)config->epsilon;
     float decay = (float)config->beta2, rest = (float)(1 - config->beta2);
     float *restrict m = self->first, *restrict v = self->second;
     for (uint32_t i = 0, n = self->n; i < n; i++) {

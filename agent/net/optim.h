@@ -11,7 +11,8 @@ struct optim_config {
     int32_t kind;
     double learning_rate;
     double beta1, beta2; /* Adam; RMSProp uses beta2 as its decay */
-    double epsilon;      /* Adam: added to the root; RMSProp: added under it, as in Ape-X */
+    uint64_t anneal; /* over so many steps the rate falls linearly to a tenth, and stays there; 0: it stays as it is */
+    double epsilon;  /* Adam: added to the root; RMSProp: added under it, as in Ape-X */
 };
 
 /* Its state is plain vectors, to be saved as they are. */

@@ -27,7 +27,7 @@ void actor_init(struct actor *self, const struct actor_options *options)
 
 rp_status actor_observe_first(struct actor *self, const void *observation, rp_error *err)
 {
-    memset(self->noise, 0, sizeof self->noise);
+    self->noisy = false;
     return self->options.adder ? adder_first(self->options.adder, observation, err) : RP_OK;
 }
 
@@ -54,9 +54,10 @@ static const float *next_noise(struct actor *self)
     uint32_t n = self->options.agent->spec.action_size;
     if (actors->noise_sigma <= 0.0 || n == 0)
         return NULL;
-    double keep = actors->noise_correlation, add = sqrt(1.0 - keep * keep) * actors->noise_sigma;
+    double keep = self->noisy ? actors->noise_correlation : 0.0, add = sqrt(1.0 - keep * keep) * actors->noise_sigma;
     for (uint32_t i = 0; i < n; i++)
         self->noise[i] = (float)(keep * (double)self->noise[i] + add * normal(&self->rng));
+    self->noisy = true;
     return self->noise;
 }
 
@@ -101,7 +102,7 @@ static rp_status wait_for_room(struct actor *self, rp_error *err)
     struct clock clock = clock_system();
     int64_t from = clock_now(&clock);
     rp_status status = RP_DEADLINE_EXCEEDED;
-    for (uint32_t waits = 1; status == RP_DEADLINE_EXCEEDED; waits++) {
+    for (uint32_t waits = 0; status == RP_DEADLINE_EXCEEDED; waits++) {
         if (stopped(self))
             return err_set(err, RP_CANCELLED, "stopped while an insert was waiting");
         if (waits == WAITS_BEFORE_LOG) {
@@ -135,7 +136,7 @@ rp_status actor_observe(struct actor *self, const struct agent_choice *choice, c
     };
     if (result->truncated && self->options.config->adder.actor_priorities)
         step.last_value = agent->ops->value(agent, next_observation);
-    rp_status status = adder_add(self->options.adder, &step, WAIT_MS, err);
+    rp_status status = adder_add(self->options.adder, &step, 0, err);
     return status == RP_DEADLINE_EXCEEDED ? wait_for_room(self, err) : status;
 }
 

@@ -31,6 +31,7 @@ struct actor {
     uint64_t blocked_ns; /* waited for the limiter or the broker */
     uint32_t held;       /* further steps for which the present random action is kept */
     struct agent_choice choice;
+    bool noisy; /* the noise is that of the step before, in the same episode */
     float noise[RP_ENV_MAX_ACTION];
 };
 

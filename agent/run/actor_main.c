@@ -8,8 +8,9 @@ int main(int argc, char **argv)
     struct program program = {
         .kind = PROGRAM_ACTOR,
         .name = "replay-actor",
-        .summary = "Acts in an environment and puts what it sees into a replay table, with the newest parameters of the "
-                   "learner.\nWith --evaluate it measures them instead. Without -c: CartPole-v1 with dqn.",
+        .summary =
+            "Acts in an environment and puts what it sees into a replay table, with the newest parameters of the "
+            "learner.\nWith --evaluate it measures them instead. Without -c: CartPole-v1 with dqn.",
     };
     int exit_status = program_start(&program, argc, argv);
     if (exit_status < 0) {

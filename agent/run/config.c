@@ -59,6 +59,8 @@ static const struct schema_row own_rows[] = {
      "of values, and of everything else unless given; 0: the algorithm's"},
     {"agent.policy_learning_rate", SCHEMA_REAL, ROOT(agent.policy_learning_rate), "0", 0, 10, NULL, 0,
      "of the policy; 0: learning_rate"},
+    {"agent.anneal", SCHEMA_INT, ROOT(agent.anneal), "0", 0, 1e12, NULL, 0,
+     "learner steps over which learning rates fall linearly to a tenth; 0: they stay"},
     {"agent.epsilon", SCHEMA_REAL, ROOT(agent.epsilon_optimiser), "0", 0, 1, NULL, 0,
      "added to the root in the optimiser; 0: the optimiser's"},
     {"agent.clip_norm", SCHEMA_REAL, ROOT(agent.clip_norm), "0", -1, 1e9, NULL, 0,
@@ -112,7 +114,8 @@ static const struct schema_row own_rows[] = {
      "of new items otherwise"},
     {"adder.chunk_length", SCHEMA_INT, ROOT(adder.chunk_length), "1", 1, 65536, NULL, 0,
      "steps that are stored together"},
-    {"adder.batch_items", SCHEMA_INT, ROOT(adder.batch_items), "50", 1, 1 << 20, NULL, 0, "items that are sent together"},
+    {"adder.batch_items", SCHEMA_INT, ROOT(adder.batch_items), "50", 1, 1 << 20, NULL, 0,
+     "items that are sent together"},
     {"adder.buffer_items", SCHEMA_INT, ROOT(adder.buffer_items), "100", 1, 1 << 30, NULL, 0,
      "items that are created and not confirmed, at most"},
 

@@ -11,22 +11,22 @@
 
 struct actors_section {
     int64_t count;
-    double epsilon, epsilon_alpha;     /* actor i of N explores with epsilon^(1 + alpha i / (N - 1)); N = 1: epsilon */
-    double epsilon_start;              /* decays to the ladder's value ... */
-    int64_t epsilon_steps;             /* ... over so many environment steps of all actors; 0: at once */
-    int64_t random_steps;              /* environment steps of all actors that are taken at random first */
-    int64_t random_hold;               /* a random action is kept for so many steps */
-    double noise_sigma;                /* continuous actions: standard deviation, canonical units */
-    double noise_correlation;          /* of one step's noise with the next one's */
-    int64_t pull_every;                /* steps between looks for new parameters */
+    double epsilon, epsilon_alpha; /* actor i of N explores with epsilon^(1 + alpha i / (N - 1)); N = 1: epsilon */
+    double epsilon_start;          /* decays to the ladder's value ... */
+    int64_t epsilon_steps;         /* ... over so many environment steps of all actors; 0: at once */
+    int64_t random_steps;          /* environment steps of all actors that are taken at random first */
+    int64_t random_hold;           /* a random action is kept for so many steps */
+    double noise_sigma;            /* continuous actions: standard deviation, canonical units */
+    double noise_correlation;      /* of one step's noise with the next one's */
+    int64_t pull_every;            /* steps between looks for new parameters */
 };
 
 struct learners_section {
     int64_t count;
-    int64_t prefetch;       /* batches under way */
-    int64_t publish_every;  /* learner steps */
-    int64_t save_every_ns;  /* learner state; 0: only at the end */
-    int64_t round_ns;       /* parallel learners: how long a round waits for the others */
+    int64_t prefetch;      /* batches under way */
+    int64_t publish_every; /* learner steps */
+    int64_t save_every_ns; /* learner state; 0: only at the end */
+    int64_t round_ns;      /* parallel learners: how long a round waits for the others */
 };
 
 struct evaluator_section {

@@ -22,8 +22,11 @@ static void check_agent(const struct run_config *config, struct schema_report *r
     if (env_open(&env, &config->environment, &err) != RP_OK) {
         bool name = err.status == RP_NOT_FOUND;
         bool plugin = !name && config->environment.plugin && config->environment.plugin[0];
-        schema_problem(report, name ? "environment.name" : plugin ? "environment.plugin" : "environment", "%s",
-                       err.text);
+        schema_problem(report,
+                       name     ? "environment.name"
+                       : plugin ? "environment.plugin"
+                                : "environment",
+                       "%s", err.text);
         return;
     }
     const struct agent_ops *ops = run_config_algorithm(config);
@@ -97,8 +100,7 @@ static void check_ratio(const struct limiter_section *limiter, int64_t batch, co
                        limiter->max_diff - limiter->min_diff, (long long)batch);
 }
 
-static void check_queue(const struct table_config *table, int64_t batch, const char *path,
-                        struct schema_report *report)
+static void check_queue(const struct table_config *table, int64_t batch, const char *path, struct schema_report *report)
 {
     double size = table->limiter.size > 0 ? table->limiter.size : (double)table->max_size;
     if (size <= (double)(batch + 1))

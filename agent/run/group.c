@@ -4,6 +4,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "agent/net/crc32c.h"
+#include "proto/clock.h"
 #include "proto/error.h"
 #include "proto/log.h"
 
@@ -12,15 +14,28 @@
 #define GROUP_TIMEOUT_MS 30000
 #define STATE_TIMEOUT_MS 10000
 
-/* Behind the gradient, in this order. */
-enum { TAIL_GRADIENTS, TAIL_JOINING, TAIL_PRESENT, TAIL_SIZE = TAIL_PRESENT + GROUP_MAX_LEARNERS };
+/* Behind the gradient, in this order. A camp is an array for each of its parts, with a place for each learner; the parts
+ * are small enough for a float to hold exactly. */
+enum { CAMP_COUNT, CAMP_STEPS_LOW, CAMP_STEPS_HIGH, CAMP_PRINT, CAMP_PARTS };
+enum {
+    TAIL_GRADIENTS,
+    TAIL_JOINING,
+    TAIL_PRESENT,
+    TAIL_ASKING = TAIL_PRESENT + CAMP_PARTS * GROUP_MAX_LEARNERS,
+    TAIL_SIZE = TAIL_ASKING + CAMP_PARTS * GROUP_MAX_LEARNERS
+};
+/* A learner that died and came back may meet its own last vector, once. */
+#define MOST_TWINS 3u
+#define PART_BITS 24
+#define PART_MASK ((UINT64_C(1) << PART_BITS) - 1)
 
 struct group {
     struct group_options options;
     rp_reduce *reduce;
-    float *vector; /* gradient and tail */
-    bool member;   /* has the state after `round` */
-    bool give;     /* somebody asked for the state after this round */
+    float *vector;  /* gradient and tail */
+    bool member;    /* has the state after `round` */
+    bool give;      /* somebody asked for the state after this round */
+    uint32_t twins; /* rounds in a row with another learner of this index */
     struct group_info info;
 };
 
@@ -75,6 +90,53 @@ static float *tail_of(struct group *self)
     return self->vector + self->options.agent->n_params;
 }
 
+/* ---- who was in a round, and how far ---- */
+
+/* Those who sent a gradient, or those who asked for the state. */
+struct camp {
+    uint32_t best;  /* of those with the most steps the lowest index; GROUP_MAX_LEARNERS: nobody */
+    uint64_t steps; /* of the best */
+    uint32_t print; /* of its parameters */
+};
+
+static uint32_t print_of(const struct agent *agent)
+{
+    return crc32c(0, agent->params, agent->n_params * sizeof(float)) & (uint32_t)PART_MASK;
+}
+
+static float *camp_part(float *tail, uint32_t role, uint32_t part, uint32_t index)
+{
+    return &tail[role + part * GROUP_MAX_LEARNERS + index];
+}
+
+static void introduce(struct group *self, uint32_t role)
+{
+    const struct agent *agent = self->options.agent;
+    uint32_t index = self->options.index;
+    float *tail = tail_of(self);
+    memset(tail, 0, TAIL_SIZE * sizeof(float));
+    tail[role == TAIL_PRESENT ? TAIL_GRADIENTS : TAIL_JOINING] = 1.0f;
+    *camp_part(tail, role, CAMP_COUNT, index) = 1.0f;
+    *camp_part(tail, role, CAMP_STEPS_LOW, index) = (float)(agent->steps & PART_MASK);
+    *camp_part(tail, role, CAMP_STEPS_HIGH, index) = (float)(agent->steps >> PART_BITS & PART_MASK);
+    *camp_part(tail, role, CAMP_PRINT, index) = (float)print_of(agent);
+}
+
+static struct camp camp_of(struct group *self, uint32_t role)
+{
+    struct camp camp = {.best = GROUP_MAX_LEARNERS};
+    float *tail = tail_of(self);
+    for (uint32_t i = 0; i < GROUP_MAX_LEARNERS; i++) {
+        if (*camp_part(tail, role, CAMP_COUNT, i) != 1.0f) /* nobody, or two who say that they are this one */
+            continue;
+        uint64_t low = (uint64_t)*camp_part(tail, role, CAMP_STEPS_LOW, i);
+        uint64_t steps = low | (uint64_t)*camp_part(tail, role, CAMP_STEPS_HIGH, i) << PART_BITS;
+        if (camp.best == GROUP_MAX_LEARNERS || steps > camp.steps)
+            camp = (struct camp){i, steps, (uint32_t)*camp_part(tail, role, CAMP_PRINT, i)};
+    }
+    return camp;
+}
+
 /* ---- the state, as a block of tensors ---- */
 
 /* What learners share: everything saved but the generator of random numbers, and the round it belongs to. */
@@ -109,16 +171,16 @@ static rp_status take_state(struct group *self, uint64_t round, rp_error *err)
 {
     struct agent *agent = self->options.agent;
     uint64_t have = 0, found = 0;
+    struct clock clock = clock_system();
+    int64_t end_ns = clock_now(&clock) + STATE_TIMEOUT_MS * NS_PER_MS;
     struct tensor which = {.name = "round", .dtype = RP_DTYPE_UINT64, .rank = 1, .shape = {1}, .data = &found};
-    for (int64_t waited = 0; waited < STATE_TIMEOUT_MS;) {
+    while (clock_now(&clock) < end_ns) {
         if (stopped(self))
             return err_set(err, RP_CANCELLED, "stopped while waiting for the state of the other learners");
         rp_params *params;
         rp_status status = rp_params_get(self->options.client, GROUP_SLOT, have, 500, &params, err);
-        if (status == RP_DEADLINE_EXCEEDED || status == RP_UNAVAILABLE) {
-            waited += 500;
+        if (status == RP_DEADLINE_EXCEEDED || status == RP_UNAVAILABLE)
             continue;
-        }
         if (status != RP_OK)
             return status;
         const rp_param *slot = rp_params_slot(params, 0);
@@ -141,74 +203,110 @@ static rp_status take_state(struct group *self, uint64_t round, rp_error *err)
 
 /* ---- joining ---- */
 
+/* Nobody in this round learns. The one who has learned most goes on from its own state; if nobody has, learner 0 does. */
+static rp_status begin(struct group *self, const struct camp *asking, rp_error *err)
+{
+    if (asking->best != self->options.index || (asking->steps == 0 && self->options.index != 0)) {
+        nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+        return err_set(err, RP_DEADLINE_EXCEEDED,
+                       "this learner waits for learner 0, or for one that has learned already, to begin");
+    }
+    self->info.starts++;
+    self->info.lead = 1;
+    self->member = true;
+    return RP_OK;
+}
+
+/* Somebody else learns, or asks, under this learner's index. */
+static rp_status check_twins(struct group *self, rp_error *err)
+{
+    uint32_t index = self->options.index;
+    float *tail = tail_of(self);
+    if (*camp_part(tail, TAIL_PRESENT, CAMP_COUNT, index) == 0.0f &&
+        *camp_part(tail, TAIL_ASKING, CAMP_COUNT, index) == 1.0f) {
+        self->twins = 0;
+        return RP_OK;
+    }
+    return err_set(err, ++self->twins < MOST_TWINS ? RP_DEADLINE_EXCEEDED : RP_ALREADY_EXISTS,
+                   "there is another learner with index %u: give each its own with --index", index);
+}
+
 static rp_status join_once(struct group *self, rp_error *err)
 {
     struct agent *agent = self->options.agent;
-    memset(self->vector, 0, ((size_t)agent->n_params + TAIL_SIZE) * sizeof(float));
-    tail_of(self)[TAIL_JOINING] = 1.0f;
+    memset(self->vector, 0, agent->n_params * sizeof(float));
+    introduce(self, TAIL_ASKING);
     rp_reduced reduced;
     RP_TRY(exchange(self, &reduced, err));
     self->info.round = reduced.round;
-    if (tail_of(self)[TAIL_GRADIENTS] > 0.0f) {
-        RP_TRY(take_state(self, reduced.round, err));
-        self->info.joins++;
-        self->member = true;
-        log_line(LEVEL_INFO, "A0201", "joined the other learners", "index=%u round=%llu step=%llu", self->options.index,
-                 (unsigned long long)reduced.round, (unsigned long long)agent->steps);
-        return RP_OK;
-    }
-    if (self->options.index == 0) {
-        self->member = true;
-        return RP_OK;
-    }
-    nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL); /* learner 0 is not there yet */
+    if (!reduced.counted)
+        return err_set(err, RP_DEADLINE_EXCEEDED, "round %llu of the learners was over before this one asked to join",
+                       (unsigned long long)reduced.round);
+    RP_TRY(check_twins(self, err));
+    struct camp learning = camp_of(self, TAIL_PRESENT), asking = camp_of(self, TAIL_ASKING);
+    if (tail_of(self)[TAIL_GRADIENTS] == 0.0f)
+        return begin(self, &asking, err);
+    if (asking.steps > learning.steps)
+        return err_set(err, RP_DEADLINE_EXCEEDED, "one who joins is ahead of the learners: they begin again together");
+    RP_TRY(take_state(self, reduced.round, err));
+    self->info.joins++;
+    self->member = true;
+    log_line(LEVEL_INFO, "A0201", "joined the other learners", "index=%u round=%llu step=%llu", self->options.index,
+             (unsigned long long)reduced.round, (unsigned long long)agent->steps);
     return RP_OK;
 }
 
 rp_status group_join(struct group *self, rp_error *err)
 {
-    while (!self->member) {
-        rp_status status = join_once(self, err);
-        if (status != RP_OK && status != RP_FAILED_PRECONDITION && status != RP_DEADLINE_EXCEEDED)
-            return status;
-    }
-    return RP_OK;
+    if (self->member)
+        return RP_OK;
+    rp_status status = join_once(self, err);
+    return status == RP_FAILED_PRECONDITION ? RP_DEADLINE_EXCEEDED : status;
 }
 
 /* ---- rounds ---- */
 
-static uint32_t lowest_present(const float *tail)
+/* Whether the sum of the round is one that this learner may apply. */
+static rp_status check_round(struct group *self, const rp_reduced *reduced, rp_error *err)
 {
-    uint32_t i = 0;
-    while (i < GROUP_MAX_LEARNERS && tail[TAIL_PRESENT + i] < 0.5f)
-        i++;
-    return i;
+    struct camp learning = camp_of(self, TAIL_PRESENT), asking = camp_of(self, TAIL_ASKING);
+    const struct agent *agent = self->options.agent;
+    if (reduced->round != self->info.round + 1)
+        return err_set(err, RP_FAILED_PRECONDITION, "rounds %llu to %llu of the learners went on without this one",
+                       (unsigned long long)self->info.round + 1, (unsigned long long)reduced->round - 1);
+    if (tail_of(self)[TAIL_GRADIENTS] == 0.0f) /* this one came too late, and the round held joiners only */
+        return err_set(err, RP_FAILED_PRECONDITION, "round %llu was closed without a gradient",
+                       (unsigned long long)reduced->round);
+    if (learning.steps != agent->steps || learning.print != print_of(agent))
+        return err_set(err, RP_FAILED_PRECONDITION,
+                       "this learner is at step %llu, and learner %u at step %llu with other parameters",
+                       (unsigned long long)agent->steps, learning.best, (unsigned long long)learning.steps);
+    if (asking.steps > agent->steps)
+        return err_set(err, RP_FAILED_PRECONDITION, "learner %u joins, and has learned more: step %llu, not %llu",
+                       asking.best, (unsigned long long)asking.steps, (unsigned long long)agent->steps);
+    return RP_OK;
 }
 
 rp_status group_mean(struct group *self, rp_error *err)
 {
     struct agent *agent = self->options.agent;
-    float *tail = tail_of(self);
     memcpy(self->vector, agent->grads, agent->n_params * sizeof(float));
-    memset(tail, 0, TAIL_SIZE * sizeof(float));
-    tail[TAIL_GRADIENTS] = 1.0f;
-    tail[TAIL_PRESENT + self->options.index] = 1.0f;
+    introduce(self, TAIL_PRESENT);
     rp_reduced reduced;
     rp_status status = exchange(self, &reduced, err);
-    if (status == RP_OK && reduced.round != self->info.round + 1)
-        status = err_set(err, RP_FAILED_PRECONDITION, "rounds %llu to %llu of the learners went on without this one",
-                         (unsigned long long)self->info.round + 1, (unsigned long long)reduced.round - 1);
+    if (status == RP_OK)
+        status = check_round(self, &reduced, err);
+    if (status == RP_FAILED_PRECONDITION)
+        self->info.lead = 0; /* others may go on, and one of them leads */
     if (status != RP_OK) {
         self->member = false;
         return status;
     }
+    const float *tail = tail_of(self);
     self->info.round = reduced.round;
     self->info.contributors = (uint32_t)(tail[TAIL_GRADIENTS] + 0.5f);
-    self->info.lead = lowest_present(tail) == self->options.index;
+    self->info.lead = camp_of(self, TAIL_PRESENT).best == self->options.index;
     self->give = tail[TAIL_JOINING] > 0.0f && self->info.lead;
-    if (self->info.contributors == 0) /* this one came too late, and the round held joiners only: nothing has changed */
-        return err_set(err, RP_FAILED_PRECONDITION, "round %llu was closed without a gradient",
-                       (unsigned long long)reduced.round);
     float scale = 1.0f / (float)self->info.contributors;
     for (uint32_t i = 0; i < agent->n_params; i++)
         agent->grads[i] = self->vector[i] * scale;

@@ -16,6 +16,7 @@ struct learner {
     rp_sampler *sampler;
     rp_updater *updater; /* NULL: nobody looks at priorities */
     struct group *group; /* NULL: this is the only learner */
+    uint64_t starts;     /* of the group, that were published */
     struct variables variables;
     struct learner_stats stats;
     struct clock clock;
@@ -41,6 +42,7 @@ static rp_status open_parts(struct learner *self, rp_error *err)
     options.batch_size = (uint32_t)self->options.agent->config.batch;
     options.in_flight = (uint32_t)config->learners.prefetch;
     options.on_demand = self->options.lockstep;
+    options.whole = self->options.lockstep;
     options.beta = self->options.agent->config.importance_exponent;
     self->sampler = rp_sampler_new(self->options.client, config->adder.table, &options, err);
     if (!self->sampler)
@@ -261,10 +263,23 @@ static rp_status use_batch(struct learner *self, const rp_batch *batch, rp_error
     return RP_OK;
 }
 
+/* One of the group. Who begins with its own state publishes it: until then nobody has. */
+static rp_status join(struct learner *self, rp_error *err)
+{
+    struct group_info info;
+    RP_TRY(group_join(self->group, err));
+    group_get_info(self->group, &info);
+    if (info.starts == self->starts)
+        return RP_OK;
+    RP_TRY(learner_publish(self, err));
+    self->starts = info.starts;
+    return RP_OK;
+}
+
 rp_status learner_step(struct learner *self, int64_t timeout_ms, rp_error *err)
 {
     if (self->group)
-        RP_TRY(group_join(self->group, err));
+        RP_TRY(join(self, err));
     int64_t from = clock_now(&self->clock);
     rp_batch *batch;
     rp_status status = rp_sampler_next(self->sampler, &batch, timeout_ms, err);

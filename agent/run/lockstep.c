@@ -1,6 +1,7 @@
 #include "agent/run/lockstep.h"
 
 #include <math.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <zmq.h>
@@ -51,6 +52,14 @@ static int64_t stepped_now(void *ctx)
     return atomic_load_explicit((_Atomic int64_t *)ctx, memory_order_relaxed);
 }
 
+/* The broker's thread takes no signals, and its start and end are not cut short by one: both wait for a word from it. */
+static void hold_signals(sigset_t *before)
+{
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, before);
+}
+
 static rp_status start_broker(struct lockstep *self, rp_error *err)
 {
     static char service[] = "inproc://service", ingest[] = "inproc://ingest", events[] = "inproc://events";
@@ -64,7 +73,10 @@ static rp_status start_broker(struct lockstep *self, rp_error *err)
     self->clock = (struct clock){.now = stepped_now, .ctx = &self->now_ns};
     self->broker_args =
         (struct broker_actor_args){.config = &self->broker_config, .context = self->context, .clock = &self->clock};
+    sigset_t before;
+    hold_signals(&before);
     self->broker = self->context ? zactor_new(broker_actor, &self->broker_args) : NULL;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (!self->broker)
         return err_set(err, RP_NO_MEMORY, "the broker's thread could not be started");
     if (!self->broker_args.broker) {
@@ -140,12 +152,14 @@ static rp_status open_all(struct lockstep *self, rp_error *err)
     if (!self->seats)
         return err_set(err, RP_NO_MEMORY, "no memory for %d actors", (int)config->actors.count);
     for (; self->n_seats < (uint32_t)config->actors.count; self->n_seats++) {
-        rp_status status = open_seat(self, &self->seats[self->n_seats], (int)self->n_seats, err);
+        struct seat *seat = &self->seats[self->n_seats];
+        rp_status status = open_seat(self, seat, (int)self->n_seats, err);
+        if (status == RP_OK)
+            status = variables_wait(&seat->variables, self->options->stop, err);
         if (status != RP_OK) {
-            close_seat(&self->seats[self->n_seats]);
+            close_seat(seat);
             return status;
         }
-        RP_TRY(variables_wait(&self->seats[self->n_seats].variables, self->options->stop, err));
     }
     return RP_OK;
 }
@@ -160,9 +174,12 @@ static void close_all(struct lockstep *self)
     close_seat(&self->evaluator);
     if (self->client)
         rp_client_destroy(&self->client);
+    sigset_t before;
+    hold_signals(&before);
     zactor_destroy(&self->broker);
     if (self->context)
         zmq_ctx_term(self->context);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
 /* ---- the schedule ---- */
@@ -213,9 +230,21 @@ static rp_status evaluate(struct lockstep *self, rp_error *err)
     return RP_OK;
 }
 
+static bool steps_taken(const struct lockstep *self)
+{
+    const struct stop_section *stop = &self->config->stop;
+    return stop->steps > 0 && self->steps >= (uint64_t)stop->steps;
+}
+
+static bool steps_learned(const struct lockstep *self)
+{
+    const struct stop_section *stop = &self->config->stop;
+    return stop->learner_steps > 0 && self->agent->steps >= (uint64_t)stop->learner_steps;
+}
+
 static rp_status act(struct lockstep *self, rp_error *err)
 {
-    for (uint32_t i = 0; i < self->n_seats; i++) {
+    for (uint32_t i = 0; i < self->n_seats && !steps_taken(self); i++) {
         struct seat *seat = &self->seats[i];
         bool ended;
         seat->actor.total = self->steps;
@@ -234,15 +263,14 @@ static rp_status learn(struct lockstep *self, rp_error *err)
     rp_status status;
     do
         status = learner_step(self->learner, 0, err);
-    while (status == RP_OK && !stopped(self));
+    while (status == RP_OK && !stopped(self) && !steps_learned(self));
     return status == RP_DEADLINE_EXCEEDED || status == RP_OK ? RP_OK : status;
 }
 
 static bool finished(const struct lockstep *self)
 {
     const struct stop_section *stop = &self->config->stop;
-    return stopped(self) || (stop->steps > 0 && self->steps >= (uint64_t)stop->steps) ||
-           (stop->learner_steps > 0 && self->agent->steps >= (uint64_t)stop->learner_steps) ||
+    return stopped(self) || steps_taken(self) || steps_learned(self) ||
            (stop->time_ns > 0 && seconds_since(self->start_ns) * 1e9 >= (double)stop->time_ns) ||
            (isfinite(self->evaluation) && self->evaluation >= stop->value);
 }
@@ -266,14 +294,52 @@ static rp_status take_turns(struct lockstep *self, rp_error *err)
     return stopped(self) ? RP_OK : evaluate(self, err);
 }
 
-static bool bounded(const struct run_config *config)
+/* Most items that all actors make in a round: an episode ends with what its last steps are the beginning of. */
+static double items_per_round(const struct run_config *config)
 {
-    const struct table_config *tables = config->broker.tables.data;
-    for (uint32_t i = 0; i < config->broker.tables.count; i++) {
-        if (strcmp(tables[i].name, config->adder.table) == 0)
-            return tables[i].limiter.kind != LIMITER_MIN_SIZE;
+    double most = config->adder.kind == ADDER_TRANSITION ? (double)config->adder.n_step + 1.0 : 2.0;
+    return most * (double)config->actors.count;
+}
+
+/* The learner's turn comes after a round: whatever is inserted in one must have room, or an insert would wait for a learner
+ * that waits for it. */
+static rp_status check_room(const struct run_config *config, const struct table_config *table, double batch,
+                            rp_error *err)
+{
+    const struct limiter_section *limiter = &table->limiter;
+    double items = items_per_round(config);
+    if (limiter->kind != LIMITER_RATIO) {
+        double size = limiter->size > 0 ? limiter->size : (double)table->max_size, least = batch - 1.0 + items;
+        return size >= least ? RP_OK
+                             : err_set(err, RP_INVALID_ARGUMENT,
+                                       "the limiter of table '%s' has room for %.0f items; a run in one process needs "
+                                       "%.0f: a batch, and what %lld actors insert in one round",
+                                       table->name, size, least, (long long)config->actors.count);
     }
-    return false;
+    double ratio = limiter->samples_per_insert, round = items * ratio, centre = ratio * limiter->min_size;
+    bool buffer = limiter->error_buffer >= 0;
+    double low = buffer ? centre - limiter->error_buffer : limiter->min_diff;
+    double high = buffer ? centre + limiter->error_buffer : limiter->max_diff;
+    double lack = fmax(batch + round - (high - low), 2.0 * (centre + round - ratio - high));
+    if (lack <= 0.0)
+        return RP_OK;
+    return err_set(err, RP_INVALID_ARGUMENT,
+                   "the limiter of table '%s' leaves less room than a run in one process needs: a batch, and what %lld "
+                   "actors insert in one round; write error_buffer of at least %.0f",
+                   table->name, (long long)config->actors.count, ceil((high - low + lack) / 2.0));
+}
+
+static rp_status check_limiter(const struct run_config *config, double batch, rp_error *err)
+{
+    const struct table_config *table = run_config_table(config);
+    if (!table)
+        return err_set(err, RP_INVALID_ARGUMENT, "there is no table '%s' in broker.tables", config->adder.table);
+    if (table->limiter.kind == LIMITER_MIN_SIZE || table->limiter.kind == LIMITER_NONE)
+        return err_set(err, RP_INVALID_ARGUMENT,
+                       "a run in one process learns for as long as the limiter of table '%s' lets it, and a %s "
+                       "limiter always does: use sample_to_insert_ratio or queue",
+                       table->name, limiter_kind_name(table->limiter.kind));
+    return check_room(config, table, batch, err);
 }
 
 rp_status lockstep_run(const struct lockstep_options *options, struct lockstep_result *out, rp_error *err)
@@ -281,18 +347,20 @@ rp_status lockstep_run(const struct lockstep_options *options, struct lockstep_r
     struct lockstep self = {.options = options, .config = options->config, .evaluation = NAN};
     struct clock clock = clock_system();
     self.start_ns = clock_now(&clock);
-    if (!bounded(options->config))
-        return err_set(err, RP_INVALID_ARGUMENT,
-                       "a run in one process learns for as long as the limiter of table '%s' lets it, and a min_size "
-                       "limiter always does: use sample_to_insert_ratio or queue",
-                       options->config->adder.table);
+    *out = (struct lockstep_result){.evaluation = NAN};
+    int64_t batch = options->config->agent.batch;
+    if (batch <= 0)
+        batch = run_config_algorithm(options->config)->defaults->batch;
+    RP_TRY(check_limiter(options->config, (double)batch, err));
     net_single_thread();
     rp_status status = start_broker(&self, err);
     if (status == RP_OK)
         status = open_all(&self, err);
     if (status == RP_OK)
         status = take_turns(&self, err);
-    if (status == RP_OK && options->weights_file)
+    if (status == RP_CANCELLED && stopped(&self))
+        status = RP_OK;
+    if (status == RP_OK && self.learner && options->weights_file)
         status = learner_save(self.learner, options->weights_file, err);
     *out = (struct lockstep_result){.evaluation = self.evaluation,
                                     .steps = self.steps,

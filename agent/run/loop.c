@@ -58,8 +58,12 @@ rp_status loop_step(struct loop *self, bool *ended, rp_error *err)
 rp_status loop_episodes(struct loop *self, uint64_t n, double *mean, rp_error *err)
 {
     double sum = 0.0;
+    const atomic_bool *stop = self->actor->options.stop;
     for (uint64_t i = 0; i < n;) {
         bool ended;
+        if (stop && atomic_load(stop))
+            return err_set(err, RP_CANCELLED, "stopped after %llu of %llu episodes", (unsigned long long)i,
+                           (unsigned long long)n);
         RP_TRY(loop_step(self, &ended, err));
         if (!ended)
             continue;

@@ -25,7 +25,7 @@ bool loop_init(struct loop *self, struct env *env, struct actor *actor);
 void loop_fini(struct loop *self);
 /* One step of the environment. *ended: the episode is over, and self->episode tells about it. */
 rp_status loop_step(struct loop *self, bool *ended, rp_error *err);
-/* Whole episodes; their mean return. */
+/* Whole episodes; their mean return. RP_CANCELLED: the actor was stopped meanwhile. */
 rp_status loop_episodes(struct loop *self, uint64_t n, double *mean, rp_error *err);
 
 #endif

@@ -56,7 +56,8 @@ static const struct flag flags[] = {
     {OPT_WEIGHTS, PROGRAM_ACTOR, "weights", "FILE", "evaluate this saved learner once, without a broker"},
     {OPT_EPISODES, PROGRAM_ACTOR, "episodes", "N", "in an evaluation: the same as --set evaluator.episodes=N"},
     {OPT_RESUME, PROGRAM_LEARNER, "resume", NULL, "go on from the state in the folder; without one, refuse"},
-    {OPT_FRESH, PROGRAM_LEARNER, "fresh", NULL, "start anew, whatever is in the folder (else: go on if there is a state)"},
+    {OPT_FRESH, PROGRAM_LEARNER, "fresh", NULL,
+     "start anew, whatever is in the folder (else: go on if there is a state)"},
     {OPT_QUIET, PROGRAM_SINGLE, "quiet", NULL, "print the result only"},
     {OPT_JSON, PROGRAM_SINGLE, "json", NULL, "print JSON, one object on a line"},
     {OPT_CHECK, ALL, "check", NULL, "read the configuration, report every mistake, start nothing"},
@@ -172,8 +173,9 @@ static int read_option(struct program *self, int key, const char *argument)
         return read_timeout(self, argument);
     case OPT_LEVEL:
         self->log_level = log_level_by_name(argument);
-        return self->log_level < 0 ? program_usage(self, "--log-level %s: use debug, info, warn, error or off", argument)
-                                   : -1;
+        return self->log_level < 0
+                   ? program_usage(self, "--log-level %s: use debug, info, warn, error or off", argument)
+                   : -1;
     case 'h':
         print_help(self);
         return EXIT_FINE;
@@ -217,8 +219,8 @@ static int read_line(struct program *self, int argc, char **argv)
     size_t n = 0;
     for (size_t i = 0; i < N_FLAGS; i++) {
         if (flags[i].programs & self->kind)
-            names[n++] = (struct option){flags[i].name, flags[i].argument ? required_argument : no_argument, NULL,
-                                         flags[i].key};
+            names[n++] =
+                (struct option){flags[i].name, flags[i].argument ? required_argument : no_argument, NULL, flags[i].key};
     }
     self->log_level = -1;
     const char *letters = self->kind & WORKERS ? "c:e:h" : "c:h";
@@ -284,8 +286,9 @@ static int find_service(struct program *self)
     self->service = endpoint_local(self->endpoint ? self->endpoint : told ? environment : self->run.broker.service);
     size_t length = self->service ? strlen(self->service) : 0;
     if (!told && length > 2 && strcmp(self->service + length - 2, ":0") == 0)
-        return program_usage(self, "broker.service is '%s', any free port: say with --endpoint or --endpoints-file which "
-                                   "one it is",
+        return program_usage(self,
+                             "broker.service is '%s', any free port: say with --endpoint or --endpoints-file which "
+                             "one it is",
                              self->run.broker.service);
     return length > 0 ? -1 : EXIT_FAILED;
 }

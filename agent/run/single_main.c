@@ -9,8 +9,8 @@
 #include "agent/run/program.h"
 #include "agent/run/worker.h"
 
-#define REPORTS 50u           /* in a run whose length is known */
-#define REPORT_STEPS 1000u    /* between two in one whose is not */
+#define REPORTS 50u        /* in a run whose length is known */
+#define REPORT_STEPS 1000u /* between two in one whose is not */
 #define MAX_SCALARS (AGENT_MAX_SCALARS + 4u)
 
 struct single {
@@ -118,8 +118,10 @@ static void print_result(const struct program *program, const struct lockstep_re
 static int run(const struct program *program)
 {
     const struct run_config *config = &program->run;
-    const struct run_log_options log = {
-        .folder = config->folder, .process = "single", .csv = config->report.csv, .tensorboard = config->report.tensorboard};
+    const struct run_log_options log = {.folder = config->folder,
+                                        .process = "single",
+                                        .csv = config->report.csv,
+                                        .tensorboard = config->report.tensorboard};
     rp_error err = {0};
     struct single self = {.program = program, .log = run_log_new(&log, &err)};
     if (!self.log)
@@ -139,6 +141,8 @@ static int run(const struct program *program)
     if (status == RP_OK)
         print_result(program, &result);
     run_log_destroy(&self.log);
+    if (status != RP_OK && atomic_load(options.stop)) /* what a signal cut short is no failure */
+        return EXIT_FINE;
     return program_result(program, status, &err);
 }
 
@@ -147,8 +151,9 @@ int main(int argc, char **argv)
     struct program program = {
         .kind = PROGRAM_SINGLE,
         .name = "replay-single",
-        .summary = "Runs broker, actors, learner and evaluator in one process, in turns, so that the outcome depends on "
-                   "the\nconfiguration and the seed alone. Without -c: dqn on CartPole-v1.",
+        .summary =
+            "Runs broker, actors, learner and evaluator in one process, in turns, so that the outcome depends on "
+            "the\nconfiguration and the seed alone. Without -c: dqn on CartPole-v1.",
     };
     int status = program_start(&program, argc, argv);
     if (status < 0)

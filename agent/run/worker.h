@@ -22,6 +22,8 @@ struct worker_options {
 /* Counters at the broker that all share. */
 #define COUNTER_STEPS "environment_steps"
 #define COUNTER_LEARNER_STEPS "learner_steps"
+/* Learner steps + 1 of the parameters that a learner published at its end; 0: none has ended. */
+#define COUNTER_LEARNER_END "learner_end"
 /* In the run's folder. */
 #define LEARNER_STATE_FILE "learner.weights"
 

@@ -7,6 +7,9 @@
 #include "proto/log.h"
 #include "replay/params.h"
 
+/* After the last environment step: a learner that publishes nothing for so long, without having ended, has died. */
+#define LAST_WAIT_NS (60 * NS_PER_S)
+
 static rp_status evaluate_once(struct worker *self, struct loop *loop, struct variables *variables, uint64_t episodes,
                                uint64_t steps, double *mean, rp_error *err)
 {
@@ -23,7 +26,28 @@ static rp_status evaluate_once(struct worker *self, struct loop *loop, struct va
     return RP_OK;
 }
 
-/* An evaluation every so many environment steps of all actors, of the newest parameters; and one at the end. */
+/* All environment steps are taken, and the learner still learns from the last of them. Pulls until the parameters are
+ * those that it published at its end. */
+static rp_status await_last(struct worker *self, struct variables *variables, rp_error *err)
+{
+    int64_t news_ns = clock_now(&self->clock);
+    while (!worker_stopped(self) && !worker_out_of_time(self) && clock_now(&self->clock) - news_ns < LAST_WAIT_NS) {
+        int64_t end = 0;
+        rp_status status = rp_counter_read(self->client, COUNTER_LEARNER_END, WORKER_CALL_MS, &end, err);
+        if (status != RP_OK && worker_try_again(self, status))
+            continue;
+        RP_TRY(status);
+        if (end == (int64_t)variables->steps + 1)
+            break;
+        bool fresh;
+        RP_TRY(variables_pull(variables, WORKER_RETRY_MS, &fresh, err));
+        if (fresh)
+            news_ns = clock_now(&self->clock);
+    }
+    return RP_OK;
+}
+
+/* An evaluation every so many environment steps of all actors, of the newest parameters; and one of the last. */
 static rp_status evaluate(struct worker *self, struct loop *loop, struct variables *variables, rp_error *err)
 {
     const struct run_config *config = self->config;
@@ -43,7 +67,7 @@ static rp_status evaluate(struct worker *self, struct loop *loop, struct variabl
         while (every > 0 && next <= (uint64_t)steps)
             next += every;
         double mean;
-        RP_TRY(variables_pull(variables, 0, NULL, err));
+        RP_TRY(last ? await_last(self, variables, err) : variables_pull(variables, 0, NULL, err));
         RP_TRY(evaluate_once(self, loop, variables, episodes, (uint64_t)steps, &mean, err));
         last |= mean >= config->stop.value;
     }

@@ -158,7 +158,18 @@ static rp_status learner_open(struct learner_work *self, const struct worker_opt
     if (config->learners.save_every_ns > 0)
         self->next_save_ns = self->reported_ns + config->learners.save_every_ns;
     RP_TRY(resume(self, err));
-    return options->index == 0 ? learner_publish(self->learner, err) : RP_OK;
+    /* Of several learners, the one that begins publishes: this one may have to take the state of others first. */
+    return config->learners.count == 1 ? learner_publish(self->learner, err) : RP_OK;
+}
+
+/* The last parameters, and a mark for the evaluator that they are. */
+static void publish_last(struct learner_work *self)
+{
+    rp_client *client = self->worker.client;
+    int64_t before = 0, mark = (int64_t)self->worker.agent->steps + 1;
+    if (learner_leads(self->learner) && learner_publish(self->learner, NULL) == RP_OK &&
+        rp_counter_read(client, COUNTER_LEARNER_END, WORKER_CALL_MS, &before, NULL) == RP_OK)
+        rp_counter_add(client, COUNTER_LEARNER_END, mark - before, WORKER_CALL_MS, NULL, NULL);
 }
 
 rp_status worker_learner(const struct worker_options *options, rp_error *err)
@@ -167,8 +178,7 @@ rp_status worker_learner(const struct worker_options *options, rp_error *err)
     rp_status status = learner_open(&self, options, err);
     if (status == RP_OK) {
         status = worker_unless_stopped(&self.worker, learn(&self, err));
-        if (learner_leads(self.learner))
-            learner_publish(self.learner, NULL);
+        publish_last(&self);
         report(&self);
         rp_status saving = save(&self, status == RP_OK ? err : NULL);
         status = status == RP_OK ? saving : status;

@@ -94,6 +94,8 @@ typedef struct rp_sampler_options {
     uint64_t max_samples; /* the stream ends after exactly so many items; 0 (default): no end */
     double beta;          /* exponent of the importance weights; default 0: all are 1 */
     uint64_t max_bytes;   /* the most memory for one batch; default 4 GiB */
+    uint32_t whole;       /* 1: nothing is picked before the limiter allows the whole batch; default 0 */
+    uint32_t reserved;
 } rp_sampler_options;
 
 RP_API void rp_sampler_defaults(rp_sampler_options *options);

@@ -9,17 +9,26 @@ say() {
     failed=1
 }
 
-"$RP_BROKER" --print-reference > "${TMPDIR:-/tmp}/reference.$$"
-trap 'rm -f "${TMPDIR:-/tmp}/reference.$$"' EXIT
-sed -n '/^| key /,$p' docs/CONFIG.md | diff -u - "${TMPDIR:-/tmp}/reference.$$" ||
+reference="${TMPDIR:-/tmp}/reference.$$"
+trap 'rm -f "$reference"' EXIT
+"$RP_BROKER" --print-reference > "$reference"
+sed -n '/^## The broker/,/^## A run/p' docs/CONFIG.md | grep '^|' | diff -u - "$reference" ||
     say "docs/CONFIG.md is not what 'replay-broker --print-reference' prints"
+"$RP_SINGLE" --print-reference | grep -v '^| `broker\.' > "$reference"
+sed -n '/^## A run/,$p' docs/CONFIG.md | grep '^|' | diff -u - "$reference" ||
+    say "docs/CONFIG.md is not what 'replay-single --print-reference' prints"
 
-in_code=$(grep -rhoE '"[BCL][0-9]{4}"' --include='*.c' broker proto agent | tr -d '"' | sort -u)
-in_docs=$(grep -oE '^\| [BCL][0-9]{4} ' docs/LOG.md | tr -d '| ' | sort -u)
+in_code=$(grep -rhoE '"[ABCL][0-9]{4}"' --include='*.c' broker proto agent | tr -d '"' | sort -u)
+in_docs=$(grep -oE '^\| [ABCL][0-9]{4} ' docs/LOG.md | tr -d '| ' | sort -u)
 [ "$in_code" = "$in_docs" ] || say "log ids in the code and in docs/LOG.md differ"
 
 for config in configs/*.yaml; do
     "$RP_BROKER" -c "$config" --check || say "$config has mistakes"
+done
+
+for config in configs/learning/*.yaml; do
+    "$RP_SINGLE" -c "$config" --check || say "$config has mistakes"
+    "$RP_BROKER" -c "$config" --section broker --check || say "the broker's section of $config has mistakes"
 done
 
 # Files that the documents name exist.

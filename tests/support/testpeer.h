@@ -18,7 +18,7 @@
 #define TESTPEER_COLUMNS 8u
 #define NO_TIMEOUT (-1)
 
-enum testpeer_flags { DISTINCT = 1, FLEXIBLE = 2 };
+enum testpeer_flags { DISTINCT = 1, FLEXIBLE = 2, WHOLE = 4 };
 
 struct testpeer_column {
     const char *name, *dtype;

@@ -36,6 +36,14 @@ struct reference {
     double p[N], m[N], v[N];
 };
 
+/* What the rate is at step t. */
+static double rate(const struct optim_config *c, int t)
+{
+    if (c->anneal == 0)
+        return c->learning_rate;
+    return t < (int)c->anneal ? c->learning_rate * (1 - 0.9 * t / (double)c->anneal) : 0.1 * c->learning_rate;
+}
+
 static void reference_adam(struct reference *r, const struct optim_config *c, int t, const float *grads)
 {
     for (int i = 0; i < N; i++) {
@@ -43,25 +51,25 @@ static void reference_adam(struct reference *r, const struct optim_config *c, in
         r->m[i] = c->beta1 * r->m[i] + (1 - c->beta1) * g;
         r->v[i] = c->beta2 * r->v[i] + (1 - c->beta2) * g * g;
         double m = r->m[i] / (1 - pow(c->beta1, t)), v = r->v[i] / (1 - pow(c->beta2, t));
-        r->p[i] -= c->learning_rate * m / (sqrt(v) + c->epsilon);
+        r->p[i] -= rate(c, t) * m / (sqrt(v) + c->epsilon);
     }
 }
 
 static void reference_rmsprop(struct reference *r, const struct optim_config *c, int t, const float *grads)
 {
-    (void)t;
     for (int i = 0; i < N; i++) {
         double g = (double)grads[i];
         r->m[i] = c->beta2 * r->m[i] + (1 - c->beta2) * g;
         r->v[i] = c->beta2 * r->v[i] + (1 - c->beta2) * g * g;
-        r->p[i] -= c->learning_rate * g / sqrt(r->v[i] - r->m[i] * r->m[i] + c->epsilon);
+        r->p[i] -= rate(c, t) * g / sqrt(r->v[i] - r->m[i] * r->m[i] + c->epsilon);
     }
 }
 
-static void compare(int32_t kind, double scale,
+static void compare(int32_t kind, double scale, uint64_t anneal,
                     void (*reference)(struct reference *, const struct optim_config *, int, const float *))
 {
     struct optim_config config = optim_defaults(kind, 0.01);
+    config.anneal = anneal;
     struct optim optim;
     struct reference r = {0};
     float params[N], grads[N];
@@ -84,16 +92,18 @@ static void compare(int32_t kind, double scale,
 static void test_adam(void **state)
 {
     (void)state;
-    compare(OPTIM_ADAM, 1, reference_adam);
-    compare(OPTIM_ADAM, 1e-6, reference_adam);
-    compare(OPTIM_ADAM, 1e4, reference_adam);
+    compare(OPTIM_ADAM, 1, 0, reference_adam);
+    compare(OPTIM_ADAM, 1e-6, 0, reference_adam);
+    compare(OPTIM_ADAM, 1e4, 0, reference_adam);
+    compare(OPTIM_ADAM, 1, STEPS / 2, reference_adam);
 }
 
 static void test_rmsprop(void **state)
 {
     (void)state;
-    compare(OPTIM_RMSPROP, 1, reference_rmsprop);
-    compare(OPTIM_RMSPROP, 1e-6, reference_rmsprop);
+    compare(OPTIM_RMSPROP, 1, 0, reference_rmsprop);
+    compare(OPTIM_RMSPROP, 1, STEPS / 2, reference_rmsprop);
+    compare(OPTIM_RMSPROP, 1e-6, 0, reference_rmsprop);
 }
 
 /* A gradient that never changes has no variance: only epsilon keeps the step finite. */

@@ -177,9 +177,11 @@ static void test_names(void **state)
 static void test_parts_that_do_not_fit(void **state)
 {
     (void)state;
-    EXPECT("override 'agent.algorithm=ddpg': agent.algorithm: ddpg needs continuous actions; CartPole-v1 has 2 discrete ones: use dqn or impala\n",
+    EXPECT("override 'agent.algorithm=ddpg': agent.algorithm: ddpg needs continuous actions; CartPole-v1 has 2 "
+           "discrete ones: use dqn or impala\n",
            "agent.algorithm=ddpg");
-    EXPECT("(embedded):3:20: agent.algorithm: dqn needs discrete actions; an action of Pendulum-v1 is 1 real number: use ddpg, td3 "
+    EXPECT("(embedded):3:20: agent.algorithm: dqn needs discrete actions; an action of Pendulum-v1 is 1 real number: "
+           "use ddpg, td3 "
            "or sac\n",
            "environment.name=Pendulum-v1");
     EXPECT("(embedded):3:1: agent: agent.filters asks for a convolution over images, but observations of CartPole-v1 "
@@ -198,18 +200,20 @@ static void test_parts_that_do_not_fit(void **state)
     EXPECT("override 'adder.actor_priorities=yes': adder.actor_priorities: are those of transitions: leave them out "
            "with this kind\n",
            "agent.algorithm=impala", "agent.target_period=0", "adder.kind=sequence", "adder.actor_priorities=yes");
-    EXPECT("override 'adder.buffer_items=100': adder.buffer_items: a batch of 200 items (batch_items) does not fit into "
-           "100\n",
-           "adder.batch_items=200", "adder.buffer_items=100");
+    EXPECT(
+        "override 'adder.buffer_items=100': adder.buffer_items: a batch of 200 items (batch_items) does not fit into "
+        "100\n",
+        "adder.batch_items=200", "adder.buffer_items=100");
 }
 
 static void test_limiters(void **state)
 {
     (void)state;
-    EXPECT("override 'broker.tables[0].limiter.error_buffer=63': broker.tables[0].limiter.error_buffer: 63 is below one "
-           "batch of 64 (agent.batch): actors and learners would wait for each other at every batch; write at least "
-           "64\n",
-           "broker.tables[0].limiter.error_buffer=63");
+    EXPECT(
+        "override 'broker.tables[0].limiter.error_buffer=63': broker.tables[0].limiter.error_buffer: 63 is below one "
+        "batch of 64 (agent.batch): actors and learners would wait for each other at every batch; write at least "
+        "64\n",
+        "broker.tables[0].limiter.error_buffer=63");
     EXPECT("(embedded):12:7: broker.tables[0].limiter: max_diff less min_diff is 127, below two batches of 64 "
            "(agent.batch): actors and learners would wait for each other at every batch\n",
            "broker.tables[0].limiter.error_buffer=-1", "broker.tables[0].limiter.min_diff=0",
@@ -240,12 +244,13 @@ static void test_all_at_once(void **state)
     struct run_config config = {0};
     struct schema_report *report = schema_report_new();
     assert_false(run_config_read_text("run.yaml", text, NULL, &config, report));
-    static const char *const wants[] = {"run.yaml:1:21: environment.name: unknown environment 'Catsh' (did you mean 'Catch'?)",
-                                        "run.yaml:2:20: agent.algorithm: unknown algorithm",
-                                        "run.yaml:2:32: agent.batch: 'x' is not",
-                                        "run.yaml:3:16: adder.table: there is no table 'a'",
-                                        "run.yaml:4:17: actors.count: must be",
-                                        "run.yaml:7:22: broker.tables[0].max_siz: unknown key"};
+    static const char *const wants[] = {
+        "run.yaml:1:21: environment.name: unknown environment 'Catsh' (did you mean 'Catch'?)",
+        "run.yaml:2:20: agent.algorithm: unknown algorithm",
+        "run.yaml:2:32: agent.batch: 'x' is not",
+        "run.yaml:3:16: adder.table: there is no table 'a'",
+        "run.yaml:4:17: actors.count: must be",
+        "run.yaml:7:22: broker.tables[0].max_siz: unknown key"};
     for (size_t i = 0; i < sizeof wants / sizeof *wants; i++)
         if (!strstr(schema_report_text(report), wants[i]))
             fail_msg("missing: %s\nin:\n%s", wants[i], schema_report_text(report));
@@ -256,10 +261,14 @@ static void test_all_at_once(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_embedded),         cmocka_unit_test(test_discount),
-        cmocka_unit_test(test_broker_rows),      cmocka_unit_test(test_print_reads_back),
-        cmocka_unit_test(test_rows),             cmocka_unit_test(test_names),
-        cmocka_unit_test(test_parts_that_do_not_fit), cmocka_unit_test(test_limiters),
+        cmocka_unit_test(test_embedded),
+        cmocka_unit_test(test_discount),
+        cmocka_unit_test(test_broker_rows),
+        cmocka_unit_test(test_print_reads_back),
+        cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_parts_that_do_not_fit),
+        cmocka_unit_test(test_limiters),
         cmocka_unit_test(test_all_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

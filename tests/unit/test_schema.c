@@ -674,7 +674,8 @@ static void test_section(void **state)
     expect_source("[1]", "broker", NULL, "c.yaml: has no section 'broker'\n");
     expect_source("", "broker", NULL, "c.yaml: has no section 'broker'\n");
     expect_source("broker:\n", "broker", NULL, "");
-    expect_source("x: 1\nbroker: 7\n", "broker", NULL, "c.yaml:2:9: broker: must be a map of keys, not a single value\n");
+    expect_source("x: 1\nbroker: 7\n", "broker", NULL,
+                  "c.yaml:2:9: broker: must be a map of keys, not a single value\n");
     /* Places and paths are those of the whole file, for the reader's mistakes and for the check's. */
     expect_source("x: 1\n"
                   "broker:\n"

@@ -147,6 +147,24 @@ static void a_flexible_batch_takes_what_is_there(void **state)
     embed_stop(&embed);
 }
 
+static void a_whole_batch_takes_all_or_nothing(void **state)
+{
+    (void)state;
+    begin("max_size: 100, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue, size: 100}");
+    testpeer_insert(peer, "t", 1, 3, 1);
+    struct testpeer_answer *answer = testpeer_await(peer, testpeer_sample(peer, "t", 4, 0, WHOLE));
+    assert_int_equal(answer->status, RP_DEADLINE_EXCEEDED);
+    assert_non_null(strstr(answer->text, "needs 1 more insert"));
+    assert_int_equal(table()->limiter.samples, 0);
+    uint64_t id = testpeer_sample(peer, "t", 4, NO_TIMEOUT, WHOLE);
+    assert_null(testpeer_poll(peer, id));
+    testpeer_insert(peer, "t", 4, 1, 1);
+    assert_int_equal(testpeer_await(peer, id)->reply->sample->n_key, 4);
+    answer = testpeer_await(peer, testpeer_sample(peer, "t", 4, 0, WHOLE | FLEXIBLE));
+    assert_int_equal(answer->status, RP_INVALID_ARGUMENT);
+    embed_stop(&embed);
+}
+
 /* ---- without replacement ---- */
 
 static void assert_distinct(const struct testpeer_answer *answer)
@@ -386,6 +404,7 @@ int main(void)
         cmocka_unit_test(waiters_are_served_in_order),
         cmocka_unit_test(a_batch_larger_than_the_cursors_width_still_fills),
         cmocka_unit_test(a_flexible_batch_takes_what_is_there),
+        cmocka_unit_test(a_whole_batch_takes_all_or_nothing),
         cmocka_unit_test(distinct_batches_have_no_item_twice),
         cmocka_unit_test(a_distinct_batch_larger_than_the_table_waits_for_more),
         cmocka_unit_test(a_cancelled_request_is_answered_and_its_picks_counted),

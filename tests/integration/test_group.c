@@ -1,0 +1,281 @@
+/* Parallel learners against a real broker: whatever happens to one of them, those who go on have the same bits, and
+ * nothing that was learned is lost. */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#include "agent/run/group.h"
+#include "tests/support/process.h"
+
+#define WAIT 10000
+#define ROUND_MS 150
+
+static struct broker_process broker;
+
+static int setup(void **state)
+{
+    (void)state;
+    broker_process_start(&broker, "  - {name: replay, max_size: 10}\n", NULL);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    broker_process_fini(&broker);
+    return 0;
+}
+
+/* A learner whose batches are random gradients. */
+struct peer {
+    uint32_t index;
+    rp_client *client;
+    struct agent *agent;
+    struct group *group;
+    struct rng rng;
+    uint64_t until; /* agent->steps */
+    uint32_t refused;
+    pthread_t thread;
+    rp_status status;
+    rp_error err;
+};
+
+static void peer_open(struct peer *self, uint32_t index, uint64_t seed)
+{
+    static int64_t hidden[] = {4};
+    static char dqn[] = "dqn";
+    struct agent_config config = {.algorithm = dqn, .hidden = {.data = hidden, .count = 1}, .batch = 1};
+    rp_env_spec spec = {.observation_dtype = RP_DTYPE_FLOAT32, .observation_rank = 1, .n_actions = 2};
+    spec.observation_shape[0] = 3;
+    rp_error err = {0};
+    *self = (struct peer){.index = index};
+    rng_seed(&self->rng, 100 + index);
+    self->client = rp_client_connect(broker.service, NULL, WAIT, &err);
+    self->agent = agent_new(&config, "test", &spec, seed, &err);
+    if (!self->client || !self->agent)
+        fail_msg("%s", err.text);
+    struct group_options options = {.client = self->client, .agent = self->agent, .index = index, .round_ms = ROUND_MS};
+    self->group = group_new(&options, &err);
+    if (!self->group)
+        fail_msg("%s", err.text);
+}
+
+static void peer_close(struct peer *self)
+{
+    group_destroy(&self->group);
+    agent_destroy(&self->agent);
+    rp_client_destroy(&self->client);
+}
+
+static rp_status peer_step(struct peer *self)
+{
+    struct agent *agent = self->agent;
+    rp_status status = group_join(self->group, &self->err);
+    if (status != RP_OK)
+        return status;
+    for (uint32_t i = 0; i < agent->n_params; i++)
+        agent->grads[i] = (float)(rng_unit(&self->rng) - 0.5);
+    status = group_mean(self->group, &self->err);
+    if (status != RP_OK)
+        return status;
+    struct agent_result result = {0};
+    agent->ops->apply(agent, &result);
+    return group_applied(self->group, &self->err);
+}
+
+static void *peer_main(void *ctx)
+{
+    struct peer *self = ctx;
+    self->status = RP_OK;
+    while (self->agent->steps < self->until) {
+        self->status = peer_step(self);
+        if (self->status != RP_OK && self->status != RP_DEADLINE_EXCEEDED && self->status != RP_FAILED_PRECONDITION)
+            break;
+        self->refused += self->status == RP_FAILED_PRECONDITION;
+    }
+    return NULL;
+}
+
+static void peer_go(struct peer *self, uint64_t until)
+{
+    self->until = until;
+    assert_int_equal(pthread_create(&self->thread, NULL, peer_main, self), 0);
+}
+
+static void peer_await(struct peer *self)
+{
+    pthread_join(self->thread, NULL);
+    if (self->status != RP_OK)
+        fail_msg("learner %u: %s", self->index, self->err.text);
+}
+
+static void check_same(const struct peer *a, const struct peer *b)
+{
+    assert_int_equal(a->agent->steps, b->agent->steps);
+    assert_memory_equal(a->agent->params, b->agent->params, a->agent->n_params * sizeof(float));
+}
+
+static struct group_info info_of(const struct peer *self)
+{
+    struct group_info info;
+    group_get_info(self->group, &info);
+    return info;
+}
+
+/* Initial parameters differ, so that one must have come from the other. */
+static void test_two(void **state)
+{
+    (void)state;
+    struct peer p[2];
+    for (uint32_t i = 0; i < 2; i++)
+        peer_open(&p[i], i, 1 + i);
+    for (uint32_t i = 0; i < 2; i++)
+        peer_go(&p[i], 20);
+    for (uint32_t i = 0; i < 2; i++)
+        peer_await(&p[i]);
+    check_same(&p[0], &p[1]);
+    assert_int_equal(info_of(&p[0]).starts, 1);
+    assert_int_equal(info_of(&p[0]).lead, 1);
+    assert_int_equal(info_of(&p[1]).starts, 0);
+    assert_int_equal(info_of(&p[1]).joins, 1);
+    for (uint32_t i = 0; i < 2; i++)
+        peer_close(&p[i]);
+}
+
+/* Learner 0 comes back anew while learner 1 waits for data longer than a round: nobody answers, but nobody is dead. */
+static void test_slow_and_restarted(void **state)
+{
+    (void)state;
+    struct peer p[2];
+    for (uint32_t i = 0; i < 2; i++)
+        peer_open(&p[i], i, 1);
+    for (uint32_t i = 0; i < 2; i++)
+        peer_go(&p[i], 10);
+    for (uint32_t i = 0; i < 2; i++)
+        peer_await(&p[i]);
+    peer_close(&p[0]);
+    peer_open(&p[0], 0, 7);
+    peer_go(&p[0], 5); /* alone: learner 1 does not answer */
+    peer_await(&p[0]);
+    for (uint32_t i = 0; i < 2; i++)
+        peer_go(&p[i], 30);
+    for (uint32_t i = 0; i < 2; i++)
+        peer_await(&p[i]);
+    check_same(&p[0], &p[1]);
+    assert_int_equal(info_of(&p[0]).joins, 1);
+    assert_int_equal(info_of(&p[1]).joins, 0); /* it was ahead */
+    for (uint32_t i = 0; i < 2; i++)
+        peer_close(&p[i]);
+}
+
+/* The same, and both have taken the same number of steps: only their parameters tell. */
+static void test_equal_steps(void **state)
+{
+    (void)state;
+    struct peer p[2];
+    for (uint32_t i = 0; i < 2; i++)
+        peer_open(&p[i], i, 1);
+    for (uint32_t i = 0; i < 2; i++)
+        peer_go(&p[i], 5);
+    for (uint32_t i = 0; i < 2; i++)
+        peer_await(&p[i]);
+    peer_close(&p[0]);
+    peer_open(&p[0], 0, 7);
+    peer_go(&p[0], 5);
+    peer_await(&p[0]);
+    for (uint32_t i = 0; i < 2; i++)
+        peer_go(&p[i], 20);
+    for (uint32_t i = 0; i < 2; i++)
+        peer_await(&p[i]);
+    check_same(&p[0], &p[1]);
+    for (uint32_t i = 0; i < 2; i++)
+        peer_close(&p[i]);
+}
+
+/* Learner 0 is dead, and the broker forgets everything: the others go on from what they have. */
+static void test_broker_restart_without_first(void **state)
+{
+    (void)state;
+    struct peer p[3];
+    for (uint32_t i = 0; i < 3; i++)
+        peer_open(&p[i], i, 1);
+    for (uint32_t i = 0; i < 3; i++)
+        peer_go(&p[i], 10);
+    for (uint32_t i = 0; i < 3; i++)
+        peer_await(&p[i]);
+    peer_close(&p[0]);
+    broker_process_stop(&broker, 9);
+    broker_process_again(&broker, NULL);
+    for (uint32_t i = 1; i < 3; i++)
+        peer_go(&p[i], 20);
+    for (uint32_t i = 1; i < 3; i++)
+        peer_await(&p[i]);
+    check_same(&p[1], &p[2]);
+    peer_open(&p[0], 0, 9); /* and a new learner 0 takes it from them */
+    for (uint32_t i = 0; i < 3; i++)
+        peer_go(&p[i], 40);
+    for (uint32_t i = 0; i < 3; i++)
+        peer_await(&p[i]);
+    check_same(&p[0], &p[1]);
+    check_same(&p[0], &p[2]);
+    for (uint32_t i = 0; i < 3; i++)
+        peer_close(&p[i]);
+}
+
+/* A member that asks too late for a round does not wait for a state that nobody gives. */
+static void test_late_joiner(void **state)
+{
+    (void)state;
+    struct peer p[2];
+    peer_open(&p[0], 0, 1);
+    peer_open(&p[1], 1, 1); /* a member of the reduce from here on, and silent */
+    peer_go(&p[0], 1);
+    peer_await(&p[0]);
+    struct timespec from, to;
+    clock_gettime(CLOCK_MONOTONIC, &from);
+    for (uint32_t i = 0; i < 2; i++)
+        peer_go(&p[i], 10);
+    for (uint32_t i = 0; i < 2; i++)
+        peer_await(&p[i]);
+    clock_gettime(CLOCK_MONOTONIC, &to);
+    assert_true(to.tv_sec - from.tv_sec < 5);
+    check_same(&p[0], &p[1]);
+    for (uint32_t i = 0; i < 2; i++)
+        peer_close(&p[i]);
+}
+
+static void test_twins(void **state)
+{
+    (void)state;
+    struct peer p[2];
+    for (uint32_t i = 0; i < 2; i++)
+        peer_open(&p[i], 0, 1);
+    peer_go(&p[0], 3);
+    peer_go(&p[1], 3);
+    for (uint32_t i = 0; i < 2; i++)
+        pthread_join(p[i].thread, NULL);
+    assert_int_equal(p[1].status == RP_ALREADY_EXISTS || p[0].status == RP_ALREADY_EXISTS, 1);
+    const struct peer *refused = p[1].status == RP_ALREADY_EXISTS ? &p[1] : &p[0];
+    assert_non_null(strstr(refused->err.text, "another learner with index 0"));
+    for (uint32_t i = 0; i < 2; i++)
+        peer_close(&p[i]);
+}
+
+#define CASE(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        CASE(test_two),         CASE(test_slow_and_restarted),
+        CASE(test_equal_steps), CASE(test_broker_restart_without_first),
+        CASE(test_late_joiner), CASE(test_twins),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,317 @@
+/* A whole run in one process: the same every time, no more learning than the limiter allows, and no more steps than were
+ * asked for. */
+#include <math.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/time.h>
+
+#include <cmocka.h>
+
+#include "agent/run/lockstep.h"
+
+static const char dqn[] =
+    "environment: {name: CartPole-v1}\n"
+    "agent: {algorithm: dqn, hidden: [32], batch: 16, learning_rate: 1e-3}\n"
+    "adder: {table: replay, n_step: 3}\n"
+    "actors: {count: 2, epsilon: 0.4, epsilon_steps: 500}\n"
+    "evaluator: {episodes: 3, every: 1000}\n"
+    "stop: {steps: 3000}\n"
+    "broker:\n"
+    "  tables:\n"
+    "    - name: replay\n"
+    "      max_size: 2000\n"
+    "      sampler: {kind: prioritized, options: {exponent: 0.6}}\n"
+    "      limiter: {kind: sample_to_insert_ratio, samples_per_insert: 8, min_size: 200, error_buffer: 160}\n";
+
+static const char impala[] =
+    "environment: {name: CartPole-v1}\n"
+    "agent: {algorithm: impala, hidden: [32], batch: 4}\n"
+    "adder: {kind: sequence, table: trajectories, length: 11, period: 10, end: continue}\n"
+    "actors: {count: 3}\n"
+    "evaluator: {episodes: 3}\n"
+    "stop: {steps: 1500}\n"
+    "broker:\n"
+    "  tables:\n"
+    "    - {name: trajectories, max_size: 100, max_times_sampled: 1, sampler: {kind: fifo}, remover: {kind: fifo},\n"
+    "       limiter: {kind: queue, size: 32}}\n";
+
+static const char td3[] =
+    "environment: {name: Pendulum-v1}\n"
+    "agent: {algorithm: td3, hidden: [16, 16], batch: 8}\n"
+    "adder: {table: replay}\n"
+    "actors: {count: 1, noise_sigma: 0.1, noise_correlation: 0.5, random_steps: 200}\n"
+    "evaluator: {episodes: 2}\n"
+    "stop: {steps: 1000}\n"
+    "broker:\n"
+    "  tables:\n"
+    "    - {name: replay, max_size: 2000, limiter: {kind: sample_to_insert_ratio, samples_per_insert: 8,\n"
+    "       min_size: 200, error_buffer: 16}}\n";
+
+#define SET(...) ((const char *const[]){__VA_ARGS__, NULL})
+
+static struct run_config read_config(const char *text, const char *const *overrides)
+{
+    struct run_config config = {0};
+    struct schema_report *report = schema_report_new();
+    if (!run_config_read_text("run.yaml", text, overrides, &config, report))
+        fail_msg("%s", schema_report_text(report));
+    schema_report_destroy(&report);
+    return config;
+}
+
+static struct lockstep_result run(const char *text, const char *const *overrides)
+{
+    struct run_config config = read_config(text, overrides);
+    struct lockstep_result result;
+    rp_error err = {0};
+    if (lockstep_run(&(struct lockstep_options){.config = &config}, &result, &err) != RP_OK)
+        fail_msg("%s", err.text);
+    run_config_free(&config);
+    return result;
+}
+
+static bool same(const struct lockstep_result *a, const struct lockstep_result *b)
+{
+    return a->fingerprint == b->fingerprint && memcmp(&a->evaluation, &b->evaluation, sizeof a->evaluation) == 0 &&
+           a->steps == b->steps && a->learner_steps == b->learner_steps && a->episodes == b->episodes &&
+           a->inserted == b->inserted;
+}
+
+/* ---- the same run twice ---- */
+
+static void test_dqn_repeats(void **state)
+{
+    (void)state;
+    struct lockstep_result a = run(dqn, NULL), b = run(dqn, NULL), other = run(dqn, SET("seed=2"));
+    assert_true(same(&a, &b));
+    assert_int_equal(a.steps, 3000);
+    assert_true(a.learner_steps > 1000 && a.episodes > 20 && a.evaluation >= 8.0 && a.evaluation <= 500.0);
+    assert_int_equal(other.steps, 3000);
+    assert_true(other.fingerprint != a.fingerprint);
+}
+
+static void test_impala_repeats(void **state)
+{
+    (void)state;
+    struct lockstep_result a = run(impala, NULL), b = run(impala, NULL), other = run(impala, SET("seed=2"));
+    assert_true(same(&a, &b));
+    assert_true(other.fingerprint != a.fingerprint);
+    /* Each sequence is learned from once, as soon as there is a batch of them. */
+    assert_int_equal(a.steps, 1500);
+    assert_int_equal(a.learner_steps, a.inserted / 4);
+    /* Items of 11 steps begin every 10; each end of an episode is a step more. Three streams are cut off at the end. */
+    uint64_t rows = a.steps + a.episodes;
+    assert_in_range(a.inserted, rows / 10 - 6, rows / 10);
+}
+
+static void test_td3_repeats(void **state)
+{
+    (void)state;
+    struct lockstep_result a = run(td3, NULL), b = run(td3, NULL), other = run(td3, SET("seed=2"));
+    assert_true(same(&a, &b));
+    assert_true(other.fingerprint != a.fingerprint);
+    assert_int_equal(a.steps, 1000);
+    assert_int_equal(a.episodes, 5); /* of 200 steps */
+    assert_true(a.evaluation < 0.0 && a.evaluation > -2000.0);
+}
+
+/* ---- what the limiter allows ---- */
+
+/* Samples may run ahead of samples_per_insert by the error buffer, in whole batches. That the table saw no other insert
+ * than the actors' (the evaluator's episodes are many) follows from the equality, with a learner step for each insert. */
+static uint64_t allowed(const struct lockstep_result *result, uint64_t ratio, uint64_t min_size, uint64_t buffer,
+                        uint64_t batch)
+{
+    assert_true(result->inserted >= min_size);
+    return (result->inserted * ratio - (min_size * ratio - buffer)) / batch;
+}
+
+static void test_exact_ratio(void **state)
+{
+    (void)state;
+    struct lockstep_result a = run(dqn, SET("evaluator.every=100"));
+    assert_int_equal(a.learner_steps, allowed(&a, 8, 200, 160, 16));
+    a = run(dqn, SET("broker.tables[0].limiter.samples_per_insert=16", "evaluator.every=100"));
+    assert_int_equal(a.learner_steps, allowed(&a, 16, 200, 160, 16));
+    /* A ratio and a buffer that batches do not divide. */
+    a = run(dqn, SET("broker.tables[0].limiter.samples_per_insert=5", "broker.tables[0].limiter.error_buffer=77",
+                     "agent.batch=24", "stop.steps=1000"));
+    assert_int_equal(a.learner_steps, allowed(&a, 5, 200, 77, 24));
+    a = run(td3, NULL);
+    assert_int_equal(a.learner_steps, allowed(&a, 8, 200, 16, 8));
+}
+
+/* Without an episode's beginning and end, one item per step. */
+static void test_items(void **state)
+{
+    (void)state;
+    struct lockstep_result a = run(dqn, SET("adder.n_step=1", "evaluator.every=100"));
+    assert_in_range(a.inserted, a.steps - 2, a.steps); /* what follows the last step of an actor is not known yet */
+    a = run(td3, NULL);
+    assert_int_equal(a.inserted, a.steps);
+}
+
+/* ---- limiters that a run in one process can not have ---- */
+
+static void refused(const char *text, const char *const *overrides, const char *why)
+{
+    struct run_config config = read_config(text, overrides);
+    struct lockstep_result result;
+    rp_error err = {0};
+    assert_int_equal(lockstep_run(&(struct lockstep_options){.config = &config}, &result, &err), RP_INVALID_ARGUMENT);
+    assert_string_equal(err.text, why);
+    assert_int_equal(result.steps, 0);
+    run_config_free(&config);
+}
+
+static void test_unbounded_refused(void **state)
+{
+    (void)state;
+    refused(dqn, SET("broker.tables[0].limiter.kind=min_size"),
+            "a run in one process learns for as long as the limiter of table 'replay' lets it, and a min_size limiter "
+            "always does: use sample_to_insert_ratio or queue");
+    refused(dqn, SET("broker.tables[0].limiter.kind=none"),
+            "a run in one process learns for as long as the limiter of table 'replay' lets it, and a none limiter "
+            "always does: use sample_to_insert_ratio or queue");
+}
+
+/* Six actors with episodes that end in the same round insert 24 items, which takes the cursor on by 192. */
+static void test_narrow_refused(void **state)
+{
+    (void)state;
+    refused(dqn, SET("actors.count=6", "broker.tables[0].limiter.error_buffer=183"),
+            "the limiter of table 'replay' leaves less room than a run in one process needs: a batch, and what 6 "
+            "actors insert in one round; write error_buffer of at least 184");
+    struct lockstep_result a =
+        run(dqn, SET("actors.count=6", "broker.tables[0].limiter.error_buffer=184", "stop.steps=900"));
+    assert_int_equal(a.steps, 900);
+    assert_int_equal(a.learner_steps, allowed(&a, 8, 200, 184, 16));
+    refused(impala, SET("broker.tables[0].limiter.size=8"),
+            "the limiter of table 'trajectories' has room for 8 items; a run in one process needs 9: a batch, and what "
+            "3 actors insert in one round");
+    a = run(impala, SET("broker.tables[0].limiter.size=9"));
+    assert_int_equal(a.learner_steps, a.inserted / 4);
+}
+
+/* ---- the end ---- */
+
+static void test_limits(void **state)
+{
+    (void)state;
+    struct lockstep_result a = run(dqn, SET("actors.count=4", "stop.steps=501")); /* not a multiple of the actors */
+    assert_int_equal(a.steps, 501);
+    a = run(dqn, SET("stop.learner_steps=100", "broker.tables[0].limiter.samples_per_insert=64"));
+    assert_int_equal(a.learner_steps, 100);
+    assert_in_range(a.steps, 200, 300);
+    a = run(dqn, SET("stop.value=1", "evaluator.every=300")); /* every policy reaches it */
+    assert_int_equal(a.steps, 300);
+    assert_true(a.evaluation >= 1.0);
+    a = run(dqn, SET("stop.steps=0", "stop.time=50ms"));
+    assert_true(a.steps > 0 && a.seconds >= 0.05);
+}
+
+struct stopper {
+    atomic_bool stop;
+    uint64_t at; /* steps; 0: never */
+    uint64_t reports, evaluations, last_steps, last_learner_steps;
+};
+
+static void on_report(void *ctx, const struct lockstep_report *report)
+{
+    struct stopper *self = ctx;
+    assert_true(report->steps >= self->last_steps && report->learner_steps >= self->last_learner_steps);
+    self->last_steps = report->steps;
+    self->last_learner_steps = report->learner_steps;
+    if (isnan(report->evaluation)) /* those of evaluations come in addition */
+        assert_int_equal(report->steps, 100 * ++self->reports);
+    else
+        self->evaluations++;
+    if (self->at > 0 && report->steps >= self->at)
+        atomic_store(&self->stop, true);
+}
+
+static struct lockstep_result run_stopped(struct stopper *stopper, const char *const *overrides)
+{
+    struct run_config config = read_config(dqn, overrides);
+    struct lockstep_result result;
+    rp_error err = {0};
+    const struct lockstep_options options = {
+        .config = &config, .report_every = 100, .report = on_report, .ctx = stopper, .stop = &stopper->stop};
+    if (lockstep_run(&options, &result, &err) != RP_OK)
+        fail_msg("%s", err.text);
+    run_config_free(&config);
+    return result;
+}
+
+static void test_stop(void **state)
+{
+    (void)state;
+    struct stopper stopper = {.at = 700};
+    struct lockstep_result a = run_stopped(&stopper, SET("evaluator.every=0"));
+    assert_int_equal(a.steps, 700);
+    assert_int_equal(stopper.reports, 7);
+    assert_true(isnan(a.evaluation));
+    assert_true(a.learner_steps > 0 && a.fingerprint != 0);
+
+    stopper = (struct stopper){.stop = true};
+    a = run_stopped(&stopper, NULL);
+    assert_int_equal(a.steps, 0);
+    assert_int_equal(stopper.reports, 0);
+}
+
+/* A million episodes would take minutes; the signal comes in the middle of them. */
+static atomic_bool alarmed;
+
+static void on_alarm(int number)
+{
+    (void)number;
+    atomic_store(&alarmed, true);
+}
+
+static void test_stop_while_evaluating(void **state)
+{
+    (void)state;
+    struct run_config config = read_config(dqn, SET("evaluator.every=100", "evaluator.episodes=1000000"));
+    struct lockstep_result result;
+    rp_error err = {0};
+    struct sigaction action = {.sa_handler = on_alarm}, before;
+    struct itimerval timer = {.it_value = {.tv_usec = 400000}};
+    sigaction(SIGALRM, &action, &before);
+    setitimer(ITIMER_REAL, &timer, NULL);
+    assert_int_equal(lockstep_run(&(struct lockstep_options){.config = &config, .stop = &alarmed}, &result, &err),
+                     RP_OK);
+    sigaction(SIGALRM, &before, NULL);
+    assert_true(alarmed);
+    assert_int_equal(result.steps, 100);
+    assert_true(isnan(result.evaluation));
+    run_config_free(&config);
+}
+
+static void test_reports(void **state)
+{
+    (void)state;
+    struct stopper stopper = {0};
+    struct lockstep_result a = run_stopped(&stopper, SET("stop.steps=1000", "evaluator.every=500"));
+    assert_int_equal(stopper.reports, 10);
+    assert_int_equal(stopper.evaluations, 3); /* two on the way, one at the end */
+    assert_int_equal(stopper.last_steps, a.steps);
+    assert_int_equal(stopper.last_learner_steps, a.learner_steps);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_dqn_repeats),           cmocka_unit_test(test_impala_repeats),
+        cmocka_unit_test(test_td3_repeats),           cmocka_unit_test(test_exact_ratio),
+        cmocka_unit_test(test_items),                 cmocka_unit_test(test_unbounded_refused),
+        cmocka_unit_test(test_narrow_refused),      cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_stop),                  cmocka_unit_test(test_stop_while_evaluating),
+        cmocka_unit_test(test_reports),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,267 @@
+/* How actors explore: the ladder of epsilons, their decay, the random start, held actions, and noise. What the actor asks
+ * of its agent is recorded; the agent answers with random actions. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "agent/run/actor.h"
+
+#define ACTIONS 1000000 /* so many that two random ones differ */
+#define NOISE_SIZE 2u
+
+static struct agent_explore asked; /* by the last act */
+static float asked_noise[NOISE_SIZE];
+
+static void record(struct agent *self, const void *observation, const struct agent_explore *explore, struct rng *rng,
+                   struct agent_choice *out)
+{
+    (void)self;
+    (void)observation;
+    asked = *explore;
+    if (explore->noise)
+        memcpy(asked_noise, explore->noise, sizeof asked_noise);
+    out->discrete = (int32_t)(rng_unit(rng) * ACTIONS);
+    for (uint32_t i = 0; i < NOISE_SIZE; i++)
+        out->continuous[i] = (float)rng_unit(rng);
+    out->value = (float)rng_unit(rng);
+    out->q = out->value - 1.0f;
+    out->log_prob = -2.0f;
+}
+
+static const struct agent_ops ops = {.name = "record", .act = record};
+
+struct fixture {
+    struct run_config config;
+    struct agent agent;
+    struct actor actor;
+};
+
+/* An actor with the section's values; seed 7. */
+static void start(struct fixture *self, struct actors_section actors, uint32_t index, bool greedy)
+{
+    *self = (struct fixture){.config.actors = actors, .agent.ops = &ops};
+    if (actors.noise_sigma > 0)
+        self->agent.spec.action_size = NOISE_SIZE;
+    else
+        self->agent.spec.n_actions = ACTIONS;
+    const struct actor_options options = {
+        .config = &self->config, .agent = &self->agent, .index = index, .seed = 7, .greedy = greedy};
+    actor_init(&self->actor, &options);
+    assert_int_equal(actor_observe_first(&self->actor, "", NULL), RP_OK);
+}
+
+/* One step at which all actors together have taken `total`. */
+static struct agent_choice step_at(struct fixture *self, uint64_t total)
+{
+    struct agent_choice choice;
+    self->actor.total = total;
+    const void *action = actor_select(&self->actor, "", &choice);
+    if (self->agent.spec.n_actions)
+        assert_ptr_equal(action, &choice.discrete);
+    else
+        assert_ptr_equal(action, choice.continuous);
+    return choice;
+}
+
+static void near(double got, double want, double tolerance)
+{
+    if (!(fabs(got - want) <= tolerance))
+        fail_msg("%.9g is not within %g of %.9g", got, tolerance, want);
+}
+
+/* ---- epsilon ---- */
+
+static void test_ladder(void **state)
+{
+    (void)state;
+    near(actor_ladder(0.4, 7.0, 0, 1), 0.4, 0.0);
+    near(actor_ladder(0.4, 7.0, 0, 0), 0.4, 0.0);
+    near(actor_ladder(0.4, 7.0, 0, 8), 0.4, 1e-12);
+    near(actor_ladder(0.4, 7.0, 7, 8), pow(0.4, 8.0), 1e-12);
+    near(actor_ladder(0.4, 7.0, 1, 2), pow(0.4, 8.0), 1e-12);
+    near(actor_ladder(0.4, 7.0, 1, 8), 0.16, 1e-12);
+    near(actor_ladder(0.3, 3.5, 2, 5), pow(0.3, 2.75), 1e-12);
+    near(actor_ladder(0.4, 0.0, 3, 5), 0.4, 1e-12); /* flat */
+    near(actor_ladder(0.0, 7.0, 3, 5), 0.0, 0.0);
+    near(actor_ladder(1.0, 7.0, 3, 5), 1.0, 0.0);
+    for (uint32_t i = 1; i < 8; i++)
+        assert_true(actor_ladder(0.4, 7.0, i, 8) < actor_ladder(0.4, 7.0, i - 1, 8));
+}
+
+static void test_decay(void **state)
+{
+    (void)state;
+    struct fixture f;
+    const struct actors_section actors = {
+        .count = 3, .epsilon = 0.4, .epsilon_alpha = 7, .epsilon_start = 0.9, .epsilon_steps = 1000};
+    static const uint64_t at[] = {0, 1, 250, 500, 999, 1000, 1001, 1000000};
+    for (uint32_t index = 0; index < 3; index++) {
+        double end = actor_ladder(0.4, 7, index, 3);
+        start(&f, actors, index, false);
+        for (size_t i = 0; i < sizeof at / sizeof at[0]; i++) {
+            step_at(&f, at[i]);
+            near(asked.epsilon, at[i] < 1000 ? 0.9 + (end - 0.9) * (double)at[i] / 1000.0 : end, 1e-12);
+            assert_false(asked.greedy);
+            assert_false(asked.uniform);
+            assert_null(asked.noise);
+        }
+    }
+}
+
+static void test_no_decay(void **state)
+{
+    (void)state;
+    struct fixture f;
+    start(&f, (struct actors_section){.count = 1, .epsilon = 0.1, .epsilon_alpha = 7, .epsilon_start = 1}, 0, false);
+    step_at(&f, 0);
+    near(asked.epsilon, 0.1, 0.0);
+}
+
+static void test_greedy(void **state)
+{
+    (void)state;
+    struct fixture f;
+    const struct actors_section actors = {.count = 1,
+                                          .epsilon = 0.1,
+                                          .epsilon_start = 1,
+                                          .epsilon_steps = 1000,
+                                          .random_steps = 1000,
+                                          .random_hold = 10,
+                                          .noise_sigma = 0.5};
+    start(&f, actors, 0, true);
+    float before = -1.0f;
+    for (uint32_t i = 0; i < 20; i++) {
+        struct agent_choice choice = step_at(&f, i);
+        assert_true(asked.greedy);
+        assert_false(asked.uniform);
+        assert_null(asked.noise);
+        assert_true(choice.continuous[0] != before); /* none is held */
+        before = choice.continuous[0];
+    }
+}
+
+/* ---- the random start ---- */
+
+static void test_random_steps(void **state)
+{
+    (void)state;
+    struct fixture f;
+    start(&f, (struct actors_section){.count = 1, .random_steps = 100, .random_hold = 1, .noise_sigma = 0.2}, 0, false);
+    int64_t changes = 0;
+    float before = -1.0f;
+    for (uint32_t i = 0; i < 200; i++) {
+        struct agent_choice choice = step_at(&f, i);
+        assert_int_equal(asked.uniform, i < 100);
+        assert_int_equal(asked.noise != NULL, i >= 100);
+        changes += choice.continuous[0] != before;
+        before = choice.continuous[0];
+    }
+    assert_int_equal(changes, 200);
+}
+
+static void test_hold(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct actors_section actors = {.count = 1, .random_steps = 50, .random_hold = 6};
+    for (uint32_t continuous = 0; continuous < 2; continuous++) {
+        actors.noise_sigma = continuous ? 0.1 : 0.0;
+        start(&f, actors, 0, false);
+        struct agent_choice held = {0};
+        for (uint32_t i = 0; i < 60; i++) {
+            struct agent_choice choice = step_at(&f, i);
+            bool same = continuous ? memcmp(choice.continuous, held.continuous, sizeof held.continuous) == 0
+                                   : choice.discrete == held.discrete;
+            assert_int_equal(same, i < 50 && i % 6 != 0);
+            if (same) { /* what is known of the observation is new; of the kept action nothing is told */
+                assert_true(choice.value != held.value);
+                assert_true(choice.q == choice.value);
+            }
+            held = choice;
+        }
+    }
+}
+
+/* ---- noise ---- */
+
+/* Standard deviation of the first step of an episode and of all, and the correlation over one and two steps. */
+static void measure(double sigma, double correlation, uint32_t episodes, uint32_t length, double *first, double *all,
+                    double *one, double *two)
+{
+    struct fixture f;
+    start(&f, (struct actors_section){.count = 1, .noise_sigma = sigma, .noise_correlation = correlation}, 0, false);
+    double first_sum = 0, sum = 0, square = 0, products[2] = {0}, across = 0;
+    uint64_t n = 0, pairs[2] = {0};
+    for (uint32_t e = 0; e < episodes; e++) {
+        float before[2] = {0};
+        assert_int_equal(actor_observe_first(&f.actor, "", NULL), RP_OK);
+        for (uint32_t i = 0; i < length; i++, n++) {
+            step_at(&f, n);
+            assert_non_null(asked.noise);
+            double x = (double)asked_noise[0];
+            sum += x;
+            square += x * x;
+            across += x * (double)asked_noise[1];
+            if (i == 0)
+                first_sum += x * x;
+            for (uint32_t k = 0; k < 2 && k < i; k++) {
+                products[k] += x * (double)before[k];
+                pairs[k]++;
+            }
+            before[1] = before[0];
+            before[0] = asked_noise[0];
+        }
+    }
+    near(sum / (double)n, 0.0, 0.1 * sigma);
+    near(across / square, 0.0, 0.1);
+    *first = sqrt(first_sum / (double)episodes);
+    *all = sqrt(square / (double)n);
+    *one = products[0] / (double)pairs[0] / (square / (double)n);
+    *two = products[1] / (double)pairs[1] / (square / (double)n);
+}
+
+static void test_noise(void **state)
+{
+    (void)state;
+    static const double correlations[] = {0.0, 0.5, 0.9};
+    for (size_t i = 0; i < 3; i++) {
+        double keep = correlations[i], first, all, one, two;
+        measure(0.3, keep, 2000, 50, &first, &all, &one, &two);
+        near(first, 0.3, 0.02);
+        near(all, 0.3, 0.02);
+        near(one, keep, 0.05);
+        near(two, keep * keep, 0.05);
+    }
+}
+
+/* The same noise for a whole episode, and another one in the next. */
+static void test_constant_noise(void **state)
+{
+    (void)state;
+    struct fixture f;
+    start(&f, (struct actors_section){.count = 1, .noise_sigma = 0.3, .noise_correlation = 1}, 0, false);
+    float before[NOISE_SIZE] = {0};
+    for (uint32_t episode = 0; episode < 10; episode++) {
+        assert_int_equal(actor_observe_first(&f.actor, "", NULL), RP_OK);
+        for (uint32_t i = 0; i < 10; i++) {
+            step_at(&f, 0);
+            assert_int_equal(memcmp(asked_noise, before, sizeof before) == 0, i > 0);
+            memcpy(before, asked_noise, sizeof before);
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_ladder),       cmocka_unit_test(test_decay), cmocka_unit_test(test_no_decay),
+        cmocka_unit_test(test_greedy),       cmocka_unit_test(test_random_steps), cmocka_unit_test(test_hold),
+        cmocka_unit_test(test_noise),        cmocka_unit_test(test_constant_noise),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
