@@ -31,6 +31,9 @@
 #include "replay/env.h"
 #include "replay/writer.h"
 
+/* A prioritized table never picks an item of priority 0. */
+#define ADDER_MIN_PRIORITY 1e-6
+
 enum adder_kind { ADDER_TRANSITION, ADDER_SEQUENCE, ADDER_EPISODE };
 enum adder_end { ADDER_PAD, ADDER_TRUNCATE, ADDER_WRITE, ADDER_CONTINUE };
 enum step_type { STEP_FIRST = 0, STEP_MID = 1, STEP_LAST = 2, STEP_PADDING = 3 }; /* column step_type, uint8 */

@@ -11,9 +11,6 @@
 
 #include "agent/adder/adder.h"
 
-/* A prioritized table never picks an item of priority 0. */
-#define ADDER_MIN_PRIORITY 1e-6
-
 enum adder_column {
     COLUMN_OBSERVATION,
     COLUMN_ACTION,

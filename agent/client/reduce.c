@@ -23,6 +23,7 @@ struct rp_reduce {
     char *group;
     uint64_t member;
     uint64_t round; /* to add to next */
+    bool joined;    /* false: the broker may not know us, and round may be of another one */
     struct addition *pending;
     uint64_t pending_id;
 };
@@ -71,6 +72,7 @@ static rp_status membership(rp_reduce *self, Replay__Reduce__Op op, int64_t time
         status = err_set(err, RP_BAD_MESSAGE, "the broker's reply is not what was asked for");
     else
         self->round = wire->reduce->round;
+    self->joined = status == RP_OK && op == REPLAY__REDUCE__OP__JOIN;
     if (wire)
         replay__reply__free_unpacked(wire, NULL);
     conn_reply_destroy(&reply);
@@ -182,6 +184,7 @@ static rp_status rejoin(rp_reduce *self, int64_t timeout_ms, rp_error *err)
 {
     rp_error why = {0};
     uint64_t missed = self->round;
+    self->joined = false;
     rp_status status = membership(self, REPLAY__REDUCE__OP__JOIN, timeout_ms, &why);
     if (status == RP_OK)
         err_prefix(err, "joined again at round %llu, round %llu was missed", (unsigned long long)self->round,
@@ -201,6 +204,8 @@ rp_status rp_reduce_add(rp_reduce *reduce, float *values, uint64_t n, int64_t ro
         return err_set(err, RP_INVALID_ARGUMENT, "a vector needs at least one value");
     if (!err)
         err = &own;
+    if (!reduce->pending && !reduce->joined)
+        RP_TRY(membership(reduce, REPLAY__REDUCE__OP__JOIN, timeout_ms, err));
     if (!reduce->pending)
         RP_TRY(send_vector(reduce, values, n, round_ms, err));
     struct conn_reply *reply = wait_for_sum(reduce, deadline);
@@ -218,9 +223,12 @@ rp_status rp_reduce_add(rp_reduce *reduce, float *values, uint64_t n, int64_t ro
     else if (reply->answered && (status == RP_NOT_FOUND || status == RP_FAILED_PRECONDITION))
         status = rejoin(reduce, timeout_ms, err);
     conn_reply_destroy(&reply);
-    /* A round that was over when our vector came has closed without us: we are out of the group. */
-    if (status == RP_OK && !result->counted)
-        status = membership(reduce, REPLAY__REDUCE__OP__JOIN, timeout_ms, err);
+    /* A round that was over when our vector came has closed without us: we are out of the group. The sum is there all the
+     * same; if we can not join at once, the next add does. */
+    if (status == RP_OK && !result->counted) {
+        reduce->joined = false;
+        (void)membership(reduce, REPLAY__REDUCE__OP__JOIN, timeout_ms, NULL);
+    }
     return status;
 }
 

@@ -271,7 +271,7 @@ void critic_regress(struct critic *self, struct agent *agent, const struct agent
             double td = (double)q[i] - self->y[i];
             double size = fabs(td);
             double weight = (batch->weight ? batch->weight[i] : 1.0) / self->n;
-            double slope = fmin(size, limit);
+            double slope = size > limit ? limit : size; /* what is not a number stays so, and voids the gradient */
             loss += weight * slope * (size - 0.5 * slope);
             self->d_q[i] = (float)(weight * copysign(slope, td));
             /* Written so that a difference that is not a number is not lost. */
@@ -303,7 +303,8 @@ double critic_ascend(struct critic *self, const struct agent *agent, uint32_t n_
         net_backward(&self->q, agent->params + critic_at(self, k), &self->q_pass[k], self->d_q, NULL, self->d_row);
         for (uint32_t i = 0; i < self->n; i++)
             for (uint32_t j = 0; j < self->action; j++)
-                self->d_action[i * self->action + j] += self->d_row[i * self->row + self->observation + j];
+                self->d_action[(size_t)i * self->action + j] +=
+                    self->d_row[(size_t)i * self->row + self->observation + j];
     }
     return sum / self->n;
 }

@@ -102,7 +102,7 @@ static const float *forward(struct agent *self, const struct agent_batch *batch,
 /* h(d), with h'(d) in *slope. */
 static double loss_of(double d, double huber, double *slope)
 {
-    if (huber == 0.0 || fabs(d) <= huber) {
+    if (huber == 0.0 || !(fabs(d) > huber)) { /* what is not a number stays so, and voids the gradient */
         *slope = d;
         return 0.5 * d * d;
     }

@@ -7,8 +7,9 @@
 #include "proto/error.h"
 #include "proto/log.h"
 
-#define WAIT_MS 1000
-#define WAITS_BEFORE_LOG 5u
+/* A look at the stop flag every so often. */
+#define WAIT_MS 200
+#define WAITS_BEFORE_LOG 25u
 
 double actor_ladder(double base, double alpha, uint32_t index, uint32_t n)
 {
@@ -107,7 +108,7 @@ static rp_status wait_for_room(struct actor *self, rp_error *err)
             return err_set(err, RP_CANCELLED, "stopped while an insert was waiting");
         if (waits == WAITS_BEFORE_LOG) {
             char why[512];
-            log_line(LEVEL_INFO, "A0102", "waits to insert", "seconds=%u why=%s", waits,
+            log_line(LEVEL_INFO, "A0102", "waits to insert", "seconds=%u why=%s", waits * WAIT_MS / 1000u,
                      log_quote(why, sizeof why, err->text));
         }
         status = adder_retry(self->options.adder, WAIT_MS, err);

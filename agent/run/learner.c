@@ -1,5 +1,6 @@
 #include "agent/run/learner.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,6 +11,7 @@
 #include "proto/log.h"
 
 #define CALL_MS 10000
+#define STOPPED_MS 1000
 
 struct learner {
     struct learner_options options;
@@ -22,16 +24,17 @@ struct learner {
     struct clock clock;
 };
 
+/* Of the built-in selectors, only these do not look at priorities; one of a plug-in may. */
+static bool is_blind(const char *kind)
+{
+    return strcmp(kind, "uniform") == 0 || strcmp(kind, "fifo") == 0 || strcmp(kind, "lifo") == 0;
+}
+
 /* Somebody looks at the priorities of the table that is sampled. */
 static bool prioritized(const struct run_config *config)
 {
-    const struct table_config *tables = config->broker.tables.data;
-    for (uint32_t i = 0; i < config->broker.tables.count; i++) {
-        if (strcmp(tables[i].name, config->adder.table) == 0)
-            return strcmp(tables[i].sampler.kind, "prioritized") == 0 ||
-                   strcmp(tables[i].remover.kind, "prioritized") == 0;
-    }
-    return false;
+    const struct table_config *table = run_config_table(config);
+    return table && !(is_blind(table->sampler.kind) && is_blind(table->remover.kind));
 }
 
 static rp_status open_parts(struct learner *self, rp_error *err)
@@ -137,11 +140,18 @@ static rp_status read_transitions(const struct learner *self, const rp_batch *ba
 static rp_status read_sequences(const struct learner *self, const rp_batch *batch, uint32_t n, struct agent_batch *out,
                                 rp_error *err)
 {
+    const struct adder_config *adder = &self->options.config->adder;
     const rp_env_spec *spec = &self->options.agent->spec;
     uint64_t count = env_observation_count(spec), numbers = spec->n_actions ? 1 : spec->action_size;
     int32_t action = spec->n_actions ? RP_DTYPE_INT32 : RP_DTYPE_FLOAT32;
     const rp_field_view *view = rp_batch_find(batch, "observation");
     uint32_t length = view && view->rank > 1 ? (uint32_t)view->shape[1] : 0;
+    int64_t most = adder->kind == ADDER_EPISODE ? adder->max_length + 1 : adder->length;
+    if (view && (length == 0 || length > most))
+        return err_set(err, RP_FAILED_PRECONDITION,
+                       "sequences in table '%s' have %u steps; those of this run have 1 to %lld: was it filled by "
+                       "actors of another one?",
+                       adder->table, length, (long long)most);
     out->length = length;
     if (!(out->observation =
               field(batch, "observation", spec->observation_dtype, count, length, n, &out->lengths, err)) ||
@@ -175,12 +185,22 @@ static void count_provenance(struct learner *self, const rp_batch_arrays *arrays
     stats->items += arrays->n;
 }
 
+/* Not every step has every scalar: TD3's policy is not in each. */
 static void count_scalars(struct learner_stats *stats, const struct agent_result *result)
 {
     for (uint32_t i = 0; i < result->n_scalars; i++) {
-        if (i >= stats->n_scalars)
-            stats->scalars[stats->n_scalars++] = (struct agent_scalar){.name = result->scalars[i].name};
-        stats->scalars[i].value += result->scalars[i].value;
+        const char *name = result->scalars[i].name;
+        uint32_t k = 0;
+        while (k < stats->n_scalars && strcmp(stats->scalars[k].name, name) != 0)
+            k++;
+        if (k == AGENT_MAX_SCALARS)
+            continue;
+        if (k == stats->n_scalars) {
+            stats->scalars[k] = (struct agent_scalar){.name = name};
+            stats->n_scalars++;
+        }
+        stats->scalars[k].value += result->scalars[i].value;
+        stats->scalar_counts[k]++;
     }
 }
 
@@ -188,7 +208,7 @@ void learner_take_stats(struct learner *self, struct learner_stats *out)
 {
     *out = self->stats;
     for (uint32_t i = 0; i < out->n_scalars; i++)
-        out->scalars[i].value /= out->batches ? (double)out->batches : 1.0;
+        out->scalars[i].value /= (double)out->scalar_counts[i];
     self->stats = (struct learner_stats){0};
 }
 
@@ -214,6 +234,10 @@ static rp_status write_priorities(struct learner *self, const rp_batch_arrays *a
 {
     if (!self->updater)
         return RP_OK;
+    /* One item with a number that is not finite is no reason to end: it is hardly ever picked again. */
+    for (uint32_t i = 0; i < arrays->n; i++)
+        if (!(result->priority[i] > ADDER_MIN_PRIORITY && isfinite(result->priority[i])))
+            result->priority[i] = ADDER_MIN_PRIORITY;
     uint32_t done = 0;
     rp_status status = RP_OK;
     do {
@@ -295,7 +319,8 @@ rp_status learner_step(struct learner *self, int64_t timeout_ms, rp_error *err)
 
 rp_status learner_publish(struct learner *self, rp_error *err)
 {
-    return variables_publish(&self->variables, CALL_MS, err);
+    bool stopped = self->options.stop && atomic_load(self->options.stop);
+    return variables_publish(&self->variables, stopped ? STOPPED_MS : CALL_MS, err);
 }
 
 rp_status learner_save(struct learner *self, const char *path, rp_error *err)

@@ -30,6 +30,7 @@ struct learner_stats {
     double weight_sum;           /* of importance weights */
     uint32_t n_scalars;          /* means */
     struct agent_scalar scalars[AGENT_MAX_SCALARS];
+    uint64_t scalar_counts[AGENT_MAX_SCALARS]; /* of the batches that had each */
 };
 
 struct learner;

@@ -7,6 +7,8 @@
 #include "agent/run/worker_impl.h"
 #include "proto/error.h"
 
+#define CONNECT_PART_MS 1000
+
 uint64_t worker_seed(const struct run_config *config, const char *part, uint32_t index)
 {
     uint64_t hash = UINT64_C(14695981039346656037) ^ (uint64_t)config->seed;
@@ -24,6 +26,31 @@ void worker_close(struct worker *self)
     env_close(&self->env);
     if (self->client)
         rp_client_destroy(&self->client);
+}
+
+/* Looks at the stop flag meanwhile. */
+static rp_status connect_client(struct worker *self, rp_error *err)
+{
+    const struct worker_options *options = self->options;
+    rp_client_options client = {.struct_size = sizeof client, .name = self->name, .zmq_context = options->context};
+    int64_t wait_ms = options->connect_ms > 0 ? options->connect_ms : WORKER_CONNECT_MS;
+    int64_t end_ns = self->start_ns + wait_ms * NS_PER_MS;
+    for (;;) {
+        int64_t left_ms = (end_ns - clock_now(&self->clock)) / NS_PER_MS + 1;
+        int64_t part_ms = left_ms < CONNECT_PART_MS ? left_ms : CONNECT_PART_MS;
+        self->client = rp_client_connect(options->endpoint, &client, part_ms, err);
+        if (self->client)
+            return RP_OK;
+        if (worker_stopped(self))
+            return err_set(err, RP_CANCELLED, "stopped while no broker answered");
+        if (err->status != RP_UNAVAILABLE)
+            return (rp_status)err->status;
+        if (left_ms <= CONNECT_PART_MS)
+            return err_set(err, RP_UNAVAILABLE,
+                           "no broker answers at %s within %g s: is replay-broker running, and is this its service "
+                           "endpoint?",
+                           options->endpoint, (double)wait_ms / 1e3);
+    }
 }
 
 rp_status worker_open(struct worker *self, const struct worker_options *options, const char *kind, rp_error *err)
@@ -50,10 +77,7 @@ rp_status worker_open(struct worker *self, const struct worker_options *options,
         return (rp_status)err->status;
     if (options->weights)
         return RP_OK;
-    rp_client_options client = {.struct_size = sizeof client, .name = self->name, .zmq_context = options->context};
-    self->client = rp_client_connect(options->endpoint, &client,
-                                     options->connect_ms > 0 ? options->connect_ms : WORKER_CONNECT_MS, err);
-    return self->client ? RP_OK : (rp_status)err->status;
+    return connect_client(self, err);
 }
 
 bool worker_stopped(const struct worker *self)
@@ -93,6 +117,12 @@ bool worker_try_again(const struct worker *self, rp_status status)
         return false;
     nanosleep(&(struct timespec){.tv_nsec = WORKER_RETRY_MS * 1000000}, NULL);
     return true;
+}
+
+uint64_t worker_steps(const struct worker *self, int64_t counter)
+{
+    int64_t limit = self->config->stop.steps;
+    return (uint64_t)(limit > 0 && counter > limit ? limit : counter > 0 ? counter : 0);
 }
 
 rp_status worker_unless_stopped(const struct worker *self, rp_status status)

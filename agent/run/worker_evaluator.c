@@ -68,7 +68,7 @@ static rp_status evaluate(struct worker *self, struct loop *loop, struct variabl
             next += every;
         double mean;
         RP_TRY(last ? await_last(self, variables, err) : variables_pull(variables, 0, NULL, err));
-        RP_TRY(evaluate_once(self, loop, variables, episodes, (uint64_t)steps, &mean, err));
+        RP_TRY(evaluate_once(self, loop, variables, episodes, worker_steps(self, steps), &mean, err));
         last |= mean >= config->stop.value;
     }
     return RP_OK;

@@ -10,6 +10,8 @@
 #define WORKER_CONNECT_MS 30000
 #define WORKER_CALL_MS 10000
 #define WORKER_RETRY_MS 200
+/* For confirmations, once it was stopped. */
+#define WORKER_STOPPED_MS 500
 
 /* What every process has. */
 struct worker {
@@ -34,6 +36,8 @@ void worker_report(struct worker *self, uint64_t steps, uint64_t learner_steps, 
                    uint32_t n);
 /* A broker that is away for a while is no reason to end: true, after a pause, if the call should be made again. */
 bool worker_try_again(const struct worker *self, rp_status status);
+/* What the counter says, but no more than stop.steps: it is beyond that for a moment when actors claim the last steps. */
+uint64_t worker_steps(const struct worker *self, int64_t counter);
 /* An error while being stopped is no error. */
 rp_status worker_unless_stopped(const struct worker *self, rp_status status);
 

@@ -9,6 +9,8 @@
 #include "replay/params.h"
 
 #define STEP_MS 500
+/* A look at the counters, which a broker that is away must not make long. */
+#define COUNT_MS 1000
 /* Without a batch for so long, the reason is logged. */
 #define LOG_WAIT_NS (10 * NS_PER_S)
 /* All environment steps were taken and nothing more could be sampled for so long: there is nothing more to come. */
@@ -21,6 +23,7 @@ struct learner_work {
     int64_t next_save_ns, reported_ns;
     uint64_t counted; /* learner steps that the broker's counter has */
     uint64_t environment_steps;
+    uint64_t broker; /* that has this learner's parameters; 0: not known yet */
 };
 
 static rp_status save(struct learner_work *self, rp_error *err)
@@ -43,14 +46,17 @@ static void save_or_say(struct learner_work *self)
 
 static void count_steps(struct learner_work *self)
 {
+    rp_client *client = self->worker.client;
     uint64_t steps = self->worker.agent->steps;
     int64_t total = 0;
-    if (learner_leads(self->learner) && steps > self->counted &&
-        rp_counter_add(self->worker.client, COUNTER_LEARNER_STEPS, (int64_t)(steps - self->counted), WORKER_CALL_MS,
-                       NULL, NULL) == RP_OK)
+    if (learner_leads(self->learner) && steps > self->counted) {
+        if (rp_counter_add(client, COUNTER_LEARNER_STEPS, (int64_t)(steps - self->counted), COUNT_MS, NULL, NULL) !=
+            RP_OK)
+            return;
         self->counted = steps;
-    if (rp_counter_read(self->worker.client, COUNTER_STEPS, WORKER_CALL_MS, &total, NULL) == RP_OK)
-        self->environment_steps = (uint64_t)total;
+    }
+    if (rp_counter_read(client, COUNTER_STEPS, COUNT_MS, &total, NULL) == RP_OK)
+        self->environment_steps = worker_steps(&self->worker, total);
 }
 
 static void report(struct learner_work *self)
@@ -78,10 +84,23 @@ static void report(struct learner_work *self)
     worker_report(worker, self->environment_steps, worker->agent->steps, scalars, n);
 }
 
+/* A broker that was started again has no parameters, and without them new actors do not begin: the learner would wait for
+ * their items, and they for its parameters. */
+static void publish_anew(struct learner_work *self)
+{
+    rp_client_info info = {.struct_size = sizeof info};
+    if (!learner_leads(self->learner) || rp_client_get_info(self->worker.client, &info, NULL) != RP_OK ||
+        info.state != RP_CLIENT_CONNECTED || info.broker == self->broker)
+        return;
+    if (self->broker == 0 || learner_publish(self->learner, NULL) == RP_OK)
+        self->broker = info.broker;
+}
+
 /* No batch came. False: there will be none any more. */
 static bool wait_goes_on(struct learner_work *self, int64_t waited_ns, int64_t *logged_ns, const rp_error *err)
 {
     int64_t limit = self->worker.config->stop.steps;
+    publish_anew(self);
     if (limit > 0 && waited_ns >= LAST_WAIT_NS) {
         count_steps(self);
         if (self->environment_steps >= (uint64_t)limit)
@@ -168,8 +187,8 @@ static void publish_last(struct learner_work *self)
     rp_client *client = self->worker.client;
     int64_t before = 0, mark = (int64_t)self->worker.agent->steps + 1;
     if (learner_leads(self->learner) && learner_publish(self->learner, NULL) == RP_OK &&
-        rp_counter_read(client, COUNTER_LEARNER_END, WORKER_CALL_MS, &before, NULL) == RP_OK)
-        rp_counter_add(client, COUNTER_LEARNER_END, mark - before, WORKER_CALL_MS, NULL, NULL);
+        rp_counter_read(client, COUNTER_LEARNER_END, COUNT_MS, &before, NULL) == RP_OK)
+        rp_counter_add(client, COUNTER_LEARNER_END, mark - before, COUNT_MS, NULL, NULL);
 }
 
 rp_status worker_learner(const struct worker_options *options, rp_error *err)
@@ -178,10 +197,13 @@ rp_status worker_learner(const struct worker_options *options, rp_error *err)
     rp_status status = learner_open(&self, options, err);
     if (status == RP_OK) {
         status = worker_unless_stopped(&self.worker, learn(&self, err));
+        /* First of all: the rest waits for a broker that may be gone, and whoever stopped us may be less patient. */
+        rp_status saving = save(&self, status == RP_OK ? err : NULL);
         publish_last(&self);
         report(&self);
-        rp_status saving = save(&self, status == RP_OK ? err : NULL);
         status = status == RP_OK ? saving : status;
+    } else {
+        status = worker_unless_stopped(&self.worker, status);
     }
     learner_destroy(&self.learner);
     worker_close(&self.worker);

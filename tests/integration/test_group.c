@@ -40,8 +40,8 @@ struct peer {
     struct agent *agent;
     struct group *group;
     struct rng rng;
-    uint64_t until; /* agent->steps */
-    uint32_t refused;
+    uint64_t until; /* agent->steps ... */
+    uint32_t with;  /* ... and so many gradients in the last round: all who wait for that stop after the same one */
     pthread_t thread;
     rp_status status;
     rp_error err;
@@ -94,18 +94,22 @@ static void *peer_main(void *ctx)
 {
     struct peer *self = ctx;
     self->status = RP_OK;
-    while (self->agent->steps < self->until) {
+    struct group_info info = {0};
+    while (self->agent->steps < self->until || info.contributors < self->with) {
         self->status = peer_step(self);
         if (self->status != RP_OK && self->status != RP_DEADLINE_EXCEEDED && self->status != RP_FAILED_PRECONDITION)
             break;
-        self->refused += self->status == RP_FAILED_PRECONDITION;
+        group_get_info(self->group, &info);
+        if (self->status != RP_OK)
+            info.contributors = 0;
     }
     return NULL;
 }
 
-static void peer_go(struct peer *self, uint64_t until)
+static void peer_go(struct peer *self, uint64_t until, uint32_t with)
 {
     self->until = until;
+    self->with = with;
     assert_int_equal(pthread_create(&self->thread, NULL, peer_main, self), 0);
 }
 
@@ -137,7 +141,7 @@ static void test_two(void **state)
     for (uint32_t i = 0; i < 2; i++)
         peer_open(&p[i], i, 1 + i);
     for (uint32_t i = 0; i < 2; i++)
-        peer_go(&p[i], 20);
+        peer_go(&p[i], 20, 2);
     for (uint32_t i = 0; i < 2; i++)
         peer_await(&p[i]);
     check_same(&p[0], &p[1]);
@@ -157,20 +161,23 @@ static void test_slow_and_restarted(void **state)
     for (uint32_t i = 0; i < 2; i++)
         peer_open(&p[i], i, 1);
     for (uint32_t i = 0; i < 2; i++)
-        peer_go(&p[i], 10);
+        peer_go(&p[i], 10, 2);
     for (uint32_t i = 0; i < 2; i++)
         peer_await(&p[i]);
     peer_close(&p[0]);
     peer_open(&p[0], 0, 7);
-    peer_go(&p[0], 5); /* alone: learner 1 does not answer */
+    peer_go(&p[0], 5, 1); /* alone: learner 1 does not answer */
     peer_await(&p[0]);
+    peer_go(&p[1], 12, 1); /* and the other way round: two groups */
+    peer_await(&p[1]);
+    assert_int_equal(p[0].agent->steps, 5);
     for (uint32_t i = 0; i < 2; i++)
-        peer_go(&p[i], 30);
+        peer_go(&p[i], 30, 2);
     for (uint32_t i = 0; i < 2; i++)
         peer_await(&p[i]);
     check_same(&p[0], &p[1]);
     assert_int_equal(info_of(&p[0]).joins, 1);
-    assert_int_equal(info_of(&p[1]).joins, 0); /* it was ahead */
+    assert_int_equal(info_of(&p[1]).joins, 1); /* at its start: since then it was ahead */
     for (uint32_t i = 0; i < 2; i++)
         peer_close(&p[i]);
 }
@@ -183,15 +190,15 @@ static void test_equal_steps(void **state)
     for (uint32_t i = 0; i < 2; i++)
         peer_open(&p[i], i, 1);
     for (uint32_t i = 0; i < 2; i++)
-        peer_go(&p[i], 5);
+        peer_go(&p[i], 5, 2);
     for (uint32_t i = 0; i < 2; i++)
         peer_await(&p[i]);
     peer_close(&p[0]);
     peer_open(&p[0], 0, 7);
-    peer_go(&p[0], 5);
+    peer_go(&p[0], 5, 1);
     peer_await(&p[0]);
     for (uint32_t i = 0; i < 2; i++)
-        peer_go(&p[i], 20);
+        peer_go(&p[i], 20, 2);
     for (uint32_t i = 0; i < 2; i++)
         peer_await(&p[i]);
     check_same(&p[0], &p[1]);
@@ -207,20 +214,20 @@ static void test_broker_restart_without_first(void **state)
     for (uint32_t i = 0; i < 3; i++)
         peer_open(&p[i], i, 1);
     for (uint32_t i = 0; i < 3; i++)
-        peer_go(&p[i], 10);
+        peer_go(&p[i], 10, 3);
     for (uint32_t i = 0; i < 3; i++)
         peer_await(&p[i]);
     peer_close(&p[0]);
     broker_process_stop(&broker, 9);
     broker_process_again(&broker, NULL);
     for (uint32_t i = 1; i < 3; i++)
-        peer_go(&p[i], 20);
+        peer_go(&p[i], 20, 2);
     for (uint32_t i = 1; i < 3; i++)
         peer_await(&p[i]);
     check_same(&p[1], &p[2]);
     peer_open(&p[0], 0, 9); /* and a new learner 0 takes it from them */
     for (uint32_t i = 0; i < 3; i++)
-        peer_go(&p[i], 40);
+        peer_go(&p[i], 40, 3);
     for (uint32_t i = 0; i < 3; i++)
         peer_await(&p[i]);
     check_same(&p[0], &p[1]);
@@ -236,12 +243,12 @@ static void test_late_joiner(void **state)
     struct peer p[2];
     peer_open(&p[0], 0, 1);
     peer_open(&p[1], 1, 1); /* a member of the reduce from here on, and silent */
-    peer_go(&p[0], 1);
+    peer_go(&p[0], 1, 1);
     peer_await(&p[0]);
     struct timespec from, to;
     clock_gettime(CLOCK_MONOTONIC, &from);
     for (uint32_t i = 0; i < 2; i++)
-        peer_go(&p[i], 10);
+        peer_go(&p[i], 10, 2);
     for (uint32_t i = 0; i < 2; i++)
         peer_await(&p[i]);
     clock_gettime(CLOCK_MONOTONIC, &to);
@@ -257,8 +264,8 @@ static void test_twins(void **state)
     struct peer p[2];
     for (uint32_t i = 0; i < 2; i++)
         peer_open(&p[i], 0, 1);
-    peer_go(&p[0], 3);
-    peer_go(&p[1], 3);
+    peer_go(&p[0], 3, 1);
+    peer_go(&p[1], 3, 1);
     for (uint32_t i = 0; i < 2; i++)
         pthread_join(p[i].thread, NULL);
     assert_int_equal(p[1].status == RP_ALREADY_EXISTS || p[0].status == RP_ALREADY_EXISTS, 1);

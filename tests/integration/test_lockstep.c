@@ -205,7 +205,8 @@ static void test_limits(void **state)
     (void)state;
     struct lockstep_result a = run(dqn, SET("actors.count=4", "stop.steps=501")); /* not a multiple of the actors */
     assert_int_equal(a.steps, 501);
-    a = run(dqn, SET("stop.learner_steps=100", "broker.tables[0].limiter.samples_per_insert=64"));
+    a = run(dqn, SET("stop.learner_steps=100", "broker.tables[0].limiter.samples_per_insert=64",
+                     "broker.tables[0].limiter.error_buffer=640"));
     assert_int_equal(a.learner_steps, 100);
     assert_in_range(a.steps, 200, 300);
     a = run(dqn, SET("stop.value=1", "evaluator.every=300")); /* every policy reaches it */

@@ -1,0 +1,277 @@
+"""Runs as real processes: to their end, and through signals, deaths and restarts of each part."""
+
+import csv
+import struct
+import subprocess
+import sys
+import time
+
+sys.dont_write_bytecode = True
+
+from runs import GRACE, PATIENCE, Run, check, equal, eventually, program  # noqa: E402
+from harness import Runner  # noqa: E402
+
+CONFIG = """
+folder: BASE/run
+environment: {name: CartPole-v1}
+agent: {algorithm: dqn, hidden: [16], batch: 16}
+adder: {table: replay, n_step: 3, batch_items: 10, buffer_items: 20}
+actors: {count: 2, epsilon: 0.4}
+learners: {save_every: 100ms}
+evaluator: {episodes: 2, every: 1000}
+stop: {steps: STEPS}
+report: {every: 50ms}
+broker:
+  service: ipc://BASE/service
+  ingest: ipc://BASE/ingest
+  events: ipc://BASE/events
+  tables:
+    - name: replay
+      max_size: 10000
+      sampler: {kind: prioritized, options: {exponent: 0.6}}
+      limiter: {kind: sample_to_insert_ratio, samples_per_insert: 4, min_size: 200, error_buffer: 100}
+"""
+
+test = Runner()
+
+
+def make_run(steps=0):
+    return Run(CONFIG.replace("STEPS", str(steps)))
+
+
+# ---- files
+
+def crc32c(data):
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def masked(data):
+    crc = crc32c(data)
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def count_events(path):
+    data, at, count = path.read_bytes(), 0, 0
+    while at < len(data):
+        (size,) = struct.unpack_from("<Q", data, at)
+        equal(struct.unpack_from("<I", data, at + 8)[0], masked(data[at:at + 8]), "%s: crc of a length" % path)
+        event = data[at + 12:at + 12 + size]
+        equal(struct.unpack_from("<I", data, at + 12 + size)[0], masked(event), "%s: crc of an event" % path)
+        at, count = at + 16 + size, count + 1
+    return count
+
+
+def check_files(run, process):
+    """All three logs hold the same reports."""
+    reports = run.reports(process)
+    check(reports, process, "has no reports")
+    for report in reports:
+        equal(report["process"], process, "process")
+    for name in ("time", "environment_steps", "learner_steps"):
+        values = [report[name] for report in reports]
+        equal(values, sorted(values), "%s of %s never falls" % (name, process))
+    with open(run.folder / (process + ".csv"), newline="") as file:
+        rows = list(csv.DictReader(file))
+    equal(len(rows), len(reports), "rows of %s.csv" % process)
+    for row, report in zip(rows, reports):
+        for name, value in report.items():
+            if name not in ("process", "time") and value is not None:
+                got = float(row[name])
+                check(abs(got - value) <= 1e-6 * max(1.0, abs(value)), process, name, row[name], "is not", value)
+    files = list((run.folder / "tb" / process).iterdir())
+    equal(len(files), 1, "event files of %s" % process)
+    equal(count_events(files[0]), len(reports) + 1, "events of %s" % process)
+    return reports
+
+
+# ---- a run to its end
+
+@test
+def test_whole_run():
+    steps = 3007  # not a multiple of what an actor claims at once
+    with make_run(steps) as run:
+        broker = run.broker()
+        processes = [run.learner(), run.actor(0), run.actor(1), run.evaluator()]
+        for process in processes:
+            process.ends(PATIENCE * 2)
+        equal(run.counter("environment_steps"), steps, "environment_steps")
+        reports = {name: check_files(run, name) for name in ("learner-0", "actor-0", "actor-1", "evaluator-0")}
+        equal(sum(reports[a][-1]["actor_steps"] for a in ("actor-0", "actor-1")), steps, "steps of both actors")
+        check_provenance(reports["learner-0"])
+
+        # The evaluator inserts nothing: the actors' items are all there are. The learner takes what the limiter allows.
+        table = run.table()
+        inserts = table["limiter"]["inserts"]
+        equal(inserts, sum(reports[a][-1]["items"] for a in ("actor-0", "actor-1")), "inserts")
+        equal(table["rejected"], 0, "rejected items")
+        final = reports["learner-0"][-1]
+        equal(run.counter("learner_steps"), final["learner_steps"], "learner_steps")
+        allowed = (inserts * 4 - (200 * 4 - 100)) / 16
+        check(allowed - 2 <= final["learner_steps"] <= allowed, final["learner_steps"], "of", allowed, "learner steps")
+        equal(table["updates"] + table["updates_missing"], final["learner_steps"] * 16, "priorities written back")
+
+        # Evaluations on the way and one of the last parameters.
+        evaluations = reports["evaluator-0"]
+        check(2 <= len(evaluations) <= 4, len(evaluations), "evaluations")
+        for report in evaluations:
+            check(8 <= report["return"] <= 500 and report["episodes"] == 2, report)
+        equal(evaluations[-1]["environment_steps"], steps, "environment_steps of the last evaluation")
+        equal(evaluations[-1]["learner_steps"], final["learner_steps"], "learner_steps of the last evaluation")
+
+        broker.stop()
+        weights = run.folder / "learner.weights"
+        check(weights.exists(), "no learner.weights")
+        done = subprocess.run([program("actor"), "-c", str(run.config), "--evaluate", "--weights", str(weights),
+                               "--episodes", "3", "--folder", ""], capture_output=True, text=True)
+        check(done.returncode == 0 and "mean return of 3 episodes: " in done.stdout, done.stdout, done.stderr)
+
+
+def check_provenance(reports):
+    learned = [r for r in reports if r["samples_per_second"] > 0]
+    check(learned, "no report with samples")
+    for r in learned:
+        check(0 < r["item_age_seconds"] <= r["item_age_seconds_max"] < 2 * PATIENCE, r)
+        check(0 <= r["policy_staleness"] <= r["policy_staleness_max"] <= r["learner_steps"], r)
+        check(0 < r["importance_weight"] <= 1, r)
+        check(r["updates_per_second"] > 0 and 0 <= r["wait_share"] <= 1.05 and r["loss"] >= 0, r)
+    check(any(r["policy_staleness"] > 0 for r in learned), "every item is of the newest policy")
+    first, last = learned[0], learned[-1]
+    check(last["item_age_seconds_max"] > first["item_age_seconds"], "items do not age")
+
+
+# ---- SIGTERM
+
+@test
+def test_sigterm():
+    with make_run() as run:
+        broker = run.broker()
+        learner, actors, evaluator = run.learner(), [run.actor(0), run.actor(1)], run.evaluator()
+        run.await_more("learner-0", "learner_steps", 20)
+        for process in (actors[0], evaluator, learner):
+            process.stop()
+        # The last report and the saved state are of the same step.
+        again = run.learner(0, "--resume")
+        step = run.last("learner-0", "learner_steps")
+        eventually(lambda: "A0205" in again.text(), PATIENCE, "the resumed learner's line")
+        check("step=%d" % step in again.text(), "not step", step, again.text())
+        again.stop()
+        # The learner is away, and the table takes no more: the last actor waits.
+        eventually(lambda: run.table()["limiter"]["inserts_wait"], PATIENCE, "a full table")
+        actors[1].stop()
+        broker.stop()
+
+
+@test
+def test_sigterm_without_others():
+    """Whoever waits for somebody else ends at once, too: for the broker at first, for it to come back, for a learner."""
+    with make_run() as run:
+        waiting = [run.learner(), run.actor(0), run.evaluator()]
+        for process in waiting:
+            eventually(process.stopped_by_handler, PATIENCE, "the handler of " + process.name)
+        for process in waiting:
+            process.ask()
+        for process in waiting:
+            process.ends(GRACE, "to end before there is a broker")
+        broker = run.broker()
+        waiting = [run.actor(0), run.evaluator()]
+        eventually(lambda: run.info()["server"]["session_count"] >= 1, PATIENCE, "the actor's session")
+        eventually(waiting[1].stopped_by_handler, PATIENCE, "the evaluator's handler")
+        for process in waiting:
+            process.ask()
+        for process in waiting:
+            process.ends(GRACE, "to end before there is a learner")
+        processes = [run.learner(), run.actor(0), run.evaluator()]
+        run.await_more("learner-0", "learner_steps", 20)
+        broker.kill()
+        for process in processes:
+            process.ask()
+        for process in processes:
+            process.ends(GRACE, "to end without a broker")
+
+
+# ---- deaths
+
+@test
+def test_actor_killed():
+    with make_run() as run:
+        run.broker()
+        run.learner()
+        actors = [run.actor(0), run.actor(1)]
+        run.await_more("actor-0", "actor_steps", 100)
+        actors[0].kill()
+        run.await_more("learner-0", "learner_steps", 20)  # the other one goes on
+        lines = len(run.reports("actor-0"))
+        actors[0] = run.actor(0)
+        eventually(lambda: len(run.reports("actor-0")) >= lines + 3, PATIENCE, "reports of the new actor")
+        new = run.reports("actor-0")[lines:]
+        check(new[0]["actor_steps"] > 0 and new[0]["learner_steps"] > 0, new[0])
+        for process in actors:
+            process.stop()
+
+
+@test
+def test_learner_killed():
+    with make_run() as run:
+        run.broker()
+        learner, actor = run.learner(), run.actor(0)
+        eventually(lambda: (run.folder / "learner.weights").exists(), PATIENCE, "a saved state")
+        run.await_more("learner-0", "learner_steps", 40)
+        learner.kill()
+        # The actor has filled the table and waits. It tells afterwards for how long.
+        eventually(lambda: run.table()["limiter"]["inserts_wait"], PATIENCE, "a full table")
+        waited_from = time.monotonic()
+        policy, before = run.policy(), run.last("learner-0", "learner_steps")
+        lines, acted = len(run.reports("learner-0")), len(run.reports("actor-0"))
+        learner = run.learner(0, "--resume")
+        waited = time.monotonic() - waited_from
+        eventually(lambda: len(run.reports("learner-0")) >= lines + 3, PATIENCE, "reports of the resumed learner")
+        saved = [line for line in learner.text().splitlines() if "A0205" in line]
+        equal(len(saved), 1, "lines that tell of saved state")
+        step = int(saved[0].split("step=")[1].split()[0])
+        check(0 < step <= before + 100, "resumed at", step, "after", before)
+        check(run.reports("learner-0")[lines]["learner_steps"] >= step, run.reports("learner-0")[lines])
+        eventually(lambda: run.policy() > policy, PATIENCE, "new parameters")
+        eventually(lambda: len(run.reports("actor-0")) > acted, PATIENCE, "a report of the actor")
+        blocked = run.reports("actor-0")[acted]["blocked_share"]
+        check(0.5 <= blocked <= 1.01, "the actor was blocked for", blocked, "of its time, of that at least", waited)
+        for process in (learner, actor):
+            process.stop()
+
+
+@test
+def test_broker_killed():
+    """Without a journal the new broker's table is empty: everybody goes on as soon as it has min_size items."""
+    with make_run() as run:
+        broker = run.broker()
+        learner, actors = run.learner(), [run.actor(0), run.actor(1)]
+        run.await_more("learner-0", "learner_steps", 40)
+        broker.kill()
+        time.sleep(0.2)
+        broker = run.broker()
+        run.await_more("learner-0", "learner_steps", 40)
+        check(run.table()["limiter"]["inserts"] >= 200, run.table()["limiter"])
+        eventually(run.policy, PATIENCE, "parameters at the new broker")
+        run.await_more("actor-1", "learner_steps", 10)  # and the actors take them
+        equal([p.alive() for p in (learner, *actors)], [True] * 3, "who lives")
+
+        # The broker and all actors at once: the new actors wait for parameters, and the learner for items.
+        for actor in actors:
+            actor.kill()
+        eventually(lambda: run.table()["waiting_samplers"] > 0 and run.table()["limiter"]["samples_wait"], PATIENCE,
+                   "a learner that has taken all batches")
+        run.await_more("learner-0", "time", 0.3)
+        broker.kill()
+        broker = run.broker()
+        actors = [run.actor(0), run.actor(1)]
+        run.await_more("learner-0", "learner_steps", 40)
+        for process in (*actors, learner):
+            process.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(test.main())

@@ -1,0 +1,143 @@
+"""A run of real processes in a folder of its own: broker, learners, actors and evaluator from one file."""
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "foreign"))
+from harness import check, equal, eventually  # noqa: E402
+
+SLOW = 4 if os.environ.get("RP_SANITIZE") else 1  # how much longer everything takes
+PATIENCE = 20 * SLOW
+# For a process that was asked to end.
+GRACE = 10 * SLOW
+
+
+def program(name):
+    return os.environ.get("RP_" + name.upper(), "replay-" + name)
+
+
+class Process:
+    def __init__(self, run, name, command):
+        self.run, self.name, self.log = run, name, run.folder / (name + ".log")
+        with open(self.log, "ab") as log:
+            self.popen = subprocess.Popen(command, stdout=log, stderr=log)
+        run.processes.append(self)
+
+    def alive(self):
+        return self.popen.poll() is None
+
+    def text(self):
+        return self.log.read_text(errors="replace")
+
+    def kill(self):
+        self.popen.kill()
+        self.popen.wait()
+
+    def ask(self):
+        self.popen.send_signal(signal.SIGTERM)
+
+    def ends(self, seconds=PATIENCE, what="to end"):
+        """Ends by itself, or because it was asked to, and says that all is well."""
+        try:
+            status = self.popen.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError("%s had %g s %s:\n%s" % (self.name, seconds, what, self.text())) from None
+        check(status == 0, self.name, "ended with status", status, "\n" + self.text())
+
+    def stop(self):
+        self.ask()
+        self.ends(GRACE, "to end after SIGTERM")
+
+    def stopped_by_handler(self):
+        """Whether SIGTERM would find the handler: it is set once the configuration was read."""
+        try:
+            caught = [line for line in pathlib.Path("/proc/%d/status" % self.popen.pid).read_text().splitlines()
+                      if line.startswith("SigCgt:")]
+            return bool(caught) and bool(int(caught[0].split()[1], 16) >> (signal.SIGTERM - 1) & 1)
+        except OSError:
+            return False
+
+
+class Run:
+    def __init__(self, config):
+        self.base = pathlib.Path(tempfile.mkdtemp(prefix="replay-run-"))
+        self.folder, self.processes = self.base / "run", []
+        self.folder.mkdir()
+        self.config = self.base / "run.yaml"
+        self.config.write_text(config.replace("BASE", str(self.base)))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        for process in self.processes:
+            if process.alive():
+                process.kill()
+        if kind:
+            for log in sorted(self.folder.glob("*.log")):
+                print("---- %s\n%s" % (log.name, log.read_text(errors="replace")[-2000:]))
+        shutil.rmtree(self.base, ignore_errors=True)
+
+    # ---- processes
+
+    def start(self, name, kind, *more):
+        return Process(self, name, [program(kind), "-c", str(self.config), *more])
+
+    def broker(self):
+        process = self.start("broker", "broker", "--section", "broker", "--log-level", "warn")
+        eventually(lambda: self.info() or not process.alive(), PATIENCE, "the broker's start")
+        check(process.alive(), process.text())
+        return process
+
+    def learner(self, index=0, *more):
+        return self.start("learner-%d" % index, "learner", "--index", str(index), *more)
+
+    def actor(self, index=0, *more):
+        return self.start("actor-%d" % index, "actor", "--index", str(index), *more)
+
+    def evaluator(self, *more):
+        return self.start("evaluator-0", "actor", "--evaluate", *more)
+
+    # ---- what they say
+
+    def info(self):
+        """What the broker tells, or None."""
+        command = [program("ctl"), "-e", "ipc://%s/service" % self.base, "--json", "--timeout", "2s", "info"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        return json.loads(done.stdout) if done.returncode == 0 else None
+
+    def counter(self, name):
+        return next((c["value"] for c in (self.info() or {}).get("counters", ()) if c["name"] == name), 0)
+
+    def policy(self):
+        """Version of the published parameters; 0: none."""
+        return next((s["version"] for s in (self.info() or {}).get("slots", ()) if s["name"] == "policy"), 0)
+
+    def table(self):
+        return self.info()["tables"][0]
+
+    def reports(self, process):
+        """The whole lines of a process' log."""
+        path = self.folder / (process + ".jsonl")
+        text = path.read_text() if path.exists() else ""
+        return [json.loads(line) for line in text[:text.rfind("\n") + 1].splitlines()]
+
+    def last(self, process, name, default=0):
+        reports = self.reports(process)
+        return reports[-1].get(name, default) if reports else default
+
+    def await_more(self, process, name, more=1, timeout=PATIENCE):
+        """Until a scalar of new reports is larger by so much than it is now."""
+        before = self.last(process, name)
+        return eventually(lambda: self.last(process, name) >= before + more and self.last(process, name), timeout,
+                          "%s of %s, which was %s," % (name, process, before))
+
+
+__all__ = ["GRACE", "PATIENCE", "SLOW", "Process", "Run", "check", "equal", "eventually", "program"]
