@@ -20,6 +20,7 @@
 #include "agent/learn/algorithms.h"
 #include "agent/learn/vtrace.h"
 #include "proto/error.h"
+#include "proto/log.h"
 
 /* What a batch needs; grows with the longest seen, for the length of sequences is the adder's. */
 struct workspace {
@@ -141,11 +142,18 @@ static void workspace_fini(struct workspace *self)
     memset(self, 0, sizeof *self);
 }
 
-static void *need(size_t count, size_t size)
+/* For what is as large as the batch that just arrived: this learner can not go on. */
+static _Noreturn void give_up(uint32_t rows)
 {
-    void *memory = calloc(count, size);
+    log_line(LEVEL_ERROR, "A0206", "no memory for a batch", "rows=%u hint=\"lower agent.batch or adder.length\"", rows);
+    abort();
+}
+
+static void *need(uint32_t rows, size_t row_bytes)
+{
+    void *memory = calloc(rows, row_bytes);
     if (!memory)
-        abort(); /* as large as the batch that just arrived: this learner can not go on */
+        give_up(rows);
     return memory;
 }
 
@@ -156,10 +164,10 @@ static void workspace_reserve(struct workspace *self, const struct impala *impal
     workspace_fini(self);
     uint32_t n_actions = impala->policy.spec.outputs;
     if (!net_pass_init(&self->policy, &impala->policy, rows) || !net_pass_init(&self->value, &impala->value, rows))
-        abort(); /* as in need */
-    self->input = need((size_t)rows * impala->policy.spec.inputs, sizeof(float));
-    self->log_pi = need((size_t)rows * n_actions, sizeof(float));
-    self->d_logits = need((size_t)rows * n_actions, sizeof(float));
+        give_up(rows);
+    self->input = need(rows, impala->policy.spec.inputs * sizeof(float));
+    self->log_pi = need(rows, n_actions * sizeof(float));
+    self->d_logits = need(rows, n_actions * sizeof(float));
     self->d_value = need(rows, sizeof(float));
     self->discount = need(rows, sizeof(float));
     self->log_rho = need(rows, sizeof(float));

@@ -7,6 +7,9 @@
 #include "agent/run/config.h"
 #include "broker/selector.h"
 
+/* Of all sequences of a batch together. */
+#define MOST_STEPS (INT64_C(1) << 24)
+
 /* Items in a learner step. */
 static int64_t batch_of(const struct run_config *config)
 {
@@ -75,6 +78,11 @@ static void check_adder(const struct run_config *config, struct schema_report *r
         schema_problem(report, "adder.period",
                        "%lld is more than the length %lld: steps in between would be in no item; write at most %lld",
                        (long long)adder->period, (long long)adder->length, (long long)adder->length);
+    int64_t steps = adder->kind == ADDER_EPISODE ? adder->max_length + 1 : adder->length, batch = batch_of(config);
+    if (ops && ops->data == AGENT_SEQUENCES && adder->kind != ADDER_TRANSITION && batch > MOST_STEPS / steps)
+        schema_problem(report, "agent.batch",
+                       "%lld sequences of up to %lld steps are too much for one learner step: write at most %lld",
+                       (long long)batch, (long long)steps, (long long)(MOST_STEPS / steps));
     if (adder->actor_priorities && adder->kind != ADDER_TRANSITION)
         schema_problem(report, "adder.actor_priorities", "are those of transitions: leave them out with this kind");
     if (adder->buffer_items < adder->batch_items)

@@ -227,7 +227,8 @@ static rp_status check_twins(struct group *self, rp_error *err)
         self->twins = 0;
         return RP_OK;
     }
-    return err_set(err, ++self->twins < MOST_TWINS ? RP_DEADLINE_EXCEEDED : RP_ALREADY_EXISTS,
+    self->twins++;
+    return err_set(err, self->twins < MOST_TWINS ? RP_DEADLINE_EXCEEDED : RP_ALREADY_EXISTS,
                    "there is another learner with index %u: give each its own with --index", index);
 }
 

@@ -21,9 +21,8 @@ struct learner_work {
     struct learner *learner;
     char state_path[512]; /* empty: not saved */
     int64_t next_save_ns, reported_ns;
-    uint64_t counted; /* learner steps that the broker's counter has */
     uint64_t environment_steps;
-    uint64_t broker; /* that has this learner's parameters; 0: not known yet */
+    uint64_t broker; /* that has this learner's parameters; 0: none */
 };
 
 static rp_status save(struct learner_work *self, rp_error *err)
@@ -47,14 +46,13 @@ static void save_or_say(struct learner_work *self)
 static void count_steps(struct learner_work *self)
 {
     rp_client *client = self->worker.client;
-    uint64_t steps = self->worker.agent->steps;
-    int64_t total = 0;
-    if (learner_leads(self->learner) && steps > self->counted) {
-        if (rp_counter_add(client, COUNTER_LEARNER_STEPS, (int64_t)(steps - self->counted), COUNT_MS, NULL, NULL) !=
-            RP_OK)
-            return;
-        self->counted = steps;
-    }
+    int64_t steps = (int64_t)self->worker.agent->steps, counted = 0, total = 0;
+    /* Whoever led before may have counted some of them. */
+    if (learner_leads(self->learner) &&
+        (rp_counter_read(client, COUNTER_LEARNER_STEPS, COUNT_MS, &counted, NULL) != RP_OK ||
+         (steps > counted &&
+          rp_counter_add(client, COUNTER_LEARNER_STEPS, steps - counted, COUNT_MS, NULL, NULL) != RP_OK)))
+        return;
     if (rp_counter_read(client, COUNTER_STEPS, COUNT_MS, &total, NULL) == RP_OK)
         self->environment_steps = worker_steps(&self->worker, total);
 }
@@ -89,10 +87,9 @@ static void report(struct learner_work *self)
 static void publish_anew(struct learner_work *self)
 {
     rp_client_info info = {.struct_size = sizeof info};
-    if (!learner_leads(self->learner) || rp_client_get_info(self->worker.client, &info, NULL) != RP_OK ||
-        info.state != RP_CLIENT_CONNECTED || info.broker == self->broker)
-        return;
-    if (self->broker == 0 || learner_publish(self->learner, NULL) == RP_OK)
+    if (learner_leads(self->learner) && rp_client_get_info(self->worker.client, &info, NULL) == RP_OK &&
+        info.state == RP_CLIENT_CONNECTED && info.broker != self->broker &&
+        learner_publish(self->learner, NULL) == RP_OK)
         self->broker = info.broker;
 }
 
@@ -151,7 +148,6 @@ static rp_status resume(struct learner_work *self, rp_error *err)
     if (!worker->options->resume || !self->state_path[0] || access(self->state_path, F_OK) != 0)
         return RP_OK;
     RP_TRY(learner_load(self->learner, self->state_path, err));
-    self->counted = worker->agent->steps;
     log_line(LEVEL_INFO, "A0205", "goes on from saved state", "file=%s step=%llu", self->state_path,
              (unsigned long long)worker->agent->steps);
     return RP_OK;

@@ -72,9 +72,9 @@ if [ -s internal ]; then
     cat internal
     exit 1
 fi
-# Everything that the headers declare is there. rp_plugin_entry is what plug-ins define.
+# Everything that the headers declare is there. The entries are what plug-ins define.
 cat "$prefix"/include/replay/*.h | tr '\n' ' ' | sed 's/;/;\n/g' | grep 'RP_API' | grep -o 'rp_[a-z0-9_]*(' |
-    tr -d '(' | sort -u | grep -v '^rp_plugin_entry$' >declared
+    tr -d '(' | sort -u | grep -vE '^rp_(env_)?plugin_entry$' >declared
 if ! comm -23 declared exported >absent || [ -s absent ]; then
     echo "declared in the headers, but not in the library:"
     cat absent

@@ -41,6 +41,7 @@ class Process:
         self.popen.wait()
 
     def ask(self):
+        eventually(lambda: self.stopped_by_handler() or not self.alive(), PATIENCE, "the handler of " + self.name)
         self.popen.send_signal(signal.SIGTERM)
 
     def ends(self, seconds=PATIENCE, what="to end"):

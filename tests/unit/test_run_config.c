@@ -197,6 +197,10 @@ static void test_parts_that_do_not_fit(void **state)
     EXPECT("override 'adder.length=1': adder.length: a sequence of 1 steps has nothing to learn from: write at least "
            "2\n",
            "agent.algorithm=impala", "agent.target_period=0", "adder.kind=sequence", "adder.length=1");
+    EXPECT("override 'agent.batch=300': agent.batch: 300 sequences of up to 65536 steps are too much for one learner "
+           "step: write at most 256\n",
+           "agent.algorithm=impala", "agent.target_period=0", "adder.kind=sequence", "adder.length=65536",
+           "agent.batch=300");
     EXPECT("override 'adder.actor_priorities=yes': adder.actor_priorities: are those of transitions: leave them out "
            "with this kind\n",
            "agent.algorithm=impala", "agent.target_period=0", "adder.kind=sequence", "adder.actor_priorities=yes");

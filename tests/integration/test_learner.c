@@ -1,0 +1,193 @@
+/* A learner against a real broker, and what a table may hold that it did not expect. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "agent/run/learner.h"
+#include "replay/writer.h"
+#include "tests/support/process.h"
+
+#define WAIT 10000
+#define BATCH 8
+
+static const char tables[] =
+    "  - {name: replay, max_size: 1000, sampler: {kind: prioritized, options: {exponent: 0.6}}}\n";
+
+struct fixture {
+    struct broker_process broker;
+    struct run_config config;
+    struct env env;
+    rp_client *client;
+    struct agent *agent;
+    struct learner *learner;
+    rp_error err;
+};
+
+static void ok(rp_status status, const rp_error *err)
+{
+    if (status != RP_OK)
+        fail_msg("%s: %s", rp_status_name(status), err->text);
+}
+
+static void open_learner(struct fixture *f, const char *environment, const char *agent, const char *adder)
+{
+    char text[1024];
+    snprintf(text, sizeof text,
+             "environment: {name: %s}\nagent: {%s, hidden: [8], batch: %d}\nadder: {%s}\nlearners: {prefetch: 1}\n"
+             "broker:\n  tables:\n%s",
+             environment, agent, BATCH, adder, tables);
+    struct schema_report *report = schema_report_new();
+    if (!run_config_read_text("test", text, NULL, &f->config, report))
+        fail_msg("%s", schema_report_text(report));
+    schema_report_destroy(&report);
+    ok(env_open(&f->env, &f->config.environment, &f->err), &f->err);
+    f->client = rp_client_connect(f->broker.service, NULL, WAIT, &f->err);
+    f->agent = agent_new(&f->config.agent, environment, &f->env.spec, 1, &f->err);
+    struct learner_options options = {.config = &f->config, .client = f->client, .agent = f->agent};
+    f->learner = f->client && f->agent ? learner_new(&options, &f->err) : NULL;
+    if (!f->learner)
+        fail_msg("%s", f->err.text);
+}
+
+static int setup(void **state)
+{
+    struct fixture *f = calloc(1, sizeof *f);
+    broker_process_start(&f->broker, tables, NULL);
+    *state = f;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct fixture *f = *state;
+    learner_destroy(&f->learner);
+    agent_destroy(&f->agent);
+    rp_client_destroy(&f->client);
+    env_close(&f->env);
+    run_config_free(&f->config);
+    broker_process_fini(&f->broker);
+    free(f);
+    return 0;
+}
+
+/* Items of one transition of Pendulum-v1, whose numbers are all `value` but for their rewards. */
+static void insert(struct fixture *f, uint32_t n, float value, float reward)
+{
+    const rp_column columns[] = {
+        {.name = "observation", .dtype = RP_DTYPE_FLOAT32, .rank = 1, .shape = {3}},
+        {.name = "action", .dtype = RP_DTYPE_FLOAT32, .rank = 1, .shape = {1}},
+        {.name = "reward", .dtype = RP_DTYPE_FLOAT32},
+        {.name = "discount", .dtype = RP_DTYPE_FLOAT32},
+        {.name = "next_observation", .dtype = RP_DTYPE_FLOAT32, .rank = 1, .shape = {3}},
+    };
+    rp_slice slices[5];
+    for (uint32_t i = 0; i < 5; i++)
+        slices[i] = (rp_slice){.field = columns[i].name, .column = i, .count = 1, .squeeze = 1};
+    rp_writer *writer = rp_writer_new(f->client, columns, 5, NULL, WAIT, &f->err);
+    if (!writer)
+        fail_msg("%s", f->err.text);
+    for (uint32_t i = 0; i < n; i++) {
+        float three[3] = {value, 0.1f * (float)i, value};
+        const void *row[] = {three, &value, &reward, &value, three};
+        ok(rp_writer_append(writer, row, WAIT, &f->err), &f->err);
+        for (uint32_t k = 0; k < 5; k++)
+            slices[k].start = (int64_t)i;
+        ok(rp_writer_item(writer, "replay", 1.0, slices, 5, WAIT, NULL, &f->err), &f->err);
+    }
+    ok(rp_writer_destroy(&writer, WAIT, &f->err), &f->err);
+}
+
+static double scalar(const struct learner_stats *stats, const char *name)
+{
+    double value = NAN;
+    uint32_t found = 0;
+    for (uint32_t i = 0; i < stats->n_scalars; i++)
+        if (strcmp(stats->scalars[i].name, name) == 0) {
+            value = stats->scalars[i].value;
+            found++;
+        }
+    if (found != 1)
+        fail_msg("'%s' is there %u times", name, found);
+    return value;
+}
+
+/* Each second step of TD3 has scalars of the policy: means are over the steps that have one. */
+static void test_scalars(void **state)
+{
+    struct fixture *f = *state;
+    open_learner(f, "Pendulum-v1", "algorithm: td3", "kind: transition, table: replay");
+    insert(f, 2 * BATCH, 0.5f, -1.0f);
+    struct learner_stats first, second, both;
+    for (uint32_t i = 0; i < 8; i++)
+        ok(learner_step(f->learner, WAIT, &f->err), &f->err);
+    learner_take_stats(f->learner, &both);
+    assert_int_equal(both.n_scalars, 6);
+    ok(learner_step(f->learner, WAIT, &f->err), &f->err);
+    learner_take_stats(f->learner, &first);
+    assert_int_equal(first.n_scalars, 4);
+    ok(learner_step(f->learner, WAIT, &f->err), &f->err);
+    learner_take_stats(f->learner, &second);
+    assert_int_equal(second.n_scalars, 6);
+    /* Little changes in ten steps: means of the same quantity are close, others are not. */
+    static const char *const names[] = {"loss", "gradient_norm", "policy_gradient_norm", "policy_loss"};
+    for (uint32_t i = 0; i < 4; i++) {
+        double mean = scalar(&both, names[i]), last = scalar(&second, names[i]);
+        if (!(fabs(mean - last) <= 0.3 * fabs(last) + 0.02))
+            fail_msg("%s: %g over eight steps, and then %g", names[i], mean, last);
+    }
+}
+
+/* Anybody may insert anything: numbers that are not finite cost a step, not the learner. */
+static void test_not_finite(void **state)
+{
+    struct fixture *f = *state;
+    open_learner(f, "Pendulum-v1", "algorithm: ddpg, huber: 1", "kind: transition, table: replay");
+    insert(f, BATCH, 0.5f, NAN);
+    insert(f, BATCH, 0.5f, INFINITY);
+    insert(f, BATCH, NAN, 1.0f);
+    for (uint32_t i = 0; i < 20; i++)
+        ok(learner_step(f->learner, WAIT, &f->err), &f->err);
+    for (uint32_t i = 0; i < f->agent->n_params; i++)
+        assert_true(isfinite(f->agent->params[i]));
+    /* What was refused would be told by the updates that follow. */
+    insert(f, 2 * BATCH, 0.5f, 1.0f);
+    for (uint32_t i = 0; i < 20; i++)
+        ok(learner_step(f->learner, WAIT, &f->err), &f->err);
+}
+
+static void test_other_items(void **state)
+{
+    struct fixture *f = *state;
+    open_learner(f, "CartPole-v1", "algorithm: dqn", "kind: transition, table: replay");
+    insert(f, 2 * BATCH, 0.5f, 1.0f);
+    assert_int_equal(learner_step(f->learner, WAIT, &f->err), RP_FAILED_PRECONDITION);
+    assert_non_null(strstr(f->err.text, "another environment"));
+}
+
+static void test_other_lengths(void **state)
+{
+    struct fixture *f = *state;
+    open_learner(f, "CartPole-v1", "algorithm: impala", "kind: sequence, table: replay, length: 2, period: 1");
+    insert(f, 2 * BATCH, 0.5f, 1.0f);
+    assert_int_equal(learner_step(f->learner, WAIT, &f->err), RP_FAILED_PRECONDITION);
+    assert_non_null(strstr(f->err.text, "those of this run have 1 to 2"));
+}
+
+#define CASE(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        CASE(test_scalars),
+        CASE(test_not_finite),
+        CASE(test_other_items),
+        CASE(test_other_lengths),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
