@@ -13,6 +13,7 @@
 #define GROUP_SLOT "learner-state"
 #define GROUP_TIMEOUT_MS 30000
 #define STATE_TIMEOUT_MS 10000
+#define STATE_LEAST_MS 2000
 
 /* Behind the gradient, in this order. A camp is an array for each of its parts, with a place for each learner; the parts
  * are small enough for a float to hold exactly. */
@@ -172,7 +173,9 @@ static rp_status take_state(struct group *self, uint64_t round, rp_error *err)
     struct agent *agent = self->options.agent;
     uint64_t have = 0, found = 0;
     struct clock clock = clock_system();
-    int64_t end_ns = clock_now(&clock) + STATE_TIMEOUT_MS * NS_PER_MS;
+    /* Whoever should give it may find that it has missed rounds itself, and then nobody does: asking again is cheap. */
+    int64_t wait_ms = 2 * self->options.round_ms > STATE_LEAST_MS ? 2 * self->options.round_ms : STATE_LEAST_MS;
+    int64_t end_ns = clock_now(&clock) + wait_ms * NS_PER_MS;
     struct tensor which = {.name = "round", .dtype = RP_DTYPE_UINT64, .rank = 1, .shape = {1}, .data = &found};
     while (clock_now(&clock) < end_ns) {
         if (stopped(self))
@@ -197,8 +200,8 @@ static rp_status take_state(struct group *self, uint64_t round, rp_error *err)
         }
         rp_params_release(&params);
     }
-    return err_set(err, RP_DEADLINE_EXCEEDED, "the other learners did not give their state after round %llu in %d s",
-                   (unsigned long long)round, STATE_TIMEOUT_MS / 1000);
+    return err_set(err, RP_DEADLINE_EXCEEDED, "the other learners did not give their state after round %llu in %g s",
+                   (unsigned long long)round, (double)wait_ms / 1e3);
 }
 
 /* ---- joining ---- */

@@ -128,8 +128,9 @@ rp_status worker_actor(const struct worker_options *options, rp_error *err)
     }
     status = worker_unless_stopped(&self.worker, status);
     if (self.adder) {
-        rp_status closing = adder_destroy(&self.adder, worker_stopped(&self.worker) ? WORKER_STOPPED_MS : WORKER_CALL_MS,
-                                          status == RP_OK ? err : NULL);
+        rp_status closing =
+            adder_destroy(&self.adder, worker_stopped(&self.worker) ? WORKER_STOPPED_MS : WORKER_CALL_MS,
+                          status == RP_OK ? err : NULL);
         status = status == RP_OK ? worker_unless_stopped(&self.worker, closing) : status;
     }
     loop_fini(&self.loop);

@@ -35,19 +35,21 @@ def make_run(steps=0):
     return Run(CONFIG.replace("STEPS", str(steps)))
 
 
-def prints(run, index, skip=0):
-    """Fingerprints by learner step, of the reports after the first `skip`."""
+def prints(run, index, since):
+    """Fingerprints by learner step, of steps beyond `since`."""
     out = {}
-    for report in run.reports("learner-%d" % index)[skip:]:
+    for report in run.reports("learner-%d" % index):
         step, value = report["learner_steps"], report["fingerprint"]
+        if step <= since:
+            continue
         check(out.setdefault(step, value) == value, "learner", index, "has two states at step", step)
     return out
 
 
 def check_equal_prints(run, a, b, since=0):
     """The steps at which both have reported, after `since`: all equal. Gives how many."""
-    one, other = prints(run, a), prints(run, b)
-    common = [step for step in one if step in other and step > since]
+    one, other = prints(run, a, since), prints(run, b, since)
+    common = [step for step in one if step in other]
     for step in common:
         equal(one[step], other[step], "fingerprints of learners %d and %d at step %d" % (a, b, step))
     return len(common)

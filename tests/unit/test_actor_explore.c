@@ -259,9 +259,9 @@ static void test_constant_noise(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ladder),       cmocka_unit_test(test_decay), cmocka_unit_test(test_no_decay),
-        cmocka_unit_test(test_greedy),       cmocka_unit_test(test_random_steps), cmocka_unit_test(test_hold),
-        cmocka_unit_test(test_noise),        cmocka_unit_test(test_constant_noise),
+        cmocka_unit_test(test_ladder), cmocka_unit_test(test_decay),          cmocka_unit_test(test_no_decay),
+        cmocka_unit_test(test_greedy), cmocka_unit_test(test_random_steps),   cmocka_unit_test(test_hold),
+        cmocka_unit_test(test_noise),  cmocka_unit_test(test_constant_noise),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
