@@ -11,7 +11,8 @@
 #include "proto/log.h"
 
 #define CALL_MS 10000
-#define STOPPED_MS 1000
+/* Within that, a look at the stop flag every so often. */
+#define PART_MS 500
 
 struct learner {
     struct learner_options options;
@@ -23,6 +24,11 @@ struct learner {
     struct learner_stats stats;
     struct clock clock;
 };
+
+static bool stopped(const struct learner *self)
+{
+    return self->options.stop && atomic_load(self->options.stop);
+}
 
 /* Of the built-in selectors, only these do not look at priorities; one of a plug-in may. */
 static bool is_blind(const char *kind)
@@ -242,10 +248,10 @@ static rp_status write_priorities(struct learner *self, const rp_batch_arrays *a
     rp_status status = RP_OK;
     do {
         uint32_t taken = 0;
-        status = rp_updater_add(self->updater, arrays->key + done, result->priority + done, arrays->n - done, CALL_MS,
+        status = rp_updater_add(self->updater, arrays->key + done, result->priority + done, arrays->n - done, PART_MS,
                                 &taken, err);
         done += taken;
-    } while (status == RP_DEADLINE_EXCEEDED && !(self->options.stop && atomic_load(self->options.stop)));
+    } while (status == RP_DEADLINE_EXCEEDED && !stopped(self));
     if (status == RP_OK && self->options.lockstep)
         status = rp_updater_flush(self->updater, CALL_MS, NULL, err);
     return status;
@@ -319,8 +325,13 @@ rp_status learner_step(struct learner *self, int64_t timeout_ms, rp_error *err)
 
 rp_status learner_publish(struct learner *self, rp_error *err)
 {
-    bool stopped = self->options.stop && atomic_load(self->options.stop);
-    return variables_publish(&self->variables, stopped ? STOPPED_MS : CALL_MS, err);
+    int64_t end_ns = clock_now(&self->clock) + CALL_MS * NS_PER_MS;
+    rp_status status;
+    do
+        status = variables_publish(&self->variables, PART_MS, err);
+    while ((status == RP_DEADLINE_EXCEEDED || status == RP_UNAVAILABLE) && !stopped(self) &&
+           clock_now(&self->clock) < end_ns);
+    return status;
 }
 
 rp_status learner_save(struct learner *self, const char *path, rp_error *err)

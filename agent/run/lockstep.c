@@ -220,11 +220,12 @@ static bool stopped(const struct lockstep *self)
     return self->options->stop && atomic_load(self->options->stop);
 }
 
+/* The learner's present policy is copied, not published: looking at a run must not change it. */
 static rp_status evaluate(struct lockstep *self, rp_error *err)
 {
     struct seat *seat = &self->evaluator;
-    RP_TRY(learner_publish(self->learner, err));
-    RP_TRY(variables_pull(&seat->variables, CALL_MS, NULL, err));
+    for (uint32_t i = 0; i < self->agent->n_policy; i++)
+        memcpy(seat->agent->tensors[i].data, self->agent->tensors[i].data, tensor_bytes(&self->agent->tensors[i]));
     RP_TRY(loop_episodes(&seat->loop, (uint64_t)self->config->evaluator.episodes, &self->evaluation, err));
     report(self, self->evaluation);
     return RP_OK;
@@ -367,7 +368,8 @@ rp_status lockstep_run(const struct lockstep_options *options, struct lockstep_r
                                     .learner_steps = self.agent ? self.agent->steps : 0,
                                     .episodes = self.episodes,
                                     .seconds = seconds_since(self.start_ns),
-                                    .fingerprint = self.learner ? learner_fingerprint(self.learner) : 0};
+                                    .fingerprint = self.learner ? learner_fingerprint(self.learner) : 0,
+                                    .stopped = stopped(&self)};
     for (uint32_t i = 0; i < self.n_seats; i++) {
         struct adder_stats stats;
         adder_get_stats(self.seats[i].adder, &stats);

@@ -36,6 +36,7 @@ struct lockstep_result {
     uint64_t steps, learner_steps, episodes, inserted;
     double seconds;
     uint32_t fingerprint; /* of the final parameters */
+    bool stopped;         /* by *stop, before its end */
 };
 
 rp_status lockstep_run(const struct lockstep_options *options, struct lockstep_result *out, rp_error *err);

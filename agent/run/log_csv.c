@@ -123,7 +123,10 @@ static bool write_table(const struct log_csv *self, const char *path, uint32_t m
     bool ok = out != NULL;
     if (ok) {
         write_wide(self, self->file.size > 0 ? in : NULL, out, more);
-        ok = !ferror(in) && fflush(out) == 0 && !ferror(out) && fsync(fileno(out)) == 0;
+        ok = !ferror(in) && fflush(out) == 0 && !ferror(out);
+        /* Rows that are on the disk already must not be lost to a new header; without rows there is nothing to lose, and
+         * a slow disk need not hold the first report up. */
+        ok = ok && (self->file.size == 0 || fsync(fileno(out)) == 0);
     }
     int error = errno;
     if (in)

@@ -120,6 +120,14 @@ static void test_td3_repeats(void **state)
     assert_true(a.evaluation < 0.0 && a.evaluation > -2000.0);
 }
 
+static void test_looking_changes_nothing(void **state)
+{
+    (void)state;
+    struct lockstep_result a = run(dqn, NULL), b = run(dqn, SET("evaluator.every=50"));
+    assert_int_equal(a.fingerprint, b.fingerprint);
+    assert_int_equal(a.learner_steps, b.learner_steps);
+}
+
 /* ---- what the limiter allows ---- */
 
 /* Samples may run ahead of samples_per_insert by the error buffer, in whole batches. That the table saw no other insert
@@ -312,7 +320,7 @@ int main(void)
         cmocka_unit_test(test_items),          cmocka_unit_test(test_unbounded_refused),
         cmocka_unit_test(test_narrow_refused), cmocka_unit_test(test_limits),
         cmocka_unit_test(test_stop),           cmocka_unit_test(test_stop_while_evaluating),
-        cmocka_unit_test(test_reports),
+        cmocka_unit_test(test_reports),        cmocka_unit_test(test_looking_changes_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
