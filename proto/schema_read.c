@@ -435,7 +435,7 @@ static bool fill(struct reader *r, const char *section, void *root)
     yaml_node_t *node;
     if (!find_section(r, section, &node))
         return false;
-    const struct schema_place top = section ? schema_yaml_place(node->start_mark) : (struct schema_place){1, 1};
+    const struct schema_place top = section && node ? schema_yaml_place(node->start_mark) : (struct schema_place){1, 1};
     struct level level = {root, calloc(r->schema->n_rows + 1, sizeof(bool))};
     if (!level.seen) {
         schema_report_at(r->report, top, "", "out of memory");

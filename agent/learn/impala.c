@@ -55,8 +55,8 @@ static void log_softmax(const float *logits, uint32_t n, float *out)
     float highest = logits[0];
     for (uint32_t a = 1; a < n; a++)
         highest = fmaxf(highest, logits[a]);
-    double max = (double)highest, sum = 0.0;
-    for (uint32_t a = 0; a < n; a++)
+    double max = (double)highest, sum = exp((double)logits[0] - max);
+    for (uint32_t a = 1; a < n; a++)
         sum += exp((double)logits[a] - max);
     double log_sum = max + log(sum);
     for (uint32_t a = 0; a < n; a++)

@@ -31,9 +31,9 @@ static size_t reserve(size_t *total, uint64_t batch, uint64_t values)
     return at;
 }
 
-static float *part(const struct net_pass *self, size_t at)
+static void *part(const struct net_pass *self, size_t at)
 {
-    return (float *)((char *)self->memory + at);
+    return (char *)self->memory + at;
 }
 
 bool net_pass_init(struct net_pass *self, const struct net *net, uint32_t max_batch)
@@ -65,7 +65,7 @@ bool net_pass_init(struct net_pass *self, const struct net *net, uint32_t max_ba
     self->delta[0] = part(self, delta[0]);
     self->delta[1] = part(self, delta[1]);
     self->patches = part(self, patches);
-    self->index = (uint32_t *)part(self, index);
+    self->index = part(self, index);
     self->max_batch = max_batch;
     return true;
 }

@@ -50,7 +50,7 @@ static void check_algorithm(const struct run_config *config, struct schema_repor
     if (run_config_algorithm(config))
         return;
     char list[256] = "";
-    for (size_t used = 0; agent_algorithms[n] && n < 32; n++) {
+    for (size_t used = 0; n < 32 && agent_algorithms[n]; n++) {
         names[n] = agent_algorithms[n]->name;
         if (used < sizeof list)
             used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", n ? ", " : "", names[n]);

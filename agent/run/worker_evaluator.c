@@ -33,7 +33,7 @@ static rp_status await_last(struct worker *self, struct variables *variables, rp
     int64_t news_ns = clock_now(&self->clock);
     while (!worker_stopped(self) && !worker_out_of_time(self) && clock_now(&self->clock) - news_ns < LAST_WAIT_NS) {
         int64_t end = 0;
-        rp_status status = rp_counter_read(self->client, COUNTER_LEARNER_END, WORKER_CALL_MS, &end, err);
+        rp_status status = rp_counter_read(self->client, COUNTER_LEARNER_END, WORKER_READ_MS, &end, err);
         if (status != RP_OK && worker_try_again(self, status))
             continue;
         RP_TRY(status);
@@ -55,7 +55,7 @@ static rp_status evaluate(struct worker *self, struct loop *loop, struct variabl
     RP_TRY(variables_wait(variables, self->options->stop, err));
     for (bool last = false; !last && !worker_stopped(self) && !worker_out_of_time(self);) {
         int64_t steps = 0;
-        rp_status status = rp_counter_read(self->client, COUNTER_STEPS, WORKER_CALL_MS, &steps, err);
+        rp_status status = rp_counter_read(self->client, COUNTER_STEPS, WORKER_READ_MS, &steps, err);
         if (status != RP_OK && worker_try_again(self, status))
             continue;
         RP_TRY(status);

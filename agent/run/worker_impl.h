@@ -9,6 +9,8 @@
 
 #define WORKER_CONNECT_MS 30000
 #define WORKER_CALL_MS 10000
+/* For calls that may be repeated: between two looks at the stop flag. */
+#define WORKER_READ_MS 1000
 #define WORKER_RETRY_MS 200
 /* For confirmations, once it was stopped. */
 #define WORKER_STOPPED_MS 500

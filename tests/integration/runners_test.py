@@ -117,7 +117,7 @@ def test_whole_run():
 
         # Evaluations on the way and one of the last parameters.
         evaluations = reports["evaluator-0"]
-        check(2 <= len(evaluations) <= 4, len(evaluations), "evaluations")
+        check(1 <= len(evaluations) <= 4, len(evaluations), "evaluations")
         for report in evaluations:
             check(8 <= report["return"] <= 500 and report["episodes"] == 2, report)
         equal(evaluations[-1]["environment_steps"], steps, "environment_steps of the last evaluation")
@@ -188,7 +188,7 @@ def test_sigterm_without_others():
         for process in processes:
             process.ask()
         for process in processes:
-            process.ends(GRACE, "to end without a broker")
+            process.ends(GRACE + 10, "to end without a broker")  # a claim of steps may be under way
 
 
 # ---- deaths
