@@ -22,7 +22,9 @@ struct learner_work {
     char state_path[512]; /* empty: not saved */
     int64_t next_save_ns, reported_ns;
     uint64_t environment_steps;
-    uint64_t broker; /* that has this learner's parameters; 0: none */
+    uint64_t broker;     /* that has this learner's parameters; 0: none */
+    uint64_t counted_at; /* the broker whose count of environment steps is known to be whole; 0: none yet */
+    uint64_t most_steps; /* that were ever counted */
 };
 
 static rp_status save(struct learner_work *self, rp_error *err)
@@ -43,9 +45,30 @@ static void save_or_say(struct learner_work *self)
     }
 }
 
+/* The counters of a broker that was started again begin at 0, and with them exploration and stop.steps: whoever leads
+ * puts back what was counted before. */
+static void put_back_steps(struct learner_work *self)
+{
+    rp_client *client = self->worker.client;
+    rp_client_info info = {.struct_size = sizeof info};
+    int64_t total = 0;
+    if (rp_client_get_info(client, &info, NULL) != RP_OK || info.state != RP_CLIENT_CONNECTED ||
+        info.broker == self->counted_at || rp_counter_read(client, COUNTER_STEPS, COUNT_MS, &total, NULL) != RP_OK)
+        return;
+    if (self->counted_at != 0 && (uint64_t)total < self->most_steps) {
+        if (!learner_leads(self->learner) ||
+            rp_counter_add(client, COUNTER_STEPS, (int64_t)self->most_steps, COUNT_MS, NULL, NULL) != RP_OK)
+            return;
+        log_line(LEVEL_INFO, "A0207", "told a new broker how many environment steps were taken", "steps=%llu",
+                 (unsigned long long)self->most_steps);
+    }
+    self->counted_at = info.broker;
+}
+
 static void count_steps(struct learner_work *self)
 {
     rp_client *client = self->worker.client;
+    put_back_steps(self);
     int64_t steps = (int64_t)self->worker.agent->steps, counted = 0, total = 0;
     /* Whoever led before may have counted some of them. */
     if (learner_leads(self->learner) &&
@@ -55,6 +78,8 @@ static void count_steps(struct learner_work *self)
         return;
     if (rp_counter_read(client, COUNTER_STEPS, COUNT_MS, &total, NULL) == RP_OK)
         self->environment_steps = worker_steps(&self->worker, total);
+    if (self->environment_steps > self->most_steps)
+        self->most_steps = self->environment_steps;
 }
 
 static void report(struct learner_work *self)

@@ -247,10 +247,14 @@ def test_broker_killed():
         broker = run.broker()
         learner, actors = run.learner(), [run.actor(0), run.actor(1)]
         run.await_more("learner-0", "learner_steps", 40)
+        taken = run.last("learner-0", "environment_steps")
+        check(taken > 0, "environment steps before the broker is killed")
         broker.kill()
         time.sleep(0.2)
         broker = run.broker()
         run.await_more("learner-0", "learner_steps", 40)
+        eventually(lambda: "A0207" in learner.text(), PATIENCE, "the learner to tell how many steps were taken")
+        check(run.counter("environment_steps") > taken, "the count goes on where it was")
         check(run.table()["limiter"]["inserts"] >= 200, run.table()["limiter"])
         eventually(run.policy, PATIENCE, "parameters at the new broker")
         run.await_more("actor-1", "learner_steps", 10)  # and the actors take them
