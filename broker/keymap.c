@@ -47,7 +47,7 @@ union line {
 struct keymap {
     struct directory now;
     struct directory old; /* cells: NULL unless moving */
-    uint64_t start;       /* the cell of old where moving began: a free one */
+    uint64_t start;       /* the cell of old where moving began: it was free, and counts as moved */
     uint64_t moved;       /* cells from there on that are empty now */
     uint64_t seed[2];
     uint64_t count;
@@ -117,6 +117,8 @@ static uint64_t hash_block(const struct keymap *self, uint64_t key)
     __extension__ unsigned __int128 product =
         (unsigned __int128)((key / LINE_KEYS) ^ self->seed[0]) * (self->seed[1] | 1);
     uint64_t mixed = (uint64_t)product ^ (uint64_t)(product >> 64);
+    /* Blocks count up: with one multiplication alone some seeds put hundreds of them next to each other. */
+    mixed = (mixed ^ (mixed >> 32)) * UINT64_C(0xd6e8feb86659fd93);
     return mixed ^ (mixed >> 32);
 }
 
@@ -181,7 +183,9 @@ static void start_moving(struct keymap *self)
     self->start = 0;
     while (self->old.cells[self->start].value)
         self->start++;
-    self->moved = 0;
+    /* New blocks whose home is at the end of the old directory may come to stand in the first cell. They are moved with
+     * the end, when moving has come round: before that they would not be looked for in the new directory. */
+    self->moved = 1;
 }
 
 /* Moves whole runs only, so that what stays in the old directory can still be found there. */

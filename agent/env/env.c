@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <dlfcn.h>
+#include <limits.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -30,7 +31,12 @@ static const rp_env_ops *find(const rp_env_ops *const *list, const char *name)
 
 static rp_status load(struct env *self, const char *path, const rp_env_plugin **out, rp_error *err)
 {
-    self->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    /* A bare name is a file here, as anywhere else in a configuration; dlopen would look for it among the system's. */
+    char here[PATH_MAX];
+    int length = snprintf(here, sizeof here, "%s%s", strchr(path, '/') ? "" : "./", path);
+    if (length < 0 || (size_t)length >= sizeof here)
+        return err_set(err, RP_INVALID_ARGUMENT, "the name of the environment plug-in is too long");
+    self->library = dlopen(here, RTLD_NOW | RTLD_LOCAL);
     if (!self->library)
         return err_set(err, RP_IO, "environment plug-in %s: %s", path, dlerror());
     rp_env_plugin_entry_fn *entry = NULL;
@@ -103,6 +109,14 @@ static rp_status choose(struct env *self, const struct env_config *config, rp_er
                        "environment plug-in %s: '%s' is the name of a built-in environment: rename it", path, name);
     if (!self->ops && !loaded)
         return unknown(name, plugin, err);
+    if (plugin && !loaded) {
+        const char *names[MOST_NAMES] = {"nothing"};
+        add_names(plugin->environments, names, 0);
+        return err_set(err, RP_INVALID_ARGUMENT,
+                       "environment plug-in %s: it is not used, for environment.name is the built-in %s; write '%s' "
+                       "there, or leave the plug-in out",
+                       path, name, names[0]);
+    }
     if (loaded) {
         RP_TRY(check_ops(loaded, path, err));
         self->ops = loaded;

@@ -211,6 +211,7 @@ static void report(struct lockstep *self, double evaluation)
                                    .evaluation = evaluation,
                                    .training = recent_mean(self),
                                    .episodes = self->episodes,
+                                   .fingerprint = learner_fingerprint(self->learner),
                                    .learner = &stats};
     self->options->report(self->options->ctx, &line);
 }
@@ -357,6 +358,7 @@ rp_status lockstep_run(const struct lockstep_options *options, struct lockstep_r
     rp_status status = start_broker(&self, err);
     if (status == RP_OK)
         status = open_all(&self, err);
+    self.start_ns = clock_now(&clock); /* setting up does not count */
     if (status == RP_OK)
         status = take_turns(&self, err);
     if (status == RP_CANCELLED && stopped(&self))

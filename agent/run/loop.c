@@ -1,15 +1,28 @@
 #include "agent/run/loop.h"
 
+#include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "proto/error.h"
 
+/* Behind the observations of a plug-in: one that writes more than it said shall not bring the process down. What is
+ * looked at is the beginning. */
+#define GUARD_BYTES (1u << 20)
+#define GUARD_SEEN 64u
+#define GUARD_FILL 0xa5
+
 bool loop_init(struct loop *self, struct env *env, struct actor *actor)
 {
-    size_t bytes = env_observation_bytes(&env->spec);
-    *self = (struct loop){.env = env, .actor = actor, .observation = calloc(1, bytes), .next = calloc(1, bytes)};
-    if (self->observation && self->next)
+    size_t bytes = env_observation_bytes(&env->spec), all = bytes + (env->library ? GUARD_BYTES : 0);
+    *self = (struct loop){.env = env, .actor = actor, .observation = calloc(1, all), .next = calloc(1, all)};
+    if (self->observation && self->next) {
+        if (env->library) {
+            memset((char *)self->observation + bytes, GUARD_FILL, GUARD_SEEN);
+            memset((char *)self->next + bytes, GUARD_FILL, GUARD_SEEN);
+        }
         return true;
+    }
     loop_fini(self);
     return false;
 }
@@ -21,11 +34,33 @@ void loop_fini(struct loop *self)
     *self = (struct loop){0};
 }
 
+/* What a plug-in wrote. */
+static rp_status check_observation(const struct loop *self, const void *observation, rp_error *err)
+{
+    const rp_env_spec *spec = &self->env->spec;
+    size_t bytes = env_observation_bytes(spec);
+    const unsigned char *guard = (const unsigned char *)observation + bytes;
+    for (uint32_t i = 0; i < GUARD_SEEN; i++)
+        if (guard[i] != GUARD_FILL)
+            return err_set(err, RP_INVALID_ARGUMENT,
+                           "environment '%s' writes more than the %zu bytes of an observation that its spec states",
+                           self->env->ops->name, bytes);
+    const float *numbers = observation;
+    for (size_t i = 0; spec->observation_dtype == RP_DTYPE_FLOAT32 && i < bytes / sizeof *numbers; i++)
+        if (!isfinite(numbers[i]))
+            return err_set(err, RP_INVALID_ARGUMENT,
+                           "environment '%s': number %zu of the observation after step %llu of the episode is %g",
+                           self->env->ops->name, i, (unsigned long long)self->episode.steps, (double)numbers[i]);
+    return RP_OK;
+}
+
 static rp_status begin(struct loop *self, rp_error *err)
 {
     self->episode = (struct episode){0};
     self->running = true;
     env_reset(self->env, self->observation);
+    if (self->env->library)
+        RP_TRY(check_observation(self, self->observation, err));
     return actor_observe_first(self->actor, self->observation, err);
 }
 
@@ -39,6 +74,8 @@ rp_status loop_step(struct loop *self, bool *ended, rp_error *err)
     rp_env_result result;
     const void *action = actor_select(self->actor, self->observation, &choice);
     env_step(self->env, action, self->next, &result);
+    if (self->env->library)
+        RP_TRY(check_observation(self, self->next, err));
     RP_TRY(actor_observe(self->actor, &choice, &result, self->next, err));
     RP_TRY(actor_update(self->actor, err));
 

@@ -1,4 +1,5 @@
 /* replay-single: a whole run in one process, the same every time for a configuration and a seed. */
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -6,6 +7,7 @@
 
 #include "agent/run/lockstep.h"
 #include "agent/run/log.h"
+#include "agent/run/log_file.h"
 #include "agent/run/program.h"
 #include "agent/run/worker.h"
 
@@ -36,7 +38,7 @@ static void print_json(const struct lockstep_report *report)
     print_number("training_return", report->training);
     printf(", ");
     print_number("return", report->evaluation);
-    printf(", \"seconds\": %.3f}\n", report->seconds);
+    printf(", \"seconds\": %.3f, \"fingerprint\": \"%08x\"}\n", report->seconds, report->fingerprint);
 }
 
 static const char *format_value(char *out, size_t size, double value)
@@ -52,10 +54,10 @@ static void print_row(struct single *self, const struct lockstep_report *report)
 {
     char training[32], evaluation[32];
     if (!self->headed)
-        printf("%10s %14s %9s %15s %11s %9s\n", "steps", "learner steps", "episodes", "training return", "evaluation",
+        printf("%10s %14s %9s %16s %11s %9s\n", "steps", "learner steps", "episodes", "training return", "evaluation",
                "seconds");
     self->headed = true;
-    printf("%10llu %14llu %9llu %15s %11s %9.1f\n", (unsigned long long)report->steps,
+    printf("%10llu %14llu %9llu %16s %11s %9.1f\n", (unsigned long long)report->steps,
            (unsigned long long)report->learner_steps, (unsigned long long)report->episodes,
            format_value(training, sizeof training, report->training),
            format_value(evaluation, sizeof evaluation, report->evaluation), report->seconds);
@@ -127,7 +129,16 @@ static int run(const struct program *program)
     struct single self = {.program = program, .log = run_log_new(&log, &err)};
     if (!self.log)
         return program_result(program, (rp_status)err.status, &err);
+    struct log_file trial; /* better now than when everything has been learned */
     char weights[512];
+    snprintf(weights, sizeof weights, "%s/single.jsonl", config->folder);
+    log_file_init(&trial);
+    if (config->folder[0] && !log_file_open(&trial, weights, false)) {
+        fprintf(stderr, "%s: folder %s can not be written: %s\n", program->name, config->folder, strerror(errno));
+        run_log_destroy(&self.log);
+        return EXIT_FAILED;
+    }
+    log_file_fini(&trial);
     snprintf(weights, sizeof weights, "%s/" LEARNER_STATE_FILE, config->folder);
     const struct lockstep_options options = {
         .config = config,

@@ -167,11 +167,23 @@ static rp_status learn(struct learner_work *self, rp_error *err)
     return RP_OK;
 }
 
+/* Of a run that is under way: what was learned before is gone, and its user should know. */
+static void say_fresh(const struct learner_work *self)
+{
+    int64_t before = 0;
+    if (self->worker.config->learners.count == 1 &&
+        rp_counter_read(self->worker.client, COUNTER_LEARNER_STEPS, COUNT_MS, &before, NULL) == RP_OK && before > 0)
+        log_line(LEVEL_WARN, "A0208", "begins anew: there is no saved state of the steps that were learned before",
+                 "steps=%lld folder=%s", (long long)before, self->state_path[0] ? self->worker.config->folder : "none");
+}
+
 static rp_status resume(struct learner_work *self, rp_error *err)
 {
     const struct worker *worker = &self->worker;
-    if (!worker->options->resume || !self->state_path[0] || access(self->state_path, F_OK) != 0)
+    if (!worker->options->resume || !self->state_path[0] || access(self->state_path, F_OK) != 0) {
+        say_fresh(self);
         return RP_OK;
+    }
     RP_TRY(learner_load(self->learner, self->state_path, err));
     log_line(LEVEL_INFO, "A0205", "goes on from saved state", "file=%s step=%llu", self->state_path,
              (unsigned long long)worker->agent->steps);

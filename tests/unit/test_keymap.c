@@ -131,6 +131,27 @@ static uint64_t key_at(uint32_t i, bool in_order)
     return in_order ? (UINT64_C(77) << 40) + i : (i + 1) * UINT64_C(0x9e3779b97f4a7c15);
 }
 
+/* Every map has a seed of its own, so that many small ones go through growth in many ways. */
+static void every_key_is_found_while_moving(void **state)
+{
+    (void)state;
+    enum { MAPS = 300, BLOCKS = 600 };
+    for (uint32_t m = 0; m < MAPS; m++) {
+        struct keymap *map = keymap_new();
+        for (uint32_t n = 0; n < BLOCKS; n++) {
+            assert_true(keymap_put(map, (uint64_t)n * 16, n));
+            if (m % 2 && n % 5 == 4) /* some go in between */
+                assert_int_equal(keymap_remove(map, (uint64_t)(n - 3) * 16), n - 3);
+            bool near_growth = (n > 120 && n < 150) || (n > 250 && n < 300) || n % 64 == 0;
+            for (uint32_t i = 0; near_growth && i <= n; i++) {
+                bool gone = m % 2 && i % 5 == 1 && i + 3 <= n;
+                assert_int_equal(keymap_get(map, (uint64_t)i * 16), gone ? KEYMAP_NONE : i);
+            }
+        }
+        keymap_destroy(&map);
+    }
+}
+
 static void growth_is_spread_over_the_inserts(void **state)
 {
     (void)state;
@@ -190,6 +211,7 @@ int main(void)
         cmocka_unit_test(one_key_comes_and_goes),
         cmocka_unit_test(extreme_keys_and_slots_work),
         cmocka_unit_test(random_operations_match_an_array),
+        cmocka_unit_test(every_key_is_found_while_moving),
         cmocka_unit_test(growth_is_spread_over_the_inserts),
         cmocka_unit_test(memory_of_removed_keys_is_used_again),
         cmocka_unit_test(a_million_keys_go_at_once),
