@@ -305,9 +305,20 @@ static int64_t tick_send(struct session *self, int64_t now_ns)
     return more == OUTBOX_LINGER ? self->outbox.last_partial_ns + OUTBOX_LINGER_NS : INT64_MAX;
 }
 
+/* While this process was stopped or got no time of the processor, nobody could read answers: that is no silence of the
+ * broker's. */
+static void forgive_pause(struct session *self, int64_t now_ns)
+{
+    int64_t pause = self->ticked_ns ? now_ns - self->ticked_ns - self->heartbeat_ns : 0;
+    if (pause > 0)
+        self->answered_ns = self->answered_ns + pause < now_ns ? self->answered_ns + pause : now_ns;
+    self->ticked_ns = now_ns;
+}
+
 static int64_t on_tick(struct conn_part *part, int64_t now_ns)
 {
     struct session *self = session_of(part);
+    forgive_pause(self, now_ns);
     int64_t next = tick_send(self, now_ns);
     if (self->state == SESSION_WAITING && !self->refused) {
         if (now_ns >= self->retry_ns)

@@ -31,6 +31,7 @@ struct session {
     bool push_full;
     int64_t heartbeat_ns, expiry_ns;
     int64_t next_heartbeat_ns, answered_ns, retry_ns, explain_ns;
+    int64_t ticked_ns;          /* the last look at the time; 0: none yet */
     uint64_t answered_sent;     /* what the last answered heartbeat had stated as sent */
     uint64_t answered_received; /* and what the broker had received then */
     uint64_t stated_sent;

@@ -11,6 +11,7 @@
 #include "broker/actor.h"
 #include "proto/clock.h"
 #include "proto/error.h"
+#include "proto/log.h"
 
 #define CALL_MS 60000
 #define RECENT 20u
@@ -344,6 +345,15 @@ static rp_status check_limiter(const struct run_config *config, double batch, rp
     return check_room(config, table, batch, err);
 }
 
+/* Whatever was under way then may have been done in another order. */
+static void warn_of_breaks(const struct lockstep *self)
+{
+    rp_client_info info = {.struct_size = sizeof info};
+    if (self->client && rp_client_get_info(self->client, &info, NULL) == RP_OK && info.reconnects > 0)
+        log_line(LEVEL_WARN, "A0209", "the connection inside this process broke: the result may not be repeatable",
+                 "times=%llu", (unsigned long long)info.reconnects);
+}
+
 rp_status lockstep_run(const struct lockstep_options *options, struct lockstep_result *out, rp_error *err)
 {
     struct lockstep self = {.options = options, .config = options->config, .evaluation = NAN};
@@ -372,6 +382,7 @@ rp_status lockstep_run(const struct lockstep_options *options, struct lockstep_r
                                     .seconds = seconds_since(self.start_ns),
                                     .fingerprint = self.learner ? learner_fingerprint(self.learner) : 0,
                                     .stopped = stopped(&self)};
+    warn_of_breaks(&self);
     for (uint32_t i = 0; i < self.n_seats; i++) {
         struct adder_stats stats;
         adder_get_stats(self.seats[i].adder, &stats);

@@ -3,6 +3,7 @@
 import csv
 import struct
 import subprocess
+import signal
 import sys
 import time
 
@@ -237,6 +238,21 @@ def test_learner_killed():
         blocked = run.reports("actor-0")[acted]["blocked_share"]
         check(0.5 <= blocked <= 1.01, "the actor was blocked for", blocked, "of its time, of that at least", waited)
         for process in (learner, actor):
+            process.stop()
+
+
+@test
+def test_actor_paused():
+    """Who gets no time of the processor hears no answers, and must not take that for silence."""
+    with Run(CONFIG.replace("STEPS", "0").replace("  tables:", "  session: {expiry: 6s}\n  tables:")) as run:
+        broker, learner, actor = run.broker(), run.learner(), run.actor(0)
+        run.await_more("actor-0", "actor_steps", 100)
+        actor.popen.send_signal(signal.SIGSTOP)
+        time.sleep(3.5)  # more than half of the expiry: a broker that is silent for so long is given up
+        actor.popen.send_signal(signal.SIGCONT)
+        run.await_more("actor-0", "actor_steps", 100)
+        check("C0103" not in actor.text(), actor.text())
+        for process in (actor, learner, broker):
             process.stop()
 
 

@@ -1,4 +1,5 @@
-/* Environments that must be refused, each for a reason of its own, and "Loose", which ends both ways at once. */
+/* Environments that must be refused, each for a reason of its own; "Loose", which ends both ways at once; and two that are
+ * found out when they run. */
 #include <math.h>
 #include <string.h>
 
@@ -71,6 +72,23 @@ static void step(void *self, const void *action, void *observation, rp_env_resul
     result->terminal = result->truncated = 1;
 }
 
+/* Its spec says one number. */
+static void *create_long(const rp_option *options, uint32_t n_options, rp_env_spec *spec, rp_error *err)
+{
+    (void)options, (void)n_options, (void)err;
+    *spec = usable();
+    return &object;
+}
+
+static void step_nan(void *self, const void *action, void *observation, rp_env_result *result)
+{
+    step(self, action, observation, result);
+    result->truncated = 0;
+    memcpy(observation, &(float){NAN}, sizeof(float));
+}
+
+static const rp_env_ops too_long = {"TooLong", "", create_long, destroy, seed, reset, step, NULL};
+static const rp_env_ops not_finite = {"NotFinite", "", create_loose, destroy, seed, reset, step_nan, NULL};
 static const rp_env_ops loose = {"Loose", "", create_loose, destroy, seed, reset, step, NULL};
 static const rp_env_ops no_actions = {"NoActions", "", create_no_actions, destroy, seed, reset, step, NULL};
 static const rp_env_ops bad_bounds = {"BadBounds", "", create_bad_bounds, destroy, seed, reset, step, NULL};
@@ -78,7 +96,8 @@ static const rp_env_ops silent = {"Silent", "", create_silent, destroy, seed, re
 static const rp_env_ops no_step = {"NoStep", "", create_loose, destroy, seed, reset, NULL, NULL};
 static const rp_env_ops taken = {"CartPole-v1", "", create_loose, destroy, seed, reset, step, NULL};
 
-static const rp_env_ops *const environments[] = {&loose, &no_actions, &bad_bounds, &silent, &no_step, &taken, NULL};
+static const rp_env_ops *const environments[] = {&loose, &no_actions, &bad_bounds, &silent, &no_step,
+                                                 &taken, &too_long,   &not_finite, NULL};
 
 static const rp_env_plugin plugin = {.abi = RP_ENV_ABI, .name = "env_bad", .environments = environments};
 

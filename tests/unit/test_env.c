@@ -14,6 +14,7 @@
 #include <time.h>
 
 #include "agent/env/env.h"
+#include "agent/run/loop.h"
 #include "proto/clock.h"
 #include "tests/support/process.h"
 
@@ -303,11 +304,45 @@ static void example_plugin_works(void **state)
     expect_refusal(&config, RP_INVALID_ARGUMENT, "environment Corridor: option 'length' is not understood");
     config.name = "Coridor";
     expect_refusal(&config, RP_NOT_FOUND, "unknown environment 'Coridor' (did you mean 'Corridor'?)");
-    /* A plug-in does not hide the built-in ones. */
     config.name = "Catch";
     config.options.count = 0;
-    open_or_fail(&env, &config);
+    expect_refusal(&config, RP_INVALID_ARGUMENT, "it is not used, for environment.name is the built-in Catch");
+}
+
+/* Chooses the same action at all times. */
+static void act(struct agent *self, const void *observation, const struct agent_explore *explore, struct rng *rng,
+                struct agent_choice *out)
+{
+    (void)self, (void)observation, (void)explore, (void)rng;
+    *out = (struct agent_choice){0};
+}
+
+static void loop_finds_out(const char *name, const char *text)
+{
+    static const struct agent_ops ops = {.act = act};
+    static const struct run_config run = {.actors = {.count = 1, .pull_every = 1}};
+    struct env env;
+    open_or_fail(&env, &(struct env_config){.name = (char *)name, .plugin = plugin_path("env_bad")});
+    struct agent agent = {.ops = &ops, .spec = env.spec};
+    struct actor actor;
+    struct loop loop;
+    rp_error err = {0};
+    bool ended;
+    actor_init(&actor, &(struct actor_options){.config = &run, .agent = &agent, .greedy = true});
+    assert_true(loop_init(&loop, &env, &actor));
+    assert_int_equal(loop_step(&loop, &ended, &err), RP_INVALID_ARGUMENT);
+    assert_string_equal(err.text, text);
+    loop_fini(&loop);
     env_close(&env);
+}
+
+static void mistakes_of_a_running_plugin_are_told(void **state)
+{
+    (void)state;
+    loop_finds_out("TooLong",
+                   "environment 'TooLong' writes more than the 4 bytes of an observation that its spec states");
+    loop_finds_out("NotFinite",
+                   "environment 'NotFinite': number 0 of the observation after step 0 of the episode is nan");
 }
 
 static void expect_bad_plugin(const char *file, const char *name, rp_status status, const char *text)
@@ -345,6 +380,7 @@ int main(void)
         cmocka_unit_test(delays_make_steps_slow),
         cmocka_unit_test(example_plugin_works),
         cmocka_unit_test(bad_plugins_are_refused),
+        cmocka_unit_test(mistakes_of_a_running_plugin_are_told),
     };
     return cmocka_run_group_tests_name("env", tests, NULL, NULL);
 }
