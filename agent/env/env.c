@@ -2,8 +2,8 @@
 
 #include <assert.h>
 #include <dlfcn.h>
-#include <limits.h>
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
