@@ -19,7 +19,7 @@ struct lockstep_report {
     double evaluation;
     double training; /* mean return of the last 20 episodes of all actors, NaN before the first */
     uint64_t episodes;
-    uint32_t fingerprint; /* of the learner's parameters now */
+    uint32_t fingerprint;                /* of the learner's parameters now */
     const struct learner_stats *learner; /* since the report before */
 };
 
