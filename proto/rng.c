@@ -2,6 +2,7 @@
 #include "proto/rng.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <sys/random.h>
 
@@ -62,6 +63,15 @@ uint64_t rng_below(struct rng *self, uint64_t n)
 double rng_unit(struct rng *self)
 {
     return (double)(rng_next(self) >> 11) * 0x1.0p-53;
+}
+
+void rng_normals(struct rng *self, double out[2])
+{
+    static const double PI = 3.14159265358979323846;
+    double radius = sqrt(-2.0 * log(1.0 - rng_unit(self)));
+    double angle = 2.0 * PI * rng_unit(self);
+    out[0] = radius * cos(angle);
+    out[1] = radius * sin(angle);
 }
 
 void rng_system(void *out, size_t size)

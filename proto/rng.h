@@ -15,6 +15,8 @@ uint64_t rng_next(struct rng *self);
 uint64_t rng_below(struct rng *self, uint64_t n);
 /* Uniform in [0, 1), 53 bits. */
 double rng_unit(struct rng *self);
+/* Two independent numbers from the standard normal distribution. */
+void rng_normals(struct rng *self, double out[2]);
 /* Bytes from the operating system, for ids. */
 void rng_system(void *out, size_t size);
 

@@ -7,8 +7,6 @@
 
 #include "proto/error.h"
 
-static const double PI = 3.14159265358979323846;
-
 /* Of the first actions: near zero, where tanh is steep. */
 #define POLICY_SCALE 0.01f
 
@@ -184,10 +182,20 @@ void critic_judge(struct critic *self, const struct agent *agent, struct agent_c
     choice->q = same ? choice->value : judge(self, agent, choice->continuous);
 }
 
-float critic_value(struct critic *self, const struct agent *agent, const void *observation)
+float critic_value(struct agent *agent, const void *observation)
 {
+    struct critic *self = agent->state;
     critic_policy_one(self, agent, observation);
     return judge(self, agent, self->greedy);
+}
+
+void critic_act(struct agent *agent, const void *observation, const struct agent_explore *explore, struct rng *rng,
+                struct agent_choice *out)
+{
+    struct critic *self = agent->state;
+    critic_policy_one(self, agent, observation);
+    critic_choose(self, self->greedy, explore, rng, out);
+    critic_judge(self, agent, out);
 }
 
 /* ---- learning ---- */
@@ -239,6 +247,16 @@ void critic_policy_back(struct critic *self, struct agent *agent)
     for (uint32_t i = 0; i < self->n * self->action; i++)
         self->d_policy[i] = -self->d_action[i] * (1.0f - self->actions[i] * self->actions[i]);
     net_backward(&self->policy, agent->params, &self->policy_pass, self->d_policy, agent->grads, NULL);
+}
+
+void critic_climb(struct agent *agent, struct agent_result *result)
+{
+    struct critic *self = agent->state;
+    critic_policy_many(self, agent->params, self->states, self->actions);
+    critic_set_actions(self, self->now, self->actions);
+    double value = critic_ascend(self, agent, 1);
+    critic_policy_back(self, agent);
+    agent_scalar(result, "policy_loss", -value);
 }
 
 void critic_targets(struct critic *self, const struct agent *agent, const struct agent_batch *batch, const float *bonus)
@@ -320,10 +338,10 @@ void critic_descend(struct agent *agent, struct optim *optim, uint32_t offset, c
 void critic_normals(struct rng *rng, float *out, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i += 2) {
-        double radius = sqrt(-2.0 * log(1.0 - rng_unit(rng)));
-        double angle = 2.0 * PI * rng_unit(rng);
-        out[i] = (float)(radius * cos(angle));
+        double normal[2];
+        rng_normals(rng, normal);
+        out[i] = (float)normal[0];
         if (i + 1 < n)
-            out[i + 1] = (float)(radius * sin(angle));
+            out[i + 1] = (float)normal[1];
     }
 }

@@ -60,8 +60,11 @@ void critic_choose(const struct critic *self, const float *action, const struct 
                    struct agent_choice *choice);
 /* Fills value and q of the choice by the first critic, for the observation given to critic_policy_one. */
 void critic_judge(struct critic *self, const struct agent *agent, struct agent_choice *choice);
-/* Q(s, tanh mean(s)), as agent_ops.value. */
-float critic_value(struct critic *self, const struct agent *agent, const void *observation);
+/* agent_ops.value: Q(s, tanh mean(s)). The state of such an agent begins with its critic. */
+float critic_value(struct agent *agent, const void *observation);
+/* agent_ops.act of a deterministic policy. */
+void critic_act(struct agent *agent, const void *observation, const struct agent_explore *explore, struct rng *rng,
+                struct agent_choice *out);
 
 /* ---- learning ---- */
 
@@ -83,6 +86,8 @@ void critic_regress(struct critic *self, struct agent *agent, const struct agent
                     struct agent_result *result);
 /* The mean over items of the smallest Q(now) among the first n_q critics, and its derivative by the actions in d_action. */
 double critic_ascend(struct critic *self, const struct agent *agent, uint32_t n_q);
+/* The deterministic policy gradient: the policy's part of the gradient of -J, J = 1/n sum_i Q1(s_i, mu(s_i)). */
+void critic_climb(struct agent *agent, struct agent_result *result);
 /* Clips one part of the gradient and lets its optimiser step; the norm before is a scalar. */
 void critic_descend(struct agent *agent, struct optim *optim, uint32_t offset, const char *norm_name,
                     struct agent_result *result);

@@ -6,26 +6,11 @@
  *
  * With n-step returns, prioritized replay and many actors it is Ape-X DPG (Horgan et al. 2018): actors get the critic too,
  * for their priorities. Importance weights correct the critic, not the policy. */
-#include <math.h>
 #include <stdlib.h>
 
 #include "agent/learn/algorithms.h"
 #include "agent/learn/critic.h"
 #include "proto/error.h"
-
-static void ddpg_act(struct agent *self, const void *observation, const struct agent_explore *explore, struct rng *rng,
-                     struct agent_choice *out)
-{
-    struct critic *critic = self->state;
-    critic_policy_one(critic, self, observation);
-    critic_choose(critic, critic->greedy, explore, rng, out);
-    critic_judge(critic, self, out);
-}
-
-static float ddpg_value(struct agent *self, const void *observation)
-{
-    return critic_value(self->state, self, observation);
-}
 
 static void gradient_of_critic(struct agent *self, const struct agent_batch *batch, struct agent_result *result)
 {
@@ -36,21 +21,11 @@ static void gradient_of_critic(struct agent *self, const struct agent_batch *bat
     critic_regress(critic, self, batch, result);
 }
 
-static void gradient_of_policy(struct agent *self, struct agent_result *result)
-{
-    struct critic *critic = self->state;
-    critic_policy_many(critic, self->params, critic->states, critic->actions);
-    critic_set_actions(critic, critic->now, critic->actions);
-    double value = critic_ascend(critic, self, 1);
-    critic_policy_back(critic, self);
-    agent_scalar(result, "policy_loss", -value);
-}
-
 static void ddpg_gradient(struct agent *self, const struct agent_batch *batch, struct agent_result *result)
 {
     critic_begin(self->state, self, batch, result);
     gradient_of_critic(self, batch, result);
-    gradient_of_policy(self, result);
+    critic_climb(self, result);
 }
 
 static void ddpg_apply(struct agent *self, struct agent_result *result)
@@ -94,8 +69,8 @@ const struct agent_ops agent_ddpg = {
     .defaults = &defaults,
     .create = ddpg_create,
     .destroy = ddpg_destroy,
-    .act = ddpg_act,
-    .value = ddpg_value,
+    .act = critic_act,
+    .value = critic_value,
     .gradient = ddpg_gradient,
     .apply = ddpg_apply,
 };

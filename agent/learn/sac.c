@@ -85,11 +85,6 @@ static void sac_act(struct agent *self, const void *observation, const struct ag
     critic_judge(critic, self, out);
 }
 
-static float sac_value(struct agent *self, const void *observation)
-{
-    return critic_value(self->state, self, observation);
-}
-
 /* ---- learning ---- */
 
 static void gradient_of_critics(struct agent *self, const struct agent_batch *batch, struct agent_result *result)
@@ -223,7 +218,7 @@ const struct agent_ops agent_sac = {
     .create = sac_create,
     .destroy = sac_destroy,
     .act = sac_act,
-    .value = sac_value,
+    .value = critic_value,
     .gradient = sac_gradient,
     .apply = sac_apply,
 };

@@ -14,20 +14,6 @@
 #include "agent/learn/critic.h"
 #include "proto/error.h"
 
-static void td3_act(struct agent *self, const void *observation, const struct agent_explore *explore, struct rng *rng,
-                    struct agent_choice *out)
-{
-    struct critic *critic = self->state;
-    critic_policy_one(critic, self, observation);
-    critic_choose(critic, critic->greedy, explore, rng, out);
-    critic_judge(critic, self, out);
-}
-
-static float td3_value(struct agent *self, const void *observation)
-{
-    return critic_value(self->state, self, observation);
-}
-
 /* Of the step that comes next, counted from 1. */
 static bool is_policy_step(const struct agent *self)
 {
@@ -57,22 +43,12 @@ static void gradient_of_critics(struct agent *self, const struct agent_batch *ba
     critic_regress(critic, self, batch, result);
 }
 
-static void gradient_of_policy(struct agent *self, struct agent_result *result)
-{
-    struct critic *critic = self->state;
-    critic_policy_many(critic, self->params, critic->states, critic->actions);
-    critic_set_actions(critic, critic->now, critic->actions);
-    double value = critic_ascend(critic, self, 1);
-    critic_policy_back(critic, self);
-    agent_scalar(result, "policy_loss", -value);
-}
-
 static void td3_gradient(struct agent *self, const struct agent_batch *batch, struct agent_result *result)
 {
     critic_begin(self->state, self, batch, result);
     gradient_of_critics(self, batch, result);
     if (is_policy_step(self))
-        gradient_of_policy(self, result);
+        critic_climb(self, result);
 }
 
 static void td3_apply(struct agent *self, struct agent_result *result)
@@ -129,8 +105,8 @@ const struct agent_ops agent_td3 = {
     .defaults = &defaults,
     .create = td3_create,
     .destroy = td3_destroy,
-    .act = td3_act,
-    .value = td3_value,
+    .act = critic_act,
+    .value = critic_value,
     .gradient = td3_gradient,
     .apply = td3_apply,
 };

@@ -42,12 +42,6 @@ static double present_epsilon(const struct actor *self)
     return actors->epsilon_start + part * (self->epsilon - actors->epsilon_start);
 }
 
-static double normal(struct rng *rng)
-{
-    double u = 1.0 - rng_unit(rng), v = rng_unit(rng);
-    return sqrt(-2.0 * log(u)) * cos(2.0 * M_PI * v);
-}
-
 /* Noise with the standard deviation sigma at every step and the given correlation between neighbours. */
 static const float *next_noise(struct actor *self)
 {
@@ -56,8 +50,11 @@ static const float *next_noise(struct actor *self)
     if (actors->noise_sigma <= 0.0 || n == 0)
         return NULL;
     double keep = self->noisy ? actors->noise_correlation : 0.0, add = sqrt(1.0 - keep * keep) * actors->noise_sigma;
-    for (uint32_t i = 0; i < n; i++)
-        self->noise[i] = (float)(keep * (double)self->noise[i] + add * normal(&self->rng));
+    for (uint32_t i = 0; i < n; i++) {
+        double normal[2];
+        rng_normals(&self->rng, normal);
+        self->noise[i] = (float)(keep * (double)self->noise[i] + add * normal[0]);
+    }
     self->noisy = true;
     return self->noise;
 }

@@ -13,6 +13,7 @@
 
 #include "agent/net/optim.h"
 #include "proto/rng.h"
+#include "tests/support/naive.h"
 
 enum { N = 103, STEPS = 100 };
 
@@ -21,14 +22,7 @@ static struct rng rng;
 static int seed_rng(void **state)
 {
     (void)state;
-    const char *text = getenv("RP_TEST_SEED");
-    uint64_t seed = 0;
-    if (text != NULL)
-        seed = strtoull(text, NULL, 0);
-    else
-        rng_system(&seed, sizeof seed);
-    printf("RP_TEST_SEED=%" PRIu64 "\n", seed);
-    rng_seed(&rng, seed);
+    rng_seed(&rng, naive_seed("optim"));
     return 0;
 }
 

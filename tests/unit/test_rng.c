@@ -91,12 +91,35 @@ static void test_system_bytes_differ(void **state)
     rng_system(zero, 0);
 }
 
+static void normals_have_their_moments(void **state)
+{
+    (void)state;
+    enum { PAIRS = 100000 };
+    struct rng rng;
+    double sum = 0, square = 0, fourth = 0, product = 0;
+    rng_seed(&rng, 5);
+    for (int i = 0; i < PAIRS; i++) {
+        double x[2];
+        rng_normals(&rng, x);
+        for (int k = 0; k < 2; k++) {
+            sum += x[k];
+            square += x[k] * x[k];
+            fourth += x[k] * x[k] * x[k] * x[k];
+        }
+        product += x[0] * x[1];
+    }
+    assert_true(sum / (2 * PAIRS) > -0.01 && sum / (2 * PAIRS) < 0.01);
+    assert_true(square / (2 * PAIRS) > 0.98 && square / (2 * PAIRS) < 1.02);
+    assert_true(fourth / (2 * PAIRS) > 2.9 && fourth / (2 * PAIRS) < 3.1);
+    assert_true(product / PAIRS > -0.02 && product / PAIRS < 0.02);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_matches_the_reference), cmocka_unit_test(test_same_seed_same_numbers),
         cmocka_unit_test(test_below_is_uniform),      cmocka_unit_test(test_unit_is_in_range),
-        cmocka_unit_test(test_system_bytes_differ),
+        cmocka_unit_test(test_system_bytes_differ),   cmocka_unit_test(normals_have_their_moments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
