@@ -40,8 +40,9 @@ struct schema_row {
     size_t offset;            /* in the root struct, or in the list element's struct below a "[]" */
     const char *default_text; /* as it would be written in YAML; NULL: required (scalars) or empty (lists, strings) */
     double min, max; /* inclusive, for numbers (in base units) and for the length of lists; both 0: unbounded */
-    const char *const *choices; /* enum: NULL-terminated */
-    size_t elem_size;           /* list */
+    const char *const
+        *choices;     /* enum: NULL-terminated; int: words for 0, 1, ..., which are not written as numbers then */
+    size_t elem_size; /* list */
     const char *help;
 };
 

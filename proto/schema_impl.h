@@ -45,7 +45,10 @@ bool schema_row_bounded(const struct schema_row *row);
 /* ---- schema_value.c: one scalar */
 /* Writes the value into base + offset. False with a sentence in why; the struct is unchanged. */
 bool schema_set_scalar(const struct schema_row *row, const char *text, void *base, char *why, size_t size);
-/* "between 1s and 1h", "at least 1", "at most 4GiB"; empty if unbounded. For lists and strings a count. */
+/* How many words a row of whole numbers has; each stands for its index. */
+uint32_t schema_row_words(const struct schema_row *row);
+/* "between 1s and 1h", "at least 1", "at most 4GiB", "auto, or between 1 and 8"; empty if unbounded. For lists and
+ * strings a count. */
 void schema_format_bounds(const struct schema_row *row, char *out, size_t size);
 const char *schema_type_name(enum schema_type type);
 

@@ -101,6 +101,10 @@ static void print_scalar(FILE *out, const struct schema_row *row, const void *ba
         break;
     default:
         memcpy(&whole, at, sizeof whole);
+        if (whole >= 0 && whole < schema_row_words(row)) {
+            print_string(out, row->choices[whole]);
+            return;
+        }
         snprintf(text, sizeof text, "%lld", (long long)whole);
         break;
     }

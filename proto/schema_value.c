@@ -49,13 +49,36 @@ static void format_number(enum schema_type type, double value, char *out, size_t
         snprintf(out, size, "%lld", (long long)value);
 }
 
-void schema_format_bounds(const struct schema_row *row, char *out, size_t size)
+uint32_t schema_row_words(const struct schema_row *row)
+{
+    uint32_t n = 0;
+    while (row->type == SCHEMA_INT && row->choices && row->choices[n])
+        n++;
+    return n;
+}
+
+/* The least number that may be written: those below it have words. */
+static double least_number(const struct schema_row *row)
+{
+    double n = schema_row_words(row);
+    return n > 0 && row->min < n ? n : row->min;
+}
+
+/* "auto, or " before what is said of numbers. */
+static void format_words(const struct schema_row *row, char *out, size_t size)
+{
+    size_t used = 0;
+    uint32_t n = schema_row_words(row);
+    out[0] = '\0';
+    for (uint32_t i = 0; i < n && used < size; i++)
+        used += (size_t)snprintf(out + used, size - used, "%s, %s", row->choices[i], i + 1 == n ? "or " : "");
+}
+
+static void format_range(const struct schema_row *row, char *out, size_t size)
 {
     char low[48], high[48];
-    out[0] = '\0';
-    if (!schema_row_bounded(row))
-        return;
-    format_number(row->type, row->min, low, sizeof low);
+    double min = least_number(row);
+    format_number(row->type, min, low, sizeof low);
     format_number(row->type, row->max, high, sizeof high);
     bool no_low = row->min < 0 && endless(row->type, row->min);
     bool no_high = row->max > 0 && endless(row->type, row->max);
@@ -65,15 +88,26 @@ void schema_format_bounds(const struct schema_row *row, char *out, size_t size)
         snprintf(out, size, "at most %s", high);
     else if (no_high)
         snprintf(out, size, "at least %s", low);
-    else if (row->min == row->max)
+    else if (min == row->max)
         snprintf(out, size, "%s", low);
     else
         snprintf(out, size, "between %s and %s", low, high);
 }
 
+void schema_format_bounds(const struct schema_row *row, char *out, size_t size)
+{
+    out[0] = '\0';
+    if (!schema_row_bounded(row))
+        return;
+    format_words(row, out, size);
+    size_t used = strlen(out);
+    format_range(row, out + used, size - used);
+}
+
 static bool in_bounds(const struct schema_row *row, double value, char *why, size_t size)
 {
-    if (!schema_row_bounded(row) || (value >= row->min && value <= row->max))
+    double min = least_number(row);
+    if (!schema_row_bounded(row) || (value >= min && value <= row->max))
         return true;
     char bounds[128], shown[48];
     schema_format_bounds(row, bounds, sizeof bounds);
@@ -118,8 +152,35 @@ static void explain(enum schema_type type, enum schema_units result, const char 
     }
 }
 
+/* A row of numbers and words: what was written is neither. */
+static void explain_word(const struct schema_row *row, const char *text, char *why, size_t size)
+{
+    char words[128];
+    const char *near = schema_nearest(text, row->choices, schema_row_words(row));
+    format_words(row, words, sizeof words);
+    if (near)
+        snprintf(why, size, "'%.*s' is not %sa whole number (did you mean '%s'?)", SHOWN, text, words, near);
+    else
+        snprintf(why, size, "'%.*s' is not %sa whole number", SHOWN, text, words);
+}
+
+/* True if the text is one of the row's words. */
+static bool set_word(const struct schema_row *row, const char *text, void *at)
+{
+    uint32_t n = schema_row_words(row);
+    for (uint32_t i = 0; i < n; i++) {
+        if (strcmp(row->choices[i], text) == 0) {
+            memcpy(at, &(int64_t){i}, sizeof(int64_t));
+            return true;
+        }
+    }
+    return false;
+}
+
 static bool set_number(const struct schema_row *row, const char *text, void *at, char *why, size_t size)
 {
+    if (set_word(row, text, at))
+        return true;
     int64_t whole = 0;
     double real = 0;
     enum schema_units result = UNITS_BAD;
@@ -132,7 +193,10 @@ static bool set_number(const struct schema_row *row, const char *text, void *at,
     else
         result = schema_units_real(text, &real);
     if (result != UNITS_OK) {
-        explain(row->type, result, text, why, size);
+        if (result == UNITS_BAD && schema_row_words(row) > 0)
+            explain_word(row, text, why, size);
+        else
+            explain(row->type, result, text, why, size);
         return false;
     }
     if (!in_bounds(row, row->type == SCHEMA_REAL ? real : (double)whole, why, size))

@@ -7,7 +7,7 @@
 
 #include "agent/client/endpoint.h"
 #include "agent/ctl/ctl.h"
-#include "agent/ctl/format.h"
+#include "agent/text/format.h"
 #include "proto/clock.h"
 #include "proto/error.h"
 #include "proto/log.h"

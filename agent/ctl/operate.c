@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "agent/ctl/ctl.h"
-#include "agent/ctl/format.h"
+#include "agent/text/format.h"
 #include "proto/dtype.h"
 #include "proto/error.h"
 #include "proto/schema.h"

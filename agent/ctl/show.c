@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "agent/ctl/ctl.h"
-#include "agent/ctl/format.h"
+#include "agent/text/format.h"
 
 #define ITEMS_PAGE 1000u
 

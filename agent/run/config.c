@@ -22,6 +22,9 @@ static const char *const adder_kinds[] = {
 static const char *const adder_ends[] = {
     [ADDER_PAD] = "pad", [ADDER_TRUNCATE] = "truncate", [ADDER_WRITE] = "write", [ADDER_CONTINUE] = "continue", NULL};
 
+/* Words that stand for numbers: the first for 0. */
+static const char *const automatic[] = {"auto", NULL};
+
 /* The broker's rows follow these in what run_schema gives. */
 static const struct schema_row own_rows[] = {
     {"name", SCHEMA_STRING, ROOT(name), "run", 1, 128, NULL, 0, "of the run, for people"},
@@ -119,7 +122,11 @@ static const struct schema_row own_rows[] = {
     {"adder.buffer_items", SCHEMA_INT, ROOT(adder.buffer_items), "100", 1, 1 << 30, NULL, 0,
      "items that are created and not confirmed, at most"},
 
-    {"actors.count", SCHEMA_INT, ROOT(actors.count), "1", 1, MAX_COUNT, NULL, 0, "how many there are"},
+    {"actors.count", SCHEMA_INT, ROOT(actors.count), "1", 0, MAX_COUNT, automatic, 0,
+     "how many there are; auto: replay-launch measures and decides (elsewhere: 1)"},
+    {"actors.command", SCHEMA_STRINGS, ROOT(actors.command), NULL, 0, 256, NULL, 0,
+     "an actor of your own instead of replay-actor, in any language: [./my_actor, --endpoint, '{service}'] "
+     "(docs/LAUNCH.md)"},
     {"actors.epsilon", SCHEMA_REAL, ROOT(actors.epsilon), "0.1", 0, 1, NULL, 0,
      "dqn: part of random actions; actor i of N takes epsilon^(1 + epsilon_alpha * i / (N - 1))"},
     {"actors.epsilon_alpha", SCHEMA_REAL, ROOT(actors.epsilon_alpha), "7", 0, 100, NULL, 0, "how steep that ladder is"},
@@ -138,8 +145,12 @@ static const struct schema_row own_rows[] = {
     {"actors.pull_every", SCHEMA_INT, ROOT(actors.pull_every), "20", 1, 1e9, NULL, 0,
      "steps between looks for new parameters"},
 
-    {"learners.count", SCHEMA_INT, ROOT(learners.count), "1", 1, 64, NULL, 0,
-     "how many there are; they average their gradients and stay identical"},
+    {"learners.count", SCHEMA_INT, ROOT(learners.count), "1", 0, 64, automatic, 0,
+     "how many there are; they average their gradients and stay identical; auto: replay-launch decides"},
+    {"learners.command", SCHEMA_STRINGS, ROOT(learners.command), NULL, 0, 256, NULL, 0,
+     "a learner of your own instead of replay-learner"},
+    {"learners.delay", SCHEMA_TIME, ROOT(learners.delay_ns), "0s", 0, 3.6e12, NULL, 0,
+     "each learner step takes so much longer: a learner that waits for an accelerator"},
     {"learners.prefetch", SCHEMA_INT, ROOT(learners.prefetch), "4", 1, 1024, NULL, 0, "batches under way"},
     {"learners.publish_every", SCHEMA_INT, ROOT(learners.publish_every), "10", 1, 1e9, NULL, 0,
      "learner steps between new parameters for the actors"},
@@ -148,6 +159,7 @@ static const struct schema_row own_rows[] = {
     {"learners.round", SCHEMA_TIME, ROOT(learners.round_ns), "2s", 1e6, 3.6e12, NULL, 0,
      "several learners: how long one waits for the others' gradients"},
 
+    {"evaluator.on", SCHEMA_BOOL, ROOT(evaluator.on), "true", 0, 0, NULL, 0, "replay-launch starts an evaluator"},
     {"evaluator.episodes", SCHEMA_INT, ROOT(evaluator.episodes), "20", 1, 1e6, NULL, 0, "in an evaluation"},
     {"evaluator.every", SCHEMA_INT, ROOT(evaluator.every), "0", 0, MAX_STEPS, NULL, 0,
      "environment steps between evaluations; 0: only at the end"},
@@ -159,7 +171,38 @@ static const struct schema_row own_rows[] = {
      "mean return of an evaluation that is enough; .inf: no such end"},
     {"stop.time", SCHEMA_TIME, ROOT(stop.time_ns), "0s", 0, MAX_TIME, NULL, 0, "0s: no such end"},
 
-    {"report.every", SCHEMA_TIME, ROOT(report.every_ns), "10s", 1e6, MAX_TIME, NULL, 0, "between two reports"},
+    {"plan.spi", SCHEMA_REAL, ROOT(plan.spi), "0", 0, 1e12, NULL, 0,
+     "samples per insert that counts are chosen for; 0: those of the limiter"},
+    {"plan.cores", SCHEMA_REAL, ROOT(plan.cores), "0", 0, 1e6, NULL, 0,
+     "processors for all processes, broker included; 0: those that this machine gives us"},
+    {"plan.memory", SCHEMA_BYTES, ROOT(plan.memory), "0", 0, 9e18, NULL, 0,
+     "for all processes with full tables; 0: four fifths of what is free"},
+    {"plan.max_actors", SCHEMA_INT, ROOT(plan.max_actors), "64", 1, MAX_COUNT, NULL, 0, "most that are tried"},
+    {"plan.max_learners", SCHEMA_INT, ROOT(plan.max_learners), "4", 1, 64, NULL, 0, "most that are tried"},
+    {"plan.measure", SCHEMA_TIME, ROOT(plan.measure_ns), "2s", 1e8, 3.6e12, NULL, 0, "how long at each count"},
+    {"plan.tolerance", SCHEMA_REAL, ROOT(plan.tolerance), "0.1", 0, 10, NULL, 0,
+     "how far the ratio without a limiter may be from the target before the plan says so"},
+
+    {"launch.runs", SCHEMA_STRING, ROOT(launch.runs), "runs", 1, 400, NULL, 0,
+     "where each run gets a folder NAME-TIME; 'folder' names one directly"},
+    {"launch.backoff", SCHEMA_TIME, ROOT(launch.backoff_ns), "500ms", 1e6, MAX_TIME, NULL, 0,
+     "pause before a process that failed starts again; doubled each time"},
+    {"launch.backoff_most", SCHEMA_TIME, ROOT(launch.backoff_most_ns), "30s", 1e6, MAX_TIME, NULL, 0,
+     "the longest pause"},
+    {"launch.failures", SCHEMA_INT, ROOT(launch.failures), "5", 1, 1e6, NULL, 0,
+     "the same failure of a process so many times in a row stops the run"},
+    {"launch.healthy", SCHEMA_TIME, ROOT(launch.healthy_ns), "60s", 1e6, MAX_TIME, NULL, 0,
+     "a process that ran for so long begins a new row"},
+    {"launch.grace", SCHEMA_TIME, ROOT(launch.grace_ns), "7s", 1e6, MAX_TIME, NULL, 0,
+     "how long processes have to end before they are killed"},
+    {"launch.hang", SCHEMA_TIME, ROOT(launch.hang_ns), "60s", 0, MAX_TIME, NULL, 0,
+     "a process that used no processor time at all for so long is killed and started again; 0s: never"},
+    {"launch.resize", SCHEMA_BOOL, ROOT(launch.resize), "true", 0, 0, NULL, 0,
+     "with actors.count auto: add or retire actors when one side stays idle beyond the plan"},
+    {"launch.resize_after", SCHEMA_TIME, ROOT(launch.resize_after_ns), "20s", 1e8, MAX_TIME, NULL, 0,
+     "for how long it must be idle"},
+
+    {"report.every", SCHEMA_TIME, ROOT(report.every_ns), "2s", 1e6, MAX_TIME, NULL, 0, "between two reports"},
     {"report.tensorboard", SCHEMA_BOOL, ROOT(report.tensorboard), "true", 0, 0, NULL, 0,
      "write event files of the scalars"},
     {"report.csv", SCHEMA_BOOL, ROOT(report.csv), "true", 0, 0, NULL, 0, "write a table of them"},
@@ -235,9 +278,9 @@ static bool read_source(const struct schema_source *source, struct run_config *o
 {
     if (!schema_read(run_schema(), source, out, report))
         return false;
+    const struct agent_ops *ops = run_config_algorithm(out); /* NULL: only programs of the user act and learn */
     if (out->adder.discount < 0) /* one key for users: n-step returns are discounted as values are */
-        out->adder.discount =
-            out->agent.discount > 0 ? out->agent.discount : run_config_algorithm(out)->defaults->discount;
+        out->adder.discount = out->agent.discount > 0 || !ops ? out->agent.discount : ops->defaults->discount;
     return true;
 }
 

@@ -10,7 +10,8 @@
 #include "proto/schema.h"
 
 struct actors_section {
-    int64_t count;
+    int64_t count;                 /* 0: auto, what the plan says */
+    struct schema_list command;    /* char *: the user's own actor instead of replay-actor; empty: none */
     double epsilon, epsilon_alpha; /* actor i of N explores with epsilon^(1 + alpha i / (N - 1)); N = 1: epsilon */
     double epsilon_start;          /* decays to the ladder's value ... */
     int64_t epsilon_steps;         /* ... over so many environment steps of all actors; 0: at once */
@@ -22,14 +23,17 @@ struct actors_section {
 };
 
 struct learners_section {
-    int64_t count;
-    int64_t prefetch;      /* batches under way */
-    int64_t publish_every; /* learner steps */
-    int64_t save_every_ns; /* learner state; 0: only at the end */
-    int64_t round_ns;      /* parallel learners: how long a round waits for the others */
+    int64_t count;              /* 0: auto */
+    struct schema_list command; /* char *: the user's own learner */
+    int64_t delay_ns;           /* each step takes so much longer */
+    int64_t prefetch;           /* batches under way */
+    int64_t publish_every;      /* learner steps */
+    int64_t save_every_ns;      /* learner state; 0: only at the end */
+    int64_t round_ns;           /* parallel learners: how long a round waits for the others */
 };
 
 struct evaluator_section {
+    bool on;          /* replay-launch starts one */
     int64_t episodes; /* in an evaluation */
     int64_t every;    /* environment steps between evaluations; 0: only at the end */
 };
@@ -39,6 +43,28 @@ struct stop_section {
     int64_t learner_steps; /* 0: no such end */
     double value;          /* mean return of an evaluation; .inf: no such end */
     int64_t time_ns;       /* 0: no such end */
+};
+
+/* How replay-launch sizes a run. */
+struct plan_section {
+    double spi;     /* samples per insert to aim at; 0: the limiter's */
+    double cores;   /* 0: those that this process may use */
+    int64_t memory; /* bytes; 0: four fifths of what is free */
+    int64_t max_actors, max_learners;
+    int64_t measure_ns; /* at each count */
+    double tolerance;   /* of the natural ratio */
+};
+
+/* How it keeps a run going. */
+struct launch_section {
+    char *runs; /* folder of run folders */
+    int64_t backoff_ns, backoff_most_ns;
+    int64_t failures;        /* same failure in a row: the run stops */
+    int64_t healthy_ns;      /* who ran for so long begins a new row */
+    int64_t grace_ns;        /* between SIGTERM and SIGKILL */
+    int64_t hang_ns;         /* without any processor time for so long: killed and started again; 0: never */
+    bool resize;             /* add and retire actors while running, if actors.count is auto */
+    int64_t resize_after_ns; /* one side must be idle for so long */
 };
 
 struct report_section {
@@ -57,6 +83,8 @@ struct run_config {
     struct learners_section learners;
     struct evaluator_section evaluator;
     struct stop_section stop;
+    struct plan_section plan;
+    struct launch_section launch;
     struct report_section report;
     struct broker_config broker;
 };
@@ -68,8 +96,8 @@ const struct schema *run_schema(void);
 extern const char run_default_yaml[];
 
 /* Reads a run's file, or run_default_yaml if path is NULL, with overrides "a.b=c" (NULL-terminated list, may be NULL).
- * Everything that can be wrong is found here: the environment and the agent are made once, for trial. False: the report
- * has the reasons. */
+ * Everything that can be wrong is found here: the environment and the agent are made once, for trial, unless only the
+ * user's own programs act, learn and measure. False: the report has the reasons. */
 bool run_config_read(const char *path, const char *const *overrides, struct run_config *out,
                      struct schema_report *report);
 /* The same from a text; "name" stands for the file name. */
@@ -82,7 +110,15 @@ const struct agent_ops *run_config_algorithm(const struct run_config *self);
 /* The table that actors insert into and learners sample, or NULL. */
 const struct table_config *run_config_table(const struct run_config *self);
 
+/* Samples per insert that the table's limiter holds; 0: it holds none. */
+double run_config_ratio(const struct table_config *table);
+/* Bytes that a full table takes of broker.memory_limit, steps that items share counted once, before compression. 0: not
+ * known. spec: of the environment; NULL: what its own actors write is not known. config_memory.c */
+double run_config_table_bytes(const struct run_config *self, const struct table_config *table, const rp_env_spec *spec);
+
 /* config_check.c: what concerns several keys. */
 void run_config_check(const void *root, struct schema_report *report);
+/* config_memory.c: tables that can not get as large as they are said to be. spec as above. */
+void run_config_check_memory(const struct run_config *self, const rp_env_spec *spec, struct schema_report *report);
 
 #endif

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "agent/net/crc32c.h"
 #include "proto/clock.h"
@@ -13,6 +14,8 @@
 #define CALL_MS 10000
 /* Within that, a look at the stop flag every so often. */
 #define PART_MS 500
+/* The same for a delay, which may be longer than a user wants to wait for the end. */
+#define NAP_NS (50 * NS_PER_MS)
 
 struct learner {
     struct learner_options options;
@@ -257,11 +260,24 @@ static rp_status write_priorities(struct learner *self, const rp_batch_arrays *a
     return status;
 }
 
+/* As a heavier gradient would take it. Turns in one process follow steps, not time: there it would only be slow. */
+static void delay(const struct learner *self)
+{
+    int64_t left = self->options.lockstep ? 0 : self->options.config->learners.delay_ns;
+    int64_t end = left > 0 ? clock_now(&self->clock) + left : 0;
+    while (left > 0 && !stopped(self)) {
+        int64_t nap = left < NAP_NS ? left : NAP_NS;
+        nanosleep(&(struct timespec){.tv_nsec = (long)nap}, NULL); /* a signal is a reason to look at the flag */
+        left = end - clock_now(&self->clock);
+    }
+}
+
 static rp_status learn(struct learner *self, const struct agent_batch *batch, struct agent_result *result,
                        rp_error *err)
 {
     struct agent *agent = self->options.agent;
     agent->ops->gradient(agent, batch, result);
+    delay(self);
     if (self->group)
         RP_TRY(group_mean(self->group, err));
     agent->ops->apply(agent, result);

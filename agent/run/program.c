@@ -264,12 +264,24 @@ static int read_config(struct program *self)
 /* What the configuration says about how many there are. */
 static int check_index(const struct program *self)
 {
-    int64_t count = self->kind == PROGRAM_LEARNER ? self->run.learners.count : self->run.actors.count;
-    if (!(self->kind & WORKERS) || self->evaluate || self->index < count)
+    bool learner = self->kind == PROGRAM_LEARNER;
+    int64_t count = learner ? self->run.learners.count : self->run.actors.count;
+    const char *key = learner ? "learners.count" : "actors.count";
+    if (!(self->kind & WORKERS) || self->evaluate || self->index < count || (count == 0 && self->index == 0))
         return -1;
-    return program_usage(self, "--index is %u, but %s is %lld: they count from 0 to %lld", self->index,
-                         self->kind == PROGRAM_LEARNER ? "learners.count" : "actors.count", (long long)count,
-                         (long long)count - 1);
+    if (count == 0)
+        return program_usage(self, "--index is %u, but %s is auto: say --set %s=N", self->index, key, key);
+    return program_usage(self, "--index is %u, but %s is %lld: they count from 0 to %lld", self->index, key,
+                         (long long)count, (long long)count - 1);
+}
+
+/* Only replay-launch knows how many "auto" are; it tells the processes that it starts. */
+static void settle_counts(struct run_config *run)
+{
+    if (run->actors.count == 0)
+        run->actors.count = 1;
+    if (run->learners.count == 0)
+        run->learners.count = 1;
 }
 
 static int find_service(struct program *self)
@@ -315,6 +327,7 @@ int program_start(struct program *self, int argc, char **argv)
                self->run.agent.algorithm);
         return EXIT_FINE;
     }
+    settle_counts(&self->run);
     return find_service(self);
 }
 

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "agent/ctl/format.c"
+#include "agent/text/format.h"
 #include "agent/ctl/top_render.c"
 
 static void test_bytes(void **state)

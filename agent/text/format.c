@@ -1,5 +1,5 @@
 /* See format.h. */
-#include "agent/ctl/format.h"
+#include "agent/text/format.h"
 
 #include <inttypes.h>
 #include <math.h>

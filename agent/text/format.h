@@ -1,6 +1,6 @@
 /* Numbers, tables and bars for people. */
-#ifndef AGENT_CTL_FORMAT_H
-#define AGENT_CTL_FORMAT_H
+#ifndef AGENT_TEXT_FORMAT_H
+#define AGENT_TEXT_FORMAT_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,0 +1,64 @@
+/* A run's folder, and what the launcher keeps in it:
+ *
+ *   config.yaml      the whole configuration, with the counts that were chosen
+ *   launch.json      struct folder_state: for resume, status, logs and stop
+ *   launch.lock      locked as long as a launcher works on the run
+ *   status.json      the newest status, written anew every second
+ *   metrics.jsonl    a status a second
+ *   plan.json, profile.json, profile.svg, report.json, report.html, *.svg
+ *   logs/NAME.log    what each process printed
+ *
+ * The reports and the weights of the run's processes lie beside them (docs/RUNNERS.md). */
+#ifndef AGENT_LAUNCH_FOLDER_H
+#define AGENT_LAUNCH_FOLDER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "replay/error.h"
+
+#define FOLDER_SIZE 512u
+#define FOLDER_CONFIG "config.yaml"
+#define FOLDER_STATUS "status.json"
+#define FOLDER_METRICS "metrics.jsonl"
+#define FOLDER_LATEST "latest"
+
+/* What a later launcher, or another terminal, has to know. */
+struct folder_state {
+    int32_t pid; /* of the launcher */
+    uint32_t legs;
+    double elapsed_s; /* of the legs so far */
+    uint64_t steps, learner_steps;
+    uint32_t actors, learners;
+    bool auto_actors; /* the file leaves the number to us */
+    bool done;        /* a stop condition was met: there is nothing to resume */
+    char service[256];
+    char here[FOLDER_SIZE]; /* folder of the user's file */
+    char command[1024];     /* that began it */
+};
+
+/* Makes the folder of a new run: `given`, or RUNS/NAME-TIME, which RUNS/latest then points to. A folder that holds a run already
+ * is refused. */
+rp_status folder_create(const char *runs, const char *name, const char *given, char out[FOLDER_SIZE], rp_error *err);
+/* RUNS/latest points to it from now on, if it is below RUNS. */
+void folder_point_latest(const char *runs, const char *folder);
+/* The folder of a run by what a user wrote: a path, a name below RUNS, or NULL: the latest. */
+rp_status folder_find(const char *runs, const char *given, char out[FOLDER_SIZE], rp_error *err);
+
+/* Held until the process ends. RP_FAILED_PRECONDITION: another launcher works on this run. */
+rp_status folder_lock(const char *folder, int *lock, rp_error *err);
+/* Whether a launcher works on it now. */
+bool folder_locked(const char *folder);
+
+rp_status folder_write_state(const char *folder, const struct folder_state *state, rp_error *err);
+rp_status folder_read_state(const char *folder, struct folder_state *out, rp_error *err);
+
+/* Writes a file at once or not at all. */
+rp_status folder_write(const char *folder, const char *file, const char *text, rp_error *err);
+/* The whole of a file; NULL: there is none, or it is too large. Given: free(). */
+char *folder_read(const char *folder, const char *file);
+/* folder/file, cut to size. Gives out. */
+const char *folder_path(char *out, size_t size, const char *folder, const char *file);
+
+#endif

@@ -1,0 +1,66 @@
+/* replay-launch: one struct with what the command line said, one row for each verb. */
+#ifndef AGENT_LAUNCH_LAUNCH_H
+#define AGENT_LAUNCH_LAUNCH_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "agent/run/config.h"
+#include "agent/run/program.h" /* exit statuses */
+
+#define LAUNCH_MAX_OVERRIDES 128u
+
+/* Options that only some verbs have. */
+enum launch_option {
+    LAUNCH_SET = 1,     /* --set, --seed */
+    LAUNCH_FOLDER = 2,  /* --folder */
+    LAUNCH_VIEW = 4,    /* --quiet, --json-lines */
+    LAUNCH_PLAN = 8,    /* --again */
+    LAUNCH_RESIZE = 16, /* --no-resize */
+    LAUNCH_RUN = 32,    /* --run */
+    LAUNCH_FOLLOW = 64,
+    LAUNCH_LINES = 128,
+    LAUNCH_JSON = 256,
+    LAUNCH_FORCE = 512,
+};
+
+struct launch {
+    const struct launch_verb *verb;
+    const char *argument; /* of the verb, or NULL */
+    char *overrides[LAUNCH_MAX_OVERRIDES + 1];
+    uint32_t n_overrides;
+    const char *folder, *run;
+    bool quiet, json_lines, json, again, no_resize, follow, force;
+    int64_t lines;
+    char command[1024]; /* the whole command line, to be shown */
+};
+
+struct launch_verb {
+    const char *name;     /* "" is what a file alone means */
+    const char *argument; /* "CONFIG.yaml"; in brackets if it may be left out; NULL: none */
+    const char *summary;
+    uint32_t options; /* launch_option bits */
+    int (*run)(struct launch *launch);
+};
+
+/* options.c */
+/* -1: go on; otherwise the exit status. */
+int launch_read_options(struct launch *self, const struct launch_verb *verbs, uint32_t n_verbs, int argc, char **argv);
+void launch_fini(struct launch *self);
+int launch_usage(const char *format, ...) RP_PRINTF(1, 2);
+/* Prints the sentence; gives the exit status. */
+int launch_fail(const rp_error *err);
+
+/* verb_run.c */
+int launch_run(struct launch *launch);
+int launch_resume(struct launch *launch);
+/* verb_plan.c */
+int launch_check(struct launch *launch);
+int launch_profile(struct launch *launch);
+int launch_plan(struct launch *launch);
+/* verb_remote.c */
+int launch_status(struct launch *launch);
+int launch_logs(struct launch *launch);
+int launch_stop(struct launch *launch);
+
+#endif

@@ -1,0 +1,28 @@
+/* replay-launch: profiles, sizes, starts and supervises a run. */
+#include "agent/launch/launch.h"
+
+static const struct launch_verb verbs[] = {
+    {"", "CONFIG.yaml", "check, measure if a count is auto, start everything, keep it running, report",
+     LAUNCH_SET | LAUNCH_FOLDER | LAUNCH_VIEW | LAUNCH_PLAN | LAUNCH_RESIZE, launch_run},
+    {"check", "CONFIG.yaml", "report every mistake with line and column; start nothing", LAUNCH_SET, launch_check},
+    {"profile", "CONFIG.yaml", "measure what actors and learners can do at several counts",
+     LAUNCH_SET | LAUNCH_FOLDER | LAUNCH_JSON | LAUNCH_PLAN, launch_profile},
+    {"plan", "CONFIG.yaml", "say how many of each to run, and why; measures if nothing is cached",
+     LAUNCH_SET | LAUNCH_FOLDER | LAUNCH_JSON | LAUNCH_PLAN, launch_plan},
+    {"resume", "RUN", "go on with a run where it stopped", LAUNCH_SET | LAUNCH_VIEW | LAUNCH_RESIZE, launch_resume},
+    {"status", "[RUN]", "where a run stands, from any terminal", LAUNCH_RUN | LAUNCH_JSON | LAUNCH_FOLLOW,
+     launch_status},
+    {"logs", "[NAME]", "what a process of a run printed: logs learner-0; without NAME: which there are",
+     LAUNCH_RUN | LAUNCH_FOLLOW | LAUNCH_LINES, launch_logs},
+    {"stop", "[RUN]", "end a run in order, from any terminal", LAUNCH_RUN | LAUNCH_FORCE, launch_stop},
+};
+
+int main(int argc, char **argv)
+{
+    struct launch launch = {0};
+    int status = launch_read_options(&launch, verbs, sizeof verbs / sizeof verbs[0], argc, argv);
+    if (status < 0)
+        status = launch.verb->run(&launch);
+    launch_fini(&launch);
+    return status;
+}

@@ -1,0 +1,109 @@
+/* A plan for people. */
+#include <math.h>
+#include <string.h>
+
+#include "agent/launch/plan_impl.h"
+#include "agent/text/format.h"
+
+static const char *plural(uint32_t count)
+{
+    return count == 1 ? "" : "s";
+}
+
+/* "1,234", "12.3", "0.45": a rate keeps three digits. */
+static const char *rate(char *out, double value)
+{
+    if (value >= 100)
+        return format_count(out, (uint64_t)(value + 0.5));
+    snprintf(out, FORMAT_SIZE, "%.3g", value);
+    return out;
+}
+
+static void print_samples(const struct plan_choice *choice, const struct plan_input *input, FILE *out)
+{
+    format_buffer text;
+    fprintf(out, "  samples     %s/s", rate(text, choice->samples));
+    if (input->spi > 0)
+        fprintf(out, ", %.4g per insert", input->spi);
+    if (input->spi > 0 && choice->spi > 0)
+        fprintf(out, " (without the limiter %.3g)", choice->spi);
+    fputc('\n', out);
+}
+
+static const char *bottleneck_text(const struct plan_choice *choice)
+{
+    switch (choice->bottleneck) {
+    case PLAN_ACTORS:
+        return choice->actors == 1 ? "the actor (a learner more would change nothing)"
+                                   : "the actors (a learner more would change nothing)";
+    case PLAN_LEARNERS:
+        return choice->learners == 1 ? "the learner (an actor more would change nothing)"
+                                     : "the learners (an actor more would change nothing)";
+    case PLAN_CORES:
+        return "the cores (all are busy; more processes would change nothing)";
+    case PLAN_MEMORY:
+        return "memory (more processes would give more, and do not fit)";
+    case PLAN_BALANCED:
+        return "none (actors and learners are in balance)";
+    }
+    return "unknown";
+}
+
+static void print_choice(const struct plan_choice *choice, const struct plan_input *input, FILE *out)
+{
+    format_buffer text, have;
+    fprintf(out, "plan: %u actor%s, %u learner%s%s\n", choice->actors, plural(choice->actors), choice->learners,
+            plural(choice->learners), choice->measured ? " (measured together)" : "");
+    fprintf(out, "  inserts     %s/s\n", rate(text, choice->inserts));
+    print_samples(choice, input, out);
+    fprintf(out, "  waiting     actors %.0f%%, learners %.0f%% of the time\n", 100 * choice->actor_idle,
+            100 * choice->learner_idle);
+    fprintf(out, "  bottleneck: %s\n", bottleneck_text(choice));
+    fprintf(out, "  processor   %.2g of %.3g core%s\n", choice->cpu, input->cores, input->cores == 1 ? "" : "s");
+    fprintf(out, "  memory      %s", plan_bytes(text, choice->memory));
+    if (input->memory > 0)
+        fprintf(out, " of %s", plan_bytes(have, input->memory));
+    fprintf(out, "\n  because     %s\n", choice->reason);
+}
+
+static void print_others(const struct plan *self, FILE *out)
+{
+    static const char *const titles[] = {">actors", ">learners", ">inserts/s", ">samples/s", "compared with the plan"};
+    if (self->n_others == 0)
+        return;
+    struct grid grid;
+    grid_init(&grid, titles, 5);
+    for (uint32_t i = 0; i < self->n_others; i++) {
+        const struct plan_choice *other = &self->others[i];
+        format_buffer inserts, samples;
+        grid_addf(&grid, "%u", other->actors);
+        grid_addf(&grid, "%u", other->learners);
+        grid_add(&grid, rate(inserts, other->inserts));
+        grid_add(&grid, rate(samples, other->samples));
+        grid_add(&grid, other->reason);
+    }
+    fprintf(out, "alternatives:\n");
+    grid_print(&grid, out);
+    grid_fini(&grid);
+}
+
+/* "actors.count says 8; 5 would do: ...". */
+static void print_number(const char *key, uint32_t says, uint32_t best, const char *why, FILE *out)
+{
+    if (says == 0)
+        return;
+    if (says == best)
+        fprintf(out, "%s says %u, as auto would\n", key, says);
+    else if (best < says)
+        fprintf(out, "%s says %u; %u would do: %s\n", key, says, best, why);
+    else
+        fprintf(out, "%s says %u; auto would take %u: %s\n", key, says, best, why);
+}
+
+void plan_print(const struct plan *self, const struct plan_input *input, FILE *out)
+{
+    print_choice(&self->chosen, input, out);
+    print_number("actors.count", input->fixed_actors, self->best.actors, self->best.reason, out);
+    print_number("learners.count", input->fixed_learners, self->best.learners, self->best.reason, out);
+    print_others(self, out);
+}

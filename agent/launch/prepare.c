@@ -1,0 +1,191 @@
+#include "agent/launch/prepare.h"
+
+#include <libgen.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "agent/launch/command.h"
+#include "agent/launch/profile.h"
+#include "proto/error.h"
+#include "proto/log.h"
+
+/* How much throughput a better ratio or fewer processes are worth. */
+#define NEAR 0.05
+
+void prepare_init(struct prepared *self)
+{
+    *self = (struct prepared){.lock = -1, .interrupts = {.fd = -1}, .guard = {.pipe = -1}};
+}
+
+void prepare_fini(struct prepared *self)
+{
+    guard_stop(&self->guard);
+    interrupts_fini(&self->interrupts);
+    if (self->lock >= 0)
+        close(self->lock);
+    log_close();
+    run_config_free(&self->config);
+}
+
+/* ---- the configuration ---- */
+
+/* Unknown placeholders in the user's own commands. */
+static void check_command(const struct schema_list *command, const char *path, struct schema_report *report)
+{
+    char *const *words = command->data;
+    for (uint32_t i = 0; i < command->count; i++) {
+        char at[64], *name = NULL;
+        snprintf(at, sizeof at, "%s[%u]", path, i);
+        if (!command_check(words[i], &name))
+            schema_problem(report, at, "there is no placeholder {%s}; docs/LAUNCH.md lists them ('{{' is a brace)",
+                           name ? name : "?");
+        free(name);
+    }
+}
+
+int prepare_config(struct prepared *self, const struct launch *launch, const char *file)
+{
+    struct schema_report *report = schema_report_new();
+    if (!report)
+        return EXIT_FAILED;
+    bool ok = run_config_read(file, (const char *const *)launch->overrides, &self->config, report);
+    if (ok) {
+        check_command(&self->config.actors.command, "actors.command", report);
+        check_command(&self->config.learners.command, "learners.command", report);
+        ok = schema_report_count(report) == 0;
+    }
+    if (!ok) {
+        uint32_t n = schema_report_count(report);
+        fputs(schema_report_text(report), stderr);
+        fprintf(stderr, "replay-launch: %u mistake%s in the configuration; nothing was started\n", n,
+                n == 1 ? "" : "s");
+    }
+    schema_report_destroy(&report);
+    char real[PATH_MAX];
+    if (ok && realpath(file, real))
+        snprintf(self->here, sizeof self->here, "%.*s", (int)sizeof self->here - 1, dirname(real));
+    return ok ? -1 : EXIT_USAGE;
+}
+
+bool prepare_is_auto(const struct prepared *self)
+{
+    return self->config.actors.count == 0 || self->config.learners.count == 0;
+}
+
+/* ---- the process ---- */
+
+static rp_status find_programs(struct prepared *self, rp_error *err)
+{
+    static const char *const names[] = {"replay-broker", "replay-actor", "replay-learner"};
+    char path[PATH_MAX];
+    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
+    path[n > 0 ? n : 0] = '\0';
+    snprintf(self->programs, sizeof self->programs, "%.*s", (int)sizeof self->programs - 1, dirname(path));
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        char program[FOLDER_SIZE + 32];
+        if (access(folder_path(program, sizeof program, self->programs, names[i]), X_OK) != 0)
+            return err_set(err, RP_NOT_FOUND, "there is no %s beside replay-launch in '%s': build or install it there",
+                           names[i], self->programs);
+    }
+    return RP_OK;
+}
+
+rp_status prepare_process(struct prepared *self, rp_error *err)
+{
+    RP_TRY(find_programs(self, err));
+    RP_TRY(interrupts_init(&self->interrupts, err));
+    return guard_start(&self->guard, err);
+}
+
+/* ---- the folder ---- */
+
+rp_status prepare_write_config(struct prepared *self, rp_error *err)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    if (!out)
+        return err_set(err, RP_NO_MEMORY, "no memory for the configuration");
+    schema_print(run_schema(), &self->config, out);
+    fclose(out);
+    rp_status status = folder_write(self->folder, FOLDER_CONFIG, text, err);
+    free(text);
+    folder_path(self->config_path, sizeof self->config_path, self->folder, FOLDER_CONFIG);
+    return status;
+}
+
+rp_status prepare_folder(struct prepared *self, const struct launch *launch, const char *suffix, rp_error *err)
+{
+    char name[256], log[FOLDER_SIZE + 32];
+    const char *given = launch->folder ? launch->folder : self->config.folder;
+    snprintf(name, sizeof name, "%s%s", self->config.name, suffix);
+    RP_TRY(folder_create(self->config.launch.runs, name, given, self->folder, err));
+    RP_TRY(folder_lock(self->folder, &self->lock, err));
+    RP_TRY(log_open(folder_path(log, sizeof log, self->folder, "logs/launch.log"), err));
+    return prepare_write_config(self, err);
+}
+
+/* ---- the plan ---- */
+
+struct progress {
+    struct prepared *prepared;
+    bool tty, verbose;
+    char last[160];
+};
+
+static bool show_progress(void *context, const char *line, double share)
+{
+    struct progress *self = context;
+    interrupts_wait(&self->prepared->interrupts, 0);
+    if (self->tty)
+        fprintf(stderr, "\r\033[K%3.0f%% %.100s", 100.0 * share, line);
+    else if (self->verbose && strcmp(self->last, line) != 0)
+        fprintf(stderr, "%3.0f%% %s\n", 100.0 * share, line);
+    snprintf(self->last, sizeof self->last, "%s", line);
+    return self->prepared->interrupts.asked == 0;
+}
+
+static rp_status measure(struct prepared *self, bool again, bool cached, bool verbose, rp_error *err)
+{
+    struct progress progress = {.prepared = self, .tty = verbose && isatty(STDERR_FILENO), .verbose = verbose};
+    const struct profile_options options = {.config = &self->config,
+                                            .programs = self->programs,
+                                            .config_path = self->config_path,
+                                            .here = self->here,
+                                            .folder = self->folder,
+                                            .guard = &self->guard,
+                                            .fresh = again,
+                                            .cached = cached,
+                                            .progress = show_progress,
+                                            .context = &progress};
+    rp_status status = profile_measure(&options, &self->input, &self->from_cache, err);
+    if (progress.tty && progress.last[0])
+        fputs("\r\033[K", stderr);
+    return status;
+}
+
+rp_status prepare_plan(struct prepared *self, bool again, bool cached, bool verbose, rp_error *err)
+{
+    rp_status status = measure(self, again, cached, verbose, err);
+    if (cached && status == RP_NOT_FOUND)
+        return RP_OK;
+    RP_TRY(status);
+    struct run_config *config = &self->config;
+    self->input.fixed_actors = (uint32_t)config->actors.count;
+    self->input.fixed_learners = (uint32_t)config->learners.count;
+    self->input.near = NEAR;
+    self->input.tolerance = config->plan.tolerance;
+    status = plan_solve(&self->input, &self->plan, err);
+    if (status != RP_OK && !prepare_is_auto(self))
+        return RP_OK; /* the file's numbers are respected, with or without a plan */
+    RP_TRY(status);
+    self->planned = true;
+    if (config->actors.count == 0)
+        config->actors.count = self->plan.chosen.actors;
+    if (config->learners.count == 0)
+        config->learners.count = self->plan.chosen.learners;
+    return RP_OK;
+}

@@ -1,0 +1,44 @@
+/* What comes before a run: the configuration, the folder, signals and guard, the plan. */
+#ifndef AGENT_LAUNCH_PREPARE_H
+#define AGENT_LAUNCH_PREPARE_H
+
+#include "agent/launch/folder.h"
+#include "agent/launch/interrupts.h"
+#include "agent/launch/launch.h"
+#include "agent/launch/plan.h"
+#include "agent/launch/process.h"
+
+struct prepared {
+    struct run_config config;
+    char here[FOLDER_SIZE];     /* folder of the user's file */
+    char programs[FOLDER_SIZE]; /* folder of our programs */
+    char folder[FOLDER_SIZE];   /* of the run; "": none yet */
+    char config_path[FOLDER_SIZE + 32];
+    int lock; /* -1: not held */
+    struct interrupts interrupts;
+    struct guard guard;
+    bool planned; /* plan and input are there */
+    bool from_cache;
+    struct plan plan;
+    struct plan_input input;
+};
+
+/* Zeroes it. */
+void prepare_init(struct prepared *self);
+void prepare_fini(struct prepared *self);
+
+/* Reads and checks a file, with what the command line overrides; prints every mistake. -1: it is right; else the exit status. */
+int prepare_config(struct prepared *self, const struct launch *launch, const char *file);
+/* Signals, the guard, and where our programs are. Before any thread. */
+rp_status prepare_process(struct prepared *self, rp_error *err);
+/* A new folder, locked, with the log and config.yaml in it. suffix: after the run's name. */
+rp_status prepare_folder(struct prepared *self, const struct launch *launch, const char *suffix, rp_error *err);
+/* config.yaml as the configuration is now. */
+rp_status prepare_write_config(struct prepared *self, rp_error *err);
+/* Whether a count is left to us. */
+bool prepare_is_auto(const struct prepared *self);
+/* Curves from the cache or measured now, and the plan; where the file says auto, the counts become the plan's. cached: only
+ * from the cache, and without it there is no plan. progress goes to standard error, if it is a terminal or `verbose`. */
+rp_status prepare_plan(struct prepared *self, bool again, bool cached, bool verbose, rp_error *err);
+
+#endif

@@ -1,0 +1,68 @@
+/* One child: a command with a log file of its own, in a process group of its own. It dies with the launcher, whatever ends
+ * that: the kernel kills the child itself (PR_SET_PDEATHSIG), and the guard kills what the child has started.
+ *
+ * Children are started and awaited by one thread, which must live as long as they do: the kernel takes the end of the
+ * thread for the end of the launcher. */
+#ifndef AGENT_LAUNCH_PROCESS_H
+#define AGENT_LAUNCH_PROCESS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "replay/error.h"
+
+/* A process of our own that does nothing but wait for our end, and then kills all groups that it was told about. */
+struct guard {
+    int pipe; /* -1: none */
+    pid_t pid;
+};
+/* Before any thread is started. */
+rp_status guard_start(struct guard *self, rp_error *err);
+/* Nothing is killed any more: all children have ended. */
+void guard_stop(struct guard *self);
+
+struct process_options {
+    const char *name;               /* "actor-3" */
+    const char *const *argv;        /* argv[0] is searched in PATH if it has no slash */
+    const char *const *environment; /* "NAME=value" beyond the launcher's own; NULL-terminated; may be NULL */
+    const char *log;                /* file for its output; appended to */
+    struct guard *guard;            /* may be NULL */
+};
+
+struct process {
+    char name[32];
+    char log[512];
+    pid_t pid;         /* 0: does not run */
+    int64_t log_start; /* byte of the log at which this start begins */
+    int64_t started_ns;
+    int64_t asked_ns; /* when it was asked to end; 0: was not */
+    bool killed;      /* by process_kill */
+    struct guard *guard;
+};
+
+/* Starts it. A command that can not be executed is told here: "could not start ./x: No such file or directory". */
+rp_status process_start(struct process *self, const struct process_options *options, int64_t now_ns, rp_error *err);
+/* True once, when it has ended: *status is what waitpid gave. The rest of its group is killed then. */
+bool process_ended(struct process *self, int *status);
+/* SIGTERM, to the process alone; a second call does nothing. */
+void process_ask(struct process *self, int64_t now_ns);
+/* SIGKILL, to its whole group. */
+void process_kill(struct process *self);
+/* The end of what it has printed since its start: at most `lines` lines that fit, separated by "\n". Valid UTF-8 without
+ * control characters; empty lines are left out, and of a very long one only the two ends are shown. Gives out. */
+const char *process_tail(const struct process *self, char *out, size_t size, uint32_t lines);
+
+/* "exit status 1", "killed by signal 11 (Segmentation fault)". Gives out. */
+const char *process_describe(int status, char *out, size_t size);
+
+/* What a process uses, all its threads, and what the processes that it has started use (its group). */
+struct process_usage {
+    int64_t cpu_ns;  /* since its start */
+    uint64_t memory; /* bytes that are its own: not those of shared files */
+    bool stopped;    /* by SIGSTOP */
+};
+bool process_usage(const struct process *self, struct process_usage *out);
+
+#endif

@@ -1,0 +1,431 @@
+/* The sequence of measurements: actors alone, learners alone on what the actors have left, and joint runs at what the plan
+ * chooses, until it chooses a pair that was measured. */
+#include "agent/launch/profile.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/launch/profile_impl.h"
+#include "agent/launch/profile_session.h"
+#include "proto/clock.h"
+#include "proto/error.h"
+#include "replay/admin.h"
+
+/* Shares of the whole, for progress. */
+#define ACTORS_END 0.4
+#define LEARNERS_END 0.7
+#define MOST_JOINTS 3u
+/* More does not pay: less than this for twice as many; with all cores at work, less than that. */
+#define LEAST_GROWTH 0.10
+#define LEAST_GROWTH_BUSY 0.25
+#define BUSY 0.95
+#define NEAR 0.05
+#define WARM_NS (300 * NS_PER_MS)
+#define JOINT_WARM_NS (1 * NS_PER_S)
+/* So that each process reports its idle share at least twice. */
+#define JOINT_LEAST_NS (1500 * NS_PER_MS)
+#define FIRST_NS (30 * NS_PER_S)
+#define FOREIGN_SLOT_NS (5 * NS_PER_S)
+#define FILL_NS (10 * NS_PER_S)
+#define JOINT_FILL_S 2.0
+#define JOINT_BUFFER_S 0.25
+#define INFO_MS 2000
+/* Of an item beside its data: its place in the table, the sampler and the index. */
+#define ITEM_BYTES 160.0
+#define LIMIT_IS_NONE 1e17
+
+struct profile {
+    const struct profile_options *options;
+    const struct run_config *config;
+    const struct table_config *table;
+    struct plan_input *out;
+    uint64_t batch;
+    struct profile_session session;
+};
+
+int64_t profile_batch(const struct run_config *config)
+{
+    const struct agent_ops *ops = run_config_algorithm(config);
+    int64_t batch = config->agent.batch > 0 || !ops ? config->agent.batch : ops->defaults->batch;
+    return batch > 0 ? batch : 1;
+}
+
+double profile_target(const struct run_config *config)
+{
+    const struct table_config *table = run_config_table(config);
+    if (config->plan.spi > 0 || !table)
+        return config->plan.spi;
+    double times = table->max_times_sampled > 0 ? (double)table->max_times_sampled : 0.0;
+    switch (table->limiter.kind) {
+    case LIMITER_RATIO:
+        return table->limiter.samples_per_insert;
+    case LIMITER_QUEUE:
+    case LIMITER_STACK:
+        return times > 0 ? times : 1.0;
+    default:
+        return times;
+    }
+}
+
+void profile_fill(const struct run_config *config, struct plan_input *out)
+{
+    out->spi = profile_target(config);
+    out->cores = config->plan.cores > 0 ? config->plan.cores : profile_cores();
+    out->memory = config->plan.memory > 0 ? (double)config->plan.memory : profile_memory();
+    out->other_memory = config->evaluator.on && out->actors.n > 0 ? out->actors.points[0].memory : 0.0;
+    out->fixed_actors = (uint32_t)config->actors.count;
+    out->fixed_learners = (uint32_t)config->learners.count;
+    out->near = NEAR;
+    out->tolerance = config->plan.tolerance;
+}
+
+/* ---- which counts ---- */
+
+/* The next one after `count` (0: the first); 0: none. */
+static uint32_t next_count(uint32_t count, uint32_t fixed, uint32_t most)
+{
+    if (count == 0)
+        return 1;
+    if (fixed > 0)
+        return count < fixed ? fixed : 0;
+    if (count >= most)
+        return 0;
+    return count * 2 < most ? count * 2 : most;
+}
+
+/* Whether the last point was worth its processes, and there is memory for the next. */
+static bool goes_on(const struct profile *self, const struct plan_curve *curve, uint32_t fixed, uint32_t next)
+{
+    if (curve->n == 0 || fixed > 0)
+        return curve->n < PLAN_MAX_POINTS;
+    const struct plan_point *last = &curve->points[curve->n - 1];
+    if (curve->n == PLAN_MAX_POINTS || last->memory * next + (double)self->session.base_memory > self->out->memory)
+        return false;
+    if (curve->n == 1)
+        return true;
+    const struct plan_point *before = last - 1;
+    double growth = before->rate > 0 ? last->rate / before->rate - 1.0 : 1.0;
+    bool busy = last->cpu + last->broker_cpu >= BUSY * self->out->cores;
+    return growth >= (busy ? LEAST_GROWTH_BUSY : LEAST_GROWTH);
+}
+
+static void tell(struct profile *self, double from, double to, uint32_t done, uint32_t count, const char *what)
+{
+    double share = from + (to - from) * (1.0 - pow(0.7, done)), next = from + (to - from) * (1.0 - pow(0.7, done + 1));
+    profile_session_tell(&self->session, share, next, "%u %s%s", count, what, count == 1 ? "" : "s");
+}
+
+static void add_point(struct plan_curve *curve, uint32_t count, double rate, enum role role,
+                      const struct profile_measured *measured)
+{
+    curve->points[curve->n++] = (struct plan_point){.count = count,
+                                                    .rate = rate,
+                                                    .cpu = measured->cpu[role],
+                                                    .broker_cpu = measured->cpu[ROLE_BROKER],
+                                                    .memory = measured->memory[role]};
+}
+
+/* ---- actors ---- */
+
+static bool has_policy(struct profile_session *session, void *context)
+{
+    (void)context;
+    return session->seen.policy > 0;
+}
+
+/* Actors wait for the first parameters. They stay when the learner that has made them ends. */
+static rp_status first_parameters(struct profile *self, rp_error *err)
+{
+    bool foreign = self->config->learners.command.count > 0;
+    profile_session_tell(&self->session, 0.0, 0.0, "first parameters");
+    RP_TRY(profile_session_start(&self->session, ROLE_LEARNER, 1, err));
+    rp_status status =
+        profile_session_await(&self->session, has_policy, NULL, foreign ? FOREIGN_SLOT_NS : FIRST_NS, err);
+    if (status == RP_DEADLINE_EXCEEDED && !foreign)
+        return err_set(err, status, "the learner published no parameters within %d s: see %s/learner-0.log",
+                       (int)(FIRST_NS / NS_PER_S), self->session.folder);
+    if (status != RP_DEADLINE_EXCEEDED)
+        RP_TRY(status);
+    return profile_session_stop(&self->session, ROLE_LEARNER, err);
+}
+
+struct all_insert {
+    uint32_t count;
+    bool any; /* somebody has inserted */
+};
+
+static bool all_insert(struct profile_session *session, void *context)
+{
+    struct all_insert *wanted = context;
+    rp_info *info = NULL;
+    uint32_t n = 0;
+    if (rp_admin_info(observer_client(session->observer), NULL, 1, INFO_MS, &info, NULL) != RP_OK)
+        return false;
+    for (uint32_t i = 0; i < info->n_sessions; i++)
+        n += !info->sessions[i].expired && info->sessions[i].resolved > 0;
+    rp_info_free(&info);
+    wanted->any = n > 0;
+    return n >= wanted->count;
+}
+
+/* Foreign actors may share a session: then those that can be seen have to do. */
+static rp_status await_inserts(struct profile *self, uint32_t count, rp_error *err)
+{
+    struct all_insert wanted = {.count = count};
+    bool foreign = self->config->actors.command.count > 0;
+    rp_status status = profile_session_await(&self->session, all_insert, &wanted, FIRST_NS, err);
+    if (status == RP_DEADLINE_EXCEEDED && foreign && wanted.any)
+        return RP_OK;
+    if (status == RP_DEADLINE_EXCEEDED)
+        return err_set(err, status, "%s of %u actors inserted an item into '%s' within %d s: see %s/actor-*.log",
+                       wanted.any ? "not each" : "none", count, self->config->adder.table, (int)(FIRST_NS / NS_PER_S),
+                       self->session.folder);
+    return status;
+}
+
+static rp_status measure_actors(struct profile *self, rp_error *err)
+{
+    struct plan_curve *curve = &self->out->actors;
+    struct profile_session *session = &self->session;
+    uint32_t fixed = self->out->fixed_actors, most = (uint32_t)self->config->plan.max_actors;
+    RP_TRY(first_parameters(self, err));
+    for (uint32_t count = 0; (count = next_count(count, fixed, most)) && goes_on(self, curve, fixed, count);) {
+        struct profile_measured measured;
+        tell(self, 0.0, ACTORS_END, curve->n, count, "actor");
+        RP_TRY(profile_session_start(session, ROLE_ACTOR, count, err));
+        RP_TRY(await_inserts(self, count, err));
+        RP_TRY(profile_session_wait(session, WARM_NS, err));
+        RP_TRY(profile_session_measure(session, false, 1, self->config->plan.measure_ns, &measured, err));
+        add_point(curve, count, measured.inserts, ROLE_ACTOR, &measured);
+    }
+    return RP_OK;
+}
+
+/* ---- what the learners find ---- */
+
+static bool filled(struct profile_session *session, void *context)
+{
+    const uint64_t *wanted = context;
+    return session->seen.size >= *wanted ||
+           (session->seen.max_size > 0 && session->seen.size >= session->seen.max_size);
+}
+
+/* Of a full table, from what its items take now. */
+static double full_memory(const struct profile *self)
+{
+    const struct observation *seen = &self->session.seen;
+    double items = 0.0, limit = (double)self->config->broker.memory_limit;
+    if (seen->size > 0)
+        items = (double)seen->max_size * ((double)seen->broker_bytes / (double)seen->size + ITEM_BYTES);
+    if (self->table->max_bytes > 0)
+        items = fmin(items, (double)self->table->max_bytes * 1.25);
+    return (double)self->session.base_memory + fmin(items, limit);
+}
+
+static rp_status leave_table(struct profile *self, rp_error *err)
+{
+    struct profile_session *session = &self->session;
+    uint64_t wanted = 4 * self->batch;
+    profile_session_tell(session, ACTORS_END, ACTORS_END, "filling the table for learners");
+    rp_status status = profile_session_await(session, filled, &wanted, FILL_NS, err);
+    if (status != RP_DEADLINE_EXCEEDED)
+        RP_TRY(status);
+    if (session->seen.size == 0)
+        return err_set(err, RP_FAILED_PRECONDITION, "table '%s' is empty after its actors have run: see %s/actor-*.log",
+                       self->config->adder.table, session->folder);
+    self->out->broker_memory = full_memory(self);
+    return profile_session_stop(session, ROLE_ACTOR, err);
+}
+
+/* ---- learners ---- */
+
+static bool samples_flow(struct profile_session *session, void *context)
+{
+    const uint64_t *wanted = context;
+    return session->seen.samples >= *wanted;
+}
+
+static rp_status await_samples(struct profile *self, uint64_t more, int64_t limit_ns, rp_error *err)
+{
+    struct profile_session *session = &self->session;
+    uint64_t wanted = session->seen.samples + more;
+    rp_status status = profile_session_await(session, samples_flow, &wanted, limit_ns, err);
+    if (status != RP_DEADLINE_EXCEEDED)
+        return status;
+    const char *why = session->seen.samples_wait[0] ? session->seen.samples_wait : session->seen.inserts_wait;
+    return err_set(err, status, "learners did not sample from '%s' within %d s%s%s: see %s/learner-*.log",
+                   self->config->adder.table, (int)(limit_ns / NS_PER_S), why[0] ? "; " : "", why, session->folder);
+}
+
+static rp_status measure_learners(struct profile *self, rp_error *err)
+{
+    struct plan_curve *curve = &self->out->learners;
+    struct profile_session *session = &self->session;
+    uint32_t fixed = self->out->fixed_learners, most = (uint32_t)self->config->plan.max_learners;
+    for (uint32_t count = 0; (count = next_count(count, fixed, most)) && goes_on(self, curve, fixed, count);) {
+        struct profile_measured measured;
+        tell(self, ACTORS_END, LEARNERS_END, curve->n, count, "learner");
+        RP_TRY(profile_session_look(session, err));
+        RP_TRY(profile_session_start(session, ROLE_LEARNER, count, err));
+        RP_TRY(await_samples(self, 2 * count * self->batch, FIRST_NS, err));
+        RP_TRY(profile_session_wait(session, WARM_NS, err));
+        RP_TRY(
+            profile_session_measure(session, true, count * self->batch, self->config->plan.measure_ns, &measured, err));
+        add_point(curve, count, measured.samples, ROLE_LEARNER, &measured);
+        RP_TRY(profile_session_stop(session, ROLE_LEARNER, err));
+    }
+    return RP_OK;
+}
+
+/* ---- both ---- */
+
+static double rate_at(const struct plan_curve *curve, uint32_t count)
+{
+    const struct plan_point *points = curve->points;
+    uint32_t i = 0;
+    while (i + 1 < curve->n && points[i + 1].count < count)
+        i++;
+    if (i + 1 >= curve->n || count <= points[i].count)
+        return points[i].rate;
+    double share = (double)(count - points[i].count) / (double)(points[i + 1].count - points[i].count);
+    return points[i].rate + share * (points[i + 1].rate - points[i].rate);
+}
+
+/* The limiter as it is, but with less to fill first and less room to run ahead: so that a few seconds show what lasts. */
+static void shorten(const struct profile *self, uint32_t actors, uint32_t learners,
+                    struct profile_session_options *options)
+{
+    const struct limiter_section *limiter = &self->table->limiter;
+    double rate = rate_at(&self->out->actors, actors), batch = (double)(self->batch * learners);
+    double least = ceil(fmax(2.0 * batch, JOINT_FILL_S * rate));
+    if (limiter->kind != LIMITER_RATIO && limiter->kind != LIMITER_MIN_SIZE)
+        return;
+    double cut = limiter->min_size > least ? limiter->min_size - least : 0.0;
+    options->min_size = cut > 0 ? least : 0.0;
+    if (limiter->kind == LIMITER_MIN_SIZE)
+        return;
+    double room = fmax(8.0 * batch, JOINT_BUFFER_S * rate * limiter->samples_per_insert);
+    if (limiter->error_buffer > room)
+        options->buffer = fmax(room, 2.0 * fmax(1.0, limiter->samples_per_insert));
+    bool bounds =
+        limiter->error_buffer < 0 && fabs(limiter->min_diff) < LIMIT_IS_NONE && fabs(limiter->max_diff) < LIMIT_IS_NONE;
+    options->shift = bounds ? -cut * limiter->samples_per_insert : 0.0;
+}
+
+static double joint_share(uint32_t done)
+{
+    return LEARNERS_END + (1.0 - LEARNERS_END) * (1.0 - pow(0.5, done));
+}
+
+static rp_status measure_pair(struct profile *self, uint32_t actors, uint32_t learners, rp_error *err)
+{
+    struct profile_session *session = &self->session;
+    struct profile_measured measured;
+    int64_t ns = self->config->plan.measure_ns + self->config->plan.measure_ns / 2;
+    double fill_s = self->table->limiter.min_size / fmax(1e-9, rate_at(&self->out->actors, actors));
+    int64_t limit_ns = FIRST_NS + (int64_t)(2e9 * fmin(fmax(fill_s, 0.0), JOINT_FILL_S));
+    uint32_t done = self->out->n_joints;
+    profile_session_tell(session, joint_share(done), joint_share(done + 1), "%u actor%s and %u learner%s together",
+                         actors, actors == 1 ? "" : "s", learners, learners == 1 ? "" : "s");
+    RP_TRY(profile_session_start(session, ROLE_LEARNER, learners, err));
+    RP_TRY(profile_session_start(session, ROLE_ACTOR, actors, err));
+    RP_TRY(await_samples(self, 2 * learners * self->batch, limit_ns, err));
+    RP_TRY(profile_session_wait(session, JOINT_WARM_NS, err));
+    ns = ns > JOINT_LEAST_NS ? ns : JOINT_LEAST_NS;
+    RP_TRY(profile_session_measure(session, true, learners * self->batch, ns, &measured, err));
+    struct plan_joint *joint = &self->out->joints[self->out->n_joints++];
+    *joint = (struct plan_joint){.actors = actors,
+                                 .learners = learners,
+                                 .inserts = measured.inserts,
+                                 .samples = measured.samples,
+                                 .actor_idle = measured.actor_idle,
+                                 .learner_idle = measured.learner_idle};
+    for (int role = 0; role < ROLES; role++)
+        joint->cpu += measured.cpu[role];
+    return RP_OK;
+}
+
+static rp_status joint_run(struct profile *self, uint32_t actors, uint32_t learners, rp_error *err)
+{
+    char name[24];
+    snprintf(name, sizeof name, "joint-%u", self->out->n_joints);
+    struct profile_session_options options = {
+        .profile = self->options, .name = name, .share = joint_share(self->out->n_joints), .limited = true};
+    shorten(self, actors, learners, &options);
+    rp_status status = profile_session_open(&self->session, &options, err);
+    if (status == RP_OK)
+        status = measure_pair(self, actors, learners, err);
+    profile_session_close(&self->session);
+    return status;
+}
+
+static bool was_measured(const struct plan_input *input, uint32_t actors, uint32_t learners)
+{
+    for (uint32_t i = 0; i < input->n_joints; i++)
+        if (input->joints[i].actors == actors && input->joints[i].learners == learners)
+            return true;
+    return false;
+}
+
+/* What no plan can be made of is told by whoever makes the plan. */
+static rp_status measure_joints(struct profile *self, rp_error *err)
+{
+    struct plan plan;
+    while (self->out->n_joints < MOST_JOINTS && plan_solve(self->out, &plan, NULL) == RP_OK &&
+           !was_measured(self->out, plan.chosen.actors, plan.chosen.learners))
+        RP_TRY(joint_run(self, plan.chosen.actors, plan.chosen.learners, err));
+    return RP_OK;
+}
+
+/* ---- the whole ---- */
+
+static rp_status measure_alone(struct profile *self, rp_error *err)
+{
+    struct profile_session_options options = {.profile = self->options, .name = "alone"};
+    rp_status status = profile_session_open(&self->session, &options, err);
+    if (status == RP_OK)
+        status = measure_actors(self, err);
+    if (status == RP_OK)
+        status = leave_table(self, err);
+    if (status == RP_OK)
+        status = measure_learners(self, err);
+    profile_session_close(&self->session);
+    return status;
+}
+
+static rp_status measure(const struct profile_options *options, struct plan_input *out, rp_error *err)
+{
+    struct profile self = {.options = options,
+                           .config = options->config,
+                           .table = run_config_table(options->config),
+                           .out = out,
+                           .batch = (uint64_t)profile_batch(options->config)};
+    if (!self.table)
+        return err_set(err, RP_NOT_FOUND, "there is no table '%s' in broker.tables", options->config->adder.table);
+    *out = (struct plan_input){0};
+    profile_fill(options->config, out);
+    RP_TRY(measure_alone(&self, err));
+    profile_fill(options->config, out);
+    return measure_joints(&self, err);
+}
+
+rp_status profile_measure(const struct profile_options *options, struct plan_input *out, bool *from_cache,
+                          rp_error *err)
+{
+    char *key = profile_key(options);
+    rp_status status = RP_OK;
+    *from_cache = key && !options->fresh && profile_load(key, out);
+    if (*from_cache)
+        profile_fill(options->config, out);
+    else if (options->cached)
+        status = err_set(err, RP_NOT_FOUND, "nothing was measured yet for this configuration, build and host");
+    else
+        status = measure(options, out, err);
+    /* A cache that can not be written costs the next run its time, and this one nothing. */
+    if (status == RP_OK && !*from_cache && key)
+        profile_store(key, out, NULL);
+    free(key);
+    return status;
+}

@@ -1,0 +1,25 @@
+/* What the parts of the profile share. Within agent/launch/profile*.c. */
+#ifndef AGENT_LAUNCH_PROFILE_IMPL_H
+#define AGENT_LAUNCH_PROFILE_IMPL_H
+
+#include "agent/launch/profile.h"
+
+/* Items in a learner step. */
+int64_t profile_batch(const struct run_config *config);
+/* What the plan has to know and was not measured: counts of the file, budgets of now. */
+void profile_fill(const struct run_config *config, struct plan_input *out);
+
+/* profile_cache.c. The key: a text of everything that the curves depend on; free(). NULL: no memory. */
+char *profile_key(const struct profile_options *options);
+/* 64-bit FNV-1a. */
+uint64_t profile_hash(const char *text);
+/* False: nothing there, or not for this key, or damaged. */
+bool profile_load(const char *key, struct plan_input *out);
+/* Replaces what is there, whole or not at all. */
+rp_status profile_store(const char *key, const struct plan_input *input, rp_error *err);
+
+/* profile_machine.c. The same as profile_cores and profile_memory, with /proc and /sys below `root`. */
+double profile_cores_below(const char *root, double most);
+double profile_memory_below(const char *root);
+
+#endif

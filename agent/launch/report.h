@@ -1,0 +1,33 @@
+/* What is left of a run: report.json, report.html and its plots as SVG, from the last status, the plan and metrics.jsonl. */
+#ifndef AGENT_LAUNCH_REPORT_H
+#define AGENT_LAUNCH_REPORT_H
+
+#include "agent/launch/plan.h"
+#include "agent/launch/status.h"
+
+/* Rates over the steady part of a run: from when the learner first sampled until actors were told to stop. */
+struct report_steady {
+    double seconds; /* 0: there was none */
+    double inserts, samples, spi;
+    double actor_idle, learner_idle; /* NAN: not known */
+};
+
+struct report {
+    const struct status *last;
+    const struct plan *plan; /* NULL: there was none */
+    const struct plan_input *plan_input;
+    struct report_steady steady;
+    double final_value; /* of the last parameters, NAN: not measured */
+    uint32_t final_episodes;
+    uint32_t legs;       /* 1; more after resumes */
+    const char *metrics; /* path of metrics.jsonl */
+    const char *command; /* that reproduces it: "replay-launch config.yaml --set ..." */
+    const char *exit;    /* "done", "stopped", "failed"; NULL: what the last status suggests */
+};
+
+/* Writes report.json, report.html, return.svg, rates.svg, ratio.svg into the folder. */
+rp_status report_write(const struct report *self, const char *folder, rp_error *err);
+/* Predicted against achieved, final return, wall time, where the page is: the last lines in the terminal. */
+void report_print(const struct report *self, const char *folder, FILE *out);
+
+#endif

@@ -1,0 +1,112 @@
+/* What the files of a run share. Not for others. */
+#ifndef AGENT_LAUNCH_RUN_IMPL_H
+#define AGENT_LAUNCH_RUN_IMPL_H
+
+#include "agent/launch/command.h"
+#include "agent/launch/observe.h"
+#include "agent/launch/report.h"
+#include "agent/launch/resize.h"
+#include "agent/launch/run.h"
+#include "agent/launch/supervisor.h"
+#include "proto/clock.h"
+#include "proto/log.h"
+
+/* One process of the run, over all its starts. */
+struct member {
+    enum role role;
+    uint32_t index;
+    char name[32];
+    bool wanted; /* it should run: not retired, not done */
+    struct process process;
+    struct supervised supervised;
+    struct hang hang;
+    int64_t usage_ns, cpu_ns; /* when its usage was looked at, and what it was */
+    double cpu;               /* cores, lately */
+    uint64_t memory;
+};
+
+/* What rates are computed from. */
+struct mark {
+    int64_t at_ns;
+    uint64_t steps, learner_steps, inserts, samples;
+};
+#define RUN_MARKS 64u
+
+/* Sums over the steady part. */
+struct steady {
+    double seconds, inserts, samples;
+    double actor_idle, actor_s, learner_idle,
+        learner_s; /* idle share times seconds, and seconds for which it was known */
+};
+
+struct run {
+    const struct run_options *options;
+    const struct run_config *config;
+    struct command_context context;
+    struct clock clock;
+    int64_t start_ns;
+    enum phase phase;
+    enum run_outcome outcome;
+    char reason[512];
+    /* ---- starting */
+    char endpoints_file[FOLDER_SIZE + 32];
+    struct endpoints endpoints;
+    bool learners_started, actors_started, put_back;
+    /* ---- processes */
+    struct member **members; /* of them, the first is the broker */
+    uint32_t n_members, capacity;
+    uint32_t actors_wanted;
+    /* ---- what is seen */
+    struct observer *observer;
+    struct observation seen;
+    int64_t look_ns, save_ns, running_ns; /* when next; since when items are sampled */
+    struct mark marks[RUN_MARKS];
+    uint32_t n_marks;
+    uint64_t marks_of; /* the broker that they were seen at */
+    struct steady steady;
+    double *value_steps, *values;
+    uint32_t n_values;
+    double best;
+    struct resize resize;
+    struct status_process *shown;
+    char event[512];
+    double event_unix_s;
+    FILE *metrics;
+    /* ---- stopping */
+    bool patient; /* processes end by themselves: all steps were taken */
+    bool forced;
+    int64_t asked_ns, broker_asked_ns;
+    uint32_t interrupts_seen;
+    double final_value;
+};
+
+/* run_members.c */
+/* Adds a process and starts it; one that was retired is taken back. */
+void run_add(struct run *self, enum role role, uint32_t index);
+/* Who has ended, who is to be started again, who hangs. */
+void run_tend(struct run *self, int64_t now_ns);
+void run_measure_usage(struct run *self, int64_t now_ns);
+uint32_t run_running(const struct run *self, enum role role);
+/* How many of a role should run. */
+uint32_t run_wanted(const struct run *self, enum role role);
+/* SIGTERM to all of a role from this index on. */
+void run_ask(struct run *self, enum role role, uint32_t from, int64_t now_ns);
+void run_kill_all(struct run *self);
+/* Changes the number of actors. */
+void run_set_actors(struct run *self, uint32_t count, int64_t now_ns);
+
+/* run_status.c */
+/* After a look: rates, steady sums, evaluations. */
+void run_take_in(struct run *self, const struct observation *before);
+void run_status(struct run *self, struct status *out);
+struct report_steady run_steady(const struct run *self);
+/* status.json, launch.json, and with `line` also a line of metrics.jsonl. */
+void run_save(struct run *self, const struct status *status, bool line);
+
+/* run.c */
+/* Begins to stop, unless that has begun: the first reason counts. */
+void run_stop(struct run *self, enum run_outcome outcome, bool patient, const char *format, ...) RP_PRINTF(4, 5);
+/* Tells people and the log. loud: even if they want it quiet. */
+void run_say(struct run *self, enum log_level level, const char *id, const char *format, ...) RP_PRINTF(4, 5);
+
+#endif

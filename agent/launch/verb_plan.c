@@ -1,0 +1,118 @@
+/* check, profile and plan: everything up to the start of a run. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "agent/launch/prepare.h"
+#include "agent/launch/profile.h"
+
+#define COLUMNS 100
+
+static int report_mistake(struct prepared *self, const rp_error *err)
+{
+    int status = launch_fail(err);
+    prepare_fini(self);
+    return status;
+}
+
+int launch_check(struct launch *launch)
+{
+    struct prepared self;
+    prepare_init(&self);
+    int status = prepare_config(&self, launch, launch->argument);
+    if (status < 0) {
+        const struct run_config *config = &self.config;
+        char actors[32] = "auto", learners[32] = "auto";
+        if (config->actors.count > 0)
+            snprintf(actors, sizeof actors, "%lld", (long long)config->actors.count);
+        if (config->learners.count > 0)
+            snprintf(learners, sizeof learners, "%lld", (long long)config->learners.count);
+        printf("%s: no mistakes; %s with %s, actors: %s, learners: %s\n", launch->argument, config->environment.name,
+               config->agent.algorithm, actors, learners);
+        status = EXIT_FINE;
+    }
+    prepare_fini(&self);
+    return status;
+}
+
+static uint32_t terminal_columns(void)
+{
+    struct winsize size;
+    return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : COLUMNS;
+}
+
+static rp_status print_json(const struct prepared *self, rp_error *err)
+{
+    char *text = plan_to_json(&self->plan, &self->input);
+    if (!text) {
+        err->status = RP_NO_MEMORY;
+        return RP_NO_MEMORY;
+    }
+    puts(text);
+    free(text);
+    return RP_OK;
+}
+
+/* Measures, unless the cache has it; what was measured is written into a folder. */
+static rp_status obtain(struct prepared *self, const struct launch *launch, bool folder, rp_error *err)
+{
+    if (!folder && !launch->again) {
+        rp_status status = prepare_plan(self, false, true, false, err);
+        if (status != RP_OK || self->planned)
+            return status;
+    }
+    rp_status status = prepare_folder(self, launch, "-profile", err);
+    if (status == RP_OK)
+        status = prepare_plan(self, launch->again, false, true, err);
+    if (status == RP_OK)
+        status = profile_write(&self->input, self->folder, err);
+    char *text = status == RP_OK ? plan_to_json(&self->plan, &self->input) : NULL;
+    if (text)
+        status = folder_write(self->folder, "plan.json", text, err);
+    free(text);
+    return status;
+}
+
+static int plan_or_profile(struct launch *launch, bool profile)
+{
+    struct prepared self;
+    rp_error err = {0};
+    prepare_init(&self);
+    int status = prepare_config(&self, launch, launch->argument);
+    if (status >= 0) {
+        prepare_fini(&self);
+        return status;
+    }
+    if (profile_target(&self.config) <= 0.0) {
+        prepare_fini(&self);
+        return launch_usage(
+            "there is no ratio of samples to inserts to plan for: the limiter has none; write plan.spi");
+    }
+    if (prepare_process(&self, &err) != RP_OK || obtain(&self, launch, profile || launch->folder, &err) != RP_OK)
+        return report_mistake(&self, &err);
+    if (launch->json) {
+        if (print_json(&self, &err) != RP_OK)
+            return report_mistake(&self, &err);
+    } else {
+        if (profile)
+            profile_print(&self.input, terminal_columns(), stdout);
+        plan_print(&self.plan, &self.input, stdout);
+        if (self.folder[0])
+            printf("\nCurves and plan are in %s.\n", self.folder);
+        else
+            puts("\nFrom cached measurements; --again measures anew.");
+    }
+    prepare_fini(&self);
+    return EXIT_FINE;
+}
+
+int launch_profile(struct launch *launch)
+{
+    return plan_or_profile(launch, true);
+}
+
+int launch_plan(struct launch *launch)
+{
+    return plan_or_profile(launch, false);
+}

@@ -1,0 +1,156 @@
+/* A run, new or taken up again. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "agent/launch/prepare.h"
+#include "agent/launch/profile.h"
+#include "agent/launch/run.h"
+#include "proto/error.h"
+#include "proto/log.h"
+
+#define FORCED 130
+
+static int finish(struct prepared *self, const rp_error *err)
+{
+    int status = launch_fail(err);
+    prepare_fini(self);
+    return status;
+}
+
+static enum screen_mode mode_of(const struct launch *launch)
+{
+    return launch->json_lines ? SCREEN_JSON : launch->quiet ? SCREEN_QUIET : SCREEN_AUTO;
+}
+
+/* From here on there are processes. */
+static int go(struct prepared *self, const struct launch *launch, const char *command,
+              const struct folder_state *before, bool auto_actors)
+{
+    rp_error err = {0};
+    struct screen *screen = screen_new(mode_of(launch));
+    if (!screen) {
+        err_set(&err, RP_NO_MEMORY, "no memory for the view");
+        return finish(self, &err);
+    }
+    const struct run_options options = {.config = &self->config,
+                                        .programs = self->programs,
+                                        .folder = self->folder,
+                                        .here = self->here,
+                                        .command = command,
+                                        .plan = self->planned ? &self->plan : NULL,
+                                        .plan_input = self->planned ? &self->input : NULL,
+                                        .before = before,
+                                        .guard = &self->guard,
+                                        .interrupts = &self->interrupts,
+                                        .screen = &screen,
+                                        .print_report = !launch->json_lines,
+                                        .auto_actors = auto_actors && !launch->no_resize};
+    enum run_outcome outcome = run_do(&options, &err);
+    screen_destroy(&screen);
+    bool forced = self->interrupts.asked > 1;
+    if (outcome == RUN_FAILED)
+        return finish(self, &err);
+    prepare_fini(self);
+    return outcome == RUN_STOPPED && forced ? FORCED : EXIT_FINE;
+}
+
+/* Nothing is measured for numbers that the file gives, but what is known is compared with them. */
+static rp_status size_up(struct prepared *self, const struct launch *launch, rp_error *err)
+{
+    bool verbose = !launch->quiet && !launch->json_lines;
+    if (profile_target(&self->config) <= 0.0)
+        return RP_OK;
+    RP_TRY(prepare_plan(self, launch->again, !prepare_is_auto(self), verbose, err));
+    if (!self->planned)
+        return RP_OK;
+    char *text = plan_to_json(&self->plan, &self->input);
+    rp_status status = text ? folder_write(self->folder, "plan.json", text, err) : RP_OK;
+    free(text);
+    RP_TRY(status);
+    RP_TRY(profile_write(&self->input, self->folder, err));
+    if (verbose) {
+        plan_print(&self->plan, &self->input, stdout);
+        puts(self->from_cache ? "(from cached measurements; --again measures anew)\n" : "");
+        fflush(stdout);
+    }
+    return prepare_write_config(self, err);
+}
+
+int launch_run(struct launch *launch)
+{
+    struct prepared self;
+    rp_error err = {0};
+    prepare_init(&self);
+    int status = prepare_config(&self, launch, launch->argument);
+    if (status >= 0) {
+        prepare_fini(&self);
+        return status;
+    }
+    bool auto_actors = self.config.actors.count == 0;
+    if (prepare_process(&self, &err) != RP_OK || prepare_folder(&self, launch, "", &err) != RP_OK)
+        return finish(&self, &err);
+    /* So that status and stop find the run while it is still being measured. */
+    struct folder_state state = {.pid = (int32_t)getpid(), .legs = 1};
+    if (folder_write_state(self.folder, &state, &err) != RP_OK)
+        return finish(&self, &err);
+    folder_point_latest(self.config.launch.runs, self.folder);
+    log_line(LEVEL_INFO, "A0401", "a run begins", "folder=%s", self.folder);
+    if (size_up(&self, launch, &err) != RP_OK)
+        return finish(&self, &err);
+    return go(&self, launch, launch->command, NULL, auto_actors);
+}
+
+/* ---- resume ---- */
+
+/* The plan of the legs before; without one, there is just nothing to compare with. */
+static void take_plan(struct prepared *self)
+{
+    char *text = folder_read(self->folder, "plan.json");
+    self->planned = text && plan_from_json(text, &self->plan, &self->input);
+    free(text);
+}
+
+static rp_status open_again(struct prepared *self, const struct launch *launch, struct folder_state *state,
+                            rp_error *err)
+{
+    char log[FOLDER_SIZE + 32];
+    RP_TRY(folder_find("runs", launch->argument, self->folder, err));
+    RP_TRY(folder_lock(self->folder, &self->lock, err));
+    RP_TRY(folder_read_state(self->folder, state, err));
+    folder_path(self->config_path, sizeof self->config_path, self->folder, FOLDER_CONFIG);
+    if (state->done && launch->n_overrides == 0)
+        return err_set(err, RP_FAILED_PRECONDITION,
+                       "the run in '%s' has met its stop condition; to go on, move it: --set stop.steps=...",
+                       self->folder);
+    return log_open(folder_path(log, sizeof log, self->folder, "logs/launch.log"), err);
+}
+
+int launch_resume(struct launch *launch)
+{
+    struct prepared self;
+    struct folder_state state;
+    rp_error err = {0};
+    prepare_init(&self);
+    if (open_again(&self, launch, &state, &err) != RP_OK)
+        return finish(&self, &err);
+    int status = prepare_config(&self, launch, self.config_path);
+    if (status >= 0) {
+        prepare_fini(&self);
+        return status;
+    }
+    snprintf(self.here, sizeof self.here, "%s", state.here);
+    if (state.auto_actors && state.actors > 0)
+        self.config.actors.count = state.actors;
+    take_plan(&self);
+    if (prepare_process(&self, &err) != RP_OK || prepare_write_config(&self, &err) != RP_OK)
+        return finish(&self, &err);
+    log_line(LEVEL_INFO, "A0401", "a run goes on", "folder=%s steps=%llu", self.folder,
+             (unsigned long long)state.steps);
+    if (!launch->quiet && !launch->json_lines)
+        printf("goes on after %llu environment steps and %llu learner steps; the tables start empty\n",
+               (unsigned long long)state.steps, (unsigned long long)state.learner_steps);
+    fflush(stdout);
+    return go(&self, launch, state.command[0] ? state.command : launch->command, &state, state.auto_actors);
+}

@@ -1,0 +1,347 @@
+"""Actors and learners of one's own, by the examples in tests/foreign: with our programs, through signals and deaths of the
+broker, and started by replay-launch."""
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+sys.dont_write_bytecode = True
+
+from runs import GRACE, PATIENCE, SLOW, Process, Run, check, equal, eventually, program  # noqa: E402
+from harness import Runner  # noqa: E402
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "golden"))
+import env_models  # noqa: E402
+import weights  # noqa: E402
+from learner import Learner  # noqa: E402
+from service import Service  # noqa: E402
+
+FOREIGN = ROOT / "tests" / "foreign"
+EXAMPLE = ROOT / "configs" / "custom-actor.yaml"
+RATIO = "sample_to_insert_ratio, samples_per_insert: 4, min_size: 200, error_buffer: 100"
+
+CONFIG = """
+folder: BASE/run
+environment: {name: CartPole-v1}
+agent: {algorithm: dqn, hidden: [16], batch: 16}
+adder: {table: replay, n_step: 3}
+actors: {count: 2}
+learners: {publish_every: 5}
+report: {every: 50ms}
+stop: {steps: STEPS}
+broker:
+  service: ipc://BASE/service
+  ingest: ipc://BASE/ingest
+  events: ipc://BASE/events
+  session: {heartbeat: 100ms, expiry: EXPIRY}
+  tables:
+    - name: replay
+      max_size: 20000
+      sampler: {kind: prioritized, options: {exponent: 0.6}}
+      limiter: {kind: LIMITER}
+"""
+
+test = Runner()
+
+
+class CustomRun(Run):
+    def __init__(self, steps=0, expiry="30s", limiter=RATIO):
+        super().__init__(CONFIG.replace("STEPS", str(steps)).replace("EXPIRY", expiry).replace("LIMITER", limiter))
+        self.service = "ipc://%s/service" % self.base
+
+    def python(self, name, script, *more):
+        return Process(self, name, ["/usr/bin/python3", str(FOREIGN / script), "--endpoint", self.service, *more])
+
+    def custom_actor(self, index=0, *more, n_step=3):
+        return self.python("actor-%d" % index, "cartpole_actor.py", "--index", str(index), "--count", "2", "--n-step",
+                           str(n_step), "--folder", str(self.folder), *more)
+
+    def custom_learner(self, *more):
+        return self.python("learner-0", "counting_learner.py", *more)
+
+    def inserts(self):
+        info = self.info()
+        return info["tables"][0]["limiter"]["inserts"] if info else 0
+
+    def await_inserts(self, more=100):
+        """So many more items than now, or than 0 after the broker has started again."""
+        before = self.inserts()
+        eventually(lambda: self.inserts() >= before + more, PATIENCE, "%d more inserts than %d" % (more, before))
+
+    def fixed_policy(self):
+        """What counting_learner publishes, without a learner."""
+        import counting_learner
+        service = Service(self.service)
+        service.put("policy", counting_learner.parameters(7))
+        service.close()
+
+
+def stop_quickly(process):
+    """Ends with status 0, within a second and what a slow machine needs."""
+    process.ask()
+    start = time.monotonic()
+    process.ends(GRACE, "to end after SIGTERM")
+    check(time.monotonic() - start < 1.5 * SLOW, process.name, "took", time.monotonic() - start, "s to end")
+
+
+# ---- to the end
+
+@test
+def test_our_learner_learns_from_it():
+    steps = 3007  # not a multiple of what an actor claims at once
+    with CustomRun(steps) as run:
+        run.broker()
+        processes = [run.learner()] + [run.custom_actor(i, "--steps", str(steps)) for i in range(2)]
+        for process in processes:
+            process.ends(PATIENCE)
+        equal(run.counter("environment_steps"), steps, "environment_steps")
+        last = [run.reports("actor-%d" % i)[-1] for i in range(2)]
+        equal(sum(report["actor_steps"] for report in last), steps, "steps of both actors")
+        check(all(report["actor_steps"] > 0 for report in last), "one actor did nothing:", last)
+        info = run.info()
+        table = info["tables"][0]
+        equal(table["limiter"]["inserts"], sum(report["items"] for report in last), "inserts")
+        equal(table["rejected"], 0, "rejected items")
+        equal(info["server"]["session_count"], 0, "sessions after BYE")
+        # The learner took all that the limiter allows, and the actors acted on what it published.
+        learned = run.reports("learner-0")[-1]
+        allowed = (table["limiter"]["inserts"] * 4 - (200 * 4 - 100)) / 16
+        check(allowed - 2 <= learned["learner_steps"] <= allowed, learned["learner_steps"], "of", allowed, "learner steps")
+        check(all(report["learner_steps"] > 0 for report in last), "an actor never saw new parameters:", last)
+        check(0 <= learned["policy_staleness"] < learned["learner_steps"], learned)
+
+
+@test
+def test_weights_are_those_of_the_format():
+    with CustomRun() as run:
+        run.broker()
+        learner = run.learner()
+        service = Service(run.service)
+        (slot, block), = service.get(["policy"], timeout_ms=PATIENCE * 1000)
+        tensors = weights.read(block)
+        equal({name: shape for name, (shape, _) in tensors.items()},
+              {"q/layer0/weight": [4, 16], "q/layer0/bias": [16], "q/layer1/weight": [16, 2], "q/layer1/bias": [2],
+               "steps": [1]}, "tensors")
+        check(max(map(abs, tensors["q/layer0/weight"][1])) > 0.01, "all weights are 0")
+        # There is exactly one block for a list of tensors.
+        again = weights.write([(name, weights.UINT64 if name == "steps" else weights.FLOAT32, shape, values)
+                               for name, (shape, values) in tensors.items()])
+        equal(again, block, "the block, read and written again")
+        for at in (0, 4, 40, len(block) // 2, len(block) - 1):
+            refused(block[:at] + bytes([block[at] ^ 1]) + block[at + 1:])
+            refused(block[:at])
+        service.close()
+        learner.stop()
+
+
+def refused(block):
+    try:
+        weights.read(block)
+    except ValueError:
+        return
+    raise AssertionError("a damaged block of %d bytes was read" % len(block))
+
+
+DISCOUNT = 0.9
+
+
+def all_items(n_step):
+    """What the example inserts in 3000 steps, in the order of its stream: (observation, action, reward, discount, next
+    observation). The actions and the environment depend on the seed alone, not on n_step."""
+    with CustomRun(limiter="min_size, min_size: 1") as run:
+        run.broker()
+        run.fixed_policy()
+        run.custom_actor(0, "--steps", "3000", "--discount", str(DISCOUNT), "--epsilon-steps", "1500", "--epsilon", "0",
+                         "--batch-items", "2",
+                         n_step=n_step).ends()
+        service = Service(run.service)
+        _, items, _ = Learner(service).sample("replay", run.inserts(), distinct=True)
+        service.close()
+        equal(len(items), run.inserts(), "items")
+    equal({item.policy for item in items}, {7}, "policy of the items")
+    items.sort(key=lambda item: item.key)
+    return [(f["observation"], f["action"][0], f["reward"][0], f["discount"][0], f["next_observation"])
+            for f in (item.fields for item in items)]
+
+
+def windows(episode, n, ended, terminal):
+    """The transitions over up to n steps of an episode's single steps, in the order of their ends."""
+    total = len(episode)
+    ends = [(max(0, t - n), t) for t in range(1, total)]
+    ends += [(first, total) for first in (range(max(0, total - n), total) if ended else [max(0, total - n)])]
+    for first, last in ends:
+        reward = sum(DISCOUNT ** i * step[2] for i, step in enumerate(episode[first:last]))
+        remains = 0.0 if terminal and last == total else DISCOUNT ** (last - first - 1)
+        yield episode[first][0], episode[first][1], reward, remains, episode[last - 1][4]
+
+
+@test
+def test_items_are_what_happened():
+    """Single steps against the model from the equations, and those of 3 steps against the single ones."""
+    model, steps, episodes = env_models.CartPole(), all_items(1), [[]]
+    for i, (before, action, reward, remains, after) in enumerate(steps):
+        state, expected, terminal = model.step(tuple(before), [action])
+        check(all(abs(a - b) < 1e-5 for a, b in zip(after, state)), before, action, "gave", after, "and not", state)
+        equal((reward, remains), (expected, 0.0 if terminal else 1.0), "reward and discount")
+        episodes[-1].append(steps[i])
+        if terminal or len(episodes[-1]) == 500:
+            episodes.append([])
+        elif i + 1 < len(steps):
+            equal(after, steps[i + 1][0], "the next observation")
+    equal(len(steps), 2999 if episodes[-1] else 3000, "steps; what comes after the last one is not known yet")
+    falls, limits = sum(e[-1][3] == 0 for e in episodes if e), sum(len(e) == 500 for e in episodes)
+    check(falls > 20 and limits > 0, falls, "episodes ended by a fall,", limits, "by their length")
+
+    wanted = [w for e in episodes if e for w in windows(e, 3, e is not episodes[-1], e[-1][3] == 0)]
+    got = all_items(3)
+    equal(len(got), len(wanted), "items of 3 steps")
+    for item, other in zip(got, wanted):
+        equal((item[0], item[1], item[4]), (other[0], other[1], other[4]), "observations and action")
+        check(abs(item[2] - other[2]) < 1e-6 and abs(item[3] - other[3]) < 1e-6, item, "is not", other)
+
+
+# ---- signals
+
+@test
+def test_sigterm():
+    with CustomRun() as run:
+        broker = run.broker()
+        learner, actor = run.learner(), run.custom_actor()
+        run.await_inserts(400)
+        stop_quickly(actor)
+        report = run.reports("actor-0")[-1]
+        equal(run.counter("environment_steps"), report["actor_steps"], "environment_steps: what was not taken is given back")
+        check(report["items"] - 30 <= run.inserts() <= report["items"], run.inserts(), "inserts of", report["items"])
+        equal(run.info()["server"]["session_count"], 0, "sessions after BYE")
+        learner.stop()
+        # It waits for parameters; the limiter holds its items back; the broker is away.
+        run.custom_actor(1).stop()
+        waiting = run.custom_actor(2)
+        eventually(lambda: run.table()["limiter"]["inserts_wait"], PATIENCE, "an actor that waits")
+        stop_quickly(waiting)
+        check(run.last("actor-2", "blocked_share") > 0 and "in doubt" in waiting.text(), waiting.text())
+        lonely = run.custom_actor(3)
+        eventually(lambda: run.info()["server"]["session_count"] > 1, PATIENCE, "a session of actor-3")
+        broker.kill()
+        stop_quickly(lonely)
+
+
+# ---- the broker is away
+
+@test
+def test_broker_restarts():
+    with CustomRun() as run:
+        broker = run.broker()
+        learner, actors = run.learner(), [run.custom_actor(i) for i in range(2)]
+        run.await_inserts(500)
+        broker.kill()
+        before = [run.last("actor-%d" % i, "actor_steps") for i in range(2)]
+        run.broker()
+        run.await_inserts(500)
+        for i, actor in enumerate(actors):
+            eventually(lambda: run.last("actor-%d" % i, "actor_steps") > before[i], PATIENCE, "steps of %s" % actor.name)
+            check("new session; items in doubt" in actor.text(), actor.text())
+            stop_quickly(actor)
+        learner.stop()
+        equal(run.table()["rejected"], 0, "rejected items")
+        equal(run.info()["server"]["session_count"], 0, "sessions after BYE")
+
+
+@test
+def test_session_expires():
+    """An actor that was silent for too long takes its session up again, and every item is there once."""
+    with CustomRun(expiry="600ms") as run:
+        run.broker()
+        learner, actor = run.learner(), run.custom_actor()
+        run.await_inserts(300)
+        os.kill(actor.popen.pid, signal.SIGSTOP)
+        eventually(lambda: run.info()["server"]["session_count"] == 0, PATIENCE, "the end of the session")
+        os.kill(actor.popen.pid, signal.SIGCONT)
+        eventually(lambda: "session taken up again" in actor.text(), PATIENCE, "the session's second life")
+        run.await_inserts(300)
+        stop_quickly(actor)
+        items = run.last("actor-0", "items")
+        check(items - 30 <= run.inserts() <= items, run.inserts(), "inserts of", items)
+        equal(run.table()["rejected"], 0, "rejected items")
+        learner.stop()
+
+
+@test
+def test_no_broker():
+    with CustomRun() as run:
+        actor = run.custom_actor(0, "--timeout", "0.5")
+        equal(actor.popen.wait(GRACE), 3, "status without a broker")
+        check("no broker has answered" in actor.text(), actor.text())
+
+
+# ---- a learner of one's own
+
+@test
+def test_custom_learner():
+    with CustomRun() as run:
+        broker = run.broker()
+        learner, actor = run.custom_learner("--batch", "16"), run.custom_actor(0, "--epsilon", "0")
+        run.await_inserts(600)
+        broker.kill()
+        run.broker()
+        run.await_inserts(600)
+        # Its policy balances for a while, so the actor does follow what it reads.
+        eventually(lambda: run.last("actor-0", "return") and run.last("actor-0", "return") > 60, PATIENCE, "a good return")
+        stop_quickly(actor)
+        steps = eventually(lambda: run.counter("learner_steps"), PATIENCE, "learner_steps")
+        check(steps > 10, steps, "learner steps")
+        stop_quickly(learner)
+        table = run.table()
+        check(table["updates"] > 0 and table["rejected"] == 0, table)
+
+
+# ---- by the launcher
+
+def launch(run, config):
+    """Runs replay-launch to its end and gives its report; None: there is no such program."""
+    path = shutil.which(program("launch"))
+    if not path:
+        print("      (no replay-launch: left out)")
+        return None
+    file, folder = run.base / "launch.yaml", run.base / "launched"
+    file.write_text(config.replace("{here}/..", str(ROOT)))
+    command = [path, str(file), "--quiet", "--folder", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=3 * PATIENCE)
+    logs = "".join("---- %s\n%s" % (log.name, log.read_text(errors="replace")[-1500:])
+                   for log in sorted(folder.glob("logs/*.log")))
+    check(done.returncode == 0, "replay-launch ended with", done.returncode, done.stdout, done.stderr, logs)
+    for name in ("actor-0", "actor-1"):
+        check((folder / "logs" / (name + ".log")).read_text().strip(), name, "has no log")
+    return json.loads((folder / "report.json").read_text())
+
+
+@test
+def test_launch_example():
+    with CustomRun() as run:
+        text = EXAMPLE.read_text()
+        check("20000" in text, "the example's number of steps has changed")
+        report = launch(run, text.replace("20000", "4000"))
+        if report:
+            equal(report["steps"], 4000, "steps of the report")
+
+
+@test
+def test_launch_both():
+    with CustomRun() as run:
+        text = EXAMPLE.read_text().replace("20000", "4000")
+        own = 'learners: {command: [/usr/bin/python3, "%s/counting_learner.py", --endpoint, "{service}"]}' % FOREIGN
+        text = text.replace("learners: {publish_every: 5}", own)
+        text = text.replace("evaluator: {every: 2500, episodes: 10}", "evaluator: {on: false}")
+        check(own in text and "on: false}" in text, "the example's learners or evaluator have changed")
+        report = launch(run, text)
+        if report:
+            equal(report["steps"], 4000, "steps of the report")
+
+
+sys.exit(test.main())

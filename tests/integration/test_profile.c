@@ -1,0 +1,294 @@
+/* The profile with real processes: rates of an environment whose speed is known, the cache, a user who has had enough, a child that
+ * fails; and that nothing is left running. With a file's name (and overrides) it profiles that instead and prints what it finds. */
+#include "agent/launch/profile.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "proto/clock.h"
+#include "tests/support/process.h"
+
+/* One step takes 20 ms, whoever else is at work. */
+#define DELAY_S 0.02
+
+static const char config_text[] =
+    "name: profile\n"
+    "environment: {name: CartPole-v1, delay: 20ms}\n"
+    "agent: {algorithm: dqn, hidden: [8], batch: 8}\n"
+    "adder: {table: replay, batch_items: 1, buffer_items: 4}\n"
+    "actors: {count: auto, pull_every: 1}\n"
+    "learners: {count: auto, delay: 10ms, prefetch: 1}\n"
+    "plan: {max_actors: 4, max_learners: 2, measure: 800ms}\n"
+    "broker:\n"
+    "  tables:\n"
+    "    - name: replay\n"
+    "      max_size: 10000\n"
+    "      limiter: {kind: sample_to_insert_ratio, samples_per_insert: 4, min_size: 2000, error_buffer: 800}\n";
+
+static struct guard guard;
+
+struct fixture {
+    char folder[64], path[128];
+    struct run_config config;
+    struct profile_options options;
+    int calls, stop_at; /* of progress */
+    double share;
+};
+
+static bool on_progress(void *context, const char *line, double share)
+{
+    struct fixture *f = context;
+    assert_true(line[0] != '\0');
+    assert_true(share >= f->share && share <= 1.0);
+    f->share = share;
+    return ++f->calls != f->stop_at;
+}
+
+static void read_config(struct fixture *f, const char *path, const char *const *overrides)
+{
+    struct schema_report *report = schema_report_new();
+    if (!run_config_read(path, overrides, &f->config, report))
+        fail_msg("%s", schema_report_text(report));
+    schema_report_destroy(&report);
+}
+
+/* As the launcher does it: the children read a file with everything in it. */
+static void write_config(const struct fixture *f)
+{
+    FILE *file = fopen(f->path, "w");
+    assert_non_null(file);
+    schema_print(run_schema(), &f->config, file);
+    fclose(file);
+}
+
+static void set_config(struct fixture *f, const char *const *overrides)
+{
+    char from[128];
+    snprintf(from, sizeof from, "%s/from.yaml", f->folder);
+    FILE *file = fopen(from, "w");
+    assert_non_null(file);
+    fputs(config_text, file);
+    fclose(file);
+    run_config_free(&f->config);
+    memset(&f->config, 0, sizeof f->config);
+    read_config(f, from, overrides);
+    write_config(f);
+}
+
+static int set_up(void **state)
+{
+    struct fixture *f = calloc(1, sizeof *f);
+    *state = f;
+    strcpy(f->folder, "/tmp/rp_profile_XXXXXX");
+    if (!mkdtemp(f->folder))
+        return -1;
+    snprintf(f->path, sizeof f->path, "%s/config.yaml", f->folder);
+    setenv("XDG_CACHE_HOME", f->folder, 1);
+    f->options = (struct profile_options){.config = &f->config,
+                                          .programs = process_env("RP_BUILD_DIR"),
+                                          .config_path = f->path,
+                                          .here = f->folder,
+                                          .folder = f->folder,
+                                          .guard = &guard,
+                                          .progress = on_progress,
+                                          .context = f};
+    set_config(f, NULL);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    struct fixture *f = *state;
+    const char *argv[] = {"/bin/rm", "-rf", f->folder, NULL};
+    int status = process_run(argv, NULL, 0, NULL, 0);
+    run_config_free(&f->config);
+    free(f);
+    return status;
+}
+
+/* Of this process, the guard aside. */
+static int count_children(void)
+{
+    char path[64];
+    int n = 0, pid;
+    snprintf(path, sizeof path, "/proc/self/task/%d/children", (int)getpid());
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    while (fscanf(file, "%d", &pid) == 1)
+        n += pid != guard.pid;
+    fclose(file);
+    return n;
+}
+
+static void check_nothing_runs(const struct fixture *f)
+{
+    char path[256];
+    struct endpoints endpoints = {0};
+    assert_int_equal(count_children(), 0);
+    snprintf(path, sizeof path, "%s/profile/alone/endpoints", f->folder);
+    if (endpoints_read(path, &endpoints, NULL) != RP_OK)
+        return;
+    rp_error err = {0};
+    rp_client *client = rp_client_connect(endpoints.service, NULL, 200, &err);
+    assert_null(client);
+}
+
+static void near(double value, double wanted, double share)
+{
+    if (!(value > wanted * (1.0 - share) && value < wanted * (1.0 + share)))
+        fail_msg("%g is not within %g%% of %g", value, 100.0 * share, wanted);
+}
+
+static void check_rates(const struct plan_input *input)
+{
+    assert_int_equal(input->actors.n, 3);
+    for (uint32_t i = 0; i < input->actors.n; i++) {
+        const struct plan_point *point = &input->actors.points[i];
+        assert_int_equal(point->count, 1u << i);
+        near(point->rate, point->count / DELAY_S, 0.25);
+        assert_true(point->cpu > 0 && point->broker_cpu > 0 && point->memory > 1e6);
+    }
+    assert_int_equal(input->learners.n, 2);
+    /* 100 steps of 8 items in a second, or a little less. */
+    near(input->learners.points[0].rate, 750.0, 0.25);
+    assert_true(input->learners.points[1].rate > 1.5 * input->learners.points[0].rate);
+    assert_true(input->n_joints >= 1 && input->n_joints <= 3);
+    const struct plan_joint *joint = &input->joints[input->n_joints - 1];
+    near(joint->samples / joint->inserts, 4.0, 0.25);
+    assert_true(joint->actor_idle >= 0 && joint->actor_idle <= 1);
+    assert_true(joint->learner_idle >= 0 && joint->learner_idle <= 1);
+    assert_true(input->broker_memory > 1e6);
+}
+
+static void measures_and_remembers(void **state)
+{
+    struct fixture *f = *state;
+    struct plan_input input, again;
+    bool from_cache;
+    rp_error err = {0};
+    if (profile_measure(&f->options, &input, &from_cache, &err) != RP_OK)
+        fail_msg("%s", err.text);
+    assert_false(from_cache);
+    check_nothing_runs(f);
+    check_rates(&input);
+    assert_true(f->calls > 10);
+    /* The name makes no difference, and a profile of the same file is not measured again. */
+    set_config(f, (const char *const[]){"name=other", "stop.steps=7", "seed=3", NULL});
+    f->options.cached = true;
+    assert_int_equal(profile_measure(&f->options, &again, &from_cache, &err), RP_OK);
+    assert_true(from_cache);
+    assert_memory_equal(&again.actors, &input.actors, sizeof input.actors);
+    assert_int_equal(again.n_joints, input.n_joints);
+    /* A slower environment does. */
+    set_config(f, (const char *const[]){"environment.delay=21ms", NULL});
+    assert_int_equal(profile_measure(&f->options, &again, &from_cache, &err), RP_NOT_FOUND);
+    assert_int_equal(profile_write(&input, f->folder, &err), RP_OK);
+}
+
+static void respects_numbers(void **state)
+{
+    struct fixture *f = *state;
+    struct plan_input input;
+    bool from_cache;
+    rp_error err = {0};
+    set_config(f, (const char *const[]){"actors.count=3", "learners.count=1", "plan.measure=300ms", NULL});
+    if (profile_measure(&f->options, &input, &from_cache, &err) != RP_OK)
+        fail_msg("%s", err.text);
+    assert_int_equal(input.actors.n, 2);
+    assert_int_equal(input.actors.points[1].count, 3);
+    assert_int_equal(input.learners.n, 1);
+    assert_int_equal(input.n_joints, 1);
+    assert_int_equal(input.joints[0].actors, 3);
+    check_nothing_runs(f);
+}
+
+static void stops_when_told(void **state)
+{
+    struct fixture *f = *state;
+    struct plan_input input;
+    bool from_cache;
+    rp_error err = {0};
+    f->stop_at = 6;
+    assert_int_equal(profile_measure(&f->options, &input, &from_cache, &err), RP_CANCELLED);
+    check_nothing_runs(f);
+    /* What was not measured to its end is not kept. */
+    f->options.cached = true;
+    assert_int_equal(profile_measure(&f->options, &input, &from_cache, &err), RP_NOT_FOUND);
+}
+
+static void tells_who_failed(void **state)
+{
+    struct fixture *f = *state;
+    struct plan_input input;
+    bool from_cache;
+    rp_error err = {0};
+    set_config(f, (const char *const[]){"actors.command=[/bin/sh, -c, 'echo no such game >&2; exit 3']", NULL});
+    assert_int_equal(profile_measure(&f->options, &input, &from_cache, &err), RP_FAILED_PRECONDITION);
+    if (!strstr(err.text, "actor-0") || !strstr(err.text, "exit status 3") || !strstr(err.text, "no such game"))
+        fail_msg("%s", err.text);
+    check_nothing_runs(f);
+}
+
+static bool print_progress(void *context, const char *line, double share)
+{
+    (void)context;
+    fprintf(stderr, "%3.0f%% %s\n", 100.0 * share, line);
+    return true;
+}
+
+static int profile_file(const char *path, const char *const *overrides)
+{
+    struct fixture *f;
+    struct plan_input input;
+    struct plan plan;
+    bool from_cache;
+    rp_error err = {0};
+    set_up((void **)&f);
+    run_config_free(&f->config);
+    memset(&f->config, 0, sizeof f->config);
+    read_config(f, path, overrides);
+    write_config(f);
+    f->options.progress = print_progress;
+    struct clock clock = clock_system();
+    int64_t start = clock_now(&clock);
+    rp_status status = profile_measure(&f->options, &input, &from_cache, &err);
+    if (status == RP_OK) {
+        profile_print(&input, 80, stdout);
+        printf("%.1f s\n", 1e-9 * (double)(clock_now(&clock) - start));
+        status = plan_solve(&input, &plan, &err);
+    }
+    if (status == RP_OK)
+        plan_print(&plan, &input, stdout);
+    else
+        fprintf(stderr, "%s\n", err.text);
+    tear_down((void **)&f);
+    return status != RP_OK;
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(measures_and_remembers, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(respects_numbers, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(stops_when_told, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(tells_who_failed, set_up, tear_down),
+    };
+    rp_error err = {0};
+    if (guard_start(&guard, &err) != RP_OK) {
+        fprintf(stderr, "%s\n", err.text);
+        return 1;
+    }
+    int status =
+        argc > 1 ? profile_file(argv[1], (const char *const *)argv + 2) : cmocka_run_group_tests(tests, NULL, NULL);
+    guard_stop(&guard);
+    return status;
+}

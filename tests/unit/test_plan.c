@@ -1,0 +1,558 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/launch/plan.h"
+#include "proto/rng.h"
+
+#define MIB (1024.0 * 1024.0)
+#define GIB (1024.0 * MIB)
+
+static uint64_t test_seed(void)
+{
+    const char *text = getenv("RP_TEST_SEED");
+    uint64_t seed = text ? strtoull(text, NULL, 0) : 1;
+    printf("RP_TEST_SEED=%" PRIu64 "\n", seed);
+    return seed;
+}
+
+static void check_close(double a, double b, const char *what)
+{
+    if (!(fabs(a - b) <= 1e-6 * (1 + fabs(a) + fabs(b))))
+        fail_msg("%s is %.9g and should be %.9g", what, a, b);
+}
+
+/* Each of `count` the same as one: 1, 2, 4, ... and the last. */
+static struct plan_curve linear(uint32_t last, double rate, double cpu, double broker_cpu, double memory)
+{
+    struct plan_curve curve = {0};
+    for (uint32_t count = 1;; count = count * 2 < last ? count * 2 : last) {
+        curve.points[curve.n++] = (struct plan_point){count, rate * count, cpu * count, broker_cpu * count, memory};
+        if (count == last)
+            return curve;
+    }
+}
+
+static struct plan_input make(struct plan_curve actors, struct plan_curve learners, double spi)
+{
+    return (struct plan_input){.actors = actors,
+                               .learners = learners,
+                               .spi = spi,
+                               .cores = 2,
+                               .memory = 4 * GIB,
+                               .broker_memory = 100 * MIB,
+                               .other_memory = 20 * MIB,
+                               .near = 0.05,
+                               .tolerance = 0.1};
+}
+
+static struct plan solve(const struct plan_input *input)
+{
+    struct plan plan;
+    rp_error err = {0};
+    if (plan_solve(input, &plan, &err) != RP_OK)
+        fail_msg("no plan: %s", err.text);
+    return plan;
+}
+
+static struct plan_choice predict(const struct plan_input *input, uint32_t actors, uint32_t learners)
+{
+    struct plan_choice choice;
+    assert_true(plan_predict(input, actors, learners, &choice));
+    return choice;
+}
+
+static void check_pair(const struct plan_choice *choice, uint32_t actors, uint32_t learners)
+{
+    if (choice->actors != actors || choice->learners != learners)
+        fail_msg("%u actors and %u learners (%s), not %u and %u", choice->actors, choice->learners, choice->reason,
+                 actors, learners);
+}
+
+static void check_says(const char *text, const char *part)
+{
+    if (!strstr(text, part))
+        fail_msg("'%s' does not say '%s'", text, part);
+}
+
+static const struct plan_choice *other(const struct plan *plan, uint32_t actors, uint32_t learners)
+{
+    for (uint32_t i = 0; i < plan->n_others; i++)
+        if (plan->others[i].actors == actors && plan->others[i].learners == learners)
+            return &plan->others[i];
+    fail_msg("%u actors and %u learners are not among the others", actors, learners);
+    return NULL;
+}
+
+static char *print(const struct plan *plan, const struct plan_input *input)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *file = open_memstream(&text, &size);
+    assert_non_null(file);
+    plan_print(plan, input, file);
+    fclose(file);
+    return text;
+}
+
+/* ---- known curves ---- */
+
+/* Environments that sleep: far more actors than cores pay, until two learners are fed. 40 actors would feed them exactly; 39
+ * come within 5% and their ratio is within half of the tolerance, 38 do not. */
+static void a_slow_environment_takes_more_actors_than_cores(void **state)
+{
+    (void)state;
+    struct plan_input input = make(linear(64, 100, 0.01, 0.001, 10 * MIB), linear(2, 8000, 0.5, 0.05, 50 * MIB), 4);
+    struct plan plan = solve(&input);
+    check_pair(&plan.chosen, 39, 2);
+    check_close(plan.chosen.inserts, 3900, "inserts");
+    check_close(plan.chosen.samples, 15600, "samples");
+    check_close(plan.chosen.spi, 16000.0 / 3900, "natural ratio");
+    check_close(plan.chosen.actor_idle, 0, "actors idle");
+    check_close(plan.chosen.learner_idle, 1 - 3900.0 / 4000, "learners idle");
+    check_close(plan.chosen.cpu, 39 * 0.011 + 1.1 * 3900 / 4000, "cores");
+    check_close(plan.chosen.memory, (39 * 10 + 2 * 50 + 120) * MIB, "memory");
+    assert_int_equal(plan.chosen.bottleneck, PLAN_BALANCED);
+    check_says(plan.chosen.reason, "2.5% below the highest rate (40 actors, 2 learners)");
+    assert_int_equal(plan.most_actors, 64);
+    assert_int_equal(plan.most_learners, 2);
+    check_says(other(&plan, 35, 2)->reason, "10% fewer inserts/s: learners would wait 12% of the time");
+}
+
+static void a_heavy_learner_needs_one_actor(void **state)
+{
+    (void)state;
+    struct plan_curve learners = {.n = 2, .points = {{1, 500, 0.8, 0.01, 50 * MIB}, {2, 900, 1.6, 0.02, 50 * MIB}}};
+    struct plan_input input = make(linear(8, 1000, 0.1, 0.01, 10 * MIB), learners, 1);
+    struct plan plan = solve(&input);
+    check_pair(&plan.chosen, 1, 2);
+    check_close(plan.chosen.inserts, 900, "inserts");
+    check_close(plan.chosen.actor_idle, 0.1, "actors idle");
+    check_close(plan.chosen.learner_idle, 0, "learners idle");
+    assert_int_equal(plan.chosen.bottleneck, PLAN_LEARNERS);
+    check_says(other(&plan, 2, 2)->reason, "same inserts/s with 1 more process: actors would wait");
+    check_says(other(&plan, 1, 1)->reason, "44% fewer inserts/s: actors would wait 50% of the time");
+    char *text = print(&plan, &input);
+    check_says(text, "plan: 1 actor, 2 learners\n");
+    check_says(text, "bottleneck: the learners (an actor more would change nothing)");
+    free(text);
+}
+
+/* An insert costs 0.12 ms of processor and four samples 0.1 ms: two cores give 2 / 0.22 ms. */
+static void cheap_sides_are_bounded_by_the_cores(void **state)
+{
+    (void)state;
+    struct plan_input input = make(linear(1, 10000, 1, 0.2, 10 * MIB), linear(1, 40000, 0.9, 0.1, 50 * MIB), 4);
+    struct plan_choice one = predict(&input, 1, 1);
+    check_close(one.inserts, 2 / 2.2e-4, "inserts");
+    check_close(one.cpu, 2, "cores");
+    assert_int_equal(one.bottleneck, PLAN_CORES);
+    /* Each process would get level = 2 / (1.2 + 1 / 0.9) cores, and the broker its part for what they do. */
+    double level = 2 / (1.2 + 1 / 0.9);
+    check_close(one.spi, 40000 * level / 0.9 / (10000 * level), "natural ratio");
+    check_close(one.actor_idle, 0, "actors idle");
+    check_close(one.learner_idle, 1 - 4 * one.inserts / (40000 * level / 0.9), "learners idle");
+}
+
+/* Three actors on two cores use two thirds each, though each would use a whole one: against a learner they get 3 of 4
+ * parts, not 2 of 3. */
+static void a_curve_that_the_cores_bound_hides_what_its_processes_would_use(void **state)
+{
+    (void)state;
+    struct plan_curve actors = {.n = 3, .points = {{1, 1000, 1, 0, 0}, {2, 2000, 2, 0, 0}, {3, 2000, 2, 0, 0}}};
+    struct plan_input input = make(actors, linear(1, 1000, 1, 0, 0), 1);
+    check_close(predict(&input, 1, 1).spi, 1, "natural ratio of 1 and 1");
+    check_close(predict(&input, 2, 1).spi, 0.5, "natural ratio of 2 and 1");
+    check_close(predict(&input, 3, 1).spi, 1.0 / 3, "natural ratio of 3 and 1");
+    struct plan plan = solve(&input);
+    check_pair(&plan.chosen, 1, 1);
+    assert_int_equal(plan.chosen.bottleneck, PLAN_BALANCED);
+    check_says(other(&plan, 2, 1)->reason, "same inserts/s with 1 more process: actors would wait 25% of the time; "
+                                           "without the limiter 0.5 samples per insert, not 1");
+}
+
+static void memory_bounds_the_number_of_actors(void **state)
+{
+    (void)state;
+    struct plan_input input = make(linear(32, 100, 0.01, 0.001, 200 * MIB), linear(1, 3000, 0.2, 0.05, 100 * MIB), 1);
+    input.memory = 1300 * MIB; /* 220 for the broker, the rest and the learner: five actors */
+    struct plan plan = solve(&input);
+    check_pair(&plan.chosen, 5, 1);
+    assert_int_equal(plan.chosen.bottleneck, PLAN_MEMORY);
+    assert_int_equal(plan.most_actors, 5);
+    check_close(plan.chosen.memory, 1220 * MIB, "memory");
+    const struct plan_choice *unfit = other(&plan, 29, 1);
+    check_says(unfit->reason, "would need 5.9 GiB of 1.3 GiB, for 480% more inserts/s");
+    char *text = print(&plan, &input);
+    check_says(text, "bottleneck: memory");
+    check_says(text, "1.2 GiB of 1.3 GiB");
+    free(text);
+
+    input.memory = 300 * MIB;
+    rp_error err = {0};
+    assert_int_equal(plan_solve(&input, &plan, &err), RP_INVALID_ARGUMENT);
+    check_says(err.text, "1 actor and 1 learner, with the broker, need 420 MiB of 300 MiB");
+}
+
+static void a_curve_that_falls_is_not_climbed(void **state)
+{
+    (void)state;
+    struct plan_curve actors = {
+        .n = 4, .points = {{1, 100, 0.1, 0, 0}, {2, 180, 0.2, 0, 0}, {4, 200, 0.4, 0, 0}, {8, 120, 0.8, 0, 0}}};
+    struct plan_input input = make(actors, linear(1, 10000, 0.1, 0, 0), 1);
+    struct plan plan = solve(&input);
+    check_pair(&plan.chosen, 4, 1);
+    check_close(predict(&input, 3, 1).inserts, 190, "inserts of 3");
+    check_close(predict(&input, 6, 1).inserts, 160, "inserts of 6");
+    assert_int_equal(plan.chosen.bottleneck, PLAN_ACTORS);
+    struct plan_choice out;
+    assert_false(plan_predict(&input, 9, 1, &out));
+    assert_false(plan_predict(&input, 1, 2, &out));
+    assert_false(plan_predict(&input, 0, 1, &out));
+}
+
+/* Below the first point a curve goes to the origin. */
+static void one_point_is_a_curve(void **state)
+{
+    (void)state;
+    struct plan_curve actors = {.n = 1, .points = {{4, 400, 0.4, 0.04, 10 * MIB}}};
+    struct plan_curve learners = {.n = 1, .points = {{2, 600, 0.2, 0.02, 10 * MIB}}};
+    struct plan_input input = make(actors, learners, 1);
+    check_close(predict(&input, 1, 2).inserts, 100, "inserts");
+    check_close(predict(&input, 3, 1).inserts, 300, "inserts");
+    struct plan plan = solve(&input);
+    check_pair(&plan.chosen, 4, 2);
+}
+
+static void ratios_far_from_one(void **state)
+{
+    (void)state;
+    /* Four inserts for a sample: 16 actors of 100/s feed a learner of 400/s. */
+    struct plan_input few = make(linear(64, 100, 0.01, 0, MIB), linear(4, 400, 0.1, 0, MIB), 0.25);
+    few.memory = 154 * MIB; /* 34 processes; 64 actors and 4 learners would be in balance */
+    struct plan plan = solve(&few);
+    check_pair(&plan.chosen, 31, 2);
+    assert_int_equal(plan.chosen.bottleneck, PLAN_MEMORY);
+    check_close(plan.chosen.samples, plan.chosen.inserts / 4, "samples");
+    struct plan_input many = make(linear(8, 100, 0.01, 0, MIB), linear(4, 10000, 0.1, 0, MIB), 100);
+    plan = solve(&many);
+    assert_int_equal(plan.chosen.actors, plan.chosen.learners);
+    check_pair(&plan.chosen, 4, 4);
+    check_close(plan.chosen.samples, 40000, "samples");
+}
+
+/* ---- numbers of the file ---- */
+
+static void a_number_of_the_file_is_respected_and_compared(void **state)
+{
+    (void)state;
+    struct plan_input input = make(linear(16, 100, 0.01, 0.001, 10 * MIB), linear(2, 500, 0.3, 0.01, 50 * MIB), 1);
+    input.fixed_actors = 16;
+    struct plan plan = solve(&input);
+    assert_int_equal(plan.chosen.actors, 16);
+    check_close(plan.chosen.inserts, 1000, "inserts");
+    assert_int_equal(plan.best.learners, 2);
+    assert_true(plan.best.actors < 16);
+    check_says(plan.chosen.reason, "actors.count is a number in the file");
+    char *text = print(&plan, &input);
+    check_says(text, "actors.count says 16; 10 would do: same inserts/s with 6 processes fewer");
+    free(text);
+
+    input.fixed_actors = 0;
+    input.fixed_learners = 1;
+    plan = solve(&input);
+    check_pair(&plan.chosen, 5, 1);
+    check_pair(&plan.best, 10, 2);
+    text = print(&plan, &input);
+    check_says(text, "learners.count says 1; auto would take 2: 100% more inserts/s");
+    free(text);
+
+    input.fixed_actors = 5;
+    plan = solve(&input);
+    check_says(plan.chosen.reason, "as the file says");
+    input.fixed_actors = 10;
+    input.fixed_learners = 2;
+    plan = solve(&input);
+    text = print(&plan, &input);
+    check_says(text, "actors.count says 10, as auto would");
+    free(text);
+}
+
+static void a_number_that_does_not_fit_is_respected(void **state)
+{
+    (void)state;
+    struct plan_input input = make(linear(8, 100, 0.01, 0, 100 * MIB), linear(2, 500, 0.1, 0, 100 * MIB), 1);
+    input.memory = 620 * MIB;
+    input.fixed_actors = 8;
+    struct plan plan = solve(&input);
+    check_pair(&plan.chosen, 8, 1);
+    check_says(plan.chosen.reason, "needs 1.0 GiB of 620 MiB; actors.count is a number in the file");
+    assert_true(plan.best.memory <= input.memory);
+    assert_int_equal(plan.most_actors, 8);
+    /* Nothing fits at all, but the file says what to do. */
+    input.memory = 1 * MIB;
+    input.fixed_learners = 1;
+    plan = solve(&input);
+    check_pair(&plan.chosen, 8, 1);
+    /* More than were measured. */
+    input.memory = 4 * GIB;
+    input.fixed_actors = 20;
+    input.fixed_learners = 3;
+    plan = solve(&input);
+    check_pair(&plan.chosen, 20, 3);
+    check_close(plan.chosen.inserts, 800, "inserts");
+    check_says(plan.chosen.reason, "measured were 8 actors at most");
+    check_says(plan.chosen.reason, "measured were 2 learners at most");
+}
+
+/* ---- joint runs ---- */
+
+static void a_joint_run_counts_instead_of_the_formula(void **state)
+{
+    (void)state;
+    struct plan_input input = make(linear(4, 1000, 0.5, 0.1, MIB), linear(1, 2000, 0.5, 0.1, MIB), 1);
+    assert_int_equal(predict(&input, 2, 1).bottleneck, PLAN_BALANCED);
+    check_close(predict(&input, 2, 1).inserts, 2000, "inserts");
+    input.joints[0] = (struct plan_joint){2, 1, 1600, 1580, 0.3, 0.02, 1.7};
+    input.n_joints = 1;
+    struct plan_choice measured = predict(&input, 2, 1);
+    assert_true(measured.measured);
+    check_close(measured.inserts, 1600, "inserts");
+    check_close(measured.samples, 1580, "samples");
+    check_close(measured.actor_idle, 0.3, "actors idle");
+    check_close(measured.cpu, 1.7, "cores");
+    assert_int_equal(measured.bottleneck, PLAN_LEARNERS);
+    /* (3, 1) uses 1.8 cores in the model too: it is slowed alike. (1, 1) uses 0.9 of two cores: it is not. */
+    check_close(predict(&input, 3, 1).inserts, 2000 * 0.8, "inserts of a pair under contention");
+    check_close(predict(&input, 1, 1).inserts, 1000, "inserts of a pair without contention");
+    /* One that is far off changes no more than the bound; an unknown idle share is the model's. */
+    input.joints[0] = (struct plan_joint){2, 1, 1, 1, NAN, NAN, NAN};
+    check_close(predict(&input, 3, 1).inserts, 2000 * 0.3, "inserts");
+    check_close(predict(&input, 2, 1).actor_idle, 0, "actors idle");
+    /* What both sides can do alone is never exceeded. */
+    input.joints[0] = (struct plan_joint){2, 1, 2800, 2800, 0, 0, 2};
+    check_close(predict(&input, 3, 1).inserts, 2000, "inserts");
+    assert_int_equal(predict(&input, 2, 1).bottleneck, PLAN_CORES);
+}
+
+/* ---- what cannot be planned ---- */
+
+static void inputs_that_say_nothing_are_refused(void **state)
+{
+    (void)state;
+    struct plan_input good = make(linear(4, 1000, 0.5, 0.1, MIB), linear(1, 2000, 0.5, 0.1, MIB), 1), bad;
+    struct plan plan;
+    rp_error err = {0};
+    bad = good;
+    bad.actors.n = 0;
+    assert_int_equal(plan_solve(&bad, &plan, &err), RP_INVALID_ARGUMENT);
+    check_says(err.text, "the curve of the actors has 0 points");
+    bad = good;
+    bad.learners.points[0].rate = 0;
+    assert_int_equal(plan_solve(&bad, &plan, &err), RP_INVALID_ARGUMENT);
+    check_says(err.text, "the learners did nothing while they were measured");
+    bad = good;
+    bad.actors.points[1].count = 1;
+    assert_int_equal(plan_solve(&bad, &plan, &err), RP_INVALID_ARGUMENT);
+    bad = good;
+    bad.cores = NAN;
+    assert_int_equal(plan_solve(&bad, &plan, &err), RP_INVALID_ARGUMENT);
+    bad = good;
+    bad.spi = 0;
+    assert_int_equal(plan_solve(&bad, &plan, &err), RP_INVALID_ARGUMENT);
+    check_says(err.text, "set plan.spi");
+    bad.fixed_actors = 1;
+    bad.fixed_learners = 1;
+    plan = solve(&bad);
+    check_close(plan.chosen.inserts, 1000, "inserts");
+    check_close(plan.chosen.samples, 2000, "samples");
+    check_close(plan.chosen.learner_idle, 0, "learners idle");
+    /* No budget is no bound; costs that were not measured are none. */
+    bad = good;
+    bad.memory = NAN;
+    for (uint32_t i = 0; i < bad.actors.n; i++)
+        bad.actors.points[i].cpu = bad.actors.points[i].broker_cpu = NAN;
+    plan = solve(&bad);
+    check_close(plan.chosen.inserts, 2000, "inserts");
+}
+
+/* ---- against a naive evaluation ---- */
+
+static double naive_read(const struct plan_curve *curve, uint32_t count, size_t offset)
+{
+    double x0 = 0, y0 = 0;
+    for (uint32_t i = 0; i < curve->n; i++) {
+        double x1 = curve->points[i].count, y1 = *(const double *)((const char *)&curve->points[i] + offset);
+        if (count <= x1)
+            return y0 + (y1 - y0) * (count - x0) / (x1 - x0);
+        x0 = x1;
+        y0 = y1;
+    }
+    return NAN;
+}
+
+struct naive {
+    double rate, cpu, broker, memory, demand;
+};
+
+static struct naive naive_side(const struct plan_curve *curve, uint32_t count, double cores)
+{
+    struct naive side = {naive_read(curve, count, offsetof(struct plan_point, rate)),
+                         naive_read(curve, count, offsetof(struct plan_point, cpu)),
+                         naive_read(curve, count, offsetof(struct plan_point, broker_cpu)), 0, 0};
+    /* Memory is per process and the same at all counts in these curves. */
+    side.memory = curve->points[0].memory * count;
+    side.demand = side.cpu / count;
+    if (side.cpu + side.broker >= 0.9 * cores)
+        for (uint32_t i = 0; i < curve->n && curve->points[i].count <= count; i++)
+            side.demand = fmax(side.demand, curve->points[i].cpu / curve->points[i].count);
+    return side;
+}
+
+/* Rate of a side whose processes get at most `level` cores each. */
+static double naive_rate(const struct naive *side, uint32_t count, double level)
+{
+    return side->rate / side->cpu * count * fmin(side->demand, level);
+}
+
+static struct plan_choice naive_pair(const struct plan_input *input, uint32_t x, uint32_t y)
+{
+    struct naive a = naive_side(&input->actors, x, input->cores), l = naive_side(&input->learners, y, input->cores);
+    double ci = (a.cpu + a.broker) / a.rate, cs = (l.cpu + l.broker) / l.rate, low = 0, high = 1e6;
+    for (int i = 0; i < 200; i++) {
+        double level = (low + high) / 2;
+        bool over = naive_rate(&a, x, level) * ci + naive_rate(&l, y, level) * cs > input->cores;
+        *(over ? &high : &low) = level;
+    }
+    double ra = fmin(a.rate, naive_rate(&a, x, low)), rl = fmin(l.rate, naive_rate(&l, y, low));
+    double rate = fmin(fmin(a.rate, l.rate / input->spi), input->cores / (ci + input->spi * cs));
+    return (struct plan_choice){.actors = x,
+                                .learners = y,
+                                .inserts = rate,
+                                .samples = rate * input->spi,
+                                .spi = rl / ra,
+                                .actor_idle = fmax(0, 1 - rate / ra),
+                                .learner_idle = fmax(0, 1 - rate * input->spi / rl),
+                                .cpu = rate * (ci + input->spi * cs),
+                                .memory = a.memory + l.memory + input->broker_memory + input->other_memory};
+}
+
+static struct plan_curve random_curve(struct rng *rng, uint32_t most)
+{
+    struct plan_curve curve = {.n = 1 + (uint32_t)rng_below(rng, 5)};
+    double rate = exp(2 + 8 * rng_unit(rng)), cpu = 0.001 + rng_unit(rng) * rng_unit(rng), memory = rng_unit(rng) * GIB;
+    double share = rng_unit(rng), last = 0;
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < curve.n; i++) {
+        count += 1 + (uint32_t)rng_below(rng, most / curve.n);
+        double effect = last + (count - last) * (0.2 + 0.9 * rng_unit(rng));
+        curve.points[i] = (struct plan_point){count, rate * effect, cpu * effect, cpu * effect * share, memory};
+        last = effect;
+    }
+    return curve;
+}
+
+static void check_choice(const struct plan_choice *got, const struct plan_choice *want)
+{
+    check_close(got->inserts, want->inserts, "inserts");
+    check_close(got->samples, want->samples, "samples");
+    check_close(got->spi, want->spi, "natural ratio");
+    check_close(got->actor_idle, want->actor_idle, "actors idle");
+    check_close(got->learner_idle, want->learner_idle, "learners idle");
+    check_close(got->cpu, want->cpu, "cores");
+    check_close(got->memory, want->memory, "memory");
+    assert_true(fmin(got->actor_idle, got->learner_idle) < 1e-6 || got->bottleneck == PLAN_CORES);
+}
+
+static double naive_distance(const struct plan_input *input, double spi)
+{
+    return fmax(0, fabs(log(spi / input->spi)) - log(1 + input->tolerance / 2));
+}
+
+static void check_solution(const struct plan_input *input)
+{
+    struct plan plan;
+    rp_error err = {0};
+    rp_status status = plan_solve(input, &plan, &err);
+    bool any = false;
+    uint32_t most_x = input->actors.points[input->actors.n - 1].count;
+    uint32_t most_y = input->learners.points[input->learners.n - 1].count;
+    double top = 0;
+    for (uint32_t x = 1; x <= most_x; x++)
+        for (uint32_t y = 1; y <= most_y; y++) {
+            struct plan_choice want = naive_pair(input, x, y), got = predict(input, x, y);
+            check_choice(&got, &want);
+            any = any || want.memory <= input->memory;
+            if (want.memory <= input->memory)
+                top = fmax(top, want.inserts);
+        }
+    assert_int_equal(status == RP_OK, any);
+    if (!any)
+        return;
+    assert_true(plan.chosen.memory <= input->memory);
+    assert_true(plan.chosen.inserts >= top * (1 - input->near) * (1 - 1e-9));
+    assert_true(plan.most_actors >= plan.chosen.actors && plan.most_actors <= most_x);
+    double far = naive_distance(input, plan.chosen.spi);
+    for (uint32_t x = 1; x <= most_x; x++)
+        for (uint32_t y = 1; y <= most_y; y++) {
+            struct plan_choice pair = naive_pair(input, x, y);
+            if (pair.memory > input->memory || pair.inserts < top * (1 - input->near) * (1 + 1e-9))
+                continue;
+            double distance = naive_distance(input, pair.spi);
+            assert_true(distance > far - 1e-6);
+            if (distance < 1e-9 && far < 1e-9)
+                assert_true(pair.memory >= plan.chosen.memory * (1 - 1e-9));
+        }
+}
+
+static void any_curves_are_solved_as_by_hand(void **state)
+{
+    (void)state;
+    struct rng rng;
+    rng_seed(&rng, test_seed());
+    for (int i = 0; i < 300; i++) {
+        struct plan_input input = make(random_curve(&rng, 40), random_curve(&rng, 8), exp(6 * rng_unit(&rng) - 2));
+        input.cores = 1 + (double)rng_below(&rng, 16);
+        input.memory = rng_unit(&rng) * 20 * GIB;
+        check_solution(&input);
+    }
+}
+
+static void the_largest_search_is_quick(void **state)
+{
+    (void)state;
+    struct plan_input input = make(linear(4096, 10, 0.0001, 0.0001, MIB), linear(64, 300, 0.01, 0.001, MIB), 1);
+    input.memory = 64 * GIB;
+    struct plan plan = solve(&input);
+    assert_true(plan.chosen.inserts >= 0.95 * 19200);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_slow_environment_takes_more_actors_than_cores),
+        cmocka_unit_test(a_heavy_learner_needs_one_actor),
+        cmocka_unit_test(cheap_sides_are_bounded_by_the_cores),
+        cmocka_unit_test(a_curve_that_the_cores_bound_hides_what_its_processes_would_use),
+        cmocka_unit_test(memory_bounds_the_number_of_actors),
+        cmocka_unit_test(a_curve_that_falls_is_not_climbed),
+        cmocka_unit_test(one_point_is_a_curve),
+        cmocka_unit_test(ratios_far_from_one),
+        cmocka_unit_test(a_number_of_the_file_is_respected_and_compared),
+        cmocka_unit_test(a_number_that_does_not_fit_is_respected),
+        cmocka_unit_test(a_joint_run_counts_instead_of_the_formula),
+        cmocka_unit_test(inputs_that_say_nothing_are_refused),
+        cmocka_unit_test(any_curves_are_solved_as_by_hand),
+        cmocka_unit_test(the_largest_search_is_quick),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

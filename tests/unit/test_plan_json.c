@@ -1,0 +1,182 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/launch/plan.h"
+#include "proto/rng.h"
+
+#define MIB (1024.0 * 1024.0)
+#define GIB (1024.0 * MIB)
+
+static uint64_t test_seed(void)
+{
+    const char *text = getenv("RP_TEST_SEED");
+    uint64_t seed = text ? strtoull(text, NULL, 0) : 1;
+    printf("RP_TEST_SEED=%" PRIu64 "\n", seed);
+    return seed;
+}
+
+/* Each of `count` the same as one: 1, 2, 4, ... and the last. */
+static struct plan_curve linear(uint32_t last, double rate, double cpu, double broker_cpu, double memory)
+{
+    struct plan_curve curve = {0};
+    for (uint32_t count = 1;; count = count * 2 < last ? count * 2 : last) {
+        curve.points[curve.n++] = (struct plan_point){count, rate * count, cpu * count, broker_cpu * count, memory};
+        if (count == last)
+            return curve;
+    }
+}
+
+static struct plan_input make(struct plan_curve actors, struct plan_curve learners, double spi)
+{
+    return (struct plan_input){.actors = actors,
+                               .learners = learners,
+                               .spi = spi,
+                               .cores = 2,
+                               .memory = 4 * GIB,
+                               .broker_memory = 100 * MIB,
+                               .other_memory = 20 * MIB,
+                               .near = 0.05,
+                               .tolerance = 0.1};
+}
+
+static struct plan solve(const struct plan_input *input)
+{
+    struct plan plan;
+    rp_error err = {0};
+    if (plan_solve(input, &plan, &err) != RP_OK)
+        fail_msg("no plan: %s", err.text);
+    return plan;
+}
+
+static struct plan_input whole_input(void)
+{
+    struct plan_input input = make(linear(16, 1000, 0.5, 0.1, MIB), linear(4, 2000, 0.5, 0.1, 3 * MIB), 1.25);
+    input.joints[0] = (struct plan_joint){2, 1, 1600, 2000, NAN, 0.02, 1.7};
+    input.n_joints = 1;
+    input.fixed_actors = 3;
+    return input;
+}
+
+static void json_goes_both_ways(void **state)
+{
+    (void)state;
+    struct plan_input input = whole_input(), input_back;
+    struct plan plan = solve(&input), back;
+    char *text = plan_to_json(&plan, &input);
+    assert_non_null(text);
+    assert_true(plan_from_json(text, &back, &input_back));
+    char *again = plan_to_json(&back, &input_back);
+    assert_string_equal(text, again);
+    assert_true(isnan(input_back.joints[0].actor_idle));
+    assert_int_equal(input_back.actors.n, input.actors.n);
+    assert_true(input_back.actors.points[4].rate == 16000);
+    assert_string_equal(back.chosen.reason, plan.chosen.reason);
+    assert_int_equal(back.chosen.bottleneck, plan.chosen.bottleneck);
+    assert_int_equal(back.most_actors, plan.most_actors);
+    assert_true(plan_input_from_json(text, &input_back));
+    free(again);
+    free(text);
+    /* The curves alone: there is an input, and no plan. */
+    text = plan_to_json(NULL, &input);
+    assert_true(plan_input_from_json(text, &input_back));
+    assert_false(plan_from_json(text, &back, &input_back));
+    free(text);
+}
+
+static void json_that_is_cut_or_changed_does_no_harm(void **state)
+{
+    (void)state;
+    struct plan_input input = whole_input();
+    struct plan plan = solve(&input);
+    char *text = plan_to_json(&plan, &input);
+    size_t size = strlen(text);
+    struct rng rng;
+    rng_seed(&rng, test_seed());
+    for (size_t cut = 0; cut < size; cut += 1 + rng_below(&rng, 5)) {
+        struct plan back;
+        struct plan_input input_back;
+        char *part = strndup(text, cut);
+        assert_false(plan_from_json(part, &back, &input_back));
+        assert_false(plan_input_from_json(part, &input_back));
+        free(part);
+    }
+    for (int i = 0; i < 3000; i++) {
+        char *changed = strdup(text);
+        uint64_t changes = 1 + rng_below(&rng, 3);
+        for (uint64_t k = 0; k < changes; k++)
+            changed[rng_below(&rng, size)] =
+                i % 2 ? (char)(1 + rng_below(&rng, 255)) : "0123456789.-e{}[]\",:n"[rng_below(&rng, 21)];
+        struct plan back;
+        struct plan_input input_back;
+        if (plan_from_json(changed, &back, &input_back)) {
+            FILE *nowhere = fopen("/dev/null", "w");
+            plan_print(&back, &input_back, nowhere);
+            fclose(nowhere);
+            if (plan_solve(&input_back, &plan, NULL) == RP_OK)
+                assert_true(plan.chosen.actors > 0);
+        }
+        free(changed);
+    }
+    free(text);
+    static const char *const garbage[] = {"",
+                                          "null",
+                                          "[]",
+                                          "{}",
+                                          "1",
+                                          "{\"input\":null}",
+                                          "{\"input\":{}}",
+                                          "x",
+                                          "\"",
+                                          "{{{",
+                                          "{\"input\":{\"spi\":\"2\"}}"};
+    for (size_t i = 0; i < sizeof garbage / sizeof garbage[0]; i++) {
+        struct plan_input input_back;
+        assert_false(plan_input_from_json(garbage[i], &input_back));
+    }
+}
+
+/* A list may be longer than there is room for. */
+static void json_with_too_many_joints_is_refused(void **state)
+{
+    (void)state;
+    static const char joint[] = "{\"actors\":1,\"learners\":1,\"inserts\":1,\"samples\":1,\"actor_idle\":0,"
+                                "\"learner_idle\":0,\"cpu\":1},";
+    struct plan_input input = whole_input(), back;
+    char *text = plan_to_json(NULL, &input), *list = strstr(text, "\"joints\"");
+    assert_non_null(list);
+    list = strchr(list, '[') + 1;
+    for (uint32_t more = PLAN_MAX_JOINTS - 1; more <= PLAN_MAX_JOINTS + 100; more++) {
+        char *longer = NULL;
+        size_t size = 0;
+        FILE *file = open_memstream(&longer, &size);
+        assert_non_null(file);
+        fwrite(text, 1, (size_t)(list - text), file);
+        for (uint32_t i = 0; i < more; i++)
+            fputs(joint, file);
+        fputs(list, file);
+        fclose(file);
+        assert_int_equal(plan_input_from_json(longer, &back), more < PLAN_MAX_JOINTS);
+        free(longer);
+    }
+    free(text);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(json_goes_both_ways),
+        cmocka_unit_test(json_with_too_many_joints_is_refused),
+        cmocka_unit_test(json_that_is_cut_or_changed_does_no_harm),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
