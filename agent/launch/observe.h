@@ -1,5 +1,5 @@
-/* What is going on in a run, from two sources: the broker (rates, counters, waits) and the reports that our own processes write
- * into the run's folder (idle shares, returns). A run of foreign programs has the first only. */
+/* What is going on in a run, from two sources: the broker (rates, counters, waits) and the reports that our own
+ * processes write into the run's folder (idle shares, returns). A run of foreign programs has the first only. */
 #ifndef AGENT_LAUNCH_OBSERVE_H
 #define AGENT_LAUNCH_OBSERVE_H
 

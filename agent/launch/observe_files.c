@@ -1,5 +1,5 @@
-/* See observe_files.h. Files are opened for each look, so that one that was replaced is seen; nothing is read from one that
- * has not grown. */
+/* See observe_files.h. Files are opened for each look, so that one that was replaced is seen; nothing is read from one
+ * that has not grown. */
 #include "agent/launch/observe_files.h"
 
 #include <dirent.h>
@@ -16,7 +16,8 @@
 #include "proto/clock.h"
 
 #define DEFAULT_EVERY_NS (2 * NS_PER_S)
-/* No report is longer. Of actors and learners only the newest counts: not more than this is read of a file that is new to us. */
+/* No report is longer. Of actors and learners only the newest counts: not more than this is read of a file that is new
+ * to us. */
 #define MOST_LINE 65536
 #define MOST_FILES 8192u
 #define MOST_VALUES (1u << 20)
@@ -187,7 +188,8 @@ static size_t take_block(struct observe_files *self, struct observe_file *file, 
 
 /* ---- files ---- */
 
-/* Evaluations are a list over time: if the file that they came from was cut, it is read again, and they would be there twice. */
+/* Evaluations are a list over time: if the file that they came from was cut, it is read again, and they would be there
+ * twice. */
 static void forget_values(struct observe_files *self)
 {
     self->n_values = 0;

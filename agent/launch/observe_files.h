@@ -1,5 +1,5 @@
-/* Reports in a run's folder as they grow: <folder>/{actor,learner,evaluator}-<i>.jsonl. Files may appear later, be appended
- * to while we read, be cut or replaced, and hold anything: only whole lines that are JSON objects count. */
+/* Reports in a run's folder as they grow: <folder>/{actor,learner,evaluator}-<i>.jsonl. Files may appear later, be
+ * appended to while we read, be cut or replaced, and hold anything: only whole lines that are JSON objects count. */
 #ifndef AGENT_LAUNCH_OBSERVE_FILES_H
 #define AGENT_LAUNCH_OBSERVE_FILES_H
 
@@ -37,8 +37,8 @@ void observe_files_init(struct observe_files *self, const char *folder, int64_t 
 void observe_files_fini(struct observe_files *self);
 /* Reads what is new. now_s: seconds since 1970; new files are looked for at most once a second of it. */
 void observe_files_read(struct observe_files *self, double now_s);
-/* Fills the second part of *out. waiting: names of those whose inserts wait in the broker just now: an actor that waits does not
- * report until it gets on, so one that waits and is late is idle all the time. */
+/* Fills the second part of *out. waiting: names of those whose inserts wait in the broker just now: an actor that waits
+ * does not report until it gets on, so one that waits and is late is idle all the time. */
 void observe_files_sum(const struct observe_files *self, const char *const *waiting, uint32_t n_waiting, double now_s,
                        struct observation *out);
 

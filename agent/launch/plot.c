@@ -126,8 +126,6 @@ static void axes(struct canvas *self)
 static void labels(struct canvas *self)
 {
     const struct plot *plot = self->plot;
-    if (plot->title && plot->title[0])
-        add_text(self, 16, 24, "class=\"title\"", plot->title);
     if (plot->x_label && plot->x_label[0])
         add_text(self, (self->left + self->right) / 2, self->height - 8, "text-anchor=\"middle\"", plot->x_label);
     if (plot->y_label && plot->y_label[0]) {
@@ -239,16 +237,22 @@ void plot_svg(struct text *out, const struct plot *plot, uint32_t width, uint32_
              width, height, width, height);
     plot_escape(out, own.title);
     text_add(out, "</title>%s<rect class=\"ground\" width=\"%u\" height=\"%u\" rx=\"10\"/>", style, width, height);
-    uint32_t rows = legend(&self);
+    struct plot_axis any;
+    bool some = plot_axes(&own, 1, 1, &any, &any);
+    uint32_t rows = some ? legend(&self) : 0;
     self.top += rows ? 16.0 * rows - 2 : -8;
-    if (plot_axes(&own, (uint32_t)(self.right - self.left) / 90, (uint32_t)(self.bottom - self.top) / 40, &self.x,
-                  &self.y)) {
+    self.top = fmin(self.top, self.bottom - 40);
+    if (own.title && own.title[0])
+        add_text(&self, 16, 24, "class=\"title\"", own.title);
+    if (some) {
+        plot_axes(&own, (uint32_t)(self.right - self.left) / 90, (uint32_t)(self.bottom - self.top) / 40, &self.x,
+                  &self.y);
         axes(&self);
+        labels(&self);
         for (uint32_t i = 0; i < own.n_lines; i++)
             draw_line(&self, i);
     } else {
         add_text(&self, width / 2.0, height / 2.0, "text-anchor=\"middle\"", "no data");
     }
-    labels(&self);
     text_add(out, "</svg>\n");
 }

@@ -14,7 +14,7 @@ bool plot_drawable(double value)
 /* 1, 2 or 5 times a power of ten, so that about n of them make the range. */
 static double round_step(double range, uint32_t n)
 {
-    double raw = range / (n ? n : 1), power = pow(10, floor(log10(raw))), part = raw / power;
+    double raw = range / (n > 2 ? n : 2), power = pow(10, floor(log10(raw))), part = raw / power;
     return power * (part <= 1.0001 ? 1 : part <= 2.0001 ? 2 : part <= 5.0001 ? 5 : 10);
 }
 

@@ -204,7 +204,7 @@ void plot_text(struct text *out, const struct plot *plot, uint32_t columns, uint
     uint32_t around = add_top(out, &own, columns, utf8) + 2 + (own.x_label && own.x_label[0] ? 1 : 0);
     struct sheet sheet = {.fine_x = utf8 ? 2 : 1, .fine_y = utf8 ? 4 : 1};
     sheet.rows = rows > around + 2 ? rows - around : 2;
-    if (!plot_axes(&own, columns / 16, within(sheet.rows / 2, 1, 8), &sheet.x, &sheet.y)) {
+    if (!plot_axes(&own, within(columns / 16, 2, 20), within(sheet.rows / 2, 1, 8), &sheet.x, &sheet.y)) {
         text_add(out, "no data\n");
         return;
     }

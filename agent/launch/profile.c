@@ -1,5 +1,5 @@
-/* The sequence of measurements: actors alone, learners alone on what the actors have left, and joint runs at what the plan
- * chooses, until it chooses a pair that was measured. */
+/* The sequence of measurements: actors alone, learners alone on what the actors have left, and joint runs at what the
+ * plan chooses, until it chooses a pair that was measured. */
 #include "agent/launch/profile.h"
 
 #include <math.h>
@@ -21,7 +21,6 @@
 #define LEAST_GROWTH 0.10
 #define LEAST_GROWTH_BUSY 0.25
 #define BUSY 0.95
-#define NEAR 0.05
 #define WARM_NS (300 * NS_PER_MS)
 #define JOINT_WARM_NS (1 * NS_PER_S)
 /* So that each process reports its idle share at least twice. */
@@ -42,44 +41,9 @@ struct profile {
     const struct table_config *table;
     struct plan_input *out;
     uint64_t batch;
+    double items_per_step;
     struct profile_session session;
 };
-
-int64_t profile_batch(const struct run_config *config)
-{
-    const struct agent_ops *ops = run_config_algorithm(config);
-    int64_t batch = config->agent.batch > 0 || !ops ? config->agent.batch : ops->defaults->batch;
-    return batch > 0 ? batch : 1;
-}
-
-double profile_target(const struct run_config *config)
-{
-    const struct table_config *table = run_config_table(config);
-    if (config->plan.spi > 0 || !table)
-        return config->plan.spi;
-    double times = table->max_times_sampled > 0 ? (double)table->max_times_sampled : 0.0;
-    switch (table->limiter.kind) {
-    case LIMITER_RATIO:
-        return table->limiter.samples_per_insert;
-    case LIMITER_QUEUE:
-    case LIMITER_STACK:
-        return times > 0 ? times : 1.0;
-    default:
-        return times;
-    }
-}
-
-void profile_fill(const struct run_config *config, struct plan_input *out)
-{
-    out->spi = profile_target(config);
-    out->cores = config->plan.cores > 0 ? config->plan.cores : profile_cores();
-    out->memory = config->plan.memory > 0 ? (double)config->plan.memory : profile_memory();
-    out->other_memory = config->evaluator.on && out->actors.n > 0 ? out->actors.points[0].memory : 0.0;
-    out->fixed_actors = (uint32_t)config->actors.count;
-    out->fixed_learners = (uint32_t)config->learners.count;
-    out->near = NEAR;
-    out->tolerance = config->plan.tolerance;
-}
 
 /* ---- which counts ---- */
 
@@ -198,7 +162,8 @@ static rp_status measure_actors(struct profile *self, rp_error *err)
         RP_TRY(await_inserts(self, count, err));
         RP_TRY(profile_session_wait(session, WARM_NS, err));
         RP_TRY(profile_session_measure(session, false, 1, self->config->plan.measure_ns, &measured, err));
-        add_point(curve, count, measured.inserts, ROLE_ACTOR, &measured);
+        double rate = profile_lasting(self->items_per_step, measured.steps, measured.inserts);
+        add_point(curve, count, rate, ROLE_ACTOR, &measured);
     }
     return RP_OK;
 }
@@ -293,7 +258,8 @@ static double rate_at(const struct plan_curve *curve, uint32_t count)
     return points[i].rate + share * (points[i + 1].rate - points[i].rate);
 }
 
-/* The limiter as it is, but with less to fill first and less room to run ahead: so that a few seconds show what lasts. */
+/* The limiter as it is, but with less to fill first and less room to run ahead: so that a few seconds show what lasts.
+ * */
 static void shorten(const struct profile *self, uint32_t actors, uint32_t learners,
                     struct profile_session_options *options)
 {
@@ -344,6 +310,7 @@ static rp_status measure_pair(struct profile *self, uint32_t actors, uint32_t le
                                  .learner_idle = measured.learner_idle};
     for (int role = 0; role < ROLES; role++)
         joint->cpu += measured.cpu[role];
+    profile_lasting_joint(self->items_per_step, measured.steps, joint);
     return RP_OK;
 }
 
@@ -401,7 +368,8 @@ static rp_status measure(const struct profile_options *options, struct plan_inpu
                            .config = options->config,
                            .table = run_config_table(options->config),
                            .out = out,
-                           .batch = (uint64_t)profile_batch(options->config)};
+                           .batch = (uint64_t)profile_batch(options->config),
+                           .items_per_step = profile_items_per_step(options->config)};
     if (!self.table)
         return err_set(err, RP_NOT_FOUND, "there is no table '%s' in broker.tables", options->config->adder.table);
     *out = (struct plan_input){0};

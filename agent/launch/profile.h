@@ -1,6 +1,9 @@
-/* Measures what actors and learners can do: a throw-away real broker, the real actors with the limiter off, then the real learners on
- * the table that they have filled, at counts 1, 2, 4, ... as long as more pays; then joint runs under the real limiter at what the plan
- * chooses, until the best plan is one that was measured. */
+/* Measures what actors and learners can do: a throw-away real broker, the real actors with the limiter off, then the
+ * real learners on the table that they have filled, at counts 1, 2, 4, ... as long as more pays; then joint runs under
+ * the real limiter at what the plan chooses, until the best plan is one that was measured.
+ *
+ * Rates of inserts are those of episodes as long as the environment lets them be (profile_impl.h): the first policies
+ * fall at once, and the many ends of their episodes would promise more items than there will be. */
 #ifndef AGENT_LAUNCH_PROFILE_H
 #define AGENT_LAUNCH_PROFILE_H
 
@@ -27,8 +30,9 @@ double profile_memory(void);
 /* Samples per insert that the configuration aims at: plan.spi, or the limiter's; 0: none. */
 double profile_target(const struct run_config *config);
 
-/* The curves, from the cache or measured now; *from_cache tells which. The cache is a file per configuration, build and host in
- * $XDG_CACHE_HOME/replay (~/.cache/replay). What does not matter for speed (name, seed, folder, stop, launch, ...) does not change the key. */
+/* The curves, from the cache or measured now; *from_cache tells which. The cache is a file per configuration, build and
+ * host in $XDG_CACHE_HOME/replay (~/.cache/replay). What does not matter for speed (name, seed, folder, stop, launch,
+ * ...) does not change the key. */
 rp_status profile_measure(const struct profile_options *options, struct plan_input *out, bool *from_cache,
                           rp_error *err);
 /* Both curves and the joint runs as a table and as plots in the terminal. columns: width. */

@@ -1,5 +1,5 @@
-/* Curves that were measured before: a file per configuration, build and host. The file holds the whole key, so one that is
- * damaged, or whose name is that of another key by chance, is only a miss. */
+/* Curves that were measured before: a file per configuration, build and host. The file holds the whole key, so one that
+ * is damaged, or whose name is that of another key by chance, is only a miss. */
 #include <errno.h>
 #include <fcntl.h>
 #include <json-c/json.h>

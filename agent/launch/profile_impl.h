@@ -4,10 +4,19 @@
 
 #include "agent/launch/profile.h"
 
-/* Items in a learner step. */
+/* profile_config.c. Items in a learner step. */
 int64_t profile_batch(const struct run_config *config);
 /* What the plan has to know and was not measured: counts of the file, budgets of now. */
 void profile_fill(const struct run_config *config, struct plan_input *out);
+
+/* Items that an actor of ours makes in a step of its environment, if episodes are as long as the environment lets them
+ * be; 0: not known (actors of the user's own, whole episodes as items). The first policies fall at once, and the ends
+ * of their short episodes make more items: what is measured with them would not last. */
+double profile_items_per_step(const struct run_config *config);
+/* What a rate of inserts, measured together with a rate of steps, becomes then. */
+double profile_lasting(double items_per_step, double steps, double inserts);
+/* The same for both sides together: where actors could still keep up, only their idle share changes. */
+void profile_lasting_joint(double items_per_step, double steps, struct plan_joint *joint);
 
 /* profile_cache.c. The key: a text of everything that the curves depend on; free(). NULL: no memory. */
 char *profile_key(const struct profile_options *options);

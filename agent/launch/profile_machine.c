@@ -102,7 +102,8 @@ static int read_numbers(const struct group *self, const char *name, double *firs
     return n > 0 ? n : 0;
 }
 
-/* The group above; false: this is the highest. A container may see its own group as the root, with the path of the host. */
+/* The group above; false: this is the highest. A container may see its own group as the root, with the path of the
+ * host. */
 static bool go_up(struct group *self)
 {
     char *slash = strrchr(self->path, '/');

@@ -20,8 +20,9 @@ struct profile_rate {
 
 /* Once full, nothing is added. */
 void profile_reads_add(struct profile_reads *self, int64_t at_ns, uint64_t count);
-/* quantum: what the counter grows by at a time. A fast counter gives the median of eight slices, so that a pause of the machine does
- * not count; a slow one what it grew by between its first and its last change, so that its steps do not. */
+/* quantum: what the counter grows by at a time. A fast counter gives the median of eight slices, so that a pause of the
+ * machine does not count; a slow one what it grew by between its first and its last change, so that its steps do not.
+ * */
 struct profile_rate profile_rate(const struct profile_reads *reads, uint64_t quantum);
 
 #endif

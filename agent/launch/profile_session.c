@@ -9,23 +9,21 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "agent/launch/profile_rate.h"
+#include "agent/run/worker.h"
 #include "proto/clock.h"
 #include "proto/error.h"
+#include "replay/params.h"
 
 #define LOOK_MS 2000
 #define START_NS (20 * NS_PER_S)
 #define TELL_NS (200 * NS_PER_MS)
 /* What is measured is thrown away: nobody needs long to end. */
 #define GRACE_NS (2 * NS_PER_S)
-/* Parts of the time to measure. */
-#define EVEN_SPREAD 0.04
-#define LEAST_CHANGES 5u
-#define LONGEST 4
+/* Starts of programs that ended as they should, before we ask what is going on. */
+#define MOST_AGAIN 100u
 
 static int64_t now_ns(void)
 {
@@ -33,7 +31,7 @@ static int64_t now_ns(void)
     return clock_now(&clock);
 }
 
-static void pause_ms(int64_t ms)
+void profile_pause(int64_t ms)
 {
     nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * NS_PER_MS}, NULL);
 }
@@ -172,20 +170,43 @@ static rp_status tell_end(const struct process *process, int status, rp_error *e
                    tail[0] ? ":\n" : ", without a word", tail);
 }
 
-static rp_status check_process(struct process *process, rp_error *err)
+/* A program of the user's own has ends of its own, such as a number of steps. */
+static bool may_end(const struct profile_session *self, int role, int status)
+{
+    const struct run_config *config = self->options->config;
+    bool foreign = (role == ROLE_ACTOR && config->actors.command.count > 0) ||
+                   (role == ROLE_LEARNER && config->learners.command.count > 0);
+    return foreign && status == 0 && self->n_again < MOST_AGAIN;
+}
+
+/* With all steps still to take. */
+static rp_status start_again(struct profile_session *self, struct process *process, int role, uint32_t index,
+                             rp_error *err)
+{
+    int64_t steps = 0;
+    rp_client *client = self->observer ? observer_client(self->observer) : NULL;
+    if (client && rp_counter_read(client, COUNTER_STEPS, LOOK_MS, &steps, NULL) == RP_OK && steps > 0)
+        rp_counter_add(client, COUNTER_STEPS, -steps, LOOK_MS, NULL, NULL);
+    self->n_again++;
+    *process = (struct process){0};
+    return start_process(self, process, (enum role)role, index, err);
+}
+
+static rp_status check_process(struct profile_session *self, struct process *process, int role, uint32_t index,
+                               rp_error *err)
 {
     int status = 0;
     if (process->pid == 0 || !process_ended(process, &status))
         return RP_OK;
-    return tell_end(process, status, err);
+    return may_end(self, role, status) ? start_again(self, process, role, index, err) : tell_end(process, status, err);
 }
 
 static rp_status check_children(struct profile_session *self, rp_error *err)
 {
     for (int role = 0; role < ROLES; role++)
         for (uint32_t i = 0; i < self->n[role]; i++)
-            RP_TRY(check_process(&self->workers[role][i], err));
-    return check_process(&self->broker, err);
+            RP_TRY(check_process(self, &self->workers[role][i], role, i, err));
+    return check_process(self, &self->broker, ROLE_BROKER, 0, err);
 }
 
 static bool any_runs(struct process *list, uint32_t n)
@@ -209,7 +230,7 @@ static void end_all(struct process *list, uint32_t n)
         for (uint32_t i = 0; now_ns() - start > GRACE_NS && i < n; i++)
             if (list[i].pid != 0 && !list[i].killed)
                 process_kill(&list[i]);
-        pause_ms(2);
+        profile_pause(2);
     }
 }
 
@@ -288,7 +309,7 @@ rp_status profile_session_await(struct profile_session *self, bool (*test)(struc
             return RP_OK;
         if (now_ns() >= end)
             return RP_DEADLINE_EXCEEDED;
-        pause_ms(PROFILE_POLL_MS);
+        profile_pause(PROFILE_POLL_MS);
     }
 }
 
@@ -370,99 +391,4 @@ void profile_session_close(struct profile_session *self)
     if (self->folder[0])
         unlink(weights);
     *self = (struct profile_session){0};
-}
-
-/* ---- measuring ---- */
-
-struct usage {
-    int64_t at_ns;
-    int64_t cpu_ns[ROLES];
-    double memory[ROLES];
-};
-
-static void add_usage(struct usage *self, const struct process *process, int role)
-{
-    struct process_usage one;
-    if (process->pid == 0 || !process_usage(process, &one))
-        return;
-    self->cpu_ns[role] += one.cpu_ns;
-    self->memory[role] = fmax(self->memory[role], (double)one.memory);
-}
-
-static struct usage read_usage(const struct profile_session *self)
-{
-    struct usage usage = {.at_ns = now_ns()};
-    add_usage(&usage, &self->broker, ROLE_BROKER);
-    for (int role = 0; role < ROLES; role++)
-        for (uint32_t i = 0; i < self->n[role]; i++)
-            add_usage(&usage, &self->workers[role][i], role);
-    return usage;
-}
-
-struct idle {
-    double sum[2];
-    uint32_t n[2];
-};
-
-static void add_idle(struct idle *self, const struct observation *seen)
-{
-    const double shares[2] = {seen->actor_idle, seen->learner_idle};
-    for (int i = 0; i < 2; i++) {
-        if (isnan(shares[i]))
-            continue;
-        self->sum[i] += shares[i];
-        self->n[i]++;
-    }
-}
-
-struct reads {
-    struct profile_reads inserts, samples;
-};
-
-/* Reads on until it is enough. */
-static rp_status read_counters(struct profile_session *self, struct reads *reads, bool samples, uint64_t quantum,
-                               int64_t ns, struct idle *idle, rp_error *err)
-{
-    int64_t start = now_ns(), pause = ns / 80 / NS_PER_MS;
-    pause = pause < 5 ? 5 : pause > 500 ? 500 : pause;
-    const struct profile_reads *main = samples ? &reads->samples : &reads->inserts;
-    for (;;) {
-        RP_TRY(profile_session_look(self, err));
-        if (self->seen.broker) {
-            profile_reads_add(&reads->inserts, self->seen.at_ns, self->seen.inserts);
-            profile_reads_add(&reads->samples, self->seen.at_ns, self->seen.samples);
-            add_idle(idle, &self->seen);
-        }
-        int64_t taken = now_ns() - start;
-        struct profile_rate rate = profile_rate(main, quantum);
-        if ((taken >= ns / 2 && rate.spread < EVEN_SPREAD) || (taken >= ns && rate.changes >= LEAST_CHANGES) ||
-            taken >= LONGEST * ns)
-            return RP_OK;
-        pause_ms(pause);
-    }
-}
-
-rp_status profile_session_measure(struct profile_session *self, bool samples, uint64_t quantum, int64_t ns,
-                                  struct profile_measured *out, rp_error *err)
-{
-    struct reads *reads = calloc(1, sizeof *reads);
-    struct idle idle = {{0}, {0}};
-    if (!reads)
-        return err_set(err, RP_NO_MEMORY, "no memory to measure");
-    struct usage before = read_usage(self);
-    rp_status status = read_counters(self, reads, samples, quantum, ns, &idle, err);
-    struct usage after = read_usage(self);
-    double seconds = 1e-9 * (double)(after.at_ns - before.at_ns);
-    *out = (struct profile_measured){
-        .inserts = profile_rate(&reads->inserts, samples ? 1 : quantum).rate,
-        .samples = profile_rate(&reads->samples, samples ? quantum : 1).rate,
-        .actor_idle = idle.n[0] > 0 ? idle.sum[0] / idle.n[0] : NAN,
-        .learner_idle = idle.n[1] > 0 ? idle.sum[1] / idle.n[1] : NAN,
-    };
-    for (int role = 0; role < ROLES; role++) {
-        out->cpu[role] = fmax(0.0, 1e-9 * (double)(after.cpu_ns[role] - before.cpu_ns[role]) / seconds);
-        out->memory[role] = after.memory[role];
-    }
-    free(reads);
-    return status;
 }

@@ -30,6 +30,7 @@ struct profile_session {
     struct process broker;
     struct process *workers[ROLES]; /* of learners and actors */
     uint32_t n[ROLES];
+    uint32_t n_again; /* starts after an end that was nobody's fault */
     struct observer *observer;
     struct observation seen; /* the newest */
     uint64_t base_memory;    /* of the broker with empty tables */
@@ -42,6 +43,7 @@ struct profile_session {
 /* What a stretch of time gave. */
 struct profile_measured {
     double inserts, samples;         /* items/s */
+    double steps;                    /* of environments, per second; 0: nobody counts them */
     double cpu[ROLES];               /* cores used by all of a role */
     double memory[ROLES];            /* bytes of one of them, the largest */
     double actor_idle, learner_idle; /* NAN: not known */
@@ -67,7 +69,9 @@ rp_status profile_session_wait(struct profile_session *self, int64_t ns, rp_erro
 /* Until test is true: RP_DEADLINE_EXCEEDED after limit_ns, without a text. */
 rp_status profile_session_await(struct profile_session *self, bool (*test)(struct profile_session *, void *),
                                 void *context, int64_t limit_ns, rp_error *err);
-/* Measures for ns: at least half of it if the rate (of samples, or of inserts) is even, longer if hardly anything moves. */
+void profile_pause(int64_t ms);
+/* profile_measure.c. Measures for ns: at least half of it if the rate (of samples, or of inserts) is even, longer if
+ * hardly anything moves. */
 rp_status profile_session_measure(struct profile_session *self, bool samples, uint64_t quantum, int64_t ns,
                                   struct profile_measured *out, rp_error *err);
 

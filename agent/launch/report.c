@@ -245,8 +245,10 @@ void report_print(const struct report *self, const char *folder, FILE *out)
     if (last->reason[0])
         fprintf(out, "%s\n", format_clean(clean, sizeof clean, last->reason));
     if (isfinite(self->final_value))
-        fprintf(out, "final return %s (mean of %u episode%s), best evaluation %s\n", report_value(self->final_value, a),
-                self->final_episodes, self->final_episodes == 1 ? "" : "s", report_value(last->best, b));
+        fprintf(out, "final return %s (mean of %u episode%s)%s%s\n", report_value(self->final_value, a),
+                self->final_episodes, self->final_episodes == 1 ? "" : "s",
+                isfinite(last->best) ? ", best evaluation " : "",
+                isfinite(last->best) ? report_value(last->best, b) : "");
     else if (isfinite(last->value))
         fprintf(out, "last evaluation %s, best %s\n", report_value(last->value, a), report_value(last->best, b));
     if (self->steady.seconds > 0) {

@@ -30,19 +30,21 @@ static const char css[] =
     ".pill{font-size:13px;font-weight:600;padding:3px 12px;border-radius:99px}\n"
     ".done{color:var(--good);background:var(--good-ground)}.stopped{color:var(--warn);background:var(--warn-ground)}\n"
     ".failed{color:var(--bad);background:var(--bad-ground)}\n"
-    ".tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(150px,1fr));gap:14px;margin-top:26px}\n"
+    ".tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(140px,1fr));gap:14px;margin-top:26px}\n"
     ".tile,.card{background:var(--card);border:1px solid var(--rule);border-radius:12px}\n"
     ".tile{padding:14px 18px}.tile b{display:block;font-size:25px;line-height:1.25;font-weight:620;"
     "letter-spacing:-.02em;font-variant-numeric:tabular-nums}\n"
     ".tile span{font-size:13px;color:var(--soft)}.tile small{display:block;font-size:12px;color:var(--soft)}\n"
     ".card{overflow-x:auto}.charts{display:grid;grid-template-columns:repeat(2,minmax(0,1fr));gap:14px}\n"
     ".charts .wide{grid-column:1/-1}.charts .card{overflow:hidden}.charts svg{display:block;width:100%;height:auto}\n"
-    "@media (max-width:760px){.charts{grid-template-columns:minmax(0,1fr)}main{padding:24px 14px 48px}}\n"
+    "@media (max-width:760px){.charts{grid-template-columns:minmax(0,1fr)}.charts .wide{overflow-x:auto}.charts .wide "
+    "svg{min-width:720px}main{padding:24px 14px 48px}}\n"
     "table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}\n"
     "th,td{text-align:left;padding:9px 18px;border-top:1px solid var(--rule);vertical-align:top}\n"
     "th{font-size:12.5px;font-weight:550;color:var(--soft);border-top:0;white-space:nowrap}\n"
     ".n{text-align:right;white-space:nowrap}.soft{color:var(--soft)}.off{color:var(--warn);font-weight:600}\n"
-    "tr.chosen td:not(.soft){font-weight:600}td.soft{min-width:180px}code{font:13px/1.5 ui-monospace,'SF Mono',Menlo,Consolas,monospace}\n"
+    "tr.chosen td:not(.soft){font-weight:600}td.soft{min-width:180px}code{font:13px/1.5 ui-monospace,'SF "
+    "Mono',Menlo,Consolas,monospace}\n"
     "pre{margin:0;padding:14px 18px;overflow-x:auto}footer{margin-top:44px;color:var(--soft)}footer "
     "a{margin-right:18px}\n"
     "</style>\n";
@@ -74,9 +76,11 @@ static void add_return_tile(struct text *out, const struct report *self)
     format_buffer value, best;
     char more[128] = "";
     bool final = isfinite(self->final_value);
-    if (final)
+    if (final && isfinite(self->last->best))
         snprintf(more, sizeof more, "mean of %u episodes, best %s", self->final_episodes,
                  report_value(self->last->best, best));
+    else if (final)
+        snprintf(more, sizeof more, "mean of %u episodes", self->final_episodes);
     else if (isfinite(self->last->best))
         snprintf(more, sizeof more, "best %s", report_value(self->last->best, best));
     add_tile(out, final ? "final return" : "last return",

@@ -173,8 +173,12 @@ static void stop_more(struct run *self, int64_t now_ns)
         return;
     if (self->broker_asked_ns == 0) {
         self->broker_asked_ns = now_ns;
-        if (self->observer && !self->forced) /* the last counts */
+        if (self->observer && !self->forced) { /* the last counts and evaluations */
+            const struct observation before = self->seen;
             observer_look(self->observer, LOOK_MS, &self->seen);
+            run_take_in(self, &before);
+        }
+        observer_destroy(&self->observer); /* that the broker goes away is no news */
         run_ask(self, ROLE_BROKER, 0, now_ns);
     } else if (now_ns - self->broker_asked_ns > BROKER_GRACE_NS && run_running(self, ROLE_BROKER) > 0) {
         run_kill_all(self);
@@ -315,7 +319,9 @@ static void finish(struct run *self, rp_error *err)
     run_status(self, &status);
     run_save(self, &status, true);
     screen_show(*options->screen, &status);
+    static const char *const exits[] = {[RUN_DONE] = "done", [RUN_STOPPED] = "stopped", [RUN_FAILED] = "failed"};
     const struct report report = {.last = &status,
+                                  .exit = exits[self->outcome],
                                   .plan = options->plan,
                                   .plan_input = options->plan_input,
                                   .steady = run_steady(self),

@@ -73,6 +73,7 @@ struct run {
     double event_unix_s;
     FILE *metrics;
     /* ---- stopping */
+    bool looked_again;
     bool patient; /* processes end by themselves: all steps were taken */
     bool forced;
     int64_t asked_ns, broker_asked_ns;

@@ -160,10 +160,16 @@ static void check_done(struct run *self)
 {
     if (self->phase >= PHASE_STOPPING || !self->actors_started)
         return;
-    if (run_wanted(self, ROLE_LEARNER) == 0 && run_running(self, ROLE_LEARNER) == 0)
-        run_stop(self, RUN_DONE, false, "the learners have ended");
-    else if (custom(self, ROLE_ACTOR) && run_wanted(self, ROLE_ACTOR) == 0 && run_running(self, ROLE_ACTOR) == 0)
-        run_stop(self, RUN_DONE, false, "the actors have ended");
+    bool learners = run_wanted(self, ROLE_LEARNER) > 0 || run_running(self, ROLE_LEARNER) > 0;
+    bool actors = run_wanted(self, ROLE_ACTOR) > 0 || run_running(self, ROLE_ACTOR) > 0;
+    if (learners && (actors || !custom(self, ROLE_ACTOR)))
+        return;
+    if (!self->looked_again) { /* a stop condition that they have seen before us is the better reason */
+        self->looked_again = true;
+        self->look_ns = 0;
+        return;
+    }
+    run_stop(self, RUN_DONE, false, "the %s have ended", learners ? "actors" : "learners");
 }
 
 static void tend_hang(struct run *self, struct member *member, int64_t now_ns)

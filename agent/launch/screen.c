@@ -18,6 +18,7 @@
 
 #define FRAME_EVERY_NS (200 * NS_PER_MS)
 #define LINE_EVERY_NS (5 * NS_PER_S)
+#define JSON_EVERY_NS NS_PER_S
 #define PATIENCE_NS (500 * NS_PER_MS)
 #define FRAME_LINES 64u
 
@@ -218,21 +219,21 @@ static void show_json(struct screen *self, const struct status *status)
 
 void screen_show(struct screen *self, const struct status *status)
 {
-    int64_t now = now_ns(), every = self->output == OUTPUT_TERMINAL ? FRAME_EVERY_NS : LINE_EVERY_NS;
+    static const int64_t everies[] = {
+        [OUTPUT_TERMINAL] = FRAME_EVERY_NS, [OUTPUT_LINES] = LINE_EVERY_NS, [OUTPUT_JSON] = JSON_EVERY_NS};
+    int64_t now = now_ns();
     bool over = status->phase == PHASE_DONE || status->phase == PHASE_FAILED;
     if (self->output == OUTPUT_QUIET)
         return;
-    if (self->output == OUTPUT_JSON) {
-        show_json(self, status);
-        return;
-    }
     bool last = over && self->output == OUTPUT_TERMINAL;
-    if (!last && self->phase == status->phase && now - self->shown_ns < every)
+    if (!last && self->phase == status->phase && now - self->shown_ns < everies[self->output])
         return;
     self->phase = status->phase;
     self->shown_ns = now;
     if (self->output == OUTPUT_TERMINAL)
         show_frame(self, status);
+    else if (self->output == OUTPUT_JSON)
+        show_json(self, status);
     else
         show_line(self, status);
 }

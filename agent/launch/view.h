@@ -18,7 +18,7 @@ struct screen;
 struct screen *screen_new(enum screen_mode mode);
 /* Leaves the last frame standing and the cursor below it. */
 void screen_destroy(struct screen **self);
-/* On a terminal at most every 200 ms; plain lines every 5 s and when the phase changes; JSON at every call. */
+/* On a terminal at most every 200 ms; plain lines every 5 s, JSON every second, and both when the phase changes. */
 void screen_show(struct screen *self, const struct status *status);
 /* Something to be told at once, above the view (quiet: only if loud; JSON: {"event": ...}). May have several lines. */
 void screen_say(struct screen *self, bool loud, const char *format, ...) RP_PRINTF(3, 4);

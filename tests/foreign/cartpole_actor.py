@@ -226,8 +226,9 @@ class CartPoleActor:
     def claim(self):
         """Takes some steps out of the count of all actors before it takes them in the environment. False: the end."""
         part, limit = self.args.pull_every, self.args.steps
+        self.left = part  # already now: if we are stopped while we wait for the answer, close() gives them back
         total = self.service.counter(STEPS_COUNTER, part)
-        self.total, self.left = total - part, part
+        self.total = total - part
         if limit and total > limit:
             self.left = max(0, limit - self.total)
             self.service.counter(STEPS_COUNTER, self.left - part)

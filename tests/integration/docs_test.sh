@@ -22,11 +22,11 @@ in_code=$(grep -rhoE '"[ABCL][0-9]{4}"' --include='*.c' broker proto agent | tr 
 in_docs=$(grep -oE '^\| [ABCL][0-9]{4} ' docs/LOG.md | tr -d '| ' | sort -u)
 [ "$in_code" = "$in_docs" ] || say "log ids in the code and in docs/LOG.md differ"
 
-for config in configs/*.yaml; do
+for config in configs/broker/*.yaml; do
     "$RP_BROKER" -c "$config" --check || say "$config has mistakes"
 done
 
-for config in configs/learning/*.yaml; do
+for config in configs/*.yaml configs/learning/*.yaml; do
     "$RP_SINGLE" -c "$config" --check || say "$config has mistakes"
     "$RP_BROKER" -c "$config" --section broker --check || say "the broker's section of $config has mistakes"
 done

@@ -50,6 +50,14 @@ done
 
 expect 2 "--index is 1, but actors.count is 1: they count from 0 to 0" "$RP_ACTOR" --index 1
 expect 2 "--index is 3, but learners.count is 2: they count from 0 to 1" "$RP_LEARNER" --index 3 --set learners.count=2
+expect 2 "--index is 1, but actors.count is auto: say --set actors.count=N" "$RP_ACTOR" --index 1 --set actors.count=auto
+expect 2 "--index is 1, but learners.count is auto: say --set learners.count=N" \
+    "$RP_LEARNER" --index 1 --set learners.count=auto
+expect 0 "count: auto" "$RP_SINGLE" --print-config --set actors.count=auto
+expect 3 "no broker answers at ipc://$dir/nobody" "$RP_ACTOR" --set actors.count=auto --endpoint "ipc://$dir/nobody" \
+    --timeout 200ms
+expect 0 "CartPole-v1 with dqn, seed 1: return" "$RP_SINGLE" --quiet --set actors.count=auto --set learners.count=auto \
+    --set stop.steps=200 --set evaluator.episodes=1
 expect 2 "--index is 'x'; it needs a whole number" "$RP_ACTOR" --index x
 expect 2 "--episodes belongs to --evaluate or --weights" "$RP_ACTOR" --episodes 3
 expect 2 "--timeout is '3'; it needs a number with a unit" "$RP_ACTOR" --timeout 3

@@ -1,15 +1,18 @@
 /* A learner against a real broker, and what a table may hold that it did not expect. */
 #include <math.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
 #include "agent/run/learner.h"
+#include "proto/clock.h"
 #include "replay/writer.h"
 #include "tests/support/process.h"
 
@@ -179,15 +182,64 @@ static void test_other_lengths(void **state)
     assert_non_null(strstr(f->err.text, "those of this run have 1 to 2"));
 }
 
+/* Longer steps are no wait for data. */
+static void test_delay(void **state)
+{
+    struct fixture *f = *state;
+    open_learner(f, "Pendulum-v1", "algorithm: td3", "kind: transition, table: replay");
+    insert(f, 2 * BATCH, 0.5f, -1.0f);
+    ok(learner_step(f->learner, WAIT, &f->err), &f->err); /* the first batch is on its way then */
+    struct learner_stats stats;
+    learner_take_stats(f->learner, &stats);
+    f->config.learners.delay_ns = 60 * NS_PER_MS; /* more than one nap */
+    for (uint32_t i = 0; i < 3; i++)
+        ok(learner_step(f->learner, WAIT, &f->err), &f->err);
+    learner_take_stats(f->learner, &stats);
+    assert_int_equal(stats.batches, 3);
+    assert_true(stats.learn_ns >= (uint64_t)(180 * NS_PER_MS));
+    assert_true(stats.wait_ns < (uint64_t)(180 * NS_PER_MS));
+}
+
+static void *stop_soon(void *stop)
+{
+    nanosleep(&(struct timespec){.tv_nsec = 20 * NS_PER_MS}, NULL);
+    atomic_store((atomic_bool *)stop, true);
+    return NULL;
+}
+
+/* A step of an hour ends when it is told to. */
+static void test_delay_is_stopped(void **state)
+{
+    struct fixture *f = *state;
+    open_learner(f, "Pendulum-v1", "algorithm: td3", "kind: transition, table: replay");
+    insert(f, 2 * BATCH, 0.5f, -1.0f);
+    atomic_bool stop = false;
+    struct learner_options options = {.config = &f->config, .client = f->client, .agent = f->agent, .stop = &stop};
+    learner_destroy(&f->learner);
+    f->learner = learner_new(&options, &f->err);
+    assert_non_null(f->learner);
+    f->config.learners.delay_ns = 3600 * NS_PER_S;
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, stop_soon, &stop), 0);
+    ok(learner_step(f->learner, WAIT, &f->err), &f->err);
+    pthread_join(thread, NULL);
+    assert_true(atomic_load(&stop));
+    /* Turns in one process do not wait. */
+    atomic_store(&stop, false);
+    options.lockstep = true;
+    learner_destroy(&f->learner);
+    f->learner = learner_new(&options, &f->err);
+    assert_non_null(f->learner);
+    ok(learner_step(f->learner, WAIT, &f->err), &f->err);
+}
+
 #define CASE(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        CASE(test_scalars),
-        CASE(test_not_finite),
-        CASE(test_other_items),
-        CASE(test_other_lengths),
+        CASE(test_scalars),       CASE(test_not_finite), CASE(test_other_items),
+        CASE(test_other_lengths), CASE(test_delay),      CASE(test_delay_is_stopped),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

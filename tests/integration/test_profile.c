@@ -1,7 +1,9 @@
-/* The profile with real processes: rates of an environment whose speed is known, the cache, a user who has had enough, a child that
- * fails; and that nothing is left running. With a file's name (and overrides) it profiles that instead and prints what it finds. */
+/* The profile with real processes: rates of an environment whose speed is known, the cache, a user who has had enough,
+ * a child that fails; and that nothing is left running. With a file's name (and overrides) it profiles that instead and
+ * prints what it finds. */
 #include "agent/launch/profile.h"
 
+#include <libgen.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -258,6 +260,9 @@ static int profile_file(const char *path, const char *const *overrides)
     read_config(f, path, overrides);
     write_config(f);
     f->options.progress = print_progress;
+    char here[512];
+    snprintf(here, sizeof here, "%s", path);
+    f->options.here = dirname(here);
     struct clock clock = clock_system();
     int64_t start = clock_now(&clock);
     rp_status status = profile_measure(&f->options, &input, &from_cache, &err);

@@ -1,4 +1,5 @@
-/* Reports of a run's processes as they grow: torn lines, garbage, files that come late, are cut or replaced; and who counts as idle. */
+/* Reports of a run's processes as they grow: torn lines, garbage, files that come late, are cut or replaced; and who
+ * counts as idle. */
 #include "agent/launch/observe_files.h"
 
 #include <math.h>

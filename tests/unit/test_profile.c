@@ -81,7 +81,8 @@ static void put(const struct fixture *f, const char *name, const char *text)
 
 /* ---- rates ---- */
 
-/* Reads every 25 ms for so long; the counter grows by `step` `rate` times a second, and stands still from pause_ms on for 300 ms. */
+/* Reads every 25 ms for so long; the counter grows by `step` `rate` times a second, and stands still from pause_ms on
+ * for 300 ms. */
 static struct profile_reads *reads_of(double rate, uint64_t step, int ms, int pause_ms)
 {
     struct profile_reads *reads = calloc(1, sizeof *reads);
@@ -315,6 +316,49 @@ static void targets(void **state)
     }
 }
 
+/* ---- what lasts ---- */
+
+static void items_per_step(void **state)
+{
+    struct fixture *f = *state;
+    read_config(f, (const char *const[]){"adder.n_step=10", NULL});
+    near(profile_items_per_step(&f->config), 509.0 / 500.0, 1e-12); /* CartPole ends after 500 steps */
+    read_config(f, (const char *const[]){"adder.n_step=10", "environment.max_steps=4", NULL});
+    near(profile_items_per_step(&f->config), 7.0 / 4.0, 1e-12);
+    read_config(f, (const char *const[]){"actors.command=[./mine]", NULL});
+    assert_true(profile_items_per_step(&f->config) == 0);
+    static const char *const sequences[] = {"agent={algorithm: impala}", "adder.kind=sequence", "adder.length=21",
+                                            "adder.period=20", NULL};
+    read_config(f, sequences);
+    near(profile_items_per_step(&f->config), 25.0 / 500.0, 1e-12);
+}
+
+static void what_lasts(void **state)
+{
+    (void)state;
+    assert_true(profile_lasting(0, 100, 170) == 170);
+    assert_true(profile_lasting(1.5, 0, 170) == 170);
+    assert_true(profile_lasting(1.5, 100, 170) == 150);
+    assert_true(profile_lasting(1.5, 100, 120) == 120);
+    /* Actors held nobody up and were not held up: all that falls away is missing to the learners. */
+    struct plan_joint joint = {.inserts = 200, .samples = 800, .actor_idle = 0, .learner_idle = 0.5};
+    profile_lasting_joint(1.0, 100, &joint);
+    near(joint.inserts, 100, 1e-12);
+    near(joint.samples, 400, 1e-12);
+    near(joint.learner_idle, 0.75, 1e-12);
+    assert_true(joint.actor_idle == 0);
+    /* They waited for three quarters of the time, and can make up for it. */
+    joint = (struct plan_joint){.inserts = 200, .samples = 800, .actor_idle = 0.75, .learner_idle = 0.1};
+    profile_lasting_joint(1.0, 100, &joint);
+    near(joint.inserts, 200, 1e-12);
+    near(joint.actor_idle, 0.5, 1e-12);
+    near(joint.learner_idle, 0.1, 1e-12);
+    joint = (struct plan_joint){.inserts = 200, .samples = 800, .actor_idle = NAN, .learner_idle = NAN};
+    profile_lasting_joint(1.0, 100, &joint);
+    near(joint.inserts, 100, 1e-12);
+    assert_true(isnan(joint.actor_idle) && isnan(joint.learner_idle));
+}
+
 /* ---- the machine ---- */
 
 static void version_2_groups(void **state)
@@ -395,6 +439,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(curves_that_can_not_be, set_up, tear_down),
         cmocka_unit_test_setup_teardown(no_place_for_a_cache, set_up, tear_down),
         cmocka_unit_test_setup_teardown(targets, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(items_per_step, set_up, tear_down),
+        cmocka_unit_test(what_lasts),
         cmocka_unit_test_setup_teardown(version_2_groups, set_up, tear_down),
         cmocka_unit_test_setup_teardown(version_1_groups, set_up, tear_down),
         cmocka_unit_test(this_machine),

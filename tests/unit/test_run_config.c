@@ -70,7 +70,8 @@ static void test_discount(void **state)
 static void test_broker_rows(void **state)
 {
     (void)state;
-    static const char text[] = "broker:\n"
+    static const char text[] = "learners: {command: [./mine]}\n"
+                               "broker:\n"
                                "  service: tcp://127.0.0.1:1\n"
                                "  memory_limit: 2GiB\n"
                                "  credit: {window_items: 77}\n"
@@ -125,6 +126,8 @@ static void test_print_reads_back(void **state)
                                             "agent.hidden=[32, 16]",
                                             "agent.activation=tanh",
                                             "stop.value=-165.5",
+                                            "evaluator.every=500",
+                                            "actors.count=auto",
                                             "folder=/tmp/with blank",
                                             NULL};
     struct run_config config = read_good(run_default_yaml, overrides);
@@ -135,6 +138,7 @@ static void test_print_reads_back(void **state)
     assert_int_equal(back.agent.hidden.count, 2);
     assert_int_equal(back.agent.activation, 1);
     assert_true(back.stop.value == -165.5);
+    assert_int_equal(back.actors.count, 0);
     free(first);
     free(second);
     run_config_free(&config);
@@ -169,8 +173,9 @@ static void test_names(void **state)
            "'replay'?)\n",
            "adder.table=repla");
     EXPECT("override 'adder.table=q': adder.table: there is no table 'q' in broker.tables\n", "adder.table=q");
-    EXPECT("override 'actors.count=0': actors.count: must be between 1 and 4096, not 0\n", "actors.count=0");
-    EXPECT("override 'learners.count=65': learners.count: must be between 1 and 64, not 65\n", "learners.count=65");
+    EXPECT("override 'actors.count=0': actors.count: must be auto, or between 1 and 4096, not 0\n", "actors.count=0");
+    EXPECT("override 'learners.count=65': learners.count: must be auto, or between 1 and 64, not 65\n",
+           "learners.count=65");
     EXPECT("override 'actor.count=2': actor: unknown key (did you mean 'actors'?)\n", "actor.count=2");
 }
 

@@ -865,6 +865,80 @@ static void test_nearest(void **state)
     assert_null(schema_nearest("a_name_that_is_much_longer_than_any_key_could_be_here", names, 6));
 }
 
+/* ---- a number that may be a word */
+
+struct worded {
+    int64_t count, level;
+};
+
+static const char *const automatic[] = {"auto", NULL};
+static const char *const levels[] = {"none", "some", NULL};
+
+static const struct schema_row worded_rows[] = {
+    {"count", SCHEMA_INT, offsetof(struct worded, count), "auto", 0, 8, automatic, .help = "how many"},
+    {"level", SCHEMA_INT, offsetof(struct worded, level), "3", 0, 9, levels, .help = "how much"},
+};
+
+static const struct schema worded = {"worded", worded_rows, 2, sizeof(struct worded), NULL};
+
+static void expect_words(const char *text, int64_t count, int64_t level)
+{
+    struct worded root = {0};
+    struct schema_report *report = schema_report_new();
+    if (!schema_read_text(&worded, "w.yaml", text, &root, report))
+        fail_msg("%s", schema_report_text(report));
+    assert_int_equal(root.count, count);
+    assert_int_equal(root.level, level);
+    schema_report_destroy(&report);
+}
+
+static void expect_no_words(const char *text, const char *problems)
+{
+    struct worded root = {0};
+    struct schema_report *report = schema_report_new();
+    assert_false(schema_read_text(&worded, "w.yaml", text, &root, report));
+    assert_string_equal(schema_report_text(report), problems);
+    schema_report_destroy(&report);
+}
+
+static void test_words_for_numbers(void **state)
+{
+    (void)state;
+    expect_words("", 0, 3);
+    expect_words("{count: auto, level: none}", 0, 0);
+    expect_words("{count: 'auto', level: some}", 0, 1);
+    expect_words("{count: 1, level: 2}", 1, 2);
+    expect_words("{count: 8, level: 9}", 8, 9);
+    expect_no_words("count: 0\nlevel: 1\n", "w.yaml:1:8: count: must be auto, or between 1 and 8, not 0\n"
+                                            "w.yaml:2:8: level: must be none, some, or between 2 and 9, not 1\n");
+    expect_no_words("count: 9", "w.yaml:1:8: count: must be auto, or between 1 and 8, not 9\n");
+    expect_no_words("count: atuo\nlevel: much\n",
+                    "w.yaml:1:8: count: 'atuo' is not auto, or a whole number (did you mean 'auto'?)\n"
+                    "w.yaml:2:8: level: 'much' is not none, some, or a whole number\n");
+    expect_no_words("count: Auto", "w.yaml:1:8: count: 'Auto' is not auto, or a whole number (did you mean 'auto'?)\n");
+    expect_no_words("count: 1.5", "w.yaml:1:8: count: '1.5' is not a whole number\n");
+}
+
+static void test_words_are_printed(void **state)
+{
+    (void)state;
+    char *text = NULL;
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
+    schema_print(&worded, &(struct worded){0, 2}, out);
+    schema_print_reference(&worded, out);
+    fclose(out);
+    assert_string_equal(text, "# how many (auto, or between 1 and 8)\n"
+                              "count: auto\n"
+                              "# how much (none, some, or between 2 and 9)\n"
+                              "level: 2\n"
+                              "| key | type | default | allowed | meaning |\n"
+                              "|---|---|---|---|---|\n"
+                              "| `count` | integer | `auto` | auto, or between 1 and 8 | how many |\n"
+                              "| `level` | integer | `3` | none, some, or between 2 and 9 | how much |\n");
+    free(text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -885,6 +959,8 @@ int main(void)
         cmocka_unit_test(test_wrong_overrides),
         cmocka_unit_test(test_units),
         cmocka_unit_test(test_nearest),
+        cmocka_unit_test(test_words_for_numbers),
+        cmocka_unit_test(test_words_are_printed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,207 @@
+"""What replay-launch does when its processes fail, hang, do not end or can not be started; and when it is killed itself."""
+
+import json
+import os
+import signal
+import sys
+import time
+
+sys.dont_write_bytecode = True
+
+from launches import CONFIG, ENDLESS, GRACE, SLOW, Place, check, equal, eventually, sets  # noqa: E402
+from harness import Runner, contains  # noqa: E402
+
+test = Runner()
+# Nothing but a broker and what a test says: no agent takes part.
+FOREIGN = CONFIG.replace("actors: {count: 2, epsilon: 0.4}", "actors: {count: COUNT, command: [ACTOR, \"{index}\"]}") \
+    .replace("learners: {count: 1, save_every: 200ms}", "learners: {count: 1, command: [sleep, \"1000\"]}") \
+    .replace("evaluator: {episodes: 2, every: 1000}", "evaluator: {on: false}").replace("3000", "0")
+# Says so once it does not mind SIGTERM, and starts a child like that.
+STUBBORN = """#!/bin/sh
+trap '' TERM
+( trap '' TERM; echo child; while :; do sleep 0.1; done ) &
+echo stubborn
+while :; do sleep 0.1; done
+"""
+
+
+def foreign(actor, count=1):
+    """A place whose actors are this script."""
+    place = Place()
+    path = place.write("actor.sh", actor)
+    place.config.write_text(FOREIGN.replace("ACTOR", path).replace("COUNT", str(count)))
+    return place
+
+
+def killed(launcher, process):
+    """Kills it and awaits the next start."""
+    before = launcher.starts(process)
+    os.kill(launcher.pid(process), signal.SIGKILL)
+    launcher.await_start(process, before + 1)
+
+
+# ---- one of them dies
+
+@test
+def test_each_may_die():
+    """Actor, learner and evaluator, one after the other, in a run that still comes to its end."""
+    with Place() as place:
+        run = place.launch(*sets("stop.steps=6000", "environment.delay=500us"))
+        run.await_phase("running")
+        for process in ("actor-0", "evaluator-0", "learner-0"):
+            killed(run, process)
+        text = run.ends()
+        for process in ("actor-0", "evaluator-0", "learner-0"):
+            contains(text, process + " ended after ")
+        contains(text, "with killed by signal 9 (Killed); it starts again in 0.1 s", "small done after", "6,000 steps")
+        report = run.read("report.json")
+        equal((report["restarts"], report["steps"], report["exit"]), (3, 6000, "done"), "report")
+        check(len([e for e in report["events"] if "killed by signal 9" in e["event"]]) > 0, report["events"])
+        # The learner has gone on from what it saved.
+        check(report["learner_steps"] > 1000, report["learner_steps"], "learner steps")
+        place.nobody_left()
+
+
+@test
+def test_broker_dies():
+    with Place() as place:
+        run = place.launch(*sets("stop.steps=6000", "environment.delay=500us"))
+        run.await_alive(lambda: (run.read("status.json") or {}).get("steps", 0) > 1500, "steps")
+        before, service = run.read("status.json"), run.read("launch.json")["service"]
+        killed(run, "broker")
+        text = run.ends()
+        contains(text, "broker ended after ", "Its last lines:\n", "B0001 broker started", "small done after", "6,000 steps")
+        report = run.read("report.json")
+        equal((report["steps"], report["exit"], run.read("launch.json")["service"]), (6000, "done", service), "report")
+        check(report["learner_steps"] > before["learner_steps"], report, before)
+        lines = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+        steps = [line["steps"] for line in lines]
+        equal(steps, sorted(steps), "steps; those before the broker's end count")
+        place.nobody_left()
+
+
+# ---- the same failure again and again
+
+@test
+def test_gives_up():
+    with foreign("#!/bin/sh\necho 'no such licence'\necho try $$ >&2\nexit 7\n") as place:
+        run = place.launch(*sets("launch.failures=3"))
+        text = run.ends(1)
+        contains(text, "actor-0 ended after ", "with exit status 7; it starts again in 0.1 s. Its last lines:\nno such licence\n")
+        first = run.log("actor-0").splitlines()[1]
+        contains(text, "actor-0 failed 3 times in a row with exit status 7; the first time after ",
+                 "  | no such licence\n  | %s\n" % first)
+        contains(text, "replay-launch: actor-0 failed 3 times", "small failed after ")
+        equal(run.starts("actor-0"), 3, "starts")
+        report = run.read("report.json")
+        equal(report["exit"], "failed", "exit")
+        contains(report["reason"], "actor-0 failed 3 times in a row with exit status 7")
+        check(not run.read("launch.json")["done"], "a run that failed can be resumed")
+        place.nobody_left()
+
+
+@test
+def test_no_such_command():
+    with foreign("") as place:
+        run = place.launch(*sets("launch.failures=2", "actors.command=[./nothing-here]"))
+        text = run.ends(1)
+        contains(text, "could not start ./nothing-here: No such file or directory; check the path",
+                 "actor-0 could not be started 2 times in a row")
+        run = place.launch("--folder", "second", *sets("launch.failures=2", "learners.command=[%s/run.yaml]" % place.base))
+        contains(run.ends(1), "Permission denied; make it executable: chmod +x", "learner-0 could not be started")
+        place.nobody_left()
+
+
+@test
+def test_bad_broker():
+    """A broker that can not listen: the run ends, and says why."""
+    with foreign("#!/bin/sh\nsleep 1000\n") as place:
+        run = place.launch(*sets("launch.failures=2", "broker.service=tcp://192.0.2.1:7777"))
+        contains(run.ends(1), "broker failed 2 times in a row", "192.0.2.1")
+        place.nobody_left()
+
+
+# ---- those that hang or do not end
+
+@test
+def test_hang():
+    with foreign("#!/bin/sh\ntrap 'exit 0' TERM\necho here\nwhile :; do sleep 0.1; done\n", 2) as place:
+        run = place.launch(*sets("launch.hang=2s", "learners.command=['sh', '-c', 'while sleep 0.1; do :; done']"))
+        run.await_start("actor-1")
+        stopped = run.pid("actor-1")
+        os.kill(stopped, signal.SIGSTOP)
+        run.await_text("actor-1 hangs: it used no processor time for 2 s and is stopped; it is killed (launch.hang)")
+        check(run.await_start("actor-1", 2) != stopped, "the same process")
+        contains(run.text(), "actor-1 ended after ", "killed by signal 9")
+        equal((run.starts("actor-0"), run.starts("learner-0"), run.starts("broker")), (1, 1, 1), "starts of the others")
+        run.signal()
+        run.ends(0, GRACE)
+        place.nobody_left()
+
+
+@test
+def test_grace():
+    with foreign(STUBBORN) as place:
+        run = place.launch(*sets("launch.grace=500ms"))
+        run.await_alive(lambda: "stubborn" in run.log("actor-0") and "child" in run.log("actor-0"), "the actor")
+        asked = time.monotonic()
+        run.signal()
+        contains(run.ends(0, GRACE), "actor-0 did not end within 0.5 s of SIGTERM (launch.grace); it is killed",
+                 "small stopped after")
+        check(0.5 <= time.monotonic() - asked < 5 * SLOW, "it took", time.monotonic() - asked, "s")
+        place.nobody_left()
+
+
+@test
+def test_second_interrupt():
+    with foreign(STUBBORN, 2) as place:
+        run = place.launch(*sets("launch.grace=60s"))
+        run.await_alive(lambda: all("stubborn" in run.log("actor-%d" % i) for i in range(2)), "the actors")
+        run.signal()
+        run.await_text("stopping: Ctrl-C")
+        asked = time.monotonic()
+        run.signal()
+        contains(run.ends(130, GRACE), "asked twice: all processes are killed")
+        check(time.monotonic() - asked < 5 * SLOW, "it took", time.monotonic() - asked, "s")
+        place.nobody_left(2 * SLOW)
+
+        run = place.launch("--folder", "second", *sets("launch.grace=60s"))
+        run.await_alive(lambda: all("stubborn" in run.log("actor-%d" % i) for i in range(2)), "the actors")
+        contains(place.call("stop", "second", "--force")[0], "stopped")
+        run.ends(130, GRACE)
+        place.nobody_left(2 * SLOW)
+
+
+# ---- the launcher is killed
+
+@test
+def test_launcher_is_killed():
+    with foreign(STUBBORN, 2) as place:
+        run = place.launch()
+        run.await_alive(lambda: all("child" in run.log("actor-%d" % i) for i in range(2)), "the actors' children")
+        check(len(place.left()) >= 8, "launcher, guard, broker, learner, two actors with a child each:", place.left())
+        run.signal(signal.SIGKILL)
+        run.ends(-signal.SIGKILL)
+        place.nobody_left(3 * SLOW)
+        # Its folder is not locked any more.
+        again = place.start("resume", "runs/latest")
+        again.await_start("actor-1", 2)
+        again.signal()
+        again.signal(signal.SIGTERM)
+        again.ends(130, GRACE)
+        place.nobody_left()
+
+
+# ---- work that is done
+
+@test
+def test_actors_may_end():
+    with foreign("#!/bin/sh\necho all done\nexit 0\n", 2) as place:
+        run = place.launch()
+        contains(run.ends(), "stopping: the actors have ended", "small done after")
+        equal((run.starts("actor-0"), run.starts("actor-1")), (1, 1), "starts")
+        equal(run.read("report.json")["exit"], "done", "exit")
+        place.nobody_left()
+
+
+sys.exit(test.main())

@@ -1,0 +1,120 @@
+"""Counts that replay-launch chooses: measured, cached, told, run, and changed while it runs."""
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import xml.dom.minidom
+
+sys.dont_write_bytecode = True
+
+from launches import CONFIG, PATIENCE, SLOW, Place, check, equal, eventually, sets  # noqa: E402
+from harness import Runner, contains  # noqa: E402
+
+test = Runner()
+# Each actor waits for its environment and the learner for its processor, so that this machine's speed hardly matters: about
+# 230 inserts/s by an actor, and 150 steps of 16 samples by the learner, which is 600 inserts/s.
+AUTO = CONFIG.replace("count: 2", "count: auto").replace("count: 1", "count: auto, delay: 6ms") \
+    .replace("{name: CartPole-v1}", "{name: CartPole-v1, delay: 4ms}") \
+    + "plan: {measure: 200ms, max_actors: 8, max_learners: 1}\n"
+CACHE = pathlib.Path(tempfile.mkdtemp(prefix="replay-launch-cache-"))
+
+
+def auto():
+    check("count: auto, epsilon" in AUTO and "delay: 6ms" in AUTO and "delay: 4ms" in AUTO, "the configuration has changed")
+    return Place(AUTO, CACHE)
+
+
+def check_plan(plan):
+    chosen = plan["chosen"]
+    check(2 <= chosen["actors"] <= 6, chosen["actors"], "actors for one learner:", chosen)
+    equal(chosen["learners"], 1, "learners")
+    check(chosen["actors"] < plan["most_actors"] <= 8, plan["most_actors"], "actors at most")
+    check(chosen["inserts"] > 100 and chosen["reason"] and chosen["measured"], chosen)
+    check(abs(chosen["samples"] / chosen["inserts"] - 4) < 1.5, chosen)
+    return chosen
+
+
+@test
+def test_measured_and_run():
+    with auto() as place:
+        run = place.launch(*sets("stop.steps=1500"))
+        text = run.ends(0, 3 * PATIENCE)
+        chosen = check_plan(run.read("plan.json"))
+        contains(text, "100%" if False else "% 1 actor", "% 1 learner", "small done after", "predicted", "achieved")
+        for name in ("profile.json", "plan.json", "profile.svg"):
+            check((run.folder / name).exists(), name, "is missing")
+        xml.dom.minidom.parse(str(run.folder / "profile.svg"))
+        report = run.read("report.json")
+        equal((report["actors"], report["learners"], report["steps"]), (chosen["actors"], 1, 1500), "report")
+        equal(report["predicted"]["inserts"], chosen["inserts"], "predicted inserts")
+        contains(place.call("check", "runs/latest/config.yaml")[0], "actors: %d, learners: 1" % chosen["actors"])
+        place.nobody_left()
+
+
+@test
+def test_from_the_cache():
+    with auto() as place:
+        out, said = place.call("plan", "run.yaml", "--json")
+        chosen = check_plan(json.loads(out))
+        equal(said, "", "what is said while nothing is measured")
+        check(not (place.base / "runs").exists(), "a plan from the cache needs no folder")
+        contains(place.call("plan", "run.yaml")[0], "%d actors" % chosen["actors"], "From cached measurements")
+        out, _ = place.call("profile", "run.yaml", "--folder", "curves")
+        contains(out, "actors", "learners", "inserts", "Curves and plan are in curves.")
+        xml.dom.minidom.parse(str(place.base / "curves" / "profile.svg"))
+        # What is of no matter for speed does not make the measurements void; what is does.
+        run = place.launch("--json-lines", *sets("stop.steps=1000", "seed=5", "name=other"))
+        run.await_alive(lambda: '"phase": "filling"' in run.text() or '"phase": "running"' in run.text(), "a start")
+        waited = time.monotonic() - run.start
+        check(waited < 2 * SLOW, "from the start to the first item", waited, "s")
+        run.ends()
+        equal(run.read("launch.json")["actors"], chosen["actors"], "actors")
+        # Numbers are respected, and compared with what is known.
+        run = place.launch("--folder", "mine", *sets("stop.steps=500", "actors.count=1", "learners.count=1"))
+        run.ends()
+        equal((run.read("launch.json")["actors"], run.read("plan.json")["chosen"]["actors"]), (1, 1), "actors")
+        place.nobody_left()
+
+
+def starve(place, *words):
+    """A run of which half of the actors stand still, so that the learner has too little to do."""
+    run = place.launch(*words, *sets("stop.steps=0", "launch.hang=0s", "launch.resize_after=2s", "evaluator.on=false"))
+    run.await_phase("running")
+    actors = run.read("launch.json")["actors"]
+    for i in range(actors - actors // 2, actors):
+        os.kill(run.pid("actor-%d" % i), signal.SIGSTOP)
+    return run, actors
+
+
+@test
+def test_resize():
+    """More actors, unless that is not wanted."""
+    with auto() as place:
+        run, actors = starve(place, "--folder", "a")
+        other, _ = starve(place, "--folder", "b", "--no-resize")
+        run.await_text("actors\n")
+        said = next(line for line in run.text().splitlines() if line.endswith(" actors"))
+        check(said.startswith("learners waited ") and "(plan: " in said and "for items: %d -> " % actors in said, said)
+        more = int(said.split(" -> ")[1].split()[0])
+        check(actors < more <= run.read("plan.json")["most_actors"], said)
+        run.await_start("actor-%d" % (more - 1))
+        run.await_alive(lambda: run.read("launch.json")["actors"] >= more, "%d actors" % more)
+        contains(run.log(), "A0410")
+        # The other one has waited as long, and longer than the time after which it would have acted.
+        other.await_alive(lambda: other.read("status.json")["elapsed_s"] > 6, "time to act")
+        check("A0410" not in other.log() and other.read("launch.json")["actors"] == actors, other.log())
+        for launcher in (run, other):
+            launcher.signal()
+            launcher.signal(signal.SIGTERM)  # those that stand still do not end by themselves
+            launcher.ends(130)
+        place.nobody_left()
+
+
+status = test.main()
+shutil.rmtree(CACHE, ignore_errors=True)
+sys.exit(status)

@@ -1,0 +1,226 @@
+"""Whole runs by replay-launch: to each kind of end, seen and stopped from other processes, and taken up again."""
+
+import html.parser
+import json
+import signal
+import sys
+import time
+import xml.dom.minidom
+
+sys.dont_write_bytecode = True
+
+from launches import ENDLESS, GRACE, PATIENCE, SLOW, Place, check, equal, eventually, sets  # noqa: E402
+from harness import Runner, contains  # noqa: E402
+
+test = Runner()
+RESULT = " done after "
+FILES = ("config.yaml", "launch.json", "learner.weights", "metrics.jsonl", "rates.svg", "ratio.svg", "report.html",
+         "report.json", "return.svg", "status.json", "actor-0.jsonl", "actor-1.jsonl", "evaluator-0.jsonl", "learner-0.jsonl",
+         "logs/launch.log", "logs/broker.log", "logs/actor-0.log", "logs/actor-1.log", "logs/evaluator-0.log",
+         "logs/learner-0.log")
+
+
+class Page(html.parser.HTMLParser):
+    """Whether what is opened is closed, in order."""
+    VOID = {"meta", "br", "hr", "img", "link", "input", "col"}
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.tags = [], []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        if tag not in self.VOID:
+            equal(self.open.pop() if self.open else None, tag, "the tag that is closed")
+
+
+def check_report(launcher):
+    """The folder's report; its files can be read."""
+    page = Page((launcher.folder / "report.html").read_text())
+    check(not page.open, page.open, "are not closed")
+    check({"html", "head", "title", "body", "table", "svg"} <= set(page.tags), sorted(set(page.tags)))
+    text = (launcher.folder / "report.html").read_text()
+    for part in text.split("<svg")[1:]:
+        xml.dom.minidom.parseString("<svg" + part.split("</svg>")[0] + "</svg>")
+    for name in ("return", "rates", "ratio"):
+        equal(xml.dom.minidom.parse(str(launcher.folder / (name + ".svg"))).documentElement.tagName, "svg", name)
+    return launcher.read("report.json")
+
+
+# ---- to the end
+
+@test
+def test_to_the_last_step():
+    with Place() as place:
+        launcher = place.launch()
+        text = launcher.ends()
+        place.nobody_left()
+        contains(text, "starting steps 0/3,000", RESULT, "3,000 steps", "final return ", "report: runs/small-")
+        check("\x1b" not in text and "\r" not in text, "a file is no terminal:", repr(text))
+        folder = launcher.folder.resolve()
+        check(folder.parent == (place.base / "runs").resolve() and folder.name.startswith("small-"), folder)
+        for name in FILES:
+            check((folder / name).stat().st_size > 0 or name.startswith("logs/"), name, "is empty")
+        equal([path for path in folder.glob("**/*.new")], [], "files that were left half written")
+        report = check_report(launcher)
+        equal((report["steps"], report["exit"], report["legs"], report["restarts"]), (3000, "done", 1, 0), "report")
+        check(report["learner_steps"] > 300 and report["final_value"] >= 8 and report["final_episodes"] == 2, report)
+        check(report["best"] >= report["value"], "the last evaluation is one too:", report)
+        for part in ("predicted", "achieved"):
+            equal(set(report[part]), {"inserts", "samples", "spi", "actor_idle", "learner_idle"}, part)
+        check(launcher.read("launch.json")["done"], "launch.json does not say that it is done")
+        check("C0101" not in launcher.log(), "the broker's end was not foreseen:", launcher.log())
+        out, _ = place.call("check", str(folder / "config.yaml"))
+        contains(out, "no mistakes", "actors: 2, learners: 1")
+
+
+@test
+def test_json_and_quiet():
+    with Place() as place:
+        lines = place.launch("--json-lines", "--folder", "a", *sets("stop.steps=2000"))
+        quiet = place.launch("--quiet", "--folder", "b", *sets("stop.steps=2000"))
+        text = quiet.ends()
+        check(text.startswith("small done after ") and "steps/s" not in text, text)
+        contains(text, "final return ", "report: b/report.html")
+        objects = [json.loads(line) for line in lines.ends().splitlines()]
+        phases = [o["phase"] for o in objects if "phase" in o]
+        known = ["starting", "filling", "running", "stopping", "measuring", "done"]
+        equal(phases, sorted(phases, key=known.index), "phases")
+        equal((phases[0], phases[-1]), ("starting", "done"), "first and last phase")
+        check([o for o in objects if "stopping" in o.get("event", "")], "no event says why it stops:", objects)
+        times = [o["elapsed_s"] for o in objects if "phase" in o]
+        check(len(times) <= max(times) + 2 + len(known), len(times), "objects in", max(times), "s: one a second is enough")
+        equal(objects[-1]["steps"], 2000, "steps")
+        place.nobody_left()
+
+
+@test
+def test_each_end():
+    ends = {"stop.value=1": "an evaluation gave", "stop.learner_steps=60": "60 learner steps were made",
+            "stop.time=1500ms": "stop.time has passed"}
+    with Place() as place:
+        runs = [(end, reason, place.launch("--folder", end[5:8], *sets(*ENDLESS, "evaluator.every=200", end)))
+                for end, reason in ends.items()]
+        for end, reason, launcher in runs:
+            contains(launcher.ends(), reason, RESULT)
+            report = check_report(launcher)
+            equal(report["exit"], "done", end)
+            contains(report["reason"], reason)
+            check(report["final_value"] >= 8 and report["steps"] > 0, end, report)
+        check(runs[0][2].read("report.json")["best"] >= 1, "value")
+        check(runs[1][2].read("report.json")["learner_steps"] >= 60, "learner steps")
+        check(runs[2][2].read("report.json")["wall_seconds"] >= 1.5, "time")
+        place.nobody_left()
+
+
+# ---- mistakes
+
+@test
+def test_mistakes():
+    with Place() as place:
+        wrong = place.base / "wrong.yaml"
+        wrong.write_text(place.config.read_text().replace("batch: 16", "bach: 16").replace("count: 2", "count: few")
+                         .replace("kind: sample_to", "kind: sampl_to") + "surprise: 1\n")
+        _, said = place.call("check", str(wrong), status=2)
+        for part in (":4:", ":6:", ":16:", ":17:", "bach", "did you mean 'batch'", "few", "sampl_to", "surprise",
+                     "4 mistakes in the configuration; nothing was started"):
+            check(part in said, repr(part), "is not in", said)
+        equal(place.call(str(wrong), status=2)[1], said, "a run says the same")
+        _, said = place.call("check", str(place.config), *sets("actors.command=[a, '{sevice}']", "stop.stepps=3"), status=2)
+        contains(said, "stepps")
+        _, said = place.call("check", str(place.config), *sets("actors.command=[a, '{sevice}']"), status=2)
+        contains(said, "no placeholder {sevice}")
+        place.call("check", "nothing.yaml", status=2)
+        contains(place.call("stat", status=2)[1], "did you mean 'status'")
+        contains(place.call("check", str(place.config), "--force", status=2)[1], "check has no --force")
+        contains(place.call(status=2)[0], "Usage:")
+        contains(place.call("status", status=1)[1], "there is no run in 'runs'")
+        contains(place.call("resume", "nowhere", status=1)[1], "there is no run in 'nowhere'")
+        check(not (place.base / "runs").exists(), "mistakes have made a folder")
+
+
+# ---- from another process
+
+@test
+def test_from_another_process():
+    with Place() as place:
+        run = place.launch(*sets(*ENDLESS))
+        run.await_phase("running")
+        followed, tail = place.start("status", "--follow", "--json"), place.start("logs", "launch", "--follow", "--lines", "0")
+        status = json.loads(place.call("status", "--json")[0])
+        equal((status["phase"], status["actors"], status["learners"]), ("running", 2, 1), "status")
+        equal([p["name"] for p in status["processes"]], ["broker", "learner-0", "actor-0", "actor-1", "evaluator-0"], "names")
+        name = run.folder.resolve().name
+        contains(place.call("status", name)[0], "small  running", "SPI", "actors 2/2", "learners 1/1", "memory")
+        contains(place.call("status", "--run", "runs/" + name)[0], "small  running")
+        equal(place.call("logs")[0].split(), ["actor-0", "actor-1", "broker", "evaluator-0", "launch", "learner-0"], "logs")
+        contains(place.call("logs", "launch")[0], "A0401 a run begins", "started process=actor-1")
+        equal(len(place.call("logs", "launch", "--lines", "2")[0].splitlines()), 2, "lines")
+        contains(place.call("logs", "nobody", status=1)[1], "there is no log of 'nobody'")
+        place.call("logs", "../launch", status=1)
+        # Two launchers on one folder; a folder that has a run in it.
+        contains(place.call("resume", "runs/latest", status=1)[1], "another replay-launch works on")
+        contains(place.call(str(place.config), "--folder", "runs/" + name, status=1)[1], "holds a run already", "resume")
+        check(run.alive() and json.loads(place.call("status", "--json")[0])["phase"] == "running", "that has harmed the run")
+        contains(place.call("stop")[0], "runs/latest: stopped")
+        contains(run.ends(0, GRACE), "small stopped after", "SIGTERM")
+        objects = [json.loads(line) for line in followed.ends().splitlines()]
+        equal((objects[0]["phase"], objects[-1]["phase"]), ("running", "done"), "what --follow has seen")
+        contains(tail.ends(), "A0401 a run begins", "ended process=broker")
+        contains(place.call("stop")[0], "no launcher works on it")
+        contains(place.call("status")[0], "done")
+        equal(run.read("report.json")["exit"], "stopped", "exit")
+        place.nobody_left()
+
+
+# ---- again
+
+@test
+def test_interrupt_and_resume():
+    with Place() as place:
+        first = place.launch(*sets(*ENDLESS))
+        first.await_alive(lambda: (first.read("launch.json") or {}).get("learner_steps", 0) > 100, "learner steps")
+        asked = time.monotonic()
+        first.signal()
+        text = first.ends(0, GRACE)
+        check(time.monotonic() - asked < 10 * SLOW, "it took", time.monotonic() - asked, "s")
+        contains(text, "stopping: Ctrl-C", "small stopped after")
+        place.nobody_left()
+        check((first.folder / "learner.weights").stat().st_size > 100, "no state was saved")
+        one, before = first.read("report.json"), first.read("launch.json")
+        equal((one["exit"], one["legs"]), ("stopped", 1), "report")
+
+        # Taken up again, then lost: what was reached counts on.
+        second = place.start("resume", "runs/latest")
+        second.await_text("goes on after {:d} environment steps".format(before["steps"]))
+        second.await_alive(lambda: (second.read("launch.json") or {}).get("steps", 0) > before["steps"] + 500, "more steps")
+        status = second.await_phase("running")
+        check(status["learner_steps"] >= before["learner_steps"] and status["elapsed_s"] > before["elapsed_s"], before, status)
+        second.signal(signal.SIGKILL)
+        second.ends(-signal.SIGKILL)
+        place.nobody_left()
+        contains(place.call("status")[0], "the launcher is gone", "resume")
+        middle = second.read("launch.json")
+
+        # Now to an end.
+        end = middle["steps"] + 1500
+        third = place.start("resume", first.folder.resolve().name, *sets("stop.steps=%d" % end, "environment.delay=0s"))
+        contains(third.ends(), RESULT)
+        report = check_report(third)
+        equal((report["steps"], report["legs"], report["exit"]), (end, 3, "done"), "report")
+        check(report["learner_steps"] > middle["learner_steps"] > one["learner_steps"], report)
+        check(report["wall_seconds"] > middle["elapsed_s"] > one["wall_seconds"], report)
+        lines = [json.loads(line) for line in (third.folder / "metrics.jsonl").read_text().splitlines()]
+        steps = [line["steps"] for line in lines if line["phase"] in ("running", "done")]
+        equal(steps, sorted(steps), "steps of all legs")
+        contains(place.call("resume", "runs/latest", status=1)[1], "has met its stop condition", "--set stop.steps")
+        place.nobody_left()
+
+
+sys.exit(test.main())

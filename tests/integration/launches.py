@@ -1,0 +1,185 @@
+"""replay-launch in a folder of its own, with a cache of its own; and who is left of its processes."""
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import uuid
+
+from runs import GRACE, PATIENCE, SLOW, check, equal, eventually, program
+
+CONFIG = """
+name: small
+environment: {name: CartPole-v1}
+agent: {algorithm: dqn, hidden: [16], batch: 16}
+adder: {table: replay, n_step: 3, batch_items: 10, buffer_items: 20}
+actors: {count: 2, epsilon: 0.4}
+learners: {count: 1, save_every: 200ms}
+evaluator: {episodes: 2, every: 1000}
+stop: {steps: 3000}
+launch: {backoff: 50ms}
+report: {every: 200ms, tensorboard: false, csv: false}
+broker:
+  tables:
+    - name: replay
+      max_size: 10000
+      limiter: {kind: sample_to_insert_ratio, samples_per_insert: 4, min_size: 200, error_buffer: 100}
+"""
+# A run that goes on until it is stopped, and leaves the processors to others.
+ENDLESS = ("stop.steps=0", "environment.delay=1ms")
+
+
+def sets(*values):
+    return [word for value in values for word in ("--set", value)]
+
+
+class Launcher:
+    """One replay-launch. Its output is in a file, so it is no terminal."""
+
+    def __init__(self, place, name, words):
+        self.place, self.name = place, name
+        self.out = place.base / (name + ".out")
+        self.start = time.monotonic()
+        with open(self.out, "wb") as out:
+            self.popen = subprocess.Popen([program("launch"), *words], stdout=out, stderr=out, cwd=place.base,
+                                          env=place.environment)
+        self.given = words[words.index("--folder") + 1] if "--folder" in words else "runs/latest"
+
+    @property
+    def folder(self):
+        return self.place.base / self.given
+
+    def text(self):
+        return self.out.read_text(errors="replace")
+
+    def alive(self):
+        return self.popen.poll() is None
+
+    def signal(self, number=signal.SIGINT):
+        self.popen.send_signal(number)
+
+    def ends(self, status=0, seconds=PATIENCE):
+        """Gives what it printed."""
+        try:
+            got = self.popen.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError("%s did not end within %g s" % (self.name, seconds)) from None
+        check(got == status, self.name, "ended with status", got, "and not", status, "\n" + self.text())
+        return self.text()
+
+    # ---- the folder
+
+    def read(self, file):
+        """JSON of the folder; None: there is none (yet)."""
+        path = self.folder / file
+        return json.loads(path.read_text()) if path.exists() else None
+
+    def log(self, name="launch"):
+        path = self.folder / "logs" / (name + ".log")
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def await_alive(self, condition, what, seconds=PATIENCE):
+        """Until it is true; the launcher must still be there."""
+        value = eventually(lambda: condition() or not self.alive(), seconds, "%s: %s" % (self.name, what))
+        check(self.alive() or condition(), self.name, "ended before", what, "\n" + self.text())
+        return value
+
+    def await_phase(self, *phases):
+        self.await_alive(lambda: (self.read("status.json") or {}).get("phase") in phases, "phase " + " or ".join(phases))
+        return self.read("status.json")
+
+    def await_text(self, text, times=1, seconds=PATIENCE):
+        self.await_alive(lambda: self.text().count(text) >= times, "'%s', %d times," % (text, times), seconds)
+
+    def pid(self, process):
+        """Of its newest start."""
+        lines = [line for line in self.log().splitlines() if "started process=%s pid=" % process in line]
+        return int(lines[-1].rsplit("=", 1)[1]) if lines else 0
+
+    def starts(self, process):
+        return self.log().count("started process=%s pid=" % process)
+
+    def await_start(self, process, times=1):
+        self.await_alive(lambda: self.starts(process) >= times, "start %d of %s" % (times, process))
+        return self.pid(process)
+
+
+class Place:
+    """A working directory. Whatever was started in it is known by a mark in its environment, and killed at the end."""
+
+    def __init__(self, config=CONFIG, cache=None):
+        self.base = pathlib.Path(tempfile.mkdtemp(prefix="replay-launch-"))
+        self.config, self.launchers = self.base / "run.yaml", []
+        self.config.write_text(config)
+        self.mark = "RP_TEST_MARK=" + uuid.uuid4().hex
+        self.environment = dict(os.environ, XDG_CACHE_HOME=str(cache or self.base / "cache"), LC_ALL="C.UTF-8")
+        self.environment.update([self.mark.split("=")])
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        for pid in self.left():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        for launcher in self.launchers:
+            launcher.popen.wait()
+        if kind:
+            for launcher in self.launchers:
+                print("---- %s\n%s" % (launcher.name, launcher.text()[-4000:]))
+            for log in sorted(self.base.glob("**/logs/*.log")):
+                if not log.parent.parent.is_symlink():
+                    print("---- %s\n%s" % (log.relative_to(self.base), log.read_text(errors="replace")[-1500:]))
+        shutil.rmtree(self.base, ignore_errors=True)
+
+    def write(self, name, text):
+        """An executable file."""
+        path = self.base / name
+        path.write_text(text)
+        path.chmod(0o755)
+        return str(path)
+
+    # ---- launching
+
+    def launch(self, *words, config=None):
+        """A run in the background."""
+        return self.start(str(config or self.config), *words)
+
+    def start(self, *words):
+        launcher = Launcher(self, "launcher-%d" % len(self.launchers), list(words))
+        self.launchers.append(launcher)
+        return launcher
+
+    def call(self, *words, status=0):
+        """A verb, to its end; gives (stdout, stderr)."""
+        done = subprocess.run([program("launch"), *words], capture_output=True, text=True, cwd=self.base,
+                              env=self.environment, timeout=3 * PATIENCE)
+        check(done.returncode == status, words, "ended with status", done.returncode, "and not", status, "\n" + done.stdout,
+              done.stderr)
+        return done.stdout, done.stderr
+
+    # ---- who is there
+
+    def left(self):
+        """Processes that were started from here, at any depth, guards included."""
+        pids, mark = [], self.mark.encode()
+        for path in pathlib.Path("/proc").glob("[0-9]*/environ"):
+            try:
+                if mark in path.read_bytes().split(b"\0"):
+                    pids.append(int(path.parent.name))
+            except OSError:
+                pass
+        return pids
+
+    def nobody_left(self, seconds=5 * SLOW):
+        eventually(lambda: not self.left(), seconds, "the end of all processes")
+
+
+__all__ = ["CONFIG", "ENDLESS", "GRACE", "PATIENCE", "SLOW", "Launcher", "Place", "check", "equal", "eventually", "program",
+           "sets"]

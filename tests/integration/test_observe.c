@@ -1,0 +1,166 @@
+/* An observer of a real broker: counters, who waits and what for, and what is told while the broker is away. */
+#include "agent/launch/observe.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "proto/log.h"
+#include "replay/replay.h"
+#include "tests/support/process.h"
+
+#define LOOK_MS 2000
+
+static const char tables[] = "  - name: other\n"
+                             "  - name: queue\n"
+                             "    max_size: 1000\n"
+                             "    max_times_sampled: 1\n"
+                             "    sampler: {kind: fifo}\n"
+                             "    limiter: {kind: queue, size: 4}\n";
+
+struct fixture {
+    struct broker_process broker;
+    rp_client *client;
+    struct observer *observer;
+    struct observation seen;
+    rp_error err;
+};
+
+static int set_up(void **state)
+{
+    struct fixture *f = calloc(1, sizeof *f);
+    *state = f;
+    log_set_level(LEVEL_OFF);
+    broker_process_start(&f->broker, tables, "");
+    rp_client_options options = {.struct_size = sizeof options, .name = "actor-3", .backoff_max_ms = 200};
+    f->client = rp_client_connect(f->broker.service, &options, 5000, &f->err);
+    struct observe_options observe = {.service = f->broker.service, .table = "queue", .folder = ""};
+    f->observer = observer_new(&observe, &f->err);
+    if (!f->client || !f->observer)
+        fail_msg("%s", f->err.text);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    struct fixture *f = *state;
+    observer_destroy(&f->observer);
+    rp_client_destroy(&f->client);
+    broker_process_fini(&f->broker);
+    free(f);
+    return 0;
+}
+
+static void add_items(struct fixture *f, rp_writer *writer, int n)
+{
+    float value = 1.0f;
+    for (int i = 0; i < n; i++) {
+        const void *values[] = {&value};
+        if (rp_writer_append(writer, values, LOOK_MS, &f->err) != RP_OK ||
+            rp_writer_item_last(writer, "queue", 1.0, 1, LOOK_MS, NULL, &f->err) != RP_OK)
+            fail_msg("%s", f->err.text);
+    }
+}
+
+static int insert_waits(void *ctx)
+{
+    struct fixture *f = ctx;
+    observer_look(f->observer, LOOK_MS, &f->seen);
+    return f->seen.waiting_inserts == 1;
+}
+
+static int sample_waits(void *ctx)
+{
+    struct fixture *f = ctx;
+    observer_look(f->observer, LOOK_MS, &f->seen);
+    return f->seen.waiting_samplers == 2;
+}
+
+static void counts_and_waits(void **state)
+{
+    struct fixture *f = *state;
+    static const rp_column column = {.name = "x", .dtype = RP_DTYPE_FLOAT32};
+    rp_counter_add(f->client, "environment_steps", 70, LOOK_MS, NULL, NULL);
+    rp_counter_add(f->client, "learner_steps", 7, LOOK_MS, NULL, NULL);
+    rp_params_put(f->client, "policy", "p", 1, LOOK_MS, NULL, NULL);
+    rp_params_put(f->client, "policy", "q", 1, LOOK_MS, NULL, NULL);
+    rp_writer *writer = rp_writer_new(f->client, &column, 1, NULL, LOOK_MS, &f->err);
+    assert_non_null(writer);
+    add_items(f, writer, 9);
+    assert_true(process_await(insert_waits, f, 5000));
+    assert_true(f->seen.broker);
+    assert_int_equal(f->seen.inserts, 4);
+    assert_int_equal(f->seen.size, 4);
+    assert_int_equal(f->seen.max_size, 1000);
+    assert_int_equal(f->seen.steps, 70);
+    assert_int_equal(f->seen.learner_steps, 7);
+    assert_int_equal(f->seen.policy, 2);
+    assert_non_null(strstr(f->seen.inserts_wait, "queue"));
+    assert_string_equal(f->seen.samples_wait, "");
+    assert_true(isnan(f->seen.actor_idle) && isnan(f->seen.value)); /* there is no folder */
+    rp_sampler_options options;
+    rp_sampler_defaults(&options);
+    options.batch_size = 20;
+    options.in_flight = 2;
+    rp_sampler *sampler = rp_sampler_new(f->client, "queue", &options, &f->err);
+    assert_non_null(sampler);
+    assert_true(process_await(sample_waits, f, 5000));
+    assert_int_equal(f->seen.inserts, 9);
+    assert_int_equal(f->seen.samples, 9);
+    assert_int_equal(f->seen.waiting_inserts, 0);
+    assert_string_equal(f->seen.inserts_wait, "");
+    assert_true(f->seen.samples_wait[0] != '\0');
+    rp_sampler_destroy(&sampler);
+    rp_writer_destroy(&writer, LOOK_MS, NULL);
+}
+
+static int broker_answers(void *ctx)
+{
+    struct fixture *f = ctx;
+    observer_look(f->observer, 200, &f->seen);
+    return f->seen.broker;
+}
+
+/* Without a broker what it said last stands, and nobody waits longer than asked for. */
+static void broker_goes_and_comes(void **state)
+{
+    struct fixture *f = *state;
+    rp_counter_add(f->client, "environment_steps", 70, LOOK_MS, NULL, NULL);
+    assert_true(broker_answers(f));
+    uint64_t instance = f->seen.broker_instance;
+    broker_process_stop(&f->broker, SIGKILL);
+    int64_t before = f->seen.at_ns;
+    assert_false(broker_answers(f));
+    assert_true(f->seen.at_ns - before < INT64_C(3000000000));
+    assert_int_equal(f->seen.steps, 70);
+    broker_process_again(&f->broker, NULL);
+    assert_true(process_await(broker_answers, f, 10000));
+    assert_true(f->seen.broker_instance != instance);
+    assert_int_equal(f->seen.steps, 0);
+}
+
+static void nobody_answers(void **state)
+{
+    struct fixture *f = *state;
+    struct observe_options observe = {.service = "nonsense", .table = "queue", .folder = ""};
+    assert_null(observer_new(&observe, &f->err));
+    assert_true(f->err.text[0] != '\0');
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(counts_and_waits, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(broker_goes_and_comes, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(nobody_answers, set_up, tear_down),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
