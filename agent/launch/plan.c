@@ -121,7 +121,7 @@ static void every_pair(struct search *self, void (*look)(struct search *, const 
     const struct plan_input *input = self->model->input;
     for (uint32_t x = self->actors.first; x <= self->actors.last; x++) {
         struct plan_side actors;
-        plan_side_at(&input->actors, input->cores, x, &actors);
+        plan_side_at(input, PLAN_OF_ACTORS, x, &actors);
         for (uint32_t y = self->learners.first; y <= self->learners.last; y++) {
             struct plan_choice choice;
             plan_model_pair(self->model, &actors, &self->sides[y - self->learners.first], &choice);
@@ -154,7 +154,7 @@ static rp_status search_run(struct search *self, const struct plan_model *model,
     if (!self->sides)
         return err_set(err, RP_NO_MEMORY, "no memory for a plan");
     for (uint32_t y = self->learners.first; y <= self->learners.last; y++)
-        plan_side_at(&input->learners, input->cores, y, &self->sides[y - self->learners.first]);
+        plan_side_at(input, PLAN_OF_LEARNERS, y, &self->sides[y - self->learners.first]);
     every_pair(self, first_look);
     every_pair(self, second_look);
     free(self->sides);

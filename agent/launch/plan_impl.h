@@ -19,8 +19,11 @@ struct plan_side {
     double wish;     /* items/s at that demand; above rate where the cores, not the processes, set the rate alone */
 };
 
-/* Beyond the last point the rate stays as it is there. */
-void plan_side_at(const struct plan_curve *curve, double cores, uint32_t count, struct plan_side *out);
+enum plan_who { PLAN_OF_ACTORS, PLAN_OF_LEARNERS };
+
+/* Beyond the last point the rate stays as it is there. A joint run in which the side did more than its curve says shows
+ * that the curve was measured at a bad moment: then what was seen there counts. */
+void plan_side_at(const struct plan_input *input, enum plan_who who, uint32_t count, struct plan_side *out);
 
 struct plan_model {
     const struct plan_input *input; /* borrowed */

@@ -20,6 +20,7 @@
 #define SATURATED 0.9   /* share of the cores from which on a curve is bounded by them */
 #define ALL_BUSY 0.95   /* of a joint run */
 #define CONTENDED 0.5   /* from which on joint runs correct the model */
+#define MOST_IDLE 0.5   /* of a side, for its rate in a joint run to say what it could do */
 #define LEAST_SCALE 0.3 /* a joint run that went wrong must not decide everything */
 #define MOST_SCALE 1.5
 
@@ -73,16 +74,38 @@ static struct plan_point point_at(const struct plan_curve *curve, uint32_t count
                                between(a->broker_cpu, b->broker_cpu, share), between(a->memory, b->memory, share)};
 }
 
-void plan_side_at(const struct plan_curve *curve, double cores, uint32_t count, struct plan_side *out)
+/* What the side would have done in a joint run if it had not been held back; 0: it was not part of one, or held back for too
+ * much of it to tell. */
+static double seen_in_joints(const struct plan_input *input, enum plan_who who, uint32_t count)
 {
+    double most = 0;
+    for (uint32_t i = 0; i < input->n_joints; i++) {
+        const struct plan_joint *joint = &input->joints[i];
+        double rate = known(who == PLAN_OF_ACTORS ? joint->inserts : joint->samples);
+        double idle = known(who == PLAN_OF_ACTORS ? joint->actor_idle : joint->learner_idle);
+        if ((who == PLAN_OF_ACTORS ? joint->actors : joint->learners) == count && idle <= MOST_IDLE)
+            most = fmax(most, rate / (1 - idle));
+    }
+    return most;
+}
+
+void plan_side_at(const struct plan_input *input, enum plan_who who, uint32_t count, struct plan_side *out)
+{
+    const struct plan_curve *curve = who == PLAN_OF_ACTORS ? &input->actors : &input->learners;
     struct plan_point at = point_at(curve, count);
+    double seen = seen_in_joints(input, who, count);
+    if (at.rate > 0 && seen > at.rate) {
+        at.cpu *= seen / at.rate;
+        at.broker_cpu *= seen / at.rate;
+        at.rate = seen;
+    }
     *out = (struct plan_side){.count = count, .rate = at.rate, .memory = at.memory * count, .wish = at.rate};
     out->demand = at.cpu / count;
     if (at.rate <= 0)
         return;
     out->own = at.cpu / at.rate;
     out->all = (at.cpu + at.broker_cpu) / at.rate;
-    if (at.cpu <= 0 || at.cpu + at.broker_cpu < SATURATED * cores)
+    if (at.cpu <= 0 || at.cpu + at.broker_cpu < SATURATED * input->cores)
         return;
     /* The cores were the limit already: what a process would use is seen where there were fewer of them. */
     for (uint32_t i = 0; i < curve->n && curve->points[i].count <= count; i++) {
@@ -192,8 +215,8 @@ void plan_model_init(struct plan_model *self, const struct plan_input *input)
         const struct plan_joint *joint = &input->joints[i];
         struct plan_side a, l;
         struct plan_choice raw;
-        plan_side_at(&input->actors, input->cores, joint->actors, &a);
-        plan_side_at(&input->learners, input->cores, joint->learners, &l);
+        plan_side_at(input, PLAN_OF_ACTORS, joint->actors, &a);
+        plan_side_at(input, PLAN_OF_LEARNERS, joint->learners, &l);
         model_raw(input, &a, &l, &raw);
         if (contended(input, &raw) && raw.inserts > 0 && known(joint->inserts) > 0) {
             sum += log(joint->inserts / raw.inserts);
@@ -250,8 +273,8 @@ void plan_model_pair(const struct plan_model *self, const struct plan_side *acto
 void plan_model_counts(const struct plan_model *self, uint32_t actors, uint32_t learners, struct plan_choice *out)
 {
     struct plan_side a, l;
-    plan_side_at(&self->input->actors, self->input->cores, actors, &a);
-    plan_side_at(&self->input->learners, self->input->cores, learners, &l);
+    plan_side_at(self->input, PLAN_OF_ACTORS, actors, &a);
+    plan_side_at(self->input, PLAN_OF_LEARNERS, learners, &l);
     plan_model_pair(self, &a, &l, out);
 }
 

@@ -32,8 +32,8 @@ static void add_processes(struct text *text, const char *before, const struct pl
 static double cores_needed(const struct plan_input *input, const struct plan_choice *choice)
 {
     struct plan_side a, l;
-    plan_side_at(&input->actors, input->cores, choice->actors, &a);
-    plan_side_at(&input->learners, input->cores, choice->learners, &l);
+    plan_side_at(input, PLAN_OF_ACTORS, choice->actors, &a);
+    plan_side_at(input, PLAN_OF_LEARNERS, choice->learners, &l);
     if (!(input->spi > 0))
         return a.rate * a.all + l.rate * l.all;
     return fmin(a.rate, l.rate / input->spi) * (a.all + input->spi * l.all);

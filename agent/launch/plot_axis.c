@@ -57,7 +57,7 @@ bool plot_axes(const struct plot *plot, uint32_t x_ticks, uint32_t y_ticks, stru
         high = fmax(high, 0);
     }
     /* What begins near to 0 begins at 0. */
-    if (left > 0 && left < 0.1 * right)
+    if (left > 0 && left < 0.5 * right)
         left = 0;
     /* A constant 0 is the lower end of its axis. */
     if (low == 0 && high == 0)

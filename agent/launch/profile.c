@@ -379,12 +379,25 @@ static rp_status measure(const struct profile_options *options, struct plan_inpu
     return measure_joints(&self, err);
 }
 
+/* Curves of auto counts know about numbers too; the other way round, only those numbers were measured. */
+static bool load_auto(const struct profile_options *options, struct plan_input *out)
+{
+    struct run_config config = *options->config;
+    struct profile_options other = *options;
+    config.actors.count = config.learners.count = 0;
+    other.config = &config;
+    char *key = profile_key(&other);
+    bool found = key && profile_load(key, out);
+    free(key);
+    return found;
+}
+
 rp_status profile_measure(const struct profile_options *options, struct plan_input *out, bool *from_cache,
                           rp_error *err)
 {
     char *key = profile_key(options);
     rp_status status = RP_OK;
-    *from_cache = key && !options->fresh && profile_load(key, out);
+    *from_cache = key && !options->fresh && (profile_load(key, out) || load_auto(options, out));
     if (*from_cache)
         profile_fill(options->config, out);
     else if (options->cached)

@@ -230,9 +230,33 @@ rp_status report_write(const struct report *self, const char *folder, rp_error *
     return status;
 }
 
-void report_print(const struct report *self, const char *folder, FILE *out)
+/* The table; without a plan, what was achieved alone. */
+static void print_rows(const struct report *self, FILE *out)
 {
     static const char *const titles[] = {"", ">predicted", ">achieved", ">difference"};
+    static const char *const alone[] = {"", ">achieved"};
+    struct report_row rows[REPORT_ROWS];
+    struct grid grid;
+    format_buffer cell;
+    bool far_off;
+    report_rows(self, rows);
+    grid_init(&grid, self->plan ? titles : alone, self->plan ? 4 : 2);
+    for (uint32_t i = 0; i < REPORT_ROWS; i++) {
+        grid_addf(&grid, "  %s", rows[i].name);
+        if (self->plan)
+            grid_add(&grid, report_cell(&rows[i], rows[i].predicted, cell));
+        grid_add(&grid, report_cell(&rows[i], rows[i].achieved, cell));
+        if (self->plan)
+            grid_add(&grid, report_difference(&rows[i], cell, &far_off));
+    }
+    fprintf(out, "\n");
+    grid_print(&grid, out);
+    grid_fini(&grid);
+    fprintf(out, "\n");
+}
+
+void report_print(const struct report *self, const char *folder, FILE *out)
+{
     const struct status *last = self->last;
     format_buffer a, b, c;
     char clean[sizeof last->reason];
@@ -251,22 +275,7 @@ void report_print(const struct report *self, const char *folder, FILE *out)
                 isfinite(last->best) ? report_value(last->best, b) : "");
     else if (isfinite(last->value))
         fprintf(out, "last evaluation %s, best %s\n", report_value(last->value, a), report_value(last->best, b));
-    if (self->steady.seconds > 0) {
-        struct report_row rows[REPORT_ROWS];
-        struct grid grid;
-        bool far_off;
-        report_rows(self, rows);
-        grid_init(&grid, titles, 4);
-        for (uint32_t i = 0; i < REPORT_ROWS; i++) {
-            grid_addf(&grid, "  %s", rows[i].name);
-            grid_add(&grid, report_cell(&rows[i], rows[i].predicted, a));
-            grid_add(&grid, report_cell(&rows[i], rows[i].achieved, b));
-            grid_add(&grid, report_difference(&rows[i], c, &far_off));
-        }
-        fprintf(out, "\n");
-        grid_print(&grid, out);
-        grid_fini(&grid);
-        fprintf(out, "\n");
-    }
+    if (self->steady.seconds > 0)
+        print_rows(self, out);
     fprintf(out, "report: %s/report.html\n", folder);
 }

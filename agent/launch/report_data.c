@@ -60,7 +60,8 @@ static void end_point(struct report_data *self)
 static void add_event(struct report_data *self, const struct status *status)
 {
     const struct report_event *last = self->n_events ? &self->events[self->n_events - 1] : NULL;
-    if (!status->event[0] || (last && last->unix_s == status->event_unix_s && strcmp(last->text, status->event) == 0))
+    if (!self->events || !status->event[0] ||
+        (last && last->unix_s == status->event_unix_s && strcmp(last->text, status->event) == 0))
         return;
     if (self->n_events == REPORT_EVENTS) { /* the newest are kept */
         memmove(self->events, self->events + 1, --self->n_events * sizeof *self->events);

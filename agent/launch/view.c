@@ -32,6 +32,11 @@ uint32_t frame_columns(const struct frame *self)
     return self->style->columns ? self->style->columns : 100;
 }
 
+bool view_over(const struct frame *self)
+{
+    return self->status->phase == PHASE_DONE || self->status->phase == PHASE_FAILED;
+}
+
 /* ---- head and progress ---- */
 
 static enum tint phase_tint(enum phase phase)
@@ -69,7 +74,8 @@ static const struct end *nearest_end(const struct end *ends, uint32_t n, double 
     for (uint32_t i = 0; i < n; i++) {
         if (!isfinite(ends[i].to) || ends[i].to == 0)
             continue;
-        double share = ends[i].at / ends[i].to, own = fabs((isfinite(share) ? share : 0) - progress);
+        double share = ends[i].at / ends[i].to;
+        double own = fabs((isfinite(share) ? fmin(share, 1) : 0) - progress);
         if (!found || own < distance) {
             found = &ends[i];
             distance = isfinite(own) ? own : INFINITY;
@@ -106,22 +112,26 @@ static void add_progress(struct frame *self)
     const struct status *s = self->status;
     struct line *line = frame_line(self, RANK_PROGRESS);
     char end[128];
-    format_buffer eta;
+    format_buffer eta, at;
     if (!line)
         return;
-    describe_end(s, end, sizeof end, " of ");
+    bool reached = s->phase == PHASE_DONE && isfinite(s->stop_value) && s->best >= s->stop_value;
+    double progress = reached ? 1 : s->progress;
+    if (reached)
+        snprintf(end, sizeof end, "return %s of %s", view_number(at, s->best), view_number(eta, s->stop_value));
+    else
+        describe_end(s, end, sizeof end, " of ");
     uint32_t wide = frame_columns(self), bar = wide > 75 ? wide / 2 - 8 : wide / 3;
-    bool over = s->phase == PHASE_DONE || s->phase == PHASE_FAILED;
     line_to(line, 1);
     line_bar(line,
              s->phase == PHASE_DONE     ? TINT_GOOD
              : s->phase == PHASE_FAILED ? TINT_BAD
                                         : TINT_BAR,
-             bar < 60 ? bar : 60, s->progress);
-    if (isfinite(s->progress))
-        line_put(line, TINT_BOLD, " %3.0f%%", 100 * (s->progress > 1 ? 1 : s->progress > 0 ? s->progress : 0));
+             bar < 60 ? bar : 60, progress);
+    if (isfinite(progress))
+        line_put(line, TINT_BOLD, " %3.0f%%", 100 * (progress > 1 ? 1 : progress > 0 ? progress : 0));
     line_try(line, TINT_NONE, "  %s", end);
-    if (isfinite(s->eta_s) && s->eta_s > 0 && !over)
+    if (isfinite(s->eta_s) && s->eta_s > 0 && !view_over(self))
         line_try(line, TINT_DIM, "  %s left", format_seconds(eta, s->eta_s));
     if (s->reason[0] && (line = frame_line(self, RANK_ABNORMAL)))
         line_put(line, s->phase == PHASE_FAILED ? TINT_BAD : TINT_NONE, " %s", s->reason);
@@ -237,7 +247,8 @@ static void add_abnormal(struct frame *self)
 static void add_event(struct frame *self)
 {
     const struct status *s = self->status;
-    struct line *line = s->event[0] ? frame_row(self, RANK_EVENT, "event") : NULL;
+    bool told = s->reason[0] && strstr(s->event, s->reason); /* it stands above already */
+    struct line *line = s->event[0] && !told ? frame_row(self, RANK_EVENT, "event") : NULL;
     format_buffer ago;
     if (!line)
         return;
@@ -262,7 +273,8 @@ static void build(struct frame *self)
     frame_line(self, RANK_BLANK);
     add_return(self, rows > 26 ? rows - 22 : 0);
     frame_line(self, RANK_BLANK);
-    add_processes(self);
+    if (!view_over(self))
+        add_processes(self);
     add_abnormal(self);
     add_event(self);
 }

@@ -79,6 +79,8 @@ struct line *frame_row(struct frame *self, enum rank rank, const char *label);
 /* Columns to lay out for. */
 uint32_t frame_columns(const struct frame *self);
 
+/* The run has ended: nobody runs, nobody waits. */
+bool view_over(const struct frame *self);
 /* "412", "3.14", "1.2 M", "-". */
 const char *view_number(char *out, double value);
 void view_add_speed(struct frame *self);

@@ -62,8 +62,9 @@ static int point_width(uint32_t p)
 static uint32_t add_clean(struct text *out, const char *s, uint32_t most, bool utf8, bool *rest)
 {
     uint32_t width = 0;
+    const unsigned char *at = (const unsigned char *)s, *from = at; /* from: what is not added yet */
     *rest = false;
-    for (const unsigned char *at = (const unsigned char *)s; *at;) {
+    while (*at) {
         uint32_t point, bytes = decode(at, &point);
         int columns = bytes ? point_width(point) : -1;
         bool shown = columns > 0 && (utf8 || point < 0x80);
@@ -72,13 +73,14 @@ static uint32_t add_clean(struct text *out, const char *s, uint32_t most, bool u
             *rest = true;
             break;
         }
-        if (shown)
-            text_add(out, "%.*s", (int)bytes, (const char *)at);
-        else
-            text_add(out, "?");
+        if (!shown) {
+            text_add(out, "%.*s?", (int)(at - from), (const char *)from);
+            from = at + (bytes ? bytes : 1);
+        }
         width += own;
         at += bytes ? bytes : 1;
     }
+    text_add(out, "%.*s", (int)(at - from), (const char *)from);
     return width;
 }
 

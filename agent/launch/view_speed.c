@@ -106,7 +106,7 @@ void view_add_waits(struct frame *self)
     const struct status *s = self->status;
     add_idle(self, "actors", s->actor_idle, s->planned_actor_idle);
     add_idle(self, "learners", s->learner_idle, s->planned_learner_idle);
-    struct line *line = frame_row(self, RANK_WAITS, "waits");
+    struct line *line = view_over(self) ? NULL : frame_row(self, RANK_WAITS, "waits");
     if (line)
         line_put(line, s->waits[0] ? TINT_NONE : TINT_DIM, "%s", s->waits[0] ? s->waits : "nobody");
 }

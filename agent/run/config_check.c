@@ -184,7 +184,8 @@ static void check_updates(const struct run_config *config, const struct table_co
 {
     const char *kind = table->sampler.kind ? table->sampler.kind : "";
     char path[64];
-    if (!our_actors(config) || !our_learners(config) || table == run_config_table(config) ||
+    const struct table_config *sampled = run_config_table(config);
+    if (!our_actors(config) || !our_learners(config) || !sampled || table == sampled ||
         strcmp(kind, "prioritized") != 0)
         return;
     snprintf(path, sizeof path, "broker.tables[%u].sampler", index);

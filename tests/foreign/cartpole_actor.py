@@ -11,8 +11,9 @@
   5  goes on when the broker was away                            Transitions.recover, patient.py
   6  ends in order at SIGTERM, with status 0                     CartPoleActor.close
 
-The protocol is in actor.py, service.py and blocks.py, written from proto/PROTOCOL.md alone. For an environment of your own
-replace CartPole, and the columns in Transitions. Exit status: 0 done or stopped, 1 failed, 2 wrong arguments, 3 no broker.
+The protocol is in actor.py, service.py and blocks.py, written from proto/PROTOCOL.md alone. For an environment of your
+own replace CartPole, and the columns in Transitions. Exit status: 0 done or stopped, 1 failed, 2 wrong arguments, 3 no
+broker.
 """
 
 import argparse
@@ -264,7 +265,7 @@ class CartPoleActor:
         self.transitions.flow()
 
     def report(self):
-        """A line for people and, with --folder, one of JSON that replay-launch shows: the names are those of replay-actor."""
+        """A line for people and, with --folder, one of JSON for replay-launch: the names are those of replay-actor."""
         now, blocked = time.monotonic(), self.transitions.blocked_s
         seconds, mean = max(1e-9, now - self.reported[0]), sum(self.returns) / max(1, len(self.returns))
         line = {"time": time.time(), "process": self.name, "environment_steps": self.total,
@@ -273,8 +274,8 @@ class CartPoleActor:
                 "return": mean if self.returns else None, "items": self.transitions.items,
                 "blocked_share": (blocked - self.reported[2]) / seconds}
         self.returns, self.reported = [], (now, self.steps, blocked)
-        print("steps=%(actor_steps)d of %(environment_steps)d steps_per_second=%(steps_per_second).0f episodes=%(episodes)d "
-              "return=%(return)s blocked_share=%(blocked_share).2f" % line, flush=True)
+        print("steps=%d of %d steps_per_second=%.0f episodes=%d return=%.1f blocked_share=%.2f" % (
+            self.steps, self.total, line["steps_per_second"], self.episodes, mean, line["blocked_share"]), flush=True)
         if self.args.folder:
             with open(pathlib.Path(self.args.folder) / (self.name + ".jsonl"), "a") as file:
                 file.write(json.dumps(line) + "\n")
@@ -298,7 +299,7 @@ def arguments():
     add("--endpoint", required=True, help="of the broker's service: tcp://HOST:PORT or ipc://PATH")
     add("--index", type=int, default=0, help="which actor this is, from 0")
     add("--count", type=int, default=1, help="how many there are")
-    add("--seed", type=int, default=1, help="of the run; actors differ by their index")
+    add("--seed", type=int, default=1, help="of everything random, together with the index")
     add("--steps", type=int, default=0, help="end after so many steps of all actors (stop.steps); 0: at SIGTERM")
     add("--table", default="replay", help="to insert into (adder.table)")
     add("--n-step", type=int, default=1, help="steps of a transition (adder.n_step)")

@@ -1,9 +1,7 @@
-"""Compiles proto/replay.proto with protoc into a temporary folder and gives the module as `pb`."""
+"""Compiles proto/replay.proto with protoc and gives the module as `pb`. Nothing stays on disk."""
 
-import atexit
 import os
 import pathlib
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -12,12 +10,14 @@ SOURCE = pathlib.Path(os.environ.get("RP_SOURCE_DIR", pathlib.Path(__file__).res
 
 
 def _compile():
-    folder = tempfile.mkdtemp(prefix="replay-pb-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     proto = SOURCE / "proto"
-    subprocess.run(["protoc", "-I", str(proto), "--python_out", folder, str(proto / "replay.proto")], check=True)
-    sys.path.insert(0, folder)
-    import replay_pb2
+    with tempfile.TemporaryDirectory(prefix="replay-pb-") as folder:
+        subprocess.run(["protoc", "-I", str(proto), "--python_out", folder, str(proto / "replay.proto")], check=True)
+        sys.path.insert(0, folder)
+        try:
+            import replay_pb2
+        finally:
+            sys.path.remove(folder)
     return replay_pb2
 
 

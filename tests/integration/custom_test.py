@@ -1,5 +1,5 @@
-"""Actors and learners of one's own, by the examples in tests/foreign: with our programs, through signals and deaths of the
-broker, and started by replay-launch."""
+"""Actors and learners of one's own, by the examples in tests/foreign: with our programs, through signals and deaths of
+the broker, and started by replay-launch."""
 
 import argparse
 import json
@@ -113,7 +113,7 @@ def test_our_learner_learns_from_it():
         # The learner took all that the limiter allows, and the actors acted on what it published.
         learned = run.reports("learner-0")[-1]
         allowed = (table["limiter"]["inserts"] * 4 - (200 * 4 - 100)) / 16
-        check(allowed - 2 <= learned["learner_steps"] <= allowed, learned["learner_steps"], "of", allowed, "learner steps")
+        check(allowed - 2 <= learned["learner_steps"] <= allowed, learned, "of", allowed, "learner steps")
         check(all(report["learner_steps"] > 0 for report in last), "an actor never saw new parameters:", last)
         check(0 <= learned["policy_staleness"] < learned["learner_steps"], learned)
 
@@ -216,7 +216,7 @@ def test_sigterm():
         run.await_inserts(400)
         stop_quickly(actor)
         report = run.reports("actor-0")[-1]
-        equal(run.counter("environment_steps"), report["actor_steps"], "environment_steps: what was not taken is given back")
+        equal(run.counter("environment_steps"), report["actor_steps"], "environment_steps, the untaken ones given back")
         check(report["items"] - 30 <= run.inserts() <= report["items"], run.inserts(), "inserts of", report["items"])
         equal(run.info()["server"]["session_count"], 0, "sessions after BYE")
         learner.stop()
@@ -246,7 +246,7 @@ def test_broker_restarts():
         run.broker()
         run.await_inserts(500)
         for i, actor in enumerate(actors):
-            eventually(lambda: run.last("actor-%d" % i, "actor_steps") > before[i], PATIENCE, "steps of %s" % actor.name)
+            eventually(lambda: run.last(actor.name, "actor_steps") > before[i], PATIENCE, "steps of " + actor.name)
             check("new session; items in doubt" in actor.text(), actor.text())
             stop_quickly(actor)
         learner.stop()
@@ -324,7 +324,7 @@ def test_custom_learner():
         run.broker()
         run.await_inserts(600)
         # Its policy balances for a while, so the actor does follow what it reads.
-        eventually(lambda: run.last("actor-0", "return") and run.last("actor-0", "return") > 60, PATIENCE, "a good return")
+        eventually(lambda: (run.last("actor-0", "return") or 0) > 60, PATIENCE, "a good return")
         stop_quickly(actor)
         steps = eventually(lambda: run.counter("learner_steps"), PATIENCE, "learner_steps")
         check(steps > 10, steps, "learner steps")

@@ -338,10 +338,29 @@ static void a_joint_run_counts_instead_of_the_formula(void **state)
     input.joints[0] = (struct plan_joint){2, 1, 1, 1, NAN, NAN, NAN};
     check_close(predict(&input, 3, 1).inserts, 2000 * 0.3, "inserts");
     check_close(predict(&input, 2, 1).actor_idle, 0, "actors idle");
-    /* What both sides can do alone is never exceeded. */
-    input.joints[0] = (struct plan_joint){2, 1, 2800, 2800, 0, 0, 2};
-    check_close(predict(&input, 3, 1).inserts, 2000, "inserts");
+    input.joints[0] = (struct plan_joint){2, 1, 1900, 1900, 0, 0, 2};
     assert_int_equal(predict(&input, 2, 1).bottleneck, PLAN_CORES);
+}
+
+/* Somebody else used the machine while two learners were measured: two do not seem better than one, until a joint run
+ * shows them at 3600/s and held back for a tenth of the time. */
+static void a_joint_run_that_outdoes_a_curve_corrects_it(void **state)
+{
+    (void)state;
+    struct plan_curve learners = {.n = 2, .points = {{1, 2000, 0.02, 0.01, MIB}, {2, 2100, 0.02, 0.01, MIB}}};
+    struct plan_input input = make(linear(8, 500, 0.01, 0.01, MIB), learners, 1);
+    struct plan plan = solve(&input);
+    check_pair(&plan.chosen, 4, 1);
+    input.joints[0] = (struct plan_joint){7, 2, 3500, 3600, 0, 0.1, 0.2};
+    input.n_joints = 1;
+    check_close(predict(&input, 8, 2).inserts, 4000, "inserts");
+    check_close(predict(&input, 4, 2).spi, 2, "natural ratio");
+    check_close(predict(&input, 8, 1).inserts, 2000, "inserts of another number of learners");
+    plan = solve(&input);
+    check_pair(&plan.chosen, 8, 2);
+    /* Who was held back for most of the time says little. */
+    input.joints[0] = (struct plan_joint){1, 2, 500, 500, 0, 0.9, 0.2};
+    check_close(predict(&input, 8, 2).inserts, 2100, "inserts");
 }
 
 /* ---- what cannot be planned ---- */
@@ -550,6 +569,7 @@ int main(void)
         cmocka_unit_test(a_number_of_the_file_is_respected_and_compared),
         cmocka_unit_test(a_number_that_does_not_fit_is_respected),
         cmocka_unit_test(a_joint_run_counts_instead_of_the_formula),
+        cmocka_unit_test(a_joint_run_that_outdoes_a_curve_corrects_it),
         cmocka_unit_test(inputs_that_say_nothing_are_refused),
         cmocka_unit_test(any_curves_are_solved_as_by_hand),
         cmocka_unit_test(the_largest_search_is_quick),

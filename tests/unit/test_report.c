@@ -312,6 +312,13 @@ static void test_print(void **state)
                               "\n"
                               "report: runs/x/report.html\n");
     free(text);
+    f->report.plan = NULL;
+    out = open_memstream(&text, &size);
+    report_print(&f->report, "runs/x", out);
+    fclose(out);
+    assert_has(text, "  samples per insert        20\n");
+    assert_null(strstr(text, "predicted"));
+    free(text);
 }
 
 int main(void)

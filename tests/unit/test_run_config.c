@@ -205,7 +205,7 @@ static void test_parts_that_do_not_fit(void **state)
     EXPECT("override 'agent.batch=300': agent.batch: 300 sequences of up to 65536 steps are too much for one learner "
            "step: write at most 256\n",
            "agent.algorithm=impala", "agent.target_period=0", "adder.kind=sequence", "adder.length=65536",
-           "agent.batch=300");
+           "agent.batch=300", "broker.memory_limit=1TiB");
     EXPECT("override 'adder.actor_priorities=yes': adder.actor_priorities: are those of transitions: leave them out "
            "with this kind\n",
            "agent.algorithm=impala", "agent.target_period=0", "adder.kind=sequence", "adder.actor_priorities=yes");

@@ -36,7 +36,7 @@ static void test_min_size(void **state)
                  "  tables:\n"
                  "    - {name: replay, max_size: 100, limiter: {min_size: 101, kind: %s}}\n",
                  kinds[i]);
-        expect(text, "run.yaml:3:47: broker.tables[0].limiter: min_size 101 can never be reached: max_size is 100, so "
+        expect(text, "run.yaml:3:37: broker.tables[0].limiter: min_size 101 can never be reached: max_size is 100, so "
                      "every sample would wait for ever\n");
     }
     expect("broker: {tables: [{name: replay, max_size: 100, limiter: {kind: min_size, min_size: 100}}]}", "");
@@ -72,7 +72,7 @@ static void test_queue(void **state)
                  "      limiter: {kind: %s, size: 9}\n",
                  kind);
         snprintf(want, sizeof want,
-                 "run.yaml:6:16: broker.tables[0].limiter: a %s of 9 items is not larger than a batch of 8 "
+                 "run.yaml:6:7: broker.tables[0].limiter: a %s of 9 items is not larger than a batch of 8 "
                  "(agent.batch) and one more: write a size of at least 10\n",
                  kind);
         expect(text, want);
@@ -125,10 +125,10 @@ static void test_updates(void **state)
     (void)state;
     expect(
         "name: x\n" TWO_TABLES,
-        "run.yaml:6:16: broker.tables[1].sampler: nobody updates the priorities of table 'other': learners sample and "
+        "run.yaml:6:7: broker.tables[1].sampler: nobody updates the priorities of table 'other': learners sample and "
         "update 'replay' (adder.table) alone; write another sampler, or name this table in adder.table\n");
     expect("adder: {table: other}\n" TWO_TABLES,
-           "run.yaml:4:31: broker.tables[0].sampler: nobody updates the priorities of table 'replay': learners sample "
+           "run.yaml:4:22: broker.tables[0].sampler: nobody updates the priorities of table 'replay': learners sample "
            "and update 'other' (adder.table) alone; write another sampler, or name this table in adder.table\n");
     /* Nobody knows what the user's own programs do. */
     expect("learners: {command: [./mine]}\n" TWO_TABLES, "");
@@ -197,8 +197,8 @@ static void test_commands(void **state)
     char text[1024];
     snprintf(text, sizeof text, "%s", wrong);
     memcpy(strstr(text, "{on: false}"), "{on: true} ", 11);
-    expect(text, "run.yaml:1:21: environment.name: unknown environment 'Mine'; there are CartPole-v1, Pendulum-v1, "
-                 "Acrobot-v1, MountainCar-v0, MountainCarContinuous-v0, Catch, DeepSea, Breakout, InvertedPendulum, "
+    expect(text, "run.yaml:1:21: environment.name: unknown environment 'Mine'; there are CartPole-v1, Acrobot-v1, "
+                 "MountainCar-v0, MountainCarContinuous-v0, Pendulum-v1, Catch, DeepSea, Breakout, InvertedPendulum, "
                  "CartPoleSwingUp, Cheetah\n"
                  "run.yaml:2:20: agent.algorithm: unknown algorithm 'mine'; there are dqn, ddpg, td3, sac, impala\n");
     /* A batch that was given counts, whoever learns. */
@@ -335,9 +335,9 @@ static void test_all_at_once(void **state)
         "for each insert: inserts would end up waiting for samples, and samples for items; write at least 8, or 0\n"
         "run.yaml:15:84: broker.tables[0].limiter.error_buffer: 16 is below one batch of 32 (agent.batch): actors and "
         "learners would wait for each other at every batch; write at least 32\n"
-        "run.yaml:18:16: broker.tables[1].sampler: nobody updates the priorities of table 'other': learners sample "
+        "run.yaml:18:7: broker.tables[1].sampler: nobody updates the priorities of table 'other': learners sample "
         "and update 'replay' (adder.table) alone; write another sampler, or name this table in adder.table\n"
-        "run.yaml:19:16: broker.tables[1].limiter: min_size 11 can never be reached: max_size is 10, so every sample "
+        "run.yaml:19:7: broker.tables[1].limiter: min_size 11 can never be reached: max_size is 10, so every sample "
         "would wait for ever\n");
 }
 

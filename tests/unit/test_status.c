@@ -142,14 +142,15 @@ static void test_garbage(void **state)
     }
     assert_false(status_from_json(NULL, &copy));
     /* Wrong types and sizes are as good as nothing. */
-    assert_true(
-        status_from_json("{\"phase\": \"done\", \"name\": 7, \"steps\": -5, \"restarts\": 1e300, \"actors\": NaN,"
-                         "\"progress\": \"much\", \"stop_value\": [], \"values\": {}, \"value_steps\": [1],"
-                         "\"processes\": [3, null, {\"name\": [], \"role\": \"king\", \"pid\": -1}]}",
-                         &copy));
+    assert_true(status_from_json("{\"phase\": \"done\", \"name\": 7, \"steps\": -5, \"restarts\": 1e300, \"actors\": "
+                                 "NaN, \"cpu\": 1e999, \"elapsed_s\": NaN, \"spi\": -Infinity,"
+                                 "\"progress\": \"much\", \"stop_value\": [], \"values\": {}, \"value_steps\": [1],"
+                                 "\"processes\": [3, null, {\"name\": [], \"role\": \"king\", \"pid\": -1}]}",
+                                 &copy));
     assert_string_equal(copy.status.name, "");
     assert_true(copy.status.steps == 0 && copy.status.restarts == UINT32_MAX && copy.status.actors == 0);
     assert_true(isnan(copy.status.progress) && isinf(copy.status.stop_value) && copy.status.n_values == 0);
+    assert_true(copy.status.cpu == 0 && copy.status.elapsed_s == 0 && isnan(copy.status.spi));
     assert_int_equal(copy.status.n_processes, 1);
     assert_int_equal(copy.status.processes[0].pid, 0);
     status_copy_fini(&copy);
@@ -189,10 +190,11 @@ static void test_corrupt(void **state)
     struct status s = sample();
     char *json = status_to_json(&s, true);
     size_t size = strlen(json);
+    static const char odd[] = "{}[]\",:0123456789eE-+.nulltrue\\\x01\xff";
     for (int i = 0; i < 3000; i++) {
         char *copy = strdup(json);
         for (int k = rand_r(&seed) % 4; k >= 0; k--)
-            copy[(size_t)rand_r(&seed) % size] = "{}[]\",:0123456789eE-+.nulltrue\\\x01\xff"[rand_r(&seed) % 36];
+            copy[(size_t)rand_r(&seed) % size] = odd[(size_t)rand_r(&seed) % (sizeof odd - 1)];
         if (i % 3 == 0)
             copy[(size_t)rand_r(&seed) % size] = '\0';
         struct status_copy out;

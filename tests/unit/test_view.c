@@ -178,6 +178,22 @@ static void test_ends(void **state)
     view_render(&out, &s, 100, 24, true);
     assert_has(text_get(&out), "20%  12 s of 1 min");
     text_fini(&out);
+    s.stop_steps = 20000; /* more than all steps: still the end that counts, not the nearest share above it */
+    s.progress = 1;
+    view_render(&out, &s, 100, 24, true);
+    assert_has(text_get(&out), "100%  steps 31,200 of 20,000");
+    text_fini(&out);
+    s.phase = PHASE_DONE;
+    s.best = 480;
+    snprintf(s.reason, sizeof s.reason, "an evaluation gave 480");
+    snprintf(s.event, sizeof s.event, "stopping: an evaluation gave 480");
+    view_render(&out, &s, 100, 24, true);
+    assert_has(text_get(&out), "100%  return 480 of 475"); /* whichever end was nearest before */
+    assert_has(text_get(&out), "\n an evaluation gave 480\n");
+    assert_has_not(text_get(&out), "stopping:");
+    assert_has_not(text_get(&out), "waits");
+    assert_has_not(text_get(&out), "memory");
+    text_fini(&out);
     s.phase = PHASE_FAILED;
     snprintf(s.reason, sizeof s.reason, "actor-1 failed 5 times in a row");
     view_render(&out, &s, 100, 3, true);
@@ -514,23 +530,33 @@ static void test_colour(void **state)
     setenv("NO_COLOR", "", 1);
 }
 
-static char *through_pipe(enum screen_mode mode)
+/* What was written into a pipe; read after each step, since a pipe may be as small as a page. */
+static const char *through_pipe(enum screen_mode mode)
 {
+    static char text[32768];
+    size_t size = 0;
     int fds[2];
+    text[0] = '\0';
     assert_int_equal(pipe(fds), 0);
     int before = replace_stdout(fds[1]);
     struct screen *screen = screen_new(mode);
     struct status s = sample();
-    for (uint32_t i = 0; i < 3; i++) /* of plain lines, only the first is due */
-        screen_show(screen, &s);
-    screen_say(screen, false, "soft\n");
-    screen_say(screen, true, "loud \"%d\"", 7);
-    s.phase = PHASE_DONE;
-    screen_show(screen, &s);
+    for (uint32_t i = 0; i < 6; i++) {
+        if (i < 3) /* only the first is due */
+            screen_show(screen, &s);
+        else if (i == 3)
+            screen_say(screen, false, "soft\n");
+        else if (i == 4)
+            screen_say(screen, true, "loud \"%d\"", 7);
+        else {
+            s.phase = PHASE_DONE;
+            screen_show(screen, &s);
+        }
+        size += (size_t)snprintf(text + size, sizeof text - size, "%s", drain(fds[0]));
+    }
     screen_destroy(&screen);
     put_back(before);
     close(fds[1]);
-    char *text = drain(fds[0]);
     close(fds[0]);
     assert_has_not(text, "\x1b");
     return text;
@@ -539,15 +565,16 @@ static char *through_pipe(enum screen_mode mode)
 static void test_pipe(void **state)
 {
     (void)state;
-    char *text = through_pipe(SCREEN_AUTO);
+    const char *text = through_pipe(SCREEN_AUTO);
     assert_int_equal(count(text, "\n"), 4);
     assert_int_equal(count(text, "12s running steps"), 1);
     assert_has(text, "\nsoft\nloud \"7\"\n12s done steps");
     text = through_pipe(SCREEN_QUIET);
     assert_string_equal(text, "loud \"7\"\n");
     text = through_pipe(SCREEN_JSON);
-    assert_int_equal(count(text, "\n"), 6);
-    assert_int_equal(count(text, "\"phase\": \"running\""), 3);
+    assert_int_equal(count(text, "\n"), 4);
+    assert_int_equal(count(text, "\"phase\": \"running\""), 1);
+    assert_int_equal(count(text, "\"phase\": \"done\""), 1);
     assert_has(text, "{\"event\": \"soft\", \"loud\": false}\n");
     assert_has(text, "{\"event\": \"loud \\\"7\\\"\", \"loud\": true}\n");
 }
@@ -573,8 +600,10 @@ static void test_broken_output(void **state)
     assert_true(fcntl(fds[1], F_SETPIPE_SZ, 4096) > 0);
     before = replace_stdout(fds[1]);
     screen = screen_new(SCREEN_JSON);
-    for (uint32_t i = 0; i < 2; i++)
+    for (uint32_t i = 0; i < 2; i++) {
+        s.phase = i ? PHASE_STOPPING : PHASE_RUNNING;
         screen_show(screen, &s);
+    }
     put_back(before);
     screen_destroy(&screen);
     close(fds[1]);

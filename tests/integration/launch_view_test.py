@@ -1,0 +1,223 @@
+"""The view of replay-launch on a real terminal, by tmux."""
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+
+sys.dont_write_bytecode = True
+
+from launches import ENDLESS, GRACE, PATIENCE, Place, check, equal, eventually, program, sets  # noqa: E402
+from harness import Runner, contains  # noqa: E402
+
+test = Runner()
+PROMPT = "ready> "
+# What the view shows of a run, by the words that begin its lines.
+LABELS = ("speed", "inserts", "samples", "SPI", "actors", "learners", "waits", "table", "return", "processes", "memory")
+
+
+class Terminal:
+    """A shell in a terminal of so many columns and rows, on a tmux server of its own."""
+
+    def __init__(self, place, columns, rows):
+        self.server = "rp-%s-%d" % (place.base.name[-8:], columns)
+        shell = place.write("shell-%d" % columns, "#!/bin/sh\nPS1='%s' exec /bin/sh -i\n" % PROMPT)
+        environment = dict(place.environment, TERM="screen-256color")
+        for name in ("TMUX", place.mark.split("=")[0]):  # the terminal itself is none of those that must end
+            environment.pop(name, None)
+        subprocess.run(self.command("-f", "/dev/null", "new-session", "-d", "-x", str(columns), "-y", str(rows), "-c",
+                                    str(place.base), shell, ";", "set", "-g", "status", "off", ";", "set", "-g",
+                                    "window-size", "manual", ";", "resize-window", "-x", str(columns), "-y", str(rows)),
+                       check=True, env=environment)
+
+    def __enter__(self):
+        eventually(lambda: self.screen()[0].startswith(PROMPT.strip()), PATIENCE, "the prompt")
+        return self
+
+    def __exit__(self, kind, error, trace):
+        if kind:
+            print("---- the screen\n%s" % "\n".join(self.screen()))
+        subprocess.run(self.command("kill-server"))
+
+    def command(self, *words):
+        return ["tmux", "-L", self.server, *words]
+
+    def tmux(self, *words):
+        return subprocess.run(self.command(*words), check=True, capture_output=True, text=True).stdout
+
+    def type(self, text):
+        self.tmux("send-keys", "-l", text)
+        self.tmux("send-keys", "Enter")
+
+    def screen(self, history=False):
+        """The lines as they are seen, without blanks at their ends. A line that was wrapped is two."""
+        return [line.rstrip() for line in self.tmux("capture-pane", "-p", *(["-S", "-"] if history else [])).split("\n")]
+
+    def text(self, history=False):
+        return "\n".join(self.screen(history))
+
+    def await_screen(self, condition, what, seconds=PATIENCE):
+        return eventually(lambda: condition(self.screen()), seconds, what)
+
+    def next_frame(self):
+        seen = screen_head(self.screen())
+        self.await_screen(lambda now: screen_head(now) not in ("", seen), "the next frame")
+
+    def resize(self, columns, rows):
+        self.tmux("resize-window", "-x", str(columns), "-y", str(rows))
+
+
+def labelled(screen):
+    """The lines that begin with a label, as {label: the rest}."""
+    return {line.split()[0]: line for line in screen if line.startswith(" ") and line.split() and line.split()[0] in LABELS}
+
+
+def frames(screen):
+    """How many heads of a frame there are; one, if nothing is left of old ones."""
+    return sum(line.startswith(" small  ") for line in screen)
+
+
+def last_frame(screen):
+    """From the last head on."""
+    heads = [i for i, line in enumerate(screen) if line.startswith(" small  ")]
+    return screen[heads[-1]:] if heads else [""]
+
+
+def screen_head(screen):
+    return last_frame(screen)[0]
+
+
+def settled(screen):
+    """A whole frame of a run under way."""
+    frame = last_frame(screen)
+    lines = labelled(frame)
+    return set(LABELS) <= set(lines) and "running" in frame[0] and "none yet" not in lines["return"]
+
+
+def check_frame(screen, columns, rows):
+    frame = last_frame(screen)
+    lines = labelled(frame)
+    check("running" in frame[0], frame[0])
+    equal(sorted(line.split()[0] for line in frame if line.split() and line.split()[0] in LABELS), sorted(LABELS), "lines")
+    progress = frame[1]
+    check(set(progress) & set("▏▎▍▌▋▊▉█"), "progress bar:", progress)
+    contains(progress, "% ", "steps ", " of 100,000", " left")
+    contains(lines["speed"], "steps/s", "updates/s")
+    contains(lines["SPI"], "target 4")
+    contains(lines["actors"], "% idle")
+    contains(lines["learners"], "% idle")
+    contains(lines["return"], "best ")
+    contains(lines["processes"], "actors 2/2", "learners 1/1", "restarts 0")
+    contains(lines["memory"], "MiB", "cores ")
+    for line in frame:
+        check(len(line) < columns, "a line as wide as the terminal:", repr(line))
+    check(len([line for line in frame if line]) < rows, "a frame higher than the terminal")
+
+
+def start(terminal, place, *more):
+    words = [program("launch"), str(place.config), *sets("stop.steps=100000", "environment.delay=1ms", "evaluator.every=300"),
+             *more]
+    terminal.type("clear; %s %s; echo status=$?" % (place.mark, " ".join(map(shlex.quote, words))))
+
+
+def watch(columns, rows, curve):
+    """A run from its start to Ctrl-C, on a terminal of that size."""
+    with Place() as place, Terminal(place, columns, rows) as terminal:
+        start(terminal, place)
+        terminal.await_screen(lambda screen: settled(screen) and curve(screen), "a whole frame with the curve of returns")
+        screen = terminal.screen()
+        check_frame(screen, columns, rows)
+        keep = os.environ.get("RP_KEEP_VIEW")
+        if keep:
+            with open(keep, "a") as out:
+                out.write("%dx%d\n%s\n" % (columns, rows, "\n".join(screen)))
+
+        # Frames go on in place.
+        terminal.next_frame()
+        equal(frames(terminal.screen(True)), 1, "frames, with what was scrolled away")
+
+        # Narrower and wider in the middle. A narrower terminal wraps and scrolls away what nobody can take back, and shows it
+        # again when it grows; but it does so once, and below it frames go on in place.
+        for size in ((columns - 22, rows - 4), (columns + 15, rows + 3), (columns, rows)):
+            terminal.resize(*size)
+            terminal.next_frame()
+            before = frames(terminal.screen(True))
+            terminal.next_frame()
+            equal(frames(terminal.screen(True)), before, "frames, old ones included, at %dx%d" % size)
+        terminal.await_screen(settled, "a whole frame after it")
+        check_frame(terminal.screen(), columns, rows)
+
+        # The end: the result stands below the last frame, and then the prompt.
+        terminal.tmux("send-keys", "C-c")
+        terminal.await_screen(lambda now: "status=0" in now, "the end", GRACE)
+        terminal.await_screen(lambda now: [line for line in now if line][-1] == PROMPT.strip(), "the prompt")
+        screen = terminal.screen(True)
+        # What a narrower terminal has wrapped and scrolled away is out of reach; nothing else is left of old frames.
+        heads = [i for i, line in enumerate(screen) if line.startswith(" small  ")]
+        head = heads[-1]
+        check("done" in screen[head] and not any("done" in screen[i] or "stopping" in screen[i] for i in heads[:-1]), screen)
+        result = next(i for i, line in enumerate(screen) if line.startswith("small stopped after "))
+        check(head < result < screen.index("status=0"), screen)
+        contains("\n".join(screen[result:]), "Ctrl-C", "last evaluation ", "report: runs/small-")
+        contains(" ".join(screen), "stopping: Ctrl-C")
+        equal(terminal.tmux("display-message", "-p", "#{cursor_flag} #{wrap_flag} #{alternate_on}").strip(), "1 1 0",
+              "the cursor is shown, lines wrap, and the screen is the usual one")
+        place.nobody_left()
+
+
+@test
+def test_80_by_24():
+    watch(80, 24, lambda screen: any(set(line.strip()) & set("▁▂▃▄▅▆▇█") and len(set(line.strip())) <= 9
+                                     and line.startswith("           ") for line in screen))
+
+
+@test
+def test_120_by_40():
+    watch(120, 40, lambda screen: any("steps" in line and not line.split()[0] in LABELS for line in screen[8:] if line.strip()))
+
+
+@test
+def test_event_above_the_view():
+    """What happens is told above the frame, and stays there."""
+    with Place() as place, Terminal(place, 100, 30) as terminal:
+        start(terminal, place, "--folder", "run", *sets("stop.steps=4000"))
+        terminal.await_screen(lambda screen: "running" in screen_head(screen), "a run")
+        log = (place.base / "run/logs/launch.log").read_text()
+        pid = next(line for line in log.splitlines() if "started process=actor-1 pid=" in line).rsplit("=", 1)[1]
+        os.kill(int(pid), 9)
+        terminal.await_screen(lambda screen: any(line.startswith("actor-1 ended after ") for line in screen), "the event")
+        terminal.await_screen(lambda screen: any("restarts 1" in line for line in screen), "the count of restarts")
+        equal(frames(terminal.screen(True)), 1, "frames")
+        terminal.await_screen(lambda screen: "status=0" in screen, "the end")
+        screen = terminal.screen(True)
+        equal(frames(screen), 1, "frames:\n" + "\n".join(screen))
+        event = next(i for i, line in enumerate(screen) if line.startswith("actor-1 ended after "))
+        result = next(i for i, line in enumerate(screen) if line.startswith("small done after "))
+        check(event < screen.index(screen_head(screen)) < result, screen)
+        contains("\n".join(screen[result:]), "4,000 steps", "1 restart", "final return ", "report: run/report.html")
+        place.nobody_left()
+
+
+@test
+def test_status_follow():
+    """The same view, from another terminal."""
+    with Place() as place, Terminal(place, 90, 30) as terminal:
+        run = place.launch(*sets(*ENDLESS))
+        run.await_phase("running")
+        terminal.type("clear; %s status --follow; echo status=$?" % shlex.quote(program("launch")))
+        terminal.await_screen(lambda screen: "running" in screen_head(screen), "the view")
+        terminal.next_frame()
+        run.signal()
+        run.ends()
+        terminal.await_screen(lambda screen: "status=0" in screen, "the end of --follow")
+        screen = terminal.screen(True)
+        equal(frames(screen), 1, "frames:\n" + "\n".join(screen))
+        check("done" in screen_head(screen), screen_head(screen))
+
+
+if not shutil.which("tmux"):
+    print("no tmux: skipped")
+    sys.exit(77)
+sys.exit(test.main())
