@@ -123,17 +123,37 @@ static bool holds_run(const char *path)
     return access(folder_path(state, sizeof state, path, STATE_FILE), R_OK) == 0;
 }
 
+/* A link that points to its neighbour becomes that neighbour: runs/latest may soon point to another run. */
+static void follow_link(char path[FOLDER_SIZE])
+{
+    char target[FOLDER_SIZE];
+    size_t length = strlen(path);
+    while (length > 1 && path[length - 1] == '/')
+        path[--length] = '\0';
+    ssize_t n = readlink(path, target, sizeof target - 1);
+    char *slash = strrchr(path, '/');
+    size_t base = slash ? (size_t)(slash + 1 - path) : 0;
+    if (n <= 0 || memchr(target, '/', (size_t)n) || base + (size_t)n >= FOLDER_SIZE - 64)
+        return;
+    target[n] = '\0';
+    snprintf(path + base, FOLDER_SIZE - base, "%s", target);
+}
+
 rp_status folder_find(const char *runs, const char *given, char out[FOLDER_SIZE], rp_error *err)
 {
     const char *name = given ? given : FOLDER_LATEST;
     if (strlen(name) + strlen(runs) > FOLDER_SIZE - 64)
         return err_set(err, RP_INVALID_ARGUMENT, "the path '%s' is too long", name);
     snprintf(out, FOLDER_SIZE, "%s", name);
-    if (given && holds_run(out))
+    bool found = given && holds_run(out);
+    if (!found) {
+        snprintf(out, FOLDER_SIZE, "%s/%s", runs, name);
+        found = holds_run(out);
+    }
+    if (found) {
+        follow_link(out);
         return RP_OK;
-    snprintf(out, FOLDER_SIZE, "%s/%s", runs, name);
-    if (holds_run(out))
-        return RP_OK;
+    }
     if (!given)
         return err_set(err, RP_NOT_FOUND, "there is no run in '%s': say which one with --run DIR", runs);
     return err_set(err, RP_NOT_FOUND, "there is no run in '%s', nor in '%s/%s': a run's folder has a " STATE_FILE,

@@ -48,19 +48,18 @@ static bool our_learners(const struct run *self)
     return self->config->learners.command.count == 0;
 }
 
-/* What was counted before a resume: exploration and stop.steps go on from there. */
+/* What was counted before a resume, or at another broker: exploration and stop.steps go on from there. */
 static bool put_back(struct run *self)
 {
-    const struct folder_state *before = self->options->before;
+    const int64_t before = (int64_t)self->steps_before;
     rp_error err = {0};
     int64_t total = 0;
-    if (!before || before->steps == 0 || self->put_back)
+    if (before == 0 || self->put_back)
         return true;
     rp_client *client = observer_client(self->observer);
     if (!client || rp_counter_read(client, COUNTER_STEPS, LOOK_MS, &total, &err) != RP_OK)
         return false;
-    if (total < (int64_t)before->steps &&
-        rp_counter_add(client, COUNTER_STEPS, (int64_t)before->steps - total, LOOK_MS, NULL, &err) != RP_OK)
+    if (total < before && rp_counter_add(client, COUNTER_STEPS, before - total, LOOK_MS, NULL, &err) != RP_OK)
         return false;
     return self->put_back = true;
 }
@@ -223,6 +222,8 @@ static void look(struct run *self, int64_t now_ns)
         const struct observation before = self->seen;
         observer_look(self->observer, LOOK_MS, &self->seen);
         run_take_in(self, &before);
+        if (self->seen.broker && self->learners_started && !our_learners(self))
+            put_back(self); /* ours do it themselves */
     }
     if (self->phase == PHASE_FILLING && self->seen.samples > 0) {
         self->phase = PHASE_RUNNING;
@@ -366,6 +367,10 @@ enum run_outcome run_do(const struct run_options *options, rp_error *err)
                        .actors_wanted = (uint32_t)options->config->actors.count,
                        .seen = {.actor_idle = NAN, .learner_idle = NAN, .value = NAN, .actor_value = NAN}};
     self.start_ns = clock_now(&self.clock);
+    if (options->before) {
+        self.steps_before = options->before->steps;
+        self.learner_steps_before = options->before->learner_steps;
+    }
     self.context = (struct command_context){
         .config = options->config,
         .programs = options->programs,

@@ -52,6 +52,7 @@ struct run {
     char endpoints_file[FOLDER_SIZE + 32];
     struct endpoints endpoints;
     bool learners_started, actors_started, put_back;
+    uint64_t steps_before, learner_steps_before; /* what was counted before the broker that there is now */
     /* ---- processes */
     struct member **members; /* of them, the first is the broker */
     uint32_t n_members, capacity;

@@ -98,7 +98,8 @@ static struct member *add(struct run *self, enum role role, uint32_t index)
         snprintf(member->name, sizeof member->name, "broker");
     else
         snprintf(member->name, sizeof member->name, "%s-%u", role_name(role), index);
-    return self->members[self->n_members++] = member;
+    self->members[self->n_members++] = member;
+    return member;
 }
 
 void run_add(struct run *self, enum role role, uint32_t index)

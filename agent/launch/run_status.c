@@ -83,9 +83,19 @@ static void take_values(struct run *self)
     }
 }
 
+static uint64_t larger(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
 void run_take_in(struct run *self, const struct observation *before)
 {
     if (self->seen.broker) {
+        if (before->broker_instance != 0 && self->seen.broker_instance != before->broker_instance) {
+            self->steps_before = larger(self->steps_before, before->steps);
+            self->learner_steps_before = larger(self->learner_steps_before, before->learner_steps);
+            self->put_back = false;
+        }
         add_mark(self);
         add_steady(self, before);
     }
@@ -216,10 +226,10 @@ void run_status(struct run *self, struct status *out)
     snprintf(out->reason, sizeof out->reason, "%s", self->reason);
     out->elapsed_s = (double)(clock_now(&self->clock) - self->start_ns) * 1e-9;
     out->elapsed_s += self->options->before ? self->options->before->elapsed_s : 0.0;
-    out->steps = seen->steps;
+    out->steps = larger(seen->steps, self->steps_before); /* a new broker is told of them a little later */
     if (self->config->stop.steps > 0 && out->steps > (uint64_t)self->config->stop.steps)
         out->steps = (uint64_t)self->config->stop.steps; /* actors claim a few more for a moment */
-    out->learner_steps = seen->learner_steps;
+    out->learner_steps = larger(seen->learner_steps, self->learner_steps_before);
     out->steps_rate = rate(self, offsetof(struct mark, steps));
     out->updates_rate = rate(self, offsetof(struct mark, learner_steps));
     out->inserts_rate = rate(self, offsetof(struct mark, inserts));
@@ -258,10 +268,6 @@ void run_save(struct run *self, const struct status *status, bool line)
     snprintf(state.service, sizeof state.service, "%s", self->endpoints.service);
     snprintf(state.here, sizeof state.here, "%s", options->here);
     snprintf(state.command, sizeof state.command, "%s", options->command);
-    if (options->before && state.steps < options->before->steps) { /* they are not put back yet */
-        state.steps = options->before->steps;
-        state.learner_steps = options->before->learner_steps;
-    }
     folder_write_state(options->folder, &state, NULL);
     char *whole = status_to_json(status, true), *short_form = line ? status_to_json(status, false) : NULL;
     if (whole)

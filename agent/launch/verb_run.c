@@ -78,6 +78,14 @@ static rp_status size_up(struct prepared *self, const struct launch *launch, rp_
     return prepare_write_config(self, err);
 }
 
+/* Who was asked to stop meanwhile has done so. */
+static int not_sized_up(struct prepared *self, const rp_error *err)
+{
+    int stopped = self->interrupts.asked > 1 ? FORCED : EXIT_FINE;
+    int status = finish(self, err);
+    return err->status == RP_CANCELLED ? stopped : status;
+}
+
 int launch_run(struct launch *launch)
 {
     struct prepared self;
@@ -92,13 +100,15 @@ int launch_run(struct launch *launch)
     if (prepare_process(&self, &err) != RP_OK || prepare_folder(&self, launch, "", &err) != RP_OK)
         return finish(&self, &err);
     /* So that status and stop find the run while it is still being measured. */
-    struct folder_state state = {.pid = (int32_t)getpid(), .legs = 1};
+    struct folder_state state = {.pid = (int32_t)getpid(), .auto_actors = auto_actors};
+    snprintf(state.here, sizeof state.here, "%s", self.here);
+    snprintf(state.command, sizeof state.command, "%s", launch->command);
     if (folder_write_state(self.folder, &state, &err) != RP_OK)
         return finish(&self, &err);
     folder_point_latest(self.config.launch.runs, self.folder);
     log_line(LEVEL_INFO, "A0401", "a run begins", "folder=%s", self.folder);
     if (size_up(&self, launch, &err) != RP_OK)
-        return finish(&self, &err);
+        return not_sized_up(&self, &err);
     return go(&self, launch, launch->command, NULL, auto_actors);
 }
 
@@ -127,6 +137,15 @@ static rp_status open_again(struct prepared *self, const struct launch *launch, 
     return log_open(folder_path(log, sizeof log, self->folder, "logs/launch.log"), err);
 }
 
+static bool sets_actors(const struct launch *launch)
+{
+    static const char key[] = "actors.count=";
+    for (uint32_t i = 0; i < launch->n_overrides; i++)
+        if (strncmp(launch->overrides[i], key, sizeof key - 1) == 0)
+            return true;
+    return false;
+}
+
 int launch_resume(struct launch *launch)
 {
     struct prepared self;
@@ -141,16 +160,20 @@ int launch_resume(struct launch *launch)
         return status;
     }
     snprintf(self.here, sizeof self.here, "%s", state.here);
-    if (state.auto_actors && state.actors > 0)
+    bool auto_actors = sets_actors(launch) ? self.config.actors.count == 0 : state.auto_actors;
+    if (auto_actors && state.actors > 0 && !sets_actors(launch))
         self.config.actors.count = state.actors;
     take_plan(&self);
     if (prepare_process(&self, &err) != RP_OK || prepare_write_config(&self, &err) != RP_OK)
         return finish(&self, &err);
+    /* It was stopped while it was measuring, or is to be measured anew. */
+    if (prepare_is_auto(&self) && size_up(&self, launch, &err) != RP_OK)
+        return not_sized_up(&self, &err);
     log_line(LEVEL_INFO, "A0401", "a run goes on", "folder=%s steps=%llu", self.folder,
              (unsigned long long)state.steps);
     if (!launch->quiet && !launch->json_lines)
         printf("goes on after %llu environment steps and %llu learner steps; the tables start empty\n",
                (unsigned long long)state.steps, (unsigned long long)state.learner_steps);
     fflush(stdout);
-    return go(&self, launch, state.command[0] ? state.command : launch->command, &state, state.auto_actors);
+    return go(&self, launch, state.command[0] ? state.command : launch->command, &state, auto_actors);
 }

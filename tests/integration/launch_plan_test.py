@@ -16,8 +16,8 @@ from launches import CONFIG, PATIENCE, SLOW, Place, check, equal, eventually, se
 from harness import Runner, contains  # noqa: E402
 
 test = Runner()
-# Each actor waits for its environment and the learner for its processor, so that this machine's speed hardly matters: about
-# 230 inserts/s by an actor, and 150 steps of 16 samples by the learner, which is 600 inserts/s.
+# Actors and learner sleep most of the time, so that this machine's speed hardly matters: about 230 inserts/s by an actor, and
+# 150 steps of 16 samples by the learner, which is 600 inserts/s.
 AUTO = CONFIG.replace("count: 2", "count: auto").replace("count: 1", "count: auto, delay: 6ms") \
     .replace("{name: CartPole-v1}", "{name: CartPole-v1, delay: 4ms}") \
     + "plan: {measure: 200ms, max_actors: 8, max_learners: 1}\n"
@@ -40,6 +40,23 @@ def check_plan(plan):
 
 
 @test
+def test_stopped_while_it_measures():
+    """In order, and the run can be resumed: then it is measured first."""
+    with auto() as place:
+        run = place.launch()
+        run.await_text("% 1 actor")
+        contains(place.call("status", status=1)[1], "has no status yet")
+        contains(place.call("stop")[0], ": stopped")
+        contains(run.ends(), "stopped while it was measuring")
+        place.nobody_left()
+        again = place.start("resume", "runs/latest")
+        again.await_text("% 1 actor")
+        again.signal()
+        again.ends()
+        place.nobody_left()
+
+
+@test
 def test_measured_and_run():
     with auto() as place:
         run = place.launch(*sets("stop.steps=1000"))
@@ -56,6 +73,12 @@ def test_measured_and_run():
         place.nobody_left()
 
 
+def until_it_acts(run):
+    """Seconds from its start."""
+    run.await_alive(lambda: '"phase": "filling"' in run.text() or '"phase": "running"' in run.text(), "a start")
+    return time.monotonic() - run.start
+
+
 @test
 def test_from_the_cache():
     with auto() as place:
@@ -69,24 +92,24 @@ def test_from_the_cache():
         xml.dom.minidom.parse(str(place.base / "curves" / "profile.svg"))
         # What is of no matter for speed does not make the measurements void; what is does.
         run = place.launch("--json-lines", *sets("stop.steps=500", "seed=5", "name=other"))
-        run.await_alive(lambda: '"phase": "filling"' in run.text() or '"phase": "running"' in run.text(), "a start")
-        waited = time.monotonic() - run.start
-        check(waited < 2 * SLOW, "from the start to the first item", waited, "s")
+        waited = until_it_acts(run)
         # Numbers are respected, and compared with what is known.
-        mine = place.launch("--folder", "mine", *sets("stop.steps=400", "actors.count=1", "learners.count=1"))
+        mine = place.launch("--json-lines", "--folder", "mine", *sets("stop.steps=400", "actors.count=1", "learners.count=1"))
+        least = until_it_acts(mine)
+        check(waited < max(2 * SLOW, least + 1), "from the start to the first item", waited, "s; with numbers", least, "s")
         run.ends()
         equal(run.read("launch.json")["actors"], chosen["actors"], "actors")
-        contains(mine.ends(), "plan: 1 actor, 1 learner")
+        mine.ends()
         equal((mine.read("launch.json")["actors"], mine.read("plan.json")["chosen"]["actors"]), (1, 1), "actors")
         place.nobody_left()
 
 
 def starve(place, *words):
-    """A run of which at least half of the actors stand still, so that the learner has too little to do."""
+    """A run of which all actors but one stand still, so that the learner has too little to do."""
     run = place.launch(*words, *sets("stop.steps=0", "launch.hang=0s", "launch.resize_after=1500ms", "evaluator.on=false"))
     run.await_phase("running")
     actors = run.read("launch.json")["actors"]
-    for i in range(actors // 2, actors):
+    for i in range(1, actors):
         os.kill(run.pid("actor-%d" % i), signal.SIGSTOP)
     return run, actors
 

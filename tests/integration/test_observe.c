@@ -29,6 +29,8 @@ static const char tables[] = "  - name: other\n"
 struct fixture {
     struct broker_process broker;
     rp_client *client;
+    rp_writer *writer;
+    rp_sampler *sampler;
     struct observer *observer;
     struct observation seen;
     rp_error err;
@@ -53,19 +55,21 @@ static int tear_down(void **state)
 {
     struct fixture *f = *state;
     observer_destroy(&f->observer);
+    rp_sampler_destroy(&f->sampler);
+    rp_writer_destroy(&f->writer, 0, NULL);
     rp_client_destroy(&f->client);
     broker_process_fini(&f->broker);
     free(f);
     return 0;
 }
 
-static void add_items(struct fixture *f, rp_writer *writer, int n)
+static void add_items(struct fixture *f, int n)
 {
     float value = 1.0f;
     for (int i = 0; i < n; i++) {
         const void *values[] = {&value};
-        if (rp_writer_append(writer, values, LOOK_MS, &f->err) != RP_OK ||
-            rp_writer_item_last(writer, "queue", 1.0, 1, LOOK_MS, NULL, &f->err) != RP_OK)
+        if (rp_writer_append(f->writer, values, LOOK_MS, &f->err) != RP_OK ||
+            rp_writer_item_last(f->writer, "queue", 1.0, 1, LOOK_MS, NULL, &f->err) != RP_OK)
             fail_msg("%s", f->err.text);
     }
 }
@@ -74,14 +78,14 @@ static int insert_waits(void *ctx)
 {
     struct fixture *f = ctx;
     observer_look(f->observer, LOOK_MS, &f->seen);
-    return f->seen.waiting_inserts == 1;
+    return f->seen.waiting_inserts == 1 && f->seen.inserts == 4;
 }
 
 static int sample_waits(void *ctx)
 {
     struct fixture *f = ctx;
     observer_look(f->observer, LOOK_MS, &f->seen);
-    return f->seen.waiting_samplers == 2;
+    return f->seen.waiting_samplers == 2 && f->seen.samples == 9;
 }
 
 static void counts_and_waits(void **state)
@@ -92,9 +96,9 @@ static void counts_and_waits(void **state)
     rp_counter_add(f->client, "learner_steps", 7, LOOK_MS, NULL, NULL);
     rp_params_put(f->client, "policy", "p", 1, LOOK_MS, NULL, NULL);
     rp_params_put(f->client, "policy", "q", 1, LOOK_MS, NULL, NULL);
-    rp_writer *writer = rp_writer_new(f->client, &column, 1, NULL, LOOK_MS, &f->err);
-    assert_non_null(writer);
-    add_items(f, writer, 9);
+    f->writer = rp_writer_new(f->client, &column, 1, NULL, LOOK_MS, &f->err);
+    assert_non_null(f->writer);
+    add_items(f, 9);
     assert_true(process_await(insert_waits, f, 5000));
     assert_true(f->seen.broker);
     assert_int_equal(f->seen.inserts, 4);
@@ -106,20 +110,18 @@ static void counts_and_waits(void **state)
     assert_non_null(strstr(f->seen.inserts_wait, "queue"));
     assert_string_equal(f->seen.samples_wait, "");
     assert_true(isnan(f->seen.actor_idle) && isnan(f->seen.value)); /* there is no folder */
-    rp_sampler_options options;
+    rp_sampler_options options = {.struct_size = sizeof options};
     rp_sampler_defaults(&options);
     options.batch_size = 20;
     options.in_flight = 2;
-    rp_sampler *sampler = rp_sampler_new(f->client, "queue", &options, &f->err);
-    assert_non_null(sampler);
+    f->sampler = rp_sampler_new(f->client, "queue", &options, &f->err);
+    assert_non_null(f->sampler);
     assert_true(process_await(sample_waits, f, 5000));
     assert_int_equal(f->seen.inserts, 9);
     assert_int_equal(f->seen.samples, 9);
     assert_int_equal(f->seen.waiting_inserts, 0);
     assert_string_equal(f->seen.inserts_wait, "");
     assert_true(f->seen.samples_wait[0] != '\0');
-    rp_sampler_destroy(&sampler);
-    rp_writer_destroy(&writer, LOOK_MS, NULL);
 }
 
 static int broker_answers(void *ctx)

@@ -410,7 +410,8 @@ static double naive_read(const struct plan_curve *curve, uint32_t count, size_t 
 {
     double x0 = 0, y0 = 0;
     for (uint32_t i = 0; i < curve->n; i++) {
-        double x1 = curve->points[i].count, y1 = *(const double *)((const char *)&curve->points[i] + offset);
+        double x1 = curve->points[i].count, y1 = 0;
+        memcpy(&y1, (const char *)&curve->points[i] + offset, sizeof y1);
         if (count <= x1)
             return y0 + (y1 - y0) * (count - x0) / (x1 - x0);
         x0 = x1;
