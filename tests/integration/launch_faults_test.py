@@ -10,6 +10,7 @@ sys.dont_write_bytecode = True
 
 from launches import CONFIG, ENDLESS, GRACE, SLOW, Place, check, equal, eventually, sets  # noqa: E402
 from harness import Runner, contains  # noqa: E402
+from service import Service  # noqa: E402
 
 test = Runner()
 # Nothing but a broker and what a test says: no agent takes part.
@@ -77,6 +78,38 @@ def test_broker_dies():
         lines = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
         steps = [line["steps"] for line in lines]
         equal(steps, sorted(steps), "steps; those before the broker's end count")
+        place.nobody_left()
+
+
+def counted(launcher, add=0):
+    """Environment steps, as the broker has them."""
+    lines = dict(line.split() for line in (launcher.folder / "endpoints").read_text().splitlines())
+    service = Service(lines["service"])
+    try:
+        return service.counter("environment_steps", add)
+    finally:
+        service.close()
+
+
+@test
+def test_broker_forgets_the_steps():
+    """Where no learner of ours tells a new broker how far the run is, the launcher does."""
+    with foreign("#!/bin/sh\nsleep 1000\n") as place:
+        run = place.launch(*sets("stop.steps=1000"))
+        run.await_start("actor-0")
+        run.await_phase("filling")
+        counted(run, 700)
+        run.await_alive(lambda: run.read("status.json")["steps"] == 700, "700 steps")
+        killed(run, "broker")
+        run.await_alive(lambda: counted(run) == 700, "the steps at the new broker")
+        run.signal()
+        run.ends(0, GRACE)
+        again = place.start("resume", "runs/latest")
+        again.await_start("actor-0", 2)
+        again.await_alive(lambda: counted(again) == 700, "the steps after a resume")
+        counted(again, 300)
+        contains(again.ends(), "1000 environment steps were taken")
+        equal(again.read("report.json")["steps"], 1000, "steps")
         place.nobody_left()
 
 

@@ -142,12 +142,14 @@ static void garbage_is_passed_over(void **state)
     struct fixture *f = *state;
     for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++)
         put(f, "evaluator-0.jsonl", "a", lines[i]);
-    char *deep = calloc(1, 200001);
-    memset(deep, '[', 200000); /* also longer than any line */
+    /* Longer than any line, so that its end is read apart from its beginning. */
+    size_t size = 3 * 65536;
+    char *deep = calloc(1, size + 1);
+    memset(deep, '[', size);
     put(f, "evaluator-0.jsonl", "a", deep);
     free(deep);
     assert_int_equal(look(f, START, NULL)->values, 0);
-    put(f, "evaluator-0.jsonl", "a", "\n");
+    put(f, "evaluator-0.jsonl", "a", "{\"time\": 1700000000, \"return\": 7}\n");
     add(f, "evaluator-0.jsonl", START, "\"return\": 3, \"environment_steps\": -4");
     assert_int_equal(look(f, START, NULL)->values, 1);
     is(f->seen.value, 3);

@@ -101,8 +101,9 @@ static void rates(void **state)
         uint64_t step;
         int ms;
         double tolerance;
-    } cases[] = {{20000, 1, 2000, 0.01}, {50, 1, 2000, 0.03},  {10, 1, 2000, 0.02},
-                 {4, 50, 2000, 0.02},    {90, 64, 2000, 0.02}, {5000, 64, 1000, 0.01}};
+    } cases[] = {{20000, 1, 2000, 0.01}, {50, 1, 2000, 0.03},   {10, 1, 2000, 0.02},
+                 {4, 50, 2000, 0.02},    {90, 64, 2000, 0.02},  {5000, 64, 1000, 0.01},
+                 {3.3, 50, 2000, 0.02},  {45, 64, 2000, 0.015}, {47, 64, 2000, 0.015}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct profile_reads *reads = reads_of(cases[i].rate, cases[i].step, cases[i].ms, 1 << 30);
         near(profile_rate(reads, cases[i].step).rate, cases[i].rate * (double)cases[i].step, cases[i].tolerance);
