@@ -27,7 +27,7 @@ void plan_side_at(const struct plan_input *input, enum plan_who who, uint32_t co
 
 struct plan_model {
     const struct plan_input *input; /* borrowed */
-    double scale;                   /* what joint runs gave, for each that the model had said */
+    double scale[2]; /* what joint runs gave of what the model had said; [1]: where cores are contended */
 };
 
 void plan_model_init(struct plan_model *self, const struct plan_input *input);

@@ -19,7 +19,7 @@
 #define BALANCED 0.03   /* sides that differ by less are in balance */
 #define SATURATED 0.9   /* share of the cores from which on a curve is bounded by them */
 #define ALL_BUSY 0.95   /* of a joint run */
-#define CONTENDED 0.5   /* from which on joint runs correct the model */
+#define CONTENDED 0.5   /* share of the cores from which on processes are in each other's way */
 #define MOST_IDLE 0.5   /* of a side, for its rate in a joint run to say what it could do */
 #define LEAST_SCALE 0.3 /* a joint run that went wrong must not decide everything */
 #define MOST_SCALE 1.5
@@ -205,12 +205,14 @@ static bool contended(const struct plan_input *input, const struct plan_choice *
     return choice->cpu >= CONTENDED * input->cores;
 }
 
-/* Curves measured alone do not know how processes disturb each other (caches, switches between them): joint runs do. */
+/* Curves measured alone do not know how processes disturb each other (caches, switches between them), nor what else the
+ * machine does by now: joint runs do. What they show where cores are contended says nothing about pairs that leave them
+ * free, and the other way round. */
 void plan_model_init(struct plan_model *self, const struct plan_input *input)
 {
-    *self = (struct plan_model){input, 1};
-    double sum = 0;
-    uint32_t n = 0;
+    *self = (struct plan_model){input, {1, 1}};
+    double sum[2] = {0};
+    uint32_t n[2] = {0};
     for (uint32_t i = 0; i < input->n_joints; i++) {
         const struct plan_joint *joint = &input->joints[i];
         struct plan_side a, l;
@@ -218,13 +220,14 @@ void plan_model_init(struct plan_model *self, const struct plan_input *input)
         plan_side_at(input, PLAN_OF_ACTORS, joint->actors, &a);
         plan_side_at(input, PLAN_OF_LEARNERS, joint->learners, &l);
         model_raw(input, &a, &l, &raw);
-        if (contended(input, &raw) && raw.inserts > 0 && known(joint->inserts) > 0) {
-            sum += log(joint->inserts / raw.inserts);
-            n++;
+        if (raw.inserts > 0 && known(joint->inserts) > 0) {
+            sum[contended(input, &raw)] += log(joint->inserts / raw.inserts);
+            n[contended(input, &raw)]++;
         }
     }
-    if (n)
-        self->scale = fmin(MOST_SCALE, fmax(LEAST_SCALE, exp(sum / n)));
+    for (int i = 0; i < 2; i++)
+        if (n[i])
+            self->scale[i] = fmin(MOST_SCALE, fmax(LEAST_SCALE, exp(sum[i] / n[i])));
 }
 
 static enum plan_bottleneck joint_bottleneck(const struct plan_input *input, const struct plan_choice *choice)
@@ -261,11 +264,10 @@ void plan_model_pair(const struct plan_model *self, const struct plan_side *acto
             take_joint(input, &input->joints[i], out);
             return;
         }
-    if (self->scale == 1 || !contended(input, out))
-        return;
+    double scale = self->scale[contended(input, out)];
     /* Both sides are slowed down alike, so the idle shares stay. */
     double most = input->spi > 0 ? fmin(actors->rate, learners->rate / input->spi) : actors->rate;
-    double rate = fmin(out->inserts * self->scale, most);
+    double rate = fmin(out->inserts * scale, most);
     out->samples *= out->inserts > 0 ? rate / out->inserts : 1;
     out->inserts = rate;
 }

@@ -69,7 +69,12 @@ def test_broker_dies():
         run = place.launch(*sets("stop.steps=6000", "environment.delay=500us"))
         run.await_alive(lambda: (run.read("status.json") or {}).get("steps", 0) > 1500, "steps")
         before, service = run.read("status.json"), run.read("launch.json")["service"]
+        # For a while nobody tells the new broker how far the run is.
+        os.kill(run.pid("learner-0"), signal.SIGSTOP)
         killed(run, "broker")
+        seen = len((run.folder / "metrics.jsonl").read_text().splitlines())
+        run.await_alive(lambda: len((run.folder / "metrics.jsonl").read_text().splitlines()) >= seen + 2, "a look at it")
+        os.kill(run.pid("learner-0"), signal.SIGCONT)
         text = run.ends()
         contains(text, "broker ended after ", "Its last lines:\n", "B0001 broker started", "small done after", "6,000 steps")
         report = run.read("report.json")

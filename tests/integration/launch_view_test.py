@@ -139,7 +139,8 @@ def watch(columns, rows, curve):
         equal(frames(terminal.screen(True)), 1, "frames, with what was scrolled away")
 
         # Narrower and wider in the middle. A narrower terminal wraps and scrolls away what nobody can take back, and shows it
-        # again when it grows; but it does so once, and below it frames go on in place.
+        # again when it grows (and tmux tells of its new size a little later); but it does so once, and below it frames go on
+        # in place.
         for size in ((columns - 22, rows - 4), (columns + 15, rows + 3), (columns, rows)):
             terminal.resize(*size)
             terminal.next_frame()
@@ -215,6 +216,18 @@ def test_status_follow():
         screen = terminal.screen(True)
         equal(frames(screen), 1, "frames:\n" + "\n".join(screen))
         check("done" in screen_head(screen), screen_head(screen))
+
+
+@test
+def test_terminal_goes_away():
+    """Then the run ends in order."""
+    with Place() as place:
+        with Terminal(place, 80, 24) as terminal:
+            start(terminal, place, "--folder", "run")
+            terminal.await_screen(settled, "a whole frame")
+        place.nobody_left(GRACE)
+        contains((place.base / "run/logs/launch.log").read_text(), "stopping: the terminal went away", "ended process=broker")
+        contains((place.base / "run/report.json").read_text(), '"exit": "stopped"')
 
 
 if not shutil.which("tmux"):
