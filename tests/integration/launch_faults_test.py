@@ -8,7 +8,7 @@ import time
 
 sys.dont_write_bytecode = True
 
-from launches import CONFIG, ENDLESS, GRACE, SLOW, Place, check, equal, eventually, sets  # noqa: E402
+from launches import CONFIG, GRACE, SLOW, Place, check, equal, sets  # noqa: E402
 from harness import Runner, contains  # noqa: E402
 from service import Service  # noqa: E402
 
@@ -125,7 +125,8 @@ def test_gives_up():
     with foreign("#!/bin/sh\necho 'no such licence'\necho try $$ >&2\nexit 7\n") as place:
         run = place.launch(*sets("launch.failures=3"))
         text = run.ends(1)
-        contains(text, "actor-0 ended after ", "with exit status 7; it starts again in 0.1 s. Its last lines:\nno such licence\n")
+        contains(text, "actor-0 ended after ", "with exit status 7; it starts again in 0.1 s.",
+                 "Its last lines:\nno such licence\n")
         first = run.log("actor-0").splitlines()[1]
         contains(text, "actor-0 failed 3 times in a row with exit status 7; the first time after ",
                  "  | no such licence\n  | %s\n" % first)

@@ -9,7 +9,7 @@ import xml.dom.minidom
 
 sys.dont_write_bytecode = True
 
-from launches import ENDLESS, GRACE, PATIENCE, SLOW, Place, check, equal, eventually, sets  # noqa: E402
+from launches import ENDLESS, GRACE, SLOW, Place, check, equal, sets  # noqa: E402
 from harness import Runner, contains  # noqa: E402
 
 test = Runner()

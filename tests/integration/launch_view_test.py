@@ -5,7 +5,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import time
 
 sys.dont_write_bytecode = True
 
@@ -22,7 +21,7 @@ class Terminal:
     """A shell in a terminal of so many columns and rows, on a tmux server of its own."""
 
     def __init__(self, place, columns, rows):
-        self.server = "rp-%s-%d" % (place.base.name[-8:], columns)
+        self.server = str(place.base / ("tmux-%d" % columns))
         shell = place.write("shell-%d" % columns, "#!/bin/sh\nPS1='%s' exec /bin/sh -i\n" % PROMPT)
         environment = dict(place.environment, TERM="screen-256color")
         for name in ("TMUX", place.mark.split("=")[0]):  # the terminal itself is none of those that must end
@@ -42,7 +41,7 @@ class Terminal:
         subprocess.run(self.command("kill-server"))
 
     def command(self, *words):
-        return ["tmux", "-L", self.server, *words]
+        return ["tmux", "-S", self.server, *words]
 
     def tmux(self, *words):
         return subprocess.run(self.command(*words), check=True, capture_output=True, text=True).stdout
