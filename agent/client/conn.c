@@ -53,6 +53,8 @@ bool conn_cond_wait(pthread_cond_t *cond, pthread_mutex_t *mutex, int64_t deadli
 
 /* ---- the thread */
 
+/* One wake-up serves all callers until the thread has taken it, in take_submitted. So whoever wakes has left its business
+ * before, and the thread looks at any business after that. */
 void conn_wake(struct conn *self)
 {
     if (!atomic_exchange(&self->woken, true)) {
@@ -213,9 +215,12 @@ void *conn_main(void *arg)
     struct conn *self = arg;
     zmq_pollitem_t *items = NULL;
     uint32_t capacity = 0;
-    while (!atomic_load(&self->stopping)) {
+    for (;;) {
         int64_t now = conn_now();
         take_submitted(self, now);
+        /* Not before: a stop that came while that took a wake-up has sent none of its own. */
+        if (atomic_load(&self->stopping))
+            break;
         link_watch(self, now);
         link_step(self, now);
         take_replies(self);

@@ -99,6 +99,9 @@ struct conn {
 /* conn.c: the thread's function; arg is the connection. */
 void *conn_main(void *arg);
 
+/* conn_life.c: tells the thread to end, and does not wait for it. */
+void conn_stop(struct conn *self);
+
 /* conn_link.c: the sockets, and when to make new ones. */
 void link_step(struct conn *self, int64_t now_ns);
 void link_fail(struct conn *self, const char *why, int64_t now_ns);

@@ -166,14 +166,19 @@ struct conn *conn_new(const char *endpoint, const rp_client_options *options, in
     return self;
 }
 
+void conn_stop(struct conn *self)
+{
+    atomic_store(&self->stopping, true);
+    conn_wake(self);
+}
+
 void conn_destroy(struct conn **self_p)
 {
     struct conn *self = *self_p;
     if (!self)
         return;
     if (self->started) {
-        atomic_store(&self->stopping, true);
-        conn_wake(self);
+        conn_stop(self);
         pthread_join(self->thread, NULL);
     }
     if (self->own_context && self->context)

@@ -259,8 +259,11 @@ static void test_deadline_says_why(void **state)
     rp_sampler *sampler = sampler_new(f->client, "late", &with);
     rp_error err = {0};
     rp_batch *batch = NULL;
-    assert_int_equal(rp_sampler_next(sampler, &batch, 400, &err), RP_DEADLINE_EXCEEDED);
-    assert_null(batch);
+    /* The broker is asked shortly before the deadline. A machine that is slow then has the answer for the next call. */
+    for (uint32_t tries = 0; tries < 10 && !strstr(err.text, "needs 6 more inserts"); tries++) {
+        assert_int_equal(rp_sampler_next(sampler, &batch, 400, &err), RP_DEADLINE_EXCEEDED);
+        assert_null(batch);
+    }
     if (!strstr(err.text, "needs 6 more inserts"))
         fail_msg("not said what for: %s", err.text);
     /* The same requests are still under way. */
