@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/run/placeholder.h"
 #include "agent/text/format.h"
 #include "proto/error.h"
 
@@ -78,10 +79,6 @@ void command_free(char ***list)
 
 /* ---- placeholders ---- */
 
-enum place { SERVICE, INGEST, EVENTS, INDEX, COUNT, SEED, FOLDER, CONFIG, HERE, TABLE, NAME, PLACES };
-static const char *const places[PLACES] = {"service", "ingest", "events", "index", "count", "seed",
-                                           "folder",  "config", "here",   "table", "name"};
-
 /* How many of its role there are: at least as many as the index says. */
 static uint32_t count_of(const struct command_context *context, enum role role, uint32_t index)
 {
@@ -90,41 +87,41 @@ static uint32_t count_of(const struct command_context *context, enum role role, 
 }
 
 /* False: there is no such value yet. */
-static bool fill(struct text *out, enum place place, const struct command_context *context, enum role role,
+static bool fill(struct text *out, enum placeholder place, const struct command_context *context, enum role role,
                  uint32_t index)
 {
     const struct endpoints *endpoints = context->endpoints;
     const struct run_config *config = context->config;
     const struct table_config *table;
     switch (place) {
-    case SERVICE:
-    case INGEST:
-    case EVENTS:
+    case PLACEHOLDER_SERVICE:
+    case PLACEHOLDER_INGEST:
+    case PLACEHOLDER_EVENTS:
         if (endpoints)
             text_add(out, "%s",
-                     place == SERVICE  ? endpoints->service
-                     : place == INGEST ? endpoints->ingest
-                                       : endpoints->events);
+                     place == PLACEHOLDER_SERVICE  ? endpoints->service
+                     : place == PLACEHOLDER_INGEST ? endpoints->ingest
+                                                   : endpoints->events);
         return endpoints != NULL;
-    case INDEX:
+    case PLACEHOLDER_INDEX:
         text_add(out, "%u", index);
         return true;
-    case COUNT:
+    case PLACEHOLDER_COUNT:
         text_add(out, "%u", count_of(context, role, index));
         return true;
-    case SEED:
+    case PLACEHOLDER_SEED:
         text_add(out, "%" PRIu64, (uint64_t)config->seed + index);
         return true;
-    case FOLDER:
+    case PLACEHOLDER_FOLDER:
         text_add(out, "%s", context->folder);
         return true;
-    case CONFIG:
+    case PLACEHOLDER_CONFIG:
         text_add(out, "%s", context->config_path);
         return true;
-    case HERE:
+    case PLACEHOLDER_HERE:
         text_add(out, "%s", context->here);
         return true;
-    case TABLE:
+    case PLACEHOLDER_TABLE:
         table = run_config_table(config);
         text_add(out, "%s", table && table->name ? table->name : "");
         return true;
@@ -134,59 +131,11 @@ static bool fill(struct text *out, enum place place, const struct command_contex
     }
 }
 
-/* The placeholder at `text`, which begins with "{", and what its brackets enclose; PLACES: none that is known. */
-static enum place find_place(const char *text, size_t *length)
-{
-    *length = strcspn(text + 1, "}");
-    for (int i = 0; i < PLACES; i++) {
-        if (text[1 + *length] == '}' && strlen(places[i]) == *length && strncmp(text + 1, places[i], *length) == 0)
-            return (enum place)i;
-    }
-    return PLACES;
-}
-
-bool command_check(const char *text, char **name)
-{
-    size_t length;
-    while ((text = strchr(text, '{'))) {
-        if (text[1] == '{') {
-            text += 2;
-        } else if (find_place(text, &length) == PLACES) {
-            *name = strndup(text + 1, length);
-            return false;
-        } else {
-            text += length + 2;
-        }
-    }
-    return true;
-}
-
-static rp_status no_place(enum role role, const char *word, const char *name, rp_error *err)
-{
-    struct text known = {0};
-    for (int i = 0; i < PLACES; i++)
-        text_add(&known, "%s{%s}", i ? " " : "", places[i]);
-    const char *near = name ? schema_nearest(name, places, PLACES) : NULL;
-    err_set(err, RP_INVALID_ARGUMENT,
-            "%ss.command: there is no placeholder {%.40s} (in '%.80s')%s%s%s; known are %s, and \"{{\" stands for a "
-            "bracket",
-            role_name(role), name ? name : "", word, near ? "; did you mean {" : "", near ? near : "", near ? "}?" : "",
-            text_get(&known));
-    text_fini(&known);
-    return RP_INVALID_ARGUMENT;
-}
-
 /* One word of a user's command with its placeholders filled. */
 static rp_status expand(struct words *words, const char *word, const struct command_context *context, enum role role,
                         uint32_t index, rp_error *err)
 {
     struct text out = {0};
-    char *unknown = NULL;
-    if (!command_check(word, &unknown)) {
-        no_place(role, word, unknown, err);
-        free(unknown);
-        return RP_INVALID_ARGUMENT;
-    }
     rp_status status = RP_OK;
     for (const char *at = word; *at && status == RP_OK;) {
         size_t length = strcspn(at, "{");
@@ -196,10 +145,13 @@ static rp_status expand(struct words *words, const char *word, const struct comm
             text_add(&out, "{");
             at += 2;
         } else if (at[0] == '{') {
-            enum place place = find_place(at, &length);
-            if (!fill(&out, place, context, role, index))
+            enum placeholder place = placeholder_find(at, &length);
+            if (place == PLACEHOLDERS)
+                status = err_set(err, RP_INVALID_ARGUMENT, "%ss.command: there is no placeholder like '%.40s'",
+                                 role_name(role), at);
+            else if (!fill(&out, place, context, role, index))
                 status = err_set(err, RP_FAILED_PRECONDITION, "%ss.command: there is no broker yet for {%s}",
-                                 role_name(role), places[place]);
+                                 role_name(role), placeholder_names[place]);
             at += length + 2;
         }
     }

@@ -33,7 +33,7 @@ struct command_context {
  * folder, stop.time=0s (the launcher keeps the time), and the overrides. The user's (actors.command, learners.command) get their
  * placeholders filled: {service} {ingest} {events} {index} {count} {seed} {folder} {config} {here} {table} {name}; "{{" is
  * "{". {seed} is that of the run plus the index, {count} how many of its role there are, {name} the run's. NULL: err says
- * which placeholder is not known. */
+ * what is wrong. */
 char **command_build(const struct command_context *context, enum role role, uint32_t index, rp_error *err);
 /* What every child finds in its environment: REPLAY_ENDPOINT, REPLAY_INDEX, REPLAY_FOLDER, OPENBLAS_NUM_THREADS=1. */
 char **command_environment(const struct command_context *context, enum role role, uint32_t index);
@@ -41,8 +41,5 @@ char **command_environment(const struct command_context *context, enum role role
  * episodes: R". NULL: no memory. */
 char **command_measure(const struct command_context *context, const char *weights);
 void command_free(char ***list);
-
-/* False: `text` (a piece of a user's command) has a placeholder that there is none of; *name is set to it (given: free). */
-bool command_check(const char *text, char **name);
 
 #endif

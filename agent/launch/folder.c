@@ -241,6 +241,7 @@ rp_status folder_write_state(const char *folder, const struct folder_state *stat
     json_object_object_add(root, "done", json_object_new_boolean(state->done));
     json_object_object_add(root, "service", json_object_new_string(state->service));
     json_object_object_add(root, "here", json_object_new_string(state->here));
+    json_object_object_add(root, "cwd", json_object_new_string(state->cwd));
     json_object_object_add(root, "command", json_object_new_string(state->command));
     rp_status status =
         folder_write(folder, STATE_FILE, json_object_to_json_string_ext(root, JSON_C_TO_STRING_PRETTY), err);
@@ -252,6 +253,12 @@ static uint64_t number(json_object *root, const char *name)
 {
     json_object *value = NULL;
     return json_object_object_get_ex(root, name, &value) ? json_object_get_uint64(value) : 0;
+}
+
+static uint32_t count(json_object *root, const char *name)
+{
+    uint64_t n = number(root, name);
+    return n <= FOLDER_MAX_COUNT ? (uint32_t)n : 0;
 }
 
 static bool boolean(json_object *root, const char *name)
@@ -285,12 +292,13 @@ rp_status folder_read_state(const char *folder, struct folder_state *out, rp_err
     out->elapsed_s = elapsed >= 0.0 && elapsed < 1e12 ? elapsed : 0.0;
     out->steps = number(root, "steps");
     out->learner_steps = number(root, "learner_steps");
-    out->actors = (uint32_t)number(root, "actors");
-    out->learners = (uint32_t)number(root, "learners");
+    out->actors = count(root, "actors");
+    out->learners = count(root, "learners");
     out->auto_actors = boolean(root, "auto_actors");
     out->done = boolean(root, "done");
     string(root, "service", out->service, sizeof out->service);
     string(root, "here", out->here, sizeof out->here);
+    string(root, "cwd", out->cwd, sizeof out->cwd);
     string(root, "command", out->command, sizeof out->command);
     json_object_put(root);
     return RP_OK;

@@ -23,6 +23,8 @@
 #define FOLDER_STATUS "status.json"
 #define FOLDER_METRICS "metrics.jsonl"
 #define FOLDER_LATEST "latest"
+/* Actors and learners that a run may have: a damaged file can not ask for more. */
+#define FOLDER_MAX_COUNT 4096u
 
 /* What a later launcher, or another terminal, has to know. */
 struct folder_state {
@@ -35,6 +37,7 @@ struct folder_state {
     bool done;        /* a stop condition was met: there is nothing to resume */
     char service[256];
     char here[FOLDER_SIZE]; /* folder of the user's file */
+    char cwd[FOLDER_SIZE];  /* where it was begun: relative paths of the file start there; "": not known */
     char command[1024];     /* that began it */
 };
 

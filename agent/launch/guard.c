@@ -8,11 +8,14 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "agent/launch/process_impl.h"
 #include "proto/error.h"
+
+#define TELL_US 200000
 
 struct groups {
     pid_t *list;
@@ -77,7 +80,8 @@ static void close_from(int first)
         close(fd);
 }
 
-/* Nobody who reads the launcher's output to its end, or waits for its session, shall wait for the guard. */
+/* Nobody who reads the launcher's output to its end, or waits for its session, shall wait for the guard. May be forked from a
+ * process with threads. */
 static _Noreturn void guard_main(int from)
 {
     static const int ignored[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGPIPE, SIGUSR1, SIGUSR2};
@@ -114,9 +118,21 @@ rp_status guard_start(struct guard *self, rp_error *err)
         close(pair[0]);
         return err_set(err, RP_RESOURCE_EXHAUSTED, "could not start the guard of the processes: %s", strerror(error));
     }
+    /* One that is stopped does not stop us: what it is not told of still dies with us, but for its children. */
+    setsockopt(pair[0], SOL_SOCKET, SO_SNDTIMEO, &(struct timeval){.tv_usec = TELL_US}, sizeof(struct timeval));
     self->pipe = pair[0];
     self->pid = pid;
     return RP_OK;
+}
+
+bool guard_lost(struct guard *self)
+{
+    rp_error err = {0};
+    if (self->pipe < 0 || waitpid(self->pid, NULL, WNOHANG) != self->pid)
+        return false;
+    close(self->pipe);
+    guard_start(self, &err); /* without one, the kernel still kills the children themselves */
+    return true;
 }
 
 void guard_tell(const struct guard *self, int32_t word)

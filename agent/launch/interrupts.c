@@ -12,12 +12,15 @@
 rp_status interrupts_init(struct interrupts *self, rp_error *err)
 {
     sigset_t set;
+    struct sigaction hangup;
     *self = (struct interrupts){.fd = -1};
     signal(SIGPIPE, SIG_IGN); /* a reader of our output that goes away does not end the run */
     sigemptyset(&set);
     sigaddset(&set, SIGINT);
     sigaddset(&set, SIGTERM);
-    sigaddset(&set, SIGHUP);
+    if (sigaction(SIGHUP, NULL, &hangup) == 0 &&
+        hangup.sa_handler != SIG_IGN) /* nohup: the run outlives the terminal */
+        sigaddset(&set, SIGHUP);
     sigaddset(&set, SIGCHLD);
     if (sigprocmask(SIG_BLOCK, &set, NULL) == 0)
         self->fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);

@@ -1,4 +1,6 @@
 /* replay-launch: profiles, sizes, starts and supervises a run. */
+#include <fcntl.h>
+
 #include "agent/launch/launch.h"
 
 static const struct launch_verb verbs[] = {
@@ -17,8 +19,16 @@ static const struct launch_verb verbs[] = {
     {"stop", "[RUN]", "end a run in order, from any terminal", LAUNCH_RUN | LAUNCH_FORCE, launch_stop},
 };
 
+/* Whoever started us may have closed some of the standard three; then a file of ours would get what is printed. */
+static void open_standard(void)
+{
+    for (int fd = 0; fd >= 0 && fd < 3;)
+        fd = fcntl(fd, F_GETFD) >= 0 ? fd + 1 : open("/dev/null", O_RDWR);
+}
+
 int main(int argc, char **argv)
 {
+    open_standard();
     struct launch launch = {0};
     int status = launch_read_options(&launch, verbs, sizeof verbs / sizeof verbs[0], argc, argv);
     if (status < 0)

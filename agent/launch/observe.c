@@ -37,8 +37,10 @@ struct observer *observer_new(const struct observe_options *options, rp_error *e
     self->clock = clock_system();
     self->last = (struct observation){.actor_idle = NAN, .learner_idle = NAN, .value = NAN, .actor_value = NAN};
     observe_files_init(&self->files, options->folder, options->every_ns);
+    self->files.foreign_actors = options->foreign_actors;
     rp_client_options client = {.struct_size = sizeof client, .name = "launch", .backoff_max_ms = BACKOFF_MOST_MS};
-    self->client = rp_client_connect(options->service, &client, CONNECT_MS, err);
+    self->client =
+        rp_client_connect(options->service, &client, options->connect_ms > 0 ? options->connect_ms : CONNECT_MS, err);
     if (!self->client)
         observer_destroy(&self);
     return self;

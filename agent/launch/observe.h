@@ -14,6 +14,8 @@ struct observe_options {
     const char *table;   /* the one that actors insert into and learners sample */
     const char *folder;  /* where reports are; "": none are read */
     int64_t every_ns;    /* between two reports of a process (report.every); 0: 2 s */
+    bool foreign_actors; /* of the user's own: that they do not report says nothing about them */
+    int64_t connect_ms;  /* how long to wait for the broker's first answer; 0: 5 s */
 };
 
 struct observation {

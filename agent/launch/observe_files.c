@@ -305,7 +305,7 @@ void observe_files_sum(const struct observe_files *self, const char *const *wait
                        struct observation *out)
 {
     struct mean idle[OBSERVE_KINDS] = {{0}}, value = {0};
-    if (self->folder[0]) {
+    if (self->folder[0] && !self->foreign_actors) {
         uint32_t silent = count_silent(self, waiting, n_waiting);
         idle[OBSERVE_ACTOR] = (struct mean){.sum = silent, .n = silent};
     }

@@ -25,6 +25,7 @@ struct observe_file {
 struct observe_files {
     char folder[512];
     double every_s;
+    bool foreign_actors; /* see observe.h */
     double scanned_s;
     struct observe_file *files;
     uint32_t n, capacity;
@@ -38,7 +39,7 @@ void observe_files_fini(struct observe_files *self);
 /* Reads what is new. now_s: seconds since 1970; new files are looked for at most once a second of it. */
 void observe_files_read(struct observe_files *self, double now_s);
 /* Fills the second part of *out. waiting: names of those whose inserts wait in the broker just now: an actor that waits
- * does not report until it gets on, so one that waits and is late is idle all the time. */
+ * does not report until it gets on, so one of ours that waits and is late is idle all the time. */
 void observe_files_sum(const struct observe_files *self, const char *const *waiting, uint32_t n_waiting, double now_s,
                        struct observation *out);
 

@@ -60,6 +60,7 @@ struct search {
     const struct plan_model *model;
     struct range actors, learners;
     struct plan_side *sides;           /* of every number of learners */
+    bool measured;                     /* only pairs that were measured jointly are chosen */
     bool any;                          /* some pair fits */
     struct plan_choice top, chosen;    /* of what fits: the highest rate; the best that comes near it */
     struct plan_choice highest, unfit; /* of all: the highest rate; the best near it that does not fit */
@@ -71,14 +72,15 @@ static double near_of(const struct plan_input *input)
     return input->near > 0 && input->near < 1 ? input->near : 0;
 }
 
-/* How far the natural ratio is from the target, beyond what is as good as on target. */
+/* How far the natural ratio is from the target, beyond what is as good as on target: half of the tolerance, since more is
+ * to come to it; all of it for what was measured, so that a plan that is good enough is not measured again one actor off. */
 static double distance(const struct plan_input *input, const struct plan_choice *choice)
 {
     if (!(input->spi > 0))
         return 0;
     if (!(choice->spi > 0))
         return INFINITY;
-    double free = log1p(input->tolerance > 0 ? input->tolerance / 2 : 0);
+    double free = log1p(input->tolerance > 0 ? input->tolerance / (choice->measured ? 1 : 2) : 0);
     return fmax(0, fabs(log(choice->spi / input->spi)) - free);
 }
 
@@ -88,10 +90,17 @@ static bool better(const struct plan_input *input, const struct plan_choice *a, 
     double far_a = distance(input, a), far_b = distance(input, b);
     if (far_a != far_b)
         return far_a < far_b;
+    if (a->measured != b->measured) /* what was measured is worth more than what is computed */
+        return a->measured;
     if (a->memory != b->memory)
         return a->memory < b->memory;
     uint32_t count_a = a->actors + a->learners, count_b = b->actors + b->learners;
     return count_a != count_b ? count_a < count_b : a->inserts > b->inserts;
+}
+
+static bool may_choose(const struct search *self, const struct plan_choice *choice)
+{
+    return plan_fits(self->model->input, choice) && (choice->measured || !self->measured);
 }
 
 static void first_look(struct search *self, const struct plan_choice *choice)
@@ -100,7 +109,7 @@ static void first_look(struct search *self, const struct plan_choice *choice)
         self->highest = *choice;
     if (self->smallest.actors == 0 || choice->memory < self->smallest.memory)
         self->smallest = *choice;
-    if (plan_fits(self->model->input, choice) && (!self->any || choice->inserts > self->top.inserts)) {
+    if (may_choose(self, choice) && (!self->any || choice->inserts > self->top.inserts)) {
         self->top = *choice;
         self->any = true;
     }
@@ -110,6 +119,8 @@ static void second_look(struct search *self, const struct plan_choice *choice)
 {
     const struct plan_input *input = self->model->input;
     bool fits = plan_fits(input, choice);
+    if (fits && !may_choose(self, choice))
+        return;
     struct plan_choice *best = fits ? &self->chosen : &self->unfit;
     double least = (fits ? self->top.inserts : self->highest.inserts) * (1 - near_of(input));
     if (choice->inserts >= least && (best->actors == 0 || better(input, choice, best)))
@@ -128,6 +139,22 @@ static void every_pair(struct search *self, void (*look)(struct search *, const 
             look(self, &choice);
         }
     }
+}
+
+/* Whether a joint run within the ranges fits. */
+static bool any_measured(const struct search *self)
+{
+    const struct plan_input *input = self->model->input;
+    for (uint32_t i = 0; i < input->n_joints; i++) {
+        const struct plan_joint *joint = &input->joints[i];
+        struct plan_choice choice;
+        plan_model_counts(self->model, joint->actors, joint->learners, &choice);
+        if (joint->actors >= self->actors.first && joint->actors <= self->actors.last &&
+            joint->learners >= self->learners.first && joint->learners <= self->learners.last && choice.inserts > 0 &&
+            plan_fits(input, &choice))
+            return true;
+    }
+    return false;
 }
 
 static struct range range_of(const struct plan_curve *curve, uint32_t fixed)
@@ -150,6 +177,7 @@ static rp_status search_run(struct search *self, const struct plan_model *model,
     *self = (struct search){.model = model,
                             .actors = range_of(&input->actors, fixed_actors),
                             .learners = range_of(&input->learners, fixed_learners)};
+    self->measured = input->settled && any_measured(self);
     self->sides = calloc(self->learners.last - self->learners.first + 1, sizeof *self->sides);
     if (!self->sides)
         return err_set(err, RP_NO_MEMORY, "no memory for a plan");

@@ -55,6 +55,7 @@ struct plan_input {
     uint32_t fixed_actors, fixed_learners; /* what the file says; 0: auto */
     double near;      /* 0.05: how much throughput may be given away for a better ratio or fewer processes */
     double tolerance; /* 0.1: how far the natural ratio may be from the target before the plan says so */
+    bool settled; /* there are no more joint runs to come: of the pairs that fit, only those that had one are chosen */
 };
 
 enum plan_bottleneck { PLAN_ACTORS, PLAN_LEARNERS, PLAN_CORES, PLAN_MEMORY, PLAN_BALANCED };

@@ -25,15 +25,24 @@ enum plan_who { PLAN_OF_ACTORS, PLAN_OF_LEARNERS };
  * that the curve was measured at a bad moment: then what was seen there counts. */
 void plan_side_at(const struct plan_input *input, enum plan_who who, uint32_t count, struct plan_side *out);
 
+/* What joint runs have shown, as parts of what the curves say. */
+struct plan_scale {
+    double actors, learners; /* of a side: what it could do while the other one ran too */
+    double all;              /* of what then comes out for both */
+};
+
 struct plan_model {
     const struct plan_input *input; /* borrowed */
-    double scale[2]; /* what joint runs gave of what the model had said; [1]: where cores are contended */
+    struct plan_scale scale[2];     /* [1]: where cores are contended */
 };
 
 void plan_model_init(struct plan_model *self, const struct plan_input *input);
 /* Everything but the reason; bottleneck is never PLAN_MEMORY. */
 void plan_model_pair(const struct plan_model *self, const struct plan_side *actors, const struct plan_side *learners,
                      struct plan_choice *out);
+/* Cores that so many inserts/s and their samples take, the broker's part included. */
+double plan_model_cores(const struct plan_input *input, const struct plan_side *actors,
+                        const struct plan_side *learners, double inserts);
 /* The same from counts, also beyond the curves. */
 void plan_model_counts(const struct plan_model *self, uint32_t actors, uint32_t learners, struct plan_choice *out);
 

@@ -7,6 +7,8 @@
 
 #include "agent/launch/plan_impl.h"
 
+#define MOST_BYTES 1e18
+
 enum kind { REAL, COUNT, TRUTH, WORDS };
 
 struct member {
@@ -40,6 +42,7 @@ static const struct member input_members[] = {
     MEMBER(plan_input, fixed_learners, COUNT),
     MEMBER(plan_input, near, REAL),
     MEMBER(plan_input, tolerance, REAL),
+    MEMBER(plan_input, settled, TRUTH),
     {0},
 };
 static const struct member choice_members[] = {
@@ -135,6 +138,7 @@ static bool read_value(struct json_object *value, const struct member *member, v
     switch (member->kind) {
     case REAL: {
         double real = value ? json_object_get_double(value) : NAN;
+        real = isfinite(real) ? real : NAN; /* "1e999" */
         memcpy(at, &real, sizeof real);
         return !value || type == json_type_double || type == json_type_int;
     }
@@ -200,6 +204,8 @@ static bool read_input(struct json_object *root, struct plan_input *out)
     for (uint32_t i = 0; joints && i < out->n_joints; i++)
         if (!read_members(json_object_array_get_idx(joints, i), joint_members, &out->joints[i]))
             return false;
+    /* Bytes that somebody will take for an integer. */
+    out->memory = out->memory > 0 ? fmin(out->memory, MOST_BYTES) : 0;
     return joints && plan_input_check(out, NULL) == RP_OK;
 }
 
@@ -217,6 +223,12 @@ static bool read_choice(struct json_object *object, struct plan_choice *out)
     return false;
 }
 
+/* As many processes as anybody starts. */
+static bool is_count(uint32_t count)
+{
+    return count > 0 && count <= PLAN_MAX_COUNT;
+}
+
 static bool read_plan(struct json_object *root, struct plan *out)
 {
     struct json_object *chosen = NULL, *best = NULL;
@@ -229,7 +241,8 @@ static bool read_plan(struct json_object *root, struct plan *out)
     for (uint32_t i = 0; others && i < out->n_others; i++)
         if (!read_choice(json_object_array_get_idx(others, i), &out->others[i]))
             return false;
-    return others && out->chosen.actors > 0 && out->chosen.learners > 0;
+    return others && is_count(out->chosen.actors) && is_count(out->chosen.learners) &&
+           out->most_actors <= PLAN_MAX_COUNT && out->most_learners <= PLAN_MAX_COUNT;
 }
 
 bool plan_input_from_json(const char *text, struct plan_input *out)

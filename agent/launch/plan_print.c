@@ -13,7 +13,7 @@ static const char *plural(uint32_t count)
 /* "1,234", "12.3", "0.45": a rate keeps three digits. */
 static const char *rate(char *out, double value)
 {
-    if (value >= 100)
+    if (value >= 100 && value < 1e18)
         return format_count(out, (uint64_t)(value + 0.5));
     snprintf(out, FORMAT_SIZE, "%.3g", value);
     return out;

@@ -36,7 +36,7 @@ static double cores_needed(const struct plan_input *input, const struct plan_cho
     plan_side_at(input, PLAN_OF_LEARNERS, choice->learners, &l);
     if (!(input->spi > 0))
         return a.rate * a.all + l.rate * l.all;
-    return fmin(a.rate, l.rate / input->spi) * (a.all + input->spi * l.all);
+    return plan_model_cores(input, &a, &l, fmin(a.rate, l.rate / input->spi));
 }
 
 /* Whoever waits, and for what: the cause of a lower rate. */

@@ -11,6 +11,7 @@
 struct prepared {
     struct run_config config;
     char here[FOLDER_SIZE];     /* folder of the user's file */
+    char cwd[FOLDER_SIZE];      /* working directory; "": not known */
     char programs[FOLDER_SIZE]; /* folder of our programs */
     char folder[FOLDER_SIZE];   /* of the run; "": none yet */
     char config_path[FOLDER_SIZE + 32];

@@ -304,6 +304,12 @@ bool process_ended(struct process *self, int *status)
     return true;
 }
 
+void process_guard(const struct process *self)
+{
+    if (self->pid > 0)
+        guard_tell(self->guard, (int32_t)self->pid);
+}
+
 void process_ask(struct process *self, int64_t now_ns)
 {
     if (self->pid == 0 || self->asked_ns != 0)

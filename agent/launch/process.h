@@ -18,10 +18,11 @@ struct guard {
     int pipe; /* -1: none */
     pid_t pid;
 };
-/* Before any thread is started. */
 rp_status guard_start(struct guard *self, rp_error *err);
 /* Nothing is killed any more: all children have ended. */
 void guard_stop(struct guard *self);
+/* True: somebody has ended it. There is another one then, if there could be, which knows of nobody: process_guard. */
+bool guard_lost(struct guard *self);
 
 struct process_options {
     const char *name;               /* "actor-3" */
@@ -44,6 +45,8 @@ struct process {
 
 /* Starts it. A command that can not be executed is told here: "could not start ./x: No such file or directory". */
 rp_status process_start(struct process *self, const struct process_options *options, int64_t now_ns, rp_error *err);
+/* Tells its guard of it once more. */
+void process_guard(const struct process *self);
 /* True once, when it has ended: *status is what waitpid gave. The rest of its group is killed then. */
 bool process_ended(struct process *self, int *status);
 /* SIGTERM, to the process alone; a second call does nothing. */
@@ -53,6 +56,8 @@ void process_kill(struct process *self);
 /* The end of what it has printed since its start: at most `lines` lines that fit, separated by "\n". Valid UTF-8 without
  * control characters; empty lines are left out, and of a very long one only the two ends are shown. Gives out. */
 const char *process_tail(const struct process *self, char *out, size_t size, uint32_t lines);
+/* Empties its log if that has more than so many bytes. True: it was so. */
+bool process_cut_log(struct process *self, int64_t most);
 
 /* "exit status 1", "killed by signal 11 (Segmentation fault)". Gives out. */
 const char *process_describe(int status, char *out, size_t size);

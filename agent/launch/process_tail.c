@@ -1,4 +1,4 @@
-/* The last lines of a log, fit for a terminal and for JSON whatever the process has printed. */
+/* The log of a process: kept from growing for ever, and its last lines, fit for a terminal and for JSON whatever the process has printed. */
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -94,6 +94,16 @@ static size_t shorten(char *line, size_t size)
     memcpy(line + head, gap, sizeof gap - 1);
     memmove(line + head + sizeof gap - 1, line + size - tail, tail);
     return head + sizeof gap - 1 + tail;
+}
+
+bool process_cut_log(struct process *self, int64_t most)
+{
+    struct stat info;
+    /* What it writes is appended: after the cut, at the new end. */
+    if (most <= 0 || stat(self->log, &info) != 0 || info.st_size <= most || truncate(self->log, 0) != 0)
+        return false;
+    self->log_start = 0;
+    return true;
 }
 
 const char *process_tail(const struct process *self, char *out, size_t size, uint32_t lines)

@@ -1,5 +1,5 @@
-/* The sequence of measurements: actors alone, learners alone on what the actors have left, and joint runs at what the
- * plan chooses, until it chooses a pair that was measured. */
+/* The sequence of measurements: actors alone, then learners alone on what the actors have left; joint runs are in
+ * profile_joint.c. */
 #include "agent/launch/profile.h"
 
 #include <math.h>
@@ -8,42 +8,23 @@
 #include <string.h>
 
 #include "agent/launch/profile_impl.h"
-#include "agent/launch/profile_session.h"
 #include "proto/clock.h"
 #include "proto/error.h"
 #include "replay/admin.h"
 
 /* Shares of the whole, for progress. */
 #define ACTORS_END 0.4
-#define LEARNERS_END 0.7
-#define MOST_JOINTS 3u
+#define LEARNERS_END PROFILE_ALONE_END
 /* More does not pay: less than this for twice as many; with all cores at work, less than that. */
 #define LEAST_GROWTH 0.10
 #define LEAST_GROWTH_BUSY 0.25
 #define BUSY 0.95
 #define WARM_NS (300 * NS_PER_MS)
-#define JOINT_WARM_NS (1 * NS_PER_S)
-/* So that each process reports its idle share at least twice. */
-#define JOINT_LEAST_NS (1500 * NS_PER_MS)
-#define FIRST_NS (30 * NS_PER_S)
 #define FOREIGN_SLOT_NS (5 * NS_PER_S)
 #define FILL_NS (10 * NS_PER_S)
-#define JOINT_FILL_S 2.0
-#define JOINT_BUFFER_S 0.25
 #define INFO_MS 2000
 /* Of an item beside its data: its place in the table, the sampler and the index. */
 #define ITEM_BYTES 160.0
-#define LIMIT_IS_NONE 1e17
-
-struct profile {
-    const struct profile_options *options;
-    const struct run_config *config;
-    const struct table_config *table;
-    struct plan_input *out;
-    uint64_t batch;
-    double items_per_step;
-    struct profile_session session;
-};
 
 /* ---- which counts ---- */
 
@@ -106,10 +87,10 @@ static rp_status first_parameters(struct profile *self, rp_error *err)
     profile_session_tell(&self->session, 0.0, 0.0, "first parameters");
     RP_TRY(profile_session_start(&self->session, ROLE_LEARNER, 1, err));
     rp_status status =
-        profile_session_await(&self->session, has_policy, NULL, foreign ? FOREIGN_SLOT_NS : FIRST_NS, err);
+        profile_session_await(&self->session, has_policy, NULL, foreign ? FOREIGN_SLOT_NS : PROFILE_FIRST_NS, err);
     if (status == RP_DEADLINE_EXCEEDED && !foreign)
         return err_set(err, status, "the learner published no parameters within %d s: see %s/learner-0.log",
-                       (int)(FIRST_NS / NS_PER_S), self->session.folder);
+                       (int)(PROFILE_FIRST_NS / NS_PER_S), self->session.folder);
     if (status != RP_DEADLINE_EXCEEDED)
         RP_TRY(status);
     return profile_session_stop(&self->session, ROLE_LEARNER, err);
@@ -139,13 +120,13 @@ static rp_status await_inserts(struct profile *self, uint32_t count, rp_error *e
 {
     struct all_insert wanted = {.count = count};
     bool foreign = self->config->actors.command.count > 0;
-    rp_status status = profile_session_await(&self->session, all_insert, &wanted, FIRST_NS, err);
+    rp_status status = profile_session_await(&self->session, all_insert, &wanted, PROFILE_FIRST_NS, err);
     if (status == RP_DEADLINE_EXCEEDED && foreign && wanted.any)
         return RP_OK;
     if (status == RP_DEADLINE_EXCEEDED)
         return err_set(err, status, "%s of %u actors inserted an item into '%s' within %d s: see %s/actor-*.log",
-                       wanted.any ? "not each" : "none", count, self->config->adder.table, (int)(FIRST_NS / NS_PER_S),
-                       self->session.folder);
+                       wanted.any ? "not each" : "none", count, self->config->adder.table,
+                       (int)(PROFILE_FIRST_NS / NS_PER_S), self->session.folder);
     return status;
 }
 
@@ -161,7 +142,7 @@ static rp_status measure_actors(struct profile *self, rp_error *err)
         RP_TRY(profile_session_start(session, ROLE_ACTOR, count, err));
         RP_TRY(await_inserts(self, count, err));
         RP_TRY(profile_session_wait(session, WARM_NS, err));
-        RP_TRY(profile_session_measure(session, false, 1, self->config->plan.measure_ns, &measured, err));
+        RP_TRY(profile_session_measure(session, PROFILE_INSERTS, 1, self->config->plan.measure_ns, &measured, err));
         double rate = profile_lasting(self->items_per_step, measured.steps, measured.inserts);
         add_point(curve, count, rate, ROLE_ACTOR, &measured);
     }
@@ -212,7 +193,7 @@ static bool samples_flow(struct profile_session *session, void *context)
     return session->seen.samples >= *wanted;
 }
 
-static rp_status await_samples(struct profile *self, uint64_t more, int64_t limit_ns, rp_error *err)
+rp_status profile_await_samples(struct profile *self, uint64_t more, int64_t limit_ns, rp_error *err)
 {
     struct profile_session *session = &self->session;
     uint64_t wanted = session->seen.samples + more;
@@ -234,115 +215,13 @@ static rp_status measure_learners(struct profile *self, rp_error *err)
         tell(self, ACTORS_END, LEARNERS_END, curve->n, count, "learner");
         RP_TRY(profile_session_look(session, err));
         RP_TRY(profile_session_start(session, ROLE_LEARNER, count, err));
-        RP_TRY(await_samples(self, 2 * count * self->batch, FIRST_NS, err));
+        RP_TRY(profile_await_samples(self, 2 * count * self->batch, PROFILE_FIRST_NS, err));
         RP_TRY(profile_session_wait(session, WARM_NS, err));
-        RP_TRY(
-            profile_session_measure(session, true, count * self->batch, self->config->plan.measure_ns, &measured, err));
+        RP_TRY(profile_session_measure(session, PROFILE_SAMPLES, count * self->batch, self->config->plan.measure_ns,
+                                       &measured, err));
         add_point(curve, count, measured.samples, ROLE_LEARNER, &measured);
         RP_TRY(profile_session_stop(session, ROLE_LEARNER, err));
     }
-    return RP_OK;
-}
-
-/* ---- both ---- */
-
-static double rate_at(const struct plan_curve *curve, uint32_t count)
-{
-    const struct plan_point *points = curve->points;
-    uint32_t i = 0;
-    while (i + 1 < curve->n && points[i + 1].count < count)
-        i++;
-    if (i + 1 >= curve->n || count <= points[i].count)
-        return points[i].rate;
-    double share = (double)(count - points[i].count) / (double)(points[i + 1].count - points[i].count);
-    return points[i].rate + share * (points[i + 1].rate - points[i].rate);
-}
-
-/* The limiter as it is, but with less to fill first and less room to run ahead: so that a few seconds show what lasts.
- * */
-static void shorten(const struct profile *self, uint32_t actors, uint32_t learners,
-                    struct profile_session_options *options)
-{
-    const struct limiter_section *limiter = &self->table->limiter;
-    double rate = rate_at(&self->out->actors, actors), batch = (double)(self->batch * learners);
-    double least = ceil(fmax(2.0 * batch, JOINT_FILL_S * rate));
-    if (limiter->kind != LIMITER_RATIO && limiter->kind != LIMITER_MIN_SIZE)
-        return;
-    double cut = limiter->min_size > least ? limiter->min_size - least : 0.0;
-    options->min_size = cut > 0 ? least : 0.0;
-    if (limiter->kind == LIMITER_MIN_SIZE)
-        return;
-    double room = fmax(8.0 * batch, JOINT_BUFFER_S * rate * limiter->samples_per_insert);
-    if (limiter->error_buffer > room)
-        options->buffer = fmax(room, 2.0 * fmax(1.0, limiter->samples_per_insert));
-    bool bounds =
-        limiter->error_buffer < 0 && fabs(limiter->min_diff) < LIMIT_IS_NONE && fabs(limiter->max_diff) < LIMIT_IS_NONE;
-    options->shift = bounds ? -cut * limiter->samples_per_insert : 0.0;
-}
-
-static double joint_share(uint32_t done)
-{
-    return LEARNERS_END + (1.0 - LEARNERS_END) * (1.0 - pow(0.5, done));
-}
-
-static rp_status measure_pair(struct profile *self, uint32_t actors, uint32_t learners, rp_error *err)
-{
-    struct profile_session *session = &self->session;
-    struct profile_measured measured;
-    int64_t ns = self->config->plan.measure_ns + self->config->plan.measure_ns / 2;
-    double fill_s = self->table->limiter.min_size / fmax(1e-9, rate_at(&self->out->actors, actors));
-    int64_t limit_ns = FIRST_NS + (int64_t)(2e9 * fmin(fmax(fill_s, 0.0), JOINT_FILL_S));
-    uint32_t done = self->out->n_joints;
-    profile_session_tell(session, joint_share(done), joint_share(done + 1), "%u actor%s and %u learner%s together",
-                         actors, actors == 1 ? "" : "s", learners, learners == 1 ? "" : "s");
-    RP_TRY(profile_session_start(session, ROLE_LEARNER, learners, err));
-    RP_TRY(profile_session_start(session, ROLE_ACTOR, actors, err));
-    RP_TRY(await_samples(self, 2 * learners * self->batch, limit_ns, err));
-    RP_TRY(profile_session_wait(session, JOINT_WARM_NS, err));
-    ns = ns > JOINT_LEAST_NS ? ns : JOINT_LEAST_NS;
-    RP_TRY(profile_session_measure(session, true, learners * self->batch, ns, &measured, err));
-    struct plan_joint *joint = &self->out->joints[self->out->n_joints++];
-    *joint = (struct plan_joint){.actors = actors,
-                                 .learners = learners,
-                                 .inserts = measured.inserts,
-                                 .samples = measured.samples,
-                                 .actor_idle = measured.actor_idle,
-                                 .learner_idle = measured.learner_idle};
-    for (int role = 0; role < ROLES; role++)
-        joint->cpu += measured.cpu[role];
-    profile_lasting_joint(self->items_per_step, measured.steps, joint);
-    return RP_OK;
-}
-
-static rp_status joint_run(struct profile *self, uint32_t actors, uint32_t learners, rp_error *err)
-{
-    char name[24];
-    snprintf(name, sizeof name, "joint-%u", self->out->n_joints);
-    struct profile_session_options options = {
-        .profile = self->options, .name = name, .share = joint_share(self->out->n_joints), .limited = true};
-    shorten(self, actors, learners, &options);
-    rp_status status = profile_session_open(&self->session, &options, err);
-    if (status == RP_OK)
-        status = measure_pair(self, actors, learners, err);
-    profile_session_close(&self->session);
-    return status;
-}
-
-static bool was_measured(const struct plan_input *input, uint32_t actors, uint32_t learners)
-{
-    for (uint32_t i = 0; i < input->n_joints; i++)
-        if (input->joints[i].actors == actors && input->joints[i].learners == learners)
-            return true;
-    return false;
-}
-
-/* What no plan can be made of is told by whoever makes the plan. */
-static rp_status measure_joints(struct profile *self, rp_error *err)
-{
-    struct plan plan;
-    while (self->out->n_joints < MOST_JOINTS && plan_solve(self->out, &plan, NULL) == RP_OK &&
-           !was_measured(self->out, plan.chosen.actors, plan.chosen.learners))
-        RP_TRY(joint_run(self, plan.chosen.actors, plan.chosen.learners, err));
     return RP_OK;
 }
 
@@ -376,7 +255,7 @@ static rp_status measure(const struct profile_options *options, struct plan_inpu
     profile_fill(options->config, out);
     RP_TRY(measure_alone(&self, err));
     profile_fill(options->config, out);
-    return measure_joints(&self, err);
+    return profile_measure_joints(&self, err);
 }
 
 /* Curves of auto counts know about numbers too; the other way round, only those numbers were measured. */

@@ -27,6 +27,8 @@ struct profile_options {
 double profile_cores(void);
 /* Bytes that it may use: four fifths of what is free, and the limit of its control group. */
 double profile_memory(void);
+/* Items that one learner samples for a step. */
+int64_t profile_batch(const struct run_config *config);
 /* Samples per insert that the configuration aims at: plan.spi, or the limiter's; 0: none. */
 double profile_target(const struct run_config *config);
 

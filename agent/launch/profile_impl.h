@@ -3,10 +3,29 @@
 #define AGENT_LAUNCH_PROFILE_IMPL_H
 
 #include "agent/launch/profile.h"
+#include "agent/launch/profile_session.h"
 
-/* profile_config.c. Items in a learner step. */
-int64_t profile_batch(const struct run_config *config);
-/* What the plan has to know and was not measured: counts of the file, budgets of now. */
+/* How long the first item, sample or parameters may take. */
+#define PROFILE_FIRST_NS (30 * NS_PER_S)
+/* The share of the whole that both curves take, for progress. */
+#define PROFILE_ALONE_END 0.7
+
+struct profile {
+    const struct profile_options *options;
+    const struct run_config *config;
+    const struct table_config *table;
+    struct plan_input *out;
+    uint64_t batch;
+    double items_per_step;
+    struct profile_session session;
+};
+
+/* profile.c. Waits for so many more samples. */
+rp_status profile_await_samples(struct profile *self, uint64_t more, int64_t limit_ns, rp_error *err);
+/* profile_joint.c. Adds to out->joints. */
+rp_status profile_measure_joints(struct profile *self, rp_error *err);
+
+/* profile_config.c. What the plan has to know and was not measured: counts of the file, budgets of now. */
 void profile_fill(const struct run_config *config, struct plan_input *out);
 
 /* Items that an actor of ours makes in a step of its environment, if episodes are as long as the environment lets them

@@ -66,12 +66,12 @@ struct reads {
 };
 
 /* Reads on until it is enough. */
-static rp_status read_counters(struct profile_session *self, struct reads *reads, bool samples, uint64_t quantum,
-                               int64_t ns, struct idle *idle, rp_error *err)
+static rp_status read_counters(struct profile_session *self, struct reads *reads, enum profile_what what,
+                               uint64_t quantum, int64_t ns, struct idle *idle, rp_error *err)
 {
     int64_t start = now_ns(), pause = ns / 80 / NS_PER_MS;
     pause = pause < 5 ? 5 : pause > 500 ? 500 : pause;
-    const struct profile_reads *main = samples ? &reads->samples : &reads->inserts;
+    const struct profile_reads *main = what == PROFILE_INSERTS ? &reads->inserts : &reads->samples;
     for (;;) {
         RP_TRY(profile_session_look(self, err));
         if (self->seen.broker) {
@@ -82,26 +82,32 @@ static rp_status read_counters(struct profile_session *self, struct reads *reads
         }
         int64_t taken = now_ns() - start;
         struct profile_rate rate = profile_rate(main, quantum);
-        if ((taken >= ns / 2 && rate.spread < EVEN_SPREAD) || (taken >= ns && rate.changes >= LEAST_CHANGES) ||
-            taken >= LONGEST * ns)
+        if ((what != PROFILE_BOTH && taken >= ns / 2 && rate.spread < EVEN_SPREAD) ||
+            (taken >= ns && rate.changes >= LEAST_CHANGES) || taken >= LONGEST * ns)
             return RP_OK;
         profile_pause(pause);
     }
 }
 
-static rp_status measure_once(struct profile_session *self, struct reads *reads, bool samples, uint64_t quantum,
-                              int64_t ns, struct profile_measured *out, rp_error *err)
+/* Of the counter that is measured for, and of the others. */
+static double rate_of(const struct profile_reads *reads, enum profile_what what, enum profile_what of, uint64_t quantum)
+{
+    return what == PROFILE_BOTH ? profile_rate_mean(reads) : profile_rate(reads, what == of ? quantum : 1).rate;
+}
+
+static rp_status measure_once(struct profile_session *self, struct reads *reads, enum profile_what what,
+                              uint64_t quantum, int64_t ns, struct profile_measured *out, rp_error *err)
 {
     struct idle idle = {{0}, {0}};
     struct usage before = read_usage(self);
-    RP_TRY(read_counters(self, reads, samples, quantum, ns, &idle, err));
+    RP_TRY(read_counters(self, reads, what, quantum, ns, &idle, err));
     struct usage after = read_usage(self);
     double seconds = 1e-9 * (double)(after.at_ns - before.at_ns);
     *out = (struct profile_measured){
-        .inserts = profile_rate(&reads->inserts, samples ? 1 : quantum).rate,
-        .samples = profile_rate(&reads->samples, samples ? quantum : 1).rate,
+        .inserts = rate_of(&reads->inserts, what, PROFILE_INSERTS, quantum),
+        .samples = rate_of(&reads->samples, what, PROFILE_SAMPLES, quantum),
         /* Actors claim their steps in advance, some at a time. */
-        .steps = profile_rate(&reads->steps, (uint64_t)self->options->config->actors.pull_every).rate,
+        .steps = rate_of(&reads->steps, what, what, (uint64_t)self->options->config->actors.pull_every),
         .actor_idle = idle.n[0] > 0 ? idle.sum[0] / idle.n[0] : NAN,
         .learner_idle = idle.n[1] > 0 ? idle.sum[1] / idle.n[1] : NAN,
     };
@@ -112,7 +118,7 @@ static rp_status measure_once(struct profile_session *self, struct reads *reads,
     return RP_OK;
 }
 
-rp_status profile_session_measure(struct profile_session *self, bool samples, uint64_t quantum, int64_t ns,
+rp_status profile_session_measure(struct profile_session *self, enum profile_what what, uint64_t quantum, int64_t ns,
                                   struct profile_measured *out, rp_error *err)
 {
     rp_status status = RP_OK;
@@ -123,7 +129,7 @@ rp_status profile_session_measure(struct profile_session *self, bool samples, ui
         uint32_t before = self->n_again;
         if (!reads)
             return err_set(err, RP_NO_MEMORY, "no memory to measure");
-        status = measure_once(self, reads, samples, quantum, ns, out, err);
+        status = measure_once(self, reads, what, quantum, ns, out, err);
         whole = self->n_again == before;
         free(reads);
     }

@@ -5,8 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/launch/plan_impl.h"
 #include "agent/launch/plot.h"
 #include "agent/launch/profile.h"
+#include "agent/launch/view.h"
 #include "agent/text/format.h"
 #include "proto/error.h"
 
@@ -30,7 +32,7 @@ static void print_curve(const struct plan_curve *curve, const char *const *title
         grid_add(&grid, format_rate(each, point->rate / point->count));
         grid_addf(&grid, "%.2f", point->cpu);
         grid_addf(&grid, "%.2f", point->broker_cpu);
-        grid_add(&grid, format_bytes(memory, point->memory > 0 ? (uint64_t)point->memory : 0));
+        grid_add(&grid, plan_bytes(memory, point->memory));
     }
     grid_print(&grid, out);
     grid_fini(&grid);
@@ -94,17 +96,6 @@ static struct plot learners_plot(const struct plan_input *input, struct points *
     return plot_of(&input->learners, points, "learners alone, on a filled table", "learners", "samples/s");
 }
 
-static bool terminal_has_utf8(void)
-{
-    static const char *const names[] = {"LC_ALL", "LC_CTYPE", "LANG"};
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        const char *value = getenv(names[i]);
-        if (value && value[0])
-            return strcasestr(value, "utf-8") || strcasestr(value, "utf8");
-    }
-    return false;
-}
-
 /* One point is no curve. */
 static void print_plot(const struct plot *plot, uint32_t columns, FILE *out)
 {
@@ -113,7 +104,7 @@ static void print_plot(const struct plot *plot, uint32_t columns, FILE *out)
         return;
     columns = columns == 0 || columns > PLOT_MOST_COLUMNS ? PLOT_MOST_COLUMNS : columns;
     columns = columns < PLOT_LEAST_COLUMNS ? PLOT_LEAST_COLUMNS : columns;
-    plot_text(&text, plot, columns, PLOT_ROWS, terminal_has_utf8());
+    plot_text(&text, plot, columns, PLOT_ROWS, screen_has_utf8());
     fputs(text_get(&text), out);
     fputc('\n', out);
     text_fini(&text);
@@ -138,8 +129,7 @@ void profile_print(const struct plan_input *input, uint32_t columns, FILE *out)
         print_joints(input, out);
     }
     fprintf(out, "\nBudget: %.3g cores, %s; the broker with full tables takes %s.\n", input->cores,
-            format_bytes(memory, input->memory > 0 ? (uint64_t)input->memory : 0),
-            format_bytes(broker, input->broker_memory > 0 ? (uint64_t)input->broker_memory : 0));
+            plan_bytes(memory, input->memory), plan_bytes(broker, input->broker_memory));
 }
 
 /* ---- files ---- */

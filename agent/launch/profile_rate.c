@@ -48,24 +48,42 @@ static struct profile_rate of_slices(const struct profile_reads *reads, uint32_t
     return (struct profile_rate){middle, middle > 0 ? spread / middle : INFINITY, changes};
 }
 
-struct profile_rate profile_rate(const struct profile_reads *reads, uint64_t quantum)
+struct changes {
+    uint32_t first, last, n;
+};
+
+static struct changes find_changes(const struct profile_reads *reads)
 {
-    struct profile_rate none = {0.0, INFINITY, 0};
-    uint32_t first = 0, last = 0;
-    if (reads->n < 2)
-        return none;
+    struct changes changes = {0};
     for (uint32_t i = 1; i < reads->n; i++) {
         if (reads->count[i] == reads->count[i - 1])
             continue;
-        first = none.changes == 0 ? i : first;
-        last = i;
-        none.changes++;
+        changes.first = changes.n == 0 ? i : changes.first;
+        changes.last = i;
+        changes.n++;
     }
-    double whole = between(reads, 0, reads->n - 1);
-    double seconds = 1e-9 * (double)(reads->at_ns[reads->n - 1] - reads->at_ns[0]);
-    double quanta = whole * seconds / (double)(quantum ? quantum : 1) / SLICES;
-    if (reads->n > 2 * SLICES && none.changes >= (reads->n - 1) / 2 && quanta >= LEAST_QUANTA)
-        return of_slices(reads, none.changes);
-    none.rate = none.changes >= 3 ? between(reads, first, last) : whole;
-    return none;
+    return changes;
+}
+
+static double mean_of(const struct profile_reads *reads, const struct changes *changes)
+{
+    return changes->n >= 3 ? between(reads, changes->first, changes->last) : between(reads, 0, reads->n - 1);
+}
+
+double profile_rate_mean(const struct profile_reads *reads)
+{
+    struct changes changes = find_changes(reads);
+    return reads->n < 2 ? 0.0 : mean_of(reads, &changes);
+}
+
+struct profile_rate profile_rate(const struct profile_reads *reads, uint64_t quantum)
+{
+    struct changes changes = find_changes(reads);
+    if (reads->n < 2)
+        return (struct profile_rate){0.0, INFINITY, 0};
+    double grown = (double)reads->count[reads->n - 1] - (double)reads->count[0];
+    double quanta = grown / (double)(quantum ? quantum : 1) / SLICES;
+    if (reads->n > 2 * SLICES && changes.n >= (reads->n - 1) / 2 && quanta >= LEAST_QUANTA)
+        return of_slices(reads, changes.n);
+    return (struct profile_rate){mean_of(reads, &changes), INFINITY, changes.n};
 }

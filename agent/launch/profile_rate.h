@@ -24,5 +24,7 @@ void profile_reads_add(struct profile_reads *self, int64_t at_ns, uint64_t count
  * machine does not count; a slow one what it grew by between its first and its last change, so that its steps do not.
  * */
 struct profile_rate profile_rate(const struct profile_reads *reads, uint64_t quantum);
+/* The mean between the first and the last change: what a long run gets, pauses of the machine included. */
+double profile_rate_mean(const struct profile_reads *reads);
 
 #endif

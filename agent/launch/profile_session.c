@@ -242,7 +242,10 @@ rp_status profile_session_start(struct profile_session *self, enum role role, ui
     if (!list)
         return err_set(err, RP_NO_MEMORY, "no memory for %u processes", count);
     self->workers[role] = list;
-    *(role == ROLE_ACTOR ? &self->context.actors : &self->context.learners) = count;
+    if (role == ROLE_ACTOR)
+        self->context.actors = count;
+    else if (role == ROLE_LEARNER)
+        self->context.learners = count;
     while (self->n[role] < count) {
         struct process *process = &list[self->n[role]];
         *process = (struct process){0};
@@ -346,7 +349,8 @@ static rp_status start_broker(struct profile_session *self, rp_error *err)
     struct observe_options observe = {.service = self->endpoints.service,
                                       .table = self->options->config->adder.table,
                                       .folder = self->context.folder,
-                                      .every_ns = PROFILE_REPORT_MS * NS_PER_MS};
+                                      .every_ns = PROFILE_REPORT_MS * NS_PER_MS,
+                                      .foreign_actors = self->options->config->actors.command.count > 0};
     self->observer = observer_new(&observe, err);
     if (!self->observer)
         return RP_UNAVAILABLE;

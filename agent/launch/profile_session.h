@@ -28,7 +28,7 @@ struct profile_session {
     struct endpoints endpoints;
     struct command_context context;
     struct process broker;
-    struct process *workers[ROLES]; /* of learners and actors */
+    struct process *workers[ROLES]; /* all but the broker */
     uint32_t n[ROLES];
     uint32_t n_again; /* starts after an end that was nobody's fault */
     struct observer *observer;
@@ -70,9 +70,11 @@ rp_status profile_session_wait(struct profile_session *self, int64_t ns, rp_erro
 rp_status profile_session_await(struct profile_session *self, bool (*test)(struct profile_session *, void *),
                                 void *context, int64_t limit_ns, rp_error *err);
 void profile_pause(int64_t ms);
-/* profile_measure.c. Measures for ns: at least half of it if the rate (of samples, or of inserts) is even, longer if
- * hardly anything moves. */
-rp_status profile_session_measure(struct profile_session *self, bool samples, uint64_t quantum, int64_t ns,
+/* profile_measure.c. Measures for ns: at least half of it if the rate of one side is even, longer if hardly anything
+ * moves. Of one side the rate is that of undisturbed moments, since the plan compares it with others; of both it is the
+ * mean, since a run will get it. quantum: what the counter grows by at a time. */
+enum profile_what { PROFILE_INSERTS, PROFILE_SAMPLES, PROFILE_BOTH };
+rp_status profile_session_measure(struct profile_session *self, enum profile_what what, uint64_t quantum, int64_t ns,
                                   struct profile_measured *out, rp_error *err);
 
 #endif

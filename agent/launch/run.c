@@ -14,7 +14,6 @@
 #include "proto/error.h"
 #include "replay/params.h"
 
-#define TICK_MS 50
 #define LOOK_NS (NS_PER_S / 2)
 #define SAVE_NS NS_PER_S
 /* How long a look may wait for the broker. */
@@ -23,7 +22,8 @@
 #define READY_NS (30 * NS_PER_S)
 /* After everybody else has ended, there is little left to do for the broker. */
 #define BROKER_GRACE_NS (2 * NS_PER_S)
-#define MEASURE_MOST_NS (120 * NS_PER_S)
+/* A learner tells a new broker of the steps at its next report: for so much longer than one the launcher leaves it to it. */
+#define PUT_BACK_NS (2 * NS_PER_S)
 #define RESIZE_MARGIN 0.2
 
 void run_say(struct run *self, enum log_level level, const char *id, const char *format, ...)
@@ -34,19 +34,17 @@ void run_say(struct run *self, enum log_level level, const char *id, const char 
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
+    if (self->event_unsaved)
+        run_save_line(self, NULL); /* metrics.jsonl has them all, though a status has only one */
     screen_say(*self->options->screen, level >= LEVEL_WARN, "%s", text);
     log_line(level, id, "launch", "text=%s", log_quote(quoted, sizeof quoted, text));
     snprintf(self->event, sizeof self->event, "%.*s", (int)strcspn(text, "\n"), text);
     clock_gettime(CLOCK_REALTIME, &now);
     self->event_unix_s = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+    self->event_unsaved = true;
 }
 
 /* ---- starting ---- */
-
-static bool our_learners(const struct run *self)
-{
-    return self->config->learners.command.count == 0;
-}
 
 /* What was counted before a resume, or at another broker: exploration and stop.steps go on from there. */
 static bool put_back(struct run *self)
@@ -54,8 +52,8 @@ static bool put_back(struct run *self)
     const int64_t before = (int64_t)self->steps_before;
     rp_error err = {0};
     int64_t total = 0;
-    if (before == 0 || self->put_back)
-        return true;
+    if (before <= 0 || self->put_back)
+        return self->put_back = true;
     rp_client *client = observer_client(self->observer);
     if (!client || rp_counter_read(client, COUNTER_STEPS, LOOK_MS, &total, &err) != RP_OK)
         return false;
@@ -64,21 +62,37 @@ static bool put_back(struct run *self)
     return self->put_back = true;
 }
 
+/* A learner of ours does it by itself, unless it was started again too. */
+static void put_back_later(struct run *self, int64_t now_ns)
+{
+    int64_t patience_ns = !run_is_custom(self, ROLE_LEARNER) ? self->config->report.every_ns + PUT_BACK_NS : 0;
+    if (self->put_back || !self->seen.broker || !self->learners_started) {
+        self->put_back_ns = 0;
+        return;
+    }
+    if (self->put_back_ns == 0)
+        self->put_back_ns = now_ns + patience_ns;
+    if (now_ns >= self->put_back_ns)
+        put_back(self);
+}
+
+/* A broker may end between writing its file and answering: then it is tried again until there is another. */
 static void open_observer(struct run *self, int64_t now_ns)
 {
     rp_error err = {0};
-    if (endpoints_read(self->endpoints_file, &self->endpoints, &err) != RP_OK) {
-        if (now_ns - self->start_ns > READY_NS)
-            run_stop(self, RUN_FAILED, false, "the broker did not listen within %d s: see logs/broker.log",
-                     (int)(READY_NS / NS_PER_S));
-        return;
+    if (run_running(self, ROLE_BROKER) > 0 && endpoints_read(self->endpoints_file, &self->endpoints, &err) == RP_OK) {
+        self->context.endpoints = &self->endpoints; /* a broker that starts again listens at the same place */
+        const struct observe_options options = {.service = self->endpoints.service,
+                                                .table = self->config->adder.table,
+                                                .folder = self->options->folder,
+                                                .every_ns = self->config->report.every_ns,
+                                                .foreign_actors = self->config->actors.command.count > 0,
+                                                .connect_ms = LOOK_MS};
+        self->observer = observer_new(&options, &err);
     }
-    self->context.endpoints = &self->endpoints; /* a broker that starts again listens at the same place */
-    const struct observe_options options = {
-        .service = self->endpoints.service, .table = self->config->adder.table, .folder = self->options->folder};
-    self->observer = observer_new(&options, &err);
-    if (!self->observer)
-        run_stop(self, RUN_FAILED, false, "%s", err.text);
+    if (!self->observer && now_ns - self->start_ns > READY_NS)
+        run_stop(self, RUN_FAILED, false, "the broker was not ready within %d s%s%.300s: see logs/broker.log",
+                 (int)(READY_NS / NS_PER_S), err.text[0] ? ": " : "", err.text);
 }
 
 /* Each step waits for the one before: broker, learners, their first parameters, actors. */
@@ -91,7 +105,7 @@ static void start_more(struct run *self, int64_t now_ns)
         self->learners_started = true;
         for (uint32_t i = 0; i < (uint32_t)config->learners.count; i++)
             run_add(self, ROLE_LEARNER, i);
-    } else if (self->learners_started && (self->seen.policy > 0 || !our_learners(self))) {
+    } else if (self->learners_started && (self->seen.policy > 0 || run_is_custom(self, ROLE_LEARNER))) {
         self->actors_started = true;
         self->actors_wanted = 0;
         run_set_actors(self, (uint32_t)config->actors.count, now_ns);
@@ -126,20 +140,16 @@ static const char *signal_name(int number)
 static void heed_interrupts(struct run *self)
 {
     const struct interrupts *interrupts = self->options->interrupts;
-    if (interrupts->asked == self->interrupts_seen)
+    if (interrupts->asked == self->interrupts_seen || self->forced)
         return;
-    bool second = self->phase >= PHASE_STOPPING && self->interrupts_seen > 0;
     self->interrupts_seen = interrupts->asked;
-    if (second || interrupts->asked > 1) {
-        run_stop(self, RUN_STOPPED, false, "%s", signal_name(interrupts->last));
-        run_say(self, LEVEL_WARN, "A0409", "asked twice: all processes are killed");
-        self->forced = true;
-        run_kill_all(self);
-    } else if (self->phase >= PHASE_STOPPING) { /* it takes them too long */
-        self->patient = false;
-    } else {
-        run_stop(self, RUN_STOPPED, false, "%s", signal_name(interrupts->last));
-    }
+    self->patient = false; /* if it stops already, that takes too long */
+    run_stop(self, RUN_STOPPED, false, "%s", signal_name(interrupts->last));
+    if (interrupts->asked < 2)
+        return;
+    run_say(self, LEVEL_WARN, "A0409", "asked twice: all processes are killed");
+    self->forced = true;
+    run_kill_all(self);
 }
 
 static void check_ends(struct run *self, const struct status *status)
@@ -157,15 +167,24 @@ static void check_ends(struct run *self, const struct status *status)
         run_stop(self, RUN_DONE, false, "stop.time has passed");
 }
 
+/* Without a broker nobody gets to an end, and actors that the limiter holds back do not without learners. */
+static void lose_patience(struct run *self, int64_t now_ns)
+{
+    if (run_running(self, ROLE_LEARNER) > 0)
+        self->learners_seen_ns = now_ns;
+    if (run_running(self, ROLE_BROKER) == 0 || now_ns - self->learners_seen_ns > self->config->launch.grace_ns)
+        self->patient = false;
+}
+
 /* Actors and learners of our own end by themselves when all steps were taken, and the evaluator after them. */
 static void stop_more(struct run *self, int64_t now_ns)
 {
-    bool foreign_actors = self->config->actors.command.count > 0;
-    if (!self->patient || foreign_actors)
+    lose_patience(self, now_ns);
+    if (!self->patient || run_is_custom(self, ROLE_ACTOR))
         run_ask(self, ROLE_ACTOR, 0, now_ns);
-    if (!self->patient || (!our_learners(self) && run_running(self, ROLE_ACTOR) == 0))
+    if (!self->patient || (run_is_custom(self, ROLE_LEARNER) && run_running(self, ROLE_ACTOR) == 0))
         run_ask(self, ROLE_LEARNER, 0, now_ns);
-    bool last_evaluation = self->patient && (our_learners(self) || run_running(self, ROLE_LEARNER) > 0);
+    bool last_evaluation = self->patient && (!run_is_custom(self, ROLE_LEARNER) || run_running(self, ROLE_LEARNER) > 0);
     if (!last_evaluation)
         run_ask(self, ROLE_EVALUATOR, 0, now_ns);
     if (run_running(self, ROLE_ACTOR) + run_running(self, ROLE_LEARNER) + run_running(self, ROLE_EVALUATOR) > 0)
@@ -214,7 +233,7 @@ static void resize(struct run *self, const struct status *status, int64_t now_ns
     run_set_actors(self, wanted, now_ns);
 }
 
-static void look(struct run *self, int64_t now_ns)
+void run_look(struct run *self, int64_t now_ns)
 {
     struct status status;
     bool line = now_ns >= self->save_ns;
@@ -222,8 +241,7 @@ static void look(struct run *self, int64_t now_ns)
         const struct observation before = self->seen;
         observer_look(self->observer, LOOK_MS, &self->seen);
         run_take_in(self, &before);
-        if (self->seen.broker && self->learners_started && !our_learners(self))
-            put_back(self); /* ours do it themselves */
+        put_back_later(self, now_ns);
     }
     if (self->phase == PHASE_FILLING && self->seen.samples > 0) {
         self->phase = PHASE_RUNNING;
@@ -234,12 +252,11 @@ static void look(struct run *self, int64_t now_ns)
         run_measure_usage(self, now_ns);
     }
     run_status(self, &status);
-    if (self->actors_started) {
-        check_ends(self, &status);
+    check_ends(self, &status);
+    if (self->actors_started)
         resize(self, &status, now_ns);
-    }
     if (line)
-        run_save(self, &status, true);
+        run_save(self, &status);
     screen_show(*self->options->screen, &status);
 }
 
@@ -247,7 +264,7 @@ static void loop(struct run *self)
 {
     run_add(self, ROLE_BROKER, 0);
     for (;;) {
-        interrupts_wait(self->options->interrupts, TICK_MS);
+        interrupts_wait(self->options->interrupts, RUN_TICK_MS);
         int64_t now_ns = clock_now(&self->clock);
         heed_interrupts(self);
         run_tend(self, now_ns);
@@ -263,82 +280,12 @@ static void loop(struct run *self)
         }
         if (now_ns >= self->look_ns || !self->actors_started) {
             self->look_ns = now_ns + LOOK_NS;
-            look(self, now_ns);
+            run_look(self, now_ns);
         }
     }
 }
 
-/* ---- the end ---- */
-
-/* The return of the parameters that are left: those of the last evaluation may be older. */
-static void measure(struct run *self)
-{
-    char weights[FOLDER_SIZE + 32], log[FOLDER_SIZE + 32], tail[512];
-    rp_error err = {0};
-    struct process process = {0};
-    folder_path(weights, sizeof weights, self->options->folder, LEARNER_STATE_FILE);
-    if (!our_learners(self) || self->outcome != RUN_DONE || access(weights, R_OK) != 0)
-        return;
-    if (self->n_values > 0 && self->seen.value_learner_steps == self->seen.learner_steps) {
-        self->final_value = self->seen.value;
-        return;
-    }
-    char **argv = command_measure(&self->context, weights);
-    folder_path(log, sizeof log, self->options->folder, "logs/measure.log");
-    const struct process_options options = {
-        .name = "measure", .argv = (const char *const *)argv, .log = log, .guard = self->options->guard};
-    self->phase = PHASE_MEASURING;
-    int64_t start_ns = clock_now(&self->clock);
-    if (argv && process_start(&process, &options, start_ns, &err) == RP_OK) {
-        int status = 0;
-        while (!process_ended(&process, &status)) {
-            struct status shown;
-            interrupts_wait(self->options->interrupts, TICK_MS);
-            if (self->options->interrupts->asked > self->interrupts_seen ||
-                clock_now(&self->clock) - start_ns > MEASURE_MOST_NS)
-                process_kill(&process);
-            run_status(self, &shown);
-            screen_show(*self->options->screen, &shown);
-        }
-        const char *found = strstr(process_tail(&process, tail, sizeof tail, 4), "mean return of ");
-        unsigned long long episodes;
-        if (status != 0 || !found ||
-            sscanf(found, "mean return of %llu episodes: %lf", &episodes, &self->final_value) != 2)
-            run_say(self, LEVEL_WARN, "A0411", "the last parameters could not be measured: see logs/measure.log");
-    }
-    command_free(&argv);
-}
-
-static void finish(struct run *self, rp_error *err)
-{
-    const struct run_options *options = self->options;
-    struct status status;
-    rp_error problem = {0};
-    char metrics[FOLDER_SIZE + 32];
-    measure(self);
-    self->phase = self->outcome == RUN_FAILED ? PHASE_FAILED : PHASE_DONE;
-    run_status(self, &status);
-    run_save(self, &status, true);
-    screen_show(*options->screen, &status);
-    static const char *const exits[] = {[RUN_DONE] = "done", [RUN_STOPPED] = "stopped", [RUN_FAILED] = "failed"};
-    const struct report report = {.last = &status,
-                                  .exit = exits[self->outcome],
-                                  .plan = options->plan,
-                                  .plan_input = options->plan_input,
-                                  .steady = run_steady(self),
-                                  .final_value = self->final_value,
-                                  .final_episodes = (uint32_t)self->config->evaluator.episodes,
-                                  .legs = options->before ? options->before->legs + 1 : 1,
-                                  .metrics = folder_path(metrics, sizeof metrics, options->folder, FOLDER_METRICS),
-                                  .command = options->command};
-    if (report_write(&report, options->folder, &problem) != RP_OK)
-        run_say(self, LEVEL_ERROR, "A0412", "the report could not be written: %s", problem.text);
-    screen_destroy(options->screen);
-    if (options->print_report)
-        report_print(&report, options->folder, stdout);
-    if (self->outcome == RUN_FAILED)
-        err_set(err, RP_INTERNAL, "%s", self->reason);
-}
+/* ---- the whole ---- */
 
 static rp_status open_run(struct run *self, rp_error *err)
 {
@@ -383,7 +330,7 @@ enum run_outcome run_do(const struct run_options *options, rp_error *err)
     if (open_run(&self, err) == RP_OK) {
         loop(&self);
         observer_destroy(&self.observer);
-        finish(&self, err);
+        run_finish(&self, err);
     } else {
         self.outcome = RUN_FAILED;
     }

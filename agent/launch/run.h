@@ -18,7 +18,7 @@ enum run_outcome {
 
 struct run_options {
     const struct run_config *config; /* with the counts that were chosen */
-    const char *programs, *folder, *here, *command;
+    const char *programs, *folder, *here, *cwd, *command;
     const struct plan *plan; /* may be NULL, and then plan_input too */
     const struct plan_input *plan_input;
     const struct folder_state *before; /* of the legs before; NULL: a new run */

@@ -16,13 +16,16 @@ struct member {
     enum role role;
     uint32_t index;
     char name[32];
-    bool wanted; /* it should run: not retired, not done */
+    bool wanted;   /* it should run: not retired, not done */
+    bool unjudged; /* it has ended, and whether that was its right is not known yet */
+    int64_t ended_ns;
     struct process process;
     struct supervised supervised;
     struct hang hang;
     int64_t usage_ns, cpu_ns; /* when its usage was looked at, and what it was */
     double cpu;               /* cores, lately */
     uint64_t memory;
+    bool flooded; /* that its log was emptied was said */
 };
 
 /* What rates are computed from. */
@@ -31,6 +34,7 @@ struct mark {
     uint64_t steps, learner_steps, inserts, samples;
 };
 #define RUN_MARKS 64u
+#define RUN_TICK_MS 50
 
 /* Sums over the steady part. */
 struct steady {
@@ -52,6 +56,7 @@ struct run {
     char endpoints_file[FOLDER_SIZE + 32];
     struct endpoints endpoints;
     bool learners_started, actors_started, put_back;
+    int64_t put_back_ns;                         /* when the launcher puts them back itself; 0: not known yet */
     uint64_t steps_before, learner_steps_before; /* what was counted before the broker that there is now */
     /* ---- processes */
     struct member **members; /* of them, the first is the broker */
@@ -72,17 +77,23 @@ struct run {
     struct status_process *shown;
     char event[512];
     double event_unix_s;
+    bool event_unsaved; /* no line of metrics.jsonl has it yet */
     FILE *metrics;
     /* ---- stopping */
-    bool looked_again;
     bool patient; /* processes end by themselves: all steps were taken */
     bool forced;
-    int64_t asked_ns, broker_asked_ns;
+    int64_t broker_asked_ns, learners_seen_ns;
     uint32_t interrupts_seen;
     double final_value;
+    bool unsaved; /* that the folder can not be written was said */
 };
 
+/* run_end.c */
+void run_finish(struct run *self, rp_error *err);
+
 /* run_members.c */
+/* Whether a role is played by a program of the user's own. */
+bool run_is_custom(const struct run *self, enum role role);
 /* Adds a process and starts it; one that was retired is taken back. */
 void run_add(struct run *self, enum role role, uint32_t index);
 /* Who has ended, who is to be started again, who hangs. */
@@ -102,10 +113,14 @@ void run_set_actors(struct run *self, uint32_t count, int64_t now_ns);
 void run_take_in(struct run *self, const struct observation *before);
 void run_status(struct run *self, struct status *out);
 struct report_steady run_steady(const struct run *self);
-/* status.json, launch.json, and with `line` also a line of metrics.jsonl. */
-void run_save(struct run *self, const struct status *status, bool line);
+/* status.json, launch.json, and a line of metrics.jsonl. */
+void run_save(struct run *self, const struct status *status);
+/* A line of metrics.jsonl. NULL: of the status as it is now. */
+void run_save_line(struct run *self, const struct status *status);
 
 /* run.c */
+/* At the broker and at what the processes report; saves and shows what it sees. May begin to stop. */
+void run_look(struct run *self, int64_t now_ns);
 /* Begins to stop, unless that has begun: the first reason counts. */
 void run_stop(struct run *self, enum run_outcome outcome, bool patient, const char *format, ...) RP_PRINTF(4, 5);
 /* Tells people and the log. loud: even if they want it quiet. */

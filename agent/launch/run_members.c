@@ -1,12 +1,16 @@
 /* The processes of a run: started, awaited, started again, retired. */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 
 #include "agent/launch/run_impl.h"
 #include "proto/error.h"
 
 #define TAIL_LINES 8
+/* What a process has reported at its end is seen by then. */
+#define JUDGE_NS (3 * NS_PER_S / 2)
 
 static struct supervisor_limits limits_of(const struct run *self)
 {
@@ -112,6 +116,7 @@ void run_add(struct run *self, enum role role, uint32_t index)
         return;
     }
     member->wanted = true;
+    member->unjudged = false;
     member->supervised = (struct supervised){.restarts = member->supervised.restarts};
     if (member->process.pid == 0)
         start(self, member);
@@ -119,23 +124,32 @@ void run_add(struct run *self, enum role role, uint32_t index)
 
 /* ---- ends ---- */
 
-static void ended(struct run *self, struct member *member, int status, int64_t now_ns)
+bool run_is_custom(const struct run *self, enum role role)
+{
+    return (role == ROLE_ACTOR && self->config->actors.command.count > 0) ||
+           (role == ROLE_LEARNER && self->config->learners.command.count > 0);
+}
+
+/* Who was asked to end, or ends with all others, should still do so well: a learner may not have saved its state. */
+static void check_last_words(struct run *self, const struct member *member, int status)
+{
+    char tail[SUPERVISOR_TAIL], how[96];
+    bool by_us = member->process.killed || (WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
+    if (status == 0 || by_us)
+        return;
+    process_tail(&member->process, tail, sizeof tail, TAIL_LINES);
+    run_say(self, LEVEL_WARN, "A0414", "%s did not end well: %s.%s%s", member->name,
+            process_describe(status, how, sizeof how), tail[0] ? " Its last lines:\n" : "", tail);
+}
+
+static void judge(struct run *self, struct member *member, int status, bool expected, int64_t now_ns)
 {
     char tail[SUPERVISOR_TAIL], how[96];
     const struct supervisor_limits limits = limits_of(self);
-    int64_t ran_ns = now_ns - member->process.started_ns;
-    bool asked = member->process.asked_ns > 0 || self->phase >= PHASE_STOPPING;
-    bool by_right = status == 0 && member->role != ROLE_BROKER; /* its work is done */
+    int64_t ran_ns = member->ended_ns - member->process.started_ns;
     process_tail(&member->process, tail, sizeof tail, TAIL_LINES);
     process_describe(status, how, sizeof how);
-    member->memory = 0;
-    member->cpu = 0.0;
-    log_line(LEVEL_INFO, "A0405", "ended", "process=%s how=\"%s\" asked=%d", member->name, how, asked);
-    if (asked && member->wanted && self->phase < PHASE_STOPPING) { /* retired, and wanted again meanwhile */
-        start(self, member);
-        return;
-    }
-    switch (supervisor_ended(&member->supervised, &limits, status, asked || by_right, tail, now_ns, ran_ns)) {
+    switch (supervisor_ended(&member->supervised, &limits, status, expected, tail, now_ns, ran_ns)) {
     case SUPERVISOR_DONE:
         member->wanted = false;
         break;
@@ -150,27 +164,44 @@ static void ended(struct run *self, struct member *member, int status, int64_t n
     }
 }
 
-static bool custom(const struct run *self, enum role role)
+static void ended(struct run *self, struct member *member, int status, int64_t now_ns)
 {
-    return (role == ROLE_ACTOR && self->config->actors.command.count > 0) ||
-           (role == ROLE_LEARNER && self->config->learners.command.count > 0);
+    char how[96];
+    if (status == 0 && self->phase < PHASE_STOPPING)
+        run_look(self, now_ns); /* a stop condition that it has seen before us is a good reason */
+    bool asked = member->process.asked_ns > 0 || self->phase >= PHASE_STOPPING;
+    bool custom = run_is_custom(self, member->role);
+    member->ended_ns = now_ns;
+    member->memory = 0;
+    member->cpu = 0.0;
+    log_line(LEVEL_INFO, "A0405", "ended", "process=%s how=\"%s\" asked=%d", member->name,
+             process_describe(status, how, sizeof how), asked);
+    if (asked)
+        check_last_words(self, member, status);
+    if (asked && member->wanted && self->phase < PHASE_STOPPING) /* retired, and wanted again meanwhile */
+        start(self, member);
+    else if (status == 0 && !asked && !custom)
+        member->unjudged = true;
+    else
+        judge(self, member, status, asked || (status == 0 && custom), now_ns);
 }
 
-/* A role whose last process ended by right ends the run, if that was its work. */
+/* The work of ours is never done without a stop condition, which it may have seen before us. */
+static void tend_unjudged(struct run *self, struct member *member, int64_t now_ns)
+{
+    bool stops = self->phase >= PHASE_STOPPING;
+    if (!member->unjudged || (!stops && now_ns - member->ended_ns < JUDGE_NS))
+        return;
+    member->unjudged = false;
+    judge(self, member, 0, stops, now_ns);
+}
+
+/* A role whose last process ended by right ends the run. */
 static void check_done(struct run *self)
 {
-    if (self->phase >= PHASE_STOPPING || !self->actors_started)
-        return;
-    bool learners = run_wanted(self, ROLE_LEARNER) > 0 || run_running(self, ROLE_LEARNER) > 0;
-    bool actors = run_wanted(self, ROLE_ACTOR) > 0 || run_running(self, ROLE_ACTOR) > 0;
-    if (learners && (actors || !custom(self, ROLE_ACTOR)))
-        return;
-    if (!self->looked_again) { /* a stop condition that they have seen before us is the better reason */
-        self->looked_again = true;
-        self->look_ns = 0;
-        return;
-    }
-    run_stop(self, RUN_DONE, false, "the %s have ended", learners ? "actors" : "learners");
+    for (enum role role = 0; role < ROLES && self->actors_started; role++)
+        if (run_is_custom(self, role) && run_wanted(self, role) == 0 && run_running(self, role) == 0)
+            run_stop(self, RUN_DONE, false, "the %ss have ended", role_name(role));
 }
 
 static void tend_hang(struct run *self, struct member *member, int64_t now_ns)
@@ -191,15 +222,42 @@ static void tend_hang(struct run *self, struct member *member, int64_t now_ns)
     }
 }
 
+/* Said once: whoever floods its log goes on with it. */
+static void tend_log(struct run *self, struct member *member)
+{
+    int64_t most = self->config->launch.log_most;
+    if (!process_cut_log(&member->process, most) || member->flooded)
+        return;
+    member->flooded = true;
+    run_say(
+        self, LEVEL_WARN, "A0416",
+        "%s has printed more than %.0f MiB: its log is emptied, now and whenever it gets so large (launch.log_most)",
+        member->name, (double)most / (1 << 20));
+}
+
 void run_measure_usage(struct run *self, int64_t now_ns)
 {
+    for (uint32_t i = 0; i < self->n_members; i++) {
+        if (self->members[i]->process.pid == 0)
+            continue;
+        tend_hang(self, self->members[i], now_ns);
+        tend_log(self, self->members[i]);
+    }
+}
+
+static void tend_guard(struct run *self)
+{
+    if (!guard_lost(self->options->guard))
+        return;
+    run_say(self, LEVEL_WARN, "A0415", "somebody has ended the guard of the processes; %s",
+            self->options->guard->pipe >= 0 ? "there is another one" : "another one could not be started");
     for (uint32_t i = 0; i < self->n_members; i++)
-        if (self->members[i]->process.pid > 0)
-            tend_hang(self, self->members[i], now_ns);
+        process_guard(&self->members[i]->process);
 }
 
 void run_tend(struct run *self, int64_t now_ns)
 {
+    tend_guard(self);
     for (uint32_t i = 0; i < self->n_members; i++) {
         struct member *member = self->members[i];
         int status;
@@ -211,6 +269,7 @@ void run_tend(struct run *self, int64_t now_ns)
                     member->name, (double)self->config->launch.grace_ns * 1e-9);
             process_kill(&member->process);
         }
+        tend_unjudged(self, member, now_ns);
         if (self->phase < PHASE_STOPPING && member->wanted && member->process.pid == 0 &&
             supervisor_due(&member->supervised, now_ns))
             start(self, member);
@@ -242,7 +301,7 @@ void run_ask(struct run *self, enum role role, uint32_t from, int64_t now_ns)
         struct member *member = self->members[i];
         if (member->role != role || member->index < from)
             continue;
-        member->wanted = false;
+        member->wanted = member->unjudged = false;
         if (member->process.pid > 0)
             process_ask(&member->process, now_ns);
     }

@@ -95,6 +95,7 @@ void run_take_in(struct run *self, const struct observation *before)
             self->steps_before = larger(self->steps_before, before->steps);
             self->learner_steps_before = larger(self->learner_steps_before, before->learner_steps);
             self->put_back = false;
+            self->put_back_ns = 0;
         }
         add_mark(self);
         add_steady(self, before);
@@ -128,6 +129,16 @@ static double rate(const struct run *self, size_t member)
     memcpy(&b, (const char *)last + member, sizeof b);
     double seconds = (double)(last->at_ns - first->at_ns) * 1e-9;
     return seconds > 0.0 && b > a ? (double)(b - a) / seconds : 0.0;
+}
+
+/* A learner of ours counts its steps only when it reports, and what grows by jumps has no rate over a few seconds. What it
+ * samples is counted at once: a batch for each step, of each of the learners that make a step together. */
+static double updates_rate(const struct run *self, double samples_rate)
+{
+    uint32_t learners = run_running(self, ROLE_LEARNER);
+    if (self->config->learners.command.count > 0 || learners == 0)
+        return rate(self, offsetof(struct mark, learner_steps));
+    return samples_rate / ((double)profile_batch(self->config) * learners);
 }
 
 /* One end that may be the nearest. */
@@ -231,9 +242,9 @@ void run_status(struct run *self, struct status *out)
         out->steps = (uint64_t)self->config->stop.steps; /* actors claim a few more for a moment */
     out->learner_steps = larger(seen->learner_steps, self->learner_steps_before);
     out->steps_rate = rate(self, offsetof(struct mark, steps));
-    out->updates_rate = rate(self, offsetof(struct mark, learner_steps));
     out->inserts_rate = rate(self, offsetof(struct mark, inserts));
     out->samples_rate = rate(self, offsetof(struct mark, samples));
+    out->updates_rate = updates_rate(self, out->samples_rate);
     out->spi = out->inserts_rate > 0.0 ? out->samples_rate / out->inserts_rate : NAN;
     out->spi_target = profile_target(self->config);
     out->actor_idle = seen->actor_idle;
@@ -253,7 +264,24 @@ void run_status(struct run *self, struct status *out)
     out->event_unix_s = self->event_unix_s;
 }
 
-void run_save(struct run *self, const struct status *status, bool line)
+void run_save_line(struct run *self, const struct status *status)
+{
+    struct status now;
+    if (!status) {
+        run_status(self, &now);
+        status = &now;
+    }
+    char *text = self->metrics ? status_to_json(status, false) : NULL;
+    if (text) {
+        fprintf(self->metrics, "%s\n", text);
+        fflush(self->metrics);
+    }
+    free(text);
+    if (status->event_unix_s == self->event_unix_s)
+        self->event_unsaved = false;
+}
+
+void run_save(struct run *self, const struct status *status)
 {
     const struct run_options *options = self->options;
     struct folder_state state = {.pid = (int32_t)getpid(),
@@ -267,15 +295,17 @@ void run_save(struct run *self, const struct status *status, bool line)
                                  .done = self->phase >= PHASE_STOPPING && self->outcome == RUN_DONE};
     snprintf(state.service, sizeof state.service, "%s", self->endpoints.service);
     snprintf(state.here, sizeof state.here, "%s", options->here);
+    snprintf(state.cwd, sizeof state.cwd, "%s", options->cwd);
     snprintf(state.command, sizeof state.command, "%s", options->command);
-    folder_write_state(options->folder, &state, NULL);
-    char *whole = status_to_json(status, true), *short_form = line ? status_to_json(status, false) : NULL;
+    rp_error err = {0};
+    bool saved = folder_write_state(options->folder, &state, &err) == RP_OK;
+    if (!saved && !self->unsaved)
+        run_say(self, LEVEL_ERROR, "A0413", "%s: the run goes on, but 'resume' will not know of what is done meanwhile",
+                err.text);
+    self->unsaved = !saved;
+    char *whole = status_to_json(status, true);
     if (whole)
         folder_write(options->folder, FOLDER_STATUS, whole, NULL);
-    if (short_form && self->metrics) {
-        fprintf(self->metrics, "%s\n", short_form);
-        fflush(self->metrics);
-    }
     free(whole);
-    free(short_form);
+    run_save_line(self, status);
 }

@@ -41,8 +41,8 @@ static int64_t now_ns(void)
     return clock_now(&clock);
 }
 
-/* Whether the user's locale has UTF-8, without changing this program's. */
-static bool locale_has_utf8(void)
+/* Without changing this program's locale. */
+bool screen_has_utf8(void)
 {
     locale_t locale = newlocale(LC_CTYPE_MASK, "", (locale_t)0);
     if (!locale)
@@ -63,7 +63,7 @@ struct screen *screen_new(enum screen_mode mode)
                    : mode == SCREEN_JSON ? OUTPUT_JSON
                    : able                ? OUTPUT_TERMINAL
                                          : OUTPUT_LINES;
-    self->utf8 = locale_has_utf8();
+    self->utf8 = screen_has_utf8();
     self->colour = able && !(no_colour && no_colour[0]);
     self->phase = PHASES;
     return self;

@@ -19,6 +19,7 @@
 #define PAUSE_MS 200
 /* In order, a run ends within ten seconds. */
 #define STOP_MS 20000
+#define FORCE_MS 3000
 
 static void nap(int ms)
 {
@@ -54,18 +55,28 @@ static bool read_status(const char *folder, struct status_copy *out, bool *alive
     return ok;
 }
 
+static int no_status(const char *folder)
+{
+    rp_error err = {0};
+    err_set(&err, RP_NOT_FOUND, "the run in '%s' has no status%s", folder,
+            folder_locked(folder) ? " yet: it is being measured" : ": it has not begun");
+    return launch_fail(&err);
+}
+
 static int follow(const char *folder, bool json)
 {
     struct screen *screen = screen_new(json ? SCREEN_JSON : SCREEN_AUTO);
+    bool seen = false;
     for (bool alive = true; alive && screen; nap(PAUSE_MS)) {
         struct status_copy copy;
         if (!read_status(folder, &copy, &alive))
-            break;
+            continue; /* it is still being measured */
+        seen = true;
         screen_show(screen, &copy.status);
         status_copy_fini(&copy);
     }
     screen_destroy(&screen);
-    return EXIT_FINE;
+    return seen ? EXIT_FINE : no_status(folder);
 }
 
 int launch_status(struct launch *launch)
@@ -79,11 +90,8 @@ int launch_status(struct launch *launch)
         return status;
     if (launch->follow)
         return follow(folder, launch->json);
-    if (!read_status(folder, &copy, &alive)) {
-        rp_error err = {0};
-        err_set(&err, RP_NOT_FOUND, "the run in '%s' has no status yet", folder);
-        return launch_fail(&err);
-    }
+    if (!read_status(folder, &copy, &alive))
+        return no_status(folder);
     if (launch->json) {
         char *text = status_to_json(&copy.status, true);
         puts(text ? text : "");
@@ -201,8 +209,9 @@ int launch_stop(struct launch *launch)
         return launch_fail(&err);
     }
     for (int waited = 0; folder_locked(folder); waited += PAUSE_MS) {
-        if (launch->force && waited == PAUSE_MS)
-            kill(state.pid, SIGTERM);
+        /* Again and again: two that come at once count as one. Its processes die with it. */
+        if (launch->force && waited > 0)
+            kill(state.pid, waited < FORCE_MS ? SIGTERM : SIGKILL);
         if (waited > STOP_MS) {
             err_set(&err, RP_DEADLINE_EXCEEDED, "process %d still works on it after %d s: try --force", state.pid,
                     STOP_MS / 1000);

@@ -1,4 +1,5 @@
 /* A run, new or taken up again. */
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,6 +39,7 @@ static int go(struct prepared *self, const struct launch *launch, const char *co
                                         .programs = self->programs,
                                         .folder = self->folder,
                                         .here = self->here,
+                                        .cwd = self->cwd,
                                         .command = command,
                                         .plan = self->planned ? &self->plan : NULL,
                                         .plan_input = self->planned ? &self->input : NULL,
@@ -49,11 +51,11 @@ static int go(struct prepared *self, const struct launch *launch, const char *co
                                         .auto_actors = auto_actors && !launch->no_resize};
     enum run_outcome outcome = run_do(&options, &err);
     screen_destroy(&screen);
-    bool forced = self->interrupts.asked > 1;
     if (outcome == RUN_FAILED)
         return finish(self, &err);
+    int status = self->interrupts.asked > 1 ? FORCED : EXIT_FINE;
     prepare_fini(self);
-    return outcome == RUN_STOPPED && forced ? FORCED : EXIT_FINE;
+    return status;
 }
 
 /* Nothing is measured for numbers that the file gives, but what is known is compared with them. */
@@ -102,6 +104,7 @@ int launch_run(struct launch *launch)
     /* So that status and stop find the run while it is still being measured. */
     struct folder_state state = {.pid = (int32_t)getpid(), .auto_actors = auto_actors};
     snprintf(state.here, sizeof state.here, "%s", self.here);
+    snprintf(state.cwd, sizeof state.cwd, "%s", self.cwd);
     snprintf(state.command, sizeof state.command, "%s", launch->command);
     if (folder_write_state(self.folder, &state, &err) != RP_OK)
         return finish(&self, &err);
@@ -122,6 +125,24 @@ static void take_plan(struct prepared *self)
     free(text);
 }
 
+/* Relative paths of the file (a plug-in, a command) start where the run was begun. */
+static rp_status go_back(struct prepared *self, const char *cwd, rp_error *err)
+{
+    char real[PATH_MAX];
+    if (!cwd[0] || strcmp(cwd, self->cwd) == 0)
+        return RP_OK;
+    if (!realpath(self->folder, real) || strlen(real) > FOLDER_SIZE - 64)
+        return err_set(err, RP_INVALID_ARGUMENT, "the path of '%s' is too long", self->folder);
+    if (chdir(cwd) != 0) {
+        fprintf(stderr, "replay-launch: the run was begun in '%s', which is gone; relative paths start here now\n",
+                cwd);
+        return RP_OK;
+    }
+    snprintf(self->folder, sizeof self->folder, "%s", real);
+    snprintf(self->cwd, sizeof self->cwd, "%s", cwd);
+    return RP_OK;
+}
+
 static rp_status open_again(struct prepared *self, const struct launch *launch, struct folder_state *state,
                             rp_error *err)
 {
@@ -129,12 +150,15 @@ static rp_status open_again(struct prepared *self, const struct launch *launch, 
     RP_TRY(folder_find("runs", launch->argument, self->folder, err));
     RP_TRY(folder_lock(self->folder, &self->lock, err));
     RP_TRY(folder_read_state(self->folder, state, err));
+    RP_TRY(go_back(self, state->cwd, err));
     folder_path(self->config_path, sizeof self->config_path, self->folder, FOLDER_CONFIG);
     if (state->done && launch->n_overrides == 0)
         return err_set(err, RP_FAILED_PRECONDITION,
                        "the run in '%s' has met its stop condition; to go on, move it: --set stop.steps=...",
                        self->folder);
-    return log_open(folder_path(log, sizeof log, self->folder, "logs/launch.log"), err);
+    RP_TRY(log_open(folder_path(log, sizeof log, self->folder, "logs/launch.log"), err));
+    state->pid = (int32_t)getpid(); /* 'stop' must not take another process for this one */
+    return folder_write_state(self->folder, state, err);
 }
 
 static bool sets_actors(const struct launch *launch)
@@ -159,7 +183,8 @@ int launch_resume(struct launch *launch)
         prepare_fini(&self);
         return status;
     }
-    snprintf(self.here, sizeof self.here, "%s", state.here);
+    if (state.here[0])
+        snprintf(self.here, sizeof self.here, "%s", state.here);
     bool auto_actors = sets_actors(launch) ? self.config.actors.count == 0 : state.auto_actors;
     if (auto_actors && state.actors > 0 && !sets_actors(launch))
         self.config.actors.count = state.actors;
@@ -169,6 +194,7 @@ int launch_resume(struct launch *launch)
     /* It was stopped while it was measuring, or is to be measured anew. */
     if (prepare_is_auto(&self) && size_up(&self, launch, &err) != RP_OK)
         return not_sized_up(&self, &err);
+    folder_point_latest(self.config.launch.runs, self.folder);
     log_line(LEVEL_INFO, "A0401", "a run goes on", "folder=%s steps=%llu", self.folder,
              (unsigned long long)state.steps);
     if (!launch->quiet && !launch->json_lines)

@@ -11,6 +11,9 @@ void view_line(struct text *out, const struct status *status);
 /* "▁▂▅█" of the last values, as many columns as asked for (means of neighbours where there are more). ASCII: " .:-=+*#". */
 void view_sparkline(struct text *out, const double *values, uint32_t n, uint32_t columns, bool utf8);
 
+/* Whether the user's locale has UTF-8. */
+bool screen_has_utf8(void);
+
 enum screen_mode { SCREEN_AUTO, SCREEN_QUIET, SCREEN_JSON };
 
 /* Owns standard output while a run goes on: in place on a terminal, plain lines otherwise. */

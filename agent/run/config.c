@@ -201,6 +201,8 @@ static const struct schema_row own_rows[] = {
      "with actors.count auto: add or retire actors when one side stays idle beyond the plan"},
     {"launch.resize_after", SCHEMA_TIME, ROOT(launch.resize_after_ns), "20s", 1e8, MAX_TIME, NULL, 0,
      "for how long it must be idle"},
+    {"launch.log_most", SCHEMA_BYTES, ROOT(launch.log_most), "256MiB", 0, 9e18, NULL, 0,
+     "a process's log that grows beyond this is emptied; 0: never"},
 
     {"report.every", SCHEMA_TIME, ROOT(report.every_ns), "2s", 1e6, MAX_TIME, NULL, 0, "between two reports"},
     {"report.tensorboard", SCHEMA_BOOL, ROOT(report.tensorboard), "true", 0, 0, NULL, 0,

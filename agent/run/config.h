@@ -65,6 +65,7 @@ struct launch_section {
     int64_t hang_ns;         /* without any processor time for so long: killed and started again; 0: never */
     bool resize;             /* add and retire actors while running, if actors.count is auto */
     int64_t resize_after_ns; /* one side must be idle for so long */
+    int64_t log_most;        /* bytes of a process's log; 0: any number */
 };
 
 struct report_section {

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "agent/run/config.h"
+#include "agent/run/placeholder.h"
 #include "broker/selector.h"
 
 /* Of all sequences of a batch together. */
@@ -178,17 +179,23 @@ static void check_times_sampled(const struct table_config *table, uint32_t index
                        limiter_kind_name((enum limiter_kind)limiter->kind), sampler);
 }
 
-/* Our learners update the table that they sample, and no other. */
+/* Our learners update the table that they sample, and no other; those that learn from sequences update none. */
 static void check_updates(const struct run_config *config, const struct table_config *table, uint32_t index,
                           struct schema_report *report)
 {
     const char *kind = table->sampler.kind ? table->sampler.kind : "";
     char path[64];
     const struct table_config *sampled = run_config_table(config);
-    if (!our_actors(config) || !our_learners(config) || !sampled || table == sampled ||
-        strcmp(kind, "prioritized") != 0)
+    const struct agent_ops *ops = run_config_algorithm(config);
+    if (!our_actors(config) || !our_learners(config) || !sampled || strcmp(kind, "prioritized") != 0)
         return;
     snprintf(path, sizeof path, "broker.tables[%u].sampler", index);
+    if (table == sampled && ops && ops->data == AGENT_SEQUENCES)
+        schema_problem(report, path,
+                       "nobody updates the priorities of table '%s': %s gives none; write another sampler",
+                       table->name ? table->name : "", ops->name);
+    if (table == sampled)
+        return;
     schema_problem(report, path,
                    "nobody updates the priorities of table '%s': learners sample and update '%s' (adder.table) alone; "
                    "write another sampler, or name this table in adder.table",
@@ -307,6 +314,8 @@ void run_config_check(const void *root, struct schema_report *report)
         check_algorithm(config, report);
         known = check_agent(config, &spec, report);
     }
+    placeholder_check(&config->actors.command, "actors.command", report);
+    placeholder_check(&config->learners.command, "learners.command", report);
     check_items(config, report);
     if (our_actors(config))
         check_adder(config, report);

@@ -241,7 +241,7 @@ bool learner_leads(const struct learner *self)
 static rp_status write_priorities(struct learner *self, const rp_batch_arrays *arrays,
                                   const struct agent_result *result, rp_error *err)
 {
-    if (!self->updater)
+    if (!self->updater || !result->priority)
         return RP_OK;
     /* One item with a number that is not finite is no reason to end: it is hardly ever picked again. */
     for (uint32_t i = 0; i < arrays->n; i++)

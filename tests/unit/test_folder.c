@@ -120,6 +120,7 @@ static void test_state(void **state)
     run.learners = 2;
     run.auto_actors = run.done = true;
     snprintf(run.here, sizeof run.here, "/a \"quoted\" place");
+    snprintf(run.cwd, sizeof run.cwd, "/somewhere/else");
     snprintf(run.command, sizeof run.command, "replay-launch x.yaml");
     assert_int_equal(folder_write_state(".", &run, &err), RP_OK);
     assert_int_equal(folder_read_state(".", &out, &err), RP_OK);
@@ -129,12 +130,14 @@ static void test_state(void **state)
                                           "[]",
                                           "null",
                                           "{\"pid\": \"x\", \"elapsed_s\": -1, \"here\": 7}",
-                                          "{\"pid\": -5, \"legs\": 1e99, \"elapsed_s\": \"nan\"}"};
+                                          "{\"pid\": -5, \"legs\": 1e99, \"elapsed_s\": \"nan\"}",
+                                          "{\"actors\": 4000000000, \"learners\": 4097, \"steps\": -3}"};
     for (size_t i = 0; i < sizeof damaged / sizeof damaged[0]; i++) {
         assert_int_equal(folder_write(".", "launch.json", damaged[i], &err), RP_OK);
         rp_status status = folder_read_state(".", &out, &err);
         assert_int_equal(status, i < 4 ? RP_NOT_FOUND : RP_OK);
-        assert_int_equal(out.pid, 0); /* never a process that is not ours */
+        assert_int_equal(out.pid, 0);                   /* never a process that is not ours */
+        assert_int_equal(out.actors + out.learners, 0); /* nor more of them than a machine can bear */
     }
 }
 

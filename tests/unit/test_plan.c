@@ -363,6 +363,92 @@ static void a_joint_run_that_outdoes_a_curve_corrects_it(void **state)
     check_close(predict(&input, 8, 2).inserts, 2100, "inserts");
 }
 
+/* A broker with much to do takes more at a time: an insert of 64 actors costs half of one of 16. That is no reason to start
+ * 64 where the learner has work for 20 only: held back to that rate, they cost what 20 cost. */
+static void costs_are_those_of_the_rate(void **state)
+{
+    (void)state;
+    struct plan_curve actors = {.n = 4,
+                                .points = {{1, 200, 0.03, 0.02, MIB},
+                                           {16, 3200, 0.5, 0.3, MIB},
+                                           {32, 6400, 0.9, 0.5, MIB},
+                                           {64, 8000, 0.9, 0.2, MIB}}};
+    struct plan_input input = make(actors, linear(1, 192000, 1, 0.5, MIB), 32);
+    struct plan plan = solve(&input);
+    assert_in_range(plan.chosen.actors, 19, 25);
+    check_close(predict(&input, 32, 1).inserts, predict(&input, 64, 1).inserts, "inserts of 32 and of 64 actors");
+    assert_true(plan.chosen.spi > 32 / 1.1 && plan.chosen.spi < 32 * 1.1);
+    /* 0.8 cores for 3200 inserts and half of 0.6 for the rest up to 4000, with what 128,000 samples take. */
+    check_close(predict(&input, 20, 1).cpu, 0.8 + 0.15 + 1, "cores");
+}
+
+/* A joint run in which actors wait for half of the time and the learner never does: the learner is slower beside them than
+ * it is alone, and half of the actors would do. */
+static void a_joint_run_tells_which_side_is_slower(void **state)
+{
+    (void)state;
+    struct plan_input input = make(linear(32, 200, 0.03, 0.01, MIB), linear(1, 128000, 0.9, 0.2, MIB), 32);
+    struct plan plan = solve(&input);
+    assert_in_range(plan.chosen.actors, 18, 22);
+    input.joints[0] = (struct plan_joint){plan.chosen.actors, 1, 2000, 64000, 0.5, 0, 1.6};
+    input.n_joints = 1;
+    /* What was measured says the same about itself: without a limiter actors would make twice as much. */
+    check_close(predict(&input, plan.chosen.actors, 1).spi, 16, "natural ratio");
+    struct plan again = solve(&input);
+    assert_in_range(again.chosen.actors, 9, 12);
+    assert_true(again.chosen.inserts > 1900 && again.chosen.inserts < 2100);
+    assert_true(again.chosen.actor_idle < 0.15);
+}
+
+/* A table that only has to be filled a little first (min_size): nobody is held back, and who waits does so for answers. */
+static void without_a_limiter_the_ratio_is_what_it_was(void **state)
+{
+    (void)state;
+    struct plan_input input = make(linear(4, 500, 0.1, 0, MIB), linear(2, 3000, 0.1, 0, MIB), 4);
+    input.joints[0] = (struct plan_joint){2, 2, 980, 5880, 0, 0.4, 0.5};
+    input.n_joints = 1;
+    check_close(predict(&input, 2, 2).spi, 6, "natural ratio");
+}
+
+/* Two pairs that are as good: the one whose figures were measured. */
+static void what_was_measured_is_kept(void **state)
+{
+    (void)state;
+    struct plan_input input = make(linear(16, 100, 0.01, 0, MIB), linear(1, 1000, 0.1, 0, MIB), 1);
+    struct plan plan = solve(&input);
+    assert_in_range(plan.chosen.actors, 9, 10);
+    input.joints[0] = (struct plan_joint){plan.chosen.actors + 1, 1, 985, 985, 0.02, 0, 0.2};
+    input.n_joints = 1;
+    struct plan again = solve(&input);
+    check_pair(&again.chosen, plan.chosen.actors + 1, 1);
+}
+
+/* Of a plan that goes from one pair to the next and never comes to rest, the best that was measured is taken. */
+static void once_settled_only_what_was_measured_is_chosen(void **state)
+{
+    (void)state;
+    struct plan_input input = make(linear(32, 200, 0.03, 0.01, MIB), linear(1, 128000, 0.9, 0.2, MIB), 32);
+    input.joints[0] = (struct plan_joint){23, 1, 2440, 78200, 0.44, 0.07, 1.6};
+    input.joints[1] = (struct plan_joint){13, 1, 2430, 77900, 0, 0.37, 1.4};
+    input.joints[2] = (struct plan_joint){16, 1, 2960, 94720, 0, 0.12, 1.5};
+    input.n_joints = 3;
+    struct plan plan = solve(&input);
+    assert_false(plan.chosen.measured);
+    input.settled = true;
+    plan = solve(&input);
+    check_pair(&plan.chosen, 16, 1);
+    check_close(plan.chosen.inserts, 2960, "inserts");
+    /* A number of the file that no joint run had is respected. */
+    input.fixed_actors = 7;
+    plan = solve(&input);
+    check_pair(&plan.chosen, 7, 1);
+    /* So is the memory that there is. */
+    input.fixed_actors = 0;
+    input.memory = input.broker_memory + input.other_memory + 8 * MIB;
+    plan = solve(&input);
+    assert_true(plan.chosen.actors <= 7);
+}
+
 /* ---- what cannot be planned ---- */
 
 static void inputs_that_say_nothing_are_refused(void **state)
@@ -571,6 +657,11 @@ int main(void)
         cmocka_unit_test(a_number_that_does_not_fit_is_respected),
         cmocka_unit_test(a_joint_run_counts_instead_of_the_formula),
         cmocka_unit_test(a_joint_run_that_outdoes_a_curve_corrects_it),
+        cmocka_unit_test(costs_are_those_of_the_rate),
+        cmocka_unit_test(a_joint_run_tells_which_side_is_slower),
+        cmocka_unit_test(without_a_limiter_the_ratio_is_what_it_was),
+        cmocka_unit_test(what_was_measured_is_kept),
+        cmocka_unit_test(once_settled_only_what_was_measured_is_chosen),
         cmocka_unit_test(inputs_that_say_nothing_are_refused),
         cmocka_unit_test(any_curves_are_solved_as_by_hand),
         cmocka_unit_test(the_largest_search_is_quick),

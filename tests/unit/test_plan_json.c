@@ -171,11 +171,64 @@ static void json_with_too_many_joints_is_refused(void **state)
     free(text);
 }
 
+/* The text with the value of a member replaced where it stands first; free(). */
+static char *with(const char *text, const char *name, const char *value)
+{
+    char *out = NULL;
+    size_t size = 0;
+    const char *at = strstr(text, name);
+    assert_non_null(at);
+    at = strchr(at, ':') + 1;
+    FILE *file = open_memstream(&out, &size);
+    assert_non_null(file);
+    fprintf(file, "%.*s %s%s", (int)(at - text), text, value, at + strcspn(at, ",\n}"));
+    fclose(file);
+    return out;
+}
+
+/* Counts and bytes become processes and integers. */
+static void json_with_numbers_beyond_all_measure(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name, *value;
+        bool good;
+    } cases[] = {{"\"most_actors\"", "4000000000", false},
+                 {"\"most_actors\"", "4096", true},
+                 {"\"most_learners\"", "-1", false},
+                 {"\"most_learners\"", "4294967297", false},
+                 {"\"actors\"", "5000", false},
+                 {"\"actors\"", "0", false},
+                 {"\"memory\": 4294967296", "1e300", true},
+                 {"\"memory\": 4294967296", "1e999", true},
+                 {"\"memory\": 4294967296", "-7", true},
+                 {"\"broker_memory\"", "1e300", true},
+                 {"\"inserts\"", "1e300", true},
+                 {"\"cores\"", "1e999", false}};
+    struct plan_input input = whole_input(), input_back;
+    struct plan plan = solve(&input), back;
+    char *text = plan_to_json(&plan, &input);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char *changed = with(text, cases[i].name, cases[i].value);
+        if (plan_from_json(changed, &back, &input_back) != cases[i].good)
+            fail_msg("%s %s is %s", cases[i].name, cases[i].value, cases[i].good ? "refused" : "taken");
+        if (cases[i].good) {
+            FILE *nowhere = fopen("/dev/null", "w");
+            plan_print(&back, &input_back, nowhere);
+            fclose(nowhere);
+            assert_true(input_back.memory >= 0 && input_back.memory <= 1e18);
+        }
+        free(changed);
+    }
+    free(text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(json_goes_both_ways),
         cmocka_unit_test(json_with_too_many_joints_is_refused),
+        cmocka_unit_test(json_with_numbers_beyond_all_measure),
         cmocka_unit_test(json_that_is_cut_or_changed_does_no_harm),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

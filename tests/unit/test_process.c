@@ -610,6 +610,49 @@ static void test_usage_of_the_family(void **state)
     end_of(&self);
 }
 
+/* A guard that was killed is replaced by one that is told of those who run. */
+static void test_guard_lost(void **state)
+{
+    (void)state;
+    struct guard guard;
+    rp_error err = {0};
+    assert_int_equal(guard_start(&guard, &err), RP_OK);
+    struct process self = start_shell("sleep 1000", &guard);
+    assert_false(guard_lost(&guard));
+    pid_t first = guard.pid;
+    kill(first, SIGKILL);
+    await(guard_lost(&guard));
+    assert_int_not_equal(guard.pid, first);
+    assert_false(guard_lost(&guard));
+    process_guard(&self);
+    close(guard.pipe); /* as if we had ended */
+    assert_int_equal(end_of(&self), SIGKILL);
+    waitpid(guard.pid, NULL, 0);
+    guard.pipe = -1;
+    assert_false(guard_lost(&guard));
+}
+
+static void test_log_is_cut(void **state)
+{
+    (void)state;
+    char text[64];
+    char script[256];
+    snprintf(script, sizeof script, "echo first; until [ -e %s ]; do sleep 0.01; done; echo last", in_dir("a"));
+    struct process self = start_shell(script, NULL);
+    await(strcmp(process_tail(&self, text, sizeof text, 2), "first") == 0);
+    assert_false(process_cut_log(&self, 0)); /* any number */
+    assert_false(process_cut_log(&self, 6));
+    assert_true(process_cut_log(&self, 5));
+    assert_false(process_cut_log(&self, 5));
+    assert_string_equal(process_tail(&self, text, sizeof text, 2), "");
+    write_file(in_dir("a"), "", 0, 0600);
+    end_of(&self);
+    assert_string_equal(process_tail(&self, text, sizeof text, 2), "last");
+    struct stat info;
+    assert_int_equal(stat(self.log, &info), 0);
+    assert_int_equal(info.st_size, 5);
+}
+
 static int set_up(void **state)
 {
     (void)state;
@@ -643,6 +686,8 @@ int main(void)
         cmocka_unit_test_teardown(test_child_dies_with_its_launcher, clean),
         cmocka_unit_test_teardown(test_guard_holds_nothing, clean),
         cmocka_unit_test_teardown(test_guard_forgets, clean),
+        cmocka_unit_test_teardown(test_guard_lost, clean),
+        cmocka_unit_test_teardown(test_log_is_cut, clean),
         cmocka_unit_test_teardown(test_usage, clean),
         cmocka_unit_test_teardown(test_usage_of_the_family, clean),
     };

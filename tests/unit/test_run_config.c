@@ -179,6 +179,8 @@ static void test_names(void **state)
     EXPECT("override 'actor.count=2': actor: unknown key (did you mean 'actors'?)\n", "actor.count=2");
 }
 
+#define IMPALA "agent.algorithm=impala", "agent.target_period=0", "broker.tables[0].sampler={kind: uniform}"
+
 static void test_parts_that_do_not_fit(void **state)
 {
     (void)state;
@@ -192,23 +194,21 @@ static void test_parts_that_do_not_fit(void **state)
     EXPECT("(embedded):3:1: agent: agent.filters asks for a convolution over images, but observations of CartPole-v1 "
            "have rank 1, not 3 (height, width, planes): leave filters out\n",
            "agent.filters=8");
-    EXPECT("(embedded):4:15: adder.kind: impala learns from sequences: write kind: sequence\n",
-           "agent.algorithm=impala", "agent.target_period=0");
+    EXPECT("(embedded):4:15: adder.kind: impala learns from sequences: write kind: sequence\n", IMPALA);
     EXPECT("override 'adder.kind=sequence': adder.kind: dqn learns from transitions: write kind: transition\n",
            "adder.kind=sequence");
     EXPECT("override 'adder.period=22': adder.period: 22 is more than the length 21: steps in between would be in no "
            "item; write at most 21\n",
-           "agent.algorithm=impala", "agent.target_period=0", "adder.kind=sequence", "adder.period=22");
+           IMPALA, "adder.kind=sequence", "adder.period=22");
     EXPECT("override 'adder.length=1': adder.length: a sequence of 1 steps has nothing to learn from: write at least "
            "2\n",
-           "agent.algorithm=impala", "agent.target_period=0", "adder.kind=sequence", "adder.length=1");
+           IMPALA, "adder.kind=sequence", "adder.length=1");
     EXPECT("override 'agent.batch=300': agent.batch: 300 sequences of up to 65536 steps are too much for one learner "
            "step: write at most 256\n",
-           "agent.algorithm=impala", "agent.target_period=0", "adder.kind=sequence", "adder.length=65536",
-           "agent.batch=300", "broker.memory_limit=1TiB");
+           IMPALA, "adder.kind=sequence", "adder.length=65536", "agent.batch=300", "broker.memory_limit=1TiB");
     EXPECT("override 'adder.actor_priorities=yes': adder.actor_priorities: are those of transitions: leave them out "
            "with this kind\n",
-           "agent.algorithm=impala", "agent.target_period=0", "adder.kind=sequence", "adder.actor_priorities=yes");
+           IMPALA, "adder.kind=sequence", "adder.actor_priorities=yes");
     EXPECT(
         "override 'adder.buffer_items=100': adder.buffer_items: a batch of 200 items (batch_items) does not fit into "
         "100\n",

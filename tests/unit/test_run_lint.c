@@ -341,6 +341,52 @@ static void test_all_at_once(void **state)
         "would wait for ever\n");
 }
 
+/* One word of a command, and what is wrong with it; NULL: nothing. */
+static void test_placeholders(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *word, *problem;
+    } cases[] = {
+        {"plain", NULL},
+        {"", NULL},
+        {"{index}{index}", NULL},
+        {"a}b", NULL},
+        {"{{x}", NULL},
+        {"{{{index}", NULL},
+        {"{indx}", "there is no placeholder {indx} (did you mean {index}?)"},
+        {"{index}{}", "there is no placeholder {}; docs/LAUNCH.md lists them ('{{' is a brace)"},
+        {"{index", "'{index' has no closing brace; '{{' stands for a brace"},
+        {"{{{", "'{' has no closing brace; '{{' stands for a brace"},
+        {"{a{index}", "there is no placeholder {a{index} (did you mean {index}?)"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[512], problem[256] = "";
+        snprintf(text, sizeof text,
+                 "actors:\n  command: [./a,\n    \"%s\"]\n"
+                 "broker: {tables: [{name: replay, limiter: {kind: min_size}}]}\n",
+                 cases[i].word);
+        if (cases[i].problem)
+            snprintf(problem, sizeof problem, "run.yaml:3:5: actors.command[1]: %s\n", cases[i].problem);
+        expect(text, problem);
+    }
+    expect("learners: {command: ['']}\n"
+           "broker: {tables: [{name: replay, limiter: {kind: min_size}}]}\n",
+           "run.yaml:1:22: learners.command[0]: is empty: write the program to start\n");
+}
+
+/* An algorithm that gives no priorities. */
+static void test_no_priorities(void **state)
+{
+    (void)state;
+    expect("agent: {algorithm: impala}\n"
+           "adder: {kind: sequence}\n"
+           "broker:\n"
+           "  tables: [{name: replay, sampler: {kind: prioritized}, limiter: {kind: min_size}}]\n",
+           "run.yaml:4:27: broker.tables[0].sampler: nobody updates the priorities of table 'replay': impala gives "
+           "none; write another sampler\n");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -349,6 +395,8 @@ int main(void)
         cmocka_unit_test(test_queue),
         cmocka_unit_test(test_times_sampled),
         cmocka_unit_test(test_updates),
+        cmocka_unit_test(test_no_priorities),
+        cmocka_unit_test(test_placeholders),
         cmocka_unit_test(test_stop),
         cmocka_unit_test(test_plan),
         cmocka_unit_test(test_commands),

@@ -1,0 +1,99 @@
+/* After the last process has ended: the last parameters are measured, and the report is written. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "agent/launch/run_impl.h"
+#include "agent/run/worker.h"
+#include "proto/error.h"
+
+#define MEASURE_MOST_NS (120 * NS_PER_S)
+
+/* Waits for its end; whoever is asked to end meanwhile does not wait for long. */
+static int await_measured(struct run *self, struct process *process)
+{
+    int64_t end_ns = clock_now(&self->clock) + MEASURE_MOST_NS;
+    int status = 0;
+    while (!process_ended(process, &status)) {
+        interrupts_wait(self->options->interrupts, RUN_TICK_MS);
+        if (self->options->interrupts->asked > 0 || clock_now(&self->clock) > end_ns)
+            process_kill(process);
+        run_look(self, clock_now(&self->clock));
+    }
+    return status;
+}
+
+/* In a process of its own; NAN: it did not tell. */
+static double measure_weights(struct run *self, const char *weights)
+{
+    char log[FOLDER_SIZE + 32];
+    rp_error err = {0};
+    struct process process = {0};
+    double value = NAN;
+    unsigned long long episodes;
+    char **argv = command_measure(&self->context, weights);
+    folder_path(log, sizeof log, self->options->folder, "logs/measure.log");
+    const struct process_options options = {
+        .name = "measure", .argv = (const char *const *)argv, .log = log, .guard = self->options->guard};
+    if (argv && process_start(&process, &options, clock_now(&self->clock), &err) == RP_OK &&
+        await_measured(self, &process) == 0) {
+        char tail[512];
+        const char *found = strstr(process_tail(&process, tail, sizeof tail, 4), "mean return of ");
+        if (!found || sscanf(found, "mean return of %llu episodes: %lf", &episodes, &value) != 2)
+            value = NAN;
+    }
+    command_free(&argv);
+    return value;
+}
+
+/* The return of the parameters that are left: those of the last evaluation may be older. */
+static void measure(struct run *self)
+{
+    char weights[FOLDER_SIZE + 32];
+    folder_path(weights, sizeof weights, self->options->folder, LEARNER_STATE_FILE);
+    if (run_is_custom(self, ROLE_LEARNER) || self->outcome != RUN_DONE || self->interrupts_seen > 0 ||
+        access(weights, R_OK) != 0)
+        return;
+    if (self->n_values > 0 && self->seen.value_learner_steps == self->seen.learner_steps) {
+        self->final_value = self->seen.value;
+        return;
+    }
+    self->phase = PHASE_MEASURING;
+    self->final_value = measure_weights(self, weights);
+    if (isnan(self->final_value))
+        run_say(self, LEVEL_WARN, "A0411", "the last parameters %s",
+                self->options->interrupts->asked > 0 ? "were not measured: somebody asked for the end"
+                                                     : "could not be measured: see logs/measure.log");
+}
+
+void run_finish(struct run *self, rp_error *err)
+{
+    const struct run_options *options = self->options;
+    struct status status;
+    rp_error problem = {0};
+    char metrics[FOLDER_SIZE + 32];
+    measure(self);
+    self->phase = self->outcome == RUN_FAILED ? PHASE_FAILED : PHASE_DONE;
+    run_status(self, &status);
+    run_save(self, &status);
+    screen_show(*options->screen, &status);
+    static const char *const exits[] = {[RUN_DONE] = "done", [RUN_STOPPED] = "stopped", [RUN_FAILED] = "failed"};
+    const struct report report = {.last = &status,
+                                  .exit = exits[self->outcome],
+                                  .plan = options->plan,
+                                  .plan_input = options->plan_input,
+                                  .steady = run_steady(self),
+                                  .final_value = self->final_value,
+                                  .final_episodes = (uint32_t)self->config->evaluator.episodes,
+                                  .legs = options->before ? options->before->legs + 1 : 1,
+                                  .metrics = folder_path(metrics, sizeof metrics, options->folder, FOLDER_METRICS),
+                                  .command = options->command};
+    if (report_write(&report, options->folder, &problem) != RP_OK)
+        run_say(self, LEVEL_ERROR, "A0412", "the report could not be written: %s", problem.text);
+    screen_destroy(options->screen);
+    if (options->print_report)
+        report_print(&report, options->folder, stdout);
+    if (self->outcome == RUN_FAILED)
+        err_set(err, RP_INTERNAL, "%s", self->reason);
+}

@@ -1,0 +1,365 @@
+"""replay-launch under attack: processes killed, stopped and ended at random and at the worst moments, and odd surroundings."""
+
+import json
+import os
+import pathlib
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+sys.dont_write_bytecode = True
+
+from launches import CONFIG, ENDLESS, GRACE, SLOW, Place, check, equal, eventually, program, sets  # noqa: E402
+from launch_scripts import STUBBORN, counted, foreign  # noqa: E402
+from harness import Runner, contains  # noqa: E402
+
+test = Runner()
+SEED = int(os.environ.get("RP_TEST_SEED", "0")) or int(time.time())
+SECONDS = float(os.environ.get("RP_ATTACK_SECONDS", "12"))
+# Many failures, quick restarts, and nobody hangs for long.
+TOUGH = ("actors.count=3", "launch.failures=1000", "launch.backoff_most=500ms", "launch.hang=3s", "learners.save_every=500ms")
+NAMES = ("actor-0", "actor-1", "actor-2", "learner-0", "broker", "evaluator-0", "guard")
+
+
+def kill(pid, number):
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass
+
+
+def state_of(pid):
+    """(name, state, parent); None: there is no such process."""
+    try:
+        text = pathlib.Path("/proc/%d/stat" % pid).read_text()
+    except OSError:
+        return None
+    rest = text[text.rindex(")") + 1:].split()
+    return text[text.index("(") + 1:text.rindex(")")], rest[0], int(rest[1])
+
+
+def children(launcher):
+    """{pid: (name, state)} of all, zombies too."""
+    pids = [int(path.name) for path in pathlib.Path("/proc").iterdir() if path.name.isdigit()]
+    found = {pid: state_of(pid) for pid in pids}
+    return {pid: found[pid][:2] for pid in pids if found[pid] and found[pid][2] == launcher.popen.pid}
+
+
+def guard_of(launcher):
+    pids = [pid for pid, (name, state) in children(launcher).items() if name == "replay-guard" and state != "Z"]
+    return pids[0] if pids else 0
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def status(launcher):
+    return launcher.read("status.json") or {}
+
+
+def steps_of(launcher):
+    return [json.loads(line)["steps"] for line in (launcher.folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def attack(run, rng):
+    """Until the time is over; whoever was stopped goes on after a while."""
+    wake = []
+    end = time.monotonic() + SECONDS
+    while time.monotonic() < end:
+        check(run.alive(), "the launcher has ended\n" + run.text())
+        how = rng.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM, signal.SIGSTOP])
+        for name in rng.sample(NAMES, rng.choice([1, 1, 2, 3])):
+            pid = guard_of(run) if name == "guard" else run.pid(name)
+            if pid and not (name == "guard" and how == signal.SIGSTOP):
+                kill(pid, how)
+                wake += [(time.monotonic() + rng.uniform(0.1, 5), pid)] if how == signal.SIGSTOP else []
+        time.sleep(rng.uniform(0.05, 1.2))
+        for pid in [pid for at, pid in wake if at < time.monotonic()]:
+            kill(pid, signal.SIGCONT)
+        wake = [(at, pid) for at, pid in wake if at >= time.monotonic()]
+    for _, pid in wake:
+        kill(pid, signal.SIGCONT)
+
+
+@test
+def test_attack():
+    print("RP_TEST_SEED=%d" % SEED)
+    with Place() as place:
+        run = place.launch(*sets(*ENDLESS, *TOUGH))
+        run.await_phase("running")
+        files = len(os.listdir("/proc/%d/fd" % run.popen.pid))
+        attack(run, random.Random(SEED))
+        before = status(run)
+
+        def goes_on():
+            now = status(run)
+            return (now["phase"] == "running" and now["steps"] > before["steps"] + 300 and now["actors"] == 3
+                    and now["learner_steps"] > before["learner_steps"] + 100)
+        run.await_alive(goes_on, "more steps of both sides", 40 * SLOW)
+        steps = steps_of(run)
+        equal(steps, sorted(steps), "steps never fall")
+        check(before["restarts"] > 3, "restarts:", before["restarts"])
+        eventually(lambda: not [state for _, state in children(run).values() if state == "Z"], 5, "no zombies")
+        names = sorted(name for name, _ in children(run).values())
+        equal(names, ["replay-actor"] * 4 + ["replay-broker", "replay-guard", "replay-learner"], "children")
+        check(len(os.listdir("/proc/%d/fd" % run.popen.pid)) <= files + 2, "the launcher has more and more files open")
+        run.signal()
+        run.ends(0, GRACE)
+        place.nobody_left()
+        report = run.read("report.json")
+        equal((report["exit"], report["steps"]), ("stopped", run.read("launch.json")["steps"]), "report")
+        end = report["steps"] + 1000
+        again = place.start("resume", "runs/latest", *sets("stop.steps=%d" % end, "environment.delay=0s"))
+        again.ends()
+        check(again.read("report.json")["learner_steps"] >= report["learner_steps"], "learner steps were lost")
+        place.nobody_left()
+
+
+# ---- the worst moments
+
+@test
+def test_somebody_else_ends_them():
+    """A process of ours that ends in order, but not because of us: its work is not done."""
+    with Place() as place:
+        run = place.launch(*sets(*ENDLESS))
+        run.await_phase("running")
+        for name in ("learner-0", "actor-1", "evaluator-0"):
+            os.kill(run.pid(name), signal.SIGTERM)
+            run.await_start(name, 2)
+            contains(run.text(), name + " ended after ", "with exit status 0; it starts again")
+        run.await_phase("running")
+        run.signal()
+        run.ends(0, GRACE)
+        place.nobody_left()
+
+
+@test
+def test_broker_and_learner_die():
+    """Nobody is left who could tell the new broker how far the run is, but the launcher."""
+    with Place() as place:
+        run = place.launch(*sets(*ENDLESS))
+        run.await_phase("running")
+        counted(run, 1000000)
+        run.await_alive(lambda: status(run)["steps"] > 1000000, "many steps")
+        for name in ("learner-0", "broker"):
+            os.kill(run.pid(name), signal.SIGKILL)
+        run.await_start("broker", 2)
+        run.await_alive(lambda: counted(run) > 1000000, "the steps at the new broker")
+        run.await_phase("running")
+        check(counted(run) < 1500000, "they were put back twice:", counted(run))
+        steps = steps_of(run)
+        equal(steps, sorted(steps), "steps")
+        run.signal()
+        run.ends(0, GRACE)
+
+
+@test
+def test_broker_dies_at_once():
+    """It has written where it listens, and answers nobody."""
+    with Place() as place:
+        run = place.launch(*sets("stop.steps=1000"))
+        pid = eventually(lambda: run.starts("broker") and run.pid("broker"), 10 * SLOW, "the broker")
+        os.kill(pid, signal.SIGSTOP)
+        names = ("service", "ingest", "events")
+        (run.folder / "endpoints").write_text("".join("%s tcp://127.0.0.1:%d\n" % (name, free_port()) for name in names))
+        time.sleep(6)  # longer than anybody should wait for an answer
+        os.kill(pid, signal.SIGKILL)
+        contains(run.ends(), "broker ended after", "small done after")
+        place.nobody_left()
+
+
+@test
+def test_broker_dies_at_the_end():
+    """All steps were taken, and whoever is left waits for a broker that does not come back."""
+    with Place() as place:
+        run = place.launch(*sets("learners.delay=100ms", "stop.steps=300"))
+        run.await_alive(lambda: status(run).get("phase") == "stopping", "the end")
+        asked = time.monotonic()
+        os.kill(run.pid("broker"), signal.SIGKILL)
+        run.ends(0, 2 * GRACE)
+        contains(run.text(), "broker did not end well: killed by signal 9")
+        check(time.monotonic() - asked < 10 * SLOW, "it took", time.monotonic() - asked, "s")
+        place.nobody_left()
+
+
+@test
+def test_learner_can_not_save():
+    with foreign("#!/bin/sh\nsleep 1000\n") as place:
+        learner = place.write("learner.sh", "#!/bin/sh\ntrap 'echo the disk is full; exit 4' TERM\necho ready\n"
+                                            "while :; do sleep 0.1; done\n")
+        run = place.launch(*sets("learners.command=[%s]" % learner))
+        run.await_alive(lambda: "ready" in run.log("learner-0") and run.starts("actor-0"), "the learner")
+        run.signal()
+        contains(run.ends(0, GRACE), "learner-0 did not end well: exit status 4. Its last lines:\n", "the disk is full\n")
+        check("actor-0 did not end well" not in run.text(), "SIGTERM was ours:", run.text())
+
+
+@test
+def test_guard_and_launcher_are_killed():
+    with foreign(STUBBORN) as place:
+        run = place.launch()
+        run.await_alive(lambda: "child" in run.log("actor-0"), "the actor's child")
+        for _ in range(2):
+            before = guard_of(run)
+            os.kill(before, signal.SIGKILL)
+            eventually(lambda: guard_of(run) not in (0, before), 5 * SLOW, "another guard")
+        contains(run.text(), "somebody has ended the guard of the processes; there is another one")
+        time.sleep(0.2)  # it is told of the processes right after
+        run.signal(signal.SIGKILL)
+        run.ends(-signal.SIGKILL)
+        place.nobody_left(3 * SLOW)
+
+
+@test
+def test_stopped_launcher():
+    """'stop --force' ends one that does not listen."""
+    with foreign(STUBBORN) as place:
+        run = place.launch()
+        run.await_alive(lambda: "child" in run.log("actor-0"), "the actor's child")
+        run.signal(signal.SIGSTOP)
+        contains(place.call("stop", "--force")[0], ": stopped")
+        run.ends(-signal.SIGKILL)
+        place.nobody_left(3 * SLOW)
+
+
+# ---- odd surroundings
+
+@test
+def test_flood():
+    with foreign("#!/bin/sh\nyes flood\n") as place:
+        run = place.launch(*sets("launch.log_most=1MiB"))
+        run.await_text("actor-0 has printed more than 1 MiB: its log is emptied")
+        starts = run.starts("actor-0")
+        run.signal()
+        run.ends(0, GRACE)
+        equal((starts, run.text().count("its log is emptied")), (1, 1), "starts, and how often it is said")
+        place.nobody_left()
+
+
+@test
+def test_folder_goes_away():
+    with Place() as place:
+        run = place.launch(*sets(*ENDLESS))
+        run.await_phase("running")
+        shutil.rmtree(run.folder.resolve())
+        run.await_text("launch.json' can not be written: No such file or directory: the run goes on")
+        run.signal()
+        text = run.ends(0, GRACE)
+        contains(text, "the report could not be written", "learner-0 did not end well: exit status 1")
+        equal(text.count("the run goes on"), 1, "said once")
+        place.nobody_left()
+
+
+@test
+def test_without_terminal():
+    """nohup: the end of the terminal is not that of the run. And none of the standard files is open."""
+    with foreign("#!/bin/sh\nsleep 1000\n") as place:
+        command = "exec nohup %s run.yaml --folder run <&- >&- 2>&-" % program("launch")
+        popen = subprocess.Popen(["sh", "-c", command], cwd=place.base, env=place.environment)
+        log = place.base / "run/logs/launch.log"
+        eventually(lambda: log.exists() and "process=actor-0" in log.read_text(), 20 * SLOW, "the run")
+        popen.send_signal(signal.SIGHUP)
+        popen.send_signal(signal.SIGHUP)
+        time.sleep(0.3 * SLOW)
+        check(popen.poll() is None and "A0408" not in log.read_text(), "SIGHUP has stopped it")
+        popen.send_signal(signal.SIGTERM)
+        equal(popen.wait(GRACE), 0, "exit status")
+        equal((place.base / "run/launch.lock").read_text(), "", "what was printed is in a file of ours:")
+        place.nobody_left()
+
+
+@test
+def test_resume_from_elsewhere():
+    """Relative paths are those of where the run was begun."""
+    with foreign("#!/bin/sh\necho here is $1\nsleep 1000\n") as place:
+        run = place.launch(*sets("actors.command=[./actor.sh, '{here}']"))
+        run.await_alive(lambda: "here is" in run.log("actor-0"), "the actor")
+        run.signal()
+        run.ends(0, GRACE)
+        elsewhere = place.base / "else where"
+        elsewhere.mkdir()
+        popen = subprocess.Popen([program("launch"), "resume", "../runs/latest"], cwd=elsewhere, env=place.environment,
+                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        eventually(lambda: run.log("actor-0").count("here is %s\n" % place.base) == 2, 20 * SLOW, "the actor once more")
+        contains(place.call("stop")[0], "stopped")
+        equal(popen.wait(GRACE), 0, popen.stdout.read())
+        equal(list(elsewhere.iterdir()), [], "files elsewhere")
+        place.nobody_left()
+
+
+@test
+def test_damaged_state():
+    with Place() as place:
+        run = place.launch(*sets("stop.steps=500"))
+        run.ends()
+        state = run.read("launch.json")
+        file = run.folder / "launch.json"
+        for text in ("", "{", "[1]", "null", "\0\1"):
+            file.write_text(text)
+            contains(place.call("resume", "runs/latest", status=1)[1], "launch.json' can not be read", "damaged")
+            place.call("stop", "runs/latest")
+        # Numbers that nobody can have written, and the count of a run that is to be resized.
+        state.update(actors=4000000000, auto_actors=True, steps=2 ** 64 - 1, pid=-1, elapsed_s=-5, done=False)
+        file.write_text(json.dumps(state))
+        again = place.start("resume", "runs/latest")
+        again.ends()
+        equal(again.starts("actor-0") <= 2 and not again.starts("actor-2"), True, "actors")
+        (run.folder / "config.yaml").write_text("actors: [\n")
+        contains(place.call("resume", "runs/latest", *sets("stop.steps=600"), status=2)[1], "config.yaml:", "not valid YAML")
+        place.nobody_left()
+
+
+@test
+def test_many():
+    """Hundreds of actors, with odd characters in their arguments, that all die with one Ctrl-C."""
+    odd = "a b\t'\"$HOME `x` \\ {{}"
+    with foreign("#!/bin/sh\nprintf '%s\\n' \"$1\"\nexec sleep 1000\n", 250) as place:
+        text = place.config.read_text().replace("\"{index}\"", json.dumps(odd))
+        place.config.write_text(text)
+        run = place.launch()
+        run.await_alive(lambda: (status(run).get("actors") or 0) == 250, "all actors", 40 * SLOW)
+        eventually(lambda: run.log("actor-249"), 5 * SLOW, "the last actor")
+        equal(run.log("actor-249"), odd.replace("{{", "{") + "\n", "its argument")
+        asked = time.monotonic()
+        run.signal()
+        run.ends(0, GRACE)
+        check(time.monotonic() - asked < 10 * SLOW, "it took", time.monotonic() - asked, "s")
+        place.nobody_left()
+
+
+@test
+def test_interrupted_at_the_end():
+    """Whoever can not wait for the last measurement gets the report without it."""
+    with Place() as place:
+        run = place.launch(*sets("stop.learner_steps=50", "evaluator.episodes=1000000", "evaluator.on=false"))
+        run.await_phase("measuring")
+        run.signal()
+        contains(run.ends(0, GRACE), "the last parameters were not measured: somebody asked for the end", "small done after")
+        equal((run.read("report.json")["exit"], run.read("report.json")["final_value"]), ("done", None), "report")
+        place.nobody_left()
+
+
+@test
+def test_interrupted_profile():
+    with Place(CONFIG.replace("count: 2", "count: auto")) as place:
+        run = place.launch(*sets("plan.measure=5s"))
+        run.await_alive(lambda: list(run.folder.glob("profile/*/actor-0.log")), "actors that are measured")
+        contains(place.call("status", status=1)[1], "it is being measured")
+        follow = place.start("status", "--follow", "--json")
+        asked = time.monotonic()
+        run.signal()
+        run.signal(signal.SIGTERM)
+        contains(run.ends(130, GRACE), "stopped while it was measuring")
+        contains(follow.ends(1), "has no status: it has not begun")
+        check(time.monotonic() - asked < 10 * SLOW, "it took", time.monotonic() - asked, "s")
+        place.nobody_left()
+
+
+sys.exit(test.main())
