@@ -33,12 +33,28 @@ void prepare_fini(struct prepared *self)
 
 /* ---- the configuration ---- */
 
+/* A command of the user's whose program is not there would only fail again and again. */
+static void check_program(const struct schema_list *command, const char *path, struct schema_report *report)
+{
+    const char *program = command->count > 0 ? *(char *const *)command->data : NULL;
+    if (program && !strchr(program, '{') && !process_can_start(program))
+        schema_problem(report, path,
+                       "there is no program '%s', or it is not executable: a path is relative to the folder that "
+                       "replay-launch is started in, a name is looked up in PATH",
+                       program);
+}
+
 int prepare_config(struct prepared *self, const struct launch *launch, const char *file)
 {
     struct schema_report *report = schema_report_new();
     if (!report)
         return EXIT_FAILED;
     bool ok = run_config_read(file, (const char *const *)launch->overrides, &self->config, report);
+    if (ok) {
+        check_program(&self->config.actors.command, "actors.command", report);
+        check_program(&self->config.learners.command, "learners.command", report);
+        ok = schema_report_count(report) == 0;
+    }
     if (!ok) {
         uint32_t n = schema_report_count(report);
         fputs(schema_report_text(report), stderr);

@@ -73,6 +73,14 @@ static char *find_program(const char *name)
     return NULL;
 }
 
+bool process_can_start(const char *program)
+{
+    char *path = find_program(program);
+    bool there = path && is_program(path);
+    free(path);
+    return there;
+}
+
 static bool same_name(const char *a, const char *b)
 {
     size_t length = strcspn(a, "=");

@@ -47,6 +47,8 @@ struct process {
 rp_status process_start(struct process *self, const struct process_options *options, int64_t now_ns, rp_error *err);
 /* Tells its guard of it once more. */
 void process_guard(const struct process *self);
+/* Whether there is such a program: a path, or a name in PATH. */
+bool process_can_start(const char *program);
 /* True once, when it has ended: *status is what waitpid gave. The rest of its group is killed then. */
 bool process_ended(struct process *self, int *status);
 /* SIGTERM, to the process alone; a second call does nothing. */

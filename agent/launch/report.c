@@ -68,21 +68,6 @@ const char *report_difference(const struct report_row *row, char *out, bool *far
     return out;
 }
 
-/* Without a word from the caller: who met a stop condition is done. */
-const char *report_exit(const struct report *self)
-{
-    const struct status *s = self->last;
-    if (self->exit)
-        return self->exit;
-    if (s->phase == PHASE_FAILED)
-        return "failed";
-    bool met = (s->stop_steps && s->steps >= s->stop_steps) ||
-               (s->stop_learner_steps && s->learner_steps >= s->stop_learner_steps) ||
-               (isfinite(s->stop_value) && s->best >= s->stop_value) ||
-               (s->stop_time_s > 0 && s->elapsed_s >= s->stop_time_s);
-    return met ? "done" : "stopped";
-}
-
 /* ---- report.json ---- */
 
 static void put_number(struct json *out, const char *name, double value)
@@ -137,7 +122,7 @@ static void put_run(struct json *out, const struct report *self, const struct re
 {
     const struct status *last = self->last;
     put_text(out, "name", last->name);
-    put_text(out, "exit", report_exit(self));
+    put_text(out, "exit", phase_name(self->last->phase));
     put_text(out, "reason", last->reason);
     put_text(out, "command", self->command);
     put_count(out, "legs", self->legs);
@@ -260,7 +245,7 @@ void report_print(const struct report *self, const char *folder, FILE *out)
     const struct status *last = self->last;
     format_buffer a, b, c;
     char clean[sizeof last->reason];
-    fprintf(out, "%s %s after %s", format_clean(clean, sizeof clean, last->name), report_exit(self),
+    fprintf(out, "%s %s after %s", format_clean(clean, sizeof clean, last->name), phase_name(self->last->phase),
             format_seconds(a, last->elapsed_s));
     fprintf(out, ": %s steps, %s updates", format_count(b, last->steps), format_count(c, last->learner_steps));
     if (last->restarts)

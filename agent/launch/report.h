@@ -22,7 +22,6 @@ struct report {
     uint32_t legs;       /* 1; more after resumes */
     const char *metrics; /* path of metrics.jsonl */
     const char *command; /* that reproduces it: "replay-launch config.yaml --set ..." */
-    const char *exit;    /* "done", "stopped", "failed"; NULL: what the last status suggests */
 };
 
 /* Writes report.json, report.html, return.svg, rates.svg, ratio.svg into the folder. */

@@ -52,8 +52,6 @@ void report_rows(const struct report *self, struct report_row rows[REPORT_ROWS])
 const char *report_cell(const struct report_row *row, double value, char *out);
 /* "+4%", "+3 points", "-". *far: by more than 20%. */
 const char *report_difference(const struct report_row *row, char *out, bool *far_off);
-/* "done", "stopped" or "failed". */
-const char *report_exit(const struct report *self);
 /* A return: enough digits, and no more. */
 const char *report_value(double value, char *out);
 

@@ -100,7 +100,7 @@ static void add_top(struct text *out, const struct report *self, const struct re
     text_add(out, "<header><h1>");
     plot_escape(out, last->name);
     text_add(out, "</h1><span class=\"pill %s\">%s</span><span class=\"soft\">%s</span></header>\n<p>",
-             report_exit(self), report_exit(self), date);
+             phase_name(self->last->phase), phase_name(self->last->phase), date);
     plot_escape(out, last->reason);
     text_add(out, "</p>\n<div class=\"tiles\">\n");
     add_return_tile(out, self);
@@ -266,7 +266,7 @@ void report_page(struct text *out, const struct report *self, const struct repor
 {
     text_add(out, "%s<title>", head);
     plot_escape(out, self->last->name);
-    text_add(out, " (%s)</title>\n%s</head>\n<body><main>\n", report_exit(self), css);
+    text_add(out, " (%s)</title>\n%s</head>\n<body><main>\n", phase_name(self->last->phase), css);
     add_top(out, self, data);
     add_outcome(out, self);
     add_charts(out, self, data);

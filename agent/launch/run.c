@@ -38,7 +38,7 @@ void run_say(struct run *self, enum log_level level, const char *id, const char 
         run_save_line(self, NULL); /* metrics.jsonl has them all, though a status has only one */
     screen_say(*self->options->screen, level >= LEVEL_WARN, "%s", text);
     log_line(level, id, "launch", "text=%s", log_quote(quoted, sizeof quoted, text));
-    snprintf(self->event, sizeof self->event, "%.*s", (int)strcspn(text, "\n"), text);
+    supervisor_one_line(text, self->event, sizeof self->event);
     clock_gettime(CLOCK_REALTIME, &now);
     self->event_unix_s = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
     self->event_unsaved = true;
@@ -167,6 +167,33 @@ static void check_ends(struct run *self, const struct status *status)
         run_stop(self, RUN_DONE, false, "stop.time has passed");
 }
 
+/* Nothing was inserted, sampled or learned for launch.hang. */
+static bool stalls(const struct run *self, int64_t now_ns)
+{
+    int64_t hang_ns = self->config->launch.hang_ns;
+    return hang_ns > 0 && self->moved_ns > 0 && now_ns - self->moved_ns > hang_ns;
+}
+
+/* A run that stands still is told of, with the reason if the broker knows one. */
+static void watch_progress(struct run *self, const struct observation *before, int64_t now_ns)
+{
+    const struct observation *seen = &self->seen;
+    bool moves = seen->inserts != before->inserts || seen->samples != before->samples || seen->steps != before->steps ||
+                 seen->learner_steps != before->learner_steps || !self->actors_started;
+    if (moves || self->moved_ns == 0) {
+        self->moved_ns = now_ns;
+        self->stall_said = false;
+    }
+    if (self->stall_said || self->phase >= PHASE_STOPPING || !stalls(self, now_ns))
+        return;
+    self->stall_said = true;
+    const char *why = seen->waiting_samplers > 0  ? seen->samples_wait
+                      : seen->waiting_inserts > 0 ? seen->inserts_wait
+                                                  : "nobody waits in the broker, so a process may hang";
+    run_say(self, LEVEL_WARN, "A0417", "nothing was inserted, sampled or learned for %.0f s: %s",
+            (double)self->config->launch.hang_ns * 1e-9, seen->broker ? why : "the broker does not answer");
+}
+
 /* Without a broker nobody gets to an end, and actors that the limiter holds back do not without learners. */
 static void lose_patience(struct run *self, int64_t now_ns)
 {
@@ -174,6 +201,12 @@ static void lose_patience(struct run *self, int64_t now_ns)
         self->learners_seen_ns = now_ns;
     if (run_running(self, ROLE_BROKER) == 0 || now_ns - self->learners_seen_ns > self->config->launch.grace_ns)
         self->patient = false;
+    if (self->patient && run_running(self, ROLE_LEARNER) > 0 && stalls(self, now_ns)) {
+        run_say(self, LEVEL_WARN, "A0417",
+                "a learner neither ends nor learns for %.0f s (launch.hang): it is asked to end",
+                (double)self->config->launch.hang_ns * 1e-9);
+        self->patient = false;
+    }
 }
 
 /* Actors and learners of our own end by themselves when all steps were taken, and the evaluator after them. */
@@ -242,6 +275,7 @@ void run_look(struct run *self, int64_t now_ns)
         observer_look(self->observer, LOOK_MS, &self->seen);
         run_take_in(self, &before);
         put_back_later(self, now_ns);
+        watch_progress(self, &before, now_ns);
     }
     if (self->phase == PHASE_FILLING && self->seen.samples > 0) {
         self->phase = PHASE_RUNNING;

@@ -52,8 +52,8 @@ static void measure(struct run *self)
 {
     char weights[FOLDER_SIZE + 32];
     folder_path(weights, sizeof weights, self->options->folder, LEARNER_STATE_FILE);
-    if (run_is_custom(self, ROLE_LEARNER) || self->outcome != RUN_DONE || self->interrupts_seen > 0 ||
-        access(weights, R_OK) != 0)
+    if (!self->config->evaluator.on || run_is_custom(self, ROLE_LEARNER) || self->outcome != RUN_DONE ||
+        self->interrupts_seen > 0 || access(weights, R_OK) != 0)
         return;
     if (self->n_values > 0 && self->seen.value_learner_steps == self->seen.learner_steps) {
         self->final_value = self->seen.value;
@@ -74,13 +74,13 @@ void run_finish(struct run *self, rp_error *err)
     rp_error problem = {0};
     char metrics[FOLDER_SIZE + 32];
     measure(self);
-    self->phase = self->outcome == RUN_FAILED ? PHASE_FAILED : PHASE_DONE;
+    static const enum phase phases[] = {
+        [RUN_DONE] = PHASE_DONE, [RUN_STOPPED] = PHASE_STOPPED, [RUN_FAILED] = PHASE_FAILED};
+    self->phase = phases[self->outcome];
     run_status(self, &status);
     run_save(self, &status);
     screen_show(*options->screen, &status);
-    static const char *const exits[] = {[RUN_DONE] = "done", [RUN_STOPPED] = "stopped", [RUN_FAILED] = "failed"};
     const struct report report = {.last = &status,
-                                  .exit = exits[self->outcome],
                                   .plan = options->plan,
                                   .plan_input = options->plan_input,
                                   .steady = run_steady(self),

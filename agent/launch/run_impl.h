@@ -74,6 +74,8 @@ struct run {
     uint32_t n_values;
     double best;
     struct resize resize;
+    int64_t moved_ns; /* when something was last inserted, sampled or learned */
+    bool stall_said;
     struct status_process *shown;
     char event[512];
     double event_unix_s;

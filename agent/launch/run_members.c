@@ -49,11 +49,10 @@ static rp_status start_process(struct run *self, struct member *member, int64_t 
 
 static void give_up(struct run *self, const struct member *member)
 {
-    char text[SUPERVISOR_TAIL + 512];
+    char text[SUPERVISOR_TAIL + 512], line[sizeof self->reason];
     supervisor_explain(&member->supervised, member->name, text, sizeof text);
     run_say(self, LEVEL_ERROR, "A0404", "%s", text);
-    text[strcspn(text, "\n")] = '\0';
-    run_stop(self, RUN_FAILED, false, "%s", text);
+    run_stop(self, RUN_FAILED, false, "%s", supervisor_one_line(text, line, sizeof line));
 }
 
 static void start(struct run *self, struct member *member)
@@ -199,9 +198,13 @@ static void tend_unjudged(struct run *self, struct member *member, int64_t now_n
 /* A role whose last process ended by right ends the run. */
 static void check_done(struct run *self)
 {
-    for (enum role role = 0; role < ROLES && self->actors_started; role++)
-        if (run_is_custom(self, role) && run_wanted(self, role) == 0 && run_running(self, role) == 0)
-            run_stop(self, RUN_DONE, false, "the %ss have ended", role_name(role));
+    for (enum role role = 0; role < ROLES && self->actors_started; role++) {
+        if (!run_is_custom(self, role) || run_wanted(self, role) > 0 || run_running(self, role) > 0)
+            continue;
+        if (role == ROLE_ACTOR && self->seen.inserts == 0)
+            run_stop(self, RUN_FAILED, false, "the actors have ended with status 0, but none has inserted anything");
+        run_stop(self, RUN_DONE, false, "the %ss have ended", role_name(role));
+    }
 }
 
 static void tend_hang(struct run *self, struct member *member, int64_t now_ns)

@@ -24,6 +24,12 @@ static double unix_now(void)
 
 /* ---- taking in ---- */
 
+static uint64_t larger(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* What was counted before a resume is put back into the broker a little later: that is no speed. */
 static void add_mark(struct run *self)
 {
     const struct observation *seen = &self->seen;
@@ -33,11 +39,12 @@ static void add_mark(struct run *self)
     }
     if (self->n_marks == RUN_MARKS)
         memmove(self->marks, self->marks + 1, --self->n_marks * sizeof *self->marks);
-    self->marks[self->n_marks++] = (struct mark){.at_ns = seen->at_ns,
-                                                 .steps = seen->steps,
-                                                 .learner_steps = seen->learner_steps,
-                                                 .inserts = seen->inserts,
-                                                 .samples = seen->samples};
+    self->marks[self->n_marks++] =
+        (struct mark){.at_ns = seen->at_ns,
+                      .steps = larger(seen->steps, self->steps_before),
+                      .learner_steps = larger(seen->learner_steps, self->learner_steps_before),
+                      .inserts = seen->inserts,
+                      .samples = seen->samples};
     uint32_t old = 0;
     while (old + 2 < self->n_marks && self->marks[old + 1].at_ns <= seen->at_ns - WINDOW_NS)
         old++;
@@ -81,11 +88,6 @@ static void take_values(struct run *self)
         self->value_steps[self->n_values] = (double)values[i].steps;
         self->values[self->n_values++] = values[i].value;
     }
-}
-
-static uint64_t larger(uint64_t a, uint64_t b)
-{
-    return a > b ? a : b;
 }
 
 void run_take_in(struct run *self, const struct observation *before)

@@ -222,7 +222,7 @@ void screen_show(struct screen *self, const struct status *status)
     static const int64_t everies[] = {
         [OUTPUT_TERMINAL] = FRAME_EVERY_NS, [OUTPUT_LINES] = LINE_EVERY_NS, [OUTPUT_JSON] = JSON_EVERY_NS};
     int64_t now = now_ns();
-    bool over = status->phase == PHASE_DONE || status->phase == PHASE_FAILED;
+    bool over = status->phase >= PHASE_DONE;
     if (self->output == OUTPUT_QUIET)
         return;
     bool last = over && self->output == OUTPUT_TERMINAL;

@@ -15,7 +15,7 @@
 static const char *const phase_names[PHASES] = {
     [PHASE_STARTING] = "starting", [PHASE_FILLING] = "filling",     [PHASE_RUNNING] = "running",
     [PHASE_STOPPING] = "stopping", [PHASE_MEASURING] = "measuring", [PHASE_DONE] = "done",
-    [PHASE_FAILED] = "failed",
+    [PHASE_STOPPED] = "stopped",   [PHASE_FAILED] = "failed",
 };
 
 const char *phase_name(enum phase phase)

@@ -15,7 +15,8 @@ enum phase {
     PHASE_RUNNING,
     PHASE_STOPPING,
     PHASE_MEASURING,
-    PHASE_DONE,
+    PHASE_DONE, /* from here on it is over */
+    PHASE_STOPPED,
     PHASE_FAILED,
     PHASES
 };

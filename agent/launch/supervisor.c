@@ -114,6 +114,26 @@ const char *supervisor_explain(const struct supervised *self, const char *name, 
     return out;
 }
 
+const char *supervisor_one_line(const char *text, char *out, size_t size)
+{
+    size_t end = strlen(text);
+    while (end > 0 && strchr(" \t\r\n", text[end - 1]))
+        end--;
+    size_t first = strcspn(text, "\n"), last = end;
+    if (size == 0)
+        return out;
+    out[0] = '\0';
+    size_t used = put(out, size, 0, text, first < end ? first : end);
+    if (first >= end)
+        return out;
+    while (text[last - 1] != '\n')
+        last--;
+    last += strspn(text + last, " |");
+    used = put(out, size, used, " ", 1);
+    put(out, size, used, text + last, end - last);
+    return out;
+}
+
 bool hang_seen(struct hang *self, int64_t hang_ns, int64_t cpu_ns, int64_t now_ns)
 {
     if (self->since_ns == 0 || cpu_ns != self->cpu_ns) {

@@ -46,8 +46,10 @@ enum supervisor_action supervisor_not_started(struct supervised *self, const str
 bool supervisor_due(struct supervised *self, int64_t now_ns);
 /* "actor-1 failed 5 times in a row with exit status 3; the first time after 0.2 s:\n  | ...lines". Gives out. */
 const char *supervisor_explain(const struct supervised *self, const char *name, char *out, size_t size);
+/* What fits where there is one line: the first one, and the last one, which tells most of an output. Gives out. */
+const char *supervisor_one_line(const char *text, char *out, size_t size);
 
-/* A process that uses no processor time at all hangs: a client of a broker has heartbeats to send. Gives true when it was
+/* A process that uses no processor time at all hangs: one that is well and has a connection sends heartbeats. Gives true when it was
  * so for hang_ns (0: never), and again after each further hang_ns. Zero-initialised at each start. */
 struct hang {
     int64_t cpu_ns, since_ns;

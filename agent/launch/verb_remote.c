@@ -184,6 +184,8 @@ int launch_logs(struct launch *launch)
         copy_out(in);
     }
     copy_out(in);
+    if (ftell(in) == 0)
+        fprintf(stderr, "replay-launch: %s is empty: it has printed nothing\n", path);
     fclose(in);
     return EXIT_FINE;
 }

@@ -8,6 +8,7 @@
 #include "agent/launch/prepare.h"
 #include "agent/launch/profile.h"
 #include "agent/launch/run.h"
+#include "agent/launch/status.h"
 #include "proto/error.h"
 #include "proto/log.h"
 
@@ -117,6 +118,20 @@ int launch_run(struct launch *launch)
 
 /* ---- resume ---- */
 
+/* Why it ended, as its status says; "" if there is none. */
+static const char *reason_of(const char *folder, char *out, size_t size)
+{
+    struct status_copy copy;
+    char *text = folder_read(folder, FOLDER_STATUS);
+    out[0] = '\0';
+    if (text && status_from_json(text, &copy)) {
+        snprintf(out, size, "%s%s", copy.status.reason[0] ? ": " : "", copy.status.reason);
+        status_copy_fini(&copy);
+    }
+    free(text);
+    return out;
+}
+
 /* The plan of the legs before; without one, there is just nothing to compare with. */
 static void take_plan(struct prepared *self)
 {
@@ -146,7 +161,7 @@ static rp_status go_back(struct prepared *self, const char *cwd, rp_error *err)
 static rp_status open_again(struct prepared *self, const struct launch *launch, struct folder_state *state,
                             rp_error *err)
 {
-    char log[FOLDER_SIZE + 32];
+    char log[FOLDER_SIZE + 32], reason[256];
     RP_TRY(folder_find("runs", launch->argument, self->folder, err));
     RP_TRY(folder_lock(self->folder, &self->lock, err));
     RP_TRY(folder_read_state(self->folder, state, err));
@@ -154,8 +169,9 @@ static rp_status open_again(struct prepared *self, const struct launch *launch, 
     folder_path(self->config_path, sizeof self->config_path, self->folder, FOLDER_CONFIG);
     if (state->done && launch->n_overrides == 0)
         return err_set(err, RP_FAILED_PRECONDITION,
-                       "the run in '%s' has met its stop condition; to go on, move it: --set stop.steps=...",
-                       self->folder);
+                       "the run in '%s' has met its stop condition%s; to go on, move it: --set stop.value=.inf, "
+                       "--set stop.steps=...",
+                       self->folder, reason_of(self->folder, reason, sizeof reason));
     RP_TRY(log_open(folder_path(log, sizeof log, self->folder, "logs/launch.log"), err));
     state->pid = (int32_t)getpid(); /* 'stop' must not take another process for this one */
     return folder_write_state(self->folder, state, err);

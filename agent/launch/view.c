@@ -34,7 +34,7 @@ uint32_t frame_columns(const struct frame *self)
 
 bool view_over(const struct frame *self)
 {
-    return self->status->phase == PHASE_DONE || self->status->phase == PHASE_FAILED;
+    return self->status->phase >= PHASE_DONE;
 }
 
 /* ---- head and progress ---- */
@@ -221,7 +221,7 @@ static void add_abnormal(struct frame *self)
 {
     const struct status *s = self->status;
     uint32_t shown = 0, more = 0;
-    bool over = s->phase == PHASE_STOPPING || s->phase == PHASE_MEASURING || s->phase == PHASE_DONE;
+    bool over = s->phase >= PHASE_STOPPING && s->phase != PHASE_FAILED;
     for (uint32_t i = 0; s->processes && i < s->n_processes; i++) {
         const struct status_process *p = &s->processes[i];
         bool away = !over && strcmp(p->state, "runs") != 0 && strcmp(p->state, "ended") != 0;

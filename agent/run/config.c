@@ -159,7 +159,8 @@ static const struct schema_row own_rows[] = {
     {"learners.round", SCHEMA_TIME, ROOT(learners.round_ns), "2s", 1e6, 3.6e12, NULL, 0,
      "several learners: how long one waits for the others' gradients"},
 
-    {"evaluator.on", SCHEMA_BOOL, ROOT(evaluator.on), "true", 0, 0, NULL, 0, "replay-launch starts an evaluator"},
+    {"evaluator.on", SCHEMA_BOOL, ROOT(evaluator.on), "true", 0, 0, NULL, 0,
+     "replay-launch starts an evaluator, and measures the last parameters"},
     {"evaluator.episodes", SCHEMA_INT, ROOT(evaluator.episodes), "20", 1, 1e6, NULL, 0, "in an evaluation"},
     {"evaluator.every", SCHEMA_INT, ROOT(evaluator.every), "0", 0, MAX_STEPS, NULL, 0,
      "environment steps between evaluations; 0: only at the end"},

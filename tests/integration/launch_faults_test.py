@@ -105,20 +105,25 @@ def test_gives_up():
         equal(run.starts("actor-0"), 3, "starts")
         report = run.read("report.json")
         equal(report["exit"], "failed", "exit")
-        contains(report["reason"], "actor-0 failed 3 times in a row with exit status 7")
+        contains(report["reason"], "actor-0 failed 3 times in a row with exit status 7", first)
+        check(all(not event["event"].endswith(":") for event in report["events"]), "an event without its cause", report)
         check(not run.read("launch.json")["done"], "a run that failed can be resumed")
         place.nobody_left()
 
 
 @test
 def test_no_such_command():
+    """Found before anything starts; and where it goes away later."""
     with foreign("") as place:
-        run = place.launch(*sets("launch.failures=2", "actors.command=[./nothing-here]"))
-        text = run.ends(1)
-        contains(text, "could not start ./nothing-here: No such file or directory; check the path",
+        run = place.launch(*sets("actors.command=[./nothing-here]", "learners.command=[%s/run.yaml]" % place.base))
+        contains(run.ends(2), "actors.command: there is no program './nothing-here', or it is not executable",
+                 "learners.command: there is no program ", "2 mistakes in the configuration; nothing was started")
+        check(not (place.base / "runs").exists(), "a folder was made")
+        place.nobody_left()
+    with foreign("#!/bin/sh\nrm -- \"$0\"\nexit 7\n") as place:
+        text = place.launch(*sets("launch.failures=2")).ends(1)
+        contains(text, "could not start ", ": No such file or directory; check the path",
                  "actor-0 could not be started 2 times in a row")
-        run = place.launch("--folder", "second", *sets("launch.failures=2", "learners.command=[%s/run.yaml]" % place.base))
-        contains(run.ends(1), "Permission denied; make it executable: chmod +x", "learner-0 could not be started")
         place.nobody_left()
 
 
@@ -208,9 +213,9 @@ def test_launcher_is_killed():
 def test_actors_may_end():
     with foreign("#!/bin/sh\necho all done\nexit 0\n", 2) as place:
         run = place.launch()
-        contains(run.ends(), "stopping: the actors have ended", "small done after")
+        contains(run.ends(1), "stopping: the actors have ended with status 0, but none has inserted anything")
         equal((run.starts("actor-0"), run.starts("actor-1")), (1, 1), "starts")
-        equal(run.read("report.json")["exit"], "done", "exit")
+        equal(run.read("report.json")["exit"], "failed", "exit")
         place.nobody_left()
 
 

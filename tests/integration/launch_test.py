@@ -122,6 +122,18 @@ def test_each_end():
 # ---- mistakes
 
 @test
+def test_without_evaluator():
+    """An environment of one's own is none that we could measure."""
+    with Place() as place:
+        run = place.launch(*sets("evaluator.on=false"))
+        text = run.ends()
+        check("final return" not in text, text)
+        equal(run.read("report.json")["final_value"], None, "final value")
+        check(not (run.folder / "logs/measure.log").exists(), "it was measured")
+        place.nobody_left()
+
+
+@test
 def test_mistakes():
     with Place() as place:
         wrong = place.base / "wrong.yaml"
@@ -163,6 +175,9 @@ def test_from_another_process():
         contains(place.call("logs", "launch")[0], "A0401 a run begins", "started process=actor-1")
         equal(len(place.call("logs", "launch", "--lines", "2")[0].splitlines()), 2, "lines")
         contains(place.call("logs", "nobody", status=1)[1], "there is no log of 'nobody'")
+        (run.folder / "logs/quiet.log").write_text("")
+        contains(place.call("logs", "quiet")[1], "logs/quiet.log is empty: it has printed nothing")
+        (run.folder / "logs/quiet.log").unlink()
         place.call("logs", "../launch", status=1)
         # Two launchers on one folder; a folder that has a run in it.
         contains(place.call("resume", "runs/latest", status=1)[1], "another replay-launch works on")
@@ -171,10 +186,10 @@ def test_from_another_process():
         equal(place.call("stop")[0], "runs/%s: stopped\n" % name, "stop")
         contains(run.ends(0, GRACE), "small stopped after", "SIGTERM")
         objects = [json.loads(line) for line in followed.ends().splitlines()]
-        equal((objects[0]["phase"], objects[-1]["phase"]), ("running", "done"), "what --follow has seen")
+        equal((objects[0]["phase"], objects[-1]["phase"]), ("running", "stopped"), "what --follow has seen")
         contains(tail.ends(), "A0401 a run begins", "ended process=broker")
         contains(place.call("stop")[0], "no launcher works on it")
-        contains(place.call("status")[0], "done")
+        contains(place.call("status")[0], "small  stopped")
         equal(run.read("report.json")["exit"], "stopped", "exit")
         place.nobody_left()
 
@@ -217,9 +232,12 @@ def test_interrupt_and_resume():
         check(report["learner_steps"] > middle["learner_steps"] > one["learner_steps"], report)
         check(report["wall_seconds"] > middle["elapsed_s"] > one["wall_seconds"], report)
         lines = [json.loads(line) for line in (third.folder / "metrics.jsonl").read_text().splitlines()]
+        slow = [line for line in lines if line["elapsed_s"] <= middle["elapsed_s"]]  # environment.delay: 1000/s an actor
+        check(all(line["steps_rate"] <= 3000 for line in slow), "what was counted before is no speed", slow)
         steps = [line["steps"] for line in lines if line["phase"] in ("running", "done")]
         equal(steps, sorted(steps), "steps of all legs")
-        contains(place.call("resume", "runs/latest", status=1)[1], "has met its stop condition", "--set stop.steps")
+        contains(place.call("resume", "runs/latest", status=1)[1], "has met its stop condition: %d environment steps" % end,
+                 "--set stop.steps")
         place.nobody_left()
 
 

@@ -157,7 +157,7 @@ def watch(columns, rows, curve):
         # What a narrower terminal has wrapped and scrolled away is out of reach; nothing else is left of old frames.
         heads = [i for i, line in enumerate(screen) if line.startswith(" small  ")]
         head = heads[-1]
-        check("done" in screen[head] and not any("done" in screen[i] or "stopping" in screen[i] for i in heads[:-1]), screen)
+        check("stopped" in screen[head] and not any("stopped" in screen[i] or "stopping" in screen[i] for i in heads[:-1]), screen)
         result = next(i for i, line in enumerate(screen) if line.startswith("small stopped after "))
         check(head < result < screen.index("status=0"), screen)
         contains("\n".join(screen[result:]), "Ctrl-C", "last evaluation ", "report: runs/small-")
@@ -214,7 +214,7 @@ def test_status_follow():
         terminal.await_screen(lambda screen: "status=0" in screen, "the end of --follow")
         screen = terminal.screen(True)
         equal(frames(screen), 1, "frames:\n" + "\n".join(screen))
-        check("done" in screen_head(screen), screen_head(screen))
+        check("stopped" in screen_head(screen), screen_head(screen))
 
 
 @test

@@ -175,7 +175,7 @@ static void keys(void **state)
     static const char *const same[] = {"name=x",
                                        "seed=9",
                                        "folder=/tmp/x",
-                                       "stop.steps=5",
+                                       "stop.steps=5000",
                                        "launch.grace=1s",
                                        "report.every=1s",
                                        "broker.service=tcp://127.0.0.1:1234",

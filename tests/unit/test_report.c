@@ -276,21 +276,6 @@ static void test_long(void **state)
     report_data_fini(&data);
 }
 
-static void test_exit(void **state)
-{
-    struct fixture *f = *state;
-    assert_string_equal(report_exit(&f->report), "done"); /* the return was reached */
-    f->last.best = 100;
-    assert_string_equal(report_exit(&f->report), "stopped");
-    f->last.stop_steps = 61234;
-    assert_string_equal(report_exit(&f->report), "done");
-    f->report.exit = "stopped";
-    assert_string_equal(report_exit(&f->report), "stopped");
-    f->report.exit = NULL;
-    f->last.phase = PHASE_FAILED;
-    assert_string_equal(report_exit(&f->report), "failed");
-}
-
 static void test_print(void **state)
 {
     struct fixture *f = *state;
@@ -328,7 +313,6 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_page, setup, teardown),
         cmocka_unit_test_setup_teardown(test_nothing, setup, teardown),
         cmocka_unit_test_setup_teardown(test_long, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_exit, setup, teardown),
         cmocka_unit_test_setup_teardown(test_print, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

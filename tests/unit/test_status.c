@@ -211,6 +211,7 @@ static void test_phases(void **state)
 {
     (void)state;
     assert_string_equal(phase_name(PHASE_STARTING), "starting");
+    assert_string_equal(phase_name(PHASE_STOPPED), "stopped");
     assert_string_equal(phase_name(PHASE_FAILED), "failed");
     assert_string_equal(phase_name(PHASES), "unknown");
     assert_string_equal(phase_name((enum phase) - 1), "unknown");

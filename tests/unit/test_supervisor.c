@@ -45,6 +45,21 @@ static void test_row_ends_the_run(void **state)
                         "  | line 0\n"
                         "  | second");
     assert_string_equal(self.last.tail, "line 3");
+    char line[128];
+    assert_string_equal(supervisor_one_line(text, line, sizeof line),
+                        "actor-1 failed 4 times in a row with exit status 3; the first time after 0.2 s: second");
+}
+
+static void test_one_line(void **state)
+{
+    (void)state;
+    char out[32];
+    assert_string_equal(supervisor_one_line("", out, sizeof out), "");
+    assert_string_equal(supervisor_one_line("one\n", out, sizeof out), "one");
+    assert_string_equal(supervisor_one_line("\n\n", out, sizeof out), "");
+    assert_string_equal(supervisor_one_line("its lines:\n  a\nNameError: b \n\n", out, sizeof out),
+                        "its lines: NameError: b");
+    assert_string_equal(supervisor_one_line("a:\n  | 0123456789012345678901234567890", out, 8), "a: 0123");
 }
 
 static void test_another_failure_begins_a_row_but_the_pause_grows(void **state)
@@ -203,6 +218,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_row_ends_the_run),
+        cmocka_unit_test(test_one_line),
         cmocka_unit_test(test_another_failure_begins_a_row_but_the_pause_grows),
         cmocka_unit_test(test_expected_ends),
         cmocka_unit_test(test_not_started),
