@@ -8,8 +8,8 @@
 
 #include <cmocka.h>
 
-#include "agent/text/format.h"
 #include "agent/ctl/top_render.c"
+#include "agent/text/format.h"
 
 static void test_bytes(void **state)
 {
