@@ -1,11 +1,11 @@
 /* The command line of replay-launch. */
-#include <getopt.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "agent/launch/launch.h"
+#include "agent/run/flags.h"
 
 #define PROGRAM "replay-launch"
 
@@ -22,12 +22,6 @@ enum {
     OPT_LINES,
     OPT_FORCE,
     OPT_VERSION
-};
-
-struct flag {
-    int key; /* a letter, or one of the above */
-    uint32_t option;
-    const char *name, *argument, *help;
 };
 
 static const struct flag flags[] = {
@@ -67,20 +61,6 @@ int launch_fail(const rp_error *err)
 
 /* ---- help ---- */
 
-static void print_flags(uint32_t options)
-{
-    for (size_t i = 0; i < N_FLAGS; i++) {
-        char left[64];
-        if (!(flags[i].option & options))
-            continue;
-        int n = flags[i].key < 256 ? snprintf(left, sizeof left, "-%c, ", flags[i].key)
-                                   : snprintf(left, sizeof left, "    ");
-        snprintf(left + n, sizeof left - (size_t)n, "--%s %s", flags[i].name,
-                 flags[i].argument ? flags[i].argument : "");
-        printf("  %-22s %s\n", left, flags[i].help);
-    }
-}
-
 static void print_help(const struct launch_verb *verbs, uint32_t n)
 {
     puts("Usage: " PROGRAM " CONFIG.yaml [options]\n       " PROGRAM " VERB ... [options]\n\n"
@@ -94,7 +74,7 @@ static void print_help(const struct launch_verb *verbs, uint32_t n)
         printf("  %-22s %s\n", left, verbs[i].summary);
     }
     puts("\nOptions (VERB --help says which ones a verb has):");
-    print_flags(~0u);
+    flags_print(flags, N_FLAGS, ~0u, 22);
     puts("\nCtrl-C ends a run in order within ten seconds; a second one kills it. docs/LAUNCH.md tells the rest.\n"
          "Exit status: 0 done or stopped as asked, 1 failed, 2 the command line or the configuration is wrong,\n"
          "130 killed by a second Ctrl-C.");
@@ -104,7 +84,7 @@ static void print_verb_help(const struct launch_verb *verb)
 {
     printf("Usage: " PROGRAM " %s%s%s [options]\n\n%s.\n\n", verb->name, verb->name[0] ? " " : "",
            verb->argument ? verb->argument : "", verb->summary);
-    print_flags(verb->options);
+    flags_print(flags, N_FLAGS, verb->options, 22);
 }
 
 /* ---- reading ---- */
@@ -170,10 +150,8 @@ static bool *find_switch(struct launch *self, int key)
 
 static int read_flags(struct launch *self, const struct launch_verb *verbs, uint32_t n_verbs, int argc, char **argv)
 {
-    struct option names[N_FLAGS + 1] = {{0}};
-    for (size_t i = 0; i < N_FLAGS; i++)
-        names[i] =
-            (struct option){flags[i].name, flags[i].argument ? required_argument : no_argument, NULL, flags[i].key};
+    struct option names[N_FLAGS + 1];
+    flags_names(flags, N_FLAGS, ~0u, names);
     for (int key; (key = getopt_long(argc, argv, "fh", names, NULL)) != -1;) {
         const struct flag *flag = flags;
         while (flag < flags + N_FLAGS && flag->key != key)
@@ -189,7 +167,7 @@ static int read_flags(struct launch *self, const struct launch_verb *verbs, uint
             fputs("Try '" PROGRAM " --help'.\n", stderr);
             return EXIT_USAGE;
         }
-        if (flag->key != OPT_VERSION && !(flag->option & self->verb->options))
+        if (flag->key != OPT_VERSION && !(flag->who & self->verb->options))
             return launch_usage("%s has no --%s", self->verb->name[0] ? self->verb->name : "a run", flag->name);
         bool *on = find_switch(self, key);
         int status = -1;

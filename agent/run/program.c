@@ -1,7 +1,6 @@
 #include "agent/run/program.h"
 
 #include <czmq.h>
-#include <getopt.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -10,6 +9,7 @@
 #include <unistd.h>
 
 #include "agent/client/endpoint.h"
+#include "agent/run/flags.h"
 #include "proto/clock.h"
 #include "proto/log.h"
 
@@ -36,12 +36,6 @@ enum {
 
 #define WORKERS (PROGRAM_ACTOR | PROGRAM_LEARNER)
 #define ALL (WORKERS | PROGRAM_SINGLE)
-
-struct flag {
-    int key; /* a letter, or one of the above */
-    unsigned programs;
-    const char *name, *argument, *help;
-};
 
 static const struct flag flags[] = {
     {'c', ALL, "config", "FILE", "the run (docs/CONFIG.md; configs/learning/ has examples)"},
@@ -74,16 +68,7 @@ static const struct flag flags[] = {
 static void print_help(const struct program *self)
 {
     printf("Usage: %s [options]\n\n%s\n\n", self->name, self->summary);
-    for (size_t i = 0; i < N_FLAGS; i++) {
-        if (!(flags[i].programs & self->kind))
-            continue;
-        char left[64];
-        int n = flags[i].key < 256 ? snprintf(left, sizeof left, "-%c, ", flags[i].key)
-                                   : snprintf(left, sizeof left, "    ");
-        snprintf(left + n, sizeof left - (size_t)n, "--%s %s", flags[i].name,
-                 flags[i].argument ? flags[i].argument : "");
-        printf("  %-28s %s\n", left, flags[i].help);
-    }
+    flags_print(flags, N_FLAGS, self->kind, 28);
     printf("\nSIGTERM and SIGINT stop it in order; a second one at once.\n"
            "Exit status: 0 done or stopped as asked, 1 failed, 2 the command line or the configuration is wrong%s.\n",
            self->kind & WORKERS ? ",\n3 no broker answers" : "");
@@ -215,13 +200,8 @@ static bool *find_switch(struct program *self, int key)
 
 static int read_line(struct program *self, int argc, char **argv)
 {
-    struct option names[N_FLAGS + 1] = {{0}};
-    size_t n = 0;
-    for (size_t i = 0; i < N_FLAGS; i++) {
-        if (flags[i].programs & self->kind)
-            names[n++] =
-                (struct option){flags[i].name, flags[i].argument ? required_argument : no_argument, NULL, flags[i].key};
-    }
+    struct option names[N_FLAGS + 1];
+    flags_names(flags, N_FLAGS, self->kind, names);
     self->log_level = -1;
     const char *letters = self->kind & WORKERS ? "c:e:h" : "c:h";
     for (int key; (key = getopt_long(argc, argv, letters, names, NULL)) != -1;) {

@@ -13,54 +13,13 @@
 
 #include "agent/launch/plan.h"
 #include "proto/rng.h"
-
-#define MIB (1024.0 * 1024.0)
-#define GIB (1024.0 * MIB)
-
-static uint64_t test_seed(void)
-{
-    const char *text = getenv("RP_TEST_SEED");
-    uint64_t seed = text ? strtoull(text, NULL, 0) : 1;
-    printf("RP_TEST_SEED=%" PRIu64 "\n", seed);
-    return seed;
-}
-
-/* Each of `count` the same as one: 1, 2, 4, ... and the last. */
-static struct plan_curve linear(uint32_t last, double rate, double cpu, double broker_cpu, double memory)
-{
-    struct plan_curve curve = {0};
-    for (uint32_t count = 1;; count = count * 2 < last ? count * 2 : last) {
-        curve.points[curve.n++] = (struct plan_point){count, rate * count, cpu * count, broker_cpu * count, memory};
-        if (count == last)
-            return curve;
-    }
-}
-
-static struct plan_input make(struct plan_curve actors, struct plan_curve learners, double spi)
-{
-    return (struct plan_input){.actors = actors,
-                               .learners = learners,
-                               .spi = spi,
-                               .cores = 2,
-                               .memory = 4 * GIB,
-                               .broker_memory = 100 * MIB,
-                               .other_memory = 20 * MIB,
-                               .near = 0.05,
-                               .tolerance = 0.1};
-}
-
-static struct plan solve(const struct plan_input *input)
-{
-    struct plan plan;
-    rp_error err = {0};
-    if (plan_solve(input, &plan, &err) != RP_OK)
-        fail_msg("no plan: %s", err.text);
-    return plan;
-}
+#include "tests/support/curves.h"
+#include "tests/support/naive.h"
 
 static struct plan_input whole_input(void)
 {
-    struct plan_input input = make(linear(16, 1000, 0.5, 0.1, MIB), linear(4, 2000, 0.5, 0.1, 3 * MIB), 1.25);
+    struct plan_input input =
+        curves_input(curves_linear(16, 1000, 0.5, 0.1, MIB), curves_linear(4, 2000, 0.5, 0.1, 3 * MIB), 1.25);
     input.joints[0] = (struct plan_joint){2, 1, 1600, 2000, NAN, 0.02, 1.7};
     input.n_joints = 1;
     input.fixed_actors = 3;
@@ -71,7 +30,7 @@ static void json_goes_both_ways(void **state)
 {
     (void)state;
     struct plan_input input = whole_input(), input_back;
-    struct plan plan = solve(&input), back;
+    struct plan plan = curves_solve(&input), back;
     char *text = plan_to_json(&plan, &input);
     assert_non_null(text);
     assert_true(plan_from_json(text, &back, &input_back));
@@ -97,11 +56,11 @@ static void json_that_is_cut_or_changed_does_no_harm(void **state)
 {
     (void)state;
     struct plan_input input = whole_input();
-    struct plan plan = solve(&input);
+    struct plan plan = curves_solve(&input);
     char *text = plan_to_json(&plan, &input);
     size_t size = strlen(text);
     struct rng rng;
-    rng_seed(&rng, test_seed());
+    rng_seed(&rng, naive_seed("json_that_is_cut_or_changed_does_no_harm"));
     for (size_t cut = 0; cut < size; cut += 1 + rng_below(&rng, 5)) {
         struct plan back;
         struct plan_input input_back;
@@ -206,7 +165,7 @@ static void json_with_numbers_beyond_all_measure(void **state)
                  {"\"inserts\"", "1e300", true},
                  {"\"cores\"", "1e999", false}};
     struct plan_input input = whole_input(), input_back;
-    struct plan plan = solve(&input), back;
+    struct plan plan = curves_solve(&input), back;
     char *text = plan_to_json(&plan, &input);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char *changed = with(text, cases[i].name, cases[i].value);

@@ -13,6 +13,7 @@
 
 #include "agent/launch/resize.h"
 #include "proto/rng.h"
+#include "tests/support/naive.h"
 
 #define SECOND INT64_C(1000000000)
 
@@ -23,14 +24,6 @@ static const struct resize_limits usual = {.least = 1,
                                            .predicted_actor_idle = 0,
                                            .predicted_learner_idle = 0.05,
                                            .cores = 2};
-
-static uint64_t test_seed(void)
-{
-    const char *text = getenv("RP_TEST_SEED");
-    uint64_t seed = text ? strtoull(text, NULL, 0) : 1;
-    printf("RP_TEST_SEED=%" PRIu64 "\n", seed);
-    return seed;
-}
 
 struct feed {
     struct resize resize;
@@ -212,7 +205,7 @@ static void a_run_settles_after_its_load_changed(void **state)
 {
     (void)state;
     struct rng rng;
-    rng_seed(&rng, test_seed());
+    rng_seed(&rng, naive_seed("a_run_settles_after_its_load_changed"));
     for (int trial = 0; trial < 200; trial++) {
         struct plant plant = {.actor_rate = 100, .actors = 1 + (uint32_t)rng_below(&rng, 16)};
         plant.learner_rate = 100 * plant.actors;
