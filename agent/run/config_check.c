@@ -287,23 +287,9 @@ static void check_plan(const struct run_config *config, struct schema_report *re
                        table->name, limiter_kind_name((enum limiter_kind)table->limiter.kind));
 }
 
-/* Our actors make at most one item of a step. */
-static void check_steps(const struct run_config *config, struct schema_report *report)
-{
-    const struct table_config *table = run_config_table(config);
-    int64_t steps = config->stop.steps;
-    if (table && our_actors(config) && our_learners(config) && steps > 0 && table->limiter.min_size > (double)steps &&
-        (table->limiter.kind == LIMITER_MIN_SIZE || table->limiter.kind == LIMITER_RATIO))
-        schema_problem(report, "stop.steps",
-                       "%lld steps make fewer items than min_size %g of table '%s': learners would never begin; write "
-                       "more steps, or a smaller min_size",
-                       (long long)steps, table->limiter.min_size, table->name);
-}
-
 static void check_stop(const struct run_config *config, struct schema_report *report)
 {
     const struct stop_section *stop = &config->stop;
-    check_steps(config, report);
     if (isinf(stop->value) && stop->value > 0)
         return;
     if (!config->evaluator.on)

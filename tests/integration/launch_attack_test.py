@@ -338,7 +338,7 @@ def test_many():
 def test_interrupted_at_the_end():
     """Whoever can not wait for the last measurement gets the report without it."""
     with Place() as place:
-        run = place.launch(*sets("stop.learner_steps=50", "evaluator.episodes=1000000", "evaluator.on=false"))
+        run = place.launch(*sets("stop.learner_steps=50", "evaluator.episodes=1000000", "evaluator.every=0"))
         run.await_phase("measuring")
         run.signal()
         contains(run.ends(0, GRACE), "the last parameters were not measured: somebody asked for the end", "small done after")
