@@ -246,6 +246,8 @@ static void read_file(struct observe_files *self, struct observe_file *file, str
 
 void observe_files_read(struct observe_files *self, double now_s)
 {
+    if (self->first_s == 0)
+        self->first_s = now_s;
     if (!self->folder[0])
         return;
     scan(self, now_s);
@@ -305,7 +307,8 @@ void observe_files_sum(const struct observe_files *self, const char *const *wait
                        struct observation *out)
 {
     struct mean idle[OBSERVE_KINDS] = {{0}}, value = {0};
-    if (self->folder[0] && !self->foreign_actors) {
+    /* At first nobody can have reported. */
+    if (self->folder[0] && !self->foreign_actors && now_s - self->first_s > LATE_PERIODS * self->every_s) {
         uint32_t silent = count_silent(self, waiting, n_waiting);
         idle[OBSERVE_ACTOR] = (struct mean){.sum = silent, .n = silent};
     }

@@ -25,8 +25,8 @@ struct observe_file {
 struct observe_files {
     char folder[512];
     double every_s;
-    bool foreign_actors; /* see observe.h */
-    double scanned_s;
+    bool foreign_actors;       /* see observe.h */
+    double first_s, scanned_s; /* of the first and of the last look for new files */
     struct observe_file *files;
     uint32_t n, capacity;
     struct observe_value *values;

@@ -221,7 +221,7 @@ def test_learner_killed():
         run.await_more("learner-0", "learner_steps", 40)
         learner.kill()
         # The actor has filled the table and waits. It tells afterwards for how long.
-        eventually(lambda: run.table()["limiter"]["inserts_wait"], PATIENCE, "a full table")
+        eventually(lambda: run.longest_wait("insert") >= 1, PATIENCE, "an actor that waits")
         waited_from = time.monotonic()
         policy, before = run.policy(), run.last("learner-0", "learner_steps")
         lines, acted = len(run.reports("learner-0")), len(run.reports("actor-0"))

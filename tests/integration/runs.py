@@ -108,11 +108,19 @@ class Run:
 
     # ---- what they say
 
-    def info(self):
+    def ctl(self, command):
         """What the broker tells, or None."""
-        command = [program("ctl"), "-e", "ipc://%s/service" % self.base, "--json", "--timeout", "2s", "info"]
-        done = subprocess.run(command, capture_output=True, text=True)
+        words = [program("ctl"), "-e", "ipc://%s/service" % self.base, "--json", "--timeout", "2s", command]
+        done = subprocess.run(words, capture_output=True, text=True)
         return json.loads(done.stdout) if done.returncode == 0 else None
+
+    def info(self):
+        return self.ctl("info")
+
+    def longest_wait(self, kind):
+        """Seconds that somebody has waited in the broker; 0: nobody waits."""
+        waits = (self.ctl("why") or {}).get("waits", ())
+        return max((wait["waited_ns"] / 1e9 for wait in waits if wait["kind"] == kind), default=0)
 
     def counter(self, name):
         return next((c["value"] for c in (self.info() or {}).get("counters", ()) if c["name"] == name), 0)

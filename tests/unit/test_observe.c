@@ -214,6 +214,10 @@ static void long_files(void **state)
 static void the_silent_do_not_count(void **state)
 {
     struct fixture *f = *state;
+    /* At the beginning nobody has reported yet, and one that waits just now need not have waited all the time. */
+    is(look(f, START, "actor-7")->actor_idle, NAN);
+    is(look(f, START + 2.9, "actor-7")->actor_idle, NAN);
+    is(look(f, START + 3.1, "actor-7")->actor_idle, 1);
     add(f, "actor-0.jsonl", START, "\"blocked_share\": 0.5");
     add(f, "actor-1.jsonl", START + 20, "\"blocked_share\": 0.1");
     is(look(f, START + 10.9, NULL)->actor_idle, 0.3); /* three periods of 2 s, and 5 s */
