@@ -9,5 +9,8 @@ int command_sample(struct options *options);
 int command_update(struct options *options);
 int command_mixed(struct options *options);
 int command_clients(struct options *options);
+/* bench_checkpoint.c, bench_journal.c */
+int command_checkpoint(struct options *options);
+int command_journal(struct options *options);
 
 #endif

@@ -24,6 +24,8 @@ struct lane {
     char endpoint[2][LANE_ENDPOINT_BYTES];           /* a raw server's: PULL, ROUTER */
     struct raw_message ingest, request[2], reply[2]; /* frames that the broker's client has sent and received */
     uint64_t first_key, n_keys;
+    _Atomic uint64_t longest_ns; /* between two replies to a sampler, since it was last set to 0 */
+    uint64_t value[4];           /* what a request to the broker gave */
 };
 
 static inline void lane_add(struct lane *self, uint64_t items)

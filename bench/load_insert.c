@@ -2,8 +2,10 @@
  * ends the run. Their notices come through one DEALER with as many connections, which HELLOs go out on in turn. */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "bench/load.h"
+#include "proto/clock.h"
 #include "proto/pb.h"
 #include "proto/rng.h"
 #include "proto/wire.h"
@@ -303,11 +305,36 @@ static void fill(struct load *load, const struct writers *all)
     lane_set_state(load->lane, LANE_DONE);
 }
 
-/* Sends what the credit allows, up to LOOK_EVERY items. False: nothing. */
-static bool writer_go(struct load *load, struct writer *self)
+/* How fast items are offered. Time that was slept through (the process was paused) is not made up for. */
+struct pace {
+    double rate; /* items/s; 0: no limit */
+    double owed; /* items that may be sent now */
+    int64_t last_ns;
+    bool held; /* it, and not the credit, has stopped the writer */
+};
+
+static bool pace_allows(struct pace *self, uint32_t n)
+{
+    if (self->rate <= 0)
+        return true;
+    struct clock clock = clock_system();
+    int64_t now_ns = clock_now(&clock);
+    double most = self->rate * 0.02; /* a burst of 20 ms */
+    self->owed += self->rate * (double)(now_ns - self->last_ns) * 1e-9;
+    self->owed = self->owed > most ? most : self->owed;
+    self->last_ns = now_ns;
+    self->held = self->owed < n;
+    if (!self->held)
+        self->owed -= n;
+    return !self->held;
+}
+
+/* Sends what the credit and the pace allow, up to LOOK_EVERY items. False: nothing. */
+static bool writer_go(struct load *load, struct writer *self, struct pace *pace)
 {
     uint32_t n = 0;
-    for (; n < LOOK_EVERY && may_send(self); n += self->n)
+    pace->held = false;
+    for (; n < LOOK_EVERY && may_send(self) && pace_allows(pace, self->n); n += self->n)
         writer_send(load, self);
     return n > 0;
 }
@@ -341,10 +368,13 @@ void load_insert(void *ctx)
         return;
     }
     lane_set_state(load->lane, LANE_READY);
+    struct pace pace = {.rate = load->options->rate};
     for (;;) {
         bool busy = false;
         for (uint32_t i = 0; i < all.n; i++)
-            busy |= writer_go(load, &all.list[i]);
-        read_notices(load, &all, !busy);
+            busy |= writer_go(load, &all.list[i], &pace);
+        read_notices(load, &all, !busy && !pace.held);
+        if (pace.held && !busy)
+            usleep(200);
     }
 }

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "bench/load.h"
+#include "proto/clock.h"
 #include "proto/rng.h"
 #include "proto/wire.h"
 #include "replay.pb-c.h"
@@ -145,10 +146,23 @@ static void show_reply(struct load *load, uint32_t which, const struct wire_repl
     load->lane->reply[which] = *sizes;
 }
 
+/* How long it has been since the reply before. Gives the time. */
+static int64_t note_gap(struct lane *lane, int64_t last_ns)
+{
+    struct clock clock = clock_system();
+    int64_t now_ns = clock_now(&clock);
+    uint64_t gap = (uint64_t)(now_ns - last_ns);
+    if (gap > atomic_load_explicit(&lane->longest_ns, memory_order_relaxed))
+        atomic_store_explicit(&lane->longest_ns, gap, memory_order_relaxed);
+    return now_ns;
+}
+
 static void ask_for_ever(struct load *load, struct asker *self, bool samples)
 {
     uint32_t batch = load->options->batch;
     struct raw_message sizes;
+    struct clock clock = clock_system();
+    int64_t last_ns = clock_now(&clock);
     for (uint32_t i = 0; i < load->options->in_flight * load->connections; i++)
         send_request(self, samples ? &self->sample : next_update(self), NULL, 0);
     for (bool first = true;; first = false) {
@@ -161,6 +175,7 @@ static void ask_for_ever(struct load *load, struct asker *self, bool samples)
         }
         zmq_msg_close(&head);
         lane_add(load->lane, batch);
+        last_ns = note_gap(load->lane, last_ns);
         send_request(self, samples ? &self->sample : next_update(self), NULL, 0);
     }
 }

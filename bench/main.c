@@ -27,6 +27,15 @@ static const struct command commands[] = {
      "The sampler sends new priorities for each batch that it gets. 16 requests in flight unless told otherwise.\n"},
     {"clients", command_clients, "inserts and samples with 64 and 200 connections",
      "--clients N takes one number instead.\n"},
+    {"checkpoint", command_checkpoint,
+     "checkpoints against plain files: stall, write, second one, load; longest stretch",
+     "Of 1M items of 400 B: how fast a checkpoint is written next to a file of the same size with the same fsync, how\n"
+     "long a sampler waits meanwhile, how large the next one is after 1% has changed. Of 1M items of 1000 B: how fast\n"
+     "they are loaded next to plain reading of the files, both from the disk (page cache dropped) and from memory. "
+     "Then\n"
+     "the longest stretch of the core thread with 10M items. Counts: --repeat, --items, --size, --dir, --quick.\n"},
+    {"journal", command_journal, "inserts/s with the journal against without, at 500k items/s offered and at most",
+     "Counts: --rate, --repeat, --seconds, --items, --size, --dir, --quick.\n"},
     {"agent", command_agent, "steps/s of an actor on CartPole-v1, and a DQN learner's step against bare CBLAS",
      "The actor alone, with its network, and with the adder that writes into a broker. The options that count are\n"
      "--json, --repeat, --seconds, --items, --transport, --io-threads and --quick.\n"},

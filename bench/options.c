@@ -20,6 +20,8 @@ static const char help[] =
     "  --clients N        connections (default 1)\n"
     "  --processes N      that they are spread over (default: up to 4)\n"
     "  --io-threads N     of the broker and of the raw server (default 1)\n"
+    "  --rate N           items/s that writers offer (default: as many as they can; journal: 500k)\n"
+    "  --dir FOLDER       where checkpoint and journal write (default: $TMPDIR or /tmp)\n"
     "  --transport NAME   tcp (loopback, default) or ipc\n"
     "  --client NAME      thin (frames encoded before, nothing decoded; default) or library (libreplay)\n"
     "  --frames HOW       copy: senders copy their frames, as zmq_send does (default below 4 kB); lend: they lend them "
@@ -76,6 +78,8 @@ enum {
     CLIENTS,
     PROCESSES,
     IO_THREADS,
+    RATE,
+    DIR,
     TRANSPORT,
     CLIENT,
     FRAMES,
@@ -149,6 +153,12 @@ static bool take(struct options *self, int option, const char *name, const char 
         ok = self->processes_set = read_number(name, text, 1, 32, &number);
         self->processes = (uint32_t)number;
         break;
+    case RATE:
+        ok = read_number(name, text, 1, 1e9, &self->rate);
+        break;
+    case DIR:
+        self->dir = text;
+        break;
     case IO_THREADS:
         ok = read_number(name, text, 1, 16, &number);
         self->io_threads = (uint32_t)number;
@@ -172,6 +182,8 @@ bool options_read(struct options *self, int argc, char **argv)
                                           {"clients", required_argument, NULL, CLIENTS},
                                           {"processes", required_argument, NULL, PROCESSES},
                                           {"io-threads", required_argument, NULL, IO_THREADS},
+                                          {"rate", required_argument, NULL, RATE},
+                                          {"dir", required_argument, NULL, DIR},
                                           {"transport", required_argument, NULL, TRANSPORT},
                                           {"client", required_argument, NULL, CLIENT},
                                           {"frames", required_argument, NULL, FRAMES},

@@ -25,6 +25,10 @@ struct options {
     uint32_t clients;   /* connections */
     uint32_t processes; /* that they are spread over */
     uint32_t io_threads;
+    double rate;       /* items/s that writers offer; 0: as many as they can */
+    const char *dir;   /* where files are written; NULL: beside the run's other files */
+    const char *extra; /* further lines of the broker's configuration, and of its table's; NULL: none */
+    const char *table_extra;
     bool per_message_set, batch_set, items_set, clients_set, processes_set, in_flight_set, lend_set;
 };
 

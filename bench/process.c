@@ -151,6 +151,7 @@ static bool write_config(const struct options *options, uint64_t items, const ch
             "    limiter: {kind: min_size, min_size: 1}\n",
             options->io_threads, (unsigned long long)4096 + ((unsigned long long)items * (options->size + 256) >> 19),
             (unsigned long long)items);
+    fprintf(file, "%s%s", options->table_extra ? options->table_extra : "", options->extra ? options->extra : "");
     return fclose(file) == 0;
 }
 

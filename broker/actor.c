@@ -22,7 +22,7 @@ void broker_actor(zsock_t *pipe, void *given)
                 break;
         }
     }
-    broker_drain(broker);
+    broker_finish(broker);
     broker_destroy(&broker);
     atomic_store(&args->done, true);
 }

@@ -11,9 +11,14 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "broker/checkpoint.h"
 #include "broker/monitor.h"
+#include "broker/recall.h"
+#include "broker/restore.h"
 #include "broker/sample.h"
 #include "broker/session.h"
+#include "broker/spill.h"
+#include "broker/stream.h"
 #include "proto/error.h"
 
 /* A turn looks at each socket for so long at most: counted by messages alone, ingest would starve samplers. */
@@ -21,6 +26,9 @@
 #define DRAIN_NS (100 * NS_PER_US)
 #define CHORES_NS (300 * NS_PER_US)
 #define TIMERS_PER_TURN 256u
+/* How long the end waits for the disk beyond drain_timeout; and the destruction of a broker that was not ended so. */
+#define FINISH_NS (30 * NS_PER_S)
+#define DESTROY_NS (10 * NS_PER_S)
 
 /* ---- sockets ---- */
 
@@ -126,6 +134,47 @@ void broker_announce(struct broker *self, const char *format, ...)
         zmq_send(self->events, text, (size_t)size, ZMQ_DONTWAIT);
 }
 
+/* ---- the end ---- */
+
+static void wake_clear(struct broker *self)
+{
+    uint64_t count;
+    ssize_t ignored = read(self->wake_fd, &count, sizeof count);
+    (void)ignored;
+}
+
+/* Until everything recorded is durable and everything said has left, without new input. By the system's clock: the
+ * broker's may stand still. */
+static void settle(struct broker *self, int64_t timeout_ns)
+{
+    struct clock clock = clock_system();
+    int64_t now = clock_now(&clock), end = now + timeout_ns, say = now + NS_PER_S;
+    for (;; now = clock_now(&clock)) {
+        stream_hand_over(self->stream);
+        stream_run(self->stream);
+        if (!self->commit.first && self->stream->durable >= stream_now(self->stream))
+            return;
+        if (now >= end || atomic_load(&self->hurry))
+            break;
+        if (now >= say) {
+            char why[320] = "\"the disk is slow\"";
+            if (self->stream->trouble[0])
+                log_quote(why, sizeof why, self->stream->trouble);
+            log_line(LEVEL_WARN, "B0507", "the end waits for the disk", "why=%s messages=%llu left_s=%.0f", why,
+                     (unsigned long long)self->commit.count, (double)(end - now) / (double)NS_PER_S);
+            say = now + 5 * NS_PER_S;
+        }
+        zmq_pollitem_t items[] = {{scribe_socket(self->stream->scribe), 0, ZMQ_POLLIN, 0},
+                                  {NULL, self->wake_fd, ZMQ_POLLIN, 0}};
+        if (zmq_poll(items, 2, 100) > 0 && items[1].revents)
+            wake_clear(self);
+    }
+    if (timeout_ns)
+        log_line(LEVEL_ERROR, "B0508", "ended without having told clients all: it could not be written",
+                 "messages=%llu records=%llu", (unsigned long long)self->commit.count,
+                 (unsigned long long)(stream_now(self->stream) - self->stream->durable));
+}
+
 /* ---- life ---- */
 
 void broker_memory_settings(void)
@@ -156,6 +205,7 @@ static void every_second(struct timer *timer, void *ctx)
         table_tick(&self->tables[i], self->now_ns);
     peers_sweep(self);
     monitor_sweep(self);
+    recall_sweep(self);
     watch_descriptors(self);
     timer_set(&self->timers, timer, self->now_ns + NS_PER_S);
 }
@@ -233,9 +283,22 @@ static rp_status broker_init(struct broker *self, void *context, rp_error *err)
         return err_set(err, RP_NO_MEMORY, "no memory or descriptors for the broker");
     RP_TRY(store_init(&self->store, err));
     RP_TRY(plugins_load(&self->plugins, &self->config->plugins, err));
+    if (config_folder(self->config)) {
+        RP_TRY(stream_open(self, err));
+        RP_TRY(spill_open(self, err));
+    }
     RP_TRY(tables_init(self, err));
+    self->recall = recall_new(self);
+    if (!self->recall)
+        return err_set(err, RP_NO_MEMORY, "no memory for the broker");
     /* Keys are made from ordinals: a writer that outlives this broker must not meet its own keys in the next one. */
     self->next_ordinal = 1 + (uint32_t)(self->instance % (1u << 22)); /* not from a configured seed */
+    if (self->stream) {
+        RP_TRY(restore(self, err));
+        RP_TRY(stream_begin(self->stream, err));
+        restore_finish(self);
+        RP_TRY(checkpoints_init(self, err));
+    }
     raise_descriptors();
     self->context = context;
     if (!context) {
@@ -263,9 +326,13 @@ struct broker *broker_new(const struct broker_config *config, struct clock clock
     self->config = config;
     self->clock = clock;
     self->now_ns = self->start_ns = clock_now(&clock);
+    struct timespec wall;
+    clock_gettime(CLOCK_REALTIME, &wall);
+    self->wall_offset_ns = wall.tv_sec * NS_PER_S + wall.tv_nsec - self->start_ns;
     self->timers.ctx = self;
     self->wake_fd = -1;
     chores_init(&self->chores);
+    commit_init(&self->commit);
     if (broker_init(self, context, err) != RP_OK)
         broker_destroy(&self);
     return self;
@@ -276,11 +343,22 @@ void broker_destroy(struct broker **at)
     struct broker *self = *at;
     if (!self)
         return;
+    self->ending = true;
+    if (self->stream) {
+        settle(self, self->stream->trouble[0] ? 0 : DESTROY_NS);
+        /* What is taken apart now is no effect, and what could not be recorded is not told. */
+        self->stream->journal = false;
+        self->store.stream = NULL;
+        commit_fini(&self->commit);
+    }
     if (self->service)
         waits_cancel_all(self, RP_CANCELLED, "the broker has stopped");
+    checkpoints_fini(self);
+    spill_close(self);
     sessions_fini(self);
     while (chores_run(&self->chores, self->clock.now, self->clock.ctx, NS_PER_S)) {
     }
+    recall_destroy(self);
     for (uint32_t i = 0; i < self->n_tables; i++)
         table_fini(&self->tables[i]);
     free(self->tables);
@@ -304,11 +382,12 @@ void broker_destroy(struct broker **at)
     request_memory_destroy(&self->memory);
     timers_fini(&self->timers);
     idmap_fini(&self->waits.by_request);
+    stream_close(&self->stream, 0);
     layouts_fini(&self->layouts);
     store_fini(&self->store);
     plugins_fini(&self->plugins);
     free(self->commands);
-    free(self->descriptors);
+    free(self->connections);
     if (self->wake_fd >= 0)
         close(self->wake_fd);
     free(self);
@@ -373,27 +452,63 @@ static void sleep_until_due(struct broker *self, int wait_ms)
         if (wait_ms < 0 || left_ms < wait_ms)
             wait_ms = (int)left_ms;
     }
-    zmq_pollitem_t items[] = {{self->service, 0, ZMQ_POLLIN, 0},
-                              {self->ingest, 0, ZMQ_POLLIN, 0},
-                              {self->monitor, 0, ZMQ_POLLIN, 0},
-                              {NULL, self->wake_fd, ZMQ_POLLIN, 0}};
-    zmq_poll(items, 4, wait_ms);
-    if (items[2].revents)
+    short service = self->closed ? 0 : ZMQ_POLLIN;
+    zmq_pollitem_t items[6] = {
+        {self->service, 0, service, 0}, {self->monitor, 0, ZMQ_POLLIN, 0}, {NULL, self->wake_fd, ZMQ_POLLIN, 0}};
+    int n = 3;
+    if (!self->ingest_held)
+        items[n++] = (zmq_pollitem_t){self->ingest, 0, ZMQ_POLLIN, 0};
+    if (self->stream)
+        items[n++] = (zmq_pollitem_t){scribe_socket(self->stream->scribe), 0, ZMQ_POLLIN, 0};
+    if (self->spill)
+        items[n++] = (zmq_pollitem_t){spill_socket(self->spill), 0, ZMQ_POLLIN, 0};
+    zmq_poll(items, n, wait_ms);
+    if (items[1].revents)
         monitor_run(self);
+    if (items[2].revents)
+        wake_clear(self);
+    if (self->stream)
+        stream_run(self->stream);
+}
+
+/* With the journal on, nothing more is taken in while it can not be written: writers run out of credit and wait. */
+static void hold_ingest(struct broker *self)
+{
+    char why[256];
+    bool held = self->stream->journal && stream_is_full(self->stream, why, sizeof why);
+    if (held == self->ingest_held)
+        return;
+    self->ingest_held = held;
+    char quoted[320];
+    if (held)
+        log_line(LEVEL_WARN, "B0505", "nothing more is taken in: the disk does not keep up", "why=%s",
+                 log_quote(quoted, sizeof quoted, why));
+    else
+        log_line(LEVEL_INFO, "B0506", "inserts are taken in again", "backlog_bytes=%llu",
+                 (unsigned long long)self->stream->backlog);
 }
 
 void broker_turn(struct broker *self, int wait_ms)
 {
     self->now_ns = clock_now(&self->clock);
     bool service_idle = false;
-    self->ingest_idle = false;
-    bool busy = drain(self, ingest_receive, &self->ingest_idle);
-    busy |= drain(self, request_receive, &service_idle);
+    if (self->stream) {
+        stream_run(self->stream);
+        hold_ingest(self);
+    }
+    self->ingest_idle = self->ingest_held;
+    bool busy = !self->ingest_held && drain(self, ingest_receive, &self->ingest_idle);
+    busy |= !self->closed && drain(self, request_receive, &service_idle);
     busy |= timers_run(&self->timers, self->now_ns, TIMERS_PER_TURN);
-    busy |= pump_run(self);
+    busy |= !self->closed && pump_run(self);
+    busy |= checkpoints_run(self);
     busy |= chores_run(&self->chores, self->clock.now, self->clock.ctx, CHORES_NS);
+    if (self->spill)
+        busy |= spill_run(self);
     if (self->dirty_sessions)
         credit_notify(self);
+    if (self->stream)
+        stream_flush(self->stream);
     /* Sleeping takes no time of the processor: the end of a turn is the start of the next. */
     int64_t cpu = cpu_now();
     uint64_t took = self->cpu_ns && cpu > self->cpu_ns ? (uint64_t)(cpu - self->cpu_ns) : 0;
@@ -410,6 +525,12 @@ void broker_stop(struct broker *self)
     uint64_t one = 1;
     ssize_t ignored = write(self->wake_fd, &one, sizeof one);
     (void)ignored;
+}
+
+void broker_hurry(struct broker *self)
+{
+    atomic_store(&self->hurry, true);
+    broker_stop(self);
 }
 
 void broker_drain(struct broker *self)
@@ -433,5 +554,16 @@ void broker_run(struct broker *self)
 {
     while (!atomic_load(&self->stop))
         broker_turn(self, -1);
+    broker_finish(self);
+}
+
+void broker_finish(struct broker *self)
+{
     broker_drain(self);
+    if (!self->stream)
+        return;
+    self->closed = !self->stream->journal;
+    if (self->checkpoints)
+        checkpoint_exit(self);
+    settle(self, self->config->drain_timeout_ns + FINISH_NS);
 }

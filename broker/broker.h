@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "broker/chore.h"
+#include "broker/commit.h"
 #include "broker/config.h"
 #include "broker/idmap.h"
 #include "broker/layout.h"
@@ -32,7 +33,11 @@
 #define BROKER_MAX_FRAMES 1024u
 
 struct build;
+struct checkpoints;
+struct recall;
 struct session;
+struct spill;
+struct stream;
 struct waiter;
 
 struct broker_counters {
@@ -46,7 +51,8 @@ struct broker {
     struct clock clock;
     int64_t now_ns; /* of this turn of the loop */
     int64_t start_ns;
-    int64_t cpu_ns; /* time of the processor, at the end of the last turn */
+    int64_t wall_offset_ns; /* CLOCK_REALTIME less the broker's clock, when it started */
+    int64_t cpu_ns;         /* time of the processor, at the end of the last turn */
     struct rng rng;
     uint64_t instance;
     /* sockets */
@@ -54,8 +60,9 @@ struct broker {
     bool own_context;
     void *service, *ingest, *events;
     void *monitor;         /* tells of connections to service that begin and end */
-    uint64_t *descriptors; /* bit set of the open ones */
-    uint32_t n_descriptor_words;
+    uint64_t *connections; /* by descriptor: monitor.c's */
+    uint32_t n_connections;
+    uint64_t n_accepted;
     char service_endpoint[256], ingest_endpoint[256], events_endpoint[256];
     bool ingest_idle; /* the ingest socket was found empty in this turn */
     /* state */
@@ -81,6 +88,7 @@ struct broker {
     struct params params;
     struct reduces reduces;
     struct request_memory *memory; /* replies to requests that must not be done twice */
+    struct recall *recall;         /* samples that may be asked for again */
     struct waits waits;            /* requests that are not answered yet */
     struct timers timers;
     struct chores chores;
@@ -89,9 +97,19 @@ struct broker {
     struct broker_counters counters;
     struct command_stats *commands; /* parallel to the dispatch table */
     struct log_limit ingest_log, service_log, session_log, credit_log, reject_log;
+    /* disk */
+    struct stream *stream; /* NULL: nothing is kept */
+    struct commit commit;
+    struct checkpoints *checkpoints; /* NULL: none are made */
+    struct spill *spill;             /* NULL: all in memory */
+    bool ingest_held;                /* nothing is taken in until the disk keeps up */
+    atomic_bool checkpoint_wanted;
     /* life */
     atomic_bool stop;
+    atomic_bool hurry; /* the end must not wait for the disk */
+    bool closed; /* requests stay unread: nothing must change, or be told, that the last checkpoint does not have */
     bool draining;
+    bool ending; /* what is taken apart now is not gone for good */
     bool few_descriptors;
     int wake_fd; /* eventfd: wakes the loop from broker_stop */
 };
@@ -103,11 +121,16 @@ void broker_destroy(struct broker **self);
 
 /* One turn: looks at the sockets, does what is due, sleeps at most wait_ms if there was nothing. */
 void broker_turn(struct broker *self, int wait_ms);
-/* Turns until broker_stop, then drains: waiters get CANCELLED, nothing more is accepted. */
+/* Turns until broker_stop, then broker_finish. */
 void broker_run(struct broker *self);
 /* From any thread, and from a signal handler. */
 void broker_stop(struct broker *self);
+/* The same: broker_finish waits no longer for the disk. What clients were told is there in any case. */
+void broker_hurry(struct broker *self);
+/* Waiters get CANCELLED, nothing more is accepted. */
 void broker_drain(struct broker *self);
+/* Drains, makes the last checkpoint, and waits until what clients are told is on disk. */
+void broker_finish(struct broker *self);
 /* Writes "service tcp://...", "ingest ...", "events ..." to a file, atomically. */
 rp_status broker_write_endpoints(const struct broker *self, const char *path, rp_error *err);
 

@@ -15,6 +15,7 @@
 #define EXTENSION(member) offsetof(struct extension_config, member)
 
 static const char *const log_levels[] = {"debug", "info", "warn", "error", "off", NULL};
+static const char *const fsync_modes[] = {"never", "interval", "always", NULL};
 static const char *const limiter_kinds[] = {"none", "min_size", "sample_to_insert_ratio", "queue", "stack", NULL};
 
 static const double MAX_ITEMS = 2147483647.0;
@@ -54,6 +55,28 @@ static const struct schema_row rows[] = {
     {"seed", SCHEMA_INT, ROOT(seed), "0", 0, 0, NULL, 0, "of the selectors; 0: from the system"},
     {"log.level", SCHEMA_ENUM, ROOT(log_level), "info", 0, 0, log_levels, 0, "debug, info, warn, error or off"},
     {"log.file", SCHEMA_STRING, ROOT(log_file), "", 0, 0, NULL, 0, "append to this file; empty: standard error"},
+    {"journal.dir", SCHEMA_STRING, ROOT(journal_dir), "", 0, 0, NULL, 0,
+     "record every change in this folder before a client is told of it, so that kill -9 loses nothing; empty: do not"},
+    {"journal.fsync", SCHEMA_ENUM, ROOT(journal_fsync), "interval", 0, 0, fsync_modes, 0,
+     "what a failure of power or kernel may take: never (what the kernel had not written), interval, always (nothing)"},
+    {"journal.interval", SCHEMA_TIME, ROOT(journal_interval_ns), "1s", 1e6, 3.6e12, NULL, 0,
+     "with fsync interval: how often"},
+    {"journal.max", SCHEMA_BYTES, ROOT(journal_max), "1GiB", 1024 * KIB, 9e18, NULL, 0,
+     "make a checkpoint when the journal since the last one is larger than this, and than what is stored"},
+    {"checkpoint.dir", SCHEMA_STRING, ROOT(checkpoint_dir), "", 0, 0, NULL, 0,
+     "make checkpoints in this folder, and load the newest at the start; empty: only with a journal, in its folder"},
+    {"checkpoint.every", SCHEMA_TIME, ROOT(checkpoint_every_ns), "10min", 0, 8.64e14, NULL, 0,
+     "how often; 0s: only when asked for (replay-ctl checkpoint, SIGUSR1) or at the end"},
+    {"checkpoint.keep", SCHEMA_INT, ROOT(checkpoint_keep), "3", 1, 1000, NULL, 0, "how many of them are kept"},
+    {"checkpoint.on_exit", SCHEMA_BOOL, ROOT(checkpoint_on_exit), "true", 0, 0, NULL, 0, "make one when told to stop"},
+    {"checkpoint.load", SCHEMA_STRING, ROOT(checkpoint_load), "newest", 0, 0, NULL, 0,
+     "what to start from: newest, none, or the number of a checkpoint (without the journal after it)"},
+    {"storage.dir", SCHEMA_STRING, ROOT(storage_dir), "", 0, 0, NULL, 0,
+     "folder of chunks that do not fit into memory; empty: that of the journal or of the checkpoints"},
+    {"storage.memory", SCHEMA_BYTES, ROOT(storage_memory), "0", 0, 9e18, NULL, 0,
+     "keep so many bytes of chunks in memory and the cold ones on disk; 0: all in memory"},
+    {"storage.disk", SCHEMA_BYTES, ROOT(storage_disk), "0", 0, 9e18, NULL, 0,
+     "most bytes of chunks on disk, then tables remove items; 0: as much as there is"},
     {"plugins", SCHEMA_STRINGS, ROOT(plugins), NULL, 0, 64, NULL, 0,
      "shared objects with further selectors and extensions"},
     {"tables", SCHEMA_LIST, ROOT(tables), NULL, 1, 1000, NULL, sizeof(struct table_config), "the replay tables"},
@@ -114,6 +137,20 @@ struct limiter_config config_limiter(const struct limiter_section *section)
         .max_diff = section->max_diff,
         .size = section->size,
     };
+}
+
+const char *config_folder(const struct broker_config *config)
+{
+    const char *const folders[] = {config->journal_dir, config->checkpoint_dir, config->storage_dir};
+    for (uint32_t i = 0; i < 3; i++)
+        if (folders[i] && folders[i][0])
+            return folders[i];
+    return NULL;
+}
+
+bool config_makes_checkpoints(const struct broker_config *config)
+{
+    return (config->journal_dir && config->journal_dir[0]) || (config->checkpoint_dir && config->checkpoint_dir[0]);
 }
 
 int64_t config_ingest_budget(const struct broker_config *config)
@@ -270,12 +307,38 @@ static void check_table(const struct broker_config *config, uint32_t i, struct s
         check_extension(config, table, e, path, report);
 }
 
+static void check_disk(const struct broker_config *config, struct schema_report *report)
+{
+    const char *folder = config_folder(config);
+    struct {
+        const char *key, *value;
+    } folders[] = {{"journal.dir", config->journal_dir},
+                   {"checkpoint.dir", config->checkpoint_dir},
+                   {"storage.dir", config->storage_dir}};
+    for (uint32_t i = 0; folder && i < 3; i++)
+        if (folders[i].value && folders[i].value[0] && strcmp(folders[i].value, folder) != 0)
+            schema_problem(
+                report, folders[i].key,
+                "'%s' is another folder than '%s': journal, checkpoints and spilled chunks share their files",
+                folders[i].value, folder);
+    if (config->storage_memory && !folder)
+        schema_problem(report, "storage.memory", "cold chunks need a folder: set storage.dir");
+    if (config->storage_memory > config->memory_limit)
+        schema_problem(report, "storage.memory", "must be at most memory_limit");
+    const char *load = config->checkpoint_load;
+    int64_t number;
+    if (load && strcmp(load, "newest") != 0 && strcmp(load, "none") != 0 &&
+        (!schema_parse_int(load, &number) || number < 1))
+        schema_problem(report, "checkpoint.load", "'%s' is neither newest, none nor a number", load);
+}
+
 static void check(const void *root, struct schema_report *report)
 {
     const struct broker_config *config = root;
     int64_t budget = config_ingest_budget(config);
     if (budget > config->memory_limit / 2)
         schema_problem(report, "ingest_budget", "must be at most half of memory_limit");
+    check_disk(config, report);
     if (config->expiry_ns < 2 * config->heartbeat_ns)
         schema_problem(report, "session.expiry", "must be at least twice session.heartbeat");
     for (uint32_t i = 0; i < config->tables.count; i++)

@@ -61,6 +61,18 @@ struct broker_config {
     int64_t seed;
     int32_t log_level;
     char *log_file;
+    char *journal_dir;     /* set: every effect is recorded there */
+    int32_t journal_fsync; /* enum fsync_mode */
+    int64_t journal_interval_ns;
+    int64_t journal_max; /* bytes of journal after which a checkpoint is made */
+    char *checkpoint_dir;
+    int64_t checkpoint_every_ns; /* 0: only when it is asked for */
+    int64_t checkpoint_keep;
+    bool checkpoint_on_exit;
+    char *checkpoint_load; /* newest, none, or a number */
+    char *storage_dir;
+    int64_t storage_memory; /* 0: data of chunks stays in memory */
+    int64_t storage_disk;
     struct schema_list plugins; /* char * */
     struct schema_list tables;  /* struct table_config */
 };
@@ -72,6 +84,10 @@ extern const char broker_default_yaml[];
 
 /* As the limiter wants it. */
 struct limiter_config config_limiter(const struct limiter_section *section);
+/* The one folder for journal, checkpoints and spilled chunks. NULL: nothing is kept on disk. */
+const char *config_folder(const struct broker_config *config);
+/* Whether checkpoints are made: if they have a folder, or there is a journal, which they keep short. */
+bool config_makes_checkpoints(const struct broker_config *config);
 /* What ingest may have under way, and what tables may keep: the two parts of memory_limit. */
 int64_t config_ingest_budget(const struct broker_config *config);
 

@@ -7,7 +7,9 @@
 #include <string.h>
 
 #include "broker/broker.h"
+#include "broker/journal.h"
 #include "broker/session.h"
+#include "broker/spill.h"
 #include "proto/utf8.h"
 
 #define FIRST_WINDOW_ITEMS 64u
@@ -19,7 +21,6 @@
 /* A session that does not read its rejections gets no more credit. */
 #define REJECTIONS_MOST 1024u
 #define REJECTIONS_PER_MESSAGE 32u
-#define REJECTIONS_KEPT 8192u
 
 static uint64_t least(uint64_t a, uint64_t b)
 {
@@ -208,13 +209,20 @@ void credit_reject_at(struct broker *broker, struct session *self, uint32_t tabl
                  rp_status_name((int32_t)status), log_quote(quoted, sizeof quoted, text), held);
     }
     credit_mark(broker, self, true);
+    JOURNAL(broker, journal_rejection_(broker, self, table, item, key, status, text ? text : "", 0));
+    credit_keep_rejection(self, table, item, key, status, text); /* if not, the count in Credit.rejected still tells */
+}
+
+bool credit_keep_rejection(struct session *self, uint32_t table, uint64_t item, uint64_t key, rp_status status,
+                           const char *text)
+{
     if (self->rejection_count >= REJECTIONS_KEPT)
-        return; /* a peer that ignores its credit: the count in Credit.rejected still tells */
+        return false; /* a peer that ignores its credit */
     if (self->rejection_count == self->rejection_capacity) {
         uint32_t capacity = self->rejection_capacity ? self->rejection_capacity * 2 : 16;
         struct rejection *ring = malloc(capacity * sizeof *ring);
         if (!ring)
-            return; /* the count in Credit.rejected still tells */
+            return false;
         for (uint32_t i = 0; i < self->rejection_count; i++)
             ring[i] = self->rejections[(self->rejection_head + i) % self->rejection_capacity];
         free(self->rejections);
@@ -232,6 +240,7 @@ void credit_reject_at(struct broker *broker, struct session *self, uint32_t tabl
         .key = key,
         .text = copy,
     };
+    return true;
 }
 
 void credit_confirm(struct session *self, uint64_t confirmed)
@@ -274,6 +283,8 @@ static void add_waiting(struct credit_message *self, const struct flow *flow)
 {
     char text[512], why[400] = "";
     limiter_explain_insert(&flow->table->limiter, why, sizeof why);
+    if (!why[0])
+        spill_explain_insert(flow->table->broker, why, sizeof why);
     snprintf(text, sizeof text, "table '%s' holds back %llu items of this session: %s", flow->table->name,
              (unsigned long long)(flow->arrived - flow->resolved), why[0] ? why : "about to be inserted");
     char *copy = strdup(text);
@@ -283,6 +294,7 @@ static void add_waiting(struct credit_message *self, const struct flow *flow)
 
 struct credit_message *credit_message_new(struct broker *broker, struct session *session, bool explain)
 {
+    JOURNAL(broker, journal_progress_(broker, session));
     struct credit_message *self = calloc(1, sizeof *self);
     uint32_t n = session->n_tables;
     if (self) {

@@ -62,7 +62,7 @@ static bool host_copy_to(void *ctx, uint32_t slot, const char *other_table, doub
     if (!in_use(table, slot) || !other || other == table || table_check_priority(other, priority, NULL) != RP_OK)
         return false;
     const struct item *item = &table->in.items[slot];
-    struct arrival arrival = {item->key, priority, item->policy, {{0}, 0, 0, 0, 0}};
+    struct arrival arrival = {item->key, priority, item->policy, {{0}, 0, 0, 0, 0}, NULL};
     if (!span_copy(&table->broker->store, &item->span, &arrival.span))
         return false;
     struct broker *broker = table->broker;

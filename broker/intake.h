@@ -21,6 +21,9 @@ struct intake {
 
 /* Registers the message's layouts; refused ones are kept with the reason. */
 void intake_layouts(struct intake *self);
+/* One of them; data is the message that `wire` was unpacked from. */
+void intake_register(struct broker *broker, struct session *session, const Replay__Layout *wire, const void *data,
+                     size_t size);
 /* Puts the message's chunks into the store and the session's ring; refused ones are remembered with the reason. */
 void intake_chunks(struct intake *self);
 /* Puts the message's items into their tables or flows. refused: none of them can be taken, and why. */

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "broker/intake.h"
+#include "broker/journal.h"
 #include "proto/codec.h"
 #include "proto/error.h"
 
@@ -34,10 +35,9 @@ static bool layout_place(struct session *session, uint32_t id)
     return true;
 }
 
-static void layout_register(struct intake *self, const Replay__Layout *wire)
+void intake_register(struct broker *broker, struct session *session, const Replay__Layout *wire, const void *data,
+                     size_t size)
 {
-    struct session *session = self->session;
-    struct broker *broker = self->broker;
     if (!layout_place(session, wire->id)) {
         intake_complain(broker, "B0204", "layout refused", session, "layout ids must be 0, 1, 2 ... up to 65535");
         return;
@@ -45,6 +45,7 @@ static void layout_register(struct intake *self, const Replay__Layout *wire)
     struct session_layout *place = &session->layouts[wire->id];
     if (place->layout || place->refusal)
         return; /* sent again after a reconnect */
+    JOURNAL(broker, journal_form_(broker, session, data, size));
     rp_error err = {0};
     place->table = broker_table(broker, wire->table, strlen(wire->table));
     if (session->layout_bytes > LAYOUT_BYTES_PER_SESSION)
@@ -60,6 +61,12 @@ static void layout_register(struct intake *self, const Replay__Layout *wire)
         return;
     }
     place->refusal = strdup(err.text);
+    place->form = malloc(size ? size : 1);
+    if (place->form) {
+        memcpy(place->form, data, size);
+        place->form_size = (uint32_t)size;
+        session->layout_bytes += size;
+    }
     intake_complain(broker, "B0204", "layout refused", session, err.text);
 }
 
@@ -79,7 +86,7 @@ void intake_layouts(struct intake *self)
         }
         Replay__Layout *wire = replay__layout__unpack(NULL, field.size, field.data);
         if (wire) {
-            layout_register(self, wire);
+            intake_register(self->broker, self->session, wire, field.data, field.size);
             replay__layout__free_unpacked(wire, NULL);
         } else {
             intake_complain(self->broker, "B0204", "layout refused", self->session, "a Layout could not be decoded");

@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "broker/intake.h"
+#include "broker/journal.h"
+#include "broker/spill.h"
 #include "proto/error.h"
 
 #define CHUNKS_PER_ITEM 65536u
@@ -162,10 +164,12 @@ static void item_wait(struct intake *self, struct flow *flow, const struct arriv
     flow_resolved(self->broker, flow, NULL);
 }
 
-/* Whether the limiter lets an item in now. Asked for the rest of a run at once: what happens meanwhile (removals) can
- * only allow more. */
+/* Whether memory and the limiter let an item in now. The limiter is asked for the rest of a run at once: what happens
+ * meanwhile (removals) can only allow more. */
 static bool may_insert(struct intake *self, const struct table *table, uint32_t run_left)
 {
+    if (self->broker->spill && spill_is_full(self->broker))
+        return false;
     if (self->allowance == 0)
         self->allowance = limiter_insertable(&table->limiter, run_left);
     if (self->allowance == 0)
@@ -180,7 +184,7 @@ static void take_item(struct intake *self, uint32_t i, uint32_t run_left, const 
 {
     struct broker *broker = self->broker;
     struct arrival arrival = {
-        pb_u64(&self->in.item_key, i), pb_f64(&self->in.item_priority, i), policy, {{0}, 0, 0, 0, 0}};
+        pb_u64(&self->in.item_key, i), pb_f64(&self->in.item_priority, i), policy, {{0}, 0, 0, 0, 0}, flow};
     rp_error err; /* filled if it is needed: clearing it for each item would cost too much */
     rp_status status = refused;
     const char *text = why;
@@ -217,10 +221,15 @@ static void take_item(struct intake *self, uint32_t i, uint32_t run_left, const 
 /* Goes on after items that were lost with an older state of the broker. */
 static void flow_jump(struct flow *flow, uint64_t arrived)
 {
+    log_line(LEVEL_ERROR, "B0106", "accepted items were lost", "name=%s ordinal=%u table=%s items=%llu",
+             flow->session->name, flow->session->ordinal, flow->table->name,
+             (unsigned long long)(arrived - flow->arrived));
     flow->arrived = flow->resolved = arrived;
     flow->jumps = false;
     if (flow->allowed < arrived + flow->window)
         flow->allowed = arrived + flow->window;
+    /* Later entries of this flow count on from here. */
+    JOURNAL(flow->table->broker, journal_progress_(flow->table->broker, flow->session));
 }
 
 /* Items first .. first + n - 1 of the message, which share a layout. */

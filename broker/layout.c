@@ -337,6 +337,15 @@ struct layout *layouts_intern(struct layouts *self, const Replay__Layout *wire, 
     return layout;
 }
 
+const uint8_t *layout_message(const struct layout *self, size_t *size)
+{
+    size_t at = 2; /* the tag of field 20 */
+    while (self->wire[at++] & 0x80) {
+    }
+    *size = self->wire_size - at;
+    return self->wire + at;
+}
+
 bool layout_field_has_rows(const struct layout_field *self, uint32_t length, uint64_t first, uint64_t n)
 {
     uint64_t row = (uint64_t)(self->start >= 0 ? self->start : (int64_t)length + self->start);

@@ -55,6 +55,7 @@ struct layout {
     size_t wire_size;
     uint64_t hash;
     uint32_t stamp, index; /* where it stands in the reply that is being built */
+    bool journaled;        /* a LAYOUT entry says what its id means */
 };
 
 struct layouts {
@@ -89,6 +90,8 @@ static inline struct layout *layouts_at(const struct layouts *self, uint32_t id)
 {
     return self->list[id];
 }
+/* The Layout message in `wire`: with the broker's id, and the columns. */
+const uint8_t *layout_message(const struct layout *self, size_t *size);
 void layouts_release(struct layouts *self, struct layout *layout);
 void layouts_fini(struct layouts *self);
 

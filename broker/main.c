@@ -7,15 +7,30 @@
 #include <string.h>
 
 #include "broker/broker.h"
+#include "broker/checkpoint.h"
 
 #define MAX_OVERRIDES 64
 
 static struct broker *running;
 
+/* Ctrl-C may reach a process twice, from the terminal and from whoever started it: only a later one is a second. */
+#define SECOND_SIGNAL_NS NS_PER_S
+static int64_t first_signal_ns;
+
 static void on_signal(int number)
 {
-    (void)number;
-    broker_stop(running);
+    if (number == SIGUSR1) {
+        checkpoint_signal(running);
+        return;
+    }
+    struct clock clock = clock_system();
+    int64_t now = clock_now(&clock);
+    if (first_signal_ns && now - first_signal_ns >= SECOND_SIGNAL_NS)
+        broker_hurry(running);
+    else
+        broker_stop(running);
+    if (!first_signal_ns)
+        first_signal_ns = now;
 }
 
 static const char usage[] =
@@ -36,7 +51,9 @@ static const char usage[] =
     "  -h, --help                 this text\n"
     "      --version              the version\n"
     "\n"
-    "SIGTERM and SIGINT stop it: waiting clients are told, and nothing is acknowledged that is not in a table.\n"
+    "SIGTERM and SIGINT stop it: waiting clients are told, and nothing is acknowledged that is not in a table. With\n"
+    "checkpoint.dir or journal.dir set, it makes a last checkpoint and waits for the disk; a second signal ends that.\n"
+    "SIGUSR1 makes a checkpoint.\n"
     "Exit status: 0 stopped as asked, 1 could not run, 2 the command line or the configuration is wrong.\n";
 
 struct options {
@@ -134,6 +151,9 @@ static bool read_config(const struct options *options, struct broker_config *con
 static int run(const struct options *options, const struct broker_config *config)
 {
     rp_error err = {0};
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is like a full disk */
+    signal(SIGUSR1, SIG_IGN); /* until there is something to keep */
     if (log_open(config->log_file, &err) != RP_OK) {
         fprintf(stderr, "replay-broker: %s\n", err.text);
         return 1;
@@ -147,7 +167,7 @@ static int run(const struct options *options, const struct broker_config *config
     struct sigaction action = {.sa_handler = on_signal};
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGINT, &action, NULL);
-    signal(SIGPIPE, SIG_IGN);
+    sigaction(SIGUSR1, &action, NULL);
     const char *path = options->endpoints_file ? options->endpoints_file : config->endpoints_file;
     if (path && path[0] && broker_write_endpoints(broker, path, &err) != RP_OK) {
         fprintf(stderr, "replay-broker: %s\n", err.text);
@@ -160,6 +180,10 @@ static int run(const struct options *options, const struct broker_config *config
     log_line(LEVEL_INFO, "B0001", "broker started", "version=%s tables=%u service=%s ingest=%s events=%s", rp_version(),
              broker->n_tables, broker->service_endpoint, broker->ingest_endpoint, broker->events_endpoint);
     broker_run(broker);
+    /* The handler's broker goes now. */
+    signal(SIGTERM, SIG_IGN);
+    signal(SIGINT, SIG_IGN);
+    signal(SIGUSR1, SIG_IGN);
     broker_destroy(&broker);
     log_line(LEVEL_INFO, "B0002", "broker stopped", NULL);
     return 0;

@@ -22,6 +22,9 @@ rp_status monitor_open(struct broker *broker, rp_error *err)
         zmq_connect(broker->monitor, endpoint) != 0)
         return err_set(err, RP_IO, "can not watch the service socket: %s", zmq_strerror(errno));
     zmq_setsockopt(broker->monitor, ZMQ_LINGER, &linger, sizeof linger);
+    /* Of connections to a socket before this one nothing more is heard. */
+    if (broker->connections)
+        memset(broker->connections, 0, broker->n_connections * sizeof *broker->connections);
     return RP_OK;
 }
 
@@ -34,26 +37,27 @@ void monitor_close(struct broker *broker)
     broker->monitor = NULL;
 }
 
-static bool is_open(const struct broker *broker, int descriptor)
+/* In broker->connections: what is known of the connection that has a descriptor, or its running number from here on. */
+enum { NEVER_SEEN, HAS_ENDED, FIRST_CONNECTION };
+
+uint64_t monitor_connection(const struct broker *broker, int descriptor)
 {
-    uint32_t at = (uint32_t)descriptor / 64;
-    return at < broker->n_descriptor_words && broker->descriptors[at] >> (descriptor % 64) & 1;
+    return descriptor >= 0 && (uint32_t)descriptor < broker->n_connections ? broker->connections[descriptor] : 0;
 }
 
 static void set_open(struct broker *broker, int descriptor, bool open)
 {
-    uint32_t at = (uint32_t)descriptor / 64;
-    if (at >= broker->n_descriptor_words) {
-        uint32_t n = (at + 1) * 2;
-        uint64_t *words = realloc(broker->descriptors, n * sizeof *words);
-        if (!words)
+    uint32_t at = (uint32_t)descriptor;
+    if (at >= broker->n_connections) {
+        uint32_t n = at < 32 ? 64 : (at + 1) * 2;
+        uint64_t *connections = realloc(broker->connections, n * sizeof *connections);
+        if (!connections)
             return;
-        memset(words + broker->n_descriptor_words, 0, (n - broker->n_descriptor_words) * sizeof *words);
-        broker->descriptors = words;
-        broker->n_descriptor_words = n;
+        memset(connections + broker->n_connections, 0, (n - broker->n_connections) * sizeof *connections);
+        broker->connections = connections;
+        broker->n_connections = n;
     }
-    uint64_t bit = UINT64_C(1) << (descriptor % 64);
-    broker->descriptors[at] = open ? broker->descriptors[at] | bit : broker->descriptors[at] & ~bit;
+    broker->connections[at] = open ? FIRST_CONNECTION + broker->n_accepted++ : HAS_ENDED;
 }
 
 static void connection_ended(struct broker *broker, int descriptor)
@@ -92,7 +96,8 @@ void monitor_sweep(struct broker *broker)
     struct wait *next;
     for (struct wait *wait = broker->waits.first; wait; wait = next) {
         next = wait->next;
-        if (wait->descriptor >= 0 && broker->now_ns - wait->since_ns > NS_PER_S && !is_open(broker, wait->descriptor))
+        if (wait->descriptor >= 0 && broker->now_ns - wait->since_ns > NS_PER_S &&
+            monitor_connection(broker, wait->descriptor) == HAS_ENDED)
             wait->ops->cancel(broker, wait, RP_UNAVAILABLE, "the connection was lost: ask again");
     }
 }

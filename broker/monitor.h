@@ -6,6 +6,8 @@
 #ifndef BROKER_MONITOR_H
 #define BROKER_MONITOR_H
 
+#include <stdint.h>
+
 #include "replay/error.h"
 
 struct broker;
@@ -17,5 +19,8 @@ void monitor_close(struct broker *broker);
 void monitor_run(struct broker *broker);
 /* Once a second: also those whose request was read only after the end of its connection was. */
 void monitor_sweep(struct broker *broker);
+/* A number for the connection that has the descriptor, higher for those that began later: 0 if nothing is known of it, 1
+ * if it has ended. */
+uint64_t monitor_connection(const struct broker *broker, int descriptor);
 
 #endif

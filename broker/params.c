@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "broker/broker.h"
+#include "broker/journal.h"
 #include "proto/error.h"
 #include "proto/utf8.h"
 
@@ -44,8 +45,8 @@ void params_fini(struct params *self)
 static rp_status name_check(const char *name, const char *what, rp_error *err)
 {
     size_t size = strlen(name);
-    if (size == 0 || size > 255 || !utf8_valid(name, size))
-        return err_set(err, RP_INVALID_ARGUMENT, "a %s needs a name of 1 to 255 bytes of UTF-8", what);
+    if (size == 0 || size > PARAMS_NAME_MOST || !utf8_valid(name, size))
+        return err_set(err, RP_INVALID_ARGUMENT, "a %s needs a name of 1 to %u bytes of UTF-8", what, PARAMS_NAME_MOST);
     return RP_OK;
 }
 
@@ -77,6 +78,60 @@ static struct slot *slot_get(struct params *self, const char *name)
     zmq_msg_init(&slot->value);
     self->n_slots++;
     return slot;
+}
+
+bool params_restore_slot(struct params *self, const char *name, uint64_t version, int64_t put_ns, const void *value,
+                         size_t size)
+{
+    struct slot *slot = slot_get(self, name);
+    zmq_msg_t message;
+    if (!slot || zmq_msg_init_size(&message, size) != 0)
+        return false;
+    if (size)
+        memcpy(zmq_msg_data(&message), value, size);
+    self->bytes += size - zmq_msg_size(&slot->value);
+    zmq_msg_move(&slot->value, &message);
+    zmq_msg_close(&message);
+    slot->version = version;
+    slot->put_ns = put_ns;
+    return true;
+}
+
+static struct counter *counter_find(const struct params *self, const char *name)
+{
+    for (uint32_t i = 0; i < self->n_counters; i++)
+        if (strcmp(self->counters[i].name, name) == 0)
+            return &self->counters[i];
+    return NULL;
+}
+
+static struct counter *counter_add(struct params *self, const char *name)
+{
+    if (self->n_counters == self->counters_capacity) {
+        uint32_t capacity = self->counters_capacity ? self->counters_capacity * 2 : 16;
+        struct counter *larger =
+            capacity <= PARAMS_SLOTS_MOST ? realloc(self->counters, capacity * sizeof *larger) : NULL;
+        if (!larger)
+            return NULL;
+        self->counters = larger;
+        self->counters_capacity = capacity;
+    }
+    struct counter *counter = &self->counters[self->n_counters];
+    *counter = (struct counter){strdup(name), 0};
+    if (!counter->name)
+        return NULL;
+    self->n_counters++;
+    return counter;
+}
+
+bool params_restore_counter(struct params *self, const char *name, int64_t value)
+{
+    struct counter *counter = counter_find(self, name);
+    if (!counter)
+        counter = counter_add(self, name);
+    if (counter)
+        counter->value = value;
+    return counter != NULL;
 }
 
 static void slot_info(const struct broker *broker, struct slot *slot, Replay__SlotInfo *out)
@@ -196,6 +251,9 @@ rp_status req_params_put(struct broker *broker, struct request *request, rp_erro
         return err_set(err, RP_RESOURCE_EXHAUSTED,
                        "parameters may take a quarter of memory_limit; with these %zu bytes there would be %" PRIu64,
                        size, total);
+    if (size > (size_t)RECORD_MOST - (64u << 10))
+        JOURNAL(broker, return err_set(err, RP_RESOURCE_EXHAUSTED,
+                                       "parameters of %zu bytes are too large for the journal: at most 1 GiB", size));
     broker->params.bytes = total;
     /* A small message may be a view into a shared receive buffer, which it would pin: copy those. */
     zmq_msg_close(&slot->value);
@@ -212,7 +270,10 @@ rp_status req_params_put(struct broker *broker, struct request *request, rp_erro
     Replay__ParamsReply reply = REPLAY__PARAMS_REPLY__INIT;
     reply.n_slots = 1;
     reply.slots = &list;
+    /* What was done and that it was done are in one record, or a retry would do it twice. A large value ends its record. */
+    JOURNAL(broker, journal_begin_(broker));
     request_reply(broker, request, RP_OK, "", 30, &reply.base, NULL, 0);
+    JOURNAL(broker, journal_slot_(broker, slot));
     broker_announce(broker, "params %s %llu", slot->name, (unsigned long long)slot->version);
     wake_polls(broker, slot->name);
     return RP_OK;
@@ -255,29 +316,17 @@ rp_status req_counter(struct broker *broker, struct request *request, rp_error *
     const Replay__Counter *ask = (const Replay__Counter *)request->body;
     struct params *params = &broker->params;
     RP_TRY(name_check(ask->name, "counter", err));
-    struct counter *counter = NULL;
-    for (uint32_t i = 0; i < params->n_counters && !counter; i++)
-        if (strcmp(params->counters[i].name, ask->name) == 0)
-            counter = &params->counters[i];
+    struct counter *counter = counter_find(params, ask->name);
     if (!counter && ask->add != 0) {
-        if (params->n_counters == params->counters_capacity) {
-            uint32_t capacity = params->counters_capacity ? params->counters_capacity * 2 : 16;
-            struct counter *larger =
-                capacity <= PARAMS_SLOTS_MOST ? realloc(params->counters, capacity * sizeof *larger) : NULL;
-            if (!larger)
-                return err_set(err, RP_RESOURCE_EXHAUSTED, "no room for a further counter: there are %u",
-                               params->n_counters);
-            params->counters = larger;
-            params->counters_capacity = capacity;
-        }
-        counter = &params->counters[params->n_counters];
-        *counter = (struct counter){strdup(ask->name), 0};
-        if (!counter->name)
-            return err_set(err, RP_NO_MEMORY, "no memory for a counter");
-        params->n_counters++;
+        counter = counter_add(params, ask->name);
+        if (!counter)
+            return err_set(err, RP_RESOURCE_EXHAUSTED, "no room for a further counter: there are %u",
+                           params->n_counters);
     }
     if (counter && __builtin_add_overflow(counter->value, ask->add, &counter->value))
         counter->value = ask->add > 0 ? INT64_MAX : INT64_MIN;
+    if (counter && ask->add != 0)
+        JOURNAL(broker, journal_counter_(broker, counter));
     Replay__CounterReply reply = REPLAY__COUNTER_REPLY__INIT;
     reply.value = counter ? counter->value : 0;
     request_reply(broker, request, RP_OK, "", 31, &reply.base, NULL, 0);

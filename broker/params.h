@@ -3,6 +3,7 @@
 #ifndef BROKER_PARAMS_H
 #define BROKER_PARAMS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <zmq.h>
 
@@ -11,6 +12,7 @@
 struct broker;
 
 #define PARAMS_SLOTS_MOST 4096u
+#define PARAMS_NAME_MOST 255u
 
 struct slot {
     char *name;
@@ -36,6 +38,10 @@ struct params {
 /* 0 if there is no such slot. */
 uint64_t params_version(const struct params *self, const char *name);
 struct slot *params_find(const struct params *self, const char *name);
+/* From a file. False: no memory, or no room. */
+bool params_restore_slot(struct params *self, const char *name, uint64_t version, int64_t put_ns, const void *value,
+                         size_t size);
+bool params_restore_counter(struct params *self, const char *name, int64_t value);
 void params_fini(struct params *self);
 
 #endif

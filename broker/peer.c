@@ -136,6 +136,13 @@ static bool send_envelope(struct broker *broker, const struct envelope *to)
 
 bool peer_send(struct broker *broker, const struct envelope *to, zmq_msg_t *header, zmq_msg_t *payload, uint32_t n)
 {
+    if (broker->stream && commit_hold(broker, to, header, payload, n))
+        return true;
+    return peer_send_now(broker, to, header, payload, n);
+}
+
+bool peer_send_now(struct broker *broker, const struct envelope *to, zmq_msg_t *header, zmq_msg_t *payload, uint32_t n)
+{
     bool sent = send_envelope(broker, to);
     if (!sent) {
         broker->counters.replies_dropped++;

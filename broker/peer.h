@@ -47,8 +47,12 @@ bool peer_frame_view(struct peer *peer, zmq_msg_t *message, zmq_msg_t *kept, con
 /* Charges the peer for a message of another kind until it has left. False: no memory. */
 bool peer_charge(struct peer *peer, zmq_msg_t *message);
 
-/* Sends envelope, header and payload; closes or gives away all messages. False: the peer is gone or full; counted. */
+/* Sends envelope, header and payload, at once or when the journal is that far; closes or gives away all messages. False:
+ * the peer is gone or full; counted. */
 bool peer_send(struct broker *broker, const struct envelope *to, zmq_msg_t *header, zmq_msg_t *payload, uint32_t n);
+
+/* The same, past the messages that wait for the journal (commit.h). */
+bool peer_send_now(struct broker *broker, const struct envelope *to, zmq_msg_t *header, zmq_msg_t *payload, uint32_t n);
 
 /* Once a second: forget peers with nothing pending. */
 void peers_sweep(struct broker *broker);

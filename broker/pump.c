@@ -4,8 +4,10 @@
 #include <string.h>
 
 #include "broker/broker.h"
+#include "broker/journal.h"
 #include "broker/sample.h"
 #include "broker/session.h"
+#include "broker/spill.h"
 #include "proto/error.h"
 
 /* Work of one table before the sockets are looked at again. */
@@ -151,6 +153,8 @@ static void flow_settle_first(struct broker *broker, struct flow *flow)
         if (status != RP_OK)
             span_release(&pending.arrival.span, &broker->store, &broker->layouts);
     }
+    if (pending.more) /* all of them */
+        JOURNAL(broker, journal_together_(broker, 8192));
     if (status != RP_OK)
         credit_reject(broker, flow, pending.arrival.key, status, text);
     free(pending.text);
@@ -158,6 +162,13 @@ static void flow_settle_first(struct broker *broker, struct flow *flow)
     flow->rejected += pending.more;
     flow->table->stats.rejected += pending.more;
     flow_resolved(broker, flow, pending.inbound);
+    if (pending.more)
+        JOURNAL(broker, journal_progress_(broker, flow->session));
+}
+
+static bool may_insert(const struct broker *broker, const struct table *table)
+{
+    return limiter_insertable(&table->limiter, 1) && !(broker->spill && spill_is_full(broker));
 }
 
 /* Lets blocked flows insert in turn. True: at least one did. */
@@ -165,7 +176,7 @@ static bool pump_inserts(struct broker *broker, struct table *table)
 {
     bool progress = false;
     struct flow *flow = table->blocked;
-    for (uint32_t n = 0; flow && n < INSERTS_PER_TURN && limiter_insertable(&table->limiter, 1); n++) {
+    for (uint32_t n = 0; flow && n < INSERTS_PER_TURN && may_insert(broker, table); n++) {
         table->blocked = flow->next;
         flow_settle_first(broker, flow);
         /* Rejections behind it are due as well: they wait for their predecessors only. */

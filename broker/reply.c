@@ -27,7 +27,8 @@ struct build {
     uint32_t place_mask, place_capacity;
     uint32_t n_chunks, n_small, n_blocks;
     uint32_t *layout_index;
-    uint32_t layout_capacity;
+    uint64_t *age_ns;
+    uint32_t item_capacity;
     struct pb_writer layouts;
     uint8_t need[32];
     size_t small_bytes;
@@ -52,10 +53,11 @@ static bool build_reserve(struct build *self, uint32_t refs, uint32_t items)
             return false;
         self->chunk_capacity = n;
     }
-    if (items > self->layout_capacity) {
-        if (!grow((void **)&self->layout_index, items + items / 2, 4))
+    if (items > self->item_capacity) {
+        uint32_t n = items + items / 2;
+        if (!grow((void **)&self->layout_index, n, 4) || !grow((void **)&self->age_ns, n, 8))
             return false;
-        self->layout_capacity = items + items / 2;
+        self->item_capacity = n;
     }
     return true;
 }
@@ -298,13 +300,14 @@ static bool make_payload(const struct build *self, struct peer *peer, zmq_msg_t 
 }
 
 /* Ages, and the running means that say how old and how stale the samples are. */
-static void finish_ages(struct broker *broker, struct table *table, struct picks *picks, bool counts)
+static void collect_ages(struct build *self, const struct broker *broker, struct table *table,
+                         const struct picks *picks, bool counts)
 {
     uint64_t newest = params_version(&broker->params, table->config->policy_slot);
     double age = 0, stale = 0;
     for (uint32_t i = 0; i < picks->n; i++) {
-        uint64_t ns = (uint64_t)broker->now_ns - picks->age_ns[i];
-        picks->age_ns[i] = ns;
+        uint64_t now = (uint64_t)broker->now_ns, ns = now > picks->age_ns[i] ? now - picks->age_ns[i] : 0;
+        self->age_ns[i] = ns;
         age += (double)ns;
         stale += newest > picks->policy[i] ? (double)(newest - picks->policy[i]) : 0;
     }
@@ -319,8 +322,9 @@ static void finish_ages(struct broker *broker, struct table *table, struct picks
         stats->mean_weight = 1000;
 }
 
-static bool send_built(struct broker *broker, const struct envelope *to, struct peer *peer, struct table *table,
-                       struct wire_sampled_out *out)
+/* False: no memory. */
+static bool send_built(struct broker *broker, const struct envelope *to, struct peer *peer,
+                       struct wire_sampled_out *out, bool *sent)
 {
     struct build *build = broker->build;
     uint32_t most = 1 + build->n_chunks - build->n_small, n = 0;
@@ -334,8 +338,7 @@ static bool send_built(struct broker *broker, const struct envelope *to, struct 
         ok = !header.failed && peer_frame(peer, &head, header.data, header.size);
     }
     if (ok) {
-        if (!peer_send(broker, to, &head, payload, n))
-            table->stats.orphaned_picks += out->n_items;
+        *sent = peer_send(broker, to, &head, payload, n);
     } else {
         for (uint32_t i = 0; i < n; i++)
             zmq_msg_close(&payload[i]);
@@ -345,13 +348,12 @@ static bool send_built(struct broker *broker, const struct envelope *to, struct 
     return ok;
 }
 
-void reply_picks(struct broker *broker, const struct envelope *to, uint64_t id, const struct table *table,
-                 struct picks *picks, const char *text, bool partial, int64_t waited_ns)
+bool reply_picks(struct broker *broker, const struct envelope *to, uint64_t id, const struct table *table,
+                 const struct picks *picks, const char *text, bool partial, int64_t waited_ns)
 {
     struct table *counted = broker->tables + table->id;
     struct peer *peer = peer_find(broker, to);
     if (peer && peer_is_full(broker, peer)) {
-        counted->stats.orphaned_picks += picks->n;
         uint32_t held;
         if (log_allow(&broker->service_log, 5, broker->now_ns, &held))
             log_line(LEVEL_WARN, "B0302", "peer does not read its replies", "table=%s picks=%u held_back=%u",
@@ -359,9 +361,8 @@ void reply_picks(struct broker *broker, const struct envelope *to, uint64_t id, 
         request_send(broker, to, id, RP_RESOURCE_EXHAUSTED,
                      "this client has left too many replies unread: read them before asking for more", 0, NULL, NULL,
                      0);
-        return;
+        return false;
     }
-    finish_ages(broker, counted, picks, waited_ns >= 0);
     if (!broker->build)
         broker->build = calloc(1, sizeof *broker->build);
     struct build *build = broker->build;
@@ -371,8 +372,9 @@ void reply_picks(struct broker *broker, const struct envelope *to, uint64_t id, 
     ok = ok && collect_chunks(build, picks) && collect_blocks(build);
     if (!ok) {
         request_send(broker, to, id, RP_NO_MEMORY, "the broker has no memory for the reply", 0, NULL, NULL, 0);
-        return;
+        return false;
     }
+    collect_ages(build, broker, counted, picks, waited_ns >= 0);
     bool same = same_columns(build);
     bool in_order = build->n_chunks == picks->n_refs && build->n_small == build->n_chunks;
     struct wire_sampled_out out = {
@@ -383,7 +385,7 @@ void reply_picks(struct broker *broker, const struct envelope *to, uint64_t id, 
         .n_blocks = build->n_blocks,
         .n_chunk_refs = picks->n_refs,
         .key = picks->key,
-        .age_ns = picks->age_ns,
+        .age_ns = build->age_ns,
         .policy = picks->policy,
         .step = picks->step,
         .priority = picks->priority,
@@ -408,8 +410,10 @@ void reply_picks(struct broker *broker, const struct envelope *to, uint64_t id, 
         .waited_ns = waited_ns > 0 ? (uint64_t)waited_ns : 0,
         .partial = partial,
     };
-    if (!send_built(broker, to, peer, counted, &out))
+    bool sent = false;
+    if (!send_built(broker, to, peer, &out, &sent))
         request_send(broker, to, id, RP_NO_MEMORY, "the broker has no memory for the reply", 0, NULL, NULL, 0);
+    return sent;
 }
 
 void reply_build_destroy(struct build **self)
@@ -417,9 +421,9 @@ void reply_build_destroy(struct build **self)
     struct build *build = *self;
     if (!build)
         return;
-    void *const arrays[] = {build->chunk,       build->chunk_length, build->chunk_blocks,
-                            build->chunk_index, build->block_size,   build->block_column,
-                            build->block_codec, build->layout_index, build->places};
+    void *const arrays[] = {build->chunk,      build->chunk_length, build->chunk_blocks, build->chunk_index,
+                            build->block_size, build->block_column, build->block_codec,  build->layout_index,
+                            build->age_ns,     build->places};
     for (uint32_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++)
         free(arrays[i]);
     pb_writer_fini(&build->layouts);

@@ -5,8 +5,11 @@
 #include <string.h>
 
 #include "broker/broker.h"
+#include "broker/checkpoint.h"
 #include "broker/info.h"
 #include "broker/session.h"
+#include "broker/spill.h"
+#include "broker/stream.h"
 #include "proto/error.h"
 #include "proto/utf8.h"
 
@@ -254,6 +257,30 @@ static void add_slots(struct arena *arena, struct broker *broker, Replay__InfoRe
     }
 }
 
+static Replay__DiskInfo *disk_info(struct arena *arena, const struct broker *broker)
+{
+    static const char *const modes[] = {"never", "interval", "always"};
+    struct stream *stream = broker->stream;
+    Replay__DiskInfo *info = stream ? arena_take(arena, 1, sizeof *info) : NULL;
+    if (!info)
+        return NULL;
+    replay__disk_info__init(info);
+    info->folder = stream->folder.path;
+    info->journal = stream->journal;
+    info->fsync = borrow(modes[stream->journal ? broker->config->journal_fsync : FSYNC_NEVER]);
+    info->segments = stream->n_segments;
+    info->bytes = stream->total_bytes;
+    info->journal_bytes = stream->journal ? stream->journal_bytes : 0;
+    info->backlog_bytes = stream->backlog;
+    info->trouble = stream->trouble;
+    info->waiting_replies = broker->commit.count;
+    info->spilled_chunks = broker->store.spilled_chunks;
+    info->spilled_bytes = broker->store.spilled_bytes;
+    info->fetched_chunks = broker->spill ? broker->spill->fetched_chunks : 0;
+    checkpoints_info(broker, info);
+    return info;
+}
+
 rp_status req_info(struct broker *broker, struct request *request, rp_error *err)
 {
     const Replay__Info *ask = (const Replay__Info *)request->body;
@@ -270,6 +297,7 @@ rp_status req_info(struct broker *broker, struct request *request, rp_error *err
             reply.tables[reply.n_tables++] = info;
     }
     add_slots(&arena, broker, &reply);
+    reply.disk = disk_info(&arena, broker);
     if (ask->sessions)
         add_sessions(&arena, broker, ask->session_cursor, &reply);
     if (!arena.failed)
@@ -325,6 +353,8 @@ static void add_flows(struct arena *arena, const struct broker *broker, const st
     do {
         char why[256] = "", text[400];
         limiter_explain_insert(&table->limiter, why, sizeof why);
+        if (!why[0])
+            spill_explain_insert(broker, why, sizeof why);
         snprintf(text, sizeof text, "table '%s': %u items wait; %s", table->name, flow->count,
                  why[0] ? why : "about to be inserted");
         Replay__Wait *info = wait_info(arena, flow->session->name, "insert", table->name, text);
@@ -337,11 +367,29 @@ static void add_flows(struct arena *arena, const struct broker *broker, const st
     } while (flow != table->blocked && reply->n_waits < WAITS_MOST);
 }
 
+static void add_journal(struct arena *arena, const struct broker *broker, Replay__WhyReply *reply)
+{
+    char why[256] = "the disk is slow", text[400];
+    if (!broker->stream || (!stream_is_full(broker->stream, why, sizeof why) && !commit_is_stuck(broker)))
+        return;
+    snprintf(text, sizeof text, "%s: %llu messages to clients wait; %s", broker->stream->folder.path,
+             (unsigned long long)broker->commit.count, why);
+    Replay__Wait *info = wait_info(arena, "broker", "journal", "", text);
+    if (!info)
+        return;
+    info->count = broker->commit.count;
+    int64_t since = broker->stream->trouble[0] ? broker->stream->trouble_ns : broker->commit.oldest_ns;
+    info->waited_ns = broker->commit.first || broker->stream->trouble[0] ? (uint64_t)(broker->now_ns - since) : 0;
+    reply->waits[reply->n_waits++] = info;
+}
+
 rp_status req_why(struct broker *broker, struct request *request, rp_error *err)
 {
     struct arena arena = {0};
     Replay__WhyReply reply = REPLAY__WHY_REPLY__INIT;
     reply.waits = arena_take(&arena, WAITS_MOST, sizeof(*reply.waits));
+    if (reply.waits)
+        add_journal(&arena, broker, &reply);
     for (uint32_t i = 0; reply.waits && i < broker->n_tables && reply.n_waits < WAITS_MOST; i++)
         add_flows(&arena, broker, &broker->tables[i], &reply);
     if (reply.waits)

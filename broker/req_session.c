@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "broker/broker.h"
+#include "broker/journal.h"
 #include "broker/session.h"
 #include "proto/dtype.h"
 #include "proto/error.h"
@@ -115,8 +116,10 @@ static void bind_route(struct session *session, const struct request *request)
 rp_status req_hello(struct broker *broker, struct request *request, rp_error *err)
 {
     Replay__Hello *ask = (Replay__Hello *)request->body;
-    if (ask->session.len == 0 && ask->n_columns == 0)
+    if (ask->session.len == 0 && ask->n_columns == 0) {
+        broker->commit.ahead = true; /* changes nothing: who asks why all stands still gets in */
         return hello_reply(broker, request, NULL, false, 0, err);
+    }
     if (broker->draining)
         return err_set(err, RP_CANCELLED, "the broker is shutting down and takes no further sessions");
     struct session *session;
@@ -143,6 +146,7 @@ rp_status req_hello(struct broker *broker, struct request *request, rp_error *er
             columns_release(columns);
             return (rp_status)err->status;
         }
+        JOURNAL(broker, journal_session_(broker, session));
         char quoted[160];
         log_line(LEVEL_DEBUG, "B0101", "session opened", "name=%s ordinal=%u columns=%u",
                  log_quote(quoted, sizeof quoted, session->name), session->ordinal, session->columns->count);
@@ -150,6 +154,24 @@ rp_status req_hello(struct broker *broker, struct request *request, rp_error *er
     session->notices = ask->notices;
     bind_route(session, request);
     return hello_reply(broker, request, session, resumed, lost, err);
+}
+
+/* Nothing can be confirmed: that is said at once, in a Credit that has no tables and no numbers. */
+static rp_status heartbeat_stuck(struct broker *broker, struct request *request, const struct session *session)
+{
+    char why[256] = "the disk is slow", text[400];
+    stream_is_full(broker->stream, why, sizeof why);
+    snprintf(text, sizeof text, "the broker waits for its journal: %s. Nothing is confirmed until then", why);
+    char *waiting = text;
+    Replay__Credit credit = REPLAY__CREDIT__INIT;
+    credit.epoch = session->epoch;
+    credit.session = session->ordinal;
+    credit.n_waiting = 1;
+    credit.waiting = &waiting;
+    broker->commit.ahead = true;
+    request_reply(broker, request, RP_OK, text, 17, &credit.base, NULL, 0);
+    broker->commit.ahead = false;
+    return RP_OK;
 }
 
 rp_status req_heartbeat(struct broker *broker, struct request *request, rp_error *err)
@@ -160,11 +182,15 @@ rp_status req_heartbeat(struct broker *broker, struct request *request, rp_error
         return (rp_status)err->status;
     if (session->tombstone)
         return err_set(err, RP_SESSION_UNKNOWN,
-                       "session '%s' was silent for too long and has expired: take it up again with HELLO",
+                       session->restored ? "the broker has restarted: take session '%s' up again with HELLO"
+                                         : "session '%s' was silent for too long and has expired: take it up again "
+                                           "with HELLO",
                        session->name);
     session_touch(session, broker->now_ns);
     bind_route(session, request);
     credit_confirm(session, ask->confirmed_rejections);
+    if (commit_is_stuck(broker))
+        return heartbeat_stuck(broker, request, session);
     credit_refresh(broker, session);
     struct credit_message *credit = credit_message_new(broker, session, ask->explain);
     if (!credit)
@@ -212,7 +238,11 @@ static void bye_answer(struct broker *broker, struct wait *wait, rp_status statu
 {
     struct bye *self = (struct bye *)wait;
     struct credit_message *credit = credit_message_new(broker, self->session, status != RP_OK);
-    request_send(broker, &wait->to, wait->id, status, text, 17, credit ? credit_message_body(credit) : NULL, NULL, 0);
+    const ProtobufCMessage *body = credit ? credit_message_body(credit) : NULL;
+    if (status == RP_OK)
+        request_finish(broker, wait, 17, body);
+    else
+        request_send(broker, &wait->to, wait->id, status, text, 17, body, NULL, 0);
     credit_message_destroy(&credit);
     bye_end(broker, self);
 }
@@ -248,8 +278,10 @@ rp_status req_bye(struct broker *broker, struct request *request, rp_error *err)
         return (rp_status)err->status;
     if (session->tombstone)
         return err_set(err, RP_SESSION_UNKNOWN,
-                       "session '%s' was silent for too long and has expired, and items that waited were dropped: take "
-                       "it up again with HELLO",
+                       session->restored
+                           ? "the broker has restarted: take session '%s' up again with HELLO"
+                           : "session '%s' was silent for too long and has expired, and items that waited were "
+                             "dropped: take it up again with HELLO",
                        session->name);
     if (session->bye)
         return err_set(err, RP_ALREADY_EXISTS, "session '%s' has said BYE already", session->name);

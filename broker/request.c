@@ -5,38 +5,45 @@
 
 #include "broker/broker.h"
 #include "broker/frames.h"
+#include "broker/journal.h"
 #include "broker/monitor.h"
+#include "broker/recall.h"
 #include "proto/error.h"
 #include "proto/pb.h"
 #include "proto/utf8.h"
 
 #define ROW(field, name, type, handler, remember)                                                                      \
     {                                                                                                                  \
-        field, name, &replay__##type##__descriptor, handler, remember                                                  \
+        field, name, &replay__##type##__descriptor, handler, remember, false                                           \
+    }
+#define AHEAD_ROW(field, name, type, handler)                                                                          \
+    {                                                                                                                  \
+        field, name, &replay__##type##__descriptor, handler, false, true                                               \
     }
 #define RAW_ROW(field, name, handler)                                                                                  \
     {                                                                                                                  \
-        field, name, NULL, handler, false                                                                              \
+        field, name, NULL, handler, false, false                                                                       \
     }
 
 static const struct command commands[] = {
     ROW(16, "hello", hello, req_hello, true),
     ROW(17, "heartbeat", heartbeat, req_heartbeat, false),
-    ROW(18, "bye", bye, req_bye, false),
+    ROW(18, "bye", bye, req_bye, true),
     RAW_ROW(19, "sample", req_sample),
     RAW_ROW(20, "update", req_update),
     RAW_ROW(21, "delete", req_delete),
     ROW(22, "cancel", cancel, req_cancel, false),
     RAW_ROW(23, "fetch", req_fetch),
-    ROW(24, "list", list, req_list, false),
+    AHEAD_ROW(24, "list", list, req_list),
     ROW(25, "reset", reset, req_reset, true),
     ROW(26, "set_limiter", set_limiter, req_set_limiter, false),
-    ROW(27, "info", info, req_info, false),
-    ROW(28, "why", why, req_why, false),
+    AHEAD_ROW(27, "info", info, req_info),
+    AHEAD_ROW(28, "why", why, req_why),
     ROW(29, "params_put", params_put, req_params_put, true),
     ROW(30, "params_get", params_get, req_params_get, false),
     ROW(31, "counter", counter, req_counter, true),
     ROW(32, "reduce", reduce, req_reduce, false),
+    AHEAD_ROW(33, "checkpoint", checkpoint, req_checkpoint),
 };
 #define N_COMMANDS (sizeof commands / sizeof commands[0])
 
@@ -76,8 +83,10 @@ static void memory_drop(struct request_memory *self, struct memory_place *place)
     place->frame = NULL;
 }
 
-static void memory_keep(struct broker *broker, const struct request *request, const uint8_t *frame, size_t size)
+static void memory_keep(struct broker *broker, uint64_t client, uint64_t id, const uint8_t *frame, size_t size)
 {
+    if (!client)
+        return; /* nobody: it can not be asked again */
     if (!broker->memory)
         broker->memory = calloc(1, sizeof *broker->memory);
     struct request_memory *memory = broker->memory;
@@ -85,10 +94,11 @@ static void memory_keep(struct broker *broker, const struct request *request, co
     if (!copy)
         return;
     memcpy(copy, frame, size);
+    JOURNAL(broker, journal_reply_(broker, client, id, frame, size));
     struct memory_place *place = &memory->place[memory->next++ % MEMORY_PLACES];
     if (place->frame)
         memory_drop(memory, place);
-    *place = (struct memory_place){request->head.client, request->head.id, copy, size};
+    *place = (struct memory_place){client, id, copy, size};
     if (!idmap_put(&memory->by_name, memory_name(place->client, place->id), place))
         memory_drop(memory, place);
 }
@@ -108,6 +118,21 @@ static bool memory_answer(struct broker *broker, const struct request *request)
     memcpy(zmq_msg_data(&header), place->frame, place->size);
     peer_send(broker, &request->from, &header, NULL, 0);
     return true;
+}
+
+void request_memory_restore(struct broker *broker, uint64_t client, uint64_t id, const void *frame, size_t size)
+{
+    memory_keep(broker, client, id, frame, size);
+}
+
+void request_memory_each(const struct broker *broker, request_memory_fn *fn, void *ctx)
+{
+    const struct request_memory *memory = broker->memory;
+    for (uint32_t i = 0; memory && i < MEMORY_PLACES; i++) {
+        const struct memory_place *place = &memory->place[(memory->next + i) % MEMORY_PLACES];
+        if (place->frame)
+            fn(ctx, place->client, place->id, place->frame, place->size);
+    }
 }
 
 void request_memory_destroy(struct request_memory **self)
@@ -192,15 +217,24 @@ void request_send(struct broker *broker, const struct envelope *to, uint64_t id,
     send_encoded(broker, to, id, &out, payload, n_payload);
 }
 
+void request_finish(struct broker *broker, const struct wait *wait, uint32_t field, const ProtobufCMessage *body)
+{
+    struct pb_writer out = {0};
+    if (reply_encode(&out, wait->id, RP_OK, "", field, body))
+        memory_keep(broker, wait->client, wait->id, out.data, out.size);
+    send_encoded(broker, &wait->to, wait->id, &out, NULL, 0);
+}
+
 void request_reply(struct broker *broker, struct request *request, rp_status status, const char *text, uint32_t field,
                    const ProtobufCMessage *body, zmq_msg_t *payload, uint32_t n_payload)
 {
     struct pb_writer out = {0};
     bool ok = reply_encode(&out, request->head.id, status, text, field, body);
     request->answered = true;
-    for (uint32_t i = 0; ok && status == RP_OK && i < N_COMMANDS; i++)
+    /* What goes ahead of the journal has changed nothing, and may be asked twice. */
+    for (uint32_t i = 0; ok && status == RP_OK && !broker->commit.ahead && i < N_COMMANDS; i++)
         if (commands[i].body == request->head.body && commands[i].remember)
-            memory_keep(broker, request, out.data, out.size);
+            memory_keep(broker, request->head.client, request->head.id, out.data, out.size);
     send_encoded(broker, &request->from, request->head.id, &out, payload, n_payload);
 }
 
@@ -235,6 +269,7 @@ static rp_status request_dispatch(struct broker *broker, struct request *request
                        request->head.version, WIRE_VERSION);
     if (request->head.id == 0)
         return err_set(err, RP_BAD_MESSAGE, "Request.id is missing: every request needs an id that is not 0");
+    recall_settled(broker, request->head.client, request->head.settled);
     for (uint32_t i = 0; i < N_COMMANDS; i++) {
         if (commands[i].body != request->head.body)
             continue;
@@ -244,8 +279,7 @@ static rp_status request_dispatch(struct broker *broker, struct request *request
             wait = wait_find(broker, request->head.client, request->head.id);
         }
         if (wait) {
-            wait->to = request->from;
-            wait->descriptor = request->descriptor;
+            wait_take_over(broker, wait, request);
             request->answered = true;
             return RP_OK;
         }
@@ -253,8 +287,12 @@ static rp_status request_dispatch(struct broker *broker, struct request *request
             request->answered = true;
             return RP_OK;
         }
+        if (commands[i].remember) /* what it does, and that it was done */
+            JOURNAL(broker, journal_together_(broker, 2 * MEMORY_BYTES));
         int64_t start = clock_now(&broker->clock);
+        broker->commit.ahead = commands[i].ahead;
         rp_status status = command_run(broker, &commands[i], request, err);
+        broker->commit.ahead = false;
         uint64_t took = (uint64_t)(clock_now(&broker->clock) - start);
         struct command_stats *stats = &broker->commands[i];
         stats->calls++;
@@ -284,8 +322,11 @@ static void request_handle(struct broker *broker, struct request *request, const
             log_line(LEVEL_WARN, "B0303", "bad request", "text=%s held_back=%u",
                      log_quote(quoted, sizeof quoted, err.text), held);
     }
-    if (!request->answered)
-        request_reply(broker, request, status, err.text, 0, NULL, NULL, 0);
+    if (request->answered)
+        return;
+    broker->commit.ahead = true;
+    request_reply(broker, request, status, err.text, 0, NULL, NULL, 0);
+    broker->commit.ahead = false;
 }
 
 /* The routing id, then short frames if an empty one ends them: a header has at least 9 bytes. Gives the index of the

@@ -15,6 +15,7 @@
 
 struct broker;
 struct request_memory;
+struct wait;
 
 struct request {
     struct envelope from;
@@ -34,6 +35,7 @@ struct command {
     const ProtobufCMessageDescriptor *descriptor; /* NULL: the handler reads the bytes itself */
     request_fn *handle;
     bool remember; /* must not be done twice: the reply is kept for a retry */
+    bool ahead;    /* its reply makes no promise: it need not wait for the journal */
 };
 
 /* Counted per row. */
@@ -53,6 +55,13 @@ void request_reply(struct broker *broker, struct request *request, rp_status sta
 void request_send(struct broker *broker, const struct envelope *to, uint64_t id, rp_status status, const char *text,
                   uint32_t field, const ProtobufCMessage *body, zmq_msg_t *payload, uint32_t n_payload);
 
+/* The good end of a request that waited and must not be done twice: remembered as request_reply does. */
+void request_finish(struct broker *broker, const struct wait *wait, uint32_t field, const ProtobufCMessage *body);
+
+/* Remembered replies, oldest first; and one that comes from a file. */
+typedef void request_memory_fn(void *ctx, uint64_t client, uint64_t id, const void *frame, size_t size);
+void request_memory_each(const struct broker *broker, request_memory_fn *fn, void *ctx);
+void request_memory_restore(struct broker *broker, uint64_t client, uint64_t id, const void *frame, size_t size);
 void request_memory_destroy(struct request_memory **self);
 
 /* The handlers, one file each. */
@@ -60,6 +69,7 @@ request_fn req_hello, req_heartbeat, req_bye;
 request_fn req_sample, req_cancel, req_fetch;
 request_fn req_update, req_delete, req_reset;
 request_fn req_list, req_set_limiter, req_info, req_why;
+request_fn req_checkpoint;
 request_fn req_params_put, req_params_get, req_counter, req_reduce;
 
 #endif

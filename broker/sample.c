@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "broker/broker.h"
+#include "broker/journal.h"
 
 #define PICK_AT_ONCE 256u
 #define SPARE_WAITERS 64u
@@ -12,6 +13,19 @@
 #define CHUNKS_PER_REPLY (1u << 20)
 #define WIDE_FIELDS 6u
 #define NARROW_FIELDS 6u
+
+/* The arrays, by the width of their elements. */
+struct pick_arrays {
+    void **wide[WIDE_FIELDS], **narrow[NARROW_FIELDS];
+};
+
+static struct pick_arrays picks_arrays(struct picks *self)
+{
+    return (struct pick_arrays){{(void **)&self->key, (void **)&self->age_ns, (void **)&self->policy,
+                                 (void **)&self->step, (void **)&self->priority, (void **)&self->probability},
+                                {(void **)&self->times_sampled, (void **)&self->session, (void **)&self->layout,
+                                 (void **)&self->offset, (void **)&self->length, (void **)&self->chunks}};
+}
 
 bool picks_reserve(struct picks *self, uint32_t n)
 {
@@ -24,20 +38,17 @@ bool picks_reserve(struct picks *self, uint32_t n)
     uint8_t *block = malloc((size_t)capacity * (WIDE_FIELDS * 8 + NARROW_FIELDS * 4));
     if (!block)
         return false;
-    void **wide[WIDE_FIELDS] = {(void **)&self->key,  (void **)&self->age_ns,   (void **)&self->policy,
-                                (void **)&self->step, (void **)&self->priority, (void **)&self->probability};
-    void **narrow[NARROW_FIELDS] = {(void **)&self->times_sampled, (void **)&self->session, (void **)&self->layout,
-                                    (void **)&self->offset,        (void **)&self->length,  (void **)&self->chunks};
+    struct pick_arrays arrays = picks_arrays(self);
     uint8_t *at = block;
     for (uint32_t i = 0; i < WIDE_FIELDS; i++, at += (size_t)capacity * 8) {
         if (self->n)
-            memcpy(at, *wide[i], (size_t)self->n * 8);
-        *wide[i] = at;
+            memcpy(at, *arrays.wide[i], (size_t)self->n * 8);
+        *arrays.wide[i] = at;
     }
     for (uint32_t i = 0; i < NARROW_FIELDS; i++, at += (size_t)capacity * 4) {
         if (self->n)
-            memcpy(at, *narrow[i], (size_t)self->n * 4);
-        *narrow[i] = at;
+            memcpy(at, *arrays.narrow[i], (size_t)self->n * 4);
+        *arrays.narrow[i] = at;
     }
     free(self->block);
     self->block = block;
@@ -45,7 +56,7 @@ bool picks_reserve(struct picks *self, uint32_t n)
     return true;
 }
 
-static bool refs_reserve(struct picks *self, uint32_t n)
+bool picks_reserve_refs(struct picks *self, uint32_t n)
 {
     if (self->n_refs + n <= self->refs_capacity)
         return true;
@@ -63,7 +74,7 @@ static bool refs_reserve(struct picks *self, uint32_t n)
 bool picks_add(struct picks *self, const struct table *table, uint32_t slot, double probability)
 {
     const struct item *item = &table->in.items[slot];
-    if (!picks_reserve(self, 1) || !refs_reserve(self, item->span.n))
+    if (!picks_reserve(self, 1) || !picks_reserve_refs(self, item->span.n))
         return false;
     struct chunk *const *chunks = span_chunks(&item->span);
     uint32_t i = self->n++;
@@ -86,6 +97,9 @@ bool picks_add(struct picks *self, const struct table *table, uint32_t slot, dou
     }
     if (!self->borrowed)
         layouts_at(&table->broker->layouts, item->span.layout)->refs++;
+    if (table->broker->spill)
+        for (uint32_t c = 0; c < item->span.n; c++)
+            chunks[c]->hot = 1;
     return true;
 }
 
@@ -98,6 +112,35 @@ void picks_own(struct picks *self, struct broker *broker)
     for (uint32_t i = 0; i < self->n; i++)
         layouts_at(&broker->layouts, self->layout[i])->refs++;
     self->borrowed = false;
+}
+
+bool picks_are_here(const struct picks *self)
+{
+    for (uint32_t i = 0; i < self->n_refs; i++)
+        if (!chunk_is_here(self->refs[i]))
+            return false;
+    return true;
+}
+
+void picks_drop(struct picks *self, struct broker *broker, uint32_t i)
+{
+    uint32_t ref = 0, n = self->chunks[i], after = --self->n - i;
+    for (uint32_t k = 0; k < i; k++)
+        ref += self->chunks[k];
+    for (uint32_t c = 0; c < n; c++)
+        store_release(&broker->store, self->refs[ref + c]);
+    layouts_release(&broker->layouts, layouts_at(&broker->layouts, self->layout[i]));
+    self->n_refs -= n;
+    memmove(self->refs + ref, self->refs + ref + n, (self->n_refs - ref) * sizeof(*self->refs));
+    struct pick_arrays arrays = picks_arrays(self);
+    for (uint32_t f = 0; f < WIDE_FIELDS; f++) {
+        uint8_t *at = (uint8_t *)*arrays.wide[f] + (size_t)i * 8;
+        memmove(at, at + 8, (size_t)after * 8);
+    }
+    for (uint32_t f = 0; f < NARROW_FIELDS; f++) {
+        uint8_t *at = (uint8_t *)*arrays.narrow[f] + (size_t)i * 4;
+        memmove(at, at + 4, (size_t)after * 4);
+    }
 }
 
 void picks_clear(struct picks *self, struct broker *broker)
@@ -194,6 +237,7 @@ static uint32_t waiter_take(struct waiter *self, uint32_t n)
         if (!picks_add(&self->picks, table, slots[i], probabilities[i]))
             return i;
         self->picks.times_sampled[self->picks.n - 1]++;
+        JOURNAL(table->broker, journal_pick_(self, slots[i], probabilities[i]));
         table_sampled(table, slots[i]);
         if (self->picks.n_refs >= CHUNKS_PER_REPLY) {
             self->full = true;

@@ -2,6 +2,7 @@
  * or updated. A 4-ary heap of entries, and for each slot its place in it. */
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "broker/reserve.h"
 #include "broker/selector.h"
@@ -187,6 +188,34 @@ static uint32_t heap_pick_distinct(void *state, uint32_t n, bool (*skip)(void *c
     return got;
 }
 
+static uint64_t heap_order(void *state, uint32_t slot)
+{
+    const struct heap *self = state;
+    return self->entries[self->place[slot]].sequence;
+}
+
+static uint32_t heap_save(void *state, void *out, uint32_t size)
+{
+    const struct heap *self = state;
+    if (size < sizeof self->sequence)
+        return 0;
+    memcpy(out, &self->sequence, sizeof self->sequence);
+    return sizeof self->sequence;
+}
+
+static bool heap_load(void *state, const void *data, uint32_t size)
+{
+    struct heap *self = state;
+    uint64_t sequence;
+    if (size != sizeof sequence)
+        return false;
+    memcpy(&sequence, data, sizeof sequence);
+    if (sequence < self->sequence)
+        return false;
+    self->sequence = sequence;
+    return true;
+}
+
 const rp_selector_ops selector_min_heap = {
     .name = "min_heap",
     .create = min_heap_create,
@@ -196,6 +225,9 @@ const rp_selector_ops selector_min_heap = {
     .remove = heap_remove,
     .pick = heap_pick,
     .pick_distinct = heap_pick_distinct,
+    .order = heap_order,
+    .save = heap_save,
+    .load = heap_load,
 };
 
 const rp_selector_ops selector_max_heap = {
@@ -207,4 +239,7 @@ const rp_selector_ops selector_max_heap = {
     .remove = heap_remove,
     .pick = heap_pick,
     .pick_distinct = heap_pick_distinct,
+    .order = heap_order,
+    .save = heap_save,
+    .load = heap_load,
 };

@@ -271,6 +271,37 @@ static void prioritized_prefetch(void *state, uint32_t slot)
     sumtree_prefetch(&((struct prioritized *)state)->tree, slot);
 }
 
+struct saved {
+    uint64_t rng[4];
+    uint32_t until_exact;
+    uint32_t zero;
+};
+
+static uint32_t prioritized_save(void *state, void *out, uint32_t size)
+{
+    const struct prioritized *self = state;
+    struct saved saved = {.until_exact = self->tree.until_exact};
+    memcpy(saved.rng, self->rng.s, sizeof saved.rng);
+    if (size < sizeof saved)
+        return 0;
+    memcpy(out, &saved, sizeof saved);
+    return sizeof saved;
+}
+
+/* Weights lie by slot, so the order in which they came does not matter; sums are made as exact as they can be. */
+static bool prioritized_load(void *state, const void *data, uint32_t size)
+{
+    struct prioritized *self = state;
+    struct saved saved;
+    if (size != sizeof saved)
+        return false;
+    memcpy(&saved, data, sizeof saved);
+    if (!rng_load(&self->rng, saved.rng) || !sumtree_set_until_exact(&self->tree, saved.until_exact))
+        return false;
+    sumtree_rebuild(&self->tree);
+    return true;
+}
+
 const rp_selector_ops selector_prioritized = {
     .name = "prioritized",
     .create = prioritized_create,
@@ -283,4 +314,6 @@ const rp_selector_ops selector_prioritized = {
     .pick_distinct = prioritized_pick_distinct,
     .total = prioritized_total,
     .prefetch = prioritized_prefetch,
+    .save = prioritized_save,
+    .load = prioritized_load,
 };

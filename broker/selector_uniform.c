@@ -1,25 +1,37 @@
-/* uniform: every item with the same probability. The slots in use lie densely in one array, and a second one tells each
- * slot's place in it. */
+/* uniform: every item with the same probability. A bit for each slot says whether it is in use; a pick draws slots
+ * below the highest that was used until it meets one that is, or, where few are, counts to a random one of them. So what
+ * a pick gives depends on the generator and on which slots are in use, and not on how they came to be: a table that was
+ * restored goes on as the one that was saved would have. */
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
-#include "broker/reserve.h"
 #include "broker/selector.h"
+#include "broker/slotset.h"
 #include "proto/rng.h"
 
+/* With at least one of so many slots in use, drawing again is cheaper than counting. */
+#define SPARSE 8u
+
 struct uniform {
-    uint32_t *slots; /* the first `count` are in use */
-    uint32_t *place; /* of a slot in slots */
-    uint32_t count;
+    struct slotset present;
     uint32_t capacity;
+    uint32_t high; /* no slot from here on is in use */
     struct rng rng;
+    uint32_t *taken; /* scratch of pick_distinct */
+    uint32_t n_taken, room;
+};
+
+struct saved {
+    uint64_t rng[4];
+    uint32_t high;
 };
 
 static void uniform_destroy(void *state)
 {
     struct uniform *self = state;
-    reserve_unmap(self->slots, self->capacity * sizeof *self->slots);
-    reserve_unmap(self->place, self->capacity * sizeof *self->place);
+    slotset_fini(&self->present);
+    free(self->taken);
     free(self);
 }
 
@@ -29,34 +41,24 @@ static void *uniform_create(const rp_option *options, uint32_t n_options, uint32
     if (selector_check_plain("uniform", options, n_options, capacity, err) != RP_OK)
         return NULL;
     struct uniform *self = calloc(1, sizeof *self);
-    if (!self) {
+    if (!self || !slotset_init(&self->present, capacity)) {
+        free(self);
         selector_no_memory("uniform", capacity, err);
         return NULL;
     }
     self->capacity = capacity;
-    self->slots = reserve_map(capacity * sizeof *self->slots);
-    self->place = reserve_map(capacity * sizeof *self->place);
-    if (!self->slots || !self->place) {
-        uniform_destroy(self);
-        selector_no_memory("uniform", capacity, err);
-        return NULL;
-    }
     rng_seed(&self->rng, seed);
     return self;
-}
-
-static void put(struct uniform *self, uint32_t at, uint32_t slot)
-{
-    self->slots[at] = slot;
-    self->place[slot] = at;
 }
 
 static void uniform_insert(void *state, uint32_t slot, double priority)
 {
     struct uniform *self = state;
     (void)priority;
-    assert(slot < self->capacity && self->count < self->capacity);
-    put(self, self->count++, slot);
+    assert(slot < self->capacity);
+    slotset_add(&self->present, slot);
+    if (slot >= self->high)
+        self->high = slot + 1;
 }
 
 static void uniform_update(void *state, uint32_t slot, double priority)
@@ -69,46 +71,107 @@ static void uniform_update(void *state, uint32_t slot, double priority)
 static void uniform_remove(void *state, uint32_t slot)
 {
     struct uniform *self = state;
-    assert(slot < self->capacity && self->count > 0 && self->slots[self->place[slot]] == slot);
-    uint32_t last = self->slots[--self->count];
-    put(self, self->place[slot], last);
+    assert(slot < self->capacity);
+    slotset_remove(&self->present, slot);
+    if (self->present.count == 0)
+        self->high = 0;
+}
+
+static bool is_sparse(const struct uniform *self)
+{
+    return self->present.count < self->high / SPARSE;
+}
+
+static uint32_t draw(struct uniform *self)
+{
+    if (is_sparse(self))
+        return slotset_nth(&self->present, (uint32_t)rng_below(&self->rng, self->present.count));
+    uint32_t slot;
+    do
+        slot = (uint32_t)rng_below(&self->rng, self->high);
+    while (!slotset_has(&self->present, slot));
+    return slot;
 }
 
 static uint32_t uniform_pick(void *state, uint32_t n, uint32_t *slots, double *probabilities)
 {
     struct uniform *self = state;
-    if (self->count == 0)
+    if (self->present.count == 0)
         return 0;
-    double probability = 1.0 / self->count;
-    for (uint32_t i = 0; i < n; i++) {
-        slots[i] = (uint32_t)rng_below(&self->rng, self->count);
-        __builtin_prefetch(&self->slots[slots[i]]);
+    double probability = 1.0 / self->present.count;
+    bool sparse = is_sparse(self);
+    for (uint32_t i = 0; i < n && !sparse; i++) {
+        slots[i] = (uint32_t)rng_below(&self->rng, self->high);
+        __builtin_prefetch(&self->present.bits[slots[i] / 64]);
     }
     for (uint32_t i = 0; i < n; i++) {
-        slots[i] = self->slots[slots[i]];
+        if (sparse || !slotset_has(&self->present, slots[i]))
+            slots[i] = draw(self);
         probabilities[i] = probability;
     }
     return n;
 }
 
-/* Brings each pick to the front of the array, where the next ones do not look. The order in the array means nothing, so
- * it may stay that way. */
+static bool take(struct uniform *self, uint32_t slot)
+{
+    if (self->n_taken == self->room) {
+        uint32_t room = self->room ? 2 * self->room : 256;
+        uint32_t *taken = realloc(self->taken, room * sizeof *taken);
+        if (!taken)
+            return false;
+        self->taken = taken;
+        self->room = room;
+    }
+    self->taken[self->n_taken++] = slot;
+    slotset_remove(&self->present, slot);
+    return true;
+}
+
+/* Takes each pick out, and puts all of them back at the end. */
 static uint32_t uniform_pick_distinct(void *state, uint32_t n, bool (*skip)(void *ctx, uint32_t slot), void *ctx,
                                       uint32_t *slots, double *probabilities)
 {
     struct uniform *self = state;
     uint32_t got = 0;
-    for (uint32_t taken = 0; taken < self->count && got < n; taken++) {
-        uint32_t at = taken + (uint32_t)rng_below(&self->rng, self->count - taken);
-        uint32_t slot = self->slots[at];
-        put(self, at, self->slots[taken]);
-        put(self, taken, slot);
+    while (got < n && self->present.count > 0) {
+        double probability = 1.0 / self->present.count;
+        uint32_t slot = draw(self);
+        if (!take(self, slot))
+            break;
         if (skip && skip(ctx, slot))
             continue;
         slots[got] = slot;
-        probabilities[got++] = 1.0 / (self->count - taken);
+        probabilities[got++] = probability;
     }
+    while (self->n_taken > 0)
+        slotset_add(&self->present, self->taken[--self->n_taken]);
     return got;
+}
+
+static uint32_t uniform_save(void *state, void *out, uint32_t size)
+{
+    const struct uniform *self = state;
+    struct saved saved;
+    memset(&saved, 0, sizeof saved);
+    memcpy(saved.rng, self->rng.s, sizeof saved.rng);
+    saved.high = self->high;
+    if (size < sizeof saved)
+        return 0;
+    memcpy(out, &saved, sizeof saved);
+    return sizeof saved;
+}
+
+static bool uniform_load(void *state, const void *data, uint32_t size)
+{
+    struct uniform *self = state;
+    struct saved saved;
+    if (size != sizeof saved)
+        return false;
+    memcpy(&saved, data, sizeof saved);
+    if (saved.high < self->high || saved.high > self->capacity || !rng_load(&self->rng, saved.rng))
+        return false;
+    self->high = self->present.count ? saved.high : 0;
+    return true;
 }
 
 const rp_selector_ops selector_uniform = {
@@ -120,4 +183,6 @@ const rp_selector_ops selector_uniform = {
     .remove = uniform_remove,
     .pick = uniform_pick,
     .pick_distinct = uniform_pick_distinct,
+    .save = uniform_save,
+    .load = uniform_load,
 };

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "broker/broker.h"
+#include "broker/journal.h"
 #include "proto/error.h"
 #include "proto/utf8.h"
 
@@ -33,7 +34,9 @@ static void watch(struct broker *broker, struct session *self, int64_t at_ns)
     timer_set(&broker->timers, &self->timer, at_ns);
 }
 
-struct session *session_open(struct broker *broker, const char *name, struct columns *columns, rp_error *err)
+/* With an id that no other has, and no number yet. */
+static struct session *session_new(struct broker *broker, const uint8_t *id, const char *name, struct columns *columns,
+                                   rp_error *err)
 {
     struct session *self = broker->sessions.count < SESSIONS_MOST ? calloc(1, sizeof *self) : NULL;
     if (self)
@@ -43,9 +46,7 @@ struct session *session_open(struct broker *broker, const char *name, struct col
         err_set(err, RP_RESOURCE_EXHAUSTED, "the broker has no room for a further session");
         return NULL;
     }
-    do
-        rng_system(self->id, sizeof self->id);
-    while (idmap_get(&broker->sessions, id_half(self->id)));
+    memcpy(self->id, id, sizeof self->id);
     if (!idmap_put(&broker->sessions, id_half(self->id), self)) {
         free(self->flows);
         free(self);
@@ -53,7 +54,6 @@ struct session *session_open(struct broker *broker, const char *name, struct col
         return NULL;
     }
     self->n_tables = broker->n_tables;
-    self->ordinal = broker->next_ordinal++;
     strncpy(self->name, name[0] ? name : "unnamed", sizeof self->name - 1);
     utf8_clean(self->name, strlen(self->name));
     self->columns = columns;
@@ -63,11 +63,42 @@ struct session *session_open(struct broker *broker, const char *name, struct col
     if (self->next)
         self->next->prev = self;
     broker->session_list = self;
-    broker->n_sessions++;
     self->seen_ns = broker->now_ns;
     self->timer.fire = session_silent;
+    return self;
+}
+
+struct session *session_open(struct broker *broker, const char *name, struct columns *columns, rp_error *err)
+{
+    uint8_t id[WIRE_SESSION_BYTES];
+    do
+        rng_system(id, sizeof id);
+    while (idmap_get(&broker->sessions, id_half(id)));
+    struct session *self = session_new(broker, id, name, columns, err);
+    if (!self)
+        return NULL;
+    self->ordinal = broker->next_ordinal++;
+    broker->n_sessions++;
     watch(broker, self, broker->now_ns + broker->config->expiry_ns);
     credit_open(broker, self);
+    return self;
+}
+
+struct session *session_restore(struct broker *broker, const uint8_t *id, const char *name, uint32_t ordinal,
+                                struct columns *columns, rp_error *err)
+{
+    if (idmap_get(&broker->sessions, id_half(id))) {
+        err_set(err, RP_ALREADY_EXISTS, "two sessions have the same id");
+        return NULL;
+    }
+    struct session *self = session_new(broker, id, name, columns, err);
+    if (!self)
+        return NULL;
+    self->ordinal = ordinal;
+    self->tombstone = self->restored = true;
+    const struct broker_config *config = broker->config;
+    watch(broker, self,
+          broker->now_ns + (config->tombstone_ns > config->expiry_ns ? config->tombstone_ns : config->expiry_ns));
     return self;
 }
 
@@ -253,6 +284,9 @@ static void session_silent(struct timer *timer, void *ctx)
         return;
     }
     int64_t due = self->seen_ns + broker->config->expiry_ns;
+    /* While nothing is taken in, or said, because of the disk, silence means nothing. */
+    if (due <= broker->now_ns && (broker->ingest_held || commit_is_stuck(broker)))
+        due = broker->now_ns + NS_PER_S;
     if (due > broker->now_ns) {
         watch(broker, self, due);
         return;
@@ -274,7 +308,7 @@ rp_status session_resume(struct broker *broker, struct session *self, uint64_t o
     uint64_t start = oldest_number > 0 ? oldest_number - 1 : 0;
     *lost = 0;
     if (self->tombstone) {
-        self->tombstone = false;
+        self->tombstone = self->restored = false;
         broker->n_sessions++;
         /* Chunks and waiting items are gone: the writer sends what it still has, and item numbers tell what is new. */
         self->received = start < self->received ? start : self->received;
@@ -289,8 +323,10 @@ rp_status session_resume(struct broker *broker, struct session *self, uint64_t o
         for (uint32_t i = 0; i < self->n_tables; i++)
             if (self->flows[i])
                 self->flows[i]->jumps = true;
-        log_line(LEVEL_ERROR, "B0105", "accepted messages were lost (no journal)", "name=%s ordinal=%u messages=%llu",
-                 self->name, self->ordinal, (unsigned long long)*lost);
+        log_line(LEVEL_ERROR, "B0105",
+                 journal_is_on(broker) ? "accepted messages were lost (before this journal, or its end is damaged)"
+                                       : "accepted messages were lost (no journal)",
+                 "name=%s ordinal=%u messages=%llu", self->name, self->ordinal, (unsigned long long)*lost);
     }
     self->epoch++;
     self->gap = false;
@@ -302,6 +338,8 @@ rp_status session_resume(struct broker *broker, struct session *self, uint64_t o
 void session_close(struct broker *broker, struct session *self)
 {
     timer_clear(&broker->timers, &self->timer);
+    if (!broker->ending)
+        JOURNAL(broker, journal_session_end_(broker, self));
     session_empty(broker, self);
     if (!self->tombstone)
         broker->n_sessions--;
@@ -322,6 +360,7 @@ void session_close(struct broker *broker, struct session *self)
         if (self->layouts[i].layout)
             layouts_release(&broker->layouts, self->layouts[i].layout);
         free(self->layouts[i].refusal);
+        free(self->layouts[i].form);
     }
     for (uint32_t i = 0; i < broker->n_tables; i++)
         free(self->flows[i]);

@@ -54,10 +54,13 @@ struct session_layout {
     struct layout *layout;
     struct table *table;
     char *refusal;
+    void *form; /* of a refused one: the message as it came, for checkpoints */
+    uint32_t form_size;
 };
 
 /* table is REJECTED_NOWHERE if the item did not get as far as a table. */
 #define REJECTED_NOWHERE UINT32_MAX
+#define REJECTIONS_KEPT 8192u /* of one session: image.c, too, keeps no more */
 struct rejection {
     uint32_t table;
     rp_status status;
@@ -83,6 +86,7 @@ struct session {
     struct columns *columns;
     struct envelope to;
     bool notices, tombstone;
+    bool restored; /* comes from a file, and was not taken up since */
     /* stream */
     uint32_t epoch;
     uint64_t received;
@@ -107,6 +111,7 @@ struct session {
     struct rejection *rejections; /* ring of unconfirmed ones */
     uint32_t rejection_head, rejection_count, rejection_capacity;
     uint64_t confirmed_rejections; /* running count before the ring's first */
+    uint64_t journaled;            /* a hash of the numbers that were last written: see journal_progress_ */
     /* life */
     int64_t seen_ns;
     struct timer timer; /* expiry, then the end of the tombstone */
@@ -117,6 +122,9 @@ struct session {
 struct session *session_find(struct broker *broker, const uint8_t *id);
 /* A new session, with its first credit. NULL with err set. */
 struct session *session_open(struct broker *broker, const char *name, struct columns *columns, rp_error *err);
+/* One that comes from a file, as a tombstone: the caller fills in its numbers. Takes the columns. NULL with err set. */
+struct session *session_restore(struct broker *broker, const uint8_t *id, const char *name, uint32_t ordinal,
+                                struct columns *columns, rp_error *err);
 /* Takes an open session or a tombstone up again. */
 rp_status session_resume(struct broker *broker, struct session *self, uint64_t oldest_number, uint64_t *lost);
 /* Forgets it: waiting items are dropped, chunks let go, in slices. */
@@ -160,6 +168,9 @@ void credit_reject(struct broker *broker, struct flow *flow, uint64_t key, rp_st
 /* The same for what belongs to no flow: an unknown layout or table, a damaged message. */
 void credit_reject_at(struct broker *broker, struct session *self, uint32_t table, uint64_t item, uint64_t key,
                       rp_status status, const char *text);
+/* Keeps a rejection until the writer has read it. False: no memory, or there are too many. */
+bool credit_keep_rejection(struct session *self, uint32_t table, uint64_t item, uint64_t key, rp_status status,
+                           const char *text);
 void credit_confirm(struct session *self, uint64_t confirmed);
 /* Fills a Credit message from an arena that the caller frees by credit_message_fini. */
 struct credit_message;

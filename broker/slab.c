@@ -5,13 +5,17 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#include "broker/warm.h"
+
 #define SLAB_BYTES 65536u
-#define REGION_BYTES (2u << 20)
+#define REGION_BYTES WARM_REGION_BYTES
 #define SLABS_PER_REGION (REGION_BYTES / SLAB_BYTES)
 #define SMALL_LIMIT 1024u
 #define SMALL_CLASSES (SMALL_LIMIT / 16)
 #define CLASSES (SMALL_CLASSES + 32)
 #define SPARE_SLABS 64u
+/* A heap of so many is taken to be growing. */
+#define GROWING_REGIONS 8u
 
 /* Stands at the start of its 64 KiB. Free places are chained through their first word. */
 struct slab {
@@ -37,6 +41,7 @@ struct slab_heap {
     struct slab *spare;
     uint32_t n_spare;
     struct region *regions;
+    uint32_t n_regions;
     size_t reserved, used;
 };
 
@@ -81,30 +86,27 @@ static void list_drop(struct slab **list, struct slab *slab)
     slab->listed = false;
 }
 
+/* A heap that is growing takes regions that were brought in ahead. */
+static uint8_t *region_memory(const struct slab_heap *self)
+{
+    uint8_t *memory = self->n_regions >= GROWING_REGIONS ? warm_region() : NULL;
+    return memory ? memory : warm_region_map();
+}
+
 static struct region *region_new(struct slab_heap *self)
 {
     struct region *region = calloc(1, sizeof *region);
-    if (!region)
-        return NULL;
-    /* Twice the size, then trimmed to alignment. */
-    uint8_t *raw =
-        mmap(NULL, 2 * REGION_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (raw == MAP_FAILED) {
+    if (region)
+        region->memory = region_memory(self);
+    if (!region || !region->memory) {
         free(region);
         return NULL;
     }
-    uintptr_t start = ((uintptr_t)raw + REGION_BYTES - 1) & ~(uintptr_t)(REGION_BYTES - 1);
-    size_t before = start - (uintptr_t)raw, after = REGION_BYTES - before;
-    if (before)
-        munmap(raw, before);
-    if (after)
-        munmap((uint8_t *)start + REGION_BYTES, after);
-    region->memory = (uint8_t *)start;
-    madvise(region->memory, REGION_BYTES, MADV_HUGEPAGE);
     region->next = self->regions;
     if (self->regions)
         self->regions->prev = region;
     self->regions = region;
+    self->n_regions++;
     return region;
 }
 
@@ -123,6 +125,7 @@ static void region_drop(struct slab_heap *self, struct region *region)
         region->next->prev = region->prev;
     munmap(region->memory, REGION_BYTES);
     free(region);
+    self->n_regions--;
 }
 
 static bool region_fill_spare(struct slab_heap *self)

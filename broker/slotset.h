@@ -1,5 +1,6 @@
-/* A set of slots from which the k-th can be taken: a bit for each slot and a count for each 4,096 of them. Adding and
- * removing is two memory accesses; finding the k-th looks at capacity / 4,096 counts. */
+/* A set of slots from which the k-th can be taken: a bit for each slot, a count for each 4,096 of them, and the sum of
+ * each 64 counts. Adding and removing is three memory accesses; finding the k-th takes well under a microsecond at tens
+ * of millions of slots. */
 #ifndef BROKER_SLOTSET_H
 #define BROKER_SLOTSET_H
 
@@ -9,7 +10,7 @@
 
 struct slotset {
     uint64_t *bits;
-    uint32_t *counts;
+    uint32_t *counts, *sums;
     uint32_t count;
     size_t bytes;
 };

@@ -108,6 +108,14 @@ void sumtree_prefetch(const struct sumtree *self, uint32_t slot)
         __builtin_prefetch(&self->level[1][slot / (FANOUT * FANOUT)], 1);
 }
 
+bool sumtree_set_until_exact(struct sumtree *self, uint32_t changes)
+{
+    if (changes == 0 || changes > EXACT_EVERY)
+        return false;
+    self->until_exact = changes;
+    return true;
+}
+
 void sumtree_rebuild(struct sumtree *self)
 {
     size_t nodes = ((size_t)self->capacity + FANOUT - 1) / FANOUT;

@@ -35,6 +35,8 @@ void sumtree_set(struct sumtree *self, uint32_t slot, float weight);
 void sumtree_prefetch(const struct sumtree *self, uint32_t slot);
 /* Picks n slots with replacement. At least one weight must not be zero. */
 void sumtree_pick(struct sumtree *self, struct rng *rng, uint32_t n, uint32_t *slots);
+/* For a tree that is to go on as another did. False: no such number of changes. */
+bool sumtree_set_until_exact(struct sumtree *self, uint32_t changes);
 /* Computes all sums anew. */
 void sumtree_rebuild(struct sumtree *self);
 

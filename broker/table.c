@@ -5,9 +5,12 @@
 #include <string.h>
 
 #include "broker/broker.h"
+#include "broker/checkpoint.h"
 #include "broker/extension.h"
+#include "broker/journal.h"
 #include "broker/reserve.h"
 #include "broker/session.h"
+#include "broker/spill.h"
 #include "proto/dtype.h"
 #include "proto/error.h"
 
@@ -43,15 +46,32 @@ static size_t items_bytes(const struct table *self)
     return (size_t)self->capacity * sizeof(struct item);
 }
 
+/* Takes one part of it apart; each may be large. False: nothing is left. */
+static bool contents_fini_step(struct table *self, struct contents *in)
+{
+    if (in->keys) {
+        keymap_destroy(&in->keys);
+    } else if (in->marks) {
+        marks_destroy(&in->marks);
+    } else if (in->sampler) {
+        self->sampler_ops->destroy(in->sampler);
+        in->sampler = NULL;
+    } else if (in->remover) {
+        self->remover_ops->destroy(in->remover);
+        in->remover = NULL;
+    } else if (in->items) {
+        reserve_unmap(in->items, items_bytes(self));
+        in->items = NULL;
+    } else {
+        return false;
+    }
+    return true;
+}
+
 static void contents_fini(struct table *self, struct contents *in)
 {
-    keymap_destroy(&in->keys);
-    if (in->sampler)
-        self->sampler_ops->destroy(in->sampler);
-    if (in->remover)
-        self->remover_ops->destroy(in->remover);
-    if (in->items)
-        reserve_unmap(in->items, items_bytes(self));
+    while (contents_fini_step(self, in)) {
+    }
     *in = (struct contents){0};
 }
 
@@ -72,6 +92,7 @@ static rp_status contents_init(struct table *self, struct contents *in, rp_error
 {
     const struct table_config *config = self->config;
     *in = (struct contents){.free = NO_SLOT, .account = account_new(self->broker)};
+    reserve_group_begin(&in->arrays);
     in->items = reserve_map(items_bytes(self));
     in->keys = keymap_new();
     in->sampler = self->sampler_ops->create(config->sampler.options.data, config->sampler.options.count, self->capacity,
@@ -79,11 +100,14 @@ static rp_status contents_init(struct table *self, struct contents *in, rp_error
     if (in->sampler)
         in->remover = self->remover_ops->create(config->remover.options.data, config->remover.options.count,
                                                 self->capacity, self->seed ^ 1, err);
+    reserve_group_end();
     rp_status status = RP_OK;
     if (!in->items || !in->keys)
         status = err_set(err, RP_NO_MEMORY, "no memory for %u slots", self->capacity);
     else if (!in->remover)
         status = err && err->status ? (rp_status)err->status : RP_NO_MEMORY;
+    else if (config_makes_checkpoints(self->broker->config))
+        status = marks_init(&in->marks, self->capacity, err);
     if (status != RP_OK)
         contents_fini(self, in);
     return status;
@@ -145,13 +169,18 @@ static rp_status selector_find(const struct table *self, const char *kind, const
                : err_set(err, RP_NOT_FOUND, "no selector '%s', neither built in nor in a plug-in that is loaded", kind);
 }
 
-rp_status table_init(struct table *self, struct broker *broker, const struct table_config *config, uint32_t id,
-                     uint64_t seed, rp_error *err)
+/* One more than fits: an item is inserted before another is removed. */
+static uint32_t slots_needed(const struct table_config *config)
+{
+    return (uint32_t)(config->max_size + 1 + (config->soft_capacity ? config->max_size / 4 + 1 : 0));
+}
+
+static rp_status init_with(struct table *self, struct broker *broker, const struct table_config *config, uint32_t id,
+                           uint64_t seed, uint32_t capacity, rp_error *err)
 {
     *self = (struct table){.broker = broker, .config = config, .name = config->name, .id = id, .seed = seed};
     self->waiters_end = &self->waiters;
-    /* One more than fits: an item is inserted before another is removed. */
-    self->capacity = (uint32_t)(config->max_size + 1 + (config->soft_capacity ? config->max_size / 4 + 1 : 0));
+    self->capacity = capacity;
     struct limiter_config limiter = config_limiter(&config->limiter);
     if (limiter.size == 0)
         limiter.size = (double)config->max_size;
@@ -163,6 +192,19 @@ rp_status table_init(struct table *self, struct broker *broker, const struct tab
     RP_TRY(extensions_init(self, err));
     self->one_by_one = config->max_times_sampled > 0 || self->hook_sample;
     return RP_OK;
+}
+
+rp_status table_init(struct table *self, struct broker *broker, const struct table_config *config, uint32_t id,
+                     uint64_t seed, rp_error *err)
+{
+    return init_with(self, broker, config, id, seed, slots_needed(config), err);
+}
+
+rp_status table_grow(struct table *self, uint32_t capacity, rp_error *err)
+{
+    struct table old = *self;
+    table_fini(self);
+    return init_with(self, old.broker, old.config, old.id, old.seed, capacity, err);
 }
 
 /* A chore: the old contents of a table after a reset. */
@@ -189,9 +231,8 @@ static bool burial_step(struct chore *chore)
     for (; self->at < end; self->at++)
         if (self->in.items[self->at].span.n)
             item_forget(self->table, &self->in, &self->in.items[self->at]);
-    if (self->at < self->in.high)
+    if (self->at < self->in.high || contents_fini_step(self->table, &self->in))
         return true;
-    contents_fini(self->table, &self->in);
     free(self);
     return false;
 }
@@ -235,7 +276,7 @@ void table_view(const struct table *self, uint32_t slot, rp_item_view *out)
         .length = item->span.length,
         .policy = item->policy,
         .bytes = span_bytes(&item->span),
-        .age_ns = self->broker->now_ns - item->insert_ns,
+        .age_ns = item_age(item, self->broker->now_ns),
     };
 }
 
@@ -252,6 +293,7 @@ void table_view(const struct table *self, uint32_t slot, rp_item_view *out)
 void table_remove(struct table *self, uint32_t slot)
 {
     struct item *item = &self->in.items[slot];
+    CHECKPOINT_TOUCH(self, &self->in, slot);
     if (self->hook_delete)
         RUN_HOOKS(self, on_delete, slot, );
     self->sampler_ops->remove(self->in.sampler, slot);
@@ -262,6 +304,7 @@ void table_remove(struct table *self, uint32_t slot)
     self->in.free = slot;
     self->in.size--;
     limiter_deleted(&self->limiter, 1);
+    JOURNAL(self->broker, journal_remove_(self, slot));
 }
 
 static bool table_evict(struct table *self)
@@ -285,12 +328,19 @@ static const struct table *largest_holder(const struct broker *broker)
     return largest;
 }
 
+/* Data that is about to go to disk makes room by itself; inserts wait for that before they come here. */
+static bool wants_room(const struct broker *broker)
+{
+    bool memory = store_memory(&broker->store) > broker->storage_budget;
+    return (memory && !spill_is_full(broker)) || spill_wants_room(broker);
+}
+
 /* At the memory limit a table makes room from its own items first; only when it has none left is the item refused. */
 static rp_status make_room(struct table *self, rp_error *err)
 {
     struct broker *broker = self->broker;
     uint32_t left = EVICTIONS_PER_INSERT;
-    while (store_memory(&broker->store) > broker->storage_budget && left-- > 0 && table_evict(self)) {
+    while (wants_room(broker) && left-- > 0 && table_evict(self)) {
     }
     uint64_t used = store_memory(&broker->store);
     if (self->in.size > 0 || used <= (uint64_t)broker->config->memory_limit)
@@ -310,13 +360,19 @@ static bool too_much(const struct table *self)
         return true;
     if (!self->config->soft_capacity)
         return self->in.size > (uint64_t)self->config->max_size;
-    return self->in.size >= self->capacity;
+    return self->in.size >= slots_needed(self->config);
 }
 
-static uint32_t slot_take(struct contents *in)
+/* Slots between two looks ahead: a table is taken to be growing when it has had two of them. */
+#define LOOK_AHEAD 8192u
+
+static uint32_t slot_take(struct contents *in, uint32_t capacity)
 {
-    if (in->free == NO_SLOT)
+    if (in->free == NO_SLOT) {
+        if (in->high % LOOK_AHEAD == 0 && in->high > LOOK_AHEAD)
+            reserve_group_ahead(&in->arrays, in->high, capacity);
         return in->high++;
+    }
     uint32_t slot = in->free;
     in->free = in->items[slot].stamp;
     return slot;
@@ -325,10 +381,10 @@ static uint32_t slot_take(struct contents *in)
 rp_status table_insert(struct table *self, const struct arrival *arrival, rp_error *err)
 {
     struct broker *broker = self->broker;
-    if (__builtin_expect(store_memory(&broker->store) > broker->storage_budget, 0) &&
+    if (__builtin_expect(store_memory(&broker->store) > broker->storage_budget || broker->spill, 0) &&
         keymap_get(self->in.keys, arrival->key) == KEYMAP_NONE)
         RP_TRY(make_room(self, err));
-    uint32_t slot = slot_take(&self->in);
+    uint32_t slot = slot_take(&self->in, self->capacity);
     struct item *item = &self->in.items[slot];
     if (!keymap_put(self->in.keys, arrival->key, slot)) {
         item->stamp = self->in.free;
@@ -339,9 +395,11 @@ rp_status table_insert(struct table *self, const struct arrival *arrival, rp_err
                        "key %llu is in table '%s' already: to change its priority send an update",
                        (unsigned long long)arrival->key, self->name);
     }
+    CHECKPOINT_TOUCH(self, &self->in, slot);
+    self->last_insert_ns = broker->now_ns > self->last_insert_ns ? broker->now_ns : self->last_insert_ns + 1;
     *item = (struct item){.key = arrival->key,
                           .priority = arrival->priority,
-                          .insert_ns = broker->now_ns,
+                          .insert_ns = self->last_insert_ns,
                           .policy = arrival->policy,
                           .span = arrival->span};
     struct chunk *const *chunks = span_chunks(&item->span);
@@ -353,6 +411,7 @@ rp_status table_insert(struct table *self, const struct arrival *arrival, rp_err
     self->in.size++;
     limiter_inserted(&self->limiter, 1);
     self->stats.total_inserts++;
+    JOURNAL(broker, journal_insert_(self, slot, arrival->flow));
     if (self->hook_insert)
         RUN_HOOKS(self, on_insert, slot, );
     uint32_t left = EVICTIONS_PER_INSERT;
@@ -370,9 +429,11 @@ uint32_t table_find(const struct table *self, uint64_t key)
 
 void table_set_priority(struct table *self, uint32_t slot, double priority)
 {
+    CHECKPOINT_TOUCH(self, &self->in, slot);
     self->in.items[slot].priority = priority;
     self->sampler_ops->update(self->in.sampler, slot, priority);
     self->remover_ops->update(self->in.remover, slot, priority);
+    JOURNAL(self->broker, journal_priority_(self, slot, priority));
 }
 
 void table_update(struct table *self, uint32_t slot, double priority)
@@ -400,7 +461,10 @@ rp_status table_reset(struct table *self, rp_error *err)
     burial->in = self->in;
     self->in = fresh;
     self->bytes = 0;
-    chores_add(&self->broker->chores, &burial->chore);
+    self->resets++;
+    JOURNAL(self->broker, journal_reset_(self));
+    if (!checkpoint_keeps(&burial->in, &burial->chore))
+        chores_add(&self->broker->chores, &burial->chore);
     limiter_reset(&self->limiter);
     for (uint32_t i = 0; i < self->n_extensions; i++)
         if (self->extensions[i].ops->on_reset)
@@ -416,6 +480,7 @@ uint64_t table_sampleable(const struct table *self, uint64_t want)
 void table_sampled(struct table *self, uint32_t slot)
 {
     struct item *item = &self->in.items[slot];
+    CHECKPOINT_TOUCH(self, &self->in, slot);
     item->times_sampled++;
     limiter_sampled(&self->limiter, 1);
     self->stats.total_samples++;
@@ -481,4 +546,10 @@ void table_remove_surplus(struct table *self)
     trimming->table = self;
     self->removing = true;
     chores_add(&self->broker->chores, &trimming->chore);
+}
+
+void table_remove_too_much(struct table *self)
+{
+    while ((self->in.size > (uint64_t)self->config->max_size || too_much(self)) && table_evict(self)) {
+    }
 }

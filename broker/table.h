@@ -16,11 +16,13 @@
 #include "broker/keymap.h"
 #include "broker/layout.h"
 #include "broker/limiter.h"
+#include "broker/reserve.h"
 #include "broker/store.h"
 #include "replay/plugin.h"
 
 struct broker;
 struct flow;
+struct marks;
 struct waiter;
 
 /* The chunks that an item runs over. */
@@ -54,12 +56,19 @@ struct item {
     uint32_t stamp; /* of the distinct batch that last picked it; in a free slot: the next free one */
 };
 
+/* Insert times are made strictly increasing, so that of the newest may lie a little ahead. */
+static inline int64_t item_age(const struct item *self, int64_t now_ns)
+{
+    return now_ns > self->insert_ns ? now_ns - self->insert_ns : 0;
+}
+
 /* An item on its way in. */
 struct arrival {
     uint64_t key;
     double priority;
     uint64_t policy;
     struct span span;
+    const struct flow *flow; /* whose next item it is; NULL: an extension's */
 };
 
 /* What a reset takes away in one go. */
@@ -70,6 +79,8 @@ struct contents {
     uint32_t size;
     struct keymap *keys;
     void *sampler, *remover;
+    struct reserve_group arrays; /* of items and selectors */
+    struct marks *marks;         /* checkpoint.h; NULL: none are made */
     uint32_t account; /* under which chunks count its items: old contents are still being freed when new ones fill */
 };
 
@@ -107,7 +118,9 @@ struct table {
     struct signature_field *signature;
     uint32_t n_signature;
     uint64_t seed;
-    uint32_t stamp; /* of the newest distinct batch */
+    uint64_t resets;
+    int64_t last_insert_ns; /* insert times are strictly increasing: they are the order of insertion */
+    uint32_t stamp;         /* of the newest distinct batch */
     int64_t next_removal_ns;
     bool removing; /* the chore of soft_capacity is under way */
     struct table_stats stats;
@@ -122,6 +135,8 @@ struct table {
 
 rp_status table_init(struct table *self, struct broker *broker, const struct table_config *config, uint32_t id,
                      uint64_t seed, rp_error *err);
+/* An empty table gets room for at least so many slots: one that is restored keeps its slot numbers. */
+rp_status table_grow(struct table *self, uint32_t capacity, rp_error *err);
 void table_fini(struct table *self);
 
 /* Whether this priority can be used here: finite, not negative, and what the selectors say. */
@@ -148,5 +163,7 @@ void table_tick(struct table *self, int64_t now_ns);
 double table_rate(const struct table *self, uint32_t kind);
 /* Removes what is too much in slices: the surplus of a soft capacity, or what a very large item displaces. */
 void table_remove_surplus(struct table *self);
+/* The same at once: at the start. */
+void table_remove_too_much(struct table *self);
 
 #endif

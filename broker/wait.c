@@ -32,6 +32,7 @@ rp_status wait_begin(struct broker *broker, struct wait *self, const struct wait
     self->id = request->head.id;
     self->since_ns = broker->now_ns;
     self->descriptor = request->descriptor;
+    self->connection = monitor_connection(broker, request->descriptor);
     self->timer = (struct timer){.fire = fire};
     if (broker->waits.count >= REQUESTS_MOST)
         return err_set(err, RP_RESOURCE_EXHAUSTED, "%u requests wait already, which is the most: %s can not wait, too",
@@ -76,8 +77,19 @@ void wait_end(struct broker *broker, struct wait *self)
 
 struct wait *wait_find(struct broker *broker, uint64_t client, uint64_t id)
 {
-    struct wait *wait = idmap_get(&broker->waits.by_request, name_of(client, id));
+    /* Client 0 is nobody: what strangers ask under the same id is not the same. */
+    struct wait *wait = client ? idmap_get(&broker->waits.by_request, name_of(client, id)) : NULL;
     return wait && wait->client == client && wait->id == id ? wait : NULL;
+}
+
+void wait_take_over(const struct broker *broker, struct wait *self, const struct request *request)
+{
+    uint64_t connection = monitor_connection(broker, request->descriptor);
+    if (connection && connection < self->connection)
+        return;
+    self->to = request->from;
+    self->descriptor = request->descriptor;
+    self->connection = connection;
 }
 
 void waits_cancel_all(struct broker *broker, rp_status status, const char *text)

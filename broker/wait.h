@@ -32,7 +32,8 @@ struct wait {
     struct envelope to;
     uint64_t client, id;
     int64_t since_ns;
-    int descriptor; /* of the connection it came by; -1: not known */
+    int descriptor;      /* of the connection it came by; -1: not known */
+    uint64_t connection; /* its number: monitor.h */
 };
 
 struct waits {
@@ -47,6 +48,9 @@ rp_status wait_begin(struct broker *broker, struct wait *self, const struct wait
 void wait_end(struct broker *broker, struct wait *self);
 /* The request that (client, id) named and that still waits, or NULL. */
 struct wait *wait_find(struct broker *broker, uint64_t client, uint64_t id);
+/* A retry came: the answer goes there. Unless it was sent before the one that is known, by a connection that has ended on
+ * the client's side and whose last bytes came late. */
+void wait_take_over(const struct broker *broker, struct wait *self, const struct request *request);
 /* Cancels all. */
 void waits_cancel_all(struct broker *broker, rp_status status, const char *text);
 

@@ -25,6 +25,15 @@ void rng_seed(struct rng *self, uint64_t seed)
         self->s[i] = split_mix(&seed);
 }
 
+bool rng_load(struct rng *self, const uint64_t state[4])
+{
+    if (!(state[0] | state[1] | state[2] | state[3]))
+        return false;
+    for (int i = 0; i < 4; i++)
+        self->s[i] = state[i];
+    return true;
+}
+
 uint64_t rng_next(struct rng *self)
 {
     uint64_t *s = self->s;

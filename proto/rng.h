@@ -2,6 +2,7 @@
 #ifndef PROTO_RNG_H
 #define PROTO_RNG_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -10,6 +11,8 @@ struct rng {
 };
 
 void rng_seed(struct rng *self, uint64_t seed);
+/* Goes on from a state that was saved. False: it is all zeros, from which nothing else ever comes. */
+bool rng_load(struct rng *self, const uint64_t state[4]);
 uint64_t rng_next(struct rng *self);
 /* Uniform in [0, n), n > 0, without modulo bias. */
 uint64_t rng_below(struct rng *self, uint64_t n);

@@ -26,6 +26,7 @@ struct wire_request {
     uint32_t version;
     uint64_t id;
     uint64_t client;
+    uint64_t settled;
     uint32_t body; /* 0: none */
     const uint8_t *data;
     size_t size;

@@ -7,7 +7,8 @@
 #define WIRE_ROW(number, kind, name, member) [number] = {ROW_##kind, offsetof(struct WIRE_VIEW, member)},
 #define WIRE_FIELD(number, kind, name, member) [number] = #name,
 
-#define REQUEST_FIELDS(X) X(1, U32, version, version) X(2, F64, id, id) X(3, F64, client, client)
+#define REQUEST_FIELDS(X)                                                                                              \
+    X(1, U32, version, version) X(2, F64, id, id) X(3, F64, client, client) X(4, F64, settled, settled)
 
 #define REPLY_FIELDS(X) X(1, U32, version, version) X(2, F64, id, id) X(3, U32, status, status) X(4, TEXT, text, text)
 

@@ -9,6 +9,8 @@
 #include "agent/client/client.h"
 #include "proto/error.h"
 
+#define GRACE_MS 2000
+
 /* ---- messages ---- */
 
 static rp_status ask(struct conn *conn, uint32_t field, const ProtobufCMessage *body, int64_t timeout_ms,
@@ -99,6 +101,36 @@ rp_status admin_reset(struct conn *conn, const char *table, int64_t timeout_ms, 
     Replay__Reset body = REPLAY__RESET__INIT;
     body.table = (char *)(uintptr_t)table;
     return ask(conn, REPLAY__REQUEST__BODY_RESET, &body.base, timeout_ms, REPLAY__REPLY__BODY_CHANGE, out, err);
+}
+
+rp_status admin_checkpoint(struct conn *conn, int64_t timeout_ms, Replay__Reply **out, rp_error *err)
+{
+    Replay__Checkpoint body = REPLAY__CHECKPOINT__INIT;
+    if (timeout_ms >= 0) {
+        body.has_timeout_ms_case = REPLAY__CHECKPOINT__HAS_TIMEOUT_MS_TIMEOUT_MS;
+        body.timeout_ms = (uint64_t)timeout_ms;
+    }
+    /* The broker's own answer to a time-out says how far it is: leave it the time to come. */
+    return ask(conn, REPLAY__REQUEST__BODY_CHECKPOINT, &body.base, timeout_ms >= 0 ? timeout_ms + GRACE_MS : -1,
+               REPLAY__REPLY__BODY_CHECKPOINT, out, err);
+}
+
+rp_status rp_admin_checkpoint(rp_client *client, int64_t timeout_ms, rp_checkpoint_info *out, rp_error *err)
+{
+    Replay__Reply *reply;
+    if (out && out->struct_size < sizeof *out)
+        return err_set(err, RP_INVALID_ARGUMENT, "struct_size of the result is not set");
+    RP_TRY(admin_checkpoint(client_conn(client), timeout_ms, &reply, err));
+    const Replay__CheckpointReply *from = reply->checkpoint;
+    if (out) {
+        out->number = from->number;
+        out->based_on = from->based_on;
+        out->items = from->items;
+        out->written_bytes = from->written_bytes;
+        out->took_ns = from->took_ns;
+    }
+    replay__reply__free_unpacked(reply, NULL);
+    return RP_OK;
 }
 
 rp_status admin_set_limiter(struct conn *conn, const char *table, const rp_limiter_change *change, int64_t timeout_ms,

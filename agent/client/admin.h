@@ -17,6 +17,7 @@ rp_status admin_why(struct conn *conn, int64_t timeout_ms, Replay__Reply **out, 
 rp_status admin_list(struct conn *conn, const char *table, uint64_t cursor, uint32_t limit, int64_t timeout_ms,
                      Replay__Reply **out, rp_error *err);
 rp_status admin_reset(struct conn *conn, const char *table, int64_t timeout_ms, Replay__Reply **out, rp_error *err);
+rp_status admin_checkpoint(struct conn *conn, int64_t timeout_ms, Replay__Reply **out, rp_error *err);
 rp_status admin_set_limiter(struct conn *conn, const char *table, const rp_limiter_change *change, int64_t timeout_ms,
                             Replay__Reply **out, rp_error *err);
 

@@ -112,6 +112,7 @@ static void take_submitted(struct conn *self, int64_t now_ns)
 
     for (struct request *next; request; request = next) {
         next = request->next;
+        self->taken = request->id;
         request_track(self, request);
         if (self->link == LINK_UP)
             request_transmit(self, request);
@@ -134,6 +135,22 @@ static void take_notice(struct conn *self, const struct conn_reply *reply)
     replay__credit__free_unpacked(credit, NULL);
 }
 
+/* The request that this answers, for good. NULL: there is none, or it is to be asked again with its id. What was picked for
+ * a sample is then not lost: a broker that shuts down gives it when it is back, one that took the connection for lost at
+ * once. */
+static struct request *take_answered(struct conn *self, uint64_t id, rp_status status)
+{
+    struct request *request = request_find(self, id);
+    if (!request)
+        return NULL;
+    bool again = request->field == REQUEST_SAMPLE && !request->cancelled;
+    if (again && status == RP_UNAVAILABLE)
+        request_transmit(self, request);
+    if (again && (status == RP_UNAVAILABLE || status == RP_CANCELLED))
+        return NULL;
+    return request_take(self, id);
+}
+
 static void take_reply(struct conn *self, struct conn_reply *reply)
 {
     uint64_t id = reply->view.id;
@@ -142,7 +159,7 @@ static void take_reply(struct conn *self, struct conn_reply *reply)
     } else if (id == self->hello_id) {
         link_answer(self, reply);
     } else {
-        struct request *request = request_take(self, id);
+        struct request *request = take_answered(self, id, (rp_status)reply->view.status);
         if (request) {
             request->fn(request->ctx, reply);
             request_free(request);
@@ -246,8 +263,7 @@ void *conn_main(void *arg)
 uint64_t conn_send(struct conn *self, uint32_t body_field, const void *body, size_t size, zmq_msg_t *payload,
                    uint32_t n_payload, int64_t timeout_ms, conn_reply_fn *fn, void *ctx)
 {
-    uint64_t id = atomic_fetch_add(&self->next_id, 1);
-    struct request *request = request_new(self, id, body_field, body, size, payload, n_payload);
+    struct request *request = request_new(self, body_field, body, size, payload, n_payload);
     if (!request) {
         struct conn_reply *reply = calloc(1, sizeof *reply);
         if (reply) {
@@ -256,13 +272,16 @@ uint64_t conn_send(struct conn *self, uint32_t body_field, const void *body, siz
             snprintf(reply->text, sizeof reply->text, "no memory for a request of %zu bytes", size);
             fn(ctx, reply);
         }
-        return id;
+        return atomic_fetch_add(&self->next_id, 1);
     }
     request->fn = fn;
     request->ctx = ctx;
     request->timeout_ms = timeout_ms;
     request->deadline_ns = conn_deadline(timeout_ms);
     pthread_mutex_lock(&self->mutex);
+    /* Here, so that ids are in the order of the list: what is settled is read off it. */
+    uint64_t id = atomic_fetch_add(&self->next_id, 1);
+    request_name(request, id);
     request_list_add(&self->submitted, request);
     pthread_mutex_unlock(&self->mutex);
     conn_wake(self);
@@ -274,15 +293,15 @@ bool conn_send_once(struct conn *self, struct conn_part *part, uint32_t body_fie
 {
     size_t size = protobuf_c_message_get_packed_size(body);
     uint8_t *packed = malloc(size ? size : 1);
-    uint64_t id = atomic_fetch_add(&self->next_id, 1);
     struct request *request = NULL;
     if (packed && self->link == LINK_UP) {
         protobuf_c_message_pack(body, packed);
-        request = request_new(self, id, body_field, packed, size, NULL, 0);
+        request = request_new(self, body_field, packed, size, NULL, 0);
     }
     free(packed);
     if (!request)
         return false;
+    request_name(request, atomic_fetch_add(&self->next_id, 1));
     request->fn = fn;
     request->ctx = request->part = part;
     request->timeout_ms = timeout_ms;

@@ -15,12 +15,14 @@ enum request_field {
     REQUEST_HELLO = 16,
     REQUEST_HEARTBEAT = 17,
     REQUEST_BYE = 18,
+    REQUEST_SAMPLE = 19,
     REQUEST_CANCEL = 22,
 };
 
 struct request {
     uint64_t id;
-    struct request *next, *prev; /* in the order of sending */
+    uint32_t field;              /* of the body */
+    struct request *next, *prev; /* in the order of sending; samples by their ids, too */
     struct request *chain;       /* of its bucket */
     zmq_msg_t header;
     zmq_msg_t *payload;
@@ -31,6 +33,7 @@ struct request {
     void *ctx;
     struct conn_part *part; /* set: sent once, for this part */
     bool cancelled;
+    bool sent; /* at least once */
 };
 
 struct request_list {
@@ -67,7 +70,7 @@ struct conn {
     int wake_read, wake_write;
     atomic_bool woken;
     atomic_bool stopping;
-    atomic_uint_fast64_t next_id;
+    atomic_uint_fast64_t next_id; /* of samples: taken with the mutex held, in the order of submitted */
 
     pthread_mutex_t mutex; /* guards what follows, up to the I/O thread's part */
     pthread_cond_t changed;
@@ -91,6 +94,7 @@ struct conn {
     bool reset_wanted;
     bool pipe_ready; /* the last poll saw something in the wake-up pipe */
     struct request_list pending;
+    uint64_t taken; /* id of the last request that another thread has submitted and that is, or was, pending */
     struct request *buckets[REQUEST_BUCKETS];
     struct conn_part *parts;
     struct rng rng;
@@ -112,10 +116,13 @@ void link_answer(struct conn *self, const struct conn_reply *reply);
 void link_watch(struct conn *self, int64_t now_ns);
 
 /* conn_request.c */
-struct request *request_new(struct conn *self, uint64_t id, uint32_t body_field, const void *body, size_t size,
-                            zmq_msg_t *payload, uint32_t n_payload);
+/* Without an id yet: request_name gives it one. */
+struct request *request_new(struct conn *self, uint32_t body_field, const void *body, size_t size, zmq_msg_t *payload,
+                            uint32_t n_payload);
+void request_name(struct request *request, uint64_t id);
 void request_free(struct request *request);
 void request_track(struct conn *self, struct request *request);
+struct request *request_find(struct conn *self, uint64_t id);
 /* Takes it out of pending; NULL if there is none. */
 struct request *request_take(struct conn *self, uint64_t id);
 void request_transmit(struct conn *self, struct request *request);

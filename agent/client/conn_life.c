@@ -148,6 +148,7 @@ struct conn *conn_new(const char *endpoint, const rp_client_options *options, in
     conn_cond_init(&self->changed);
     set_back_off(self, options);
     rng_system(&self->client_id, sizeof self->client_id);
+    self->client_id |= 1; /* 0 is nobody */
     rng_system(&seed, sizeof seed);
     rng_seed(&self->rng, seed);
     atomic_store(&self->next_id, 1);

@@ -42,9 +42,10 @@ static void link_say_hello(struct conn *self)
     body.name = self->name;
     size_t size = replay__hello__pack(&body, packed);
     self->hello_id = atomic_fetch_add(&self->next_id, 1);
-    struct request *request = request_new(self, self->hello_id, REQUEST_HELLO, packed, size, NULL, 0);
+    struct request *request = request_new(self, REQUEST_HELLO, packed, size, NULL, 0);
     if (!request)
         return;
+    request_name(request, self->hello_id);
     request_transmit(self, request);
     request_free(request);
 }

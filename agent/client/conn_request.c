@@ -110,12 +110,16 @@ bool reply_receive(void *dealer, struct conn_reply **out)
 
 /* ---- requests */
 
+/* Where the numbers stand that are filled in later: after a tag and a version of one byte each, 1 + 8 bytes a field. */
+enum { ID_AT = 3, SETTLED_AT = 21 };
+
 static bool request_header(struct request *self, uint64_t client, uint32_t body_field, const void *body, size_t size)
 {
     struct pb_writer out = {0};
     pb_put_varint(&out, 1, WIRE_VERSION);
-    pb_put_fixed64(&out, 2, self->id);
+    pb_put_fixed64(&out, 2, UINT64_MAX); /* a 0 would be left out */
     pb_put_fixed64(&out, 3, client);
+    pb_put_fixed64(&out, 4, UINT64_MAX);
     pb_tag(&out, body_field, PB_BYTES);
     pb_varint(&out, size);
     void *place = pb_reserve(&out, size);
@@ -128,13 +132,20 @@ static bool request_header(struct request *self, uint64_t client, uint32_t body_
     return ok;
 }
 
-struct request *request_new(struct conn *self, uint64_t id, uint32_t body_field, const void *body, size_t size,
-                            zmq_msg_t *payload, uint32_t n_payload)
+static void header_put(struct request *self, size_t at, uint64_t value)
+{
+    uint8_t *place = (uint8_t *)zmq_msg_data(&self->header) + at;
+    for (uint32_t i = 0; i < 8; i++)
+        place[i] = (uint8_t)(value >> (8 * i));
+}
+
+struct request *request_new(struct conn *self, uint32_t body_field, const void *body, size_t size, zmq_msg_t *payload,
+                            uint32_t n_payload)
 {
     struct request *request = calloc(1, sizeof *request);
     if (!request)
         return NULL;
-    request->id = id;
+    request->field = body_field;
     if (n_payload)
         request->payload = malloc(n_payload * sizeof *request->payload);
     if ((n_payload && !request->payload) || !request_header(request, self->client_id, body_field, body, size)) {
@@ -148,6 +159,12 @@ struct request *request_new(struct conn *self, uint64_t id, uint32_t body_field,
     }
     request->n_payload = n_payload;
     return request;
+}
+
+void request_name(struct request *request, uint64_t id)
+{
+    request->id = id;
+    header_put(request, ID_AT, id);
 }
 
 void request_free(struct request *request)
@@ -178,6 +195,14 @@ void request_track(struct conn *self, struct request *request)
     *bucket = request;
 }
 
+struct request *request_find(struct conn *self, uint64_t id)
+{
+    struct request *request = self->buckets[id % REQUEST_BUCKETS];
+    while (request && request->id != id)
+        request = request->chain;
+    return request;
+}
+
 struct request *request_take(struct conn *self, uint64_t id)
 {
     struct request **at = &self->buckets[id % REQUEST_BUCKETS];
@@ -192,9 +217,22 @@ struct request *request_take(struct conn *self, uint64_t id)
     return request;
 }
 
+/* All samples up to this id are answered, or given up. Those that another thread has submitted meanwhile have higher
+ * ids than any that was taken over. */
+static uint64_t request_settled(const struct conn *self)
+{
+    for (const struct request *request = self->pending.first; request; request = request->next)
+        if (request->field == REQUEST_SAMPLE)
+            return request->id - 1;
+    return self->taken;
+}
+
 void request_transmit(struct conn *self, struct request *request)
 {
     zmq_msg_t copy;
+    if (!request->sent) /* later it belongs to copies that are under way as well */
+        header_put(request, SETTLED_AT, request_settled(self));
+    request->sent = true;
     for (uint32_t i = 0; i <= request->n_payload; i++) {
         zmq_msg_init(&copy);
         zmq_msg_copy(&copy, i == 0 ? &request->header : &request->payload[i - 1]);
@@ -265,9 +303,7 @@ void request_drop_once(struct conn *self, const struct conn_part *part, bool tel
 
 void request_cancel(struct conn *self, uint64_t id, int64_t now_ns)
 {
-    struct request *request = self->buckets[id % REQUEST_BUCKETS];
-    while (request && request->id != id)
-        request = request->chain;
+    struct request *request = request_find(self, id);
     if (!request || request->cancelled)
         return;
     request->cancelled = true;
@@ -281,9 +317,9 @@ void request_cancel(struct conn *self, uint64_t id, int64_t now_ns)
     body.n_id = 1;
     body.id = &id;
     size_t size = replay__cancel__pack(&body, packed);
-    uint64_t own = atomic_fetch_add(&self->next_id, 1);
-    struct request *cancel = request_new(self, own, REQUEST_CANCEL, packed, size, NULL, 0);
+    struct request *cancel = request_new(self, REQUEST_CANCEL, packed, size, NULL, 0);
     if (cancel) {
+        request_name(cancel, atomic_fetch_add(&self->next_id, 1));
         request_transmit(self, cancel); /* its answer is not waited for */
         request_free(cancel);
     }

@@ -225,7 +225,8 @@ static void on_heartbeat(void *ctx, struct conn_reply *reply)
     Replay__Reply *wire = reply->status == RP_OK ? conn_reply_unpack(reply, NULL) : NULL;
     if (wire && wire->body_case == REPLAY__REPLY__BODY_CREDIT) {
         take_credit(self, wire->credit);
-        if (self->state == SESSION_OPEN && wire->credit->epoch == self->epoch)
+        /* One without tables says that the broker waits for its disk: nothing about what has arrived. */
+        if (self->state == SESSION_OPEN && wire->credit->epoch == self->epoch && wire->credit->n_table)
             watch_progress(self, wire->credit);
     }
     if (wire)

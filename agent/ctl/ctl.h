@@ -25,6 +25,8 @@ enum ctl_option {
     CTL_INTERVAL = 8,
     CTL_COUNT = 16,
     CTL_VALUES = 32,
+    CTL_TIMEOUT = 64, /* for all commands */
+    CTL_FILES = 128,  /* none: with arguments the command looks at files, and needs no broker */
 };
 
 struct ctl {
@@ -73,6 +75,12 @@ int ctl_item(struct ctl *ctl);
 int ctl_reset(struct ctl *ctl);
 int ctl_limiter(struct ctl *ctl);
 int ctl_params(struct ctl *ctl);
+/* checkpoint.c: asks for one, or looks at those in a folder */
+int ctl_checkpoint(struct ctl *ctl);
+/* export.c: the items of a table in a folder's files as lines of JSON */
+struct image;
+struct folder;
+int ctl_export(struct ctl *ctl, const struct image *image, const struct folder *folder);
 /* top.c */
 int ctl_top(struct ctl *ctl);
 

@@ -38,6 +38,17 @@ static const struct ctl_command commands[] = {
      "Keys: samples_per_insert, min_size, min_diff, max_diff, error_buffer (sets both bounds around min_size *\n"
      "samples_per_insert). All changes are made at once, or none.",
      0, 1, 16, ctl_limiter},
+    {"checkpoint", "[ls|verify|show|export DIR ...]", "make a checkpoint; or look at those in a folder",
+     "  checkpoint                      make one now, and wait until it is on disk (--timeout: give up waiting)\n"
+     "  checkpoint ls DIR               the checkpoints and segments of a folder\n"
+     "  checkpoint verify DIR           read every byte of every file, and say what is damaged; exit status 1 if so\n"
+     "  checkpoint show DIR [N]         what a broker would start with: newest state with the journal, or checkpoint "
+     "N\n"
+     "  checkpoint export DIR [N] --table T [--limit N] [--values N] [--save FILE]\n"
+     "                                  items of a table in the order of insertion, with decoded values, a JSON object "
+     "a line\n"
+     "All but the first work on the files alone, whether a broker runs or not, and change nothing.",
+     CTL_FILES | CTL_TABLE | CTL_LIMIT | CTL_VALUES | CTL_SAVE, 0, 3, ctl_checkpoint},
     {"reset", "TABLE", "remove all items of a table and zero its limiter", "", 0, 1, 1, ctl_reset},
     {"params", "[NAME [--save FILE]]", "parameter slots; save one to a file", "FILE may be - for the standard output.",
      CTL_SAVE, 0, 1, ctl_params},
@@ -104,7 +115,7 @@ static void print_help(void)
            "usage: replay-ctl [options] COMMAND [arguments]\n\n"
            "commands:\n");
     for (size_t i = 0; i < N_COMMANDS; i++)
-        printf("  %-9s %-29s %s\n", commands[i].name, commands[i].arguments, commands[i].summary);
+        printf("  %-10s %-31s %s\n", commands[i].name, commands[i].arguments, commands[i].summary);
     printf("\noptions:\n"
            "  -e, --endpoint ENDPOINT     service endpoint of the broker (or set REPLAY_ENDPOINT; otherwise\n"
            "                              " ENDPOINT_DEFAULT ")\n"
@@ -218,6 +229,7 @@ static int read_option(int option, const char *argument, struct ctl *ctl, struct
         rc = read_time("timeout", argument, &ns);
         if (rc == 0)
             ctl->timeout_ms = (ns + NS_PER_MS - 1) / NS_PER_MS;
+        ctl->given |= CTL_TIMEOUT;
         return rc;
     case OPT_INTERVAL:
         ctl->given |= CTL_INTERVAL;
@@ -345,6 +357,10 @@ int main(int argc, char **argv)
     ctl.argv++;
     if ((rc = check_line(command, &ctl)) != 0)
         return rc;
+    if (command->options & CTL_FILES && ctl.argc > 0) {
+        rc = command->run(&ctl);
+        return fflush(stdout) == 0 && !ferror(stdout) ? rc : rc == CTL_OK ? CTL_REFUSED : rc;
+    }
     char *endpoint = NULL;
     if ((rc = find_endpoint(&line, &endpoint)) == 0)
         rc = run(&ctl, command, endpoint);

@@ -188,20 +188,26 @@ static void add_overrides(struct words *words, const struct command_context *con
 }
 
 /* The value of an override is YAML: quoted, so that no path can be taken for something else. */
-static void add_folder(struct words *words, const char *folder)
+static void add_path(struct words *words, const char *key, const char *path)
 {
     struct text quoted = {0};
-    words_add(words, "--folder");
-    if (folder[strspn(folder, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-")] == '\0') {
-        words_add(words, folder);
-        return;
+    text_add(&quoted, "%s", key);
+    if (path[strspn(path, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-")] == '\0') {
+        text_add(&quoted, "%s", path);
+    } else {
+        text_add(&quoted, "'");
+        for (const char *c = path; *c; c++)
+            text_add(&quoted, "%s%c", *c == '\'' ? "'" : "", *c);
+        text_add(&quoted, "'");
     }
-    text_add(&quoted, "'");
-    for (const char *c = folder; *c; c++)
-        text_add(&quoted, "%s%c", *c == '\'' ? "'" : "", *c);
-    text_add(&quoted, "'");
     words_add(words, text_get(&quoted));
     text_fini(&quoted);
+}
+
+static void add_folder(struct words *words, const char *folder)
+{
+    words_add(words, "--folder");
+    add_path(words, "", folder);
 }
 
 static const char *default_of(const char *key)
@@ -230,6 +236,22 @@ static void add_endpoint(struct words *words, const char *key, const char *confi
     }
 }
 
+const char *command_keep(const struct command_context *context, const char *dir, char *out, size_t size)
+{
+    bool as_is = dir[0] == '/' || strncmp(dir, "./", 2) == 0 || strncmp(dir, "../", 3) == 0 || !context->folder[0];
+    snprintf(out, size, "%s%s%s", as_is ? "" : context->folder, as_is ? "" : "/", dir);
+    return out;
+}
+
+static void add_dir(struct words *words, const struct command_context *context, const char *key, const char *dir)
+{
+    char path[1024];
+    if (!dir || !dir[0])
+        return;
+    words_add(words, "--set");
+    add_path(words, key, command_keep(context, dir, path, sizeof path));
+}
+
 static void add_broker(struct words *words, const struct command_context *context)
 {
     const struct broker_config *broker = &context->config->broker;
@@ -242,6 +264,9 @@ static void add_broker(struct words *words, const struct command_context *contex
     add_endpoint(words, "service", broker->service, bound ? bound->service : NULL);
     add_endpoint(words, "ingest", broker->ingest, bound ? bound->ingest : NULL);
     add_endpoint(words, "events", broker->events, bound ? bound->events : NULL);
+    add_dir(words, context, "broker.journal.dir=", broker->journal_dir);
+    add_dir(words, context, "broker.checkpoint.dir=", broker->checkpoint_dir);
+    add_dir(words, context, "broker.storage.dir=", broker->storage_dir);
     add_overrides(words, context);
 }
 
@@ -256,6 +281,10 @@ static void add_worker(struct words *words, const struct command_context *contex
     words_addf(words, "%u", index);
     if (role == ROLE_EVALUATOR)
         words_add(words, "--evaluate");
+    if (config_folder(&context->config->broker)) { /* one that starts again may have much to load first */
+        words_add(words, "--timeout");
+        words_add(words, "30min");
+    }
     words_add(words, "--set");
     words_addf(words, "learners.count=%u", learners);
     words_add(words, "--set");

@@ -29,6 +29,10 @@ struct command_context {
     bool resume;                  /* learners go on from their saved state if there is one */
 };
 
+/* Where the broker of a run keeps a folder of its configuration (journal.dir, checkpoint.dir, storage.dir): a plain relative
+ * path is in the run's own folder; "/...", "./..." and "../..." are meant as they stand. Gives out. */
+const char *command_keep(const struct command_context *context, const char *dir, char *out, size_t size);
+
 /* The command line of one process; NULL-terminated, command_free. Our own programs get "-c config_path --set ...": counts,
  * folder, stop.time=0s (the launcher keeps the time), and the overrides. The user's (actors.command, learners.command) get their
  * placeholders filled: {service} {ingest} {events} {index} {count} {seed} {folder} {config} {here} {table} {name}; "{{" is

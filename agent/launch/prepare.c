@@ -70,7 +70,24 @@ int prepare_config(struct prepared *self, const struct launch *launch, const cha
 
 bool prepare_is_auto(const struct prepared *self)
 {
-    return self->config.actors.count == 0 || self->config.learners.count == 0;
+    const struct run_config *config = &self->config;
+    return config->actors.on && config->learners.on && (config->actors.count == 0 || config->learners.count == 0);
+}
+
+rp_status prepare_weights(struct prepared *self, rp_error *err)
+{
+    char **weights = &self->config.actors.weights;
+    if (!self->config.actors.on || !(*weights)[0])
+        return RP_OK;
+    char *real = access(*weights, R_OK) == 0 ? realpath(*weights, NULL) : NULL;
+    if (!real)
+        return err_set(err, RP_NOT_FOUND,
+                       "actors.weights: '%s' can not be read: it is the saved state of a learner, such as "
+                       "runs/latest/learner.weights; say which one with --set actors.weights=FILE",
+                       *weights);
+    free(*weights);
+    *weights = real;
+    return RP_OK;
 }
 
 /* ---- the process ---- */
@@ -84,7 +101,7 @@ static rp_status find_programs(struct prepared *self, rp_error *err)
     snprintf(self->programs, sizeof self->programs, "%.*s", (int)sizeof self->programs - 1, dirname(path));
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         char program[FOLDER_SIZE + 32];
-        if (access(folder_path(program, sizeof program, self->programs, names[i]), X_OK) != 0)
+        if (access(run_folder_path(program, sizeof program, self->programs, names[i]), X_OK) != 0)
             return err_set(err, RP_NOT_FOUND, "there is no %s beside replay-launch in '%s': build or install it there",
                            names[i], self->programs);
     }
@@ -109,9 +126,9 @@ rp_status prepare_write_config(struct prepared *self, rp_error *err)
         return err_set(err, RP_NO_MEMORY, "no memory for the configuration");
     schema_print(run_schema(), &self->config, out);
     fclose(out);
-    rp_status status = folder_write(self->folder, FOLDER_CONFIG, text, err);
+    rp_status status = run_folder_write(self->folder, FOLDER_CONFIG, text, err);
     free(text);
-    folder_path(self->config_path, sizeof self->config_path, self->folder, FOLDER_CONFIG);
+    run_folder_path(self->config_path, sizeof self->config_path, self->folder, FOLDER_CONFIG);
     return status;
 }
 
@@ -120,9 +137,9 @@ rp_status prepare_folder(struct prepared *self, const struct launch *launch, con
     char name[256], log[FOLDER_SIZE + 32];
     const char *given = launch->folder ? launch->folder : self->config.folder;
     snprintf(name, sizeof name, "%s%s", self->config.name, suffix);
-    RP_TRY(folder_create(self->config.launch.runs, name, given, self->folder, err));
-    RP_TRY(folder_lock(self->folder, &self->lock, err));
-    RP_TRY(log_open(folder_path(log, sizeof log, self->folder, "logs/launch.log"), err));
+    RP_TRY(run_folder_create(self->config.launch.runs, name, given, self->folder, err));
+    RP_TRY(run_folder_lock(self->folder, &self->lock, err));
+    RP_TRY(log_open(run_folder_path(log, sizeof log, self->folder, "logs/launch.log"), err));
     return prepare_write_config(self, err);
 }
 

@@ -2,11 +2,11 @@
 #ifndef AGENT_LAUNCH_PREPARE_H
 #define AGENT_LAUNCH_PREPARE_H
 
-#include "agent/launch/folder.h"
 #include "agent/launch/interrupts.h"
 #include "agent/launch/launch.h"
 #include "agent/launch/plan.h"
 #include "agent/launch/process.h"
+#include "agent/launch/run_folder.h"
 
 struct prepared {
     struct run_config config;
@@ -38,6 +38,8 @@ rp_status prepare_folder(struct prepared *self, const struct launch *launch, con
 rp_status prepare_write_config(struct prepared *self, rp_error *err);
 /* Whether a count is left to us. */
 bool prepare_is_auto(const struct prepared *self);
+/* The weights that actors are to act by must be there; they are named by a path that lasts, for runs/latest soon is this run. */
+rp_status prepare_weights(struct prepared *self, rp_error *err);
 /* Curves from the cache or measured now, and the plan; where the file says auto, the counts become the plan's. cached: only
  * from the cache, and without it there is no plan. progress goes to standard error, if it is a terminal or `verbose`. */
 rp_status prepare_plan(struct prepared *self, bool again, bool cached, bool verbose, rp_error *err);

@@ -23,7 +23,8 @@
 /* What makes no difference for speed. */
 static const char *const ignored[] = {"name", "seed", "folder", "stop", "launch", "report", NULL};
 /* The throw-away broker has its own. */
-static const char *const ignored_of_broker[] = {"service", "ingest", "events", "endpoints_file", "seed", "log", NULL};
+static const char *const ignored_of_broker[] = {"service", "ingest",  "events",     "endpoints_file", "seed",
+                                                "log",     "journal", "checkpoint", "storage",        NULL};
 
 static bool is_key(const char *line, const char *const *names)
 {

@@ -92,7 +92,10 @@ static rp_status make_overrides(struct profile_session *self, const struct profi
                                         "broker.service=tcp://127.0.0.1:0",
                                         "broker.ingest=tcp://127.0.0.1:0",
                                         "broker.events=tcp://127.0.0.1:0",
-                                        "broker.log.file="};
+                                        "broker.log.file=",
+                                        "broker.journal.dir=",
+                                        "broker.checkpoint.dir=",
+                                        "broker.storage={dir: '', memory: 0}"};
     bool ok = override(self, "report.every=%dms", PROFILE_REPORT_MS);
     for (size_t i = 0; i < sizeof fixed / sizeof fixed[0]; i++)
         ok = ok && override(self, "%s", fixed[i]);

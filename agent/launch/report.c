@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "agent/client/json.h"
-#include "agent/launch/folder.h"
 #include "agent/launch/report_impl.h"
+#include "agent/launch/run_folder.h"
 #include "proto/error.h"
 
 #define FAR_OFF 0.2
@@ -179,7 +179,7 @@ static char *report_json(const struct report *self, const struct report_data *da
 
 static rp_status write_text(const char *folder, const char *file, struct text *text, rp_error *err)
 {
-    rp_status status = folder_write(folder, file, text_get(text), err);
+    rp_status status = run_folder_write(folder, file, text_get(text), err);
     text_fini(text);
     return status;
 }
@@ -202,7 +202,7 @@ rp_status report_write(const struct report *self, const char *folder, rp_error *
     struct text page = {0};
     report_data_read(&data, self->metrics);
     char *json = report_json(self, &data);
-    rp_status status = json ? folder_write(folder, "report.json", json, err)
+    rp_status status = json ? run_folder_write(folder, "report.json", json, err)
                             : err_set(err, RP_RESOURCE_EXHAUSTED, "no memory for the report of %s", folder);
     free(json);
     if (status == RP_OK) {

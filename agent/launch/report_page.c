@@ -4,8 +4,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "agent/launch/folder.h"
 #include "agent/launch/report_impl.h"
+#include "agent/launch/run_folder.h"
 
 static const char head[] = "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
                            "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n"
@@ -256,7 +256,7 @@ static void add_footer(struct text *out, const char *folder)
     text_add(out, "<footer>");
     for (uint32_t i = 0; i < sizeof files / sizeof *files; i++) {
         char path[FOLDER_SIZE + 32];
-        if (access(folder_path(path, sizeof path, folder, files[i]), R_OK) == 0)
+        if (access(run_folder_path(path, sizeof path, folder, files[i]), R_OK) == 0)
             text_add(out, "<a href=\"%s\">%s</a>", files[i], files[i]);
     }
     text_add(out, "</footer>\n");

@@ -10,20 +10,10 @@
 #include <unistd.h>
 
 #include "agent/launch/run_impl.h"
-#include "agent/run/worker.h"
 #include "proto/error.h"
-#include "replay/params.h"
 
 #define LOOK_NS (NS_PER_S / 2)
 #define SAVE_NS NS_PER_S
-/* How long a look may wait for the broker. */
-#define LOOK_MS 300
-/* A broker that does not listen by then has a problem that a restart does not mend. */
-#define READY_NS (30 * NS_PER_S)
-/* After everybody else has ended, there is little left to do for the broker. */
-#define BROKER_GRACE_NS (2 * NS_PER_S)
-/* A learner tells a new broker of the steps at its next report: for so much longer than one the launcher leaves it to it. */
-#define PUT_BACK_NS (2 * NS_PER_S)
 #define RESIZE_MARGIN 0.2
 
 void run_say(struct run *self, enum log_level level, const char *id, const char *format, ...)
@@ -35,85 +25,13 @@ void run_say(struct run *self, enum log_level level, const char *id, const char 
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
     if (self->event_unsaved)
-        run_save_line(self, NULL); /* metrics.jsonl has them all, though a status has only one */
+        run_save_line(self); /* metrics.jsonl has them all, though a status has only one */
     screen_say(*self->options->screen, level >= LEVEL_WARN, "%s", text);
     log_line(level, id, "launch", "text=%s", log_quote(quoted, sizeof quoted, text));
     supervisor_one_line(text, self->event, sizeof self->event);
     clock_gettime(CLOCK_REALTIME, &now);
     self->event_unix_s = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
     self->event_unsaved = true;
-}
-
-/* ---- starting ---- */
-
-/* What was counted before a resume, or at another broker: exploration and stop.steps go on from there. */
-static bool put_back(struct run *self)
-{
-    const int64_t before = (int64_t)self->steps_before;
-    rp_error err = {0};
-    int64_t total = 0;
-    if (before <= 0 || self->put_back)
-        return self->put_back = true;
-    rp_client *client = observer_client(self->observer);
-    if (!client || rp_counter_read(client, COUNTER_STEPS, LOOK_MS, &total, &err) != RP_OK)
-        return false;
-    if (total < before && rp_counter_add(client, COUNTER_STEPS, before - total, LOOK_MS, NULL, &err) != RP_OK)
-        return false;
-    return self->put_back = true;
-}
-
-/* A learner of ours does it by itself, unless it was started again too. */
-static void put_back_later(struct run *self, int64_t now_ns)
-{
-    int64_t patience_ns = !run_is_custom(self, ROLE_LEARNER) ? self->config->report.every_ns + PUT_BACK_NS : 0;
-    if (self->put_back || !self->seen.broker || !self->learners_started) {
-        self->put_back_ns = 0;
-        return;
-    }
-    if (self->put_back_ns == 0)
-        self->put_back_ns = now_ns + patience_ns;
-    if (now_ns >= self->put_back_ns)
-        put_back(self);
-}
-
-/* A broker may end between writing its file and answering: then it is tried again until there is another. */
-static void open_observer(struct run *self, int64_t now_ns)
-{
-    rp_error err = {0};
-    if (run_running(self, ROLE_BROKER) > 0 && endpoints_read(self->endpoints_file, &self->endpoints, &err) == RP_OK) {
-        self->context.endpoints = &self->endpoints; /* a broker that starts again listens at the same place */
-        const struct observe_options options = {.service = self->endpoints.service,
-                                                .table = self->config->adder.table,
-                                                .folder = self->options->folder,
-                                                .every_ns = self->config->report.every_ns,
-                                                .foreign_actors = self->config->actors.command.count > 0,
-                                                .connect_ms = LOOK_MS};
-        self->observer = observer_new(&options, &err);
-    }
-    if (!self->observer && now_ns - self->start_ns > READY_NS)
-        run_stop(self, RUN_FAILED, false, "the broker was not ready within %d s%s%.300s: see logs/broker.log",
-                 (int)(READY_NS / NS_PER_S), err.text[0] ? ": " : "", err.text);
-}
-
-/* Each step waits for the one before: broker, learners, their first parameters, actors. */
-static void start_more(struct run *self, int64_t now_ns)
-{
-    const struct run_config *config = self->config;
-    if (!self->observer) {
-        open_observer(self, now_ns);
-    } else if (!self->learners_started && self->seen.broker && put_back(self)) {
-        self->learners_started = true;
-        for (uint32_t i = 0; i < (uint32_t)config->learners.count; i++)
-            run_add(self, ROLE_LEARNER, i);
-    } else if (self->learners_started && (self->seen.policy > 0 || run_is_custom(self, ROLE_LEARNER))) {
-        self->actors_started = true;
-        self->actors_wanted = 0;
-        run_set_actors(self, (uint32_t)config->actors.count, now_ns);
-        if (config->evaluator.on)
-            run_add(self, ROLE_EVALUATOR, 0);
-        if (self->phase == PHASE_STARTING)
-            self->phase = PHASE_FILLING;
-    }
 }
 
 /* ---- stopping ---- */
@@ -197,7 +115,7 @@ static void watch_progress(struct run *self, const struct observation *before, i
 /* Without a broker nobody gets to an end, and actors that the limiter holds back do not without learners. */
 static void lose_patience(struct run *self, int64_t now_ns)
 {
-    if (run_running(self, ROLE_LEARNER) > 0)
+    if (run_running(self, ROLE_LEARNER) > 0 || !self->config->learners.on)
         self->learners_seen_ns = now_ns;
     if (run_running(self, ROLE_BROKER) == 0 || now_ns - self->learners_seen_ns > self->config->launch.grace_ns)
         self->patient = false;
@@ -226,12 +144,12 @@ static void stop_more(struct run *self, int64_t now_ns)
         self->broker_asked_ns = now_ns;
         if (self->observer && !self->forced) { /* the last counts and evaluations */
             const struct observation before = self->seen;
-            observer_look(self->observer, LOOK_MS, &self->seen);
+            observer_look(self->observer, RUN_LOOK_MS, &self->seen);
             run_take_in(self, &before);
         }
         observer_destroy(&self->observer); /* that the broker goes away is no news */
         run_ask(self, ROLE_BROKER, 0, now_ns);
-    } else if (now_ns - self->broker_asked_ns > BROKER_GRACE_NS && run_running(self, ROLE_BROKER) > 0) {
+    } else if (now_ns - self->broker_asked_ns > run_broker_grace(self) && run_running(self, ROLE_BROKER) > 0) {
         run_kill_all(self);
     }
 }
@@ -272,12 +190,13 @@ void run_look(struct run *self, int64_t now_ns)
     bool line = now_ns >= self->save_ns;
     if (self->observer && self->broker_asked_ns == 0) {
         const struct observation before = self->seen;
-        observer_look(self->observer, LOOK_MS, &self->seen);
+        observer_look(self->observer, RUN_LOOK_MS, &self->seen);
         run_take_in(self, &before);
-        put_back_later(self, now_ns);
+        run_put_back_later(self, now_ns);
         watch_progress(self, &before, now_ns);
     }
-    if (self->phase == PHASE_FILLING && self->seen.samples > 0) {
+    if (self->phase == PHASE_FILLING &&
+        (self->seen.samples > 0 || (!self->config->learners.on && self->seen.inserts > 0))) {
         self->phase = PHASE_RUNNING;
         self->running_ns = now_ns;
     }
@@ -303,7 +222,7 @@ static void loop(struct run *self)
         heed_interrupts(self);
         run_tend(self, now_ns);
         if (self->phase < PHASE_STOPPING && !self->actors_started)
-            start_more(self, now_ns);
+            run_start_more(self, now_ns);
         if (self->phase >= PHASE_STOPPING) {
             stop_more(self, now_ns);
             uint32_t running = 0;
@@ -329,10 +248,10 @@ static rp_status open_run(struct run *self, rp_error *err)
     self->values = calloc(STATUS_MAX_VALUES, sizeof *self->values);
     if (!self->value_steps || !self->values)
         return err_set(err, RP_NO_MEMORY, "no memory for a run");
-    self->metrics = fopen(folder_path(path, sizeof path, options->folder, FOLDER_METRICS), "ae");
+    self->metrics = fopen(run_folder_path(path, sizeof path, options->folder, FOLDER_METRICS), "ae");
     if (!self->metrics)
         return err_set(err, RP_IO, "'%s' can not be written", path);
-    folder_path(self->endpoints_file, sizeof self->endpoints_file, options->folder, "endpoints");
+    run_folder_path(self->endpoints_file, sizeof self->endpoints_file, options->folder, "endpoints");
     unlink(self->endpoints_file); /* of a leg before */
     return RP_OK;
 }
@@ -345,7 +264,7 @@ enum run_outcome run_do(const struct run_options *options, rp_error *err)
                        .clock = clock_system(),
                        .best = NAN,
                        .final_value = NAN,
-                       .actors_wanted = (uint32_t)options->config->actors.count,
+                       .actors_wanted = run_config_actors(options->config),
                        .seen = {.actor_idle = NAN, .learner_idle = NAN, .value = NAN, .actor_value = NAN}};
     self.start_ns = clock_now(&self.clock);
     if (options->before) {
@@ -355,11 +274,11 @@ enum run_outcome run_do(const struct run_options *options, rp_error *err)
     self.context = (struct command_context){
         .config = options->config,
         .programs = options->programs,
-        .config_path = folder_path(config_path, sizeof config_path, options->folder, FOLDER_CONFIG),
+        .config_path = run_folder_path(config_path, sizeof config_path, options->folder, FOLDER_CONFIG),
         .here = options->here,
         .folder = options->folder,
         .endpoints_file = self.endpoints_file,
-        .learners = (uint32_t)options->config->learners.count,
+        .learners = run_config_learners(options->config),
         .resume = true}; /* a learner that starts again goes on from what it saved */
     if (open_run(&self, err) == RP_OK) {
         loop(&self);

@@ -3,10 +3,10 @@
 #ifndef AGENT_LAUNCH_RUN_H
 #define AGENT_LAUNCH_RUN_H
 
-#include "agent/launch/folder.h"
 #include "agent/launch/interrupts.h"
 #include "agent/launch/plan.h"
 #include "agent/launch/process.h"
+#include "agent/launch/run_folder.h"
 #include "agent/launch/view.h"
 #include "agent/run/config.h"
 

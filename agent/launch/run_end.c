@@ -33,7 +33,7 @@ static double measure_weights(struct run *self, const char *weights)
     double value = NAN;
     unsigned long long episodes;
     char **argv = command_measure(&self->context, weights);
-    folder_path(log, sizeof log, self->options->folder, "logs/measure.log");
+    run_folder_path(log, sizeof log, self->options->folder, "logs/measure.log");
     const struct process_options options = {
         .name = "measure", .argv = (const char *const *)argv, .log = log, .guard = self->options->guard};
     if (argv && process_start(&process, &options, clock_now(&self->clock), &err) == RP_OK &&
@@ -51,7 +51,7 @@ static double measure_weights(struct run *self, const char *weights)
 static void measure(struct run *self)
 {
     char weights[FOLDER_SIZE + 32];
-    folder_path(weights, sizeof weights, self->options->folder, LEARNER_STATE_FILE);
+    run_folder_path(weights, sizeof weights, self->options->folder, LEARNER_STATE_FILE);
     if (!self->config->evaluator.on || run_is_custom(self, ROLE_LEARNER) || self->outcome != RUN_DONE ||
         self->interrupts_seen > 0 || access(weights, R_OK) != 0)
         return;
@@ -87,7 +87,7 @@ void run_finish(struct run *self, rp_error *err)
                                   .final_value = self->final_value,
                                   .final_episodes = (uint32_t)self->config->evaluator.episodes,
                                   .legs = options->before ? options->before->legs + 1 : 1,
-                                  .metrics = folder_path(metrics, sizeof metrics, options->folder, FOLDER_METRICS),
+                                  .metrics = run_folder_path(metrics, sizeof metrics, options->folder, FOLDER_METRICS),
                                   .command = options->command};
     if (report_write(&report, options->folder, &problem) != RP_OK)
         run_say(self, LEVEL_ERROR, "A0412", "the report could not be written: %s", problem.text);

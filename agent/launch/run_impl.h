@@ -35,6 +35,8 @@ struct mark {
 };
 #define RUN_MARKS 64u
 #define RUN_TICK_MS 50
+/* How long a look may wait for the broker. */
+#define RUN_LOOK_MS 300
 
 /* Sums over the steady part. */
 struct steady {
@@ -58,6 +60,7 @@ struct run {
     bool learners_started, actors_started, put_back;
     int64_t put_back_ns;                         /* when the launcher puts them back itself; 0: not known yet */
     uint64_t steps_before, learner_steps_before; /* what was counted before the broker that there is now */
+    uint64_t policy_before;                      /* version of the parameters that another run left */
     /* ---- processes */
     struct member **members; /* of them, the first is the broker */
     uint32_t n_members, capacity;
@@ -93,9 +96,17 @@ struct run {
 /* run_end.c */
 void run_finish(struct run *self, rp_error *err);
 
+/* run_start.c */
+/* Starts who may start now. */
+void run_start_more(struct run *self, int64_t now_ns);
+/* Tells a broker that was started again how far the run is, unless a learner of ours does. */
+void run_put_back_later(struct run *self, int64_t now_ns);
+
 /* run_members.c */
 /* Whether a role is played by a program of the user's own. */
 bool run_is_custom(const struct run *self, enum role role);
+/* How long the broker has to end: with files, until its last checkpoint is written. */
+int64_t run_broker_grace(const struct run *self);
 /* Adds a process and starts it; one that was retired is taken back. */
 void run_add(struct run *self, enum role role, uint32_t index);
 /* Who has ended, who is to be started again, who hangs. */
@@ -117,8 +128,8 @@ void run_status(struct run *self, struct status *out);
 struct report_steady run_steady(const struct run *self);
 /* status.json, launch.json, and a line of metrics.jsonl. */
 void run_save(struct run *self, const struct status *status);
-/* A line of metrics.jsonl. NULL: of the status as it is now. */
-void run_save_line(struct run *self, const struct status *status);
+/* launch.json and a line of metrics.jsonl, of the status as it is now. */
+void run_save_line(struct run *self);
 
 /* run.c */
 /* At the broker and at what the processes report; saves and shows what it sees. May begin to stop. */

@@ -9,6 +9,10 @@
 #include "proto/error.h"
 
 #define TAIL_LINES 8
+/* After everybody else has ended, there is little left to do for a broker that keeps nothing on disk. One that does has its last
+ * checkpoint to write; a second Ctrl-C does not wait for it. */
+#define BROKER_GRACE_NS (2 * NS_PER_S)
+#define BROKER_WRITE_NS (300 * NS_PER_S)
 /* What a process has reported at its end is seen by then. */
 #define JUDGE_NS (3 * NS_PER_S / 2)
 
@@ -125,8 +129,21 @@ void run_add(struct run *self, enum role role, uint32_t index)
 
 bool run_is_custom(const struct run *self, enum role role)
 {
-    return (role == ROLE_ACTOR && self->config->actors.command.count > 0) ||
-           (role == ROLE_LEARNER && self->config->learners.command.count > 0);
+    const struct run_config *config = self->config;
+    return (role == ROLE_ACTOR && config->actors.on && config->actors.command.count > 0) ||
+           (role == ROLE_LEARNER && config->learners.on && config->learners.command.count > 0);
+}
+
+int64_t run_broker_grace(const struct run *self)
+{
+    return config_folder(&self->config->broker) ? BROKER_WRITE_NS : BROKER_GRACE_NS;
+}
+
+/* Between SIGTERM and SIGKILL. */
+static int64_t grace_of(const struct run *self, const struct member *member)
+{
+    int64_t grace_ns = self->config->launch.grace_ns, broker_ns = run_broker_grace(self);
+    return member->role == ROLE_BROKER && broker_ns > grace_ns ? broker_ns : grace_ns;
 }
 
 /* Who was asked to end, or ends with all others, should still do so well: a learner may not have saved its state. */
@@ -267,9 +284,9 @@ void run_tend(struct run *self, int64_t now_ns)
         if (member->process.pid > 0 && process_ended(&member->process, &status))
             ended(self, member, status, now_ns);
         else if (member->process.pid > 0 && member->process.asked_ns > 0 && !member->process.killed &&
-                 now_ns - member->process.asked_ns > self->config->launch.grace_ns) {
-            run_say(self, LEVEL_WARN, "A0407", "%s did not end within %.1f s of SIGTERM (launch.grace); it is killed",
-                    member->name, (double)self->config->launch.grace_ns * 1e-9);
+                 now_ns - member->process.asked_ns > grace_of(self, member)) {
+            run_say(self, LEVEL_WARN, "A0407", "%s did not end within %.1f s of SIGTERM%s; it is killed", member->name,
+                    (double)grace_of(self, member) * 1e-9, member->role == ROLE_BROKER ? "" : " (launch.grace)");
             process_kill(&member->process);
         }
         tend_unjudged(self, member, now_ns);

@@ -169,17 +169,34 @@ static void fill_progress(const struct run *self, struct status *out)
     approach(out, out->elapsed_s, out->stop_time_s, 1.0);
 }
 
+/* A disk that is full holds everybody back, and nobody but the broker's log says so. False: it says nothing. */
+static bool fill_disk(const struct run *self, struct status *out)
+{
+    char tail[512] = "";
+    if (self->n_members == 0 || !config_folder(&self->config->broker))
+        return false;
+    process_tail(&self->members[0]->process, tail, sizeof tail, 1);
+    const char *trouble = strstr(tail, " B0501 ");
+    trouble = trouble ? trouble : strstr(tail, " B0505 ");
+    if (trouble)
+        snprintf(out->waits, sizeof out->waits, "the broker's disk:%.200s", trouble);
+    return trouble != NULL;
+}
+
 static void fill_waits(const struct run *self, struct status *out)
 {
     const struct observation *seen = &self->seen;
     bool actors = seen->waiting_inserts > 0 && seen->inserts_wait[0];
     bool learners = seen->waiting_samplers > 0 && seen->samples_wait[0];
+    if (fill_disk(self, out))
+        return;
     if (!seen->broker && self->observer)
         snprintf(out->waits, sizeof out->waits, "the broker does not answer");
     else if (actors && !(learners && seen->learner_idle > seen->actor_idle))
         snprintf(out->waits, sizeof out->waits, "actors wait for learners: %.200s", seen->inserts_wait);
     else if (learners)
-        snprintf(out->waits, sizeof out->waits, "learners wait for actors: %.200s", seen->samples_wait);
+        snprintf(out->waits, sizeof out->waits, "learners wait%s: %.200s", self->config->actors.on ? " for actors" : "",
+                 seen->samples_wait);
 }
 
 static const char *state_of(const struct run *self, const struct member *member, char *out, size_t size)
@@ -213,9 +230,9 @@ static void fill_processes(struct run *self, struct status *out)
     out->processes = self->shown;
     out->n_processes = self->n_members;
     out->actors = run_running(self, ROLE_ACTOR);
-    out->actors_wanted = self->actors_started ? self->actors_wanted : (uint32_t)self->config->actors.count;
+    out->actors_wanted = self->actors_started ? self->actors_wanted : run_config_actors(self->config);
     out->learners = run_running(self, ROLE_LEARNER);
-    out->learners_wanted = (uint32_t)self->config->learners.count;
+    out->learners_wanted = run_config_learners(self->config);
 }
 
 static void fill_plan(const struct run *self, struct status *out)
@@ -266,13 +283,33 @@ void run_status(struct run *self, struct status *out)
     out->event_unix_s = self->event_unix_s;
 }
 
-void run_save_line(struct run *self, const struct status *status)
+/* launch.json, for a launcher that takes the run up again. */
+static void save_state(struct run *self, const struct status *status)
 {
-    struct status now;
-    if (!status) {
-        run_status(self, &now);
-        status = &now;
-    }
+    const struct run_options *options = self->options;
+    struct folder_state state = {.pid = (int32_t)getpid(),
+                                 .legs = options->before ? options->before->legs + 1 : 1,
+                                 .elapsed_s = status->elapsed_s,
+                                 .steps = status->steps,
+                                 .learner_steps = status->learner_steps,
+                                 .actors = self->actors_wanted,
+                                 .learners = run_config_learners(self->config),
+                                 .auto_actors = options->auto_actors,
+                                 .done = self->phase > PHASE_STOPPING && self->outcome == RUN_DONE};
+    snprintf(state.service, sizeof state.service, "%s", self->endpoints.service);
+    snprintf(state.here, sizeof state.here, "%s", options->here);
+    snprintf(state.cwd, sizeof state.cwd, "%s", options->cwd);
+    snprintf(state.command, sizeof state.command, "%s", options->command);
+    rp_error err = {0};
+    bool saved = run_folder_write_state(options->folder, &state, &err) == RP_OK, said = self->unsaved;
+    self->unsaved = !saved;
+    if (!saved && !said)
+        run_say(self, LEVEL_ERROR, "A0413", "%s: the run goes on, but 'resume' will not know of what is done meanwhile",
+                err.text);
+}
+
+static void write_line(struct run *self, const struct status *status)
+{
     char *text = self->metrics ? status_to_json(status, false) : NULL;
     if (text) {
         fprintf(self->metrics, "%s\n", text);
@@ -283,31 +320,21 @@ void run_save_line(struct run *self, const struct status *status)
         self->event_unsaved = false;
 }
 
+/* The state comes first: whatever somebody may read of, a launcher that takes the run up again knows. */
+void run_save_line(struct run *self)
+{
+    struct status now;
+    run_status(self, &now);
+    save_state(self, &now);
+    write_line(self, &now);
+}
+
 void run_save(struct run *self, const struct status *status)
 {
-    const struct run_options *options = self->options;
-    struct folder_state state = {.pid = (int32_t)getpid(),
-                                 .legs = options->before ? options->before->legs + 1 : 1,
-                                 .elapsed_s = status->elapsed_s,
-                                 .steps = status->steps,
-                                 .learner_steps = status->learner_steps,
-                                 .actors = self->actors_wanted,
-                                 .learners = (uint32_t)self->config->learners.count,
-                                 .auto_actors = options->auto_actors,
-                                 .done = self->phase >= PHASE_STOPPING && self->outcome == RUN_DONE};
-    snprintf(state.service, sizeof state.service, "%s", self->endpoints.service);
-    snprintf(state.here, sizeof state.here, "%s", options->here);
-    snprintf(state.cwd, sizeof state.cwd, "%s", options->cwd);
-    snprintf(state.command, sizeof state.command, "%s", options->command);
-    rp_error err = {0};
-    bool saved = folder_write_state(options->folder, &state, &err) == RP_OK;
-    if (!saved && !self->unsaved)
-        run_say(self, LEVEL_ERROR, "A0413", "%s: the run goes on, but 'resume' will not know of what is done meanwhile",
-                err.text);
-    self->unsaved = !saved;
+    save_state(self, status);
     char *whole = status_to_json(status, true);
     if (whole)
-        folder_write(options->folder, FOLDER_STATUS, whole, NULL);
+        run_folder_write(self->options->folder, FOLDER_STATUS, whole, NULL);
     free(whole);
-    run_save_line(self, status);
+    write_line(self, status);
 }

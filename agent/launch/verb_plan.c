@@ -24,9 +24,13 @@ int launch_check(struct launch *launch)
     if (status < 0) {
         const struct run_config *config = &self.config;
         char actors[32] = "auto", learners[32] = "auto";
-        if (config->actors.count > 0)
+        if (!config->actors.on)
+            snprintf(actors, sizeof actors, "none");
+        else if (config->actors.count > 0)
             snprintf(actors, sizeof actors, "%lld", (long long)config->actors.count);
-        if (config->learners.count > 0)
+        if (!config->learners.on)
+            snprintf(learners, sizeof learners, "none");
+        else if (config->learners.count > 0)
             snprintf(learners, sizeof learners, "%lld", (long long)config->learners.count);
         printf("%s: no mistakes; %s with %s, actors: %s, learners: %s\n", launch->argument, config->environment.name,
                config->agent.algorithm, actors, learners);
@@ -69,7 +73,7 @@ static rp_status obtain(struct prepared *self, const struct launch *launch, bool
         status = profile_write(&self->input, self->folder, err);
     char *text = status == RP_OK ? plan_to_json(&self->plan, &self->input) : NULL;
     if (text)
-        status = folder_write(self->folder, "plan.json", text, err);
+        status = run_folder_write(self->folder, "plan.json", text, err);
     free(text);
     return status;
 }
@@ -83,6 +87,11 @@ static int plan_or_profile(struct launch *launch, bool profile)
     if (status >= 0) {
         prepare_fini(&self);
         return status;
+    }
+    if (!self.config.actors.on || !self.config.learners.on) {
+        prepare_fini(&self);
+        return launch_usage("there is nothing to weigh: %s is false, and a plan is about actors and learners together",
+                            self.config.actors.on ? "learners.on" : "actors.on");
     }
     if (profile_target(&self.config) <= 0.0) {
         prepare_fini(&self);

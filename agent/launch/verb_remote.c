@@ -9,8 +9,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "agent/launch/folder.h"
 #include "agent/launch/launch.h"
+#include "agent/launch/run_folder.h"
 #include "agent/launch/view.h"
 #include "proto/error.h"
 
@@ -29,7 +29,7 @@ static void nap(int ms)
 static int find(const struct launch *launch, const char *given, char folder[FOLDER_SIZE])
 {
     rp_error err = {0};
-    return folder_find(RUNS, given ? given : launch->run, folder, &err) == RP_OK ? -1 : launch_fail(&err);
+    return run_folder_find(RUNS, given ? given : launch->run, folder, &err) == RP_OK ? -1 : launch_fail(&err);
 }
 
 /* ---- status ---- */
@@ -46,8 +46,8 @@ static void mend(struct status *status, bool alive)
 
 static bool read_status(const char *folder, struct status_copy *out, bool *alive)
 {
-    *alive = folder_locked(folder);
-    char *text = folder_read(folder, FOLDER_STATUS);
+    *alive = run_folder_locked(folder);
+    char *text = run_folder_read(folder, FOLDER_STATUS);
     bool ok = text && status_from_json(text, out);
     free(text);
     if (ok)
@@ -59,7 +59,7 @@ static int no_status(const char *folder)
 {
     rp_error err = {0};
     err_set(&err, RP_NOT_FOUND, "the run in '%s' has no status%s", folder,
-            folder_locked(folder) ? " yet: it is being measured" : ": it has not begun");
+            run_folder_locked(folder) ? " yet: it is being measured" : ": it has not begun");
     return launch_fail(&err);
 }
 
@@ -118,7 +118,7 @@ static int list_logs(const char *folder)
 {
     char path[FOLDER_SIZE + 16], *names[4096];
     size_t n = 0;
-    DIR *dir = opendir(folder_path(path, sizeof path, folder, "logs"));
+    DIR *dir = opendir(run_folder_path(path, sizeof path, folder, "logs"));
     for (struct dirent *entry; dir && n < 4096 && (entry = readdir(dir));) {
         char *end = strstr(entry->d_name, ".log");
         if (end && !end[4])
@@ -179,7 +179,7 @@ int launch_logs(struct launch *launch)
     }
     seek_lines(in, launch->lines);
     copy_out(in);
-    while (launch->follow && folder_locked(folder) && !ferror(stdout)) {
+    while (launch->follow && run_folder_locked(folder) && !ferror(stdout)) {
         nap(PAUSE_MS);
         copy_out(in);
     }
@@ -200,17 +200,17 @@ int launch_stop(struct launch *launch)
     int status = find(launch, launch->argument, folder);
     if (status >= 0)
         return status;
-    if (!folder_locked(folder)) {
+    if (!run_folder_locked(folder)) {
         printf("%s: no launcher works on it\n", folder);
         return EXIT_FINE;
     }
-    if (folder_read_state(folder, &state, &err) != RP_OK)
+    if (run_folder_read_state(folder, &state, &err) != RP_OK)
         return launch_fail(&err);
     if (state.pid == 0 || kill(state.pid, SIGTERM) != 0) {
         err_set(&err, RP_IO, "process %d can not be asked to end: %s", state.pid, strerror(errno));
         return launch_fail(&err);
     }
-    for (int waited = 0; folder_locked(folder); waited += PAUSE_MS) {
+    for (int waited = 0; run_folder_locked(folder); waited += PAUSE_MS) {
         /* Again and again: two that come at once count as one. Its processes die with it. */
         if (launch->force && waited > 0)
             kill(state.pid, waited < FORCE_MS ? SIGTERM : SIGKILL);

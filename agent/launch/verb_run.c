@@ -63,13 +63,13 @@ static int go(struct prepared *self, const struct launch *launch, const char *co
 static rp_status size_up(struct prepared *self, const struct launch *launch, rp_error *err)
 {
     bool verbose = !launch->quiet && !launch->json_lines;
-    if (profile_target(&self->config) <= 0.0)
+    if (profile_target(&self->config) <= 0.0 || !self->config.actors.on || !self->config.learners.on)
         return RP_OK;
     RP_TRY(prepare_plan(self, launch->again, !prepare_is_auto(self), verbose, err));
     if (!self->planned)
         return RP_OK;
     char *text = plan_to_json(&self->plan, &self->input);
-    rp_status status = text ? folder_write(self->folder, "plan.json", text, err) : RP_OK;
+    rp_status status = text ? run_folder_write(self->folder, "plan.json", text, err) : RP_OK;
     free(text);
     RP_TRY(status);
     RP_TRY(profile_write(&self->input, self->folder, err));
@@ -99,17 +99,18 @@ int launch_run(struct launch *launch)
         prepare_fini(&self);
         return status;
     }
-    bool auto_actors = self.config.actors.count == 0;
-    if (prepare_process(&self, &err) != RP_OK || prepare_folder(&self, launch, "", &err) != RP_OK)
+    bool auto_actors = self.config.actors.on && self.config.actors.count == 0;
+    if (prepare_weights(&self, &err) != RP_OK || prepare_process(&self, &err) != RP_OK ||
+        prepare_folder(&self, launch, "", &err) != RP_OK)
         return finish(&self, &err);
     /* So that status and stop find the run while it is still being measured. */
     struct folder_state state = {.pid = (int32_t)getpid(), .auto_actors = auto_actors};
     snprintf(state.here, sizeof state.here, "%s", self.here);
     snprintf(state.cwd, sizeof state.cwd, "%s", self.cwd);
     snprintf(state.command, sizeof state.command, "%s", launch->command);
-    if (folder_write_state(self.folder, &state, &err) != RP_OK)
+    if (run_folder_write_state(self.folder, &state, &err) != RP_OK)
         return finish(&self, &err);
-    folder_point_latest(self.config.launch.runs, self.folder);
+    run_folder_point_latest(self.config.launch.runs, self.folder);
     log_line(LEVEL_INFO, "A0401", "a run begins", "folder=%s", self.folder);
     if (size_up(&self, launch, &err) != RP_OK)
         return not_sized_up(&self, &err);
@@ -122,7 +123,7 @@ int launch_run(struct launch *launch)
 static const char *reason_of(const char *folder, char *out, size_t size)
 {
     struct status_copy copy;
-    char *text = folder_read(folder, FOLDER_STATUS);
+    char *text = run_folder_read(folder, FOLDER_STATUS);
     out[0] = '\0';
     if (text && status_from_json(text, &copy)) {
         snprintf(out, size, "%s%s", copy.status.reason[0] ? ": " : "", copy.status.reason);
@@ -135,7 +136,7 @@ static const char *reason_of(const char *folder, char *out, size_t size)
 /* The plan of the legs before; without one, there is just nothing to compare with. */
 static void take_plan(struct prepared *self)
 {
-    char *text = folder_read(self->folder, "plan.json");
+    char *text = run_folder_read(self->folder, "plan.json");
     self->planned = text && plan_from_json(text, &self->plan, &self->input);
     free(text);
 }
@@ -162,19 +163,19 @@ static rp_status open_again(struct prepared *self, const struct launch *launch, 
                             rp_error *err)
 {
     char log[FOLDER_SIZE + 32], reason[256];
-    RP_TRY(folder_find("runs", launch->argument, self->folder, err));
-    RP_TRY(folder_lock(self->folder, &self->lock, err));
-    RP_TRY(folder_read_state(self->folder, state, err));
+    RP_TRY(run_folder_find("runs", launch->argument, self->folder, err));
+    RP_TRY(run_folder_lock(self->folder, &self->lock, err));
+    RP_TRY(run_folder_read_state(self->folder, state, err));
     RP_TRY(go_back(self, state->cwd, err));
-    folder_path(self->config_path, sizeof self->config_path, self->folder, FOLDER_CONFIG);
+    run_folder_path(self->config_path, sizeof self->config_path, self->folder, FOLDER_CONFIG);
     if (state->done && launch->n_overrides == 0)
         return err_set(err, RP_FAILED_PRECONDITION,
                        "the run in '%s' has met its stop condition%s; to go on, move it: --set stop.value=.inf, "
                        "--set stop.steps=...",
                        self->folder, reason_of(self->folder, reason, sizeof reason));
-    RP_TRY(log_open(folder_path(log, sizeof log, self->folder, "logs/launch.log"), err));
+    RP_TRY(log_open(run_folder_path(log, sizeof log, self->folder, "logs/launch.log"), err));
     state->pid = (int32_t)getpid(); /* 'stop' must not take another process for this one */
-    return folder_write_state(self->folder, state, err);
+    return run_folder_write_state(self->folder, state, err);
 }
 
 static bool sets_actors(const struct launch *launch)
@@ -184,6 +185,16 @@ static bool sets_actors(const struct launch *launch)
         if (strncmp(launch->overrides[i], key, sizeof key - 1) == 0)
             return true;
     return false;
+}
+
+/* What the broker starts with. */
+static const char *tables_of(const struct run_config *config)
+{
+    bool none = config->broker.checkpoint_load && strcmp(config->broker.checkpoint_load, "none") == 0;
+    if (!config_makes_checkpoints(&config->broker) || none)
+        return "the tables start empty";
+    return config->broker.journal_dir && config->broker.journal_dir[0] ? "the tables are those of the journal"
+                                                                       : "the tables are those of the last checkpoint";
 }
 
 int launch_resume(struct launch *launch)
@@ -205,17 +216,18 @@ int launch_resume(struct launch *launch)
     if (auto_actors && state.actors > 0 && !sets_actors(launch))
         self.config.actors.count = state.actors;
     take_plan(&self);
-    if (prepare_process(&self, &err) != RP_OK || prepare_write_config(&self, &err) != RP_OK)
+    if (prepare_weights(&self, &err) != RP_OK || prepare_process(&self, &err) != RP_OK ||
+        prepare_write_config(&self, &err) != RP_OK)
         return finish(&self, &err);
     /* It was stopped while it was measuring, or is to be measured anew. */
     if (prepare_is_auto(&self) && size_up(&self, launch, &err) != RP_OK)
         return not_sized_up(&self, &err);
-    folder_point_latest(self.config.launch.runs, self.folder);
+    run_folder_point_latest(self.config.launch.runs, self.folder);
     log_line(LEVEL_INFO, "A0401", "a run goes on", "folder=%s steps=%llu", self.folder,
              (unsigned long long)state.steps);
     if (!launch->quiet && !launch->json_lines)
-        printf("goes on after %llu environment steps and %llu learner steps; the tables start empty\n",
-               (unsigned long long)state.steps, (unsigned long long)state.learner_steps);
+        printf("goes on after %llu environment steps and %llu learner steps; %s\n", (unsigned long long)state.steps,
+               (unsigned long long)state.learner_steps, tables_of(&self.config));
     fflush(stdout);
     return go(&self, launch, state.command[0] ? state.command : launch->command, &state, auto_actors);
 }

@@ -11,8 +11,8 @@
 #include "agent/learn/algorithms.h"
 #include "proto/error.h"
 
-const struct agent_ops *const agent_algorithms[] = {&agent_dqn, &agent_ddpg,   &agent_td3,
-                                                    &agent_sac, &agent_impala, NULL};
+const struct agent_ops *const agent_algorithms[] = {&agent_dqn,    &agent_ddpg, &agent_td3, &agent_sac,
+                                                    &agent_impala, &agent_bc,   NULL};
 
 #define MAX_ALGORITHMS 32u
 
@@ -148,7 +148,7 @@ static rp_status check_image(const struct agent_config *config, const char *env_
     return RP_OK;
 }
 
-/* "dqn or impala": the algorithms that take such actions. */
+/* "dqn, impala or bc": the algorithms that take such actions. */
 static void list_fitting(bool discrete, char *out, size_t size)
 {
     const char *names[MAX_ALGORITHMS] = {NULL};

@@ -139,7 +139,7 @@ struct agent {
 extern const struct agent_ops *const agent_algorithms[];
 
 /* Finds the algorithm, fills in defaults, checks that it suits the environment ("ddpg needs continuous actions; CartPole-v1
- * has 2 discrete ones: use dqn or impala"), builds. `seed` decides the initial parameters. config is borrowed. */
+ * has 2 discrete ones: use dqn, impala or bc"), builds. `seed` decides the initial parameters. config is borrowed. */
 struct agent *agent_new(const struct agent_config *config, const char *env_name, const rp_env_spec *spec, uint64_t seed,
                         rp_error *err);
 void agent_destroy(struct agent **self);

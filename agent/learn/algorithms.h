@@ -4,6 +4,6 @@
 
 #include "agent/learn/agent.h"
 
-extern const struct agent_ops agent_dqn, agent_ddpg, agent_td3, agent_sac, agent_impala;
+extern const struct agent_ops agent_dqn, agent_ddpg, agent_td3, agent_sac, agent_impala, agent_bc;
 
 #endif

@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/net/crc32c.h"
 #include "agent/net/weights_impl.h"
+#include "proto/crc32c.h"
 #include "proto/dtype.h"
 #include "proto/error.h"
 

@@ -45,7 +45,8 @@ static const struct schema_row own_rows[] = {
     {"environment.delay_kind", SCHEMA_ENUM, ROOT(environment.delay_kind), "sleep", 0, 0, delays, 0,
      "sleep, or busy: keep the processor at work"},
 
-    {"agent.algorithm", SCHEMA_STRING, ROOT(agent.algorithm), "dqn", 0, 0, NULL, 0, "dqn, ddpg, td3, sac or impala"},
+    {"agent.algorithm", SCHEMA_STRING, ROOT(agent.algorithm), "dqn", 0, 0, NULL, 0,
+     "dqn, ddpg, td3, sac, impala or bc"},
     {"agent.hidden", SCHEMA_INTS, ROOT(agent.hidden), NULL, 0, NET_MAX_HIDDEN, NULL, 0,
      "units of the hidden layers; empty: the algorithm's"},
     {"agent.activation", SCHEMA_ENUM, ROOT(agent.activation), "relu", 0, 0, activations, 0,
@@ -122,6 +123,8 @@ static const struct schema_row own_rows[] = {
     {"adder.buffer_items", SCHEMA_INT, ROOT(adder.buffer_items), "100", 1, 1 << 30, NULL, 0,
      "items that are created and not confirmed, at most"},
 
+    {"actors.on", SCHEMA_BOOL, ROOT(actors.on), "true", 0, 0, NULL, 0,
+     "false: nobody acts; learners learn from what the broker loads (docs/RUNNERS.md)"},
     {"actors.count", SCHEMA_INT, ROOT(actors.count), "1", 0, MAX_COUNT, automatic, 0,
      "how many there are; auto: replay-launch measures and decides (elsewhere: 1)"},
     {"actors.command", SCHEMA_STRINGS, ROOT(actors.command), NULL, 0, 256, NULL, 0,
@@ -144,7 +147,14 @@ static const struct schema_row own_rows[] = {
      "of one step's noise with the next one's"},
     {"actors.pull_every", SCHEMA_INT, ROOT(actors.pull_every), "20", 1, 1e9, NULL, 0,
      "steps between looks for new parameters"},
+    {"actors.weights", SCHEMA_STRING, ROOT(actors.weights), "", 0, 400, NULL, 0,
+     "a learner's saved state to act by, such as runs/latest/learner.weights; empty: the newest parameters of a "
+     "learner"},
+    {"actors.greedy", SCHEMA_BOOL, ROOT(actors.greedy), "false", 0, 0, NULL, 0,
+     "act as an evaluator does, without any exploration: an expert to imitate"},
 
+    {"learners.on", SCHEMA_BOOL, ROOT(learners.on), "true", 0, 0, NULL, 0,
+     "false: nobody learns; actors fill the table (with actors.weights, or with actors.command)"},
     {"learners.count", SCHEMA_INT, ROOT(learners.count), "1", 0, 64, automatic, 0,
      "how many there are; they average their gradients and stay identical; auto: replay-launch decides"},
     {"learners.command", SCHEMA_STRINGS, ROOT(learners.command), NULL, 0, 256, NULL, 0,
@@ -163,7 +173,7 @@ static const struct schema_row own_rows[] = {
      "replay-launch starts an evaluator, and measures the last parameters"},
     {"evaluator.episodes", SCHEMA_INT, ROOT(evaluator.episodes), "20", 1, 1e6, NULL, 0, "in an evaluation"},
     {"evaluator.every", SCHEMA_INT, ROOT(evaluator.every), "0", 0, MAX_STEPS, NULL, 0,
-     "environment steps between evaluations; 0: only at the end"},
+     "environment steps between evaluations, without actors learner steps; 0: only at the end"},
 
     {"stop.steps", SCHEMA_INT, ROOT(stop.steps), "0", 0, MAX_STEPS, NULL, 0,
      "environment steps of all actors, the random ones included; 0: no such end"},
@@ -266,6 +276,16 @@ const struct agent_ops *run_config_algorithm(const struct run_config *self)
         if (self->agent.algorithm && strcmp((*at)->name, self->agent.algorithm) == 0)
             return *at;
     return NULL;
+}
+
+uint32_t run_config_actors(const struct run_config *self)
+{
+    return self->actors.on ? (uint32_t)self->actors.count : 0;
+}
+
+uint32_t run_config_learners(const struct run_config *self)
+{
+    return self->learners.on ? (uint32_t)self->learners.count : 0;
 }
 
 const struct table_config *run_config_table(const struct run_config *self)

@@ -10,6 +10,7 @@
 #include "proto/schema.h"
 
 struct actors_section {
+    bool on;                       /* false: nobody acts, the table comes from a checkpoint */
     int64_t count;                 /* 0: auto, what the plan says */
     struct schema_list command;    /* char *: the user's own actor instead of replay-actor; empty: none */
     double epsilon, epsilon_alpha; /* actor i of N explores with epsilon^(1 + alpha i / (N - 1)); N = 1: epsilon */
@@ -20,9 +21,12 @@ struct actors_section {
     double noise_sigma;            /* continuous actions: standard deviation, canonical units */
     double noise_correlation;      /* of one step's noise with the next one's */
     int64_t pull_every;            /* steps between looks for new parameters */
+    char *weights;                 /* a saved learner to act by instead of one that learns; empty: none */
+    bool greedy;                   /* no exploration at all: an expert is recorded */
 };
 
 struct learners_section {
+    bool on;                    /* false: nobody learns, the table is only filled */
     int64_t count;              /* 0: auto */
     struct schema_list command; /* char *: the user's own learner */
     int64_t delay_ns;           /* each step takes so much longer */
@@ -108,6 +112,9 @@ void run_config_free(struct run_config *self);
 
 /* The algorithm that is named, or NULL. */
 const struct agent_ops *run_config_algorithm(const struct run_config *self);
+/* How many there are: 0 if that side is off. With an auto that is not decided yet: 0, too. */
+uint32_t run_config_actors(const struct run_config *self);
+uint32_t run_config_learners(const struct run_config *self);
 /* The table that actors insert into and learners sample, or NULL. */
 const struct table_config *run_config_table(const struct run_config *self);
 
@@ -119,6 +126,8 @@ double run_config_table_bytes(const struct run_config *self, const struct table_
 
 /* config_check.c: what concerns several keys. */
 void run_config_check(const void *root, struct schema_report *report);
+/* config_sides.c: runs without actors, which learn from a checkpoint, and runs without learners, which fill a table. */
+void run_config_check_sides(const struct run_config *self, struct schema_report *report);
 /* config_memory.c: tables that can not get as large as they are said to be. spec as above. */
 void run_config_check_memory(const struct run_config *self, const rp_env_spec *spec, struct schema_report *report);
 

@@ -13,15 +13,15 @@
 /* A max_diff of so much is none. */
 #define NO_BOUND 1e17
 
-/* Programs of the user may stand in for ours: what is said of ours does not bind them. */
+/* Programs of the user may stand in for ours, or nobody: what is said of ours does not bind them. */
 static bool our_actors(const struct run_config *config)
 {
-    return config->actors.command.count == 0;
+    return config->actors.on && config->actors.command.count == 0;
 }
 
 static bool our_learners(const struct run_config *config)
 {
-    return config->learners.command.count == 0;
+    return config->learners.on && config->learners.command.count == 0;
 }
 
 static bool any_of_ours(const struct run_config *config)
@@ -187,7 +187,7 @@ static void check_updates(const struct run_config *config, const struct table_co
     char path[64];
     const struct table_config *sampled = run_config_table(config);
     const struct agent_ops *ops = run_config_algorithm(config);
-    if (!our_actors(config) || !our_learners(config) || !sampled || strcmp(kind, "prioritized") != 0)
+    if (config->actors.command.count > 0 || !our_learners(config) || !sampled || strcmp(kind, "prioritized") != 0)
         return;
     snprintf(path, sizeof path, "broker.tables[%u].sampler", index);
     if (table == sampled && ops && ops->data == AGENT_SEQUENCES)
@@ -272,7 +272,7 @@ static void check_plan(const struct run_config *config, struct schema_report *re
     const struct table_config *table = run_config_table(config);
     double ratio = table ? run_config_ratio(table) : 0.0, spi = config->plan.spi;
     bool actors = config->actors.count == 0, learners = config->learners.count == 0;
-    if (!table)
+    if (!table || !config->actors.on || !config->learners.on)
         return;
     if (spi > 0 && ratio > 0 && fabs(spi - ratio) > config->plan.tolerance * ratio)
         schema_problem(
@@ -322,5 +322,6 @@ void run_config_check(const void *root, struct schema_report *report)
     check_tables(config, report);
     check_plan(config, report);
     check_stop(config, report);
+    run_config_check_sides(config, report);
     run_config_check_memory(config, known ? &spec : NULL, report);
 }

@@ -7,8 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "agent/net/crc32c.h"
 #include "event.pb-c.h"
+#include "proto/crc32c.h"
 
 #define HEAD_BYTES (sizeof(uint64_t) + sizeof(uint32_t))
 #define NAMES_TRIED 1000 /* starts within one second */

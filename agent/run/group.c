@@ -4,8 +4,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "agent/net/crc32c.h"
 #include "proto/clock.h"
+#include "proto/crc32c.h"
 #include "proto/error.h"
 #include "proto/log.h"
 

@@ -5,17 +5,20 @@
 #include <string.h>
 #include <time.h>
 
-#include "agent/net/crc32c.h"
 #include "proto/clock.h"
+#include "proto/crc32c.h"
 #include "proto/dtype.h"
 #include "proto/error.h"
 #include "proto/log.h"
+#include "replay/admin.h"
 
 #define CALL_MS 10000
 /* Within that, a look at the stop flag every so often. */
 #define PART_MS 500
 /* The same for a delay, which may be longer than a user wants to wait for the end. */
 #define NAP_NS (50 * NS_PER_MS)
+/* For a look at the table. */
+#define CHECK_MS 1000
 
 struct learner {
     struct learner_options options;
@@ -336,6 +339,24 @@ rp_status learner_step(struct learner *self, int64_t timeout_ms, rp_error *err)
     status = use_batch(self, batch, err);
     rp_batch_release(&batch);
     self->stats.learn_ns += (uint64_t)(clock_now(&self->clock) - got);
+    return status;
+}
+
+rp_status learner_check_loaded(const struct learner *self, rp_error *err)
+{
+    const struct run_config *config = self->options.config;
+    const char *name = config->adder.table;
+    rp_info *info = NULL;
+    if (config->actors.on || rp_admin_info(self->options.client, name, 0, CHECK_MS, &info, NULL) != RP_OK)
+        return RP_OK;
+    const rp_table_info *table = info->n_tables == 1 ? &info->tables[0] : NULL;
+    rp_status status = RP_OK;
+    if (table && (double)table->size < table->limiter.min_size)
+        status = err_set(err, RP_FAILED_PRECONDITION,
+                         "table '%s' holds %llu items, its limiter wants %g (min_size), and there are no actors "
+                         "(actors.on is false): was a checkpoint loaded (broker.checkpoint.dir)?",
+                         name, (unsigned long long)table->size, table->limiter.min_size);
+    rp_info_free(&info);
     return status;
 }
 

@@ -39,6 +39,8 @@ struct learner *learner_new(const struct learner_options *options, rp_error *err
 void learner_destroy(struct learner **self);
 /* One step. RP_DEADLINE_EXCEEDED: no batch in time; the text says what the table waits for. RP_CANCELLED: stopped. */
 rp_status learner_step(struct learner *self, int64_t timeout_ms, rp_error *err);
+/* A run without actors has what the broker has loaded, and never more: an error if that is below the limiter's min_size. */
+rp_status learner_check_loaded(const struct learner *self, rp_error *err);
 rp_status learner_publish(struct learner *self, rp_error *err);
 /* True if this one speaks for all: it publishes, saves and counts. */
 bool learner_leads(const struct learner *self);

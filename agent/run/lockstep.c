@@ -14,6 +14,8 @@
 #include "proto/log.h"
 
 #define CALL_MS 60000
+/* For a batch of what was loaded, which may still lie on disk. */
+#define LOADED_MS 60000
 #define RECENT 20u
 
 struct seat { /* an actor with its environment */
@@ -61,10 +63,23 @@ static void hold_signals(sigset_t *before)
     pthread_sigmask(SIG_BLOCK, &all, before);
 }
 
+/* A run in one process is repeated, not resumed: it starts from nothing and leaves no tables. One whose other side is off
+ * lives by what is loaded, or for what it leaves. */
+static void keep_nothing(struct broker_config *broker)
+{
+    static char nothing[] = "", none[] = "none";
+    if (broker->storage_memory > 0 && !broker->storage_dir[0]) /* one folder serves for all */
+        broker->storage_dir = broker->journal_dir[0] ? broker->journal_dir : broker->checkpoint_dir;
+    broker->journal_dir = broker->checkpoint_dir = nothing;
+    broker->checkpoint_load = none;
+}
+
 static rp_status start_broker(struct lockstep *self, rp_error *err)
 {
     static char service[] = "inproc://service", ingest[] = "inproc://ingest", events[] = "inproc://events";
     self->broker_config = self->config->broker; /* the strings and lists stay the run's */
+    if (self->config->actors.on && self->config->learners.on)
+        keep_nothing(&self->broker_config);
     self->broker_config.service = service;
     self->broker_config.ingest = ingest;
     self->broker_config.events = events;
@@ -113,10 +128,10 @@ static rp_status open_seat(struct lockstep *self, struct seat *seat, int index, 
     struct actor_options options = {.config = config,
                                     .agent = seat->agent,
                                     .adder = seat->adder,
-                                    .variables = index < 0 ? NULL : &seat->variables,
+                                    .variables = index < 0 || config->actors.weights[0] ? NULL : &seat->variables,
                                     .index = number,
                                     .seed = worker_seed(config, part, number),
-                                    .greedy = index < 0,
+                                    .greedy = index < 0 || config->actors.greedy,
                                     .stop = self->options->stop};
     actor_init(&seat->actor, &options);
     if (!loop_init(&seat->loop, &seat->env, &seat->actor))
@@ -134,29 +149,48 @@ static void close_seat(struct seat *seat)
     env_close(&seat->env);
 }
 
-static rp_status open_all(struct lockstep *self, rp_error *err)
+/* Nobody learns: what is measured at the end is what the actors act by. */
+static rp_status load_weights(struct lockstep *self, rp_error *err)
+{
+    struct variables variables;
+    variables_init(&variables, self->client, self->agent);
+    return variables_load(&variables, self->config->actors.weights, err);
+}
+
+static rp_status open_learner(struct lockstep *self, rp_error *err)
 {
     const struct run_config *config = self->config;
-    RP_TRY(open_seat(self, &self->evaluator, -1, err));
     self->agent = agent_new(&config->agent, config->environment.name, &self->evaluator.env.spec,
                             worker_seed(config, "parameters", 0), err);
     if (!self->agent)
         return (rp_status)err->status;
+    if (!config->learners.on)
+        return load_weights(self, err);
     rng_seed(&self->agent->rng, worker_seed(config, "learner", 0));
     struct learner_options options = {
         .config = config, .client = self->client, .agent = self->agent, .lockstep = true, .stop = self->options->stop};
     self->learner = learner_new(&options, err);
     if (!self->learner)
         return (rp_status)err->status;
-    RP_TRY(learner_publish(self->learner, err));
-    self->seats = calloc((size_t)config->actors.count, sizeof *self->seats);
+    RP_TRY(learner_check_loaded(self->learner, err));
+    return learner_publish(self->learner, err);
+}
+
+static rp_status open_all(struct lockstep *self, rp_error *err)
+{
+    const struct run_config *config = self->config;
+    uint32_t n = run_config_actors(config);
+    RP_TRY(open_seat(self, &self->evaluator, -1, err));
+    RP_TRY(open_learner(self, err));
+    self->seats = calloc(n ? n : 1, sizeof *self->seats);
     if (!self->seats)
-        return err_set(err, RP_NO_MEMORY, "no memory for %d actors", (int)config->actors.count);
-    for (; self->n_seats < (uint32_t)config->actors.count; self->n_seats++) {
+        return err_set(err, RP_NO_MEMORY, "no memory for %u actors", n);
+    for (; self->n_seats < n; self->n_seats++) {
         struct seat *seat = &self->seats[self->n_seats];
         rp_status status = open_seat(self, seat, (int)self->n_seats, err);
         if (status == RP_OK)
-            status = variables_wait(&seat->variables, self->options->stop, err);
+            status = config->actors.weights[0] ? variables_load(&seat->variables, config->actors.weights, err)
+                                               : variables_wait(&seat->variables, self->options->stop, err);
         if (status != RP_OK) {
             close_seat(seat);
             return status;
@@ -204,15 +238,16 @@ static void report(struct lockstep *self, double evaluation)
 {
     if (!self->options->report)
         return;
-    struct learner_stats stats;
-    learner_take_stats(self->learner, &stats);
+    struct learner_stats stats = {0};
+    if (self->learner)
+        learner_take_stats(self->learner, &stats);
     struct lockstep_report line = {.steps = self->steps,
                                    .learner_steps = self->agent->steps,
                                    .seconds = seconds_since(self->start_ns),
                                    .evaluation = evaluation,
                                    .training = recent_mean(self),
                                    .episodes = self->episodes,
-                                   .fingerprint = learner_fingerprint(self->learner),
+                                   .fingerprint = self->learner ? learner_fingerprint(self->learner) : 0,
                                    .learner = &stats};
     self->options->report(self->options->ctx, &line);
 }
@@ -261,9 +296,20 @@ static rp_status act(struct lockstep *self, rp_error *err)
     return RP_OK;
 }
 
+/* Nobody acts: a step a turn. */
+static rp_status learn_alone(struct lockstep *self, rp_error *err)
+{
+    atomic_fetch_add_explicit(&self->now_ns, NS_PER_US, memory_order_relaxed);
+    return learner_step(self->learner, LOADED_MS, err);
+}
+
 static rp_status learn(struct lockstep *self, rp_error *err)
 {
-    rp_status status;
+    rp_status status = RP_OK;
+    if (!self->learner)
+        return RP_OK;
+    if (self->n_seats == 0)
+        return learn_alone(self, err);
     do
         status = learner_step(self->learner, 0, err);
     while (status == RP_OK && !stopped(self) && !steps_learned(self));
@@ -285,11 +331,12 @@ static rp_status take_turns(struct lockstep *self, rp_error *err)
     while (!finished(self)) {
         RP_TRY(act(self, err));
         RP_TRY(learn(self, err));
-        if (every > 0 && self->steps >= next_evaluation) {
+        uint64_t at = self->n_seats > 0 ? self->steps : self->agent->steps;
+        if (every > 0 && at >= next_evaluation) {
             next_evaluation += every;
             RP_TRY(evaluate(self, err));
         }
-        if (self->options->report_every > 0 && self->steps >= next_report) {
+        if (self->options->report_every > 0 && at >= next_report) {
             next_report += self->options->report_every;
             report(self, NAN);
         }
@@ -337,6 +384,8 @@ static rp_status check_limiter(const struct run_config *config, double batch, rp
     const struct table_config *table = run_config_table(config);
     if (!table)
         return err_set(err, RP_INVALID_ARGUMENT, "there is no table '%s' in broker.tables", config->adder.table);
+    if (!config->actors.on || !config->learners.on)
+        return RP_OK; /* no turns to take */
     if (table->limiter.kind == LIMITER_MIN_SIZE || table->limiter.kind == LIMITER_NONE)
         return err_set(err, RP_INVALID_ARGUMENT,
                        "a run in one process learns for as long as the limiter of table '%s' lets it, and a %s "

@@ -3,6 +3,9 @@
  * environment steps the learner takes every batch that the limiter allows. So the outcome is a function of configuration
  * and seed.
  *
+ * Without actors the learner takes a step a turn from what the broker has loaded; without learners the actors fill the
+ * table.
+ *
  * The modules are those of the separate processes; only the transport (inproc) and the order of calls differ. */
 #ifndef AGENT_RUN_LOCKSTEP_H
 #define AGENT_RUN_LOCKSTEP_H
@@ -25,7 +28,7 @@ struct lockstep_report {
 
 struct lockstep_options {
     const struct run_config *config;
-    uint64_t report_every; /* environment steps; 0: only evaluations are reported */
+    uint64_t report_every; /* environment steps, without actors learner steps; 0: only evaluations are reported */
     void (*report)(void *ctx, const struct lockstep_report *report); /* may be NULL */
     void *ctx;
     const atomic_bool *stop;  /* may be NULL */

@@ -22,7 +22,7 @@ void log_file_fini(struct log_file *self)
 }
 
 /* Makes the folders above path. What can not be made shows when the file is opened. */
-static void make_folders(const char *path)
+void log_file_make_folders(const char *path)
 {
     char folder[PATH_MAX];
     if ((size_t)snprintf(folder, sizeof folder, "%s", path) >= sizeof folder)
@@ -58,7 +58,7 @@ static int64_t end_of_lines(int fd, int64_t size)
 bool log_file_open(struct log_file *self, const char *path, bool fresh)
 {
     log_file_fini(self);
-    make_folders(path);
+    log_file_make_folders(path);
     /* A pipe must not make the caller wait for its reader; it is refused below. */
     int fd = open(path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK | (fresh ? O_EXCL : 0), 0644);
     if (fd < 0)

@@ -18,6 +18,8 @@ void log_file_fini(struct log_file *self);
 /* Makes the folders that are missing. A file that is there is gone on with, after its last whole line; if `fresh`, it
  * is an error (EEXIST). */
 bool log_file_open(struct log_file *self, const char *path, bool fresh);
+/* Those above a file that are missing. */
+void log_file_make_folders(const char *path);
 /* All of it, or nothing. A file in which no end of a record can be restored is closed: open it again. */
 bool log_file_append(struct log_file *self, const void *data, size_t size);
 

@@ -245,6 +245,10 @@ static int read_config(struct program *self)
 static int check_index(const struct program *self)
 {
     bool learner = self->kind == PROGRAM_LEARNER;
+    if (learner && !self->run.learners.on)
+        return program_usage(self, "learners.on is false: nobody learns in this run");
+    if (self->kind == PROGRAM_ACTOR && !self->evaluate && !self->run.actors.on)
+        return program_usage(self, "actors.on is false: nobody acts in this run");
     int64_t count = learner ? self->run.learners.count : self->run.actors.count;
     const char *key = learner ? "learners.count" : "actors.count";
     if (!(self->kind & WORKERS) || self->evaluate || self->index < count || (count == 0 && self->index == 0))

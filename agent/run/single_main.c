@@ -140,9 +140,10 @@ static int run(const struct program *program)
     }
     log_file_fini(&trial);
     snprintf(weights, sizeof weights, "%s/" LEARNER_STATE_FILE, config->folder);
+    int64_t end = config->actors.on ? config->stop.steps : config->stop.learner_steps;
     const struct lockstep_options options = {
         .config = config,
-        .report_every = config->stop.steps >= REPORTS ? (uint64_t)config->stop.steps / REPORTS : REPORT_STEPS,
+        .report_every = end >= REPORTS ? (uint64_t)end / REPORTS : REPORT_STEPS,
         .report = on_report,
         .ctx = &self,
         .stop = program_catch_signals(),

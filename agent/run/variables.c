@@ -67,6 +67,13 @@ rp_status variables_wait(struct variables *self, const atomic_bool *stop, rp_err
     return RP_OK;
 }
 
+rp_status variables_load(struct variables *self, const char *path, rp_error *err)
+{
+    struct tensor tensors[AGENT_MAX_TENSORS + 1];
+    uint32_t n = list_tensors(self->agent, &self->steps, tensors);
+    return weights_read_file(path, tensors, n, err);
+}
+
 rp_status variables_publish(struct variables *self, int64_t timeout_ms, rp_error *err)
 {
     struct tensor tensors[AGENT_MAX_TENSORS + 1];

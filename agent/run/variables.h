@@ -26,6 +26,8 @@ void variables_fini(struct variables *self);
 rp_status variables_pull(struct variables *self, int64_t timeout_ms, bool *fresh, rp_error *err);
 /* Waits for the first policy, until *stop (may be NULL) is set: RP_CANCELLED. */
 rp_status variables_wait(struct variables *self, const atomic_bool *stop, rp_error *err);
+/* The policy, and its learner's step, from a learner's saved state instead. */
+rp_status variables_load(struct variables *self, const char *path, rp_error *err);
 /* The learner's side. */
 rp_status variables_publish(struct variables *self, int64_t timeout_ms, rp_error *err);
 

@@ -80,7 +80,9 @@ static rp_status take_steps(struct actor_work *self, uint64_t n, rp_error *err)
 
 static rp_status act(struct actor_work *self, rp_error *err)
 {
-    RP_TRY(variables_wait(&self->variables, self->worker.options->stop, err));
+    const char *weights = self->worker.config->actors.weights;
+    RP_TRY(weights[0] ? variables_load(&self->variables, weights, err)
+                      : variables_wait(&self->variables, self->worker.options->stop, err));
     adder_set_policy(self->adder, self->variables.steps);
     self->reported_ns = clock_now(&self->worker.clock);
     while (!worker_stopped(&self->worker) && !worker_out_of_time(&self->worker)) {
@@ -108,9 +110,10 @@ static rp_status actor_open(struct actor_work *self, const struct worker_options
     struct actor_options actor = {.config = config,
                                   .agent = worker->agent,
                                   .adder = self->adder,
-                                  .variables = &self->variables,
+                                  .variables = config->actors.weights[0] ? NULL : &self->variables,
                                   .index = options->index,
                                   .seed = worker_seed(config, "actor", options->index),
+                                  .greedy = config->actors.greedy,
                                   .stop = options->stop};
     actor_init(&self->actor, &actor);
     return loop_init(&self->loop, &worker->env, &self->actor)

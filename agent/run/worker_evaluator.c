@@ -47,28 +47,46 @@ static rp_status await_last(struct worker *self, struct variables *variables, rp
     return RP_OK;
 }
 
-/* An evaluation every so many environment steps of all actors, of the newest parameters; and one of the last. */
+/* How far the run is, and whether that is its end: in environment steps of all actors, or without actors in learner steps of
+ * the newest parameters. */
+static rp_status look(struct worker *self, const struct variables *variables, uint64_t *at, bool *last, rp_error *err)
+{
+    const struct stop_section *stop = &self->config->stop;
+    int64_t steps = 0;
+    if (!self->config->actors.on) {
+        *at = variables->steps;
+        *last = stop->learner_steps > 0 && *at >= (uint64_t)stop->learner_steps;
+        return RP_OK;
+    }
+    RP_TRY(rp_counter_read(self->client, COUNTER_STEPS, WORKER_READ_MS, &steps, err));
+    *at = (uint64_t)steps;
+    *last = stop->steps > 0 && steps >= stop->steps;
+    return RP_OK;
+}
+
+/* An evaluation every so many steps, of the newest parameters; and one of the last. */
 static rp_status evaluate(struct worker *self, struct loop *loop, struct variables *variables, rp_error *err)
 {
     const struct run_config *config = self->config;
     uint64_t episodes = (uint64_t)config->evaluator.episodes, every = (uint64_t)config->evaluator.every, next = every;
     RP_TRY(variables_wait(variables, self->options->stop, err));
     for (bool last = false; !last && !worker_stopped(self) && !worker_out_of_time(self);) {
-        int64_t steps = 0;
-        rp_status status = rp_counter_read(self->client, COUNTER_STEPS, WORKER_READ_MS, &steps, err);
+        uint64_t at;
+        rp_status status = look(self, variables, &at, &last, err);
         if (status != RP_OK && worker_try_again(self, status))
             continue;
         RP_TRY(status);
-        last = config->stop.steps > 0 && steps >= config->stop.steps;
-        if (!last && (every == 0 || (uint64_t)steps < next)) {
+        if (!last && (every == 0 || at < next)) {
             RP_TRY(variables_pull(variables, WORKER_RETRY_MS, NULL, err)); /* also the pause between two looks */
             continue;
         }
-        while (every > 0 && next <= (uint64_t)steps)
+        while (every > 0 && next <= at)
             next += every;
         double mean;
-        RP_TRY(last ? await_last(self, variables, err) : variables_pull(variables, 0, NULL, err));
-        RP_TRY(evaluate_once(self, loop, variables, episodes, worker_steps(self, steps), &mean, err));
+        bool acts = config->actors.on;
+        if (acts)
+            RP_TRY(last ? await_last(self, variables, err) : variables_pull(variables, 0, NULL, err));
+        RP_TRY(evaluate_once(self, loop, variables, episodes, acts ? worker_steps(self, (int64_t)at) : 0, &mean, err));
         last |= mean >= config->stop.value;
     }
     return RP_OK;

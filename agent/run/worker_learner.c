@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "agent/run/learner.h"
+#include "agent/run/log_file.h"
 #include "agent/run/worker_impl.h"
 #include "proto/error.h"
 #include "proto/log.h"
@@ -161,6 +162,7 @@ static rp_status learn(struct learner_work *self, rp_error *err)
             waiting_since = now;
             logged_ns = 0;
         }
+        RP_TRY(learner_check_loaded(self->learner, err));
         if (!wait_goes_on(self, now - waiting_since, &logged_ns, err))
             break;
     }
@@ -204,8 +206,10 @@ static rp_status learner_open(struct learner_work *self, const struct worker_opt
     self->learner = learner_new(&of, err);
     if (!self->learner)
         return (rp_status)err->status;
-    if (config->folder && config->folder[0])
+    if (config->folder && config->folder[0]) {
         snprintf(self->state_path, sizeof self->state_path, "%s/" LEARNER_STATE_FILE, config->folder);
+        log_file_make_folders(self->state_path); /* once: a folder that goes away later is told of */
+    }
     self->reported_ns = clock_now(&worker->clock);
     if (config->learners.save_every_ns > 0)
         self->next_save_ns = self->reported_ns + config->learners.save_every_ns;

@@ -111,6 +111,20 @@ RP_API rp_status rp_admin_fetch(rp_client *client, const char *table, const uint
 RP_API rp_status rp_admin_reset(rp_client *client, const char *table, int64_t timeout_ms, uint64_t *removed,
                                 rp_error *err);
 
+/* What a checkpoint became. */
+typedef struct rp_checkpoint_info {
+    uint64_t struct_size;
+    uint64_t number;
+    uint64_t based_on; /* the one that it changes; 0: it is whole in itself */
+    uint64_t items;    /* of all tables */
+    uint64_t written_bytes, took_ns;
+} rp_checkpoint_info;
+
+/* Makes a checkpoint of the broker's whole state and waits until it is on disk; negative: as long as that takes. The
+ * broker goes on serving meanwhile. After a time-out it is still being made. out may be NULL, or has struct_size set.
+ * FAILED_PRECONDITION: the broker's configuration names no folder for it. */
+RP_API rp_status rp_admin_checkpoint(rp_client *client, int64_t timeout_ms, rp_checkpoint_info *out, rp_error *err);
+
 /* What changes is named in `set`; the rest is ignored. */
 typedef enum rp_limiter_field {
     RP_LIMITER_SAMPLES_PER_INSERT = 1,

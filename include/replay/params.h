@@ -27,7 +27,8 @@ typedef struct rp_param {
 /* Stores a new version under a name. version may be NULL. */
 RP_API rp_status rp_params_put(rp_client *client, const char *name, const void *data, uint64_t bytes,
                                int64_t timeout_ms, uint64_t *version, rp_error *err);
-/* Waits until the slot has another version than `have` and gives it (versions begin at 1 again with each broker).
+/* Waits until the slot has another version than `have` and gives it. Versions begin at 1 again with a broker that keeps
+ * nothing on disk.
  * timeout_ms 0 polls: RP_DEADLINE_EXCEEDED if there is none. *out is NULL unless RP_OK is returned. */
 RP_API rp_status rp_params_get(rp_client *client, const char *name, uint64_t have, int64_t timeout_ms, rp_params **out,
                                rp_error *err);

@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-#define RP_PLUGIN_ABI 1u
+#define RP_PLUGIN_ABI 2u
 
 /* One option from the configuration, as written there: {name: "exponent", value: "0.6"}. */
 typedef struct rp_option {
@@ -51,6 +51,15 @@ typedef struct rp_selector_ops {
     double (*total)(void *self);
     /* Optional. Start bringing the memory that an update of this slot will touch into the cache. Changes nothing. */
     void (*prefetch)(void *self, uint32_t slot);
+    /* Optional, for checkpoints. A restored selector gets the items by `insert`, in ascending order of this number (and
+     * of their age among equals; without this function in the order in which they were inserted). A checkpoint asks for
+     * it some time after the instant that it is of: of an item, only insert and update may change it, and no pick. */
+    uint64_t (*order)(void *self, uint32_t slot);
+    /* Optional. Writes what is not in the items (a generator's state) to out, at most `size` bytes (4096 now), and gives
+     * how many; 0: nothing is kept. load puts it back after all inserts, into a selector with the same options and
+     * items. False: it does not fit. */
+    uint32_t (*save)(void *self, void *out, uint32_t size);
+    bool (*load)(void *self, const void *data, uint32_t size);
 } rp_selector_ops;
 
 /* An item as an extension sees it. */
@@ -91,6 +100,9 @@ typedef struct rp_extension_ops {
     void (*on_update)(void *self, const rp_item_view *item, double old_priority);
     void (*on_delete)(void *self, const rp_item_view *item);
     void (*on_reset)(void *self);
+    /* The item was in the table before the broker started: it comes from a checkpoint or the journal. In the order of
+     * insertion; may look at the table, and changes nothing. */
+    void (*on_restore)(void *self, const rp_item_view *item);
     /* Calls emit once for each figure that should be shown in the table's information. */
     void (*stats)(void *self, void (*emit)(void *ctx, const char *name, double value), void *ctx);
 } rp_extension_ops;

@@ -3,10 +3,9 @@
 import signal
 import time
 
-from service import NoAnswer, ReplayError, Service
+from service import AGAIN, NoAnswer, ReplayError, Service
 
 SESSION_UNKNOWN = 9
-AGAIN = (5, 11, 12)   # RESOURCE_EXHAUSTED, CANCELLED (the broker shuts down), UNAVAILABLE: worth the same request again
 TRY = 1.0             # seconds that an answer may take before the request is sent again
 
 
@@ -55,6 +54,7 @@ class PatientService(Service):
                     raise
                 time.sleep(0.1)
             if time.monotonic() >= end:
+                self.give_up(id)
                 raise NoBroker("no broker has answered at %s for %g s" % (self.endpoint, self.patience))
             self.reopen()
             self.send(name, body, payload, id)

@@ -8,6 +8,7 @@ import zmq
 from generated import pb
 
 VERSION = 1
+AGAIN = (5, 11, 12)   # RESOURCE_EXHAUSTED, CANCELLED (the broker shuts down), UNAVAILABLE: worth the same request again
 
 
 class ReplayError(Exception):
@@ -33,6 +34,7 @@ class Service:
         self.next_id = 0
         self.notices = []   # Credit messages that came by themselves
         self.early = {}     # replies read while another was waited for
+        self.sampling = set()   # ids of samples whose replies were not read
         self.socket = None
         self.open()
 
@@ -58,13 +60,23 @@ class Service:
         if id is None:
             self.next_id += 1
             id = self.next_id
-        request = pb.Request(version=VERSION, id=id, client=self.client)
+        if name == "sample":
+            self.sampling.add(id)
+        request = pb.Request(version=VERSION, id=id, client=self.client, settled=self.settled())
         getattr(request, name).CopyFrom(body)
         frames = [request.SerializeToString(), *payload]
         if self.kind == "DELIMITED":
             frames.insert(0, b"")
         self.socket.send_multipart(frames)
         return id
+
+    def settled(self):
+        """Up to this id all replies to samples were read, or are not wanted."""
+        return min(self.sampling) - 1 if self.sampling else self.next_id
+
+    def give_up(self, id):
+        """The reply is not wanted any more, and the request will not be sent again."""
+        self.sampling.discard(id)
 
     def receive(self, timeout):
         """The next message, whatever it answers: (Reply, payload frames), or None."""
@@ -102,6 +114,8 @@ class Service:
                 raise NoAnswer("no answer to request %d within %.1f s" % (id, timeout))
             self._sort(got)
         reply, frames = self.early.pop(id)
+        if reply.status not in AGAIN:
+            self.sampling.discard(id)
         if check and reply.status != 0:
             raise ReplayError(reply)
         return reply, frames

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/net/crc32c.h"
 #include "agent/net/weights.h"
+#include "proto/crc32c.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

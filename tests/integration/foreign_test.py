@@ -184,7 +184,7 @@ def the_document_names_every_field(world):
     for name in ("Request", "Reply", "Column", "Hello", "HelloReply", "TableSpec", "Heartbeat", "Credit", "Rejection",
                  "Bye", "Sample", "Field", "Layout", "SampleReply", "Update", "Delete", "Cancel", "ChangeReply",
                  "Fetch", "List", "Reset", "SetLimiter", "Info", "ParamsPut", "ParamsGet", "SlotInfo", "Counter",
-                 "Reduce", "ReduceReply", "Ingest"):
+                 "Reduce", "ReduceReply", "Ingest", "Checkpoint", "CheckpointReply", "DiskInfo"):
         descriptor = pb.DESCRIPTOR.message_types_by_name[name]
         check(name in words or name in ("Request", "Reply"), name, "is not in PROTOCOL.md")
         for field in descriptor.fields:

@@ -39,7 +39,7 @@ for program in $programs; do
     # A configuration that can not work, before anything is started.
     expect 2 "unknown environment 'CartPol-v1' (did you mean 'CartPole-v1'?)" "$program" --set environment.name=CartPol-v1
     expect 2 "unknown algorithm 'dqm' (did you mean 'dqn'?)" "$program" --set agent.algorithm=dqm
-    expect 2 "sac needs continuous actions; CartPole-v1 has 2 discrete ones: use dqn or impala" \
+    expect 2 "sac needs continuous actions; CartPole-v1 has 2 discrete ones: use dqn, impala or bc" \
         "$program" --set agent.algorithm=sac
     expect 2 "it does not export rp_env_plugin_entry" "$program" \
         --set environment.plugin="$RP_PLUGIN_DIR/selector_example.so" --set environment.name=Other

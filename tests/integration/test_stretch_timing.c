@@ -228,6 +228,7 @@ static void large_table(const char *sampler)
     list_all(&embed, peer, "t");
     change_many(&embed, peer, "t", peer->key_base, n_items);
     reset(&embed, peer, "t");
+    testpeer_settled(peer, 0);
     assert_int_equal(embed.broker->store.chunks, 0);
     embed_stop(&embed);
 }

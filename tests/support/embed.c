@@ -8,6 +8,9 @@
 
 #include <cmocka.h>
 
+#include "broker/recall.h"
+#include "broker/spill.h"
+#include "broker/stream.h"
 #include "tests/support/testpeer.h"
 
 bool embed_read_config(const char *yaml, struct broker_config *config, char *problems, size_t size)
@@ -53,15 +56,27 @@ void embed_start_real(struct embed *self, const char *tables, const char *more)
     start(self, tables, more);
 }
 
+/* Something is on its way to the disk. If that can not be written, nothing is left to do without more input. */
+static bool is_being_written(const struct broker *broker)
+{
+    const struct stream *stream = broker->stream;
+    if (!stream || stream->trouble[0])
+        return false;
+    /* Without a journal, a segment's first entries are kept back until there is a chunk. */
+    bool kept_back = !stream->journal && stream->used == stream->start_used;
+    return broker->commit.first || stream->durable < (kept_back ? stream->number - 1 : stream_now(stream));
+}
+
 static void turn_until_quiet(struct embed *self)
 {
     struct broker *broker = self->broker;
     uint32_t quiet = 0;
     for (uint32_t turns = 0; quiet < 2; turns++) {
         uint64_t before = broker->counters.messages_in;
-        broker_turn(broker, 0);
-        bool busy = broker->counters.messages_in != before || broker->dirty_tables || broker->chores.first ||
-                    timers_next(&broker->timers) <= broker->now_ns;
+        bool disk = (broker->spill && !spill_is_quiet(broker->spill)) || is_being_written(broker);
+        broker_turn(broker, disk ? 1 : 0);
+        bool busy = disk || broker->counters.messages_in != before || broker->dirty_tables || broker->chores.first ||
+                    timers_next(&broker->timers) <= broker->now_ns || is_being_written(broker);
         quiet = busy ? 0 : quiet + 1;
         if (turns > 10000000)
             fail_msg("the broker does not come to rest");
@@ -107,6 +122,7 @@ static void check_released(struct embed *self)
     for (uint32_t i = 0; i < broker->n_tables; i++)
         assert_int_equal(table_reset(&broker->tables[i], NULL), RP_OK);
     embed_settle(self);
+    recall_destroy(broker); /* after its chores */
     assert_int_equal(broker->store.chunks, 0);
     assert_int_equal(broker->store.bytes, 0);
     assert_int_equal(store_memory(&broker->store), 0);

@@ -115,6 +115,7 @@ void broker_process_start(struct broker_process *self, const char *tables, const
     snprintf(self->dir, sizeof self->dir, "/tmp/replay-test-XXXXXX");
     assert_non_null(mkdtemp(self->dir));
     snprintf(self->service, sizeof self->service, "ipc://%s/service", self->dir);
+    snprintf(self->more, sizeof self->more, "%s", more ? more : "");
     write_config(self, tables, more);
     launch(self);
 }
@@ -132,7 +133,7 @@ int broker_process_stop(struct broker_process *self, int signal_number)
 void broker_process_again(struct broker_process *self, const char *tables)
 {
     if (tables)
-        write_config(self, tables, NULL);
+        write_config(self, tables, self->more);
     launch(self);
 }
 

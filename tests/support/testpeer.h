@@ -119,6 +119,9 @@ static inline char *testpeer_text(const char *text)
     return (char *)(uintptr_t)text;
 }
 
+/* Tells the broker that it has read all replies to samples up to this request (0: up to the last). */
+void testpeer_settled(struct testpeer *self, uint64_t id);
+
 /* ---- requests. testpeer_ask sets version, id and client. */
 uint64_t testpeer_ask(struct testpeer *self, Replay__Request *request);
 /* With one payload frame, and with an id of the caller's choice (0: the next). */

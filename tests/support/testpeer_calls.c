@@ -115,3 +115,15 @@ Replay__TableInfo *testpeer_table_info(struct testpeer *self, const char *table)
     fail_msg("no table '%s'", table);
     return NULL;
 }
+
+void testpeer_settled(struct testpeer *self, uint64_t id)
+{
+    Replay__Request request = REPLAY__REQUEST__INIT;
+    Replay__Counter counter = REPLAY__COUNTER__INIT;
+    counter.name = testpeer_text("any");
+    request.settled = id ? id : self->next_id;
+    request.body_case = REPLAY__REQUEST__BODY_COUNTER;
+    request.counter = &counter;
+    assert_int_equal(testpeer_call(self, &request)->status, RP_OK);
+    embed_settle(self->embed);
+}

@@ -77,10 +77,10 @@ static void test_actions_must_suit(void **state)
     (void)state;
     struct agent_config config = config_of("ddpg");
     refuse(&config, "CartPole-v1", &discrete,
-           "ddpg needs continuous actions; CartPole-v1 has 2 discrete ones: use dqn or impala");
+           "ddpg needs continuous actions; CartPole-v1 has 2 discrete ones: use dqn, impala or bc");
     config = config_of("dqn");
     refuse(&config, "Pendulum-v1", &continuous,
-           "dqn needs discrete actions; an action of Pendulum-v1 is 2 real numbers: use ddpg, td3 or sac");
+           "dqn needs discrete actions; an action of Pendulum-v1 is 2 real numbers: use ddpg, td3, sac or bc");
 }
 
 static void test_numbers_out_of_range_are_refused(void **state)

@@ -172,6 +172,36 @@ static void test_broker(void **state)
     run_config_free(&f.config);
 }
 
+/* What the broker keeps lies in the run's folder, unless the file says another place. */
+static void test_broker_keeps(void **state)
+{
+    (void)state;
+    struct fixture f;
+    static const char *const inside[] = {"broker.journal.dir=broker", "broker.checkpoint.dir=broker", NULL};
+    begin(&f, inside);
+    f.context.endpoints = NULL;
+    f.context.folder = "runs/it's 1";
+    expect(&f.context, ROLE_BROKER, 0,
+           "/opt/bin/replay-broker -c run/config.yaml --section broker --endpoints-file run/endpoints "
+           "--set broker.service=tcp://127.0.0.1:0 --set broker.ingest=tcp://127.0.0.1:0 "
+           "--set broker.events=tcp://127.0.0.1:0 --set broker.journal.dir='runs/it''s 1/broker' "
+           "--set broker.checkpoint.dir='runs/it''s 1/broker'");
+    run_config_free(&f.config);
+    static const struct {
+        const char *dir, *path;
+    } cases[] = {{"broker", "run/broker"}, {"a/b", "run/a/b"},     {".x", "run/.x"},  {"/var/x", "/var/x"},
+                 {"./x", "./x"},           {"../../x", "../../x"}, {"..x", "run/..x"}};
+    begin(&f, NULL);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char out[64];
+        assert_string_equal(command_keep(&f.context, cases[i].dir, out, sizeof out), cases[i].path);
+    }
+    f.context.folder = "";
+    char out[64];
+    assert_string_equal(command_keep(&f.context, "broker", out, sizeof out), "broker");
+    run_config_free(&f.config);
+}
+
 static void test_placeholders(void **state)
 {
     (void)state;
@@ -288,6 +318,7 @@ int main(void)
         cmocka_unit_test(test_workers),
         cmocka_unit_test(test_our_programs_understand_it),
         cmocka_unit_test(test_broker),
+        cmocka_unit_test(test_broker_keeps),
         cmocka_unit_test(test_placeholders),
         cmocka_unit_test(test_error_names_the_placeholder),
         cmocka_unit_test(test_environment),

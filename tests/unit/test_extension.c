@@ -165,6 +165,7 @@ static void sampled_items_are_inserted_past_the_limiter_and_counted(void **state
     assert_int_equal(answer->status, RP_OK);
     sampled_check(answer, 0);
     assert_true(stat(peer, "t", "copied") == 5);
+    testpeer_settled(peer, 0);
     assert_int_equal(embed.broker->store.chunks, 3);
     assert_int_equal(embed_table(&embed, "often")->bytes, 24);
     /* A key that is there stays as it is. */

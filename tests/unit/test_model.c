@@ -358,6 +358,7 @@ static void compare(struct model *self)
     }
     assert_int_equal(table->n_waiting_items, waiting);
     assert_int_equal(table->bytes, 8 * (uint64_t)self->size);
+    testpeer_settled(self->admin, 0);
     assert_int_equal(self->embed.broker->store.chunks, self->size + waiting - bad_waiting(self));
     testpeer_forget(self->admin);
 }

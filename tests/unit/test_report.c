@@ -11,9 +11,9 @@
 
 #include <cmocka.h>
 
-#include "agent/launch/folder.h"
 #include "agent/launch/report.h"
 #include "agent/launch/report_impl.h"
+#include "agent/launch/run_folder.h"
 
 static double steps[50], values[50];
 static const struct status_process processes[] = {
@@ -155,7 +155,7 @@ static void test_json(void **state)
     rp_error err;
     write_metrics(f, 40);
     assert_int_equal(report_write(&f->report, f->folder, &err), RP_OK);
-    char *text = folder_read(f->folder, "report.json");
+    char *text = run_folder_read(f->folder, "report.json");
     struct json_object *object = json_tokener_parse(text), *member = NULL;
     assert_true(json_object_is_type(object, json_type_object));
     assert_true(number(object, "wall_seconds") == 41 && number(object, "steps") == 61234);
@@ -181,7 +181,7 @@ static void test_page(void **state)
     rp_error err;
     write_metrics(f, 400);
     assert_int_equal(report_write(&f->report, f->folder, &err), RP_OK);
-    char *page = folder_read(f->folder, "report.html");
+    char *page = run_folder_read(f->folder, "report.html");
     static const char *const what[] = {"<!doctype html>",
                                        "cart&lt;pole&gt;",
                                        "class=\"pill done\"",
@@ -214,7 +214,7 @@ static void test_page(void **state)
     free(page);
     static const char *const plots[] = {"return.svg", "rates.svg", "ratio.svg"};
     for (size_t i = 0; i < 3; i++) {
-        char *svg = folder_read(f->folder, plots[i]);
+        char *svg = run_folder_read(f->folder, plots[i]);
         assert_non_null(svg);
         assert_int_equal(strncmp(svg, "<svg ", 5), 0);
         assert_has(svg, "</svg>");
@@ -231,12 +231,12 @@ static void test_nothing(void **state)
         .phase = PHASE_FAILED, .stop_value = INFINITY, .value = NAN, .best = NAN, .reason = "the broker did not start"};
     f->report = (struct report){.last = &nothing, .final_value = NAN, .metrics = "/nowhere/metrics.jsonl"};
     assert_int_equal(report_write(&f->report, f->folder, &err), RP_OK);
-    char *page = folder_read(f->folder, "report.html");
+    char *page = run_folder_read(f->folder, "report.html");
     assert_has(page, "no data");
     assert_has(page, "class=\"pill failed\"");
     assert_has(page, "the broker did not start");
     free(page);
-    char *text = folder_read(f->folder, "report.json");
+    char *text = run_folder_read(f->folder, "report.json");
     struct json_object *object = json_tokener_parse(text), *member = text ? object : NULL;
     assert_true(json_object_object_get_ex(object, "plan", &member) && member == NULL);
     assert_true(isnan(number(object, "final_value")) && isnan(number(object, "ratio.spi")));

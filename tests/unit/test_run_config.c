@@ -167,7 +167,7 @@ static void test_names(void **state)
     EXPECT("override 'agent.algorithm=dqm': agent.algorithm: unknown algorithm 'dqm' (did you mean 'dqn'?)\n",
            "agent.algorithm=dqm");
     EXPECT("override 'agent.algorithm=reinforce': agent.algorithm: unknown algorithm 'reinforce'; there are dqn, ddpg, "
-           "td3, sac, impala\n",
+           "td3, sac, impala, bc\n",
            "agent.algorithm=reinforce");
     EXPECT("override 'adder.table=repla': adder.table: there is no table 'repla' in broker.tables (did you mean "
            "'replay'?)\n",
@@ -185,11 +185,10 @@ static void test_parts_that_do_not_fit(void **state)
 {
     (void)state;
     EXPECT("override 'agent.algorithm=ddpg': agent.algorithm: ddpg needs continuous actions; CartPole-v1 has 2 "
-           "discrete ones: use dqn or impala\n",
+           "discrete ones: use dqn, impala or bc\n",
            "agent.algorithm=ddpg");
     EXPECT("(embedded):3:20: agent.algorithm: dqn needs discrete actions; an action of Pendulum-v1 is 1 real number: "
-           "use ddpg, td3 "
-           "or sac\n",
+           "use ddpg, td3, sac or bc\n",
            "environment.name=Pendulum-v1");
     EXPECT("(embedded):3:1: agent: agent.filters asks for a convolution over images, but observations of CartPole-v1 "
            "have rank 1, not 3 (height, width, planes): leave filters out\n",

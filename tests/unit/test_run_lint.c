@@ -197,10 +197,11 @@ static void test_commands(void **state)
     char text[1024];
     snprintf(text, sizeof text, "%s", wrong);
     memcpy(strstr(text, "{on: false}"), "{on: true} ", 11);
-    expect(text, "run.yaml:1:21: environment.name: unknown environment 'Mine'; there are CartPole-v1, Acrobot-v1, "
-                 "MountainCar-v0, MountainCarContinuous-v0, Pendulum-v1, Catch, DeepSea, Breakout, InvertedPendulum, "
-                 "CartPoleSwingUp, Cheetah\n"
-                 "run.yaml:2:20: agent.algorithm: unknown algorithm 'mine'; there are dqn, ddpg, td3, sac, impala\n");
+    expect(text,
+           "run.yaml:1:21: environment.name: unknown environment 'Mine'; there are CartPole-v1, Acrobot-v1, "
+           "MountainCar-v0, MountainCarContinuous-v0, Pendulum-v1, Catch, DeepSea, Breakout, InvertedPendulum, "
+           "CartPoleSwingUp, Cheetah\n"
+           "run.yaml:2:20: agent.algorithm: unknown algorithm 'mine'; there are dqn, ddpg, td3, sac, impala, bc\n");
     /* A batch that was given counts, whoever learns. */
     expect("agent: {batch: 4}\n"
            "learners: {command: [./l]}\n"
@@ -230,21 +231,21 @@ static double table_bytes(const char *text, const char *set)
     return bytes;
 }
 
-/* A row of CartPole-v1 is 16 + 4 + 4 + 4 bytes; 48 and 4 * 5 are its chunk's; 16-byte grains; two or more in a list. */
+/* A row of CartPole-v1 is 16 + 4 + 4 + 4 bytes; 56 and 4 * 5 are its chunk's; 16-byte grains; two or more in a list. */
 static void test_table_bytes(void **state)
 {
     (void)state;
     static const char text[] = "broker: {tables: [{name: replay, max_size: 1000}]}";
-    assert_true(table_bytes(text, NULL) == 1000.0 * (96 + 2 * 8));
-    assert_true(table_bytes(text, "adder.n_step=10") == 1000.0 * (96 + 11 * 8));
-    assert_true(table_bytes(text, "adder.chunk_length=10") == 1000.0 * (352 / 10.0 + 2 * 8));
+    assert_true(table_bytes(text, NULL) == 1000.0 * (112 + 2 * 8));
+    assert_true(table_bytes(text, "adder.n_step=10") == 1000.0 * (112 + 11 * 8));
+    assert_true(table_bytes(text, "adder.chunk_length=10") == 1000.0 * (368 / 10.0 + 2 * 8));
     assert_true(table_bytes(text, "broker.tables[0].max_bytes=4KiB") == 4096.0);
     static const char sequences[] = "agent: {algorithm: impala, batch: 2}\n"
                                     "adder: {kind: sequence, length: 21, period: 20}\n"
                                     "broker: {tables: [{name: replay, max_size: 1000, max_times_sampled: 1,\n"
                                     "  limiter: {kind: queue, size: 100}}]}";
     /* 28 + 1 + 4 bytes in six columns; only 100 of them wait in the queue. */
-    assert_true(table_bytes(sequences, NULL) == 100.0 * (20 * 112 + 21 * 8));
+    assert_true(table_bytes(sequences, NULL) == 100.0 * (20 * 128 + 21 * 8));
 }
 
 static void test_memory(void **state)
@@ -256,17 +257,17 @@ static void test_memory(void **state)
         "  tables:\n"
         "    - name: replay\n"
         "      max_size: 1000000\n",
-        "run.yaml:5:17: broker.tables[0].max_size: 1000000 items of 112B need 107MiB, and tables may take 56MiB: "
+        "run.yaml:5:17: broker.tables[0].max_size: 1000000 items of 128B need 122MiB, and tables may take 56MiB: "
         "broker.memory_limit 64MiB less what is under way (ingest_budget); write max_bytes, a smaller max_size, or a "
         "higher memory_limit\n");
-    expect("broker: {memory_limit: 64MiB, tables: [{name: replay, max_size: 500000}]}", "");
+    expect("broker: {memory_limit: 64MiB, tables: [{name: replay, max_size: 450000}]}", "");
     expect("broker: {memory_limit: 64MiB, tables: [{name: replay, max_bytes: 50MiB}]}", "");
     expect("broker:\n"
            "  memory_limit: 64MiB\n"
            "  tables:\n"
            "    - name: replay\n"
            "      max_bytes: 60MiB\n",
-           "run.yaml:5:18: broker.tables[0].max_bytes: 1000000 items of 112B need 60MiB, and tables may take 56MiB: "
+           "run.yaml:5:18: broker.tables[0].max_bytes: 1000000 items of 128B need 60MiB, and tables may take 56MiB: "
            "broker.memory_limit 64MiB less what is under way (ingest_budget); write a smaller max_bytes, a smaller "
            "max_size, or a higher memory_limit\n");
 }
@@ -328,7 +329,7 @@ static void test_all_at_once(void **state)
         "run.yaml:7:13: plan.spi: counts would be chosen for 2 samples per insert, but the limiter of table 'replay' "
         "holds 8: leave plan.spi out, or change the limiter\n"
         "run.yaml:8:17: launch.grace: '7' is a bare number and needs a unit: 60s, 500ms\n"
-        "run.yaml:13:17: broker.tables[0].max_size: 400000 items of 112B need 43MiB, and tables may take 28MiB: "
+        "run.yaml:13:17: broker.tables[0].max_size: 400000 items of 128B need 49MiB, and tables may take 28MiB: "
         "broker.memory_limit 32MiB less what is under way (ingest_budget); write max_bytes, a smaller max_size, or a "
         "higher memory_limit\n"
         "run.yaml:14:26: broker.tables[0].max_times_sampled: an item leaves after 2 samples, but the limiter wants 8 "
@@ -387,6 +388,78 @@ static void test_no_priorities(void **state)
            "none; write another sampler\n");
 }
 
+#define EXPERT "broker: {checkpoint: {dir: x}, tables: [{name: replay, limiter: {kind: min_size}}]}\n"
+
+/* Learners that only have what the broker loads. */
+static void test_without_actors(void **state)
+{
+    (void)state;
+    expect("actors: {on: false}\nagent: {algorithm: bc}\nstop: {learner_steps: 5}\n" EXPERT, "");
+    expect(
+        "actors: {on: false}\n"
+        "broker: {tables: [{name: replay, limiter: {kind: min_size}}]}\n",
+        "run.yaml:1:14: actors.on: is false, so nobody fills table 'replay': write broker.checkpoint.dir, the folder "
+        "of a checkpoint to load\n");
+    expect("actors: {on: false}\n"
+           "broker: {checkpoint: {dir: x, load: none}, tables: [{name: replay, limiter: {kind: min_size}}]}\n",
+           "run.yaml:2:37: broker.checkpoint.load: is none, and actors.on is false, so nobody fills table 'replay': "
+           "write newest\n");
+    expect("actors: {on: false}\n"
+           "broker: {checkpoint: {dir: x}, tables: [{name: replay, " RATIO "}]}\n",
+           "run.yaml:2:56: broker.tables[0].limiter: a sample_to_insert_ratio limiter lets learners sample as often as "
+           "actors insert, and nobody inserts (actors.on is false): they would wait for ever; write kind: min_size\n");
+    /* One that only holds inserts back does no harm. */
+    expect("actors: {on: false}\n"
+           "agent: {batch: 8}\n"
+           "broker: {checkpoint: {dir: x}, tables: [{name: replay, limiter: {kind: sample_to_insert_ratio, max_diff: "
+           "1000}}]}\n",
+           "");
+    expect("actors: {on: false}\n"
+           "agent: {batch: 8}\n"
+           "broker:\n"
+           "  journal: {dir: x}\n"
+           "  tables: [{name: replay, max_times_sampled: 1, limiter: {kind: queue, size: 100}}]\n",
+           "run.yaml:5:46: broker.tables[0].max_times_sampled: items leave after 1 samples, and nobody inserts others "
+           "(actors.on is false): the table would run empty; write 0\n"
+           "run.yaml:5:49: broker.tables[0].limiter: a queue limiter lets learners sample as often as actors insert, "
+           "and nobody inserts (actors.on is false): they would wait for ever; write kind: min_size\n");
+    expect("actors: {on: false}\n"
+           "learners: {count: auto}\n"
+           "stop: {steps: 100}\n" EXPERT,
+           "run.yaml:2:19: learners.count: auto weighs learners against actors, and actors.on is false: write a "
+           "number\n"
+           "run.yaml:3:15: stop.steps: are taken by actors, and actors.on is false: this end never comes; write "
+           "stop.learner_steps or stop.time\n");
+}
+
+/* Actors that fill a table for later. */
+static void test_without_learners(void **state)
+{
+    (void)state;
+    expect("actors: {weights: x, greedy: true}\nlearners: {on: false}\nstop: {steps: 5}\n" EXPERT, "");
+    expect("actors: {command: [x]}\nlearners: {on: false}\n" EXPERT, "");
+    expect("learners: {on: false}\n" EXPERT,
+           "run.yaml:1:16: learners.on: is false, so actors have nobody's parameters to act by: write actors.weights, "
+           "the saved state of a learner such as runs/latest/learner.weights\n");
+    expect("actors: {weights: x, count: auto}\n"
+           "learners: {on: false}\n"
+           "evaluator: {every: 10}\n"
+           "stop: {learner_steps: 5, value: 1}\n"
+           "broker: {tables: [{name: replay, " RATIO "}]}\n",
+           "run.yaml:1:29: actors.count: auto weighs actors against learners, and learners.on is false: write a "
+           "number\n"
+           "run.yaml:4:23: stop.learner_steps: are made by learners, and learners.on is false: this end never comes; "
+           "write stop.steps or stop.time\n"
+           "run.yaml:4:33: stop.value: is what a learner's parameters give, and learners.on is false: this end never "
+           "comes; write stop.steps or stop.time\n"
+           "run.yaml:5:34: broker.tables[0].limiter: a sample_to_insert_ratio limiter lets actors insert as often as "
+           "learners sample, and nobody samples (learners.on is false): they would wait for ever; write kind: "
+           "min_size\n");
+
+    expect("actors: {on: false}\nlearners: {on: false}\n" EXPERT,
+           "run.yaml:2:16: learners.on: nobody acts (actors.on is false) and nobody learns: nothing would happen\n");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -404,6 +477,8 @@ int main(void)
         cmocka_unit_test(test_memory),
         cmocka_unit_test(test_memory_of_signatures),
         cmocka_unit_test(test_all_at_once),
+        cmocka_unit_test(test_without_actors),
+        cmocka_unit_test(test_without_learners),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

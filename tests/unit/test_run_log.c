@@ -19,9 +19,9 @@
 
 #include <cmocka.h>
 
-#include "agent/net/crc32c.h"
 #include "agent/run/event.h"
 #include "event.pb-c.h"
+#include "proto/crc32c.h"
 #include "proto/log.h"
 #include "tests/support/process.h"
 

@@ -538,6 +538,137 @@ static void a_million_items_go_at_once(void **state)
     }
 }
 
+/* ---- what a checkpoint keeps of them */
+
+#define SAVED_SLOTS 600u
+
+struct saved_item {
+    double priority;
+    uint64_t born, order; /* born == 0: the slot is free */
+    uint32_t slot;
+};
+
+/* Insertions, updates and removals at random. */
+static void stir(const rp_selector_ops *ops, void *self, struct saved_item *in, struct rng *rng, uint32_t changes)
+{
+    static uint64_t births;
+    for (uint32_t i = 0; i < changes; i++) {
+        struct saved_item *item = &in[rng_below(rng, SAVED_SLOTS)];
+        uint32_t slot = (uint32_t)(item - in);
+        item->priority = (double)rng_below(rng, 8);
+        if (!item->born) {
+            item->born = ++births;
+            ops->insert(self, slot, item->priority);
+        } else if (rng_below(rng, 2)) {
+            ops->update(self, slot, item->priority);
+        } else {
+            item->born = 0;
+            ops->remove(self, slot);
+        }
+    }
+}
+
+static int by_order(const void *a, const void *b)
+{
+    const struct saved_item *x = a, *y = b;
+    if (x->order != y->order)
+        return x->order < y->order ? -1 : 1;
+    return (x->born > y->born) - (x->born < y->born);
+}
+
+/* As the broker restores one: items in their order, then the rest of its state. */
+static void *restored(const rp_selector_ops *ops, void *from, const struct saved_item *in)
+{
+    struct saved_item items[SAVED_SLOTS];
+    uint32_t n = 0;
+    uint8_t state[256];
+    for (uint32_t slot = 0; slot < SAVED_SLOTS; slot++)
+        if (in[slot].born) {
+            items[n] = in[slot];
+            items[n].slot = slot;
+            items[n++].order = ops->order ? ops->order(from, slot) : 0;
+        }
+    qsort(items, n, sizeof items[0], by_order);
+    void *self = make(ops, SAVED_SLOTS, 999);
+    for (uint32_t i = 0; i < n; i++)
+        ops->insert(self, items[i].slot, items[i].priority);
+    uint32_t size = ops->save ? ops->save(from, state, sizeof state) : 0;
+    assert_true(!ops->save || (size > 0 && ops->load(self, state, size)));
+    return self;
+}
+
+static void a_saved_one_goes_on_as_it_would_have(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < N_ALL; i++) {
+        struct saved_item in[SAVED_SLOTS] = {0};
+        struct rng rng;
+        rng_seed(&rng, 7 + i);
+        void *one = make(all[i], SAVED_SLOTS, 5);
+        stir(all[i], one, in, &rng, 5000);
+        for (uint32_t k = 0; k < 100; k++)
+            pick_one(all[i], one);
+        void *other = restored(all[i], one, in);
+        for (uint32_t k = 0; k < 3000; k++) {
+            assert_int_equal(pick_one(all[i], one), pick_one(all[i], other));
+            struct rng same = rng;
+            struct saved_item copy[SAVED_SLOTS];
+            memcpy(copy, in, sizeof copy);
+            stir(all[i], one, in, &rng, 1);
+            stir(all[i], other, copy, &same, 1);
+        }
+        all[i]->destroy(one);
+        all[i]->destroy(other);
+    }
+}
+
+/* Nothing but zeros would come of it, for ever where a draw is repeated. */
+static void a_generator_of_zeros_is_refused(void **state)
+{
+    (void)state;
+    const rp_selector_ops *const drawn[] = {&selector_uniform, &selector_prioritized};
+    for (uint32_t i = 0; i < 2; i++) {
+        void *self = make(drawn[i], 100, 5);
+        drawn[i]->insert(self, 1, 0);
+        drawn[i]->insert(self, 2, 0);
+        drawn[i]->insert(self, 4, 0);
+        uint8_t saved[256];
+        uint32_t size = drawn[i]->save(self, saved, sizeof saved);
+        assert_true(drawn[i]->load(self, saved, size));
+        memset(saved, 0, 32);
+        assert_false(drawn[i]->load(self, saved, size));
+        assert_true(pick_one(drawn[i], self) < 5);
+        drawn[i]->destroy(self);
+    }
+}
+
+/* Few of the slots that were once used are: every one of them is still as likely. */
+static void a_sparse_uniform_one_is_uniform(void **state)
+{
+    (void)state;
+    const uint32_t slots = 10000, left = 50, each = 400;
+    void *self = make(&selector_uniform, slots, 11);
+    uint32_t count[10000] = {0}, picked[256], seen = 0;
+    double probability[256];
+    for (uint32_t slot = 0; slot < slots; slot++)
+        selector_uniform.insert(self, slot, 1);
+    for (uint32_t slot = 0; slot < slots; slot++)
+        if (slot % (slots / left) != 77)
+            selector_uniform.remove(self, slot);
+    for (uint32_t i = 0; i < left * each; i += 250) {
+        assert_int_equal(selector_uniform.pick(self, 250, picked, probability), 250);
+        for (uint32_t k = 0; k < 250; k++)
+            count[picked[k]]++;
+    }
+    double chi = 0;
+    for (uint32_t slot = 77; slot < slots; slot += slots / left, seen++)
+        chi += ((double)count[slot] - each) * ((double)count[slot] - each) / each;
+    assert_int_equal(seen, left);
+    assert_true(chi < 49 + 6 * sqrt(2 * 49.0));
+    assert_int_equal(selector_uniform.pick_distinct(self, 256, NULL, NULL, picked, probability), left);
+    selector_uniform.destroy(self);
+}
+
 /* ---- the example plug-in, loaded as the broker does */
 
 static void the_example_can_be_loaded(void **state)
@@ -599,6 +730,9 @@ int main(void)
         cmocka_unit_test(priorities_past_float32_are_refused_or_kept_finite),
         cmocka_unit_test(same_seed_same_picks),
         cmocka_unit_test(a_million_items_go_at_once),
+        cmocka_unit_test(a_saved_one_goes_on_as_it_would_have),
+        cmocka_unit_test(a_generator_of_zeros_is_refused),
+        cmocka_unit_test(a_sparse_uniform_one_is_uniform),
         cmocka_unit_test(the_example_can_be_loaded),
     };
     return cmocka_run_group_tests_name("selector", tests, NULL, NULL);

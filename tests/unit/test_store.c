@@ -177,6 +177,7 @@ static void small_and_large_chunks_share_a_reply(void **state)
     }
     /* The items have gone, the chunks live on in the reply. */
     assert_int_equal(embed_table(&embed, "t")->in.size, 0);
+    testpeer_settled(small, 0);
     assert_int_equal(embed.broker->store.chunks, 0);
     embed_stop(&embed);
 }

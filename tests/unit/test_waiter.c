@@ -231,7 +231,8 @@ static void a_distinct_batch_larger_than_the_table_waits_for_more(void **state)
 
 /* ---- giving up ---- */
 
-static void a_cancelled_request_is_answered_and_its_picks_counted(void **state)
+/* What has left its table goes to whoever took it out. */
+static void a_cancelled_request_is_answered_with_what_it_has(void **state)
 {
     (void)state;
     begin("max_size: 100, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue, size: 100}");
@@ -249,11 +250,34 @@ static void a_cancelled_request_is_answered_and_its_picks_counted(void **state)
         struct testpeer_answer *answer = testpeer_call(own ? peer : stranger, &request);
         assert_int_equal(answer->reply->change->applied, own);
     }
+    struct testpeer_answer *answer = testpeer_await(peer, id);
+    assert_int_equal(answer->status, RP_OK);
+    assert_true(answer->reply->sample->partial);
+    assert_int_equal(answer->reply->sample->n_key, 2);
+    assert_non_null(strstr(answer->text, "cancelled"));
+    assert_int_equal(table()->stats.orphaned_picks, 0);
+    assert_int_equal(table()->n_waiters, 0);
+    embed_stop(&embed);
+}
+
+static void picks_of_a_cancelled_request_are_counted_if_they_are_still_there(void **state)
+{
+    (void)state;
+    begin("max_size: 100, limiter: {kind: queue, size: 100}");
+    testpeer_insert(peer, "t", 1, 2, 1);
+    uint64_t id = testpeer_sample(peer, "t", 5, NO_TIMEOUT, 0);
+    assert_null(testpeer_poll(peer, id));
+    Replay__Request request = REPLAY__REQUEST__INIT;
+    Replay__Cancel cancel = REPLAY__CANCEL__INIT;
+    cancel.n_id = 1;
+    cancel.id = &id;
+    request.body_case = REPLAY__REQUEST__BODY_CANCEL;
+    request.cancel = &cancel;
+    assert_int_equal(testpeer_call(peer, &request)->reply->change->applied, 1);
     assert_int_equal(testpeer_await(peer, id)->status, RP_CANCELLED);
     assert_int_equal(table()->stats.orphaned_picks, 2);
     assert_int_equal(testpeer_table_info(peer, "t")->orphaned_picks, 2);
     assert_int_equal(table()->n_waiters, 0);
-    assert_int_equal(embed.broker->store.chunks, 0);
     embed_stop(&embed);
 }
 
@@ -269,7 +293,7 @@ static void await_gone(const struct envelope *to)
     fail_msg("the peer does not go");
 }
 
-static void picks_of_a_sampler_that_died_are_counted(void **state)
+static void picks_of_a_sampler_that_died_are_kept_for_a_while(void **state)
 {
     (void)state;
     begin("max_size: 100, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue, size: 100}");
@@ -281,9 +305,53 @@ static void picks_of_a_sampler_that_died_are_counted(void **state)
     await_gone(&embed.broker->waits.first->to);
     testpeer_insert(peer, "t", 3, 1, 1);
     embed_settle(&embed);
+    assert_int_equal(embed.broker->counters.replies_dropped, 1);
+    assert_int_equal(table()->stats.orphaned_picks, 0);
+    assert_int_equal(embed.broker->store.chunks, 3);
+    embed_advance(&embed, 1000 * 60 * 9);
+    assert_int_equal(embed.broker->store.chunks, 3);
+    embed_advance(&embed, 1000 * 60 * 2); /* past session.tombstone */
+    embed_advance(&embed, 1000);
+    assert_int_equal(embed.broker->store.chunks, 0);
+    embed_stop(&embed);
+}
+
+static void picks_of_a_sampler_without_a_name_are_lost(void **state)
+{
+    (void)state;
+    begin("max_size: 100, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue, size: 100}");
+    struct testpeer *dead = testpeer_new(&embed);
+    dead->client = 0;
+    testpeer_insert(peer, "t", 1, 2, 1);
+    uint64_t id = testpeer_sample(dead, "t", 3, NO_TIMEOUT, 0);
+    assert_null(testpeer_poll(dead, id));
+    testpeer_close(dead);
+    await_gone(&embed.broker->waits.first->to);
+    testpeer_insert(peer, "t", 3, 1, 1);
+    embed_settle(&embed);
     assert_int_equal(table()->stats.orphaned_picks, 3);
     assert_int_equal(embed.broker->counters.replies_dropped, 1);
     assert_int_equal(embed.broker->store.chunks, 0);
+    embed_stop(&embed);
+}
+
+/* Requests of different clients without a name are not the same one, whatever their ids are. */
+static void clients_without_a_name_are_not_taken_for_each_other(void **state)
+{
+    (void)state;
+    begin("max_size: 100, limiter: {kind: none}");
+    struct testpeer *first = testpeer_new(&embed), *second = testpeer_new(&embed);
+    first->client = second->client = 0;
+    assert_int_equal(first->next_id, second->next_id);
+    assert_int_equal(testpeer_counter(first, "c", 1), 1);
+    assert_int_equal(testpeer_counter(second, "c", 1), 2);
+    uint64_t a = testpeer_sample(first, "t", 1, NO_TIMEOUT, 0), b = testpeer_sample(second, "t", 1, NO_TIMEOUT, 0);
+    assert_int_equal(a, b);
+    assert_null(testpeer_poll(first, a));
+    assert_null(testpeer_poll(second, b));
+    testpeer_insert(peer, "t", 1, 1, 1);
+    assert_int_equal(testpeer_await(first, a)->status, RP_OK);
+    assert_int_equal(testpeer_await(second, b)->status, RP_OK);
     embed_stop(&embed);
 }
 
@@ -407,8 +475,11 @@ int main(void)
         cmocka_unit_test(a_whole_batch_takes_all_or_nothing),
         cmocka_unit_test(distinct_batches_have_no_item_twice),
         cmocka_unit_test(a_distinct_batch_larger_than_the_table_waits_for_more),
-        cmocka_unit_test(a_cancelled_request_is_answered_and_its_picks_counted),
-        cmocka_unit_test(picks_of_a_sampler_that_died_are_counted),
+        cmocka_unit_test(a_cancelled_request_is_answered_with_what_it_has),
+        cmocka_unit_test(picks_of_a_cancelled_request_are_counted_if_they_are_still_there),
+        cmocka_unit_test(picks_of_a_sampler_that_died_are_kept_for_a_while),
+        cmocka_unit_test(picks_of_a_sampler_without_a_name_are_lost),
+        cmocka_unit_test(clients_without_a_name_are_not_taken_for_each_other),
         cmocka_unit_test(requests_of_a_lost_connection_are_given_up),
         cmocka_unit_test(distinct_and_flexible_go_together),
         cmocka_unit_test(a_distinct_batch_fills_over_a_reset),

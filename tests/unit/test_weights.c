@@ -1,4 +1,5 @@
 #include "agent/net/weights.h"
+#include "proto/crc32c.h"
 
 #include <errno.h>
 #include <setjmp.h>
@@ -12,8 +13,6 @@
 #include <unistd.h>
 
 #include <cmocka.h>
-
-#include "agent/net/crc32c.h"
 
 static struct tensor tensor(const char *name, int32_t dtype, uint32_t rank, const uint64_t *shape, void *data)
 {

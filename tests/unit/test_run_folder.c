@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "agent/launch/folder.h"
+#include "agent/launch/run_folder.h"
 
 static char base[64];
 
@@ -35,13 +35,13 @@ static void test_create(void **state)
     (void)state;
     char first[FOLDER_SIZE], second[FOLDER_SIZE], logs[FOLDER_SIZE + 16];
     rp_error err = {0};
-    assert_int_equal(folder_create("a/runs", "my run/../x", NULL, first, &err), RP_OK);
+    assert_int_equal(run_folder_create("a/runs", "my run/../x", NULL, first, &err), RP_OK);
     assert_ptr_equal(strstr(first, "a/runs/my-run-..-x-"), first);
-    assert_int_equal(access(folder_path(logs, sizeof logs, first, "logs"), W_OK), 0);
+    assert_int_equal(access(run_folder_path(logs, sizeof logs, first, "logs"), W_OK), 0);
     /* Two in one second do not share a folder. */
-    assert_int_equal(folder_create("a/runs", "my run/../x", NULL, second, &err), RP_OK);
+    assert_int_equal(run_folder_create("a/runs", "my run/../x", NULL, second, &err), RP_OK);
     assert_string_not_equal(first, second);
-    assert_int_equal(folder_create("a/runs", "x", "given/here", first, &err), RP_OK);
+    assert_int_equal(run_folder_create("a/runs", "x", "given/here", first, &err), RP_OK);
     assert_string_equal(first, "given/here");
 }
 
@@ -51,12 +51,12 @@ static void test_refused(void **state)
     char folder[FOLDER_SIZE], file[FOLDER_SIZE];
     rp_error err = {0};
     struct folder_state run = {.pid = 7};
-    assert_int_equal(folder_create("runs", "x", "mine", folder, &err), RP_OK);
-    assert_int_equal(folder_write_state(folder, &run, &err), RP_OK);
-    assert_int_equal(folder_create("runs", "x", "mine", folder, &err), RP_FAILED_PRECONDITION);
+    assert_int_equal(run_folder_create("runs", "x", "mine", folder, &err), RP_OK);
+    assert_int_equal(run_folder_write_state(folder, &run, &err), RP_OK);
+    assert_int_equal(run_folder_create("runs", "x", "mine", folder, &err), RP_FAILED_PRECONDITION);
     assert_non_null(strstr(err.text, "replay-launch resume mine"));
-    assert_int_equal(folder_write(".", "file", "", &err), RP_OK);
-    assert_int_equal(folder_create("file", "x", NULL, file, &err), RP_IO);
+    assert_int_equal(run_folder_write(".", "file", "", &err), RP_OK);
+    assert_int_equal(run_folder_create("file", "x", NULL, file, &err), RP_IO);
     assert_non_null(strstr(err.text, "can not be made"));
 }
 
@@ -66,18 +66,18 @@ static void test_find(void **state)
     char made[FOLDER_SIZE], found[FOLDER_SIZE];
     rp_error err = {0};
     struct folder_state run = {.pid = 7};
-    assert_int_equal(folder_find("none", NULL, found, &err), RP_NOT_FOUND);
+    assert_int_equal(run_folder_find("none", NULL, found, &err), RP_NOT_FOUND);
     assert_non_null(strstr(err.text, "there is no run in 'none'"));
-    assert_int_equal(folder_create("b", "x", NULL, made, &err), RP_OK);
-    assert_int_equal(folder_write_state(made, &run, &err), RP_OK);
-    folder_point_latest("b", made);
-    assert_int_equal(folder_find("b", NULL, found, &err), RP_OK);
+    assert_int_equal(run_folder_create("b", "x", NULL, made, &err), RP_OK);
+    assert_int_equal(run_folder_write_state(made, &run, &err), RP_OK);
+    run_folder_point_latest("b", made);
+    assert_int_equal(run_folder_find("b", NULL, found, &err), RP_OK);
     assert_string_equal(found, made); /* not the link, which moves on */
-    assert_int_equal(folder_find("b", made + 2, found, &err), RP_OK);
+    assert_int_equal(run_folder_find("b", made + 2, found, &err), RP_OK);
     assert_string_equal(found, made);
-    assert_int_equal(folder_find("elsewhere", made, found, &err), RP_OK);
+    assert_int_equal(run_folder_find("elsewhere", made, found, &err), RP_OK);
     assert_string_equal(found, made);
-    assert_int_equal(folder_find("b", "nothing", found, &err), RP_NOT_FOUND);
+    assert_int_equal(run_folder_find("b", "nothing", found, &err), RP_NOT_FOUND);
 }
 
 /* A file of the user's that happens to be called latest stays. */
@@ -87,9 +87,9 @@ static void test_latest_is_not_ours(void **state)
     char made[FOLDER_SIZE];
     rp_error err = {0};
     struct stat st;
-    assert_int_equal(folder_create("c", "x", NULL, made, &err), RP_OK);
-    assert_int_equal(folder_write("c", "latest", "mine", &err), RP_OK);
-    folder_point_latest("c", made);
+    assert_int_equal(run_folder_create("c", "x", NULL, made, &err), RP_OK);
+    assert_int_equal(run_folder_write("c", "latest", "mine", &err), RP_OK);
+    run_folder_point_latest("c", made);
     assert_int_equal(lstat("c/latest", &st), 0);
     assert_true(S_ISREG(st.st_mode));
 }
@@ -99,16 +99,16 @@ static void test_lock(void **state)
     (void)state;
     int lock = -1, other = -1, status;
     rp_error err = {0};
-    assert_false(folder_locked("."));
-    assert_int_equal(folder_lock(".", &lock, &err), RP_OK);
-    assert_true(folder_locked("."));
+    assert_false(run_folder_locked("."));
+    assert_int_equal(run_folder_lock(".", &lock, &err), RP_OK);
+    assert_true(run_folder_locked("."));
     pid_t child = fork();
     if (child == 0)
-        _exit(folder_lock(".", &other, &err) == RP_FAILED_PRECONDITION && other == -1 ? 0 : 1);
+        _exit(run_folder_lock(".", &other, &err) == RP_FAILED_PRECONDITION && other == -1 ? 0 : 1);
     waitpid(child, &status, 0);
     assert_int_equal(status, 0);
     close(lock);
-    assert_false(folder_locked("."));
+    assert_false(run_folder_locked("."));
 }
 
 static void test_state(void **state)
@@ -122,8 +122,8 @@ static void test_state(void **state)
     snprintf(run.here, sizeof run.here, "/a \"quoted\" place");
     snprintf(run.cwd, sizeof run.cwd, "/somewhere/else");
     snprintf(run.command, sizeof run.command, "replay-launch x.yaml");
-    assert_int_equal(folder_write_state(".", &run, &err), RP_OK);
-    assert_int_equal(folder_read_state(".", &out, &err), RP_OK);
+    assert_int_equal(run_folder_write_state(".", &run, &err), RP_OK);
+    assert_int_equal(run_folder_read_state(".", &out, &err), RP_OK);
     assert_memory_equal(&out, &run, sizeof run);
     static const char *const damaged[] = {"",
                                           "{",
@@ -133,8 +133,8 @@ static void test_state(void **state)
                                           "{\"pid\": -5, \"legs\": 1e99, \"elapsed_s\": \"nan\"}",
                                           "{\"actors\": 4000000000, \"learners\": 4097, \"steps\": -3}"};
     for (size_t i = 0; i < sizeof damaged / sizeof damaged[0]; i++) {
-        assert_int_equal(folder_write(".", "launch.json", damaged[i], &err), RP_OK);
-        rp_status status = folder_read_state(".", &out, &err);
+        assert_int_equal(run_folder_write(".", "launch.json", damaged[i], &err), RP_OK);
+        rp_status status = run_folder_read_state(".", &out, &err);
         assert_int_equal(status, i < 4 ? RP_NOT_FOUND : RP_OK);
         assert_int_equal(out.pid, 0);                   /* never a process that is not ours */
         assert_int_equal(out.actors + out.learners, 0); /* nor more of them than a machine can bear */

@@ -1,4 +1,4 @@
-#include "agent/net/crc32c.h"
+#include "proto/crc32c.h"
 
 #include <isa-l/crc.h>
 

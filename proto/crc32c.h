@@ -1,6 +1,6 @@
 /* CRC-32C (Castagnoli), computed by ISA-L with whatever the processor offers. */
-#ifndef AGENT_NET_CRC32C_H
-#define AGENT_NET_CRC32C_H
+#ifndef PROTO_CRC32C_H
+#define PROTO_CRC32C_H
 
 #include <stddef.h>
 #include <stdint.h>

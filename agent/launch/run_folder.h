@@ -9,8 +9,8 @@
  *   logs/NAME.log    what each process printed
  *
  * The reports and the weights of the run's processes lie beside them (docs/RUNNERS.md). */
-#ifndef AGENT_LAUNCH_FOLDER_H
-#define AGENT_LAUNCH_FOLDER_H
+#ifndef AGENT_LAUNCH_RUN_FOLDER_H
+#define AGENT_LAUNCH_RUN_FOLDER_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -43,25 +43,26 @@ struct folder_state {
 
 /* Makes the folder of a new run: `given`, or RUNS/NAME-TIME, which RUNS/latest then points to. A folder that holds a run already
  * is refused. */
-rp_status folder_create(const char *runs, const char *name, const char *given, char out[FOLDER_SIZE], rp_error *err);
+rp_status run_folder_create(const char *runs, const char *name, const char *given, char out[FOLDER_SIZE],
+                            rp_error *err);
 /* RUNS/latest points to it from now on, if it is below RUNS. */
-void folder_point_latest(const char *runs, const char *folder);
+void run_folder_point_latest(const char *runs, const char *folder);
 /* The folder of a run by what a user wrote: a path, a name below RUNS, or NULL: the latest. */
-rp_status folder_find(const char *runs, const char *given, char out[FOLDER_SIZE], rp_error *err);
+rp_status run_folder_find(const char *runs, const char *given, char out[FOLDER_SIZE], rp_error *err);
 
 /* Held until the process ends. RP_FAILED_PRECONDITION: another launcher works on this run. */
-rp_status folder_lock(const char *folder, int *lock, rp_error *err);
+rp_status run_folder_lock(const char *folder, int *lock, rp_error *err);
 /* Whether a launcher works on it now. */
-bool folder_locked(const char *folder);
+bool run_folder_locked(const char *folder);
 
-rp_status folder_write_state(const char *folder, const struct folder_state *state, rp_error *err);
-rp_status folder_read_state(const char *folder, struct folder_state *out, rp_error *err);
+rp_status run_folder_write_state(const char *folder, const struct folder_state *state, rp_error *err);
+rp_status run_folder_read_state(const char *folder, struct folder_state *out, rp_error *err);
 
 /* Writes a file at once or not at all. */
-rp_status folder_write(const char *folder, const char *file, const char *text, rp_error *err);
+rp_status run_folder_write(const char *folder, const char *file, const char *text, rp_error *err);
 /* The whole of a file; NULL: there is none, or it is too large. Given: free(). */
-char *folder_read(const char *folder, const char *file);
+char *run_folder_read(const char *folder, const char *file);
 /* folder/file, cut to size. Gives out. */
-const char *folder_path(char *out, size_t size, const char *folder, const char *file);
+const char *run_folder_path(char *out, size_t size, const char *folder, const char *file);
 
 #endif

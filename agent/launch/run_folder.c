@@ -1,4 +1,4 @@
-#include "agent/launch/folder.h"
+#include "agent/launch/run_folder.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -21,7 +21,7 @@
 #define MAX_TWINS 100
 #define MAX_FILE (INT64_C(64) << 20)
 
-const char *folder_path(char *out, size_t size, const char *folder, const char *file)
+const char *run_folder_path(char *out, size_t size, const char *folder, const char *file)
 {
     snprintf(out, size, "%s/%s", folder, file);
     return out;
@@ -87,7 +87,7 @@ static rp_status create_given(const char *given, char out[FOLDER_SIZE], rp_error
     if (strlen(given) > FOLDER_SIZE - 64)
         return err_set(err, RP_INVALID_ARGUMENT, "the path of the run's folder is too long: %s", given);
     snprintf(out, FOLDER_SIZE, "%s", given);
-    if (access(folder_path(state, sizeof state, given, STATE_FILE), F_OK) == 0)
+    if (access(run_folder_path(state, sizeof state, given, STATE_FILE), F_OK) == 0)
         return err_set(
             err, RP_FAILED_PRECONDITION,
             "the folder '%s' holds a run already: go on with it by 'replay-launch resume %s', or name another", given,
@@ -95,21 +95,21 @@ static rp_status create_given(const char *given, char out[FOLDER_SIZE], rp_error
     return make_all(given, err);
 }
 
-rp_status folder_create(const char *runs, const char *name, const char *given, char out[FOLDER_SIZE], rp_error *err)
+rp_status run_folder_create(const char *runs, const char *name, const char *given, char out[FOLDER_SIZE], rp_error *err)
 {
     char logs[FOLDER_SIZE + 16];
     RP_TRY(given && given[0] ? create_given(given, out, err) : create_below(runs, name, out, err));
-    return make(folder_path(logs, sizeof logs, out, LOGS), err);
+    return make(run_folder_path(logs, sizeof logs, out, LOGS), err);
 }
 
-void folder_point_latest(const char *runs, const char *folder)
+void run_folder_point_latest(const char *runs, const char *folder)
 {
     char link[FOLDER_SIZE + 16], fresh[FOLDER_SIZE + 32];
     struct stat st;
     size_t length = strlen(runs);
     if (strncmp(folder, runs, length) != 0 || folder[length] != '/')
         return;
-    folder_path(link, sizeof link, runs, FOLDER_LATEST);
+    run_folder_path(link, sizeof link, runs, FOLDER_LATEST);
     snprintf(fresh, sizeof fresh, "%s.%ld", link, (long)getpid());
     if (lstat(link, &st) == 0 && !S_ISLNK(st.st_mode)) /* somebody's own file */
         return;
@@ -120,7 +120,7 @@ void folder_point_latest(const char *runs, const char *folder)
 static bool holds_run(const char *path)
 {
     char state[FOLDER_SIZE + 32];
-    return access(folder_path(state, sizeof state, path, STATE_FILE), R_OK) == 0;
+    return access(run_folder_path(state, sizeof state, path, STATE_FILE), R_OK) == 0;
 }
 
 /* A link that points to its neighbour becomes that neighbour: runs/latest may soon point to another run. */
@@ -139,7 +139,7 @@ static void follow_link(char path[FOLDER_SIZE])
     snprintf(path + base, FOLDER_SIZE - base, "%s", target);
 }
 
-rp_status folder_find(const char *runs, const char *given, char out[FOLDER_SIZE], rp_error *err)
+rp_status run_folder_find(const char *runs, const char *given, char out[FOLDER_SIZE], rp_error *err)
 {
     const char *name = given ? given : FOLDER_LATEST;
     if (strlen(name) + strlen(runs) > FOLDER_SIZE - 64)
@@ -165,10 +165,10 @@ rp_status folder_find(const char *runs, const char *given, char out[FOLDER_SIZE]
 static int open_lock(const char *folder)
 {
     char path[FOLDER_SIZE + 16];
-    return open(folder_path(path, sizeof path, folder, LOCK_FILE), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    return open(run_folder_path(path, sizeof path, folder, LOCK_FILE), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
 }
 
-rp_status folder_lock(const char *folder, int *lock, rp_error *err)
+rp_status run_folder_lock(const char *folder, int *lock, rp_error *err)
 {
     *lock = open_lock(folder);
     if (*lock < 0)
@@ -181,7 +181,7 @@ rp_status folder_lock(const char *folder, int *lock, rp_error *err)
                    "another replay-launch works on '%s': 'replay-launch stop --run %s' ends it", folder, folder);
 }
 
-bool folder_locked(const char *folder)
+bool run_folder_locked(const char *folder)
 {
     int lock = open_lock(folder);
     if (lock < 0)
@@ -193,10 +193,10 @@ bool folder_locked(const char *folder)
 
 /* ---- files ---- */
 
-rp_status folder_write(const char *folder, const char *file, const char *text, rp_error *err)
+rp_status run_folder_write(const char *folder, const char *file, const char *text, rp_error *err)
 {
     char path[FOLDER_SIZE + 64], fresh[FOLDER_SIZE + 80];
-    folder_path(path, sizeof path, folder, file);
+    run_folder_path(path, sizeof path, folder, file);
     snprintf(fresh, sizeof fresh, "%s.new", path);
     FILE *out = fopen(fresh, "we");
     bool ok = out && fputs(text, out) >= 0;
@@ -210,11 +210,11 @@ rp_status folder_write(const char *folder, const char *file, const char *text, r
     return err_set(err, RP_IO, "'%s' can not be written: %s", path, strerror(error));
 }
 
-char *folder_read(const char *folder, const char *file)
+char *run_folder_read(const char *folder, const char *file)
 {
     char path[FOLDER_SIZE + 64];
     struct stat st;
-    FILE *in = fopen(folder_path(path, sizeof path, folder, file), "re");
+    FILE *in = fopen(run_folder_path(path, sizeof path, folder, file), "re");
     char *text = NULL;
     if (in && fstat(fileno(in), &st) == 0 && S_ISREG(st.st_mode) && st.st_size <= MAX_FILE)
         text = malloc((size_t)st.st_size + 1);
@@ -227,7 +227,7 @@ char *folder_read(const char *folder, const char *file)
 
 /* ---- the state ---- */
 
-rp_status folder_write_state(const char *folder, const struct folder_state *state, rp_error *err)
+rp_status run_folder_write_state(const char *folder, const struct folder_state *state, rp_error *err)
 {
     json_object *root = json_object_new_object();
     json_object_object_add(root, "pid", json_object_new_int(state->pid));
@@ -244,7 +244,7 @@ rp_status folder_write_state(const char *folder, const struct folder_state *stat
     json_object_object_add(root, "cwd", json_object_new_string(state->cwd));
     json_object_object_add(root, "command", json_object_new_string(state->command));
     rp_status status =
-        folder_write(folder, STATE_FILE, json_object_to_json_string_ext(root, JSON_C_TO_STRING_PRETTY), err);
+        run_folder_write(folder, STATE_FILE, json_object_to_json_string_ext(root, JSON_C_TO_STRING_PRETTY), err);
     json_object_put(root);
     return status;
 }
@@ -274,10 +274,10 @@ static void string(json_object *root, const char *name, char *out, size_t size)
     snprintf(out, size, "%s", there ? json_object_get_string(value) : "");
 }
 
-rp_status folder_read_state(const char *folder, struct folder_state *out, rp_error *err)
+rp_status run_folder_read_state(const char *folder, struct folder_state *out, rp_error *err)
 {
     *out = (struct folder_state){0};
-    char *text = folder_read(folder, STATE_FILE);
+    char *text = run_folder_read(folder, STATE_FILE);
     json_object *root = text ? json_tokener_parse(text) : NULL, *value = NULL;
     free(text);
     if (!json_object_is_type(root, json_type_object)) {

@@ -1,0 +1,394 @@
+/* Checkpoints: asks a broker for one, or looks at the files of a folder without one. */
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "agent/ctl/ctl.h"
+#include "agent/text/format.h"
+#include "broker/disk/image.h"
+#include "proto/clock.h"
+#include "proto/error.h"
+#include "proto/schema.h"
+
+/* ---- a broker is asked ---- */
+
+static int make_one(struct ctl *ctl)
+{
+    Replay__Reply *reply = NULL;
+    rp_error err = {0};
+    if (admin_checkpoint(ctl->conn, ctl->given & CTL_TIMEOUT ? ctl->timeout_ms : -1, &reply, &err) != RP_OK)
+        return ctl_fail(ctl, &err);
+    const Replay__CheckpointReply *made = reply->checkpoint;
+    int rc = CTL_OK;
+    if (ctl->json) {
+        rc = ctl_print_json(&made->base);
+    } else {
+        format_buffer items, bytes, took, rate;
+        char kind[64] = "whole", folder[512];
+        if (made->based_on)
+            snprintf(kind, sizeof kind, "a change of %llu", (unsigned long long)made->based_on);
+        printf("checkpoint %llu in %s: %s, %s items; %s written in %s (%s/s)\n", (unsigned long long)made->number,
+               format_clean(folder, sizeof folder, made->folder), kind, format_count(items, made->items),
+               format_bytes(bytes, made->written_bytes), format_time(took, made->took_ns),
+               format_bytes(rate, made->took_ns ? (uint64_t)((double)made->written_bytes * 1e9 / (double)made->took_ns)
+                                                : made->written_bytes));
+    }
+    replay__reply__free_unpacked(reply, NULL);
+    return rc;
+}
+
+/* ---- a folder's files ---- */
+
+static void when(char *out, size_t size, int64_t wall_ns)
+{
+    time_t seconds = (time_t)(wall_ns / NS_PER_S);
+    struct tm parts;
+    if (!gmtime_r(&seconds, &parts) || strftime(out, size, "%Y-%m-%dT%H:%M:%SZ", &parts) == 0)
+        snprintf(out, size, "-");
+}
+
+/* What one file is, as a line of the list. */
+struct listed {
+    char kind[48], made[32], holds[64], state[160];
+    uint64_t items;
+};
+
+static void describe(const struct folder *folder, const struct folder_file *file, bool all, struct listed *out,
+                     struct verify_result *found, bool *sound)
+{
+    rp_error err = {0};
+    *out = (struct listed){.made = "-", .holds = "-"};
+    snprintf(out->kind, sizeof out->kind, "%s", file->kind == DISK_CHECKPOINT ? "checkpoint" : "segment");
+    *found = (struct verify_result){0};
+    *sound = !all && file->kind == DISK_SEGMENT;
+    if (*sound) { /* large: only verify reads them */
+        when(out->made, sizeof out->made, file->changed_ns);
+        return;
+    }
+    if (disk_verify_file(folder, file->kind, file->number, found, &err) != RP_OK) {
+        snprintf(out->state, sizeof out->state, "%.150s", err.text);
+        return;
+    }
+    format_buffer a, b;
+    when(out->made, sizeof out->made, found->start.wall_ns);
+    *sound = !found->damaged;
+    snprintf(out->state, sizeof out->state, "%.150s", found->damaged ? found->text : all ? "sound" : "");
+    if (file->kind == DISK_CHECKPOINT) {
+        if (found->checkpoint.base)
+            snprintf(out->kind, sizeof out->kind, "change of %llu", (unsigned long long)found->checkpoint.base);
+        else
+            snprintf(out->kind, sizeof out->kind, "whole");
+        out->items = found->end.items;
+        snprintf(out->holds, sizeof out->holds, "%s items, %s", format_count(a, found->end.items),
+                 format_bytes(b, found->end.bytes));
+    } else {
+        uint64_t effects = found->entries - found->chunks;
+        snprintf(out->holds, sizeof out->holds, "%s chunks, %s entries", format_count(a, found->chunks),
+                 format_count(b, effects));
+    }
+}
+
+static void list_json(const struct folder *folder, const struct folder_file *file, const struct listed *listed,
+                      const struct verify_result *found, bool sound)
+{
+    struct json json = {0};
+    char name[64];
+    folder_name(file->kind, file->number, false, name, sizeof name);
+    json_open(&json, '{');
+    json_key(&json, "file");
+    json_string(&json, name);
+    json_key(&json, "kind");
+    json_string(&json, file->kind == DISK_CHECKPOINT ? "checkpoint" : "segment");
+    const struct {
+        const char *key;
+        uint64_t value;
+    } numbers[] = {{"number", file->number},         {"bytes", file->bytes},           {"records", found->records},
+                   {"entries", found->entries},      {"chunks", found->chunks},        {"items", listed->items},
+                   {"base", found->checkpoint.base}, {"damaged_at", found->damaged_at}};
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        json_key(&json, numbers[i].key);
+        json_unsigned(&json, numbers[i].value);
+    }
+    json_key(&json, "made");
+    json_string(&json, listed->made);
+    json_key(&json, "sound");
+    json_boolean(&json, sound);
+    json_key(&json, "text");
+    json_string(&json, listed->state);
+    json_close(&json, '}');
+    ctl_print_text(&json);
+    (void)folder;
+}
+
+/* ls and verify: the same look at every file; verify goes on to what a broker would make of them. */
+static int list(struct ctl *ctl, const struct folder *folder, bool verify)
+{
+    static const char *const titles[] = {">number", "kind", "made", ">size", "holds", "state"};
+    struct grid grid;
+    uint32_t damaged = 0;
+    grid_init(&grid, titles, 6);
+    for (uint32_t i = 0; i < folder->n_files; i++) {
+        struct listed listed;
+        struct verify_result found;
+        bool sound;
+        describe(folder, &folder->files[i], verify, &listed, &found, &sound);
+        damaged += !sound;
+        if (ctl->json) {
+            list_json(folder, &folder->files[i], &listed, &found, sound);
+            continue;
+        }
+        format_buffer bytes;
+        grid_addf(&grid, "%llu", (unsigned long long)folder->files[i].number);
+        grid_add(&grid, listed.kind);
+        grid_add(&grid, listed.made);
+        grid_add(&grid, format_bytes(bytes, folder->files[i].bytes));
+        grid_add(&grid, listed.holds);
+        grid_add(&grid, listed.state);
+    }
+    if (!ctl->json && folder->n_files)
+        grid_print(&grid, stdout);
+    else if (!ctl->json)
+        printf("no checkpoints and no segments in %s\n", folder->path);
+    grid_fini(&grid);
+    return verify && damaged ? CTL_REFUSED : CTL_OK;
+}
+
+static void print_notes(const struct image *image)
+{
+    for (uint32_t i = 0; i < image->n_notes; i++)
+        fprintf(stderr, "%s: %s\n", image->notes[i].damage ? "damage" : "note", image->notes[i].text);
+}
+
+static bool has_damage(const struct image *image)
+{
+    for (uint32_t i = 0; i < image->n_notes; i++)
+        if (image->notes[i].damage)
+            return true;
+    return false;
+}
+
+/* ---- what a broker would start with ---- */
+
+static void show_tables(const struct image *image)
+{
+    static const char *const titles[] = {"table", ">items", ">inserts", ">samples", ">deletes", "sampler", "remover"};
+    struct grid grid;
+    grid_init(&grid, titles, 7);
+    for (uint32_t i = 0; i < image->n_tables; i++) {
+        const struct image_table *table = &image->tables[i];
+        format_buffer a;
+        char clean[260];
+        grid_add(&grid, format_clean(clean, sizeof clean, table->name));
+        grid_add(&grid, format_count(a, table->size));
+        grid_add(&grid, format_count(a, table->limiter.inserts));
+        grid_add(&grid, format_count(a, table->limiter.samples));
+        grid_add(&grid, format_count(a, table->limiter.deletes));
+        grid_add(&grid, table->info ? format_clean(clean, sizeof clean, table->info->sampler) : "-");
+        grid_add(&grid, table->info ? format_clean(clean, sizeof clean, table->info->remover) : "-");
+    }
+    grid_print(&grid, stdout);
+    grid_fini(&grid);
+}
+
+static void show_rest(const struct image *image)
+{
+    format_buffer a;
+    char clean[260];
+    printf("\nsessions %u, answered requests %u, samples that may be asked for again %u\n", image->n_sessions,
+           image->n_replies, image->n_selections);
+    for (uint32_t i = 0; i < image->n_slots; i++)
+        printf("slot %s: version %llu, %s\n", format_clean(clean, sizeof clean, image->slots[i].name),
+               (unsigned long long)image->slots[i].version, format_bytes(a, image->slots[i].bytes));
+    for (uint32_t i = 0; i < image->n_counters; i++)
+        printf("counter %s: %lld\n", format_clean(clean, sizeof clean, image->counters[i].name),
+               (long long)image->counters[i].value);
+}
+
+static void table_json(struct json *json, const struct image_table *table)
+{
+    json_open(json, '{');
+    json_key(json, "name");
+    json_string(json, table->name);
+    const struct {
+        const char *key;
+        uint64_t value;
+    } numbers[] = {{"size", table->size},
+                   {"inserts", table->limiter.inserts},
+                   {"samples", table->limiter.samples},
+                   {"deletes", table->limiter.deletes},
+                   {"total_inserts", table->total_inserts},
+                   {"total_samples", table->total_samples}};
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        json_key(json, numbers[i].key);
+        json_unsigned(json, numbers[i].value);
+    }
+    json_close(json, '}');
+}
+
+static int show_json(const struct image *image)
+{
+    struct json json = {0};
+    json_open(&json, '{');
+    json_key(&json, "checkpoint");
+    json_unsigned(&json, image->checkpoint);
+    json_key(&json, "journal_entries");
+    json_unsigned(&json, image->journal_entries);
+    json_key(&json, "sessions");
+    json_unsigned(&json, image->n_sessions);
+    json_key(&json, "tables");
+    json_open(&json, '[');
+    for (uint32_t i = 0; i < image->n_tables; i++)
+        table_json(&json, &image->tables[i]);
+    json_close(&json, ']');
+    json_key(&json, "slots");
+    json_open(&json, '{');
+    for (uint32_t i = 0; i < image->n_slots; i++) {
+        json_key(&json, image->slots[i].name);
+        json_unsigned(&json, image->slots[i].version);
+    }
+    json_close(&json, '}');
+    json_key(&json, "counters");
+    json_open(&json, '{');
+    for (uint32_t i = 0; i < image->n_counters; i++) {
+        json_key(&json, image->counters[i].name);
+        json_signed(&json, image->counters[i].value);
+    }
+    json_close(&json, '}');
+    json_close(&json, '}');
+    return ctl_print_text(&json);
+}
+
+static int show(struct ctl *ctl, const struct image *image, const struct folder *folder)
+{
+    (void)folder;
+    if (ctl->json)
+        return show_json(image);
+    char made[32];
+    format_buffer entries;
+    when(made, sizeof made, image->wall_ns);
+    if (image->checkpoint)
+        printf("checkpoint %llu, ", (unsigned long long)image->checkpoint);
+    printf("%s journal entries after it; last file begun %s\n\n", format_count(entries, image->journal_entries), made);
+    show_tables(image);
+    show_rest(image);
+    return CTL_OK;
+}
+
+/* Loads, then calls fn. */
+static int with_image(struct ctl *ctl, const struct folder *folder,
+                      int (*fn)(struct ctl *ctl, const struct image *image, const struct folder *folder))
+{
+    int64_t number = 0;
+    if (ctl->argc > 2 && (!schema_parse_int(ctl->argv[2], &number) || number < 1))
+        return ctl_usage("'%s' is no number of a checkpoint: see 'replay-ctl checkpoint ls %s'", ctl->argv[2],
+                         ctl->argv[1]);
+    struct image image;
+    rp_error err = {0};
+    image_init(&image);
+    rp_status status = image_load(&image, folder, (uint64_t)number, number != 0, false, &err);
+    print_notes(&image);
+    int rc = status == RP_OK ? fn(ctl, &image, folder) : ctl_fail(ctl, &err);
+    image_fini(&image);
+    return rc;
+}
+
+/* The places of all chunks that a broker would read. Gives how many; out: NULL, or room for them. */
+static uint64_t chunk_places(const struct image *image, uint64_t *out)
+{
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < image->n_tables; i++)
+        for (uint32_t slot = 0; slot < image->tables[i].high; slot++) {
+            const struct image_item *item = &image->tables[i].items[slot];
+            for (uint32_t c = 0; c < item->n; c++, n++)
+                if (out)
+                    out[n] = image_chunks(item)[c];
+        }
+    for (uint32_t i = 0; i < image->n_selections; i++)
+        for (uint32_t k = 0; k < image->selections[i]->n; k++) {
+            const struct image_item *item = &image->selections[i]->items[k];
+            for (uint32_t c = 0; c < item->n; c++, n++)
+                if (out)
+                    out[n] = image_chunks(item)[c];
+        }
+    return n;
+}
+
+static int by_place(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static rp_status pass_chunk(void *ctx, uint64_t at, const struct chunk_view *chunk, rp_error *err)
+{
+    (void)ctx;
+    (void)at;
+    (void)chunk;
+    (void)err;
+    return RP_OK;
+}
+
+/* A segment that is missing, or cut between two records, is found by no look at the files that are there. */
+static rp_status check_chunks(const struct image *image, const struct folder *folder, rp_error *err)
+{
+    uint64_t n = chunk_places(image, NULL), *places = malloc((n + 1) * sizeof *places);
+    if (!places)
+        return err_set(err, RP_NO_MEMORY, "no memory for the places of %llu chunks", (unsigned long long)n);
+    chunk_places(image, places);
+    qsort(places, n, sizeof *places, by_place);
+    rp_status status = chunks_read(folder, places, n, pass_chunk, NULL, err);
+    free(places);
+    return status;
+}
+
+static int verified(struct ctl *ctl, const struct image *image, const struct folder *folder)
+{
+    format_buffer items;
+    rp_error err = {0};
+    rp_status status = check_chunks(image, folder, &err);
+    if (status != RP_OK)
+        fprintf(stderr, "damage: a broker would not start with this: %s\n", err.text);
+    else if (!ctl->json)
+        printf("\na broker would start with %s items%s\n", format_count(items, image_size(image)),
+               has_damage(image) ? ", not with all that was there" : "");
+    return status != RP_OK || has_damage(image) ? CTL_REFUSED : CTL_OK;
+}
+
+static int verify(struct ctl *ctl, const struct folder *folder)
+{
+    int rc = list(ctl, folder, true);
+    int loaded = folder->n_files ? with_image(ctl, folder, verified) : CTL_OK;
+    return rc != CTL_OK ? rc : loaded;
+}
+
+int ctl_checkpoint(struct ctl *ctl)
+{
+    static const char *const verbs[] = {"ls", "verify", "show", "export"};
+    if (ctl->argc == 0)
+        return ctl->given & (CTL_TABLE | CTL_LIMIT | CTL_VALUES | CTL_SAVE)
+                   ? ctl_usage("these options go with 'checkpoint export'")
+                   : make_one(ctl);
+    uint32_t verb = 0;
+    while (verb < 4 && strcmp(ctl->argv[0], verbs[verb]) != 0)
+        verb++;
+    if (verb == 4) {
+        const char *near = schema_nearest(ctl->argv[0], verbs, 4);
+        return ctl_usage("'checkpoint %s' is not known: use ls, verify, show or export%s%s", ctl->argv[0],
+                         near ? "; did you mean " : "", near ? near : "");
+    }
+    if (ctl->argc < 2)
+        return ctl_usage("'checkpoint %s' needs the folder: replay-ctl checkpoint %s DIR", verbs[verb], verbs[verb]);
+    if (verb < 2 && ctl->argc > 2)
+        return ctl_usage("'%s' is too much for: replay-ctl checkpoint %s DIR", ctl->argv[2], verbs[verb]);
+    struct folder folder;
+    rp_error err = {0};
+    if (folder_open(&folder, ctl->argv[1], false, &err) != RP_OK)
+        return ctl_fail(ctl, &err);
+    int rc;
+    if (verb < 2)
+        rc = verb == 0 ? list(ctl, &folder, false) : verify(ctl, &folder);
+    else
+        rc = with_image(ctl, &folder, verb == 2 ? show : ctl_export);
+    folder_close(&folder);
+    return rc;
+}

@@ -1,0 +1,224 @@
+/* Behaviour cloning (Pomerleau 1989): supervised learning of what an expert does. No rewards, no targets, no environment: a
+ * table of the expert's steps is enough, so it learns offline.
+ *
+ *   discrete:    pi(a | s) = softmax(net(s))_a    l_i = -log pi(a_i | s_i)           the cross-entropy
+ *   continuous:  mu(s) = tanh(net(s))             l_i = 1/2 |mu(s_i) - a_i|^2        in canonical actions
+ *
+ *   L = 1/n sum_i w_i l_i
+ *
+ * It acts by the likeliest action, or by mu. l_i is the item's new priority: what is imitated badly is worth another look.
+ * There are no values: whoever asks for one gets 0. */
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/learn/agent.h"
+#include "agent/learn/algorithms.h"
+#include "proto/error.h"
+
+struct bc {
+    struct net net;
+    struct optim optim;
+    struct net_pass acting; /* one row */
+    struct net_pass pass;
+    float *rows;      /* [batch][inputs]: observations that are not floats */
+    float *d_out;     /* [batch][outputs]: dL/dnet(s) */
+    double *priority; /* [batch] */
+};
+
+static uint32_t outputs_of(const struct agent *self)
+{
+    return self->spec.n_actions ? self->spec.n_actions : self->spec.action_size;
+}
+
+static uint32_t argmax(const float *logits, uint32_t n)
+{
+    uint32_t best = 0;
+    for (uint32_t a = 1; a < n; a++)
+        if (logits[a] > logits[best])
+            best = a;
+    return best;
+}
+
+/* ---- acting ---- */
+
+static int32_t choose_discrete(const struct agent *self, const float *logits, const struct agent_explore *explore,
+                               struct rng *rng)
+{
+    uint32_t n = self->spec.n_actions;
+    if (!explore->greedy && (explore->uniform || rng_unit(rng) < explore->epsilon))
+        return (int32_t)rng_below(rng, n);
+    return (int32_t)argmax(logits, n);
+}
+
+static float choose_continuous(float out, uint32_t j, const struct agent_explore *explore, struct rng *rng)
+{
+    float a = tanhf(out);
+    if (explore->uniform && !explore->greedy)
+        return (float)(2.0 * rng_unit(rng) - 1.0);
+    if (explore->noise && !explore->greedy)
+        return fminf(fmaxf(a + explore->noise[j], -1.0f), 1.0f);
+    return a;
+}
+
+static void bc_act(struct agent *self, const void *observation, const struct agent_explore *explore, struct rng *rng,
+                   struct agent_choice *out)
+{
+    struct bc *bc = self->state;
+    const float *s = agent_floats(&self->spec, observation, 1, self->scratch);
+    const float *y = net_forward(&bc->net, self->params, &bc->acting, s, 1);
+    out->discrete = self->spec.n_actions ? choose_discrete(self, y, explore, rng) : 0;
+    for (uint32_t j = 0; j < self->spec.action_size && self->spec.n_actions == 0; j++)
+        out->continuous[j] = choose_continuous(y[j], j, explore, rng);
+    out->value = out->q = out->log_prob = 0.0f;
+}
+
+static float bc_value(struct agent *self, const void *observation)
+{
+    (void)self;
+    (void)observation;
+    return 0.0f;
+}
+
+/* ---- learning ---- */
+
+/* -log softmax(z)_a, and its derivative softmax(z) - 1[. = a] times w. */
+static double cross_entropy(const float *z, uint32_t n, uint32_t a, double w, float *d_z)
+{
+    double highest = (double)z[argmax(z, n)], sum = exp((double)z[0] - highest);
+    for (uint32_t k = 1; k < n; k++)
+        sum += exp((double)z[k] - highest);
+    for (uint32_t k = 0; k < n; k++)
+        d_z[k] = (float)(w * (exp((double)z[k] - highest) / sum - (k == a ? 1.0 : 0.0)));
+    return log(sum) + highest - (double)z[a];
+}
+
+/* 1/2 |tanh z - a|^2, and its derivative (tanh z - a) (1 - tanh^2 z) times w. */
+static double squared_error(const float *z, uint32_t n, const float *a, double w, float *d_z)
+{
+    double loss = 0.0;
+    for (uint32_t k = 0; k < n; k++) {
+        double mu = tanh((double)z[k]), d = mu - (double)a[k];
+        loss += 0.5 * d * d;
+        d_z[k] = (float)(w * d * (1.0 - mu * mu));
+    }
+    return loss;
+}
+
+/* What a broker hands out may hold any number: an action that does not exist teaches nothing. */
+static bool exists(const struct agent *self, const struct agent_batch *batch, uint32_t i)
+{
+    return self->spec.n_actions == 0 || (uint32_t)((const int32_t *)batch->action)[i] < self->spec.n_actions;
+}
+
+static void bc_gradient(struct agent *self, const struct agent_batch *batch, struct agent_result *result)
+{
+    struct bc *bc = self->state;
+    uint32_t n = batch->n, outputs = outputs_of(self);
+    assert(n > 0 && n <= self->config.batch);
+    const int32_t *labels = batch->action;
+    const float *actions = batch->action;
+    const float *s = agent_floats(&self->spec, batch->observation, n, bc->rows);
+    const float *y = net_forward(&bc->net, self->params, &bc->pass, s, n);
+
+    double loss = 0.0;
+    uint32_t agreed = 0;
+    memset(bc->d_out, 0, (size_t)n * outputs * sizeof *bc->d_out);
+    for (uint32_t i = 0; i < n; i++) {
+        const float *z = y + (size_t)i * outputs;
+        float *d_z = bc->d_out + (size_t)i * outputs;
+        double w = batch->weight ? (double)batch->weight[i] : 1.0, l = 0.0;
+        if (self->spec.n_actions == 0) {
+            l = squared_error(z, outputs, actions + (size_t)i * outputs, w / n, d_z);
+        } else if (exists(self, batch, i)) {
+            l = cross_entropy(z, outputs, (uint32_t)labels[i], w / n, d_z);
+            agreed += argmax(z, outputs) == (uint32_t)labels[i];
+        }
+        loss += w * l;
+        bc->priority[i] = l;
+    }
+    memset(self->grads, 0, self->n_params * sizeof *self->grads);
+    net_backward(&bc->net, self->params, &bc->pass, bc->d_out, self->grads, NULL);
+
+    result->priority = bc->priority;
+    agent_scalar(result, "loss", loss / n);
+    if (self->spec.n_actions > 0)
+        agent_scalar(result, "accuracy", (double)agreed / n);
+}
+
+static void bc_apply(struct agent *self, struct agent_result *result)
+{
+    struct bc *bc = self->state;
+    agent_scalar(result, "gradient_norm", optim_clip(self->grads, self->n_params, self->config.clip_norm));
+    optim_step(&bc->optim, self->params, self->grads);
+    self->steps++;
+}
+
+/* ---- life ---- */
+
+static rp_status allocate(struct agent *self, struct bc *bc, rp_error *err)
+{
+    uint32_t batch = (uint32_t)self->config.batch;
+    RP_TRY(agent_alloc(self, bc->net.n_params, err));
+    RP_TRY(agent_optim(self, self->config.policy_learning_rate, &bc->optim, self->n_params, err));
+    bc->rows = calloc((size_t)batch * bc->net.spec.inputs, sizeof *bc->rows);
+    bc->d_out = calloc((size_t)batch * bc->net.spec.outputs, sizeof *bc->d_out);
+    bc->priority = calloc(batch, sizeof *bc->priority);
+    if (!bc->rows || !bc->d_out || !bc->priority || !net_pass_init(&bc->acting, &bc->net, 1) ||
+        !net_pass_init(&bc->pass, &bc->net, batch))
+        return err_set(err, RP_NO_MEMORY, "no memory for bc with batches of %u", batch);
+    return RP_OK;
+}
+
+static rp_status bc_create(struct agent *self, rp_error *err)
+{
+    struct bc *bc = self->state = calloc(1, sizeof *bc);
+    if (!bc)
+        return err_set(err, RP_NO_MEMORY, "no memory for bc");
+    struct net_spec spec;
+    agent_net_spec(self, &spec);
+    spec.outputs = outputs_of(self);
+    RP_TRY(net_init(&bc->net, &spec, err));
+    RP_TRY(allocate(self, bc, err));
+    net_fill(&bc->net, self->params, &self->rng);
+    agent_add_net(self, "policy", &bc->net, self->params);
+    agent_end_policy(self);
+    agent_add_optim(self, "optimiser", &bc->optim);
+    return RP_OK;
+}
+
+static void bc_destroy(struct agent *self)
+{
+    struct bc *bc = self->state;
+    net_pass_fini(&bc->acting);
+    net_pass_fini(&bc->pass);
+    optim_fini(&bc->optim);
+    free(bc->rows);
+    free(bc->d_out);
+    free(bc->priority);
+    free(bc);
+}
+
+static int64_t hidden[] = {64, 64};
+static const struct agent_config defaults = {
+    .hidden = {.data = hidden, .count = 2},
+    .batch = 256,
+    .discount = 0.99, /* of the adder's n-step returns: bc itself looks at no reward */
+    .learning_rate = 1e-3,
+};
+
+const struct agent_ops agent_bc = {
+    .name = "bc",
+    .help = "behaviour cloning: imitates the steps that a table holds, for discrete and continuous actions",
+    .data = AGENT_TRANSITIONS,
+    .discrete = true,
+    .continuous = true,
+    .defaults = &defaults,
+    .create = bc_create,
+    .destroy = bc_destroy,
+    .act = bc_act,
+    .value = bc_value,
+    .gradient = bc_gradient,
+    .apply = bc_apply,
+};

@@ -1,0 +1,270 @@
+/* Checkpoints next to plain files of the same size. */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#include "bench/commands.h"
+#include "bench/files.h"
+#include "bench/report.h"
+#include "bench/run.h"
+#include "proto/rng.h"
+#include "proto/wire.h"
+#include "replay.pb-c.h"
+
+#define GOAL_WRITE 0.7
+#define GOAL_STALL_MS 20.0
+#define GOAL_SECOND 0.05
+#define GOAL_LOAD 0.5
+#define GOAL_STRETCH_MS 5.0
+#define LOAD_ITEM_BYTES 1000u
+#define STRETCH_ITEMS 10000000u
+#define STRETCH_ITEM_BYTES 16u
+
+/* ---- requests, each from a process of its own ---- */
+
+enum { ASK_CHECKPOINT, ASK_STRETCH, ASK_RESET };
+
+struct question {
+    struct load load;
+    int what;
+};
+
+static Replay__Request ask_request(void)
+{
+    Replay__Request request = REPLAY__REQUEST__INIT;
+    request.version = WIRE_VERSION;
+    request.id = 1;
+    rng_system(&request.client, sizeof request.client);
+    return request;
+}
+
+static void ask_job(void *ctx)
+{
+    struct question *self = ctx;
+    struct lane *lane = self->load.lane;
+    void *socket = load_dealer(&self->load, zmq_ctx_new(), 1);
+    int wait_ms = 300000;
+    zmq_setsockopt(socket, ZMQ_RCVTIMEO, &wait_ms, sizeof wait_ms);
+    Replay__Request request = ask_request();
+    Replay__Checkpoint checkpoint = REPLAY__CHECKPOINT__INIT;
+    Replay__Info info = REPLAY__INFO__INIT;
+    Replay__Reset reset = REPLAY__RESET__INIT;
+    reset.table = (char[]){LOAD_TABLE};
+    if (self->what == ASK_CHECKPOINT) {
+        request.body_case = REPLAY__REQUEST__BODY_CHECKPOINT;
+        request.checkpoint = &checkpoint;
+    } else if (self->what == ASK_STRETCH) {
+        request.body_case = REPLAY__REQUEST__BODY_INFO;
+        request.info = &info;
+    } else {
+        request.body_case = REPLAY__REQUEST__BODY_RESET;
+        request.reset = &reset;
+    }
+    Replay__Reply *reply = load_ask(&self->load, socket, &request);
+    if (reply->body_case == REPLAY__REPLY__BODY_CHECKPOINT) {
+        lane->value[0] = reply->checkpoint->written_bytes;
+        lane->value[1] = reply->checkpoint->took_ns;
+    } else if (reply->body_case == REPLAY__REPLY__BODY_INFO) {
+        lane->value[0] = reply->info->server->longest_stretch_ns;
+        lane->value[1] = reply->info->n_tables ? reply->info->tables[0]->size : 0;
+        lane->value[2] = reply->info->server->chunk_count;
+    }
+    lane_set_state(lane, LANE_DONE);
+}
+
+/* Asks, and waits for the answer. NULL: said why. */
+static struct lane *ask(const struct options *options, const struct party *party, int what)
+{
+    static struct question question;
+    question = (struct question){.load = {.options = options, .service = party->service, .connections = 1}};
+    question.what = what;
+    struct lane *lane = question.load.lane = processes_lane();
+    bool ok = process_start(ask_job, &question) > 0 && processes_await(lane, LANE_DONE, 300);
+    return ok ? lane : NULL;
+}
+
+static bool insert(const struct options *options, const struct party *party, uint64_t items)
+{
+    struct load load = {.lane = processes_lane(), .options = options, .service = party->service, .connections = 1};
+    load.store.data = run_store(options, &load.store.size);
+    load.store.lend = options->lend;
+    load.fill = items;
+    return load.store.data && process_start(load_insert, &load) > 0 && processes_await(load.lane, LANE_DONE, 300);
+}
+
+/* A broker that makes checkpoints when asked, with a full table. */
+static bool start(struct options *options, char *folder, size_t size, char *extra, size_t extra_size,
+                  struct party *party)
+{
+    if (!files_folder(options->dir, folder, size))
+        return false;
+    snprintf(extra, extra_size, "checkpoint: {dir: %s, every: 0s, on_exit: false}\n", folder);
+    options->extra = extra;
+    return run_broker(options, options->items, party);
+}
+
+/* ---- writing ---- */
+
+static bool measure_writing(const struct options *given)
+{
+    double rate[MOST_REPEATS], plain[MOST_REPEATS], share = 0, bytes = 0;
+    for (uint32_t i = 0; i < given->repeats; i++) {
+        struct options options = *given;
+        static struct party party;
+        char folder[300], extra[400];
+        bool ok = start(&options, folder, sizeof folder, extra, sizeof extra, &party);
+        const struct lane *first = ok ? ask(&options, &party, ASK_CHECKPOINT) : NULL;
+        if (first) {
+            bytes = (double)first->value[0];
+            double took = files_write(folder, first->value[0]);
+            rate[i] = bytes / ((double)first->value[1] * 1e-9);
+            plain[i] = took > 0 ? bytes / took : 0;
+        }
+        const struct lane *second =
+            first && insert(&options, &party, options.items / 100) ? ask(&options, &party, ASK_CHECKPOINT) : NULL;
+        if (second)
+            share = (double)second->value[0] / bytes;
+        run_end(&party);
+        files_remove(folder);
+        if (!second)
+            return false;
+    }
+    report_value(given, "checkpoint: bytes written", bytes, 0, "B");
+    report_value(given, "checkpoint: written per second", spread_of(rate, given->repeats).median / 1e6, 0, "MB/s");
+    report_value(given, "plain file with fsync", spread_of(plain, given->repeats).median / 1e6, 0, "MB/s");
+    report_value(given, "checkpoint / plain file", spread_ratio(rate, plain, given->repeats).median, GOAL_WRITE,
+                 "ratio");
+    report_cost(given, "second one after 1% change / first", share, GOAL_SECOND, "of its bytes");
+    return true;
+}
+
+/* ---- a sampler meanwhile ---- */
+
+static double stall_ms(const struct lane *lane)
+{
+    return (double)atomic_load(&lane->longest_ns) * 1e-6;
+}
+
+static bool measure_stall(const struct options *given)
+{
+    double quiet[MOST_REPEATS], during[MOST_REPEATS];
+    for (uint32_t i = 0; i < given->repeats; i++) {
+        struct options options = *given;
+        static struct party party;
+        char folder[300], extra[400];
+        options.in_flight = 1;
+        bool ok = start(&options, folder, sizeof folder, extra, sizeof extra, &party) &&
+                  run_add_load(&options, &party, WORK_SAMPLE) && processes_wait(options.warm_seconds);
+        struct lane *lane = party.n_members ? party.members[0].lane : NULL;
+        if (ok) {
+            atomic_store(&lane->longest_ns, 0);
+            ok = processes_wait(options.seconds);
+            quiet[i] = stall_ms(lane);
+            atomic_store(&lane->longest_ns, 0);
+            ok = ok && ask(&options, &party, ASK_CHECKPOINT) && processes_wait(0.1);
+            during[i] = stall_ms(lane);
+        }
+        run_end(&party);
+        files_remove(folder);
+        if (!ok)
+            return false;
+    }
+    report_value(given, "longest wait of a sampler, no checkpoint", spread_of(quiet, given->repeats).median, 0, "ms");
+    report_cost(given, "longest wait of a sampler meanwhile", spread_of(during, given->repeats).median, GOAL_STALL_MS,
+                "ms");
+    report_value(given, "  the worst of all repeats", spread_of(during, given->repeats).most, 0, "ms");
+    return true;
+}
+
+/* ---- loading ---- */
+
+static double start_seconds(const struct options *options)
+{
+    char service[160];
+    double before = process_now();
+    pid_t pid = process_start_broker(options, options->items, service, sizeof service);
+    double took = process_now() - before;
+    if (pid > 0)
+        process_end(pid);
+    return pid > 0 ? took : -1;
+}
+
+static bool measure_loading(const struct options *given)
+{
+    struct options options = *given;
+    static struct party party;
+    char folder[300], extra[400];
+    options.size = LOAD_ITEM_BYTES;
+    bool ok =
+        start(&options, folder, sizeof folder, extra, sizeof extra, &party) && ask(&options, &party, ASK_CHECKPOINT);
+    run_end(&party);
+    double load[2][MOST_REPEATS], plain[2][MOST_REPEATS], bytes = (double)files_bytes(folder);
+    for (uint32_t i = 0; ok && i < given->repeats; i++)
+        for (int warm = 0; ok && warm < 2; warm++) {
+            if (!warm)
+                files_forget(folder);
+            plain[warm][i] = bytes / files_read(folder);
+            if (!warm)
+                files_forget(folder);
+            double took = start_seconds(&options);
+            ok = took > 0;
+            load[warm][i] = bytes / took;
+        }
+    files_remove(folder);
+    if (!ok)
+        return false;
+    for (int warm = 0; warm < 2; warm++) {
+        if (!given->json)
+            printf("  %s:\n", warm ? "from the page cache" : "from the disk");
+        report_value(given, "load: files", bytes / 1e6, 0, "MB");
+        report_value(given, "load: per second, with the broker's start",
+                     spread_of(load[warm], given->repeats).median / 1e6, 0, "MB/s");
+        report_value(given, "plain reading", spread_of(plain[warm], given->repeats).median / 1e6, 0, "MB/s");
+        report_value(given, warm ? "load / plain reading, page cache" : "load / plain reading",
+                     spread_ratio(load[warm], plain[warm], given->repeats).median, warm ? 0 : GOAL_LOAD, "ratio");
+    }
+    return true;
+}
+
+/* ---- the longest stretch ---- */
+
+static bool measure_stretch(const struct options *given)
+{
+    struct options options = *given;
+    static struct party party;
+    char folder[300], extra[400];
+    options.items = given->quick ? 100000 : STRETCH_ITEMS;
+    options.size = STRETCH_ITEM_BYTES;
+    /* Grows to a quarter more, and what is too much goes en masse. */
+    options.table_extra = "    soft_capacity: true\n    remove_every: 1s\n";
+    bool ok = start(&options, folder, sizeof folder, extra, sizeof extra, &party);
+    const struct lane *filled = ok ? ask(&options, &party, ASK_STRETCH) : NULL;
+    double fill_ms = filled ? (double)filled->value[0] * 1e-6 : 0;
+    ok = filled && insert(&options, &party, options.items / 5) && processes_wait(given->quick ? 0.2 : 2.0) &&
+         ask(&options, &party, ASK_CHECKPOINT) && ask(&options, &party, ASK_RESET);
+    const struct lane *end = NULL;
+    do /* the old contents are freed in slices */
+        end = ok && processes_wait(0.1) ? ask(&options, &party, ASK_STRETCH) : NULL;
+    while (end && end->value[2] > 0);
+    if (end) {
+        report_value(given, "core thread: items", (double)options.items, 0, "");
+        report_value(given, "  longest stretch while the table was filled", fill_ms, 0, "ms");
+        report_cost(given, "  with checkpoint, reset, removal en masse", (double)end->value[0] * 1e-6, GOAL_STRETCH_MS,
+                    "ms");
+    }
+    run_end(&party);
+    files_remove(folder);
+    return end != NULL;
+}
+
+int command_checkpoint(struct options *options)
+{
+    options_settle(options);
+    report_begin(options, "checkpoint");
+    bool ok =
+        measure_writing(options) && measure_stall(options) && measure_loading(options) && measure_stretch(options);
+    report_end(options);
+    return ok ? 0 : 1;
+}

@@ -1,0 +1,411 @@
+/* A file is ours if its name has the shape, its head is sound, and the head has this folder's id and the name's kind
+ * and number. Everything that removes or overwrites goes through that. */
+#include "broker/disk/folder.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "proto/crc32c.h"
+#include "proto/error.h"
+
+static const char MAGIC[8] = {'R', 'P', 'L', 'Y', 'D', 'I', 'S', 'K'};
+
+void folder_name(enum disk_kind kind, uint64_t number, bool part, char *out, size_t size)
+{
+    snprintf(out, size, "%s-%08" PRIu64 ".replay%s", kind == DISK_SEGMENT ? "segment" : "checkpoint", number,
+             part ? ".part" : "");
+}
+
+/* Whether folder_name makes this name. */
+static bool name_read(const char *name, enum disk_kind *kind, uint64_t *number, bool *part)
+{
+    char again[64];
+    const char *digits = strchr(name, '-');
+    if (!digits)
+        return false;
+    *kind = name[0] == 's' ? DISK_SEGMENT : DISK_CHECKPOINT;
+    *number = strtoull(digits + 1, NULL, 10);
+    size_t size = strlen(name);
+    *part = size > 5 && strcmp(name + size - 5, ".part") == 0;
+    folder_name(*kind, *number, *part, again, sizeof again);
+    return *number > 0 && *number < UINT64_C(1) << (64 - DISK_OFFSET_BITS) && strcmp(name, again) == 0;
+}
+
+static uint32_t head_crc(const struct file_head *head)
+{
+    struct file_head copy = *head;
+    copy.crc = 0;
+    return crc32c(0, &copy, sizeof copy);
+}
+
+/* Reads the head at the file's start. False: there is none, or it is damaged. */
+static bool head_read(int file, struct file_head *out)
+{
+    ssize_t n;
+    do
+        n = pread(file, out, sizeof *out, 0);
+    while (n < 0 && errno == EINTR);
+    return n == (ssize_t)sizeof *out && memcmp(out->magic, MAGIC, sizeof MAGIC) == 0 && out->crc == head_crc(out);
+}
+
+static bool head_of(const struct folder *self, const char *name, struct file_head *out)
+{
+    int file = openat(self->descriptor, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (file < 0)
+        return false;
+    bool ok = head_read(file, out);
+    close(file);
+    return ok;
+}
+
+static bool head_fits(const struct file_head *head, enum disk_kind kind, uint64_t number)
+{
+    return head->kind == (uint16_t)kind && head->number == number;
+}
+
+static int by_kind_and_number(const void *a, const void *b)
+{
+    const struct folder_file *x = a, *y = b;
+    if (x->kind != y->kind)
+        return x->kind < y->kind ? -1 : 1;
+    return x->number < y->number ? -1 : x->number > y->number;
+}
+
+struct listing {
+    struct folder_file *files;
+    uint32_t n, capacity;
+    uint64_t highest[3];
+};
+
+static rp_status listing_add(struct listing *self, const struct folder_file *file, rp_error *err)
+{
+    if (self->n == self->capacity) {
+        uint32_t capacity = self->capacity ? self->capacity * 2 : 64;
+        struct folder_file *files = realloc(self->files, capacity * sizeof *files);
+        if (!files)
+            return err_set(err, RP_NO_MEMORY, "no memory for the list of a folder's files");
+        self->files = files;
+        self->capacity = capacity;
+    }
+    self->files[self->n++] = *file;
+    return RP_OK;
+}
+
+/* What is done with each name of our shape. */
+typedef rp_status name_fn(struct folder *self, const char *name, const struct folder_file *file, bool part, void *ctx,
+                          rp_error *err);
+
+static rp_status each_name(struct folder *self, name_fn *fn, void *ctx, rp_error *err)
+{
+    int copy = openat(self->descriptor, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *names = copy >= 0 ? fdopendir(copy) : NULL;
+    if (!names) {
+        rp_status status = err_set(err, RP_IO, "folder '%s' can not be listed: %s", self->path, strerror(errno));
+        if (copy >= 0)
+            close(copy);
+        return status;
+    }
+    rp_status status = RP_OK;
+    for (struct dirent *name; status == RP_OK && (name = readdir(names));) {
+        struct folder_file file = {0};
+        bool part;
+        struct stat about;
+        if (!name_read(name->d_name, &file.kind, &file.number, &part) ||
+            fstatat(self->descriptor, name->d_name, &about, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(about.st_mode))
+            continue;
+        file.bytes = (uint64_t)about.st_size;
+        file.changed_ns = (int64_t)about.st_mtim.tv_sec * 1000000000 + about.st_mtim.tv_nsec;
+        status = fn(self, name->d_name, &file, part, ctx, err);
+    }
+    closedir(names);
+    return status;
+}
+
+static rp_status list_name(struct folder *self, const char *name, const struct folder_file *found, bool part, void *ctx,
+                           rp_error *err)
+{
+    struct listing *listing = ctx;
+    struct folder_file file = *found;
+    if (file.number > listing->highest[file.kind])
+        listing->highest[file.kind] = file.number;
+    if (part)
+        return RP_OK;
+    struct file_head head;
+    if (head_of(self, name, &head) && head_fits(&head, file.kind, file.number)) {
+        if (self->id == 0)
+            self->id = head.folder;
+        file.mine = head.folder == self->id;
+    }
+    return listing_add(listing, &file, err);
+}
+
+rp_status folder_list(struct folder *self, rp_error *err)
+{
+    struct listing listing = {0};
+    rp_status status = each_name(self, list_name, &listing, err);
+    if (status != RP_OK) {
+        free(listing.files);
+        return status;
+    }
+    if (listing.n)
+        qsort(listing.files, listing.n, sizeof *listing.files, by_kind_and_number);
+    free(self->files);
+    self->files = listing.files;
+    self->n_files = listing.n;
+    memcpy(self->highest, listing.highest, sizeof self->highest);
+    return RP_OK;
+}
+
+struct owner {
+    bool write;
+    char name[64]; /* of the first of our files */
+};
+
+/* All sound heads must have one id. */
+static rp_status check_owner(struct folder *self, const char *name, const struct folder_file *file, bool part,
+                             void *ctx, rp_error *err)
+{
+    (void)part;
+    struct owner *owner = ctx;
+    struct file_head head;
+    /* One that was damaged or renamed is nobody's: it stays, and whoever needs it will say that it is missing. */
+    if (!head_of(self, name, &head) || !head_fits(&head, file->kind, file->number))
+        return RP_OK;
+    if (owner->write && head.version != DISK_VERSION)
+        return err_set(err, RP_UNSUPPORTED,
+                       "folder '%s': file '%s' has version %u of the format, this release writes %u. Use the release "
+                       "that made it, or another folder",
+                       self->path, name, head.version, DISK_VERSION);
+    if (owner->name[0] == '\0') {
+        snprintf(owner->name, sizeof owner->name, "%s", name);
+        self->id = head.folder;
+    }
+    if (head.folder != self->id)
+        return err_set(err, RP_FAILED_PRECONDITION,
+                       "folder '%s': files '%s' and '%s' are of two different brokers' folders. Move those of one "
+                       "elsewhere",
+                       self->path, owner->name, name);
+    return RP_OK;
+}
+
+/* What a broker that was killed left half written. */
+static rp_status remove_part(struct folder *self, const char *name, const struct folder_file *file, bool part,
+                             void *ctx, rp_error *err)
+{
+    (void)ctx;
+    (void)err;
+    struct file_head head;
+    if (part && head_of(self, name, &head) && head_fits(&head, file->kind, file->number) && head.folder == self->id)
+        unlinkat(self->descriptor, name, 0);
+    return RP_OK;
+}
+
+static rp_status folder_make(const char *path, rp_error *err)
+{
+    char part[4096];
+    if (snprintf(part, sizeof part, "%s", path) >= (int)sizeof part)
+        return err_set(err, RP_INVALID_ARGUMENT, "the folder's name is too long");
+    for (char *p = part + 1; *p; p++)
+        if (*p == '/') {
+            *p = '\0';
+            mkdir(part, 0777);
+            *p = '/';
+        }
+    if (mkdir(part, 0777) != 0 && errno != EEXIST)
+        return err_set(err, RP_IO, "folder '%s' can not be made: %s", path, strerror(errno));
+    return RP_OK;
+}
+
+static rp_status folder_lock(struct folder *self, rp_error *err)
+{
+    self->lock = openat(self->descriptor, "replay.lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+    if (self->lock < 0)
+        return err_set(err, RP_IO, "folder '%s' can not be written to: replay.lock: %s", self->path, strerror(errno));
+    if (flock(self->lock, LOCK_EX | LOCK_NB) != 0) {
+        char holder[32] = "";
+        ssize_t n = pread(self->lock, holder, sizeof holder - 1, 0);
+        holder[n > 0 ? strspn(holder, "0123456789") : 0] = '\0';
+        return err_set(err, RP_FAILED_PRECONDITION,
+                       "folder '%s' is in use by another broker (process %s): give each broker a folder of its own",
+                       self->path, holder[0] ? holder : "unknown");
+    }
+    char text[32];
+    int n = snprintf(text, sizeof text, "%ld\n", (long)getpid());
+    /* Only for the sentence above: a full disk must not keep a broker from its files. */
+    if (ftruncate(self->lock, 0) != 0 || pwrite(self->lock, text, (size_t)n, 0) != n)
+        return RP_OK;
+    return RP_OK;
+}
+
+static rp_status folder_begin(struct folder *self, bool write, rp_error *err)
+{
+    if (write)
+        RP_TRY(folder_make(self->path, err));
+    self->descriptor = open(self->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (self->descriptor < 0)
+        return err_set(err, errno == ENOENT ? RP_NOT_FOUND : RP_IO, "folder '%s' can not be opened: %s", self->path,
+                       strerror(errno));
+    if (write)
+        RP_TRY(folder_lock(self, err));
+    struct owner owner = {.write = write};
+    RP_TRY(each_name(self, check_owner, &owner, err));
+    while (write && self->id == 0)
+        if (getrandom(&self->id, sizeof self->id, 0) != (ssize_t)sizeof self->id)
+            return err_set(err, RP_IO, "no random number for the folder's id: %s", strerror(errno));
+    if (write)
+        RP_TRY(each_name(self, remove_part, NULL, err));
+    return folder_list(self, err);
+}
+
+rp_status folder_open(struct folder *self, const char *path, bool write, rp_error *err)
+{
+    *self = (struct folder){.descriptor = -1, .lock = -1, .path = strdup(path)};
+    rp_status status =
+        self->path ? folder_begin(self, write, err) : err_set(err, RP_NO_MEMORY, "no memory for a folder's name");
+    if (status != RP_OK)
+        folder_close(self);
+    return status;
+}
+
+void folder_close(struct folder *self)
+{
+    if (self->lock >= 0)
+        close(self->lock);
+    if (self->descriptor >= 0)
+        close(self->descriptor);
+    free(self->files);
+    free(self->path);
+    *self = (struct folder){.descriptor = -1, .lock = -1};
+}
+
+const struct folder_file *folder_find(const struct folder *self, enum disk_kind kind, uint64_t number)
+{
+    struct folder_file key = {.kind = kind, .number = number};
+    return self->n_files ? bsearch(&key, self->files, self->n_files, sizeof key, by_kind_and_number) : NULL;
+}
+
+uint64_t folder_next(const struct folder *self, enum disk_kind kind)
+{
+    return self->highest[kind] + 1;
+}
+
+int folder_read(const struct folder *self, enum disk_kind kind, uint64_t number, rp_error *err)
+{
+    char name[64];
+    folder_name(kind, number, false, name, sizeof name);
+    int file = openat(self->descriptor, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    struct file_head head;
+    if (file < 0)
+        err_set(err, errno == ENOENT ? RP_NOT_FOUND : RP_IO, "file '%s/%s' can not be opened: %s", self->path, name,
+                strerror(errno));
+    else if (!head_read(file, &head))
+        err_set(err, RP_BAD_MESSAGE, "file '%s/%s' has no head, or a damaged one", self->path, name);
+    else if (!head_fits(&head, kind, number) || head.folder != self->id)
+        err_set(err, RP_BAD_MESSAGE, "file '%s/%s' is not of this folder, or was renamed", self->path, name);
+    else if (head.version != DISK_VERSION)
+        err_set(err, RP_UNSUPPORTED, "file '%s/%s' has version %u of the format, this release reads %u", self->path,
+                name, head.version, DISK_VERSION);
+    else
+        return file;
+    if (file >= 0)
+        close(file);
+    return -1;
+}
+
+static ssize_t head_write(int file, const struct file_head *head)
+{
+    ssize_t n;
+    do
+        n = pwrite(file, head, sizeof *head, 0);
+    while (n < 0 && errno == EINTR);
+    return n;
+}
+
+/* A file that gets its name when its head is written: whoever is killed before leaves nothing that could be anybody's.
+ * -1: it can not be made so, which is no error: some file systems can not. */
+static int create_at_once(const struct folder *self, const char *name, const struct file_head *head)
+{
+    int file = openat(self->descriptor, ".", O_RDWR | O_TMPFILE | O_CLOEXEC, 0666);
+    char link[64];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", file);
+    if (file >= 0 && head_write(file, head) == (ssize_t)sizeof *head &&
+        linkat(AT_FDCWD, link, self->descriptor, name, AT_SYMLINK_FOLLOW) == 0)
+        return file;
+    if (file >= 0)
+        close(file);
+    return -1;
+}
+
+int folder_create(const struct folder *self, enum disk_kind kind, uint64_t number, rp_error *err)
+{
+    char name[64];
+    folder_name(kind, number, kind == DISK_CHECKPOINT, name, sizeof name);
+    struct file_head head = {.version = DISK_VERSION, .kind = (uint16_t)kind, .number = number, .folder = self->id};
+    memcpy(head.magic, MAGIC, sizeof MAGIC);
+    head.crc = head_crc(&head);
+    int file = create_at_once(self, name, &head);
+    if (file >= 0)
+        return file;
+    file = openat(self->descriptor, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
+    if (file < 0) {
+        err_set(err, errno == ENOSPC ? RP_RESOURCE_EXHAUSTED : RP_IO, "file '%s/%s' can not be made: %s", self->path,
+                name, strerror(errno));
+        return -1;
+    }
+    ssize_t n = head_write(file, &head);
+    if (n != (ssize_t)sizeof head) {
+        int why = n < 0 ? errno : ENOSPC;
+        err_set(err, why == ENOSPC ? RP_RESOURCE_EXHAUSTED : RP_IO, "file '%s/%s' can not be written: %s", self->path,
+                name, strerror(why));
+        unlinkat(self->descriptor, name, 0);
+        close(file);
+        return -1;
+    }
+    return file;
+}
+
+rp_status folder_finish(const struct folder *self, uint64_t checkpoint, int descriptor, rp_error *err)
+{
+    char part[64], name[64];
+    folder_name(DISK_CHECKPOINT, checkpoint, true, part, sizeof part);
+    folder_name(DISK_CHECKPOINT, checkpoint, false, name, sizeof name);
+    if (fsync(descriptor) != 0)
+        return err_set(err, RP_IO, "file '%s/%s' can not be synced: %s", self->path, part, strerror(errno));
+    int failed = renameat2(self->descriptor, part, self->descriptor, name, RENAME_NOREPLACE);
+    /* Some file systems can not rename that way. */
+    if (failed && errno == EINVAL)
+        failed = faccessat(self->descriptor, name, F_OK, AT_SYMLINK_NOFOLLOW) == 0
+                     ? (errno = EEXIST, -1)
+                     : renameat(self->descriptor, part, self->descriptor, name);
+    if (failed)
+        return err_set(err, RP_IO, "file '%s/%s' can not be renamed to '%s': %s", self->path, part, name,
+                       strerror(errno));
+    if (fsync(self->descriptor) != 0)
+        return err_set(err, RP_IO, "folder '%s' can not be synced: %s", self->path, strerror(errno));
+    return RP_OK;
+}
+
+rp_status folder_remove(const struct folder *self, enum disk_kind kind, uint64_t number, bool part, rp_error *err)
+{
+    char name[64];
+    folder_name(kind, number, part, name, sizeof name);
+    struct stat about;
+    if (fstatat(self->descriptor, name, &about, AT_SYMLINK_NOFOLLOW) != 0 && errno == ENOENT)
+        return RP_OK;
+    struct file_head head;
+    if (!head_of(self, name, &head) || !head_fits(&head, kind, number) || head.folder != self->id)
+        return err_set(err, RP_FAILED_PRECONDITION, "file '%s/%s' is not one of this broker's: it stays", self->path,
+                       name);
+    if (unlinkat(self->descriptor, name, 0) != 0 && errno != ENOENT)
+        return err_set(err, RP_IO, "file '%s/%s' can not be removed: %s", self->path, name, strerror(errno));
+    return RP_OK;
+}

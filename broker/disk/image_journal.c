@@ -1,0 +1,302 @@
+/* The journal is one stream of entries over all segments. A process that loads it goes on from the place up to which it
+ * could apply it (START.after): what other entries lie between that place and its own first segment are no part of the
+ * state, be it a torn end or what a damage cut off. So a load is repeatable, whatever happens to the process. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "broker/disk/image_impl.h"
+#include "broker/disk/reader.h"
+#include "proto/error.h"
+
+struct segment {
+    uint64_t number, bytes;
+    bool readable; /* its first record is whole and begins with a START */
+    struct entry_start start;
+    uint64_t limit; /* entries from this place on are no part of the state */
+};
+
+struct journal {
+    struct image *image;
+    const struct folder *folder;
+    struct segment *segments;
+    uint32_t n;
+    bool cut;
+    bool anchored; /* it goes on from a checkpoint, or begins with the first segment: what it says can be applied */
+};
+
+/* Lists the segments from `from` on, with what their STARTs say of each other. */
+static rp_status journal_list(struct journal *self, uint64_t from, rp_error *err)
+{
+    self->segments = calloc(self->folder->n_files + 1, sizeof *self->segments);
+    if (!self->segments)
+        return err_set(err, RP_NO_MEMORY, "no memory for the list of segments");
+    for (uint32_t i = 0; i < self->folder->n_files; i++) {
+        const struct folder_file *file = &self->folder->files[i];
+        if (file->kind != DISK_SEGMENT || file->number < from)
+            continue;
+        struct segment *segment = &self->segments[self->n++];
+        *segment = (struct segment){.number = file->number, .bytes = file->bytes};
+        segment->readable = image_segment_start(self->folder, segment->number, &segment->start);
+    }
+    uint64_t limit = UINT64_MAX;
+    for (uint32_t i = self->n; i-- > 0;) {
+        struct segment *segment = &self->segments[i];
+        segment->limit = limit;
+        bool counts = segment->readable && !(segment->start.flags & START_CHUNKS_ONLY);
+        if (counts && segment->start.after != 0 && segment->start.after < limit)
+            limit = segment->start.after;
+    }
+    return RP_OK;
+}
+
+static void note_left_out(const struct journal *self, uint32_t next)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = next; i < self->n; i++)
+        bytes += self->segments[i].bytes;
+    self->image->whole = false;
+    if (next < self->n)
+        image_note(self->image, true, "%u later segments with %llu bytes are left out", self->n - next,
+                   (unsigned long long)bytes);
+}
+
+static void journal_cut(const struct journal *self, const struct reader *reader)
+{
+    int file = openat(self->folder->descriptor, reader->name, O_WRONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (file < 0 || ftruncate(file, (off_t)reader->offset) != 0)
+        image_note(self->image, false, "%s can not be cut: %s", reader->name, strerror(errno));
+    if (file >= 0) {
+        fsync(file);
+        close(file);
+    }
+}
+
+/* There is no whole record where the reader stands: the journal ends there. */
+static void journal_broken(const struct journal *self, uint32_t index, struct reader *reader, const char *why)
+{
+    struct image *image = self->image;
+    uint64_t left = reader->bytes - reader->offset;
+    bool last = true;
+    for (uint32_t i = index + 1; i < self->n; i++)
+        last &= !self->segments[i].readable || (self->segments[i].start.flags & START_CHUNKS_ONLY);
+    uint64_t bad = reader->offset;
+    bool more = reader_resync(reader);
+    uint64_t sound = reader->offset;
+    reader_seek(reader, bad);
+    if (last && !more) {
+        image_note(image, false, "torn end of the journal: the last %llu bytes of %s are %s (%s)",
+                   (unsigned long long)left, reader->name, self->cut ? "cut off" : "passed over", why);
+        if (self->cut)
+            journal_cut(self, reader);
+        return;
+    }
+    if (more)
+        image_note(image, true,
+                   "%s. It is damaged in the middle: sound records go on at offset %llu, but what they say "
+                   "can not be applied without what is missing",
+                   why, (unsigned long long)sound);
+    else
+        image_note(image, true, "%s. The journal is applied up to there", why);
+    note_left_out(self, index + 1);
+}
+
+/* What can not be read may be sound: it is neither cut off nor passed over, which would lose it for good. */
+static rp_status journal_unread(const rp_error *why, rp_error *err)
+{
+    return err_set(err, RP_IO, "%s. Mend that, or move the file elsewhere to go on with what is before it", why->text);
+}
+
+/* What a segment begins with: it changes nothing. */
+static bool is_preamble(uint16_t type)
+{
+    return type == ENTRY_START || type == ENTRY_TABLE || type == ENTRY_ORDINAL;
+}
+
+/* How many entries are news of the state. */
+static uint64_t record_news(const uint8_t *record, size_t size, uint64_t at, uint64_t limit)
+{
+    struct entry_reader reader = entry_reader(record, size, at);
+    uint64_t news = 0;
+    for (struct entry_view entry; entry_next(&reader, &entry) && entry.at < limit;)
+        news += !is_preamble(entry.type) && entry.type != ENTRY_CHUNK;
+    return news;
+}
+
+/* The place of the first entry that is not of the preamble; the record's end: all are. */
+static uint64_t preamble_end(const uint8_t *record, size_t size, uint64_t at)
+{
+    struct entry_reader reader = entry_reader(record, size, at);
+    for (struct entry_view entry; entry_next(&reader, &entry);)
+        if (!is_preamble(entry.type))
+            return entry.at;
+    return at + size;
+}
+
+/* One record of a segment. False: the journal can not be applied any further. */
+static rp_status journal_record(struct journal *self, uint32_t index, const struct reader *reader,
+                                const uint8_t *record, size_t size, uint64_t at, bool *go_on, rp_error *err)
+{
+    struct image *image = self->image;
+    uint64_t limit = self->segments[index].limit, entries = 0, stop = 0;
+    uint64_t news = record_news(record, size, at, limit);
+    if (news && !self->anchored)
+        return err_set(err, RP_DATA_LOSS,
+                       "the journal in folder '%s' begins in the middle (%s): there is no checkpoint that it goes on "
+                       "from",
+                       self->folder->path, reader->name);
+    rp_error why = {0};
+    rp_status status = image_apply_record(image, record, size, at, limit, &entries, &stop, &why);
+    image->journal_entries += news;
+    image->journal_bytes += size;
+    if (stop > image->end)
+        image->end = stop;
+    if (status == RP_NO_MEMORY)
+        return err_set(err, status, "%s", why.text);
+    *go_on = status == RP_OK;
+    if (status != RP_OK) {
+        image_note(image, true, "%s: %s. The journal is applied up to there", reader->name, why.text);
+        note_left_out(self, index + 1);
+    }
+    return RP_OK;
+}
+
+/* One segment, from offset `from` on; what names its process and tables is read in any case. */
+static rp_status journal_records(struct journal *self, uint32_t index, struct reader *reader, uint64_t from,
+                                 bool *go_on, rp_error *err)
+{
+    uint64_t limit = self->segments[index].limit;
+    const uint8_t *record;
+    size_t size;
+    uint64_t at;
+    *go_on = true;
+    while (*go_on && disk_at(reader->number, reader->offset) < limit) {
+        rp_error why = {0};
+        rp_status status = reader_next(reader, &record, &size, &at, &why);
+        if (status == RP_END_OF_STREAM)
+            return RP_OK;
+        if (status == RP_NO_MEMORY)
+            return err_set(err, status, "%s", why.text);
+        if (status == RP_IO)
+            return journal_unread(&why, err);
+        if (status != RP_OK && reader->offset < from) {
+            /* The process that wrote the checkpoint wrote this, too: it has named its tables there. */
+            image_note(self->image, true, "%s. It is not needed", why.text);
+            self->image->impl->in_checkpoint = false;
+            reader_seek(reader, from);
+        } else if (status != RP_OK) {
+            journal_broken(self, index, reader, why.text);
+            *go_on = false;
+        } else if (disk_offset(at) < from) {
+            uint64_t entries = 0, stop = 0, until = preamble_end(record, size, at);
+            self->image->impl->naming = true;
+            status = image_apply_record(self->image, record, size, at, until, &entries, &stop, &why);
+            self->image->impl->naming = false;
+            if (status == RP_NO_MEMORY)
+                return err_set(err, status, "%s", why.text);
+            if (until < at + size || status != RP_OK)
+                reader_seek(reader, from);
+        } else {
+            RP_TRY(journal_record(self, index, reader, record, size, at, go_on, err));
+        }
+    }
+    return RP_OK;
+}
+
+/* Whether the segment may follow what was applied. */
+static bool journal_follows(const struct journal *self, uint32_t index)
+{
+    const struct segment *segment = &self->segments[index];
+    const struct image *image = self->image;
+    if (index == 0 || image->end == 0)
+        return true;
+    if (segment->start.after != 0)
+        return segment->start.after == image->end;
+    const struct segment *before = &self->segments[index - 1];
+    return segment->number == before->number + 1 || segment->start.previous == before->number;
+}
+
+static rp_status journal_segment(struct journal *self, uint32_t index, uint64_t from, bool *go_on, rp_error *err)
+{
+    struct segment *segment = &self->segments[index];
+    *go_on = true;
+    if (segment->readable && segment->start.flags & START_CHUNKS_ONLY)
+        return RP_OK;
+    if (segment->limit <= disk_at(segment->number, 0))
+        return RP_OK;
+    if (segment->readable && !journal_follows(self, index)) {
+        image_note(self->image, true, "segment %llu does not go on from segment %llu: what lies between is missing",
+                   (unsigned long long)segment->number, (unsigned long long)self->segments[index - 1].number);
+        note_left_out(self, index);
+        *go_on = false;
+        return RP_OK;
+    }
+    struct reader reader;
+    rp_error why = {0};
+    rp_status status = reader_open(&reader, self->folder, DISK_SEGMENT, segment->number, &why);
+    *go_on = false;
+    if (status == RP_IO)
+        return journal_unread(&why, err);
+    if (status != RP_OK && segment->bytes < FILE_HEAD_BYTES) {
+        image_note(self->image, false, "segment %llu was just made when the broker ended: it holds nothing",
+                   (unsigned long long)segment->number);
+        *go_on = true;
+        return RP_OK;
+    }
+    if (status != RP_OK) {
+        image_note(self->image, true, "%s", why.text);
+        note_left_out(self, index + 1);
+        return RP_OK;
+    }
+    status = journal_records(self, index, &reader, from, go_on, err);
+    reader_close(&reader);
+    return status;
+}
+
+/* Where the journal after a checkpoint begins that was made without one: with the segments of its own process, or with
+ * those of a later one. */
+static uint32_t journal_first(const struct journal *self, const struct entry_start *checkpoint)
+{
+    for (uint32_t i = 0; i < self->n; i++)
+        if (self->segments[i].readable && self->segments[i].start.instance == checkpoint->instance)
+            return i;
+    for (uint32_t i = 0; i < self->n; i++)
+        if (self->segments[i].readable && self->segments[i].start.wall_ns > checkpoint->wall_ns)
+            return i;
+    return self->n;
+}
+
+rp_status image_load_journal(struct image *image, const struct folder *folder, bool cut, rp_error *err)
+{
+    struct journal self = {.image = image, .folder = folder, .cut = cut, .anchored = image->checkpoint != 0};
+    uint64_t place = image->end;
+    struct entry_start checkpoint = image->impl->start;
+    RP_TRY(journal_list(&self, disk_number(place), err));
+    uint32_t first = 0;
+    if (image->checkpoint && place == 0)
+        first = journal_first(&self, &checkpoint);
+    else if (!image->checkpoint)
+        self.anchored = self.n && (self.segments[0].number == 1 ||
+                                   (self.segments[0].readable && self.segments[0].start.previous == 0));
+    for (uint32_t i = 0; i < self.n && !image->checkpoint; i++)
+        if (self.segments[i].readable && self.segments[i].start.flags & START_FRESH) {
+            first = i;
+            self.anchored = true;
+        }
+    rp_status status = RP_OK;
+    bool go_on = true;
+    if (place && self.n && self.segments[0].number != disk_number(place) && self.segments[0].readable &&
+        self.segments[0].start.after != place) {
+        image_note(image, true, "segment %llu, with which the journal after checkpoint %llu begins, is missing",
+                   (unsigned long long)disk_number(place), (unsigned long long)image->checkpoint);
+        note_left_out(&self, 0);
+        go_on = false;
+    }
+    for (uint32_t i = first; i < self.n && go_on && status == RP_OK; i++)
+        status = journal_segment(&self, i, self.segments[i].number == disk_number(place) ? disk_offset(place) : 0,
+                                 &go_on, err);
+    free(self.segments);
+    return status;
+}

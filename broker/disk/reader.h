@@ -1,0 +1,33 @@
+/* Reads one file record by record, front to back, in large pieces. */
+#ifndef BROKER_DISK_READER_H
+#define BROKER_DISK_READER_H
+
+#include "broker/disk/folder.h"
+
+struct reader {
+    enum disk_kind kind;
+    uint64_t number;
+    char name[64];
+    int file;
+    uint64_t bytes;  /* of the file, when it was opened */
+    uint64_t offset; /* of the next record */
+    uint8_t *buffer; /* holds the file from buffer_at on */
+    size_t capacity, filled;
+    size_t piece; /* read at a time; set after opening */
+    uint64_t buffer_at;
+};
+
+rp_status reader_open(struct reader *self, const struct folder *folder, enum disk_kind kind, uint64_t number,
+                      rp_error *err);
+void reader_close(struct reader *self);
+/* The next record, which is valid until the next call. RP_END_OF_STREAM: there is none, and none is begun.
+ * RP_BAD_MESSAGE: what is there is no whole record; the reader stays before it, and the error names file and place. */
+rp_status reader_next(struct reader *self, const uint8_t **record, size_t *size, uint64_t *at, rp_error *err);
+static inline void reader_seek(struct reader *self, uint64_t offset)
+{
+    self->offset = offset;
+}
+/* Goes on to the first whole record after this place. False: there is none; the reader stays. */
+bool reader_resync(struct reader *self);
+
+#endif

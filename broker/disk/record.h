@@ -1,0 +1,294 @@
+/* What stands on disk: the one format of journal segments and checkpoints.
+ *
+ *   file    = header, record*
+ *   record  = struct record_head, entry*            the unit that is whole or not there: a checksum over all of it
+ *   entry   = struct entry_head, body, padding to 8 bytes
+ *
+ * An entry is one effect on the broker's state: applied in order, entries make the state (image.h). A checkpoint holds
+ * the state at one instant as such entries; a segment holds chunks and, with the journal on, what happened since. All
+ * numbers are little-endian, and every struct is laid out without holes. PROTOCOL.md does not speak of these files:
+ * docs/DISK.md does. */
+#ifndef BROKER_DISK_RECORD_H
+#define BROKER_DISK_RECORD_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "replay/error.h"
+
+#define DISK_VERSION 1u
+#define FILE_HEAD_BYTES 32u
+/* A record is this large at most, but for one that ends with a large entry (a chunk, a slot): up to 1 GiB + 64 KiB. */
+#define RECORD_BYTES (1u << 20)
+#define RECORD_MOST ((1u << 30) + (64u << 10))
+
+/* A place in a file: number of the segment (or checkpoint) << 36 | offset. 0 is nowhere: numbers start at 1. */
+#define DISK_OFFSET_BITS 36u
+static inline uint64_t disk_at(uint64_t number, uint64_t offset)
+{
+    return number << DISK_OFFSET_BITS | offset;
+}
+static inline uint64_t disk_number(uint64_t at)
+{
+    return at >> DISK_OFFSET_BITS;
+}
+static inline uint64_t disk_offset(uint64_t at)
+{
+    return at & ((UINT64_C(1) << DISK_OFFSET_BITS) - 1);
+}
+
+enum disk_kind { DISK_SEGMENT = 1, DISK_CHECKPOINT = 2 };
+
+struct file_head {
+    char magic[8]; /* "RPLYDISK" */
+    uint16_t version;
+    uint16_t kind;
+    uint32_t crc; /* crc32c of the rest of this head: a damaged head is told from a foreign one */
+    uint64_t number;
+    uint64_t folder; /* of which folder it is: random, made when the first file was */
+};
+
+#define RECORD_MAGIC UINT32_C(0x524C5052) /* "RPLR" */
+struct record_head {
+    uint32_t magic;
+    uint32_t size; /* of the entries */
+    uint64_t at;   /* of this head */
+    uint32_t crc;  /* crc32c of size, at and the entries */
+    uint32_t zero;
+};
+
+enum entry_type {
+    ENTRY_START = 1,   /* first in every file: struct entry_start */
+    ENTRY_TABLE,       /* every table, after START: struct entry_table, TableSpec, TableInfo (protobuf) */
+    ENTRY_CHUNK,       /* struct entry_chunk, sizes, codecs, data */
+    ENTRY_LAYOUT,      /* struct entry_named (id in `number`), then a Layout with its columns (protobuf). A checkpoint
+                        * has all that are alive, used by an item or not: the journal after it does not repeat them */
+    ENTRY_INSERT,      /* struct entry_insert, places of its chunks */
+    ENTRY_REMOVE,      /* struct entry_slot */
+    ENTRY_PRIORITY,    /* struct entry_priority */
+    ENTRY_PICK,        /* struct entry_pick, n times struct entry_picked: a sample, or a part of one */
+    ENTRY_RESET,       /* nothing more: the table is empty, its counters are 0 */
+    ENTRY_LIMITER,     /* struct entry_limiter: settings and counters */
+    ENTRY_SESSION,     /* struct entry_named (ordinal in `number`), then a Hello (protobuf): opened */
+    ENTRY_FORM,        /* struct entry_named (ordinal in `number`), then a Layout as the writer registered it */
+    ENTRY_PROGRESS,    /* struct entry_progress, n times struct entry_flow */
+    ENTRY_REJECTION,   /* struct entry_rejection, text: an item of a session was refused */
+    ENTRY_SESSION_END, /* struct entry_named (ordinal in `number`): closed for good */
+    ENTRY_SLOT,        /* struct entry_value, name, value: a parameter slot */
+    ENTRY_COUNTER,     /* struct entry_value, name: a counter */
+    ENTRY_REPLY,       /* struct entry_request, frame: what a finished request was answered with */
+    ENTRY_ANSWERED,    /* struct entry_request: the picks of this sample are all there and went out */
+    ENTRY_FORGET,      /* struct entry_request: its picks, or its reply, are needed no more */
+    ENTRY_SELECTOR,    /* struct entry_selector, state: rng and counters of a sampler or remover */
+    ENTRY_CHECKPOINT,  /* second in a checkpoint: struct entry_checkpoint, n times struct entry_part (none: see PARTS).
+                        * All but items is written whole in each, also in one that is a change of its base */
+    ENTRY_ITEM,        /* in a checkpoint: struct entry_item, places of its chunks: the slot holds this */
+    ENTRY_FREE,        /* in a checkpoint: struct entry_slot: the slot holds nothing any more */
+    ENTRY_SELECTION, /* in a checkpoint: struct entry_selection, n times struct entry_selected, places of all chunks */
+    ENTRY_ORDINAL,   /* struct entry_named: the ordinal that the next session gets */
+    ENTRY_END,       /* last in a checkpoint: struct entry_end. A checkpoint without it is not one */
+    ENTRY_PARTS, /* right before END, in the same record: struct entry_named (the checkpoint's number), n times struct
+                      * entry_part: the segments in which chunks lie that the entries of this file name */
+    ENTRY_TYPES
+};
+
+struct entry_head {
+    uint32_t size; /* with this head and without padding */
+    uint16_t type;
+    uint16_t table; /* index in the file's TABLE entries, or 0 */
+};
+
+struct entry_start {
+    uint64_t instance; /* of the broker's process */
+    int64_t wall_ns;   /* CLOCK_REALTIME and the broker's clock, at one instant */
+    int64_t clock_ns;
+    uint64_t previous; /* number of the file of this kind before it; 0: none */
+    uint64_t after;    /* of a segment: the place where the journal that it goes on from ends. The end of the segment
+                        * before; after a start, image.end: what lies between is no part of the state. 0: nothing is
+                        * before it, or it is not known */
+    uint64_t loaded;   /* of the first segment of a process: the checkpoint that it loaded, or 0 */
+    uint64_t next;     /* and the number that its own first one gets: those between are no part of the state. 0: not the
+                        * first segment of a process */
+    uint32_t flags, pad;
+};
+enum {
+    START_CHUNKS_ONLY = 1, /* the journal is off: nothing but chunks follows, the loader need not look */
+    START_FRESH = 2        /* the process was told to load nothing: no older file is part of the state */
+};
+
+struct entry_limiter {
+    uint32_t kind, pad;
+    double samples_per_insert, min_size, min_diff, max_diff, offset;
+    uint64_t inserts, samples, deletes;
+};
+
+struct entry_table {
+    uint32_t spec_bytes, info_bytes;
+    struct entry_limiter limiter; /* in a checkpoint: at its instant. In a segment: at its start */
+    uint64_t total_inserts, total_samples, updates, episodes, rejected, evicted;
+    uint64_t slots;  /* that the table has room for: more than its max_size, if it was once larger */
+    uint64_t resets; /* running count: a file that was written before a reset does not speak of what came after */
+};
+
+struct entry_chunk {
+    uint64_t step;
+    uint32_t length, bytes, raw_bytes, session, episode;
+    uint32_t crc; /* crc32c of sizes, codecs and data */
+    uint8_t columns, absent, pad[6];
+    /* uint32_t sizes[columns], uint8_t codecs[columns], data */
+};
+
+struct entry_named {
+    uint64_t number;
+};
+
+struct entry_insert {
+    uint32_t slot, n_chunks;
+    uint64_t key;
+    double priority;
+    int64_t insert_ns; /* broker's clock; strictly increasing within a table: the order of insertion */
+    uint64_t policy;
+    uint32_t layout, offset, length;
+    uint32_t session; /* ordinal, or 0: it was not inserted by a writer but by an extension */
+    uint64_t number;  /* of the item in (session, table): all before it are resolved */
+    /* uint64_t chunks[n_chunks] */
+};
+
+struct entry_item {
+    struct entry_insert insert;
+    uint32_t times_sampled, pad;
+    uint64_t order[2]; /* rank in the sampler and in the remover, see rp_selector_ops.order */
+    /* uint64_t chunks[n_chunks] */
+};
+
+struct entry_slot {
+    uint32_t slot, pad;
+};
+
+struct entry_priority {
+    uint32_t slot, pad;
+    double priority;
+};
+
+struct entry_pick {
+    uint64_t client, id; /* of the request; 0, 0: it can not be asked again */
+    uint32_t want, n;
+    uint64_t table_size;
+    uint32_t flags, pad; /* PICK_DISTINCT ... */
+};
+enum { PICK_DISTINCT = 1, PICK_FLEXIBLE = 2, PICK_WHOLE = 4 };
+
+struct entry_picked {
+    uint32_t slot, times_sampled;
+    double probability;
+};
+
+struct entry_progress {
+    uint32_t session, epoch;
+    uint64_t received, counted, received_bytes, allowed_bytes, confirmed_rejections;
+    uint32_t n_flows, pad;
+};
+
+struct entry_flow {
+    uint32_t table, pad;
+    uint64_t resolved, rejected, allowed;
+};
+
+struct entry_rejection {
+    uint32_t session, table; /* table: REJECTED_NOWHERE, or its index */
+    uint64_t item, key;
+    uint32_t status;
+    uint32_t more; /* so many items more had the same fate */
+    /* text without a zero */
+};
+
+struct entry_value {
+    uint64_t version; /* of a slot; a counter's value */
+    int64_t put_ns;
+    uint32_t name_bytes, pad;
+    uint64_t value_bytes;
+};
+
+struct entry_request {
+    uint64_t client, id;
+};
+
+struct entry_selector {
+    uint32_t which; /* 0 sampler, 1 remover */
+    uint32_t bytes;
+};
+
+struct entry_checkpoint {
+    uint64_t number;
+    uint64_t base;    /* the checkpoint whose state this one changes, or 0: it is whole */
+    uint64_t journal; /* start of a record: entries of segments from here on come after it; 0: there is no journal */
+    uint32_t n_parts, pad;
+};
+
+/* A segment that has chunks which a checkpoint names; how many, and their data's bytes. One counts for each item. */
+struct entry_part {
+    uint64_t segment, chunks, bytes;
+};
+
+struct entry_selected {
+    uint64_t key, age_ns, policy, step;
+    double priority, probability;
+    uint32_t times_sampled, session, layout, offset, length, chunks;
+};
+
+struct entry_selection {
+    uint64_t client, id;
+    uint32_t want, n, n_chunks, flags;
+    uint64_t table_size;
+    uint32_t answered, pad;
+};
+
+struct entry_end {
+    uint64_t items, chunks, bytes; /* of the state; bytes of chunks, as stored */
+    uint64_t entries;              /* in this file, this one included */
+};
+
+static inline size_t entry_padded(size_t size)
+{
+    return (size + 7) & ~(size_t)7;
+}
+
+/* Fills in the head of a record (size bytes, at least sizeof(struct record_head)) and the crc of the chunks in it. Here
+ * and below, records start at addresses that are multiples of 8. */
+void record_seal(uint8_t *record, size_t size, uint64_t at);
+
+/* Whether `data` (room bytes) starts with a whole record that belongs at `at`. RP_OK: *size has it with its head.
+ * RP_BAD_MESSAGE says what is wrong (cut short, checksum, another place). */
+rp_status record_check(const uint8_t *data, size_t room, uint64_t at, size_t *size, rp_error *err);
+/* The same for the head alone, of which all bytes are there: *size is what the whole record will have. */
+rp_status record_check_head(const uint8_t *data, uint64_t at, size_t *size, rp_error *err);
+
+/* Goes over the entries of a record that was checked. False: no more, or (bad set) an entry that does not fit. */
+struct entry_reader {
+    const uint8_t *data, *end;
+    uint64_t at; /* place of the entry (its head) that comes next */
+    bool bad;
+};
+struct entry_view {
+    uint16_t type, table;
+    const uint8_t *body;
+    size_t size; /* of the body */
+    uint64_t at; /* place of its head: what chunks are known by */
+};
+struct entry_reader entry_reader(const uint8_t *record, size_t size, uint64_t at);
+bool entry_next(struct entry_reader *self, struct entry_view *out);
+/* Whether the body has the sizes that its type and its own counts say: nothing from a file is read before this. */
+rp_status entry_check(const struct entry_view *entry, rp_error *err);
+const char *entry_name(uint16_t type);
+/* The parts of a CHUNK entry that was checked. */
+struct chunk_view {
+    const struct entry_chunk *head;
+    const uint8_t *sizes; /* uint32_t[columns], unaligned */
+    const uint8_t *codecs, *data;
+};
+struct chunk_view entry_chunk_view(const struct entry_view *entry);
+/* What entry_chunk.crc has to be. */
+uint32_t chunk_crc(const struct chunk_view *chunk);
+
+#endif

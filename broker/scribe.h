@@ -1,0 +1,58 @@
+/* The scribe: a czmq actor that writes records to segments and checkpoints, syncs, names and removes files, and reports.
+ * One order: what was handed over first is written first, so a checkpoint that ends is preceded on disk by the chunks
+ * that it names. A disk that is full or fails is tried again until it works: what could not be written whole is cut off
+ * first, so files stay sound. */
+#ifndef BROKER_SCRIBE_H
+#define BROKER_SCRIBE_H
+
+#include <zmq.h>
+
+#include "broker/disk/folder.h"
+
+enum fsync_mode { FSYNC_NEVER, FSYNC_INTERVAL, FSYNC_ALWAYS };
+
+struct scribe;
+
+enum scribe_what { SCRIBE_RECORD, SCRIBE_FINISH, SCRIBE_ABANDON, SCRIBE_REMOVE };
+
+/* Given to the scribe, which frees it; malloc'ed, zeroed but for what is set. */
+struct scribe_job {
+    enum scribe_what what;
+    enum disk_kind kind;
+    uint64_t file;   /* number: a record for a new one makes it */
+    uint64_t offset; /* of the record */
+    uint64_t number; /* running number of a record of the stream; 0 for those of a checkpoint */
+    uint8_t *data;   /* sealed by the scribe; from scribe_buffer, or malloc'ed; given */
+    size_t size;     /* of the record, with its head */
+    bool pooled;     /* data is from scribe_buffer */
+    /* A large chunk's data, which the scribe copies to tail_at of the record: the core thread has no time for that.
+     * data then has tail_at bytes. tail_at 0: there is none. */
+    size_t tail_at;
+    zmq_msg_t tail;
+    /* the scribe's own */
+    struct scribe_job *next;
+    bool sealed, done;
+};
+
+/* Handed to the core thread. */
+struct scribe_news {
+    uint64_t durable;   /* running number of the last durable record */
+    uint64_t written;   /* bytes of records so far, of everything; what was dropped counts, too */
+    uint64_t finished;  /* a checkpoint has got its name; 0: none. Told once */
+    uint64_t abandoned; /* a checkpoint could not be written and was given up. Told once */
+    char trouble[256];  /* empty: all is well */
+};
+
+/* folder is borrowed: its path, descriptor and id are read on the actor's thread. */
+struct scribe *scribe_new(const struct folder *folder, enum fsync_mode mode, int64_t interval_ns, rp_error *err);
+/* Ends when all jobs are done, or timeout_ms have passed. */
+void scribe_destroy(struct scribe **self, int timeout_ms);
+void scribe_give(struct scribe *self, struct scribe_job *job);
+/* RECORD_BYTES bytes for a record, from those that were written. NULL: no memory. */
+uint8_t *scribe_buffer(struct scribe *self);
+/* False: there is nothing new. */
+bool scribe_news(struct scribe *self, struct scribe_news *out);
+/* The socket to poll for news. */
+void *scribe_socket(struct scribe *self);
+
+#endif

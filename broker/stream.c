@@ -1,0 +1,410 @@
+#include "broker/stream.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "broker/broker.h"
+#include "broker/checkpoint.h"
+#include "broker/journal.h"
+#include "proto/error.h"
+
+#define SEGMENT_BYTES (UINT64_C(256) << 20)
+#define BACKLOG_MOST (UINT64_C(64) << 20)
+/* While the scribe has so many records, a small one is kept back and grows. */
+#define OUTSTANDING_ENOUGH 2u
+#define SMALL_RECORD (256u << 10)
+/* The data of so large a chunk is copied by the scribe, not by the core thread. */
+#define LARGE_CHUNK (RECORD_BYTES / 2)
+/* What may stand before a large entry in its record, so that RECORD_MOST holds for one of 1 GiB. */
+#define BEFORE_LARGE (32u << 10)
+
+static void *sure(void *memory)
+{
+    if (!memory)
+        abort(); /* an effect that can not be recorded must not be told of: the process is beyond saving */
+    return memory;
+}
+
+/* ---- segments */
+
+struct segment_use *stream_segment(struct stream *self, uint64_t number)
+{
+    if (!self->n_segments)
+        return NULL;
+    /* Few numbers are missing, and the last ones are asked for most. */
+    uint64_t back = self->segments[self->n_segments - 1].number - number;
+    if (back < self->n_segments && self->segments[self->n_segments - 1 - back].number == number)
+        return &self->segments[self->n_segments - 1 - back];
+    uint32_t low = 0, high = self->n_segments;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (self->segments[middle].number < number)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < self->n_segments && self->segments[low].number == number ? &self->segments[low] : NULL;
+}
+
+bool stream_know(struct stream *self, uint64_t number, uint64_t bytes)
+{
+    struct segment_use *known = stream_segment(self, number);
+    if (known) {
+        self->total_bytes += bytes - known->bytes;
+        known->bytes = bytes;
+        return true;
+    }
+    if (self->n_segments == self->segment_capacity) {
+        uint32_t capacity = self->segment_capacity ? self->segment_capacity * 2 : 64;
+        struct segment_use *segments = realloc(self->segments, capacity * sizeof *segments);
+        if (!segments)
+            return false;
+        self->segments = segments;
+        self->segment_capacity = capacity;
+    }
+    uint32_t at = self->n_segments++;
+    for (; at > 0 && self->segments[at - 1].number > number; at--)
+        self->segments[at] = self->segments[at - 1];
+    self->segments[at] = (struct segment_use){.number = number, .bytes = bytes};
+    self->total_bytes += bytes;
+    return true;
+}
+
+void stream_remove_segment(struct stream *self, uint64_t number)
+{
+    struct segment_use *use = stream_segment(self, number);
+    struct scribe_job *job = use && number != self->segment ? calloc(1, sizeof *job) : NULL;
+    if (!job)
+        return;
+    *job = (struct scribe_job){.what = SCRIBE_REMOVE, .kind = DISK_SEGMENT, .file = number};
+    self->total_bytes -= use->bytes;
+    size_t after = (size_t)(self->segments + self->n_segments - use - 1);
+    memmove(use, use + 1, after * sizeof *use);
+    self->n_segments--;
+    stream_give(self, job);
+}
+
+static void account(struct stream *self, size_t bytes)
+{
+    struct segment_use *use = stream_segment(self, self->segment);
+    if (use)
+        use->bytes += bytes;
+    self->total_bytes += bytes;
+    self->journal_bytes += bytes;
+    self->offset += bytes;
+}
+
+/* ---- records */
+
+static void update_full(struct stream *self)
+{
+    /* Begins at the limit, and ends well below it. */
+    uint64_t most = self->full ? self->backlog_most / 2 : self->backlog_most;
+    self->full = self->trouble[0] || self->backlog > most;
+}
+
+void stream_give(struct stream *self, struct scribe_job *job)
+{
+    if (job->what == SCRIBE_FINISH)
+        stream_hand_over(self);
+    if (job->what == SCRIBE_RECORD) {
+        self->given += job->size;
+        self->backlog += job->size;
+        update_full(self);
+    }
+    scribe_give(self->scribe, job);
+}
+
+static struct scribe_job *record_job(struct stream *self, uint8_t *data, size_t size)
+{
+    struct scribe_job *job = sure(calloc(1, sizeof *job));
+    *job = (struct scribe_job){.what = SCRIBE_RECORD,
+                               .kind = DISK_SEGMENT,
+                               .file = self->segment,
+                               .offset = self->offset,
+                               .number = self->number++,
+                               .data = data,
+                               .size = size};
+    return job;
+}
+
+static void record_give(struct stream *self)
+{
+    struct scribe_job *job = record_job(self, self->record, self->used);
+    job->pooled = self->capacity == RECORD_BYTES;
+    account(self, self->used);
+    self->record = NULL;
+    self->used = self->capacity = self->start_used = self->last = 0;
+    stream_give(self, job);
+}
+
+void stream_hand_over(struct stream *self)
+{
+    if (!self->used || (!self->journal && self->used == self->start_used))
+        return; /* without a journal no file is made before there is a chunk */
+    record_give(self);
+}
+
+static void record_begin(struct stream *self, size_t entry)
+{
+    size_t need = sizeof(struct record_head) + entry;
+    self->capacity = need <= RECORD_BYTES ? RECORD_BYTES : need;
+    self->record = sure(need <= RECORD_BYTES ? scribe_buffer(self->scribe) : malloc(need));
+    memset(self->record, 0, sizeof(struct record_head));
+    self->used = sizeof(struct record_head);
+}
+
+void *stream_entry(struct stream *self, uint16_t type, uint32_t table, size_t size)
+{
+    size_t whole = sizeof(struct entry_head) + size, padded = entry_padded(whole);
+    if (self->used && self->used + padded > self->capacity)
+        stream_hand_over(self);
+    if (!self->used)
+        record_begin(self, padded);
+    uint8_t *at = self->record + self->used;
+    memset(at + padded - 8, 0, 8);
+    *(struct entry_head *)(void *)at =
+        (struct entry_head){.size = (uint32_t)whole, .type = type, .table = (uint16_t)table};
+    self->last = self->used;
+    self->used += padded;
+    return at + sizeof(struct entry_head);
+}
+
+void *stream_extend(struct stream *self, size_t bytes)
+{
+    if (!self->last || bytes % 8 || self->used + bytes > self->capacity)
+        return NULL;
+    struct entry_head *head = (struct entry_head *)(void *)(self->record + self->last);
+    if (head->size % 8)
+        return NULL; /* its padding would be in the middle */
+    uint8_t *room = self->record + self->used;
+    head->size += (uint32_t)bytes;
+    self->used += bytes;
+    return room;
+}
+
+uint64_t stream_entry_large(struct stream *self, uint16_t type, uint32_t table, const void *body, size_t size,
+                            zmq_msg_t *rest)
+{
+    if (self->used > BEFORE_LARGE)
+        record_give(self);
+    size_t before = self->used ? self->used : sizeof(struct record_head);
+    size_t whole = sizeof(struct entry_head) + size + zmq_msg_size(rest);
+    size_t tail_at = before + sizeof(struct entry_head) + size;
+    uint8_t *data = sure(calloc(1, tail_at));
+    if (self->used)
+        memcpy(data, self->record, before);
+    *(struct entry_head *)(void *)(data + before) =
+        (struct entry_head){.size = (uint32_t)whole, .type = type, .table = (uint16_t)table};
+    memcpy(data + before + sizeof(struct entry_head), body, size);
+    uint64_t at = disk_at(self->segment, self->offset + before);
+    struct scribe_job *job = record_job(self, data, before + entry_padded(whole));
+    job->tail_at = tail_at;
+    zmq_msg_init(&job->tail);
+    zmq_msg_copy(&job->tail, rest);
+    account(self, job->size);
+    free(self->record);
+    self->record = NULL;
+    self->used = self->capacity = self->start_used = self->last = 0;
+    stream_give(self, job);
+    return at;
+}
+
+/* At a moment at which all effects are recorded: a segment's first entries tell the state of counters. */
+static void segment_begin(struct stream *self, uint64_t number)
+{
+    self->segment = number;
+    self->offset = FILE_HEAD_BYTES;
+    if (!stream_know(self, number, FILE_HEAD_BYTES))
+        abort();
+    journal_start(self->broker, self);
+    self->start_used = self->used;
+}
+
+void stream_flush(struct stream *self)
+{
+    if (self->used < SMALL_RECORD && self->number - 1 - self->durable >= OUTSTANDING_ENOUGH)
+        return;
+    stream_hand_over(self);
+    if (self->offset >= self->segment_bytes) {
+        self->after = disk_at(self->segment, self->offset); /* a loader sees that nothing is missing */
+        segment_begin(self, self->segment + 1);
+    }
+}
+
+/* ---- chunks */
+
+static size_t chunk_entry_bytes(const struct chunk *chunk)
+{
+    return sizeof(struct entry_chunk) + (size_t)chunk->columns * 5 + chunk->bytes;
+}
+
+/* What it takes in its segment. */
+static uint64_t chunk_disk_bytes(const struct chunk *chunk)
+{
+    return entry_padded(sizeof(struct entry_head) + chunk_entry_bytes(chunk));
+}
+
+static void chunk_head(struct chunk *chunk, uint8_t *body)
+{
+    *(struct entry_chunk *)(void *)body = (struct entry_chunk){
+        .step = chunk->step,
+        .length = chunk->length,
+        .bytes = chunk->bytes,
+        .raw_bytes = chunk->raw_bytes,
+        .session = chunk->session,
+        .episode = chunk->episode,
+        .columns = chunk->columns,
+        .absent = chunk->absent,
+    };
+    memcpy(body + sizeof(struct entry_chunk), chunk_block_sizes(chunk), (size_t)chunk->columns * 5);
+}
+
+static void chunk_put(struct stream *self, struct chunk *chunk)
+{
+    zmq_msg_t *message = chunk_message(chunk);
+    size_t size = chunk_entry_bytes(chunk);
+    if (message && zmq_msg_size(message) == chunk->bytes && size > LARGE_CHUNK) {
+        uint8_t head[sizeof(struct entry_chunk) + 5 * UINT8_MAX] __attribute__((aligned(8)));
+        chunk_head(chunk, head);
+        if (self->used)
+            record_give(self); /* also if it is nothing but the segment's first entries: they come first */
+        chunk->at = stream_entry_large(self, ENTRY_CHUNK, 0, head, size - chunk->bytes, message);
+    } else {
+        uint8_t *body = stream_entry(self, ENTRY_CHUNK, 0, size);
+        chunk_head(chunk, body);
+        memcpy(body + size - chunk->bytes, chunk_data(chunk), chunk->bytes);
+        uint64_t in_record = (uint64_t)(body - self->record) - sizeof(struct entry_head);
+        chunk->at = disk_at(self->segment, self->offset + in_record);
+    }
+    stream_chunk_known(self, chunk);
+}
+
+void stream_chunk(struct stream *self, struct chunk *chunk)
+{
+    if (!chunk->at)
+        chunk_put(self, chunk);
+}
+
+void stream_chunk_again(struct stream *self, struct chunk *chunk)
+{
+    if (chunk->at)
+        stream_chunk_dead(self, chunk);
+    chunk_put(self, chunk);
+}
+
+void stream_chunk_known(struct stream *self, const struct chunk *chunk)
+{
+    struct segment_use *use = stream_segment(self, disk_number(chunk->at));
+    if (use)
+        use->live += chunk_disk_bytes(chunk);
+}
+
+void stream_chunk_dead(struct stream *self, const struct chunk *chunk)
+{
+    struct segment_use *use = stream_segment(self, disk_number(chunk->at));
+    if (use)
+        use->live -= chunk_disk_bytes(chunk);
+}
+
+/* ---- the scribe's news */
+
+static void take_news(struct stream *self, const struct scribe_news *news)
+{
+    self->durable = news->durable;
+    self->backlog = self->given - news->written;
+    if (strcmp(self->trouble, news->trouble) != 0) {
+        if (!self->trouble[0])
+            self->trouble_ns = self->broker->now_ns;
+        memcpy(self->trouble, news->trouble, sizeof self->trouble);
+    }
+    update_full(self);
+    if (news->finished)
+        checkpoint_finished(self->broker, news->finished, true);
+    if (news->abandoned)
+        checkpoint_finished(self->broker, news->abandoned, false);
+}
+
+void stream_run(struct stream *self)
+{
+    struct scribe_news news;
+    while (scribe_news(self->scribe, &news)) {
+        take_news(self, &news);
+        if (!news.finished && !news.abandoned)
+            break; /* what came meanwhile is for the next turn */
+    }
+    if (self->broker->commit.first)
+        commit_release(self->broker);
+}
+
+bool stream_is_full(const struct stream *self, char *text, size_t size)
+{
+    if (!self->full)
+        return false;
+    if (text && self->trouble[0])
+        snprintf(text, size, "%s", self->trouble);
+    else if (text)
+        snprintf(text, size, "the disk is slow: %llu MiB wait to be written in %s",
+                 (unsigned long long)(self->backlog >> 20), self->folder.path);
+    return true;
+}
+
+/* ---- life */
+
+rp_status stream_open(struct broker *broker, rp_error *err)
+{
+    const struct broker_config *config = broker->config;
+    struct stream *self = calloc(1, sizeof *self);
+    if (!self)
+        return err_set(err, RP_NO_MEMORY, "no memory for the stream");
+    rp_status status = folder_open(&self->folder, config_folder(config), true, err);
+    if (status != RP_OK) {
+        free(self);
+        return status;
+    }
+    self->broker = broker;
+    self->journal = config->journal_dir && config->journal_dir[0];
+    self->number = 1;
+    self->segment_bytes = SEGMENT_BYTES;
+    uint64_t eighth = (uint64_t)config->memory_limit / 8;
+    self->backlog_most = eighth < BACKLOG_MOST ? eighth : BACKLOG_MOST;
+    bool ok = true;
+    for (uint32_t i = 0; i < self->folder.n_files && ok; i++)
+        if (self->folder.files[i].kind == DISK_SEGMENT && self->folder.files[i].mine)
+            ok = stream_know(self, self->folder.files[i].number, self->folder.files[i].bytes);
+    /* Without a journal nothing is promised: what a checkpoint needs is synced when it ends. */
+    enum fsync_mode mode = self->journal ? (enum fsync_mode)config->journal_fsync : FSYNC_NEVER;
+    self->scribe = ok ? scribe_new(&self->folder, mode, config->journal_interval_ns, err)
+                      : (err_set(err, RP_NO_MEMORY, "no memory for the list of segments"), NULL);
+    if (!self->scribe) {
+        stream_close(&self, 0);
+        return (rp_status)err->status;
+    }
+    broker->stream = broker->store.stream = self;
+    return RP_OK;
+}
+
+rp_status stream_begin(struct stream *self, rp_error *err)
+{
+    (void)err;
+    segment_begin(self, folder_next(&self->folder, DISK_SEGMENT));
+    stream_flush(self);
+    return RP_OK;
+}
+
+void stream_close(struct stream **at, int timeout_ms)
+{
+    struct stream *self = *at;
+    if (!self)
+        return;
+    if (self->scribe)
+        stream_hand_over(self);
+    scribe_destroy(&self->scribe, timeout_ms);
+    if (self->used)
+        free(self->record);
+    folder_close(&self->folder);
+    free(self->segments);
+    free(self);
+    *at = NULL;
+}

@@ -1,0 +1,404 @@
+"""A writer: one session, many items in flight over shared chunks, and a log of what it sent and what was acknowledged.
+It lives through everything but its own kill -9; the next one then opens a new session. See PROTOCOL.md, 7 to 10."""
+
+import collections
+import itertools
+import os
+import random
+import struct
+import time
+
+import zmq
+
+import blocks
+from generated import pb
+from scene import BY_NAME, COLUMNS, DRAIN, LAYOUTS, RUN, STOP, TABLES, Log, data_row, tag_row
+
+SESSION_UNKNOWN = 9
+BEAT = 0.12       # seconds between heartbeats
+SILENCE = 0.45    # without any answer: connect again
+CODECS = (blocks.LZ4, blocks.SHUFFLE_LZ4, blocks.DELTA_LZ4, blocks.DELTA_SHUFFLE_LZ4)
+
+
+class Message:
+    def __init__(self, header, payload, last):
+        self.header, self.payload, self.last = header, payload, last   # last: table id -> number of its last item
+        self.number = header.number
+
+    def frames(self, epoch):
+        self.header.epoch = epoch
+        return [self.header.SerializeToString(), *self.payload]
+
+
+class Writer:
+    def __init__(self, scene, index, uid, options):
+        self.scene, self.shared, self.index, self.uid = scene, scene.shared, index, uid
+        self.random = random.Random("%s-writer-%d" % (scene.seed, uid))
+        self.log = Log(scene.folder / "logs" / ("writer-%08x.log" % uid))
+        self.endpoint, self.ingest = scene.endpoints(index)
+        self.rate, self.budget = options["rate"], options["items"]
+        self.names = [t.name for t in TABLES if t.name in options["tables"] and (t.keeps != "newest" or index == 0)]
+        self.context = zmq.Context.instance()
+        self.client, self.next_id = random.SystemRandom().getrandbits(63) + 1, 0
+        self.service = self.push = None
+        self.session, self.epoch, self.is_open = b"", 0, False
+        self.hello_id, self.hello_at = 0, 0.0
+        self.stored, self.last_number, self.sent_to, self.sent_bytes = collections.deque(), 0, 0, 0
+        self.received, self.allowed_bytes, self.resolved, self.allowed, self.rejected = 0, 0, {}, {}, {}
+        self.confirmed = 0
+        self.numbers, self.bad = {}, {}         # table id -> items numbered; -> numbers of those that must be rejected
+        self.steps, self.next_chunk = 0, 1
+        self.window = []                        # (chunk, first step, length) that items may begin in
+        self.layouts, self.keys = {}, 0
+        self.good = collections.deque(maxlen=50)   # keys in `replay` that are resolved, with their number
+        self.heard = self.beat_at = self.moved_at = time.monotonic()
+        self.next_at = time.monotonic()
+        self.burst_seen, self.burst = self.shared.burst, 0
+        self.bye_id, self.bye_at, self.is_gone = 0, 0.0, False
+
+    def complain(self, text):
+        self.scene.complain("writer %#x: %s" % (self.uid, text))
+
+    # ------------------------------------------------------------------------------------------------ the session --
+
+    def connect(self):
+        for socket in (self.service, self.push):
+            if socket is not None:
+                socket.close(0)
+        self.service, self.push = self.context.socket(zmq.DEALER), self.context.socket(zmq.PUSH)
+        for socket, endpoint in ((self.service, self.endpoint), (self.push, self.ingest)):
+            socket.linger = 0
+            socket.setsockopt(zmq.RECONNECT_IVL, 20)
+            socket.connect(endpoint)
+        self.generation, self.is_open, self.heard = self.shared.generation, False, time.monotonic()
+
+    def request(self, id, name, body):
+        request = pb.Request(version=1, id=id, client=self.client)
+        getattr(request, name).CopyFrom(body)
+        try:
+            self.service.send(request.SerializeToString(), zmq.NOBLOCK)
+        except zmq.Again:
+            pass
+
+    def hello(self, retry):
+        """Opens the session, or takes it up again. An unanswered HELLO is repeated with its id."""
+        self.connect()
+        if not retry or not self.hello_id:
+            self.next_id += 1
+            self.hello_id = self.next_id
+            oldest = self.stored[0].number if self.stored else self.last_number + 1
+            self.hello_body = pb.Hello(
+                session=self.session, name="chaos-%x" % self.uid, notices=True, oldest_number=oldest,
+                columns=[pb.Column(name=n, dtype=d, shape=s) for n, d, s in COLUMNS])
+        self.request(self.hello_id, "hello", self.hello_body)
+        self.hello_at = time.monotonic()
+
+    def opened(self, reply):
+        if reply.status == SESSION_UNKNOWN and self.bye_id:
+            self.is_open, self.is_gone, self.hello_id = True, True, 0
+            return
+        if reply.status == SESSION_UNKNOWN:
+            self.complain("the session is unknown: %s" % reply.text)
+            os._exit(1)
+        if reply.status:
+            self.hello_id = 0   # try again with another id
+            return
+        hello = reply.hello
+        if hello.lost_messages:
+            self.complain("%d messages were accepted and are lost" % hello.lost_messages)
+        if not self.session:
+            self.tables = {t.name: t.id for t in hello.tables}
+            self.names_by_id = {t.id: t.name for t in hello.tables}
+            self.key_base = hello.key_base
+            self.log.write(["s", self.uid, hello.ordinal, hello.key_base, [self.index]])
+        self.session, self.epoch, self.is_open, self.hello_id = hello.session, hello.epoch, True, 0
+        self.allowed_bytes, self.received = 0, hello.credit.received
+        self.allowed = {}
+        self.moved_at = self.heard
+        self.credit(hello.credit)
+        self.sent_to = self.received
+
+    def heartbeat(self):
+        self.next_id += 1
+        self.beat_at = time.monotonic()
+        self.request(self.next_id, "heartbeat", pb.Heartbeat(
+            session=self.session, epoch=self.epoch, sent=self.sent_to, confirmed_rejections=self.confirmed))
+
+    def credit(self, credit):
+        """Takes it, unless it is of another epoch or older than what is known."""
+        if credit.epoch != self.epoch:
+            return
+        records = []
+        for i, rejection in enumerate(credit.rejections):
+            if credit.first_rejection + i == self.confirmed:
+                self.confirmed += 1
+                records.append(["j", self.names_by_id.get(rejection.table, "?"), rejection.item, rejection.key,
+                                rejection.status, rejection.text])
+        changed = {}
+        for t, resolved, allowed, rejected in zip(credit.table, credit.resolved, credit.allowed, credit.rejected):
+            self.allowed[t] = max(allowed, self.allowed.get(t, 0))
+            before = self.resolved.get(t, 0)
+            if resolved > before:
+                self.resolved[t], self.rejected[t] = resolved, rejected
+                changed[self.names_by_id[t]] = [resolved, rejected]
+            elif resolved == before and rejected != self.rejected.get(t, 0):
+                self.complain("table %s: item %d is resolved with %d rejected, it were %d before"
+                              % (self.names_by_id[t], resolved, rejected, self.rejected.get(t, 0)))
+            if resolved > self.numbers.get(t, 0):
+                self.complain("table %s: %d items are resolved, %d were sent"
+                              % (self.names_by_id[t], resolved, self.numbers.get(t, 0)))
+        if changed:
+            records.append(["r", changed])
+        if records:
+            self.log.write(*records)
+        if credit.received > self.received:
+            self.moved_at = time.monotonic()
+        self.received = max(self.received, credit.received)
+        self.allowed_bytes = max(self.allowed_bytes, credit.allowed_bytes)
+        self.forget()
+        if credit.gap:
+            self.hello(retry=False)
+
+    def check_fallen(self, credit):
+        """What was acknowledged stays acknowledged, over restarts too."""
+        for t, resolved in zip(credit.table, credit.resolved):
+            if resolved < self.resolved.get(t, 0):
+                self.complain("table %s: %d items were acknowledged, after a reconnect only %d are"
+                              % (self.names_by_id.get(t, t), self.resolved[t], resolved))
+
+    def is_resolved(self, message):
+        return message.number <= self.received and all(self.resolved.get(t, 0) >= n for t, n in message.last.items())
+
+    def forget(self):
+        """Items begin in a chunk of their own message or in the last one of the message before. Dropped from the front
+        only, and the newest messages stay: items to come may need their chunks."""
+        while len(self.stored) > 2 and self.is_resolved(self.stored[0]) and self.is_resolved(self.stored[1]):
+            self.stored.popleft()
+
+    def read(self, timeout):
+        wait = int(timeout * 1000)
+        while self.service.poll(wait):
+            wait = 0
+            reply = pb.Reply.FromString(self.service.recv_multipart()[0])
+            self.heard = time.monotonic()
+            if reply.id and reply.id == self.bye_id:
+                self.ended(reply)
+            elif reply.id and reply.id == self.hello_id:
+                if reply.status == 0 and self.session:
+                    self.check_fallen(reply.hello.credit)
+                self.opened(reply)
+            elif reply.HasField("credit") and reply.status == 0 and self.is_open:
+                self.credit(reply.credit)
+            elif reply.status == SESSION_UNKNOWN and self.is_open and not self.bye_id:
+                self.hello(retry=False)   # a tombstone answers HELLO
+                return
+
+    def keep_alive(self):
+        now = time.monotonic()
+        if self.service is None or self.generation != self.shared.generation or self.shared.cut[self.index]:
+            self.shared.cut[self.index] = 0
+            self.hello(retry=not self.is_open)
+        elif not self.is_open:
+            if now - self.hello_at > 0.3:
+                self.hello(retry=True)
+        elif self.is_gone:   # only the answer to BYE is missing
+            if now - self.heard > SILENCE:
+                self.connect()
+                self.is_open = True
+        elif now - self.heard > SILENCE or (self.received < self.sent_to and now - self.moved_at > 4 * BEAT):
+            self.hello(retry=False)
+        elif now - self.beat_at > BEAT:
+            self.heartbeat()
+
+    def bye(self):
+        """Ends the session. It is answered when all is in; until then everything goes on, and BYE is repeated."""
+        if not self.bye_id:
+            self.next_id += 1
+            self.bye_id = self.next_id
+        if time.monotonic() - self.bye_at > 0.3:
+            self.bye_at = time.monotonic()
+            self.request(self.bye_id, "bye", pb.Bye(session=self.session, last_number=self.last_number))
+
+    def ended(self, reply):
+        if reply.status in (5, 11, 12):
+            return
+        if reply.status == SESSION_UNKNOWN and not self.is_gone:   # a tombstone: take it up again first
+            self.bye_at = 0.0
+            self.hello(retry=False)
+            return
+        if reply.status:
+            self.complain("bye: status %d: %s" % (reply.status, reply.text))
+            os._exit(1)
+        self.epoch = reply.credit.epoch
+        self.credit(reply.credit)
+        self.log.write(["b"])
+        for t, number in self.numbers.items():
+            if self.resolved.get(t, 0) != number:
+                self.complain("table %s: after bye %d of %d items are resolved"
+                              % (self.names_by_id[t], self.resolved.get(t, 0), number))
+        os._exit(0)
+
+    # --------------------------------------------------------------------------------------------------- messages --
+
+    def chunks(self, header, small):
+        """New steps. Now and then a chunk is so large that it goes as a frame of its own."""
+        payload, codecs = [], b""
+        for _ in range(1 if small else self.random.randint(1, 3)):
+            length = 900 if self.random.random() < 0.005 else self.random.randint(2, 6)
+            codec = [blocks.RAW, blocks.RAW]
+            if length < 100 and self.random.random() < 0.03:
+                codec = [self.random.choice(CODECS), self.random.choice(CODECS)]
+            steps = range(self.steps, self.steps + length)
+            rows = [b"".join(tag_row(self.uid, s) for s in steps), b"".join(data_row(self.uid, s) for s in steps)]
+            data = [blocks.encode(c, k, r) for c, k, r in zip(self.columns, codec, rows)]
+            header.chunk_number.append(self.next_chunk)
+            header.chunk_step.append(self.steps)
+            header.chunk_length.append(length)
+            header.chunk_episode.append(self.steps // 50)
+            header.block_size.extend(len(d) for d in data)
+            codecs += bytes(codec)
+            payload.append(b"".join(data))
+            self.window.append((self.next_chunk, self.steps, length))
+            self.next_chunk += 1
+            self.steps += length
+        header.block_codec = codecs
+        if max(map(len, payload)) < 20000:
+            header.packed, payload = len(payload), [b"".join(payload)]
+        return payload
+
+    columns = [pb.Column(name=n, dtype=d, shape=s) for n, d, s in COLUMNS]
+
+    def place(self):
+        """Where an item may lie: (chunk, offset, step, length)."""
+        chunk, first, size = self.random.choice(self.window)
+        offset = self.random.randrange(size)
+        left = self.window[-1][1] + self.window[-1][2] - first - offset
+        return chunk, offset, first + offset, self.random.randint(1, min(4, left))
+
+    def layout(self, header, table, kind):
+        if (table, kind) not in self.layouts:
+            self.layouts[table, kind] = len(self.layouts)
+            fields = [pb.Field(name=n, column=c, start=s, count=k, stride=d, squeeze=q)
+                      for n, c, s, k, d, q in LAYOUTS[kind]]
+            header.layouts.append(pb.Layout(id=self.layouts[table, kind], table=table, fields=fields))
+        return self.layouts[table, kind]
+
+    def spoil(self, name, key, priority, chunk):
+        """An item that must be rejected: (what, key, priority, chunk, layout)."""
+        kind = BY_NAME[name].layout
+        more = {"signed": ["layout", "layout"], "replay": ["key"]}
+        what = self.random.choice(["priority", "chunk"] + more.get(name, []))
+        if what == "priority":
+            priority = self.random.choice([-1.0, float("inf"), float("nan")])
+        elif what == "chunk":
+            chunk = self.next_chunk + 1000000
+        elif what == "layout":
+            kind = "wrong"
+        elif self.good:
+            key = self.random.choice(self.good)
+        else:
+            priority, what = -1.0, "priority"
+        return what, key, priority, chunk, kind
+
+    def compose(self, n_items):
+        hi, lo = struct.unpack("<QQ", self.session)
+        del self.window[:-1]
+        header = pb.Ingest(version=1, session_hi=hi, session_lo=lo, number=self.last_number + 1,
+                           oldest_chunk=self.window[0][0] if self.window else 1, run_policy=[self.last_number + 1])
+        payload = self.chunks(header, n_items == 1)
+        record, last, runs = [], {}, []
+        for name in self.random.sample(self.names, min(n_items, self.random.randint(1, len(self.names)))):
+            t, items = self.tables[name], []
+            for _ in range(max(1, n_items // 2) if n_items > 1 else 1):
+                chunk, offset, step, length = self.place()
+                key, priority = self.key_base + self.keys, self.random.random() + 1e-6
+                self.keys += 1
+                kind, bad = BY_NAME[name].layout, ""
+                if self.random.random() < 0.004:
+                    bad, key, priority, chunk, kind = self.spoil(name, key, priority, chunk)
+                self.numbers[t] = last[t] = self.numbers.get(t, 0) + 1
+                layout = self.layout(header, name, kind)
+                if runs and runs[-1][0] == layout:
+                    runs[-1][2] += 1
+                else:
+                    runs.append([layout, last[t], 1])
+                header.item_key.append(key)
+                header.item_priority.append(priority)
+                header.item_chunk.append(chunk)
+                header.item_offset.append(offset)
+                header.item_length.append(length)
+                items.append([last[t], key, priority if priority == priority else -1, step, length, bad])
+                if name == "replay" and not bad:
+                    self.good.append(key)
+            record.append([name, items])
+        header.run_layout.extend(r[0] for r in runs)
+        header.run_first.extend(r[1] for r in runs)
+        header.run_items.extend(r[2] for r in runs)
+        return Message(header, payload, last), ["m", header.number, record]
+
+    def room(self, n_items):
+        """Whether credit covers a message of this size for any choice of tables; without any, one item may go alone."""
+        ahead = max(1, n_items // 2)
+        if self.sent_bytes + 60000 + 200 * n_items * len(self.names) <= self.allowed_bytes:
+            ids = [self.tables[name] for name in self.names]
+            if all(self.numbers.get(t, 0) + ahead <= self.allowed.get(t, 0) for t in ids):
+                return n_items
+        quiet = all(self.numbers.get(t, 0) == self.resolved.get(t, 0) for t in self.tables.values())
+        return 1 if quiet and time.monotonic() - self.next_at > 0.2 else 0
+
+    def produce(self):
+        if self.shared.burst != self.burst_seen:
+            self.burst_seen, self.burst = self.shared.burst, 12
+        if self.burst == 0 and time.monotonic() < self.next_at or self.budget <= 0 or len(self.stored) > 400:
+            return False
+        n = self.room(self.random.choice((2, 6, 12, 30)))
+        if not n:
+            return False
+        message, record = self.compose(n)
+        self.log.write(record)
+        self.last_number = message.number
+        self.sent_bytes += sum(len(f) for f in message.frames(self.epoch or 1))
+        self.stored.append(message)
+        items = len(message.header.item_key)
+        self.shared.done[self.index] += items
+        self.budget -= items
+        self.burst = max(0, self.burst - 1)
+        now = time.monotonic()
+        self.next_at = max(self.next_at, now - 0.3) + items / self.rate
+        return True
+
+    def transmit(self):
+        skip = self.sent_to + 1 - (self.stored[0].number if self.stored else self.sent_to + 1)
+        if skip < 0:
+            self.complain("message %d is wanted, the oldest kept is %d" % (self.sent_to + 1, self.stored[0].number))
+            os._exit(1)
+        for message in itertools.islice(self.stored, skip, None):
+            try:
+                self.push.send_multipart(message.frames(self.epoch), zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            if self.received >= self.sent_to:
+                self.moved_at = time.monotonic()
+            self.sent_to = message.number
+
+    def is_flushed(self):
+        return (self.is_open and all(self.is_resolved(m) for m in self.stored) and
+                self.confirmed >= sum(self.rejected.values()))
+
+    def run(self):
+        while self.shared.phase != STOP:
+            state = self.shared.state
+            self.keep_alive()
+            sent = False
+            if self.is_open:
+                if self.bye_id or self.shared.retire[self.index]:
+                    self.shared.retire[self.index] = 0
+                    self.bye()
+                elif state & 3 == RUN:
+                    sent = self.produce()
+                self.transmit()
+            if state & 3 >= DRAIN and not self.bye_id and self.shared.idle[self.index] != state and self.is_flushed():
+                self.heartbeat()   # confirms the rejections
+                self.good.clear()  # tables may be reset now
+                self.shared.idle[self.index] = state
+            self.read(0 if sent else 0.01)

@@ -1,0 +1,192 @@
+"""replay-ctl checkpoint, with a broker and without: what it prints, what it finds, what it refuses."""
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "foreign"))
+
+import struct
+
+from actor import Actor
+from generated import pb
+from harness import Broker, Runner, check, contains, equal
+from service import Service
+
+CTL = os.environ.get("RP_CTL", "replay-ctl")
+COLUMNS = [pb.Column(name="observation", dtype="float32", shape=[2]), pb.Column(name="action", dtype="int32")]
+FIELDS = [pb.Field(name="x", column=0, count=2), pb.Field(name="a", column=1, start=1, count=1, squeeze=True)]
+CONFIG = """
+service: tcp://127.0.0.1:0
+ingest: tcp://127.0.0.1:0
+events: tcp://127.0.0.1:0
+checkpoint: {dir: %s, every: 0s, on_exit: false}
+tables:
+  - {name: replay, max_size: 100, sampler: {kind: fifo}, limiter: {kind: none}}
+  - {name: other, max_size: 100, limiter: {kind: none}}
+"""
+run = Runner()
+
+
+def ctl(*arguments, endpoint="tcp://127.0.0.1:1"):
+    done = subprocess.run([CTL, "--endpoint", endpoint, *arguments], capture_output=True, text=True, timeout=60)
+    return done.returncode, done.stdout, done.stderr
+
+
+class Scene:
+    """A broker with 30 items in `replay`, each over two steps of chunks of four."""
+
+    def __init__(self, config=CONFIG):
+        self.folder = pathlib.Path(subprocess.check_output(["mktemp", "-d"], text=True).strip())
+        self.disk = self.folder / "disk"
+        self.broker = Broker(config % self.disk)
+        self.service = Service(self.broker.endpoints["service"])
+        self.actor = Actor(self.service, COLUMNS, "writer")
+        self.layout = self.actor.layout("replay", FIELDS)
+        self.keys = self.insert(30)
+
+    def insert(self, n):
+        keys = []
+        for _ in range(n // 3):
+            observations = struct.pack("<8f", *[v for i in range(4) for v in (i + 0.5, -i)])
+            chunk = self.actor.chunk([observations, struct.pack("<4i", 10, 11, 12, 13)], 4)
+            keys += [self.actor.item(self.layout, chunk, offset, 2, priority=1.0 + offset) for offset in range(3)]
+        check(self.actor.send() and self.actor.flush(), "not resolved")
+        return keys
+
+    def checkpoint(self, *options):
+        return ctl("checkpoint", *options, endpoint=self.broker.endpoints["service"])
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.service.close()
+        self.broker.remove()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@run
+def one_is_made_and_told_of():
+    with Scene() as scene:
+        rc, out, err = scene.checkpoint()
+        equal(rc, 0, err)
+        contains(out, "checkpoint 1 in", "whole", "30 items")
+        scene.insert(3)
+        rc, out, err = scene.checkpoint("--json")
+        made = json.loads(out)
+        equal((made["number"], made["items"]), (2, 33))
+        check(made["written_bytes"] > 0 and made["took_ns"] > 0, out)
+
+
+@run
+def a_broker_without_a_folder_says_what_to_do():
+    broker = Broker("service: tcp://127.0.0.1:0\ningest: tcp://127.0.0.1:0\nevents: tcp://127.0.0.1:0\n"
+                    "tables: [{name: t}]\n")
+    try:
+        rc, out, err = ctl("checkpoint", endpoint=broker.endpoints["service"])
+        equal(rc, 1)
+        contains(err, "checkpoint.dir")
+    finally:
+        broker.remove()
+
+
+@run
+def files_are_listed_verified_and_shown_offline():
+    with Scene() as scene:
+        equal(scene.checkpoint()[0], 0)
+        scene.insert(3)
+        equal(scene.checkpoint()[0], 0)
+        scene.broker.stop()
+        rc, out, err = ctl("checkpoint", "ls", str(scene.disk))
+        equal(rc, 0, err)
+        contains(out, "whole", "change of 1", "segment", "30 items", "33 items")
+        rc, out, err = ctl("checkpoint", "verify", str(scene.disk))
+        equal(rc, 0, out + err)
+        contains(out, "sound", "start with 33 items")
+        rc, out, err = ctl("checkpoint", "show", str(scene.disk), "--json")
+        shown = json.loads(out)
+        table = [t for t in shown["tables"] if t["name"] == "replay"][0]
+        equal((shown["checkpoint"], table["size"], table["inserts"]), (2, 33, 33))
+        rc, out, err = ctl("checkpoint", "show", str(scene.disk), "1")
+        equal(rc, 0, err)
+        contains(out, "checkpoint 1", "replay", "30", "sessions 1")
+
+
+@run
+def items_are_exported_with_their_values():
+    with Scene() as scene:
+        equal(scene.checkpoint()[0], 0)
+        saved = scene.folder / "items.jsonl"
+        rc, out, err = ctl("checkpoint", "export", str(scene.disk), "--table", "replay", "--save", str(saved))
+        equal(rc, 0, err)
+        items = [json.loads(line) for line in saved.read_text().splitlines()]
+        equal([i["key"] for i in items], scene.keys, "keys in the order of insertion")
+        for i, item in enumerate(items):
+            at = i % 3
+            equal(item["priority"], 1.0 + at)
+            text = json.dumps(item)
+            contains(text, "%.1f" % (at + 0.5), "%.1f" % (at + 1.5), str(11 + at))
+        rc, out, err = ctl("checkpoint", "export", str(scene.disk), "--table", "replay", "--limit", "2")
+        equal(len(out.splitlines()), 2)
+
+
+@run
+def mistakes_are_told():
+    with Scene() as scene:
+        equal(scene.checkpoint()[0], 0)
+        cases = [(["sohw", str(scene.disk)], 2, "did you mean show"), (["ls"], 2, "needs the folder"),
+                 (["ls", "/nowhere/at/all"], 1, "/nowhere/at/all"),
+                 (["show", str(scene.disk), "seven"], 2, "no number"), (["show", str(scene.disk), "7"], 1, "7"),
+                 (["export", str(scene.disk), "--table", "nope"], 1, "'replay'"),
+                 (["export", str(scene.disk)], 1, "--table")]
+        for arguments, status, part in cases:
+            rc, out, err = ctl("checkpoint", *arguments)
+            equal(rc, status, "%s: %s%s" % (arguments, out, err))
+            contains(err, part)
+
+
+@run
+def damage_is_found_and_the_one_before_is_named():
+    with Scene() as scene:
+        equal(scene.checkpoint()[0], 0)
+        scene.insert(3)
+        equal(scene.checkpoint()[0], 0)
+        scene.broker.stop()
+        newest = scene.disk / "checkpoint-00000002.replay"
+        data = bytearray(newest.read_bytes())
+        data[len(data) // 2] ^= 0x40
+        newest.write_bytes(data)
+        rc, out, err = ctl("checkpoint", "verify", str(scene.disk))
+        equal(rc, 1, out + err)
+        contains(err + out, "checkpoint-00000002.replay", "start with 30 items")
+        rc, out, err = ctl("checkpoint", "show", str(scene.disk), "--json")
+        equal(json.loads(out)["checkpoint"], 1, err)
+
+
+@run
+def a_segment_that_is_missing_or_cut_is_found():
+    with Scene() as scene:
+        equal(scene.checkpoint()[0], 0)
+        scene.broker.stop()
+        segment = scene.disk / "segment-00000001.replay"
+        data = segment.read_bytes()
+        # what is left of the last one begins and ends with whole records, or is nothing at all
+        for left in (data[:32], None):
+            if left is None:
+                segment.unlink()
+            else:
+                segment.write_bytes(left)
+            rc, out, err = ctl("checkpoint", "verify", str(scene.disk))
+            equal(rc, 1, out + err)
+            contains(err, "would not start", "segment-00000001.replay" if left is None else "segment 1")
+        segment.write_bytes(data)
+        equal(ctl("checkpoint", "verify", str(scene.disk))[0], 0)
+
+
+if __name__ == "__main__":
+    sys.exit(run.main())

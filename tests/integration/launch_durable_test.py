@@ -1,0 +1,235 @@
+"""Runs whose broker keeps a journal: whoever is killed or stopped, in any order, the run comes to its end, and nothing that was
+accepted is lost on the way. Without a journal it comes to its end, too, and learners pause instead of failing."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+sys.dont_write_bytecode = True
+
+from launches import PATIENCE, SLOW, Place, check, equal, program, sets  # noqa: E402
+from harness import Runner, contains  # noqa: E402
+
+test = Runner()
+
+CONFIG = """
+name: durable
+environment: {name: CartPole-v1, delay: 1ms}
+agent: {algorithm: dqn, hidden: [16], batch: 16}
+adder: {table: replay, n_step: 1, batch_items: 10, buffer_items: 20}
+actors: {count: 2, epsilon: 0.4}
+learners: {count: 1, save_every: 200ms}
+evaluator: {episodes: 2, every: 2000}
+stop: {steps: 6000}
+launch: {backoff: 20ms, backoff_most: 50ms, failures: 100, hang: 2s}
+report: {every: 200ms, tensorboard: false, csv: false}
+broker:
+  journal: {dir: broker, interval: 50ms}
+  tables:
+    - name: replay
+      max_size: 100000
+      limiter: {kind: sample_to_insert_ratio, samples_per_insert: 4, min_size: 200, error_buffer: 400}
+"""
+PROCESSES = ("broker", "actor-0", "actor-1", "learner-0", "evaluator-0")
+
+
+class Ledger:
+    """What the broker has said, over all its lives: none of it may ever fall."""
+
+    def __init__(self, run):
+        self.run, self.best, self.brokers = run, {}, set()
+
+    def ask(self):
+        service = (self.run.read("launch.json") or {}).get("service")
+        if not service:
+            return None
+        done = subprocess.run([program("ctl"), "-e", service, "--json", "--timeout", "%dms" % (500 * SLOW), "info"],
+                              capture_output=True, text=True)
+        return json.loads(done.stdout) if done.returncode == 0 else None
+
+    def look(self):
+        """False: nobody answers."""
+        info = self.ask()
+        if not info or not info.get("tables"):
+            return False
+        table = info["tables"][0]
+        seen = {"inserts": table["limiter"].get("inserts", 0), "samples": table["limiter"].get("samples", 0),
+                "size": table.get("size", 0), "policy": max([s["version"] for s in info.get("slots", ())], default=0)}
+        seen.update({c["name"]: c["value"] for c in info.get("counters", ()) if c["name"] == "learner_steps"})
+        for name, value in seen.items():
+            check(value >= self.best.get(name, 0), name, "fell from", self.best.get(name), "to", value, "at", info["server"])
+            self.best[name] = value
+        check(seen["size"] == seen["inserts"], "of", seen["inserts"], "items that were inserted there are", seen["size"])
+        self.brokers.add(info["server"]["instance"])
+        return True
+
+
+def alive(pid):
+    try:
+        os.kill(pid, 0)
+        return True
+    except ProcessLookupError:
+        return False
+
+
+def hurt(run, process, how):
+    pid = run.pid(process)
+    if not pid or not alive(pid):
+        return False
+    try:
+        if how == "kill":
+            os.kill(pid, signal.SIGKILL)
+        else:
+            os.kill(pid, signal.SIGSTOP)
+            time.sleep(0.2)
+            os.kill(pid, signal.SIGCONT)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def steps_of(run):
+    path = run.folder / "metrics.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [json.loads(line)["steps"] for line in lines if line.endswith("}")]
+
+
+def resumed(place, before):
+    run = place.start("resume", "run")
+    run.given = "run"
+    run.await_alive(lambda: "the tables are those of the journal" in run.text(), "the resumed run's first words")
+    return run
+
+
+def hurt_one(place, run, chance):
+    """Gives the run, which may be another one, and what was done."""
+    process, how = chance.choice(PROCESSES + ("broker", "launcher")), chance.choice(("kill", "kill", "stop"))
+    if process != "launcher":
+        return run, "%s %s" % (how, process) if hurt(run, process, how) else None
+    if how == "stop":
+        run.signal(signal.SIGSTOP)
+        time.sleep(0.2)
+        run.signal(signal.SIGCONT)
+        return run, "stop launcher"
+    run.signal(signal.SIGKILL)
+    run.popen.wait()
+    place.nobody_left()
+    return resumed(place, run), "kill launcher"
+
+
+@test
+def test_kill_anything():
+    seed = int(os.environ.get("RP_TEST_SEED", 0)) or random.randrange(1, 1 << 32)
+    print("RP_TEST_SEED=%d" % seed)
+    chance, faults = random.Random(seed), []
+    with Place(CONFIG) as place:
+        run = place.launch("--folder", "run")
+        run.await_phase("running")
+        ledger = Ledger(run)
+        while run.alive() and len(faults) < 12:
+            time.sleep(chance.uniform(0.05, 0.25))
+            run, fault = hurt_one(place, run, chance)
+            ledger.run = run
+            faults += [fault] if fault else []
+            ledger.look()
+        print("faults:", ", ".join(faults))
+        while run.alive():
+            ledger.look()
+            time.sleep(0.05)
+        text = run.ends(seconds=3 * PATIENCE)
+        contains(text, "6000 environment steps were taken")
+        report = run.read("report.json")
+        equal((report["steps"], report["exit"]), (6000, "done"), "report")
+        steps = steps_of(run)
+        equal(steps, sorted(steps), "steps")
+        # A step makes an item, unless its actor died before it was sent; none is there twice.
+        check(0 < ledger.best["inserts"] <= 6000, ledger.best)
+        print("in the end:", ledger.best, "brokers:", len(ledger.brokers))
+        place.nobody_left()
+
+
+@test
+def test_resume_finds_the_table():
+    with Place(CONFIG) as place:
+        run = place.launch("--folder", "run", *sets("stop.steps=3000"))
+        ledger = Ledger(run)
+        run.await_alive(lambda: ledger.look() and ledger.best["inserts"] > 700, "some items")
+        run.signal(signal.SIGINT)
+        run.ends()
+        ledger.run = again = resumed(place, run)
+        again.await_alive(ledger.look, "the broker's answer")
+        again.ends(seconds=2 * PATIENCE)
+        check(list((again.folder / "broker").glob("*")), "no files of the broker in the run's folder")
+        equal(again.read("report.json")["steps"], 3000, "steps")
+
+
+@test
+def test_without_a_journal():
+    """The tables are lost with the broker, and nothing else: the learner pauses until min_size is met again."""
+    with Place(CONFIG.replace("  journal: {dir: broker, interval: 50ms}\n", "")) as place:
+        run = place.launch("--folder", "run", *sets("stop.steps=4000"))
+        run.await_phase("running")
+        run.await_alive(lambda: steps_of(run)[-1] > 1000, "steps")
+        learner = run.pid("learner-0")
+        before = run.starts("broker")
+        os.kill(run.pid("broker"), signal.SIGKILL)
+        run.await_start("broker", before + 1)
+        text = run.ends(seconds=2 * PATIENCE)
+        equal((run.read("report.json")["steps"], run.pid("learner-0")), (4000, learner), "steps, and the learner's process")
+        check("learner-0 ended" not in text, text)
+        check(not (run.folder / "broker").exists(), "a journal that nobody asked for")
+
+
+# ---- a full disk
+
+class SmallDisk:
+    """A file system of its own for the run's journal, in a name space of the launcher; it can be made larger."""
+
+    def __init__(self, place, size):
+        self.path = place.base / "disk"
+        self.path.mkdir()
+        mount = "mount -t tmpfs -o size=%s tmpfs %s" % (size, self.path)
+        self.possible = subprocess.run(["unshare", "-rm", "sh", "-c", mount], capture_output=True).returncode == 0
+        self.launch = place.write("launch.sh", "#!/bin/sh\nexec unshare -rm sh -c '%s && exec %s \"$@\"' sh \"$@\"\n"
+                                  % (mount, program("launch")))
+
+    def grow(self, pid, size):
+        subprocess.run(["nsenter", "-t", str(pid), "-U", "-m", "--preserve-credentials", "mount", "-o",
+                        "remount,size=" + size, str(self.path)], check=True)
+
+
+@test
+def test_full_disk():
+    with Place(CONFIG) as place:
+        disk = SmallDisk(place, "256k")
+        if not disk.possible:
+            print("skipped: there are no name spaces here")
+            return
+        before = os.environ["RP_LAUNCH"]
+        try:
+            os.environ["RP_LAUNCH"] = disk.launch
+            run = place.launch("--folder", "run", *sets("stop.steps=4000", "launch.hang=60s",
+                                                        "broker.journal.dir=%s/journal" % disk.path))
+        finally:
+            os.environ["RP_LAUNCH"] = before
+        ledger = Ledger(run)
+        run.await_alive(lambda: "error B0501" in run.log("broker"), "a loud line of the broker")
+        run.await_alive(lambda: "the broker's disk: B050" in (run.read("status.json") or {}).get("waits", ""), "the reason")
+        stands = steps_of(run)[-1]
+        time.sleep(1.0)
+        check(steps_of(run)[-1] < stands + 100 and stands < 4000, "goes on:", steps_of(run)[-1], "after", stands)
+        disk.grow(run.pid("broker"), "64m")
+        while run.alive():
+            ledger.look()
+            time.sleep(0.05)
+        run.ends(seconds=2 * PATIENCE)
+        report = run.read("report.json")
+        equal((report["steps"], report["restarts"]), (4000, 0), "steps, and who had to be started again")
+        place.nobody_left()
+
+
+sys.exit(test.main())

@@ -1,0 +1,349 @@
+/* Checkpoints of a real broker: when they are made, what a restart makes of them, and what remains after kill -9. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/support/process.h"
+#include "tests/support/testpeer.h"
+
+#define TABLE "  - {name: t, max_size: 200000, sampler: {kind: fifo}, limiter: {kind: none}}\n"
+
+static struct broker_process broker;
+static char folder[64];
+static void *context;
+static struct testpeer *peer;
+
+/* ---- the folder ---- */
+
+static uint32_t count_files(const char *prefix, const char *suffix)
+{
+    uint32_t n = 0;
+    DIR *dir = opendir(folder);
+    assert_non_null(dir);
+    for (struct dirent *entry; (entry = readdir(dir));) {
+        size_t size = strlen(entry->d_name), end = strlen(suffix);
+        n += strncmp(entry->d_name, prefix, strlen(prefix)) == 0 && size > end &&
+             strcmp(entry->d_name + size - end, suffix) == 0;
+    }
+    closedir(dir);
+    return n;
+}
+
+static bool has_checkpoint(uint32_t number)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/checkpoint-%08u.replay", folder, number);
+    return access(path, F_OK) == 0;
+}
+
+static int is_there(void *ctx)
+{
+    return has_checkpoint(*(uint32_t *)ctx);
+}
+
+static int is_gone(void *ctx)
+{
+    return !has_checkpoint(*(uint32_t *)ctx) && has_checkpoint(*(uint32_t *)ctx + 20);
+}
+
+static void await_checkpoint(uint32_t number)
+{
+    if (!process_await(is_there, &number, 10000))
+        fail_msg("there is no checkpoint %u", number);
+}
+
+/* ---- the broker ---- */
+
+/* `options`: of the section checkpoint. */
+static void start(const char *options, bool journal)
+{
+    char more[400], path[128];
+    snprintf(folder, sizeof folder, "/tmp/replay-checkpoints-XXXXXX");
+    assert_non_null(mkdtemp(folder));
+    int used = snprintf(more, sizeof more, "checkpoint: {dir: %s, %s}\n", folder, options);
+    if (journal)
+        snprintf(more + used, sizeof more - (size_t)used, "journal: {dir: %s}\n", folder);
+    snprintf(path, sizeof path, "%s/mine.txt", folder);
+    close(open(path, O_CREAT | O_WRONLY, 0600));
+    broker_process_start(&broker, TABLE, more);
+    context = zmq_ctx_new();
+    peer = testpeer_connect(context, broker.service);
+    testpeer_open(peer, false);
+}
+
+static void connect_again(void)
+{
+    testpeer_close(peer);
+    peer = testpeer_connect(context, broker.service);
+    testpeer_open(peer, false);
+}
+
+static void end(void)
+{
+    char path[400];
+    testpeer_close(peer);
+    zmq_ctx_term(context);
+    broker_process_fini(&broker);
+    snprintf(path, sizeof path, "%s/mine.txt", folder);
+    assert_int_equal(access(path, F_OK), 0);
+    DIR *dir = opendir(folder);
+    assert_non_null(dir);
+    for (struct dirent *entry; (entry = readdir(dir));) {
+        snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
+        unlink(path);
+    }
+    closedir(dir);
+    rmdir(folder);
+}
+
+static void insert(uint64_t first, uint32_t n)
+{
+    while (n > 0) {
+        uint64_t sent = peer->n_tables ? peer->tables[0].items : 0, allowed = testpeer_allowed(peer, 0);
+        if (sent >= allowed) {
+            testpeer_heartbeat(peer, 0, false);
+            continue;
+        }
+        uint32_t part = allowed - sent < 500 ? (uint32_t)(allowed - sent) : 500;
+        part = part < n ? part : n;
+        testpeer_insert(peer, "t", first, part, 1);
+        first += part;
+        n -= part;
+    }
+    while (testpeer_resolved(peer, 0) < peer->tables[0].items)
+        testpeer_heartbeat(peer, 0, false);
+    testpeer_forget(peer);
+}
+
+static uint64_t size(void)
+{
+    uint64_t n = testpeer_table_info(peer, "t")->size;
+    testpeer_forget(peer);
+    return n;
+}
+
+static uint64_t ask(bool start_only, int64_t timeout_ms)
+{
+    Replay__Request request = REPLAY__REQUEST__INIT;
+    Replay__Checkpoint checkpoint = REPLAY__CHECKPOINT__INIT;
+    checkpoint.start_only = start_only;
+    if (timeout_ms >= 0) {
+        checkpoint.has_timeout_ms_case = REPLAY__CHECKPOINT__HAS_TIMEOUT_MS_TIMEOUT_MS;
+        checkpoint.timeout_ms = (uint64_t)timeout_ms;
+    }
+    request.body_case = REPLAY__REQUEST__BODY_CHECKPOINT;
+    request.checkpoint = &checkpoint;
+    return testpeer_ask(peer, &request);
+}
+
+static struct testpeer_answer *checkpoint(void)
+{
+    struct testpeer_answer *answer = testpeer_await(peer, ask(false, NO_TIMEOUT));
+    if (answer->status != RP_OK)
+        fail_msg("%s", answer->text);
+    return answer;
+}
+
+/* ---- tests ---- */
+
+static void a_client_asks(void **state)
+{
+    (void)state;
+    start("every: 0s, on_exit: false", false);
+    insert(1, 1000);
+    const Replay__CheckpointReply *reply = checkpoint()->reply->checkpoint;
+    assert_int_equal(reply->number, 1);
+    assert_int_equal(reply->based_on, 0);
+    assert_int_equal(reply->items, 1000);
+    assert_true(reply->written_bytes > 1000 * 100);
+    assert_true(reply->took_ns > 0);
+    assert_string_equal(reply->folder, folder);
+    assert_true(has_checkpoint(1));
+    insert(1001, 10);
+    reply = checkpoint()->reply->checkpoint;
+    assert_int_equal(reply->number, 2);
+    assert_int_equal(reply->based_on, 1);
+    assert_true(reply->written_bytes < 10000);
+    const Replay__DiskInfo *disk = testpeer_info(peer)->disk;
+    assert_non_null(disk);
+    assert_string_equal(disk->folder, folder);
+    assert_false(disk->journal);
+    assert_int_equal(disk->checkpoint, 2);
+    assert_false(disk->checkpoint_running);
+    assert_true(disk->segments >= 1 && disk->bytes > 0);
+    assert_string_equal(disk->trouble, "");
+    end();
+}
+
+static void several_share_one_and_time_runs_out(void **state)
+{
+    (void)state;
+    start("every: 0s, on_exit: false", false);
+    insert(1, 20000);
+    uint64_t first = ask(true, NO_TIMEOUT), hasty = ask(false, 0), second = ask(false, NO_TIMEOUT),
+             third = ask(false, NO_TIMEOUT);
+    assert_int_equal(testpeer_await(peer, first)->reply->checkpoint->number, 1);
+    struct testpeer_answer *late = testpeer_await(peer, hasty);
+    if (late->status != RP_OK) { /* it may have been quick */
+        assert_int_equal(late->status, RP_DEADLINE_EXCEEDED);
+        assert_non_null(strstr(late->text, "it goes on"));
+    }
+    uint64_t number = testpeer_await(peer, second)->reply->checkpoint->number;
+    assert_int_equal(testpeer_await(peer, third)->reply->checkpoint->number, number);
+    assert_true(number <= 2);
+    end();
+}
+
+static void it_says_that_it_is_off(void **state)
+{
+    (void)state;
+    broker_process_start(&broker, TABLE, NULL);
+    context = zmq_ctx_new();
+    peer = testpeer_connect(context, broker.service);
+    struct testpeer_answer *answer = testpeer_await(peer, ask(false, NO_TIMEOUT));
+    assert_int_equal(answer->status, RP_FAILED_PRECONDITION);
+    assert_non_null(strstr(answer->text, "checkpoint.dir"));
+    assert_null(testpeer_info(peer)->disk);
+    kill(broker.pid, SIGUSR1); /* is no reason to end */
+    assert_int_equal(size(), 0);
+    testpeer_close(peer);
+    zmq_ctx_term(context);
+    broker_process_fini(&broker);
+}
+
+static void a_signal_the_period_and_the_end(void **state)
+{
+    (void)state;
+    start("every: 0s, keep: 5", false);
+    insert(1, 300);
+    kill(broker.pid, SIGUSR1);
+    await_checkpoint(1);
+    insert(301, 300);
+    int status = broker_process_stop(&broker, SIGTERM);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    assert_true(has_checkpoint(2));
+    assert_int_equal(count_files("checkpoint-", ".part"), 0);
+    broker_process_again(&broker, NULL);
+    connect_again();
+    assert_int_equal(size(), 600);
+    struct testpeer_answer *answer = testpeer_sampled(peer, "t", 1);
+    assert_int_equal(answer->reply->sample->key[0], 1);
+    sampled_check(answer, 0);
+    end();
+    start("every: 20ms, keep: 3, on_exit: false", false);
+    insert(1, 300);
+    uint32_t first = 1;
+    if (!process_await(is_gone, &first, 20000)) /* a chain of changes has an end, and then its base goes */
+        fail_msg("checkpoint 1 does not go");
+    assert_true(count_files("checkpoint-", ".replay") <= 3 + 17);
+    end();
+}
+
+static void damage(uint32_t number, bool cut)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/checkpoint-%08u.replay", folder, number);
+    int file = open(path, O_RDWR);
+    struct stat about;
+    assert_true(file >= 0 && fstat(file, &about) == 0);
+    if (cut)
+        assert_int_equal(ftruncate(file, about.st_size / 2), 0);
+    else
+        assert_int_equal(pwrite(file, "?", 1, about.st_size / 2), 1);
+    close(file);
+}
+
+static void the_one_before_is_used(void **state)
+{
+    (void)state;
+    for (int cut = 0; cut < 2; cut++) {
+        start("every: 0s, on_exit: false", false);
+        insert(1, 700);
+        checkpoint();
+        insert(701, 700);
+        checkpoint();
+        broker_process_stop(&broker, SIGKILL);
+        damage(2, cut);
+        broker_process_again(&broker, NULL);
+        connect_again();
+        assert_int_equal(size(), 700);
+        /* Life goes on, with a number that was never used. */
+        insert(2000, 10);
+        const Replay__CheckpointReply *reply = checkpoint()->reply->checkpoint;
+        assert_int_equal(reply->number, 3);
+        assert_int_equal(reply->based_on, 0);
+        broker_process_stop(&broker, SIGKILL);
+        broker_process_again(&broker, NULL);
+        connect_again();
+        assert_int_equal(size(), 710);
+        end();
+    }
+}
+
+/* With a journal the damage costs nothing. */
+static void the_journal_makes_up_for_it(void **state)
+{
+    (void)state;
+    start("every: 0s, on_exit: false", true);
+    insert(1, 700);
+    checkpoint();
+    insert(701, 700);
+    checkpoint();
+    insert(1401, 100);
+    broker_process_stop(&broker, SIGKILL);
+    damage(2, false);
+    broker_process_again(&broker, NULL);
+    connect_again();
+    assert_int_equal(size(), 1500);
+    end();
+}
+
+static void killed_while_one_is_written(void **state)
+{
+    (void)state;
+    for (int journal = 0; journal < 2; journal++) {
+        start("every: 0s, on_exit: false", journal);
+        insert(1, 500);
+        checkpoint();
+        insert(501, 60000);
+        for (uint32_t round = 0; round < 3; round++) {
+            uint64_t id = ask(true, NO_TIMEOUT);
+            assert_int_equal(testpeer_await(peer, id)->status, RP_OK);
+            broker_process_stop(&broker, SIGKILL);
+            broker_process_again(&broker, NULL);
+            assert_int_equal(count_files("checkpoint-", ".part"), 0);
+            connect_again();
+            uint64_t n = size();
+            assert_true(n == 60500 || (n == 500 && !journal));
+        }
+        checkpoint();
+        end();
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_client_asks),
+        cmocka_unit_test(several_share_one_and_time_runs_out),
+        cmocka_unit_test(it_says_that_it_is_off),
+        cmocka_unit_test(a_signal_the_period_and_the_end),
+        cmocka_unit_test(the_one_before_is_used),
+        cmocka_unit_test(the_journal_makes_up_for_it),
+        cmocka_unit_test(killed_while_one_is_written),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,190 @@
+/* A disk that is full: writers wait, everybody who asks is told why, nothing is torn or lost, also if the broker is killed
+ * meanwhile, and all goes on when there is room. With a real broker on a file system of a few MiB. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "replay/admin.h"
+#include "replay/replay.h"
+#include "tests/support/process.h"
+
+#define TABLES                                                                                                         \
+    "  - {name: log, max_size: 100000, sampler: {kind: fifo}, remover: {kind: fifo}, max_times_sampled: 1,\n"          \
+    "     limiter: {kind: none}}\n"
+#define WAIT 60000
+#define STEPS 3000u
+#define STEP_BYTES 2000u
+
+struct scene {
+    struct broker_process broker;
+    char disk[64];
+    rp_client *client;
+    atomic_bool done;
+    char text[600];
+};
+
+static bool mount_disk(struct scene *self, const char *options)
+{
+    assert_non_null(mkdtemp(strcpy(self->disk, "/tmp/test-full-XXXXXX")));
+    if (unshare(CLONE_NEWNS) == 0 && mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
+        mount("tmpfs", self->disk, "tmpfs", 0, options) == 0)
+        return true;
+    rmdir(self->disk);
+    return false;
+}
+
+static rp_client *connect_to(const struct scene *self, rp_error *err)
+{
+    rp_client_options options = {.struct_size = sizeof options, .backoff_min_ms = 5, .backoff_max_ms = 40};
+    return rp_client_connect(self->broker.service, &options, WAIT, err);
+}
+
+static void *write_steps(void *ctx)
+{
+    struct scene *self = ctx;
+    static uint32_t row[STEP_BYTES / 4];
+    rp_error err = {0};
+    rp_client *client = connect_to(self, &err);
+    rp_column column = {.name = "x", .dtype = RP_DTYPE_UINT32, .rank = 1, .shape = {STEP_BYTES / 4}};
+    rp_writer *writer = client ? rp_writer_new(client, &column, 1, NULL, WAIT, &err) : NULL;
+    bool ok = writer != NULL;
+    for (uint32_t i = 0; ok && i < STEPS; i++) {
+        for (uint32_t k = 0; k < STEP_BYTES / 4; k++)
+            row[k] = i * 2654435761u + k * k; /* does not compress to nothing */
+        row[0] = i;
+        const void *values[] = {row};
+        ok = rp_writer_append(writer, values, WAIT, &err) == RP_OK &&
+             rp_writer_item_last(writer, "log", 1, 1, WAIT, NULL, &err) == RP_OK;
+    }
+    ok = ok && rp_writer_flush(writer, 0, WAIT, &err) == RP_OK;
+    if (writer && rp_writer_destroy(&writer, WAIT, &err) != RP_OK)
+        ok = false;
+    if (!ok)
+        snprintf(self->text, sizeof self->text, "writer: %s", err.text);
+    rp_client_destroy(&client);
+    atomic_store(&self->done, true);
+    return NULL;
+}
+
+/* Whether the broker says that it waits for its journal, and why. */
+static int is_stuck(void *ctx)
+{
+    struct scene *self = ctx;
+    rp_error err = {0};
+    rp_waits *waits = NULL;
+    if (rp_admin_why(self->client, WAIT, &waits, &err) != RP_OK)
+        fail_msg("%s", err.text);
+    int found = 0;
+    for (uint32_t i = 0; i < waits->n; i++)
+        found |= strcmp(waits->waits[i].kind, "journal") == 0 &&
+                 strstr(waits->waits[i].text, "No space left on device") != NULL;
+    rp_waits_free(&waits);
+    return found;
+}
+
+static int is_done(void *ctx)
+{
+    return atomic_load(&((struct scene *)ctx)->done);
+}
+
+static void read_all(struct scene *self)
+{
+    rp_error err = {0};
+    rp_sampler_options options = {.struct_size = sizeof options};
+    rp_sampler_defaults(&options);
+    options.batch_size = 16;
+    options.flexible = 1;
+    options.max_samples = STEPS;
+    rp_sampler *sampler = rp_sampler_new(self->client, "log", &options, &err);
+    assert_non_null(sampler);
+    uint32_t next = 0;
+    for (rp_batch *batch = NULL; rp_sampler_next(sampler, &batch, WAIT, &err) == RP_OK; rp_batch_release(&batch)) {
+        const rp_field_view *field = rp_batch_find(batch, "x");
+        const uint32_t *values = field->data;
+        for (uint64_t i = 0; i < field->shape[0]; i++)
+            assert_int_equal(values[i * (STEP_BYTES / 4)], next++);
+    }
+    assert_int_equal(next, STEPS);
+    rp_sampler_destroy(&sampler);
+}
+
+static void full_disk(const char *sync, bool kills)
+{
+    struct scene *self = calloc(1, sizeof *self);
+    if (!mount_disk(self, "size=2m")) {
+        free(self);
+        skip();
+    }
+    char more[256];
+    snprintf(more, sizeof more, "session: {heartbeat: 100ms}\njournal: {dir: %s/journal, fsync: %s}\n", self->disk,
+             sync);
+    broker_process_start(&self->broker, TABLES, more);
+    rp_error err = {0};
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, write_steps, self), 0);
+    self->client = connect_to(self, &err);
+    assert_non_null(self->client);
+    assert_true(process_await(is_stuck, self, WAIT));
+    assert_false(atomic_load(&self->done));
+    if (kills) {
+        broker_process_stop(&self->broker, SIGKILL);
+        broker_process_again(&self->broker, NULL);
+        assert_true(process_await(is_stuck, self, WAIT));
+    }
+    /* who comes now is let in, and told */
+    rp_client_destroy(&self->client);
+    self->client = connect_to(self, &err);
+    assert_non_null(self->client);
+    assert_true(is_stuck(self));
+    assert_false(atomic_load(&self->done));
+    assert_int_equal(mount("tmpfs", self->disk, "tmpfs", MS_REMOUNT, "size=64m"), 0);
+    assert_true(process_await(is_done, self, WAIT));
+    pthread_join(thread, NULL);
+    if (self->text[0])
+        fail_msg("%s", self->text);
+    broker_process_stop(&self->broker, SIGKILL);
+    broker_process_again(&self->broker, NULL);
+    read_all(self);
+    rp_client_destroy(&self->client);
+    assert_int_equal(WEXITSTATUS(broker_process_stop(&self->broker, SIGTERM)), 0);
+    broker_process_fini(&self->broker);
+    umount2(self->disk, MNT_DETACH);
+    rmdir(self->disk);
+    free(self);
+}
+
+static void writers_wait_for_a_full_disk(void **state)
+{
+    (void)state;
+    full_disk("interval", false);
+}
+
+static void a_kill_on_a_full_disk_loses_nothing(void **state)
+{
+    (void)state;
+    full_disk("always", true);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(writers_wait_for_a_full_disk),
+        cmocka_unit_test(a_kill_on_a_full_disk_loses_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,334 @@
+/* A broker that holds many times its memory: a real process, with real files. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "proto/rng.h"
+#include "tests/support/naive.h"
+#include "tests/support/process.h"
+#include "tests/support/testpeer.h"
+
+#define MIB (1u << 20)
+#define ITEM 8192u
+#define BATCH 16u
+#define TABLE "  - {name: t, max_size: 100000, sampler: {kind: uniform}, limiter: {kind: none}}\n"
+
+struct world {
+    struct broker_process broker;
+    char folder[64];
+    void *context;
+    struct testpeer *writer;
+    uint64_t keys; /* 1 .. keys are in the table */
+};
+
+static int forget(const char *path, const struct stat *info, int kind, struct FTW *at)
+{
+    (void)info;
+    (void)kind;
+    (void)at;
+    return remove(path);
+}
+
+static struct testpeer *connect_peer(struct world *self)
+{
+    return testpeer_connect(self->context, self->broker.service);
+}
+
+/* keys: "storage: {dir: %s, ...}" and the like. */
+static void begin(struct world *self, const char *format, const char *tables)
+{
+    char more[400];
+    *self = (struct world){0};
+    snprintf(self->folder, sizeof self->folder, "/tmp/replay-spill-XXXXXX");
+    assert_non_null(mkdtemp(self->folder));
+    snprintf(more, sizeof more, format, self->folder);
+    broker_process_start(&self->broker, tables, more);
+    self->context = zmq_ctx_new();
+    self->writer = connect_peer(self);
+    static const struct testpeer_column column = {"x", "uint8", 1, {ITEM}, ITEM};
+    testpeer_open_with(self->writer, false, &column, 1);
+}
+
+static void end(struct world *self)
+{
+    testpeer_close(self->writer);
+    zmq_ctx_term(self->context);
+    broker_process_fini(&self->broker);
+    nftw(self->folder, forget, 8, FTW_DEPTH | FTW_PHYS);
+}
+
+static void fill(uint64_t key, uint8_t *out)
+{
+    struct rng rng;
+    rng_seed(&rng, key);
+    for (uint32_t i = 0; i < ITEM; i += 8) {
+        uint64_t word = rng_next(&rng);
+        memcpy(out + i, &word, 8);
+    }
+}
+
+/* Sends a batch if there is credit for it. */
+static bool insert(struct world *self)
+{
+    struct testpeer *peer = self->writer;
+    if (self->keys + BATCH > testpeer_allowed(peer, 0) ||
+        peer->sent_bytes + (ITEM + 100) * BATCH > peer->credit->allowed_bytes) {
+        testpeer_heartbeat(peer, 0, false);
+        testpeer_forget(peer);
+        return false;
+    }
+    uint32_t layout = testpeer_plain(peer, "t");
+    uint8_t data[ITEM];
+    for (uint32_t i = 0; i < BATCH; i++) {
+        fill(++self->keys, data);
+        const void *blocks[] = {data};
+        testpeer_item(peer, layout, self->keys, 1, testpeer_chunk(peer, 1, blocks, false), 0, 1);
+    }
+    peer->oldest_chunk = peer->chunk + 1;
+    testpeer_push(peer);
+    return true;
+}
+
+static int all_resolved(void *ctx)
+{
+    struct world *self = ctx;
+    testpeer_heartbeat(self->writer, 0, false);
+    assert_int_equal(self->writer->credit->n_rejections, 0);
+    testpeer_forget(self->writer);
+    return testpeer_resolved(self->writer, 0) == self->keys;
+}
+
+static void insert_all(struct world *self, uint64_t items)
+{
+    while (self->keys < items)
+        insert(self);
+    assert_true(process_await(all_resolved, self, 30000));
+}
+
+static void check(const struct testpeer_answer *answer)
+{
+    if (answer->status != RP_OK)
+        fail_msg("%s", answer->text);
+    for (uint32_t i = 0; i < answer->reply->sample->n_key; i++) {
+        uint8_t want[ITEM];
+        uint32_t rows, row_bytes;
+        uint8_t *data = sampled_rows(answer, i, 0, &rows, &row_bytes);
+        assert_int_equal(row_bytes, ITEM);
+        fill(answer->reply->sample->key[i], want);
+        assert_memory_equal(data, want, ITEM);
+        free(data);
+    }
+}
+
+static void fetch_all(struct world *self)
+{
+    struct testpeer *peer = connect_peer(self);
+    for (uint64_t first = 1; first <= self->keys; first += 64) {
+        uint64_t keys[64];
+        for (uint32_t i = 0; i < 64; i++)
+            keys[i] = first + i;
+        const struct testpeer_answer *answer = testpeer_fetch(peer, "t", 64, keys);
+        check(answer);
+        assert_int_equal(answer->reply->sample->n_key, self->keys - first < 64 ? self->keys - first + 1 : 64);
+        testpeer_forget(peer);
+    }
+    testpeer_close(peer);
+}
+
+static uint64_t resident(const struct world *self)
+{
+    char path[64], line[256];
+    snprintf(path, sizeof path, "/proc/%d/status", (int)self->broker.pid);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    unsigned long long kib = 0;
+    while (fgets(line, sizeof line, file))
+        if (sscanf(line, "VmRSS: %llu", &kib) == 1)
+            break;
+    fclose(file);
+    return kib * 1024;
+}
+
+static bool is_instrumented(void)
+{
+    const char *how = getenv("RP_SANITIZE");
+    return how && how[0] && strcmp(how, "coverage") != 0;
+}
+
+static void eight_times_memory(void **state)
+{
+    (void)state;
+    struct world world;
+    begin(&world, "storage: {dir: %s, memory: 8MiB}\nmemory_limit: 64MiB\n", TABLE);
+    uint64_t before = resident(&world), most = 0;
+    while (world.keys < 64 * MIB / ITEM) {
+        insert_all(&world, world.keys + 256);
+        uint64_t now = resident(&world);
+        most = now > most ? now : most;
+    }
+    fetch_all(&world);
+    struct testpeer *peer = connect_peer(&world);
+    for (uint32_t i = 0; i < 100; i++) {
+        check(testpeer_sampled(peer, "t", 64));
+        testpeer_forget(peer);
+        uint64_t now = resident(&world);
+        most = now > most ? now : most;
+    }
+    testpeer_close(peer);
+    /* 8 MiB of chunks, up to 4 MiB more that are being read for replies, records and messages under way. */
+    print_message("resident: %u MiB at first, %u MiB at most\n", (unsigned)(before / MIB), (unsigned)(most / MIB));
+    if (!is_instrumented())
+        assert_true(most < before + 40 * MIB);
+    end(&world);
+}
+
+static const struct testpeer_answer *look(struct testpeer *peer, uint64_t id)
+{
+    testpeer_read(peer);
+    const struct testpeer_answer *answer = peer->answers;
+    while (answer && answer->id != id)
+        answer = answer->next;
+    return answer;
+}
+
+static void samplers_and_a_writer_at_once(void **state)
+{
+    (void)state;
+    struct world world;
+    begin(&world, "storage: {dir: %s, memory: 2MiB}\nmemory_limit: 64MiB\n", TABLE);
+    insert_all(&world, 1024);
+    enum { SAMPLERS = 6 };
+    struct testpeer *peers[SAMPLERS];
+    uint64_t ids[SAMPLERS], answered = 0;
+    for (uint32_t i = 0; i < SAMPLERS; i++) {
+        peers[i] = connect_peer(&world);
+        ids[i] = testpeer_sample(peers[i], "t", 32, NO_TIMEOUT, 0);
+    }
+    uint32_t idle = 0;
+    while ((answered < 300 || world.keys < 4096) && idle < 20000) {
+        bool moved = world.keys < 4096 && insert(&world);
+        for (uint32_t i = 0; i < SAMPLERS; i++) {
+            const struct testpeer_answer *answer = look(peers[i], ids[i]);
+            if (!answer)
+                continue;
+            check(answer);
+            assert_int_equal(answer->reply->sample->n_key, 32);
+            testpeer_forget(peers[i]);
+            ids[i] = testpeer_sample(peers[i], "t", 32, NO_TIMEOUT, 0);
+            answered++;
+            moved = true;
+        }
+        idle = moved ? 0 : idle + 1;
+        if (!moved)
+            zmq_poll(NULL, 0, 1);
+    }
+    assert_true(answered >= 300);
+    assert_true(process_await(all_resolved, &world, 30000));
+    for (uint32_t i = 0; i < SAMPLERS; i++) {
+        check(testpeer_await(peers[i], ids[i]));
+        testpeer_close(peers[i]);
+    }
+    fetch_all(&world);
+    end(&world);
+}
+
+static void killed_and_started_again(void **state)
+{
+    (void)state;
+    struct world world;
+    begin(&world, "journal: {dir: %s, fsync: never}\nstorage: {memory: 2MiB}\nmemory_limit: 64MiB\n", TABLE);
+    insert_all(&world, 2048);
+    fetch_all(&world);
+    broker_process_stop(&world.broker, SIGKILL);
+    broker_process_again(&world.broker, NULL);
+    fetch_all(&world);
+    broker_process_stop(&world.broker, SIGKILL);
+    broker_process_again(&world.broker, NULL);
+    struct testpeer *peer = connect_peer(&world);
+    for (uint32_t i = 0; i < 50; i++) {
+        check(testpeer_sampled(peer, "t", 64));
+        testpeer_forget(peer);
+    }
+    testpeer_close(peer);
+    end(&world);
+}
+
+/* Turns a byte of each half MiB of all segments over. */
+static uint32_t damage_files(const struct world *self)
+{
+    uint32_t n = 0;
+    DIR *folder = opendir(self->folder);
+    for (struct dirent *entry; (entry = readdir(folder));) {
+        if (strncmp(entry->d_name, "segment-", 8) != 0)
+            continue;
+        int file = openat(dirfd(folder), entry->d_name, O_RDWR);
+        struct stat info;
+        assert_true(file >= 0 && fstat(file, &info) == 0);
+        for (off_t at = MIB / 2; at < info.st_size; at += MIB / 2, n++) {
+            uint8_t byte;
+            assert_int_equal(pread(file, &byte, 1, at), 1);
+            byte ^= 0x55;
+            assert_int_equal(pwrite(file, &byte, 1, at), 1);
+        }
+        close(file);
+    }
+    closedir(folder);
+    return n;
+}
+
+static void damaged_files(void **state)
+{
+    (void)state;
+    struct world world;
+    begin(&world, "storage: {dir: %s, memory: 1MiB}\nmemory_limit: 64MiB\n", TABLE);
+    insert_all(&world, 1024);
+    assert_true(damage_files(&world) >= 10);
+    struct testpeer *peer = connect_peer(&world);
+    uint32_t lost = 0;
+    for (uint64_t key = 1; key <= world.keys; key++) {
+        const struct testpeer_answer *answer = testpeer_fetch(peer, "t", 1, &key);
+        if (answer->status == RP_DATA_LOSS) {
+            assert_non_null(strstr(answer->text, "could not be read from the broker's disk"));
+            lost++;
+        } else {
+            check(answer);
+        }
+        testpeer_forget(peer);
+    }
+    /* Some were still in memory; hardly any byte lies between chunks. */
+    assert_in_range(lost, 5, 20);
+    for (uint32_t i = 0; i < 50; i++) {
+        const struct testpeer_answer *answer = testpeer_sampled(peer, "t", 64);
+        check(answer);
+        assert_int_equal(answer->reply->sample->n_key, 64);
+        testpeer_forget(peer);
+    }
+    assert_int_equal(testpeer_table_info(peer, "t")->size, world.keys - lost);
+    testpeer_close(peer);
+    end(&world);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(eight_times_memory),
+        cmocka_unit_test(samplers_and_a_writer_at_once),
+        cmocka_unit_test(killed_and_started_again),
+        cmocka_unit_test(damaged_files),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,413 @@
+#include "tests/support/twin.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "broker/journal.h"
+#include "broker/stream.h"
+#include "tests/support/testpeer.h"
+
+void twin_folder_init(struct twin_folder *self)
+{
+    snprintf(self->path, sizeof self->path, "/tmp/replay-twin-XXXXXX");
+    assert_non_null(mkdtemp(self->path));
+}
+
+static void run(const char *format, ...) RP_PRINTF(1, 2);
+static void run(const char *format, ...)
+{
+    char command[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(command, sizeof command, format, args);
+    va_end(args);
+    assert_int_equal(system(command), 0);
+}
+
+void twin_folder_copy(struct twin_folder *self, const struct twin_folder *from)
+{
+    twin_folder_init(self);
+    /* Files may go while they are copied: a checkpoint makes others superfluous. */
+    for (uint32_t tries = 0;; tries++) {
+        char command[256];
+        snprintf(command, sizeof command, "cp -r %s/. %s/ 2>/dev/null", from->path, self->path);
+        if (system(command) == 0)
+            return;
+        assert_true(tries < 20);
+        run("rm -r %s && mkdir %s", self->path, self->path);
+    }
+}
+
+void twin_folder_fini(struct twin_folder *self)
+{
+    run("rm -r %s", self->path);
+}
+
+const char *twin_config(const struct twin_folder *self, const char *more)
+{
+    static char text[512];
+    snprintf(text, sizeof text, "journal: {dir: %s, fsync: never}\n%s", self->path, more ? more : "");
+    return text;
+}
+
+void twin_kill(struct embed *embed)
+{
+    while (embed->peers)
+        testpeer_close(embed->peers);
+    broker_destroy(&embed->broker);
+    zmq_ctx_term(embed->context);
+    schema_free(&broker_schema, &embed->config);
+}
+
+void twin_load(struct image *image, const struct twin_folder *from)
+{
+    struct folder folder;
+    rp_error err = {0};
+    if (folder_open(&folder, from->path, false, &err) != RP_OK)
+        fail_msg("%s", err.text);
+    image_init(image);
+    if (image_load(image, &folder, 0, false, false, &err) != RP_OK)
+        fail_msg("%s", err.text);
+    for (uint32_t i = 0; i < image->n_notes; i++)
+        if (image->notes[i].damage)
+            fail_msg("%s", image->notes[i].text);
+    folder_close(&folder);
+}
+
+/* ---- an image ---- */
+
+static void check_limiter(const struct limiter *a, const struct entry_limiter *b)
+{
+    assert_int_equal(a->kind, b->kind);
+    assert_true(a->samples_per_insert == b->samples_per_insert && a->min_size == b->min_size);
+    assert_true(a->min_diff == b->min_diff && a->max_diff == b->max_diff);
+    assert_true(a->offset == b->offset);
+    assert_int_equal(a->inserts, b->inserts);
+    assert_int_equal(a->samples, b->samples);
+    assert_int_equal(a->deletes, b->deletes);
+}
+
+static void check_image_item(const struct item *a, const struct image_item *b)
+{
+    assert_int_equal(a->key, b->key);
+    assert_true(a->priority == b->priority);
+    assert_int_equal(a->insert_ns, b->insert_ns);
+    assert_int_equal(a->policy, b->policy);
+    assert_int_equal(a->times_sampled, b->times_sampled);
+    assert_int_equal(a->span.n, b->n);
+    assert_int_equal(a->span.offset, b->offset);
+    assert_int_equal(a->span.length, b->length);
+}
+
+/* A chunk that was moved lies in two places: the data counts. */
+static rp_status check_data(void *ctx, uint64_t at, const struct chunk_view *view, rp_error *err)
+{
+    (void)at;
+    (void)err;
+    struct chunk *chunk = ctx;
+    assert_int_equal(chunk->step, view->head->step);
+    assert_int_equal(chunk->length, view->head->length);
+    assert_int_equal(chunk->bytes, view->head->bytes);
+    assert_memory_equal(chunk_data(chunk), view->data, chunk->bytes);
+    return RP_OK;
+}
+
+static void check_places(const struct folder *folder, const struct item *a, const struct image_item *b)
+{
+    struct chunk *const *chunks = span_chunks(&a->span);
+    for (uint32_t i = 0; i < b->n; i++) {
+        rp_error err = {0};
+        if (chunks[i]->at != image_chunks(b)[i] &&
+            chunks_read(folder, &image_chunks(b)[i], 1, check_data, chunks[i], &err) != RP_OK)
+            fail_msg("%s", err.text);
+    }
+}
+
+static void check_image_table(const struct folder *folder, const struct table *a, const struct image_table *b)
+{
+    assert_string_equal(a->name, b->name);
+    assert_int_equal(a->in.size, b->size);
+    check_limiter(&a->limiter, &b->limiter);
+    assert_int_equal(a->stats.total_inserts, b->total_inserts);
+    assert_int_equal(a->stats.total_samples, b->total_samples);
+    assert_int_equal(a->resets, b->resets);
+    for (uint32_t slot = 0; slot < a->in.high || slot < b->high; slot++) {
+        bool in_a = slot < a->in.high && a->in.items[slot].span.n, in_b = slot < b->high && b->items[slot].n;
+        assert_int_equal(in_a, in_b);
+        if (!in_a)
+            continue;
+        check_image_item(&a->in.items[slot], &b->items[slot]);
+        check_places(folder, &a->in.items[slot], &b->items[slot]);
+    }
+}
+
+static void check_image_session(const struct session *a, const struct image_session *b)
+{
+    assert_int_equal(b->hello->session.len, sizeof a->id);
+    assert_memory_equal(a->id, b->hello->session.data, sizeof a->id);
+    assert_string_equal(a->name, b->hello->name);
+    assert_int_equal(a->columns->count, b->hello->n_columns);
+    assert_int_equal(a->epoch, b->epoch);
+    assert_int_equal(a->received, b->received);
+    assert_int_equal(a->counted, b->counted);
+    assert_int_equal(a->received_bytes, b->received_bytes);
+    assert_int_equal(a->allowed_bytes, b->allowed_bytes);
+    assert_int_equal(a->confirmed_rejections, b->confirmed_rejections);
+    uint32_t forms = 0;
+    for (uint32_t i = 0; i < b->n_forms; i++)
+        forms += b->forms[i] != NULL;
+    assert_int_equal(a->n_layouts, forms);
+    for (uint32_t i = 0; i < a->n_tables; i++) {
+        const struct flow *flow = a->flows[i];
+        struct entry_flow none = {0};
+        const struct entry_flow *from = i < b->n_flows ? &b->flows[i] : &none;
+        assert_int_equal(flow ? flow->resolved : 0, from->resolved);
+        assert_int_equal(flow ? flow->rejected : 0, from->rejected);
+        assert_int_equal(flow ? flow->allowed : 0, from->allowed);
+    }
+    assert_int_equal(a->rejection_count, b->n_rejections);
+    for (uint32_t i = 0; i < b->n_rejections; i++) {
+        const struct rejection *x = &a->rejections[(a->rejection_head + i) % a->rejection_capacity];
+        assert_int_equal(x->table, b->rejections[i].table);
+        assert_int_equal(x->item, b->rejections[i].item);
+        assert_int_equal(x->key, b->rejections[i].key);
+        assert_int_equal(x->status, b->rejections[i].status);
+        assert_string_equal(x->text, b->rejections[i].text);
+    }
+}
+
+static void check_image_params(const struct params *a, const struct image *b)
+{
+    assert_int_equal(a->n_slots, b->n_slots);
+    for (uint32_t i = 0; i < b->n_slots; i++) {
+        struct slot *slot = params_find(a, b->slots[i].name);
+        assert_non_null(slot);
+        assert_int_equal(slot->version, b->slots[i].version);
+        assert_int_equal(slot->put_ns, b->slots[i].put_ns);
+        assert_int_equal(zmq_msg_size(&slot->value), b->slots[i].bytes);
+        assert_memory_equal(zmq_msg_data(&slot->value), b->slots[i].value, b->slots[i].bytes);
+    }
+    assert_int_equal(a->n_counters, b->n_counters);
+    for (uint32_t i = 0; i < b->n_counters; i++) {
+        assert_string_equal(a->counters[i].name, b->counters[i].name);
+        assert_int_equal(a->counters[i].value, b->counters[i].value);
+    }
+}
+
+static const struct image_session *find_session(const struct image *image, const struct session *session)
+{
+    for (uint32_t i = 0; i < image->n_sessions; i++)
+        if (image->sessions[i]->ordinal == session->ordinal)
+            return image->sessions[i];
+    fail_msg("session %u is not in the files", session->ordinal);
+    return NULL;
+}
+
+/* What is resolved follows from inserts and rejections alone. */
+static void check_resolved(struct embed *embed, const struct twin_folder *folder)
+{
+    struct image image;
+    embed_settle(embed);
+    twin_load(&image, folder);
+    for (const struct session *session = embed->broker->session_list; session; session = session->next) {
+        const struct image_session *found = find_session(&image, session);
+        for (uint32_t i = 0; i < session->n_tables; i++) {
+            const struct flow *flow = session->flows[i];
+            assert_int_equal(flow ? flow->resolved : 0, i < found->n_flows ? found->flows[i].resolved : 0);
+            assert_int_equal(flow ? flow->rejected : 0, i < found->n_flows ? found->flows[i].rejected : 0);
+        }
+    }
+    image_fini(&image);
+}
+
+void twin_check_image(struct embed *embed, const struct twin_folder *folder)
+{
+    struct broker *broker = embed->broker;
+    check_resolved(embed, folder);
+    for (struct session *session = broker->session_list; session; session = session->next)
+        journal_progress_(broker, session);
+    embed_settle(embed);
+    struct image image;
+    twin_load(&image, folder);
+    assert_true(image.whole);
+    assert_int_equal(image.n_tables, broker->n_tables);
+    for (uint32_t i = 0; i < broker->n_tables; i++)
+        check_image_table(&broker->stream->folder, &broker->tables[i], &image.tables[i]);
+    uint32_t n = 0;
+    for (const struct session *session = broker->session_list; session; session = session->next, n++) {
+        const struct image_session *found = find_session(&image, session);
+        check_image_session(session, found);
+    }
+    assert_int_equal(n, image.n_sessions);
+    assert_int_equal(broker->next_ordinal, image.next_ordinal);
+    check_image_params(&broker->params, &image);
+    image_fini(&image);
+}
+
+/* ---- another broker ---- */
+
+static void check_item(const struct embed *old, const struct embed *new, const struct item *a, const struct item *b)
+{
+    assert_int_equal(a->key, b->key);
+    assert_true(a->priority == b->priority);
+    assert_int_equal(a->policy, b->policy);
+    assert_int_equal(a->times_sampled, b->times_sampled);
+    assert_int_equal(a->span.n, b->span.n);
+    assert_int_equal(a->span.offset, b->span.offset);
+    assert_int_equal(a->span.length, b->span.length);
+    size_t size_a, size_b;
+    const uint8_t *layout_a = layout_message(layouts_at(&old->broker->layouts, a->span.layout), &size_a);
+    const uint8_t *layout_b = layout_message(layouts_at(&new->broker->layouts, b->span.layout), &size_b);
+    assert_int_equal(size_a, size_b);
+    assert_memory_equal(layout_a + 5, layout_b + 5, size_a - 5); /* all but the id */
+    for (uint32_t i = 0; i < a->span.n; i++) {
+        struct chunk *x = span_chunks(&a->span)[i], *y = span_chunks(&b->span)[i];
+        assert_int_equal(x->step, y->step);
+        assert_int_equal(x->length, y->length);
+        assert_int_equal(x->session, y->session);
+        assert_int_equal(x->episode, y->episode);
+        assert_int_equal(x->absent, y->absent);
+        assert_int_equal(x->columns, y->columns);
+        assert_int_equal(x->bytes, y->bytes);
+        assert_int_equal(x->raw_bytes, y->raw_bytes);
+        assert_memory_equal(chunk_block_sizes(x), chunk_block_sizes(y), (size_t)x->columns * 5);
+        assert_memory_equal(chunk_data(x), chunk_data(y), x->bytes);
+    }
+}
+
+/* Slots by time of insertion. */
+static int by_time(const void *a, const void *b)
+{
+    const struct item *x = *(struct item *const *)a, *y = *(struct item *const *)b;
+    return x->insert_ns < y->insert_ns ? -1 : x->insert_ns > y->insert_ns;
+}
+
+static struct item **in_order(const struct table *table)
+{
+    struct item **items = calloc(table->in.size + 1, sizeof(*items));
+    uint32_t n = 0;
+    for (uint32_t slot = 0; slot < table->in.high; slot++)
+        if (table->in.items[slot].span.n)
+            items[n++] = &table->in.items[slot];
+    assert_int_equal(n, table->in.size);
+    qsort(items, n, sizeof(*items), by_time);
+    return items;
+}
+
+/* Settings that were changed while it ran are the configuration's again; the cursor stays where it was. */
+static void check_restored_limiter(const struct limiter *a, const struct limiter *b)
+{
+    assert_int_equal(a->inserts, b->inserts);
+    assert_int_equal(a->samples, b->samples);
+    assert_int_equal(a->deletes, b->deletes);
+    double off = limiter_cursor(a) - limiter_cursor(b);
+    assert_true(off < 1e-6 && off > -1e-6);
+    if (a->samples_per_insert == b->samples_per_insert)
+        assert_true(a->offset == b->offset);
+}
+
+static void check_table(const struct embed *old, const struct embed *new, const struct table *a, const struct table *b)
+{
+    assert_string_equal(a->name, b->name);
+    assert_int_equal(a->in.size, b->in.size);
+    /* A chunk that was being moved may have come from both places. */
+    assert_true(a->bytes <= b->bytes);
+    check_restored_limiter(&a->limiter, &b->limiter);
+    assert_int_equal(a->stats.total_inserts, b->stats.total_inserts);
+    assert_int_equal(a->stats.total_samples, b->stats.total_samples);
+    assert_int_equal(a->resets, b->resets);
+    struct item **x = in_order(a), **y = in_order(b);
+    for (uint32_t i = 0; i < a->in.size; i++) {
+        assert_int_equal(x[i] - a->in.items, y[i] - b->in.items); /* the same slots, in the same order */
+        check_item(old, new, x[i], y[i]);
+        assert_int_equal(table_find(b, x[i]->key), x[i] - a->in.items);
+        if (i > 0)
+            assert_true(y[i]->insert_ns > y[i - 1]->insert_ns);
+    }
+    free(x);
+    free(y);
+}
+
+static void check_session(const struct session *a, const struct session *b)
+{
+    assert_int_equal(a->ordinal, b->ordinal);
+    assert_string_equal(a->name, b->name);
+    assert_true(columns_equal(a->columns, b->columns));
+    assert_int_equal(a->epoch, b->epoch);
+    assert_int_equal(a->received, b->received);
+    assert_int_equal(a->counted, b->counted);
+    assert_int_equal(a->received_bytes, b->received_bytes);
+    assert_int_equal(b->returned_bytes, b->received_bytes);
+    assert_int_equal(a->allowed_bytes, b->allowed_bytes);
+    assert_true(b->tombstone);
+    assert_int_equal(a->confirmed_rejections, b->confirmed_rejections);
+    assert_int_equal(a->rejection_count, b->rejection_count);
+    assert_int_equal(a->n_layouts, b->n_layouts);
+    for (uint32_t i = 0; i < a->n_layouts; i++)
+        assert_int_equal(a->layouts[i].layout != NULL, b->layouts[i].layout != NULL);
+    for (uint32_t i = 0; i < a->n_tables; i++) {
+        if (!a->flows[i])
+            continue;
+        assert_int_equal(a->flows[i]->resolved, b->flows[i]->resolved);
+        assert_int_equal(b->flows[i]->arrived, b->flows[i]->resolved);
+        assert_int_equal(a->flows[i]->rejected, b->flows[i]->rejected);
+        assert_int_equal(a->flows[i]->allowed, b->flows[i]->allowed);
+    }
+}
+
+static void check_params(const struct params *a, const struct params *b)
+{
+    assert_int_equal(a->n_slots, b->n_slots);
+    assert_int_equal(a->bytes, b->bytes);
+    for (uint32_t i = 0; i < a->n_slots; i++) {
+        struct slot *slot = params_find(b, a->slots[i].name);
+        assert_non_null(slot);
+        assert_int_equal(slot->version, a->slots[i].version);
+        assert_int_equal(zmq_msg_size(&slot->value), zmq_msg_size(&a->slots[i].value));
+        assert_memory_equal(zmq_msg_data(&slot->value), zmq_msg_data(&a->slots[i].value), zmq_msg_size(&slot->value));
+    }
+    assert_int_equal(a->n_counters, b->n_counters);
+    for (uint32_t i = 0; i < a->n_counters; i++)
+        assert_int_equal(a->counters[i].value, b->counters[i].value);
+}
+
+void twin_check(struct embed *old, struct embed *new)
+{
+    struct broker *a = old->broker, *b = new->broker;
+    assert_int_equal(a->n_tables, b->n_tables);
+    for (uint32_t i = 0; i < a->n_tables; i++)
+        check_table(old, new, &a->tables[i], &b->tables[i]);
+    assert_int_equal(a->sessions.count, b->sessions.count);
+    for (const struct session *session = a->session_list; session; session = session->next) {
+        const struct session *other = session_find(b, session->id);
+        assert_non_null(other);
+        check_session(session, other);
+    }
+    assert_int_equal(a->next_ordinal, b->next_ordinal);
+    check_params(&a->params, &b->params);
+}
+
+void twin_drain(struct embed *old, struct embed *new, const char *name, bool remover)
+{
+    struct table *tables[2] = {embed_table(old, name), embed_table(new, name)};
+    assert_int_equal(tables[0]->in.size, tables[1]->in.size);
+    while (tables[0]->in.size) {
+        uint64_t keys[2];
+        for (uint32_t i = 0; i < 2; i++) {
+            struct table *table = tables[i];
+            const rp_selector_ops *ops = remover ? table->remover_ops : table->sampler_ops;
+            uint32_t slot;
+            double probability;
+            assert_int_equal(ops->pick(remover ? table->in.remover : table->in.sampler, 1, &slot, &probability), 1);
+            keys[i] = table->in.items[slot].key;
+            table_remove(table, slot);
+        }
+        assert_int_equal(keys[0], keys[1]);
+    }
+    assert_int_equal(tables[1]->in.size, 0);
+}

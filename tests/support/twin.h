@@ -1,0 +1,33 @@
+/* Two states that have to be the same: a running broker and the image that its files make, or the broker that was started
+ * from them. */
+#ifndef TESTS_SUPPORT_TWIN_H
+#define TESTS_SUPPORT_TWIN_H
+
+#include "broker/disk/image.h"
+#include "tests/support/embed.h"
+
+struct twin_folder {
+    char path[64];
+};
+
+void twin_folder_init(struct twin_folder *self);
+/* A copy of all files as they are now. */
+void twin_folder_copy(struct twin_folder *self, const struct twin_folder *from);
+void twin_folder_fini(struct twin_folder *self);
+/* The YAML of a journal in this folder and further keys, in static memory. */
+const char *twin_config(const struct twin_folder *self, const char *more);
+
+/* Ends a broker without closing sessions or emptying tables: the files stay as they are. */
+void twin_kill(struct embed *embed);
+
+/* Reads the files. Notes that tell of damage fail the test. */
+void twin_load(struct image *image, const struct twin_folder *folder);
+/* What the broker has is what the image has: tables, limiters, sessions, parameters. Sessions' numbers are compared as of
+ * now: their progress is written before. */
+void twin_check_image(struct embed *embed, const struct twin_folder *folder);
+/* The same for a broker that was started from a copy of the other's files. */
+void twin_check(struct embed *old, struct embed *new);
+/* Empties a table of both in the order of its sampler, or of its remover: the same keys. For selectors without chance. */
+void twin_drain(struct embed *old, struct embed *new, const char *table, bool remover);
+
+#endif

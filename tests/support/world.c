@@ -1,0 +1,304 @@
+#include "tests/support/world.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "broker/checkpoint.h"
+#include "broker/journal.h"
+#include "broker/stream.h"
+
+const char world_tables[] =
+    "  - {name: fifo, max_size: 40, sampler: {kind: fifo}, remover: {kind: fifo}, limiter: {kind: none}}\n"
+    "  - {name: queue, max_size: 50, sampler: {kind: fifo}, max_times_sampled: 1, limiter: {kind: queue, size: 30}}\n"
+    "  - {name: stack, max_size: 50, sampler: {kind: lifo}, max_times_sampled: 1, limiter: {kind: stack, size: 30}}\n"
+    "  - {name: prio, max_size: 60, sampler: {kind: prioritized, options: {exponent: 0.7}}, remover: {kind: fifo},\n"
+    "     limiter: {kind: sample_to_insert_ratio, samples_per_insert: 2, min_size: 5, error_buffer: 20},\n"
+    "     extensions: [{kind: priority_diffusion, options: {radius: 2}}]}\n"
+    "  - {name: heap, max_size: 30, sampler: {kind: max_heap}, remover: {kind: min_heap}, limiter: {kind: none}}\n"
+    "  - {name: any, max_size: 50, sampler: {kind: uniform}, remover: {kind: lifo}, max_times_sampled: 3,\n"
+    "     limiter: {kind: min_size, min_size: 2}, extensions: [{kind: insert_on_sample, options: {table: copies}},\n"
+    "     {kind: statistics}]}\n"
+    "  - {name: copies, max_size: 25, sampler: {kind: uniform}, remover: {kind: uniform}, limiter: {kind: none}}\n";
+
+static const char *const tables[] = {"fifo", "queue", "stack", "prio", "heap", "any"};
+#define N_TABLES 6u
+
+static uint32_t below(struct world *self, uint32_t n)
+{
+    return (uint32_t)(rng_next(&self->rng) % n);
+}
+
+static struct testpeer *some_peer(struct world *self)
+{
+    return self->peers[below(self, WORLD_PEERS)];
+}
+
+static const char *some_table(struct world *self)
+{
+    return tables[below(self, N_TABLES)];
+}
+
+static double some_priority(struct world *self)
+{
+    static const double values[] = {0, 1, 1, 2, 0.5, 17};
+    return below(self, 3) ? values[below(self, 6)] : (double)below(self, 1000) / 7;
+}
+
+/* A key that is in the table, mostly. */
+static uint64_t some_key(struct world *self, const char *name)
+{
+    const struct table *table = embed_table(&self->embed, name);
+    for (uint32_t i = 0; i < 20 && table->in.high; i++) {
+        const struct item *item = &table->in.items[below(self, table->in.high)];
+        if (item->span.n)
+            return item->key;
+    }
+    return self->next_key + 1000000;
+}
+
+static void open_peer(struct world *self, uint32_t i)
+{
+    self->peers[i] = testpeer_new(&self->embed);
+    self->peers[i]->keep = true;
+    testpeer_open(self->peers[i], below(self, 2));
+}
+
+static void do_insert(struct world *self)
+{
+    struct testpeer *peer = some_peer(self);
+    const char *table = some_table(self);
+    uint32_t layout = testpeer_plain(peer, table), n = 1 + below(self, 6);
+    uint64_t first = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t value[3] = {self->next_key, self->next_key, self->next_key};
+        const void *blocks[] = {value};
+        uint32_t rows = 1 + below(self, 3);
+        first = testpeer_chunk(peer, rows, blocks, false);
+        uint64_t key = below(self, 20) ? self->next_key++ : some_key(self, table); /* at times twice */
+        double priority = below(self, 25) ? some_priority(self) : -1;              /* at times refused */
+        testpeer_item(peer, layout, key, priority, first, below(self, rows), 1);
+        if (i > 0 && below(self, 4) == 0) /* and one over two chunks */
+            testpeer_item(peer, layout, self->next_key++, some_priority(self), first - 1, 0, 2);
+    }
+    peer->policy = below(self, 9);
+    if (below(self, 3) == 0)
+        peer->oldest_chunk = first; /* nothing later refers to older ones */
+    testpeer_push(peer);
+}
+
+static void do_sample(struct world *self)
+{
+    struct testpeer *peer = some_peer(self);
+    const char *table = below(self, 8) ? some_table(self) : "copies";
+    static const int flags[] = {0, 0, DISTINCT, FLEXIBLE, WHOLE};
+    testpeer_sample(peer, table, 1 + below(self, 12), below(self, 2) ? 0 : 50, flags[below(self, 5)]);
+    if (below(self, 2))
+        embed_settle(&self->embed);
+}
+
+static void do_update(struct world *self)
+{
+    const char *table = some_table(self);
+    uint64_t keys[4];
+    double priorities[4];
+    uint32_t n = 1 + below(self, 4);
+    for (uint32_t i = 0; i < n; i++) {
+        keys[i] = some_key(self, table);
+        priorities[i] = some_priority(self);
+    }
+    testpeer_update(some_peer(self), table, n, keys, priorities);
+}
+
+static void do_delete(struct world *self)
+{
+    const char *table = some_table(self);
+    uint64_t key = some_key(self, table);
+    testpeer_delete(some_peer(self), table, 1, &key);
+}
+
+static void do_limiter(struct world *self)
+{
+    Replay__SetLimiter ask = REPLAY__SET_LIMITER__INIT;
+    ask.table = testpeer_text("prio");
+    ask.has_samples_per_insert_case = REPLAY__SET_LIMITER__HAS_SAMPLES_PER_INSERT_SAMPLES_PER_INSERT;
+    ask.samples_per_insert = 1 + below(self, 5);
+    ask.has_error_buffer_case = REPLAY__SET_LIMITER__HAS_ERROR_BUFFER_ERROR_BUFFER;
+    ask.error_buffer = 20 + below(self, 20);
+    Replay__Request request = REPLAY__REQUEST__INIT;
+    request.body_case = REPLAY__REQUEST__BODY_SET_LIMITER;
+    request.set_limiter = &ask;
+    assert_int_equal(testpeer_call(some_peer(self), &request)->status, RP_OK);
+}
+
+static void do_params(struct world *self)
+{
+    static const char *const names[] = {"policy", "value", "third"};
+    static uint8_t value[200000];
+    value[0]++;
+    Replay__ParamsPut ask = REPLAY__PARAMS_PUT__INIT;
+    ask.name = testpeer_text(names[below(self, 3)]);
+    Replay__Request request = REPLAY__REQUEST__INIT;
+    request.body_case = REPLAY__REQUEST__BODY_PARAMS_PUT;
+    request.params_put = &ask;
+    struct testpeer *peer = some_peer(self);
+    uint64_t id = testpeer_ask_with(peer, &request, 0, value, below(self, 2) ? below(self, 3000) : sizeof value);
+    assert_int_equal(testpeer_await(peer, id)->status, RP_OK);
+    testpeer_counter(peer, names[below(self, 3)], (int64_t)below(self, 100) - 40);
+}
+
+/* Leaves, and another comes; or loses its connection and goes on. */
+static void do_session(struct world *self)
+{
+    uint32_t i = below(self, WORLD_PEERS);
+    struct testpeer *peer = self->peers[i];
+    if (below(self, 3) == 0) {
+        testpeer_bye(peer, 0);
+        embed_settle(&self->embed);
+        testpeer_close(peer);
+        open_peer(self, i);
+    } else {
+        testpeer_reconnect(peer);
+        testpeer_resume(peer, 1, below(self, 2));
+        testpeer_resend(peer, peer->credit->received);
+    }
+}
+
+static void do_heartbeat(struct world *self)
+{
+    struct testpeer *peer = some_peer(self);
+    const Replay__Credit *credit = peer->credit;
+    testpeer_heartbeat(peer, credit ? credit->first_rejection + below(self, (uint32_t)credit->n_rejections + 1) : 0,
+                       false);
+}
+
+/* Begins; what comes next happens while it is under way. */
+static void do_checkpoint(struct world *self)
+{
+    rp_error err = {0};
+    assert_int_equal(checkpoint_start(self->embed.broker, CHECKPOINT_ASKED, NULL, &err), RP_OK);
+}
+
+static void step(struct world *self)
+{
+    uint32_t dice = below(self, 100);
+    if (dice < 40)
+        do_insert(self);
+    else if (dice < 62)
+        do_sample(self);
+    else if (dice < 74)
+        do_update(self);
+    else if (dice < 79)
+        do_delete(self);
+    else if (dice < 80)
+        testpeer_reset(some_peer(self), some_table(self));
+    else if (dice < 81)
+        do_limiter(self);
+    else if (dice < 84)
+        do_params(self);
+    else if (dice < 87)
+        do_session(self);
+    else if (dice < 94)
+        do_heartbeat(self);
+    else if (dice < 98)
+        embed_advance(&self->embed, below(self, 100));
+    else
+        do_checkpoint(self);
+    for (uint32_t i = 0; i < WORLD_PEERS; i++)
+        if (below(self, 16) == 0)
+            testpeer_forget(self->peers[i]);
+}
+
+void world_run(struct world *self, uint32_t operations)
+{
+    for (uint32_t i = 0; i < operations; i++)
+        step(self);
+    embed_settle(&self->embed);
+}
+
+static void start(struct world *self, const char *more)
+{
+    embed_start(&self->embed, world_tables, twin_config(&self->folder, more));
+    self->embed.broker->stream->segment_bytes = 1 << 20; /* several segments */
+}
+
+void world_start(struct world *self, uint64_t seed, const char *more)
+{
+    *self = (struct world){.next_key = 1};
+    twin_folder_init(&self->folder);
+    rng_seed(&self->rng, seed);
+    start(self, more);
+    for (uint32_t i = 0; i < WORLD_PEERS; i++)
+        open_peer(self, i);
+}
+
+void world_stop(struct world *self)
+{
+    embed_stop(&self->embed);
+    twin_folder_fini(&self->folder);
+}
+
+void world_twin(struct world *self, struct world *twin, const char *more)
+{
+    for (struct session *session = self->embed.broker->session_list; session; session = session->next)
+        journal_progress_(self->embed.broker, session);
+    embed_settle(&self->embed);
+    *twin = (struct world){.next_key = self->next_key, .rng = self->rng};
+    twin_folder_copy(&twin->folder, &self->folder);
+    start(twin, more);
+}
+
+/* Everything but the sockets. */
+static void peer_take_over(struct testpeer *self, struct testpeer *from)
+{
+    self->keep = true;
+    self->client = from->client;
+    self->next_id = from->next_id;
+    memcpy(self->columns, from->columns, sizeof self->columns);
+    self->n_columns = from->n_columns;
+    memcpy(self->session, from->session, sizeof self->session);
+    self->ordinal = from->ordinal;
+    self->key_base = from->key_base;
+    self->number = from->number;
+    self->chunk = from->chunk;
+    self->step = from->step;
+    self->oldest_chunk = from->oldest_chunk;
+    self->policy = from->policy;
+    self->episode = from->episode;
+    memcpy(self->tables, from->tables, sizeof self->tables);
+    self->n_tables = from->n_tables;
+    for (uint32_t i = 0; i < from->n_layouts; i++) {
+        self->layouts[i] = from->layouts[i];
+        for (uint32_t t = 0; t < from->n_tables; t++)
+            if (from->layouts[i].items == &from->tables[t].items)
+                self->layouts[i].items = &self->tables[t].items;
+    }
+    self->n_layouts = from->n_layouts;
+    self->sent = from->sent;
+    self->sent_end = from->sent ? from->sent_end : &self->sent;
+    from->sent = NULL;
+    from->sent_end = &from->sent;
+}
+
+void world_follow(struct world *self, struct world *from)
+{
+    for (uint32_t i = 0; i < WORLD_PEERS; i++) {
+        struct testpeer *peer = self->peers[i] = testpeer_new(&self->embed);
+        peer_take_over(peer, from->peers[i]);
+        const struct testpeer_answer *answer = testpeer_resume(peer, 1, false);
+        assert_int_equal(answer->status, RP_OK);
+        assert_true(peer->resumed);
+        assert_int_equal(peer->lost_messages, 0);
+        testpeer_resend(peer, peer->credit->received);
+        embed_settle(&self->embed);
+    }
+}
+
+void world_kill(struct world *self)
+{
+    twin_kill(&self->embed);
+    twin_folder_fini(&self->folder);
+}

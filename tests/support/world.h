@@ -1,0 +1,31 @@
+/* A broker with a journal and tables of all kinds, and clients that do anything at random. */
+#ifndef TESTS_SUPPORT_WORLD_H
+#define TESTS_SUPPORT_WORLD_H
+
+#include "proto/rng.h"
+#include "tests/support/testpeer.h"
+#include "tests/support/twin.h"
+
+extern const char world_tables[]; /* fifo, queue, stack, prio, heap, any, copies */
+#define WORLD_PEERS 3u
+
+struct world {
+    struct embed embed;
+    struct twin_folder folder;
+    struct rng rng;
+    struct testpeer *peers[WORLD_PEERS];
+    uint64_t next_key;
+};
+
+/* more: further keys of the configuration, or NULL. */
+void world_start(struct world *self, uint64_t seed, const char *more);
+void world_stop(struct world *self);
+/* So many operations, and all that follows from them. */
+void world_run(struct world *self, uint32_t operations);
+/* Another broker is started from a copy of the files as they are now. */
+void world_twin(struct world *self, struct world *twin, const char *more);
+/* The clients of a world that is gone go on in its twin: they resume their sessions and send what was not resolved. */
+void world_follow(struct world *self, struct world *from);
+void world_kill(struct world *self);
+
+#endif
