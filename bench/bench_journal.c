@@ -37,14 +37,7 @@ static bool compare(const struct options *given, const struct setting *setting)
         snprintf(what, sizeof what, "insert, fsync %s, %s", setting->fsync, setting->what);
         struct row row = {.what = what, .other = "no journal", .goal = setting->goal};
         row.memory_per_item = with.memory_per_item;
-        row.ours = spread_of(figures[0].rate[0], figures[0].n);
-        row.theirs = spread_of(figures[1].rate[0], figures[1].n);
-        row.ratio = spread_ratio(figures[0].rate[0], figures[1].rate[0], figures[0].n);
-        for (int i = 0; i < 2; i++) {
-            row.server_cpu[i] = spread_of(figures[i].server_cpu, figures[i].n).median;
-            row.thread_ns[i] = spread_of(figures[i].thread_ns, figures[i].n).median;
-            row.client_cpu[i] = spread_of(figures[i].client_cpu, figures[i].n).median;
-        }
+        row_fill(&row, figures, 0);
         report_row(&options, &row);
     }
     run_end(&with);

@@ -36,19 +36,6 @@ static double goal_of(const struct options *options, enum work work)
     return options->per_message == 1 ? GOAL_INSERT_SINGLE : GOAL_INSERT;
 }
 
-static void fill_row(struct row *row, const struct figures *figures, uint32_t group)
-{
-    const struct figures *ours = &figures[0], *theirs = &figures[1];
-    row->ours = spread_of(ours->rate[group], ours->n);
-    row->theirs = spread_of(theirs->rate[group], theirs->n);
-    row->ratio = spread_ratio(ours->rate[group], theirs->rate[group], ours->n);
-    for (int i = 0; i < 2; i++) {
-        row->server_cpu[i] = spread_of(figures[i].server_cpu, figures[i].n).median;
-        row->thread_ns[i] = spread_of(figures[i].thread_ns, figures[i].n).median;
-        row->client_cpu[i] = spread_of(figures[i].client_cpu, figures[i].n).median;
-    }
-}
-
 /* One row: the broker, and in turn with it libzmq or a broker with another number of items. */
 static bool compare(const struct options *given, enum work work)
 {
@@ -71,7 +58,7 @@ static bool compare(const struct options *given, enum work work)
     const struct phase phases[] = {{&ours, groups, false}, {&theirs, groups, work == WORK_INSERT && !options.against}};
     ok = ok && run_phases(&options, phases, 2, figures);
     if (ok) {
-        fill_row(&row, figures, work != WORK_INSERT);
+        row_fill(&row, figures, work != WORK_INSERT);
         report_row(&options, &row);
     }
     run_end(&ours);

@@ -32,6 +32,19 @@ struct spread spread_ratio(const double *ours, const double *theirs, uint32_t n)
 
 static uint32_t n_rows;
 
+void row_fill(struct row *row, const struct figures *figures, uint32_t group)
+{
+    const struct figures *ours = &figures[0], *theirs = &figures[1];
+    row->ours = spread_of(ours->rate[group], ours->n);
+    row->theirs = spread_of(theirs->rate[group], theirs->n);
+    row->ratio = spread_ratio(ours->rate[group], theirs->rate[group], ours->n);
+    for (int i = 0; i < 2; i++) {
+        row->server_cpu[i] = spread_of(figures[i].server_cpu, figures[i].n).median;
+        row->thread_ns[i] = spread_of(figures[i].thread_ns, figures[i].n).median;
+        row->client_cpu[i] = spread_of(figures[i].client_cpu, figures[i].n).median;
+    }
+}
+
 void report_begin(const struct options *options, const char *command)
 {
     n_rows = 0;

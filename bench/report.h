@@ -24,6 +24,9 @@ struct row {
 struct spread spread_of(const double *values, uint32_t n);
 struct spread spread_ratio(const double *ours, const double *theirs, uint32_t n);
 
+/* From the figures of ours and of the other; group: 0 what writers did, 1 what askers did. */
+void row_fill(struct row *row, const struct figures *figures, uint32_t group);
+
 void report_begin(const struct options *options, const char *command);
 void report_row(const struct options *options, const struct row *row);
 /* A further figure of the command, with its goal (0: none). */

@@ -15,7 +15,7 @@ struct commit {
     struct parked_message *first, **last;
     uint64_t count;
     int64_t oldest_ns; /* when the first of them came */
-    bool ahead;        /* messages go past the queue: see commit_ahead */
+    bool ahead;        /* messages go past the queue: what is told now makes no promise */
 };
 
 void commit_init(struct commit *self);

@@ -148,8 +148,7 @@ void journal_pick_(const struct waiter *waiter, uint32_t slot, double probabilit
         .want = waiter->want,
         .n = 1,
         .table_size = waiter->picks.table_size,
-        .flags = (waiter->distinct ? PICK_DISTINCT : 0u) | (waiter->flexible ? PICK_FLEXIBLE : 0u) |
-                 (waiter->whole ? PICK_WHOLE : 0u),
+        .flags = pick_flags(waiter->distinct, waiter->flexible, waiter->whole),
     };
     struct entry_pick *last = pick_last(stream, table, &head);
     struct entry_picked *picked = last ? stream_extend(stream, sizeof *picked) : NULL;

@@ -102,8 +102,7 @@ static struct memory *remember(struct recall *self, struct owner *owner, struct 
 
 static uint32_t waiter_flags(const struct waiter *waiter)
 {
-    return (waiter->distinct ? PICK_DISTINCT : 0u) | (waiter->flexible ? PICK_FLEXIBLE : 0u) |
-           (waiter->whole ? PICK_WHOLE : 0u);
+    return pick_flags(waiter->distinct, waiter->flexible, waiter->whole);
 }
 
 void recall_lose(struct broker *broker, struct waiter *waiter)

@@ -200,11 +200,6 @@ static void enqueue(struct table *table, struct waiter *waiter)
     waiter->queued = true;
 }
 
-static uint32_t sample_flags(const struct wire_sample *ask)
-{
-    return (ask->distinct ? PICK_DISTINCT : 0u) | (ask->flexible ? PICK_FLEXIBLE : 0u) | (ask->whole ? PICK_WHOLE : 0u);
-}
-
 rp_status req_sample(struct broker *broker, struct request *request, rp_error *err)
 {
     struct wire_sample ask;
@@ -214,7 +209,7 @@ rp_status req_sample(struct broker *broker, struct request *request, rp_error *e
     RP_TRY(sample_check(&ask, table, err));
     if (broker->draining)
         return err_set(err, RP_CANCELLED, "the broker is shutting down");
-    RP_TRY(recall_check(broker, request, table, ask.count, sample_flags(&ask), err));
+    RP_TRY(recall_check(broker, request, table, ask.count, pick_flags(ask.distinct, ask.flexible, ask.whole), err));
     struct peer *peer = peer_find(broker, &request->from);
     if (peer && peer_is_full(broker, peer))
         return err_set(err, RP_RESOURCE_EXHAUSTED,

@@ -178,6 +178,10 @@ struct entry_pick {
     uint32_t flags, pad; /* PICK_DISTINCT ... */
 };
 enum { PICK_DISTINCT = 1, PICK_FLEXIBLE = 2, PICK_WHOLE = 4 };
+static inline uint32_t pick_flags(bool distinct, bool flexible, bool whole)
+{
+    return (distinct ? PICK_DISTINCT : 0u) | (flexible ? PICK_FLEXIBLE : 0u) | (whole ? PICK_WHOLE : 0u);
+}
 
 struct entry_picked {
     uint32_t slot, times_sampled;
