@@ -1,5 +1,6 @@
 #include "broker/stream.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -159,9 +160,10 @@ void *stream_entry(struct stream *self, uint16_t type, uint32_t table, size_t si
 {
     size_t whole = sizeof(struct entry_head) + size, padded = entry_padded(whole);
     if (self->used && self->used + padded > self->capacity)
-        stream_hand_over(self);
+        record_give(self); /* also a record of nothing but the segment's first entries: they come first */
     if (!self->used)
         record_begin(self, padded);
+    assert(self->used + padded <= self->capacity);
     uint8_t *at = self->record + self->used;
     memset(at + padded - 8, 0, 8);
     *(struct entry_head *)(void *)at =
@@ -269,7 +271,7 @@ static void chunk_put(struct stream *self, struct chunk *chunk)
         uint8_t head[sizeof(struct entry_chunk) + 5 * UINT8_MAX] __attribute__((aligned(8)));
         chunk_head(chunk, head);
         if (self->used)
-            record_give(self); /* also if it is nothing but the segment's first entries: they come first */
+            record_give(self);
         chunk->at = stream_entry_large(self, ENTRY_CHUNK, 0, head, size - chunk->bytes, message);
     } else {
         uint8_t *body = stream_entry(self, ENTRY_CHUNK, 0, size);
