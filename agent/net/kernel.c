@@ -1,7 +1,6 @@
 #include "agent/net/kernel.h"
 
 #include <stdbool.h>
-#include <string.h>
 
 #include "agent/net/net.h"
 
@@ -47,6 +46,7 @@ enum { LANES = 8 };
 enum { LANES = 4 };
 #endif
 typedef float vec __attribute__((vector_size(LANES * sizeof(float)), aligned(4), may_alias));
+typedef int32_t ivec __attribute__((vector_size(LANES * sizeof(int32_t)), aligned(4), may_alias));
 
 /* n_vec registers of outputs at a time: their sums stay there over all inputs. */
 INLINE void affine_block(const float *restrict x, const uint32_t *restrict index, uint32_t n_index,
@@ -104,42 +104,80 @@ KERNEL(kernel_affine,
        (const float *x, uint32_t n_in, const float *w, const float *b, uint32_t n_out, uint32_t *index, float *y),
        (x, n_in, w, b, n_out, index, y))
 
-/* tanh x = e / (e + 2) with e = exp(2x) - 1 = 2^k (exp(r) - 1) + (2^k - 1), |r| <= ln(2) / 2. Right to a few
- * units in the last place, also near 0, and loops over it vectorise. */
-INLINE float tanh_of(float x)
+/* v = at most, or at least, the bound. A lane that is not a number compares false, and stays. Vectors go by address: as
+ * arguments they need AVX. */
+INLINE void at_most_vec(vec *v, float bound)
 {
-    const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to a whole number in the low bits */
-    float z = 2 * x;
-    z = 19.0f < z ? 19.0f : z;
-    z = -19.0f > z ? -19.0f : z;
-    float shifted = z * 1.44269504f + magic;
-    uint32_t bits, zero;
-    memcpy(&bits, &shifted, sizeof bits);
-    memcpy(&zero, &magic, sizeof zero);
-    bits = (bits - zero + 127) << 23;
-    float power, k = shifted - magic;
-    memcpy(&power, &bits, sizeof power);
-    /* ln 2 in two parts, the first with few bits. */
-    float r = z - k * 0.693359375f + k * 2.12194440e-4f;
-    float p = 1.0f / 5040;
-    p = p * r + 1.0f / 720;
-    p = p * r + 1.0f / 120;
-    p = p * r + 1.0f / 24;
-    p = p * r + 1.0f / 6;
-    p = p * r + 0.5f;
-    float e = power * (r + r * r * p) + (power - 1);
-    return e / (e + 2);
+    vec other = bound - (vec){0};
+    ivec mask = *v > other;
+    *v = (vec)(((ivec)other & mask) | ((ivec)*v & ~mask));
+}
+
+INLINE void at_least_vec(vec *v, float bound)
+{
+    vec other = bound - (vec){0};
+    ivec mask = *v < other;
+    *v = (vec)(((ivec)other & mask) | ((ivec)*v & ~mask));
+}
+
+/* tanh x = x P(x^2) / Q(x^2), fitted to a relative error of 1.4e-8 up to BOUND, beyond which tanh is 1 to half a unit in
+ * the last place. All coefficients are positive, so nothing cancels: the result is right to a few units in the last place,
+ * near 0 as well. */
+INLINE void tanh_vec(vec *v)
+{
+    const float bound = 8.6f;
+    vec x = *v;
+    at_most_vec(&x, bound);
+    at_least_vec(&x, -bound);
+    vec t = x * x;
+    vec p = t * 1.40818029e-8f + 2.11219348e-5f;
+    p = p * t + 3.52637609e-3f;
+    p = p * t + 1.34068545e-1f;
+    p = p * t + 1.0f;
+    vec q = t * 8.07037377e-7f + 3.33622736e-4f;
+    q = q * t + 2.59938049e-2f;
+    q = q * t + 4.67401761e-1f;
+    q = q * t + 1.0f;
+    *v = x * p / q;
 }
 
 /* Something that is not a number stays so through both, to be found in the loss. */
+INLINE void activate_vec(vec *v, int32_t activation)
+{
+    if (activation == NET_RELU)
+        at_least_vec(v, 0.0f);
+    else if (activation == NET_TANH)
+        tanh_vec(v);
+}
+
+/* Whole registers of y, then the rest of the row in one that is filled up: a value does not depend on where it stands, nor
+ * on how many there are. */
+INLINE void each_vec(float *restrict y, const float *restrict b, size_t n, int32_t activation)
+{
+    size_t j = 0;
+    for (; j + LANES <= n; j += LANES) {
+        vec v = *(const vec *)(y + j);
+        if (b)
+            v += *(const vec *)(b + j);
+        activate_vec(&v, activation);
+        *(vec *)(y + j) = v;
+    }
+    if (j == n)
+        return;
+    float rest[LANES] = {0};
+    for (size_t k = j; k < n; k++)
+        rest[k - j] = b ? y[k] + b[k] : y[k];
+    activate_vec((vec *)rest, activation);
+    for (size_t k = j; k < n; k++)
+        y[k] = rest[k - j];
+}
+
 INLINE void kernel_activate_body(float *restrict y, size_t n, int32_t activation)
 {
     if (activation == NET_RELU)
-        for (size_t i = 0; i < n; i++)
-            y[i] = 0.0f > y[i] ? 0.0f : y[i];
+        each_vec(y, NULL, n, NET_RELU);
     else if (activation == NET_TANH)
-        for (size_t i = 0; i < n; i++)
-            y[i] = tanh_of(y[i]);
+        each_vec(y, NULL, n, NET_TANH);
 }
 
 KERNEL(kernel_activate, (float *y, size_t n, int32_t activation), (y, n, activation))
@@ -148,15 +186,11 @@ INLINE void kernel_bias_body(float *restrict y, size_t rows, uint32_t n, const f
 {
     for (size_t i = 0; i < rows; i++, y += n) {
         if (activation == NET_RELU)
-            for (uint32_t j = 0; j < n; j++) {
-                float sum = y[j] + b[j];
-                y[j] = 0.0f > sum ? 0.0f : sum;
-            }
+            each_vec(y, b, n, NET_RELU);
         else if (activation == NET_TANH)
-            for (uint32_t j = 0; j < n; j++)
-                y[j] = tanh_of(y[j] + b[j]);
+            each_vec(y, b, n, NET_TANH);
         else
-            for (uint32_t j = 0; j < n; j++)
+            for (uint32_t j = 0; j < n; j++) /* heads have one or two outputs */
                 y[j] += b[j];
     }
 }
@@ -176,11 +210,29 @@ INLINE void kernel_derive_body(float *restrict d, const float *restrict y, size_
 
 KERNEL(kernel_derive, (float *d, const float *y, size_t n, int32_t activation), (d, y, n, activation))
 
+/* n_vec registers of sums at a time, which stay there over all rows. */
+INLINE void sum_block(const float *restrict d, size_t rows, uint32_t n, float *restrict sum, uint32_t n_vec)
+{
+    vec total[4];
+    for (uint32_t i = 0; i < n_vec; i++)
+        total[i] = *(const vec *)(sum + i * LANES);
+    for (size_t row = 0; row < rows; row++, d += n)
+        for (uint32_t i = 0; i < n_vec; i++)
+            total[i] += *(const vec *)(d + i * LANES);
+    for (uint32_t i = 0; i < n_vec; i++)
+        *(vec *)(sum + i * LANES) = total[i];
+}
+
 INLINE void kernel_sum_rows_body(const float *restrict d, size_t rows, uint32_t n, float *restrict sum)
 {
-    for (size_t i = 0; i < rows; i++, d += n)
-        for (uint32_t j = 0; j < n; j++)
-            sum[j] += d[j];
+    uint32_t j = 0;
+    for (; j + 4 * LANES <= n; j += 4 * LANES)
+        sum_block(d + j, rows, n, sum + j, 4);
+    for (; j + LANES <= n; j += LANES)
+        sum_block(d + j, rows, n, sum + j, 1);
+    for (; j < n; j++)
+        for (size_t row = 0; row < rows; row++)
+            sum[j] += d[row * n + j];
 }
 
 KERNEL(kernel_sum_rows, (const float *d, size_t rows, uint32_t n, float *sum), (d, rows, n, sum))
