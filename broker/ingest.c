@@ -119,7 +119,8 @@ static void message_bad(struct broker *broker, const struct wire_ingest *in, con
     broker->counters.messages_bad++;
     struct session *session = session_find(broker, in->session);
     intake_complain(broker, "B0207", "bad ingest message", session, text);
-    if (!session || session->tombstone || in->epoch != session->epoch || in->number != session->received + 1)
+    if (!session || session->tombstone || session->gap || in->epoch != session->epoch ||
+        in->number != session->received + 1)
         return;
     session->received = in->number;
     credit_reject_at(broker, session, REJECTED_NOWHERE, 0, 0, RP_BAD_MESSAGE, text);
@@ -149,7 +150,9 @@ static void ingest_message(struct broker *broker, zmq_msg_t *frames, uint32_t n)
     session_touch(session, broker->now_ns);
     if (intake.in.number <= session->received || broker->draining)
         return;
-    if (intake.in.number > session->received + 1) {
+    /* After a gap nothing is taken until HELLO, not even the message that was missing: what the writer sends again comes
+     * in a new epoch, so anything else is a leftover of a connection that it has given up. */
+    if (session->gap || intake.in.number > session->received + 1) {
         broker->counters.ingest_gaps++;
         if (!session->gap) {
             session->gap = true;

@@ -54,19 +54,33 @@ rp_status req_list(struct broker *broker, struct request *request, rp_error *err
     return request->answered ? RP_OK : err_set(err, RP_NO_MEMORY, "no memory for a list of %u items", most);
 }
 
+/* A value that is present in the request. Absent ones are NAN from here on, so a NaN from the client must not get in. */
+static rp_status read_value(const char *name, bool present, double value, double *out, rp_error *err)
+{
+    if (present && isnan(value))
+        return err_set(err, RP_INVALID_ARGUMENT, "%s is NaN; write a number, or leave it out to keep its value", name);
+    *out = present ? value : NAN;
+    return RP_OK;
+}
+
+static rp_status read_change(const Replay__SetLimiter *ask, struct limiter_change *out, rp_error *err)
+{
+    RP_TRY(read_value("samples_per_insert", ask->has_samples_per_insert_case, ask->samples_per_insert,
+                      &out->samples_per_insert, err));
+    RP_TRY(read_value("min_size", ask->has_min_size_case, ask->min_size, &out->min_size, err));
+    RP_TRY(read_value("min_diff", ask->has_min_diff_case, ask->min_diff, &out->min_diff, err));
+    RP_TRY(read_value("max_diff", ask->has_max_diff_case, ask->max_diff, &out->max_diff, err));
+    return read_value("error_buffer", ask->has_error_buffer_case, ask->error_buffer, &out->error_buffer, err);
+}
+
 rp_status req_set_limiter(struct broker *broker, struct request *request, rp_error *err)
 {
     const Replay__SetLimiter *ask = (const Replay__SetLimiter *)request->body;
     struct table *table = broker_table(broker, ask->table, strlen(ask->table));
     if (!table)
         return err_set(err, RP_NOT_FOUND, "no table '%.64s'", ask->table);
-    struct limiter_change change = {
-        .samples_per_insert = ask->has_samples_per_insert_case ? ask->samples_per_insert : NAN,
-        .min_size = ask->has_min_size_case ? ask->min_size : NAN,
-        .min_diff = ask->has_min_diff_case ? ask->min_diff : NAN,
-        .max_diff = ask->has_max_diff_case ? ask->max_diff : NAN,
-        .error_buffer = ask->has_error_buffer_case ? ask->error_buffer : NAN,
-    };
+    struct limiter_change change;
+    RP_TRY(read_change(ask, &change, err));
     struct limiter trial = table->limiter;
     RP_TRY(limiter_change(&trial, &change, err));
     if (trial.min_size > (double)table->config->max_size)

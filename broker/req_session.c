@@ -104,7 +104,7 @@ static struct session *find_session(struct broker *broker, const ProtobufCBinary
     else if (!session)
         err_set(err, RP_SESSION_UNKNOWN,
                 "this broker does not know the session: it was closed, it was silent for too long, or the broker has "
-                "restarted. Open a new one with HELLO");
+                "restarted without it. Open a new one with HELLO");
     return session;
 }
 
@@ -156,22 +156,55 @@ rp_status req_hello(struct broker *broker, struct request *request, rp_error *er
     return hello_reply(broker, request, session, resumed, lost, err);
 }
 
-/* Nothing can be confirmed: that is said at once, in a Credit that has no tables and no numbers. */
+/* Answers a heartbeat with a Credit that says nothing about what has arrived: no tables, no numbers, only a sentence and,
+ * with gap, that HELLO has to come first. */
+static rp_status heartbeat_bare(struct broker *broker, struct request *request, uint32_t epoch, uint32_t ordinal,
+                                bool gap, char *text)
+{
+    Replay__Credit credit = REPLAY__CREDIT__INIT;
+    credit.epoch = epoch;
+    credit.session = ordinal;
+    credit.gap = gap;
+    credit.n_waiting = 1;
+    credit.waiting = &text;
+    broker->commit.ahead = true;
+    request_reply(broker, request, RP_OK, text, 17, &credit.base, NULL, 0);
+    broker->commit.ahead = false;
+    return RP_OK;
+}
+
+/* Nothing can be confirmed now: the client hears so at once. */
 static rp_status heartbeat_stuck(struct broker *broker, struct request *request, const struct session *session)
 {
     char why[256] = "the disk is slow", text[400];
     stream_is_full(broker->stream, why, sizeof why);
     snprintf(text, sizeof text, "the broker waits for its journal: %s. Nothing is confirmed until then", why);
-    char *waiting = text;
-    Replay__Credit credit = REPLAY__CREDIT__INIT;
-    credit.epoch = session->epoch;
-    credit.session = session->ordinal;
-    credit.n_waiting = 1;
-    credit.waiting = &waiting;
-    broker->commit.ahead = true;
-    request_reply(broker, request, RP_OK, text, 17, &credit.base, NULL, 0);
-    broker->commit.ahead = false;
-    return RP_OK;
+    return heartbeat_bare(broker, request, session->epoch, session->ordinal, false, text);
+}
+
+/* A tombstone answers with a gap, the sign that every client follows with HELLO: an error would be taken for the end of
+ * the session. It states the client's epoch, or the client would ignore it: a broker that came back from a checkpoint may
+ * know an older one. */
+static rp_status heartbeat_tombstone(struct broker *broker, struct request *request, const struct session *session,
+                                     uint32_t epoch)
+{
+    char text[256];
+    snprintf(text, sizeof text,
+             session->restored ? "the broker has restarted: take session '%s' up again with HELLO"
+                               : "session '%s' was silent for too long and has expired: take it up again with HELLO",
+             session->name);
+    return heartbeat_bare(broker, request, epoch, session->ordinal, true, text);
+}
+
+/* A heartbeat of an earlier epoch comes from a connection that the writer has given up: it must not take the notices
+ * along, or confirm anything. */
+static rp_status check_epoch(const struct session *session, uint32_t epoch, rp_error *err)
+{
+    if (epoch == session->epoch || (session->tombstone && epoch > session->epoch))
+        return RP_OK;
+    return err_set(err, RP_FAILED_PRECONDITION,
+                   "the heartbeat is of epoch %u, session '%s' is at epoch %u: state the epoch of the newest HELLO",
+                   epoch, session->name, session->epoch);
 }
 
 rp_status req_heartbeat(struct broker *broker, struct request *request, rp_error *err)
@@ -180,12 +213,9 @@ rp_status req_heartbeat(struct broker *broker, struct request *request, rp_error
     struct session *session = find_session(broker, &ask->session, err);
     if (!session)
         return (rp_status)err->status;
+    RP_TRY(check_epoch(session, ask->epoch, err));
     if (session->tombstone)
-        return err_set(err, RP_SESSION_UNKNOWN,
-                       session->restored ? "the broker has restarted: take session '%s' up again with HELLO"
-                                         : "session '%s' was silent for too long and has expired: take it up again "
-                                           "with HELLO",
-                       session->name);
+        return heartbeat_tombstone(broker, request, session, ask->epoch);
     session_touch(session, broker->now_ns);
     bind_route(session, request);
     credit_confirm(session, ask->confirmed_rejections);
@@ -258,7 +288,10 @@ static const struct wait_ops bye_ops = {"bye", bye_expire, bye_answer, bye_expla
 
 void bye_cancel(struct broker *broker, struct bye *bye)
 {
-    bye_answer(broker, &bye->wait, RP_SESSION_UNKNOWN, "the session has ended before its last items were in");
+    bye_answer(
+        broker, &bye->wait, RP_FAILED_PRECONDITION,
+        "the session was silent for too long and has expired before its last items were in: take it up again with "
+        "HELLO, then say BYE again");
 }
 
 void bye_check(struct broker *broker, struct session *self)
@@ -277,11 +310,11 @@ rp_status req_bye(struct broker *broker, struct request *request, rp_error *err)
     if (!session)
         return (rp_status)err->status;
     if (session->tombstone)
-        return err_set(err, RP_SESSION_UNKNOWN,
+        return err_set(err, RP_FAILED_PRECONDITION,
                        session->restored
-                           ? "the broker has restarted: take session '%s' up again with HELLO"
+                           ? "the broker has restarted: take session '%s' up again with HELLO, then say BYE again"
                            : "session '%s' was silent for too long and has expired, and items that waited were "
-                             "dropped: take it up again with HELLO",
+                             "dropped: take it up again with HELLO, then say BYE again",
                        session->name);
     if (session->bye)
         return err_set(err, RP_ALREADY_EXISTS, "session '%s' has said BYE already", session->name);

@@ -14,7 +14,7 @@ import blocks
 from generated import pb
 from scene import BY_NAME, COLUMNS, DRAIN, LAYOUTS, RUN, STOP, TABLES, Log, data_row, tag_row
 
-SESSION_UNKNOWN = 9
+FAILED_PRECONDITION, SESSION_UNKNOWN = 6, 9
 BEAT = 0.12       # seconds between heartbeats
 SILENCE = 0.45    # without any answer: connect again
 CODECS = (blocks.LZ4, blocks.SHUFFLE_LZ4, blocks.DELTA_LZ4, blocks.DELTA_SHUFFLE_LZ4)
@@ -190,7 +190,7 @@ class Writer:
             elif reply.HasField("credit") and reply.status == 0 and self.is_open:
                 self.credit(reply.credit)
             elif reply.status == SESSION_UNKNOWN and self.is_open and not self.bye_id:
-                self.hello(retry=False)   # a tombstone answers HELLO
+                self.hello(retry=False)   # which tells whether it is true
                 return
 
     def keep_alive(self):
@@ -222,7 +222,7 @@ class Writer:
     def ended(self, reply):
         if reply.status in (5, 11, 12):
             return
-        if reply.status == SESSION_UNKNOWN and not self.is_gone:   # a tombstone: take it up again first
+        if reply.status == FAILED_PRECONDITION and not self.is_gone:   # a tombstone: take it up again first
             self.bye_at = 0.0
             self.hello(retry=False)
             return

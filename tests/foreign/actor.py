@@ -112,7 +112,7 @@ class Actor:
                             confirmed_rejections=self.confirmed, explain=explain)
         credit = self.service.ask("heartbeat", body, timeout=timeout)[0].credit
         self.take_credit(credit)
-        return credit
+        return credit if credit.table else self.credit
 
     def bye(self, timeout_ms=5000):
         body = pb.Bye(session=self.session, last_number=self.last_number, timeout_ms=timeout_ms)
@@ -133,6 +133,9 @@ class Actor:
             if credit.first_rejection + i == self.confirmed:
                 self.rejections.append(rejection)
                 self.confirmed += 1
+        if not credit.table:   # says nothing about numbers: the broker waits for its disk, or wants HELLO first
+            self.credit.gap = credit.gap
+            return
         self.credit = credit
         self.forget()
 

@@ -188,7 +188,8 @@ class Transitions:
         before = stream.credit.received
         received = stream.heartbeat().received
         self.stuck = self.stuck + 1 if before == received < stream.last_number else 0
-        if self.stuck >= 6:  # messages were lost on the way: HELLO, and those above `received` again
+        # Messages were lost on the way, or the broker has restarted: HELLO, and those above `received` again.
+        if self.stuck >= 6 or stream.credit.gap:
             self.stuck = 0
             stream.resume()
 

@@ -29,7 +29,7 @@ from service import ReplayError, Service
 test = Runner()
 
 INVALID_ARGUMENT, NOT_FOUND, ALREADY_EXISTS, DEADLINE_EXCEEDED = 1, 2, 3, 4
-UNSUPPORTED, BAD_MESSAGE, SESSION_UNKNOWN, CANCELLED = 7, 8, 9, 11
+FAILED_PRECONDITION, UNSUPPORTED, BAD_MESSAGE, SESSION_UNKNOWN, CANCELLED = 6, 7, 8, 9, 11
 
 CONFIG = """
 service: tcp://127.0.0.1:0
@@ -650,6 +650,49 @@ def an_expired_session_may_resend_more_than_its_window(world):
         equal(got, list(range(6)))
         equal((service.table("open").limiter.inserts, service.table("held").limiter.inserts), (81, 6))
         equal(learner.fetch("open", [later])[0].step, 39)
+        equal(actor.bye().status, 0)
+    finally:
+        broker.remove()
+
+
+@test
+def a_restart_with_a_journal_asks_for_hello_and_nothing_is_in_doubt(world):
+    """Killed and started again: the heartbeat answers a gap, as after a lost message, and never that the session is
+    unknown. A client that does what section 10 says about a gap goes on exactly once."""
+    broker = Broker(SHORT_LIVED.replace("expiry: 600ms", "expiry: 10s"))
+    broker.stop()
+    broker.config.write_text(broker.config.read_text() + "journal: {dir: %s, fsync: never}\n"
+                             % (broker.folder / "disk"))
+    broker.start()
+    try:
+        actor = Actor(Service(broker.endpoints["service"]), COLUMNS, "survivor")
+        layout = actor.layout("held", WHOLE)
+        for i in range(6):
+            actor.item(layout, actor.chunk(rows(i, 1), 1), 0, 1)
+        check(actor.send(), "no credit")
+        check(actor.wait_until(lambda: actor.resolved(actor.tables["held"].id) == 4, 5), "four go in")
+        broker.process.kill()
+        broker.process.wait()
+        broker.start()
+        actor.service.endpoint = broker.endpoints["service"]
+        actor.service.reopen()
+        for _ in range(2):
+            body = pb.Heartbeat(session=actor.session, epoch=actor.epoch, sent=actor.last_number)
+            reply, _ = actor.service.ask("heartbeat", body)
+            equal((reply.status, reply.credit.gap, reply.credit.epoch), (0, True, actor.epoch))
+            equal(len(reply.credit.table), 0)
+        reply, _ = actor.service.ask("bye", pb.Bye(session=actor.session, last_number=1), check=False)
+        equal(reply.status, FAILED_PRECONDITION)
+        actor.heartbeat()
+        check(actor.credit.gap, "the actor heard it")
+        equal(actor.resolved(actor.tables["held"].id), 4)  # it keeps what it was told before
+        reply = actor.resume(reconnect=False)
+        equal((reply.resumed, reply.lost_messages), (True, 0))
+        learner = Learner(Service(broker.endpoints["service"]))
+        got = [item.step for _ in range(6) for item in learner.sample("held", 1)[1]]
+        equal(got, list(range(6)))
+        check(actor.flush(), "not resolved")
+        equal(actor.rejections, [])
         equal(actor.bye().status, 0)
     finally:
         broker.remove()

@@ -43,7 +43,92 @@ static void silence_ends_a_session_and_releases_everything(void **state)
     assert_int_equal(embed_table(&embed, "q")->n_waiting_items, 0);
     assert_int_equal(embed.broker->store.chunks, 2); /* of the two items in the table */
     assert_int_equal(embed.broker->granted_bytes, 0);
-    assert_int_equal(testpeer_heartbeat(peer, 0, false)->status, RP_SESSION_UNKNOWN);
+    embed_stop(&embed);
+}
+
+/* PROTOCOL 10: an error on a heartbeat would be taken for the end of the session. */
+static void a_heartbeat_to_a_tombstone_says_hello_again(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, QUEUE_TABLE, TIMES);
+    struct testpeer *peer = testpeer_new(&embed);
+    peer->keep = true;
+    testpeer_open(peer, false);
+    testpeer_insert(peer, "q", 1, 4, 1);
+    embed_advance(&embed, 11000);
+    assert_int_equal(embed.broker->n_sessions, 0);
+    struct testpeer_answer *answer = testpeer_heartbeat(peer, 0, false);
+    assert_int_equal(answer->status, RP_OK);
+    assert_true(answer->reply->credit->gap);
+    assert_int_equal(answer->reply->credit->epoch, peer->epoch);
+    assert_int_equal(answer->reply->credit->n_table, 0); /* says nothing about what has arrived */
+    assert_int_equal(embed.broker->n_sessions, 0);
+    assert_int_equal(testpeer_resume(peer, 1, false)->status, RP_OK);
+    testpeer_resend(peer, peer->credit->received);
+    answer = testpeer_heartbeat(peer, 0, false);
+    assert_false(answer->reply->credit->gap);
+    assert_int_equal(testpeer_resolved(peer, 0), 2);
+    embed_stop(&embed);
+}
+
+/* It comes from a connection that the writer has given up: it neither takes the notices along nor keeps the session. */
+static void a_heartbeat_of_another_epoch_is_refused(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, FREE_TABLE, TIMES);
+    struct testpeer *peer = testpeer_new(&embed), *ghost = testpeer_new(&embed);
+    testpeer_open(peer, true);
+    memcpy(ghost->session, peer->session, sizeof ghost->session);
+    ghost->epoch = peer->epoch;
+    assert_int_equal(testpeer_resume(peer, 1, true)->status, RP_OK);
+    for (uint32_t epoch = 0; epoch < 5; epoch++) {
+        ghost->epoch = epoch;
+        if (epoch != peer->epoch)
+            assert_int_equal(testpeer_heartbeat(ghost, 0, false)->status, RP_FAILED_PRECONDITION);
+    }
+    uint64_t before = peer->notices;
+    testpeer_insert(peer, "t", 1, 60, 1);
+    embed_settle(&embed);
+    testpeer_read(peer);
+    testpeer_read(ghost);
+    assert_true(peer->notices > before);
+    assert_int_equal(ghost->notices, 0);
+    embed_advance(&embed, 9000);
+    assert_int_equal(testpeer_heartbeat(ghost, 0, false)->status, RP_FAILED_PRECONDITION);
+    embed_advance(&embed, 1001);
+    assert_int_equal(embed.broker->n_sessions, 0); /* a ghost is no life */
+    embed_stop(&embed);
+}
+
+/* PROTOCOL 10.2: after a gap everything is discarded until HELLO, also the message that was missing. */
+static void after_a_gap_nothing_is_taken_until_hello(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, FREE_TABLE, TIMES);
+    struct testpeer *peer = testpeer_new(&embed);
+    peer->keep = true;
+    testpeer_open(peer, false);
+    testpeer_insert(peer, "t", 1, 1, 1);
+    peer->lose = true;
+    testpeer_insert(peer, "t", 2, 1, 1);
+    peer->lose = false;
+    testpeer_insert(peer, "t", 3, 1, 1);
+    testpeer_heartbeat(peer, 0, false);
+    assert_true(peer->credit->gap);
+    testpeer_resend(peer, 1); /* in the same epoch */
+    testpeer_heartbeat(peer, 0, false);
+    assert_true(peer->credit->gap);
+    assert_int_equal(peer->credit->received, 1);
+    assert_int_equal(size_of(&embed, "t"), 1);
+    assert_int_equal(testpeer_resume(peer, 1, false)->status, RP_OK);
+    testpeer_resend(peer, peer->credit->received);
+    testpeer_heartbeat(peer, 0, false);
+    assert_false(peer->credit->gap);
+    assert_int_equal(peer->credit->received, 3);
+    assert_int_equal(size_of(&embed, "t"), 3);
     embed_stop(&embed);
 }
 
@@ -286,7 +371,7 @@ static void bye_of_an_expired_session_does_not_claim_that_all_is_in(void **state
     testpeer_insert(peer, "q", 1, 4, 1);
     embed_advance(&embed, 11000);
     struct testpeer_answer *answer = testpeer_await(peer, testpeer_bye(peer, 1000));
-    assert_int_equal(answer->status, RP_SESSION_UNKNOWN);
+    assert_int_equal(answer->status, RP_FAILED_PRECONDITION);
     assert_int_equal(testpeer_resume(peer, 1, false)->status, RP_OK);
     embed_stop(&embed);
 }
@@ -302,7 +387,7 @@ static void bye_of_a_session_that_falls_silent_is_answered(void **state)
     uint64_t id = testpeer_bye(peer, NO_TIMEOUT);
     assert_null(testpeer_poll(peer, id));
     embed_advance(&embed, 11000);
-    assert_int_equal(testpeer_await(peer, id)->status, RP_SESSION_UNKNOWN);
+    assert_int_equal(testpeer_await(peer, id)->status, RP_FAILED_PRECONDITION);
     embed_stop(&embed);
 }
 
@@ -399,6 +484,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(silence_ends_a_session_and_releases_everything),
+        cmocka_unit_test(a_heartbeat_to_a_tombstone_says_hello_again),
+        cmocka_unit_test(a_heartbeat_of_another_epoch_is_refused),
+        cmocka_unit_test(after_a_gap_nothing_is_taken_until_hello),
         cmocka_unit_test(any_traffic_is_life),
         cmocka_unit_test(a_session_silent_past_its_expiry_is_resumed_exactly_once),
         cmocka_unit_test(chunks_sent_again_serve_new_items),

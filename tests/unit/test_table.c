@@ -358,6 +358,28 @@ static void set_limiter(const char *name, Replay__SetLimiter *set, rp_status wan
         fail_msg("status %u: %s", answer->status, answer->text);
 }
 
+/* NaN in any field is refused, and what stands beside it changes nothing. */
+static void a_limiter_value_that_is_not_a_number_is_refused(void **state)
+{
+    (void)state;
+    begin(
+        "max_size: 100, limiter: {kind: sample_to_insert_ratio, samples_per_insert: 2, min_size: 3, error_buffer: 20}");
+    for (int field = 0; field < 5; field++) {
+        Replay__SetLimiter set = REPLAY__SET_LIMITER__INIT;
+        set.has_samples_per_insert_case = REPLAY__SET_LIMITER__HAS_SAMPLES_PER_INSERT_SAMPLES_PER_INSERT;
+        set.samples_per_insert = field == 0 ? NAN : 4;
+        set.has_min_size_case = field == 1 ? REPLAY__SET_LIMITER__HAS_MIN_SIZE_MIN_SIZE : 0;
+        set.has_min_diff_case = field == 2 ? REPLAY__SET_LIMITER__HAS_MIN_DIFF_MIN_DIFF : 0;
+        set.has_max_diff_case = field == 3 ? REPLAY__SET_LIMITER__HAS_MAX_DIFF_MAX_DIFF : 0;
+        set.has_error_buffer_case = field == 4 ? REPLAY__SET_LIMITER__HAS_ERROR_BUFFER_ERROR_BUFFER : 0;
+        set.min_size = set.min_diff = set.max_diff = set.error_buffer = NAN;
+        set_limiter("t", &set, RP_INVALID_ARGUMENT);
+        assert_true(table()->limiter.samples_per_insert == 2.0);
+        assert_true(table()->limiter.min_size == 3.0);
+    }
+    end();
+}
+
 static void a_live_change_of_the_limiter_wakes_both_sides(void **state)
 {
     (void)state;
@@ -573,6 +595,7 @@ int main(void)
         cmocka_unit_test(the_ratio_holds_on_both_sides_inclusive),
         cmocka_unit_test(deletes_below_min_size_block_samples_and_free_inserts),
         cmocka_unit_test(a_reset_resets_the_limiter),
+        cmocka_unit_test(a_limiter_value_that_is_not_a_number_is_refused),
         cmocka_unit_test(a_live_change_of_the_limiter_wakes_both_sides),
         cmocka_unit_test(listing_sees_each_item_once),
         cmocka_unit_test(a_fetch_gives_items_without_counting),
