@@ -88,7 +88,30 @@ static uint32_t account_new(struct broker *broker)
     }
 }
 
-static rp_status contents_init(struct table *self, struct contents *in, rp_error *err)
+struct seeds {
+    uint64_t sampler, remover;
+};
+
+/* The random numbers of a selector that takes the place of this one go on from its state; where it has none to show,
+ * from the table's seed and the count of resets. */
+static uint64_t seed_after(const rp_selector_ops *ops, void *selector, uint64_t otherwise)
+{
+    uint8_t state[4096];
+    uint32_t n = ops->save ? ops->save(selector, state, sizeof state) : 0;
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    for (uint32_t i = 0; i < n; i++)
+        hash = (hash ^ state[i]) * UINT64_C(0x100000001b3);
+    return n ? hash : otherwise;
+}
+
+static struct seeds seeds_after(const struct table *self)
+{
+    uint64_t other = self->seed + (self->resets + 1) * UINT64_C(0xd1342543de82ef95);
+    return (struct seeds){seed_after(self->sampler_ops, self->in.sampler, other),
+                          seed_after(self->remover_ops, self->in.remover, other ^ 1)};
+}
+
+static rp_status contents_init(struct table *self, struct contents *in, struct seeds seeds, rp_error *err)
 {
     const struct table_config *config = self->config;
     *in = (struct contents){.free = NO_SLOT, .account = account_new(self->broker)};
@@ -96,10 +119,10 @@ static rp_status contents_init(struct table *self, struct contents *in, rp_error
     in->items = reserve_map(items_bytes(self));
     in->keys = keymap_new();
     in->sampler = self->sampler_ops->create(config->sampler.options.data, config->sampler.options.count, self->capacity,
-                                            self->seed, err);
+                                            seeds.sampler, err);
     if (in->sampler)
         in->remover = self->remover_ops->create(config->remover.options.data, config->remover.options.count,
-                                                self->capacity, self->seed ^ 1, err);
+                                                self->capacity, seeds.remover, err);
     reserve_group_end();
     rp_status status = RP_OK;
     if (!in->items || !in->keys)
@@ -188,7 +211,7 @@ static rp_status init_with(struct table *self, struct broker *broker, const stru
     RP_TRY(selector_find(self, config->sampler.kind, &self->sampler_ops, err));
     RP_TRY(selector_find(self, config->remover.kind, &self->remover_ops, err));
     RP_TRY(signature_init(self, err));
-    RP_TRY(contents_init(self, &self->in, err));
+    RP_TRY(contents_init(self, &self->in, (struct seeds){seed, seed ^ 1}, err));
     RP_TRY(extensions_init(self, err));
     self->one_by_one = config->max_times_sampled > 0 || self->hook_sample;
     return RP_OK;
@@ -451,7 +474,7 @@ rp_status table_reset(struct table *self, rp_error *err)
     struct burial *burial = calloc(1, sizeof *burial);
     if (!burial)
         return err_set(err, RP_NO_MEMORY, "no memory to reset table '%s'", self->name);
-    rp_status status = contents_init(self, &fresh, err);
+    rp_status status = contents_init(self, &fresh, seeds_after(self), err);
     if (status != RP_OK) {
         free(burial);
         return status;

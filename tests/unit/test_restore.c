@@ -348,6 +348,15 @@ static void picks_go_on_from_an_exact_checkpoint(void **state)
             assert_int_equal(x, y);
             assert_true(p == q);
         }
+        /* After a reset, too. */
+        uint8_t state_a[4096], state_b[4096];
+        assert_int_equal(table_reset(a, NULL), RP_OK);
+        assert_int_equal(table_reset(b, NULL), RP_OK);
+        uint32_t n = a->sampler_ops->save ? a->sampler_ops->save(a->in.sampler, state_a, sizeof state_a) : 0;
+        if (n) {
+            assert_int_equal(b->sampler_ops->save(b->in.sampler, state_b, sizeof state_b), n);
+            assert_memory_equal(state_a, state_b, n);
+        }
     }
     world_kill(&new);
     world_kill(&old);

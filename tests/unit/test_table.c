@@ -347,6 +347,52 @@ static void a_reset_resets_the_limiter(void **state)
     end();
 }
 
+/* Ten times the same 20 items into an empty table of 19: which one goes, and which one is picked. */
+static void play_rounds(const char *seed, uint64_t *evicted, uint64_t *picked)
+{
+    embed_start(
+        &embed,
+        "  - {name: t, max_size: 19, sampler: {kind: uniform}, remover: {kind: uniform}, limiter: {kind: none}}\n",
+        seed);
+    peer = testpeer_new(&embed);
+    testpeer_open(peer, false);
+    for (uint32_t round = 0; round < 10; round++) {
+        testpeer_insert(peer, "t", 1, 20, 1);
+        testpeer_heartbeat(peer, 0, false);
+        for (uint64_t key = 1; key <= 20; key++)
+            if (!has(key))
+                evicted[round] = key;
+        picked[round] = sample_one();
+        testpeer_reset(peer, "t");
+    }
+    embed_stop(&embed);
+}
+
+static uint32_t distinct(const uint64_t *values, uint32_t n)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t k = 0;
+        while (values[k] != values[i])
+            k++;
+        count += k == i;
+    }
+    return count;
+}
+
+static void random_numbers_go_on_after_a_reset(void **state)
+{
+    (void)state;
+    uint64_t evicted[2][10], picked[2][10];
+    for (uint32_t run = 0; run < 2; run++)
+        play_rounds("seed: 7\n", evicted[run], picked[run]);
+    assert_true(distinct(evicted[0], 10) >= 4);
+    assert_true(distinct(picked[0], 10) >= 4);
+    /* The seed decides all of it. */
+    assert_memory_equal(evicted[0], evicted[1], sizeof evicted[0]);
+    assert_memory_equal(picked[0], picked[1], sizeof picked[0]);
+}
+
 static void set_limiter(const char *name, Replay__SetLimiter *set, rp_status want)
 {
     Replay__Request request = REPLAY__REQUEST__INIT;
@@ -596,6 +642,7 @@ int main(void)
         cmocka_unit_test(deletes_below_min_size_block_samples_and_free_inserts),
         cmocka_unit_test(a_reset_resets_the_limiter),
         cmocka_unit_test(a_limiter_value_that_is_not_a_number_is_refused),
+        cmocka_unit_test(random_numbers_go_on_after_a_reset),
         cmocka_unit_test(a_live_change_of_the_limiter_wakes_both_sides),
         cmocka_unit_test(listing_sees_each_item_once),
         cmocka_unit_test(a_fetch_gives_items_without_counting),
