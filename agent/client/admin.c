@@ -401,6 +401,10 @@ rp_status rp_admin_fetch(rp_client *client, const char *table, const uint64_t *k
     struct batch_decoder *decoder = pool ? batch_decoder_new(pool, &options) : NULL;
     rp_status status = decoder ? batch_decode_reply(decoder, reply, out, err)
                                : err_set(err, RP_NO_MEMORY, "no memory to decode items");
+    if (status == RP_OK && (*out)->next) {
+        status = err_set(err, RP_FAILED_PRECONDITION, "%s; fetch those that fit together", (*out)->text);
+        batch_list_release(out);
+    }
     conn_reply_destroy(&reply);
     batch_decoder_destroy(&decoder);
     batch_pool_unref(&pool);

@@ -248,6 +248,30 @@ void rp_batch_release(rp_batch **batch)
     batch_pool_unref(&pool);
 }
 
+struct rp_batch *batch_list_take(struct rp_batch **list)
+{
+    struct rp_batch *first = *list;
+    *list = first->next;
+    first->next = NULL;
+    return first;
+}
+
+void batch_list_release(struct rp_batch **list)
+{
+    while (*list) {
+        struct rp_batch *first = batch_list_take(list);
+        rp_batch_release(&first);
+    }
+}
+
+uint64_t batch_list_items(const struct rp_batch *list)
+{
+    uint64_t n = 0;
+    for (; list; list = list->next)
+        n += list->info.n;
+    return n;
+}
+
 /* ---- accessors ---- */
 
 /* Callers may be compiled against an older, shorter struct. */

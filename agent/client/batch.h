@@ -17,7 +17,7 @@ struct batch_pool;
 struct batch_decoder;
 
 struct rp_batch {
-    struct rp_batch *next; /* in the pool's free list */
+    struct rp_batch *next; /* of the same reply, until it is taken out of their list; then in the pool's free list */
     struct batch_pool *pool;
     rp_batch_info info;
     rp_batch_arrays arrays;
@@ -44,6 +44,14 @@ rp_buffer *batch_pool_take_posted(struct batch_pool *self, uint32_t *n);
 /* A batch with room for n_fields views and `bytes` of memory. NULL: out of memory. */
 struct rp_batch *batch_pool_take(struct batch_pool *self, uint32_t n_fields, size_t bytes);
 
+/* ---- the batches of one reply, a list by `next` ---- */
+
+/* Takes the first out of the list, which is not empty. */
+struct rp_batch *batch_list_take(struct rp_batch **list);
+void batch_list_release(struct rp_batch **list);
+/* The items of all of them. */
+uint64_t batch_list_items(const struct rp_batch *list);
+
 /* ---- decoder: owned by one thread ---- */
 
 struct batch_frame {
@@ -59,7 +67,7 @@ struct batch_options {
 /* Shares the pool. */
 struct batch_decoder *batch_decoder_new(struct batch_pool *pool, const struct batch_options *options);
 void batch_decoder_destroy(struct batch_decoder **self);
-/* Makes a batch from a reply. Nothing in view or frames is trusted beyond what wire_read_sampled checked; both are only
+/* Makes a batch from a reply; or, where items have fields that cannot stand in one array, a list of several. Nothing in view or frames is trusted beyond what wire_read_sampled checked; both are only
  * read during the call. text (may be empty) is the reply's sentence. */
 rp_status batch_decode(struct batch_decoder *self, const struct wire_sampled *view, struct wire_string text,
                        const struct batch_frame *frames, uint32_t n_frames, struct rp_batch **out, rp_error *err);

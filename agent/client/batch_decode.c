@@ -13,7 +13,7 @@ static rp_status plan_field(struct batch_decoder *self, const struct wire_sample
 {
     plan->field = batch_field_of(self, f, 0);
     plan->variable = plan->field->count == 0;
-    for (uint32_t l = 1; l < view->n_layouts; l++)
+    for (uint32_t l = 1; l < self->n_layouts; l++)
         plan->variable |= batch_field_of(self, f, l)->count != plan->field->count;
     plan->rows = plan->field->count;
     if (self->regular.on) {
@@ -97,7 +97,8 @@ static rp_status plan_batch(struct batch_decoder *self, const struct wire_sample
     if (!batch_vec_reserve(&self->plans, self->n_fields, sizeof(struct batch_plan)))
         return batch_no_memory(err);
     struct batch_plan *plans = self->plans.data;
-    uint64_t n = view->n_items, limit = self->options.max_bytes ? self->options.max_bytes : UINT64_MAX / 4;
+    uint64_t n = view->n_items, most = self->options.max_bytes ? self->options.max_bytes : UINT64_MAX / 4;
+    uint64_t limit = most > self->made_bytes ? most - self->made_bytes : 0;
     uint64_t variable = 0, bytes = 0, names = 0;
     for (uint32_t f = 0; f < self->n_fields; f++) {
         RP_TRY(plan_field(self, view, f, &plans[f], err));
@@ -106,7 +107,7 @@ static rp_status plan_batch(struct batch_decoder *self, const struct wire_sample
         if (__builtin_mul_overflow(plans[f].item_bytes, n, &size) || size > limit || bytes > limit - size)
             return err_set(err, RP_RESOURCE_EXHAUSTED,
                            "a batch of %u items with field '%s' of %u steps would take more than max_bytes (%llu)",
-                           view->n_items, plans[f].field->name, plans[f].rows, (unsigned long long)limit);
+                           view->n_items, plans[f].field->name, plans[f].rows, (unsigned long long)most);
         bytes = align64(bytes + size);
         variable += plans[f].variable;
         names += strlen(plans[f].field->name) + 1;
@@ -117,6 +118,7 @@ static rp_status plan_batch(struct batch_decoder *self, const struct wire_sample
     out->names_bytes = names;
     out->fields = align64(out->names + names);
     out->total = out->fields + bytes;
+    self->made_bytes += bytes;
     return RP_OK;
 }
 
@@ -229,7 +231,7 @@ static void note_layout(struct batch_decoder *self)
     }
 }
 
-static rp_status build(struct batch_decoder *self, struct wire_string text, struct rp_batch **out, rp_error *err)
+rp_status batch_build(struct batch_decoder *self, struct wire_string text, struct rp_batch **out, rp_error *err)
 {
     const struct wire_sampled *view = self->view;
     struct shape_of_batch shape = {0};
@@ -270,6 +272,7 @@ rp_status batch_decode(struct batch_decoder *self, const struct wire_sampled *vi
 {
     *out = NULL;
     self->view = view;
+    self->made_bytes = 0;
     batch_slabs_reset(self, SLAB_KEEP);
     RP_TRY(batch_check_counts(view, frames, n_frames, err));
     batch_read_regular(self, view, frames, n_frames);
@@ -278,7 +281,11 @@ rp_status batch_decode(struct batch_decoder *self, const struct wire_sampled *vi
         RP_TRY(batch_read_items(self, view, err));
     }
     RP_TRY(batch_read_layouts(self, view, err));
-    return build(self, text, out, err);
+    if (self->n_groups > 1 && view->n_items)
+        return batch_split(self, view, text, out, err);
+    if (!batch_use_group(self, 0, view->n_layouts))
+        return batch_no_memory(err);
+    return batch_build(self, text, out, err);
 }
 
 struct batch_decoder *batch_decoder_new(struct batch_pool *pool, const struct batch_options *options)
@@ -297,8 +304,9 @@ void batch_decoder_destroy(struct batch_decoder **self)
     *self = NULL;
     if (!decoder)
         return;
-    struct batch_vec *vecs[] = {&decoder->blocks,  &decoder->chunks, &decoder->items,
-                                &decoder->layouts, &decoder->maps,   &decoder->plans};
+    struct batch_vec *vecs[] = {&decoder->blocks,    &decoder->chunks,     &decoder->items,  &decoder->layouts,
+                                &decoder->maps,      &decoder->plans,      &decoder->arrays, &decoder->groups,
+                                &decoder->all_items, &decoder->all_layouts};
     for (size_t i = 0; i < sizeof vecs / sizeof vecs[0]; i++)
         free(vecs[i]->data);
     batch_slabs_reset(decoder, 0);

@@ -1,5 +1,5 @@
-/* The decoder's own parts: batch_read.c finds the pieces of a reply, batch_gather.c copies rows, batch_decode.c
- * makes the batch. Not used outside of these three. */
+/* The decoder's own parts: batch_read.c finds the pieces of a reply, batch_split.c sorts items that cannot stand in one
+ * batch, batch_gather.c copies rows, batch_decode.c makes the batch. Not used outside of these four. */
 #ifndef AGENT_CLIENT_BATCH_DECODER_H
 #define AGENT_CLIENT_BATCH_DECODER_H
 
@@ -69,11 +69,15 @@ struct batch_decoder {
     struct batch_slab *slabs;
     const struct batch_layout *noted;
     /* Of the reply at hand. */
+    struct batch_vec all_items, all_layouts, groups;
+    uint32_t n_groups;   /* of layouts whose items can stand in one batch */
+    rp_error why;        /* more than one group: how the layouts differ */
+    uint64_t made_bytes; /* by the batches made of it so far */
+    /* Of the batch at hand: all of the reply, or a part of it. */
     const struct wire_sampled *view;
-    uint32_t n_fields;
-    bool one_layout; /* all items have the same */
+    uint32_t n_fields, n_layouts;
     struct batch_regular regular;
-    struct batch_vec blocks, chunks, items, layouts, maps, plans;
+    struct batch_vec blocks, chunks, items, layouts, maps, plans, arrays;
 };
 
 /* Makes room for n elements; the contents are lost when it grows. */
@@ -83,7 +87,7 @@ rp_status batch_damaged(rp_error *err, const char *what);
 /* Item i has fewer steps than the field needs. */
 rp_status batch_too_short(const struct wire_sampled *view, uint32_t i, const struct batch_field *field, rp_error *err);
 
-/* In this order. After them blocks, chunks, items, layouts and maps are filled and every index in them is in range. */
+/* In this order. After them blocks, chunks, items and layouts are filled and every index in them is in range. */
 rp_status batch_check_counts(const struct wire_sampled *view, const struct batch_frame *frames, uint32_t n_frames,
                              rp_error *err);
 /* After batch_check_counts: sets self->regular. If it is on, chunks and items need not be read. */
@@ -92,7 +96,16 @@ void batch_read_regular(struct batch_decoder *self, const struct wire_sampled *v
 rp_status batch_read_chunks(struct batch_decoder *self, const struct wire_sampled *view,
                             const struct batch_frame *frames, rp_error *err);
 rp_status batch_read_items(struct batch_decoder *self, const struct wire_sampled *view, rp_error *err);
+/* Fills all_layouts, and groups: for each layout the first one whose fields it has. */
 rp_status batch_read_layouts(struct batch_decoder *self, const struct wire_sampled *view, rp_error *err);
+/* The layouts of the batch at hand: those of one group, in their order. False: no memory. */
+bool batch_use_group(struct batch_decoder *self, uint32_t group, uint32_t n_layouts);
+
+/* Makes a batch of the items at hand. */
+rp_status batch_build(struct batch_decoder *self, struct wire_string text, struct rp_batch **out, rp_error *err);
+/* Makes a batch for each group of layouts that has items. */
+rp_status batch_split(struct batch_decoder *self, const struct wire_sampled *view, struct wire_string text,
+                      struct rp_batch **out, rp_error *err);
 
 /* Field f of the batch as one of the reply's layouts has it. */
 static inline const struct batch_field *batch_field_of(const struct batch_decoder *self, uint32_t f, uint32_t layout)

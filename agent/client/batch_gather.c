@@ -257,11 +257,11 @@ rp_status batch_gather_field(struct batch_decoder *self, uint32_t f, const struc
     const struct batch_item *items = self->items.data;
     const struct batch_chunk *chunks = self->chunks.data;
     const struct batch_field *field = plan->field;
-    const bool alike = self->one_layout && view->length.n == 1;
+    const bool one_layout = self->n_layouts == 1, alike = one_layout && view->length.n == 1;
     uint32_t hint = 0, first = 0, rows = 0, n = view->n_items;
     for (uint32_t i = 0; i < n; i++, out += plan->item_bytes) {
         const struct batch_item *item = &items[i];
-        if (!self->one_layout)
+        if (!one_layout)
             field = batch_field_of(self, f, item->layout);
         if (!(alike && i) && !batch_layout_rows(field, item->length, &first, &rows))
             return batch_too_short(view, i, field, err);

@@ -203,13 +203,12 @@ rp_status batch_read_items(struct batch_decoder *self, const struct wire_sampled
 
 /* ---- which fields the batch has ---- */
 
-/* For a further layout: where it has the batch's fields. */
+/* For a further layout: where it has the fields of the first. RP_OK: items of both can stand in one batch. */
 static rp_status map_fields(const struct batch_layout *first, const struct batch_layout *other, uint32_t *map,
                             rp_error *err)
 {
     if (other->n_fields != first->n_fields)
-        return err_set(err, RP_FAILED_PRECONDITION,
-                       "the items of this batch do not fit together: some have %u fields and some %u", first->n_fields,
+        return err_set(err, RP_FAILED_PRECONDITION, "some have %u fields and some %u", first->n_fields,
                        other->n_fields);
     for (uint32_t f = 0; f < first->n_fields; f++) {
         const struct batch_field *want = &first->fields[f], *have = &other->fields[f];
@@ -220,29 +219,77 @@ static rp_status map_fields(const struct batch_layout *first, const struct batch
         while (k < other->n_fields && strcmp(other->fields[k].name, want->name) != 0)
             k++;
         if (k == other->n_fields)
-            return err_set(err, RP_FAILED_PRECONDITION,
-                           "the items of this batch do not fit together: some have a field '%s' and some do not",
-                           want->name);
+            return err_set(err, RP_FAILED_PRECONDITION, "some have a field '%s' and some do not", want->name);
         map[f] = k;
         if (batch_layout_agrees(want, &other->fields[k]))
             continue;
         char a[96], b[96];
         batch_layout_describe(want, a, sizeof a);
         batch_layout_describe(&other->fields[k], b, sizeof b);
-        return err_set(err, RP_FAILED_PRECONDITION,
-                       "the items of this batch do not fit together: field '%s' is %s in some and %s in others",
-                       want->name, a, b);
+        return err_set(err, RP_FAILED_PRECONDITION, "field '%s' is %s in some and %s in others", want->name, a, b);
     }
     return RP_OK;
+}
+
+static bool maps_reserve(struct batch_decoder *self, uint64_t n_layouts, uint32_t n_fields)
+{
+    return batch_vec_reserve(&self->maps, (n_layouts ? n_layouts : 1) * n_fields, sizeof(uint32_t));
+}
+
+static rp_status read_groups(struct batch_decoder *self, uint32_t n, rp_error *err)
+{
+    const struct batch_layout *const *layouts = self->all_layouts.data;
+    if (!batch_vec_reserve(&self->groups, n, sizeof(uint32_t)))
+        return batch_no_memory(err);
+    uint32_t *groups = self->groups.data;
+    self->n_groups = n > 0;
+    self->why.text[0] = '\0';
+    if (n)
+        groups[0] = 0;
+    for (uint32_t l = 1; l < n; l++) {
+        groups[l] = l;
+        if (!maps_reserve(self, 1, layouts[l]->n_fields))
+            return batch_no_memory(err);
+        for (uint32_t g = 0; g < l && groups[l] == l; g++) {
+            rp_error *why = self->why.text[0] ? NULL : &self->why;
+            if (groups[g] == g && map_fields(layouts[g], layouts[l], self->maps.data, why) == RP_OK)
+                groups[l] = g;
+        }
+        self->n_groups += groups[l] == l;
+    }
+    return RP_OK;
+}
+
+bool batch_use_group(struct batch_decoder *self, uint32_t group, uint32_t n_layouts)
+{
+    const struct batch_layout *const *all = self->all_layouts.data;
+    const uint32_t *groups = self->groups.data;
+    self->n_fields = n_layouts ? all[group]->n_fields : 0;
+    if (!batch_vec_reserve(&self->layouts, n_layouts, sizeof(struct batch_layout *)) ||
+        !maps_reserve(self, n_layouts, self->n_fields))
+        return false;
+    const struct batch_layout **layouts = self->layouts.data;
+    uint32_t *maps = self->maps.data, n = 0;
+    for (uint32_t f = 0; f < self->n_fields; f++)
+        maps[f] = f;
+    for (uint32_t l = group; l < n_layouts; l++) {
+        if (groups[l] != group)
+            continue;
+        if (l > group)
+            map_fields(all[group], all[l], maps + (size_t)n * self->n_fields, NULL);
+        layouts[n++] = all[l];
+    }
+    self->n_layouts = n;
+    return true;
 }
 
 rp_status batch_read_layouts(struct batch_decoder *self, const struct wire_sampled *view, rp_error *err)
 {
     if (batch_layouts_turn(&self->cache))
         self->noted = NULL;
-    if (!batch_vec_reserve(&self->layouts, view->n_layouts, sizeof(struct batch_layout *)))
+    if (!batch_vec_reserve(&self->all_layouts, view->n_layouts, sizeof(struct batch_layout *)))
         return batch_no_memory(err);
-    const struct batch_layout **layouts = self->layouts.data;
+    const struct batch_layout **layouts = self->all_layouts.data;
     struct pb_reader reader = pb_reader(view->layouts, view->layouts_size);
     struct pb_field field;
     uint32_t n = 0;
@@ -252,16 +299,5 @@ rp_status batch_read_layouts(struct batch_decoder *self, const struct wire_sampl
     }
     if (n != view->n_layouts)
         return batch_damaged(err, "a layout is missing");
-    self->n_fields = n ? layouts[0]->n_fields : 0;
-    self->one_layout = true;
-    if (!batch_vec_reserve(&self->maps, (uint64_t)n * self->n_fields, sizeof(uint32_t)))
-        return batch_no_memory(err);
-    uint32_t *maps = self->maps.data;
-    for (uint32_t f = 0; f < self->n_fields; f++)
-        maps[f] = f;
-    for (uint32_t l = 1; l < n; l++) {
-        self->one_layout = false;
-        RP_TRY(map_fields(layouts[0], layouts[l], maps + (size_t)l * self->n_fields, err));
-    }
-    return RP_OK;
+    return read_groups(self, n, err);
 }

@@ -21,6 +21,7 @@ struct demand {
     pthread_mutex_t lock; /* guards the reply */
     pthread_cond_t arrived;
     struct conn_reply *reply;
+    struct rp_batch *rest; /* of the last reply: batches that were not taken yet */
 };
 
 struct demand *demand_new(struct conn *conn, const char *table, const rp_sampler_options *options)
@@ -47,6 +48,7 @@ void demand_destroy(struct demand **self)
     if (!demand)
         return;
     *self = NULL;
+    batch_list_release(&demand->rest);
     batch_decoder_destroy(&demand->decoder);
     batch_pool_unref(&demand->pool);
     pthread_mutex_destroy(&demand->lock);
@@ -136,23 +138,34 @@ static rp_status no_batch(struct demand *self, int64_t timeout_ms, const char *w
                    (long long)timeout_ms, link[0] ? link : why);
 }
 
+static rp_batch *take_rest(struct demand *self)
+{
+    rp_batch *batch = batch_list_take(&self->rest);
+    self->stats.batches++;
+    self->stats.items += batch->info.n;
+    return batch;
+}
+
 static rp_status decode(struct demand *self, struct conn_reply *reply, uint32_t count, rp_batch **batch, rp_error *err)
 {
     int64_t start = conn_now();
-    RP_TRY(batch_decode_reply(self->decoder, reply, batch, err));
+    RP_TRY(batch_decode_reply(self->decoder, reply, &self->rest, err));
     self->stats.decode_ns += (uint64_t)(conn_now() - start);
-    uint32_t n = (*batch)->info.n;
+    uint64_t n = batch_list_items(self->rest);
     if (n > 0 && n <= count) {
-        self->stats.batches++;
-        self->stats.items += n;
+        *batch = take_rest(self);
         return RP_OK;
     }
-    rp_batch_release(batch);
-    return err_set(err, RP_BAD_MESSAGE, "%u items came for a request of %u", n, count);
+    batch_list_release(&self->rest);
+    return err_set(err, RP_BAD_MESSAGE, "%llu items came for a request of %u", (unsigned long long)n, count);
 }
 
 rp_status demand_next(struct demand *self, rp_batch **batch, int64_t timeout_ms, rp_error *err)
 {
+    if (self->rest) {
+        *batch = take_rest(self);
+        return RP_OK;
+    }
     uint64_t max = self->options.max_samples, left = max - self->stats.items;
     uint32_t count = max && left < self->options.batch_size ? (uint32_t)left : self->options.batch_size;
     if (count == 0)

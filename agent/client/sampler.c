@@ -6,7 +6,7 @@
  *   FREE -> REQUESTED   whoever has seen that there is room (caller or decode thread; send_lock keeps the order)
  *        -> ARRIVED     the connection's I/O thread, in on_reply
  *        -> READY, FAILED or EMPTY   the decode thread, strictly in the order of the requests
- *        -> FREE        the caller takes the batch or the error; empty ones vanish
+ *        -> FREE        the caller takes the last batch of the reply, or the error; empty ones vanish
  *
  * The state is shared by sampler, decode thread and replies that are still to come, and counted; so destroying a
  * sampler never waits for the broker. Lock order: send_lock, then lock; nothing of the connection is called with
@@ -39,7 +39,7 @@ struct slot {
     uint64_t id; /* of the request */
     uint32_t count;
     struct conn_reply *reply;
-    struct rp_batch *batch;
+    struct rp_batch *batches; /* of the reply: one, or a list if its items do not fit together */
     rp_error error;
 };
 
@@ -84,7 +84,7 @@ static void shared_unref(struct shared *self)
     if (__atomic_sub_fetch(&self->refs, 1, __ATOMIC_ACQ_REL) != 0)
         return;
     for (uint32_t i = 0; i < self->options.in_flight; i++) {
-        rp_batch_release(&self->slots[i].batch);
+        batch_list_release(&self->slots[i].batches);
         conn_reply_destroy(&self->slots[i].reply);
     }
     batch_decoder_destroy(&self->decoder);
@@ -237,15 +237,15 @@ static void settle(struct shared *self, struct slot *slot, const struct conn_rep
     self->decode++;
     if (batch && batch->info.n > 0) {
         slot->state = SLOT_READY;
-        slot->batch = batch;
-        self->got += batch->info.n;
+        slot->batches = batch;
+        self->got += batch_list_items(batch);
         self->last_ns = now;
         self->why[0] = '\0';
         return;
     }
     slot->state = SLOT_EMPTY;
     if (status == RP_OK)
-        rp_batch_release(&batch);
+        batch_list_release(&batch);
     else if (status == RP_DEADLINE_EXCEEDED && reply->answered)
         note_deadline(self, reply, now);
     else if (status == RP_CANCELLED)
@@ -279,9 +279,11 @@ static void decode_one(struct shared *self)
     rp_status status = conn_reply_status(reply, &error);
     if (status == RP_OK)
         status = batch_decode_reply(self->decoder, reply, &batch, &error);
-    if (batch && batch->info.n > slot->count) {
-        status = err_set(&error, RP_BAD_MESSAGE, "%u items came for a request of %u", batch->info.n, slot->count);
-        rp_batch_release(&batch);
+    uint64_t n = batch_list_items(batch);
+    if (n > slot->count) {
+        status =
+            err_set(&error, RP_BAD_MESSAGE, "%llu items came for a request of %u", (unsigned long long)n, slot->count);
+        batch_list_release(&batch);
     }
     int64_t spent = conn_now() - start;
     pthread_mutex_lock(&self->lock);
@@ -434,17 +436,18 @@ rp_status rp_sampler_next(rp_sampler *sampler, rp_batch **batch, int64_t timeout
         status = ended(self, err);
     } else {
         struct slot *slot = slot_at(self, self->head);
-        taken = true;
         if (slot->state == SLOT_READY) {
-            *batch = slot->batch;
-            slot->batch = NULL;
+            *batch = batch_list_take(&slot->batches);
             self->stats.batches++;
             self->stats.items += (*batch)->info.n;
         } else {
             status = err_set(err, (rp_status)slot->error.status, "%s", slot->error.text);
         }
-        slot->state = SLOT_FREE;
-        self->head++;
+        taken = !slot->batches;
+        if (taken) {
+            slot->state = SLOT_FREE;
+            self->head++;
+        }
     }
     pthread_mutex_unlock(&self->lock);
     if (taken)

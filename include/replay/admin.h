@@ -104,7 +104,8 @@ RP_API void rp_waits_free(rp_waits **waits);
  * to go on, 0 when there are no more. */
 RP_API rp_status rp_admin_list(rp_client *client, const char *table, uint64_t *cursor, rp_item_info *items, uint32_t *n,
                                int64_t timeout_ms, rp_error *err);
-/* Items by key, without counting as samples. Missing keys are left out: see the batch's keys. */
+/* Items by key, without counting as samples. Missing keys are left out: see the batch's keys. RP_FAILED_PRECONDITION: the
+ * items do not all have the same fields; fetch those apart. */
 RP_API rp_status rp_admin_fetch(rp_client *client, const char *table, const uint64_t *keys, uint32_t n,
                                 int64_t timeout_ms, rp_batch **out, rp_error *err);
 /* Removes all items of a table and sets its limiter to zero. removed may be NULL. */

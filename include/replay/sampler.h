@@ -33,7 +33,7 @@ typedef struct rp_batch_info {
     uint32_t struct_size;
     uint32_t n; /* items */
     uint32_t n_fields;
-    uint32_t partial;    /* 1: fewer than asked for; rp_batch_text says why */
+    uint32_t partial;    /* 1: fewer than asked for, or only some of the items that came; rp_batch_text says why */
     uint64_t table_size; /* before removals by max_times_sampled */
     uint64_t waited_ns;  /* inside the broker, for the limiter or for items */
     uint32_t memory;     /* an rp_batch_memory */
@@ -112,7 +112,11 @@ RP_API void rp_sampler_destroy(rp_sampler **sampler);
  * timeout_ms (with the broker's sentence). Other errors concern one request; the next call goes on. *batch is NULL
  * unless RP_OK is returned.
  *
- * With on_demand, each call makes one request, which the broker answers within timeout_ms: with a batch, with a partial
+ * All items of a batch have the same fields. Where items that were sampled together do not (other names, dtypes or
+ * shapes), they come as several batches, one call after another: each has the items whose fields agree, in the order in
+ * which they were picked, and is partial. max_bytes holds for all of them together.
+ *
+ * With on_demand, each call that finds no such rest makes one request, which the broker answers within timeout_ms: with a batch, with a partial
  * one (rp_batch_info.partial) if only some of it could be sampled by then, or with what the table waits for
  * (RP_DEADLINE_EXCEEDED). timeout_ms 0 asks what is possible at once; negative waits in the broker. When the call
  * returns, nothing is under way, so that what is sampled depends on nothing but the order of the calls. in_flight is

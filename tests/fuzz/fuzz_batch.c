@@ -66,8 +66,9 @@ static void decode(const uint8_t *header, size_t header_size, const struct batch
     for (uint32_t i = 0; decoder && i < 2; i++) {
         rp_batch *batch = NULL;
         if (batch_decode(decoder, &view, reply.text, frames, n_frames, &batch, NULL) == RP_OK)
-            touch(batch);
-        rp_batch_release(&batch);
+            for (const rp_batch *at = batch; at; at = at->next)
+                touch(at);
+        batch_list_release(&batch);
     }
     batch_decoder_destroy(&decoder);
     batch_pool_unref(&pool);

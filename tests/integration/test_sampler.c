@@ -389,6 +389,109 @@ static void test_demand_asks_for_nothing_ahead(void **state)
     assert_int_equal(table_info(f->client, "queue").limiter.samples, 75);
 }
 
+/* ---- items of different fields ---- */
+
+/* One item of another layout: the field "other" is {number, number} as int32[2]. */
+static void insert_other(rp_client *client, const char *table, int32_t number)
+{
+    rp_column column = {.name = "other", .dtype = RP_DTYPE_INT32, .rank = 1, .shape = {2}};
+    rp_slice slice = {.column = 0, .count = 1, .start = -1, .squeeze = 1};
+    int32_t value[2] = {number, number};
+    const void *values[] = {value};
+    rp_error err = {0};
+    rp_writer *writer = rp_writer_new(client, &column, 1, NULL, WAIT, &err);
+    assert_non_null(writer);
+    ok(rp_writer_append(writer, values, WAIT, &err), &err);
+    ok(rp_writer_item(writer, table, 1.0, &slice, 1, WAIT, NULL, &err), &err);
+    ok(rp_writer_destroy(&writer, WAIT, &err), &err);
+}
+
+/* Takes `n` items and notes their numbers. Those of one layout come in rising order from a queue. */
+static void take_mixed(rp_sampler *sampler, uint32_t n, bool rising, uint32_t *seen)
+{
+    int32_t last[2] = {-1, -1};
+    while (n > 0) {
+        rp_batch *batch = next(sampler);
+        const rp_field_view *number = rp_batch_find(batch, "number"), *other = rp_batch_find(batch, "other");
+        assert_true(!number != !other);
+        for (uint32_t i = 0; i < batch_size(batch); i++, n--) {
+            int32_t value = number ? ((int32_t *)number->data)[i] : ((int32_t *)other->data)[2 * i + 1];
+            assert_int_equal(value % 2, number ? 0 : 1);
+            assert_true(!rising || value > last[value % 2]);
+            last[value % 2] = value;
+            seen[value]++;
+        }
+        rp_batch_release(&batch);
+    }
+}
+
+/* Whatever stands side by side in a queue, each item is delivered once. */
+static void test_items_of_different_fields(void **state)
+{
+    struct fixture *f = *state;
+    for (uint32_t demand = 0; demand < 2; demand++) {
+        for (int32_t i = 0; i < 40; i++) {
+            if (i % 2)
+                insert_other(f->client, "queue", i);
+            else
+                insert(f->client, "queue", i, 1, NULL);
+        }
+        rp_sampler_options with = demand ? on_demand(8) : options(8, 4);
+        with.max_samples = 40;
+        rp_sampler *sampler = sampler_new(f->client, "queue", &with);
+        uint32_t seen[40] = {0};
+        take_mixed(sampler, 40, true, seen);
+        for (uint32_t i = 0; i < 40; i++)
+            assert_int_equal(seen[i], 1);
+        rp_batch *batch = NULL;
+        rp_error err = {0};
+        assert_int_equal(rp_sampler_next(sampler, &batch, WAIT, &err), RP_END_OF_STREAM);
+        rp_sampler_stats stats = {.struct_size = sizeof stats};
+        ok(rp_sampler_get_stats(sampler, &stats), &err);
+        assert_int_equal(stats.items, 40);
+        assert_int_equal(stats.batches, 10); /* of 5 replies */
+        rp_sampler_destroy(&sampler);
+        assert_int_equal(table_info(f->client, "queue").size, 0);
+    }
+}
+
+static void test_different_fields_by_chance(void **state)
+{
+    struct fixture *f = *state;
+    insert(f->client, "uniform", 0, 1, NULL);
+    insert_other(f->client, "uniform", 1);
+    rp_sampler_options with = options(16, 2);
+    rp_sampler *sampler = sampler_new(f->client, "uniform", &with);
+    uint32_t seen[2] = {0};
+    take_mixed(sampler, 320, false, seen);
+    assert_true(seen[0] > 80 && seen[1] > 80);
+    rp_sampler_destroy(&sampler);
+}
+
+/* A fetch gives one batch, or says what does not fit; nothing is removed by it. */
+static void test_fetch_of_different_fields(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t keys[2];
+    insert(f->client, "fifo", 0, 1, &keys[0]);
+    insert_other(f->client, "fifo", 1);
+    rp_item_info items[4];
+    uint32_t n = 4;
+    uint64_t cursor = 0;
+    rp_error err = {0};
+    ok(rp_admin_list(f->client, "fifo", &cursor, items, &n, WAIT, &err), &err);
+    assert_int_equal(n, 2);
+    keys[1] = items[items[0].key == keys[0]].key;
+    rp_batch *batch = NULL;
+    assert_int_equal(rp_admin_fetch(f->client, "fifo", keys, 2, WAIT, &batch, &err), RP_FAILED_PRECONDITION);
+    assert_null(batch);
+    for (uint32_t i = 0; i < 2; i++) {
+        ok(rp_admin_fetch(f->client, "fifo", &keys[i], 1, WAIT, &batch, &err), &err);
+        assert_non_null(rp_batch_find(batch, i ? "other" : "number"));
+        rp_batch_release(&batch);
+    }
+}
+
 static void test_demand_polls_and_waits(void **state)
 {
     struct fixture *f = *state;
@@ -798,6 +901,9 @@ int main(void)
         CASE(test_wrong_use),
         CASE(test_demand_asks_for_nothing_ahead),
         CASE(test_demand_polls_and_waits),
+        CASE(test_items_of_different_fields),
+        CASE(test_different_fields_by_chance),
+        CASE(test_fetch_of_different_fields),
         CASE(test_demand_waits_in_the_broker),
         CASE(test_demand_without_broker),
         CASE(test_demand_wrong_use),
