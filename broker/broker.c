@@ -7,11 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "broker/checkpoint.h"
+#include "broker/ipc.h"
 #include "broker/monitor.h"
 #include "broker/recall.h"
 #include "broker/restore.h"
@@ -56,9 +56,13 @@ static rp_status socket_bind(void *socket, const char *endpoint, char *bound, si
 {
     int ipv6 = strchr(endpoint, '[') != NULL;
     zmq_setsockopt(socket, ZMQ_IPV6, &ipv6, sizeof ipv6);
-    if (zmq_bind(socket, endpoint) != 0)
-        return err_set(err, RP_IO, "can not bind %s: %s%s", endpoint, zmq_strerror(errno),
-                       errno == EADDRINUSE ? ". Another broker runs there, or use port 0 for a free one" : "");
+    int lock;
+    rp_status status = ipc_claim(endpoint, &lock, err);
+    if (status == RP_OK && zmq_bind(socket, endpoint) != 0)
+        status = err_set(err, RP_IO, "can not bind %s: %s%s", endpoint, zmq_strerror(errno),
+                         errno == EADDRINUSE ? ". Another broker runs there, or use port 0 for a free one" : "");
+    ipc_release(lock);
+    RP_TRY(status);
     if (zmq_getsockopt(socket, ZMQ_LAST_ENDPOINT, bound, &size) != 0)
         snprintf(bound, size, "%s", endpoint);
     /* A wildcard comes back as an address that nobody can connect to. */
@@ -184,20 +188,6 @@ void broker_memory_settings(void)
     mallopt(M_TOP_PAD, 64 << 20);
 }
 
-/* The lowest free descriptor is a lower bound of how many are open, and costs two calls to learn. */
-static void watch_descriptors(struct broker *self)
-{
-    struct rlimit limit = {0};
-    int lowest = dup(self->wake_fd);
-    if (lowest >= 0)
-        close(lowest);
-    bool few = lowest < 0 || (getrlimit(RLIMIT_NOFILE, &limit) == 0 && (rlim_t)lowest > limit.rlim_cur / 5 * 4);
-    if (few && !self->few_descriptors)
-        log_line(LEVEL_WARN, "B0006", "nearly out of file descriptors: raise 'ulimit -n'", "open=%d limit=%llu", lowest,
-                 (unsigned long long)limit.rlim_cur);
-    self->few_descriptors = few;
-}
-
 static void every_second(struct timer *timer, void *ctx)
 {
     struct broker *self = ctx;
@@ -206,7 +196,7 @@ static void every_second(struct timer *timer, void *ctx)
     peers_sweep(self);
     monitor_sweep(self);
     recall_sweep(self);
-    watch_descriptors(self);
+    descriptors_check(&self->descriptors);
     timer_set(&self->timers, timer, self->now_ns + NS_PER_S);
 }
 
@@ -252,20 +242,9 @@ static rp_status tables_init(struct broker *self, rp_error *err)
     return RP_OK;
 }
 
-/* Out of descriptors libzmq spins: have as many as the system gives, and say so before they run out. */
-static void raise_descriptors(void)
-{
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max)
-        return;
-    limit.rlim_cur = limit.rlim_max;
-    if (setrlimit(RLIMIT_NOFILE, &limit) != 0)
-        log_line(LEVEL_WARN, "B0004", "could not raise the number of open files", "limit=%llu",
-                 (unsigned long long)limit.rlim_cur);
-}
-
 static rp_status broker_init(struct broker *self, void *context, rp_error *err)
 {
+    RP_TRY(descriptors_init(self->config, err));
     rng_seed(&self->rng, (uint64_t)self->config->seed);
     if (self->config->seed == 0) {
         uint64_t seed;
@@ -299,7 +278,6 @@ static rp_status broker_init(struct broker *self, void *context, rp_error *err)
         restore_finish(self);
         RP_TRY(checkpoints_init(self, err));
     }
-    raise_descriptors();
     self->context = context;
     if (!context) {
         self->context = zmq_ctx_new();

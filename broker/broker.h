@@ -12,6 +12,7 @@
 #include "broker/chore.h"
 #include "broker/commit.h"
 #include "broker/config.h"
+#include "broker/descriptors.h"
 #include "broker/idmap.h"
 #include "broker/layout.h"
 #include "broker/params.h"
@@ -110,7 +111,7 @@ struct broker {
     bool closed; /* requests stay unread: nothing must change, or be told, that the last checkpoint does not have */
     bool draining;
     bool ending; /* what is taken apart now is not gone for good */
-    bool few_descriptors;
+    struct descriptors_watch descriptors;
     int wake_fd; /* eventfd: wakes the loop from broker_stop */
 };
 

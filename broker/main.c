@@ -33,6 +33,16 @@ static void on_signal(int number)
         first_signal_ns = now;
 }
 
+/* From here on signals do nothing: the handler's broker is about to go. */
+static int stop(struct broker **broker, int status)
+{
+    signal(SIGTERM, SIG_IGN);
+    signal(SIGINT, SIG_IGN);
+    signal(SIGUSR1, SIG_IGN);
+    broker_destroy(broker);
+    return status;
+}
+
 static const char usage[] =
     "Usage: replay-broker [options]\n"
     "\n"
@@ -171,8 +181,7 @@ static int run(const struct options *options, const struct broker_config *config
     const char *path = options->endpoints_file ? options->endpoints_file : config->endpoints_file;
     if (path && path[0] && broker_write_endpoints(broker, path, &err) != RP_OK) {
         fprintf(stderr, "replay-broker: %s\n", err.text);
-        broker_destroy(&broker);
-        return 1;
+        return stop(&broker, 1);
     }
     printf("service %s\ningest %s\nevents %s\n", broker->service_endpoint, broker->ingest_endpoint,
            broker->events_endpoint);
@@ -180,13 +189,9 @@ static int run(const struct options *options, const struct broker_config *config
     log_line(LEVEL_INFO, "B0001", "broker started", "version=%s tables=%u service=%s ingest=%s events=%s", rp_version(),
              broker->n_tables, broker->service_endpoint, broker->ingest_endpoint, broker->events_endpoint);
     broker_run(broker);
-    /* The handler's broker goes now. */
-    signal(SIGTERM, SIG_IGN);
-    signal(SIGINT, SIG_IGN);
-    signal(SIGUSR1, SIG_IGN);
-    broker_destroy(&broker);
+    int status = stop(&broker, 0);
     log_line(LEVEL_INFO, "B0002", "broker stopped", NULL);
-    return 0;
+    return status;
 }
 
 int main(int argc, char **argv)
