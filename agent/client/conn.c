@@ -289,14 +289,14 @@ uint64_t conn_send(struct conn *self, uint32_t body_field, const void *body, siz
 }
 
 bool conn_send_once(struct conn *self, struct conn_part *part, uint32_t body_field, const ProtobufCMessage *body,
-                    int64_t timeout_ms, conn_reply_fn *fn)
+                    zmq_msg_t *payload, int64_t timeout_ms, conn_reply_fn *fn)
 {
     size_t size = protobuf_c_message_get_packed_size(body);
     uint8_t *packed = malloc(size ? size : 1);
     struct request *request = NULL;
     if (packed && self->link == LINK_UP) {
         protobuf_c_message_pack(body, packed);
-        request = request_new(self, body_field, packed, size, NULL, 0);
+        request = request_new(self, body_field, packed, size, payload, payload ? 1 : 0);
     }
     free(packed);
     if (!request)

@@ -151,10 +151,11 @@ void conn_attach(struct conn *self, struct conn_part *part);
 void conn_detach(struct conn *self, struct conn_part *part);
 /* Has the I/O thread call tick soon. Any thread. */
 void conn_wake(struct conn *self);
-/* For parts: sends at once, from the I/O thread. Not retried: when the connection goes, fn is called with
- * RP_UNAVAILABLE. After conn_detach of the part fn is not called any more. fn gets the part as ctx. False: not sent. */
+/* For parts: sends at once, from the I/O thread. The payload frame (may be NULL) is taken (left empty). Not retried: when
+ * the connection goes, fn is called with RP_UNAVAILABLE. After conn_detach of the part fn is not called any more. fn gets
+ * the part as ctx. False: not sent. */
 bool conn_send_once(struct conn *self, struct conn_part *part, uint32_t body_field, const ProtobufCMessage *body,
-                    int64_t timeout_ms, conn_reply_fn *fn);
+                    zmq_msg_t *payload, int64_t timeout_ms, conn_reply_fn *fn);
 /* For parts: this connection has stopped working; take it down and make a new one. */
 void conn_reset(struct conn *self, const char *why);
 

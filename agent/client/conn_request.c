@@ -287,6 +287,21 @@ void request_resend(struct conn *self)
             request_transmit(self, request);
 }
 
+static void send_cancel(struct conn *self, uint64_t id)
+{
+    Replay__Cancel body = REPLAY__CANCEL__INIT;
+    uint8_t packed[32];
+    body.n_id = 1;
+    body.id = &id;
+    size_t size = replay__cancel__pack(&body, packed);
+    struct request *cancel = request_new(self, REQUEST_CANCEL, packed, size, NULL, 0);
+    if (cancel) {
+        request_name(cancel, atomic_fetch_add(&self->next_id, 1));
+        request_transmit(self, cancel); /* its answer is not waited for */
+        request_free(cancel);
+    }
+}
+
 void request_drop_once(struct conn *self, const struct conn_part *part, bool tell)
 {
     for (struct request *request = self->pending.first, *after; request; request = after) {
@@ -294,10 +309,13 @@ void request_drop_once(struct conn *self, const struct conn_part *part, bool tel
         if (!request->part || (part && request->part != part))
             continue;
         request_take(self, request->id);
-        if (tell)
+        if (tell) {
             request_end(request, RP_UNAVAILABLE, "the connection to %s was lost", self->endpoint);
-        else
-            request_free(request);
+            continue;
+        }
+        if (request->deadline_ns == INT64_MAX && self->link == LINK_UP)
+            send_cancel(self, request->id); /* it may stand at the broker for ever */
+        request_free(request);
     }
 }
 
@@ -312,15 +330,5 @@ void request_cancel(struct conn *self, uint64_t id, int64_t now_ns)
         request->deadline_ns = grace;
     if (self->link != LINK_UP)
         return;
-    Replay__Cancel body = REPLAY__CANCEL__INIT;
-    uint8_t packed[32];
-    body.n_id = 1;
-    body.id = &id;
-    size_t size = replay__cancel__pack(&body, packed);
-    struct request *cancel = request_new(self, REQUEST_CANCEL, packed, size, NULL, 0);
-    if (cancel) {
-        request_name(cancel, atomic_fetch_add(&self->next_id, 1));
-        request_transmit(self, cancel); /* its answer is not waited for */
-        request_free(cancel);
-    }
+    send_cancel(self, id);
 }

@@ -1,8 +1,9 @@
 /* Parameter slots and counters. */
+#include "agent/client/params.h"
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/client/client.h"
 #include "proto/error.h"
 #include "replay/params.h"
 #include "replay/types.h"
@@ -18,7 +19,7 @@ struct rp_params {
     rp_param slots[];
 };
 
-static rp_status check_name(const char *name, rp_error *err)
+rp_status params_check_name(const char *name, rp_error *err)
 {
     size_t size = name ? strlen(name) : 0;
     if (size == 0 || size > RP_MAX_NAME)
@@ -36,7 +37,7 @@ static rp_status unexpected(rp_error *err)
 rp_status rp_params_put(rp_client *client, const char *name, const void *data, uint64_t bytes, int64_t timeout_ms,
                         uint64_t *version, rp_error *err)
 {
-    RP_TRY(check_name(name, err));
+    RP_TRY(params_check_name(name, err));
     zmq_msg_t payload;
     if (bytes > SIZE_MAX || zmq_msg_init_size(&payload, (size_t)bytes) != 0)
         return err_set(err, RP_NO_MEMORY, "no memory for %llu bytes", (unsigned long long)bytes);
@@ -132,26 +133,10 @@ static rp_status params_fill(rp_params *self, struct conn_reply *reply, uint32_t
     return RP_OK;
 }
 
-rp_status rp_params_get_many(rp_client *client, const char *const *names, const uint64_t *have, uint32_t n,
-                             int64_t timeout_ms, rp_params **out, rp_error *err)
+rp_status params_read(const char *const *names, const uint64_t *have, uint32_t n, struct conn_reply *reply,
+                      rp_params **out, rp_error *err)
 {
     *out = NULL;
-    if (n == 0 || n > MAX_NAMES)
-        return err_set(err, RP_INVALID_ARGUMENT, "%u names were given; 1 to %u are possible", n, MAX_NAMES);
-    for (uint32_t i = 0; i < n; i++)
-        RP_TRY(check_name(names[i], err));
-    Replay__ParamsGet body = REPLAY__PARAMS_GET__INIT;
-    body.n_name = n;
-    body.name = (char **)(uintptr_t)names;
-    body.n_have = have ? n : 0;
-    body.have = (uint64_t *)(uintptr_t)have;
-    if (timeout_ms >= 0) {
-        body.has_timeout_ms_case = REPLAY__PARAMS_GET__HAS_TIMEOUT_MS_TIMEOUT_MS;
-        body.timeout_ms = (uint64_t)timeout_ms;
-    }
-    struct conn_reply *reply = NULL;
-    RP_TRY(conn_call(client_conn(client), REPLAY__REQUEST__BODY_PARAMS_GET, &body.base, NULL, 0,
-                     timeout_ms < 0 ? -1 : timeout_ms + GRACE_MS, &reply, err));
     rp_params *self = params_new(names, have, n);
     if (!self) {
         conn_reply_destroy(&reply);
@@ -168,38 +153,31 @@ rp_status rp_params_get_many(rp_client *client, const char *const *names, const 
     return status;
 }
 
+rp_status rp_params_get_many(rp_client *client, const char *const *names, const uint64_t *have, uint32_t n,
+                             int64_t timeout_ms, rp_params **out, rp_error *err)
+{
+    *out = NULL;
+    if (n == 0 || n > MAX_NAMES)
+        return err_set(err, RP_INVALID_ARGUMENT, "%u names were given; 1 to %u are possible", n, MAX_NAMES);
+    for (uint32_t i = 0; i < n; i++)
+        RP_TRY(params_check_name(names[i], err));
+    Replay__ParamsGet body = REPLAY__PARAMS_GET__INIT;
+    body.n_name = n;
+    body.name = (char **)(uintptr_t)names;
+    body.n_have = have ? n : 0;
+    body.have = (uint64_t *)(uintptr_t)have;
+    if (timeout_ms >= 0) {
+        body.has_timeout_ms_case = REPLAY__PARAMS_GET__HAS_TIMEOUT_MS_TIMEOUT_MS;
+        body.timeout_ms = (uint64_t)timeout_ms;
+    }
+    struct conn_reply *reply = NULL;
+    RP_TRY(conn_call(client_conn(client), REPLAY__REQUEST__BODY_PARAMS_GET, &body.base, NULL, 0,
+                     timeout_ms < 0 ? -1 : timeout_ms + GRACE_MS, &reply, err));
+    return params_read(names, have, n, reply, out, err);
+}
+
 rp_status rp_params_get(rp_client *client, const char *name, uint64_t have, int64_t timeout_ms, rp_params **out,
                         rp_error *err)
 {
     return rp_params_get_many(client, &name, &have, 1, timeout_ms, out, err);
-}
-
-/* ---- counters ---- */
-
-rp_status rp_counter_add(rp_client *client, const char *name, int64_t add, int64_t timeout_ms, int64_t *value,
-                         rp_error *err)
-{
-    RP_TRY(check_name(name, err));
-    Replay__Counter body = REPLAY__COUNTER__INIT;
-    body.name = (char *)(uintptr_t)name;
-    body.add = add;
-    struct conn_reply *reply = NULL;
-    RP_TRY(conn_call(client_conn(client), REPLAY__REQUEST__BODY_COUNTER, &body.base, NULL, 0, timeout_ms, &reply, err));
-    rp_status status = RP_OK;
-    Replay__Reply *wire = conn_reply_unpack(reply, err);
-    if (!wire)
-        status = RP_BAD_MESSAGE;
-    else if (wire->body_case != REPLAY__REPLY__BODY_COUNTER)
-        status = unexpected(err);
-    else if (value)
-        *value = wire->counter->value;
-    if (wire)
-        replay__reply__free_unpacked(wire, NULL);
-    conn_reply_destroy(&reply);
-    return status;
-}
-
-rp_status rp_counter_read(rp_client *client, const char *name, int64_t timeout_ms, int64_t *value, rp_error *err)
-{
-    return rp_counter_add(client, name, 0, timeout_ms, value, err);
 }

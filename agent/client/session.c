@@ -38,7 +38,7 @@ static void say_hello(struct session *self)
     if (self->has_id)
         body.session = (ProtobufCBinaryData){WIRE_SESSION_BYTES, self->id};
     self->state = SESSION_ASKING;
-    if (!conn_send_once(self->conn, &self->part, FIELD_HELLO, &body.base, HELLO_TIMEOUT_MS, on_hello)) {
+    if (!conn_send_once(self->conn, &self->part, FIELD_HELLO, &body.base, NULL, HELLO_TIMEOUT_MS, on_hello)) {
         self->state = SESSION_WAITING;
         self->retry_ns = conn_now() + RETRY_NS;
     }
@@ -245,7 +245,8 @@ static void send_heartbeat(struct session *self, int64_t now_ns, bool explain)
     self->stated_sent = body.sent;
     self->confirm = false;
     self->next_heartbeat_ns = now_ns + self->heartbeat_ns * 2 / 3;
-    conn_send_once(self->conn, &self->part, FIELD_HEARTBEAT, &body.base, self->expiry_ns / NS_PER_MS, on_heartbeat);
+    conn_send_once(self->conn, &self->part, FIELD_HEARTBEAT, &body.base, NULL, self->expiry_ns / NS_PER_MS,
+                   on_heartbeat);
 }
 
 /* While the writer waits, it wants to be able to say what for. */

@@ -62,6 +62,8 @@ static rp_status open_parts(struct learner *self, rp_error *err)
     self->sampler = rp_sampler_new(self->options.client, config->adder.table, &options, err);
     if (!self->sampler)
         return RP_UNAVAILABLE;
+    if (!self->options.lockstep)
+        RP_TRY(variables_open_publisher(&self->variables, err));
     if (prioritized(config)) {
         self->updater = rp_updater_new(self->options.client, config->adder.table, NULL, err);
         if (!self->updater)
@@ -308,7 +310,7 @@ static rp_status use_batch(struct learner *self, const rp_batch *batch, rp_error
     count_provenance(self, &arrays);
     count_scalars(&self->stats, &result);
     if (agent->steps % (uint64_t)self->options.config->learners.publish_every == 0 && learner_leads(self))
-        return learner_publish(self, err);
+        return self->options.lockstep ? learner_publish(self, err) : variables_offer(&self->variables, err);
     return RP_OK;
 }
 

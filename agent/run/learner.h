@@ -17,7 +17,7 @@ struct learner_options {
     rp_client *client;   /* borrowed */
     struct agent *agent; /* borrowed */
     uint32_t index;
-    bool lockstep;           /* nothing is under way between two calls: one batch at a time, updates awaited */
+    bool lockstep; /* nothing is under way between two calls: one batch at a time, updates and parameters awaited */
     const atomic_bool *stop; /* may be NULL */
 };
 
@@ -41,6 +41,8 @@ void learner_destroy(struct learner **self);
 rp_status learner_step(struct learner *self, int64_t timeout_ms, rp_error *err);
 /* A run without actors has what the broker has loaded, and never more: an error if that is below the limiter's min_size. */
 rp_status learner_check_loaded(const struct learner *self, rp_error *err);
+/* Publishes the present policy and waits until the broker has it. Between two steps the learner publishes by itself, and does
+ * not wait. */
 rp_status learner_publish(struct learner *self, rp_error *err);
 /* True if this one speaks for all: it publishes, saves and counts. */
 bool learner_leads(const struct learner *self);

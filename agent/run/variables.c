@@ -5,7 +5,6 @@
 
 #include "proto/error.h"
 #include "proto/log.h"
-#include "replay/params.h"
 
 void variables_init(struct variables *self, rp_client *client, struct agent *agent)
 {
@@ -14,8 +13,24 @@ void variables_init(struct variables *self, rp_client *client, struct agent *age
 
 void variables_fini(struct variables *self)
 {
+    rp_publisher_destroy(&self->publisher, 0, NULL);
+    rp_subscriber_destroy(&self->subscriber);
     free(self->block);
     self->block = NULL;
+}
+
+rp_status variables_subscribe(struct variables *self, rp_error *err)
+{
+    rp_error why = {0};
+    self->subscriber = rp_subscriber_new(self->client, VARIABLES_SLOT, self->version, &why);
+    return self->subscriber ? RP_OK : err_set(err, (rp_status)why.status, "%s", why.text);
+}
+
+rp_status variables_open_publisher(struct variables *self, rp_error *err)
+{
+    rp_error why = {0};
+    self->publisher = rp_publisher_new(self->client, VARIABLES_SLOT, &why);
+    return self->publisher ? RP_OK : err_set(err, (rp_status)why.status, "%s", why.text);
 }
 
 /* The policy's tensors, and one more: the learner's step. */
@@ -32,7 +47,9 @@ rp_status variables_pull(struct variables *self, int64_t timeout_ms, bool *fresh
     rp_params *params;
     if (fresh)
         *fresh = false;
-    rp_status status = rp_params_get(self->client, VARIABLES_SLOT, self->version, timeout_ms, &params, err);
+    rp_status status = self->subscriber
+                           ? rp_subscriber_take(self->subscriber, timeout_ms, &params, err)
+                           : rp_params_get(self->client, VARIABLES_SLOT, self->version, timeout_ms, &params, err);
     if (status == RP_DEADLINE_EXCEEDED || status == RP_UNAVAILABLE)
         return RP_OK;
     if (status != RP_OK)
@@ -74,11 +91,11 @@ rp_status variables_load(struct variables *self, const char *path, rp_error *err
     return weights_read_file(path, tensors, n, err);
 }
 
-rp_status variables_publish(struct variables *self, int64_t timeout_ms, rp_error *err)
+static rp_status encode(struct variables *self, rp_error *err)
 {
     struct tensor tensors[AGENT_MAX_TENSORS + 1];
-    uint64_t steps = self->agent->steps;
-    uint32_t n = list_tensors(self->agent, &steps, tensors);
+    self->steps = self->agent->steps;
+    uint32_t n = list_tensors(self->agent, &self->steps, tensors);
     size_t size = weights_size(tensors, n);
     if (size != self->size) {
         free(self->block);
@@ -88,7 +105,21 @@ rp_status variables_publish(struct variables *self, int64_t timeout_ms, rp_error
             return err_set(err, RP_NO_MEMORY, "no memory for %zu bytes of parameters", size);
     }
     weights_encode(tensors, n, self->block);
-    RP_TRY(rp_params_put(self->client, VARIABLES_SLOT, self->block, size, timeout_ms, &self->version, err));
-    self->steps = steps;
     return RP_OK;
+}
+
+rp_status variables_offer(struct variables *self, rp_error *err)
+{
+    RP_TRY(encode(self, err));
+    return rp_publisher_put(self->publisher, self->block, self->size, err);
+}
+
+rp_status variables_publish(struct variables *self, int64_t timeout_ms, rp_error *err)
+{
+    if (!self->publisher) {
+        RP_TRY(encode(self, err));
+        return rp_params_put(self->client, VARIABLES_SLOT, self->block, self->size, timeout_ms, &self->version, err);
+    }
+    RP_TRY(variables_offer(self, err));
+    return rp_publisher_flush(self->publisher, timeout_ms, &self->version, err);
 }

@@ -107,6 +107,8 @@ static rp_status actor_open(struct actor_work *self, const struct worker_options
     if (!self->adder)
         return (rp_status)err->status;
     variables_init(&self->variables, worker->client, worker->agent);
+    if (!config->actors.weights[0])
+        RP_TRY(variables_subscribe(&self->variables, err));
     struct actor_options actor = {.config = config,
                                   .agent = worker->agent,
                                   .adder = self->adder,

@@ -1,5 +1,6 @@
 /* An evaluator in a process of its own: greedy, and without an adder, so it never inserts. */
 #include <stdio.h>
+#include <time.h>
 
 #include "agent/run/loop.h"
 #include "agent/run/worker_impl.h"
@@ -9,6 +10,8 @@
 
 /* After the last environment step: a learner that publishes nothing for so long, without having ended, has died. */
 #define LAST_WAIT_NS (60 * NS_PER_S)
+/* Between two looks at how far the run is. */
+#define LOOK_NS (20 * NS_PER_MS)
 
 static rp_status evaluate_once(struct worker *self, struct loop *loop, struct variables *variables, uint64_t episodes,
                                uint64_t steps, double *mean, rp_error *err)
@@ -64,6 +67,15 @@ static rp_status look(struct worker *self, const struct variables *variables, ui
     return RP_OK;
 }
 
+/* Without actors the parameters tell how far the run is; with them they are not needed before the next evaluation. */
+static rp_status pause_looking(struct worker *self, struct variables *variables, rp_error *err)
+{
+    if (!self->config->actors.on)
+        return variables_pull(variables, WORKER_RETRY_MS, NULL, err);
+    nanosleep(&(struct timespec){.tv_nsec = LOOK_NS}, NULL);
+    return RP_OK;
+}
+
 /* An evaluation every so many steps, of the newest parameters; and one of the last. */
 static rp_status evaluate(struct worker *self, struct loop *loop, struct variables *variables, rp_error *err)
 {
@@ -77,7 +89,7 @@ static rp_status evaluate(struct worker *self, struct loop *loop, struct variabl
             continue;
         RP_TRY(status);
         if (!last && (every == 0 || at < next)) {
-            RP_TRY(variables_pull(variables, WORKER_RETRY_MS, NULL, err)); /* also the pause between two looks */
+            RP_TRY(pause_looking(self, variables, err));
             continue;
         }
         while (every > 0 && next <= at)

@@ -40,6 +40,54 @@ RP_API const rp_param *rp_params_slot(const rp_params *params, uint32_t i);
 /* Nulls *params. */
 RP_API void rp_params_release(rp_params **params);
 
+/* ---- slots without waiting ----
+ *
+ * rp_params_put and rp_params_get take a round trip each. In a loop of steps, use these instead: the client's own thread
+ * does the talking, and the loop never waits for it. Each is used by one thread at a time; the client must outlive it. */
+
+typedef struct rp_publisher rp_publisher;
+typedef struct rp_subscriber rp_subscriber;
+
+/* Set struct_size before the call. */
+typedef struct rp_publisher_stats {
+    uint32_t struct_size;
+    uint32_t reserved;
+    uint64_t given;    /* blocks that rp_publisher_put took */
+    uint64_t replaced; /* of them, those that were never sent: a newer one came first */
+    uint64_t puts;     /* sent, repeated ones included */
+    uint64_t version;  /* of the newest block that the broker has stored; 0: none */
+} rp_publisher_stats;
+
+RP_API rp_publisher *rp_publisher_new(rp_client *client, const char *name, rp_error *err);
+/* Copies the block and returns at once. At most one put is under way, and at most about a thousand are sent in a second;
+ * of the blocks that are given meanwhile the newest is sent next, and the others are not. While no broker answers, the
+ * newest block waits for one. If the broker has refused an earlier block, that error is returned, once; the block of this
+ * call is taken all the same. */
+RP_API rp_status rp_publisher_put(rp_publisher *publisher, const void *data, uint64_t bytes, rp_error *err);
+/* Waits until the newest block is stored. version may be NULL. RP_DEADLINE_EXCEEDED: it is still under way. */
+RP_API rp_status rp_publisher_flush(rp_publisher *publisher, int64_t timeout_ms, uint64_t *version, rp_error *err);
+RP_API rp_status rp_publisher_get_stats(rp_publisher *publisher, rp_publisher_stats *out);
+/* Flushes for as long as timeout_ms allows, then gives up what is left. Nulls *publisher. */
+RP_API rp_status rp_publisher_destroy(rp_publisher **publisher, int64_t timeout_ms, rp_error *err);
+
+typedef struct rp_subscriber_stats {
+    uint32_t struct_size;
+    uint32_t reserved;
+    uint64_t polls;    /* requests that were sent: at most one is under way */
+    uint64_t arrived;  /* versions that came */
+    uint64_t replaced; /* of them, those that were not taken before a newer one came */
+    uint64_t taken;
+} rp_subscriber_stats;
+
+/* Begins to ask for another version than `have` (0: any). A broker that was started again is asked for any. */
+RP_API rp_subscriber *rp_subscriber_new(rp_client *client, const char *name, uint64_t have, rp_error *err);
+/* Gives the newest version that has arrived since the last one was taken; release it with rp_params_release. timeout_ms 0
+ * looks and never waits: RP_DEADLINE_EXCEEDED if nothing has arrived. A copy that is not taken is replaced by a newer one
+ * after some 20 ms. If the broker has refused a request, that error is returned, once. */
+RP_API rp_status rp_subscriber_take(rp_subscriber *subscriber, int64_t timeout_ms, rp_params **out, rp_error *err);
+RP_API rp_status rp_subscriber_get_stats(rp_subscriber *subscriber, rp_subscriber_stats *out);
+RP_API void rp_subscriber_destroy(rp_subscriber **subscriber);
+
 /* ---- counters ---- */
 
 /* Adds to a counter that every client sees; it starts at 0. value (may be NULL): after the addition. */
@@ -47,6 +95,16 @@ RP_API rp_status rp_counter_add(rp_client *client, const char *name, int64_t add
                                 rp_error *err);
 RP_API rp_status rp_counter_read(rp_client *client, const char *name, int64_t timeout_ms, int64_t *value,
                                  rp_error *err);
+
+/* An addition that is under way. */
+typedef struct rp_addition rp_addition;
+/* The same in two steps, so that the caller does something else meanwhile: begin sends, end waits for the answer.
+ * timeout_ms 0 looks. RP_DEADLINE_EXCEEDED: it is still under way, and *addition stays; all else ends it and nulls it. The
+ * client must outlive it. NULL: no memory, or no such name is possible. */
+RP_API rp_addition *rp_counter_begin(rp_client *client, const char *name, int64_t add, rp_error *err);
+RP_API rp_status rp_counter_end(rp_addition **addition, int64_t timeout_ms, int64_t *value, rp_error *err);
+/* Nulls *addition without waiting: whether it is carried out stays unknown. */
+RP_API void rp_counter_forget(rp_addition **addition);
 
 /* ---- reduce: the sum of float vectors over the members of a group, round by round ---- */
 

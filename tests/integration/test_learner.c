@@ -2,6 +2,7 @@
 #include <math.h>
 #include <pthread.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -13,6 +14,7 @@
 
 #include "agent/run/learner.h"
 #include "proto/clock.h"
+#include "replay/admin.h"
 #include "replay/writer.h"
 #include "tests/support/process.h"
 
@@ -29,6 +31,7 @@ struct fixture {
     rp_client *client;
     struct agent *agent;
     struct learner *learner;
+    const char *learners; /* the section of the configuration; NULL: prefetch: 1 */
     rp_error err;
 };
 
@@ -42,9 +45,9 @@ static void open_learner(struct fixture *f, const char *environment, const char 
 {
     char text[1024];
     snprintf(text, sizeof text,
-             "environment: {name: %s}\nagent: {%s, hidden: [8], batch: %d}\nadder: {%s}\nlearners: {prefetch: 1}\n"
+             "environment: {name: %s}\nagent: {%s, hidden: [8], batch: %d}\nadder: {%s}\nlearners: {%s}\n"
              "broker:\n  tables:\n%s",
-             environment, agent, BATCH, adder, tables);
+             environment, agent, BATCH, adder, f->learners ? f->learners : "prefetch: 1", tables);
     /* Not every algorithm gives priorities. */
     static const char *const uniform[] = {"broker.tables[0].sampler={kind: uniform}", NULL};
     bool sequences = strstr(adder, "kind: sequence") != NULL;
@@ -236,13 +239,54 @@ static void test_delay_is_stopped(void **state)
     ok(learner_step(f->learner, WAIT, &f->err), &f->err);
 }
 
+/* ---- waiting for nothing ---- */
+
+static int has_sampled(void *ctx)
+{
+    struct fixture *f = ctx;
+    rp_info *info = NULL;
+    ok(rp_admin_info(f->client, "replay", 0, WAIT, &info, &f->err), &f->err);
+    uint64_t samples = info->tables[0].limiter.samples;
+    rp_info_free(&info);
+    return samples == (uint64_t)f->config.learners.prefetch * BATCH;
+}
+
+/* A broker that does not answer holds nobody up who has batches: parameters are published at every step, and none of the
+ * steps waits for that. */
+static void test_publishing_does_not_wait(void **state)
+{
+    struct fixture *f = *state;
+    f->learners = "prefetch: 6, publish_every: 1";
+    open_learner(f, "Pendulum-v1", "algorithm: ddpg", "kind: transition, table: replay");
+    insert(f, 2 * BATCH, 0.5f, -1.0f);
+    assert_true(process_await(has_sampled, f, WAIT));
+    kill(f->broker.pid, SIGSTOP);
+    for (int i = 0; i < 6; i++)
+        ok(learner_step(f->learner, WAIT, &f->err), &f->err);
+    kill(f->broker.pid, SIGCONT);
+    assert_int_equal(f->agent->steps, 6);
+    ok(learner_publish(f->learner, &f->err), &f->err);
+    rp_params *params = NULL;
+    uint64_t steps = 0;
+    struct tensor which = {.name = "steps", .dtype = RP_DTYPE_UINT64, .rank = 1, .shape = {1}, .data = &steps};
+    ok(rp_params_get(f->client, VARIABLES_SLOT, 0, WAIT, &params, &f->err), &f->err);
+    ok(weights_decode(rp_params_slot(params, 0)->data, rp_params_slot(params, 0)->bytes, &which, 1, &f->err), &f->err);
+    rp_params_release(&params);
+    assert_int_equal(steps, 6);
+}
+
 #define CASE(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        CASE(test_scalars),       CASE(test_not_finite), CASE(test_other_items),
-        CASE(test_other_lengths), CASE(test_delay),      CASE(test_delay_is_stopped),
+        CASE(test_scalars),
+        CASE(test_not_finite),
+        CASE(test_other_items),
+        CASE(test_other_lengths),
+        CASE(test_delay),
+        CASE(test_delay_is_stopped),
+        CASE(test_publishing_does_not_wait),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,343 @@
+/* Publishers, subscribers and additions under way against a real broker, which is stopped (SIGSTOP), killed and started
+ * again to hold requests where a test wants them. Counts are asserted, never times. */
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "replay/admin.h"
+#include "replay/client.h"
+#include "replay/params.h"
+#include "tests/support/process.h"
+
+#define WAIT 20000
+#define SLOT "policy"
+/* More than a quarter of the broker's memory_limit. */
+#define TOO_LARGE (20u << 20)
+
+struct fixture {
+    struct broker_process broker;
+    rp_client *client;
+    rp_publisher *publisher;
+    rp_subscriber *subscriber;
+    rp_error err;
+};
+
+static void ok(rp_status status, const rp_error *err)
+{
+    if (status != RP_OK)
+        fail_msg("%s: %s", rp_status_name(status), err->text);
+}
+
+static int setup(void **state)
+{
+    struct fixture *f = calloc(1, sizeof *f);
+    broker_process_start(&f->broker, "  - {name: replay, max_size: 10}\n", "memory_limit: 64MiB\n");
+    rp_client_options options = {.struct_size = sizeof options, .backoff_max_ms = 50};
+    f->client = rp_client_connect(f->broker.service, &options, WAIT, &f->err);
+    if (!f->client || !(f->publisher = rp_publisher_new(f->client, SLOT, &f->err)) ||
+        !(f->subscriber = rp_subscriber_new(f->client, SLOT, 0, &f->err)))
+        fail_msg("%s", f->err.text);
+    *state = f;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct fixture *f = *state;
+    rp_publisher_destroy(&f->publisher, 0, NULL);
+    rp_subscriber_destroy(&f->subscriber);
+    rp_client_destroy(&f->client);
+    broker_process_fini(&f->broker);
+    free(f);
+    return 0;
+}
+
+static void put(struct fixture *f, uint32_t value)
+{
+    ok(rp_publisher_put(f->publisher, &value, sizeof value, &f->err), &f->err);
+}
+
+static rp_publisher_stats published(const struct fixture *f)
+{
+    rp_publisher_stats stats = {.struct_size = sizeof stats};
+    assert_int_equal(rp_publisher_get_stats(f->publisher, &stats), RP_OK);
+    return stats;
+}
+
+static rp_subscriber_stats subscribed(const struct fixture *f)
+{
+    rp_subscriber_stats stats = {.struct_size = sizeof stats};
+    assert_int_equal(rp_subscriber_get_stats(f->subscriber, &stats), RP_OK);
+    return stats;
+}
+
+/* The value that a look gives; 0: nothing new. */
+static uint32_t take(struct fixture *f, int64_t timeout_ms, uint64_t *version)
+{
+    rp_params *params = NULL;
+    rp_status status = rp_subscriber_take(f->subscriber, timeout_ms, &params, &f->err);
+    if (status == RP_DEADLINE_EXCEEDED) {
+        assert_null(params);
+        return 0;
+    }
+    ok(status, &f->err);
+    const rp_param *slot = rp_params_slot(params, 0);
+    uint32_t value;
+    assert_string_equal(slot->name, SLOT);
+    assert_int_equal(slot->bytes, sizeof value);
+    memcpy(&value, slot->data, sizeof value);
+    if (version)
+        *version = slot->version;
+    rp_params_release(&params);
+    return value;
+}
+
+struct await {
+    const struct fixture *f;
+    uint64_t puts, polls, arrived;
+    int waits; /* at the broker, for parameters; -1: any */
+};
+
+static int reached(void *ctx)
+{
+    const struct await *want = ctx;
+    if (published(want->f).puts < want->puts || subscribed(want->f).polls < want->polls ||
+        subscribed(want->f).arrived < want->arrived)
+        return 0;
+    if (want->waits < 0)
+        return 1;
+    rp_waits *waits = NULL;
+    int n = 0;
+    if (rp_admin_why(want->f->client, WAIT, &waits, NULL) != RP_OK)
+        return 0;
+    for (uint32_t i = 0; i < waits->n; i++)
+        n += strcmp(waits->waits[i].kind, "params") == 0;
+    rp_waits_free(&waits);
+    return n == want->waits;
+}
+
+static void await(struct await want)
+{
+    if (!process_await(reached, &want, WAIT))
+        fail_msg("puts %llu, polls %llu, arrived %llu", (unsigned long long)published(want.f).puts,
+                 (unsigned long long)subscribed(want.f).polls, (unsigned long long)subscribed(want.f).arrived);
+}
+
+/* ---- publisher ---- */
+
+/* One put is under way for as long as the broker does not answer; of the blocks given meanwhile the newest is sent. */
+static void test_newest_wins(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t version = 0;
+    kill(f->broker.pid, SIGSTOP);
+    put(f, 1);
+    await((struct await){.f = f, .puts = 1, .waits = -1});
+    for (uint32_t i = 2; i <= 50; i++)
+        put(f, i);
+    assert_int_equal(published(f).puts, 1);
+    assert_int_equal(rp_publisher_flush(f->publisher, 0, NULL, &f->err), RP_DEADLINE_EXCEEDED);
+    kill(f->broker.pid, SIGCONT);
+    ok(rp_publisher_flush(f->publisher, WAIT, &version, &f->err), &f->err);
+    rp_publisher_stats stats = published(f);
+    assert_int_equal(stats.given, 50);
+    assert_int_equal(stats.puts, 2);
+    assert_int_equal(stats.replaced, 48);
+    assert_int_equal(stats.version, 2);
+    assert_int_equal(version, 2);
+    rp_params *params = NULL;
+    uint32_t value = 0;
+    ok(rp_params_get(f->client, SLOT, 0, WAIT, &params, &f->err), &f->err);
+    memcpy(&value, rp_params_slot(params, 0)->data, sizeof value);
+    rp_params_release(&params);
+    assert_int_equal(value, 50);
+}
+
+static void test_error_at_next_call(void **state)
+{
+    struct fixture *f = *state;
+    void *block = calloc(1, TOO_LARGE);
+    uint32_t errors = 0;
+    ok(rp_publisher_put(f->publisher, block, TOO_LARGE, &f->err), &f->err);
+    assert_int_equal(rp_publisher_flush(f->publisher, WAIT, NULL, &f->err), RP_RESOURCE_EXHAUSTED);
+    ok(rp_publisher_flush(f->publisher, WAIT, NULL, &f->err), &f->err);
+    ok(rp_publisher_put(f->publisher, block, TOO_LARGE, &f->err), &f->err);
+    await((struct await){.f = f, .puts = 2, .waits = -1});
+    /* The broker answers in the order of the requests: after this the refusal is here. */
+    ok(rp_counter_read(f->client, "any", WAIT, NULL, &f->err), &f->err);
+    for (uint32_t i = 1; i <= 5; i++) {
+        rp_status status = rp_publisher_put(f->publisher, &i, sizeof i, &f->err);
+        errors += status != RP_OK;
+        assert_true(status == RP_OK || (i == 1 && status == RP_RESOURCE_EXHAUSTED));
+    }
+    assert_int_equal(errors, 1);
+    ok(rp_publisher_flush(f->publisher, WAIT, NULL, &f->err), &f->err);
+    assert_int_equal(published(f).given, 7);
+    assert_int_equal(take(f, WAIT, NULL) > 0, 1);
+    free(block);
+    assert_null(rp_publisher_new(f->client, "", &f->err));
+    assert_int_equal(f->err.status, RP_INVALID_ARGUMENT);
+}
+
+static void test_stop_under_way(void **state)
+{
+    struct fixture *f = *state;
+    kill(f->broker.pid, SIGSTOP);
+    put(f, 1);
+    await((struct await){.f = f, .puts = 1, .waits = -1});
+    put(f, 2);
+    assert_int_equal(rp_publisher_destroy(&f->publisher, 20, &f->err), RP_DEADLINE_EXCEEDED);
+    assert_null(f->publisher);
+    rp_subscriber_destroy(&f->subscriber);
+    rp_client_destroy(&f->client);
+    kill(f->broker.pid, SIGCONT);
+}
+
+/* What was given while there is no broker reaches the next one. */
+static void test_put_without_broker(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t version = 0;
+    put(f, 1);
+    ok(rp_publisher_flush(f->publisher, WAIT, &version, &f->err), &f->err);
+    assert_int_equal(take(f, WAIT, NULL), 1);
+    broker_process_stop(&f->broker, SIGKILL);
+    for (uint32_t i = 2; i <= 9; i++)
+        put(f, i);
+    assert_int_equal(rp_publisher_flush(f->publisher, 20, NULL, &f->err), RP_DEADLINE_EXCEEDED);
+    broker_process_again(&f->broker, NULL);
+    ok(rp_publisher_flush(f->publisher, WAIT, &version, &f->err), &f->err);
+    assert_int_equal(take(f, WAIT, NULL), 9);
+}
+
+/* ---- subscriber ---- */
+
+/* A look is no request: however often one looks, one poll stands at the broker. */
+static void test_looks_cost_nothing(void **state)
+{
+    struct fixture *f = *state;
+    await((struct await){.f = f, .polls = 1, .waits = 1});
+    for (uint32_t i = 0; i < 1000; i++)
+        assert_int_equal(take(f, 0, NULL), 0);
+    assert_int_equal(subscribed(f).polls, 1);
+    put(f, 7);
+    assert_int_equal(take(f, WAIT, NULL), 7);
+    await((struct await){.f = f, .polls = 2, .waits = 1});
+    for (uint32_t i = 0; i < 1000; i++)
+        assert_int_equal(take(f, 0, NULL), 0);
+    rp_subscriber_stats stats = subscribed(f);
+    assert_int_equal(stats.polls, 2);
+    assert_int_equal(stats.arrived, 1);
+    assert_int_equal(stats.taken, 1);
+    rp_subscriber_destroy(&f->subscriber);
+    f->subscriber = rp_subscriber_new(f->client, SLOT, 1, &f->err);
+    await((struct await){.f = f, .polls = 1, .waits = 1}); /* the one that is gone does not stand there any more */
+}
+
+/* Versions never go back, the last one arrives, and those that lie there untaken are replaced. */
+static void test_versions(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t last = 0, version = 0;
+    uint32_t value = 0, given = 0;
+    for (uint32_t i = 0; i < 500; i++) {
+        put(f, ++given);
+        uint32_t got = take(f, i % 7 == 0 ? WAIT : 0, &version);
+        if (got == 0)
+            continue;
+        assert_true(version > last && got > value && got <= given);
+        last = version;
+        value = got;
+        if (i % 50 == 0)
+            await((struct await){.f = f, .polls = subscribed(f).taken + 1, .waits = -1});
+    }
+    ok(rp_publisher_flush(f->publisher, WAIT, &last, &f->err), &f->err);
+    while (version < last)
+        value = take(f, WAIT, &version);
+    assert_int_equal(value, given);
+    /* Without takes: one arrives, and after a while a newer one in its place. */
+    put(f, ++given);
+    await((struct await){.f = f, .arrived = subscribed(f).taken + 1, .waits = -1});
+    uint64_t before = subscribed(f).arrived;
+    put(f, ++given);
+    await((struct await){.f = f, .arrived = before + 1, .waits = -1});
+    assert_int_equal(take(f, 0, NULL), given);
+    rp_subscriber_stats stats = subscribed(f);
+    assert_true(stats.replaced >= 1);
+    assert_int_equal(stats.arrived, stats.taken + stats.replaced);
+    assert_true(stats.polls <= stats.arrived + 1);
+}
+
+/* Versions of a broker that keeps nothing begin at 1 again: that one is new all the same. */
+static void test_restart_under_poll(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t version = 0;
+    for (int how = 0; how < 2; how++) {
+        put(f, 10u + (uint32_t)how);
+        assert_int_equal(take(f, WAIT, &version), 10 + how);
+        assert_int_equal(version, 1);
+        await((struct await){.f = f, .waits = 1});
+        broker_process_stop(&f->broker, how == 0 ? SIGKILL : SIGTERM);
+        assert_int_equal(take(f, 0, NULL), 0);
+        broker_process_again(&f->broker, NULL);
+        await((struct await){.f = f, .waits = 1});
+    }
+    put(f, 12);
+    assert_int_equal(take(f, WAIT, &version), 12);
+    assert_int_equal(version, 1);
+}
+
+/* ---- additions under way ---- */
+
+static void test_additions(void **state)
+{
+    struct fixture *f = *state;
+    int64_t value = 0;
+    kill(f->broker.pid, SIGSTOP);
+    rp_addition *first = rp_counter_begin(f->client, "steps", 5, &f->err);
+    rp_addition *second = rp_counter_begin(f->client, "steps", 7, &f->err);
+    rp_addition *third = rp_counter_begin(f->client, "steps", 100, &f->err);
+    assert_int_equal(rp_counter_end(&first, 0, &value, &f->err), RP_DEADLINE_EXCEEDED);
+    assert_non_null(first);
+    assert_int_equal(rp_counter_end(&second, 5, &value, &f->err), RP_DEADLINE_EXCEEDED);
+    rp_counter_forget(&third);
+    assert_null(third);
+    kill(f->broker.pid, SIGCONT);
+    ok(rp_counter_end(&second, WAIT, &value, &f->err), &f->err);
+    assert_int_equal(value, 12);
+    ok(rp_counter_end(&first, WAIT, &value, &f->err), &f->err);
+    assert_int_equal(value, 5);
+    assert_null(first);
+    ok(rp_counter_read(f->client, "steps", WAIT, &value, &f->err), &f->err);
+    assert_int_equal(value, 112);
+    assert_null(rp_counter_begin(f->client, "", 1, &f->err));
+    assert_int_equal(f->err.status, RP_INVALID_ARGUMENT);
+    rp_addition *last = rp_counter_begin(f->client, "steps", 1, &f->err);
+    kill(f->broker.pid, SIGSTOP);
+    rp_addition *open = rp_counter_begin(f->client, "steps", 1, &f->err);
+    rp_counter_forget(&last);
+    rp_counter_forget(&open);
+    rp_publisher_destroy(&f->publisher, 0, NULL);
+    rp_subscriber_destroy(&f->subscriber);
+    rp_client_destroy(&f->client);
+    kill(f->broker.pid, SIGCONT);
+}
+
+#define CASE(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        CASE(test_newest_wins),        CASE(test_error_at_next_call), CASE(test_stop_under_way),
+        CASE(test_put_without_broker), CASE(test_looks_cost_nothing), CASE(test_versions),
+        CASE(test_restart_under_poll), CASE(test_additions),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
