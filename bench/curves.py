@@ -1,0 +1,97 @@
+"""Draws returns against environment steps as SVG: for each group of runs the mean, in a band from the worst to the best seed.
+
+A curve is [(environment steps, return)], in the order of the steps. Axes have ticks at round numbers.
+"""
+import html
+import math
+import statistics
+
+COLOURS = ["#1b6ca8", "#d1495b", "#2e8b57", "#8a5fbf"]
+POINTS = 50  # in which a curve is drawn
+FONT = 11
+
+
+def value_at(curve, steps):
+    """The curve as a piecewise linear function; level before its first and after its last point."""
+    before = None
+    for x, y in curve:
+        if x >= steps:
+            if before is None:
+                return y
+            return before[1] + (y - before[1]) * (steps - before[0]) / max(1, x - before[0])
+        before = (x, y)
+    return before[1]
+
+
+def grid_to(last):
+    return [last * i / POINTS for i in range(POINTS + 1)]
+
+
+def ticks(low, high, most):
+    """At most `most` + 1 round numbers that reach from below `low` to above `high`."""
+    raw = (high - low or abs(high) or 1.0) / most
+    power = 10.0 ** math.floor(math.log10(raw))
+    for factor in (1, 2, 2.5, 5, 10, 20):
+        step = factor * power
+        first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+        if last - first <= most:
+            return [i * step for i in range(first, max(last, first + 1) + 1)]
+    raise AssertionError((low, high, most))
+
+
+def short(value):
+    if abs(value) >= 1e6:
+        return f"{value / 1e6:g}M"
+    return f"{value / 1e3:g}k" if abs(value) >= 1e4 else f"{value:g}"
+
+
+def text(x, y, words, anchor="middle", size=FONT, colour="#222"):
+    return (f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}" fill="{colour}">'
+            f'{html.escape(words)}</text>')
+
+
+def line(x1, y1, x2, y2, colour, extra=""):
+    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{colour}"{extra}/>'
+
+
+def panel(box, title, groups, steps, bar=None):
+    """box: (left, top, width, height) of the axes; groups: [(colour, [curve, ...])]; bar: a return, drawn dashed."""
+    left, top, width, height = box
+    grid = grid_to(steps)
+    columns = [(colour, [[value_at(curve, x) for curve in curves] for x in grid]) for colour, curves in groups if curves]
+    values = [y for _, group in columns for column in group for y in column] + ([] if bar is None else [bar])
+    levels = ticks(min(values), max(values), max(3, height // 30))
+    low, high = levels[0], levels[-1]
+
+    def at(x, y):
+        return left + width * x / steps, top + height * (high - y) / (high - low)
+
+    out = [text(left, top - 8, title, "start", 13)]
+    for y in levels:
+        out.append(line(left, at(0, y)[1], left + width, at(0, y)[1], "#ddd"))
+        out.append(text(left - 5, at(0, y)[1] + 4, f"{y:g}", "end"))
+    for x in ticks(0, steps, max(3, width // 80)):
+        if x <= steps:
+            out.append(line(at(x, low)[0], top + height, at(x, low)[0], top + height + 4, "#888"))
+            out.append(text(at(x, low)[0], top + height + 16, short(x)))
+    for colour, group in columns:
+        edge = [at(x, max(column)) for x, column in zip(grid, group)]
+        edge += [at(x, min(column)) for x, column in zip(grid, group)][::-1]
+        mean = [at(x, statistics.fmean(column)) for x, column in zip(grid, group)]
+        out.append(f'<polygon points="{path(edge)}" fill="{colour}" opacity="0.18"/>')
+        out.append(f'<polyline points="{path(mean)}" fill="none" stroke="{colour}" stroke-width="2"/>')
+    if bar is not None:
+        out.append(line(left, at(0, bar)[1], left + width, at(0, bar)[1], "#444", ' stroke-dasharray="5 4"'))
+    out.append(f'<path d="M{left},{top}V{top + height}H{left + width}" fill="none" stroke="#888"/>')
+    return out
+
+
+def path(points):
+    return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+
+
+def write(file_name, width, height, parts):
+    with open(file_name, "w") as file:
+        file.write(f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+                   'font-family="sans-serif">\n'
+                   f'<rect width="{width}" height="{height}" fill="white"/>\n' + "\n".join(parts) + "\n</svg>\n")
