@@ -254,15 +254,39 @@ static int finish(pid_t *children, int n)
     return failed;
 }
 
+static const char usage[] =
+    "Usage: replay-demo [SECONDS]\n"
+    "\n"
+    "Runs a broker, two synthetic actors and a learner for SECONDS (10) and shows their rates. agent/demo/demo.c is\n"
+    "the whole of it: an example of the C interface.\n"
+    "\n"
+    "  -h, --help     this text\n"
+    "      --version  the version\n"
+    "\n"
+    "Exit status: 0 done, 1 failed, 2 wrong command line.\n";
+
+/* Gives the exit status if there is nothing to run, else -1. */
+static int read_arguments(int argc, char **argv, double *seconds)
+{
+    const char *word = argc > 1 ? argv[1] : "10";
+    if (argc == 2 && (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0))
+        return fputs(usage, stdout) < 0;
+    if (argc == 2 && strcmp(word, "--version") == 0)
+        return printf("replay-demo %s\n", rp_version()) < 0;
+    char *end;
+    *seconds = strtod(word, &end);
+    if (argc <= 2 && end != word && *end == 0 && *seconds > 0 && *seconds <= 86400)
+        return -1;
+    fprintf(stderr, "replay-demo: '%s' is no number of seconds between 0 and 86400\n%s", argv[argc - 1], usage);
+    return 2;
+}
+
 int main(int argc, char **argv)
 {
-    double seconds = argc > 1 ? atof(argv[1]) : 10;
-    if (argc > 2 || seconds <= 0) {
-        fprintf(stderr,
-                "Usage: replay-demo [seconds]\n"
-                "Runs a broker, two synthetic actors and a learner for about ten seconds and shows their rates.\n");
-        return 2;
-    }
+    double seconds;
+    int status = read_arguments(argc, argv, &seconds);
+    if (status >= 0)
+        return status;
     struct sigaction action = {.sa_handler = on_signal};
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGINT, &action, NULL);

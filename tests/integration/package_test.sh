@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# The Debian package: everything is in it, it installs into an empty root, what it installs works there, and removing it
+# leaves nothing behind.
+set -euo pipefail
+: "${RP_BUILD_DIR:?}" "${RP_VERSION:?}"
+if [ -n "${RP_SANITIZE:-}" ] || ! command -v dpkg-shlibdeps help2man >/dev/null || [ "$(id -u)" != 0 ]; then
+    echo "skipped: packages are made of plain builds, by root, with dpkg-dev and help2man"
+    exit 77
+fi
+
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+root=$folder/root
+mkdir -p "$root/var/lib/dpkg/updates" "$root/var/lib/dpkg/info"
+touch "$root/var/lib/dpkg/status"
+(cd "$folder" && cpack -G DEB -B "$folder" --config "$RP_BUILD_DIR/CPackConfig.cmake") >"$folder/log" 2>&1 ||
+    { cat "$folder/log"; exit 1; }
+deb=$(echo "$folder"/replay_"$RP_VERSION"*.deb)
+
+echo "-- what it needs"
+needs=$(dpkg-deb -f "$deb" Depends)
+echo "$needs"
+for library in libzmq5 libprotobuf-c1 liblz4-1 libyaml-0-2; do
+    [[ $needs == *$library* ]] || { echo "the package does not depend on $library"; exit 1; }
+done
+
+echo "-- install"
+dpkg --root="$root" --force-depends --force-script-chrootless --log="$folder/dpkg.log" -i "$deb" >"$folder/log" 2>&1 ||
+    { cat "$folder/log"; exit 1; }
+programs="broker ctl launch actor learner single bench demo"
+for name in $programs; do
+    program=replay-$name
+    "$root/usr/bin/$program" --help >"$folder/help" </dev/null
+    grep -q "^\.TH ${program^^} " "$root/usr/share/man/man1/$program.1"
+    [ -e "$root/usr/share/bash-completion/completions/$program" ]
+done
+[ "$("$root/usr/bin/replay-broker" --version)" = "replay-broker $RP_VERSION" ]
+share=$root/usr/share
+for file in replay/replay.proto replay/configs/cartpole-dqn.yaml doc/replay/README.md doc/replay/proto/PROTOCOL.md \
+    doc/replay/docs/OPERATE.md; do
+    [ -s "$share/$file" ] || { echo "no $file"; exit 1; }
+done
+"$root/usr/bin/replay-launch" check "$share/replay/configs/cartpole-dqn.yaml"
+
+echo "-- the unit starts what the package has"
+unit=$root/usr/lib/systemd/system/replay-broker.service
+if command -v systemd-analyze >/dev/null; then
+    # systemd looks for programs in fixed places of the running system only.
+    sed "s#^ExecStart=replay-broker#ExecStart=$root/usr/bin/replay-broker#" "$unit" >"$folder/replay-broker.service"
+    systemd-analyze verify --man=no "$folder/replay-broker.service" 2>"$folder/log" || { cat "$folder/log"; exit 1; }
+    ! grep -F replay-broker.service "$folder/log"
+fi
+options=$(sed -n 's/^Environment="REPLAY_OPTIONS=\(.*\)"$/\1/p' "$unit")
+[ -n "$options" ]
+# shellcheck disable=SC2086
+"$root/usr/bin/replay-broker" ${options//%S/$folder} --check
+
+echo "-- completion"
+# complete_words PROGRAM WORDS...: what bash offers for the last word
+complete_words() (
+    . "$share/bash-completion/completions/$1"
+    COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
+    _replay "$root/usr/bin/$1" "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD - 1]}"
+    echo "${COMPREPLY[*]}"
+)
+cd "$folder/root"
+[ "$(complete_words replay-launch che)" = check ]
+[ "$(complete_words replay-ctl lim)" = limiter ]
+[ "$(complete_words replay-broker --print-r)" = --print-reference ]
+[ "$(complete_words replay-launch plan --ag)" = --again ]
+cd /
+
+echo "-- remove"
+dpkg --root="$root" --force-script-chrootless --log="$folder/dpkg.log" --purge replay >"$folder/log" 2>&1 ||
+    { cat "$folder/log"; exit 1; }
+left=$(find "$root" -path "$root/var/lib/dpkg" -prune -o -type f -print)
+[ -z "$left" ] || { echo "left behind: $left"; exit 1; }
