@@ -22,6 +22,7 @@ enum launch_option {
     LAUNCH_LINES = 128,
     LAUNCH_JSON = 256,
     LAUNCH_FORCE = 512,
+    LAUNCH_EVAL = 1024, /* --weights, --episodes, --show */
 };
 
 struct launch {
@@ -29,8 +30,8 @@ struct launch {
     const char *argument; /* of the verb, or NULL */
     char *overrides[LAUNCH_MAX_OVERRIDES + 1];
     uint32_t n_overrides;
-    const char *folder, *run;
-    bool quiet, json_lines, json, again, no_resize, follow, force;
+    const char *folder, *run, *weights, *episodes;
+    bool quiet, json_lines, json, again, no_resize, follow, force, show;
     int64_t lines;
     char command[1024]; /* the whole command line, to be shown */
 };
@@ -54,6 +55,8 @@ int launch_fail(const rp_error *err);
 /* verb_run.c */
 int launch_run(struct launch *launch);
 int launch_resume(struct launch *launch);
+/* verb_eval.c */
+int launch_eval(struct launch *launch);
 /* verb_plan.c */
 int launch_check(struct launch *launch);
 int launch_profile(struct launch *launch);

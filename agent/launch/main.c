@@ -12,6 +12,8 @@ static const struct launch_verb verbs[] = {
     {"plan", "CONFIG.yaml", "say how many of each to run, and why; measures if nothing is cached",
      LAUNCH_SET | LAUNCH_FOLDER | LAUNCH_JSON | LAUNCH_PLAN, launch_plan},
     {"resume", "RUN", "go on with a run where it stopped", LAUNCH_SET | LAUNCH_VIEW | LAUNCH_RESIZE, launch_resume},
+    {"eval", "[RUN]", "measure the weights that a run has saved: the best, the last, or a snapshot",
+     LAUNCH_SET | LAUNCH_RUN | LAUNCH_JSON | LAUNCH_EVAL, launch_eval},
     {"status", "[RUN]", "where a run stands, from any terminal", LAUNCH_RUN | LAUNCH_JSON | LAUNCH_FOLLOW,
      launch_status},
     {"logs", "[NAME]", "what a process of a run printed: logs learner-0; without NAME: which there are",

@@ -21,6 +21,9 @@ enum {
     OPT_RUN,
     OPT_LINES,
     OPT_FORCE,
+    OPT_WEIGHTS,
+    OPT_EPISODES,
+    OPT_SHOW,
     OPT_VERSION
 };
 
@@ -37,6 +40,9 @@ static const struct flag flags[] = {
     {'f', LAUNCH_FOLLOW, "follow", NULL, "go on until the run ends"},
     {OPT_LINES, LAUNCH_LINES, "lines", "N", "the last N lines (40); 0: all"},
     {OPT_FORCE, LAUNCH_FORCE, "force", NULL, "kill its processes at once"},
+    {OPT_WEIGHTS, LAUNCH_EVAL, "weights", "FILE", "best (else, if there is one), last, or a file of weights"},
+    {OPT_EPISODES, LAUNCH_EVAL, "episodes", "N", "how many (else evaluator.episodes of the run)"},
+    {OPT_SHOW, LAUNCH_EVAL, "show", NULL, "print the first episode step by step"},
     {'h', ~0u, "help", NULL, "this text"},
     {OPT_VERSION, ~0u, "version", NULL, "the version"},
 };
@@ -113,6 +119,12 @@ static int read_option(struct launch *self, int key, const char *argument)
     case OPT_RUN:
         self->run = argument;
         return -1;
+    case OPT_WEIGHTS:
+        self->weights = argument;
+        return -1;
+    case OPT_EPISODES:
+        self->episodes = argument;
+        return -1;
     case OPT_LINES:
         return schema_parse_int(argument, &self->lines) && self->lines >= 0
                    ? -1
@@ -143,6 +155,8 @@ static bool *find_switch(struct launch *self, int key)
         return &self->follow;
     case OPT_FORCE:
         return &self->force;
+    case OPT_SHOW:
+        return &self->show;
     default:
         return NULL;
     }

@@ -82,8 +82,8 @@ rp_status prepare_weights(struct prepared *self, rp_error *err)
     char *real = access(*weights, R_OK) == 0 ? realpath(*weights, NULL) : NULL;
     if (!real)
         return err_set(err, RP_NOT_FOUND,
-                       "actors.weights: '%s' can not be read: it is the saved state of a learner, such as "
-                       "runs/latest/learner.weights; say which one with --set actors.weights=FILE",
+                       "actors.weights: '%s' cannot be read: it is the saved state of a learner, such as "
+                       "runs/latest/best.weights; say which one with --set actors.weights=FILE",
                        *weights);
     free(*weights);
     *weights = real;
@@ -92,7 +92,7 @@ rp_status prepare_weights(struct prepared *self, rp_error *err)
 
 /* ---- the process ---- */
 
-static rp_status find_programs(struct prepared *self, rp_error *err)
+rp_status prepare_programs(struct prepared *self, rp_error *err)
 {
     static const char *const names[] = {"replay-broker", "replay-actor", "replay-learner"};
     char path[PATH_MAX];
@@ -110,7 +110,7 @@ static rp_status find_programs(struct prepared *self, rp_error *err)
 
 rp_status prepare_process(struct prepared *self, rp_error *err)
 {
-    RP_TRY(find_programs(self, err));
+    RP_TRY(prepare_programs(self, err));
     RP_TRY(interrupts_init(&self->interrupts, err));
     return guard_start(&self->guard, err);
 }

@@ -30,6 +30,8 @@ void prepare_fini(struct prepared *self);
 
 /* Reads and checks a file, with what the command line overrides; prints every mistake. -1: it is right; else the exit status. */
 int prepare_config(struct prepared *self, const struct launch *launch, const char *file);
+/* Where our programs are. */
+rp_status prepare_programs(struct prepared *self, rp_error *err);
 /* Signals, the guard, and where our programs are. Before any thread. */
 rp_status prepare_process(struct prepared *self, rp_error *err);
 /* A new folder, locked, with the log and config.yaml in it. suffix: after the run's name. */

@@ -89,6 +89,7 @@ static rp_status make_overrides(struct profile_session *self, const struct profi
                                         "report.tensorboard=false",
                                         "report.csv=false",
                                         "learners.save_every=0s",
+                                        "learners.snapshot_every=0",
                                         "broker.service=tcp://127.0.0.1:0",
                                         "broker.ingest=tcp://127.0.0.1:0",
                                         "broker.events=tcp://127.0.0.1:0",
@@ -393,9 +394,11 @@ void profile_session_close(struct profile_session *self)
     end_all(&self->broker, 1);
     for (uint32_t i = 0; i < self->n_overrides; i++)
         free(self->overrides[i]);
-    char weights[640];
-    snprintf(weights, sizeof weights, "%s/learner.weights", self->folder);
-    if (self->folder[0])
-        unlink(weights);
+    static const char *const weights[] = {"learner.weights", "best.weights"};
+    for (size_t i = 0; self->folder[0] && i < sizeof weights / sizeof weights[0]; i++) {
+        char path[640];
+        snprintf(path, sizeof path, "%s/%s", self->folder, weights[i]);
+        unlink(path);
+    }
     *self = (struct profile_session){0};
 }

@@ -118,6 +118,22 @@ static void put_steady(struct json *out, const struct report_steady *steady)
     json_close(out, '}');
 }
 
+/* null: there is no best.weights. */
+static void put_best(struct json *out, const struct best *best)
+{
+    json_key(out, "best_weights");
+    if (!best) {
+        json_message(out, NULL);
+        return;
+    }
+    json_open(out, '{');
+    put_number(out, "return", best->value);
+    put_count(out, "episodes", best->episodes);
+    put_count(out, "environment_steps", best->environment_steps);
+    put_count(out, "learner_steps", best->learner_steps);
+    json_close(out, '}');
+}
+
 static void put_run(struct json *out, const struct report *self, const struct report_data *data)
 {
     const struct status *last = self->last;
@@ -132,8 +148,10 @@ static void put_run(struct json *out, const struct report *self, const struct re
     put_count(out, "learner_steps", last->learner_steps);
     put_number(out, "final_value", self->final_value);
     put_count(out, "final_episodes", self->final_episodes);
+    put_text(out, "final_weights", self->final_weights);
     put_number(out, "value", last->value);
     put_number(out, "best", last->best);
+    put_best(out, self->best);
     put_number(out, "stop_value", last->stop_value);
     put_count(out, "restarts", last->restarts);
     put_count(out, "actors", last->actors_wanted);
@@ -240,6 +258,28 @@ static void print_rows(const struct report *self, FILE *out)
     fprintf(out, "\n");
 }
 
+/* What the parameters are worth that the run leaves, and which file has better ones. */
+static void print_return(const struct report *self, FILE *out)
+{
+    format_buffer a, b;
+    const struct status *last = self->last;
+    bool final = isfinite(self->final_value);
+    if (final)
+        fprintf(out, "final return %s (%s, mean of %u episode%s)", report_value(self->final_value, a),
+                self->final_weights ? self->final_weights : "last parameters", self->final_episodes,
+                self->final_episodes == 1 ? "" : "s");
+    else if (isfinite(last->value))
+        fprintf(out, "last evaluation %s", report_value(last->value, a));
+    else
+        return;
+    if (self->best && !(final && self->final_value >= self->best->value))
+        fprintf(out, ", best evaluation %s (" BEST_WEIGHTS_FILE ", learner step %s)",
+                report_value(self->best->value, a), format_count(b, self->best->learner_steps));
+    else if (!self->best && isfinite(last->best))
+        fprintf(out, ", best evaluation %s", report_value(last->best, a));
+    fprintf(out, "\n");
+}
+
 void report_print(const struct report *self, const char *folder, FILE *out)
 {
     const struct status *last = self->last;
@@ -253,13 +293,7 @@ void report_print(const struct report *self, const char *folder, FILE *out)
     fprintf(out, "\n");
     if (last->reason[0])
         fprintf(out, "%s\n", format_clean(clean, sizeof clean, last->reason));
-    if (isfinite(self->final_value))
-        fprintf(out, "final return %s (mean of %u episode%s)%s%s\n", report_value(self->final_value, a),
-                self->final_episodes, self->final_episodes == 1 ? "" : "s",
-                isfinite(last->best) ? ", best evaluation " : "",
-                isfinite(last->best) ? report_value(last->best, b) : "");
-    else if (isfinite(last->value))
-        fprintf(out, "last evaluation %s, best %s\n", report_value(last->value, a), report_value(last->best, b));
+    print_return(self, out);
     if (self->steady.seconds > 0)
         print_rows(self, out);
     fprintf(out, "report: %s/report.html\n", folder);

@@ -4,6 +4,7 @@
 
 #include "agent/launch/plan.h"
 #include "agent/launch/status.h"
+#include "agent/run/best.h"
 
 /* Rates over the steady part of a run: from when the learner first sampled until actors were told to stop. */
 struct report_steady {
@@ -17,11 +18,13 @@ struct report {
     const struct plan *plan; /* NULL: there was none */
     const struct plan_input *plan_input;
     struct report_steady steady;
-    double final_value; /* of the last parameters, NAN: not measured */
+    double final_value; /* of the parameters that reached stop.value, else of the last; NAN: not measured */
     uint32_t final_episodes;
-    uint32_t legs;       /* 1; more after resumes */
-    const char *metrics; /* path of metrics.jsonl */
-    const char *command; /* that reproduces it: "replay-launch config.yaml --set ..." */
+    const char *final_weights; /* their file in the folder; NULL: none */
+    const struct best *best;   /* what best.weights is worth; NULL: there is none */
+    uint32_t legs;             /* 1; more after resumes */
+    const char *metrics;       /* path of metrics.jsonl */
+    const char *command;       /* that reproduces it: "replay-launch config.yaml --set ..." */
 };
 
 /* Writes report.json, report.html, return.svg, rates.svg, ratio.svg into the folder. */

@@ -74,15 +74,17 @@ static void add_tile(struct text *out, const char *name, const char *value, cons
 static void add_return_tile(struct text *out, const struct report *self)
 {
     format_buffer value, best;
-    char more[128] = "";
+    char more[256] = "";
     bool final = isfinite(self->final_value);
-    if (final && isfinite(self->last->best))
-        snprintf(more, sizeof more, "mean of %u episodes, best %s", self->final_episodes,
-                 report_value(self->last->best, best));
-    else if (final)
-        snprintf(more, sizeof more, "mean of %u episodes", self->final_episodes);
-    else if (isfinite(self->last->best))
-        snprintf(more, sizeof more, "best %s", report_value(self->last->best, best));
+    size_t used = 0;
+    if (final)
+        used = (size_t)snprintf(more, sizeof more, "%s, mean of %u episode%s",
+                                self->final_weights ? self->final_weights : "last parameters", self->final_episodes,
+                                self->final_episodes == 1 ? "" : "s");
+    double other = self->best ? self->best->value : self->last->best;
+    if (isfinite(other) && !(final && self->final_value >= other))
+        snprintf(more + used, sizeof more - used, "%s%s %s", used ? "; " : "", self->best ? BEST_WEIGHTS_FILE : "best",
+                 report_value(other, best));
     add_tile(out, final ? "final return" : "last return",
              report_value(final ? self->final_value : self->last->value, value), more);
 }
@@ -251,8 +253,9 @@ static void add_charts(struct text *out, const struct report *self, const struct
 /* Links to what is there. */
 static void add_footer(struct text *out, const char *folder)
 {
-    static const char *const files[] = {"config.yaml",   "report.json",     "plan.json", "profile.svg",
-                                        "metrics.jsonl", "logs/launch.log", "logs"};
+    static const char *const files[] = {"config.yaml",     "report.json",     "plan.json",
+                                        "profile.svg",     "metrics.jsonl",   "best.weights",
+                                        "learner.weights", "logs/launch.log", "logs"};
     text_add(out, "<footer>");
     for (uint32_t i = 0; i < sizeof files / sizeof *files; i++) {
         char path[FOLDER_SIZE + 32];

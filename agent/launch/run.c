@@ -75,14 +75,17 @@ static void check_ends(struct run *self, const struct status *status)
     const struct stop_section *stop = &self->config->stop;
     if (self->phase >= PHASE_STOPPING)
         return;
-    if (stop->steps > 0 && status->steps >= (uint64_t)stop->steps)
-        run_stop(self, RUN_DONE, true, "%llu environment steps were taken", (unsigned long long)stop->steps);
-    else if (stop->learner_steps > 0 && status->learner_steps >= (uint64_t)stop->learner_steps)
-        run_stop(self, RUN_DONE, false, "%llu learner steps were made", (unsigned long long)stop->learner_steps);
-    else if (self->n_values > 0 && status->value >= stop->value)
+    /* First: whoever reached the goal with the last step has reached it. */
+    if (self->n_values > 0 && status->value >= stop->value) {
+        self->reached = true;
         run_stop(self, RUN_DONE, false, "an evaluation gave %.6g, and stop.value is %.6g", status->value, stop->value);
-    else if (stop->time_ns > 0 && status->elapsed_s >= status->stop_time_s)
+    } else if (stop->steps > 0 && status->steps >= (uint64_t)stop->steps) {
+        run_stop(self, RUN_DONE, true, "%llu environment steps were taken", (unsigned long long)stop->steps);
+    } else if (stop->learner_steps > 0 && status->learner_steps >= (uint64_t)stop->learner_steps) {
+        run_stop(self, RUN_DONE, false, "%llu learner steps were made", (unsigned long long)stop->learner_steps);
+    } else if (stop->time_ns > 0 && status->elapsed_s >= status->stop_time_s) {
         run_stop(self, RUN_DONE, false, "stop.time has passed");
+    }
 }
 
 /* Nothing was inserted, sampled or learned for launch.hang. */
@@ -263,7 +266,7 @@ enum run_outcome run_do(const struct run_options *options, rp_error *err)
                        .config = options->config,
                        .clock = clock_system(),
                        .best = NAN,
-                       .final_value = NAN,
+                       .final = {.value = NAN},
                        .actors_wanted = run_config_actors(options->config),
                        .seen = {.actor_idle = NAN, .learner_idle = NAN, .value = NAN, .actor_value = NAN}};
     self.start_ns = clock_now(&self.clock);

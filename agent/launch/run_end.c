@@ -48,23 +48,63 @@ static double measure_weights(struct run *self, const char *weights)
 }
 
 /* The return of the parameters that are left: those of the last evaluation may be older. */
-static void measure(struct run *self)
+static void measure_last(struct run *self)
 {
     char weights[FOLDER_SIZE + 32];
     run_folder_path(weights, sizeof weights, self->options->folder, LEARNER_STATE_FILE);
     if (!self->config->evaluator.on || run_is_custom(self, ROLE_LEARNER) || self->outcome != RUN_DONE ||
         self->interrupts_seen > 0 || access(weights, R_OK) != 0)
         return;
+    self->final.episodes = (uint64_t)self->config->evaluator.episodes;
+    self->final_weights = LEARNER_STATE_FILE;
     if (self->n_values > 0 && self->seen.value_learner_steps == self->seen.learner_steps) {
-        self->final_value = self->seen.value;
+        self->final.value = self->seen.value;
         return;
     }
     self->phase = PHASE_MEASURING;
-    self->final_value = measure_weights(self, weights);
-    if (isnan(self->final_value))
+    self->final.value = measure_weights(self, weights);
+    if (isnan(self->final.value))
         run_say(self, LEVEL_WARN, "A0411", "the last parameters %s",
                 self->options->interrupts->asked > 0 ? "were not measured: somebody asked for the end"
                                                      : "could not be measured: see logs/measure.log");
+}
+
+/* The evaluator has ended: from here on best.weights is ours. */
+static void keep_if_best(struct run *self)
+{
+    char best[FOLDER_SIZE + 32], last[FOLDER_SIZE + 32];
+    rp_error err = {0};
+    self->final.environment_steps = self->seen.steps;
+    self->final.learner_steps = self->seen.learner_steps;
+    if (!best_replaces(&self->final, self->best_known ? &self->best_kept : NULL))
+        return;
+    run_folder_path(best, sizeof best, self->options->folder, BEST_WEIGHTS_FILE);
+    run_folder_path(last, sizeof last, self->options->folder, LEARNER_STATE_FILE);
+    if (best_write_from(best, last, &self->final, &err) == RP_OK) {
+        self->best_kept = self->final;
+        self->best_known = true;
+    } else {
+        run_say(self, LEVEL_ERROR, "A0419", "the parameters of the best evaluation could not be saved: %s", err.text);
+    }
+}
+
+/* What the run is worth: the parameters that reached its goal, or else the last ones. */
+static void conclude(struct run *self)
+{
+    char path[FOLDER_SIZE + 32];
+    rp_error err = {0};
+    run_folder_path(path, sizeof path, self->options->folder, BEST_WEIGHTS_FILE);
+    self->best_known = self->config->evaluator.on && best_read(path, &self->best_kept, &err) == RP_OK;
+    if (self->reached && self->best_known && self->best_kept.value >= self->config->stop.value) {
+        self->final = self->best_kept;
+        self->final_weights = BEST_WEIGHTS_FILE;
+        return;
+    }
+    if (self->reached)
+        run_say(self, LEVEL_WARN, "A0418",
+                "the parameters that reached stop.value were not saved (%.300s): see logs/evaluator-0.log", err.text);
+    measure_last(self);
+    keep_if_best(self);
 }
 
 void run_finish(struct run *self, rp_error *err)
@@ -73,7 +113,7 @@ void run_finish(struct run *self, rp_error *err)
     struct status status;
     rp_error problem = {0};
     char metrics[FOLDER_SIZE + 32];
-    measure(self);
+    conclude(self);
     static const enum phase phases[] = {
         [RUN_DONE] = PHASE_DONE, [RUN_STOPPED] = PHASE_STOPPED, [RUN_FAILED] = PHASE_FAILED};
     self->phase = phases[self->outcome];
@@ -84,8 +124,10 @@ void run_finish(struct run *self, rp_error *err)
                                   .plan = options->plan,
                                   .plan_input = options->plan_input,
                                   .steady = run_steady(self),
-                                  .final_value = self->final_value,
-                                  .final_episodes = (uint32_t)self->config->evaluator.episodes,
+                                  .final_value = self->final.value,
+                                  .final_episodes = (uint32_t)self->final.episodes,
+                                  .final_weights = self->final_weights,
+                                  .best = self->best_known ? &self->best_kept : NULL,
                                   .legs = options->before ? options->before->legs + 1 : 1,
                                   .metrics = run_folder_path(metrics, sizeof metrics, options->folder, FOLDER_METRICS),
                                   .command = options->command};

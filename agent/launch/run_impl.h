@@ -8,6 +8,7 @@
 #include "agent/launch/resize.h"
 #include "agent/launch/run.h"
 #include "agent/launch/supervisor.h"
+#include "agent/run/best.h"
 #include "proto/clock.h"
 #include "proto/log.h"
 
@@ -89,8 +90,12 @@ struct run {
     bool forced;
     int64_t broker_asked_ns, learners_seen_ns;
     uint32_t interrupts_seen;
-    double final_value;
-    bool unsaved; /* that the folder can not be written was said */
+    bool reached;              /* the run stops because an evaluation reached stop.value */
+    struct best final;         /* of the parameters that the run leaves; its value is NAN: not measured */
+    const char *final_weights; /* their file in the folder; NULL: none */
+    bool best_known;
+    struct best best_kept; /* what best.weights says */
+    bool unsaved;          /* that the folder can not be written was said */
 };
 
 /* run_end.c */

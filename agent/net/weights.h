@@ -39,6 +39,8 @@ rp_status weights_list(const void *block, size_t size, struct tensor *out, uint3
 
 /* Under a temporary name, synced, renamed: the file is the old one or the new one, never a part. */
 rp_status weights_write_file(const char *path, const struct tensor *tensors, uint32_t n, rp_error *err);
+/* Gives the whole file, for weights_list: free(). Only its header was checked. */
+rp_status weights_load_file(const char *path, uint8_t **block, size_t *size, rp_error *err);
 rp_status weights_read_file(const char *path, struct tensor *tensors, uint32_t n, rp_error *err);
 
 #endif

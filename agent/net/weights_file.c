@@ -133,20 +133,29 @@ static rp_status read_block(int file, const char *path, uint8_t **block, size_t 
     return read_all(file, path, *block + sizeof head, *size - sizeof head, err);
 }
 
+rp_status weights_load_file(const char *path, uint8_t **block, size_t *size, rp_error *err)
+{
+    *block = NULL;
+    int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (file < 0)
+        return fail_io(err, "open", path);
+    rp_status status = read_block(file, path, block, size, err);
+    close(file);
+    if (status != RP_OK) {
+        free(*block);
+        *block = NULL;
+    }
+    return status;
+}
+
 rp_status weights_read_file(const char *path, struct tensor *tensors, uint32_t n, rp_error *err)
 {
     uint8_t *block = NULL;
     size_t size = 0;
-    int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (file < 0)
-        return fail_io(err, "open", path);
-    rp_status status = read_block(file, path, &block, &size, err);
-    if (status == RP_OK) {
-        status = weights_decode(block, size, tensors, n, err);
-        if (status != RP_OK)
-            err_prefix(err, "'%s'", path);
-    }
+    RP_TRY(weights_load_file(path, &block, &size, err));
+    rp_status status = weights_decode(block, size, tensors, n, err);
+    if (status != RP_OK)
+        err_prefix(err, "'%s'", path);
     free(block);
-    close(file);
     return status;
 }

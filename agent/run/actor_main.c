@@ -21,7 +21,9 @@ int main(int argc, char **argv)
             .index = program.index,
             .stop = program_catch_signals(),
             .weights = program.weights,
-            .episodes = program.weights ? (uint64_t)program.run.evaluator.episodes : 0,
+            .show = program.show,
+            .json = program.json,
+            .resume = !program.fresh,
             .connect_ms = program.timeout_ns / NS_PER_MS,
         };
         rp_status status = program.evaluate ? worker_evaluator(&options, &err) : worker_actor(&options, &err);

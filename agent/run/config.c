@@ -148,7 +148,7 @@ static const struct schema_row own_rows[] = {
     {"actors.pull_every", SCHEMA_INT, ROOT(actors.pull_every), "20", 1, 1e9, NULL, 0,
      "steps between looks for new parameters"},
     {"actors.weights", SCHEMA_STRING, ROOT(actors.weights), "", 0, 400, NULL, 0,
-     "a learner's saved state to act by, such as runs/latest/learner.weights; empty: the newest parameters of a "
+     "a learner's saved state to act by, such as runs/latest/best.weights; empty: the newest parameters of a "
      "learner"},
     {"actors.greedy", SCHEMA_BOOL, ROOT(actors.greedy), "false", 0, 0, NULL, 0,
      "act as an evaluator does, without any exploration: an expert to imitate"},
@@ -166,6 +166,8 @@ static const struct schema_row own_rows[] = {
      "learner steps between new parameters for the actors"},
     {"learners.save_every", SCHEMA_TIME, ROOT(learners.save_every_ns), "60s", 0, MAX_TIME, NULL, 0,
      "between copies of the learner's state in the folder; 0s: only at the end"},
+    {"learners.snapshot_every", SCHEMA_INT, ROOT(learners.snapshot_every), "0", 0, MAX_STEPS, NULL, 0,
+     "learner steps between copies of its state that are kept, as snapshots/STEPS.weights; 0: none"},
     {"learners.round", SCHEMA_TIME, ROOT(learners.round_ns), "2s", 1e6, 3.6e12, NULL, 0,
      "several learners: how long one waits for the others' gradients"},
 

@@ -33,6 +33,7 @@ struct learners_section {
     int64_t prefetch;           /* batches under way */
     int64_t publish_every;      /* learner steps */
     int64_t save_every_ns;      /* learner state; 0: only at the end */
+    int64_t snapshot_every;     /* learner steps between copies that are kept; 0: none */
     int64_t round_ns;           /* parallel learners: how long a round waits for the others */
 };
 

@@ -6,7 +6,9 @@
 #include <string.h>
 #include <zmq.h>
 
+#include "agent/run/best.h"
 #include "agent/run/loop.h"
+#include "agent/run/snapshots.h"
 #include "agent/run/worker.h"
 #include "broker/actor.h"
 #include "proto/clock.h"
@@ -42,6 +44,8 @@ struct lockstep {
     struct seat *seats;
     uint32_t n_seats;
     struct seat evaluator;
+    struct best_file best;
+    struct snapshots snapshots;
     uint64_t steps, episodes;
     double recent[RECENT];
     double evaluation;
@@ -263,7 +267,13 @@ static rp_status evaluate(struct lockstep *self, rp_error *err)
     struct seat *seat = &self->evaluator;
     for (uint32_t i = 0; i < self->agent->n_policy; i++)
         memcpy(seat->agent->tensors[i].data, self->agent->tensors[i].data, tensor_bytes(&self->agent->tensors[i]));
-    RP_TRY(loop_episodes(&seat->loop, (uint64_t)self->config->evaluator.episodes, &self->evaluation, err));
+    uint64_t episodes = (uint64_t)self->config->evaluator.episodes;
+    RP_TRY(loop_episodes(&seat->loop, episodes, &self->evaluation, err));
+    const struct best result = {.value = self->evaluation,
+                                .episodes = episodes,
+                                .environment_steps = self->steps,
+                                .learner_steps = self->agent->steps};
+    best_file_offer(&self->best, seat->agent->tensors, seat->agent->n_policy, &result);
     report(self, self->evaluation);
     return RP_OK;
 }
@@ -296,11 +306,19 @@ static rp_status act(struct lockstep *self, rp_error *err)
     return RP_OK;
 }
 
+static rp_status learn_once(struct lockstep *self, int64_t timeout_ms, rp_error *err)
+{
+    rp_status status = learner_step(self->learner, timeout_ms, err);
+    if (status == RP_OK)
+        snapshots_take(&self->snapshots, self->learner, self->agent->steps);
+    return status;
+}
+
 /* Nobody acts: a step a turn. */
 static rp_status learn_alone(struct lockstep *self, rp_error *err)
 {
     atomic_fetch_add_explicit(&self->now_ns, NS_PER_US, memory_order_relaxed);
-    return learner_step(self->learner, LOADED_MS, err);
+    return learn_once(self, LOADED_MS, err);
 }
 
 static rp_status learn(struct lockstep *self, rp_error *err)
@@ -311,7 +329,7 @@ static rp_status learn(struct lockstep *self, rp_error *err)
     if (self->n_seats == 0)
         return learn_alone(self, err);
     do
-        status = learner_step(self->learner, 0, err);
+        status = learn_once(self, 0, err);
     while (status == RP_OK && !stopped(self) && !steps_learned(self));
     return status == RP_DEADLINE_EXCEEDED || status == RP_OK ? RP_OK : status;
 }
@@ -418,8 +436,11 @@ rp_status lockstep_run(const struct lockstep_options *options, struct lockstep_r
     if (status == RP_OK)
         status = open_all(&self, err);
     self.start_ns = clock_now(&clock); /* setting up does not count */
-    if (status == RP_OK)
+    if (status == RP_OK) {
+        best_file_open(&self.best, self.learner && options->weights_file ? options->config->folder : NULL, true);
+        snapshots_init(&self.snapshots, options->config, 0);
         status = take_turns(&self, err);
+    }
     if (status == RP_CANCELLED && stopped(&self))
         status = RP_OK;
     if (status == RP_OK && self.learner && options->weights_file)

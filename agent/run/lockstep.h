@@ -32,7 +32,7 @@ struct lockstep_options {
     void (*report)(void *ctx, const struct lockstep_report *report); /* may be NULL */
     void *ctx;
     const atomic_bool *stop;  /* may be NULL */
-    const char *weights_file; /* the learner's state is saved here at the end; NULL: not */
+    const char *weights_file; /* the learner's state is saved here at the end; NULL: neither that nor best.weights is */
 };
 
 struct lockstep_result {

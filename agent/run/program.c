@@ -23,6 +23,7 @@ enum {
     OPT_EVALUATE,
     OPT_WEIGHTS,
     OPT_EPISODES,
+    OPT_SHOW,
     OPT_RESUME,
     OPT_FRESH,
     OPT_QUIET,
@@ -49,11 +50,11 @@ static const struct flag flags[] = {
     {OPT_EVALUATE, PROGRAM_ACTOR, "evaluate", NULL, "be the evaluator: act without exploring, insert nothing"},
     {OPT_WEIGHTS, PROGRAM_ACTOR, "weights", "FILE", "evaluate this saved learner once, without a broker"},
     {OPT_EPISODES, PROGRAM_ACTOR, "episodes", "N", "in an evaluation: the same as --set evaluator.episodes=N"},
+    {OPT_SHOW, PROGRAM_ACTOR, "show", NULL, "with --weights: print the first episode step by step"},
     {OPT_RESUME, PROGRAM_LEARNER, "resume", NULL, "go on from the state in the folder; without one, refuse"},
-    {OPT_FRESH, PROGRAM_LEARNER, "fresh", NULL,
-     "start anew, whatever is in the folder (else: go on if there is a state)"},
+    {OPT_FRESH, WORKERS, "fresh", NULL, "start anew, whatever is in the folder (else: go on if there is a state)"},
     {OPT_QUIET, PROGRAM_SINGLE, "quiet", NULL, "print the result only"},
-    {OPT_JSON, PROGRAM_SINGLE, "json", NULL, "print JSON, one object on a line"},
+    {OPT_JSON, PROGRAM_SINGLE | PROGRAM_ACTOR, "json", NULL, "print JSON, one object on a line"},
     {OPT_CHECK, ALL, "check", NULL, "read the configuration, report every mistake, start nothing"},
     {OPT_PRINT, ALL, "print-config", NULL, "print the whole configuration with defaults and help as YAML"},
     {OPT_REFERENCE, ALL, "print-reference", NULL, "print the reference of all keys as Markdown"},
@@ -179,6 +180,8 @@ static bool *find_switch(struct program *self, int key)
     switch (key) {
     case OPT_EVALUATE:
         return &self->evaluate;
+    case OPT_SHOW:
+        return &self->show;
     case OPT_RESUME:
         return &self->resume;
     case OPT_FRESH:
@@ -223,6 +226,8 @@ static int read_line(struct program *self, int argc, char **argv)
     self->evaluate |= self->weights != NULL;
     if (self->episodes && !self->evaluate)
         return program_usage(self, "--episodes belongs to --evaluate or --weights");
+    if (self->kind == PROGRAM_ACTOR && (self->show || self->json) && !self->weights)
+        return program_usage(self, "--%s belongs to --weights", self->show ? "show" : "json");
     return -1;
 }
 

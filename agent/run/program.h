@@ -24,7 +24,7 @@ struct program {
     uint32_t index;
     int64_t timeout_ns;
     int log_level; /* -1: the program's own */
-    bool evaluate, resume, fresh, quiet, json, check, print, reference;
+    bool evaluate, resume, fresh, quiet, json, show, check, print, reference;
     bool episodes;
     /* ---- after program_start */
     struct run_config run;

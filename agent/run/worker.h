@@ -13,8 +13,8 @@ struct worker_options {
     uint32_t index;
     const atomic_bool *stop;
     const char *weights; /* evaluator: a saved learner instead of a broker; NULL: from the broker */
-    uint64_t episodes;   /* evaluator: how many in all, then end; 0: evaluations until stopped */
-    bool resume;         /* learner: go on from the folder's saved state, if there is one */
+    bool show, json;     /* with weights: the first episode step by step; the result as JSON */
+    bool resume;         /* go on from the folder's state, if there is one: of a learner, or of the best evaluation */
     int64_t connect_ms;  /* how long to wait for the broker at first; 0: 30 s */
     void *context;       /* zmq context, for inproc; NULL: its own */
 };

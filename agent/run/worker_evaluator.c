@@ -1,8 +1,8 @@
-/* An evaluator in a process of its own: greedy, and without an adder, so it never inserts. */
-#include <stdio.h>
+/* An evaluator in a process of its own: greedy, and without an adder, so it never inserts. It owns best.weights. */
 #include <time.h>
 
-#include "agent/run/loop.h"
+#include "agent/run/best.h"
+#include "agent/run/measure.h"
 #include "agent/run/worker_impl.h"
 #include "proto/error.h"
 #include "proto/log.h"
@@ -13,19 +13,40 @@
 /* Between two looks at how far the run is. */
 #define LOOK_NS (20 * NS_PER_MS)
 
-static rp_status evaluate_once(struct worker *self, struct loop *loop, struct variables *variables, uint64_t episodes,
-                               uint64_t steps, double *mean, rp_error *err)
+struct evaluator_work {
+    struct worker worker;
+    struct variables variables;
+    struct actor actor;
+    struct loop loop;
+    struct best_file best;
+};
+
+static void tell(struct evaluator_work *self, const struct best *result, double seconds)
 {
-    int64_t from = clock_now(&self->clock);
-    RP_TRY(loop_episodes(loop, episodes, mean, err));
     const struct agent_scalar scalars[] = {
-        {"return", *mean},
-        {"episodes", (double)episodes},
-        {"seconds", (double)(clock_now(&self->clock) - from) * 1e-9},
+        {"return", result->value},
+        {"episodes", (double)result->episodes},
+        {"seconds", seconds},
     };
-    worker_report(self, steps, variables->steps, scalars, sizeof scalars / sizeof scalars[0]);
+    worker_report(&self->worker, result->environment_steps, result->learner_steps, scalars,
+                  sizeof scalars / sizeof scalars[0]);
     log_line(LEVEL_INFO, "A0303", "evaluation", "return=%.6g episodes=%llu environment_steps=%llu learner_steps=%llu",
-             *mean, (unsigned long long)episodes, (unsigned long long)steps, (unsigned long long)variables->steps);
+             result->value, (unsigned long long)result->episodes, (unsigned long long)result->environment_steps,
+             (unsigned long long)result->learner_steps);
+}
+
+/* The parameters stay as they are meanwhile: nothing is pulled within an evaluation. They are saved before their return is
+ * told, so whoever ends the run because of it finds them. */
+static rp_status evaluate_once(struct evaluator_work *self, uint64_t steps, double *mean, rp_error *err)
+{
+    uint64_t episodes = (uint64_t)self->worker.config->evaluator.episodes;
+    int64_t from = clock_now(&self->worker.clock);
+    RP_TRY(loop_episodes(&self->loop, episodes, mean, err));
+    const struct best result = {
+        .value = *mean, .episodes = episodes, .environment_steps = steps, .learner_steps = self->variables.steps};
+    double seconds = (double)(clock_now(&self->worker.clock) - from) * 1e-9;
+    best_file_offer(&self->best, self->worker.agent->tensors, self->worker.agent->n_policy, &result);
+    tell(self, &result, seconds);
     return RP_OK;
 }
 
@@ -76,20 +97,31 @@ static rp_status pause_looking(struct worker *self, struct variables *variables,
     return RP_OK;
 }
 
-/* An evaluation every so many steps, of the newest parameters; and one of the last. */
-static rp_status evaluate(struct worker *self, struct loop *loop, struct variables *variables, rp_error *err)
+/* The goal was reached, but whoever evaluated it may have been killed before it could say so. */
+static bool reached_before(struct evaluator_work *self)
 {
-    const struct run_config *config = self->config;
-    uint64_t episodes = (uint64_t)config->evaluator.episodes, every = (uint64_t)config->evaluator.every, next = every;
-    RP_TRY(variables_wait(variables, self->options->stop, err));
-    for (bool last = false; !last && !worker_stopped(self) && !worker_out_of_time(self);) {
+    bool reached = self->best.known && self->best.best.value >= self->worker.config->stop.value;
+    if (reached)
+        tell(self, &self->best.best, 0.0);
+    return reached;
+}
+
+/* An evaluation every so many steps, of the newest parameters; and one of the last. */
+static rp_status evaluate(struct evaluator_work *self, rp_error *err)
+{
+    struct worker *worker = &self->worker;
+    struct variables *variables = &self->variables;
+    const struct run_config *config = worker->config;
+    uint64_t every = (uint64_t)config->evaluator.every, next = every;
+    RP_TRY(variables_wait(variables, worker->options->stop, err));
+    for (bool last = false; !last && !worker_stopped(worker) && !worker_out_of_time(worker);) {
         uint64_t at;
-        rp_status status = look(self, variables, &at, &last, err);
-        if (status != RP_OK && worker_try_again(self, status))
+        rp_status status = look(worker, variables, &at, &last, err);
+        if (status != RP_OK && worker_try_again(worker, status))
             continue;
         RP_TRY(status);
         if (!last && (every == 0 || at < next)) {
-            RP_TRY(pause_looking(self, variables, err));
+            RP_TRY(pause_looking(worker, variables, err));
             continue;
         }
         while (every > 0 && next <= at)
@@ -97,48 +129,43 @@ static rp_status evaluate(struct worker *self, struct loop *loop, struct variabl
         double mean;
         bool acts = config->actors.on;
         if (acts)
-            RP_TRY(last ? await_last(self, variables, err) : variables_pull(variables, 0, NULL, err));
-        RP_TRY(evaluate_once(self, loop, variables, episodes, acts ? worker_steps(self, (int64_t)at) : 0, &mean, err));
+            RP_TRY(last ? await_last(worker, variables, err) : variables_pull(variables, 0, NULL, err));
+        RP_TRY(evaluate_once(self, acts ? worker_steps(worker, (int64_t)at) : 0, &mean, err));
         last |= mean >= config->stop.value;
     }
     return RP_OK;
 }
 
-static rp_status evaluate_file(struct worker *self, struct loop *loop, struct variables *variables, rp_error *err)
+static rp_status evaluator_open(struct evaluator_work *self, const struct worker_options *options, rp_error *err)
 {
-    uint64_t n = self->options->episodes ? self->options->episodes : (uint64_t)self->config->evaluator.episodes;
-    RP_TRY(weights_read_file(self->options->weights, self->agent->tensors, self->agent->n_policy, err));
-    double mean;
-    RP_TRY(evaluate_once(self, loop, variables, n, 0, &mean, err));
-    printf("mean return of %llu episodes: %.6g\n", (unsigned long long)n, mean);
-    return RP_OK;
+    RP_TRY(worker_open(&self->worker, options, "evaluator", err));
+    struct worker *worker = &self->worker;
+    variables_init(&self->variables, worker->client, worker->agent);
+    const struct actor_options of = {.config = options->config,
+                                     .agent = worker->agent,
+                                     .index = options->index,
+                                     .seed = worker_seed(options->config, "evaluator", options->index),
+                                     .greedy = true,
+                                     .stop = options->stop};
+    actor_init(&self->actor, &of);
+    return loop_init(&self->loop, &worker->env, &self->actor)
+               ? RP_OK
+               : err_set(err, RP_NO_MEMORY, "no memory for an environment loop");
 }
 
 rp_status worker_evaluator(const struct worker_options *options, rp_error *err)
 {
-    struct worker self;
-    struct variables variables = {0};
-    struct actor actor;
-    struct loop loop = {0};
-    rp_status status = worker_open(&self, options, "evaluator", err);
-    if (status == RP_OK) {
-        variables_init(&variables, self.client, self.agent);
-        struct actor_options of = {.config = options->config,
-                                   .agent = self.agent,
-                                   .index = options->index,
-                                   .seed = worker_seed(options->config, "evaluator", options->index),
-                                   .greedy = true,
-                                   .stop = options->stop};
-        actor_init(&actor, &of);
-        if (!loop_init(&loop, &self.env, &actor))
-            status = err_set(err, RP_NO_MEMORY, "no memory for an environment loop");
+    struct evaluator_work self = {0};
+    rp_status status = evaluator_open(&self, options, err);
+    if (status == RP_OK && options->weights) {
+        status = measure_file(&self.worker, &self.variables, &self.loop, err);
+    } else if (status == RP_OK) {
+        best_file_open(&self.best, options->config->folder, !options->resume);
+        status = reached_before(&self) ? RP_OK : evaluate(&self, err);
     }
-    if (status == RP_OK)
-        status =
-            options->weights ? evaluate_file(&self, &loop, &variables, err) : evaluate(&self, &loop, &variables, err);
-    status = worker_unless_stopped(&self, status);
-    loop_fini(&loop);
-    variables_fini(&variables);
-    worker_close(&self);
+    status = worker_unless_stopped(&self.worker, status);
+    loop_fini(&self.loop);
+    variables_fini(&self.variables);
+    worker_close(&self.worker);
     return status;
 }

@@ -4,6 +4,7 @@
 
 #include "agent/run/learner.h"
 #include "agent/run/log_file.h"
+#include "agent/run/snapshots.h"
 #include "agent/run/worker_impl.h"
 #include "proto/error.h"
 #include "proto/log.h"
@@ -21,6 +22,7 @@ struct learner_work {
     struct worker worker;
     struct learner *learner;
     char state_path[512]; /* empty: not saved */
+    struct snapshots snapshots;
     int64_t next_save_ns, reported_ns;
     uint64_t environment_steps;
     uint64_t broker;     /* that has this learner's parameters; 0: none */
@@ -154,6 +156,7 @@ static rp_status learn(struct learner_work *self, rp_error *err)
         }
         if (status == RP_OK) {
             waiting_since = 0;
+            snapshots_take(&self->snapshots, self->learner, worker->agent->steps);
             continue;
         }
         if (status != RP_DEADLINE_EXCEEDED && status != RP_UNAVAILABLE)
@@ -214,6 +217,7 @@ static rp_status learner_open(struct learner_work *self, const struct worker_opt
     if (config->learners.save_every_ns > 0)
         self->next_save_ns = self->reported_ns + config->learners.save_every_ns;
     RP_TRY(resume(self, err));
+    snapshots_init(&self->snapshots, config, worker->agent->steps);
     /* Of several learners, the one that begins publishes: this one may have to take the state of others first. */
     return config->learners.count == 1 ? learner_publish(self->learner, err) : RP_OK;
 }

@@ -21,6 +21,8 @@ static const struct status_process processes[] = {
     {"actor-<1>", ROLE_ACTOR, 0, 3, 0, 0, "ended"},
 };
 
+static const struct best best_kept = {.value = 490, .episodes = 20, .environment_steps = 60000, .learner_steps = 28000};
+
 struct fixture {
     char folder[64], metrics[96];
     struct status last;
@@ -85,6 +87,8 @@ static int setup(void **state)
                                 .steady = {30, 5500, 110000, 20, 0.61, 0.35},
                                 .final_value = 481.25,
                                 .final_episodes = 20,
+                                .final_weights = "learner.weights",
+                                .best = &best_kept,
                                 .legs = 1,
                                 .metrics = f->metrics,
                                 .command = "replay-launch x.yaml --set a=\"<b>\""};
@@ -161,6 +165,7 @@ static void test_json(void **state)
     assert_true(number(object, "wall_seconds") == 41 && number(object, "steps") == 61234);
     assert_true(number(object, "learner_steps") == 30000 && number(object, "restarts") == 3);
     assert_true(number(object, "final_value") == 481.25);
+    assert_true(number(object, "best_weights.return") == 490 && number(object, "best_weights.learner_steps") == 28000);
     assert_true(number(object, "predicted.inserts") == 5000 && number(object, "achieved.inserts") == 5500);
     assert_true(fabs(number(object, "ratio.inserts") - 1.1) < 1e-9);
     assert_true(number(object, "predicted.spi") == 32 && number(object, "achieved.spi") == 20);
@@ -284,18 +289,20 @@ static void test_print(void **state)
     FILE *out = open_memstream(&text, &size);
     report_print(&f->report, "runs/x", out);
     fclose(out);
-    assert_string_equal(text, "cart<pole> done after 41 s: 61,234 steps, 30,000 updates, 3 restarts\n"
-                              "return 475 reached\n"
-                              "final return 481.2 (mean of 20 episodes), best evaluation 490\n"
-                              "\n"
-                              "                      predicted  achieved  difference\n"
-                              "  inserts/s                 5 k     5.5 k        +10%\n"
-                              "  samples/s               160 k     110 k        -31%\n"
-                              "  samples per insert         32        20        -38%\n"
-                              "  actors idle               58%       61%   +3 points\n"
-                              "  learners idle              2%       35%  +33 points\n"
-                              "\n"
-                              "report: runs/x/report.html\n");
+    assert_string_equal(
+        text, "cart<pole> done after 41 s: 61,234 steps, 30,000 updates, 3 restarts\n"
+              "return 475 reached\n"
+              "final return 481.2 (learner.weights, mean of 20 episodes), best evaluation 490 (best.weights, learner "
+              "step 28,000)\n"
+              "\n"
+              "                      predicted  achieved  difference\n"
+              "  inserts/s                 5 k     5.5 k        +10%\n"
+              "  samples/s               160 k     110 k        -31%\n"
+              "  samples per insert         32        20        -38%\n"
+              "  actors idle               58%       61%   +3 points\n"
+              "  learners idle              2%       35%  +33 points\n"
+              "\n"
+              "report: runs/x/report.html\n");
     free(text);
     f->report.plan = NULL;
     out = open_memstream(&text, &size);

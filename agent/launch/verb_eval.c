@@ -1,0 +1,109 @@
+/* eval: measures what a run has saved. replay-actor does the work, in place of this process. */
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "agent/launch/prepare.h"
+#include "agent/run/best.h"
+#include "agent/run/worker.h"
+#include "proto/error.h"
+
+#define RUNS "runs"
+#define MAX_WORDS (2u * LAUNCH_MAX_OVERRIDES + 16u)
+
+/* A file of the run's folder. */
+static bool find_below(const char *folder, const char *name, char out[PATH_MAX])
+{
+    char path[2 * PATH_MAX];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    return access(path, R_OK) == 0 && realpath(path, out) != NULL;
+}
+
+/* Without a word about it: the best ones, or the last where nothing was evaluated. */
+static rp_status find_weights(const char *folder, const char *given, char out[PATH_MAX], rp_error *err)
+{
+    bool best = given && strcmp(given, "best") == 0, last = given && strcmp(given, "last") == 0;
+    if ((!given || best) && find_below(folder, BEST_WEIGHTS_FILE, out))
+        return RP_OK;
+    if ((!given || last) && find_below(folder, LEARNER_STATE_FILE, out))
+        return RP_OK;
+    if (best)
+        return err_set(err, RP_NOT_FOUND,
+                       "the run in '%s' has no " BEST_WEIGHTS_FILE ": its evaluator has not finished an evaluation",
+                       folder);
+    if (!given || last)
+        return err_set(err, RP_NOT_FOUND,
+                       "the run in '%s' has no " LEARNER_STATE_FILE
+                       ": a learner saves it every learners.save_every, and at its end",
+                       folder);
+    if ((access(given, R_OK) == 0 && realpath(given, out)) || find_below(folder, given, out))
+        return RP_OK;
+    return err_set(err, RP_NOT_FOUND, "there are no weights '%s', nor '%s/%s': name best, last or a file", given,
+                   folder, given);
+}
+
+/* Relative paths of the run's file (a plug-in) start where the run was begun; a folder that is gone is said to be so. */
+static void go_to_start(const char *folder)
+{
+    struct folder_state state;
+    rp_error err = {0};
+    if (run_folder_read_state(folder, &state, &err) == RP_OK && state.cwd[0] && chdir(state.cwd) != 0)
+        fprintf(stderr, "replay-launch: the run was begun in '%s', which is gone; relative paths start here now\n",
+                state.cwd);
+}
+
+/* Gives NULL-terminated words that borrow everything. */
+static void make_words(const struct launch *launch, const char *program, const char *config, const char *weights,
+                       const char *words[MAX_WORDS])
+{
+    uint32_t n = 0;
+    words[n++] = program;
+    words[n++] = "-c";
+    words[n++] = config;
+    words[n++] = "--weights";
+    words[n++] = weights;
+    words[n++] = "--folder"; /* the run's own reports are left alone */
+    words[n++] = "";
+    if (launch->episodes) {
+        words[n++] = "--episodes";
+        words[n++] = launch->episodes;
+    }
+    if (launch->show)
+        words[n++] = "--show";
+    if (launch->json)
+        words[n++] = "--json";
+    for (uint32_t i = 0; i < launch->n_overrides; i++) {
+        words[n++] = "--set";
+        words[n++] = launch->overrides[i];
+    }
+    words[n] = NULL;
+}
+
+int launch_eval(struct launch *launch)
+{
+    char found[FOLDER_SIZE], folder[PATH_MAX], config[PATH_MAX + 32], weights[PATH_MAX], program[FOLDER_SIZE + 32];
+    const char *words[MAX_WORDS];
+    struct prepared self;
+    rp_error err = {0};
+    prepare_init(&self);
+    const char *given = launch->argument ? launch->argument : launch->run;
+    if (run_folder_find(RUNS, given, found, &err) != RP_OK || prepare_programs(&self, &err) != RP_OK)
+        return launch_fail(&err);
+    if (!realpath(found, folder)) {
+        err_set(&err, RP_IO, "the folder '%s' cannot be read: %s", found, strerror(errno));
+        return launch_fail(&err);
+    }
+    if (find_weights(folder, launch->weights, weights, &err) != RP_OK)
+        return launch_fail(&err);
+    go_to_start(folder);
+    snprintf(config, sizeof config, "%s/" FOLDER_CONFIG, folder);
+    run_folder_path(program, sizeof program, self.programs, "replay-actor");
+    make_words(launch, program, config, weights, words);
+    fflush(stdout);
+    execv(program, (char *const *)words);
+    err_set(&err, RP_IO, "'%s' cannot be started: %s", program, strerror(errno));
+    return launch_fail(&err);
+}

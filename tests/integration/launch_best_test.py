@@ -1,0 +1,187 @@
+"""The weights that a run keeps: those of its best evaluation, the last ones, and snapshots; and measuring them afterwards."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+sys.dont_write_bytecode = True
+
+from launches import ENDLESS, PATIENCE, Place, check, equal, eventually, program, sets  # noqa: E402
+from harness import Runner, contains  # noqa: E402
+import weights  # noqa: E402
+
+test = Runner()
+# A learner that leaves a copy of each of its states, so that it can be told which one a file holds.
+EACH = ("learners.snapshot_every=1", "learners.publish_every=1", "evaluator.every=100")
+
+
+def read(path):
+    return weights.read(path.read_bytes())
+
+
+def number(path, name):
+    return read(path)[name][1][0]
+
+
+def evaluations(folder):
+    path = folder / "evaluator-0.jsonl"
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text[:text.rfind("\n") + 1].splitlines()]
+
+
+def check_best(folder):
+    """best.weights is the best that was told of, or a better one that its owner could not tell of; its tensors are those of
+    the learner at that step, bit by bit."""
+    best = folder / "best.weights"
+    told = max(line["return"] for line in evaluations(folder))
+    value, steps = number(best, "evaluation/return"), number(best, "steps")
+    check(value >= told, "best.weights is worth", value, "but", told, "was told of")
+    tensors = read(best)
+    policy = [name for name in tensors if name != "steps" and not name.startswith("evaluation/")]
+    check(any(name.endswith("weight") for name in policy), "no network in best.weights:", sorted(tensors))
+    if steps > 0:
+        path = folder / "snapshots" / ("%012d.weights" % steps)
+        eventually(path.exists, PATIENCE, str(path))  # it is written after the parameters were published
+        state = read(path)
+        for name in policy:
+            check(list(tensors[name][1]) == list(state[name][1]), name, "is not that of learner step", steps)
+    return value, steps
+
+
+@test
+def test_goal_is_kept():
+    """A run that stops at stop.value leaves and reports the parameters that reached it, though the learner goes on."""
+    with Place() as place:
+        launcher = place.launch(*sets("stop.steps=0", "stop.value=11", *EACH))
+        text = launcher.ends()
+        place.nobody_left()
+        value, steps = check_best(launcher.folder)
+        report = launcher.read("report.json")
+        equal((report["final_weights"], report["final_value"], report["exit"]), ("best.weights", value, "done"), "final")
+        kept = report["best_weights"]
+        equal((kept["return"], kept["learner_steps"], kept["episodes"]), (value, steps, 2), "best_weights")
+        check(value >= 11, value)
+        last = evaluations(launcher.folder)[-1]
+        equal((last["return"], last["learner_steps"]), (value, steps), "the evaluation that reached the goal")
+        check(number(launcher.folder / "learner.weights", "steps") >= steps, "learner.weights is older than the best")
+        contains(text, "final return ", "(best.weights, mean of 2 episodes)")
+        check("best.weights" in (launcher.folder / "report.html").read_text(), "the page does not name the file")
+
+
+@test
+def test_killed_at_any_moment():
+    """Each evaluator that is killed leaves a whole file, and the next one goes on from it."""
+    with Place() as place:
+        launcher = place.launch(*sets(*ENDLESS, "environment.delay=0s", "launch.failures=1000", "launch.healthy=1ms", *EACH))
+        seen = 0
+        for kill in range(1, 6):
+            launcher.await_start("evaluator-0", kill)
+            pid = launcher.pid("evaluator-0")
+            launcher.await_alive(lambda: len(evaluations(launcher.folder)) > seen, "an evaluation")
+            seen = len(evaluations(launcher.folder))
+            os.kill(pid, signal.SIGKILL)
+            check_best(launcher.folder)
+        launcher.signal()
+        launcher.ends()
+        value, steps = check_best(launcher.folder)
+        report = launcher.read("report.json")
+        equal((report["best_weights"]["return"], report["best_weights"]["learner_steps"]), (value, steps), "best_weights")
+
+        # A goal that was reached, but not told of: its evaluator was killed between the two.
+        (launcher.folder / "evaluator-0.jsonl").write_text("")
+        kept = (launcher.folder / "best.weights").read_bytes()
+        again = place.start("resume", str(launcher.folder), *sets("stop.value=%r" % value))
+        again.given = launcher.given
+        again.ends()
+        report = again.read("report.json")
+        equal((report["final_weights"], report["final_value"]), ("best.weights", value), "the goal of a resumed run")
+        equal((again.folder / "best.weights").read_bytes(), kept, "best.weights, which nobody has evaluated again")
+
+
+@test
+def test_last_may_be_the_best():
+    """Without an evaluation in the course of the run, the last parameters are measured at its end, and are the best."""
+    with Place() as place:
+        launcher = place.launch(*sets("stop.steps=0", "stop.learner_steps=50", "evaluator.every=0"))
+        launcher.ends()
+        report = launcher.read("report.json")
+        equal(report["final_weights"], "learner.weights", "final_weights")
+        equal(report["best_weights"]["return"], report["final_value"], "best_weights")
+        equal(number(launcher.folder / "best.weights", "evaluation/return"), report["final_value"], "best.weights")
+        equal(number(launcher.folder / "best.weights", "steps"), number(launcher.folder / "learner.weights", "steps"), "steps")
+
+
+@test
+def test_eval():
+    with Place() as place:
+        launcher = place.launch("--folder", "one", *sets("stop.steps=2000", "learners.snapshot_every=100"))
+        launcher.ends()
+        folder = launcher.folder
+        before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+
+        def measure(*words):
+            out, _ = place.call("eval", "one", "--json", *words)
+            return json.loads(out)
+
+        best, last = measure(), measure("--weights", "last", "--episodes", "3")
+        equal(best, measure("--weights", "best"), "the best are meant, and each time they give the same")
+        equal((best["episodes"], last["episodes"]), (2, 3), "episodes")
+        equal(best["weights"], str((folder / "best.weights").resolve()), "weights")
+        equal(last["weights"], str((folder / "learner.weights").resolve()), "weights")
+        equal(best["learner_steps"], number(folder / "best.weights", "steps"), "learner_steps")
+        check(best["lowest"] <= best["return"] <= best["highest"] and best["deviation"] >= 0, best)
+        equal(measure("--weights", "snapshots/000000000100.weights")["learner_steps"], 100, "a file of the run")
+        shutil.copy(folder / "snapshots" / "000000000200.weights", place.base / "mine.weights")
+        equal(measure("--weights", "mine.weights")["learner_steps"], 200, "a file from elsewhere")
+        check(measure("--seed", "9", "--episodes", "5") != measure("--episodes", "5"), "another seed, the same episodes")
+        equal({path.name: path.stat().st_mtime_ns for path in folder.iterdir()}, before, "files of the run")
+
+        # An episode step by step: a line for each, with what was seen and done.
+        out, _ = place.call("eval", "one", "--show", "--episodes", "1")
+        lines = [line.split() for line in out.splitlines()]
+        steps = [line for line in lines if line and line[0].isdigit()]
+        equal([int(line[0]) for line in steps], list(range(1, len(steps) + 1)), "steps")
+        check(all(len(line) == 5 + 4 and line[4] in "01" for line in steps), steps[:3])
+        equal(float(steps[-1][2]), float(len(steps)), "the return of CartPole is its length")
+        contains(out, "mean return of 1 episodes: %d" % len(steps))
+
+        # Mistakes
+        _, err = place.call("eval", "one", "--weights", "none", status=1)
+        contains(err, "none")
+        (folder / "best.weights").unlink()
+        _, err = place.call("eval", "one", "--weights", "best", status=1)
+        contains(err, "best.weights")
+        equal(measure()["weights"], str((folder / "learner.weights").resolve()), "without best.weights")
+        place.call("eval", "two", status=1)
+        place.call("eval", "one", "--episodes", "none", status=2)
+
+
+@test
+def test_in_one_process():
+    """replay-single keeps the same files, the same each time; what an earlier run left is not taken for its own."""
+    with Place() as place:
+        def run(name, *more):
+            words = [program("single"), "-c", str(place.config), "--json", "--quiet", "--folder", str(place.base / name),
+                     *sets("stop.steps=800", "evaluator.every=200", *more)]
+            done = subprocess.run(words, capture_output=True, text=True, timeout=3 * PATIENCE)
+            check(done.returncode == 0, done.stdout, done.stderr)
+            return place.base / name, json.loads(done.stdout.splitlines()[-1])
+
+        one, _ = run("one", "learners.snapshot_every=1")
+        lines = [json.loads(line) for line in (one / "single.jsonl").read_text().splitlines()]
+        best = max(line["return"] for line in lines if line.get("return") is not None)
+        value, steps = number(one / "best.weights", "evaluation/return"), number(one / "best.weights", "steps")
+        equal(value, best, "return of best.weights")
+        tensors, state = read(one / "best.weights"), read(one / "snapshots" / ("%012d.weights" % steps))
+        equal([name for name in tensors if name in state and name != "steps" and tensors[name] != state[name]], [],
+              "tensors that differ from those of learner step %d" % steps)
+        two, _ = run("two")
+        equal((one / "best.weights").read_bytes(), (two / "best.weights").read_bytes(), "best.weights of the same run")
+        again, result = run("one", "seed=5", "evaluator.every=0")
+        equal(number(again / "best.weights", "evaluation/return"), result["return"], "best.weights of another run")
+
+
+sys.exit(test.main())
