@@ -147,6 +147,11 @@ static double unix_now(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
+void observer_rescan(struct observer *self)
+{
+    self->files.scanned_s = 0;
+}
+
 void observer_look(struct observer *self, int64_t timeout_ms, struct observation *out)
 {
     rp_info *info = NULL;

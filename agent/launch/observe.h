@@ -44,6 +44,8 @@ struct observer *observer_new(const struct observe_options *options, rp_error *e
 void observer_destroy(struct observer **self);
 /* Never waits longer than timeout_ms for the broker; without an answer, what comes from it stays as it was. */
 void observer_look(struct observer *self, int64_t timeout_ms, struct observation *out);
+/* The next look also finds reports that have just begun: those of a process that has ended already. */
+void observer_rescan(struct observer *self);
 /* Every evaluation so far, oldest first: environment steps and mean return; borrowed until the next look. */
 struct observe_value {
     double time_s; /* seconds since 1970 */

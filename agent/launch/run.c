@@ -147,6 +147,7 @@ static void stop_more(struct run *self, int64_t now_ns)
         self->broker_asked_ns = now_ns;
         if (self->observer && !self->forced) { /* the last counts and evaluations */
             const struct observation before = self->seen;
+            observer_rescan(self->observer);
             observer_look(self->observer, RUN_LOOK_MS, &self->seen);
             run_take_in(self, &before);
         }
