@@ -50,6 +50,7 @@ struct broker_counters {
 struct broker {
     const struct broker_config *config;
     struct clock clock;
+    bool stepped;   /* the clock is not the system's: others share the thread, and nobody asks how long a turn takes */
     int64_t now_ns; /* of this turn of the loop */
     int64_t start_ns;
     int64_t wall_offset_ns; /* CLOCK_REALTIME less the broker's clock, when it started */

@@ -35,6 +35,12 @@ static bool read_options(const rp_client_options *in, rp_client_options *out, rp
 
 rp_client *rp_client_connect(const char *endpoints, const rp_client_options *options, int64_t timeout_ms, rp_error *err)
 {
+    return client_connect(endpoints, options, NULL, timeout_ms, err);
+}
+
+rp_client *client_connect(const char *endpoints, const rp_client_options *options, const struct conn_host *host,
+                          int64_t timeout_ms, rp_error *err)
+{
     rp_client_options own;
     if (!read_options(options, &own, err))
         return NULL;
@@ -56,7 +62,7 @@ rp_client *rp_client_connect(const char *endpoints, const rp_client_options *opt
     else
         snprintf(self->name, sizeof self->name, "client-%ld", (long)getpid());
     own.name = self->name;
-    self->conn = conn_new(endpoints, &own, timeout_ms, err);
+    self->conn = conn_new(endpoints, &own, host, timeout_ms, err);
     if (!self->conn) {
         free(self);
         return NULL;

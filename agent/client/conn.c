@@ -14,6 +14,8 @@
 #include "proto/log.h"
 
 #define DRAIN_REPLIES 64
+/* The longest that a host sleeps before the connection looks after itself again. */
+#define HOST_SLEEP_MS 100
 
 /* ---- waiting */
 
@@ -57,7 +59,7 @@ bool conn_cond_wait(pthread_cond_t *cond, pthread_mutex_t *mutex, int64_t deadli
  * before, and the thread looks at any business after that. */
 void conn_wake(struct conn *self)
 {
-    if (!atomic_exchange(&self->woken, true)) {
+    if (!atomic_exchange(&self->woken, true) && self->wake_write >= 0) {
         ssize_t n = write(self->wake_write, "", 1);
         (void)n; /* a full pipe wakes too */
     }
@@ -95,7 +97,7 @@ static void take_submitted(struct conn *self, int64_t now_ns)
     char drained[64];
     if (!self->pipe_ready && !atomic_load(&self->woken))
         return;
-    while (read(self->wake_read, drained, sizeof drained) > 0)
+    while (self->wake_read >= 0 && read(self->wake_read, drained, sizeof drained) > 0)
         ;
     atomic_store(&self->woken, false);
     self->pipe_ready = false;
@@ -172,9 +174,11 @@ static void take_reply(struct conn *self, struct conn_reply *reply)
 static void take_replies(struct conn *self)
 {
     struct conn_reply *reply;
-    for (int i = 0; i < DRAIN_REPLIES && self->dealer && reply_receive(self->dealer, &reply); i++)
+    for (int i = 0; i < DRAIN_REPLIES && self->dealer && reply_receive(self->dealer, &reply); i++) {
+        self->n_replies++;
         if (reply)
             take_reply(self, reply);
+    }
 }
 
 static int64_t tick_parts(struct conn *self, int64_t now_ns)
@@ -227,35 +231,88 @@ static int64_t earlier(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
+/* Does all that can be done now; gives the time at which there is more. */
+static int64_t conn_turn(struct conn *self)
+{
+    int64_t now = conn_now();
+    take_submitted(self, now);
+    /* Not before: a stop that came while that took a wake-up has sent none of its own. */
+    if (atomic_load(&self->stopping))
+        return now;
+    link_watch(self, now);
+    link_step(self, now);
+    take_replies(self);
+    int64_t next = request_expire(self, now);
+    next = earlier(next, tick_parts(self, now));
+    if (self->reset_wanted)
+        next = now;
+    if (self->link != LINK_UP)
+        next = earlier(next, self->link_time);
+    return next;
+}
+
+void conn_finish(struct conn *self)
+{
+    self->pipe_ready = true;
+    take_submitted(self, 0);
+    while (self->pending.first)
+        request_end(request_take(self, self->pending.first->id), RP_CANCELLED, "the client is being closed");
+    link_close(self);
+}
+
 void *conn_main(void *arg)
 {
     struct conn *self = arg;
     zmq_pollitem_t *items = NULL;
     uint32_t capacity = 0;
     for (;;) {
-        int64_t now = conn_now();
-        take_submitted(self, now);
-        /* Not before: a stop that came while that took a wake-up has sent none of its own. */
+        int64_t next = conn_turn(self);
         if (atomic_load(&self->stopping))
             break;
-        link_watch(self, now);
-        link_step(self, now);
-        take_replies(self);
-        int64_t next = request_expire(self, now);
-        next = earlier(next, tick_parts(self, now));
-        if (self->reset_wanted)
-            next = now;
-        if (self->link != LINK_UP)
-            next = earlier(next, self->link_time);
         wait_for_work(self, &items, &capacity, next);
     }
-    self->pipe_ready = true;
-    take_submitted(self, 0);
-    while (self->pending.first)
-        request_end(request_take(self, self->pending.first->id), RP_CANCELLED, "the client is being closed");
-    link_close(self);
+    conn_finish(self);
     free(items);
     return NULL;
+}
+
+/* ---- waiting on it */
+
+static int ms_until(int64_t until_ns, int most)
+{
+    int64_t left = until_ns - conn_now();
+    int64_t left_ms = left <= 0 ? 0 : (left + NS_PER_MS - 1) / NS_PER_MS;
+    return left_ms < most ? (int)left_ms : most;
+}
+
+/* What the thread would do: hands over what was left for the other side, lets that act, and takes what it says. If nobody
+ * has anything to say, the other side sleeps. */
+static void serve(struct conn *self, int64_t deadline_ns)
+{
+    uint64_t seen = self->n_replies;
+    int wait_ms = 0;
+    conn_turn(self);
+    for (int i = 0; i < 2 && self->n_replies == seen; i++) {
+        self->broker.turn(self->broker.ctx, wait_ms);
+        int64_t next = conn_turn(self);
+        wait_ms = ms_until(earlier(next, deadline_ns), HOST_SLEEP_MS);
+    }
+}
+
+bool conn_wait(struct conn *self, pthread_cond_t *cond, pthread_mutex_t *mutex, int64_t deadline_ns)
+{
+    if (!self->broker.turn)
+        return conn_cond_wait(cond, mutex, deadline_ns);
+    pthread_mutex_unlock(mutex);
+    serve(self, deadline_ns);
+    pthread_mutex_lock(mutex);
+    return deadline_ns == INT64_MAX || conn_now() < deadline_ns;
+}
+
+void conn_look(struct conn *self)
+{
+    if (self->broker.turn)
+        serve(self, 0);
 }
 
 /* ---- calls from other threads */
@@ -360,7 +417,7 @@ rp_status conn_call(struct conn *self, uint32_t body_field, const ProtobufCMessa
     free(packed);
     pthread_mutex_lock(&call.mutex);
     while (!call.reply)
-        conn_cond_wait(&call.done, &call.mutex, INT64_MAX);
+        conn_wait(self, &call.done, &call.mutex, INT64_MAX);
     pthread_mutex_unlock(&call.mutex);
     pthread_mutex_destroy(&call.mutex);
     pthread_cond_destroy(&call.done);
@@ -384,7 +441,7 @@ static void command_run(struct conn *self, enum command_kind kind, struct conn_p
     conn_wake(self);
     pthread_mutex_lock(&self->mutex);
     while (!command.done)
-        conn_cond_wait(&self->changed, &self->mutex, INT64_MAX);
+        conn_wait(self, &self->changed, &self->mutex, INT64_MAX);
     pthread_mutex_unlock(&self->mutex);
 }
 

@@ -1,5 +1,8 @@
 /* One client's connection to a broker: a background thread that owns the service DEALER, and what lives on it.
  *
+ * A connection with a host has no thread: whoever waits on it does the thread's work meanwhile, in turn with the host. "The
+ * I/O thread" is then the caller's, and all calls come from one thread.
+ *
  * Requests may be sent from any thread. They leave in the order of the calls, are sent again with the same id after a
  * reconnect, and each one ends in exactly one call of its reply function: with the broker's reply, or with a status of
  * the library's own (RP_UNAVAILABLE, RP_DEADLINE_EXCEEDED, RP_CANCELLED). Reply functions run on the I/O thread: they
@@ -107,13 +110,23 @@ rp_status conn_hello_no_table(const struct conn_hello *self, const char *name, r
 
 /* ---- life ---- */
 
-/* Waits until the broker has answered HELLO. */
-struct conn *conn_new(const char *endpoint, const rp_client_options *options, int64_t timeout_ms, rp_error *err);
+/* Runs the other side, a broker in this process, on the thread that waits. */
+struct conn_host {
+    /* Handles what has been sent, and what is due. With nothing to do it sleeps for at most wait_ms. */
+    void (*turn)(void *ctx, int wait_ms);
+    void *ctx;
+};
+
+/* Waits until the broker has answered HELLO. host: NULL for a thread; else copied. */
+struct conn *conn_new(const char *endpoint, const rp_client_options *options, const struct conn_host *host,
+                      int64_t timeout_ms, rp_error *err);
 /* Ends all requests with RP_CANCELLED and stops the thread. All parts must be gone. */
 void conn_destroy(struct conn **self);
 
 const char *conn_endpoint(const struct conn *self);
 void *conn_zmq_context(struct conn *self);
+/* True if it has no thread, but a host. */
+bool conn_is_hosted(const struct conn *self);
 uint64_t conn_client_id(const struct conn *self);
 /* An rp_client_state. */
 int32_t conn_state(struct conn *self);
@@ -165,7 +178,12 @@ void conn_reset(struct conn *self, const char *why);
 int64_t conn_deadline(int64_t timeout_ms);
 int64_t conn_now(void);
 void conn_cond_init(pthread_cond_t *cond);
-/* False when the deadline has passed. Call with the mutex held and test the condition first. */
+/* Waits for something that the I/O thread signals. False when the deadline has passed. Call with the mutex held and test
+ * the condition first: it may return early. */
+bool conn_wait(struct conn *self, pthread_cond_t *cond, pthread_mutex_t *mutex, int64_t deadline_ns);
+/* The same for what a thread other than the I/O thread signals. */
 bool conn_cond_wait(pthread_cond_t *cond, pthread_mutex_t *mutex, int64_t deadline_ns);
+/* For calls that do not wait. Without a thread nothing comes by itself: does what can be done now. */
+void conn_look(struct conn *self);
 
 #endif

@@ -64,10 +64,11 @@ struct conn {
     bool own_context;
     uint64_t client_id;
     int64_t backoff_min_ns, backoff_max_ns;
+    struct conn_host broker; /* turn NULL: elsewhere, and this connection has a thread */
     pthread_t thread;
-    bool started;
+    bool started; /* the thread, or what stands for it */
 
-    int wake_read, wake_write;
+    int wake_read, wake_write; /* -1: nobody sleeps who could be woken */
     atomic_bool woken;
     atomic_bool stopping;
     atomic_uint_fast64_t next_id; /* of samples: taken with the mutex held, in the order of submitted */
@@ -92,7 +93,8 @@ struct conn {
     uint32_t failures;
     uint64_t hello_id;
     bool reset_wanted;
-    bool pipe_ready; /* the last poll saw something in the wake-up pipe */
+    bool pipe_ready;    /* the last poll saw something in the wake-up pipe */
+    uint64_t n_replies; /* taken so far */
     struct request_list pending;
     uint64_t taken; /* id of the last request that another thread has submitted and that is, or was, pending */
     struct request *buckets[REQUEST_BUCKETS];
@@ -102,6 +104,8 @@ struct conn {
 
 /* conn.c: the thread's function; arg is the connection. */
 void *conn_main(void *arg);
+/* The thread's last act: ends all requests. */
+void conn_finish(struct conn *self);
 
 /* conn_life.c: tells the thread to end, and does not wait for it. */
 void conn_stop(struct conn *self);

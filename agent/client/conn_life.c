@@ -23,6 +23,11 @@ void *conn_zmq_context(struct conn *self)
     return self->context;
 }
 
+bool conn_is_hosted(const struct conn *self)
+{
+    return self->broker.turn != NULL;
+}
+
 uint64_t conn_client_id(const struct conn *self)
 {
     return self->client_id;
@@ -70,6 +75,8 @@ static char *host_of(const char *endpoint)
 static bool conn_start(struct conn *self, rp_error *err)
 {
     int fds[2];
+    if (self->broker.turn)
+        return self->started = true;
     if (pipe(fds) != 0) {
         err_set(err, RP_IO, "no pipe for the client's thread: %s", strerror(errno));
         return false;
@@ -96,7 +103,7 @@ static rp_status conn_await(struct conn *self, int64_t timeout_ms, rp_error *err
     int64_t deadline = conn_deadline(timeout_ms);
     pthread_mutex_lock(&self->mutex);
     while (self->state != LINK_UP && self->refusal.status == RP_OK &&
-           conn_cond_wait(&self->changed, &self->mutex, deadline))
+           conn_wait(self, &self->changed, &self->mutex, deadline))
         ;
     rp_status status = RP_OK;
     if (self->state != LINK_UP && self->refusal.status != RP_OK)
@@ -135,7 +142,8 @@ static void set_back_off(struct conn *self, const rp_client_options *options)
     self->backoff_max_ns = (max_ms < min_ms ? min_ms : max_ms) * NS_PER_MS;
 }
 
-struct conn *conn_new(const char *endpoint, const rp_client_options *options, int64_t timeout_ms, rp_error *err)
+struct conn *conn_new(const char *endpoint, const rp_client_options *options, const struct conn_host *host,
+                      int64_t timeout_ms, rp_error *err)
 {
     struct conn *self = calloc(1, sizeof *self);
     if (!self) {
@@ -144,6 +152,8 @@ struct conn *conn_new(const char *endpoint, const rp_client_options *options, in
     }
     uint64_t seed = 0;
     self->wake_read = self->wake_write = -1;
+    if (host)
+        self->broker = *host;
     pthread_mutex_init(&self->mutex, NULL);
     conn_cond_init(&self->changed);
     set_back_off(self, options);
@@ -180,7 +190,10 @@ void conn_destroy(struct conn **self_p)
         return;
     if (self->started) {
         conn_stop(self);
-        pthread_join(self->thread, NULL);
+        if (self->broker.turn)
+            conn_finish(self);
+        else
+            pthread_join(self->thread, NULL);
     }
     if (self->own_context && self->context)
         zmq_ctx_term(self->context);

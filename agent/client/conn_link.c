@@ -62,7 +62,8 @@ static void link_open(struct conn *self, int64_t now_ns)
     option(self->dealer, ZMQ_RCVHWM, 0);
     option(self->dealer, ZMQ_HEARTBEAT_IVL, PING_MS);
     option(self->dealer, ZMQ_HEARTBEAT_TIMEOUT, PING_TIMEOUT_MS);
-    link_monitor(self);
+    if (!self->broker.turn) /* which is there for as long as the connection */
+        link_monitor(self);
     if (zmq_connect(self->dealer, self->endpoint) != 0) {
         link_fail(self, zmq_strerror(zmq_errno()), now_ns);
         return;

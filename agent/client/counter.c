@@ -7,6 +7,7 @@
 
 /* Shared by the caller and the request. */
 struct rp_addition {
+    struct conn *conn;
     pthread_mutex_t lock;
     pthread_cond_t done;
     uint32_t refs;
@@ -60,13 +61,14 @@ static rp_status begin(rp_client *client, const char *name, int64_t add, int64_t
         return err_set(err, RP_NO_MEMORY, "no memory for an addition");
     pthread_mutex_init(&self->lock, NULL);
     conn_cond_init(&self->done);
+    self->conn = client_conn(client);
     self->refs = 2;
     Replay__Counter body = REPLAY__COUNTER__INIT;
     uint8_t packed[RP_MAX_NAME + 32];
     body.name = (char *)(uintptr_t)name;
     body.add = add;
     size_t size = replay__counter__pack(&body, packed);
-    conn_send(client_conn(client), REPLAY__REQUEST__BODY_COUNTER, packed, size, NULL, 0, timeout_ms, on_reply, self);
+    conn_send(self->conn, REPLAY__REQUEST__BODY_COUNTER, packed, size, NULL, 0, timeout_ms, on_reply, self);
     *out = self;
     return RP_OK;
 }
@@ -82,8 +84,10 @@ rp_status rp_counter_end(rp_addition **addition, int64_t timeout_ms, int64_t *va
 {
     rp_addition *self = *addition;
     int64_t deadline = conn_deadline(timeout_ms);
+    if (timeout_ms == 0)
+        conn_look(self->conn);
     pthread_mutex_lock(&self->lock);
-    while (!self->reply && timeout_ms != 0 && conn_cond_wait(&self->done, &self->lock, deadline))
+    while (!self->reply && timeout_ms != 0 && conn_wait(self->conn, &self->done, &self->lock, deadline))
         ;
     bool done = self->reply != NULL;
     pthread_mutex_unlock(&self->lock);

@@ -112,7 +112,7 @@ static struct conn_reply *await_reply(struct demand *self, uint64_t id, int64_t 
     int64_t until = deadline;
     pthread_mutex_lock(&self->lock);
     while (!self->reply) {
-        if (conn_cond_wait(&self->arrived, &self->lock, until) || self->reply)
+        if (conn_wait(self->conn, &self->arrived, &self->lock, until) || self->reply)
             continue;
         pthread_mutex_unlock(&self->lock);
         until = look_again(self, deadline);

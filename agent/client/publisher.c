@@ -196,7 +196,7 @@ rp_status rp_publisher_flush(rp_publisher *publisher, int64_t timeout_ms, uint64
     int64_t deadline = conn_deadline(timeout_ms);
     pthread_mutex_lock(&publisher->lock);
     while (publisher->settled < publisher->stats.given &&
-           conn_cond_wait(&publisher->settled_cond, &publisher->lock, deadline))
+           conn_wait(publisher->conn, &publisher->settled_cond, &publisher->lock, deadline))
         ;
     bool done = publisher->settled == publisher->stats.given;
     rp_status status = take_error(publisher, err);

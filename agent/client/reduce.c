@@ -144,7 +144,7 @@ static struct conn_reply *wait_for_sum(rp_reduce *self, int64_t deadline_ns)
     struct addition *addition = self->pending;
     pthread_mutex_lock(&addition->lock);
     while (!addition->reply) {
-        if (!conn_cond_wait(&addition->done, &addition->lock, deadline_ns))
+        if (!conn_wait(self->conn, &addition->done, &addition->lock, deadline_ns))
             break;
     }
     struct conn_reply *reply = addition->reply;

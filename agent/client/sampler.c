@@ -8,6 +8,8 @@
  *        -> READY, FAILED or EMPTY   the decode thread, strictly in the order of the requests
  *        -> FREE        the caller takes the last batch of the reply, or the error; empty ones vanish
  *
+ * Over a connection without a thread the caller is the I/O thread and the decode thread as well, while it waits.
+ *
  * The state is shared by sampler, decode thread and replies that are still to come, and counted; so destroying a
  * sampler never waits for the broker. Lock order: send_lock, then lock; nothing of the connection is called with
  * lock held. */
@@ -301,27 +303,34 @@ static void decode_one(struct shared *self)
     pthread_mutex_lock(&self->lock);
 }
 
+/* Does all that can be done now; gives the time at which there is more. Lock held; let go of meanwhile. */
+static int64_t decode_all(struct shared *self)
+{
+    while (!self->stopping) {
+        if (self->decode < self->tail && slot_at(self, self->decode)->state == SLOT_ARRIVED) {
+            decode_one(self);
+            continue;
+        }
+        if (!self->retry_ns)
+            break;
+        if (conn_now() < self->retry_ns)
+            return self->retry_ns;
+        self->retry_ns = 0;
+        pthread_mutex_unlock(&self->lock);
+        request_more(self);
+        pthread_mutex_lock(&self->lock);
+    }
+    return INT64_MAX;
+}
+
 static void *decode_main(void *arg)
 {
     struct shared *self = arg;
     pthread_mutex_lock(&self->lock);
     while (!self->stopping) {
-        int64_t wake = INT64_MAX;
-        if (self->decode < self->tail && slot_at(self, self->decode)->state == SLOT_ARRIVED) {
-            decode_one(self);
-            continue;
-        }
-        if (self->retry_ns) {
-            wake = self->retry_ns;
-            if (conn_now() >= wake) {
-                self->retry_ns = 0;
-                pthread_mutex_unlock(&self->lock);
-                request_more(self);
-                pthread_mutex_lock(&self->lock);
-                continue;
-            }
-        }
-        conn_cond_wait(&self->work, &self->lock, wake);
+        int64_t wake = decode_all(self);
+        if (!self->stopping)
+            conn_cond_wait(&self->work, &self->lock, wake);
     }
     pthread_mutex_unlock(&self->lock);
     shared_unref(self);
@@ -379,6 +388,8 @@ static bool wait_for_slot(struct shared *self, int64_t timeout_ms)
         ask_at = deadline - (early < ASK_WHY_NS ? early : ASK_WHY_NS);
     }
     for (;;) {
+        int64_t wake = conn_is_hosted(self->conn) ? decode_all(self) : INT64_MAX;
+        wake = wake < deadline ? wake : deadline;
         skip_empty(self);
         enum slot_state state = self->head < self->decode ? slot_at(self, self->head)->state : SLOT_FREE;
         if (state == SLOT_READY || state == SLOT_FAILED || has_ended(self))
@@ -392,7 +403,7 @@ static bool wait_for_slot(struct shared *self, int64_t timeout_ms)
                 ask_why(self);
             continue;
         }
-        conn_cond_wait(&self->ready, &self->lock, ask_at < deadline ? ask_at : deadline);
+        conn_wait(self->conn, &self->ready, &self->lock, ask_at < wake ? ask_at : wake);
     }
 }
 
@@ -427,6 +438,8 @@ rp_status rp_sampler_next(rp_sampler *sampler, rp_batch **batch, int64_t timeout
     *batch = NULL;
     if (sampler->demand)
         return demand_next(sampler->demand, batch, timeout_ms, err);
+    if (timeout_ms == 0)
+        conn_look(self->conn);
     pthread_mutex_lock(&self->lock);
     if (!wait_for_slot(self, timeout_ms)) {
         pthread_mutex_unlock(&self->lock);
@@ -574,6 +587,8 @@ static struct shared *shared_new(struct conn *conn, const char *table, const rp_
 static bool start_thread(rp_sampler *sampler)
 {
     sigset_t all, before;
+    if (conn_is_hosted(sampler->shared->conn))
+        return true;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     __atomic_add_fetch(&sampler->shared->refs, 1, __ATOMIC_RELAXED);
@@ -622,10 +637,9 @@ void rp_sampler_destroy(rp_sampler **sampler)
         shared->stopping = true;
         pthread_cond_signal(&shared->work);
         pthread_mutex_unlock(&shared->lock);
-        if (self->started) {
+        if (self->started)
             pthread_join(self->thread, NULL);
-            cancel_all(shared);
-        }
+        cancel_all(shared);
         shared_unref(shared);
     }
     free(self);

@@ -159,9 +159,11 @@ rp_status rp_subscriber_take(rp_subscriber *subscriber, int64_t timeout_ms, rp_p
 {
     int64_t deadline = timeout_ms == 0 ? 0 : conn_deadline(timeout_ms);
     *out = NULL;
+    if (timeout_ms == 0)
+        conn_look(subscriber->conn);
     pthread_mutex_lock(&subscriber->lock);
     while (timeout_ms != 0 && !subscriber->ready && subscriber->status == RP_OK &&
-           conn_cond_wait(&subscriber->arrived, &subscriber->lock, deadline))
+           conn_wait(subscriber->conn, &subscriber->arrived, &subscriber->lock, deadline))
         ;
     rp_status status = subscriber->status;
     uint64_t have = subscriber->have;

@@ -66,6 +66,7 @@ static rp_status read_change(const struct conn_reply *reply, rp_change *change, 
 /* ---- several requests at once, and waiting for all ---- */
 
 struct waiting {
+    struct conn *conn;
     pthread_mutex_t lock;
     pthread_cond_t done;
     uint32_t refs; /* the caller and every request */
@@ -75,13 +76,14 @@ struct waiting {
     rp_error error;
 };
 
-static struct waiting *waiting_new(void)
+static struct waiting *waiting_new(struct conn *conn)
 {
     struct waiting *self = calloc(1, sizeof *self);
     if (!self)
         return NULL;
     pthread_mutex_init(&self->lock, NULL);
     conn_cond_init(&self->done);
+    self->conn = conn;
     self->refs = 1;
     return self;
 }
@@ -122,8 +124,8 @@ static void on_change(void *ctx, struct conn_reply *reply)
 }
 
 /* Sends one request whose answer is counted in self. timeout_ms as in conn_send. */
-static rp_status waiting_send(struct waiting *self, struct conn *conn, const char *table, const uint64_t *keys,
-                              const double *priorities, uint32_t n, int64_t timeout_ms, rp_error *err)
+static rp_status waiting_send(struct waiting *self, const char *table, const uint64_t *keys, const double *priorities,
+                              uint32_t n, int64_t timeout_ms, rp_error *err)
 {
     struct pb_writer body = {0};
     encode_keys(&body, table, keys, priorities, n);
@@ -135,8 +137,8 @@ static rp_status waiting_send(struct waiting *self, struct conn *conn, const cha
     self->open++;
     pthread_mutex_unlock(&self->lock);
     __atomic_add_fetch(&self->refs, 1, __ATOMIC_RELAXED);
-    conn_send(conn, priorities ? REPLAY__REQUEST__BODY_UPDATE : REPLAY__REQUEST__BODY_DELETE, body.data, body.size,
-              NULL, 0, timeout_ms, on_change, self);
+    conn_send(self->conn, priorities ? REPLAY__REQUEST__BODY_UPDATE : REPLAY__REQUEST__BODY_DELETE, body.data,
+              body.size, NULL, 0, timeout_ms, on_change, self);
     pb_writer_fini(&body);
     return RP_OK;
 }
@@ -147,7 +149,7 @@ static bool waiting_for(struct waiting *self, uint32_t most, int64_t deadline_ns
     bool done = true;
     pthread_mutex_lock(&self->lock);
     while (self->open > most && done)
-        done = conn_cond_wait(&self->done, &self->lock, deadline_ns);
+        done = conn_wait(self->conn, &self->done, &self->lock, deadline_ns);
     done = self->open <= most;
     pthread_mutex_unlock(&self->lock);
     return done;
@@ -163,7 +165,7 @@ static rp_status change_keys(rp_client *client, const char *table, const uint64_
     if (change)
         *change = (rp_change){0};
     RP_TRY(check_table(conn, table, err));
-    struct waiting *waiting = waiting_new();
+    struct waiting *waiting = waiting_new(conn);
     if (!waiting)
         return err_set(err, RP_NO_MEMORY, "no memory for a request");
     uint32_t max = broker_max(conn);
@@ -171,8 +173,8 @@ static rp_status change_keys(rp_client *client, const char *table, const uint64_
     for (uint64_t at = 0; at < n && status == RP_OK; at += max) {
         uint32_t part = n - at < max ? (uint32_t)(n - at) : max;
         if (waiting_for(waiting, DEFAULT_IN_FLIGHT - 1, deadline))
-            status = waiting_send(waiting, conn, table, keys + at, priorities ? priorities + at : NULL, part,
-                                  timeout_ms, err);
+            status =
+                waiting_send(waiting, table, keys + at, priorities ? priorities + at : NULL, part, timeout_ms, err);
         else
             break;
     }
@@ -239,7 +241,7 @@ rp_updater *rp_updater_new(rp_client *client, const char *table, const rp_update
     self->batch = checked.batch ? checked.batch : max < DEFAULT_BATCH ? max : DEFAULT_BATCH;
     self->in_flight = checked.in_flight ? checked.in_flight : DEFAULT_IN_FLIGHT;
     self->table = strdup(table);
-    self->waiting = waiting_new();
+    self->waiting = waiting_new(conn);
     self->keys = malloc(self->batch * sizeof *self->keys);
     self->priorities = malloc(self->batch * sizeof *self->priorities);
     if (self->table && self->waiting && self->keys && self->priorities)
@@ -269,7 +271,7 @@ static rp_status send_collected(rp_updater *self, int64_t deadline_ns, rp_error 
     if (!waiting_for(self->waiting, self->in_flight - 1, deadline_ns))
         return err_set(err, RP_DEADLINE_EXCEEDED, "%u requests with updates of table '%s' are without an answer",
                        self->in_flight, self->table);
-    RP_TRY(waiting_send(self->waiting, self->conn, self->table, self->keys, self->priorities, self->n, -1, err));
+    RP_TRY(waiting_send(self->waiting, self->table, self->keys, self->priorities, self->n, -1, err));
     self->n = 0;
     return RP_OK;
 }

@@ -37,14 +37,16 @@ static bool wait_for(rp_writer *self, done_fn *done, uint64_t arg, int64_t deadl
     struct port *port = &self->port;
     if (done(self, arg))
         return true;
-    if (deadline_ns != INT64_MAX && conn_now() >= deadline_ns)
-        return false;
+    if (deadline_ns != INT64_MAX && conn_now() >= deadline_ns) {
+        conn_look(self->conn);
+        return done(self, arg);
+    }
     atomic_fetch_add(&port->waiters, 1);
     conn_wake(self->conn); /* it asks the broker for reasons while somebody waits */
     pthread_mutex_lock(&port->mutex);
     port->why[0] = '\0';
     bool ok;
-    while (!(ok = done(self, arg)) && conn_cond_wait(&port->moved, &port->mutex, deadline_ns))
+    while (!(ok = done(self, arg)) && conn_wait(self->conn, &port->moved, &port->mutex, deadline_ns))
         ;
     pthread_mutex_unlock(&port->mutex);
     atomic_fetch_sub(&port->waiters, 1);
@@ -66,7 +68,7 @@ rp_status writer_await_open(rp_writer *self, int64_t timeout_ms, rp_error *err)
     atomic_fetch_add(&port->waiters, 1);
     conn_wake(self->conn);
     pthread_mutex_lock(&port->mutex);
-    while (!is_open(self, 0) && conn_cond_wait(&port->moved, &port->mutex, deadline))
+    while (!is_open(self, 0) && conn_wait(self->conn, &port->moved, &port->mutex, deadline))
         ;
     bool open = port->open;
     rp_error refusal = port->refusal;

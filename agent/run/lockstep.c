@@ -6,11 +6,12 @@
 #include <string.h>
 #include <zmq.h>
 
+#include "agent/client/client.h"
 #include "agent/run/best.h"
 #include "agent/run/loop.h"
 #include "agent/run/snapshots.h"
 #include "agent/run/worker.h"
-#include "broker/actor.h"
+#include "broker/broker.h"
 #include "proto/clock.h"
 #include "proto/error.h"
 #include "proto/log.h"
@@ -34,10 +35,9 @@ struct lockstep {
     const struct run_config *config;
     struct broker_config broker_config; /* the run's, on inproc endpoints */
     void *context;
-    _Atomic int64_t now_ns;
+    int64_t now_ns;
     struct clock clock;
-    struct broker_actor_args broker_args;
-    zactor_t *broker;
+    struct broker *broker; /* takes its turns when the client waits for it */
     rp_client *client;
     struct agent *agent; /* the learner's */
     struct learner *learner;
@@ -56,10 +56,15 @@ struct lockstep {
 
 static int64_t stepped_now(void *ctx)
 {
-    return atomic_load_explicit((_Atomic int64_t *)ctx, memory_order_relaxed);
+    return *(const int64_t *)ctx;
 }
 
-/* The broker's thread takes no signals, and its start and end are not cut short by one: both wait for a word from it. */
+static void broker_turns(void *ctx, int wait_ms)
+{
+    broker_turn(ctx, wait_ms);
+}
+
+/* Threads that the broker starts (for a disk) take no signals, and its start and end are not cut short by one. */
 static void hold_signals(sigset_t *before)
 {
     sigset_t all;
@@ -91,20 +96,18 @@ static rp_status start_broker(struct lockstep *self, rp_error *err)
     self->broker_config.seed = (int64_t)(worker_seed(self->config, "broker", 0) >> 1);
     self->context = zmq_ctx_new();
     self->clock = (struct clock){.now = stepped_now, .ctx = &self->now_ns};
-    self->broker_args =
-        (struct broker_actor_args){.config = &self->broker_config, .context = self->context, .clock = &self->clock};
+    if (!self->context)
+        return err_set(err, RP_NO_MEMORY, "no memory for the broker");
+    zmq_ctx_set(self->context, ZMQ_IO_THREADS, 0); /* messages stay in the process */
     sigset_t before;
     hold_signals(&before);
-    self->broker = self->context ? zactor_new(broker_actor, &self->broker_args) : NULL;
+    self->broker = broker_new(&self->broker_config, self->clock, self->context, err);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (!self->broker)
-        return err_set(err, RP_NO_MEMORY, "the broker's thread could not be started");
-    if (!self->broker_args.broker) {
-        *err = self->broker_args.err;
         return (rp_status)err->status;
-    }
     rp_client_options options = {.struct_size = sizeof options, .name = "single", .zmq_context = self->context};
-    self->client = rp_client_connect(service, &options, CALL_MS, err);
+    const struct conn_host host = {.turn = broker_turns, .ctx = self->broker};
+    self->client = client_connect(service, &options, &host, CALL_MS, err);
     return self->client ? RP_OK : RP_UNAVAILABLE;
 }
 
@@ -215,7 +218,9 @@ static void close_all(struct lockstep *self)
         rp_client_destroy(&self->client);
     sigset_t before;
     hold_signals(&before);
-    zactor_destroy(&self->broker);
+    if (self->broker)
+        broker_finish(self->broker);
+    broker_destroy(&self->broker);
     if (self->context)
         zmq_ctx_term(self->context);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -298,7 +303,7 @@ static rp_status act(struct lockstep *self, rp_error *err)
         seat->actor.total = self->steps;
         RP_TRY(loop_step(&seat->loop, &ended, err));
         self->steps++;
-        atomic_fetch_add_explicit(&self->now_ns, NS_PER_US, memory_order_relaxed);
+        self->now_ns += NS_PER_US;
         if (ended)
             self->recent[self->episodes++ % RECENT] = seat->loop.episode.value;
         RP_TRY(adder_flush(seat->adder, 0, CALL_MS, err)); /* before the next: two writers' items come in any order */
@@ -317,7 +322,7 @@ static rp_status learn_once(struct lockstep *self, int64_t timeout_ms, rp_error 
 /* Nobody acts: a step a turn. */
 static rp_status learn_alone(struct lockstep *self, rp_error *err)
 {
-    atomic_fetch_add_explicit(&self->now_ns, NS_PER_US, memory_order_relaxed);
+    self->now_ns += NS_PER_US;
     return learn_once(self, LOADED_MS, err);
 }
 

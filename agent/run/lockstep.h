@@ -6,7 +6,7 @@
  * Without actors the learner takes a step a turn from what the broker has loaded; without learners the actors fill the
  * table.
  *
- * The modules are those of the separate processes; only the transport (inproc) and the order of calls differ. */
+ * The modules are those of the separate processes. The client has no thread: whoever waits for the broker runs it. */
 #ifndef AGENT_RUN_LOCKSTEP_H
 #define AGENT_RUN_LOCKSTEP_H
 

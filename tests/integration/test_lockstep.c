@@ -1,5 +1,6 @@
 /* A whole run in one process: the same every time, no more learning than the limiter allows, and no more steps than were
  * asked for. */
+#include <dirent.h>
 #include <math.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -8,6 +9,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/time.h>
 
 #include <cmocka.h>
@@ -312,6 +314,62 @@ static void test_reports(void **state)
     assert_int_equal(stopper.last_learner_steps, a.learner_steps);
 }
 
+/* ---- one thread ---- */
+
+static uint32_t count_threads(void)
+{
+    uint32_t n = 0;
+    DIR *folder = opendir("/proc/self/task");
+    assert_non_null(folder);
+    for (const struct dirent *entry; (entry = readdir(folder)) != NULL;)
+        n += entry->d_name[0] != '.';
+    closedir(folder);
+    return n;
+}
+
+struct threads {
+    uint32_t before, most;
+};
+
+static void watch_threads(void *ctx, const struct lockstep_report *report)
+{
+    struct threads *self = ctx;
+    uint32_t now = count_threads();
+    (void)report;
+    self->most = now > self->most ? now : self->most;
+}
+
+static long voluntary_switches(void)
+{
+    struct rusage usage;
+    assert_int_equal(getrusage(RUSAGE_SELF, &usage), 0);
+    return usage.ru_nvcsw;
+}
+
+/* Broker, client, actors and learner call each other: nobody is waited for, of any algorithm. Beside the caller there is
+ * the thread that closes libzmq's sockets, and one of the process' that brings in memory. */
+static void test_no_hand_overs(void **state)
+{
+    (void)state;
+    static const char *const runs[] = {dqn, impala, td3};
+    for (uint32_t i = 0; i < 3; i++) {
+        struct run_config config = read_config(runs[i], SET("evaluator.every=0"));
+        struct threads threads = {.before = count_threads()};
+        struct lockstep_result result;
+        rp_error err = {0};
+        const struct lockstep_options options = {
+            .config = &config, .report_every = 50, .report = watch_threads, .ctx = &threads};
+        long switches = voluntary_switches();
+        if (lockstep_run(&options, &result, &err) != RP_OK)
+            fail_msg("%s", err.text);
+        switches = voluntary_switches() - switches;
+        if (switches > (long)result.steps / 10)
+            fail_msg("%ld voluntary context switches in %llu steps", switches, (unsigned long long)result.steps);
+        assert_in_range(threads.most, 1, threads.before + 2);
+        run_config_free(&config);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -321,6 +379,7 @@ int main(void)
         cmocka_unit_test(test_narrow_refused), cmocka_unit_test(test_limits),
         cmocka_unit_test(test_stop),           cmocka_unit_test(test_stop_while_evaluating),
         cmocka_unit_test(test_reports),        cmocka_unit_test(test_looking_changes_nothing),
+        cmocka_unit_test(test_no_hand_overs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

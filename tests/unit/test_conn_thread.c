@@ -32,7 +32,7 @@ static int set_up(void **state)
     rp_error err = {0};
     log_set_level(LEVEL_OFF);
     fakepeer_start(&f->peer);
-    f->conn = conn_new(f->peer.endpoint, NULL, WAIT_MS, &err);
+    f->conn = conn_new(f->peer.endpoint, NULL, NULL, WAIT_MS, &err);
     if (!f->conn)
         fail_msg("%s", err.text);
     *state = f;
@@ -124,7 +124,7 @@ static void test_ends_at_any_time(void **state)
     struct fixture *f = *state;
     rp_error err = {0};
     for (long spins = 0; spins < 200; spins++) {
-        struct conn *conn = conn_new(f->peer.endpoint, NULL, WAIT_MS, &err);
+        struct conn *conn = conn_new(f->peer.endpoint, NULL, NULL, WAIT_MS, &err);
         if (!conn)
             fail_msg("%s", err.text);
         conn_cancel(conn, UINT64_MAX);

@@ -1,0 +1,320 @@
+/* A client without a thread, and the broker that it hosts: everything that a client can do, on one thread. */
+#include <dirent.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "agent/client/client.h"
+#include "replay/admin.h"
+#include "replay/params.h"
+#include "replay/sampler.h"
+#include "replay/writer.h"
+#include "tests/support/embed.h"
+
+#define WAIT 10000 /* ms: more than enough */
+
+static const char tables[] = "  - {name: queue, max_size: 100, max_times_sampled: 1, sampler: {kind: fifo},\n"
+                             "     limiter: {kind: queue, size: 100}}\n"
+                             "  - {name: prioritized, max_size: 1000, sampler: {kind: prioritized}}\n"
+                             "  - {name: late, max_size: 1000, sampler: {kind: uniform},\n"
+                             "     limiter: {kind: min_size, min_size: 10}}\n";
+
+struct fixture {
+    struct embed embed;
+    rp_client *client;
+    uint32_t threads; /* before */
+    uint64_t turns;
+    bool deaf; /* the broker does nothing */
+};
+
+static uint32_t count_threads(void)
+{
+    uint32_t n = 0;
+    DIR *folder = opendir("/proc/self/task");
+    assert_non_null(folder);
+    for (const struct dirent *entry; (entry = readdir(folder)) != NULL;)
+        n += entry->d_name[0] != '.';
+    closedir(folder);
+    return n;
+}
+
+static void turn(void *ctx, int wait_ms)
+{
+    struct fixture *f = ctx;
+    f->turns++;
+    if (!f->deaf)
+        broker_turn(f->embed.broker, wait_ms);
+}
+
+static int setup(void **state)
+{
+    struct fixture *f = calloc(1, sizeof *f);
+    rp_error err = {0};
+    embed_start_real(&f->embed, tables, NULL);
+    f->threads = count_threads();
+    rp_client_options options = {.struct_size = sizeof options, .name = "hosted", .zmq_context = f->embed.context};
+    const struct conn_host host = {.turn = turn, .ctx = f};
+    f->client = client_connect("inproc://service", &options, &host, WAIT, &err);
+    if (!f->client)
+        fail_msg("%s", err.text);
+    *state = f;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct fixture *f = *state;
+    assert_int_equal(count_threads(), f->threads); /* whatever was opened meanwhile */
+    rp_client_destroy(&f->client);
+    embed_stop(&f->embed);
+    free(f);
+    return 0;
+}
+
+static void ok(rp_status status, const rp_error *err)
+{
+    if (status != RP_OK)
+        fail_msg("%s: %s", rp_status_name(status), err->text);
+}
+
+static rp_writer *open_writer(rp_client *client)
+{
+    static const rp_column column = {.name = "number", .dtype = RP_DTYPE_INT32};
+    rp_error err = {0};
+    rp_writer *writer = rp_writer_new(client, &column, 1, NULL, WAIT, &err);
+    if (!writer)
+        fail_msg("%s", err.text);
+    return writer;
+}
+
+static uint64_t add_item(rp_writer *writer, const char *table, int32_t number, int64_t timeout_ms)
+{
+    rp_error err = {0};
+    const rp_slice slice = {.column = 0, .count = 1, .start = -1, .squeeze = 1};
+    const void *value = &number;
+    uint64_t key;
+    ok(rp_writer_append(writer, &value, timeout_ms, &err), &err);
+    ok(rp_writer_item(writer, table, 1.0, &slice, 1, timeout_ms, &key, &err), &err);
+    return key;
+}
+
+static rp_sampler *open_sampler(rp_client *client, const char *table, uint32_t batch, uint32_t in_flight)
+{
+    rp_error err = {0};
+    rp_sampler_options options = {.struct_size = sizeof options};
+    rp_sampler_defaults(&options);
+    options.batch_size = batch;
+    options.in_flight = in_flight ? in_flight : 1;
+    options.on_demand = in_flight == 0;
+    rp_sampler *sampler = rp_sampler_new(client, table, &options, &err);
+    if (!sampler)
+        fail_msg("%s", err.text);
+    return sampler;
+}
+
+/* The next n numbers, in batches of any size. */
+static void expect_numbers(rp_sampler *sampler, int32_t first, uint32_t n)
+{
+    rp_error err = {0};
+    for (uint32_t done = 0; done < n;) {
+        rp_batch *batch;
+        ok(rp_sampler_next(sampler, &batch, WAIT, &err), &err);
+        const rp_field_view *view = rp_batch_find(batch, "number");
+        const int32_t *numbers = view->data;
+        for (uint64_t i = 0; i < view->bytes / sizeof *numbers; i++)
+            assert_int_equal(numbers[i], first + (int32_t)done++);
+        rp_batch_release(&batch);
+    }
+}
+
+/* ---- data ---- */
+
+/* More items than the ring between writer and connection has room for, and than the table has: each call that waits makes
+ * the other side move. */
+static void test_queue(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err = {0};
+    for (uint32_t in_flight = 0; in_flight <= 4; in_flight += 2) { /* 0: on demand */
+        rp_writer *writer = open_writer(f->client);
+        rp_sampler *sampler = open_sampler(f->client, "queue", 7, in_flight);
+        int32_t written = 0, read = 0;
+        for (int32_t round = 0; round < 60; round++) {
+            for (uint32_t i = 0; i < 70; i++)
+                add_item(writer, "queue", written++, WAIT);
+            ok(rp_writer_flush(writer, 0, WAIT, &err), &err);
+            expect_numbers(sampler, read, 70);
+            read += 70;
+        }
+        ok(rp_writer_destroy(&writer, WAIT, &err), &err);
+        rp_sampler_destroy(&sampler);
+    }
+}
+
+/* Whoever asks again and again without patience gets there, too. */
+static void test_without_patience(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err = {0};
+    rp_writer *writer = open_writer(f->client);
+    rp_sampler *sampler = open_sampler(f->client, "queue", 5, 2);
+    for (int32_t i = 0; i < 5; i++)
+        add_item(writer, "queue", i, 0);
+    rp_status status;
+    do
+        status = rp_writer_flush(writer, 0, 0, &err);
+    while (status == RP_DEADLINE_EXCEEDED);
+    ok(status, &err);
+    rp_batch *batch;
+    do
+        status = rp_sampler_next(sampler, &batch, 0, &err);
+    while (status == RP_DEADLINE_EXCEEDED);
+    ok(status, &err);
+    rp_batch_release(&batch);
+    rp_sampler_destroy(&sampler);
+    ok(rp_writer_destroy(&writer, WAIT, &err), &err);
+}
+
+/* Nothing comes: the wait ends when it is told to, the broker sleeps meanwhile, and says what is missing. */
+static void test_time_out(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err = {0};
+    for (uint32_t in_flight = 0; in_flight <= 2; in_flight += 2) {
+        rp_sampler *sampler = open_sampler(f->client, "late", 3, in_flight);
+        rp_batch *batch;
+        uint64_t turns = f->turns;
+        int64_t start = conn_now();
+        assert_int_equal(rp_sampler_next(sampler, &batch, 300, &err), RP_DEADLINE_EXCEEDED);
+        assert_true(conn_now() - start >= 300 * NS_PER_MS);
+        assert_in_range(f->turns - turns, 1, 100);
+        assert_non_null(strstr(err.text, "10"));
+        rp_sampler_destroy(&sampler);
+    }
+}
+
+/* A broker that does not answer: requests end at their time. */
+static void test_deaf(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err = {0};
+    f->deaf = true;
+    assert_int_equal(rp_params_put(f->client, "slot", "x", 1, 50, NULL, &err), RP_DEADLINE_EXCEEDED);
+    f->deaf = false;
+    ok(rp_params_put(f->client, "slot", "x", 1, WAIT, NULL, &err), &err);
+}
+
+/* ---- the rest ---- */
+
+static void test_priorities(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err = {0};
+    rp_writer *writer = open_writer(f->client);
+    uint64_t keys[20];
+    double priorities[20] = {0};
+    for (int32_t i = 0; i < 20; i++)
+        keys[i] = add_item(writer, "prioritized", i, WAIT);
+    ok(rp_writer_flush(writer, 0, WAIT, &err), &err);
+    priorities[7] = 1.0;
+    rp_updater_options options = {.struct_size = sizeof options, .batch = 3, .in_flight = 2};
+    rp_updater *updater = rp_updater_new(f->client, "prioritized", &options, &err);
+    assert_non_null(updater);
+    rp_change change;
+    ok(rp_updater_add(updater, keys, priorities, 20, WAIT, NULL, &err), &err);
+    ok(rp_updater_flush(updater, WAIT, &change, &err), &err);
+    assert_int_equal(change.applied, 20);
+    ok(rp_updater_destroy(&updater, WAIT, &err), &err);
+    rp_sampler *sampler = open_sampler(f->client, "prioritized", 1, 0);
+    for (uint32_t i = 0; i < 10; i++)
+        expect_numbers(sampler, 7, 1);
+    rp_sampler_destroy(&sampler);
+    ok(rp_items_delete(f->client, "prioritized", keys, 20, WAIT, &change, &err), &err);
+    assert_int_equal(change.applied, 20);
+    ok(rp_writer_destroy(&writer, WAIT, &err), &err);
+}
+
+static void test_parameters(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err = {0};
+    uint64_t version = 0;
+    rp_params *params = NULL;
+    assert_int_equal(rp_params_get(f->client, "policy", 0, 20, &params, &err), RP_DEADLINE_EXCEEDED);
+    ok(rp_params_put(f->client, "policy", "abc", 3, WAIT, &version, &err), &err);
+    ok(rp_params_get(f->client, "policy", 0, WAIT, &params, &err), &err);
+    assert_int_equal(rp_params_slot(params, 0)->bytes, 3);
+    rp_params_release(&params);
+    int64_t value = 0;
+    ok(rp_counter_add(f->client, "steps", 5, WAIT, &value, &err), &err);
+    ok(rp_counter_add(f->client, "steps", 5, WAIT, &value, &err), &err);
+    assert_int_equal(value, 10);
+    rp_reduce *reduce = rp_reduce_join(f->client, "group", WAIT, &err);
+    assert_non_null(reduce);
+    float vector[] = {1, 2, 3};
+    rp_reduced reduced;
+    ok(rp_reduce_add(reduce, vector, 3, WAIT, WAIT, &reduced, &err), &err);
+    assert_int_equal(reduced.contributors, 1);
+    ok(rp_reduce_leave(&reduce, WAIT, &err), &err);
+    rp_info *info = NULL;
+    ok(rp_admin_info(f->client, NULL, 0, WAIT, &info, &err), &err);
+    assert_int_equal(info->n_tables, 3);
+    rp_info_free(&info);
+}
+
+/* Those that talk while their caller does something else: here, while it looks. */
+static void test_without_waiting(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err = {0};
+    rp_publisher *publisher = rp_publisher_new(f->client, "policy", &err);
+    rp_subscriber *subscriber = rp_subscriber_new(f->client, "policy", 0, &err);
+    assert_true(publisher && subscriber);
+    ok(rp_publisher_put(publisher, "abcd", 4, &err), &err);
+    rp_params *params = NULL;
+    rp_status status;
+    do
+        status = rp_subscriber_take(subscriber, 0, &params, &err);
+    while (status == RP_DEADLINE_EXCEEDED);
+    ok(status, &err);
+    assert_int_equal(rp_params_slot(params, 0)->bytes, 4);
+    rp_params_release(&params);
+    rp_addition *addition = rp_counter_begin(f->client, "steps", 3, &err);
+    int64_t value = 0;
+    do
+        status = rp_counter_end(&addition, 0, &value, &err);
+    while (status == RP_DEADLINE_EXCEEDED);
+    ok(status, &err);
+    assert_int_equal(value, 3);
+    ok(rp_publisher_destroy(&publisher, WAIT, &err), &err);
+    rp_subscriber_destroy(&subscriber);
+}
+
+/* What is under way when the client goes is ended, not waited for. */
+static void test_end(void **state)
+{
+    struct fixture *f = *state;
+    rp_sampler *sampler = open_sampler(f->client, "late", 3, 4);
+    rp_batch *batch;
+    assert_int_equal(rp_sampler_next(sampler, &batch, 0, NULL), RP_DEADLINE_EXCEEDED);
+    rp_sampler_destroy(&sampler);
+    sampler = open_sampler(f->client, "late", 3, 4);
+    rp_sampler_destroy(&sampler);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        CASE(test_queue),      CASE(test_without_patience), CASE(test_time_out),        CASE(test_deaf),
+        CASE(test_priorities), CASE(test_parameters),       CASE(test_without_waiting), CASE(test_end),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
