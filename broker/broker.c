@@ -29,6 +29,10 @@
 /* How long the end waits for the disk beyond drain_timeout; and the destruction of a broker that was not ended so. */
 #define FINISH_NS (30 * NS_PER_S)
 #define DESTROY_NS (10 * NS_PER_S)
+/* And so long, if it cannot be written. */
+#define TROUBLE_NS NS_PER_S
+/* Inserts that have waited so long for the disk are told of in the log. */
+#define HELD_NS (500 * NS_PER_MS)
 
 /* ---- sockets ---- */
 
@@ -152,12 +156,14 @@ static void wake_clear(struct broker *self)
 static void settle(struct broker *self, int64_t timeout_ns)
 {
     struct clock clock = clock_system();
-    int64_t now = clock_now(&clock), end = now + timeout_ns, say = now + NS_PER_S;
+    int64_t start = clock_now(&clock), now = start, end = now + timeout_ns, say = now + NS_PER_S;
     for (;; now = clock_now(&clock)) {
         stream_hand_over(self->stream);
         stream_run(self->stream);
         if (!self->commit.first && self->stream->durable >= stream_now(self->stream))
             return;
+        if (self->stream->trouble[0] && end > start + TROUBLE_NS)
+            end = start + TROUBLE_NS;
         if (now >= end || atomic_load(&self->hurry))
             break;
         if (now >= say) {
@@ -415,6 +421,15 @@ static bool drain(struct broker *self, bool (*receive)(struct broker *), bool *i
     return true;
 }
 
+/* No more is taken in this turn where the journal has come to a limit: the next turn sees to it. */
+static bool ingest_next(struct broker *self)
+{
+    if (self->ingest_enough || !ingest_receive(self))
+        return false;
+    self->ingest_enough = self->stream && self->stream->journal && !stream_has_room(self->stream);
+    return true;
+}
+
 static int64_t cpu_now(void)
 {
     struct timespec at;
@@ -453,18 +468,21 @@ static void sleep_until_due(struct broker *self, int wait_ms)
 /* With the journal on, nothing more is taken in while it can not be written: writers run out of credit and wait. */
 static void hold_ingest(struct broker *self)
 {
-    char why[256];
+    char why[256], quoted[320];
     bool held = self->stream->journal && stream_is_full(self->stream, why, sizeof why);
-    if (held == self->ingest_held)
-        return;
+    if (held && !self->ingest_held)
+        self->held_ns = self->now_ns;
     self->ingest_held = held;
-    char quoted[320];
-    if (held)
+    /* A moment's wait is how a fast writer and a disk keep pace, and no news. */
+    if (held && !self->held_told && self->now_ns - self->held_ns >= HELD_NS) {
+        self->held_told = true;
         log_line(LEVEL_WARN, "B0505", "nothing more is taken in: the disk does not keep up", "why=%s",
                  log_quote(quoted, sizeof quoted, why));
-    else
+    } else if (!held && self->held_told) {
+        self->held_told = false;
         log_line(LEVEL_INFO, "B0506", "inserts are taken in again", "backlog_bytes=%llu",
                  (unsigned long long)self->stream->backlog);
+    }
 }
 
 /* Sleeping takes no time of the processor: the end of a turn is the start of the next. */
@@ -486,7 +504,8 @@ void broker_turn(struct broker *self, int wait_ms)
         hold_ingest(self);
     }
     self->ingest_idle = self->ingest_held;
-    bool busy = !self->ingest_held && drain(self, ingest_receive, &self->ingest_idle);
+    self->ingest_enough = false;
+    bool busy = !self->ingest_held && drain(self, ingest_next, &self->ingest_idle);
     busy |= !self->closed && drain(self, request_receive, &service_idle);
     busy |= timers_run(&self->timers, self->now_ns, TIMERS_PER_TURN);
     busy |= !self->closed && pump_run(self);

@@ -66,7 +66,10 @@ struct broker {
     uint32_t n_connections;
     uint64_t n_accepted;
     char service_endpoint[256], ingest_endpoint[256], events_endpoint[256];
-    bool ingest_idle; /* the ingest socket was found empty in this turn */
+    int64_t held_ns;    /* since when ingest_held is set */
+    bool held_told;     /* and the log says so */
+    bool ingest_enough; /* the journal has no room for more in this turn */
+    bool ingest_idle;   /* the ingest socket was found empty in this turn */
     /* state */
     struct store store;
     struct layouts layouts;

@@ -12,13 +12,20 @@
 #define PROGRESS_NS (2 * NS_PER_S)
 /* After one that failed, the next that nobody asked for. */
 #define RETRY_NS (30 * NS_PER_S)
-/* At the end: the disk may stand still for so long. */
+#define RETRY_LOW_NS NS_PER_S /* inserts wait for it */
+/* At the end: the disk may stand still for so long; if it cannot be written, for so long. */
 #define EXIT_STILL_NS (10 * NS_PER_S)
+#define EXIT_TROUBLE_NS NS_PER_S
 #define SLICE_SLOTS 256u
+/* Of a checkpoint that was not written yet: for an item, and for what every state has. */
+#define ITEM_BYTES (sizeof(struct entry_head) + sizeof(struct entry_item) + sizeof(uint64_t))
+#define REST_BYTES (64u << 10)
+/* A checkpoint for space is not worth less than this. */
+#define GAIN_LEAST (64u << 10)
 
 const char *checkpoint_reason_name(enum checkpoint_reason reason)
 {
-    static const char *const names[] = {"asked", "signal", "period", "journal", "exit"};
+    static const char *const names[] = {"asked", "signal", "period", "journal", "space", "exit"};
     return names[reason];
 }
 
@@ -61,6 +68,25 @@ bool checkpoint_is_running(const struct broker *broker)
     return broker->checkpoints && broker->checkpoints->running;
 }
 
+bool checkpoint_makes_room(const struct broker *broker)
+{
+    const struct checkpoints *self = broker->checkpoints;
+    if (!self)
+        return false;
+    return self->running ? self->running->reason == CHECKPOINT_SPACE : self->wanted && self->reason == CHECKPOINT_SPACE;
+}
+
+uint64_t checkpoint_bytes(const struct broker *broker)
+{
+    if (!broker->checkpoints)
+        return 0;
+    uint64_t items = 0;
+    for (uint32_t i = 0; i < broker->n_tables; i++)
+        items += broker->tables[i].in.size;
+    uint64_t bytes = items * ITEM_BYTES + broker->params.bytes + REST_BYTES;
+    return bytes > broker->checkpoints->base_bytes ? bytes : broker->checkpoints->base_bytes;
+}
+
 void checkpoint_signal(struct broker *broker)
 {
     atomic_store(&broker->checkpoint_wanted, true);
@@ -92,8 +118,40 @@ static void begin(struct broker *broker)
 static bool journal_is_long(const struct broker *broker)
 {
     const struct stream *stream = broker->stream;
-    return stream->journal && stream->journal_bytes > (uint64_t)broker->config->journal_max &&
-           stream->journal_bytes > broker->store.bytes;
+    return stream->journal && stream->journal_bytes > space_limit(&stream->space);
+}
+
+/* Whether a checkpoint would let enough go: segments in which nothing lives, and that nothing but the journal needs. */
+static bool gains_space(const struct broker *broker)
+{
+    const struct stream *stream = broker->stream;
+    uint64_t gain = 0;
+    for (uint32_t i = 0; i < stream->n_segments; i++)
+        if (!stream->segments[i].live && stream->segments[i].number != stream->segment)
+            gain += stream->segments[i].bytes;
+    return gain > 2 * stream->space.state + GAIN_LEAST;
+}
+
+/* On a disk that is short of space only the newest checkpoint is kept, and the next is made as soon as it gains some. */
+static void mind_space(struct broker *broker)
+{
+    struct checkpoints *self = broker->checkpoints;
+    bool low = space_is_low(&broker->stream->space);
+    if (low != self->low) {
+        self->low = low;
+        log_line(low ? LEVEL_WARN : LEVEL_INFO, low ? "B0528" : "B0529",
+                 low ? "the disk is short of space" : "the disk has space again", "free_bytes=%llu reserve_bytes=%llu",
+                 (unsigned long long)broker->stream->space.free,
+                 (unsigned long long)space_reserve(&broker->stream->space));
+        if (low)
+            checkpoints_clean(broker);
+    }
+    if (self->wanted || broker->now_ns < self->not_before_ns)
+        return;
+    if (low && gains_space(broker))
+        checkpoint_start(broker, CHECKPOINT_SPACE, NULL, NULL);
+    else if (journal_is_long(broker))
+        checkpoint_start(broker, CHECKPOINT_JOURNAL, NULL, NULL);
 }
 
 bool checkpoints_run(struct broker *broker)
@@ -120,8 +178,7 @@ bool checkpoints_run(struct broker *broker)
     }
     if (run)
         return false;
-    if (!self->wanted && journal_is_long(broker) && broker->now_ns >= self->not_before_ns)
-        checkpoint_start(broker, CHECKPOINT_JOURNAL, NULL, NULL);
+    mind_space(broker);
     if (!self->wanted)
         return false;
     begin(broker);
@@ -182,7 +239,7 @@ void checkpoint_abandon(struct checkpoint *run)
     checkpoint_tell(broker, SCRIBE_ABANDON, DISK_CHECKPOINT, run->number);
     log_line(LEVEL_ERROR, "B0523", "checkpoint failed", "checkpoint=%llu why=%s", (unsigned long long)run->number,
              log_quote(quoted, sizeof quoted, run->error));
-    self->not_before_ns = broker->now_ns + RETRY_NS;
+    self->not_before_ns = broker->now_ns + (self->low ? RETRY_LOW_NS : RETRY_NS);
     self->running = NULL;
     timer_clear(&broker->timers, &self->progress);
     checkpoint_answer(broker, run->number, run->error);
@@ -248,17 +305,17 @@ void checkpoint_exit(struct broker *broker)
         checkpoint_start(broker, CHECKPOINT_EXIT, NULL, NULL);
     struct clock clock = clock_system(); /* the broker's may stand still */
     uint64_t seen = 0;
-    int64_t end = clock_now(&clock) + EXIT_STILL_NS;
+    int64_t moved_ns = clock_now(&clock);
     while (self->running || self->wanted) {
         broker_turn(broker, 10);
         uint64_t moved = broker->stream->given - broker->stream->backlog;
         moved += self->running ? self->running->entries : 0;
         int64_t now = clock_now(&clock);
         if (moved != seen)
-            end = now + EXIT_STILL_NS;
+            moved_ns = now;
         seen = moved;
         bool hurry = atomic_load(&broker->hurry);
-        if (now < end && !hurry)
+        if (now - moved_ns < (broker->stream->trouble[0] ? EXIT_TROUBLE_NS : EXIT_STILL_NS) && !hurry)
             continue;
         log_line(LEVEL_ERROR, "B0526", "the last checkpoint is given up", "why=\"%s\"",
                  hurry ? "asked twice to end" : "the disk does not move");
@@ -301,6 +358,7 @@ rp_status checkpoints_init(struct broker *broker, rp_error *err)
     self->period.fire = period_timer;
     self->next = folder_next(&broker->stream->folder, DISK_CHECKPOINT);
     RP_TRY(checkpoints_read(broker, err));
+    checkpoints_note_dead(broker);
     if (broker->config->checkpoint_every_ns &&
         !timer_set(&broker->timers, &self->period, broker->now_ns + broker->config->checkpoint_every_ns))
         return err_set(err, RP_NO_MEMORY, "no memory for a timer");

@@ -54,6 +54,7 @@ enum checkpoint_reason {
     CHECKPOINT_SIGNAL,
     CHECKPOINT_PERIOD,
     CHECKPOINT_JOURNAL,
+    CHECKPOINT_SPACE,
     CHECKPOINT_EXIT,
 };
 
@@ -61,6 +62,10 @@ enum checkpoint_reason {
  * will be. Not configured: an error that says how. */
 rp_status checkpoint_start(struct broker *broker, enum checkpoint_reason reason, uint64_t *number, rp_error *err);
 bool checkpoint_is_running(const struct broker *broker);
+/* One that is to free space on a disk that is short of it is wanted or under way. */
+bool checkpoint_makes_room(const struct broker *broker);
+/* Bytes that a whole one takes, estimated. */
+uint64_t checkpoint_bytes(const struct broker *broker);
 /* From a signal handler: one starts in the next turn. */
 void checkpoint_signal(struct broker *broker);
 /* Begins what was asked for and goes on with what waited for the disk. In every turn, before the chores. True: there

@@ -12,23 +12,36 @@
 
 /* ---- whole or a change, and what is moved ---- */
 
-/* Segments of which less than half lives: what lives there is moved, if the checkpoint is whole and so comes by all
- * items. True: there is enough of it to be worth a whole one. */
-static bool choose_moving(struct checkpoint *self)
+/* Segments of which less than a part lives: what lives there is moved, if the checkpoint is whole and so comes by all
+ * items. Gives their dead bytes; takes what is moved from the budget. */
+static uint64_t choose_sparse(struct checkpoint *self, uint64_t part, uint64_t *budget)
 {
-    struct stream *stream = self->broker->stream;
-    uint64_t all = 0, dead = 0;
+    const struct stream *stream = self->broker->stream;
+    uint64_t dead = 0;
     for (uint32_t i = 0; i < stream->n_segments; i++) {
         const struct segment_use *use = &stream->segments[i];
-        all += use->bytes;
-        if (use->number == stream->segment || use->live == 0 || use->live >= use->bytes / 2)
+        if (use->number == stream->segment || use->live == 0 || use->live >= use->bytes / part || use->live > *budget)
             continue;
-        dead += use->bytes - use->live;
         struct named_segment *segment = checkpoint_segment(self, use->number);
-        if (segment)
-            segment->moving = true;
+        if (!segment || segment->moving)
+            continue;
+        segment->moving = true;
+        dead += use->bytes - use->live;
+        *budget -= use->live;
     }
-    return dead > all / 4;
+    return dead;
+}
+
+/* Those that gain most come first: there is a reserve on the disk for so much and no more. True: there is enough of it to
+ * be worth a whole checkpoint. */
+static bool choose_moving(struct checkpoint *self)
+{
+    const struct stream *stream = self->broker->stream;
+    uint64_t budget = stream->journal ? space_moves(&stream->space) : UINT64_MAX;
+    uint64_t dead = choose_sparse(self, 8, &budget);
+    dead += choose_sparse(self, 2, &budget);
+    uint64_t enough = stream->total_bytes / 4, half = space_limit(&stream->space) / 2;
+    return dead > (stream->journal && half < enough ? half : enough);
 }
 
 static bool may_change(const struct checkpoints *checkpoints, const struct broker *broker)

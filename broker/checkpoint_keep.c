@@ -234,8 +234,12 @@ void checkpoints_clean(struct broker *broker)
     bool *needed = calloc(self->n_kept + 1, sizeof *needed);
     if (!needed)
         return;
-    uint64_t keep = (uint64_t)broker->config->checkpoint_keep, oldest;
+    uint64_t keep = self->low ? 1 : (uint64_t)broker->config->checkpoint_keep, oldest;
     uint64_t from = mark_needed(self, keep, stream->journal, needed, &oldest);
+    if (!oldest) { /* there is none of use: the state is in the journal alone */
+        free(needed);
+        return;
+    }
     uint32_t checkpoints = remove_checkpoints(broker, needed, oldest), segments = 0;
     uint64_t bytes = stream->total_bytes;
     for (uint32_t i = 0; i < self->n_dead; i++) {
@@ -245,7 +249,6 @@ void checkpoints_clean(struct broker *broker)
         stream_remove_segment(stream, self->dead[i]);
         segments++;
     }
-    self->n_dead = 0;
     free(needed);
     if (checkpoints || segments)
         log_line(LEVEL_INFO, "B0524", "files that are needed no more are removed",

@@ -108,6 +108,7 @@ struct checkpoints {
     bool wanted;
     enum checkpoint_reason reason; /* of the wanted one */
     struct timer period, progress;
+    bool low;              /* the disk is short of space */
     int64_t not_before_ns; /* after a failure those that nobody asked for wait */
     uint32_t slice;        /* slots of a slice */
     /* the chain that the next one may be a change of */

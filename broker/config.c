@@ -62,7 +62,8 @@ static const struct schema_row rows[] = {
     {"journal.interval", SCHEMA_TIME, ROOT(journal_interval_ns), "1s", 1e6, 3.6e12, NULL, 0,
      "with fsync interval: how often"},
     {"journal.max", SCHEMA_BYTES, ROOT(journal_max), "1GiB", 1024 * KIB, 9e18, NULL, 0,
-     "make a checkpoint when the journal since the last one is larger than this, and than what is stored"},
+     "make a checkpoint when the journal since the last one is larger than this, and than what is stored; on a small "
+     "disk, sooner. Most disk: (checkpoint.keep + 3) * (max(journal.max, stored) + 2 * stored + 1MiB), see DISK.md"},
     {"checkpoint.dir", SCHEMA_STRING, ROOT(checkpoint_dir), "", 0, 0, NULL, 0,
      "make checkpoints in this folder, and load the newest at the start; empty: only with a journal, in its folder"},
     {"checkpoint.every", SCHEMA_TIME, ROOT(checkpoint_every_ns), "10min", 0, 8.64e14, NULL, 0,

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "proto/error.h"
@@ -15,6 +16,9 @@
 #define RETRY_FIRST_NS (50 * NS_PER_MS)
 #define RETRY_NS NS_PER_S
 #define TROUBLE_LOG_NS (10 * NS_PER_S)
+/* The free space is looked at when so much was written; where it is short, also when so long has passed. */
+#define MEASURE_BYTES (64u << 10)
+#define MEASURE_NS (100 * NS_PER_MS)
 
 /* ---- the core thread's side */
 
@@ -65,6 +69,28 @@ bool scribe_news(struct scribe *self, struct scribe_news *out)
     return true;
 }
 
+static uint64_t free_bytes(const struct folder *folder)
+{
+    struct statvfs about;
+    if (fstatvfs(folder->descriptor, &about) != 0 || about.f_frsize == 0)
+        return UINT64_MAX;
+    return (uint64_t)about.f_bavail * about.f_frsize;
+}
+
+uint64_t scribe_free(struct scribe *self)
+{
+    pthread_mutex_lock(&self->mutex);
+    uint64_t bytes = self->news.free;
+    pthread_mutex_unlock(&self->mutex);
+    return bytes;
+}
+
+void scribe_watch(struct scribe *self, bool on)
+{
+    if (atomic_exchange(&self->watch, on) != on && on)
+        zmq_send(self->socket, "", 0, ZMQ_DONTWAIT);
+}
+
 /* ---- news */
 
 /* With the lock held. */
@@ -74,6 +100,19 @@ static void tell(struct scribe *self)
         return;
     atomic_store_explicit(&self->told, true, memory_order_release);
     zmq_send(self->pipe, "", 0, ZMQ_DONTWAIT);
+}
+
+void scribe_measure(struct scribe *self)
+{
+    uint64_t bytes = free_bytes(self->folder);
+    pthread_mutex_lock(&self->mutex);
+    bool changed = bytes != self->news.free;
+    self->news.free = bytes;
+    self->measured = self->news.written;
+    if (changed)
+        tell(self);
+    pthread_mutex_unlock(&self->mutex);
+    self->measured_ns = clock_now(&self->clock);
 }
 
 void scribe_tell_event(struct scribe *self, uint64_t checkpoint, bool ok)
@@ -109,20 +148,27 @@ static void jobs_drop(struct scribe_job *job)
 /* These jobs are done, or not needed any more; records of the stream up to this number are durable. Told in one piece. */
 static void jobs_end(struct scribe *self, struct scribe_job *batch, uint64_t durable)
 {
+    struct scribe_news *news = &self->news;
     pthread_mutex_lock(&self->mutex);
-    if (durable > self->news.durable)
-        self->news.durable = durable;
+    if (durable > news->durable)
+        news->durable = durable;
     for (struct scribe_job *job = batch; job; job = job->next) {
-        if (job->what == SCRIBE_RECORD)
-            self->news.written += job->size;
+        if (job->what == SCRIBE_RECORD) {
+            news->written += job->size;
+            if (news->free != UINT64_MAX) /* until it is measured */
+                news->free -= job->size < news->free ? job->size : news->free;
+        }
         if (job->pooled && self->n_spare < SPARE_MOST) {
             self->spare[self->n_spare++] = job->data;
             job->data = NULL;
         }
     }
+    bool measure = news->written - self->measured >= MEASURE_BYTES;
     tell(self);
     pthread_mutex_unlock(&self->mutex);
     jobs_drop(batch);
+    if (measure)
+        scribe_measure(self);
 }
 
 /* ---- trouble */
@@ -216,6 +262,7 @@ bool scribe_pause(struct scribe *self)
         await(self, end - now);
         make_room(self);
     }
+    scribe_measure(self);
     pthread_mutex_lock(&self->mutex);
     if (self->ending && now >= self->end_ns)
         self->over = true;
@@ -322,6 +369,20 @@ static void last_syncs(struct scribe *self)
         close(self->segment.descriptor);
 }
 
+/* How long there is nothing to do; -1: without end. */
+static int64_t idle_ns(struct scribe *self)
+{
+    int64_t end = INT64_MAX;
+    if (scribe_wants_sync(self))
+        end = self->next_sync_ns;
+    if (atomic_load(&self->watch) && self->measured_ns + MEASURE_NS < end)
+        end = self->measured_ns + MEASURE_NS;
+    if (end == INT64_MAX)
+        return -1;
+    int64_t left = end - clock_now(&self->clock);
+    return left > 0 ? left : 0;
+}
+
 static void scribe_actor(zsock_t *pipe, void *given)
 {
     struct scribe *self = given;
@@ -339,11 +400,10 @@ static void scribe_actor(zsock_t *pipe, void *given)
             do_batch(self);
         else if (self->ending)
             break;
-        else if (scribe_wants_sync(self)) {
-            int64_t left = self->next_sync_ns - clock_now(&self->clock);
-            await(self, left > 0 ? left : 0);
-        } else
-            await(self, -1);
+        else
+            await(self, idle_ns(self));
+        if (atomic_load(&self->watch) && clock_now(&self->clock) >= self->measured_ns + MEASURE_NS)
+            scribe_measure(self);
     }
     last_syncs(self);
     zactor_destroy(&self->syncer);
@@ -364,6 +424,7 @@ struct scribe *scribe_new(const struct folder *folder, enum fsync_mode mode, int
     self->interval_ns = interval_ns;
     self->clock = clock_system();
     self->segment.descriptor = self->part.descriptor = -1;
+    self->news.free = free_bytes(folder);
     bool ok = true;
     for (uint32_t i = 0; i < folder->n_files && ok; i++)
         if (folder->files[i].kind == DISK_SEGMENT && folder->files[i].mine)

@@ -38,6 +38,7 @@ struct scribe_job {
 struct scribe_news {
     uint64_t durable;   /* running number of the last durable record */
     uint64_t written;   /* bytes of records so far, of everything; what was dropped counts, too */
+    uint64_t free;      /* bytes that the disk had left then; UINT64_MAX: not known */
     uint64_t finished;  /* a checkpoint has got its name; 0: none. Told once */
     uint64_t abandoned; /* a checkpoint could not be written and was given up. Told once */
     char trouble[256];  /* empty: all is well */
@@ -52,6 +53,10 @@ void scribe_give(struct scribe *self, struct scribe_job *job);
 uint8_t *scribe_buffer(struct scribe *self);
 /* False: there is nothing new. */
 bool scribe_news(struct scribe *self, struct scribe_news *out);
+/* Bytes that the disk has left; UINT64_MAX: not known. */
+uint64_t scribe_free(struct scribe *self);
+/* Whether it looks at the disk now and then, and tells, also while nothing is written: others may free space. */
+void scribe_watch(struct scribe *self, bool on);
 /* The socket to poll for news. */
 void *scribe_socket(struct scribe *self);
 

@@ -34,8 +34,9 @@ struct scribe {
         bool ok;
     } events[EVENTS_MOST]; /* checkpoints that have ended */
     uint32_t n_events;
-    atomic_bool told; /* there is news, and a message in the pipe */
-    int64_t end_ns;   /* at the end: until when to try */
+    atomic_bool told;  /* there is news, and a message in the pipe */
+    atomic_bool watch; /* look at the free space now and then */
+    int64_t end_ns;    /* at the end: until when to try */
     /* the core thread's */
     zactor_t *actor;
     void *socket;
@@ -52,8 +53,10 @@ struct scribe {
     int64_t next_sync_ns;
     struct scribe_job *jobs, **jobs_last; /* taken over, not done yet */
     struct scribe_file segment, part;
-    uint64_t given_up;  /* checkpoints up to this number are not written any more */
-    uint64_t *unsynced; /* segments that were left without a sync, also by the broker before this one */
+    uint64_t measured;   /* news.written when the free space was last looked at */
+    int64_t measured_ns; /* and when that was */
+    uint64_t given_up;   /* checkpoints up to this number are not written any more */
+    uint64_t *unsynced;  /* segments that were left without a sync, also by the broker before this one */
     uint32_t n_unsynced, unsynced_capacity;
     bool in_trouble, sync_trouble;
     int64_t trouble_log_ns, retry_ns;
@@ -62,6 +65,8 @@ struct scribe {
 };
 
 /* scribe.c */
+/* Looks at the free space, and tells. */
+void scribe_measure(struct scribe *self);
 void scribe_tell_event(struct scribe *self, uint64_t checkpoint, bool ok);
 void scribe_trouble(struct scribe *self, const char *what);
 void scribe_all_is_well(struct scribe *self);

@@ -138,8 +138,10 @@ void scribe_sync_done(struct scribe *self, struct sync_job *job)
             scribe_tell_event(self, job->number, true);
         else
             scribe_give_up(self, job->number, job->err.text);
-    } else if (job->what == SYNC_REMOVE && !job->ok) {
-        log_line(LEVEL_WARN, "B0504", "a file could not be removed", "why=\"%s\"", job->err.text);
+    } else if (job->what == SYNC_REMOVE) {
+        if (!job->ok)
+            log_line(LEVEL_WARN, "B0504", "a file could not be removed", "why=\"%s\"", job->err.text);
+        scribe_measure(self);
     } else if (job->what == SYNC_SEGMENT && !job->ok) {
         sync_failed(self, job);
     } else if (job->what == SYNC_SEGMENT && self->sync_trouble) {

@@ -56,14 +56,6 @@ void spill_explain_insert(const struct broker *broker, char *text, size_t size)
         (double)broker->store.split_bytes / (1 << 20), (double)spill_cap(self) / (1 << 20), stuck ? "; " : "", why);
 }
 
-static uint64_t live_bytes(const struct stream *stream)
-{
-    uint64_t live = 0;
-    for (uint32_t i = 0; i < stream->n_segments; i++)
-        live += stream->segments[i].live;
-    return live;
-}
-
 bool spill_wants_room(const struct broker *broker)
 {
     const struct spill *self = broker->spill;
@@ -72,7 +64,7 @@ bool spill_wants_room(const struct broker *broker)
     /* What had to stay here for want of room there is to go there. */
     uint64_t here = broker->store.split_bytes, cap = spill_cap(self);
     uint64_t more = self->disk_full && here > cap ? (here - cap) / 8 * 9 : 0;
-    return live_bytes(broker->stream) + more > self->disk;
+    return broker->stream->live + more > self->disk;
 }
 
 /* ---- the hand ---- */
@@ -100,7 +92,7 @@ static bool may_put(const struct spill *self)
 static bool put(struct spill *self, struct chunk *chunk, uint32_t *looks)
 {
     struct stream *stream = self->broker->stream;
-    if (self->disk && live_bytes(stream) + chunk_cost(chunk) + 64 > self->disk) {
+    if (self->disk && stream->live + chunk_cost(chunk) + 64 > self->disk) {
         self->disk_full = true;
         return false;
     }

@@ -1,6 +1,7 @@
 #include "broker/stream.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -98,11 +99,73 @@ static void account(struct stream *self, size_t bytes)
 
 /* ---- records */
 
+/* Each reason begins at its limit, and ends well past it. */
+static enum stream_hold why_hold(const struct stream *self)
+{
+    if (self->trouble[0])
+        return HOLD_TROUBLE;
+    uint64_t reserve = self->journal ? space_reserve(&self->space) : 0;
+    if (self->space.free < (self->hold == HOLD_SPACE ? reserve / 4 * 5 : reserve))
+        return HOLD_SPACE;
+    if (self->journal && checkpoint_makes_room(self->broker))
+        return HOLD_COMPACTION;
+    if (self->journal && checkpoint_is_running(self->broker) &&
+        self->journal_bytes + self->used > space_limit(&self->space))
+        return HOLD_JOURNAL;
+    return self->backlog > (self->hold == HOLD_BACKLOG ? self->backlog_most / 2 : self->backlog_most) ? HOLD_BACKLOG
+                                                                                                      : HOLD_NOTHING;
+}
+
+static uint64_t below(uint64_t value, uint64_t limit)
+{
+    return value < limit ? limit - value : 0;
+}
+
 static void update_full(struct stream *self)
 {
-    /* Begins at the limit, and ends well below it. */
-    uint64_t most = self->full ? self->backlog_most / 2 : self->backlog_most;
-    self->full = self->trouble[0] || self->backlog > most;
+    uint64_t waiting = self->backlog + self->used;
+    self->space.free = self->free == SPACE_UNKNOWN ? SPACE_UNKNOWN : below(waiting, self->free);
+    self->hold = why_hold(self);
+    self->full = self->hold != HOLD_NOTHING;
+    /* The next time at which it may be full, in bytes. */
+    uint64_t room = below(self->journal_bytes + self->used, space_limit(&self->space));
+    uint64_t rest = below(space_reserve(&self->space), self->space.free);
+    self->look_at = self->given + self->used + (rest < room ? rest : room);
+}
+
+bool stream_has_room(struct stream *self)
+{
+    uint64_t at = self->given + self->used;
+    if (at - self->message_at > self->space.message)
+        self->space.message = at - self->message_at;
+    self->message_at = at;
+    if (at < self->look_at)
+        return true;
+    update_full(self);
+    return !self->full && self->journal_bytes + self->used <= space_limit(&self->space);
+}
+
+static void update_space(struct stream *self)
+{
+    const struct broker_config *config = self->broker->config;
+    self->space = (struct space){
+        .journal = self->journal,
+        .journal_max = (uint64_t)config->journal_max,
+        .keep = (uint64_t)config->checkpoint_keep,
+        .live = self->live,
+        .state = checkpoint_bytes(self->broker),
+        .message = self->space.message,
+        .used = self->total_bytes,
+    };
+    update_full(self);
+    scribe_watch(self->scribe, space_is_low(&self->space));
+}
+
+uint64_t stream_segment_bytes(const struct stream *self)
+{
+    uint64_t bytes = space_segment(&self->space), start = 4 * (uint64_t)self->first_bytes;
+    bytes = bytes > start ? bytes : start; /* many tables make long first entries */
+    return bytes < self->segment_bytes ? bytes : self->segment_bytes;
 }
 
 void stream_give(struct stream *self, struct scribe_job *job)
@@ -221,7 +284,7 @@ static void segment_begin(struct stream *self, uint64_t number)
     if (!stream_know(self, number, FILE_HEAD_BYTES))
         abort();
     journal_start(self->broker, self);
-    self->start_used = self->used;
+    self->start_used = self->first_bytes = self->used;
 }
 
 void stream_flush(struct stream *self)
@@ -229,7 +292,7 @@ void stream_flush(struct stream *self)
     if (self->used < SMALL_RECORD && self->number - 1 - self->durable >= OUTSTANDING_ENOUGH)
         return;
     stream_hand_over(self);
-    if (self->offset >= self->segment_bytes) {
+    if (self->offset >= stream_segment_bytes(self)) {
         self->after = disk_at(self->segment, self->offset); /* a loader sees that nothing is missing */
         segment_begin(self, self->segment + 1);
     }
@@ -299,15 +362,19 @@ void stream_chunk_again(struct stream *self, struct chunk *chunk)
 void stream_chunk_known(struct stream *self, const struct chunk *chunk)
 {
     struct segment_use *use = stream_segment(self, disk_number(chunk->at));
-    if (use)
+    if (use) {
         use->live += chunk_disk_bytes(chunk);
+        self->live += chunk_disk_bytes(chunk);
+    }
 }
 
 void stream_chunk_dead(struct stream *self, const struct chunk *chunk)
 {
     struct segment_use *use = stream_segment(self, disk_number(chunk->at));
-    if (use)
+    if (use) {
         use->live -= chunk_disk_bytes(chunk);
+        self->live -= chunk_disk_bytes(chunk);
+    }
 }
 
 /* ---- the scribe's news */
@@ -316,20 +383,22 @@ static void take_news(struct stream *self, const struct scribe_news *news)
 {
     self->durable = news->durable;
     self->backlog = self->given - news->written;
+    self->free = news->free;
     if (strcmp(self->trouble, news->trouble) != 0) {
         if (!self->trouble[0])
             self->trouble_ns = self->broker->now_ns;
         memcpy(self->trouble, news->trouble, sizeof self->trouble);
     }
-    update_full(self);
     if (news->finished)
         checkpoint_finished(self->broker, news->finished, true);
     if (news->abandoned)
         checkpoint_finished(self->broker, news->abandoned, false);
+    update_space(self);
 }
 
 void stream_run(struct stream *self)
 {
+    self->message_at = self->given + self->used;
     struct scribe_news news;
     while (scribe_news(self->scribe, &news)) {
         take_news(self, &news);
@@ -340,15 +409,39 @@ void stream_run(struct stream *self)
         commit_release(self->broker);
 }
 
+static void hold_text(const struct stream *self, char *text, size_t size)
+{
+    const char *path = self->folder.path;
+    switch (self->hold) {
+    case HOLD_SPACE:
+        snprintf(text, size, "%s: %.140s has %.1f MiB free, and a checkpoint may need %.1f MiB; free some space",
+                 strerror(ENOSPC), path, (double)self->space.free / (1 << 20),
+                 (double)space_reserve(&self->space) / (1 << 20));
+        break;
+    case HOLD_COMPACTION:
+        snprintf(text, size, "%.140s has %.1f MiB free: a checkpoint comes first, which makes room", path,
+                 (double)self->space.free / (1 << 20));
+        break;
+    case HOLD_JOURNAL:
+        snprintf(text, size,
+                 "the journal in %.140s has grown by %.1f MiB while a checkpoint is written: raise journal.max", path,
+                 (double)self->journal_bytes / (1 << 20));
+        break;
+    case HOLD_BACKLOG:
+        snprintf(text, size, "the disk is slow: %.1f MiB wait to be written in %.140s",
+                 (double)self->backlog / (1 << 20), path);
+        break;
+    default:
+        snprintf(text, size, "%s", self->trouble);
+    }
+}
+
 bool stream_is_full(const struct stream *self, char *text, size_t size)
 {
     if (!self->full)
         return false;
-    if (text && self->trouble[0])
-        snprintf(text, size, "%s", self->trouble);
-    else if (text)
-        snprintf(text, size, "the disk is slow: %llu MiB wait to be written in %s",
-                 (unsigned long long)(self->backlog >> 20), self->folder.path);
+    if (text)
+        hold_text(self, text, size);
     return true;
 }
 
@@ -384,12 +477,14 @@ rp_status stream_open(struct broker *broker, rp_error *err)
         return (rp_status)err->status;
     }
     broker->stream = broker->store.stream = self;
+    self->free = scribe_free(self->scribe);
     return RP_OK;
 }
 
 rp_status stream_begin(struct stream *self, rp_error *err)
 {
     (void)err;
+    update_space(self);
     segment_begin(self, folder_next(&self->folder, DISK_SEGMENT));
     stream_flush(self);
     return RP_OK;

@@ -11,6 +11,7 @@
 
 #include "broker/disk/folder.h"
 #include "broker/scribe.h"
+#include "broker/space.h"
 #include "broker/store.h"
 
 struct broker;
@@ -20,6 +21,16 @@ struct segment_use {
     uint64_t number;
     uint64_t bytes; /* of the file */
     uint64_t live;  /* of chunks in memory that lie there */
+};
+
+/* Why nothing more should be taken in. */
+enum stream_hold {
+    HOLD_NOTHING,
+    HOLD_TROUBLE,    /* the disk cannot be written */
+    HOLD_SPACE,      /* the rest of the disk is for a checkpoint */
+    HOLD_COMPACTION, /* a checkpoint that is to free space comes first */
+    HOLD_JOURNAL,    /* the journal is as long as it may be before the checkpoint under way has ended */
+    HOLD_BACKLOG     /* the disk is slow */
 };
 
 struct stream {
@@ -39,18 +50,25 @@ struct stream {
     bool fresh;               /* the same: all older files are no part of the state */
     uint64_t origin;          /* the checkpoint that was loaded at the start; 0: none */
     uint64_t first_own;       /* segments before it have a journal that was loaded; 0: none of them has */
-    uint64_t segment_bytes;   /* a new one begins at the end of the turn in which it is so large */
+    uint64_t segment_bytes;   /* a segment is not larger than this, whatever space_segment says */
     size_t start_used;        /* of a record that has nothing but the segment's first entries */
+    size_t first_bytes;       /* of the first entries of the newest segment */
     uint64_t given;           /* bytes handed over, of everything */
     uint64_t backlog;         /* of those, what is not written */
     uint64_t backlog_most;
     bool full;                    /* see stream_is_full */
+    enum stream_hold hold;        /* why */
+    uint64_t free;                /* bytes of the disk when `written` was counted; SPACE_UNKNOWN */
+    uint64_t look_at;             /* bytes handed over and in the record, at which it may be full */
+    uint64_t message_at;          /* the same before the newest message of a writer */
+    struct space space;           /* as of the scribe's last news; its `free` as of the last record */
     struct segment_use *segments; /* sorted by number */
     uint32_t n_segments, segment_capacity;
     char trouble[256]; /* why it can not write; empty: all is well */
     int64_t trouble_ns;
     uint64_t journal_bytes; /* since the last checkpoint */
     uint64_t total_bytes;   /* of all segments */
+    uint64_t live;          /* the same of `live` */
 };
 
 /* Opens the folder and starts the scribe; nothing is written before stream_begin. */
@@ -98,6 +116,10 @@ static inline uint64_t stream_now(const struct stream *self)
     bool empty = !self->used || (!self->journal && self->used == self->start_used);
     return empty ? self->number - 1 : self->number;
 }
+/* After a message of a writer: whether the journal has room for one more. */
+bool stream_has_room(struct stream *self);
+/* The size at which a segment ends: at the end of the turn in which it is so large. */
+uint64_t stream_segment_bytes(const struct stream *self);
 /* It can not keep up, or not write at all: with the journal on, nothing more should be taken in. Says why (text may be
  * NULL). */
 bool stream_is_full(const struct stream *self, char *text, size_t size);

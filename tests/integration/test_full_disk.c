@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -17,6 +18,7 @@
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "replay/admin.h"
@@ -123,6 +125,15 @@ static void read_all(struct scene *self)
     rp_sampler_destroy(&sampler);
 }
 
+static void end(struct scene *self)
+{
+    assert_int_equal(WEXITSTATUS(broker_process_stop(&self->broker, SIGTERM)), 0);
+    broker_process_fini(&self->broker);
+    umount2(self->disk, MNT_DETACH);
+    rmdir(self->disk);
+    free(self);
+}
+
 static void full_disk(const char *sync, bool kills)
 {
     struct scene *self = calloc(1, sizeof *self);
@@ -161,11 +172,7 @@ static void full_disk(const char *sync, bool kills)
     broker_process_again(&self->broker, NULL);
     read_all(self);
     rp_client_destroy(&self->client);
-    assert_int_equal(WEXITSTATUS(broker_process_stop(&self->broker, SIGTERM)), 0);
-    broker_process_fini(&self->broker);
-    umount2(self->disk, MNT_DETACH);
-    rmdir(self->disk);
-    free(self);
+    end(self);
 }
 
 static void writers_wait_for_a_full_disk(void **state)
@@ -180,11 +187,52 @@ static void a_kill_on_a_full_disk_loses_nothing(void **state)
     full_disk("always", true);
 }
 
+/* Nothing at all can be written, and nobody will free space while the broker is told to end. */
+static void the_end_does_not_wait_for_a_full_disk(void **state)
+{
+    (void)state;
+    struct scene *self = calloc(1, sizeof *self);
+    if (!mount_disk(self, "size=2m")) {
+        free(self);
+        skip();
+    }
+    char more[256], hog[96];
+    snprintf(more, sizeof more, "session: {heartbeat: 100ms}\njournal: {dir: %s/journal}\n", self->disk);
+    broker_process_start(&self->broker, TABLES, more);
+    snprintf(hog, sizeof hog, "%s/hog", self->disk);
+    int file = open(hog, O_WRONLY | O_CREAT, 0644);
+    static const char block[4096];
+    while (write(file, block, sizeof block) > 0) {
+    }
+    close(file);
+    rp_error err = {0};
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, write_steps, self), 0);
+    self->client = connect_to(self, &err);
+    assert_non_null(self->client);
+    assert_true(process_await(is_stuck, self, WAIT));
+    struct timespec from, to;
+    clock_gettime(CLOCK_MONOTONIC, &from);
+    assert_int_equal(WEXITSTATUS(broker_process_stop(&self->broker, SIGTERM)), 0);
+    clock_gettime(CLOCK_MONOTONIC, &to);
+    assert_in_range(to.tv_sec - from.tv_sec, 0, 20); /* it tries for a second, twice */
+    assert_int_equal(mount("tmpfs", self->disk, "tmpfs", MS_REMOUNT, "size=64m"), 0);
+    broker_process_again(&self->broker, NULL);
+    assert_true(process_await(is_done, self, WAIT));
+    pthread_join(thread, NULL);
+    if (self->text[0])
+        fail_msg("%s", self->text);
+    read_all(self);
+    rp_client_destroy(&self->client);
+    end(self);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(writers_wait_for_a_full_disk),
         cmocka_unit_test(a_kill_on_a_full_disk_loses_nothing),
+        cmocka_unit_test(the_end_does_not_wait_for_a_full_disk),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,284 @@
+/* Little live data at full speed on a small disk: nobody ever waits for long, the folder stays below the bound that
+ * docs/DISK.md gives, and a broker that starts on a disk that is nearly full makes room first. With a real broker on a
+ * file system of a few MiB.
+ *
+ * RP_DISK_SECONDS: how long each run writes. Unset: until it has written many times what the disk holds. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "replay/admin.h"
+#include "replay/replay.h"
+#include "tests/support/process.h"
+
+#define KIB UINT64_C(1024)
+#define MIB (1024 * KIB)
+#define WAIT 60000
+#define DISK_BYTES (24 * MIB)
+#define ITEMS 50u
+#define ROW_BYTES 2048u
+/* Of a row on disk, and of what a whole checkpoint of so small a state takes. */
+#define LIVE_BYTES (ITEMS * (ROW_BYTES + 128) + 64 * KIB)
+#define WRITTEN_BYTES (8 * DISK_BYTES)
+
+struct scene {
+    struct broker_process broker;
+    char disk[64], folder[96];
+    atomic_bool stop, failed;
+    atomic_ullong rows; /* appended so far */
+    char text[600];
+};
+
+static bool mount_disk(struct scene *self)
+{
+    char options[64];
+    snprintf(options, sizeof options, "size=%llu", (unsigned long long)DISK_BYTES);
+    assert_non_null(mkdtemp(strcpy(self->disk, "/tmp/test-bound-XXXXXX")));
+    snprintf(self->folder, sizeof self->folder, "%s/journal", self->disk);
+    if (unshare(CLONE_NEWNS) == 0 && mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
+        mount("tmpfs", self->disk, "tmpfs", 0, options) == 0)
+        return true;
+    rmdir(self->disk);
+    return false;
+}
+
+static uint64_t folder_bytes(const struct scene *self)
+{
+    uint64_t sum = 0;
+    DIR *dir = opendir(self->folder);
+    assert_non_null(dir);
+    for (struct dirent *entry; (entry = readdir(dir));) {
+        struct stat about;
+        if (entry->d_name[0] != '.' && fstatat(dirfd(dir), entry->d_name, &about, 0) == 0)
+            sum += (uint64_t)about.st_size;
+    }
+    closedir(dir);
+    return sum;
+}
+
+/* As docs/DISK.md has it. */
+static uint64_t most_bytes(uint64_t journal_max, uint64_t keep)
+{
+    uint64_t stretch = journal_max > LIVE_BYTES ? journal_max : LIVE_BYTES;
+    return (keep + 3) * (stretch + 2 * LIVE_BYTES + MIB);
+}
+
+/* Does not compress. */
+static uint32_t word(uint32_t row, uint32_t k)
+{
+    uint64_t x = ((uint64_t)row << 16 | k) * UINT64_C(0x9E3779B97F4A7C15);
+    x = (x ^ x >> 31) * UINT64_C(0xBF58476D1CE4E5B9);
+    return (uint32_t)(x >> 32);
+}
+
+static void *write_rows(void *ctx)
+{
+    struct scene *self = ctx;
+    static uint32_t row[ROW_BYTES / 4];
+    rp_error err = {0};
+    rp_client_options options = {.struct_size = sizeof options, .backoff_min_ms = 5, .backoff_max_ms = 40};
+    rp_client *client = rp_client_connect(self->broker.service, &options, WAIT, &err);
+    rp_column column = {.name = "x", .dtype = RP_DTYPE_UINT32, .rank = 1, .shape = {ROW_BYTES / 4}};
+    rp_writer *writer = client ? rp_writer_new(client, &column, 1, NULL, WAIT, &err) : NULL;
+    bool ok = writer != NULL;
+    while (ok && !atomic_load(&self->stop)) {
+        uint32_t i = (uint32_t)atomic_fetch_add(&self->rows, 1);
+        for (uint32_t k = 1; k < ROW_BYTES / 4; k++)
+            row[k] = word(i, k);
+        row[0] = i;
+        const void *values[] = {row};
+        ok = rp_writer_append(writer, values, WAIT, &err) == RP_OK &&
+             rp_writer_item_last(writer, "t", 1, 1, WAIT, NULL, &err) == RP_OK;
+    }
+    ok = ok && rp_writer_flush(writer, 0, WAIT, &err) == RP_OK;
+    if (writer && rp_writer_destroy(&writer, WAIT, &err) != RP_OK)
+        ok = false;
+    if (!ok)
+        snprintf(self->text, sizeof self->text, "writer: %s", err.text);
+    atomic_store(&self->failed, !ok);
+    rp_client_destroy(&client);
+    return NULL;
+}
+
+static double now_s(void)
+{
+    struct timespec at;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    return (double)at.tv_sec + 1e-9 * (double)at.tv_nsec;
+}
+
+/* Writes so much, or, if seconds are given, for so long. Gives the most that the folder had. */
+static uint64_t write_much(struct scene *self, uint64_t bytes, const char *seconds)
+{
+    uint64_t first = atomic_load(&self->rows), most = 0;
+    double start = now_s();
+    pthread_t thread;
+    atomic_store(&self->stop, false);
+    assert_int_equal(pthread_create(&thread, NULL, write_rows, self), 0);
+    for (bool more = true; more && !atomic_load(&self->failed);) {
+        uint64_t now = folder_bytes(self), rows = atomic_load(&self->rows) - first;
+        most = now > most ? now : most;
+        more = seconds ? now_s() - start < atof(seconds) : rows * ROW_BYTES < bytes;
+        usleep(200);
+    }
+    atomic_store(&self->stop, true);
+    pthread_join(thread, NULL);
+    if (atomic_load(&self->failed))
+        fail_msg("%s", self->text);
+    if (bytes > MIB)
+        printf("%.0f MiB written in %.1f s; the folder had %.1f MiB at most\n",
+               (double)((atomic_load(&self->rows) - first) * ROW_BYTES) / (double)MIB, now_s() - start,
+               (double)most / (double)MIB);
+    return most;
+}
+
+/* The table is whole, and the row that was written last is in it if the newest are kept. */
+static void check_items(struct scene *self, bool newest)
+{
+    rp_error err = {0};
+    rp_client *client = rp_client_connect(self->broker.service, NULL, WAIT, &err);
+    assert_non_null(client);
+    rp_sampler_options options = {.struct_size = sizeof options};
+    rp_sampler_defaults(&options);
+    options.batch_size = ITEMS;
+    options.max_samples = 20 * ITEMS;
+    rp_sampler *sampler = rp_sampler_new(client, "t", &options, &err);
+    assert_non_null(sampler);
+    uint32_t last = (uint32_t)atomic_load(&self->rows) - 1, n = 0;
+    for (rp_batch *batch = NULL; rp_sampler_next(sampler, &batch, WAIT, &err) == RP_OK; rp_batch_release(&batch)) {
+        const rp_field_view *field = rp_batch_find(batch, "x");
+        const uint32_t *values = field->data;
+        for (uint64_t i = 0; i < field->shape[0]; i++, n++) {
+            const uint32_t *row = values + i * (ROW_BYTES / 4);
+            assert_true(row[0] <= last && (!newest || row[0] > last - ITEMS));
+            for (uint32_t k = 1; k < ROW_BYTES / 4; k++)
+                assert_int_equal(row[k], word(row[0], k));
+        }
+    }
+    assert_int_equal(n, 20 * ITEMS);
+    rp_sampler_destroy(&sampler);
+    rp_client_destroy(&client);
+}
+
+/* Takes all of the disk but so many bytes. */
+static void hog(const struct scene *self, uint64_t left)
+{
+    char path[96];
+    struct statvfs about;
+    assert_int_equal(statvfs(self->disk, &about), 0);
+    uint64_t has = (uint64_t)about.f_bavail * about.f_frsize;
+    snprintf(path, sizeof path, "%s/hog", self->disk);
+    int file = open(path, O_WRONLY | O_CREAT, 0644);
+    assert_true(file >= 0);
+    if (has > left)
+        assert_int_equal(posix_fallocate(file, 0, (off_t)(has - left)), 0);
+    close(file);
+}
+
+static bool begin(struct scene *self, const char *remover, const char *keys)
+{
+    if (!mount_disk(self))
+        return false;
+    char tables[256], more[256];
+    snprintf(tables, sizeof tables,
+             "  - {name: t, max_size: %u, sampler: {kind: uniform}, remover: {kind: %s}, limiter: {kind: none}}\n",
+             ITEMS, remover);
+    snprintf(more, sizeof more, "journal: {dir: %s%s}\n", self->folder, keys);
+    broker_process_start(&self->broker, tables, more);
+    return true;
+}
+
+static void end(struct scene *self)
+{
+    assert_int_equal(WEXITSTATUS(broker_process_stop(&self->broker, SIGTERM)), 0);
+    broker_process_fini(&self->broker);
+    umount2(self->disk, MNT_DETACH);
+    rmdir(self->disk);
+}
+
+static void stays_below(const char *remover, const char *keys, uint64_t most, bool newest)
+{
+    struct scene self = {0};
+    if (!begin(&self, remover, keys))
+        skip();
+    assert_in_range(write_much(&self, WRITTEN_BYTES, getenv("RP_DISK_SECONDS")), 1, most);
+    broker_process_stop(&self.broker, SIGKILL);
+    broker_process_again(&self.broker, NULL);
+    check_items(&self, newest);
+    end(&self);
+}
+
+static void the_folder_stays_below_its_bound(void **state)
+{
+    (void)state;
+    stays_below("fifo", ", max: 1MiB, fsync: interval", most_bytes(MIB, 3), true);
+}
+
+/* Something lives in every segment. */
+static void so_it_does_if_items_stay_at_random(void **state)
+{
+    (void)state;
+    stays_below("uniform", ", max: 1MiB, fsync: always", most_bytes(MIB, 3), false);
+}
+
+/* journal.max is many times the disk. */
+static void a_small_disk_has_a_short_journal(void **state)
+{
+    (void)state;
+    stays_below("uniform", "", DISK_BYTES, false);
+}
+
+static int has_shrunk(void *ctx)
+{
+    return folder_bytes(ctx) < MIB;
+}
+
+/* The disk is nearly full, of a journal of dead data and of what others have put there. */
+static void a_start_on_a_full_disk_makes_room_first(void **state)
+{
+    (void)state;
+    struct scene self = {0};
+    if (!begin(&self, "fifo", ", max: 1GiB, fsync: never"))
+        skip();
+    while (folder_bytes(&self) < 2 * MIB)
+        write_much(&self, 64 * KIB, NULL);
+    broker_process_stop(&self.broker, SIGKILL);
+    hog(&self, 600 * KIB);
+    broker_process_again(&self.broker, NULL);
+    assert_true(process_await(has_shrunk, &self, WAIT));
+    check_items(&self, true);
+    write_much(&self, 20 * MIB, NULL);
+    check_items(&self, true);
+    end(&self);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_folder_stays_below_its_bound),
+        cmocka_unit_test(so_it_does_if_items_stay_at_random),
+        cmocka_unit_test(a_small_disk_has_a_short_journal),
+        cmocka_unit_test(a_start_on_a_full_disk_makes_room_first),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
