@@ -34,6 +34,7 @@ struct observation {
     double actor_idle, learner_idle;           /* mean of the newest reports of those that still report; NAN: none */
     double value;                              /* return of the newest evaluation; NAN: none. */
     uint64_t value_steps, value_learner_steps; /* when */
+    double value_seconds;                      /* how long it took; NAN: not known */
     uint64_t values;                           /* evaluations so far */
     double actor_value;                        /* mean return of the actors' newest episodes, exploring; NAN: none */
 };
@@ -51,6 +52,7 @@ struct observe_value {
     double time_s; /* seconds since 1970 */
     uint64_t steps, learner_steps;
     double value;
+    double seconds; /* that it took; NAN: not known */
 };
 const struct observe_value *observer_values(const struct observer *self, uint32_t *n);
 /* The client, for counters. */

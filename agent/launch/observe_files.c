@@ -136,7 +136,8 @@ static void add_value(struct observe_files *self, struct json_object *line, doub
     self->values[self->n_values++] = (struct observe_value){.time_s = time_s,
                                                             .steps = count_of(line, "environment_steps"),
                                                             .learner_steps = count_of(line, "learner_steps"),
-                                                            .value = value};
+                                                            .value = value,
+                                                            .seconds = number_of(line, "seconds")};
 }
 
 static void take_report(struct observe_files *self, struct observe_file *file, struct json_object *line)
@@ -331,4 +332,5 @@ void observe_files_sum(const struct observe_files *self, const char *const *wait
     out->value = last ? last->value : NAN;
     out->value_steps = last ? last->steps : 0;
     out->value_learner_steps = last ? last->learner_steps : 0;
+    out->value_seconds = last ? last->seconds : NAN;
 }

@@ -83,8 +83,8 @@ static void check_ends(struct run *self, const struct status *status)
         run_stop(self, RUN_DONE, true, "%llu environment steps were taken", (unsigned long long)stop->steps);
     } else if (stop->learner_steps > 0 && status->learner_steps >= (uint64_t)stop->learner_steps) {
         run_stop(self, RUN_DONE, false, "%llu learner steps were made", (unsigned long long)stop->learner_steps);
-    } else if (stop->time_ns > 0 && status->elapsed_s >= status->stop_time_s) {
-        run_stop(self, RUN_DONE, false, "stop.time has passed");
+    } else if (run_time_to_end(self)) {
+        run_stop(self, RUN_DONE, false, "stop.time of %.6g s is reached", status->stop_time_s);
     }
 }
 
@@ -120,7 +120,8 @@ static void lose_patience(struct run *self, int64_t now_ns)
 {
     if (run_running(self, ROLE_LEARNER) > 0 || !self->config->learners.on)
         self->learners_seen_ns = now_ns;
-    if (run_running(self, ROLE_BROKER) == 0 || now_ns - self->learners_seen_ns > self->config->launch.grace_ns)
+    if (run_running(self, ROLE_BROKER) == 0 || run_time_to_end(self) ||
+        now_ns - self->learners_seen_ns > self->config->launch.grace_ns)
         self->patient = false;
     if (self->patient && run_running(self, ROLE_LEARNER) > 0 && stalls(self, now_ns)) {
         run_say(self, LEVEL_WARN, "A0417",
@@ -197,6 +198,8 @@ void run_look(struct run *self, int64_t now_ns)
         observer_look(self->observer, RUN_LOOK_MS, &self->seen);
         run_take_in(self, &before);
         run_put_back_later(self, now_ns);
+        if (self->phase == PHASE_STOPPING)
+            run_fill_steps(self);
         watch_progress(self, &before, now_ns);
     }
     if (self->phase == PHASE_FILLING &&
@@ -228,6 +231,7 @@ static void loop(struct run *self)
         if (self->phase < PHASE_STOPPING && !self->actors_started)
             run_start_more(self, now_ns);
         if (self->phase >= PHASE_STOPPING) {
+            run_keep_time(self);
             stop_more(self, now_ns);
             uint32_t running = 0;
             for (enum role role = 0; role < ROLES; role++)
@@ -263,13 +267,14 @@ static rp_status open_run(struct run *self, rp_error *err)
 enum run_outcome run_do(const struct run_options *options, rp_error *err)
 {
     char config_path[FOLDER_SIZE + 32];
-    struct run self = {.options = options,
-                       .config = options->config,
-                       .clock = clock_system(),
-                       .best = NAN,
-                       .final = {.value = NAN},
-                       .actors_wanted = run_config_actors(options->config),
-                       .seen = {.actor_idle = NAN, .learner_idle = NAN, .value = NAN, .actor_value = NAN}};
+    struct run self = {
+        .options = options,
+        .config = options->config,
+        .clock = clock_system(),
+        .best = NAN,
+        .final = {.value = NAN},
+        .actors_wanted = run_config_actors(options->config),
+        .seen = {.actor_idle = NAN, .learner_idle = NAN, .value = NAN, .value_seconds = NAN, .actor_value = NAN}};
     self.start_ns = clock_now(&self.clock);
     if (options->before) {
         self.steps_before = options->before->steps;

@@ -17,7 +17,7 @@ static int await_measured(struct run *self, struct process *process)
     int status = 0;
     while (!process_ended(process, &status)) {
         interrupts_wait(self->options->interrupts, RUN_TICK_MS);
-        if (self->options->interrupts->asked > 0 || clock_now(&self->clock) > end_ns)
+        if (self->options->interrupts->asked > 0 || clock_now(&self->clock) > end_ns || run_time_left(self) <= 0.0)
             process_kill(process);
         run_look(self, clock_now(&self->clock));
     }
@@ -62,10 +62,12 @@ static void measure_last(struct run *self)
         return;
     }
     self->phase = PHASE_MEASURING;
-    self->final.value = measure_weights(self, weights);
+    if (run_time_left(self) > 0.0)
+        self->final.value = measure_weights(self, weights);
     if (isnan(self->final.value))
         run_say(self, LEVEL_WARN, "A0411", "the last parameters %s",
                 self->options->interrupts->asked > 0 ? "were not measured: somebody asked for the end"
+                : run_time_left(self) <= 0.0         ? "were not measured: stop.time has passed"
                                                      : "could not be measured: see logs/measure.log");
 }
 

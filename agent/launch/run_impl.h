@@ -88,6 +88,7 @@ struct run {
     /* ---- stopping */
     bool patient; /* processes end by themselves: all steps were taken */
     bool forced;
+    bool out_of_time; /* stop.time has passed, and whoever was left was killed */
     int64_t broker_asked_ns, learners_seen_ns;
     uint32_t interrupts_seen;
     bool reached;              /* the run stops because an evaluation reached stop.value */
@@ -106,6 +107,19 @@ void run_finish(struct run *self, rp_error *err);
 void run_start_more(struct run *self, int64_t now_ns);
 /* Tells a broker that was started again how far the run is, unless a learner of ours does. */
 void run_put_back_later(struct run *self, int64_t now_ns);
+
+/* While it stops for want of steps: an actor may have given some back, and then nobody would know of the end. */
+void run_fill_steps(struct run *self);
+
+/* run_time.c */
+/* Seconds, of all legs. */
+double run_elapsed(const struct run *self);
+/* Seconds until stop.time, which may have passed; infinite without one. */
+double run_time_left(const struct run *self);
+/* Whether what is left of stop.time is needed for the end. */
+bool run_time_to_end(const struct run *self);
+/* Kills whoever is left when stop.time has passed. */
+void run_keep_time(struct run *self);
 
 /* run_members.c */
 /* Whether a role is played by a program of the user's own. */

@@ -42,6 +42,17 @@ void run_put_back_later(struct run *self, int64_t now_ns)
         put_back(self);
 }
 
+void run_fill_steps(struct run *self)
+{
+    uint64_t full = (uint64_t)self->config->stop.steps;
+    if (!self->patient || !self->seen.broker || self->seen.steps >= full)
+        return;
+    if (self->steps_before < full)
+        self->steps_before = full;
+    self->put_back = false;
+    put_back(self);
+}
+
 /* A new run may begin with the tables of another one (broker.checkpoint.dir), and those with its counters and parameters. How far
  * that one was is not how far this one is. */
 static bool forget(struct run *self)

@@ -254,8 +254,7 @@ void run_status(struct run *self, struct status *out)
     snprintf(out->name, sizeof out->name, "%s", self->config->name);
     snprintf(out->folder, sizeof out->folder, "%s", self->options->folder);
     snprintf(out->reason, sizeof out->reason, "%s", self->reason);
-    out->elapsed_s = (double)(clock_now(&self->clock) - self->start_ns) * 1e-9;
-    out->elapsed_s += self->options->before ? self->options->before->elapsed_s : 0.0;
+    out->elapsed_s = run_elapsed(self);
     out->steps = larger(seen->steps, self->steps_before); /* a new broker is told of them a little later */
     if (self->config->stop.steps > 0 && out->steps > (uint64_t)self->config->stop.steps)
         out->steps = (uint64_t)self->config->stop.steps; /* actors claim a few more for a moment */

@@ -128,7 +128,7 @@ static bool wait_goes_on(struct learner_work *self, int64_t waited_ns, int64_t *
     publish_anew(self);
     if (limit > 0 && waited_ns >= LAST_WAIT_NS) {
         count_steps(self);
-        if (self->environment_steps >= (uint64_t)limit)
+        if (self->most_steps >= (uint64_t)limit) /* an actor may have given some back since */
             return false;
     }
     if (waited_ns - *logged_ns >= LOG_WAIT_NS) {

@@ -9,7 +9,7 @@
   3  acts, and turns steps into n-step transitions               CartPole, Transitions.step
   4  sends them as the broker's credit allows, with heartbeats   Transitions.flow
   5  goes on when the broker was away                            Transitions.recover, patient.py
-  6  ends in order at SIGTERM, with status 0                     CartPoleActor.close
+  6  ends in order at SIGTERM, with status 0                     CartPoleActor.close, ending.py
 
 The protocol is in actor.py, service.py and blocks.py, written from proto/PROTOCOL.md alone. For an environment of your
 own replace CartPole, and the columns in Transitions. Exit status: 0 done or stopped, 1 failed, 2 wrong arguments, 3 no
@@ -27,6 +27,11 @@ import sys
 import time
 
 sys.dont_write_bytecode = True
+
+import ending  # noqa: E402
+
+if __name__ == "__main__":
+    ending.begin()
 
 import blocks  # noqa: E402
 import weights  # noqa: E402
@@ -341,4 +346,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    ending.end(main())

@@ -11,6 +11,11 @@ import sys
 
 sys.dont_write_bytecode = True
 
+import ending  # noqa: E402
+
+if __name__ == "__main__":
+    ending.begin()
+
 import learner  # noqa: E402
 import weights  # noqa: E402
 from generated import pb  # noqa: E402
@@ -82,4 +87,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    ending.end(main())

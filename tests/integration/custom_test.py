@@ -232,6 +232,24 @@ def test_sigterm():
         stop_quickly(lonely)
 
 
+@test
+def test_sigterm_at_any_moment():
+    """From its first line to its last an actor that is asked to end does so with status 0, however often it is asked."""
+    with CustomRun() as run:
+        run.broker()
+        run.fixed_policy()
+        for index in range(3):  # each is done by itself after a few steps: one that has ended is asked too
+            actor = run.custom_actor(index, "--steps", str(20 * (index + 1)), "--pull-every", "10")
+            if index > 0:
+                eventually(lambda: "steps=" in actor.text() or not actor.alive(), PATIENCE, "the last report")
+            else:
+                eventually(lambda: actor.stopped_by_handler() or not actor.alive(), PATIENCE, "the first handler")
+            while actor.alive():
+                actor.popen.send_signal(signal.SIGTERM)
+                time.sleep(0.0005)
+            actor.ends()
+
+
 # ---- the broker is away
 
 @test

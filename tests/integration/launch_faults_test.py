@@ -2,17 +2,19 @@
 
 import json
 import os
+import pathlib
 import signal
 import sys
 import time
 
 sys.dont_write_bytecode = True
 
-from launches import GRACE, SLOW, Place, check, equal, sets  # noqa: E402
+from launches import CONFIG, GRACE, PATIENCE, SLOW, Place, check, equal, sets  # noqa: E402
 from launch_scripts import STUBBORN, counted, foreign  # noqa: E402
 from harness import Runner, contains  # noqa: E402
 
 test = Runner()
+FOREIGN_FOLDER = pathlib.Path(__file__).resolve().parents[1] / "foreign"
 
 
 def killed(launcher, process):
@@ -216,6 +218,64 @@ def test_actors_may_end():
         contains(run.ends(1), "stopping: the actors have ended with status 0, but none has inserted anything")
         equal((run.starts("actor-0"), run.starts("actor-1")), (1, 1), "starts")
         equal(run.read("report.json")["exit"], "failed", "exit")
+        place.nobody_left()
+
+
+@test
+def test_time_bounds_the_end():
+    """stop.time holds for whatever does not end by itself: an actor that does not mind SIGTERM, a learner that still has
+    much to learn, and the measurement of the last parameters. Each would take a minute or more."""
+    with foreign(STUBBORN) as place:
+        launcher = place.launch(*sets("stop.time=3s", "launch.grace=60s"))
+        launcher.await_text("stopping:")
+        contains(launcher.ends(), "stop.time (3 s) has passed")
+        check(launcher.read("report.json")["wall_seconds"] < 3 + GRACE, "wall time")
+        place.nobody_left()
+    slow = ("stop.steps=400", "stop.time=4s", "learners.delay=2s", "evaluator.every=0")
+    for values in (slow, ("stop.steps=0", "stop.time=3s", "evaluator.episodes=1000000", "evaluator.every=0")):
+        with Place(CONFIG.replace("error_buffer: 100", "error_buffer: 5000")) as place:
+            launcher = place.launch(*sets(*values))
+            launcher.ends()
+            report = launcher.read("report.json")
+            equal(report["exit"], "done", "the end")
+            check(report["wall_seconds"] < 4 + GRACE, report["wall_seconds"], "s")
+            check((launcher.folder / "learner.weights").exists(), "the learner's state is not saved")
+            place.nobody_left()
+
+
+GIVES_BACK = """#!/usr/bin/python3
+import signal, sys, time
+sys.path.insert(0, FOREIGN)
+sys.dont_write_bytecode = True
+from service import Service
+service = Service(ENDPOINT)
+
+
+def end(*_):
+    service.counter("environment_steps", -7)
+    sys.exit(0)
+
+
+signal.signal(signal.SIGTERM, end)
+service.counter("environment_steps", 3000)
+while True:
+    time.sleep(0.02)
+"""
+
+
+@test
+def test_steps_given_back():
+    """An actor that is asked to end gives back steps when all were taken: learner and evaluator end all the same."""
+    with Place() as place:
+        path = place.write("actor.py", GIVES_BACK.replace("FOREIGN", repr(str(FOREIGN_FOLDER))).replace(
+            "ENDPOINT", "__import__('os').environ['REPLAY_ENDPOINT']"))
+        place.config.write_text(CONFIG.replace("count: 2, epsilon: 0.4", "count: 1, command: [%s]" % path))
+        launcher = place.launch()
+        launcher.ends(seconds=PATIENCE)  # launch.hang is a minute
+        report = launcher.read("report.json")
+        equal((report["exit"], report["steps"], report["reason"][:4]), ("done", 3000, "3000"), "the end")
+        for name in ("learner-0", "evaluator-0", "actor-0"):
+            contains(launcher.log(), 'process=%s how="exit status 0"' % name)
         place.nobody_left()
 
 
