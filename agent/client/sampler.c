@@ -10,6 +10,9 @@
  *
  * Over a connection without a thread the caller is the I/O thread and the decode thread as well, while it waits.
  *
+ * Requests go out in bursts: when half of the slots are free. A burst wakes the connection, the broker and the decode thread
+ * once, and the other half is there to be taken meanwhile.
+ *
  * The state is shared by sampler, decode thread and replies that are still to come, and counted; so destroying a
  * sampler never waits for the broker. Lock order: send_lock, then lock; nothing of the connection is called with
  * lock held. */
@@ -173,11 +176,20 @@ static void send_request(struct shared *self, struct slot *slot, uint32_t count,
     pthread_mutex_unlock(&self->lock);
 }
 
-/* Sends as many requests as there is room for. Any thread, no lock held. */
+/* Half of the slots are free. Takes the lock. */
+static bool burst_due(struct shared *self)
+{
+    pthread_mutex_lock(&self->lock);
+    uint64_t room = self->options.in_flight - (self->tail - self->head);
+    pthread_mutex_unlock(&self->lock);
+    return room >= 1 && room >= self->options.in_flight / 2;
+}
+
+/* Sends as many requests as there is room for, if a burst is due. Any thread, no lock held. */
 static void request_more(struct shared *self)
 {
     pthread_mutex_lock(&self->send_lock);
-    for (;;) {
+    for (bool due = burst_due(self); due;) {
         int64_t now = conn_now();
         pthread_mutex_lock(&self->lock);
         uint32_t count = next_count(self, now);
@@ -460,6 +472,7 @@ rp_status rp_sampler_next(rp_sampler *sampler, rp_batch **batch, int64_t timeout
         if (taken) {
             slot->state = SLOT_FREE;
             self->head++;
+            skip_empty(self); /* they count as room for a burst, too */
         }
     }
     pthread_mutex_unlock(&self->lock);

@@ -30,7 +30,7 @@ struct learners_section {
     int64_t count;              /* 0: auto */
     struct schema_list command; /* char *: the user's own learner */
     int64_t delay_ns;           /* each step takes so much longer */
-    int64_t prefetch;           /* batches under way */
+    int64_t prefetch;           /* batches under way; 0: auto, see run_config_prefetch */
     int64_t publish_every;      /* learner steps */
     int64_t save_every_ns;      /* learner state; 0: only at the end */
     int64_t snapshot_every;     /* learner steps between copies that are kept; 0: none */
@@ -121,6 +121,8 @@ const struct table_config *run_config_table(const struct run_config *self);
 
 /* Samples per insert that the table's limiter holds; 0: it holds none. */
 double run_config_ratio(const struct table_config *table);
+/* Batches of so many items that each learner has under way. */
+uint32_t run_config_prefetch(const struct run_config *self, int64_t batch);
 /* Bytes that a full table takes of broker.memory_limit, steps that items share counted once, before compression. 0: not
  * known. spec: of the environment; NULL: what its own actors write is not known. config_memory.c */
 double run_config_table_bytes(const struct run_config *self, const struct table_config *table, const rp_env_spec *spec);

@@ -10,6 +10,10 @@
 
 /* Of all sequences of a batch together. */
 #define MOST_STEPS (INT64_C(1) << 24)
+/* Batches under way where the file does not say: enough that requests go out in bursts of four, ... */
+#define PREFETCH_MOST 8
+/* ... and only this part of the limiter's width, or it would hold batches that are under way instead of actors. */
+#define PREFETCH_SHARE 0.25
 /* A max_diff of so much is none. */
 #define NO_BOUND 1e17
 
@@ -265,6 +269,31 @@ double run_config_ratio(const struct table_config *table)
     default:
         return 0.0;
     }
+}
+
+/* How far samples may run ahead of inserts and behind them, in samples. */
+static double limiter_width(const struct limiter_section *limiter)
+{
+    switch (limiter->kind) {
+    case LIMITER_RATIO:
+        return limiter->error_buffer >= 0 ? 2.0 * limiter->error_buffer : limiter->max_diff - limiter->min_diff;
+    case LIMITER_QUEUE:
+    case LIMITER_STACK:
+        return 0.0; /* what is taken out early is old when it is used */
+    default:
+        return INFINITY;
+    }
+}
+
+uint32_t run_config_prefetch(const struct run_config *self, int64_t batch)
+{
+    const struct table_config *table = run_config_table(self);
+    if (self->learners.prefetch > 0)
+        return (uint32_t)self->learners.prefetch;
+    uint32_t learners = run_config_learners(self);
+    double samples = (table ? limiter_width(&table->limiter) : INFINITY) / (learners > 1 ? (double)learners : 1.0);
+    double batches = floor(samples * PREFETCH_SHARE / (double)(batch > 0 ? batch : 1));
+    return batches >= PREFETCH_MOST ? PREFETCH_MOST : batches > 1.0 ? (uint32_t)batches : 1;
 }
 
 static void check_plan(const struct run_config *config, struct schema_report *report)

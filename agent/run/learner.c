@@ -55,7 +55,7 @@ static rp_status open_parts(struct learner *self, rp_error *err)
     rp_sampler_options options = {.struct_size = sizeof options};
     rp_sampler_defaults(&options);
     options.batch_size = (uint32_t)self->options.agent->config.batch;
-    options.in_flight = (uint32_t)config->learners.prefetch;
+    options.in_flight = run_config_prefetch(config, self->options.agent->config.batch);
     options.on_demand = self->options.lockstep;
     options.whole = self->options.lockstep;
     options.beta = self->options.agent->config.importance_exponent;

@@ -1,10 +1,10 @@
 /* An actor in a process of its own. */
 #include <math.h>
 
+#include "agent/run/claim.h"
 #include "agent/run/loop.h"
 #include "agent/run/worker_impl.h"
 #include "proto/error.h"
-#include "replay/params.h"
 
 struct actor_work {
     struct worker worker;
@@ -12,32 +12,13 @@ struct actor_work {
     struct adder *adder;
     struct actor actor;
     struct loop loop;
+    struct claim claim;
     uint64_t episodes, reported_steps;
     double value_sum; /* of the episodes since the last report */
     uint64_t value_count, length_sum;
     int64_t reported_ns;
     uint64_t reported_blocked_ns;
 };
-
-/* Steps are claimed before they are taken, so that all actors together never take more than stop.steps. Gives how many
- * to take now; 0: the work is done. */
-static rp_status claim_steps(struct actor_work *self, uint64_t *granted, rp_error *err)
-{
-    int64_t part = self->worker.config->actors.pull_every, limit = self->worker.config->stop.steps, total = 0;
-    rp_status status;
-    do
-        status = rp_counter_add(self->worker.client, COUNTER_STEPS, part, WORKER_CALL_MS, &total, err);
-    while (status != RP_OK && worker_try_again(&self->worker, status));
-    RP_TRY(status);
-    int64_t before = total - part;
-    self->actor.total = before > 0 ? (uint64_t)before : 0;
-    *granted = (uint64_t)part;
-    if (limit > 0 && total > limit) {
-        *granted = before < limit ? (uint64_t)(limit - before) : 0;
-        rp_counter_add(self->worker.client, COUNTER_STEPS, (int64_t)*granted - part, WORKER_CALL_MS, NULL, err);
-    }
-    return RP_OK;
-}
 
 static void actor_report(struct actor_work *self)
 {
@@ -81,13 +62,14 @@ static rp_status take_steps(struct actor_work *self, uint64_t n, rp_error *err)
 static rp_status act(struct actor_work *self, rp_error *err)
 {
     const char *weights = self->worker.config->actors.weights;
+    uint64_t part = (uint64_t)self->worker.config->actors.pull_every;
     RP_TRY(weights[0] ? variables_load(&self->variables, weights, err)
                       : variables_wait(&self->variables, self->worker.options->stop, err));
     adder_set_policy(self->adder, self->variables.steps);
     self->reported_ns = clock_now(&self->worker.clock);
     while (!worker_stopped(&self->worker) && !worker_out_of_time(&self->worker)) {
         uint64_t n = 0;
-        RP_TRY(claim_steps(self, &n, err));
+        RP_TRY(claim_next(&self->claim, part, &n, &self->actor.total, err));
         if (n == 0)
             break;
         RP_TRY(take_steps(self, n, err));
@@ -118,6 +100,14 @@ static rp_status actor_open(struct actor_work *self, const struct worker_options
                                   .greedy = config->actors.greedy,
                                   .stop = options->stop};
     actor_init(&self->actor, &actor);
+    struct claim_options claim = {.client = worker->client,
+                                  .counter = COUNTER_STEPS,
+                                  .clock = worker->clock,
+                                  .limit = config->stop.steps,
+                                  .least = (uint64_t)config->actors.pull_every,
+                                  .sharers = run_config_actors(config),
+                                  .stop = options->stop};
+    claim_init(&self->claim, &claim);
     return loop_init(&self->loop, &worker->env, &self->actor)
                ? RP_OK
                : err_set(err, RP_NO_MEMORY, "no memory for an environment loop");
@@ -129,6 +119,7 @@ rp_status worker_actor(const struct worker_options *options, rp_error *err)
     rp_status status = actor_open(&self, options, err);
     if (status == RP_OK) {
         status = act(&self, err);
+        claim_fini(&self.claim);
         actor_report(&self);
     }
     status = worker_unless_stopped(&self.worker, status);

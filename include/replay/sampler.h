@@ -85,10 +85,11 @@ RP_API void rp_batch_release(rp_batch **batch);
 typedef struct rp_sampler_options {
     uint32_t struct_size;
     uint32_t batch_size; /* items in a batch; default 256 */
-    uint32_t in_flight; /* the most batches that are requested, or decoded and not yet taken; default 4, at most 1024 */
-    uint32_t distinct;  /* 1: no item twice in a batch */
-    uint32_t flexible;  /* 1: rather a smaller batch than one that waits for the limiter */
-    uint32_t on_demand; /* 1: nothing is requested ahead, see rp_sampler_next; default 0 */
+    uint32_t in_flight;  /* the most batches that are requested, or decoded and not yet taken; default 4, at most 1024.
+                         * Requests go out when half of them were taken. */
+    uint32_t distinct;   /* 1: no item twice in a batch */
+    uint32_t flexible;   /* 1: rather a smaller batch than one that waits for the limiter */
+    uint32_t on_demand;  /* 1: nothing is requested ahead, see rp_sampler_next; default 0 */
     int64_t
         timeout_ms; /* the stream ends when nothing could be sampled for so long; 0 polls; negative (default): never */
     uint64_t max_samples; /* the stream ends after exactly so many items; 0 (default): no end */

@@ -204,6 +204,26 @@ static void test_bounded_prefetch(void **state)
     rp_sampler_destroy(&sampler);
 }
 
+/* Requests go out in bursts, when half of the batches were taken: no request for each of them. */
+static void test_bursts(void **state)
+{
+    struct fixture *f = *state;
+    insert(f->client, "queue", 0, 200, NULL);
+    rp_sampler_options with = options(5, 8);
+    rp_sampler *sampler = sampler_new(f->client, "queue", &with);
+    struct expectation want = {f->client, "queue", 40};
+    assert_true(process_await(samples_reached, &want, WAIT));
+    for (uint32_t k = 1; k <= 12; k++) {
+        rp_batch *batch = next(sampler);
+        rp_batch_release(&batch);
+        want.samples = 40 + 20 * (k / 4);
+        assert_true(process_await(samples_reached, &want, WAIT));
+        for (uint32_t i = 0; i < 20; i++)
+            assert_int_equal(table_info(f->client, "queue").limiter.samples, want.samples);
+    }
+    rp_sampler_destroy(&sampler);
+}
+
 /* ---- ends and deadlines ---- */
 
 static void test_timeout_ends_stream(void **state)
@@ -893,6 +913,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         CASE(test_order_and_max_samples),
         CASE(test_bounded_prefetch),
+        CASE(test_bursts),
         CASE(test_timeout_ends_stream),
         CASE(test_zero_timeout_polls),
         CASE(test_deadline_says_why),

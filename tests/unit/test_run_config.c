@@ -66,6 +66,35 @@ static void test_discount(void **state)
     run_config_free(&config);
 }
 
+/* Batches under way: what the file says, or what the limiter leaves room for. */
+static void test_prefetch(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *const overrides[4];
+        int64_t batch;
+        uint32_t expected;
+    } cases[] = {
+        {{"learners.prefetch=3"}, 64, 3},
+        {{"broker.tables[0].limiter={kind: sample_to_insert_ratio, samples_per_insert: 32, error_buffer: 1280}"},
+         64,
+         8},
+        {{"broker.tables[0].limiter={kind: sample_to_insert_ratio, samples_per_insert: 32, error_buffer: 640}"}, 64, 5},
+        {{"broker.tables[0].limiter={kind: sample_to_insert_ratio, samples_per_insert: 32, error_buffer: 640}",
+          "learners.count=2"},
+         64,
+         2},
+        {{"broker.tables[0].limiter={kind: sample_to_insert_ratio, samples_per_insert: 32, error_buffer: 200}"}, 64, 1},
+        {{"broker.tables[0].limiter={kind: min_size, min_size: 10}"}, 64, 8},
+        {{"broker.tables[0].limiter={kind: queue, size: 100}"}, 8, 1},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct run_config config = read_good(run_default_yaml, cases[i].overrides);
+        assert_int_equal(run_config_prefetch(&config, cases[i].batch), cases[i].expected);
+        run_config_free(&config);
+    }
+}
+
 /* Values of the broker's rows land in the broker's struct, as if it had read its section alone. */
 static void test_broker_rows(void **state)
 {
@@ -271,6 +300,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_embedded),
         cmocka_unit_test(test_discount),
+        cmocka_unit_test(test_prefetch),
         cmocka_unit_test(test_broker_rows),
         cmocka_unit_test(test_print_reads_back),
         cmocka_unit_test(test_rows),

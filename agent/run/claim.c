@@ -1,0 +1,132 @@
+#include "agent/run/claim.h"
+
+#include <time.h>
+
+#include "proto/error.h"
+
+/* What a block should last: many round trips, and short enough that counted and taken steps hardly differ. */
+#define BLOCK_NS (10 * NS_PER_MS)
+/* A block is at most this part of what is left to each actor. */
+#define PARTS_LEFT 8
+#define MOST_STEPS (UINT64_C(1) << 20)
+/* Between two looks at the stop flag. */
+#define LOOK_MS 200
+#define GIVE_BACK_MS 500
+/* Steps are given back only while this many times as many are left to all. */
+#define FAR_FROM_END 16
+
+void claim_init(struct claim *self, const struct claim_options *options)
+{
+    *self = (struct claim){.options = *options};
+    if (self->options.least == 0)
+        self->options.least = 1;
+    if (self->options.sharers == 0)
+        self->options.sharers = 1;
+}
+
+static uint64_t left_to_all(const struct claim *self)
+{
+    if (self->options.limit == 0)
+        return UINT64_MAX;
+    return self->seen < self->options.limit ? (uint64_t)(self->options.limit - self->seen) : 0;
+}
+
+void claim_fini(struct claim *self)
+{
+    uint64_t unused = self->left;
+    int64_t before = 0;
+    if (self->ahead && rp_counter_end(&self->ahead, GIVE_BACK_MS, &before, NULL) == RP_OK)
+        unused += self->asked;
+    rp_counter_forget(&self->ahead);
+    if (unused > 0 && left_to_all(self) / FAR_FROM_END / self->options.sharers >= unused)
+        rp_counter_add(self->options.client, self->options.counter, -(int64_t)unused, GIVE_BACK_MS, NULL, NULL);
+    self->left = 0;
+}
+
+/* As many steps as BLOCK_NS takes at the speed of the block before, and at most twice as many as that had: it may have been
+ * quick by chance. */
+static void resize_block(struct claim *self, int64_t now_ns)
+{
+    int64_t lasted = now_ns - self->begun_ns;
+    double steps = (double)self->block * (double)BLOCK_NS / (double)(lasted > 0 ? lasted : 1);
+    double most = 2.0 * (double)self->block;
+    steps = steps < most ? steps : most;
+    self->size = steps > (double)MOST_STEPS ? MOST_STEPS : (uint64_t)steps;
+}
+
+static uint64_t next_size(const struct claim *self)
+{
+    uint64_t share = left_to_all(self) / PARTS_LEFT / self->options.sharers;
+    uint64_t size = self->size < share ? self->size : share;
+    return size > self->options.least ? size : self->options.least;
+}
+
+static rp_status begin(struct claim *self, rp_error *err)
+{
+    rp_error why = {0};
+    self->asked = next_size(self);
+    self->ahead = rp_counter_begin(self->options.client, self->options.counter, (int64_t)self->asked, &why);
+    return self->ahead ? RP_OK : err_set(err, (rp_status)why.status, "%s", why.text);
+}
+
+static bool stopped(const struct claim *self)
+{
+    return self->options.stop && atomic_load(self->options.stop);
+}
+
+/* The counter's value after the addition under way. A broker that is away is waited for. */
+static rp_status await(struct claim *self, int64_t *value, rp_error *err)
+{
+    for (;;) {
+        rp_status status = rp_counter_end(&self->ahead, LOOK_MS, value, err);
+        if (status != RP_DEADLINE_EXCEEDED && status != RP_UNAVAILABLE)
+            return status;
+        if (stopped(self))
+            return err_set(err, RP_CANCELLED, "stopped while no broker counted steps");
+        if (!self->ahead) {
+            nanosleep(&(struct timespec){.tv_nsec = LOOK_MS * NS_PER_MS}, NULL);
+            RP_TRY(begin(self, err));
+        }
+    }
+}
+
+/* The block that was claimed becomes the present one; what is beyond the limit is given back. */
+static rp_status take_block(struct claim *self, rp_error *err)
+{
+    int64_t limit = self->options.limit, after = 0, from = clock_now(&self->options.clock);
+    if (!self->ahead)
+        RP_TRY(begin(self, err));
+    RP_TRY(await(self, &after, err));
+    int64_t now = clock_now(&self->options.clock), before = after - (int64_t)self->asked;
+    self->wait_ns += (uint64_t)(now - from);
+    resize_block(self, now);
+    self->begun_ns = now;
+    self->claims++;
+    self->left = self->asked;
+    if (limit > 0 && after > limit) {
+        self->full = true;
+        self->left = before < limit ? (uint64_t)(limit - before) : 0;
+        after -= (int64_t)(self->asked - self->left);
+        rp_counter_add(self->options.client, self->options.counter, -(int64_t)(self->asked - self->left), GIVE_BACK_MS,
+                       NULL, NULL);
+    }
+    self->full |= limit > 0 && after >= limit;
+    self->seen = after;
+    self->block = self->left;
+    self->total = before > 0 ? (uint64_t)before : 0;
+    return RP_OK;
+}
+
+rp_status claim_next(struct claim *self, uint64_t most, uint64_t *n, uint64_t *total, rp_error *err)
+{
+    *n = 0;
+    if (self->left == 0 && !self->full)
+        RP_TRY(take_block(self, err));
+    *n = self->left < most ? self->left : most;
+    *total = self->total;
+    self->left -= *n;
+    self->total += *n;
+    if (!self->ahead && !self->full && self->left <= self->block / 2)
+        RP_TRY(begin(self, err));
+    return RP_OK;
+}

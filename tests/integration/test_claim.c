@@ -1,0 +1,182 @@
+/* Claims of steps against a real broker. Clocks are moved by hand: how large blocks get depends on nothing else. */
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "agent/run/claim.h"
+#include "proto/rng.h"
+#include "tests/support/process.h"
+
+#define WAIT 20000
+#define ACTORS 3
+#define COUNTER "environment_steps"
+
+struct fixture {
+    struct broker_process broker;
+    rp_client *client;
+    struct clock_manual time;
+    atomic_bool stop;
+    rp_error err;
+};
+
+static void ok(rp_status status, const rp_error *err)
+{
+    if (status != RP_OK)
+        fail_msg("%s: %s", rp_status_name(status), err->text);
+}
+
+static int setup(void **state)
+{
+    struct fixture *f = calloc(1, sizeof *f);
+    broker_process_start(&f->broker, "  - {name: replay, max_size: 10}\n", NULL);
+    f->time.now_ns = NS_PER_S;
+    f->client = rp_client_connect(f->broker.service, NULL, WAIT, &f->err);
+    if (!f->client)
+        fail_msg("%s", f->err.text);
+    *state = f;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct fixture *f = *state;
+    rp_client_destroy(&f->client);
+    broker_process_fini(&f->broker);
+    free(f);
+    return 0;
+}
+
+static void begin(struct fixture *f, struct claim *claim, int64_t limit, uint64_t least, uint32_t sharers)
+{
+    struct claim_options options = {.client = f->client,
+                                    .counter = COUNTER,
+                                    .clock = clock_manual(&f->time),
+                                    .limit = limit,
+                                    .least = least,
+                                    .sharers = sharers,
+                                    .stop = &f->stop};
+    claim_init(claim, &options);
+}
+
+static int64_t counted(struct fixture *f)
+{
+    int64_t value = 0;
+    ok(rp_counter_read(f->client, COUNTER, WAIT, &value, &f->err), &f->err);
+    return value;
+}
+
+/* Takes up to `most` steps of 20 us. */
+static uint64_t step(struct fixture *f, struct claim *claim, uint64_t most)
+{
+    uint64_t n = 0, total = 0;
+    ok(claim_next(claim, most, &n, &total, &f->err), &f->err);
+    assert_true(n <= most);
+    f->time.now_ns += (int64_t)n * 20 * NS_PER_US;
+    return n;
+}
+
+/* One actor: every step is given out once, in order, and there are far fewer claims than parts of five. */
+static void test_blocks(void **state)
+{
+    struct fixture *f = *state;
+    struct claim claim;
+    uint64_t taken = 0, n, total;
+    begin(f, &claim, 100003, 5, 1);
+    for (;;) {
+        ok(claim_next(&claim, 5, &n, &total, &f->err), &f->err);
+        if (n == 0)
+            break;
+        assert_int_equal(total, taken);
+        taken += n;
+        f->time.now_ns += (int64_t)n * 20 * NS_PER_US; /* 500 steps in 10 ms */
+    }
+    assert_int_equal(taken, 100003);
+    assert_int_equal(counted(f), 100003);
+    assert_true(claim.claims >= 200 && claim.claims < 500);
+    claim_fini(&claim);
+    assert_int_equal(counted(f), 100003);
+}
+
+/* Several that claim from one counter take together what is allowed, never more, whoever is quick. */
+static void test_never_too_many(void **state)
+{
+    struct fixture *f = *state;
+    for (uint64_t seed = 1; seed <= 10; seed++) {
+        struct rng rng;
+        struct claim claims[ACTORS];
+        uint64_t taken = 0, ended = 0;
+        rng_seed(&rng, seed);
+        int64_t start = counted(f), limit = start + 1 + (int64_t)rng_below(&rng, 1500);
+        for (uint32_t i = 0; i < ACTORS; i++)
+            begin(f, &claims[i], limit, 1 + rng_below(&rng, 40), ACTORS);
+        while (ended != (1u << ACTORS) - 1) {
+            uint32_t i = (uint32_t)rng_below(&rng, ACTORS);
+            uint64_t n = step(f, &claims[i], 1 + rng_below(&rng, 50));
+            taken += n;
+            ended |= n == 0 ? 1u << i : 0;
+            if ((int64_t)taken > limit - start)
+                fail_msg("seed %llu: %llu steps of %lld", (unsigned long long)seed, (unsigned long long)taken,
+                         (long long)(limit - start));
+        }
+        for (uint32_t i = 0; i < ACTORS; i++)
+            claim_fini(&claims[i]);
+        assert_int_equal(taken, limit - start);
+        assert_int_equal(counted(f), limit);
+    }
+}
+
+/* While the broker does not answer, steps go on for the rest of the block; then a stop is heard. */
+static void test_ahead_of_need(void **state)
+{
+    struct fixture *f = *state;
+    struct claim claim;
+    uint64_t taken = 0, n, total;
+    begin(f, &claim, 0, 5, 1);
+    while (claim.claims < 20 || !claim.ahead)
+        taken += step(f, &claim, 5);
+    uint64_t left = claim.left;
+    assert_true(left > 100 && claim.block > 200);
+    kill(f->broker.pid, SIGSTOP);
+    for (uint64_t more = 0; more < left;)
+        more += step(f, &claim, 5);
+    atomic_store(&f->stop, true);
+    /* The next block may have been claimed before the broker was stopped. */
+    rp_status status = RP_OK;
+    for (uint32_t i = 0; i < 10000 && status == RP_OK; i++)
+        status = claim_next(&claim, 5, &n, &total, &f->err);
+    assert_int_equal(status, RP_CANCELLED);
+    kill(f->broker.pid, SIGCONT);
+    claim_fini(&claim);
+}
+
+/* What was claimed and not taken is given back, unless the end is near. */
+static void test_give_back(void **state)
+{
+    struct fixture *f = *state;
+    struct claim claim;
+    uint64_t taken = 0;
+    begin(f, &claim, 100000, 5, 2);
+    while (taken < 5000)
+        taken += step(f, &claim, 5);
+    assert_true(counted(f) > (int64_t)taken);
+    claim_fini(&claim);
+    assert_int_equal(counted(f), taken);
+    begin(f, &claim, (int64_t)taken + 8, 5, 2);
+    assert_int_equal(step(f, &claim, 2), 2);
+    claim_fini(&claim);
+    assert_true(counted(f) >= (int64_t)taken + 5);
+}
+
+#define CASE(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {CASE(test_blocks), CASE(test_never_too_many), CASE(test_ahead_of_need),
+                                       CASE(test_give_back)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
