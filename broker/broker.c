@@ -15,6 +15,7 @@
 #include "broker/monitor.h"
 #include "broker/recall.h"
 #include "broker/restore.h"
+#include "broker/room.h"
 #include "broker/sample.h"
 #include "broker/session.h"
 #include "broker/spill.h"
@@ -513,6 +514,7 @@ void broker_turn(struct broker *self, int wait_ms)
     busy |= chores_run(&self->chores, self->clock.now, self->clock.ctx, CHORES_NS);
     if (self->spill)
         busy |= spill_run(self);
+    busy |= room_wake(self);
     if (self->dirty_sessions)
         credit_notify(self);
     if (self->stream)

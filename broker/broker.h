@@ -78,6 +78,7 @@ struct broker {
     uint32_t n_tables;
     uint32_t next_account; /* see struct contents */
     struct table *dirty_tables;
+    bool waits_for_room;   /* inserts of some table do: room.h */
     struct idmap sessions; /* by the first half of the id */
     struct session *session_list;
     uint32_t n_sessions; /* open ones */

@@ -354,6 +354,20 @@ const struct schema broker_schema = {
     .check = check,
 };
 
+static void check_strictly(const void *root, struct schema_report *report)
+{
+    check(root, report);
+    config_check_memory(root, NULL, "", report);
+}
+
+const struct schema broker_schema_strict = {
+    .name = "broker",
+    .rows = rows,
+    .n_rows = sizeof rows / sizeof rows[0],
+    .root_size = sizeof(struct broker_config),
+    .check = check_strictly,
+};
+
 const char broker_default_yaml[] =
     "# The embedded default: one prioritized table, on ports of the loopback interface.\n"
     "tables:\n"

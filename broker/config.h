@@ -78,6 +78,8 @@ struct broker_config {
 };
 
 extern const struct schema broker_schema;
+/* The same with config_check_memory, for those who ask whether a file is right: a broker that is short of memory runs. */
+extern const struct schema broker_schema_strict;
 
 /* The configuration that is used without -c: one prioritized table named "replay". */
 extern const char broker_default_yaml[];
@@ -90,5 +92,15 @@ const char *config_folder(const struct broker_config *config);
 bool config_makes_checkpoints(const struct broker_config *config);
 /* What ingest may have under way, and what tables may keep: the two parts of memory_limit. */
 int64_t config_ingest_budget(const struct broker_config *config);
+
+/* config_memory.c. Bytes of an item as the table's signature has it, each field once; "next_x" beside an "x" is the "x"
+ * of another item. 0: not known. */
+double config_item_bytes(const struct table_config *table);
+/* Bytes that the full table takes, if its items have so many each. */
+double config_table_bytes(const struct table_config *table, double item_bytes);
+/* Reports tables that cannot get as large as they are said to be, because memory_limit is too small for all of them.
+ * item_bytes: of each table's items, 0 for those that are not known; NULL: as the signatures say. prefix: of keys. */
+void config_check_memory(const struct broker_config *config, const double *item_bytes, const char *prefix,
+                         struct schema_report *report);
 
 #endif

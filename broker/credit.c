@@ -9,7 +9,6 @@
 #include "broker/broker.h"
 #include "broker/journal.h"
 #include "broker/session.h"
-#include "broker/spill.h"
 #include "proto/utf8.h"
 
 #define FIRST_WINDOW_ITEMS 64u
@@ -282,9 +281,7 @@ static void add_rejections(struct credit_message *self, const struct session *se
 static void add_waiting(struct credit_message *self, const struct flow *flow)
 {
     char text[512], why[400] = "";
-    limiter_explain_insert(&flow->table->limiter, why, sizeof why);
-    if (!why[0])
-        spill_explain_insert(flow->table->broker, why, sizeof why);
+    pump_explain_insert(flow->table, why, sizeof why);
     snprintf(text, sizeof text, "table '%s' holds back %llu items of this session: %s", flow->table->name,
              (unsigned long long)(flow->arrived - flow->resolved), why[0] ? why : "about to be inserted");
     char *copy = strdup(text);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "broker/broker.h"
+#include "broker/room.h"
 #include "broker/session.h"
 
 static const rp_extension_ops *const builtin[] = {&extension_statistics, &extension_priority_diffusion,
@@ -67,7 +68,7 @@ static bool host_copy_to(void *ctx, uint32_t slot, const char *other_table, doub
         return false;
     struct broker *broker = table->broker;
     layouts_at(&broker->layouts, arrival.span.layout)->refs++;
-    if (table_insert(other, &arrival, NULL) != RP_OK) {
+    if (room_waits(other, &arrival.span) || table_insert(other, &arrival, NULL) != RP_OK) {
         span_release(&arrival.span, &broker->store, &broker->layouts);
         return false;
     }

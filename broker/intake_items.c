@@ -5,6 +5,7 @@
 
 #include "broker/intake.h"
 #include "broker/journal.h"
+#include "broker/room.h"
 #include "broker/spill.h"
 #include "proto/error.h"
 
@@ -166,9 +167,9 @@ static void item_wait(struct intake *self, struct flow *flow, const struct arriv
 
 /* Whether memory and the limiter let an item in now. The limiter is asked for the rest of a run at once: what happens
  * meanwhile (removals) can only allow more. */
-static bool may_insert(struct intake *self, const struct table *table, uint32_t run_left)
+static bool may_insert(struct intake *self, struct table *table, const struct span *span, uint32_t run_left)
 {
-    if (self->broker->spill && spill_is_full(self->broker))
+    if ((self->broker->spill && spill_is_full(self->broker)) || room_waits(table, span))
         return false;
     if (self->allowance == 0)
         self->allowance = limiter_insertable(&table->limiter, run_left);
@@ -200,7 +201,7 @@ static void take_item(struct intake *self, uint32_t i, uint32_t run_left, const 
         status = item_check(self, i, layout, &arrival, &err);
         text = err.text;
     }
-    bool waits = flow->count > 0 || (status == RP_OK && !may_insert(self, flow->table, run_left));
+    bool waits = flow->count > 0 || (status == RP_OK && !may_insert(self, flow->table, &arrival.span, run_left));
     if (waits) {
         item_wait(self, flow, &arrival, status, text);
         return;

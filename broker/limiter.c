@@ -296,6 +296,11 @@ void limiter_reset(struct limiter *self)
     self->offset = 0;
 }
 
+bool limiter_counts(const struct limiter *self)
+{
+    return self->max_diff < (double)MOST_COUNT;
+}
+
 double limiter_cursor(const struct limiter *self)
 {
     return cursor_at(self, self->inserts, self->samples);

@@ -5,6 +5,7 @@
 #ifndef BROKER_LIMITER_H
 #define BROKER_LIMITER_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -63,6 +64,8 @@ void limiter_sampled(struct limiter *self, uint64_t n);
 void limiter_deleted(struct limiter *self, uint64_t n);
 void limiter_reset(struct limiter *self);
 
+/* Whether inserts wait for samples: then an item that leaves before it was sampled takes room for inserts with it. */
+bool limiter_counts(const struct limiter *self);
 double limiter_cursor(const struct limiter *self);
 uint64_t limiter_size(const struct limiter *self);
 

@@ -148,7 +148,7 @@ static bool read_config(const struct options *options, struct broker_config *con
                                          .text = broker_default_yaml,
                                          .section = options->section,
                                          .overrides = options->overrides};
-    bool ok = report && schema_read(&broker_schema, &source, config, report);
+    bool ok = report && schema_read(options->check ? &broker_schema_strict : &broker_schema, &source, config, report);
     if (!ok && report) {
         fputs(schema_report_text(report), stderr);
         fprintf(stderr, "replay-broker: %u mistake%s in the configuration; nothing was started\n",

@@ -5,6 +5,7 @@
 
 #include "broker/broker.h"
 #include "broker/journal.h"
+#include "broker/room.h"
 #include "broker/sample.h"
 #include "broker/session.h"
 #include "broker/spill.h"
@@ -166,9 +167,19 @@ static void flow_settle_first(struct broker *broker, struct flow *flow)
         JOURNAL(broker, journal_progress_(broker, flow->session));
 }
 
-static bool may_insert(const struct broker *broker, const struct table *table)
+static bool may_insert(const struct broker *broker, struct table *table, const struct flow *flow)
 {
-    return limiter_insertable(&table->limiter, 1) && !(broker->spill && spill_is_full(broker));
+    return limiter_insertable(&table->limiter, 1) && !(broker->spill && spill_is_full(broker)) &&
+           !room_waits(table, &flow->queue[flow->head].arrival.span);
+}
+
+void pump_explain_insert(const struct table *table, char *text, size_t size)
+{
+    limiter_explain_insert(&table->limiter, text, size);
+    if (!text[0])
+        spill_explain_insert(table->broker, text, size);
+    if (!text[0])
+        room_explain(table, text, size);
 }
 
 /* Lets blocked flows insert in turn. True: at least one did. */
@@ -176,7 +187,7 @@ static bool pump_inserts(struct broker *broker, struct table *table)
 {
     bool progress = false;
     struct flow *flow = table->blocked;
-    for (uint32_t n = 0; flow && n < INSERTS_PER_TURN && may_insert(broker, table); n++) {
+    for (uint32_t n = 0; flow && n < INSERTS_PER_TURN && may_insert(broker, table, flow); n++) {
         table->blocked = flow->next;
         flow_settle_first(broker, flow);
         /* Rejections behind it are due as well: they wait for their predecessors only. */

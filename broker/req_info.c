@@ -68,7 +68,7 @@ void info_limiter(const struct table *table, struct limiter_info *out)
     out->body.deletes = limiter->deletes;
     out->body.cursor = limiter_cursor(limiter);
     out->inserts_wait[0] = out->samples_wait[0] = '\0';
-    limiter_explain_insert(limiter, out->inserts_wait, sizeof out->inserts_wait);
+    pump_explain_insert(table, out->inserts_wait, sizeof out->inserts_wait);
     limiter_explain_sample(limiter, 1, out->samples_wait, sizeof out->samples_wait);
     out->body.inserts_wait = out->inserts_wait;
     out->body.samples_wait = out->samples_wait;
@@ -122,6 +122,7 @@ static Replay__TableInfo *table_info(struct arena *arena, const struct table *ta
     info->updates_missing = from->updates_missing;
     info->rejected = from->rejected;
     info->evicted = from->evicted;
+    info->evicted_for_memory = from->evicted_for_memory;
     info->orphaned_picks = from->orphaned_picks;
     info->episodes = from->episodes;
     info->mean_age_s = from->mean_age_s;
@@ -352,9 +353,7 @@ static void add_flows(struct arena *arena, const struct broker *broker, const st
         return;
     do {
         char why[256] = "", text[400];
-        limiter_explain_insert(&table->limiter, why, sizeof why);
-        if (!why[0])
-            spill_explain_insert(broker, why, sizeof why);
+        pump_explain_insert(table, why, sizeof why);
         snprintf(text, sizeof text, "table '%s': %u items wait; %s", table->name, flow->count,
                  why[0] ? why : "about to be inserted");
         Replay__Wait *info = wait_info(arena, flow->session->name, "insert", table->name, text);
@@ -365,6 +364,27 @@ static void add_flows(struct arena *arena, const struct broker *broker, const st
         reply->waits[reply->n_waits++] = info;
         flow = flow->next;
     } while (flow != table->blocked && reply->n_waits < WAITS_MOST);
+}
+
+/* Nobody waits for it, but it may be why a table has fewer items than somebody waits for. */
+static void add_evicted(struct arena *arena, const struct broker *broker, const struct table *table,
+                        Replay__WhyReply *reply)
+{
+    char text[400];
+    const struct table_stats *stats = &table->stats;
+    if (!stats->evicted_for_memory || reply->n_waits == WAITS_MOST)
+        return;
+    snprintf(text, sizeof text,
+             "table '%s': %llu items were evicted because memory was full; it has %u where max_size is %lld: raise "
+             "memory_limit, or lower max_size",
+             table->name, (unsigned long long)stats->evicted_for_memory, table->in.size,
+             (long long)table->config->max_size);
+    Replay__Wait *info = wait_info(arena, "broker", "memory", table->name, text);
+    if (!info)
+        return;
+    info->count = stats->evicted_for_memory;
+    info->waited_ns = (uint64_t)(broker->now_ns - stats->evicted_for_memory_ns);
+    reply->waits[reply->n_waits++] = info;
 }
 
 static void add_journal(struct arena *arena, const struct broker *broker, Replay__WhyReply *reply)
@@ -394,6 +414,8 @@ rp_status req_why(struct broker *broker, struct request *request, rp_error *err)
         add_flows(&arena, broker, &broker->tables[i], &reply);
     if (reply.waits)
         add_requests(&arena, broker, &reply);
+    for (uint32_t i = 0; reply.waits && i < broker->n_tables; i++)
+        add_evicted(&arena, broker, &broker->tables[i], &reply);
     if (!arena.failed)
         request_reply(broker, request, RP_OK, "", 28, &reply.base, NULL, 0);
     arena_fini(&arena);

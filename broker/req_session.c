@@ -258,7 +258,7 @@ static void bye_explain(const struct broker *broker, const struct wait *wait, st
         char why[200] = "";
         if (!flow || !flow->count)
             continue;
-        limiter_explain_insert(&flow->table->limiter, why, sizeof why);
+        pump_explain_insert(flow->table, why, sizeof why);
         used += snprintf(out->text + used, sizeof out->text - (size_t)used, "; table '%.64s' holds back %u: %s",
                          flow->table->name, flow->count, why);
     }

@@ -191,6 +191,8 @@ rp_status flow_insert(struct flow *flow, const struct arrival *arrival, rp_error
 /* One item of the flow is resolved (inserted, or rejected by credit_reject before). */
 void flow_resolved(struct broker *broker, struct flow *flow, struct inbound *inbound);
 void pump_mark(struct table *table);
+/* A clause about what the first waiting insert of a table waits for: limiter, disk or memory. Empty: for nothing. */
+void pump_explain_insert(const struct table *table, char *text, size_t size);
 /* True: more could be done. */
 bool pump_run(struct broker *broker);
 

@@ -297,6 +297,16 @@ bool chunk_enter(struct chunk *chunk, uint32_t table)
     return true;
 }
 
+bool chunk_is_in(const struct chunk *chunk, uint32_t table)
+{
+    if (chunk->home_refs && chunk->home == table)
+        return true;
+    const struct chunk_share *share = chunk->shares;
+    while (share && share->table != table)
+        share = share->next;
+    return share != NULL;
+}
+
 bool chunk_leave(struct chunk *chunk, uint32_t table)
 {
     for (struct chunk_share **at = &chunk->shares; *at; at = &(*at)->next)

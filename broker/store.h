@@ -116,6 +116,7 @@ void store_release(struct store *self, struct chunk *chunk);
  * then change by chunk->bytes. Does not change refs. */
 bool chunk_enter(struct chunk *chunk, uint32_t table);
 bool chunk_leave(struct chunk *chunk, uint32_t table);
+bool chunk_is_in(const struct chunk *chunk, uint32_t table);
 
 /* Memory that chunks take: what the limit counts. Free places in slabs are not in it, since the next chunk of that size
  * gets them; store_reserved has them. */

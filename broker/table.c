@@ -9,14 +9,12 @@
 #include "broker/extension.h"
 #include "broker/journal.h"
 #include "broker/reserve.h"
+#include "broker/room.h"
 #include "broker/session.h"
-#include "broker/spill.h"
 #include "proto/dtype.h"
 #include "proto/error.h"
 
 #define NO_SLOT UINT32_MAX
-/* Most removals that one insert may cause, so that none stalls the loop; a chore does the rest. */
-#define EVICTIONS_PER_INSERT 256u
 
 void span_release(struct span *self, struct store *store, struct layouts *layouts)
 {
@@ -330,7 +328,7 @@ void table_remove(struct table *self, uint32_t slot)
     JOURNAL(self->broker, journal_remove_(self, slot));
 }
 
-static bool table_evict(struct table *self)
+bool table_evict(struct table *self)
 {
     uint32_t slot;
     double probability;
@@ -341,45 +339,9 @@ static bool table_evict(struct table *self)
     return true;
 }
 
-/* Names the table that holds most, for the sentence that refuses an item. */
-static const struct table *largest_holder(const struct broker *broker)
-{
-    const struct table *largest = &broker->tables[0];
-    for (uint32_t i = 1; i < broker->n_tables; i++)
-        if (broker->tables[i].bytes > largest->bytes)
-            largest = &broker->tables[i];
-    return largest;
-}
-
-/* Data that is about to go to disk makes room by itself; inserts wait for that before they come here. */
-static bool wants_room(const struct broker *broker)
-{
-    bool memory = store_memory(&broker->store) > broker->storage_budget;
-    return (memory && !spill_is_full(broker)) || spill_wants_room(broker);
-}
-
-/* At the memory limit a table makes room from its own items first; only when it has none left is the item refused. */
-static rp_status make_room(struct table *self, rp_error *err)
-{
-    struct broker *broker = self->broker;
-    uint32_t left = EVICTIONS_PER_INSERT;
-    while (wants_room(broker) && left-- > 0 && table_evict(self)) {
-    }
-    uint64_t used = store_memory(&broker->store);
-    if (self->in.size > 0 || used <= (uint64_t)broker->config->memory_limit)
-        return RP_OK;
-    const struct table *holder = largest_holder(broker);
-    return err_set(
-        err, RP_RESOURCE_EXHAUSTED,
-        "memory is full: %llu of %lld bytes are in use and this table has nothing left to remove; table '%s' "
-        "holds most, %llu bytes. Lower its max_size or max_bytes, or raise memory_limit",
-        (unsigned long long)used, (long long)broker->config->memory_limit, holder->name,
-        (unsigned long long)holder->bytes);
-}
-
 static bool too_much(const struct table *self)
 {
-    if (self->config->max_bytes && self->bytes > (uint64_t)self->config->max_bytes)
+    if (self->config->max_bytes && self->bytes > (uint64_t)self->config->max_bytes && !room_is_kept(self))
         return true;
     if (!self->config->soft_capacity)
         return self->in.size > (uint64_t)self->config->max_size;
@@ -406,7 +368,7 @@ rp_status table_insert(struct table *self, const struct arrival *arrival, rp_err
     struct broker *broker = self->broker;
     if (__builtin_expect(store_memory(&broker->store) > broker->storage_budget || broker->spill, 0) &&
         keymap_get(self->in.keys, arrival->key) == KEYMAP_NONE)
-        RP_TRY(make_room(self, err));
+        RP_TRY(room_make(self, err));
     uint32_t slot = slot_take(&self->in, self->capacity);
     struct item *item = &self->in.items[slot];
     if (!keymap_put(self->in.keys, arrival->key, slot)) {

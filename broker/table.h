@@ -92,8 +92,13 @@ struct extension {
 
 #define TABLE_RATE_SECONDS 10u
 
+/* Most removals that one insert may cause, so that none stalls the loop; a chore does the rest. */
+#define EVICTIONS_PER_INSERT 256u
+
 struct table_stats {
     uint64_t updates, updates_missing, rejected, evicted, orphaned_picks, episodes;
+    uint64_t evicted_for_memory;   /* since this process started; they are in evicted, too */
+    int64_t evicted_for_memory_ns; /* when it first happened */
     double mean_age_s, mean_staleness, mean_weight;
     uint64_t history[TABLE_RATE_SECONDS + 1][3]; /* inserts, samples, updates at the last seconds */
     int64_t history_ns[TABLE_RATE_SECONDS + 1];
@@ -122,7 +127,8 @@ struct table {
     int64_t last_insert_ns; /* insert times are strictly increasing: they are the order of insertion */
     uint32_t stamp;         /* of the newest distinct batch */
     int64_t next_removal_ns;
-    bool removing; /* the chore of soft_capacity is under way */
+    bool removing;       /* the chore of soft_capacity is under way */
+    bool waits_for_room; /* inserts do: room.h */
     struct table_stats stats;
     /* pump.c's */
     struct flow *blocked; /* ring of flows with items that wait */
@@ -147,6 +153,8 @@ rp_status table_insert(struct table *self, const struct arrival *arrival, rp_err
 /* UINT32_MAX: no such key. */
 uint32_t table_find(const struct table *self, uint64_t key);
 void table_remove(struct table *self, uint32_t slot);
+/* Removes the item that the remover picks. False: there is none. */
+bool table_evict(struct table *self);
 /* The priority has been checked. The first runs no hooks and counts as no update. */
 void table_set_priority(struct table *self, uint32_t slot, double priority);
 void table_update(struct table *self, uint32_t slot, double priority);

@@ -210,7 +210,8 @@ static void table_from(const Replay__TableInfo *from, rp_table_info *out)
                            .episodes = from->episodes,
                            .mean_age_s = from->mean_age_s,
                            .mean_staleness = from->mean_staleness,
-                           .total_priority = from->total_priority};
+                           .total_priority = from->total_priority,
+                           .evicted_for_memory = from->evicted_for_memory};
     limiter_from(from->limiter, &out->limiter);
 }
 

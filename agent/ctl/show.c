@@ -110,6 +110,9 @@ static void print_table(const Replay__TableInfo *table)
          format_count(b, table->updates_missing));
     line("removed", "%s evicted, %s rejected, %s picked for samplers that were gone", format_count(a, table->evicted),
          format_count(b, table->rejected), format_count(c, table->orphaned_picks));
+    if (table->evicted_for_memory)
+        line("for memory", "%s of the evicted: memory_limit is reached before max_size",
+             format_count(a, table->evicted_for_memory));
     line("samples are", "%s old, %.1f versions behind, on average", format_seconds(a, table->mean_age_s),
          table->mean_staleness);
     line("priorities", "sum to %.6g", table->total_priority);

@@ -34,6 +34,7 @@ typedef struct rp_table_info {
     uint64_t waiting_inserts, waiting_samplers;
     uint64_t updates, updates_missing, rejected, evicted, orphaned_picks, episodes;
     double mean_age_s, mean_staleness, total_priority;
+    uint64_t evicted_for_memory; /* of evicted: because memory was full; since the broker started */
 } rp_table_info;
 
 typedef struct rp_server_info {

@@ -87,6 +87,41 @@ static void a_bad_configuration_ends_with_2_and_starts_nothing(void **state)
     says(err, "-c good.yaml");
 }
 
+/* --check finds tables that memory_limit cannot hold; a broker with such a file runs, evicts or waits, and says so. */
+static void check_finds_memory_that_is_not_there(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *tables, *where, *numbers[3];
+    } rows[] = {
+        {"{name: a, max_size: 1000, signature: [{name: x, dtype: uint8, shape: [100000]}]}",
+         "tables[0].max_size: ",
+         {"1000 items", "95MiB", "56MiB"}},
+        {"{name: a, max_size: 500, signature: [{name: x, dtype: uint8, shape: [100000]}]}", NULL, {NULL}},
+        {"{name: a, max_size: 1000, max_times_sampled: 1, limiter: {kind: queue, size: 100}, signature: [{name: x, "
+         "dtype: uint8, shape: [100000]}]}",
+         NULL,
+         {NULL}},
+        {"{name: a, max_bytes: 60MiB}", "tables[0].max_bytes: ", {"60MiB", "56MiB", "64MiB"}},
+        {"{name: a, max_bytes: 30MiB}, {name: b, max_bytes: 31MiB}",
+         "tables[1].max_bytes: ",
+         {"31MiB", "61MiB", "56MiB"}},
+        {"{name: a, max_bytes: 50MiB}", NULL, {NULL}},
+        {"{name: a}", NULL, {NULL}},
+    };
+    for (uint32_t r = 0; r < sizeof rows / sizeof rows[0]; r++) {
+        char text[400];
+        snprintf(text, sizeof text, "memory_limit: 64MiB\ntables: [%s]\n", rows[r].tables);
+        const char *file = write_file("bad.yaml", text);
+        assert_int_equal(run("-c", file, "--check"), rows[r].where ? 2 : 0);
+        for (uint32_t i = 0; rows[r].where && i < 3; i++)
+            says(err, rows[r].numbers[i]);
+        if (rows[r].where)
+            says(err, rows[r].where);
+        assert_int_equal(run("-c", file, "--print-config"), 0);
+    }
+}
+
 static void check_says_that_all_is_well(void **state)
 {
     (void)state;
@@ -229,6 +264,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_bad_configuration_ends_with_2_and_starts_nothing),
         cmocka_unit_test(check_says_that_all_is_well),
+        cmocka_unit_test(check_finds_memory_that_is_not_there),
         cmocka_unit_test(what_print_config_prints_is_the_same_configuration),
         cmocka_unit_test(port_0_gives_free_ports_that_are_printed_and_written),
         cmocka_unit_test(a_full_disk_for_the_log_does_not_stop_service),

@@ -6,8 +6,10 @@
 
 #include <cmocka.h>
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "proto/rng.h"
 #include "tests/support/naive.h"
@@ -172,6 +174,280 @@ static void a_refused_duplicate_removes_nothing_at_the_limit(void **state)
     assert_int_equal(peer->credit->rejections[0]->status, RP_ALREADY_EXISTS);
     assert_int_equal(size_of(&embed, "t"), before);
     embed_stop(&embed);
+}
+
+/* ---- items that owe samples ---- */
+
+static const struct testpeer_column tenth = {"x", "uint8", 1, {10000}, 10000};
+
+/* What waits with this kind, or NULL. */
+static const Replay__Wait *find_wait(struct testpeer *peer, const char *kind)
+{
+    Replay__Request request = REPLAY__REQUEST__INIT;
+    Replay__Why why = REPLAY__WHY__INIT;
+    request.body_case = REPLAY__REQUEST__BODY_WHY;
+    request.why = &why;
+    struct testpeer_answer *answer = testpeer_call(peer, &request);
+    for (size_t i = 0; i < answer->reply->why->n_waits; i++)
+        if (strcmp(answer->reply->why->waits[i]->kind, kind) == 0)
+            return answer->reply->why->waits[i];
+    return NULL;
+}
+
+/* Sends items one after another until the credit is used up, but at most up to key `last`. */
+static uint64_t send_allowed(struct testpeer *writer, uint64_t sent, uint64_t last)
+{
+    while (sent < last &&
+           ((sent < testpeer_allowed(writer, 0) && writer->sent_bytes + 10500 <= writer->credit->allowed_bytes) ||
+            sent == testpeer_resolved(writer, 0)))
+        testpeer_insert_large(writer, "t", ++sent, 10000, false);
+    testpeer_heartbeat(writer, 0, false);
+    assert_int_equal(writer->credit->n_rejections, 0);
+    testpeer_forget(writer);
+    return sent;
+}
+
+/* Fills the table until nothing more goes in. */
+static uint64_t fill(struct testpeer *writer, uint64_t sent, uint64_t last)
+{
+    for (uint64_t before = UINT64_MAX; before != sent;) {
+        before = sent;
+        sent = send_allowed(writer, sent, last);
+    }
+    return sent;
+}
+
+#define QUEUE "sampler: {kind: fifo}, max_times_sampled: 1, limiter: {kind: queue}"
+
+/* At the memory limit a queue keeps what it has accepted; inserts wait, and go on as it is read. */
+static void a_queue_loses_nothing_at_the_memory_limit(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *table, *more;
+    } rows[] = {{"  - {name: t, max_size: 5000, " QUEUE "}\n", "memory_limit: 4MiB\n"},
+                {"  - {name: t, max_size: 5000, max_bytes: 2MiB, " QUEUE "}\n", NULL}};
+    for (uint32_t r = 0; r < 2; r++) {
+        struct embed embed;
+        embed_start(&embed, rows[r].table, rows[r].more);
+        struct testpeer *writer = testpeer_new(&embed), *sampler = testpeer_new(&embed);
+        testpeer_open_with(writer, false, &tenth, 1);
+        uint64_t sent = fill(writer, 0, 2000), size = size_of(&embed, "t");
+        struct table *table = embed_table(&embed, "t");
+        assert_in_range(sent, 200, 1500);
+        assert_in_range(size, 100, sent - 1);
+        assert_true(table->n_waiting_items > 0);
+        assert_true(store_memory(&embed.broker->store) <= (uint64_t)embed.config.memory_limit);
+        assert_int_equal(table->stats.evicted, 0);
+        const Replay__Wait *wait = find_wait(sampler, "insert");
+        assert_non_null(wait);
+        assert_int_equal(wait->count, table->n_waiting_items);
+        assert_non_null(strstr(wait->text, r ? "max_bytes" : "memory_limit"));
+        assert_true(strlen(testpeer_table_info(sampler, "t")->limiter->inserts_wait) > 0);
+        for (uint64_t next = 1; next <= 2000;) {
+            sent = send_allowed(writer, sent, 2000);
+            struct testpeer_answer *answer = testpeer_await(sampler, testpeer_sample(sampler, "t", 7, 0, 0));
+            assert_int_equal(answer->status, RP_OK);
+            for (size_t i = 0; i < answer->reply->sample->n_key; i++)
+                assert_int_equal(answer->reply->sample->key[i], next++);
+            testpeer_settled(sampler, 0);
+            testpeer_forget(sampler);
+            if (r)
+                assert_true(table->bytes <= 2 * KIB * KIB);
+        }
+        assert_int_equal(sent, 2000);
+        assert_int_equal(table->stats.evicted, 0);
+        assert_true(limiter_cursor(&table->limiter) == 0); /* all of its capacity is there */
+        embed_stop(&embed);
+    }
+}
+
+/* A batch that memory cannot hold: it waits, with the reason, and what it has got is delivered at its deadline. */
+static void a_batch_larger_than_memory_ends_at_its_deadline(void **state)
+{
+    (void)state;
+    for (int flags = 0; flags <= WHOLE; flags += WHOLE) {
+        struct embed embed;
+        embed_start(&embed, "  - {name: t, max_size: 5000, " QUEUE "}\n", "memory_limit: 2MiB\n");
+        struct testpeer *writer = testpeer_new(&embed), *sampler = testpeer_new(&embed);
+        testpeer_open_with(writer, false, &tenth, 1);
+        uint64_t id = testpeer_sample(sampler, "t", 1000, 5000, flags);
+        uint64_t sent = fill(writer, 0, 2000);
+        assert_null(testpeer_poll(sampler, id));
+        /* The batch may fill up memory_limit; what is under way besides is bounded by itself. */
+        assert_true(store_memory(&embed.broker->store) <= 2 * KIB * KIB + embed.broker->ingest_budget + 20000);
+        assert_non_null(find_wait(writer, "insert"));
+        embed_advance(&embed, 6000);
+        struct testpeer_answer *answer = testpeer_await(sampler, id);
+        uint64_t next = 1;
+        if (flags == WHOLE)
+            assert_int_equal(answer->status, RP_DEADLINE_EXCEEDED);
+        else
+            assert_true(answer->reply->sample->n_key > 100);
+        for (size_t i = 0; flags != WHOLE && i < answer->reply->sample->n_key; i++)
+            assert_int_equal(answer->reply->sample->key[i], next++);
+        testpeer_settled(sampler, 0);
+        while (next <= 2000) {
+            sent = send_allowed(writer, sent, 2000);
+            answer = testpeer_await(sampler, testpeer_sample(sampler, "t", 50, 0, 0));
+            assert_int_equal(answer->status, RP_OK);
+            for (size_t i = 0; i < answer->reply->sample->n_key; i++)
+                assert_int_equal(answer->reply->sample->key[i], next++);
+            testpeer_settled(sampler, 0);
+            testpeer_forget(sampler);
+        }
+        assert_int_equal(embed_table(&embed, "t")->stats.evicted, 0);
+        embed_stop(&embed);
+    }
+}
+
+/* A reset, a delete, or another table's items that go wake inserts that wait for memory. */
+static void memory_that_comes_free_elsewhere_wakes_inserts(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed,
+                "  - {name: t, max_size: 5000, " QUEUE "}\n  - {name: u, max_size: 5000, limiter: {kind: none}}\n",
+                "memory_limit: 4MiB\n");
+    struct testpeer *writer = testpeer_new(&embed), *other = testpeer_new(&embed);
+    testpeer_open_with(writer, false, &tenth, 1);
+    testpeer_open_with(other, false, &tenth, 1);
+    for (uint64_t key = 1; key <= 100; key++) {
+        testpeer_insert_large(other, "u", key, 10000, false);
+        testpeer_heartbeat(other, 0, false);
+    }
+    assert_int_equal(size_of(&embed, "u"), 100);
+    fill(writer, 0, 2000);
+    uint64_t waiting = embed_table(&embed, "t")->n_waiting_items;
+    assert_true(waiting > 0);
+    testpeer_reset(other, "u"); /* buried in slices, by a chore */
+    embed_settle(&embed);
+    assert_true(embed_table(&embed, "t")->n_waiting_items < waiting);
+    assert_int_equal(embed_table(&embed, "t")->stats.evicted, 0);
+    embed_stop(&embed);
+}
+
+/* Items that need more samples than the limiter will ever allow do not stop the run: they are evicted, and counted. */
+static void what_cannot_be_sampled_is_evicted_and_counted(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed,
+                "  - {name: t, max_size: 5000, max_times_sampled: 4, limiter: {kind: sample_to_insert_ratio, "
+                "samples_per_insert: 1, min_size: 1, error_buffer: 10}}\n",
+                "memory_limit: 4MiB\n");
+    struct testpeer *writer = testpeer_new(&embed), *sampler = testpeer_new(&embed);
+    testpeer_open_with(writer, false, &tenth, 1);
+    uint64_t sent = 0, got = 0;
+    for (uint32_t turn = 0; got < 1500 && turn < 5000; turn++) {
+        sent = send_allowed(writer, sent, 2000);
+        struct testpeer_answer *answer = testpeer_await(sampler, testpeer_sample(sampler, "t", 5, 0, 0));
+        got += answer->status == RP_OK ? answer->reply->sample->n_key : 0;
+        testpeer_settled(sampler, 0);
+        testpeer_forget(sampler);
+    }
+    assert_true(got >= 1500);
+    uint64_t evicted = embed_table(&embed, "t")->stats.evicted_for_memory;
+    assert_true(evicted > 0);
+    assert_int_equal(testpeer_table_info(sampler, "t")->evicted_for_memory, evicted);
+    const Replay__Wait *wait = find_wait(sampler, "memory");
+    assert_non_null(wait);
+    assert_int_equal(wait->count, evicted);
+    assert_string_equal(wait->table, "t");
+    embed_stop(&embed);
+}
+
+static void eviction_for_memory_is_told(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, "  - {name: t, max_size: 5000, limiter: {kind: none}}\n", "memory_limit: 4MiB\n");
+    char path[] = "/tmp/replay-memory-XXXXXX";
+    int file = mkstemp(path);
+    assert_true(file >= 0);
+    log_set_level(LEVEL_WARN);
+    assert_int_equal(log_open(path, NULL), RP_OK);
+    struct testpeer *writer = testpeer_new(&embed);
+    testpeer_open_with(writer, false, &tenth, 1);
+    fill(writer, 0, 300);
+    assert_null(find_wait(writer, "memory"));
+    assert_int_equal(testpeer_table_info(writer, "t")->evicted_for_memory, 0);
+    fill(writer, 300, 600);
+    Replay__TableInfo *info = testpeer_table_info(writer, "t");
+    assert_true(info->evicted_for_memory >= 200);
+    assert_int_equal(info->evicted_for_memory, info->evicted);
+    assert_int_equal(info->size + info->evicted, 600);
+    const Replay__Wait *wait = find_wait(writer, "memory");
+    assert_non_null(wait);
+    assert_int_equal(wait->count, info->evicted_for_memory);
+    log_close();
+    log_set_level(LEVEL_OFF);
+    char text[2000] = "";
+    assert_true(read(file, text, sizeof text - 1) > 0);
+    close(file);
+    unlink(path);
+    const char *line = strstr(text, "B0210");
+    assert_non_null(line);
+    assert_null(strstr(line + 1, "B0210")); /* the first time only */
+    embed_stop(&embed);
+}
+
+/* Writers and samplers of all kinds at the limit: what is accepted is delivered as often as it owes, and all goes on. */
+static void random_use_at_the_limit_loses_nothing(void **state)
+{
+    (void)state;
+    enum { ITEMS = 600 };
+    static const char *const kinds[] = {
+        "sampler: {kind: fifo}, max_times_sampled: 1, limiter: {kind: queue}",
+        "sampler: {kind: lifo}, max_times_sampled: 1, limiter: {kind: stack, size: 500}",
+        "sampler: {kind: uniform}, max_times_sampled: 1, max_bytes: 1MiB, limiter: {kind: queue}",
+        "sampler: {kind: uniform}, max_times_sampled: 3, limiter: {kind: sample_to_insert_ratio, samples_per_insert: "
+        "3, "
+        "min_size: 1, min_diff: 0, max_diff: 1000}",
+    };
+    struct rng rng;
+    rng_seed(&rng, naive_seed("random_use_at_the_limit_loses_nothing"));
+    for (uint32_t k = 0; k < 4; k++) {
+        struct embed embed;
+        char tables[300];
+        snprintf(tables, sizeof tables, "  - {name: t, max_size: 1000, %s}\n", kinds[k]);
+        embed_start(&embed, tables, "memory_limit: 2MiB\n");
+        struct testpeer *writer = testpeer_new(&embed), *samplers[2] = {testpeer_new(&embed), testpeer_new(&embed)};
+        testpeer_open_with(writer, false, &tenth, 1);
+        uint32_t times[ITEMS + 1] = {0}, each = k == 3 ? 3 : 1;
+        uint64_t sent = 0, got = 0, ids[2] = {0, 0};
+        bool limited = false;
+        for (uint32_t turn = 0; got < ITEMS * each && turn < 20000; turn++) {
+            bool alone = turn / 20 % 2 == 0; /* now and then nobody samples, and the table fills up */
+            if (rng_below(&rng, 2))
+                sent = alone ? fill(writer, sent, ITEMS) : send_allowed(writer, sent, ITEMS);
+            uint32_t s = (uint32_t)rng_below(&rng, 2);
+            static const int flags[] = {0, FLEXIBLE, WHOLE, DISTINCT, DISTINCT | WHOLE};
+            if (!ids[s] && !alone)
+                ids[s] = testpeer_sample(samplers[s], "t", 1 + (uint32_t)rng_below(&rng, 60),
+                                         (int64_t)rng_below(&rng, 200), flags[rng_below(&rng, 5)]);
+            struct testpeer_answer *answer = ids[s] ? testpeer_poll(samplers[s], ids[s]) : NULL;
+            limited |= embed.broker->waits_for_room;
+            if (answer) {
+                size_t n = answer->status == RP_OK ? answer->reply->sample->n_key : 0;
+                assert_true(answer->status == RP_OK || answer->status == RP_DEADLINE_EXCEEDED);
+                for (size_t i = 0; i < n; i++)
+                    times[answer->reply->sample->key[i]]++;
+                got += n;
+                ids[s] = 0;
+                testpeer_settled(samplers[s], 0);
+                testpeer_forget(samplers[s]);
+            }
+            embed_advance(&embed, 5);
+            assert_true(store_memory(&embed.broker->store) <= 2 * KIB * KIB + 20000);
+        }
+        assert_true(limited);
+        assert_int_equal(got, ITEMS * each);
+        for (uint32_t i = 1; i <= ITEMS; i++)
+            assert_int_equal(times[i], each);
+        assert_int_equal(embed_table(&embed, "t")->stats.evicted, 0);
+        embed_stop(&embed);
+    }
 }
 
 /* ---- max_bytes ---- */
@@ -402,6 +678,12 @@ int main(void)
         cmocka_unit_test(a_table_with_nothing_to_remove_names_the_holder),
         cmocka_unit_test(an_item_that_finds_no_room_is_refused_with_numbers),
         cmocka_unit_test(a_refused_duplicate_removes_nothing_at_the_limit),
+        cmocka_unit_test(a_queue_loses_nothing_at_the_memory_limit),
+        cmocka_unit_test(a_batch_larger_than_memory_ends_at_its_deadline),
+        cmocka_unit_test(memory_that_comes_free_elsewhere_wakes_inserts),
+        cmocka_unit_test(what_cannot_be_sampled_is_evicted_and_counted),
+        cmocka_unit_test(eviction_for_memory_is_told),
+        cmocka_unit_test(random_use_at_the_limit_loses_nothing),
         cmocka_unit_test(max_bytes_is_held_and_larger_items_refused),
         cmocka_unit_test(max_bytes_holds_after_a_large_item),
         cmocka_unit_test(items_inserted_during_the_burial_of_a_reset_stay),
