@@ -82,10 +82,11 @@ struct broker {
     struct idmap sessions; /* by the first half of the id */
     struct session *session_list;
     uint32_t n_sessions; /* open ones */
+    uint32_t n_writing;  /* of them, those that used their credit lately */
     uint32_t next_ordinal;
     struct session *dirty_sessions;
     uint64_t kept_bytes;    /* sum over sessions of chunk_bytes */
-    uint64_t granted_bytes; /* sum over sessions of allowed - returned */
+    uint64_t granted_bytes; /* sum over sessions of offered - returned */
     uint64_t ingest_budget, storage_budget;
     struct waiter *spare_waiters;
     uint32_t n_spare_waiters;

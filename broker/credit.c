@@ -1,7 +1,5 @@
-/* Flow control: how many items per table, and how many bytes, a session may have unresolved.
- *
- * Windows start small and double while they are used up, as far as fairness and the ingest budget allow. The sum of all
- * grants never exceeds that budget; one item at a time may always be sent, so a session without any grant still moves. */
+/* What sessions are told about their flow control: notices, rejections, and the Credit message. How much a session may send
+ * is decided in credit_grant.c. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,118 +9,7 @@
 #include "broker/session.h"
 #include "proto/utf8.h"
 
-#define FIRST_WINDOW_ITEMS 64u
-#define FIRST_WINDOW_BYTES (1u << 20)
-#define SHARED_WINDOW_ITEMS 40000u
-/* A deep queue of inserts holds up samplers. */
-#define SAMPLED_WINDOW_ITEMS 4000u
-#define LEAST_WINDOW_ITEMS 256u
-/* A session that does not read its rejections gets no more credit. */
-#define REJECTIONS_MOST 1024u
 #define REJECTIONS_PER_MESSAGE 32u
-
-static uint64_t least(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
-
-static uint64_t most_bytes(const struct broker *broker)
-{
-    uint64_t sessions = broker->n_sessions ? broker->n_sessions : 1;
-    return least((uint64_t)broker->config->window_bytes, broker->ingest_budget / (sessions + 1));
-}
-
-static uint64_t most_items(const struct broker *broker, const struct flow *flow, uint32_t flows)
-{
-    const struct session *self = flow->session;
-    uint64_t sessions = broker->n_sessions ? broker->n_sessions : 1;
-    uint64_t fair = (flow->table->sampled_lately ? SAMPLED_WINDOW_ITEMS : SHARED_WINDOW_ITEMS) / sessions;
-    if (fair < LEAST_WINDOW_ITEMS)
-        fair = LEAST_WINDOW_ITEMS;
-    uint64_t most = least((uint64_t)broker->config->window_items, fair);
-    if (self->items) {
-        /* So many that a blocked table can not use up the bytes that the session's other tables need. */
-        uint64_t mean = self->received_bytes / self->items + 1;
-        uint64_t share = self->window_bytes / (flows > 1 ? 2 * flows : 1) / mean;
-        most = least(most, share ? share : 1);
-    }
-    return most;
-}
-
-static void grant_bytes(struct broker *broker, struct session *self)
-{
-    if (self->returned_bytes - self->told_returned >= self->window_bytes / 8)
-        self->window_bytes *= 2;
-    uint64_t most = most_bytes(broker);
-    if (self->window_bytes > most)
-        self->window_bytes = most;
-    uint64_t want = self->returned_bytes + self->window_bytes;
-    if (want <= self->allowed_bytes)
-        return;
-    uint64_t room = broker->granted_bytes < broker->ingest_budget ? broker->ingest_budget - broker->granted_bytes : 0;
-    uint64_t grant = least(want - self->allowed_bytes, room);
-    self->allowed_bytes += grant;
-    broker->granted_bytes += grant;
-}
-
-static void grant_items(struct broker *broker, struct flow *flow, uint32_t flows)
-{
-    if (!flow->window)
-        flow->window = FIRST_WINDOW_ITEMS;
-    if (flow->resolved - flow->told_resolved >= flow->window / 8)
-        flow->window *= 2;
-    uint64_t most = most_items(broker, flow, flows);
-    if (flow->window > most)
-        flow->window = most;
-    if (flow->resolved + flow->window > flow->allowed)
-        flow->allowed = flow->resolved + flow->window;
-}
-
-static uint32_t count_flows(const struct session *self)
-{
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < self->n_tables; i++)
-        n += self->flows[i] && self->flows[i]->arrived > 0;
-    return n;
-}
-
-void credit_refresh(struct broker *broker, struct session *self)
-{
-    if (self->rejection_count > REJECTIONS_MOST)
-        return;
-    grant_bytes(broker, self);
-    uint32_t flows = count_flows(self);
-    for (uint32_t i = 0; i < self->n_tables; i++)
-        if (self->flows[i])
-            grant_items(broker, self->flows[i], flows);
-}
-
-void credit_open(struct broker *broker, struct session *self)
-{
-    self->window_bytes = least(FIRST_WINDOW_BYTES, most_bytes(broker));
-    /* A tombstone's credit that was not used can still be. */
-    broker->granted_bytes += self->allowed_bytes - self->returned_bytes;
-    self->told_returned = self->returned_bytes;
-    for (uint32_t i = 0; i < self->n_tables; i++)
-        session_flow(self, &broker->tables[i]);
-    credit_refresh(broker, self);
-}
-
-void credit_close(struct broker *broker, struct session *self)
-{
-    if (self->tombstone)
-        return; /* was done when it expired */
-    uint64_t open = self->allowed_bytes - self->returned_bytes;
-    broker->granted_bytes -= least(open, broker->granted_bytes);
-    /* All that had arrived is dealt with. Never more than allowed. */
-    self->returned_bytes = self->received_bytes;
-}
-
-void credit_return(struct broker *broker, struct session *self, uint64_t bytes)
-{
-    self->returned_bytes += bytes;
-    broker->granted_bytes -= least(bytes, broker->granted_bytes);
-}
 
 void credit_mark(struct broker *broker, struct session *self, bool urgent)
 {
@@ -310,7 +197,8 @@ struct credit_message *credit_message_new(struct broker *broker, struct session 
     self->body.gap = session->gap;
     self->body.epoch = session->epoch;
     self->body.session = session->ordinal;
-    self->body.allowed_bytes = session->allowed_bytes;
+    self->body.allowed_bytes = credit_allowed(session);
+    self->body.keep_bytes = session->keep_bytes;
     self->body.returned_bytes = session->told_returned = session->returned_bytes;
     self->body.waiting = self->waiting;
     uint32_t used = 0;

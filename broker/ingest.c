@@ -42,11 +42,11 @@ static rp_status message_check(struct intake *self, rp_error *err)
     struct session *session = self->session;
     struct broker *broker = self->broker;
     uint32_t frames = self->in.n_chunks - self->in.packed + (self->in.packed ? 1 : 0);
-    bool over = session->received_bytes > session->allowed_bytes;
-    uint64_t surplus = over ? session->received_bytes - session->allowed_bytes : 0;
     /* Keep the account whole: what is here counts as granted. */
-    broker->granted_bytes += surplus;
-    session->allowed_bytes += surplus;
+    uint64_t allowed = session->allowed_bytes;
+    bool over = session->received_bytes > allowed;
+    if (session->received_bytes > session->offered_bytes)
+        credit_offer(broker, session, session->received_bytes - session->offered_bytes);
     uint64_t blocks = (uint64_t)self->in.n_chunks * session->columns->count;
     if (blocks > BLOCKS_PER_MESSAGE)
         return err_set(err, RP_RESOURCE_EXHAUSTED, "%u chunks of %u columns in one message are too many: send fewer",
@@ -66,7 +66,7 @@ static rp_status message_check(struct intake *self, rp_error *err)
                  session->name, (unsigned long long)self->in.number, held);
     return err_set(err, RP_CREDIT_EXCEEDED,
                    "message %llu goes %llu bytes over what the session was allowed: wait for credit",
-                   (unsigned long long)self->in.number, (unsigned long long)surplus);
+                   (unsigned long long)self->in.number, (unsigned long long)(session->received_bytes - allowed));
 }
 
 /* After a tombstone the ring starts anew, at the oldest chunk that this writer can still mean. */
@@ -90,6 +90,7 @@ static void take_message(struct intake *self)
     if (self->in.number > session->counted) {
         session->counted = self->in.number;
         session->received_bytes += self->bytes;
+        credit_use(broker, session);
     } else {
         self->bytes = 0;
     }

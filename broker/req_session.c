@@ -219,6 +219,8 @@ rp_status req_heartbeat(struct broker *broker, struct request *request, rp_error
     session_touch(session, broker->now_ns);
     bind_route(session, request);
     credit_confirm(session, ask->confirmed_rejections);
+    credit_release(broker, session, ask->released_bytes);
+    credit_measure(broker, session);
     if (commit_is_stuck(broker))
         return heartbeat_stuck(broker, request, session);
     credit_refresh(broker, session);

@@ -330,6 +330,7 @@ rp_status session_resume(struct broker *broker, struct session *self, uint64_t o
     }
     self->epoch++;
     self->gap = false;
+    self->released_bytes = self->keep_bytes = 0; /* counted within an epoch */
     session_touch(self, broker->now_ns);
     watch(broker, self, broker->now_ns + broker->config->expiry_ns);
     return RP_OK;

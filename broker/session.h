@@ -105,8 +105,15 @@ struct session {
     /* credit */
     struct flow **flows; /* per table; NULL until used */
     uint32_t n_tables;
-    uint64_t received_bytes, returned_bytes, allowed_bytes, told_returned;
-    uint64_t window_bytes;
+    uint64_t received_bytes, returned_bytes, told_returned;
+    uint64_t allowed_bytes;  /* most that it was ever promised: what goes beyond is rejected. Survives a restart */
+    uint64_t offered_bytes;  /* what it may send in this epoch; offered - returned counts against the budget */
+    uint64_t released_bytes; /* credit that it gave up in this epoch */
+    uint64_t keep_bytes;     /* unused credit that it may keep; 0: all of it */
+    uint64_t window_bytes;   /* bytes that may be unresolved */
+    uint64_t measured_bytes; /* received_bytes at measured_ns */
+    int64_t measured_ns;
+    bool writing;                 /* used its credit lately: counts in broker.n_writing */
     uint64_t items;               /* all that arrived, for their mean size */
     struct rejection *rejections; /* ring of unconfirmed ones */
     uint32_t rejection_head, rejection_count, rejection_capacity;
@@ -153,16 +160,28 @@ struct bye;
 void bye_check(struct broker *broker, struct session *self);
 void bye_cancel(struct broker *broker, struct bye *bye);
 
-/* credit.c */
+/* credit_grant.c */
 void credit_open(struct broker *broker, struct session *self);
 /* Raises what the session may send, as far as the budget allows. */
 void credit_refresh(struct broker *broker, struct session *self);
+/* Adds to what the session may send, whatever the budget. */
+void credit_offer(struct broker *broker, struct session *self, uint64_t bytes);
+/* Credit.allowed_bytes: never falls within an epoch. */
+uint64_t credit_allowed(const struct session *self);
+/* New bytes have arrived: the session counts among those that write. */
+void credit_use(struct broker *broker, struct session *self);
+/* At a heartbeat: finds out how much of its credit the session uses, and how much it may keep. */
+void credit_measure(struct broker *broker, struct session *self);
+/* At a heartbeat: the running total of credit that the client has given up in this epoch. */
+void credit_release(struct broker *broker, struct session *self, uint64_t released);
+void credit_return(struct broker *broker, struct session *self, uint64_t bytes);
+void credit_close(struct broker *broker, struct session *self);
+
+/* credit.c */
 /* The session has something to tell: at the end of the turn, or at once. */
 void credit_mark(struct broker *broker, struct session *self, bool urgent);
 /* Sends notices that are due. */
 void credit_notify(struct broker *broker);
-void credit_return(struct broker *broker, struct session *self, uint64_t bytes);
-void credit_close(struct broker *broker, struct session *self);
 /* Records a rejection of the flow's next item; text is copied. */
 void credit_reject(struct broker *broker, struct flow *flow, uint64_t key, rp_status status, const char *text);
 /* The same for what belongs to no flow: an unknown layout or table, a damaged message. */

@@ -338,6 +338,7 @@ void outbox_open(struct outbox *self, const uint8_t *session, uint32_t epoch, co
         self->max_message_bytes = hello->max_message_bytes;
     memcpy(self->session, session, WIRE_SESSION_BYTES);
     self->epoch = epoch;
+    self->allowed_bytes = self->released_bytes = 0; /* both begin anew in an epoch */
     if (fresh) {
         self->serial++;
         self->counts.sessions++;
@@ -415,7 +416,7 @@ void outbox_forget(struct outbox *self)
     self->cursor = NULL;
     self->last_number = self->highest_sent = self->received = 0;
     self->wire_next = 1;
-    self->sent_bytes = self->allowed_bytes = 0;
+    self->sent_bytes = self->allowed_bytes = self->released_bytes = 0;
     memset(self->session, 0, sizeof self->session);
     port_signal(self->port);
 }
@@ -463,6 +464,12 @@ static void take_totals(struct outbox *self, struct outbox_table *table, uint64_
     }
 }
 
+uint64_t outbox_free_bytes(const struct outbox *self)
+{
+    uint64_t used = self->sent_bytes + self->released_bytes;
+    return self->allowed_bytes > used ? self->allowed_bytes - used : 0;
+}
+
 void outbox_credit(struct outbox *self, const Replay__Credit *credit)
 {
     size_t n = credit->n_table;
@@ -470,6 +477,8 @@ void outbox_credit(struct outbox *self, const Replay__Credit *credit)
         n = 0;
     if (credit->allowed_bytes > self->allowed_bytes)
         self->allowed_bytes = credit->allowed_bytes;
+    if (credit->keep_bytes && outbox_free_bytes(self) > credit->keep_bytes)
+        self->released_bytes += outbox_free_bytes(self) - credit->keep_bytes;
     if (credit->received > self->received)
         self->received = credit->received;
     /* Rejections first: whoever waits for the last item finds them there. */

@@ -65,6 +65,7 @@ struct outbox {
     uint64_t received; /* by the broker, as far as it is known */
     uint32_t n_forms;  /* registered in this session */
     uint64_t sent_bytes, allowed_bytes, max_message_bytes;
+    uint64_t released_bytes;  /* credit given up since the newest HELLO: counts as if it had been sent */
     uint64_t rejections_seen; /* running count in this session */
     uint64_t serial;          /* of the session, from 1 */
     uint8_t session[WIRE_SESSION_BYTES];
@@ -100,7 +101,8 @@ enum outbox_more outbox_send(struct outbox *self, void *push, int64_t now_ns, bo
 void outbox_open(struct outbox *self, const uint8_t *session, uint32_t epoch, const Replay__HelloReply *hello);
 /* The broker has forgotten the session: its unresolved items are in doubt, or are sent again. */
 void outbox_forget(struct outbox *self);
-/* Takes in a Credit of this session and epoch. */
+/* Takes in a Credit of this session and epoch. If the broker needs credit for others, the outbox gives up what it is asked
+ * for: released_bytes grows, and a heartbeat should say so. */
 void outbox_credit(struct outbox *self, const Replay__Credit *credit);
 /* The oldest message that can be sent again. */
 uint64_t outbox_oldest(const struct outbox *self);

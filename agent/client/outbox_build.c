@@ -193,7 +193,7 @@ static void pick(struct outbox *self, struct outbox_table *table)
     most = most < self->batch_items ? most : self->batch_items;
     if (most > credit)
         most = credit > 0 ? credit : alone ? 1 : 0;
-    uint64_t free_bytes = self->allowed_bytes > self->sent_bytes ? self->allowed_bytes - self->sent_bytes : 0;
+    uint64_t free_bytes = outbox_free_bytes(self);
     size_t bytes = HEADER_BASE;
     for (uint32_t i = 0; i < most; i++) {
         const struct item *item = outbox_item(table, table->sent + i);

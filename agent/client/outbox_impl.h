@@ -9,6 +9,8 @@ static inline struct item *outbox_item(const struct outbox_table *table, uint64_
     return &table->ring[index & (table->capacity - 1)];
 }
 
+/* Credit that is left, in bytes. */
+uint64_t outbox_free_bytes(const struct outbox *self);
 /* Puts a new message at the end of those kept. */
 void outbox_keep(struct outbox *self, struct message *message);
 /* One item or chunk less that needs the message; frees it after the last. */

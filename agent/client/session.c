@@ -174,10 +174,10 @@ static void take_credit(struct session *self, const Replay__Credit *credit)
     if (self->state != SESSION_OPEN || credit->epoch != self->epoch)
         return;
     self->answered_ns = conn_now();
-    uint64_t seen = self->outbox.rejections_seen;
+    uint64_t seen = self->outbox.rejections_seen, released = self->outbox.released_bytes;
     take_why(self, credit);
     outbox_credit(&self->outbox, credit);
-    if (self->outbox.rejections_seen != seen)
+    if (self->outbox.rejections_seen != seen || self->outbox.released_bytes != released)
         self->confirm = true;
     if (credit->gap) {
         log_line(LEVEL_WARN, "C0206", "messages were lost on the way and are sent again", "writer=%s received=%llu",
@@ -241,6 +241,7 @@ static void send_heartbeat(struct session *self, int64_t now_ns, bool explain)
     body.epoch = self->epoch;
     body.sent = self->outbox.wire_next - 1;
     body.confirmed_rejections = self->outbox.rejections_seen;
+    body.released_bytes = self->outbox.released_bytes;
     body.explain = explain;
     self->stated_sent = body.sent;
     self->confirm = false;

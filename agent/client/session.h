@@ -37,7 +37,7 @@ struct session {
     uint64_t stated_sent;
     int64_t stuck_ns; /* since when messages do not arrive */
     int64_t patience;
-    bool confirm; /* rejections were read: say so */
+    bool confirm; /* rejections were read, or credit is given up: say so */
 };
 
 /* Columns are copied. */

@@ -62,6 +62,7 @@ class Actor:
                         oldest_number=oldest)
         reply = self.service.ask("hello", body)[0].hello
         self.session, self.epoch, self.hello_reply = reply.session, reply.epoch, reply
+        self.released = 0   # credit given up: counted within an epoch
         self.key_base = reply.key_base if self.last_number == 0 else self.key_base
         self.next_key = self.key_base if self.last_number == 0 else self.next_key
         self.tables = {t.name: t for t in reply.tables}
@@ -109,9 +110,11 @@ class Actor:
     def heartbeat(self, explain=False, timeout=10.0):
         sent = max((m.number for m in self.stored if m.sent), default=self.credit.received)
         body = pb.Heartbeat(session=self.session, epoch=self.epoch, sent=sent,
-                            confirmed_rejections=self.confirmed, explain=explain)
+                            confirmed_rejections=self.confirmed, explain=explain, released_bytes=self.released)
         credit = self.service.ask("heartbeat", body, timeout=timeout)[0].credit
         self.take_credit(credit)
+        if self.released != body.released_bytes:   # others need it: say so at once
+            return self.heartbeat(explain, timeout)
         return credit if credit.table else self.credit
 
     def bye(self, timeout_ms=5000):
@@ -137,6 +140,9 @@ class Actor:
             self.credit.gap = credit.gap
             return
         self.credit = credit
+        unused = credit.allowed_bytes - self.sent_bytes - self.released
+        if 0 < credit.keep_bytes < unused:
+            self.released += unused - credit.keep_bytes
         self.forget()
 
     def resolved(self, table):
@@ -166,7 +172,7 @@ class Actor:
 
     def may_send(self, message):
         """The rule of credits, with its one exception: a single item when nothing of its table is outstanding."""
-        if self.sent_bytes + message.size() <= self.credit.allowed_bytes:
+        if self.sent_bytes + self.released + message.size() <= self.credit.allowed_bytes:
             if all(last <= self.allowed(t) for t, last in message.items.items()):
                 return True
         return len(message.header.item_key) == 1 and all(last == self.resolved(t) + 1

@@ -656,6 +656,36 @@ def an_expired_session_may_resend_more_than_its_window(world):
 
 
 @test
+def credit_that_an_idle_actor_gives_up_serves_another(world):
+    """One actor writes and stops. Its heartbeats give up what it does not use; then another has the larger part."""
+    broker = Broker(SHORT_LIVED.replace("1MiB}", "8MiB}").replace("600ms", "10s")
+                    + "memory_limit: 64MiB\ningest_budget: 2MiB\n")
+    try:
+        service = Service(broker.endpoints["service"])
+        columns = [pb.Column(name="bytes", dtype="uint8", shape=[20000])]
+        actors = [Actor(Service(broker.endpoints["service"]), columns, name) for name in ("idle", "busy")]
+        layouts = [actor.layout("open", [pb.Field(name="bytes", column=0)]) for actor in actors]
+
+        def write(which):
+            for _ in range(40):
+                actors[which].item(layouts[which], actors[which].chunk([b"x" * 20000], 1), 0, 1)
+                check(actors[which].send(), "no credit")
+            check(actors[which].flush(), "not resolved")
+            credit = actors[which].heartbeat()
+            return credit.allowed_bytes - actors[which].released - credit.returned_bytes
+
+        eventually(lambda: write(0) > 600000, what="the first has most of the budget")
+        eventually(lambda: actors[0].heartbeat() and write(1) > 600000, what="the second has it")
+        eventually(lambda: actors[0].heartbeat() and actors[0].released > 300000, what="the first gives up")
+        check(service.info().server.granted_bytes <= 2 << 20, "more is granted than there is")
+        write(0)
+        for actor in actors:
+            equal((actor.rejections, actor.bye().status), ([], 0))
+    finally:
+        broker.remove()
+
+
+@test
 def a_restart_with_a_journal_asks_for_hello_and_nothing_is_in_doubt(world):
     """Killed and started again: the heartbeat answers a gap, as after a lost message, and never that the session is
     unknown. A client that does what section 10 says about a gap goes on exactly once."""

@@ -127,6 +127,7 @@ static void check_released(struct embed *self)
     assert_int_equal(broker->store.bytes, 0);
     assert_int_equal(store_memory(&broker->store), 0);
     assert_int_equal(broker->granted_bytes, 0);
+    assert_int_equal(broker->n_writing, 0);
     for (uint32_t i = 0; i < broker->n_tables; i++)
         assert_int_equal(broker->tables[i].bytes, 0);
     for (uint32_t i = 0; i < broker->layouts.count; i++)

@@ -36,7 +36,8 @@ static void credit_fill(const struct fakepeer *self, struct credit *c)
     c->body.gap = self->gap;
     c->body.epoch = self->epoch;
     c->body.session = self->ordinal;
-    c->body.allowed_bytes = self->received_bytes + self->window_bytes;
+    c->body.allowed_bytes = self->received_bytes - self->held_bytes + self->window_bytes + self->released_bytes;
+    c->body.keep_bytes = self->keep_bytes;
     for (uint32_t t = 0; t < FAKEPEER_TABLES; t++) {
         c->table[t] = t + 10;
         c->resolved[t] = self->resolved[t];
@@ -102,6 +103,7 @@ static void session_start(struct fakepeer *self)
     self->ordinal++;
     self->epoch = 1;
     self->received = self->received_bytes = self->rejected = self->confirmed = 0;
+    self->held_bytes = self->released_bytes = 0;
     memset(self->arrived, 0, sizeof self->arrived);
     memset(self->resolved, 0, sizeof self->resolved);
     self->layouts = 0;
@@ -114,6 +116,7 @@ static void session_resume(struct fakepeer *self, const Replay__Hello *hello)
     self->resumes++;
     self->epoch++;
     self->gap = false;
+    self->released_bytes = 0;
     self->oldest_number = hello->oldest_number;
     if (self->expire) {
         self->expire = false;
@@ -199,6 +202,10 @@ static void on_request(struct fakepeer *self)
     } else if (request->body_case == REPLAY__REQUEST__BODY_HEARTBEAT) {
         self->heartbeats++;
         self->explains += request->heartbeat->explain;
+        if (request->heartbeat->released_bytes > self->released_bytes) {
+            self->window_bytes -= request->heartbeat->released_bytes - self->released_bytes;
+            self->released_bytes = request->heartbeat->released_bytes;
+        }
         if (request->heartbeat->confirmed_rejections > self->confirmed)
             self->confirmed = request->heartbeat->confirmed_rejections;
         if (self->forget || !self->open)
@@ -267,6 +274,7 @@ static void take_ingest(struct fakepeer *self, const struct wire_ingest *in, siz
     } else {
         self->received = in->number;
         self->received_bytes += bytes;
+        self->held_bytes += self->hold ? bytes : 0;
         self->messages++;
         self->blanks += in->n_items == 0;
         self->largest = in->n_items > self->largest ? in->n_items : self->largest;
@@ -390,6 +398,7 @@ void fakepeer_release(struct fakepeer *self)
 {
     pthread_mutex_lock(&self->mutex);
     self->hold = false;
+    self->held_bytes = 0;
     memcpy(self->resolved, self->arrived, sizeof self->resolved);
     pthread_mutex_unlock(&self->mutex);
 }

@@ -29,6 +29,7 @@ struct fakepeer {
     bool reject_odd; /* items with odd numbers are rejected */
     bool discard;    /* count messages without looking into them */
     uint64_t window_items[FAKEPEER_TABLES], window_bytes;
+    uint64_t keep_bytes; /* asks the client to give up unused credit beyond it */
     uint32_t heartbeat_ms, expiry_ms;
     const rp_column *signature; /* of table 0; its shape includes the steps */
     uint32_t n_signature;
@@ -50,6 +51,8 @@ struct fakepeer {
     uint32_t epoch;
     bool open, gap;
     uint64_t received, received_bytes;
+    uint64_t held_bytes;     /* of them, came while items were held */
+    uint64_t released_bytes; /* stated by heartbeats of this epoch; the window is smaller by that */
     uint64_t arrived[FAKEPEER_TABLES], resolved[FAKEPEER_TABLES];
     uint64_t rejected, confirmed;
     uint64_t rejected_item[64], rejected_key[64];

@@ -301,6 +301,7 @@ static struct testpeer_answer *hello(struct testpeer *self, bool resume, uint64_
     memcpy(self->session, reply->session.data, WIRE_SESSION_BYTES);
     self->ordinal = reply->ordinal;
     self->epoch = reply->epoch;
+    self->released = 0;
     self->key_base = reply->key_base;
     self->resumed = reply->resumed;
     self->lost_messages = reply->lost_messages;
@@ -341,6 +342,7 @@ struct testpeer_answer *testpeer_heartbeat(struct testpeer *self, uint64_t confi
     ask.sent = self->number;
     ask.confirmed_rejections = confirmed;
     ask.explain = explain;
+    ask.released_bytes = self->released;
     request.body_case = REPLAY__REQUEST__BODY_HEARTBEAT;
     request.heartbeat = &ask;
     return testpeer_call(self, &request);

@@ -85,6 +85,7 @@ struct testpeer {
     char ingest_endpoint[256];
     Replay__Credit *credit; /* the newest */
     uint64_t number, chunk, step, oldest_chunk, policy, sent_bytes;
+    uint64_t released; /* credit given up in this epoch, for the next heartbeat */
     uint32_t episode;
     struct {
         char table[64];

@@ -257,6 +257,36 @@ static void credit_of_one_table_does_not_hold_back_another(void **state)
     assert_int_equal(info(f).accepted, 200);
 }
 
+/* A writer that is asked to keep less says so at once, sends no more than it kept, and starts anew after HELLO. */
+static void unused_credit_is_given_up_on_request(void **state)
+{
+    struct fixture *f = *state;
+    const uint64_t window = 200000, keep = 20000;
+    fakepeer_set(&f->peer, &f->peer.hold, true);
+    fakepeer_write(&f->peer, &f->peer.window_bytes, window);
+    fakepeer_write(&f->peer, &f->peer.keep_bytes, keep);
+    open_writer(f, NULL);
+    assert_true(fakepeer_await(&f->peer, &f->peer.released_bytes, window - keep));
+    assert_int_equal(fakepeer_read(&f->peer, &f->peer.window_bytes), keep);
+    for (int i = 0; i < 2000; i++) {
+        append(f);
+        add_item(f, "a", 1);
+    }
+    assert_int_equal(rp_writer_flush(f->writer, 0, 200, &f->err), RP_DEADLINE_EXCEEDED);
+    uint64_t bytes = fakepeer_read(&f->peer, &f->peer.received_bytes);
+    assert_true(bytes > 0 && bytes <= keep);
+    /* In the next epoch all of a larger window counts. */
+    fakepeer_write(&f->peer, &f->peer.keep_bytes, 0);
+    fakepeer_write(&f->peer, &f->peer.window_bytes, UINT64_C(1) << 40);
+    fakepeer_set(&f->peer, &f->peer.gap, true);
+    assert_true(fakepeer_await(&f->peer, &f->peer.resumes, 1));
+    fakepeer_release(&f->peer);
+    flush(f);
+    assert_int_equal(fakepeer_read(&f->peer, &f->peer.released_bytes), 0);
+    assert_int_equal(fakepeer_read(&f->peer, &f->peer.items), 2000);
+    assert_int_equal(info(f).rejected, 0);
+}
+
 static void one_item_may_go_without_any_credit(void **state)
 {
     struct fixture *f = *state;
@@ -551,6 +581,7 @@ int main(void)
         WITH_PEER(bad_calls_are_refused_with_a_sentence),
         WITH_PEER(a_signature_is_checked_at_the_call),
         WITH_PEER(credit_of_one_table_does_not_hold_back_another),
+        WITH_PEER(unused_credit_is_given_up_on_request),
         WITH_PEER(one_item_may_go_without_any_credit),
         WITH_PEER(a_full_writer_waits_and_loses_nothing),
         WITH_PEER(an_item_larger_than_a_message_is_refused),
