@@ -3,6 +3,7 @@
 #define AGENT_LAUNCH_RUN_IMPL_H
 
 #include "agent/launch/command.h"
+#include "agent/launch/machine_load.h"
 #include "agent/launch/observe.h"
 #include "agent/launch/report.h"
 #include "agent/launch/resize.h"
@@ -39,18 +40,11 @@ struct mark {
 /* How long a look may wait for the broker. */
 #define RUN_LOOK_MS 300
 
-struct stretch_sums {
+/* Sums over the steady part. */
+struct steady {
     double seconds, inserts, samples;
     double actor_idle, actor_s, learner_idle,
         learner_s; /* idle share times seconds, and seconds for which it was known */
-};
-
-/* A part of the run with the same number of actors. */
-struct stretch {
-    uint32_t actors;
-    double from_s;                      /* of the run's time */
-    int64_t from_ns;                    /* of the clock */
-    struct stretch_sums whole, settled; /* all of it in which something moved; without its beginning */
 };
 
 struct run {
@@ -80,13 +74,15 @@ struct run {
     struct mark marks[RUN_MARKS];
     uint32_t n_marks;
     uint64_t marks_of; /* the broker that they were seen at */
-    struct stretch stretches[REPORT_STRETCHES];
-    uint32_t n_stretches;
+    struct steady steady;
     double *value_steps, *values;
     uint32_t n_values;
     double best;
     struct resize resize;
-    int64_t moved_ns; /* when something was last inserted, sampled or learned */
+    struct machine_load load; /* of the machine, when it was last read */
+    int64_t load_ours_ns;     /* processor time of our processes then */
+    double others;            /* cores that other programs take from them */
+    int64_t moved_ns;         /* when something was last inserted, sampled or learned */
     bool stall_said;
     struct status_process *shown;
     char event[512];
@@ -148,18 +144,11 @@ void run_kill_all(struct run *self);
 /* Changes the number of actors. */
 void run_set_actors(struct run *self, uint32_t count, int64_t now_ns);
 
-/* run_stretch.c */
-/* From now on there are so many actors. */
-void run_stretch_begin(struct run *self, uint32_t actors);
-/* After a look. */
-void run_stretch_add(struct run *self, const struct observation *before);
-/* Those in which something happened. Gives how many. */
-uint32_t run_stretches(const struct run *self, struct report_stretch out[REPORT_STRETCHES]);
-
 /* run_status.c */
-/* After a look: rates, sums, evaluations. */
+/* After a look: rates, steady sums, evaluations. */
 void run_take_in(struct run *self, const struct observation *before);
 void run_status(struct run *self, struct status *out);
+struct report_steady run_steady(const struct run *self);
 /* status.json, launch.json, and a line of metrics.jsonl. */
 void run_save(struct run *self, const struct status *status);
 /* launch.json and a line of metrics.jsonl, of the status as it is now. */

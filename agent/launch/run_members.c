@@ -15,6 +15,8 @@
 #define BROKER_WRITE_NS (300 * NS_PER_S)
 /* What a process has reported at its end is seen by then. */
 #define JUDGE_NS (3 * NS_PER_S / 2)
+/* Between two looks at how busy the machine is. */
+#define LOAD_NS (2 * NS_PER_S)
 
 static struct supervisor_limits limits_of(const struct run *self)
 {
@@ -255,6 +257,23 @@ static void tend_log(struct run *self, struct member *member)
         member->name, (double)most / (1 << 20));
 }
 
+/* Over seconds at a time: the kernel counts processor time in ticks. A process that ended took its account with it. */
+static void measure_others(struct run *self)
+{
+    struct machine_load load;
+    int64_t ours_ns = 0;
+    for (uint32_t i = 0; i < self->n_members; i++)
+        ours_ns += self->members[i]->process.pid > 0 ? self->members[i]->cpu_ns : 0;
+    if (!machine_load_read(&load) || (self->load.cores > 0 && load.at_ns - self->load.at_ns < LOAD_NS))
+        return;
+    double ns = (double)(load.at_ns - self->load.at_ns);
+    self->others = self->load.cores > 0 && ours_ns >= self->load_ours_ns
+                       ? machine_load_others(&self->load, &load, (double)(ours_ns - self->load_ours_ns) / ns)
+                       : 0.0;
+    self->load = load;
+    self->load_ours_ns = ours_ns;
+}
+
 void run_measure_usage(struct run *self, int64_t now_ns)
 {
     for (uint32_t i = 0; i < self->n_members; i++) {
@@ -263,6 +282,7 @@ void run_measure_usage(struct run *self, int64_t now_ns)
         tend_hang(self, self->members[i], now_ns);
         tend_log(self, self->members[i]);
     }
+    measure_others(self);
 }
 
 static void tend_guard(struct run *self)
@@ -340,7 +360,6 @@ void run_set_actors(struct run *self, uint32_t count, int64_t now_ns)
 {
     uint32_t before = self->actors_wanted;
     self->actors_wanted = count;
-    run_stretch_begin(self, count);
     run_ask(self, ROLE_ACTOR, count, now_ns);
     for (uint32_t i = before; i < count; i++)
         run_add(self, ROLE_ACTOR, i);

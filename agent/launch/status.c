@@ -86,6 +86,7 @@ static const struct member status_members[] = {
     BIG(memory_limit),
     NUMBER(cpu, 0),
     NUMBER(cores, 0),
+    NUMBER(others, 0),
     TEXT(event),
     NUMBER(event_unix_s, 0),
 };

@@ -67,6 +67,7 @@ struct status {
     uint32_t restarts;
     uint64_t memory, memory_limit; /* of all processes; budget, 0: none */
     double cpu, cores;
+    double others; /* cores that other programs take while none is free; 0: none */
     /* ---- the latest thing worth telling: "actor-1 restarted (exit status 1)"; "" */
     char event[512];
     double event_unix_s;

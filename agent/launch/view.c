@@ -214,6 +214,8 @@ static void add_processes(struct frame *self)
     line_try(line, TINT_NONE, "   cores %.1f", s->cpu);
     if (s->cores > 0)
         line_try(line, TINT_NONE, " of %.4g", s->cores);
+    if (s->others > 0 && !view_over(self))
+        line_try(line, TINT_WARN, "   other programs take %.1f", s->others);
 }
 
 /* Who does not run as it should, or had to be started again: at most four, and how many more there are. */

@@ -63,6 +63,8 @@ void view_line(struct text *out, const struct status *s)
         line_put(&line, TINT_NONE, " return %.4g (best %.4g)", s->value, s->best);
     add_percent(&line, "learners wait", s->learner_idle);
     add_percent(&line, "actors wait", s->actor_idle);
+    if (s->others > 0)
+        line_put(&line, TINT_NONE, " other programs take %.1f cores", s->others);
     if (s->restarts)
         line_put(&line, TINT_NONE, " restarts %u", s->restarts);
     if (s->reason[0])

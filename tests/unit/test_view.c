@@ -157,6 +157,27 @@ static void test_unknown(void **state)
     text_fini(&out);
 }
 
+/* Other programs are named where they take the processor, and only there. */
+static void test_others(void **state)
+{
+    (void)state;
+    struct text out = {0};
+    struct status s = sample();
+    view_render(&out, &s, 100, 24, true);
+    assert_has_not(text_get(&out), "other programs");
+    text_fini(&out);
+    view_line(&out, &s);
+    assert_has_not(text_get(&out), "other programs");
+    text_fini(&out);
+    s.others = 0.72;
+    view_render(&out, &s, 100, 24, true);
+    assert_has(text_get(&out), "cores 1.9 of 2   other programs take 0.7");
+    text_fini(&out);
+    view_line(&out, &s);
+    assert_has(text_get(&out), "other programs take 0.7 cores");
+    text_fini(&out);
+}
+
 static void test_ends(void **state)
 {
     (void)state;
@@ -615,10 +636,10 @@ static void test_broken_output(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_content),    cmocka_unit_test(test_unknown),       cmocka_unit_test(test_ends),
-        cmocka_unit_test(test_plain_line), cmocka_unit_test(test_sparkline),     cmocka_unit_test(test_fits),
-        cmocka_unit_test(test_priorities), cmocka_unit_test(test_terminal),      cmocka_unit_test(test_colour),
-        cmocka_unit_test(test_pipe),       cmocka_unit_test(test_broken_output),
+        cmocka_unit_test(test_content), cmocka_unit_test(test_unknown),    cmocka_unit_test(test_others),
+        cmocka_unit_test(test_ends),    cmocka_unit_test(test_plain_line), cmocka_unit_test(test_sparkline),
+        cmocka_unit_test(test_fits),    cmocka_unit_test(test_priorities), cmocka_unit_test(test_terminal),
+        cmocka_unit_test(test_colour),  cmocka_unit_test(test_pipe),       cmocka_unit_test(test_broken_output),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

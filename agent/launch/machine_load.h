@@ -1,0 +1,25 @@
+/* How busy the processors are that this process may use, all programs together. Against what our own processes use it
+ * tells when somebody else's take the processor from them. */
+#ifndef AGENT_LAUNCH_MACHINE_LOAD_H
+#define AGENT_LAUNCH_MACHINE_LOAD_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct machine_load {
+    int64_t at_ns;   /* monotonic */
+    int64_t busy_ns; /* processor time of all programs so far, with what a hypervisor gave to other machines */
+    int64_t own_ns;  /* of this process */
+    uint32_t cores;  /* that this process may use */
+};
+
+/* False: the kernel does not tell. */
+bool machine_load_read(struct machine_load *out);
+/* The same from a text in the form of /proc/stat. allowed(cpu, context) says which processors count. */
+bool machine_load_parse(const char *text, bool (*allowed)(uint32_t cpu, const void *context), const void *context,
+                        struct machine_load *out);
+/* Cores that other programs took between two looks, while ours used `ours` (without this process); 0: they leave cores
+ * free, or take less than can be told from noise. */
+double machine_load_others(const struct machine_load *before, const struct machine_load *after, double ours);
+
+#endif
