@@ -1,5 +1,5 @@
 /* See resize.h. A step is sized so that both sides would wait as the plan says: with a factor k more actors, the rate of items grows
- * by k as long as learners wait. It is rounded up, so a step down never starves the learners and is not undone by a step
+ * by k as long as learners wait. One such step is enough where the shares are steady. It is rounded up, so a step down never starves the learners and is not undone by a step
  * up. A window begins where one side is idle beyond the margin and goes on while it is beyond half of it. */
 #include "agent/launch/resize.h"
 
@@ -8,6 +8,7 @@
 
 #define ALL_BUSY 0.95      /* share of the cores */
 #define LEAST_AT_WORK 0.05 /* a share below is noise; it would make a step of any size */
+#define DOUBT 2.0          /* standard errors of a mean that a step does not count on */
 #define ROUNDING 0.1       /* of an actor: too little to start another one for */
 
 static void begin_anew(struct resize *self)
@@ -40,21 +41,51 @@ static bool may_go(const struct resize_limits *limits, const struct resize_seen 
     return direction < 0 && seen->actors > limits->least && seen->actors > 1;
 }
 
+static void sum_add(struct resize_sum *self, double value)
+{
+    self->sum += value;
+    self->squares += value * value;
+}
+
+static double mean_of(const struct resize *self, const struct resize_sum *sum)
+{
+    return sum->sum / self->n;
+}
+
+/* How far the mean may be from what lasts, by noise. */
+static double doubt_of(const struct resize *self, const struct resize_sum *sum)
+{
+    double mean = mean_of(self, sum), variance = sum->squares / self->n - mean * mean;
+    return self->n > 1 ? DOUBT * sqrt(fmax(0, variance) / (self->n - 1)) : 1;
+}
+
+/* With a factor more actors, everybody has so much more to do: the factor that the cores carry. */
+static double most_factor(const struct resize *self, const struct resize_limits *limits)
+{
+    double cpu = mean_of(self, &self->cpu);
+    return limits->cores > 0 && cpu > 0 ? ALL_BUSY * limits->cores / cpu : INFINITY;
+}
+
 static uint32_t step(const struct resize *self, const struct resize_limits *limits, uint32_t now)
 {
-    double actors = at_work(self->sum_actor_idle / self->n) / at_work(predicted(limits->predicted_actor_idle));
-    double learners = at_work(self->sum_learner_idle / self->n) / at_work(predicted(limits->predicted_learner_idle));
+    bool up = self->direction > 0;
+    double actors = at_work(mean_of(self, &self->actor_idle) - (up ? 0 : doubt_of(self, &self->actor_idle)));
+    double learners = at_work(mean_of(self, &self->learner_idle) - (up ? doubt_of(self, &self->learner_idle) : 0));
+    actors /= at_work(predicted(limits->predicted_actor_idle));
+    learners /= at_work(predicted(limits->predicted_learner_idle));
     double wanted = ceil(now * (actors / learners) - ROUNDING);
-    wanted = self->direction > 0 ? fmax(wanted, now + 1.0) : fmin(wanted, now);
-    wanted = fmin(fmax(wanted, limits->least), limits->most);
-    return (uint32_t)fmin(fmax(wanted, ceil(now / 2.0)), 2.0 * now);
+    if (up)
+        wanted = fmax(fmin(wanted, floor(now * most_factor(self, limits))), now + 1.0);
+    else
+        wanted = fmin(wanted, now);
+    return (uint32_t)fmax(1, fmin(fmax(wanted, limits->least), limits->most));
 }
 
 static void explain(const struct resize *self, const struct resize_limits *limits, int64_t now_ns, uint32_t from,
                     uint32_t to, char *reason, uint32_t size)
 {
     bool up = self->direction > 0;
-    double idle = (up ? self->sum_learner_idle : self->sum_actor_idle) / self->n;
+    double idle = mean_of(self, up ? &self->learner_idle : &self->actor_idle);
     double plan = predicted(up ? limits->predicted_learner_idle : limits->predicted_actor_idle);
     snprintf(reason, size, "%s waited %.0f%% of the last %.3g s (plan: %.0f%%) for %s: %u -> %u actors",
              up ? "learners" : "actors", 100 * idle, (double)(now_ns - self->since_ns) / 1e9, 100 * plan,
@@ -84,13 +115,14 @@ uint32_t resize_decide(struct resize *self, const struct resize_limits *limits, 
     }
     if (self->direction == 0)
         *self = (struct resize){.since_ns = now_ns, .direction = direction};
-    self->sum_actor_idle += seen->actor_idle;
-    self->sum_learner_idle += seen->learner_idle;
+    sum_add(&self->actor_idle, seen->actor_idle);
+    sum_add(&self->learner_idle, seen->learner_idle);
+    sum_add(&self->cpu, isfinite(seen->cpu) ? seen->cpu : 0);
     self->n++;
     if (now_ns - self->since_ns < limits->after_ns)
         return seen->actors;
-    struct resize_seen mean = {.actor_idle = self->sum_actor_idle / self->n,
-                               .learner_idle = self->sum_learner_idle / self->n};
+    struct resize_seen mean = {.actor_idle = mean_of(self, &self->actor_idle),
+                               .learner_idle = mean_of(self, &self->learner_idle)};
     uint32_t wanted = seen->actors;
     if (who_waits(limits, &mean, limits->margin) == self->direction)
         wanted = step(self, limits, seen->actors);

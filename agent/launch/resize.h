@@ -23,12 +23,15 @@ struct resize_seen {
 struct resize {
     int64_t since_ns;  /* one side is idle beyond the plan since then; 0: none is */
     int32_t direction; /* +1: learners wait; -1: actors wait */
-    double sum_actor_idle, sum_learner_idle;
+    struct resize_sum {
+        double sum, squares;
+    } actor_idle, learner_idle, cpu; /* since then */
     uint32_t n;
 };
 
 /* Gives the number of actors that there should be, and if it differs from now, why, in reason:
- * "learners waited 45% of the last 20 s (plan: 5%) for items: 4 -> 6 actors". One step at most doubles or halves. */
+ * "learners waited 45% of the last 20 s (plan: 5%) for items: 4 -> 6 actors". One step goes as far as what was seen supports: to
+ * the number that balances both sides, less what noise could make of it, and no further than the cores carry. */
 uint32_t resize_decide(struct resize *self, const struct resize_limits *limits, const struct resize_seen *seen,
                        int64_t now_ns, char *reason, uint32_t size);
 
