@@ -129,10 +129,9 @@ static void second_look(struct search *self, const struct plan_choice *choice)
 
 static void every_pair(struct search *self, void (*look)(struct search *, const struct plan_choice *))
 {
-    const struct plan_input *input = self->model->input;
     for (uint32_t x = self->actors.first; x <= self->actors.last; x++) {
         struct plan_side actors;
-        plan_side_at(input, PLAN_OF_ACTORS, x, &actors);
+        plan_side_at(self->model, PLAN_OF_ACTORS, x, &actors);
         for (uint32_t y = self->learners.first; y <= self->learners.last; y++) {
             struct plan_choice choice;
             plan_model_pair(self->model, &actors, &self->sides[y - self->learners.first], &choice);
@@ -157,9 +156,9 @@ static bool any_measured(const struct search *self)
     return false;
 }
 
-static struct range range_of(const struct plan_curve *curve, uint32_t fixed)
+static struct range range_of(const struct plan_input *input, enum plan_who who, uint32_t fixed)
 {
-    return fixed ? (struct range){fixed, fixed} : (struct range){1, plan_last(curve)};
+    return fixed ? (struct range){fixed, fixed} : (struct range){1, plan_most(input, who)};
 }
 
 /* Whether a pair that memory does not admit would give more than is chosen to give away anyway. */
@@ -175,14 +174,14 @@ static rp_status search_run(struct search *self, const struct plan_model *model,
 {
     const struct plan_input *input = model->input;
     *self = (struct search){.model = model,
-                            .actors = range_of(&input->actors, fixed_actors),
-                            .learners = range_of(&input->learners, fixed_learners)};
+                            .actors = range_of(input, PLAN_OF_ACTORS, fixed_actors),
+                            .learners = range_of(input, PLAN_OF_LEARNERS, fixed_learners)};
     self->measured = input->settled && any_measured(self);
     self->sides = calloc(self->learners.last - self->learners.first + 1, sizeof *self->sides);
     if (!self->sides)
         return err_set(err, RP_NO_MEMORY, "no memory for a plan");
     for (uint32_t y = self->learners.first; y <= self->learners.last; y++)
-        plan_side_at(input, PLAN_OF_LEARNERS, y, &self->sides[y - self->learners.first]);
+        plan_side_at(model, PLAN_OF_LEARNERS, y, &self->sides[y - self->learners.first]);
     every_pair(self, first_look);
     every_pair(self, second_look);
     free(self->sides);
@@ -199,7 +198,9 @@ static rp_status search_run(struct search *self, const struct plan_model *model,
 static uint32_t most(const struct plan_model *model, const struct plan_choice *chosen, bool actors)
 {
     uint32_t now = actors ? chosen->actors : chosen->learners;
-    uint32_t count = plan_last(actors ? &model->input->actors : &model->input->learners);
+    uint32_t count = plan_most(model->input, actors ? PLAN_OF_ACTORS : PLAN_OF_LEARNERS);
+    uint32_t bound = actors ? model->input->max_actors : model->input->max_learners;
+    count = bound > count ? (bound < PLAN_MAX_COUNT ? bound : PLAN_MAX_COUNT) : count;
     for (; count > now; count--) {
         struct plan_choice choice;
         plan_model_counts(model, actors ? count : chosen->actors, actors ? chosen->learners : count, &choice);

@@ -7,7 +7,8 @@
  *
  * and whoever could do more waits. Of all pairs within cores and memory the one with the highest T is best; of those that
  * come within `near` of it, the one whose natural ratio (without a limiter) is nearest to the target, then the one with the fewest
- * processes. Where a pair was measured jointly, what was measured counts instead of the formula. */
+ * processes. Where a pair was measured jointly, what was measured counts instead of the formula, and corrects what the
+ * formula says about the others. */
 #ifndef AGENT_LAUNCH_PLAN_H
 #define AGENT_LAUNCH_PLAN_H
 
@@ -19,7 +20,7 @@
 
 #define PLAN_MAX_POINTS 16u
 #define PLAN_MAX_JOINTS 8u
-#define PLAN_MAX_OTHERS 4u
+#define PLAN_MAX_OTHERS 6u
 
 /* One side alone, at one count. */
 struct plan_point {
@@ -42,6 +43,8 @@ struct plan_joint {
     double inserts, samples;         /* items/s */
     double actor_idle, learner_idle; /* share of the time that one is held back by the limiter; NAN: not known */
     double cpu;                      /* cores used by all processes */
+    double others;                   /* cores that other programs took meanwhile, where none was left free */
+    uint32_t runs;                   /* figures are means over so many; 0: 1 */
 };
 
 struct plan_input {
@@ -53,12 +56,21 @@ struct plan_input {
     double memory, broker_memory,
         other_memory;                      /* bytes: in all; of the broker with full tables; of the rest (evaluator) */
     uint32_t fixed_actors, fixed_learners; /* what the file says; 0: auto */
+    uint32_t max_actors, max_learners;     /* plan.max_actors, plan.max_learners; 0: no bound */
     double near;      /* 0.05: how much throughput may be given away for a better ratio or fewer processes */
     double tolerance; /* 0.1: how far the natural ratio may be from the target before the plan says so */
     bool settled; /* there are no more joint runs to come: of the pairs that fit, only those that had one are chosen */
 };
 
-enum plan_bottleneck { PLAN_ACTORS, PLAN_LEARNERS, PLAN_CORES, PLAN_MEMORY, PLAN_BALANCED };
+enum plan_bottleneck {
+    PLAN_ACTORS,
+    PLAN_LEARNERS,
+    PLAN_CORES,
+    PLAN_MEMORY,
+    PLAN_BALANCED,
+    PLAN_MAX_ACTORS,
+    PLAN_MAX_LEARNERS
+};
 const char *plan_bottleneck_name(enum plan_bottleneck which); /* "actors", ... */
 
 struct plan_choice {
@@ -86,8 +98,13 @@ bool plan_predict(const struct plan_input *input, uint32_t actors, uint32_t lear
 /* RP_INVALID_ARGUMENT: no pair fits ("one actor and one learner need 3.2 GiB of 2 GiB ..."). A number of the file that does
  * not fit is respected, and its reason says so. */
 rp_status plan_solve(const struct plan_input *input, struct plan *out, rp_error *err);
+/* The pair whose joint run would tell most about what to choose, perhaps once more; false: none is worth its time. */
+bool plan_next(const struct plan_input *input, uint32_t *actors, uint32_t *learners);
 /* For people: counts, predictions, bottleneck, memory, alternatives with reasons, comparison with a number of the file. */
 void plan_print(const struct plan *self, const struct plan_input *input, FILE *out);
+
+/* Takes a joint run in: the first of its pair, or one more (false: there is no room for another pair). */
+bool plan_add_joint(struct plan_input *input, const struct plan_joint *joint);
 
 /* Plans and inputs as JSON: plan.json in the run's folder, and the cache of curves. */
 char *plan_to_json(const struct plan *self, const struct plan_input *input); /* free() */

@@ -30,7 +30,8 @@ static const struct member joint_members[] = {
     MEMBER(plan_joint, actors, COUNT),    MEMBER(plan_joint, learners, COUNT),
     MEMBER(plan_joint, inserts, REAL),    MEMBER(plan_joint, samples, REAL),
     MEMBER(plan_joint, actor_idle, REAL), MEMBER(plan_joint, learner_idle, REAL),
-    MEMBER(plan_joint, cpu, REAL),        {0},
+    MEMBER(plan_joint, cpu, REAL),        MEMBER(plan_joint, others, REAL),
+    MEMBER(plan_joint, runs, COUNT),      {0},
 };
 static const struct member input_members[] = {
     MEMBER(plan_input, spi, REAL),
@@ -40,6 +41,8 @@ static const struct member input_members[] = {
     MEMBER(plan_input, other_memory, REAL),
     MEMBER(plan_input, fixed_actors, COUNT),
     MEMBER(plan_input, fixed_learners, COUNT),
+    MEMBER(plan_input, max_actors, COUNT),
+    MEMBER(plan_input, max_learners, COUNT),
     MEMBER(plan_input, near, REAL),
     MEMBER(plan_input, tolerance, REAL),
     MEMBER(plan_input, settled, TRUTH),
@@ -215,7 +218,7 @@ static bool read_choice(struct json_object *object, struct plan_choice *out)
     if (!read_members(object, choice_members, out) || !json_object_object_get_ex(object, "bottleneck", &word) ||
         !json_object_is_type(word, json_type_string))
         return false;
-    for (int i = PLAN_ACTORS; i <= PLAN_BALANCED; i++)
+    for (int i = PLAN_ACTORS; i <= PLAN_MAX_LEARNERS; i++)
         if (strcmp(json_object_get_string(word), plan_bottleneck_name((enum plan_bottleneck)i)) == 0) {
             out->bottleneck = (enum plan_bottleneck)i;
             return true;

@@ -30,23 +30,36 @@ static void print_samples(const struct plan_choice *choice, const struct plan_in
     fputc('\n', out);
 }
 
-static const char *bottleneck_text(const struct plan_choice *choice)
+static void print_bottleneck(const struct plan_choice *choice, const struct plan_input *input, FILE *out)
 {
+    const char *actors = choice->actors == 1 ? "actor" : "actors";
+    const char *learners = choice->learners == 1 ? "learner" : "learners";
+    fprintf(out, "  bottleneck: ");
     switch (choice->bottleneck) {
     case PLAN_ACTORS:
-        return choice->actors == 1 ? "the actor (a learner more would change nothing)"
-                                   : "the actors (a learner more would change nothing)";
+        fprintf(out, "the %s (a learner more would change nothing)\n", actors);
+        return;
     case PLAN_LEARNERS:
-        return choice->learners == 1 ? "the learner (an actor more would change nothing)"
-                                     : "the learners (an actor more would change nothing)";
+        fprintf(out, "the %s (an actor more would change nothing)\n", learners);
+        return;
     case PLAN_CORES:
-        return "the cores (all are busy; more processes would change nothing)";
+        fprintf(out, "the cores (all %.3g are busy; more processes would change nothing)\n", input->cores);
+        return;
     case PLAN_MEMORY:
-        return "memory (more processes would give more, and do not fit)";
+        fprintf(out, "memory (more processes would give more, and do not fit)\n");
+        return;
     case PLAN_BALANCED:
-        return "none (actors and learners are in balance)";
+        fprintf(out, "none (actors and learners are in balance)\n");
+        return;
+    case PLAN_MAX_ACTORS:
+        fprintf(out, "the %s: plan.max_actors allows %u (a larger bound lets the plan try more)\n", actors,
+                input->max_actors);
+        return;
+    case PLAN_MAX_LEARNERS:
+        fprintf(out, "the %s: plan.max_learners allows %u (a larger bound lets the plan try more)\n", learners,
+                input->max_learners);
+        return;
     }
-    return "unknown";
 }
 
 static void print_choice(const struct plan_choice *choice, const struct plan_input *input, FILE *out)
@@ -58,21 +71,28 @@ static void print_choice(const struct plan_choice *choice, const struct plan_inp
     print_samples(choice, input, out);
     fprintf(out, "  waiting     actors %.0f%%, learners %.0f%% of the time\n", 100 * choice->actor_idle,
             100 * choice->learner_idle);
-    fprintf(out, "  bottleneck: %s\n", bottleneck_text(choice));
+    print_bottleneck(choice, input, out);
     fprintf(out, "  processor   %.2g of %.3g core%s\n", choice->cpu, input->cores, input->cores == 1 ? "" : "s");
     fprintf(out, "  memory      %s", plan_bytes(text, choice->memory));
     if (input->memory > 0)
         fprintf(out, " of %s", plan_bytes(have, input->memory));
     fprintf(out, "\n  because     %s\n", choice->reason);
+    const struct plan_joint *joint = plan_joint_of(input, choice->actors, choice->learners);
+    if (joint && joint->others > 0)
+        fprintf(out,
+                "  disturbed   other programs took %.2g of %.3g cores while this was measured: plan again (--again) "
+                "when they are done\n",
+                joint->others, input->cores);
 }
 
 static void print_others(const struct plan *self, FILE *out)
 {
-    static const char *const titles[] = {">actors", ">learners", ">inserts/s", ">samples/s", "compared with the plan"};
+    static const char *const titles[] = {">actors",    ">learners", ">inserts/s",
+                                         ">samples/s", "from",      "compared with the plan"};
     if (self->n_others == 0)
         return;
     struct grid grid;
-    grid_init(&grid, titles, 5);
+    grid_init(&grid, titles, 6);
     for (uint32_t i = 0; i < self->n_others; i++) {
         const struct plan_choice *other = &self->others[i];
         format_buffer inserts, samples;
@@ -80,6 +100,7 @@ static void print_others(const struct plan *self, FILE *out)
         grid_addf(&grid, "%u", other->learners);
         grid_add(&grid, rate(inserts, other->inserts));
         grid_add(&grid, rate(samples, other->samples));
+        grid_add(&grid, other->measured ? "a run" : "curves");
         grid_add(&grid, other->reason);
     }
     fprintf(out, "alternatives:\n");

@@ -31,12 +31,14 @@ static void add_processes(struct text *text, const char *before, const struct pl
 /* What the pair would use if there were more cores. */
 static double cores_needed(const struct plan_input *input, const struct plan_choice *choice)
 {
+    struct plan_model model;
     struct plan_side a, l;
-    plan_side_at(input, PLAN_OF_ACTORS, choice->actors, &a);
-    plan_side_at(input, PLAN_OF_LEARNERS, choice->learners, &l);
+    plan_model_init(&model, input);
+    plan_side_at(&model, PLAN_OF_ACTORS, choice->actors, &a);
+    plan_side_at(&model, PLAN_OF_LEARNERS, choice->learners, &l);
     if (!(input->spi > 0))
         return a.rate * a.all + l.rate * l.all;
-    return plan_model_cores(input, &a, &l, fmin(a.rate, l.rate / input->spi));
+    return plan_model_cores(&model, &a, &l, fmin(a.rate, l.rate / input->spi));
 }
 
 /* Whoever waits, and for what: the cause of a lower rate. */
@@ -143,7 +145,7 @@ static void explain_fixed(struct text *text, const struct plan_input *input)
         text_add(text, "; actors.count and learners.count are numbers in the file");
     else if (input->fixed_actors || input->fixed_learners)
         text_add(text, "; %s.count is a number in the file", input->fixed_actors ? "actors" : "learners");
-    uint32_t actors = plan_last(&input->actors), learners = plan_last(&input->learners);
+    uint32_t actors = plan_most(input, PLAN_OF_ACTORS), learners = plan_most(input, PLAN_OF_LEARNERS);
     if (input->fixed_actors > actors)
         text_add(text, "; measured were %u actors at most: rates are theirs", actors);
     if (input->fixed_learners > learners)
@@ -189,11 +191,35 @@ static int64_t step_of(uint32_t count)
 static void add_neighbour(struct plan *plan, const struct plan_model *model, int64_t actors, int64_t learners)
 {
     int64_t x = (int64_t)plan->chosen.actors + actors, y = (int64_t)plan->chosen.learners + learners;
-    if (x < 1 || y < 1 || x > plan_last(&model->input->actors) || y > plan_last(&model->input->learners))
+    if (x < 1 || y < 1 || x > plan_most(model->input, PLAN_OF_ACTORS) || y > plan_most(model->input, PLAN_OF_LEARNERS))
+        return;
+    /* Where pairs were run, people are told about runs. */
+    if (model->input->n_joints && !plan_joint_of(model->input, (uint32_t)x, (uint32_t)y))
         return;
     struct plan_choice choice;
     plan_model_counts(model, (uint32_t)x, (uint32_t)y, &choice);
     add_other(plan, model->input, &choice);
+}
+
+/* The best joint run that is not among the others yet; false: there is none. */
+static bool add_best_joint(struct plan *plan, const struct plan_model *model)
+{
+    const struct plan_input *input = model->input;
+    const struct plan_joint *best = NULL;
+    for (uint32_t i = 0; i < input->n_joints; i++) {
+        const struct plan_joint *joint = &input->joints[i];
+        bool told = joint->actors == plan->chosen.actors && joint->learners == plan->chosen.learners;
+        for (uint32_t k = 0; k < plan->n_others; k++)
+            told |= joint->actors == plan->others[k].actors && joint->learners == plan->others[k].learners;
+        if (!told && (!best || joint->inserts > best->inserts))
+            best = joint;
+    }
+    if (!best || plan->n_others == PLAN_MAX_OTHERS)
+        return false;
+    struct plan_choice choice;
+    plan_model_counts(model, best->actors, best->learners, &choice);
+    add_other(plan, input, &choice);
+    return true;
 }
 
 void plan_explain(struct plan *plan, const struct plan_model *model, const struct plan_choice *top,
@@ -214,4 +240,6 @@ void plan_explain(struct plan *plan, const struct plan_model *model, const struc
     add_neighbour(plan, model, -actors, 0);
     add_neighbour(plan, model, 0, +learners);
     add_neighbour(plan, model, 0, -learners);
+    while (add_best_joint(plan, model))
+        ;
 }

@@ -1,5 +1,5 @@
-/* The sequence of measurements: actors alone, then learners alone on what the actors have left; joint runs are in
- * profile_joint.c. */
+/* The sequence of measurements: one actor alone, then learners alone on what it has left, then more actors, as long as
+ * learners could use what they make; joint runs are in profile_joint.c. */
 #include "agent/launch/profile.h"
 
 #include <math.h>
@@ -7,18 +7,23 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/launch/plan_impl.h"
 #include "agent/launch/profile_impl.h"
 #include "proto/clock.h"
 #include "proto/error.h"
 #include "replay/admin.h"
 
 /* Shares of the whole, for progress. */
-#define ACTORS_END 0.4
-#define LEARNERS_END PROFILE_ALONE_END
+#define FIRST_END 0.1
+#define LEARNERS_END 0.4
 /* More does not pay: less than this for twice as many; with all cores at work, less than that. */
 #define LEAST_GROWTH 0.10
 #define LEAST_GROWTH_BUSY 0.25
 #define BUSY 0.95
+/* Actors that make so many times what all learners use are not worth a look. */
+#define PLENTY 3.0
+/* One side alone is measured for this part of plan.measure: it only says where to begin with joint runs. */
+#define ALONE 2
 #define WARM_NS (300 * NS_PER_MS)
 #define FOREIGN_SLOT_NS (5 * NS_PER_S)
 #define FILL_NS (10 * NS_PER_S)
@@ -130,19 +135,36 @@ static rp_status await_inserts(struct profile *self, uint32_t count, rp_error *e
     return status;
 }
 
-static rp_status measure_actors(struct profile *self, rp_error *err)
+/* Whether so many actors make more than all learners can use, by far: more of them tell nothing. */
+static bool is_plenty(const struct profile *self, uint32_t fixed)
+{
+    const struct plan_curve *actors = &self->out->actors, *learners = &self->out->learners;
+    double most = 0.0;
+    for (uint32_t i = 0; i < learners->n; i++)
+        most = fmax(most, learners->points[i].rate);
+    return fixed == 0 && learners->n > 0 && actors->n > 1 && self->out->spi > 0 &&
+           actors->points[actors->n - 1].rate * self->out->spi > PLENTY * most;
+}
+
+/* Goes on with the curve up to `until` actors. */
+static rp_status measure_actors(struct profile *self, uint32_t until, rp_error *err)
 {
     struct plan_curve *curve = &self->out->actors;
     struct profile_session *session = &self->session;
     uint32_t fixed = self->out->fixed_actors, most = (uint32_t)self->config->plan.max_actors;
-    RP_TRY(first_parameters(self, err));
-    for (uint32_t count = 0; (count = next_count(count, fixed, most)) && goes_on(self, curve, fixed, count);) {
+    uint32_t count = plan_last(curve);
+    while ((count = next_count(count, fixed, most)) && count <= until && goes_on(self, curve, fixed, count) &&
+           !is_plenty(self, fixed)) {
         struct profile_measured measured;
-        tell(self, 0.0, ACTORS_END, curve->n, count, "actor");
+        if (curve->n == 0)
+            tell(self, 0.0, FIRST_END, 0, count, "actor");
+        else
+            tell(self, LEARNERS_END, PROFILE_ALONE_END, curve->n - 1, count, "actor");
         RP_TRY(profile_session_start(session, ROLE_ACTOR, count, err));
         RP_TRY(await_inserts(self, count, err));
         RP_TRY(profile_session_wait(session, WARM_NS, err));
-        RP_TRY(profile_session_measure(session, PROFILE_INSERTS, 1, self->config->plan.measure_ns, &measured, err));
+        RP_TRY(profile_session_measure(session, PROFILE_INSERTS, 1, self->config->plan.measure_ns / ALONE, &measured,
+                                       err));
         double rate = profile_lasting(self->items_per_step, measured.steps, measured.inserts);
         add_point(curve, count, rate, ROLE_ACTOR, &measured);
     }
@@ -174,7 +196,7 @@ static rp_status leave_table(struct profile *self, rp_error *err)
 {
     struct profile_session *session = &self->session;
     uint64_t wanted = 4 * self->batch;
-    profile_session_tell(session, ACTORS_END, ACTORS_END, "filling the table for learners");
+    profile_session_tell(session, FIRST_END, FIRST_END, "filling the table for learners");
     rp_status status = profile_session_await(session, filled, &wanted, FILL_NS, err);
     if (status != RP_DEADLINE_EXCEEDED)
         RP_TRY(status);
@@ -212,13 +234,13 @@ static rp_status measure_learners(struct profile *self, rp_error *err)
     uint32_t fixed = self->out->fixed_learners, most = (uint32_t)self->config->plan.max_learners;
     for (uint32_t count = 0; (count = next_count(count, fixed, most)) && goes_on(self, curve, fixed, count);) {
         struct profile_measured measured;
-        tell(self, ACTORS_END, LEARNERS_END, curve->n, count, "learner");
+        tell(self, FIRST_END, LEARNERS_END, curve->n, count, "learner");
         RP_TRY(profile_session_look(session, err));
         RP_TRY(profile_session_start(session, ROLE_LEARNER, count, err));
         RP_TRY(profile_await_samples(self, 2 * count * self->batch, PROFILE_FIRST_NS, err));
         RP_TRY(profile_session_wait(session, WARM_NS, err));
-        RP_TRY(profile_session_measure(session, PROFILE_SAMPLES, count * self->batch, self->config->plan.measure_ns,
-                                       &measured, err));
+        RP_TRY(profile_session_measure(session, PROFILE_SAMPLES, count * self->batch,
+                                       self->config->plan.measure_ns / ALONE, &measured, err));
         add_point(curve, count, measured.samples, ROLE_LEARNER, &measured);
         RP_TRY(profile_session_stop(session, ROLE_LEARNER, err));
     }
@@ -232,11 +254,15 @@ static rp_status measure_alone(struct profile *self, rp_error *err)
     struct profile_session_options options = {.profile = self->options, .name = "alone"};
     rp_status status = profile_session_open(&self->session, &options, err);
     if (status == RP_OK)
-        status = measure_actors(self, err);
+        status = first_parameters(self, err);
+    if (status == RP_OK)
+        status = measure_actors(self, 1, err);
     if (status == RP_OK)
         status = leave_table(self, err);
     if (status == RP_OK)
         status = measure_learners(self, err);
+    if (status == RP_OK)
+        status = measure_actors(self, UINT32_MAX, err);
     profile_session_close(&self->session);
     return status;
 }
@@ -251,6 +277,8 @@ static rp_status measure(const struct profile_options *options, struct plan_inpu
                            .items_per_step = profile_items_per_step(options->config)};
     if (!self.table)
         return err_set(err, RP_NOT_FOUND, "there is no table '%s' in broker.tables", options->config->adder.table);
+    struct clock clock = clock_system();
+    self.began_ns = clock_now(&clock);
     *out = (struct plan_input){0};
     profile_fill(options->config, out);
     RP_TRY(measure_alone(&self, err));

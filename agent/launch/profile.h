@@ -1,6 +1,6 @@
-/* Measures what actors and learners can do: a throw-away real broker, the real actors with the limiter off, then the
- * real learners on the table that they have filled, at counts 1, 2, 4, ... as long as more pays; then joint runs under
- * the real limiter at what the plan chooses, until the best plan is one that was measured.
+/* Measures what actors and learners can do: a throw-away real broker, the real actors with the limiter off, the
+ * real learners on a table that an actor has filled, at counts 1, 2, 4, ... as long as more pays; then joint runs under
+ * the real limiter of the pairs that plan_next asks for.
  *
  * Rates of inserts are those of episodes as long as the environment lets them be (profile_impl.h): the first policies
  * fall at once, and the many ends of their episodes would promise more items than there will be. */

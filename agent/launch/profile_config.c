@@ -7,7 +7,7 @@
 /* Who waits nearly all the time says too little about what it could do. */
 #define MOST_IDLE 0.95
 /* How much throughput a plan may give away for a better ratio or fewer processes. */
-#define NEAR 0.05
+#define NEAR 0.02
 
 int64_t profile_batch(const struct run_config *config)
 {
@@ -41,6 +41,8 @@ void profile_fill(const struct run_config *config, struct plan_input *out)
     out->other_memory = config->evaluator.on && out->actors.n > 0 ? out->actors.points[0].memory : 0.0;
     out->fixed_actors = (uint32_t)config->actors.count;
     out->fixed_learners = (uint32_t)config->learners.count;
+    out->max_actors = (uint32_t)config->plan.max_actors;
+    out->max_learners = (uint32_t)config->plan.max_learners;
     out->near = NEAR;
     out->tolerance = config->plan.tolerance;
 }

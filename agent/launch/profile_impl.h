@@ -17,6 +17,8 @@ struct profile {
     struct plan_input *out;
     uint64_t batch;
     double items_per_step;
+    int64_t began_ns;
+    uint32_t joint_runs; /* so far */
     struct profile_session session;
 };
 

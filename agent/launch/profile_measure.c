@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "agent/launch/machine_load.h"
 #include "agent/launch/profile_rate.h"
 #include "agent/launch/profile_session.h"
 #include "proto/clock.h"
@@ -24,6 +25,7 @@ struct usage {
     int64_t at_ns;
     int64_t cpu_ns[ROLES];
     double memory[ROLES];
+    struct machine_load machine;
 };
 
 static void add_usage(struct usage *self, const struct process *process, int role)
@@ -42,6 +44,7 @@ static struct usage read_usage(const struct profile_session *self)
     for (int role = 0; role < ROLES; role++)
         for (uint32_t i = 0; i < self->n[role]; i++)
             add_usage(&usage, &self->workers[role][i], role);
+    machine_load_read(&usage.machine);
     return usage;
 }
 
@@ -102,7 +105,7 @@ static rp_status measure_once(struct profile_session *self, struct reads *reads,
     struct usage before = read_usage(self);
     RP_TRY(read_counters(self, reads, what, quantum, ns, &idle, err));
     struct usage after = read_usage(self);
-    double seconds = 1e-9 * (double)(after.at_ns - before.at_ns);
+    double seconds = 1e-9 * (double)(after.at_ns - before.at_ns), ours = 0.0;
     *out = (struct profile_measured){
         .inserts = rate_of(&reads->inserts, what, PROFILE_INSERTS, quantum),
         .samples = rate_of(&reads->samples, what, PROFILE_SAMPLES, quantum),
@@ -114,7 +117,9 @@ static rp_status measure_once(struct profile_session *self, struct reads *reads,
     for (int role = 0; role < ROLES; role++) {
         out->cpu[role] = fmax(0.0, 1e-9 * (double)(after.cpu_ns[role] - before.cpu_ns[role]) / seconds);
         out->memory[role] = after.memory[role];
+        ours += out->cpu[role];
     }
+    out->others = machine_load_others(&before.machine, &after.machine, ours);
     return RP_OK;
 }
 

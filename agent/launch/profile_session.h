@@ -47,6 +47,7 @@ struct profile_measured {
     double cpu[ROLES];               /* cores used by all of a role */
     double memory[ROLES];            /* bytes of one of them, the largest */
     double actor_idle, learner_idle; /* NAN: not known */
+    double others;                   /* cores that other programs took from them */
 };
 
 /* Starts the broker and waits until it answers. profile_session_close is due in any case. */

@@ -20,7 +20,7 @@ static struct plan_input whole_input(void)
 {
     struct plan_input input =
         curves_input(curves_linear(16, 1000, 0.5, 0.1, MIB), curves_linear(4, 2000, 0.5, 0.1, 3 * MIB), 1.25);
-    input.joints[0] = (struct plan_joint){2, 1, 1600, 2000, NAN, 0.02, 1.7};
+    input.joints[0] = (struct plan_joint){2, 1, 1600, 2000, NAN, 0.02, 1.7, 0, 1};
     input.n_joints = 1;
     input.fixed_actors = 3;
     return input;
@@ -109,7 +109,7 @@ static void json_with_too_many_joints_is_refused(void **state)
 {
     (void)state;
     static const char joint[] = "{\"actors\":1,\"learners\":1,\"inserts\":1,\"samples\":1,\"actor_idle\":0,"
-                                "\"learner_idle\":0,\"cpu\":1},";
+                                "\"learner_idle\":0,\"cpu\":1,\"others\":0,\"runs\":1},";
     struct plan_input input = whole_input(), back;
     char *text = plan_to_json(NULL, &input), *list = strstr(text, "\"joints\"");
     assert_non_null(list);
