@@ -1,4 +1,4 @@
-/* What is left of a run, in numbers: report.json and the last lines in the terminal. */
+/* What is left of a run: predicted against achieved, its files, and the last lines in the terminal. */
 #include "agent/launch/report.h"
 
 #include <math.h>
@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/client/json.h"
 #include "agent/launch/report_impl.h"
 #include "agent/launch/run_folder.h"
 #include "proto/error.h"
@@ -15,20 +14,40 @@
 
 /* ---- predicted against achieved ---- */
 
-void report_rows(const struct report *self, struct report_row rows[REPORT_ROWS])
+bool report_predicted(const struct report *self, const struct report_stretch *stretch, struct plan_choice *out)
 {
-    const struct plan_choice *plan = self->plan ? &self->plan->chosen : NULL;
-    const struct report_steady *steady = &self->steady;
-    bool was = steady->seconds > 0;
-    double spi = plan && plan->inserts > 0 ? plan->samples / plan->inserts : NAN;
+    if (!self->plan)
+        return false;
+    *out = self->plan->chosen;
+    if (!stretch || (stretch->actors == out->actors && stretch->learners == out->learners))
+        return true;
+    return self->plan_input && plan_predict(self->plan_input, stretch->actors, stretch->learners, out);
+}
+
+void report_rows(const struct report *self, const struct report_stretch *stretch, struct report_row rows[REPORT_ROWS])
+{
+    struct plan_choice plan;
+    bool planned = report_predicted(self, stretch, &plan), was = stretch && stretch->rates.seconds > 0;
+    const struct report_steady *rates = was ? &stretch->rates : NULL;
+    double spi = planned && plan.inserts > 0 ? plan.samples / plan.inserts : NAN;
     const struct report_row all[REPORT_ROWS] = {
-        {"inserts/s", plan ? plan->inserts : NAN, was ? steady->inserts : NAN, false},
-        {"samples/s", plan ? plan->samples : NAN, was ? steady->samples : NAN, false},
-        {"samples per insert", spi, was ? steady->spi : NAN, false},
-        {"actors idle", plan ? plan->actor_idle : NAN, was ? steady->actor_idle : NAN, true},
-        {"learners idle", plan ? plan->learner_idle : NAN, was ? steady->learner_idle : NAN, true},
+        {"inserts/s", planned ? plan.inserts : NAN, was ? rates->inserts : NAN, false},
+        {"samples/s", planned ? plan.samples : NAN, was ? rates->samples : NAN, false},
+        {"samples per insert", spi, was ? rates->spi : NAN, false},
+        {"actors idle", planned ? plan.actor_idle : NAN, was ? rates->actor_idle : NAN, true},
+        {"learners idle", planned ? plan.learner_idle : NAN, was ? rates->learner_idle : NAN, true},
     };
     memcpy(rows, all, sizeof all);
+}
+
+const char *report_stretch_text(const struct report_stretch *stretch, char *out, size_t size)
+{
+    format_buffer from, seconds;
+    snprintf(out, size, "%u actor%s, %u learner%s, from %s on: %s%s", stretch->actors, stretch->actors == 1 ? "" : "s",
+             stretch->learners, stretch->learners == 1 ? "" : "s", format_seconds(from, stretch->from_s),
+             format_seconds(seconds, stretch->rates.seconds),
+             stretch->settled ? "" : ", too short to leave out their beginning");
+    return out;
 }
 
 const char *report_value(double value, char *out)
@@ -68,131 +87,6 @@ const char *report_difference(const struct report_row *row, char *out, bool *far
     return out;
 }
 
-/* ---- report.json ---- */
-
-static void put_number(struct json *out, const char *name, double value)
-{
-    json_key(out, name);
-    if (isfinite(value))
-        json_double(out, value);
-    else
-        json_message(out, NULL); /* null */
-}
-
-static void put_text(struct json *out, const char *name, const char *text)
-{
-    json_key(out, name);
-    json_string(out, text ? text : "");
-}
-
-static void put_count(struct json *out, const char *name, uint64_t value)
-{
-    json_key(out, name);
-    json_unsigned(out, value);
-}
-
-/* One of the three columns of the table: predicted, achieved or their ratio. */
-static void put_rows(struct json *out, const char *name, const struct report_row rows[REPORT_ROWS], int which)
-{
-    static const char *const keys[REPORT_ROWS] = {"inserts", "samples", "spi", "actor_idle", "learner_idle"};
-    json_key(out, name);
-    json_open(out, '{');
-    for (uint32_t i = 0; i < REPORT_ROWS; i++)
-        put_number(out, keys[i],
-                   which == 0   ? rows[i].predicted
-                   : which == 1 ? rows[i].achieved
-                                : rows[i].achieved / rows[i].predicted);
-    json_close(out, '}');
-}
-
-static void put_steady(struct json *out, const struct report_steady *steady)
-{
-    json_key(out, "steady");
-    json_open(out, '{');
-    put_number(out, "seconds", steady->seconds);
-    put_number(out, "inserts", steady->inserts);
-    put_number(out, "samples", steady->samples);
-    put_number(out, "spi", steady->spi);
-    put_number(out, "actor_idle", steady->actor_idle);
-    put_number(out, "learner_idle", steady->learner_idle);
-    json_close(out, '}');
-}
-
-/* null: there is no best.weights. */
-static void put_best(struct json *out, const struct best *best)
-{
-    json_key(out, "best_weights");
-    if (!best) {
-        json_message(out, NULL);
-        return;
-    }
-    json_open(out, '{');
-    put_number(out, "return", best->value);
-    put_count(out, "episodes", best->episodes);
-    put_count(out, "environment_steps", best->environment_steps);
-    put_count(out, "learner_steps", best->learner_steps);
-    json_close(out, '}');
-}
-
-static void put_run(struct json *out, const struct report *self, const struct report_data *data)
-{
-    const struct status *last = self->last;
-    put_text(out, "name", last->name);
-    put_text(out, "exit", phase_name(self->last->phase));
-    put_text(out, "reason", last->reason);
-    put_text(out, "command", self->command);
-    put_count(out, "legs", self->legs);
-    put_number(out, "unix_s", last->unix_s);
-    put_number(out, "wall_seconds", last->elapsed_s);
-    put_count(out, "steps", last->steps);
-    put_count(out, "learner_steps", last->learner_steps);
-    put_number(out, "final_value", self->final_value);
-    put_count(out, "final_episodes", self->final_episodes);
-    put_text(out, "final_weights", self->final_weights);
-    put_number(out, "value", last->value);
-    put_number(out, "best", last->best);
-    put_best(out, self->best);
-    put_number(out, "stop_value", last->stop_value);
-    put_count(out, "restarts", last->restarts);
-    put_count(out, "actors", last->actors_wanted);
-    put_count(out, "learners", last->learners_wanted);
-    put_number(out, "spi_target", last->spi_target);
-    put_number(out, "peak_memory", data->peak_memory);
-    put_number(out, "peak_cpu", data->peak_cpu);
-}
-
-/* Gives the whole text: free(). */
-static char *report_json(const struct report *self, const struct report_data *data)
-{
-    struct json out = {0};
-    struct report_row rows[REPORT_ROWS];
-    report_rows(self, rows);
-    json_open(&out, '{');
-    put_run(&out, self, data);
-    put_rows(&out, "predicted", rows, 0);
-    put_rows(&out, "achieved", rows, 1);
-    put_rows(&out, "ratio", rows, 2);
-    put_steady(&out, &self->steady);
-    json_key(&out, "events");
-    json_open(&out, '[');
-    for (uint32_t i = 0; i < data->n_events; i++) {
-        json_open(&out, '{');
-        put_number(&out, "elapsed_s", data->events[i].elapsed_s);
-        put_text(&out, "event", data->events[i].text);
-        json_close(&out, '}');
-    }
-    json_close(&out, ']');
-    char *head = json_take(&out);
-    /* The plan is JSON already. */
-    char *plan = self->plan && self->plan_input ? plan_to_json(self->plan, self->plan_input) : NULL;
-    struct text text = {0};
-    if (head)
-        text_add(&text, "%s, \"plan\": %s}\n", head, plan ? plan : "null");
-    free(head);
-    free(plan);
-    return text.data;
-}
-
 /* ---- all of it ---- */
 
 static rp_status write_text(const char *folder, const char *file, struct text *text, rp_error *err)
@@ -208,7 +102,9 @@ static rp_status write_plots(const struct report *self, const struct report_data
     struct text text = {0};
     report_plot(&text, self, data, PLOT_RETURN, 900, 360);
     RP_TRY(write_text(folder, "return.svg", &text, err));
-    report_plot_rates(&text, self, data);
+    report_plot_pair(&text, self, data, PLOT_LOSS, PLOT_VALUE);
+    RP_TRY(write_text(folder, "learning.svg", &text, err));
+    report_plot_pair(&text, self, data, PLOT_INSERTS, PLOT_SAMPLES);
     RP_TRY(write_text(folder, "rates.svg", &text, err));
     report_plot(&text, self, data, PLOT_SPI, 900, 300);
     return write_text(folder, "ratio.svg", &text, err);
@@ -218,7 +114,7 @@ rp_status report_write(const struct report *self, const char *folder, rp_error *
 {
     struct report_data data;
     struct text page = {0};
-    report_data_read(&data, self->metrics);
+    report_data_read(&data, self->metrics, folder);
     char *json = report_json(self, &data);
     rp_status status = json ? run_folder_write(folder, "report.json", json, err)
                             : err_set(err, RP_RESOURCE_EXHAUSTED, "no memory for the report of %s", folder);
@@ -234,7 +130,7 @@ rp_status report_write(const struct report *self, const char *folder, rp_error *
 }
 
 /* The table; without a plan, what was achieved alone. */
-static void print_rows(const struct report *self, FILE *out)
+static void print_rows(const struct report *self, const struct report_stretch *stretch, FILE *out)
 {
     static const char *const titles[] = {"", ">predicted", ">achieved", ">difference"};
     static const char *const alone[] = {"", ">achieved"};
@@ -242,7 +138,7 @@ static void print_rows(const struct report *self, FILE *out)
     struct grid grid;
     format_buffer cell;
     bool far_off;
-    report_rows(self, rows);
+    report_rows(self, stretch, rows);
     grid_init(&grid, self->plan ? titles : alone, self->plan ? 4 : 2);
     for (uint32_t i = 0; i < REPORT_ROWS; i++) {
         grid_addf(&grid, "  %s", rows[i].name);
@@ -255,6 +151,20 @@ static void print_rows(const struct report *self, FILE *out)
     fprintf(out, "\n");
     grid_print(&grid, out);
     grid_fini(&grid);
+}
+
+/* Stretch by stretch: a plan for four actors says nothing about eight. */
+static void print_stretches(const struct report *self, FILE *out)
+{
+    char text[160];
+    for (uint32_t i = 0; i < self->n_stretches; i++) {
+        const struct report_stretch *stretch = &self->stretches[i];
+        if (!(stretch->rates.seconds > 0))
+            continue;
+        if (self->n_stretches > 1)
+            fprintf(out, "\n%s", report_stretch_text(stretch, text, sizeof text));
+        print_rows(self, stretch, out);
+    }
     fprintf(out, "\n");
 }
 
@@ -270,6 +180,8 @@ static void print_return(const struct report *self, FILE *out)
                 self->final_episodes == 1 ? "" : "s");
     else if (isfinite(last->value))
         fprintf(out, "last evaluation %s", report_value(last->value, a));
+    else if (isfinite(last->actor_value))
+        fprintf(out, "last return of the actors, who explore: %s", report_value(last->actor_value, a));
     else
         return;
     if (self->best && !(final && self->final_value >= self->best->value))
@@ -294,7 +206,6 @@ void report_print(const struct report *self, const char *folder, FILE *out)
     if (last->reason[0])
         fprintf(out, "%s\n", format_clean(clean, sizeof clean, last->reason));
     print_return(self, out);
-    if (self->steady.seconds > 0)
-        print_rows(self, out);
+    print_stretches(self, out);
     fprintf(out, "report: %s/report.html\n", folder);
 }

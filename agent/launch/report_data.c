@@ -8,53 +8,12 @@
 
 #define LINE_MOST 65536
 
-static bool allocate(struct report_data *self)
-{
-    for (uint32_t c = 0; c < REPORT_COLUMNS; c++) {
-        self->columns[c] = calloc(REPORT_POINTS, sizeof **self->columns);
-        if (!self->columns[c])
-            return false;
-    }
-    self->events = calloc(REPORT_EVENTS, sizeof *self->events);
-    self->stride = 1;
-    return self->events != NULL;
-}
-
 void report_data_fini(struct report_data *self)
 {
-    for (uint32_t c = 0; c < REPORT_COLUMNS; c++)
-        free(self->columns[c]);
+    series_fini(&self->run);
+    series_fini(&self->learning);
     free(self->events);
     *self = (struct report_data){0};
-}
-
-/* Two points become one, so that there is room for as many again. */
-static void halve(struct report_data *self)
-{
-    for (uint32_t c = 0; c < REPORT_COLUMNS; c++) {
-        double *column = self->columns[c];
-        for (uint32_t i = 0; i < self->n / 2; i++) {
-            double a = column[2 * i], b = column[2 * i + 1];
-            column[i] = isnan(a) ? b : isnan(b) ? a : (a + b) / 2;
-        }
-    }
-    self->n /= 2;
-    self->stride *= 2;
-}
-
-static void end_point(struct report_data *self)
-{
-    if (!self->lines)
-        return;
-    if (self->n == REPORT_POINTS)
-        halve(self);
-    for (uint32_t c = 0; c < REPORT_COLUMNS; c++) {
-        self->columns[c][self->n] = self->counts[c] ? self->sums[c] / self->counts[c] : NAN;
-        self->sums[c] = 0;
-        self->counts[c] = 0;
-    }
-    self->lines = 0;
-    self->n++;
 }
 
 static void add_event(struct report_data *self, const struct status *status)
@@ -74,37 +33,47 @@ static void add_event(struct report_data *self, const struct status *status)
     snprintf(event->text, sizeof event->text, "%s", status->event);
 }
 
-static void add_status(struct report_data *self, const struct status *status)
+/* Processes that end one after the other make rates and memory fall, which says nothing about the run. */
+static void add_point(struct report_data *self, const struct status *status)
 {
     const double values[REPORT_COLUMNS] = {
         [COLUMN_TIME] = status->elapsed_s,
+        [COLUMN_STEPS] = (double)status->steps,
         [COLUMN_INSERTS] = status->inserts_rate,
         [COLUMN_SAMPLES] = status->samples_rate,
         [COLUMN_SPI] = status->spi,
         [COLUMN_ACTOR_IDLE] = 100 * status->actor_idle,
         [COLUMN_LEARNER_IDLE] = 100 * status->learner_idle,
         [COLUMN_MEMORY] = (double)status->memory / 1048576,
+        [COLUMN_ACTOR_VALUE] = status->actor_value,
     };
-    for (uint32_t c = 0; c < REPORT_COLUMNS; c++) {
-        if (!isfinite(values[c]))
-            continue;
-        self->sums[c] += values[c];
-        self->counts[c]++;
+    double last[REPORT_COLUMNS];
+    if (status->phase < PHASE_STOPPING) {
+        series_add(&self->run, values);
+        return;
     }
+    for (uint32_t c = 0; c < REPORT_COLUMNS; c++) /* the actors' last reports come with their end */
+        last[c] = c == COLUMN_TIME || c == COLUMN_STEPS || c == COLUMN_ACTOR_VALUE ? values[c] : NAN;
+    series_add(&self->run, last);
+}
+
+static void add_status(struct report_data *self, const struct status *status)
+{
+    add_point(self, status);
     self->peak_memory = fmax(self->peak_memory, (double)status->memory);
     self->peak_cpu = fmax(self->peak_cpu, status->cpu);
     add_event(self, status);
-    if (++self->lines >= self->stride)
-        end_point(self);
 }
 
-void report_data_read(struct report_data *self, const char *path)
+void report_data_read(struct report_data *self, const char *metrics, const char *folder)
 {
     *self = (struct report_data){0};
-    FILE *file = path ? fopen(path, "re") : NULL;
+    report_learning_read(&self->learning, folder);
+    FILE *file = metrics ? fopen(metrics, "re") : NULL;
     char *line = malloc(LINE_MOST);
     bool whole = true; /* the next piece begins a line */
-    if (!allocate(self) || !file || !line)
+    self->events = calloc(REPORT_EVENTS, sizeof *self->events);
+    if (!self->events || !series_init(&self->run, REPORT_COLUMNS) || !file || !line)
         goto done;
     while (fgets(line, LINE_MOST, file)) {
         bool first = whole;
@@ -115,7 +84,7 @@ void report_data_read(struct report_data *self, const char *path)
         add_status(self, &copy.status);
         status_copy_fini(&copy);
     }
-    end_point(self);
+    series_end(&self->run);
 done:
     free(line);
     if (file)

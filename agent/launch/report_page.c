@@ -71,7 +71,7 @@ static void add_tile(struct text *out, const char *name, const char *value, cons
     text_add(out, "</div>\n");
 }
 
-static void add_return_tile(struct text *out, const struct report *self)
+static void add_return_tile(struct text *out, const struct report *self, const struct report_data *data)
 {
     format_buffer value, best;
     char more[256] = "";
@@ -85,8 +85,12 @@ static void add_return_tile(struct text *out, const struct report *self)
     if (isfinite(other) && !(final && self->final_value >= other))
         snprintf(more + used, sizeof more - used, "%s%s %s", used ? "; " : "", self->best ? BEST_WEIGHTS_FILE : "best",
                  report_value(other, best));
-    add_tile(out, final ? "final return" : "last return",
-             report_value(final ? self->final_value : self->last->value, value), more);
+    double shown = final ? self->final_value : self->last->value;
+    if (!isfinite(shown)) { /* nobody evaluates */
+        shown = series_last(&data->run, COLUMN_ACTOR_VALUE);
+        snprintf(more, sizeof more, "%s", isfinite(shown) ? "of the actors, who explore" : "");
+    }
+    add_tile(out, final ? "final return" : "last return", report_value(shown, value), more);
 }
 
 static void add_top(struct text *out, const struct report *self, const struct report_data *data)
@@ -105,7 +109,7 @@ static void add_top(struct text *out, const struct report *self, const struct re
              phase_name(self->last->phase), phase_name(self->last->phase), date);
     plot_escape(out, last->reason);
     text_add(out, "</p>\n<div class=\"tiles\">\n");
-    add_return_tile(out, self);
+    add_return_tile(out, self, data);
     more[0] = '\0';
     if (self->legs > 1)
         snprintf(more, sizeof more, "in %u legs", self->legs);
@@ -126,17 +130,11 @@ static void add_top(struct text *out, const struct report *self, const struct re
 
 /* ---- tables ---- */
 
-static void add_outcome(struct text *out, const struct report *self)
+static void add_rows(struct text *out, const struct report *self, const struct report_stretch *stretch)
 {
     struct report_row rows[REPORT_ROWS];
-    format_buffer cell, seconds;
-    report_rows(self, rows);
-    text_add(out, "<h2>Predicted against achieved</h2>\n");
-    if (self->steady.seconds > 0)
-        text_add(out, "<p>Achieved over the steady part of the run, %s.%s</p>\n",
-                 format_seconds(seconds, self->steady.seconds), self->plan ? "" : " There was no plan.");
-    else
-        text_add(out, "<p>The run had no steady part: nothing was sampled, or it ended at once.</p>\n");
+    format_buffer cell;
+    report_rows(self, stretch, rows);
     text_add(out, "<div class=\"card\"><table><tr><th></th><th class=\"n\">predicted</th><th class=\"n\">achieved</th>"
                   "<th class=\"n\">difference</th></tr>\n");
     for (uint32_t i = 0; i < REPORT_ROWS; i++) {
@@ -150,6 +148,24 @@ static void add_outcome(struct text *out, const struct report *self)
         text_add(out, "</tr>\n");
     }
     text_add(out, "</table></div>\n");
+}
+
+static void add_outcome(struct text *out, const struct report *self)
+{
+    char text[160];
+    text_add(out, "<h2>Predicted against achieved</h2>\n");
+    if (!self->plan)
+        text_add(out, "<p>There was no plan.</p>\n");
+    if (self->n_stretches == 0) {
+        text_add(out, "<p>Nothing was inserted or sampled.</p>\n");
+        add_rows(out, self, NULL);
+    }
+    for (uint32_t i = 0; i < self->n_stretches; i++) {
+        text_add(out, "<p>");
+        plot_escape(out, report_stretch_text(&self->stretches[i], text, sizeof text));
+        text_add(out, "</p>\n");
+        add_rows(out, self, &self->stretches[i]);
+    }
 }
 
 static void add_choice(struct text *out, const struct plan_choice *choice, bool chosen)
@@ -239,12 +255,14 @@ static void add_events(struct text *out, const struct report_data *data)
 
 static void add_charts(struct text *out, const struct report *self, const struct report_data *data)
 {
-    text_add(out, "<h2>The run</h2>\n<div class=\"charts\">\n<div class=\"card wide\">");
-    report_plot(out, self, data, PLOT_RETURN, 1070, 340);
-    text_add(out, "</div>\n");
-    for (uint32_t i = PLOT_INSERTS; i < REPORT_PLOTS; i++) {
-        text_add(out, "<div class=\"card%s\">", i == PLOT_MEMORY ? " wide" : "");
-        report_plot(out, self, data, (enum report_plot)i, i == PLOT_MEMORY ? 1070 : 528, i == PLOT_MEMORY ? 220 : 270);
+    text_add(out, "<h2>The run</h2>\n<div class=\"charts\">\n");
+    for (uint32_t i = 0; i < REPORT_PLOTS; i++) {
+        bool wide = i == PLOT_RETURN || i == PLOT_MEMORY;
+        text_add(out, "<div class=\"card%s\">", wide ? " wide" : "");
+        report_plot(out, self, data, (enum report_plot)i, wide ? 1070 : 528,
+                    i == PLOT_RETURN   ? 340
+                    : i == PLOT_MEMORY ? 220
+                                       : 270);
         text_add(out, "</div>\n");
     }
     text_add(out, "</div>\n");

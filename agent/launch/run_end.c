@@ -122,17 +122,17 @@ void run_finish(struct run *self, rp_error *err)
     run_status(self, &status);
     run_save(self, &status);
     screen_show(*options->screen, &status);
-    const struct report report = {.last = &status,
-                                  .plan = options->plan,
-                                  .plan_input = options->plan_input,
-                                  .steady = run_steady(self),
-                                  .final_value = self->final.value,
-                                  .final_episodes = (uint32_t)self->final.episodes,
-                                  .final_weights = self->final_weights,
-                                  .best = self->best_known ? &self->best_kept : NULL,
-                                  .legs = options->before ? options->before->legs + 1 : 1,
-                                  .metrics = run_folder_path(metrics, sizeof metrics, options->folder, FOLDER_METRICS),
-                                  .command = options->command};
+    struct report report = {.last = &status,
+                            .plan = options->plan,
+                            .plan_input = options->plan_input,
+                            .final_value = self->final.value,
+                            .final_episodes = (uint32_t)self->final.episodes,
+                            .final_weights = self->final_weights,
+                            .best = self->best_known ? &self->best_kept : NULL,
+                            .legs = options->before ? options->before->legs + 1 : 1,
+                            .metrics = run_folder_path(metrics, sizeof metrics, options->folder, FOLDER_METRICS),
+                            .command = options->command};
+    report.n_stretches = run_stretches(self, report.stretches);
     if (report_write(&report, options->folder, &problem) != RP_OK)
         run_say(self, LEVEL_ERROR, "A0412", "the report could not be written: %s", problem.text);
     screen_destroy(options->screen);

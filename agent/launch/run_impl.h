@@ -40,11 +40,18 @@ struct mark {
 /* How long a look may wait for the broker. */
 #define RUN_LOOK_MS 300
 
-/* Sums over the steady part. */
-struct steady {
+struct stretch_sums {
     double seconds, inserts, samples;
     double actor_idle, actor_s, learner_idle,
         learner_s; /* idle share times seconds, and seconds for which it was known */
+};
+
+/* A part of the run with the same number of actors. */
+struct stretch {
+    uint32_t actors;
+    double from_s;                      /* of the run's time */
+    int64_t from_ns;                    /* of the clock */
+    struct stretch_sums whole, settled; /* all of it in which something moved; without its beginning */
 };
 
 struct run {
@@ -74,7 +81,8 @@ struct run {
     struct mark marks[RUN_MARKS];
     uint32_t n_marks;
     uint64_t marks_of; /* the broker that they were seen at */
-    struct steady steady;
+    struct stretch stretches[REPORT_STRETCHES];
+    uint32_t n_stretches;
     double *value_steps, *values;
     uint32_t n_values;
     double best;
@@ -144,11 +152,18 @@ void run_kill_all(struct run *self);
 /* Changes the number of actors. */
 void run_set_actors(struct run *self, uint32_t count, int64_t now_ns);
 
+/* run_stretch.c */
+/* From now on there are so many actors. */
+void run_stretch_begin(struct run *self, uint32_t actors);
+/* After a look. */
+void run_stretch_add(struct run *self, const struct observation *before);
+/* Those in which something happened. Gives how many. */
+uint32_t run_stretches(const struct run *self, struct report_stretch out[REPORT_STRETCHES]);
+
 /* run_status.c */
-/* After a look: rates, steady sums, evaluations. */
+/* After a look: rates, sums, evaluations. */
 void run_take_in(struct run *self, const struct observation *before);
 void run_status(struct run *self, struct status *out);
-struct report_steady run_steady(const struct run *self);
 /* status.json, launch.json, and a line of metrics.jsonl. */
 void run_save(struct run *self, const struct status *status);
 /* launch.json and a line of metrics.jsonl, of the status as it is now. */

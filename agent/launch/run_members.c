@@ -360,6 +360,7 @@ void run_set_actors(struct run *self, uint32_t count, int64_t now_ns)
 {
     uint32_t before = self->actors_wanted;
     self->actors_wanted = count;
+    run_stretch_begin(self, count);
     run_ask(self, ROLE_ACTOR, count, now_ns);
     for (uint32_t i = before; i < count; i++)
         run_add(self, ROLE_ACTOR, i);

@@ -1,4 +1,4 @@
-/* From what is seen of a run to its status: rates, progress, sums over the steady part. */
+/* From what is seen of a run to its status: rates and progress. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,9 +11,6 @@
 
 /* Rates are those of the last so many seconds. */
 #define WINDOW_NS (5 * NS_PER_S)
-/* The first reports still tell of the start. */
-#define SETTLE_MOST_NS (5 * NS_PER_S)
-#define SETTLE_MORE_NS (NS_PER_S / 2)
 
 static double unix_now(void)
 {
@@ -52,28 +49,6 @@ static void add_mark(struct run *self)
     self->n_marks -= old;
 }
 
-static void add_steady(struct run *self, const struct observation *before)
-{
-    const struct observation *seen = &self->seen;
-    int64_t every = self->config->report.every_ns;
-    int64_t settled = self->running_ns + (every < SETTLE_MOST_NS ? every : SETTLE_MOST_NS) + SETTLE_MORE_NS;
-    if (self->phase != PHASE_RUNNING || seen->broker_instance != before->broker_instance || before->at_ns < settled)
-        return;
-    struct steady *steady = &self->steady;
-    double seconds = (double)(seen->at_ns - before->at_ns) * 1e-9;
-    steady->seconds += seconds;
-    steady->inserts += (double)(seen->inserts - before->inserts);
-    steady->samples += (double)(seen->samples - before->samples);
-    if (isfinite(seen->actor_idle)) {
-        steady->actor_idle += seconds * seen->actor_idle;
-        steady->actor_s += seconds;
-    }
-    if (isfinite(seen->learner_idle)) {
-        steady->learner_idle += seconds * seen->learner_idle;
-        steady->learner_s += seconds;
-    }
-}
-
 static void take_values(struct run *self)
 {
     uint32_t n = 0;
@@ -100,23 +75,9 @@ void run_take_in(struct run *self, const struct observation *before)
             self->put_back_ns = 0;
         }
         add_mark(self);
-        add_steady(self, before);
+        run_stretch_add(self, before);
     }
     take_values(self);
-}
-
-struct report_steady run_steady(const struct run *self)
-{
-    const struct steady *sum = &self->steady;
-    struct report_steady out = {.seconds = sum->seconds, .spi = NAN, .actor_idle = NAN, .learner_idle = NAN};
-    if (sum->seconds <= 0.0)
-        return out;
-    out.inserts = sum->inserts / sum->seconds;
-    out.samples = sum->samples / sum->seconds;
-    out.spi = sum->inserts > 0.0 ? sum->samples / sum->inserts : NAN;
-    out.actor_idle = sum->actor_s > 0.0 ? sum->actor_idle / sum->actor_s : NAN;
-    out.learner_idle = sum->learner_s > 0.0 ? sum->learner_idle / sum->learner_s : NAN;
-    return out;
 }
 
 /* ---- the status ---- */

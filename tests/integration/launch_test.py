@@ -48,7 +48,7 @@ def check_report(launcher):
     text = (launcher.folder / "report.html").read_text()
     for part in text.split("<svg")[1:]:
         xml.dom.minidom.parseString("<svg" + part.split("</svg>")[0] + "</svg>")
-    for name in ("return", "rates", "ratio"):
+    for name in ("return", "rates", "ratio", "learning"):
         equal(xml.dom.minidom.parse(str(launcher.folder / (name + ".svg"))).documentElement.tagName, "svg", name)
     return launcher.read("report.json")
 
@@ -74,6 +74,8 @@ def test_to_the_last_step():
         check(report["best"] >= report["value"], "the last evaluation is one too:", report)
         for part in ("predicted", "achieved"):
             equal(set(report[part]), {"inserts", "samples", "spi", "actor_idle", "learner_idle"}, part)
+        equal([name for name, value in report["achieved"].items() if value is None], [], "figures that a short run lacks")
+        equal([stretch["actors"] for stretch in report["stretches"]], [2], "stretches")
         check(launcher.read("launch.json")["done"], "launch.json does not say that it is done")
         check("C0101" not in launcher.log(), "the broker's end was not foreseen:", launcher.log())
         out, _ = place.call("check", str(folder / "config.yaml"))

@@ -84,7 +84,8 @@ static int setup(void **state)
     f->report = (struct report){.last = &f->last,
                                 .plan = &f->plan,
                                 .plan_input = &f->input,
-                                .steady = {30, 5500, 110000, 20, 0.61, 0.35},
+                                .stretches = {{4, 1, 3, true, {30, 5500, 110000, 20, 0.61, 0.35}}},
+                                .n_stretches = 1,
                                 .final_value = 481.25,
                                 .final_episodes = 20,
                                 .final_weights = "learner.weights",
@@ -98,8 +99,8 @@ static int setup(void **state)
 static int teardown(void **state)
 {
     struct fixture *f = *state;
-    static const char *const files[] = {"metrics.jsonl", "report.json", "report.html",
-                                        "return.svg",    "rates.svg",   "ratio.svg"};
+    static const char *const files[] = {"metrics.jsonl", "report.json", "report.html",  "return.svg",
+                                        "rates.svg",     "ratio.svg",   "learning.svg", "learner-0.jsonl"};
     char path[128];
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         snprintf(path, sizeof path, "%s/%s", f->folder, files[i]);
@@ -115,6 +116,7 @@ static void write_metrics(struct fixture *f, uint32_t seconds)
     FILE *file = fopen(f->metrics, "w");
     assert_non_null(file);
     struct status s = f->last;
+    s.phase = PHASE_RUNNING;
     for (uint32_t i = 0; i < seconds; i++) {
         s.elapsed_s = i;
         s.unix_s = 1000 + i;
@@ -130,7 +132,29 @@ static void write_metrics(struct fixture *f, uint32_t seconds)
         if (i % 10 == 0)
             fprintf(file, "nonsense\n{\"phase\": 4}\n\n[1, 2]\n");
     }
+    for (int i = 0; i < 3; i++) { /* the processes end, one after the other */
+        s.phase = i < 2 ? PHASE_STOPPING : PHASE_DONE;
+        s.elapsed_s = seconds + i;
+        s.memory = i == 0 ? 10 << 20 : 0;
+        s.inserts_rate = s.samples_rate = 0;
+        char *json = status_to_json(&s, false);
+        fprintf(file, "%s\n", json);
+        free(json);
+    }
     fprintf(file, "{\"phase\": \"runn"); /* the launcher was killed */
+    fclose(file);
+}
+
+static void write_learner(const struct fixture *f)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/learner-0.jsonl", f->folder);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    for (int i = 1; i <= 100; i++)
+        fprintf(file, "{\"time\": %d, \"learner_steps\": %d, \"loss\": %g, \"q\": %s}\n%s", i, 10 * i, 1.0 / i,
+                i == 7 ? "null" : "2.5", i == 50 ? "nonsense\n{\"loss\": 3}\n[]\n" : "");
+    fprintf(file, "{\"learner_steps\": 9999, \"lo"); /* it still writes */
     fclose(file);
 }
 
@@ -185,6 +209,7 @@ static void test_page(void **state)
     struct fixture *f = *state;
     rp_error err;
     write_metrics(f, 400);
+    write_learner(f);
     assert_int_equal(report_write(&f->report, f->folder, &err), RP_OK);
     char *page = run_folder_read(f->folder, "report.html");
     static const char *const what[] = {"<!doctype html>",
@@ -217,8 +242,8 @@ static void test_page(void **state)
     assert_null(strstr(page, "no data"));
     assert_null(strstr(page, "nan"));
     free(page);
-    static const char *const plots[] = {"return.svg", "rates.svg", "ratio.svg"};
-    for (size_t i = 0; i < 3; i++) {
+    static const char *const plots[] = {"return.svg", "rates.svg", "ratio.svg", "learning.svg"};
+    for (size_t i = 0; i < 4; i++) {
         char *svg = run_folder_read(f->folder, plots[i]);
         assert_non_null(svg);
         assert_int_equal(strncmp(svg, "<svg ", 5), 0);
@@ -257,12 +282,16 @@ static void test_long(void **state)
     struct fixture *f = *state;
     struct report_data data;
     write_metrics(f, 5000);
-    report_data_read(&data, f->metrics);
-    assert_true(data.n > REPORT_POINTS / 2 && data.n <= REPORT_POINTS);
-    assert_true(data.columns[COLUMN_TIME][0] < 8 && data.columns[COLUMN_TIME][data.n - 1] > 4990);
-    for (uint32_t i = 1; i < data.n; i++) {
-        assert_true(data.columns[COLUMN_TIME][i] > data.columns[COLUMN_TIME][i - 1]);
-        assert_true(data.columns[COLUMN_SPI][i] == 32 && data.columns[COLUMN_INSERTS][i] == 5000);
+    report_data_read(&data, f->metrics, f->folder);
+    const struct series *run = &data.run;
+    assert_true(run->n > REPORT_POINTS / 2 && run->n <= REPORT_POINTS);
+    assert_true(run->columns[COLUMN_TIME][0] < 8 && run->columns[COLUMN_TIME][run->n - 1] > 4990);
+    for (uint32_t i = 1; i < run->n; i++) {
+        assert_true(run->columns[COLUMN_TIME][i] > run->columns[COLUMN_TIME][i - 1]);
+        if (i + 1 == run->n && isnan(run->columns[COLUMN_SPI][i]))
+            break; /* all its lines are of the end */
+        assert_true(run->columns[COLUMN_SPI][i] == 32 && run->columns[COLUMN_INSERTS][i] == 5000);
+        assert_true(run->columns[COLUMN_MEMORY][i] >= 300);
     }
     assert_true(data.peak_memory == 900.0 * 1048576);
     assert_int_equal(data.n_events, 50);
@@ -275,10 +304,96 @@ static void test_long(void **state)
         fputc('{', file);
     fputs("\n{\"phase\": \"running\", \"elapsed_s\": 3}\n", file);
     fclose(file);
-    report_data_read(&data, f->metrics);
-    assert_int_equal(data.n, 1);
-    assert_true(data.columns[COLUMN_TIME][0] == 3 && isnan(data.columns[COLUMN_SPI][0]));
+    report_data_read(&data, f->metrics, f->folder);
+    assert_int_equal(run->n, 1);
+    assert_true(run->columns[COLUMN_TIME][0] == 3 && isnan(run->columns[COLUMN_SPI][0]));
     report_data_fini(&data);
+}
+
+/* The end of a run is no part of its curves, and what a learner tells is. */
+static void test_curves(void **state)
+{
+    struct fixture *f = *state;
+    struct report_data data;
+    write_metrics(f, 40);
+    write_learner(f);
+    report_data_read(&data, f->metrics, f->folder);
+    assert_int_equal(data.run.n, 43);
+    for (uint32_t i = 0; i < 43; i++) {
+        assert_int_equal(isnan(data.run.columns[COLUMN_MEMORY][i]), i >= 40);
+        assert_int_equal(isnan(data.run.columns[COLUMN_INSERTS][i]), i >= 40);
+    }
+    assert_true(series_last(&data.run, COLUMN_MEMORY) == 300 && series_last(&data.run, COLUMN_TIME) == 42);
+    assert_int_equal(data.learning.n, 100);
+    for (uint32_t i = 0; i < 100; i++) {
+        assert_true(data.learning.columns[LEARNING_STEPS][i] == 10 * (i + 1));
+        assert_true(fabs(data.learning.columns[LEARNING_LOSS][i] - 1.0 / (i + 1)) < 1e-5);
+        assert_int_equal(isnan(data.learning.columns[LEARNING_Q][i]), i == 6);
+    }
+    assert_true(isnan(series_last(&data.learning, LEARNING_ENTROPY)));
+    report_data_fini(&data);
+}
+
+/* Nobody evaluates: the actors' own returns are shown. */
+static void test_returns_of_actors(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err;
+    f->last.n_values = 0;
+    f->last.value = f->last.best = NAN;
+    f->last.actor_value = 123.5;
+    f->report.final_value = NAN;
+    f->report.best = NULL;
+    write_metrics(f, 40);
+    assert_int_equal(report_write(&f->report, f->folder, &err), RP_OK);
+    char *text = run_folder_read(f->folder, "report.json"), *svg = run_folder_read(f->folder, "return.svg");
+    struct json_object *object = json_tokener_parse(text);
+    assert_true(number(object, "actor_value") == 123.5 && isnan(number(object, "value")));
+    assert_null(strstr(svg, "no data"));
+    json_object_put(object);
+    free(text);
+    free(svg);
+    char *page = run_folder_read(f->folder, "report.html");
+    assert_has(page, "123.5");
+    free(page);
+}
+
+/* Each stretch is compared with what the plan says about its own counts. */
+static void test_stretches(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err;
+    f->input.actors = (struct plan_curve){.points = {{4, 5000, 0.5, 0.1, 1e6}, {8, 9000, 1, 0.2, 1e6}}, .n = 2};
+    f->input.learners = (struct plan_curve){.points = {{1, 400000, 0.5, 0.1, 1e6}}, .n = 1};
+    f->input.cores = 16;
+    f->report.stretches[1] = (struct report_stretch){8, 1, 20, true, {10, 9100, 290000, 31.9, 0.1, 0.2}};
+    f->report.stretches[2] = (struct report_stretch){99, 1, 31, false, {1, 50, 60, 1.2, NAN, NAN}};
+    f->report.n_stretches = 3;
+    struct plan_choice expected;
+    assert_true(plan_predict(&f->input, 8, 1, &expected));
+    assert_int_equal(report_write(&f->report, f->folder, &err), RP_OK);
+    char *text = run_folder_read(f->folder, "report.json");
+    struct json_object *object = json_tokener_parse(text), *list = NULL;
+    assert_true(json_object_object_get_ex(object, "stretches", &list) && json_object_array_length(list) == 3);
+    struct json_object *second = json_object_array_get_idx(list, 1), *third = json_object_array_get_idx(list, 2);
+    assert_true(number(json_object_array_get_idx(list, 0), "predicted.inserts") == 5000);
+    assert_true(number(second, "actors") == 8 && number(second, "from_s") == 20 && number(second, "seconds") == 10);
+    assert_true(fabs(number(second, "predicted.inserts") - expected.inserts) < 1e-6);
+    assert_true(number(second, "achieved.inserts") == 9100 && expected.inserts != 5000);
+    assert_true(isnan(number(third, "predicted.inserts")) && number(third, "achieved.inserts") == 50);
+    assert_true(number(object, "achieved.inserts") == 5500); /* the planned counts */
+    json_object_put(object);
+    free(text);
+    char *page = run_folder_read(f->folder, "report.html"), *printed = NULL;
+    assert_has(page, "8 actors, 1 learner, from 20 s on: 10 s");
+    free(page);
+    size_t size = 0;
+    FILE *out = open_memstream(&printed, &size);
+    report_print(&f->report, "runs/x", out);
+    fclose(out);
+    assert_has(printed, "4 actors, 1 learner, from 3");
+    assert_has(printed, "99 actors, 1 learner, from 31 s on");
+    free(printed);
 }
 
 static void test_print(void **state)
@@ -320,6 +435,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_page, setup, teardown),
         cmocka_unit_test_setup_teardown(test_nothing, setup, teardown),
         cmocka_unit_test_setup_teardown(test_long, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_curves, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_returns_of_actors, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_stretches, setup, teardown),
         cmocka_unit_test_setup_teardown(test_print, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
