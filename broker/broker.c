@@ -198,8 +198,10 @@ void broker_memory_settings(void)
 static void every_second(struct timer *timer, void *ctx)
 {
     struct broker *self = ctx;
-    for (uint32_t i = 0; i < self->n_tables; i++)
+    for (uint32_t i = 0; i < self->n_tables; i++) {
         table_tick(&self->tables[i], self->now_ns);
+        pump_mark(&self->tables[i]); /* what there was no memory for may go on now */
+    }
     peers_sweep(self);
     monitor_sweep(self);
     recall_sweep(self);
@@ -295,7 +297,8 @@ static rp_status broker_init(struct broker *self, void *context, rp_error *err)
     RP_TRY(sockets_open(self, err));
     RP_TRY(monitor_open(self, err));
     self->second.fire = every_second;
-    timer_set(&self->timers, &self->second, self->now_ns + NS_PER_S);
+    if (!timer_set(&self->timers, &self->second, self->now_ns + NS_PER_S) || !timer_reserve(&self->timers))
+        return err_set(err, RP_NO_MEMORY, "no memory for the broker's timers");
     self->soft.fire = soft_timer;
     soft_timer(&self->soft, self);
     return RP_OK;

@@ -99,23 +99,28 @@ void credit_reject_at(struct broker *broker, struct session *self, uint32_t tabl
     credit_keep_rejection(self, table, item, key, status, text); /* if not, the count in Credit.rejected still tells */
 }
 
+bool credit_reserve(struct session *self)
+{
+    if (self->rejection_count < self->rejection_capacity || self->rejection_count >= REJECTIONS_KEPT)
+        return true;
+    uint32_t capacity = self->rejection_capacity ? self->rejection_capacity * 2 : 16;
+    struct rejection *ring = malloc(capacity * sizeof *ring);
+    if (!ring)
+        return false;
+    for (uint32_t i = 0; self->rejection_capacity && i < self->rejection_count; i++)
+        ring[i] = self->rejections[(self->rejection_head + i) % self->rejection_capacity];
+    free(self->rejections);
+    self->rejections = ring;
+    self->rejection_capacity = capacity;
+    self->rejection_head = 0;
+    return true;
+}
+
 bool credit_keep_rejection(struct session *self, uint32_t table, uint64_t item, uint64_t key, rp_status status,
                            const char *text)
 {
-    if (self->rejection_count >= REJECTIONS_KEPT)
+    if (self->rejection_count >= REJECTIONS_KEPT || !credit_reserve(self))
         return false; /* a peer that ignores its credit */
-    if (self->rejection_count == self->rejection_capacity) {
-        uint32_t capacity = self->rejection_capacity ? self->rejection_capacity * 2 : 16;
-        struct rejection *ring = malloc(capacity * sizeof *ring);
-        if (!ring)
-            return false;
-        for (uint32_t i = 0; i < self->rejection_count; i++)
-            ring[i] = self->rejections[(self->rejection_head + i) % self->rejection_capacity];
-        free(self->rejections);
-        self->rejections = ring;
-        self->rejection_capacity = capacity;
-        self->rejection_head = 0;
-    }
     char *copy = strdup(text ? text : "");
     if (copy) /* it may quote what a client sent, and be cut in the middle of it */
         utf8_clean(copy, strlen(copy));

@@ -144,8 +144,6 @@ void credit_open(struct broker *broker, struct session *self)
     self->told_returned = self->measured_bytes = self->returned_bytes;
     self->measured_ns = broker->now_ns;
     self->released_bytes = self->keep_bytes = 0;
-    for (uint32_t i = 0; i < self->n_tables; i++)
-        session_flow(self, &broker->tables[i]);
     credit_refresh(broker, self);
 }
 

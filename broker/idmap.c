@@ -36,9 +36,14 @@ static bool grow(struct idmap *self)
     return true;
 }
 
+bool idmap_reserve(struct idmap *self)
+{
+    return (self->entries && self->count * 2 <= self->mask) || grow(self);
+}
+
 bool idmap_put(struct idmap *self, uint64_t id, void *value)
 {
-    if ((!self->entries || self->count * 2 > self->mask) && !grow(self))
+    if (!idmap_reserve(self))
         return false;
     struct idmap_entry *entry = find(self, id);
     self->count += !entry->value;

@@ -16,6 +16,8 @@ struct idmap {
     uint32_t count;
 };
 
+/* Makes room for one more entry, so that the next idmap_put cannot fail. False: no memory. */
+bool idmap_reserve(struct idmap *self);
 void *idmap_get(const struct idmap *self, uint64_t id);
 /* False: no memory. value is not NULL; an entry that is there is replaced. */
 bool idmap_put(struct idmap *self, uint64_t id, void *value);

@@ -82,6 +82,17 @@ static void ring_rebase(struct intake *self)
     self->session->rebase = false;
 }
 
+/* Without the memory for all of it a message counts as lost: its writer sends it again, and what was taken of it is
+ * known by its numbers. That is said with the answer to the next heartbeat: not at once, or writer and broker would do
+ * nothing else. */
+static void message_missed(struct broker *broker, struct session *session, uint64_t number)
+{
+    session->received = number - 1;
+    session->gap = true;
+    intake_complain(broker, "B0211", "no memory for a message: its writer sends it again", session,
+                    "lower memory_limit, or give the machine more memory");
+}
+
 static void take_message(struct intake *self)
 {
     struct session *session = self->session;
@@ -96,18 +107,20 @@ static void take_message(struct intake *self)
     }
     if (session->rebase)
         ring_rebase(self);
-    if (self->in.n_layouts)
-        intake_layouts(self);
+    bool taken = !self->in.n_layouts || intake_layouts(self);
     self->lone = is_lone_item(self);
     rp_error err;
     err.text[0] = '\0';
     rp_status refused = message_check(self, &err);
-    if (refused == RP_OK && self->in.n_chunks)
-        intake_chunks(self);
-    intake_items(self, refused, err.text);
-    /* Items of this message hold what they need themselves. */
-    /* More than came, or a writer of many small chunks would never catch up. */
-    session_drop_chunks(session, broker, self->in.oldest_chunk, 2048 + 2 * (uint32_t)self->in.n_chunks);
+    if (taken && refused == RP_OK && self->in.n_chunks)
+        taken = intake_chunks(self);
+    taken = taken && intake_items(self, refused, err.text);
+    if (!taken)
+        message_missed(broker, session, self->in.number);
+    else
+        /* Items of this message hold what they need themselves. More chunks than came are let go of, or a writer of many
+         * small chunks would never catch up. */
+        session_drop_chunks(session, broker, self->in.oldest_chunk, 2048 + 2 * (uint32_t)self->in.n_chunks);
     if (!self->inbound)
         credit_return(broker, session, self->bytes);
     credit_mark(broker, session, false);
@@ -123,6 +136,10 @@ static void message_bad(struct broker *broker, const struct wire_ingest *in, con
     if (!session || session->tombstone || session->gap || in->epoch != session->epoch ||
         in->number != session->received + 1)
         return;
+    if (!credit_reserve(session)) {
+        message_missed(broker, session, in->number);
+        return;
+    }
     session->received = in->number;
     credit_reject_at(broker, session, REJECTED_NOWHERE, 0, 0, RP_BAD_MESSAGE, text);
 }

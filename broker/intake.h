@@ -19,15 +19,16 @@ struct intake {
     uint32_t spanned;        /* chunks of its items so far, those over one chunk aside */
 };
 
+/* These give false if there is no memory: what was done so far stands, and is passed over when the message comes again. */
 /* Registers the message's layouts; refused ones are kept with the reason. */
-void intake_layouts(struct intake *self);
+bool intake_layouts(struct intake *self);
 /* One of them; data is the message that `wire` was unpacked from. */
-void intake_register(struct broker *broker, struct session *session, const Replay__Layout *wire, const void *data,
+bool intake_register(struct broker *broker, struct session *session, const Replay__Layout *wire, const void *data,
                      size_t size);
 /* Puts the message's chunks into the store and the session's ring; refused ones are remembered with the reason. */
-void intake_chunks(struct intake *self);
+bool intake_chunks(struct intake *self);
 /* Puts the message's items into their tables or flows. refused: none of them can be taken, and why. */
-void intake_items(struct intake *self, rp_status refused, const char *why);
+bool intake_items(struct intake *self, rp_status refused, const char *why);
 
 /* A log line about what a writer sent, limited in number. */
 void intake_complain(struct broker *broker, const char *id, const char *what, const struct session *session,

@@ -7,6 +7,7 @@
 #include "broker/journal.h"
 #include "proto/codec.h"
 #include "proto/error.h"
+#include "proto/unpack.h"
 
 #define LAYOUTS_PER_SESSION 65536u
 /* Of one Layout, and of all in one message: decoding takes time. Of a session's layouts as they are kept, each with all
@@ -17,35 +18,54 @@
 /* A small block can stand for a very large one: bound what a reader must unpack. */
 #define CHUNK_RAW_BYTES (UINT64_C(1) << 30)
 
-static bool layout_place(struct session *session, uint32_t id)
+static rp_status layout_place(struct session *session, uint32_t id)
 {
     if (id < session->n_layouts)
-        return true;
+        return RP_OK;
     if (id >= LAYOUTS_PER_SESSION || id > session->n_layouts)
-        return false;
+        return RP_INVALID_ARGUMENT;
     /* Doubles; n_layouts is always one past the last registered. */
     if ((session->n_layouts & (session->n_layouts - 1)) == 0) {
         uint32_t capacity = session->n_layouts ? session->n_layouts * 2 : 1;
         struct session_layout *layouts = realloc(session->layouts, capacity * sizeof *layouts);
         if (!layouts)
-            return false;
+            return RP_NO_MEMORY;
         session->layouts = layouts;
     }
     session->layouts[session->n_layouts++] = (struct session_layout){0};
+    return RP_OK;
+}
+
+/* Remembers why a layout was refused, and the layout. */
+static bool layout_refuse(struct session *session, struct session_layout *place, const char *text, const void *data,
+                          size_t size)
+{
+    place->form = malloc(size ? size : 1);
+    place->refusal = place->form ? strdup(text) : NULL;
+    if (!place->refusal) {
+        free(place->form);
+        place->form = NULL;
+        return false;
+    }
+    memcpy(place->form, data, size);
+    place->form_size = (uint32_t)size;
+    session->layout_bytes += size;
     return true;
 }
 
-void intake_register(struct broker *broker, struct session *session, const Replay__Layout *wire, const void *data,
+bool intake_register(struct broker *broker, struct session *session, const Replay__Layout *wire, const void *data,
                      size_t size)
 {
-    if (!layout_place(session, wire->id)) {
+    rp_status placed = layout_place(session, wire->id);
+    if (placed == RP_NO_MEMORY)
+        return false;
+    if (placed != RP_OK) {
         intake_complain(broker, "B0204", "layout refused", session, "layout ids must be 0, 1, 2 ... up to 65535");
-        return;
+        return true;
     }
     struct session_layout *place = &session->layouts[wire->id];
     if (place->layout || place->refusal)
-        return; /* sent again after a reconnect */
-    JOURNAL(broker, journal_form_(broker, session, data, size));
+        return true; /* sent again after a reconnect */
     rp_error err = {0};
     place->table = broker_table(broker, wire->table, strlen(wire->table));
     if (session->layout_bytes > LAYOUT_BYTES_PER_SESSION)
@@ -56,21 +76,17 @@ void intake_register(struct broker *broker, struct session *session, const Repla
                                        place->table->signature, place->table->n_signature, &err);
     else
         err_set(&err, RP_NOT_FOUND, "no table '%.64s'", wire->table);
-    if (place->layout) {
+    if (!place->layout && (err.status == RP_NO_MEMORY || !layout_refuse(session, place, err.text, data, size)))
+        return false;
+    JOURNAL(broker, journal_form_(broker, session, data, size));
+    if (place->layout)
         session->layout_bytes += place->layout->wire_size;
-        return;
-    }
-    place->refusal = strdup(err.text);
-    place->form = malloc(size ? size : 1);
-    if (place->form) {
-        memcpy(place->form, data, size);
-        place->form_size = (uint32_t)size;
-        session->layout_bytes += size;
-    }
-    intake_complain(broker, "B0204", "layout refused", session, err.text);
+    else
+        intake_complain(broker, "B0204", "layout refused", session, err.text);
+    return true;
 }
 
-void intake_layouts(struct intake *self)
+bool intake_layouts(struct intake *self)
 {
     struct pb_reader reader = pb_reader(self->in.layouts, self->in.layouts_size);
     struct pb_field field;
@@ -82,16 +98,19 @@ void intake_layouts(struct intake *self)
         if (field.size > LAYOUT_BYTES || taken > LAYOUT_BYTES_PER_MESSAGE) {
             intake_complain(self->broker, "B0204", "layout refused", self->session,
                             "a Layout may have 128 KiB, all of one message 512 KiB");
-            return;
+            return true;
         }
-        Replay__Layout *wire = replay__layout__unpack(NULL, field.size, field.data);
-        if (wire) {
-            intake_register(self->broker, self->session, wire, field.data, field.size);
-            replay__layout__free_unpacked(wire, NULL);
-        } else {
+        ProtobufCMessage *wire;
+        rp_status status = unpack(&replay__layout__descriptor, field.data, field.size, &wire);
+        if (status == RP_BAD_MESSAGE)
             intake_complain(self->broker, "B0204", "layout refused", self->session, "a Layout could not be decoded");
-        }
+        bool ok = status == RP_OK &&
+                  intake_register(self->broker, self->session, (const Replay__Layout *)wire, field.data, field.size);
+        unpack_free(wire);
+        if (!ok && status != RP_BAD_MESSAGE)
+            return false;
     }
+    return true;
 }
 
 /* What the header says about one chunk. */
@@ -206,7 +225,8 @@ static const uint8_t *chunk_find(const struct intake *self, uint32_t i, uint64_t
     return bytes == *room ? zmq_msg_data(*message) : NULL;
 }
 
-static void take_chunk(struct intake *self, uint32_t i, size_t *packed_at)
+/* False: no memory. */
+static bool take_chunk(struct intake *self, uint32_t i, size_t *packed_at)
 {
     struct chunk_plan plan;
     zmq_msg_t *message;
@@ -219,16 +239,17 @@ static void take_chunk(struct intake *self, uint32_t i, size_t *packed_at)
         status = err_set(&err, RP_BAD_MESSAGE, "%zu bytes are left in its frame where its blocks need %llu", room,
                          (unsigned long long)plan.bytes);
     else if (plan.number < self->session->oldest_chunk || session_chunk(self->session, plan.number))
-        return; /* here already, or let go of */
+        return true; /* here already, or let go of */
     else
         status = chunk_store(self, i, &plan, data, message, &err);
-    if (status == RP_OK)
-        return;
+    if (status == RP_OK || status == RP_NO_MEMORY)
+        return status == RP_OK;
     err_prefix(&err, "chunk %llu", (unsigned long long)plan.number);
     chunk_refused(self, plan.number, &err);
+    return true;
 }
 
-void intake_chunks(struct intake *self)
+bool intake_chunks(struct intake *self)
 {
     const struct wire_ingest *in = &self->in;
     uint64_t blocks = (uint64_t)in->n_chunks * self->session->columns->count;
@@ -239,9 +260,11 @@ void intake_chunks(struct intake *self)
                 "chunks of %u columns come with %u block sizes and %u codecs, %llu or 1 are needed",
                 self->session->columns->count, in->block_size.n, in->block_codec.n, (unsigned long long)blocks);
         chunk_refused(self, pb_u64(&in->chunk_number, 0), &err);
-        return;
+        return true;
     }
     size_t packed_at = 0;
     for (uint32_t i = 0; i < in->n_chunks; i++)
-        take_chunk(self, i, &packed_at);
+        if (!take_chunk(self, i, &packed_at))
+            return false;
+    return true;
 }

@@ -137,32 +137,26 @@ static rp_status item_check(struct intake *self, uint32_t i, const struct sessio
     return RP_OK;
 }
 
-static void item_wait(struct intake *self, struct flow *flow, const struct arrival *arrival, rp_status status,
+/* False: no memory, and nothing has changed. */
+static bool item_wait(struct intake *self, struct flow *flow, const struct arrival *arrival, rp_status status,
                       const char *text)
 {
     /* A writer that ignores its credit is told of so many items one by one, of the rest by their number. */
     if (status != RP_OK && flow->count > 2 * self->broker->config->window_items && flow_merge_rejection(flow))
-        return;
-    if (!self->inbound) {
-        self->inbound = calloc(1, sizeof *self->inbound);
+        return true;
+    struct inbound *inbound = self->inbound ? self->inbound : calloc(1, sizeof *inbound);
+    struct pending pending = {*arrival, inbound, status != RP_OK ? strdup(text) : NULL, status, 0};
+    if (!inbound || (status != RP_OK && !pending.text) || !flow_push(flow, &pending)) {
+        free(pending.text);
         if (!self->inbound)
-            abort(); /* 24 bytes: the process is beyond saving */
-        *self->inbound = (struct inbound){self->bytes, 0};
+            free(inbound);
+        return false;
     }
-    struct pending pending = {*arrival, self->inbound, status != RP_OK ? strdup(text) : NULL, status, 0};
-    if (flow_push(flow, &pending)) {
-        self->inbound->waiting++;
-        return;
-    }
-    free(pending.text);
-    if (status == RP_OK)
-        span_release(&pending.arrival.span, &self->broker->store, &self->broker->layouts);
-    if (self->inbound->waiting == 0) {
-        free(self->inbound);
-        self->inbound = NULL;
-    }
-    credit_reject(self->broker, flow, arrival->key, RP_NO_MEMORY, "the broker has no memory to keep it waiting");
-    flow_resolved(self->broker, flow, NULL);
+    if (!self->inbound)
+        inbound->bytes = self->bytes;
+    self->inbound = inbound;
+    inbound->waiting++;
+    return true;
 }
 
 /* Whether memory and the limiter let an item in now. The limiter is asked for the rest of a run at once: what happens
@@ -179,8 +173,9 @@ static bool may_insert(struct intake *self, struct table *table, const struct sp
     return true;
 }
 
-/* Item i, number flow->arrived + 1; run_left more of its run follow, itself included. */
-static void take_item(struct intake *self, uint32_t i, uint32_t run_left, const struct session_layout *layout,
+/* Item i, number flow->arrived + 1; run_left more of its run follow, itself included. False: no memory, and the item has
+ * not arrived. */
+static bool take_item(struct intake *self, uint32_t i, uint32_t run_left, const struct session_layout *layout,
                       struct flow *flow, uint64_t policy, rp_status refused, const char *why)
 {
     struct broker *broker = self->broker;
@@ -189,34 +184,41 @@ static void take_item(struct intake *self, uint32_t i, uint32_t run_left, const 
     rp_error err; /* filled if it is needed: clearing it for each item would cost too much */
     rp_status status = refused;
     const char *text = why;
-    flow->arrived++;
-    self->session->items++;
-    if (status == RP_OK && flow->arrived > flow->allowed && !self->lone) {
+    if (status == RP_OK && flow->arrived + 1 > flow->allowed && !self->lone) {
         status = err_set(&err, RP_CREDIT_EXCEEDED,
                          "item %llu of table '%s' was sent, only %llu were allowed: wait for credit",
-                         (unsigned long long)flow->arrived, flow->table->name, (unsigned long long)flow->allowed);
+                         (unsigned long long)flow->arrived + 1, flow->table->name, (unsigned long long)flow->allowed);
         text = err.text;
     }
     if (status == RP_OK) {
         status = item_check(self, i, layout, &arrival, &err);
+        if (status == RP_NO_MEMORY)
+            return false;
         text = err.text;
     }
+    flow->arrived++;
+    self->session->items++;
     bool waits = flow->count > 0 || (status == RP_OK && !may_insert(self, flow->table, &arrival.span, run_left));
+    bool kept = true;
     if (waits) {
-        item_wait(self, flow, &arrival, status, text);
-        return;
-    }
-    if (status == RP_OK) {
+        kept = item_wait(self, flow, &arrival, status, text);
+    } else if (status == RP_OK) {
         status = flow_insert(flow, &arrival, &err);
-        if (status == RP_OK) {
-            flow->resolved++;
-            return;
-        }
         text = err.text;
-        span_release(&arrival.span, &broker->store, &broker->layouts);
+        kept = status != RP_NO_MEMORY;
+        if (kept && status != RP_OK)
+            span_release(&arrival.span, &broker->store, &broker->layouts);
     }
-    credit_reject(broker, flow, arrival.key, status, text);
-    flow->resolved++;
+    if (!kept) {
+        span_release(&arrival.span, &broker->store, &broker->layouts);
+        flow->arrived--;
+        self->session->items--;
+        return false;
+    }
+    if (!waits && status != RP_OK)
+        credit_reject(broker, flow, arrival.key, status, text);
+    flow->resolved += !waits;
+    return true;
 }
 
 /* Goes on after items that were lost with an older state of the broker. */
@@ -233,8 +235,8 @@ static void flow_jump(struct flow *flow, uint64_t arrived)
     JOURNAL(flow->table->broker, journal_progress_(flow->table->broker, flow->session));
 }
 
-/* Items first .. first + n - 1 of the message, which share a layout. */
-static void take_run(struct intake *self, uint32_t run, uint32_t first, uint32_t n, rp_status refused, const char *why)
+/* Items first .. first + n - 1 of the message, which share a layout. False: no memory. */
+static bool take_run(struct intake *self, uint32_t run, uint32_t first, uint32_t n, rp_status refused, const char *why)
 {
     const struct wire_ingest *in = &self->in;
     struct session *session = self->session;
@@ -254,7 +256,11 @@ static void take_run(struct intake *self, uint32_t run, uint32_t first, uint32_t
     else if (number > flow->arrived + 1)
         snprintf(text, sizeof text, "item numbers of table '%s' jump from %llu to %llu: they must be consecutive",
                  flow->table->name, (unsigned long long)flow->arrived, (unsigned long long)number);
-    for (uint32_t i = 0; i < n; i++) {
+    bool ok = true;
+    for (uint32_t i = 0; i < n && ok; i++) {
+        ok = credit_reserve(session);
+        if (!ok)
+            break;
         if (!flow || text[0]) {
             credit_reject_at(self->broker, session, flow ? flow->table->id : REJECTED_NOWHERE, number + i,
                              pb_u64(&in->item_key, first + i),
@@ -263,18 +269,21 @@ static void take_run(struct intake *self, uint32_t run, uint32_t first, uint32_t
         }
         if (number + i <= flow->arrived)
             continue; /* sent again: it is here */
-        take_item(self, first + i, n - i, layout, flow, policy, refused, why);
+        ok = take_item(self, first + i, n - i, layout, flow, policy, refused, why);
     }
     if (flow && flow->table->waiters)
         pump_mark(flow->table);
+    return ok;
 }
 
-void intake_items(struct intake *self, rp_status refused, const char *why)
+bool intake_items(struct intake *self, rp_status refused, const char *why)
 {
     uint32_t first = 0;
     for (uint32_t run = 0; run < self->in.n_runs; run++) {
         uint32_t n = pb_u32(&self->in.run_items, run);
-        take_run(self, run, first, n, refused, why);
+        if (!take_run(self, run, first, n, refused, why))
+            return false;
         first += n;
     }
+    return true;
 }

@@ -41,6 +41,8 @@ static bool column_fill(struct column *column, const Replay__Column *wire, rp_er
     }
     column->is_integer = dtype_is_integer(column->dtype);
     column->name = strdup(wire->name);
+    if (!column->name)
+        err_set(err, RP_NO_MEMORY, "no memory for columns");
     return column->name != NULL;
 }
 
@@ -240,23 +242,27 @@ static struct layout *layout_find(const struct layouts *self, const uint8_t *bod
     return same ? layout : NULL;
 }
 
-static uint32_t layouts_place(struct layouts *self)
+static uint32_t layouts_place(struct layouts *self, rp_error *err)
 {
     for (uint32_t i = self->first_free; i < self->count; i++)
         if (!self->list[i]) {
             self->first_free = i + 1;
             return i;
         }
-    self->first_free = self->count + 1;
+    self->first_free = self->count;
     if (self->count == self->capacity) {
         uint32_t capacity = self->capacity ? self->capacity * 2 : 16;
         struct layout **list = capacity <= MAX_LAYOUTS ? realloc(self->list, capacity * sizeof(*list)) : NULL;
-        if (!list)
+        if (!list) {
+            err_set(err, capacity <= MAX_LAYOUTS ? RP_NO_MEMORY : RP_RESOURCE_EXHAUSTED,
+                    capacity <= MAX_LAYOUTS ? "no memory for a further layout" : "no room for a further layout");
             return UINT32_MAX;
+        }
         self->list = list;
         self->capacity = capacity;
     }
     self->list[self->count] = NULL;
+    self->first_free = self->count + 1;
     return self->count++;
 }
 
@@ -312,13 +318,15 @@ struct layout *layouts_intern(struct layouts *self, const Replay__Layout *wire, 
         free(body);
         return layout;
     }
-    uint32_t id = body ? layouts_place(self) : UINT32_MAX;
+    uint32_t id = body ? layouts_place(self, err) : UINT32_MAX;
     layout = id != UINT32_MAX ? layout_new(id, wire->n_fields, body, size) : NULL;
+    if (!layout && (id != UINT32_MAX || !body))
+        err_set(err, RP_NO_MEMORY, "no memory for a further layout");
+    if (!layout && id != UINT32_MAX && id < self->first_free)
+        self->first_free = id;
     free(body);
-    if (!layout) {
-        err_set(err, RP_RESOURCE_EXHAUSTED, "no room for a further layout");
+    if (!layout)
         return NULL;
-    }
     layout->table = table;
     layout->hash = hash;
     layout->n_columns = columns->count;

@@ -6,6 +6,7 @@
 #include "broker/broker.h"
 #include "broker/journal.h"
 #include "proto/error.h"
+#include "proto/unpack.h"
 #include "proto/utf8.h"
 
 /* A params_get that waits. */
@@ -143,7 +144,7 @@ static void slot_info(const struct broker *broker, struct slot *slot, Replay__Sl
     out->age_ns = (uint64_t)(broker->now_ns - slot->put_ns);
 }
 
-/* Sends the slots that are newer than what the asker has. False: there is none. */
+/* Sends the slots that are newer than what the asker has, or that there is no memory. False: there is none. */
 static bool poll_answer(struct broker *broker, const struct envelope *to, uint64_t id, const Replay__ParamsGet *ask,
                         bool even_empty)
 {
@@ -151,7 +152,14 @@ static bool poll_answer(struct broker *broker, const struct envelope *to, uint64
     Replay__SlotInfo **list = calloc(ask->n_name + 1, sizeof(*list));
     zmq_msg_t *payload = calloc(ask->n_name + 1, sizeof *payload);
     uint32_t n = 0;
-    for (size_t i = 0; infos && list && payload && i < ask->n_name; i++) {
+    if (!infos || !list || !payload) {
+        free(infos);
+        free(list);
+        free(payload);
+        request_send(broker, to, id, RP_NO_MEMORY, "no memory for the parameters", 0, NULL, NULL, 0);
+        return true;
+    }
+    for (size_t i = 0; i < ask->n_name; i++) {
         struct slot *slot = params_find(&broker->params, ask->name[i]);
         uint64_t have = i < ask->n_have ? ask->have[i] : 0;
         if (!slot || slot->version == 0 || slot->version == have)
@@ -186,7 +194,7 @@ static void poll_end(struct broker *broker, struct poll *self)
     *self->prev = self->next;
     if (self->next)
         self->next->prev = self->prev;
-    replay__params_get__free_unpacked(self->ask, NULL);
+    unpack_free(&self->ask->base);
     free(self);
 }
 
@@ -242,6 +250,8 @@ rp_status req_params_put(struct broker *broker, struct request *request, rp_erro
         return err_set(err, RP_INVALID_ARGUMENT, "parameters come as one frame after the header, not %u",
                        request->n_payload);
     struct slot *slot = slot_get(&broker->params, ask->name);
+    if (!slot && broker->params.n_slots < PARAMS_SLOTS_MOST)
+        return err_set(err, RP_NO_MEMORY, "no memory for a further parameter slot");
     if (!slot)
         return err_set(err, RP_RESOURCE_EXHAUSTED, "no room for a further parameter slot: there are %u",
                        broker->params.n_slots);
@@ -319,6 +329,8 @@ rp_status req_counter(struct broker *broker, struct request *request, rp_error *
     struct counter *counter = counter_find(params, ask->name);
     if (!counter && ask->add != 0) {
         counter = counter_add(params, ask->name);
+        if (!counter && params->n_counters < PARAMS_SLOTS_MOST)
+            return err_set(err, RP_NO_MEMORY, "no memory for a further counter");
         if (!counter)
             return err_set(err, RP_RESOURCE_EXHAUSTED, "no room for a further counter: there are %u",
                            params->n_counters);

@@ -87,9 +87,9 @@ struct drop {
     uint32_t head, count, capacity;
 };
 
-static bool drop_step(struct chore *chore)
+/* False: all is done. */
+static bool drop_some(struct drop *self)
 {
-    struct drop *self = (struct drop *)chore;
     for (uint32_t i = 0; i < 256 && self->count; i++, self->count--) {
         struct pending *pending = &self->queue[self->head];
         span_release(&pending->arrival.span, &self->broker->store, &self->broker->layouts);
@@ -101,7 +101,14 @@ static bool drop_step(struct chore *chore)
     if (self->count)
         return true;
     free(self->queue);
-    free(self);
+    return false;
+}
+
+static bool drop_step(struct chore *chore)
+{
+    if (drop_some((struct drop *)chore))
+        return true;
+    free(chore);
     return false;
 }
 
@@ -113,10 +120,14 @@ void flow_drop(struct broker *broker, struct flow *flow)
         flow->table->n_waiting_items -= flow->count;
         flow_unblock(flow);
         struct drop *drop = calloc(1, sizeof *drop);
-        if (!drop)
-            abort(); /* a few dozen bytes: the process is beyond saving */
-        *drop = (struct drop){{NULL, drop_step}, broker, flow->queue, flow->head, flow->count, flow->capacity};
-        chores_add(&broker->chores, &drop->chore);
+        struct drop now = {{NULL, drop_step}, broker, flow->queue, flow->head, flow->count, flow->capacity};
+        if (drop) {
+            *drop = now;
+            chores_add(&broker->chores, &drop->chore);
+        } else { /* no memory to do it later */
+            while (drop_some(&now)) {
+            }
+        }
     }
     flow->queue = NULL;
     flow->head = flow->count = flow->capacity = 0;
@@ -141,19 +152,24 @@ void flow_resolved(struct broker *broker, struct flow *flow, struct inbound *inb
     credit_mark(broker, flow->session, false);
 }
 
-/* Resolves the first item of a flow. */
-static void flow_settle_first(struct broker *broker, struct flow *flow)
+/* Resolves the first item of a flow. False: no memory: it goes on waiting. */
+static bool flow_settle_first(struct broker *broker, struct flow *flow)
 {
-    struct pending pending = flow_pop(flow);
+    struct pending *first = &flow->queue[flow->head];
     rp_error err = {0};
-    rp_status status = pending.status;
-    const char *text = pending.text;
+    rp_status status = first->status;
+    const char *text = first->text;
+    if (!credit_reserve(flow->session))
+        return false;
     if (status == RP_OK) {
-        status = flow_insert(flow, &pending.arrival, &err);
+        status = flow_insert(flow, &first->arrival, &err);
         text = err.text;
+        if (status == RP_NO_MEMORY)
+            return false;
         if (status != RP_OK)
-            span_release(&pending.arrival.span, &broker->store, &broker->layouts);
+            span_release(&first->arrival.span, &broker->store, &broker->layouts);
     }
+    struct pending pending = flow_pop(flow);
     if (pending.more) /* all of them */
         JOURNAL(broker, journal_together_(broker, 8192));
     if (status != RP_OK)
@@ -165,6 +181,7 @@ static void flow_settle_first(struct broker *broker, struct flow *flow)
     flow_resolved(broker, flow, pending.inbound);
     if (pending.more)
         JOURNAL(broker, journal_progress_(broker, flow->session));
+    return true;
 }
 
 static bool may_insert(const struct broker *broker, struct table *table, const struct flow *flow)
@@ -189,10 +206,11 @@ static bool pump_inserts(struct broker *broker, struct table *table)
     struct flow *flow = table->blocked;
     for (uint32_t n = 0; flow && n < INSERTS_PER_TURN && may_insert(broker, table, flow); n++) {
         table->blocked = flow->next;
-        flow_settle_first(broker, flow);
+        if (!flow_settle_first(broker, flow))
+            return progress; /* once a second it is tried again */
         /* Rejections behind it are due as well: they wait for their predecessors only. */
-        while (flow->count && flow->queue[flow->head].status != RP_OK)
-            flow_settle_first(broker, flow);
+        while (flow->count && flow->queue[flow->head].status != RP_OK && flow_settle_first(broker, flow)) {
+        }
         progress = true;
         flow = table->blocked;
     }

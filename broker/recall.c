@@ -12,18 +12,21 @@
 
 /* ---- remembering ---- */
 
+static bool memory_reserve(struct memory *memory, uint32_t n)
+{
+    size_t need = (size_t)n * KEY_BYTES;
+    if (need <= memory->room)
+        return true;
+    free(memory->block);
+    memory->block = malloc(need);
+    memory->room = memory->block ? need : 0;
+    return memory->block != NULL;
+}
+
 static bool memory_copy(struct memory *memory, const struct picks *picks)
 {
-    size_t need = (size_t)picks->n * KEY_BYTES;
-    if (need == 0)
+    if (picks->n == 0 || !memory_reserve(memory, picks->n))
         return false;
-    if (need > memory->room || !memory->block) {
-        free(memory->block);
-        memory->block = malloc(need);
-        memory->room = memory->block ? need : 0;
-        if (!memory->block)
-            return false;
-    }
     memory->n = picks->n;
     memory->table_size = picks->table_size;
     memcpy(memory->block, picks->key, (size_t)picks->n * 8);
@@ -70,16 +73,19 @@ static bool make_room(struct recall *self, struct owner *owner, uint64_t bytes)
 
 /* Takes picks to hold, or copies of them what is needed. NULL: no memory, no room, and nothing was taken. */
 static struct memory *remember(struct recall *self, struct owner *owner, struct table *table, uint64_t id,
-                               uint32_t want, uint32_t flags, bool answered, bool holds, struct picks *picks)
+                               uint32_t want, uint32_t flags, bool answered, bool holds, struct picks *picks,
+                               struct memory **aside)
 {
     uint64_t bytes = holds ? held_bytes(picks) : sizeof(struct memory) + (uint64_t)picks->n * KEY_BYTES;
     if (!make_room(self, owner, bytes)) {
         tell_full(self, table, owner->client, id, picks->n);
         return NULL;
     }
-    struct memory *memory = recall_memory_new(self);
+    struct memory *memory = aside && *aside ? *aside : recall_memory_new(self);
     if (!memory)
         return NULL;
+    if (aside)
+        *aside = NULL;
     memory->n = 0;
     if (holds) {
         struct picks empty = memory->picks;
@@ -112,6 +118,24 @@ void recall_lose(struct broker *broker, struct waiter *waiter)
     waiter->table->stats.orphaned_picks += waiter->picks.n;
 }
 
+bool recall_reserve(struct broker *broker, struct waiter *waiter)
+{
+    struct recall *self = broker->recall;
+    if (!self || !waiter->wait.client)
+        return true;
+    if (!recall_owner_make(self, waiter->wait.client))
+        return false;
+    waiter->memory = recall_memory_new(self);
+    return waiter->memory && (waiter->table->one_by_one || memory_reserve(waiter->memory, waiter->want));
+}
+
+void recall_release(struct broker *broker, struct waiter *waiter)
+{
+    if (waiter->memory)
+        recall_recycle(broker->recall, waiter->memory);
+    waiter->memory = NULL;
+}
+
 struct picks *recall_keep(struct broker *broker, struct waiter *waiter, bool answered)
 {
     struct recall *self = broker->recall;
@@ -132,7 +156,7 @@ struct picks *recall_keep(struct broker *broker, struct waiter *waiter, bool ans
         if (holds)
             picks_own(&waiter->picks, broker);
         memory = remember(self, owner, waiter->table, id, waiter->want, waiter_flags(waiter), answered, holds,
-                          &waiter->picks);
+                          &waiter->picks, &waiter->memory);
     }
     if (memory)
         return holds ? &memory->picks : &waiter->picks;
@@ -165,20 +189,23 @@ rp_status recall_check(struct broker *broker, const struct request *request, con
     return RP_OK;
 }
 
-/* The items of a memory that holds none, as far as they are in the table. */
-static void look_up(struct waiter *waiter, const struct memory *memory)
+/* The items of a memory that holds none, as far as they are in the table. False: no memory. */
+static bool look_up(struct waiter *waiter, const struct memory *memory)
 {
     const uint64_t *keys = (const uint64_t *)(const void *)memory->block;
     struct picks *picks = &waiter->picks;
     for (uint32_t i = 0; i < memory->n; i++) {
         uint32_t slot = table_find(waiter->table, keys[i]);
-        if (slot == KEYMAP_NONE || !picks_add(picks, waiter->table, slot, block_probability(memory)[i]))
+        if (slot == KEYMAP_NONE)
             continue;
+        if (!picks_add(picks, waiter->table, slot, block_probability(memory)[i]))
+            return false;
         picks->priority[picks->n - 1] = block_priority(memory)[i];
         picks->times_sampled[picks->n - 1] = block_times(memory)[i];
     }
     picks->table_size = memory->table_size;
     waiter->gone = memory->n - picks->n;
+    return true;
 }
 
 /* What the batch has already must not come into it again. */
@@ -200,7 +227,8 @@ enum recall_found recall_load(struct broker *broker, struct waiter *waiter)
         return RECALL_NOTHING;
     bool answered = memory->answered;
     if (!memory->holds) {
-        look_up(waiter, memory);
+        if (!look_up(waiter, memory))
+            return RECALL_NO_MEMORY;
         if (waiter->picks.n == 0) { /* nothing of it is left: a new sample takes its place */
             waiter->gone = 0;
             recall_drop(self, memory);
@@ -326,7 +354,7 @@ bool recall_restore(struct broker *broker, struct recalled *recalled)
     bool holds = recalled->holds, ok = false;
     if (owner && picks->n && picks->n <= BROKER_MAX_BATCH && !recall_find(owner, recalled->id))
         ok = remember(self, owner, recalled->table, recalled->id, recalled->want, recalled->flags, recalled->answered,
-                      holds, picks) != NULL;
+                      holds, picks, NULL) != NULL;
     if (!holds)
         picks->n = picks->n_refs = 0; /* they held nothing */
     picks_clear(picks, broker);

@@ -23,6 +23,10 @@ struct recall *recall_new(struct broker *broker);
 /* After the chores have run. Nothing is written to the journal: what it has may still be asked for. */
 void recall_destroy(struct broker *broker);
 
+/* Puts aside what it takes to remember the picks of a waiter that has its want set. False: no memory. */
+bool recall_reserve(struct broker *broker, struct waiter *waiter);
+/* Takes that back, if it was not needed. */
+void recall_release(struct broker *broker, struct waiter *waiter);
 /* The waiter's picks are about to be sent (answered), or are left behind (not answered). Takes what it needs of them, and
  * gives the picks to send: the waiter's, or the remembered ones, which stand until the next call of this file. */
 struct picks *recall_keep(struct broker *broker, struct waiter *waiter, bool answered);
@@ -35,7 +39,8 @@ rp_status recall_check(struct broker *broker, const struct request *request, con
 enum recall_found {
     RECALL_NOTHING,
     RECALL_ANSWERED, /* the waiter has the picks of the first answer, as far as they are still there: to be sent */
-    RECALL_LEFT      /* the waiter has what was left behind: to be filled */
+    RECALL_LEFT,     /* the waiter has what was left behind: to be filled */
+    RECALL_NO_MEMORY /* nothing has changed */
 };
 /* Once the waiter waits, with its want and flags set. */
 enum recall_found recall_load(struct broker *broker, struct waiter *waiter);

@@ -190,7 +190,7 @@ static void round_close(struct broker *broker, struct group *group)
     struct sum *sum = &group->sums[group->round % SUMS_KEPT];
     bool ok = sum_up(broker, group, sum);
     /* Whoever is missing has left: the others must not wait for it again. */
-    for (uint32_t m = group->n_members; m-- > 0;)
+    for (uint32_t m = group->n_members; ok && m-- > 0;)
         if (!group->members[m].addition) {
             log_line(LEVEL_WARN, "B0401", "learner left its group: no vector before the deadline",
                      "group=%s member=%llu round=%llu", group->name, (unsigned long long)group->members[m].id,
@@ -199,6 +199,8 @@ static void round_close(struct broker *broker, struct group *group)
         }
     for (uint32_t m = 0; m < group->n_members; m++) {
         struct addition *addition = group->members[m].addition;
+        if (!addition)
+            continue;
         if (ok)
             send_sum(broker, group, &addition->wait.to, addition->wait.id, sum, true);
         else
@@ -206,7 +208,7 @@ static void round_close(struct broker *broker, struct group *group)
                          NULL, 0);
         addition_end(broker, addition);
     }
-    group->round++;
+    group->round += ok; /* without a sum they add to the same round again */
 }
 
 static void addition_explain(const struct broker *broker, const struct wait *wait, struct wait_text *out)
@@ -245,7 +247,10 @@ static rp_status reduce_join(struct broker *broker, struct request *request, str
                              rp_error *err)
 {
     if (!member_find(group, id) && !member_add(group, id))
-        return err_set(err, RP_RESOURCE_EXHAUSTED, "group '%s' has no room for a further member", group->name);
+        return group->n_members < MEMBERS_MOST
+                   ? err_set(err, RP_NO_MEMORY, "no memory for a further member of group '%s'", group->name)
+                   : err_set(err, RP_RESOURCE_EXHAUSTED, "group '%s' has %u members, which is the most", group->name,
+                             MEMBERS_MOST);
     reply_membership(broker, request, group);
     return RP_OK;
 }
@@ -324,6 +329,8 @@ rp_status req_reduce(struct broker *broker, struct request *request, rp_error *e
     if (size == 0 || size > 255 || !utf8_valid(ask->group, size))
         return err_set(err, RP_INVALID_ARGUMENT, "a reduce group needs a name of 1 to 255 bytes of UTF-8");
     struct group *group = group_find(broker, ask->group, ask->op == REPLAY__REDUCE__OP__JOIN);
+    if (!group && ask->op == REPLAY__REDUCE__OP__JOIN && broker->reduces.count < GROUPS_MOST)
+        return err_set(err, RP_NO_MEMORY, "no memory for a further reduce group");
     if (!group && ask->op == REPLAY__REDUCE__OP__JOIN)
         return err_set(err, RP_RESOURCE_EXHAUSTED, "no room for a further reduce group: there are %u",
                        broker->reduces.count);

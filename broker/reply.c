@@ -79,6 +79,7 @@ static bool collect_layouts(struct build *self, const struct broker *broker, con
 {
     uint32_t n = 0;
     self->layouts.size = 0;
+    self->layouts.failed = false; /* there was no memory for the reply before this one */
     memset(self->need, 0, sizeof self->need);
     for (uint32_t i = 0; i < picks->n; i++) {
         if (i > 0 && picks->layout[i] == picks->layout[i - 1]) {
@@ -335,7 +336,10 @@ static bool send_built(struct broker *broker, const struct envelope *to, struct 
     bool ok = payload && make_payload(build, peer, payload, &n);
     if (ok) {
         wire_write_sampled(&header, out);
-        ok = !header.failed && peer_frame(peer, &head, header.data, header.size);
+        ok = !header.failed;
+        if (!ok)
+            pb_writer_fini(&header);
+        ok = ok && peer_frame(peer, &head, header.data, header.size);
     }
     if (ok) {
         *sent = peer_send(broker, to, &head, payload, n);

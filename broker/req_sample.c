@@ -35,6 +35,7 @@ static void waiter_end(struct broker *broker, struct waiter *self)
     unqueue(self);
     spill_unpark(broker, self);
     wait_end(broker, &self->wait);
+    recall_release(broker, self);
     /* What was picked may have made room for inserts, and the next in the queue may be served now. */
     pump_mark(self->table);
     waiter_release(broker, self);
@@ -218,12 +219,17 @@ rp_status req_sample(struct broker *broker, struct request *request, rp_error *e
     struct waiter *waiter = waiter_new(broker, table);
     if (!waiter)
         return err_set(err, RP_NO_MEMORY, "no memory for a sample of %u items", ask.count);
+    waiter->want = ask.count;
     rp_status status = wait_begin(broker, &waiter->wait, &sample_ops, request, ask.has_timeout, ask.timeout_ms, err);
+    if (status == RP_OK && !recall_reserve(broker, waiter)) {
+        wait_end(broker, &waiter->wait);
+        status = err_set(err, RP_NO_MEMORY, "no memory to remember a sample of %u items", ask.count);
+    }
     if (status != RP_OK) {
+        recall_release(broker, waiter);
         waiter_release(broker, waiter);
         return status;
     }
-    waiter->want = ask.count;
     waiter->flexible = ask.flexible;
     waiter->whole = ask.whole;
     waiter->distinct = ask.distinct;
@@ -232,12 +238,20 @@ rp_status req_sample(struct broker *broker, struct request *request, rp_error *e
     waiter->stamp = table->stamp;
     request->answered = true;
     enum recall_found found = recall_load(broker, waiter);
+    if (found == RECALL_NO_MEMORY) {
+        fetch_cancel(broker, &waiter->wait, RP_NO_MEMORY, "no memory for the sample");
+        return RP_OK;
+    }
     if (found != RECALL_ANSWERED && !table->waiters && !waiter_is_done(waiter)) {
         /* If the batch fills at once, nothing can leave the table before the reply is made. */
         waiter->picks.borrowed = !table->one_by_one && found == RECALL_NOTHING;
         waiter_fill(waiter);
         if (waiter->picks.n)
             pump_mark(table);
+        if (waiter->short_of_memory && !waiter->picks.n) {
+            sample_fail(broker, waiter, RP_NO_MEMORY, "no memory for the sample");
+            return RP_OK;
+        }
     }
     bool done = found == RECALL_ANSWERED || waiter_is_done(waiter);
     if (!done)

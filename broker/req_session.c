@@ -153,7 +153,10 @@ rp_status req_hello(struct broker *broker, struct request *request, rp_error *er
     }
     session->notices = ask->notices;
     bind_route(session, request);
-    return hello_reply(broker, request, session, resumed, lost, err);
+    rp_status status = hello_reply(broker, request, session, resumed, lost, err);
+    if (status != RP_OK && !resumed) /* nobody knows it */
+        session_close(broker, session);
+    return status;
 }
 
 /* Answers a heartbeat with a Credit that says nothing about what has arrived: no tables, no numbers, only a sentence and,

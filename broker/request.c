@@ -10,6 +10,7 @@
 #include "broker/recall.h"
 #include "proto/error.h"
 #include "proto/pb.h"
+#include "proto/unpack.h"
 #include "proto/utf8.h"
 
 #define ROW(field, name, type, handler, remember)                                                                      \
@@ -61,6 +62,7 @@ struct request_memory {
     struct memory_place place[MEMORY_PLACES]; /* ring */
     uint32_t next;
     struct idmap by_name;
+    uint8_t *spare[2]; /* MEMORY_BYTES each: what was done must be encoded, and remembered, whatever happens */
 };
 
 const struct command *request_commands(uint32_t *count)
@@ -83,6 +85,31 @@ static void memory_drop(struct request_memory *self, struct memory_place *place)
     place->frame = NULL;
 }
 
+/* Before something is done that must not be done twice: from here on its reply can be encoded and remembered. */
+static bool memory_reserve(struct broker *broker)
+{
+    if (!broker->memory)
+        broker->memory = calloc(1, sizeof *broker->memory);
+    struct request_memory *memory = broker->memory;
+    for (uint32_t i = 0; memory && i < 2; i++)
+        if (!memory->spare[i])
+            memory->spare[i] = malloc(MEMORY_BYTES);
+    return memory && memory->spare[0] && memory->spare[1] && idmap_reserve(&memory->by_name);
+}
+
+/* A block of MEMORY_BYTES that was put aside, or NULL. */
+static uint8_t *memory_spare(struct broker *broker, size_t size)
+{
+    struct request_memory *memory = broker->memory;
+    for (uint32_t i = 0; memory && size <= MEMORY_BYTES && i < 2; i++)
+        if (memory->spare[i]) {
+            uint8_t *spare = memory->spare[i];
+            memory->spare[i] = NULL;
+            return spare;
+        }
+    return NULL;
+}
+
 static void memory_keep(struct broker *broker, uint64_t client, uint64_t id, const uint8_t *frame, size_t size)
 {
     if (!client)
@@ -91,6 +118,8 @@ static void memory_keep(struct broker *broker, uint64_t client, uint64_t id, con
         broker->memory = calloc(1, sizeof *broker->memory);
     struct request_memory *memory = broker->memory;
     uint8_t *copy = memory && size <= MEMORY_BYTES ? malloc(size) : NULL;
+    if (!copy)
+        copy = memory_spare(broker, size);
     if (!copy)
         return;
     memcpy(copy, frame, size);
@@ -103,21 +132,26 @@ static void memory_keep(struct broker *broker, uint64_t client, uint64_t id, con
         memory_drop(memory, place);
 }
 
-/* Answers a retry of a finished request. False: it is not remembered. */
-static bool memory_answer(struct broker *broker, const struct request *request)
+/* The reply to a finished request that is asked for again, or NULL. */
+static const struct memory_place *memory_find(const struct broker *broker, const struct request *request)
 {
     if (!broker->memory)
-        return false;
+        return NULL;
     const struct memory_place *place =
         idmap_get(&broker->memory->by_name, memory_name(request->head.client, request->head.id));
-    if (!place || place->id != request->head.id || place->client != request->head.client)
-        return false;
+    return place && place->id == request->head.id && place->client == request->head.client ? place : NULL;
+}
+
+static rp_status memory_answer(struct broker *broker, struct request *request, const struct memory_place *place,
+                               rp_error *err)
+{
     zmq_msg_t header;
     if (zmq_msg_init_size(&header, place->size) != 0)
-        return false;
+        return err_set(err, RP_NO_MEMORY, "no memory to repeat a reply");
     memcpy(zmq_msg_data(&header), place->frame, place->size);
+    request->answered = true;
     peer_send(broker, &request->from, &header, NULL, 0);
-    return true;
+    return RP_OK;
 }
 
 void request_memory_restore(struct broker *broker, uint64_t client, uint64_t id, const void *frame, size_t size)
@@ -141,6 +175,8 @@ void request_memory_destroy(struct request_memory **self)
         return;
     for (uint32_t i = 0; i < MEMORY_PLACES; i++)
         free((*self)->place[i].frame);
+    free((*self)->spare[0]);
+    free((*self)->spare[1]);
     idmap_fini(&(*self)->by_name);
     free(*self);
     *self = NULL;
@@ -171,25 +207,53 @@ static bool reply_encode(struct pb_writer *out, uint64_t id, rp_status status, c
 
 /* So small a reply, or frame of one, is bounded well enough by libzmq's count of messages. */
 #define SMALL_REPLY_BYTES 4096u
+/* libzmq keeps so short a message within itself: it takes no memory. */
+#define INLINE_BYTES 33u
 
-/* Charges the peer for the large frames. False: no memory, or it has left too many replies unread. */
-static bool charge(struct broker *broker, struct peer *peer, size_t header, zmq_msg_t *payload, uint32_t n)
+/* Charges the peer for the large frames. RP_RESOURCE_EXHAUSTED: it has left too many replies unread. */
+static rp_status charge(struct broker *broker, struct peer *peer, size_t header, zmq_msg_t *payload, uint32_t n)
 {
     size_t bytes = header;
     for (uint32_t i = 0; i < n; i++)
         bytes += zmq_msg_size(&payload[i]);
-    bool ok = bytes <= SMALL_REPLY_BYTES || !peer_is_full(broker, peer);
+    if (bytes > SMALL_REPLY_BYTES && peer_is_full(broker, peer))
+        return RP_RESOURCE_EXHAUSTED;
+    bool ok = true;
     for (uint32_t i = 0; ok && i < n; i++)
         ok = zmq_msg_size(&payload[i]) <= SMALL_REPLY_BYTES || peer_charge(peer, &payload[i]);
-    return ok;
+    return ok ? RP_OK : RP_NO_MEMORY;
+}
+
+/* A reply that says only that there is no memory, and needs none. It goes ahead of the journal, since it tells of nothing.
+ * The client asks again, with the same id. */
+static void send_no_memory(struct broker *broker, const struct envelope *to, uint64_t id)
+{
+    broker->counters.replies_dropped++;
+    if (!id)
+        return; /* a notice: the next heartbeat tells the same */
+    uint8_t bytes[13] = {0x08, WIRE_VERSION, 0x11}, *at = bytes + 3;
+    memcpy(at, &id, sizeof id);
+    at[8] = 0x18;
+    at[9] = RP_NO_MEMORY;
+    zmq_msg_t header;
+    zmq_msg_init_size(&header, sizeof bytes);
+    memcpy(zmq_msg_data(&header), bytes, sizeof bytes);
+    peer_send_now(broker, to, &header, NULL, 0);
 }
 
 static void send_encoded(struct broker *broker, const struct envelope *to, uint64_t id, struct pb_writer *out,
                          zmq_msg_t *payload, uint32_t n)
 {
     zmq_msg_t header;
+    if (n == 0 && !out->failed && out->size <= INLINE_BYTES && zmq_msg_init_size(&header, out->size) == 0) {
+        memcpy(zmq_msg_data(&header), out->data, out->size);
+        pb_writer_fini(out);
+        peer_send(broker, to, &header, NULL, 0);
+        return;
+    }
     struct peer *peer = peer_find(broker, to);
-    if (peer && !out->failed && !charge(broker, peer, out->size, payload, n)) {
+    rp_status charged = peer && !out->failed ? charge(broker, peer, out->size, payload, n) : RP_NO_MEMORY;
+    if (charged == RP_RESOURCE_EXHAUSTED) {
         out->size = 0;
         reply_encode(out, id, RP_RESOURCE_EXHAUSTED,
                      "this client has left too many replies unread: read them before asking for more", 0, NULL);
@@ -197,13 +261,13 @@ static void send_encoded(struct broker *broker, const struct envelope *to, uint6
             zmq_msg_close(&payload[i]);
         n = 0;
     }
-    bool ok = peer && !out->failed;
+    bool ok = charged != RP_NO_MEMORY && !out->failed;
     if (!ok)
         pb_writer_fini(out);
     if (!ok || !peer_frame(peer, &header, out->data, out->size)) {
         for (uint32_t i = 0; i < n; i++)
             zmq_msg_close(&payload[i]);
-        broker->counters.replies_dropped++;
+        send_no_memory(broker, to, id);
         return;
     }
     peer_send(broker, to, &header, payload, n);
@@ -217,10 +281,25 @@ void request_send(struct broker *broker, const struct envelope *to, uint64_t id,
     send_encoded(broker, to, id, &out, payload, n_payload);
 }
 
+/* The reply to something that was done: if need be, into memory that was put aside. */
+static bool reply_encode_done(struct broker *broker, struct pb_writer *out, uint64_t id, const char *text,
+                              uint32_t field, const ProtobufCMessage *body)
+{
+    if (reply_encode(out, id, RP_OK, text, field, body))
+        return true;
+    size_t size = body ? protobuf_c_message_get_packed_size(body) : 0;
+    uint8_t *spare = memory_spare(broker, size + strlen(text) + 64);
+    if (!spare)
+        return false;
+    pb_writer_fini(out);
+    *out = (struct pb_writer){.data = spare, .capacity = MEMORY_BYTES};
+    return reply_encode(out, id, RP_OK, text, field, body);
+}
+
 void request_finish(struct broker *broker, const struct wait *wait, uint32_t field, const ProtobufCMessage *body)
 {
     struct pb_writer out = {0};
-    if (reply_encode(&out, wait->id, RP_OK, "", field, body))
+    if (reply_encode_done(broker, &out, wait->id, "", field, body))
         memory_keep(broker, wait->client, wait->id, out.data, out.size);
     send_encoded(broker, &wait->to, wait->id, &out, NULL, 0);
 }
@@ -229,12 +308,15 @@ void request_reply(struct broker *broker, struct request *request, rp_status sta
                    const ProtobufCMessage *body, zmq_msg_t *payload, uint32_t n_payload)
 {
     struct pb_writer out = {0};
-    bool ok = reply_encode(&out, request->head.id, status, text, field, body);
     request->answered = true;
     /* What goes ahead of the journal has changed nothing, and may be asked twice. */
-    for (uint32_t i = 0; ok && status == RP_OK && !broker->commit.ahead && i < N_COMMANDS; i++)
-        if (commands[i].body == request->head.body && commands[i].remember)
-            memory_keep(broker, request->head.client, request->head.id, out.data, out.size);
+    bool remember = false;
+    for (uint32_t i = 0; status == RP_OK && !broker->commit.ahead && i < N_COMMANDS; i++)
+        remember |= commands[i].body == request->head.body && commands[i].remember;
+    if (status != RP_OK)
+        reply_encode(&out, request->head.id, status, text, field, body);
+    else if (reply_encode_done(broker, &out, request->head.id, text, field, body) && remember)
+        memory_keep(broker, request->head.client, request->head.id, out.data, out.size);
     send_encoded(broker, &request->from, request->head.id, &out, payload, n_payload);
 }
 
@@ -249,13 +331,14 @@ static rp_status command_run(struct broker *broker, const struct command *comman
         if (request->head.size > COLD_HEADER_BYTES)
             return err_set(err, RP_RESOURCE_EXHAUSTED, "the header of a %s request has %zu bytes, at most %u are read",
                            command->name, request->head.size, COLD_HEADER_BYTES);
-        request->body = protobuf_c_message_unpack(command->descriptor, NULL, request->head.size, request->head.data);
-        if (!request->body)
+        rp_status unpacked = unpack(command->descriptor, request->head.data, request->head.size, &request->body);
+        if (unpacked == RP_NO_MEMORY)
+            return err_set(err, RP_NO_MEMORY, "no memory for the body of a %s request", command->name);
+        if (unpacked != RP_OK)
             return err_set(err, RP_BAD_MESSAGE, "the body of this %s request is damaged", command->name);
     }
     rp_status status = command->handle(broker, request, err);
-    if (request->body)
-        protobuf_c_message_free_unpacked(request->body, NULL);
+    unpack_free(request->body);
     request->body = NULL;
     return status;
 }
@@ -283,10 +366,11 @@ static rp_status request_dispatch(struct broker *broker, struct request *request
             request->answered = true;
             return RP_OK;
         }
-        if (commands[i].remember && memory_answer(broker, request)) {
-            request->answered = true;
-            return RP_OK;
-        }
+        const struct memory_place *place = commands[i].remember ? memory_find(broker, request) : NULL;
+        if (place)
+            return memory_answer(broker, request, place, err);
+        if (!commands[i].ahead && !memory_reserve(broker))
+            return err_set(err, RP_NO_MEMORY, "no memory for the reply to a %s request", commands[i].name);
         if (commands[i].remember) /* what it does, and that it was done */
             JOURNAL(broker, journal_together_(broker, 2 * MEMORY_BYTES));
         int64_t start = clock_now(&broker->clock);

@@ -166,13 +166,31 @@ void restore_layout_release(struct restoring *self, struct image_layout *layout)
     layout->user = NULL;
 }
 
+/* The chunks at these addresses count as the table's. False: no memory, and nothing has changed. */
+static bool chunks_enter(struct table *table, const uint64_t *addresses, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        struct chunk *chunk = (struct chunk *)(uintptr_t)addresses[i];
+        enum chunk_entered entered = chunk_enter(chunk, table->in.account);
+        if (entered == CHUNK_FIRST)
+            table->bytes += chunk->bytes;
+        if (entered != CHUNK_NO_MEMORY)
+            continue;
+        while (i-- > 0) {
+            chunk = (struct chunk *)(uintptr_t)addresses[i];
+            if (chunk_leave(chunk, table->in.account))
+                table->bytes -= chunk->bytes;
+        }
+        return false;
+    }
+    return true;
+}
+
 /* The item has the reference from now on. */
-static struct chunk *chunk_join(struct table *table, uint64_t *address)
+static struct chunk *chunk_take(uint64_t *address)
 {
     struct chunk *chunk = (struct chunk *)(uintptr_t)*address;
     *address = 0;
-    if (chunk_enter(chunk, table->in.account))
-        table->bytes += chunk->bytes;
     return chunk;
 }
 
@@ -180,15 +198,18 @@ static bool span_make(struct table *table, struct image_item *from, uint32_t lay
 {
     uint32_t n = from->n;
     *out = (struct span){.n = n, .offset = from->offset, .length = from->length, .layout = layout};
+    struct chunk **many = n > 1 ? malloc(n * sizeof(*many)) : NULL;
+    if ((n > 1 && !many) || !chunks_enter(table, image_chunks(from), n)) {
+        free(many);
+        return false;
+    }
     if (n == 1) {
-        out->one = chunk_join(table, &from->one);
+        out->one = chunk_take(&from->one);
         return true;
     }
-    out->many = malloc(n * sizeof(*out->many));
-    if (!out->many)
-        return false;
+    out->many = many;
     for (uint32_t i = 0; i < n; i++)
-        out->many[i] = chunk_join(table, &from->many[i]);
+        out->many[i] = chunk_take(&from->many[i]);
     table->broker->store.outside += n * sizeof(*out->many);
     return true;
 }

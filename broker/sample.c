@@ -200,7 +200,7 @@ static uint32_t pick_distinct(struct waiter *self, uint32_t n, uint32_t *slots, 
 {
     struct table *table = self->table;
     uint32_t got = table->sampler_ops->pick_distinct(table->in.sampler, n, skip_picked, self, slots, probabilities);
-    for (uint32_t i = 0; i < got; i++)
+    for (uint32_t i = 0; got != RP_PICK_NO_MEMORY && i < got; i++)
         table->in.items[slots[i]].stamp = self->stamp;
     return got;
 }
@@ -226,13 +226,23 @@ static uint32_t waiter_take(struct waiter *self, uint32_t n)
     struct table *table = self->table;
     uint32_t slots[PICK_AT_ONCE];
     double probabilities[PICK_AT_ONCE];
-    if (!picks_reserve(&self->picks, n))
+    self->short_of_memory = !picks_reserve(&self->picks, n);
+    if (self->short_of_memory)
         return 0;
     self->picks.table_size = table->in.size;
     uint32_t got = self->distinct ? pick_distinct(self, n, slots, probabilities)
                                   : table->sampler_ops->pick(table->in.sampler, n, slots, probabilities);
+    self->short_of_memory = got == RP_PICK_NO_MEMORY;
+    if (self->short_of_memory)
+        return 0;
     if (got > 1)
         prefetch_picks(table, slots, got);
+    uint32_t refs = 0;
+    for (uint32_t i = 0; i < got; i++)
+        refs += table->in.items[slots[i]].span.n;
+    self->short_of_memory = !picks_reserve_refs(&self->picks, refs);
+    if (self->short_of_memory)
+        return 0;
     for (uint32_t i = 0; i < got; i++) {
         if (!picks_add(&self->picks, table, slots[i], probabilities[i]))
             return i;

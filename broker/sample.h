@@ -7,6 +7,7 @@
 #include "broker/wait.h"
 
 struct build;
+struct memory;
 
 struct picks {
     uint32_t n, capacity;
@@ -39,10 +40,12 @@ struct waiter {
     uint32_t want;
     uint32_t stamp; /* distinct: marks the items picked */
     bool distinct, flexible, whole, queued;
-    bool full;     /* its reply has as many chunks as one may have */
-    bool again;    /* it was answered before, and is to get the same */
-    uint32_t gone; /* of that: items that are no more in the table */
-    bool fetch;    /* asked for by key: nothing is counted */
+    bool full;             /* its reply has as many chunks as one may have */
+    bool again;            /* it was answered before, and is to get the same */
+    uint32_t gone;         /* of that: items that are no more in the table */
+    bool fetch;            /* asked for by key: nothing is counted */
+    bool short_of_memory;  /* it could not take what the table had for it */
+    struct memory *memory; /* recall's, put aside to remember its picks */
     struct park park;
     struct picks picks;
 };

@@ -258,7 +258,7 @@ static uint32_t prioritized_pick_distinct(void *state, uint32_t n, bool (*skip)(
         slotset_add(&self->present, last->slot);
         sumtree_set(&self->tree, last->slot, last->weight);
     }
-    return d.got;
+    return memory || d.got ? d.got : RP_PICK_NO_MEMORY;
 }
 
 static double prioritized_total(void *state)

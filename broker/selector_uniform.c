@@ -133,10 +133,12 @@ static uint32_t uniform_pick_distinct(void *state, uint32_t n, bool (*skip)(void
 {
     struct uniform *self = state;
     uint32_t got = 0;
+    bool memory = true;
     while (got < n && self->present.count > 0) {
         double probability = 1.0 / self->present.count;
         uint32_t slot = draw(self);
-        if (!take(self, slot))
+        memory = take(self, slot);
+        if (!memory)
             break;
         if (skip && skip(ctx, slot))
             continue;
@@ -145,7 +147,7 @@ static uint32_t uniform_pick_distinct(void *state, uint32_t n, bool (*skip)(void
     }
     while (self->n_taken > 0)
         slotset_add(&self->present, self->taken[--self->n_taken]);
-    return got;
+    return memory || got ? got : RP_PICK_NO_MEMORY;
 }
 
 static uint32_t uniform_save(void *state, void *out, uint32_t size)

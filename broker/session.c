@@ -34,6 +34,25 @@ static void watch(struct broker *broker, struct session *self, int64_t at_ns)
     timer_set(&broker->timers, &self->timer, at_ns);
 }
 
+/* All at once: a session that is there never lacks the memory to count its items. */
+static bool flows_make(struct session *self, struct broker *broker)
+{
+    if (!self->flows)
+        return false;
+    self->n_tables = broker->n_tables;
+    for (uint32_t i = 0; i < self->n_tables; i++)
+        if (!session_flow(self, &broker->tables[i]))
+            return false;
+    return true;
+}
+
+static void flows_free(struct session *self)
+{
+    for (uint32_t i = 0; self->flows && i < self->n_tables; i++)
+        free(self->flows[i]);
+    free(self->flows);
+}
+
 /* With an id that no other has, and no number yet. */
 static struct session *session_new(struct broker *broker, const uint8_t *id, const char *name, struct columns *columns,
                                    rp_error *err)
@@ -41,19 +60,18 @@ static struct session *session_new(struct broker *broker, const uint8_t *id, con
     struct session *self = broker->sessions.count < SESSIONS_MOST ? calloc(1, sizeof *self) : NULL;
     if (self)
         self->flows = calloc(broker->n_tables, sizeof(struct flow *));
-    if (!self || !self->flows) {
+    if (!self || !flows_make(self, broker) || !timer_reserve(&broker->timers) ||
+        !idmap_put(&broker->sessions, id_half(id), self)) {
+        if (self)
+            flows_free(self);
         free(self);
-        err_set(err, RP_RESOURCE_EXHAUSTED, "the broker has no room for a further session");
+        if (broker->sessions.count < SESSIONS_MOST)
+            err_set(err, RP_NO_MEMORY, "no memory for a session");
+        else
+            err_set(err, RP_RESOURCE_EXHAUSTED, "the broker has %u sessions, which is the most", SESSIONS_MOST);
         return NULL;
     }
     memcpy(self->id, id, sizeof self->id);
-    if (!idmap_put(&broker->sessions, id_half(self->id), self)) {
-        free(self->flows);
-        free(self);
-        err_set(err, RP_NO_MEMORY, "no memory for a session");
-        return NULL;
-    }
-    self->n_tables = broker->n_tables;
     strncpy(self->name, name[0] ? name : "unnamed", sizeof self->name - 1);
     utf8_clean(self->name, strlen(self->name));
     self->columns = columns;
@@ -191,16 +209,23 @@ struct ring_drop {
     uint32_t at, capacity;
 };
 
-static bool ring_drop_step(struct chore *chore)
+/* False: all is done. */
+static bool ring_drop_some(struct ring_drop *self)
 {
-    struct ring_drop *self = (struct ring_drop *)chore;
     for (uint32_t i = 0; i < 256 && self->at < self->capacity; i++, self->at++)
         if (self->ring[self->at])
             store_release(self->store, self->ring[self->at]);
     if (self->at < self->capacity)
         return true;
     free(self->ring);
-    free(self);
+    return false;
+}
+
+static bool ring_drop_step(struct chore *chore)
+{
+    if (ring_drop_some((struct ring_drop *)chore))
+        return true;
+    free(chore);
     return false;
 }
 
@@ -209,10 +234,14 @@ static void ring_drop(struct session *self, struct broker *broker)
     if (!self->ring)
         return;
     struct ring_drop *drop = calloc(1, sizeof *drop);
-    if (!drop)
-        abort(); /* a few dozen bytes: the process is beyond saving */
-    *drop = (struct ring_drop){{NULL, ring_drop_step}, &broker->store, self->ring, 0, self->ring_mask + 1};
-    chores_add(&broker->chores, &drop->chore);
+    struct ring_drop now = {{NULL, ring_drop_step}, &broker->store, self->ring, 0, self->ring_mask + 1};
+    if (drop) {
+        *drop = now;
+        chores_add(&broker->chores, &drop->chore);
+    } else { /* no memory to do it later */
+        while (ring_drop_some(&now)) {
+        }
+    }
     self->ring = NULL;
     self->ring_mask = 0;
     broker->kept_bytes -= self->chunk_bytes;
@@ -363,13 +392,11 @@ void session_close(struct broker *broker, struct session *self)
         free(self->layouts[i].refusal);
         free(self->layouts[i].form);
     }
-    for (uint32_t i = 0; i < broker->n_tables; i++)
-        free(self->flows[i]);
+    flows_free(self);
     credit_confirm(self, UINT64_MAX);
     free(self->rejections);
     free(self->refusals);
     free(self->layouts);
-    free(self->flows);
     columns_release(self->columns);
     free(self);
 }

@@ -187,6 +187,8 @@ void credit_reject(struct broker *broker, struct flow *flow, uint64_t key, rp_st
 /* The same for what belongs to no flow: an unknown layout or table, a damaged message. */
 void credit_reject_at(struct broker *broker, struct session *self, uint32_t table, uint64_t item, uint64_t key,
                       rp_status status, const char *text);
+/* Makes room for one more rejection. False: no memory. */
+bool credit_reserve(struct session *self);
 /* Keeps a rejection until the writer has read it. False: no memory, or there are too many. */
 bool credit_keep_rejection(struct session *self, uint32_t table, uint64_t item, uint64_t key, rp_status status,
                            const char *text);
@@ -200,7 +202,7 @@ void credit_message_destroy(struct credit_message **self);
 /* ingest.c */
 bool ingest_receive(struct broker *broker);
 
-/* pump.c: matches what waits with what the limiter allows */
+/* pump.c: matches what waits with what the limiter allows. False: no memory, and nothing has changed. */
 bool flow_push(struct flow *flow, const struct pending *pending);
 /* Counts an item with its predecessor if that is rejected as well. False: it is not. */
 bool flow_merge_rejection(struct flow *flow);

@@ -270,7 +270,7 @@ void store_release(struct store *self, struct chunk *chunk)
         store_free(self, chunk);
 }
 
-bool chunk_enter(struct chunk *chunk, uint32_t table)
+enum chunk_entered chunk_enter(struct chunk *chunk, uint32_t table)
 {
     if (chunk->home_refs == 0 || chunk->home == table) {
         /* A share of the same table may exist from when another table was at home. */
@@ -279,22 +279,22 @@ bool chunk_enter(struct chunk *chunk, uint32_t table)
             own = own->next;
         if (!own) {
             chunk->home = (uint16_t)table;
-            return chunk->home_refs++ == 0;
+            return chunk->home_refs++ == 0 ? CHUNK_FIRST : CHUNK_AGAIN;
         }
         own->refs++;
-        return false;
+        return CHUNK_AGAIN;
     }
     for (struct chunk_share *share = chunk->shares; share; share = share->next)
         if (share->table == table) {
             share->refs++;
-            return false;
+            return CHUNK_AGAIN;
         }
     struct chunk_share *share = malloc(sizeof *share);
     if (!share)
-        abort(); /* 16 bytes: the process is beyond saving */
+        return CHUNK_NO_MEMORY;
     *share = (struct chunk_share){chunk->shares, table, 1};
     chunk->shares = share;
-    return true;
+    return CHUNK_FIRST;
 }
 
 bool chunk_is_in(const struct chunk *chunk, uint32_t table)

@@ -112,9 +112,10 @@ static inline void chunk_hold(struct chunk *chunk)
 }
 void store_release(struct store *self, struct chunk *chunk);
 
-/* An item of a table begins (ceases) to use the chunk. True if it is the first (last) of that table: the table's bytes
- * then change by chunk->bytes. Does not change refs. */
-bool chunk_enter(struct chunk *chunk, uint32_t table);
+/* An item of a table begins (ceases) to use the chunk. CHUNK_FIRST (true) if it is the first (last) of that table: the
+ * table's bytes then change by chunk->bytes. Does not change refs. */
+enum chunk_entered { CHUNK_NO_MEMORY = -1, CHUNK_AGAIN, CHUNK_FIRST };
+enum chunk_entered chunk_enter(struct chunk *chunk, uint32_t table);
 bool chunk_leave(struct chunk *chunk, uint32_t table);
 bool chunk_is_in(const struct chunk *chunk, uint32_t table);
 

@@ -311,6 +311,12 @@ void table_view(const struct table *self, uint32_t slot, rp_item_view *out)
     } while (0)
 #define COMMA ,
 
+static void slot_give_back(struct contents *in, uint32_t slot)
+{
+    in->items[slot].stamp = in->free;
+    in->free = slot;
+}
+
 void table_remove(struct table *self, uint32_t slot)
 {
     struct item *item = &self->in.items[slot];
@@ -321,8 +327,7 @@ void table_remove(struct table *self, uint32_t slot)
     self->remover_ops->remove(self->in.remover, slot);
     keymap_remove(self->in.keys, item->key);
     item_forget(self, &self->in, item);
-    item->stamp = self->in.free;
-    self->in.free = slot;
+    slot_give_back(&self->in, slot);
     self->in.size--;
     limiter_deleted(&self->limiter, 1);
     JOURNAL(self->broker, journal_remove_(self, slot));
@@ -363,6 +368,24 @@ static uint32_t slot_take(struct contents *in, uint32_t capacity)
     return slot;
 }
 
+/* The chunks count as this table's. False: no memory, and nothing has changed. */
+static bool span_enter(struct table *self, const struct span *span)
+{
+    struct chunk *const *chunks = span_chunks(span);
+    for (uint32_t i = 0; i < span->n; i++) {
+        enum chunk_entered entered = chunk_enter(chunks[i], self->in.account);
+        if (entered == CHUNK_FIRST)
+            self->bytes += chunks[i]->bytes;
+        if (entered != CHUNK_NO_MEMORY)
+            continue;
+        while (i-- > 0)
+            if (chunk_leave(chunks[i], self->in.account))
+                self->bytes -= chunks[i]->bytes;
+        return false;
+    }
+    return true;
+}
+
 rp_status table_insert(struct table *self, const struct arrival *arrival, rp_error *err)
 {
     struct broker *broker = self->broker;
@@ -372,13 +395,17 @@ rp_status table_insert(struct table *self, const struct arrival *arrival, rp_err
     uint32_t slot = slot_take(&self->in, self->capacity);
     struct item *item = &self->in.items[slot];
     if (!keymap_put(self->in.keys, arrival->key, slot)) {
-        item->stamp = self->in.free;
-        self->in.free = slot;
+        slot_give_back(&self->in, slot);
         if (keymap_get(self->in.keys, arrival->key) == KEYMAP_NONE)
             return err_set(err, RP_NO_MEMORY, "no memory for the key map of table '%s'", self->name);
         return err_set(err, RP_ALREADY_EXISTS,
                        "key %llu is in table '%s' already: to change its priority send an update",
                        (unsigned long long)arrival->key, self->name);
+    }
+    if (!span_enter(self, &arrival->span)) {
+        keymap_remove(self->in.keys, arrival->key);
+        slot_give_back(&self->in, slot);
+        return err_set(err, RP_NO_MEMORY, "no memory for an item of table '%s'", self->name);
     }
     CHECKPOINT_TOUCH(self, &self->in, slot);
     self->last_insert_ns = broker->now_ns > self->last_insert_ns ? broker->now_ns : self->last_insert_ns + 1;
@@ -387,10 +414,6 @@ rp_status table_insert(struct table *self, const struct arrival *arrival, rp_err
                           .insert_ns = self->last_insert_ns,
                           .policy = arrival->policy,
                           .span = arrival->span};
-    struct chunk *const *chunks = span_chunks(&item->span);
-    for (uint32_t i = 0; i < item->span.n; i++)
-        if (chunk_enter(chunks[i], self->in.account))
-            self->bytes += chunks[i]->bytes;
     self->sampler_ops->insert(self->in.sampler, slot, item->priority);
     self->remover_ops->insert(self->in.remover, slot, item->priority);
     self->in.size++;

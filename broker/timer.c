@@ -33,17 +33,24 @@ static void settle(struct timers *self, uint32_t i, struct timer *timer)
     put(self, i, timer);
 }
 
+bool timer_reserve(struct timers *self)
+{
+    if (self->count < self->capacity)
+        return true;
+    uint32_t capacity = self->capacity ? self->capacity * 2 : 64;
+    struct timer **heap = realloc(self->heap, capacity * sizeof(*heap));
+    if (!heap)
+        return false;
+    self->heap = heap;
+    self->capacity = capacity;
+    return true;
+}
+
 bool timer_set(struct timers *self, struct timer *timer, int64_t at_ns)
 {
     if (!timer->place) {
-        if (self->count == self->capacity) {
-            uint32_t capacity = self->capacity ? self->capacity * 2 : 64;
-            struct timer **heap = realloc(self->heap, capacity * sizeof(*heap));
-            if (!heap)
-                return false;
-            self->heap = heap;
-            self->capacity = capacity;
-        }
+        if (!timer_reserve(self))
+            return false;
         timer->place = ++self->count;
     }
     timer->at_ns = at_ns;

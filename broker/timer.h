@@ -20,6 +20,8 @@ struct timers {
     void *ctx; /* given to fire */
 };
 
+/* Makes room for one more timer, so that the next timer_set cannot fail. False: no memory. */
+bool timer_reserve(struct timers *self);
 /* Sets or moves. False: no memory. */
 bool timer_set(struct timers *self, struct timer *timer, int64_t at_ns);
 void timer_clear(struct timers *self, struct timer *timer);

@@ -19,6 +19,7 @@ extern "C" {
 #endif
 
 #define RP_PLUGIN_ABI 2u
+#define RP_PICK_NO_MEMORY UINT32_MAX
 
 /* One option from the configuration, as written there: {name: "exponent", value: "0.6"}. */
 typedef struct rp_option {
@@ -44,7 +45,8 @@ typedef struct rp_selector_ops {
      * when there are none. */
     uint32_t (*pick)(void *self, uint32_t n, uint32_t *slots, double *probabilities);
     /* Optional. Picks up to n different slots, none of them skipped, one after another as if each pick were taken out
-     * before the next. Leaves the selector as it was. */
+     * before the next. Leaves the selector as it was. Returns how many, or RP_PICK_NO_MEMORY if there is no memory for the
+     * first. */
     uint32_t (*pick_distinct)(void *self, uint32_t n, bool (*skip)(void *ctx, uint32_t slot), void *ctx,
                               uint32_t *slots, double *probabilities);
     /* Optional. The sum of all weights, for information. */

@@ -72,6 +72,9 @@ struct testpeer {
     bool delimiter; /* a DEALER that sends one */
     bool keep;      /* keep what is pushed, to send it again */
     bool lose;      /* keep it and do not send it */
+    /* If set, testpeer_call tells it of a request that was not answered (answer NULL) or refused, and asks again, once, with
+     * the same id. */
+    void (*refused)(struct testpeer *self, const struct testpeer_answer *answer);
     uint64_t client, next_id;
     struct testpeer_answer *answers;
     uint64_t notices;
