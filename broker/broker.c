@@ -139,7 +139,7 @@ void broker_announce(struct broker *self, const char *format, ...)
     va_start(args, format);
     int size = vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    if (size > 0 && (size_t)size < sizeof text)
+    if (self->events && size > 0 && (size_t)size < sizeof text)
         zmq_send(self->events, text, (size_t)size, ZMQ_DONTWAIT);
 }
 
@@ -288,14 +288,16 @@ static rp_status broker_init(struct broker *self, void *context, rp_error *err)
         RP_TRY(checkpoints_init(self, err));
     }
     self->context = context;
-    if (!context) {
+    if (!context && !self->ducts) {
         self->context = zmq_ctx_new();
         self->own_context = true;
         zmq_ctx_set(self->context, ZMQ_IO_THREADS, (int)self->config->io_threads);
         zmq_ctx_set(self->context, ZMQ_MAX_SOCKETS, 65536);
     }
-    RP_TRY(sockets_open(self, err));
-    RP_TRY(monitor_open(self, err));
+    if (!self->ducts) {
+        RP_TRY(sockets_open(self, err));
+        RP_TRY(monitor_open(self, err));
+    }
     self->second.fire = every_second;
     if (!timer_set(&self->timers, &self->second, self->now_ns + NS_PER_S) || !timer_reserve(&self->timers))
         return err_set(err, RP_NO_MEMORY, "no memory for the broker's timers");
@@ -304,7 +306,8 @@ static rp_status broker_init(struct broker *self, void *context, rp_error *err)
     return RP_OK;
 }
 
-struct broker *broker_new(const struct broker_config *config, struct clock clock, void *context, rp_error *err)
+static struct broker *create(const struct broker_config *config, struct clock clock, void *context, struct ducts *ducts,
+                             rp_error *err)
 {
     struct broker *self = calloc(1, sizeof *self);
     if (!self) {
@@ -312,6 +315,7 @@ struct broker *broker_new(const struct broker_config *config, struct clock clock
         return NULL;
     }
     self->config = config;
+    self->ducts = ducts;
     self->clock = clock;
     self->stepped = clock.now != clock_system().now;
     self->now_ns = self->start_ns = clock_now(&clock);
@@ -327,6 +331,17 @@ struct broker *broker_new(const struct broker_config *config, struct clock clock
     return self;
 }
 
+struct broker *broker_new(const struct broker_config *config, struct clock clock, void *context, rp_error *err)
+{
+    return create(config, clock, context, NULL, err);
+}
+
+struct broker *broker_new_local(const struct broker_config *config, struct clock clock, struct ducts *ducts,
+                                rp_error *err)
+{
+    return create(config, clock, NULL, ducts, err);
+}
+
 void broker_destroy(struct broker **at)
 {
     struct broker *self = *at;
@@ -340,7 +355,7 @@ void broker_destroy(struct broker **at)
         self->store.stream = NULL;
         commit_fini(&self->commit);
     }
-    if (self->service)
+    if (self->service || self->ducts)
         waits_cancel_all(self, RP_CANCELLED, "the broker has stopped");
     checkpoints_fini(self);
     spill_close(self);
@@ -450,21 +465,21 @@ static void sleep_until_due(struct broker *self, int wait_ms)
         if (wait_ms < 0 || left_ms < wait_ms)
             wait_ms = (int)left_ms;
     }
-    short service = self->closed ? 0 : ZMQ_POLLIN;
-    zmq_pollitem_t items[6] = {
-        {self->service, 0, service, 0}, {self->monitor, 0, ZMQ_POLLIN, 0}, {NULL, self->wake_fd, ZMQ_POLLIN, 0}};
-    int n = 3;
-    if (!self->ingest_held)
+    zmq_pollitem_t items[6] = {{NULL, self->wake_fd, ZMQ_POLLIN, 0}, {self->monitor, 0, ZMQ_POLLIN, 0}};
+    int n = self->monitor ? 2 : 1;
+    if (self->service && !self->closed)
+        items[n++] = (zmq_pollitem_t){self->service, 0, ZMQ_POLLIN, 0};
+    if (self->ingest && !self->ingest_held)
         items[n++] = (zmq_pollitem_t){self->ingest, 0, ZMQ_POLLIN, 0};
     if (self->stream)
         items[n++] = (zmq_pollitem_t){scribe_socket(self->stream->scribe), 0, ZMQ_POLLIN, 0};
     if (self->spill)
         items[n++] = (zmq_pollitem_t){spill_socket(self->spill), 0, ZMQ_POLLIN, 0};
     zmq_poll(items, n, wait_ms);
-    if (items[1].revents)
-        monitor_run(self);
-    if (items[2].revents)
+    if (items[0].revents)
         wake_clear(self);
+    if (self->monitor && items[1].revents)
+        monitor_run(self);
     if (self->stream)
         stream_run(self->stream);
 }

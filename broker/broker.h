@@ -25,6 +25,7 @@
 #include "broker/timer.h"
 #include "broker/wait.h"
 #include "proto/clock.h"
+#include "proto/duct.h"
 #include "proto/log.h"
 #include "proto/rng.h"
 
@@ -57,7 +58,8 @@ struct broker {
     int64_t cpu_ns;         /* time of the processor, at the end of the last turn */
     struct rng rng;
     uint64_t instance;
-    /* sockets */
+    struct ducts *ducts; /* NULL: there are sockets */
+    /* sockets; all NULL in a local broker */
     void *context;
     bool own_context;
     void *service, *ingest, *events;
@@ -124,6 +126,9 @@ struct broker {
 /* config is borrowed, and must outlive the broker. context: a zmq context to bind in (for inproc), or NULL for an own
  * one. Binds, so that clients can connect when it returns. */
 struct broker *broker_new(const struct broker_config *config, struct clock clock, void *context, rp_error *err);
+/* A broker without sockets, for one client on the same thread. The ducts are borrowed, and must outlive the broker. */
+struct broker *broker_new_local(const struct broker_config *config, struct clock clock, struct ducts *ducts,
+                                rp_error *err);
 void broker_destroy(struct broker **self);
 
 /* One turn: looks at the sockets, does what is due, sleeps at most wait_ms if there was nothing. */

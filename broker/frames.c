@@ -1,6 +1,6 @@
 #include "broker/frames.h"
 
-bool frames_receive(void *socket, zmq_msg_t *frames, uint32_t most, uint32_t *n, bool *whole)
+bool frames_receive(struct way from, zmq_msg_t *frames, uint32_t most, uint32_t *n, bool *whole)
 {
     *n = 0;
     *whole = true;
@@ -10,11 +10,11 @@ bool frames_receive(void *socket, zmq_msg_t *frames, uint32_t most, uint32_t *n,
         zmq_msg_t *into = *n < most ? &frames[*n] : &spill;
         if (into != &spill)
             zmq_msg_init(into);
-        if (zmq_msg_recv(into, socket, ZMQ_DONTWAIT) < 0) {
+        bool more;
+        if (!way_receive(from, into, &more)) {
             zmq_msg_close(into);
             return *n > 0;
         }
-        bool more = zmq_msg_more(into);
         if (into == &spill) {
             zmq_msg_close(&spill);
             *whole = false;

@@ -1,4 +1,4 @@
-/* All frames of one message from a socket. */
+/* All frames of one message. */
 #ifndef BROKER_FRAMES_H
 #define BROKER_FRAMES_H
 
@@ -6,9 +6,11 @@
 #include <stdint.h>
 #include <zmq.h>
 
+#include "proto/duct.h"
+
 /* Reads without waiting. False: there was no message. Of more than `most` frames the rest is read and dropped, and
  * *whole is false. The frames read are to be closed by the caller. */
-bool frames_receive(void *socket, zmq_msg_t *frames, uint32_t most, uint32_t *n, bool *whole);
+bool frames_receive(struct way from, zmq_msg_t *frames, uint32_t most, uint32_t *n, bool *whole);
 void frames_close(zmq_msg_t *frames, uint32_t n);
 
 #endif

@@ -190,7 +190,8 @@ bool ingest_receive(struct broker *broker)
     static _Thread_local zmq_msg_t frames[BROKER_MAX_FRAMES];
     uint32_t n;
     bool whole;
-    if (!frames_receive(broker->ingest, frames, BROKER_MAX_FRAMES, &n, &whole))
+    struct way from = {broker->ingest, broker->ducts ? &broker->ducts->data : NULL};
+    if (!frames_receive(from, frames, BROKER_MAX_FRAMES, &n, &whole))
         return false;
     broker->counters.messages_in++;
     ingest_message(broker, frames, n);

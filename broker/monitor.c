@@ -75,7 +75,7 @@ void monitor_run(struct broker *broker)
     zmq_msg_t frames[4];
     uint32_t n;
     bool whole;
-    while (frames_receive(broker->monitor, frames, 4, &n, &whole)) {
+    while (broker->monitor && frames_receive((struct way){broker->monitor, NULL}, frames, 4, &n, &whole)) {
         if (zmq_msg_size(&frames[0]) == 6) {
             uint16_t event;
             int32_t descriptor;

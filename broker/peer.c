@@ -126,10 +126,10 @@ bool peer_charge(struct peer *peer, zmq_msg_t *message)
     return true;
 }
 
-static bool send_envelope(struct broker *broker, const struct envelope *to)
+static bool send_envelope(struct way way, const struct envelope *to)
 {
     for (uint32_t at = 0; at < to->size; at += 1u + to->bytes[at])
-        if (zmq_send(broker->service, to->bytes + at + 1, to->bytes[at], ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0)
+        if (!way_send_bytes(way, to->bytes + at + 1, to->bytes[at], true))
             return false; /* only the first frame can fail: the rest goes the same way */
     return true;
 }
@@ -143,7 +143,8 @@ bool peer_send(struct broker *broker, const struct envelope *to, zmq_msg_t *head
 
 bool peer_send_now(struct broker *broker, const struct envelope *to, zmq_msg_t *header, zmq_msg_t *payload, uint32_t n)
 {
-    bool sent = send_envelope(broker, to);
+    struct way way = {broker->service, broker->ducts ? &broker->ducts->replies : NULL};
+    bool sent = send_envelope(way, to);
     if (!sent) {
         broker->counters.replies_dropped++;
         uint32_t held;
@@ -151,10 +152,10 @@ bool peer_send_now(struct broker *broker, const struct envelope *to, zmq_msg_t *
             log_line(LEVEL_WARN, "B0301", "reply dropped", "reason=%s held_back=%u",
                      errno == EHOSTUNREACH ? "peer_gone" : "peer_queue_full", held);
     }
-    if (!sent || zmq_msg_send(header, broker->service, (n ? ZMQ_SNDMORE : 0) | ZMQ_DONTWAIT) < 0)
+    if (!sent || !way_send(way, header, n > 0))
         zmq_msg_close(header);
     for (uint32_t i = 0; i < n; i++)
-        if (!sent || zmq_msg_send(&payload[i], broker->service, (i + 1 < n ? ZMQ_SNDMORE : 0) | ZMQ_DONTWAIT) < 0)
+        if (!sent || !way_send(way, &payload[i], i + 1 < n))
             zmq_msg_close(&payload[i]);
     return sent;
 }

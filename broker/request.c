@@ -434,7 +434,8 @@ bool request_receive(struct broker *broker)
     zmq_msg_t frames[64];
     uint32_t n;
     bool whole;
-    if (!frames_receive(broker->service, frames, 64, &n, &whole))
+    struct way from = {broker->service, broker->ducts ? &broker->ducts->requests : NULL};
+    if (!frames_receive(from, frames, 64, &n, &whole))
         return false;
     broker->counters.messages_in++;
     struct request request = {0};

@@ -174,7 +174,7 @@ static void take_reply(struct conn *self, struct conn_reply *reply)
 static void take_replies(struct conn *self)
 {
     struct conn_reply *reply;
-    for (int i = 0; i < DRAIN_REPLIES && self->dealer && reply_receive(self->dealer, &reply); i++) {
+    for (int i = 0; i < DRAIN_REPLIES && reply_receive(self, &reply); i++) {
         self->n_replies++;
         if (reply)
             take_reply(self, reply);

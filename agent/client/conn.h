@@ -19,6 +19,7 @@
 #include <stdint.h>
 #include <zmq.h>
 
+#include "proto/duct.h"
 #include "proto/wire.h"
 #include "replay.pb-c.h"
 #include "replay/client.h"
@@ -112,6 +113,7 @@ rp_status conn_hello_no_table(const struct conn_hello *self, const char *name, r
 
 /* Runs the other side, a broker in this process, on the thread that waits. */
 struct conn_host {
+    struct ducts *ducts; /* borrowed: the broker's */
     /* Handles what has been sent, and what is due. With nothing to do it sleeps for at most wait_ms. */
     void (*turn)(void *ctx, int wait_ms);
     void *ctx;
@@ -127,6 +129,8 @@ const char *conn_endpoint(const struct conn *self);
 void *conn_zmq_context(struct conn *self);
 /* True if it has no thread, but a host. */
 bool conn_is_hosted(const struct conn *self);
+/* Where a hosted connection's data goes; NULL: to a socket. */
+struct duct *conn_data_duct(struct conn *self);
 uint64_t conn_client_id(const struct conn *self);
 /* An rp_client_state. */
 int32_t conn_state(struct conn *self);

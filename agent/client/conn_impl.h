@@ -139,9 +139,9 @@ void request_resend(struct conn *self);
 void request_drop_once(struct conn *self, const struct conn_part *part, bool tell);
 void request_cancel(struct conn *self, uint64_t id, int64_t now_ns);
 void request_list_add(struct request_list *list, struct request *request);
-/* Reads one message from the DEALER: false if there is none. *reply is given to the caller and may be NULL even so
+/* Reads one message: false if there is none. *reply is given to the caller and may be NULL even so
  * (damaged). */
-bool reply_receive(void *dealer, struct conn_reply **reply);
+bool reply_receive(struct conn *self, struct conn_reply **reply);
 
 /* conn_hello.c */
 struct conn_hello *hello_read(const struct conn_reply *reply, const char *host, rp_error *err);

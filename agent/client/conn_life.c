@@ -28,6 +28,11 @@ bool conn_is_hosted(const struct conn *self)
     return self->broker.turn != NULL;
 }
 
+struct duct *conn_data_duct(struct conn *self)
+{
+    return conn_is_hosted(self) ? &self->broker.ducts->data : NULL;
+}
+
 uint64_t conn_client_id(const struct conn *self)
 {
     return self->client_id;
@@ -166,12 +171,13 @@ struct conn *conn_new(const char *endpoint, const rp_client_options *options, co
     self->endpoint = strdup(endpoint);
     self->name = strdup(options && options->name ? options->name : "client");
     self->host = host_of(endpoint);
-    self->own_context = !(options && options->zmq_context);
-    self->context = self->own_context ? zmq_ctx_new() : options->zmq_context;
-    bool ok = self->endpoint && self->name && self->context;
+    self->own_context = !(options && options->zmq_context) && !host;
+    self->context = self->own_context ? zmq_ctx_new() : options ? options->zmq_context : NULL;
+    bool ok = self->endpoint && self->name && (self->context || host);
     if (!ok)
         err_set(err, RP_NO_MEMORY, "no memory for a client");
-    ok = ok && conn_check(self, err) == RP_OK && conn_start(self, err) && conn_await(self, timeout_ms, err) == RP_OK;
+    ok = ok && (host || conn_check(self, err) == RP_OK) && conn_start(self, err) &&
+         conn_await(self, timeout_ms, err) == RP_OK;
     if (!ok)
         conn_destroy(&self);
     return self;

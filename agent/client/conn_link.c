@@ -50,22 +50,26 @@ static void link_say_hello(struct conn *self)
     request_free(request);
 }
 
-static void link_open(struct conn *self, int64_t now_ns)
+/* The socket, connected. Gives the reason if there is none. */
+static const char *link_connect(struct conn *self)
 {
     self->dealer = zmq_socket(self->context, ZMQ_DEALER);
-    if (!self->dealer) {
-        link_fail(self, "no socket", now_ns);
-        return;
-    }
+    if (!self->dealer)
+        return "no socket";
     option(self->dealer, ZMQ_LINGER, 0);
     option(self->dealer, ZMQ_SNDHWM, 0); /* what is under way is bounded by its owners */
     option(self->dealer, ZMQ_RCVHWM, 0);
     option(self->dealer, ZMQ_HEARTBEAT_IVL, PING_MS);
     option(self->dealer, ZMQ_HEARTBEAT_TIMEOUT, PING_TIMEOUT_MS);
-    if (!self->broker.turn) /* which is there for as long as the connection */
-        link_monitor(self);
-    if (zmq_connect(self->dealer, self->endpoint) != 0) {
-        link_fail(self, zmq_strerror(zmq_errno()), now_ns);
+    link_monitor(self);
+    return zmq_connect(self->dealer, self->endpoint) == 0 ? NULL : zmq_strerror(zmq_errno());
+}
+
+static void link_open(struct conn *self, int64_t now_ns)
+{
+    const char *why = conn_is_hosted(self) ? NULL : link_connect(self);
+    if (why) {
+        link_fail(self, why, now_ns);
         return;
     }
     self->link = LINK_ASKING;

@@ -77,26 +77,32 @@ static bool reply_add_frame(struct conn_reply *self, uint32_t *capacity, zmq_msg
     return true;
 }
 
-bool reply_receive(void *dealer, struct conn_reply **out)
+/* The header; for a duct, what a socket does with the envelope is done here. */
+static bool receive_header(struct way from, zmq_msg_t *frame, bool *more)
 {
+    return way_receive(from, frame, more) && (!from.duct || (*more && way_receive(from, frame, more)));
+}
+
+bool reply_receive(struct conn *conn, struct conn_reply **out)
+{
+    struct way from = {conn->dealer, conn->broker.ducts ? &conn->broker.ducts->replies : NULL};
     zmq_msg_t frame;
+    bool more = false;
     *out = NULL;
+    if (!from.socket && !from.duct)
+        return false;
     zmq_msg_init(&frame);
-    if (zmq_msg_recv(&frame, dealer, ZMQ_DONTWAIT) < 0) {
+    if (!receive_header(from, &frame, &more)) {
         zmq_msg_close(&frame);
         return false;
     }
     struct conn_reply *self = reply_new();
     uint32_t capacity = 0;
-    bool more = zmq_msg_more(&frame), ok = self != NULL;
+    bool ok = self != NULL;
     if (self)
         zmq_msg_move(&self->header, &frame);
-    while (more) {
-        if (zmq_msg_recv(&frame, dealer, 0) < 0)
-            break;
-        more = zmq_msg_more(&frame);
+    while (more && way_receive(from, &frame, &more))
         ok = ok && reply_add_frame(self, &capacity, &frame);
-    }
     zmq_msg_close(&frame);
     if (ok && wire_read_reply(zmq_msg_data(&self->header), zmq_msg_size(&self->header), &self->view, NULL) == RP_OK) {
         self->answered = true;
@@ -227,20 +233,31 @@ static uint64_t request_settled(const struct conn *self)
     return self->taken;
 }
 
-void request_transmit(struct conn *self, struct request *request)
+static bool transmit(struct way to, struct request *request)
 {
     zmq_msg_t copy;
-    if (!request->sent) /* later it belongs to copies that are under way as well */
-        header_put(request, SETTLED_AT, request_settled(self));
-    request->sent = true;
+    if (to.duct && !way_send_bytes(to, "c", 1, true)) /* the envelope that a socket would make */
+        return false;
     for (uint32_t i = 0; i <= request->n_payload; i++) {
         zmq_msg_init(&copy);
         zmq_msg_copy(&copy, i == 0 ? &request->header : &request->payload[i - 1]);
-        if (zmq_msg_send(&copy, self->dealer, ZMQ_DONTWAIT | (i < request->n_payload ? ZMQ_SNDMORE : 0)) < 0) {
+        if (!way_send(to, &copy, i < request->n_payload)) {
             zmq_msg_close(&copy);
-            return; /* sent again after the reconnect that is about to come */
+            return false;
         }
     }
+    return true;
+}
+
+void request_transmit(struct conn *self, struct request *request)
+{
+    struct way to = {self->dealer, self->broker.ducts ? &self->broker.ducts->requests : NULL};
+    if (!request->sent) /* later it belongs to copies that are under way as well */
+        header_put(request, SETTLED_AT, request_settled(self));
+    request->sent = true;
+    /* It is sent again after a reconnect; a socket that takes nothing is about to have one. */
+    if (!transmit(to, request) && to.duct)
+        conn_reset(self, "no memory");
 }
 
 void request_end(struct request *request, rp_status status, const char *format, ...)

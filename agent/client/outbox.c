@@ -211,7 +211,7 @@ static void reject_unknown(struct outbox *self, uint32_t t)
 }
 
 /* Puts one message on the wire: false if the socket takes no more. */
-static bool transmit(struct outbox *self, struct message *message, void *push)
+static bool transmit(struct outbox *self, struct message *message, struct way push)
 {
     zmq_msg_t copy;
     for (uint32_t i = 0; i < message->n_frames; i++) {
@@ -225,7 +225,7 @@ static bool transmit(struct outbox *self, struct message *message, void *push)
             zmq_msg_init(&copy);
             zmq_msg_copy(&copy, &message->frames[i]);
         }
-        if (zmq_msg_send(&copy, push, ZMQ_DONTWAIT | (i + 1 < message->n_frames ? ZMQ_SNDMORE : 0)) < 0) {
+        if (!way_send(push, &copy, i + 1 < message->n_frames)) {
             zmq_msg_close(&copy);
             return false; /* can only be the first frame: a message is taken as a whole */
         }
@@ -234,7 +234,7 @@ static bool transmit(struct outbox *self, struct message *message, void *push)
 }
 
 /* Stands in for a message that has been let go of, so that the numbers have no gap. */
-static bool transmit_blank(struct outbox *self, void *push)
+static bool transmit_blank(struct outbox *self, struct way push)
 {
     struct pb_writer out = {0};
     uint64_t oldest = self->announced;
@@ -246,13 +246,13 @@ static bool transmit_blank(struct outbox *self, void *push)
                                     .oldest_chunk = oldest,
                                     .n_columns = self->n_columns};
     wire_write_ingest(&out, &blank);
-    bool ok = !out.failed && zmq_send(push, out.data, out.size, ZMQ_DONTWAIT) >= 0;
+    bool ok = !out.failed && way_send_bytes(push, out.data, out.size, false);
     pb_writer_fini(&out);
     return ok;
 }
 
 /* Sends what is numbered and not on the wire yet. */
-static bool catch_up(struct outbox *self, void *push)
+static bool catch_up(struct outbox *self, struct way push)
 {
     while (self->wire_next <= self->last_number) {
         bool blank = !self->cursor || self->cursor->number > self->wire_next;
@@ -269,7 +269,7 @@ static bool catch_up(struct outbox *self, void *push)
     return true;
 }
 
-enum outbox_more outbox_send(struct outbox *self, void *push, int64_t now_ns, bool urgent)
+enum outbox_more outbox_send(struct outbox *self, struct way push, int64_t now_ns, bool urgent)
 {
     if (!catch_up(self, push))
         return OUTBOX_FULL;

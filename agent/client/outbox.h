@@ -95,7 +95,7 @@ enum outbox_more {
     OUTBOX_MORE,    /* its turn is over, there is more to do */
 };
 /* Sends what may be sent. */
-enum outbox_more outbox_send(struct outbox *self, void *push, int64_t now_ns, bool urgent);
+enum outbox_more outbox_send(struct outbox *self, struct way push, int64_t now_ns, bool urgent);
 
 /* A session was opened (fresh) or taken up again: goes back to what the broker has not received. */
 void outbox_open(struct outbox *self, const uint8_t *session, uint32_t epoch, const Replay__HelloReply *hello);

@@ -47,7 +47,7 @@ static void say_hello(struct session *self)
 static void open_push(struct session *self)
 {
     int linger = 0, immediate = 1;
-    if (self->push)
+    if (self->push || conn_is_hosted(self->conn))
         return;
     self->push = zmq_socket(conn_zmq_context(self->conn), ZMQ_PUSH);
     if (!self->push)
@@ -295,8 +295,9 @@ static int64_t tick_send(struct session *self, int64_t now_ns)
     bool urgent = atomic_exchange(&port->urgent, false);
     outbox_take(&self->outbox);
     enum outbox_more more = OUTBOX_BLOCKED;
-    if (self->state == SESSION_OPEN && self->push)
-        more = outbox_send(&self->outbox, self->push, now_ns, urgent);
+    struct way push = {self->push, conn_data_duct(self->conn)};
+    if (self->state == SESSION_OPEN && (push.socket || push.duct))
+        more = outbox_send(&self->outbox, push, now_ns, urgent);
     self->push_full = more == OUTBOX_FULL;
     outbox_publish(&self->outbox);
     if (more == OUTBOX_MORE)

@@ -4,7 +4,6 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <zmq.h>
 
 #include "agent/client/client.h"
 #include "agent/run/best.h"
@@ -33,8 +32,8 @@ struct seat { /* an actor with its environment */
 struct lockstep {
     const struct lockstep_options *options;
     const struct run_config *config;
-    struct broker_config broker_config; /* the run's, on inproc endpoints */
-    void *context;
+    struct broker_config broker_config; /* the run's, for turns that follow steps */
+    struct ducts ducts;
     int64_t now_ns;
     struct clock clock;
     struct broker *broker; /* takes its turns when the client waits for it */
@@ -85,29 +84,21 @@ static void keep_nothing(struct broker_config *broker)
 
 static rp_status start_broker(struct lockstep *self, rp_error *err)
 {
-    static char service[] = "inproc://service", ingest[] = "inproc://ingest", events[] = "inproc://events";
     self->broker_config = self->config->broker; /* the strings and lists stay the run's */
     if (self->config->actors.on && self->config->learners.on)
         keep_nothing(&self->broker_config);
-    self->broker_config.service = service;
-    self->broker_config.ingest = ingest;
-    self->broker_config.events = events;
     self->broker_config.notice_ns = 0; /* every step is awaited */
     self->broker_config.seed = (int64_t)(worker_seed(self->config, "broker", 0) >> 1);
-    self->context = zmq_ctx_new();
     self->clock = (struct clock){.now = stepped_now, .ctx = &self->now_ns};
-    if (!self->context)
-        return err_set(err, RP_NO_MEMORY, "no memory for the broker");
-    zmq_ctx_set(self->context, ZMQ_IO_THREADS, 0); /* messages stay in the process */
     sigset_t before;
     hold_signals(&before);
-    self->broker = broker_new(&self->broker_config, self->clock, self->context, err);
+    self->broker = broker_new_local(&self->broker_config, self->clock, &self->ducts, err);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (!self->broker)
         return (rp_status)err->status;
-    rp_client_options options = {.struct_size = sizeof options, .name = "single", .zmq_context = self->context};
-    const struct conn_host host = {.turn = broker_turns, .ctx = self->broker};
-    self->client = client_connect(service, &options, &host, CALL_MS, err);
+    rp_client_options options = {.struct_size = sizeof options, .name = "single"};
+    const struct conn_host host = {.ducts = &self->ducts, .turn = broker_turns, .ctx = self->broker};
+    self->client = client_connect("this process", &options, &host, CALL_MS, err);
     return self->client ? RP_OK : RP_UNAVAILABLE;
 }
 
@@ -221,8 +212,7 @@ static void close_all(struct lockstep *self)
     if (self->broker)
         broker_finish(self->broker);
     broker_destroy(&self->broker);
-    if (self->context)
-        zmq_ctx_term(self->context);
+    ducts_fini(&self->ducts);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 

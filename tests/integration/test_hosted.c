@@ -19,14 +19,18 @@
 
 #define WAIT 10000 /* ms: more than enough */
 
-static const char tables[] = "  - {name: queue, max_size: 100, max_times_sampled: 1, sampler: {kind: fifo},\n"
-                             "     limiter: {kind: queue, size: 100}}\n"
-                             "  - {name: prioritized, max_size: 1000, sampler: {kind: prioritized}}\n"
-                             "  - {name: late, max_size: 1000, sampler: {kind: uniform},\n"
-                             "     limiter: {kind: min_size, min_size: 10}}\n";
+static const char yaml[] = "service: inproc://service\n" /* not bound */
+                           "tables:\n"
+                           "  - {name: queue, max_size: 100, max_times_sampled: 1, sampler: {kind: fifo},\n"
+                           "     limiter: {kind: queue, size: 100}}\n"
+                           "  - {name: prioritized, max_size: 1000, sampler: {kind: prioritized}}\n"
+                           "  - {name: late, max_size: 1000, sampler: {kind: uniform},\n"
+                           "     limiter: {kind: min_size, min_size: 10}}\n";
 
 struct fixture {
-    struct embed embed;
+    struct broker_config config;
+    struct ducts ducts;
+    struct broker *broker;
     rp_client *client;
     uint32_t threads; /* before */
     uint64_t turns;
@@ -49,18 +53,24 @@ static void turn(void *ctx, int wait_ms)
     struct fixture *f = ctx;
     f->turns++;
     if (!f->deaf)
-        broker_turn(f->embed.broker, wait_ms);
+        broker_turn(f->broker, wait_ms);
 }
 
 static int setup(void **state)
 {
     struct fixture *f = calloc(1, sizeof *f);
     rp_error err = {0};
-    embed_start_real(&f->embed, tables, NULL);
+    char problems[2048];
+    log_set_level(LEVEL_OFF);
+    if (!embed_read_config(yaml, &f->config, problems, sizeof problems))
+        fail_msg("%s", problems);
+    f->broker = broker_new_local(&f->config, clock_system(), &f->ducts, &err);
+    if (!f->broker)
+        fail_msg("%s", err.text);
     f->threads = count_threads();
-    rp_client_options options = {.struct_size = sizeof options, .name = "hosted", .zmq_context = f->embed.context};
-    const struct conn_host host = {.turn = turn, .ctx = f};
-    f->client = client_connect("inproc://service", &options, &host, WAIT, &err);
+    rp_client_options options = {.struct_size = sizeof options, .name = "hosted"};
+    const struct conn_host host = {.ducts = &f->ducts, .turn = turn, .ctx = f};
+    f->client = client_connect("this process", &options, &host, WAIT, &err);
     if (!f->client)
         fail_msg("%s", err.text);
     *state = f;
@@ -72,7 +82,9 @@ static int teardown(void **state)
     struct fixture *f = *state;
     assert_int_equal(count_threads(), f->threads); /* whatever was opened meanwhile */
     rp_client_destroy(&f->client);
-    embed_stop(&f->embed);
+    broker_destroy(&f->broker);
+    ducts_fini(&f->ducts);
+    schema_free(&broker_schema, &f->config);
     free(f);
     return 0;
 }
