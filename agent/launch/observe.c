@@ -36,6 +36,7 @@ struct observer *observer_new(const struct observe_options *options, rp_error *e
     }
     self->clock = clock_system();
     self->last = (struct observation){.actor_idle = NAN, .learner_idle = NAN, .value = NAN, .actor_value = NAN};
+    idle_shares_none(&self->last.idle_by);
     observe_files_init(&self->files, options->folder, options->every_ns);
     self->files.foreign_actors = options->foreign_actors;
     rp_client_options client = {.struct_size = sizeof client, .name = "launch", .backoff_max_ms = BACKOFF_MOST_MS};

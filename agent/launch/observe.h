@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "agent/run/idle.h"
 #include "replay/client.h"
 #include "replay/error.h"
 
@@ -32,6 +33,7 @@ struct observation {
     char inserts_wait[256], samples_wait[256];  /* what for; "": nobody does */
     /* ---- from reports */
     double actor_idle, learner_idle;           /* mean of the newest reports of those that still report; NAN: none */
+    struct idle_shares idle_by;                /* the same by what they wait for */
     double value;                              /* return of the newest evaluation; NAN: none. */
     uint64_t value_steps, value_learner_steps; /* when */
     double value_seconds;                      /* how long it took; NAN: not known */

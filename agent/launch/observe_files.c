@@ -140,6 +140,24 @@ static void add_value(struct observe_files *self, struct json_object *line, doub
                                                             .seconds = number_of(line, "seconds")};
 }
 
+/* What a program of the user's own waits for is not known in detail: it counts as the other side's doing. */
+static enum idle_cause main_cause(enum observe_kind kind)
+{
+    return kind == OBSERVE_ACTOR ? IDLE_CREDIT : IDLE_SAMPLE;
+}
+
+static void take_causes(struct observe_file *file, struct json_object *line)
+{
+    bool any = false;
+    for (int i = 0; i < IDLE_CAUSES; i++) {
+        double share = number_of(line, idle_key((enum idle_cause)i));
+        any |= !isnan(share);
+        file->by[i] = isnan(share) || isnan(file->idle) ? 0.0 : fmin(fmax(share, 0.0), 1.0);
+    }
+    if (!any && !isnan(file->idle))
+        file->by[main_cause(file->kind)] = file->idle;
+}
+
 static void take_report(struct observe_files *self, struct observe_file *file, struct json_object *line)
 {
     double time_s = number_of(line, "time"), value = number_of(line, "return");
@@ -155,6 +173,7 @@ static void take_report(struct observe_files *self, struct observe_file *file, s
     }
     double idle = number_of(line, file->kind == OBSERVE_ACTOR ? "blocked_share" : "wait_share");
     file->idle = isnan(idle) ? NAN : fmin(fmax(idle, 0.0), 1.0);
+    take_causes(file, line);
 }
 
 static void take_line(struct observe_files *self, struct observe_file *file, struct json_tokener *tokener,
@@ -308,10 +327,12 @@ void observe_files_sum(const struct observe_files *self, const char *const *wait
                        struct observation *out)
 {
     struct mean idle[OBSERVE_KINDS] = {{0}}, value = {0};
+    double by[OBSERVE_KINDS][IDLE_CAUSES] = {{0}};
     /* At first nobody can have reported. */
     if (self->folder[0] && !self->foreign_actors && now_s - self->first_s > LATE_PERIODS * self->every_s) {
         uint32_t silent = count_silent(self, waiting, n_waiting);
         idle[OBSERVE_ACTOR] = (struct mean){.sum = silent, .n = silent};
+        by[OBSERVE_ACTOR][IDLE_CREDIT] = silent;
     }
     for (uint32_t i = 0; i < self->n; i++) {
         const struct observe_file *file = &self->files[i];
@@ -321,8 +342,14 @@ void observe_files_sum(const struct observe_files *self, const char *const *wait
         if (file->time_s <= 0 || (!held && age_s > PERIODS * self->every_s + GRACE_S))
             continue;
         mean_add(&idle[file->kind], held ? 1.0 : file->idle);
+        for (int k = 0; k < IDLE_CAUSES; k++)
+            by[file->kind][k] += held ? k == IDLE_CREDIT : isnan(file->idle) ? 0.0 : file->by[k];
         if (file->kind == OBSERVE_ACTOR)
             mean_add(&value, file->value);
+    }
+    for (int k = 0; k < IDLE_CAUSES; k++) {
+        out->idle_by.actor[k] = mean_get(&(struct mean){by[OBSERVE_ACTOR][k], idle[OBSERVE_ACTOR].n});
+        out->idle_by.learner[k] = mean_get(&(struct mean){by[OBSERVE_LEARNER][k], idle[OBSERVE_LEARNER].n});
     }
     out->actor_idle = mean_get(&idle[OBSERVE_ACTOR]);
     out->learner_idle = mean_get(&idle[OBSERVE_LEARNER]);

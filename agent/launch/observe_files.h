@@ -14,12 +14,13 @@ enum observe_kind { OBSERVE_ACTOR, OBSERVE_LEARNER, OBSERVE_EVALUATOR, OBSERVE_K
 struct observe_file {
     char name[32]; /* of the process: "actor-3" */
     enum observe_kind kind;
-    ino_t inode;    /* 0: never read */
-    int64_t offset; /* end of the last whole line that was read */
-    bool skip;      /* the line at offset has lost its beginning, or is longer than any report */
-    double time_s;  /* of the newest report, seconds since 1970; 0: none */
-    double idle;    /* blocked_share or wait_share of it; NAN: none */
-    double value;   /* the newest return; NAN: none */
+    ino_t inode;            /* 0: never read */
+    int64_t offset;         /* end of the last whole line that was read */
+    bool skip;              /* the line at offset has lost its beginning, or is longer than any report */
+    double time_s;          /* of the newest report, seconds since 1970; 0: none */
+    double idle;            /* blocked_share or wait_share of it; NAN: none */
+    double by[IDLE_CAUSES]; /* the same by what it waited for */
+    double value;           /* the newest return; NAN: none */
 };
 
 struct observe_files {

@@ -16,6 +16,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "agent/run/idle.h"
 #include "replay/error.h"
 
 #define PLAN_MAX_POINTS 16u
@@ -51,8 +52,9 @@ struct plan_input {
     struct plan_curve actors, learners;
     struct plan_joint joints[PLAN_MAX_JOINTS];
     uint32_t n_joints;
-    double spi;   /* target: samples per insert */
-    double cores; /* that may be used */
+    struct idle_shares waits; /* in the newest joint run, by what was waited for; NAN and 0: nothing */
+    double spi;               /* target: samples per insert */
+    double cores;             /* that may be used */
     double memory, broker_memory,
         other_memory;                      /* bytes: in all; of the broker with full tables; of the rest (evaluator) */
     uint32_t fixed_actors, fixed_learners; /* what the file says; 0: auto */
@@ -92,6 +94,11 @@ struct plan {
     struct plan_choice best;             /* what auto would choose; differs from chosen where the file says a number */
     uint32_t most_actors, most_learners; /* bounds for a change while running: the largest counts that fit */
 };
+
+/* plan_waits.c: the whole idle shares of a choice, all waits included, and the same by cause. input may be NULL for the first two. */
+double plan_actor_idle(const struct plan_choice *choice, const struct plan_input *input);
+double plan_learner_idle(const struct plan_choice *choice, const struct plan_input *input);
+struct idle_shares plan_waits(const struct plan_choice *choice, const struct plan_input *input);
 
 /* What the curves say about one pair, whether it fits or not. False: outside of the curves. */
 bool plan_predict(const struct plan_input *input, uint32_t actors, uint32_t learners, struct plan_choice *out);

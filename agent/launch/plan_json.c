@@ -22,6 +22,11 @@ struct member {
 #name, kind, offsetof(struct type, name), sizeof(((struct type *)0)->name)                                     \
     }
 
+#define SHARE(side, cause, which)                                                                                      \
+    {                                                                                                                  \
+#side "_idle_" #cause, REAL, offsetof(struct plan_input, waits.side[which]), sizeof(double)                    \
+    }
+
 static const struct member point_members[] = {
     MEMBER(plan_point, count, COUNT),     MEMBER(plan_point, rate, REAL),   MEMBER(plan_point, cpu, REAL),
     MEMBER(plan_point, broker_cpu, REAL), MEMBER(plan_point, memory, REAL), {0},
@@ -46,6 +51,12 @@ static const struct member input_members[] = {
     MEMBER(plan_input, near, REAL),
     MEMBER(plan_input, tolerance, REAL),
     MEMBER(plan_input, settled, TRUTH),
+    SHARE(actor, parameters, IDLE_PARAMETERS),
+    SHARE(actor, counters, IDLE_COUNTERS),
+    SHARE(learner, parameters, IDLE_PARAMETERS),
+    SHARE(learner, reduce, IDLE_REDUCE),
+    SHARE(learner, updates, IDLE_UPDATES),
+    SHARE(learner, counters, IDLE_COUNTERS),
     {0},
 };
 static const struct member choice_members[] = {

@@ -62,6 +62,18 @@ static void print_bottleneck(const struct plan_choice *choice, const struct plan
     }
 }
 
+/* "actors 13% (credit 12%, counters 1%), learners 5% (sample 5%) of the time". */
+static void print_waits(const struct plan_choice *choice, const struct plan_input *input, FILE *out)
+{
+    struct idle_shares waits = plan_waits(choice, input);
+    char actors[128], learners[128];
+    idle_words(waits.actor, actors, sizeof actors);
+    idle_words(waits.learner, learners, sizeof learners);
+    fprintf(out, "  waiting     actors %.0f%%%s%s%s, learners %.0f%%%s%s%s of the time\n",
+            100 * plan_actor_idle(choice, input), actors[0] ? " (" : "", actors, actors[0] ? ")" : "",
+            100 * plan_learner_idle(choice, input), learners[0] ? " (" : "", learners, learners[0] ? ")" : "");
+}
+
 static void print_choice(const struct plan_choice *choice, const struct plan_input *input, FILE *out)
 {
     format_buffer text, have;
@@ -69,8 +81,7 @@ static void print_choice(const struct plan_choice *choice, const struct plan_inp
             plural(choice->learners), choice->measured ? " (measured together)" : "");
     fprintf(out, "  inserts     %s/s\n", rate(text, choice->inserts));
     print_samples(choice, input, out);
-    fprintf(out, "  waiting     actors %.0f%%, learners %.0f%% of the time\n", 100 * choice->actor_idle,
-            100 * choice->learner_idle);
+    print_waits(choice, input, out);
     print_bottleneck(choice, input, out);
     fprintf(out, "  processor   %.2g of %.3g core%s\n", choice->cpu, input->cores, input->cores == 1 ? "" : "s");
     fprintf(out, "  memory      %s", plan_bytes(text, choice->memory));

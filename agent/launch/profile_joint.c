@@ -79,6 +79,7 @@ static rp_status measure_pair(struct profile *self, uint32_t actors, uint32_t le
     int64_t ns = self->config->plan.measure_ns;
     ns = ns > JOINT_LEAST_NS ? ns : JOINT_LEAST_NS;
     RP_TRY(profile_session_measure(session, PROFILE_BOTH, learners * self->batch, ns, &measured, err));
+    self->out->waits = measured.idle_by;
     *joint = (struct plan_joint){.actors = actors,
                                  .learners = learners,
                                  .inserts = measured.inserts,

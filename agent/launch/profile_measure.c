@@ -48,20 +48,22 @@ static struct usage read_usage(const struct profile_session *self)
     return usage;
 }
 
-struct idle {
+struct idle_sum {
     double sum[2];
     uint32_t n[2];
+    struct idle_shares by;
 };
 
-static void add_idle(struct idle *self, const struct observation *seen)
+static void add_idle(struct idle_sum *self, const struct observation *seen)
 {
-    const double shares[2] = {seen->actor_idle, seen->learner_idle};
+    const double shares[2] = {seen->idle_by.actor[IDLE_CREDIT], seen->idle_by.learner[IDLE_SAMPLE]};
     for (int i = 0; i < 2; i++) {
         if (isnan(shares[i]))
             continue;
         self->sum[i] += shares[i];
         self->n[i]++;
     }
+    idle_shares_add(&self->by, &seen->idle_by, 1.0);
 }
 
 struct reads {
@@ -70,7 +72,7 @@ struct reads {
 
 /* Reads on until it is enough. */
 static rp_status read_counters(struct profile_session *self, struct reads *reads, enum profile_what what,
-                               uint64_t quantum, int64_t ns, struct idle *idle, rp_error *err)
+                               uint64_t quantum, int64_t ns, struct idle_sum *idle, rp_error *err)
 {
     int64_t start = now_ns(), pause = ns / 80 / NS_PER_MS;
     pause = pause < 5 ? 5 : pause > 500 ? 500 : pause;
@@ -101,7 +103,7 @@ static double rate_of(const struct profile_reads *reads, enum profile_what what,
 static rp_status measure_once(struct profile_session *self, struct reads *reads, enum profile_what what,
                               uint64_t quantum, int64_t ns, struct profile_measured *out, rp_error *err)
 {
-    struct idle idle = {{0}, {0}};
+    struct idle_sum idle = {{0}, {0}, {{0}, {0}}};
     struct usage before = read_usage(self);
     RP_TRY(read_counters(self, reads, what, quantum, ns, &idle, err));
     struct usage after = read_usage(self);
@@ -114,6 +116,10 @@ static rp_status measure_once(struct profile_session *self, struct reads *reads,
         .actor_idle = idle.n[0] > 0 ? idle.sum[0] / idle.n[0] : NAN,
         .learner_idle = idle.n[1] > 0 ? idle.sum[1] / idle.n[1] : NAN,
     };
+    for (int i = 0; i < IDLE_CAUSES; i++) {
+        out->idle_by.actor[i] = idle.n[0] > 0 ? idle.by.actor[i] / idle.n[0] : NAN;
+        out->idle_by.learner[i] = idle.n[1] > 0 ? idle.by.learner[i] / idle.n[1] : NAN;
+    }
     for (int role = 0; role < ROLES; role++) {
         out->cpu[role] = fmax(0.0, 1e-9 * (double)(after.cpu_ns[role] - before.cpu_ns[role]) / seconds);
         out->memory[role] = after.memory[role];

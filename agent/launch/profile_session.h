@@ -46,7 +46,8 @@ struct profile_measured {
     double steps;                    /* of environments, per second; 0: nobody counts them */
     double cpu[ROLES];               /* cores used by all of a role */
     double memory[ROLES];            /* bytes of one of them, the largest */
-    double actor_idle, learner_idle; /* NAN: not known */
+    double actor_idle, learner_idle; /* share of the time that the other side holds one back; NAN: not known */
+    struct idle_shares idle_by;      /* all that was waited for */
     double others;                   /* cores that other programs took from them */
 };
 

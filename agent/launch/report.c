@@ -34,8 +34,9 @@ void report_rows(const struct report *self, const struct report_stretch *stretch
         {"inserts/s", planned ? plan.inserts : NAN, was ? rates->inserts : NAN, false},
         {"samples/s", planned ? plan.samples : NAN, was ? rates->samples : NAN, false},
         {"samples per insert", spi, was ? rates->spi : NAN, false},
-        {"actors idle", planned ? plan.actor_idle : NAN, was ? rates->actor_idle : NAN, true},
-        {"learners idle", planned ? plan.learner_idle : NAN, was ? rates->learner_idle : NAN, true},
+        {"actors idle", planned ? plan_actor_idle(&plan, self->plan_input) : NAN, was ? rates->actor_idle : NAN, true},
+        {"learners idle", planned ? plan_learner_idle(&plan, self->plan_input) : NAN, was ? rates->learner_idle : NAN,
+         true},
     };
     memcpy(rows, all, sizeof all);
 }
@@ -153,6 +154,17 @@ static void print_rows(const struct report *self, const struct report_stretch *s
     grid_fini(&grid);
 }
 
+/* "waited: actors for credit 12%; learners for sample 3%, reduce 2%" */
+static void print_waits(const struct idle_shares *by, FILE *out)
+{
+    char actors[128], learners[128];
+    idle_words(by->actor, actors, sizeof actors);
+    idle_words(by->learner, learners, sizeof learners);
+    if (actors[0] || learners[0])
+        fprintf(out, "  waited: %s%s%s%s%s\n", actors[0] ? "actors for " : "", actors,
+                actors[0] && learners[0] ? "; " : "", learners[0] ? "learners for " : "", learners);
+}
+
 /* Stretch by stretch: a plan for four actors says nothing about eight. */
 static void print_stretches(const struct report *self, FILE *out)
 {
@@ -164,6 +176,7 @@ static void print_stretches(const struct report *self, FILE *out)
         if (self->n_stretches > 1)
             fprintf(out, "\n%s", report_stretch_text(stretch, text, sizeof text));
         print_rows(self, stretch, out);
+        print_waits(&stretch->rates.idle_by, out);
     }
     fprintf(out, "\n");
 }

@@ -11,6 +11,7 @@ struct report_steady {
     double seconds; /* 0: there was none */
     double inserts, samples, spi;
     double actor_idle, learner_idle; /* NAN: not known */
+    struct idle_shares idle_by;
 };
 
 /* A part of a run in which the number of processes was the same. */

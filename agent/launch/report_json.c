@@ -40,6 +40,16 @@ static void put_rows(struct json *out, const char *name, const struct report_row
     json_close(out, '}');
 }
 
+static void put_causes(struct json *out, const char *name, const double shares[IDLE_CAUSES], uint32_t causes)
+{
+    json_key(out, name);
+    json_open(out, '{');
+    for (uint32_t i = 0; i < IDLE_CAUSES; i++)
+        if (causes >> i & 1)
+            put_number(out, idle_names[i], shares[i]);
+    json_close(out, '}');
+}
+
 static void put_rates(struct json *out, const struct report_steady *rates)
 {
     put_number(out, "seconds", rates->seconds);
@@ -48,6 +58,8 @@ static void put_rates(struct json *out, const struct report_steady *rates)
     put_number(out, "spi", rates->spi);
     put_number(out, "actor_idle", rates->actor_idle);
     put_number(out, "learner_idle", rates->learner_idle);
+    put_causes(out, "actor_idle_by", rates->idle_by.actor, IDLE_OF_ACTOR);
+    put_causes(out, "learner_idle_by", rates->idle_by.learner, IDLE_OF_LEARNER);
 }
 
 static void put_compared(struct json *out, const struct report *self, const struct report_stretch *stretch)

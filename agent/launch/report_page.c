@@ -150,6 +150,14 @@ static void add_rows(struct text *out, const struct report *self, const struct r
     text_add(out, "</table></div>\n");
 }
 
+/* "Learners waited for sample 3%, reduce 2% of the time." */
+static void add_waits(struct text *out, const char *who, const double by[IDLE_CAUSES])
+{
+    char causes[128];
+    if (idle_words(by, causes, sizeof causes)[0])
+        text_add(out, "<p>%s waited for %s of the time.</p>\n", who, causes);
+}
+
 static void add_outcome(struct text *out, const struct report *self)
 {
     char text[160];
@@ -165,6 +173,8 @@ static void add_outcome(struct text *out, const struct report *self)
         plot_escape(out, report_stretch_text(&self->stretches[i], text, sizeof text));
         text_add(out, "</p>\n");
         add_rows(out, self, &self->stretches[i]);
+        add_waits(out, "Actors", self->stretches[i].rates.idle_by.actor);
+        add_waits(out, "Learners", self->stretches[i].rates.idle_by.learner);
     }
 }
 

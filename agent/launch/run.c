@@ -171,8 +171,8 @@ static void resize(struct run *self, const struct status *status, int64_t now_ns
                                          .most = plan->most_actors,
                                          .after_ns = launch->resize_after_ns,
                                          .margin = RESIZE_MARGIN,
-                                         .predicted_actor_idle = plan->chosen.actor_idle,
-                                         .predicted_learner_idle = plan->chosen.learner_idle,
+                                         .predicted_actor_idle = status->planned_actor_idle,
+                                         .predicted_learner_idle = status->planned_learner_idle,
                                          .cores = status->cores};
     const struct resize_seen seen = {.actors = self->actors_wanted,
                                      .actor_idle = status->actor_idle,

@@ -43,7 +43,8 @@ struct mark {
 struct stretch_sums {
     double seconds, inserts, samples;
     double actor_idle, actor_s, learner_idle,
-        learner_s; /* idle share times seconds, and seconds for which it was known */
+        learner_s;              /* idle share times seconds, and seconds for which it was known */
+    struct idle_shares idle_by; /* the same by cause */
 };
 
 /* A part of the run with the same number of actors. */

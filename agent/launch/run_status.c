@@ -203,8 +203,8 @@ static void fill_plan(const struct run *self, struct status *out)
     const struct plan_input *input = self->options->plan_input;
     out->planned_inserts = plan ? plan->chosen.inserts : NAN;
     out->planned_samples = plan ? plan->chosen.samples : NAN;
-    out->planned_actor_idle = plan ? plan->chosen.actor_idle : NAN;
-    out->planned_learner_idle = plan ? plan->chosen.learner_idle : NAN;
+    out->planned_actor_idle = plan ? plan_actor_idle(&plan->chosen, input) : NAN;
+    out->planned_learner_idle = plan ? plan_learner_idle(&plan->chosen, input) : NAN;
     out->memory_limit = input ? (uint64_t)input->memory : (uint64_t)self->config->plan.memory;
     out->cores = self->config->plan.cores > 0.0 ? self->config->plan.cores : profile_cores();
 }
@@ -229,6 +229,7 @@ void run_status(struct run *self, struct status *out)
     out->spi_target = profile_target(self->config);
     out->actor_idle = seen->actor_idle;
     out->learner_idle = seen->learner_idle;
+    out->idle_by = seen->idle_by;
     out->actor_value = seen->actor_value;
     out->size = seen->size;
     out->max_size = seen->max_size;

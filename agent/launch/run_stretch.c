@@ -24,6 +24,7 @@ static void add_sums(struct stretch_sums *sums, const struct observation *before
     sums->seconds += seconds;
     sums->inserts += (double)(seen->inserts - before->inserts);
     sums->samples += (double)(seen->samples - before->samples);
+    idle_shares_add(&sums->idle_by, &seen->idle_by, seconds);
     if (isfinite(seen->actor_idle)) {
         sums->actor_idle += seconds * seen->actor_idle;
         sums->actor_s += seconds;
@@ -54,6 +55,7 @@ void run_stretch_add(struct run *self, const struct observation *before)
 static struct report_steady rates_of(const struct stretch_sums *sums)
 {
     struct report_steady out = {.seconds = sums->seconds, .spi = NAN, .actor_idle = NAN, .learner_idle = NAN};
+    idle_shares_none(&out.idle_by);
     if (sums->seconds <= 0.0)
         return out;
     out.inserts = sums->inserts / sums->seconds;
@@ -61,16 +63,24 @@ static struct report_steady rates_of(const struct stretch_sums *sums)
     out.spi = sums->inserts > 0.0 ? sums->samples / sums->inserts : NAN;
     out.actor_idle = sums->actor_s > 0.0 ? sums->actor_idle / sums->actor_s : NAN;
     out.learner_idle = sums->learner_s > 0.0 ? sums->learner_idle / sums->learner_s : NAN;
+    for (int i = 0; i < IDLE_CAUSES; i++) {
+        out.idle_by.actor[i] = sums->actor_s > 0.0 ? sums->idle_by.actor[i] / sums->actor_s : NAN;
+        out.idle_by.learner[i] = sums->learner_s > 0.0 ? sums->idle_by.learner[i] / sums->learner_s : NAN;
+    }
     return out;
 }
 
 /* Of a run that is over before the first reports, the last ones tell: each process makes one at its end. */
 static void fill_idle(struct report_steady *rates, const struct observation *seen)
 {
-    if (isnan(rates->actor_idle))
+    if (isnan(rates->actor_idle)) {
         rates->actor_idle = seen->actor_idle;
-    if (isnan(rates->learner_idle))
+        memcpy(rates->idle_by.actor, seen->idle_by.actor, sizeof rates->idle_by.actor);
+    }
+    if (isnan(rates->learner_idle)) {
         rates->learner_idle = seen->learner_idle;
+        memcpy(rates->idle_by.learner, seen->idle_by.learner, sizeof rates->idle_by.learner);
+    }
 }
 
 uint32_t run_stretches(const struct run *self, struct report_stretch out[REPORT_STRETCHES])

@@ -38,6 +38,10 @@ struct member {
     }
 #define TEXT(field) ROW(struct status, field, MEMBER_TEXT, 0)
 #define NUMBER(field, none) ROW(struct status, field, MEMBER_DOUBLE, none)
+#define SHARE(side, cause, which)                                                                                      \
+    {                                                                                                                  \
+#side "_idle_" #cause, MEMBER_DOUBLE, offsetof(struct status, idle_by.side[which]), sizeof(double), NAN        \
+    }
 #define BIG(field) ROW(struct status, field, MEMBER_U64, 0)
 #define COUNT(field) ROW(struct status, field, MEMBER_U32, 0)
 
@@ -64,6 +68,14 @@ static const struct member status_members[] = {
     NUMBER(spi_target, 0),
     NUMBER(actor_idle, NAN),
     NUMBER(learner_idle, NAN),
+    SHARE(actor, credit, IDLE_CREDIT),
+    SHARE(actor, parameters, IDLE_PARAMETERS),
+    SHARE(actor, counters, IDLE_COUNTERS),
+    SHARE(learner, sample, IDLE_SAMPLE),
+    SHARE(learner, parameters, IDLE_PARAMETERS),
+    SHARE(learner, reduce, IDLE_REDUCE),
+    SHARE(learner, updates, IDLE_UPDATES),
+    SHARE(learner, counters, IDLE_COUNTERS),
     NUMBER(planned_inserts, NAN),
     NUMBER(planned_samples, NAN),
     NUMBER(planned_actor_idle, NAN),

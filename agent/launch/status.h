@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "agent/launch/command.h" /* role */
+#include "agent/run/idle.h"
 #include "agent/text/format.h"
 
 /* stopping: processes end; measuring: the last parameters are evaluated. */
@@ -51,6 +52,7 @@ struct status {
     double inserts_rate, samples_rate;
     double spi, spi_target;          /* lately; NAN: nothing was inserted. target 0: none */
     double actor_idle, learner_idle; /* NAN: not known */
+    struct idle_shares idle_by;      /* the same by what they wait for */
     double planned_inserts, planned_samples, planned_actor_idle, planned_learner_idle; /* NAN: no plan */
     char waits[256];         /* who waits on whom and why; "" nobody */
     uint64_t size, max_size; /* of the table */

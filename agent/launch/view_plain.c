@@ -37,10 +37,14 @@ static void add_count(struct line *line, const char *what, uint64_t at, uint64_t
         line_put(line, TINT_NONE, "/%s", format_count(b, to));
 }
 
-static void add_percent(struct line *line, const char *what, double share)
+static void add_percent(struct line *line, const char *what, double share, const double by[IDLE_CAUSES])
 {
-    if (isfinite(share))
-        line_put(line, TINT_NONE, " %s %.0f%%", what, 100 * share);
+    char causes[128];
+    if (!isfinite(share))
+        return;
+    line_put(line, TINT_NONE, " %s %.0f%%", what, 100 * share);
+    if (idle_words(by, causes, sizeof causes)[0])
+        line_put(line, TINT_NONE, " (%s)", causes);
 }
 
 void view_line(struct text *out, const struct status *s)
@@ -61,8 +65,8 @@ void view_line(struct text *out, const struct status *s)
     }
     if (isfinite(s->value))
         line_put(&line, TINT_NONE, " return %.4g (best %.4g)", s->value, s->best);
-    add_percent(&line, "learners wait", s->learner_idle);
-    add_percent(&line, "actors wait", s->actor_idle);
+    add_percent(&line, "learners wait", s->learner_idle, s->idle_by.learner);
+    add_percent(&line, "actors wait", s->actor_idle, s->idle_by.actor);
     if (s->others > 0)
         line_put(&line, TINT_NONE, " other programs take %.1f cores", s->others);
     if (s->restarts)

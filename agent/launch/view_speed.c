@@ -85,8 +85,9 @@ void view_add_speed(struct frame *self)
 
 /* ---- who waits ---- */
 
-static void add_idle(struct frame *self, const char *label, double idle, double plan)
+static void add_idle(struct frame *self, const char *label, double idle, double plan, const double by[IDLE_CAUSES])
 {
+    char causes[128];
     struct line *line = isfinite(idle) ? frame_row(self, RANK_IDLE, label) : NULL;
     if (!line)
         return;
@@ -94,18 +95,20 @@ static void add_idle(struct frame *self, const char *label, double idle, double 
     line_bar(line, idle > (isfinite(plan) ? plan : 0) + FAR_OFF ? TINT_WARN : TINT_BAR, wide < NARROW ? wide / 6 : 20,
              idle);
     line_put(line, TINT_NONE, "%4.0f%% idle", 100 * idle);
-    if (!isfinite(plan))
-        return;
-    if (wide >= NARROW)
-        line_to(line, COLUMN_3 - 2);
-    line_try(line, TINT_DIM, "  plan %.0f%%", 100 * plan);
+    if (isfinite(plan)) {
+        if (wide >= NARROW)
+            line_to(line, COLUMN_3 - 2);
+        line_try(line, TINT_DIM, "  plan %.0f%%", 100 * plan);
+    }
+    if (idle_words(by, causes, sizeof causes)[0])
+        line_try(line, TINT_DIM, "  %s", causes);
 }
 
 void view_add_waits(struct frame *self)
 {
     const struct status *s = self->status;
-    add_idle(self, "actors", s->actor_idle, s->planned_actor_idle);
-    add_idle(self, "learners", s->learner_idle, s->planned_learner_idle);
+    add_idle(self, "actors", s->actor_idle, s->planned_actor_idle, s->idle_by.actor);
+    add_idle(self, "learners", s->learner_idle, s->planned_learner_idle, s->idle_by.learner);
     struct line *line = view_over(self) ? NULL : frame_row(self, RANK_WAITS, "waits");
     if (line)
         line_put(line, s->waits[0] ? TINT_NONE : TINT_DIM, "%s", s->waits[0] ? s->waits : "nobody");

@@ -110,7 +110,7 @@ static rp_status wait_for_room(struct actor *self, rp_error *err)
         }
         status = adder_retry(self->options.adder, WAIT_MS, err);
     }
-    self->blocked_ns += (uint64_t)(clock_now(&clock) - from);
+    self->idle.ns[IDLE_CREDIT] += (uint64_t)(clock_now(&clock) - from);
     return status;
 }
 

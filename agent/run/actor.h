@@ -8,6 +8,7 @@
 #include "agent/adder/adder.h"
 #include "agent/learn/agent.h"
 #include "agent/run/config.h"
+#include "agent/run/idle.h"
 #include "agent/run/variables.h"
 #include "replay/client.h"
 
@@ -25,11 +26,11 @@ struct actor_options {
 struct actor {
     struct actor_options options;
     struct rng rng;
-    double epsilon;      /* of this actor, on the ladder */
-    uint64_t steps;      /* taken by this actor */
-    uint64_t total;      /* by all actors, as far as known: the owner sets it */
-    uint64_t blocked_ns; /* waited for the limiter or the broker */
-    uint32_t held;       /* further steps for which the present random action is kept */
+    double epsilon;   /* of this actor, on the ladder */
+    uint64_t steps;   /* taken by this actor */
+    uint64_t total;   /* by all actors, as far as known: the owner sets it */
+    struct idle idle; /* what it has waited for */
+    uint32_t held;    /* further steps for which the present random action is kept */
     struct agent_choice choice;
     bool noisy; /* the noise is that of the step before, in the same episode */
     float noise[RP_ENV_MAX_ACTION];

@@ -28,6 +28,7 @@ struct learner {
     uint64_t starts;     /* of the group, that were published */
     struct variables variables;
     struct learner_stats stats;
+    struct idle idle;
     struct clock clock;
 };
 
@@ -241,7 +242,31 @@ bool learner_leads(const struct learner *self)
     return info.lead;
 }
 
+struct idle *learner_idle(struct learner *self)
+{
+    return &self->idle;
+}
+
+/* Counts the time since from_ns as a wait. */
+static void waited(struct learner *self, enum idle_cause cause, int64_t from_ns)
+{
+    self->idle.ns[cause] += (uint64_t)(clock_now(&self->clock) - from_ns);
+}
+
 /* ---- a step ---- */
+
+/* Takes what there is room for; waits only if there is none. */
+static rp_status add_priorities(struct learner *self, const uint64_t *keys, const double *priorities, uint32_t n,
+                                uint32_t *taken, rp_error *err)
+{
+    rp_status status = rp_updater_add(self->updater, keys, priorities, n, 0, taken, err);
+    if (status != RP_DEADLINE_EXCEEDED || *taken > 0)
+        return status;
+    int64_t from = clock_now(&self->clock);
+    status = rp_updater_add(self->updater, keys, priorities, n, PART_MS, taken, err);
+    waited(self, IDLE_UPDATES, from);
+    return status;
+}
 
 static rp_status write_priorities(struct learner *self, const rp_batch_arrays *arrays,
                                   const struct agent_result *result, rp_error *err)
@@ -256,8 +281,7 @@ static rp_status write_priorities(struct learner *self, const rp_batch_arrays *a
     rp_status status = RP_OK;
     do {
         uint32_t taken = 0;
-        status = rp_updater_add(self->updater, arrays->key + done, result->priority + done, arrays->n - done, PART_MS,
-                                &taken, err);
+        status = add_priorities(self, arrays->key + done, result->priority + done, arrays->n - done, &taken, err);
         done += taken;
     } while (status == RP_DEADLINE_EXCEEDED && !stopped(self));
     if (status == RP_OK && self->options.lockstep)
@@ -283,10 +307,19 @@ static rp_status learn(struct learner *self, const struct agent_batch *batch, st
     struct agent *agent = self->options.agent;
     agent->ops->gradient(agent, batch, result);
     delay(self);
-    if (self->group)
-        RP_TRY(group_mean(self->group, err));
+    if (!self->group) {
+        agent->ops->apply(agent, result);
+        return RP_OK;
+    }
+    int64_t from = clock_now(&self->clock);
+    rp_status status = group_mean(self->group, err);
+    waited(self, IDLE_REDUCE, from);
+    RP_TRY(status);
     agent->ops->apply(agent, result);
-    return self->group ? group_applied(self->group, err) : RP_OK;
+    from = clock_now(&self->clock);
+    status = group_applied(self->group, err);
+    waited(self, IDLE_REDUCE, from);
+    return status;
 }
 
 static rp_status use_batch(struct learner *self, const rp_batch *batch, rp_error *err)
@@ -318,7 +351,10 @@ static rp_status use_batch(struct learner *self, const rp_batch *batch, rp_error
 static rp_status join(struct learner *self, rp_error *err)
 {
     struct group_info info;
-    RP_TRY(group_join(self->group, err));
+    int64_t from = clock_now(&self->clock);
+    rp_status status = group_join(self->group, err);
+    waited(self, IDLE_REDUCE, from);
+    RP_TRY(status);
     group_get_info(self->group, &info);
     if (info.starts == self->starts)
         return RP_OK;
@@ -335,12 +371,13 @@ rp_status learner_step(struct learner *self, int64_t timeout_ms, rp_error *err)
     rp_batch *batch;
     rp_status status = rp_sampler_next(self->sampler, &batch, timeout_ms, err);
     int64_t got = clock_now(&self->clock);
-    self->stats.wait_ns += (uint64_t)(got - from);
+    self->idle.ns[IDLE_SAMPLE] += (uint64_t)(got - from);
     if (status != RP_OK)
         return status;
+    uint64_t idle = idle_total(&self->idle);
     status = use_batch(self, batch, err);
     rp_batch_release(&batch);
-    self->stats.learn_ns += (uint64_t)(clock_now(&self->clock) - got);
+    self->stats.learn_ns += (uint64_t)(clock_now(&self->clock) - got) - (idle_total(&self->idle) - idle);
     return status;
 }
 
@@ -364,12 +401,13 @@ rp_status learner_check_loaded(const struct learner *self, rp_error *err)
 
 rp_status learner_publish(struct learner *self, rp_error *err)
 {
-    int64_t end_ns = clock_now(&self->clock) + CALL_MS * NS_PER_MS;
+    int64_t from = clock_now(&self->clock), end_ns = from + CALL_MS * NS_PER_MS;
     rp_status status;
     do
         status = variables_publish(&self->variables, PART_MS, err);
     while ((status == RP_DEADLINE_EXCEEDED || status == RP_UNAVAILABLE) && !stopped(self) &&
            clock_now(&self->clock) < end_ns);
+    waited(self, IDLE_PARAMETERS, from);
     return status;
 }
 

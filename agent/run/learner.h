@@ -8,6 +8,7 @@
 #include "agent/learn/agent.h"
 #include "agent/run/config.h"
 #include "agent/run/group.h"
+#include "agent/run/idle.h"
 #include "agent/run/variables.h"
 #include "replay/client.h"
 #include "replay/sampler.h"
@@ -24,7 +25,7 @@ struct learner_options {
 /* Of the batches since the last learner_take_stats. */
 struct learner_stats {
     uint64_t batches, items;
-    uint64_t wait_ns, learn_ns;  /* for batches; for gradients and what follows */
+    uint64_t learn_ns;           /* for gradients and what follows, without waits */
     double age_sum_s, age_max_s; /* of items, since their insert */
     double stale_sum, stale_max; /* learner steps that the policy of an item is behind */
     double weight_sum;           /* of importance weights */
@@ -44,6 +45,8 @@ rp_status learner_check_loaded(const struct learner *self, rp_error *err);
 /* Publishes the present policy and waits until the broker has it. Between two steps the learner publishes by itself, and does
  * not wait. */
 rp_status learner_publish(struct learner *self, rp_error *err);
+/* What it has waited for since its start. Others add what they wait for on its behalf. */
+struct idle *learner_idle(struct learner *self);
 /* True if this one speaks for all: it publishes, saves and counts. */
 bool learner_leads(const struct learner *self);
 void learner_take_stats(struct learner *self, struct learner_stats *out);

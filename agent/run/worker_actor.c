@@ -17,7 +17,7 @@ struct actor_work {
     double value_sum; /* of the episodes since the last report */
     uint64_t value_count, length_sum;
     int64_t reported_ns;
-    uint64_t reported_blocked_ns;
+    struct idle reported_idle;
 };
 
 static void actor_report(struct actor_work *self)
@@ -27,19 +27,19 @@ static void actor_report(struct actor_work *self)
     double seconds = (double)(now - self->reported_ns) * 1e-9, n = self->value_count ? (double)self->value_count : NAN;
     struct adder_stats stats;
     adder_get_stats(self->adder, &stats);
-    const struct agent_scalar scalars[] = {
+    struct agent_scalar scalars[6 + IDLE_CAUSES + 1] = {
         {"actor_steps", (double)self->actor.steps},
         {"steps_per_second", (double)(self->actor.steps - self->reported_steps) / seconds},
         {"episodes", (double)self->episodes},
         {"return", self->value_sum / n},
         {"episode_length", (double)self->length_sum / n},
         {"items", (double)stats.items},
-        {"blocked_share", (double)(self->actor.blocked_ns - self->reported_blocked_ns) * 1e-9 / seconds},
     };
-    worker_report(worker, self->actor.total, self->variables.steps, scalars, sizeof scalars / sizeof scalars[0]);
+    uint32_t n_scalars =
+        6 + idle_report(&self->actor.idle, &self->reported_idle, seconds, "blocked_share", IDLE_OF_ACTOR, scalars + 6);
+    worker_report(worker, self->actor.total, self->variables.steps, scalars, n_scalars);
     self->reported_ns = now;
     self->reported_steps = self->actor.steps;
-    self->reported_blocked_ns = self->actor.blocked_ns;
     self->value_sum = 0.0;
     self->value_count = self->length_sum = 0;
 }
@@ -59,17 +59,26 @@ static rp_status take_steps(struct actor_work *self, uint64_t n, rp_error *err)
     return RP_OK;
 }
 
-static rp_status act(struct actor_work *self, rp_error *err)
+/* The parameters that it begins with. */
+static rp_status begin(struct actor_work *self, rp_error *err)
 {
     const char *weights = self->worker.config->actors.weights;
-    uint64_t part = (uint64_t)self->worker.config->actors.pull_every;
-    RP_TRY(weights[0] ? variables_load(&self->variables, weights, err)
-                      : variables_wait(&self->variables, self->worker.options->stop, err));
-    adder_set_policy(self->adder, self->variables.steps);
     self->reported_ns = clock_now(&self->worker.clock);
+    rp_status status = weights[0] ? variables_load(&self->variables, weights, err)
+                                  : variables_wait(&self->variables, self->worker.options->stop, err);
+    self->actor.idle.ns[IDLE_PARAMETERS] += (uint64_t)(clock_now(&self->worker.clock) - self->reported_ns);
+    adder_set_policy(self->adder, self->variables.steps);
+    return status;
+}
+
+static rp_status act(struct actor_work *self, rp_error *err)
+{
+    uint64_t part = (uint64_t)self->worker.config->actors.pull_every;
+    RP_TRY(begin(self, err));
     while (!worker_stopped(&self->worker) && !worker_out_of_time(&self->worker)) {
         uint64_t n = 0;
         RP_TRY(claim_next(&self->claim, part, &n, &self->actor.total, err));
+        self->actor.idle.ns[IDLE_COUNTERS] = self->claim.wait_ns;
         if (n == 0)
             break;
         RP_TRY(take_steps(self, n, err));

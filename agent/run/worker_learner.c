@@ -24,6 +24,7 @@ struct learner_work {
     char state_path[512]; /* empty: not saved */
     struct snapshots snapshots;
     int64_t next_save_ns, reported_ns;
+    struct idle reported_idle;
     uint64_t environment_steps;
     uint64_t broker;     /* that has this learner's parameters; 0: none */
     uint64_t counted_at; /* the broker whose count of environment steps is known to be whole; 0: none yet */
@@ -68,7 +69,7 @@ static void put_back_steps(struct learner_work *self)
     self->counted_at = info.broker;
 }
 
-static void count_steps(struct learner_work *self)
+static void exchange_counts(struct learner_work *self)
 {
     rp_client *client = self->worker.client;
     put_back_steps(self);
@@ -85,6 +86,13 @@ static void count_steps(struct learner_work *self)
         self->most_steps = self->environment_steps;
 }
 
+static void count_steps(struct learner_work *self)
+{
+    int64_t from = clock_now(&self->worker.clock);
+    exchange_counts(self);
+    learner_idle(self->learner)->ns[IDLE_COUNTERS] += (uint64_t)(clock_now(&self->worker.clock) - from);
+}
+
 static void report(struct learner_work *self)
 {
     struct worker *worker = &self->worker;
@@ -94,11 +102,12 @@ static void report(struct learner_work *self)
     int64_t now = clock_now(&worker->clock);
     double seconds = (double)(now - self->reported_ns) * 1e-9, items = stats.items ? (double)stats.items : 1.0;
     self->reported_ns = now;
-    struct agent_scalar scalars[AGENT_MAX_SCALARS + 12];
+    struct agent_scalar scalars[AGENT_MAX_SCALARS + 12 + IDLE_CAUSES];
     uint32_t n = 0;
     scalars[n++] = (struct agent_scalar){"updates_per_second", (double)stats.batches / seconds};
     scalars[n++] = (struct agent_scalar){"samples_per_second", (double)stats.items / seconds};
-    scalars[n++] = (struct agent_scalar){"wait_share", (double)stats.wait_ns * 1e-9 / seconds};
+    n += idle_report(learner_idle(self->learner), &self->reported_idle, seconds, "wait_share", IDLE_OF_LEARNER,
+                     scalars + n);
     scalars[n++] = (struct agent_scalar){"item_age_seconds", stats.age_sum_s / items};
     scalars[n++] = (struct agent_scalar){"item_age_seconds_max", stats.age_max_s};
     scalars[n++] = (struct agent_scalar){"policy_staleness", stats.stale_sum / items};

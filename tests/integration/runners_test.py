@@ -132,7 +132,15 @@ def test_whole_run():
         check(done.returncode == 0 and "mean return of 3 episodes: " in done.stdout, done.stdout, done.stderr)
 
 
+def check_causes(reports, total):
+    """The idle share is the sum of its causes."""
+    for r in reports:
+        causes = [v for k, v in r.items() if k.startswith("idle_")]
+        check(len(causes) >= 3 and abs(sum(causes) - r[total]) < 1e-3, r)
+
+
 def check_provenance(reports):
+    check_causes(reports, "wait_share")
     learned = [r for r in reports if r["samples_per_second"] > 0]
     check(learned, "no report with samples")
     for r in learned:
@@ -235,6 +243,7 @@ def test_learner_killed():
         check(run.reports("learner-0")[lines]["learner_steps"] >= step, run.reports("learner-0")[lines])
         eventually(lambda: run.policy() > policy, PATIENCE, "new parameters")
         eventually(lambda: len(run.reports("actor-0")) > acted, PATIENCE, "a report of the actor")
+        check_causes(run.reports("actor-0"), "blocked_share")
         blocked = run.reports("actor-0")[acted]["blocked_share"]
         check(0.5 <= blocked <= 1.01, "the actor was blocked for", blocked, "of its time, of that at least", waited)
         for process in (learner, actor):

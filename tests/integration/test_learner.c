@@ -31,6 +31,7 @@ struct fixture {
     rp_client *client;
     struct agent *agent;
     struct learner *learner;
+    atomic_bool stop;
     const char *learners; /* the section of the configuration; NULL: prefetch: 1 */
     rp_error err;
 };
@@ -58,7 +59,7 @@ static void open_learner(struct fixture *f, const char *environment, const char 
     ok(env_open(&f->env, &f->config.environment, &f->err), &f->err);
     f->client = rp_client_connect(f->broker.service, NULL, WAIT, &f->err);
     f->agent = agent_new(&f->config.agent, environment, &f->env.spec, 1, &f->err);
-    struct learner_options options = {.config = &f->config, .client = f->client, .agent = f->agent};
+    struct learner_options options = {.config = &f->config, .client = f->client, .agent = f->agent, .stop = &f->stop};
     f->learner = f->client && f->agent ? learner_new(&options, &f->err) : NULL;
     if (!f->learner)
         fail_msg("%s", f->err.text);
@@ -197,13 +198,14 @@ static void test_delay(void **state)
     ok(learner_step(f->learner, WAIT, &f->err), &f->err); /* the first batch is on its way then */
     struct learner_stats stats;
     learner_take_stats(f->learner, &stats);
+    uint64_t before = idle_total(learner_idle(f->learner));
     f->config.learners.delay_ns = 60 * NS_PER_MS; /* more than one nap */
     for (uint32_t i = 0; i < 3; i++)
         ok(learner_step(f->learner, WAIT, &f->err), &f->err);
     learner_take_stats(f->learner, &stats);
     assert_int_equal(stats.batches, 3);
     assert_true(stats.learn_ns >= (uint64_t)(180 * NS_PER_MS));
-    assert_true(stats.wait_ns < (uint64_t)(180 * NS_PER_MS));
+    assert_true(idle_total(learner_idle(f->learner)) - before < (uint64_t)(180 * NS_PER_MS));
 }
 
 static void *stop_soon(void *stop)
@@ -275,6 +277,43 @@ static void test_publishing_does_not_wait(void **state)
     assert_int_equal(steps, 6);
 }
 
+/* Whatever it waits for is counted, under its cause. */
+static void test_waits_have_causes(void **state)
+{
+    struct fixture *f = *state;
+    /* Updates go out in requests of 256, of which 16 may be without an answer; one more is collected meanwhile. */
+    enum { FULL = 17 * 256 / BATCH };
+    f->learners = "prefetch: 600, publish_every: 100000";
+    open_learner(f, "Pendulum-v1", "algorithm: ddpg", "kind: transition, table: replay");
+    const uint64_t *idle = learner_idle(f->learner)->ns;
+    assert_int_equal(learner_step(f->learner, 30, &f->err), RP_DEADLINE_EXCEEDED);
+    assert_true(idle[IDLE_SAMPLE] >= (uint64_t)(30 * NS_PER_MS));
+    assert_int_equal(idle[IDLE_PARAMETERS], 0);
+    ok(learner_publish(f->learner, &f->err), &f->err);
+    assert_true(idle[IDLE_PARAMETERS] > 0);
+    insert(f, 2 * BATCH, 0.5f, -1.0f);
+    assert_true(process_await(has_sampled, f, WAIT));
+    kill(f->broker.pid, SIGSTOP);
+    for (int i = 0; i < FULL; i++)
+        ok(learner_step(f->learner, WAIT, &f->err), &f->err);
+    assert_int_equal(idle[IDLE_UPDATES], 0);
+    atomic_store(&f->stop, true);
+    assert_int_equal(learner_step(f->learner, WAIT, &f->err), RP_DEADLINE_EXCEEDED);
+    assert_true(idle[IDLE_UPDATES] > 0);
+    assert_int_equal(idle[IDLE_REDUCE], 0);
+    kill(f->broker.pid, SIGCONT);
+}
+
+static void test_reduce_is_a_wait(void **state)
+{
+    struct fixture *f = *state;
+    f->learners = "count: 2, round: 50ms";
+    open_learner(f, "Pendulum-v1", "algorithm: ddpg", "kind: transition, table: replay");
+    insert(f, 2 * BATCH, 0.5f, -1.0f);
+    ok(learner_step(f->learner, WAIT, &f->err), &f->err);
+    assert_true(learner_idle(f->learner)->ns[IDLE_REDUCE] > 0);
+}
+
 #define CASE(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 
 int main(void)
@@ -287,6 +326,8 @@ int main(void)
         CASE(test_delay),
         CASE(test_delay_is_stopped),
         CASE(test_publishing_does_not_wait),
+        CASE(test_waits_have_causes),
+        CASE(test_reduce_is_a_wait),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

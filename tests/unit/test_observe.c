@@ -103,6 +103,26 @@ static void newest_reports_count(void **state)
     is(f->files.values[0].value, 100);
 }
 
+/* The newest report of each, by cause. Who does not say what it waited for waited for the other side. */
+static void causes_are_kept(void **state)
+{
+    struct fixture *f = *state;
+    is(look(f, START, NULL)->idle_by.learner[IDLE_REDUCE], NAN);
+    add(f, "learner-0.jsonl", START, "\"wait_share\": 0.5, \"idle_sample\": 0.1, \"idle_reduce\": 0.4");
+    add(f, "learner-1.jsonl", START, "\"wait_share\": 0.25, \"idle_sample\": 0.05, \"idle_updates\": 0.2");
+    add(f, "actor-0.jsonl", START, "\"blocked_share\": 0.5");
+    add(f, "actor-1.jsonl", START, "\"blocked_share\": 0.1, \"idle_credit\": 0, \"idle_counters\": 0.1");
+    const struct observation *seen = look(f, START + 1.5, NULL);
+    is(seen->learner_idle, 0.375);
+    is(seen->idle_by.learner[IDLE_SAMPLE], 0.075);
+    is(seen->idle_by.learner[IDLE_REDUCE], 0.2);
+    is(seen->idle_by.learner[IDLE_UPDATES], 0.1);
+    is(seen->idle_by.learner[IDLE_COUNTERS], 0);
+    is(seen->actor_idle, 0.3);
+    is(seen->idle_by.actor[IDLE_CREDIT], 0.25);
+    is(seen->idle_by.actor[IDLE_COUNTERS], 0.05);
+}
+
 static void files_come_later(void **state)
 {
     struct fixture *f = *state;
@@ -240,6 +260,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(newest_reports_count, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(causes_are_kept, set_up, tear_down),
         cmocka_unit_test_setup_teardown(files_come_later, set_up, tear_down),
         cmocka_unit_test_setup_teardown(half_a_line_waits, set_up, tear_down),
         cmocka_unit_test_setup_teardown(garbage_is_passed_over, set_up, tear_down),

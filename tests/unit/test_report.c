@@ -31,6 +31,10 @@ struct fixture {
     struct report report;
 };
 
+static const struct idle_shares not_waited;
+static const struct idle_shares waited = {.actor = {[IDLE_CREDIT] = 0.6, [IDLE_COUNTERS] = 0.01},
+                                          .learner = {[IDLE_SAMPLE] = 0.1, [IDLE_REDUCE] = 0.25}};
+
 static int setup(void **state)
 {
     struct fixture *f = calloc(1, sizeof *f);
@@ -84,7 +88,7 @@ static int setup(void **state)
     f->report = (struct report){.last = &f->last,
                                 .plan = &f->plan,
                                 .plan_input = &f->input,
-                                .stretches = {{4, 1, 3, true, {30, 5500, 110000, 20, 0.61, 0.35}}},
+                                .stretches = {{4, 1, 3, true, {30, 5500, 110000, 20, 0.61, 0.35, waited}}},
                                 .n_stretches = 1,
                                 .final_value = 481.25,
                                 .final_episodes = 20,
@@ -194,6 +198,9 @@ static void test_json(void **state)
     assert_true(fabs(number(object, "ratio.inserts") - 1.1) < 1e-9);
     assert_true(number(object, "predicted.spi") == 32 && number(object, "achieved.spi") == 20);
     assert_true(number(object, "achieved.learner_idle") == 0.35 && number(object, "steady.seconds") == 30);
+    assert_true(number(object, "steady.actor_idle_by.credit") == 0.6);
+    assert_true(number(object, "steady.learner_idle_by.reduce") == 0.25);
+    assert_true(number(object, "steady.learner_idle_by.updates") == 0);
     assert_true(number(object, "peak_memory") == 900.0 * 1048576);
     assert_true(json_object_object_get_ex(object, "plan", &member) && json_object_is_type(member, json_type_object));
     assert_true(json_object_object_get_ex(object, "exit", &member));
@@ -366,8 +373,8 @@ static void test_stretches(void **state)
     f->input.actors = (struct plan_curve){.points = {{4, 5000, 0.5, 0.1, 1e6}, {8, 9000, 1, 0.2, 1e6}}, .n = 2};
     f->input.learners = (struct plan_curve){.points = {{1, 400000, 0.5, 0.1, 1e6}}, .n = 1};
     f->input.cores = 16;
-    f->report.stretches[1] = (struct report_stretch){8, 1, 20, true, {10, 9100, 290000, 31.9, 0.1, 0.2}};
-    f->report.stretches[2] = (struct report_stretch){99, 1, 31, false, {1, 50, 60, 1.2, NAN, NAN}};
+    f->report.stretches[1] = (struct report_stretch){8, 1, 20, true, {10, 9100, 290000, 31.9, 0.1, 0.2, not_waited}};
+    f->report.stretches[2] = (struct report_stretch){99, 1, 31, false, {1, 50, 60, 1.2, NAN, NAN, not_waited}};
     f->report.n_stretches = 3;
     struct plan_choice expected;
     assert_true(plan_predict(&f->input, 8, 1, &expected));
@@ -416,6 +423,7 @@ static void test_print(void **state)
               "  samples per insert         32        20        -38%\n"
               "  actors idle               58%       61%   +3 points\n"
               "  learners idle              2%       35%  +33 points\n"
+              "  waited: actors for credit 60%, counters 1%; learners for reduce 25%, sample 10%\n"
               "\n"
               "report: runs/x/report.html\n");
     free(text);

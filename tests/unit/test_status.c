@@ -22,40 +22,42 @@ static const struct status_process processes[] = {
 
 static struct status sample(void)
 {
-    return (struct status){.name = "cart\"pole\n",
-                           .folder = "runs/x",
-                           .phase = PHASE_RUNNING,
-                           .unix_s = 1700000000.25,
-                           .elapsed_s = 12.5,
-                           .steps = UINT64_C(9007199254740993),
-                           .learner_steps = 7,
-                           .stop_steps = 100000,
-                           .stop_value = INFINITY,
-                           .progress = 0.31,
-                           .eta_s = NAN,
-                           .steps_rate = 5200,
-                           .spi = NAN,
-                           .spi_target = 32,
-                           .actor_idle = 0.61,
-                           .learner_idle = NAN,
-                           .planned_inserts = NAN,
-                           .waits = "actors wait",
-                           .size = 5,
-                           .max_size = 10,
-                           .value = 475,
-                           .best = 480,
-                           .actor_value = NAN,
-                           .value_steps = steps,
-                           .values = values,
-                           .n_values = 3,
-                           .processes = processes,
-                           .n_processes = 2,
-                           .actors = 3,
-                           .actors_wanted = 4,
-                           .restarts = 3,
-                           .memory = UINT64_MAX,
-                           .event = "actor-1 restarted",
-                           .event_unix_s = 1699999999};
+    return (struct status){
+        .name = "cart\"pole\n",
+        .folder = "runs/x",
+        .phase = PHASE_RUNNING,
+        .unix_s = 1700000000.25,
+        .elapsed_s = 12.5,
+        .steps = UINT64_C(9007199254740993),
+        .learner_steps = 7,
+        .stop_steps = 100000,
+        .stop_value = INFINITY,
+        .progress = 0.31,
+        .eta_s = NAN,
+        .steps_rate = 5200,
+        .spi = NAN,
+        .spi_target = 32,
+        .actor_idle = 0.61,
+        .learner_idle = NAN,
+        .idle_by = {.actor = {[IDLE_CREDIT] = 0.6, [IDLE_COUNTERS] = 0.01}, .learner = {[IDLE_REDUCE] = NAN}},
+        .planned_inserts = NAN,
+        .waits = "actors wait",
+        .size = 5,
+        .max_size = 10,
+        .value = 475,
+        .best = 480,
+        .actor_value = NAN,
+        .value_steps = steps,
+        .values = values,
+        .n_values = 3,
+        .processes = processes,
+        .n_processes = 2,
+        .actors = 3,
+        .actors_wanted = 4,
+        .restarts = 3,
+        .memory = UINT64_MAX,
+        .event = "actor-1 restarted",
+        .event_unix_s = 1699999999};
 }
 
 static void test_round_trip(void **state)
@@ -75,6 +77,8 @@ static void test_round_trip(void **state)
     assert_true(c->steps == s.steps && c->memory == UINT64_MAX && c->stop_steps == 100000);
     assert_true(isinf(c->stop_value) && isnan(c->eta_s) && isnan(c->spi) && isnan(c->planned_inserts));
     assert_true(c->actor_idle == 0.61 && isnan(c->learner_idle));
+    assert_true(c->idle_by.actor[IDLE_CREDIT] == 0.6 && c->idle_by.actor[IDLE_COUNTERS] == 0.01);
+    assert_true(isnan(c->idle_by.learner[IDLE_REDUCE]) && c->idle_by.learner[IDLE_SAMPLE] == 0);
     assert_int_equal(c->n_values, 3);
     assert_true(c->values[0] == 21.5 && isnan(c->values[1]) && c->values[2] == 475 && c->value_steps[2] == 3000);
     assert_int_equal(c->n_processes, 2);
