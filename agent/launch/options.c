@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "agent/launch/launch.h"
 #include "agent/run/flags.h"
@@ -195,11 +196,31 @@ static int read_flags(struct launch *self, const struct launch_verb *verbs, uint
     return -1;
 }
 
+/* A word that is meant as a verb, and no file. `more`: others follow it, as they follow a verb. */
+static int check_verb(const struct launch *self, const struct launch_verb *verbs, uint32_t n_verbs, bool more)
+{
+    const char *names[16];
+    const char *word = self->argument;
+    uint32_t n = 0;
+    if (self->verb->name[0] || !word || strchr(word, '.') || strchr(word, '/') || access(word, F_OK) == 0)
+        return -1;
+    for (uint32_t i = 0; i < n_verbs && n < 16; i++)
+        if (verbs[i].name[0])
+            names[n++] = verbs[i].name;
+    const char *near = schema_nearest(word, names, n);
+    if (near)
+        return launch_usage("there is no verb '%s' (did you mean '%s'?)", word, near);
+    return more ? launch_usage("there is no verb '%s'", word) : -1;
+}
+
 static int read_argument(struct launch *self, const struct launch_verb *verbs, uint32_t n_verbs, int argc, char **argv)
 {
     const char *wanted = self->verb->argument;
     if (optind < argc && wanted)
         self->argument = argv[optind++];
+    int status = check_verb(self, verbs, n_verbs, optind < argc);
+    if (status >= 0)
+        return status;
     if (optind < argc)
         return launch_usage("unexpected argument '%s'", argv[optind]);
     if (!wanted || wanted[0] == '[' || self->argument)
@@ -208,21 +229,6 @@ static int read_argument(struct launch *self, const struct launch_verb *verbs, u
         return launch_usage("%s needs %s", self->verb->name, wanted);
     print_help(verbs, n_verbs);
     return EXIT_USAGE;
-}
-
-/* A word that is meant as a verb, and no file. */
-static int check_verb(const struct launch *self, const struct launch_verb *verbs, uint32_t n_verbs)
-{
-    const char *names[16];
-    const char *word = self->argument;
-    uint32_t n = 0;
-    if (self->verb->name[0] || !word || strchr(word, '.') || strchr(word, '/'))
-        return -1;
-    for (uint32_t i = 0; i < n_verbs && n < 16; i++)
-        if (verbs[i].name[0])
-            names[n++] = verbs[i].name;
-    const char *near = schema_nearest(word, names, n);
-    return near ? launch_usage("there is no verb '%s' (did you mean '%s'?)", word, near) : -1;
 }
 
 static void keep_command(struct launch *self, int argc, char **argv)
@@ -249,8 +255,6 @@ int launch_read_options(struct launch *self, const struct launch_verb *verbs, ui
     int status = read_flags(self, verbs, n_verbs, argc - verb, argv + verb);
     if (status < 0)
         status = read_argument(self, verbs, n_verbs, argc - verb, argv + verb);
-    if (status < 0)
-        status = check_verb(self, verbs, n_verbs);
     return status;
 }
 

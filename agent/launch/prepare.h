@@ -42,6 +42,8 @@ rp_status prepare_write_config(struct prepared *self, rp_error *err);
 bool prepare_is_auto(const struct prepared *self);
 /* The weights that actors are to act by must be there; they are named by a path that lasts, for runs/latest soon is this run. */
 rp_status prepare_weights(struct prepared *self, rp_error *err);
+/* verb_plan.c: for people, as wide as the terminal. */
+void launch_print_plan(const struct plan *plan, const struct plan_input *input);
 /* Curves from the cache or measured now, and the plan; where the file says auto, the counts become the plan's. cached: only
  * from the cache, and without it there is no plan. progress goes to standard error, if it is a terminal or `verbose`. */
 rp_status prepare_plan(struct prepared *self, bool again, bool cached, bool verbose, rp_error *err);

@@ -216,7 +216,7 @@ void report_print(const struct report *self, const char *folder, FILE *out)
     if (last->restarts)
         fprintf(out, ", %u restart%s", last->restarts, last->restarts > 1 ? "s" : "");
     fprintf(out, "\n");
-    if (last->reason[0])
+    if (last->reason[0] && last->phase != PHASE_FAILED) /* a failure's cause is printed last */
         fprintf(out, "%s\n", format_clean(clean, sizeof clean, last->reason));
     print_return(self, out);
     print_stretches(self, out);

@@ -14,7 +14,7 @@ static void add_series(struct plot *plot, const char *name, const struct series 
     plot->lines[plot->n_lines++] = (struct plot_line){.name = name,
                                                       .x = some ? data->columns[x] : NULL,
                                                       .y = some ? data->columns[y] : NULL,
-                                                      .n = data->n,
+                                                      .n = some ? data->n : 0,
                                                       .points = data->n <= 30};
 }
 
@@ -24,7 +24,7 @@ static bool bounds_of(const struct plot *plot, double *left, double *right)
     const struct plot_line *line = &plot->lines[0];
     *left = INFINITY;
     *right = -INFINITY;
-    for (uint32_t i = 0; i < line->n; i++) {
+    for (uint32_t i = 0; line->x && line->y && i < line->n; i++) {
         if (!isfinite(line->x[i]) || !isfinite(line->y[i]))
             continue;
         *left = fmin(*left, line->x[i]);

@@ -16,17 +16,14 @@
 #define SAVE_NS NS_PER_S
 #define RESIZE_MARGIN 0.2
 
-void run_say(struct run *self, enum log_level level, const char *id, const char *format, ...)
+/* shown: on the screen; text: in the log and as the event. */
+static void tell(struct run *self, enum log_level level, const char *id, const char *shown, const char *text)
 {
-    char text[SUPERVISOR_TAIL + 1024], quoted[SUPERVISOR_TAIL + 1024];
+    char quoted[SUPERVISOR_TAIL + 1024];
     struct timespec now;
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
     if (self->event_unsaved)
         run_save_line(self); /* metrics.jsonl has them all, though a status has only one */
-    screen_say(*self->options->screen, level >= LEVEL_WARN, "%s", text);
+    screen_say(*self->options->screen, level >= LEVEL_WARN, "%s", shown);
     log_line(level, id, "launch", "text=%s", log_quote(quoted, sizeof quoted, text));
     supervisor_one_line(text, self->event, sizeof self->event);
     clock_gettime(CLOCK_REALTIME, &now);
@@ -34,20 +31,38 @@ void run_say(struct run *self, enum log_level level, const char *id, const char 
     self->event_unsaved = true;
 }
 
+void run_say(struct run *self, enum log_level level, const char *id, const char *format, ...)
+{
+    char text[SUPERVISOR_TAIL + 1024];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    tell(self, level, id, text, text);
+}
+
 /* ---- stopping ---- */
 
+/* Why a run has failed is its last words (run_finish): nothing then stands between the cause and its reader, and it is not
+ * printed twice. */
 void run_stop(struct run *self, enum run_outcome outcome, bool patient, const char *format, ...)
 {
+    char text[SUPERVISOR_TAIL + 512], line[SUPERVISOR_TAIL + 576];
     if (self->phase >= PHASE_STOPPING)
         return;
     va_list args;
     va_start(args, format);
-    vsnprintf(self->reason, sizeof self->reason, format, args);
+    vsnprintf(text, sizeof text, format, args);
     va_end(args);
+    supervisor_one_line(text, self->reason, sizeof self->reason);
     self->phase = PHASE_STOPPING;
     self->outcome = outcome;
     self->patient = patient;
-    run_say(self, outcome == RUN_FAILED ? LEVEL_ERROR : LEVEL_INFO, "A0408", "stopping: %s", self->reason);
+    bool failed = outcome == RUN_FAILED;
+    if (failed)
+        snprintf(self->cause, sizeof self->cause, "%s", text);
+    snprintf(line, sizeof line, "stopping: %s", text);
+    tell(self, failed ? LEVEL_ERROR : LEVEL_INFO, "A0408", failed ? "stopping: the run has failed" : line, line);
 }
 
 static const char *signal_name(int number)
@@ -295,6 +310,7 @@ enum run_outcome run_do(const struct run_options *options, rp_error *err)
         run_finish(&self, err);
     } else {
         self.outcome = RUN_FAILED;
+        fprintf(stderr, "replay-launch: %s\n", err->text);
     }
     for (uint32_t i = 0; i < self.n_members; i++)
         free(self.members[i]);

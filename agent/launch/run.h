@@ -29,7 +29,7 @@ struct run_options {
     bool auto_actors; /* their number may change */
 };
 
-/* Blocks until the run has ended and its report is written. After RUN_FAILED, err has the cause. */
+/* Blocks until the run has ended and its report is written. After RUN_FAILED, err has the cause; it was printed. */
 enum run_outcome run_do(const struct run_options *options, rp_error *err);
 
 #endif

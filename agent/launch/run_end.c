@@ -138,6 +138,9 @@ void run_finish(struct run *self, rp_error *err)
     screen_destroy(options->screen);
     if (options->print_report)
         report_print(&report, options->folder, stdout);
-    if (self->outcome == RUN_FAILED)
+    if (self->outcome == RUN_FAILED) {
+        fflush(stdout);
+        fprintf(stderr, "replay-launch: %s\n", self->cause);
         err_set(err, RP_INTERNAL, "%s", self->reason);
+    }
 }

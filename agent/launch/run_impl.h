@@ -64,6 +64,7 @@ struct run {
     enum phase phase;
     enum run_outcome outcome;
     char reason[512];
+    char cause[SUPERVISOR_TAIL + 512]; /* of a failure, with the last lines of whoever failed */
     /* ---- starting */
     char endpoints_file[FOLDER_SIZE + 32];
     struct endpoints endpoints;

@@ -55,10 +55,10 @@ static rp_status start_process(struct run *self, struct member *member, int64_t 
 
 static void give_up(struct run *self, const struct member *member)
 {
-    char text[SUPERVISOR_TAIL + 512], line[sizeof self->reason];
+    char text[SUPERVISOR_TAIL + 512], quoted[SUPERVISOR_TAIL + 1024];
     supervisor_explain(&member->supervised, member->name, text, sizeof text);
-    run_say(self, LEVEL_ERROR, "A0404", "%s", text);
-    run_stop(self, RUN_FAILED, false, "%s", supervisor_one_line(text, line, sizeof line));
+    log_line(LEVEL_ERROR, "A0404", "launch", "text=%s", log_quote(quoted, sizeof quoted, text));
+    run_stop(self, RUN_FAILED, false, "%s", text);
 }
 
 static void start(struct run *self, struct member *member)
@@ -148,6 +148,12 @@ static int64_t grace_of(const struct run *self, const struct member *member)
     return member->role == ROLE_BROKER && broker_ns > grace_ns ? broker_ns : grace_ns;
 }
 
+/* Whether it failed before and printed the same: then that was shown. */
+static bool as_before(const struct member *member, const char *tail)
+{
+    return member->supervised.in_a_row > 0 && tail[0] && strcmp(member->supervised.first.tail, tail) == 0;
+}
+
 /* Who was asked to end, or ends with all others, should still do so well: a learner may not have saved its state. */
 static void check_last_words(struct run *self, const struct member *member, int status)
 {
@@ -156,6 +162,8 @@ static void check_last_words(struct run *self, const struct member *member, int 
     if (status == 0 || by_us)
         return;
     process_tail(&member->process, tail, sizeof tail, TAIL_LINES);
+    if (as_before(member, tail))
+        tail[0] = '\0';
     run_say(self, LEVEL_WARN, "A0414", "%s did not end well: %s.%s%s", member->name,
             process_describe(status, how, sizeof how), tail[0] ? " Its last lines:\n" : "", tail);
 }
@@ -165,6 +173,7 @@ static void judge(struct run *self, struct member *member, int status, bool expe
     char tail[SUPERVISOR_TAIL], how[96];
     const struct supervisor_limits limits = limits_of(self);
     int64_t ran_ns = member->ended_ns - member->process.started_ns;
+    bool again;
     process_tail(&member->process, tail, sizeof tail, TAIL_LINES);
     process_describe(status, how, sizeof how);
     switch (supervisor_ended(&member->supervised, &limits, status, expected, tail, now_ns, ran_ns)) {
@@ -172,9 +181,13 @@ static void judge(struct run *self, struct member *member, int status, bool expe
         member->wanted = false;
         break;
     case SUPERVISOR_RESTART:
+        again = member->supervised.in_a_row > 1 && as_before(member, tail);
         run_say(self, LEVEL_WARN, "A0403", "%s ended after %.1f s with %s; it starts again in %.1f s.%s%s",
                 member->name, (double)ran_ns * 1e-9, how, (double)(member->supervised.restart_ns - now_ns) * 1e-9,
-                tail[0] ? " Its last lines:\n" : "", tail);
+                again     ? " It failed as before."
+                : tail[0] ? " Its last lines:\n"
+                          : "",
+                again ? "" : tail);
         break;
     case SUPERVISOR_GIVE_UP:
         give_up(self, member);

@@ -6,6 +6,7 @@
 
 #include "agent/launch/prepare.h"
 #include "agent/launch/profile.h"
+#include "agent/text/format.h"
 
 #define COLUMNS 100
 
@@ -44,6 +45,22 @@ static uint32_t terminal_columns(void)
 {
     struct winsize size;
     return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : COLUMNS;
+}
+
+void launch_print_plan(const struct plan *plan, const struct plan_input *input)
+{
+    struct text wrapped = {0};
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    if (!out)
+        return;
+    plan_print(plan, input, out);
+    if (fclose(out) == 0)
+        format_wrap(&wrapped, text, terminal_columns());
+    fputs(text_get(&wrapped), stdout);
+    text_fini(&wrapped);
+    free(text);
 }
 
 static rp_status print_json(const struct prepared *self, rp_error *err)
@@ -106,7 +123,7 @@ static int plan_or_profile(struct launch *launch, bool profile)
     } else {
         if (profile)
             profile_print(&self.input, terminal_columns(), stdout);
-        plan_print(&self.plan, &self.input, stdout);
+        launch_print_plan(&self.plan, &self.input);
         if (self.folder[0])
             printf("\nCurves and plan are in %s.\n", self.folder);
         else

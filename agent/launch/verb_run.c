@@ -52,9 +52,7 @@ static int go(struct prepared *self, const struct launch *launch, const char *co
                                         .auto_actors = auto_actors && !launch->no_resize};
     enum run_outcome outcome = run_do(&options, &err);
     screen_destroy(&screen);
-    if (outcome == RUN_FAILED)
-        return finish(self, &err);
-    int status = self->interrupts.asked > 1 ? FORCED : EXIT_FINE;
+    int status = outcome == RUN_FAILED ? EXIT_FAILED : self->interrupts.asked > 1 ? FORCED : EXIT_FINE;
     prepare_fini(self);
     return status;
 }
@@ -74,7 +72,7 @@ static rp_status size_up(struct prepared *self, const struct launch *launch, rp_
     RP_TRY(status);
     RP_TRY(profile_write(&self->input, self->folder, err));
     if (verbose) {
-        plan_print(&self->plan, &self->input, stdout);
+        launch_print_plan(&self->plan, &self->input);
         puts(self->from_cache ? "(from cached measurements; --again measures anew)\n" : "");
         fflush(stdout);
     }
@@ -197,6 +195,31 @@ static const char *tables_of(const struct run_config *config)
                                                                        : "the tables are those of the last checkpoint";
 }
 
+/* An end that lies behind: the run would stop as soon as it has started. */
+static rp_status check_ends(const struct run_config *config, const struct folder_state *state, rp_error *err)
+{
+    const struct stop_section *stop = &config->stop;
+    if (stop->steps > 0 && (uint64_t)stop->steps < state->steps)
+        return err_set(
+            err, RP_INVALID_ARGUMENT,
+            "stop.steps is %lld, but %llu environment steps were taken already: name a larger number, or 0 for none",
+            (long long)stop->steps, (unsigned long long)state->steps);
+    if (stop->learner_steps > 0 && (uint64_t)stop->learner_steps < state->learner_steps)
+        return err_set(
+            err, RP_INVALID_ARGUMENT,
+            "stop.learner_steps is %lld, but %llu learner steps were made already: name a larger number, or 0 "
+            "for none",
+            (long long)stop->learner_steps, (unsigned long long)state->learner_steps);
+    double limit_s = (double)stop->time_ns * 1e-9;
+    if (stop->time_ns > 0 && limit_s <= state->elapsed_s)
+        return err_set(
+            err, RP_INVALID_ARGUMENT,
+            "stop.time is %.6g s, but the run has taken %.0f s already, in all its legs: name a longer time, or "
+            "0s for none",
+            limit_s, state->elapsed_s);
+    return RP_OK;
+}
+
 int launch_resume(struct launch *launch)
 {
     struct prepared self;
@@ -210,6 +233,8 @@ int launch_resume(struct launch *launch)
         prepare_fini(&self);
         return status;
     }
+    if (check_ends(&self.config, &state, &err) != RP_OK)
+        return finish(&self, &err);
     if (state.here[0])
         snprintf(self.here, sizeof self.here, "%s", state.here);
     bool auto_actors = sets_actors(launch) ? self.config.actors.count == 0 : state.auto_actors;

@@ -71,7 +71,7 @@ void view_line(struct text *out, const struct status *s)
         line_put(&line, TINT_NONE, " other programs take %.1f cores", s->others);
     if (s->restarts)
         line_put(&line, TINT_NONE, " restarts %u", s->restarts);
-    if (s->reason[0])
+    if (s->reason[0] && s->phase != PHASE_FAILED)
         line_put(&line, TINT_NONE, " (%s)", s->reason);
     text_add(out, "%s", text_get(&line.text));
     line_fini(&line);

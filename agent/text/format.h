@@ -19,6 +19,9 @@ void text_add(struct text *self, const char *format, ...) RP_PRINTF(2, 3);
 /* "" for an empty one. */
 const char *text_get(const struct text *self);
 
+/* wrap.c: whole lines, those that are too long broken between words and gone on with below the last column of the line. */
+void format_wrap(struct text *out, const char *text, uint32_t columns);
+
 /* All give out, which has room for FORMAT_SIZE bytes. */
 #define FORMAT_SIZE 48
 typedef char format_buffer[FORMAT_SIZE];

@@ -104,12 +104,27 @@ def test_gives_up():
         contains(text, "actor-0 failed 3 times in a row with exit status 7; the first time after ",
                  "  | no such licence\n  | %s\n" % first)
         contains(text, "replay-launch: actor-0 failed 3 times", "small failed after ")
+        check(text.index("small failed after ") < text.index("replay-launch: actor-0 failed"), "the cause is the last word", text)
         equal(run.starts("actor-0"), 3, "starts")
         report = run.read("report.json")
         equal(report["exit"], "failed", "exit")
         contains(report["reason"], "actor-0 failed 3 times in a row with exit status 7", first)
         check(all(not event["event"].endswith(":") for event in report["events"]), "an event without its cause", report)
         check(not run.read("launch.json")["done"], "a run that failed can be resumed")
+        place.nobody_left()
+
+
+@test
+def test_cause_once():
+    """What a process said before it failed is shown when it fails, and as the last word; not again in between."""
+    with foreign("#!/bin/sh\necho 'no such licence'\nexit 7\n") as place:
+        text = place.launch(*sets("launch.failures=4")).ends(1)
+        equal(text.count("no such licence"), 2, "times that the cause is printed")
+        equal(text.count("failed 4 times in a row"), 1, "times that the end is explained")
+        place.nobody_left()
+    with foreign("#!/bin/sh\necho 'no such licence'\nexit 7\n") as place:
+        text = place.launch(*sets("launch.failures=1")).ends(1)
+        equal(text.count("no such licence"), 1, "times that the cause is printed")
         place.nobody_left()
 
 
@@ -215,7 +230,9 @@ def test_launcher_is_killed():
 def test_actors_may_end():
     with foreign("#!/bin/sh\necho all done\nexit 0\n", 2) as place:
         run = place.launch()
-        contains(run.ends(1), "stopping: the actors have ended with status 0, but none has inserted anything")
+        text = run.ends(1)
+        contains(text, "stopping:", "replay-launch: the actors have ended with status 0, but none has inserted anything")
+        equal(text.count("none has inserted anything"), 1, "times that the cause is printed")
         equal((run.starts("actor-0"), run.starts("actor-1")), (1, 1), "starts")
         equal(run.read("report.json")["exit"], "failed", "exit")
         place.nobody_left()

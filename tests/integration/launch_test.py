@@ -154,6 +154,8 @@ def test_mistakes():
         contains(said, "no placeholder {sevice}")
         place.call("check", "nothing.yaml", status=2)
         contains(place.call("stat", status=2)[1], "did you mean 'status'")
+        contains(place.call("chekc", str(place.config), status=2)[1], "'chekc'", "did you mean 'check'")
+        contains(place.call("wonder", str(place.config), status=2)[1], "no verb 'wonder'")
         contains(place.call("check", str(place.config), "--force", status=2)[1], "check has no --force")
         contains(place.call(status=2)[0], "Usage:")
         contains(place.call("status", status=1)[1], "there is no run in 'runs'")
@@ -226,6 +228,13 @@ def test_interrupt_and_resume():
         place.nobody_left()
         contains(place.call("status")[0], "the launcher is gone", "resume")
         middle = second.read("launch.json")
+
+        # An end that lies behind is no end.
+        for end in ("stop.steps=%d" % (middle["steps"] - 1), "stop.learner_steps=1", "stop.time=10ms"):
+            said = place.call("resume", "runs/latest", *sets(end), status=2)[1]
+            contains(said, end.split("=")[0])
+            check(str(middle["steps"]) in said or "steps=" not in end or "learner" in end, said)
+        equal(second.read("launch.json")["legs"], middle["legs"], "legs after ends that were refused")
 
         # Now to an end.
         end = middle["steps"] + 1500
