@@ -25,7 +25,7 @@
 
 const char *checkpoint_reason_name(enum checkpoint_reason reason)
 {
-    static const char *const names[] = {"asked", "signal", "period", "journal", "space", "exit"};
+    static const char *const names[] = {"asked", "signal", "period", "journal", "space", "sync", "exit"};
     return names[reason];
 }
 
@@ -146,6 +146,8 @@ static void mind_space(struct broker *broker)
         if (low)
             checkpoints_clean(broker);
     }
+    if (broker->stream->bad_last && !self->wanted && broker->now_ns >= self->heal_ns)
+        checkpoint_start(broker, CHECKPOINT_SYNC, NULL, NULL);
     if (self->wanted || broker->now_ns < self->not_before_ns)
         return;
     if (low && gains_space(broker))
@@ -215,7 +217,8 @@ void checkpoint_end(struct checkpoint *self)
         checkpoint_abandon(self);
         return;
     }
-    *job = (struct scribe_job){.what = SCRIBE_FINISH, .kind = DISK_CHECKPOINT, .file = self->number};
+    *job = (struct scribe_job){
+        .what = SCRIBE_FINISH, .kind = DISK_CHECKPOINT, .file = self->number, .failures = self->failures};
     self->ended = true;
     stream_give(self->broker->stream, job);
 }
@@ -239,6 +242,10 @@ void checkpoint_abandon(struct checkpoint *run)
     checkpoint_tell(broker, SCRIBE_ABANDON, DISK_CHECKPOINT, run->number);
     log_line(LEVEL_ERROR, "B0523", "checkpoint failed", "checkpoint=%llu why=%s", (unsigned long long)run->number,
              log_quote(quoted, sizeof quoted, run->error));
+    self->heal_pause_ns = self->heal_pause_ns ? 2 * self->heal_pause_ns : RETRY_LOW_NS;
+    if (self->heal_pause_ns > RETRY_NS)
+        self->heal_pause_ns = RETRY_NS;
+    self->heal_ns = broker->now_ns + self->heal_pause_ns;
     self->not_before_ns = broker->now_ns + (self->low ? RETRY_LOW_NS : RETRY_NS);
     self->running = NULL;
     timer_clear(&broker->timers, &self->progress);
@@ -261,6 +268,8 @@ static void finish(struct broker *broker, struct checkpoint *run)
     struct checkpoints *self = broker->checkpoints;
     int64_t now = clock_now(&broker->clock), took = now - run->start_ns;
     extend_chain(self, run);
+    stream_healed(broker->stream, run->failures);
+    self->heal_pause_ns = 0;
     self->last = run->number;
     self->last_ns = now;
     self->last_base = run->base;

@@ -55,6 +55,7 @@ enum checkpoint_reason {
     CHECKPOINT_PERIOD,
     CHECKPOINT_JOURNAL,
     CHECKPOINT_SPACE,
+    CHECKPOINT_SYNC,
     CHECKPOINT_EXIT,
 };
 

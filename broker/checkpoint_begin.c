@@ -32,11 +32,26 @@ static uint64_t choose_sparse(struct checkpoint *self, uint64_t part, uint64_t *
     return dead;
 }
 
+/* Segments that could not be synced: all that lives there is written anew. */
+static bool choose_bad(struct checkpoint *self)
+{
+    const struct stream *stream = self->broker->stream;
+    for (uint32_t i = 0; i < stream->n_segments; i++) {
+        uint64_t number = stream->segments[i].number;
+        struct named_segment *segment = stream_is_bad(stream, number) ? checkpoint_segment(self, number) : NULL;
+        if (segment)
+            segment->moving = segment->bad = true;
+    }
+    return stream->bad_last != 0;
+}
+
 /* Those that gain most come first: there is a reserve on the disk for so much and no more. True: there is enough of it to
  * be worth a whole checkpoint. */
 static bool choose_moving(struct checkpoint *self)
 {
     const struct stream *stream = self->broker->stream;
+    if (choose_bad(self))
+        return true;
     uint64_t budget = stream->journal ? space_moves(&stream->space) : UINT64_MAX;
     uint64_t dead = choose_sparse(self, 8, &budget);
     dead += choose_sparse(self, 2, &budget);
@@ -260,6 +275,7 @@ struct checkpoint *checkpoint_begin(struct broker *broker, enum checkpoint_reaso
     self->broker = broker;
     self->number = checkpoints->next++;
     self->reason = reason;
+    self->failures = stream->failures;
     self->start_ns = clock_now(&broker->clock);
     self->offset = FILE_HEAD_BYTES;
     self->chunks = broker->store.chunks;

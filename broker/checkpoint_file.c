@@ -155,7 +155,7 @@ uint64_t checkpoint_place(struct checkpoint *self, struct chunk *chunk)
 {
     struct stream *stream = self->broker->stream;
     struct named_segment *segment = chunk->at ? checkpoint_segment(self, disk_number(chunk->at)) : NULL;
-    if (!chunk->at) {
+    if (stream_lacks(stream, chunk)) {
         stream_chunk(stream, chunk);
         self->chunk_bytes += sizeof(struct entry_chunk) + chunk->bytes;
     } else if (segment && segment->moving && chunk_is_here(chunk)) {

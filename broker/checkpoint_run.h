@@ -52,14 +52,15 @@ struct copied_selection {
 /* A segment that entries of the file name. */
 struct named_segment {
     uint64_t number, chunks, bytes;
-    bool moving; /* it is mostly dead: what lives there is moved */
+    bool moving; /* it is mostly dead, or bad: what lives there is moved */
+    bool bad;    /* it could not be synced: no entry names what was moved */
 };
 
 /* Whether the checkpoint needs the segment. The journal after its instant may name chunks where they were before they
  * were moved. */
 static inline bool named_is_needed(const struct named_segment *self, uint64_t journal)
 {
-    return self->chunks > 0 || (self->moving && journal);
+    return self->chunks > 0 || (self->moving && !self->bad && journal);
 }
 
 struct checkpoint {
@@ -68,8 +69,9 @@ struct checkpoint {
     uint64_t number, base, journal;
     enum checkpoint_reason reason;
     int64_t start_ns;
-    bool waits;     /* for the scribe to catch up, or for chunks to be read: it is not among the chores */
-    uint64_t reads; /* it waits until so many have been read (spill_reads); 0: not for that */
+    uint64_t failures; /* syncs that were known to have failed at its instant */
+    bool waits;        /* for the scribe to catch up, or for chunks to be read: it is not among the chores */
+    uint64_t reads;    /* it waits until so many have been read (spill_reads); 0: not for that */
     uint32_t near_table, near_slot, near_tries; /* how often it has waited for the chunks of which item */
     bool ended;                                 /* all was handed over */
     bool failed;                                /* error says why */
@@ -108,9 +110,10 @@ struct checkpoints {
     bool wanted;
     enum checkpoint_reason reason; /* of the wanted one */
     struct timer period, progress;
-    bool low;              /* the disk is short of space */
-    int64_t not_before_ns; /* after a failure those that nobody asked for wait */
-    uint32_t slice;        /* slots of a slice */
+    bool low;                       /* the disk is short of space */
+    int64_t heal_ns, heal_pause_ns; /* when bad segments are next written anew, and the pause after the last try */
+    int64_t not_before_ns;          /* after a failure those that nobody asked for wait */
+    uint32_t slice;                 /* slots of a slice */
     /* the chain that the next one may be a change of */
     uint64_t base, base_bytes, chain_bytes;
     uint32_t links;

@@ -66,7 +66,7 @@ void journal_insert_(struct table *table, uint32_t slot, const struct flow *flow
     struct chunk *const *chunks = span_chunks(&item->span);
     uint32_t n = item->span.n;
     for (uint32_t i = 0; i < n; i++)
-        if (!chunks[i]->at)
+        if (stream_lacks(stream, chunks[i]))
             stream_chunk(stream, chunks[i]);
     struct layout *layout = layouts_at(&broker->layouts, item->span.layout);
     if (__builtin_expect(!layout->journaled, 0)) {

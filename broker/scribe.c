@@ -150,8 +150,10 @@ static void jobs_end(struct scribe *self, struct scribe_job *batch, uint64_t dur
 {
     struct scribe_news *news = &self->news;
     pthread_mutex_lock(&self->mutex);
-    if (durable > news->durable)
-        news->durable = durable;
+    if (durable > self->passed)
+        self->passed = durable;
+    if (!news->bad_last)
+        news->durable = self->passed;
     for (struct scribe_job *job = batch; job; job = job->next) {
         if (job->what == SCRIBE_RECORD) {
             news->written += job->size;
@@ -196,6 +198,44 @@ void scribe_all_is_well(struct scribe *self)
     self->failures = 0;
     self->retry_ns = 0;
     tell_trouble(self, "");
+}
+
+/* ---- syncs that failed */
+
+/* The actor alone writes these. */
+bool scribe_is_bad(const struct scribe *self, uint64_t segment)
+{
+    return self->news.bad_last && segment >= self->news.bad_first && segment <= self->news.bad_last;
+}
+
+void scribe_distrust(struct scribe *self, uint64_t segment, const char *why)
+{
+    pthread_mutex_lock(&self->mutex);
+    struct scribe_news *news = &self->news;
+    if (!news->bad_last || segment < news->bad_first)
+        news->bad_first = segment;
+    if (segment > news->bad_last)
+        news->bad_last = segment;
+    news->failures++; /* a failure that was counted and is not known here is told of later */
+    pthread_mutex_unlock(&self->mutex);
+    self->sync_trouble = true; /* that it can be written is not enough */
+    scribe_trouble(self, why);
+}
+
+void scribe_healed(struct scribe *self, uint64_t failures)
+{
+    pthread_mutex_lock(&self->mutex);
+    bool healed = self->news.bad_last && failures == atomic_load(&self->sync.failures);
+    if (healed) {
+        self->news.bad_first = self->news.bad_last = 0;
+        self->news.durable = self->passed;
+        tell(self);
+    }
+    pthread_mutex_unlock(&self->mutex);
+    if (healed) {
+        self->sync_trouble = false;
+        scribe_all_is_well(self);
+    }
 }
 
 /* ---- waiting */
@@ -279,7 +319,7 @@ static void job_do(struct scribe *self, struct scribe_job *job)
         scribe_write(self, job);
         break;
     case SCRIBE_FINISH:
-        scribe_finish(self, job->file);
+        scribe_finish(self, job);
         break;
     case SCRIBE_ABANDON:
         scribe_give_up(self, job->file, NULL);
@@ -288,32 +328,6 @@ static void job_do(struct scribe *self, struct scribe_job *job)
         scribe_remove(self, job);
         break;
     }
-}
-
-/* fsync always: after a sync that failed, nobody knows what is on the disk: all of it is written again. */
-static void sync_batch(struct scribe *self, struct scribe_job *batch)
-{
-    char text[256];
-    for (;;) {
-        /* What was found at the start is relied on, too: its writer may have been killed before it was synced. */
-        if (!self->segment.dirty || fdatasync(self->segment.descriptor) == 0) {
-            self->segment.dirty = false;
-            if (scribe_sync_here(self, text, sizeof text))
-                break;
-        } else {
-            snprintf(text, sizeof text, "segment %llu in %.120s can not be synced: %s; it is tried again every second",
-                     (unsigned long long)self->segment.number, self->folder->path, strerror(errno));
-        }
-        self->sync_trouble = true; /* that it can be written again is not enough */
-        scribe_trouble(self, text);
-        if (!scribe_pause(self))
-            return;
-        for (struct scribe_job *job = batch; job && self->segment.dirty && !self->over; job = job->next)
-            if (job->what == SCRIBE_RECORD && job->kind == DISK_SEGMENT)
-                scribe_write(self, job);
-    }
-    self->sync_trouble = false;
-    scribe_all_is_well(self);
 }
 
 /* The end of a checkpoint leaves the sync to another thread: what comes before it is synced here, and then told of. */
@@ -351,7 +365,7 @@ static void do_batch(struct scribe *self)
             last = job->number;
     }
     if (self->mode == FSYNC_ALWAYS && last && !self->over)
-        sync_batch(self, batch);
+        scribe_sync_here(self);
     jobs_end(self, batch, self->over ? 0 : last);
 }
 
@@ -387,7 +401,7 @@ static void scribe_actor(zsock_t *pipe, void *given)
 {
     struct scribe *self = given;
     self->pipe = zsock_resolve(pipe);
-    self->syncer = syncer_new(self->folder);
+    self->syncer = syncer_new(&self->sync);
     self->sync_pipe = self->syncer ? zsock_resolve(self->syncer) : NULL;
     zsock_signal(pipe, self->syncer ? 0 : 1);
     if (!self->syncer)
@@ -419,7 +433,7 @@ struct scribe *scribe_new(const struct folder *folder, enum fsync_mode mode, int
     pthread_mutex_init(&self->mutex, NULL);
     self->last = &self->first;
     self->jobs_last = &self->jobs;
-    self->folder = folder;
+    self->folder = self->sync.folder = folder;
     self->mode = mode;
     self->interval_ns = interval_ns;
     self->clock = clock_system();

@@ -1,7 +1,8 @@
 /* The scribe: a czmq actor that writes records to segments and checkpoints, syncs, names and removes files, and reports.
  * One order: what was handed over first is written first, so a checkpoint that ends is preceded on disk by the chunks
  * that it names. A disk that is full or fails is tried again until it works: what could not be written whole is cut off
- * first, so files stay sound. */
+ * first, so files stay sound. A sync that failed is not tried again: Linux would answer it with success although pages
+ * are lost. The core thread is told, and writes what lives in that segment anew, in another one. */
 #ifndef BROKER_SCRIBE_H
 #define BROKER_SCRIBE_H
 
@@ -19,12 +20,13 @@ enum scribe_what { SCRIBE_RECORD, SCRIBE_FINISH, SCRIBE_ABANDON, SCRIBE_REMOVE }
 struct scribe_job {
     enum scribe_what what;
     enum disk_kind kind;
-    uint64_t file;   /* number: a record for a new one makes it */
-    uint64_t offset; /* of the record */
-    uint64_t number; /* running number of a record of the stream; 0 for those of a checkpoint */
-    uint8_t *data;   /* sealed by the scribe; from scribe_buffer, or malloc'ed; given */
-    size_t size;     /* of the record, with its head */
-    bool pooled;     /* data is from scribe_buffer */
+    uint64_t file;     /* number: a record for a new one makes it */
+    uint64_t offset;   /* of the record */
+    uint64_t number;   /* running number of a record of the stream; 0 for those of a checkpoint */
+    uint64_t failures; /* of the end of a checkpoint: the syncs that were known to have failed when it began */
+    uint8_t *data;     /* sealed by the scribe; from scribe_buffer, or malloc'ed; given */
+    size_t size;       /* of the record, with its head */
+    bool pooled;       /* data is from scribe_buffer */
     /* A large chunk's data, which the scribe copies to tail_at of the record: the core thread has no time for that.
      * data then has tail_at bytes. tail_at 0: there is none. */
     size_t tail_at;
@@ -36,9 +38,13 @@ struct scribe_job {
 
 /* Handed to the core thread. */
 struct scribe_news {
-    uint64_t durable;   /* running number of the last durable record */
-    uint64_t written;   /* bytes of records so far, of everything; what was dropped counts, too */
-    uint64_t free;      /* bytes that the disk had left then; UINT64_MAX: not known */
+    uint64_t durable; /* running number of the last durable record */
+    uint64_t written; /* bytes of records so far, of everything; what was dropped counts, too */
+    uint64_t free;    /* bytes that the disk had left then; UINT64_MAX: not known */
+    /* Syncs that have failed so far, and the segments, from the first to the last, of which nobody knows what is on the disk.
+     * No record is durable any more until a checkpoint has ended that began when this was known, and so does without
+     * those segments. bad_last 0: there are none. */
+    uint64_t failures, bad_first, bad_last;
     uint64_t finished;  /* a checkpoint has got its name; 0: none. Told once */
     uint64_t abandoned; /* a checkpoint could not be written and was given up. Told once */
     char trouble[256];  /* empty: all is well */

@@ -46,6 +46,7 @@ struct scribe {
     int64_t interval_ns;
     struct clock clock;
     void *pipe;
+    struct syncer sync;
     zactor_t *syncer;
     void *sync_pipe;
     uint32_t syncing; /* jobs that the syncer has */
@@ -58,6 +59,7 @@ struct scribe {
     uint64_t given_up;   /* checkpoints up to this number are not written any more */
     uint64_t *unsynced;  /* segments that were left without a sync, also by the broker before this one */
     uint32_t n_unsynced, unsynced_capacity;
+    uint64_t passed; /* running number of the last record that is durable if no sync has failed */
     bool in_trouble, sync_trouble;
     int64_t trouble_log_ns, retry_ns;
     uint64_t failures;
@@ -65,6 +67,11 @@ struct scribe {
 };
 
 /* scribe.c */
+/* A sync of this segment failed, which was counted: nothing relies on it any more. */
+void scribe_distrust(struct scribe *self, uint64_t segment, const char *why);
+/* A checkpoint that knew of so many failures has ended. */
+void scribe_healed(struct scribe *self, uint64_t failures);
+bool scribe_is_bad(const struct scribe *self, uint64_t segment);
 /* Looks at the free space, and tells. */
 void scribe_measure(struct scribe *self);
 void scribe_tell_event(struct scribe *self, uint64_t checkpoint, bool ok);
@@ -77,7 +84,7 @@ bool scribe_pause(struct scribe *self);
 /* Until it is written, or need not be, or (over) there is no time left. */
 void scribe_write(struct scribe *self, struct scribe_job *job);
 /* The end of a checkpoint: all that it relies on is synced first. */
-void scribe_finish(struct scribe *self, uint64_t checkpoint);
+void scribe_finish(struct scribe *self, const struct scribe_job *job);
 /* A checkpoint comes to nothing. why: told to the core thread, and logged; NULL: it knows. */
 void scribe_give_up(struct scribe *self, uint64_t checkpoint, const char *why);
 
@@ -93,8 +100,8 @@ void scribe_sync_segment(struct scribe *self, bool timed);
 bool scribe_unsynced(struct scribe *self, uint64_t segment);
 /* Has those synced. False: not all of them could be given to the syncer. */
 bool scribe_sync_left(struct scribe *self);
-/* Syncs those, on this thread. False: text says why not. */
-bool scribe_sync_here(struct scribe *self, char *text, size_t size);
+/* Syncs those, and the segment that is written, on this thread. */
+void scribe_sync_here(struct scribe *self);
 bool scribe_wants_sync(const struct scribe *self);
 void scribe_sync_timed(struct scribe *self);
 

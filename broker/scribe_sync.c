@@ -45,6 +45,10 @@ void scribe_sync_start(struct scribe *self, struct scribe_file *file)
 
 void scribe_sync_segment(struct scribe *self, bool timed)
 {
+    if (scribe_is_bad(self, self->segment.number)) {
+        self->segment.dirty = false; /* another sync would say nothing */
+        return;
+    }
     int copy = dup(self->segment.descriptor);
     if (copy < 0 || !scribe_sync_give(self, (struct sync_job){.what = SYNC_SEGMENT,
                                                               .number = self->segment.number,
@@ -80,24 +84,32 @@ bool scribe_sync_left(struct scribe *self)
     return true;
 }
 
-bool scribe_sync_here(struct scribe *self, char *text, size_t size)
+static void sync_failed_here(struct scribe *self, uint64_t segment)
 {
-    while (self->n_unsynced) {
+    char text[256];
+    snprintf(text, sizeof text, "segment %llu in %.140s could not be synced: %s; what it holds is written anew",
+             (unsigned long long)segment, self->folder->path, strerror(errno));
+    atomic_fetch_add(&self->sync.failures, 1);
+    scribe_distrust(self, segment, text);
+}
+
+/* What was found at the start is relied on, too: its writer may have been killed before it was synced. */
+void scribe_sync_here(struct scribe *self)
+{
+    struct scribe_file *file = &self->segment;
+    if (file->dirty && !scribe_is_bad(self, file->number) && fdatasync(file->descriptor) != 0)
+        sync_failed_here(self, file->number);
+    file->dirty = false;
+    for (; self->n_unsynced; self->n_unsynced--) {
         uint64_t number = self->unsynced[self->n_unsynced - 1];
         char name[64];
         folder_name(DISK_SEGMENT, number, false, name, sizeof name);
-        int file = openat(self->folder->descriptor, name, O_RDONLY | O_CLOEXEC);
-        bool ok = file >= 0 ? fdatasync(file) == 0 : errno == ENOENT; /* removed meanwhile: nobody needs it */
-        if (!ok)
-            snprintf(text, size, "%.160s/%s can not be synced: %s; it is tried again every second", self->folder->path,
-                     name, strerror(errno));
-        if (file >= 0)
-            close(file);
-        if (!ok)
-            return false;
-        self->n_unsynced--;
+        int left = openat(self->folder->descriptor, name, O_RDONLY | O_CLOEXEC);
+        if (left >= 0 ? fdatasync(left) != 0 : errno != ENOENT) /* removed meanwhile: nobody needs it */
+            sync_failed_here(self, number);
+        if (left >= 0)
+            close(left);
     }
-    return true;
 }
 
 bool scribe_wants_sync(const struct scribe *self)
@@ -116,37 +128,23 @@ void scribe_sync_timed(struct scribe *self)
         scribe_sync_segment(self, true);
 }
 
-/* It is tried again by the interval, and nothing is taken in meanwhile. Without syncs a checkpoint alone has asked for it. */
-static void sync_failed(struct scribe *self, const struct sync_job *job)
-{
-    if (job->number == self->segment.number && self->segment.descriptor >= 0)
-        self->segment.dirty = true;
-    else if (!scribe_unsynced(self, job->number))
-        return;
-    self->sync_trouble = self->mode == FSYNC_INTERVAL;
-    if (self->sync_trouble)
-        scribe_trouble(self, job->err.text);
-}
-
 void scribe_sync_done(struct scribe *self, struct sync_job *job)
 {
     self->syncing--;
     if (job->timed)
         self->timed_sync = false;
     if (job->what == SYNC_FINISH) {
-        if (job->ok)
+        if (job->ok) {
+            scribe_healed(self, job->failures);
             scribe_tell_event(self, job->number, true);
-        else
+        } else
             scribe_give_up(self, job->number, job->err.text);
     } else if (job->what == SYNC_REMOVE) {
         if (!job->ok)
             log_line(LEVEL_WARN, "B0504", "a file could not be removed", "why=\"%s\"", job->err.text);
         scribe_measure(self);
     } else if (job->what == SYNC_SEGMENT && !job->ok) {
-        sync_failed(self, job);
-    } else if (job->what == SYNC_SEGMENT && self->sync_trouble) {
-        self->sync_trouble = false;
-        scribe_all_is_well(self);
+        scribe_distrust(self, job->number, job->err.text);
     }
     free(job);
 }

@@ -36,7 +36,7 @@ static bool leave_segment(struct scribe *self)
     struct scribe_file *file = &self->segment;
     if (file->descriptor < 0)
         return true;
-    if (file->dirty && self->mode == FSYNC_NEVER) {
+    if (file->dirty && self->mode == FSYNC_NEVER && !scribe_is_bad(self, file->number)) {
         if (!scribe_unsynced(self, file->number))
             return false;
     } else if (file->dirty && self->mode == FSYNC_INTERVAL) {
@@ -184,8 +184,9 @@ void scribe_give_up(struct scribe *self, uint64_t checkpoint, const char *why)
     scribe_tell_event(self, checkpoint, false);
 }
 
-void scribe_finish(struct scribe *self, uint64_t checkpoint)
+void scribe_finish(struct scribe *self, const struct scribe_job *job)
 {
+    uint64_t checkpoint = job->file;
     if (checkpoint <= self->given_up)
         return;
     if (self->part.descriptor < 0 || self->part.number != checkpoint) {
@@ -202,8 +203,10 @@ void scribe_finish(struct scribe *self, uint64_t checkpoint)
     if (!ok) {
         close(part);
         scribe_give_up(self, checkpoint, "its segments could not be synced");
-    } else if (!scribe_sync_give(self,
-                                 (struct sync_job){.what = SYNC_FINISH, .number = checkpoint, .descriptor = part})) {
+    } else if (!scribe_sync_give(self, (struct sync_job){.what = SYNC_FINISH,
+                                                         .number = checkpoint,
+                                                         .descriptor = part,
+                                                         .failures = job->failures})) {
         scribe_give_up(self, checkpoint, "no memory to sync it");
     }
 }

@@ -120,13 +120,13 @@ static void look_at(struct spill *self, struct chunk *chunk, uint32_t *looks)
         chunk->hot = 0;
         chunk->seen = self->round;
         self->round_work++;
-        if (!chunk->at)
+        if (stream_lacks(self->broker->stream, chunk))
             put(self, chunk, looks);
         return;
     }
     if (chunk->seen == self->round)
         return; /* another item of this round has it, too */
-    if (!chunk->at && !put(self, chunk, looks))
+    if (stream_lacks(self->broker->stream, chunk) && !put(self, chunk, looks))
         return;
     if (chunk->at >= self->durable_at) {
         self->round_waiting++;

@@ -287,15 +287,19 @@ static void segment_begin(struct stream *self, uint64_t number)
     self->start_used = self->first_bytes = self->used;
 }
 
+static void segment_next(struct stream *self)
+{
+    self->after = disk_at(self->segment, self->offset); /* a loader sees that nothing is missing */
+    segment_begin(self, self->segment + 1);
+}
+
 void stream_flush(struct stream *self)
 {
     if (self->used < SMALL_RECORD && self->number - 1 - self->durable >= OUTSTANDING_ENOUGH)
         return;
     stream_hand_over(self);
-    if (self->offset >= stream_segment_bytes(self)) {
-        self->after = disk_at(self->segment, self->offset); /* a loader sees that nothing is missing */
-        segment_begin(self, self->segment + 1);
-    }
+    if (self->offset >= stream_segment_bytes(self))
+        segment_next(self);
 }
 
 /* ---- chunks */
@@ -348,8 +352,8 @@ static void chunk_put(struct stream *self, struct chunk *chunk)
 
 void stream_chunk(struct stream *self, struct chunk *chunk)
 {
-    if (!chunk->at)
-        chunk_put(self, chunk);
+    if (stream_lacks(self, chunk))
+        stream_chunk_again(self, chunk);
 }
 
 void stream_chunk_again(struct stream *self, struct chunk *chunk)
@@ -379,8 +383,27 @@ void stream_chunk_dead(struct stream *self, const struct chunk *chunk)
 
 /* ---- the scribe's news */
 
+/* Between two turns. */
+static void distrust(struct stream *self, const struct scribe_news *news)
+{
+    self->failures = news->failures;
+    self->bad_first = news->bad_first;
+    self->bad_last = news->bad_last;
+    stream_hand_over(self);
+    if (stream_is_bad(self, self->segment) && self->offset > FILE_HEAD_BYTES)
+        segment_next(self);
+}
+
+void stream_healed(struct stream *self, uint64_t failures)
+{
+    if (failures == self->failures)
+        self->bad_first = self->bad_last = 0;
+}
+
 static void take_news(struct stream *self, const struct scribe_news *news)
 {
+    if (news->failures != self->failures)
+        distrust(self, news);
     self->durable = news->durable;
     self->backlog = self->given - news->written;
     self->free = news->free;

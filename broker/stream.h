@@ -66,9 +66,11 @@ struct stream {
     uint32_t n_segments, segment_capacity;
     char trouble[256]; /* why it can not write; empty: all is well */
     int64_t trouble_ns;
-    uint64_t journal_bytes; /* since the last checkpoint */
-    uint64_t total_bytes;   /* of all segments */
-    uint64_t live;          /* the same of `live` */
+    uint64_t failures;            /* syncs that are known to have failed */
+    uint64_t bad_first, bad_last; /* segments of which nobody knows what is on the disk; bad_last 0: none */
+    uint64_t journal_bytes;       /* since the last checkpoint */
+    uint64_t total_bytes;         /* of all segments */
+    uint64_t live;                /* the same of `live` */
 };
 
 /* Opens the folder and starts the scribe; nothing is written before stream_begin. */
@@ -86,7 +88,17 @@ void *stream_extend(struct stream *self, size_t bytes);
  * it goes along, if that is no more than a few KiB. Gives its place. */
 uint64_t stream_entry_large(struct stream *self, uint16_t type, uint32_t table, const void *body, size_t size,
                             zmq_msg_t *rest);
-/* Puts a chunk there unless it is; chunk->at says where. */
+/* A sync of the segment failed: what lives there must be written anew, and nothing may rely on it. */
+static inline bool stream_is_bad(const struct stream *self, uint64_t segment)
+{
+    return __builtin_expect(self->bad_last != 0, 0) && segment >= self->bad_first && segment <= self->bad_last;
+}
+/* The chunk has no place, or none that can be relied on. */
+static inline bool stream_lacks(const struct stream *self, const struct chunk *chunk)
+{
+    return !chunk->at || (stream_is_bad(self, disk_number(chunk->at)) && chunk_is_here(chunk));
+}
+/* Puts a chunk there if it lacks a place; chunk->at says where. */
 void stream_chunk(struct stream *self, struct chunk *chunk);
 /* Puts it there again, from a segment that is mostly dead. */
 void stream_chunk_again(struct stream *self, struct chunk *chunk);
@@ -104,6 +116,8 @@ void stream_remove_segment(struct stream *self, uint64_t number);
  * checkpoint the stream's own record is handed over, so that the chunks that it names are there first. Whoever gives
  * much must keep an eye on the backlog: above backlog_most the broker takes nothing in. */
 void stream_give(struct stream *self, struct scribe_job *job);
+/* A checkpoint that knew of so many failures has ended: no state lies in bad segments any more. */
+void stream_healed(struct stream *self, uint64_t failures);
 /* Hands the record over at the end of a turn, unless it is small and the scribe is busy: it then gets larger. */
 void stream_flush(struct stream *self);
 /* Hands it over now. */

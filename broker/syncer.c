@@ -8,11 +8,6 @@
 
 #include "proto/error.h"
 
-struct syncer {
-    const struct folder *folder;
-    bool failed; /* some segment may not be on disk: a checkpoint must not rely on it */
-};
-
 static bool sync_segment(struct syncer *self, struct sync_job *job)
 {
     if (job->descriptor < 0) {
@@ -24,17 +19,16 @@ static bool sync_segment(struct syncer *self, struct sync_job *job)
     }
     if (job->descriptor >= 0 && fdatasync(job->descriptor) == 0)
         return true;
-    err_set(&job->err, RP_IO, "segment %llu in %s could not be synced: %s", (unsigned long long)job->number,
-            self->folder->path, strerror(errno));
-    self->failed = true;
+    err_set(&job->err, RP_IO, "segment %llu in %.140s could not be synced: %s; what it holds is written anew",
+            (unsigned long long)job->number, self->folder->path, strerror(errno));
+    atomic_fetch_add(&self->failures, 1);
     return false;
 }
 
 static bool sync_finish(struct syncer *self, struct sync_job *job)
 {
-    if (self->failed) {
-        self->failed = false;
-        err_set(&job->err, RP_IO, "a segment could not be synced before");
+    if (atomic_load(&self->failures) != job->failures) {
+        err_set(&job->err, RP_IO, "a segment that it relies on could not be synced");
         return false;
     }
     return folder_finish(self->folder, job->number, job->descriptor, &job->err) == RP_OK;
@@ -67,7 +61,7 @@ static void sync_do(struct syncer *self, struct sync_job *job)
 
 static void syncer_actor(zsock_t *pipe, void *given)
 {
-    struct syncer self = {.folder = given};
+    struct syncer *self = given;
     void *socket = zsock_resolve(pipe);
     zsock_signal(pipe, 0);
     for (;;) {
@@ -79,13 +73,13 @@ static void syncer_actor(zsock_t *pipe, void *given)
             break; /* $TERM, or the end of the context */
         struct sync_job *job;
         memcpy(&job, message, sizeof job);
-        sync_do(&self, job);
+        sync_do(self, job);
         while (zmq_send(socket, &job, sizeof job, 0) < 0 && (errno == EINTR || errno == EAGAIN))
             usleep(1000);
     }
 }
 
-zactor_t *syncer_new(const struct folder *folder)
+zactor_t *syncer_new(struct syncer *self)
 {
-    return zactor_new(syncer_actor, (void *)(uintptr_t)folder);
+    return zactor_new(syncer_actor, self);
 }
