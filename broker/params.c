@@ -1,4 +1,5 @@
 #include <inttypes.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +9,9 @@
 #include "proto/error.h"
 #include "proto/unpack.h"
 #include "proto/utf8.h"
+
+/* Requests that are looked at in one go after a put: each takes about a microsecond. */
+#define WAKE_SLICE 256u
 
 /* A params_get that waits. */
 struct poll {
@@ -190,6 +194,8 @@ static bool poll_answer(struct broker *broker, const struct envelope *to, uint64
 
 static void poll_end(struct broker *broker, struct poll *self)
 {
+    if (broker->params.wake_next == self)
+        broker->params.wake_next = self->next;
     wait_end(broker, &self->wait);
     *self->prev = self->next;
     if (self->next)
@@ -223,23 +229,54 @@ static void poll_expire(struct broker *broker, struct wait *wait)
 
 static const struct wait_ops poll_ops = {"params", poll_expire, poll_cancel, poll_explain};
 
-static bool poll_names(const struct poll *self, const char *name)
+/* Whether a slot has another version than the asker. */
+static bool poll_is_ready(const struct params *params, const Replay__ParamsGet *ask)
 {
-    for (size_t i = 0; i < self->ask->n_name; i++)
-        if (strcmp(self->ask->name[i], name) == 0)
+    for (size_t i = 0; i < ask->n_name; i++) {
+        uint64_t version = params_version(params, ask->name[i]);
+        if (version && version != (i < ask->n_have ? ask->have[i] : 0))
             return true;
+    }
     return false;
 }
 
-/* Those that wait for the slot. */
-static void wake_polls(struct broker *broker, const char *name)
+/* A slice of the requests that wait. Those that come meanwhile were compared with the newest versions already. */
+static bool wake_slice(struct broker *broker)
 {
-    struct poll *next;
-    for (struct poll *poll = broker->params.polls; poll; poll = next) {
-        next = poll->next;
-        if (poll_names(poll, name) && poll_answer(broker, &poll->wait.to, poll->wait.id, poll->ask, false))
+    struct params *params = &broker->params;
+    for (uint32_t i = 0; i < WAKE_SLICE; i++) {
+        if (!params->wake_next && params->wake_again) {
+            params->wake_again = false;
+            params->wake_next = params->polls;
+        }
+        struct poll *poll = params->wake_next;
+        if (!poll)
+            return false;
+        params->wake_next = poll->next;
+        if (poll_is_ready(params, poll->ask) && poll_answer(broker, &poll->wait.to, poll->wait.id, poll->ask, false))
             poll_end(broker, poll);
     }
+    return params->wake_next || params->wake_again;
+}
+
+static bool wake_step(struct chore *chore)
+{
+    struct params *params = (struct params *)(void *)((char *)chore - offsetof(struct params, waking));
+    struct broker *broker = (struct broker *)(void *)((char *)params - offsetof(struct broker, params));
+    params->is_waking = wake_slice(broker);
+    return params->is_waking;
+}
+
+/* After a put: a few are answered at once, many in slices, so that samplers and writers do not wait for all of them. */
+static void wake_polls(struct broker *broker)
+{
+    struct params *params = &broker->params;
+    params->wake_again = true;
+    if (params->is_waking || !wake_slice(broker))
+        return;
+    params->is_waking = true;
+    params->waking.step = wake_step;
+    chores_add(&broker->chores, &params->waking);
 }
 
 rp_status req_params_put(struct broker *broker, struct request *request, rp_error *err)
@@ -285,7 +322,7 @@ rp_status req_params_put(struct broker *broker, struct request *request, rp_erro
     request_reply(broker, request, RP_OK, "", 30, &reply.base, NULL, 0);
     JOURNAL(broker, journal_slot_(broker, slot));
     broker_announce(broker, "params %s %llu", slot->name, (unsigned long long)slot->version);
-    wake_polls(broker, slot->name);
+    wake_polls(broker);
     return RP_OK;
 }
 

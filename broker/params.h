@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <zmq.h>
 
+#include "broker/chore.h"
 #include "replay/error.h"
 
 struct broker;
@@ -31,8 +32,11 @@ struct params {
     uint32_t n_slots, slots_capacity;
     struct counter *counters;
     uint32_t n_counters, counters_capacity;
-    uint64_t bytes;     /* of all values */
-    struct poll *polls; /* requests that wait for something newer */
+    uint64_t bytes;      /* of all values */
+    struct poll *polls;  /* requests that wait for something newer, newest first */
+    struct chore waking; /* answers them after a put, in slices */
+    struct poll *wake_next;
+    bool is_waking, wake_again; /* again: another put came meanwhile, which concerns all of them */
 };
 
 /* 0 if there is no such slot. */

@@ -299,6 +299,43 @@ static void session_release(const char *unused)
     embed_stop(&embed);
 }
 
+/* Many actors wait for the next version of the same parameters. */
+static void parameter_waiters(const char *unused)
+{
+    (void)unused;
+    enum { EACH = 900 };
+    const uint32_t n_peers = n_items / 20000;
+    char *name = testpeer_text("policy");
+    struct embed embed;
+    embed_start_real(&embed, "  - {name: t, max_size: 10}\n", NULL);
+    struct testpeer *learner = testpeer_new(&embed);
+    for (uint32_t p = 0; p < n_peers; p++) {
+        struct testpeer *peer = testpeer_new(&embed);
+        Replay__Request request = REPLAY__REQUEST__INIT;
+        Replay__ParamsGet get = REPLAY__PARAMS_GET__INIT;
+        get.n_name = 1;
+        get.name = &name;
+        request.body_case = REPLAY__REQUEST__BODY_PARAMS_GET;
+        request.params_get = &get;
+        for (uint32_t i = 0; i < EACH; i++)
+            testpeer_ask(peer, &request);
+        embed_settle(&embed);
+    }
+    assert_int_equal(embed.broker->waits.count, n_peers * EACH);
+    struct watch watch = {.phase = "waking those that wait for parameters"};
+    Replay__Request request = REPLAY__REQUEST__INIT;
+    Replay__ParamsPut put = REPLAY__PARAMS_PUT__INIT;
+    put.name = name;
+    request.body_case = REPLAY__REQUEST__BODY_PARAMS_PUT;
+    request.params_put = &put;
+    uint64_t id = testpeer_ask_with(learner, &request, 0, "weights", 7);
+    assert_int_equal(timed_answer(&embed, &watch, learner, id)->status, RP_OK);
+    rest(&embed, &watch);
+    assert_int_equal(embed.broker->waits.count, 0);
+    judge(&watch);
+    embed_stop(&embed);
+}
+
 /* Another program may have had the caches or the huge pages: what is within the bar once in three tries is within it by
  * its own cost; what grows with the table never is. */
 static void attempt(void (*run)(const char *), const char *what)
@@ -328,6 +365,12 @@ static void the_end_of_a_session_stays_within_the_bar(void **state)
     attempt(session_release, NULL);
 }
 
+static void waking_parameter_waiters_stays_within_the_bar(void **state)
+{
+    (void)state;
+    attempt(parameter_waiters, NULL);
+}
+
 int main(void)
 {
     broker_memory_settings();
@@ -346,6 +389,7 @@ int main(void)
         cmocka_unit_test_prestate(a_large_table_stays_within_the_bar, "max_heap"),
         cmocka_unit_test(removal_en_masse_stays_within_the_bar),
         cmocka_unit_test(the_end_of_a_session_stays_within_the_bar),
+        cmocka_unit_test(waking_parameter_waiters_stays_within_the_bar),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

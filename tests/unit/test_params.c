@@ -109,6 +109,65 @@ static void a_long_poll_wakes_with_the_next_version(void **state)
     embed_stop(&embed);
 }
 
+/* Thousands that wait are answered in slices: meanwhile some give up, a second slot is put, and others come. Each request
+ * gets one answer, with versions that it did not have. */
+static void many_waiters_are_answered_once_each(void **state)
+{
+    (void)state;
+    enum { PEERS = 8, EACH = 500 };
+    static const char *const a[] = {"a"}, *const b[] = {"b"}, *const both[] = {"b", "a"};
+    static uint64_t ids[PEERS][EACH];
+    struct embed embed;
+    embed_start_real(&embed, TABLE, NULL);
+    struct testpeer *peers[PEERS], *learner = testpeer_new(&embed);
+    for (uint32_t p = 0; p < PEERS; p++) {
+        peers[p] = testpeer_new(&embed);
+        for (uint32_t i = 0; i < EACH; i++)
+            ids[p][i] = get(peers[p], i % 3 == 2 ? 2 : 1,
+                            i % 3 == 0   ? a
+                            : i % 3 == 1 ? b
+                                         : both,
+                            NULL, NO_TIMEOUT, false);
+        embed_settle(&embed);
+    }
+    assert_int_equal(embed.broker->waits.count, PEERS * EACH);
+    Replay__Request request = REPLAY__REQUEST__INIT;
+    Replay__ParamsPut ask = REPLAY__PARAMS_PUT__INIT;
+    request.body_case = REPLAY__REQUEST__BODY_PARAMS_PUT;
+    request.params_put = &ask;
+    ask.name = testpeer_text("a");
+    testpeer_ask_with(learner, &request, 0, "1", 1);
+    ask.name = testpeer_text("b");
+    testpeer_ask_with(learner, &request, 0, "2", 1);
+    Replay__Cancel cancel = REPLAY__CANCEL__INIT;
+    cancel.n_id = 50;
+    cancel.id = &ids[0][EACH - 50]; /* somewhere in the middle of the list */
+    Replay__Request second = REPLAY__REQUEST__INIT;
+    second.body_case = REPLAY__REQUEST__BODY_CANCEL;
+    second.cancel = &cancel;
+    testpeer_ask(peers[0], &second);
+    embed_settle(&embed);
+    uint64_t late = get(learner, 2, both, (const uint64_t[]){1, 1}, NO_TIMEOUT, false);
+    assert_null(testpeer_poll(learner, late));
+    for (uint32_t p = 0; p < PEERS; p++)
+        for (uint32_t i = 0; i < EACH; i++) {
+            struct testpeer_answer *answer = testpeer_await(peers[p], ids[p][i]);
+            if (answer->status == RP_CANCELLED && p == 0 && i >= EACH - 50)
+                continue;
+            assert_int_equal(answer->status, RP_OK);
+            assert_true(answer->reply->params->n_slots >= 1);
+            assert_int_equal(answer->reply->params->slots[0]->version, 1);
+            if (i % 3 == 2)
+                continue;
+            assert_string_equal(answer->reply->params->slots[0]->name, i % 3 == 0 ? "a" : "b");
+        }
+    assert_int_equal(embed.broker->waits.count, 1);
+    assert_false(embed.broker->params.is_waking);
+    put(learner, "b", "3", 1);
+    assert_int_equal(testpeer_await(learner, late)->reply->params->slots[0]->version, 2);
+    embed_stop(&embed);
+}
+
 static void a_version_in_use_outlives_the_next_put(void **state)
 {
     (void)state;
@@ -219,6 +278,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(versions_count_up_and_only_newer_ones_come),
         cmocka_unit_test(a_long_poll_wakes_with_the_next_version),
+        cmocka_unit_test(many_waiters_are_answered_once_each),
         cmocka_unit_test(a_version_in_use_outlives_the_next_put),
         cmocka_unit_test(many_slots_keep_their_values),
         cmocka_unit_test(mistakes_are_told),
