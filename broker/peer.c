@@ -146,11 +146,16 @@ bool peer_send_now(struct broker *broker, const struct envelope *to, zmq_msg_t *
     struct way way = {broker->service, broker->ducts ? &broker->ducts->replies : NULL};
     bool sent = send_envelope(way, to);
     if (!sent) {
+        /* A client that leaves before it has read its last replies is none of anybody's troubles. */
+        bool gone = errno == EHOSTUNREACH;
         broker->counters.replies_dropped++;
         uint32_t held;
-        if (log_allow(&broker->service_log, 5, broker->now_ns, &held))
-            log_line(LEVEL_WARN, "B0301", "reply dropped", "reason=%s held_back=%u",
-                     errno == EHOSTUNREACH ? "peer_gone" : "peer_queue_full", held);
+        if (gone)
+            log_line(LEVEL_DEBUG, "B0305", "reply dropped: its peer is gone", "replies_dropped=%llu",
+                     (unsigned long long)broker->counters.replies_dropped);
+        else if (log_allow(&broker->service_log, 5, broker->now_ns, &held))
+            log_line(LEVEL_WARN, "B0301", "reply dropped: its peer does not read", "replies_dropped=%llu held_back=%u",
+                     (unsigned long long)broker->counters.replies_dropped, held);
     }
     if (!sent || !way_send(way, header, n > 0))
         zmq_msg_close(header);

@@ -13,6 +13,7 @@
 #include "proto/error.h"
 #include "proto/utf8.h"
 
+#define SESSION_SHOWN_BYTES 4u
 #define SESSIONS_PER_PAGE 256u
 #define STATS_MOST 32u
 #define WAITS_MOST 1000u
@@ -192,7 +193,8 @@ static Replay__SessionInfo *session_info(struct arena *arena, const struct broke
         return NULL;
     replay__session_info__init(info);
     info->name = session->name;
-    info->session = (ProtobufCBinaryData){WIRE_SESSION_BYTES, session->id};
+    /* Enough to tell sessions apart, too little to take one up: whoever knows the whole id can do that. */
+    info->session = (ProtobufCBinaryData){SESSION_SHOWN_BYTES, session->id};
     info->ordinal = session->ordinal;
     info->received = session->received;
     info->chunk_bytes = session->chunk_bytes;

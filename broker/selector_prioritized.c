@@ -4,7 +4,7 @@
  * - With a negative exponent (a remover that prefers small priorities) a priority below 1e-9 counts as 1e-9, so that
  *   p = 0 means "the first to go".
  * - Weights are float32. One too small for that becomes the smallest, so that an item with p > 0 can always be picked;
- *   with a positive exponent `check` refuses a priority whose weight is too large. */
+ *   the log says so once. With a positive exponent `check` refuses a priority whose weight is too large. */
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
@@ -14,6 +14,7 @@
 #include "broker/slotset.h"
 #include "broker/sumtree.h"
 #include "proto/error.h"
+#include "proto/log.h"
 #include "proto/rng.h"
 
 #define LEAST_PRIORITY 1e-9
@@ -30,6 +31,8 @@ struct prioritized {
     struct rng rng;
     double exponent;
     double max_priority;  /* whose weight is still a float32 */
+    double low, high;     /* priorities in between have weights of their own; those beyond count as the nearest */
+    bool told;            /* the log has heard of one beyond */
     double last_priority; /* writers often give all items the same one: its weight is kept */
     float last_weight;
     struct taken *taken; /* scratch of pick_distinct */
@@ -109,6 +112,8 @@ static void *prioritized_create(const rp_option *options, uint32_t n_options, ui
     }
     self->exponent = exponent;
     self->max_priority = exponent > 0.0 ? pow((double)FLT_MAX, 1.0 / exponent) : (double)INFINITY;
+    self->low = exponent > 0.0 ? pow((double)FLT_MIN, 1.0 / exponent) : 0.0;
+    self->high = exponent < 0.0 ? pow((double)FLT_MIN, 1.0 / exponent) : self->max_priority;
     self->last_weight = weight_of(self, self->last_priority);
     rng_seed(&self->rng, seed);
     return self;
@@ -116,13 +121,20 @@ static void *prioritized_create(const rp_option *options, uint32_t n_options, ui
 
 static rp_status prioritized_check(void *state, double priority, rp_error *err)
 {
-    const struct prioritized *self = state;
-    if (priority <= self->max_priority)
-        return RP_OK;
-    return err_set(err, RP_INVALID_ARGUMENT,
-                   "priority %g is too large: with exponent %g its weight does not fit into a float32; "
-                   "scale priorities to at most %g",
-                   priority, self->exponent, self->max_priority);
+    struct prioritized *self = state;
+    if (priority > self->max_priority)
+        return err_set(err, RP_INVALID_ARGUMENT,
+                       "priority %g is too large: with exponent %g its weight does not fit into a float32; "
+                       "scale priorities to at most %g",
+                       priority, self->exponent, self->max_priority);
+    bool beyond = (priority < self->low && priority > 0.0) || priority > self->high;
+    if (beyond && !self->told) {
+        self->told = true;
+        log_line(LEVEL_WARN, "B0212", "a priority is too far from 1 to have a weight of its own: scale priorities",
+                 "exponent=%g priority=%g counts_as=%g", self->exponent, priority,
+                 priority < self->low ? self->low : self->high);
+    }
+    return RP_OK;
 }
 
 static void prioritized_insert(void *state, uint32_t slot, double priority)

@@ -56,7 +56,7 @@ typedef struct rp_counter_info {
 
 typedef struct rp_session_info {
     const char *name;
-    uint8_t id[16];
+    uint8_t id[16]; /* the first 4 bytes of the session's id, then zeros: the broker shows no more */
     uint32_t ordinal;
     uint32_t expired; /* 1: only its numbers are remembered */
     uint64_t received, chunk_bytes, silent_ns, rejected;

@@ -686,6 +686,42 @@ def credit_that_an_idle_actor_gives_up_serves_another(world):
 
 
 @test
+def a_client_that_leaves_early_is_no_warning(world):
+    """Its last notices find nobody: they are counted, and the log does not warn of them."""
+    broker = Broker(SHORT_LIVED.replace("600ms", "10s"))
+    try:
+        service = Service(broker.endpoints["service"])
+        leaver = Service(broker.endpoints["service"])
+        actor = Actor(leaver, COLUMNS, "leaver", notices=True)
+        layout = actor.layout("open", WHOLE)
+        leaver.close()   # the connection for its data stays
+
+        def write():
+            actor.item(layout, actor.chunk(rows(0, 1), 1), 0, 1)
+            actor.push_message(actor.build())
+            return service.info().server.replies_dropped
+
+        eventually(write, what="a notice that nobody takes")
+        actor.close()
+        check("warn" not in broker.text(), broker.text())
+    finally:
+        broker.remove()
+
+
+@test
+def the_ids_of_sessions_are_not_shown(world):
+    """Whoever knows an id can take the session over, so INFO shows only how it begins."""
+    actor = world.actor("secret")
+    shown = [s.session for s in actor.service.info(sessions=True).sessions if s.name == "secret"]
+    equal(shown, [actor.session[:4]])
+    for id in (shown[0], shown[0] + bytes(12)):
+        hello = pb.Hello(session=id, name="thief", columns=COLUMNS, oldest_number=1)
+        reply, _ = actor.service.ask("hello", hello, check=False)
+        check(reply.status in (INVALID_ARGUMENT, SESSION_UNKNOWN), reply)
+    equal(actor.bye().status, 0)
+
+
+@test
 def a_restart_with_a_journal_asks_for_hello_and_nothing_is_in_doubt(world):
     """Killed and started again: the heartbeat answers a gap, as after a lost message, and never that the session is
     unknown. A client that does what section 10 says about a gap goes on exactly once."""

@@ -11,8 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "broker/selector.h"
+#include "proto/log.h"
 #include "proto/rng.h"
 #include "tests/support/naive.h"
 
@@ -441,6 +443,41 @@ static void many_deletes_never_lead_to_an_empty_slot(void **state)
     selector_prioritized.destroy(self);
 }
 
+/* Weights below float32's range count as its least one: such items are picked, alike, and the log says so once. */
+static void priorities_too_small_for_a_weight_are_told_of(void **state)
+{
+    (void)state;
+    char path[] = "/tmp/replay-selector-XXXXXX", text[4096] = "";
+    int file = mkstemp(path);
+    assert_true(file >= 0);
+    assert_int_equal(log_open(path, NULL), RP_OK);
+    void *self = make_exponent("1", 100, 3);
+    static const double priorities[] = {1e-300, 1e-60, 1e-39, 0.0};
+    rp_error err = {0};
+    uint32_t picked[4] = {0};
+    for (uint32_t slot = 0; slot < 4; slot++) {
+        assert_int_equal(selector_prioritized.check(self, priorities[slot], &err), RP_OK);
+        selector_prioritized.insert(self, slot, priorities[slot]);
+    }
+    for (uint32_t i = 0; i < 3000; i++)
+        picked[pick_one(&selector_prioritized, self)]++;
+    for (uint32_t slot = 0; slot < 3; slot++)
+        assert_true(picked[slot] > 800 && picked[slot] < 1200);
+    assert_int_equal(picked[3], 0);
+    selector_prioritized.destroy(self);
+    self = make_exponent("0.5", 100, 3); /* 1e-60 has a weight of its own there */
+    assert_int_equal(selector_prioritized.check(self, 1e-60, &err), RP_OK);
+    selector_prioritized.destroy(self);
+    log_open("-", NULL);
+    assert_true(read(file, text, sizeof text - 1) > 0);
+    close(file);
+    unlink(path);
+    const char *line = strstr(text, "B0212");
+    assert_non_null(line);
+    assert_non_null(strstr(line, "priority=1e-300"));
+    assert_null(strstr(line + 1, "B0212"));
+}
+
 static void small_priorities_go_first_with_a_negative_exponent(void **state)
 {
     (void)state;
@@ -726,6 +763,7 @@ int main(void)
         cmocka_unit_test(all_zero_is_uniform),
         cmocka_unit_test(distinct_picks_are_taken_out_in_turn),
         cmocka_unit_test(many_deletes_never_lead_to_an_empty_slot),
+        cmocka_unit_test(priorities_too_small_for_a_weight_are_told_of),
         cmocka_unit_test(small_priorities_go_first_with_a_negative_exponent),
         cmocka_unit_test(priorities_past_float32_are_refused_or_kept_finite),
         cmocka_unit_test(same_seed_same_picks),
