@@ -31,6 +31,8 @@ struct build {
     uint32_t item_capacity;
     struct pb_writer layouts;
     uint8_t need[32];
+    uint32_t full; /* all columns below this are needed: chunks with no others go as they are */
+    bool alike;    /* all chunks are such, with the same columns */
     size_t small_bytes;
     uint32_t stamp;
 };
@@ -99,6 +101,9 @@ static bool collect_layouts(struct build *self, const struct broker *broker, con
         }
         self->layout_index[i] = layout->index;
     }
+    self->full = 0;
+    while (self->full < 8 * sizeof self->need && (self->need[self->full / 8] >> (self->full % 8) & 1))
+        self->full++;
     return true;
 }
 
@@ -186,25 +191,51 @@ static bool collect_chunks(struct build *self, const struct picks *picks)
     return partition_large(self, picks->n_refs);
 }
 
+/* Adds all blocks of a chunk, or those that the layouts need, to the reply. Gives their bytes. */
+static uint32_t add_all_blocks(struct build *self, struct chunk *chunk)
+{
+    const uint32_t *sizes = chunk_block_sizes(chunk);
+    const uint8_t *codecs = chunk_block_codecs(chunk);
+    uint32_t *size = self->block_size + self->n_blocks, n = chunk->columns;
+    uint8_t *codec = self->block_codec + self->n_blocks, *column = self->block_column + self->n_blocks;
+    for (uint32_t c = 0; c < n; c++) {
+        size[c] = sizes[c];
+        codec[c] = codecs[c];
+        column[c] = (uint8_t)c;
+    }
+    self->n_blocks += n;
+    return chunk->bytes;
+}
+
+static uint32_t add_needed_blocks(struct build *self, struct chunk *chunk)
+{
+    const uint32_t *sizes = chunk_block_sizes(chunk);
+    const uint8_t *codecs = chunk_block_codecs(chunk);
+    uint32_t bytes = 0;
+    for (uint32_t c = 0; c < chunk->columns; c++) {
+        if (!(self->need[c / 8] >> (c % 8) & 1))
+            continue;
+        self->block_size[self->n_blocks] = sizes[c];
+        self->block_codec[self->n_blocks] = codecs[c];
+        self->block_column[self->n_blocks++] = (uint8_t)c;
+        bytes += sizes[c];
+    }
+    return bytes;
+}
+
 static bool collect_blocks(struct build *self)
 {
     self->n_blocks = 0;
     self->small_bytes = 0;
+    self->alike = true;
     for (uint32_t i = 0; i < self->n_chunks; i++) {
         struct chunk *chunk = self->chunk[i];
         if (!blocks_reserve(self, chunk->columns))
             return false;
-        const uint32_t *sizes = chunk_block_sizes(chunk);
-        const uint8_t *codecs = chunk_block_codecs(chunk);
-        uint32_t first = self->n_blocks, bytes = 0;
-        for (uint32_t c = 0; c < chunk->columns; c++) {
-            if (!(self->need[c / 8] >> (c % 8) & 1))
-                continue;
-            self->block_size[self->n_blocks] = sizes[c];
-            self->block_codec[self->n_blocks] = codecs[c];
-            self->block_column[self->n_blocks++] = (uint8_t)c;
-            bytes += sizes[c];
-        }
+        uint32_t first = self->n_blocks;
+        bool full = chunk->columns <= self->full;
+        uint32_t bytes = full ? add_all_blocks(self, chunk) : add_needed_blocks(self, chunk);
+        self->alike = self->alike && full && chunk->columns == self->chunk[0]->columns;
         self->chunk_length[i] = chunk->length;
         self->chunk_blocks[i] = self->n_blocks - first;
         if (i < self->n_small)
@@ -215,6 +246,8 @@ static bool collect_blocks(struct build *self)
 
 static bool same_columns(const struct build *self)
 {
+    if (self->alike)
+        return true;
     for (uint32_t i = 1; i < self->n_chunks; i++)
         if (self->chunk_blocks[i] != self->chunk_blocks[0] ||
             memcmp(self->block_column + (size_t)i * self->chunk_blocks[0], self->block_column, self->chunk_blocks[0]) !=
@@ -227,6 +260,10 @@ static uint8_t *copy_needed(const struct build *self, struct chunk *chunk, uint8
 {
     const uint32_t *sizes = chunk_block_sizes(chunk);
     const uint8_t *data = chunk_data(chunk);
+    if (chunk->columns <= self->full) {
+        memcpy(out, data, chunk->bytes);
+        return out + chunk->bytes;
+    }
     uint32_t run = 0; /* neighbouring blocks that are both needed are copied at once */
     for (uint32_t c = 0; c < chunk->columns; c++) {
         if (self->need[c / 8] >> (c % 8) & 1) {

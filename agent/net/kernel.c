@@ -39,11 +39,11 @@ static bool kernel_is_wide(void)
     }
 #endif
 
-/* Floats of one register, wherever they lie. */
+/* Floats of one register, wherever they lie; and how many registers go through a long chain of steps side by side. */
 #if defined(__x86_64__)
-enum { LANES = 8 };
+enum { LANES = 8, AT_ONCE = 2 };
 #else
-enum { LANES = 4 };
+enum { LANES = 4, AT_ONCE = 4 };
 #endif
 typedef float vec __attribute__((vector_size(LANES * sizeof(float)), aligned(4), may_alias));
 typedef int32_t ivec __attribute__((vector_size(LANES * sizeof(int32_t)), aligned(4), may_alias));
@@ -120,54 +120,67 @@ INLINE void at_least_vec(vec *v, float bound)
     *v = (vec)(((ivec)other & mask) | ((ivec)*v & ~mask));
 }
 
-/* tanh x = x P(x^2) / Q(x^2), fitted to a relative error of 1.4e-8 up to BOUND, beyond which tanh is 1 to half a unit in
- * the last place. All coefficients are positive, so nothing cancels: the result is right to a few units in the last place,
- * near 0 as well. */
-INLINE void tanh_vec(vec *v)
+/* tanh x = x P(x^2) / Q(x^2), fitted to a relative error of 1.4e-8 up to the bound, beyond which tanh is 1 to half a unit
+ * in the last place. All coefficients are positive, so nothing cancels: the result is right to a few units in the last
+ * place, near 0 as well. Each step is a long chain, so n_vec registers take it side by side. */
+INLINE void tanh_vecs(vec *x, uint32_t n_vec)
 {
+    static const float p_of[] = {1.40818029e-8f, 2.11219348e-5f, 3.52637609e-3f, 1.34068545e-1f, 1.0f};
+    static const float q_of[] = {8.07037377e-7f, 3.33622736e-4f, 2.59938049e-2f, 4.67401761e-1f, 1.0f};
     const float bound = 8.6f;
-    vec x = *v;
-    at_most_vec(&x, bound);
-    at_least_vec(&x, -bound);
-    vec t = x * x;
-    vec p = t * 1.40818029e-8f + 2.11219348e-5f;
-    p = p * t + 3.52637609e-3f;
-    p = p * t + 1.34068545e-1f;
-    p = p * t + 1.0f;
-    vec q = t * 8.07037377e-7f + 3.33622736e-4f;
-    q = q * t + 2.59938049e-2f;
-    q = q * t + 4.67401761e-1f;
-    q = q * t + 1.0f;
-    *v = x * p / q;
+    vec t[AT_ONCE], p[AT_ONCE], q[AT_ONCE];
+    for (uint32_t i = 0; i < n_vec; i++) {
+        at_most_vec(&x[i], bound);
+        at_least_vec(&x[i], -bound);
+        t[i] = x[i] * x[i];
+        p[i] = p_of[0] - (vec){0};
+        q[i] = q_of[0] - (vec){0};
+    }
+#pragma GCC unroll 4
+    for (uint32_t k = 1; k < 5; k++) {
+        for (uint32_t i = 0; i < n_vec; i++)
+            p[i] = p[i] * t[i] + p_of[k];
+        for (uint32_t i = 0; i < n_vec; i++)
+            q[i] = q[i] * t[i] + q_of[k];
+    }
+    for (uint32_t i = 0; i < n_vec; i++)
+        x[i] = x[i] * p[i] / q[i];
 }
 
-/* Something that is not a number stays so through both, to be found in the loss. */
-INLINE void activate_vec(vec *v, int32_t activation)
+/* Adds b, unless it is NULL, and activates n_vec registers. Something that is not a number stays so, to be found in the
+ * loss. */
+INLINE void activate_block(float *restrict y, const float *restrict b, uint32_t n_vec, int32_t activation)
 {
-    if (activation == NET_RELU)
-        at_least_vec(v, 0.0f);
-    else if (activation == NET_TANH)
-        tanh_vec(v);
+    vec v[AT_ONCE];
+    for (uint32_t i = 0; i < n_vec; i++) {
+        v[i] = *(const vec *)(y + i * LANES);
+        if (b)
+            v[i] += *(const vec *)(b + i * LANES);
+    }
+    if (activation == NET_TANH)
+        tanh_vecs(v, n_vec);
+    for (uint32_t i = 0; i < n_vec; i++) {
+        if (activation == NET_RELU)
+            at_least_vec(&v[i], 0.0f);
+        *(vec *)(y + i * LANES) = v[i];
+    }
 }
 
 /* Whole registers of y, then the rest of the row in one that is filled up: a value does not depend on where it stands, nor
  * on how many there are. */
-INLINE void each_vec(float *restrict y, const float *restrict b, size_t n, int32_t activation)
+INLINE void activate_row(float *restrict y, const float *restrict b, size_t n, int32_t activation)
 {
     size_t j = 0;
-    for (; j + LANES <= n; j += LANES) {
-        vec v = *(const vec *)(y + j);
-        if (b)
-            v += *(const vec *)(b + j);
-        activate_vec(&v, activation);
-        *(vec *)(y + j) = v;
-    }
+    for (; j + AT_ONCE * LANES <= n; j += AT_ONCE * LANES)
+        activate_block(y + j, b ? b + j : NULL, AT_ONCE, activation);
+    for (; j + LANES <= n; j += LANES)
+        activate_block(y + j, b ? b + j : NULL, 1, activation);
     if (j == n)
         return;
     float rest[LANES] = {0};
     for (size_t k = j; k < n; k++)
         rest[k - j] = b ? y[k] + b[k] : y[k];
-    activate_vec((vec *)rest, activation);
+    activate_block(rest, NULL, 1, activation);
     for (size_t k = j; k < n; k++)
         y[k] = rest[k - j];
 }
@@ -175,9 +188,9 @@ INLINE void each_vec(float *restrict y, const float *restrict b, size_t n, int32
 INLINE void kernel_activate_body(float *restrict y, size_t n, int32_t activation)
 {
     if (activation == NET_RELU)
-        each_vec(y, NULL, n, NET_RELU);
+        activate_row(y, NULL, n, NET_RELU);
     else if (activation == NET_TANH)
-        each_vec(y, NULL, n, NET_TANH);
+        activate_row(y, NULL, n, NET_TANH);
 }
 
 KERNEL(kernel_activate, (float *y, size_t n, int32_t activation), (y, n, activation))
@@ -186,9 +199,9 @@ INLINE void kernel_bias_body(float *restrict y, size_t rows, uint32_t n, const f
 {
     for (size_t i = 0; i < rows; i++, y += n) {
         if (activation == NET_RELU)
-            each_vec(y, b, n, NET_RELU);
+            activate_row(y, b, n, NET_RELU);
         else if (activation == NET_TANH)
-            each_vec(y, b, n, NET_TANH);
+            activate_row(y, b, n, NET_TANH);
         else
             for (uint32_t j = 0; j < n; j++) /* heads have one or two outputs */
                 y[j] += b[j];

@@ -54,9 +54,9 @@ static void test_model(void **state)
             whole = more ? whole : sent;
             continue;
         }
-        uint64_t number;
-        size_t more_bytes;
-        bool more;
+        uint64_t number = 0;
+        size_t more_bytes = 0;
+        bool more = false;
         assert_int_equal(receive_frame(way, &number, &more_bytes, &more), received < whole);
         if (received == whole)
             continue;
@@ -76,9 +76,9 @@ static void test_whole_messages(void **state)
     (void)state;
     struct duct duct = {0};
     struct way way = {.duct = &duct};
-    uint64_t number;
-    size_t more_bytes;
-    bool more;
+    uint64_t number = 0;
+    size_t more_bytes = 0;
+    bool more = false;
     for (uint32_t i = 0; i < 200; i++)
         send_frame(way, i, 0, true);
     assert_false(receive_frame(way, &number, &more_bytes, &more));
