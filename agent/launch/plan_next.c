@@ -120,7 +120,8 @@ static void next_init(struct next *self, const struct plan_input *input)
         double inserts = plan_known(joint->inserts), cpu = plan_known(joint->cpu);
         if (!self->best_joint || inserts > self->best)
             self->best = inserts, self->best_joint = joint;
-        self->by_cores = fmax(self->by_cores, cpu > 0 ? USABLE * input->cores * inserts / cpu : INFINITY);
+        double cores = input->cores - plan_known(joint->others);
+        self->by_cores = fmax(self->by_cores, cpu > 0 ? USABLE * cores * inserts / cpu : INFINITY);
     }
 }
 

@@ -105,7 +105,7 @@ static struct plan_point point_at(const struct plan_curve *curve, uint32_t count
 
 bool plan_joint_full(const struct plan_input *input, const struct plan_joint *joint)
 {
-    return plan_known(joint->cpu) >= SATURATED * input->cores;
+    return plan_known(joint->cpu) + plan_known(joint->others) >= SATURATED * input->cores;
 }
 
 struct plan_seen plan_joint_side(const struct plan_input *input, const struct plan_joint *joint, enum plan_who who)

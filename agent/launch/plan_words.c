@@ -5,6 +5,8 @@
 #include "agent/launch/plan_impl.h"
 #include "agent/text/format.h"
 
+#define SPOILED 0.1 /* share of the cores */
+
 /* ---- parts of sentences ---- */
 
 const char *plan_bytes(char *out, double bytes)
@@ -188,13 +190,21 @@ static int64_t step_of(uint32_t count)
     return count < 16 ? 1 : count / 8;
 }
 
+/* Whether other programs took so much more from a run than from that of the chosen pair that they can not be compared. */
+static bool is_spoiled(const struct plan *plan, const struct plan_input *input, const struct plan_joint *joint)
+{
+    const struct plan_joint *chosen = plan_joint_of(input, plan->chosen.actors, plan->chosen.learners);
+    return chosen && plan_known(joint->others) > plan_known(chosen->others) + SPOILED * input->cores;
+}
+
 static void add_neighbour(struct plan *plan, const struct plan_model *model, int64_t actors, int64_t learners)
 {
     int64_t x = (int64_t)plan->chosen.actors + actors, y = (int64_t)plan->chosen.learners + learners;
     if (x < 1 || y < 1 || x > plan_most(model->input, PLAN_OF_ACTORS) || y > plan_most(model->input, PLAN_OF_LEARNERS))
         return;
     /* Where pairs were run, people are told about runs. */
-    if (model->input->n_joints && !plan_joint_of(model->input, (uint32_t)x, (uint32_t)y))
+    const struct plan_joint *joint = plan_joint_of(model->input, (uint32_t)x, (uint32_t)y);
+    if (model->input->n_joints && (!joint || is_spoiled(plan, model->input, joint)))
         return;
     struct plan_choice choice;
     plan_model_counts(model, (uint32_t)x, (uint32_t)y, &choice);
@@ -208,7 +218,8 @@ static bool add_best_joint(struct plan *plan, const struct plan_model *model)
     const struct plan_joint *best = NULL;
     for (uint32_t i = 0; i < input->n_joints; i++) {
         const struct plan_joint *joint = &input->joints[i];
-        bool told = joint->actors == plan->chosen.actors && joint->learners == plan->chosen.learners;
+        bool told = is_spoiled(plan, input, joint) ||
+                    (joint->actors == plan->chosen.actors && joint->learners == plan->chosen.learners);
         for (uint32_t k = 0; k < plan->n_others; k++)
             told |= joint->actors == plan->others[k].actors && joint->learners == plan->others[k].learners;
         if (!told && (!best || joint->inserts > best->inserts))

@@ -455,6 +455,41 @@ static void the_bound_that_holds_has_a_name(void **state)
     assert_int_equal(curves_solve(&input).chosen.bottleneck, PLAN_CORES);
 }
 
+/* Alternatives are pairs that were run, unless other programs spoiled the run. */
+static void alternatives_are_runs(void **state)
+{
+    (void)state;
+    struct plan_input input =
+        curves_input(curves_linear(4, 1000, 0.1, 0.1, MIB), curves_linear(2, 2000, 0.2, 0.1, MIB), 1);
+    const struct plan_joint joints[] = {
+        {2, 1, 1900, 1900, 0, 0, 1, 0, 2}, {1, 1, 900, 900, 0, 0.5, 0.5, 0, 1}, {2, 2, 300, 300, 0, 0, 1, 0.9, 1}};
+    for (uint32_t i = 0; i < 3; i++)
+        assert_true(plan_add_joint(&input, &joints[i]));
+    input.settled = true;
+    struct plan plan = curves_solve(&input);
+    check_pair(&plan.chosen, 2, 1);
+    assert_int_equal(plan.n_others, 1);
+    assert_true(other(&plan, 1, 1)->measured);
+    input.joints[2].others = 0;
+    plan = curves_solve(&input);
+    assert_int_equal(plan.n_others, 2);
+    /* One more run of a pair is averaged. */
+    struct plan_joint again = {1, 1, 1100, 1100, NAN, 0.3, 0.7, 0.2, 1};
+    assert_true(plan_add_joint(&input, &again));
+    assert_int_equal(input.n_joints, 3);
+    assert_int_equal(input.joints[1].runs, 2);
+    check_close(input.joints[1].inserts, 1000, "inserts");
+    check_close(input.joints[1].actor_idle, 0, "actors idle");
+    check_close(input.joints[1].learner_idle, 0.4, "learners idle");
+    check_close(input.joints[1].cpu, 0.6, "cores");
+    for (uint32_t x = 5; input.n_joints < PLAN_MAX_JOINTS; x++) {
+        again.actors = x;
+        assert_true(plan_add_joint(&input, &again));
+    }
+    again.actors = 100;
+    assert_false(plan_add_joint(&input, &again));
+}
+
 /* Two pairs that are as good: the one whose figures were measured. */
 static void what_was_measured_is_kept(void **state)
 {
@@ -713,6 +748,7 @@ int main(void)
         cmocka_unit_test(natural_ratios_of_neighbours_make_sense),
         cmocka_unit_test(a_noisy_curve_is_smoothed),
         cmocka_unit_test(the_bound_that_holds_has_a_name),
+        cmocka_unit_test(alternatives_are_runs),
         cmocka_unit_test(what_was_measured_is_kept),
         cmocka_unit_test(once_settled_only_what_was_measured_is_chosen),
         cmocka_unit_test(inputs_that_say_nothing_are_refused),
