@@ -22,8 +22,6 @@
 #define BUSY 0.95
 /* Actors that make so many times what all learners use are not worth a look. */
 #define PLENTY 3.0
-/* One side alone is measured for this part of plan.measure: it only says where to begin with joint runs. */
-#define ALONE 2
 #define WARM_NS (300 * NS_PER_MS)
 #define FOREIGN_SLOT_NS (5 * NS_PER_S)
 #define FILL_NS (10 * NS_PER_S)
@@ -163,8 +161,7 @@ static rp_status measure_actors(struct profile *self, uint32_t until, rp_error *
         RP_TRY(profile_session_start(session, ROLE_ACTOR, count, err));
         RP_TRY(await_inserts(self, count, err));
         RP_TRY(profile_session_wait(session, WARM_NS, err));
-        RP_TRY(profile_session_measure(session, PROFILE_INSERTS, 1, self->config->plan.measure_ns / ALONE, &measured,
-                                       err));
+        RP_TRY(profile_session_measure(session, PROFILE_INSERTS, 1, self->config->plan.measure_ns, &measured, err));
         double rate = profile_lasting(self->items_per_step, measured.steps, measured.inserts);
         add_point(curve, count, rate, ROLE_ACTOR, &measured);
     }
@@ -239,8 +236,8 @@ static rp_status measure_learners(struct profile *self, rp_error *err)
         RP_TRY(profile_session_start(session, ROLE_LEARNER, count, err));
         RP_TRY(profile_await_samples(self, 2 * count * self->batch, PROFILE_FIRST_NS, err));
         RP_TRY(profile_session_wait(session, WARM_NS, err));
-        RP_TRY(profile_session_measure(session, PROFILE_SAMPLES, count * self->batch,
-                                       self->config->plan.measure_ns / ALONE, &measured, err));
+        RP_TRY(profile_session_measure(session, PROFILE_SAMPLES, count * self->batch, self->config->plan.measure_ns,
+                                       &measured, err));
         add_point(curve, count, measured.samples, ROLE_LEARNER, &measured);
         RP_TRY(profile_session_stop(session, ROLE_LEARNER, err));
     }

@@ -8,8 +8,9 @@
 #include "proto/clock.h"
 #include "proto/error.h"
 
+#define LEAST_RUNS 3u
 #define MOST_RUNS 9u
-/* No joint run begins after so many times of plan.measure, 24 s by default. */
+/* After the first few, no joint run begins later than so many times plan.measure, 24 s by default. */
 #define MOST_TIMES 12
 #define WARM_NS (700 * NS_PER_MS)
 /* So that each process reports its idle share at least twice. */
@@ -125,7 +126,7 @@ static rp_status add_joint(struct profile *self, uint32_t actors, uint32_t learn
 rp_status profile_measure_joints(struct profile *self, rp_error *err)
 {
     uint32_t actors, learners;
-    while (self->joint_runs < MOST_RUNS && (self->joint_runs == 0 || in_time(self)) &&
+    while (self->joint_runs < MOST_RUNS && (self->joint_runs < LEAST_RUNS || in_time(self)) &&
            plan_next(self->out, &actors, &learners))
         RP_TRY(add_joint(self, actors, learners, err));
     self->out->settled = true;

@@ -195,7 +195,7 @@ static const struct schema_row own_rows[] = {
     {"plan.max_actors", SCHEMA_INT, ROOT(plan.max_actors), "64", 1, MAX_COUNT, NULL, 0, "most that are tried"},
     {"plan.max_learners", SCHEMA_INT, ROOT(plan.max_learners), "4", 1, 64, NULL, 0, "most that are tried"},
     {"plan.measure", SCHEMA_TIME, ROOT(plan.measure_ns), "2s", 1e8, 3.6e12, NULL, 0,
-     "how long actors and learners run together to be measured; one side alone for half of it"},
+     "how long actors and learners run to be measured, alone and together"},
     {"plan.tolerance", SCHEMA_REAL, ROOT(plan.tolerance), "0.1", 0, 10, NULL, 0,
      "how far the ratio without a limiter may be from the target before the plan says so"},
 

@@ -4,6 +4,7 @@
 #include "agent/launch/profile.h"
 
 #include <libgen.h>
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -150,20 +151,36 @@ static void near(double value, double wanted, double share)
         fail_msg("%g is not within %g%% of %g", value, 100.0 * share, wanted);
 }
 
+/* Whether other programs took the processor, so that whoever sleeps wakes late. */
+static bool disturbed(const struct plan_input *input)
+{
+    double most = 0;
+    for (uint32_t i = 0; i < input->n_joints; i++)
+        most = fmax(most, input->joints[i].others);
+    return most > 0;
+}
+
+/* No step is shorter than its delay, and on a machine that has time for us hardly one is longer. */
+static void check_rate(const struct plan_input *input, double rate, double most)
+{
+    near(rate, most, disturbed(input) ? 0.99 : 0.25);
+    assert_true(rate < 1.25 * most);
+}
+
 static void check_rates(const struct plan_input *input)
 {
-    assert_int_equal(input->actors.n, 3);
+    assert_in_range(input->actors.n, 2, 3);
     for (uint32_t i = 0; i < input->actors.n; i++) {
         const struct plan_point *point = &input->actors.points[i];
         assert_int_equal(point->count, 1u << i);
-        near(point->rate, point->count / DELAY_S, 0.25);
+        check_rate(input, point->rate, point->count / DELAY_S);
         assert_true(point->cpu > 0 && point->broker_cpu > 0 && point->memory > 1e6);
     }
     assert_int_equal(input->learners.n, 2);
     /* 100 steps of 8 items in a second, or a little less. */
-    near(input->learners.points[0].rate, 750.0, 0.25);
-    assert_true(input->learners.points[1].rate > 1.5 * input->learners.points[0].rate);
-    assert_true(input->n_joints >= 1 && input->n_joints <= 3);
+    check_rate(input, input->learners.points[0].rate, 750.0);
+    assert_true(disturbed(input) || input->learners.points[1].rate > 1.5 * input->learners.points[0].rate);
+    assert_in_range(input->n_joints, 1, PLAN_MAX_JOINTS);
     const struct plan_joint *joint = &input->joints[input->n_joints - 1];
     near(joint->samples / joint->inserts, 4.0, 0.25);
     assert_true(joint->actor_idle >= 0 && joint->actor_idle <= 1);
