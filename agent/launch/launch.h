@@ -23,22 +23,26 @@ enum launch_option {
     LAUNCH_JSON = 256,
     LAUNCH_FORCE = 512,
     LAUNCH_EVAL = 1024, /* --weights, --episodes, --show */
+    LAUNCH_RUNS = 2048, /* --svg, --prune */
 };
 
 struct launch {
     const struct launch_verb *verb;
-    const char *argument; /* of the verb, or NULL */
+    const char *argument;   /* of the verb, or NULL */
+    char *const *arguments; /* all of them, for a verb that takes several */
+    uint32_t n_arguments;
     char *overrides[LAUNCH_MAX_OVERRIDES + 1];
     uint32_t n_overrides;
-    const char *folder, *run, *weights, *episodes;
-    bool quiet, json_lines, json, again, no_resize, follow, force, show;
+    const char *folder, *run, *weights, *episodes, *svg;
+    bool quiet, json_lines, json, again, no_resize, follow, force, show, prune;
     int64_t lines;
+    int64_t keep;       /* of the newest runs, with --prune */
     char command[1024]; /* the whole command line, to be shown */
 };
 
 struct launch_verb {
     const char *name;     /* "" is what a file alone means */
-    const char *argument; /* "CONFIG.yaml"; in brackets if it may be left out; NULL: none */
+    const char *argument; /* "CONFIG.yaml"; in brackets if it may be left out, "..." at its end: several; NULL: none */
     const char *summary;
     uint32_t options; /* launch_option bits */
     int (*run)(struct launch *launch);
@@ -57,6 +61,8 @@ int launch_run(struct launch *launch);
 int launch_resume(struct launch *launch);
 /* verb_eval.c */
 int launch_eval(struct launch *launch);
+/* verb_runs.c */
+int launch_runs(struct launch *launch);
 /* verb_plan.c */
 int launch_check(struct launch *launch);
 int launch_profile(struct launch *launch);

@@ -14,6 +14,8 @@ static const struct launch_verb verbs[] = {
     {"resume", "RUN", "go on with a run where it stopped", LAUNCH_SET | LAUNCH_VIEW | LAUNCH_RESIZE, launch_resume},
     {"eval", "[RUN]", "measure the weights that a run has saved: the best, the last, or a snapshot",
      LAUNCH_SET | LAUNCH_RUN | LAUNCH_JSON | LAUNCH_EVAL, launch_eval},
+    {"runs", "[RUN ...]", "list all runs; with RUNs compare them, as a table and a chart; --prune removes old ones",
+     LAUNCH_JSON | LAUNCH_RUNS, launch_runs},
     {"status", "[RUN]", "where a run stands, from any terminal", LAUNCH_RUN | LAUNCH_JSON | LAUNCH_FOLLOW,
      launch_status},
     {"logs", "[NAME]", "what a process of a run printed: logs learner-0; without NAME: which there are",

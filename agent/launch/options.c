@@ -25,6 +25,8 @@ enum {
     OPT_WEIGHTS,
     OPT_EPISODES,
     OPT_SHOW,
+    OPT_SVG,
+    OPT_PRUNE,
     OPT_VERSION
 };
 
@@ -44,6 +46,8 @@ static const struct flag flags[] = {
     {OPT_WEIGHTS, LAUNCH_EVAL, "weights", "FILE", "best (else, if there is one), last, or a file of weights"},
     {OPT_EPISODES, LAUNCH_EVAL, "episodes", "N", "how many (else evaluator.episodes of the run)"},
     {OPT_SHOW, LAUNCH_EVAL, "show", NULL, "print the first episode step by step"},
+    {OPT_SVG, LAUNCH_RUNS, "svg", "FILE", "chart of the runs that are compared (compare.svg)"},
+    {OPT_PRUNE, LAUNCH_RUNS, "prune", "N", "remove all runs but the newest N and those that run"},
     {'h', ~0u, "help", NULL, "this text"},
     {OPT_VERSION, ~0u, "version", NULL, "the version"},
 };
@@ -126,6 +130,14 @@ static int read_option(struct launch *self, int key, const char *argument)
     case OPT_EPISODES:
         self->episodes = argument;
         return -1;
+    case OPT_SVG:
+        self->svg = argument;
+        return -1;
+    case OPT_PRUNE:
+        self->prune = true;
+        return schema_parse_int(argument, &self->keep) && self->keep >= 0
+                   ? -1
+                   : launch_usage("--prune is '%s'; it needs a whole number: how many runs to keep", argument);
     case OPT_LINES:
         return schema_parse_int(argument, &self->lines) && self->lines >= 0
                    ? -1
@@ -218,6 +230,11 @@ static int read_argument(struct launch *self, const struct launch_verb *verbs, u
     const char *wanted = self->verb->argument;
     if (optind < argc && wanted)
         self->argument = argv[optind++];
+    if (wanted && self->argument && strstr(wanted, "...")) {
+        self->arguments = argv + optind - 1;
+        self->n_arguments = (uint32_t)(argc - optind + 1);
+        optind = argc;
+    }
     int status = check_verb(self, verbs, n_verbs, optind < argc);
     if (status >= 0)
         return status;

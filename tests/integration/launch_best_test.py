@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import xml.dom.minidom
 
 sys.dont_write_bytecode = True
 
@@ -157,6 +158,41 @@ def test_eval():
         equal(measure()["weights"], str((folder / "learner.weights").resolve()), "without best.weights")
         place.call("eval", "two", status=1)
         place.call("eval", "one", "--episodes", "none", status=2)
+
+
+@test
+def test_runs():
+    """A list of all runs, some of them side by side, and an end for the old ones, but not for one that goes on."""
+    with Place() as place:
+        contains(place.call("runs")[0], "no runs")
+        first = place.launch("--seed", "3", *sets("stop.steps=600"))
+        first.ends()
+        done = first.folder.resolve().name
+        second = place.launch(*sets(*ENDLESS, "agent.tau=0.5"))
+        second.await_alive(lambda: second.folder.resolve().name != done, "a folder of its own")
+        second.await_phase("running")
+        runs = json.loads(place.call("runs", "--json")[0])
+        equal({run["name"]: (run["result"], run["seed"], run["actors"]) for run in runs},
+              {done: ("done", "3", 2), second.folder.resolve().name: ("running", "1", 2)}, "runs")
+        report = json.loads((place.base / "runs" / done / "report.json").read_text())
+        equal([run["final_value"] for run in runs if run["name"] == done], [report["final_value"]], "final_value")
+        check(all(run["bytes"] > 1000 for run in runs), runs)
+        contains(place.call("runs")[0], done, "running", "seed")
+
+        out, _ = place.call("runs", done, "runs/latest", "--svg", "mine.svg")
+        contains(out, done, "agent.tau", "seed", "mine.svg")
+        equal(xml.dom.minidom.parse(str(place.base / "mine.svg")).documentElement.tagName, "svg", "mine.svg")
+        place.call("runs", done, "nothing", status=1)
+        place.call("runs", "--prune", "few", status=2)
+        place.call("runs", done, "--prune", "1", status=2)
+
+        contains(place.call("runs", "--prune", "0")[0], done)
+        check(not (place.base / "runs" / done).exists() and second.folder.exists(), "the wrong run was removed")
+        second.signal()
+        second.ends()
+        place.call("runs", "--prune", "1")
+        equal([run["result"] for run in json.loads(place.call("runs", "--json")[0])], ["stopped"], "runs that are left")
+        place.nobody_left()
 
 
 @test

@@ -1,0 +1,165 @@
+/* runs: those that there are, some of them compared, or the old ones removed. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/client/json.h"
+#include "agent/launch/launch.h"
+#include "agent/launch/report_impl.h"
+#include "agent/launch/runs.h"
+#include "proto/error.h"
+
+#define RUNS "runs"
+#define CHART "compare.svg"
+
+/* ---- all of them ---- */
+
+static void print_list(const struct run_summary *runs, uint32_t n)
+{
+    static const char *const titles[] = {"run",   "result",  ">return",   ">best", ">steps",
+                                         ">time", ">actors", ">learners", ">seed", ">disk"};
+    struct grid grid;
+    format_buffer a;
+    grid_init(&grid, titles, sizeof titles / sizeof titles[0]);
+    for (uint32_t i = 0; i < n; i++) {
+        const struct run_summary *run = &runs[i];
+        grid_add(&grid, run->name);
+        grid_add(&grid, run->result);
+        grid_add(&grid, report_value(run->final_value, a));
+        grid_add(&grid, report_value(run->best, a));
+        grid_add(&grid, format_count(a, run->steps));
+        grid_add(&grid, format_seconds(a, run->seconds));
+        grid_addf(&grid, "%u", run->actors);
+        grid_addf(&grid, "%u", run->learners);
+        grid_add(&grid, run->seed);
+        grid_add(&grid, format_bytes(a, run->bytes));
+    }
+    grid_print(&grid, stdout);
+    grid_fini(&grid);
+}
+
+static void put_number(struct json *out, const char *name, double value)
+{
+    json_key(out, name);
+    if (isfinite(value))
+        json_double(out, value);
+    else
+        json_message(out, NULL); /* null */
+}
+
+static void put_text(struct json *out, const char *name, const char *text)
+{
+    json_key(out, name);
+    json_string(out, text);
+}
+
+static void put_run(struct json *out, const struct run_summary *run)
+{
+    json_open(out, '{');
+    put_text(out, "name", run->name);
+    put_text(out, "folder", run->folder);
+    put_text(out, "result", run->result);
+    put_number(out, "final_value", run->final_value);
+    put_text(out, "final_weights", run->weights);
+    put_number(out, "best", run->best);
+    put_number(out, "steps", (double)run->steps);
+    put_number(out, "learner_steps", (double)run->learner_steps);
+    put_number(out, "wall_seconds", run->seconds);
+    put_number(out, "actors", run->actors);
+    put_number(out, "learners", run->learners);
+    put_number(out, "inserts", run->inserts);
+    put_number(out, "samples", run->samples);
+    put_text(out, "seed", run->seed);
+    put_number(out, "bytes", (double)run->bytes);
+    json_close(out, '}');
+}
+
+static void print_json(const struct run_summary *runs, uint32_t n)
+{
+    struct json out = {0};
+    json_open(&out, '[');
+    for (uint32_t i = 0; i < n; i++)
+        put_run(&out, &runs[i]);
+    json_close(&out, ']');
+    char *text = json_take(&out);
+    puts(text ? text : "");
+    free(text);
+}
+
+static int list(const struct launch *launch)
+{
+    uint32_t n = 0;
+    struct run_summary *runs = runs_list(RUNS, &n);
+    if (launch->json)
+        print_json(runs, n);
+    else if (n > 0)
+        print_list(runs, n);
+    else
+        puts("there are no runs in '" RUNS "'");
+    free(runs);
+    return EXIT_FINE;
+}
+
+/* ---- some of them ---- */
+
+static int compare(const struct launch *launch)
+{
+    struct run_summary *runs = calloc(launch->n_arguments, sizeof *runs);
+    rp_error err = {0};
+    rp_status status = runs ? RP_OK : err_set(&err, RP_NO_MEMORY, "no memory for %u runs", launch->n_arguments);
+    for (uint32_t i = 0; status == RP_OK && i < launch->n_arguments; i++) {
+        char folder[FOLDER_SIZE];
+        status = run_folder_find(RUNS, launch->arguments[i], folder, &err);
+        if (status == RP_OK && !runs_read(folder, &runs[i]))
+            status = err_set(&err, RP_NOT_FOUND, "there is no run in '%s'", folder);
+    }
+    const char *chart = launch->svg ? launch->svg : CHART;
+    if (status == RP_OK && launch->json)
+        print_json(runs, launch->n_arguments);
+    else if (status == RP_OK)
+        runs_print_compared(runs, launch->n_arguments, stdout);
+    if (status == RP_OK && (launch->svg || !launch->json))
+        status = runs_write_svg(runs, launch->n_arguments, chart, &err);
+    if (status == RP_OK && !launch->json)
+        printf("\nreturns in one chart: %s\n", chart);
+    free(runs);
+    return status == RP_OK ? EXIT_FINE : launch_fail(&err);
+}
+
+/* ---- the old ones ---- */
+
+/* All but the newest so many; one that a launcher works on is left alone, and counts among those that are kept. */
+static int prune(uint64_t keep)
+{
+    uint32_t n = 0, removed = 0;
+    uint64_t bytes = 0;
+    int status = EXIT_FINE;
+    format_buffer size;
+    struct run_summary *runs = runs_list(RUNS, &n);
+    for (uint64_t i = keep; i < n; i++) {
+        rp_error err = {0};
+        if (runs[i].active)
+            continue;
+        if (runs_remove(runs[i].folder, &err) != RP_OK) {
+            status = launch_fail(&err);
+            continue;
+        }
+        removed++;
+        bytes += runs[i].bytes;
+        printf("removed %s (%s)\n", runs[i].folder, format_bytes(size, runs[i].bytes));
+    }
+    printf("%u run%s removed, %s; %u left\n", removed, removed == 1 ? "" : "s", format_bytes(size, bytes), n - removed);
+    free(runs);
+    return status;
+}
+
+int launch_runs(struct launch *launch)
+{
+    if (launch->prune && launch->n_arguments > 0)
+        return launch_usage("--prune removes old runs; it compares none");
+    if (launch->prune)
+        return prune((uint64_t)launch->keep);
+    if (launch->n_arguments > RUNS_MOST_COMPARED)
+        return launch_usage("%u runs are too many to compare: %u at most", launch->n_arguments, RUNS_MOST_COMPARED);
+    return launch->n_arguments > 0 ? compare(launch) : list(launch);
+}
