@@ -269,6 +269,8 @@ static rp_status broker_init(struct broker *self, void *context, rp_error *err)
     self->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (!self->commands || self->wake_fd < 0)
         return err_set(err, RP_NO_MEMORY, "no memory or descriptors for the broker");
+    if (!ordinals_init(&self->ordinals))
+        return err_set(err, RP_NO_MEMORY, "no memory for the ordinals of sessions");
     RP_TRY(store_init(&self->store, err));
     RP_TRY(plugins_load(&self->plugins, &self->config->plugins, err));
     if (config_folder(self->config)) {
@@ -280,7 +282,7 @@ static rp_status broker_init(struct broker *self, void *context, rp_error *err)
     if (!self->recall)
         return err_set(err, RP_NO_MEMORY, "no memory for the broker");
     /* Keys are made from ordinals: a writer that outlives this broker must not meet its own keys in the next one. */
-    self->next_ordinal = 1 + (uint32_t)(self->instance % (1u << 22)); /* not from a configured seed */
+    self->ordinals.next = 1 + self->instance % (KEY_ORDINALS / 2); /* not from a configured seed */
     if (self->stream) {
         RP_TRY(restore(self, err));
         RP_TRY(stream_begin(self->stream, err));
@@ -389,6 +391,7 @@ void broker_destroy(struct broker **at)
     stream_close(&self->stream, 0);
     layouts_fini(&self->layouts);
     store_fini(&self->store);
+    ordinals_fini(&self->ordinals);
     plugins_fini(&self->plugins);
     free(self->commands);
     free(self->connections);

@@ -15,6 +15,7 @@
 #include "broker/descriptors.h"
 #include "broker/idmap.h"
 #include "broker/layout.h"
+#include "broker/ordinals.h"
 #include "broker/params.h"
 #include "broker/peer.h"
 #include "broker/plugin.h"
@@ -85,7 +86,8 @@ struct broker {
     struct session *session_list;
     uint32_t n_sessions; /* open ones */
     uint32_t n_writing;  /* of them, those that used their credit lately */
-    uint32_t next_ordinal;
+    struct ordinals ordinals;
+    uint64_t next_serial; /* of sessions: they are listed by it */
     struct session *dirty_sessions;
     uint64_t kept_bytes;    /* sum over sessions of chunk_bytes */
     uint64_t granted_bytes; /* sum over sessions of offered - returned */

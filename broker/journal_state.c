@@ -24,7 +24,7 @@ void journal_put_start(struct entry_sink to, const struct broker *broker, struct
 void journal_put_ordinal(struct entry_sink to, const struct broker *broker)
 {
     struct entry_named *entry = to.room(to.ctx, ENTRY_ORDINAL, 0, sizeof *entry);
-    entry->number = broker->next_ordinal;
+    entry->number = broker->ordinals.next;
 }
 
 /* ---- tables ---- */
@@ -144,6 +144,7 @@ bool journal_put_session(struct entry_sink to, const struct session *session)
         hello.n_columns = columns->count;
         hello.columns = list.at;
         hello.notices = session->notices;
+        hello.oldest_number = session->keys.base;
         size_t size = replay__hello__get_packed_size(&hello);
         struct entry_named *entry = to.room(to.ctx, ENTRY_SESSION, 0, sizeof *entry + size);
         entry->number = session->ordinal;

@@ -217,16 +217,16 @@ static Replay__SessionInfo *session_info(struct arena *arena, const struct broke
     return info;
 }
 
-/* Sessions come newest first, a page at a time; the cursor is the ordinal to go on from. */
+/* Sessions come newest first, a page at a time; the cursor is the serial number to go on from. */
 static void add_sessions(struct arena *arena, const struct broker *broker, uint64_t cursor, Replay__InfoReply *reply)
 {
     reply->sessions = arena_take(arena, SESSIONS_PER_PAGE, sizeof(*reply->sessions));
     struct session *session = broker->session_list;
-    while (session && cursor && session->ordinal > cursor)
+    while (session && cursor && session->serial > cursor)
         session = session->next;
     for (; session && reply->sessions; session = session->next) {
         if (reply->n_sessions == SESSIONS_PER_PAGE) {
-            reply->session_cursor = session->ordinal;
+            reply->session_cursor = session->serial;
             return;
         }
         Replay__SessionInfo *info = session_info(arena, broker, session);

@@ -83,7 +83,8 @@ static rp_status hello_reply(struct broker *broker, struct request *request, str
     if (session) {
         reply.session = (ProtobufCBinaryData){WIRE_SESSION_BYTES, session->id};
         reply.ordinal = session->ordinal;
-        reply.key_base = (uint64_t)(session->ordinal & 0xFFFFFF) << 40;
+        reply.key_base = session->keys.base;
+        reply.key_count = session->keys.count;
         reply.epoch = session->epoch;
         reply.credit = (Replay__Credit *)(uintptr_t)credit_message_body(credit);
         reply.resumed = resumed;

@@ -56,7 +56,8 @@ static rp_status restore_session(struct restoring *self, const struct image_sess
     if (!columns)
         return err && err->status ? (rp_status)err->status : RP_NO_MEMORY;
     struct session *session =
-        session_restore(broker, hello->session.data, hello->name ? hello->name : "", from->ordinal, columns, err);
+        session_restore(broker, hello->session.data, hello->name ? hello->name : "", from->ordinal,
+                        ordinals_restored(from->ordinal, hello->oldest_number), columns, err);
     if (!session) {
         columns_release(columns);
         return err && err->status ? (rp_status)err->status : RP_NO_MEMORY;
@@ -87,9 +88,9 @@ rp_status restore_sessions(struct restoring *self, rp_error *err)
         }
     }
     /* Keys are made from ordinals. In an older state there may have been sessions since, whose writers still live. */
-    broker->next_ordinal = (uint32_t)image->next_ordinal;
+    broker->ordinals.next = image->next_ordinal;
     if (!self->newest)
-        broker->next_ordinal += 1 + (uint32_t)(broker->instance % (1u << 16));
+        broker->ordinals.next += 1 + broker->instance % (1u << 16);
     return RP_OK;
 }
 

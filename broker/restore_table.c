@@ -257,6 +257,7 @@ static rp_status item_put(struct restoring *self, struct table *table, struct im
     }
     layout->refs++;
     table->in.size++;
+    ordinals_enter(&table->broker->ordinals, from->key);
     return RP_OK;
 }
 

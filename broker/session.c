@@ -75,6 +75,7 @@ static struct session *session_new(struct broker *broker, const uint8_t *id, con
     strncpy(self->name, name[0] ? name : "unnamed", sizeof self->name - 1);
     utf8_clean(self->name, strlen(self->name));
     self->columns = columns;
+    self->serial = ++broker->next_serial;
     self->epoch = 1;
     self->oldest_chunk = 1;
     self->next = broker->session_list;
@@ -86,16 +87,30 @@ static struct session *session_new(struct broker *broker, const uint8_t *id, con
     return self;
 }
 
+static void session_number(struct broker *broker, struct session *self, uint32_t ordinal, struct key_range keys)
+{
+    self->ordinal = ordinal;
+    self->keys = keys;
+    ordinals_hold(&broker->ordinals, ordinal, keys);
+}
+
 struct session *session_open(struct broker *broker, const char *name, struct columns *columns, rp_error *err)
 {
     uint8_t id[WIRE_SESSION_BYTES];
     do
         rng_system(id, sizeof id);
     while (idmap_get(&broker->sessions, id_half(id)));
+    struct key_range keys;
+    uint32_t ordinal = ordinals_take(&broker->ordinals, &keys);
+    if (!ordinal) {
+        err_set(err, RP_RESOURCE_EXHAUSTED, "all %u ordinals of sessions are in use: no key is left for a further one",
+                KEY_ORDINALS - 1);
+        return NULL;
+    }
     struct session *self = session_new(broker, id, name, columns, err);
     if (!self)
         return NULL;
-    self->ordinal = broker->next_ordinal++;
+    session_number(broker, self, ordinal, keys);
     broker->n_sessions++;
     watch(broker, self, broker->now_ns + broker->config->expiry_ns);
     credit_open(broker, self);
@@ -103,7 +118,7 @@ struct session *session_open(struct broker *broker, const char *name, struct col
 }
 
 struct session *session_restore(struct broker *broker, const uint8_t *id, const char *name, uint32_t ordinal,
-                                struct columns *columns, rp_error *err)
+                                struct key_range keys, struct columns *columns, rp_error *err)
 {
     if (idmap_get(&broker->sessions, id_half(id))) {
         err_set(err, RP_ALREADY_EXISTS, "two sessions have the same id");
@@ -112,7 +127,7 @@ struct session *session_restore(struct broker *broker, const uint8_t *id, const 
     struct session *self = session_new(broker, id, name, columns, err);
     if (!self)
         return NULL;
-    self->ordinal = ordinal;
+    session_number(broker, self, ordinal, keys);
     self->tombstone = self->restored = true;
     const struct broker_config *config = broker->config;
     watch(broker, self,
@@ -374,6 +389,7 @@ void session_close(struct broker *broker, struct session *self)
     if (!self->tombstone)
         broker->n_sessions--;
     idmap_remove(&broker->sessions, id_half(self->id));
+    ordinals_release(&broker->ordinals, self->ordinal, self->keys);
     if (self->prev)
         self->prev->next = self->next;
     else

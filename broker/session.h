@@ -6,6 +6,7 @@
 #define BROKER_SESSION_H
 
 #include "broker/layout.h"
+#include "broker/ordinals.h"
 #include "broker/peer.h"
 #include "broker/table.h"
 #include "broker/timer.h"
@@ -82,6 +83,8 @@ struct session {
     int64_t told_ns;    /* when it last was told */
     uint8_t id[WIRE_SESSION_BYTES];
     uint32_t ordinal;
+    struct key_range keys;
+    uint64_t serial; /* later sessions have higher ones */
     char name[64];
     struct columns *columns;
     struct envelope to;
@@ -131,7 +134,7 @@ struct session *session_find(struct broker *broker, const uint8_t *id);
 struct session *session_open(struct broker *broker, const char *name, struct columns *columns, rp_error *err);
 /* One that comes from a file, as a tombstone: the caller fills in its numbers. Takes the columns. NULL with err set. */
 struct session *session_restore(struct broker *broker, const uint8_t *id, const char *name, uint32_t ordinal,
-                                struct columns *columns, rp_error *err);
+                                struct key_range keys, struct columns *columns, rp_error *err);
 /* Takes an open session or a tombstone up again. */
 rp_status session_resume(struct broker *broker, struct session *self, uint64_t oldest_number, uint64_t *lost);
 /* Forgets it: waiting items are dropped, chunks let go, in slices. */

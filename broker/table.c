@@ -242,6 +242,7 @@ static void item_forget(struct table *self, const struct contents *in, struct it
     for (uint32_t i = 0; i < item->span.n; i++)
         if (chunk_leave(chunks[i], in->account) && in == &self->in)
             self->bytes -= chunks[i]->bytes;
+    ordinals_leave(&self->broker->ordinals, item->key);
     span_release(&item->span, &self->broker->store, &self->broker->layouts);
 }
 
@@ -407,6 +408,7 @@ rp_status table_insert(struct table *self, const struct arrival *arrival, rp_err
         slot_give_back(&self->in, slot);
         return err_set(err, RP_NO_MEMORY, "no memory for an item of table '%s'", self->name);
     }
+    ordinals_enter(&broker->ordinals, arrival->key);
     CHECKPOINT_TOUCH(self, &self->in, slot);
     self->last_insert_ns = broker->now_ns > self->last_insert_ns ? broker->now_ns : self->last_insert_ns + 1;
     *item = (struct item){.key = arrival->key,

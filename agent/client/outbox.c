@@ -9,6 +9,9 @@
 #include "proto/error.h"
 #include "proto/log.h"
 
+/* Of brokers that do not say how many keys a session has. */
+#define OLD_KEY_COUNT (UINT64_C(1) << 40)
+
 /* Messages of one wake-up before replies are looked at again. */
 #define MESSAGES_PER_TURN 64u
 
@@ -358,7 +361,18 @@ void outbox_open(struct outbox *self, const uint8_t *session, uint32_t epoch, co
     self->cursor = self->kept.first;
     while (self->cursor && self->cursor->number < self->wire_next)
         self->cursor = self->cursor->next;
+    atomic_store(&self->port->key_count, hello->key_count ? hello->key_count : OLD_KEY_COUNT);
     atomic_store(&self->port->key_base, hello->key_base);
+    if (fresh)
+        atomic_store(&self->port->renew, false);
+}
+
+bool outbox_is_settled(const struct outbox *self)
+{
+    for (uint32_t t = 0; t < self->n_tables; t++)
+        if (self->tables[t].resolved != self->tables[t].tail)
+            return false;
+    return !port_peek(self->port);
 }
 
 static void report_doubt(struct outbox *self, uint32_t t)
@@ -392,7 +406,7 @@ static void take_back(struct outbox *self, struct outbox_table *table)
     table->sent = table->resolved;
 }
 
-void outbox_forget(struct outbox *self)
+void outbox_forget(struct outbox *self, bool left)
 {
     uint64_t doubt = 0;
     for (uint32_t t = 0; t < self->n_tables; t++) {
@@ -404,8 +418,10 @@ void outbox_forget(struct outbox *self)
         self->tables[t].base = self->tables[t].sent;
         self->tables[t].allowed = self->tables[t].sent;
     }
-    log_line(LEVEL_ERROR, "C0201", "the broker has forgotten this writer's session", "items_in_doubt=%llu policy=%s",
-             (unsigned long long)doubt, self->doubt == RP_DOUBT_RESEND ? "resend" : "report");
+    if (!left)
+        log_line(LEVEL_ERROR, "C0201", "the broker has forgotten this writer's session",
+                 "items_in_doubt=%llu policy=%s", (unsigned long long)doubt,
+                 self->doubt == RP_DOUBT_RESEND ? "resend" : "report");
     /* What is left of this session's messages only stores chunks from now on. */
     for (struct message *message = self->kept.first, *next; message; message = next) {
         next = message->next;

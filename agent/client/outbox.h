@@ -99,8 +99,11 @@ enum outbox_more outbox_send(struct outbox *self, struct way push, int64_t now_n
 
 /* A session was opened (fresh) or taken up again: goes back to what the broker has not received. */
 void outbox_open(struct outbox *self, const uint8_t *session, uint32_t epoch, const Replay__HelloReply *hello);
-/* The broker has forgotten the session: its unresolved items are in doubt, or are sent again. */
-void outbox_forget(struct outbox *self);
+/* The session is over. Left by the writer, it has nothing unresolved; otherwise the broker has forgotten it, and its
+ * unresolved items are in doubt, or are sent again. */
+void outbox_forget(struct outbox *self, bool left);
+/* Every item that was handed over is resolved. */
+bool outbox_is_settled(const struct outbox *self);
 /* Takes in a Credit of this session and epoch. If the broker needs credit for others, the outbox gives up what it is asked
  * for: released_bytes grows, and a heartbeat should say so. */
 void outbox_credit(struct outbox *self, const Replay__Credit *credit);

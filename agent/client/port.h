@@ -59,11 +59,12 @@ struct port {
     _Alignas(CACHE_LINE) atomic_uint_fast64_t head; /* written by the consumer */
     uint64_t seen_tail;
     _Alignas(CACHE_LINE) atomic_int mode;
-    atomic_uint_fast64_t resolved;   /* items: accepted, rejected or in doubt */
-    atomic_uint_fast64_t done_bytes; /* of chunks whose message is resolved */
-    atomic_uint_fast64_t key_base;
+    atomic_uint_fast64_t resolved;            /* items: accepted, rejected or in doubt */
+    atomic_uint_fast64_t done_bytes;          /* of chunks whose message is resolved */
+    atomic_uint_fast64_t key_base, key_count; /* of the session: its keys are key_base + 0 ... key_count - 1 */
     atomic_uint_fast32_t waiters;
     atomic_bool urgent; /* send what is there, be it little */
+    atomic_bool renew;  /* the session's keys are used up: open a new one when everything is confirmed */
     struct port_slot *slots;
     uint32_t batch_items;
 

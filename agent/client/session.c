@@ -12,6 +12,8 @@
 
 #define FIELD_HELLO 16
 #define FIELD_HEARTBEAT 17
+#define FIELD_BYE 18
+#define BYE_TIMEOUT_MS 5000
 #define HELLO_TIMEOUT_MS 5000
 #define RETRY_NS (500 * NS_PER_MS)
 #define EXPLAIN_FIRST_NS (20 * NS_PER_MS)
@@ -114,7 +116,7 @@ static void hello_refused(struct session *self, const struct conn_reply *reply)
     self->retry_ns = conn_now() + RETRY_NS;
     if (reply->answered && reply->status == RP_SESSION_UNKNOWN && self->has_id) {
         self->has_id = false;
-        outbox_forget(&self->outbox);
+        outbox_forget(&self->outbox, false);
         say_hello(self);
         return;
     }
@@ -145,7 +147,7 @@ static void on_hello(void *ctx, struct conn_reply *reply)
         wire = conn_reply_unpack(reply, NULL);
     if (wire && wire->body_case == REPLAY__REPLY__BODY_HELLO && wire->hello->session.len == WIRE_SESSION_BYTES) {
         if (self->has_id && memcmp(wire->hello->session.data, self->id, WIRE_SESSION_BYTES) != 0)
-            outbox_forget(&self->outbox);
+            outbox_forget(&self->outbox, false);
         hello_accepted(self, wire->hello);
     } else {
         hello_refused(self, reply);
@@ -250,6 +252,33 @@ static void send_heartbeat(struct session *self, int64_t now_ns, bool explain)
                    on_heartbeat);
 }
 
+/* ---- a new session when the keys are used up */
+
+/* Whether it is answered or not: nothing of the old session is left to wait for. */
+static void on_bye(void *ctx, struct conn_reply *reply)
+{
+    struct session *self = ctx;
+    conn_reply_destroy(&reply);
+    if (self->state != SESSION_LEAVING)
+        return;
+    self->has_id = false;
+    outbox_forget(&self->outbox, true);
+    say_hello(self);
+}
+
+static void tick_renew(struct session *self)
+{
+    if (!atomic_load(&self->port->renew) || !outbox_is_settled(&self->outbox))
+        return;
+    Replay__Bye body = REPLAY__BYE__INIT;
+    body.session = (ProtobufCBinaryData){WIRE_SESSION_BYTES, self->id};
+    body.last_number = self->outbox.last_number;
+    body.has_timeout_ms_case = REPLAY__BYE__HAS_TIMEOUT_MS_TIMEOUT_MS;
+    body.timeout_ms = BYE_TIMEOUT_MS / 2;
+    if (conn_send_once(self->conn, &self->part, FIELD_BYE, &body.base, NULL, BYE_TIMEOUT_MS, on_bye))
+        self->state = SESSION_LEAVING;
+}
+
 /* While the writer waits, it wants to be able to say what for. */
 static int64_t tick_explain(struct session *self, int64_t now_ns)
 {
@@ -330,6 +359,8 @@ static int64_t on_tick(struct conn_part *part, int64_t now_ns)
         else
             next = self->retry_ns < next ? self->retry_ns : next;
     }
+    if (self->state == SESSION_OPEN)
+        tick_renew(self);
     if (self->state != SESSION_OPEN)
         return next;
     if (!self->push)

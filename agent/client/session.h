@@ -11,6 +11,7 @@ enum session_state {
     SESSION_ASKING, /* HELLO is under way */
     SESSION_OPEN,
     SESSION_WAITING, /* HELLO was not answered well: again at retry_ns */
+    SESSION_LEAVING, /* BYE is under way: its keys are used up, and a new one takes its place */
 };
 
 struct session {

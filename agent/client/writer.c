@@ -149,12 +149,17 @@ rp_status writer_make_item(rp_writer *self, uint32_t table, double priority, con
     bool complete = true;
     RP_TRY(need_chunks(self, item.chunk, (uint64_t)item.offset + item.length, err));
     RP_TRY(encode_chunks(self, item.chunk, (uint64_t)item.offset + item.length, &complete, err));
-    item.key = atomic_load_explicit(&self->port.key_base, memory_order_relaxed) + self->created;
+    if (writer_keys_left(self) == 0)
+        return err_set(err, RP_RESOURCE_EXHAUSTED,
+                       "all %" PRIu64 " keys of the writer's session are used up: flush, and try again",
+                       self->key_count);
+    item.key = self->key_base + self->keys_used;
     if (!complete || self->n_waiting > 0)
         RP_TRY(await_chunk(self, &item, err));
     else
         push(self, &item, take_evicted(self));
     self->created++;
+    self->keys_used++;
     self->table_created[table]++;
     if (key)
         *key = item.key;

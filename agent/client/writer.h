@@ -21,7 +21,8 @@ struct rp_writer {
     uint64_t *table_created;
     uint32_t last_table;
     uint64_t created, seen_resolved;
-    uint64_t handed_bytes, seen_done_bytes; /* of chunks that items need */
+    uint64_t key_base, key_count, keys_used; /* of the session whose keys are in use */
+    uint64_t handed_bytes, seen_done_bytes;  /* of chunks that items need */
     uint64_t max_items, max_bytes, max_message_bytes;
     uint64_t policy;
     struct item *waiting; /* for waiting_chunk to be complete */

@@ -108,6 +108,10 @@ static void hurry(rp_writer *self)
 rp_status writer_await_room(rp_writer *self, uint64_t n, int64_t timeout_ms, rp_error *err)
 {
     RP_TRY(let_go(self, err));
+    if (writer_keys_left(self) < n) {
+        atomic_store(&self->port.renew, true);
+        hurry(self);
+    }
     if (wait_for(self, has_room, n, conn_deadline(timeout_ms)))
         return RP_OK;
     char why[450];

@@ -4,8 +4,22 @@
 
 #include "agent/client/writer.h"
 
+/* Keys of the present session that are left. A new session brings new ones. */
+static inline uint64_t writer_keys_left(rp_writer *self)
+{
+    uint64_t base = atomic_load_explicit(&self->port.key_base, memory_order_acquire);
+    if (base != self->key_base) {
+        self->key_base = base;
+        self->key_count = atomic_load_explicit(&self->port.key_count, memory_order_relaxed);
+        self->keys_used = 0;
+    }
+    return self->key_count - self->keys_used;
+}
+
 static inline bool writer_has_room(rp_writer *self, uint64_t n)
 {
+    if (writer_keys_left(self) < n)
+        return false;
     if (self->created + n - self->seen_resolved > self->max_items)
         self->seen_resolved = atomic_load(&self->port.resolved);
     if (self->handed_bytes - self->seen_done_bytes >= self->max_bytes)

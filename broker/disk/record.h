@@ -70,7 +70,8 @@ enum entry_type {
     ENTRY_PICK,        /* struct entry_pick, n times struct entry_picked: a sample, or a part of one */
     ENTRY_RESET,       /* nothing more: the table is empty, its counters are 0 */
     ENTRY_LIMITER,     /* struct entry_limiter: settings and counters */
-    ENTRY_SESSION,     /* struct entry_named (ordinal in `number`), then a Hello (protobuf): opened */
+    ENTRY_SESSION,     /* struct entry_named (ordinal in `number`), then a Hello (protobuf): opened. Its first key is in
+                        * Hello.oldest_number; 0, in older files: ordinal << 40 */
     ENTRY_FORM,        /* struct entry_named (ordinal in `number`), then a Layout as the writer registered it */
     ENTRY_PROGRESS,    /* struct entry_progress, n times struct entry_flow */
     ENTRY_REJECTION,   /* struct entry_rejection, text: an item of a session was refused */
@@ -86,7 +87,7 @@ enum entry_type {
     ENTRY_ITEM,        /* in a checkpoint: struct entry_item, places of its chunks: the slot holds this */
     ENTRY_FREE,        /* in a checkpoint: struct entry_slot: the slot holds nothing any more */
     ENTRY_SELECTION, /* in a checkpoint: struct entry_selection, n times struct entry_selected, places of all chunks */
-    ENTRY_ORDINAL,   /* struct entry_named: the ordinal that the next session gets */
+    ENTRY_ORDINAL,   /* struct entry_named: running number of the next session (ordinals.h) */
     ENTRY_END,       /* last in a checkpoint: struct entry_end. A checkpoint without it is not one */
     ENTRY_PARTS, /* right before END, in the same record: struct entry_named (the checkpoint's number), n times struct
                       * entry_part: the segments in which chunks lie that the entries of this file name */

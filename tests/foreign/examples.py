@@ -17,7 +17,7 @@ from google.protobuf.descriptor import FieldDescriptor as F
 DOCUMENT = SOURCE / "proto" / "PROTOCOL.md"
 CLIENT = 0x1122334455667788
 SESSION = bytes(range(0xA0, 0xB0))
-KEY_BASE = 0x0000000300000000
+KEY_BASE = 3 << 36
 
 COLUMNS = [pb.Column(name="observation", dtype="float32", shape=[2]),
            pb.Column(name="action", dtype="int32"),
@@ -48,7 +48,8 @@ def messages():
         "hello-reply": [pb.Reply(version=1, id=1, hello=pb.HelloReply(
             session=SESSION, ordinal=3, key_base=KEY_BASE, epoch=1, heartbeat_ms=1000, expiry_ms=10000,
             ingest="tcp://*:7001", events="tcp://*:7002", tables=[pb.TableSpec(name="replay", id=0, max_size=1000000)],
-            credit=credit, max_message_bytes=1 << 26, instance=0x0123456789ABCDEF, release="1.0.0", max_batch=4096, max_keys=2048))],
+            credit=credit, max_message_bytes=1 << 26, instance=0x0123456789ABCDEF, release="1.0.0", max_batch=4096, max_keys=2048,
+            key_count=1 << 36))],
         "ingest": [pb.Ingest(
             version=1, session_hi=hi, session_lo=lo, epoch=1, number=1, oldest_chunk=1,
             layouts=[pb.Layout(id=0, table="replay", fields=FIELDS)],
@@ -60,7 +61,7 @@ def messages():
             returned_bytes=400))],
         "rejection": [pb.Reply(version=1, id=2, credit=pb.Credit(
             epoch=1, received=2, allowed_bytes=1 << 20, table=[0], resolved=[3], allowed=[103], rejected=[1],
-            rejections=[pb.Rejection(table=0, item=3, key=KEY_BASE, status=3, text="key 12884901888 exists")]))],
+            rejections=[pb.Rejection(table=0, item=3, key=KEY_BASE, status=3, text="key 206158430208 exists")]))],
         "sample": [pb.Request(version=1, id=5, client=CLIENT,
                               sample=pb.Sample(table="replay", count=2, timeout_ms=1000))],
         "sample-reply": [pb.Reply(version=1, id=5, sample=pb.SampleReply(

@@ -158,7 +158,7 @@ def the_documents_sample_reply_decodes_to_what_it_says(world):
     items = learning.decode(pb.Reply.FromString(header).sample, [payload])
     equal(items[0].fields, {"observation": [1.0, 1.5], "action": [1], "rewards": [1.0, 2.0, 3.0],
                             "next_observation": [4.0, 4.5]})
-    equal([hex(i.key) for i in items], ["0x300000001", "0x300000000"])
+    equal([hex(i.key) for i in items], ["0x3000000001", "0x3000000000"])
 
 
 @test

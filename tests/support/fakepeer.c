@@ -151,7 +151,8 @@ static void on_hello(struct fakepeer *self, const Replay__Request *request)
         session_bytes(self, id);
         body.session = (ProtobufCBinaryData){sizeof id, id};
         body.ordinal = self->ordinal;
-        body.key_base = (uint64_t)self->ordinal << 40;
+        body.key_base = (uint64_t)self->ordinal << 36;
+        body.key_count = self->key_count;
         body.epoch = self->epoch;
         body.resumed = known;
         credit_fill(self, &credit);

@@ -244,7 +244,7 @@ void twin_check_image(struct embed *embed, const struct twin_folder *folder)
         check_image_session(session, found);
     }
     assert_int_equal(n, image.n_sessions);
-    assert_int_equal(broker->next_ordinal, image.next_ordinal);
+    assert_int_equal(broker->ordinals.next, image.next_ordinal);
     check_image_params(&broker->params, &image);
     image_fini(&image);
 }
@@ -388,7 +388,7 @@ void twin_check(struct embed *old, struct embed *new)
         assert_non_null(other);
         check_session(session, other);
     }
-    assert_int_equal(a->next_ordinal, b->next_ordinal);
+    assert_int_equal(a->ordinals.next, b->ordinals.next);
     check_params(&a->params, &b->params);
 }
 

@@ -835,7 +835,7 @@ static void the_rest_is_of_the_instant_too(void **state)
         assert_int_equal(image.sessions[i]->n_forms, writer[i]->n_layouts);
         assert_int_equal(image.sessions[i]->flows[6].resolved, 10 + i);
     }
-    assert_int_equal(image.next_ordinal, broker->next_ordinal);
+    assert_int_equal(image.next_ordinal, broker->ordinals.next);
     assert_true(image.n_replies >= 3); /* of HELLO */
     assert_int_equal(image.tables[6].size, 33 - 4);
     assert_int_equal(image.n_slots, 1);

@@ -362,6 +362,87 @@ static void picks_go_on_from_an_exact_checkpoint(void **state)
     world_kill(&old);
 }
 
+/* Keys stay those of their sessions over a restart, where ordinals have come round, too. */
+static void keys_go_on_after_a_restart(void **state)
+{
+    (void)state;
+    struct pair_of pair;
+    char tables[512];
+    snprintf(tables, sizeof tables, PLAIN, 100, "");
+    twin_folder_init(&pair.folder);
+    again(&pair, tables, NULL);
+    pair.embed.broker->ordinals.next = KEY_ORDINALS - 1;
+    struct testpeer *old[3];
+    uint64_t bases[3];
+    for (uint32_t i = 0; i < 3; i++) {
+        old[i] = testpeer_new(&pair.embed);
+        testpeer_open(old[i], false);
+        bases[i] = old[i]->key_base;
+        testpeer_insert(old[i], "t", bases[i], 2, 1);
+    }
+    embed_settle(&pair.embed);
+    assert_int_equal(old[0]->ordinal, KEY_ORDINALS - 1);
+    assert_int_equal(old[1]->ordinal, 1);
+    /* The last one ends; its items stay. */
+    assert_int_equal(testpeer_await(old[2], testpeer_bye(old[2], NO_TIMEOUT))->status, RP_OK);
+    uint8_t id[WIRE_SESSION_BYTES];
+    memcpy(id, old[1]->session, sizeof id);
+    twin_kill(&pair.embed);
+    again(&pair, tables, NULL);
+    const struct session *session = session_find(pair.embed.broker, id);
+    assert_int_equal(session->keys.base, bases[1]);
+    assert_int_equal(session->keys.count, KEY_COUNTERS);
+    for (uint32_t i = 0; i < 3; i++) {
+        pair.embed.broker->ordinals.next = i == 0 ? KEY_ORDINALS - 1 : i;
+        struct testpeer *peer = testpeer_new(&pair.embed);
+        testpeer_open(peer, false);
+        for (uint32_t k = 0; k < 3; k++)
+            assert_int_not_equal(peer->key_base, bases[k]);
+    }
+    end(&pair);
+}
+
+/* Files from when ordinals had 24 bits and counters 40 do not tell a session's first key. */
+static void sessions_of_older_files_keep_their_keys(void **state)
+{
+    (void)state;
+    struct pair_of pair;
+    char tables[512];
+    snprintf(tables, sizeof tables, PLAIN, 100, "");
+    twin_folder_init(&pair.folder);
+    again(&pair, tables, NULL);
+    pair.embed.broker->ordinals.next = 5;
+    struct testpeer *peer = testpeer_new(&pair.embed);
+    testpeer_open(peer, false);
+    uint8_t id[WIRE_SESSION_BYTES];
+    memcpy(id, peer->session, sizeof id);
+    session_find(pair.embed.broker, id)->keys.base = 0; /* as it stands in such a file */
+    testpeer_insert(peer, "t", UINT64_C(5) << 40, 2, 1);
+    embed_settle(&pair.embed);
+    rp_error err = {0};
+    assert_int_equal(checkpoint_start(pair.embed.broker, CHECKPOINT_ASKED, NULL, &err), RP_OK);
+    do
+        embed_settle(&pair.embed);
+    while (checkpoint_is_running(pair.embed.broker));
+    session_find(pair.embed.broker, id)->keys.base = UINT64_C(5) << KEY_COUNTER_BITS;
+    twin_kill(&pair.embed);
+    again(&pair, tables, NULL);
+    const struct session *session = session_find(pair.embed.broker, id);
+    assert_int_equal(session->ordinal, 5);
+    assert_int_equal(session->keys.base, UINT64_C(5) << 40);
+    assert_int_equal(session->keys.count, UINT64_C(1) << 40);
+    assert_int_equal(embed_table(&pair.embed, "t")->in.size, 2);
+    static const uint32_t next[] = {5, 80, 90};
+    static const uint32_t got[] = {6, 96, 97};
+    for (uint32_t i = 0; i < 3; i++) {
+        pair.embed.broker->ordinals.next = next[i];
+        struct testpeer *other = testpeer_new(&pair.embed);
+        testpeer_open(other, false);
+        assert_int_equal(other->ordinal, got[i]);
+    }
+    end(&pair);
+}
+
 static void pairs_are_sorted_and_equal_ones_stay_in_order(void **state)
 {
     (void)state;
@@ -394,6 +475,8 @@ int main(void)
         cmocka_unit_test(starting_from_nothing_or_from_a_number),
         cmocka_unit_test(a_torn_end_is_cut_off),
         cmocka_unit_test(picks_go_on_from_an_exact_checkpoint),
+        cmocka_unit_test(keys_go_on_after_a_restart),
+        cmocka_unit_test(sessions_of_older_files_keep_their_keys),
         cmocka_unit_test(pairs_are_sorted_and_equal_ones_stay_in_order),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

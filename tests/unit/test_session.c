@@ -453,8 +453,72 @@ static void sessions_have_keys_of_their_own(void **state)
     testpeer_open(b, false);
     assert_true(a->ordinal != b->ordinal);
     uint64_t apart = a->key_base > b->key_base ? a->key_base - b->key_base : b->key_base - a->key_base;
-    assert_true(apart >= UINT64_C(1) << 40);
-    assert_int_equal(a->key_base % 16, 0);
+    assert_true(apart >= KEY_COUNTERS);
+    assert_int_equal(a->key_base, (uint64_t)a->ordinal << KEY_COUNTER_BITS);
+    embed_stop(&embed);
+}
+
+/* When ordinals have come round, a session gets none whose keys an item, another session or a tombstone has. */
+static void keys_are_not_handed_out_twice(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, FREE_TABLE, TIMES);
+    struct broker *broker = embed.broker;
+    struct testpeer *first = testpeer_new(&embed), *silent = testpeer_new(&embed);
+    testpeer_open(first, false);
+    testpeer_open(silent, false);
+    testpeer_insert(first, "t", first->key_base, 2, 1);
+    assert_int_equal(testpeer_await(first, testpeer_bye(first, NO_TIMEOUT))->status, RP_OK);
+    embed_advance(&embed, 11000);
+    assert_true(session_find(broker, silent->session)->tombstone);
+    for (uint32_t round = 0; round < 2; round++) {
+        broker->ordinals.next = first->ordinal + round * (UINT64_C(1) << 40) / (KEY_ORDINALS - 1) * (KEY_ORDINALS - 1);
+        struct testpeer *peer = testpeer_new(&embed);
+        testpeer_open(peer, false);
+        assert_int_not_equal(peer->ordinal, first->ordinal);
+        assert_int_not_equal(peer->ordinal, silent->ordinal);
+        testpeer_insert(peer, "t", peer->key_base, 2, 1);
+        testpeer_heartbeat(peer, 0, false);
+        assert_int_equal(testpeer_resolved(peer, 0), 2);
+        assert_int_equal(peer->credit->n_rejections, 0);
+    }
+    assert_int_equal(size_of(&embed, "t"), 6);
+    testpeer_delete(silent, "t", 2, (uint64_t[]){first->key_base, first->key_base + 1});
+    broker->ordinals.next = first->ordinal;
+    struct testpeer *last = testpeer_new(&embed);
+    testpeer_open(last, false);
+    assert_int_equal(last->ordinal, first->ordinal);
+    embed_stop(&embed);
+}
+
+/* Pages of sessions are in the order of their opening, also where ordinals come round. */
+static void sessions_are_listed_once_each_when_ordinals_come_round(void **state)
+{
+    (void)state;
+    enum { N = 600 };
+    struct embed embed;
+    embed_start(&embed, FREE_TABLE, TIMES);
+    struct testpeer *peer = testpeer_new(&embed);
+    embed.broker->ordinals.next = KEY_ORDINALS - N / 2;
+    for (uint32_t i = 0; i < N; i++)
+        testpeer_open(peer, false);
+    static uint8_t seen[KEY_ORDINALS];
+    uint64_t cursor = 0;
+    uint32_t n = 0;
+    do {
+        Replay__Request request = REPLAY__REQUEST__INIT;
+        Replay__Info info = REPLAY__INFO__INIT;
+        request.body_case = REPLAY__REQUEST__BODY_INFO;
+        request.info = &info;
+        info.sessions = true;
+        info.session_cursor = cursor;
+        const Replay__InfoReply *reply = testpeer_call(peer, &request)->reply->info;
+        for (size_t i = 0; i < reply->n_sessions; i++, n++)
+            assert_int_equal(seen[reply->sessions[i]->ordinal]++, 0);
+        cursor = reply->session_cursor;
+    } while (cursor);
+    assert_int_equal(n, N);
     embed_stop(&embed);
 }
 
@@ -501,6 +565,8 @@ int main(void)
         cmocka_unit_test(shutting_down_acknowledges_nothing_that_is_not_in_a_table),
         cmocka_unit_test(a_session_without_columns_only_looks),
         cmocka_unit_test(sessions_have_keys_of_their_own),
+        cmocka_unit_test(keys_are_not_handed_out_twice),
+        cmocka_unit_test(sessions_are_listed_once_each_when_ordinals_come_round),
         cmocka_unit_test(a_blocked_writer_does_not_keep_the_loop_awake),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -501,6 +501,54 @@ static void items_in_doubt_can_be_sent_again(void **state)
     assert_int_equal(info(f).in_doubt, 0);
 }
 
+/* A session has so many keys: then the writer goes on in a new one, with nothing lost, doubted or sent twice. */
+static void used_up_keys_bring_a_new_session(void **state)
+{
+    struct fixture *f = *state;
+    enum { EACH = 7, ITEMS = 40 };
+    fakepeer_write(&f->peer, &f->peer.key_count, EACH);
+    rp_writer_options options = {.struct_size = sizeof options, .chunk_length = 1, .keep_alive = 4};
+    open_writer(f, &options);
+    uint64_t keys[ITEMS];
+    for (uint32_t i = 0; i < ITEMS; i++) {
+        append(f);
+        keys[i] = add_item(f, "a", i < 3 ? i + 1 : 4); /* over chunks that were sent in the session before, too */
+        assert_int_equal(keys[i] & ((UINT64_C(1) << 36) - 1), i % EACH);
+        assert_int_equal(keys[i] >> 36, (keys[0] >> 36) + i / EACH);
+    }
+    flush(f);
+    assert_int_equal(fakepeer_read(&f->peer, &f->peer.items), ITEMS);
+    assert_memory_equal(f->peer.keys, keys, sizeof keys);
+    rp_writer_info i = info(f);
+    assert_int_equal(i.accepted, ITEMS);
+    assert_int_equal(i.in_doubt + i.rejected, 0);
+    assert_int_equal(i.sessions, (ITEMS + EACH - 1) / EACH);
+    assert_int_equal(fakepeer_read(&f->peer, &f->peer.byes), (ITEMS - 1) / EACH);
+    assert_int_equal(fakepeer_read(&f->peer, &f->peer.out_of_order), 0);
+}
+
+/* The new session waits until everything of the old one is confirmed; a caller without patience is told. */
+static void a_new_session_waits_for_unconfirmed_items(void **state)
+{
+    struct fixture *f = *state;
+    fakepeer_write(&f->peer, &f->peer.key_count, 3);
+    open_writer(f, NULL);
+    fakepeer_set(&f->peer, &f->peer.hold, true);
+    append(f);
+    for (uint32_t i = 0; i < 3; i++)
+        add_item(f, "a", 1);
+    uint64_t key;
+    assert_int_equal(rp_writer_item_last(f->writer, "a", 1.0, 1, 50, &key, &f->err), RP_DEADLINE_EXCEEDED);
+    assert_int_equal(fakepeer_read(&f->peer, &f->peer.byes), 0);
+    fakepeer_set(&f->peer, &f->peer.hold, false);
+    fakepeer_release(&f->peer);
+    add_item(f, "a", 1);
+    flush(f);
+    assert_int_equal(fakepeer_read(&f->peer, &f->peer.byes), 1);
+    assert_int_equal(fakepeer_read(&f->peer, &f->peer.items), 4);
+    assert_int_equal(info(f).accepted, 4);
+}
+
 static void a_silent_broker_is_given_up(void **state)
 {
     struct fixture *f = *state;
@@ -591,6 +639,8 @@ int main(void)
         WITH_PEER(an_expired_session_is_filled_again),
         WITH_PEER(a_forgotten_session_leaves_items_in_doubt),
         WITH_PEER(items_in_doubt_can_be_sent_again),
+        WITH_PEER(used_up_keys_bring_a_new_session),
+        WITH_PEER(a_new_session_waits_for_unconfirmed_items),
         WITH_PEER(a_silent_broker_is_given_up),
         WITH_PEER(destroy_says_bye),
         WITH_PEER(policy_versions_travel_with_items),
