@@ -78,8 +78,8 @@ static const struct schema_row rows[] = {
      "keep so many bytes of chunks in memory and the cold ones on disk; 0: all in memory"},
     {"storage.disk", SCHEMA_BYTES, ROOT(storage_disk), "0", 0, 9e18, NULL, 0,
      "most bytes of chunks on disk, then tables remove items; 0: as much as there is"},
-    {"plugins", SCHEMA_STRINGS, ROOT(plugins), NULL, 0, 64, NULL, 0,
-     "shared objects with further selectors and extensions"},
+    {"plugins", SCHEMA_PATHS, ROOT(plugins), NULL, 0, 64, NULL, 0,
+     "shared objects with further selectors and extensions; relative to the file, if they are there"},
     {"tables", SCHEMA_LIST, ROOT(tables), NULL, 1, 1000, NULL, sizeof(struct table_config), "the replay tables"},
     {"tables[].name", SCHEMA_STRING, TABLE(name), NULL, 0, 0, NULL, 0, "what clients call it"},
     {"tables[].max_size", SCHEMA_INT, TABLE(max_size), "1000000", 1, MAX_ITEMS / 2, NULL, 0, "most items"},
@@ -308,6 +308,31 @@ static void check_table(const struct broker_config *config, uint32_t i, struct s
         check_extension(config, table, e, path, report);
 }
 
+/* The port of tcp://HOST:PORT, or "" if there is none; NULL: not of that form. */
+static const char *port_of(const char *endpoint)
+{
+    static const char tcp[] = "tcp://";
+    if (strncmp(endpoint, tcp, sizeof tcp - 1) != 0)
+        return NULL;
+    const char *colon = strrchr(endpoint + sizeof tcp - 1, ':');
+    return colon && colon > endpoint + sizeof tcp - 1 ? colon + 1 : "";
+}
+
+static void check_endpoint(const char *key, const char *endpoint, struct schema_report *report)
+{
+    const char *port = port_of(endpoint);
+    int64_t number;
+    if (!port && (strncmp(endpoint, "ipc://", 6) == 0 || strncmp(endpoint, "inproc://", 9) == 0))
+        return;
+    if (!port && !strstr(endpoint, "://"))
+        schema_problem(report, key, "'%s' has no transport: write tcp://%s, or ipc://PATH", endpoint, endpoint);
+    else if (!port)
+        schema_problem(report, key, "'%s' is neither tcp://HOST:PORT, ipc://PATH nor inproc://NAME", endpoint);
+    else if (strcmp(port, "*") != 0 &&
+             (port[strspn(port, "0123456789")] || !schema_parse_int(port, &number) || number > 65535))
+        schema_problem(report, key, "'%s' has no port between 0 and 65535 at its end: write tcp://HOST:PORT", endpoint);
+}
+
 static void check_disk(const struct broker_config *config, struct schema_report *report)
 {
     const char *folder = config_folder(config);
@@ -339,6 +364,9 @@ static void check(const void *root, struct schema_report *report)
     int64_t budget = config_ingest_budget(config);
     if (budget > config->memory_limit / 2)
         schema_problem(report, "ingest_budget", "must be at most half of memory_limit");
+    check_endpoint("service", config->service, report);
+    check_endpoint("ingest", config->ingest, report);
+    check_endpoint("events", config->events, report);
     check_disk(config, report);
     if (config->expiry_ns < 2 * config->heartbeat_ns)
         schema_problem(report, "session.expiry", "must be at least twice session.heartbeat");
@@ -346,11 +374,28 @@ static void check(const void *root, struct schema_report *report)
         check_table(config, i, report);
 }
 
+/* What Reverb, Acme and others call it. */
+const struct schema_alias broker_aliases[] = {
+    {"address", "service"},
+    {"endpoint", "service"},
+    {"buffer_size", "max_size"},
+    {"capacity", "max_size"},
+    {"max_replay_size", "max_size"},
+    {"replay_size", "max_size"},
+    {"min_replay_size", "limiter.min_size"},
+    {"min_size_to_sample", "limiter.min_size"},
+    {"rate_limiter", "limiter.kind"},
+    {"spi", "limiter.samples_per_insert"},
+    {"max_memory", "memory_limit"},
+    {NULL, NULL},
+};
+
 const struct schema broker_schema = {
     .name = "broker",
     .rows = rows,
     .n_rows = sizeof rows / sizeof rows[0],
     .root_size = sizeof(struct broker_config),
+    .aliases = broker_aliases,
     .check = check,
 };
 
@@ -365,6 +410,7 @@ const struct schema broker_schema_strict = {
     .rows = rows,
     .n_rows = sizeof rows / sizeof rows[0],
     .root_size = sizeof(struct broker_config),
+    .aliases = broker_aliases,
     .check = check_strictly,
 };
 

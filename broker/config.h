@@ -80,6 +80,7 @@ struct broker_config {
 extern const struct schema broker_schema;
 /* The same with config_check_memory, for those who ask whether a file is right: a broker that is short of memory runs. */
 extern const struct schema broker_schema_strict;
+extern const struct schema_alias broker_aliases[];
 
 /* The configuration that is used without -c: one prioritized table named "replay". */
 extern const char broker_default_yaml[];

@@ -49,8 +49,10 @@ bool schema_row_required(const struct schema_row *row)
         return false;
     switch (row->type) {
     case SCHEMA_STRING:
+    case SCHEMA_PATH:
     case SCHEMA_LIST:
     case SCHEMA_STRINGS:
+    case SCHEMA_PATHS:
     case SCHEMA_INTS:
     case SCHEMA_OPTIONS:
         return row->min >= 1;
@@ -64,7 +66,7 @@ static void free_level(const struct schema *schema, const char *prefix, void *ba
 static void free_list(const struct schema *schema, const struct schema_row *row, struct schema_list *list)
 {
     for (uint32_t i = 0; i < list->count; i++) {
-        if (row->type == SCHEMA_STRINGS) {
+        if (row->type == SCHEMA_STRINGS || row->type == SCHEMA_PATHS) {
             free(((char **)list->data)[i]);
         } else if (row->type == SCHEMA_OPTIONS) {
             rp_option *option = (rp_option *)list->data + i;
@@ -85,11 +87,13 @@ void schema_free_value(const struct schema *schema, const struct schema_row *row
     void *at = (char *)base + row->offset;
     switch (row->type) {
     case SCHEMA_STRING:
+    case SCHEMA_PATH:
         free(*(char **)at);
         *(char **)at = NULL;
         break;
     case SCHEMA_LIST:
     case SCHEMA_STRINGS:
+    case SCHEMA_PATHS:
     case SCHEMA_INTS:
     case SCHEMA_OPTIONS:
         free_list(schema, row, at);

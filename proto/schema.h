@@ -22,9 +22,11 @@ enum schema_type {
     SCHEMA_BYTES,   /* int64_t; "4GiB", "500MB", "65536" */
     SCHEMA_TIME,    /* int64_t nanoseconds; "60s", "5ms", "1h"; a bare number is an error that says to add a unit */
     SCHEMA_STRING,  /* char *, owned by the config */
+    SCHEMA_PATH,    /* char *; what is found beside the configuration file is meant there */
     SCHEMA_ENUM,    /* int32_t, index into choices */
     SCHEMA_LIST,    /* struct schema_list of structs of elem_size; the rows below it are those with path "p[]..." */
     SCHEMA_STRINGS, /* struct schema_list of char * */
+    SCHEMA_PATHS,   /* the same, of paths */
     SCHEMA_INTS,    /* struct schema_list of int64_t */
     SCHEMA_OPTIONS, /* struct schema_list of rp_option: a free map of scalars, checked by whoever uses it */
 };
@@ -48,6 +50,12 @@ struct schema_row {
 
 struct schema_report;
 
+/* What users of other systems write: "lr" for "agent.learning_rate". Only for "did you mean". */
+struct schema_alias {
+    const char *word;
+    const char *path; /* the end of a row's path, from the start of a component on */
+};
+
 struct schema {
     const char *name; /* "broker" */
     const struct schema_row *rows;
@@ -55,6 +63,7 @@ struct schema {
     size_t root_size;
     /* Optional: checks that concern several keys. Reports through schema_problem. */
     void (*check)(const void *root, struct schema_report *report);
+    const struct schema_alias *aliases; /* up to one without a word; or NULL */
 };
 
 /* Collects problems as "file:line:column: path: what is wrong (did you mean 'x'?)", in file order. */

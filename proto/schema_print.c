@@ -82,6 +82,7 @@ static void print_scalar(FILE *out, const struct schema_row *row, const void *ba
         fputs(*(const bool *)at ? "true" : "false", out);
         return;
     case SCHEMA_STRING:
+    case SCHEMA_PATH:
         print_string(out, *(char *const *)at);
         return;
     case SCHEMA_ENUM:
@@ -148,7 +149,7 @@ static void print_flow(struct printer *p, const struct schema_row *row, const st
             fputs(", ", p->out);
         if (row->type == SCHEMA_INTS) {
             fprintf(p->out, "%lld", (long long)((const int64_t *)list->data)[i]);
-        } else if (row->type == SCHEMA_STRINGS) {
+        } else if (row->type == SCHEMA_STRINGS || row->type == SCHEMA_PATHS) {
             print_quoted(p->out, ((char *const *)list->data)[i]);
         } else {
             const rp_option *option = (const rp_option *)list->data + i;

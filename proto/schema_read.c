@@ -1,6 +1,8 @@
 /* From a YAML document to the struct. A level is one struct: the root, or one element of a list; maps inside it only
  * group its keys. */
 #include <errno.h>
+#include <libgen.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,6 +15,7 @@ struct reader {
     const struct schema *schema;
     struct schema_report *report;
     yaml_document_t *document;
+    const char *file; /* that is read; NULL: a text */
 };
 
 struct level {
@@ -42,6 +45,19 @@ static const char *scalar_text(struct reader *r, const yaml_node_t *node, const 
     return text;
 }
 
+/* A path of the file, not of an override, is meant from where the file is if something is there; out: the whole path. */
+static const char *beside_file(const struct reader *r, const struct schema_row *row, const yaml_node_t *node,
+                               const char *text, char out[PATH_MAX])
+{
+    if ((row->type != SCHEMA_PATH && row->type != SCHEMA_PATHS) || !r->file || !text[0] || text[0] == '/' ||
+        schema_yaml_place(node->start_mark).line >= SCHEMA_OVERRIDE_LINE)
+        return text;
+    char folder[PATH_MAX], joined[2 * PATH_MAX];
+    snprintf(folder, sizeof folder, "%s", r->file);
+    snprintf(joined, sizeof joined, "%s/%s", dirname(folder), text);
+    return realpath(joined, out) ? out : text;
+}
+
 /* ------------------------------------------------------------------------------------------------------------ lists */
 
 static bool count_allowed(struct reader *r, const struct schema_row *row, const yaml_node_t *node, size_t count,
@@ -69,7 +85,7 @@ static void apply_defaults(struct reader *r, struct level *level, const char *pr
 static void read_element(struct reader *r, const struct schema_row *row, yaml_node_t *node, void *element,
                          const char *path)
 {
-    char prefix[SCHEMA_MAX_PATH], why[WHY_BYTES];
+    char prefix[SCHEMA_MAX_PATH], why[WHY_BYTES], whole[PATH_MAX];
     struct schema_place place = schema_yaml_place(node->start_mark);
     schema_report_place(r->report, path, place);
     if (row->type == SCHEMA_LIST) {
@@ -89,7 +105,7 @@ static void read_element(struct reader *r, const struct schema_row *row, yaml_no
     if (!text)
         text = row->type == SCHEMA_INTS ? "0" : "";
     const struct schema_row scalar = {.type = row->type == SCHEMA_INTS ? SCHEMA_INT : SCHEMA_STRING};
-    if (!schema_set_scalar(&scalar, text, element, why, sizeof why))
+    if (!schema_set_scalar(&scalar, beside_file(r, row, node, text, whole), element, why, sizeof why))
         schema_report_at(r->report, place, path, "%s", why);
 }
 
@@ -185,10 +201,11 @@ static void read_options(struct reader *r, const struct schema_row *row, yaml_no
 
 static void read_value(struct reader *r, const struct schema_row *row, yaml_node_t *node, void *base, const char *path)
 {
-    char why[WHY_BYTES];
+    char why[WHY_BYTES], whole[PATH_MAX];
     switch (row->type) {
     case SCHEMA_LIST:
     case SCHEMA_STRINGS:
+    case SCHEMA_PATHS:
     case SCHEMA_INTS:
         read_sequence(r, row, node, base, path);
         break;
@@ -197,7 +214,7 @@ static void read_value(struct reader *r, const struct schema_row *row, yaml_node
         break;
     default: {
         const char *text = scalar_text(r, node, path);
-        if (text && !schema_set_scalar(row, text, base, why, sizeof why))
+        if (text && !schema_set_scalar(row, beside_file(r, row, node, text, whole), base, why, sizeof why))
             schema_report_at(r->report, schema_yaml_place(node->start_mark), path, "%s", why);
         break;
     }
@@ -219,6 +236,33 @@ static const struct schema_row *find_row(const struct schema *schema, const char
     return NULL;
 }
 
+/* True if path ends with `end`, from the start of a component on. */
+static bool ends_with(const char *path, const char *end)
+{
+    size_t n = strlen(path), m = strlen(end);
+    return m <= n && strcmp(path + n - m, end) == 0 && (m == n || path[n - m - 1] == '.');
+}
+
+/* The key that a word means which stands in no map or in another one: by an alias, or by its own name. As seen from
+ * prefix; NULL: none. */
+static const char *find_elsewhere(const struct schema *schema, const char *prefix, const char *key)
+{
+    const char *end = key, *name, *rest, *found = NULL;
+    size_t length;
+    for (const struct schema_alias *alias = schema->aliases; alias && alias->word; alias++)
+        if (strcmp(alias->word, key) == 0)
+            end = alias->path;
+    for (uint32_t i = 0; i < schema->n_rows; i++) {
+        const struct schema_row *row = &schema->rows[i];
+        if (!ends_with(row->path, end))
+            continue;
+        if (schema_row_below(row, prefix, &name, &length, &rest))
+            return name;
+        found = found ? found : row->path;
+    }
+    return found;
+}
+
 static void report_unknown(struct reader *r, const char *prefix, const char *key, struct schema_place place,
                            const char *path)
 {
@@ -234,7 +278,9 @@ static void report_unknown(struct reader *r, const char *prefix, const char *key
         if (copy)
             names[n++] = copy;
     }
-    const char *near = schema_nearest(key, names, n);
+    const char *near = find_elsewhere(r->schema, prefix, key);
+    if (!near)
+        near = schema_nearest(key, names, n);
     if (near)
         schema_report_at(r->report, place, path, "unknown key (did you mean '%s'?)", near);
     else
@@ -296,8 +342,11 @@ static void read_pair(struct reader *r, struct level *level, yaml_node_pair_t pa
         return;
     if (group) {
         schema_join(below, sizeof below, prefix, name, strlen(name));
-        read_map(r, level, value, below, key_path);
-        return;
+        row = value->type == YAML_SCALAR_NODE ? find_row(r->schema, below, "kind", &group) : NULL;
+        if (!row) {
+            read_map(r, level, value, below, key_path);
+            return;
+        }
     }
     level->seen[row - r->schema->rows] = true;
     read_value(r, row, value, level->base, key_path);
@@ -347,7 +396,7 @@ static void apply_default(struct reader *r, const struct schema_row *row, void *
         schema_report_at(r->report, place, path, "(default) '%s' is not valid YAML", text);
         return;
     }
-    struct reader inner = {r->schema, r->report, &document};
+    struct reader inner = {r->schema, r->report, &document, NULL};
     yaml_node_t *node = yaml_document_get_root_node(&document);
     if (node)
         read_value(&inner, row, node, base, path);
@@ -372,7 +421,7 @@ static void apply_defaults(struct reader *r, struct level *level, const char *pr
             apply_default(r, row, level->base, row_path, place);
         /* After a mistake too, strings are never NULL. */
         char **string = (char **)((char *)level->base + row->offset);
-        if (row->type == SCHEMA_STRING && !*string)
+        if ((row->type == SCHEMA_STRING || row->type == SCHEMA_PATH) && !*string)
             *string = strdup("");
     }
 }
@@ -465,7 +514,7 @@ static bool read_bytes(const struct schema *schema, const struct schema_source *
     yaml_document_t document;
     if (!open_document(report, text, size, &document))
         return false;
-    struct reader r = {schema, report, &document};
+    struct reader r = {schema, report, &document, source->file};
     schema_report_overrides(report, source->overrides);
     if (override(&document, source->overrides, report)) {
         schema_report_begin(report, name);

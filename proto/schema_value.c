@@ -17,9 +17,11 @@ const char *schema_type_name(enum schema_type type)
         [SCHEMA_BYTES] = "size",
         [SCHEMA_TIME] = "time",
         [SCHEMA_STRING] = "string",
+        [SCHEMA_PATH] = "path",
         [SCHEMA_ENUM] = "choice",
         [SCHEMA_LIST] = "list",
         [SCHEMA_STRINGS] = "list of strings",
+        [SCHEMA_PATHS] = "list of paths",
         [SCHEMA_INTS] = "list of integers",
         [SCHEMA_OPTIONS] = "map of options",
     };
@@ -114,7 +116,7 @@ static bool in_bounds(const struct schema_row *row, double value, char *why, siz
     format_number(row->type, value, shown, sizeof shown);
     if (bounds[0] == '\0')
         snprintf(why, size, "%s is out of range", shown);
-    else if (row->type == SCHEMA_STRING)
+    else if (row->type == SCHEMA_STRING || row->type == SCHEMA_PATH)
         snprintf(why, size, "must be %s bytes long, and has %s", bounds, shown);
     else
         snprintf(why, size, "must be %s, not %s", bounds, shown);
@@ -247,7 +249,8 @@ bool schema_set_scalar(const struct schema_row *row, const char *text, void *bas
         return set_bool(text, at, why, size);
     case SCHEMA_ENUM:
         return set_enum(row, text, at, why, size);
-    case SCHEMA_STRING: {
+    case SCHEMA_STRING:
+    case SCHEMA_PATH: {
         if (!in_bounds(row, (double)strlen(text), why, size))
             return false;
         char *copy = strdup(text);

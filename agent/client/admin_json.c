@@ -215,7 +215,7 @@ void admin_json_item(struct json *out, const rp_batch *batch, uint32_t i, uint32
     rp_batch_arrays arrays = {.struct_size = sizeof arrays};
     rp_batch_get_arrays(batch, &arrays);
     json_open(out, '{');
-    json_number(out, "key", arrays.key[i]);
+    json_item_key(out, arrays.key[i]);
     json_key(out, "priority");
     json_double(out, arrays.priority[i]);
     json_number(out, "times_sampled", arrays.times_sampled[i]);

@@ -292,6 +292,21 @@ static bool is_present(const ProtobufCFieldDescriptor *field, const uint8_t *bas
     return pointer != NULL;
 }
 
+void json_item_key(struct json *self, uint64_t key)
+{
+    char text[24];
+    snprintf(text, sizeof text, "%llu", (unsigned long long)key);
+    json_key(self, "key");
+    json_unsigned(self, key);
+    json_key(self, "key_text");
+    json_string(self, text);
+}
+
+static bool is_item_key(const ProtobufCFieldDescriptor *field)
+{
+    return field->type == PROTOBUF_C_TYPE_FIXED64 && strcmp(field->name, "key") == 0;
+}
+
 void json_message(struct json *self, const ProtobufCMessage *message)
 {
     if (!message) {
@@ -306,6 +321,10 @@ void json_message(struct json *self, const ProtobufCMessage *message)
         if (field->label == PROTOBUF_C_LABEL_REPEATED) {
             json_key(self, field->name);
             repeated(self, field, base);
+        } else if (is_item_key(field) && is_present(field, base)) {
+            uint64_t key;
+            memcpy(&key, base + field->offset, sizeof key);
+            json_item_key(self, key);
         } else if (is_present(field, base)) {
             json_key(self, field->name);
             element(self, field, base + field->offset);

@@ -37,6 +37,8 @@ void json_double(struct json *self, double value);
 void json_float(struct json *self, float value);
 void json_boolean(struct json *self, bool value);
 /* NULL writes null. */
+/* "key" as a number and "key_text" as a string: many readers of JSON keep 53 bits of a number. */
+void json_item_key(struct json *self, uint64_t key);
 void json_message(struct json *self, const ProtobufCMessage *message);
 
 #endif

@@ -318,14 +318,25 @@ rp_status stream_encode(struct stream *self, struct chunk *chunk, rp_error *err)
 
 /* ---- steps */
 
+static rp_status wrong_size(const struct stream_column *column, uint64_t bytes, rp_error *err)
+{
+    uint64_t size = dtype_size(column->dtype);
+    if (bytes % size != 0)
+        return err_set(err, RP_INVALID_ARGUMENT,
+                       "%" PRIu64 " bytes for column '%s' are no whole number of %s values, of which it takes %" PRIu64
+                       " per step",
+                       bytes, column->name, dtype_name(column->dtype), column->row_bytes / size);
+    return err_set(err, RP_INVALID_ARGUMENT, "column '%s' takes %" PRIu64 " %s values per step, not %" PRIu64,
+                   column->name, column->row_bytes / size, dtype_name(column->dtype), bytes / size);
+}
+
 rp_status stream_set(struct stream *self, uint32_t column, const void *value, uint64_t bytes, rp_error *err)
 {
     if (column >= self->n_columns)
         return err_set(err, RP_INVALID_ARGUMENT, "there is no column %u, the stream has %u", column, self->n_columns);
     const struct stream_column *c = &self->columns[column];
     if (bytes != c->row_bytes)
-        return err_set(err, RP_INVALID_ARGUMENT, "column '%s' takes %" PRIu64 " bytes per step, not %" PRIu64, c->name,
-                       c->row_bytes, bytes);
+        return wrong_size(c, bytes, err);
     if (!value)
         return err_set(err, RP_INVALID_ARGUMENT, "no value for column '%s'", c->name);
     if (self->set[column])

@@ -29,6 +29,9 @@ enum ctl_option {
     CTL_FILES = 128,  /* none: with arguments the command looks at files, and needs no broker */
 };
 
+/* Keys in one delete. */
+#define CTL_MAX_KEYS 256u
+
 struct ctl {
     rp_client *client;
     struct conn *conn;
@@ -72,6 +75,7 @@ int ctl_sessions(struct ctl *ctl);
 int ctl_counters(struct ctl *ctl);
 /* operate.c */
 int ctl_item(struct ctl *ctl);
+int ctl_delete(struct ctl *ctl);
 int ctl_reset(struct ctl *ctl);
 int ctl_limiter(struct ctl *ctl);
 int ctl_params(struct ctl *ctl);

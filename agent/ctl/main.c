@@ -49,6 +49,10 @@ static const struct ctl_command commands[] = {
      "a line\n"
      "All but the first work on the files alone, whether a broker runs or not, and change nothing.",
      CTL_FILES | CTL_TABLE | CTL_LIMIT | CTL_VALUES | CTL_SAVE, 0, 3, ctl_checkpoint},
+    {"delete", "TABLE KEY ...", "remove single items of a table",
+     "KEY is decimal, or hexadecimal with 0x, as 'items' shows it. Keys that are not in the table are counted, and the "
+     "exit\nstatus is 1 if there were any.",
+     0, 2, CTL_MAX_KEYS + 1, ctl_delete},
     {"reset", "TABLE", "remove all items of a table and zero its limiter", "", 0, 1, 1, ctl_reset},
     {"params", "[NAME [--save FILE]]", "parameter slots; save one to a file", "FILE may be - for the standard output.",
      CTL_SAVE, 0, 1, ctl_params},

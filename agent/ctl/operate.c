@@ -1,4 +1,4 @@
-/* The commands that fetch or change something: item, reset, limiter, params. */
+/* The commands that fetch or change something: item, delete, reset, limiter, params. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +9,7 @@
 #include "proto/error.h"
 #include "proto/schema.h"
 #include "replay/params.h"
+#include "replay/sampler.h"
 
 /* ---- item ---- */
 
@@ -74,15 +75,25 @@ static rp_status fetch_anywhere(struct ctl *ctl, uint64_t key, const char **tabl
     return err_set(err, RP_NOT_FOUND, "no table has an item %llu", (unsigned long long)key);
 }
 
+/* 0, or an exit code after a message. */
+static int read_key(const char *text, uint64_t *key)
+{
+    char *end;
+    errno = 0;
+    *key = strtoull(text, &end, 0);
+    if (*end || end == text || errno || text[0] == '-')
+        return ctl_usage("'%s' is no key: a decimal number, or a hexadecimal one with 0x", text);
+    return 0;
+}
+
 int ctl_item(struct ctl *ctl)
 {
     rp_error err = {0};
     rp_batch *batch = NULL;
-    char *end;
-    errno = 0;
-    uint64_t key = strtoull(ctl->argv[0], &end, 0);
-    if (*end || end == ctl->argv[0] || errno || ctl->argv[0][0] == '-')
-        return ctl_usage("'%s' is no key: a decimal number, or a hexadecimal one with 0x", ctl->argv[0]);
+    uint64_t key;
+    int wrong = read_key(ctl->argv[0], &key);
+    if (wrong)
+        return wrong;
     const char *table = ctl->table;
     rp_status status =
         table ? fetch_from(ctl, table, key, &batch, &err) : fetch_anywhere(ctl, key, &table, &batch, &err);
@@ -103,6 +114,30 @@ int ctl_item(struct ctl *ctl)
     }
     rp_batch_release(&batch);
     return rc;
+}
+
+/* ---- delete ---- */
+
+int ctl_delete(struct ctl *ctl)
+{
+    uint64_t keys[CTL_MAX_KEYS];
+    uint32_t n = ctl->argc - 1;
+    for (uint32_t i = 0; i < n; i++) {
+        int wrong = read_key(ctl->argv[i + 1], &keys[i]);
+        if (wrong)
+            return wrong;
+    }
+    rp_change change = {0};
+    rp_error err = {0};
+    if (rp_items_delete(ctl->client, ctl->argv[0], keys, n, ctl->timeout_ms, &change, &err) != RP_OK)
+        return ctl_fail(ctl, &err);
+    if (ctl->json)
+        printf("{\"applied\": %llu, \"missing\": %llu}\n", (unsigned long long)change.applied,
+               (unsigned long long)change.missing);
+    else
+        printf("%llu of %u items removed from %s%s\n", (unsigned long long)change.applied, n, ctl->argv[0],
+               change.missing ? "; the others are not in it" : "");
+    return change.missing ? CTL_REFUSED : CTL_OK;
 }
 
 /* ---- reset ---- */

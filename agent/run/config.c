@@ -35,8 +35,8 @@ static const struct schema_row own_rows[] = {
 
     {"environment.name", SCHEMA_STRING, ROOT(environment.name), "CartPole-v1", 0, 0, NULL, 0,
      "a built-in one (docs/ENVIRONMENTS.md) or one of the plug-in"},
-    {"environment.plugin", SCHEMA_STRING, ROOT(environment.plugin), "", 0, 0, NULL, 0,
-     "a shared object with environments (include/replay/env.h)"},
+    {"environment.plugin", SCHEMA_PATH, ROOT(environment.plugin), "", 0, 0, NULL, 0,
+     "a shared object with environments (include/replay/env.h); relative to the file, if it is there"},
     {"environment.options", SCHEMA_OPTIONS, ROOT(environment.options), NULL, 0, 32, NULL, 0, "of the environment"},
     {"environment.max_steps", SCHEMA_INT, ROOT(environment.max_steps), "0", 0, 4294967295.0, NULL, 0,
      "after which an episode is truncated; 0: the environment's own limit"},
@@ -226,6 +226,42 @@ static const struct schema_row own_rows[] = {
     {"report.csv", SCHEMA_BOOL, ROOT(report.csv), "true", 0, 0, NULL, 0, "write a table of them"},
 };
 
+/* What other frameworks call it. The broker's own follow. */
+static const struct schema_alias own_aliases[] = {
+    {"lr", "agent.learning_rate"},
+    {"batch_size", "agent.batch"},
+    {"gamma", "agent.discount"},
+    {"algo", "agent.algorithm"},
+    {"hidden_sizes", "agent.hidden"},
+    {"hidden_layers", "agent.hidden"},
+    {"optimizer", "agent.optimiser"},
+    {"polyak", "agent.tau"},
+    {"target_update_period", "agent.target_period"},
+    {"target_update_interval", "agent.target_period"},
+    {"max_grad_norm", "agent.clip_norm"},
+    {"env", "environment.name"},
+    {"env_name", "environment.name"},
+    {"env_id", "environment.name"},
+    {"id", "environment.name"},
+    {"num_actors", "actors.count"},
+    {"n_actors", "actors.count"},
+    {"num_learners", "learners.count"},
+    {"learning_starts", "limiter.min_size"},
+    {"exploration_noise", "actors.noise_sigma"},
+    {"prefetch_size", "learners.prefetch"},
+    {"variable_update_period", "actors.pull_every"},
+    {"total_timesteps", "stop.steps"},
+    {"total_steps", "stop.steps"},
+    {"max_steps", "stop.steps"},
+    {"num_steps", "stop.steps"},
+    {"nstep", "adder.n_step"},
+    {"n_steps", "adder.n_step"},
+};
+
+#define N_ALIASES (sizeof own_aliases / sizeof own_aliases[0])
+#define MAX_ALIASES 64u
+static struct schema_alias all_aliases[MAX_ALIASES + 1]; /* the last one has no word */
+
 #define N_OWN (sizeof own_rows / sizeof own_rows[0])
 #define MAX_BORROWED 96u
 #define MAX_PATH 96u
@@ -252,6 +288,11 @@ static void build(void)
     }
     whole.n_rows = (uint32_t)N_OWN + broker_schema.n_rows;
     whole.check = run_config_check;
+    uint32_t n = N_ALIASES;
+    memcpy(all_aliases, own_aliases, sizeof own_aliases);
+    for (const struct schema_alias *alias = broker_aliases; alias->word && n < MAX_ALIASES; alias++)
+        all_aliases[n++] = *alias;
+    whole.aliases = all_aliases;
 }
 
 const struct schema *run_schema(void)

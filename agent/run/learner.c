@@ -124,11 +124,12 @@ static const void *field(const rp_batch *batch, const char *name, int32_t dtype,
     }
     uint64_t size = dtype_size(dtype), expected = (uint64_t)n * length * count * size;
     if (view->dtype != dtype || view->bytes != expected) {
-        err_set(err, RP_FAILED_PRECONDITION,
-                "field '%s' of the table's items has %llu bytes of %s per batch; this environment and algorithm need "
-                "%llu of %s: was it filled by actors of another environment?",
-                name, (unsigned long long)view->bytes, dtype_name(view->dtype), (unsigned long long)expected,
-                dtype_name(dtype));
+        err_set(
+            err, RP_FAILED_PRECONDITION,
+            "field '%s' of the table's items has %llu %s values; this environment and algorithm need %llu %s values: "
+            "was it filled by actors of another environment?",
+            name, (unsigned long long)(n ? view->bytes / n / dtype_size(view->dtype) : 0), dtype_name(view->dtype),
+            (unsigned long long)length * count, dtype_name(dtype));
         return NULL;
     }
     if (lengths)

@@ -42,7 +42,7 @@ typedef struct rp_client_info {
     char release[64];    /* of the broker */
 } rp_client_info;
 
-/* Connects to the service endpoint of a broker ("tcp://127.0.0.1:7000") and returns when it has answered. NULL with err
+/* Connects to the service endpoint of a broker ("tcp://127.0.0.1:7600") and returns when it has answered. NULL with err
  * set otherwise. options may be NULL. */
 RP_API rp_client *rp_client_connect(const char *endpoints, const rp_client_options *options, int64_t timeout_ms,
                                     rp_error *err);

@@ -48,7 +48,7 @@ static const struct schema_row rows[] = {
     {"parts[].options", SCHEMA_OPTIONS, offsetof(struct part, options), NULL, .help = ""},
 };
 
-static const struct schema small_schema = {"small", rows, sizeof rows / sizeof *rows, sizeof(struct root), NULL};
+static const struct schema small_schema = {"small", rows, sizeof rows / sizeof *rows, sizeof(struct root), NULL, NULL};
 
 static char *print(const struct schema *schema, const void *root)
 {

@@ -36,6 +36,13 @@ for program in $programs; do
     expect 2 "--log-level loud: use debug, info, warn, error or off" "$program" --log-level loud
     expect 2 "override 'seed': has no '='" "$program" --set seed
 
+    # The words of other frameworks.
+    expect 2 "did you mean 'learning_rate'?" "$program" --set agent.lr=1
+    expect 2 "did you mean 'agent.batch'?" "$program" --set batch_size=1
+    expect 2 "did you mean 'discount'?" "$program" --set agent.gamma=1
+    expect 2 "did you mean 'max_size'?" "$program" --set broker.tables[0].capacity=1
+    expect 0 "no mistakes" "$program" --set broker.tables[0].sampler=uniform --check
+
     # A configuration that can not work, before anything is started.
     expect 2 "unknown environment 'CartPol-v1' (did you mean 'CartPole-v1'?)" "$program" --set environment.name=CartPol-v1
     expect 2 "unknown algorithm 'dqm' (did you mean 'dqn'?)" "$program" --set agent.algorithm=dqm

@@ -158,6 +158,9 @@ static void test_items_and_item(void **state)
     assert_int_equal(RUN(f, "--json", "items", "replay", "--limit", "0"), 0);
     struct json_object *root = parse(f->out);
     assert_int_equal(json_object_array_length(get(root, "items")), 30);
+    struct json_object *row = json_object_array_get_idx(get(root, "items"), 0);
+    assert_true(strtoull(json_object_get_string(get(row, "key_text")), NULL, 10) ==
+                json_object_get_uint64(get(row, "key")));
     assert_false(json_object_get_boolean(get(root, "more")));
     json_object_put(root);
 
@@ -172,6 +175,7 @@ static void test_items_and_item(void **state)
     root = parse(f->out);
     struct json_object *item = get(root, "item"), *obs = get(get(item, "fields"), "obs");
     assert_true(json_object_get_uint64(get(item, "key")) == f->keys[3]);
+    assert_true(strtoull(json_object_get_string(get(item, "key_text")), NULL, 10) == f->keys[3]);
     assert_int_equal(json_object_array_length(get(obs, "values")), 3);
     assert_true(json_object_get_boolean(get(obs, "truncated")));
     assert_int_equal(json_object_array_length(get(obs, "shape")), 3);
@@ -262,6 +266,28 @@ static void test_why(void **state)
 }
 
 /* ---- changing ---- */
+
+static void test_delete(void **state)
+{
+    struct fixture *f = *state;
+    char key[2][32];
+    snprintf(key[0], sizeof key[0], "%llu", (unsigned long long)f->keys[0]);
+    snprintf(key[1], sizeof key[1], "0x%llx", (unsigned long long)f->keys[1]);
+    assert_int_equal(RUN(f, "delete", "replay"), 2);
+    assert_int_equal(RUN(f, "delete", "replay", "first"), 2);
+    assert_int_equal(RUN(f, "delete", "none", key[0]), 1);
+    assert_int_equal(RUN(f, "delete", "replay", key[0], key[1]), 0);
+    assert_int_equal(RUN(f, "item", key[0], "--table", "replay"), 1);
+    assert_int_equal(RUN(f, "--json", "delete", "replay", key[0]), 1);
+    struct json_object *root = parse(f->out);
+    assert_int_equal(json_object_get_int(get(root, "applied")), 0);
+    assert_int_equal(json_object_get_int(get(root, "missing")), 1);
+    json_object_put(root);
+    assert_int_equal(RUN(f, "--json", "items", "replay", "--limit", "0"), 0);
+    root = parse(f->out);
+    assert_int_equal(json_object_array_length(get(root, "items")), 28);
+    json_object_put(root);
+}
 
 static void test_limiter_and_reset(void **state)
 {
@@ -438,7 +464,7 @@ int main(void)
         CASE(test_info),      CASE(test_items_and_item),    CASE(test_sessions_counters_params),
         CASE(test_why),       CASE(test_limiter_and_reset), CASE(test_refusals),
         CASE(test_no_broker), CASE(test_endpoints),         CASE(test_help),
-        CASE(test_top_plain), CASE(test_top_terminal),
+        CASE(test_top_plain), CASE(test_top_terminal),      CASE(test_delete),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

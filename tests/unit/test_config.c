@@ -41,6 +41,27 @@ static void defaults_are_those_of_the_reference(void **state)
     schema_free(&broker_schema, &config);
 }
 
+static void endpoints_are_checked(void **state)
+{
+    (void)state;
+    static const char *const wrong[] = {"host:7600",     "tcp://host",  "tcp://host:port", "tcp://:7600",
+                                        "tcp://h:65536", "http://h:80", "'tcp://h:7600 '"};
+    static const char *const right[] = {"tcp://host:7600",  "'tcp://*:0'",       "'tcp://eth0:*'",
+                                        "ipc:///tmp/a.ipc", "inproc://anything", "'tcp://[::1]:7600'"};
+    struct broker_config config;
+    char problems[1000], text[200];
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        snprintf(text, sizeof text, "ingest: %s\ntables: [{name: a}]\n", wrong[i]);
+        assert_false(embed_read_config(text, &config, problems, sizeof problems));
+        has_problem(problems, ":1:9: ingest: ");
+    }
+    for (size_t i = 0; i < sizeof right / sizeof *right; i++) {
+        snprintf(text, sizeof text, "service: %s\ntables: [{name: a}]\n", right[i]);
+        assert_true(embed_read_config(text, &config, problems, sizeof problems));
+        schema_free(&broker_schema, &config);
+    }
+}
+
 static void units_are_understood(void **state)
 {
     (void)state;
@@ -186,6 +207,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(defaults_are_those_of_the_reference),
+        cmocka_unit_test(endpoints_are_checked),
         cmocka_unit_test(units_are_understood),
         cmocka_unit_test(every_mistake_is_reported_at_once_with_its_place),
         cmocka_unit_test(keys_are_checked_against_each_other),

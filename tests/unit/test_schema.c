@@ -1,6 +1,7 @@
 /* The reader of configurations: values, every kind of mistake with its exact text, and printing that reads back. */
 #include "proto/schema.h"
 
+#include <limits.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -47,7 +48,7 @@ static const struct schema_row rows[] = {
     {"net.timeout", SCHEMA_TIME, offsetof(struct root, timeout), "60s", 1e9, 3600e9, .help = "expiry"},
     {"ratio", SCHEMA_REAL, offsetof(struct root, ratio), ".inf", 0, INFINITY, .help = "samples | inserts"},
     {"note", SCHEMA_STRING, offsetof(struct root, note), NULL, .help = "free text"},
-    {"plugins", SCHEMA_STRINGS, offsetof(struct root, plugins), "[]", 0, 8, .help = "shared objects"},
+    {"plugins", SCHEMA_PATHS, offsetof(struct root, plugins), "[]", 0, 8, .help = "shared objects"},
     {"tables", SCHEMA_LIST, offsetof(struct root, tables), NULL, .elem_size = sizeof(struct table), .help = "tables"},
     {"tables[].name", SCHEMA_STRING, offsetof(struct table, name), NULL, 1, 16, .help = "unique"},
     {"tables[].max_size", SCHEMA_INT, offsetof(struct table, max_size), NULL, 1, 1e9, .help = "items"},
@@ -78,7 +79,8 @@ static void check(const void *ptr, struct schema_report *report)
     }
 }
 
-static const struct schema schema = {"test", rows, sizeof rows / sizeof *rows, sizeof(struct root), check};
+static const struct schema_alias aliases[] = {{"capacity", "max_size"}, {"io", "net.threads"}, {NULL, NULL}};
+static const struct schema schema = {"test", rows, sizeof rows / sizeof *rows, sizeof(struct root), check, aliases};
 
 static struct root read_good(const char *text)
 {
@@ -248,6 +250,32 @@ static void test_wrong_shapes(void **state)
     expect_problems("note: \"a\\0b\"", "c.yaml:1:7: note: has a zero byte in it\n");
 }
 
+/* The words of other systems, and keys that stand in another map. */
+static void test_words_of_others(void **state)
+{
+    (void)state;
+    expect_problems("io: 2\ncapacity: 5\ntimeout: 3s\ntables:\n  - {name: a, max_size: 1, capacity: 5, threads: 1}\n",
+                    "c.yaml:1:1: io: unknown key (did you mean 'net.threads'?)\n"
+                    "c.yaml:2:1: capacity: unknown key (did you mean 'tables[].max_size'?)\n"
+                    "c.yaml:3:1: timeout: unknown key (did you mean 'net.timeout'?)\n"
+                    "c.yaml:5:28: tables[0].capacity: unknown key (did you mean 'max_size'?)\n"
+                    "c.yaml:5:41: tables[0].threads: unknown key (did you mean 'net.threads'?)\n");
+}
+
+/* A single word for a map that has a kind. */
+static void test_kind_alone(void **state)
+{
+    (void)state;
+    struct root root = read_good("tables: [{name: a, max_size: 1, sampler: lifo}]\n");
+    assert_int_equal(((struct table *)root.tables.data)->kind, 1);
+    assert_true(((struct table *)root.tables.data)->exponent == 1);
+    schema_free(&schema, &root);
+    expect_problems("tables: [{name: a, max_size: 1, sampler: liffo}]\nnet: fast\n",
+                    "c.yaml:1:42: tables[0].sampler: 'liffo' is not one of fifo, lifo, uniform, prioritized (did you "
+                    "mean 'lifo'?)\n"
+                    "c.yaml:2:6: net: must be a map of keys, not a single value\n");
+}
+
 static void test_checks_across_keys(void **state)
 {
     (void)state;
@@ -367,6 +395,40 @@ static void test_files(void **state)
     free(path);
     free(large);
     schema_report_destroy(&report);
+}
+
+/* A plug-in beside the file is meant there, whatever the working folder; others, and those of overrides, stay as written. */
+static void test_paths_beside_the_file(void **state)
+{
+    (void)state;
+    struct root root = {0};
+    struct schema_report *report = schema_report_new();
+    char *plugin = temporary("", 0), text[512], whole[PATH_MAX];
+    int size = snprintf(text, sizeof text, "plugins: [%s, ./%s, %s, none.so]\nnote: %s\n", strrchr(plugin, '/') + 1,
+                        strrchr(plugin, '/') + 1, plugin, strrchr(plugin, '/') + 1);
+    char *path = temporary(text, (size_t)size);
+    assert_non_null(realpath(plugin, whole));
+    assert_true(schema_read_file(&schema, path, &root, report));
+    char **plugins = root.plugins.data;
+    assert_string_equal(plugins[0], whole);
+    assert_string_equal(plugins[1], whole);
+    assert_string_equal(plugins[2], plugin);
+    assert_string_equal(plugins[3], "none.so");
+    assert_string_equal(root.note, strrchr(plugin, '/') + 1);
+    schema_free(&schema, &root);
+    memset(&root, 0, sizeof root);
+
+    snprintf(text, sizeof text, "plugins=[%s]", strrchr(plugin, '/') + 1);
+    const char *const overrides[] = {text, NULL};
+    const struct schema_source source = {.file = path, .overrides = overrides};
+    assert_true(schema_read(&schema, &source, &root, report));
+    assert_string_equal(*(char **)root.plugins.data, strrchr(plugin, '/') + 1);
+    schema_free(&schema, &root);
+    schema_report_destroy(&report);
+    unlink(plugin);
+    unlink(path);
+    free(plugin);
+    free(path);
 }
 
 /* ------------------------------------------------------------------------------------------------- printing and back */
@@ -879,7 +941,7 @@ static const struct schema_row worded_rows[] = {
     {"level", SCHEMA_INT, offsetof(struct worded, level), "3", 0, 9, levels, .help = "how much"},
 };
 
-static const struct schema worded = {"worded", worded_rows, 2, sizeof(struct worded), NULL};
+static const struct schema worded = {"worded", worded_rows, 2, sizeof(struct worded), NULL, NULL};
 
 static void expect_words(const char *text, int64_t count, int64_t level)
 {
@@ -947,6 +1009,9 @@ int main(void)
         cmocka_unit_test(test_every_mistake_at_once_in_file_order),
         cmocka_unit_test(test_bounds_in_human_units),
         cmocka_unit_test(test_wrong_shapes),
+        cmocka_unit_test(test_words_of_others),
+        cmocka_unit_test(test_kind_alone),
+        cmocka_unit_test(test_paths_beside_the_file),
         cmocka_unit_test(test_checks_across_keys),
         cmocka_unit_test(test_problem_finds_the_nearest_parent),
         cmocka_unit_test(test_yaml_that_is_refused),
