@@ -9,8 +9,9 @@ int command_sample(struct options *options);
 int command_update(struct options *options);
 int command_mixed(struct options *options);
 int command_clients(struct options *options);
-/* bench_checkpoint.c, bench_journal.c */
+/* bench_checkpoint.c, bench_journal.c, bench_idle.c */
 int command_checkpoint(struct options *options);
 int command_journal(struct options *options);
+int command_idle(struct options *options);
 
 #endif

@@ -34,6 +34,8 @@ void load_library_insert(void *load);
 void load_library_sample(void *load);
 void load_library_update(void *load);
 void load_library_sample_update(void *load);
+/* Writers that have written once, and do nothing from then on but stay. */
+void load_library_idle(void *load);
 
 /* For the files of load generators only: leaves the sentence in the lane and ends the process. */
 void load_fail(struct load *self, const char *format, ...) RP_PRINTF(2, 3) __attribute__((noreturn));

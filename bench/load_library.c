@@ -1,12 +1,18 @@
 /* The same loads through libreplay: what a program that uses the library gets. */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "bench/load.h"
 #include "proto/rng.h"
 #include "replay/replay.h"
 
+/* Idle writers of one client, and how much each writes before it is idle: enough for its window to grow. */
+#define IDLE_WRITERS 100u
+#define IDLE_BURST 100u
+#define IDLE_ROUNDS 4u
 /* Items between two looks at the writer's totals. */
 #define LOOK_EVERY 1000u
 
@@ -65,6 +71,41 @@ void load_library_insert(void *ctx)
         lane_add(load->lane, info.accepted - seen[i]);
         seen[i] = info.accepted;
     }
+}
+
+static void write_burst(struct load *load, rp_writer *writer, struct rng *rng)
+{
+    rp_error err = {0};
+    for (uint32_t i = 0; i < IDLE_BURST; i++)
+        write_item(load, writer, rng);
+    if (rp_writer_flush(writer, 0, 30000, &err) != RP_OK)
+        load_fail(load, "libreplay: %s", err.text);
+}
+
+void load_library_idle(void *ctx)
+{
+    struct load *load = ctx;
+    uint32_t k = load->connections;
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+        limit.rlim_cur = limit.rlim_max; /* a socket for each */
+        setrlimit(RLIMIT_NOFILE, &limit);
+    }
+    rp_writer **writers = calloc(k, sizeof(*writers));
+    rp_client *client = NULL;
+    struct rng rng;
+    rng_seed(&rng, 1);
+    for (uint32_t i = 0; i < k; i++) {
+        if (i % IDLE_WRITERS == 0)
+            client = connect_client(load);
+        writers[i] = open_writer(load, client);
+    }
+    for (uint32_t round = 0; round < IDLE_ROUNDS; round++)
+        for (uint32_t i = 0; i < k; i++)
+            write_burst(load, writers[i], &rng);
+    lane_set_state(load->lane, LANE_READY);
+    for (;;)
+        pause();
 }
 
 static rp_sampler *open_sampler(struct load *load, rp_client *client)

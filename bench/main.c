@@ -36,6 +36,10 @@ static const struct command commands[] = {
      "the longest stretch of the core thread with 10M items. Counts: --repeat, --items, --size, --dir, --quick.\n"},
     {"journal", command_journal, "inserts/s with the journal against without, at 500k items/s offered and at most",
      "Counts: --rate, --repeat, --seconds, --items, --size, --dir, --quick.\n"},
+    {"idle", command_idle, "inserts/s of a writer beside 1,000 sessions that are idle against alone",
+     "The others have written, so that they hold credit, and are silent then. The writer counts 2 s after it starts "
+     "to\n"
+     "write. Counts: --clients (the idle ones), --repeat, --seconds, --items, --size, --quick.\n"},
     {"agent", command_agent, "steps/s of an actor on CartPole-v1, and a DQN learner's step against bare CBLAS",
      "The actor alone, with its network, and with the adder that writes into a broker. The options that count are\n"
      "--json, --repeat, --seconds, --items, --transport, --io-threads and --quick.\n"},

@@ -9,7 +9,7 @@
 /* Items from this size on are "large": senders walk a store as large as the table, and items travel one to a message. */
 #define LARGE_BYTES 4096u
 
-enum work { WORK_INSERT, WORK_SAMPLE, WORK_UPDATE, WORK_BOTH };
+enum work { WORK_INSERT, WORK_SAMPLE, WORK_UPDATE, WORK_BOTH, WORK_LIBRARY, WORK_IDLE };
 
 struct options {
     bool json, quick, all, library, ipc, help;
@@ -29,6 +29,7 @@ struct options {
     const char *dir;   /* where files are written; NULL: beside the run's other files */
     const char *extra; /* further lines of the broker's configuration, and of its table's; NULL: none */
     const char *table_extra;
+    const char *session; /* the broker's settings for sessions; NULL: they live through any pause */
     bool per_message_set, batch_set, items_set, clients_set, processes_set, in_flight_set, lend_set;
 };
 

@@ -141,7 +141,7 @@ static bool write_config(const struct options *options, uint64_t items, const ch
             "io_threads: %u\n"
             "memory_limit: %lluMiB\n"
             "peer_backlog_bytes: 8GiB\n"
-            "session: {heartbeat: 600s, expiry: 3600s}\n"
+            "session: {%s}\n"
             "log: {level: warn}\n"
             "tables:\n"
             "  - name: replay\n"
@@ -150,7 +150,7 @@ static bool write_config(const struct options *options, uint64_t items, const ch
             "    remover: {kind: fifo}\n"
             "    limiter: {kind: min_size, min_size: 1}\n",
             options->io_threads, (unsigned long long)4096 + ((unsigned long long)items * (options->size + 256) >> 19),
-            (unsigned long long)items);
+            options->session ? options->session : "heartbeat: 600s, expiry: 3600s", (unsigned long long)items);
     fprintf(file, "%s%s", options->table_extra ? options->table_extra : "", options->extra ? options->extra : "");
     return fclose(file) == 0;
 }

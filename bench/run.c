@@ -98,14 +98,16 @@ static bool add_member(const struct options *options, struct party *party, enum 
     static void (*const jobs[][2])(void *) = {[WORK_INSERT] = {load_insert, load_library_insert},
                                               [WORK_SAMPLE] = {load_sample, load_library_sample},
                                               [WORK_UPDATE] = {load_update, load_library_update},
-                                              [WORK_BOTH] = {load_sample_update, load_library_sample_update}};
+                                              [WORK_BOTH] = {load_sample_update, load_library_sample_update},
+                                              [WORK_LIBRARY] = {load_library_insert, load_library_insert},
+                                              [WORK_IDLE] = {load_library_idle, load_library_idle}};
     struct load *load = new_load(options, party);
     if (!load)
         return false;
     load->connections = connections;
     struct member *member = &party->members[party->n_members++];
     member->lane = load->lane;
-    member->group = work == WORK_INSERT ? GROUP_WRITE : GROUP_ASK;
+    member->group = work == WORK_INSERT || work == WORK_LIBRARY ? GROUP_WRITE : GROUP_ASK;
     member->pid = process_start(jobs[work][library], load);
     bool ok = member->pid > 0 && processes_await(member->lane, LANE_READY, 60);
     free(load);

@@ -56,6 +56,7 @@ check mixed mixed
 check agent agent
 check checkpoint checkpoint
 check journal journal
+check idle idle --clients 20
 if [ -z "${RP_SANITIZE:-}" ]; then # the rest takes too long with instrumentation, and shows nothing new
     check insert insert --per-message 1 --client library
     check insert insert --size 40000 --transport ipc
@@ -65,7 +66,7 @@ if [ -z "${RP_SANITIZE:-}" ]; then # the rest takes too long with instrumentatio
     check clients clients --clients 12
 fi
 
-for command in "" insert sample update mixed clients agent tree env; do
+for command in "" insert sample update mixed clients idle agent tree env; do
     # shellcheck disable=SC2086
     if ! "$bench" $command --help >"$out" || ! grep -q -e --json "$out"; then
         echo "FAILED $command --help"
