@@ -205,6 +205,14 @@ rp_status adder_retry(struct adder *self, int64_t timeout_ms, rp_error *err)
     return RP_OK;
 }
 
+rp_status adder_wait(struct adder *self, int64_t timeout_ms, rp_error *err)
+{
+    int64_t deadline = deadline_ns(timeout_ms);
+    RP_TRY(adder_retry(self, timeout_ms, err));
+    return rp_writer_flush(self->writer, (uint64_t)self->config.buffer_items / 2, time_left_ms(timeout_ms, deadline),
+                           err);
+}
+
 rp_status adder_flush(struct adder *self, uint64_t unconfirmed, int64_t timeout_ms, rp_error *err)
 {
     int64_t deadline = deadline_ns(timeout_ms);

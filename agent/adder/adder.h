@@ -87,6 +87,9 @@ rp_status adder_first(struct adder *self, const void *observation, rp_error *err
  * every 256th step, or flush. */
 rp_status adder_add(struct adder *self, const struct adder_step *step, int64_t timeout_ms, rp_error *err);
 rp_status adder_retry(struct adder *self, int64_t timeout_ms, rp_error *err);
+/* The same for one who is held back, and then until half of the items in flight are confirmed: whoever goes on for each of
+ * them sends a message and wakes half a dozen threads for each. */
+rp_status adder_wait(struct adder *self, int64_t timeout_ms, rp_error *err);
 /* Waits until at most `unconfirmed` items are not confirmed. */
 rp_status adder_flush(struct adder *self, uint64_t unconfirmed, int64_t timeout_ms, rp_error *err);
 /* The version of the parameters that act from now on. */

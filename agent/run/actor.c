@@ -101,14 +101,16 @@ static rp_status wait_for_room(struct actor *self, rp_error *err)
     int64_t from = clock_now(&clock);
     rp_status status = RP_DEADLINE_EXCEEDED;
     for (uint32_t waits = 0; status == RP_DEADLINE_EXCEEDED; waits++) {
-        if (stopped(self))
-            return err_set(err, RP_CANCELLED, "stopped while an insert was waiting");
+        if (stopped(self)) {
+            status = err_set(err, RP_CANCELLED, "stopped while an insert was waiting");
+            break;
+        }
         if (waits == WAITS_BEFORE_LOG) {
             char why[512];
             log_line(LEVEL_INFO, "A0102", "waits to insert", "seconds=%u why=%s", waits * WAIT_MS / 1000u,
                      log_quote(why, sizeof why, err->text));
         }
-        status = adder_retry(self->options.adder, WAIT_MS, err);
+        status = adder_wait(self->options.adder, WAIT_MS, err);
     }
     self->idle.ns[IDLE_CREDIT] += (uint64_t)(clock_now(&clock) - from);
     return status;

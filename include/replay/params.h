@@ -59,7 +59,7 @@ typedef struct rp_publisher_stats {
 } rp_publisher_stats;
 
 RP_API rp_publisher *rp_publisher_new(rp_client *client, const char *name, rp_error *err);
-/* Copies the block and returns at once. At most one put is under way, and at most about a thousand are sent in a second;
+/* Copies the block and returns at once. At most one put is under way, and at most some 500 are sent in a second;
  * of the blocks that are given meanwhile the newest is sent next, and the others are not. While no broker answers, the
  * newest block waits for one. If the broker has refused an earlier block, that error is returned, once; the block of this
  * call is taken all the same. */

@@ -163,6 +163,38 @@ static bool room_left(const struct adder *adder, uint32_t taken)
     return stats.items < taken + 7;
 }
 
+static uint64_t items_of(const struct fixture *f)
+{
+    struct adder_stats stats;
+    adder_get_stats(f->adder, &stats);
+    return stats.items;
+}
+
+/* One who is held back goes on when half of its items in flight are confirmed, not for each of them. */
+static void test_waits_for_half(void **state)
+{
+    struct fixture *f = *state;
+    struct adder_config config = transitions("full");
+    config.buffer_items = 8;
+    make(f, &config);
+    polling(f, "full");
+    rp_error err = {0};
+    first(f->adder);
+    for (uint32_t t = 0; items_of(f) < 11; t++) { /* 3 in the table, 8 in flight */
+        rp_status status = add(f->adder, t, 1000, WAIT, &err);
+        ok(status, &err);
+    }
+    assert_int_equal(add(f->adder, 11, 1000, 0, &err), RP_DEADLINE_EXCEEDED);
+    for (uint32_t taken = 0; taken < 5; taken++) {
+        /* Its item is the twelfth. With fewer than 5 samples more than 4 of them are unconfirmed. */
+        assert_int_equal(adder_wait(f->adder, 10, &err), RP_DEADLINE_EXCEEDED);
+        while (!take(f->sampler, taken, 1000, 3))
+            ;
+    }
+    ok(adder_wait(f->adder, WAIT, &err), &err);
+    assert_int_equal(items_of(f), 12);
+}
+
 static void test_full_table_blocks_and_goes_on(void **state)
 {
     struct fixture *f = *state;
@@ -437,6 +469,7 @@ static void test_sessions_tell_actors_apart(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        CASE(test_waits_for_half),
         CASE(test_full_table_blocks_and_goes_on),
         CASE(test_destroy_finishes_the_step),
         CASE(test_tables_that_want_something_else),
