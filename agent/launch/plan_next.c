@@ -228,6 +228,8 @@ bool plan_next(const struct plan_input *input, uint32_t *actors, uint32_t *learn
     *learners = plan.chosen.learners;
     if (input->n_joints == 0)
         return true;
+    if (input->fixed_actors && input->fixed_learners) /* there is nothing to choose */
+        return false;
     next_init(&self, input);
     if (input->spi > 0 && (promising(&self, actors, learners) || leaner(&self, actors, learners)))
         return true;

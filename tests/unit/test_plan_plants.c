@@ -349,12 +349,41 @@ static void a_crowd_that_helps_is_found(void **state)
     }
 }
 
+/* What the file says is not tried with other numbers; if it says all, one run is enough. */
+static void numbers_of_the_file_are_kept(void **state)
+{
+    (void)state;
+    struct rng rng;
+    rng_seed(&rng, naive_seed("numbers_of_the_file_are_kept"));
+    for (int trial = 0; trial < 200; trial++) {
+        struct plant plant = random_plant(&rng);
+        struct plan_input input =
+            curves_input(measure_curve(&plant, &rng, true), measure_curve(&plant, &rng, false), plant.spi);
+        input.cores = plant.cores;
+        input.max_actors = plant.max_actors;
+        input.max_learners = plant.max_learners;
+        input.near = NEAR;
+        input.fixed_actors = 1 + (uint32_t)rng_below(&rng, plant.max_actors);
+        input.fixed_learners = trial % 2 ? 1 + (uint32_t)rng_below(&rng, plant.max_learners) : 0;
+        uint32_t x, y;
+        int runs = 0;
+        for (; runs < MOST_RUNS && plan_next(&input, &x, &y); runs++) {
+            assert_int_equal(x, input.fixed_actors);
+            assert_true(input.fixed_learners == 0 || y == input.fixed_learners);
+            struct plan_joint joint = measure_joint(&plant, &rng, x, y);
+            assert_true(plan_add_joint(&input, &joint));
+        }
+        assert_true(runs == 1 || !input.fixed_learners);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_plant_is_planned_well),
         cmocka_unit_test(curves_that_are_wrong_about_learners_are_found_out),
         cmocka_unit_test(a_crowd_that_helps_is_found),
+        cmocka_unit_test(numbers_of_the_file_are_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
