@@ -176,11 +176,11 @@ static rp_status open_again(struct prepared *self, const struct launch *launch, 
     return run_folder_write_state(self->folder, state, err);
 }
 
-static bool sets_actors(const struct launch *launch)
+/* key: with "=" at its end. */
+static bool sets_key(const struct launch *launch, const char *key)
 {
-    static const char key[] = "actors.count=";
     for (uint32_t i = 0; i < launch->n_overrides; i++)
-        if (strncmp(launch->overrides[i], key, sizeof key - 1) == 0)
+        if (strncmp(launch->overrides[i], key, strlen(key)) == 0)
             return true;
     return false;
 }
@@ -195,27 +195,29 @@ static const char *tables_of(const struct run_config *config)
                                                                        : "the tables are those of the last checkpoint";
 }
 
-/* An end that lies behind: the run would stop as soon as it has started. */
-static rp_status check_ends(const struct run_config *config, const struct folder_state *state, rp_error *err)
+/* An end that the command line names and that lies behind: the run would stop as soon as it has started. */
+static rp_status check_ends(const struct launch *launch, const struct run_config *config,
+                            const struct folder_state *state, rp_error *err)
 {
     const struct stop_section *stop = &config->stop;
-    if (stop->steps > 0 && (uint64_t)stop->steps < state->steps)
-        return err_set(
-            err, RP_INVALID_ARGUMENT,
-            "stop.steps is %lld, but %llu environment steps were taken already: name a larger number, or 0 for none",
-            (long long)stop->steps, (unsigned long long)state->steps);
-    if (stop->learner_steps > 0 && (uint64_t)stop->learner_steps < state->learner_steps)
+    double limit_s = (double)stop->time_ns * 1e-9;
+    if (stop->steps > 0 && (uint64_t)stop->steps < state->steps && sets_key(launch, "stop.steps="))
+        return err_set(err, RP_INVALID_ARGUMENT,
+                       "stop.steps is %lld, but %llu environment steps were taken already: name a larger number, or 0 "
+                       "for none",
+                       (long long)stop->steps, (unsigned long long)state->steps);
+    if (stop->learner_steps > 0 && (uint64_t)stop->learner_steps < state->learner_steps &&
+        sets_key(launch, "stop.learner_steps="))
         return err_set(
             err, RP_INVALID_ARGUMENT,
             "stop.learner_steps is %lld, but %llu learner steps were made already: name a larger number, or 0 "
             "for none",
             (long long)stop->learner_steps, (unsigned long long)state->learner_steps);
-    double limit_s = (double)stop->time_ns * 1e-9;
-    if (stop->time_ns > 0 && limit_s <= state->elapsed_s)
+    if (stop->time_ns > 0 && limit_s <= state->elapsed_s && sets_key(launch, "stop.time="))
         return err_set(
             err, RP_INVALID_ARGUMENT,
-            "stop.time is %.6g s, but the run has taken %.0f s already, in all its legs: name a longer time, or "
-            "0s for none",
+            "stop.time is %.6g s, but the run has taken %.0f s already, in all its legs: name a longer time, "
+            "or 0s for none",
             limit_s, state->elapsed_s);
     return RP_OK;
 }
@@ -233,12 +235,13 @@ int launch_resume(struct launch *launch)
         prepare_fini(&self);
         return status;
     }
-    if (check_ends(&self.config, &state, &err) != RP_OK)
+    if (check_ends(launch, &self.config, &state, &err) != RP_OK)
         return finish(&self, &err);
     if (state.here[0])
         snprintf(self.here, sizeof self.here, "%s", state.here);
-    bool auto_actors = sets_actors(launch) ? self.config.actors.count == 0 : state.auto_actors;
-    if (auto_actors && state.actors > 0 && !sets_actors(launch))
+    bool counted = sets_key(launch, "actors.count=");
+    bool auto_actors = counted ? self.config.actors.count == 0 : state.auto_actors;
+    if (auto_actors && state.actors > 0 && !counted)
         self.config.actors.count = state.actors;
     take_plan(&self);
     if (prepare_weights(&self, &err) != RP_OK || prepare_process(&self, &err) != RP_OK ||

@@ -196,15 +196,18 @@ class Transitions:
         # Messages were lost on the way, or the broker has restarted: HELLO, and those above `received` again.
         if self.stuck >= 6 or stream.credit.gap:
             self.stuck = 0
-            stream.resume()
+            self.resume()
+
+    def resume(self):
+        reply = self.stream.resume()
+        print("session taken up again; messages lost: %d" % reply.lost_messages, flush=True)
 
     def recover(self, error):
         """The broker does not know the session (any more): takes it up again or, if it is gone, opens a new one."""
         if error.status != SESSION_UNKNOWN:
             raise error
         try:
-            reply = self.stream.resume()
-            print("session taken up again; messages lost: %d" % reply.lost_messages, flush=True)
+            self.resume()
         except ReplayError as again:
             if again.status != SESSION_UNKNOWN:
                 raise
