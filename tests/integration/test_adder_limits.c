@@ -15,6 +15,7 @@
 #include "agent/adder/adder.h"
 #include "replay/admin.h"
 #include "replay/sampler.h"
+#include "tests/support/facts.h"
 #include "tests/support/process.h"
 
 #define WAIT 10000
@@ -100,7 +101,7 @@ static void refused(struct fixture *f, const struct adder_config *config, rp_sta
 {
     rp_error err = {0};
     assert_null(adder_new(f->client, "adder", config, &spec, false, WAIT, &err));
-    if (err.status != (int32_t)status || !strstr(err.text, text))
+    if (err.status != (int32_t)status || !facts_within(err.text, text))
         fail_msg("%s instead of %s: %s", rp_status_name((rp_status)err.status), text, err.text);
 }
 

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "proto/rng.h"
+#include "tests/support/facts.h"
 #include "tests/support/naive.h"
 #include "tests/support/process.h"
 #include "tests/support/testpeer.h"
@@ -302,7 +303,7 @@ static void damaged_files(void **state)
     for (uint64_t key = 1; key <= world.keys; key++) {
         const struct testpeer_answer *answer = testpeer_fetch(peer, "t", 1, &key);
         if (answer->status == RP_DATA_LOSS) {
-            assert_non_null(strstr(answer->text, "could not be read from the broker's disk"));
+            assert_true(facts_within(answer->text, "could not be read from the broker's disk"));
             lost++;
         } else {
             check(answer);

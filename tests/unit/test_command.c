@@ -11,6 +11,7 @@
 
 #include "agent/launch/command.h"
 #include "agent/run/program.h"
+#include "tests/support/facts.h"
 
 static const struct endpoints bound = {"tcp://127.0.0.1:5001", "tcp://127.0.0.1:5002", "tcp://127.0.0.1:5003"};
 
@@ -234,7 +235,7 @@ static void test_error_names_the_placeholder(void **state)
     rp_error err = {0};
     assert_null(command_build(&f.context, ROLE_ACTOR, 0, &err));
     assert_int_equal(err.status, RP_INVALID_ARGUMENT);
-    assert_non_null(strstr(err.text, "actors.command: there is no placeholder like '{servise}'"));
+    assert_true(facts_within(err.text, "actors.command: there is no placeholder like '{servise}'"));
     f.config.actors.command = before;
     run_config_free(&f.config);
 }

@@ -13,6 +13,7 @@
 #include "agent/launch/plan.h"
 #include "proto/rng.h"
 #include "tests/support/curves.h"
+#include "tests/support/facts.h"
 #include "tests/support/naive.h"
 
 static void check_close(double a, double b, const char *what)
@@ -33,12 +34,6 @@ static void check_pair(const struct plan_choice *choice, uint32_t actors, uint32
     if (choice->actors != actors || choice->learners != learners)
         fail_msg("%u actors and %u learners (%s), not %u and %u", choice->actors, choice->learners, choice->reason,
                  actors, learners);
-}
-
-static void check_says(const char *text, const char *part)
-{
-    if (!strstr(text, part))
-        fail_msg("'%s' does not say '%s'", text, part);
 }
 
 static const struct plan_choice *other(const struct plan *plan, uint32_t actors, uint32_t learners)
@@ -80,10 +75,10 @@ static void a_slow_environment_takes_more_actors_than_cores(void **state)
     check_close(plan.chosen.cpu, 39 * 0.011 + 1.1 * 3900 / 4000, "cores");
     check_close(plan.chosen.memory, (39 * 10 + 2 * 50 + 120) * MIB, "memory");
     assert_int_equal(plan.chosen.bottleneck, PLAN_BALANCED);
-    check_says(plan.chosen.reason, "2.5% below the highest rate (40 actors, 2 learners)");
+    facts_said(plan.chosen.reason, "2.5% below the highest rate (40 actors, 2 learners)");
     assert_int_equal(plan.most_actors, 64);
     assert_int_equal(plan.most_learners, 2);
-    check_says(other(&plan, 35, 2)->reason, "10% fewer inserts/s: learners would wait 12% of the time");
+    facts_said(other(&plan, 35, 2)->reason, "10% fewer inserts/s: learners would wait 12% of the time");
 }
 
 static void a_heavy_learner_needs_one_actor(void **state)
@@ -97,11 +92,11 @@ static void a_heavy_learner_needs_one_actor(void **state)
     check_close(plan.chosen.actor_idle, 0.1, "actors idle");
     check_close(plan.chosen.learner_idle, 0, "learners idle");
     assert_int_equal(plan.chosen.bottleneck, PLAN_LEARNERS);
-    check_says(other(&plan, 2, 2)->reason, "same inserts/s with 1 more process: actors would wait");
-    check_says(other(&plan, 1, 1)->reason, "44% fewer inserts/s: actors would wait 50% of the time");
+    facts_said(other(&plan, 2, 2)->reason, "same inserts/s with 1 more process: actors would wait");
+    facts_said(other(&plan, 1, 1)->reason, "44% fewer inserts/s: actors would wait 50% of the time");
     char *text = print(&plan, &input);
-    check_says(text, "plan: 1 actor, 2 learners\n");
-    check_says(text, "bottleneck: the learners (an actor more would change nothing)");
+    facts_said(text, "plan: 1 actor, 2 learners\n");
+    facts_said(text, "bottleneck: the learners (an actor more would change nothing)");
     free(text);
 }
 
@@ -135,7 +130,7 @@ static void a_curve_that_the_cores_bound_hides_what_its_processes_would_use(void
     struct plan plan = curves_solve(&input);
     check_pair(&plan.chosen, 1, 1);
     assert_int_equal(plan.chosen.bottleneck, PLAN_BALANCED);
-    check_says(other(&plan, 2, 1)->reason, "same inserts/s with 1 more process: actors would wait 25% of the time; "
+    facts_said(other(&plan, 2, 1)->reason, "same inserts/s with 1 more process: actors would wait 25% of the time; "
                                            "without the limiter 0.5 samples per insert, not 1");
 }
 
@@ -151,16 +146,16 @@ static void memory_bounds_the_number_of_actors(void **state)
     assert_int_equal(plan.most_actors, 5);
     check_close(plan.chosen.memory, 1220 * MIB, "memory");
     const struct plan_choice *unfit = other(&plan, 29, 1);
-    check_says(unfit->reason, "would need 5.9 GiB of 1.3 GiB, for 480% more inserts/s");
+    facts_said(unfit->reason, "would need 5.9 GiB of 1.3 GiB, for 480% more inserts/s");
     char *text = print(&plan, &input);
-    check_says(text, "bottleneck: memory");
-    check_says(text, "1.2 GiB of 1.3 GiB");
+    facts_said(text, "bottleneck: memory");
+    facts_said(text, "1.2 GiB of 1.3 GiB");
     free(text);
 
     input.memory = 300 * MIB;
     rp_error err = {0};
     assert_int_equal(plan_solve(&input, &plan, &err), RP_INVALID_ARGUMENT);
-    check_says(err.text, "1 actor and 1 learner, with the broker, need 420 MiB of 300 MiB");
+    facts_said(err.text, "1 actor and 1 learner, with the broker, need 420 MiB of 300 MiB");
 }
 
 static void a_curve_that_falls_is_not_climbed(void **state)
@@ -225,9 +220,9 @@ static void a_number_of_the_file_is_respected_and_compared(void **state)
     check_close(plan.chosen.inserts, 1000, "inserts");
     assert_int_equal(plan.best.learners, 2);
     assert_true(plan.best.actors < 16);
-    check_says(plan.chosen.reason, "actors.count is a number in the file");
+    facts_said(plan.chosen.reason, "actors.count is a number in the file");
     char *text = print(&plan, &input);
-    check_says(text, "actors.count says 16; 10 would do: same inserts/s with 6 processes fewer");
+    facts_said(text, "actors.count says 16; 10 would do: same inserts/s with 6 processes fewer");
     free(text);
 
     input.fixed_actors = 0;
@@ -236,17 +231,17 @@ static void a_number_of_the_file_is_respected_and_compared(void **state)
     check_pair(&plan.chosen, 5, 1);
     check_pair(&plan.best, 10, 2);
     text = print(&plan, &input);
-    check_says(text, "learners.count says 1; auto would take 2: 100% more inserts/s");
+    facts_said(text, "learners.count says 1; auto would take 2: 100% more inserts/s");
     free(text);
 
     input.fixed_actors = 5;
     plan = curves_solve(&input);
-    check_says(plan.chosen.reason, "as the file says");
+    facts_said(plan.chosen.reason, "as the file says");
     input.fixed_actors = 10;
     input.fixed_learners = 2;
     plan = curves_solve(&input);
     text = print(&plan, &input);
-    check_says(text, "actors.count says 10, as auto would");
+    facts_said(text, "actors.count says 10, as auto would");
     free(text);
 }
 
@@ -259,7 +254,7 @@ static void a_number_that_does_not_fit_is_respected(void **state)
     input.fixed_actors = 8;
     struct plan plan = curves_solve(&input);
     check_pair(&plan.chosen, 8, 1);
-    check_says(plan.chosen.reason, "needs 1.0 GiB of 620 MiB; actors.count is a number in the file");
+    facts_said(plan.chosen.reason, "needs 1.0 GiB of 620 MiB; actors.count is a number in the file");
     assert_true(plan.best.memory <= input.memory);
     assert_int_equal(plan.most_actors, 8);
     /* Nothing fits at all, but the file says what to do. */
@@ -274,8 +269,8 @@ static void a_number_that_does_not_fit_is_respected(void **state)
     plan = curves_solve(&input);
     check_pair(&plan.chosen, 20, 3);
     check_close(plan.chosen.inserts, 800, "inserts");
-    check_says(plan.chosen.reason, "measured were 8 actors at most");
-    check_says(plan.chosen.reason, "measured were 2 learners at most");
+    facts_said(plan.chosen.reason, "measured were 8 actors at most");
+    facts_said(plan.chosen.reason, "measured were 2 learners at most");
 }
 
 /* ---- joint runs ---- */
@@ -438,7 +433,7 @@ static void the_bound_that_holds_has_a_name(void **state)
     assert_int_equal(plan.chosen.actors, 4);
     assert_int_equal(plan.chosen.bottleneck, PLAN_MAX_ACTORS);
     char *text = print(&plan, &input);
-    check_says(text, "plan.max_actors allows 4");
+    facts_said(text, "plan.max_actors allows 4");
     free(text);
     input.max_actors = 64; /* the curve ends earlier: more did not pay */
     assert_int_equal(curves_solve(&input).chosen.bottleneck, PLAN_ACTORS);
@@ -446,7 +441,7 @@ static void the_bound_that_holds_has_a_name(void **state)
     plan = curves_solve(&input);
     assert_int_equal(plan.chosen.bottleneck, PLAN_MAX_LEARNERS);
     text = print(&plan, &input);
-    check_says(text, "plan.max_learners allows 2");
+    facts_said(text, "plan.max_learners allows 2");
     free(text);
     input.memory = 145 * MIB; /* 120 and two processes */
     assert_int_equal(curves_solve(&input).chosen.bottleneck, PLAN_MEMORY);
@@ -542,11 +537,11 @@ static void inputs_that_say_nothing_are_refused(void **state)
     bad = good;
     bad.actors.n = 0;
     assert_int_equal(plan_solve(&bad, &plan, &err), RP_INVALID_ARGUMENT);
-    check_says(err.text, "the curve of the actors has 0 points");
+    facts_said(err.text, "the curve of the actors has 0 points");
     bad = good;
     bad.learners.points[0].rate = 0;
     assert_int_equal(plan_solve(&bad, &plan, &err), RP_INVALID_ARGUMENT);
-    check_says(err.text, "the learners did nothing while they were measured");
+    facts_said(err.text, "the learners did nothing while they were measured");
     bad = good;
     bad.actors.points[1].count = 1;
     assert_int_equal(plan_solve(&bad, &plan, &err), RP_INVALID_ARGUMENT);
@@ -556,7 +551,7 @@ static void inputs_that_say_nothing_are_refused(void **state)
     bad = good;
     bad.spi = 0;
     assert_int_equal(plan_solve(&bad, &plan, &err), RP_INVALID_ARGUMENT);
-    check_says(err.text, "set plan.spi");
+    facts_said(err.text, "set plan.spi");
     bad.fixed_actors = 1;
     bad.fixed_learners = 1;
     plan = curves_solve(&bad);

@@ -10,6 +10,8 @@
 
 #include <cmocka.h>
 
+#include "tests/support/facts.h"
+
 static struct run_config read_good(const char *text, const char *const *overrides)
 {
     struct run_config config = {0};
@@ -26,7 +28,7 @@ static void expect(const char *const *overrides, const char *problems)
     struct run_config config = {0}, zero = {0};
     struct schema_report *report = schema_report_new();
     assert_false(run_config_read(NULL, overrides, &config, report));
-    assert_string_equal(schema_report_text(report), problems);
+    facts_same(schema_report_text(report), problems);
     assert_memory_equal(&config, &zero, sizeof config);
     schema_report_destroy(&report);
 }

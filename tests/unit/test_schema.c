@@ -14,6 +14,7 @@
 
 #include "proto/clock.h"
 #include "proto/rng.h"
+#include "tests/support/facts.h"
 
 struct column {
     char *name;
@@ -100,7 +101,7 @@ static void expect_problems(const char *text, const char *problems)
     struct root root = {0}, zero = {0};
     struct schema_report *report = schema_report_new();
     assert_false(schema_read_text(&schema, "c.yaml", text, &root, report));
-    assert_string_equal(schema_report_text(report), problems);
+    facts_same(schema_report_text(report), problems);
     assert_memory_equal(&root, &zero, sizeof root);
     schema_report_destroy(&report);
 }
@@ -376,7 +377,7 @@ static void test_files(void **state)
     assert_false(schema_read_file(&schema, path, &root, report));
     char expected[256];
     snprintf(expected, sizeof expected, "%s: can not be read: No such file or directory\n", path);
-    assert_string_equal(schema_report_text(report), expected);
+    facts_same(schema_report_text(report), expected);
     free(path);
     assert_false(schema_read_file(&schema, "/tmp", &root, report));
     assert_non_null(strstr(schema_report_text(report), "/tmp: can not be read: Is a directory\n"));
@@ -716,7 +717,7 @@ static void expect_source(const char *text, const char *section, const char *con
     struct root root = {0};
     struct schema_report *report = schema_report_new();
     bool ok = read_source(text, section, overrides, &root, report);
-    assert_string_equal(schema_report_text(report), problems);
+    facts_same(schema_report_text(report), problems);
     assert_int_equal(ok, problems[0] == '\0');
     schema_report_destroy(&report);
     schema_free(&schema, &root);
@@ -959,7 +960,7 @@ static void expect_no_words(const char *text, const char *problems)
     struct worded root = {0};
     struct schema_report *report = schema_report_new();
     assert_false(schema_read_text(&worded, "w.yaml", text, &root, report));
-    assert_string_equal(schema_report_text(report), problems);
+    facts_same(schema_report_text(report), problems);
     schema_report_destroy(&report);
 }
 

@@ -13,6 +13,7 @@
 #include "agent/launch/supervisor.h"
 #include "proto/clock.h"
 #include "proto/rng.h"
+#include "tests/support/facts.h"
 
 #define EXIT(n) ((n) << 8)
 
@@ -40,14 +41,14 @@ static void test_row_ends_the_run(void **state)
     assert_int_equal(supervisor_ended(&self, &limits, EXIT(3), false, "line 3", now, NS_PER_S), SUPERVISOR_GIVE_UP);
     assert_int_equal(self.restart_ns, 0);
     assert_false(supervisor_due(&self, now + 1000 * NS_PER_S));
-    assert_string_equal(supervisor_explain(&self, "actor-1", text, sizeof text),
-                        "actor-1 failed 4 times in a row with exit status 3; the first time after 0.2 s:\n"
-                        "  | line 0\n"
-                        "  | second");
+    facts_same(supervisor_explain(&self, "actor-1", text, sizeof text),
+               "actor-1 failed 4 times in a row with exit status 3; the first time after 0.2 s:\n"
+               "  | line 0\n"
+               "  | second");
     assert_string_equal(self.last.tail, "line 3");
     char line[128];
-    assert_string_equal(supervisor_one_line(text, line, sizeof line),
-                        "actor-1 failed 4 times in a row with exit status 3; the first time after 0.2 s: second");
+    facts_same(supervisor_one_line(text, line, sizeof line),
+               "actor-1 failed 4 times in a row with exit status 3; the first time after 0.2 s: second");
 }
 
 static void test_one_line(void **state)
