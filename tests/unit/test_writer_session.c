@@ -185,7 +185,7 @@ static void bad_calls_are_refused_with_a_sentence(void **state)
     assert_int_equal(rp_writer_set(f->writer, 0, x, sizeof x, &f->err), RP_OK);
     assert_int_equal(rp_writer_set(f->writer, 0, x, sizeof x, &f->err), RP_FAILED_PRECONDITION);
     assert_int_equal(rp_writer_set(f->writer, 1, x, sizeof x, &f->err), RP_INVALID_ARGUMENT);
-    assert_non_null(strstr(f->err.text, "takes 4 bytes"));
+    assert_non_null(strstr(f->err.text, "takes 1 "));
     assert_int_equal(rp_writer_end_episode(f->writer, RP_END_WAIT, 0, &f->err), RP_FAILED_PRECONDITION);
     assert_int_equal(rp_writer_end_step(f->writer, 0, &f->err), RP_OK);
     assert_int_equal(rp_writer_end_step(f->writer, 0, &f->err), RP_FAILED_PRECONDITION);
