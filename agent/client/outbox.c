@@ -333,6 +333,16 @@ static void map_tables(struct outbox *self, const Replay__HelloReply *hello)
     }
 }
 
+/* A broker that came back from an older state has counted fewer bytes than were sent, and would never allow enough: counts
+ * what it has, and what it gets again. */
+static void count_again(struct outbox *self, uint64_t returned_bytes)
+{
+    self->sent_bytes = returned_bytes;
+    for (const struct message *message = self->cursor; message; message = message->next)
+        for (uint32_t i = 0; i < message->n_frames; i++)
+            self->sent_bytes += zmq_msg_size(&message->frames[i]);
+}
+
 void outbox_open(struct outbox *self, const uint8_t *session, uint32_t epoch, const Replay__HelloReply *hello)
 {
     bool fresh = self->serial == 0 || memcmp(session, self->session, WIRE_SESSION_BYTES) != 0;
@@ -362,6 +372,8 @@ void outbox_open(struct outbox *self, const uint8_t *session, uint32_t epoch, co
     while (self->cursor && self->cursor->number < self->wire_next)
         self->cursor = self->cursor->next;
     atomic_store(&self->port->key_count, hello->key_count ? hello->key_count : OLD_KEY_COUNT);
+    if (hello->lost_messages && hello->credit)
+        count_again(self, hello->credit->returned_bytes);
     atomic_store(&self->port->key_base, hello->key_base);
     if (fresh)
         atomic_store(&self->port->renew, false);

@@ -87,9 +87,11 @@ class Actor:
             self.service.reopen()
         self.push.linger = 0   # what this socket still holds carries an old epoch
         reply = self.hello()
-        for message in self.stored:
-            if message.sent and message.number > reply.credit.received:
-                self.push.send_multipart(message.frames(self.epoch))
+        again = [message for message in self.stored if message.sent and message.number > reply.credit.received]
+        if reply.lost_messages:   # the broker has counted fewer bytes than were sent
+            self.sent_bytes = reply.credit.returned_bytes + sum(message.size() for message in again)
+        for message in again:
+            self.push.send_multipart(message.frames(self.epoch))
         return reply
 
     def start_over(self):

@@ -37,6 +37,7 @@ static void credit_fill(const struct fakepeer *self, struct credit *c)
     c->body.epoch = self->epoch;
     c->body.session = self->ordinal;
     c->body.allowed_bytes = self->received_bytes - self->held_bytes + self->window_bytes + self->released_bytes;
+    c->body.returned_bytes = self->received_bytes - self->held_bytes;
     c->body.keep_bytes = self->keep_bytes;
     for (uint32_t t = 0; t < FAKEPEER_TABLES; t++) {
         c->table[t] = t + 10;
@@ -155,6 +156,11 @@ static void on_hello(struct fakepeer *self, const Replay__Request *request)
         body.key_count = self->key_count;
         body.epoch = self->epoch;
         body.resumed = known;
+        if (self->age) {
+            self->age = false;
+            self->received_bytes = self->held_bytes = 0;
+            body.lost_messages = 5;
+        }
         credit_fill(self, &credit);
         body.credit = &credit.body;
     }

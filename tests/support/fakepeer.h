@@ -28,6 +28,7 @@ struct fakepeer {
     bool deaf;       /* requests are not answered */
     bool reject_odd; /* items with odd numbers are rejected */
     bool discard;    /* count messages without looking into them */
+    bool age;        /* the next HELLO finds an older state: messages are lost, and bytes were not counted */
     uint64_t window_items[FAKEPEER_TABLES], window_bytes;
     uint64_t keep_bytes; /* asks the client to give up unused credit beyond it */
     uint32_t heartbeat_ms, expiry_ms;

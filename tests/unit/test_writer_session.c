@@ -288,6 +288,34 @@ static void unused_credit_is_given_up_on_request(void **state)
     assert_int_equal(info(f).rejected, 0);
 }
 
+/* A broker that restarts from an older checkpoint has counted fewer bytes: the writer must not wait for credit that it would
+ * never get. */
+static void after_a_loss_the_writer_counts_as_the_broker_does(void **state)
+{
+    struct fixture *f = *state;
+    fakepeer_write(&f->peer, &f->peer.window_bytes, 50000);
+    open_writer(f, NULL);
+    for (int i = 0; fakepeer_read(&f->peer, &f->peer.received_bytes) < 300000; i++) {
+        append(f);
+        add_item(f, "a", 1);
+        if (i % 500 == 499)
+            flush(f);
+    }
+    flush(f);
+    fakepeer_set(&f->peer, &f->peer.age, true);
+    fakepeer_set(&f->peer, &f->peer.gap, true);
+    assert_true(fakepeer_await(&f->peer, &f->peer.resumes, 1));
+    fakepeer_write(&f->peer, &f->peer.largest, 0);
+    for (int i = 0; i < 500; i++) {
+        append(f);
+        add_item(f, "a", 1);
+    }
+    flush(f);
+    assert_true(fakepeer_read(&f->peer, &f->peer.largest) > 1); /* without credit they go one by one */
+    assert_int_equal(info(f).lost_messages, 5);
+    assert_int_equal(info(f).rejected, 0);
+}
+
 static void one_item_may_go_without_any_credit(void **state)
 {
     struct fixture *f = *state;
@@ -631,6 +659,7 @@ int main(void)
         WITH_PEER(a_signature_is_checked_at_the_call),
         WITH_PEER(credit_of_one_table_does_not_hold_back_another),
         WITH_PEER(unused_credit_is_given_up_on_request),
+        WITH_PEER(after_a_loss_the_writer_counts_as_the_broker_does),
         WITH_PEER(one_item_may_go_without_any_credit),
         WITH_PEER(a_full_writer_waits_and_loses_nothing),
         WITH_PEER(an_item_larger_than_a_message_is_refused),
