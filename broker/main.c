@@ -1,6 +1,7 @@
 /* replay-broker: reads the configuration, starts a broker, and runs it until SIGTERM or SIGINT. */
 #include <czmq.h>
 #include <getopt.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,6 +34,29 @@ static void on_signal(int number)
         first_signal_ns = now;
 }
 
+/* SIGHUP is blocked in all threads but taken by this one, at any time: a log that is rotated ends nothing. */
+static void *mind_hangups(void *unused)
+{
+    (void)unused;
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGHUP);
+    for (int number, state; sigwait(&set, &number) == 0;) {
+        pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
+        log_reopen();
+        pthread_setcancelstate(state, &state);
+    }
+    return NULL;
+}
+
+static void block_hangups(void)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGHUP);
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
+}
+
 /* From here on signals do nothing: the handler's broker is about to go. */
 static int stop(struct broker **broker, int status)
 {
@@ -63,7 +87,7 @@ static const char usage[] =
     "\n"
     "SIGTERM and SIGINT stop it: waiting clients are told, and nothing is acknowledged that is not in a table. With\n"
     "checkpoint.dir or journal.dir set, it makes a last checkpoint and waits for the disk; a second signal ends that.\n"
-    "SIGUSR1 makes a checkpoint.\n"
+    "SIGUSR1 makes a checkpoint. SIGHUP opens log.file anew, and ends nothing.\n"
     "Exit status: 0 stopped as asked, 1 could not run, 2 the command line or the configuration is wrong.\n";
 
 struct options {
@@ -158,16 +182,12 @@ static bool read_config(const struct options *options, struct broker_config *con
     return ok;
 }
 
-static int run(const struct options *options, const struct broker_config *config)
+static int serve(const struct options *options, const struct broker_config *config)
 {
     rp_error err = {0};
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is like a full disk */
     signal(SIGUSR1, SIG_IGN); /* until there is something to keep */
-    if (log_open(config->log_file, &err) != RP_OK) {
-        fprintf(stderr, "replay-broker: %s\n", err.text);
-        return 1;
-    }
     struct broker *broker = broker_new(config, clock_system(), NULL, &err);
     if (!broker) {
         fprintf(stderr, "replay-broker: %s\n", err.text);
@@ -194,9 +214,28 @@ static int run(const struct options *options, const struct broker_config *config
     return status;
 }
 
+static int run(const struct options *options, const struct broker_config *config)
+{
+    rp_error err = {0};
+    pthread_t hangups;
+    if (log_open(config->log_file, &err) != RP_OK) {
+        fprintf(stderr, "replay-broker: %s\n", err.text);
+        return 1;
+    }
+    if (pthread_create(&hangups, NULL, mind_hangups, NULL) != 0) {
+        fputs("replay-broker: no memory for a thread\n", stderr);
+        return 1;
+    }
+    int status = serve(options, config);
+    pthread_cancel(hangups);
+    pthread_join(hangups, NULL);
+    return status;
+}
+
 int main(int argc, char **argv)
 {
     struct options options = {0};
+    block_hangups();
     int status = read_options(argc, argv, &options);
     if (status >= 0)
         return status;

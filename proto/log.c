@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -28,6 +29,7 @@ static atomic_int threshold = LEVEL_INFO;
 
 static struct {
     pthread_mutex_t lock;
+    char path[PATH_MAX]; /* empty: standard error */
     int fd;
     bool owned;      /* close it when done with it */
     bool may_block;  /* no regular file: a reader may be slow, or go away */
@@ -56,12 +58,13 @@ void log_set_level(enum log_level level)
     atomic_store_explicit(&threshold, (int)level, memory_order_relaxed);
 }
 
-static void sink_use(int fd, bool owned)
+static void sink_use(const char *path, int fd, bool owned)
 {
     struct stat status;
     bool may_block = fstat(fd, &status) != 0 || !S_ISREG(status.st_mode);
     pthread_mutex_lock(&sink.lock);
     int old = sink.owned ? sink.fd : -1;
+    snprintf(sink.path, sizeof sink.path, "%s", path);
     sink.fd = fd;
     sink.owned = owned;
     sink.may_block = may_block;
@@ -76,19 +79,35 @@ static void sink_use(int fd, bool owned)
 rp_status log_open(const char *path, rp_error *err)
 {
     if (!path || path[0] == '\0' || strcmp(path, "-") == 0) {
-        sink_use(STDERR_FILENO, false);
+        sink_use("", STDERR_FILENO, false);
         return RP_OK;
     }
     int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
     if (fd < 0)
         return err_set(err, RP_IO, "the log '%s' can not be opened: %s", path, strerror(errno));
-    sink_use(fd, true);
+    sink_use(path, fd, true);
     return RP_OK;
+}
+
+void log_reopen(void)
+{
+    char path[PATH_MAX], quoted[512];
+    rp_error err = {0};
+    pthread_mutex_lock(&sink.lock);
+    memcpy(path, sink.path, sizeof path);
+    pthread_mutex_unlock(&sink.lock);
+    if (path[0] == '\0')
+        return;
+    if (log_open(path, &err) == RP_OK)
+        log_line(LEVEL_INFO, "L0002", "the log was opened anew", NULL);
+    else
+        log_line(LEVEL_ERROR, "L0003", "the log goes on in the old file", "why=%s",
+                 log_quote(quoted, sizeof quoted, err.text));
 }
 
 void log_close(void)
 {
-    sink_use(STDERR_FILENO, false);
+    sink_use("", STDERR_FILENO, false);
 }
 
 uint64_t log_lost(void)

@@ -17,6 +17,9 @@ const char *log_level_name(enum log_level level);
 void log_set_level(enum log_level level);
 /* "" or "-" is stderr. */
 rp_status log_open(const char *path, rp_error *err);
+/* Opens the file of log_open anew under its name, after somebody has renamed or removed it. If that fails, the lines go
+ * on to the old file, and one of them says so. Not from a signal handler. */
+void log_reopen(void);
 void log_close(void);
 /* Lines that could not be written. */
 uint64_t log_lost(void);

@@ -8,19 +8,17 @@
 #include <unistd.h>
 
 #include "proto/error.h"
+#include "proto/log.h"
 
 rp_status interrupts_init(struct interrupts *self, rp_error *err)
 {
     sigset_t set;
-    struct sigaction hangup;
     *self = (struct interrupts){.fd = -1};
     signal(SIGPIPE, SIG_IGN); /* a reader of our output that goes away does not end the run */
     sigemptyset(&set);
     sigaddset(&set, SIGINT);
     sigaddset(&set, SIGTERM);
-    if (sigaction(SIGHUP, NULL, &hangup) == 0 &&
-        hangup.sa_handler != SIG_IGN) /* nohup: the run outlives the terminal */
-        sigaddset(&set, SIGHUP);
+    sigaddset(&set, SIGHUP);
     sigaddset(&set, SIGCHLD);
     if (sigprocmask(SIG_BLOCK, &set, NULL) == 0)
         self->fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
@@ -40,7 +38,9 @@ void interrupts_wait(struct interrupts *self, int ms)
     struct signalfd_siginfo info;
     poll(&poll_fd, 1, ms);
     while (read(self->fd, &info, sizeof info) == (ssize_t)sizeof info) {
-        if (info.ssi_signo == SIGCHLD)
+        if (info.ssi_signo == SIGHUP)
+            log_reopen(); /* a log that is rotated, or a terminal that is gone: the run goes on */
+        if (info.ssi_signo == SIGHUP || info.ssi_signo == SIGCHLD)
             continue;
         self->asked++;
         self->last = (int)info.ssi_signo;

@@ -1,4 +1,4 @@
-/* Signals as something to wait for: SIGINT, SIGTERM and SIGHUP ask for the end; SIGCHLD only wakes. */
+/* Signals as something to wait for: SIGINT and SIGTERM ask for the end; SIGHUP has the log opened anew; SIGCHLD only wakes. */
 #ifndef AGENT_LAUNCH_INTERRUPTS_H
 #define AGENT_LAUNCH_INTERRUPTS_H
 

@@ -67,7 +67,7 @@ void run_stop(struct run *self, enum run_outcome outcome, bool patient, const ch
 
 static const char *signal_name(int number)
 {
-    return number == SIGINT ? "Ctrl-C" : number == SIGHUP ? "the terminal went away" : "SIGTERM";
+    return number == SIGINT ? "Ctrl-C" : "SIGTERM";
 }
 
 static void heed_interrupts(struct run *self)

@@ -1,14 +1,17 @@
 """replay-launch under attack: processes killed, stopped and ended at random and at the worst moments, and odd surroundings."""
 
+import fcntl
 import json
 import os
 import pathlib
+import pty
 import random
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import termios
 import time
 
 sys.dont_write_bytecode = True
@@ -273,6 +276,32 @@ def test_without_terminal():
         popen.send_signal(signal.SIGTERM)
         equal(popen.wait(GRACE), 0, "exit status")
         equal((place.base / "run/launch.lock").read_text(), "", "what was printed is in a file of ours:")
+        place.nobody_left()
+
+
+@test
+def test_hangup():
+    """The log is rotated, then the terminal goes away: the run goes on, and its log under its name."""
+    with foreign("#!/bin/sh\nsleep 1000\n") as place:
+        master, terminal = pty.openpty()
+        popen = subprocess.Popen([program("launch"), "run.yaml", "--folder", "run"], cwd=place.base, stdin=terminal,
+                                 stdout=terminal, stderr=terminal, env=dict(place.environment, TERM="xterm"),
+                                 start_new_session=True,
+                                 preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
+        os.close(terminal)
+        log = place.base / "run/logs/launch.log"
+        eventually(lambda: log.exists() and "process=actor-0" in log.read_text(), 20 * SLOW, "the run")
+        log.rename(log.with_suffix(".1"))
+        popen.send_signal(signal.SIGHUP)
+        eventually(lambda: log.exists() and "L0002" in log.read_text(), 20 * SLOW, "the log under its name")
+        os.close(master)  # sends SIGHUP, too
+        eventually(lambda: log.read_text().count("L0002") > 1, 20 * SLOW, "the end of the terminal")
+        status = place.base / "run/status.json"
+        before = status.stat().st_mtime_ns
+        eventually(lambda: status.stat().st_mtime_ns > before, 20 * SLOW, "a run that goes on")
+        check(popen.poll() is None and "A0408" not in log.read_text(), "SIGHUP has stopped it")
+        popen.send_signal(signal.SIGTERM)
+        equal(popen.wait(GRACE), 0, "exit status")
         place.nobody_left()
 
 

@@ -111,6 +111,34 @@ static void test_open_fails_with_a_reason(void **state)
 }
 
 /* The same descriptor fails with ENOSPC, then works: /dev/full stands in the log's place through a symbolic link. */
+/* Rotation: the file is renamed, then opened anew. A file that cannot be opened anew changes nothing. */
+static void test_reopen(void **state)
+{
+    struct fixture *f = *state;
+    char old[128];
+    snprintf(old, sizeof old, "%s.1", f->path);
+    assert_int_equal(log_open(f->path, NULL), RP_OK);
+    log_line(LEVEL_INFO, "X0001", "first", NULL);
+    assert_int_equal(rename(f->path, old), 0);
+    log_line(LEVEL_INFO, "X0002", "second", NULL);
+    log_reopen();
+    log_line(LEVEL_INFO, "X0003", "third", NULL);
+    assert_true(strstr(contents(old), "X0001") && strstr(contents(old), "X0002") && !strstr(contents(old), "X0003"));
+    assert_true(strstr(contents(f->path), "L0002") && strstr(contents(f->path), "X0003"));
+    assert_int_equal(rename(f->path, old), 0);
+    assert_int_equal(mkdir(f->path, 0700), 0);
+    log_reopen();
+    log_line(LEVEL_INFO, "X0004", "fourth", NULL);
+    assert_true(strstr(contents(old), "L0003") && strstr(contents(old), "X0004"));
+    assert_int_equal(rmdir(f->path), 0);
+    log_reopen();
+    log_line(LEVEL_INFO, "X0005", "fifth", NULL);
+    assert_non_null(strstr(contents(f->path), "X0005"));
+    unlink(old);
+    log_close();
+    log_reopen(); /* standard error stays what it is */
+}
+
 static void test_full_disk(void **state)
 {
     struct fixture *f = *state;
@@ -264,6 +292,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_lines, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_one_line_stays_one_line, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_open_fails_with_a_reason, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_reopen, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_full_disk, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_cut_line, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_reader_that_sleeps_or_leaves, set_up, tear_down),

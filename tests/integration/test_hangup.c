@@ -1,0 +1,89 @@
+/* SIGHUP: the broker opens its log anew, at any time, and goes on to its last checkpoint. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "replay/replay.h"
+#include "tests/support/process.h"
+
+#define TABLES "  - {name: t, max_size: 100, limiter: {kind: none}}\n"
+#define WAIT 60000
+
+struct file_text {
+    const char *path, *text;
+};
+
+static int has_text(void *ctx)
+{
+    const struct file_text *self = ctx;
+    char line[1024];
+    int found = 0;
+    FILE *file = fopen(self->path, "r");
+    while (file && !found && fgets(line, sizeof line, file))
+        found = strstr(line, self->text) != NULL;
+    if (file)
+        fclose(file);
+    return found;
+}
+
+static void await_text(const char *path, const char *text)
+{
+    struct file_text wanted = {path, text};
+    if (!process_await(has_text, &wanted, WAIT))
+        fail_msg("%s has no line with %s", path, text);
+}
+
+static void a_hangup_opens_the_log_anew(void **state)
+{
+    (void)state;
+    char folder[64] = "/tmp/test-hangup-XXXXXX", path[96], old[96], data[96], checkpoint[160], more[300];
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/broker.log", folder);
+    snprintf(old, sizeof old, "%s/broker.log.1", folder);
+    snprintf(data, sizeof data, "%s/data", folder);
+    snprintf(checkpoint, sizeof checkpoint, "%s/checkpoint-00000001.replay", data);
+    snprintf(more, sizeof more, "log: {file: %s}\ncheckpoint: {dir: %s, every: 0s}\n", path, data);
+    struct broker_process broker;
+    broker_process_start(&broker, TABLES, more);
+    await_text(path, "B0001");
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(rename(path, old), 0);
+        assert_int_equal(kill(broker.pid, SIGHUP), 0);
+        await_text(path, "L0002");
+    }
+    rp_error err = {0};
+    rp_client *client = rp_client_connect(broker.service, NULL, WAIT, &err);
+    assert_non_null(client);
+    rp_client_destroy(&client);
+    for (int i = 0; i < 100; i++)
+        kill(broker.pid, SIGHUP);
+    kill(broker.pid, SIGTERM);
+    for (int i = 0; i < 100; i++) /* also while it ends */
+        kill(broker.pid, SIGHUP);
+    int status = broker_process_stop(&broker, SIGHUP);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+    await_text(path, "B0002");
+    assert_int_equal(access(checkpoint, R_OK), 0);
+    broker_process_fini(&broker);
+    const char *const argv[] = {"/bin/rm", "-r", folder, NULL};
+    assert_int_equal(process_run(argv, NULL, 0, NULL, 0), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_hangup_opens_the_log_anew),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
