@@ -162,7 +162,7 @@ static const struct schema_row own_rows[] = {
     {"learners.delay", SCHEMA_TIME, ROOT(learners.delay_ns), "0s", 0, 3.6e12, NULL, 0,
      "each learner step takes so much longer: a learner that waits for an accelerator"},
     {"learners.prefetch", SCHEMA_INT, ROOT(learners.prefetch), "auto", 0, 1024, automatic, 0,
-     "batches under way; auto: up to 8, and no more than a quarter of what the limiter leaves between samples and "
+     "batches under way; auto: up to 16, and no more than two fifths of what the limiter leaves between samples and "
      "inserts"},
     {"learners.publish_every", SCHEMA_INT, ROOT(learners.publish_every), "10", 1, 1e9, NULL, 0,
      "learner steps between new parameters for the actors"},

@@ -10,10 +10,10 @@
 
 /* Of all sequences of a batch together. */
 #define MOST_STEPS (INT64_C(1) << 24)
-/* Batches under way where the file does not say: enough that requests go out in bursts of four, ... */
-#define PREFETCH_MOST 8
+/* Batches under way where the file does not say: enough that requests go out in bursts of eight, ... */
+#define PREFETCH_MOST 16
 /* ... and only this part of the limiter's width, or it would hold batches that are under way instead of actors. */
-#define PREFETCH_SHARE 0.25
+#define PREFETCH_SHARE 0.4
 /* A max_diff of so much is none. */
 #define NO_BOUND 1e17
 
