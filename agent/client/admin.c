@@ -19,12 +19,12 @@ static rp_status ask(struct conn *conn, uint32_t field, const ProtobufCMessage *
     struct conn_reply *reply = NULL;
     *out = NULL;
     RP_TRY(conn_call(conn, field, body, NULL, 0, timeout_ms, &reply, err));
-    Replay__Reply *wire = conn_reply_unpack(reply, err);
+    Replay__Reply *wire;
+    rp_status status = conn_reply_read(reply, &wire, err);
     conn_reply_destroy(&reply);
-    if (!wire)
-        return RP_BAD_MESSAGE;
+    RP_TRY(status);
     if (wire->body_case != want) {
-        replay__reply__free_unpacked(wire, NULL);
+        conn_reply_unpacked_free(wire);
         return err_set(err, RP_BAD_MESSAGE, "the broker's reply is not what was asked for");
     }
     *out = wire;
@@ -69,12 +69,12 @@ rp_status admin_info(struct conn *conn, const char *table, bool sessions, int64_
             page->info->session_cursor = 0;
         if (!merge_sessions(info, page->info))
             status = err_set(err, RP_NO_MEMORY, "no memory for the list of sessions");
-        replay__reply__free_unpacked(page, NULL);
+        conn_reply_unpacked_free(page);
     }
     if (status == RP_OK && !info->server)
         status = err_set(err, RP_BAD_MESSAGE, "the broker's reply does not tell about the server");
     if (status != RP_OK) {
-        replay__reply__free_unpacked(*out, NULL);
+        conn_reply_unpacked_free(*out);
         *out = NULL;
     }
     return status;
@@ -129,7 +129,7 @@ rp_status rp_admin_checkpoint(rp_client *client, int64_t timeout_ms, rp_checkpoi
         out->written_bytes = from->written_bytes;
         out->took_ns = from->took_ns;
     }
-    replay__reply__free_unpacked(reply, NULL);
+    conn_reply_unpacked_free(reply);
     return RP_OK;
 }
 
@@ -290,7 +290,7 @@ void rp_info_free(rp_info **info)
     free((void *)(uintptr_t)box->info.counters);
     free((void *)(uintptr_t)box->info.sessions);
     if (box->wire)
-        replay__reply__free_unpacked(box->wire, NULL);
+        conn_reply_unpacked_free(box->wire);
     free(box);
 }
 
@@ -302,7 +302,7 @@ rp_status rp_admin_info(rp_client *client, const char *table, uint32_t sessions,
     RP_TRY(admin_info(client_conn(client), table, sessions != 0, timeout_ms, &wire, err));
     struct info_box *box = calloc(1, sizeof *box);
     if (!box) {
-        replay__reply__free_unpacked(wire, NULL);
+        conn_reply_unpacked_free(wire);
         return err_set(err, RP_NO_MEMORY, "no memory for the broker's information");
     }
     box->wire = wire;
@@ -328,7 +328,7 @@ rp_status rp_admin_why(rp_client *client, int64_t timeout_ms, rp_waits **out, rp
     RP_TRY(admin_why(client_conn(client), timeout_ms, &wire, err));
     struct waits_box *box = calloc(1, sizeof *box + wire->why->n_waits * sizeof *box->waits);
     if (!box) {
-        replay__reply__free_unpacked(wire, NULL);
+        conn_reply_unpacked_free(wire);
         return err_set(err, RP_NO_MEMORY, "no memory for the list of waiters");
     }
     box->wire = wire;
@@ -353,7 +353,7 @@ void rp_waits_free(rp_waits **waits)
         return;
     struct waits_box *box = (struct waits_box *)*waits;
     *waits = NULL;
-    replay__reply__free_unpacked(box->wire, NULL);
+    conn_reply_unpacked_free(box->wire);
     free(box);
 }
 
@@ -381,7 +381,7 @@ rp_status rp_admin_list(rp_client *client, const char *table, uint64_t *cursor, 
                                        .episode = item->episode};
     }
     *cursor = wire->list->cursor;
-    replay__reply__free_unpacked(wire, NULL);
+    conn_reply_unpacked_free(wire);
     return RP_OK;
 }
 
@@ -420,7 +420,7 @@ rp_status rp_admin_reset(rp_client *client, const char *table, int64_t timeout_m
     RP_TRY(admin_reset(client_conn(client), table, timeout_ms, &wire, err));
     if (removed)
         *removed = wire->change->applied;
-    replay__reply__free_unpacked(wire, NULL);
+    conn_reply_unpacked_free(wire);
     return RP_OK;
 }
 
@@ -431,6 +431,6 @@ rp_status rp_admin_set_limiter(rp_client *client, const char *table, const rp_li
     if (!table || !change)
         return err_set(err, RP_INVALID_ARGUMENT, "a table and a change are needed");
     RP_TRY(admin_set_limiter(client_conn(client), table, change, timeout_ms, &wire, err));
-    replay__reply__free_unpacked(wire, NULL);
+    conn_reply_unpacked_free(wire);
     return RP_OK;
 }

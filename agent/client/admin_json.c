@@ -18,7 +18,7 @@ static rp_status finish_message(Replay__Reply *wire, const ProtobufCMessage *mes
 {
     struct json json = {0};
     json_message(&json, message);
-    replay__reply__free_unpacked(wire, NULL);
+    conn_reply_unpacked_free(wire);
     return finish(&json, out, err);
 }
 
@@ -81,7 +81,7 @@ rp_status rp_admin_limiter_json(rp_client *client, const char *table, const rp_l
     }
     RP_TRY(admin_info(client_conn(client), table, false, timeout_ms, &wire, err));
     if (wire->info->n_tables != 1) {
-        replay__reply__free_unpacked(wire, NULL);
+        conn_reply_unpacked_free(wire);
         return err_set(err, RP_NOT_FOUND, "no table '%s'", table);
     }
     const Replay__LimiterInfo *limiter = wire->info->tables[0]->limiter;

@@ -12,6 +12,7 @@
 #include "proto/clock.h"
 #include "proto/error.h"
 #include "proto/log.h"
+#include "proto/unpack.h"
 
 #define DRAIN_REPLIES 64
 /* The longest that a host sleeps before the connection looks after itself again. */
@@ -106,10 +107,12 @@ static void take_submitted(struct conn *self, int64_t now_ns)
     self->submitted = (struct request_list){0};
     struct command *commands = self->commands;
     self->commands = NULL;
-    uint64_t *cancels = self->cancels;
+    uint64_t cancels[CANCELS_MOST];
     uint32_t n_cancels = self->n_cancels;
-    self->cancels = NULL;
-    self->n_cancels = self->cancels_capacity = 0;
+    memcpy(cancels, self->cancels, n_cancels * sizeof cancels[0]);
+    self->n_cancels = 0;
+    if (n_cancels == CANCELS_MOST)
+        pthread_cond_broadcast(&self->changed);
     pthread_mutex_unlock(&self->mutex);
 
     for (struct request *next; request; request = next) {
@@ -121,7 +124,6 @@ static void take_submitted(struct conn *self, int64_t now_ns)
     }
     for (uint32_t i = 0; i < n_cancels; i++)
         request_cancel(self, cancels[i], now_ns);
-    free(cancels);
     take_commands(self, commands);
 }
 
@@ -129,12 +131,12 @@ static void take_notice(struct conn *self, const struct conn_reply *reply)
 {
     if (reply->view.body != 17)
         return;
-    Replay__Credit *credit = replay__credit__unpack(NULL, reply->view.size, reply->view.data);
-    if (!credit)
-        return;
+    ProtobufCMessage *credit;
+    if (unpack(&replay__credit__descriptor, reply->view.data, reply->view.size, &credit) != RP_OK)
+        return; /* without memory for it, the next heartbeat tells the same */
     for (struct conn_part *part = self->parts; part; part = part->next)
-        part->ops->notice(part, credit);
-    replay__credit__free_unpacked(credit, NULL);
+        part->ops->notice(part, (const Replay__Credit *)credit);
+    unpack_free(credit);
 }
 
 /* The request that this answers, for good. NULL: there is none, or it is to be asked again with its id. What was picked for
@@ -145,6 +147,11 @@ static struct request *take_answered(struct conn *self, uint64_t id, rp_status s
     struct request *request = request_find(self, id);
     if (!request)
         return NULL;
+    if (status == RP_NO_MEMORY && !request->again && !request->cancelled) { /* nothing is done twice */
+        request->again = true;
+        request_transmit(self, request);
+        return NULL;
+    }
     bool again = request->field == REQUEST_SAMPLE && !request->cancelled;
     if (again && status == RP_UNAVAILABLE)
         request_transmit(self, request);
@@ -163,21 +170,35 @@ static void take_reply(struct conn *self, struct conn_reply *reply)
     } else {
         struct request *request = take_answered(self, id, (rp_status)reply->view.status);
         if (request) {
-            request->fn(request->ctx, reply);
-            request_free(request);
+            request_answer(request, reply);
             return;
         }
     }
     conn_reply_destroy(&reply);
 }
 
+/* There was no memory for the answer to this request. */
+static void lose_reply(struct conn *self, uint64_t id)
+{
+    if (id == self->hello_id) {
+        link_no_memory(self);
+        return;
+    }
+    struct request *request = take_answered(self, id, RP_NO_MEMORY);
+    if (request)
+        request_end(request, RP_NO_MEMORY, "no memory for the broker's reply");
+}
+
 static void take_replies(struct conn *self)
 {
     struct conn_reply *reply;
-    for (int i = 0; i < DRAIN_REPLIES && reply_receive(self, &reply); i++) {
+    uint64_t lost;
+    for (int i = 0; i < DRAIN_REPLIES && reply_receive(self, &reply, &lost); i++) {
         self->n_replies++;
         if (reply)
             take_reply(self, reply);
+        else if (lost)
+            lose_reply(self, lost);
     }
 }
 
@@ -198,8 +219,11 @@ static void wait_for_work(struct conn *self, zmq_pollitem_t **items, uint32_t *c
         n++;
     if (n > *capacity) {
         zmq_pollitem_t *grown = realloc(*items, n * sizeof *grown);
-        if (!grown)
+        if (!grown) { /* looks at everything without waiting for it, but not all the time */
+            zmq_poll(NULL, 0, 1);
+            self->pipe_ready = true;
             return;
+        }
         *items = grown;
         *capacity = n;
     }
@@ -320,17 +344,23 @@ void conn_look(struct conn *self)
 uint64_t conn_send(struct conn *self, uint32_t body_field, const void *body, size_t size, zmq_msg_t *payload,
                    uint32_t n_payload, int64_t timeout_ms, conn_reply_fn *fn, void *ctx)
 {
-    struct request *request = request_new(self, body_field, body, size, payload, n_payload);
-    if (!request) {
-        struct conn_reply *reply = calloc(1, sizeof *reply);
-        if (reply) {
-            zmq_msg_init(&reply->header);
-            reply->status = RP_NO_MEMORY;
-            snprintf(reply->text, sizeof reply->text, "no memory for a request of %zu bytes", size);
-            fn(ctx, reply);
-        }
-        return atomic_fetch_add(&self->next_id, 1);
+    uint64_t id = conn_try_send(self, body_field, body, size, payload, n_payload, timeout_ms, fn, ctx);
+    if (id)
+        return id;
+    for (uint32_t i = 0; i < n_payload; i++) {
+        zmq_msg_close(&payload[i]);
+        zmq_msg_init(&payload[i]);
     }
+    fn(ctx, reply_no_memory());
+    return atomic_fetch_add(&self->next_id, 1);
+}
+
+uint64_t conn_try_send(struct conn *self, uint32_t body_field, const void *body, size_t size, zmq_msg_t *payload,
+                       uint32_t n_payload, int64_t timeout_ms, conn_reply_fn *fn, void *ctx)
+{
+    struct request *request = request_new(self, body_field, body, size, payload, n_payload);
+    if (!request)
+        return 0;
     request->fn = fn;
     request->ctx = ctx;
     request->timeout_ms = timeout_ms;
@@ -371,16 +401,9 @@ bool conn_send_once(struct conn *self, struct conn_part *part, uint32_t body_fie
 void conn_cancel(struct conn *self, uint64_t id)
 {
     pthread_mutex_lock(&self->mutex);
-    if (self->n_cancels == self->cancels_capacity) {
-        uint32_t capacity = self->cancels_capacity ? self->cancels_capacity * 2 : 16;
-        uint64_t *grown = realloc(self->cancels, capacity * sizeof *grown);
-        if (grown) {
-            self->cancels = grown;
-            self->cancels_capacity = capacity;
-        }
-    }
-    if (self->n_cancels < self->cancels_capacity)
-        self->cancels[self->n_cancels++] = id;
+    while (self->n_cancels == CANCELS_MOST)
+        conn_wait(self, &self->changed, &self->mutex, INT64_MAX); /* the I/O thread is about to take them */
+    self->cancels[self->n_cancels++] = id;
     pthread_mutex_unlock(&self->mutex);
     conn_wake(self);
 }

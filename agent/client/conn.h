@@ -37,7 +37,7 @@ struct conn_reply {
     struct wire_reply view; /* borrows header */
     zmq_msg_t header;
     zmq_msg_t *payload;
-    uint32_t n_payload;
+    uint32_t n_payload, capacity;
     char text[256]; /* when not answered: why */
 };
 
@@ -46,9 +46,12 @@ typedef void conn_reply_fn(void *ctx, struct conn_reply *reply);
 void conn_reply_destroy(struct conn_reply **self);
 /* Puts the reply's status and sentence into err and returns the status. RP_OK leaves err alone. */
 rp_status conn_reply_status(const struct conn_reply *self, rp_error *err);
-/* The whole header through protobuf-c; free with replay__reply__free_unpacked(r, NULL). NULL with err set if it is
- * damaged or there is none. */
+/* The whole header through protobuf-c; free with conn_reply_unpacked_free. NULL with err set if it is damaged, there is
+ * none, or no memory. */
 Replay__Reply *conn_reply_unpack(const struct conn_reply *self, rp_error *err);
+/* The same, and why not: RP_BAD_MESSAGE, RP_NO_MEMORY, or the status of a reply that never came. */
+rp_status conn_reply_read(const struct conn_reply *self, Replay__Reply **out, rp_error *err);
+void conn_reply_unpacked_free(Replay__Reply *wire);
 
 /* ---- requests ---- */
 
@@ -58,6 +61,10 @@ Replay__Reply *conn_reply_unpack(const struct conn_reply *self, rp_error *err);
  * caller's thread, with RP_NO_MEMORY). */
 uint64_t conn_send(struct conn *self, uint32_t body_field, const void *body, size_t size, zmq_msg_t *payload,
                    uint32_t n_payload, int64_t timeout_ms, conn_reply_fn *fn, void *ctx);
+
+/* The same, but gives 0 if there is no memory: then fn is not called, and the payload is as it was. */
+uint64_t conn_try_send(struct conn *self, uint32_t body_field, const void *body, size_t size, zmq_msg_t *payload,
+                       uint32_t n_payload, int64_t timeout_ms, conn_reply_fn *fn, void *ctx);
 
 /* Gives up a request that waits: asks the broker to drop it. Its reply function is still called once, with the reply if
  * it was under way already, else with RP_CANCELLED. Unknown ids are ignored. */

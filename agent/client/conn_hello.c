@@ -97,7 +97,7 @@ struct conn_hello *hello_read(const struct conn_reply *reply, const char *host, 
         err_set(err, RP_BAD_MESSAGE, "the broker's answer to HELLO is none");
     else if (!(self = hello_copy(wire->hello, host)))
         err_set(err, RP_NO_MEMORY, "the broker's answer to HELLO can not be stored");
-    replay__reply__free_unpacked(wire, NULL);
+    conn_reply_unpacked_free(wire);
     return self;
 }
 

@@ -10,6 +10,7 @@
 
 #define REQUEST_BUCKETS 64u
 #define CANCEL_GRACE_MS 1000
+#define CANCELS_MOST 64u
 
 enum request_field {
     REQUEST_HELLO = 16,
@@ -31,9 +32,11 @@ struct request {
     int64_t timeout_ms;
     conn_reply_fn *fn;
     void *ctx;
-    struct conn_part *part; /* set: sent once, for this part */
+    struct conn_part *part;   /* set: sent once, for this part */
+    struct conn_reply *reply; /* made with it: whatever becomes of the request, that can be told */
     bool cancelled;
-    bool sent; /* at least once */
+    bool sent;  /* at least once */
+    bool again; /* sent again because there was no memory, here or at the broker; not a third time */
 };
 
 struct request_list {
@@ -76,8 +79,8 @@ struct conn {
     pthread_mutex_t mutex; /* guards what follows, up to the I/O thread's part */
     pthread_cond_t changed;
     struct request_list submitted;
-    uint64_t *cancels;
-    uint32_t n_cancels, cancels_capacity;
+    uint64_t cancels[CANCELS_MOST]; /* left for the I/O thread */
+    uint32_t n_cancels;
     struct command *commands;
     struct conn_hello *hello;
     enum link_state state;
@@ -114,6 +117,8 @@ void conn_stop(struct conn *self);
 void link_step(struct conn *self, int64_t now_ns);
 void link_fail(struct conn *self, const char *why, int64_t now_ns);
 void link_close(struct conn *self);
+/* There is no memory for a HELLO or its answer: tried again later. */
+void link_no_memory(struct conn *self);
 /* The answer to the HELLO of this attempt. */
 void link_answer(struct conn *self, const struct conn_reply *reply);
 /* Reads what the monitor has to say. */
@@ -139,9 +144,13 @@ void request_resend(struct conn *self);
 void request_drop_once(struct conn *self, const struct conn_part *part, bool tell);
 void request_cancel(struct conn *self, uint64_t id, int64_t now_ns);
 void request_list_add(struct request_list *list, struct request *request);
-/* Reads one message: false if there is none. *reply is given to the caller and may be NULL even so
- * (damaged). */
-bool reply_receive(struct conn *self, struct conn_reply **reply);
+/* Reads one message: false if there is none. *reply is given to the caller and may be NULL even so: it is
+ * damaged, or there is no memory for it, and *lost says which request it answered. */
+bool reply_receive(struct conn *self, struct conn_reply **reply, uint64_t *lost);
+/* Ends a request that was taken out, with a reply that is given to it. */
+void request_answer(struct request *request, struct conn_reply *reply);
+/* A reply that says so. Needs no memory. */
+struct conn_reply *reply_no_memory(void);
 
 /* conn_hello.c */
 struct conn_hello *hello_read(const struct conn_reply *reply, const char *host, rp_error *err);

@@ -210,7 +210,6 @@ void conn_destroy(struct conn **self_p)
     conn_hello_unref(&self->hello);
     pthread_cond_destroy(&self->changed);
     pthread_mutex_destroy(&self->mutex);
-    free(self->cancels);
     free(self->endpoint);
     free(self->name);
     free(self->host);

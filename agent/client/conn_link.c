@@ -43,8 +43,10 @@ static void link_say_hello(struct conn *self)
     size_t size = replay__hello__pack(&body, packed);
     self->hello_id = atomic_fetch_add(&self->next_id, 1);
     struct request *request = request_new(self, REQUEST_HELLO, packed, size, NULL, 0);
-    if (!request)
+    if (!request) {
+        link_no_memory(self);
         return;
+    }
     request_name(request, self->hello_id);
     request_transmit(self, request);
     request_free(request);
@@ -127,6 +129,21 @@ void link_fail(struct conn *self, const char *why, int64_t now_ns)
         part->ops->down(part);
 }
 
+static void link_refused(struct conn *self, const rp_error *refusal, int64_t now_ns)
+{
+    pthread_mutex_lock(&self->mutex);
+    self->refusal = *refusal;
+    pthread_mutex_unlock(&self->mutex);
+    link_fail(self, refusal->text, now_ns);
+}
+
+void link_no_memory(struct conn *self)
+{
+    rp_error refusal = {0};
+    err_set(&refusal, RP_NO_MEMORY, "no memory to say HELLO to a broker");
+    link_refused(self, &refusal, conn_now());
+}
+
 void link_answer(struct conn *self, const struct conn_reply *reply)
 {
     rp_error refusal = {0};
@@ -136,10 +153,7 @@ void link_answer(struct conn *self, const struct conn_reply *reply)
     if (conn_reply_status(reply, &refusal) == RP_OK)
         hello = hello_read(reply, self->host, &refusal);
     if (!hello) {
-        pthread_mutex_lock(&self->mutex);
-        self->refusal = refusal;
-        pthread_mutex_unlock(&self->mutex);
-        link_fail(self, refusal.text, now);
+        link_refused(self, &refusal, now);
         return;
     }
     self->link = LINK_UP;

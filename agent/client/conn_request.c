@@ -8,20 +8,29 @@
 #include "agent/client/conn_impl.h"
 #include "proto/clock.h"
 #include "proto/error.h"
+#include "proto/unpack.h"
 
 /* ---- replies */
+
+/* Ends requests when there is no memory for a reply of their own. Never written to, never freed. */
+static const struct conn_reply no_memory = {.status = RP_NO_MEMORY, .text = "no memory for the reply to a request"};
+
+struct conn_reply *reply_no_memory(void)
+{
+    return (struct conn_reply *)(uintptr_t)&no_memory;
+}
 
 void conn_reply_destroy(struct conn_reply **self)
 {
     struct conn_reply *reply = *self;
-    if (!reply)
+    *self = NULL;
+    if (!reply || reply == &no_memory)
         return;
     zmq_msg_close(&reply->header);
     for (uint32_t i = 0; i < reply->n_payload; i++)
         zmq_msg_close(&reply->payload[i]);
     free(reply->payload);
     free(reply);
-    *self = NULL;
 }
 
 static struct conn_reply *reply_new(void)
@@ -43,23 +52,41 @@ rp_status conn_reply_status(const struct conn_reply *self, rp_error *err)
     return err_set(err, self->status, "%.*s", (int)self->view.text.size, self->view.text.data);
 }
 
+rp_status conn_reply_read(const struct conn_reply *self, Replay__Reply **out, rp_error *err)
+{
+    *out = NULL;
+    if (!self->answered)
+        return conn_reply_status(self, err);
+    zmq_msg_t *header = (zmq_msg_t *)(uintptr_t)&self->header; /* zmq_msg_data takes no const */
+    ProtobufCMessage *wire;
+    rp_status status = unpack(&replay__reply__descriptor, zmq_msg_data(header), zmq_msg_size(header), &wire);
+    if (status == RP_NO_MEMORY)
+        return err_set(err, RP_NO_MEMORY, "no memory for the broker's reply");
+    if (status != RP_OK)
+        return err_set(err, RP_BAD_MESSAGE, "the broker's reply can not be decoded");
+    *out = (Replay__Reply *)wire;
+    return RP_OK;
+}
+
 Replay__Reply *conn_reply_unpack(const struct conn_reply *self, rp_error *err)
 {
-    if (!self->answered) {
-        conn_reply_status(self, err);
-        return NULL;
-    }
-    zmq_msg_t *header = (zmq_msg_t *)(uintptr_t)&self->header; /* zmq_msg_data takes no const */
-    Replay__Reply *wire = replay__reply__unpack(NULL, zmq_msg_size(header), zmq_msg_data(header));
-    if (!wire)
-        err_set(err, RP_BAD_MESSAGE, "the broker's reply can not be decoded");
+    Replay__Reply *wire;
+    conn_reply_read(self, &wire, err);
     return wire;
 }
 
-static bool reply_add_frame(struct conn_reply *self, uint32_t *capacity, zmq_msg_t *frame)
+void conn_reply_unpacked_free(Replay__Reply *wire)
 {
-    if (self->n_payload == *capacity) {
-        uint32_t grown = *capacity ? *capacity * 2 : 4;
+    unpack_free((ProtobufCMessage *)wire);
+}
+
+/* Payload frames that a reply has room for from the start. */
+#define FRAMES_AT_FIRST 4u
+
+static bool reply_add_frame(struct conn_reply *self, zmq_msg_t *frame)
+{
+    if (self->n_payload == self->capacity) {
+        uint32_t grown = self->capacity ? self->capacity * 2 : FRAMES_AT_FIRST;
         zmq_msg_t *payload = malloc(grown * sizeof *payload);
         if (!payload)
             return false;
@@ -70,11 +97,34 @@ static bool reply_add_frame(struct conn_reply *self, uint32_t *capacity, zmq_msg
         }
         free(self->payload);
         self->payload = payload;
-        *capacity = grown;
+        self->capacity = grown;
     }
     zmq_msg_init(&self->payload[self->n_payload]);
     zmq_msg_move(&self->payload[self->n_payload++], frame);
     return true;
+}
+
+static struct conn_reply *reply_with_room(void)
+{
+    struct conn_reply *self = reply_new();
+    if (self)
+        self->payload = malloc(FRAMES_AT_FIRST * sizeof *self->payload);
+    if (self && !self->payload)
+        conn_reply_destroy(&self);
+    if (self)
+        self->capacity = FRAMES_AT_FIRST;
+    return self;
+}
+
+/* The reply that was made with the request, or a new one. */
+static struct conn_reply *reply_for(struct conn *self, uint64_t id)
+{
+    struct request *request = id ? request_find(self, id) : NULL;
+    if (!request || !request->reply)
+        return reply_new();
+    struct conn_reply *reply = request->reply;
+    request->reply = NULL;
+    return reply;
 }
 
 /* The header; for a duct, what a socket does with the envelope is done here. */
@@ -83,12 +133,14 @@ static bool receive_header(struct way from, zmq_msg_t *frame, bool *more)
     return way_receive(from, frame, more) && (!from.duct || (*more && way_receive(from, frame, more)));
 }
 
-bool reply_receive(struct conn *conn, struct conn_reply **out)
+bool reply_receive(struct conn *self, struct conn_reply **out, uint64_t *lost)
 {
-    struct way from = {conn->dealer, conn->broker.ducts ? &conn->broker.ducts->replies : NULL};
+    struct way from = {self->dealer, self->broker.ducts ? &self->broker.ducts->replies : NULL};
     zmq_msg_t frame;
+    struct wire_reply view;
     bool more = false;
     *out = NULL;
+    *lost = 0;
     if (!from.socket && !from.duct)
         return false;
     zmq_msg_init(&frame);
@@ -96,20 +148,22 @@ bool reply_receive(struct conn *conn, struct conn_reply **out)
         zmq_msg_close(&frame);
         return false;
     }
-    struct conn_reply *self = reply_new();
-    uint32_t capacity = 0;
-    bool ok = self != NULL;
-    if (self)
-        zmq_msg_move(&self->header, &frame);
+    bool sound = wire_read_reply(zmq_msg_data(&frame), zmq_msg_size(&frame), &view, NULL) == RP_OK;
+    struct conn_reply *reply = sound ? reply_for(self, view.id) : NULL;
+    bool ok = reply != NULL;
+    if (ok)
+        zmq_msg_move(&reply->header, &frame);
     while (more && way_receive(from, &frame, &more))
-        ok = ok && reply_add_frame(self, &capacity, &frame);
+        ok = ok && reply_add_frame(reply, &frame);
     zmq_msg_close(&frame);
-    if (ok && wire_read_reply(zmq_msg_data(&self->header), zmq_msg_size(&self->header), &self->view, NULL) == RP_OK) {
-        self->answered = true;
-        self->status = (rp_status)self->view.status;
-        *out = self;
+    if (ok) {
+        wire_read_reply(zmq_msg_data(&reply->header), zmq_msg_size(&reply->header), &reply->view, NULL);
+        reply->answered = true;
+        reply->status = (rp_status)reply->view.status;
+        *out = reply;
     } else {
-        conn_reply_destroy(&self);
+        conn_reply_destroy(&reply);
+        *lost = sound ? view.id : 0;
     }
     return true;
 }
@@ -154,7 +208,10 @@ struct request *request_new(struct conn *self, uint32_t body_field, const void *
     request->field = body_field;
     if (n_payload)
         request->payload = malloc(n_payload * sizeof *request->payload);
-    if ((n_payload && !request->payload) || !request_header(request, self->client_id, body_field, body, size)) {
+    request->reply = reply_with_room();
+    if ((n_payload && !request->payload) || !request->reply ||
+        !request_header(request, self->client_id, body_field, body, size)) {
+        conn_reply_destroy(&request->reply);
         free(request->payload);
         free(request);
         return NULL;
@@ -179,7 +236,14 @@ void request_free(struct request *request)
     for (uint32_t i = 0; i < request->n_payload; i++)
         zmq_msg_close(&request->payload[i]);
     free(request->payload);
+    conn_reply_destroy(&request->reply);
     free(request);
+}
+
+void request_answer(struct request *request, struct conn_reply *reply)
+{
+    request->fn(request->ctx, reply);
+    request_free(request);
 }
 
 void request_list_add(struct request_list *list, struct request *request)
@@ -262,16 +326,16 @@ void request_transmit(struct conn *self, struct request *request)
 
 void request_end(struct request *request, rp_status status, const char *format, ...)
 {
-    struct conn_reply *reply = reply_new();
+    struct conn_reply *reply = request->reply ? request->reply : reply_new();
+    request->reply = NULL;
     if (reply) {
         va_list args;
         va_start(args, format);
         vsnprintf(reply->text, sizeof reply->text, format, args);
         va_end(args);
         reply->status = status;
-        request->fn(request->ctx, reply);
     }
-    request_free(request);
+    request_answer(request, reply ? reply : reply_no_memory());
 }
 
 int64_t request_expire(struct conn *self, int64_t now_ns)

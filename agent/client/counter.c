@@ -39,15 +39,18 @@ static rp_status read_value(const struct conn_reply *reply, int64_t *value, rp_e
     rp_status status = conn_reply_status(reply, err);
     if (status != RP_OK)
         return status;
-    Replay__Reply *wire = conn_reply_unpack(reply, err);
-    if (!wire)
-        return RP_BAD_MESSAGE;
-    if (wire->body_case != REPLAY__REPLY__BODY_COUNTER)
-        status = err_set(err, RP_BAD_MESSAGE, "the broker's reply is not a counter's value");
-    else if (value)
-        *value = wire->counter->value;
-    replay__reply__free_unpacked(wire, NULL);
-    return status;
+    uint64_t zigzag = 0;
+    struct pb_reader reader = pb_reader(reply->view.data, reply->view.size);
+    struct pb_field field;
+    int more;
+    while ((more = pb_next(&reader, &field)) == 1)
+        if (field.number == 1 && field.wire == PB_VARINT)
+            zigzag = field.value;
+    if (more < 0 || reply->view.body != REPLAY__REPLY__BODY_COUNTER)
+        return err_set(err, RP_BAD_MESSAGE, "the broker's reply is not a counter's value");
+    if (value)
+        *value = (int64_t)(zigzag >> 1) ^ -(int64_t)(zigzag & 1);
+    return RP_OK;
 }
 
 /* timeout_ms of the request, as in conn_send. */

@@ -21,6 +21,8 @@ struct demand {
     pthread_mutex_t lock; /* guards the reply */
     pthread_cond_t arrived;
     struct conn_reply *reply;
+    struct conn_reply *kept; /* there was no memory to decode it: tried again at the next call */
+    uint32_t kept_count;
     struct rp_batch *rest; /* of the last reply: batches that were not taken yet */
 };
 
@@ -48,6 +50,7 @@ void demand_destroy(struct demand **self)
     if (!demand)
         return;
     *self = NULL;
+    conn_reply_destroy(&demand->kept);
     batch_list_release(&demand->rest);
     batch_decoder_destroy(&demand->decoder);
     batch_pool_unref(&demand->pool);
@@ -171,13 +174,22 @@ rp_status demand_next(struct demand *self, rp_batch **batch, int64_t timeout_ms,
     if (count == 0)
         return err_set(err, RP_END_OF_STREAM, "all of the %llu samples asked for were given", (unsigned long long)max);
     int64_t deadline = conn_deadline(timeout_ms);
-    uint64_t id = send_request(self, count, timeout_ms);
-    struct conn_reply *reply = await_reply(self, id, deadline);
+    struct conn_reply *reply = self->kept;
+    if (reply)
+        count = self->kept_count;
+    else
+        reply = await_reply(self, send_request(self, count, timeout_ms), deadline);
+    self->kept = NULL;
     rp_error why = {0};
     rp_status status = conn_reply_status(reply, &why);
-    if (status == RP_OK)
+    if (status == RP_OK) {
         status = decode(self, reply, count, batch, err);
-    else if (status == RP_DEADLINE_EXCEEDED || status == RP_CANCELLED)
+        if (status == RP_NO_MEMORY) { /* what it holds may be nowhere else */
+            self->kept = reply;
+            self->kept_count = count;
+            return status;
+        }
+    } else if (status == RP_DEADLINE_EXCEEDED || status == RP_CANCELLED)
         /* Cancelled: by us, after the time had passed, or by a broker that shuts down and may come back. */
         status = no_batch(self, timeout_ms, why.text, err);
     else

@@ -220,8 +220,10 @@ static bool transmit(struct outbox *self, struct message *message, struct way pu
     for (uint32_t i = 0; i < message->n_frames; i++) {
         if (i == 0 && message->epoch != self->epoch) {
             /* libzmq may still read the frame of the first time: the epoch changes in a copy. */
-            if (zmq_msg_init_size(&copy, zmq_msg_size(&message->frames[0])) != 0)
+            if (zmq_msg_init_size(&copy, zmq_msg_size(&message->frames[0])) != 0) {
+                self->short_of_memory = true;
                 return false;
+            }
             memcpy(zmq_msg_data(&copy), zmq_msg_data(&message->frames[0]), zmq_msg_size(&copy));
             wire_patch_ingest(zmq_msg_data(&copy), self->session, self->epoch);
         } else {
@@ -249,6 +251,7 @@ static bool transmit_blank(struct outbox *self, struct way push)
                                     .oldest_chunk = oldest,
                                     .n_columns = self->n_columns};
     wire_write_ingest(&out, &blank);
+    self->short_of_memory |= out.failed;
     bool ok = !out.failed && way_send_bytes(push, out.data, out.size, false);
     pb_writer_fini(&out);
     return ok;
@@ -272,10 +275,20 @@ static bool catch_up(struct outbox *self, struct way push)
     return true;
 }
 
+/* The socket tells when it has room; memory has to be asked for again. */
+static enum outbox_more full_or_short(struct outbox *self, int64_t now_ns)
+{
+    if (!self->short_of_memory)
+        return OUTBOX_FULL;
+    self->last_partial_ns = now_ns;
+    return OUTBOX_LINGER;
+}
+
 enum outbox_more outbox_send(struct outbox *self, struct way push, int64_t now_ns, bool urgent)
 {
+    self->short_of_memory = false;
     if (!catch_up(self, push))
-        return OUTBOX_FULL;
+        return full_or_short(self, now_ns);
     bool linger = !urgent && now_ns - self->last_partial_ns < OUTBOX_LINGER_NS;
     enum outbox_more more = OUTBOX_EMPTY;
     uint32_t idle = 0;
@@ -296,9 +309,12 @@ enum outbox_more outbox_send(struct outbox *self, struct way push, int64_t now_n
             idle++;
             continue;
         }
+        self->short_of_memory = false;
         uint32_t n = outbox_build(self, table);
         if (n == 0) {
-            more = more == OUTBOX_LINGER ? OUTBOX_LINGER : OUTBOX_BLOCKED;
+            if (self->short_of_memory)
+                self->last_partial_ns = now_ns;
+            more = more == OUTBOX_LINGER || self->short_of_memory ? OUTBOX_LINGER : OUTBOX_BLOCKED;
             idle++;
             continue;
         }
@@ -307,7 +323,7 @@ enum outbox_more outbox_send(struct outbox *self, struct way push, int64_t now_n
         if (waiting < self->batch_items)
             self->last_partial_ns = now_ns;
         if (!catch_up(self, push))
-            return OUTBOX_FULL;
+            return full_or_short(self, now_ns);
     }
     return idle < self->n_tables ? OUTBOX_MORE : more;
 }

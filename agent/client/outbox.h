@@ -53,6 +53,7 @@ struct outbox {
     struct port *port;
     const struct conn_hello *hello; /* of the writer's start: names of its tables */
     uint32_t n_columns, batch_items;
+    bool short_of_memory; /* for the last message: it is tried again soon */
     int32_t doubt;
     struct outbox_table *tables;
     uint32_t n_tables, turn;

@@ -204,8 +204,10 @@ static void pick(struct outbox *self, struct outbox_table *table)
             return;
         if (!fits && !alone)
             return;
-        if (!scratch_room(s, n_chunks, self->n_columns))
+        if (!scratch_room(s, n_chunks, self->n_columns)) {
+            self->short_of_memory = true;
             return;
+        }
         /* One that can not be sent at all goes without its chunks: the broker's rejection then tells of it. */
         if (bytes + cost <= self->max_message_bytes)
             pick_chunks(self, item);
@@ -224,14 +226,25 @@ static void free_header(void *data, void *hint)
     free(data);
 }
 
-static bool own_frame(zmq_msg_t *frame, struct chunk *chunk)
+/* Set while frames are undone that have never been sent: their blocks stay with their chunks. */
+static _Thread_local bool undoing;
+
+static void give_back(void *block, void *hint)
 {
-    if (chunk->raw && !chunk->arena) {
-        if (zmq_msg_init_data(frame, chunk->raw, chunk->size, pool_put_hint, NULL) != 0)
-            return false;
-        chunk->raw = NULL; /* the frame gives it back */
-        return true;
-    }
+    (void)hint;
+    if (!undoing)
+        pool_put(block);
+}
+
+static bool gives_block(const struct chunk *chunk)
+{
+    return chunk->raw && !chunk->arena;
+}
+
+static bool own_frame(zmq_msg_t *frame, const struct chunk *chunk)
+{
+    if (gives_block(chunk))
+        return zmq_msg_init_data(frame, chunk->raw, chunk->size, give_back, NULL) == 0;
     if (chunk->frame > 0) {
         zmq_msg_init(frame);
         return zmq_msg_copy(frame, &chunk->message->frames[chunk->frame]) == 0;
@@ -289,6 +302,7 @@ static bool header_frame(struct outbox *self, zmq_msg_t *frame, uint32_t packed)
 {
     struct outbox_scratch *s = self->scratch;
     s->layouts.size = 0;
+    s->layouts.failed = false; /* there was no memory for the message before this one */
     for (uint32_t i = 0; i < s->n_forms; i++) {
         void *place = pb_reserve(&s->layouts, s->forms[i]->wire_size);
         if (!place)
@@ -352,7 +366,31 @@ static bool packed_frame(const struct outbox_scratch *s, zmq_msg_t *frame, uint3
     return zmq_msg_init_data(frame, s->chunks[0]->raw, bytes, arena_put_hint, arena) == 0;
 }
 
-/* Header and packed frame; then nothing can fail for lack of a large block. */
+static void undo_frames(zmq_msg_t *frames, uint32_t n)
+{
+    undoing = true;
+    for (uint32_t i = 0; i < n; i++)
+        zmq_msg_close(&frames[i]);
+    undoing = false;
+}
+
+/* The header, the frames of chunks that have their own, and last the packed one. False: no memory, and there are none. */
+static bool make_frames(struct outbox *self, zmq_msg_t *frames, uint32_t packed, size_t packed_bytes)
+{
+    struct outbox_scratch *s = self->scratch;
+    zmq_msg_t *own = frames + 1 + (packed > 0);
+    uint32_t n = 0, n_own = s->n_chunks - packed;
+    if (!header_frame(self, &frames[0], packed))
+        return false;
+    while (n < n_own && own_frame(&own[n], s->chunks[packed + n]))
+        n++;
+    if (n == n_own && (packed == 0 || packed_frame(s, &frames[1], packed, packed_bytes)))
+        return true;
+    undo_frames(own, n);
+    zmq_msg_close(&frames[0]);
+    return false;
+}
+
 static struct message *message_new(struct outbox *self, uint32_t packed, size_t packed_bytes)
 {
     struct outbox_scratch *s = self->scratch;
@@ -361,12 +399,7 @@ static struct message *message_new(struct outbox *self, uint32_t packed, size_t 
     if (!message)
         return NULL;
     describe_chunks(s, self->n_columns);
-    if (!header_frame(self, &message->frames[0], packed)) {
-        free(message);
-        return NULL;
-    }
-    if (packed > 0 && !packed_frame(s, &message->frames[1], packed, packed_bytes)) {
-        zmq_msg_close(&message->frames[0]);
+    if (!make_frames(self, message->frames, packed, packed_bytes)) {
         free(message);
         return NULL;
     }
@@ -378,7 +411,7 @@ static struct message *message_new(struct outbox *self, uint32_t packed, size_t 
     return message;
 }
 
-static bool fill(struct outbox *self, struct message *message, uint32_t packed)
+static void fill(struct outbox *self, struct message *message, uint32_t packed)
 {
     struct outbox_scratch *s = self->scratch;
     uint8_t *at = packed > 0 ? zmq_msg_data(&message->frames[1]) : NULL;
@@ -398,11 +431,10 @@ static bool fill(struct outbox *self, struct message *message, uint32_t packed)
     for (uint32_t i = packed; i < s->n_chunks; i++) {
         struct chunk *chunk = s->chunks[i];
         zmq_msg_t *frame = &message->frames[message->n_frames];
-        if (!own_frame(frame, chunk))
-            return false;
+        if (gives_block(chunk))
+            chunk->raw = NULL; /* the frame gives it back */
         move_chunk(self, chunk, message, message->n_frames++, zmq_msg_data(frame));
     }
-    return true;
 }
 
 /* No later item refers to a chunk before this one. */
@@ -462,10 +494,10 @@ uint32_t outbox_build(struct outbox *self, struct outbox_table *table)
     struct message *message = message_new(self, packed, packed_bytes);
     if (!message) {
         unpick(self);
+        self->short_of_memory = true;
         return 0;
     }
-    if (!fill(self, message, packed))
-        abort(); /* a few dozen bytes for a frame: the process is beyond saving */
+    fill(self, message, packed);
     message->items = s->n_items;
     message->live += s->n_items;
     message->lowest = s->n_chunks > 0 ? s->chunks[0]->number : UINT64_MAX;

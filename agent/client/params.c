@@ -34,6 +34,26 @@ static rp_status unexpected(rp_error *err)
 
 /* ---- slots ---- */
 
+/* Without memory for it: a put that was done must not look as if it had failed. */
+rp_status params_read_version(const struct conn_reply *reply, uint64_t *version, rp_error *err)
+{
+    struct pb_reader reader = pb_reader(reply->view.data, reply->view.size);
+    struct pb_field slot, field;
+    uint64_t found = 0;
+    if (reply->view.body != REPLAY__REPLY__BODY_PARAMS || pb_next(&reader, &slot) != 1 || slot.wire != PB_BYTES)
+        return unexpected(err);
+    reader = pb_reader(slot.data, slot.size);
+    int more;
+    while ((more = pb_next(&reader, &field)) == 1)
+        if (field.number == 2 && field.wire == PB_FIXED64)
+            found = field.value;
+    if (more < 0)
+        return unexpected(err);
+    if (version)
+        *version = found;
+    return RP_OK;
+}
+
 rp_status rp_params_put(rp_client *client, const char *name, const void *data, uint64_t bytes, int64_t timeout_ms,
                         uint64_t *version, rp_error *err)
 {
@@ -51,15 +71,7 @@ rp_status rp_params_put(rp_client *client, const char *name, const void *data, u
     zmq_msg_close(&payload);
     if (status != RP_OK)
         return status;
-    Replay__Reply *wire = conn_reply_unpack(reply, err);
-    if (!wire)
-        status = RP_BAD_MESSAGE;
-    else if (wire->body_case != REPLAY__REPLY__BODY_PARAMS || wire->params->n_slots != 1)
-        status = unexpected(err);
-    else if (version)
-        *version = wire->params->slots[0]->version;
-    if (wire)
-        replay__reply__free_unpacked(wire, NULL);
+    status = params_read_version(reply, version, err);
     conn_reply_destroy(&reply);
     return status;
 }
@@ -71,7 +83,7 @@ void rp_params_release(rp_params **params)
     rp_params *self = *params;
     *params = NULL;
     if (self->wire)
-        replay__reply__free_unpacked(self->wire, NULL);
+        conn_reply_unpacked_free(self->wire);
     conn_reply_destroy(&self->reply);
     free(self);
 }
@@ -106,10 +118,8 @@ static rp_params *params_new(const char *const *names, const uint64_t *have, uin
 static rp_status params_fill(rp_params *self, struct conn_reply *reply, uint32_t *newer, rp_error *err)
 {
     self->reply = reply;
-    self->wire = conn_reply_unpack(reply, err);
     *newer = 0;
-    if (!self->wire)
-        return RP_BAD_MESSAGE;
+    RP_TRY(conn_reply_read(reply, &self->wire, err));
     if (self->wire->body_case == REPLAY__REPLY__BODY__NOT_SET)
         return RP_OK;
     if (self->wire->body_case != REPLAY__REPLY__BODY_PARAMS)

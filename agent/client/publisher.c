@@ -57,24 +57,15 @@ static void take_back(struct rp_publisher *self)
     self->waiting = true;
 }
 
-static uint64_t read_version(const struct conn_reply *reply, rp_error *err)
-{
-    uint64_t version = 0;
-    Replay__Reply *wire = conn_reply_unpack(reply, err);
-    if (wire && wire->body_case == REPLAY__REPLY__BODY_PARAMS && wire->params->n_slots == 1)
-        version = wire->params->slots[0]->version;
-    if (wire)
-        replay__reply__free_unpacked(wire, NULL);
-    return version;
-}
-
 static void on_put(void *ctx, struct conn_reply *reply)
 {
     struct rp_publisher *self = ctx;
     rp_error error = {0};
     uint64_t version = 0;
     rp_status status = conn_reply_status(reply, &error);
-    if (status == RP_OK && (version = read_version(reply, &error)) == 0)
+    if (status == RP_OK)
+        status = params_read_version(reply, &version, &error);
+    if (status == RP_OK && version == 0)
         status = err_set(&error, RP_BAD_MESSAGE, "the broker's reply to a put of '%s' has no version", self->name);
     conn_reply_destroy(&reply);
     self->under_way = false;

@@ -57,6 +57,23 @@ static void body_init(const rp_reduce *self, Replay__Reduce *body, Replay__Reduc
     body->round = self->round;
 }
 
+/* The numbers of a ReduceReply, by field. Without memory for it: what was done must not look as if it had failed. */
+enum { REPLY_ROUND = 1, REPLY_CONTRIBUTORS, REPLY_MEMBERS, REPLY_COUNTED, REPLY_FIELDS };
+
+static rp_status read_reply(const struct conn_reply *reply, uint64_t numbers[REPLY_FIELDS], rp_error *err)
+{
+    struct pb_reader reader = pb_reader(reply->view.data, reply->view.size);
+    struct pb_field field;
+    int more;
+    memset(numbers, 0, REPLY_FIELDS * sizeof *numbers);
+    while ((more = pb_next(&reader, &field)) == 1)
+        if (field.number < REPLY_FIELDS)
+            numbers[field.number] = field.value;
+    if (more < 0 || reply->view.body != REPLAY__REPLY__BODY_REDUCE)
+        return err_set(err, RP_BAD_MESSAGE, "the broker's reply is not what was asked for");
+    return RP_OK;
+}
+
 /* JOIN or LEAVE. */
 static rp_status membership(rp_reduce *self, Replay__Reduce__Op op, int64_t timeout_ms, rp_error *err)
 {
@@ -64,17 +81,11 @@ static rp_status membership(rp_reduce *self, Replay__Reduce__Op op, int64_t time
     body_init(self, &body, op);
     struct conn_reply *reply = NULL;
     RP_TRY(conn_call(self->conn, REPLAY__REQUEST__BODY_REDUCE, &body.base, NULL, 0, timeout_ms, &reply, err));
-    Replay__Reply *wire = conn_reply_unpack(reply, err);
-    rp_status status = RP_OK;
-    if (!wire)
-        status = RP_BAD_MESSAGE;
-    else if (wire->body_case != REPLAY__REPLY__BODY_REDUCE)
-        status = err_set(err, RP_BAD_MESSAGE, "the broker's reply is not what was asked for");
-    else
-        self->round = wire->reduce->round;
+    uint64_t numbers[REPLY_FIELDS];
+    rp_status status = read_reply(reply, numbers, err);
+    if (status == RP_OK)
+        self->round = numbers[REPLY_ROUND];
     self->joined = status == RP_OK && op == REPLAY__REDUCE__OP__JOIN;
-    if (wire)
-        replay__reply__free_unpacked(wire, NULL);
     conn_reply_destroy(&reply);
     return status;
 }
@@ -160,23 +171,17 @@ static struct conn_reply *wait_for_sum(rp_reduce *self, int64_t deadline_ns)
 static rp_status read_sum(rp_reduce *self, struct conn_reply *reply, float *values, uint64_t n, rp_reduced *out,
                           rp_error *err)
 {
-    Replay__Reply *wire = conn_reply_unpack(reply, err);
-    if (!wire)
-        return RP_BAD_MESSAGE;
-    rp_status status = RP_OK;
-    if (wire->body_case != REPLAY__REPLY__BODY_REDUCE || reply->n_payload != 1 ||
-        zmq_msg_size(&reply->payload[0]) != n * sizeof *values) {
-        status = err_set(err, RP_BAD_MESSAGE, "the broker's reply holds no sum of %llu floats", (unsigned long long)n);
-    } else {
-        memcpy(values, zmq_msg_data(&reply->payload[0]), (size_t)n * sizeof *values);
-        *out = (rp_reduced){.round = wire->reduce->round,
-                            .contributors = wire->reduce->contributors,
-                            .members = wire->reduce->members,
-                            .counted = wire->reduce->counted};
-        self->round = wire->reduce->round + 1;
-    }
-    replay__reply__free_unpacked(wire, NULL);
-    return status;
+    uint64_t numbers[REPLY_FIELDS];
+    RP_TRY(read_reply(reply, numbers, err));
+    if (reply->n_payload != 1 || zmq_msg_size(&reply->payload[0]) != n * sizeof *values)
+        return err_set(err, RP_BAD_MESSAGE, "the broker's reply holds no sum of %llu floats", (unsigned long long)n);
+    memcpy(values, zmq_msg_data(&reply->payload[0]), (size_t)n * sizeof *values);
+    *out = (rp_reduced){.round = numbers[REPLY_ROUND],
+                        .contributors = (uint32_t)numbers[REPLY_CONTRIBUTORS],
+                        .members = (uint32_t)numbers[REPLY_MEMBERS],
+                        .counted = numbers[REPLY_COUNTED] != 0};
+    self->round = numbers[REPLY_ROUND] + 1;
+    return RP_OK;
 }
 
 /* After an answer that says that we are no member any more. */

@@ -61,7 +61,9 @@ struct shared {
     pthread_cond_t work;  /* for the decode thread */
     pthread_cond_t ready; /* for the caller */
     bool stopping;
-    bool ending; /* nothing could be sampled for so long: no more requests */
+    bool ending;  /* nothing could be sampled for so long: no more requests */
+    bool stalled; /* there was no memory to decode the next reply: the caller is told, and it is tried again */
+    rp_error stall;
     char end_text[256];
     char why[256];               /* what the broker said last about waiting samplers of this table */
     bool why_asked;              /* an answer is to come */
@@ -301,6 +303,13 @@ static void decode_one(struct shared *self)
     }
     int64_t spent = conn_now() - start;
     pthread_mutex_lock(&self->lock);
+    if (status == RP_NO_MEMORY && reply->answered && reply->status == RP_OK) {
+        slot->reply = reply; /* what it holds may be nowhere else */
+        self->stalled = true;
+        self->stall = error;
+        pthread_cond_signal(&self->ready);
+        return;
+    }
     self->stats.decode_ns += (uint64_t)spent;
     bool was_ending = self->ending;
     settle(self, slot, reply, batch, status, &error);
@@ -318,7 +327,7 @@ static void decode_one(struct shared *self)
 /* Does all that can be done now; gives the time at which there is more. Lock held; let go of meanwhile. */
 static int64_t decode_all(struct shared *self)
 {
-    while (!self->stopping) {
+    while (!self->stopping && !self->stalled) {
         if (self->decode < self->tail && slot_at(self, self->decode)->state == SLOT_ARRIVED) {
             decode_one(self);
             continue;
@@ -369,7 +378,7 @@ static void on_why(void *ctx, struct conn_reply *reply)
     }
     pthread_mutex_unlock(&self->lock);
     if (wire)
-        replay__reply__free_unpacked(wire, NULL);
+        conn_reply_unpacked_free(wire);
     conn_reply_destroy(&reply);
     shared_unref(self);
 }
@@ -404,7 +413,7 @@ static bool wait_for_slot(struct shared *self, int64_t timeout_ms)
         wake = wake < deadline ? wake : deadline;
         skip_empty(self);
         enum slot_state state = self->head < self->decode ? slot_at(self, self->head)->state : SLOT_FREE;
-        if (state == SLOT_READY || state == SLOT_FAILED || has_ended(self))
+        if (state == SLOT_READY || state == SLOT_FAILED || self->stalled || has_ended(self))
             return true;
         int64_t now = conn_now();
         if (now >= deadline)
@@ -459,6 +468,10 @@ rp_status rp_sampler_next(rp_sampler *sampler, rp_batch **batch, int64_t timeout
     }
     if (has_ended(self)) {
         status = ended(self, err);
+    } else if (self->head == self->decode && self->stalled) {
+        status = err_set(err, (rp_status)self->stall.status, "%s", self->stall.text);
+        self->stalled = false;
+        pthread_cond_signal(&self->work);
     } else {
         struct slot *slot = slot_at(self, self->head);
         if (slot->state == SLOT_READY) {

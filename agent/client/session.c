@@ -16,6 +16,7 @@
 #define BYE_TIMEOUT_MS 5000
 #define HELLO_TIMEOUT_MS 5000
 #define RETRY_NS (500 * NS_PER_MS)
+#define NO_MEMORY_NS (20 * NS_PER_MS)
 #define EXPLAIN_FIRST_NS (20 * NS_PER_MS)
 #define EXPLAIN_NS (250 * NS_PER_MS)
 #define STUCK_HEARTBEATS 3
@@ -43,6 +44,13 @@ static void say_hello(struct session *self)
     if (!conn_send_once(self->conn, &self->part, FIELD_HELLO, &body.base, NULL, HELLO_TIMEOUT_MS, on_hello)) {
         self->state = SESSION_WAITING;
         self->retry_ns = conn_now() + RETRY_NS;
+        pthread_mutex_lock(&self->port->mutex);
+        if (!self->port->open) { /* whoever opens the writer need not wait for memory */
+            err_set(&self->port->refusal, RP_NO_MEMORY, "no memory to open a session");
+            self->refused = true;
+        }
+        pthread_mutex_unlock(&self->port->mutex);
+        port_signal(self->port);
     }
 }
 
@@ -56,8 +64,8 @@ static void open_push(struct session *self)
         return;
     zmq_setsockopt(self->push, ZMQ_LINGER, &linger, sizeof linger);
     zmq_setsockopt(self->push, ZMQ_IMMEDIATE, &immediate, sizeof immediate);
-    if (zmq_connect(self->push, self->ingest) != 0) {
-        log_line(LEVEL_ERROR, "C0202", "no connection for data", "endpoint=%s reason=\"%s\"", self->ingest,
+    if (zmq_connect(self->push, self->hello->ingest) != 0) {
+        log_line(LEVEL_ERROR, "C0202", "no connection for data", "endpoint=%s reason=\"%s\"", self->hello->ingest,
                  zmq_strerror(zmq_errno()));
         zmq_close(self->push);
         self->push = NULL;
@@ -120,7 +128,9 @@ static void hello_refused(struct session *self, const struct conn_reply *reply)
         say_hello(self);
         return;
     }
-    if (!reply->answered)
+    if (reply->status == RP_OK || reply->status == RP_NO_MEMORY) /* OK: there was no memory to read it */
+        self->retry_ns = conn_now() + NO_MEMORY_NS;
+    if (!reply->answered || reply->status == RP_OK)
         return;
     pthread_mutex_lock(&self->port->mutex);
     if (!self->port->open) {
@@ -153,7 +163,7 @@ static void on_hello(void *ctx, struct conn_reply *reply)
         hello_refused(self, reply);
     }
     if (wire)
-        replay__reply__free_unpacked(wire, NULL);
+        conn_reply_unpacked_free(wire);
     conn_reply_destroy(&reply);
 }
 
@@ -232,7 +242,7 @@ static void on_heartbeat(void *ctx, struct conn_reply *reply)
             watch_progress(self, wire->credit);
     }
     if (wire)
-        replay__reply__free_unpacked(wire, NULL);
+        conn_reply_unpacked_free(wire);
     conn_reply_destroy(&reply);
 }
 
@@ -300,11 +310,9 @@ static int64_t tick_explain(struct session *self, int64_t now_ns)
 static void on_up(struct conn_part *part, const struct conn_hello *hello)
 {
     struct session *self = session_of(part);
-    char *ingest = strdup(hello->ingest);
-    if (ingest) {
-        free(self->ingest);
-        self->ingest = ingest;
-    }
+    (void)hello;
+    conn_hello_unref(&self->hello);
+    self->hello = conn_hello_ref(self->conn);
     self->answered_ns = conn_now();
     say_hello(self);
 }
@@ -430,5 +438,5 @@ void session_fini(struct session *self)
         free(self->columns[i]);
     }
     free(self->columns);
-    free(self->ingest);
+    conn_hello_unref(&self->hello);
 }

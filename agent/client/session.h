@@ -27,7 +27,7 @@ struct session {
     bool has_id;
     bool refused; /* the first HELLO was: the writer is not going to be */
     uint32_t epoch, ordinal;
-    char *ingest;
+    struct conn_hello *hello; /* shared: where data goes */
     void *push;
     bool push_full;
     int64_t heartbeat_ns, expiry_ns;

@@ -46,21 +46,21 @@ static void encode_keys(struct pb_writer *out, const char *table, const uint64_t
 
 static rp_status read_change(const struct conn_reply *reply, rp_change *change, rp_error *err)
 {
-    Replay__Reply *wire = conn_reply_unpack(reply, err);
-    if (!wire)
-        return RP_BAD_MESSAGE;
-    rp_status status = RP_OK;
-    if (wire->body_case == REPLAY__REPLY__BODY_CHANGE) {
-        change->applied += wire->change->applied;
-        change->missing += wire->change->missing;
-        change->refused += wire->change->refused;
-        if (wire->change->refused)
-            status = err_set(err, RP_INVALID_ARGUMENT, "%s", wire->text);
-    } else {
-        status = err_set(err, RP_BAD_MESSAGE, "the broker's reply does not tell what was changed");
-    }
-    replay__reply__free_unpacked(wire, NULL);
-    return status;
+    uint64_t counts[4] = {0}; /* by field */
+    struct pb_reader reader = pb_reader(reply->view.data, reply->view.size);
+    struct pb_field field;
+    int more;
+    while ((more = pb_next(&reader, &field)) == 1)
+        if (field.number < 4 && field.wire == PB_FIXED64)
+            counts[field.number] = field.value;
+    if (more < 0 || reply->view.body != REPLAY__REPLY__BODY_CHANGE)
+        return err_set(err, RP_BAD_MESSAGE, "the broker's reply does not tell what was changed");
+    change->applied += counts[1];
+    change->missing += counts[2];
+    change->refused += counts[3];
+    if (counts[3])
+        return err_set(err, RP_INVALID_ARGUMENT, "%.*s", (int)reply->view.text.size, reply->view.text.data);
+    return RP_OK;
 }
 
 /* ---- several requests at once, and waiting for all ---- */
@@ -137,10 +137,16 @@ static rp_status waiting_send(struct waiting *self, const char *table, const uin
     self->open++;
     pthread_mutex_unlock(&self->lock);
     __atomic_add_fetch(&self->refs, 1, __ATOMIC_RELAXED);
-    conn_send(self->conn, priorities ? REPLAY__REQUEST__BODY_UPDATE : REPLAY__REQUEST__BODY_DELETE, body.data,
-              body.size, NULL, 0, timeout_ms, on_change, self);
+    uint64_t id = conn_try_send(self->conn, priorities ? REPLAY__REQUEST__BODY_UPDATE : REPLAY__REQUEST__BODY_DELETE,
+                                body.data, body.size, NULL, 0, timeout_ms, on_change, self);
     pb_writer_fini(&body);
-    return RP_OK;
+    if (id)
+        return RP_OK;
+    pthread_mutex_lock(&self->lock);
+    self->open--;
+    pthread_mutex_unlock(&self->lock);
+    __atomic_sub_fetch(&self->refs, 1, __ATOMIC_RELAXED); /* the caller has one */
+    return err_set(err, RP_NO_MEMORY, "no memory to send %u keys", n);
 }
 
 /* Waits until at most `most` requests are open. Takes the lock. */
