@@ -169,6 +169,47 @@ static void test_queue(void **state)
     }
 }
 
+/* Items over any of a stream's columns, in chunks of their own and in one: a reply has the blocks that its items need. */
+static void test_some_columns(void **state)
+{
+    struct fixture *f = *state;
+    static const rp_column columns[] = {{.name = "a", .dtype = RP_DTYPE_INT32},
+                                        {.name = "b", .dtype = RP_DTYPE_INT64},
+                                        {.name = "c", .dtype = RP_DTYPE_INT32}};
+    rp_error err = {0};
+    for (uint32_t set = 1; set < 8; set++) { /* bit i: column i is a field */
+        rp_writer_options options = {.struct_size = sizeof options, .chunk_length = set % 3 + 1, .keep_alive = 3};
+        rp_writer *writer = rp_writer_new(f->client, columns, 3, &options, WAIT, &err);
+        assert_non_null(writer);
+        rp_slice slices[3];
+        uint32_t n = 0;
+        for (uint32_t i = 0; i < 3; i++)
+            if (set >> i & 1)
+                slices[n++] = (rp_slice){.column = i, .count = 2, .start = -2};
+        for (int32_t t = 0; t < 12; t++) {
+            const void *values[] = {&t, &(int64_t){100 + t}, &(int32_t){200 + t}};
+            ok(rp_writer_append(writer, values, WAIT, &err), &err);
+            if (t > 0)
+                ok(rp_writer_item(writer, "queue", 1.0, slices, n, WAIT, NULL, &err), &err);
+        }
+        ok(rp_writer_flush(writer, 0, WAIT, &err), &err);
+        rp_sampler *sampler = open_sampler(f->client, "queue", 11, 0);
+        rp_batch *batch;
+        ok(rp_sampler_next(sampler, &batch, WAIT, &err), &err);
+        for (uint32_t i = 0; i < 3; i++) {
+            const rp_field_view *view = rp_batch_find(batch, columns[i].name);
+            assert_int_equal(view != NULL, set >> i & 1);
+            for (int32_t k = 0; view && k < 22; k++) {
+                int64_t got = i == 1 ? ((const int64_t *)view->data)[k] : ((const int32_t *)view->data)[k];
+                assert_int_equal(got, 100 * (int32_t)i + k / 2 + k % 2);
+            }
+        }
+        rp_batch_release(&batch);
+        rp_sampler_destroy(&sampler);
+        ok(rp_writer_destroy(&writer, WAIT, &err), &err);
+    }
+}
+
 /* Whoever asks again and again without patience gets there, too. */
 static void test_without_patience(void **state)
 {
@@ -325,8 +366,9 @@ static void test_end(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        CASE(test_queue),      CASE(test_without_patience), CASE(test_time_out),        CASE(test_deaf),
-        CASE(test_priorities), CASE(test_parameters),       CASE(test_without_waiting), CASE(test_end),
+        CASE(test_queue), CASE(test_some_columns), CASE(test_without_patience), CASE(test_time_out),
+        CASE(test_deaf),  CASE(test_priorities),   CASE(test_parameters),       CASE(test_without_waiting),
+        CASE(test_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
