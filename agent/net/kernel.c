@@ -104,6 +104,40 @@ KERNEL(kernel_affine,
        (const float *x, uint32_t n_in, const float *w, const float *b, uint32_t n_out, uint32_t *index, float *y),
        (x, n_in, w, b, n_out, index, y))
 
+/* Four sums in registers, then the rest one by one. The order depends on n alone. */
+INLINE float dot(const float *restrict x, const float *restrict y, uint32_t n)
+{
+    vec sum[4] = {{0}};
+    uint32_t k = 0;
+    for (; k + 4 * LANES <= n; k += 4 * LANES)
+        for (uint32_t i = 0; i < 4; i++)
+            sum[i] += *(const vec *)(x + k + i * LANES) * *(const vec *)(y + k + i * LANES);
+    for (; k + LANES <= n; k += LANES)
+        sum[0] += *(const vec *)(x + k) * *(const vec *)(y + k);
+    vec all = (sum[0] + sum[1]) + (sum[2] + sum[3]);
+    float total = 0;
+    for (uint32_t i = 0; i < LANES; i++)
+        total += all[i];
+    for (; k < n; k++)
+        total += x[k] * y[k];
+    return total;
+}
+
+INLINE void kernel_narrow_body(const float *restrict x, size_t rows, uint32_t n_in, const float *restrict w,
+                               uint32_t n_out, float *restrict y)
+{
+    float column[KERNEL_NARROW_INPUTS];
+    for (uint32_t j = 0; j < n_out; j++) {
+        for (uint32_t k = 0; k < n_in; k++)
+            column[k] = w[(size_t)k * n_out + j];
+        for (size_t i = 0; i < rows; i++)
+            y[i * n_out + j] = dot(x + i * n_in, column, n_in);
+    }
+}
+
+KERNEL(kernel_narrow, (const float *x, size_t rows, uint32_t n_in, const float *w, uint32_t n_out, float *y),
+       (x, rows, n_in, w, n_out, y))
+
 /* v = at most, or at least, the bound. A lane that is not a number compares false, and stays. Vectors go by address: as
  * arguments they need AVX. */
 INLINE void at_most_vec(vec *v, float bound)

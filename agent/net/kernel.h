@@ -1,4 +1,4 @@
-/* The loops of networks that are not matrix products. On x86-64 each is compiled twice, and the wider one runs where
+/* The loops of networks that are not (large) matrix products. On x86-64 each is compiled twice, and the wider one runs where
  * the processor has AVX2. Sums may differ in their last bits between machines. */
 #ifndef AGENT_NET_KERNEL_H
 #define AGENT_NET_KERNEL_H
@@ -9,6 +9,9 @@
 /* y = x W + b for one row. index: room for n_in numbers; inputs that are 0 are left out. */
 void kernel_affine(const float *x, uint32_t n_in, const float *w, const float *b, uint32_t n_out, uint32_t *index,
                    float *y);
+/* y = x W for a few outputs and not too many inputs: heads, for which a matrix product is mostly preparation. */
+enum { KERNEL_NARROW_OUTPUTS = 4, KERNEL_NARROW_INPUTS = 512 };
+void kernel_narrow(const float *x, size_t rows, uint32_t n_in, const float *w, uint32_t n_out, float *y);
 /* Adds b to each row of y and applies the activation. */
 void kernel_bias(float *y, size_t rows, uint32_t n, const float *b, int32_t activation);
 void kernel_activate(float *y, size_t n, int32_t activation);

@@ -113,8 +113,11 @@ static void scatter_patches(const struct net *net, const struct net_pass *pass, 
 static void forward_layer(const struct net_layer *layer, const float *params, const float *x, uint32_t rows, float *y)
 {
     const float *w = params + layer->weight;
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)rows, (int)layer->outputs, (int)layer->inputs, 1.0f, x,
-                (int)layer->inputs, w, (int)layer->outputs, 0.0f, y, (int)layer->outputs);
+    if (layer->outputs <= KERNEL_NARROW_OUTPUTS && layer->inputs <= KERNEL_NARROW_INPUTS)
+        kernel_narrow(x, rows, layer->inputs, w, layer->outputs, y);
+    else
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)rows, (int)layer->outputs, (int)layer->inputs, 1.0f,
+                    x, (int)layer->inputs, w, (int)layer->outputs, 0.0f, y, (int)layer->outputs);
     kernel_bias(y, rows, layer->outputs, params + layer->bias, layer->activation);
 }
 

@@ -221,11 +221,44 @@ static void test_affine(void **state)
         }
 }
 
+/* Each row alone gives the bits that it has among others. */
+static void test_narrow(void **state)
+{
+    (void)state;
+    static const uint32_t sizes[] = {1, 2, 3, 4, 7, 8, 15, 16, 17, 31, 33, 64, 70, 75};
+    static float w[MAX_N * KERNEL_NARROW_OUTPUTS];
+    struct rng rng;
+    rng_seed(&rng, 6);
+    for (uint32_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++)
+        for (uint32_t n_out = 1; n_out <= KERNEL_NARROW_OUTPUTS; n_out++) {
+            uint32_t n_in = sizes[s];
+            struct values x, y;
+            fill(&x, &rng, 1.0);
+            for (uint32_t i = 0; i < n_in * n_out; i++)
+                w[i] = (float)(2.0 * rng_unit(&rng) - 1.0);
+            guard(&y, MAX_ROWS * n_out);
+            kernel_narrow(x.at + 1, MAX_ROWS, n_in, w, n_out, y.at + 1);
+            check_guard(&y, MAX_ROWS * n_out);
+            for (uint32_t row = 0; row < MAX_ROWS; row++) {
+                float one[KERNEL_NARROW_OUTPUTS];
+                for (uint32_t j = 0; j < n_out; j++) {
+                    double sum = 0;
+                    for (uint32_t k = 0; k < n_in; k++)
+                        sum += (double)x.at[1 + row * n_in + k] * (double)w[k * n_out + j];
+                    check_close(y.at[1 + row * n_out + j], sum, 1e-5, "narrow", n_in, row);
+                }
+                kernel_narrow(x.at + 1 + (size_t)row * n_in, 1, n_in, w, n_out, one);
+                check_same(one, y.at + 1 + (size_t)row * n_out, n_out, "narrow", n_in);
+            }
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bias),   cmocka_unit_test(test_activate), cmocka_unit_test(test_activate_edges),
         cmocka_unit_test(test_derive), cmocka_unit_test(test_sum_rows), cmocka_unit_test(test_affine),
+        cmocka_unit_test(test_narrow),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
