@@ -46,6 +46,7 @@ enum { LANES = 8, AT_ONCE = 2 };
 enum { LANES = 4, AT_ONCE = 4 };
 #endif
 typedef float vec __attribute__((vector_size(LANES * sizeof(float)), aligned(4), may_alias));
+enum { PRODUCT_VECS = KERNEL_PRODUCT_WIDTH / LANES };
 typedef int32_t ivec __attribute__((vector_size(LANES * sizeof(int32_t)), aligned(4), may_alias));
 
 /* n_vec registers of outputs at a time: their sums stay there over all inputs. */
@@ -103,6 +104,46 @@ INLINE void kernel_affine_body(const float *x, uint32_t n_in, const float *w, co
 KERNEL(kernel_affine,
        (const float *x, uint32_t n_in, const float *w, const float *b, uint32_t n_out, uint32_t *index, float *y),
        (x, n_in, w, b, n_out, index, y))
+
+/* n_rows x KERNEL_PRODUCT_WIDTH sums stay in registers over all of k. */
+INLINE void product_block(const float *restrict a, size_t row_step, size_t step, uint32_t k, const float *restrict b,
+                          uint32_t n, bool keep, float *restrict y, uint32_t n_rows)
+{
+    vec sum[4][PRODUCT_VECS];
+    for (uint32_t i = 0; i < n_rows; i++)
+        for (uint32_t j = 0; j < PRODUCT_VECS; j++)
+            sum[i][j] = keep ? *(const vec *)(y + (size_t)i * n + j * LANES) : (vec){0};
+    for (uint32_t l = 0; l < k; l++, a += step, b += n) {
+        vec row[PRODUCT_VECS];
+        for (uint32_t j = 0; j < PRODUCT_VECS; j++)
+            row[j] = *(const vec *)(b + j * LANES);
+        for (uint32_t i = 0; i < n_rows; i++) {
+            float v = a[i * row_step];
+            for (uint32_t j = 0; j < PRODUCT_VECS; j++)
+                sum[i][j] += v * row[j];
+        }
+    }
+    for (uint32_t i = 0; i < n_rows; i++)
+        for (uint32_t j = 0; j < PRODUCT_VECS; j++)
+            *(vec *)(y + (size_t)i * n + j * LANES) = sum[i][j];
+}
+
+INLINE void kernel_product_body(const float *restrict a, size_t row_step, size_t step, uint32_t m, uint32_t k,
+                                const float *restrict b, uint32_t n, bool keep, float *restrict y)
+{
+    for (uint32_t j = 0; j < n; j += KERNEL_PRODUCT_WIDTH) {
+        uint32_t i = 0;
+        for (; i + 4 <= m; i += 4)
+            product_block(a + i * row_step, row_step, step, k, b + j, n, keep, y + (size_t)i * n + j, 4);
+        for (; i < m; i++)
+            product_block(a + i * row_step, row_step, step, k, b + j, n, keep, y + (size_t)i * n + j, 1);
+    }
+}
+
+KERNEL(kernel_product,
+       (const float *a, size_t row_step, size_t step, uint32_t m, uint32_t k, const float *b, uint32_t n, bool keep,
+        float *y),
+       (a, row_step, step, m, k, b, n, keep, y))
 
 /* Four sums in registers, then the rest one by one. The order depends on n alone. */
 INLINE float dot(const float *restrict x, const float *restrict y, uint32_t n)

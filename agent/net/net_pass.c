@@ -110,11 +110,18 @@ static void scatter_patches(const struct net *net, const struct net_pass *pass, 
     }
 }
 
+static bool is_small(uint32_t k, uint32_t n)
+{
+    return n % KERNEL_PRODUCT_WIDTH == 0 && (uint64_t)k * n <= KERNEL_PRODUCT_SIZE;
+}
+
 static void forward_layer(const struct net_layer *layer, const float *params, const float *x, uint32_t rows, float *y)
 {
     const float *w = params + layer->weight;
     if (layer->outputs <= KERNEL_NARROW_OUTPUTS && layer->inputs <= KERNEL_NARROW_INPUTS)
         kernel_narrow(x, rows, layer->inputs, w, layer->outputs, y);
+    else if (is_small(layer->inputs, layer->outputs))
+        kernel_product(x, layer->inputs, 1, rows, layer->inputs, w, layer->outputs, false, y);
     else
         cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)rows, (int)layer->outputs, (int)layer->inputs, 1.0f,
                     x, (int)layer->inputs, w, (int)layer->outputs, 0.0f, y, (int)layer->outputs);
@@ -179,17 +186,31 @@ const float *net_forward(const struct net *self, const float *params, struct net
 static void backward_params(const struct net_layer *layer, const float *x, const float *delta, uint32_t rows,
                             float *d_params)
 {
-    cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)layer->inputs, (int)layer->outputs, (int)rows, 1.0f, x,
-                (int)layer->inputs, delta, (int)layer->outputs, 1.0f, d_params + layer->weight, (int)layer->outputs);
+    if (is_small(rows, layer->outputs))
+        kernel_product(x, 1, layer->inputs, layer->inputs, rows, delta, layer->outputs, true, d_params + layer->weight);
+    else
+        cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)layer->inputs, (int)layer->outputs, (int)rows, 1.0f,
+                    x, (int)layer->inputs, delta, (int)layer->outputs, 1.0f, d_params + layer->weight,
+                    (int)layer->outputs);
     kernel_sum_rows(delta, rows, layer->outputs, d_params + layer->bias);
 }
 
-/* d_x = delta W', added to what is there if keep is 1. */
+/* d_x = delta W', added to what is there if keep is set. */
 static void backward_input(const struct net_layer *layer, const float *params, const float *delta, uint32_t rows,
-                           float keep, float *d_x)
+                           bool keep, float *d_x)
 {
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)rows, (int)layer->inputs, (int)layer->outputs, 1.0f,
-                delta, (int)layer->outputs, params + layer->weight, (int)layer->outputs, keep, d_x, (int)layer->inputs);
+    const float *w = params + layer->weight;
+    uint32_t n_in = layer->inputs, n_out = layer->outputs;
+    if (is_small(n_out, n_in)) {
+        float transposed[KERNEL_PRODUCT_SIZE];
+        for (uint32_t j = 0; j < n_out; j++)
+            for (uint32_t i = 0; i < n_in; i++)
+                transposed[(size_t)j * n_in + i] = w[(size_t)i * n_out + j];
+        kernel_product(delta, n_out, 1, rows, n_out, transposed, n_in, keep, d_x);
+        return;
+    }
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)rows, (int)n_in, (int)n_out, 1.0f, delta, (int)n_out, w,
+                (int)n_out, keep ? 1.0f : 0.0f, d_x, (int)n_in);
 }
 
 /* Q_j = V + A_j - mean A, so dV is the sum of dQ, and dA_j is dQ_j - mean dQ. */
@@ -220,8 +241,8 @@ static void backward_dueling(const struct net *net, const float *params, struct 
         backward_params(advantage, x, d_advantage, pass->batch, d_params);
     }
     if (d_x != NULL) {
-        backward_input(value, params, d_value, pass->batch, 0.0f, d_x);
-        backward_input(advantage, params, d_advantage, pass->batch, 1.0f, d_x);
+        backward_input(value, params, d_value, pass->batch, false, d_x);
+        backward_input(advantage, params, d_advantage, pass->batch, true, d_x);
     }
 }
 
@@ -237,7 +258,7 @@ static void backward_convolution(const struct net *net, const float *params, str
     }
     if (d_input != NULL) {
         pass->patched = false;
-        backward_input(layer, params, delta, rows, 0.0f, pass->patches);
+        backward_input(layer, params, delta, rows, false, pass->patches);
         scatter_patches(net, pass, d_input);
     }
 }
@@ -267,7 +288,7 @@ void net_backward(const struct net *self, const float *params, struct net_pass *
             backward_params(&self->layers[l], input_of(self, pass, l), delta, pass->batch, d_params);
         float *d_x = l == 0 ? d_input : pass->delta[turn];
         if (d_x != NULL)
-            backward_input(&self->layers[l], params, delta, pass->batch, 0.0f, d_x);
+            backward_input(&self->layers[l], params, delta, pass->batch, false, d_x);
         if (l == 0)
             return;
         kernel_derive(d_x, pass->value[l - 1], (size_t)pass->batch * width_of(self, l - 1),

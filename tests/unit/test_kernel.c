@@ -253,12 +253,49 @@ static void test_narrow(void **state)
         }
 }
 
+/* A as it is and transposed, fresh and added to what is there; each row alone gives the bits that it has among others. */
+static void test_product(void **state)
+{
+    (void)state;
+    enum { MAX_M = 9, MAX_K = 20, MAX_COLUMNS = 48 };
+    static float a[MAX_M * MAX_K], b[MAX_K * MAX_COLUMNS], y[MAX_M * MAX_COLUMNS + 1], before[MAX_M * MAX_COLUMNS + 1];
+    struct rng rng;
+    rng_seed(&rng, 7);
+    for (uint32_t n = 16; n <= MAX_COLUMNS; n += 16)
+        for (uint32_t m = 1; m <= MAX_M; m++)
+            for (uint32_t k = 1; k <= MAX_K; k += 3)
+                for (uint32_t mode = 0; mode < 4; mode++) {
+                    bool keep = mode & 1, transposed = mode & 2;
+                    size_t row_step = transposed ? 1 : k, step = transposed ? m : 1;
+                    for (uint32_t i = 0; i < m * k; i++)
+                        a[i] = (float)(2.0 * rng_unit(&rng) - 1.0);
+                    for (uint32_t i = 0; i < k * n; i++)
+                        b[i] = (float)(2.0 * rng_unit(&rng) - 1.0);
+                    for (uint32_t i = 0; i <= m * n; i++)
+                        before[i] = y[i] = (float)rng_unit(&rng);
+                    kernel_product(a, row_step, step, m, k, b, n, keep, y);
+                    assert_true(y[m * n] == before[m * n]);
+                    for (uint32_t i = 0; i < m; i++) {
+                        float one[MAX_COLUMNS];
+                        memcpy(one, before + (size_t)i * n, n * sizeof one[0]);
+                        kernel_product(a + i * row_step, row_step, step, 1, k, b, n, keep, one);
+                        check_same(one, y + (size_t)i * n, n, "product", n);
+                        for (uint32_t j = 0; j < n; j++) {
+                            double sum = keep ? (double)before[i * n + j] : 0.0;
+                            for (uint32_t l = 0; l < k; l++)
+                                sum += (double)a[i * row_step + l * step] * (double)b[l * n + j];
+                            check_close(y[i * n + j], sum, 1e-5, "product", n, j);
+                        }
+                    }
+                }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bias),   cmocka_unit_test(test_activate), cmocka_unit_test(test_activate_edges),
         cmocka_unit_test(test_derive), cmocka_unit_test(test_sum_rows), cmocka_unit_test(test_affine),
-        cmocka_unit_test(test_narrow),
+        cmocka_unit_test(test_narrow), cmocka_unit_test(test_product),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
