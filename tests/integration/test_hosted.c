@@ -80,7 +80,8 @@ static int setup(void **state)
 static int teardown(void **state)
 {
     struct fixture *f = *state;
-    assert_int_equal(count_threads(), f->threads); /* whatever was opened meanwhile */
+    assert_in_range(count_threads(), 1,
+                    f->threads); /* whatever was opened meanwhile; one of the start may have ended */
     rp_client_destroy(&f->client);
     broker_destroy(&f->broker);
     ducts_fini(&f->ducts);
