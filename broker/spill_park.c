@@ -321,6 +321,13 @@ static rp_status drop_damaged(struct spill *self, struct waiter *waiter, char *t
     char why[256] = "no memory to read it";
     /* Pins go with the references that they are for: all of them, since the reply is made right after. */
     uint32_t *lost = malloc((before ? before : 1) * sizeof *lost), n_lost = 0;
+    if (!lost || waiter->park.broken) { /* nothing is left out: it is asked for again */
+        free(lost);
+        unpin(self, waiter);
+        waiter->park.broken = true;
+        snprintf(text, size, "no memory to read %u items from the broker's disk", before);
+        return RP_NO_MEMORY;
+    }
     for (uint32_t i = before; i-- > 0;) {
         ref -= picks->chunks[i];
         for (uint32_t c = 0; c < picks->chunks[i]; c++) {
@@ -334,8 +341,7 @@ static rp_status drop_damaged(struct spill *self, struct waiter *waiter, char *t
             }
             if (need && need->failed == RP_DATA_LOSS)
                 remove_item(self, waiter->table, picks->key[i], chunk);
-            if (lost)
-                lost[n_lost++] = i;
+            lost[n_lost++] = i;
             break;
         }
     }
@@ -359,7 +365,9 @@ static void finish(struct spill *self, struct waiter *waiter)
     waiter->park.state = PARK_READY;
     if (status == RP_OK)
         sample_answer(broker, waiter, waiter->park.text);
-    else if (waiter->picks.n && !waiter->whole && !waiter->park.broken)
+    else if (waiter->park.broken) /* the picks are left behind, for a retry */
+        waiter->wait.ops->cancel(broker, &waiter->wait, status, text);
+    else if (waiter->picks.n && !waiter->whole)
         sample_answer(broker, waiter, text);
     else
         sample_fail(broker, waiter, status, text);
