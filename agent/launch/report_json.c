@@ -50,6 +50,15 @@ static void put_causes(struct json *out, const char *name, const double shares[I
     json_close(out, '}');
 }
 
+static void put_waits(struct json *out, const struct report_steady *rates)
+{
+    struct idle_shares none;
+    idle_shares_none(&none);
+    put_causes(out, "actor_idle_by", isfinite(rates->actor_idle) ? rates->idle_by.actor : none.actor, IDLE_OF_ACTOR);
+    put_causes(out, "learner_idle_by", isfinite(rates->learner_idle) ? rates->idle_by.learner : none.learner,
+               IDLE_OF_LEARNER);
+}
+
 static void put_rates(struct json *out, const struct report_steady *rates)
 {
     put_number(out, "seconds", rates->seconds);
@@ -58,8 +67,7 @@ static void put_rates(struct json *out, const struct report_steady *rates)
     put_number(out, "spi", rates->spi);
     put_number(out, "actor_idle", rates->actor_idle);
     put_number(out, "learner_idle", rates->learner_idle);
-    put_causes(out, "actor_idle_by", rates->idle_by.actor, IDLE_OF_ACTOR);
-    put_causes(out, "learner_idle_by", rates->idle_by.learner, IDLE_OF_LEARNER);
+    put_waits(out, rates);
 }
 
 static void put_compared(struct json *out, const struct report *self, const struct report_stretch *stretch)
@@ -92,6 +100,7 @@ static void put_stretches(struct json *out, const struct report *self)
         json_key(out, "settled");
         json_boolean(out, stretch->settled);
         put_compared(out, self, stretch);
+        put_waits(out, &stretch->rates);
         json_close(out, '}');
     }
     json_close(out, ']');

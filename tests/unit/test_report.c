@@ -382,6 +382,8 @@ static void test_stretches(void **state)
     char *text = run_folder_read(f->folder, "report.json");
     struct json_object *object = json_tokener_parse(text), *list = NULL;
     assert_true(json_object_object_get_ex(object, "stretches", &list) && json_object_array_length(list) == 3);
+    assert_true(number(json_object_array_get_idx(list, 0), "actor_idle_by.credit") == 0.6);
+    assert_true(isnan(number(json_object_array_get_idx(list, 2), "learner_idle_by.sample"))); /* not known */
     struct json_object *second = json_object_array_get_idx(list, 1), *third = json_object_array_get_idx(list, 2);
     assert_true(number(json_object_array_get_idx(list, 0), "predicted.inserts") == 5000);
     assert_true(number(second, "actors") == 8 && number(second, "from_s") == 20 && number(second, "seconds") == 10);
