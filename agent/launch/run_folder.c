@@ -255,6 +255,13 @@ static uint64_t number(json_object *root, const char *name)
     return json_object_object_get_ex(root, name, &value) ? json_object_get_uint64(value) : 0;
 }
 
+/* Steps that somebody can have taken; what a damaged file says beyond that counts as none. */
+static uint64_t steps(json_object *root, const char *name)
+{
+    uint64_t n = number(root, name);
+    return n <= INT64_MAX ? n : 0;
+}
+
 static uint32_t count(json_object *root, const char *name)
 {
     uint64_t n = number(root, name);
@@ -290,8 +297,8 @@ rp_status run_folder_read_state(const char *folder, struct folder_state *out, rp
     out->legs = (uint32_t)number(root, "legs");
     double elapsed = json_object_object_get_ex(root, "elapsed_s", &value) ? json_object_get_double(value) : 0.0;
     out->elapsed_s = elapsed >= 0.0 && elapsed < 1e12 ? elapsed : 0.0;
-    out->steps = number(root, "steps");
-    out->learner_steps = number(root, "learner_steps");
+    out->steps = steps(root, "steps");
+    out->learner_steps = steps(root, "learner_steps");
     out->actors = count(root, "actors");
     out->learners = count(root, "learners");
     out->auto_actors = boolean(root, "auto_actors");
