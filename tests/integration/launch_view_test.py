@@ -219,13 +219,17 @@ def test_status_follow():
 
 @test
 def test_terminal_goes_away():
-    """Then the run ends in order."""
+    """Then the run goes on, and can be followed and stopped from elsewhere."""
     with Place() as place:
         with Terminal(place, 80, 24) as terminal:
             start(terminal, place, "--folder", "run")
             terminal.await_screen(settled, "a whole frame")
+        status = place.base / "run/status.json"
+        before = status.stat().st_mtime_ns
+        eventually(lambda: status.stat().st_mtime_ns > before, PATIENCE, "a run that goes on")
+        place.call("stop", "run")
         place.nobody_left(GRACE)
-        contains((place.base / "run/logs/launch.log").read_text(), "stopping: the terminal went away", "ended process=broker")
+        contains((place.base / "run/logs/launch.log").read_text(), "L0002", "ended process=broker")
         contains((place.base / "run/report.json").read_text(), '"exit": "stopped"')
 
 
