@@ -130,7 +130,7 @@ static bool send_envelope(struct way way, const struct envelope *to)
 {
     for (uint32_t at = 0; at < to->size; at += 1u + to->bytes[at])
         if (!way_send_bytes(way, to->bytes + at + 1, to->bytes[at], true))
-            return false; /* only the first frame can fail: the rest goes the same way */
+            return false;
     return true;
 }
 
@@ -144,7 +144,9 @@ bool peer_send(struct broker *broker, const struct envelope *to, zmq_msg_t *head
 bool peer_send_now(struct broker *broker, const struct envelope *to, zmq_msg_t *header, zmq_msg_t *payload, uint32_t n)
 {
     struct way way = {broker->service, broker->ducts ? &broker->ducts->replies : NULL};
-    bool sent = send_envelope(way, to);
+    bool sent = send_envelope(way, to) && way_send(way, header, n > 0);
+    for (uint32_t i = 0; i < n && sent; i++)
+        sent = way_send(way, &payload[i], i + 1 < n);
     if (!sent) {
         /* A client that leaves before it has read its last replies is none of anybody's troubles. */
         bool gone = errno == EHOSTUNREACH;
@@ -157,11 +159,9 @@ bool peer_send_now(struct broker *broker, const struct envelope *to, zmq_msg_t *
             log_line(LEVEL_WARN, "B0301", "reply dropped: its peer does not read", "replies_dropped=%llu held_back=%u",
                      (unsigned long long)broker->counters.replies_dropped, held);
     }
-    if (!sent || !way_send(way, header, n > 0))
-        zmq_msg_close(header);
+    zmq_msg_close(header); /* those that were sent are empty */
     for (uint32_t i = 0; i < n; i++)
-        if (!sent || !way_send(way, &payload[i], i + 1 < n))
-            zmq_msg_close(&payload[i]);
+        zmq_msg_close(&payload[i]);
     return sent;
 }
 

@@ -34,14 +34,19 @@ static bool duct_grow(struct duct *self)
     return true;
 }
 
+/* Drops the message that is being sent. */
+static void duct_drop(struct duct *self)
+{
+    for (uint32_t i = 0; i < self->begun; i++)
+        zmq_msg_close(&frame_at(self, self->whole + i)->data);
+    self->begun = 0;
+}
+
 static bool duct_send(struct duct *self, zmq_msg_t *frame, bool more)
 {
     uint32_t n = self->whole + self->begun;
-    if (self->skipping || (n == self->capacity && !duct_grow(self))) {
-        for (uint32_t i = self->whole; i < n; i++)
-            zmq_msg_close(&frame_at(self, i)->data);
-        self->begun = 0;
-        self->skipping = more;
+    if (n == self->capacity && !duct_grow(self)) {
+        duct_drop(self);
         return false;
     }
     struct duct_frame *at = frame_at(self, n);
@@ -93,8 +98,11 @@ bool way_send(struct way to, zmq_msg_t *frame, bool more)
 bool way_send_bytes(struct way to, const void *data, size_t size, bool more)
 {
     zmq_msg_t frame;
-    if (zmq_msg_init_size(&frame, size) != 0)
+    if (zmq_msg_init_size(&frame, size) != 0) {
+        if (to.duct)
+            duct_drop(to.duct);
         return false;
+    }
     if (size)
         memcpy(zmq_msg_data(&frame), data, size);
     bool sent = way_send(to, &frame, more);

@@ -19,7 +19,6 @@ struct duct {
     uint32_t first;    /* position of the oldest frame */
     uint32_t whole;    /* frames of messages that are complete */
     uint32_t begun;    /* further frames, of the message that is being sent */
-    bool skipping;     /* there was no memory: the rest of this message is refused */
 };
 
 /* Drops what was not received. */
@@ -40,8 +39,8 @@ struct way {
 };
 
 /* Neither waits. way_send takes the frame if it is true; the first frame of a message is refused if the socket has no room
- * or there is no memory, a later one only for lack of memory, and then the whole message is dropped. way_receive moves the
- * frame into one that was initialised. */
+ * or there is no memory, a later one only for lack of memory, and then the whole message is dropped: whoever is refused a
+ * frame sends no more of that message. way_receive moves the frame into one that was initialised. */
 bool way_send(struct way to, zmq_msg_t *frame, bool more);
 bool way_send_bytes(struct way to, const void *data, size_t size, bool more);
 bool way_receive(struct way from, zmq_msg_t *frame, bool *more);
