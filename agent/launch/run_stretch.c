@@ -35,12 +35,13 @@ static void add_sums(struct stretch_sums *sums, const struct observation *before
     }
 }
 
-/* Between two looks at the same broker. Time in which nothing moves counts only within the settled part: a run may spend long in
- * starting and ending. */
+/* Between two looks at the same broker, unless somebody has reset the table meanwhile: its counts begin anew. Time in which
+ * nothing moves counts only within the settled part: a run may spend long in starting and ending. */
 void run_stretch_add(struct run *self, const struct observation *before)
 {
     const struct observation *seen = &self->seen;
-    if (self->n_stretches == 0 || before->at_ns == 0 || seen->broker_instance != before->broker_instance)
+    if (self->n_stretches == 0 || before->at_ns == 0 || seen->broker_instance != before->broker_instance ||
+        seen->inserts < before->inserts || seen->samples < before->samples)
         return;
     struct stretch *stretch = &self->stretches[self->n_stretches - 1];
     if (seen->inserts != before->inserts || seen->samples != before->samples)
