@@ -14,8 +14,6 @@
 
 #include "proto/error.h"
 
-#define STATE_FILE "launch.json"
-#define LOCK_FILE "launch.lock"
 #define LOGS "logs"
 /* Runs of one name that may begin in one second. */
 #define MAX_TWINS 100
@@ -87,7 +85,7 @@ static rp_status create_given(const char *given, char out[FOLDER_SIZE], rp_error
     if (strlen(given) > FOLDER_SIZE - 64)
         return err_set(err, RP_INVALID_ARGUMENT, "the path of the run's folder is too long: %s", given);
     snprintf(out, FOLDER_SIZE, "%s", given);
-    if (access(run_folder_path(state, sizeof state, given, STATE_FILE), F_OK) == 0)
+    if (access(run_folder_path(state, sizeof state, given, FOLDER_STATE), F_OK) == 0)
         return err_set(
             err, RP_FAILED_PRECONDITION,
             "the folder '%s' holds a run already: go on with it by 'replay-launch resume %s', or name another", given,
@@ -120,7 +118,7 @@ void run_folder_point_latest(const char *runs, const char *folder)
 static bool holds_run(const char *path)
 {
     char state[FOLDER_SIZE + 32];
-    return access(run_folder_path(state, sizeof state, path, STATE_FILE), R_OK) == 0;
+    return access(run_folder_path(state, sizeof state, path, FOLDER_STATE), R_OK) == 0;
 }
 
 /* A link that points to its neighbour becomes that neighbour: runs/latest may soon point to another run. */
@@ -156,7 +154,7 @@ rp_status run_folder_find(const char *runs, const char *given, char out[FOLDER_S
     }
     if (!given)
         return err_set(err, RP_NOT_FOUND, "there is no run in '%s': say which one with --run DIR", runs);
-    return err_set(err, RP_NOT_FOUND, "there is no run in '%s', nor in '%s/%s': a run's folder has a " STATE_FILE,
+    return err_set(err, RP_NOT_FOUND, "there is no run in '%s', nor in '%s/%s': a run's folder has a " FOLDER_STATE,
                    given, runs, given);
 }
 
@@ -165,14 +163,14 @@ rp_status run_folder_find(const char *runs, const char *given, char out[FOLDER_S
 static int open_lock(const char *folder)
 {
     char path[FOLDER_SIZE + 16];
-    return open(run_folder_path(path, sizeof path, folder, LOCK_FILE), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    return open(run_folder_path(path, sizeof path, folder, FOLDER_LOCK), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
 }
 
 rp_status run_folder_lock(const char *folder, int *lock, rp_error *err)
 {
     *lock = open_lock(folder);
     if (*lock < 0)
-        return err_set(err, RP_IO, "'%s/" LOCK_FILE "' can not be written: %s", folder, strerror(errno));
+        return err_set(err, RP_IO, "'%s/" FOLDER_LOCK "' can not be written: %s", folder, strerror(errno));
     if (flock(*lock, LOCK_EX | LOCK_NB) == 0)
         return RP_OK;
     close(*lock);
@@ -244,7 +242,7 @@ rp_status run_folder_write_state(const char *folder, const struct folder_state *
     json_object_object_add(root, "cwd", json_object_new_string(state->cwd));
     json_object_object_add(root, "command", json_object_new_string(state->command));
     rp_status status =
-        run_folder_write(folder, STATE_FILE, json_object_to_json_string_ext(root, JSON_C_TO_STRING_PRETTY), err);
+        run_folder_write(folder, FOLDER_STATE, json_object_to_json_string_ext(root, JSON_C_TO_STRING_PRETTY), err);
     json_object_put(root);
     return status;
 }
@@ -284,13 +282,13 @@ static void string(json_object *root, const char *name, char *out, size_t size)
 rp_status run_folder_read_state(const char *folder, struct folder_state *out, rp_error *err)
 {
     *out = (struct folder_state){0};
-    char *text = run_folder_read(folder, STATE_FILE);
+    char *text = run_folder_read(folder, FOLDER_STATE);
     json_object *root = text ? json_tokener_parse(text) : NULL, *value = NULL;
     free(text);
     if (!json_object_is_type(root, json_type_object)) {
         json_object_put(root);
         return err_set(err, RP_NOT_FOUND,
-                       "'%s/" STATE_FILE "' can not be read: this is no run's folder, or it is damaged", folder);
+                       "'%s/" FOLDER_STATE "' can not be read: this is no run's folder, or it is damaged", folder);
     }
     uint64_t pid = number(root, "pid");
     out->pid = pid > 1 && pid <= INT32_MAX ? (int32_t)pid : 0;

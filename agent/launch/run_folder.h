@@ -20,6 +20,8 @@
 
 #define FOLDER_SIZE 512u
 #define FOLDER_CONFIG "config.yaml"
+#define FOLDER_STATE "launch.json"
+#define FOLDER_LOCK "launch.lock"
 #define FOLDER_STATUS "status.json"
 #define FOLDER_METRICS "metrics.jsonl"
 #define FOLDER_LATEST "latest"

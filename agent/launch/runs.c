@@ -14,13 +14,18 @@
 #include "proto/clock.h"
 #include "proto/error.h"
 
-#define STATE_FILE "launch.json"
 #define MOST_RUNS 100000u
 #define MOST_DEPTH 32
 
 /* ---- a folder and everything in it ---- */
 
-/* Adds up bytes, or removes; of the topmost folder, all but the state, by which it is known as a run. */
+/* By these a folder is known as a run, and as one that somebody works on. */
+static bool is_known_by(const char *file)
+{
+    return strcmp(file, FOLDER_STATE) == 0 || strcmp(file, FOLDER_LOCK) == 0;
+}
+
+/* Adds up bytes, or removes; of the topmost folder, all but what it is known by. */
 static bool walk(int parent, const char *name, bool removes, int depth, uint64_t *bytes)
 {
     int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -37,7 +42,7 @@ static bool walk(int parent, const char *name, bool removes, int depth, uint64_t
         if (S_ISDIR(st.st_mode))
             ok &= depth < MOST_DEPTH && walk(fd, file, removes, depth + 1, bytes) &&
                   (!removes || unlinkat(fd, file, AT_REMOVEDIR) == 0);
-        else if (removes && !(depth == 0 && strcmp(file, STATE_FILE) == 0))
+        else if (removes && !(depth == 0 && is_known_by(file)))
             ok &= unlinkat(fd, file, 0) == 0;
     }
     if (dir)
@@ -49,10 +54,12 @@ rp_status runs_remove(const char *folder, rp_error *err)
 {
     int lock = -1;
     uint64_t bytes = 0;
-    char state[FOLDER_SIZE + 32];
+    char path[FOLDER_SIZE + 32];
     RP_TRY(run_folder_lock(folder, &lock, err));
+    /* The lock last: as long as there is a run, nobody else can begin to work on it. */
     bool ok = walk(AT_FDCWD, folder, true, 0, &bytes) &&
-              unlink(run_folder_path(state, sizeof state, folder, STATE_FILE)) == 0 && rmdir(folder) == 0;
+              unlink(run_folder_path(path, sizeof path, folder, FOLDER_STATE)) == 0 &&
+              unlink(run_folder_path(path, sizeof path, folder, FOLDER_LOCK)) == 0 && rmdir(folder) == 0;
     int error = errno;
     close(lock);
     return ok ? RP_OK : err_set(err, RP_IO, "'%s' cannot be removed: %s", folder, strerror(error));
@@ -146,7 +153,8 @@ bool runs_read(const char *folder, struct run_summary *out)
     char path[FOLDER_SIZE + 32];
     struct stat state, report;
     *out = (struct run_summary){.final_value = NAN, .best = NAN, .inserts = NAN, .samples = NAN, .seconds = NAN};
-    if (strlen(folder) >= FOLDER_SIZE - 64 || stat(run_folder_path(path, sizeof path, folder, STATE_FILE), &state) != 0)
+    if (strlen(folder) >= FOLDER_SIZE - 64 ||
+        stat(run_folder_path(path, sizeof path, folder, FOLDER_STATE), &state) != 0)
         return false;
     snprintf(out->folder, sizeof out->folder, "%s", folder);
     const char *slash = strrchr(folder, '/');

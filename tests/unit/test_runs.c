@@ -138,6 +138,30 @@ static void test_lists_and_removes(void **state)
     assert_int_equal(n, 4);
 }
 
+/* A removal that cannot go on leaves a run, and the lock that keeps others from it. */
+static void test_removal_cut_short(void **state)
+{
+    (void)state;
+    rp_error err = {0};
+    char folder[256], path[256] = "";
+    make_run("deep", 10, NULL);
+    snprintf(folder, sizeof folder, "%s", at("deep"));
+    assert_false(run_folder_locked(folder));
+    struct stat before, after;
+    assert_int_equal(stat(at("deep/launch.lock"), &before), 0);
+    snprintf(path, sizeof path, "deep");
+    for (int i = 0; i < 40; i++) { /* deeper than anything of ours */
+        strcat(path, "/d");
+        assert_int_equal(mkdir(at(path), 0777), 0);
+    }
+    put("deep/metrics.jsonl", "");
+    assert_int_equal(runs_remove(folder, &err), RP_IO);
+    assert_int_not_equal(access(at("deep/metrics.jsonl"), F_OK), 0);
+    assert_int_equal(access(at("deep/launch.json"), F_OK), 0);
+    assert_int_equal(stat(at("deep/launch.lock"), &after), 0);
+    assert_int_equal(after.st_ino, before.st_ino);
+}
+
 static void test_flattens(void **state)
 {
     (void)state;
@@ -189,6 +213,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_reads, setup, teardown),
         cmocka_unit_test_setup_teardown(test_lists_and_removes, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_removal_cut_short, setup, teardown),
         cmocka_unit_test_setup_teardown(test_flattens, setup, teardown),
         cmocka_unit_test_setup_teardown(test_compares, setup, teardown),
     };
