@@ -130,3 +130,9 @@ rp_status claim_next(struct claim *self, uint64_t most, uint64_t *n, uint64_t *t
         RP_TRY(begin(self, err));
     return RP_OK;
 }
+
+void claim_return(struct claim *self, uint64_t n)
+{
+    self->left += n;
+    self->total -= n;
+}

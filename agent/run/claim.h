@@ -44,5 +44,7 @@ void claim_fini(struct claim *self);
 /* Gives 1 to `most` steps that may be taken now, and how many all actors have taken or claimed before them; 0: the limit is
  * reached. RP_CANCELLED: stopped while no broker answered. */
 rp_status claim_next(struct claim *self, uint64_t most, uint64_t *n, uint64_t *total, rp_error *err);
+/* Of the steps that were given last, so many were not taken. */
+void claim_return(struct claim *self, uint64_t n);
 
 #endif

@@ -44,11 +44,14 @@ static void actor_report(struct actor_work *self)
     self->value_count = self->length_sum = 0;
 }
 
+/* One that is stopped meanwhile leaves the rest to the other actors. */
 static rp_status take_steps(struct actor_work *self, uint64_t n, rp_error *err)
 {
-    for (uint64_t i = 0; i < n && !worker_stopped(&self->worker); i++) {
-        bool ended;
-        RP_TRY(loop_step(&self->loop, &ended, err));
+    rp_status status = RP_OK;
+    uint64_t taken = 0;
+    for (; taken < n && status == RP_OK && !worker_stopped(&self->worker); taken++) {
+        bool ended = false;
+        status = loop_step(&self->loop, &ended, err);
         if (!ended)
             continue;
         self->episodes++;
@@ -56,7 +59,8 @@ static rp_status take_steps(struct actor_work *self, uint64_t n, rp_error *err)
         self->length_sum += self->loop.episode.steps;
         self->value_count++;
     }
-    return RP_OK;
+    claim_return(&self->claim, n - taken);
+    return status;
 }
 
 /* The parameters that it begins with. */

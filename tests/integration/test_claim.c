@@ -164,6 +164,13 @@ static void test_give_back(void **state)
     while (taken < 5000)
         taken += step(f, &claim, 5);
     assert_true(counted(f) > (int64_t)taken);
+    uint64_t n, total, again;
+    ok(claim_next(&claim, 5, &n, &total, &f->err), &f->err);
+    claim_return(&claim, n - 1); /* stopped after the first of them */
+    taken++;
+    ok(claim_next(&claim, 1, &n, &again, &f->err), &f->err);
+    assert_int_equal(again, total + 1);
+    claim_return(&claim, n);
     claim_fini(&claim);
     assert_int_equal(counted(f), taken);
     begin(f, &claim, (int64_t)taken + 8, 5, 2);
