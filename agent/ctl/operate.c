@@ -75,13 +75,14 @@ static rp_status fetch_anywhere(struct ctl *ctl, uint64_t key, const char **tabl
     return err_set(err, RP_NOT_FOUND, "no table has an item %llu", (unsigned long long)key);
 }
 
-/* 0, or an exit code after a message. */
+/* 0, or an exit code after a message. Zeros in front make no octal number of it: that would be another item. */
 static int read_key(const char *text, uint64_t *key)
 {
+    bool hexadecimal = text[0] == '0' && (text[1] == 'x' || text[1] == 'X');
     char *end;
     errno = 0;
-    *key = strtoull(text, &end, 0);
-    if (*end || end == text || errno || text[0] == '-')
+    *key = strtoull(text, &end, hexadecimal ? 16 : 10);
+    if (*end || end == text || errno || text[0] < '0' || text[0] > '9')
         return ctl_usage("'%s' is no key: a decimal number, or a hexadecimal one with 0x", text);
     return 0;
 }

@@ -271,10 +271,12 @@ static void test_delete(void **state)
 {
     struct fixture *f = *state;
     char key[2][32];
-    snprintf(key[0], sizeof key[0], "%llu", (unsigned long long)f->keys[0]);
+    snprintf(key[0], sizeof key[0], "%024llu", (unsigned long long)f->keys[0]); /* not octal */
     snprintf(key[1], sizeof key[1], "0x%llx", (unsigned long long)f->keys[1]);
     assert_int_equal(RUN(f, "delete", "replay"), 2);
     assert_int_equal(RUN(f, "delete", "replay", "first"), 2);
+    assert_int_equal(RUN(f, "delete", "replay", " -1"), 2);
+    assert_int_equal(RUN(f, "delete", "replay", "0x"), 2);
     assert_int_equal(RUN(f, "delete", "none", key[0]), 1);
     assert_int_equal(RUN(f, "delete", "replay", key[0], key[1]), 0);
     assert_int_equal(RUN(f, "item", key[0], "--table", "replay"), 1);
