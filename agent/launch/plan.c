@@ -38,9 +38,12 @@ rp_status plan_input_check(const struct plan_input *input, rp_error *err)
         return err_set(err, RP_INVALID_ARGUMENT, "there are no cores to plan with (plan.cores)");
     if (input->n_joints > PLAN_MAX_JOINTS)
         return err_set(err, RP_INVALID_ARGUMENT, "%u joint runs are more than %u", input->n_joints, PLAN_MAX_JOINTS);
-    for (uint32_t i = 0; i < input->n_joints; i++)
-        if (input->joints[i].actors == 0 || input->joints[i].learners == 0)
-            return err_set(err, RP_INVALID_ARGUMENT, "a joint run without actors or without learners");
+    for (uint32_t i = 0; i < input->n_joints; i++) {
+        uint32_t actors = input->joints[i].actors, learners = input->joints[i].learners;
+        if (actors == 0 || learners == 0 || actors > PLAN_MAX_COUNT || learners > PLAN_MAX_COUNT)
+            return err_set(err, RP_INVALID_ARGUMENT, "a joint run had %u actors and %u learners, not 1 to %u of each",
+                           actors, learners, PLAN_MAX_COUNT);
+    }
     return RP_OK;
 }
 

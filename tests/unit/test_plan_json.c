@@ -130,6 +130,21 @@ static void json_with_too_many_joints_is_refused(void **state)
     free(text);
 }
 
+/* A plan looks at every pair up to the largest count that was run: no file may make that billions. */
+static void json_with_joints_beyond_all_counts_is_refused(void **state)
+{
+    (void)state;
+    static const uint32_t counts[] = {1, 4096, 0, 4097, UINT32_MAX};
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
+        for (int learners = 0; learners < 2; learners++) {
+            struct plan_input input = whole_input(), back;
+            *(learners ? &input.joints[0].learners : &input.joints[0].actors) = counts[i];
+            char *text = plan_to_json(NULL, &input);
+            assert_int_equal(plan_input_from_json(text, &back), i < 2);
+            free(text);
+        }
+}
+
 /* The text with the value of a member replaced where it stands first; free(). */
 static char *with(const char *text, const char *name, const char *value)
 {
@@ -187,6 +202,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(json_goes_both_ways),
         cmocka_unit_test(json_with_too_many_joints_is_refused),
+        cmocka_unit_test(json_with_joints_beyond_all_counts_is_refused),
         cmocka_unit_test(json_with_numbers_beyond_all_measure),
         cmocka_unit_test(json_that_is_cut_or_changed_does_no_harm),
     };
