@@ -46,20 +46,20 @@ struct plan_joint {
     double cpu;                      /* cores used by all processes */
     double others;                   /* cores that other programs took meanwhile, where none was left free */
     uint32_t runs;                   /* figures are means over so many; 0: 1 */
+    struct idle_shares waits;        /* in the newest of them, by what was waited for; NAN and 0: nothing */
 };
 
 struct plan_input {
     struct plan_curve actors, learners;
     struct plan_joint joints[PLAN_MAX_JOINTS];
     uint32_t n_joints;
-    struct idle_shares waits; /* in the newest joint run, by what was waited for; NAN and 0: nothing */
-    double spi;               /* target: samples per insert */
-    double cores;             /* that may be used */
+    double spi;   /* target: samples per insert */
+    double cores; /* that may be used */
     double memory, broker_memory,
         other_memory;                      /* bytes: in all; of the broker with full tables; of the rest (evaluator) */
     uint32_t fixed_actors, fixed_learners; /* what the file says; 0: auto */
     uint32_t max_actors, max_learners;     /* plan.max_actors, plan.max_learners; 0: no bound */
-    double near;      /* 0.05: how much throughput may be given away for a better ratio or fewer processes */
+    double near;      /* 0.02: how much throughput may be given away for a better ratio or fewer processes */
     double tolerance; /* 0.1: how far the natural ratio may be from the target before the plan says so */
     bool settled; /* there are no more joint runs to come: of the pairs that fit, only those that had one are chosen */
 };

@@ -24,7 +24,7 @@ struct member {
 
 #define SHARE(side, cause, which)                                                                                      \
     {                                                                                                                  \
-#side "_idle_" #cause, REAL, offsetof(struct plan_input, waits.side[which]), sizeof(double)                    \
+#side "_idle_" #cause, REAL, offsetof(struct plan_joint, waits.side[which]), sizeof(double)                    \
     }
 
 static const struct member point_members[] = {
@@ -32,11 +32,14 @@ static const struct member point_members[] = {
     MEMBER(plan_point, broker_cpu, REAL), MEMBER(plan_point, memory, REAL), {0},
 };
 static const struct member joint_members[] = {
-    MEMBER(plan_joint, actors, COUNT),    MEMBER(plan_joint, learners, COUNT),
-    MEMBER(plan_joint, inserts, REAL),    MEMBER(plan_joint, samples, REAL),
-    MEMBER(plan_joint, actor_idle, REAL), MEMBER(plan_joint, learner_idle, REAL),
-    MEMBER(plan_joint, cpu, REAL),        MEMBER(plan_joint, others, REAL),
-    MEMBER(plan_joint, runs, COUNT),      {0},
+    MEMBER(plan_joint, actors, COUNT),       MEMBER(plan_joint, learners, COUNT),
+    MEMBER(plan_joint, inserts, REAL),       MEMBER(plan_joint, samples, REAL),
+    MEMBER(plan_joint, actor_idle, REAL),    MEMBER(plan_joint, learner_idle, REAL),
+    MEMBER(plan_joint, cpu, REAL),           MEMBER(plan_joint, others, REAL),
+    MEMBER(plan_joint, runs, COUNT),         SHARE(actor, parameters, IDLE_PARAMETERS),
+    SHARE(actor, counters, IDLE_COUNTERS),   SHARE(learner, parameters, IDLE_PARAMETERS),
+    SHARE(learner, reduce, IDLE_REDUCE),     SHARE(learner, updates, IDLE_UPDATES),
+    SHARE(learner, counters, IDLE_COUNTERS), {0},
 };
 static const struct member input_members[] = {
     MEMBER(plan_input, spi, REAL),
@@ -51,12 +54,6 @@ static const struct member input_members[] = {
     MEMBER(plan_input, near, REAL),
     MEMBER(plan_input, tolerance, REAL),
     MEMBER(plan_input, settled, TRUTH),
-    SHARE(actor, parameters, IDLE_PARAMETERS),
-    SHARE(actor, counters, IDLE_COUNTERS),
-    SHARE(learner, parameters, IDLE_PARAMETERS),
-    SHARE(learner, reduce, IDLE_REDUCE),
-    SHARE(learner, updates, IDLE_UPDATES),
-    SHARE(learner, counters, IDLE_COUNTERS),
     {0},
 };
 static const struct member choice_members[] = {

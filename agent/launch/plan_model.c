@@ -310,6 +310,7 @@ bool plan_add_joint(struct plan_input *input, const struct plan_joint *joint)
         known->learner_idle = mean_with(known->learner_idle, joint->learner_idle, n);
         known->cpu = mean_with(known->cpu, joint->cpu, n);
         known->others = mean_with(known->others, joint->others, n);
+        known->waits = joint->waits;
         known->runs = n + 1;
         return true;
     }

@@ -15,7 +15,7 @@
 #include "agent/launch/profile_impl.h"
 #include "proto/error.h"
 
-#define VERSION 3
+#define VERSION 4
 #define MOST_BYTES (4 << 20)
 
 /* ---- the key ---- */

@@ -80,14 +80,14 @@ static rp_status measure_pair(struct profile *self, uint32_t actors, uint32_t le
     int64_t ns = self->config->plan.measure_ns;
     ns = ns > JOINT_LEAST_NS ? ns : JOINT_LEAST_NS;
     RP_TRY(profile_session_measure(session, PROFILE_BOTH, learners * self->batch, ns, &measured, err));
-    self->out->waits = measured.idle_by;
     *joint = (struct plan_joint){.actors = actors,
                                  .learners = learners,
                                  .inserts = measured.inserts,
                                  .samples = measured.samples,
                                  .actor_idle = measured.actor_idle,
                                  .learner_idle = measured.learner_idle,
-                                 .others = measured.others};
+                                 .others = measured.others,
+                                 .waits = measured.idle_by};
     for (int role = 0; role < ROLES; role++)
         joint->cpu += measured.cpu[role];
     profile_lasting_joint(self->items_per_step, measured.steps, joint);

@@ -282,7 +282,7 @@ static void a_joint_run_counts_instead_of_the_formula(void **state)
         curves_input(curves_linear(4, 1000, 0.5, 0.1, MIB), curves_linear(1, 2000, 0.5, 0.1, MIB), 1);
     assert_int_equal(predict(&input, 2, 1).bottleneck, PLAN_BALANCED);
     check_close(predict(&input, 2, 1).inserts, 2000, "inserts");
-    input.joints[0] = (struct plan_joint){2, 1, 1600, 1580, 0.3, 0.02, 1.7, 0, 1};
+    input.joints[0] = (struct plan_joint){2, 1, 1600, 1580, 0.3, 0.02, 1.7, 0, 1, {{0}, {0}}};
     input.n_joints = 1;
     struct plan_choice measured = predict(&input, 2, 1);
     assert_true(measured.measured);
@@ -295,10 +295,10 @@ static void a_joint_run_counts_instead_of_the_formula(void **state)
     check_close(predict(&input, 3, 1).inserts, 1580 / 0.98 * (1600 / (1580 / 0.98)), "inserts with one actor more");
     assert_true(predict(&input, 1, 1).inserts > 1000 && predict(&input, 1, 1).inserts < 1600 / 0.7 / 2);
     /* One that is far off changes no more than the bound; an unknown idle share is the model's. */
-    input.joints[0] = (struct plan_joint){2, 1, 1, 1, NAN, NAN, NAN, 0, 1};
+    input.joints[0] = (struct plan_joint){2, 1, 1, 1, NAN, NAN, NAN, 0, 1, {{0}, {0}}};
     check_close(predict(&input, 3, 1).inserts, 2000 * 0.3, "inserts");
     check_close(predict(&input, 2, 1).actor_idle, 0, "actors idle");
-    input.joints[0] = (struct plan_joint){2, 1, 1900, 1900, 0, 0, 2, 0, 1};
+    input.joints[0] = (struct plan_joint){2, 1, 1900, 1900, 0, 0, 2, 0, 1, {{0}, {0}}};
     assert_int_equal(predict(&input, 2, 1).bottleneck, PLAN_CORES);
 }
 
@@ -311,7 +311,7 @@ static void a_joint_run_that_outdoes_a_curve_corrects_it(void **state)
     struct plan_input input = curves_input(curves_linear(8, 500, 0.01, 0.01, MIB), learners, 1);
     struct plan plan = curves_solve(&input);
     check_pair(&plan.chosen, 4, 1);
-    input.joints[0] = (struct plan_joint){7, 2, 3500, 3600, 0, 0.1, 0.2, 0, 1};
+    input.joints[0] = (struct plan_joint){7, 2, 3500, 3600, 0, 0.1, 0.2, 0, 1, {{0}, {0}}};
     input.n_joints = 1;
     check_close(predict(&input, 8, 2).inserts, 4000, "inserts");
     check_close(predict(&input, 4, 2).spi, 2, "natural ratio");
@@ -319,7 +319,7 @@ static void a_joint_run_that_outdoes_a_curve_corrects_it(void **state)
     plan = curves_solve(&input);
     check_pair(&plan.chosen, 8, 2);
     /* Who was held back for most of the time says little. */
-    input.joints[0] = (struct plan_joint){1, 2, 500, 500, 0, 0.9, 0.2, 0, 1};
+    input.joints[0] = (struct plan_joint){1, 2, 500, 500, 0, 0.9, 0.2, 0, 1, {{0}, {0}}};
     check_close(predict(&input, 8, 2).inserts, 2100, "inserts");
 }
 
@@ -351,7 +351,7 @@ static void a_joint_run_tells_which_side_is_slower(void **state)
         curves_input(curves_linear(32, 200, 0.03, 0.01, MIB), curves_linear(1, 128000, 0.9, 0.2, MIB), 32);
     struct plan plan = curves_solve(&input);
     assert_in_range(plan.chosen.actors, 18, 22);
-    input.joints[0] = (struct plan_joint){plan.chosen.actors, 1, 2000, 64000, 0.5, 0, 0.95, 0, 1};
+    input.joints[0] = (struct plan_joint){plan.chosen.actors, 1, 2000, 64000, 0.5, 0, 0.95, 0, 1, {{0}, {0}}};
     input.n_joints = 1;
     /* What was measured says the same about itself: without a limiter actors would make twice as much. */
     check_close(predict(&input, plan.chosen.actors, 1).spi, 16, "natural ratio");
@@ -366,7 +366,7 @@ static void without_a_limiter_the_ratio_is_what_it_was(void **state)
 {
     (void)state;
     struct plan_input input = curves_input(curves_linear(4, 500, 0.1, 0, MIB), curves_linear(2, 3000, 0.1, 0, MIB), 4);
-    input.joints[0] = (struct plan_joint){2, 2, 980, 5880, 0, 0.4, 0.5, 0, 1};
+    input.joints[0] = (struct plan_joint){2, 2, 980, 5880, 0, 0.4, 0.5, 0, 1, {{0}, {0}}};
     input.n_joints = 1;
     check_close(predict(&input, 2, 2).spi, 6, "natural ratio");
 }
@@ -456,8 +456,9 @@ static void alternatives_are_runs(void **state)
     (void)state;
     struct plan_input input =
         curves_input(curves_linear(4, 1000, 0.1, 0.1, MIB), curves_linear(2, 2000, 0.2, 0.1, MIB), 1);
-    const struct plan_joint joints[] = {
-        {2, 1, 1900, 1900, 0, 0, 1, 0, 2}, {1, 1, 900, 900, 0, 0.5, 0.5, 0, 1}, {2, 2, 300, 300, 0, 0, 1, 0.9, 1}};
+    const struct plan_joint joints[] = {{2, 1, 1900, 1900, 0, 0, 1, 0, 2, {{0}, {0}}},
+                                        {1, 1, 900, 900, 0, 0.5, 0.5, 0, 1, {{0}, {0}}},
+                                        {2, 2, 300, 300, 0, 0, 1, 0.9, 1, {{0}, {0}}}};
     for (uint32_t i = 0; i < 3; i++)
         assert_true(plan_add_joint(&input, &joints[i]));
     input.settled = true;
@@ -469,7 +470,7 @@ static void alternatives_are_runs(void **state)
     plan = curves_solve(&input);
     assert_int_equal(plan.n_others, 2);
     /* One more run of a pair is averaged. */
-    struct plan_joint again = {1, 1, 1100, 1100, NAN, 0.3, 0.7, 0.2, 1};
+    struct plan_joint again = {1, 1, 1100, 1100, NAN, 0.3, 0.7, 0.2, 1, {{0}, {0}}};
     assert_true(plan_add_joint(&input, &again));
     assert_int_equal(input.n_joints, 3);
     assert_int_equal(input.joints[1].runs, 2);
@@ -493,7 +494,7 @@ static void what_was_measured_is_kept(void **state)
         curves_input(curves_linear(16, 100, 0.01, 0, MIB), curves_linear(1, 1000, 0.1, 0, MIB), 1);
     struct plan plan = curves_solve(&input);
     assert_in_range(plan.chosen.actors, 9, 10);
-    input.joints[0] = (struct plan_joint){plan.chosen.actors + 1, 1, 985, 985, 0.02, 0, 0.2, 0, 1};
+    input.joints[0] = (struct plan_joint){plan.chosen.actors + 1, 1, 985, 985, 0.02, 0, 0.2, 0, 1, {{0}, {0}}};
     input.n_joints = 1;
     struct plan again = curves_solve(&input);
     check_pair(&again.chosen, plan.chosen.actors + 1, 1);
@@ -505,9 +506,9 @@ static void once_settled_only_what_was_measured_is_chosen(void **state)
     (void)state;
     struct plan_input input =
         curves_input(curves_linear(32, 200, 0.03, 0.01, MIB), curves_linear(1, 128000, 0.9, 0.2, MIB), 32);
-    input.joints[0] = (struct plan_joint){23, 1, 2440, 78200, 0.44, 0.07, 1.6, 0, 1};
-    input.joints[1] = (struct plan_joint){13, 1, 2430, 77900, 0, 0.37, 1.4, 0, 1};
-    input.joints[2] = (struct plan_joint){16, 1, 2960, 94720, 0, 0.12, 1.5, 0, 1};
+    input.joints[0] = (struct plan_joint){23, 1, 2440, 78200, 0.44, 0.07, 1.6, 0, 1, {{0}, {0}}};
+    input.joints[1] = (struct plan_joint){13, 1, 2430, 77900, 0, 0.37, 1.4, 0, 1, {{0}, {0}}};
+    input.joints[2] = (struct plan_joint){16, 1, 2960, 94720, 0, 0.12, 1.5, 0, 1, {{0}, {0}}};
     input.n_joints = 3;
     input.settled = true;
     struct plan plan = curves_solve(&input);

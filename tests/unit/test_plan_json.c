@@ -20,7 +20,8 @@ static struct plan_input whole_input(void)
 {
     struct plan_input input =
         curves_input(curves_linear(16, 1000, 0.5, 0.1, MIB), curves_linear(4, 2000, 0.5, 0.1, 3 * MIB), 1.25);
-    input.joints[0] = (struct plan_joint){2, 1, 1600, 2000, NAN, 0.02, 1.7, 0, 1};
+    input.joints[0] = (struct plan_joint){2, 1, 1600, 2000, NAN, 0.02, 1.7, 0, 1, {{0}, {0}}};
+    input.joints[0].waits.learner[IDLE_UPDATES] = 0.125;
     input.n_joints = 1;
     input.fixed_actors = 3;
     return input;
@@ -37,6 +38,7 @@ static void json_goes_both_ways(void **state)
     char *again = plan_to_json(&back, &input_back);
     assert_string_equal(text, again);
     assert_true(isnan(input_back.joints[0].actor_idle));
+    assert_true(input_back.joints[0].waits.learner[IDLE_UPDATES] == 0.125);
     assert_int_equal(input_back.actors.n, input.actors.n);
     assert_true(input_back.actors.points[4].rate == 16000);
     assert_string_equal(back.chosen.reason, plan.chosen.reason);
@@ -109,7 +111,10 @@ static void json_with_too_many_joints_is_refused(void **state)
 {
     (void)state;
     static const char joint[] = "{\"actors\":1,\"learners\":1,\"inserts\":1,\"samples\":1,\"actor_idle\":0,"
-                                "\"learner_idle\":0,\"cpu\":1,\"others\":0,\"runs\":1},";
+                                "\"learner_idle\":0,\"cpu\":1,\"others\":0,\"runs\":1,"
+                                "\"actor_idle_parameters\":0,\"actor_idle_counters\":0,"
+                                "\"learner_idle_parameters\":0,\"learner_idle_reduce\":0,"
+                                "\"learner_idle_updates\":0,\"learner_idle_counters\":0},";
     struct plan_input input = whole_input(), back;
     char *text = plan_to_json(NULL, &input), *list = strstr(text, "\"joints\"");
     assert_non_null(list);

@@ -150,7 +150,7 @@ static struct plan_input example(void)
     }
     input.actors.n = 3;
     input.learners.n = 2;
-    input.joints[0] = (struct plan_joint){2, 1, 1500, 48000, 0.2, NAN, 1.7, 0, 1};
+    input.joints[0] = (struct plan_joint){2, 1, 1500, 48000, 0.2, NAN, 1.7, 0, 1, {{0}, {0}}};
     input.n_joints = 1;
     return input;
 }
