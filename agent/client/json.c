@@ -292,6 +292,21 @@ static bool is_present(const ProtobufCFieldDescriptor *field, const uint8_t *bas
     return pointer != NULL;
 }
 
+void json_real(struct json *self, const char *name, double value)
+{
+    json_key(self, name);
+    if (isfinite(value))
+        json_double(self, value);
+    else
+        json_message(self, NULL);
+}
+
+void json_text(struct json *self, const char *name, const char *text)
+{
+    json_key(self, name);
+    json_string(self, text ? text : "");
+}
+
 void json_item_key(struct json *self, uint64_t key)
 {
     char text[24];

@@ -36,9 +36,12 @@ void json_signed(struct json *self, int64_t value);
 void json_double(struct json *self, double value);
 void json_float(struct json *self, float value);
 void json_boolean(struct json *self, bool value);
-/* NULL writes null. */
+/* Members. A number that is not finite is null, and no text is an empty one. */
+void json_real(struct json *self, const char *name, double value);
+void json_text(struct json *self, const char *name, const char *text);
 /* "key" as a number and "key_text" as a string: many readers of JSON keep 53 bits of a number. */
 void json_item_key(struct json *self, uint64_t key);
+/* NULL writes null. */
 void json_message(struct json *self, const ProtobufCMessage *message);
 
 #endif

@@ -5,21 +5,6 @@
 #include "agent/client/json.h"
 #include "agent/launch/report_impl.h"
 
-static void put_number(struct json *out, const char *name, double value)
-{
-    json_key(out, name);
-    if (isfinite(value))
-        json_double(out, value);
-    else
-        json_message(out, NULL); /* null */
-}
-
-static void put_text(struct json *out, const char *name, const char *text)
-{
-    json_key(out, name);
-    json_string(out, text ? text : "");
-}
-
 static void put_count(struct json *out, const char *name, uint64_t value)
 {
     json_key(out, name);
@@ -33,10 +18,10 @@ static void put_rows(struct json *out, const char *name, const struct report_row
     json_key(out, name);
     json_open(out, '{');
     for (uint32_t i = 0; i < REPORT_ROWS; i++)
-        put_number(out, keys[i],
-                   which == 0   ? rows[i].predicted
-                   : which == 1 ? rows[i].achieved
-                                : rows[i].achieved / rows[i].predicted);
+        json_real(out, keys[i],
+                  which == 0   ? rows[i].predicted
+                  : which == 1 ? rows[i].achieved
+                               : rows[i].achieved / rows[i].predicted);
     json_close(out, '}');
 }
 
@@ -46,7 +31,7 @@ static void put_causes(struct json *out, const char *name, const double shares[I
     json_open(out, '{');
     for (uint32_t i = 0; i < IDLE_CAUSES; i++)
         if (causes >> i & 1)
-            put_number(out, idle_names[i], shares[i]);
+            json_real(out, idle_names[i], shares[i]);
     json_close(out, '}');
 }
 
@@ -61,12 +46,12 @@ static void put_waits(struct json *out, const struct report_steady *rates)
 
 static void put_rates(struct json *out, const struct report_steady *rates)
 {
-    put_number(out, "seconds", rates->seconds);
-    put_number(out, "inserts", rates->inserts);
-    put_number(out, "samples", rates->samples);
-    put_number(out, "spi", rates->spi);
-    put_number(out, "actor_idle", rates->actor_idle);
-    put_number(out, "learner_idle", rates->learner_idle);
+    json_real(out, "seconds", rates->seconds);
+    json_real(out, "inserts", rates->inserts);
+    json_real(out, "samples", rates->samples);
+    json_real(out, "spi", rates->spi);
+    json_real(out, "actor_idle", rates->actor_idle);
+    json_real(out, "learner_idle", rates->learner_idle);
     put_waits(out, rates);
 }
 
@@ -95,8 +80,8 @@ static void put_stretches(struct json *out, const struct report *self)
         json_open(out, '{');
         put_count(out, "actors", stretch->actors);
         put_count(out, "learners", stretch->learners);
-        put_number(out, "from_s", stretch->from_s);
-        put_number(out, "seconds", stretch->rates.seconds);
+        json_real(out, "from_s", stretch->from_s);
+        json_real(out, "seconds", stretch->rates.seconds);
         json_key(out, "settled");
         json_boolean(out, stretch->settled);
         put_compared(out, self, stretch);
@@ -115,7 +100,7 @@ static void put_best(struct json *out, const struct best *best)
         return;
     }
     json_open(out, '{');
-    put_number(out, "return", best->value);
+    json_real(out, "return", best->value);
     put_count(out, "episodes", best->episodes);
     put_count(out, "environment_steps", best->environment_steps);
     put_count(out, "learner_steps", best->learner_steps);
@@ -125,29 +110,29 @@ static void put_best(struct json *out, const struct best *best)
 static void put_run(struct json *out, const struct report *self, const struct report_data *data)
 {
     const struct status *last = self->last;
-    put_text(out, "name", last->name);
-    put_text(out, "exit", phase_name(self->last->phase));
-    put_text(out, "reason", last->reason);
-    put_text(out, "command", self->command);
+    json_text(out, "name", last->name);
+    json_text(out, "exit", phase_name(self->last->phase));
+    json_text(out, "reason", last->reason);
+    json_text(out, "command", self->command);
     put_count(out, "legs", self->legs);
-    put_number(out, "unix_s", last->unix_s);
-    put_number(out, "wall_seconds", last->elapsed_s);
+    json_real(out, "unix_s", last->unix_s);
+    json_real(out, "wall_seconds", last->elapsed_s);
     put_count(out, "steps", last->steps);
     put_count(out, "learner_steps", last->learner_steps);
-    put_number(out, "final_value", self->final_value);
+    json_real(out, "final_value", self->final_value);
     put_count(out, "final_episodes", self->final_episodes);
-    put_text(out, "final_weights", self->final_weights);
-    put_number(out, "value", last->value);
-    put_number(out, "best", last->best);
-    put_number(out, "actor_value", series_last(&data->run, COLUMN_ACTOR_VALUE));
+    json_text(out, "final_weights", self->final_weights);
+    json_real(out, "value", last->value);
+    json_real(out, "best", last->best);
+    json_real(out, "actor_value", series_last(&data->run, COLUMN_ACTOR_VALUE));
     put_best(out, self->best);
-    put_number(out, "stop_value", last->stop_value);
+    json_real(out, "stop_value", last->stop_value);
     put_count(out, "restarts", last->restarts);
     put_count(out, "actors", last->actors_wanted);
     put_count(out, "learners", last->learners_wanted);
-    put_number(out, "spi_target", last->spi_target);
-    put_number(out, "peak_memory", data->peak_memory);
-    put_number(out, "peak_cpu", data->peak_cpu);
+    json_real(out, "spi_target", last->spi_target);
+    json_real(out, "peak_memory", data->peak_memory);
+    json_real(out, "peak_cpu", data->peak_cpu);
 }
 
 char *report_json(const struct report *self, const struct report_data *data)
@@ -160,8 +145,8 @@ char *report_json(const struct report *self, const struct report_data *data)
     json_open(&out, '[');
     for (uint32_t i = 0; i < data->n_events; i++) {
         json_open(&out, '{');
-        put_number(&out, "elapsed_s", data->events[i].elapsed_s);
-        put_text(&out, "event", data->events[i].text);
+        json_real(&out, "elapsed_s", data->events[i].elapsed_s);
+        json_text(&out, "event", data->events[i].text);
         json_close(&out, '}');
     }
     json_close(&out, ']');

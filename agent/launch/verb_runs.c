@@ -1,5 +1,4 @@
 /* runs: those that there are, some of them compared, or the old ones removed. */
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -38,39 +37,24 @@ static void print_list(const struct run_summary *runs, uint32_t n)
     grid_fini(&grid);
 }
 
-static void put_number(struct json *out, const char *name, double value)
-{
-    json_key(out, name);
-    if (isfinite(value))
-        json_double(out, value);
-    else
-        json_message(out, NULL); /* null */
-}
-
-static void put_text(struct json *out, const char *name, const char *text)
-{
-    json_key(out, name);
-    json_string(out, text);
-}
-
 static void put_run(struct json *out, const struct run_summary *run)
 {
     json_open(out, '{');
-    put_text(out, "name", run->name);
-    put_text(out, "folder", run->folder);
-    put_text(out, "result", run->result);
-    put_number(out, "final_value", run->final_value);
-    put_text(out, "final_weights", run->weights);
-    put_number(out, "best", run->best);
-    put_number(out, "steps", (double)run->steps);
-    put_number(out, "learner_steps", (double)run->learner_steps);
-    put_number(out, "wall_seconds", run->seconds);
-    put_number(out, "actors", run->actors);
-    put_number(out, "learners", run->learners);
-    put_number(out, "inserts", run->inserts);
-    put_number(out, "samples", run->samples);
-    put_text(out, "seed", run->seed);
-    put_number(out, "bytes", (double)run->bytes);
+    json_text(out, "name", run->name);
+    json_text(out, "folder", run->folder);
+    json_text(out, "result", run->result);
+    json_real(out, "final_value", run->final_value);
+    json_text(out, "final_weights", run->weights);
+    json_real(out, "best", run->best);
+    json_real(out, "steps", (double)run->steps);
+    json_real(out, "learner_steps", (double)run->learner_steps);
+    json_real(out, "wall_seconds", run->seconds);
+    json_real(out, "actors", run->actors);
+    json_real(out, "learners", run->learners);
+    json_real(out, "inserts", run->inserts);
+    json_real(out, "samples", run->samples);
+    json_text(out, "seed", run->seed);
+    json_real(out, "bytes", (double)run->bytes);
     json_close(out, '}');
 }
 
