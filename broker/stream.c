@@ -30,7 +30,7 @@ static void *sure(void *memory)
 
 /* ---- segments */
 
-struct segment_use *stream_segment(struct stream *self, uint64_t number)
+struct segment_use *stream_segment(const struct stream *self, uint64_t number)
 {
     if (!self->n_segments)
         return NULL;
@@ -81,6 +81,7 @@ void stream_remove_segment(struct stream *self, uint64_t number)
         return;
     *job = (struct scribe_job){.what = SCRIBE_REMOVE, .kind = DISK_SEGMENT, .file = number};
     self->total_bytes -= use->bytes;
+    self->n_lost -= use->lost;
     size_t after = (size_t)(self->segments + self->n_segments - use - 1);
     memmove(use, use + 1, after * sizeof *use);
     self->n_segments--;
@@ -392,6 +393,18 @@ static void distrust(struct stream *self, const struct scribe_news *news)
     stream_hand_over(self);
     if (stream_is_bad(self, self->segment) && self->offset > FILE_HEAD_BYTES)
         segment_next(self);
+    for (uint32_t i = 0; i < self->n_segments; i++) {
+        struct segment_use *use = &self->segments[i];
+        bool lost = stream_is_bad(self, use->number) && use->number != self->segment;
+        self->n_lost += lost && !use->lost;
+        use->lost |= lost;
+    }
+}
+
+bool stream_is_lost(const struct stream *self, uint64_t segment)
+{
+    const struct segment_use *use = stream_segment(self, segment);
+    return use && use->lost;
 }
 
 void stream_healed(struct stream *self, uint64_t failures)

@@ -21,6 +21,7 @@ struct segment_use {
     uint64_t number;
     uint64_t bytes; /* of the file */
     uint64_t live;  /* of chunks in memory that lie there */
+    bool lost;      /* a sync of it has failed: nothing new relies on it, also after all was written anew */
 };
 
 /* Why nothing more should be taken in. */
@@ -68,6 +69,7 @@ struct stream {
     int64_t trouble_ns;
     uint64_t failures;            /* syncs that are known to have failed */
     uint64_t bad_first, bad_last; /* segments of which nobody knows what is on the disk; bad_last 0: none */
+    uint32_t n_lost;              /* of the segments */
     uint64_t journal_bytes;       /* since the last checkpoint */
     uint64_t total_bytes;         /* of all segments */
     uint64_t live;                /* the same of `live` */
@@ -93,10 +95,13 @@ static inline bool stream_is_bad(const struct stream *self, uint64_t segment)
 {
     return __builtin_expect(self->bad_last != 0, 0) && segment >= self->bad_first && segment <= self->bad_last;
 }
-/* The chunk has no place, or none that can be relied on. */
+/* The chunk has no place, or none that can be relied on. A chunk that no item had while a lost segment was written anew
+ * still lies there: a writer may send a further item over it. */
+bool stream_is_lost(const struct stream *self, uint64_t segment);
 static inline bool stream_lacks(const struct stream *self, const struct chunk *chunk)
 {
-    return !chunk->at || (stream_is_bad(self, disk_number(chunk->at)) && chunk_is_here(chunk));
+    return !chunk->at || (__builtin_expect(self->n_lost != 0, 0) && stream_is_lost(self, disk_number(chunk->at)) &&
+                          chunk_is_here(chunk));
 }
 /* Puts a chunk there if it lacks a place; chunk->at says where. */
 void stream_chunk(struct stream *self, struct chunk *chunk);
@@ -106,7 +111,7 @@ void stream_chunk_again(struct stream *self, struct chunk *chunk);
 void stream_chunk_known(struct stream *self, const struct chunk *chunk);
 void stream_chunk_dead(struct stream *self, const struct chunk *chunk);
 /* NULL: there is no such segment. */
-struct segment_use *stream_segment(struct stream *self, uint64_t number);
+struct segment_use *stream_segment(const struct stream *self, uint64_t number);
 /* Adds a segment that was found at the start. All of the folder's are known once the stream is open. */
 bool stream_know(struct stream *self, uint64_t number, uint64_t bytes);
 /* Has a segment removed that nobody needs, and forgets it. Not the one that is being written. */
