@@ -47,6 +47,17 @@ static double share_done(const struct checkpoint *self)
     return share < 1 ? share : 1;
 }
 
+/* After a failure those that nobody asked for wait: longer each time, if they are to replace bad segments. */
+static void pause_after_failure(struct broker *broker)
+{
+    struct checkpoints *self = broker->checkpoints;
+    self->heal_pause_ns = self->heal_pause_ns ? 2 * self->heal_pause_ns : RETRY_LOW_NS;
+    if (self->heal_pause_ns > RETRY_NS)
+        self->heal_pause_ns = RETRY_NS;
+    self->heal_ns = broker->now_ns + self->heal_pause_ns;
+    self->not_before_ns = broker->now_ns + (self->low ? RETRY_LOW_NS : RETRY_NS);
+}
+
 /* ---- begin ---- */
 
 rp_status checkpoint_start(struct broker *broker, enum checkpoint_reason reason, uint64_t *number, rp_error *err)
@@ -105,6 +116,7 @@ static void begin(struct broker *broker)
         log_line(LEVEL_ERROR, "B0523", "checkpoint failed", "checkpoint=%llu why=\"%s\"",
                  (unsigned long long)self->next, err.text);
         checkpoint_answer(broker, self->next, err.text);
+        pause_after_failure(broker);
         return;
     }
     log_line(LEVEL_INFO, "B0520", "checkpoint begun", "checkpoint=%llu reason=%s base=%llu items=%llu took_us=%lld",
@@ -121,7 +133,8 @@ static bool journal_is_long(const struct broker *broker)
     return stream->journal && stream->journal_bytes > space_limit(&stream->space);
 }
 
-/* Whether a checkpoint would let enough go: segments in which nothing lives, and that nothing but the journal needs. */
+/* Whether a checkpoint would let enough go: segments in which nothing lives, and that only the journal and older
+ * checkpoints need. */
 static bool gains_space(const struct broker *broker)
 {
     const struct stream *stream = broker->stream;
@@ -242,11 +255,8 @@ void checkpoint_abandon(struct checkpoint *run)
     checkpoint_tell(broker, SCRIBE_ABANDON, DISK_CHECKPOINT, run->number);
     log_line(LEVEL_ERROR, "B0523", "checkpoint failed", "checkpoint=%llu why=%s", (unsigned long long)run->number,
              log_quote(quoted, sizeof quoted, run->error));
-    self->heal_pause_ns = self->heal_pause_ns ? 2 * self->heal_pause_ns : RETRY_LOW_NS;
-    if (self->heal_pause_ns > RETRY_NS)
-        self->heal_pause_ns = RETRY_NS;
-    self->heal_ns = broker->now_ns + self->heal_pause_ns;
-    self->not_before_ns = broker->now_ns + (self->low ? RETRY_LOW_NS : RETRY_NS);
+    pause_after_failure(broker);
+    self->n_dead = 0; /* those were dead at its instant: the journal since the one before may still need them */
     self->running = NULL;
     timer_clear(&broker->timers, &self->progress);
     checkpoint_answer(broker, run->number, run->error);

@@ -77,7 +77,8 @@ static void choose_base(struct checkpoint *self)
 {
     const struct checkpoints *checkpoints = self->broker->checkpoints;
     bool move = choose_moving(self);
-    if (!move && may_change(checkpoints, self->broker))
+    /* A base keeps what it names, also what is dead by now: no space would come free. */
+    if (!move && self->reason != CHECKPOINT_SPACE && may_change(checkpoints, self->broker))
         self->base = checkpoints->base;
     for (uint32_t i = 0; self->base && i < self->n_segments; i++)
         self->segments[i].moving = false;

@@ -685,6 +685,77 @@ static void after_a_failure_the_next_is_whole(void **state)
     folder_drop();
 }
 
+/* An item over a chunk that a session holds, which is gone again at once. */
+static void pass_over(struct chunk *chunk)
+{
+    struct table *table = &broker->tables[0];
+    struct arrival arrival = {.key = ++next_key, .priority = 1, .span = {.n = 1, .length = 1, .one = chunk}};
+    arrival.span.layout = layout_of(0);
+    chunk_hold(chunk);
+    assert_int_equal(table_insert(table, &arrival, NULL), RP_OK);
+    table_remove(table, table_find(table, arrival.key));
+}
+
+/* The journal since the last whole one names a segment that was dead when the failed one began. */
+static void a_failed_one_lets_no_segment_go(void **state)
+{
+    (void)state;
+    rng_seed(&rng, 9);
+    folder_make();
+    start(true, "checkpoint: {keep: 1, every: 0s, on_exit: false}\n");
+    broker->stream->segment_bytes = 20000;
+    static struct chunk *held[20000];
+    uint32_t n = 0;
+    uint64_t segment = broker->stream->segment;
+    for (; broker->stream->segment == segment; n++) { /* most of it lives: it is not worth moving */
+        assert_true(n < 20000);
+        held[n] = chunk_of(1, 0);
+        pass_over(held[n]);
+        one_slice();
+    }
+    const struct segment_use *use = stream_segment(broker->stream, segment);
+    assert_true(use->live > use->bytes / 2);
+    make_one();
+    pass_over(held[0]);
+    while (n-- > 0)
+        store_release(&broker->store, held[n]);
+    assert_int_equal(stream_segment(broker->stream, segment)->live, 0);
+    begin(&model);
+    checkpoint_finished(broker, model.number, false);
+    for (uint32_t i = 0; i < 100 && checkpoint_is_running(broker); i++)
+        one_slice();
+    assert_false(checkpoint_is_running(broker));
+    broker->checkpoints->low = true; /* then all that can go goes */
+    checkpoints_clean(broker);
+    assert_non_null(stream_segment(broker->stream, segment));
+    make_one();
+    assert_null(stream_segment(broker->stream, segment));
+    stop();
+    folder_drop();
+}
+
+/* A base would keep the files that are to go. */
+static void one_for_space_is_whole(void **state)
+{
+    (void)state;
+    rng_seed(&rng, 10);
+    folder_make();
+    start(true, "checkpoint: {keep: 1, every: 0s, on_exit: false}\n");
+    for (uint32_t i = 0; i < 200; i++)
+        insert(2);
+    make_one();
+    for (uint32_t i = 0; i < 2; i++) {
+        insert(2);
+        assert_int_equal(checkpoint_start(broker, i ? CHECKPOINT_SPACE : CHECKPOINT_JOURNAL, NULL, NULL), RP_OK);
+        assert_true(checkpoints_run(broker));
+        end();
+        assert_int_equal(broker->checkpoints->last, i + 2);
+        assert_int_equal(broker->checkpoints->last_base, i ? 0 : 1);
+    }
+    stop();
+    folder_drop();
+}
+
 /* Picks of all samplers: keys, one after another. */
 static void picks_of(uint64_t *out, uint32_t n)
 {
@@ -868,6 +939,8 @@ int main(void)
         cmocka_unit_test(what_lives_in_dead_segments_is_moved),
         cmocka_unit_test(after_a_failure_the_next_is_whole),
         cmocka_unit_test(the_journal_is_counted_from_the_last_one),
+        cmocka_unit_test(a_failed_one_lets_no_segment_go),
+        cmocka_unit_test(one_for_space_is_whole),
         cmocka_unit_test(picks_go_on_after_a_restart),
         cmocka_unit_test(one_that_waits_for_the_disk_sleeps),
         cmocka_unit_test(the_rest_is_of_the_instant_too),
