@@ -196,15 +196,6 @@ static bool skip_picked(void *ctx, uint32_t slot)
     return self->table->in.items[slot].stamp == self->stamp;
 }
 
-static uint32_t pick_distinct(struct waiter *self, uint32_t n, uint32_t *slots, double *probabilities)
-{
-    struct table *table = self->table;
-    uint32_t got = table->sampler_ops->pick_distinct(table->in.sampler, n, skip_picked, self, slots, probabilities);
-    for (uint32_t i = 0; got != RP_PICK_NO_MEMORY && i < got; i++)
-        table->in.items[slots[i]].stamp = self->stamp;
-    return got;
-}
-
 /* Everything a pick touches is cold in a large table: bring it in stage by stage. Inlined always: gcc takes a function
  * that only prefetches for one without effect, and drops calls to it. */
 static inline __attribute__((always_inline)) void prefetch_picks(const struct table *table, const uint32_t *slots,
@@ -230,8 +221,9 @@ static uint32_t waiter_take(struct waiter *self, uint32_t n)
     if (self->short_of_memory)
         return 0;
     self->picks.table_size = table->in.size;
-    uint32_t got = self->distinct ? pick_distinct(self, n, slots, probabilities)
-                                  : table->sampler_ops->pick(table->in.sampler, n, slots, probabilities);
+    const rp_selector_ops *ops = table->sampler_ops;
+    uint32_t got = self->distinct ? ops->pick_distinct(table->in.sampler, n, skip_picked, self, slots, probabilities)
+                                  : ops->pick(table->in.sampler, n, slots, probabilities);
     self->short_of_memory = got == RP_PICK_NO_MEMORY;
     if (self->short_of_memory)
         return 0;
@@ -246,6 +238,8 @@ static uint32_t waiter_take(struct waiter *self, uint32_t n)
     for (uint32_t i = 0; i < got; i++) {
         if (!picks_add(&self->picks, table, slots[i], probabilities[i]))
             return i;
+        if (self->distinct)
+            table->in.items[slots[i]].stamp = self->stamp;
         self->picks.times_sampled[self->picks.n - 1]++;
         JOURNAL(table->broker, journal_pick_(self, slots[i], probabilities[i]));
         table_sampled(table, slots[i]);

@@ -216,13 +216,15 @@ static void scene_sample(struct run *run)
     sample(run, "queue", 1, false);
 }
 
-/* A sampler that waits for inserts. */
-static void scene_waiting_sample(struct run *run)
+/* A sampler that waits for n inserts. */
+static struct testpeer_answer *sample_waiting(struct run *run, const char *table, uint32_t count, bool distinct,
+                                              uint64_t first_key, uint32_t n)
 {
     Replay__Request request = REPLAY__REQUEST__INIT;
     Replay__Sample ask = REPLAY__SAMPLE__INIT;
-    ask.table = testpeer_text("queue");
-    ask.count = 5;
+    ask.table = testpeer_text(table);
+    ask.count = count;
+    ask.distinct = distinct;
     ask.has_timeout_ms_case = REPLAY__SAMPLE__HAS_TIMEOUT_MS_TIMEOUT_MS;
     ask.timeout_ms = 5000;
     request.body_case = REPLAY__REQUEST__BODY_SAMPLE;
@@ -235,8 +237,14 @@ static void scene_waiting_sample(struct run *run)
         answer->id = 0;
         testpeer_ask_with(learner, &request, id, NULL, 0);
     }
-    insert(run, "queue", 10, 6, false);
-    answer = testpeer_await(learner, id);
+    insert(run, table, first_key, n, false);
+    answer = testpeer_poll(learner, id);
+    if (!answer) { /* once a second it is tried again */
+        assert_true(nomem_has_failed());
+        nomem_disarm();
+        embed_advance(&run->embed, 1100);
+        answer = testpeer_await(learner, id);
+    }
     if (answer->status != RP_OK) {
         refused(learner, answer);
         answer->id = 0;
@@ -244,10 +252,22 @@ static void scene_waiting_sample(struct run *run)
         answer = testpeer_await(learner, id);
     }
     assert_int_equal(answer->status, RP_OK);
-    assert_int_equal(answer->reply->sample->n_key, 5);
+    assert_int_equal(answer->reply->sample->n_key, count);
+    return answer;
+}
+
+static void scene_waiting_sample(struct run *run)
+{
     static const uint64_t keys[] = {1, 2, 3, 10, 11};
+    struct testpeer_answer *answer = sample_waiting(run, "queue", 5, false, 10, 6);
     for (uint32_t i = 0; i < 5; i++)
         assert_int_equal(answer->reply->sample->key[i], keys[i]);
+}
+
+/* All that the table has, over 79 chunks: what it could not take for lack of memory it takes later. */
+static void scene_waiting_distinct(struct run *run)
+{
+    sample_waiting(run, "plain", 40, true, 1, 40);
 }
 
 static void scene_change(struct run *run)
@@ -608,6 +628,7 @@ SCENE(share, nothing, scene_share)
 SCENE(wait, nothing, scene_wait)
 SCENE(sample, prepare_items, scene_sample)
 SCENE(waiting_sample, prepare_items, scene_waiting_sample)
+SCENE(waiting_distinct, nothing, scene_waiting_distinct)
 SCENE(change, prepare_items, scene_change)
 SCENE(params, nothing, scene_params)
 SCENE(reduce, nothing, scene_reduce)
@@ -618,12 +639,19 @@ SCENE(bye, prepare_items, scene_bye)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_session, tell), cmocka_unit_test_teardown(test_insert, tell),
-        cmocka_unit_test_teardown(test_share, tell),   cmocka_unit_test_teardown(test_wait, tell),
-        cmocka_unit_test_teardown(test_sample, tell),  cmocka_unit_test_teardown(test_waiting_sample, tell),
-        cmocka_unit_test_teardown(test_change, tell),  cmocka_unit_test_teardown(test_look, tell),
-        cmocka_unit_test_teardown(test_params, tell),  cmocka_unit_test_teardown(test_reduce, tell),
-        cmocka_unit_test_teardown(test_expire, tell),  cmocka_unit_test_teardown(test_bye, tell),
+        cmocka_unit_test_teardown(test_session, tell),
+        cmocka_unit_test_teardown(test_insert, tell),
+        cmocka_unit_test_teardown(test_share, tell),
+        cmocka_unit_test_teardown(test_wait, tell),
+        cmocka_unit_test_teardown(test_sample, tell),
+        cmocka_unit_test_teardown(test_waiting_sample, tell),
+        cmocka_unit_test_teardown(test_waiting_distinct, tell),
+        cmocka_unit_test_teardown(test_change, tell),
+        cmocka_unit_test_teardown(test_look, tell),
+        cmocka_unit_test_teardown(test_params, tell),
+        cmocka_unit_test_teardown(test_reduce, tell),
+        cmocka_unit_test_teardown(test_expire, tell),
+        cmocka_unit_test_teardown(test_bye, tell),
     };
     if (getenv("NOMEM_ONLY")) /* for people */
         cmocka_set_test_filter(getenv("NOMEM_ONLY"));
