@@ -252,8 +252,8 @@ static bool read_plan(struct json_object *root, struct plan *out)
     for (uint32_t i = 0; others && i < out->n_others; i++)
         if (!read_choice(json_object_array_get_idx(others, i), &out->others[i]))
             return false;
-    return others && is_count(out->chosen.actors) && is_count(out->chosen.learners) &&
-           out->most_actors <= PLAN_MAX_COUNT && out->most_learners <= PLAN_MAX_COUNT;
+    return others && is_count(out->chosen.actors) && is_count(out->chosen.learners) && is_count(out->most_actors) &&
+           is_count(out->most_learners);
 }
 
 bool plan_input_from_json(const char *text, struct plan_input *out)

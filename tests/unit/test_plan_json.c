@@ -174,6 +174,7 @@ static void json_with_numbers_beyond_all_measure(void **state)
         bool good;
     } cases[] = {{"\"most_actors\"", "4000000000", false},
                  {"\"most_actors\"", "4096", true},
+                 {"\"most_actors\"", "0", false},
                  {"\"most_learners\"", "-1", false},
                  {"\"most_learners\"", "4294967297", false},
                  {"\"actors\"", "5000", false},
