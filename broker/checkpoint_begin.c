@@ -235,8 +235,7 @@ static void put_rest(struct checkpoint *self)
     struct broker *broker = self->broker;
     struct entry_sink sink = checkpoint_sink(self);
     for (const struct session *session = broker->session_list; session; session = session->next)
-        if (!journal_put_session_all(sink, session))
-            checkpoint_fail(self, "no memory for the sessions");
+        journal_put_session_all(sink, session);
     for (uint32_t i = 0; i < broker->params.n_counters; i++)
         journal_put_counter(sink, &broker->params.counters[i]);
     request_memory_each(broker, put_reply, self);
@@ -256,8 +255,7 @@ static void put_head(struct checkpoint *self)
     struct entry_checkpoint *entry = checkpoint_entry(self, ENTRY_CHECKPOINT, 0, sizeof *entry);
     *entry = (struct entry_checkpoint){.number = self->number, .base = self->base, .journal = self->journal};
     for (uint32_t i = 0; i < broker->n_tables; i++)
-        if (!journal_put_table(sink, &broker->tables[i]))
-            checkpoint_fail(self, "no memory for the tables");
+        journal_put_table(sink, &broker->tables[i]);
 }
 
 struct checkpoint *checkpoint_begin(struct broker *broker, enum checkpoint_reason reason, rp_error *err)
@@ -308,7 +306,7 @@ void checkpoint_free(struct checkpoint *self)
         free(copy->items);
         free(copy->refs);
     }
-    free(self->record);
+    scribe_record_drop(self->broker->stream->scribe, self->job);
     free(self->tables);
     free(self->slots);
     free(self->selections);

@@ -3,8 +3,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "broker/checkpoint_run.h"
+
+/* Without memory for an entry of more than RECORD_BYTES: until the next try. */
+#define LARGE_WAIT_US 1000u
 
 void checkpoint_fail(struct checkpoint *self, const char *format, ...)
 {
@@ -17,29 +21,19 @@ void checkpoint_fail(struct checkpoint *self, const char *format, ...)
     self->failed = true;
 }
 
-/* Takes data. */
-static void give_record(struct checkpoint *self, uint8_t *data, size_t size, bool pooled, size_t tail_at,
-                        zmq_msg_t *tail)
+/* Takes the job. */
+static void give_record(struct checkpoint *self, struct scribe_job *job, size_t size)
 {
     struct stream *stream = self->broker->stream;
-    struct scribe_job *job = self->failed ? NULL : calloc(1, sizeof *job);
-    if (!job) {
-        checkpoint_fail(self, "no memory to hand a record to the disk");
-        free(data);
+    if (self->failed) {
+        scribe_record_drop(stream->scribe, job);
         return;
     }
-    *job = (struct scribe_job){.what = SCRIBE_RECORD,
-                               .kind = DISK_CHECKPOINT,
-                               .file = self->number,
-                               .offset = self->offset,
-                               .data = data,
-                               .size = size,
-                               .pooled = pooled,
-                               .tail_at = tail_at};
-    if (tail) {
-        zmq_msg_init(&job->tail);
-        zmq_msg_move(&job->tail, tail);
-    }
+    job->what = SCRIBE_RECORD;
+    job->kind = DISK_CHECKPOINT;
+    job->file = self->number;
+    job->offset = self->offset;
+    job->size = size;
     self->offset += size;
     stream_give(stream, job);
 }
@@ -48,23 +42,24 @@ void checkpoint_flush(struct checkpoint *self)
 {
     if (self->used <= sizeof(struct record_head))
         return;
-    give_record(self, self->record, self->used, self->capacity == RECORD_BYTES, 0, NULL);
+    give_record(self, self->job, self->used);
+    self->job = NULL;
     self->record = NULL;
     self->used = self->capacity = 0;
 }
 
-/* Makes a record with room for so many bytes. Without memory the checkpoint is lost, but the broker goes on: what is
- * written then goes over what was not handed over yet. */
+/* Makes a record with room for so many bytes. */
 static void record_new(struct checkpoint *self, size_t need)
 {
-    if (self->failed && self->record && self->capacity >= need)
-        return;
-    free(self->record);
-    bool large = need > RECORD_BYTES;
-    self->record = large ? malloc(need) : scribe_buffer(self->broker->stream->scribe);
-    self->capacity = large ? need : RECORD_BYTES;
-    if (!self->record)
-        abort(); /* a megabyte: nothing else would work, either */
+    struct scribe *scribe = self->broker->stream->scribe;
+    scribe_record_drop(scribe, self->job);
+    self->capacity = need > RECORD_BYTES ? need : RECORD_BYTES;
+    if (need <= RECORD_BYTES)
+        self->job = scribe_record_wait(scribe);
+    else
+        while ((self->job = scribe_record_large(need)) == NULL)
+            usleep(LARGE_WAIT_US); /* an entry of more than a MiB: rare */
+    self->record = self->job->data;
 }
 
 void *checkpoint_entry(struct checkpoint *self, uint16_t type, uint32_t table, size_t size)
@@ -98,16 +93,19 @@ void checkpoint_large(struct checkpoint *self, uint16_t type, const void *front,
 {
     checkpoint_flush(self);
     size_t body = size + zmq_msg_size(value), before = sizeof(struct record_head) + sizeof(struct entry_head) + size;
-    uint8_t *data = malloc(before);
-    if (!data) {
+    struct scribe_job *job = scribe_record_large(before);
+    if (!job) {
         checkpoint_fail(self, "no memory for a value of %zu bytes", body);
         return;
     }
     struct entry_head head = {.size = (uint32_t)(sizeof head + body), .type = type};
-    memcpy(data + sizeof(struct record_head), &head, sizeof head);
-    memcpy(data + before - size, front, size);
+    memcpy(job->data + sizeof(struct record_head), &head, sizeof head);
+    memcpy(job->data + before - size, front, size);
     self->entries++;
-    give_record(self, data, sizeof(struct record_head) + entry_padded(head.size), false, before, value);
+    job->tail_at = before;
+    zmq_msg_init(&job->tail);
+    zmq_msg_move(&job->tail, value);
+    give_record(self, job, sizeof(struct record_head) + entry_padded(head.size));
 }
 
 bool checkpoint_tell(struct broker *broker, enum scribe_what what, enum disk_kind kind, uint64_t number)
@@ -155,11 +153,9 @@ uint64_t checkpoint_place(struct checkpoint *self, struct chunk *chunk)
 {
     struct stream *stream = self->broker->stream;
     struct named_segment *segment = chunk->at ? checkpoint_segment(self, disk_number(chunk->at)) : NULL;
-    if (stream_lacks(stream, chunk)) {
-        stream_chunk(stream, chunk);
-        self->chunk_bytes += sizeof(struct entry_chunk) + chunk->bytes;
-    } else if (segment && segment->moving && chunk_is_here(chunk)) {
-        stream_chunk_again(stream, chunk);
+    if (stream_lacks(stream, chunk) || (segment && segment->moving && chunk_is_here(chunk))) {
+        if (!stream_chunk_again(stream, chunk))
+            checkpoint_fail(self, "no memory for a chunk of %u bytes", chunk->bytes);
         self->chunk_bytes += sizeof(struct entry_chunk) + chunk->bytes;
     }
     segment = checkpoint_segment(self, disk_number(chunk->at));

@@ -77,7 +77,8 @@ struct checkpoint {
     bool failed;                                /* error says why */
     char error[256];
     /* the file */
-    uint8_t *record; /* with room for its head */
+    struct scribe_job *job; /* of the record; NULL: there is none */
+    uint8_t *record;        /* its data, with room for its head */
     size_t used, capacity;
     uint64_t offset, entries;
     uint64_t chunk_bytes; /* put into segments on the way */

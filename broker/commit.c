@@ -30,6 +30,14 @@ static void move(zmq_msg_t *to, zmq_msg_t *from)
     zmq_msg_close(from);
 }
 
+bool commit_reserve(struct broker *broker)
+{
+    struct commit *self = &broker->commit;
+    if (!self->spare && broker->stream && broker->stream->journal)
+        self->spare = malloc(sizeof *self->spare + sizeof self->spare->frames[0]);
+    return self->spare || !broker->stream || !broker->stream->journal;
+}
+
 bool commit_hold(struct broker *broker, const struct envelope *to, zmq_msg_t *header, zmq_msg_t *payload, uint32_t n)
 {
     struct commit *self = &broker->commit;
@@ -40,6 +48,10 @@ bool commit_hold(struct broker *broker, const struct envelope *to, zmq_msg_t *he
     if (!self->first && number <= stream->durable)
         return false;
     struct parked_message *message = malloc(sizeof *message + (n + 1) * sizeof message->frames[0]);
+    if (!message && n == 0) {
+        message = self->spare;
+        self->spare = NULL;
+    }
     if (!message) { /* it may not go now, and can not wait: the client asks again */
         zmq_msg_close(header);
         for (uint32_t i = 0; i < n; i++)
@@ -92,6 +104,8 @@ bool commit_is_stuck(const struct broker *broker)
 
 void commit_fini(struct commit *self)
 {
+    free(self->spare);
+    self->spare = NULL;
     while (self->first) {
         struct parked_message *message = take(self);
         for (uint32_t i = 0; i <= message->n; i++)

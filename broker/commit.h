@@ -14,11 +14,14 @@ struct parked_message;
 struct commit {
     struct parked_message *first, **last;
     uint64_t count;
-    int64_t oldest_ns; /* when the first of them came */
-    bool ahead;        /* messages go past the queue: what is told now makes no promise */
+    int64_t oldest_ns;            /* when the first of them came */
+    struct parked_message *spare; /* for a reply without payload: commit_reserve */
+    bool ahead;                   /* messages go past the queue: what is told now makes no promise */
 };
 
 void commit_init(struct commit *self);
+/* Before a request changes anything: its reply will be able to wait. False: no memory. */
+bool commit_reserve(struct broker *broker);
 /* Takes the message if it has to wait. False: it may go now, and nothing was taken. */
 bool commit_hold(struct broker *broker, const struct envelope *to, zmq_msg_t *header, zmq_msg_t *payload, uint32_t n);
 /* Sends what is durable. */

@@ -67,7 +67,7 @@ void journal_insert_(struct table *table, uint32_t slot, const struct flow *flow
     uint32_t n = item->span.n;
     for (uint32_t i = 0; i < n; i++)
         if (stream_lacks(stream, chunks[i]))
-            stream_chunk(stream, chunks[i]);
+            (void)stream_chunk(stream, chunks[i]); /* those that it may refuse are there: stream_chunks_first */
     struct layout *layout = layouts_at(&broker->layouts, item->span.layout);
     if (__builtin_expect(!layout->journaled, 0)) {
         journal_put_layout(stream_sink(stream), layout);

@@ -25,16 +25,16 @@ struct entry_sink {
 /* The entries that every file begins with: START, every TABLE, ORDINAL. */
 void journal_start(struct broker *broker, struct stream *stream);
 
-/* State as entries. False: no memory, and nothing was written of what it is about. */
+/* State as entries. */
 /* start: what it says of files before it. */
 void journal_put_start(struct entry_sink to, const struct broker *broker, struct entry_start start);
-bool journal_put_table(struct entry_sink to, const struct table *table);
+void journal_put_table(struct entry_sink to, const struct table *table);
 void journal_put_ordinal(struct entry_sink to, const struct broker *broker);
 void journal_put_layout(struct entry_sink to, const struct layout *layout);
 /* SESSION alone. */
-bool journal_put_session(struct entry_sink to, const struct session *session);
+void journal_put_session(struct entry_sink to, const struct session *session);
 /* SESSION, its FORMs, PROGRESS, and REJECTIONs that are not confirmed. */
-bool journal_put_session_all(struct entry_sink to, const struct session *session);
+void journal_put_session_all(struct entry_sink to, const struct session *session);
 void journal_put_progress(struct entry_sink to, const struct session *session);
 void journal_put_slot(struct entry_sink to, struct slot *slot);
 void journal_put_counter(struct entry_sink to, const struct counter *counter);

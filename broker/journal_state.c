@@ -1,6 +1,6 @@
 /* State as entries: what every file begins with, what a checkpoint holds besides items, and the effects that say all there
  * is to say about their object. */
-#include <stdlib.h>
+#include <assert.h>
 #include <string.h>
 
 #include "broker/info.h"
@@ -29,35 +29,21 @@ void journal_put_ordinal(struct entry_sink to, const struct broker *broker)
 
 /* ---- tables ---- */
 
-/* A list of protobuf columns with the array that they stand in. */
+/* A list of protobuf columns with the array that they stand in: without an allocation, since an effect cannot be refused any
+ * more. Streams have so many columns at most, and so have signatures. */
 struct column_list {
-    Replay__Column *column, **at;
+    Replay__Column column[RP_MAX_COLUMNS], *at[RP_MAX_COLUMNS];
 };
-
-static bool column_list_init(struct column_list *self, uint32_t n)
-{
-    self->column = calloc(n + 1, sizeof *self->column);
-    self->at = calloc(n + 1, sizeof(*self->at));
-    for (uint32_t i = 0; self->column && self->at && i < n; i++) {
-        replay__column__init(&self->column[i]);
-        self->at[i] = &self->column[i];
-    }
-    return self->column && self->at;
-}
 
 static void column_list_set(struct column_list *self, uint32_t i, const char *name, int32_t dtype, uint32_t rank,
                             uint32_t *shape)
 {
+    replay__column__init(&self->column[i]);
+    self->at[i] = &self->column[i];
     self->column[i].name = borrow(name);
     self->column[i].dtype = borrow(dtype_name(dtype));
     self->column[i].n_shape = rank;
     self->column[i].shape = shape;
-}
-
-static void column_list_fini(struct column_list *self)
-{
-    free(self->column);
-    free(self->at);
 }
 
 static void table_entry(struct entry_sink to, const struct table *table, const Replay__TableSpec *spec,
@@ -83,38 +69,34 @@ static void table_entry(struct entry_sink to, const struct table *table, const R
     replay__table_info__pack(info, (uint8_t *)(entry + 1) + spec_bytes);
 }
 
-bool journal_put_table(struct entry_sink to, const struct table *table)
+void journal_put_table(struct entry_sink to, const struct table *table)
 {
-    struct column_list columns = {0};
+    struct column_list columns;
     struct limiter_info limiter;
-    bool ok = column_list_init(&columns, table->n_signature);
-    if (ok) {
-        for (uint32_t i = 0; i < table->n_signature; i++) {
-            struct signature_field *field = &table->signature[i];
-            column_list_set(&columns, i, field->name, field->dtype, field->rank, field->shape);
-        }
-        Replay__TableSpec spec = REPLAY__TABLE_SPEC__INIT;
-        spec.name = borrow(table->name);
-        spec.id = table->id;
-        spec.max_size = (uint64_t)table->config->max_size;
-        spec.max_bytes = (uint64_t)table->config->max_bytes;
-        spec.n_signature = table->n_signature;
-        spec.signature = columns.at;
-        info_limiter(table, &limiter);
-        Replay__TableInfo info = REPLAY__TABLE_INFO__INIT;
-        info.name = spec.name;
-        info.sampler = borrow(table->sampler_ops->name);
-        info.remover = borrow(table->remover_ops->name);
-        info.limiter = &limiter.body;
-        info.size = table->in.size;
-        info.max_size = spec.max_size;
-        info.bytes = table->bytes;
-        info.max_bytes = spec.max_bytes;
-        info.max_times_sampled = (uint32_t)table->config->max_times_sampled;
-        table_entry(to, table, &spec, &info);
+    assert(table->n_signature <= RP_MAX_COLUMNS);
+    for (uint32_t i = 0; i < table->n_signature; i++) {
+        struct signature_field *field = &table->signature[i];
+        column_list_set(&columns, i, field->name, field->dtype, field->rank, field->shape);
     }
-    column_list_fini(&columns);
-    return ok;
+    Replay__TableSpec spec = REPLAY__TABLE_SPEC__INIT;
+    spec.name = borrow(table->name);
+    spec.id = table->id;
+    spec.max_size = (uint64_t)table->config->max_size;
+    spec.max_bytes = (uint64_t)table->config->max_bytes;
+    spec.n_signature = table->n_signature;
+    spec.signature = columns.at;
+    info_limiter(table, &limiter);
+    Replay__TableInfo info = REPLAY__TABLE_INFO__INIT;
+    info.name = spec.name;
+    info.sampler = borrow(table->sampler_ops->name);
+    info.remover = borrow(table->remover_ops->name);
+    info.limiter = &limiter.body;
+    info.size = table->in.size;
+    info.max_size = spec.max_size;
+    info.bytes = table->bytes;
+    info.max_bytes = spec.max_bytes;
+    info.max_times_sampled = (uint32_t)table->config->max_times_sampled;
+    table_entry(to, table, &spec, &info);
 }
 
 void journal_put_layout(struct entry_sink to, const struct layout *layout)
@@ -128,30 +110,26 @@ void journal_put_layout(struct entry_sink to, const struct layout *layout)
 
 /* ---- sessions ---- */
 
-bool journal_put_session(struct entry_sink to, const struct session *session)
+void journal_put_session(struct entry_sink to, const struct session *session)
 {
     const struct columns *columns = session->columns;
-    struct column_list list = {0};
-    bool ok = column_list_init(&list, columns->count);
-    if (ok) {
-        for (uint32_t i = 0; i < columns->count; i++) {
-            struct column *column = &columns->column[i];
-            column_list_set(&list, i, column->name, column->dtype, column->rank, column->shape);
-        }
-        Replay__Hello hello = REPLAY__HELLO__INIT;
-        hello.session = (ProtobufCBinaryData){WIRE_SESSION_BYTES, (uint8_t *)(uintptr_t)session->id};
-        hello.name = borrow(session->name);
-        hello.n_columns = columns->count;
-        hello.columns = list.at;
-        hello.notices = session->notices;
-        hello.oldest_number = session->keys.base;
-        size_t size = replay__hello__get_packed_size(&hello);
-        struct entry_named *entry = to.room(to.ctx, ENTRY_SESSION, 0, sizeof *entry + size);
-        entry->number = session->ordinal;
-        replay__hello__pack(&hello, (uint8_t *)(entry + 1));
+    struct column_list list;
+    assert(columns->count <= RP_MAX_COLUMNS);
+    for (uint32_t i = 0; i < columns->count; i++) {
+        struct column *column = &columns->column[i];
+        column_list_set(&list, i, column->name, column->dtype, column->rank, column->shape);
     }
-    column_list_fini(&list);
-    return ok;
+    Replay__Hello hello = REPLAY__HELLO__INIT;
+    hello.session = (ProtobufCBinaryData){WIRE_SESSION_BYTES, (uint8_t *)(uintptr_t)session->id};
+    hello.name = borrow(session->name);
+    hello.n_columns = columns->count;
+    hello.columns = list.at;
+    hello.notices = session->notices;
+    hello.oldest_number = session->keys.base;
+    size_t size = replay__hello__get_packed_size(&hello);
+    struct entry_named *entry = to.room(to.ctx, ENTRY_SESSION, 0, sizeof *entry + size);
+    entry->number = session->ordinal;
+    replay__hello__pack(&hello, (uint8_t *)(entry + 1));
 }
 
 /* A registered layout as its writer gave it: the interned one with the writer's number. */
@@ -217,15 +195,13 @@ static void put_rejections(struct entry_sink to, const struct session *session)
     }
 }
 
-bool journal_put_session_all(struct entry_sink to, const struct session *session)
+void journal_put_session_all(struct entry_sink to, const struct session *session)
 {
-    if (!journal_put_session(to, session))
-        return false;
+    journal_put_session(to, session);
     for (uint32_t i = 0; i < session->n_layouts; i++)
         put_form(to, session, i);
     journal_put_progress(to, session);
     put_rejections(to, session);
-    return true;
 }
 
 /* ---- parameters and requests ---- */

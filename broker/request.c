@@ -369,7 +369,7 @@ static rp_status request_dispatch(struct broker *broker, struct request *request
         const struct memory_place *place = commands[i].remember ? memory_find(broker, request) : NULL;
         if (place)
             return memory_answer(broker, request, place, err);
-        if (!commands[i].ahead && !memory_reserve(broker))
+        if (!commands[i].ahead && (!memory_reserve(broker) || !commit_reserve(broker)))
             return err_set(err, RP_NO_MEMORY, "no memory for the reply to a %s request", commands[i].name);
         if (commands[i].remember) /* what it does, and that it was done */
             JOURNAL(broker, journal_together_(broker, 2 * MEMORY_BYTES));

@@ -242,9 +242,12 @@ static rp_status item_put(struct restoring *self, struct table *table, struct im
     if (!layout)
         return err && err->status ? (rp_status)err->status : RP_NO_MEMORY;
     RP_TRY(item_check(table, from, layout, err));
-    if (!keymap_put(table->in.keys, from->key, slot))
-        return err_set(err, RP_DATA_LOSS, "key %llu stands twice in table '%s', or there is no memory for it",
-                       (unsigned long long)from->key, table->name);
+    if (!keymap_put(table->in.keys, from->key, slot)) {
+        if (keymap_get(table->in.keys, from->key) == KEYMAP_NONE)
+            return err_set(err, RP_NO_MEMORY, "no memory for the key map of table '%s'", table->name);
+        return err_set(err, RP_DATA_LOSS, "key %llu stands twice in table '%s'", (unsigned long long)from->key,
+                       table->name);
+    }
     struct item *item = &table->in.items[slot];
     *item = (struct item){.key = from->key,
                           .priority = from->priority,

@@ -40,12 +40,78 @@ void scribe_give(struct scribe *self, struct scribe_job *job)
         zmq_send(self->socket, "", 0, ZMQ_DONTWAIT);
 }
 
-uint8_t *scribe_buffer(struct scribe *self)
+struct scribe_job *scribe_record_large(size_t bytes)
+{
+    struct scribe_job *job = calloc(1, sizeof *job);
+    if (job && (job->data = malloc(bytes)) != NULL)
+        return job;
+    free(job);
+    return NULL;
+}
+
+static void job_free(struct scribe_job *job)
+{
+    if (job->tail_at)
+        zmq_msg_close(&job->tail);
+    if (job->data != job->buffer)
+        free(job->data);
+    free(job->buffer);
+    free(job);
+}
+
+static struct scribe_job *record_new(void)
+{
+    struct scribe_job *job = scribe_record_large(RECORD_BYTES);
+    if (job)
+        job->buffer = job->data;
+    return job;
+}
+
+struct scribe_job *scribe_record(struct scribe *self)
 {
     pthread_mutex_lock(&self->mutex);
-    uint8_t *buffer = self->n_spare ? self->spare[--self->n_spare] : NULL;
+    struct scribe_job *job = self->n_spare ? self->spare[--self->n_spare] : NULL;
     pthread_mutex_unlock(&self->mutex);
-    return buffer ? buffer : malloc(RECORD_BYTES);
+    return job ? job : record_new();
+}
+
+struct scribe_job *scribe_record_wait(struct scribe *self)
+{
+    struct scribe_job *job = scribe_record(self);
+    if (job)
+        return job;
+    pthread_mutex_lock(&self->mutex);
+    while (!self->n_spare)
+        pthread_cond_wait(&self->returned, &self->mutex);
+    job = self->spare[--self->n_spare];
+    pthread_mutex_unlock(&self->mutex);
+    return job;
+}
+
+/* With the lock held. False: enough of them are kept. */
+static bool keep_spare(struct scribe *self, struct scribe_job *job)
+{
+    if (!job->buffer || self->n_spare == SPARE_MOST)
+        return false;
+    if (job->tail_at)
+        zmq_msg_close(&job->tail);
+    if (job->data != job->buffer)
+        free(job->data);
+    *job = (struct scribe_job){.data = job->buffer, .buffer = job->buffer};
+    self->spare[self->n_spare++] = job;
+    pthread_cond_signal(&self->returned);
+    return true;
+}
+
+void scribe_record_drop(struct scribe *self, struct scribe_job *job)
+{
+    if (!job)
+        return;
+    pthread_mutex_lock(&self->mutex);
+    bool kept = keep_spare(self, job);
+    pthread_mutex_unlock(&self->mutex);
+    if (!kept)
+        job_free(job);
 }
 
 bool scribe_news(struct scribe *self, struct scribe_news *out)
@@ -137,10 +203,7 @@ static void jobs_drop(struct scribe_job *job)
 {
     while (job) {
         struct scribe_job *next = job->next;
-        if (job->tail_at)
-            zmq_msg_close(&job->tail);
-        free(job->data);
-        free(job);
+        job_free(job);
         job = next;
     }
 }
@@ -154,21 +217,23 @@ static void jobs_end(struct scribe *self, struct scribe_job *batch, uint64_t dur
         self->passed = durable;
     if (!news->bad_last)
         news->durable = self->passed;
-    for (struct scribe_job *job = batch; job; job = job->next) {
+    struct scribe_job *left = NULL;
+    for (struct scribe_job *job = batch, *next; job; job = next) {
+        next = job->next;
         if (job->what == SCRIBE_RECORD) {
             news->written += job->size;
             if (news->free != UINT64_MAX) /* until it is measured */
                 news->free -= job->size < news->free ? job->size : news->free;
         }
-        if (job->pooled && self->n_spare < SPARE_MOST) {
-            self->spare[self->n_spare++] = job->data;
-            job->data = NULL;
+        if (!keep_spare(self, job)) {
+            job->next = left;
+            left = job;
         }
     }
     bool measure = news->written - self->measured >= MEASURE_BYTES;
     tell(self);
     pthread_mutex_unlock(&self->mutex);
-    jobs_drop(batch);
+    jobs_drop(left);
     if (measure)
         scribe_measure(self);
 }
@@ -431,6 +496,7 @@ struct scribe *scribe_new(const struct folder *folder, enum fsync_mode mode, int
         return NULL;
     }
     pthread_mutex_init(&self->mutex, NULL);
+    pthread_cond_init(&self->returned, NULL);
     self->last = &self->first;
     self->jobs_last = &self->jobs;
     self->folder = self->sync.folder = folder;
@@ -439,7 +505,9 @@ struct scribe *scribe_new(const struct folder *folder, enum fsync_mode mode, int
     self->clock = clock_system();
     self->segment.descriptor = self->part.descriptor = -1;
     self->news.free = free_bytes(folder);
-    bool ok = true;
+    while (self->n_spare < SCRIBE_RECORDS && (self->spare[self->n_spare] = record_new()) != NULL)
+        self->n_spare++;
+    bool ok = self->n_spare == SCRIBE_RECORDS;
     for (uint32_t i = 0; i < folder->n_files && ok; i++)
         if (folder->files[i].kind == DISK_SEGMENT && folder->files[i].mine)
             ok = scribe_unsynced(self, folder->files[i].number);
@@ -464,8 +532,9 @@ void scribe_destroy(struct scribe **at, int timeout_ms)
     jobs_drop(self->jobs);
     jobs_drop(self->first);
     while (self->n_spare)
-        free(self->spare[--self->n_spare]);
+        job_free(self->spare[--self->n_spare]);
     free(self->unsynced);
+    pthread_cond_destroy(&self->returned);
     pthread_mutex_destroy(&self->mutex);
     free(self);
     *at = NULL;

@@ -14,9 +14,13 @@ enum fsync_mode { FSYNC_NEVER, FSYNC_INTERVAL, FSYNC_ALWAYS };
 
 struct scribe;
 
+/* Jobs with buffers that exist from the start: one that the stream fills and the one after it, one that a checkpoint
+ * fills, and one that is written. */
+#define SCRIBE_RECORDS 4u
+
 enum scribe_what { SCRIBE_RECORD, SCRIBE_FINISH, SCRIBE_ABANDON, SCRIBE_REMOVE };
 
-/* Given to the scribe, which frees it; malloc'ed, zeroed but for what is set. */
+/* Given to the scribe, which frees it, or keeps it for scribe_record; malloc'ed, zeroed but for what is set. */
 struct scribe_job {
     enum scribe_what what;
     enum disk_kind kind;
@@ -24,9 +28,9 @@ struct scribe_job {
     uint64_t offset;   /* of the record */
     uint64_t number;   /* running number of a record of the stream; 0 for those of a checkpoint */
     uint64_t failures; /* of the end of a checkpoint: the syncs that were known to have failed when it began */
-    uint8_t *data;     /* sealed by the scribe; from scribe_buffer, or malloc'ed; given */
+    uint8_t *data;     /* sealed by the scribe; the job's buffer, or malloc'ed; given */
     size_t size;       /* of the record, with its head */
-    bool pooled;       /* data is from scribe_buffer */
+    uint8_t *buffer;   /* of a job from scribe_record: RECORD_BYTES, which come back with the job. NULL: it has none */
     /* A large chunk's data, which the scribe copies to tail_at of the record: the core thread has no time for that.
      * data then has tail_at bytes. tail_at 0: there is none. */
     size_t tail_at;
@@ -55,8 +59,16 @@ struct scribe *scribe_new(const struct folder *folder, enum fsync_mode mode, int
 /* Ends when all jobs are done, or timeout_ms have passed. */
 void scribe_destroy(struct scribe **self, int timeout_ms);
 void scribe_give(struct scribe *self, struct scribe_job *job);
-/* RECORD_BYTES bytes for a record, from those that were written. NULL: no memory. */
-uint8_t *scribe_buffer(struct scribe *self);
+/* A job for a record, with a buffer as its data: one that was written, or a new one. NULL: none is free, and there is no
+ * memory. */
+struct scribe_job *scribe_record(struct scribe *self);
+/* The same; waits until the scribe has written one. Whoever calls it has at most one of SCRIBE_RECORDS that he has not given
+ * yet, so one comes back as soon as the disk can be written. */
+struct scribe_job *scribe_record_wait(struct scribe *self);
+/* A job for a record of so many bytes, without a buffer of the scribe's. NULL: no memory. */
+struct scribe_job *scribe_record_large(size_t bytes);
+/* Gives back a job that is not needed, or NULL. */
+void scribe_record_drop(struct scribe *self, struct scribe_job *job);
 /* False: there is nothing new. */
 bool scribe_news(struct scribe *self, struct scribe_news *out);
 /* Bytes that the disk has left; UINT64_MAX: not known. */

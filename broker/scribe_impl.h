@@ -25,8 +25,9 @@ struct scribe_file {
 struct scribe {
     /* both sides', under the lock */
     pthread_mutex_t mutex;
+    pthread_cond_t returned; /* there is a spare one */
     struct scribe_job *first, **last;
-    uint8_t *spare[SPARE_MOST];
+    struct scribe_job *spare[SPARE_MOST]; /* with their buffers */
     uint32_t n_spare;
     struct scribe_news news;
     struct {

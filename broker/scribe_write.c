@@ -100,10 +100,10 @@ static bool complete(struct scribe_job *job)
     memcpy(whole + job->tail_at, zmq_msg_data(&job->tail), bytes);
     memset(whole + job->tail_at + bytes, 0, job->size - job->tail_at - bytes);
     zmq_msg_close(&job->tail);
-    free(job->data);
+    if (job->data != job->buffer)
+        free(job->data);
     job->data = whole;
     job->tail_at = 0;
-    job->pooled = false;
     return true;
 }
 

@@ -100,7 +100,10 @@ static bool put(struct spill *self, struct chunk *chunk, uint32_t *looks)
         self->round_waiting++;
         return false;
     }
-    stream_chunk(stream, chunk);
+    if (!stream_chunk(stream, chunk)) {
+        self->round_waiting++;
+        return false;
+    }
     self->disk_full = false;
     self->round_work++;
     *looks += chunk->bytes / PUT_PER_LOOK;

@@ -27,7 +27,10 @@ bool spill_move_chunk(struct spill *self, struct chunk *chunk)
         self->round_waiting++;
         return false;
     }
-    stream_chunk_again(stream, chunk);
+    if (!stream_chunk_again(stream, chunk)) {
+        self->round_waiting++;
+        return false;
+    }
     self->round_work++;
     return true;
 }

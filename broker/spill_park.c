@@ -383,7 +383,10 @@ static bool is_complete(const struct spill *self, struct waiter *waiter)
         const struct need *need = need_find(self, chunk);
         if (!need || !need->failed)
             return false;
-        park->damaged = true;
+        if (need->failed == RP_NO_MEMORY)
+            park->broken = true; /* its data is not lost: all picks are kept for a retry */
+        else
+            park->damaged = true;
     }
     return true;
 }

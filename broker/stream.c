@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "broker/broker.h"
 #include "broker/checkpoint.h"
@@ -20,13 +21,8 @@
 #define LARGE_CHUNK (RECORD_BYTES / 2)
 /* What may stand before a large entry in its record, so that RECORD_MOST holds for one of 1 GiB. */
 #define BEFORE_LARGE (32u << 10)
-
-static void *sure(void *memory)
-{
-    if (!memory)
-        abort(); /* an effect that can not be recorded must not be told of: the process is beyond saving */
-    return memory;
-}
+/* Without memory for an entry of more than RECORD_BYTES: until the next try. */
+#define LARGE_WAIT_US 1000u
 
 /* ---- segments */
 
@@ -49,6 +45,20 @@ struct segment_use *stream_segment(const struct stream *self, uint64_t number)
     return low < self->n_segments && self->segments[low].number == number ? &self->segments[low] : NULL;
 }
 
+/* A place for one more. False: no memory. */
+static bool segments_reserve(struct stream *self)
+{
+    if (self->n_segments < self->segment_capacity)
+        return true;
+    uint32_t capacity = self->segment_capacity ? self->segment_capacity * 2 : 64;
+    struct segment_use *segments = realloc(self->segments, capacity * sizeof *segments);
+    if (!segments)
+        return false;
+    self->segments = segments;
+    self->segment_capacity = capacity;
+    return true;
+}
+
 bool stream_know(struct stream *self, uint64_t number, uint64_t bytes)
 {
     struct segment_use *known = stream_segment(self, number);
@@ -57,14 +67,8 @@ bool stream_know(struct stream *self, uint64_t number, uint64_t bytes)
         known->bytes = bytes;
         return true;
     }
-    if (self->n_segments == self->segment_capacity) {
-        uint32_t capacity = self->segment_capacity ? self->segment_capacity * 2 : 64;
-        struct segment_use *segments = realloc(self->segments, capacity * sizeof *segments);
-        if (!segments)
-            return false;
-        self->segments = segments;
-        self->segment_capacity = capacity;
-    }
+    if (!segments_reserve(self))
+        return false;
     uint32_t at = self->n_segments++;
     for (; at > 0 && self->segments[at - 1].number > number; at--)
         self->segments[at] = self->segments[at - 1];
@@ -105,6 +109,8 @@ static enum stream_hold why_hold(const struct stream *self)
 {
     if (self->trouble[0])
         return HOLD_TROUBLE;
+    if (self->starved)
+        return HOLD_MEMORY;
     uint64_t reserve = self->journal ? space_reserve(&self->space) : 0;
     if (self->space.free < (self->hold == HOLD_SPACE ? reserve / 4 * 5 : reserve))
         return HOLD_SPACE;
@@ -181,27 +187,29 @@ void stream_give(struct stream *self, struct scribe_job *job)
     scribe_give(self->scribe, job);
 }
 
-static struct scribe_job *record_job(struct stream *self, uint8_t *data, size_t size)
+static void record_forget(struct stream *self)
 {
-    struct scribe_job *job = sure(calloc(1, sizeof *job));
-    *job = (struct scribe_job){.what = SCRIBE_RECORD,
-                               .kind = DISK_SEGMENT,
-                               .file = self->segment,
-                               .offset = self->offset,
-                               .number = self->number++,
-                               .data = data,
-                               .size = size};
-    return job;
+    self->job = NULL;
+    self->record = NULL;
+    self->used = self->capacity = self->start_used = self->last = 0;
+}
+
+static void job_give(struct stream *self, struct scribe_job *job, size_t size)
+{
+    job->what = SCRIBE_RECORD;
+    job->kind = DISK_SEGMENT;
+    job->file = self->segment;
+    job->offset = self->offset;
+    job->number = self->number++;
+    job->size = size;
+    account(self, size);
+    record_forget(self);
+    stream_give(self, job);
 }
 
 static void record_give(struct stream *self)
 {
-    struct scribe_job *job = record_job(self, self->record, self->used);
-    job->pooled = self->capacity == RECORD_BYTES;
-    account(self, self->used);
-    self->record = NULL;
-    self->used = self->capacity = self->start_used = self->last = 0;
-    stream_give(self, job);
+    job_give(self, self->job, self->used);
 }
 
 void stream_hand_over(struct stream *self)
@@ -211,11 +219,33 @@ void stream_hand_over(struct stream *self)
     record_give(self);
 }
 
+/* Makes a record for an entry that no usual one has room for. False: no memory. */
+static bool large_reserve(struct stream *self, size_t need)
+{
+    if (self->large_bytes >= need)
+        return true;
+    scribe_record_drop(self->scribe, self->large_job);
+    self->large_job = scribe_record_large(need);
+    self->large_bytes = self->large_job ? need : 0;
+    return self->large_job != NULL;
+}
+
 static void record_begin(struct stream *self, size_t entry)
 {
     size_t need = sizeof(struct record_head) + entry;
-    self->capacity = need <= RECORD_BYTES ? RECORD_BYTES : need;
-    self->record = sure(need <= RECORD_BYTES ? scribe_buffer(self->scribe) : malloc(need));
+    if (need > RECORD_BYTES) {
+        while (!large_reserve(self, need))
+            usleep(LARGE_WAIT_US); /* not a chunk, which is refused instead: rare, and nobody could do without it */
+        self->job = self->large_job;
+        self->capacity = self->large_bytes;
+        self->large_job = NULL;
+        self->large_bytes = 0;
+    } else {
+        self->job = self->next_job ? self->next_job : scribe_record_wait(self->scribe);
+        self->capacity = RECORD_BYTES;
+        self->next_job = NULL;
+    }
+    self->record = self->job->data;
     memset(self->record, 0, sizeof(struct record_head));
     self->used = sizeof(struct record_head);
 }
@@ -258,40 +288,49 @@ uint64_t stream_entry_large(struct stream *self, uint16_t type, uint32_t table, 
     size_t before = self->used ? self->used : sizeof(struct record_head);
     size_t whole = sizeof(struct entry_head) + size + zmq_msg_size(rest);
     size_t tail_at = before + sizeof(struct entry_head) + size;
-    uint8_t *data = sure(calloc(1, tail_at));
-    if (self->used)
-        memcpy(data, self->record, before);
-    *(struct entry_head *)(void *)(data + before) =
+    /* A buffer is much larger than what stands before the data: it is used if there is no memory for less. */
+    struct scribe_job *job = scribe_record_large(tail_at);
+    if (job) {
+        memset(job->data, 0, sizeof(struct record_head));
+        if (self->used)
+            memcpy(job->data, self->record, before);
+        scribe_record_drop(self->scribe, self->job);
+    } else {
+        if (!self->used)
+            record_begin(self, sizeof(struct entry_head) + size);
+        job = self->job;
+    }
+    *(struct entry_head *)(void *)(job->data + before) =
         (struct entry_head){.size = (uint32_t)whole, .type = type, .table = (uint16_t)table};
-    memcpy(data + before + sizeof(struct entry_head), body, size);
+    memcpy(job->data + before + sizeof(struct entry_head), body, size);
     uint64_t at = disk_at(self->segment, self->offset + before);
-    struct scribe_job *job = record_job(self, data, before + entry_padded(whole));
     job->tail_at = tail_at;
     zmq_msg_init(&job->tail);
     zmq_msg_copy(&job->tail, rest);
-    account(self, job->size);
-    free(self->record);
-    self->record = NULL;
-    self->used = self->capacity = self->start_used = self->last = 0;
-    stream_give(self, job);
+    job_give(self, job, before + entry_padded(whole));
     return at;
 }
 
-/* At a moment at which all effects are recorded: a segment's first entries tell the state of counters. */
-static void segment_begin(struct stream *self, uint64_t number)
+/* At a moment at which all effects are recorded: a segment's first entries tell the state of counters. False: no memory,
+ * and nothing has changed. */
+static bool segment_begin(struct stream *self, uint64_t number, uint64_t after)
 {
+    if (!stream_know(self, number, FILE_HEAD_BYTES))
+        return false;
     self->segment = number;
     self->offset = FILE_HEAD_BYTES;
-    if (!stream_know(self, number, FILE_HEAD_BYTES))
-        abort();
+    if (after)
+        self->after = after;
     journal_start(self->broker, self);
     self->start_used = self->first_bytes = self->used;
+    return true;
 }
 
+/* Without memory the segment goes on, and it is tried again at the end of the next turn. */
 static void segment_next(struct stream *self)
 {
-    self->after = disk_at(self->segment, self->offset); /* a loader sees that nothing is missing */
-    segment_begin(self, self->segment + 1);
+    /* a loader sees that nothing is missing */
+    self->leave = !segment_begin(self, self->segment + 1, disk_at(self->segment, self->offset));
 }
 
 void stream_flush(struct stream *self)
@@ -299,7 +338,7 @@ void stream_flush(struct stream *self)
     if (self->used < SMALL_RECORD && self->number - 1 - self->durable >= OUTSTANDING_ENOUGH)
         return;
     stream_hand_over(self);
-    if (self->offset >= stream_segment_bytes(self))
+    if (self->offset >= stream_segment_bytes(self) || self->leave)
         segment_next(self);
 }
 
@@ -331,16 +370,28 @@ static void chunk_head(struct chunk *chunk, uint8_t *body)
     memcpy(body + sizeof(struct entry_chunk), chunk_block_sizes(chunk), (size_t)chunk->columns * 5);
 }
 
-static void chunk_put(struct stream *self, struct chunk *chunk)
+/* The scribe copies the data from its message. */
+static bool chunk_is_shared(struct chunk *chunk)
 {
     zmq_msg_t *message = chunk_message(chunk);
+    return message && zmq_msg_size(message) == chunk->bytes && chunk_entry_bytes(chunk) > LARGE_CHUNK;
+}
+
+static bool chunk_reserve(struct stream *self, struct chunk *chunk)
+{
+    size_t need = sizeof(struct record_head) + chunk_disk_bytes(chunk);
+    return need <= RECORD_BYTES || chunk_is_shared(chunk) || large_reserve(self, need);
+}
+
+static void chunk_put(struct stream *self, struct chunk *chunk)
+{
     size_t size = chunk_entry_bytes(chunk);
-    if (message && zmq_msg_size(message) == chunk->bytes && size > LARGE_CHUNK) {
+    if (chunk_is_shared(chunk)) {
         uint8_t head[sizeof(struct entry_chunk) + 5 * UINT8_MAX] __attribute__((aligned(8)));
         chunk_head(chunk, head);
         if (self->used)
             record_give(self);
-        chunk->at = stream_entry_large(self, ENTRY_CHUNK, 0, head, size - chunk->bytes, message);
+        chunk->at = stream_entry_large(self, ENTRY_CHUNK, 0, head, size - chunk->bytes, chunk_message(chunk));
     } else {
         uint8_t *body = stream_entry(self, ENTRY_CHUNK, 0, size);
         chunk_head(chunk, body);
@@ -351,17 +402,27 @@ static void chunk_put(struct stream *self, struct chunk *chunk)
     stream_chunk_known(self, chunk);
 }
 
-void stream_chunk(struct stream *self, struct chunk *chunk)
+bool stream_chunk(struct stream *self, struct chunk *chunk)
 {
-    if (stream_lacks(self, chunk))
-        stream_chunk_again(self, chunk);
+    return !stream_lacks(self, chunk) || stream_chunk_again(self, chunk);
 }
 
-void stream_chunk_again(struct stream *self, struct chunk *chunk)
+bool stream_chunk_again(struct stream *self, struct chunk *chunk)
 {
+    if (!chunk_reserve(self, chunk))
+        return false;
     if (chunk->at)
         stream_chunk_dead(self, chunk);
     chunk_put(self, chunk);
+    return true;
+}
+
+bool stream_chunks_first(struct stream *self, struct chunk *const *chunks, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (chunks[i]->bytes > LARGE_CHUNK && !stream_chunk(self, chunks[i]))
+            return false;
+    return true;
 }
 
 void stream_chunk_known(struct stream *self, const struct chunk *chunk)
@@ -435,6 +496,12 @@ static void take_news(struct stream *self, const struct scribe_news *news)
 void stream_run(struct stream *self)
 {
     self->message_at = self->given + self->used;
+    if (!self->next_job)
+        self->next_job = scribe_record(self->scribe);
+    if (self->starved == (self->next_job != NULL)) {
+        self->starved = !self->next_job;
+        update_full(self);
+    }
     struct scribe_news news;
     while (scribe_news(self->scribe, &news)) {
         take_news(self, &news);
@@ -462,6 +529,10 @@ static void hold_text(const struct stream *self, char *text, size_t size)
         snprintf(text, size,
                  "the journal in %.140s has grown by %.1f MiB while a checkpoint is written: raise journal.max", path,
                  (double)self->journal_bytes / (1 << 20));
+        break;
+    case HOLD_MEMORY:
+        snprintf(text, size, "no memory for a record of %u bytes: it waits until another is written in %.140s",
+                 RECORD_BYTES, path);
         break;
     case HOLD_BACKLOG:
         snprintf(text, size, "the disk is slow: %.1f MiB wait to be written in %.140s",
@@ -519,9 +590,9 @@ rp_status stream_open(struct broker *broker, rp_error *err)
 
 rp_status stream_begin(struct stream *self, rp_error *err)
 {
-    (void)err;
     update_space(self);
-    segment_begin(self, folder_next(&self->folder, DISK_SEGMENT));
+    if (!segment_begin(self, folder_next(&self->folder, DISK_SEGMENT), 0))
+        return err_set(err, RP_NO_MEMORY, "no memory for the list of segments");
     stream_flush(self);
     return RP_OK;
 }
@@ -533,9 +604,12 @@ void stream_close(struct stream **at, int timeout_ms)
         return;
     if (self->scribe)
         stream_hand_over(self);
+    if (self->scribe) {
+        scribe_record_drop(self->scribe, self->job);
+        scribe_record_drop(self->scribe, self->next_job);
+        scribe_record_drop(self->scribe, self->large_job);
+    }
     scribe_destroy(&self->scribe, timeout_ms);
-    if (self->used)
-        free(self->record);
     folder_close(&self->folder);
     free(self->segments);
     free(self);

@@ -28,6 +28,7 @@ struct segment_use {
 enum stream_hold {
     HOLD_NOTHING,
     HOLD_TROUBLE,    /* the disk cannot be written */
+    HOLD_MEMORY,     /* there is no memory for the next record before another is written */
     HOLD_SPACE,      /* the rest of the disk is for a checkpoint */
     HOLD_COMPACTION, /* a checkpoint that is to free space comes first */
     HOLD_JOURNAL,    /* the journal is as long as it may be before the checkpoint under way has ended */
@@ -40,8 +41,12 @@ struct stream {
     struct scribe *scribe;
     bool journal; /* effects are recorded */
     /* the record that is being filled */
-    uint8_t *record;
+    struct scribe_job *job; /* NULL: used is 0 */
+    uint8_t *record;        /* its data */
     size_t used, capacity;
+    struct scribe_job *next_job;  /* for the record after it: taken ahead, at the start of a turn */
+    struct scribe_job *large_job; /* for an entry that no usual record has room for; of large_bytes */
+    size_t large_bytes;
     size_t last;              /* offset of the last entry's head; 0: none */
     uint64_t number;          /* running number of the record being filled; used == 0: it is empty */
     uint64_t durable;         /* running number of the last durable one */
@@ -57,6 +62,8 @@ struct stream {
     uint64_t given;           /* bytes handed over, of everything */
     uint64_t backlog;         /* of those, what is not written */
     uint64_t backlog_most;
+    bool starved;                 /* at the start of this turn there was no memory for next_job */
+    bool leave;                   /* the segment is to end: there was no memory for the next one */
     bool full;                    /* see stream_is_full */
     enum stream_hold hold;        /* why */
     uint64_t free;                /* bytes of the disk when `written` was counted; SPACE_UNKNOWN */
@@ -103,10 +110,14 @@ static inline bool stream_lacks(const struct stream *self, const struct chunk *c
     return !chunk->at || (__builtin_expect(self->n_lost != 0, 0) && stream_is_lost(self, disk_number(chunk->at)) &&
                           chunk_is_here(chunk));
 }
-/* Puts a chunk there if it lacks a place; chunk->at says where. */
-void stream_chunk(struct stream *self, struct chunk *chunk);
+/* Puts a chunk there if it lacks a place; chunk->at says where. False: it is larger than a record, there is no memory for
+ * one of its own, and nothing has changed. */
+bool stream_chunk(struct stream *self, struct chunk *chunk);
 /* Puts it there again, from a segment that is mostly dead. */
-void stream_chunk_again(struct stream *self, struct chunk *chunk);
+bool stream_chunk_again(struct stream *self, struct chunk *chunk);
+/* Before an item is inserted: puts its large chunks there, so that no memory is needed for those that are left. False: there
+ * was no memory. */
+bool stream_chunks_first(struct stream *self, struct chunk *const *chunks, uint32_t n);
 /* A chunk that lies in a segment was restored; is freed. */
 void stream_chunk_known(struct stream *self, const struct chunk *chunk);
 void stream_chunk_dead(struct stream *self, const struct chunk *chunk);

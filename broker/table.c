@@ -393,6 +393,9 @@ rp_status table_insert(struct table *self, const struct arrival *arrival, rp_err
     if (__builtin_expect(store_memory(&broker->store) > broker->storage_budget || broker->spill, 0) &&
         keymap_get(self->in.keys, arrival->key) == KEYMAP_NONE)
         RP_TRY(room_make(self, err));
+    if (broker->stream && broker->stream->journal &&
+        !stream_chunks_first(broker->stream, span_chunks(&arrival->span), arrival->span.n))
+        return err_set(err, RP_NO_MEMORY, "no memory to record an item of table '%s'", self->name);
     uint32_t slot = slot_take(&self->in, self->capacity);
     struct item *item = &self->in.items[slot];
     if (!keymap_put(self->in.keys, arrival->key, slot)) {

@@ -16,6 +16,7 @@ struct reader {
     struct schema_report *report;
     yaml_document_t *document;
     const char *file; /* that is read; NULL: a text */
+    bool no_memory;   /* a string is NULL */
 };
 
 struct level {
@@ -396,10 +397,11 @@ static void apply_default(struct reader *r, const struct schema_row *row, void *
         schema_report_at(r->report, place, path, "(default) '%s' is not valid YAML", text);
         return;
     }
-    struct reader inner = {r->schema, r->report, &document, NULL};
+    struct reader inner = {r->schema, r->report, &document, NULL, false};
     yaml_node_t *node = yaml_document_get_root_node(&document);
     if (node)
         read_value(&inner, row, node, base, path);
+    r->no_memory |= inner.no_memory;
     yaml_document_delete(&document);
 }
 
@@ -421,8 +423,10 @@ static void apply_defaults(struct reader *r, struct level *level, const char *pr
             apply_default(r, row, level->base, row_path, place);
         /* After a mistake too, strings are never NULL. */
         char **string = (char **)((char *)level->base + row->offset);
-        if ((row->type == SCHEMA_STRING || row->type == SCHEMA_PATH) && !*string)
-            *string = strdup("");
+        if ((row->type == SCHEMA_STRING || row->type == SCHEMA_PATH) && !*string && (*string = strdup("")) == NULL) {
+            schema_report_at(r->report, place, row_path, "out of memory");
+            r->no_memory = true;
+        }
     }
 }
 
@@ -496,7 +500,7 @@ static bool fill(struct reader *r, const char *section, void *root)
         read_map(r, &level, node, "", "");
     apply_defaults(r, &level, "", "", top);
     free(level.seen);
-    if (r->schema->check) {
+    if (r->schema->check && !r->no_memory) { /* it relies on the strings */
         schema_report_quiet(r->report, true);
         r->schema->check(root, r->report);
         schema_report_quiet(r->report, false);
@@ -514,7 +518,7 @@ static bool read_bytes(const struct schema *schema, const struct schema_source *
     yaml_document_t document;
     if (!open_document(report, text, size, &document))
         return false;
-    struct reader r = {schema, report, &document, source->file};
+    struct reader r = {schema, report, &document, source->file, false};
     schema_report_overrides(report, source->overrides);
     if (override(&document, source->overrides, report)) {
         schema_report_begin(report, name);

@@ -18,6 +18,7 @@ void *__real_calloc(size_t n, size_t size);
 void *__real_realloc(void *old, size_t size);
 void *__real_aligned_alloc(size_t alignment, size_t size);
 void __real_free(void *block);
+int __real_vasprintf(char **out, const char *format, va_list args);
 void *__real_mmap(void *at, size_t size, int protection, int flags, int file, off_t offset);
 int __real_zmq_msg_init_size(zmq_msg_t *message, size_t size);
 int __real_zmq_msg_init_data(zmq_msg_t *message, void *data, size_t size, zmq_free_fn *done, void *hint);
@@ -280,7 +281,7 @@ char *__wrap_strndup(const char *text, size_t most)
 int __wrap_vasprintf(char **out, const char *format, va_list args)
 {
     char *text = NULL;
-    int size = fails() ? -1 : vasprintf(&text, format, args);
+    int size = fails() ? -1 : __real_vasprintf(&text, format, args);
     if (size >= 0)
         *out = keep(text, SITE);
     return size;

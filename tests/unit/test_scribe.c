@@ -98,15 +98,13 @@ static void desk_close(struct desk *self)
 static uint64_t desk_write(struct desk *self, enum disk_kind kind, uint64_t file, uint64_t offset, size_t bytes,
                            uint8_t fill)
 {
-    struct scribe_job *job = calloc(1, sizeof *job);
-    size_t body = entry_padded(sizeof(struct entry_head) + bytes);
+    size_t body = entry_padded(sizeof(struct entry_head) + bytes), size = sizeof(struct record_head) + body;
+    struct scribe_job *job = size <= RECORD_BYTES ? scribe_record(self->scribe) : scribe_record_large(size);
     job->what = SCRIBE_RECORD;
     job->kind = kind;
     job->file = file;
     job->offset = offset;
-    job->size = sizeof(struct record_head) + body;
-    job->pooled = job->size <= RECORD_BYTES;
-    job->data = job->pooled ? scribe_buffer(self->scribe) : malloc(job->size);
+    job->size = size;
     memset(job->data, fill, job->size);
     struct entry_head head = {.size = (uint32_t)(sizeof head + bytes), .type = ENTRY_COUNTER};
     memcpy(job->data + sizeof(struct record_head), &head, sizeof head);
