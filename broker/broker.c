@@ -286,8 +286,8 @@ static rp_status broker_init(struct broker *self, void *context, rp_error *err)
     if (self->stream) {
         RP_TRY(restore(self, err));
         RP_TRY(stream_begin(self->stream, err));
+        RP_TRY(checkpoints_init(self, err)); /* notes what the files do without, before more is removed */
         restore_finish(self);
-        RP_TRY(checkpoints_init(self, err));
     }
     self->context = context;
     if (!context && !self->ducts) {

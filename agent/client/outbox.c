@@ -232,7 +232,7 @@ static bool transmit(struct outbox *self, struct message *message, struct way pu
         }
         if (!way_send(push, &copy, i + 1 < message->n_frames)) {
             zmq_msg_close(&copy);
-            return false; /* can only be the first frame: a message is taken as a whole */
+            return false; /* nothing of it is taken: a message goes as a whole */
         }
     }
     return true;

@@ -96,6 +96,15 @@ static void stop(void)
     embed_stop(&embed);
 }
 
+/* embed_stop would empty the tables. */
+static void stop_as_it_is(void)
+{
+    broker_destroy(&embed.broker);
+    zmq_ctx_term(embed.context);
+    schema_free(&broker_schema, &embed.config);
+    columns_release(columns);
+}
+
 /* ---- changes ---- */
 
 static uint32_t below(uint32_t n)
@@ -685,15 +694,46 @@ static void after_a_failure_the_next_is_whole(void **state)
     folder_drop();
 }
 
-/* An item over a chunk that a session holds, which is gone again at once. */
-static void pass_over(struct chunk *chunk)
+/* An item over a chunk that a session holds. */
+static void insert_over(struct chunk *chunk)
 {
-    struct table *table = &broker->tables[0];
     struct arrival arrival = {.key = ++next_key, .priority = 1, .span = {.n = 1, .length = 1, .one = chunk}};
     arrival.span.layout = layout_of(0);
     chunk_hold(chunk);
-    assert_int_equal(table_insert(table, &arrival, NULL), RP_OK);
-    table_remove(table, table_find(table, arrival.key));
+    assert_int_equal(table_insert(&broker->tables[0], &arrival, NULL), RP_OK);
+}
+
+/* The same, and it is gone again at once. */
+static void pass_over(struct chunk *chunk)
+{
+    insert_over(chunk);
+    table_remove(&broker->tables[0], table_find(&broker->tables[0], next_key));
+}
+
+static struct chunk *held[20000];
+static uint32_t n_held;
+
+/* A segment that is full of chunks which no item has, but sessions hold; and a checkpoint after it. */
+static uint64_t hold_segment(void)
+{
+    broker->stream->segment_bytes = 20000;
+    uint64_t segment = broker->stream->segment;
+    for (n_held = 0; broker->stream->segment == segment; n_held++) {
+        assert_true(n_held < 20000);
+        held[n_held] = chunk_of(1, 0);
+        pass_over(held[n_held]);
+        one_slice();
+    }
+    const struct segment_use *use = stream_segment(broker->stream, segment);
+    assert_true(use->live > use->bytes / 2); /* it is not worth moving */
+    make_one();
+    return segment;
+}
+
+static void let_go(void)
+{
+    while (n_held > 0)
+        store_release(&broker->store, held[--n_held]);
 }
 
 /* The journal since the last whole one names a segment that was dead when the failed one began. */
@@ -703,22 +743,9 @@ static void a_failed_one_lets_no_segment_go(void **state)
     rng_seed(&rng, 9);
     folder_make();
     start(true, "checkpoint: {keep: 1, every: 0s, on_exit: false}\n");
-    broker->stream->segment_bytes = 20000;
-    static struct chunk *held[20000];
-    uint32_t n = 0;
-    uint64_t segment = broker->stream->segment;
-    for (; broker->stream->segment == segment; n++) { /* most of it lives: it is not worth moving */
-        assert_true(n < 20000);
-        held[n] = chunk_of(1, 0);
-        pass_over(held[n]);
-        one_slice();
-    }
-    const struct segment_use *use = stream_segment(broker->stream, segment);
-    assert_true(use->live > use->bytes / 2);
-    make_one();
+    uint64_t segment = hold_segment();
     pass_over(held[0]);
-    while (n-- > 0)
-        store_release(&broker->store, held[n]);
+    let_go();
     assert_int_equal(stream_segment(broker->stream, segment)->live, 0);
     begin(&model);
     checkpoint_finished(broker, model.number, false);
@@ -731,6 +758,31 @@ static void a_failed_one_lets_no_segment_go(void **state)
     make_one();
     assert_null(stream_segment(broker->stream, segment));
     stop();
+    folder_drop();
+}
+
+/* The journal has an item that does not fit the configuration any more. Until its removal is written, too, its file stays. */
+static void what_the_start_removes_stays_for_the_next(void **state)
+{
+    (void)state;
+    rng_seed(&rng, 11);
+    folder_make();
+    start(true, "checkpoint: {keep: 1, every: 0s, on_exit: false}\n");
+    uint64_t segment = hold_segment();
+    insert(0);
+    insert_over(held[0]);
+    let_go();
+    stop_as_it_is();
+    char more[200];
+    snprintf(more, sizeof more, "journal: {dir: %s}\ncheckpoint: {keep: 1, every: 0s, on_exit: false}\n", folder);
+    embed_start(&embed, "  - {name: fifo, max_size: 1, sampler: {kind: fifo}, remover: {kind: lifo}}\n", more);
+    broker = embed.broker;
+    assert_int_equal(broker->tables[0].in.size, 1);
+    assert_int_equal(stream_segment(broker->stream, segment)->live, 0);
+    broker->checkpoints->low = true;
+    checkpoints_clean(broker);
+    assert_non_null(stream_segment(broker->stream, segment));
+    embed_stop(&embed);
     folder_drop();
 }
 
@@ -823,10 +875,7 @@ static void picks_go_on_after_a_restart(void **state)
                 insert(t);
         make_one(); /* a change of the first */
         picks_of(before, N);
-        broker_destroy(&embed.broker);
-        zmq_ctx_term(embed.context);
-        schema_free(&broker_schema, &embed.config);
-        columns_release(columns);
+        stop_as_it_is();
         start(round == 1, NULL);
         picks_of(after, N);
         assert_memory_equal(before, after, sizeof before);
@@ -940,6 +989,7 @@ int main(void)
         cmocka_unit_test(after_a_failure_the_next_is_whole),
         cmocka_unit_test(the_journal_is_counted_from_the_last_one),
         cmocka_unit_test(a_failed_one_lets_no_segment_go),
+        cmocka_unit_test(what_the_start_removes_stays_for_the_next),
         cmocka_unit_test(one_for_space_is_whole),
         cmocka_unit_test(picks_go_on_after_a_restart),
         cmocka_unit_test(one_that_waits_for_the_disk_sleeps),
