@@ -201,6 +201,33 @@ static void enqueue(struct table *table, struct waiter *waiter)
     waiter->queued = true;
 }
 
+/* A waiter that waits and has all that it takes to remember its picks. */
+static rp_status waiter_begin(struct broker *broker, const struct request *request, struct table *table,
+                              const struct wire_sample *ask, struct waiter **out, rp_error *err)
+{
+    struct waiter *waiter = *out = waiter_new(broker, table);
+    if (!waiter)
+        return err_set(err, RP_NO_MEMORY, "no memory for a sample of %u items", ask->count);
+    waiter->want = ask->count;
+    rp_status status = wait_begin(broker, &waiter->wait, &sample_ops, request, ask->has_timeout, ask->timeout_ms, err);
+    if (status == RP_OK && !recall_reserve(broker, waiter)) {
+        wait_end(broker, &waiter->wait);
+        status = err_set(err, RP_NO_MEMORY, "no memory to remember a sample of %u items", ask->count);
+    }
+    if (status != RP_OK) {
+        recall_release(broker, waiter);
+        waiter_release(broker, waiter);
+        return status;
+    }
+    waiter->flexible = ask->flexible;
+    waiter->whole = ask->whole;
+    waiter->distinct = ask->distinct;
+    if (ask->distinct && ++table->stamp == 0)
+        table->stamp = 1;
+    waiter->stamp = table->stamp;
+    return RP_OK;
+}
+
 rp_status req_sample(struct broker *broker, struct request *request, rp_error *err)
 {
     struct wire_sample ask;
@@ -216,26 +243,8 @@ rp_status req_sample(struct broker *broker, struct request *request, rp_error *e
         return err_set(err, RP_RESOURCE_EXHAUSTED,
                        "this client has left more than %lld bytes of replies unread: read them before asking for more",
                        (long long)broker->config->peer_backlog_bytes);
-    struct waiter *waiter = waiter_new(broker, table);
-    if (!waiter)
-        return err_set(err, RP_NO_MEMORY, "no memory for a sample of %u items", ask.count);
-    waiter->want = ask.count;
-    rp_status status = wait_begin(broker, &waiter->wait, &sample_ops, request, ask.has_timeout, ask.timeout_ms, err);
-    if (status == RP_OK && !recall_reserve(broker, waiter)) {
-        wait_end(broker, &waiter->wait);
-        status = err_set(err, RP_NO_MEMORY, "no memory to remember a sample of %u items", ask.count);
-    }
-    if (status != RP_OK) {
-        recall_release(broker, waiter);
-        waiter_release(broker, waiter);
-        return status;
-    }
-    waiter->flexible = ask.flexible;
-    waiter->whole = ask.whole;
-    waiter->distinct = ask.distinct;
-    if (ask.distinct && ++table->stamp == 0)
-        table->stamp = 1;
-    waiter->stamp = table->stamp;
+    struct waiter *waiter;
+    RP_TRY(waiter_begin(broker, request, table, &ask, &waiter, err));
     request->answered = true;
     enum recall_found found = recall_load(broker, waiter);
     if (found == RECALL_NO_MEMORY) {
