@@ -221,9 +221,9 @@ static void scene_journal_insert(struct run *run)
 
 static void prepare_items(struct run *run)
 {
-    insert(run, "plain", 1, 10, 1, false);
-    insert(run, "queue", 1, 6, 1, false);
-    insert(run, "prio", 1, 5, 1, false);
+    insert(run, "plain", 1, 4, 1, false);
+    insert(run, "queue", 1, 5, 1, false);
+    insert(run, "prio", 1, 3, 1, false);
     insert(run, "prio", 10, 1, 2, true);
 }
 
@@ -252,7 +252,7 @@ static void prepare_segments(struct run *run)
 
 static void scene_segments(struct run *run)
 {
-    for (uint64_t i = 0; i < 4; i++)
+    for (uint64_t i = 0; i < 3; i++)
         insert(run, "plain", 20 + i, 1, 1, false);
 }
 
@@ -482,8 +482,8 @@ static void run_scene(const struct scene *scene)
     int last = scene->threads && scene->more ? NOMEM_ONCE : NOMEM_FOR_EVER;
     for (int mode = NOMEM_ONCE; mode <= last; mode++) {
         bool failed = true;
-        /* From the n-th on, and from the next one on, is nearly the same: every fifth will do. */
-        for (uint64_t n = 1; failed; n += mode == NOMEM_ONCE ? 1 : 5) {
+        /* From the n-th on, and from the next one on, is nearly the same: every tenth will do. */
+        for (uint64_t n = 1; failed; n += mode == NOMEM_ONCE ? 1 : 10) {
             now.scene = scene->name;
             now.n = n;
             now.mode = mode;
@@ -557,7 +557,9 @@ static void test_restore(void **state)
     start(&run, &(struct scene){.name = "restore"});
     prepare_items(&run);
     checkpoint(&run);
-    scene_journal_sample(&run);
+    sample(&run, "queue", 2);
+    insert(&run, "plain", 20, 1, 1, false);
+    assert_int_equal(testpeer_counter(run.learner, "steps", 5), 5);
     embed_settle(&run.embed);
     twin_kill(&run.embed);
     saved = run.folder;
