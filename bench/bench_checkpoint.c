@@ -9,8 +9,8 @@
 #include "bench/files.h"
 #include "bench/report.h"
 #include "bench/run.h"
-#include "proto/rng.h"
-#include "proto/wire.h"
+#include "proto/base/rng.h"
+#include "proto/wire/wire.h"
 #include "replay.pb-c.h"
 
 #define GOAL_WRITE 0.7

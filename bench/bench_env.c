@@ -9,7 +9,7 @@
 
 #include "agent/env/env.h"
 #include "bench/report.h"
-#include "proto/rng.h"
+#include "proto/base/rng.h"
 
 #define GOAL_ENV "CartPole-v1"
 #define GOAL_STEPS_PER_S 5e6

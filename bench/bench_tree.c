@@ -9,9 +9,9 @@
 #include <time.h>
 
 #include "bench/ref_tree.h"
-#include "broker/selector.h"
-#include "broker/sumtree.h"
-#include "proto/rng.h"
+#include "broker/select/selector.h"
+#include "broker/select/sumtree.h"
+#include "proto/base/rng.h"
 
 #define BATCH 256u
 #define WORK (1u << 18) /* elements in one measurement */

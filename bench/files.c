@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "bench/process.h"
-#include "proto/rng.h"
+#include "proto/base/rng.h"
 
 #define BLOCK_BYTES (1u << 20)
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "proto/pb.h"
+#include "proto/wire/pb.h"
 #include "replay.pb-c.h"
 
 void load_fail(struct load *self, const char *format, ...)

@@ -5,10 +5,10 @@
 #include <unistd.h>
 
 #include "bench/load.h"
-#include "proto/clock.h"
-#include "proto/pb.h"
-#include "proto/rng.h"
-#include "proto/wire.h"
+#include "proto/base/clock.h"
+#include "proto/base/rng.h"
+#include "proto/wire/pb.h"
+#include "proto/wire/wire.h"
 #include "replay.pb-c.h"
 
 /* Chunks from this size on travel as frames of their own, which the broker keeps as they came. */

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "bench/load.h"
-#include "proto/rng.h"
+#include "proto/base/rng.h"
 #include "replay/replay.h"
 
 /* Idle writers of one client, and how much each writes before it is idle: enough for its window to grow. */

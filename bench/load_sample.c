@@ -3,9 +3,9 @@
 #include <string.h>
 
 #include "bench/load.h"
-#include "proto/clock.h"
-#include "proto/rng.h"
-#include "proto/wire.h"
+#include "proto/base/clock.h"
+#include "proto/base/rng.h"
+#include "proto/wire/wire.h"
 #include "replay.pb-c.h"
 
 /* Different update requests, sent in turn. */

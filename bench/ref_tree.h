@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#include "proto/rng.h"
+#include "proto/base/rng.h"
 
 struct ref_tree {
     float *sum; /* sum[1] is the root, the leaves begin at sum[leaves] */

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "proto/rng.h"
+#include "proto/base/rng.h"
 
 #define WARM_STORE_BYTES (4u << 20)
 #define COLD_STORE_BYTES (1000u << 20)

@@ -10,17 +10,17 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "broker/checkpoint.h"
-#include "broker/ipc.h"
-#include "broker/monitor.h"
-#include "broker/recall.h"
-#include "broker/restore.h"
-#include "broker/room.h"
-#include "broker/sample.h"
-#include "broker/session.h"
-#include "broker/spill.h"
-#include "broker/stream.h"
-#include "proto/error.h"
+#include "broker/checkpoint/checkpoint.h"
+#include "broker/checkpoint/restore.h"
+#include "broker/journal/stream.h"
+#include "broker/peer/ipc.h"
+#include "broker/peer/monitor.h"
+#include "broker/sample/recall.h"
+#include "broker/sample/sample.h"
+#include "broker/session/session.h"
+#include "broker/spill/spill.h"
+#include "broker/table/room.h"
+#include "proto/base/error.h"
 
 /* A turn looks at each socket for so long at most: counted by messages alone, ingest would starve samplers. */
 #define DRAIN_MESSAGES 64u

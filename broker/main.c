@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "broker/broker.h"
-#include "broker/checkpoint.h"
+#include "broker/checkpoint/checkpoint.h"
 
 #define MAX_OVERRIDES 64
 

@@ -6,9 +6,9 @@
 #include <string.h>
 
 #include "agent/adder/adder_impl.h"
-#include "proto/clock.h"
-#include "proto/dtype.h"
-#include "proto/error.h"
+#include "proto/base/clock.h"
+#include "proto/base/dtype.h"
+#include "proto/base/error.h"
 
 #define DEFAULT_BATCH_ITEMS 50
 #define DEFAULT_BUFFER_ITEMS 100

@@ -26,7 +26,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "proto/schema.h"
+#include "proto/config/schema.h"
 #include "replay/client.h"
 #include "replay/env.h"
 #include "replay/writer.h"

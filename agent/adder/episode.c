@@ -1,6 +1,6 @@
 /* One item per episode, with all of its rows: T + 1 for T steps, the last one LAST with s_T and zeros. */
 #include "agent/adder/adder_impl.h"
-#include "proto/error.h"
+#include "proto/base/error.h"
 
 #define MAX_LENGTH (INT64_C(1) << 30)
 

@@ -13,7 +13,7 @@
  *
  * With pad and truncate, an item that would hold no real row (M >= L, possible only if P > L) is not made. */
 #include "agent/adder/adder_impl.h"
-#include "proto/error.h"
+#include "proto/base/error.h"
 
 #define MAX_LENGTH 65536
 #define MAX_PERIOD (INT64_C(1) << 40)

@@ -11,7 +11,7 @@
 #include <math.h>
 
 #include "agent/adder/adder_impl.h"
-#include "proto/error.h"
+#include "proto/base/error.h"
 
 #define MAX_STEPS 1000
 

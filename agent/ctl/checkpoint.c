@@ -4,11 +4,11 @@
 #include <time.h>
 
 #include "agent/ctl/ctl.h"
-#include "agent/text/format.h"
 #include "broker/disk/image.h"
-#include "proto/clock.h"
-#include "proto/error.h"
-#include "proto/schema.h"
+#include "proto/base/clock.h"
+#include "proto/base/error.h"
+#include "proto/base/format.h"
+#include "proto/config/schema.h"
 
 /* ---- a broker is asked ---- */
 

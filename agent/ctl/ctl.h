@@ -6,8 +6,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "agent/client/admin.h"
-#include "agent/client/client.h"
+#include "agent/client/admin/admin.h"
+#include "agent/client/conn/client.h"
 #include "replay/admin.h"
 
 enum ctl_exit {

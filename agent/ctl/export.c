@@ -3,12 +3,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/client/batch.h"
+#include "agent/client/batch/batch.h"
 #include "agent/ctl/ctl.h"
 #include "broker/disk/image.h"
-#include "proto/error.h"
-#include "proto/pb.h"
-#include "proto/wire.h"
+#include "proto/base/error.h"
+#include "proto/wire/pb.h"
+#include "proto/wire/wire.h"
 #include "replay/types.h"
 
 /* Items whose chunks are read together. */

@@ -5,13 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/client/endpoint.h"
 #include "agent/ctl/ctl.h"
-#include "agent/text/format.h"
-#include "proto/clock.h"
-#include "proto/error.h"
-#include "proto/log.h"
-#include "proto/schema.h"
+#include "proto/base/clock.h"
+#include "proto/base/endpoint.h"
+#include "proto/base/error.h"
+#include "proto/base/format.h"
+#include "proto/base/log.h"
+#include "proto/config/schema.h"
 
 static const struct ctl_command commands[] = {
     {"info", "[TABLE]", "server, tables, slots and counters",

@@ -4,10 +4,10 @@
 #include <string.h>
 
 #include "agent/ctl/ctl.h"
-#include "agent/text/format.h"
-#include "proto/dtype.h"
-#include "proto/error.h"
-#include "proto/schema.h"
+#include "proto/base/dtype.h"
+#include "proto/base/error.h"
+#include "proto/base/format.h"
+#include "proto/config/schema.h"
 #include "replay/params.h"
 #include "replay/sampler.h"
 

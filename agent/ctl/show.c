@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "agent/ctl/ctl.h"
-#include "agent/text/format.h"
+#include "proto/base/format.h"
 
 #define ITEMS_PAGE 1000u
 

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "agent/ctl/ctl.h"
-#include "proto/clock.h"
+#include "proto/base/clock.h"
 
 static volatile sig_atomic_t stop_signal;
 

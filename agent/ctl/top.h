@@ -2,7 +2,7 @@
 #ifndef AGENT_CTL_TOP_H
 #define AGENT_CTL_TOP_H
 
-#include "agent/text/format.h"
+#include "proto/base/format.h"
 #include "replay.pb-c.h"
 
 /* What is shown; info or why may be NULL when the broker does not answer, and problem then says so. */

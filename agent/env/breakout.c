@@ -12,7 +12,7 @@
 #include "agent/env/builtin.h"
 #include "agent/env/classic.h"
 #include "agent/env/env.h"
-#include "proto/error.h"
+#include "proto/base/error.h"
 
 #define SIDE 10
 #define PLANES 4

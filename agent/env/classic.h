@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "proto/rng.h"
+#include "proto/base/rng.h"
 #include "replay/env.h"
 
 /* Zeroed memory for an environment (free releases it), or NULL with err set: no memory, or an option that is not in the

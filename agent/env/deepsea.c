@@ -10,7 +10,7 @@
 #include "agent/env/builtin.h"
 #include "agent/env/classic.h"
 #include "agent/env/env.h"
-#include "proto/error.h"
+#include "proto/base/error.h"
 
 #define MOST_SIZE 100
 #define MOVE_COST 0.01

@@ -9,8 +9,8 @@
 #include <time.h>
 
 #include "agent/env/builtin.h"
-#include "proto/clock.h"
-#include "proto/error.h"
+#include "proto/base/clock.h"
+#include "proto/base/error.h"
 
 #define MOST_NAMES 128u /* that errors look at */
 

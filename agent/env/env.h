@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "proto/schema.h"
+#include "proto/config/schema.h"
 #include "replay/env.h"
 
 enum env_delay { ENV_DELAY_SLEEP, ENV_DELAY_BUSY };

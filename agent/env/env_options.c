@@ -5,7 +5,7 @@
 
 #include "agent/env/classic.h"
 #include "agent/env/env.h"
-#include "proto/error.h"
+#include "proto/base/error.h"
 
 const char *env_option(const rp_option *options, uint32_t n_options, const char *name)
 {

@@ -3,7 +3,7 @@
 #include <math.h>
 
 #include "agent/env/env.h"
-#include "proto/error.h"
+#include "proto/base/error.h"
 
 size_t env_observation_count(const rp_env_spec *spec)
 {

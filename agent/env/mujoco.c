@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "agent/env/env.h"
-#include "proto/error.h"
+#include "proto/base/error.h"
 
 /* ---- MuJoCo's handlers ---- */
 

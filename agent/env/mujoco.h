@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "proto/rng.h"
+#include "proto/base/rng.h"
 #include "replay/env.h"
 
 #define MUJOCO_MAX_STATE 32u

@@ -5,8 +5,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "agent/run/config.h"
-#include "agent/run/program.h" /* exit statuses */
+#include "agent/config/config.h"
+#include "agent/program/program.h" /* exit statuses */
 
 #define LAUNCH_MAX_OVERRIDES 128u
 

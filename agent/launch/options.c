@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "agent/launch/launch.h"
-#include "agent/run/flags.h"
+#include "proto/base/flags.h"
 
 #define PROGRAM "replay-launch"
 

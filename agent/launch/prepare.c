@@ -7,9 +7,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "agent/launch/profile.h"
-#include "proto/error.h"
-#include "proto/log.h"
+#include "agent/launch/profile/profile.h"
+#include "proto/base/error.h"
+#include "proto/base/log.h"
 
 /* How much throughput a better ratio or fewer processes are worth. */
 #define NEAR 0.05

@@ -2,11 +2,11 @@
 #ifndef AGENT_LAUNCH_PREPARE_H
 #define AGENT_LAUNCH_PREPARE_H
 
-#include "agent/launch/interrupts.h"
 #include "agent/launch/launch.h"
-#include "agent/launch/plan.h"
-#include "agent/launch/process.h"
-#include "agent/launch/run_folder.h"
+#include "agent/launch/observe/run_folder.h"
+#include "agent/launch/plan/plan.h"
+#include "agent/launch/process/interrupts.h"
+#include "agent/launch/process/process.h"
 
 struct prepared {
     struct run_config config;

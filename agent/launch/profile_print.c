@@ -5,12 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/launch/plan_impl.h"
-#include "agent/launch/plot.h"
-#include "agent/launch/profile.h"
-#include "agent/launch/view.h"
-#include "agent/text/format.h"
-#include "proto/error.h"
+#include "agent/launch/plan/plan_impl.h"
+#include "agent/launch/plot/plot.h"
+#include "agent/launch/profile/profile.h"
+#include "agent/launch/view/view.h"
+#include "proto/base/error.h"
+#include "proto/base/format.h"
 
 #define PLOT_ROWS 10u
 #define PLOT_LEAST_COLUMNS 40u

@@ -7,9 +7,9 @@
 #include <unistd.h>
 
 #include "agent/launch/prepare.h"
+#include "agent/program/worker.h"
 #include "agent/run/best.h"
-#include "agent/run/worker.h"
-#include "proto/error.h"
+#include "proto/base/error.h"
 
 #define RUNS "runs"
 #define MAX_WORDS (2u * LAUNCH_MAX_OVERRIDES + 16u)

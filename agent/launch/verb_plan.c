@@ -5,8 +5,8 @@
 #include <unistd.h>
 
 #include "agent/launch/prepare.h"
-#include "agent/launch/profile.h"
-#include "agent/text/format.h"
+#include "agent/launch/profile/profile.h"
+#include "proto/base/format.h"
 
 #define COLUMNS 100
 

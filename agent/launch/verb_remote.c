@@ -10,9 +10,9 @@
 #include <unistd.h>
 
 #include "agent/launch/launch.h"
-#include "agent/launch/run_folder.h"
-#include "agent/launch/view.h"
-#include "proto/error.h"
+#include "agent/launch/observe/run_folder.h"
+#include "agent/launch/view/view.h"
+#include "proto/base/error.h"
 
 #define RUNS "runs"
 #define COLUMNS 100

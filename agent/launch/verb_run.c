@@ -5,12 +5,12 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "agent/launch/observe/status.h"
 #include "agent/launch/prepare.h"
-#include "agent/launch/profile.h"
-#include "agent/launch/run.h"
-#include "agent/launch/status.h"
-#include "proto/error.h"
-#include "proto/log.h"
+#include "agent/launch/profile/profile.h"
+#include "agent/launch/run/run.h"
+#include "proto/base/error.h"
+#include "proto/base/log.h"
 
 #define FORCED 130
 

@@ -2,11 +2,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/client/json.h"
 #include "agent/launch/launch.h"
-#include "agent/launch/report_impl.h"
-#include "agent/launch/runs.h"
-#include "proto/error.h"
+#include "agent/launch/report/report_impl.h"
+#include "agent/launch/report/runs.h"
+#include "proto/base/error.h"
+#include "proto/base/json.h"
 
 #define RUNS "runs"
 #define CHART "compare.svg"

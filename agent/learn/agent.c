@@ -9,7 +9,7 @@
 
 #include "agent/env/env.h"
 #include "agent/learn/algorithms.h"
-#include "proto/error.h"
+#include "proto/base/error.h"
 
 const struct agent_ops *const agent_algorithms[] = {&agent_dqn,    &agent_ddpg, &agent_td3, &agent_sac,
                                                     &agent_impala, &agent_bc,   NULL};

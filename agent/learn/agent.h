@@ -17,8 +17,8 @@
 #include "agent/net/net.h"
 #include "agent/net/optim.h"
 #include "agent/net/weights.h"
-#include "proto/rng.h"
-#include "proto/schema.h"
+#include "proto/base/rng.h"
+#include "proto/config/schema.h"
 #include "replay/env.h"
 
 #define AGENT_MAX_TENSORS 256u

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "proto/error.h"
+#include "proto/base/error.h"
 
 /* Of the first actions: near zero, where tanh is steep. */
 #define POLICY_SCALE 0.01f

@@ -10,7 +10,7 @@
 
 #include "agent/learn/algorithms.h"
 #include "agent/learn/critic.h"
-#include "proto/error.h"
+#include "proto/base/error.h"
 
 static void gradient_of_critic(struct agent *self, const struct agent_batch *batch, struct agent_result *result)
 {

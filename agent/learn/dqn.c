@@ -15,7 +15,7 @@
 
 #include "agent/learn/agent.h"
 #include "agent/learn/algorithms.h"
-#include "proto/error.h"
+#include "proto/base/error.h"
 
 struct dqn {
     struct net net; /* the layout of both networks: self->params and target */

@@ -19,8 +19,8 @@
 #include "agent/learn/agent.h"
 #include "agent/learn/algorithms.h"
 #include "agent/learn/vtrace.h"
-#include "proto/error.h"
-#include "proto/log.h"
+#include "proto/base/error.h"
+#include "proto/base/log.h"
 
 /* What a batch needs; grows with the longest seen, for the length of sequences is the adder's. */
 struct workspace {

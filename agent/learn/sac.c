@@ -21,7 +21,7 @@
 
 #include "agent/learn/algorithms.h"
 #include "agent/learn/critic.h"
-#include "proto/error.h"
+#include "proto/base/error.h"
 
 #define LOG_STD_MIN (-20.0f)
 #define LOG_STD_MAX 2.0f

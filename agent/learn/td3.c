@@ -12,7 +12,7 @@
 
 #include "agent/learn/algorithms.h"
 #include "agent/learn/critic.h"
-#include "proto/error.h"
+#include "proto/base/error.h"
 
 /* Of the step that comes next, counted from 1. */
 static bool is_policy_step(const struct agent *self)

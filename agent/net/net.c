@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "proto/error.h"
+#include "proto/base/error.h"
 
 #define NET_MAX_WIDTH (1u << 20)
 #define NET_MAX_PARAMS (UINT64_C(1) << 28)

@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "proto/rng.h"
+#include "proto/base/rng.h"
 #include "replay/error.h"
 
 #define NET_MAX_HIDDEN 8u

@@ -10,9 +10,9 @@
 #include <string.h>
 
 #include "agent/net/weights_impl.h"
-#include "proto/crc32c.h"
-#include "proto/dtype.h"
-#include "proto/error.h"
+#include "proto/base/crc32c.h"
+#include "proto/base/dtype.h"
+#include "proto/base/error.h"
 
 enum { ENTRY_BYTES = 16, CHECKSUM_BYTES = 4, DATA_ALIGN = 64 };
 

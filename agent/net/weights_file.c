@@ -10,7 +10,7 @@
 
 #include "agent/net/weights.h"
 #include "agent/net/weights_impl.h"
-#include "proto/error.h"
+#include "proto/base/error.h"
 
 static rp_status fail_io(rp_error *err, const char *verb, const char *path)
 {

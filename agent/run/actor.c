@@ -3,9 +3,9 @@
 #include <math.h>
 #include <string.h>
 
-#include "proto/clock.h"
-#include "proto/error.h"
-#include "proto/log.h"
+#include "proto/base/clock.h"
+#include "proto/base/error.h"
+#include "proto/base/log.h"
 
 /* A look at the stop flag every so often. */
 #define WAIT_MS 200

@@ -6,8 +6,8 @@
 #include <stdatomic.h>
 
 #include "agent/adder/adder.h"
+#include "agent/config/config.h"
 #include "agent/learn/agent.h"
-#include "agent/run/config.h"
 #include "agent/run/idle.h"
 #include "agent/run/variables.h"
 #include "replay/client.h"

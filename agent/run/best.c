@@ -6,9 +6,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "agent/run/log_file.h"
-#include "proto/error.h"
-#include "proto/log.h"
+#include "agent/log/log_file.h"
+#include "proto/base/error.h"
+#include "proto/base/log.h"
 
 #define STEPS "steps" /* as a parameter slot has it: who acts by a file needs it */
 #define RECORDS 4u

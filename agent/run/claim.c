@@ -2,7 +2,7 @@
 
 #include <time.h>
 
-#include "proto/error.h"
+#include "proto/base/error.h"
 
 /* What a block should last: many round trips, and short enough that counted and taken steps hardly differ. */
 #define BLOCK_NS (10 * NS_PER_MS)

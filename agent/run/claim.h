@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "proto/clock.h"
+#include "proto/base/clock.h"
 #include "replay/client.h"
 #include "replay/params.h"
 

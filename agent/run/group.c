@@ -4,10 +4,10 @@
 #include <string.h>
 #include <time.h>
 
-#include "proto/clock.h"
-#include "proto/crc32c.h"
-#include "proto/error.h"
-#include "proto/log.h"
+#include "proto/base/clock.h"
+#include "proto/base/crc32c.h"
+#include "proto/base/error.h"
+#include "proto/base/log.h"
 
 #define GROUP_NAME "learners"
 #define GROUP_SLOT "learner-state"

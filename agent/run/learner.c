@@ -5,11 +5,11 @@
 #include <string.h>
 #include <time.h>
 
-#include "proto/clock.h"
-#include "proto/crc32c.h"
-#include "proto/dtype.h"
-#include "proto/error.h"
-#include "proto/log.h"
+#include "proto/base/clock.h"
+#include "proto/base/crc32c.h"
+#include "proto/base/dtype.h"
+#include "proto/base/error.h"
+#include "proto/base/log.h"
 #include "replay/admin.h"
 
 #define CALL_MS 10000

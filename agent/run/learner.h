@@ -5,8 +5,8 @@
 
 #include <stdatomic.h>
 
+#include "agent/config/config.h"
 #include "agent/learn/agent.h"
-#include "agent/run/config.h"
 #include "agent/run/group.h"
 #include "agent/run/idle.h"
 #include "agent/run/variables.h"

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "proto/error.h"
+#include "proto/base/error.h"
 
 /* Behind the observations of a plug-in: one that writes more than it said shall not bring the process down. What is
  * looked at is the beginning. */

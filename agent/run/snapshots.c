@@ -2,8 +2,8 @@
 
 #include <stdio.h>
 
-#include "agent/run/log_file.h"
-#include "proto/log.h"
+#include "agent/log/log_file.h"
+#include "proto/base/log.h"
 
 void snapshots_init(struct snapshots *self, const struct run_config *config, uint64_t steps)
 {

@@ -4,7 +4,7 @@
 #ifndef AGENT_RUN_SNAPSHOTS_H
 #define AGENT_RUN_SNAPSHOTS_H
 
-#include "agent/run/config.h"
+#include "agent/config/config.h"
 #include "agent/run/learner.h"
 
 #define SNAPSHOTS_FOLDER "snapshots"

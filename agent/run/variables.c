@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "proto/error.h"
-#include "proto/log.h"
+#include "proto/base/error.h"
+#include "proto/base/log.h"
 
 void variables_init(struct variables *self, rp_client *client, struct agent *agent)
 {

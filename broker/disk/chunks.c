@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "broker/disk/image.h"
-#include "proto/error.h"
+#include "proto/base/error.h"
 
 #define WINDOW_BYTES (4u << 20)
 #define GAP_BYTES (256u << 10)

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "broker/disk/record.h"
-#include "proto/error.h"
+#include "proto/base/error.h"
 
 /* Times are in nanoseconds; nothing real is further away than this (146 years). */
 #define TIME_MOST (INT64_C(1) << 62)

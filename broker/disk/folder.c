@@ -14,8 +14,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "proto/crc32c.h"
-#include "proto/error.h"
+#include "proto/base/crc32c.h"
+#include "proto/base/error.h"
 
 static const char MAGIC[8] = {'R', 'P', 'L', 'Y', 'D', 'I', 'S', 'K'};
 

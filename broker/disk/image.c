@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "broker/disk/image_impl.h"
-#include "proto/error.h"
+#include "proto/base/error.h"
 
 #define MOST_SLOTS ((1u << 30) + (1u << 28))
 

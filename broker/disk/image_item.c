@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "broker/disk/image_impl.h"
-#include "proto/error.h"
+#include "proto/base/error.h"
 
 /* More layouts than this no broker has. */
 #define LAYOUT_IDS (1u << 22)

@@ -9,7 +9,7 @@
 
 #include "broker/disk/image_impl.h"
 #include "broker/disk/reader.h"
-#include "proto/error.h"
+#include "proto/base/error.h"
 
 struct segment {
     uint64_t number, bytes;

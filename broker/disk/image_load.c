@@ -4,7 +4,7 @@
 
 #include "broker/disk/image_impl.h"
 #include "broker/disk/reader.h"
-#include "proto/error.h"
+#include "proto/base/error.h"
 
 /* Checkpoints that stand on each other: more than a broker ever makes. */
 #define CHAIN_MOST 4096u

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "broker/disk/image_impl.h"
-#include "proto/error.h"
+#include "proto/base/error.h"
 
 static void selection_destroy(struct image_selection **selection)
 {

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "broker/disk/image_impl.h"
-#include "proto/error.h"
+#include "proto/base/error.h"
 
 #define FORM_IDS 65536u
 

@@ -5,7 +5,7 @@
 #include <sys/mman.h>
 
 #include "broker/disk/image_impl.h"
-#include "proto/error.h"
+#include "proto/base/error.h"
 
 uint32_t image_table_index(const struct image *self, uint32_t in_file)
 {

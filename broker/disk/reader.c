@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "proto/error.h"
+#include "proto/base/error.h"
 
 #define PIECE_BYTES (4u << 20)
 

@@ -4,8 +4,8 @@
 
 #include <string.h>
 
-#include "proto/crc32c.h"
-#include "proto/error.h"
+#include "proto/base/crc32c.h"
+#include "proto/base/error.h"
 
 _Static_assert(sizeof(struct file_head) == FILE_HEAD_BYTES, "a file's head has no holes");
 _Static_assert(sizeof(struct record_head) == 24 && sizeof(struct entry_head) == 8, "heads have no holes");

@@ -4,7 +4,7 @@
 
 #include "broker/disk/image.h"
 #include "broker/disk/reader.h"
-#include "proto/error.h"
+#include "proto/base/error.h"
 
 static void verify_damage(struct verify_result *out, uint64_t offset, const char *text)
 {

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/client/batch.h"
-#include "proto/wire.h"
+#include "agent/client/batch/batch.h"
+#include "proto/wire/wire.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

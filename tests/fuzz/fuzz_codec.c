@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "proto/codec.h"
+#include "proto/wire/codec.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "proto/schema.h"
-#if __has_include("broker/config.h")
-#include "broker/config.h"
+#include "proto/config/schema.h"
+#if __has_include("broker/config/config.h")
+#include "broker/config/config.h"
 #define HAVE_BROKER 1
 #else
 #define HAVE_BROKER 0

@@ -2,7 +2,7 @@
  * protobuf-c makes of the same bytes. */
 #include <stdlib.h>
 
-#include "proto/wire.h"
+#include "proto/wire/wire.h"
 #include "replay.pb-c.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "agent/net/weights.h"
-#include "proto/crc32c.h"
+#include "proto/base/crc32c.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "proto/rng.h"
+#include "proto/base/rng.h"
 
 #define INPUT_BYTES (1u << 20)
 #define DAMAGED_COPIES 200

@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 #include "agent/adder/adder.h"
-#include "proto/rng.h"
+#include "proto/base/rng.h"
 #include "replay/sampler.h"
 #include "tests/support/naive.h"
 #include "tests/support/process.h"

@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "agent/run/claim.h"
-#include "proto/rng.h"
+#include "proto/base/rng.h"
 #include "tests/support/process.h"
 
 #define WAIT 20000

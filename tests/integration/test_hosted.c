@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "agent/client/client.h"
+#include "agent/client/conn/client.h"
 #include "replay/admin.h"
 #include "replay/params.h"
 #include "replay/sampler.h"

@@ -19,7 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "proto/rng.h"
+#include "proto/base/rng.h"
 #include "replay/admin.h"
 #include "replay/replay.h"
 #include "tests/support/naive.h"

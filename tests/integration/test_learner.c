@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 #include "agent/run/learner.h"
-#include "proto/clock.h"
+#include "proto/base/clock.h"
 #include "replay/admin.h"
 #include "replay/writer.h"
 #include "tests/support/facts.h"

@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-#include "agent/run/lockstep.h"
+#include "agent/program/lockstep.h"
 
 static const char dqn[] =
     "environment: {name: CartPole-v1}\n"

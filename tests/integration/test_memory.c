@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "proto/rng.h"
+#include "proto/base/rng.h"
 #include "tests/support/naive.h"
 #include "tests/support/testpeer.h"
 

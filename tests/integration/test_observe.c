@@ -1,5 +1,5 @@
 /* An observer of a real broker: counters, who waits and what for, and what is told while the broker is away. */
-#include "agent/launch/observe.h"
+#include "agent/launch/observe/observe.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "proto/log.h"
+#include "proto/base/log.h"
 #include "replay/replay.h"
 #include "tests/support/process.h"
 

@@ -1,7 +1,7 @@
 /* The profile with real processes: rates of an environment whose speed is known, the cache, a user who has had enough,
  * a child that fails; and that nothing is left running. With a file's name (and overrides) it profiles that instead and
  * prints what it finds. */
-#include "agent/launch/profile.h"
+#include "agent/launch/profile/profile.h"
 
 #include <libgen.h>
 #include <math.h>
@@ -17,7 +17,7 @@
 
 #include <cmocka.h>
 
-#include "proto/clock.h"
+#include "proto/base/clock.h"
 #include "tests/support/process.h"
 
 /* One step takes 20 ms, whoever else is at work. */

@@ -13,7 +13,7 @@
 #include <string.h>
 #include <sys/wait.h>
 
-#include "proto/rng.h"
+#include "proto/base/rng.h"
 #include "tests/support/naive.h"
 #include "tests/support/process.h"
 #include "tests/support/testpeer.h"

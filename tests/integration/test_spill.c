@@ -17,7 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "proto/rng.h"
+#include "proto/base/rng.h"
 #include "tests/support/facts.h"
 #include "tests/support/naive.h"
 #include "tests/support/process.h"

@@ -13,7 +13,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "proto/rng.h"
+#include "proto/base/rng.h"
 #include "tests/support/testpeer.h"
 
 #define MOST_NS (2 * NS_PER_MS)

@@ -13,8 +13,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "proto/log.h"
-#include "proto/rng.h"
+#include "proto/base/log.h"
+#include "proto/base/rng.h"
 #include "replay/replay.h"
 #include "tests/support/facts.h"
 #include "tests/support/process.h"

@@ -2,7 +2,7 @@
 #ifndef TESTS_SUPPORT_CURVES_H
 #define TESTS_SUPPORT_CURVES_H
 
-#include "agent/launch/plan.h"
+#include "agent/launch/plan/plan.h"
 
 #define MIB (1024.0 * 1024.0)
 #define GIB (1024.0 * MIB)

@@ -8,9 +8,9 @@
 
 #include <cmocka.h>
 
-#include "broker/recall.h"
-#include "broker/spill.h"
-#include "broker/stream.h"
+#include "broker/journal/stream.h"
+#include "broker/sample/recall.h"
+#include "broker/spill/spill.h"
 #include "tests/support/testpeer.h"
 
 bool embed_read_config(const char *yaml, struct broker_config *config, char *problems, size_t size)

@@ -4,7 +4,7 @@
 #define TESTS_SUPPORT_EMBED_H
 
 #include "broker/broker.h"
-#include "broker/session.h"
+#include "broker/session/session.h"
 
 struct testpeer;
 

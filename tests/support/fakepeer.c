@@ -6,8 +6,8 @@
 #include <time.h>
 #include <zmq.h>
 
-#include "proto/dtype.h"
-#include "proto/wire.h"
+#include "proto/base/dtype.h"
+#include "proto/wire/wire.h"
 #include "replay.pb-c.h"
 
 static const char *const names[FAKEPEER_TABLES] = {"a", "b"};

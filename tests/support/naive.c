@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "proto/rng.h"
+#include "proto/base/rng.h"
 
 uint64_t naive_seed(const char *test)
 {

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "proto/rng.h"
+#include "proto/base/rng.h"
 
 #define REAL_WAIT_MS 10000
 

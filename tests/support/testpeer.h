@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <zmq.h>
 
-#include "proto/wire.h"
+#include "proto/wire/wire.h"
 #include "replay.pb-c.h"
 #include "tests/support/embed.h"
 

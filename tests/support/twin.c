@@ -8,8 +8,8 @@
 
 #include <cmocka.h>
 
-#include "broker/journal.h"
-#include "broker/stream.h"
+#include "broker/journal/journal.h"
+#include "broker/journal/stream.h"
 #include "tests/support/testpeer.h"
 
 void twin_folder_init(struct twin_folder *self)

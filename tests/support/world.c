@@ -7,9 +7,9 @@
 
 #include <cmocka.h>
 
-#include "broker/checkpoint.h"
-#include "broker/journal.h"
-#include "broker/stream.h"
+#include "broker/checkpoint/checkpoint.h"
+#include "broker/journal/journal.h"
+#include "broker/journal/stream.h"
 
 const char world_tables[] =
     "  - {name: fifo, max_size: 40, sampler: {kind: fifo}, remover: {kind: fifo}, limiter: {kind: none}}\n"

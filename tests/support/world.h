@@ -2,7 +2,7 @@
 #ifndef TESTS_SUPPORT_WORLD_H
 #define TESTS_SUPPORT_WORLD_H
 
-#include "proto/rng.h"
+#include "proto/base/rng.h"
 #include "tests/support/testpeer.h"
 #include "tests/support/twin.h"
 

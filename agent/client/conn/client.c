@@ -1,0 +1,123 @@
+/* The public face of a connection. */
+#include "agent/client/conn/client.h"
+
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "proto/base/error.h"
+
+struct rp_client {
+    struct conn *conn;
+    char name[RP_MAX_NAME + 1];
+    struct conn_hello *hello; /* the first answer: names of tables are borrowed from it */
+};
+
+/* Older callers have smaller structs: what they do not know stays 0. */
+static bool read_options(const rp_client_options *in, rp_client_options *out, rp_error *err)
+{
+    *out = (rp_client_options){.struct_size = sizeof *out};
+    if (!in)
+        return true;
+    if (in->struct_size < offsetof(rp_client_options, name)) {
+        err_set(err, RP_INVALID_ARGUMENT, "set struct_size of rp_client_options to its size");
+        return false;
+    }
+    memcpy(out, in, in->struct_size < sizeof *out ? in->struct_size : sizeof *out);
+    if (out->name && strlen(out->name) > RP_MAX_NAME) {
+        err_set(err, RP_INVALID_ARGUMENT, "a client's name has at most %u bytes", RP_MAX_NAME);
+        return false;
+    }
+    return true;
+}
+
+rp_client *rp_client_connect(const char *endpoints, const rp_client_options *options, int64_t timeout_ms, rp_error *err)
+{
+    return client_connect(endpoints, options, NULL, timeout_ms, err);
+}
+
+rp_client *client_connect(const char *endpoints, const rp_client_options *options, const struct conn_host *host,
+                          int64_t timeout_ms, rp_error *err)
+{
+    rp_client_options own;
+    if (!read_options(options, &own, err))
+        return NULL;
+    if (!endpoints || !*endpoints) {
+        err_set(err, RP_INVALID_ARGUMENT, "an endpoint is needed, such as tcp://127.0.0.1:7600");
+        return NULL;
+    }
+    if (strchr(endpoints, ',')) {
+        err_set(err, RP_UNSUPPORTED, "'%.200s': several endpoints (shards) are not supported yet", endpoints);
+        return NULL;
+    }
+    rp_client *self = calloc(1, sizeof *self);
+    if (!self) {
+        err_set(err, RP_NO_MEMORY, "no memory for a client");
+        return NULL;
+    }
+    if (own.name)
+        snprintf(self->name, sizeof self->name, "%s", own.name);
+    else
+        snprintf(self->name, sizeof self->name, "client-%ld", (long)getpid());
+    own.name = self->name;
+    self->conn = conn_new(endpoints, &own, host, timeout_ms, err);
+    if (!self->conn) {
+        free(self);
+        return NULL;
+    }
+    self->hello = conn_hello_ref(self->conn);
+    return self;
+}
+
+void rp_client_destroy(rp_client **client)
+{
+    if (!client || !*client)
+        return;
+    conn_hello_unref(&(*client)->hello);
+    conn_destroy(&(*client)->conn);
+    free(*client);
+    *client = NULL;
+}
+
+struct conn *client_conn(rp_client *self)
+{
+    return self->conn;
+}
+
+const char *client_name(const rp_client *self)
+{
+    return self->name;
+}
+
+int32_t rp_client_get_state(rp_client *client)
+{
+    return conn_state(client->conn);
+}
+
+rp_status rp_client_get_info(rp_client *client, rp_client_info *out, rp_error *err)
+{
+    if (out->struct_size < offsetof(rp_client_info, id))
+        return err_set(err, RP_INVALID_ARGUMENT, "set struct_size of rp_client_info to its size");
+    struct conn_hello *hello = conn_hello_ref(client->conn);
+    rp_client_info info = {
+        .struct_size = out->struct_size,
+        .state = conn_state(client->conn),
+        .id = conn_client_id(client->conn),
+        .broker = hello->instance,
+        .reconnects = conn_reconnects(client->conn),
+        .tables = hello->n_tables,
+        .max_batch = hello->max_batch,
+    };
+    snprintf(info.endpoint, sizeof info.endpoint, "%s", conn_endpoint(client->conn));
+    snprintf(info.release, sizeof info.release, "%s", hello->release);
+    conn_hello_unref(&hello);
+    memcpy(out, &info, out->struct_size < sizeof info ? out->struct_size : sizeof info);
+    return RP_OK;
+}
+
+const char *rp_client_table(rp_client *client, uint32_t i)
+{
+    return i < client->hello->n_tables ? client->hello->tables[i].name : NULL;
+}

@@ -1,0 +1,488 @@
+/* The I/O thread of a client, and the calls that reach it. */
+#include "agent/client/conn/conn.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "agent/client/conn/conn_impl.h"
+#include "proto/base/clock.h"
+#include "proto/base/error.h"
+#include "proto/base/log.h"
+#include "proto/wire/unpack.h"
+
+#define DRAIN_REPLIES 64
+/* The longest that a host sleeps before the connection looks after itself again. */
+#define HOST_SLEEP_MS 100
+
+/* ---- waiting */
+
+int64_t conn_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * NS_PER_S + t.tv_nsec;
+}
+
+int64_t conn_deadline(int64_t timeout_ms)
+{
+    int64_t now = conn_now();
+    if (timeout_ms < 0 || timeout_ms > (INT64_MAX - now) / NS_PER_MS)
+        return INT64_MAX;
+    return now + timeout_ms * NS_PER_MS;
+}
+
+void conn_cond_init(pthread_cond_t *cond)
+{
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(cond, &attr);
+    pthread_condattr_destroy(&attr);
+}
+
+bool conn_cond_wait(pthread_cond_t *cond, pthread_mutex_t *mutex, int64_t deadline_ns)
+{
+    if (deadline_ns == INT64_MAX) {
+        pthread_cond_wait(cond, mutex);
+        return true;
+    }
+    struct timespec t = {.tv_sec = (time_t)(deadline_ns / NS_PER_S), .tv_nsec = (long)(deadline_ns % NS_PER_S)};
+    return pthread_cond_timedwait(cond, mutex, &t) != ETIMEDOUT;
+}
+
+/* ---- the thread */
+
+/* One wake-up serves all callers until the thread has taken it, in take_submitted. So whoever wakes has left its business
+ * before, and the thread looks at any business after that. */
+void conn_wake(struct conn *self)
+{
+    if (!atomic_exchange(&self->woken, true) && self->wake_write >= 0) {
+        ssize_t n = write(self->wake_write, "", 1);
+        (void)n; /* a full pipe wakes too */
+    }
+}
+
+static void take_commands(struct conn *self, struct command *commands)
+{
+    for (struct command *command = commands, *next; command; command = next) {
+        next = command->next;
+        struct conn_part *part = command->part;
+        if (command->kind == COMMAND_ATTACH) {
+            part->next = self->parts;
+            self->parts = part;
+            if (self->link == LINK_UP)
+                part->ops->up(part, self->hello);
+        } else {
+            struct conn_part **at = &self->parts;
+            while (*at && *at != part)
+                at = &(*at)->next;
+            if (*at)
+                *at = part->next;
+            request_drop_once(self, part, false);
+            part->ops->down(part);
+        }
+        pthread_mutex_lock(&self->mutex);
+        command->done = true;
+        pthread_cond_broadcast(&self->changed);
+        pthread_mutex_unlock(&self->mutex);
+    }
+}
+
+/* Takes over what other threads have left. */
+static void take_submitted(struct conn *self, int64_t now_ns)
+{
+    char drained[64];
+    if (!self->pipe_ready && !atomic_load(&self->woken))
+        return;
+    while (self->wake_read >= 0 && read(self->wake_read, drained, sizeof drained) > 0)
+        ;
+    atomic_store(&self->woken, false);
+    self->pipe_ready = false;
+    pthread_mutex_lock(&self->mutex);
+    struct request *request = self->submitted.first;
+    self->submitted = (struct request_list){0};
+    struct command *commands = self->commands;
+    self->commands = NULL;
+    uint64_t cancels[CANCELS_MOST];
+    uint32_t n_cancels = self->n_cancels;
+    memcpy(cancels, self->cancels, n_cancels * sizeof cancels[0]);
+    self->n_cancels = 0;
+    if (n_cancels == CANCELS_MOST)
+        pthread_cond_broadcast(&self->changed);
+    pthread_mutex_unlock(&self->mutex);
+
+    for (struct request *next; request; request = next) {
+        next = request->next;
+        self->taken = request->id;
+        request_track(self, request);
+        if (self->link == LINK_UP)
+            request_transmit(self, request);
+    }
+    for (uint32_t i = 0; i < n_cancels; i++)
+        request_cancel(self, cancels[i], now_ns);
+    take_commands(self, commands);
+}
+
+static void take_notice(struct conn *self, const struct conn_reply *reply)
+{
+    if (reply->view.body != 17)
+        return;
+    ProtobufCMessage *credit;
+    if (unpack(&replay__credit__descriptor, reply->view.data, reply->view.size, &credit) != RP_OK)
+        return; /* without memory for it, the next heartbeat tells the same */
+    for (struct conn_part *part = self->parts; part; part = part->next)
+        part->ops->notice(part, (const Replay__Credit *)credit);
+    unpack_free(credit);
+}
+
+/* The request that this answers, for good. NULL: there is none, or it is to be asked again with its id. What was picked for
+ * a sample is then not lost: a broker that shuts down gives it when it is back, one that took the connection for lost at
+ * once. */
+static struct request *take_answered(struct conn *self, uint64_t id, rp_status status)
+{
+    struct request *request = request_find(self, id);
+    if (!request)
+        return NULL;
+    if (status == RP_NO_MEMORY && !request->again && !request->cancelled) { /* nothing is done twice */
+        request->again = true;
+        request_transmit(self, request);
+        return NULL;
+    }
+    bool again = request->field == REQUEST_SAMPLE && !request->cancelled;
+    if (again && status == RP_UNAVAILABLE)
+        request_transmit(self, request);
+    if (again && (status == RP_UNAVAILABLE || status == RP_CANCELLED))
+        return NULL;
+    return request_take(self, id);
+}
+
+static void take_reply(struct conn *self, struct conn_reply *reply)
+{
+    uint64_t id = reply->view.id;
+    if (id == 0) {
+        take_notice(self, reply);
+    } else if (id == self->hello_id) {
+        link_answer(self, reply);
+    } else {
+        struct request *request = take_answered(self, id, (rp_status)reply->view.status);
+        if (request) {
+            request_answer(request, reply);
+            return;
+        }
+    }
+    conn_reply_destroy(&reply);
+}
+
+/* There was no memory for the answer to this request. */
+static void lose_reply(struct conn *self, uint64_t id)
+{
+    if (id == self->hello_id) {
+        link_no_memory(self);
+        return;
+    }
+    struct request *request = take_answered(self, id, RP_NO_MEMORY);
+    if (request)
+        request_end(request, RP_NO_MEMORY, "no memory for the broker's reply");
+}
+
+static void take_replies(struct conn *self)
+{
+    struct conn_reply *reply;
+    uint64_t lost;
+    for (int i = 0; i < DRAIN_REPLIES && reply_receive(self, &reply, &lost); i++) {
+        self->n_replies++;
+        if (reply)
+            take_reply(self, reply);
+        else if (lost)
+            lose_reply(self, lost);
+    }
+}
+
+static int64_t tick_parts(struct conn *self, int64_t now_ns)
+{
+    int64_t next = INT64_MAX;
+    for (struct conn_part *part = self->parts; part; part = part->next) {
+        int64_t at = part->ops->tick(part, now_ns);
+        next = at < next ? at : next;
+    }
+    return next;
+}
+
+static void wait_for_work(struct conn *self, zmq_pollitem_t **items, uint32_t *capacity, int64_t until_ns)
+{
+    uint32_t n = 3;
+    for (struct conn_part *part = self->parts; part; part = part->next)
+        n++;
+    if (n > *capacity) {
+        zmq_pollitem_t *grown = realloc(*items, n * sizeof *grown);
+        if (!grown) { /* looks at everything without waiting for it, but not all the time */
+            zmq_poll(NULL, 0, 1);
+            self->pipe_ready = true;
+            return;
+        }
+        *items = grown;
+        *capacity = n;
+    }
+    zmq_pollitem_t *at = *items;
+    *at++ = (zmq_pollitem_t){NULL, self->wake_read, ZMQ_POLLIN, 0};
+    if (self->dealer)
+        *at++ = (zmq_pollitem_t){self->dealer, 0, ZMQ_POLLIN, 0};
+    if (self->monitor)
+        *at++ = (zmq_pollitem_t){self->monitor, 0, ZMQ_POLLIN, 0};
+    for (struct conn_part *part = self->parts; part; part = part->next) {
+        short events = 0;
+        void *socket = part->ops->poll ? part->ops->poll(part, &events) : NULL;
+        if (socket && events)
+            *at++ = (zmq_pollitem_t){socket, 0, events, 0};
+    }
+    int64_t now = conn_now();
+    long timeout_ms = -1;
+    if (until_ns <= now)
+        timeout_ms = 0;
+    else if (until_ns != INT64_MAX)
+        timeout_ms =
+            (until_ns - now) / NS_PER_MS > 60000 ? 60000 : (long)((until_ns - now + NS_PER_MS - 1) / NS_PER_MS);
+    zmq_poll(*items, (int)(at - *items), timeout_ms);
+    self->pipe_ready = (*items)[0].revents != 0;
+}
+
+static int64_t earlier(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Does all that can be done now; gives the time at which there is more. */
+static int64_t conn_turn(struct conn *self)
+{
+    int64_t now = conn_now();
+    take_submitted(self, now);
+    /* Not before: a stop that came while that took a wake-up has sent none of its own. */
+    if (atomic_load(&self->stopping))
+        return now;
+    link_watch(self, now);
+    link_step(self, now);
+    take_replies(self);
+    int64_t next = request_expire(self, now);
+    next = earlier(next, tick_parts(self, now));
+    if (self->reset_wanted)
+        next = now;
+    if (self->link != LINK_UP)
+        next = earlier(next, self->link_time);
+    return next;
+}
+
+void conn_finish(struct conn *self)
+{
+    self->pipe_ready = true;
+    take_submitted(self, 0);
+    while (self->pending.first)
+        request_end(request_take(self, self->pending.first->id), RP_CANCELLED, "the client is being closed");
+    link_close(self);
+}
+
+void *conn_main(void *arg)
+{
+    struct conn *self = arg;
+    zmq_pollitem_t *items = NULL;
+    uint32_t capacity = 0;
+    for (;;) {
+        int64_t next = conn_turn(self);
+        if (atomic_load(&self->stopping))
+            break;
+        wait_for_work(self, &items, &capacity, next);
+    }
+    conn_finish(self);
+    free(items);
+    return NULL;
+}
+
+/* ---- waiting on it */
+
+static int ms_until(int64_t until_ns, int most)
+{
+    int64_t left = until_ns - conn_now();
+    int64_t left_ms = left <= 0 ? 0 : (left + NS_PER_MS - 1) / NS_PER_MS;
+    return left_ms < most ? (int)left_ms : most;
+}
+
+/* What the thread would do: hands over what was left for the other side, lets that act, and takes what it says. If nobody
+ * has anything to say, the other side sleeps. */
+static void serve(struct conn *self, int64_t deadline_ns)
+{
+    uint64_t seen = self->n_replies;
+    int wait_ms = 0;
+    conn_turn(self);
+    for (int i = 0; i < 2 && self->n_replies == seen; i++) {
+        self->broker.turn(self->broker.ctx, wait_ms);
+        int64_t next = conn_turn(self);
+        wait_ms = ms_until(earlier(next, deadline_ns), HOST_SLEEP_MS);
+    }
+}
+
+bool conn_wait(struct conn *self, pthread_cond_t *cond, pthread_mutex_t *mutex, int64_t deadline_ns)
+{
+    if (!self->broker.turn)
+        return conn_cond_wait(cond, mutex, deadline_ns);
+    pthread_mutex_unlock(mutex);
+    serve(self, deadline_ns);
+    pthread_mutex_lock(mutex);
+    return deadline_ns == INT64_MAX || conn_now() < deadline_ns;
+}
+
+void conn_look(struct conn *self)
+{
+    if (self->broker.turn)
+        serve(self, 0);
+}
+
+/* ---- calls from other threads */
+
+uint64_t conn_send(struct conn *self, uint32_t body_field, const void *body, size_t size, zmq_msg_t *payload,
+                   uint32_t n_payload, int64_t timeout_ms, conn_reply_fn *fn, void *ctx)
+{
+    uint64_t id = conn_try_send(self, body_field, body, size, payload, n_payload, timeout_ms, fn, ctx);
+    if (id)
+        return id;
+    for (uint32_t i = 0; i < n_payload; i++) {
+        zmq_msg_close(&payload[i]);
+        zmq_msg_init(&payload[i]);
+    }
+    fn(ctx, reply_no_memory());
+    return atomic_fetch_add(&self->next_id, 1);
+}
+
+uint64_t conn_try_send(struct conn *self, uint32_t body_field, const void *body, size_t size, zmq_msg_t *payload,
+                       uint32_t n_payload, int64_t timeout_ms, conn_reply_fn *fn, void *ctx)
+{
+    struct request *request = request_new(self, body_field, body, size, payload, n_payload);
+    if (!request)
+        return 0;
+    request->fn = fn;
+    request->ctx = ctx;
+    request->timeout_ms = timeout_ms;
+    request->deadline_ns = conn_deadline(timeout_ms);
+    pthread_mutex_lock(&self->mutex);
+    /* Here, so that ids are in the order of the list: what is settled is read off it. */
+    uint64_t id = atomic_fetch_add(&self->next_id, 1);
+    request_name(request, id);
+    request_list_add(&self->submitted, request);
+    pthread_mutex_unlock(&self->mutex);
+    conn_wake(self);
+    return id;
+}
+
+bool conn_send_once(struct conn *self, struct conn_part *part, uint32_t body_field, const ProtobufCMessage *body,
+                    zmq_msg_t *payload, int64_t timeout_ms, conn_reply_fn *fn)
+{
+    size_t size = protobuf_c_message_get_packed_size(body);
+    uint8_t *packed = malloc(size ? size : 1);
+    struct request *request = NULL;
+    if (packed && self->link == LINK_UP) {
+        protobuf_c_message_pack(body, packed);
+        request = request_new(self, body_field, packed, size, payload, payload ? 1 : 0);
+    }
+    free(packed);
+    if (!request)
+        return false;
+    request_name(request, atomic_fetch_add(&self->next_id, 1));
+    request->fn = fn;
+    request->ctx = request->part = part;
+    request->timeout_ms = timeout_ms;
+    request->deadline_ns = conn_deadline(timeout_ms);
+    request_track(self, request);
+    request_transmit(self, request);
+    return true;
+}
+
+void conn_cancel(struct conn *self, uint64_t id)
+{
+    pthread_mutex_lock(&self->mutex);
+    while (self->n_cancels == CANCELS_MOST)
+        conn_wait(self, &self->changed, &self->mutex, INT64_MAX); /* the I/O thread is about to take them */
+    self->cancels[self->n_cancels++] = id;
+    pthread_mutex_unlock(&self->mutex);
+    conn_wake(self);
+}
+
+struct call {
+    pthread_mutex_t mutex;
+    pthread_cond_t done;
+    struct conn_reply *reply;
+};
+
+static void call_done(void *ctx, struct conn_reply *reply)
+{
+    struct call *call = ctx;
+    pthread_mutex_lock(&call->mutex);
+    call->reply = reply;
+    pthread_cond_signal(&call->done);
+    pthread_mutex_unlock(&call->mutex);
+}
+
+rp_status conn_call(struct conn *self, uint32_t body_field, const ProtobufCMessage *body, zmq_msg_t *payload,
+                    uint32_t n_payload, int64_t timeout_ms, struct conn_reply **out, rp_error *err)
+{
+    if (out)
+        *out = NULL;
+    size_t size = protobuf_c_message_get_packed_size(body);
+    uint8_t *packed = malloc(size ? size : 1);
+    if (!packed)
+        return err_set(err, RP_NO_MEMORY, "no memory for a request of %zu bytes", size);
+    protobuf_c_message_pack(body, packed);
+    struct call call = {.reply = NULL};
+    pthread_mutex_init(&call.mutex, NULL);
+    conn_cond_init(&call.done);
+    conn_send(self, body_field, packed, size, payload, n_payload, timeout_ms, call_done, &call);
+    free(packed);
+    pthread_mutex_lock(&call.mutex);
+    while (!call.reply)
+        conn_wait(self, &call.done, &call.mutex, INT64_MAX);
+    pthread_mutex_unlock(&call.mutex);
+    pthread_mutex_destroy(&call.mutex);
+    pthread_cond_destroy(&call.done);
+    rp_status status = conn_reply_status(call.reply, err);
+    if (status == RP_OK && out)
+        *out = call.reply;
+    else
+        conn_reply_destroy(&call.reply);
+    return status;
+}
+
+static void command_run(struct conn *self, enum command_kind kind, struct conn_part *part)
+{
+    struct command command = {.kind = kind, .part = part};
+    pthread_mutex_lock(&self->mutex);
+    struct command **at = &self->commands;
+    while (*at)
+        at = &(*at)->next;
+    *at = &command;
+    pthread_mutex_unlock(&self->mutex);
+    conn_wake(self);
+    pthread_mutex_lock(&self->mutex);
+    while (!command.done)
+        conn_wait(self, &self->changed, &self->mutex, INT64_MAX);
+    pthread_mutex_unlock(&self->mutex);
+}
+
+void conn_attach(struct conn *self, struct conn_part *part)
+{
+    command_run(self, COMMAND_ATTACH, part);
+}
+
+void conn_detach(struct conn *self, struct conn_part *part)
+{
+    command_run(self, COMMAND_DETACH, part);
+}
+
+void conn_reset(struct conn *self, const char *why)
+{
+    char quoted[128];
+    if (!self->reset_wanted && self->link == LINK_UP)
+        log_line(LEVEL_WARN, "C0103", "giving up a connection", "endpoint=%s reason=%s", self->endpoint,
+                 log_quote(quoted, sizeof quoted, why));
+    self->reset_wanted = true;
+}

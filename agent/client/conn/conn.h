@@ -1,0 +1,200 @@
+/* One client's connection to a broker: a background thread that owns the service DEALER, and what lives on it.
+ *
+ * A connection with a host has no thread: whoever waits on it does the thread's work meanwhile, in turn with the host. "The
+ * I/O thread" is then the caller's, and all calls come from one thread.
+ *
+ * Requests may be sent from any thread. They leave in the order of the calls, are sent again with the same id after a
+ * reconnect, and each one ends in exactly one call of its reply function: with the broker's reply, or with a status of
+ * the library's own (RP_UNAVAILABLE, RP_DEADLINE_EXCEEDED, RP_CANCELLED). Reply functions run on the I/O thread: they
+ * must be short and must not wait.
+ *
+ * Parts (a writer's session) live on the same thread and are called back by it; see struct conn_part. */
+#ifndef AGENT_CLIENT_CONN_H
+#define AGENT_CLIENT_CONN_H
+
+#include <protobuf-c/protobuf-c.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <zmq.h>
+
+#include "proto/wire/duct.h"
+#include "proto/wire/wire.h"
+#include "replay.pb-c.h"
+#include "replay/client.h"
+#include "replay/error.h"
+#include "replay/types.h"
+
+struct conn;
+
+/* ---- replies ---- */
+
+/* Owned by whoever got it: conn_reply_destroy. Payload frames may be taken out with zmq_msg_move. */
+struct conn_reply {
+    rp_status status;       /* of the broker's reply, or of the library when none came */
+    bool answered;          /* a reply of the broker is here: header and view are valid */
+    struct wire_reply view; /* borrows header */
+    zmq_msg_t header;
+    zmq_msg_t *payload;
+    uint32_t n_payload, capacity;
+    char text[256]; /* when not answered: why */
+};
+
+typedef void conn_reply_fn(void *ctx, struct conn_reply *reply);
+
+void conn_reply_destroy(struct conn_reply **self);
+/* Puts the reply's status and sentence into err and returns the status. RP_OK leaves err alone. */
+rp_status conn_reply_status(const struct conn_reply *self, rp_error *err);
+/* The whole header through protobuf-c; free with conn_reply_unpacked_free. NULL with err set if it is damaged, there is
+ * none, or no memory. */
+Replay__Reply *conn_reply_unpack(const struct conn_reply *self, rp_error *err);
+/* The same, and why not: RP_BAD_MESSAGE, RP_NO_MEMORY, or the status of a reply that never came. */
+rp_status conn_reply_read(const struct conn_reply *self, Replay__Reply **out, rp_error *err);
+void conn_reply_unpacked_free(Replay__Reply *wire);
+
+/* ---- requests ---- */
+
+/* Sends a request. body is the encoded message of field body_field of Request; the payload frames are taken (left
+ * empty). timeout_ms bounds the wait for a reply: give requests that wait inside the broker some grace beyond their own
+ * time-out; negative waits. Gives the request's id, never 0 (out of memory: fn is called before the return, on the
+ * caller's thread, with RP_NO_MEMORY). */
+uint64_t conn_send(struct conn *self, uint32_t body_field, const void *body, size_t size, zmq_msg_t *payload,
+                   uint32_t n_payload, int64_t timeout_ms, conn_reply_fn *fn, void *ctx);
+
+/* The same, but gives 0 if there is no memory: then fn is not called, and the payload is as it was. */
+uint64_t conn_try_send(struct conn *self, uint32_t body_field, const void *body, size_t size, zmq_msg_t *payload,
+                       uint32_t n_payload, int64_t timeout_ms, conn_reply_fn *fn, void *ctx);
+
+/* Gives up a request that waits: asks the broker to drop it. Its reply function is still called once, with the reply if
+ * it was under way already, else with RP_CANCELLED. Unknown ids are ignored. */
+void conn_cancel(struct conn *self, uint64_t id);
+
+/* Sends a request and waits. The broker's status becomes the return value, with its text in err. *out is given to the
+ * caller when the broker answered with RP_OK, and is NULL otherwise. out may be NULL. */
+rp_status conn_call(struct conn *self, uint32_t body_field, const ProtobufCMessage *body, zmq_msg_t *payload,
+                    uint32_t n_payload, int64_t timeout_ms, struct conn_reply **out, rp_error *err);
+
+/* ---- what HELLO said ---- */
+
+/* A field that a table's signature prescribes. The shape includes the step dimension (shape[0] == 0: any number of
+ * steps) unless the field is squeezed. */
+struct conn_field {
+    char *name;
+    int32_t dtype;
+    uint32_t rank;
+    uint32_t shape[RP_MAX_RANK + 1];
+};
+
+struct conn_table {
+    char *name;
+    uint32_t id;
+    uint32_t n_fields; /* 0: the table prescribes no signature */
+    struct conn_field *fields;
+    uint64_t max_size, max_bytes;
+};
+
+/* The newest answer to a HELLO. Immutable and shared: conn_hello_unref. */
+struct conn_hello {
+    uint32_t refs;
+    uint64_t instance;
+    uint32_t heartbeat_ms, expiry_ms;
+    uint32_t max_batch; /* items of a sample */
+    uint32_t max_keys;  /* of an update, delete or fetch */
+    uint64_t max_message_bytes;
+    char *ingest, *events; /* complete endpoints, '*' replaced */
+    char *release;
+    struct conn_table *tables;
+    uint32_t n_tables;
+};
+
+/* Shares it; never NULL once rp_client_connect has returned. */
+struct conn_hello *conn_hello_ref(struct conn *self);
+void conn_hello_unref(struct conn_hello **self);
+/* A table's spec; NULL if there is none of that name. Borrowed from hello. */
+const struct conn_table *conn_hello_table(const struct conn_hello *self, const char *name);
+/* "NOT_FOUND: no table 'x'; there are 'a', 'b'" (with "did you mean"). */
+rp_status conn_hello_no_table(const struct conn_hello *self, const char *name, rp_error *err);
+
+/* ---- life ---- */
+
+/* Runs the other side, a broker in this process, on the thread that waits. */
+struct conn_host {
+    struct ducts *ducts; /* borrowed: the broker's */
+    /* Handles what has been sent, and what is due. With nothing to do it sleeps for at most wait_ms. */
+    void (*turn)(void *ctx, int wait_ms);
+    void *ctx;
+};
+
+/* Waits until the broker has answered HELLO. host: NULL for a thread; else copied. */
+struct conn *conn_new(const char *endpoint, const rp_client_options *options, const struct conn_host *host,
+                      int64_t timeout_ms, rp_error *err);
+/* Ends all requests with RP_CANCELLED and stops the thread. All parts must be gone. */
+void conn_destroy(struct conn **self);
+
+const char *conn_endpoint(const struct conn *self);
+void *conn_zmq_context(struct conn *self);
+/* True if it has no thread, but a host. */
+bool conn_is_hosted(const struct conn *self);
+/* Where a hosted connection's data goes; NULL: to a socket. */
+struct duct *conn_data_duct(struct conn *self);
+uint64_t conn_client_id(const struct conn *self);
+/* An rp_client_state. */
+int32_t conn_state(struct conn *self);
+uint64_t conn_reconnects(struct conn *self);
+/* "the broker at tcp://... does not answer (3.2 s)", or "" while it does. */
+void conn_describe(struct conn *self, char *out, size_t size);
+
+/* ---- parts: things with sockets of their own on the I/O thread ---- */
+
+struct conn_part;
+
+/* All run on the I/O thread. */
+struct conn_part_ops {
+    /* A broker has answered HELLO on a new socket: open or resume. */
+    void (*up)(struct conn_part *part, const struct conn_hello *hello);
+    /* The connection is gone: close the part's sockets. */
+    void (*down)(struct conn_part *part);
+    /* A Credit notice. Sessions are told apart by its session ordinal; a notice without one goes to every part. */
+    void (*notice)(struct conn_part *part, const Replay__Credit *credit);
+    /* After every wake-up: does what can be done and returns the time at which it wants to be called again. */
+    int64_t (*tick)(struct conn_part *part, int64_t now_ns);
+    /* Optional. A socket to wait for, with ZMQ_POLLOUT or 0 for none. */
+    void *(*poll)(struct conn_part *part, short *events);
+};
+
+/* Embedded in its owner. */
+struct conn_part {
+    const struct conn_part_ops *ops;
+    struct conn_part *next;
+};
+
+/* Returns when the I/O thread has taken it over, or has let go of it: then down was called and none of its functions
+ * runs any more. */
+void conn_attach(struct conn *self, struct conn_part *part);
+void conn_detach(struct conn *self, struct conn_part *part);
+/* Has the I/O thread call tick soon. Any thread. */
+void conn_wake(struct conn *self);
+/* For parts: sends at once, from the I/O thread. The payload frame (may be NULL) is taken (left empty). Not retried: when
+ * the connection goes, fn is called with RP_UNAVAILABLE. After conn_detach of the part fn is not called any more. fn gets
+ * the part as ctx. False: not sent. */
+bool conn_send_once(struct conn *self, struct conn_part *part, uint32_t body_field, const ProtobufCMessage *body,
+                    zmq_msg_t *payload, int64_t timeout_ms, conn_reply_fn *fn);
+/* For parts: this connection has stopped working; take it down and make a new one. */
+void conn_reset(struct conn *self, const char *why);
+
+/* ---- waiting ---- */
+
+/* A monotonic deadline: INT64_MAX for negative (wait as long as it takes), now for 0. */
+int64_t conn_deadline(int64_t timeout_ms);
+int64_t conn_now(void);
+void conn_cond_init(pthread_cond_t *cond);
+/* Waits for something that the I/O thread signals. False when the deadline has passed. Call with the mutex held and test
+ * the condition first: it may return early. */
+bool conn_wait(struct conn *self, pthread_cond_t *cond, pthread_mutex_t *mutex, int64_t deadline_ns);
+/* The same for what a thread other than the I/O thread signals. */
+bool conn_cond_wait(pthread_cond_t *cond, pthread_mutex_t *mutex, int64_t deadline_ns);
+/* For calls that do not wait. Without a thread nothing comes by itself: does what can be done now. */
+void conn_look(struct conn *self);
+
+#endif

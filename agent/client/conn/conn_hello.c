@@ -1,0 +1,138 @@
+/* What a broker says of itself in its answer to HELLO. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/client/conn/conn_impl.h"
+#include "proto/base/dtype.h"
+#include "proto/base/error.h"
+
+char *hello_endpoint(const char *endpoint, const char *host)
+{
+    static const char any[] = "tcp://*:";
+    if (strncmp(endpoint, any, sizeof any - 1) != 0 || !host)
+        return strdup(endpoint);
+    size_t size = strlen(endpoint) + strlen(host);
+    char *out = malloc(size);
+    if (out)
+        snprintf(out, size, "tcp://%s:%s", host, endpoint + sizeof any - 1);
+    return out;
+}
+
+static bool table_read(struct conn_table *table, const Replay__TableSpec *spec)
+{
+    table->id = spec->id;
+    table->max_size = spec->max_size;
+    table->max_bytes = spec->max_bytes;
+    table->name = strdup(spec->name);
+    table->fields = calloc(spec->n_signature ? spec->n_signature : 1, sizeof *table->fields);
+    if (!table->name || !table->fields)
+        return false;
+    for (size_t i = 0; i < spec->n_signature; i++) {
+        const Replay__Column *column = spec->signature[i];
+        struct conn_field *field = &table->fields[table->n_fields];
+        if (column->n_shape > RP_MAX_RANK + 1)
+            return false;
+        field->dtype = dtype_by_name(column->dtype);
+        field->rank = (uint32_t)column->n_shape;
+        for (uint32_t d = 0; d < field->rank; d++)
+            field->shape[d] = column->shape[d];
+        field->name = strdup(column->name);
+        if (!field->name)
+            return false;
+        table->n_fields++;
+    }
+    return true;
+}
+
+static void hello_free(struct conn_hello *self)
+{
+    for (uint32_t i = 0; i < self->n_tables; i++) {
+        for (uint32_t f = 0; f < self->tables[i].n_fields; f++)
+            free(self->tables[i].fields[f].name);
+        free(self->tables[i].fields);
+        free(self->tables[i].name);
+    }
+    free(self->tables);
+    free(self->ingest);
+    free(self->events);
+    free(self->release);
+    free(self);
+}
+
+static struct conn_hello *hello_copy(const Replay__HelloReply *wire, const char *host)
+{
+    struct conn_hello *self = calloc(1, sizeof *self);
+    if (!self)
+        return NULL;
+    self->refs = 1;
+    self->instance = wire->instance;
+    self->heartbeat_ms = wire->heartbeat_ms ? wire->heartbeat_ms : 1000;
+    self->expiry_ms = wire->expiry_ms ? wire->expiry_ms : 10 * self->heartbeat_ms;
+    self->max_batch = wire->max_batch ? wire->max_batch : 1024;
+    self->max_keys = wire->max_keys ? wire->max_keys : 1024;
+    self->max_message_bytes = wire->max_message_bytes ? wire->max_message_bytes : UINT64_C(64) << 20;
+    self->ingest = hello_endpoint(wire->ingest, host);
+    self->events = hello_endpoint(wire->events, host);
+    self->release = strdup(wire->release);
+    self->tables = calloc(wire->n_tables ? wire->n_tables : 1, sizeof *self->tables);
+    bool ok = self->ingest && self->events && self->release && self->tables;
+    for (size_t i = 0; ok && i < wire->n_tables; i++) {
+        self->n_tables = (uint32_t)i + 1;
+        ok = table_read(&self->tables[i], wire->tables[i]);
+    }
+    if (ok)
+        return self;
+    hello_free(self);
+    return NULL;
+}
+
+struct conn_hello *hello_read(const struct conn_reply *reply, const char *host, rp_error *err)
+{
+    Replay__Reply *wire = conn_reply_unpack(reply, err);
+    if (!wire)
+        return NULL;
+    struct conn_hello *self = NULL;
+    if (wire->body_case != REPLAY__REPLY__BODY_HELLO)
+        err_set(err, RP_BAD_MESSAGE, "the broker's answer to HELLO is none");
+    else if (!(self = hello_copy(wire->hello, host)))
+        err_set(err, RP_NO_MEMORY, "the broker's answer to HELLO can not be stored");
+    conn_reply_unpacked_free(wire);
+    return self;
+}
+
+struct conn_hello *conn_hello_ref(struct conn *self)
+{
+    pthread_mutex_lock(&self->mutex);
+    struct conn_hello *hello = self->hello;
+    if (hello)
+        __atomic_add_fetch(&hello->refs, 1, __ATOMIC_RELAXED);
+    pthread_mutex_unlock(&self->mutex);
+    return hello;
+}
+
+void conn_hello_unref(struct conn_hello **self)
+{
+    if (*self && __atomic_sub_fetch(&(*self)->refs, 1, __ATOMIC_ACQ_REL) == 0)
+        hello_free(*self);
+    *self = NULL;
+}
+
+const struct conn_table *conn_hello_table(const struct conn_hello *self, const char *name)
+{
+    for (uint32_t i = 0; i < self->n_tables; i++)
+        if (strcmp(self->tables[i].name, name) == 0)
+            return &self->tables[i];
+    return NULL;
+}
+
+rp_status conn_hello_no_table(const struct conn_hello *self, const char *name, rp_error *err)
+{
+    char list[300] = "";
+    size_t at = 0;
+    for (uint32_t i = 0; i < self->n_tables && at < sizeof list - 1; i++)
+        at += (size_t)snprintf(list + at, sizeof list - at, "%s'%.64s'", i ? ", " : "", self->tables[i].name);
+    if (self->n_tables == 0)
+        return err_set(err, RP_NOT_FOUND, "no table '%.64s': the broker has no tables", name);
+    return err_set(err, RP_NOT_FOUND, "no table '%.64s': the broker has %s", name, list);
+}

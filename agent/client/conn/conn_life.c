@@ -1,0 +1,218 @@
+/* The beginning and the end of a connection, and what can be asked of it. */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "agent/client/conn/conn_impl.h"
+#include "proto/base/clock.h"
+#include "proto/base/error.h"
+
+/* ---- state */
+
+const char *conn_endpoint(const struct conn *self)
+{
+    return self->endpoint;
+}
+
+void *conn_zmq_context(struct conn *self)
+{
+    return self->context;
+}
+
+bool conn_is_hosted(const struct conn *self)
+{
+    return self->broker.turn != NULL;
+}
+
+struct duct *conn_data_duct(struct conn *self)
+{
+    return conn_is_hosted(self) ? &self->broker.ducts->data : NULL;
+}
+
+uint64_t conn_client_id(const struct conn *self)
+{
+    return self->client_id;
+}
+
+int32_t conn_state(struct conn *self)
+{
+    pthread_mutex_lock(&self->mutex);
+    enum link_state state = self->state;
+    pthread_mutex_unlock(&self->mutex);
+    return state == LINK_UP ? RP_CLIENT_CONNECTED : RP_CLIENT_CONNECTING;
+}
+
+uint64_t conn_reconnects(struct conn *self)
+{
+    pthread_mutex_lock(&self->mutex);
+    uint64_t n = self->reconnects;
+    pthread_mutex_unlock(&self->mutex);
+    return n;
+}
+
+void conn_describe(struct conn *self, char *out, size_t size)
+{
+    out[0] = '\0';
+    pthread_mutex_lock(&self->mutex);
+    if (self->state != LINK_UP)
+        snprintf(out, size, "no broker answers at %s for %.1f s", self->endpoint,
+                 (double)(conn_now() - self->lost_ns) / 1e9);
+    pthread_mutex_unlock(&self->mutex);
+}
+
+/* ---- life */
+
+static char *host_of(const char *endpoint)
+{
+    static const char tcp[] = "tcp://";
+    if (strncmp(endpoint, tcp, sizeof tcp - 1) != 0)
+        return NULL;
+    const char *start = endpoint + sizeof tcp - 1, *local = strchr(start, ';'), *colon = strrchr(start, ':');
+    if (local && local < colon)
+        start = local + 1;
+    return colon ? strndup(start, (size_t)(colon - start)) : NULL;
+}
+
+static bool conn_start(struct conn *self, rp_error *err)
+{
+    int fds[2];
+    if (self->broker.turn)
+        return self->started = true;
+    if (pipe(fds) != 0) {
+        err_set(err, RP_IO, "no pipe for the client's thread: %s", strerror(errno));
+        return false;
+    }
+    self->wake_read = fds[0];
+    self->wake_write = fds[1];
+    for (int i = 0; i < 2; i++) {
+        fcntl(fds[i], F_SETFL, O_NONBLOCK);
+        fcntl(fds[i], F_SETFD, FD_CLOEXEC);
+    }
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int rc = pthread_create(&self->thread, NULL, conn_main, self);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    self->started = rc == 0;
+    if (rc != 0)
+        err_set(err, RP_IO, "no thread for the client: %s", strerror(rc));
+    return rc == 0;
+}
+
+static rp_status conn_await(struct conn *self, int64_t timeout_ms, rp_error *err)
+{
+    int64_t deadline = conn_deadline(timeout_ms);
+    pthread_mutex_lock(&self->mutex);
+    while (self->state != LINK_UP && self->refusal.status == RP_OK &&
+           conn_wait(self, &self->changed, &self->mutex, deadline))
+        ;
+    rp_status status = RP_OK;
+    if (self->state != LINK_UP && self->refusal.status != RP_OK)
+        status = err_set(err, (rp_status)self->refusal.status, "%s: %s", self->endpoint, self->refusal.text);
+    else if (self->state != LINK_UP)
+        status = err_set(err, RP_UNAVAILABLE,
+                         "no broker answers at %s within %g s: is replay-broker running, and is this its service "
+                         "endpoint?",
+                         self->endpoint, (double)timeout_ms / 1e3);
+    pthread_mutex_unlock(&self->mutex);
+    return status;
+}
+
+/* Finds out what libzmq thinks of an endpoint before the thread starts to retry. */
+static rp_status conn_check(struct conn *self, rp_error *err)
+{
+    void *probe = zmq_socket(self->context, ZMQ_DEALER);
+    if (!probe)
+        return err_set(err, RP_IO, "no socket: %s", zmq_strerror(zmq_errno()));
+    int linger = 0, rc = zmq_setsockopt(probe, ZMQ_LINGER, &linger, sizeof linger);
+    if (strncmp(self->endpoint, "inproc://", 9) != 0)
+        rc = zmq_connect(probe, self->endpoint);
+    int reason = zmq_errno();
+    zmq_close(probe);
+    if (rc != 0)
+        return err_set(err, RP_INVALID_ARGUMENT, "'%.200s' is not an endpoint to connect to: %s", self->endpoint,
+                       zmq_strerror(reason));
+    return RP_OK;
+}
+
+static void set_back_off(struct conn *self, const rp_client_options *options)
+{
+    int64_t min_ms = options && options->backoff_min_ms > 0 ? options->backoff_min_ms : 50;
+    int64_t max_ms = options && options->backoff_max_ms > 0 ? options->backoff_max_ms : 5000;
+    self->backoff_min_ns = min_ms * NS_PER_MS;
+    self->backoff_max_ns = (max_ms < min_ms ? min_ms : max_ms) * NS_PER_MS;
+}
+
+struct conn *conn_new(const char *endpoint, const rp_client_options *options, const struct conn_host *host,
+                      int64_t timeout_ms, rp_error *err)
+{
+    struct conn *self = calloc(1, sizeof *self);
+    if (!self) {
+        err_set(err, RP_NO_MEMORY, "no memory for a client");
+        return NULL;
+    }
+    uint64_t seed = 0;
+    self->wake_read = self->wake_write = -1;
+    if (host)
+        self->broker = *host;
+    pthread_mutex_init(&self->mutex, NULL);
+    conn_cond_init(&self->changed);
+    set_back_off(self, options);
+    rng_system(&self->client_id, sizeof self->client_id);
+    self->client_id |= 1; /* 0 is nobody */
+    rng_system(&seed, sizeof seed);
+    rng_seed(&self->rng, seed);
+    atomic_store(&self->next_id, 1);
+    self->lost_ns = conn_now();
+    self->endpoint = strdup(endpoint);
+    self->name = strdup(options && options->name ? options->name : "client");
+    self->host = host_of(endpoint);
+    self->own_context = !(options && options->zmq_context) && !host;
+    self->context = self->own_context ? zmq_ctx_new() : options ? options->zmq_context : NULL;
+    bool ok = self->endpoint && self->name && (self->context || host);
+    if (!ok)
+        err_set(err, RP_NO_MEMORY, "no memory for a client");
+    ok = ok && (host || conn_check(self, err) == RP_OK) && conn_start(self, err) &&
+         conn_await(self, timeout_ms, err) == RP_OK;
+    if (!ok)
+        conn_destroy(&self);
+    return self;
+}
+
+void conn_stop(struct conn *self)
+{
+    atomic_store(&self->stopping, true);
+    conn_wake(self);
+}
+
+void conn_destroy(struct conn **self_p)
+{
+    struct conn *self = *self_p;
+    if (!self)
+        return;
+    if (self->started) {
+        conn_stop(self);
+        if (self->broker.turn)
+            conn_finish(self);
+        else
+            pthread_join(self->thread, NULL);
+    }
+    if (self->own_context && self->context)
+        zmq_ctx_term(self->context);
+    if (self->wake_read >= 0) {
+        close(self->wake_read);
+        close(self->wake_write);
+    }
+    conn_hello_unref(&self->hello);
+    pthread_cond_destroy(&self->changed);
+    pthread_mutex_destroy(&self->mutex);
+    free(self->endpoint);
+    free(self->name);
+    free(self->host);
+    free(self);
+    *self_p = NULL;
+}

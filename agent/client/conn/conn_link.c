@@ -1,0 +1,208 @@
+/* The service socket: made, watched, and made anew with exponential back-off and jitter. */
+#include <stdio.h>
+#include <string.h>
+
+#include "agent/client/conn/conn_impl.h"
+#include "proto/base/clock.h"
+#include "proto/base/error.h"
+#include "proto/base/log.h"
+
+#define ATTEMPT_NS (2 * NS_PER_S)
+#define PING_MS 2000
+#define PING_TIMEOUT_MS 6000
+
+static void option(void *socket, int name, int value)
+{
+    zmq_setsockopt(socket, name, &value, sizeof value);
+}
+
+static void link_monitor(struct conn *self)
+{
+    char address[80];
+    int events = ZMQ_EVENT_CONNECT_RETRIED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
+                 ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
+    snprintf(address, sizeof address, "inproc://replay-client-%016llx-%llu", (unsigned long long)self->client_id,
+             (unsigned long long)++self->monitor_serial);
+    if (zmq_socket_monitor(self->dealer, address, events) != 0)
+        return;
+    self->monitor = zmq_socket(self->context, ZMQ_PAIR);
+    if (!self->monitor)
+        return;
+    option(self->monitor, ZMQ_LINGER, 0);
+    if (zmq_connect(self->monitor, address) != 0) {
+        zmq_close(self->monitor);
+        self->monitor = NULL;
+    }
+}
+
+static void link_say_hello(struct conn *self)
+{
+    Replay__Hello body = REPLAY__HELLO__INIT;
+    uint8_t packed[RP_MAX_NAME + 32];
+    body.name = self->name;
+    size_t size = replay__hello__pack(&body, packed);
+    self->hello_id = atomic_fetch_add(&self->next_id, 1);
+    struct request *request = request_new(self, REQUEST_HELLO, packed, size, NULL, 0);
+    if (!request) {
+        link_no_memory(self);
+        return;
+    }
+    request_name(request, self->hello_id);
+    request_transmit(self, request);
+    request_free(request);
+}
+
+/* The socket, connected. Gives the reason if there is none. */
+static const char *link_connect(struct conn *self)
+{
+    self->dealer = zmq_socket(self->context, ZMQ_DEALER);
+    if (!self->dealer)
+        return "no socket";
+    option(self->dealer, ZMQ_LINGER, 0);
+    option(self->dealer, ZMQ_SNDHWM, 0); /* what is under way is bounded by its owners */
+    option(self->dealer, ZMQ_RCVHWM, 0);
+    option(self->dealer, ZMQ_HEARTBEAT_IVL, PING_MS);
+    option(self->dealer, ZMQ_HEARTBEAT_TIMEOUT, PING_TIMEOUT_MS);
+    link_monitor(self);
+    return zmq_connect(self->dealer, self->endpoint) == 0 ? NULL : zmq_strerror(zmq_errno());
+}
+
+static void link_open(struct conn *self, int64_t now_ns)
+{
+    const char *why = conn_is_hosted(self) ? NULL : link_connect(self);
+    if (why) {
+        link_fail(self, why, now_ns);
+        return;
+    }
+    self->link = LINK_ASKING;
+    self->link_time = now_ns + ATTEMPT_NS;
+    link_say_hello(self);
+}
+
+void link_close(struct conn *self)
+{
+    if (self->monitor) {
+        zmq_socket_monitor(self->dealer, NULL, 0);
+        zmq_close(self->monitor);
+    }
+    if (self->dealer)
+        zmq_close(self->dealer);
+    self->monitor = self->dealer = NULL;
+}
+
+static void link_publish(struct conn *self, enum link_state state, int64_t now_ns)
+{
+    pthread_mutex_lock(&self->mutex);
+    if (self->state == LINK_UP && state != LINK_UP)
+        self->lost_ns = now_ns;
+    self->state = state;
+    pthread_cond_broadcast(&self->changed);
+    pthread_mutex_unlock(&self->mutex);
+}
+
+static int64_t link_pause(struct conn *self)
+{
+    int64_t pause = self->backoff_min_ns;
+    for (uint32_t i = 0; i < self->failures && pause < self->backoff_max_ns; i++)
+        pause *= 2;
+    if (pause > self->backoff_max_ns)
+        pause = self->backoff_max_ns;
+    return (int64_t)((double)pause * (0.5 + 0.5 * rng_unit(&self->rng)));
+}
+
+void link_fail(struct conn *self, const char *why, int64_t now_ns)
+{
+    bool was_up = self->link == LINK_UP;
+    link_close(self);
+    self->link = LINK_DOWN;
+    self->link_time = now_ns + link_pause(self);
+    self->failures++;
+    self->reset_wanted = false;
+    link_publish(self, LINK_DOWN, now_ns);
+    if (!was_up)
+        return;
+    char quoted[128];
+    log_line(LEVEL_WARN, "C0101", "connection lost", "endpoint=%s reason=%s", self->endpoint,
+             log_quote(quoted, sizeof quoted, why));
+    request_drop_once(self, NULL, true);
+    for (struct conn_part *part = self->parts; part; part = part->next)
+        part->ops->down(part);
+}
+
+static void link_refused(struct conn *self, const rp_error *refusal, int64_t now_ns)
+{
+    pthread_mutex_lock(&self->mutex);
+    self->refusal = *refusal;
+    pthread_mutex_unlock(&self->mutex);
+    link_fail(self, refusal->text, now_ns);
+}
+
+void link_no_memory(struct conn *self)
+{
+    rp_error refusal = {0};
+    err_set(&refusal, RP_NO_MEMORY, "no memory to say HELLO to a broker");
+    link_refused(self, &refusal, conn_now());
+}
+
+void link_answer(struct conn *self, const struct conn_reply *reply)
+{
+    rp_error refusal = {0};
+    int64_t now = conn_now();
+    struct conn_hello *hello = NULL;
+    self->hello_id = 0;
+    if (conn_reply_status(reply, &refusal) == RP_OK)
+        hello = hello_read(reply, self->host, &refusal);
+    if (!hello) {
+        link_refused(self, &refusal, now);
+        return;
+    }
+    self->link = LINK_UP;
+    self->failures = 0;
+    pthread_mutex_lock(&self->mutex);
+    struct conn_hello *old = self->hello;
+    self->hello = hello;
+    self->refusal = (rp_error){0};
+    self->reconnects += old != NULL;
+    pthread_mutex_unlock(&self->mutex);
+    if (old)
+        log_line(LEVEL_INFO, "C0102", "connected again", "endpoint=%s restarted=%s", self->endpoint,
+                 old->instance == hello->instance ? "no" : "yes");
+    conn_hello_unref(&old);
+    link_publish(self, LINK_UP, now);
+    for (struct conn_part *part = self->parts; part; part = part->next)
+        part->ops->up(part, hello);
+    request_resend(self);
+}
+
+void link_watch(struct conn *self, int64_t now_ns)
+{
+    const char *why = NULL;
+    zmq_msg_t frame;
+    zmq_msg_init(&frame);
+    while (self->monitor && zmq_msg_recv(&frame, self->monitor, ZMQ_DONTWAIT) >= 0) {
+        uint16_t event = 0;
+        if (zmq_msg_size(&frame) >= sizeof event)
+            memcpy(&event, zmq_msg_data(&frame), sizeof event);
+        while (zmq_msg_more(&frame) && zmq_msg_recv(&frame, self->monitor, ZMQ_DONTWAIT) >= 0)
+            ;
+        if (event == ZMQ_EVENT_DISCONNECTED)
+            why = "disconnected";
+        else if (event == ZMQ_EVENT_CONNECT_RETRIED)
+            why = "connection refused";
+        else if (event)
+            why = "handshake failed: is this a service endpoint?";
+    }
+    zmq_msg_close(&frame);
+    if (why)
+        link_fail(self, why, now_ns);
+}
+
+void link_step(struct conn *self, int64_t now_ns)
+{
+    if (self->link == LINK_UP && self->reset_wanted)
+        link_fail(self, "given up", now_ns);
+    if (self->link == LINK_ASKING && now_ns >= self->link_time)
+        link_fail(self, "no answer", now_ns);
+    if (self->link == LINK_DOWN && now_ns >= self->link_time)
+        link_open(self, now_ns);
+}

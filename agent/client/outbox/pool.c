@@ -1,0 +1,134 @@
+/* Given-back blocks stand on a stack that is pushed to with compare-and-swap and emptied as a whole by the owner: nobody
+ * ever pops a single block from it, so there is no ABA. */
+#include "agent/client/outbox/pool.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+
+struct pool_block {
+    struct pool_block *next;
+    struct pool *pool;
+};
+_Static_assert(sizeof(struct pool_block) % 16 == 0, "blocks are aligned behind their head");
+
+struct pool {
+    size_t block_bytes;
+    uint32_t keep;
+    /* The owner's. */
+    struct pool_block *local;
+    int64_t taken; /* all pool_get less pool_reuse */
+    /* Everybody's. */
+    _Atomic(struct pool_block *) returned;
+    atomic_uint idle; /* on that stack */
+    /* Falls with every block that comes back; the owner adds what it took when it goes. It is 0 at the start, negative
+     * while the owner is there, and reaches 0 again when the owner and all blocks are gone. */
+    atomic_int_fast64_t balance;
+};
+
+struct pool *pool_new(size_t block_bytes, size_t keep_bytes)
+{
+    struct pool *self = calloc(1, sizeof *self);
+    if (!self)
+        return NULL;
+    self->block_bytes = block_bytes;
+    size_t keep = keep_bytes / (block_bytes + sizeof(struct pool_block));
+    self->keep = keep < 4 ? 4 : keep > UINT32_MAX ? UINT32_MAX : (uint32_t)keep;
+    return self;
+}
+
+void *pool_get(struct pool *self)
+{
+    if (!self->local && atomic_load_explicit(&self->returned, memory_order_relaxed)) {
+        self->local = atomic_exchange_explicit(&self->returned, NULL, memory_order_acquire);
+        atomic_store_explicit(&self->idle, 0, memory_order_relaxed);
+    }
+    struct pool_block *block = self->local;
+    if (block) {
+        self->local = block->next;
+    } else {
+        block = malloc(sizeof *block + self->block_bytes);
+        if (!block)
+            return NULL;
+        block->pool = self;
+    }
+    self->taken++;
+    return block + 1;
+}
+
+void pool_reuse(struct pool *self, void *data)
+{
+    struct pool_block *block = (struct pool_block *)data - 1;
+    block->next = self->local;
+    self->local = block;
+    self->taken--;
+}
+
+static void free_blocks(struct pool_block *block)
+{
+    for (struct pool_block *next; block; block = next) {
+        next = block->next;
+        free(block);
+    }
+}
+
+static void pool_free(struct pool *self)
+{
+    free_blocks(self->local);
+    free_blocks(atomic_load(&self->returned));
+    free(self);
+}
+
+void pool_chain_add(struct pool_chain *chain, void *data)
+{
+    struct pool_block *block = (struct pool_block *)data - 1;
+    block->next = chain->first;
+    chain->first = block;
+    if (!chain->last)
+        chain->last = block;
+    chain->count++;
+}
+
+void pool_chain_put(struct pool_chain *chain)
+{
+    if (chain->count == 0)
+        return;
+    struct pool *self = chain->first->pool;
+    int64_t count = chain->count;
+    if (atomic_load_explicit(&self->idle, memory_order_relaxed) >= self->keep) {
+        free_blocks(chain->first);
+    } else {
+        struct pool_block *top = atomic_load_explicit(&self->returned, memory_order_relaxed);
+        do {
+            chain->last->next = top;
+        } while (!atomic_compare_exchange_weak_explicit(&self->returned, &top, chain->first, memory_order_release,
+                                                        memory_order_relaxed));
+        atomic_fetch_add_explicit(&self->idle, chain->count, memory_order_relaxed);
+    }
+    *chain = (struct pool_chain){0};
+    if (atomic_fetch_sub_explicit(&self->balance, count, memory_order_acq_rel) == count)
+        pool_free(self);
+}
+
+void pool_put(void *block)
+{
+    struct pool_chain chain = {0};
+    pool_chain_add(&chain, block);
+    pool_chain_put(&chain);
+}
+
+void pool_put_hint(void *block, void *hint)
+{
+    (void)hint;
+    pool_put(block);
+}
+
+void pool_destroy(struct pool **self_p)
+{
+    struct pool *self = *self_p;
+    *self_p = NULL;
+    if (!self)
+        return;
+    int64_t taken = self->taken;
+    if (atomic_fetch_add_explicit(&self->balance, taken, memory_order_acq_rel) + taken == 0)
+        pool_free(self);
+}

@@ -1,0 +1,437 @@
+/* Steps into chunks. */
+#include "agent/client/outbox/stream.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "proto/base/dtype.h"
+#include "proto/base/error.h"
+
+#define POOL_KEEP_BYTES ((size_t)256 << 20)
+#define MAX_CHUNK_BYTES ((uint64_t)UINT32_MAX)
+
+/* ---- life */
+
+static rp_status column_init(struct stream_column *self, const rp_column *column, rp_error *err)
+{
+    size_t length = column->name ? strlen(column->name) : 0;
+    if (length == 0 || length > RP_MAX_NAME)
+        return err_set(err, RP_INVALID_ARGUMENT, "a column's name must have 1 to %u bytes, not %zu", RP_MAX_NAME,
+                       length);
+    self->dtype = column->dtype;
+    self->codec = column->codec;
+    self->rank = column->rank;
+    if (dtype_size(column->dtype) == 0)
+        return err_set(err, RP_INVALID_ARGUMENT, "column '%s': there is no dtype %" PRId32, column->name,
+                       column->dtype);
+    if (column->rank > RP_MAX_RANK)
+        return err_set(err, RP_INVALID_ARGUMENT, "column '%s': rank %u is above the limit of %u", column->name,
+                       column->rank, RP_MAX_RANK);
+    if (column->codec != RP_CODEC_AUTO && (column->codec < 0 || column->codec > RP_CODEC_DELTA_SHUFFLE_LZ4))
+        return err_set(err, RP_INVALID_ARGUMENT, "column '%s': there is no codec %" PRId32, column->name,
+                       column->codec);
+    memcpy(self->shape, column->shape, column->rank * sizeof self->shape[0]);
+    self->elem_bytes = dtype_size(column->dtype);
+    self->is_integer = dtype_is_integer(column->dtype);
+    self->row_bytes = dtype_row_bytes(column->dtype, column->rank, column->shape);
+    if (self->row_bytes == 0)
+        return err_set(err, RP_INVALID_ARGUMENT, "column '%s': its shape holds a 0 or makes a step larger than 1 GiB",
+                       column->name);
+    self->name = strdup(column->name);
+    return self->name ? RP_OK : err_set(err, RP_NO_MEMORY, "no memory for columns");
+}
+
+static rp_status columns_init(struct stream *self, const rp_column *columns, uint32_t n, rp_error *err)
+{
+    uint64_t total = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        self->n_columns = i + 1;
+        RP_TRY(column_init(&self->columns[i], &columns[i], err));
+        for (uint32_t j = 0; j < i; j++)
+            if (strcmp(columns[i].name, columns[j].name) == 0)
+                return err_set(err, RP_INVALID_ARGUMENT, "column '%s' stands twice", columns[i].name);
+        self->columns[i].offset = (size_t)total;
+        total += self->columns[i].row_bytes * self->chunk_length;
+        if (total > MAX_CHUNK_BYTES)
+            return err_set(err, RP_INVALID_ARGUMENT, "a chunk of %u steps would be larger than 4 GiB",
+                           self->chunk_length);
+    }
+    self->raw_bytes = (size_t)total;
+    return RP_OK;
+}
+
+rp_status stream_init(struct stream *self, const rp_column *columns, uint32_t n_columns, uint32_t chunk_length,
+                      uint64_t keep_alive, rp_error *err)
+{
+    *self = (struct stream){.chunk_length = chunk_length, .keep_alive = keep_alive, .oldest = 1, .next = 1};
+    if (n_columns == 0 || n_columns > RP_MAX_COLUMNS)
+        return err_set(err, RP_INVALID_ARGUMENT, "a stream has 1 to %u columns, not %u", RP_MAX_COLUMNS, n_columns);
+    self->columns = calloc(n_columns, sizeof *self->columns);
+    self->set = calloc(n_columns, 1);
+    self->ring_mask = 7;
+    self->ring = calloc(self->ring_mask + 1, sizeof *self->ring);
+    rp_status status = RP_NO_MEMORY;
+    if (self->columns && self->set && self->ring)
+        status = columns_init(self, columns, n_columns, err);
+    if (status == RP_OK) {
+        self->chunks = pool_new(sizeof(struct chunk) + n_columns * 5, (size_t)4 << 20);
+        self->raws = pool_new(self->raw_bytes, POOL_KEEP_BYTES);
+        arena_front_init(&self->arena);
+        self->encoded = malloc(self->raw_bytes < ARENA_MAX_PART ? self->raw_bytes : ARENA_MAX_PART);
+        if (!self->chunks || !self->raws || !self->arena.pool || !self->encoded)
+            status = RP_NO_MEMORY;
+    }
+    if (status == RP_NO_MEMORY)
+        err_set(err, RP_NO_MEMORY, "no memory for a stream");
+    if (status != RP_OK)
+        stream_fini(self);
+    return status;
+}
+
+void chunk_chain_add(struct chunk_chain *chain, struct chunk *chunk)
+{
+    if (chunk->raw && chunk->arena)
+        arena_put(chunk->arena, 1);
+    else if (chunk->raw)
+        pool_chain_add(&chain->raws, chunk->raw);
+    free(chunk->absent);
+    pool_chain_add(&chain->chunks, chunk);
+}
+
+void chunk_chain_put(struct chunk_chain *chain)
+{
+    pool_chain_put(&chain->raws);
+    pool_chain_put(&chain->chunks);
+}
+
+/* The stream's own thread. */
+static void chunk_free(struct stream *self, struct chunk *chunk)
+{
+    if (chunk->raw && chunk->arena) {
+        arena_shrink(&self->arena, chunk->raw, chunk->encoded ? chunk->size : self->raw_bytes, 0);
+        arena_untake(&self->arena, chunk->arena);
+    } else if (chunk->raw) {
+        pool_reuse(self->raws, chunk->raw);
+    }
+    free(chunk->absent);
+    pool_reuse(self->chunks, chunk);
+}
+
+void stream_fini(struct stream *self)
+{
+    for (uint64_t n = self->oldest; self->ring && n < self->next; n++) {
+        struct chunk *chunk = self->ring[n & self->ring_mask];
+        if (chunk && !chunk->needed)
+            chunk_free(self, chunk);
+    }
+    for (uint32_t i = 0; self->columns && i < self->n_columns; i++) {
+        free(self->columns[i].name);
+        codec_scratch_fini(&self->columns[i].scratch);
+    }
+    pool_destroy(&self->chunks);
+    pool_destroy(&self->raws);
+    arena_front_fini(&self->arena);
+    free(self->encoded);
+    free(self->columns);
+    free(self->set);
+    free(self->ring);
+    *self = (struct stream){0};
+}
+
+/* ---- chunks */
+
+static bool ring_grow(struct stream *self)
+{
+    uint64_t size = (self->ring_mask + 1) * 2;
+    struct chunk **ring = calloc(size, sizeof *ring);
+    if (!ring)
+        return false;
+    for (uint64_t n = self->oldest; n < self->next; n++)
+        ring[n & (size - 1)] = self->ring[n & self->ring_mask];
+    free(self->ring);
+    self->ring = ring;
+    self->ring_mask = size - 1;
+    return true;
+}
+
+static rp_status chunk_open(struct stream *self, rp_error *err)
+{
+    if (self->next - self->oldest > self->ring_mask && !ring_grow(self))
+        return err_set(err, RP_NO_MEMORY, "no memory for the window");
+    struct chunk *chunk = pool_get(self->chunks);
+    struct arena *arena = NULL;
+    uint8_t *raw = NULL;
+    if (chunk && self->raw_bytes <= ARENA_MAX_PART)
+        raw = arena_take(&self->arena, self->raw_bytes, &arena);
+    else if (chunk)
+        raw = pool_get(self->raws);
+    if (!raw) {
+        if (chunk)
+            pool_reuse(self->chunks, chunk);
+        return err_set(err, RP_NO_MEMORY, "no memory for a chunk of %zu bytes", self->raw_bytes);
+    }
+    memset(chunk, 0, sizeof *chunk);
+    chunk->raw = raw;
+    chunk->arena = arena;
+    chunk->number = self->next;
+    chunk->step = self->steps;
+    chunk->episode = self->episode;
+    chunk->in_window = true;
+    if (self->next > self->oldest)
+        self->ring[(self->next - 1) & self->ring_mask]->next = chunk;
+    self->ring[self->next++ & self->ring_mask] = chunk;
+    self->open = chunk;
+    return RP_OK;
+}
+
+static void evict_oldest(struct stream *self)
+{
+    struct chunk *chunk = self->ring[self->oldest++ & self->ring_mask];
+    assert(chunk);
+    if (chunk == self->open)
+        self->open = NULL;
+    if (!chunk->needed) {
+        chunk_free(self, chunk);
+        return;
+    }
+    chunk->evicted = self->evicted;
+    self->evicted = chunk;
+}
+
+static void evict(struct stream *self)
+{
+    uint64_t reach = stream_reach(self);
+    while (self->oldest < self->next) {
+        struct chunk *chunk = self->ring[self->oldest & self->ring_mask];
+        if (chunk == self->open || chunk->step + chunk->length > reach)
+            return;
+        evict_oldest(self);
+    }
+}
+
+struct chunk *stream_find(const struct stream *self, uint64_t step)
+{
+    uint64_t low = self->oldest, high = self->next - 1;
+    const struct chunk *newest = self->ring[high & self->ring_mask];
+    if (newest->step <= step)
+        return self->ring[high & self->ring_mask];
+    uint64_t back = (newest->step - step + self->chunk_length - 1) / self->chunk_length;
+    if (back <= high - low) {
+        struct chunk *guess = self->ring[(high - back) & self->ring_mask];
+        if (guess->step <= step && step < guess->step + guess->length)
+            return guess;
+    }
+    while (low < high) {
+        uint64_t middle = low + (high - low + 1) / 2;
+        if (self->ring[middle & self->ring_mask]->step <= step)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return self->ring[low & self->ring_mask];
+}
+
+bool stream_is_absent(const struct stream *self, uint32_t column, uint64_t step)
+{
+    if (step >= self->absent_step)
+        return false;
+    const struct chunk *chunk = stream_find(self, step);
+    return chunk->absent && chunk->absent[(step - chunk->step) * self->n_columns + column];
+}
+
+/* Whether a column has no value at all in a chunk. */
+static bool chunk_lacks(const struct stream *self, const struct chunk *chunk, uint32_t column)
+{
+    for (uint32_t row = 0; row < chunk->length; row++)
+        if (!chunk->absent[(size_t)row * self->n_columns + column])
+            return false;
+    return true;
+}
+
+static rp_status block_encode(struct stream *self, struct chunk *chunk, uint32_t i, uint8_t *out, rp_error *err)
+{
+    struct stream_column *column = &self->columns[i];
+    uint8_t *codec = &chunk_codecs(chunk, self->n_columns)[i];
+    /* Where a column is absent in a whole chunk, items that need it elsewhere may still span the chunk: it holds zeros,
+     * which shrink to next to nothing. */
+    int32_t wanted = chunk->absent && chunk_lacks(self, chunk, i) ? RP_CODEC_LZ4 : column->codec;
+    struct codec_shape shape = {column->elem_bytes, column->is_integer, column->row_bytes, chunk->length, column->rank};
+    size_t size = 0;
+    RP_TRY(codec_encode(&column->scratch, wanted, &shape, chunk->raw + column->offset, out, &size, codec, err));
+    chunk->block_size[i] = (uint32_t)size;
+    return RP_OK;
+}
+
+/* The common case without a second buffer: a full chunk whose blocks all stay as they are. */
+static bool encode_in_place(struct stream *self, struct chunk *chunk)
+{
+    if (chunk->length != self->chunk_length || chunk->absent)
+        return false;
+    for (uint32_t i = 0; i < self->n_columns; i++) {
+        const struct stream_column *column = &self->columns[i];
+        if (column->codec != RP_CODEC_RAW && !(column->codec == RP_CODEC_AUTO && column->scratch.skip > 0))
+            return false;
+    }
+    for (uint32_t i = 0; i < self->n_columns; i++) {
+        struct stream_column *column = &self->columns[i];
+        chunk->block_size[i] = (uint32_t)(column->row_bytes * chunk->length);
+        chunk_codecs(chunk, self->n_columns)[i] = RP_CODEC_RAW;
+        if (column->codec == RP_CODEC_AUTO)
+            column->scratch.skip--; /* as the codec would have done */
+    }
+    chunk->size = self->raw_bytes;
+    return true;
+}
+
+rp_status stream_encode(struct stream *self, struct chunk *chunk, rp_error *err)
+{
+    if (chunk->encoded)
+        return RP_OK;
+    if (!encode_in_place(self, chunk)) {
+        uint8_t *out = chunk->arena ? self->encoded : pool_get(self->raws);
+        if (!out)
+            return err_set(err, RP_NO_MEMORY, "no memory to encode a chunk");
+        chunk->size = 0;
+        for (uint32_t i = 0; i < self->n_columns; i++) {
+            rp_status status = block_encode(self, chunk, i, out + chunk->size, err);
+            if (status != RP_OK) {
+                if (!chunk->arena)
+                    pool_reuse(self->raws, out);
+                return status;
+            }
+            chunk->size += chunk->block_size[i];
+        }
+        if (chunk->arena) {
+            memcpy(chunk->raw, out, chunk->size);
+            arena_shrink(&self->arena, chunk->raw, self->raw_bytes, chunk->size);
+        } else {
+            pool_reuse(self->raws, chunk->raw);
+            chunk->raw = out;
+        }
+    }
+    chunk->data = chunk->raw;
+    chunk->encoded = true;
+    return RP_OK;
+}
+
+/* ---- steps */
+
+static rp_status wrong_size(const struct stream_column *column, uint64_t bytes, rp_error *err)
+{
+    uint64_t size = dtype_size(column->dtype);
+    if (bytes % size != 0)
+        return err_set(err, RP_INVALID_ARGUMENT,
+                       "%" PRIu64 " bytes for column '%s' are no whole number of %s values, of which it takes %" PRIu64
+                       " per step",
+                       bytes, column->name, dtype_name(column->dtype), column->row_bytes / size);
+    return err_set(err, RP_INVALID_ARGUMENT, "column '%s' takes %" PRIu64 " %s values per step, not %" PRIu64,
+                   column->name, column->row_bytes / size, dtype_name(column->dtype), bytes / size);
+}
+
+rp_status stream_set(struct stream *self, uint32_t column, const void *value, uint64_t bytes, rp_error *err)
+{
+    if (column >= self->n_columns)
+        return err_set(err, RP_INVALID_ARGUMENT, "there is no column %u, the stream has %u", column, self->n_columns);
+    const struct stream_column *c = &self->columns[column];
+    if (bytes != c->row_bytes)
+        return wrong_size(c, bytes, err);
+    if (!value)
+        return err_set(err, RP_INVALID_ARGUMENT, "no value for column '%s'", c->name);
+    if (self->set[column])
+        return err_set(err, RP_FAILED_PRECONDITION, "column '%s' is set already in this step", c->name);
+    if (!self->open)
+        RP_TRY(chunk_open(self, err));
+    memcpy(self->open->raw + c->offset + self->open->length * c->row_bytes, value, (size_t)c->row_bytes);
+    self->set[column] = 1;
+    self->n_set++;
+    return RP_OK;
+}
+
+rp_status stream_check_step(const struct stream *self, const void *const *values, rp_error *err)
+{
+    uint32_t given = 0;
+    for (uint32_t i = 0; i < self->n_columns; i++) {
+        if (values[i] && self->set[i])
+            return err_set(err, RP_FAILED_PRECONDITION, "column '%s' is set already in this step",
+                           self->columns[i].name);
+        given += values[i] != NULL;
+    }
+    if (given + self->n_set == 0)
+        return err_set(err, RP_INVALID_ARGUMENT, "a step needs a value in at least one column");
+    return RP_OK;
+}
+
+static rp_status note_absent(struct stream *self, rp_error *err)
+{
+    struct chunk *chunk = self->open;
+    if (!chunk->absent) {
+        chunk->absent = calloc(self->chunk_length, self->n_columns);
+        if (!chunk->absent)
+            return err_set(err, RP_NO_MEMORY, "no memory for a step");
+    }
+    for (uint32_t i = 0; i < self->n_columns; i++) {
+        const struct stream_column *column = &self->columns[i];
+        chunk->absent[(size_t)chunk->length * self->n_columns + i] = !self->set[i];
+        if (!self->set[i])
+            memset(chunk->raw + column->offset + chunk->length * column->row_bytes, 0, (size_t)column->row_bytes);
+    }
+    self->absent_step = self->steps + 1;
+    return RP_OK;
+}
+
+rp_status stream_end_step(struct stream *self, rp_error *err)
+{
+    if (self->n_set == 0)
+        return err_set(err, RP_FAILED_PRECONDITION, "no step has been begun");
+    if (self->n_set < self->n_columns)
+        RP_TRY(note_absent(self, err));
+    memset(self->set, 0, self->n_columns);
+    self->n_set = 0;
+    self->steps++;
+    if (++self->open->length == self->chunk_length)
+        self->open = NULL;
+    evict(self);
+    return RP_OK;
+}
+
+rp_status stream_cut(struct stream *self, rp_error *err)
+{
+    struct chunk *cut = self->open;
+    if (!cut || cut->length == 0)
+        return RP_OK;
+    self->open = NULL;
+    if (self->n_set == 0)
+        return RP_OK;
+    /* The step that is being made moves on to a new chunk. */
+    rp_status status = chunk_open(self, err);
+    if (status != RP_OK) {
+        self->open = cut;
+        return status;
+    }
+    for (uint32_t i = 0; i < self->n_columns; i++) {
+        const struct stream_column *column = &self->columns[i];
+        if (self->set[i])
+            memcpy(self->open->raw + column->offset, cut->raw + column->offset + cut->length * column->row_bytes,
+                   (size_t)column->row_bytes);
+    }
+    return RP_OK;
+}
+
+rp_status stream_end_episode(struct stream *self, rp_error *err)
+{
+    RP_TRY(stream_cut(self, err));
+    while (self->oldest < self->next)
+        evict_oldest(self);
+    if (stream_length(self) > 0)
+        self->episode++;
+    self->episode_start = self->steps;
+    return RP_OK;
+}
+
+void stream_abandon(struct stream *self)
+{
+    while (self->oldest < self->next)
+        evict_oldest(self);
+}

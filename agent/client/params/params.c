@@ -1,0 +1,193 @@
+/* Parameter slots and counters. */
+#include "agent/client/params/params.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "proto/base/error.h"
+#include "replay/params.h"
+#include "replay/types.h"
+
+#define MAX_NAMES 256u
+/* What the connection waits beyond the broker's own deadline. */
+#define GRACE_MS 2000
+
+struct rp_params {
+    struct conn_reply *reply; /* holds the payload frames */
+    Replay__Reply *wire;      /* holds the names */
+    uint32_t n;
+    rp_param slots[];
+};
+
+rp_status params_check_name(const char *name, rp_error *err)
+{
+    size_t size = name ? strlen(name) : 0;
+    if (size == 0 || size > RP_MAX_NAME)
+        return err_set(err, RP_INVALID_ARGUMENT, "a name has 1 to %u bytes", RP_MAX_NAME);
+    return RP_OK;
+}
+
+static rp_status unexpected(rp_error *err)
+{
+    return err_set(err, RP_BAD_MESSAGE, "the broker's reply is not what was asked for");
+}
+
+/* ---- slots ---- */
+
+/* Without memory for it: a put that was done must not look as if it had failed. */
+rp_status params_read_version(const struct conn_reply *reply, uint64_t *version, rp_error *err)
+{
+    struct pb_reader reader = pb_reader(reply->view.data, reply->view.size);
+    struct pb_field slot, field;
+    uint64_t found = 0;
+    if (reply->view.body != REPLAY__REPLY__BODY_PARAMS || pb_next(&reader, &slot) != 1 || slot.wire != PB_BYTES)
+        return unexpected(err);
+    reader = pb_reader(slot.data, slot.size);
+    int more;
+    while ((more = pb_next(&reader, &field)) == 1)
+        if (field.number == 2 && field.wire == PB_FIXED64)
+            found = field.value;
+    if (more < 0)
+        return unexpected(err);
+    if (version)
+        *version = found;
+    return RP_OK;
+}
+
+rp_status rp_params_put(rp_client *client, const char *name, const void *data, uint64_t bytes, int64_t timeout_ms,
+                        uint64_t *version, rp_error *err)
+{
+    RP_TRY(params_check_name(name, err));
+    zmq_msg_t payload;
+    if (bytes > SIZE_MAX || zmq_msg_init_size(&payload, (size_t)bytes) != 0)
+        return err_set(err, RP_NO_MEMORY, "no memory for %llu bytes", (unsigned long long)bytes);
+    if (bytes)
+        memcpy(zmq_msg_data(&payload), data, (size_t)bytes);
+    Replay__ParamsPut body = REPLAY__PARAMS_PUT__INIT;
+    body.name = (char *)(uintptr_t)name;
+    struct conn_reply *reply = NULL;
+    rp_status status = conn_call(client_conn(client), REPLAY__REQUEST__BODY_PARAMS_PUT, &body.base, &payload, 1,
+                                 timeout_ms, &reply, err);
+    zmq_msg_close(&payload);
+    if (status != RP_OK)
+        return status;
+    status = params_read_version(reply, version, err);
+    conn_reply_destroy(&reply);
+    return status;
+}
+
+void rp_params_release(rp_params **params)
+{
+    if (!params || !*params)
+        return;
+    rp_params *self = *params;
+    *params = NULL;
+    if (self->wire)
+        conn_reply_unpacked_free(self->wire);
+    conn_reply_destroy(&self->reply);
+    free(self);
+}
+
+const rp_param *rp_params_slot(const rp_params *params, uint32_t i)
+{
+    return i < params->n ? &params->slots[i] : NULL;
+}
+
+/* Names are copied behind the slots, so that those without an answer have one too. */
+static rp_params *params_new(const char *const *names, const uint64_t *have, uint32_t n)
+{
+    size_t text = 0;
+    for (uint32_t i = 0; i < n; i++)
+        text += strlen(names[i]) + 1;
+    rp_params *self = calloc(1, sizeof *self + n * sizeof *self->slots + text);
+    if (!self)
+        return NULL;
+    char *at = (char *)(self->slots + n);
+    for (uint32_t i = 0; i < n; i++) {
+        size_t size = strlen(names[i]) + 1;
+        memcpy(at, names[i], size);
+        self->slots[i].name = at;
+        self->slots[i].version = have ? have[i] : 0;
+        at += size;
+    }
+    self->n = n;
+    return self;
+}
+
+/* The reply lists the slots that are newer, with a frame for each, in order. */
+static rp_status params_fill(rp_params *self, struct conn_reply *reply, uint32_t *newer, rp_error *err)
+{
+    self->reply = reply;
+    *newer = 0;
+    RP_TRY(conn_reply_read(reply, &self->wire, err));
+    if (self->wire->body_case == REPLAY__REPLY__BODY__NOT_SET)
+        return RP_OK;
+    if (self->wire->body_case != REPLAY__REPLY__BODY_PARAMS)
+        return unexpected(err);
+    const Replay__ParamsReply *params = self->wire->params;
+    if (params->n_slots > reply->n_payload)
+        return unexpected(err);
+    for (size_t k = 0; k < params->n_slots; k++) {
+        const Replay__SlotInfo *slot = params->slots[k];
+        for (uint32_t i = 0; i < self->n; i++) {
+            rp_param *out = &self->slots[i];
+            if (out->data || strcmp(out->name, slot->name) != 0)
+                continue;
+            out->version = slot->version;
+            out->age_ns = slot->age_ns;
+            out->data = zmq_msg_data(&reply->payload[k]);
+            out->bytes = zmq_msg_size(&reply->payload[k]);
+            ++*newer;
+        }
+    }
+    return RP_OK;
+}
+
+rp_status params_read(const char *const *names, const uint64_t *have, uint32_t n, struct conn_reply *reply,
+                      rp_params **out, rp_error *err)
+{
+    *out = NULL;
+    rp_params *self = params_new(names, have, n);
+    if (!self) {
+        conn_reply_destroy(&reply);
+        return err_set(err, RP_NO_MEMORY, "no memory for %u slots", n);
+    }
+    uint32_t newer;
+    rp_status status = params_fill(self, reply, &newer, err);
+    if (status == RP_OK && newer == 0)
+        status = err_set(err, RP_DEADLINE_EXCEEDED, "slot '%s'%s has no version newer than %llu", names[0],
+                         n > 1 ? " and the others asked for" : "", (unsigned long long)(have ? have[0] : 0));
+    if (status != RP_OK)
+        rp_params_release(&self);
+    *out = self;
+    return status;
+}
+
+rp_status rp_params_get_many(rp_client *client, const char *const *names, const uint64_t *have, uint32_t n,
+                             int64_t timeout_ms, rp_params **out, rp_error *err)
+{
+    *out = NULL;
+    if (n == 0 || n > MAX_NAMES)
+        return err_set(err, RP_INVALID_ARGUMENT, "%u names were given; 1 to %u are possible", n, MAX_NAMES);
+    for (uint32_t i = 0; i < n; i++)
+        RP_TRY(params_check_name(names[i], err));
+    Replay__ParamsGet body = REPLAY__PARAMS_GET__INIT;
+    body.n_name = n;
+    body.name = (char **)(uintptr_t)names;
+    body.n_have = have ? n : 0;
+    body.have = (uint64_t *)(uintptr_t)have;
+    if (timeout_ms >= 0) {
+        body.has_timeout_ms_case = REPLAY__PARAMS_GET__HAS_TIMEOUT_MS_TIMEOUT_MS;
+        body.timeout_ms = (uint64_t)timeout_ms;
+    }
+    struct conn_reply *reply = NULL;
+    RP_TRY(conn_call(client_conn(client), REPLAY__REQUEST__BODY_PARAMS_GET, &body.base, NULL, 0,
+                     timeout_ms < 0 ? -1 : timeout_ms + GRACE_MS, &reply, err));
+    return params_read(names, have, n, reply, out, err);
+}
+
+rp_status rp_params_get(rp_client *client, const char *name, uint64_t have, int64_t timeout_ms, rp_params **out,
+                        rp_error *err)
+{
+    return rp_params_get_many(client, &name, &have, 1, timeout_ms, out, err);
+}

@@ -1,0 +1,442 @@
+/* The session's state machine. */
+#include "agent/client/writer/session.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "proto/base/clock.h"
+#include "proto/base/dtype.h"
+#include "proto/base/error.h"
+#include "proto/base/log.h"
+
+#define FIELD_HELLO 16
+#define FIELD_HEARTBEAT 17
+#define FIELD_BYE 18
+#define BYE_TIMEOUT_MS 5000
+#define HELLO_TIMEOUT_MS 5000
+#define RETRY_NS (500 * NS_PER_MS)
+#define NO_MEMORY_NS (20 * NS_PER_MS)
+#define EXPLAIN_FIRST_NS (20 * NS_PER_MS)
+#define EXPLAIN_NS (250 * NS_PER_MS)
+#define STUCK_HEARTBEATS 3
+
+static struct session *session_of(struct conn_part *part)
+{
+    return (struct session *)part;
+}
+
+/* ---- HELLO */
+
+static void on_hello(void *ctx, struct conn_reply *reply);
+
+static void say_hello(struct session *self)
+{
+    Replay__Hello body = REPLAY__HELLO__INIT;
+    body.name = self->name;
+    body.notices = true;
+    body.n_columns = self->n_columns;
+    body.columns = self->columns;
+    body.oldest_number = outbox_oldest(&self->outbox);
+    if (self->has_id)
+        body.session = (ProtobufCBinaryData){WIRE_SESSION_BYTES, self->id};
+    self->state = SESSION_ASKING;
+    if (!conn_send_once(self->conn, &self->part, FIELD_HELLO, &body.base, NULL, HELLO_TIMEOUT_MS, on_hello)) {
+        self->state = SESSION_WAITING;
+        self->retry_ns = conn_now() + RETRY_NS;
+        pthread_mutex_lock(&self->port->mutex);
+        if (!self->port->open) { /* whoever opens the writer need not wait for memory */
+            err_set(&self->port->refusal, RP_NO_MEMORY, "no memory to open a session");
+            self->refused = true;
+        }
+        pthread_mutex_unlock(&self->port->mutex);
+        port_signal(self->port);
+    }
+}
+
+static void open_push(struct session *self)
+{
+    int linger = 0, immediate = 1;
+    if (self->push || conn_is_hosted(self->conn))
+        return;
+    self->push = zmq_socket(conn_zmq_context(self->conn), ZMQ_PUSH);
+    if (!self->push)
+        return;
+    zmq_setsockopt(self->push, ZMQ_LINGER, &linger, sizeof linger);
+    zmq_setsockopt(self->push, ZMQ_IMMEDIATE, &immediate, sizeof immediate);
+    if (zmq_connect(self->push, self->hello->ingest) != 0) {
+        log_line(LEVEL_ERROR, "C0202", "no connection for data", "endpoint=%s reason=\"%s\"", self->hello->ingest,
+                 zmq_strerror(zmq_errno()));
+        zmq_close(self->push);
+        self->push = NULL;
+    }
+}
+
+static void close_push(struct session *self)
+{
+    if (self->push)
+        zmq_close(self->push);
+    self->push = NULL;
+    self->push_full = false;
+}
+
+static void take_credit(struct session *self, const Replay__Credit *credit);
+
+static void hello_accepted(struct session *self, const Replay__HelloReply *hello)
+{
+    bool again = self->has_id;
+    memcpy(self->id, hello->session.data, WIRE_SESSION_BYTES);
+    self->has_id = true;
+    self->epoch = hello->epoch;
+    self->ordinal = hello->ordinal;
+    self->heartbeat_ns = (int64_t)(hello->heartbeat_ms ? hello->heartbeat_ms : 1000) * NS_PER_MS;
+    self->expiry_ns = (int64_t)(hello->expiry_ms ? hello->expiry_ms : 10000) * NS_PER_MS;
+    int64_t now = conn_now();
+    self->answered_ns = now;
+    self->next_heartbeat_ns = now + self->heartbeat_ns * 2 / 3;
+    self->stuck_ns = now;
+    self->answered_sent = self->answered_received = self->stated_sent = 0;
+    open_push(self);
+    outbox_open(&self->outbox, self->id, self->epoch, hello);
+    self->state = SESSION_OPEN;
+    if (hello->lost_messages > 0)
+        log_line(LEVEL_ERROR, "C0203", "the broker came back without data that it had accepted",
+                 "writer=%s lost_messages=%llu", self->name, (unsigned long long)hello->lost_messages);
+    if (again)
+        log_line(LEVEL_INFO, "C0204", "session taken up again", "writer=%s epoch=%u resend_from=%llu", self->name,
+                 self->epoch, (unsigned long long)self->outbox.wire_next);
+    if (hello->credit)
+        take_credit(self, hello->credit);
+    pthread_mutex_lock(&self->port->mutex);
+    memcpy(self->port->session, self->id, WIRE_SESSION_BYTES);
+    self->port->max_message_bytes = self->outbox.max_message_bytes;
+    self->port->open = true;
+    pthread_mutex_unlock(&self->port->mutex);
+    outbox_publish(&self->outbox);
+    port_signal(self->port);
+}
+
+static void hello_refused(struct session *self, const struct conn_reply *reply)
+{
+    rp_error refusal = {0};
+    conn_reply_status(reply, &refusal);
+    self->state = SESSION_WAITING;
+    self->retry_ns = conn_now() + RETRY_NS;
+    if (reply->answered && reply->status == RP_SESSION_UNKNOWN && self->has_id) {
+        self->has_id = false;
+        outbox_forget(&self->outbox, false);
+        say_hello(self);
+        return;
+    }
+    if (reply->status == RP_OK || reply->status == RP_NO_MEMORY) /* OK: there was no memory to read it */
+        self->retry_ns = conn_now() + NO_MEMORY_NS;
+    if (!reply->answered || reply->status == RP_OK)
+        return;
+    pthread_mutex_lock(&self->port->mutex);
+    if (!self->port->open) {
+        self->port->refusal = refusal;
+        self->refused = true;
+    }
+    snprintf(self->port->why, sizeof self->port->why, "the broker refuses the session: %.300s", refusal.text);
+    pthread_mutex_unlock(&self->port->mutex);
+    port_signal(self->port);
+    char quoted[256];
+    log_line(LEVEL_ERROR, "C0205", "the broker refuses a session", "writer=%s reason=%s", self->name,
+             log_quote(quoted, sizeof quoted, refusal.text));
+}
+
+static void on_hello(void *ctx, struct conn_reply *reply)
+{
+    struct session *self = ctx;
+    Replay__Reply *wire = NULL;
+    if (self->state != SESSION_ASKING) {
+        conn_reply_destroy(&reply);
+        return;
+    }
+    if (reply->status == RP_OK)
+        wire = conn_reply_unpack(reply, NULL);
+    if (wire && wire->body_case == REPLAY__REPLY__BODY_HELLO && wire->hello->session.len == WIRE_SESSION_BYTES) {
+        if (self->has_id && memcmp(wire->hello->session.data, self->id, WIRE_SESSION_BYTES) != 0)
+            outbox_forget(&self->outbox, false);
+        hello_accepted(self, wire->hello);
+    } else {
+        hello_refused(self, reply);
+    }
+    if (wire)
+        conn_reply_unpacked_free(wire);
+    conn_reply_destroy(&reply);
+}
+
+/* ---- credit and heartbeats */
+
+static void take_why(struct session *self, const Replay__Credit *credit)
+{
+    if (credit->n_waiting == 0)
+        return;
+    struct port *port = self->port;
+    size_t at = 0;
+    pthread_mutex_lock(&port->mutex);
+    for (size_t i = 0; i < credit->n_waiting && at < sizeof port->why; i++)
+        at += (size_t)snprintf(port->why + at, sizeof port->why - at, "%s%s", i ? "; " : "", credit->waiting[i]);
+    pthread_mutex_unlock(&port->mutex);
+}
+
+static void take_credit(struct session *self, const Replay__Credit *credit)
+{
+    if (self->state != SESSION_OPEN || credit->epoch != self->epoch)
+        return;
+    self->answered_ns = conn_now();
+    uint64_t seen = self->outbox.rejections_seen, released = self->outbox.released_bytes;
+    take_why(self, credit);
+    outbox_credit(&self->outbox, credit);
+    if (self->outbox.rejections_seen != seen || self->outbox.released_bytes != released)
+        self->confirm = true;
+    if (credit->gap) {
+        log_line(LEVEL_WARN, "C0206", "messages were lost on the way and are sent again", "writer=%s received=%llu",
+                 self->name, (unsigned long long)credit->received);
+        close_push(self);
+        say_hello(self);
+    }
+}
+
+static void on_notice(struct conn_part *part, const Replay__Credit *credit)
+{
+    struct session *self = session_of(part);
+    if (credit->session == 0)
+        self->confirm = true; /* somebody's: a heartbeat tells whether it was ours */
+    else if (credit->session == self->ordinal)
+        take_credit(self, credit);
+}
+
+/* Messages that do not arrive although nobody says so: ask again from where the broker stands. */
+static void watch_progress(struct session *self, const Replay__Credit *credit)
+{
+    int64_t now = conn_now();
+    if (credit->received != self->answered_received || credit->received >= self->answered_sent) {
+        self->stuck_ns = now;
+        self->patience = 1;
+    }
+    self->answered_received = credit->received;
+    self->answered_sent = self->stated_sent;
+    if (now - self->stuck_ns < STUCK_HEARTBEATS * self->patience * self->heartbeat_ns)
+        return;
+    self->patience *= 2; /* a slow connection gets the time it needs in the end */
+    log_line(LEVEL_WARN, "C0207", "messages do not arrive and are sent again", "writer=%s received=%llu sent=%llu",
+             self->name, (unsigned long long)credit->received, (unsigned long long)self->stated_sent);
+    close_push(self);
+    say_hello(self);
+}
+
+static void on_heartbeat(void *ctx, struct conn_reply *reply)
+{
+    struct session *self = ctx;
+    if (reply->answered)
+        self->answered_ns = conn_now();
+    if (reply->answered && reply->status == RP_SESSION_UNKNOWN && self->state == SESSION_OPEN)
+        say_hello(self);
+    Replay__Reply *wire = reply->status == RP_OK ? conn_reply_unpack(reply, NULL) : NULL;
+    if (wire && wire->body_case == REPLAY__REPLY__BODY_CREDIT) {
+        take_credit(self, wire->credit);
+        /* One without tables says that the broker waits for its disk: nothing about what has arrived. */
+        if (self->state == SESSION_OPEN && wire->credit->epoch == self->epoch && wire->credit->n_table)
+            watch_progress(self, wire->credit);
+    }
+    if (wire)
+        conn_reply_unpacked_free(wire);
+    conn_reply_destroy(&reply);
+}
+
+static void send_heartbeat(struct session *self, int64_t now_ns, bool explain)
+{
+    Replay__Heartbeat body = REPLAY__HEARTBEAT__INIT;
+    body.session = (ProtobufCBinaryData){WIRE_SESSION_BYTES, self->id};
+    body.epoch = self->epoch;
+    body.sent = self->outbox.wire_next - 1;
+    body.confirmed_rejections = self->outbox.rejections_seen;
+    body.released_bytes = self->outbox.released_bytes;
+    body.explain = explain;
+    self->stated_sent = body.sent;
+    self->confirm = false;
+    self->next_heartbeat_ns = now_ns + self->heartbeat_ns * 2 / 3;
+    conn_send_once(self->conn, &self->part, FIELD_HEARTBEAT, &body.base, NULL, self->expiry_ns / NS_PER_MS,
+                   on_heartbeat);
+}
+
+/* ---- a new session when the keys are used up */
+
+/* Whether it is answered or not: nothing of the old session is left to wait for. */
+static void on_bye(void *ctx, struct conn_reply *reply)
+{
+    struct session *self = ctx;
+    conn_reply_destroy(&reply);
+    if (self->state != SESSION_LEAVING)
+        return;
+    self->has_id = false;
+    outbox_forget(&self->outbox, true);
+    say_hello(self);
+}
+
+static void tick_renew(struct session *self)
+{
+    if (!atomic_load(&self->port->renew) || !outbox_is_settled(&self->outbox))
+        return;
+    Replay__Bye body = REPLAY__BYE__INIT;
+    body.session = (ProtobufCBinaryData){WIRE_SESSION_BYTES, self->id};
+    body.last_number = self->outbox.last_number;
+    body.has_timeout_ms_case = REPLAY__BYE__HAS_TIMEOUT_MS_TIMEOUT_MS;
+    body.timeout_ms = BYE_TIMEOUT_MS / 2;
+    if (conn_send_once(self->conn, &self->part, FIELD_BYE, &body.base, NULL, BYE_TIMEOUT_MS, on_bye))
+        self->state = SESSION_LEAVING;
+}
+
+/* While the writer waits, it wants to be able to say what for. */
+static int64_t tick_explain(struct session *self, int64_t now_ns)
+{
+    if (atomic_load(&self->port->waiters) == 0) {
+        self->explain_ns = 0;
+        return INT64_MAX;
+    }
+    if (self->explain_ns == 0)
+        self->explain_ns = now_ns + EXPLAIN_FIRST_NS;
+    if (now_ns >= self->explain_ns) {
+        send_heartbeat(self, now_ns, true);
+        self->explain_ns = now_ns + EXPLAIN_NS;
+    }
+    return self->explain_ns;
+}
+
+/* ---- the part */
+
+static void on_up(struct conn_part *part, const struct conn_hello *hello)
+{
+    struct session *self = session_of(part);
+    (void)hello;
+    conn_hello_unref(&self->hello);
+    self->hello = conn_hello_ref(self->conn);
+    self->answered_ns = conn_now();
+    say_hello(self);
+}
+
+static void on_down(struct conn_part *part)
+{
+    struct session *self = session_of(part);
+    close_push(self);
+    self->state = SESSION_CLOSED;
+}
+
+/* Sends, and says what it wants to be woken for. */
+static int64_t tick_send(struct session *self, int64_t now_ns)
+{
+    struct port *port = self->port;
+    atomic_store_explicit(&port->mode, PORT_AWAKE, memory_order_relaxed);
+    bool urgent = atomic_exchange(&port->urgent, false);
+    outbox_take(&self->outbox);
+    enum outbox_more more = OUTBOX_BLOCKED;
+    struct way push = {self->push, conn_data_duct(self->conn)};
+    if (self->state == SESSION_OPEN && (push.socket || push.duct))
+        more = outbox_send(&self->outbox, push, now_ns, urgent);
+    self->push_full = more == OUTBOX_FULL;
+    outbox_publish(&self->outbox);
+    if (more == OUTBOX_MORE)
+        return now_ns;
+    int mode = more == OUTBOX_EMPTY ? PORT_IDLE : more == OUTBOX_LINGER ? PORT_LINGER : PORT_BLOCKED;
+    atomic_store(&port->mode, mode);
+    if ((mode != PORT_BLOCKED && port_peek(port)) || atomic_load(&port->urgent))
+        return now_ns;
+    return more == OUTBOX_LINGER ? self->outbox.last_partial_ns + OUTBOX_LINGER_NS : INT64_MAX;
+}
+
+/* While this process was stopped or got no time of the processor, nobody could read answers: that is no silence of the
+ * broker's. */
+static void forgive_pause(struct session *self, int64_t now_ns)
+{
+    int64_t pause = self->ticked_ns ? now_ns - self->ticked_ns - self->heartbeat_ns : 0;
+    if (pause > 0)
+        self->answered_ns = self->answered_ns + pause < now_ns ? self->answered_ns + pause : now_ns;
+    self->ticked_ns = now_ns;
+}
+
+static int64_t on_tick(struct conn_part *part, int64_t now_ns)
+{
+    struct session *self = session_of(part);
+    forgive_pause(self, now_ns);
+    int64_t next = tick_send(self, now_ns);
+    if (self->state == SESSION_WAITING && !self->refused) {
+        if (now_ns >= self->retry_ns)
+            say_hello(self);
+        else
+            next = self->retry_ns < next ? self->retry_ns : next;
+    }
+    if (self->state == SESSION_OPEN)
+        tick_renew(self);
+    if (self->state != SESSION_OPEN)
+        return next;
+    if (!self->push)
+        open_push(self);
+    if (now_ns - self->answered_ns > self->expiry_ns / 2)
+        conn_reset(self->conn, "heartbeats are not answered");
+    if (now_ns >= self->next_heartbeat_ns || self->confirm)
+        send_heartbeat(self, now_ns, false);
+    int64_t explain = tick_explain(self, now_ns);
+    next = explain < next ? explain : next;
+    return self->next_heartbeat_ns < next ? self->next_heartbeat_ns : next;
+}
+
+static void *on_poll(struct conn_part *part, short *events)
+{
+    struct session *self = session_of(part);
+    *events = self->push_full ? ZMQ_POLLOUT : 0;
+    return self->push;
+}
+
+static const struct conn_part_ops session_ops = {on_up, on_down, on_notice, on_tick, on_poll};
+
+/* ---- life */
+
+static bool copy_columns(struct session *self, const struct stream *stream)
+{
+    self->columns = calloc(stream->n_columns, sizeof(*self->columns));
+    if (!self->columns)
+        return false;
+    for (uint32_t i = 0; i < stream->n_columns; i++) {
+        const struct stream_column *from = &stream->columns[i];
+        Replay__Column *to = calloc(1, sizeof *to);
+        if (!to)
+            return false;
+        replay__column__init(to);
+        self->columns[i] = to;
+        self->n_columns = i + 1;
+        to->name = strdup(from->name);
+        to->dtype = (char *)(uintptr_t)dtype_name(from->dtype);
+        to->n_shape = from->rank;
+        to->shape = malloc((from->rank ? from->rank : 1) * sizeof *to->shape);
+        if (!to->name || !to->shape)
+            return false;
+        memcpy(to->shape, from->shape, from->rank * sizeof *to->shape);
+    }
+    return true;
+}
+
+bool session_init(struct session *self, struct conn *conn, struct port *port, const struct stream *stream,
+                  const struct conn_hello *hello, const char *name, int32_t doubt)
+{
+    *self = (struct session){.part = {.ops = &session_ops}, .conn = conn, .port = port};
+    self->heartbeat_ns = NS_PER_S;
+    self->expiry_ns = 10 * NS_PER_S;
+    self->patience = 1;
+    snprintf(self->name, sizeof self->name, "%s", name);
+    bool ok = outbox_init(&self->outbox, port, hello, stream->n_columns, doubt);
+    return copy_columns(self, stream) && ok;
+}
+
+void session_fini(struct session *self)
+{
+    outbox_fini(&self->outbox);
+    for (uint32_t i = 0; i < self->n_columns; i++) {
+        free(self->columns[i]->name);
+        free(self->columns[i]->shape);
+        free(self->columns[i]);
+    }
+    free(self->columns);
+    conn_hello_unref(&self->hello);
+}

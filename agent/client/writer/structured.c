@@ -1,0 +1,166 @@
+/* Patterns and their conditions. */
+#include "agent/client/writer/structured.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/client/writer/writer.h"
+#include "proto/base/error.h"
+
+static void pattern_fini(struct pattern *self)
+{
+    for (uint32_t i = 0; self->slices && i < self->n_slices; i++)
+        free((char *)(uintptr_t)self->slices[i].field);
+    free(self->slices);
+    free(self->conditions);
+}
+
+void structured_fini(struct structured *self)
+{
+    for (uint32_t i = 0; i < self->count; i++)
+        pattern_fini(&self->patterns[i]);
+    free(self->patterns);
+    *self = (struct structured){0};
+}
+
+void structured_reset(struct structured *self)
+{
+    for (uint32_t i = 0; i < self->count; i++)
+        self->patterns[i].made = false;
+}
+
+/* ---- applying */
+
+static bool holds(const struct pattern *pattern, const rp_condition *condition, uint64_t steps)
+{
+    switch (condition->kind) {
+    case RP_WHEN_STEP_MODULO:
+        return steps % condition->a == condition->b;
+    case RP_WHEN_MIN_STEPS:
+        return steps >= condition->a;
+    case RP_WHEN_EVERY:
+        return !pattern->made || steps - pattern->last_step >= condition->a;
+    default:
+        return true; /* at_end has been looked at */
+    }
+}
+
+/* Whether all values are there that the slices name. */
+static bool fits(const struct pattern *pattern, const struct stream *stream)
+{
+    uint64_t length = stream_length(stream);
+    for (uint32_t i = 0; i < pattern->n_slices; i++) {
+        const rp_slice *slice = &pattern->slices[i];
+        uint64_t back = (uint64_t)-slice->start, stride = slice->stride ? slice->stride : 1;
+        if (back > length)
+            return false;
+        uint64_t step = stream->steps - back, left = slice->squeeze ? 1 : slice->count ? slice->count : UINT64_MAX;
+        for (; step < stream->steps && step < stream->absent_step && left > 0; step += stride, left--)
+            if (stream_is_absent(stream, slice->column, step))
+                return false;
+    }
+    return true;
+}
+
+rp_status structured_apply(rp_writer *writer, bool end, rp_error *err)
+{
+    uint64_t steps = stream_length(&writer->stream);
+    for (uint32_t i = 0; i < writer->structured.count; i++) {
+        struct pattern *pattern = &writer->structured.patterns[i];
+        if (pattern->at_end != end || !fits(pattern, &writer->stream))
+            continue;
+        bool all = true;
+        for (uint32_t c = 0; all && c < pattern->n_conditions; c++)
+            all = holds(pattern, &pattern->conditions[c], steps);
+        if (!all)
+            continue;
+        RP_TRY(
+            writer_make_item(writer, pattern->table, pattern->priority, pattern->slices, pattern->n_slices, NULL, err));
+        pattern->made = true;
+        pattern->last_step = steps;
+    }
+    return RP_OK;
+}
+
+/* ---- adding */
+
+static rp_status check_condition(const rp_condition *condition, rp_error *err)
+{
+    if (condition->kind < RP_WHEN_STEP_MODULO || condition->kind > RP_WHEN_EVERY)
+        return err_set(err, RP_INVALID_ARGUMENT, "there is no condition of kind %" PRId32, condition->kind);
+    if (condition->kind == RP_WHEN_STEP_MODULO && condition->b >= condition->a)
+        return err_set(err, RP_INVALID_ARGUMENT,
+                       "steps modulo %" PRIu64 " are never %" PRIu64 ": the pattern would make no item", condition->a,
+                       condition->b);
+    return RP_OK;
+}
+
+static rp_status check_slice(const rp_slice *slice, const struct stream *stream, rp_error *err)
+{
+    if (slice->start >= 0)
+        return err_set(err, RP_INVALID_ARGUMENT,
+                       "slices of patterns are counted back from the newest step: start is %" PRId64
+                       ", it must be negative",
+                       slice->start);
+    if ((uint64_t)-slice->start > stream->keep_alive)
+        return err_set(err, RP_INVALID_ARGUMENT, "a slice starts %" PRIu64 " steps back, but keep_alive is %" PRIu64,
+                       (uint64_t)-slice->start, stream->keep_alive);
+    return RP_OK;
+}
+
+/* Runs the checks of an item on a window that is full, so that mistakes show now and not at the first item. */
+static rp_status check_pattern(rp_writer *writer, uint32_t table, const rp_pattern *in, rp_error *err)
+{
+    struct stream full = writer->stream;
+    struct form *form;
+    struct form_span span;
+    full.episode_start = 0;
+    full.steps = full.keep_alive;
+    full.absent_step = 0;
+    for (uint32_t i = 0; i < in->n_slices; i++)
+        RP_TRY(check_slice(&in->slices[i], &full, err));
+    for (uint32_t i = 0; i < in->n_conditions; i++)
+        RP_TRY(check_condition(&in->conditions[i], err));
+    return forms_get(&writer->forms, &full, table, &writer->hello->tables[table], in->slices, in->n_slices, &form,
+                     &span, err);
+}
+
+static bool pattern_copy(struct pattern *self, const rp_pattern *in)
+{
+    self->slices = calloc(in->n_slices, sizeof *self->slices);
+    self->conditions = calloc(in->n_conditions ? in->n_conditions : 1, sizeof *self->conditions);
+    if (!self->slices || !self->conditions)
+        return false;
+    for (uint32_t i = 0; i < in->n_slices; i++) {
+        self->slices[i] = in->slices[i];
+        self->slices[i].field = NULL;
+        self->n_slices = i + 1;
+        if (in->slices[i].field && !(self->slices[i].field = strdup(in->slices[i].field)))
+            return false;
+    }
+    for (uint32_t i = 0; i < in->n_conditions; i++) {
+        self->conditions[self->n_conditions++] = in->conditions[i];
+        self->at_end |= in->conditions[i].kind == RP_WHEN_END_OF_EPISODE;
+    }
+    return true;
+}
+
+rp_status rp_writer_add_pattern(rp_writer *writer, const rp_pattern *in, rp_error *err)
+{
+    struct structured *self = &writer->structured;
+    struct pattern pattern = {.priority = in->priority};
+    RP_TRY(writer_table(writer, in->table, &pattern.table, err));
+    RP_TRY(writer_check_priority(in->priority, err));
+    RP_TRY(check_pattern(writer, pattern.table, in, err));
+    struct pattern *grown = realloc(self->patterns, (self->count + 1) * sizeof *grown);
+    if (grown)
+        self->patterns = grown;
+    if (!grown || !pattern_copy(&pattern, in)) {
+        pattern_fini(&pattern);
+        return err_set(err, RP_NO_MEMORY, "no memory for a pattern");
+    }
+    self->patterns[self->count++] = pattern;
+    self->at_end += pattern.at_end;
+    return RP_OK;
+}

@@ -1,0 +1,386 @@
+/* The public writer: steps and items from the application's thread. */
+#include "agent/client/writer/writer.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "agent/client/writer/writer_wait.h"
+#include "proto/base/clock.h"
+#include "proto/base/error.h"
+
+#define DEFAULT_IN_FLIGHT_ITEMS 20000u
+#define DEFAULT_IN_FLIGHT_BYTES (UINT64_C(256) << 20)
+#define DEFAULT_BATCH_ITEMS 50u
+#define MAX_BATCH_ITEMS 4096u
+#define MESSAGE_SLACK 4096u
+#define BYE_FIELD 18
+#define BYE_MS 2000
+
+/* ---- items on their way to the I/O thread */
+
+/* The I/O thread never waits, so the ring is soon free again. */
+static void push(rp_writer *self, const struct item *item, struct chunk *evicted)
+{
+    struct timespec pause = {.tv_nsec = 20000};
+    for (uint32_t tries = 0; !port_push(&self->port, item, evicted); tries++) {
+        conn_wake(self->conn);
+        if (tries < 100)
+            sched_yield();
+        else
+            nanosleep(&pause, NULL);
+    }
+    if (port_should_wake(&self->port))
+        conn_wake(self->conn);
+}
+
+static struct chunk *take_evicted(rp_writer *self)
+{
+    struct chunk *evicted = self->stream.evicted;
+    self->stream.evicted = NULL;
+    return evicted;
+}
+
+static rp_status need_chunk(rp_writer *self, struct chunk *chunk, rp_error *err)
+{
+    if (chunk != self->stream.open && !chunk->encoded) {
+        RP_TRY(stream_encode(&self->stream, chunk, err));
+        self->handed_bytes += chunk->size;
+    }
+    chunk->needed = true;
+    return RP_OK;
+}
+
+rp_status writer_release(rp_writer *self, rp_error *err)
+{
+    if (self->n_waiting == 0 || self->waiting_chunk == self->stream.open)
+        return RP_OK;
+    RP_TRY(need_chunk(self, self->waiting_chunk, err));
+    for (uint32_t i = 0; i < self->n_waiting; i++)
+        push(self, &self->waiting[i], i + 1 == self->n_waiting ? take_evicted(self) : NULL);
+    self->n_waiting = 0;
+    return RP_OK;
+}
+
+static rp_status await_chunk(rp_writer *self, const struct item *item, rp_error *err)
+{
+    if (self->n_waiting == self->waiting_capacity) {
+        uint32_t capacity = self->waiting_capacity ? self->waiting_capacity * 2 : 64;
+        struct item *grown = realloc(self->waiting, capacity * sizeof *grown);
+        if (!grown)
+            return err_set(err, RP_NO_MEMORY, "no memory for an item");
+        self->waiting = grown;
+        self->waiting_capacity = capacity;
+    }
+    if (self->n_waiting == 0)
+        self->waiting_chunk = self->stream.open;
+    self->waiting[self->n_waiting++] = *item;
+    return RP_OK;
+}
+
+/* ---- making items */
+
+rp_status writer_table(rp_writer *self, const char *name, uint32_t *out, rp_error *err)
+{
+    const struct conn_hello *hello = self->hello;
+    if (!name)
+        return err_set(err, RP_INVALID_ARGUMENT, "an item needs a table");
+    *out = self->last_table;
+    if (*out < hello->n_tables && strcmp(hello->tables[*out].name, name) == 0)
+        return RP_OK;
+    for (*out = 0; *out < hello->n_tables; ++*out)
+        if (strcmp(hello->tables[*out].name, name) == 0) {
+            self->last_table = *out;
+            return RP_OK;
+        }
+    return conn_hello_no_table(hello, name, err);
+}
+
+rp_status writer_check_priority(double priority, rp_error *err)
+{
+    if (isfinite(priority) && priority >= 0)
+        return RP_OK;
+    return err_set(err, RP_INVALID_ARGUMENT, "a priority must be finite and not negative: %g", priority);
+}
+
+/* All chunks from first on, over `steps` steps: encoded, if they are complete, and not too large for one message. */
+static rp_status need_chunks(rp_writer *self, struct chunk *first, uint64_t steps, rp_error *err)
+{
+    uint64_t bytes = MESSAGE_SLACK;
+    for (struct chunk *chunk = first;; chunk = chunk->next) {
+        bytes += chunk->encoded ? chunk->size : self->stream.raw_bytes;
+        if (steps <= chunk->length)
+            break;
+        steps -= chunk->length;
+    }
+    if (bytes > self->max_message_bytes)
+        return err_set(err, RP_RESOURCE_EXHAUSTED,
+                       "the item's chunks take %" PRIu64 " bytes, the broker takes at most %" PRIu64
+                       " in one message: shorten the item, or raise max_message_bytes there",
+                       bytes, self->max_message_bytes);
+    return RP_OK;
+}
+
+static rp_status encode_chunks(rp_writer *self, struct chunk *first, uint64_t steps, bool *complete, rp_error *err)
+{
+    for (struct chunk *chunk = first;; chunk = chunk->next) {
+        RP_TRY(need_chunk(self, chunk, err));
+        *complete = chunk != self->stream.open;
+        if (steps <= chunk->length)
+            return RP_OK;
+        steps -= chunk->length;
+    }
+}
+
+rp_status writer_make_item(rp_writer *self, uint32_t table, double priority, const rp_slice *slices, uint32_t n,
+                           uint64_t *key, rp_error *err)
+{
+    struct form_span span;
+    struct item item = {.priority = priority, .policy = self->policy, .mark = stream_mark(&self->stream)};
+    RP_TRY(
+        forms_get(&self->forms, &self->stream, table, &self->hello->tables[table], slices, n, &item.form, &span, err));
+    item.chunk = stream_find(&self->stream, span.first);
+    item.offset = (uint32_t)(span.first - item.chunk->step);
+    item.length = span.length;
+    bool complete = true;
+    RP_TRY(need_chunks(self, item.chunk, (uint64_t)item.offset + item.length, err));
+    RP_TRY(encode_chunks(self, item.chunk, (uint64_t)item.offset + item.length, &complete, err));
+    if (writer_keys_left(self) == 0)
+        return err_set(err, RP_RESOURCE_EXHAUSTED,
+                       "all %" PRIu64 " keys of the writer's session are used up: flush, and try again",
+                       self->key_count);
+    item.key = self->key_base + self->keys_used;
+    if (!complete || self->n_waiting > 0)
+        RP_TRY(await_chunk(self, &item, err));
+    else
+        push(self, &item, take_evicted(self));
+    self->created++;
+    self->keys_used++;
+    self->table_created[table]++;
+    if (key)
+        *key = item.key;
+    return RP_OK;
+}
+
+rp_status rp_writer_item(rp_writer *writer, const char *table, double priority, const rp_slice *slices,
+                         uint32_t n_slices, int64_t timeout_ms, uint64_t *key, rp_error *err)
+{
+    uint32_t index;
+    RP_TRY(writer_table(writer, table, &index, err));
+    RP_TRY(writer_check_priority(priority, err));
+    if (!writer_has_room(writer, 1))
+        RP_TRY(writer_await_room(writer, 1, timeout_ms, err));
+    return writer_make_item(writer, index, priority, slices, n_slices, key, err);
+}
+
+rp_status rp_writer_check_item(rp_writer *writer, const char *table, const rp_slice *slices, uint32_t n_slices,
+                               rp_error *err)
+{
+    uint32_t index;
+    RP_TRY(writer_table(writer, table, &index, err));
+    return forms_check(&writer->forms, &writer->stream, &writer->hello->tables[index], slices, n_slices, err);
+}
+
+rp_status rp_writer_item_last(rp_writer *writer, const char *table, double priority, uint32_t steps, int64_t timeout_ms,
+                              uint64_t *key, rp_error *err)
+{
+    if (steps == 0)
+        return err_set(err, RP_INVALID_ARGUMENT, "an item has at least one step");
+    for (uint32_t i = 0; i < writer->stream.n_columns; i++)
+        writer->all[i] = (rp_slice){.column = i, .start = -(int64_t)steps};
+    return rp_writer_item(writer, table, priority, writer->all, writer->stream.n_columns, timeout_ms, key, err);
+}
+
+void rp_writer_set_policy(rp_writer *writer, uint64_t version)
+{
+    writer->policy = version;
+}
+
+/* ---- steps */
+
+/* Room for the items that patterns may make: asked for before the step is taken, so that a time-out changes nothing. */
+static rp_status await_pattern_room(rp_writer *self, uint32_t n, int64_t timeout_ms, rp_error *err)
+{
+    if (n == 0 || writer_has_room(self, n))
+        return RP_OK;
+    return writer_await_room(self, n, timeout_ms, err);
+}
+
+static rp_status finish_step(rp_writer *self, rp_error *err)
+{
+    RP_TRY(stream_end_step(&self->stream, err));
+    rp_status status = RP_OK;
+    if (self->structured.count > 0)
+        status = structured_apply(self, false, err);
+    if (self->n_waiting > 0) {
+        rp_status released = writer_release(self, err);
+        status = status == RP_OK ? released : status;
+    }
+    return status;
+}
+
+rp_status rp_writer_append(rp_writer *writer, const void *const *values, int64_t timeout_ms, rp_error *err)
+{
+    struct stream *stream = &writer->stream;
+    RP_TRY(stream_check_step(stream, values, err));
+    RP_TRY(await_pattern_room(writer, writer->structured.count, timeout_ms, err));
+    for (uint32_t i = 0; i < stream->n_columns; i++)
+        if (values[i])
+            RP_TRY(stream_set(stream, i, values[i], stream->columns[i].row_bytes, err));
+    return finish_step(writer, err);
+}
+
+rp_status rp_writer_set(rp_writer *writer, uint32_t column, const void *value, uint64_t bytes, rp_error *err)
+{
+    return stream_set(&writer->stream, column, value, bytes, err);
+}
+
+rp_status rp_writer_end_step(rp_writer *writer, int64_t timeout_ms, rp_error *err)
+{
+    if (writer->stream.n_set == 0)
+        return err_set(err, RP_FAILED_PRECONDITION, "no step has been begun");
+    RP_TRY(await_pattern_room(writer, writer->structured.count, timeout_ms, err));
+    return finish_step(writer, err);
+}
+
+rp_status rp_writer_end_episode(rp_writer *writer, int32_t mode, int64_t timeout_ms, rp_error *err)
+{
+    int64_t deadline = conn_deadline(timeout_ms);
+    struct stream *stream = &writer->stream;
+    if (stream->n_set > 0)
+        return err_set(err, RP_FAILED_PRECONDITION, "the episode ends inside a step: end the step first");
+    if (stream_length(stream) > 0) {
+        RP_TRY(await_pattern_room(writer, writer->structured.at_end, timeout_ms, err));
+        RP_TRY(structured_apply(writer, true, err));
+        RP_TRY(stream_cut(stream, err));
+        RP_TRY(writer_release(writer, err));
+        RP_TRY(stream_end_episode(stream, err));
+        structured_reset(&writer->structured);
+    }
+    if (stream->evicted)
+        push(writer, &(struct item){.chunk = NULL}, take_evicted(writer));
+    return writer_flush(writer, mode == RP_END_GO ? UINT64_MAX : 0, deadline, err);
+}
+
+/* ---- life */
+
+static rp_status read_options(const rp_writer_options *in, rp_writer_options *out, rp_error *err)
+{
+    *out = (rp_writer_options){.struct_size = sizeof *out};
+    if (in && in->struct_size < offsetof(rp_writer_options, name))
+        return err_set(err, RP_INVALID_ARGUMENT, "set struct_size of rp_writer_options to its size");
+    if (in)
+        memcpy(out, in, in->struct_size < sizeof *out ? in->struct_size : sizeof *out);
+    if (out->chunk_length == 0)
+        out->chunk_length = 1;
+    if (out->keep_alive == 0)
+        out->keep_alive = out->chunk_length;
+    if (out->max_in_flight_items == 0)
+        out->max_in_flight_items = DEFAULT_IN_FLIGHT_ITEMS;
+    if (out->max_in_flight_bytes == 0)
+        out->max_in_flight_bytes = DEFAULT_IN_FLIGHT_BYTES;
+    if (out->batch_items == 0)
+        out->batch_items = DEFAULT_BATCH_ITEMS;
+    if (out->batch_items > MAX_BATCH_ITEMS)
+        return err_set(err, RP_INVALID_ARGUMENT, "batch_items is %u, at most %u are possible", out->batch_items,
+                       MAX_BATCH_ITEMS);
+    if (out->doubt != RP_DOUBT_REPORT && out->doubt != RP_DOUBT_RESEND)
+        return err_set(err, RP_INVALID_ARGUMENT, "there is no rp_doubt %" PRId32, out->doubt);
+    if (out->name && strlen(out->name) > RP_MAX_NAME)
+        return err_set(err, RP_INVALID_ARGUMENT, "a writer's name has at most %u bytes", RP_MAX_NAME);
+    return RP_OK;
+}
+
+static void writer_free(rp_writer *self)
+{
+    if (self->attached)
+        conn_detach(self->conn, &self->session.part);
+    /* From here on this thread is alone with the I/O thread's half. */
+    if (self->session.conn) {
+        stream_abandon(&self->stream);
+        outbox_take(&self->session.outbox);
+        outbox_evict(&self->session.outbox, take_evicted(self));
+        session_fini(&self->session);
+    }
+    stream_fini(&self->stream);
+    forms_fini(&self->forms);
+    structured_fini(&self->structured);
+    port_fini(&self->port);
+    conn_hello_unref(&self->hello);
+    free(self->all);
+    free(self->table_created);
+    free(self->waiting);
+    free(self);
+}
+
+static rp_status writer_init(rp_writer *self, rp_client *client, const rp_column *columns, uint32_t n_columns,
+                             const rp_writer_options *options, rp_error *err)
+{
+    self->conn = client_conn(client);
+    self->hello = conn_hello_ref(self->conn);
+    self->max_items = options->max_in_flight_items;
+    self->max_bytes = options->max_in_flight_bytes;
+    self->table_created = calloc(self->hello->n_tables + 1, sizeof *self->table_created);
+    bool ok = port_init(&self->port, options->batch_items, self->hello->n_tables);
+    ok = forms_init(&self->forms, self->hello->n_tables) && ok;
+    if (!ok || !self->table_created)
+        return err_set(err, RP_NO_MEMORY, "no memory for a writer");
+    RP_TRY(stream_init(&self->stream, columns, n_columns, options->chunk_length, options->keep_alive, err));
+    self->all = calloc(n_columns, sizeof *self->all);
+    if (!self->all || !session_init(&self->session, self->conn, &self->port, &self->stream, self->hello,
+                                    options->name ? options->name : client_name(client), options->doubt))
+        return err_set(err, RP_NO_MEMORY, "no memory for a writer");
+    return RP_OK;
+}
+
+rp_writer *rp_writer_new(rp_client *client, const rp_column *columns, uint32_t n_columns,
+                         const rp_writer_options *options, int64_t timeout_ms, rp_error *err)
+{
+    rp_writer_options own;
+    if (read_options(options, &own, err) != RP_OK)
+        return NULL;
+    rp_writer *self = aligned_alloc(CACHE_LINE, (sizeof *self + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE);
+    if (!self) {
+        err_set(err, RP_NO_MEMORY, "no memory for a writer");
+        return NULL;
+    }
+    memset(self, 0, sizeof *self);
+    rp_status status = writer_init(self, client, columns, n_columns, &own, err);
+    if (status == RP_OK) {
+        conn_attach(self->conn, &self->session.part);
+        self->attached = true;
+        status = writer_await_open(self, timeout_ms, err);
+    }
+    if (status != RP_OK) {
+        writer_free(self);
+        return NULL;
+    }
+    return self;
+}
+
+rp_status rp_writer_destroy(rp_writer **writer, int64_t timeout_ms, rp_error *err)
+{
+    if (!writer || !*writer)
+        return RP_OK;
+    rp_writer *self = *writer;
+    rp_status status = writer_flush(self, 0, conn_deadline(timeout_ms), err);
+    bool settled = atomic_load(&self->port.resolved) == self->created;
+    conn_detach(self->conn, &self->session.part);
+    self->attached = false;
+    if (settled && conn_state(self->conn) == RP_CLIENT_CONNECTED) {
+        /* Everything is confirmed: a BYE that is not answered costs nothing but the broker's patience. */
+        Replay__Bye body = REPLAY__BYE__INIT;
+        body.session = (ProtobufCBinaryData){WIRE_SESSION_BYTES, self->session.id};
+        body.last_number = self->session.outbox.last_number;
+        body.has_timeout_ms_case = REPLAY__BYE__HAS_TIMEOUT_MS_TIMEOUT_MS;
+        body.timeout_ms = BYE_MS / 2;
+        conn_call(self->conn, BYE_FIELD, &body.base, NULL, 0, BYE_MS, NULL, NULL);
+    }
+    writer_free(self);
+    *writer = NULL;
+    return status;
+}

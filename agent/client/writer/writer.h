@@ -1,0 +1,41 @@
+/* The inside of an rp_writer: the writing thread's half. */
+#ifndef AGENT_CLIENT_WRITER_H
+#define AGENT_CLIENT_WRITER_H
+
+#include "agent/client/conn/client.h"
+#include "agent/client/outbox/form.h"
+#include "agent/client/outbox/port.h"
+#include "agent/client/writer/session.h"
+#include "agent/client/writer/structured.h"
+#include "replay/writer.h"
+
+struct rp_writer {
+    struct port port; /* first: aligned to a cache line */
+    struct session session;
+    struct conn *conn;
+    struct conn_hello *hello;
+    struct stream stream;
+    struct forms forms;
+    struct structured structured;
+    rp_slice *all; /* [columns] for rp_writer_item_last */
+    uint64_t *table_created;
+    uint32_t last_table;
+    uint64_t created, seen_resolved;
+    uint64_t key_base, key_count, keys_used; /* of the session whose keys are in use */
+    uint64_t handed_bytes, seen_done_bytes;  /* of chunks that items need */
+    uint64_t max_items, max_bytes, max_message_bytes;
+    uint64_t policy;
+    struct item *waiting; /* for waiting_chunk to be complete */
+    uint32_t n_waiting, waiting_capacity;
+    struct chunk *waiting_chunk;
+    bool attached;
+};
+
+/* Gives the table's index, or NOT_FOUND. */
+rp_status writer_table(rp_writer *self, const char *name, uint32_t *out, rp_error *err);
+rp_status writer_check_priority(double priority, rp_error *err);
+/* Makes an item without waiting for room. */
+rp_status writer_make_item(rp_writer *self, uint32_t table, double priority, const rp_slice *slices, uint32_t n,
+                           uint64_t *key, rp_error *err);
+
+#endif

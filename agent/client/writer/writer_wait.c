@@ -1,0 +1,237 @@
+/* Waiting, and saying what for. */
+#include "agent/client/writer/writer_wait.h"
+
+#include <inttypes.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "proto/base/clock.h"
+#include "proto/base/error.h"
+
+static uint64_t unconfirmed(rp_writer *self)
+{
+    return self->created - atomic_load(&self->port.resolved);
+}
+
+/* Why nothing moves, as far as it is known. */
+static void explain(rp_writer *self, char *out, size_t size)
+{
+    conn_describe(self->conn, out, size);
+    if (out[0])
+        return;
+    pthread_mutex_lock(&self->port.mutex);
+    snprintf(out, size, "%s", self->port.why);
+    uint64_t sent = self->port.counts.sent;
+    pthread_mutex_unlock(&self->port.mutex);
+    if (!out[0])
+        snprintf(out, size, "%" PRIu64 " of %" PRIu64 " items are sent, and the broker has not said what it waits for",
+                 sent, self->created);
+}
+
+typedef bool done_fn(rp_writer *self, uint64_t arg);
+
+/* False when the deadline has passed. */
+static bool wait_for(rp_writer *self, done_fn *done, uint64_t arg, int64_t deadline_ns)
+{
+    struct port *port = &self->port;
+    if (done(self, arg))
+        return true;
+    if (deadline_ns != INT64_MAX && conn_now() >= deadline_ns) {
+        conn_look(self->conn);
+        return done(self, arg);
+    }
+    atomic_fetch_add(&port->waiters, 1);
+    conn_wake(self->conn); /* it asks the broker for reasons while somebody waits */
+    pthread_mutex_lock(&port->mutex);
+    port->why[0] = '\0';
+    bool ok;
+    while (!(ok = done(self, arg)) && conn_wait(self->conn, &port->moved, &port->mutex, deadline_ns))
+        ;
+    pthread_mutex_unlock(&port->mutex);
+    atomic_fetch_sub(&port->waiters, 1);
+    return ok || done(self, arg);
+}
+
+/* ---- the session */
+
+static bool is_open(rp_writer *self, uint64_t unused)
+{
+    (void)unused;
+    return self->port.open || self->port.refusal.status != RP_OK;
+}
+
+rp_status writer_await_open(rp_writer *self, int64_t timeout_ms, rp_error *err)
+{
+    struct port *port = &self->port;
+    int64_t deadline = conn_deadline(timeout_ms);
+    atomic_fetch_add(&port->waiters, 1);
+    conn_wake(self->conn);
+    pthread_mutex_lock(&port->mutex);
+    while (!is_open(self, 0) && conn_wait(self->conn, &port->moved, &port->mutex, deadline))
+        ;
+    bool open = port->open;
+    rp_error refusal = port->refusal;
+    self->max_message_bytes = port->max_message_bytes;
+    pthread_mutex_unlock(&port->mutex);
+    atomic_fetch_sub(&port->waiters, 1);
+    if (open)
+        return RP_OK;
+    if (refusal.status != RP_OK)
+        return err_set(err, (rp_status)refusal.status, "%s", refusal.text);
+    return err_set(err, RP_UNAVAILABLE, "the broker at %s has not opened a session within %g s",
+                   conn_endpoint(self->conn), (double)timeout_ms / 1e3);
+}
+
+/* ---- room */
+
+static bool has_room(rp_writer *self, uint64_t n)
+{
+    return writer_has_room(self, n);
+}
+
+/* Items that wait for a chunk to fill up must not be what everybody waits for. */
+static rp_status let_go(rp_writer *self, rp_error *err)
+{
+    if (self->n_waiting == 0)
+        return RP_OK;
+    RP_TRY(stream_cut(&self->stream, err));
+    return writer_release(self, err);
+}
+
+static void hurry(rp_writer *self)
+{
+    atomic_store(&self->port.urgent, true);
+    conn_wake(self->conn);
+}
+
+rp_status writer_await_room(rp_writer *self, uint64_t n, int64_t timeout_ms, rp_error *err)
+{
+    RP_TRY(let_go(self, err));
+    if (writer_keys_left(self) < n) {
+        atomic_store(&self->port.renew, true);
+        hurry(self);
+    }
+    if (wait_for(self, has_room, n, conn_deadline(timeout_ms)))
+        return RP_OK;
+    char why[450];
+    explain(self, why, sizeof why);
+    return err_set(err, RP_DEADLINE_EXCEEDED, "%" PRIu64 " items are under way, the limit is %" PRIu64 ": %s",
+                   unconfirmed(self), self->max_items, why);
+}
+
+/* ---- flush */
+
+static bool is_flushed(rp_writer *self, uint64_t max_unconfirmed)
+{
+    return unconfirmed(self) <= max_unconfirmed;
+}
+
+/* The first rejection since this was last asked, once. */
+static rp_status report_rejections(rp_writer *self, rp_error *err)
+{
+    pthread_mutex_lock(&self->port.mutex);
+    rp_error first = self->port.unreported;
+    uint64_t n = self->port.n_unreported;
+    self->port.n_unreported = 0;
+    self->port.unreported = (rp_error){0};
+    pthread_mutex_unlock(&self->port.mutex);
+    if (n == 0)
+        return RP_OK;
+    if (n == 1)
+        return err_set(err, (rp_status)first.status, "%s", first.text);
+    return err_set(err, (rp_status)first.status, "%" PRIu64 " items were not accepted, the first: %s", n, first.text);
+}
+
+rp_status writer_flush(rp_writer *self, uint64_t max_unconfirmed, int64_t deadline_ns, rp_error *err)
+{
+    RP_TRY(let_go(self, err));
+    if (max_unconfirmed != UINT64_MAX && unconfirmed(self) > 0)
+        hurry(self);
+    int64_t start = conn_now();
+    if (!wait_for(self, is_flushed, max_unconfirmed, deadline_ns)) {
+        char why[450];
+        explain(self, why, sizeof why);
+        return err_set(err, RP_DEADLINE_EXCEEDED, "%" PRIu64 " items are unconfirmed after %.1f s: %s",
+                       unconfirmed(self), (double)(conn_now() - start) / 1e9, why);
+    }
+    return report_rejections(self, err);
+}
+
+rp_status rp_writer_flush(rp_writer *writer, uint64_t max_unconfirmed, int64_t timeout_ms, rp_error *err)
+{
+    return writer_flush(writer, max_unconfirmed, conn_deadline(timeout_ms), err);
+}
+
+/* ---- what became of the items */
+
+rp_status rp_writer_next_rejection(rp_writer *writer, rp_rejection *out)
+{
+    struct port *port = &writer->port;
+    pthread_mutex_lock(&port->mutex);
+    bool any = port->n_rejections > 0;
+    if (any) {
+        *out = port->rejections[port->first_rejection];
+        port->first_rejection = (port->first_rejection + 1) % PORT_REJECTIONS;
+        port->n_rejections--;
+    }
+    if (port->n_rejections == 0) {
+        port->n_unreported = 0;
+        port->unreported = (rp_error){0};
+    }
+    pthread_mutex_unlock(&port->mutex);
+    return any ? RP_OK : RP_NOT_FOUND;
+}
+
+rp_status rp_writer_get_info(rp_writer *writer, rp_writer_info *out, rp_error *err)
+{
+    if (out->struct_size < offsetof(rp_writer_info, steps))
+        return err_set(err, RP_INVALID_ARGUMENT, "set struct_size of rp_writer_info to its size");
+    pthread_mutex_lock(&writer->port.mutex);
+    struct port_counts counts = writer->port.counts;
+    pthread_mutex_unlock(&writer->port.mutex);
+    uint64_t resolved = atomic_load(&writer->port.resolved);
+    uint64_t refused = counts.rejected + counts.in_doubt;
+    rp_writer_info info = {
+        .struct_size = out->struct_size,
+        .episode = writer->stream.episode,
+        .steps = writer->stream.steps,
+        .episode_steps = stream_length(&writer->stream),
+        .created = writer->created,
+        .sent = counts.sent,
+        .accepted = resolved > refused ? resolved - refused : 0,
+        .rejected = counts.rejected,
+        .in_doubt = counts.in_doubt,
+        .unconfirmed = writer->created - resolved,
+        .lost_messages = counts.lost_messages,
+        .messages = counts.messages,
+        .bytes = counts.bytes,
+        .resent_messages = counts.resent,
+        .sessions = counts.sessions,
+        .stored_messages = counts.stored,
+        .rejections_dropped = counts.rejections_dropped,
+    };
+    memcpy(out, &info, out->struct_size < sizeof info ? out->struct_size : sizeof info);
+    return RP_OK;
+}
+
+rp_status rp_writer_get_table_info(rp_writer *writer, const char *table, rp_writer_table_info *out, rp_error *err)
+{
+    uint32_t index;
+    if (out->struct_size < offsetof(rp_writer_table_info, created))
+        return err_set(err, RP_INVALID_ARGUMENT, "set struct_size of rp_writer_table_info to its size");
+    RP_TRY(writer_table(writer, table, &index, err));
+    pthread_mutex_lock(&writer->port.mutex);
+    struct port_table counts = writer->port.tables[index];
+    pthread_mutex_unlock(&writer->port.mutex);
+    rp_writer_table_info info = {
+        .struct_size = out->struct_size,
+        .created = writer->table_created[index],
+        .sent = counts.sent,
+        .resolved = counts.resolved,
+        .rejected = counts.rejected,
+        .allowed = counts.allowed,
+    };
+    memcpy(out, &info, out->struct_size < sizeof info ? out->struct_size : sizeof info);
+    return RP_OK;
+}

@@ -1,0 +1,39 @@
+/* What a writer waits for, and the sentences that it times out with. */
+#ifndef AGENT_CLIENT_WRITER_WAIT_H
+#define AGENT_CLIENT_WRITER_WAIT_H
+
+#include "agent/client/writer/writer.h"
+
+/* Keys of the present session that are left. A new session brings new ones. */
+static inline uint64_t writer_keys_left(rp_writer *self)
+{
+    uint64_t base = atomic_load_explicit(&self->port.key_base, memory_order_acquire);
+    if (base != self->key_base) {
+        self->key_base = base;
+        self->key_count = atomic_load_explicit(&self->port.key_count, memory_order_relaxed);
+        self->keys_used = 0;
+    }
+    return self->key_count - self->keys_used;
+}
+
+static inline bool writer_has_room(rp_writer *self, uint64_t n)
+{
+    if (writer_keys_left(self) < n)
+        return false;
+    if (self->created + n - self->seen_resolved > self->max_items)
+        self->seen_resolved = atomic_load(&self->port.resolved);
+    if (self->handed_bytes - self->seen_done_bytes >= self->max_bytes)
+        self->seen_done_bytes = atomic_load(&self->port.done_bytes);
+    uint64_t open = self->created - self->seen_resolved;
+    return (open + n <= self->max_items || open == 0) && self->handed_bytes - self->seen_done_bytes < self->max_bytes;
+}
+
+/* Waits until n more items may be created. */
+rp_status writer_await_room(rp_writer *self, uint64_t n, int64_t timeout_ms, rp_error *err);
+rp_status writer_await_open(rp_writer *self, int64_t timeout_ms, rp_error *err);
+/* Sends what is there and waits until at most max_unconfirmed items are unconfirmed; then tells of rejections. */
+rp_status writer_flush(rp_writer *self, uint64_t max_unconfirmed, int64_t deadline_ns, rp_error *err);
+/* Hands over the items that waited for a chunk which is complete now. In writer.c. */
+rp_status writer_release(rp_writer *self, rp_error *err);
+
+#endif

@@ -1,0 +1,374 @@
+/* Rows of a run's configuration, and reading it. */
+#include "agent/config/config.h"
+
+#include <assert.h>
+#include <math.h>
+#include <pthread.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#define ROOT(member) offsetof(struct run_config, member)
+#define MAX_COUNT 4096.0
+#define MAX_STEPS 1e15
+#define MAX_TIME 9e18
+#define TABLE_STEPS 1e9
+
+static const char *const delays[] = {[ENV_DELAY_SLEEP] = "sleep", [ENV_DELAY_BUSY] = "busy", NULL};
+static const char *const activations[] = {"relu", "tanh", NULL};
+static const char *const optimisers[] = {[OPTIM_ADAM] = "adam", [OPTIM_RMSPROP] = "rmsprop", NULL};
+static const char *const adder_kinds[] = {
+    [ADDER_TRANSITION] = "transition", [ADDER_SEQUENCE] = "sequence", [ADDER_EPISODE] = "episode", NULL};
+static const char *const adder_ends[] = {
+    [ADDER_PAD] = "pad", [ADDER_TRUNCATE] = "truncate", [ADDER_WRITE] = "write", [ADDER_CONTINUE] = "continue", NULL};
+
+/* Words that stand for numbers: the first for 0. */
+static const char *const automatic[] = {"auto", NULL};
+
+/* The broker's rows follow these in what run_schema gives. */
+static const struct schema_row own_rows[] = {
+    {"name", SCHEMA_STRING, ROOT(name), "run", 1, 128, NULL, 0, "of the run, for people"},
+    {"seed", SCHEMA_INT, ROOT(seed), "1", 0, 9e18, NULL, 0,
+     "of everything random; in one process a run is a function of its configuration and this"},
+    {"folder", SCHEMA_STRING, ROOT(folder), "", 0, 400, NULL, 0,
+     "of logs and of the learner's state; empty: nothing is written"},
+
+    {"environment.name", SCHEMA_STRING, ROOT(environment.name), "CartPole-v1", 0, 0, NULL, 0,
+     "a built-in one (docs/ENVIRONMENTS.md) or one of the plug-in"},
+    {"environment.plugin", SCHEMA_PATH, ROOT(environment.plugin), "", 0, 0, NULL, 0,
+     "a shared object with environments (include/replay/env.h); relative to the file, if it is there"},
+    {"environment.options", SCHEMA_OPTIONS, ROOT(environment.options), NULL, 0, 32, NULL, 0, "of the environment"},
+    {"environment.max_steps", SCHEMA_INT, ROOT(environment.max_steps), "0", 0, 4294967295.0, NULL, 0,
+     "after which an episode is truncated; 0: the environment's own limit"},
+    {"environment.delay", SCHEMA_TIME, ROOT(environment.delay_ns), "0s", 0, 3.6e12, NULL, 0,
+     "each step takes so much longer: a slow environment"},
+    {"environment.delay_kind", SCHEMA_ENUM, ROOT(environment.delay_kind), "sleep", 0, 0, delays, 0,
+     "sleep, or busy: keep the processor at work"},
+
+    {"agent.algorithm", SCHEMA_STRING, ROOT(agent.algorithm), "dqn", 0, 0, NULL, 0,
+     "dqn, ddpg, td3, sac, impala or bc"},
+    {"agent.hidden", SCHEMA_INTS, ROOT(agent.hidden), NULL, 0, NET_MAX_HIDDEN, NULL, 0,
+     "units of the hidden layers; empty: the algorithm's"},
+    {"agent.activation", SCHEMA_ENUM, ROOT(agent.activation), "relu", 0, 0, activations, 0,
+     "relu or tanh, of the hidden layers"},
+    {"agent.filters", SCHEMA_INT, ROOT(agent.filters), "0", 0, 1024, NULL, 0,
+     "of a convolution before the hidden layers, for images; 0: none"},
+    {"agent.kernel", SCHEMA_INT, ROOT(agent.kernel), "0", 0, 64, NULL, 0, "side of its filters; 0: 3"},
+    {"agent.batch", SCHEMA_INT, ROOT(agent.batch), "0", 0, 1 << 20, NULL, 0,
+     "items, or sequences, in a learner step; 0: the algorithm's"},
+    {"agent.discount", SCHEMA_REAL, ROOT(agent.discount), "0", 0, 1, NULL, 0,
+     "of a reward one step later; 0: the algorithm's"},
+    {"agent.optimiser", SCHEMA_ENUM, ROOT(agent.optimiser), "adam", 0, 0, optimisers, 0, "adam, or rmsprop (centred)"},
+    {"agent.learning_rate", SCHEMA_REAL, ROOT(agent.learning_rate), "0", 0, 10, NULL, 0,
+     "of values, and of everything else unless given; 0: the algorithm's"},
+    {"agent.policy_learning_rate", SCHEMA_REAL, ROOT(agent.policy_learning_rate), "0", 0, 10, NULL, 0,
+     "of the policy; 0: learning_rate"},
+    {"agent.anneal", SCHEMA_INT, ROOT(agent.anneal), "0", 0, 1e12, NULL, 0,
+     "learner steps over which learning rates fall linearly to a tenth; 0: they stay"},
+    {"agent.epsilon", SCHEMA_REAL, ROOT(agent.epsilon_optimiser), "0", 0, 1, NULL, 0,
+     "added to the root in the optimiser; 0: the optimiser's"},
+    {"agent.clip_norm", SCHEMA_REAL, ROOT(agent.clip_norm), "0", -1, 1e9, NULL, 0,
+     "most that the norm of a gradient may be; 0: the algorithm's; -1: none"},
+    {"agent.target_period", SCHEMA_INT, ROOT(agent.target_period), "0", 0, 1e12, NULL, 0,
+     "learner steps between copies into the target networks; 0: tau, or the algorithm's"},
+    {"agent.tau", SCHEMA_REAL, ROOT(agent.tau), "0", 0, 1, NULL, 0,
+     "how far the target networks move at each learner step; 0: target_period, or the algorithm's"},
+    {"agent.importance_exponent", SCHEMA_REAL, ROOT(agent.importance_exponent), "-1", -1, 1, NULL, 0,
+     "prioritized sampling: exponent of the importance weights; 0: no weights; -1: the algorithm's"},
+    {"agent.double", SCHEMA_BOOL, ROOT(agent.double_q), "true", 0, 0, NULL, 0,
+     "dqn: the online network chooses the action that the target network judges"},
+    {"agent.dueling", SCHEMA_BOOL, ROOT(agent.dueling), "false", 0, 0, NULL, 0,
+     "dqn: separate streams for the value and the advantages"},
+    {"agent.huber", SCHEMA_REAL, ROOT(agent.huber), "-1", -1, 1e9, NULL, 0,
+     "TD errors beyond this count linearly; 0: all squared; -1: the algorithm's"},
+    {"agent.policy_delay", SCHEMA_INT, ROOT(agent.policy_delay), "0", 0, 1e6, NULL, 0,
+     "td3: learner steps for each policy step; 0: 2"},
+    {"agent.target_sigma", SCHEMA_REAL, ROOT(agent.target_sigma), "0", 0, 10, NULL, 0,
+     "td3: noise of the target policy's action; 0: 0.2"},
+    {"agent.target_clip", SCHEMA_REAL, ROOT(agent.target_clip), "0", 0, 10, NULL, 0, "td3: most of it; 0: 0.5"},
+    {"agent.alpha", SCHEMA_REAL, ROOT(agent.alpha), "-1", -1, 1e6, NULL, 0,
+     "sac: temperature; 0: learned; -1: the algorithm's"},
+    {"agent.target_entropy", SCHEMA_REAL, ROOT(agent.target_entropy), "0", -1e6, 1e6, NULL, 0,
+     "sac: that a learned temperature holds; 0: minus the size of an action"},
+    {"agent.entropy_cost", SCHEMA_REAL, ROOT(agent.entropy_cost), "0", -1, 1e6, NULL, 0,
+     "impala; 0: the algorithm's; -1: none"},
+    {"agent.value_cost", SCHEMA_REAL, ROOT(agent.value_cost), "0", -1, 1e6, NULL, 0,
+     "impala; 0: the algorithm's; -1: none"},
+    {"agent.rho_clip", SCHEMA_REAL, ROOT(agent.rho_clip), "0", 0, 1e9, NULL, 0,
+     "V-trace: most that a ratio of policies may be, for values; 0: 1"},
+    {"agent.c_clip", SCHEMA_REAL, ROOT(agent.c_clip), "0", 0, 1e9, NULL, 0,
+     "V-trace: the same, for what flows back through time; 0: 1"},
+
+    {"adder.kind", SCHEMA_ENUM, ROOT(adder.kind), "transition", 0, 0, adder_kinds, 0,
+     "what an item is: transition (n-step), sequence or episode"},
+    {"adder.table", SCHEMA_STRING, ROOT(adder.table), "replay", 1, 255, NULL, 0,
+     "where actors insert and learners sample: one of broker.tables"},
+    {"adder.n_step", SCHEMA_INT, ROOT(adder.n_step), "1", 1, 1000, NULL, 0, "transition: steps that an item spans"},
+    {"adder.length", SCHEMA_INT, ROOT(adder.length), "21", 1, 65536, NULL, 0, "sequence: steps of an item"},
+    {"adder.period", SCHEMA_INT, ROOT(adder.period), "20", 1, 65536, NULL, 0, "sequence: steps between two items"},
+    {"adder.end", SCHEMA_ENUM, ROOT(adder.end), "pad", 0, 0, adder_ends, 0,
+     "sequence, at the end of an episode: pad, truncate, write the last steps, or continue into the next episode"},
+    {"adder.max_length", SCHEMA_INT, ROOT(adder.max_length), "1000", 1, TABLE_STEPS, NULL, 0,
+     "episode: longer ones are refused"},
+    {"adder.discount", SCHEMA_REAL, ROOT(adder.discount), "-1", -1, 1, NULL, 0,
+     "transition: within n-step returns; -1: agent.discount"},
+    {"adder.actor_priorities", SCHEMA_BOOL, ROOT(adder.actor_priorities), "false", 0, 0, NULL, 0,
+     "transition: first priorities from the actor's own values (Ape-X)"},
+    {"adder.initial_priority", SCHEMA_REAL, ROOT(adder.initial_priority), "1", 0, 1e18, NULL, 0,
+     "of new items otherwise"},
+    {"adder.chunk_length", SCHEMA_INT, ROOT(adder.chunk_length), "1", 1, 65536, NULL, 0,
+     "steps that are stored together"},
+    {"adder.batch_items", SCHEMA_INT, ROOT(adder.batch_items), "50", 1, 1 << 20, NULL, 0,
+     "items that are sent together"},
+    {"adder.buffer_items", SCHEMA_INT, ROOT(adder.buffer_items), "100", 1, 1 << 30, NULL, 0,
+     "items that are created and not confirmed, at most"},
+
+    {"actors.on", SCHEMA_BOOL, ROOT(actors.on), "true", 0, 0, NULL, 0,
+     "false: nobody acts; learners learn from what the broker loads (docs/RUNNERS.md)"},
+    {"actors.count", SCHEMA_INT, ROOT(actors.count), "1", 0, MAX_COUNT, automatic, 0,
+     "how many there are; auto: replay-launch measures and decides (elsewhere: 1)"},
+    {"actors.command", SCHEMA_STRINGS, ROOT(actors.command), NULL, 0, 256, NULL, 0,
+     "an actor of your own instead of replay-actor, in any language: [./my_actor, --endpoint, '{service}'] "
+     "(docs/LAUNCH.md)"},
+    {"actors.epsilon", SCHEMA_REAL, ROOT(actors.epsilon), "0.1", 0, 1, NULL, 0,
+     "dqn: part of random actions; actor i of N takes epsilon^(1 + epsilon_alpha * i / (N - 1))"},
+    {"actors.epsilon_alpha", SCHEMA_REAL, ROOT(actors.epsilon_alpha), "7", 0, 100, NULL, 0, "how steep that ladder is"},
+    {"actors.epsilon_start", SCHEMA_REAL, ROOT(actors.epsilon_start), "1", 0, 1, NULL, 0,
+     "before it falls to the ladder's value"},
+    {"actors.epsilon_steps", SCHEMA_INT, ROOT(actors.epsilon_steps), "0", 0, MAX_STEPS, NULL, 0,
+     "environment steps of all actors over which it falls; 0: at once"},
+    {"actors.random_steps", SCHEMA_INT, ROOT(actors.random_steps), "0", 0, MAX_STEPS, NULL, 0,
+     "environment steps of all actors that are taken at random first"},
+    {"actors.random_hold", SCHEMA_INT, ROOT(actors.random_hold), "1", 1, 1e6, NULL, 0,
+     "steps for which a random action is kept"},
+    {"actors.noise_sigma", SCHEMA_REAL, ROOT(actors.noise_sigma), "0", 0, 10, NULL, 0,
+     "ddpg, td3: noise on actions, whose bounds count as -1 and 1"},
+    {"actors.noise_correlation", SCHEMA_REAL, ROOT(actors.noise_correlation), "0", 0, 1, NULL, 0,
+     "of one step's noise with the next one's"},
+    {"actors.pull_every", SCHEMA_INT, ROOT(actors.pull_every), "20", 1, 1e9, NULL, 0,
+     "steps between looks for new parameters"},
+    {"actors.weights", SCHEMA_STRING, ROOT(actors.weights), "", 0, 400, NULL, 0,
+     "a learner's saved state to act by, such as runs/latest/best.weights; empty: the newest parameters of a "
+     "learner"},
+    {"actors.greedy", SCHEMA_BOOL, ROOT(actors.greedy), "false", 0, 0, NULL, 0,
+     "act as an evaluator does, without any exploration: an expert to imitate"},
+
+    {"learners.on", SCHEMA_BOOL, ROOT(learners.on), "true", 0, 0, NULL, 0,
+     "false: nobody learns; actors fill the table (with actors.weights, or with actors.command)"},
+    {"learners.count", SCHEMA_INT, ROOT(learners.count), "1", 0, 64, automatic, 0,
+     "how many there are; they average their gradients and stay identical; auto: replay-launch decides"},
+    {"learners.command", SCHEMA_STRINGS, ROOT(learners.command), NULL, 0, 256, NULL, 0,
+     "a learner of your own instead of replay-learner"},
+    {"learners.delay", SCHEMA_TIME, ROOT(learners.delay_ns), "0s", 0, 3.6e12, NULL, 0,
+     "each learner step takes so much longer: a learner that waits for an accelerator"},
+    {"learners.prefetch", SCHEMA_INT, ROOT(learners.prefetch), "auto", 0, 1024, automatic, 0,
+     "batches under way; auto: up to 16, and no more than two fifths of what the limiter leaves between samples and "
+     "inserts"},
+    {"learners.publish_every", SCHEMA_INT, ROOT(learners.publish_every), "10", 1, 1e9, NULL, 0,
+     "learner steps between new parameters for the actors"},
+    {"learners.save_every", SCHEMA_TIME, ROOT(learners.save_every_ns), "60s", 0, MAX_TIME, NULL, 0,
+     "between copies of the learner's state in the folder; 0s: only at the end"},
+    {"learners.snapshot_every", SCHEMA_INT, ROOT(learners.snapshot_every), "0", 0, MAX_STEPS, NULL, 0,
+     "learner steps between copies of its state that are kept, as snapshots/STEPS.weights; 0: none"},
+    {"learners.round", SCHEMA_TIME, ROOT(learners.round_ns), "2s", 1e6, 3.6e12, NULL, 0,
+     "several learners: how long one waits for the others' gradients"},
+
+    {"evaluator.on", SCHEMA_BOOL, ROOT(evaluator.on), "true", 0, 0, NULL, 0,
+     "replay-launch starts an evaluator, and measures the last parameters"},
+    {"evaluator.episodes", SCHEMA_INT, ROOT(evaluator.episodes), "20", 1, 1e6, NULL, 0, "in an evaluation"},
+    {"evaluator.every", SCHEMA_INT, ROOT(evaluator.every), "0", 0, MAX_STEPS, NULL, 0,
+     "environment steps between evaluations, without actors learner steps; 0: only at the end"},
+
+    {"stop.steps", SCHEMA_INT, ROOT(stop.steps), "0", 0, MAX_STEPS, NULL, 0,
+     "environment steps of all actors, the random ones included; 0: no such end"},
+    {"stop.learner_steps", SCHEMA_INT, ROOT(stop.learner_steps), "0", 0, MAX_STEPS, NULL, 0, "0: no such end"},
+    {"stop.value", SCHEMA_REAL, ROOT(stop.value), ".inf", -INFINITY, INFINITY, NULL, 0,
+     "mean return of an evaluation that is enough; .inf: no such end"},
+    {"stop.time", SCHEMA_TIME, ROOT(stop.time_ns), "0s", 0, MAX_TIME, NULL, 0, "0s: no such end"},
+
+    {"plan.spi", SCHEMA_REAL, ROOT(plan.spi), "0", 0, 1e12, NULL, 0,
+     "samples per insert that counts are chosen for; 0: those of the limiter"},
+    {"plan.cores", SCHEMA_REAL, ROOT(plan.cores), "0", 0, 1e6, NULL, 0,
+     "processors for all processes, broker included; 0: those that this machine gives us"},
+    {"plan.memory", SCHEMA_BYTES, ROOT(plan.memory), "0", 0, 9e18, NULL, 0,
+     "for all processes with full tables; 0: four fifths of what is free"},
+    {"plan.max_actors", SCHEMA_INT, ROOT(plan.max_actors), "64", 1, MAX_COUNT, NULL, 0, "most that are tried"},
+    {"plan.max_learners", SCHEMA_INT, ROOT(plan.max_learners), "4", 1, 64, NULL, 0, "most that are tried"},
+    {"plan.measure", SCHEMA_TIME, ROOT(plan.measure_ns), "2s", 1e8, 3.6e12, NULL, 0,
+     "how long actors and learners run to be measured, alone and together"},
+    {"plan.tolerance", SCHEMA_REAL, ROOT(plan.tolerance), "0.1", 0, 10, NULL, 0,
+     "how far the ratio without a limiter may be from the target before the plan says so"},
+
+    {"launch.runs", SCHEMA_STRING, ROOT(launch.runs), "runs", 1, 400, NULL, 0,
+     "where each run gets a folder NAME-TIME; 'folder' names one directly"},
+    {"launch.backoff", SCHEMA_TIME, ROOT(launch.backoff_ns), "500ms", 1e6, MAX_TIME, NULL, 0,
+     "pause before a process that failed starts again; doubled each time"},
+    {"launch.backoff_most", SCHEMA_TIME, ROOT(launch.backoff_most_ns), "30s", 1e6, MAX_TIME, NULL, 0,
+     "the longest pause"},
+    {"launch.failures", SCHEMA_INT, ROOT(launch.failures), "5", 1, 1e6, NULL, 0,
+     "the same failure of a process so many times in a row stops the run"},
+    {"launch.healthy", SCHEMA_TIME, ROOT(launch.healthy_ns), "60s", 1e6, MAX_TIME, NULL, 0,
+     "a process that ran for so long begins a new row"},
+    {"launch.grace", SCHEMA_TIME, ROOT(launch.grace_ns), "7s", 1e6, MAX_TIME, NULL, 0,
+     "how long processes have to end before they are killed"},
+    {"launch.hang", SCHEMA_TIME, ROOT(launch.hang_ns), "60s", 0, MAX_TIME, NULL, 0,
+     "a process that used no processor time at all for so long is killed and started again; 0s: never"},
+    {"launch.resize", SCHEMA_BOOL, ROOT(launch.resize), "true", 0, 0, NULL, 0,
+     "with actors.count auto: add or retire actors when one side stays idle beyond the plan"},
+    {"launch.resize_after", SCHEMA_TIME, ROOT(launch.resize_after_ns), "20s", 1e8, MAX_TIME, NULL, 0,
+     "for how long it must be idle"},
+    {"launch.log_most", SCHEMA_BYTES, ROOT(launch.log_most), "256MiB", 0, 9e18, NULL, 0,
+     "a process's log that grows beyond this is emptied; 0: never"},
+
+    {"report.every", SCHEMA_TIME, ROOT(report.every_ns), "2s", 1e6, MAX_TIME, NULL, 0, "between two reports"},
+    {"report.tensorboard", SCHEMA_BOOL, ROOT(report.tensorboard), "true", 0, 0, NULL, 0,
+     "write event files of the scalars"},
+    {"report.csv", SCHEMA_BOOL, ROOT(report.csv), "true", 0, 0, NULL, 0, "write a table of them"},
+};
+
+/* What other frameworks call it. The broker's own follow. */
+static const struct schema_alias own_aliases[] = {
+    {"lr", "agent.learning_rate"},
+    {"batch_size", "agent.batch"},
+    {"gamma", "agent.discount"},
+    {"algo", "agent.algorithm"},
+    {"hidden_sizes", "agent.hidden"},
+    {"hidden_layers", "agent.hidden"},
+    {"optimizer", "agent.optimiser"},
+    {"polyak", "agent.tau"},
+    {"target_update_period", "agent.target_period"},
+    {"target_update_interval", "agent.target_period"},
+    {"max_grad_norm", "agent.clip_norm"},
+    {"env", "environment.name"},
+    {"env_name", "environment.name"},
+    {"env_id", "environment.name"},
+    {"id", "environment.name"},
+    {"num_actors", "actors.count"},
+    {"n_actors", "actors.count"},
+    {"num_learners", "learners.count"},
+    {"learning_starts", "limiter.min_size"},
+    {"exploration_noise", "actors.noise_sigma"},
+    {"prefetch_size", "learners.prefetch"},
+    {"variable_update_period", "actors.pull_every"},
+    {"total_timesteps", "stop.steps"},
+    {"total_steps", "stop.steps"},
+    {"max_steps", "stop.steps"},
+    {"num_steps", "stop.steps"},
+    {"nstep", "adder.n_step"},
+    {"n_steps", "adder.n_step"},
+};
+
+#define N_ALIASES (sizeof own_aliases / sizeof own_aliases[0])
+#define MAX_ALIASES 64u
+static struct schema_alias all_aliases[MAX_ALIASES + 1]; /* the last one has no word */
+
+#define N_OWN (sizeof own_rows / sizeof own_rows[0])
+#define MAX_BORROWED 96u
+#define MAX_PATH 96u
+
+/* Built once: the broker's rows stand in another file, so a constant can not hold them. */
+static struct schema_row all_rows[N_OWN + MAX_BORROWED];
+static char borrowed_paths[MAX_BORROWED][MAX_PATH];
+static struct schema whole = {.name = "run", .rows = all_rows, .root_size = sizeof(struct run_config)};
+
+/* A row of the broker moves by where its struct lies in the run's, unless it belongs to an element of a list. */
+static void build(void)
+{
+    memcpy(all_rows, own_rows, sizeof own_rows);
+    assert(broker_schema.n_rows <= MAX_BORROWED);
+    for (uint32_t i = 0; i < broker_schema.n_rows; i++) {
+        struct schema_row *row = &all_rows[N_OWN + i];
+        *row = broker_schema.rows[i];
+        int length = snprintf(borrowed_paths[i], MAX_PATH, "broker.%s", row->path);
+        assert(length > 0 && (uint32_t)length < MAX_PATH);
+        (void)length;
+        if (!strchr(row->path, '['))
+            row->offset += ROOT(broker);
+        row->path = borrowed_paths[i];
+    }
+    whole.n_rows = (uint32_t)N_OWN + broker_schema.n_rows;
+    whole.check = run_config_check;
+    uint32_t n = N_ALIASES;
+    memcpy(all_aliases, own_aliases, sizeof own_aliases);
+    for (const struct schema_alias *alias = broker_aliases; alias->word && n < MAX_ALIASES; alias++)
+        all_aliases[n++] = *alias;
+    whole.aliases = all_aliases;
+}
+
+const struct schema *run_schema(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, build);
+    return &whole;
+}
+
+const char run_default_yaml[] =
+    "# The embedded default: DQN on CartPole-v1.\n"
+    "environment: {name: CartPole-v1}\n"
+    "agent: {algorithm: dqn, hidden: [64, 64], batch: 64, learning_rate: 1e-3, target_period: 100}\n"
+    "adder: {kind: transition, table: replay, n_step: 3}\n"
+    "actors: {epsilon: 0.05, epsilon_steps: 5000}\n"
+    "stop: {steps: 50000}\n"
+    "broker:\n"
+    "  tables:\n"
+    "    - name: replay\n"
+    "      max_size: 100000\n"
+    "      sampler: {kind: prioritized, options: {exponent: 0.6}}\n"
+    "      limiter: {kind: sample_to_insert_ratio, samples_per_insert: 32, min_size: 1000, error_buffer: 3200}\n";
+
+const struct agent_ops *run_config_algorithm(const struct run_config *self)
+{
+    for (const struct agent_ops *const *at = agent_algorithms; *at; at++)
+        if (self->agent.algorithm && strcmp((*at)->name, self->agent.algorithm) == 0)
+            return *at;
+    return NULL;
+}
+
+uint32_t run_config_actors(const struct run_config *self)
+{
+    return self->actors.on ? (uint32_t)self->actors.count : 0;
+}
+
+uint32_t run_config_learners(const struct run_config *self)
+{
+    return self->learners.on ? (uint32_t)self->learners.count : 0;
+}
+
+const struct table_config *run_config_table(const struct run_config *self)
+{
+    const struct table_config *tables = self->broker.tables.data;
+    for (uint32_t i = 0; i < self->broker.tables.count; i++)
+        if (self->adder.table && tables[i].name && strcmp(tables[i].name, self->adder.table) == 0)
+            return &tables[i];
+    return NULL;
+}
+
+static bool read_source(const struct schema_source *source, struct run_config *out, struct schema_report *report)
+{
+    if (!schema_read(run_schema(), source, out, report))
+        return false;
+    const struct agent_ops *ops = run_config_algorithm(out); /* NULL: only programs of the user act and learn */
+    if (out->adder.discount < 0) /* one key for users: n-step returns are discounted as values are */
+        out->adder.discount = out->agent.discount > 0 || !ops ? out->agent.discount : ops->defaults->discount;
+    return true;
+}
+
+bool run_config_read(const char *path, const char *const *overrides, struct run_config *out,
+                     struct schema_report *report)
+{
+    const struct schema_source source = {
+        .file = path, .name = "(embedded)", .text = run_default_yaml, .overrides = overrides};
+    return read_source(&source, out, report);
+}
+
+bool run_config_read_text(const char *name, const char *text, const char *const *overrides, struct run_config *out,
+                          struct schema_report *report)
+{
+    const struct schema_source source = {.name = name, .text = text, .overrides = overrides};
+    return read_source(&source, out, report);
+}
+
+void run_config_free(struct run_config *self)
+{
+    schema_free(run_schema(), self);
+}

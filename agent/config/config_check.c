@@ -1,0 +1,356 @@
+/* Mistakes that concern several keys of a run, found before anything starts: names that do not exist, parts that do not
+ * fit each other, and limiters with which actors and learners would wait for each other. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "agent/config/config.h"
+#include "agent/config/placeholder.h"
+#include "broker/select/selector.h"
+
+/* Of all sequences of a batch together. */
+#define MOST_STEPS (INT64_C(1) << 24)
+/* Batches under way where the file does not say: enough that requests go out in bursts of eight, ... */
+#define PREFETCH_MOST 16
+/* ... and only this part of the limiter's width, or it would hold batches that are under way instead of actors. */
+#define PREFETCH_SHARE 0.4
+/* A max_diff of so much is none. */
+#define NO_BOUND 1e17
+
+/* Programs of the user may stand in for ours, or nobody: what is said of ours does not bind them. */
+static bool our_actors(const struct run_config *config)
+{
+    return config->actors.on && config->actors.command.count == 0;
+}
+
+static bool our_learners(const struct run_config *config)
+{
+    return config->learners.on && config->learners.command.count == 0;
+}
+
+static bool any_of_ours(const struct run_config *config)
+{
+    return our_actors(config) || our_learners(config) || config->evaluator.on;
+}
+
+/* Items in a learner step. 0: only the user's learner knows. */
+static int64_t batch_of(const struct run_config *config)
+{
+    const struct agent_ops *ops = run_config_algorithm(config);
+    return config->agent.batch > 0 || !ops || !our_learners(config) ? config->agent.batch : ops->defaults->batch;
+}
+
+/* ---- names, and parts that must fit each other ---- */
+
+/* The environment and the agent, made for trial: whatever could be wrong with them is said by those who know. False: there
+ * is no such environment, and so no spec. */
+static bool check_agent(const struct run_config *config, rp_env_spec *spec, struct schema_report *report)
+{
+    rp_error err = {0};
+    struct env env;
+    if (env_open(&env, &config->environment, &err) != RP_OK) {
+        bool name = err.status == RP_NOT_FOUND;
+        bool plugin = !name && config->environment.plugin && config->environment.plugin[0];
+        schema_problem(report,
+                       name     ? "environment.name"
+                       : plugin ? "environment.plugin"
+                                : "environment",
+                       "%s", err.text);
+        return false;
+    }
+    const struct agent_ops *ops = run_config_algorithm(config);
+    *spec = env.spec;
+    if (ops) {
+        bool suits = env.spec.n_actions > 0 ? ops->discrete : ops->continuous;
+        struct agent *agent = agent_new(&config->agent, config->environment.name, &env.spec, 1, &err);
+        if (!agent)
+            schema_problem(report, suits ? "agent" : "agent.algorithm", "%s", err.text);
+        agent_destroy(&agent);
+    }
+    env_close(&env);
+    return true;
+}
+
+static void check_algorithm(const struct run_config *config, struct schema_report *report)
+{
+    const char *names[32];
+    uint32_t n = 0;
+    if (run_config_algorithm(config))
+        return;
+    char list[256] = "";
+    for (size_t used = 0; n < 32 && agent_algorithms[n]; n++) {
+        names[n] = agent_algorithms[n]->name;
+        if (used < sizeof list)
+            used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", n ? ", " : "", names[n]);
+    }
+    const char *name = config->agent.algorithm ? config->agent.algorithm : "";
+    const char *near = schema_nearest(name, names, n);
+    if (near)
+        schema_problem(report, "agent.algorithm", "unknown algorithm '%s' (did you mean '%s'?)", name, near);
+    else
+        schema_problem(report, "agent.algorithm", "unknown algorithm '%s'; there are %s", name, list);
+}
+
+/* What our learner can make of the items. */
+static void check_items(const struct run_config *config, struct schema_report *report)
+{
+    const struct adder_config *adder = &config->adder;
+    const struct agent_ops *ops = run_config_algorithm(config);
+    if (!ops || !our_learners(config))
+        return;
+    if (ops->data == AGENT_TRANSITIONS && adder->kind != ADDER_TRANSITION)
+        schema_problem(report, "adder.kind", "%s learns from transitions: write kind: transition", ops->name);
+    if (ops->data == AGENT_SEQUENCES && adder->kind == ADDER_TRANSITION)
+        schema_problem(report, "adder.kind", "%s learns from sequences: write kind: sequence", ops->name);
+    int64_t steps = adder->kind == ADDER_EPISODE ? adder->max_length + 1 : adder->length, batch = batch_of(config);
+    if (ops->data == AGENT_SEQUENCES && adder->kind != ADDER_TRANSITION && batch > MOST_STEPS / steps)
+        schema_problem(report, "agent.batch",
+                       "%lld sequences of up to %lld steps are too much for one learner step: write at most %lld",
+                       (long long)batch, (long long)steps, (long long)(MOST_STEPS / steps));
+}
+
+static void check_adder(const struct run_config *config, struct schema_report *report)
+{
+    const struct adder_config *adder = &config->adder;
+    if (adder->kind == ADDER_SEQUENCE && adder->length < 2)
+        schema_problem(report, "adder.length", "a sequence of %lld steps has nothing to learn from: write at least 2",
+                       (long long)adder->length);
+    else if (adder->kind == ADDER_SEQUENCE && adder->period > adder->length)
+        schema_problem(report, "adder.period",
+                       "%lld is more than the length %lld: steps in between would be in no item; write at most %lld",
+                       (long long)adder->period, (long long)adder->length, (long long)adder->length);
+    if (adder->actor_priorities && adder->kind != ADDER_TRANSITION)
+        schema_problem(report, "adder.actor_priorities", "are those of transitions: leave them out with this kind");
+    if (adder->buffer_items < adder->batch_items)
+        schema_problem(report, "adder.buffer_items", "a batch of %lld items (batch_items) does not fit into %lld",
+                       (long long)adder->batch_items, (long long)adder->buffer_items);
+}
+
+/* ---- tables with which actors and learners would wait for each other ---- */
+
+/* With less room than a batch on either side, the ratio would swing between the two bounds. */
+static void check_ratio(const struct limiter_section *limiter, int64_t batch, const char *path,
+                        struct schema_report *report)
+{
+    char at[96];
+    snprintf(at, sizeof at, "%s.error_buffer", path);
+    if (batch <= 0)
+        return;
+    if (limiter->error_buffer >= 0 && limiter->error_buffer < (double)batch)
+        schema_problem(report, at,
+                       "%g is below one batch of %lld (agent.batch): actors and learners would wait for each other at "
+                       "every batch; write at least %lld",
+                       limiter->error_buffer, (long long)batch, (long long)batch);
+    else if (limiter->error_buffer < 0 && limiter->max_diff - limiter->min_diff < 2 * (double)batch)
+        schema_problem(report, path,
+                       "max_diff less min_diff is %g, below two batches of %lld (agent.batch): actors and learners "
+                       "would wait for each other at every batch",
+                       limiter->max_diff - limiter->min_diff, (long long)batch);
+}
+
+static void check_queue(const struct table_config *table, int64_t batch, const char *path, struct schema_report *report)
+{
+    double size = table->limiter.size > 0 ? table->limiter.size : (double)table->max_size;
+    if (batch > 0 && size <= (double)(batch + 1))
+        schema_problem(report, path,
+                       "a %s of %.0f items is not larger than a batch of %lld (agent.batch) and one more: write a "
+                       "size of at least %lld",
+                       limiter_kind_name((enum limiter_kind)table->limiter.kind), size, (long long)batch,
+                       (long long)batch + 2);
+}
+
+/* Items that leave before they were sampled as often as the limiter wants take their part of the samples with them. Sooner
+ * or later inserts wait for samples, and samples for items. Items that never leave a queue are read for ever. */
+static void check_times_sampled(const struct table_config *table, uint32_t index, struct schema_report *report)
+{
+    const struct limiter_section *limiter = &table->limiter;
+    char path[64];
+    snprintf(path, sizeof path, "broker.tables[%u].max_times_sampled", index);
+    bool held = limiter->error_buffer >= 0 || limiter->max_diff < NO_BOUND;
+    const char *sampler = table->sampler.kind ? table->sampler.kind : "";
+    bool in_order = strcmp(sampler, "fifo") == 0 || strcmp(sampler, "lifo") == 0;
+    if (limiter->kind == LIMITER_RATIO && held && table->max_times_sampled > 0 &&
+        (double)table->max_times_sampled < limiter->samples_per_insert)
+        schema_problem(report, path,
+                       "an item leaves after %lld samples, but the limiter wants %g for each insert: inserts would end "
+                       "up waiting for samples, and samples for items; write at least %.0f, or 0",
+                       (long long)table->max_times_sampled, limiter->samples_per_insert,
+                       ceil(limiter->samples_per_insert));
+    if ((limiter->kind == LIMITER_QUEUE || limiter->kind == LIMITER_STACK) && table->max_times_sampled == 0 && in_order)
+        schema_problem(report, path,
+                       "is 0, so items of this %s never leave, and a %s sampler would give the same one again and "
+                       "again: write 1",
+                       limiter_kind_name((enum limiter_kind)limiter->kind), sampler);
+}
+
+/* Our learners update the table that they sample, and no other; those that learn from sequences update none. */
+static void check_updates(const struct run_config *config, const struct table_config *table, uint32_t index,
+                          struct schema_report *report)
+{
+    const char *kind = table->sampler.kind ? table->sampler.kind : "";
+    char path[64];
+    const struct table_config *sampled = run_config_table(config);
+    const struct agent_ops *ops = run_config_algorithm(config);
+    if (config->actors.command.count > 0 || !our_learners(config) || !sampled || strcmp(kind, "prioritized") != 0)
+        return;
+    snprintf(path, sizeof path, "broker.tables[%u].sampler", index);
+    if (table == sampled && ops && ops->data == AGENT_SEQUENCES)
+        schema_problem(report, path,
+                       "nobody updates the priorities of table '%s': %s gives none; write another sampler",
+                       table->name ? table->name : "", ops->name);
+    if (table == sampled)
+        return;
+    schema_problem(report, path,
+                   "nobody updates the priorities of table '%s': learners sample and update '%s' (adder.table) alone; "
+                   "write another sampler, or name this table in adder.table",
+                   table->name ? table->name : "", config->adder.table ? config->adder.table : "");
+}
+
+static void check_sampler(const struct run_config *config, const struct table_config *table,
+                          struct schema_report *report)
+{
+    const char *kind = table->sampler.kind ? table->sampler.kind : "";
+    if (our_learners(config) && config->agent.importance_exponent > 0 && strcmp(kind, "prioritized") != 0 &&
+        selector_builtin(kind))
+        schema_problem(report, "agent.importance_exponent",
+                       "importance weights make up for prioritized sampling, and the sampler of table '%s' is %s: "
+                       "write 0, or a prioritized sampler",
+                       table->name, kind);
+}
+
+static void check_table(const struct run_config *config, struct schema_report *report)
+{
+    const struct table_config *table = run_config_table(config);
+    if (!table) {
+        const char *names[64];
+        const struct table_config *tables = config->broker.tables.data;
+        uint32_t n = 0;
+        for (; n < config->broker.tables.count && n < 64; n++)
+            names[n] = tables[n].name ? tables[n].name : "";
+        const char *near = schema_nearest(config->adder.table ? config->adder.table : "", names, n);
+        if (near)
+            schema_problem(report, "adder.table", "there is no table '%s' in broker.tables (did you mean '%s'?)",
+                           config->adder.table, near);
+        else if (n > 0)
+            schema_problem(report, "adder.table", "there is no table '%s' in broker.tables", config->adder.table);
+        return;
+    }
+    char path[64];
+    size_t index = (size_t)(table - (const struct table_config *)config->broker.tables.data);
+    int64_t batch = batch_of(config);
+    snprintf(path, sizeof path, "broker.tables[%zu].limiter", index);
+    if (table->limiter.kind == LIMITER_RATIO)
+        check_ratio(&table->limiter, batch, path, report);
+    if (table->limiter.kind == LIMITER_QUEUE || table->limiter.kind == LIMITER_STACK)
+        check_queue(table, batch, path, report);
+    check_sampler(config, table, report);
+}
+
+static void check_tables(const struct run_config *config, struct schema_report *report)
+{
+    const struct table_config *tables = config->broker.tables.data;
+    check_table(config, report);
+    for (uint32_t i = 0; i < config->broker.tables.count; i++) {
+        check_times_sampled(&tables[i], i, report);
+        check_updates(config, &tables[i], i, report);
+    }
+}
+
+/* ---- ends that never come, and plans without an aim ---- */
+
+double run_config_ratio(const struct table_config *table)
+{
+    switch (table->limiter.kind) {
+    case LIMITER_RATIO:
+        return table->limiter.samples_per_insert;
+    case LIMITER_QUEUE:
+    case LIMITER_STACK:
+        return 1.0;
+    default:
+        return 0.0;
+    }
+}
+
+/* How far samples may run ahead of inserts and behind them, in samples. */
+static double limiter_width(const struct limiter_section *limiter)
+{
+    switch (limiter->kind) {
+    case LIMITER_RATIO:
+        return limiter->error_buffer >= 0 ? 2.0 * limiter->error_buffer : limiter->max_diff - limiter->min_diff;
+    case LIMITER_QUEUE:
+    case LIMITER_STACK:
+        return 0.0; /* what is taken out early is old when it is used */
+    default:
+        return INFINITY;
+    }
+}
+
+uint32_t run_config_prefetch(const struct run_config *self, int64_t batch)
+{
+    const struct table_config *table = run_config_table(self);
+    if (self->learners.prefetch > 0)
+        return (uint32_t)self->learners.prefetch;
+    uint32_t learners = run_config_learners(self);
+    double samples = (table ? limiter_width(&table->limiter) : INFINITY) / (learners > 1 ? (double)learners : 1.0);
+    double batches = floor(samples * PREFETCH_SHARE / (double)(batch > 0 ? batch : 1));
+    return batches >= PREFETCH_MOST ? PREFETCH_MOST : batches > 1.0 ? (uint32_t)batches : 1;
+}
+
+static void check_plan(const struct run_config *config, struct schema_report *report)
+{
+    const struct table_config *table = run_config_table(config);
+    double ratio = table ? run_config_ratio(table) : 0.0, spi = config->plan.spi;
+    bool actors = config->actors.count == 0, learners = config->learners.count == 0;
+    if (!table || !config->actors.on || !config->learners.on)
+        return;
+    if (spi > 0 && ratio > 0 && fabs(spi - ratio) > config->plan.tolerance * ratio)
+        schema_problem(
+            report, "plan.spi",
+            "counts would be chosen for %g samples per insert, but the limiter of table '%s' holds %g: leave "
+            "plan.spi out, or change the limiter",
+            spi, table->name, ratio);
+    if ((actors || learners) && spi <= 0 && ratio <= 0)
+        schema_problem(report, actors ? "actors.count" : "learners.count",
+                       "auto needs to know how many samples there should be per insert, and the limiter of table '%s' "
+                       "(%s) does not say: write plan.spi",
+                       table->name, limiter_kind_name((enum limiter_kind)table->limiter.kind));
+}
+
+static void check_stop(const struct run_config *config, struct schema_report *report)
+{
+    const struct stop_section *stop = &config->stop;
+    if (isinf(stop->value) && stop->value > 0)
+        return;
+    if (!config->evaluator.on)
+        schema_problem(report, "stop.value",
+                       "is the mean return of an evaluation, and evaluator.on is false: nobody would measure it; write "
+                       "evaluator.on: true");
+    else if (config->evaluator.every == 0)
+        schema_problem(report, "stop.value",
+                       "is the mean return of an evaluation, and there is one only at the end (evaluator.every is 0): "
+                       "write how many steps lie between two, such as evaluator.every: 2500");
+}
+
+void run_config_check(const void *root, struct schema_report *report)
+{
+    const struct run_config *config = root;
+    schema_report_within(report, "broker");
+    broker_schema.check(&config->broker, report);
+    schema_report_within(report, NULL);
+    rp_env_spec spec;
+    bool known = false;
+    if (any_of_ours(config)) {
+        check_algorithm(config, report);
+        known = check_agent(config, &spec, report);
+    }
+    placeholder_check(&config->actors.command, "actors.command", report);
+    placeholder_check(&config->learners.command, "learners.command", report);
+    check_items(config, report);
+    if (our_actors(config))
+        check_adder(config, report);
+    check_tables(config, report);
+    check_plan(config, report);
+    check_stop(config, report);
+    run_config_check_sides(config, report);
+    run_config_check_memory(config, known ? &spec : NULL, report);
+}

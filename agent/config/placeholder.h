@@ -1,0 +1,34 @@
+/* Placeholders in the user's own commands: "{service}" and the like (docs/LAUNCH.md). "{{" stands for a brace. */
+#ifndef AGENT_RUN_PLACEHOLDER_H
+#define AGENT_RUN_PLACEHOLDER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "proto/config/schema.h"
+
+enum placeholder {
+    PLACEHOLDER_SERVICE,
+    PLACEHOLDER_INGEST,
+    PLACEHOLDER_EVENTS,
+    PLACEHOLDER_INDEX,
+    PLACEHOLDER_COUNT,
+    PLACEHOLDER_SEED,
+    PLACEHOLDER_FOLDER,
+    PLACEHOLDER_CONFIG,
+    PLACEHOLDER_HERE,
+    PLACEHOLDER_TABLE,
+    PLACEHOLDER_NAME,
+    PLACEHOLDERS
+};
+
+/* Without braces. */
+extern const char *const placeholder_names[PLACEHOLDERS];
+
+/* The one at `text`, which begins with "{"; *length is that of what its braces enclose. PLACEHOLDERS: none that is known. */
+enum placeholder placeholder_find(const char *text, size_t *length);
+
+/* What is wrong with a user's command, a list of char *, at the key `path`. */
+void placeholder_check(const struct schema_list *command, const char *path, struct schema_report *report);
+
+#endif

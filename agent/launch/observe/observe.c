@@ -1,0 +1,177 @@
+/* See observe.h. One client that finds a restarted broker by itself; what comes from reports is in observe_files.c. */
+#include "agent/launch/observe/observe.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "agent/launch/observe/observe_files.h"
+#include "agent/program/worker.h"
+#include "agent/run/variables.h"
+#include "proto/base/clock.h"
+#include "proto/base/error.h"
+#include "replay/admin.h"
+
+#define CONNECT_MS 5000
+#define BACKOFF_MOST_MS 500
+#define MOST_NAMES 4096u
+
+struct observer {
+    char *table;
+    rp_client *client;
+    struct observation last;
+    struct observe_files files;
+    struct clock clock;
+};
+
+struct observer *observer_new(const struct observe_options *options, rp_error *err)
+{
+    struct observer *self = calloc(1, sizeof *self);
+    if (!self || !(self->table = strdup(options->table))) {
+        free(self);
+        err_set(err, RP_NO_MEMORY, "no memory for an observer");
+        return NULL;
+    }
+    self->clock = clock_system();
+    self->last = (struct observation){.actor_idle = NAN, .learner_idle = NAN, .value = NAN, .actor_value = NAN};
+    idle_shares_none(&self->last.idle_by);
+    observe_files_init(&self->files, options->folder, options->every_ns);
+    self->files.foreign_actors = options->foreign_actors;
+    rp_client_options client = {.struct_size = sizeof client, .name = "launch", .backoff_max_ms = BACKOFF_MOST_MS};
+    self->client =
+        rp_client_connect(options->service, &client, options->connect_ms > 0 ? options->connect_ms : CONNECT_MS, err);
+    if (!self->client)
+        observer_destroy(&self);
+    return self;
+}
+
+void observer_destroy(struct observer **self)
+{
+    if (!self || !*self)
+        return;
+    if ((*self)->client)
+        rp_client_destroy(&(*self)->client);
+    observe_files_fini(&(*self)->files);
+    free((*self)->table);
+    free(*self);
+    *self = NULL;
+}
+
+rp_client *observer_client(struct observer *self)
+{
+    return self->client;
+}
+
+const struct observe_value *observer_values(const struct observer *self, uint32_t *n)
+{
+    *n = self->files.n_values;
+    return self->files.values;
+}
+
+/* ---- from the broker ---- */
+
+static uint64_t counter(const rp_info *info, const char *name)
+{
+    for (uint32_t i = 0; i < info->n_counters; i++)
+        if (strcmp(info->counters[i].name, name) == 0)
+            return info->counters[i].value > 0 ? (uint64_t)info->counters[i].value : 0;
+    return 0;
+}
+
+static void take_info(struct observer *self, const rp_info *info)
+{
+    struct observation *out = &self->last;
+    out->broker_instance = info->server.instance;
+    out->broker_bytes = info->server.memory_bytes;
+    out->broker_limit = info->server.memory_limit;
+    out->steps = counter(info, COUNTER_STEPS);
+    out->learner_steps = counter(info, COUNTER_LEARNER_STEPS);
+    out->policy = 0;
+    for (uint32_t i = 0; i < info->n_slots; i++)
+        if (strcmp(info->slots[i].name, VARIABLES_SLOT) == 0)
+            out->policy = info->slots[i].version;
+    for (uint32_t i = 0; i < info->n_tables; i++) {
+        const rp_table_info *table = &info->tables[i];
+        if (strcmp(table->name, self->table) != 0)
+            continue;
+        out->inserts = table->limiter.inserts;
+        out->samples = table->limiter.samples;
+        out->min_size = table->limiter.min_size;
+        out->size = table->size;
+        out->max_size = table->max_size;
+    }
+}
+
+struct names {
+    const char **list;
+    uint32_t n;
+};
+
+static void names_add(struct names *self, const char *name)
+{
+    for (uint32_t i = 0; i < self->n; i++)
+        if (strcmp(self->list[i], name) == 0)
+            return;
+    if (self->list && self->n < MOST_NAMES)
+        self->list[self->n++] = name;
+}
+
+/* names borrows from waits. */
+static void take_waits(struct observer *self, const rp_waits *waits, struct names *names)
+{
+    struct observation *out = &self->last;
+    out->waiting_samplers = 0;
+    out->inserts_wait[0] = out->samples_wait[0] = '\0';
+    for (uint32_t i = 0; waits && i < waits->n; i++) {
+        const rp_wait *wait = &waits->waits[i];
+        if (strcmp(wait->table, self->table) != 0)
+            continue;
+        if (strcmp(wait->kind, "insert") == 0) {
+            names_add(names, wait->who);
+            if (!out->inserts_wait[0])
+                snprintf(out->inserts_wait, sizeof out->inserts_wait, "%s", wait->text);
+        } else if (strcmp(wait->kind, "sample") == 0) {
+            out->waiting_samplers++;
+            if (!out->samples_wait[0])
+                snprintf(out->samples_wait, sizeof out->samples_wait, "%s", wait->text);
+        }
+    }
+    out->waiting_inserts = names->n;
+}
+
+static double unix_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+void observer_rescan(struct observer *self)
+{
+    self->files.scanned_s = 0;
+}
+
+void observer_look(struct observer *self, int64_t timeout_ms, struct observation *out)
+{
+    rp_info *info = NULL;
+    rp_waits *waits = NULL;
+    struct names names = {calloc(MOST_NAMES, sizeof *names.list), 0};
+    int64_t end_ns = clock_now(&self->clock) + timeout_ms * NS_PER_MS;
+    self->last.broker = rp_admin_info(self->client, self->table, 0, timeout_ms, &info, NULL) == RP_OK;
+    self->last.at_ns = clock_now(&self->clock);
+    if (self->last.broker) {
+        take_info(self, info);
+        int64_t left_ms = (end_ns - self->last.at_ns) / NS_PER_MS;
+        if (rp_admin_why(self->client, left_ms > 1 ? left_ms : 1, &waits, NULL) == RP_OK)
+            take_waits(self, waits, &names);
+    }
+    double now_s = unix_now();
+    observe_files_read(&self->files, now_s);
+    observe_files_sum(&self->files, names.list, names.n, now_s, &self->last);
+    rp_waits_free(&waits);
+    rp_info_free(&info);
+    free(names.list);
+    *out = self->last;
+}

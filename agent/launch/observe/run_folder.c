@@ -1,0 +1,310 @@
+#include "agent/launch/observe/run_folder.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <json-c/json.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "proto/base/error.h"
+
+#define LOGS "logs"
+/* Runs of one name that may begin in one second. */
+#define MAX_TWINS 100
+#define MAX_FILE (INT64_C(64) << 20)
+
+const char *run_folder_path(char *out, size_t size, const char *folder, const char *file)
+{
+    snprintf(out, size, "%s/%s", folder, file);
+    return out;
+}
+
+/* ---- making and finding ---- */
+
+static rp_status make(const char *path, rp_error *err)
+{
+    if (mkdir(path, 0777) == 0 || errno == EEXIST)
+        return RP_OK;
+    return err_set(err, RP_IO, "the folder '%s' can not be made: %s", path, strerror(errno));
+}
+
+/* All folders on the way, and the last one. */
+static rp_status make_all(const char *path, rp_error *err)
+{
+    char part[FOLDER_SIZE];
+    for (const char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        snprintf(part, sizeof part, "%.*s", (int)(slash - path), path);
+        RP_TRY(make(part, err));
+    }
+    return make(path, err);
+}
+
+/* A name of a file: anything unusual in a run's name becomes a dash. */
+static void clean_name(const char *name, char *out, size_t size)
+{
+    size_t n = 0;
+    for (; name[n] && n + 1 < size; n++) {
+        bool plain = strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-", name[n]) != NULL;
+        out[n] = plain && !(n == 0 && name[n] == '.') ? name[n] : '-';
+    }
+    out[n] = '\0';
+}
+
+static rp_status create_below(const char *runs, const char *name, char out[FOLDER_SIZE], rp_error *err)
+{
+    char clean[160], stamp[32], base[256];
+    time_t now = time(NULL);
+    struct tm local;
+    localtime_r(&now, &local);
+    strftime(stamp, sizeof stamp, "%Y%m%d-%H%M%S", &local);
+    clean_name(name, clean, sizeof clean);
+    RP_TRY(make_all(runs, err));
+    for (int twin = 1; twin <= MAX_TWINS; twin++) {
+        int n = twin == 1 ? snprintf(base, sizeof base, "%s-%s", clean, stamp)
+                          : snprintf(base, sizeof base, "%s-%s-%d", clean, stamp, twin);
+        if (strlen(runs) + (size_t)n + 2 > FOLDER_SIZE - 64)
+            return err_set(err, RP_INVALID_ARGUMENT, "the path of the run's folder is too long: %s/%s", runs, base);
+        snprintf(out, FOLDER_SIZE, "%s/%s", runs, base);
+        if (mkdir(out, 0777) == 0)
+            return RP_OK;
+        if (errno != EEXIST)
+            break;
+    }
+    return err_set(err, RP_IO, "the folder '%s' can not be made: %s", out, strerror(errno));
+}
+
+static rp_status create_given(const char *given, char out[FOLDER_SIZE], rp_error *err)
+{
+    char state[FOLDER_SIZE + 16];
+    if (strlen(given) > FOLDER_SIZE - 64)
+        return err_set(err, RP_INVALID_ARGUMENT, "the path of the run's folder is too long: %s", given);
+    snprintf(out, FOLDER_SIZE, "%s", given);
+    if (access(run_folder_path(state, sizeof state, given, FOLDER_STATE), F_OK) == 0)
+        return err_set(
+            err, RP_FAILED_PRECONDITION,
+            "the folder '%s' holds a run already: go on with it by 'replay-launch resume %s', or name another", given,
+            given);
+    return make_all(given, err);
+}
+
+rp_status run_folder_create(const char *runs, const char *name, const char *given, char out[FOLDER_SIZE], rp_error *err)
+{
+    char logs[FOLDER_SIZE + 16];
+    RP_TRY(given && given[0] ? create_given(given, out, err) : create_below(runs, name, out, err));
+    return make(run_folder_path(logs, sizeof logs, out, LOGS), err);
+}
+
+void run_folder_point_latest(const char *runs, const char *folder)
+{
+    char link[FOLDER_SIZE + 16], fresh[FOLDER_SIZE + 32];
+    struct stat st;
+    size_t length = strlen(runs);
+    if (strncmp(folder, runs, length) != 0 || folder[length] != '/')
+        return;
+    run_folder_path(link, sizeof link, runs, FOLDER_LATEST);
+    snprintf(fresh, sizeof fresh, "%s.%ld", link, (long)getpid());
+    if (lstat(link, &st) == 0 && !S_ISLNK(st.st_mode)) /* somebody's own file */
+        return;
+    if (symlink(folder + length + 1, fresh) == 0 && rename(fresh, link) != 0)
+        unlink(fresh);
+}
+
+static bool holds_run(const char *path)
+{
+    char state[FOLDER_SIZE + 32];
+    return access(run_folder_path(state, sizeof state, path, FOLDER_STATE), R_OK) == 0;
+}
+
+/* A link that points to its neighbour becomes that neighbour: runs/latest may soon point to another run. */
+static void follow_link(char path[FOLDER_SIZE])
+{
+    char target[FOLDER_SIZE];
+    size_t length = strlen(path);
+    while (length > 1 && path[length - 1] == '/')
+        path[--length] = '\0';
+    ssize_t n = readlink(path, target, sizeof target - 1);
+    char *slash = strrchr(path, '/');
+    size_t base = slash ? (size_t)(slash + 1 - path) : 0;
+    if (n <= 0 || memchr(target, '/', (size_t)n) || base + (size_t)n >= FOLDER_SIZE - 64)
+        return;
+    target[n] = '\0';
+    snprintf(path + base, FOLDER_SIZE - base, "%s", target);
+}
+
+rp_status run_folder_find(const char *runs, const char *given, char out[FOLDER_SIZE], rp_error *err)
+{
+    const char *name = given ? given : FOLDER_LATEST;
+    if (strlen(name) + strlen(runs) > FOLDER_SIZE - 64)
+        return err_set(err, RP_INVALID_ARGUMENT, "the path '%s' is too long", name);
+    snprintf(out, FOLDER_SIZE, "%s", name);
+    bool found = given && holds_run(out);
+    if (!found) {
+        snprintf(out, FOLDER_SIZE, "%s/%s", runs, name);
+        found = holds_run(out);
+    }
+    if (found) {
+        follow_link(out);
+        return RP_OK;
+    }
+    if (!given)
+        return err_set(err, RP_NOT_FOUND, "there is no run in '%s': say which one with --run DIR", runs);
+    return err_set(err, RP_NOT_FOUND, "there is no run in '%s', nor in '%s/%s': a run's folder has a " FOLDER_STATE,
+                   given, runs, given);
+}
+
+/* ---- the lock ---- */
+
+static int open_lock(const char *folder)
+{
+    char path[FOLDER_SIZE + 16];
+    return open(run_folder_path(path, sizeof path, folder, FOLDER_LOCK), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+}
+
+rp_status run_folder_lock(const char *folder, int *lock, rp_error *err)
+{
+    *lock = open_lock(folder);
+    if (*lock < 0)
+        return err_set(err, RP_IO, "'%s/" FOLDER_LOCK "' can not be written: %s", folder, strerror(errno));
+    if (flock(*lock, LOCK_EX | LOCK_NB) == 0)
+        return RP_OK;
+    close(*lock);
+    *lock = -1;
+    return err_set(err, RP_FAILED_PRECONDITION,
+                   "another replay-launch works on '%s': 'replay-launch stop --run %s' ends it", folder, folder);
+}
+
+bool run_folder_locked(const char *folder)
+{
+    int lock = open_lock(folder);
+    if (lock < 0)
+        return false;
+    bool locked = flock(lock, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    close(lock);
+    return locked;
+}
+
+/* ---- files ---- */
+
+rp_status run_folder_write(const char *folder, const char *file, const char *text, rp_error *err)
+{
+    char path[FOLDER_SIZE + 64], fresh[FOLDER_SIZE + 80];
+    run_folder_path(path, sizeof path, folder, file);
+    snprintf(fresh, sizeof fresh, "%s.new", path);
+    FILE *out = fopen(fresh, "we");
+    bool ok = out && fputs(text, out) >= 0;
+    if (out && fclose(out) != 0)
+        ok = false;
+    if (ok && rename(fresh, path) == 0)
+        return RP_OK;
+    int error = errno;
+    if (out)
+        unlink(fresh);
+    return err_set(err, RP_IO, "'%s' can not be written: %s", path, strerror(error));
+}
+
+char *run_folder_read(const char *folder, const char *file)
+{
+    char path[FOLDER_SIZE + 64];
+    struct stat st;
+    FILE *in = fopen(run_folder_path(path, sizeof path, folder, file), "re");
+    char *text = NULL;
+    if (in && fstat(fileno(in), &st) == 0 && S_ISREG(st.st_mode) && st.st_size <= MAX_FILE)
+        text = malloc((size_t)st.st_size + 1);
+    if (text)
+        text[fread(text, 1, (size_t)st.st_size, in)] = '\0';
+    if (in)
+        fclose(in);
+    return text;
+}
+
+/* ---- the state ---- */
+
+rp_status run_folder_write_state(const char *folder, const struct folder_state *state, rp_error *err)
+{
+    json_object *root = json_object_new_object();
+    json_object_object_add(root, "pid", json_object_new_int(state->pid));
+    json_object_object_add(root, "legs", json_object_new_int64(state->legs));
+    json_object_object_add(root, "elapsed_s", json_object_new_double(state->elapsed_s));
+    json_object_object_add(root, "steps", json_object_new_uint64(state->steps));
+    json_object_object_add(root, "learner_steps", json_object_new_uint64(state->learner_steps));
+    json_object_object_add(root, "actors", json_object_new_int64(state->actors));
+    json_object_object_add(root, "learners", json_object_new_int64(state->learners));
+    json_object_object_add(root, "auto_actors", json_object_new_boolean(state->auto_actors));
+    json_object_object_add(root, "done", json_object_new_boolean(state->done));
+    json_object_object_add(root, "service", json_object_new_string(state->service));
+    json_object_object_add(root, "here", json_object_new_string(state->here));
+    json_object_object_add(root, "cwd", json_object_new_string(state->cwd));
+    json_object_object_add(root, "command", json_object_new_string(state->command));
+    rp_status status =
+        run_folder_write(folder, FOLDER_STATE, json_object_to_json_string_ext(root, JSON_C_TO_STRING_PRETTY), err);
+    json_object_put(root);
+    return status;
+}
+
+static uint64_t number(json_object *root, const char *name)
+{
+    json_object *value = NULL;
+    return json_object_object_get_ex(root, name, &value) ? json_object_get_uint64(value) : 0;
+}
+
+/* Steps that somebody can have taken; what a damaged file says beyond that counts as none. */
+static uint64_t steps(json_object *root, const char *name)
+{
+    uint64_t n = number(root, name);
+    return n <= INT64_MAX ? n : 0;
+}
+
+static uint32_t count(json_object *root, const char *name)
+{
+    uint64_t n = number(root, name);
+    return n <= FOLDER_MAX_COUNT ? (uint32_t)n : 0;
+}
+
+static bool boolean(json_object *root, const char *name)
+{
+    json_object *value = NULL;
+    return json_object_object_get_ex(root, name, &value) && json_object_get_boolean(value);
+}
+
+static void string(json_object *root, const char *name, char *out, size_t size)
+{
+    json_object *value = NULL;
+    bool there = json_object_object_get_ex(root, name, &value) && json_object_is_type(value, json_type_string);
+    snprintf(out, size, "%s", there ? json_object_get_string(value) : "");
+}
+
+rp_status run_folder_read_state(const char *folder, struct folder_state *out, rp_error *err)
+{
+    *out = (struct folder_state){0};
+    char *text = run_folder_read(folder, FOLDER_STATE);
+    json_object *root = text ? json_tokener_parse(text) : NULL, *value = NULL;
+    free(text);
+    if (!json_object_is_type(root, json_type_object)) {
+        json_object_put(root);
+        return err_set(err, RP_NOT_FOUND,
+                       "'%s/" FOLDER_STATE "' can not be read: this is no run's folder, or it is damaged", folder);
+    }
+    uint64_t pid = number(root, "pid");
+    out->pid = pid > 1 && pid <= INT32_MAX ? (int32_t)pid : 0;
+    out->legs = (uint32_t)number(root, "legs");
+    double elapsed = json_object_object_get_ex(root, "elapsed_s", &value) ? json_object_get_double(value) : 0.0;
+    out->elapsed_s = elapsed >= 0.0 && elapsed < 1e12 ? elapsed : 0.0;
+    out->steps = steps(root, "steps");
+    out->learner_steps = steps(root, "learner_steps");
+    out->actors = count(root, "actors");
+    out->learners = count(root, "learners");
+    out->auto_actors = boolean(root, "auto_actors");
+    out->done = boolean(root, "done");
+    string(root, "service", out->service, sizeof out->service);
+    string(root, "here", out->here, sizeof out->here);
+    string(root, "cwd", out->cwd, sizeof out->cwd);
+    string(root, "command", out->command, sizeof out->command);
+    json_object_put(root);
+    return RP_OK;
+}

@@ -1,0 +1,91 @@
+/* Where a run stands: one struct from which the terminal view, plain lines, JSON lines, metrics.jsonl, status.json and the report are made. */
+#ifndef AGENT_LAUNCH_STATUS_H
+#define AGENT_LAUNCH_STATUS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "agent/launch/process/command.h" /* role */
+#include "agent/run/idle.h"
+#include "proto/base/format.h"
+
+/* stopping: processes end; measuring: the last parameters are evaluated. */
+enum phase {
+    PHASE_STARTING,
+    PHASE_FILLING,
+    PHASE_RUNNING,
+    PHASE_STOPPING,
+    PHASE_MEASURING,
+    PHASE_DONE, /* from here on it is over */
+    PHASE_STOPPED,
+    PHASE_FAILED,
+    PHASES
+};
+const char *phase_name(enum phase phase);
+
+struct status_process {
+    char name[32];
+    enum role role;
+    int32_t pid; /* 0: does not run */
+    uint32_t restarts;
+    uint64_t memory;
+    double cpu;     /* cores, lately */
+    char state[24]; /* "runs", "restarts in 2 s", "ended", "stopping", "hangs" */
+};
+
+#define STATUS_MAX_VALUES 4096u
+
+struct status {
+    /* ---- the run */
+    char name[132], folder[512];
+    enum phase phase;
+    double unix_s;    /* now */
+    double elapsed_s; /* since the start of the run, with what came before a resume */
+    char reason[512]; /* why it stops or failed; "" */
+    /* ---- towards the end */
+    uint64_t steps, learner_steps;
+    uint64_t stop_steps, stop_learner_steps; /* 0: no such end */
+    double stop_value, stop_time_s;          /* INFINITY, 0: no such end */
+    double progress, eta_s;                  /* 0..1 of the nearest end; NAN: not known */
+    /* ---- speed, lately */
+    double steps_rate, updates_rate; /* environment steps/s, learner steps/s */
+    double inserts_rate, samples_rate;
+    double spi, spi_target;          /* lately; NAN: nothing was inserted. target 0: none */
+    double actor_idle, learner_idle; /* NAN: not known */
+    struct idle_shares idle_by;      /* the same by what they wait for */
+    double planned_inserts, planned_samples, planned_actor_idle, planned_learner_idle; /* NAN: no plan */
+    char waits[256];         /* who waits on whom and why; "" nobody */
+    uint64_t size, max_size; /* of the table */
+    double min_size;
+    /* ---- returns */
+    double value, best;                 /* newest and best evaluation; NAN: none yet */
+    double actor_value;                 /* of exploring actors; NAN */
+    const double *value_steps, *values; /* all evaluations so far, borrowed */
+    uint32_t n_values;
+    /* ---- processes */
+    const struct status_process *processes; /* borrowed */
+    uint32_t n_processes;
+    uint32_t actors, actors_wanted, learners, learners_wanted; /* running */
+    uint32_t restarts;
+    uint64_t memory, memory_limit; /* of all processes; budget, 0: none */
+    double cpu, cores;
+    double others; /* cores that other programs take while none is free; 0: none */
+    /* ---- the latest thing worth telling: "actor-1 restarted (exit status 1)"; "" */
+    char event[512];
+    double event_unix_s;
+};
+
+/* One JSON object without a line end; given: free(). With processes and values only if `whole` (status.json); without, it is a line of
+ * metrics.jsonl and of --json-lines. */
+char *status_to_json(const struct status *self, bool whole);
+
+/* What status.json says, for `replay-launch status`; owns what it borrows. */
+struct status_copy {
+    struct status status;
+    double *value_steps, *values;
+    struct status_process *processes;
+};
+bool status_from_json(const char *text, struct status_copy *out);
+void status_copy_fini(struct status_copy *self);
+
+#endif

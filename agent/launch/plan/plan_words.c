@@ -1,0 +1,256 @@
+/* Why this pair and not another, in words. */
+#include <math.h>
+#include <string.h>
+
+#include "agent/launch/plan/plan_impl.h"
+#include "proto/base/format.h"
+
+#define SPOILED 0.1 /* share of the cores */
+
+/* ---- parts of sentences ---- */
+
+const char *plan_bytes(char *out, double bytes)
+{
+    return format_bytes(out, bytes > 0 ? (uint64_t)fmin(bytes, 1e18) : 0);
+}
+
+static bool same_pair(const struct plan_choice *a, const struct plan_choice *b)
+{
+    return a->actors == b->actors && a->learners == b->learners;
+}
+
+/* "2 more processes", "1 process fewer"; "" if there are as many. */
+static void add_processes(struct text *text, const char *before, const struct plan_choice *a,
+                          const struct plan_choice *b)
+{
+    int64_t more = (int64_t)a->actors + a->learners - (int64_t)b->actors - b->learners;
+    if (more > 0)
+        text_add(text, "%s%lld more process%s", before, (long long)more, more == 1 ? "" : "es");
+    else if (more < 0)
+        text_add(text, "%s%lld process%s fewer", before, (long long)-more, more == -1 ? "" : "es");
+}
+
+/* What the pair would use if there were more cores. */
+static double cores_needed(const struct plan_input *input, const struct plan_choice *choice)
+{
+    struct plan_model model;
+    struct plan_side a, l;
+    plan_model_init(&model, input);
+    plan_side_at(&model, PLAN_OF_ACTORS, choice->actors, &a);
+    plan_side_at(&model, PLAN_OF_LEARNERS, choice->learners, &l);
+    if (!(input->spi > 0))
+        return a.rate * a.all + l.rate * l.all;
+    return plan_model_cores(&model, &a, &l, fmin(a.rate, l.rate / input->spi));
+}
+
+/* Whoever waits, and for what: the cause of a lower rate. */
+static void add_waits(struct text *text, const struct plan_input *input, const struct plan_choice *choice)
+{
+    double need = cores_needed(input, choice);
+    if (choice->bottleneck == PLAN_CORES && need > input->cores * (1 + PLAN_SAME))
+        text_add(text, ": would need %.3g cores of %.3g", need, input->cores);
+    else if (choice->bottleneck == PLAN_CORES)
+        text_add(text, ": all %.3g cores are busy", input->cores);
+    else if (choice->learner_idle > choice->actor_idle && choice->learner_idle > PLAN_SAME)
+        text_add(text, ": learners would wait %.0f%% of the time", 100 * choice->learner_idle);
+    else if (choice->actor_idle > PLAN_SAME)
+        text_add(text, ": actors would wait %.0f%% of the time", 100 * choice->actor_idle);
+}
+
+static void add_ratio(struct text *text, const struct plan_input *input, const struct plan_choice *choice)
+{
+    if (!(input->spi > 0) || !(choice->spi > 0))
+        return;
+    double off = choice->spi / input->spi;
+    if (fmax(off, 1 / off) - 1 > fmax(0, input->tolerance))
+        text_add(text, "; without the limiter %.3g samples per insert, not %.3g", choice->spi, input->spi);
+}
+
+static void keep(struct text *text, char *out, size_t size)
+{
+    snprintf(out, size, "%s", text_get(text));
+    text_fini(text);
+}
+
+/* ---- a pair against another ---- */
+
+void plan_compare(const struct plan_input *input, const struct plan_choice *a, const struct plan_choice *b, char *out,
+                  size_t size)
+{
+    struct text text = {0};
+    double gain = b->inserts > 0 ? a->inserts / b->inserts - 1 : 0;
+    if (!plan_fits(input, a)) {
+        format_buffer need, have;
+        text_add(&text, "would need %s of %s", plan_bytes(need, a->memory), plan_bytes(have, input->memory));
+        if (gain > PLAN_SAME)
+            text_add(&text, ", for %.0f%% more inserts/s", 100 * gain);
+    } else if (gain < -PLAN_SAME) {
+        text_add(&text, "%.0f%% fewer inserts/s", -100 * gain);
+        add_waits(&text, input, a);
+    } else {
+        if (gain > PLAN_SAME)
+            text_add(&text, "%.0f%% more inserts/s", 100 * gain);
+        else
+            text_add(&text, "same inserts/s");
+        add_processes(&text, " with ", a, b);
+        add_waits(&text, input, a);
+        add_ratio(&text, input, a);
+    }
+    keep(&text, out, size);
+}
+
+/* ---- the chosen one ---- */
+
+static void add_pair(struct text *text, const struct plan_choice *choice)
+{
+    text_add(text, "%u actor%s, %u learner%s", choice->actors, choice->actors == 1 ? "" : "s", choice->learners,
+             choice->learners == 1 ? "" : "s");
+}
+
+static void add_budget(struct text *text, const struct plan_input *input)
+{
+    text_add(text, " within %.3g core%s", input->cores, input->cores == 1 ? "" : "s");
+    if (input->memory > 0) {
+        format_buffer have;
+        text_add(text, " and %s", plan_bytes(have, input->memory));
+    }
+}
+
+static double ratio_off(const struct plan_input *input, const struct plan_choice *choice)
+{
+    return choice->spi > 0 && input->spi > 0 ? fabs(log(choice->spi / input->spi)) : 0;
+}
+
+static void explain_search(struct text *text, const struct plan_input *input, const struct plan_choice *choice,
+                           const struct plan_choice *top)
+{
+    double loss = top->inserts > 0 ? 1 - choice->inserts / top->inserts : 0;
+    if (same_pair(choice, top) || loss < PLAN_SAME / 10) {
+        text_add(text, "the highest rate");
+        add_budget(text, input);
+        if (!same_pair(choice, top) && choice->memory < top->memory)
+            add_processes(text, " with ", choice, top);
+        return;
+    }
+    text_add(text, "%.1f%% below the highest rate (", 100 * loss);
+    add_pair(text, top);
+    text_add(text, ")");
+    if (ratio_off(input, choice) < ratio_off(input, top))
+        text_add(text, ", with a ratio nearer to the target");
+    else
+        add_processes(text, ", with ", choice, top);
+}
+
+static void explain_fixed(struct text *text, const struct plan_input *input)
+{
+    if (input->fixed_actors && input->fixed_learners)
+        text_add(text, "; actors.count and learners.count are numbers in the file");
+    else if (input->fixed_actors || input->fixed_learners)
+        text_add(text, "; %s.count is a number in the file", input->fixed_actors ? "actors" : "learners");
+    uint32_t actors = plan_most(input, PLAN_OF_ACTORS), learners = plan_most(input, PLAN_OF_LEARNERS);
+    if (input->fixed_actors > actors)
+        text_add(text, "; measured were %u actors at most: rates are theirs", actors);
+    if (input->fixed_learners > learners)
+        text_add(text, "; measured were %u learners at most: rates are theirs", learners);
+}
+
+static void explain_chosen(const struct plan_input *input, struct plan_choice *choice, const struct plan_choice *top)
+{
+    struct text text = {0};
+    if (!plan_fits(input, choice)) {
+        format_buffer need, have;
+        text_add(&text, "needs %s of %s", plan_bytes(need, choice->memory), plan_bytes(have, input->memory));
+    } else if (input->fixed_actors && input->fixed_learners) {
+        text_add(&text, "as the file says");
+    } else {
+        explain_search(&text, input, choice, top);
+    }
+    explain_fixed(&text, input);
+    add_ratio(&text, input, choice);
+    keep(&text, choice->reason, sizeof choice->reason);
+}
+
+/* ---- the others ---- */
+
+static void add_other(struct plan *plan, const struct plan_input *input, const struct plan_choice *choice)
+{
+    if (plan->n_others == PLAN_MAX_OTHERS || same_pair(choice, &plan->chosen))
+        return;
+    for (uint32_t i = 0; i < plan->n_others; i++)
+        if (same_pair(choice, &plan->others[i]))
+            return;
+    struct plan_choice *other = &plan->others[plan->n_others++];
+    *other = *choice;
+    plan_compare(input, other, &plan->chosen, other->reason, sizeof other->reason);
+}
+
+/* Of many, one more or less teaches nothing. */
+static int64_t step_of(uint32_t count)
+{
+    return count < 16 ? 1 : count / 8;
+}
+
+/* Whether other programs took so much more from a run than from that of the chosen pair that they can not be compared. */
+static bool is_spoiled(const struct plan *plan, const struct plan_input *input, const struct plan_joint *joint)
+{
+    const struct plan_joint *chosen = plan_joint_of(input, plan->chosen.actors, plan->chosen.learners);
+    return chosen && plan_known(joint->others) > plan_known(chosen->others) + SPOILED * input->cores;
+}
+
+static void add_neighbour(struct plan *plan, const struct plan_model *model, int64_t actors, int64_t learners)
+{
+    int64_t x = (int64_t)plan->chosen.actors + actors, y = (int64_t)plan->chosen.learners + learners;
+    if (x < 1 || y < 1 || x > plan_most(model->input, PLAN_OF_ACTORS) || y > plan_most(model->input, PLAN_OF_LEARNERS))
+        return;
+    /* Where pairs were run, people are told about runs. */
+    const struct plan_joint *joint = plan_joint_of(model->input, (uint32_t)x, (uint32_t)y);
+    if (model->input->n_joints && (!joint || is_spoiled(plan, model->input, joint)))
+        return;
+    struct plan_choice choice;
+    plan_model_counts(model, (uint32_t)x, (uint32_t)y, &choice);
+    add_other(plan, model->input, &choice);
+}
+
+/* The best joint run that is not among the others yet; false: there is none. */
+static bool add_best_joint(struct plan *plan, const struct plan_model *model)
+{
+    const struct plan_input *input = model->input;
+    const struct plan_joint *best = NULL;
+    for (uint32_t i = 0; i < input->n_joints; i++) {
+        const struct plan_joint *joint = &input->joints[i];
+        bool told = is_spoiled(plan, input, joint) ||
+                    (joint->actors == plan->chosen.actors && joint->learners == plan->chosen.learners);
+        for (uint32_t k = 0; k < plan->n_others; k++)
+            told |= joint->actors == plan->others[k].actors && joint->learners == plan->others[k].learners;
+        if (!told && (!best || joint->inserts > best->inserts))
+            best = joint;
+    }
+    if (!best || plan->n_others == PLAN_MAX_OTHERS)
+        return false;
+    struct plan_choice choice;
+    plan_model_counts(model, best->actors, best->learners, &choice);
+    add_other(plan, input, &choice);
+    return true;
+}
+
+void plan_explain(struct plan *plan, const struct plan_model *model, const struct plan_choice *top,
+                  const struct plan_choice *unfit)
+{
+    const struct plan_input *input = model->input;
+    explain_chosen(input, &plan->chosen, top);
+    if (same_pair(&plan->best, &plan->chosen))
+        memcpy(plan->best.reason, plan->chosen.reason, sizeof plan->best.reason);
+    else
+        plan_compare(input, &plan->best, &plan->chosen, plan->best.reason, sizeof plan->best.reason);
+    if (top->inserts > plan->chosen.inserts * (1 + PLAN_SAME))
+        add_other(plan, input, top);
+    if (unfit)
+        add_other(plan, input, unfit);
+    int64_t actors = step_of(plan->chosen.actors), learners = step_of(plan->chosen.learners);
+    add_neighbour(plan, model, +actors, 0);
+    add_neighbour(plan, model, -actors, 0);
+    add_neighbour(plan, model, 0, +learners);
+    add_neighbour(plan, model, 0, -learners);
+    while (add_best_joint(plan, model))
+        ;
+}

@@ -1,0 +1,347 @@
+#include "agent/launch/process/command.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/config/placeholder.h"
+#include "proto/base/error.h"
+#include "proto/base/format.h"
+
+static const char *const role_names[ROLES] = {"broker", "learner", "actor", "evaluator"};
+
+const char *role_name(enum role role)
+{
+    return role_names[role];
+}
+
+/* ---- a list of words that grows; what could not be allocated shows at its end ---- */
+
+struct words {
+    char **list; /* NULL-terminated */
+    uint32_t count, capacity;
+    bool failed;
+};
+
+/* Takes the word. */
+static void words_take(struct words *self, char *word)
+{
+    if (self->count + 2 > self->capacity) {
+        uint32_t capacity = self->capacity ? 2 * self->capacity : 32;
+        char **list = realloc(self->list, capacity * sizeof *list);
+        if (list) {
+            self->list = list;
+            self->capacity = capacity;
+        }
+    }
+    if (!word || self->count + 2 > self->capacity) {
+        self->failed = true;
+        free(word);
+        return;
+    }
+    self->list[self->count++] = word;
+    self->list[self->count] = NULL;
+}
+
+static void words_add(struct words *self, const char *word)
+{
+    words_take(self, strdup(word));
+}
+
+static void words_addf(struct words *self, const char *format, ...) RP_PRINTF(2, 3);
+static void words_addf(struct words *self, const char *format, ...)
+{
+    char *word = NULL;
+    va_list args;
+    va_start(args, format);
+    int n = vasprintf(&word, format, args);
+    va_end(args);
+    words_take(self, n < 0 ? NULL : word);
+}
+
+/* Takes self: the list, or NULL if there was no memory. */
+static char **words_give(struct words *self)
+{
+    if (self->failed)
+        command_free(&self->list);
+    return self->list;
+}
+
+void command_free(char ***list)
+{
+    for (char **word = *list; word && *word; word++)
+        free(*word);
+    free(*list);
+    *list = NULL;
+}
+
+/* ---- placeholders ---- */
+
+/* How many of its role there are: at least as many as the index says. */
+static uint32_t count_of(const struct command_context *context, enum role role, uint32_t index)
+{
+    uint32_t count = role == ROLE_LEARNER ? context->learners : context->actors;
+    return count > index ? count : index + 1;
+}
+
+/* False: there is no such value yet. */
+static bool fill(struct text *out, enum placeholder place, const struct command_context *context, enum role role,
+                 uint32_t index)
+{
+    const struct endpoints *endpoints = context->endpoints;
+    const struct run_config *config = context->config;
+    const struct table_config *table;
+    switch (place) {
+    case PLACEHOLDER_SERVICE:
+    case PLACEHOLDER_INGEST:
+    case PLACEHOLDER_EVENTS:
+        if (endpoints)
+            text_add(out, "%s",
+                     place == PLACEHOLDER_SERVICE  ? endpoints->service
+                     : place == PLACEHOLDER_INGEST ? endpoints->ingest
+                                                   : endpoints->events);
+        return endpoints != NULL;
+    case PLACEHOLDER_INDEX:
+        text_add(out, "%u", index);
+        return true;
+    case PLACEHOLDER_COUNT:
+        text_add(out, "%u", count_of(context, role, index));
+        return true;
+    case PLACEHOLDER_SEED:
+        text_add(out, "%" PRIu64, (uint64_t)config->seed + index);
+        return true;
+    case PLACEHOLDER_FOLDER:
+        text_add(out, "%s", context->folder);
+        return true;
+    case PLACEHOLDER_CONFIG:
+        text_add(out, "%s", context->config_path);
+        return true;
+    case PLACEHOLDER_HERE:
+        text_add(out, "%s", context->here);
+        return true;
+    case PLACEHOLDER_TABLE:
+        table = run_config_table(config);
+        text_add(out, "%s", table && table->name ? table->name : "");
+        return true;
+    default:
+        text_add(out, "%s", config->name ? config->name : "");
+        return true;
+    }
+}
+
+/* One word of a user's command with its placeholders filled. */
+static rp_status expand(struct words *words, const char *word, const struct command_context *context, enum role role,
+                        uint32_t index, rp_error *err)
+{
+    struct text out = {0};
+    rp_status status = RP_OK;
+    for (const char *at = word; *at && status == RP_OK;) {
+        size_t length = strcspn(at, "{");
+        text_add(&out, "%.*s", (int)length, at);
+        at += length;
+        if (at[0] == '{' && at[1] == '{') {
+            text_add(&out, "{");
+            at += 2;
+        } else if (at[0] == '{') {
+            enum placeholder place = placeholder_find(at, &length);
+            if (place == PLACEHOLDERS)
+                status = err_set(err, RP_INVALID_ARGUMENT, "%ss.command: there is no placeholder like '%.40s'",
+                                 role_name(role), at);
+            else if (!fill(&out, place, context, role, index))
+                status = err_set(err, RP_FAILED_PRECONDITION, "%ss.command: there is no broker yet for {%s}",
+                                 role_name(role), placeholder_names[place]);
+            at += length + 2;
+        }
+    }
+    words_add(words, text_get(&out));
+    text_fini(&out);
+    return status;
+}
+
+static rp_status add_users(struct words *words, const struct schema_list *command,
+                           const struct command_context *context, enum role role, uint32_t index, rp_error *err)
+{
+    char *const *list = command->data;
+    for (uint32_t i = 0; i < command->count; i++)
+        RP_TRY(expand(words, list[i], context, role, index, err));
+    return RP_OK;
+}
+
+/* ---- our own programs ---- */
+
+static void add_program(struct words *words, const struct command_context *context, const char *name)
+{
+    bool here = context->programs && context->programs[0];
+    words_addf(words, "%s%s%s", here ? context->programs : "", here ? "/" : "", name);
+    words_add(words, "-c");
+    words_add(words, context->config_path);
+}
+
+static void add_overrides(struct words *words, const struct command_context *context)
+{
+    for (const char *const *override = context->overrides; override && *override; override++) {
+        words_add(words, "--set");
+        words_add(words, *override);
+    }
+}
+
+/* The value of an override is YAML: quoted, so that no path can be taken for something else. */
+static void add_path(struct words *words, const char *key, const char *path)
+{
+    struct text quoted = {0};
+    text_add(&quoted, "%s", key);
+    if (path[strspn(path, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-")] == '\0') {
+        text_add(&quoted, "%s", path);
+    } else {
+        text_add(&quoted, "'");
+        for (const char *c = path; *c; c++)
+            text_add(&quoted, "%s%c", *c == '\'' ? "'" : "", *c);
+        text_add(&quoted, "'");
+    }
+    words_add(words, text_get(&quoted));
+    text_fini(&quoted);
+}
+
+static void add_folder(struct words *words, const char *folder)
+{
+    words_add(words, "--folder");
+    add_path(words, "", folder);
+}
+
+static const char *default_of(const char *key)
+{
+    for (uint32_t i = 0; i < broker_schema.n_rows; i++) {
+        if (strcmp(broker_schema.rows[i].path, key) == 0)
+            return broker_schema.rows[i].default_text;
+    }
+    return NULL;
+}
+
+/* Whoever wrote no port of their own gets any free one, and after a restart the one that it was. */
+static void add_endpoint(struct words *words, const char *key, const char *configured, const char *bound)
+{
+    const char *usual = default_of(key);
+    const char *bind = usual && strcmp(configured, usual) == 0 ? "tcp://127.0.0.1:0" : configured;
+    const char *port = strrchr(bind, ':');
+    bool any = strncmp(bind, "tcp://", 6) == 0 && (strcmp(port, ":0") == 0 || strcmp(port, ":*") == 0);
+    const char *known = bound ? strrchr(bound, ':') : NULL;
+    if (any && known) {
+        words_add(words, "--set");
+        words_addf(words, "broker.%s=%.*s%s", key, (int)(port - bind), bind, known);
+    } else if (bind != configured) {
+        words_add(words, "--set");
+        words_addf(words, "broker.%s=%s", key, bind);
+    }
+}
+
+const char *command_keep(const struct command_context *context, const char *dir, char *out, size_t size)
+{
+    bool as_is = dir[0] == '/' || strncmp(dir, "./", 2) == 0 || strncmp(dir, "../", 3) == 0 || !context->folder[0];
+    snprintf(out, size, "%s%s%s", as_is ? "" : context->folder, as_is ? "" : "/", dir);
+    return out;
+}
+
+static void add_dir(struct words *words, const struct command_context *context, const char *key, const char *dir)
+{
+    char path[1024];
+    if (!dir || !dir[0])
+        return;
+    words_add(words, "--set");
+    add_path(words, key, command_keep(context, dir, path, sizeof path));
+}
+
+static void add_broker(struct words *words, const struct command_context *context)
+{
+    const struct broker_config *broker = &context->config->broker;
+    const struct endpoints *bound = context->endpoints;
+    add_program(words, context, "replay-broker");
+    words_add(words, "--section");
+    words_add(words, "broker");
+    words_add(words, "--endpoints-file");
+    words_add(words, context->endpoints_file);
+    add_endpoint(words, "service", broker->service, bound ? bound->service : NULL);
+    add_endpoint(words, "ingest", broker->ingest, bound ? bound->ingest : NULL);
+    add_endpoint(words, "events", broker->events, bound ? bound->events : NULL);
+    add_dir(words, context, "broker.journal.dir=", broker->journal_dir);
+    add_dir(words, context, "broker.checkpoint.dir=", broker->checkpoint_dir);
+    add_dir(words, context, "broker.storage.dir=", broker->storage_dir);
+    add_overrides(words, context);
+}
+
+static void add_worker(struct words *words, const struct command_context *context, enum role role, uint32_t index)
+{
+    uint32_t actors = count_of(context, ROLE_ACTOR, role == ROLE_ACTOR ? index : 0);
+    uint32_t learners = count_of(context, ROLE_LEARNER, role == ROLE_LEARNER ? index : 0);
+    add_program(words, context, role == ROLE_LEARNER ? "replay-learner" : "replay-actor");
+    words_add(words, context->endpoints ? "--endpoint" : "--endpoints-file");
+    words_add(words, context->endpoints ? context->endpoints->service : context->endpoints_file);
+    words_add(words, "--index");
+    words_addf(words, "%u", index);
+    if (role == ROLE_EVALUATOR)
+        words_add(words, "--evaluate");
+    if (config_folder(&context->config->broker)) { /* one that starts again may have much to load first */
+        words_add(words, "--timeout");
+        words_add(words, "30min");
+    }
+    words_add(words, "--set");
+    words_addf(words, "learners.count=%u", learners);
+    words_add(words, "--set");
+    words_addf(words, "actors.count=%u", actors);
+    words_add(words, "--set");
+    words_add(words, "stop.time=0s");
+    add_folder(words, context->folder);
+    if (role == ROLE_LEARNER && !context->resume)
+        words_add(words, "--fresh");
+    add_overrides(words, context);
+}
+
+/* ---- the whole ---- */
+
+char **command_build(const struct command_context *context, enum role role, uint32_t index, rp_error *err)
+{
+    const struct run_config *config = context->config;
+    const struct schema_list *own = role == ROLE_ACTOR     ? &config->actors.command
+                                    : role == ROLE_LEARNER ? &config->learners.command
+                                                           : NULL;
+    struct words words = {0};
+    rp_status status = RP_OK;
+    if (own && own->count > 0)
+        status = add_users(&words, own, context, role, index, err);
+    else if (role == ROLE_BROKER)
+        add_broker(&words, context);
+    else
+        add_worker(&words, context, role, index);
+    if (status != RP_OK) {
+        command_free(&words.list);
+        return NULL;
+    }
+    if (words.failed)
+        err_set(err, RP_NO_MEMORY, "no memory for a command line");
+    return words_give(&words);
+}
+
+char **command_environment(const struct command_context *context, enum role role, uint32_t index)
+{
+    struct words words = {0};
+    if (context->endpoints && role != ROLE_BROKER)
+        words_addf(&words, "REPLAY_ENDPOINT=%s", context->endpoints->service);
+    words_addf(&words, "REPLAY_INDEX=%u", index);
+    words_addf(&words, "REPLAY_FOLDER=%s", context->folder);
+    words_add(&words, "OPENBLAS_NUM_THREADS=1");
+    return words_give(&words);
+}
+
+char **command_measure(const struct command_context *context, const char *weights)
+{
+    struct words words = {0};
+    add_program(&words, context, "replay-actor");
+    words_add(&words, "--weights");
+    words_add(&words, weights);
+    words_add(&words, "--episodes");
+    words_addf(&words, "%" PRId64, context->config->evaluator.episodes);
+    add_folder(&words, "");
+    add_overrides(&words, context);
+    return words_give(&words);
+}

@@ -1,0 +1,156 @@
+/* The guard is forked once and sees the end of the launcher as the end of a socket of which it has the other side. It is
+ * told of a group by the group's own process before that one can have children, and once more when the group is gone. */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "agent/launch/process/process_impl.h"
+#include "proto/base/error.h"
+
+#define TELL_US 200000
+
+struct groups {
+    pid_t *list;
+    size_t count, capacity;
+};
+
+static void groups_remove(struct groups *self, pid_t group)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < self->count; i++) {
+        if (self->list[i] != group)
+            self->list[kept++] = self->list[i];
+    }
+    self->count = kept;
+}
+
+static void groups_add(struct groups *self, pid_t group)
+{
+    groups_remove(self, group);
+    if (self->count == self->capacity) {
+        size_t capacity = self->capacity ? 2 * self->capacity : 64;
+        pid_t *list = realloc(self->list, capacity * sizeof *list);
+        if (!list)
+            return; /* its process still dies with the launcher */
+        self->list = list;
+        self->capacity = capacity;
+    }
+    self->list[self->count++] = group;
+}
+
+/* A positive number is a group to know, a negative one a group to forget. */
+static _Noreturn void watch(int from)
+{
+    struct groups groups = {0};
+    for (;;) {
+        int32_t word = 0;
+        ssize_t n = recv(from, &word, sizeof word, 0);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n != (ssize_t)sizeof word)
+            break;
+        if (word > 0)
+            groups_add(&groups, word);
+        else
+            groups_remove(&groups, -word);
+    }
+    for (size_t i = 0; i < groups.count; i++) {
+        if (groups.list[i] > 1)
+            kill(-groups.list[i], SIGKILL);
+    }
+    _exit(0);
+}
+
+static void close_from(int first)
+{
+#ifdef SYS_close_range
+    if (syscall(SYS_close_range, (unsigned)first, ~0U, 0U) == 0)
+        return;
+#endif
+    long most = sysconf(_SC_OPEN_MAX);
+    for (int fd = first; fd < (most > 0 && most < 65536 ? most : 65536); fd++)
+        close(fd);
+}
+
+/* Nobody who reads the launcher's output to its end, or waits for its session, shall wait for the guard. May be forked from a
+ * process with threads. */
+static _Noreturn void guard_main(int from)
+{
+    static const int ignored[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGPIPE, SIGUSR1, SIGUSR2};
+    for (size_t i = 0; i < sizeof ignored / sizeof ignored[0]; i++)
+        signal(ignored[i], SIG_IGN);
+    setsid();
+    prctl(PR_SET_NAME, "replay-guard");
+    from = fcntl(from, F_DUPFD, 3);
+    int nothing = open("/dev/null", O_RDWR);
+    if (from < 0 || nothing < 0)
+        _exit(1);
+    for (int fd = 1; fd <= 2; fd++)
+        dup2(nothing, fd);
+    dup2(from, 0);
+    close_from(3);
+    if (chdir("/") != 0)
+        _exit(1);
+    watch(0);
+}
+
+rp_status guard_start(struct guard *self, rp_error *err)
+{
+    int pair[2];
+    *self = (struct guard){.pipe = -1};
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
+        return err_set(err, RP_IO, "could not make a socket for the guard of the processes: %s", strerror(errno));
+    process_await_children();
+    pid_t pid = fork();
+    if (pid == 0)
+        guard_main(pair[1]);
+    int error = errno;
+    close(pair[1]);
+    if (pid < 0) {
+        close(pair[0]);
+        return err_set(err, RP_RESOURCE_EXHAUSTED, "could not start the guard of the processes: %s", strerror(error));
+    }
+    /* One that is stopped does not stop us: what it is not told of still dies with us, but for its children. */
+    setsockopt(pair[0], SOL_SOCKET, SO_SNDTIMEO, &(struct timeval){.tv_usec = TELL_US}, sizeof(struct timeval));
+    self->pipe = pair[0];
+    self->pid = pid;
+    return RP_OK;
+}
+
+bool guard_lost(struct guard *self)
+{
+    rp_error err = {0};
+    if (self->pipe < 0 || waitpid(self->pid, NULL, WNOHANG) != self->pid)
+        return false;
+    close(self->pipe);
+    guard_start(self, &err); /* without one, the kernel still kills the children themselves */
+    return true;
+}
+
+void guard_tell(const struct guard *self, int32_t word)
+{
+    if (!self || self->pipe < 0)
+        return;
+    while (send(self->pipe, &word, sizeof word, MSG_NOSIGNAL) < 0 && errno == EINTR)
+        ;
+}
+
+void guard_stop(struct guard *self)
+{
+    if (self->pipe < 0)
+        return;
+    /* It is gone before it could take the end of the socket for ours. */
+    kill(self->pid, SIGKILL);
+    while (waitpid(self->pid, NULL, 0) < 0 && errno == EINTR)
+        ;
+    close(self->pipe);
+    *self = (struct guard){.pipe = -1};
+}

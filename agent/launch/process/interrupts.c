@@ -1,0 +1,48 @@
+#include "agent/launch/process/interrupts.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include "proto/base/error.h"
+#include "proto/base/log.h"
+
+rp_status interrupts_init(struct interrupts *self, rp_error *err)
+{
+    sigset_t set;
+    *self = (struct interrupts){.fd = -1};
+    signal(SIGPIPE, SIG_IGN); /* a reader of our output that goes away does not end the run */
+    sigemptyset(&set);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGHUP);
+    sigaddset(&set, SIGCHLD);
+    if (sigprocmask(SIG_BLOCK, &set, NULL) == 0)
+        self->fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    return self->fd >= 0 ? RP_OK : err_set(err, RP_INTERNAL, "signals can not be caught: %s", strerror(errno));
+}
+
+void interrupts_fini(struct interrupts *self)
+{
+    if (self->fd >= 0)
+        close(self->fd);
+    self->fd = -1;
+}
+
+void interrupts_wait(struct interrupts *self, int ms)
+{
+    struct pollfd poll_fd = {.fd = self->fd, .events = POLLIN};
+    struct signalfd_siginfo info;
+    poll(&poll_fd, 1, ms);
+    while (read(self->fd, &info, sizeof info) == (ssize_t)sizeof info) {
+        if (info.ssi_signo == SIGHUP)
+            log_reopen(); /* a log that is rotated, or a terminal that is gone: the run goes on */
+        if (info.ssi_signo == SIGHUP || info.ssi_signo == SIGCHLD)
+            continue;
+        self->asked++;
+        self->last = (int)info.ssi_signo;
+    }
+}

@@ -1,0 +1,126 @@
+/* What a process and its descendants use, from the kernel's accounts. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "agent/launch/process/process.h"
+#include "proto/base/clock.h"
+
+enum { FAMILY_MOST = 256 };
+
+struct family {
+    pid_t list[FAMILY_MOST];
+    uint32_t count;
+};
+
+/* A short file of /proc. False: it is not there (any more). */
+static bool read_small(const char *path, char *out, size_t size)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    size_t used = 0;
+    for (ssize_t n; used + 1 < size && (n = read(fd, out + used, size - 1 - used)) > 0;)
+        used += (size_t)n;
+    close(fd);
+    out[used] = '\0';
+    return used > 0;
+}
+
+static void add_children(struct family *self, pid_t pid, const char *task)
+{
+    char path[96], text[4096];
+    snprintf(path, sizeof path, "/proc/%d/task/%.20s/children", (int)pid, task);
+    if (!read_small(path, text, sizeof text))
+        return;
+    char *at = text;
+    for (char *end; self->count < FAMILY_MOST; at = end) {
+        long child = strtol(at, &end, 10);
+        if (end == at || child <= 1)
+            return;
+        self->list[self->count++] = (pid_t)child;
+    }
+}
+
+/* A child belongs to the thread that has forked it. */
+static void add_children_of_all(struct family *self, pid_t pid)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
+    DIR *tasks = opendir(path);
+    if (!tasks)
+        return;
+    for (struct dirent *task; (task = readdir(tasks));) {
+        if (task->d_name[0] != '.')
+            add_children(self, pid, task->d_name);
+    }
+    closedir(tasks);
+}
+
+/* Its clock counts in nanoseconds, and the threads that have ended too; the ticks of stat are the way out. */
+static int64_t own_cpu_ns(pid_t pid, uint64_t ticks, int64_t tick_ns)
+{
+    clockid_t clock;
+    struct timespec at;
+    if (clock_getcpuclockid(pid, &clock) == 0 && clock_gettime(clock, &at) == 0)
+        return at.tv_sec * NS_PER_S + at.tv_nsec;
+    return (int64_t)ticks * tick_ns;
+}
+
+static bool add_cpu(pid_t pid, struct process_usage *out, char *state)
+{
+    char path[64], text[1024];
+    uint64_t user, system;
+    int64_t ended_user, ended_system, tick_ns = NS_PER_S / sysconf(_SC_CLK_TCK);
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    if (!read_small(path, text, sizeof text))
+        return false;
+    const char *rest = strrchr(text, ')'); /* the name before it may have anything in it */
+    if (!rest ||
+        sscanf(rest, ") %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %" SCNu64 " %" SCNu64 " %" SCNd64 " %" SCNd64, state,
+               &user, &system, &ended_user, &ended_system) != 5)
+        return false;
+    out->cpu_ns += own_cpu_ns(pid, user + system, tick_ns) + (ended_user + ended_system) * tick_ns;
+    return true;
+}
+
+static uint64_t kib_after(const char *text, const char *key)
+{
+    const char *at = strstr(text, key);
+    return at ? strtoull(at + strlen(key), NULL, 10) : 0;
+}
+
+static void add_memory(pid_t pid, struct process_usage *out)
+{
+    char path[64], text[4096];
+    snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
+    if (read_small(path, text, sizeof text))
+        out->memory += 1024 * (kib_after(text, "\nRssAnon:") + kib_after(text, "\nRssShmem:"));
+}
+
+bool process_usage(const struct process *self, struct process_usage *out)
+{
+    struct family family = {.list = {self->pid}, .count = 1};
+    *out = (struct process_usage){0};
+    if (self->pid == 0)
+        return false;
+    for (uint32_t i = 0; i < family.count; i++) {
+        char state = '\0';
+        if (!add_cpu(family.list[i], out, &state)) {
+            if (i == 0)
+                return false;
+            continue; /* ended meanwhile */
+        }
+        if (i == 0)
+            out->stopped = state == 'T';
+        add_memory(family.list[i], out);
+        add_children_of_all(&family, family.list[i]);
+    }
+    return true;
+}

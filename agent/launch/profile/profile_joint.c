@@ -1,0 +1,134 @@
+/* Joint runs of the pairs that plan_next asks for: everything that a run has, under the real limiter. */
+#include <math.h>
+#include <stdio.h>
+
+#include "agent/launch/plan/plan_impl.h"
+#include "agent/launch/profile/profile_impl.h"
+#include "agent/launch/profile/profile_session.h"
+#include "proto/base/clock.h"
+#include "proto/base/error.h"
+
+#define LEAST_RUNS 3u
+#define MOST_RUNS 9u
+/* After the first few, no joint run begins later than so many times plan.measure, 24 s by default. */
+#define MOST_TIMES 12
+#define WARM_NS (700 * NS_PER_MS)
+/* So that each process reports its idle share at least twice. */
+#define JOINT_LEAST_NS (1500 * NS_PER_MS)
+#define JOINT_FILL_S 2.0
+#define JOINT_BUFFER_S 0.25
+#define LIMIT_IS_NONE 1e17
+
+static double actors_rate(const struct profile *self, uint32_t actors)
+{
+    struct plan_model model;
+    struct plan_side side;
+    plan_model_init(&model, self->out);
+    plan_side_at(&model, PLAN_OF_ACTORS, actors, &side);
+    return side.rate;
+}
+
+/* The limiter as it is, but with less to fill first and less room to run ahead: so that a few seconds show what lasts.
+ * */
+static void shorten(const struct profile *self, uint32_t actors, uint32_t learners,
+                    struct profile_session_options *options)
+{
+    const struct limiter_section *limiter = &self->table->limiter;
+    double rate = actors_rate(self, actors), batch = (double)(self->batch * learners);
+    double least = ceil(fmax(2.0 * batch, JOINT_FILL_S * rate));
+    if (limiter->kind != LIMITER_RATIO && limiter->kind != LIMITER_MIN_SIZE)
+        return;
+    double cut = limiter->min_size > least ? limiter->min_size - least : 0.0;
+    options->min_size = cut > 0 ? least : 0.0;
+    if (limiter->kind == LIMITER_MIN_SIZE)
+        return;
+    double room = fmax(8.0 * batch, JOINT_BUFFER_S * rate * limiter->samples_per_insert);
+    if (limiter->error_buffer > room)
+        options->buffer = fmax(room, 2.0 * fmax(1.0, limiter->samples_per_insert));
+    bool bounds =
+        limiter->error_buffer < 0 && fabs(limiter->min_diff) < LIMIT_IS_NONE && fabs(limiter->max_diff) < LIMIT_IS_NONE;
+    options->shift = bounds ? -cut * limiter->samples_per_insert : 0.0;
+}
+
+static bool in_time(const struct profile *self)
+{
+    struct clock clock = clock_system();
+    return clock_now(&clock) - self->began_ns < MOST_TIMES * self->config->plan.measure_ns;
+}
+
+static double joint_share(uint32_t done)
+{
+    return PROFILE_ALONE_END + (1.0 - PROFILE_ALONE_END) * (1.0 - pow(0.5, done));
+}
+
+static rp_status measure_pair(struct profile *self, uint32_t actors, uint32_t learners, struct plan_joint *joint,
+                              rp_error *err)
+{
+    struct profile_session *session = &self->session;
+    struct profile_measured measured;
+    double fill_s = self->table->limiter.min_size / fmax(1e-9, actors_rate(self, actors));
+    int64_t limit_ns = PROFILE_FIRST_NS + (int64_t)(2e9 * fmin(fmax(fill_s, 0.0), JOINT_FILL_S));
+    uint32_t done = self->joint_runs++;
+    profile_session_tell(session, joint_share(done), joint_share(done + 1), "%u actor%s and %u learner%s together",
+                         actors, actors == 1 ? "" : "s", learners, learners == 1 ? "" : "s");
+    RP_TRY(profile_session_start(session, ROLE_LEARNER, learners, err));
+    RP_TRY(profile_session_start(session, ROLE_ACTOR, actors, err));
+    if (self->config->evaluator.on)
+        RP_TRY(profile_session_start(session, ROLE_EVALUATOR, 1, err));
+    RP_TRY(profile_await_samples(self, 2 * learners * self->batch, limit_ns, err));
+    RP_TRY(profile_session_wait(session, WARM_NS, err));
+    int64_t ns = self->config->plan.measure_ns;
+    ns = ns > JOINT_LEAST_NS ? ns : JOINT_LEAST_NS;
+    RP_TRY(profile_session_measure(session, PROFILE_BOTH, learners * self->batch, ns, &measured, err));
+    *joint = (struct plan_joint){.actors = actors,
+                                 .learners = learners,
+                                 .inserts = measured.inserts,
+                                 .samples = measured.samples,
+                                 .actor_idle = measured.actor_idle,
+                                 .learner_idle = measured.learner_idle,
+                                 .others = measured.others,
+                                 .waits = measured.idle_by};
+    for (int role = 0; role < ROLES; role++)
+        joint->cpu += measured.cpu[role];
+    profile_lasting_joint(self->items_per_step, measured.steps, joint);
+    return RP_OK;
+}
+
+static rp_status joint_run(struct profile *self, uint32_t actors, uint32_t learners, struct plan_joint *joint,
+                           rp_error *err)
+{
+    char name[24];
+    snprintf(name, sizeof name, "joint-%u", self->joint_runs);
+    struct profile_session_options options = {
+        .profile = self->options, .name = name, .share = joint_share(self->joint_runs), .limited = true};
+    shorten(self, actors, learners, &options);
+    rp_status status = profile_session_open(&self->session, &options, err);
+    if (status == RP_OK)
+        status = measure_pair(self, actors, learners, joint, err);
+    profile_session_close(&self->session);
+    return status;
+}
+
+/* A run from which other programs took the processor is repeated, and the better one counts: they only make it slower. */
+static rp_status add_joint(struct profile *self, uint32_t actors, uint32_t learners, rp_error *err)
+{
+    struct plan_joint joint, again;
+    RP_TRY(joint_run(self, actors, learners, &joint, err));
+    if (joint.others > 0 && in_time(self)) {
+        RP_TRY(joint_run(self, actors, learners, &again, err));
+        joint = again.inserts > joint.inserts ? again : joint;
+    }
+    plan_add_joint(self->out, &joint);
+    return RP_OK;
+}
+
+/* What no plan can be made of is told by whoever makes the plan. */
+rp_status profile_measure_joints(struct profile *self, rp_error *err)
+{
+    uint32_t actors, learners;
+    while (self->joint_runs < MOST_RUNS && (self->joint_runs < LEAST_RUNS || in_time(self)) &&
+           plan_next(self->out, &actors, &learners))
+        RP_TRY(add_joint(self, actors, learners, err));
+    self->out->settled = true;
+    return RP_OK;
+}

@@ -1,0 +1,194 @@
+/* What this machine gives us: affinity, and the limits of the control groups (both versions) that we are in. */
+#include <math.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "agent/launch/profile/profile.h"
+#include "agent/launch/profile/profile_impl.h"
+
+#define MOST_CPUS 65536
+
+static double affinity(void)
+{
+    for (int n = 1024; n <= MOST_CPUS; n *= 4) {
+        size_t size = CPU_ALLOC_SIZE(n);
+        cpu_set_t *set = CPU_ALLOC(n);
+        int count = set && sched_getaffinity(0, size, set) == 0 ? CPU_COUNT_S(size, set) : 0;
+        CPU_FREE(set);
+        if (count > 0)
+            return count;
+    }
+    long online = sysconf(_SC_NPROCESSORS_ONLN);
+    return online > 0 ? (double)online : 1.0;
+}
+
+/* ---- control groups ---- */
+
+struct group {
+    const char *root;
+    char base[512]; /* where the controller is mounted */
+    char path[512]; /* of our group below it: "", or "/a/b" */
+    bool old;       /* version 1 */
+};
+
+/* Whether the comma-separated list has the word. */
+static bool has_word(const char *list, size_t length, const char *word)
+{
+    size_t size = strlen(word);
+    for (const char *at = list; at < list + length;) {
+        size_t part = strcspn(at, ",:");
+        if (part == size && strncmp(at, word, size) == 0)
+            return true;
+        at += part + 1;
+    }
+    return false;
+}
+
+/* A line "4:cpu,cpuacct:/docker/x" or "0::/user.slice". */
+static bool parse_group(struct group *self, char *line, const char *controller)
+{
+    char *list = strchr(line, ':'), *path = list ? strchr(list + 1, ':') : NULL;
+    if (!path)
+        return false;
+    list++;
+    size_t length = (size_t)(path - list);
+    path++;
+    path[strcspn(path, "\n")] = '\0';
+    if (length > 0 && !has_word(list, length, controller))
+        return false;
+    self->old = length > 0;
+    snprintf(self->path, sizeof self->path, "%s", strcmp(path, "/") == 0 ? "" : path);
+    if (length == 0)
+        snprintf(self->base, sizeof self->base, "%s/sys/fs/cgroup", self->root);
+    else
+        snprintf(self->base, sizeof self->base, "%s/sys/fs/cgroup/%s", self->root, controller);
+    return true;
+}
+
+/* Version 1 wins where it has the controller. */
+static bool find_group(struct group *self, const char *root, const char *controller)
+{
+    char name[512], line[1024];
+    struct group one = {.root = root};
+    bool found = false;
+    snprintf(name, sizeof name, "%s/proc/self/cgroup", root);
+    FILE *file = fopen(name, "re");
+    if (!file)
+        return false;
+    while (fgets(line, sizeof line, file)) {
+        if (!parse_group(&one, line, controller) || (found && !one.old))
+            continue;
+        *self = one;
+        found = true;
+    }
+    fclose(file);
+    return found;
+}
+
+/* Up to two numbers from a file of the group; how many there were ("max" is none). */
+static int read_numbers(const struct group *self, const char *name, double *first, double *second)
+{
+    char path[1200], line[256] = "";
+    snprintf(path, sizeof path, "%s%s/%s", self->base, self->path, name);
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return 0;
+    bool read = fgets(line, sizeof line, file) != NULL;
+    fclose(file);
+    int n = read ? sscanf(line, "%lf %lf", first, second) : 0;
+    return n > 0 ? n : 0;
+}
+
+/* The group above; false: this is the highest. A container may see its own group as the root, with the path of the
+ * host. */
+static bool go_up(struct group *self)
+{
+    char *slash = strrchr(self->path, '/');
+    if (!slash)
+        return false;
+    *slash = '\0';
+    return true;
+}
+
+static double quota(const struct group *self)
+{
+    double most = 0.0, period = 0.0, unused;
+    if (!self->old)
+        return read_numbers(self, "cpu.max", &most, &period) == 2 && period > 0 ? most / period : INFINITY;
+    if (read_numbers(self, "cpu.cfs_quota_us", &most, &unused) < 1 ||
+        read_numbers(self, "cpu.cfs_period_us", &period, &unused) < 1 || most <= 0 || period <= 0)
+        return INFINITY;
+    return most / period;
+}
+
+double profile_cores_below(const char *root, double most)
+{
+    struct group group;
+    if (find_group(&group, root, "cpu")) {
+        do {
+            double limit = quota(&group);
+            most = limit > 0 ? fmin(most, limit) : most;
+        } while (go_up(&group));
+    }
+    return most;
+}
+
+double profile_cores(void)
+{
+    return profile_cores_below("", affinity());
+}
+
+/* ---- memory ---- */
+
+/* A line "Name: 123 kB" or "name 123" of a file. */
+static double named_number(const char *path, const char *name)
+{
+    char line[256];
+    double value = NAN;
+    size_t length = strlen(name);
+    FILE *file = fopen(path, "re");
+    while (file && isnan(value) && fgets(line, sizeof line, file))
+        if (strncmp(line, name, length) == 0 && (line[length] == ':' || line[length] == ' '))
+            value = strtod(line + length + 1, NULL);
+    if (file)
+        fclose(file);
+    return value;
+}
+
+/* What the group may still take. Its files that nobody uses make room when it is needed. */
+static double room(const struct group *self)
+{
+    double most = 0.0, used = 0.0, unused;
+    char path[1200];
+    if (read_numbers(self, self->old ? "memory.limit_in_bytes" : "memory.max", &most, &unused) < 1 || most >= 9e18)
+        return INFINITY;
+    if (read_numbers(self, self->old ? "memory.usage_in_bytes" : "memory.current", &used, &unused) < 1)
+        used = 0.0;
+    snprintf(path, sizeof path, "%s%s/memory.stat", self->base, self->path);
+    double files = named_number(path, self->old ? "total_inactive_file" : "inactive_file");
+    return fmax(0.0, most - fmax(0.0, used - (isnan(files) ? 0.0 : files)));
+}
+
+double profile_memory_below(const char *root)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/proc/meminfo", root);
+    double most = named_number(path, "MemAvailable") * 1024.0;
+    struct group group;
+    if (isnan(most))
+        most = INFINITY;
+    if (find_group(&group, root, "memory")) {
+        do
+            most = fmin(most, room(&group));
+        while (go_up(&group));
+    }
+    return isfinite(most) ? 0.8 * most : 0.0;
+}
+
+double profile_memory(void)
+{
+    return profile_memory_below("");
+}

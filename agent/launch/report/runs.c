@@ -1,0 +1,210 @@
+#include "agent/launch/report/runs.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <json-c/json.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "agent/launch/observe/status.h"
+#include "proto/base/clock.h"
+#include "proto/base/error.h"
+
+#define MOST_RUNS 100000u
+#define MOST_DEPTH 32
+
+/* ---- a folder and everything in it ---- */
+
+/* By these a folder is known as a run, and as one that somebody works on. */
+static bool is_known_by(const char *file)
+{
+    return strcmp(file, FOLDER_STATE) == 0 || strcmp(file, FOLDER_LOCK) == 0;
+}
+
+/* Adds up bytes, or removes; of the topmost folder, all but what it is known by. */
+static bool walk(int parent, const char *name, bool removes, int depth, uint64_t *bytes)
+{
+    int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+    bool ok = dir != NULL;
+    if (!dir && fd >= 0)
+        close(fd);
+    for (const struct dirent *entry; dir && (entry = readdir(dir));) {
+        struct stat st;
+        const char *file = entry->d_name;
+        if (strcmp(file, ".") == 0 || strcmp(file, "..") == 0 || fstatat(fd, file, &st, AT_SYMLINK_NOFOLLOW) != 0)
+            continue;
+        *bytes += (uint64_t)st.st_blocks * 512u;
+        if (S_ISDIR(st.st_mode))
+            ok &= depth < MOST_DEPTH && walk(fd, file, removes, depth + 1, bytes) &&
+                  (!removes || unlinkat(fd, file, AT_REMOVEDIR) == 0);
+        else if (removes && !(depth == 0 && is_known_by(file)))
+            ok &= unlinkat(fd, file, 0) == 0;
+    }
+    if (dir)
+        closedir(dir);
+    return ok;
+}
+
+rp_status runs_remove(const char *folder, rp_error *err)
+{
+    int lock = -1;
+    uint64_t bytes = 0;
+    char path[FOLDER_SIZE + 32];
+    RP_TRY(run_folder_lock(folder, &lock, err));
+    /* The lock last: as long as there is a run, nobody else can begin to work on it. */
+    bool ok = walk(AT_FDCWD, folder, true, 0, &bytes) &&
+              unlink(run_folder_path(path, sizeof path, folder, FOLDER_STATE)) == 0 &&
+              unlink(run_folder_path(path, sizeof path, folder, FOLDER_LOCK)) == 0 && rmdir(folder) == 0;
+    int error = errno;
+    close(lock);
+    return ok ? RP_OK : err_set(err, RP_IO, "'%s' cannot be removed: %s", folder, strerror(error));
+}
+
+/* ---- one run ---- */
+
+static double number(json_object *root, const char *name)
+{
+    json_object *value = NULL;
+    return json_object_object_get_ex(root, name, &value) && value ? json_object_get_double(value) : NAN;
+}
+
+static uint64_t count(json_object *root, const char *name)
+{
+    double value = number(root, name);
+    return value > 0 && value < 1e18 ? (uint64_t)value : 0;
+}
+
+static void string(json_object *root, const char *name, char *out, size_t size)
+{
+    json_object *value = NULL;
+    if (json_object_object_get_ex(root, name, &value) && json_object_is_type(value, json_type_string))
+        snprintf(out, size, "%s", json_object_get_string(value));
+}
+
+static bool take_report(struct run_summary *out)
+{
+    json_object *achieved = NULL;
+    char *text = run_folder_read(out->folder, "report.json");
+    json_object *root = text ? json_tokener_parse(text) : NULL;
+    free(text);
+    bool ok = json_object_is_type(root, json_type_object);
+    if (ok) {
+        string(root, "exit", out->result, sizeof out->result);
+        out->final_value = number(root, "final_value");
+        string(root, "final_weights", out->weights, sizeof out->weights);
+        if (isnan(out->final_value))
+            out->final_value = number(root, "value");
+        if (isnan(out->final_value))
+            out->final_value = number(root, "actor_value");
+        out->best = number(root, "best");
+        out->steps = count(root, "steps");
+        out->learner_steps = count(root, "learner_steps");
+        out->seconds = number(root, "wall_seconds");
+        out->actors = (uint32_t)count(root, "actors");
+        out->learners = (uint32_t)count(root, "learners");
+        if (json_object_object_get_ex(root, "achieved", &achieved)) {
+            out->inserts = number(achieved, "inserts");
+            out->samples = number(achieved, "samples");
+        }
+    }
+    json_object_put(root);
+    return ok;
+}
+
+/* Of a run that goes on, or was lost. */
+static void take_status(struct run_summary *out)
+{
+    struct status_copy copy;
+    char *text = run_folder_read(out->folder, FOLDER_STATUS);
+    if (text && status_from_json(text, &copy)) {
+        const struct status *s = &copy.status;
+        out->final_value = isnan(s->value) ? s->actor_value : s->value;
+        out->best = s->best;
+        out->steps = s->steps;
+        out->learner_steps = s->learner_steps;
+        out->seconds = s->elapsed_s;
+        out->actors = s->actors_wanted;
+        out->learners = s->learners_wanted;
+        out->inserts = s->inserts_rate;
+        out->samples = s->samples_rate;
+        status_copy_fini(&copy);
+    }
+    free(text);
+    snprintf(out->result, sizeof out->result, "%s", out->active ? "running" : "lost");
+}
+
+/* config.yaml is as the launcher prints it: the key stands alone on its line. */
+static void take_seed(struct run_summary *out)
+{
+    char *text = run_folder_read(out->folder, FOLDER_CONFIG);
+    const char *found = text ? strstr(text, "\nseed: ") : NULL;
+    if (found)
+        snprintf(out->seed, sizeof out->seed, "%.*s", (int)strcspn(found + 7, " \r\n#"), found + 7);
+    free(text);
+}
+
+bool runs_read(const char *folder, struct run_summary *out)
+{
+    char path[FOLDER_SIZE + 32];
+    struct stat state, report;
+    *out = (struct run_summary){.final_value = NAN, .best = NAN, .inserts = NAN, .samples = NAN, .seconds = NAN};
+    if (strlen(folder) >= FOLDER_SIZE - 64 ||
+        stat(run_folder_path(path, sizeof path, folder, FOLDER_STATE), &state) != 0)
+        return false;
+    snprintf(out->folder, sizeof out->folder, "%s", folder);
+    const char *slash = strrchr(folder, '/');
+    snprintf(out->name, sizeof out->name, "%.127s", slash && slash[1] ? slash + 1 : folder);
+    out->active = run_folder_locked(folder);
+    out->changed_ns = (int64_t)state.st_mtim.tv_sec * NS_PER_S + state.st_mtim.tv_nsec;
+    /* A report of a leg before tells nothing about one that was lost or goes on. */
+    bool told = stat(run_folder_path(path, sizeof path, folder, "report.json"), &report) == 0 &&
+                (int64_t)report.st_mtim.tv_sec * NS_PER_S + report.st_mtim.tv_nsec >= out->changed_ns;
+    if (out->active || !told || !take_report(out))
+        take_status(out);
+    take_seed(out);
+    walk(AT_FDCWD, folder, false, 0, &out->bytes);
+    return true;
+}
+
+/* ---- all of them ---- */
+
+static int newest_first(const void *a, const void *b)
+{
+    const struct run_summary *x = a, *y = b;
+    return x->changed_ns != y->changed_ns ? (x->changed_ns < y->changed_ns ? 1 : -1) : strcmp(y->name, x->name);
+}
+
+struct run_summary *runs_list(const char *runs, uint32_t *n)
+{
+    struct run_summary *list = NULL;
+    uint32_t capacity = 0;
+    DIR *dir = opendir(runs);
+    *n = 0;
+    for (const struct dirent *entry; dir && *n < MOST_RUNS && (entry = readdir(dir));) {
+        char path[FOLDER_SIZE];
+        struct stat st;
+        if (entry->d_name[0] == '.' ||
+            (size_t)snprintf(path, sizeof path, "%s/%s", runs, entry->d_name) >= sizeof path - 64 ||
+            lstat(path, &st) != 0 || !S_ISDIR(st.st_mode)) /* a link is another name of a run */
+            continue;
+        if (*n == capacity) {
+            uint32_t more = capacity ? 2 * capacity : 64;
+            struct run_summary *larger = realloc(list, more * sizeof *list);
+            if (!larger)
+                break;
+            list = larger;
+            capacity = more;
+        }
+        *n += runs_read(path, &list[*n]);
+    }
+    if (dir)
+        closedir(dir);
+    if (*n > 1)
+        qsort(list, *n, sizeof *list, newest_first);
+    return list;
+}

@@ -1,0 +1,182 @@
+/* What the files of a run share. Not for others. */
+#ifndef AGENT_LAUNCH_RUN_IMPL_H
+#define AGENT_LAUNCH_RUN_IMPL_H
+
+#include "agent/launch/observe/observe.h"
+#include "agent/launch/process/command.h"
+#include "agent/launch/process/machine_load.h"
+#include "agent/launch/report/report.h"
+#include "agent/launch/run/resize.h"
+#include "agent/launch/run/run.h"
+#include "agent/launch/run/supervisor.h"
+#include "agent/run/best.h"
+#include "proto/base/clock.h"
+#include "proto/base/log.h"
+
+/* One process of the run, over all its starts. */
+struct member {
+    enum role role;
+    uint32_t index;
+    char name[32];
+    bool wanted;   /* it should run: not retired, not done */
+    bool unjudged; /* it has ended, and whether that was its right is not known yet */
+    int64_t ended_ns;
+    struct process process;
+    struct supervised supervised;
+    struct hang hang;
+    int64_t usage_ns, cpu_ns; /* when its usage was looked at, and what it was */
+    double cpu;               /* cores, lately */
+    uint64_t memory;
+    bool flooded; /* that its log was emptied was said */
+};
+
+/* What rates are computed from. */
+struct mark {
+    int64_t at_ns;
+    uint64_t steps, learner_steps, inserts, samples;
+};
+#define RUN_MARKS 64u
+#define RUN_TICK_MS 50
+/* How long a look may wait for the broker. */
+#define RUN_LOOK_MS 300
+
+struct stretch_sums {
+    double seconds, inserts, samples;
+    double actor_idle, actor_s, learner_idle,
+        learner_s;              /* idle share times seconds, and seconds for which it was known */
+    struct idle_shares idle_by; /* the same by cause */
+};
+
+/* A part of the run with the same number of actors. */
+struct stretch {
+    uint32_t actors;
+    double from_s;                      /* of the run's time */
+    int64_t from_ns;                    /* of the clock */
+    struct stretch_sums whole, settled; /* all of it in which something moved; without its beginning */
+};
+
+struct run {
+    const struct run_options *options;
+    const struct run_config *config;
+    struct command_context context;
+    struct clock clock;
+    int64_t start_ns;
+    enum phase phase;
+    enum run_outcome outcome;
+    char reason[512];
+    char cause[SUPERVISOR_TAIL + 512]; /* of a failure, with the last lines of whoever failed */
+    /* ---- starting */
+    char endpoints_file[FOLDER_SIZE + 32];
+    struct endpoints endpoints;
+    bool learners_started, actors_started, put_back;
+    int64_t put_back_ns;                         /* when the launcher puts them back itself; 0: not known yet */
+    uint64_t steps_before, learner_steps_before; /* what was counted before the broker that there is now */
+    uint64_t policy_before;                      /* version of the parameters that another run left */
+    /* ---- processes */
+    struct member **members; /* of them, the first is the broker */
+    uint32_t n_members, capacity;
+    uint32_t actors_wanted;
+    /* ---- what is seen */
+    struct observer *observer;
+    struct observation seen;
+    int64_t look_ns, save_ns, running_ns; /* when next; since when items are sampled */
+    struct mark marks[RUN_MARKS];
+    uint32_t n_marks;
+    uint64_t marks_of; /* the broker that they were seen at */
+    struct stretch stretches[REPORT_STRETCHES];
+    uint32_t n_stretches;
+    double *value_steps, *values;
+    uint32_t n_values;
+    double best;
+    struct resize resize;
+    struct machine_load load; /* of the machine, when it was last read */
+    int64_t load_ours_ns;     /* processor time of our processes then */
+    double others;            /* cores that other programs take from them */
+    int64_t moved_ns;         /* when something was last inserted, sampled or learned */
+    bool stall_said;
+    struct status_process *shown;
+    char event[512];
+    double event_unix_s;
+    bool event_unsaved; /* no line of metrics.jsonl has it yet */
+    FILE *metrics;
+    /* ---- stopping */
+    bool patient; /* processes end by themselves: all steps were taken */
+    bool forced;
+    bool out_of_time; /* stop.time has passed, and whoever was left was killed */
+    int64_t broker_asked_ns, learners_seen_ns;
+    uint32_t interrupts_seen;
+    bool reached;              /* the run stops because an evaluation reached stop.value */
+    struct best final;         /* of the parameters that the run leaves; its value is NAN: not measured */
+    const char *final_weights; /* their file in the folder; NULL: none */
+    bool best_known;
+    struct best best_kept; /* what best.weights says */
+    bool unsaved;          /* that the folder can not be written was said */
+};
+
+/* run_end.c */
+void run_finish(struct run *self, rp_error *err);
+
+/* run_start.c */
+/* Starts who may start now. */
+void run_start_more(struct run *self, int64_t now_ns);
+/* Tells a broker that was started again how far the run is, unless a learner of ours does. */
+void run_put_back_later(struct run *self, int64_t now_ns);
+
+/* While it stops for want of steps: an actor may have given some back, and then nobody would know of the end. */
+void run_fill_steps(struct run *self);
+
+/* run_time.c */
+/* Seconds, of all legs. */
+double run_elapsed(const struct run *self);
+/* Seconds until stop.time, which may have passed; infinite without one. */
+double run_time_left(const struct run *self);
+/* Whether what is left of stop.time is needed for the end. */
+bool run_time_to_end(const struct run *self);
+/* Kills whoever is left when stop.time has passed. */
+void run_keep_time(struct run *self);
+
+/* run_members.c */
+/* Whether a role is played by a program of the user's own. */
+bool run_is_custom(const struct run *self, enum role role);
+/* How long the broker has to end: with files, until its last checkpoint is written. */
+int64_t run_broker_grace(const struct run *self);
+/* Adds a process and starts it; one that was retired is taken back. */
+void run_add(struct run *self, enum role role, uint32_t index);
+/* Who has ended, who is to be started again, who hangs. */
+void run_tend(struct run *self, int64_t now_ns);
+void run_measure_usage(struct run *self, int64_t now_ns);
+uint32_t run_running(const struct run *self, enum role role);
+/* How many of a role should run. */
+uint32_t run_wanted(const struct run *self, enum role role);
+/* SIGTERM to all of a role from this index on. */
+void run_ask(struct run *self, enum role role, uint32_t from, int64_t now_ns);
+void run_kill_all(struct run *self);
+/* Changes the number of actors. */
+void run_set_actors(struct run *self, uint32_t count, int64_t now_ns);
+
+/* run_stretch.c */
+/* From now on there are so many actors. */
+void run_stretch_begin(struct run *self, uint32_t actors);
+/* After a look. */
+void run_stretch_add(struct run *self, const struct observation *before);
+/* Those in which something happened. Gives how many. */
+uint32_t run_stretches(const struct run *self, struct report_stretch out[REPORT_STRETCHES]);
+
+/* run_status.c */
+/* After a look: rates, sums, evaluations. */
+void run_take_in(struct run *self, const struct observation *before);
+void run_status(struct run *self, struct status *out);
+/* status.json, launch.json, and a line of metrics.jsonl. */
+void run_save(struct run *self, const struct status *status);
+/* launch.json and a line of metrics.jsonl, of the status as it is now. */
+void run_save_line(struct run *self);
+
+/* run.c */
+/* At the broker and at what the processes report; saves and shows what it sees. May begin to stop. */
+void run_look(struct run *self, int64_t now_ns);
+/* Begins to stop, unless that has begun: the first reason counts. */
+void run_stop(struct run *self, enum run_outcome outcome, bool patient, const char *format, ...) RP_PRINTF(4, 5);
+/* Tells people and the log. loud: even if they want it quiet. */
+void run_say(struct run *self, enum log_level level, const char *id, const char *format, ...) RP_PRINTF(4, 5);
+
+#endif

@@ -1,0 +1,380 @@
+/* The processes of a run: started, awaited, started again, retired. */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#include "agent/launch/run/run_impl.h"
+#include "proto/base/error.h"
+
+#define TAIL_LINES 8
+/* After everybody else has ended, there is little left to do for a broker that keeps nothing on disk. One that does has its last
+ * checkpoint to write; a second Ctrl-C does not wait for it. */
+#define BROKER_GRACE_NS (2 * NS_PER_S)
+#define BROKER_WRITE_NS (300 * NS_PER_S)
+/* What a process has reported at its end is seen by then. */
+#define JUDGE_NS (3 * NS_PER_S / 2)
+/* Between two looks at how busy the machine is. */
+#define LOAD_NS (2 * NS_PER_S)
+
+static struct supervisor_limits limits_of(const struct run *self)
+{
+    const struct launch_section *launch = &self->config->launch;
+    return (struct supervisor_limits){.backoff_ns = launch->backoff_ns,
+                                      .backoff_most_ns = launch->backoff_most_ns,
+                                      .failures = (uint32_t)launch->failures,
+                                      .healthy_ns = launch->healthy_ns};
+}
+
+/* ---- starting ---- */
+
+static rp_status start_process(struct run *self, struct member *member, int64_t now_ns, rp_error *err)
+{
+    char log[FOLDER_SIZE + 64];
+    self->context.actors = self->actors_wanted;
+    char **argv = command_build(&self->context, member->role, member->index, err);
+    char **environment = argv ? command_environment(&self->context, member->role, member->index) : NULL;
+    rp_status status = argv ? RP_OK : (rp_status)err->status;
+    if (argv && !environment)
+        status = err_set(err, RP_NO_MEMORY, "no memory for a command line");
+    snprintf(log, sizeof log, "%s/logs/%s.log", self->options->folder, member->name);
+    const struct process_options options = {.name = member->name,
+                                            .argv = (const char *const *)argv,
+                                            .environment = (const char *const *)environment,
+                                            .log = log,
+                                            .guard = self->options->guard};
+    if (status == RP_OK)
+        status = process_start(&member->process, &options, now_ns, err);
+    command_free(&argv);
+    command_free(&environment);
+    member->hang = (struct hang){0};
+    member->usage_ns = member->cpu_ns = 0;
+    return status;
+}
+
+static void give_up(struct run *self, const struct member *member)
+{
+    char text[SUPERVISOR_TAIL + 512], quoted[SUPERVISOR_TAIL + 1024];
+    supervisor_explain(&member->supervised, member->name, text, sizeof text);
+    log_line(LEVEL_ERROR, "A0404", "launch", "text=%s", log_quote(quoted, sizeof quoted, text));
+    run_stop(self, RUN_FAILED, false, "%s", text);
+}
+
+static void start(struct run *self, struct member *member)
+{
+    rp_error err = {0};
+    int64_t now_ns = clock_now(&self->clock);
+    if (start_process(self, member, now_ns, &err) == RP_OK) {
+        log_line(LEVEL_INFO, "A0402", "started", "process=%s pid=%d", member->name, (int)member->process.pid);
+        return;
+    }
+    const struct supervisor_limits limits = limits_of(self);
+    enum supervisor_action action = supervisor_not_started(&member->supervised, &limits, err.text, now_ns);
+    run_say(self, LEVEL_WARN, "A0403", "%s: %s", member->name, err.text);
+    if (action == SUPERVISOR_GIVE_UP)
+        give_up(self, member);
+}
+
+static struct member *find(const struct run *self, enum role role, uint32_t index)
+{
+    for (uint32_t i = 0; i < self->n_members; i++)
+        if (self->members[i]->role == role && self->members[i]->index == index)
+            return self->members[i];
+    return NULL;
+}
+
+static struct member *add(struct run *self, enum role role, uint32_t index)
+{
+    if (self->n_members == self->capacity) {
+        uint32_t capacity = self->capacity ? 2 * self->capacity : 16;
+        struct member **members = realloc(self->members, capacity * sizeof *members);
+        struct status_process *shown = realloc(self->shown, capacity * sizeof *shown);
+        if (members)
+            self->members = members;
+        if (shown)
+            self->shown = shown;
+        if (!members || !shown)
+            return NULL;
+        self->capacity = capacity;
+    }
+    struct member *member = calloc(1, sizeof *member);
+    if (!member)
+        return NULL;
+    member->role = role;
+    member->index = index;
+    if (role == ROLE_BROKER)
+        snprintf(member->name, sizeof member->name, "broker");
+    else
+        snprintf(member->name, sizeof member->name, "%s-%u", role_name(role), index);
+    self->members[self->n_members++] = member;
+    return member;
+}
+
+void run_add(struct run *self, enum role role, uint32_t index)
+{
+    struct member *member = find(self, role, index);
+    if (!member)
+        member = add(self, role, index);
+    if (!member) {
+        run_stop(self, RUN_FAILED, false, "no memory for one more process");
+        return;
+    }
+    member->wanted = true;
+    member->unjudged = false;
+    member->supervised = (struct supervised){.restarts = member->supervised.restarts};
+    if (member->process.pid == 0)
+        start(self, member);
+}
+
+/* ---- ends ---- */
+
+bool run_is_custom(const struct run *self, enum role role)
+{
+    const struct run_config *config = self->config;
+    return (role == ROLE_ACTOR && config->actors.on && config->actors.command.count > 0) ||
+           (role == ROLE_LEARNER && config->learners.on && config->learners.command.count > 0);
+}
+
+int64_t run_broker_grace(const struct run *self)
+{
+    return config_folder(&self->config->broker) ? BROKER_WRITE_NS : BROKER_GRACE_NS;
+}
+
+/* Between SIGTERM and SIGKILL. */
+static int64_t grace_of(const struct run *self, const struct member *member)
+{
+    int64_t grace_ns = self->config->launch.grace_ns, broker_ns = run_broker_grace(self);
+    return member->role == ROLE_BROKER && broker_ns > grace_ns ? broker_ns : grace_ns;
+}
+
+/* Whether it failed before and printed the same: then that was shown. */
+static bool as_before(const struct member *member, const char *tail)
+{
+    return member->supervised.in_a_row > 0 && tail[0] && strcmp(member->supervised.first.tail, tail) == 0;
+}
+
+/* Who was asked to end, or ends with all others, should still do so well: a learner may not have saved its state. */
+static void check_last_words(struct run *self, const struct member *member, int status)
+{
+    char tail[SUPERVISOR_TAIL], how[96];
+    bool by_us = member->process.killed || (WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
+    if (status == 0 || by_us)
+        return;
+    process_tail(&member->process, tail, sizeof tail, TAIL_LINES);
+    if (as_before(member, tail))
+        tail[0] = '\0';
+    run_say(self, LEVEL_WARN, "A0414", "%s did not end well: %s.%s%s", member->name,
+            process_describe(status, how, sizeof how), tail[0] ? " Its last lines:\n" : "", tail);
+}
+
+static void judge(struct run *self, struct member *member, int status, bool expected, int64_t now_ns)
+{
+    char tail[SUPERVISOR_TAIL], how[96];
+    const struct supervisor_limits limits = limits_of(self);
+    int64_t ran_ns = member->ended_ns - member->process.started_ns;
+    bool again;
+    process_tail(&member->process, tail, sizeof tail, TAIL_LINES);
+    process_describe(status, how, sizeof how);
+    switch (supervisor_ended(&member->supervised, &limits, status, expected, tail, now_ns, ran_ns)) {
+    case SUPERVISOR_DONE:
+        member->wanted = false;
+        break;
+    case SUPERVISOR_RESTART:
+        again = member->supervised.in_a_row > 1 && as_before(member, tail);
+        run_say(self, LEVEL_WARN, "A0403", "%s ended after %.1f s with %s; it starts again in %.1f s.%s%s",
+                member->name, (double)ran_ns * 1e-9, how, (double)(member->supervised.restart_ns - now_ns) * 1e-9,
+                again     ? " It failed as before."
+                : tail[0] ? " Its last lines:\n"
+                          : "",
+                again ? "" : tail);
+        break;
+    case SUPERVISOR_GIVE_UP:
+        give_up(self, member);
+        break;
+    }
+}
+
+static void ended(struct run *self, struct member *member, int status, int64_t now_ns)
+{
+    char how[96];
+    if (status == 0 && self->phase < PHASE_STOPPING)
+        run_look(self, now_ns); /* a stop condition that it has seen before us is a good reason */
+    bool asked = member->process.asked_ns > 0 || self->phase >= PHASE_STOPPING;
+    bool custom = run_is_custom(self, member->role);
+    member->ended_ns = now_ns;
+    member->memory = 0;
+    member->cpu = 0.0;
+    log_line(LEVEL_INFO, "A0405", "ended", "process=%s how=\"%s\" asked=%d", member->name,
+             process_describe(status, how, sizeof how), asked);
+    if (asked)
+        check_last_words(self, member, status);
+    if (asked && member->wanted && self->phase < PHASE_STOPPING) /* retired, and wanted again meanwhile */
+        start(self, member);
+    else if (status == 0 && !asked && !custom)
+        member->unjudged = true;
+    else
+        judge(self, member, status, asked || (status == 0 && custom), now_ns);
+}
+
+/* The work of ours is never done without a stop condition, which it may have seen before us. */
+static void tend_unjudged(struct run *self, struct member *member, int64_t now_ns)
+{
+    bool stops = self->phase >= PHASE_STOPPING;
+    if (!member->unjudged || (!stops && now_ns - member->ended_ns < JUDGE_NS))
+        return;
+    member->unjudged = false;
+    judge(self, member, 0, stops, now_ns);
+}
+
+/* A role whose last process ended by right ends the run. */
+static void check_done(struct run *self)
+{
+    for (enum role role = 0; role < ROLES && self->actors_started; role++) {
+        if (!run_is_custom(self, role) || run_wanted(self, role) > 0 || run_running(self, role) > 0)
+            continue;
+        if (role == ROLE_ACTOR && self->seen.inserts == 0)
+            run_stop(self, RUN_FAILED, false, "the actors have ended with status 0, but none has inserted anything");
+        run_stop(self, RUN_DONE, false, "the %ss have ended", role_name(role));
+    }
+}
+
+static void tend_hang(struct run *self, struct member *member, int64_t now_ns)
+{
+    struct process_usage usage;
+    if (!process_usage(&member->process, &usage))
+        return;
+    if (member->usage_ns > 0 && now_ns > member->usage_ns)
+        member->cpu = (double)(usage.cpu_ns - member->cpu_ns) / (double)(now_ns - member->usage_ns);
+    member->usage_ns = now_ns;
+    member->cpu_ns = usage.cpu_ns;
+    member->memory = usage.memory;
+    if (hang_seen(&member->hang, self->config->launch.hang_ns, usage.cpu_ns, now_ns) && !member->process.killed) {
+        run_say(self, LEVEL_WARN, "A0406",
+                "%s hangs: it used no processor time for %.0f s%s; it is killed (launch.hang)", member->name,
+                (double)self->config->launch.hang_ns * 1e-9, usage.stopped ? " and is stopped" : "");
+        process_kill(&member->process);
+    }
+}
+
+/* Said once: whoever floods its log goes on with it. */
+static void tend_log(struct run *self, struct member *member)
+{
+    int64_t most = self->config->launch.log_most;
+    if (!process_cut_log(&member->process, most) || member->flooded)
+        return;
+    member->flooded = true;
+    run_say(
+        self, LEVEL_WARN, "A0416",
+        "%s has printed more than %.0f MiB: its log is emptied, now and whenever it gets so large (launch.log_most)",
+        member->name, (double)most / (1 << 20));
+}
+
+/* Over seconds at a time: the kernel counts processor time in ticks. A process that ended took its account with it. */
+static void measure_others(struct run *self)
+{
+    struct machine_load load;
+    int64_t ours_ns = 0;
+    for (uint32_t i = 0; i < self->n_members; i++)
+        ours_ns += self->members[i]->process.pid > 0 ? self->members[i]->cpu_ns : 0;
+    if (!machine_load_read(&load) || (self->load.cores > 0 && load.at_ns - self->load.at_ns < LOAD_NS))
+        return;
+    double ns = (double)(load.at_ns - self->load.at_ns);
+    self->others = self->load.cores > 0 && ours_ns >= self->load_ours_ns
+                       ? machine_load_others(&self->load, &load, (double)(ours_ns - self->load_ours_ns) / ns)
+                       : 0.0;
+    self->load = load;
+    self->load_ours_ns = ours_ns;
+}
+
+void run_measure_usage(struct run *self, int64_t now_ns)
+{
+    for (uint32_t i = 0; i < self->n_members; i++) {
+        if (self->members[i]->process.pid == 0)
+            continue;
+        tend_hang(self, self->members[i], now_ns);
+        tend_log(self, self->members[i]);
+    }
+    measure_others(self);
+}
+
+static void tend_guard(struct run *self)
+{
+    if (!guard_lost(self->options->guard))
+        return;
+    run_say(self, LEVEL_WARN, "A0415", "somebody has ended the guard of the processes; %s",
+            self->options->guard->pipe >= 0 ? "there is another one" : "another one could not be started");
+    for (uint32_t i = 0; i < self->n_members; i++)
+        process_guard(&self->members[i]->process);
+}
+
+void run_tend(struct run *self, int64_t now_ns)
+{
+    tend_guard(self);
+    for (uint32_t i = 0; i < self->n_members; i++) {
+        struct member *member = self->members[i];
+        int status;
+        if (member->process.pid > 0 && process_ended(&member->process, &status))
+            ended(self, member, status, now_ns);
+        else if (member->process.pid > 0 && member->process.asked_ns > 0 && !member->process.killed &&
+                 now_ns - member->process.asked_ns > grace_of(self, member)) {
+            run_say(self, LEVEL_WARN, "A0407", "%s did not end within %.1f s of SIGTERM%s; it is killed", member->name,
+                    (double)grace_of(self, member) * 1e-9, member->role == ROLE_BROKER ? "" : " (launch.grace)");
+            process_kill(&member->process);
+        }
+        tend_unjudged(self, member, now_ns);
+        if (self->phase < PHASE_STOPPING && member->wanted && member->process.pid == 0 &&
+            supervisor_due(&member->supervised, now_ns))
+            start(self, member);
+    }
+    check_done(self);
+}
+
+/* ---- counts ---- */
+
+uint32_t run_running(const struct run *self, enum role role)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < self->n_members; i++)
+        n += self->members[i]->role == role && self->members[i]->process.pid > 0;
+    return n;
+}
+
+uint32_t run_wanted(const struct run *self, enum role role)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < self->n_members; i++)
+        n += self->members[i]->role == role && self->members[i]->wanted;
+    return n;
+}
+
+void run_ask(struct run *self, enum role role, uint32_t from, int64_t now_ns)
+{
+    for (uint32_t i = 0; i < self->n_members; i++) {
+        struct member *member = self->members[i];
+        if (member->role != role || member->index < from)
+            continue;
+        member->wanted = member->unjudged = false;
+        if (member->process.pid > 0)
+            process_ask(&member->process, now_ns);
+    }
+}
+
+void run_kill_all(struct run *self)
+{
+    for (uint32_t i = 0; i < self->n_members; i++) {
+        self->members[i]->wanted = false;
+        if (self->members[i]->process.pid > 0)
+            process_kill(&self->members[i]->process);
+    }
+}
+
+void run_set_actors(struct run *self, uint32_t count, int64_t now_ns)
+{
+    uint32_t before = self->actors_wanted;
+    self->actors_wanted = count;
+    run_stretch_begin(self, count);
+    run_ask(self, ROLE_ACTOR, count, now_ns);
+    for (uint32_t i = before; i < count; i++)
+        run_add(self, ROLE_ACTOR, i);
+}

@@ -1,0 +1,56 @@
+/* stop.time bounds a run up to the end of its last process: so it stops a little earlier, and whoever is left then is killed. */
+#include <math.h>
+
+#include "agent/launch/run/run_impl.h"
+
+/* Of stop.time, at most, for the end. */
+#define RESERVE_SHARE 0.25
+/* An evaluation takes about as long as the one before. */
+#define EVALUATIONS 1.5
+/* Bytes a second at which a broker writes its last checkpoint, on a slow disk. */
+#define WRITE_RATE 100e6
+
+double run_elapsed(const struct run *self)
+{
+    double before = self->options->before ? self->options->before->elapsed_s : 0.0;
+    return before + (double)(clock_now(&self->clock) - self->start_ns) * 1e-9;
+}
+
+double run_time_left(const struct run *self)
+{
+    int64_t limit_ns = self->config->stop.time_ns;
+    return limit_ns > 0 ? (double)limit_ns * 1e-9 - run_elapsed(self) : INFINITY;
+}
+
+/* Processes end within launch.grace, the last parameters are measured, and a broker with files writes its last checkpoint. */
+static double reserve(const struct run *self)
+{
+    double most = RESERVE_SHARE * (double)self->config->stop.time_ns * 1e-9;
+    double needed = (double)self->config->launch.grace_ns * 1e-9;
+    if (self->config->evaluator.on && isfinite(self->seen.value_seconds))
+        needed += EVALUATIONS * self->seen.value_seconds;
+    if (config_folder(&self->config->broker))
+        needed += (double)self->seen.broker_bytes / WRITE_RATE;
+    return needed < most ? needed : most;
+}
+
+bool run_time_to_end(const struct run *self)
+{
+    return self->config->stop.time_ns > 0 && run_time_left(self) <= reserve(self);
+}
+
+void run_keep_time(struct run *self)
+{
+    uint32_t running = 0;
+    if (self->out_of_time || run_time_left(self) > 0.0)
+        return;
+    self->out_of_time = true;
+    for (enum role role = 0; role < ROLES; role++)
+        running += run_running(self, role);
+    if (running == 0)
+        return;
+    run_say(self, LEVEL_WARN, "A0420", "stop.time (%.6g s) has passed: %u process%s not ended, and %s killed",
+            (double)self->config->stop.time_ns * 1e-9, running, running == 1 ? " has" : "es have",
+            running == 1 ? "is" : "are");
+    run_kill_all(self);
+}

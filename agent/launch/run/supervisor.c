@@ -1,0 +1,147 @@
+#include "agent/launch/run/supervisor.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#include "agent/launch/process/process.h"
+#include "proto/base/clock.h"
+
+/* No status of waitpid is like it. */
+#define NOT_STARTED (-1)
+
+static int64_t pause_ns(const struct supervisor_limits *limits, uint32_t failures)
+{
+    int64_t pause = limits->backoff_ns;
+    for (uint32_t i = 1; i < failures && pause < limits->backoff_most_ns; i++)
+        pause = pause > limits->backoff_most_ns / 2 ? limits->backoff_most_ns : 2 * pause;
+    return pause < limits->backoff_most_ns ? pause : limits->backoff_most_ns;
+}
+
+static enum supervisor_action failed(struct supervised *self, const struct supervisor_limits *limits, int status,
+                                     const char *tail, int64_t now_ns, int64_t ran_ns)
+{
+    bool healthy = ran_ns >= limits->healthy_ns;
+    bool same = self->in_a_row > 0 && self->last.status == status;
+    self->last = (struct failure){.status = status, .at_ns = now_ns, .ran_ns = ran_ns};
+    snprintf(self->last.tail, sizeof self->last.tail, "%s", tail ? tail : "");
+    self->unhealthy = healthy ? 1 : self->unhealthy + 1;
+    self->in_a_row = healthy || !same ? 1 : self->in_a_row + 1;
+    if (self->in_a_row == 1)
+        self->first = self->last;
+    self->restart_ns = 0;
+    if (self->in_a_row >= limits->failures)
+        return SUPERVISOR_GIVE_UP;
+    self->restart_ns = now_ns + pause_ns(limits, self->unhealthy);
+    if (self->restart_ns == 0)
+        self->restart_ns = 1;
+    return SUPERVISOR_RESTART;
+}
+
+enum supervisor_action supervisor_ended(struct supervised *self, const struct supervisor_limits *limits, int status,
+                                        bool expected, const char *tail, int64_t now_ns, int64_t ran_ns)
+{
+    if (!expected)
+        return failed(self, limits, status, tail, now_ns, ran_ns);
+    self->restart_ns = 0;
+    return SUPERVISOR_DONE;
+}
+
+enum supervisor_action supervisor_not_started(struct supervised *self, const struct supervisor_limits *limits,
+                                              const char *why, int64_t now_ns)
+{
+    return failed(self, limits, NOT_STARTED, why, now_ns, 0);
+}
+
+bool supervisor_due(struct supervised *self, int64_t now_ns)
+{
+    if (self->restart_ns == 0 || now_ns < self->restart_ns)
+        return false;
+    self->restart_ns = 0;
+    self->restarts++;
+    return true;
+}
+
+/* Appends, cut to size. */
+static size_t put(char *out, size_t size, size_t used, const char *text, size_t length)
+{
+    if (used + 1 >= size)
+        return used;
+    size_t room = size - 1 - used;
+    length = length < room ? length : room;
+    memcpy(out + used, text, length);
+    out[used + length] = '\0';
+    return used + length;
+}
+
+static size_t put_lines(char *out, size_t size, size_t used, const char *text)
+{
+    while (*text) {
+        size_t length = strcspn(text, "\n");
+        used = put(out, size, used, "\n  | ", 5);
+        used = put(out, size, used, text, length);
+        text += length + (text[length] == '\n');
+    }
+    return used;
+}
+
+const char *supervisor_explain(const struct supervised *self, const char *name, char *out, size_t size)
+{
+    const struct failure *first = &self->first;
+    char head[384], how[96], times[64] = "";
+    bool row = self->in_a_row > 1;
+    double seconds = (double)first->ran_ns / (double)NS_PER_S;
+    if (size == 0)
+        return out;
+    out[0] = '\0';
+    if (row)
+        snprintf(times, sizeof times, " %u times in a row", self->in_a_row);
+    process_describe(first->status, how, sizeof how);
+    if (self->in_a_row == 0)
+        snprintf(head, sizeof head, "%.64s has not failed", name);
+    else if (first->status == NOT_STARTED)
+        snprintf(head, sizeof head, "%.64s could not be started%s", name, times);
+    else
+        snprintf(head, sizeof head, "%.64s %s%s%s%s%s %.1f s", name, first->status == 0 ? "ended by itself" : "failed",
+                 times, WIFEXITED(first->status) ? " with " : ", ", how, row ? "; the first time after" : " after",
+                 seconds);
+    size_t used = put(out, size, 0, head, strlen(head));
+    if (self->in_a_row == 0)
+        return out;
+    const char *next = first->tail[0] ? ":" : "; it printed nothing";
+    used = put(out, size, used, next, strlen(next));
+    put_lines(out, size, used, first->tail);
+    return out;
+}
+
+const char *supervisor_one_line(const char *text, char *out, size_t size)
+{
+    size_t end = strlen(text);
+    while (end > 0 && strchr(" \t\r\n", text[end - 1]))
+        end--;
+    size_t first = strcspn(text, "\n"), last = end;
+    if (size == 0)
+        return out;
+    out[0] = '\0';
+    size_t used = put(out, size, 0, text, first < end ? first : end);
+    if (first >= end)
+        return out;
+    while (text[last - 1] != '\n')
+        last--;
+    last += strspn(text + last, " |");
+    used = put(out, size, used, " ", 1);
+    put(out, size, used, text + last, end - last);
+    return out;
+}
+
+bool hang_seen(struct hang *self, int64_t hang_ns, int64_t cpu_ns, int64_t now_ns)
+{
+    if (self->since_ns == 0 || cpu_ns != self->cpu_ns) {
+        *self = (struct hang){.cpu_ns = cpu_ns, .since_ns = now_ns};
+        return false;
+    }
+    if (hang_ns <= 0 || now_ns - self->since_ns < hang_ns)
+        return false;
+    self->since_ns = now_ns; /* the caller acts; it is told again if that changes nothing */
+    return true;
+}

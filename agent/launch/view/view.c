@@ -1,0 +1,315 @@
+/* The view of a run: which lines there are, and which of them go first when there is little room. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "agent/launch/plot/plot.h"
+#include "agent/launch/view/view_impl.h"
+
+struct line *frame_line(struct frame *self, enum rank rank)
+{
+    if (self->n == FRAME_MAX)
+        return NULL;
+    struct line *line = &self->lines[self->n];
+    *line = (struct line){.limit = self->style->columns, .utf8 = self->style->utf8, .colour = self->style->colour};
+    self->ranks[self->n++] = rank;
+    return line;
+}
+
+struct line *frame_row(struct frame *self, enum rank rank, const char *label)
+{
+    struct line *line = frame_line(self, rank);
+    if (line) {
+        line_put(line, TINT_DIM, " %s", label);
+        line_to(line, COLUMN_1);
+    }
+    return line;
+}
+
+uint32_t frame_columns(const struct frame *self)
+{
+    return self->style->columns ? self->style->columns : 100;
+}
+
+bool view_over(const struct frame *self)
+{
+    return self->status->phase >= PHASE_DONE;
+}
+
+/* ---- head and progress ---- */
+
+static enum tint phase_tint(enum phase phase)
+{
+    return phase == PHASE_FAILED ? TINT_BAD : phase == PHASE_RUNNING || phase == PHASE_DONE ? TINT_GOOD : TINT_WARN;
+}
+
+static void add_head(struct frame *self)
+{
+    const struct status *s = self->status;
+    struct line *line = frame_line(self, RANK_HEAD);
+    format_buffer time;
+    if (!line)
+        return;
+    line_put(line, TINT_BOLD, " %s", s->name);
+    line_put(line, phase_tint(s->phase), "  %s", phase_name(s->phase));
+    line_try(line, TINT_NONE, "  %s", format_seconds(time, s->elapsed_s));
+    uint32_t folder = line_width(s->folder) + 1, wide = frame_columns(self);
+    if (s->folder[0] && folder + 2 <= line_left(line)) {
+        line_to(line, wide > folder ? wide - folder : 1);
+        line_put(line, TINT_DIM, "%s", s->folder);
+    }
+}
+
+struct end {
+    const char *what;
+    double at, to; /* to: none if it is not finite or 0 */
+};
+
+/* The end that the progress counts to: of those that there are, the one whose share is nearest to it. */
+static const struct end *nearest_end(const struct end *ends, uint32_t n, double progress)
+{
+    const struct end *found = NULL;
+    double distance = INFINITY;
+    for (uint32_t i = 0; i < n; i++) {
+        if (!isfinite(ends[i].to) || ends[i].to == 0)
+            continue;
+        double share = ends[i].at / ends[i].to;
+        double own = fabs((isfinite(share) ? fmin(share, 1) : 0) - progress);
+        if (!found || own < distance) {
+            found = &ends[i];
+            distance = isfinite(own) ? own : INFINITY;
+        }
+    }
+    return found;
+}
+
+/* "steps 31,200 of 100,000"; "" if nothing is known about an end. */
+static void describe_end(const struct status *s, char *out, size_t size, const char *of)
+{
+    const struct end ends[] = {
+        {"steps", (double)s->steps, (double)s->stop_steps},
+        {"updates", (double)s->learner_steps, (double)s->stop_learner_steps},
+        {"return", s->value, s->stop_value},
+        {"time", s->elapsed_s, s->stop_time_s},
+    };
+    const struct end *end = nearest_end(ends, 4, isfinite(s->progress) ? s->progress : 0);
+    format_buffer at, to;
+    out[0] = '\0';
+    if (end == &ends[0])
+        snprintf(out, size, "steps %s%s%s", format_count(at, s->steps), of, format_count(to, s->stop_steps));
+    else if (end == &ends[1])
+        snprintf(out, size, "updates %s%s%s", format_count(at, s->learner_steps), of,
+                 format_count(to, s->stop_learner_steps));
+    else if (end == &ends[2])
+        snprintf(out, size, "return %s%s%s", view_number(at, s->value), of, view_number(to, s->stop_value));
+    else if (end == &ends[3])
+        snprintf(out, size, "%s%s%s", format_seconds(at, s->elapsed_s), of, format_seconds(to, s->stop_time_s));
+}
+
+static void add_progress(struct frame *self)
+{
+    const struct status *s = self->status;
+    struct line *line = frame_line(self, RANK_PROGRESS);
+    char end[128];
+    format_buffer eta, at;
+    if (!line)
+        return;
+    bool reached = s->phase == PHASE_DONE && isfinite(s->stop_value) && s->best >= s->stop_value;
+    double progress = reached ? 1 : s->progress;
+    if (reached)
+        snprintf(end, sizeof end, "return %s of %s", view_number(at, s->best), view_number(eta, s->stop_value));
+    else
+        describe_end(s, end, sizeof end, " of ");
+    uint32_t wide = frame_columns(self), bar = wide > 75 ? wide / 2 - 8 : wide / 3;
+    line_to(line, 1);
+    line_bar(line,
+             s->phase == PHASE_DONE     ? TINT_GOOD
+             : s->phase == PHASE_FAILED ? TINT_BAD
+                                        : TINT_BAR,
+             bar < 60 ? bar : 60, progress);
+    if (isfinite(progress))
+        line_put(line, TINT_BOLD, " %3.0f%%", 100 * (progress > 1 ? 1 : progress > 0 ? progress : 0));
+    line_try(line, TINT_NONE, "  %s", end);
+    if (isfinite(s->eta_s) && s->eta_s > 0 && !view_over(self))
+        line_try(line, TINT_DIM, "  %s left", format_seconds(eta, s->eta_s));
+    if (s->reason[0] && (line = frame_line(self, RANK_ABNORMAL)))
+        line_put(line, s->phase == PHASE_FAILED ? TINT_BAD : TINT_NONE, " %s", s->reason);
+}
+
+/* ---- returns ---- */
+
+/* With room to spare the curve is a chart, else one line. */
+static void add_curve(struct frame *self, uint32_t rows)
+{
+    const struct status *s = self->status;
+    struct text text = {0};
+    uint32_t wide = frame_columns(self);
+    if (rows >= 8 && s->n_values >= 3 && wide >= 60) {
+        struct plot plot = {
+            .x_label = "steps", .n_lines = 1, .lines = {{.x = s->value_steps, .y = s->values, .n = s->n_values}}};
+        plot_text(&text, &plot, wide < 110 ? wide - 2 : 108, rows < 12 ? rows : 12, self->style->utf8);
+    } else {
+        view_sparkline(&text, s->values, s->n_values, wide > COLUMN_1 + 1 ? wide - COLUMN_1 - 1 : 1, self->style->utf8);
+        struct line *line = frame_row(self, RANK_CURVE, "");
+        if (line)
+            line_put(line, TINT_BAR, "%s", text_get(&text));
+        text_fini(&text);
+        return;
+    }
+    for (const char *at = text_get(&text); *at;) {
+        size_t size = strcspn(at, "\n");
+        struct line *line = frame_line(self, RANK_CURVE);
+        if (line)
+            line_put(line, TINT_NONE, " %.*s", (int)size, at);
+        at += size + (at[size] == '\n');
+    }
+    text_fini(&text);
+}
+
+static void add_return(struct frame *self, uint32_t rows)
+{
+    const struct status *s = self->status;
+    struct line *line = frame_row(self, RANK_RETURN, "return");
+    format_buffer newest, best, target, actors;
+    if (!line)
+        return;
+    if (isfinite(s->value)) {
+        line_put(line, TINT_BOLD, "%s", view_number(newest, s->value));
+        line_try(line, TINT_NONE, "   best %s", view_number(best, s->best));
+    } else {
+        line_put(line, TINT_DIM, "none yet");
+    }
+    if (isfinite(s->stop_value))
+        line_try(line, s->value >= s->stop_value ? TINT_GOOD : TINT_DIM, "   target %s",
+                 view_number(target, s->stop_value));
+    if (isfinite(s->actor_value))
+        line_try(line, TINT_DIM, "   exploring %s", view_number(actors, s->actor_value));
+    if (s->n_values && s->values && s->value_steps)
+        add_curve(self, rows);
+}
+
+/* ---- processes ---- */
+
+static void add_processes(struct frame *self)
+{
+    const struct status *s = self->status;
+    format_buffer used, limit;
+    struct line *line = frame_row(self, RANK_PROCESSES, "processes");
+    if (line) {
+        bool settled = s->phase == PHASE_RUNNING;
+        line_put(line, settled && s->actors < s->actors_wanted ? TINT_WARN : TINT_NONE, "actors %u/%u", s->actors,
+                 s->actors_wanted);
+        line_try(line, settled && s->learners < s->learners_wanted ? TINT_WARN : TINT_NONE, "   learners %u/%u",
+                 s->learners, s->learners_wanted);
+        line_try(line, s->restarts ? TINT_WARN : TINT_DIM, "   restarts %u", s->restarts);
+    }
+    line = frame_row(self, RANK_MEMORY, "memory");
+    if (!line)
+        return;
+    line_put(line, s->memory_limit && (double)s->memory > 0.9 * (double)s->memory_limit ? TINT_WARN : TINT_NONE, "%s",
+             format_bytes(used, s->memory));
+    if (s->memory_limit)
+        line_try(line, TINT_NONE, " of %s", format_bytes(limit, s->memory_limit));
+    line_try(line, TINT_NONE, "   cores %.1f", s->cpu);
+    if (s->cores > 0)
+        line_try(line, TINT_NONE, " of %.4g", s->cores);
+    if (s->others > 0 && !view_over(self))
+        line_try(line, TINT_WARN, "   other programs take %.1f", s->others);
+}
+
+/* Who does not run as it should, or had to be started again: at most four, and how many more there are. */
+static void add_abnormal(struct frame *self)
+{
+    const struct status *s = self->status;
+    uint32_t shown = 0, more = 0;
+    bool over = s->phase >= PHASE_STOPPING && s->phase != PHASE_FAILED;
+    for (uint32_t i = 0; s->processes && i < s->n_processes; i++) {
+        const struct status_process *p = &s->processes[i];
+        bool away = !over && strcmp(p->state, "runs") != 0 && strcmp(p->state, "ended") != 0;
+        if (!away && !p->restarts)
+            continue;
+        if (shown == 4) {
+            more++;
+            continue;
+        }
+        struct line *line = frame_row(self, away ? RANK_ABNORMAL : RANK_PROCESSES, "");
+        if (!line)
+            return;
+        line_put(line, away ? TINT_BAD : TINT_WARN, "%s %s", p->name, p->state);
+        if (p->restarts)
+            line_try(line, TINT_DIM, "   %u restart%s", p->restarts, p->restarts > 1 ? "s" : "");
+        shown++;
+    }
+    struct line *line = more ? frame_row(self, RANK_PROCESSES, "") : NULL;
+    if (line)
+        line_put(line, TINT_DIM, "and %u more", more);
+}
+
+static void add_event(struct frame *self)
+{
+    const struct status *s = self->status;
+    bool told = s->reason[0] && strstr(s->event, s->reason); /* it stands above already */
+    struct line *line = s->event[0] && !told ? frame_row(self, RANK_EVENT, "event") : NULL;
+    format_buffer ago;
+    if (!line)
+        return;
+    double age = s->unix_s - s->event_unix_s;
+    if (s->event_unix_s > 0 && age >= 1)
+        line_put(line, TINT_DIM, "%s ago  ", format_seconds(ago, floor(age)));
+    line_put(line, TINT_NONE, "%s", s->event);
+}
+
+/* ---- all of it ---- */
+
+static void build(struct frame *self)
+{
+    uint32_t rows = self->style->rows;
+    add_head(self);
+    add_progress(self);
+    frame_line(self, RANK_BLANK);
+    view_add_speed(self);
+    frame_line(self, RANK_BLANK);
+    view_add_waits(self);
+    view_add_table(self);
+    frame_line(self, RANK_BLANK);
+    add_return(self, rows > 26 ? rows - 22 : 0);
+    frame_line(self, RANK_BLANK);
+    if (!view_over(self))
+        add_processes(self);
+    add_abnormal(self);
+    add_event(self);
+}
+
+/* The highest rank that still fits, and how many lines of that rank do. */
+static uint32_t choose(const struct frame *self, enum rank *last)
+{
+    uint32_t counts[RANK_BLANK + 1] = {0}, left = self->style->rows ? self->style->rows : FRAME_MAX;
+    for (uint32_t i = 0; i < self->n; i++)
+        counts[self->ranks[i]]++;
+    uint32_t rank = 0;
+    while (rank < RANK_BLANK && counts[rank] <= left)
+        left -= counts[rank++];
+    *last = (enum rank)rank;
+    return left;
+}
+
+void view_draw(struct text *out, const struct status *status, const struct view_style *style)
+{
+    struct frame frame = {.status = status, .style = style};
+    enum rank last;
+    build(&frame);
+    uint32_t left = choose(&frame, &last);
+    for (uint32_t i = 0; i < frame.n; i++) {
+        bool shown = frame.ranks[i] < last || (frame.ranks[i] == last && left > 0);
+        left -= shown && frame.ranks[i] == last;
+        if (shown)
+            text_add(out, "%s\n", text_get(&frame.lines[i].text));
+        line_fini(&frame.lines[i]);
+    }
+}
+
+void view_render(struct text *out, const struct status *status, uint32_t columns, uint32_t rows, bool utf8)
+{
+    view_draw(out, status, &(struct view_style){.columns = columns, .rows = rows, .utf8 = utf8});
+}

@@ -1,0 +1,229 @@
+/* Lines that know their width: clean text, tints, bars, sparklines. */
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/launch/view/view_impl.h"
+
+#define LINE_ANY 10000u
+
+static const char *const tints[] = {
+    [TINT_NONE] = "",         [TINT_BOLD] = "\x1b[1m",   [TINT_DIM] = "\x1b[2m",  [TINT_GOOD] = "\x1b[32m",
+    [TINT_WARN] = "\x1b[33m", [TINT_BAD] = "\x1b[1;31m", [TINT_BAR] = "\x1b[36m",
+};
+
+void line_fini(struct line *self)
+{
+    text_fini(&self->text);
+    self->width = 0;
+}
+
+uint32_t line_left(const struct line *self)
+{
+    uint32_t limit = self->limit ? self->limit : LINE_ANY;
+    return self->width < limit ? limit - self->width : 0;
+}
+
+/* One code point of s: its bytes, and the value in *point; 0 bytes: no UTF-8. */
+static uint32_t decode(const unsigned char *s, uint32_t *point)
+{
+    uint32_t n = s[0] < 0x80 ? 1 : s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : s[0] < 0xf5 ? 4 : 0;
+    if (n <= 1) {
+        *point = s[0];
+        return n;
+    }
+    *point = s[0] & (0x7fu >> n);
+    for (uint32_t i = 1; i < n; i++) {
+        if ((s[i] & 0xc0) != 0x80)
+            return 0;
+        *point = *point << 6 | (s[i] & 0x3fu);
+    }
+    return n;
+}
+
+/* Columns of a code point: 2 for ideographs and pictures. -1: it must not reach a terminal (it would change the order of the
+ * text or has no width of its own). */
+static int point_width(uint32_t p)
+{
+    if (p < 0x20 || (p >= 0x7f && p < 0xa0) || (p >= 0x300 && p < 0x370) || (p >= 0x200b && p <= 0x200f) ||
+        (p >= 0x2028 && p <= 0x202e) || (p >= 0x2060 && p <= 0x206f) || (p >= 0xfe00 && p <= 0xfe0f) || p == 0xfeff ||
+        p == 0x61c || p >= 0xe0000)
+        return -1;
+    bool wide = (p >= 0x1100 && p < 0x1160) || (p >= 0x2e80 && p < 0xa4d0) || (p >= 0xac00 && p < 0xd7a4) ||
+                (p >= 0xf900 && p < 0xfb00) || (p >= 0xfe30 && p < 0xfe70) || (p >= 0xff00 && p < 0xff61) ||
+                (p >= 0xffe0 && p < 0xffe7) || (p >= 0x1f300 && p < 0x1f650) || (p >= 0x1f680 && p < 0x1fb00) ||
+                (p >= 0x20000 && p < 0x40000);
+    return wide ? 2 : 1;
+}
+
+/* Adds as much of s as fits in `most` columns; gives the columns that it took, and in *rest whether something is left. */
+static uint32_t add_clean(struct text *out, const char *s, uint32_t most, bool utf8, bool *rest)
+{
+    uint32_t width = 0;
+    const unsigned char *at = (const unsigned char *)s, *from = at; /* from: what is not added yet */
+    *rest = false;
+    while (*at) {
+        uint32_t point, bytes = decode(at, &point);
+        int columns = bytes ? point_width(point) : -1;
+        bool shown = columns > 0 && (utf8 || point < 0x80);
+        uint32_t own = shown ? (uint32_t)columns : 1;
+        if (width + own > most) {
+            *rest = true;
+            break;
+        }
+        if (!shown) {
+            text_add(out, "%.*s?", (int)(at - from), (const char *)from);
+            from = at + (bytes ? bytes : 1);
+        }
+        width += own;
+        at += bytes ? bytes : 1;
+    }
+    text_add(out, "%.*s", (int)(at - from), (const char *)from);
+    return width;
+}
+
+uint32_t line_width(const char *text)
+{
+    uint32_t width = 0;
+    for (const unsigned char *at = (const unsigned char *)text; *at;) {
+        if (at[0] == 0x1b && at[1] == '[') {
+            at += strcspn((const char *)at, "m");
+            at += *at == 'm';
+            continue;
+        }
+        uint32_t point, bytes = decode(at, &point);
+        int columns = bytes ? point_width(point) : 1;
+        width += columns > 0 ? (uint32_t)columns : 0;
+        at += bytes ? bytes : 1;
+    }
+    return width;
+}
+
+/* Puts it in, cut to what is left; with whole, all or nothing. */
+static bool put(struct line *self, enum tint tint, bool whole, const char *s)
+{
+    struct text clean = {0};
+    bool rest, ok = true;
+    uint32_t left = line_left(self), width = add_clean(&clean, s, left, self->utf8, &rest);
+    if (rest && whole) {
+        ok = false;
+    } else if (rest && left > 0) {
+        text_fini(&clean);
+        width = add_clean(&clean, s, left - 1, self->utf8, &rest) + 1;
+        text_add(&clean, self->utf8 ? "…" : "~");
+    }
+    if (ok && width) {
+        bool coloured = self->colour && tint != TINT_NONE;
+        text_add(&self->text, "%s%s%s", coloured ? tints[tint] : "", text_get(&clean), coloured ? "\x1b[0m" : "");
+        self->width += width;
+    }
+    text_fini(&clean);
+    return ok;
+}
+
+/* Text of any length; NULL: out of memory, and nothing is shown. */
+static char *formatted(const char *format, va_list args)
+{
+    char *out = NULL;
+    return vasprintf(&out, format, args) < 0 ? NULL : out;
+}
+
+void line_put(struct line *self, enum tint tint, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    char *s = formatted(format, args);
+    va_end(args);
+    if (s)
+        put(self, tint, false, s);
+    free(s);
+}
+
+bool line_try(struct line *self, enum tint tint, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    char *s = formatted(format, args);
+    va_end(args);
+    bool ok = s && put(self, tint, true, s);
+    free(s);
+    return ok;
+}
+
+void line_to(struct line *self, uint32_t column)
+{
+    uint32_t blanks = self->width < column ? column - self->width : 1;
+    if (blanks > line_left(self))
+        blanks = line_left(self);
+    text_add(&self->text, "%*s", (int)blanks, "");
+    self->width += blanks;
+}
+
+void line_bar(struct line *self, enum tint tint, uint32_t columns, double share)
+{
+    static const char *const eighths[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
+    if (columns > line_left(self))
+        columns = line_left(self);
+    if (!columns)
+        return;
+    share = share > 1 ? 1 : share > 0 ? share : 0; /* NaN: empty */
+    uint32_t units = (uint32_t)(share * columns * 8 + 0.5);
+    if (share > 0 && units == 0)
+        units = 1;
+    struct text full = {0}, rest = {0};
+    uint32_t at = units / 8;
+    for (uint32_t i = 0; i < at; i++)
+        text_add(&full, self->utf8 ? "█" : "#");
+    if (at < columns && units % 8 && self->utf8) {
+        text_add(&full, "%s", eighths[units % 8]);
+        at++;
+    }
+    for (; at < columns; at++)
+        text_add(&rest, self->utf8 ? "·" : ".");
+    line_put(self, tint, "%s", text_get(&full));
+    line_put(self, TINT_DIM, "%s", text_get(&rest));
+    text_fini(&full);
+    text_fini(&rest);
+}
+
+/* The mean of the numbers among values[first, end); NAN: there are none. */
+static double mean_of(const double *values, uint32_t first, uint32_t end)
+{
+    double sum = 0;
+    uint32_t n = 0;
+    for (uint32_t i = first; i < end; i++) {
+        if (isfinite(values[i])) {
+            sum += values[i];
+            n++;
+        }
+    }
+    return n ? sum / n : NAN;
+}
+
+void view_sparkline(struct text *out, const double *values, uint32_t n, uint32_t columns, bool utf8)
+{
+    static const char *const blocks[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
+    static const char marks[] = ".:-=+*#";
+    uint32_t cells = n < columns ? n : columns;
+    double low = INFINITY, high = -INFINITY;
+    for (uint32_t pass = 0; pass < 2; pass++) {
+        for (uint32_t i = 0; i < cells; i++) {
+            uint32_t first = (uint32_t)((uint64_t)n * i / cells), end = (uint32_t)((uint64_t)n * (i + 1) / cells);
+            double mean = mean_of(values, first, end);
+            if (pass == 0) {
+                low = isfinite(mean) && mean < low ? mean : low;
+                high = isfinite(mean) && mean > high ? mean : high;
+                continue;
+            }
+            double share = high > low ? (mean / 2 - low / 2) / (high / 2 - low / 2) : 0.5;
+            if (!isfinite(mean))
+                text_add(out, " ");
+            else if (utf8)
+                text_add(out, "%s", blocks[(uint32_t)(share * 7 + 0.5)]);
+            else
+                text_add(out, "%c", marks[(uint32_t)(share * 6 + 0.5)]);
+        }
+    }
+}

@@ -1,0 +1,131 @@
+#include "agent/program/worker.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "agent/program/worker_impl.h"
+#include "proto/base/error.h"
+
+#define CONNECT_PART_MS 1000
+
+uint64_t worker_seed(const struct run_config *config, const char *part, uint32_t index)
+{
+    uint64_t hash = UINT64_C(14695981039346656037) ^ (uint64_t)config->seed;
+    for (const char *c = part; *c; c++)
+        hash = (hash ^ (uint64_t)(unsigned char)*c) * UINT64_C(1099511628211);
+    struct rng rng;
+    rng_seed(&rng, hash + index);
+    return rng_next(&rng);
+}
+
+void worker_close(struct worker *self)
+{
+    run_log_destroy(&self->log);
+    agent_destroy(&self->agent);
+    env_close(&self->env);
+    if (self->client)
+        rp_client_destroy(&self->client);
+}
+
+/* Looks at the stop flag meanwhile. */
+static rp_status connect_client(struct worker *self, rp_error *err)
+{
+    const struct worker_options *options = self->options;
+    rp_client_options client = {.struct_size = sizeof client, .name = self->name, .zmq_context = options->context};
+    int64_t wait_ms = options->connect_ms > 0 ? options->connect_ms : WORKER_CONNECT_MS;
+    int64_t end_ns = self->start_ns + wait_ms * NS_PER_MS;
+    for (;;) {
+        int64_t left_ms = (end_ns - clock_now(&self->clock)) / NS_PER_MS + 1;
+        int64_t part_ms = left_ms < CONNECT_PART_MS ? left_ms : CONNECT_PART_MS;
+        self->client = rp_client_connect(options->endpoint, &client, part_ms, err);
+        if (self->client)
+            return RP_OK;
+        if (worker_stopped(self))
+            return err_set(err, RP_CANCELLED, "stopped while no broker answered");
+        if (err->status != RP_UNAVAILABLE)
+            return (rp_status)err->status;
+        if (left_ms <= CONNECT_PART_MS)
+            return err_set(err, RP_UNAVAILABLE,
+                           "no broker answers at %s within %g s: is replay-broker running, and is this its service "
+                           "endpoint?",
+                           options->endpoint, (double)wait_ms / 1e3);
+    }
+}
+
+rp_status worker_open(struct worker *self, const struct worker_options *options, const char *kind, rp_error *err)
+{
+    const struct run_config *config = options->config;
+    *self = (struct worker){.options = options, .config = config, .clock = clock_system()};
+    self->start_ns = clock_now(&self->clock);
+    self->next_report_ns = self->start_ns + config->report.every_ns;
+    snprintf(self->name, sizeof self->name, "%s-%u", kind, options->index);
+    net_single_thread();
+    RP_TRY(env_open(&self->env, &config->environment, err));
+    env_seed(&self->env,
+             worker_seed(config, strcmp(kind, "actor") == 0 ? "environment" : "evaluator-environment", options->index));
+    self->agent =
+        agent_new(&config->agent, config->environment.name, &self->env.spec, worker_seed(config, "parameters", 0), err);
+    if (!self->agent)
+        return (rp_status)err->status;
+    struct run_log_options log = {.folder = config->folder,
+                                  .process = self->name,
+                                  .csv = config->report.csv,
+                                  .tensorboard = config->report.tensorboard};
+    self->log = run_log_new(&log, err);
+    if (!self->log)
+        return (rp_status)err->status;
+    if (options->weights)
+        return RP_OK;
+    return connect_client(self, err);
+}
+
+bool worker_stopped(const struct worker *self)
+{
+    return self->options->stop && atomic_load(self->options->stop);
+}
+
+bool worker_out_of_time(const struct worker *self)
+{
+    int64_t limit = self->config->stop.time_ns;
+    return limit > 0 && clock_now(&self->clock) - self->start_ns >= limit;
+}
+
+bool worker_report_due(struct worker *self)
+{
+    int64_t now = clock_now(&self->clock);
+    if (now < self->next_report_ns)
+        return false;
+    self->next_report_ns = now + self->config->report.every_ns;
+    return true;
+}
+
+void worker_report(struct worker *self, uint64_t steps, uint64_t learner_steps, const struct agent_scalar *scalars,
+                   uint32_t n)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    struct run_log_at at = {.time_s = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec,
+                            .environment_steps = steps,
+                            .learner_steps = learner_steps};
+    run_log_report(self->log, &at, scalars, n);
+}
+
+bool worker_try_again(const struct worker *self, rp_status status)
+{
+    if (worker_stopped(self) || (status != RP_DEADLINE_EXCEEDED && status != RP_UNAVAILABLE))
+        return false;
+    nanosleep(&(struct timespec){.tv_nsec = WORKER_RETRY_MS * 1000000}, NULL);
+    return true;
+}
+
+uint64_t worker_steps(const struct worker *self, int64_t counter)
+{
+    int64_t limit = self->config->stop.steps;
+    return (uint64_t)(limit > 0 && counter > limit ? limit : counter > 0 ? counter : 0);
+}
+
+rp_status worker_unless_stopped(const struct worker *self, rp_status status)
+{
+    return status != RP_OK && worker_stopped(self) ? RP_OK : status;
+}

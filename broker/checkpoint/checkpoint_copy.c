@@ -1,0 +1,295 @@
+/* Marks of what changed, and the copying of marked items: slice by slice, or right before an item changes.
+ *
+ * A checkpoint goes over the words of a table's marks from front to back. Which slots of a word it has to copy: of a
+ * change, the bits that are set in `pending`, and a bit is cleared when its slot was copied ahead of its turn; of a
+ * whole one it is every slot below `high`, and the bits that are set are those that were copied ahead. So neither costs
+ * anything at the instant, however large the table. Words that it has passed are zero again. */
+#include "broker/checkpoint/checkpoint_run.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "broker/spill/spill.h"
+#include "broker/store/reserve.h"
+#include "proto/base/error.h"
+
+#define BATCH 256u
+/* A slice that copied so many bytes is long enough, however few items they were. */
+#define SLICE_BYTES (256u << 10)
+/* Slots of a slice that turned out to be free. */
+#define SLICE_LOOKS 4096u
+/* So often an item's chunks are read before it is written as it is. */
+#define NEAR_TRIES 64u
+/* Larger values are copied by the scribe. */
+#define LARGE_BYTES (64u << 10)
+
+/* ---- marks ---- */
+
+static size_t marks_bytes(const struct marks *self)
+{
+    return (size_t)self->words * sizeof(uint64_t);
+}
+
+rp_status marks_init(struct marks **at, uint32_t capacity, rp_error *err)
+{
+    struct marks *self = calloc(1, sizeof *self);
+    *at = self;
+    if (self) {
+        self->words = capacity / 64 + 1;
+        self->all_changed = true;
+        self->changed = reserve_map(marks_bytes(self));
+        self->pending = reserve_map(marks_bytes(self));
+    }
+    if (self && self->changed && self->pending)
+        return RP_OK;
+    marks_destroy(at);
+    return err_set(err, RP_NO_MEMORY, "no memory for the marks of %u slots", capacity);
+}
+
+void marks_destroy(struct marks **at)
+{
+    struct marks *self = *at;
+    if (!self)
+        return;
+    reserve_unmap(self->changed, marks_bytes(self));
+    reserve_unmap(self->pending, marks_bytes(self));
+    free(self);
+    *at = NULL;
+}
+
+/* Slots of the word that are still to be copied. */
+static uint64_t word_due(const struct marks *self, uint32_t word)
+{
+    uint64_t due = self->pending[word];
+    if (!self->whole)
+        return due;
+    uint32_t left = self->high - word * 64;
+    return ~due & (left < 64 ? (UINT64_C(1) << left) - 1 : UINT64_MAX);
+}
+
+/* ---- one item ---- */
+
+static void item_copy(struct checkpoint *self, const struct table *table, const struct contents *in, uint32_t slot)
+{
+    const struct item *item = &in->items[slot];
+    uint32_t n = item->span.n;
+    if (n == 0) {
+        if (!in->marks->whole) {
+            struct entry_slot *entry = checkpoint_entry(self, ENTRY_FREE, table->id, sizeof *entry);
+            *entry = (struct entry_slot){.slot = slot};
+        }
+        return;
+    }
+    struct entry_item *entry = checkpoint_entry(self, ENTRY_ITEM, table->id, sizeof *entry + n * sizeof(uint64_t));
+    *entry = (struct entry_item){.insert = journal_insert_body(item, slot), .times_sampled = item->times_sampled};
+    if (table->sampler_ops->order)
+        entry->order[0] = table->sampler_ops->order(in->sampler, slot);
+    if (table->remover_ops->order)
+        entry->order[1] = table->remover_ops->order(in->remover, slot);
+    uint64_t *places = (uint64_t *)(void *)(entry + 1);
+    struct chunk *const *chunks = span_chunks(&item->span);
+    for (uint32_t i = 0; i < n; i++)
+        places[i] = checkpoint_place(self, chunks[i]);
+}
+
+void checkpoint_touch_(struct table *table, struct contents *in, uint32_t slot)
+{
+    struct marks *marks = in->marks;
+    uint32_t word = slot / 64;
+    uint64_t bit = UINT64_C(1) << (slot % 64);
+    if (__builtin_expect(marks->copying != NULL, 0) && word >= marks->next && slot < marks->high &&
+        (word_due(marks, word) & bit)) {
+        marks->pending[word] ^= bit;
+        item_copy(marks->copying, table, in, slot);
+    }
+    marks->n_changed += !(marks->changed[word] & bit);
+    marks->changed[word] |= bit;
+}
+
+/* ---- tables, slice by slice ---- */
+
+/* Everything about an item is cold. Inlined always: gcc takes a function that only prefetches for one without effect */
+static inline __attribute__((always_inline)) void prefetch_items(const struct contents *in, const uint32_t *slots,
+                                                                 uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        __builtin_prefetch(span_chunks(&in->items[slots[i]].span)[0], 1);
+    for (uint32_t i = 0; i < n; i++) {
+        const struct chunk *chunk = span_chunks(&in->items[slots[i]].span)[0];
+        if (!in->items[slots[i]].span.n || chunk->at) /* a slot that has become free: its chunk is gone */
+            continue;
+        const char *line = (const char *)chunk + 64, *end = line + (chunk->bytes < 1024 ? chunk->bytes : 1024);
+        for (; line < end; line += 64)
+            __builtin_prefetch(line);
+    }
+}
+
+/* Slots from the word `next` on that are to be copied. Free ones of a whole checkpoint are passed over. *end: the word
+ * after the last that was looked at. */
+static uint32_t gather(const struct contents *in, uint32_t most, uint32_t *slots, uint32_t *end)
+{
+    const struct marks *marks = in->marks;
+    uint32_t n = 0, looks = 0, word = marks->next, words = (marks->high + 63) / 64;
+    for (; word < words && n + 64 <= most && looks < SLICE_LOOKS; word++) {
+        looks += marks->whole ? 64 : 1;
+        for (uint64_t due = word_due(marks, word); due; due &= due - 1) {
+            slots[n] = word * 64 + (uint32_t)__builtin_ctzll(due);
+            n += !marks->whole || in->items[slots[n]].span.n;
+        }
+    }
+    *end = word;
+    return n;
+}
+
+static void table_through(struct checkpoint *self, struct copied_table *copied)
+{
+    copied->marks->copying = NULL;
+    if (copied->then)
+        chores_add(&self->broker->chores, copied->then);
+    copied->then = NULL;
+    self->table_at++;
+}
+
+/* Chunks of a mostly dead segment that are to be moved must be in memory. False: they are on their way there. Those of
+ * an item that would take up too much of it stay where they are. */
+static bool item_is_near(struct checkpoint *self, const struct item *item)
+{
+    struct chunk *const *chunks = span_chunks(&item->span);
+    bool near = true;
+    if (item->span.n > 1 && span_bytes(&item->span) > spill_cap(self->broker->spill) / 8)
+        return true;
+    for (uint32_t i = 0; i < item->span.n; i++) {
+        const struct named_segment *segment =
+            chunk_is_here(chunks[i]) ? NULL : checkpoint_segment(self, disk_number(chunks[i]->at));
+        if (segment && segment->moving && spill_bring(self->broker, chunks[i]) == SPILL_COMING)
+            near = false;
+    }
+    return near;
+}
+
+/* What was brought for an item may go again before the rest of it comes: it is not waited for without end. */
+static bool is_waited_for(struct checkpoint *self, uint32_t slot)
+{
+    if (self->near_table != self->table_at || self->near_slot != slot)
+        self->near_tries = 0;
+    self->near_table = self->table_at;
+    self->near_slot = slot;
+    return ++self->near_tries <= NEAR_TRIES;
+}
+
+static void table_slice(struct checkpoint *self, struct copied_table *copied)
+{
+    struct contents *in = copied->in;
+    struct marks *marks = copied->marks;
+    uint32_t slots[BATCH] = {0}, end, most = self->broker->checkpoints->slice;
+    uint32_t n = gather(in, most < BATCH ? most : BATCH, slots, &end);
+    uint64_t before = self->chunk_bytes;
+    if (n > 1)
+        prefetch_items(in, slots, n);
+    for (uint32_t i = 0; i < n; i++) {
+        if (self->chunk_bytes - before > SLICE_BYTES)
+            return; /* bits say which are done */
+        if (self->broker->spill && !item_is_near(self, &in->items[slots[i]]) && is_waited_for(self, slots[i])) {
+            while (++i < n)
+                item_is_near(self, &in->items[slots[i]]);
+            self->reads = spill_reads(self->broker) + 1;
+            self->waits = true;
+            return;
+        }
+        marks->pending[slots[i] / 64] ^= UINT64_C(1) << (slots[i] % 64);
+        item_copy(self, copied->table, in, slots[i]);
+    }
+    uint32_t passed = end - marks->next;
+    memset(&marks->pending[marks->next], 0, passed * sizeof(uint64_t));
+    self->slots_done += marks->whole ? (uint64_t)passed * 64 : n;
+    marks->next = end;
+    if (end >= (marks->high + 63) / 64)
+        table_through(self, copied);
+}
+
+/* ---- the rest ---- */
+
+static void slot_slice(struct checkpoint *self)
+{
+    struct copied_slot *slot = &self->slots[self->slot_at++];
+    size_t name = strlen(slot->name), bytes = zmq_msg_size(&slot->value);
+    struct {
+        struct entry_value value;
+        char name[256];
+    } front = {
+        .value = {
+            .version = slot->version, .put_ns = slot->put_ns, .name_bytes = (uint32_t)name, .value_bytes = bytes}};
+    memcpy(front.name, slot->name, name);
+    if (bytes > LARGE_BYTES) {
+        checkpoint_large(self, ENTRY_SLOT, &front, sizeof front.value + name, &slot->value);
+        return;
+    }
+    uint8_t *entry = checkpoint_entry(self, ENTRY_SLOT, 0, sizeof front.value + name + bytes);
+    memcpy(entry, &front, sizeof front.value + name);
+    memcpy(entry + sizeof front.value + name, zmq_msg_data(&slot->value), bytes);
+}
+
+static void selection_slice(struct checkpoint *self)
+{
+    struct copied_selection *from = &self->selections[self->selection_at++];
+    const struct entry_selection *head = &from->head;
+    size_t items = head->n * sizeof(struct entry_selected), places = head->n_chunks * sizeof(uint64_t);
+    struct entry_selection *entry =
+        checkpoint_entry(self, ENTRY_SELECTION, from->table, sizeof *entry + items + places);
+    *entry = *head;
+    memcpy(entry + 1, from->items, items);
+    uint64_t *place = (uint64_t *)(void *)((uint8_t *)(entry + 1) + items);
+    uint32_t n = head->n_chunks;
+    for (uint32_t i = 0; i < n; i++) {
+        place[i] = checkpoint_place(self, from->refs[i]);
+        store_release(&self->broker->store, from->refs[i]);
+    }
+    from->head.n_chunks = 0;
+}
+
+bool checkpoint_step(struct chore *chore)
+{
+    struct checkpoint *self = (struct checkpoint *)chore;
+    if (self->failed) {
+        checkpoint_abandon(self);
+        return false;
+    }
+    if (self->broker->stream->backlog > checkpoint_ahead(self->broker->stream)) {
+        self->waits = true;
+        return false;
+    }
+    if (self->slot_at < self->n_slots)
+        slot_slice(self);
+    else if (self->selection_at < self->n_selections)
+        selection_slice(self);
+    else if (self->table_at < self->n_tables)
+        table_slice(self, &self->tables[self->table_at]);
+    else {
+        checkpoint_end(self);
+        return false;
+    }
+    return !self->waits;
+}
+
+bool checkpoint_keeps(struct contents *in, struct chore *then)
+{
+    struct checkpoint *self = in->marks ? in->marks->copying : NULL;
+    for (uint32_t i = 0; self && i < self->n_tables; i++)
+        if (self->tables[i].marks == in->marks) {
+            self->tables[i].in = in;
+            self->tables[i].then = then;
+            return true;
+        }
+    return false;
+}
+
+void checkpoint_let_go(struct checkpoint *self)
+{
+    while (self->table_at < self->n_tables) {
+        struct copied_table *copied = &self->tables[self->table_at];
+        struct marks *marks = copied->marks;
+        marks->all_changed = true;
+        memset(marks->pending, 0, marks_bytes(marks));
+        table_through(self, copied);
+    }
+}

@@ -1,0 +1,167 @@
+/* Records of a checkpoint on their way to the scribe, and the places of chunks that its entries name. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "broker/checkpoint/checkpoint_run.h"
+
+/* Without memory for an entry of more than RECORD_BYTES: until the next try. */
+#define LARGE_WAIT_US 1000u
+
+void checkpoint_fail(struct checkpoint *self, const char *format, ...)
+{
+    if (self->failed)
+        return;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(self->error, sizeof self->error, format, args);
+    va_end(args);
+    self->failed = true;
+}
+
+/* Takes the job. */
+static void give_record(struct checkpoint *self, struct scribe_job *job, size_t size)
+{
+    struct stream *stream = self->broker->stream;
+    if (self->failed) {
+        scribe_record_drop(stream->scribe, job);
+        return;
+    }
+    job->what = SCRIBE_RECORD;
+    job->kind = DISK_CHECKPOINT;
+    job->file = self->number;
+    job->offset = self->offset;
+    job->size = size;
+    self->offset += size;
+    stream_give(stream, job);
+}
+
+void checkpoint_flush(struct checkpoint *self)
+{
+    if (self->used <= sizeof(struct record_head))
+        return;
+    give_record(self, self->job, self->used);
+    self->job = NULL;
+    self->record = NULL;
+    self->used = self->capacity = 0;
+}
+
+/* Makes a record with room for so many bytes. */
+static void record_new(struct checkpoint *self, size_t need)
+{
+    struct scribe *scribe = self->broker->stream->scribe;
+    scribe_record_drop(scribe, self->job);
+    self->capacity = need > RECORD_BYTES ? need : RECORD_BYTES;
+    if (need <= RECORD_BYTES)
+        self->job = scribe_record_wait(scribe);
+    else
+        while ((self->job = scribe_record_large(need)) == NULL)
+            usleep(LARGE_WAIT_US); /* an entry of more than a MiB: rare */
+    self->record = self->job->data;
+}
+
+void *checkpoint_entry(struct checkpoint *self, uint16_t type, uint32_t table, size_t size)
+{
+    size_t padded = entry_padded(sizeof(struct entry_head) + size);
+    if (self->used + padded > self->capacity) {
+        checkpoint_flush(self);
+        record_new(self, sizeof(struct record_head) + padded);
+        self->used = sizeof(struct record_head);
+    }
+    uint8_t *at = self->record + self->used;
+    struct entry_head head = {.size = (uint32_t)(sizeof head + size), .type = type, .table = (uint16_t)table};
+    memset(at + padded - 8, 0, 8);
+    memcpy(at, &head, sizeof head);
+    self->used += padded;
+    self->entries++;
+    return at + sizeof head;
+}
+
+static void *sink_room(void *ctx, uint16_t type, uint32_t table, size_t size)
+{
+    return checkpoint_entry(ctx, type, table, size);
+}
+
+struct entry_sink checkpoint_sink(struct checkpoint *self)
+{
+    return (struct entry_sink){sink_room, self};
+}
+
+void checkpoint_large(struct checkpoint *self, uint16_t type, const void *front, size_t size, zmq_msg_t *value)
+{
+    checkpoint_flush(self);
+    size_t body = size + zmq_msg_size(value), before = sizeof(struct record_head) + sizeof(struct entry_head) + size;
+    struct scribe_job *job = scribe_record_large(before);
+    if (!job) {
+        checkpoint_fail(self, "no memory for a value of %zu bytes", body);
+        return;
+    }
+    struct entry_head head = {.size = (uint32_t)(sizeof head + body), .type = type};
+    memcpy(job->data + sizeof(struct record_head), &head, sizeof head);
+    memcpy(job->data + before - size, front, size);
+    self->entries++;
+    job->tail_at = before;
+    zmq_msg_init(&job->tail);
+    zmq_msg_move(&job->tail, value);
+    give_record(self, job, sizeof(struct record_head) + entry_padded(head.size));
+}
+
+bool checkpoint_tell(struct broker *broker, enum scribe_what what, enum disk_kind kind, uint64_t number)
+{
+    struct scribe_job *job = calloc(1, sizeof *job);
+    if (!job)
+        return false;
+    *job = (struct scribe_job){.what = what, .kind = kind, .file = number};
+    scribe_give(broker->stream->scribe, job);
+    return true;
+}
+
+struct named_segment *checkpoint_segment(struct checkpoint *self, uint64_t number)
+{
+    if (self->last_segment < self->n_segments && self->segments[self->last_segment].number == number)
+        return &self->segments[self->last_segment];
+    uint32_t from = 0, to = self->n_segments;
+    while (from < to) {
+        uint32_t middle = from + (to - from) / 2;
+        if (self->segments[middle].number < number)
+            from = middle + 1;
+        else
+            to = middle;
+    }
+    if (from == self->n_segments || self->segments[from].number != number) {
+        if (self->n_segments == self->segments_capacity) {
+            uint32_t capacity = self->segments_capacity ? 2 * self->segments_capacity : 64;
+            struct named_segment *larger = realloc(self->segments, capacity * sizeof *larger);
+            if (!larger) {
+                checkpoint_fail(self, "no memory to count segments");
+                return NULL;
+            }
+            self->segments = larger;
+            self->segments_capacity = capacity;
+        }
+        memmove(&self->segments[from + 1], &self->segments[from], (self->n_segments - from) * sizeof *self->segments);
+        self->segments[from] = (struct named_segment){.number = number};
+        self->n_segments++;
+    }
+    self->last_segment = from;
+    return &self->segments[from];
+}
+
+uint64_t checkpoint_place(struct checkpoint *self, struct chunk *chunk)
+{
+    struct stream *stream = self->broker->stream;
+    struct named_segment *segment = chunk->at ? checkpoint_segment(self, disk_number(chunk->at)) : NULL;
+    if (stream_lacks(stream, chunk) || (segment && segment->moving && chunk_is_here(chunk))) {
+        if (!stream_chunk_again(stream, chunk))
+            checkpoint_fail(self, "no memory for a chunk of %u bytes", chunk->bytes);
+        self->chunk_bytes += sizeof(struct entry_chunk) + chunk->bytes;
+    }
+    segment = checkpoint_segment(self, disk_number(chunk->at));
+    if (segment) {
+        segment->chunks++;
+        segment->bytes += chunk->bytes;
+    }
+    return chunk->at;
+}

@@ -1,0 +1,265 @@
+/* Which checkpoints are kept, which files they need, and the removal of the others. */
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "broker/checkpoint/checkpoint_run.h"
+#include "broker/disk/image.h"
+#include "proto/base/error.h"
+
+/* ---- what there is at the start ---- */
+
+static bool read_all(int descriptor, void *out, size_t size, uint64_t offset)
+{
+    for (size_t done = 0; done < size;) {
+        ssize_t got = pread(descriptor, (uint8_t *)out + done, size - done, (off_t)(offset + done));
+        if (got <= 0)
+            return false;
+        done += (size_t)got;
+    }
+    return true;
+}
+
+/* Goes from head to head: the last record tells what the checkpoint needs. */
+static rp_status find_last(int descriptor, uint64_t number, uint64_t bytes, uint64_t *offset, size_t *size,
+                           rp_error *err)
+{
+    *offset = FILE_HEAD_BYTES;
+    for (;;) {
+        uint64_t head[sizeof(struct record_head) / 8];
+        if (*offset + sizeof head > bytes || !read_all(descriptor, head, sizeof head, *offset))
+            return err_set(err, RP_BAD_MESSAGE, "it is cut short");
+        RP_TRY(record_check_head((const uint8_t *)head, disk_at(number, *offset), size, err));
+        if (*offset + *size >= bytes)
+            return *offset + *size == bytes ? RP_OK : err_set(err, RP_BAD_MESSAGE, "it is cut short");
+        *offset += *size;
+    }
+}
+
+static rp_status take_parts(const struct entry_view *entry, struct kept_checkpoint *out, rp_error *err)
+{
+    size_t n = (entry->size - sizeof(struct entry_named)) / sizeof(struct entry_part);
+    free(out->segments);
+    out->segments = malloc((n + 1) * sizeof *out->segments);
+    if (!out->segments)
+        return err_set(err, RP_NO_MEMORY, "no memory for its parts");
+    out->n_segments = (uint32_t)n;
+    for (size_t i = 0; i < n; i++) {
+        struct entry_part part;
+        memcpy(&part, entry->body + sizeof(struct entry_named) + i * sizeof part, sizeof part);
+        out->segments[i] = part.segment;
+    }
+    return RP_OK;
+}
+
+static rp_status read_end(int descriptor, struct kept_checkpoint *out, uint64_t bytes, rp_error *err)
+{
+    uint64_t offset;
+    size_t size;
+    RP_TRY(find_last(descriptor, out->number, bytes, &offset, &size, err));
+    uint8_t *record = malloc(size);
+    if (!record)
+        return err_set(err, RP_NO_MEMORY, "no memory for its last record");
+    rp_status status = read_all(descriptor, record, size, offset)
+                           ? record_check(record, size, disk_at(out->number, offset), &size, err)
+                           : err_set(err, RP_IO, "it can not be read");
+    bool ended = false;
+    struct entry_reader reader = entry_reader(record, size, disk_at(out->number, offset));
+    for (struct entry_view entry; status == RP_OK && entry_next(&reader, &entry);) {
+        status = entry_check(&entry, err);
+        if (status == RP_OK && entry.type == ENTRY_PARTS)
+            status = take_parts(&entry, out, err);
+        ended = entry.type == ENTRY_END;
+    }
+    free(record);
+    if (status == RP_OK && (!ended || !out->segments))
+        status = err_set(err, RP_BAD_MESSAGE, "it has no end");
+    return status;
+}
+
+static rp_status read_one(const struct folder *folder, const struct folder_file *file, struct kept_checkpoint *out,
+                          rp_error *err)
+{
+    struct checkpoint_about about;
+    rp_status status = checkpoint_peek(folder, file->number, &about, err);
+    checkpoint_about_fini(&about);
+    RP_TRY(status);
+    out->base = about.head.base;
+    out->journal = about.head.journal;
+    int descriptor = folder_read(folder, DISK_CHECKPOINT, file->number, err);
+    if (descriptor < 0)
+        return RP_IO;
+    status = read_end(descriptor, out, file->bytes, err);
+    close(descriptor);
+    return status;
+}
+
+static struct kept_checkpoint *kept_add(struct checkpoints *self, uint64_t number)
+{
+    if (self->n_kept == self->kept_capacity) {
+        uint32_t capacity = self->kept_capacity ? 2 * self->kept_capacity : 16;
+        struct kept_checkpoint *larger = realloc(self->kept, capacity * sizeof *larger);
+        if (!larger)
+            return NULL;
+        self->kept = larger;
+        self->kept_capacity = capacity;
+    }
+    self->kept[self->n_kept] = (struct kept_checkpoint){.number = number};
+    return &self->kept[self->n_kept++];
+}
+
+static int64_t wall_now(void)
+{
+    struct timespec at;
+    clock_gettime(CLOCK_REALTIME, &at);
+    return at.tv_sec * NS_PER_S + at.tv_nsec;
+}
+
+rp_status checkpoints_read(struct broker *broker, rp_error *err)
+{
+    struct checkpoints *self = broker->checkpoints;
+    const struct folder *folder = &broker->stream->folder;
+    bool fresh = broker->config->checkpoint_load && strcmp(broker->config->checkpoint_load, "none") == 0;
+    for (uint32_t i = 0; i < folder->n_files; i++) {
+        const struct folder_file *file = &folder->files[i];
+        if (file->kind != DISK_CHECKPOINT || !file->mine)
+            continue;
+        struct kept_checkpoint *kept = kept_add(self, file->number);
+        if (!kept)
+            return err_set(err, RP_NO_MEMORY, "no memory for the list of checkpoints");
+        rp_error why = {0};
+        kept->useless = read_one(folder, file, kept, &why) != RP_OK;
+        if (kept->useless) {
+            char quoted[320];
+            log_line(LEVEL_WARN, "B0527", "a checkpoint is damaged", "checkpoint=%llu why=%s",
+                     (unsigned long long)file->number, log_quote(quoted, sizeof quoted, why.text));
+            continue;
+        }
+        kept->useless = !fresh && file->number > broker->stream->origin;
+        if (kept->useless)
+            continue;
+        self->last = file->number;
+        self->last_base = kept->base;
+        self->last_ns = broker->now_ns - (wall_now() - file->changed_ns);
+    }
+    return RP_OK;
+}
+
+/* ---- what is needed ---- */
+
+bool checkpoints_keep(struct checkpoints *self, const struct checkpoint *finished)
+{
+    uint64_t *segments = malloc((finished->n_segments + 1) * sizeof *segments);
+    struct kept_checkpoint *kept = segments ? kept_add(self, finished->number) : NULL;
+    if (!kept) {
+        free(segments);
+        return false; /* what it needs is not known: nothing may be removed */
+    }
+    kept->base = finished->base;
+    kept->journal = finished->journal;
+    kept->segments = segments;
+    for (uint32_t i = 0; i < finished->n_segments; i++)
+        if (named_is_needed(&finished->segments[i], finished->journal))
+            segments[kept->n_segments++] = finished->segments[i].number;
+    return true;
+}
+
+void checkpoints_note_dead(struct broker *broker)
+{
+    struct checkpoints *self = broker->checkpoints;
+    const struct stream *stream = broker->stream;
+    self->n_dead = 0;
+    uint64_t *dead = realloc(self->dead, (stream->n_segments + 1) * sizeof *dead);
+    if (!dead)
+        return;
+    self->dead = dead;
+    for (uint32_t i = 0; i < stream->n_segments; i++)
+        if (stream->segments[i].live == 0 && stream->segments[i].number != stream->segment)
+            dead[self->n_dead++] = stream->segments[i].number;
+}
+
+/* The newest `keep` that are of use, and what they are based on. Gives the first segment of their journal: unknown, and
+ * so the first of all, if one of them was made without. */
+static uint64_t mark_needed(const struct checkpoints *self, uint64_t keep, bool journal, bool *needed, uint64_t *oldest)
+{
+    uint64_t from = UINT64_MAX, count = 0;
+    *oldest = 0;
+    for (uint32_t i = self->n_kept; i-- > 0;) {
+        const struct kept_checkpoint *kept = &self->kept[i];
+        if (!kept->useless && count < keep) {
+            needed[i] = true;
+            count++;
+            *oldest = kept->number;
+            if ((kept->journal || journal) && disk_number(kept->journal) < from)
+                from = disk_number(kept->journal);
+        }
+        for (uint32_t b = 0; needed[i] && kept->base && b < i; b++)
+            needed[b] |= self->kept[b].number == kept->base;
+    }
+    return from;
+}
+
+static bool is_named(const struct checkpoints *self, uint64_t segment)
+{
+    for (uint32_t i = 0; i < self->n_kept; i++)
+        for (uint32_t s = 0; s < self->kept[i].n_segments; s++)
+            if (self->kept[i].segments[s] == segment)
+                return true;
+    return false;
+}
+
+static uint32_t remove_checkpoints(struct broker *broker, const bool *needed, uint64_t oldest)
+{
+    struct checkpoints *self = broker->checkpoints;
+    uint32_t left = 0, removed = 0;
+    for (uint32_t i = 0; i < self->n_kept; i++) {
+        struct kept_checkpoint *kept = &self->kept[i];
+        bool stays = needed[i] || kept->number > oldest;
+        if (stays || !checkpoint_tell(broker, SCRIBE_REMOVE, DISK_CHECKPOINT, kept->number)) {
+            self->kept[left++] = *kept;
+            continue;
+        }
+        free(kept->segments);
+        removed++;
+    }
+    self->n_kept = left;
+    return removed;
+}
+
+void checkpoints_clean(struct broker *broker)
+{
+    struct checkpoints *self = broker->checkpoints;
+    struct stream *stream = broker->stream;
+    bool *needed = calloc(self->n_kept + 1, sizeof *needed);
+    if (!needed)
+        return;
+    uint64_t keep = self->low ? 1 : (uint64_t)broker->config->checkpoint_keep, oldest;
+    uint64_t from = mark_needed(self, keep, stream->journal, needed, &oldest);
+    if (!oldest) { /* there is none of use: the state is in the journal alone */
+        free(needed);
+        return;
+    }
+    uint32_t checkpoints = remove_checkpoints(broker, needed, oldest), segments = 0;
+    uint64_t bytes = stream->total_bytes;
+    for (uint32_t i = 0; i < self->n_dead; i++) {
+        const struct segment_use *use = stream_segment(stream, self->dead[i]);
+        if (!use || use->live || use->number >= from || is_named(self, use->number))
+            continue;
+        stream_remove_segment(stream, self->dead[i]);
+        segments++;
+    }
+    free(needed);
+    if (checkpoints || segments)
+        log_line(LEVEL_INFO, "B0524", "files that are needed no more are removed",
+                 "checkpoints=%u segments=%u segment_bytes=%llu", checkpoints, segments,
+                 (unsigned long long)(bytes - stream->total_bytes));
+}
+
+void checkpoints_keep_fini(struct checkpoints *self)
+{
+    for (uint32_t i = 0; i < self->n_kept; i++)
+        free(self->kept[i].segments);
+    free(self->kept);
+    free(self->dead);
+}

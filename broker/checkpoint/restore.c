@@ -1,0 +1,171 @@
+#include "broker/checkpoint/restore.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "broker/checkpoint/restore_parts.h"
+#include "broker/journal/stream.h"
+#include "broker/session/session.h"
+#include "proto/base/error.h"
+
+/* What the configuration says to start from. False: from nothing. */
+static bool what_to_load(const struct broker_config *config, uint64_t *number, rp_status *status, rp_error *err)
+{
+    const char *load = config->checkpoint_load && config->checkpoint_load[0] ? config->checkpoint_load : "newest";
+    *number = 0;
+    *status = RP_OK;
+    if (strcmp(load, "none") == 0)
+        return false;
+    if (strcmp(load, "newest") == 0)
+        return true;
+    char *end;
+    errno = 0;
+    *number = strtoull(load, &end, 10);
+    if (errno || *end || *number == 0 || load[0] < '0' || load[0] > '9') {
+        *status = err_set(err, RP_INVALID_ARGUMENT,
+                          "checkpoint.load is '%.64s': it must be newest, none, or the number of a checkpoint", load);
+        return false;
+    }
+    return true;
+}
+
+static void log_notes(const struct image *image)
+{
+    char quoted[640];
+    for (uint32_t i = 0; i < image->n_notes; i++) {
+        const struct image_note *note = &image->notes[i];
+        log_line(note->damage ? LEVEL_ERROR : LEVEL_INFO, note->damage ? "B0512" : "B0511",
+                 note->damage ? "damage was found in the files" : "reading the files", "text=%s",
+                 log_quote(quoted, sizeof quoted, note->text));
+    }
+}
+
+static rp_status want_chunks(struct restoring *self, rp_error *err)
+{
+    uint64_t n = restore_count_wanted(self);
+    self->wanted = malloc((n + 1) * sizeof *self->wanted);
+    if (!self->wanted)
+        return err_set(err, RP_NO_MEMORY, "no memory for the places of %llu chunks", (unsigned long long)n);
+    for (uint32_t i = 0; i < self->image.n_tables; i++)
+        if (self->tables[i])
+            restore_want_items(self, i);
+    for (uint32_t s = 0; s < self->image.n_selections; s++) {
+        struct image_selection *selection = self->image.selections[s];
+        for (uint32_t i = 0; i < selection->n && restore_selection_holds(self, selection); i++) {
+            struct image_item *item = &selection->items[i];
+            uint64_t *places = item->n > 1 ? item->many : &item->one;
+            for (uint32_t c = 0; c < item->n; c++)
+                restore_want(self, &places[c]);
+        }
+    }
+    return RP_OK;
+}
+
+static rp_status restore_all(struct restoring *self, rp_error *err)
+{
+    RP_TRY(restore_match(self, err));
+    RP_TRY(want_chunks(self, err));
+    RP_TRY(restore_chunks(self, err));
+    for (uint32_t i = 0; i < self->image.n_tables; i++)
+        if (self->tables[i])
+            RP_TRY(restore_items(self, i, err));
+    RP_TRY(restore_sessions(self, err));
+    restore_selections(self);
+    return restore_params(self, err);
+}
+
+/* What nobody took over is let go of: chunks of samples that were not restored, or all after an error. */
+static void restoring_fini(struct restoring *self)
+{
+    struct broker *broker = self->broker;
+    for (uint64_t i = 0; i < self->next_wanted; i++) {
+        struct chunk *chunk = (struct chunk *)(uintptr_t)(*(uint64_t *)(uintptr_t)self->wanted[i].value);
+        if (chunk)
+            store_release(&broker->store, chunk);
+    }
+    /* Interning gave a reference each. */
+    for (uint32_t t = 0; t < self->image.n_tables; t++)
+        for (uint32_t i = 0; i < self->image.tables[t].high; i++)
+            restore_layout_release(self, self->image.tables[t].items[i].layout);
+    for (uint32_t s = 0; s < self->image.n_selections; s++)
+        for (uint32_t i = 0; i < self->image.selections[s]->n; i++)
+            restore_layout_release(self, self->image.selections[s]->items[i].layout);
+    free(self->wanted);
+    free(self->tables);
+    image_fini(&self->image);
+}
+
+static void log_restored(const struct restoring *self, int64_t start_ns)
+{
+    int64_t took = clock_now(&self->broker->clock) - start_ns;
+    log_line(LEVEL_INFO, "B0510", "restored",
+             "checkpoint=%llu items=%llu chunks=%llu bytes=%llu sessions=%llu journal_entries=%llu "
+             "items_left_out=%llu took_ms=%.1f",
+             (unsigned long long)self->image.checkpoint, (unsigned long long)self->items,
+             (unsigned long long)self->chunks, (unsigned long long)self->bytes, (unsigned long long)self->sessions,
+             (unsigned long long)self->image.journal_entries, (unsigned long long)self->left_out,
+             (double)took / (double)NS_PER_MS);
+}
+
+rp_status restore(struct broker *broker, rp_error *err)
+{
+    if (!broker->stream)
+        return RP_OK;
+    uint64_t number;
+    rp_status status;
+    struct stream *stream = broker->stream;
+    stream->next = folder_next(&stream->folder, DISK_CHECKPOINT);
+    if (!what_to_load(broker->config, &number, &status, err)) {
+        stream->fresh = true;
+        return status;
+    }
+    int64_t start_ns = clock_now(&broker->clock);
+    struct restoring self = {.broker = broker, .folder = &stream->folder};
+    image_init(&self.image);
+    status = image_load(&self.image, self.folder, number, number != 0, true, err);
+    log_notes(&self.image);
+    if (status == RP_NOT_FOUND && number == 0) {
+        image_fini(&self.image);
+        return RP_OK;
+    }
+    self.newest = number == 0 && self.image.end != 0 && self.image.whole;
+    if (status == RP_OK)
+        image_rebase(&self.image, broker->now_ns + broker->wall_offset_ns, broker->now_ns);
+    bool journal = stream->journal;
+    stream->journal = false; /* this is no news to it */
+    if (status == RP_OK) {
+        self.tables = calloc(self.image.n_tables + 1, sizeof(*self.tables));
+        status = self.tables ? restore_all(&self, err) : err_set(err, RP_NO_MEMORY, "no memory to restore");
+    }
+    stream->journal = journal;
+    if (status == RP_OK) {
+        /* A checkpoint that was made without a journal, chosen by its number: nothing of any journal came after it. */
+        stream->after = self.image.end || !number ? self.image.end : disk_at(1, 0);
+        stream->loaded = stream->origin = self.image.checkpoint;
+        stream->journal_bytes = self.image.journal_bytes;
+        stream->first_own = self.image.journal_entries ? folder_next(&stream->folder, DISK_SEGMENT) : 0;
+        log_restored(&self, start_ns);
+    } else {
+        err_prefix(err, "the state in '%s' can not be restored", self.folder->path);
+    }
+    restoring_fini(&self);
+    return status;
+}
+
+void restore_finish(struct broker *broker)
+{
+    for (uint32_t i = 0; i < broker->n_tables; i++) {
+        struct table *table = &broker->tables[i];
+        uint32_t before = table->in.size;
+        /* The end of the journal may lie between the last sample of an item and its removal. */
+        uint32_t most = (uint32_t)table->config->max_times_sampled;
+        for (uint32_t slot = 0; most && slot < table->in.high; slot++)
+            if (table->in.items[slot].span.n && table->in.items[slot].times_sampled >= most)
+                table_remove(table, slot);
+        table_remove_too_much(table);
+        if (before != table->in.size)
+            log_line(LEVEL_WARN, "B0519", "items were removed to fit the configuration", "table=%s removed=%u left=%u",
+                     table->name, before - table->in.size, table->in.size);
+    }
+}

@@ -1,0 +1,200 @@
+/* Sessions as tombstones that can be taken up again; parameters, counters, remembered replies and samples. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "broker/checkpoint/restore_parts.h"
+#include "broker/sample/recall.h"
+#include "broker/session/intake.h"
+#include "proto/base/error.h"
+
+static void restore_flow(struct restoring *self, struct session *session, const struct entry_flow *from)
+{
+    struct table *table = from->table < self->image.n_tables ? self->tables[from->table] : NULL;
+    struct flow *flow = table ? session_flow(session, table) : NULL;
+    if (!flow)
+        return;
+    flow->arrived = flow->resolved = flow->told_resolved = from->resolved;
+    flow->rejected = from->rejected;
+    flow->allowed = from->allowed > from->resolved ? from->allowed : from->resolved;
+    /* From an older state a writer may go on with later items: better that than to refuse them for ever. */
+    flow->jumps = true;
+}
+
+static void restore_forms(struct restoring *self, struct session *session, const struct image_session *from)
+{
+    for (uint32_t i = 0; i < from->n_forms; i++) {
+        const Replay__Layout *form = from->forms[i];
+        if (!form)
+            continue;
+        size_t size = replay__layout__get_packed_size(form);
+        uint8_t *packed = malloc(size ? size : 1);
+        if (!packed)
+            return;
+        replay__layout__pack(form, packed);
+        intake_register(self->broker, session, form, packed, size);
+        free(packed);
+    }
+}
+
+static void restore_rejections(struct restoring *self, struct session *session, const struct image_session *from)
+{
+    for (uint32_t i = 0; i < from->n_rejections; i++) {
+        const struct image_rejection *rejection = &from->rejections[i];
+        const struct table *table = rejection->table < self->image.n_tables ? self->tables[rejection->table] : NULL;
+        credit_keep_rejection(session, table ? table->id : REJECTED_NOWHERE, rejection->item, rejection->key,
+                              (rp_status)rejection->status, rejection->text);
+    }
+}
+
+static rp_status restore_session(struct restoring *self, const struct image_session *from, rp_error *err)
+{
+    struct broker *broker = self->broker;
+    const Replay__Hello *hello = from->hello;
+    if (!hello || hello->session.len != WIRE_SESSION_BYTES)
+        return err_set(err, RP_DATA_LOSS, "it has no id");
+    struct columns *columns = columns_new(hello->columns, hello->n_columns, err);
+    if (!columns)
+        return err && err->status ? (rp_status)err->status : RP_NO_MEMORY;
+    struct session *session =
+        session_restore(broker, hello->session.data, hello->name ? hello->name : "", from->ordinal,
+                        ordinals_restored(from->ordinal, hello->oldest_number), columns, err);
+    if (!session) {
+        columns_release(columns);
+        return err && err->status ? (rp_status)err->status : RP_NO_MEMORY;
+    }
+    session->epoch = from->epoch > 0 ? from->epoch : 1;
+    session->received = from->received;
+    session->counted = from->counted;
+    session->received_bytes = session->returned_bytes = session->told_returned = from->received_bytes;
+    session->allowed_bytes = from->allowed_bytes > from->received_bytes ? from->allowed_bytes : from->received_bytes;
+    session->confirmed_rejections = from->confirmed_rejections;
+    for (uint32_t i = 0; i < from->n_flows; i++)
+        restore_flow(self, session, &from->flows[i]);
+    restore_rejections(self, session, from);
+    restore_forms(self, session, from);
+    self->sessions++;
+    return RP_OK;
+}
+
+rp_status restore_sessions(struct restoring *self, rp_error *err)
+{
+    struct broker *broker = self->broker;
+    const struct image *image = &self->image;
+    for (uint32_t i = 0; i < image->n_sessions; i++) {
+        rp_status status = restore_session(self, image->sessions[i], err);
+        if (status != RP_OK) {
+            err_prefix(err, "session %u", image->sessions[i]->ordinal);
+            return status;
+        }
+    }
+    /* Keys are made from ordinals. In an older state there may have been sessions since, whose writers still live. */
+    broker->ordinals.next = image->next_ordinal;
+    if (!self->newest)
+        broker->ordinals.next += 1 + broker->instance % (1u << 16);
+    return RP_OK;
+}
+
+rp_status restore_params(struct restoring *self, rp_error *err)
+{
+    struct params *params = &self->broker->params;
+    const struct image *image = &self->image;
+    for (uint32_t i = 0; i < image->n_slots; i++) {
+        const struct image_slot *slot = &image->slots[i];
+        if (!params_restore_slot(params, slot->name, slot->version, slot->put_ns, slot->value, slot->bytes))
+            return err_set(err, RP_NO_MEMORY, "no memory for the parameters '%.64s' of %llu bytes", slot->name,
+                           (unsigned long long)slot->bytes);
+    }
+    for (uint32_t i = 0; i < image->n_counters; i++)
+        if (!params_restore_counter(params, image->counters[i].name, image->counters[i].value))
+            return err_set(err, RP_NO_MEMORY, "no room for the counter '%.64s'", image->counters[i].name);
+    for (uint32_t i = 0; i < image->n_replies; i++) {
+        const struct image_reply *reply = &image->replies[i];
+        request_memory_restore(self->broker, reply->client, reply->id, reply->frame, reply->size);
+    }
+    return RP_OK;
+}
+
+/* ---- samples that may be asked for again ---- */
+
+static struct table *selection_table(const struct restoring *self, const struct image_selection *from)
+{
+    return from->table < self->image.n_tables ? self->tables[from->table] : NULL;
+}
+
+/* As recall_keep decides it. */
+bool restore_selection_holds(const struct restoring *self, const struct image_selection *from)
+{
+    const struct table *table = selection_table(self, from);
+    return table && from->n && from->items[0].n && (!from->answered || table->one_by_one);
+}
+
+static bool pick_put(struct restoring *self, const struct table *table, struct picks *picks, bool holds,
+                     struct image_item *item, double probability)
+{
+    uint32_t i = picks->n;
+    picks->key[i] = item->key;
+    picks->priority[i] = item->priority;
+    picks->probability[i] = probability;
+    picks->times_sampled[i] = item->times_sampled;
+    picks->age_ns[i] = picks->policy[i] = picks->step[i] = 0;
+    picks->session[i] = picks->layout[i] = picks->offset[i] = picks->length[i] = picks->chunks[i] = 0;
+    if (holds) {
+        rp_error err = {0};
+        struct layout *layout = item->n ? restore_layout(self, item->layout, table, &err) : NULL;
+        if (!layout || !picks_reserve_refs(picks, item->n))
+            return false;
+        uint64_t *places = item->n > 1 ? item->many : &item->one;
+        const struct chunk *first = (const struct chunk *)(uintptr_t)places[0];
+        picks->age_ns[i] = (uint64_t)item->insert_ns;
+        picks->policy[i] = item->policy;
+        picks->step[i] = first->step + item->offset;
+        picks->session[i] = first->session;
+        picks->layout[i] = layout->id;
+        picks->offset[i] = item->offset;
+        picks->length[i] = item->length;
+        picks->chunks[i] = item->n;
+        for (uint32_t c = 0; c < item->n; c++) {
+            picks->refs[picks->n_refs++] = (struct chunk *)(uintptr_t)places[c];
+            places[c] = 0;
+        }
+        layout->refs++;
+    }
+    picks->n++;
+    return true;
+}
+
+static void restore_selection(struct restoring *self, const struct image_selection *from)
+{
+    struct table *table = selection_table(self, from);
+    if (!table || !from->n)
+        return;
+    struct recalled recalled = {
+        .client = from->client,
+        .id = from->id,
+        .table = table,
+        .want = from->want,
+        .flags = from->flags,
+        .answered = from->answered,
+        .holds = restore_selection_holds(self, from),
+        .picks = {.table_size = from->table_size},
+    };
+    bool ok = picks_reserve(&recalled.picks, from->n);
+    for (uint32_t i = 0; i < from->n && ok; i++)
+        ok = pick_put(self, table, &recalled.picks, recalled.holds, &from->items[i], from->probability[i]);
+    if (ok)
+        recall_restore(self->broker, &recalled);
+    if (ok)
+        return;
+    log_line(LEVEL_WARN, "B0518", "a sample that may be asked for again could not be restored", "table=%s items=%u",
+             table->name, from->n);
+    if (!recalled.holds)
+        recalled.picks.n = 0;
+    picks_clear(&recalled.picks, self->broker);
+    picks_fini(&recalled.picks);
+}
+
+void restore_selections(struct restoring *self)
+{
+    for (uint32_t i = 0; i < self->image.n_selections; i++)
+        restore_selection(self, self->image.selections[i]);
+}

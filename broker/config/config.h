@@ -1,0 +1,107 @@
+/* The broker's configuration: plain structs filled through broker_schema (see proto/config/schema.h). docs/CONFIG.md is printed
+ * from the same rows. */
+#ifndef BROKER_CONFIG_H
+#define BROKER_CONFIG_H
+
+#include "broker/table/limiter.h"
+#include "proto/config/schema.h"
+
+struct selector_config {
+    char *kind;
+    struct schema_list options; /* rp_option */
+};
+
+struct limiter_section {
+    int32_t kind; /* enum limiter_kind */
+    double samples_per_insert;
+    double min_size;
+    double error_buffer;
+    double min_diff;
+    double max_diff;
+    double size;
+};
+
+struct extension_config {
+    char *kind;
+    struct schema_list options;
+};
+
+struct field_config {
+    char *name;
+    char *dtype;
+    struct schema_list shape; /* int64_t; 0 stands for any number of steps */
+};
+
+struct table_config {
+    char *name;
+    int64_t max_size;
+    int64_t max_bytes; /* 0: no limit */
+    int64_t max_times_sampled;
+    bool soft_capacity;
+    int64_t remove_every_ns;
+    struct selector_config sampler, remover;
+    struct limiter_section limiter;
+    struct schema_list signature;  /* struct field_config */
+    struct schema_list extensions; /* struct extension_config */
+    char *policy_slot;
+};
+
+struct broker_config {
+    char *service, *ingest, *events;
+    char *endpoints_file;
+    int64_t io_threads;
+    int64_t memory_limit;
+    int64_t ingest_budget; /* 0: an eighth of memory_limit, at most 1 GiB */
+    int64_t max_message_bytes;
+    int64_t peer_backlog_bytes;
+    int64_t window_items, window_bytes;
+    int64_t notice_ns;
+    int64_t heartbeat_ns, expiry_ns, tombstone_ns;
+    int64_t drain_timeout_ns;
+    int64_t seed;
+    int32_t log_level;
+    char *log_file;
+    char *journal_dir;     /* set: every effect is recorded there */
+    int32_t journal_fsync; /* enum fsync_mode */
+    int64_t journal_interval_ns;
+    int64_t journal_max; /* bytes of journal after which a checkpoint is made */
+    char *checkpoint_dir;
+    int64_t checkpoint_every_ns; /* 0: only when it is asked for */
+    int64_t checkpoint_keep;
+    bool checkpoint_on_exit;
+    char *checkpoint_load; /* newest, none, or a number */
+    char *storage_dir;
+    int64_t storage_memory; /* 0: data of chunks stays in memory */
+    int64_t storage_disk;
+    struct schema_list plugins; /* char * */
+    struct schema_list tables;  /* struct table_config */
+};
+
+extern const struct schema broker_schema;
+/* The same with config_check_memory, for those who ask whether a file is right: a broker that is short of memory runs. */
+extern const struct schema broker_schema_strict;
+extern const struct schema_alias broker_aliases[];
+
+/* The configuration that is used without -c: one prioritized table named "replay". */
+extern const char broker_default_yaml[];
+
+/* As the limiter wants it. */
+struct limiter_config config_limiter(const struct limiter_section *section);
+/* The one folder for journal, checkpoints and spilled chunks. NULL: nothing is kept on disk. */
+const char *config_folder(const struct broker_config *config);
+/* Whether checkpoints are made: if they have a folder, or there is a journal, which they keep short. */
+bool config_makes_checkpoints(const struct broker_config *config);
+/* What ingest may have under way, and what tables may keep: the two parts of memory_limit. */
+int64_t config_ingest_budget(const struct broker_config *config);
+
+/* config_memory.c. Bytes of an item as the table's signature has it, each field once; "next_x" beside an "x" is the "x"
+ * of another item. 0: not known. */
+double config_item_bytes(const struct table_config *table);
+/* Bytes that the full table takes, if its items have so many each. */
+double config_table_bytes(const struct table_config *table, double item_bytes);
+/* Reports tables that cannot get as large as they are said to be, because memory_limit is too small for all of them.
+ * item_bytes: of each table's items, 0 for those that are not known; NULL: as the signatures say. prefix: of keys. */
+void config_check_memory(const struct broker_config *config, const double *item_bytes, const char *prefix,
+                         struct schema_report *report);
+
+#endif

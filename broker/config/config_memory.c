@@ -1,0 +1,107 @@
+/* What full tables take of memory_limit, and whether it is there. At the limit a table evicts early, or lets its writers
+ * wait: a table that cannot reach its max_size is not the one that the user wrote down. */
+#include <stdio.h>
+#include <string.h>
+
+#include "broker/config/config.h"
+#include "proto/base/dtype.h"
+
+/* "next_observation" beside an "observation" of the same kind is the observation of another item. */
+static bool is_shared(const struct table_config *table, const struct field_config *field)
+{
+    const struct field_config *fields = table->signature.data;
+    if (!field->name || !field->dtype || strncmp(field->name, "next_", 5) != 0)
+        return false;
+    for (uint32_t i = 0; i < table->signature.count; i++)
+        if (fields[i].name && strcmp(fields[i].name, field->name + 5) == 0 && fields[i].dtype &&
+            strcmp(fields[i].dtype, field->dtype) == 0)
+            return true;
+    return false;
+}
+
+double config_item_bytes(const struct table_config *table)
+{
+    const struct field_config *fields = table->signature.data;
+    double sum = 0.0;
+    for (uint32_t i = 0; i < table->signature.count; i++) {
+        int32_t dtype = fields[i].dtype ? dtype_by_name(fields[i].dtype) : -1;
+        const int64_t *shape = fields[i].shape.data;
+        double bytes = dtype >= 0 ? (double)dtype_size(dtype) : 0.0;
+        for (uint32_t d = 0; d < fields[i].shape.count; d++)
+            bytes *= shape[d] > 0 ? (double)shape[d] : 1.0; /* any number of steps: at least one */
+        if (!is_shared(table, &fields[i]))
+            sum += bytes;
+    }
+    return sum;
+}
+
+/* Items that it may hold: in a queue only so many wait. */
+static double most_items(const struct table_config *table)
+{
+    bool queue = table->limiter.kind == LIMITER_QUEUE || table->limiter.kind == LIMITER_STACK;
+    double most = (double)table->max_size;
+    return queue && table->limiter.size > 0 && table->limiter.size < most ? table->limiter.size : most;
+}
+
+double config_table_bytes(const struct table_config *table, double item_bytes)
+{
+    double bytes = most_items(table) * item_bytes;
+    return table->max_bytes > 0 && bytes > (double)table->max_bytes ? (double)table->max_bytes : bytes;
+}
+
+/* Where nothing is known about the items, max_bytes is what the table is meant to take. */
+static double table_need(const struct table_config *table, double item_bytes)
+{
+    return item_bytes > 0 ? config_table_bytes(table, item_bytes) : (double)table->max_bytes;
+}
+
+static const char *format_size(char out[32], double bytes)
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+    uint32_t unit = 0;
+    for (; bytes >= 1024.0 && unit < 6; unit++)
+        bytes /= 1024.0;
+    snprintf(out, 32, bytes < 10.0 && unit > 0 ? "%.1f%s" : "%.0f%s", bytes, units[unit]);
+    return out;
+}
+
+/* The largest table is where something can be done. */
+static void report_table(const struct broker_config *config, uint32_t index, double item_bytes, double need, double all,
+                         const char *prefix, struct schema_report *report)
+{
+    const struct table_config *table = (const struct table_config *)config->tables.data + index;
+    char path[64], each[32], own[32], sum[32], left[32], limit[32], with[64] = "", what[96] = "its max_bytes";
+    snprintf(path, sizeof path, "%stables[%u].%s", prefix, index, table->max_bytes > 0 ? "max_bytes" : "max_size");
+    if (item_bytes > 0)
+        snprintf(what, sizeof what, "%.0f items of %s", most_items(table), format_size(each, item_bytes));
+    if (all > need)
+        snprintf(with, sizeof with, " (%s with the other tables)", format_size(sum, all));
+    schema_problem(report, path,
+                   "%s need %s%s, and tables may take %s: %smemory_limit %s less what is under way (ingest_budget); "
+                   "write %smax_bytes, a smaller max_size, or a higher memory_limit",
+                   what, format_size(own, need), with,
+                   format_size(left, (double)(config->memory_limit - config_ingest_budget(config))), prefix,
+                   format_size(limit, (double)config->memory_limit), table->max_bytes > 0 ? "a smaller " : "");
+}
+
+void config_check_memory(const struct broker_config *config, const double *item_bytes, const char *prefix,
+                         struct schema_report *report)
+{
+    const struct table_config *tables = config->tables.data;
+    double all = 0.0, most = 0.0, most_item = 0.0;
+    uint32_t largest = 0;
+    if (config->storage_memory > 0) /* what does not fit goes to disk */
+        return;
+    for (uint32_t i = 0; i < config->tables.count; i++) {
+        double item = item_bytes ? item_bytes[i] : config_item_bytes(&tables[i]);
+        double bytes = table_need(&tables[i], item);
+        all += bytes;
+        if (bytes > most) {
+            most = bytes;
+            most_item = item;
+            largest = i;
+        }
+    }
+    if (all > (double)(config->memory_limit - config_ingest_budget(config)))
+        report_table(config, largest, most_item, most, all, prefix, report);
+}

@@ -1,0 +1,295 @@
+/* Effects as entries of the stream. Inserts, picks, removals and priorities come by the million: they are straight stores
+ * into the record. */
+#include "broker/journal/journal.h"
+
+#include <string.h>
+
+static void *stream_room(void *ctx, uint16_t type, uint32_t table, size_t size)
+{
+    return stream_entry(ctx, type, table, size);
+}
+
+static struct entry_sink stream_sink(struct stream *stream)
+{
+    return (struct entry_sink){stream_room, stream};
+}
+
+/* The one before the segment that begins. */
+static uint64_t segment_before(const struct stream *stream)
+{
+    uint32_t i = stream->n_segments;
+    while (i > 0 && stream->segments[i - 1].number >= stream->segment)
+        i--;
+    return i > 0 ? stream->segments[i - 1].number : 0;
+}
+
+void journal_start(struct broker *broker, struct stream *stream)
+{
+    struct entry_sink sink = stream_sink(stream);
+    journal_put_start(sink, broker,
+                      (struct entry_start){
+                          .previous = segment_before(stream),
+                          .after = stream->after,
+                          .loaded = stream->loaded,
+                          .next = stream->next,
+                          .flags = (stream->journal ? 0u : START_CHUNKS_ONLY) | (stream->fresh ? START_FRESH : 0u),
+                      });
+    stream->after = stream->loaded = stream->next = 0;
+    stream->fresh = false;
+    for (uint32_t i = 0; i < broker->n_tables; i++)
+        journal_put_table(sink, &broker->tables[i]);
+    journal_put_ordinal(sink, broker);
+}
+
+/* ---- tables ---- */
+
+struct entry_insert journal_insert_body(const struct item *item, uint32_t slot)
+{
+    return (struct entry_insert){
+        .slot = slot,
+        .n_chunks = item->span.n,
+        .key = item->key,
+        .priority = item->priority,
+        .insert_ns = item->insert_ns,
+        .policy = item->policy,
+        .layout = item->span.layout,
+        .offset = item->span.offset,
+        .length = item->span.length,
+    };
+}
+
+void journal_insert_(struct table *table, uint32_t slot, const struct flow *flow)
+{
+    struct broker *broker = table->broker;
+    struct stream *stream = broker->stream;
+    const struct item *item = &table->in.items[slot];
+    struct chunk *const *chunks = span_chunks(&item->span);
+    uint32_t n = item->span.n;
+    for (uint32_t i = 0; i < n; i++)
+        if (stream_lacks(stream, chunks[i]))
+            (void)stream_chunk(stream, chunks[i]); /* those that it may refuse are there: stream_chunks_first */
+    struct layout *layout = layouts_at(&broker->layouts, item->span.layout);
+    if (__builtin_expect(!layout->journaled, 0)) {
+        journal_put_layout(stream_sink(stream), layout);
+        layout->journaled = true;
+    }
+    struct entry_insert *entry = stream_entry(stream, ENTRY_INSERT, table->id, sizeof *entry + n * sizeof(uint64_t));
+    *entry = journal_insert_body(item, slot);
+    if (flow) {
+        entry->session = flow->session->ordinal;
+        entry->number = flow->resolved + 1;
+    }
+    uint64_t *places = (uint64_t *)(void *)(entry + 1);
+    for (uint32_t i = 0; i < n; i++)
+        places[i] = chunks[i]->at;
+}
+
+void journal_remove_(struct table *table, uint32_t slot)
+{
+    struct entry_slot *entry = stream_entry(table->broker->stream, ENTRY_REMOVE, table->id, sizeof *entry);
+    *entry = (struct entry_slot){.slot = slot};
+}
+
+void journal_priority_(struct table *table, uint32_t slot, double priority)
+{
+    struct entry_priority *entry = stream_entry(table->broker->stream, ENTRY_PRIORITY, table->id, sizeof *entry);
+    *entry = (struct entry_priority){.slot = slot, .priority = priority};
+}
+
+void journal_reset_(struct table *table)
+{
+    stream_entry(table->broker->stream, ENTRY_RESET, table->id, 0);
+}
+
+struct entry_limiter journal_limiter_body(const struct limiter *limiter)
+{
+    return (struct entry_limiter){
+        .kind = (uint32_t)limiter->kind,
+        .samples_per_insert = limiter->samples_per_insert,
+        .min_size = limiter->min_size,
+        .min_diff = limiter->min_diff,
+        .max_diff = limiter->max_diff,
+        .offset = limiter->offset,
+        .inserts = limiter->inserts,
+        .samples = limiter->samples,
+        .deletes = limiter->deletes,
+    };
+}
+
+void journal_limiter_(struct table *table)
+{
+    struct entry_limiter *entry = stream_entry(table->broker->stream, ENTRY_LIMITER, table->id, sizeof *entry);
+    *entry = journal_limiter_body(&table->limiter);
+}
+
+/* The sample's entry, if it is the last one of the record. */
+static struct entry_pick *pick_last(const struct stream *stream, const struct table *table,
+                                    const struct entry_pick *like)
+{
+    if (!stream->used || !stream->last)
+        return NULL;
+    const struct entry_head *head = (const struct entry_head *)(const void *)(stream->record + stream->last);
+    if (head->type != ENTRY_PICK || head->table != table->id)
+        return NULL;
+    struct entry_pick *pick = (struct entry_pick *)(void *)(stream->record + stream->last + sizeof *head);
+    bool same = pick->client == like->client && pick->id == like->id && pick->want == like->want &&
+                pick->table_size == like->table_size && pick->flags == like->flags;
+    return same ? pick : NULL;
+}
+
+void journal_pick_(const struct waiter *waiter, uint32_t slot, double probability)
+{
+    const struct table *table = waiter->table;
+    struct stream *stream = table->broker->stream;
+    const struct wait *wait = &waiter->wait;
+    struct entry_pick head = {
+        .client = wait->client,
+        .id = wait->client ? wait->id : 0, /* without a client's number nobody can ask again */
+        .want = waiter->want,
+        .n = 1,
+        .table_size = waiter->picks.table_size,
+        .flags = pick_flags(waiter->distinct, waiter->flexible, waiter->whole),
+    };
+    struct entry_pick *last = pick_last(stream, table, &head);
+    struct entry_picked *picked = last ? stream_extend(stream, sizeof *picked) : NULL;
+    if (picked) {
+        last->n++;
+    } else {
+        struct entry_pick *entry = stream_entry(stream, ENTRY_PICK, table->id, sizeof *entry + sizeof *picked);
+        *entry = head;
+        picked = (struct entry_picked *)(void *)(entry + 1);
+    }
+    *picked = (struct entry_picked){
+        .slot = slot,
+        .times_sampled = table->in.items[slot].times_sampled + 1, /* it is about to be counted */
+        .probability = probability,
+    };
+}
+
+static void request_entry(struct broker *broker, uint16_t type, uint64_t client, uint64_t id)
+{
+    struct entry_request *entry = stream_entry(broker->stream, type, 0, sizeof *entry);
+    *entry = (struct entry_request){client, id};
+}
+
+void journal_answered_(struct broker *broker, uint64_t client, uint64_t id)
+{
+    request_entry(broker, ENTRY_ANSWERED, client, id);
+}
+
+void journal_forget_(struct broker *broker, uint64_t client, uint64_t id)
+{
+    request_entry(broker, ENTRY_FORGET, client, id);
+}
+
+/* ---- sessions ---- */
+
+void journal_session_(struct broker *broker, const struct session *session)
+{
+    journal_put_session(stream_sink(broker->stream), session);
+}
+
+void journal_form_(struct broker *broker, const struct session *session, const void *layout, size_t size)
+{
+    struct entry_named *entry = stream_entry(broker->stream, ENTRY_FORM, 0, sizeof *entry + size);
+    entry->number = session->ordinal;
+    memcpy(entry + 1, layout, size);
+}
+
+static uint64_t mix(uint64_t hash, uint64_t value)
+{
+    hash = (hash ^ value) * UINT64_C(0x9E3779B97F4A7C15);
+    return hash ^ hash >> 29;
+}
+
+/* Of what an ENTRY_PROGRESS says. Never 0, which stands for a session of which none was written. */
+static uint64_t progress_hash(const struct session *session)
+{
+    uint64_t hash = mix(session->epoch, session->received);
+    hash = mix(hash, session->counted);
+    hash = mix(hash, session->received_bytes);
+    hash = mix(hash, session->allowed_bytes);
+    hash = mix(hash, session->confirmed_rejections);
+    for (uint32_t i = 0; i < session->n_tables; i++) {
+        const struct flow *flow = session->flows[i];
+        if (!flow)
+            continue;
+        hash = mix(hash, flow->resolved);
+        hash = mix(hash, flow->rejected);
+        hash = mix(hash, flow->allowed);
+    }
+    return hash ? hash : 1;
+}
+
+void journal_progress_(struct broker *broker, struct session *session)
+{
+    uint64_t hash = progress_hash(session);
+    if (hash == session->journaled)
+        return;
+    session->journaled = hash;
+    journal_put_progress(stream_sink(broker->stream), session);
+}
+
+void journal_rejection_(struct broker *broker, const struct session *session, uint32_t table, uint64_t item,
+                        uint64_t key, rp_status status, const char *text, uint32_t more)
+{
+    size_t size = strlen(text);
+    struct entry_rejection *entry = stream_entry(broker->stream, ENTRY_REJECTION, 0, sizeof *entry + size);
+    *entry = (struct entry_rejection){
+        .session = session->ordinal,
+        .table = table,
+        .item = item,
+        .key = key,
+        .status = (uint32_t)status,
+        .more = more,
+    };
+    memcpy(entry + 1, text, size);
+}
+
+void journal_session_end_(struct broker *broker, const struct session *session)
+{
+    struct entry_named *entry = stream_entry(broker->stream, ENTRY_SESSION_END, 0, sizeof *entry);
+    entry->number = session->ordinal;
+}
+
+/* ---- parameters and requests ---- */
+
+void journal_together_(struct broker *broker, size_t bytes)
+{
+    struct stream *stream = broker->stream;
+    if (stream->used && stream->capacity - stream->used < bytes)
+        stream_hand_over(stream);
+}
+
+void journal_begin_(struct broker *broker)
+{
+    stream_hand_over(broker->stream);
+    journal_put_ordinal(stream_sink(broker->stream), broker); /* changes nothing */
+}
+
+/* The scribe copies large values. */
+#define LARGE_VALUE (64u << 10)
+
+void journal_slot_(struct broker *broker, struct slot *slot)
+{
+    size_t name = strlen(slot->name), value = zmq_msg_size(&slot->value);
+    uint8_t body[sizeof(struct entry_value) + PARAMS_NAME_MOST] __attribute__((aligned(8)));
+    if (value < LARGE_VALUE || name > PARAMS_NAME_MOST) {
+        journal_put_slot(stream_sink(broker->stream), slot);
+        return;
+    }
+    *(struct entry_value *)(void *)body = (struct entry_value){
+        .version = slot->version, .put_ns = slot->put_ns, .name_bytes = (uint32_t)name, .value_bytes = value};
+    memcpy(body + sizeof(struct entry_value), slot->name, name);
+    stream_entry_large(broker->stream, ENTRY_SLOT, 0, body, sizeof(struct entry_value) + name, &slot->value);
+}
+
+void journal_counter_(struct broker *broker, const struct counter *counter)
+{
+    journal_put_counter(stream_sink(broker->stream), counter);
+}
+
+void journal_reply_(struct broker *broker, uint64_t client, uint64_t id, const void *frame, size_t size)
+{
+    journal_put_reply(stream_sink(broker->stream), client, id, frame, size);
+}

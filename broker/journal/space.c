@@ -1,0 +1,91 @@
+#include "broker/journal/space.h"
+
+#define KIB UINT64_C(1024)
+#define MIB (1024 * KIB)
+/* Checkpoints more often than this would write more than the journal does. */
+#define LIMIT_LEAST (256 * KIB)
+#define SEGMENT_LEAST (64 * KIB)
+#define SEGMENT_MOST (256 * MIB)
+/* Without a journal, segments hold chunks alone. */
+#define SEGMENT_LEAST_CHUNKS MIB
+/* What requests add to the journal while inserts wait. */
+#define RESERVE_LEAST (128 * KIB)
+/* What comes after the limit was passed, or the largest message, if that is more. */
+#define PAST_LIMIT MIB
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+static uint64_t most(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+static uint64_t sum(uint64_t a, uint64_t b)
+{
+    return a > UINT64_MAX - b ? UINT64_MAX : a + b;
+}
+
+static uint64_t times(uint64_t a, uint64_t b)
+{
+    return b && a > UINT64_MAX / b ? UINT64_MAX : a * b;
+}
+
+static uint64_t live_and_state(const struct space *self)
+{
+    return sum(self->live, self->state);
+}
+
+/* How many stretches of journal there are at most: one for each kept checkpoint, one before the oldest of them whose
+ * segments it names, one since the newest, and one for what lies in older, partly dead segments. */
+static uint64_t stretches(const struct space *self)
+{
+    return self->keep + 3;
+}
+
+static uint64_t past_limit(const struct space *self)
+{
+    return most(PAST_LIMIT, self->message);
+}
+
+uint64_t space_limit(const struct space *self)
+{
+    uint64_t live = live_and_state(self), want = most(self->journal_max, live);
+    if (self->free == SPACE_UNKNOWN)
+        return want;
+    /* A small disk has room for shorter stretches only. */
+    uint64_t share = sum(self->free, self->used) / stretches(self);
+    uint64_t rest = sum(times(live, 2), past_limit(self)), part = share > rest ? share - rest : 0;
+    return least(want, most(part, most(LIMIT_LEAST, live / 8)));
+}
+
+uint64_t space_segment(const struct space *self)
+{
+    if (!self->journal)
+        return least(most(self->live / 4, SEGMENT_LEAST_CHUNKS), SEGMENT_MOST);
+    return least(most(space_limit(self) / 4, SEGMENT_LEAST), SEGMENT_MOST);
+}
+
+uint64_t space_moves(const struct space *self)
+{
+    return least(self->live, space_limit(self));
+}
+
+uint64_t space_reserve(const struct space *self)
+{
+    return sum(sum(times(self->state, 2), space_moves(self)), sum(self->message, RESERVE_LEAST));
+}
+
+bool space_is_low(const struct space *self)
+{
+    return self->free != SPACE_UNKNOWN && self->free / 2 < space_reserve(self);
+}
+
+uint64_t space_most(const struct space *self)
+{
+    uint64_t live = live_and_state(self),
+             stretch = sum(most(self->journal_max, live), sum(times(live, 2), past_limit(self)));
+    return times(stretches(self), stretch);
+}

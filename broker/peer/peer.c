@@ -1,0 +1,187 @@
+#include "broker/peer/peer.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "broker/broker.h"
+
+bool envelope_add(struct envelope *self, const void *frame, size_t size)
+{
+    if (self->size + size + 1 > ENVELOPE_BYTES)
+        return false;
+    self->bytes[self->size] = (uint8_t)size;
+    if (size)
+        memcpy(self->bytes + self->size + 1, frame, size);
+    self->size = (uint8_t)(self->size + size + 1);
+    return true;
+}
+
+/* Automatic routing ids are a zero byte and a 32-bit number; longer ones are folded. */
+static uint64_t envelope_route(const struct envelope *self)
+{
+    uint64_t hash = 0;
+    for (uint32_t i = 0; i < self->bytes[0]; i++)
+        hash = hash * 257 + self->bytes[1 + i];
+    return hash;
+}
+
+static void peer_release(struct peer *self)
+{
+    if (atomic_fetch_sub_explicit(&self->refs, 1, memory_order_acq_rel) == 1)
+        free(self);
+}
+
+struct peer *peer_find(struct broker *broker, const struct envelope *to)
+{
+    uint64_t route = envelope_route(to);
+    struct peer *peer = idmap_get(&broker->peers.by_route, route);
+    if (peer)
+        return peer;
+    peer = malloc(sizeof *peer);
+    if (!peer)
+        return NULL;
+    atomic_init(&peer->refs, 1);
+    atomic_init(&peer->pending_bytes, 0);
+    peer->route = route;
+    if (!idmap_put(&broker->peers.by_route, route, peer)) {
+        free(peer);
+        return NULL;
+    }
+    return peer;
+}
+
+bool peer_is_full(const struct broker *broker, const struct peer *peer)
+{
+    return atomic_load_explicit(&peer->pending_bytes, memory_order_relaxed) > broker->config->peer_backlog_bytes;
+}
+
+/* Travels with a frame; freed on an I/O thread. */
+struct ticket {
+    struct peer *peer;
+    size_t size;
+    void *buffer;
+    bool viewing;
+    zmq_msg_t kept;
+};
+
+static void ticket_done(void *data, void *hint)
+{
+    (void)data;
+    struct ticket *ticket = hint;
+    atomic_fetch_sub_explicit(&ticket->peer->pending_bytes, (long long)ticket->size, memory_order_relaxed);
+    peer_release(ticket->peer);
+    if (ticket->viewing)
+        zmq_msg_close(&ticket->kept);
+    free(ticket->buffer);
+    free(ticket);
+}
+
+static struct ticket *ticket_new(struct peer *peer, size_t size)
+{
+    struct ticket *ticket = malloc(sizeof *ticket);
+    if (!ticket)
+        return NULL;
+    *ticket = (struct ticket){.peer = peer, .size = size};
+    atomic_fetch_add_explicit(&peer->refs, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&peer->pending_bytes, (long long)size, memory_order_relaxed);
+    return ticket;
+}
+
+bool peer_frame(struct peer *peer, zmq_msg_t *message, void *data, size_t size)
+{
+    struct ticket *ticket = ticket_new(peer, size);
+    if (!ticket) {
+        free(data);
+        return false;
+    }
+    ticket->buffer = data;
+    if (zmq_msg_init_data(message, data, size, ticket_done, ticket) == 0)
+        return true;
+    ticket_done(data, ticket);
+    return false;
+}
+
+bool peer_frame_view(struct peer *peer, zmq_msg_t *message, zmq_msg_t *kept, const void *data, size_t size)
+{
+    struct ticket *ticket = ticket_new(peer, size);
+    if (!ticket)
+        return false;
+    zmq_msg_init(&ticket->kept);
+    zmq_msg_copy(&ticket->kept, kept);
+    ticket->viewing = true;
+    if (zmq_msg_init_data(message, (void *)(uintptr_t)data, size, ticket_done, ticket) == 0)
+        return true;
+    ticket_done(NULL, ticket);
+    return false;
+}
+
+bool peer_charge(struct peer *peer, zmq_msg_t *message)
+{
+    zmq_msg_t view;
+    if (!peer_frame_view(peer, &view, message, zmq_msg_data(message), zmq_msg_size(message)))
+        return false;
+    zmq_msg_move(message, &view);
+    zmq_msg_close(&view);
+    return true;
+}
+
+static bool send_envelope(struct way way, const struct envelope *to)
+{
+    for (uint32_t at = 0; at < to->size; at += 1u + to->bytes[at])
+        if (!way_send_bytes(way, to->bytes + at + 1, to->bytes[at], true))
+            return false;
+    return true;
+}
+
+bool peer_send(struct broker *broker, const struct envelope *to, zmq_msg_t *header, zmq_msg_t *payload, uint32_t n)
+{
+    if (broker->stream && commit_hold(broker, to, header, payload, n))
+        return true;
+    return peer_send_now(broker, to, header, payload, n);
+}
+
+bool peer_send_now(struct broker *broker, const struct envelope *to, zmq_msg_t *header, zmq_msg_t *payload, uint32_t n)
+{
+    struct way way = {broker->service, broker->ducts ? &broker->ducts->replies : NULL};
+    bool sent = send_envelope(way, to) && way_send(way, header, n > 0);
+    for (uint32_t i = 0; i < n && sent; i++)
+        sent = way_send(way, &payload[i], i + 1 < n);
+    if (!sent) {
+        /* A client that leaves before it has read its last replies is none of anybody's troubles. */
+        bool gone = errno == EHOSTUNREACH;
+        broker->counters.replies_dropped++;
+        uint32_t held;
+        if (gone)
+            log_line(LEVEL_DEBUG, "B0305", "reply dropped: its peer is gone", "replies_dropped=%llu",
+                     (unsigned long long)broker->counters.replies_dropped);
+        else if (log_allow(&broker->service_log, 5, broker->now_ns, &held))
+            log_line(LEVEL_WARN, "B0301", "reply dropped: its peer does not read", "replies_dropped=%llu held_back=%u",
+                     (unsigned long long)broker->counters.replies_dropped, held);
+    }
+    zmq_msg_close(header); /* those that were sent are empty */
+    for (uint32_t i = 0; i < n; i++)
+        zmq_msg_close(&payload[i]);
+    return sent;
+}
+
+void peers_sweep(struct broker *broker)
+{
+    struct idmap *map = &broker->peers.by_route;
+    for (uint32_t i = 0; map->entries && i <= map->mask; i++) {
+        struct peer *peer = map->entries[i].value;
+        if (peer && atomic_load_explicit(&peer->refs, memory_order_acquire) == 1) {
+            idmap_remove(map, peer->route); /* moves another entry here at most: it is seen next time */
+            peer_release(peer);
+        }
+    }
+}
+
+void peers_fini(struct broker *broker)
+{
+    struct idmap *map = &broker->peers.by_route;
+    for (uint32_t i = 0; map->entries && i <= map->mask; i++)
+        if (map->entries[i].value)
+            peer_release(map->entries[i].value);
+    idmap_fini(map);
+}

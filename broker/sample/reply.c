@@ -1,0 +1,473 @@
+/* From picks to frames: each chunk once, only the blocks that the layouts need, small chunks packed into one frame, large
+ * ones as frames of their own without a copy. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "broker/broker.h"
+#include "broker/sample/sample.h"
+#include "proto/wire/wire.h"
+
+/* Above this a chunk travels as its own frame: a copy then costs more than a frame. */
+#define OWN_FRAME_BYTES (128u << 10)
+/* How far ahead of the copy data is brought in. */
+#define PREFETCH_AHEAD 6u
+
+/* Working memory of one reply, kept between replies by the broker's thread. */
+struct build {
+    struct chunk **chunk; /* distinct chunks, in the order of the reply */
+    uint32_t *chunk_length, *chunk_blocks, *chunk_index;
+    uint32_t chunk_capacity;
+    uint32_t *block_size;
+    uint8_t *block_column, *block_codec;
+    uint32_t block_capacity;
+    struct place {
+        struct chunk *chunk;
+        uint32_t index; /* plus 1; 0: new */
+    } * places;
+    uint32_t place_mask, place_capacity;
+    uint32_t n_chunks, n_small, n_blocks;
+    uint32_t *layout_index;
+    uint64_t *age_ns;
+    uint32_t item_capacity;
+    struct pb_writer layouts;
+    uint8_t need[32];
+    uint32_t full; /* all columns below this are needed: chunks with no others go as they are */
+    bool alike;    /* all chunks are such, with the same columns */
+    size_t small_bytes;
+    uint32_t stamp;
+};
+
+static bool grow(void **array, uint32_t capacity, size_t width)
+{
+    void *larger = realloc(*array, (size_t)capacity * width);
+    if (!larger)
+        return false;
+    *array = larger;
+    return true;
+}
+
+static bool build_reserve(struct build *self, uint32_t refs, uint32_t items)
+{
+    if (refs > self->chunk_capacity) {
+        uint32_t n = refs + refs / 2;
+        if (!grow((void **)&self->chunk, n, sizeof(void *)) || !grow((void **)&self->chunk_length, n, 4) ||
+            !grow((void **)&self->chunk_blocks, n, 4) || !grow((void **)&self->chunk_index, n, 4))
+            return false;
+        self->chunk_capacity = n;
+    }
+    if (items > self->item_capacity) {
+        uint32_t n = items + items / 2;
+        if (!grow((void **)&self->layout_index, n, 4) || !grow((void **)&self->age_ns, n, 8))
+            return false;
+        self->item_capacity = n;
+    }
+    return true;
+}
+
+static bool blocks_reserve(struct build *self, uint32_t n)
+{
+    if (self->n_blocks + n <= self->block_capacity)
+        return true;
+    uint32_t capacity = (self->n_blocks + n) * 2;
+    if (!grow((void **)&self->block_size, capacity, 4) || !grow((void **)&self->block_column, capacity, 1) ||
+        !grow((void **)&self->block_codec, capacity, 1))
+        return false;
+    self->block_capacity = capacity;
+    return true;
+}
+
+/* The layouts of all items, each once, and the union of the columns that they need. */
+static bool collect_layouts(struct build *self, const struct broker *broker, const struct picks *picks)
+{
+    uint32_t n = 0;
+    self->layouts.size = 0;
+    self->layouts.failed = false; /* there was no memory for the reply before this one */
+    memset(self->need, 0, sizeof self->need);
+    for (uint32_t i = 0; i < picks->n; i++) {
+        if (i > 0 && picks->layout[i] == picks->layout[i - 1]) {
+            self->layout_index[i] = self->layout_index[i - 1];
+            continue;
+        }
+        struct layout *layout = layouts_at(&broker->layouts, picks->layout[i]);
+        if (layout->stamp != self->stamp) {
+            layout->stamp = self->stamp;
+            layout->index = n++;
+            for (uint32_t b = 0; b < sizeof self->need; b++)
+                self->need[b] |= layout->need[b];
+            void *place = pb_reserve(&self->layouts, layout->wire_size);
+            if (!place)
+                return false;
+            memcpy(place, layout->wire, layout->wire_size);
+        }
+        self->layout_index[i] = layout->index;
+    }
+    self->full = 0;
+    while (self->full < 8 * sizeof self->need && (self->need[self->full / 8] >> (self->full % 8) & 1))
+        self->full++;
+    return true;
+}
+
+/* The bytes of a chunk's blocks that the reply needs. */
+static uint32_t needed_bytes(const struct build *self, struct chunk *chunk)
+{
+    const uint32_t *sizes = chunk_block_sizes(chunk);
+    uint32_t bytes = 0;
+    for (uint32_t c = 0; c < chunk->columns; c++)
+        if (self->need[c / 8] >> (c % 8) & 1)
+            bytes += sizes[c];
+    return bytes;
+}
+
+/* Where a chunk stands in the reply. The map is small and hot; a mark in the chunk itself would make a cold line dirty. */
+static uint32_t *place_of(struct build *self, struct chunk *chunk)
+{
+    uint64_t hash = ((uintptr_t)chunk >> 4) * UINT64_C(0x9E3779B97F4A7C15);
+    uint32_t at = (uint32_t)(hash >> 32) & self->place_mask;
+    while (self->places[at].chunk && self->places[at].chunk != chunk)
+        at = (at + 1) & self->place_mask;
+    self->places[at].chunk = chunk;
+    return &self->places[at].index;
+}
+
+static bool places_reset(struct build *self, uint32_t refs)
+{
+    uint32_t want = 64;
+    while (want < refs * 2)
+        want *= 2;
+    if (want > self->place_capacity) {
+        struct place *places = malloc(want * sizeof *places);
+        if (!places)
+            return false;
+        free(self->places);
+        self->places = places;
+        self->place_capacity = want;
+    }
+    self->place_mask = want - 1;
+    memset(self->places, 0, want * sizeof *self->places);
+    return true;
+}
+
+/* Moves large chunks behind the small ones, each group in its order. */
+static bool partition_large(struct build *self, uint32_t n_refs)
+{
+    uint32_t n = self->n_chunks, small = 0, n_large = 0;
+    for (uint32_t i = 0; i < n; i++)
+        n_large += self->chunk[i]->bytes > OWN_FRAME_BYTES && needed_bytes(self, self->chunk[i]) > OWN_FRAME_BYTES;
+    self->n_small = n - n_large;
+    if (n_large == 0 || n_large == n)
+        return true;
+    struct chunk **sorted = malloc(n * sizeof(*sorted));
+    uint32_t *moved = malloc(n * sizeof *moved), large = self->n_small;
+    bool ok = sorted && moved;
+    for (uint32_t i = 0; ok && i < n; i++) {
+        bool is_large = self->chunk[i]->bytes > OWN_FRAME_BYTES && needed_bytes(self, self->chunk[i]) > OWN_FRAME_BYTES;
+        moved[i] = is_large ? large++ : small++;
+        sorted[moved[i]] = self->chunk[i];
+    }
+    for (uint32_t i = 0; ok && i < n_refs; i++)
+        self->chunk_index[i] = moved[self->chunk_index[i]];
+    if (ok)
+        memcpy(self->chunk, sorted, n * sizeof(*sorted));
+    free(sorted);
+    free(moved);
+    return ok;
+}
+
+/* Distinct chunks, small ones first. */
+static bool collect_chunks(struct build *self, const struct picks *picks)
+{
+    if (!places_reset(self, picks->n_refs))
+        return false;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < picks->n_refs; i++) {
+        uint32_t *place = place_of(self, picks->refs[i]);
+        if (*place == 0) {
+            self->chunk[n] = picks->refs[i];
+            *place = ++n;
+        }
+        self->chunk_index[i] = *place - 1;
+    }
+    self->n_chunks = n;
+    return partition_large(self, picks->n_refs);
+}
+
+/* Adds all blocks of a chunk, or those that the layouts need, to the reply. Gives their bytes. */
+static uint32_t add_all_blocks(struct build *self, struct chunk *chunk)
+{
+    const uint32_t *sizes = chunk_block_sizes(chunk);
+    const uint8_t *codecs = chunk_block_codecs(chunk);
+    uint32_t *size = self->block_size + self->n_blocks, n = chunk->columns;
+    uint8_t *codec = self->block_codec + self->n_blocks, *column = self->block_column + self->n_blocks;
+    for (uint32_t c = 0; c < n; c++) {
+        size[c] = sizes[c];
+        codec[c] = codecs[c];
+        column[c] = (uint8_t)c;
+    }
+    self->n_blocks += n;
+    return chunk->bytes;
+}
+
+static uint32_t add_needed_blocks(struct build *self, struct chunk *chunk)
+{
+    const uint32_t *sizes = chunk_block_sizes(chunk);
+    const uint8_t *codecs = chunk_block_codecs(chunk);
+    uint32_t bytes = 0;
+    for (uint32_t c = 0; c < chunk->columns; c++) {
+        if (!(self->need[c / 8] >> (c % 8) & 1))
+            continue;
+        self->block_size[self->n_blocks] = sizes[c];
+        self->block_codec[self->n_blocks] = codecs[c];
+        self->block_column[self->n_blocks++] = (uint8_t)c;
+        bytes += sizes[c];
+    }
+    return bytes;
+}
+
+static bool collect_blocks(struct build *self)
+{
+    self->n_blocks = 0;
+    self->small_bytes = 0;
+    self->alike = true;
+    for (uint32_t i = 0; i < self->n_chunks; i++) {
+        struct chunk *chunk = self->chunk[i];
+        if (!blocks_reserve(self, chunk->columns))
+            return false;
+        uint32_t first = self->n_blocks;
+        bool full = chunk->columns <= self->full;
+        uint32_t bytes = full ? add_all_blocks(self, chunk) : add_needed_blocks(self, chunk);
+        self->alike = self->alike && full && chunk->columns == self->chunk[0]->columns;
+        self->chunk_length[i] = chunk->length;
+        self->chunk_blocks[i] = self->n_blocks - first;
+        if (i < self->n_small)
+            self->small_bytes += bytes;
+    }
+    return true;
+}
+
+static bool same_columns(const struct build *self)
+{
+    if (self->alike)
+        return true;
+    for (uint32_t i = 1; i < self->n_chunks; i++)
+        if (self->chunk_blocks[i] != self->chunk_blocks[0] ||
+            memcmp(self->block_column + (size_t)i * self->chunk_blocks[0], self->block_column, self->chunk_blocks[0]) !=
+                0)
+            return false;
+    return true;
+}
+
+static uint8_t *copy_needed(const struct build *self, struct chunk *chunk, uint8_t *out)
+{
+    const uint32_t *sizes = chunk_block_sizes(chunk);
+    const uint8_t *data = chunk_data(chunk);
+    if (chunk->columns <= self->full) {
+        memcpy(out, data, chunk->bytes);
+        return out + chunk->bytes;
+    }
+    uint32_t run = 0; /* neighbouring blocks that are both needed are copied at once */
+    for (uint32_t c = 0; c < chunk->columns; c++) {
+        if (self->need[c / 8] >> (c % 8) & 1) {
+            run += sizes[c];
+            continue;
+        }
+        memcpy(out, data, run);
+        out += run;
+        data += run + sizes[c];
+        run = 0;
+    }
+    memcpy(out, data, run);
+    return out + run;
+}
+
+/* Inlined always: see prefetch_picks. */
+static inline __attribute__((always_inline)) void prefetch_chunk(struct chunk *chunk)
+{
+    const char *at = (const char *)chunk + 128;
+    uint32_t bytes = chunk->kind == CHUNK_SLAB && chunk->bytes < 1024 ? chunk->bytes : 0;
+    for (uint32_t i = 0; i < bytes; i += 64)
+        __builtin_prefetch(at + i);
+}
+
+static void copy_small(const struct build *self, uint8_t *out)
+{
+    for (uint32_t i = 0; i < self->n_small; i++) {
+        if (i + PREFETCH_AHEAD < self->n_small)
+            prefetch_chunk(self->chunk[i + PREFETCH_AHEAD]);
+        out = copy_needed(self, self->chunk[i], out);
+    }
+}
+
+static bool needs_all(const struct build *self, const struct chunk *chunk)
+{
+    for (uint32_t c = 0; c < chunk->columns; c++)
+        if (!(self->need[c / 8] >> (c % 8) & 1))
+            return false;
+    return true;
+}
+
+static bool frame_large(const struct build *self, struct peer *peer, struct chunk *chunk, zmq_msg_t *message)
+{
+    zmq_msg_t *kept = chunk_message(chunk);
+    if (kept && needs_all(self, chunk))
+        return peer_frame_view(peer, message, kept, zmq_msg_data(kept), chunk->bytes);
+    uint32_t bytes = needed_bytes(self, chunk);
+    uint8_t *data = malloc(bytes ? bytes : 1);
+    if (!data)
+        return false;
+    copy_needed(self, chunk, data);
+    return peer_frame(peer, message, data, bytes);
+}
+
+/* Payload frames; n says how many are to be closed on failure. */
+static bool make_payload(const struct build *self, struct peer *peer, zmq_msg_t *payload, uint32_t *n)
+{
+    *n = 0;
+    if (self->n_small) {
+        uint8_t *data = malloc(self->small_bytes ? self->small_bytes : 1);
+        if (!data)
+            return false;
+        copy_small(self, data);
+        if (!peer_frame(peer, &payload[0], data, self->small_bytes))
+            return false;
+        *n = 1;
+    }
+    for (uint32_t i = self->n_small; i < self->n_chunks; i++, (*n)++)
+        if (!frame_large(self, peer, self->chunk[i], &payload[*n]))
+            return false;
+    return true;
+}
+
+/* Ages, and the running means that say how old and how stale the samples are. */
+static void collect_ages(struct build *self, const struct broker *broker, struct table *table,
+                         const struct picks *picks, bool counts)
+{
+    uint64_t newest = params_version(&broker->params, table->config->policy_slot);
+    double age = 0, stale = 0;
+    for (uint32_t i = 0; i < picks->n; i++) {
+        uint64_t now = (uint64_t)broker->now_ns, ns = now > picks->age_ns[i] ? now - picks->age_ns[i] : 0;
+        self->age_ns[i] = ns;
+        age += (double)ns;
+        stale += newest > picks->policy[i] ? (double)(newest - picks->policy[i]) : 0;
+    }
+    if (!counts || !picks->n)
+        return;
+    struct table_stats *stats = &table->stats;
+    double n = (double)picks->n, part = n / (n + (stats->mean_weight < 1000 ? stats->mean_weight : 1000));
+    stats->mean_age_s += part * (age / n / (double)NS_PER_S - stats->mean_age_s);
+    stats->mean_staleness += part * (stale / n - stats->mean_staleness);
+    stats->mean_weight += n;
+    if (stats->mean_weight > 1000)
+        stats->mean_weight = 1000;
+}
+
+/* False: no memory. */
+static bool send_built(struct broker *broker, const struct envelope *to, struct peer *peer,
+                       struct wire_sampled_out *out, bool *sent)
+{
+    struct build *build = broker->build;
+    uint32_t most = 1 + build->n_chunks - build->n_small, n = 0;
+    zmq_msg_t *payload = malloc(most * sizeof *payload);
+    struct pb_writer header = {0};
+    zmq_msg_t head;
+    zmq_msg_init(&head);
+    bool ok = payload && make_payload(build, peer, payload, &n);
+    if (ok) {
+        wire_write_sampled(&header, out);
+        ok = !header.failed;
+        if (!ok)
+            pb_writer_fini(&header);
+        ok = ok && peer_frame(peer, &head, header.data, header.size);
+    }
+    if (ok) {
+        *sent = peer_send(broker, to, &head, payload, n);
+    } else {
+        for (uint32_t i = 0; i < n; i++)
+            zmq_msg_close(&payload[i]);
+        zmq_msg_close(&head);
+    }
+    free(payload);
+    return ok;
+}
+
+bool reply_picks(struct broker *broker, const struct envelope *to, uint64_t id, const struct table *table,
+                 const struct picks *picks, const char *text, bool partial, int64_t waited_ns)
+{
+    struct table *counted = broker->tables + table->id;
+    struct peer *peer = peer_find(broker, to);
+    if (peer && peer_is_full(broker, peer)) {
+        uint32_t held;
+        if (log_allow(&broker->service_log, 5, broker->now_ns, &held))
+            log_line(LEVEL_WARN, "B0302", "peer does not read its replies", "table=%s picks=%u held_back=%u",
+                     table->name, picks->n, held);
+        request_send(broker, to, id, RP_RESOURCE_EXHAUSTED,
+                     "this client has left too many replies unread: read them before asking for more", 0, NULL, NULL,
+                     0);
+        return false;
+    }
+    if (!broker->build)
+        broker->build = calloc(1, sizeof *broker->build);
+    struct build *build = broker->build;
+    if (build && ++build->stamp == 0)
+        build->stamp = 1;
+    bool ok = peer && build && build_reserve(build, picks->n_refs, picks->n) && collect_layouts(build, broker, picks);
+    ok = ok && collect_chunks(build, picks) && collect_blocks(build);
+    if (!ok) {
+        request_send(broker, to, id, RP_NO_MEMORY, "the broker has no memory for the reply", 0, NULL, NULL, 0);
+        return false;
+    }
+    collect_ages(build, broker, counted, picks, waited_ns >= 0);
+    bool same = same_columns(build);
+    bool in_order = build->n_chunks == picks->n_refs && build->n_small == build->n_chunks;
+    struct wire_sampled_out out = {
+        .id = id,
+        .text = text,
+        .n_items = picks->n,
+        .n_chunks = build->n_chunks,
+        .n_blocks = build->n_blocks,
+        .n_chunk_refs = picks->n_refs,
+        .key = picks->key,
+        .age_ns = build->age_ns,
+        .policy = picks->policy,
+        .step = picks->step,
+        .priority = picks->priority,
+        .probability = picks->probability,
+        .times_sampled = picks->times_sampled,
+        .session = picks->session,
+        .layout = build->layout_index,
+        .offset = picks->offset,
+        .length = picks->length,
+        .chunks = picks->chunks,
+        .chunk = in_order ? NULL : build->chunk_index,
+        .chunk_length = build->chunk_length,
+        .chunk_blocks = build->chunk_blocks,
+        .block_size = build->block_size,
+        .block_column = build->block_column,
+        .block_codec = build->block_codec,
+        .n_block_columns = same && build->n_chunks ? build->chunk_blocks[0] : build->n_blocks,
+        .packed = build->n_small,
+        .layouts = build->layouts.data,
+        .layouts_size = build->layouts.size,
+        .table_size = picks->table_size,
+        .waited_ns = waited_ns > 0 ? (uint64_t)waited_ns : 0,
+        .partial = partial,
+    };
+    bool sent = false;
+    if (!send_built(broker, to, peer, &out, &sent))
+        request_send(broker, to, id, RP_NO_MEMORY, "the broker has no memory for the reply", 0, NULL, NULL, 0);
+    return sent;
+}
+
+void reply_build_destroy(struct build **self)
+{
+    struct build *build = *self;
+    if (!build)
+        return;
+    void *const arrays[] = {build->chunk,      build->chunk_length, build->chunk_blocks, build->chunk_index,
+                            build->block_size, build->block_column, build->block_codec,  build->layout_index,
+                            build->age_ns,     build->places};
+    for (uint32_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++)
+        free(arrays[i]);
+    pb_writer_fini(&build->layouts);
+    free(build);
+    *self = NULL;
+}

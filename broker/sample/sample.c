@@ -1,0 +1,294 @@
+#include "broker/sample/sample.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "broker/broker.h"
+#include "broker/journal/journal.h"
+
+#define PICK_AT_ONCE 256u
+#define SPARE_WAITERS 64u
+/* A reply with more is cut short: it would take too long to make. */
+#define CHUNKS_PER_REPLY (1u << 20)
+#define WIDE_FIELDS 6u
+#define NARROW_FIELDS 6u
+
+/* The arrays, by the width of their elements. */
+struct pick_arrays {
+    void **wide[WIDE_FIELDS], **narrow[NARROW_FIELDS];
+};
+
+static struct pick_arrays picks_arrays(struct picks *self)
+{
+    return (struct pick_arrays){{(void **)&self->key, (void **)&self->age_ns, (void **)&self->policy,
+                                 (void **)&self->step, (void **)&self->priority, (void **)&self->probability},
+                                {(void **)&self->times_sampled, (void **)&self->session, (void **)&self->layout,
+                                 (void **)&self->offset, (void **)&self->length, (void **)&self->chunks}};
+}
+
+bool picks_reserve(struct picks *self, uint32_t n)
+{
+    uint32_t need = self->n + n;
+    if (need <= self->capacity)
+        return true;
+    uint32_t capacity = self->capacity ? self->capacity : 64;
+    while (capacity < need)
+        capacity *= 2;
+    uint8_t *block = malloc((size_t)capacity * (WIDE_FIELDS * 8 + NARROW_FIELDS * 4));
+    if (!block)
+        return false;
+    struct pick_arrays arrays = picks_arrays(self);
+    uint8_t *at = block;
+    for (uint32_t i = 0; i < WIDE_FIELDS; i++, at += (size_t)capacity * 8) {
+        if (self->n)
+            memcpy(at, *arrays.wide[i], (size_t)self->n * 8);
+        *arrays.wide[i] = at;
+    }
+    for (uint32_t i = 0; i < NARROW_FIELDS; i++, at += (size_t)capacity * 4) {
+        if (self->n)
+            memcpy(at, *arrays.narrow[i], (size_t)self->n * 4);
+        *arrays.narrow[i] = at;
+    }
+    free(self->block);
+    self->block = block;
+    self->capacity = capacity;
+    return true;
+}
+
+bool picks_reserve_refs(struct picks *self, uint32_t n)
+{
+    if (self->n_refs + n <= self->refs_capacity)
+        return true;
+    uint32_t capacity = self->refs_capacity ? self->refs_capacity : 64;
+    while (capacity < self->n_refs + n)
+        capacity *= 2;
+    struct chunk **refs = realloc(self->refs, capacity * sizeof(*refs));
+    if (!refs)
+        return false;
+    self->refs = refs;
+    self->refs_capacity = capacity;
+    return true;
+}
+
+bool picks_add(struct picks *self, const struct table *table, uint32_t slot, double probability)
+{
+    const struct item *item = &table->in.items[slot];
+    if (!picks_reserve(self, 1) || !picks_reserve_refs(self, item->span.n))
+        return false;
+    struct chunk *const *chunks = span_chunks(&item->span);
+    uint32_t i = self->n++;
+    self->key[i] = item->key;
+    self->age_ns[i] = (uint64_t)item->insert_ns; /* turned into an age when the reply is made */
+    self->policy[i] = item->policy;
+    self->step[i] = chunks[0]->step + item->span.offset;
+    self->priority[i] = item->priority;
+    self->probability[i] = probability;
+    self->times_sampled[i] = item->times_sampled;
+    self->session[i] = chunks[0]->session;
+    self->layout[i] = item->span.layout;
+    self->offset[i] = item->span.offset;
+    self->length[i] = item->span.length;
+    self->chunks[i] = item->span.n;
+    for (uint32_t c = 0; c < item->span.n; c++) {
+        if (!self->borrowed)
+            chunk_hold(chunks[c]);
+        self->refs[self->n_refs++] = chunks[c];
+    }
+    if (!self->borrowed)
+        layouts_at(&table->broker->layouts, item->span.layout)->refs++;
+    if (table->broker->spill)
+        for (uint32_t c = 0; c < item->span.n; c++)
+            chunks[c]->hot = 1;
+    return true;
+}
+
+void picks_own(struct picks *self, struct broker *broker)
+{
+    if (!self->borrowed)
+        return;
+    for (uint32_t i = 0; i < self->n_refs; i++)
+        chunk_hold(self->refs[i]);
+    for (uint32_t i = 0; i < self->n; i++)
+        layouts_at(&broker->layouts, self->layout[i])->refs++;
+    self->borrowed = false;
+}
+
+bool picks_are_here(const struct picks *self)
+{
+    for (uint32_t i = 0; i < self->n_refs; i++)
+        if (!chunk_is_here(self->refs[i]))
+            return false;
+    return true;
+}
+
+void picks_drop(struct picks *self, struct broker *broker, uint32_t i)
+{
+    uint32_t ref = 0, n = self->chunks[i], after = --self->n - i;
+    for (uint32_t k = 0; k < i; k++)
+        ref += self->chunks[k];
+    for (uint32_t c = 0; c < n; c++)
+        store_release(&broker->store, self->refs[ref + c]);
+    layouts_release(&broker->layouts, layouts_at(&broker->layouts, self->layout[i]));
+    self->n_refs -= n;
+    memmove(self->refs + ref, self->refs + ref + n, (self->n_refs - ref) * sizeof(*self->refs));
+    struct pick_arrays arrays = picks_arrays(self);
+    for (uint32_t f = 0; f < WIDE_FIELDS; f++) {
+        uint8_t *at = (uint8_t *)*arrays.wide[f] + (size_t)i * 8;
+        memmove(at, at + 8, (size_t)after * 8);
+    }
+    for (uint32_t f = 0; f < NARROW_FIELDS; f++) {
+        uint8_t *at = (uint8_t *)*arrays.narrow[f] + (size_t)i * 4;
+        memmove(at, at + 4, (size_t)after * 4);
+    }
+}
+
+void picks_clear(struct picks *self, struct broker *broker)
+{
+    for (uint32_t i = 0; i < self->n_refs && !self->borrowed; i++)
+        store_release(&broker->store, self->refs[i]);
+    for (uint32_t i = 0; i < self->n && !self->borrowed; i++)
+        layouts_release(&broker->layouts, layouts_at(&broker->layouts, self->layout[i]));
+    self->n = self->n_refs = 0;
+    self->borrowed = false;
+}
+
+void picks_fini(struct picks *self)
+{
+    free(self->block);
+    free(self->refs);
+    *self = (struct picks){0};
+}
+
+struct waiter *waiter_new(struct broker *broker, struct table *table)
+{
+    struct waiter *self = broker->spare_waiters;
+    if (self) {
+        broker->spare_waiters = self->next;
+        broker->n_spare_waiters--;
+        struct picks picks = self->picks;
+        *self = (struct waiter){.picks = picks};
+    } else if (!(self = calloc(1, sizeof *self))) {
+        return NULL;
+    }
+    self->table = table;
+    return self;
+}
+
+void waiter_release(struct broker *broker, struct waiter *self)
+{
+    picks_clear(&self->picks, broker);
+    if (self->picks.capacity > 4 * PICK_AT_ONCE || self->picks.refs_capacity > 16 * PICK_AT_ONCE)
+        picks_fini(&self->picks);
+    if (broker->n_spare_waiters == SPARE_WAITERS) {
+        picks_fini(&self->picks);
+        free(self);
+        return;
+    }
+    broker->n_spare_waiters++;
+    self->next = broker->spare_waiters;
+    broker->spare_waiters = self;
+}
+
+static bool skip_picked(void *ctx, uint32_t slot)
+{
+    const struct waiter *self = ctx;
+    return self->table->in.items[slot].stamp == self->stamp;
+}
+
+/* Everything a pick touches is cold in a large table: bring it in stage by stage. Inlined always: gcc takes a function
+ * that only prefetches for one without effect, and drops calls to it. */
+static inline __attribute__((always_inline)) void prefetch_picks(const struct table *table, const uint32_t *slots,
+                                                                 uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        __builtin_prefetch(&table->in.items[slots[i]], 1);
+    for (uint32_t i = 0; i < n; i++) {
+        const struct span *span = &table->in.items[slots[i]].span;
+        const char *chunk = (const char *)span_chunks(span)[0];
+        __builtin_prefetch(chunk, 1);
+        __builtin_prefetch(chunk + 64);
+    }
+}
+
+/* Takes up to n, and says how many. */
+static uint32_t waiter_take(struct waiter *self, uint32_t n)
+{
+    struct table *table = self->table;
+    uint32_t slots[PICK_AT_ONCE];
+    double probabilities[PICK_AT_ONCE];
+    self->short_of_memory = !picks_reserve(&self->picks, n);
+    if (self->short_of_memory)
+        return 0;
+    self->picks.table_size = table->in.size;
+    const rp_selector_ops *ops = table->sampler_ops;
+    uint32_t got = self->distinct ? ops->pick_distinct(table->in.sampler, n, skip_picked, self, slots, probabilities)
+                                  : ops->pick(table->in.sampler, n, slots, probabilities);
+    self->short_of_memory = got == RP_PICK_NO_MEMORY;
+    if (self->short_of_memory)
+        return 0;
+    if (got > 1)
+        prefetch_picks(table, slots, got);
+    uint32_t refs = 0;
+    for (uint32_t i = 0; i < got; i++)
+        refs += table->in.items[slots[i]].span.n;
+    self->short_of_memory = !picks_reserve_refs(&self->picks, refs);
+    if (self->short_of_memory)
+        return 0;
+    for (uint32_t i = 0; i < got; i++) {
+        if (!picks_add(&self->picks, table, slots[i], probabilities[i]))
+            return i;
+        if (self->distinct)
+            table->in.items[slots[i]].stamp = self->stamp;
+        self->picks.times_sampled[self->picks.n - 1]++;
+        JOURNAL(table->broker, journal_pick_(self, slots[i], probabilities[i]));
+        table_sampled(table, slots[i]);
+        if (self->picks.n_refs >= CHUNKS_PER_REPLY) {
+            self->full = true;
+            return i + 1;
+        }
+    }
+    return got;
+}
+
+void waiter_fill(struct waiter *self)
+{
+    struct table *table = self->table;
+    if (self->whole && self->picks.n == 0 && table_sampleable(table, self->want) < self->want)
+        return;
+    while (self->picks.n < self->want && !self->full) {
+        uint64_t n = table_sampleable(table, self->want - self->picks.n);
+        if (table->one_by_one && n > 1)
+            n = 1;
+        if (n > PICK_AT_ONCE)
+            n = PICK_AT_ONCE;
+        if (n == 0 || waiter_take(self, (uint32_t)n) == 0)
+            return;
+    }
+}
+
+bool waiter_is_done(const struct waiter *self)
+{
+    return self->picks.n >= self->want || self->full || (self->flexible && self->picks.n > 0);
+}
+
+void waiter_explain(const struct waiter *self, char *text, size_t size)
+{
+    const struct table *table = self->table;
+    uint32_t left = self->want - self->picks.n;
+    int used = snprintf(text, size, "table '%s': %u of %u items picked; ", table->name, self->picks.n, self->want);
+    if (used < 0 || (size_t)used >= size)
+        return;
+    char *rest = text + used;
+    size_t room = size - (size_t)used;
+    rest[0] = '\0';
+    uint32_t least = self->whole ? left : 1;
+    if (table_sampleable(table, least) < least)
+        limiter_explain_sample(&table->limiter, left, rest, room);
+    if (!rest[0] && self->distinct)
+        snprintf(rest, room,
+                 "needs %u more items that are not in the batch yet: it is without replacement and the table has %u",
+                 left, table->in.size);
+    if (!rest[0])
+        snprintf(rest, room, table->in.size ? "waits for its turn" : "needs 1 more insert: the table is empty");
+}

@@ -1,0 +1,236 @@
+#include "broker/select/sumtree.h"
+
+#include <assert.h>
+#include <math.h>
+
+#include "broker/store/reserve.h"
+
+#define FANOUT 16u
+#define EXACT_EVERY 127u /* a prime, so that no regular pattern of changes keeps missing a path */
+#define PICK_BLOCK 128u  /* descents that go down together; their lines fit into the first-level cache */
+
+bool sumtree_init(struct sumtree *self, uint32_t capacity)
+{
+    size_t offset[SUMTREE_LEVELS];
+    size_t nodes = ((size_t)capacity + FANOUT - 1) / FANOUT;
+    size_t bytes = nodes * FANOUT * sizeof(float);
+    *self = (struct sumtree){.capacity = capacity, .until_exact = EXACT_EVERY};
+    for (;;) {
+        size_t groups = (nodes + FANOUT - 1) / FANOUT;
+        bytes = (bytes + 127) & ~(size_t)127;
+        offset[self->levels++] = bytes;
+        bytes += groups * FANOUT * sizeof(double);
+        if (nodes == 1)
+            break;
+        nodes = groups;
+    }
+    char *memory = reserve_map(bytes);
+    if (!memory)
+        return false;
+    self->bytes = bytes;
+    self->leaves = (float *)(void *)memory;
+    for (uint32_t l = 0; l < self->levels; l++)
+        self->level[l] = (double *)(void *)(memory + offset[l]);
+    return true;
+}
+
+void sumtree_fini(struct sumtree *self)
+{
+    reserve_unmap(self->leaves, self->bytes);
+    *self = (struct sumtree){0};
+}
+
+static double sum_leaves(const float *leaf)
+{
+    double sum = 0.0;
+    for (uint32_t i = 0; i < FANOUT; i++)
+        sum += (double)leaf[i];
+    return sum;
+}
+
+static double sum_nodes(const double *node)
+{
+    double even = 0.0;
+    double odd = 0.0;
+    for (uint32_t i = 0; i < FANOUT; i += 2) {
+        even += node[i];
+        odd += node[i + 1];
+    }
+    return even + odd;
+}
+
+/* Computes the sums above a slot anew, upwards from its line, for as long as a sum is smaller than what was taken out of
+ * it: above that the difference did no harm. INFINITY goes up to the total. */
+static void repair(struct sumtree *self, uint32_t slot, double taken)
+{
+    size_t i = slot / FANOUT;
+    self->level[0][i] = sum_leaves(self->leaves + i * FANOUT);
+    for (uint32_t l = 1; l < self->levels; l++) {
+        i /= FANOUT;
+        if (self->level[l][i] >= taken)
+            return;
+        self->level[l][i] = sum_nodes(self->level[l - 1] + i * FANOUT);
+    }
+}
+
+void sumtree_set(struct sumtree *self, uint32_t slot, float weight)
+{
+    assert(slot < self->capacity);
+    float before = self->leaves[slot];
+    double change = (double)weight - (double)before;
+    self->leaves[slot] = weight;
+    if ((weight != 0.0f) != (before != 0.0f))
+        self->nonzero += weight != 0.0f ? 1 : UINT32_MAX;
+
+    uint32_t i = slot / FANOUT;
+    double sum_before = self->level[0][i];
+    double sum = sum_before + change;
+    self->level[0][i] = sum;
+    for (uint32_t l = 1; l < self->levels; l++) {
+        i /= FANOUT;
+        self->level[l][i] += change;
+    }
+    /* Sums grow upwards: if this change is small against the line's sum, it is small against all of them. */
+    bool large = sum < 0.5 * sum_before;
+    bool due = --self->until_exact == 0;
+    if (__builtin_expect(large | due, 0)) {
+        repair(self, slot, due ? (double)INFINITY : -change);
+        if (due)
+            self->until_exact = EXACT_EVERY;
+    }
+}
+
+void sumtree_prefetch(const struct sumtree *self, uint32_t slot)
+{
+    __builtin_prefetch(&self->leaves[slot], 1);
+    __builtin_prefetch(&self->level[0][slot / FANOUT], 1);
+    if (self->levels > 1)
+        __builtin_prefetch(&self->level[1][slot / (FANOUT * FANOUT)], 1);
+}
+
+bool sumtree_set_until_exact(struct sumtree *self, uint32_t changes)
+{
+    if (changes == 0 || changes > EXACT_EVERY)
+        return false;
+    self->until_exact = changes;
+    return true;
+}
+
+void sumtree_rebuild(struct sumtree *self)
+{
+    size_t nodes = ((size_t)self->capacity + FANOUT - 1) / FANOUT;
+    for (size_t i = 0; i < nodes; i++)
+        self->level[0][i] = sum_leaves(self->leaves + i * FANOUT);
+    for (uint32_t l = 1; l < self->levels; l++) {
+        nodes = (nodes + FANOUT - 1) / FANOUT;
+        for (size_t i = 0; i < nodes; i++)
+            self->level[l][i] = sum_nodes(self->level[l - 1] + i * FANOUT);
+    }
+}
+
+/* Which of four neighbours holds `point`, given the sums up to and including the first three. The look-up in `below`
+ * keeps compilers from making branches here, which would mispredict every other time. */
+static inline uint32_t choose_of_4(double point, double sum1, double sum2, double sum3, double *rest)
+{
+    double below[4] = {0.0, sum1, sum2, sum3};
+    uint32_t child = (uint32_t)(sum1 <= point) + (uint32_t)(sum2 <= point) + (uint32_t)(sum3 <= point);
+    *rest = point - below[child];
+    return child;
+}
+
+static inline uint32_t choose_node(const double *g, double *point)
+{
+    double quad1 = (g[0] + g[1]) + (g[2] + g[3]);
+    double quad2 = (g[4] + g[5]) + (g[6] + g[7]);
+    double quad3 = (g[8] + g[9]) + (g[10] + g[11]);
+    double rest;
+    uint32_t quad = choose_of_4(*point, quad1, quad1 + quad2, quad1 + quad2 + quad3, &rest);
+    const double *h = g + 4 * (size_t)quad;
+    return 4 * quad + choose_of_4(rest, h[0], h[0] + h[1], h[0] + h[1] + h[2], point);
+}
+
+static inline uint32_t choose_leaf(const float *g, double point)
+{
+    double quad1 = ((double)g[0] + (double)g[1]) + ((double)g[2] + (double)g[3]);
+    double quad2 = ((double)g[4] + (double)g[5]) + ((double)g[6] + (double)g[7]);
+    double quad3 = ((double)g[8] + (double)g[9]) + ((double)g[10] + (double)g[11]);
+    double rest;
+    uint32_t quad = choose_of_4(point, quad1, quad1 + quad2, quad1 + quad2 + quad3, &rest);
+    const float *h = g + 4 * (size_t)quad;
+    double sum1 = (double)h[0];
+    double sum2 = sum1 + (double)h[1];
+    double sum3 = sum2 + (double)h[2];
+    return 4 * quad + (uint32_t)(sum1 <= rest) + (uint32_t)(sum2 <= rest) + (uint32_t)(sum3 <= rest);
+}
+
+/* Takes n <= PICK_BLOCK descents down together, level by level, so that the cache misses of one level overlap. A point
+ * that rounding put past the last sum goes to the last node that exists; pick_again sees to it if that one is empty. */
+static void descend(const struct sumtree *self, struct rng *rng, uint32_t n, uint32_t *slots)
+{
+    double point[PICK_BLOCK];
+    double total = self->level[self->levels - 1][0];
+    for (uint32_t j = 0; j < n; j++) {
+        point[j] = rng_unit(rng) * total;
+        slots[j] = 0;
+    }
+    for (uint32_t l = self->levels - 1; l-- > 0;) {
+        const double *nodes = self->level[l];
+        const char *next = l > 0 ? (const char *)self->level[l - 1] : (const char *)self->leaves;
+        size_t stride = FANOUT * (l > 0 ? sizeof(double) : sizeof(float));
+        uint32_t last = (self->capacity - 1) >> (4 * l + 4);
+        for (uint32_t j = 0; j < n; j++) {
+            uint32_t i = FANOUT * slots[j] + choose_node(nodes + FANOUT * (size_t)slots[j], &point[j]);
+            i = i < last ? i : last;
+            slots[j] = i;
+            const char *line = next + i * stride;
+            __builtin_prefetch(line);
+            __builtin_prefetch(line + stride - 64);
+        }
+    }
+    for (uint32_t j = 0; j < n; j++)
+        slots[j] = FANOUT * slots[j] + choose_leaf(self->leaves + FANOUT * (size_t)slots[j], point[j]);
+}
+
+/* Some leaf that is not zero. All sums are exact. */
+static uint32_t first_nonzero(const struct sumtree *self)
+{
+    size_t i = 0;
+    for (uint32_t l = self->levels - 1; l-- > 0;) {
+        i *= FANOUT;
+        while (!(self->level[l][i] > 0.0))
+            i++;
+    }
+    i *= FANOUT;
+    while (!(self->leaves[i] > 0.0f))
+        i++;
+    return (uint32_t)i;
+}
+
+/* Draws again after a descent that rounding led to an empty leaf. */
+static uint32_t pick_again(struct sumtree *self, struct rng *rng, uint32_t slot)
+{
+    for (uint32_t tries = 0; tries < 64; tries++) {
+        repair(self, slot, (double)INFINITY);
+        descend(self, rng, 1, &slot);
+        if (self->leaves[slot] > 0.0f)
+            return slot;
+    }
+    sumtree_rebuild(self);
+    descend(self, rng, 1, &slot);
+    return self->leaves[slot] > 0.0f ? slot : first_nonzero(self);
+}
+
+void sumtree_pick(struct sumtree *self, struct rng *rng, uint32_t n, uint32_t *slots)
+{
+    assert(self->nonzero > 0);
+    while (n > 0) {
+        uint32_t block = n < PICK_BLOCK ? n : PICK_BLOCK;
+        descend(self, rng, block, slots);
+        for (uint32_t j = 0; j < block; j++) {
+            if (__builtin_expect(!(self->leaves[slots[j]] > 0.0f), 0))
+                slots[j] = pick_again(self, rng, slots[j]);
+        }
+        slots += block;
+        n -= block;
+    }
+}

@@ -1,0 +1,362 @@
+/* A round closes when every member has added its vector, or when the deadline of one of those who wait has passed: the
+ * members that are missing then leave the group (they are told when they next add, and join again). The sum is taken in
+ * the order of member numbers, so its bits do not depend on who came first. The last two sums are kept for members whose
+ * reply was lost. */
+#include "broker/service/reduce.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "broker/broker.h"
+#include "proto/base/error.h"
+#include "proto/base/utf8.h"
+
+#define GROUPS_MOST 1024u
+#define MEMBERS_MOST 1024u
+#define SUMS_KEPT 2u
+
+struct addition {
+    struct wait wait;
+    struct group *group;
+    struct member *member;
+    zmq_msg_t vector;
+};
+
+struct member {
+    uint64_t id;
+    struct addition *addition; /* NULL: not in yet */
+};
+
+struct sum {
+    uint64_t round;
+    uint32_t contributors;
+    uint64_t *members; /* whose vectors it holds */
+    zmq_msg_t vector;
+    bool full;
+};
+
+struct group {
+    struct group *next;
+    char *name;
+    uint64_t round; /* being collected */
+    struct member *members;
+    uint32_t n_members, capacity;
+    uint32_t n_additions;
+    size_t bytes; /* of the vectors of this round */
+    struct sum sums[SUMS_KEPT];
+};
+
+static struct group *group_find(struct broker *broker, const char *name, bool make)
+{
+    for (struct group *group = broker->reduces.groups; group; group = group->next)
+        if (strcmp(group->name, name) == 0)
+            return group;
+    if (!make || broker->reduces.count == GROUPS_MOST)
+        return NULL;
+    struct group *group = calloc(1, sizeof *group);
+    if (!group || !(group->name = strdup(name))) {
+        free(group);
+        return NULL;
+    }
+    group->round = 1;
+    group->next = broker->reduces.groups;
+    broker->reduces.groups = group;
+    broker->reduces.count++;
+    return group;
+}
+
+static struct member *member_find(const struct group *group, uint64_t id)
+{
+    for (uint32_t i = 0; i < group->n_members; i++)
+        if (group->members[i].id == id)
+            return &group->members[i];
+    return NULL;
+}
+
+/* Members stand in the order of their numbers. Additions point into the array, so they are set right after a move. */
+static void members_fix(struct group *group)
+{
+    for (uint32_t i = 0; i < group->n_members; i++)
+        if (group->members[i].addition)
+            group->members[i].addition->member = &group->members[i];
+}
+
+static bool member_add(struct group *group, uint64_t id)
+{
+    if (group->n_members == MEMBERS_MOST)
+        return false;
+    if (group->n_members == group->capacity) {
+        uint32_t capacity = group->capacity ? group->capacity * 2 : 8;
+        struct member *members = realloc(group->members, capacity * sizeof *members);
+        if (!members)
+            return false;
+        group->members = members;
+        group->capacity = capacity;
+    }
+    uint32_t at = group->n_members++;
+    for (; at > 0 && group->members[at - 1].id > id; at--)
+        group->members[at] = group->members[at - 1];
+    group->members[at] = (struct member){.id = id};
+    members_fix(group);
+    return true;
+}
+
+static void member_drop(struct group *group, struct member *member)
+{
+    uint32_t at = (uint32_t)(member - group->members);
+    memmove(member, member + 1, (group->n_members - at - 1) * sizeof *member);
+    group->n_members--;
+    members_fix(group);
+}
+
+static void addition_end(struct broker *broker, struct addition *self)
+{
+    wait_end(broker, &self->wait);
+    if (self->member)
+        self->member->addition = NULL;
+    self->group->n_additions--;
+    broker->reduces.bytes -= zmq_msg_size(&self->vector);
+    zmq_msg_close(&self->vector);
+    free(self);
+}
+
+static void send_sum(struct broker *broker, const struct group *group, const struct envelope *to, uint64_t id,
+                     struct sum *sum, bool counted)
+{
+    Replay__ReduceReply reply = REPLAY__REDUCE_REPLY__INIT;
+    reply.round = sum->round;
+    reply.contributors = sum->contributors;
+    reply.members = group->n_members;
+    reply.counted = counted;
+    zmq_msg_t vector;
+    zmq_msg_init(&vector);
+    zmq_msg_copy(&vector, &sum->vector);
+    request_send(broker, to, id, RP_OK, "", 32, &reply.base, &vector, 1);
+}
+
+static void sum_clear(struct broker *broker, struct sum *sum)
+{
+    if (!sum->full)
+        return;
+    broker->reduces.bytes -= zmq_msg_size(&sum->vector);
+    zmq_msg_close(&sum->vector);
+    free(sum->members);
+    sum->members = NULL;
+    sum->full = false;
+}
+
+static bool sum_has(const struct sum *sum, uint64_t member)
+{
+    for (uint32_t i = 0; i < sum->contributors; i++)
+        if (sum->members[i] == member)
+            return true;
+    return false;
+}
+
+static bool sum_up(struct broker *broker, struct group *group, struct sum *sum)
+{
+    sum_clear(broker, sum);
+    sum->members = calloc(group->n_additions, sizeof *sum->members);
+    if (!sum->members || zmq_msg_init_size(&sum->vector, group->bytes) != 0) {
+        free(sum->members);
+        sum->members = NULL;
+        return false;
+    }
+    sum->full = true;
+    sum->round = group->round;
+    sum->contributors = 0;
+    broker->reduces.bytes += group->bytes;
+    float *out = zmq_msg_data(&sum->vector);
+    size_t n = group->bytes / sizeof(float);
+    memset(out, 0, group->bytes);
+    for (uint32_t m = 0; m < group->n_members; m++) {
+        struct addition *addition = group->members[m].addition;
+        if (!addition)
+            continue;
+        const char *from = zmq_msg_data(&addition->vector);
+        for (size_t i = 0; i < n; i++) {
+            float value; /* the frame may be unaligned */
+            memcpy(&value, from + i * sizeof value, sizeof value);
+            out[i] += value;
+        }
+        sum->members[sum->contributors++] = group->members[m].id;
+    }
+    return true;
+}
+
+static void round_close(struct broker *broker, struct group *group)
+{
+    struct sum *sum = &group->sums[group->round % SUMS_KEPT];
+    bool ok = sum_up(broker, group, sum);
+    /* Whoever is missing has left: the others must not wait for it again. */
+    for (uint32_t m = group->n_members; ok && m-- > 0;)
+        if (!group->members[m].addition) {
+            log_line(LEVEL_WARN, "B0401", "learner left its group: no vector before the deadline",
+                     "group=%s member=%llu round=%llu", group->name, (unsigned long long)group->members[m].id,
+                     (unsigned long long)group->round);
+            member_drop(group, &group->members[m]);
+        }
+    for (uint32_t m = 0; m < group->n_members; m++) {
+        struct addition *addition = group->members[m].addition;
+        if (!addition)
+            continue;
+        if (ok)
+            send_sum(broker, group, &addition->wait.to, addition->wait.id, sum, true);
+        else
+            request_send(broker, &addition->wait.to, addition->wait.id, RP_NO_MEMORY, "no memory for the sum", 0, NULL,
+                         NULL, 0);
+        addition_end(broker, addition);
+    }
+    group->round += ok; /* without a sum they add to the same round again */
+}
+
+static void addition_explain(const struct broker *broker, const struct wait *wait, struct wait_text *out)
+{
+    (void)broker;
+    const struct addition *self = (const struct addition *)wait;
+    const struct group *group = self->group;
+    out->count = group->n_members;
+    out->got = group->n_additions;
+    snprintf(out->text, sizeof out->text, "reduce group '%.64s', round %llu: %u of %u members have added their vector",
+             group->name, (unsigned long long)group->round, group->n_additions, group->n_members);
+}
+
+static void addition_cancel(struct broker *broker, struct wait *wait, rp_status status, const char *text)
+{
+    request_send(broker, &wait->to, wait->id, status, text, 0, NULL, NULL, 0);
+    addition_end(broker, (struct addition *)wait);
+}
+
+static void addition_expire(struct broker *broker, struct wait *wait)
+{
+    round_close(broker, ((struct addition *)wait)->group);
+}
+
+static const struct wait_ops addition_ops = {"reduce", addition_expire, addition_cancel, addition_explain};
+
+static void reply_membership(struct broker *broker, struct request *request, const struct group *group)
+{
+    Replay__ReduceReply reply = REPLAY__REDUCE_REPLY__INIT;
+    reply.round = group->round;
+    reply.members = group->n_members;
+    request_reply(broker, request, RP_OK, "", 32, &reply.base, NULL, 0);
+}
+
+static rp_status reduce_join(struct broker *broker, struct request *request, struct group *group, uint64_t id,
+                             rp_error *err)
+{
+    if (!member_find(group, id) && !member_add(group, id))
+        return group->n_members < MEMBERS_MOST
+                   ? err_set(err, RP_NO_MEMORY, "no memory for a further member of group '%s'", group->name)
+                   : err_set(err, RP_RESOURCE_EXHAUSTED, "group '%s' has %u members, which is the most", group->name,
+                             MEMBERS_MOST);
+    reply_membership(broker, request, group);
+    return RP_OK;
+}
+
+static rp_status reduce_leave(struct broker *broker, struct request *request, struct group *group, uint64_t id)
+{
+    struct member *member = member_find(group, id);
+    if (member && member->addition)
+        addition_cancel(broker, &member->addition->wait, RP_CANCELLED, "the member has left the group");
+    if (member)
+        member_drop(group, member);
+    reply_membership(broker, request, group);
+    if (group->n_members && group->n_additions == group->n_members)
+        round_close(broker, group);
+    return RP_OK;
+}
+
+static rp_status reduce_add(struct broker *broker, struct request *request, struct group *group,
+                            const Replay__Reduce *ask, rp_error *err)
+{
+    struct member *member = member_find(group, ask->member);
+    struct sum *old = &group->sums[ask->round % SUMS_KEPT];
+    if (ask->round < group->round) {
+        if (!old->full || old->round != ask->round)
+            return err_set(err, RP_FAILED_PRECONDITION, "group '%s' is at round %llu, round %llu is gone: join again",
+                           group->name, (unsigned long long)group->round, (unsigned long long)ask->round);
+        send_sum(broker, group, &request->from, request->head.id, old, sum_has(old, ask->member));
+        request->answered = true;
+        return RP_OK;
+    }
+    if (!member)
+        return err_set(err, RP_FAILED_PRECONDITION,
+                       "member %llu is not in group '%s' (it never joined, or a round closed without it): join first",
+                       (unsigned long long)ask->member, group->name);
+    if (ask->round != group->round)
+        return err_set(err, RP_INVALID_ARGUMENT, "group '%s' is at round %llu, not %llu", group->name,
+                       (unsigned long long)group->round, (unsigned long long)ask->round);
+    if (member->addition)
+        return err_set(err, RP_ALREADY_EXISTS, "member %llu has added its vector to round %llu already",
+                       (unsigned long long)ask->member, (unsigned long long)ask->round);
+    size_t bytes = request->n_payload == 1 ? zmq_msg_size(&request->payload[0]) : 0;
+    if (bytes == 0 || bytes % sizeof(float) != 0)
+        return err_set(err, RP_INVALID_ARGUMENT, "a vector comes as one frame of float32 after the header");
+    if (group->n_additions && bytes != group->bytes)
+        return err_set(err, RP_INVALID_ARGUMENT, "the vector has %zu floats, others of this round have %zu",
+                       bytes / sizeof(float), group->bytes / sizeof(float));
+    if (broker->reduces.bytes + bytes > (uint64_t)broker->config->memory_limit / 4)
+        return err_set(err, RP_RESOURCE_EXHAUSTED, "vectors of all groups may take a quarter of memory_limit");
+    struct addition *addition = calloc(1, sizeof *addition);
+    bool timed = ask->has_timeout_ms_case == REPLAY__REDUCE__HAS_TIMEOUT_MS_TIMEOUT_MS;
+    rp_status status = addition
+                           ? wait_begin(broker, &addition->wait, &addition_ops, request, timed, ask->timeout_ms, err)
+                           : err_set(err, RP_NO_MEMORY, "no memory for the vector");
+    if (status != RP_OK) {
+        free(addition);
+        return status;
+    }
+    zmq_msg_init(&addition->vector);
+    zmq_msg_move(&addition->vector, &request->payload[0]);
+    addition->group = group;
+    addition->member = member;
+    member->addition = addition;
+    group->bytes = bytes;
+    group->n_additions++;
+    broker->reduces.bytes += bytes;
+    request->answered = true;
+    if (group->n_additions == group->n_members)
+        round_close(broker, group);
+    return RP_OK;
+}
+
+rp_status req_reduce(struct broker *broker, struct request *request, rp_error *err)
+{
+    const Replay__Reduce *ask = (const Replay__Reduce *)request->body;
+    size_t size = strlen(ask->group);
+    if (size == 0 || size > 255 || !utf8_valid(ask->group, size))
+        return err_set(err, RP_INVALID_ARGUMENT, "a reduce group needs a name of 1 to 255 bytes of UTF-8");
+    struct group *group = group_find(broker, ask->group, ask->op == REPLAY__REDUCE__OP__JOIN);
+    if (!group && ask->op == REPLAY__REDUCE__OP__JOIN && broker->reduces.count < GROUPS_MOST)
+        return err_set(err, RP_NO_MEMORY, "no memory for a further reduce group");
+    if (!group && ask->op == REPLAY__REDUCE__OP__JOIN)
+        return err_set(err, RP_RESOURCE_EXHAUSTED, "no room for a further reduce group: there are %u",
+                       broker->reduces.count);
+    if (!group)
+        return err_set(err, RP_NOT_FOUND, "no reduce group '%.64s': join it first", ask->group);
+    switch (ask->op) {
+    case REPLAY__REDUCE__OP__JOIN:
+        return reduce_join(broker, request, group, ask->member, err);
+    case REPLAY__REDUCE__OP__LEAVE:
+        return reduce_leave(broker, request, group, ask->member);
+    case REPLAY__REDUCE__OP__ADD:
+        return reduce_add(broker, request, group, ask, err);
+    default:
+        return err_set(err, RP_UNSUPPORTED, "unknown reduce operation %d", (int)ask->op);
+    }
+}
+
+void reduces_fini(struct broker *broker)
+{
+    while (broker->reduces.groups) {
+        struct group *group = broker->reduces.groups;
+        broker->reduces.groups = group->next;
+        for (uint32_t i = 0; i < SUMS_KEPT; i++)
+            sum_clear(broker, &group->sums[i]);
+        free(group->members);
+        free(group->name);
+        free(group);
+    }
+}

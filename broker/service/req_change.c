@@ -1,0 +1,129 @@
+/* Update, delete and reset. */
+#include <stdio.h>
+#include <string.h>
+
+#include "broker/broker.h"
+#include "broker/session/session.h"
+#include "proto/base/error.h"
+
+/* Keys looked up at a time: their cache misses overlap. */
+#define AT_ONCE 64u
+
+/* Slots of keys first .. first + n - 1 of the request. */
+static uint32_t look_up(const struct table *table, const struct wire_keys *ask, uint32_t first, uint64_t *keys,
+                        uint32_t *slots)
+{
+    uint32_t n = ask->key.n - first < AT_ONCE ? ask->key.n - first : AT_ONCE;
+    for (uint32_t i = 0; i < n; i++)
+        keys[i] = pb_u64(&ask->key, first + i);
+    keymap_get_many(table->in.keys, n, keys, slots);
+    for (uint32_t i = 0; i < n; i++)
+        if (slots[i] != KEYMAP_NONE) {
+            __builtin_prefetch(&table->in.items[slots[i]], 1);
+            if (table->sampler_ops->prefetch)
+                table->sampler_ops->prefetch(table->in.sampler, slots[i]);
+        }
+    return n;
+}
+
+/* What a removal touches besides the item. Inlined always: see prefetch_picks. */
+static inline __attribute__((always_inline)) void prefetch_chunks(const struct table *table, const uint32_t *slots,
+                                                                  uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (slots[i] != KEYMAP_NONE)
+            __builtin_prefetch(span_chunks(&table->in.items[slots[i]].span)[0], 1);
+}
+
+static rp_status read_keys(struct broker *broker, const struct request *request, bool priorities, struct wire_keys *ask,
+                           struct table **table, rp_error *err)
+{
+    RP_TRY(wire_read_keys(request->head.data, request->head.size, priorities, ask, err));
+    *table = broker_table(broker, ask->table.data, ask->table.size);
+    if (!*table)
+        return err_set(err, RP_NOT_FOUND, "no table '%.*s'", (int)(ask->table.size < 64 ? ask->table.size : 64),
+                       ask->table.data);
+    if (ask->key.n > BROKER_MAX_KEYS)
+        return err_set(err, RP_INVALID_ARGUMENT, "%u keys in one request, at most %u are taken: split them", ask->key.n,
+                       BROKER_MAX_KEYS);
+    return RP_OK;
+}
+
+static void reply_change(struct broker *broker, struct request *request, const Replay__ChangeReply *reply,
+                         const char *text)
+{
+    request_reply(broker, request, reply->refused ? RP_INVALID_ARGUMENT : RP_OK, text, 20, &reply->base, NULL, 0);
+}
+
+rp_status req_update(struct broker *broker, struct request *request, rp_error *err)
+{
+    struct wire_keys ask;
+    struct table *table;
+    RP_TRY(read_keys(broker, request, true, &ask, &table, err));
+    Replay__ChangeReply reply = REPLAY__CHANGE_REPLY__INIT;
+    char text[300] = "";
+    uint64_t keys[AT_ONCE];
+    uint32_t slots[AT_ONCE];
+    /* One key of a batch may stand several times: the last value wins, as they are applied in order. */
+    for (uint32_t first = 0, n; first < ask.key.n; first += n) {
+        n = look_up(table, &ask, first, keys, slots);
+        for (uint32_t i = 0; i < n; i++) {
+            double priority = pb_f64(&ask.priority, first + i);
+            rp_error why; /* filled if it is needed: clearing it for each key would cost more than the update */
+            if (slots[i] == KEYMAP_NONE) {
+                reply.missing++;
+            } else if (table_check_priority(table, priority, &why) != RP_OK) {
+                if (reply.refused++ == 0)
+                    snprintf(text, sizeof text, "key %llu: %.240s", (unsigned long long)keys[i], why.text);
+            } else {
+                table_update(table, slots[i], priority);
+                reply.applied++;
+            }
+        }
+    }
+    table->stats.updates_missing += reply.missing;
+    reply_change(broker, request, &reply, text);
+    return RP_OK;
+}
+
+rp_status req_delete(struct broker *broker, struct request *request, rp_error *err)
+{
+    struct wire_keys ask;
+    struct table *table;
+    RP_TRY(read_keys(broker, request, false, &ask, &table, err));
+    Replay__ChangeReply reply = REPLAY__CHANGE_REPLY__INIT;
+    uint64_t keys[AT_ONCE];
+    uint32_t slots[AT_ONCE], n;
+    for (uint32_t first = 0; first < ask.key.n; first += n) {
+        n = look_up(table, &ask, first, keys, slots);
+        prefetch_chunks(table, slots, n);
+        for (uint32_t i = 0; i < n; i++) {
+            /* A key that stands twice has gone by its second time. */
+            if (slots[i] == KEYMAP_NONE || table_find(table, keys[i]) != slots[i]) {
+                reply.missing++;
+            } else {
+                table_remove(table, slots[i]);
+                reply.applied++;
+            }
+        }
+    }
+    pump_mark(table);
+    reply_change(broker, request, &reply, "");
+    return RP_OK;
+}
+
+rp_status req_reset(struct broker *broker, struct request *request, rp_error *err)
+{
+    const Replay__Reset *ask = (const Replay__Reset *)request->body;
+    struct table *table = broker_table(broker, ask->table, strlen(ask->table));
+    if (!table)
+        return err_set(err, RP_NOT_FOUND, "no table '%.64s'", ask->table);
+    Replay__ChangeReply reply = REPLAY__CHANGE_REPLY__INIT;
+    reply.applied = table->in.size;
+    RP_TRY(table_reset(table, err));
+    log_line(LEVEL_INFO, "B0201", "table reset", "table=%s items=%llu", table->name, (unsigned long long)reply.applied);
+    broker_announce(broker, "table %s reset", table->name);
+    pump_mark(table);
+    reply_change(broker, request, &reply, "");
+    return RP_OK;
+}

@@ -1,0 +1,110 @@
+/* A client asks for a checkpoint: answered when it is whole on disk. Several who wait share one. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "broker/checkpoint/checkpoint_run.h"
+#include "proto/base/error.h"
+
+struct checkpoint_wait {
+    struct wait wait;
+    struct checkpoint_wait *next, **prev;
+    uint64_t number;
+};
+
+static void end(struct broker *broker, struct checkpoint_wait *self)
+{
+    wait_end(broker, &self->wait);
+    *self->prev = self->next;
+    if (self->next)
+        self->next->prev = self->prev;
+    free(self);
+}
+
+static void explain(const struct broker *broker, const struct wait *wait, struct wait_text *out)
+{
+    const struct checkpoint_wait *self = (const struct checkpoint_wait *)wait;
+    Replay__DiskInfo info = REPLAY__DISK_INFO__INIT;
+    checkpoints_info(broker, &info);
+    const struct checkpoint *run = broker->checkpoints->running;
+    if (run && run->number == self->number)
+        snprintf(out->text, sizeof out->text, "checkpoint %llu is being written: %.0f%% of the items are",
+                 (unsigned long long)self->number, 100 * info.checkpoint_progress);
+    else
+        snprintf(out->text, sizeof out->text, "checkpoint %llu begins when the one before it has ended",
+                 (unsigned long long)self->number);
+}
+
+static void cancel(struct broker *broker, struct wait *wait, rp_status status, const char *text)
+{
+    request_send(broker, &wait->to, wait->id, status, text, 0, NULL, NULL, 0);
+    end(broker, (struct checkpoint_wait *)wait);
+}
+
+static void expire(struct broker *broker, struct wait *wait)
+{
+    struct wait_text why = {0};
+    char text[600];
+    explain(broker, wait, &why);
+    snprintf(text, sizeof text, "%s; it goes on", why.text);
+    cancel(broker, wait, RP_DEADLINE_EXCEEDED, text);
+}
+
+static const struct wait_ops ops = {"checkpoint", expire, cancel, explain};
+
+void checkpoint_answer(struct broker *broker, uint64_t number, const char *error)
+{
+    const struct checkpoints *checkpoints = broker->checkpoints;
+    Replay__CheckpointReply reply = REPLAY__CHECKPOINT_REPLY__INIT;
+    reply.number = checkpoints->last;
+    reply.based_on = checkpoints->last_base;
+    reply.items = checkpoints->last_items;
+    reply.written_bytes = checkpoints->last_bytes;
+    reply.took_ns = checkpoints->last_took_ns;
+    reply.folder = broker->stream->folder.path;
+    struct checkpoint_wait *next;
+    for (struct checkpoint_wait *at = checkpoints->waiters; at; at = next) {
+        next = at->next;
+        if (at->number > number)
+            continue;
+        if (error) {
+            char text[400];
+            snprintf(text, sizeof text, "checkpoint %llu failed: %.300s", (unsigned long long)number, error);
+            cancel(broker, &at->wait, RP_IO, text);
+            continue;
+        }
+        request_send(broker, &at->wait.to, at->wait.id, RP_OK, "", 33, &reply.base, NULL, 0);
+        end(broker, at);
+    }
+}
+
+rp_status req_checkpoint(struct broker *broker, struct request *request, rp_error *err)
+{
+    const Replay__Checkpoint *ask = (const Replay__Checkpoint *)request->body;
+    uint64_t number;
+    if (broker->draining)
+        return err_set(err, RP_CANCELLED, "the broker is shutting down");
+    RP_TRY(checkpoint_start(broker, CHECKPOINT_ASKED, &number, err));
+    if (ask->start_only) {
+        Replay__CheckpointReply reply = REPLAY__CHECKPOINT_REPLY__INIT;
+        reply.number = number;
+        reply.folder = broker->stream->folder.path;
+        request_reply(broker, request, RP_OK, "", 33, &reply.base, NULL, 0);
+        return RP_OK;
+    }
+    struct checkpoint_wait *self = calloc(1, sizeof *self);
+    bool timed = ask->has_timeout_ms_case == REPLAY__CHECKPOINT__HAS_TIMEOUT_MS_TIMEOUT_MS;
+    rp_status status = self ? wait_begin(broker, &self->wait, &ops, request, timed, ask->timeout_ms, err)
+                            : err_set(err, RP_NO_MEMORY, "no memory to wait for a checkpoint");
+    if (status != RP_OK) {
+        free(self);
+        return status;
+    }
+    self->number = number;
+    self->next = broker->checkpoints->waiters;
+    self->prev = &broker->checkpoints->waiters;
+    if (self->next)
+        self->next->prev = &self->next;
+    broker->checkpoints->waiters = self;
+    request->answered = true;
+    return RP_OK;
+}

@@ -1,0 +1,425 @@
+/* Info and why: everything that can be known about a running broker, with numbers. */
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "broker/broker.h"
+#include "broker/checkpoint/checkpoint.h"
+#include "broker/journal/stream.h"
+#include "broker/service/info.h"
+#include "broker/session/session.h"
+#include "broker/spill/spill.h"
+#include "proto/base/error.h"
+#include "proto/base/utf8.h"
+
+#define SESSION_SHOWN_BYTES 4u
+#define SESSIONS_PER_PAGE 256u
+#define STATS_MOST 32u
+#define WAITS_MOST 1000u
+
+/* Memory of one reply: all of it goes at once. */
+struct piece {
+    struct piece *next;
+    max_align_t memory[];
+};
+
+struct arena {
+    struct piece *pieces;
+    bool failed;
+};
+
+static void *arena_take(struct arena *self, size_t count, size_t size)
+{
+    struct piece *piece = calloc(1, sizeof *piece + count * size);
+    if (!piece) {
+        self->failed = true;
+        return NULL;
+    }
+    piece->next = self->pieces;
+    self->pieces = piece;
+    return piece->memory;
+}
+
+static void arena_fini(struct arena *self)
+{
+    while (self->pieces) {
+        struct piece *piece = self->pieces;
+        self->pieces = piece->next;
+        free(piece);
+    }
+}
+
+static char *borrow(const char *text)
+{
+    return (char *)(uintptr_t)text; /* protobuf-c's structs are not const */
+}
+
+void info_limiter(const struct table *table, struct limiter_info *out)
+{
+    const struct limiter *limiter = &table->limiter;
+    replay__limiter_info__init(&out->body);
+    out->body.kind = borrow(limiter_kind_name(limiter->kind));
+    out->body.samples_per_insert = limiter->samples_per_insert;
+    out->body.min_size = limiter->min_size;
+    out->body.min_diff = limiter->min_diff;
+    out->body.max_diff = limiter->max_diff;
+    out->body.inserts = limiter->inserts;
+    out->body.samples = limiter->samples;
+    out->body.deletes = limiter->deletes;
+    out->body.cursor = limiter_cursor(limiter);
+    out->inserts_wait[0] = out->samples_wait[0] = '\0';
+    pump_explain_insert(table, out->inserts_wait, sizeof out->inserts_wait);
+    limiter_explain_sample(limiter, 1, out->samples_wait, sizeof out->samples_wait);
+    out->body.inserts_wait = out->inserts_wait;
+    out->body.samples_wait = out->samples_wait;
+}
+
+struct stat_sink {
+    struct arena *arena;
+    Replay__TableInfo *info;
+};
+
+static void emit_stat(void *ctx, const char *name, double value)
+{
+    struct stat_sink *sink = ctx;
+    if (sink->info->n_stats == STATS_MOST)
+        return;
+    Replay__StatInfo *stat = arena_take(sink->arena, 1, sizeof *stat);
+    char *copy = arena_take(sink->arena, 1, strlen(name) + 1);
+    if (!stat || !copy)
+        return;
+    replay__stat_info__init(stat);
+    stat->name = strcpy(copy, name);
+    stat->value = value;
+    sink->info->stats[sink->info->n_stats++] = stat;
+}
+
+static Replay__TableInfo *table_info(struct arena *arena, const struct table *table)
+{
+    Replay__TableInfo *info = arena_take(arena, 1, sizeof *info);
+    struct limiter_info *limiter = arena_take(arena, 1, sizeof *limiter);
+    Replay__StatInfo **stats = arena_take(arena, STATS_MOST, sizeof(*stats));
+    if (arena->failed)
+        return NULL;
+    const struct table_stats *from = &table->stats;
+    replay__table_info__init(info);
+    info_limiter(table, limiter);
+    info->name = borrow(table->name);
+    info->sampler = borrow(table->sampler_ops->name);
+    info->remover = borrow(table->remover_ops->name);
+    info->limiter = &limiter->body;
+    info->size = table->in.size;
+    info->max_size = (uint64_t)table->config->max_size;
+    info->bytes = table->bytes;
+    info->max_bytes = (uint64_t)table->config->max_bytes;
+    info->max_times_sampled = (uint32_t)table->config->max_times_sampled;
+    info->insert_rate = table_rate(table, 0);
+    info->sample_rate = table_rate(table, 1);
+    info->update_rate = table_rate(table, 2);
+    info->waiting_inserts = table->n_waiting_items;
+    info->waiting_samplers = table->n_waiters;
+    info->updates = from->updates;
+    info->updates_missing = from->updates_missing;
+    info->rejected = from->rejected;
+    info->evicted = from->evicted;
+    info->evicted_for_memory = from->evicted_for_memory;
+    info->orphaned_picks = from->orphaned_picks;
+    info->episodes = from->episodes;
+    info->mean_age_s = from->mean_age_s;
+    info->mean_staleness = from->mean_staleness;
+    info->total_priority = table->sampler_ops->total ? table->sampler_ops->total(table->in.sampler) : 0;
+    info->stats = stats;
+    struct stat_sink sink = {arena, info};
+    for (uint32_t i = 0; i < table->n_extensions; i++)
+        if (table->extensions[i].ops->stats)
+            table->extensions[i].ops->stats(table->extensions[i].self, emit_stat, &sink);
+    return info;
+}
+
+static void add_commands(struct arena *arena, const struct broker *broker, Replay__ServerInfo *info)
+{
+    uint32_t n;
+    const struct command *rows = request_commands(&n);
+    Replay__CommandInfo *list = arena_take(arena, n, sizeof *list);
+    info->commands = arena_take(arena, n, sizeof(*info->commands));
+    if (arena->failed)
+        return;
+    for (uint32_t i = 0; i < n; i++) {
+        replay__command_info__init(&list[i]);
+        list[i].name = borrow(rows[i].name);
+        list[i].calls = broker->commands[i].calls;
+        list[i].errors = broker->commands[i].errors;
+        list[i].total_ns = broker->commands[i].total_ns;
+        list[i].max_ns = broker->commands[i].max_ns;
+        info->commands[info->n_commands++] = &list[i];
+    }
+}
+
+static Replay__ServerInfo *server_info(struct arena *arena, struct broker *broker)
+{
+    Replay__ServerInfo *info = arena_take(arena, 1, sizeof *info);
+    if (!info)
+        return NULL;
+    replay__server_info__init(info);
+    info->release = borrow(rp_version());
+    info->instance = broker->instance;
+    info->uptime_ns = (uint64_t)(broker->now_ns - broker->start_ns);
+    info->memory_bytes = store_memory(&broker->store);
+    info->memory_limit = (uint64_t)broker->config->memory_limit;
+    info->chunk_count = broker->store.chunks;
+    info->chunk_bytes = broker->store.bytes;
+    info->raw_bytes = broker->store.raw_bytes;
+    info->granted_bytes = broker->granted_bytes;
+    info->session_count = broker->n_sessions;
+    info->waiter_count = broker->waits.count;
+    info->messages_in = broker->counters.messages_in;
+    info->messages_bad = broker->counters.messages_bad;
+    info->replies_dropped = broker->counters.replies_dropped;
+    info->longest_stretch_ns = broker->counters.longest_stretch_ns;
+    info->service = broker->service_endpoint;
+    info->ingest = broker->ingest_endpoint;
+    info->events = broker->events_endpoint;
+    add_commands(arena, broker, info);
+    return info;
+}
+
+static Replay__SessionInfo *session_info(struct arena *arena, const struct broker *broker, struct session *session)
+{
+    Replay__SessionInfo *info = arena_take(arena, 1, sizeof *info);
+    Replay__SessionTable *tables = arena_take(arena, session->n_tables, sizeof *tables);
+    Replay__SessionTable **list = arena_take(arena, session->n_tables, sizeof(*list));
+    if (arena->failed)
+        return NULL;
+    replay__session_info__init(info);
+    info->name = session->name;
+    /* Enough to tell sessions apart, too little to take one up: whoever knows the whole id can do that. */
+    info->session = (ProtobufCBinaryData){SESSION_SHOWN_BYTES, session->id};
+    info->ordinal = session->ordinal;
+    info->received = session->received;
+    info->chunk_bytes = session->chunk_bytes;
+    info->silent_ns = (uint64_t)(broker->now_ns - session->seen_ns);
+    info->expired = session->tombstone;
+    info->tables = list;
+    for (uint32_t i = 0; i < session->n_tables; i++) {
+        const struct flow *flow = session->flows[i];
+        if (!flow || !flow->arrived)
+            continue;
+        Replay__SessionTable *table = &tables[info->n_tables];
+        replay__session_table__init(table);
+        table->table = borrow(flow->table->name);
+        table->resolved = flow->resolved;
+        table->allowed = flow->allowed;
+        table->waiting = flow->arrived - flow->resolved;
+        info->rejected += flow->rejected;
+        list[info->n_tables++] = table;
+    }
+    return info;
+}
+
+/* Sessions come newest first, a page at a time; the cursor is the serial number to go on from. */
+static void add_sessions(struct arena *arena, const struct broker *broker, uint64_t cursor, Replay__InfoReply *reply)
+{
+    reply->sessions = arena_take(arena, SESSIONS_PER_PAGE, sizeof(*reply->sessions));
+    struct session *session = broker->session_list;
+    while (session && cursor && session->serial > cursor)
+        session = session->next;
+    for (; session && reply->sessions; session = session->next) {
+        if (reply->n_sessions == SESSIONS_PER_PAGE) {
+            reply->session_cursor = session->serial;
+            return;
+        }
+        Replay__SessionInfo *info = session_info(arena, broker, session);
+        if (info)
+            reply->sessions[reply->n_sessions++] = info;
+    }
+}
+
+static void add_slots(struct arena *arena, struct broker *broker, Replay__InfoReply *reply)
+{
+    struct params *params = &broker->params;
+    Replay__SlotInfo *slots = arena_take(arena, params->n_slots + 1, sizeof *slots);
+    Replay__CounterInfo *counters = arena_take(arena, params->n_counters + 1, sizeof *counters);
+    reply->slots = arena_take(arena, params->n_slots + 1, sizeof(*reply->slots));
+    reply->counters = arena_take(arena, params->n_counters + 1, sizeof(*reply->counters));
+    if (arena->failed)
+        return;
+    for (uint32_t i = 0; i < params->n_slots; i++) {
+        replay__slot_info__init(&slots[i]);
+        slots[i].name = params->slots[i].name;
+        slots[i].version = params->slots[i].version;
+        slots[i].bytes = zmq_msg_size(&params->slots[i].value);
+        slots[i].age_ns = (uint64_t)(broker->now_ns - params->slots[i].put_ns);
+        reply->slots[reply->n_slots++] = &slots[i];
+    }
+    for (uint32_t i = 0; i < params->n_counters; i++) {
+        replay__counter_info__init(&counters[i]);
+        counters[i].name = params->counters[i].name;
+        counters[i].value = params->counters[i].value;
+        reply->counters[reply->n_counters++] = &counters[i];
+    }
+}
+
+static Replay__DiskInfo *disk_info(struct arena *arena, const struct broker *broker)
+{
+    static const char *const modes[] = {"never", "interval", "always"};
+    struct stream *stream = broker->stream;
+    Replay__DiskInfo *info = stream ? arena_take(arena, 1, sizeof *info) : NULL;
+    if (!info)
+        return NULL;
+    replay__disk_info__init(info);
+    info->folder = stream->folder.path;
+    info->journal = stream->journal;
+    info->fsync = borrow(modes[stream->journal ? broker->config->journal_fsync : FSYNC_NEVER]);
+    info->segments = stream->n_segments;
+    info->bytes = stream->total_bytes;
+    info->journal_bytes = stream->journal ? stream->journal_bytes : 0;
+    info->backlog_bytes = stream->backlog;
+    info->trouble = stream->trouble;
+    info->waiting_replies = broker->commit.count;
+    info->spilled_chunks = broker->store.spilled_chunks;
+    info->spilled_bytes = broker->store.spilled_bytes;
+    info->fetched_chunks = broker->spill ? broker->spill->fetched_chunks : 0;
+    checkpoints_info(broker, info);
+    return info;
+}
+
+rp_status req_info(struct broker *broker, struct request *request, rp_error *err)
+{
+    const Replay__Info *ask = (const Replay__Info *)request->body;
+    const struct table *only = NULL;
+    if (ask->table[0] && !(only = broker_table(broker, ask->table, strlen(ask->table))))
+        return err_set(err, RP_NOT_FOUND, "no table '%.64s'", ask->table);
+    struct arena arena = {0};
+    Replay__InfoReply reply = REPLAY__INFO_REPLY__INIT;
+    reply.server = server_info(&arena, broker);
+    reply.tables = arena_take(&arena, broker->n_tables, sizeof(*reply.tables));
+    for (uint32_t i = 0; reply.tables && i < broker->n_tables; i++) {
+        Replay__TableInfo *info = only && only != &broker->tables[i] ? NULL : table_info(&arena, &broker->tables[i]);
+        if (info)
+            reply.tables[reply.n_tables++] = info;
+    }
+    add_slots(&arena, broker, &reply);
+    reply.disk = disk_info(&arena, broker);
+    if (ask->sessions)
+        add_sessions(&arena, broker, ask->session_cursor, &reply);
+    if (!arena.failed)
+        request_reply(broker, request, RP_OK, "", 27, &reply.base, NULL, 0);
+    arena_fini(&arena);
+    return request->answered ? RP_OK : err_set(err, RP_NO_MEMORY, "no memory for the information");
+}
+
+static Replay__Wait *wait_info(struct arena *arena, const char *who, const char *kind, const char *table,
+                               const char *text)
+{
+    Replay__Wait *info = arena_take(arena, 1, sizeof *info);
+    char *strings[3];
+    const char *const from[3] = {who, table, text};
+    for (uint32_t i = 0; i < 3; i++) {
+        strings[i] = arena_take(arena, 1, strlen(from[i]) + 1);
+        if (strings[i])
+            utf8_clean(strcpy(strings[i], from[i]), strlen(from[i]));
+    }
+    if (arena->failed)
+        return NULL;
+    replay__wait__init(info);
+    info->who = strings[0];
+    info->kind = borrow(kind);
+    info->table = strings[1];
+    info->text = strings[2];
+    return info;
+}
+
+static void add_requests(struct arena *arena, const struct broker *broker, Replay__WhyReply *reply)
+{
+    for (const struct wait *wait = broker->waits.first; wait && reply->n_waits < WAITS_MOST; wait = wait->next) {
+        struct wait_text why = {0};
+        char who[64];
+        wait->ops->explain(broker, wait, &why);
+        snprintf(who, sizeof who, "client %016llx", (unsigned long long)wait->client);
+        Replay__Wait *info = wait_info(arena, who, wait->ops->kind, why.table, why.text);
+        if (!info)
+            return;
+        info->count = why.count;
+        info->got = why.got;
+        info->waited_ns = (uint64_t)(broker->now_ns - wait->since_ns);
+        reply->waits[reply->n_waits++] = info;
+    }
+}
+
+static void add_flows(struct arena *arena, const struct broker *broker, const struct table *table,
+                      Replay__WhyReply *reply)
+{
+    struct flow *flow = table->blocked;
+    if (!flow)
+        return;
+    do {
+        char why[256] = "", text[400];
+        pump_explain_insert(table, why, sizeof why);
+        snprintf(text, sizeof text, "table '%s': %u items wait; %s", table->name, flow->count,
+                 why[0] ? why : "about to be inserted");
+        Replay__Wait *info = wait_info(arena, flow->session->name, "insert", table->name, text);
+        if (!info)
+            return;
+        info->count = flow->count;
+        info->waited_ns = (uint64_t)(broker->now_ns - flow->blocked_ns);
+        reply->waits[reply->n_waits++] = info;
+        flow = flow->next;
+    } while (flow != table->blocked && reply->n_waits < WAITS_MOST);
+}
+
+/* Nobody waits for it, but it may be why a table has fewer items than somebody waits for. */
+static void add_evicted(struct arena *arena, const struct broker *broker, const struct table *table,
+                        Replay__WhyReply *reply)
+{
+    char text[400];
+    const struct table_stats *stats = &table->stats;
+    if (!stats->evicted_for_memory || reply->n_waits == WAITS_MOST)
+        return;
+    snprintf(text, sizeof text,
+             "table '%s': %llu items were evicted because memory was full; it has %u where max_size is %lld: raise "
+             "memory_limit, or lower max_size",
+             table->name, (unsigned long long)stats->evicted_for_memory, table->in.size,
+             (long long)table->config->max_size);
+    Replay__Wait *info = wait_info(arena, "broker", "memory", table->name, text);
+    if (!info)
+        return;
+    info->count = stats->evicted_for_memory;
+    info->waited_ns = (uint64_t)(broker->now_ns - stats->evicted_for_memory_ns);
+    reply->waits[reply->n_waits++] = info;
+}
+
+static void add_journal(struct arena *arena, const struct broker *broker, Replay__WhyReply *reply)
+{
+    char why[256] = "the disk is slow", text[400];
+    if (!broker->stream || (!stream_is_full(broker->stream, why, sizeof why) && !commit_is_stuck(broker)))
+        return;
+    snprintf(text, sizeof text, "%s: %llu messages to clients wait; %s", broker->stream->folder.path,
+             (unsigned long long)broker->commit.count, why);
+    Replay__Wait *info = wait_info(arena, "broker", "journal", "", text);
+    if (!info)
+        return;
+    info->count = broker->commit.count;
+    int64_t since = broker->stream->trouble[0] ? broker->stream->trouble_ns : broker->commit.oldest_ns;
+    info->waited_ns = broker->commit.first || broker->stream->trouble[0] ? (uint64_t)(broker->now_ns - since) : 0;
+    reply->waits[reply->n_waits++] = info;
+}
+
+rp_status req_why(struct broker *broker, struct request *request, rp_error *err)
+{
+    struct arena arena = {0};
+    Replay__WhyReply reply = REPLAY__WHY_REPLY__INIT;
+    reply.waits = arena_take(&arena, WAITS_MOST, sizeof(*reply.waits));
+    if (reply.waits)
+        add_journal(&arena, broker, &reply);
+    for (uint32_t i = 0; reply.waits && i < broker->n_tables && reply.n_waits < WAITS_MOST; i++)
+        add_flows(&arena, broker, &broker->tables[i], &reply);
+    if (reply.waits)
+        add_requests(&arena, broker, &reply);
+    for (uint32_t i = 0; reply.waits && i < broker->n_tables; i++)
+        add_evicted(&arena, broker, &broker->tables[i], &reply);
+    if (!arena.failed)
+        request_reply(broker, request, RP_OK, "", 28, &reply.base, NULL, 0);
+    arena_fini(&arena);
+    return request->answered ? RP_OK : err_set(err, RP_NO_MEMORY, "no memory for the answer");
+}

@@ -1,0 +1,342 @@
+/* HELLO, HEARTBEAT and BYE: the life of a session as the client sees it. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "broker/broker.h"
+#include "broker/journal/journal.h"
+#include "broker/session/session.h"
+#include "proto/base/dtype.h"
+#include "proto/base/error.h"
+
+/* HelloReply's tables with what they point to. */
+struct specs {
+    Replay__TableSpec *table, **list;
+    Replay__Column *column, **columns;
+};
+
+static bool specs_init(struct specs *self, const struct broker *broker)
+{
+    uint32_t n = broker->n_tables, fields = 0;
+    for (uint32_t i = 0; i < n; i++)
+        fields += broker->tables[i].n_signature;
+    self->table = calloc(n + 1, sizeof *self->table);
+    self->list = calloc(n + 1, sizeof(*self->list));
+    self->column = calloc(fields + 1, sizeof *self->column);
+    self->columns = calloc(fields + 1, sizeof(*self->columns));
+    if (!self->table || !self->list || !self->column || !self->columns)
+        return false;
+    uint32_t used = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct table *table = &broker->tables[i];
+        replay__table_spec__init(&self->table[i]);
+        self->list[i] = &self->table[i];
+        self->table[i].name = (char *)(uintptr_t)table->name;
+        self->table[i].id = table->id;
+        self->table[i].max_size = (uint64_t)table->config->max_size;
+        self->table[i].max_bytes = (uint64_t)table->config->max_bytes;
+        self->table[i].n_signature = table->n_signature;
+        self->table[i].signature = &self->columns[used];
+        for (uint32_t f = 0; f < table->n_signature; f++, used++) {
+            struct signature_field *field = &table->signature[f];
+            replay__column__init(&self->column[used]);
+            self->column[used].name = (char *)(uintptr_t)field->name;
+            self->column[used].dtype = (char *)(uintptr_t)dtype_name(field->dtype);
+            self->column[used].n_shape = field->rank;
+            self->column[used].shape = field->shape;
+            self->columns[used] = &self->column[used];
+        }
+    }
+    return true;
+}
+
+static void specs_fini(struct specs *self)
+{
+    free(self->table);
+    free(self->list);
+    free(self->column);
+    free(self->columns);
+}
+
+static rp_status hello_reply(struct broker *broker, struct request *request, struct session *session, bool resumed,
+                             uint64_t lost, rp_error *err)
+{
+    struct specs specs = {0};
+    struct credit_message *credit = session ? credit_message_new(broker, session, false) : NULL;
+    if (!specs_init(&specs, broker) || (session && !credit)) {
+        specs_fini(&specs);
+        credit_message_destroy(&credit);
+        return err_set(err, RP_NO_MEMORY, "no memory to answer HELLO");
+    }
+    Replay__HelloReply reply = REPLAY__HELLO_REPLY__INIT;
+    reply.heartbeat_ms = (uint32_t)(broker->config->heartbeat_ns / NS_PER_MS);
+    reply.expiry_ms = (uint32_t)(broker->config->expiry_ns / NS_PER_MS);
+    reply.ingest = broker->ingest_endpoint;
+    reply.events = broker->events_endpoint;
+    reply.n_tables = broker->n_tables;
+    reply.tables = specs.list;
+    reply.max_message_bytes = (uint64_t)broker->config->max_message_bytes;
+    reply.instance = broker->instance;
+    reply.release = (char *)(uintptr_t)rp_version();
+    reply.max_batch = BROKER_MAX_BATCH;
+    reply.max_keys = BROKER_MAX_KEYS;
+    if (session) {
+        reply.session = (ProtobufCBinaryData){WIRE_SESSION_BYTES, session->id};
+        reply.ordinal = session->ordinal;
+        reply.key_base = session->keys.base;
+        reply.key_count = session->keys.count;
+        reply.epoch = session->epoch;
+        reply.credit = (Replay__Credit *)(uintptr_t)credit_message_body(credit);
+        reply.resumed = resumed;
+        reply.lost_messages = lost;
+    }
+    request_reply(broker, request, RP_OK, "", 16, &reply.base, NULL, 0);
+    specs_fini(&specs);
+    credit_message_destroy(&credit);
+    return RP_OK;
+}
+
+/* NULL with err set. */
+static struct session *find_session(struct broker *broker, const ProtobufCBinaryData *id, rp_error *err)
+{
+    struct session *session = id->len == WIRE_SESSION_BYTES ? session_find(broker, id->data) : NULL;
+    if (id->len != WIRE_SESSION_BYTES)
+        err_set(err, RP_INVALID_ARGUMENT, "a session id has %u bytes, not %zu", WIRE_SESSION_BYTES, id->len);
+    else if (!session)
+        err_set(err, RP_SESSION_UNKNOWN,
+                "this broker does not know the session: it was closed, it was silent for too long, or the broker has "
+                "restarted without it. Open a new one with HELLO");
+    return session;
+}
+
+static void bind_route(struct session *session, const struct request *request)
+{
+    session->to = request->from;
+}
+
+rp_status req_hello(struct broker *broker, struct request *request, rp_error *err)
+{
+    Replay__Hello *ask = (Replay__Hello *)request->body;
+    if (ask->session.len == 0 && ask->n_columns == 0) {
+        broker->commit.ahead = true; /* changes nothing: who asks why all stands still gets in */
+        return hello_reply(broker, request, NULL, false, 0, err);
+    }
+    if (broker->draining)
+        return err_set(err, RP_CANCELLED, "the broker is shutting down and takes no further sessions");
+    struct session *session;
+    uint64_t lost = 0;
+    bool resumed = ask->session.len != 0;
+    struct columns *columns = ask->n_columns ? columns_new(ask->columns, ask->n_columns, err) : NULL;
+    if (ask->n_columns && !columns)
+        return (rp_status)err->status;
+    if (resumed) {
+        session = find_session(broker, &ask->session, err);
+        if (session && columns && !columns_equal(columns, session->columns)) {
+            err_set(err, RP_INVALID_ARGUMENT,
+                    "the columns are not those with which session '%s' was opened: open a new session", session->name);
+            session = NULL;
+        }
+        columns_release(columns);
+        if (!session)
+            return (rp_status)err->status;
+        session_resume(broker, session, ask->oldest_number, &lost);
+        credit_refresh(broker, session);
+    } else {
+        session = session_open(broker, ask->name, columns, err);
+        if (!session) {
+            columns_release(columns);
+            return (rp_status)err->status;
+        }
+        JOURNAL(broker, journal_session_(broker, session));
+        char quoted[160];
+        log_line(LEVEL_DEBUG, "B0101", "session opened", "name=%s ordinal=%u columns=%u",
+                 log_quote(quoted, sizeof quoted, session->name), session->ordinal, session->columns->count);
+    }
+    session->notices = ask->notices;
+    bind_route(session, request);
+    rp_status status = hello_reply(broker, request, session, resumed, lost, err);
+    if (status != RP_OK && !resumed) /* nobody knows it */
+        session_close(broker, session);
+    return status;
+}
+
+/* Answers a heartbeat with a Credit that says nothing about what has arrived: no tables, no numbers, only a sentence and,
+ * with gap, that HELLO has to come first. */
+static rp_status heartbeat_bare(struct broker *broker, struct request *request, uint32_t epoch, uint32_t ordinal,
+                                bool gap, char *text)
+{
+    Replay__Credit credit = REPLAY__CREDIT__INIT;
+    credit.epoch = epoch;
+    credit.session = ordinal;
+    credit.gap = gap;
+    credit.n_waiting = 1;
+    credit.waiting = &text;
+    broker->commit.ahead = true;
+    request_reply(broker, request, RP_OK, text, 17, &credit.base, NULL, 0);
+    broker->commit.ahead = false;
+    return RP_OK;
+}
+
+/* Nothing can be confirmed now: the client hears so at once. */
+static rp_status heartbeat_stuck(struct broker *broker, struct request *request, const struct session *session)
+{
+    char why[256] = "the disk is slow", text[400];
+    stream_is_full(broker->stream, why, sizeof why);
+    snprintf(text, sizeof text, "the broker waits for its journal: %s. Nothing is confirmed until then", why);
+    return heartbeat_bare(broker, request, session->epoch, session->ordinal, false, text);
+}
+
+/* A tombstone answers with a gap, the sign that every client follows with HELLO: an error would be taken for the end of
+ * the session. It states the client's epoch, or the client would ignore it: a broker that came back from a checkpoint may
+ * know an older one. */
+static rp_status heartbeat_tombstone(struct broker *broker, struct request *request, const struct session *session,
+                                     uint32_t epoch)
+{
+    char text[256];
+    snprintf(text, sizeof text,
+             session->restored ? "the broker has restarted: take session '%s' up again with HELLO"
+                               : "session '%s' was silent for too long and has expired: take it up again with HELLO",
+             session->name);
+    return heartbeat_bare(broker, request, epoch, session->ordinal, true, text);
+}
+
+/* A heartbeat of an earlier epoch comes from a connection that the writer has given up: it must not take the notices
+ * along, or confirm anything. */
+static rp_status check_epoch(const struct session *session, uint32_t epoch, rp_error *err)
+{
+    if (epoch == session->epoch || (session->tombstone && epoch > session->epoch))
+        return RP_OK;
+    return err_set(err, RP_FAILED_PRECONDITION,
+                   "the heartbeat is of epoch %u, session '%s' is at epoch %u: state the epoch of the newest HELLO",
+                   epoch, session->name, session->epoch);
+}
+
+rp_status req_heartbeat(struct broker *broker, struct request *request, rp_error *err)
+{
+    Replay__Heartbeat *ask = (Replay__Heartbeat *)request->body;
+    struct session *session = find_session(broker, &ask->session, err);
+    if (!session)
+        return (rp_status)err->status;
+    RP_TRY(check_epoch(session, ask->epoch, err));
+    if (session->tombstone)
+        return heartbeat_tombstone(broker, request, session, ask->epoch);
+    session_touch(session, broker->now_ns);
+    bind_route(session, request);
+    credit_confirm(session, ask->confirmed_rejections);
+    credit_release(broker, session, ask->released_bytes);
+    credit_measure(broker, session);
+    if (commit_is_stuck(broker))
+        return heartbeat_stuck(broker, request, session);
+    credit_refresh(broker, session);
+    struct credit_message *credit = credit_message_new(broker, session, ask->explain);
+    if (!credit)
+        return err_set(err, RP_NO_MEMORY, "no memory for the credit");
+    request_reply(broker, request, RP_OK, "", 17, credit_message_body(credit), NULL, 0);
+    credit_message_destroy(&credit);
+    return RP_OK;
+}
+
+/* A BYE that waits for the session's last items. */
+struct bye {
+    struct wait wait;
+    struct session *session;
+    uint64_t last_number;
+};
+
+static void bye_end(struct broker *broker, struct bye *self)
+{
+    wait_end(broker, &self->wait);
+    self->session->bye = NULL;
+    free(self);
+}
+
+static void bye_explain(const struct broker *broker, const struct wait *wait, struct wait_text *out)
+{
+    (void)broker;
+    const struct bye *self = (const struct bye *)wait;
+    out->count = session_unresolved(self->session);
+    int used =
+        snprintf(out->text, sizeof out->text, "session '%s' ends: message %llu of %llu has arrived, %llu items wait",
+                 self->session->name, (unsigned long long)self->session->received,
+                 (unsigned long long)self->last_number, (unsigned long long)out->count);
+    for (uint32_t i = 0; i < self->session->n_tables && used > 0 && (size_t)used < sizeof out->text; i++) {
+        const struct flow *flow = self->session->flows[i];
+        char why[200] = "";
+        if (!flow || !flow->count)
+            continue;
+        pump_explain_insert(flow->table, why, sizeof why);
+        used += snprintf(out->text + used, sizeof out->text - (size_t)used, "; table '%.64s' holds back %u: %s",
+                         flow->table->name, flow->count, why);
+    }
+}
+
+static void bye_answer(struct broker *broker, struct wait *wait, rp_status status, const char *text)
+{
+    struct bye *self = (struct bye *)wait;
+    struct credit_message *credit = credit_message_new(broker, self->session, status != RP_OK);
+    const ProtobufCMessage *body = credit ? credit_message_body(credit) : NULL;
+    if (status == RP_OK)
+        request_finish(broker, wait, 17, body);
+    else
+        request_send(broker, &wait->to, wait->id, status, text, 17, body, NULL, 0);
+    credit_message_destroy(&credit);
+    bye_end(broker, self);
+}
+
+static void bye_expire(struct broker *broker, struct wait *wait)
+{
+    struct wait_text why = {0};
+    bye_explain(broker, wait, &why);
+    bye_answer(broker, wait, RP_DEADLINE_EXCEEDED, why.text);
+}
+
+static const struct wait_ops bye_ops = {"bye", bye_expire, bye_answer, bye_explain};
+
+void bye_cancel(struct broker *broker, struct bye *bye)
+{
+    bye_answer(
+        broker, &bye->wait, RP_FAILED_PRECONDITION,
+        "the session was silent for too long and has expired before its last items were in: take it up again with "
+        "HELLO, then say BYE again");
+}
+
+void bye_check(struct broker *broker, struct session *self)
+{
+    if (self->received < self->bye->last_number || !session_is_settled(self))
+        return;
+    bye_answer(broker, &self->bye->wait, RP_OK, "");
+    log_line(LEVEL_DEBUG, "B0102", "session closed", "name=%s ordinal=%u", self->name, self->ordinal);
+    session_close(broker, self);
+}
+
+rp_status req_bye(struct broker *broker, struct request *request, rp_error *err)
+{
+    Replay__Bye *ask = (Replay__Bye *)request->body;
+    struct session *session = find_session(broker, &ask->session, err);
+    if (!session)
+        return (rp_status)err->status;
+    if (session->tombstone)
+        return err_set(err, RP_FAILED_PRECONDITION,
+                       session->restored
+                           ? "the broker has restarted: take session '%s' up again with HELLO, then say BYE again"
+                           : "session '%s' was silent for too long and has expired, and items that waited were "
+                             "dropped: take it up again with HELLO, then say BYE again",
+                       session->name);
+    if (session->bye)
+        return err_set(err, RP_ALREADY_EXISTS, "session '%s' has said BYE already", session->name);
+    session_touch(session, broker->now_ns);
+    struct bye *bye = calloc(1, sizeof *bye);
+    bool timed = ask->has_timeout_ms_case == REPLAY__BYE__HAS_TIMEOUT_MS_TIMEOUT_MS;
+    rp_status status = bye ? wait_begin(broker, &bye->wait, &bye_ops, request, timed, ask->timeout_ms, err)
+                           : err_set(err, RP_NO_MEMORY, "no memory for BYE");
+    if (status != RP_OK) {
+        free(bye);
+        return status;
+    }
+    bye->session = session;
+    bye->last_number = ask->last_number;
+    session->bye = bye;
+    request->answered = true;
+    bye_check(broker, session);
+    return RP_OK;
+}

@@ -1,0 +1,247 @@
+/* What sessions are told about their flow control: notices, rejections, and the Credit message. How much a session may send
+ * is decided in credit_grant.c. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "broker/broker.h"
+#include "broker/journal/journal.h"
+#include "broker/session/session.h"
+#include "proto/base/utf8.h"
+
+#define REJECTIONS_PER_MESSAGE 32u
+
+void credit_mark(struct broker *broker, struct session *self, bool urgent)
+{
+    self->urgent |= urgent;
+    if (self->dirty)
+        return;
+    self->dirty = true;
+    self->next_dirty = broker->dirty_sessions;
+    broker->dirty_sessions = self;
+}
+
+/* A notice goes out when an eighth of a window has come free, or when the writer may be waiting for the last of it. */
+static bool has_news(const struct session *self)
+{
+    bool news = self->urgent || self->returned_bytes != self->told_returned;
+    for (uint32_t i = 0; i < self->n_tables && !news; i++)
+        news = self->flows[i] && self->flows[i]->resolved != self->flows[i]->told_resolved;
+    return news;
+}
+
+/* Whether its news are to be told now. */
+static bool is_due(const struct broker *broker, const struct session *self)
+{
+    if (self->urgent || self->bye)
+        return true;
+    if (self->returned_bytes - self->told_returned >= self->window_bytes / 8 && self->window_bytes)
+        return true;
+    for (uint32_t i = 0; i < self->n_tables; i++) {
+        const struct flow *flow = self->flows[i];
+        if (!flow || flow->resolved == flow->told_resolved)
+            continue;
+        if (flow->resolved - flow->told_resolved >= flow->window / 8)
+            return true;
+    }
+    return broker->now_ns - self->told_ns >= broker->config->notice_ns * (broker->ingest_idle ? 1 : 10);
+}
+
+static void send_notice(struct broker *broker, struct session *self)
+{
+    struct credit_message *message = credit_message_new(broker, self, false);
+    if (!message)
+        return;
+    request_send(broker, &self->to, 0, RP_OK, "", 17, credit_message_body(message), NULL, 0);
+    credit_message_destroy(&message);
+}
+
+void credit_notify(struct broker *broker)
+{
+    struct session **at = &broker->dirty_sessions;
+    while (*at) {
+        struct session *self = *at;
+        bool news = self->notices && !self->tombstone && has_news(self);
+        if (news && !is_due(broker, self)) {
+            at = &self->next_dirty;
+            continue;
+        }
+        *at = self->next_dirty;
+        self->dirty = self->urgent = false;
+        if (news) {
+            credit_refresh(broker, self);
+            send_notice(broker, self);
+        }
+        if (self->bye)
+            bye_check(broker, self);
+    }
+}
+
+void credit_reject(struct broker *broker, struct flow *flow, uint64_t key, rp_status status, const char *text)
+{
+    flow->rejected++;
+    flow->table->stats.rejected++;
+    credit_reject_at(broker, flow->session, flow->table->id, flow->resolved + 1, key, status, text);
+}
+
+void credit_reject_at(struct broker *broker, struct session *self, uint32_t table, uint64_t item, uint64_t key,
+                      rp_status status, const char *text)
+{
+    uint32_t held;
+    if (log_allow(&broker->reject_log, 5, broker->now_ns, &held)) {
+        char quoted[320];
+        log_line(LEVEL_WARN, "B0203", "item rejected", "session=%s table=%s key=%llu status=%s text=%s held_back=%u",
+                 self->name, table < broker->n_tables ? broker->tables[table].name : "-", (unsigned long long)key,
+                 rp_status_name((int32_t)status), log_quote(quoted, sizeof quoted, text), held);
+    }
+    credit_mark(broker, self, true);
+    JOURNAL(broker, journal_rejection_(broker, self, table, item, key, status, text ? text : "", 0));
+    credit_keep_rejection(self, table, item, key, status, text); /* if not, the count in Credit.rejected still tells */
+}
+
+bool credit_reserve(struct session *self)
+{
+    if (self->rejection_count < self->rejection_capacity || self->rejection_count >= REJECTIONS_KEPT)
+        return true;
+    uint32_t capacity = self->rejection_capacity ? self->rejection_capacity * 2 : 16;
+    struct rejection *ring = malloc(capacity * sizeof *ring);
+    if (!ring)
+        return false;
+    for (uint32_t i = 0; self->rejection_capacity && i < self->rejection_count; i++)
+        ring[i] = self->rejections[(self->rejection_head + i) % self->rejection_capacity];
+    free(self->rejections);
+    self->rejections = ring;
+    self->rejection_capacity = capacity;
+    self->rejection_head = 0;
+    return true;
+}
+
+bool credit_keep_rejection(struct session *self, uint32_t table, uint64_t item, uint64_t key, rp_status status,
+                           const char *text)
+{
+    if (self->rejection_count >= REJECTIONS_KEPT || !credit_reserve(self))
+        return false; /* a peer that ignores its credit */
+    char *copy = strdup(text ? text : "");
+    if (copy) /* it may quote what a client sent, and be cut in the middle of it */
+        utf8_clean(copy, strlen(copy));
+    self->rejections[(self->rejection_head + self->rejection_count++) % self->rejection_capacity] = (struct rejection){
+        .table = table,
+        .status = status,
+        .item = item,
+        .key = key,
+        .text = copy,
+    };
+    return true;
+}
+
+void credit_confirm(struct session *self, uint64_t confirmed)
+{
+    while (self->rejection_count && self->confirmed_rejections < confirmed) {
+        free(self->rejections[self->rejection_head].text);
+        self->rejection_head = (self->rejection_head + 1) % self->rejection_capacity;
+        self->rejection_count--;
+        self->confirmed_rejections++;
+    }
+}
+
+/* The message and everything it points to, in one place. */
+struct credit_message {
+    Replay__Credit body;
+    uint32_t *table;
+    uint64_t *resolved, *allowed, *rejected;
+    Replay__Rejection rejections[REJECTIONS_PER_MESSAGE], *rejection_list[REJECTIONS_PER_MESSAGE];
+    char **waiting;
+};
+
+static void add_rejections(struct credit_message *self, const struct session *session)
+{
+    self->body.rejections = self->rejection_list;
+    self->body.first_rejection = session->confirmed_rejections;
+    for (uint32_t i = 0; i < session->rejection_count && i < REJECTIONS_PER_MESSAGE; i++) {
+        const struct rejection *from =
+            &session->rejections[(session->rejection_head + i) % session->rejection_capacity];
+        replay__rejection__init(&self->rejections[i]);
+        self->rejections[i].table = from->table;
+        self->rejections[i].item = from->item;
+        self->rejections[i].key = from->key;
+        self->rejections[i].status = (uint32_t)from->status;
+        self->rejections[i].text = from->text ? from->text : (char *)(uintptr_t) "";
+        self->rejection_list[self->body.n_rejections++] = &self->rejections[i];
+    }
+}
+
+static void add_waiting(struct credit_message *self, const struct flow *flow)
+{
+    char text[512], why[400] = "";
+    pump_explain_insert(flow->table, why, sizeof why);
+    snprintf(text, sizeof text, "table '%s' holds back %llu items of this session: %s", flow->table->name,
+             (unsigned long long)(flow->arrived - flow->resolved), why[0] ? why : "about to be inserted");
+    char *copy = strdup(text);
+    if (copy)
+        self->waiting[self->body.n_waiting++] = copy;
+}
+
+struct credit_message *credit_message_new(struct broker *broker, struct session *session, bool explain)
+{
+    JOURNAL(broker, journal_progress_(broker, session));
+    struct credit_message *self = calloc(1, sizeof *self);
+    uint32_t n = session->n_tables;
+    if (self) {
+        self->table = calloc(n, sizeof *self->table);
+        self->resolved = calloc((size_t)n * 3, sizeof *self->resolved);
+        self->waiting = calloc(n, sizeof(char *));
+    }
+    if (!self || !self->table || !self->resolved || !self->waiting) {
+        credit_message_destroy(&self);
+        return NULL;
+    }
+    self->allowed = self->resolved + n;
+    self->rejected = self->allowed + n;
+    replay__credit__init(&self->body);
+    self->body.received = session->received;
+    self->body.gap = session->gap;
+    self->body.epoch = session->epoch;
+    self->body.session = session->ordinal;
+    self->body.allowed_bytes = credit_allowed(session);
+    self->body.keep_bytes = session->keep_bytes;
+    self->body.returned_bytes = session->told_returned = session->returned_bytes;
+    self->body.waiting = self->waiting;
+    uint32_t used = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        struct flow *flow = session->flows[i];
+        if (!flow)
+            continue;
+        self->table[used] = i;
+        self->resolved[used] = flow->told_resolved = flow->resolved;
+        self->allowed[used] = flow->allowed;
+        self->rejected[used++] = flow->rejected;
+        if (explain && flow->arrived > flow->resolved)
+            add_waiting(self, flow);
+    }
+    self->body.n_table = self->body.n_resolved = self->body.n_allowed = self->body.n_rejected = used;
+    self->body.table = self->table;
+    self->body.resolved = self->resolved;
+    self->body.allowed = self->allowed;
+    self->body.rejected = self->rejected;
+    add_rejections(self, session);
+    session->told_ns = broker->now_ns;
+    return self;
+}
+
+const ProtobufCMessage *credit_message_body(const struct credit_message *self)
+{
+    return &self->body.base;
+}
+
+void credit_message_destroy(struct credit_message **self)
+{
+    if (!*self)
+        return;
+    for (size_t i = 0; i < (*self)->body.n_waiting; i++)
+        free((*self)->waiting[i]);
+    free((*self)->waiting);
+    free((*self)->table);
+    free((*self)->resolved);
+    free(*self);
+    *self = NULL;
+}

@@ -1,0 +1,200 @@
+/* Grants: how many items per table, and how many bytes, a session may have unresolved.
+ *
+ * Windows start small, double while they are used up, and are shared among the sessions that write. The sum of all byte
+ * grants (offered - returned) never exceeds the ingest budget; one item at a time may always be sent, so a session
+ * without any grant still moves.
+ *
+ * A grant that a writer was told of cannot be taken back: its messages may be under way. So when the budget is short, a
+ * session that uses little of its grant is asked to keep less (Credit.keep_bytes), and a client gives the rest up in a
+ * heartbeat (Heartbeat.released_bytes). A client that does not know of this keeps what it was promised: its window
+ * shrinks as it uses it, since nothing is added until the smaller window is used up. */
+#include "broker/broker.h"
+#include "broker/session/session.h"
+
+#define FIRST_WINDOW_ITEMS 64u
+#define FIRST_WINDOW_BYTES (1u << 20)
+/* The n-th session begins with budget / (IDLE_PART * (n + 1)) bytes at most: 1,000 sessions hold less than half of the
+ * budget in all (the sum is a harmonic one), even if none of them ever gives anything up. */
+#define IDLE_PART 16u
+#define SHARED_WINDOW_ITEMS 40000u
+/* A deep queue of inserts holds up samplers. */
+#define SAMPLED_WINDOW_ITEMS 4000u
+#define LEAST_WINDOW_ITEMS 256u
+/* A session that does not read its rejections gets no more credit. */
+#define REJECTIONS_MOST 1024u
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Sessions among which the windows are shared: those that write, and this one. */
+static uint64_t writers(const struct broker *broker, const struct session *self)
+{
+    return (uint64_t)broker->n_writing + (self->writing ? 0 : 1);
+}
+
+static uint64_t most_bytes(const struct broker *broker, const struct session *self)
+{
+    return least((uint64_t)broker->config->window_bytes, broker->ingest_budget / (writers(broker, self) + 1));
+}
+
+/* The window of a session that does not write. */
+static uint64_t idle_bytes(const struct broker *broker)
+{
+    uint64_t part = broker->ingest_budget / IDLE_PART / ((uint64_t)broker->n_sessions + 1);
+    return least(least(FIRST_WINDOW_BYTES, (uint64_t)broker->config->window_bytes), part ? part : 1);
+}
+
+static uint64_t most_items(const struct broker *broker, const struct flow *flow, uint32_t flows)
+{
+    const struct session *self = flow->session;
+    uint64_t all = flow->table->sampled_lately ? SAMPLED_WINDOW_ITEMS : SHARED_WINDOW_ITEMS;
+    uint64_t fair = all / writers(broker, self);
+    if (fair < LEAST_WINDOW_ITEMS)
+        fair = LEAST_WINDOW_ITEMS;
+    uint64_t most = least((uint64_t)broker->config->window_items, fair);
+    if (self->items) {
+        /* Cap the window so that one blocked table cannot consume the bytes that the session's other tables need. */
+        uint64_t mean = self->received_bytes / self->items + 1;
+        uint64_t share = self->window_bytes / (flows > 1 ? 2 * flows : 1) / mean;
+        most = least(most, share ? share : 1);
+    }
+    return most;
+}
+
+static void grant_bytes(struct broker *broker, struct session *self)
+{
+    uint64_t used = self->returned_bytes - self->told_returned;
+    if (used >= self->window_bytes / 8) /* a single item may have been larger than the window */
+        self->window_bytes = 2 * (used > self->window_bytes ? used : self->window_bytes);
+    uint64_t most = most_bytes(broker, self);
+    if (self->window_bytes > most)
+        self->window_bytes = most;
+    uint64_t want = self->returned_bytes + self->window_bytes;
+    if (want <= self->offered_bytes)
+        return;
+    uint64_t room = broker->granted_bytes < broker->ingest_budget ? broker->ingest_budget - broker->granted_bytes : 0;
+    credit_offer(broker, self, least(want - self->offered_bytes, room));
+}
+
+static void grant_items(const struct broker *broker, struct flow *flow, uint32_t flows)
+{
+    if (!flow->window)
+        flow->window = FIRST_WINDOW_ITEMS;
+    if (flow->resolved - flow->told_resolved >= flow->window / 8)
+        flow->window *= 2;
+    uint64_t most = most_items(broker, flow, flows);
+    if (flow->window > most)
+        flow->window = most;
+    if (flow->resolved + flow->window > flow->allowed)
+        flow->allowed = flow->resolved + flow->window;
+}
+
+static uint32_t count_flows(const struct session *self)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < self->n_tables; i++)
+        n += self->flows[i] && self->flows[i]->arrived > 0;
+    return n;
+}
+
+void credit_offer(struct broker *broker, struct session *self, uint64_t bytes)
+{
+    self->offered_bytes += bytes;
+    broker->granted_bytes += bytes;
+    if (self->allowed_bytes < self->offered_bytes)
+        self->allowed_bytes = self->offered_bytes;
+}
+
+void credit_refresh(struct broker *broker, struct session *self)
+{
+    if (self->rejection_count > REJECTIONS_MOST)
+        return;
+    grant_bytes(broker, self);
+    uint32_t flows = count_flows(self);
+    for (uint32_t i = 0; i < self->n_tables; i++)
+        if (self->flows[i])
+            grant_items(broker, self->flows[i], flows);
+}
+
+uint64_t credit_allowed(const struct session *self)
+{
+    return self->offered_bytes + self->released_bytes;
+}
+
+static void set_writing(struct broker *broker, struct session *self, bool writing)
+{
+    if (self->writing != writing)
+        broker->n_writing += writing ? 1 : UINT32_MAX;
+    self->writing = writing;
+}
+
+void credit_use(struct broker *broker, struct session *self)
+{
+    set_writing(broker, self, true);
+}
+
+void credit_open(struct broker *broker, struct session *self)
+{
+    self->window_bytes = least(idle_bytes(broker), most_bytes(broker, self));
+    /* Of a tombstone only the promise is left (allowed_bytes): it begins anew, and what its writer sends again is taken
+     * up to the promise. */
+    self->offered_bytes = self->returned_bytes;
+    self->told_returned = self->measured_bytes = self->returned_bytes;
+    self->measured_ns = broker->now_ns;
+    self->released_bytes = self->keep_bytes = 0;
+    credit_refresh(broker, self);
+}
+
+void credit_close(struct broker *broker, struct session *self)
+{
+    if (self->tombstone)
+        return; /* was done when it expired */
+    set_writing(broker, self, false);
+    broker->granted_bytes -= least(self->offered_bytes - self->returned_bytes, broker->granted_bytes);
+    /* All that had arrived is dealt with. */
+    self->offered_bytes = self->returned_bytes = self->received_bytes;
+}
+
+void credit_return(struct broker *broker, struct session *self, uint64_t bytes)
+{
+    self->returned_bytes += bytes;
+    broker->granted_bytes -= least(bytes, broker->granted_bytes);
+}
+
+void credit_measure(struct broker *broker, struct session *self)
+{
+    /* Some clients ask for their credit by heartbeats, many in a second. */
+    if (broker->now_ns - self->measured_ns < broker->config->heartbeat_ns / 2)
+        return;
+    uint64_t used = self->received_bytes - self->measured_bytes, keep = idle_bytes(broker);
+    self->measured_ns = broker->now_ns;
+    self->measured_bytes = self->received_bytes;
+    set_writing(broker, self, used > 0 || session_unresolved(self) > 0);
+    self->keep_bytes = 0;
+    if (broker->granted_bytes <= broker->ingest_budget / 2)
+        return;
+    keep = keep > 2 * used ? keep : 2 * used;
+    if (self->window_bytes > keep)
+        self->window_bytes = keep;
+    if (self->offered_bytes - self->received_bytes > keep)
+        self->keep_bytes = keep;
+}
+
+void credit_release(struct broker *broker, struct session *self, uint64_t released)
+{
+    if (released <= self->released_bytes || released > credit_allowed(self))
+        return; /* was heard before; or more than it ever had */
+    /* A single item that needed no credit may have used up what is given up here. */
+    uint64_t bytes = least(released - self->released_bytes, self->offered_bytes - self->received_bytes);
+    self->released_bytes = released;
+    self->offered_bytes -= bytes;
+    self->allowed_bytes = self->offered_bytes; /* whatever it has sent is below that */
+    broker->granted_bytes -= least(bytes, broker->granted_bytes);
+    uint64_t left = self->offered_bytes - self->returned_bytes, idle = idle_bytes(broker);
+    left = left > idle ? left : idle;
+    if (self->window_bytes > left)
+        self->window_bytes = left;
+    self->keep_bytes = 0;
+}

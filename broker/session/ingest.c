@@ -1,0 +1,200 @@
+/* The way in: an ingest message becomes chunks in the store and items in tables, or items that wait for their table.
+ *
+ * Messages of a session are taken in the order of their numbers, each once. What is wrong with one item concerns that
+ * item alone: it is rejected with a sentence, and the rest goes on. */
+#include <string.h>
+
+#include "broker/peer/frames.h"
+#include "broker/session/intake.h"
+#include "proto/base/error.h"
+
+/* Blocks of one message: a chunk takes 16 bytes of the header, however many columns it has. */
+#define BLOCKS_PER_MESSAGE (1u << 20)
+
+void intake_complain(struct broker *broker, const char *id, const char *what, const struct session *session,
+                     const char *text)
+{
+    uint32_t held;
+    char quoted[320];
+    if (log_allow(&broker->ingest_log, 5, broker->now_ns, &held))
+        log_line(LEVEL_WARN, id, what, "session=%s text=%s held_back=%u", session ? session->name : "-",
+                 log_quote(quoted, sizeof quoted, text), held);
+}
+
+/* One item may always be sent when its table has none of the session's unresolved. */
+static bool is_lone_item(const struct intake *self)
+{
+    if (self->in.n_items != 1)
+        return false;
+    uint32_t id = 0;
+    for (uint32_t run = 0; run < self->in.n_runs; run++)
+        if (pb_u32(&self->in.run_items, run) == 1)
+            id = pb_u32(&self->in.run_layout, run);
+    const struct session *session = self->session;
+    const struct table *table = id < session->n_layouts ? session->layouts[id].table : NULL;
+    const struct flow *flow = table ? session->flows[table->id] : NULL;
+    return flow && flow->arrived == flow->resolved;
+}
+
+/* Whether the message as a whole can be taken: its bytes against the credit, its frames against its chunks. */
+static rp_status message_check(struct intake *self, rp_error *err)
+{
+    struct session *session = self->session;
+    struct broker *broker = self->broker;
+    uint32_t frames = self->in.n_chunks - self->in.packed + (self->in.packed ? 1 : 0);
+    /* Keep the account whole: what is here counts as granted. */
+    uint64_t allowed = session->allowed_bytes;
+    bool over = session->received_bytes > allowed;
+    if (session->received_bytes > session->offered_bytes)
+        credit_offer(broker, session, session->received_bytes - session->offered_bytes);
+    uint64_t blocks = (uint64_t)self->in.n_chunks * session->columns->count;
+    if (blocks > BLOCKS_PER_MESSAGE)
+        return err_set(err, RP_RESOURCE_EXHAUSTED, "%u chunks of %u columns in one message are too many: send fewer",
+                       self->in.n_chunks, session->columns->count);
+    if (self->n_payload != frames)
+        return err_set(err, RP_BAD_MESSAGE, "%u payload frames where %u chunks, %u of them packed, need %u",
+                       self->n_payload, self->in.n_chunks, self->in.packed, frames);
+    if (self->bytes > (uint64_t)broker->config->max_message_bytes)
+        return err_set(err, RP_RESOURCE_EXHAUSTED, "message %llu has %llu bytes, at most %lld are allowed",
+                       (unsigned long long)self->in.number, (unsigned long long)self->bytes,
+                       (long long)broker->config->max_message_bytes);
+    if (!over || self->lone)
+        return RP_OK;
+    uint32_t held;
+    if (log_allow(&broker->credit_log, 5, broker->now_ns, &held))
+        log_line(LEVEL_WARN, "B0206", "a writer ignores its credit", "session=%s message=%llu held_back=%u",
+                 session->name, (unsigned long long)self->in.number, held);
+    return err_set(err, RP_CREDIT_EXCEEDED,
+                   "message %llu goes %llu bytes over what the session was allowed: wait for credit",
+                   (unsigned long long)self->in.number, (unsigned long long)(session->received_bytes - allowed));
+}
+
+/* After a tombstone the ring starts anew, at the oldest chunk that this writer can still mean. */
+static void ring_rebase(struct intake *self)
+{
+    uint64_t base = self->in.oldest_chunk ? self->in.oldest_chunk : 1;
+    for (uint32_t i = 0; i < self->in.n_chunks; i++) {
+        uint64_t number = pb_u64(&self->in.chunk_number, i);
+        base = number && number < base ? number : base;
+    }
+    self->session->oldest_chunk = base;
+    self->session->newest_chunk = base - 1;
+    self->session->rebase = false;
+}
+
+/* Without the memory for all of it a message counts as lost: its writer sends it again, and what was taken of it is
+ * known by its numbers. That is said with the answer to the next heartbeat: not at once, or writer and broker would do
+ * nothing else. */
+static void message_missed(struct broker *broker, struct session *session, uint64_t number)
+{
+    session->received = number - 1;
+    session->gap = true;
+    intake_complain(broker, "B0211", "no memory for a message: its writer sends it again", session,
+                    "lower memory_limit, or give the machine more memory");
+}
+
+static void take_message(struct intake *self)
+{
+    struct session *session = self->session;
+    struct broker *broker = self->broker;
+    session->received = self->in.number;
+    if (self->in.number > session->counted) {
+        session->counted = self->in.number;
+        session->received_bytes += self->bytes;
+        credit_use(broker, session);
+    } else {
+        self->bytes = 0;
+    }
+    if (session->rebase)
+        ring_rebase(self);
+    bool taken = !self->in.n_layouts || intake_layouts(self);
+    self->lone = is_lone_item(self);
+    rp_error err;
+    err.text[0] = '\0';
+    rp_status refused = message_check(self, &err);
+    if (taken && refused == RP_OK && self->in.n_chunks)
+        taken = intake_chunks(self);
+    taken = taken && intake_items(self, refused, err.text);
+    if (!taken)
+        message_missed(broker, session, self->in.number);
+    else
+        /* Items of this message hold what they need themselves. More chunks than came are let go of, or a writer of many
+         * small chunks would never catch up. */
+        session_drop_chunks(session, broker, self->in.oldest_chunk, 2048 + 2 * (uint32_t)self->in.n_chunks);
+    if (!self->inbound)
+        credit_return(broker, session, self->bytes);
+    credit_mark(broker, session, false);
+}
+
+/* A message whose header could not be read: if it says whose it is and is next in turn, it is passed over with a
+ * rejection; otherwise there is nobody to tell. */
+static void message_bad(struct broker *broker, const struct wire_ingest *in, const char *text)
+{
+    broker->counters.messages_bad++;
+    struct session *session = session_find(broker, in->session);
+    intake_complain(broker, "B0207", "bad ingest message", session, text);
+    if (!session || session->tombstone || session->gap || in->epoch != session->epoch ||
+        in->number != session->received + 1)
+        return;
+    if (!credit_reserve(session)) {
+        message_missed(broker, session, in->number);
+        return;
+    }
+    session->received = in->number;
+    credit_reject_at(broker, session, REJECTED_NOWHERE, 0, 0, RP_BAD_MESSAGE, text);
+}
+
+/* n frames were read; of a message with more the rest was dropped. */
+static void ingest_message(struct broker *broker, zmq_msg_t *frames, uint32_t n)
+{
+    struct intake intake = {.broker = broker, .payload = frames + 1, .n_payload = n - 1};
+    rp_error err;
+    rp_status status = wire_read_ingest(zmq_msg_data(&frames[0]), zmq_msg_size(&frames[0]), &intake.in, &err);
+    if (status == RP_OK && intake.in.version != WIRE_VERSION)
+        status = err_set(&err, RP_UNSUPPORTED, "protocol version %u is unknown here: this broker speaks version %u",
+                         intake.in.version, WIRE_VERSION);
+    if (status != RP_OK) {
+        message_bad(broker, &intake.in, err.text);
+        return;
+    }
+    struct session *session = intake.session = session_find(broker, intake.in.session);
+    if (!session || session->tombstone || intake.in.epoch != session->epoch) {
+        broker->counters.ingest_stale++;
+        if (!session)
+            intake_complain(broker, "B0208", "message of an unknown session ignored", NULL,
+                            "it has ended, or never was here");
+        return;
+    }
+    session_touch(session, broker->now_ns);
+    if (intake.in.number <= session->received || broker->draining)
+        return;
+    /* After a gap nothing is taken until HELLO, not even the message that was missing: what the writer sends again comes
+     * in a new epoch, so anything else is a leftover of a connection that it has given up. */
+    if (session->gap || intake.in.number > session->received + 1) {
+        broker->counters.ingest_gaps++;
+        if (!session->gap) {
+            session->gap = true;
+            log_line(LEVEL_WARN, "B0209", "messages were lost on the way", "session=%s received=%llu next=%llu",
+                     session->name, (unsigned long long)session->received, (unsigned long long)intake.in.number);
+            credit_mark(broker, session, true);
+        }
+        return;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        intake.bytes += zmq_msg_size(&frames[i]);
+    take_message(&intake);
+}
+
+bool ingest_receive(struct broker *broker)
+{
+    static _Thread_local zmq_msg_t frames[BROKER_MAX_FRAMES];
+    uint32_t n;
+    bool whole;
+    struct way from = {broker->ingest, broker->ducts ? &broker->ducts->data : NULL};
+    if (!frames_receive(from, frames, BROKER_MAX_FRAMES, &n, &whole))
+        return false;
+    broker->counters.messages_in++;
+    ingest_message(broker, frames, n);
+    frames_close(frames, n);
+    return true;
+}

@@ -1,0 +1,289 @@
+/* Items of an ingest message: into their table at once, or into the flow that waits for it. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "broker/journal/journal.h"
+#include "broker/session/intake.h"
+#include "broker/spill/spill.h"
+#include "broker/table/room.h"
+#include "proto/base/error.h"
+
+#define CHUNKS_PER_ITEM 65536u
+/* Of all items of one message: each is looked at. */
+#define CHUNKS_SPANNED (1u << 20)
+
+static rp_status missing_chunk(const struct session *session, uint64_t number, rp_error *err)
+{
+    unsigned long long n = number;
+    for (uint32_t i = 0; session->refusals && i < REFUSALS_KEPT; i++) {
+        const struct refusal *refusal = &session->refusals[i];
+        if (refusal->error.status != RP_OK && refusal->number == number)
+            return err_set(err, (rp_status)refusal->error.status, "%s", refusal->error.text);
+    }
+    if (number < session->oldest_chunk)
+        return err_set(err, RP_FAILED_PRECONDITION,
+                       "chunk %llu is gone: the session had said that nothing before chunk %llu would be needed", n,
+                       (unsigned long long)session->oldest_chunk);
+    return err_set(err, RP_FAILED_PRECONDITION, "chunk %llu was never sent or was refused", n);
+}
+
+/* Whether the item needs rows of a column that has none in this chunk, which holds its steps from `first` on. */
+static rp_status check_absent(const struct layout *layout, const struct span *span, struct chunk *chunk, uint64_t first,
+                              uint64_t n, const struct columns *columns, rp_error *err)
+{
+    const uint8_t *codecs = chunk_block_codecs(chunk);
+    for (uint32_t f = 0; f < layout->n_fields; f++) {
+        const struct layout_field *field = &layout->fields[f];
+        if (codecs[field->column] == RP_CODEC_ABSENT && layout_field_has_rows(field, span->length, first, n))
+            return err_set(err, RP_INVALID_ARGUMENT, "column '%.64s' has no data in the steps that it needs",
+                           columns->column[field->column].name);
+    }
+    return RP_OK;
+}
+
+/* An item that runs over several chunks. */
+static rp_status span_many(struct intake *self, const struct layout *layout, uint64_t number, struct span *span,
+                           rp_error *err)
+{
+    const struct session *session = self->session;
+    uint64_t covered = session_chunk(session, number)->length - span->offset;
+    uint32_t n = 1;
+    while (covered < span->length) {
+        const struct chunk *last = session_chunk(session, number + n - 1), *next = session_chunk(session, number + n);
+        if (!next)
+            return missing_chunk(session, number + n, err);
+        if (next->step != last->step + last->length)
+            return err_set(err, RP_INVALID_ARGUMENT, "chunks %llu and %llu are not consecutive steps",
+                           (unsigned long long)(number + n - 1), (unsigned long long)(number + n));
+        covered += next->length;
+        if (++n > CHUNKS_PER_ITEM)
+            return err_set(err, RP_INVALID_ARGUMENT, "it runs over more than %u chunks", CHUNKS_PER_ITEM);
+        self->spanned += 1 + (next->absent ? layout->n_fields / 8 : 0); /* all fields are looked at, too */
+        if (self->spanned > CHUNKS_SPANNED)
+            return err_set(err, RP_RESOURCE_EXHAUSTED,
+                           "the items of its message run over more than %u chunks: use longer chunks, or send fewer "
+                           "items at a time",
+                           CHUNKS_SPANNED);
+    }
+    struct chunk **many = malloc(n * sizeof(*many));
+    if (!many)
+        return err_set(err, RP_NO_MEMORY, "no memory for an item over %u chunks", n);
+    uint64_t first = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        many[i] = session_chunk(session, number + i);
+        uint64_t steps = many[i]->length - (i == 0 ? span->offset : 0);
+        if (many[i]->absent && check_absent(layout, span, many[i], first, steps, session->columns, err) != RP_OK) {
+            free(many);
+            return RP_INVALID_ARGUMENT;
+        }
+        first += steps;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        chunk_hold(many[i]);
+    span->many = many;
+    span->n = n;
+    self->broker->store.outside += n * sizeof(*many); /* until span_release */
+    return RP_OK;
+}
+
+static rp_status item_span(struct intake *self, uint32_t i, struct layout *layout, struct span *span, rp_error *err)
+{
+    const struct wire_ingest *in = &self->in;
+    const struct session *session = self->session;
+    uint64_t number = pb_u64(&in->item_chunk, i);
+    *span = (struct span){
+        .offset = pb_u32(&in->item_offset, i),
+        .length = pb_u32(&in->item_length, i),
+        .layout = layout->id,
+    };
+    struct chunk *chunk = session_chunk(session, number);
+    if (!chunk)
+        return missing_chunk(session, number, err);
+    if (span->length < layout->min_length || span->length == 0)
+        return err_set(err, RP_INVALID_ARGUMENT, "it spans %u steps, its layout needs %u", span->length,
+                       layout->min_length);
+    if (span->offset >= chunk->length)
+        return err_set(err, RP_INVALID_ARGUMENT, "it starts at step %u of a chunk of %u", span->offset, chunk->length);
+    if ((uint64_t)span->offset + span->length > chunk->length) {
+        RP_TRY(span_many(self, layout, number, span, err));
+    } else {
+        if (chunk->absent)
+            RP_TRY(check_absent(layout, span, chunk, 0, span->length, session->columns, err));
+        chunk_hold(chunk);
+        span->one = chunk;
+        span->n = 1;
+    }
+    layout->refs++;
+    return RP_OK;
+}
+
+/* Everything about an item but whether its table takes it now. On RP_OK the span holds its chunks. */
+static rp_status item_check(struct intake *self, uint32_t i, const struct session_layout *layout, struct arrival *out,
+                            rp_error *err)
+{
+    const struct table *table = layout->table;
+    if (!layout->layout)
+        return err_set(err, RP_INVALID_ARGUMENT, "%s", layout->refusal ? layout->refusal : "its layout was refused");
+    RP_TRY(table_check_priority(table, out->priority, err));
+    RP_TRY(item_span(self, i, layout->layout, &out->span, err));
+    uint64_t most = (uint64_t)table->config->max_bytes;
+    if (most && span_bytes(&out->span) > most) {
+        err_set(err, RP_RESOURCE_EXHAUSTED, "its chunks have %llu bytes, table '%s' holds at most %llu (max_bytes)",
+                (unsigned long long)span_bytes(&out->span), table->name, (unsigned long long)most);
+        span_release(&out->span, &self->broker->store, &self->broker->layouts);
+        return RP_RESOURCE_EXHAUSTED;
+    }
+    return RP_OK;
+}
+
+/* False: no memory, and nothing has changed. */
+static bool item_wait(struct intake *self, struct flow *flow, const struct arrival *arrival, rp_status status,
+                      const char *text)
+{
+    /* A writer that ignores its credit is told of so many items one by one, of the rest by their number. */
+    if (status != RP_OK && flow->count > 2 * self->broker->config->window_items && flow_merge_rejection(flow))
+        return true;
+    struct inbound *inbound = self->inbound ? self->inbound : calloc(1, sizeof *inbound);
+    struct pending pending = {*arrival, inbound, status != RP_OK ? strdup(text) : NULL, status, 0};
+    if (!inbound || (status != RP_OK && !pending.text) || !flow_push(flow, &pending)) {
+        free(pending.text);
+        if (!self->inbound)
+            free(inbound);
+        return false;
+    }
+    if (!self->inbound)
+        inbound->bytes = self->bytes;
+    self->inbound = inbound;
+    inbound->waiting++;
+    return true;
+}
+
+/* Whether memory and the limiter let an item in now. The limiter is asked for the rest of a run at once: what happens
+ * meanwhile (removals) can only allow more. */
+static bool may_insert(struct intake *self, struct table *table, const struct span *span, uint32_t run_left)
+{
+    if ((self->broker->spill && spill_is_full(self->broker)) || room_waits(table, span))
+        return false;
+    if (self->allowance == 0)
+        self->allowance = limiter_insertable(&table->limiter, run_left);
+    if (self->allowance == 0)
+        return false;
+    self->allowance--;
+    return true;
+}
+
+/* Item i, number flow->arrived + 1; run_left more of its run follow, itself included. False: no memory, and the item has
+ * not arrived. */
+static bool take_item(struct intake *self, uint32_t i, uint32_t run_left, const struct session_layout *layout,
+                      struct flow *flow, uint64_t policy, rp_status refused, const char *why)
+{
+    struct broker *broker = self->broker;
+    struct arrival arrival = {
+        pb_u64(&self->in.item_key, i), pb_f64(&self->in.item_priority, i), policy, {{0}, 0, 0, 0, 0}, flow};
+    rp_error err; /* filled if it is needed: clearing it for each item would cost too much */
+    rp_status status = refused;
+    const char *text = why;
+    if (status == RP_OK && flow->arrived + 1 > flow->allowed && !self->lone) {
+        status = err_set(&err, RP_CREDIT_EXCEEDED,
+                         "item %llu of table '%s' was sent, only %llu were allowed: wait for credit",
+                         (unsigned long long)flow->arrived + 1, flow->table->name, (unsigned long long)flow->allowed);
+        text = err.text;
+    }
+    if (status == RP_OK) {
+        status = item_check(self, i, layout, &arrival, &err);
+        if (status == RP_NO_MEMORY)
+            return false;
+        text = err.text;
+    }
+    flow->arrived++;
+    self->session->items++;
+    bool waits = flow->count > 0 || (status == RP_OK && !may_insert(self, flow->table, &arrival.span, run_left));
+    bool kept = true;
+    if (waits) {
+        kept = item_wait(self, flow, &arrival, status, text);
+    } else if (status == RP_OK) {
+        status = flow_insert(flow, &arrival, &err);
+        text = err.text;
+        kept = status != RP_NO_MEMORY;
+        if (kept && status != RP_OK)
+            span_release(&arrival.span, &broker->store, &broker->layouts);
+    }
+    if (!kept) {
+        span_release(&arrival.span, &broker->store, &broker->layouts);
+        flow->arrived--;
+        self->session->items--;
+        return false;
+    }
+    if (!waits && status != RP_OK)
+        credit_reject(broker, flow, arrival.key, status, text);
+    flow->resolved += !waits;
+    return true;
+}
+
+/* Goes on after items that were lost with an older state of the broker. */
+static void flow_jump(struct flow *flow, uint64_t arrived)
+{
+    log_line(LEVEL_ERROR, "B0106", "accepted items were lost", "name=%s ordinal=%u table=%s items=%llu",
+             flow->session->name, flow->session->ordinal, flow->table->name,
+             (unsigned long long)(arrived - flow->arrived));
+    flow->arrived = flow->resolved = arrived;
+    flow->jumps = false;
+    if (flow->allowed < arrived + flow->window)
+        flow->allowed = arrived + flow->window;
+    /* Later entries of this flow count on from here. */
+    JOURNAL(flow->table->broker, journal_progress_(flow->table->broker, flow->session));
+}
+
+/* Items first .. first + n - 1 of the message, which share a layout. False: no memory. */
+static bool take_run(struct intake *self, uint32_t run, uint32_t first, uint32_t n, rp_status refused, const char *why)
+{
+    const struct wire_ingest *in = &self->in;
+    struct session *session = self->session;
+    uint32_t id = pb_u32(&in->run_layout, run);
+    uint64_t number = pb_u64(&in->run_first, run), policy = pb_u64(&in->run_policy, run);
+    const struct session_layout *layout = id < session->n_layouts ? &session->layouts[id] : NULL;
+    struct flow *flow = layout && layout->table ? session->flows[layout->table->id] : NULL;
+    char text[300];
+    text[0] = '\0';
+    self->allowance = 0;
+    if (!layout)
+        snprintf(text, sizeof text, "layout %u was never registered", id);
+    else if (!flow)
+        snprintf(text, sizeof text, "%.250s", layout->refusal ? layout->refusal : "no memory");
+    else if (number > flow->arrived + 1 && flow->jumps && flow->count == 0)
+        flow_jump(flow, number - 1);
+    else if (number > flow->arrived + 1)
+        snprintf(text, sizeof text, "item numbers of table '%s' jump from %llu to %llu: they must be consecutive",
+                 flow->table->name, (unsigned long long)flow->arrived, (unsigned long long)number);
+    bool ok = true;
+    for (uint32_t i = 0; i < n && ok; i++) {
+        ok = credit_reserve(session);
+        if (!ok)
+            break;
+        if (!flow || text[0]) {
+            credit_reject_at(self->broker, session, flow ? flow->table->id : REJECTED_NOWHERE, number + i,
+                             pb_u64(&in->item_key, first + i),
+                             layout && !flow && layout->refusal ? RP_NOT_FOUND : RP_INVALID_ARGUMENT, text);
+            continue;
+        }
+        if (number + i <= flow->arrived)
+            continue; /* sent again: it is here */
+        ok = take_item(self, first + i, n - i, layout, flow, policy, refused, why);
+    }
+    if (flow && flow->table->waiters)
+        pump_mark(flow->table);
+    return ok;
+}
+
+bool intake_items(struct intake *self, rp_status refused, const char *why)
+{
+    uint32_t first = 0;
+    for (uint32_t run = 0; run < self->in.n_runs; run++) {
+        uint32_t n = pb_u32(&self->in.run_items, run);
+        if (!take_run(self, run, first, n, refused, why))
+            return false;
+        first += n;
+    }
+    return true;
+}

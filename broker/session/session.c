@@ -1,0 +1,425 @@
+#include "broker/session/session.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "broker/broker.h"
+#include "broker/journal/journal.h"
+#include "proto/base/error.h"
+#include "proto/base/utf8.h"
+
+#define RING_MOST (1u << 20)
+#define SESSIONS_MOST 1000000u
+/* So that the arithmetic on chunk numbers has room. */
+#define CHUNK_NUMBER_MOST (UINT64_C(1) << 62)
+
+static uint64_t id_half(const uint8_t *id)
+{
+    uint64_t half;
+    memcpy(&half, id, 8);
+    return half;
+}
+
+struct session *session_find(struct broker *broker, const uint8_t *id)
+{
+    struct session *self = idmap_get(&broker->sessions, id_half(id));
+    return self && memcmp(self->id, id, WIRE_SESSION_BYTES) == 0 ? self : NULL;
+}
+
+static void session_silent(struct timer *timer, void *ctx);
+
+static void watch(struct broker *broker, struct session *self, int64_t at_ns)
+{
+    timer_set(&broker->timers, &self->timer, at_ns);
+}
+
+/* All at once: a session that is there never lacks the memory to count its items. */
+static bool flows_make(struct session *self, struct broker *broker)
+{
+    if (!self->flows)
+        return false;
+    self->n_tables = broker->n_tables;
+    for (uint32_t i = 0; i < self->n_tables; i++)
+        if (!session_flow(self, &broker->tables[i]))
+            return false;
+    return true;
+}
+
+static void flows_free(struct session *self)
+{
+    for (uint32_t i = 0; self->flows && i < self->n_tables; i++)
+        free(self->flows[i]);
+    free(self->flows);
+}
+
+/* With an id that no other has, and no number yet. */
+static struct session *session_new(struct broker *broker, const uint8_t *id, const char *name, struct columns *columns,
+                                   rp_error *err)
+{
+    struct session *self = broker->sessions.count < SESSIONS_MOST ? calloc(1, sizeof *self) : NULL;
+    if (self)
+        self->flows = calloc(broker->n_tables, sizeof(struct flow *));
+    if (!self || !flows_make(self, broker) || !timer_reserve(&broker->timers) ||
+        !idmap_put(&broker->sessions, id_half(id), self)) {
+        if (self)
+            flows_free(self);
+        free(self);
+        if (broker->sessions.count < SESSIONS_MOST)
+            err_set(err, RP_NO_MEMORY, "no memory for a session");
+        else
+            err_set(err, RP_RESOURCE_EXHAUSTED, "the broker has %u sessions, which is the most", SESSIONS_MOST);
+        return NULL;
+    }
+    memcpy(self->id, id, sizeof self->id);
+    strncpy(self->name, name[0] ? name : "unnamed", sizeof self->name - 1);
+    utf8_clean(self->name, strlen(self->name));
+    self->columns = columns;
+    self->serial = ++broker->next_serial;
+    self->epoch = 1;
+    self->oldest_chunk = 1;
+    self->next = broker->session_list;
+    if (self->next)
+        self->next->prev = self;
+    broker->session_list = self;
+    self->seen_ns = broker->now_ns;
+    self->timer.fire = session_silent;
+    return self;
+}
+
+static void session_number(struct broker *broker, struct session *self, uint32_t ordinal, struct key_range keys)
+{
+    self->ordinal = ordinal;
+    self->keys = keys;
+    ordinals_hold(&broker->ordinals, ordinal, keys);
+}
+
+struct session *session_open(struct broker *broker, const char *name, struct columns *columns, rp_error *err)
+{
+    uint8_t id[WIRE_SESSION_BYTES];
+    do
+        rng_system(id, sizeof id);
+    while (idmap_get(&broker->sessions, id_half(id)));
+    struct key_range keys;
+    uint32_t ordinal = ordinals_take(&broker->ordinals, &keys);
+    if (!ordinal) {
+        err_set(err, RP_RESOURCE_EXHAUSTED, "all %u ordinals of sessions are in use: no key is left for a further one",
+                KEY_ORDINALS - 1);
+        return NULL;
+    }
+    struct session *self = session_new(broker, id, name, columns, err);
+    if (!self)
+        return NULL;
+    session_number(broker, self, ordinal, keys);
+    broker->n_sessions++;
+    watch(broker, self, broker->now_ns + broker->config->expiry_ns);
+    credit_open(broker, self);
+    return self;
+}
+
+struct session *session_restore(struct broker *broker, const uint8_t *id, const char *name, uint32_t ordinal,
+                                struct key_range keys, struct columns *columns, rp_error *err)
+{
+    if (idmap_get(&broker->sessions, id_half(id))) {
+        err_set(err, RP_ALREADY_EXISTS, "two sessions have the same id");
+        return NULL;
+    }
+    struct session *self = session_new(broker, id, name, columns, err);
+    if (!self)
+        return NULL;
+    session_number(broker, self, ordinal, keys);
+    self->tombstone = self->restored = true;
+    const struct broker_config *config = broker->config;
+    watch(broker, self,
+          broker->now_ns + (config->tombstone_ns > config->expiry_ns ? config->tombstone_ns : config->expiry_ns));
+    return self;
+}
+
+struct flow *session_flow(struct session *self, struct table *table)
+{
+    struct flow *flow = self->flows[table->id];
+    if (flow)
+        return flow;
+    flow = calloc(1, sizeof *flow);
+    if (!flow)
+        return NULL;
+    flow->session = self;
+    flow->table = table;
+    self->flows[table->id] = flow;
+    return flow;
+}
+
+struct chunk *session_chunk(const struct session *self, uint64_t number)
+{
+    if (number < self->oldest_chunk || number > self->newest_chunk)
+        return NULL;
+    return self->ring[number & self->ring_mask];
+}
+
+static bool ring_grow(struct session *self, uint64_t span)
+{
+    uint32_t capacity = self->ring ? self->ring_mask + 1 : 64;
+    while (capacity < span)
+        capacity *= 2;
+    struct chunk **ring = calloc(capacity, sizeof(*ring));
+    if (!ring)
+        return false;
+    for (uint64_t n = self->oldest_chunk; self->ring && n <= self->newest_chunk; n++)
+        ring[n & (capacity - 1)] = self->ring[n & self->ring_mask];
+    free(self->ring);
+    self->ring = ring;
+    self->ring_mask = capacity - 1;
+    return true;
+}
+
+/* What sessions keep for items to come is bounded for each, and for all together by the budget for data under way. A
+ * single chunk is never refused, nor is a session that keeps no more than its part. */
+static rp_status check_kept(const struct session *self, const struct broker *broker, uint64_t held, rp_error *err)
+{
+    uint64_t window = (uint64_t)broker->config->window_bytes, message = (uint64_t)broker->config->max_message_bytes;
+    uint64_t all = broker->kept_bytes - self->chunk_bytes + held;
+    /* One chunk each is let in only as long as all of them leave the tables half of the memory. */
+    bool first = self->chunk_bytes == 0 && (broker->kept_bytes == 0 || all <= broker->storage_budget / 2);
+    if (first ||
+        (held * broker->n_sessions <= broker->ingest_budget && held <= 2 * (window > message ? window : message)))
+        return RP_OK;
+    if (held > 2 * (window > message ? window : message))
+        return err_set(err, RP_RESOURCE_EXHAUSTED,
+                       "the session keeps %llu bytes of chunks for later items, which is too much: use a shorter "
+                       "keep-alive window, or raise credit.window_bytes",
+                       (unsigned long long)held);
+    if (all > 2 * broker->ingest_budget)
+        return err_set(err, RP_RESOURCE_EXHAUSTED,
+                       "all sessions keep %llu bytes of chunks for later items, this one %llu: use shorter keep-alive "
+                       "windows, or raise ingest_budget",
+                       (unsigned long long)all, (unsigned long long)held);
+    return RP_OK;
+}
+
+rp_status session_keep_chunk(struct session *self, struct broker *broker, uint64_t number, struct chunk *chunk,
+                             rp_error *err)
+{
+    uint64_t span = number - self->oldest_chunk + 1;
+    if (number < self->oldest_chunk || span > RING_MOST || number > CHUNK_NUMBER_MOST)
+        return err_set(err, RP_INVALID_ARGUMENT,
+                       "chunk %llu is out of range: the session keeps chunks %llu and up, at most %u of them",
+                       (unsigned long long)number, (unsigned long long)self->oldest_chunk, RING_MOST);
+    uint64_t held = self->chunk_bytes + chunk_cost(chunk);
+    RP_TRY(check_kept(self, broker, held, err));
+    if ((!self->ring || span > (uint64_t)self->ring_mask + 1) && !ring_grow(self, span))
+        return err_set(err, RP_NO_MEMORY, "no memory for chunk %llu", (unsigned long long)number);
+    if (number > self->newest_chunk)
+        self->newest_chunk = number;
+    self->ring[number & self->ring_mask] = chunk;
+    self->chunk_bytes = held;
+    broker->kept_bytes += chunk_cost(chunk);
+    return RP_OK;
+}
+
+/* A ring that is let go of in slices. */
+struct ring_drop {
+    struct chore chore;
+    struct store *store;
+    struct chunk **ring;
+    uint32_t at, capacity;
+};
+
+/* False: all is done. */
+static bool ring_drop_some(struct ring_drop *self)
+{
+    for (uint32_t i = 0; i < 256 && self->at < self->capacity; i++, self->at++)
+        if (self->ring[self->at])
+            store_release(self->store, self->ring[self->at]);
+    if (self->at < self->capacity)
+        return true;
+    free(self->ring);
+    return false;
+}
+
+static bool ring_drop_step(struct chore *chore)
+{
+    if (ring_drop_some((struct ring_drop *)chore))
+        return true;
+    free(chore);
+    return false;
+}
+
+static void ring_drop(struct session *self, struct broker *broker)
+{
+    if (!self->ring)
+        return;
+    struct ring_drop *drop = calloc(1, sizeof *drop);
+    struct ring_drop now = {{NULL, ring_drop_step}, &broker->store, self->ring, 0, self->ring_mask + 1};
+    if (drop) {
+        *drop = now;
+        chores_add(&broker->chores, &drop->chore);
+    } else { /* no memory to do it later */
+        while (ring_drop_some(&now)) {
+        }
+    }
+    self->ring = NULL;
+    self->ring_mask = 0;
+    broker->kept_bytes -= self->chunk_bytes;
+    self->chunk_bytes = 0;
+}
+
+void session_drop_chunks(struct session *self, struct broker *broker, uint64_t oldest, uint32_t most)
+{
+    if (oldest > CHUNK_NUMBER_MOST)
+        oldest = CHUNK_NUMBER_MOST;
+    if (oldest <= self->oldest_chunk)
+        return;
+    uint64_t end = oldest <= self->newest_chunk + 1 ? oldest : self->newest_chunk + 1;
+    if (self->ring && oldest > self->newest_chunk && self->newest_chunk - self->oldest_chunk > 1024) {
+        ring_drop(self, broker);
+        end = self->oldest_chunk;
+    }
+    if (end > self->oldest_chunk + most)
+        end = oldest = self->oldest_chunk + most;
+    for (uint64_t n = self->oldest_chunk; self->ring && n < end; n++) {
+        struct chunk **at = &self->ring[n & self->ring_mask];
+        if (*at) {
+            self->chunk_bytes -= chunk_cost(*at);
+            broker->kept_bytes -= chunk_cost(*at);
+            store_release(&broker->store, *at);
+            *at = NULL;
+        }
+    }
+    self->oldest_chunk = oldest;
+    if (self->newest_chunk + 1 < oldest)
+        self->newest_chunk = oldest - 1;
+}
+
+uint64_t session_unresolved(const struct session *self)
+{
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < self->n_tables; i++)
+        if (self->flows[i])
+            n += self->flows[i]->arrived - self->flows[i]->resolved;
+    return n;
+}
+
+bool session_is_settled(const struct session *self)
+{
+    return session_unresolved(self) == 0;
+}
+
+/* Everything but the numbers and the layouts goes. */
+static void session_empty(struct broker *broker, struct session *self)
+{
+    for (uint32_t i = 0; i < broker->n_tables; i++)
+        if (self->flows[i]) {
+            flow_drop(broker, self->flows[i]);
+            self->flows[i]->arrived = self->flows[i]->resolved;
+        }
+    ring_drop(self, broker);
+    self->oldest_chunk = self->newest_chunk + 1;
+    credit_close(broker, self);
+    if (self->bye)
+        bye_cancel(broker, self->bye);
+}
+
+static void session_silent(struct timer *timer, void *ctx)
+{
+    struct broker *broker = ctx;
+    struct session *self = (struct session *)(void *)((char *)timer - offsetof(struct session, timer));
+    if (self->tombstone) {
+        session_close(broker, self);
+        return;
+    }
+    int64_t due = self->seen_ns + broker->config->expiry_ns;
+    /* While nothing is taken in, or said, because of the disk, silence means nothing. */
+    if (due <= broker->now_ns && (broker->ingest_held || commit_is_stuck(broker)))
+        due = broker->now_ns + NS_PER_S;
+    if (due > broker->now_ns) {
+        watch(broker, self, due);
+        return;
+    }
+    uint64_t waiting = session_unresolved(self);
+    uint32_t held;
+    if (log_allow(&broker->session_log, 20, broker->now_ns, &held))
+        log_line(LEVEL_WARN, "B0103", "session expired",
+                 "name=%s ordinal=%u silent_s=%.1f waiting_items_dropped=%llu held_back=%u", self->name, self->ordinal,
+                 (double)(broker->now_ns - self->seen_ns) / (double)NS_PER_S, (unsigned long long)waiting, held);
+    session_empty(broker, self);
+    self->tombstone = true;
+    broker->n_sessions--;
+    watch(broker, self, broker->now_ns + broker->config->tombstone_ns);
+}
+
+rp_status session_resume(struct broker *broker, struct session *self, uint64_t oldest_number, uint64_t *lost)
+{
+    uint64_t start = oldest_number > 0 ? oldest_number - 1 : 0;
+    *lost = 0;
+    if (self->tombstone) {
+        self->tombstone = self->restored = false;
+        broker->n_sessions++;
+        /* Chunks and waiting items are gone: the writer sends what it still has, and item numbers tell what is new. */
+        self->received = start < self->received ? start : self->received;
+        self->rebase = true;
+        credit_open(broker, self);
+        log_line(LEVEL_INFO, "B0104", "session taken up again", "name=%s ordinal=%u received=%llu", self->name,
+                 self->ordinal, (unsigned long long)self->received);
+    }
+    if (start > self->received) {
+        *lost = start - self->received;
+        self->received = start;
+        for (uint32_t i = 0; i < self->n_tables; i++)
+            if (self->flows[i])
+                self->flows[i]->jumps = true;
+        log_line(LEVEL_ERROR, "B0105",
+                 journal_is_on(broker) ? "accepted messages were lost (before this journal, or its end is damaged)"
+                                       : "accepted messages were lost (no journal)",
+                 "name=%s ordinal=%u messages=%llu", self->name, self->ordinal, (unsigned long long)*lost);
+    }
+    self->epoch++;
+    self->gap = false;
+    self->released_bytes = self->keep_bytes = 0; /* counted within an epoch */
+    session_touch(self, broker->now_ns);
+    watch(broker, self, broker->now_ns + broker->config->expiry_ns);
+    return RP_OK;
+}
+
+void session_close(struct broker *broker, struct session *self)
+{
+    timer_clear(&broker->timers, &self->timer);
+    if (!broker->ending)
+        JOURNAL(broker, journal_session_end_(broker, self));
+    session_empty(broker, self);
+    if (!self->tombstone)
+        broker->n_sessions--;
+    idmap_remove(&broker->sessions, id_half(self->id));
+    ordinals_release(&broker->ordinals, self->ordinal, self->keys);
+    if (self->prev)
+        self->prev->next = self->next;
+    else
+        broker->session_list = self->next;
+    if (self->next)
+        self->next->prev = self->prev;
+    if (self->dirty) {
+        struct session **at = &broker->dirty_sessions;
+        while (*at != self)
+            at = &(*at)->next_dirty;
+        *at = self->next_dirty;
+    }
+    for (uint32_t i = 0; i < self->n_layouts; i++) {
+        if (self->layouts[i].layout)
+            layouts_release(&broker->layouts, self->layouts[i].layout);
+        free(self->layouts[i].refusal);
+        free(self->layouts[i].form);
+    }
+    flows_free(self);
+    credit_confirm(self, UINT64_MAX);
+    free(self->rejections);
+    free(self->refusals);
+    free(self->layouts);
+    columns_release(self->columns);
+    free(self);
+}
+
+void sessions_fini(struct broker *broker)
+{
+    while (broker->session_list)
+        session_close(broker, broker->session_list);
+    idmap_fini(&broker->sessions);
+}

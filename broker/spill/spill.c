@@ -1,0 +1,325 @@
+/* The clock hand, the budgets, and the turn of spilling. */
+#include "broker/spill/spill.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "broker/broker.h"
+#include "broker/journal/stream.h"
+#include "broker/session/session.h"
+#include "proto/base/error.h"
+
+#define LOOKS_PER_SLICE 256u
+/* A slice copies no more than this into records. */
+#define PUT_PER_LOOK 4096u
+#define REST_NS (10 * NS_PER_MS)
+#define SWEEP_NS NS_PER_S
+#define MOVE_AGAIN_NS (60 * NS_PER_S)
+
+/* On its own: it may have to outlive the rest by a slice. */
+struct hand {
+    struct chore chore;
+    struct spill *spill; /* NULL: all has ended */
+};
+
+/* ---- budgets ---- */
+
+uint64_t spill_cap(const struct spill *self)
+{
+    const struct broker *broker = self->broker;
+    uint64_t other = store_memory(&broker->store) - broker->store.split_bytes, least = self->memory / 8;
+    uint64_t room = broker->storage_budget > other ? broker->storage_budget - other : 0;
+    uint64_t cap = room < self->memory ? room : self->memory;
+    return cap > least ? cap : least;
+}
+
+bool spill_is_full(const struct broker *broker)
+{
+    struct spill *self = broker->spill;
+    bool full = self && !self->stalled && broker->store.split_bytes > spill_cap(self);
+    if (full)
+        self->held = true;
+    return full;
+}
+
+void spill_explain_insert(const struct broker *broker, char *text, size_t size)
+{
+    const struct spill *self = broker->spill;
+    if (!self || !spill_is_full(broker))
+        return;
+    char why[300] = "";
+    bool stuck = stream_is_full(broker->stream, why, sizeof why);
+    snprintf(
+        text, size,
+        "needs memory: %.1f MiB of chunks are here where %.1f MiB may be (storage.memory), and they are being written "
+        "to disk%s%s",
+        (double)broker->store.split_bytes / (1 << 20), (double)spill_cap(self) / (1 << 20), stuck ? "; " : "", why);
+}
+
+bool spill_wants_room(const struct broker *broker)
+{
+    const struct spill *self = broker->spill;
+    if (!self || !self->disk)
+        return false;
+    /* What had to stay here for want of room there is to go there. */
+    uint64_t here = broker->store.split_bytes, cap = spill_cap(self);
+    uint64_t more = self->disk_full && here > cap ? (here - cap) / 8 * 9 : 0;
+    return broker->stream->live + more > self->disk;
+}
+
+/* ---- the hand ---- */
+
+/* It begins before memory is full, and goes on to a little below. */
+static uint64_t high_mark(const struct spill *self)
+{
+    return spill_cap(self) / 8 * 7;
+}
+
+static uint64_t low_mark(const struct spill *self)
+{
+    return spill_cap(self) / 16 * 13;
+}
+
+/* Records under way take memory, too. */
+static bool may_put(const struct spill *self)
+{
+    const struct stream *stream = self->broker->stream;
+    uint64_t most = self->memory / 4 > 2 * RECORD_BYTES ? self->memory / 4 : 2 * RECORD_BYTES;
+    return !stream->full && stream->backlog < most;
+}
+
+/* Gives the chunk a place in a segment. False: not now. */
+static bool put(struct spill *self, struct chunk *chunk, uint32_t *looks)
+{
+    struct stream *stream = self->broker->stream;
+    if (self->disk && stream->live + chunk_cost(chunk) + 64 > self->disk) {
+        self->disk_full = true;
+        return false;
+    }
+    if (!may_put(self)) {
+        self->round_waiting++;
+        return false;
+    }
+    if (!stream_chunk(stream, chunk)) {
+        self->round_waiting++;
+        return false;
+    }
+    self->disk_full = false;
+    self->round_work++;
+    *looks += chunk->bytes / PUT_PER_LOOK;
+    return true;
+}
+
+static void look_at(struct spill *self, struct chunk *chunk, uint32_t *looks)
+{
+    ++*looks;
+    if (chunk->kind != CHUNK_SPLIT)
+        return;
+    if (self->moving && disk_number(chunk->at) == self->moving && spill_move_chunk(self, chunk))
+        *looks += chunk->bytes / PUT_PER_LOOK;
+    if (chunk->where == CHUNK_ON_DISK || chunk->needed || self->broker->store.split_bytes <= low_mark(self))
+        return;
+    if (chunk->hot) {
+        chunk->hot = 0;
+        chunk->seen = self->round;
+        self->round_work++;
+        if (stream_lacks(self->broker->stream, chunk))
+            put(self, chunk, looks);
+        return;
+    }
+    if (chunk->seen == self->round)
+        return; /* another item of this round has it, too */
+    if (stream_lacks(self->broker->stream, chunk) && !put(self, chunk, looks))
+        return;
+    if (chunk->at >= self->durable_at) {
+        self->round_waiting++;
+        return;
+    }
+    self->let_go_chunks++;
+    self->let_go_bytes += chunk->bytes;
+    self->round_work++;
+    store_let_go(&self->broker->store, chunk);
+}
+
+/* The hand has passed all items. False: it rests. */
+static bool round_end(struct spill *self)
+{
+    bool nothing = self->round_whole && self->round_work == 0;
+    self->idle = nothing;
+    self->stalled = nothing && self->round_waiting == 0;
+    if (self->round_work)
+        self->stalled = false;
+    self->round = !self->round;
+    self->round_whole = true;
+    self->round_work = self->round_waiting = 0;
+    self->hand_table = self->hand_slot = 0;
+    if (self->stalled && self->moving) {
+        /* Something that is in no table still lies there. */
+        self->moving = 0;
+        self->move_after_ns = self->broker->now_ns + MOVE_AGAIN_NS;
+    }
+    return !nothing;
+}
+
+static void release_inserts(struct spill *self)
+{
+    struct broker *broker = self->broker;
+    if (!self->held || (!self->stalled && broker->store.split_bytes > spill_cap(self)))
+        return;
+    self->held = false;
+    for (uint32_t i = 0; i < broker->n_tables; i++)
+        if (broker->tables[i].blocked)
+            pump_mark(&broker->tables[i]);
+}
+
+static bool hand_step(struct chore *chore)
+{
+    struct hand *hand = (struct hand *)chore;
+    struct spill *self = hand->spill;
+    bool more = self != NULL;
+    for (uint32_t looks = 0; more && looks < LOOKS_PER_SLICE;) {
+        struct broker *broker = self->broker;
+        if (broker->store.split_bytes <= low_mark(self) && !self->moving) {
+            more = false;
+        } else if (self->hand_table == broker->n_tables) {
+            more = round_end(self);
+        } else if (self->hand_slot >= broker->tables[self->hand_table].in.high) {
+            self->hand_table++;
+            self->hand_slot = 0;
+        } else {
+            const struct item *item = &broker->tables[self->hand_table].in.items[self->hand_slot++];
+            struct chunk *const *chunks = span_chunks(&item->span);
+            looks++;
+            for (uint32_t i = 0; i < item->span.n; i++)
+                look_at(self, chunks[i], &looks);
+        }
+    }
+    if (self)
+        release_inserts(self);
+    if (more)
+        return true;
+    if (self) {
+        self->hand = NULL;
+        self->idle_bytes = self->broker->store.split_bytes;
+        self->idle_ns = self->broker->now_ns;
+    }
+    free(hand);
+    return false;
+}
+
+static void hand_start(struct spill *self)
+{
+    struct hand *hand = calloc(1, sizeof *hand);
+    if (!hand)
+        return; /* tried again in the next turn */
+    *hand = (struct hand){{NULL, hand_step}, self};
+    self->hand = hand;
+    self->idle = self->news = false;
+    self->round_whole = self->hand_table == 0 && self->hand_slot == 0;
+    self->round_work = self->round_waiting = 0;
+    chores_add(&self->broker->chores, &hand->chore);
+}
+
+/* ---- the turn ---- */
+
+/* How far records are written, as a place. True: further than before. */
+static bool watch_durable(struct spill *self)
+{
+    const struct stream *stream = self->broker->stream;
+    bool moved = false;
+    /* Twice: a mark that is reached makes way for the next, which may be, too. */
+    for (uint32_t i = 0; i < 2 && stream->durable >= self->mark_number; i++) {
+        moved |= self->durable_at != self->mark_at;
+        self->durable_at = self->mark_at;
+        self->mark_at = disk_at(stream->segment, stream->offset);
+        self->mark_number = stream->number - 1;
+    }
+    return moved;
+}
+
+static bool hand_is_due(const struct spill *self)
+{
+    const struct broker *broker = self->broker;
+    uint64_t bytes = broker->store.split_bytes;
+    if (self->hand || (bytes <= high_mark(self) && !self->moving))
+        return false;
+    return !self->idle || self->news || bytes > self->idle_bytes + self->memory / 16 ||
+           broker->now_ns - self->idle_ns > REST_NS;
+}
+
+bool spill_run(struct broker *broker)
+{
+    struct spill *self = broker->spill;
+    uint64_t reads = spill_reads(broker);
+    bool more = spill_take_reads(self) || reads != spill_reads(broker);
+    self->news |= watch_durable(self) || more;
+    if (broker->now_ns - self->swept_ns >= SWEEP_NS) {
+        self->swept_ns = broker->now_ns;
+        if (spill_owns_files(self))
+            spill_sweep(self);
+    }
+    if (hand_is_due(self))
+        hand_start(self);
+    release_inserts(self);
+    spill_order_reads(self);
+    return more || self->hand || broker->dirty_tables;
+}
+
+void *spill_socket(const struct spill *self)
+{
+    return fetcher_socket(self->fetcher);
+}
+
+uint64_t spill_reads(const struct broker *broker)
+{
+    return broker->spill ? broker->spill->fetched_chunks + broker->spill->damaged_chunks : 0;
+}
+
+bool spill_is_quiet(const struct spill *self)
+{
+    const struct stream *stream = self->broker->stream;
+    bool works = self->hand || self->parked || self->needs.count || fetcher_under_way(self->fetcher);
+    return !works && (self->broker->store.split_bytes <= high_mark(self) || self->stalled) && !self->moving &&
+           stream->durable + 1 >= stream->number;
+}
+
+/* ---- life ---- */
+
+rp_status spill_open(struct broker *broker, rp_error *err)
+{
+    const struct broker_config *config = broker->config;
+    if (!config->storage_memory)
+        return RP_OK;
+    struct spill *self = calloc(1, sizeof *self);
+    if (!self)
+        return err_set(err, RP_NO_MEMORY, "no memory to spill");
+    self->fetcher = fetcher_new(&broker->stream->folder, err);
+    if (!self->fetcher) {
+        free(self);
+        return RP_NO_MEMORY;
+    }
+    self->broker = broker;
+    self->memory = (uint64_t)config->storage_memory;
+    self->disk = (uint64_t)config->storage_disk;
+    self->parked_end = &self->parked;
+    self->reads_end = &self->reads;
+    self->swept_ns = broker->now_ns;
+    broker->store.split = true;
+    broker->spill = self;
+    return RP_OK;
+}
+
+void spill_close(struct broker *broker)
+{
+    struct spill *self = broker->spill;
+    if (!self)
+        return;
+    if (self->hand)
+        self->hand->spill = NULL;
+    spill_drop_reads(self);
+    fetcher_destroy(&self->fetcher);
+    idmap_fini(&self->needs);
+    idmap_fini(&self->lost);
+    free(self);
+    broker->spill = NULL;
+}

@@ -1,0 +1,64 @@
+/* Files of segments that hold nothing any more are removed, and what is left in a mostly dead one is written again, so that
+ * spilled chunks take about twice their size on disk at most. Only where there are no checkpoints: with them, whether a
+ * file is needed is theirs to say (checkpoint.h). */
+#include "broker/broker.h"
+#include "broker/journal/stream.h"
+#include "broker/spill/spill.h"
+
+bool spill_owns_files(const struct spill *self)
+{
+    const struct broker *broker = self->broker;
+    const struct folder *folder = &broker->stream->folder;
+    for (uint32_t i = 0; i < folder->n_files; i++)
+        if (folder->files[i].kind == DISK_CHECKPOINT)
+            return false;
+    return !config_makes_checkpoints(broker->config);
+}
+
+bool spill_move_chunk(struct spill *self, struct chunk *chunk)
+{
+    struct stream *stream = self->broker->stream;
+    enum spill_brings found = spill_bring(self->broker, chunk);
+    if (found != SPILL_HERE) {
+        self->round_waiting += found == SPILL_COMING;
+        return false;
+    }
+    if (stream->full || stream->backlog > stream->backlog_most / 2) {
+        self->round_waiting++;
+        return false;
+    }
+    if (!stream_chunk_again(stream, chunk)) {
+        self->round_waiting++;
+        return false;
+    }
+    self->round_work++;
+    return true;
+}
+
+void spill_sweep(struct spill *self)
+{
+    struct stream *stream = self->broker->stream;
+    uint64_t live = 0, sparsest = 0;
+    double least = 0.5;
+    for (uint32_t i = stream->n_segments; i-- > 0;) {
+        const struct segment_use use = stream->segments[i];
+        live += use.live;
+        /* Without checkpoints, a journal of before is all that a broker with one could start from. */
+        if (use.number == stream->segment || use.number < stream->first_own)
+            continue;
+        if (use.live == 0) {
+            stream_remove_segment(stream, use.number);
+            continue;
+        }
+        double part = (double)use.live / (double)(use.bytes ? use.bytes : 1);
+        if (part < least) {
+            least = part;
+            sparsest = use.number;
+        }
+    }
+    if (self->moving && !stream_segment(stream, self->moving))
+        self->moving = 0;
+    bool may = !self->moving && self->broker->now_ns >= self->move_after_ns;
+    if (may && stream->total_bytes > 2 * live + 2 * stream_segment_bytes(stream))
+        self->moving = sparsest;
+}

@@ -1,0 +1,388 @@
+#include "broker/store/layout.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "proto/base/dtype.h"
+#include "proto/base/error.h"
+#include "proto/base/utf8.h"
+#include "proto/wire/pb.h"
+
+#define MAX_LAYOUTS 1048576u
+#define MAX_FIELDS 1024u
+
+static bool column_fill(struct column *column, const Replay__Column *wire, rp_error *err)
+{
+    size_t length = strlen(wire->name);
+    if (length == 0 || length > RP_MAX_NAME || !utf8_valid(wire->name, length)) {
+        err_set(err, RP_INVALID_ARGUMENT, "a column's name must be UTF-8 of 1 to %u bytes", RP_MAX_NAME);
+        return false;
+    }
+    column->dtype = dtype_by_name(wire->dtype);
+    column->elem_bytes = dtype_size(column->dtype);
+    if (!column->elem_bytes) {
+        err_set(err, RP_INVALID_ARGUMENT, "column '%.64s': no dtype '%.32s'", wire->name, wire->dtype);
+        return false;
+    }
+    if (wire->n_shape > RP_MAX_RANK) {
+        err_set(err, RP_INVALID_ARGUMENT, "column '%.64s': rank %zu is above the limit of %u", wire->name,
+                wire->n_shape, RP_MAX_RANK);
+        return false;
+    }
+    column->rank = (uint32_t)wire->n_shape;
+    for (size_t i = 0; i < wire->n_shape; i++)
+        column->shape[i] = wire->shape[i];
+    column->row_bytes = dtype_row_bytes(column->dtype, column->rank, column->shape);
+    if (!column->row_bytes) {
+        err_set(err, RP_INVALID_ARGUMENT, "column '%.64s': its shape holds a 0 or makes a step larger than 1 GiB",
+                wire->name);
+        return false;
+    }
+    column->is_integer = dtype_is_integer(column->dtype);
+    column->name = strdup(wire->name);
+    if (!column->name)
+        err_set(err, RP_NO_MEMORY, "no memory for columns");
+    return column->name != NULL;
+}
+
+struct columns *columns_new(Replay__Column *const *list, size_t n, rp_error *err)
+{
+    if (n == 0 || n > RP_MAX_COLUMNS) {
+        err_set(err, RP_INVALID_ARGUMENT, "a stream has 1 to %u columns, not %zu", RP_MAX_COLUMNS, n);
+        return NULL;
+    }
+    struct columns *self = calloc(1, sizeof *self);
+    if (self)
+        self->column = calloc(n, sizeof *self->column);
+    if (!self || !self->column) {
+        err_set(err, RP_NO_MEMORY, "no memory for columns");
+        free(self);
+        return NULL;
+    }
+    self->refs = 1;
+    for (size_t i = 0; i < n; i++) {
+        self->count = (uint32_t)i + 1;
+        bool ok = column_fill(&self->column[i], list[i], err);
+        for (size_t j = 0; ok && j < i; j++)
+            if (strcmp(self->column[i].name, self->column[j].name) == 0) {
+                err_set(err, RP_INVALID_ARGUMENT, "column '%.64s' stands twice", self->column[i].name);
+                ok = false;
+            }
+        if (!ok) {
+            columns_release(self);
+            return NULL;
+        }
+    }
+    return self;
+}
+
+void columns_release(struct columns *self)
+{
+    if (!self || --self->refs > 0)
+        return;
+    for (uint32_t i = 0; i < self->count; i++)
+        free(self->column[i].name);
+    free(self->column);
+    free(self);
+}
+
+bool columns_equal(const struct columns *a, const struct columns *b)
+{
+    if (a->count != b->count)
+        return false;
+    for (uint32_t i = 0; i < a->count; i++) {
+        const struct column *x = &a->column[i], *y = &b->column[i];
+        if (strcmp(x->name, y->name) != 0 || x->dtype != y->dtype || x->rank != y->rank ||
+            memcmp(x->shape, y->shape, x->rank * sizeof x->shape[0]) != 0)
+            return false;
+    }
+    return true;
+}
+
+/* The least item length with which the field's rows exist; 0: none does. */
+static uint64_t field_min_length(const Replay__Field *field)
+{
+    uint64_t stride = field->stride ? field->stride : 1;
+    uint64_t span = field->count ? (uint64_t)(field->count - 1) * stride + 1 : 1;
+    if (field->start >= 0)
+        return (uint64_t)field->start + span;
+    uint64_t back = (uint64_t)(-(int64_t)field->start);
+    return field->count && span > back ? 0 : back;
+}
+
+static rp_status field_check(const Replay__Field *field, const struct columns *columns, rp_error *err)
+{
+    size_t length = strlen(field->name);
+    if (length == 0 || length > RP_MAX_NAME || !utf8_valid(field->name, length))
+        return err_set(err, RP_INVALID_ARGUMENT, "a field's name must be UTF-8 of 1 to %u bytes", RP_MAX_NAME);
+    if (field->column >= columns->count)
+        return err_set(err, RP_INVALID_ARGUMENT, "field '%.64s' names column %u, the stream has %u", field->name,
+                       field->column, columns->count);
+    if (field->squeeze && field->count != 1)
+        return err_set(err, RP_INVALID_ARGUMENT, "field '%.64s': squeeze needs count 1, not %u", field->name,
+                       field->count);
+    uint64_t least = field_min_length(field);
+    if (least == 0 || least > UINT32_MAX)
+        return err_set(err, RP_INVALID_ARGUMENT,
+                       "field '%.64s': no item is long enough for start %d, count %u, stride %u", field->name,
+                       field->start, field->count, field->stride);
+    return RP_OK;
+}
+
+static rp_status signature_check(const Replay__Field *field, const struct column *column,
+                                 const struct signature_field *want, rp_error *err)
+{
+    if (strcmp(field->name, want->name) != 0)
+        return err_set(err, RP_INVALID_ARGUMENT, "field '%.64s' stands where the signature has '%.64s'", field->name,
+                       want->name);
+    if (column->dtype != want->dtype)
+        return err_set(err, RP_INVALID_ARGUMENT, "field '%.64s' is %s, the signature says %s", field->name,
+                       dtype_name(column->dtype), dtype_name(want->dtype));
+    uint32_t steps = field->squeeze ? 0 : 1;
+    bool ok = want->rank == column->rank + steps;
+    if (ok && steps && want->shape[0] != 0)
+        ok = field->count == want->shape[0];
+    for (uint32_t i = 0; ok && i < column->rank; i++)
+        ok = want->shape[i + steps] == column->shape[i];
+    if (ok)
+        return RP_OK;
+    char got[96] = "", expected[96] = "";
+    size_t at = 0;
+    if (steps)
+        at += (size_t)snprintf(got, sizeof got, field->count ? "%u " : "any ", field->count);
+    for (uint32_t i = 0; i < column->rank && at < sizeof got; i++)
+        at += (size_t)snprintf(got + at, sizeof got - at, "%u ", column->shape[i]);
+    at = 0;
+    for (uint32_t i = 0; i < want->rank && at < sizeof expected; i++)
+        at += (size_t)snprintf(expected + at, sizeof expected - at, i == 0 && !want->shape[0] ? "any " : "%u ",
+                               want->shape[i]);
+    return err_set(err, RP_INVALID_ARGUMENT, "field '%.64s' has shape [ %s], the signature says [ %s]", field->name,
+                   got, expected);
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+static rp_status names_check(const Replay__Layout *wire, rp_error *err)
+{
+    const char *names[MAX_FIELDS] = {NULL};
+    for (size_t i = 0; i < wire->n_fields; i++)
+        names[i] = wire->fields[i]->name;
+    qsort(names, wire->n_fields, sizeof names[0], by_name);
+    for (size_t i = 1; i < wire->n_fields; i++)
+        if (strcmp(names[i], names[i - 1]) == 0)
+            return err_set(err, RP_INVALID_ARGUMENT, "field '%.64s' stands twice", names[i]);
+    return RP_OK;
+}
+
+static rp_status layout_check(const Replay__Layout *wire, const struct columns *columns,
+                              const struct signature_field *signature, uint32_t n_signature, rp_error *err)
+{
+    if (wire->n_fields == 0 || wire->n_fields > MAX_FIELDS)
+        return err_set(err, RP_INVALID_ARGUMENT, "an item has 1 to %u fields, not %zu", MAX_FIELDS, wire->n_fields);
+    if (n_signature && wire->n_fields != n_signature)
+        return err_set(err, RP_INVALID_ARGUMENT, "the item has %zu fields, the table's signature %u", wire->n_fields,
+                       n_signature);
+    for (size_t i = 0; i < wire->n_fields; i++) {
+        RP_TRY(field_check(wire->fields[i], columns, err));
+        if (n_signature)
+            RP_TRY(signature_check(wire->fields[i], &columns->column[wire->fields[i]->column], &signature[i], err));
+    }
+    return names_check(wire, err);
+}
+
+/* The layout as replies carry it, without the id, which is put in front. */
+static uint8_t *layout_encode(const Replay__Layout *wire, const struct columns *columns, size_t *size)
+{
+    Replay__Column *list = calloc(columns->count, sizeof *list);
+    Replay__Column **at = calloc(columns->count, sizeof(*at));
+    uint8_t *out = NULL;
+    if (list && at) {
+        for (uint32_t i = 0; i < columns->count; i++) {
+            struct column *column = &columns->column[i];
+            replay__column__init(&list[i]);
+            list[i].name = column->name;
+            list[i].dtype = (char *)(uintptr_t)dtype_name(column->dtype);
+            list[i].n_shape = column->rank;
+            list[i].shape = column->shape;
+            at[i] = &list[i];
+        }
+        Replay__Layout copy = *wire;
+        copy.id = 0;
+        copy.n_columns = columns->count;
+        copy.columns = at;
+        *size = replay__layout__get_packed_size(&copy);
+        out = malloc(*size ? *size : 1);
+        if (out)
+            replay__layout__pack(&copy, out);
+    }
+    free(list);
+    free(at);
+    return out;
+}
+
+static uint64_t hash_bytes(const uint8_t *data, size_t size)
+{
+    uint64_t hash = UINT64_C(1469598103934665603);
+    for (size_t i = 0; i < size; i++)
+        hash = (hash ^ data[i]) * UINT64_C(1099511628211);
+    return hash;
+}
+
+/* id, as field 1 of the message. */
+#define ID_BYTES 5u
+
+static struct layout *layout_find(const struct layouts *self, const uint8_t *body, size_t size, uint64_t hash)
+{
+    struct layout *layout = idmap_get(&self->by_hash, hash);
+    bool same = layout && layout->wire_size >= size && memcmp(layout->wire + layout->wire_size - size, body, size) == 0;
+    return same ? layout : NULL;
+}
+
+static uint32_t layouts_place(struct layouts *self, rp_error *err)
+{
+    for (uint32_t i = self->first_free; i < self->count; i++)
+        if (!self->list[i]) {
+            self->first_free = i + 1;
+            return i;
+        }
+    self->first_free = self->count;
+    if (self->count == self->capacity) {
+        uint32_t capacity = self->capacity ? self->capacity * 2 : 16;
+        struct layout **list = capacity <= MAX_LAYOUTS ? realloc(self->list, capacity * sizeof(*list)) : NULL;
+        if (!list) {
+            err_set(err, capacity <= MAX_LAYOUTS ? RP_NO_MEMORY : RP_RESOURCE_EXHAUSTED,
+                    capacity <= MAX_LAYOUTS ? "no memory for a further layout" : "no room for a further layout");
+            return UINT32_MAX;
+        }
+        self->list = list;
+        self->capacity = capacity;
+    }
+    self->list[self->count] = NULL;
+    self->first_free = self->count + 1;
+    return self->count++;
+}
+
+static void layout_free(struct layout *self)
+{
+    free(self->fields);
+    free(self->wire);
+    free(self);
+}
+
+static struct layout *layout_new(uint32_t id, size_t n_fields, const uint8_t *body, size_t size)
+{
+    struct layout *self = calloc(1, sizeof *self);
+    if (!self)
+        return NULL;
+    self->fields = calloc(n_fields, sizeof *self->fields);
+    struct pb_writer out = {0};
+    pb_tag(&out, 20, PB_BYTES);
+    pb_varint(&out, size + ID_BYTES);
+    pb_tag(&out, 1, PB_FIXED32);
+    void *place = pb_reserve(&out, 4);
+    if (place)
+        memcpy(place, &id, 4);
+    place = pb_reserve(&out, size);
+    if (place)
+        memcpy(place, body, size);
+    if (out.failed || !self->fields) {
+        pb_writer_fini(&out);
+        layout_free(self);
+        return NULL;
+    }
+    self->id = id;
+    self->refs = 1;
+    self->wire = out.data;
+    self->wire_size = out.size;
+    return self;
+}
+
+struct layout *layouts_intern(struct layouts *self, const Replay__Layout *wire, const struct columns *columns,
+                              uint32_t table, const struct signature_field *signature, uint32_t n_signature,
+                              rp_error *err)
+{
+    if (layout_check(wire, columns, signature, n_signature, err) != RP_OK) {
+        err_prefix(err, "layout %u of table '%.64s'", wire->id, wire->table);
+        return NULL;
+    }
+    size_t size = 0;
+    uint8_t *body = layout_encode(wire, columns, &size);
+    uint64_t hash = body ? hash_bytes(body, size) : 0;
+    struct layout *layout = body ? layout_find(self, body, size, hash) : NULL;
+    if (layout) {
+        layout->refs++;
+        free(body);
+        return layout;
+    }
+    uint32_t id = body ? layouts_place(self, err) : UINT32_MAX;
+    layout = id != UINT32_MAX ? layout_new(id, wire->n_fields, body, size) : NULL;
+    if (!layout && (id != UINT32_MAX || !body))
+        err_set(err, RP_NO_MEMORY, "no memory for a further layout");
+    if (!layout && id != UINT32_MAX && id < self->first_free)
+        self->first_free = id;
+    free(body);
+    if (!layout)
+        return NULL;
+    layout->table = table;
+    layout->hash = hash;
+    layout->n_columns = columns->count;
+    layout->n_fields = (uint32_t)wire->n_fields;
+    for (size_t i = 0; i < wire->n_fields; i++) {
+        const Replay__Field *field = wire->fields[i];
+        uint32_t column = field->column, least = (uint32_t)field_min_length(field);
+        layout->fields[i] =
+            (struct layout_field){column, field->start, field->count, field->stride ? field->stride : 1};
+        layout->need[column / 8] |= (uint8_t)(1u << (column % 8));
+        if (least > layout->min_length)
+            layout->min_length = least;
+    }
+    self->list[id] = layout;
+    idmap_put(&self->by_hash, hash, layout); /* without memory for it, equal layouts are merely not shared */
+    return layout;
+}
+
+const uint8_t *layout_message(const struct layout *self, size_t *size)
+{
+    size_t at = 2; /* the tag of field 20 */
+    while (self->wire[at++] & 0x80) {
+    }
+    *size = self->wire_size - at;
+    return self->wire + at;
+}
+
+bool layout_field_has_rows(const struct layout_field *self, uint32_t length, uint64_t first, uint64_t n)
+{
+    uint64_t row = (uint64_t)(self->start >= 0 ? self->start : (int64_t)length + self->start);
+    uint64_t last = self->count ? row + (uint64_t)(self->count - 1) * self->stride : length - 1;
+    if (last < first || row >= first + n)
+        return false;
+    if (row < first)
+        row += (first - row + self->stride - 1) / self->stride * self->stride;
+    return row < first + n && row <= last;
+}
+
+void layouts_release(struct layouts *self, struct layout *layout)
+{
+    if (--layout->refs > 0)
+        return;
+    self->list[layout->id] = NULL;
+    if (layout->id < self->first_free)
+        self->first_free = layout->id;
+    if (idmap_get(&self->by_hash, layout->hash) == layout)
+        idmap_remove(&self->by_hash, layout->hash);
+    layout_free(layout);
+}
+
+void layouts_fini(struct layouts *self)
+{
+    for (uint32_t i = 0; i < self->count; i++)
+        if (self->list[i])
+            layout_free(self->list[i]);
+    free(self->list);
+    idmap_fini(&self->by_hash);
+    *self = (struct layouts){0};
+}

@@ -1,0 +1,98 @@
+/* Layouts: which rows of which columns make up the fields of an item. Registered by writers, interned here so that equal
+ * layouts of many sessions are one, and kept in the form in which replies carry them. */
+#ifndef BROKER_LAYOUT_H
+#define BROKER_LAYOUT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "broker/loop/idmap.h"
+#include "replay.pb-c.h"
+#include "replay/error.h"
+#include "replay/types.h"
+
+/* A stream's columns, as the session's HELLO gave them. */
+struct column {
+    char *name;
+    int32_t dtype;
+    uint32_t elem_bytes;
+    uint32_t is_integer;
+    uint32_t rank;
+    uint32_t shape[RP_MAX_RANK];
+    uint64_t row_bytes;
+};
+
+struct columns {
+    uint32_t refs;
+    uint32_t count;
+    struct column *column;
+};
+
+/* Checks and copies. NULL with err set. */
+struct columns *columns_new(Replay__Column *const *list, size_t n, rp_error *err);
+void columns_release(struct columns *self);
+bool columns_equal(const struct columns *a, const struct columns *b);
+
+/* Rows of a column, counted from the item's first step; negative: from its end. */
+struct layout_field {
+    uint32_t column;
+    int32_t start;
+    uint32_t count; /* 0: to the end */
+    uint32_t stride;
+};
+
+struct layout {
+    uint32_t id; /* index in layouts */
+    uint32_t refs;
+    uint32_t table;
+    uint32_t min_length; /* an item must span at least so many steps */
+    uint32_t n_columns;
+    uint32_t n_fields;
+    struct layout_field *fields;
+    uint8_t need[32]; /* bit per column */
+    uint8_t *wire;    /* a SampleReply.layouts field: tag, length, message */
+    size_t wire_size;
+    uint64_t hash;
+    uint32_t stamp, index; /* where it stands in the reply that is being built */
+    bool journaled;        /* a LAYOUT entry says what its id means */
+};
+
+struct layouts {
+    struct layout **list; /* by id; NULL: free */
+    uint32_t count, capacity;
+    uint32_t first_free; /* no free place before this one */
+    struct idmap by_hash;
+};
+
+static inline bool layout_needs(const struct layout *self, uint32_t column)
+{
+    return self->need[column / 8] >> (column % 8) & 1;
+}
+
+/* Whether the field of an item of `length` steps has rows among its steps first .. first + n - 1. */
+bool layout_field_has_rows(const struct layout_field *self, uint32_t length, uint64_t first, uint64_t n);
+
+/* A field that a table's signature prescribes. */
+struct signature_field {
+    const char *name;
+    int32_t dtype;
+    uint32_t rank;
+    uint32_t shape[RP_MAX_RANK + 1]; /* shape[0] == 0: any number of steps */
+};
+
+/* Checks a layout from the network against the stream's columns and the table's signature, and gives the interned one
+ * with a reference for the caller. NULL with err set. */
+struct layout *layouts_intern(struct layouts *self, const Replay__Layout *wire, const struct columns *columns,
+                              uint32_t table, const struct signature_field *signature, uint32_t n_signature,
+                              rp_error *err);
+static inline struct layout *layouts_at(const struct layouts *self, uint32_t id)
+{
+    return self->list[id];
+}
+/* The Layout message in `wire`: with the broker's id, and the columns. */
+const uint8_t *layout_message(const struct layout *self, size_t *size);
+void layouts_release(struct layouts *self, struct layout *layout);
+void layouts_fini(struct layouts *self);
+
+#endif

@@ -1,0 +1,238 @@
+#include "broker/store/slab.h"
+
+#include <assert.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "broker/store/warm.h"
+
+#define SLAB_BYTES 65536u
+#define REGION_BYTES WARM_REGION_BYTES
+#define SLABS_PER_REGION (REGION_BYTES / SLAB_BYTES)
+#define SMALL_LIMIT 1024u
+#define SMALL_CLASSES (SMALL_LIMIT / 16)
+#define CLASSES (SMALL_CLASSES + 32)
+#define SPARE_SLABS 64u
+/* A heap of so many is taken to be growing. */
+#define GROWING_REGIONS 8u
+
+/* Stands at the start of its 64 KiB. Free places are chained through their first word. */
+struct slab {
+    struct slab *next, *prev; /* in its class's list of slabs with room, or in the list of empty slabs */
+    void *free;
+    struct region *region;
+    uint32_t object_bytes;
+    uint32_t class;
+    uint32_t used;
+    uint32_t untouched; /* offset of the first place that was never given out */
+    bool listed;
+};
+
+struct region {
+    struct region *next, *prev;
+    uint8_t *memory;
+    uint32_t used;  /* slabs in use or spare */
+    uint32_t empty; /* of those, spare */
+};
+
+struct slab_heap {
+    struct slab *room[CLASSES];
+    struct slab *spare;
+    uint32_t n_spare;
+    struct region *regions;
+    uint32_t n_regions;
+    size_t reserved, used;
+};
+
+_Static_assert(sizeof(struct slab) <= 64, "the slab header is one line");
+
+static uint32_t class_of(size_t size)
+{
+    if (size <= SMALL_LIMIT)
+        return size ? (uint32_t)((size + 15) / 16 - 1) : 0;
+    /* Eight steps per power of two. */
+    uint32_t log = 63u - (uint32_t)__builtin_clzll((unsigned long long)(size - 1));
+    uint32_t step = (uint32_t)((size - 1) >> (log - 3)) & 7u;
+    return SMALL_CLASSES + (log - 10) * 8 + step;
+}
+
+static uint32_t class_bytes(uint32_t class)
+{
+    if (class < SMALL_CLASSES)
+        return (class + 1) * 16;
+    uint32_t log = (class - SMALL_CLASSES) / 8 + 10, step = (class - SMALL_CLASSES) % 8;
+    return (8 + step + 1) << (log - 3);
+}
+
+static void list_push(struct slab **list, struct slab *slab)
+{
+    slab->prev = NULL;
+    slab->next = *list;
+    if (*list)
+        (*list)->prev = slab;
+    *list = slab;
+    slab->listed = true;
+}
+
+static void list_drop(struct slab **list, struct slab *slab)
+{
+    if (slab->prev)
+        slab->prev->next = slab->next;
+    else
+        *list = slab->next;
+    if (slab->next)
+        slab->next->prev = slab->prev;
+    slab->listed = false;
+}
+
+/* A heap that is growing takes regions that were brought in ahead. */
+static uint8_t *region_memory(const struct slab_heap *self)
+{
+    uint8_t *memory = self->n_regions >= GROWING_REGIONS ? warm_region() : NULL;
+    return memory ? memory : warm_region_map();
+}
+
+static struct region *region_new(struct slab_heap *self)
+{
+    struct region *region = calloc(1, sizeof *region);
+    if (region)
+        region->memory = region_memory(self);
+    if (!region || !region->memory) {
+        free(region);
+        return NULL;
+    }
+    region->next = self->regions;
+    if (self->regions)
+        self->regions->prev = region;
+    self->regions = region;
+    self->n_regions++;
+    return region;
+}
+
+static void region_drop(struct slab_heap *self, struct region *region)
+{
+    for (uint32_t i = 0; i < SLABS_PER_REGION; i++) {
+        struct slab *slab = (struct slab *)(void *)(region->memory + (size_t)i * SLAB_BYTES);
+        list_drop(&self->spare, slab);
+        self->n_spare--;
+    }
+    if (region->prev)
+        region->prev->next = region->next;
+    else
+        self->regions = region->next;
+    if (region->next)
+        region->next->prev = region->prev;
+    munmap(region->memory, REGION_BYTES);
+    free(region);
+    self->n_regions--;
+}
+
+static bool region_fill_spare(struct slab_heap *self)
+{
+    struct region *region = region_new(self);
+    if (!region)
+        return false;
+    for (uint32_t i = SLABS_PER_REGION; i-- > 0;) {
+        struct slab *slab = (struct slab *)(void *)(region->memory + (size_t)i * SLAB_BYTES);
+        slab->region = region;
+        list_push(&self->spare, slab);
+        self->n_spare++;
+    }
+    region->used = region->empty = SLABS_PER_REGION;
+    return true;
+}
+
+static struct slab *slab_new(struct slab_heap *self, uint32_t class)
+{
+    if (!self->spare && !region_fill_spare(self))
+        return NULL;
+    struct slab *slab = self->spare;
+    list_drop(&self->spare, slab);
+    self->n_spare--;
+    slab->region->empty--;
+    slab->free = NULL;
+    slab->object_bytes = class_bytes(class);
+    slab->class = class;
+    slab->used = 0;
+    slab->untouched = 64;
+    self->reserved += SLAB_BYTES;
+    list_push(&self->room[class], slab);
+    return slab;
+}
+
+static void slab_retire(struct slab_heap *self, struct slab *slab)
+{
+    if (slab->listed)
+        list_drop(&self->room[slab->class], slab);
+    self->reserved -= SLAB_BYTES;
+    list_push(&self->spare, slab);
+    self->n_spare++;
+    struct region *region = slab->region;
+    region->empty++;
+    if (region->empty == SLABS_PER_REGION && self->n_spare > SPARE_SLABS)
+        region_drop(self, region);
+}
+
+struct slab_heap *slab_heap_new(void)
+{
+    return calloc(1, sizeof(struct slab_heap));
+}
+
+void slab_heap_destroy(struct slab_heap **self)
+{
+    if (!*self)
+        return;
+    while ((*self)->regions) {
+        struct region *region = (*self)->regions;
+        (*self)->regions = region->next;
+        munmap(region->memory, REGION_BYTES);
+        free(region);
+    }
+    free(*self);
+    *self = NULL;
+}
+
+void *slab_alloc(struct slab_heap *self, size_t size)
+{
+    assert(size <= SLAB_MAX_BYTES);
+    uint32_t class = class_of(size);
+    struct slab *slab = self->room[class];
+    if (!slab && !(slab = slab_new(self, class)))
+        return NULL;
+    void *object = slab->free;
+    if (object) {
+        slab->free = *(void **)object;
+    } else {
+        object = (uint8_t *)slab + slab->untouched;
+        slab->untouched += slab->object_bytes;
+    }
+    slab->used++;
+    self->used += slab->object_bytes;
+    if (!slab->free && slab->untouched + slab->object_bytes > SLAB_BYTES)
+        list_drop(&self->room[class], slab);
+    return object;
+}
+
+void slab_free(struct slab_heap *self, void *object)
+{
+    struct slab *slab = (struct slab *)((uintptr_t)object & ~(uintptr_t)(SLAB_BYTES - 1));
+    *(void **)object = slab->free;
+    slab->free = object;
+    slab->used--;
+    self->used -= slab->object_bytes;
+    if (slab->used == 0)
+        slab_retire(self, slab);
+    else if (!slab->listed)
+        list_push(&self->room[slab->class], slab);
+}
+
+size_t slab_used(const struct slab_heap *self)
+{
+    return self->used;
+}
+
+size_t slab_reserved(const struct slab_heap *self)
+{
+    return self->reserved;
+}

@@ -1,0 +1,322 @@
+#include "broker/store/store.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "broker/journal/stream.h"
+#include "proto/base/error.h"
+
+/* Follows the block tables of a kept chunk, 8-byte aligned. */
+struct chunk_kept {
+    zmq_msg_t message;
+};
+
+/* Follows the block tables of a split chunk, 8-byte aligned. */
+struct chunk_split {
+    void *data; /* an object of the slab, a block, or a zmq_msg_t */
+};
+
+static size_t table_bytes(uint32_t columns)
+{
+    return (size_t)columns * 5;
+}
+
+static struct chunk_kept *kept(struct chunk *chunk)
+{
+    uintptr_t at = (uintptr_t)(chunk_block_codecs(chunk) + chunk->columns);
+    return (struct chunk_kept *)((at + 15) & ~(uintptr_t)15);
+}
+
+static struct chunk_split *split(struct chunk *chunk)
+{
+    uintptr_t at = (uintptr_t)(chunk_block_codecs(chunk) + chunk->columns);
+    return (struct chunk_split *)((at + 7) & ~(uintptr_t)7);
+}
+
+rp_status store_init(struct store *self, rp_error *err)
+{
+    memset(self, 0, sizeof *self);
+    self->slabs = slab_heap_new();
+    return self->slabs ? RP_OK : err_set(err, RP_NO_MEMORY, "no memory for the chunk store");
+}
+
+void store_fini(struct store *self)
+{
+    slab_heap_destroy(&self->slabs);
+}
+
+const uint8_t *chunk_data(struct chunk *chunk)
+{
+    if (chunk->kind == CHUNK_KEPT)
+        return zmq_msg_data(&kept(chunk)->message);
+    if (chunk->kind == CHUNK_SPLIT)
+        return chunk->where == CHUNK_IN_MESSAGE ? zmq_msg_data(split(chunk)->data) : split(chunk)->data;
+    return chunk_block_codecs(chunk) + chunk->columns;
+}
+
+zmq_msg_t *chunk_message(struct chunk *chunk)
+{
+    if (chunk->kind == CHUNK_KEPT)
+        return &kept(chunk)->message;
+    return chunk->kind == CHUNK_SPLIT && chunk->where == CHUNK_IN_MESSAGE ? split(chunk)->data : NULL;
+}
+
+static struct chunk *store_alloc(struct store *self, size_t size, enum chunk_kind *kind)
+{
+    if (size <= SLAB_MAX_BYTES) {
+        if (*kind == CHUNK_HEAP)
+            *kind = CHUNK_SLAB;
+        return slab_alloc(self->slabs, size);
+    }
+    return malloc(size);
+}
+
+static struct chunk *head_new(struct store *self, uint32_t columns, uint32_t bytes, uint64_t raw_bytes, size_t size,
+                              enum chunk_kind kind)
+{
+    struct chunk *chunk = store_alloc(self, size, &kind);
+    if (!chunk)
+        return NULL;
+    memset(chunk, 0, sizeof *chunk);
+    chunk->refs = 1;
+    chunk->columns = (uint8_t)columns;
+    chunk->bytes = bytes;
+    chunk->raw_bytes = raw_bytes < UINT32_MAX ? (uint32_t)raw_bytes : UINT32_MAX;
+    chunk->kind = (uint8_t)kind & 3;
+    self->chunks++;
+    self->bytes += bytes;
+    self->raw_bytes += chunk->raw_bytes;
+    return chunk;
+}
+
+/* ---- split chunks ---- */
+
+static size_t split_size(uint32_t columns)
+{
+    return sizeof(struct chunk) + table_bytes(columns) + 7 + sizeof(struct chunk_split);
+}
+
+static void split_here(struct store *self, struct chunk *chunk, void *data, enum chunk_where where)
+{
+    split(chunk)->data = data;
+    chunk->where = (uint8_t)where & 3;
+    chunk->hot = 1;
+    self->split_bytes += chunk->bytes;
+    if (where != CHUNK_IN_SLAB)
+        self->outside += chunk->bytes;
+}
+
+/* Lets go of the object that has the data. */
+static void split_drop(struct store *self, struct chunk *chunk)
+{
+    void *data = split(chunk)->data;
+    if (chunk->where == CHUNK_IN_SLAB) {
+        slab_free(self->slabs, data);
+    } else {
+        if (chunk->where == CHUNK_IN_MESSAGE)
+            zmq_msg_close(data);
+        free(data);
+        self->outside -= chunk->bytes;
+    }
+    self->split_bytes -= chunk->bytes;
+    split(chunk)->data = NULL;
+    chunk->where = CHUNK_ON_DISK;
+}
+
+static void *split_copy(struct store *self, const void *data, uint32_t bytes, enum chunk_where *where)
+{
+    *where = bytes <= SLAB_MAX_BYTES ? CHUNK_IN_SLAB : CHUNK_IN_HEAP;
+    void *copy = *where == CHUNK_IN_SLAB ? slab_alloc(self->slabs, bytes) : malloc(bytes);
+    if (copy)
+        memcpy(copy, data, bytes);
+    return copy;
+}
+
+static struct chunk *split_add(struct store *self, uint32_t columns, const void *data, uint32_t bytes,
+                               uint64_t raw_bytes, zmq_msg_t *message)
+{
+    enum chunk_where where = CHUNK_IN_MESSAGE;
+    bool keep = message && bytes >= STORE_KEEP_BYTES;
+    zmq_msg_t *object = keep ? malloc(sizeof *object) : split_copy(self, data, bytes, &where);
+    if (!object)
+        return NULL;
+    struct chunk *chunk = head_new(self, columns, bytes, raw_bytes, split_size(columns), CHUNK_SPLIT);
+    if (!chunk) {
+        if (where == CHUNK_IN_SLAB)
+            slab_free(self->slabs, object);
+        else
+            free(object);
+        return NULL;
+    }
+    if (keep) {
+        zmq_msg_init(object);
+        zmq_msg_move(object, message);
+    }
+    split_here(self, chunk, object, where);
+    return chunk;
+}
+
+struct chunk *store_add_absent(struct store *self, uint32_t columns, uint32_t bytes, uint64_t raw_bytes, uint64_t at)
+{
+    struct chunk *chunk = head_new(self, columns, bytes, raw_bytes, split_size(columns), CHUNK_SPLIT);
+    if (!chunk)
+        return NULL;
+    split(chunk)->data = NULL;
+    chunk->where = CHUNK_ON_DISK;
+    chunk->at = at;
+    self->spilled_chunks++;
+    self->spilled_bytes += bytes;
+    return chunk;
+}
+
+void store_let_go(struct store *self, struct chunk *chunk)
+{
+    split_drop(self, chunk);
+    self->spilled_chunks++;
+    self->spilled_bytes += chunk->bytes;
+}
+
+static void free_block(void *data, void *hint)
+{
+    (void)hint;
+    free(data);
+}
+
+bool store_put_back(struct store *self, struct chunk *chunk, void *data)
+{
+    enum chunk_where where = CHUNK_IN_HEAP;
+    void *object = data;
+    if (chunk->bytes <= SLAB_MAX_BYTES) {
+        object = split_copy(self, data, chunk->bytes, &where);
+        free(data);
+    } else if (chunk->bytes >= STORE_KEEP_BYTES) {
+        /* As a message it can be sent without a copy. */
+        where = CHUNK_IN_MESSAGE;
+        object = malloc(sizeof(zmq_msg_t));
+        if (!object || zmq_msg_init_data(object, data, chunk->bytes, free_block, NULL) != 0) {
+            free(object);
+            free(data);
+            return false;
+        }
+    }
+    if (!object)
+        return false;
+    split_here(self, chunk, object, where);
+    self->spilled_chunks--;
+    self->spilled_bytes -= chunk->bytes;
+    return true;
+}
+
+/* ---- all chunks ---- */
+
+struct chunk *store_add(struct store *self, uint32_t columns, const void *data, uint32_t bytes, uint64_t raw_bytes,
+                        zmq_msg_t *message)
+{
+    if (self->split && bytes >= STORE_SPLIT_BYTES)
+        return split_add(self, columns, data, bytes, raw_bytes, message);
+    enum chunk_kind kind = message && bytes >= STORE_KEEP_BYTES ? CHUNK_KEPT : CHUNK_HEAP;
+    size_t head = sizeof(struct chunk) + table_bytes(columns);
+    size_t size = kind == CHUNK_KEPT ? head + 16 + sizeof(struct chunk_kept) : head + bytes;
+    struct chunk *chunk = head_new(self, columns, bytes, raw_bytes, size, kind);
+    if (!chunk)
+        return NULL;
+    if (kind == CHUNK_KEPT) {
+        zmq_msg_init(&kept(chunk)->message);
+        zmq_msg_move(&kept(chunk)->message, message);
+        self->outside += bytes;
+    } else {
+        memcpy(chunk_block_codecs(chunk) + columns, data, bytes);
+        if (chunk->kind == CHUNK_HEAP)
+            self->outside += size;
+    }
+    return chunk;
+}
+
+static void store_free(struct store *self, struct chunk *chunk)
+{
+    if (chunk->at && self->stream)
+        stream_chunk_dead(self->stream, chunk);
+    self->chunks--;
+    self->bytes -= chunk->bytes;
+    self->raw_bytes -= chunk->raw_bytes;
+    size_t size = sizeof *chunk + table_bytes(chunk->columns) + chunk->bytes;
+    switch (chunk->kind) {
+    case CHUNK_KEPT:
+        zmq_msg_close(&kept(chunk)->message);
+        self->outside -= chunk->bytes;
+        slab_free(self->slabs, chunk);
+        break;
+    case CHUNK_HEAP:
+        self->outside -= size;
+        free(chunk);
+        break;
+    case CHUNK_SPLIT:
+        if (chunk->where == CHUNK_ON_DISK) {
+            self->spilled_chunks--;
+            self->spilled_bytes -= chunk->bytes;
+        } else {
+            split_drop(self, chunk);
+        }
+        slab_free(self->slabs, chunk);
+        break;
+    default:
+        slab_free(self->slabs, chunk);
+    }
+}
+
+void store_release(struct store *self, struct chunk *chunk)
+{
+    if (--chunk->refs == 0)
+        store_free(self, chunk);
+}
+
+enum chunk_entered chunk_enter(struct chunk *chunk, uint32_t table)
+{
+    if (chunk->home_refs == 0 || chunk->home == table) {
+        /* A share of the same table may exist from when another table was at home. */
+        struct chunk_share *own = chunk->shares;
+        while (own && own->table != table)
+            own = own->next;
+        if (!own) {
+            chunk->home = (uint16_t)table;
+            return chunk->home_refs++ == 0 ? CHUNK_FIRST : CHUNK_AGAIN;
+        }
+        own->refs++;
+        return CHUNK_AGAIN;
+    }
+    for (struct chunk_share *share = chunk->shares; share; share = share->next)
+        if (share->table == table) {
+            share->refs++;
+            return CHUNK_AGAIN;
+        }
+    struct chunk_share *share = malloc(sizeof *share);
+    if (!share)
+        return CHUNK_NO_MEMORY;
+    *share = (struct chunk_share){chunk->shares, table, 1};
+    chunk->shares = share;
+    return CHUNK_FIRST;
+}
+
+bool chunk_is_in(const struct chunk *chunk, uint32_t table)
+{
+    if (chunk->home_refs && chunk->home == table)
+        return true;
+    const struct chunk_share *share = chunk->shares;
+    while (share && share->table != table)
+        share = share->next;
+    return share != NULL;
+}
+
+bool chunk_leave(struct chunk *chunk, uint32_t table)
+{
+    for (struct chunk_share **at = &chunk->shares; *at; at = &(*at)->next)
+        if ((*at)->table == table) {
+            if (--(*at)->refs > 0)
+                return false;
+            struct chunk_share *gone = *at;
+            *at = gone->next;
+            free(gone);
+            return true;
+        }
+    return --chunk->home_refs == 0;
+}

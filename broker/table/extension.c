@@ -1,0 +1,82 @@
+#include "broker/table/extension.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "broker/broker.h"
+#include "broker/session/session.h"
+#include "broker/table/room.h"
+
+static const rp_extension_ops *const builtin[] = {&extension_statistics, &extension_priority_diffusion,
+                                                  &extension_insert_on_sample};
+
+const rp_extension_ops *extension_builtin(const char *name)
+{
+    for (uint32_t i = 0; i < sizeof builtin / sizeof builtin[0]; i++)
+        if (strcmp(builtin[i]->name, name) == 0)
+            return builtin[i];
+    return NULL;
+}
+
+static bool in_use(const struct table *table, uint32_t slot)
+{
+    return slot < table->in.high && table->in.items[slot].span.n > 0;
+}
+
+static bool host_view(void *ctx, uint32_t slot, rp_item_view *out)
+{
+    const struct table *table = ctx;
+    if (!in_use(table, slot))
+        return false;
+    table_view(table, slot, out);
+    return true;
+}
+
+static bool host_set_priority(void *ctx, uint32_t slot, double priority)
+{
+    struct table *table = ctx;
+    if (!in_use(table, slot) || table_check_priority(table, priority, NULL) != RP_OK)
+        return false;
+    table_set_priority(table, slot, priority);
+    return true;
+}
+
+static bool span_copy(struct store *store, const struct span *from, struct span *to)
+{
+    *to = *from;
+    if (from->n > 1) {
+        to->many = malloc(from->n * sizeof(*to->many));
+        if (!to->many)
+            return false;
+        memcpy(to->many, from->many, from->n * sizeof(*to->many));
+        store->outside += from->n * sizeof(*to->many);
+    }
+    struct chunk *const *chunks = span_chunks(to);
+    for (uint32_t i = 0; i < to->n; i++)
+        chunk_hold(chunks[i]);
+    return true;
+}
+
+static bool host_copy_to(void *ctx, uint32_t slot, const char *other_table, double priority)
+{
+    struct table *table = ctx, *other = broker_table(table->broker, other_table, strlen(other_table));
+    if (!in_use(table, slot) || !other || other == table || table_check_priority(other, priority, NULL) != RP_OK)
+        return false;
+    const struct item *item = &table->in.items[slot];
+    struct arrival arrival = {item->key, priority, item->policy, {{0}, 0, 0, 0, 0}, NULL};
+    if (!span_copy(&table->broker->store, &item->span, &arrival.span))
+        return false;
+    struct broker *broker = table->broker;
+    layouts_at(&broker->layouts, arrival.span.layout)->refs++;
+    if (room_waits(other, &arrival.span) || table_insert(other, &arrival, NULL) != RP_OK) {
+        span_release(&arrival.span, &broker->store, &broker->layouts);
+        return false;
+    }
+    pump_mark(other);
+    return true;
+}
+
+rp_extension_host extension_host(struct table *table)
+{
+    return (rp_extension_host){table, host_view, host_set_priority, host_copy_to};
+}

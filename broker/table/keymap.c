@@ -1,0 +1,371 @@
+/* The directory is an open-addressing table of entries, linear probing, deletion by shifting back. Each entry stands for
+ * the 16 keys that share key >> 4: while only one of them is there its slot is in the entry itself, otherwise in a line
+ * of 16 slots. So keys that count up cost a sixteenth of an entry and 4 bytes each, and random keys one entry each.
+ *
+ * When the directory is half full a new one of twice the size is reserved, and each new block moves a few cells of the
+ * old one, one run of neighbours at a time, in the order of the cells. A block's home cell in the old directory tells
+ * whether it has moved, so that each look-up goes to one of the two. */
+#include "broker/table/keymap.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "broker/store/reserve.h"
+#include "proto/base/rng.h"
+
+#define LINE_KEYS 16u
+#define FIRST_CELLS 256u
+#define MOVE_CELLS 16u   /* scanned for each new block while moving: done before the old directory fills up */
+#define FIRST_LINES 256u /* of the first segment; each one after it is twice as large, up to: */
+#define MOST_LINES 32768u
+
+/* value: 0 if the cell is free; slot << 1 | 1 if the block has one key, whose low bits are in tag; otherwise a pointer to
+ * the line. tag: key with its low bits replaced by (keys in the line) - 1. */
+struct entry {
+    uint64_t tag;
+    uint64_t value;
+};
+
+struct directory {
+    struct entry *cells;
+    uint64_t mask;
+    uint64_t count;
+};
+
+/* A line of slots, KEYMAP_NONE where there is none; or one in the list of free lines; or the head of a segment. */
+union line {
+    uint32_t slot[LINE_KEYS];
+    union line *next;
+    struct {
+        union line *next;
+        uint32_t lines; /* with this one */
+        uint32_t used;
+    } segment;
+};
+
+struct keymap {
+    struct directory now;
+    struct directory old; /* cells: NULL unless moving */
+    uint64_t start;       /* the cell of old where moving began: it was free, and counts as moved */
+    uint64_t moved;       /* cells from there on that are empty now */
+    uint64_t seed[2];
+    uint64_t count;
+    union line *free_lines;
+    union line *segments;
+    size_t line_bytes;
+    uint32_t most_moved;
+};
+
+/* ---- lines */
+
+static bool segment_new(struct keymap *self)
+{
+    uint32_t lines = self->segments ? 2 * self->segments->segment.lines : FIRST_LINES;
+    if (lines > MOST_LINES)
+        lines = MOST_LINES;
+    union line *segment = reserve_map(lines * sizeof *segment);
+    if (!segment)
+        return false;
+    segment->segment.next = self->segments;
+    segment->segment.lines = lines;
+    segment->segment.used = 1;
+    self->segments = segment;
+    self->line_bytes += lines * sizeof *segment;
+    return true;
+}
+
+static union line *line_new(struct keymap *self)
+{
+    union line *line = self->free_lines;
+    if (line) {
+        self->free_lines = line->next;
+    } else {
+        union line *segment = self->segments;
+        if (!segment || segment->segment.used == segment->segment.lines) {
+            if (!segment_new(self))
+                return NULL;
+            segment = self->segments;
+        }
+        line = segment + segment->segment.used++;
+    }
+    memset(line->slot, 0xff, sizeof line->slot);
+    return line;
+}
+
+static void line_free(struct keymap *self, union line *line)
+{
+    line->next = self->free_lines;
+    self->free_lines = line;
+}
+
+static union line *line_of(const struct entry *entry)
+{
+    return (union line *)(uintptr_t)entry->value;
+}
+
+static bool is_single(const struct entry *entry)
+{
+    return entry->value & 1;
+}
+
+/* ---- directory */
+
+/* Keys come from clients: without the seed one of them could choose keys that all collide. */
+static uint64_t hash_block(const struct keymap *self, uint64_t key)
+{
+    __extension__ unsigned __int128 product =
+        (unsigned __int128)((key / LINE_KEYS) ^ self->seed[0]) * (self->seed[1] | 1);
+    uint64_t mixed = (uint64_t)product ^ (uint64_t)(product >> 64);
+    /* Blocks count up: with one multiplication alone some seeds put hundreds of them next to each other. */
+    mixed = (mixed ^ (mixed >> 32)) * UINT64_C(0xd6e8feb86659fd93);
+    return mixed ^ (mixed >> 32);
+}
+
+/* The cell of the key's block, or the free cell where it would be. */
+static struct entry *probe(const struct directory *dir, uint64_t hash, uint64_t key)
+{
+    uint64_t at = hash & dir->mask;
+    while (dir->cells[at].value && (dir->cells[at].tag ^ key) >= LINE_KEYS)
+        at = (at + 1) & dir->mask;
+    return &dir->cells[at];
+}
+
+/* Where the block of this hash belongs at present. */
+static struct directory *directory_of(const struct keymap *self, uint64_t hash)
+{
+    bool in_old = self->old.cells && ((hash - self->start) & self->old.mask) >= self->moved;
+    return (struct directory *)(uintptr_t)(in_old ? &self->old : &self->now);
+}
+
+static bool directory_init(struct directory *dir, uint64_t cells)
+{
+    *dir = (struct directory){.cells = reserve_map(cells * sizeof(struct entry)), .mask = cells - 1};
+    return dir->cells;
+}
+
+static void directory_fini(struct directory *dir)
+{
+    reserve_unmap(dir->cells, (dir->mask + 1) * sizeof(struct entry));
+    *dir = (struct directory){0};
+}
+
+/* Frees a cell and closes the gap: each later entry of the run that may stand there moves up. */
+static void directory_free(const struct keymap *self, struct directory *dir, struct entry *entry)
+{
+    uint64_t gap = (uint64_t)(entry - dir->cells);
+    uint64_t at = gap;
+    for (;;) {
+        at = (at + 1) & dir->mask;
+        struct entry *next = &dir->cells[at];
+        if (!next->value)
+            break;
+        uint64_t home = hash_block(self, next->tag) & dir->mask;
+        if (((at - home) & dir->mask) >= ((at - gap) & dir->mask)) {
+            dir->cells[gap] = *next;
+            gap = at;
+        }
+    }
+    dir->cells[gap].value = 0;
+    dir->count--;
+}
+
+/* ---- growth */
+
+/* If there is no memory the directory stays as it is, until it is nearly full. */
+static void start_moving(struct keymap *self)
+{
+    struct directory larger;
+    if (!directory_init(&larger, 2 * (self->now.mask + 1)))
+        return;
+    self->old = self->now;
+    self->now = larger;
+    self->start = 0;
+    while (self->old.cells[self->start].value)
+        self->start++;
+    /* New blocks whose home is at the end of the old directory may come to stand in the first cell. They are moved with
+     * the end, when moving has come round: before that they would not be looked for in the new directory. */
+    self->moved = 1;
+}
+
+/* Moves whole runs only, so that what stays in the old directory can still be found there. */
+static void move_some(struct keymap *self)
+{
+    uint64_t cells = self->old.mask + 1;
+    uint64_t goal = self->moved + MOVE_CELLS;
+    uint32_t moves = 0;
+    for (;;) {
+        struct entry *entry = &self->old.cells[(self->start + self->moved) & self->old.mask];
+        if (!entry->value && (self->moved >= goal || self->moved >= cells))
+            break;
+        if (entry->value) {
+            *probe(&self->now, hash_block(self, entry->tag), entry->tag) = *entry;
+            entry->value = 0;
+            self->now.count++;
+            moves++;
+        }
+        self->moved++;
+    }
+    if (moves > self->most_moved)
+        self->most_moved = moves;
+    if (self->moved >= cells)
+        directory_fini(&self->old);
+}
+
+/* Makes room for one more block. False if there is no memory. */
+static bool make_room(struct keymap *self)
+{
+    uint64_t cells = self->now.mask + 1;
+    if (self->old.cells)
+        move_some(self);
+    else if (self->now.count >= cells / 2)
+        start_moving(self);
+    return self->old.cells || self->now.count < cells / 8 * 7;
+}
+
+/* ---- public */
+
+struct keymap *keymap_new(void)
+{
+    struct keymap *self = calloc(1, sizeof *self);
+    if (!self || !directory_init(&self->now, FIRST_CELLS)) {
+        free(self);
+        return NULL;
+    }
+    rng_system(self->seed, sizeof self->seed);
+    return self;
+}
+
+void keymap_destroy(struct keymap **self)
+{
+    if (!*self)
+        return;
+    directory_fini(&(*self)->now);
+    if ((*self)->old.cells)
+        directory_fini(&(*self)->old);
+    for (union line *segment = (*self)->segments; segment;) {
+        union line *next = segment->segment.next;
+        reserve_unmap(segment, segment->segment.lines * sizeof *segment);
+        segment = next;
+    }
+    free(*self);
+    *self = NULL;
+}
+
+static uint32_t entry_slot(const struct entry *entry, uint64_t key)
+{
+    if (is_single(entry))
+        return entry->tag == key ? (uint32_t)(entry->value >> 1) : KEYMAP_NONE;
+    return entry->value ? line_of(entry)->slot[key % LINE_KEYS] : KEYMAP_NONE;
+}
+
+uint32_t keymap_get(const struct keymap *self, uint64_t key)
+{
+    uint64_t hash = hash_block(self, key);
+    return entry_slot(probe(directory_of(self, hash), hash, key), key);
+}
+
+/* Inlined always: gcc takes a function that only prefetches for one without effect, and drops calls to it. */
+static inline __attribute__((always_inline)) void prefetch_cell(const struct keymap *self, uint64_t key)
+{
+    uint64_t hash = hash_block(self, key);
+    const struct directory *dir = directory_of(self, hash);
+    __builtin_prefetch(&dir->cells[hash & dir->mask]);
+}
+
+void keymap_get_many(const struct keymap *self, uint32_t n, const uint64_t *keys, uint32_t *slots)
+{
+    enum { BLOCK = 64 };
+    const struct entry *entry[BLOCK];
+    for (uint32_t done = 0; done < n; done += BLOCK) {
+        uint32_t block = n - done < BLOCK ? n - done : BLOCK;
+        for (uint32_t i = 0; i < block; i++)
+            prefetch_cell(self, keys[done + i]);
+        for (uint32_t i = 0; i < block; i++) {
+            uint64_t key = keys[done + i];
+            uint64_t hash = hash_block(self, key);
+            entry[i] = probe(directory_of(self, hash), hash, key);
+            if (!is_single(entry[i]))
+                __builtin_prefetch(line_of(entry[i]));
+        }
+        for (uint32_t i = 0; i < block; i++)
+            slots[done + i] = entry_slot(entry[i], keys[done + i]);
+    }
+}
+
+/* The second key of a block: from the entry into a line. */
+static bool widen(struct keymap *self, struct entry *entry)
+{
+    union line *line = line_new(self);
+    if (!line)
+        return false;
+    line->slot[entry->tag % LINE_KEYS] = (uint32_t)(entry->value >> 1);
+    entry->tag &= ~(uint64_t)(LINE_KEYS - 1);
+    entry->value = (uintptr_t)line;
+    return true;
+}
+
+bool keymap_put(struct keymap *self, uint64_t key, uint32_t slot)
+{
+    assert(slot != KEYMAP_NONE);
+    uint64_t hash = hash_block(self, key);
+    struct directory *dir = directory_of(self, hash);
+    struct entry *entry = probe(dir, hash, key);
+    if (!entry->value) {
+        if (!make_room(self))
+            return false;
+        dir = directory_of(self, hash);
+        *probe(dir, hash, key) = (struct entry){.tag = key, .value = (uint64_t)slot << 1 | 1};
+        dir->count++;
+        self->count++;
+        return true;
+    }
+    if (entry_slot(entry, key) != KEYMAP_NONE || (is_single(entry) && !widen(self, entry)))
+        return false;
+    line_of(entry)->slot[key % LINE_KEYS] = slot;
+    entry->tag++;
+    self->count++;
+    return true;
+}
+
+uint32_t keymap_remove(struct keymap *self, uint64_t key)
+{
+    uint64_t hash = hash_block(self, key);
+    struct directory *dir = directory_of(self, hash);
+    struct entry *entry = probe(dir, hash, key);
+    uint32_t slot = entry_slot(entry, key);
+    if (slot == KEYMAP_NONE)
+        return slot;
+    self->count--;
+    if (is_single(entry)) {
+        directory_free(self, dir, entry);
+    } else if (entry->tag % LINE_KEYS == 0) {
+        line_free(self, line_of(entry));
+        directory_free(self, dir, entry);
+    } else {
+        line_of(entry)->slot[key % LINE_KEYS] = KEYMAP_NONE;
+        entry->tag--;
+    }
+    return slot;
+}
+
+void keymap_prefetch(const struct keymap *self, uint64_t key)
+{
+    prefetch_cell(self, key);
+}
+
+uint64_t keymap_count(const struct keymap *self)
+{
+    return self->count;
+}
+
+size_t keymap_bytes(const struct keymap *self)
+{
+    uint64_t cells = self->now.mask + 1 + (self->old.cells ? self->old.mask + 1 : 0);
+    return sizeof *self + cells * sizeof(struct entry) + self->line_bytes;
+}
+
+uint32_t keymap_most_moved(const struct keymap *self)
+{
+    return self->most_moved;
+}

@@ -1,0 +1,408 @@
+#include "broker/table/limiter.h"
+
+#include <assert.h>
+#include <float.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "proto/base/error.h"
+
+/* Counts are exact in a double up to here. */
+#define MOST_COUNT (UINT64_C(1) << 53)
+/* More than this in a row is never asked for; sums with it can not wrap around. */
+#define MOST_ASKED (UINT64_C(1) << 62)
+
+static const char *const kind_names[] = {
+    [LIMITER_NONE] = "none",   [LIMITER_MIN_SIZE] = "min_size", [LIMITER_RATIO] = "sample_to_insert_ratio",
+    [LIMITER_QUEUE] = "queue", [LIMITER_STACK] = "stack",
+};
+
+#define N_KINDS ((int)(sizeof kind_names / sizeof kind_names[0]))
+
+int limiter_kind_by_name(const char *name)
+{
+    for (int i = 0; i < N_KINDS; i++) {
+        if (strcmp(kind_names[i], name) == 0)
+            return i;
+    }
+    return -1;
+}
+
+const char *limiter_kind_name(enum limiter_kind kind)
+{
+    return (int)kind >= 0 && (int)kind < N_KINDS ? kind_names[kind] : "unknown";
+}
+
+/* ---- checks */
+
+static rp_status check_count(const char *name, double value, rp_error *err)
+{
+    if (!(value >= 1.0))
+        return err_set(err, RP_INVALID_ARGUMENT, "%s is %g; write a whole number of at least 1", name, value);
+    if (value > (double)MOST_COUNT)
+        return err_set(err, RP_INVALID_ARGUMENT, "%s is %g; write at most %" PRIu64, name, value, MOST_COUNT);
+    if (value != floor(value))
+        return err_set(err, RP_INVALID_ARGUMENT, "%s is %g, not a whole number; write %.0f", name, value, ceil(value));
+    return RP_OK;
+}
+
+static rp_status check_speed(const struct limiter *self, rp_error *err)
+{
+    double spi = self->samples_per_insert;
+    if (!(spi > 0.0) || !isfinite(spi))
+        return err_set(err, RP_INVALID_ARGUMENT,
+                       "samples_per_insert is %g; write a number above 0, such as 8 (use limiter min_size if inserts "
+                       "and samples need no ratio)",
+                       spi);
+    return check_count("min_size", self->min_size, err);
+}
+
+/* A width of 2 * max(1, samples_per_insert) >= 1 + samples_per_insert leaves no cursor at which both an insert and a
+ * sample are blocked. */
+static rp_status check_bounds(const struct limiter *self, rp_error *err)
+{
+    double spi = self->samples_per_insert;
+    if (isnan(self->min_diff) || isnan(self->max_diff))
+        return err_set(err, RP_INVALID_ARGUMENT,
+                       "min_diff and max_diff are both needed; write them, or error_buffer alone");
+    double least = 2.0 * fmax(1.0, spi);
+    if (!(self->max_diff - self->min_diff >= least))
+        return err_set(err, RP_INVALID_ARGUMENT,
+                       "max_diff %g less min_diff %g is below 2 * max(1, samples_per_insert) = %g, so inserts and "
+                       "samples could block each other; write max_diff of at least %g",
+                       self->max_diff, self->min_diff, least, self->min_diff + least);
+    if (self->min_diff > spi * self->min_size)
+        return err_set(err, RP_INVALID_ARGUMENT,
+                       "min_diff %g is above samples_per_insert * min_size = %g, so a table of min_size items could "
+                       "not be sampled; write min_diff of at most %g",
+                       self->min_diff, spi * self->min_size, spi * self->min_size);
+    return RP_OK;
+}
+
+/* Sets both bounds around the cursor that a table has when it reaches min_size. */
+static rp_status set_buffer(struct limiter *self, double error_buffer, rp_error *err)
+{
+    double least = fmax(1.0, self->samples_per_insert);
+    if (!(error_buffer >= least))
+        return err_set(err, RP_INVALID_ARGUMENT,
+                       "error_buffer %g is too small: with samples_per_insert %g inserts and samples could block each "
+                       "other; write at least %g",
+                       error_buffer, self->samples_per_insert, least);
+    double centre = self->samples_per_insert * self->min_size;
+    self->min_diff = centre - error_buffer;
+    self->max_diff = centre + error_buffer;
+    return RP_OK;
+}
+
+/* The bounds come from error_buffer, unless that is NaN. */
+static rp_status check_ratio(struct limiter *self, double error_buffer, rp_error *err)
+{
+    RP_TRY(check_speed(self, err));
+    return isnan(error_buffer) ? check_bounds(self, err) : set_buffer(self, error_buffer, err);
+}
+
+rp_status limiter_init(struct limiter *self, const struct limiter_config *config, rp_error *err)
+{
+    struct limiter made = {
+        .kind = config->kind,
+        .samples_per_insert = 1.0,
+        .min_size = 1.0,
+        .min_diff = -DBL_MAX,
+        .max_diff = DBL_MAX,
+    };
+    switch (config->kind) {
+    case LIMITER_NONE:
+        break;
+    case LIMITER_MIN_SIZE:
+        RP_TRY(check_count("min_size", config->min_size, err));
+        made.min_size = config->min_size;
+        break;
+    case LIMITER_RATIO:
+        made.samples_per_insert = config->samples_per_insert;
+        made.min_size = config->min_size;
+        made.min_diff = config->min_diff;
+        made.max_diff = config->max_diff;
+        RP_TRY(check_ratio(&made, config->error_buffer >= 0.0 ? config->error_buffer : (double)NAN, err));
+        break;
+    case LIMITER_QUEUE:
+    case LIMITER_STACK:
+        RP_TRY(check_count("size", config->size, err));
+        made.min_diff = 0.0;
+        made.max_diff = config->size;
+        break;
+    default:
+        return err_set(err, RP_INVALID_ARGUMENT,
+                       "no such rate limiter; write none, min_size, sample_to_insert_ratio, queue or stack");
+    }
+    *self = made;
+    return RP_OK;
+}
+
+/* ---- changes */
+
+static rp_status refuse_change(const struct limiter *self, const struct limiter_change *change, rp_error *err)
+{
+    bool size = !isnan(change->min_size);
+    bool upper = !isnan(change->max_diff);
+    bool others = !isnan(change->samples_per_insert) || !isnan(change->min_diff) || !isnan(change->error_buffer);
+    const char *name = limiter_kind_name(self->kind);
+    switch (self->kind) {
+    case LIMITER_NONE:
+        if (size || upper || others)
+            return err_set(err, RP_FAILED_PRECONDITION, "limiter %s has no value that could be changed", name);
+        break;
+    case LIMITER_MIN_SIZE:
+        if (upper || others)
+            return err_set(err, RP_FAILED_PRECONDITION,
+                           "limiter %s has only min_size; the others belong to sample_to_insert_ratio", name);
+        break;
+    case LIMITER_QUEUE:
+    case LIMITER_STACK:
+        if (size || others)
+            return err_set(err, RP_FAILED_PRECONDITION, "limiter %s has only max_diff, which is its size", name);
+        break;
+    case LIMITER_RATIO:
+        if (!isnan(change->error_buffer) && (upper || !isnan(change->min_diff)))
+            return err_set(err, RP_INVALID_ARGUMENT,
+                           "error_buffer sets min_diff and max_diff; write either it or them, not both");
+        break;
+    }
+    return RP_OK;
+}
+
+static void assign(double *value, double change)
+{
+    if (!isnan(change))
+        *value = change;
+}
+
+rp_status limiter_change(struct limiter *self, const struct limiter_change *change, rp_error *err)
+{
+    struct limiter made = *self;
+    RP_TRY(refuse_change(self, change, err));
+    assign(&made.samples_per_insert, change->samples_per_insert);
+    /* The cursor stays where it is: a new ratio holds from now on, not for all the inserts of the past. */
+    made.offset += (double)self->inserts * (self->samples_per_insert - made.samples_per_insert);
+    assign(&made.min_size, change->min_size);
+    assign(&made.min_diff, change->min_diff);
+    assign(&made.max_diff, change->max_diff);
+    if (self->kind == LIMITER_RATIO)
+        RP_TRY(check_ratio(&made, change->error_buffer, err));
+    RP_TRY(check_count("min_size", made.min_size, err));
+    if (self->kind == LIMITER_QUEUE || self->kind == LIMITER_STACK)
+        RP_TRY(check_count("max_diff", made.max_diff, err));
+    *self = made;
+    return RP_OK;
+}
+
+/* ---- the rules */
+
+static double cursor_at(const struct limiter *self, uint64_t inserts, uint64_t samples)
+{
+    return self->offset + (double)inserts * self->samples_per_insert - (double)samples;
+}
+
+static double size_after(const struct limiter *self, uint64_t more)
+{
+    return (double)(self->inserts - self->deletes + more);
+}
+
+/* Is the last of n inserts in a row allowed? Rounding keeps sums in order, so that if it is, so are those before. */
+static bool may_insert(const struct limiter *self, uint64_t n)
+{
+    return size_after(self, n) <= self->min_size || cursor_at(self, self->inserts + n, self->samples) <= self->max_diff;
+}
+
+/* Is the last of n samples in a row allowed, after `more` further inserts? */
+static bool may_sample(const struct limiter *self, uint64_t n, uint64_t more)
+{
+    return size_after(self, more) >= self->min_size &&
+           cursor_at(self, self->inserts + more, self->samples + n) >= self->min_diff;
+}
+
+/* A count from an estimate that may be negative, huge or infinite. */
+static uint64_t to_count(double estimate, uint64_t most)
+{
+    if (!(estimate > 0.0))
+        return 0;
+    return estimate < (double)MOST_COUNT && (uint64_t)estimate < most ? (uint64_t)estimate : most;
+}
+
+/* The largest k <= most for which the rule holds. It holds for k if it does for k + 1. The estimate is off by one at most
+ * unless the counts are so large that doubles have gaps; then halving finds the place. */
+static uint64_t largest(const struct limiter *self, bool (*rule)(const struct limiter *self, uint64_t k),
+                        double estimate, uint64_t most)
+{
+    most = most < MOST_ASKED ? most : MOST_ASKED;
+    if (most == 0 || rule(self, most))
+        return most;
+    uint64_t guess = to_count(estimate, most);
+    uint64_t low = guess > 0 ? guess - 1 : 0;
+    uint64_t high = guess < most ? guess + 1 : most;
+    if (low > 0 && !rule(self, low))
+        low = 0;
+    if (high < most && rule(self, high + 1))
+        high = most;
+    while (low < high) {
+        uint64_t middle = high - (high - low) / 2;
+        if (rule(self, middle))
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return low;
+}
+
+static bool may_sample_now(const struct limiter *self, uint64_t n)
+{
+    return may_sample(self, n, 0);
+}
+
+uint64_t limiter_insertable(const struct limiter *self, uint64_t most)
+{
+    double room = (self->max_diff - limiter_cursor(self)) / self->samples_per_insert;
+    return largest(self, may_insert, fmax(room, self->min_size - size_after(self, 0)), most);
+}
+
+uint64_t limiter_sampleable(const struct limiter *self, uint64_t most)
+{
+    return largest(self, may_sample_now, limiter_cursor(self) - self->min_diff, most);
+}
+
+void limiter_inserted(struct limiter *self, uint64_t n)
+{
+    self->inserts += n;
+}
+
+void limiter_sampled(struct limiter *self, uint64_t n)
+{
+    self->samples += n;
+}
+
+void limiter_deleted(struct limiter *self, uint64_t n)
+{
+    assert(self->deletes + n <= self->inserts);
+    self->deletes += n;
+}
+
+void limiter_reset(struct limiter *self)
+{
+    self->inserts = 0;
+    self->samples = 0;
+    self->deletes = 0;
+    self->offset = 0;
+}
+
+bool limiter_counts(const struct limiter *self)
+{
+    return self->max_diff < (double)MOST_COUNT;
+}
+
+double limiter_cursor(const struct limiter *self)
+{
+    return cursor_at(self, self->inserts, self->samples);
+}
+
+uint64_t limiter_size(const struct limiter *self)
+{
+    return self->inserts - self->deletes;
+}
+
+/* ---- explanations */
+
+/* The least number of further inserts after which `want` samples are allowed. */
+static uint64_t inserts_missing(const struct limiter *self, uint64_t want)
+{
+    uint64_t low = 0;
+    uint64_t high = 1;
+    while (high < MOST_COUNT && !may_sample(self, want, high)) {
+        low = high;
+        high *= 2;
+    }
+    while (high - low > 1) {
+        uint64_t middle = low + (high - low) / 2;
+        if (may_sample(self, want, middle))
+            high = middle;
+        else
+            low = middle;
+    }
+    return high;
+}
+
+/* The least number of further samples after which an insert is allowed. */
+static uint64_t samples_missing(const struct limiter *self)
+{
+    struct limiter later = *self;
+    uint64_t low = 0;
+    uint64_t high = 1;
+    for (; high < MOST_COUNT; high *= 2) {
+        later.samples = self->samples + high;
+        if (may_insert(&later, 1))
+            break;
+        low = high;
+    }
+    while (high - low > 1) {
+        uint64_t middle = low + (high - low) / 2;
+        later.samples = self->samples + middle;
+        if (may_insert(&later, 1))
+            high = middle;
+        else
+            low = middle;
+    }
+    return high;
+}
+
+/* "12.0", "12.25", "-1e+20" */
+static const char *number(char *text, size_t size, double value)
+{
+    snprintf(text, size, "%.10g", value);
+    if (!strpbrk(text, ".en"))
+        snprintf(text, size, "%.1f", value);
+    return text;
+}
+
+static const char *plural(uint64_t n)
+{
+    return n == 1 ? "" : "s";
+}
+
+void limiter_explain_insert(const struct limiter *self, char *text, size_t size)
+{
+    char cursor[40];
+    char bound[40];
+    if (size > 0)
+        text[0] = '\0';
+    if (may_insert(self, 1))
+        return;
+    uint64_t missing = samples_missing(self);
+    snprintf(text, size,
+             "needs %" PRIu64 " more sample%s: one more insert would take the cursor to %s, above max_diff %s "
+             "(samples_per_insert %g)",
+             missing, plural(missing), number(cursor, sizeof cursor, cursor_at(self, self->inserts + 1, self->samples)),
+             number(bound, sizeof bound, self->max_diff), self->samples_per_insert);
+}
+
+void limiter_explain_sample(const struct limiter *self, uint64_t want, char *text, size_t size)
+{
+    char cursor[40];
+    char bound[40];
+    if (size > 0)
+        text[0] = '\0';
+    if (want == 0 || may_sample(self, want, 0))
+        return;
+    uint64_t missing = inserts_missing(self, want);
+    /* Of two reasons the one that holds longer is told. */
+    if (size_after(self, missing - 1) < self->min_size) {
+        snprintf(text, size, "needs %" PRIu64 " more insert%s: the table has %" PRIu64 " item%s, min_size is %.0f",
+                 missing, plural(missing), limiter_size(self), plural(limiter_size(self)), self->min_size);
+        return;
+    }
+    snprintf(text, size,
+             "needs %" PRIu64 " more insert%s: after %" PRIu64 " more sample%s the cursor, now %s, would be below "
+             "min_diff %s (samples_per_insert %g)",
+             missing, plural(missing), want, plural(want), number(cursor, sizeof cursor, limiter_cursor(self)),
+             number(bound, sizeof bound, self->min_diff), self->samples_per_insert);
+}

@@ -1,0 +1,82 @@
+#include "broker/table/ordinals.h"
+
+#include <stddef.h>
+
+#include "broker/store/reserve.h"
+
+/* A session that gets the rest of an ordinal's keys gets at least so many. */
+#define LEAST_KEYS (UINT64_C(1) << 32)
+/* Ordinals that are looked at before one is taken whose keys are partly used. */
+#define FEW 4096u
+/* Lines of 16 keys belong together in the key map. */
+#define LINE_KEYS 16u
+/* Before ordinals had 20 bits: ordinal << 40, the ordinal modulo 2^24. */
+#define OLD_COUNTER_BITS 40u
+#define OLD_ORDINALS (UINT32_C(1) << 24)
+
+bool ordinals_init(struct ordinals *self)
+{
+    self->at = reserve_map(KEY_ORDINALS * sizeof *self->at);
+    self->next = 1;
+    return self->at != NULL;
+}
+
+void ordinals_fini(struct ordinals *self)
+{
+    reserve_unmap(self->at, KEY_ORDINALS * sizeof *self->at);
+    self->at = NULL;
+}
+
+/* The first of so many from `next` on whose keys are free from some counter on: from 0, or behind the items of sessions
+ * that are gone. */
+static uint32_t find(struct ordinals *self, uint32_t tries, bool behind_items, struct key_range *keys)
+{
+    for (uint32_t n = 0; n < tries; n++) {
+        uint32_t ordinal = ordinal_of(self->next + n);
+        const struct ordinal *at = &self->at[ordinal];
+        uint64_t first = at->items ? (at->top + LINE_KEYS - 1) / LINE_KEYS * LINE_KEYS : 0;
+        if (at->sessions || (at->items && (!behind_items || first > KEY_COUNTERS - LEAST_KEYS)))
+            continue;
+        self->next += n + 1;
+        *keys = (struct key_range){(uint64_t)ordinal << KEY_COUNTER_BITS | first, KEY_COUNTERS - first};
+        return ordinal;
+    }
+    return 0;
+}
+
+uint32_t ordinals_take(struct ordinals *self, struct key_range *keys)
+{
+    static const uint32_t tries[] = {FEW, KEY_ORDINALS - 1}; /* all of them would take some milliseconds */
+    uint32_t ordinal = 0;
+    for (uint32_t i = 0; i < 4 && !ordinal; i++)
+        ordinal = find(self, tries[i / 2], i % 2, keys);
+    return ordinal;
+}
+
+struct key_range ordinals_restored(uint32_t ordinal, uint64_t key_base)
+{
+    if (!key_base)
+        return (struct key_range){(uint64_t)(ordinal % OLD_ORDINALS) << OLD_COUNTER_BITS, UINT64_C(1)
+                                                                                              << OLD_COUNTER_BITS};
+    return (struct key_range){key_base, KEY_COUNTERS - (key_base & (KEY_COUNTERS - 1))};
+}
+
+static void use(struct ordinals *self, uint32_t ordinal, struct key_range keys, int32_t by)
+{
+    uint64_t first = keys.base >> KEY_COUNTER_BITS, n = (keys.count + KEY_COUNTERS - 1) >> KEY_COUNTER_BITS;
+    if (ordinal < KEY_ORDINALS)
+        self->at[ordinal].sessions += (uint32_t)by;
+    for (uint64_t i = first; i < first + n && i < KEY_ORDINALS; i++)
+        if (i != ordinal)
+            self->at[i].sessions += (uint32_t)by;
+}
+
+void ordinals_hold(struct ordinals *self, uint32_t ordinal, struct key_range keys)
+{
+    use(self, ordinal, keys, 1);
+}
+
+void ordinals_release(struct ordinals *self, uint32_t ordinal, struct key_range keys)
+{
+    use(self, ordinal, keys, -1);
+}

@@ -1,0 +1,22 @@
+/* Shared objects with further selectors and extensions, and the look-up of either by name, built-in ones first. */
+#ifndef BROKER_PLUGIN_H
+#define BROKER_PLUGIN_H
+
+#include "proto/config/schema.h"
+#include "replay/plugin.h"
+
+struct plugins {
+    void **handles;
+    const rp_plugin **list;
+    uint32_t count;
+};
+
+/* Loads all; an error names the file and says what is wrong with it. */
+rp_status plugins_load(struct plugins *self, const struct schema_list *paths, rp_error *err);
+void plugins_fini(struct plugins *self);
+
+/* NULL: no such name. */
+const rp_selector_ops *plugins_selector(const struct plugins *self, const char *name);
+const rp_extension_ops *plugins_extension(const struct plugins *self, const char *name);
+
+#endif

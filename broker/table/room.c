@@ -1,0 +1,160 @@
+#include "broker/table/room.h"
+
+#include <stdio.h>
+
+#include "broker/broker.h"
+#include "broker/session/session.h"
+#include "broker/spill/spill.h"
+#include "proto/base/error.h"
+
+#define MIB (1024.0 * 1024.0)
+
+bool room_is_kept(const struct table *self)
+{
+    return self->config->max_times_sampled && limiter_counts(&self->limiter) && table_sampleable(self, 1) > 0;
+}
+
+/* Data that is about to go to disk makes room by itself; inserts wait for that before they come here. */
+static bool wants_room(const struct broker *broker)
+{
+    bool memory = store_memory(&broker->store) > broker->storage_budget;
+    return (memory && !spill_is_full(broker)) || spill_wants_room(broker);
+}
+
+/* Bytes by which the item makes the table larger. */
+static uint64_t added_bytes(const struct table *self, const struct span *span)
+{
+    struct chunk *const *chunks = span_chunks(span);
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < span->n; i++)
+        bytes += chunk_is_in(chunks[i], self->in.account) ? 0 : chunks[i]->bytes;
+    return bytes;
+}
+
+static bool exceeds_max_bytes(const struct table *self, const struct span *span)
+{
+    uint64_t most = (uint64_t)self->config->max_bytes;
+    return most && self->bytes + added_bytes(self, span) > most;
+}
+
+static bool exceeds_memory(const struct table *self)
+{
+    const struct broker *broker = self->broker;
+    return self->waiters ? store_memory(&broker->store) > (uint64_t)broker->config->memory_limit : wants_room(broker);
+}
+
+static bool has_to_wait(const struct table *self, const struct span *span)
+{
+    if (!limiter_counts(&self->limiter))
+        return false;
+    if (self->in.size == 0) /* only a sampler that holds what it has picked can make room */
+        return self->waiters && exceeds_memory(self);
+    return (exceeds_memory(self) || exceeds_max_bytes(self, span)) && room_is_kept(self);
+}
+
+bool room_waits_(struct table *self, const struct span *span)
+{
+    if (!has_to_wait(self, span))
+        return false;
+    self->waits_for_room = self->broker->waits_for_room = true;
+    return true;
+}
+
+/* ---- making room ---- */
+
+/* The first time is told: the table will not get as large as its configuration says. */
+static void note_evicted(struct table *self, uint32_t n)
+{
+    const struct broker *broker = self->broker;
+    struct table_stats *stats = &self->stats;
+    if (stats->evicted_for_memory == 0) {
+        stats->evicted_for_memory_ns = broker->now_ns;
+        log_line(LEVEL_WARN, "B0210", "a table evicts items because memory is full",
+                 "table=%s items=%u max_size=%lld memory_bytes=%llu memory_limit=%lld", self->name, self->in.size,
+                 (long long)self->config->max_size, (unsigned long long)store_memory(&broker->store),
+                 (long long)broker->config->memory_limit);
+    }
+    stats->evicted_for_memory += n;
+}
+
+/* Names the table that holds most, for the sentence that refuses an item. */
+static const struct table *largest_holder(const struct broker *broker)
+{
+    const struct table *largest = &broker->tables[0];
+    for (uint32_t i = 1; i < broker->n_tables; i++)
+        if (broker->tables[i].bytes > largest->bytes)
+            largest = &broker->tables[i];
+    return largest;
+}
+
+/* At the memory limit a table makes room from its own items first; only when it has none left is the item refused. */
+rp_status room_make(struct table *self, rp_error *err)
+{
+    struct broker *broker = self->broker;
+    uint32_t evicted = 0;
+    if (wants_room(broker) && !room_is_kept(self)) {
+        while (evicted < EVICTIONS_PER_INSERT && wants_room(broker) && table_evict(self))
+            evicted++;
+        if (evicted)
+            note_evicted(self, evicted);
+    }
+    uint64_t used = store_memory(&broker->store);
+    if (self->in.size > 0 || used <= (uint64_t)broker->config->memory_limit)
+        return RP_OK;
+    const struct table *holder = largest_holder(broker);
+    return err_set(
+        err, RP_RESOURCE_EXHAUSTED,
+        "memory is full: %llu of %lld bytes are in use and this table has nothing left to remove; table '%s' "
+        "holds most, %llu bytes. Lower its max_size or max_bytes, or raise memory_limit",
+        (unsigned long long)used, (long long)broker->config->memory_limit, holder->name,
+        (unsigned long long)holder->bytes);
+}
+
+/* ---- who waits ---- */
+
+void room_explain(const struct table *self, char *text, size_t size)
+{
+    const struct broker *broker = self->broker;
+    const struct flow *flow = self->blocked;
+    if (!self->config->max_times_sampled || !flow || !has_to_wait(self, &flow->queue[flow->head].arrival.span))
+        return;
+    double used = (double)store_memory(&broker->store) / MIB;
+    double limit = (double)broker->config->memory_limit / MIB;
+    if (self->waiters && exceeds_memory(self))
+        snprintf(
+            text, size,
+            "needs memory: %.1f MiB of %.1f MiB are in use (memory_limit), and a sampler waits for more items: ask "
+            "for smaller batches, or raise memory_limit",
+            used, limit);
+    else if (exceeds_memory(self))
+        snprintf(
+            text, size,
+            "needs memory: %.1f MiB are in use and tables may have %.1f MiB (memory_limit less ingest_budget); the "
+            "%u items of this table are not evicted, since they still have to be sampled: it goes on when they are",
+            used, (double)broker->storage_budget / MIB, self->in.size);
+    else
+        snprintf(text, size,
+                 "needs room: the table has %.1f MiB of at most %.1f MiB (max_bytes); its %u items are not evicted, "
+                 "since they still have to be sampled: it goes on when they are",
+                 (double)self->bytes / MIB, (double)self->config->max_bytes / MIB, self->in.size);
+}
+
+bool room_wake(struct broker *broker)
+{
+    if (!broker->waits_for_room)
+        return false;
+    bool woken = false;
+    broker->waits_for_room = false;
+    for (uint32_t i = 0; i < broker->n_tables; i++) {
+        struct table *table = &broker->tables[i];
+        const struct flow *flow = table->blocked;
+        if (!table->waits_for_room)
+            continue;
+        table->waits_for_room = false;
+        if (!flow || room_waits(table, &flow->queue[flow->head].arrival.span))
+            continue;
+        pump_mark(table);
+        woken = true;
+    }
+    return woken;
+}

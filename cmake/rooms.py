@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+"""Checks the includes between rooms against cmake/rooms.txt.
+
+A room is a folder of the list. A file may include headers of its own room, of the rooms that its line names, and of
+include/replay. A line may name only rooms that stand above it, so the arrows between rooms form no circle.
+
+  cmake/rooms.py           exit status 1 and a line for each include that is not allowed, or each arrow that nothing uses
+  cmake/rooms.py --arrows  prints how many includes make up each arrow
+"""
+import collections
+import os
+import re
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+LIST = "cmake/rooms.txt"
+INCLUDE = re.compile(r'\s*#\s*include\s+"((?:proto|broker|agent)/[^"]+)"')
+
+
+def read_list():
+    """The rooms in order, each with the rooms that it may use; and what is wrong with the list."""
+    rooms, wrong = {}, []
+    with open(os.path.join(ROOT, LIST)) as file:
+        for number, line in enumerate(file, 1):
+            line = line.split("#")[0].strip()
+            if not line:
+                continue
+            name, _, used = line.partition(":")
+            for other in used.split():
+                if other not in rooms and not other.startswith("!"):
+                    wrong.append(f"{LIST}:{number}: {name} may not use {other}: it does not stand above {name}")
+            rooms[name.strip()] = {other.lstrip("!") for other in used.split()}
+    return rooms, wrong
+
+
+def room_of(path, rooms):
+    """The innermost folder of the path that is a room."""
+    folder = os.path.dirname(path)
+    while folder and folder not in rooms:
+        folder = os.path.dirname(folder)
+    return folder
+
+
+def includes():
+    """(file, line number, included header) of every source file in proto/, broker/ and agent/."""
+    for top in ("proto", "broker", "agent"):
+        for folder, _, names in os.walk(os.path.join(ROOT, top)):
+            for name in sorted(names):
+                if not name.endswith((".c", ".h")):
+                    continue
+                path = os.path.relpath(os.path.join(folder, name), ROOT)
+                with open(os.path.join(ROOT, path)) as file:
+                    for number, line in enumerate(file, 1):
+                        found = INCLUDE.match(line)
+                        if found:
+                            yield path, number, found[1]
+
+
+def main():
+    rooms, wrong = read_list()
+    arrows = collections.Counter()
+    for path, number, header in includes():
+        here, there = room_of(path, rooms), room_of(header, rooms)
+        if not here:
+            wrong.append(f"{path}: its folder is no room: add it to {LIST}")
+        elif not there:
+            wrong.append(f"{path}:{number}: {header} is in no room of {LIST}")
+        elif here != there:
+            arrows[here, there] += 1
+            if there not in rooms[here]:
+                wrong.append(f"{path}:{number}: {here} may not use {there} (includes {header}): turn the arrow round, or "
+                             f"allow it in {LIST} with a reason in the commit")
+    for room, used in rooms.items():
+        wrong += [f"{LIST}: {room} does not use {other}: take it out" for other in sorted(used)
+                  if (room, other) not in arrows]
+    if "--arrows" in sys.argv[1:]:
+        for (here, there), count in sorted(arrows.items()):
+            print(f"{count:4} {here} -> {there}")
+        print(f"{sum(arrows.values())} includes make up {len(arrows)} arrows between {len(rooms)} rooms")
+    for line in wrong:
+        print(line, file=sys.stderr)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,50 @@
+#include "proto/base/endpoint.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "proto/base/error.h"
+
+char *endpoint_local(const char *endpoint)
+{
+    static const char *const any[] = {"tcp://*:", "tcp://0.0.0.0:"};
+    for (size_t i = 0; i < 2; i++) {
+        size_t size = strlen(any[i]);
+        char *local = NULL;
+        if (strncmp(endpoint, any[i], size) == 0)
+            return asprintf(&local, "tcp://127.0.0.1:%s", endpoint + size) < 0 ? NULL : local;
+    }
+    return strdup(endpoint);
+}
+
+/* The first word with "://" in it, from `text` on. */
+static char *first_endpoint(const char *text)
+{
+    static const char ends[] = " \t\r\n\"',;}]";
+    const char *sign = strstr(text, "://");
+    if (!sign)
+        return NULL;
+    const char *start = sign;
+    while (start > text && !strchr(" \t\r\n\"',;{[=", start[-1]))
+        start--;
+    return strndup(start, (size_t)(sign - start) + strcspn(sign, ends));
+}
+
+rp_status endpoint_from_file(const char *path, char **out, rp_error *err)
+{
+    char text[8192];
+    FILE *file = fopen(path, "r");
+    if (!file)
+        return err_set(err, RP_IO, "the file '%s' can not be read", path);
+    size_t size = fread(text, 1, sizeof text - 1, file);
+    fclose(file);
+    text[size] = '\0';
+    const char *service = strstr(text, "service");
+    char *found = first_endpoint(service ? service : text);
+    if (!found)
+        return err_set(err, RP_NOT_FOUND, "there is no service endpoint in '%s'", path);
+    *out = endpoint_local(found);
+    free(found);
+    return *out ? RP_OK : err_set(err, RP_NO_MEMORY, "no memory for an endpoint");
+}

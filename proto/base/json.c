@@ -1,0 +1,349 @@
+/* See json.h. */
+#include "proto/base/json.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void json_fini(struct json *self)
+{
+    free(self->data);
+    *self = (struct json){0};
+}
+
+static void put(struct json *self, const char *text, size_t size)
+{
+    if (self->failed)
+        return;
+    if (self->capacity - self->size <= size) {
+        size_t capacity = (self->capacity + size + 256) * 2;
+        char *data = realloc(self->data, capacity);
+        if (!data) {
+            self->failed = true;
+            return;
+        }
+        self->data = data;
+        self->capacity = capacity;
+    }
+    memcpy(self->data + self->size, text, size);
+    self->size += size;
+    self->data[self->size] = '\0';
+}
+
+char *json_take(struct json *self)
+{
+    put(self, "", 0);
+    char *data = self->failed ? NULL : self->data;
+    if (self->failed)
+        free(self->data);
+    *self = (struct json){0};
+    return data;
+}
+
+static void value_begins(struct json *self)
+{
+    if (self->comma)
+        put(self, ", ", 2);
+    self->comma = true;
+}
+
+void json_open(struct json *self, char open)
+{
+    value_begins(self);
+    put(self, &open, 1);
+    self->comma = false;
+}
+
+void json_close(struct json *self, char close)
+{
+    put(self, &close, 1);
+    self->comma = true;
+}
+
+/* Length of the UTF-8 sequence at s, 0 if there is none. */
+static size_t utf8_size(const uint8_t *s)
+{
+    if (s[0] < 0x80)
+        return 1;
+    size_t n = s[0] >= 0xc2 && s[0] < 0xe0 ? 2 : s[0] >= 0xe0 && s[0] < 0xf0 ? 3 : s[0] >= 0xf0 && s[0] < 0xf5 ? 4 : 0;
+    for (size_t i = 1; i < n; i++) {
+        if ((s[i] & 0xc0) != 0x80)
+            return 0;
+    }
+    bool overlong = (s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xf0 && s[1] < 0x90);
+    bool beyond = (s[0] == 0xed && s[1] >= 0xa0) || (s[0] == 0xf4 && s[1] >= 0x90);
+    return overlong || beyond ? 0 : n;
+}
+
+static void quote(struct json *self, const char *text)
+{
+    put(self, "\"", 1);
+    for (const uint8_t *s = (const uint8_t *)text; *s;) {
+        size_t n = utf8_size(s);
+        char escape[8];
+        if (*s == '"' || *s == '\\') {
+            put(self, "\\", 1);
+            put(self, (const char *)s, 1);
+        } else if (*s < 0x20 || *s == 0x7f) {
+            const char *known = strchr("\bb\ff\nn\rr\tt", *s);
+            int size = known ? snprintf(escape, sizeof escape, "\\%c", known[1])
+                             : snprintf(escape, sizeof escape, "\\u%04x", *s);
+            put(self, escape, (size_t)size);
+        } else if (n == 0) {
+            put(self, "\xef\xbf\xbd", 3);
+        } else {
+            put(self, (const char *)s, n);
+        }
+        s += n ? n : 1;
+    }
+    put(self, "\"", 1);
+}
+
+void json_key(struct json *self, const char *name)
+{
+    value_begins(self);
+    quote(self, name);
+    put(self, ": ", 2);
+    self->comma = false;
+}
+
+void json_string(struct json *self, const char *text)
+{
+    value_begins(self);
+    quote(self, text ? text : "");
+}
+
+void json_hex(struct json *self, const uint8_t *data, size_t size)
+{
+    value_begins(self);
+    put(self, "\"", 1);
+    for (size_t i = 0; i < size; i++) {
+        char byte[3];
+        snprintf(byte, sizeof byte, "%02x", data[i]);
+        put(self, byte, 2);
+    }
+    put(self, "\"", 1);
+}
+
+void json_unsigned(struct json *self, uint64_t value)
+{
+    char text[24];
+    value_begins(self);
+    put(self, text, (size_t)snprintf(text, sizeof text, "%" PRIu64, value));
+}
+
+void json_signed(struct json *self, int64_t value)
+{
+    char text[24];
+    value_begins(self);
+    put(self, text, (size_t)snprintf(text, sizeof text, "%" PRId64, value));
+}
+
+static bool not_finite(struct json *self, double value)
+{
+    if (isfinite(value))
+        return false;
+    json_string(self, isnan(value) ? "NaN" : value > 0 ? "Infinity" : "-Infinity");
+    return true;
+}
+
+void json_double(struct json *self, double value)
+{
+    char text[40];
+    if (not_finite(self, value))
+        return;
+    int size = 0;
+    for (int digits = 15; digits <= 17; digits++) {
+        size = snprintf(text, sizeof text, "%.*g", digits, value);
+        if (strtod(text, NULL) == value)
+            break;
+    }
+    value_begins(self);
+    put(self, text, (size_t)size);
+}
+
+void json_float(struct json *self, float value)
+{
+    char text[40];
+    if (not_finite(self, value))
+        return;
+    int size = 0;
+    for (int digits = 6; digits <= 9; digits++) {
+        size = snprintf(text, sizeof text, "%.*g", digits, (double)value);
+        if (strtof(text, NULL) == value)
+            break;
+    }
+    value_begins(self);
+    put(self, text, (size_t)size);
+}
+
+void json_boolean(struct json *self, bool value)
+{
+    value_begins(self);
+    put(self, value ? "true" : "false", value ? 4 : 5);
+}
+
+/* ---- protobuf ---- */
+
+static void enumerator(struct json *self, const ProtobufCFieldDescriptor *field, int value)
+{
+    const ProtobufCEnumValue *known = protobuf_c_enum_descriptor_get_value(field->descriptor, value);
+    if (known)
+        json_string(self, known->name);
+    else
+        json_signed(self, value);
+}
+
+/* Bytes that one element takes in a repeated field. */
+static size_t element_size(ProtobufCType type)
+{
+    switch (type) {
+    case PROTOBUF_C_TYPE_SINT64:
+    case PROTOBUF_C_TYPE_INT64:
+    case PROTOBUF_C_TYPE_UINT64:
+    case PROTOBUF_C_TYPE_SFIXED64:
+    case PROTOBUF_C_TYPE_FIXED64:
+    case PROTOBUF_C_TYPE_DOUBLE:
+        return 8;
+    case PROTOBUF_C_TYPE_BOOL:
+        return sizeof(protobuf_c_boolean);
+    case PROTOBUF_C_TYPE_STRING:
+    case PROTOBUF_C_TYPE_MESSAGE:
+        return sizeof(void *);
+    case PROTOBUF_C_TYPE_BYTES:
+        return sizeof(ProtobufCBinaryData);
+    default:
+        return 4;
+    }
+}
+
+static void element(struct json *self, const ProtobufCFieldDescriptor *field, const void *at)
+{
+    switch (field->type) {
+    case PROTOBUF_C_TYPE_INT32:
+    case PROTOBUF_C_TYPE_SINT32:
+    case PROTOBUF_C_TYPE_SFIXED32:
+        json_signed(self, *(const int32_t *)at);
+        break;
+    case PROTOBUF_C_TYPE_INT64:
+    case PROTOBUF_C_TYPE_SINT64:
+    case PROTOBUF_C_TYPE_SFIXED64:
+        json_signed(self, *(const int64_t *)at);
+        break;
+    case PROTOBUF_C_TYPE_UINT32:
+    case PROTOBUF_C_TYPE_FIXED32:
+        json_unsigned(self, *(const uint32_t *)at);
+        break;
+    case PROTOBUF_C_TYPE_UINT64:
+    case PROTOBUF_C_TYPE_FIXED64:
+        json_unsigned(self, *(const uint64_t *)at);
+        break;
+    case PROTOBUF_C_TYPE_FLOAT:
+        json_float(self, *(const float *)at);
+        break;
+    case PROTOBUF_C_TYPE_DOUBLE:
+        json_double(self, *(const double *)at);
+        break;
+    case PROTOBUF_C_TYPE_BOOL:
+        json_boolean(self, *(const protobuf_c_boolean *)at);
+        break;
+    case PROTOBUF_C_TYPE_ENUM:
+        enumerator(self, field, *(const int *)at);
+        break;
+    case PROTOBUF_C_TYPE_STRING:
+        json_string(self, *(const char *const *)at);
+        break;
+    case PROTOBUF_C_TYPE_BYTES: {
+        const ProtobufCBinaryData *bytes = at;
+        json_hex(self, bytes->data, bytes->len);
+        break;
+    }
+    case PROTOBUF_C_TYPE_MESSAGE:
+        json_message(self, *(const ProtobufCMessage *const *)at);
+        break;
+    }
+}
+
+static void repeated(struct json *self, const ProtobufCFieldDescriptor *field, const uint8_t *base)
+{
+    size_t n, size = element_size(field->type);
+    const uint8_t *at;
+    memcpy(&n, base + field->quantifier_offset, sizeof n);
+    memcpy(&at, base + field->offset, sizeof at);
+    json_open(self, '[');
+    for (size_t i = 0; i < n; i++)
+        element(self, field, at + i * size);
+    json_close(self, ']');
+}
+
+static bool is_present(const ProtobufCFieldDescriptor *field, const uint8_t *base)
+{
+    if (field->flags & PROTOBUF_C_FIELD_FLAG_ONEOF) {
+        int which;
+        memcpy(&which, base + field->quantifier_offset, sizeof which);
+        if ((uint32_t)which != field->id)
+            return false;
+    }
+    const void *pointer = "";
+    if (field->type == PROTOBUF_C_TYPE_MESSAGE)
+        memcpy(&pointer, base + field->offset, sizeof pointer);
+    return pointer != NULL;
+}
+
+void json_real(struct json *self, const char *name, double value)
+{
+    json_key(self, name);
+    if (isfinite(value))
+        json_double(self, value);
+    else
+        json_message(self, NULL);
+}
+
+void json_text(struct json *self, const char *name, const char *text)
+{
+    json_key(self, name);
+    json_string(self, text ? text : "");
+}
+
+void json_item_key(struct json *self, uint64_t key)
+{
+    char text[24];
+    snprintf(text, sizeof text, "%llu", (unsigned long long)key);
+    json_key(self, "key");
+    json_unsigned(self, key);
+    json_key(self, "key_text");
+    json_string(self, text);
+}
+
+static bool is_item_key(const ProtobufCFieldDescriptor *field)
+{
+    return field->type == PROTOBUF_C_TYPE_FIXED64 && strcmp(field->name, "key") == 0;
+}
+
+void json_message(struct json *self, const ProtobufCMessage *message)
+{
+    if (!message) {
+        value_begins(self);
+        put(self, "null", 4);
+        return;
+    }
+    const uint8_t *base = (const uint8_t *)message;
+    json_open(self, '{');
+    for (unsigned i = 0; i < message->descriptor->n_fields; i++) {
+        const ProtobufCFieldDescriptor *field = &message->descriptor->fields[i];
+        if (field->label == PROTOBUF_C_LABEL_REPEATED) {
+            json_key(self, field->name);
+            repeated(self, field, base);
+        } else if (is_item_key(field) && is_present(field, base)) {
+            uint64_t key;
+            memcpy(&key, base + field->offset, sizeof key);
+            json_item_key(self, key);
+        } else if (is_present(field, base)) {
+            json_key(self, field->name);
+            element(self, field, base + field->offset);
+        }
+    }
+    json_close(self, '}');
+}

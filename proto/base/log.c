@@ -1,0 +1,307 @@
+/* The log: a line is formatted on the caller's stack and leaves in one write(2), so that lines of several threads, or of
+ * several processes that append to one file, never mix. The lock guards the descriptor and the account of failures. */
+#include "proto/base/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "proto/base/clock.h"
+#include "proto/base/error.h"
+
+#define LINE_BYTES 2048
+#define PATIENCE_MS 10
+
+static const char *const level_names[] = {"debug", "info", "warn", "error", "off"};
+
+static atomic_int threshold = LEVEL_INFO;
+
+static struct {
+    pthread_mutex_t lock;
+    char path[PATH_MAX]; /* empty: standard error */
+    int fd;
+    bool owned;      /* close it when done with it */
+    bool may_block;  /* no regular file: a reader may be slow, or go away */
+    bool torn;       /* the last line was cut in the middle: start a new one first */
+    int error;       /* of the last write; 0: all is well */
+    uint64_t missed; /* since writing last worked */
+    uint64_t lost;
+} sink = {.lock = PTHREAD_MUTEX_INITIALIZER, .fd = STDERR_FILENO, .may_block = true};
+
+int log_level_by_name(const char *name)
+{
+    for (int i = LEVEL_DEBUG; i <= LEVEL_OFF; i++) {
+        if (name && strcasecmp(name, level_names[i]) == 0)
+            return i;
+    }
+    return -1;
+}
+
+const char *log_level_name(enum log_level level)
+{
+    return level >= LEVEL_DEBUG && level <= LEVEL_OFF ? level_names[level] : "unknown";
+}
+
+void log_set_level(enum log_level level)
+{
+    atomic_store_explicit(&threshold, (int)level, memory_order_relaxed);
+}
+
+static void sink_use(const char *path, int fd, bool owned)
+{
+    struct stat status;
+    bool may_block = fstat(fd, &status) != 0 || !S_ISREG(status.st_mode);
+    pthread_mutex_lock(&sink.lock);
+    int old = sink.owned ? sink.fd : -1;
+    snprintf(sink.path, sizeof sink.path, "%s", path);
+    sink.fd = fd;
+    sink.owned = owned;
+    sink.may_block = may_block;
+    sink.torn = false;
+    sink.error = 0;
+    sink.missed = 0;
+    pthread_mutex_unlock(&sink.lock);
+    if (old >= 0)
+        close(old);
+}
+
+rp_status log_open(const char *path, rp_error *err)
+{
+    if (!path || path[0] == '\0' || strcmp(path, "-") == 0) {
+        sink_use("", STDERR_FILENO, false);
+        return RP_OK;
+    }
+    int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
+    if (fd < 0)
+        return err_set(err, RP_IO, "the log '%s' can not be opened: %s", path, strerror(errno));
+    sink_use(path, fd, true);
+    return RP_OK;
+}
+
+void log_reopen(void)
+{
+    char path[PATH_MAX], quoted[512];
+    rp_error err = {0};
+    pthread_mutex_lock(&sink.lock);
+    memcpy(path, sink.path, sizeof path);
+    pthread_mutex_unlock(&sink.lock);
+    if (path[0] == '\0')
+        return;
+    if (log_open(path, &err) == RP_OK)
+        log_line(LEVEL_INFO, "L0002", "the log was opened anew", NULL);
+    else
+        log_line(LEVEL_ERROR, "L0003", "the log goes on in the old file", "why=%s",
+                 log_quote(quoted, sizeof quoted, err.text));
+}
+
+void log_close(void)
+{
+    sink_use("", STDERR_FILENO, false);
+}
+
+uint64_t log_lost(void)
+{
+    pthread_mutex_lock(&sink.lock);
+    uint64_t lost = sink.lost;
+    pthread_mutex_unlock(&sink.lock);
+    return lost;
+}
+
+/* Neither a reader that sleeps nor one that went away may stop the program. Waits a moment for room, the first time
+ * only; a line is short enough for a pipe to take it whole. Takes back the SIGPIPE of this one write. */
+static ssize_t write_guarded(int fd, const char *data, size_t size)
+{
+    struct pollfd room = {.fd = fd, .events = POLLOUT};
+    if (poll(&room, 1, sink.missed > 0 ? 0 : PATIENCE_MS) == 0) {
+        errno = EAGAIN;
+        return -1;
+    }
+    sigset_t pipe_set, before, pending;
+    sigemptyset(&pipe_set);
+    sigaddset(&pipe_set, SIGPIPE);
+    sigpending(&pending);
+    bool was_pending = sigismember(&pending, SIGPIPE) == 1;
+    pthread_sigmask(SIG_BLOCK, &pipe_set, &before);
+    ssize_t n = write(fd, data, size);
+    int error = errno;
+    if (n < 0 && error == EPIPE && !was_pending) {
+        const struct timespec at_once = {0, 0};
+        while (sigtimedwait(&pipe_set, NULL, &at_once) < 0 && errno == EINTR) {
+        }
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    errno = error;
+    return n;
+}
+
+/* The lock is held. False: nothing, or not all of it, was written; sink.error says why. */
+static bool sink_write(const char *data, size_t size)
+{
+    while (size > 0) {
+        ssize_t n = sink.may_block ? write_guarded(sink.fd, data, size) : write(sink.fd, data, size);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0) {
+            sink.error = n < 0 ? errno : EIO;
+            return false;
+        }
+        data += n;
+        size -= (size_t)n;
+        sink.torn = size > 0;
+    }
+    return true;
+}
+
+/* "2026-01-31T12:00:00.123Z info  B0101 what "; gives its length. */
+static size_t put_head(char *line, size_t size, enum log_level level, const char *id, const char *what)
+{
+    struct timespec now;
+    struct tm utc;
+    clock_gettime(CLOCK_REALTIME, &now);
+    gmtime_r(&now.tv_sec, &utc);
+    size_t n = strftime(line, size, "%Y-%m-%dT%H:%M:%S", &utc);
+    int more = snprintf(line + n, size - n, ".%03dZ %-5s %s %s", (int)(now.tv_nsec / NS_PER_MS), log_level_name(level),
+                        id, what);
+    return more < 0 ? n : n + (size_t)more < size ? n + (size_t)more : size - 1;
+}
+
+/* One line stays one line, whatever is in the values. size is the room; the end of a cut line shows that it was cut. */
+static size_t finish_line(char *line, size_t size, size_t used, bool cut)
+{
+    for (size_t i = 0; i < used; i++) {
+        if ((unsigned char)line[i] < 0x20 || line[i] == 0x7f)
+            line[i] = '?';
+    }
+    if (cut) {
+        used = size - 5;
+        memcpy(line + used, "...", 3);
+        used += 3;
+    }
+    line[used++] = '\n';
+    return used;
+}
+
+/* The lock is held, and writing failed before: says once, as soon as it works, how much is missing. */
+static bool report_missed(void)
+{
+    char line[256], error[96];
+    size_t n = put_head(line, sizeof line, LEVEL_WARN, "L0001", "log lines were lost");
+    int more = snprintf(line + n, sizeof line - n, " count=%llu error=%s", (unsigned long long)sink.missed,
+                        log_quote(error, sizeof error, strerror(sink.error)));
+    n = finish_line(line, sizeof line, n + (size_t)more, false);
+    if (sink.torn && !sink_write("\n", 1))
+        return false;
+    sink.torn = false;
+    return sink_write(line, n);
+}
+
+static void submit(const char *line, size_t size)
+{
+    pthread_mutex_lock(&sink.lock);
+    bool ok = sink.missed == 0 || report_missed();
+    if (ok)
+        sink.missed = 0;
+    ok = ok && sink_write(line, size);
+    if (ok) {
+        sink.error = 0;
+    } else {
+        sink.missed++;
+        sink.lost++;
+    }
+    pthread_mutex_unlock(&sink.lock);
+}
+
+void log_line(enum log_level level, const char *id, const char *what, const char *format, ...)
+{
+    if ((int)level < atomic_load_explicit(&threshold, memory_order_relaxed) || level >= LEVEL_OFF)
+        return;
+    int saved_errno = errno;
+    char line[LINE_BYTES];
+    size_t n = put_head(line, sizeof line - 1, level, id, what);
+    bool cut = false;
+    if (format) {
+        line[n++] = ' ';
+        size_t room = sizeof line - 1 - n;
+        va_list args;
+        va_start(args, format);
+        int more = vsnprintf(line + n, room, format, args);
+        va_end(args);
+        cut = more >= 0 && (size_t)more >= room;
+        n += more < 0 ? 0 : cut ? room - 1 : (size_t)more;
+    }
+    submit(line, finish_line(line, sizeof line, n, cut));
+    errno = saved_errno;
+}
+
+/* The escape of one byte, or the byte itself; gives its length (at most 4). */
+static size_t escape_byte(unsigned char byte, char out[5])
+{
+    static const char letters[] = "abtnvfr";
+    if (byte == '"' || byte == '\\')
+        return (size_t)snprintf(out, 5, "\\%c", byte);
+    if (byte >= 7 && byte <= 13)
+        return (size_t)snprintf(out, 5, "\\%c", letters[byte - 7]);
+    if (byte < 0x20 || byte == 0x7f)
+        return (size_t)snprintf(out, 5, "\\x%02x", byte);
+    out[0] = (char)byte;
+    out[1] = '\0';
+    return 1;
+}
+
+const char *log_quote(char *buffer, uint32_t size, const char *s)
+{
+    if (size < 3) {
+        if (size > 0)
+            buffer[0] = '\0';
+        return buffer;
+    }
+    size_t n = 0;
+    buffer[n++] = '"';
+    for (; s && *s; s++) {
+        char escaped[5];
+        size_t length = escape_byte((unsigned char)*s, escaped);
+        if (n + length + 2 > size) {
+            /* Cut before a UTF-8 sequence, not inside it. */
+            if (((unsigned char)*s & 0xc0) == 0x80) {
+                while (n > 1 && ((unsigned char)buffer[n - 1] & 0xc0) == 0x80)
+                    n--;
+                if (n > 1)
+                    n--;
+            }
+            break;
+        }
+        memcpy(buffer + n, escaped, length);
+        n += length;
+    }
+    buffer[n++] = '"';
+    buffer[n] = '\0';
+    return buffer;
+}
+
+bool log_allow(struct log_limit *limit, uint32_t burst, int64_t now_ns, uint32_t *held)
+{
+    if (limit->count == 0 || now_ns - limit->window_ns >= NS_PER_S || now_ns < limit->window_ns) {
+        limit->window_ns = now_ns;
+        limit->count = 0;
+    }
+    if (limit->count >= burst) {
+        limit->held++;
+        return false;
+    }
+    limit->count++;
+    if (held)
+        *held = limit->held;
+    limit->held = 0;
+    return true;
+}

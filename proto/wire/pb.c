@@ -1,0 +1,186 @@
+/* The out-of-line half of the protobuf reader and writer. */
+#include "proto/wire/pb.h"
+
+#include <stdlib.h>
+
+#define PB_MAX_NUMBER ((UINT64_C(1) << 29) - 1)
+
+struct pb_number pb_read_varint_slow(const uint8_t *at, const uint8_t *end)
+{
+    uint64_t value = 0;
+    for (uint32_t i = 0; i < PB_MAX_VARINT && at != end; i++) {
+        uint8_t byte = *at++;
+        if (i == PB_MAX_VARINT - 1 && byte > 1)
+            break;
+        value |= (uint64_t)(byte & 0x7f) << (7 * i);
+        if (byte < 0x80)
+            return (struct pb_number){at, value};
+    }
+    return (struct pb_number){NULL, 0};
+}
+
+/* Reads what follows a tag and gives the byte after it; NULL: damaged. */
+static const uint8_t *pb_read_value(const uint8_t *at, const uint8_t *end, struct pb_field *field)
+{
+    struct pb_number number;
+    size_t left = (size_t)(end - at);
+    switch (field->wire) {
+    case PB_VARINT:
+        number = pb_read_varint(at, end);
+        field->value = number.value;
+        return number.at;
+    case PB_FIXED64:
+    case PB_FIXED32: {
+        size_t width = field->wire == PB_FIXED64 ? 8 : 4;
+        if (left < width)
+            return NULL;
+        memcpy(&field->value, at, width);
+        return at + width;
+    }
+    case PB_BYTES:
+        number = pb_read_varint(at, end);
+        if (number.at == NULL || number.value > (uint64_t)(end - number.at))
+            return NULL;
+        field->data = number.at;
+        field->size = (size_t)number.value;
+        return number.at + number.value;
+    }
+    return NULL;
+}
+
+int pb_next(struct pb_reader *self, struct pb_field *field)
+{
+    if (self->at == self->end)
+        return 0;
+    struct pb_number tag = pb_read_varint(self->at, self->end);
+    if (tag.at == NULL || tag.value >> 3 == 0 || tag.value >> 3 > PB_MAX_NUMBER)
+        return -1;
+    *field = (struct pb_field){.number = (uint32_t)(tag.value >> 3), .wire = (enum pb_wire)(tag.value & 7)};
+    const uint8_t *at = pb_read_value(tag.at, self->end, field);
+    if (at == NULL)
+        return -1;
+    self->at = at;
+    return 1;
+}
+
+void pb_writer_fini(struct pb_writer *self)
+{
+    free(self->data);
+    *self = (struct pb_writer){0};
+}
+
+static bool pb_grow(struct pb_writer *self, size_t n)
+{
+    if (n > SIZE_MAX / 2 - self->size)
+        return false;
+    size_t capacity = self->capacity < 128 ? 256 : self->capacity * 2;
+    if (capacity < self->size + n)
+        capacity = self->size + n;
+    uint8_t *data = realloc(self->data, capacity);
+    if (data == NULL)
+        return false;
+    self->data = data;
+    self->capacity = capacity;
+    return true;
+}
+
+void *pb_reserve(struct pb_writer *self, size_t n)
+{
+    if (self->failed)
+        return NULL;
+    if (n > self->capacity - self->size && !pb_grow(self, n)) {
+        self->failed = true;
+        return NULL;
+    }
+    uint8_t *at = self->data + self->size;
+    self->size += n;
+    return at;
+}
+
+void pb_varint(struct pb_writer *self, uint64_t value)
+{
+    uint8_t *at = pb_reserve(self, pb_varint_size(value));
+    if (at != NULL)
+        pb_store_varint(at, value);
+}
+
+void pb_tag(struct pb_writer *self, uint32_t number, enum pb_wire wire)
+{
+    pb_varint(self, (uint64_t)number << 3 | wire);
+}
+
+static void pb_put_fixed(struct pb_writer *self, uint32_t number, enum pb_wire wire, uint64_t value, size_t width)
+{
+    uint64_t tag = (uint64_t)number << 3 | wire;
+    uint8_t *at = pb_reserve(self, pb_varint_size(tag) + width);
+    if (at != NULL)
+        memcpy(pb_store_varint(at, tag), &value, width);
+}
+
+void pb_put_varint(struct pb_writer *self, uint32_t number, uint64_t value)
+{
+    if (value == 0)
+        return;
+    pb_tag(self, number, PB_VARINT);
+    pb_varint(self, value);
+}
+
+void pb_put_fixed32(struct pb_writer *self, uint32_t number, uint32_t value)
+{
+    if (value != 0)
+        pb_put_fixed(self, number, PB_FIXED32, value, 4);
+}
+
+void pb_put_fixed64(struct pb_writer *self, uint32_t number, uint64_t value)
+{
+    if (value != 0)
+        pb_put_fixed(self, number, PB_FIXED64, value, 8);
+}
+
+/* Tag and length of a PB_BYTES field; gives where its bytes go. */
+static uint8_t *pb_put_length(struct pb_writer *self, uint32_t number, size_t size)
+{
+    uint64_t tag = (uint64_t)number << 3 | PB_BYTES;
+    size_t head = pb_varint_size(tag) + pb_varint_size(size);
+    uint8_t *at = size > SIZE_MAX - head ? NULL : pb_reserve(self, head + size);
+    return at == NULL ? NULL : pb_store_varint(pb_store_varint(at, tag), size);
+}
+
+void pb_put_bytes(struct pb_writer *self, uint32_t number, const void *data, size_t size)
+{
+    uint8_t *at = size == 0 ? NULL : pb_put_length(self, number, size);
+    if (at != NULL)
+        memcpy(at, data, size);
+}
+
+uint8_t *pb_put_packed(struct pb_writer *self, uint32_t number, uint32_t n, uint32_t width)
+{
+    return n == 0 ? NULL : pb_put_length(self, number, (size_t)n * width);
+}
+
+static void pb_put_folded(struct pb_writer *self, uint32_t number, const void *values, uint32_t n, uint32_t width)
+{
+    if (n > 1 && pb_all_equal(values, n, width))
+        n = 1;
+    pb_put_bytes(self, number, values, (size_t)n * width);
+}
+
+void pb_put_u32s(struct pb_writer *self, uint32_t number, const uint32_t *values, uint32_t n)
+{
+    pb_put_folded(self, number, values, n, sizeof *values);
+}
+
+void pb_put_u64s(struct pb_writer *self, uint32_t number, const uint64_t *values, uint32_t n)
+{
+    pb_put_folded(self, number, values, n, sizeof *values);
+}
+
+void pb_put_f64s(struct pb_writer *self, uint32_t number, const double *values, uint32_t n)
+{
+    pb_put_folded(self, number, values, n, sizeof *values);
+}
+
+void pb_put_u8s(struct pb_writer *self, uint32_t number, const uint8_t *values, uint32_t n)
+{
+    pb_put_folded(self, number, values, n, sizeof *values);
+}

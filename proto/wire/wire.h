@@ -1,0 +1,170 @@
+/* Hot headers, decoded by hand into views: ingest, sample, update, sample reply. A view borrows the frame. Decoding
+ * checks what can be checked from the header alone: wire types, array lengths against each other, no field twice, counts
+ * that add up. What is left to the owner of the state: versions, sessions, columns, layouts, tables, references, and
+ * the sizes of blocks against the payload frames.
+ *
+ * Readers are stricter than protobuf asks for: a packed array stands once and is packed, a oneof has one member, a
+ * uint32 fits 32 bits. Unknown fields are skipped, so that later versions may add some; in Request and Reply every
+ * field from 16 on is a body. All failures are RP_BAD_MESSAGE with a sentence that names the field. */
+#ifndef PROTO_WIRE_H
+#define PROTO_WIRE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "proto/wire/pb.h"
+#include "replay/error.h"
+
+#define WIRE_VERSION 1u
+#define WIRE_SESSION_BYTES 16u
+/* The most chunks of one sample reply: its header may state a number of chunks in a few bytes. */
+#define WIRE_MAX_CHUNKS (1u << 24)
+
+/* Outer header of a service request: body is the field that was set (16 and up), its bytes unparsed. */
+struct wire_request {
+    uint32_t version;
+    uint64_t id;
+    uint64_t client;
+    uint64_t settled;
+    uint32_t body; /* 0: none */
+    const uint8_t *data;
+    size_t size;
+};
+/* RP_BAD_MESSAGE if the frame is no Request at all; id and client are set as far as they could be read, so that the
+ * error can be answered. A body field that is unknown is not an error here. */
+rp_status wire_read_request(const void *frame, size_t size, struct wire_request *out, rp_error *err);
+
+struct wire_string {
+    const char *data; /* not terminated */
+    uint32_t size;
+};
+
+struct wire_sample {
+    struct wire_string table;
+    uint32_t count;
+    bool has_timeout;
+    uint64_t timeout_ms;
+    bool distinct, flexible, whole;
+};
+rp_status wire_read_sample(const void *body, size_t size, struct wire_sample *out, rp_error *err);
+
+/* Update, Delete and Fetch (priority empty for the latter two; for Update n or 1). */
+struct wire_keys {
+    struct wire_string table;
+    struct pb_array key;
+    struct pb_array priority;
+};
+rp_status wire_read_keys(const void *body, size_t size, bool with_priority, struct wire_keys *out, rp_error *err);
+
+struct wire_ingest {
+    uint32_t version;
+    uint8_t session[WIRE_SESSION_BYTES];
+    uint32_t epoch;
+    uint64_t number;
+    uint64_t oldest_chunk;
+    const uint8_t *layouts; /* the frame from the first Layout field on, to be walked again with pb_next; NULL: none */
+    size_t layouts_size;
+    uint32_t n_layouts;
+    uint32_t n_chunks;
+    uint32_t packed;
+    /* chunk_episode, run_policy and item_offset may be absent from the frame: then they are one 0, safe to index. */
+    struct pb_array chunk_number, chunk_step, chunk_length, chunk_episode;
+    struct pb_array block_size, block_codec; /* n is 1 or a multiple of n_chunks: the session knows the columns */
+    uint32_t n_runs;
+    struct pb_array run_layout, run_items, run_first, run_policy;
+    uint32_t n_items;
+    struct pb_array item_key, item_priority, item_chunk, item_offset, item_length;
+};
+/* On RP_OK: n_chunks, n_items and n_runs agree with all arrays, the runs' items sum to n_items, packed <= n_chunks. On
+ * RP_BAD_MESSAGE, session and number are set as far as they could be read. */
+rp_status wire_read_ingest(const void *frame, size_t size, struct wire_ingest *out, rp_error *err);
+
+/* The writer's side: arrays in host order. Optional ones (chunk_episode, run_policy, item_offset) may be NULL: then all
+ * zero. Appends the frame to out; if memory runs out, out->failed is set. The header is laid out so that session, epoch
+ * and number stand at fixed places: wire_patch_ingest changes the first two in place. */
+struct wire_ingest_out {
+    const uint8_t *session;
+    uint32_t epoch;
+    uint64_t number;
+    uint64_t oldest_chunk;
+    const void *layouts; /* encoded Layout fields with their tags (number 7), or NULL */
+    size_t layouts_size;
+    uint32_t n_chunks, n_columns, packed;
+    const uint64_t *chunk_number, *chunk_step;
+    const uint32_t *chunk_length, *chunk_episode;
+    const uint32_t *block_size;
+    const uint8_t *block_codec;
+    uint32_t n_runs;
+    const uint32_t *run_layout, *run_items;
+    const uint64_t *run_first, *run_policy;
+    uint32_t n_items;
+    const uint64_t *item_key, *item_chunk;
+    const double *item_priority;
+    const uint32_t *item_offset, *item_length;
+};
+void wire_write_ingest(struct pb_writer *out, const struct wire_ingest_out *in);
+/* Sets session and epoch in a frame written by wire_write_ingest. */
+void wire_patch_ingest(void *frame, const uint8_t *session, uint32_t epoch);
+
+/* A reply to sample or fetch, as the client sees it. */
+struct wire_reply {
+    uint32_t version;
+    uint64_t id;
+    uint32_t status;
+    struct wire_string text;
+    uint32_t body; /* 0: none */
+    const uint8_t *data;
+    size_t size;
+};
+rp_status wire_read_reply(const void *frame, size_t size, struct wire_reply *out, rp_error *err);
+
+struct wire_sampled {
+    uint32_t n_items, n_chunks, n_blocks;
+    struct pb_array key, priority, probability, times_sampled, age_ns, policy, step, session;
+    struct pb_array layout, offset, length, chunks, chunk; /* chunk empty: 0, 1, 2 ... */
+    struct pb_array chunk_length, chunk_blocks;
+    struct pb_array block_column, block_codec, block_size;
+    uint32_t packed;
+    const uint8_t *layouts;
+    size_t layouts_size;
+    uint32_t n_layouts;
+    uint64_t table_size, waited_ns;
+    bool partial;
+};
+/* Checks lengths, that chunk indices are below n_chunks and layout indices below n_layouts, packed <= n_chunks, at most
+ * RP_MAX_COLUMNS blocks in a chunk. n_chunks is not on the wire: it is the highest index in `chunk` plus 1, or without
+ * that array the sum of `chunks`. Absent probability, times_sampled, policy, session, layout and offset are one 0. */
+rp_status wire_read_sampled(const void *body, size_t size, struct wire_sampled *out, rp_error *err);
+
+/* The column of a block: block_index counts all blocks of the reply, block_in_chunk those of its chunk. */
+static inline uint32_t wire_block_column(const struct wire_sampled *self, uint32_t chunk, uint32_t block_in_chunk,
+                                         uint32_t block_index)
+{
+    (void)chunk;
+    return self->block_column.data[self->block_column.n == self->n_blocks ? block_index : block_in_chunk];
+}
+
+/* The broker's side. All arrays in host order. chunk may be NULL (0, 1, 2 ...), as may those that the reader takes for
+ * 0 when absent. block_column holds n_block_columns entries: n_blocks, or only those of the first chunk where all chunks
+ * have the same. Writes a whole Reply frame (outer header included); if memory runs out, out->failed is set. */
+struct wire_sampled_out {
+    uint64_t id;
+    uint32_t status;
+    const char *text;
+    uint32_t n_items, n_chunks, n_blocks, n_chunk_refs;
+    const uint64_t *key, *age_ns, *policy, *step;
+    const double *priority, *probability;
+    const uint32_t *times_sampled, *session, *layout, *offset, *length, *chunks, *chunk;
+    const uint32_t *chunk_length, *chunk_blocks, *block_size;
+    const uint8_t *block_column, *block_codec;
+    uint32_t n_block_columns;
+    uint32_t packed;
+    const void *layouts; /* encoded Layout fields with their tags (number 20) */
+    size_t layouts_size;
+    uint64_t table_size, waited_ns;
+    bool partial;
+};
+void wire_write_sampled(struct pb_writer *out, const struct wire_sampled_out *in);
+
+#endif

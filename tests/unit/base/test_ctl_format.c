@@ -1,0 +1,247 @@
+/* What replay-ctl makes of numbers and names. Its sources are not part of a library: they are compiled in here. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "agent/ctl/top_render.c"
+#include "proto/base/format.h"
+
+static void test_bytes(void **state)
+{
+    (void)state;
+    format_buffer out;
+    assert_string_equal(format_bytes(out, 0), "0 B");
+    assert_string_equal(format_bytes(out, 999), "999 B");
+    assert_string_equal(format_bytes(out, 1000), "1.0 KiB");
+    assert_string_equal(format_bytes(out, 1024), "1 KiB");
+    assert_string_equal(format_bytes(out, 1288490189), "1.2 GiB");
+    assert_string_equal(format_bytes(out, UINT64_C(4) << 30), "4 GiB");
+    assert_string_equal(format_bytes(out, UINT64_MAX), "16 EiB");
+}
+
+static void test_counts(void **state)
+{
+    (void)state;
+    format_buffer out;
+    assert_string_equal(format_count(out, 0), "0");
+    assert_string_equal(format_count(out, 999), "999");
+    assert_string_equal(format_count(out, 1000), "1,000");
+    assert_string_equal(format_count(out, 1234567), "1,234,567");
+    assert_string_equal(format_count(out, UINT64_MAX), "18,446,744,073,709,551,615");
+    assert_string_equal(format_rate(out, 3400000), "3.4 M/s");
+    assert_string_equal(format_rate(out, 0), "0/s");
+    assert_string_equal(format_rate(out, 0.001), "0/s");
+    assert_string_equal(format_rate(out, 12.34), "12/s");
+    assert_string_equal(format_rate(out, 999.6), "1.0 k/s");
+    assert_string_equal(format_short(out, -2500), "-2.5 k");
+    assert_string_equal(format_short(out, NAN), "?");
+    assert_string_equal(format_short(out, -INFINITY), "-inf");
+    assert_string_equal(format_bound(out, 1.7e308), "none");
+    assert_string_equal(format_bound(out, -INFINITY), "none");
+    assert_string_equal(format_bound(out, -12.5), "-12.5");
+    assert_string_equal(format_percent(out, 1, 3), "33%");
+    assert_string_equal(format_percent(out, 1, 0), "-");
+}
+
+static void test_times(void **state)
+{
+    (void)state;
+    format_buffer out;
+    assert_string_equal(format_time(out, 0), "0 ns");
+    assert_string_equal(format_time(out, 1500), "1.5 us");
+    assert_string_equal(format_time(out, 3400000), "3.4 ms");
+    assert_string_equal(format_time(out, UINT64_C(999600000)), "1.0 s");
+    assert_string_equal(format_time(out, UINT64_C(12000000000)), "12 s");
+    assert_string_equal(format_time(out, UINT64_C(59600000000)), "1 min");
+    assert_string_equal(format_time(out, UINT64_C(125000000000)), "2 min 5 s");
+    assert_string_equal(format_time(out, UINT64_C(12000) * 1000000000), "3 h 20 min");
+    assert_string_equal(format_time(out, UINT64_C(352800) * 1000000000), "4 d 2 h");
+    assert_non_null(format_time(out, UINT64_MAX));
+    assert_string_equal(format_seconds(out, 0.25), "250 ms");
+    assert_string_equal(format_seconds(out, -1), "-");
+    assert_string_equal(format_seconds(out, NAN), "-");
+}
+
+static void test_clean(void **state)
+{
+    (void)state;
+    char out[32];
+    assert_string_equal(format_clean(out, sizeof out, "a\x1b[2Jb\n\x7f"), "a?[2Jb??");
+    assert_string_equal(format_clean(out, sizeof out,
+                                     "\xc2\x9b"
+                                     "2J \xc3\xbc"),
+                        "?2J \xc3\xbc");
+    assert_string_equal(format_clean(out, 4, "abcdef"), "abc");
+    assert_string_equal(format_clean(out, sizeof out, NULL), "");
+    assert_int_equal(format_width("gr\xc3\xbc\xc3\x9f"), 4);
+    assert_int_equal(format_cut("gr\xc3\xbc\xc3\x9f", 3), 4);
+    assert_int_equal(format_cut("ab", 3), 2);
+}
+
+static void test_bars(void **state)
+{
+    (void)state;
+    char out[16];
+    assert_string_equal(format_bar(out, sizeof out, 12, 0), "[..........]");
+    assert_string_equal(format_bar(out, sizeof out, 12, 0.5), "[#####.....]");
+    assert_string_equal(format_bar(out, sizeof out, 12, 7), "[##########]");
+    assert_string_equal(format_bar(out, sizeof out, 12, NAN), "[..........]");
+    assert_int_equal(strlen(format_bar(out, sizeof out, 500, 0.5)), 15);
+    assert_string_equal(format_place(out, sizeof out, 12, 0), "[o.........]");
+    assert_string_equal(format_place(out, sizeof out, 12, 1), "[.........o]");
+    assert_string_equal(format_place(out, sizeof out, 12, -3), "[o.........]");
+}
+
+static void test_grid(void **state)
+{
+    (void)state;
+    static const char *const titles[] = {"name", ">size", "note"};
+    struct grid grid;
+    char *data = NULL;
+    size_t size = 0;
+    grid_init(&grid, titles, 3);
+    grid_add(&grid, "replay");
+    grid_addf(&grid, "%d", 12345);
+    grid_add(&grid, "full\n");
+    grid_add(&grid, "\xc3\xbc");
+    grid_addf(&grid, "%d", 1);
+    grid_add(&grid, "");
+    FILE *out = open_memstream(&data, &size);
+    grid_print(&grid, out);
+    fclose(out);
+    assert_string_equal(data, "name     size  note\n"
+                              "replay  12345  full?\n"
+                              "\xc3\xbc           1  \n");
+    free(data);
+    grid_fini(&grid);
+}
+
+/* ---- top ---- */
+
+struct view {
+    Replay__InfoReply info;
+    Replay__WhyReply why;
+    Replay__ServerInfo server;
+    Replay__TableInfo tables[20], *table_list[20];
+    Replay__LimiterInfo limiter;
+    Replay__Wait waits[50], *wait_list[50];
+};
+
+static void view_init(struct view *v, uint32_t n_tables, uint32_t n_waits)
+{
+    replay__info_reply__init(&v->info);
+    replay__why_reply__init(&v->why);
+    replay__server_info__init(&v->server);
+    replay__limiter_info__init(&v->limiter);
+    v->info.server = &v->server;
+    v->info.n_tables = n_tables;
+    v->info.tables = v->table_list;
+    v->why.n_waits = n_waits;
+    v->why.waits = v->wait_list;
+    v->limiter.kind = (char *)"sample_to_insert_ratio";
+    v->limiter.min_diff = -100;
+    v->limiter.max_diff = 100;
+    for (uint32_t i = 0; i < 20; i++) {
+        replay__table_info__init(&v->tables[i]);
+        v->tables[i].name =
+            (char *)"a table with a rather long name \xc3\xbc\x1b[2J, longer than a line has room for in a terminal";
+        v->tables[i].limiter = &v->limiter;
+        v->tables[i].size = 50;
+        v->tables[i].max_size = 100;
+        v->table_list[i] = &v->tables[i];
+    }
+    for (uint32_t i = 0; i < 50; i++) {
+        replay__wait__init(&v->waits[i]);
+        v->waits[i].who = (char *)"actor-1";
+        v->waits[i].kind = (char *)"insert";
+        v->waits[i].text =
+            (char *)"needs 5 more samples: the cursor, now 100, would be above max_diff 100 after the next insert";
+        v->wait_list[i] = &v->waits[i];
+    }
+}
+
+/* Counts the lines and checks that none is too wide or could move the cursor. */
+static uint32_t check_screen(const char *text, uint32_t columns)
+{
+    uint32_t lines = 0;
+    assert_null(strchr(text, '\x1b'));
+    for (const char *at = text; *at; lines++) {
+        char line[2048];
+        size_t size = strcspn(at, "\n");
+        snprintf(line, sizeof line, "%.*s", (int)size, at);
+        if (columns)
+            assert_true(format_width(line) <= columns);
+        at += size + 1;
+    }
+    return lines;
+}
+
+static void test_top_fits(void **state)
+{
+    (void)state;
+    static const uint32_t sizes[][2] = {{80, 24}, {80, 10}, {40, 5}, {10, 1}, {200, 60}};
+    struct view v;
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        view_init(&v, 20, 50);
+        struct top_frame frame = {
+            .info = &v.info, .why = &v.why, .endpoint = "tcp://127.0.0.1:7600", .clock = "12:00:00"};
+        struct text text = {0};
+        top_render(&text, &frame, sizes[i][0], sizes[i][1]);
+        uint32_t lines = check_screen(text_get(&text), sizes[i][0]);
+        assert_true(lines > 0 && lines <= sizes[i][1]);
+        if (sizes[i][1] >= 24) {
+            assert_non_null(strstr(text_get(&text), "more tables"));
+            assert_non_null(strstr(text_get(&text), "needs 5 more samples"));
+            assert_non_null(strstr(text_get(&text), "more that wait"));
+        }
+        text_fini(&text);
+    }
+}
+
+static void test_top_says(void **state)
+{
+    (void)state;
+    struct view v;
+    struct text text = {0};
+    view_init(&v, 1, 0);
+    v.server.memory_limit = 1000;
+    v.server.memory_bytes = 500;
+    v.limiter.cursor = 100;
+    struct top_frame frame = {.info = &v.info, .why = &v.why, .endpoint = "here", .clock = "now"};
+    top_render(&text, &frame, 0, 0);
+    check_screen(text_get(&text), 0);
+    assert_non_null(strstr(text_get(&text), "memory [##########..........]"));
+    assert_non_null(strstr(text_get(&text), "fill   [##########..........] 50%"));
+    assert_non_null(strstr(text_get(&text), "cursor [...................o] 100 in -100..100"));
+    assert_non_null(strstr(text_get(&text), "nothing waits"));
+    text_fini(&text);
+
+    /* Figures that can not be. */
+    v.limiter.min_diff = v.limiter.max_diff = v.limiter.cursor = 5;
+    v.tables[0].insert_rate = NAN;
+    v.tables[0].mean_age_s = -INFINITY;
+    v.tables[0].size = UINT64_MAX;
+    top_render(&text, &frame, 80, 24);
+    check_screen(text_get(&text), 80);
+    text_fini(&text);
+
+    frame = (struct top_frame){.endpoint = "here", .clock = "now", .problem = "no broker answers"};
+    top_render(&text, &frame, 80, 24);
+    assert_non_null(strstr(text_get(&text), "no broker answers"));
+    text_fini(&text);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bytes),    cmocka_unit_test(test_counts),   cmocka_unit_test(test_times),
+        cmocka_unit_test(test_clean),    cmocka_unit_test(test_bars),     cmocka_unit_test(test_grid),
+        cmocka_unit_test(test_top_fits), cmocka_unit_test(test_top_says),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

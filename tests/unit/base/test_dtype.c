@@ -1,0 +1,74 @@
+#include "proto/base/dtype.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+static void test_every_type_is_found_by_its_name(void **state)
+{
+    (void)state;
+#define CHECK(name, code, text, bytes, integer)                                                                        \
+    assert_int_equal(dtype_by_name(text), code);                                                                       \
+    assert_string_equal(dtype_name(code), text);                                                                       \
+    assert_int_equal(dtype_size(code), bytes);                                                                         \
+    assert_int_equal(dtype_is_integer(code), integer);
+    RP_DTYPE_LIST(CHECK)
+#undef CHECK
+}
+
+static void test_other_types_do_not_exist(void **state)
+{
+    (void)state;
+    const int32_t codes[] = {0, -1, 16, 1000, INT32_MIN, INT32_MAX};
+    for (size_t i = 0; i < sizeof codes / sizeof codes[0]; i++) {
+        assert_int_equal(dtype_size(codes[i]), 0);
+        assert_null(dtype_name(codes[i]));
+        assert_false(dtype_is_integer(codes[i]));
+        assert_int_equal(dtype_row_bytes(codes[i], 0, NULL), 0);
+    }
+    assert_int_equal(dtype_by_name("float"), -1);
+    assert_int_equal(dtype_by_name("Float32"), -1);
+    assert_int_equal(dtype_by_name("float320"), -1);
+    assert_int_equal(dtype_by_name(""), -1);
+    assert_int_equal(dtype_by_name(NULL), -1);
+}
+
+static void test_row_bytes(void **state)
+{
+    (void)state;
+    assert_int_equal(dtype_row_bytes(RP_DTYPE_FLOAT64, 0, NULL), 8);
+    assert_int_equal(dtype_row_bytes(RP_DTYPE_UINT8, 3, (uint32_t[]){84, 84, 4}), 84 * 84 * 4);
+    assert_int_equal(dtype_row_bytes(RP_DTYPE_COMPLEX128, 2, (uint32_t[]){3, 5}), 240);
+    assert_int_equal(dtype_row_bytes(RP_DTYPE_INT16, 8, (uint32_t[]){1, 1, 1, 1, 1, 1, 1, 7}), 14);
+}
+
+static void test_row_bytes_out_of_range(void **state)
+{
+    (void)state;
+    const uint32_t ones[RP_MAX_RANK + 1] = {1, 1, 1, 1, 1, 1, 1, 1, 1};
+    assert_int_equal(dtype_row_bytes(RP_DTYPE_INT8, RP_MAX_RANK, ones), 1);
+    assert_int_equal(dtype_row_bytes(RP_DTYPE_INT8, RP_MAX_RANK + 1, ones), 0);
+    assert_int_equal(dtype_row_bytes(RP_DTYPE_INT8, 3, (uint32_t[]){4, 0, 4}), 0);
+    assert_int_equal(dtype_row_bytes(RP_DTYPE_INT8, 1, (uint32_t[]){1u << 30}), 1u << 30);
+    assert_int_equal(dtype_row_bytes(RP_DTYPE_INT8, 1, (uint32_t[]){(1u << 30) + 1}), 0);
+    assert_int_equal(dtype_row_bytes(RP_DTYPE_INT16, 1, (uint32_t[]){1u << 30}), 0);
+    /* A product that is 0 modulo 2^64. */
+    assert_int_equal(dtype_row_bytes(RP_DTYPE_INT8, 3, (uint32_t[]){1u << 30, 1u << 30, 1u << 4}), 0);
+    uint32_t all[RP_MAX_RANK];
+    for (uint32_t i = 0; i < RP_MAX_RANK; i++)
+        all[i] = UINT32_MAX;
+    assert_int_equal(dtype_row_bytes(RP_DTYPE_COMPLEX128, RP_MAX_RANK, all), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_type_is_found_by_its_name),
+        cmocka_unit_test(test_other_types_do_not_exist),
+        cmocka_unit_test(test_row_bytes),
+        cmocka_unit_test(test_row_bytes_out_of_range),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,305 @@
+/* The log: its format, and what happens when it can not be written. */
+#include "proto/base/log.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <regex.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "proto/base/clock.h"
+
+struct fixture {
+    char folder[64];
+    char path[96];
+};
+
+static int set_up(void **state)
+{
+    struct fixture *f = calloc(1, sizeof *f);
+    strcpy(f->folder, "/tmp/rp_log_XXXXXX");
+    if (!mkdtemp(f->folder))
+        return -1;
+    snprintf(f->path, sizeof f->path, "%s/log", f->folder);
+    log_set_level(LEVEL_INFO);
+    *state = f;
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    struct fixture *f = *state;
+    log_close();
+    unlink(f->path);
+    rmdir(f->folder);
+    free(f);
+    return 0;
+}
+
+static char *contents(const char *path)
+{
+    static char text[1 << 20];
+    FILE *in = fopen(path, "r");
+    assert_non_null(in);
+    size_t n = fread(text, 1, sizeof text - 1, in);
+    fclose(in);
+    text[n] = '\0';
+    return text;
+}
+
+static void assert_matches(const char *text, const char *pattern)
+{
+    regex_t regex;
+    assert_int_equal(regcomp(&regex, pattern, REG_EXTENDED | REG_NOSUB), 0);
+    if (regexec(&regex, text, 0, NULL, 0) != 0)
+        fail_msg("'%s' does not match '%s'", text, pattern);
+    regfree(&regex);
+}
+
+static void test_lines(void **state)
+{
+    struct fixture *f = *state;
+    assert_int_equal(log_open(f->path, NULL), RP_OK);
+    log_line(LEVEL_INFO, "B0101", "session opened", "name=%s ordinal=%u", "actor-3", 7u);
+    log_line(LEVEL_DEBUG, "B0102", "not shown", NULL);
+    log_line(LEVEL_ERROR, "B0103", "no fields", NULL);
+    log_set_level(LEVEL_OFF);
+    log_line(LEVEL_ERROR, "B0104", "not shown", NULL);
+    assert_matches(
+        contents(f->path),
+        "^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8}\\.[0-9]{3}Z info  B0101 session opened name=actor-3 ordinal=7\n"
+        "[0-9T:.-]{23}Z error B0103 no fields\n$");
+}
+
+static void test_one_line_stays_one_line(void **state)
+{
+    struct fixture *f = *state;
+    assert_int_equal(log_open(f->path, NULL), RP_OK);
+    log_line(LEVEL_WARN, "B0001", "odd", "name=%s", "a\nb\x1b[2J");
+    char *text = contents(f->path);
+    assert_non_null(strstr(text, "name=a?b?[2J\n"));
+    char large[8000];
+    memset(large, 'y', sizeof large);
+    large[sizeof large - 1] = '\0';
+    for (size_t length = 1900; length < 2100; length++) {
+        assert_int_equal(truncate(f->path, 0), 0);
+        log_line(LEVEL_WARN, "B0001", "long", "name=%s", large + sizeof large - 1 - length);
+        text = contents(f->path);
+        assert_in_range(strlen(text), 1900, 2048);
+        assert_ptr_equal(strchr(text, '\n'), text + strlen(text) - 1);
+        if (strlen(strchr(text, 'y')) < length + 1)
+            assert_string_equal(text + strlen(text) - 4, "...\n");
+    }
+}
+
+static void test_open_fails_with_a_reason(void **state)
+{
+    (void)state;
+    rp_error err = {0};
+    assert_int_equal(log_open("/nonexistent/log", &err), RP_IO);
+    assert_string_equal(err.text, "the log '/nonexistent/log' can not be opened: No such file or directory");
+}
+
+/* The same descriptor fails with ENOSPC, then works: /dev/full stands in the log's place through a symbolic link. */
+/* Rotation: the file is renamed, then opened anew. A file that cannot be opened anew changes nothing. */
+static void test_reopen(void **state)
+{
+    struct fixture *f = *state;
+    char old[128];
+    snprintf(old, sizeof old, "%s.1", f->path);
+    assert_int_equal(log_open(f->path, NULL), RP_OK);
+    log_line(LEVEL_INFO, "X0001", "first", NULL);
+    assert_int_equal(rename(f->path, old), 0);
+    log_line(LEVEL_INFO, "X0002", "second", NULL);
+    log_reopen();
+    log_line(LEVEL_INFO, "X0003", "third", NULL);
+    assert_true(strstr(contents(old), "X0001") && strstr(contents(old), "X0002") && !strstr(contents(old), "X0003"));
+    assert_true(strstr(contents(f->path), "L0002") && strstr(contents(f->path), "X0003"));
+    assert_int_equal(rename(f->path, old), 0);
+    assert_int_equal(mkdir(f->path, 0700), 0);
+    log_reopen();
+    log_line(LEVEL_INFO, "X0004", "fourth", NULL);
+    assert_true(strstr(contents(old), "L0003") && strstr(contents(old), "X0004"));
+    assert_int_equal(rmdir(f->path), 0);
+    log_reopen();
+    log_line(LEVEL_INFO, "X0005", "fifth", NULL);
+    assert_non_null(strstr(contents(f->path), "X0005"));
+    unlink(old);
+    log_close();
+    log_reopen(); /* standard error stays what it is */
+}
+
+static void test_full_disk(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t before = log_lost();
+    if (access("/dev/full", W_OK) != 0)
+        skip();
+    assert_int_equal(log_open("/dev/full", NULL), RP_OK);
+    for (int i = 0; i < 5; i++)
+        log_line(LEVEL_INFO, "B0001", "lost", "i=%d", i);
+    assert_int_equal(log_lost() - before, 5);
+
+    /* The log has the lowest free descriptor: put a real file behind it, as if the disk had room again. */
+    int log_fd = -1;
+    for (int fd = 3; fd < 64 && log_fd < 0; fd++) {
+        struct stat here, full;
+        if (fstat(fd, &here) == 0 && stat("/dev/full", &full) == 0 && here.st_rdev == full.st_rdev)
+            log_fd = fd;
+    }
+    assert_true(log_fd >= 0);
+    int file = open(f->path, O_WRONLY | O_CREAT | O_APPEND, 0600);
+    assert_int_equal(dup2(file, log_fd), log_fd);
+    close(file);
+    log_line(LEVEL_INFO, "B0002", "works", NULL);
+    log_line(LEVEL_INFO, "B0002", "again", NULL);
+    assert_int_equal(log_lost() - before, 5);
+    assert_matches(contents(f->path),
+                   "^[^\n]* warn  L0001 log lines were lost count=5 error=\"No space left on device\"\n"
+                   "[^\n]* info  B0002 works\n"
+                   "[^\n]* info  B0002 again\n$");
+}
+
+/* A file-size limit cuts a line in the middle; the next one that can be written starts on a line of its own. */
+static void test_cut_line(void **state)
+{
+    struct fixture *f = *state;
+    struct rlimit old, small;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
+    small = old;
+    small.rlim_cur = 100;
+    struct sigaction ignore = {.sa_handler = SIG_IGN}, previous;
+    sigaction(SIGXFSZ, &ignore, &previous);
+    assert_int_equal(log_open(f->path, NULL), RP_OK);
+    log_line(LEVEL_INFO, "B0001", "first line that fits", NULL);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    log_line(LEVEL_INFO, "B0002", "a second line that does not fit into a hundred bytes", NULL);
+    log_line(LEVEL_INFO, "B0003", "nor does this", NULL);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
+    log_line(LEVEL_INFO, "B0004", "back", NULL);
+    sigaction(SIGXFSZ, &previous, NULL);
+    assert_matches(contents(f->path),
+                   "^[^\n]*fits\n[^\n]*B0002 [^\n]*\n[^\n]* L0001 [^\n]*count=2 [^\n]*\n[^\n]*back\n$");
+}
+
+static void test_reader_that_sleeps_or_leaves(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t before = log_lost();
+    assert_int_equal(mkfifo(f->path, 0600), 0);
+    int reader = open(f->path, O_RDONLY | O_NONBLOCK);
+    assert_int_equal(log_open(f->path, NULL), RP_OK);
+    /* Nobody reads: the pipe fills, and the program goes on. */
+    for (int i = 0; i < 3000; i++)
+        log_line(LEVEL_INFO, "B0001", "a line of some length, so that the pipe is full soon", "i=%d", i);
+    assert_true(log_lost() > before);
+    close(reader);
+    before = log_lost();
+    log_line(LEVEL_INFO, "B0002", "the reader has left", NULL);
+    assert_int_equal(log_lost() - before, 1);
+}
+
+#define WRITERS 4
+#define LINES 500
+
+static void *writer(void *arg)
+{
+    for (int i = 0; i < LINES; i++)
+        log_line(LEVEL_INFO, "B0009", "from a thread", "writer=%d i=%d text=%s", *(int *)arg, i, "0123456789abcdef");
+    return NULL;
+}
+
+static void test_threads_do_not_mix_lines(void **state)
+{
+    struct fixture *f = *state;
+    assert_int_equal(log_open(f->path, NULL), RP_OK);
+    pthread_t threads[WRITERS];
+    int ids[WRITERS], next[WRITERS] = {0}, total = 0;
+    for (int i = 0; i < WRITERS; i++) {
+        ids[i] = i;
+        assert_int_equal(pthread_create(&threads[i], NULL, writer, &ids[i]), 0);
+    }
+    for (int i = 0; i < WRITERS; i++)
+        pthread_join(threads[i], NULL);
+    for (char *line = strtok(contents(f->path), "\n"); line; line = strtok(NULL, "\n"), total++) {
+        int id, i;
+        char *fields = strstr(line, "writer=");
+        assert_non_null(fields);
+        assert_int_equal(sscanf(fields, "writer=%d i=%d", &id, &i), 2);
+        assert_int_equal(i, next[id]++);
+        assert_string_equal(strstr(fields, " text="), " text=0123456789abcdef");
+    }
+    assert_int_equal(total, WRITERS * LINES);
+}
+
+static void test_quote(void **state)
+{
+    (void)state;
+    char buffer[64];
+    assert_string_equal(log_quote(buffer, sizeof buffer, "a b"), "\"a b\"");
+    assert_string_equal(log_quote(buffer, sizeof buffer, "q\"\\\n\t\x01\x7f"), "\"q\\\"\\\\\\n\\t\\x01\\x7f\"");
+    assert_string_equal(log_quote(buffer, sizeof buffer, NULL), "\"\"");
+    assert_string_equal(log_quote(buffer, 6, "abcdef"), "\"abc\"");
+    assert_string_equal(log_quote(buffer, 6, "ab\n"), "\"ab\"");
+    assert_string_equal(log_quote(buffer, 6, "ab\xc3\xa9"), "\"ab\"");
+    assert_string_equal(log_quote(buffer, 7, "ab\xc3\xa9"), "\"ab\xc3\xa9\"");
+    assert_string_equal(log_quote(buffer, 2, "abc"), "");
+    assert_string_equal(log_quote(buffer, 3, "abc"), "\"\"");
+}
+
+static void test_allow(void **state)
+{
+    (void)state;
+    struct log_limit limit = {0};
+    uint32_t held = 99;
+    int64_t now = 5 * NS_PER_S;
+    assert_true(log_allow(&limit, 2, now, &held));
+    assert_int_equal(held, 0);
+    assert_true(log_allow(&limit, 2, now + 1, &held));
+    for (int i = 0; i < 7; i++)
+        assert_false(log_allow(&limit, 2, now + 2 + i, &held));
+    assert_false(log_allow(&limit, 2, now + NS_PER_S - 1, &held));
+    assert_true(log_allow(&limit, 2, now + NS_PER_S, &held));
+    assert_int_equal(held, 8);
+    assert_true(log_allow(&limit, 2, now + NS_PER_S, &held));
+    assert_int_equal(held, 0);
+    assert_false(log_allow(&limit, 2, now + NS_PER_S, NULL));
+}
+
+static void test_levels(void **state)
+{
+    (void)state;
+    assert_int_equal(log_level_by_name("warn"), LEVEL_WARN);
+    assert_int_equal(log_level_by_name("OFF"), LEVEL_OFF);
+    assert_int_equal(log_level_by_name("loud"), -1);
+    assert_int_equal(log_level_by_name(NULL), -1);
+    assert_string_equal(log_level_name(LEVEL_DEBUG), "debug");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_lines, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_one_line_stays_one_line, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_open_fails_with_a_reason, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_reopen, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_full_disk, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_cut_line, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_reader_that_sleeps_or_leaves, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_threads_do_not_mix_lines, set_up, tear_down),
+        cmocka_unit_test(test_quote),
+        cmocka_unit_test(test_allow),
+        cmocka_unit_test(test_levels),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,659 @@
+/* Every allocation of the broker fails once, and from each on all of them do: whoever asked gets an error, nobody
+ * crashes, nothing leaks, and after a retry everything is as if nothing had failed. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "broker/spill/spill.h"
+#include "tests/support/nomem.h"
+#include "tests/support/testpeer.h"
+#include "tests/support/twin.h"
+
+/* ---- only what the broker does counts ---- */
+
+void __real_broker_turn(struct broker *self, int wait_ms);
+void __wrap_broker_turn(struct broker *self, int wait_ms);
+struct broker *__real_broker_new(const struct broker_config *config, struct clock clock, void *context, rp_error *err);
+struct broker *__wrap_broker_new(const struct broker_config *config, struct clock clock, void *context, rp_error *err);
+
+void __wrap_broker_turn(struct broker *self, int wait_ms)
+{
+    nomem_enter();
+    __real_broker_turn(self, wait_ms);
+    nomem_leave();
+}
+
+struct broker *__wrap_broker_new(const struct broker_config *config, struct clock clock, void *context, rp_error *err)
+{
+    nomem_enter();
+    struct broker *broker = __real_broker_new(config, clock, context, err);
+    nomem_leave();
+    return broker;
+}
+
+/* ---- a broker with a writer and a learner ---- */
+
+static const char tables[] =
+    "  - {name: plain, max_size: 200, sampler: {kind: fifo}, remover: {kind: fifo}, limiter: {kind: none}}\n"
+    "  - {name: other, max_size: 200, sampler: {kind: fifo}, remover: {kind: fifo}, limiter: {kind: none}}\n"
+    "  - {name: queue, max_size: 200, sampler: {kind: fifo}, max_times_sampled: 1, limiter: {kind: queue, size: 3}}\n"
+    "  - {name: prio, max_size: 200, sampler: {kind: prioritized}, remover: {kind: uniform}, limiter: {kind: none},\n"
+    "     extensions: [{kind: statistics}]}\n"
+    "  - {name: copied, max_size: 200, sampler: {kind: fifo}, max_times_sampled: 1, limiter: {kind: none},\n"
+    "     extensions: [{kind: insert_on_sample, options: {table: copies}}]}\n"
+    "  - {name: copies, max_size: 200, sampler: {kind: fifo}, remover: {kind: fifo}, limiter: {kind: none}}\n";
+
+#define COPIES 5u /* the last table */
+
+struct run {
+    struct embed embed;
+    struct testpeer *writer, *learner;
+};
+
+static void refused(struct testpeer *peer, const struct testpeer_answer *answer)
+{
+    (void)peer;
+    if (!nomem_has_failed())
+        fail_msg("refused without a reason: %u %s", answer ? answer->status : 0, answer ? answer->text : "no answer");
+    if (!answer)
+        fail_msg("no answer");
+    if (answer->status != RP_NO_MEMORY)
+        fail_msg("status %u instead of NO_MEMORY: %s", answer->status, answer->text);
+    nomem_disarm();
+}
+
+static struct testpeer *peer_new(struct run *run)
+{
+    struct testpeer *peer = testpeer_new(&run->embed);
+    peer->refused = refused;
+    peer->keep = true;
+    return peer;
+}
+
+static void open_writer(struct run *run)
+{
+    static const struct testpeer_column columns[] = {{"x", "uint64", 0, {0}, 8}, {"big", "uint8", 1, {40000}, 40000}};
+    run->writer = peer_new(run);
+    testpeer_open_with(run->writer, true, columns, 2);
+}
+
+/* Until all that was pushed is in its table, waits for it, or was rejected for a reason of its own. */
+static void push(struct run *run)
+{
+    struct testpeer *peer = run->writer;
+    testpeer_push(peer);
+    for (uint32_t tries = 0;; tries++) {
+        embed_settle(&run->embed);
+        assert_int_equal(testpeer_heartbeat(peer, 0, true)->status, RP_OK);
+        if (peer->credit->received == peer->number && !peer->credit->gap)
+            return;
+        if (!nomem_has_failed() || tries == 2)
+            fail_msg("message %llu of %llu was received", (unsigned long long)peer->credit->received,
+                     (unsigned long long)peer->number);
+        nomem_disarm();
+        assert_int_equal(testpeer_resume(peer, 1, true)->status, RP_OK);
+        assert_int_equal(peer->lost_messages, 0);
+        testpeer_resend(peer, peer->credit->received);
+    }
+}
+
+/* n items of two steps over two chunks, the first with a large one. */
+static void insert(struct run *run, const char *table, uint64_t first_key, uint32_t n, bool large)
+{
+    static uint8_t big[80000];
+    struct testpeer *peer = run->writer;
+    uint32_t layout = testpeer_plain(peer, table);
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t key = first_key + i, two[2] = {key, key};
+        const void *blocks[] = {&two, large && i == n - 1 ? big : NULL};
+        uint64_t chunk = testpeer_chunk(peer, 1, blocks, large && i == n - 1);
+        testpeer_item(peer, layout, key, 1 + (double)i, i ? chunk - 1 : chunk, 0, i ? 2 : 1);
+    }
+    push(run);
+}
+
+static struct testpeer_answer *sample(struct run *run, const char *table, uint32_t count, bool distinct)
+{
+    Replay__Request request = REPLAY__REQUEST__INIT;
+    Replay__Sample ask = REPLAY__SAMPLE__INIT;
+    ask.table = testpeer_text(table);
+    ask.count = count;
+    ask.distinct = distinct;
+    ask.has_timeout_ms_case = REPLAY__SAMPLE__HAS_TIMEOUT_MS_TIMEOUT_MS;
+    request.body_case = REPLAY__REQUEST__BODY_SAMPLE;
+    request.sample = &ask;
+    struct testpeer_answer *answer = testpeer_call(run->learner, &request);
+    assert_int_equal(answer->status, RP_OK);
+    assert_int_equal(answer->reply->sample->n_key, count);
+    return answer;
+}
+
+/* ---- scenarios ---- */
+
+static void nothing(struct run *run)
+{
+    (void)run;
+}
+
+static void scene_session(struct run *run)
+{
+    open_writer(run);
+    insert(run, "plain", 1, 3, false);
+    testpeer_reconnect(run->writer);
+    assert_int_equal(testpeer_resume(run->writer, 1, false)->status, RP_OK);
+    insert(run, "plain", 4, 3, false);
+}
+
+static void scene_insert(struct run *run)
+{
+    insert(run, "plain", 1, 5, false);
+    insert(run, "other", 1, 60, true);
+    insert(run, "prio", 1, 5, true);
+    insert(run, "plain", 100, 5, true);
+}
+
+/* The same chunks in two tables. */
+static void scene_share(struct run *run)
+{
+    struct testpeer *peer = run->writer;
+    uint32_t layouts[] = {testpeer_plain(peer, "plain"), testpeer_plain(peer, "other"), testpeer_plain(peer, "prio")};
+    for (uint64_t key = 1; key < 6; key++) {
+        const void *blocks[] = {&key, NULL};
+        uint64_t chunk = testpeer_chunk(peer, 1, blocks, false);
+        for (uint32_t t = 0; t < 3; t++)
+            testpeer_item(peer, layouts[t], key, 1, key > 1 ? chunk - 1 : chunk, 0, key > 1 ? 2 : 1);
+    }
+    push(run);
+}
+
+/* More than the queue takes: the rest waits, one among them for its rejection. */
+static void scene_wait(struct run *run)
+{
+    insert(run, "queue", 1, 2, false);
+    struct testpeer *peer = run->writer;
+    uint32_t layout = testpeer_plain(peer, "queue");
+    for (uint64_t key = 3; key < 14; key++) {
+        const void *blocks[] = {&key, NULL};
+        uint64_t chunk = testpeer_chunk(peer, 1, blocks, false);
+        testpeer_item(peer, layout, key, key == 7 ? -1 : 1, chunk, 0, 1);
+        if (key % 10 == 0)
+            push(run);
+    }
+    push(run);
+    for (uint64_t key = 1; key < 13; key++) {
+        uint64_t got = sample(run, "queue", 1, false)->reply->sample->key[0], want = key < 7 ? key : key + 1;
+        if (got != want)
+            fail_msg("key %llu came, key %llu was next", (unsigned long long)got, (unsigned long long)want);
+    }
+    /* By now it has been told of the one that was refused. */
+    assert_int_equal(testpeer_heartbeat(peer, 0, false)->status, RP_OK);
+    assert_int_equal(peer->credit->n_rejections, 1);
+    assert_int_equal(peer->credit->rejections[0]->key, 7);
+    assert_int_equal(peer->credit->rejections[0]->status, RP_INVALID_ARGUMENT);
+    assert_int_equal(peer->credit->rejections[0]->item, 7);
+}
+
+static void prepare_items(struct run *run)
+{
+    insert(run, "plain", 1, 20, true);
+    insert(run, "prio", 1, 20, false);
+    insert(run, "queue", 1, 3, false);
+    insert(run, "copied", 1, 10, false);
+}
+
+static void scene_sample(struct run *run)
+{
+    sample(run, "plain", 20, false);
+    sample(run, "prio", 30, false);
+    sample(run, "prio", 10, true);
+    sample(run, "queue", 2, false);
+    sample(run, "copied", 4, false);
+    sample(run, "queue", 1, false);
+}
+
+/* A sampler that waits for n inserts. */
+static struct testpeer_answer *sample_waiting(struct run *run, const char *table, uint32_t count, bool distinct,
+                                              uint64_t first_key, uint32_t n)
+{
+    Replay__Request request = REPLAY__REQUEST__INIT;
+    Replay__Sample ask = REPLAY__SAMPLE__INIT;
+    ask.table = testpeer_text(table);
+    ask.count = count;
+    ask.distinct = distinct;
+    ask.has_timeout_ms_case = REPLAY__SAMPLE__HAS_TIMEOUT_MS_TIMEOUT_MS;
+    ask.timeout_ms = 5000;
+    request.body_case = REPLAY__REQUEST__BODY_SAMPLE;
+    request.sample = &ask;
+    struct testpeer *learner = run->learner;
+    uint64_t id = testpeer_ask(learner, &request);
+    struct testpeer_answer *answer = testpeer_poll(learner, id);
+    if (answer) {
+        refused(learner, answer);
+        answer->id = 0;
+        testpeer_ask_with(learner, &request, id, NULL, 0);
+    }
+    insert(run, table, first_key, n, false);
+    answer = testpeer_poll(learner, id);
+    if (!answer) { /* once a second it is tried again */
+        assert_true(nomem_has_failed());
+        nomem_disarm();
+        embed_advance(&run->embed, 1100);
+        answer = testpeer_await(learner, id);
+    }
+    if (answer->status != RP_OK) {
+        refused(learner, answer);
+        answer->id = 0;
+        testpeer_ask_with(learner, &request, id, NULL, 0);
+        answer = testpeer_await(learner, id);
+    }
+    assert_int_equal(answer->status, RP_OK);
+    assert_int_equal(answer->reply->sample->n_key, count);
+    return answer;
+}
+
+static void scene_waiting_sample(struct run *run)
+{
+    static const uint64_t keys[] = {1, 2, 3, 10, 11};
+    struct testpeer_answer *answer = sample_waiting(run, "queue", 5, false, 10, 6);
+    for (uint32_t i = 0; i < 5; i++)
+        assert_int_equal(answer->reply->sample->key[i], keys[i]);
+}
+
+/* All that the table has, over 79 chunks: what it could not take for lack of memory it takes later. */
+static void scene_waiting_distinct(struct run *run)
+{
+    sample_waiting(run, "plain", 40, true, 1, 40);
+}
+
+static void scene_change(struct run *run)
+{
+    uint64_t keys[] = {3, 5, 7};
+    double priorities[] = {9, 8, 7};
+    assert_int_equal(testpeer_update(run->learner, "prio", 3, keys, priorities)->status, RP_OK);
+    assert_int_equal(testpeer_delete(run->learner, "plain", 2, keys)->status, RP_OK);
+    assert_int_equal(testpeer_fetch(run->learner, "prio", 3, keys)->status, RP_OK);
+    assert_int_equal(testpeer_reset(run->learner, "queue")->status, RP_OK);
+    assert_int_equal(testpeer_counter(run->learner, "steps", 5), 5);
+    assert_int_equal(testpeer_counter(run->learner, "steps", 5), 10);
+    insert(run, "queue", 50, 2, false);
+    sample(run, "queue", 1, false);
+}
+
+/* With a payload, which testpeer_call does not send; asked again with the same id if there was no memory. */
+static struct testpeer_answer *call_with(struct testpeer *peer, Replay__Request *request, const void *payload,
+                                         size_t size)
+{
+    uint64_t id = testpeer_ask_with(peer, request, 0, payload, size);
+    struct testpeer_answer *answer = testpeer_poll(peer, id);
+    if (answer && answer->status == RP_OK)
+        return answer;
+    refused(peer, answer);
+    answer->id = 0;
+    testpeer_ask_with(peer, request, id, payload, size);
+    answer = testpeer_await(peer, id);
+    assert_int_equal(answer->status, RP_OK);
+    return answer;
+}
+
+static void put(struct run *run, const char *name, size_t size, uint64_t version)
+{
+    static uint8_t value[50000];
+    Replay__Request request = REPLAY__REQUEST__INIT;
+    Replay__ParamsPut ask = REPLAY__PARAMS_PUT__INIT;
+    ask.name = testpeer_text(name);
+    request.body_case = REPLAY__REQUEST__BODY_PARAMS_PUT;
+    request.params_put = &ask;
+    struct testpeer_answer *answer = call_with(run->learner, &request, value, size);
+    assert_int_equal(answer->reply->params->slots[0]->version, version);
+}
+
+/* A request of its own peer that waits; finished by what the test does then. */
+struct waiting {
+    struct testpeer *peer;
+    Replay__Request request;
+    uint64_t id;
+    const void *payload;
+    size_t size;
+};
+
+static void waiting_begin(struct waiting *self, struct run *run, const void *payload, size_t size)
+{
+    self->peer = peer_new(run);
+    self->payload = payload;
+    self->size = size;
+    self->id = testpeer_ask_with(self->peer, &self->request, 0, payload, size);
+    struct testpeer_answer *answer = testpeer_poll(self->peer, self->id);
+    if (!answer)
+        return;
+    refused(self->peer, answer);
+    answer->id = 0;
+    testpeer_ask_with(self->peer, &self->request, self->id, payload, size);
+    assert_null(testpeer_poll(self->peer, self->id));
+}
+
+static struct testpeer_answer *waiting_end(struct waiting *self)
+{
+    struct testpeer_answer *answer = testpeer_await(self->peer, self->id);
+    if (answer->status != RP_OK) {
+        refused(self->peer, answer);
+        answer->id = 0;
+        testpeer_ask_with(self->peer, &self->request, self->id, self->payload, self->size);
+        answer = testpeer_await(self->peer, self->id);
+    }
+    assert_int_equal(answer->status, RP_OK);
+    return answer;
+}
+
+static void scene_params(struct run *run)
+{
+    put(run, "policy", 100, 1);
+    put(run, "value", 50000, 1);
+    char *names[] = {testpeer_text("policy"), testpeer_text("value")};
+    uint64_t have[] = {1, 1};
+    Replay__ParamsGet ask = REPLAY__PARAMS_GET__INIT;
+    ask.name = names;
+    ask.n_name = 2;
+    struct waiting waiting = {.request = REPLAY__REQUEST__INIT};
+    waiting.request.body_case = REPLAY__REQUEST__BODY_PARAMS_GET;
+    waiting.request.params_get = &ask;
+    struct testpeer_answer *answer = testpeer_call(run->learner, &waiting.request);
+    assert_int_equal(answer->status, RP_OK);
+    assert_int_equal(answer->n_payload, 2);
+    ask.have = have;
+    ask.n_have = 2;
+    waiting_begin(&waiting, run, NULL, 0);
+    put(run, "value", 40000, 2);
+    answer = waiting_end(&waiting);
+    assert_int_equal(answer->n_payload, 1);
+    assert_int_equal(answer->reply->params->slots[0]->version, 2);
+}
+
+static void scene_reduce(struct run *run)
+{
+    static const float values[2][64] = {{1, 2, 3}, {10, 20, 30}};
+    Replay__Reduce join = REPLAY__REDUCE__INIT;
+    Replay__Request request = REPLAY__REQUEST__INIT;
+    request.body_case = REPLAY__REQUEST__BODY_REDUCE;
+    request.reduce = &join;
+    join.group = testpeer_text("learners");
+    join.op = REPLAY__REDUCE__OP__JOIN;
+    for (join.member = 1; join.member < 3; join.member++)
+        assert_int_equal(testpeer_call(run->learner, &request)->status, RP_OK);
+    for (uint64_t round = 1; round < 3; round++) {
+        Replay__Reduce asks[2];
+        struct waiting waiting[2];
+        for (uint32_t i = 0; i < 2; i++) {
+            replay__reduce__init(&asks[i]);
+            asks[i].group = testpeer_text("learners");
+            asks[i].member = i + 1;
+            asks[i].round = round;
+            waiting[i] = (struct waiting){.request = REPLAY__REQUEST__INIT};
+            waiting[i].request.body_case = REPLAY__REQUEST__BODY_REDUCE;
+            waiting[i].request.reduce = &asks[i];
+        }
+        for (uint32_t i = 0; i < 2; i++) {
+            waiting[i].peer = peer_new(run);
+            waiting[i].id = testpeer_ask_with(waiting[i].peer, &waiting[i].request, 0, values[i], sizeof values[i]);
+        }
+        for (uint32_t i = 0; i < 2; i++) { /* a round without memory for its sum is refused for all */
+            struct testpeer_answer *answer = testpeer_poll(waiting[i].peer, waiting[i].id);
+            if (!answer || answer->status == RP_OK)
+                continue;
+            refused(waiting[i].peer, answer);
+            answer->id = 0;
+            testpeer_ask_with(waiting[i].peer, &waiting[i].request, waiting[i].id, values[i], sizeof values[i]);
+        }
+        for (uint32_t i = 0; i < 2; i++) {
+            struct testpeer_answer *answer = testpeer_await(waiting[i].peer, waiting[i].id);
+            assert_int_equal(answer->status, RP_OK);
+            assert_int_equal(answer->reply->reduce->round, round);
+            assert_int_equal(answer->reply->reduce->contributors, 2);
+            float third;
+            memcpy(&third, (const char *)zmq_msg_data(&answer->payload[0]) + 8, sizeof third);
+            assert_true(third == 33);
+        }
+    }
+}
+
+static void scene_look(struct run *run)
+{
+    assert_int_equal(testpeer_info(run->learner)->n_tables, 6);
+    Replay__Request request = REPLAY__REQUEST__INIT;
+    Replay__Why why = REPLAY__WHY__INIT;
+    request.body_case = REPLAY__REQUEST__BODY_WHY;
+    request.why = &why;
+    assert_int_equal(testpeer_call(run->learner, &request)->status, RP_OK);
+    Replay__List list = REPLAY__LIST__INIT;
+    list.table = testpeer_text("prio");
+    request.body_case = REPLAY__REQUEST__BODY_LIST;
+    request.list = &list;
+    struct testpeer_answer *answer = testpeer_call(run->learner, &request);
+    assert_int_equal(answer->status, RP_OK);
+    assert_int_equal(answer->reply->list->n_items, 20);
+}
+
+static void scene_expire(struct run *run)
+{
+    insert(run, "queue", 50, 50, true);
+    embed_advance(&run->embed, 100000);
+    assert_int_equal(run->embed.broker->n_sessions, 0);
+    /* What waited is sent again. */
+    nomem_disarm();
+    assert_int_equal(testpeer_resume(run->writer, 1, true)->status, RP_OK);
+    testpeer_resend(run->writer, 0);
+    embed_settle(&run->embed);
+}
+
+static void scene_bye(struct run *run)
+{
+    insert(run, "plain", 50, 3, true);
+    Replay__Request request = REPLAY__REQUEST__INIT;
+    Replay__Bye ask = REPLAY__BYE__INIT;
+    ask.session = (ProtobufCBinaryData){WIRE_SESSION_BYTES, run->writer->session};
+    ask.last_number = run->writer->number;
+    request.body_case = REPLAY__REQUEST__BODY_BYE;
+    request.bye = &ask;
+    assert_int_equal(testpeer_call(run->writer, &request)->status, RP_OK);
+    assert_int_equal(run->embed.broker->n_sessions, 0);
+}
+
+/* ---- what there is in the end ---- */
+
+#define MOST 300u
+
+struct item_state {
+    uint64_t key;
+    double priority;
+    uint32_t times_sampled;
+};
+
+struct state {
+    uint32_t n_sessions, waiting[6], size[6], n[6];
+    uint64_t inserts[6], samples[6], updates[6], bytes[6], orphaned[6];
+    struct item_state item[6][MOST];
+    uint32_t not_copied;
+};
+
+static int by_key(const void *a, const void *b)
+{
+    uint64_t x = ((const struct item_state *)a)->key, y = ((const struct item_state *)b)->key;
+    return (x > y) - (x < y);
+}
+
+/* An item that cannot be copied for lack of memory is counted, and the sample goes on. */
+static void count_not_copied(void *to, const char *name, double value)
+{
+    if (strcmp(name, "not_copied") == 0)
+        *(uint32_t *)to += (uint32_t)value;
+}
+
+static void look(struct run *run, struct state *out)
+{
+    struct broker *broker = run->embed.broker;
+    memset(out, 0, sizeof *out);
+    out->n_sessions = broker->n_sessions;
+    for (uint32_t t = 0; t < broker->n_tables; t++) {
+        const struct table *table = &broker->tables[t];
+        out->waiting[t] = (uint32_t)table->n_waiting_items;
+        out->size[t] = table->in.size;
+        out->inserts[t] = table->stats.total_inserts;
+        out->samples[t] = table->stats.total_samples;
+        out->updates[t] = table->stats.updates;
+        out->bytes[t] = table->bytes;
+        out->orphaned[t] = table->stats.orphaned_picks;
+        for (uint32_t i = 0; i < table->n_extensions; i++)
+            table->extensions[i].ops->stats(table->extensions[i].self, count_not_copied, &out->not_copied);
+        bool random = strcmp(table->name, "prio") == 0;
+        for (uint32_t slot = 0; slot < table->in.high; slot++) {
+            const struct item *item = &table->in.items[slot];
+            if (item->span.n)
+                out->item[t][out->n[t]++] =
+                    (struct item_state){item->key, item->priority, random ? 0 : item->times_sampled};
+        }
+        qsort(out->item[t], out->n[t], sizeof out->item[t][0], by_key);
+    }
+}
+
+static void compare(const struct state *want, const struct state *got)
+{
+    assert_int_equal(got->n_sessions, want->n_sessions);
+    assert_int_equal(got->size[COPIES] + got->not_copied, want->size[COPIES]);
+    for (uint32_t t = 0; t < COPIES; t++) {
+        if (got->size[t] != want->size[t] || got->inserts[t] != want->inserts[t] || got->samples[t] != want->samples[t])
+            fail_msg("table %u: size %u %u inserts %u %u samples %u %u", t, got->size[t], want->size[t],
+                     (unsigned)got->inserts[t], (unsigned)want->inserts[t], (unsigned)got->samples[t],
+                     (unsigned)want->samples[t]);
+        assert_int_equal(got->n[t], got->size[t]);
+        assert_int_equal(got->waiting[t], want->waiting[t]);
+        assert_int_equal(got->updates[t], want->updates[t]);
+        assert_int_equal(got->bytes[t], want->bytes[t]);
+        assert_int_equal(got->orphaned[t], want->orphaned[t]);
+        assert_memory_equal(got->item[t], want->item[t], sizeof want->item[t]);
+    }
+}
+
+/* ---- all of them ---- */
+
+struct scene {
+    const char *name;
+    void (*prepare)(struct run *run), (*act)(struct run *run);
+    const char *more;
+};
+
+static void once(const struct scene *scene, uint64_t n, enum nomem_mode mode, struct state *out)
+{
+    static struct run run;
+    embed_start(&run.embed, tables, scene->more);
+    run.learner = peer_new(&run);
+    if (scene->act != scene_session) {
+        open_writer(&run);
+        scene->prepare(&run);
+    }
+    nomem_arm(n, mode);
+    scene->act(&run);
+    nomem_disarm();
+    embed_advance(&run.embed, 1100);
+    look(&run, out);
+    embed_stop(&run.embed);
+}
+
+static struct {
+    const char *scene;
+    uint64_t n;
+    int mode;
+    bool done;
+} now;
+
+/* For people: which allocation it was. */
+static int tell(void **state)
+{
+    (void)state;
+    char what[64];
+    snprintf(what, sizeof what, "%s, %s", now.scene, now.mode == NOMEM_ONCE ? "once" : "for ever");
+    if (!now.done)
+        nomem_print_failed(what, now.n);
+    nomem_disarm();
+    return 0;
+}
+
+/* Large tables are unmapped by a thread that has a block for as long as it runs. */
+static void await_held(uint64_t want)
+{
+    for (int ms = 0; nomem_held() != want && ms < 3000; ms++)
+        usleep(1000);
+}
+
+static void run_scene(const struct scene *scene)
+{
+    static struct state want, got;
+    once(scene, 0, NOMEM_ONCE, &want); /* what is made once and for all is there then */
+    uint64_t count = nomem_count(), held = nomem_held();
+    for (int ms = 0; ms < 50; ms++, usleep(1000))
+        held = nomem_held() < held ? nomem_held() : held;
+    assert_true(count > 0);
+    for (int mode = NOMEM_ONCE; mode <= NOMEM_FOR_EVER; mode++)
+        for (uint64_t n = 1; n <= count + 20; n++) {
+            now.scene = scene->name;
+            now.n = n;
+            now.mode = mode;
+            now.done = false;
+            nomem_mark();
+            once(scene, n, (enum nomem_mode)mode, &got);
+            compare(&want, &got);
+            await_held(held);
+            if (nomem_held() != held)
+                nomem_print_held(5);
+            assert_int_equal(nomem_held(), held);
+            now.done = true;
+            if (!nomem_has_failed())
+                break;
+        }
+}
+
+#define SCENE(name_, prepare_, act_)                                                                                   \
+    static void test_##name_(void **state)                                                                             \
+    {                                                                                                                  \
+        (void)state;                                                                                                   \
+        run_scene(&(struct scene){#name_, prepare_, act_, NULL});                                                      \
+    }
+
+SCENE(session, nothing, scene_session)
+SCENE(insert, nothing, scene_insert)
+SCENE(share, nothing, scene_share)
+SCENE(wait, nothing, scene_wait)
+SCENE(sample, prepare_items, scene_sample)
+SCENE(waiting_sample, prepare_items, scene_waiting_sample)
+SCENE(waiting_distinct, nothing, scene_waiting_distinct)
+SCENE(change, prepare_items, scene_change)
+SCENE(params, nothing, scene_params)
+SCENE(reduce, nothing, scene_reduce)
+SCENE(look, prepare_items, scene_look)
+SCENE(expire, nothing, scene_expire)
+SCENE(bye, prepare_items, scene_bye)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(test_session, tell),
+        cmocka_unit_test_teardown(test_insert, tell),
+        cmocka_unit_test_teardown(test_share, tell),
+        cmocka_unit_test_teardown(test_wait, tell),
+        cmocka_unit_test_teardown(test_sample, tell),
+        cmocka_unit_test_teardown(test_waiting_sample, tell),
+        cmocka_unit_test_teardown(test_waiting_distinct, tell),
+        cmocka_unit_test_teardown(test_change, tell),
+        cmocka_unit_test_teardown(test_look, tell),
+        cmocka_unit_test_teardown(test_params, tell),
+        cmocka_unit_test_teardown(test_reduce, tell),
+        cmocka_unit_test_teardown(test_expire, tell),
+        cmocka_unit_test_teardown(test_bye, tell),
+    };
+    if (getenv("NOMEM_ONLY")) /* for people */
+        cmocka_set_test_filter(getenv("NOMEM_ONLY"));
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

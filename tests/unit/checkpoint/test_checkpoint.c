@@ -1,0 +1,999 @@
+/* Checkpoints: what is written in slices, while everything changes, is the state at one instant. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "broker/checkpoint/checkpoint_run.h"
+#include "broker/disk/image.h"
+#include "proto/base/rng.h"
+#include "tests/support/embed.h"
+#include "tests/support/naive.h"
+#include "tests/support/testpeer.h"
+
+#define TABLES 7u
+#define SIZE 300u
+#define SLOTS_MOST (SIZE + SIZE / 4 + 16)
+
+static const char tables[] =
+    "  - {name: fifo, max_size: 300, sampler: {kind: fifo}, remover: {kind: lifo}, limiter: {kind: none}}\n"
+    "  - {name: lifo, max_size: 300, sampler: {kind: lifo}, remover: {kind: min_heap}, limiter: {kind: none}}\n"
+    "  - {name: uniform, max_size: 300, sampler: {kind: uniform}, remover: {kind: fifo}, limiter: {kind: none}}\n"
+    "  - {name: min, max_size: 300, sampler: {kind: min_heap}, remover: {kind: uniform}, limiter: {kind: none}}\n"
+    "  - {name: max, max_size: 300, sampler: {kind: max_heap}, remover: {kind: fifo}, limiter: {kind: none}}\n"
+    "  - {name: weighted, max_size: 300, sampler: {kind: prioritized, options: {exponent: 0.6}},\n"
+    "     remover: {kind: prioritized, options: {exponent: -1}}, limiter: {kind: none}}\n"
+    "  - {name: once, max_size: 300, max_times_sampled: 1, sampler: {kind: uniform}, limiter: {kind: none}}\n";
+
+static struct embed embed;
+static struct broker *broker;
+static char folder[64];
+static struct rng rng;
+static struct columns *columns;
+static uint64_t next_key;
+
+/* ---- a folder, a broker ---- */
+
+static void folder_make(void)
+{
+    snprintf(folder, sizeof folder, "/tmp/replay-checkpoint-XXXXXX");
+    assert_non_null(mkdtemp(folder));
+}
+
+static void folder_drop(void)
+{
+    char path[400];
+    DIR *dir = opendir(folder);
+    assert_non_null(dir);
+    for (struct dirent *entry; (entry = readdir(dir));) {
+        snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
+        unlink(path);
+    }
+    closedir(dir);
+    assert_int_equal(rmdir(folder), 0);
+}
+
+static uint32_t files(const char *prefix)
+{
+    uint32_t n = 0;
+    DIR *dir = opendir(folder);
+    assert_non_null(dir);
+    for (struct dirent *entry; (entry = readdir(dir));)
+        n += strncmp(entry->d_name, prefix, strlen(prefix)) == 0;
+    closedir(dir);
+    return n;
+}
+
+static void start(bool journal, const char *extra)
+{
+    char more[600];
+    snprintf(more, sizeof more, "%s: {dir: %s%s}\n%s", journal ? "journal" : "checkpoint", folder,
+             journal ? "" : ", every: 0s, on_exit: false", extra ? extra : "");
+    embed_start(&embed, tables, more);
+    broker = embed.broker;
+    broker->checkpoints->slice = 64;
+    rp_error err = {0};
+    Replay__Column column = REPLAY__COLUMN__INIT, *list = &column;
+    column.name = (char[]){"x"};
+    column.dtype = (char[]){"uint64"};
+    columns = columns_new(&list, 1, &err);
+    assert_non_null(columns);
+}
+
+static void stop(void)
+{
+    columns_release(columns);
+    embed_stop(&embed);
+}
+
+/* embed_stop would empty the tables. */
+static void stop_as_it_is(void)
+{
+    broker_destroy(&embed.broker);
+    zmq_ctx_term(embed.context);
+    schema_free(&broker_schema, &embed.config);
+    columns_release(columns);
+}
+
+/* ---- changes ---- */
+
+static uint32_t below(uint32_t n)
+{
+    return (uint32_t)rng_below(&rng, n);
+}
+
+/* One of a few layouts of a table. */
+static uint32_t layout_of(uint32_t table)
+{
+    rp_error err = {0};
+    Replay__Layout wire = REPLAY__LAYOUT__INIT;
+    Replay__Field field = REPLAY__FIELD__INIT, *fields = &field;
+    field.name = (char[]){"a"};
+    field.name[0] = (char)('a' + below(5));
+    wire.table = (char *)(uintptr_t)broker->tables[table].name;
+    wire.n_fields = 1;
+    wire.fields = &fields;
+    struct layout *layout = layouts_intern(&broker->layouts, &wire, columns, table, NULL, 0, &err);
+    if (!layout)
+        fail_msg("%s", err.text);
+    return layout->id;
+}
+
+/* Its data are the item's key and its place in the item. */
+static struct chunk *chunk_of(uint64_t key, uint32_t place)
+{
+    uint64_t data[40] = {key, place};
+    uint32_t bytes = 16 + 8 * below(38);
+    struct chunk *chunk = store_add(&broker->store, 1, data, bytes, bytes, NULL);
+    assert_non_null(chunk);
+    chunk->length = 1;
+    chunk->session = 3;
+    *chunk_block_sizes(chunk) = bytes;
+    *chunk_block_codecs(chunk) = 0;
+    return chunk;
+}
+
+static void insert(uint32_t t)
+{
+    struct arrival arrival = {.key = ++next_key, .priority = (double)below(20), .policy = below(1000)};
+    uint32_t n = below(4) ? 1 : 1 + below(3);
+    arrival.span = (struct span){.n = n, .length = n, .layout = layout_of(t)};
+    if (n > 1) {
+        arrival.span.many = malloc(n * sizeof(*arrival.span.many));
+        broker->store.outside += n * sizeof(*arrival.span.many);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        struct chunk *chunk = chunk_of(arrival.key, i);
+        if (n > 1)
+            arrival.span.many[i] = chunk;
+        else
+            arrival.span.one = chunk;
+    }
+    rp_error err = {0};
+    if (table_insert(&broker->tables[t], &arrival, &err) != RP_OK)
+        fail_msg("%s", err.text);
+}
+
+static bool any_slot(const struct table *table, uint32_t *slot)
+{
+    if (table->in.size == 0)
+        return false;
+    do
+        *slot = below(table->in.high);
+    while (!table->in.items[*slot].span.n);
+    return true;
+}
+
+static void sample(struct table *table, uint32_t n)
+{
+    uint32_t slot;
+    double probability;
+    for (; n > 0 && table->in.size; n--) {
+        assert_int_equal(table->sampler_ops->pick(table->in.sampler, 1, &slot, &probability), 1);
+        table_sampled(table, slot);
+    }
+}
+
+static void change(void)
+{
+    uint32_t t = below(TABLES), slot;
+    struct table *table = &broker->tables[t];
+    char name[8];
+    uint32_t what = below(100);
+    embed.manual.now_ns += below(1000);
+    broker->now_ns = embed.manual.now_ns;
+    if (what < 40)
+        insert(t);
+    else if (what < 55 && any_slot(table, &slot))
+        table_remove(table, slot);
+    else if (what < 75 && any_slot(table, &slot))
+        table_update(table, slot, (double)below(20));
+    else if (what < 92)
+        sample(table, 1 + below(3));
+    else if (what < 96) {
+        snprintf(name, sizeof name, "c%u", below(9));
+        params_restore_counter(&broker->params, name, below(1000));
+    } else if (what < 98) {
+        uint8_t value[600];
+        snprintf(name, sizeof name, "s%u", below(5));
+        memset(value, (int)below(256), sizeof value);
+        params_restore_slot(&broker->params, name, below(1000) + 1, broker->now_ns, value, below(sizeof value));
+    } else if (what == 98 && below(4) == 0) {
+        assert_int_equal(table_reset(table, NULL), RP_OK);
+    } else if (what == 99 && below(3) == 0) {
+        while (any_slot(table, &slot) && table->in.size > 5)
+            table_remove(table, slot);
+    }
+}
+
+/* ---- the state at one instant, in the simplest form ---- */
+
+struct model_item {
+    uint64_t key, policy, order[2];
+    double priority;
+    int64_t insert_ns;
+    uint32_t n, times_sampled;
+    char field;
+};
+
+struct model_table {
+    struct model_item items[SLOTS_MOST];
+    struct limiter limiter;
+    uint64_t total_inserts, total_samples, updates, evicted;
+    uint32_t size;
+    uint8_t selector[2][64];
+    uint32_t selector_bytes[2];
+};
+
+struct model {
+    struct model_table tables[TABLES];
+    int64_t counters[9];
+    uint64_t versions[5];
+    uint8_t values[5][600];
+    size_t bytes[5];
+    uint64_t number;
+};
+
+static void model_take(struct model *self)
+{
+    memset(self, 0, sizeof *self);
+    self->number = broker->checkpoints->next;
+    for (uint32_t t = 0; t < TABLES; t++) {
+        const struct table *table = &broker->tables[t];
+        struct model_table *to = &self->tables[t];
+        to->limiter = table->limiter;
+        to->total_inserts = table->stats.total_inserts;
+        to->total_samples = table->stats.total_samples;
+        to->updates = table->stats.updates;
+        to->evicted = table->stats.evicted;
+        to->size = table->in.size;
+        const rp_selector_ops *ops[2] = {table->sampler_ops, table->remover_ops};
+        void *states[2] = {table->in.sampler, table->in.remover};
+        for (uint32_t w = 0; w < 2; w++)
+            to->selector_bytes[w] = ops[w]->save ? ops[w]->save(states[w], to->selector[w], 64) : 0;
+        for (uint32_t slot = 0; slot < table->in.high; slot++) {
+            const struct item *item = &table->in.items[slot];
+            if (!item->span.n)
+                continue;
+            size_t size;
+            const uint8_t *wire = layout_message(layouts_at(&broker->layouts, item->span.layout), &size);
+            Replay__Layout *layout = replay__layout__unpack(NULL, size, wire);
+            to->items[slot] = (struct model_item){.key = item->key,
+                                                  .policy = item->policy,
+                                                  .priority = item->priority,
+                                                  .insert_ns = item->insert_ns,
+                                                  .n = item->span.n,
+                                                  .times_sampled = item->times_sampled,
+                                                  .field = layout->fields[0]->name[0]};
+            replay__layout__free_unpacked(layout, NULL);
+            for (uint32_t w = 0; w < 2; w++)
+                to->items[slot].order[w] = ops[w]->order ? ops[w]->order(states[w], slot) : 0;
+        }
+    }
+    for (uint32_t i = 0; i < broker->params.n_counters; i++)
+        self->counters[broker->params.counters[i].name[1] - '0'] = broker->params.counters[i].value;
+    for (uint32_t i = 0; i < broker->params.n_slots; i++) {
+        struct slot *slot = &broker->params.slots[i];
+        uint32_t at = (uint32_t)(slot->name[1] - '0');
+        self->versions[at] = slot->version;
+        self->bytes[at] = zmq_msg_size(&slot->value);
+        memcpy(self->values[at], zmq_msg_data(&slot->value), self->bytes[at]);
+    }
+}
+
+/* ---- what the files say ---- */
+
+static struct {
+    uint64_t at, key;
+    uint32_t place;
+} wanted[TABLES * SLOTS_MOST * 4];
+static uint32_t n_wanted, n_read;
+
+static int by_place(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+static rp_status check_chunk(void *ctx, uint64_t at, const struct chunk_view *chunk, rp_error *err)
+{
+    (void)ctx;
+    (void)err;
+    assert_true(n_read < n_wanted);
+    assert_int_equal(wanted[n_read].at, at);
+    uint64_t data[2];
+    assert_true(chunk->head->bytes >= sizeof data);
+    memcpy(data, chunk->data, sizeof data);
+    assert_int_equal(data[0], wanted[n_read].key);
+    assert_int_equal(data[1], wanted[n_read].place);
+    assert_int_equal(chunk->head->session, 3);
+    n_read++;
+    return RP_OK;
+}
+
+static void check_chunks(const struct folder *in)
+{
+    rp_error err = {0};
+    uint64_t *places = malloc((n_wanted + 1) * sizeof *places);
+    qsort(wanted, n_wanted, sizeof wanted[0], by_place);
+    for (uint32_t i = 0; i < n_wanted; i++)
+        places[i] = wanted[i].at;
+    n_read = 0;
+    if (chunks_read(in, places, n_wanted, check_chunk, NULL, &err) != RP_OK)
+        fail_msg("%s", err.text);
+    assert_int_equal(n_read, n_wanted);
+    free(places);
+}
+
+static void check_table(const struct image_table *got, const struct model_table *want)
+{
+    assert_int_equal(got->size, want->size);
+    assert_int_equal(got->limiter.inserts, want->limiter.inserts);
+    assert_int_equal(got->limiter.samples, want->limiter.samples);
+    assert_int_equal(got->limiter.deletes, want->limiter.deletes);
+    assert_int_equal(got->total_inserts, want->total_inserts);
+    assert_int_equal(got->total_samples, want->total_samples);
+    assert_int_equal(got->updates, want->updates);
+    assert_int_equal(got->evicted, want->evicted);
+    for (uint32_t w = 0; w < 2; w++) {
+        assert_int_equal(got->selector_bytes[w], want->selector_bytes[w]);
+        if (want->selector_bytes[w])
+            assert_memory_equal(got->selector[w], want->selector[w], want->selector_bytes[w]);
+    }
+    for (uint32_t slot = 0; slot < SLOTS_MOST; slot++) {
+        const struct model_item *item = &want->items[slot];
+        const struct image_item *is = slot < got->high ? &got->items[slot] : NULL;
+        if (!item->n) {
+            assert_true(!is || is->n == 0);
+            continue;
+        }
+        assert_non_null(is);
+        assert_int_equal(is->key, item->key);
+        assert_int_equal(is->policy, item->policy);
+        assert_int_equal(is->insert_ns, item->insert_ns);
+        assert_int_equal(is->times_sampled, item->times_sampled);
+        assert_int_equal(is->n, item->n);
+        assert_true(is->priority == item->priority);
+        assert_int_equal(is->order[0], item->order[0]);
+        assert_int_equal(is->order[1], item->order[1]);
+        assert_int_equal(is->layout->wire->fields[0]->name[0], item->field);
+        for (uint32_t c = 0; c < is->n; c++) {
+            wanted[n_wanted].at = image_chunks(is)[c];
+            wanted[n_wanted].key = is->key;
+            wanted[n_wanted++].place = c;
+        }
+    }
+}
+
+static void check_image(const struct image *image, const struct model *model)
+{
+    assert_int_equal(image->checkpoint, model->number);
+    assert_int_equal(image->n_tables, TABLES);
+    n_wanted = 0;
+    for (uint32_t t = 0; t < TABLES; t++)
+        check_table(&image->tables[t], &model->tables[t]);
+    for (uint32_t i = 0; i < image->n_counters; i++)
+        assert_int_equal(image->counters[i].value, model->counters[image->counters[i].name[1] - '0']);
+    uint32_t slots = 0;
+    for (uint32_t i = 0; i < 5; i++)
+        slots += model->versions[i] != 0;
+    assert_int_equal(image->n_slots, slots);
+    for (uint32_t i = 0; i < image->n_slots; i++) {
+        uint32_t at = (uint32_t)(image->slots[i].name[1] - '0');
+        assert_int_equal(image->slots[i].version, model->versions[at]);
+        assert_int_equal(image->slots[i].bytes, model->bytes[at]);
+        assert_memory_equal(image->slots[i].value, model->values[at], model->bytes[at]);
+    }
+}
+
+/* The checkpoint as the files have it is the model. */
+static void check_files(const struct model *model)
+{
+    struct folder in = {0};
+    struct image image;
+    rp_error err = {0};
+    if (folder_open(&in, folder, false, &err) != RP_OK)
+        fail_msg("%s", err.text);
+    image_init(&image);
+    if (image_load(&image, &in, model->number, true, false, &err) != RP_OK)
+        fail_msg("checkpoint %llu: %s", (unsigned long long)model->number, err.text);
+    check_image(&image, model);
+    check_chunks(&in);
+    image_fini(&image);
+    folder_close(&in);
+}
+
+/* ---- making one ---- */
+
+static void one_slice(void)
+{
+    chores_run(&broker->chores, broker->clock.now, broker->clock.ctx, 0);
+    stream_flush(broker->stream);
+    stream_run(broker->stream);
+    checkpoints_run(broker);
+}
+
+static void begin(struct model *model)
+{
+    model_take(model);
+    assert_int_equal(checkpoint_start(broker, CHECKPOINT_ASKED, NULL, NULL), RP_OK);
+    assert_true(checkpoints_run(broker));
+    assert_true(checkpoint_is_running(broker));
+}
+
+static void end(void)
+{
+    for (uint32_t i = 0; checkpoint_is_running(broker); i++) {
+        one_slice();
+        if (!broker->chores.first && checkpoint_is_running(broker))
+            zmq_poll(&(zmq_pollitem_t){scribe_socket(broker->stream->scribe), 0, ZMQ_POLLIN, 0}, 1, 100);
+        if (i > 100000)
+            fail_msg("the checkpoint does not end");
+    }
+}
+
+static struct model model;
+
+static void make_one(void)
+{
+    begin(&model);
+    end();
+    assert_int_equal(broker->checkpoints->last, model.number);
+}
+
+/* ---- tests ---- */
+
+static void slices_add_up_to_one_instant(void **state)
+{
+    (void)state;
+    rng_seed(&rng, naive_seed("slices_add_up_to_one_instant"));
+    for (uint32_t round = 0; round < 4; round++) {
+        folder_make();
+        start(round % 2, NULL);
+        uint32_t before = below(3000), bases = 0;
+        for (uint32_t i = 0; i < before; i++)
+            change();
+        for (uint32_t n = 0; n < 12; n++) {
+            begin(&model);
+            bases += broker->checkpoints->running->base == 0;
+            uint32_t often = 1 + below(40);
+            while (checkpoint_is_running(broker)) {
+                for (uint32_t i = below(often); i > 0; i--)
+                    change();
+                one_slice();
+                if (broker->checkpoints->running && broker->checkpoints->running->ended)
+                    end();
+            }
+            assert_int_equal(broker->checkpoints->last, model.number);
+            check_files(&model);
+            for (uint32_t i = below(200); i > 0; i--)
+                change();
+        }
+        assert_true(bases >= 1 && bases < 12);
+        stop();
+        folder_drop();
+    }
+}
+
+/* A slot that is taken, freed and taken again before its turn is what it was. */
+static void a_slot_that_is_reused_is_what_it_was(void **state)
+{
+    (void)state;
+    rng_seed(&rng, 1);
+    folder_make();
+    start(false, NULL);
+    for (uint32_t i = 0; i < 200; i++)
+        insert(2);
+    make_one();
+    struct table *table = &broker->tables[2];
+    for (uint32_t slot = 100; slot < 110; slot++)
+        table_remove(table, slot);
+    begin(&model);
+    assert_int_equal(broker->checkpoints->running->base, 1);
+    for (uint32_t i = 0; i < 10; i++)
+        insert(2); /* free at the instant */
+    table_remove(table, 150);
+    insert(2);
+    end();
+    check_files(&model);
+    stop();
+    folder_drop();
+}
+
+static void what_a_reset_took_away_is_still_written(void **state)
+{
+    (void)state;
+    rng_seed(&rng, 2);
+    folder_make();
+    start(true, NULL);
+    for (uint32_t i = 0; i < 250; i++)
+        insert(5);
+    begin(&model);
+    one_slice();
+    assert_int_equal(table_reset(&broker->tables[5], NULL), RP_OK);
+    for (uint32_t i = 0; i < 100; i++)
+        insert(5);
+    assert_int_equal(table_reset(&broker->tables[5], NULL), RP_OK);
+    for (uint32_t i = 0; i < 20; i++)
+        insert(5);
+    end();
+    check_files(&model);
+    make_one(); /* a change: the table is emptied, then filled */
+    assert_int_equal(broker->checkpoints->last_base, 1);
+    check_files(&model);
+    stop();
+    folder_drop();
+}
+
+static void a_change_is_small(void **state)
+{
+    (void)state;
+    rng_seed(&rng, 3);
+    folder_make();
+    start(false, NULL);
+    for (uint32_t t = 0; t < TABLES; t++)
+        for (uint32_t i = 0; i < SIZE; i++)
+            insert(t);
+    make_one();
+    uint64_t first = broker->checkpoints->last_bytes;
+    for (uint32_t i = 0; i < TABLES * SIZE / 100; i++)
+        insert(i % TABLES);
+    make_one();
+    assert_int_equal(broker->checkpoints->last_base, 1);
+    print_message("first %llu bytes, second %llu\n", (unsigned long long)first,
+                  (unsigned long long)broker->checkpoints->last_bytes);
+    assert_true(broker->checkpoints->last_bytes * 20 <= first);
+    check_files(&model);
+    stop();
+    folder_drop();
+}
+
+static void old_ones_go_and_foreign_files_stay(void **state)
+{
+    (void)state;
+    rng_seed(&rng, 4);
+    folder_make();
+    start(true, "checkpoint: {keep: 2, every: 0s, on_exit: false}\n");
+    static const char *const foreign[] = {"checkpoint-00000900.replay", "segment-00000002.replay.bak", "checkpoint-1"};
+    char path[128];
+    for (uint32_t i = 0; i < 3; i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, foreign[i]);
+        FILE *file = fopen(path, "w");
+        fputs("mine", file);
+        fclose(file);
+    }
+    broker->stream->segment_bytes = 20000;
+    for (uint32_t n = 0; n < 12; n++) {
+        for (uint32_t i = 0; i < 400; i++) {
+            insert(below(TABLES));
+            if (i % 20 == 0)
+                one_slice();
+        }
+        make_one();
+    }
+    check_files(&model);
+    uint32_t kept = broker->checkpoints->n_kept;
+    assert_true(kept >= 2 && kept <= 2 + CHECKPOINT_LINKS);
+    for (uint32_t i = 0; i < kept; i++) /* what is kept has all that it needs */
+        for (uint32_t s = 0; s < broker->checkpoints->kept[i].n_segments; s++)
+            assert_non_null(stream_segment(broker->stream, broker->checkpoints->kept[i].segments[s]));
+    uint32_t segments = broker->stream->n_segments;
+    print_message("%u checkpoints, %u segments kept of %llu\n", kept, segments,
+                  (unsigned long long)broker->stream->segment);
+    stream_hand_over(broker->stream); /* the newest is a file, too */
+    for (uint32_t ms = 0; ms < 5000 && files("segment-") != segments + 1; ms++)
+        zmq_poll(NULL, 0, 1);
+    assert_int_equal(files("segment-"), segments + 1);
+    assert_true(segments < broker->stream->segment);
+    stop();
+    assert_int_equal(files("checkpoint-"), kept + 2);
+    for (uint32_t i = 0; i < 3; i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, foreign[i]);
+        assert_int_equal(access(path, F_OK), 0);
+    }
+    folder_drop();
+}
+
+static void move_and_check(bool journal)
+{
+    broker->stream->segment_bytes = 8192;
+    for (uint32_t i = 0; i < 300; i++) {
+        insert(0);
+        if (i % 20 == 0)
+            make_one(); /* chunks come to many segments */
+        if (i % 5 == 0)
+            one_slice();
+    }
+    make_one();
+    uint32_t many = broker->stream->n_segments;
+    struct table *table = &broker->tables[0];
+    struct chunk *shared = NULL;
+    for (uint32_t slot = 0; slot < table->in.high; slot++)
+        if (slot % 5 && table->in.items[slot].span.n)
+            table_remove(table, slot);
+    begin(&model);
+    assert_int_equal(broker->checkpoints->running->base, 0);
+    /* An item that comes after the instant names a chunk where it is before it is moved. */
+    uint32_t last = table->in.high;
+    while (table->in.items[--last].span.n != 1) {
+    }
+    shared = table->in.items[last].span.one;
+    uint64_t place = shared->at;
+    struct arrival arrival = {.key = ++next_key, .priority = 1, .span = {.n = 1, .length = 1, .one = shared}};
+    arrival.span.layout = layout_of(0);
+    chunk_hold(shared);
+    assert_int_equal(table_insert(table, &arrival, NULL), RP_OK);
+    end();
+    check_files(&model);
+    assert_true(shared->at != place);
+    table_remove(table, table_find(table, arrival.key));
+    if (journal)
+        assert_non_null(stream_segment(broker->stream, disk_number(place)));
+    make_one(); /* and it does not go on for ever */
+    assert_true(broker->checkpoints->last_base != 0 || journal);
+    check_files(&model);
+    insert(0);
+    broker->checkpoints->base = 0; /* a whole one, so that no base keeps files */
+    make_one();
+    uint32_t few = broker->stream->n_segments;
+    print_message("%u segments, then %u\n", many, few);
+    assert_true(many > 8 && few < many / 2);
+    check_files(&model);
+}
+
+static void what_lives_in_dead_segments_is_moved(void **state)
+{
+    (void)state;
+    for (int journal = 0; journal < 2; journal++) {
+        rng_seed(&rng, 5);
+        folder_make();
+        start(journal, journal ? "checkpoint: {keep: 1, every: 0s, on_exit: false}\n" : NULL);
+        embed.config.checkpoint_keep = 1;
+        move_and_check(journal);
+        stop();
+        folder_drop();
+    }
+}
+static void after_a_failure_the_next_is_whole(void **state)
+{
+    (void)state;
+    rng_seed(&rng, 6);
+    folder_make();
+    start(false, NULL);
+    for (uint32_t i = 0; i < 2000; i++)
+        change();
+    make_one();
+    for (uint32_t when = 0; when < 3; when++) {
+        for (uint32_t i = 0; i < 50; i++)
+            change();
+        begin(&model);
+        assert_true(broker->checkpoints->running->base != 0);
+        for (uint32_t i = 0; i < when * 2; i++) {
+            change();
+            one_slice();
+        }
+        checkpoint_finished(broker, model.number, false);
+        for (uint32_t i = 0; i < 100 && checkpoint_is_running(broker); i++)
+            one_slice();
+        assert_false(checkpoint_is_running(broker));
+        make_one();
+        assert_int_equal(broker->checkpoints->last_base, 0);
+        check_files(&model);
+    }
+    stop();
+    folder_drop();
+}
+
+/* An item over a chunk that a session holds. */
+static void insert_over(struct chunk *chunk)
+{
+    struct arrival arrival = {.key = ++next_key, .priority = 1, .span = {.n = 1, .length = 1, .one = chunk}};
+    arrival.span.layout = layout_of(0);
+    chunk_hold(chunk);
+    assert_int_equal(table_insert(&broker->tables[0], &arrival, NULL), RP_OK);
+}
+
+/* The same, and it is gone again at once. */
+static void pass_over(struct chunk *chunk)
+{
+    insert_over(chunk);
+    table_remove(&broker->tables[0], table_find(&broker->tables[0], next_key));
+}
+
+static struct chunk *held[20000];
+static uint32_t n_held;
+
+/* A segment that is full of chunks which no item has, but sessions hold; and a checkpoint after it. */
+static uint64_t hold_segment(void)
+{
+    broker->stream->segment_bytes = 20000;
+    uint64_t segment = broker->stream->segment;
+    for (n_held = 0; broker->stream->segment == segment; n_held++) {
+        assert_true(n_held < 20000);
+        held[n_held] = chunk_of(1, 0);
+        pass_over(held[n_held]);
+        one_slice();
+    }
+    const struct segment_use *use = stream_segment(broker->stream, segment);
+    assert_true(use->live > use->bytes / 2); /* it is not worth moving */
+    make_one();
+    return segment;
+}
+
+static void let_go(void)
+{
+    while (n_held > 0)
+        store_release(&broker->store, held[--n_held]);
+}
+
+/* The journal since the last whole one names a segment that was dead when the failed one began. */
+static void a_failed_one_lets_no_segment_go(void **state)
+{
+    (void)state;
+    rng_seed(&rng, 9);
+    folder_make();
+    start(true, "checkpoint: {keep: 1, every: 0s, on_exit: false}\n");
+    uint64_t segment = hold_segment();
+    pass_over(held[0]);
+    let_go();
+    assert_int_equal(stream_segment(broker->stream, segment)->live, 0);
+    begin(&model);
+    checkpoint_finished(broker, model.number, false);
+    for (uint32_t i = 0; i < 100 && checkpoint_is_running(broker); i++)
+        one_slice();
+    assert_false(checkpoint_is_running(broker));
+    broker->checkpoints->low = true; /* then all that can go goes */
+    checkpoints_clean(broker);
+    assert_non_null(stream_segment(broker->stream, segment));
+    make_one();
+    assert_null(stream_segment(broker->stream, segment));
+    stop();
+    folder_drop();
+}
+
+/* The journal has an item that does not fit the configuration any more. Until its removal is written, too, its file stays. */
+static void what_the_start_removes_stays_for_the_next(void **state)
+{
+    (void)state;
+    rng_seed(&rng, 11);
+    folder_make();
+    start(true, "checkpoint: {keep: 1, every: 0s, on_exit: false}\n");
+    uint64_t segment = hold_segment();
+    insert(0);
+    insert_over(held[0]);
+    let_go();
+    stop_as_it_is();
+    char more[200];
+    snprintf(more, sizeof more, "journal: {dir: %s}\ncheckpoint: {keep: 1, every: 0s, on_exit: false}\n", folder);
+    embed_start(&embed, "  - {name: fifo, max_size: 1, sampler: {kind: fifo}, remover: {kind: lifo}}\n", more);
+    broker = embed.broker;
+    assert_int_equal(broker->tables[0].in.size, 1);
+    assert_int_equal(stream_segment(broker->stream, segment)->live, 0);
+    broker->checkpoints->low = true;
+    checkpoints_clean(broker);
+    assert_non_null(stream_segment(broker->stream, segment));
+    embed_stop(&embed);
+    folder_drop();
+}
+
+/* A base would keep the files that are to go. */
+static void one_for_space_is_whole(void **state)
+{
+    (void)state;
+    rng_seed(&rng, 10);
+    folder_make();
+    start(true, "checkpoint: {keep: 1, every: 0s, on_exit: false}\n");
+    for (uint32_t i = 0; i < 200; i++)
+        insert(2);
+    make_one();
+    for (uint32_t i = 0; i < 2; i++) {
+        insert(2);
+        assert_int_equal(checkpoint_start(broker, i ? CHECKPOINT_SPACE : CHECKPOINT_JOURNAL, NULL, NULL), RP_OK);
+        assert_true(checkpoints_run(broker));
+        end();
+        assert_int_equal(broker->checkpoints->last, i + 2);
+        assert_int_equal(broker->checkpoints->last_base, i ? 0 : 1);
+    }
+    stop();
+    folder_drop();
+}
+
+/* Picks of all samplers: keys, one after another. */
+static void picks_of(uint64_t *out, uint32_t n)
+{
+    for (uint32_t t = 0; t < TABLES; t++) {
+        const struct table *table = &broker->tables[t];
+        for (uint32_t i = 0; i < n; i++) {
+            uint32_t slot[3];
+            double probability[3];
+            assert_int_equal(table->sampler_ops->pick_distinct(table->in.sampler, 3, NULL, NULL, slot, probability), 3);
+            assert_int_equal(table->sampler_ops->pick(table->in.sampler, 1, slot, probability), 1);
+            *out++ = table->in.items[slot[0]].key;
+            assert_int_equal(table->remover_ops->pick(table->in.remover, 1, slot, probability), 1);
+            *out++ = table->in.items[slot[0]].key;
+        }
+    }
+}
+
+/* How long the journal is counts from the last one that is whole, whatever failed or was killed since. */
+static void the_journal_is_counted_from_the_last_one(void **state)
+{
+    (void)state;
+    const char *extra = "checkpoint: {every: 0s, on_exit: false}\n";
+    rng_seed(&rng, 8);
+    folder_make();
+    start(true, extra);
+    make_one();
+    for (uint32_t i = 0; i < 2000; i++)
+        change();
+    stream_hand_over(broker->stream);
+    uint64_t bytes = broker->stream->journal_bytes;
+    assert_true(bytes > 100000);
+    begin(&model);
+    assert_true(broker->stream->journal_bytes < bytes / 2);
+    checkpoint_finished(broker, model.number, false);
+    for (uint32_t i = 0; i < 100 && checkpoint_is_running(broker); i++)
+        one_slice();
+    assert_false(checkpoint_is_running(broker));
+    assert_true(broker->stream->journal_bytes >= bytes);
+    stop();
+    start(true, extra);
+    assert_true(broker->stream->journal_bytes >= bytes);
+    stop();
+    folder_drop();
+}
+
+static void picks_go_on_after_a_restart(void **state)
+{
+    (void)state;
+    enum { N = 200 };
+    static uint64_t before[TABLES * N * 2], after[TABLES * N * 2];
+    rng_seed(&rng, naive_seed("picks_go_on_after_a_restart"));
+    for (uint32_t round = 0; round < 2; round++) {
+        folder_make();
+        start(round == 1, NULL);
+        for (uint32_t i = 0; i < 4000; i++)
+            change();
+        for (uint32_t t = 0; t < TABLES; t++)
+            for (uint32_t i = 0; i < 10; i++)
+                insert(t);
+        make_one();
+        for (uint32_t i = 0; i < 100; i++)
+            change();
+        for (uint32_t t = 0; t < TABLES; t++)
+            for (uint32_t i = 0; i < 10; i++)
+                insert(t);
+        make_one(); /* a change of the first */
+        picks_of(before, N);
+        stop_as_it_is();
+        start(round == 1, NULL);
+        picks_of(after, N);
+        assert_memory_equal(before, after, sizeof before);
+        stop();
+        folder_drop();
+    }
+}
+
+static void one_that_waits_for_the_disk_sleeps(void **state)
+{
+    (void)state;
+    rng_seed(&rng, 7);
+    folder_make();
+    start(false, NULL);
+    for (uint32_t i = 0; i < 300; i++)
+        insert(0);
+    begin(&model);
+    uint64_t given = broker->stream->given;
+    broker->stream->backlog = UINT64_MAX / 2;
+    chores_run(&broker->chores, broker->clock.now, broker->clock.ctx, 0);
+    assert_null(broker->chores.first);
+    assert_false(checkpoints_run(broker));
+    assert_int_equal(broker->stream->given, given);
+    broker->stream->backlog = 0;
+    assert_true(checkpoints_run(broker));
+    end();
+    check_files(&model);
+    stop();
+    folder_drop();
+}
+
+/* Sessions, replies and samples are those of the instant; a large value is not copied by the core thread. */
+static void the_rest_is_of_the_instant_too(void **state)
+{
+    (void)state;
+    rng_seed(&rng, 8);
+    folder_make();
+    start(false, NULL);
+    struct testpeer *writer[3], *reader = testpeer_new(&embed);
+    for (uint32_t i = 0; i < 3; i++) {
+        writer[i] = testpeer_new(&embed);
+        testpeer_open(writer[i], false);
+        testpeer_insert(writer[i], "once", 1000 * (i + 1), 10 + i, 1);
+        embed_settle(&embed);
+    }
+    struct testpeer_answer *answer = testpeer_sampled(reader, "once", 4);
+    uint64_t keys[4];
+    for (uint32_t i = 0; i < 4; i++)
+        keys[i] = answer->reply->sample->key[i];
+    size_t large = 3000000;
+    uint8_t *value = malloc(large);
+    for (size_t i = 0; i < large; i++)
+        value[i] = (uint8_t)(i * 7 / 3);
+    assert_true(params_restore_slot(&broker->params, "s0", 5, broker->now_ns, value, large));
+    uint32_t ordinal[3] = {writer[0]->ordinal, writer[1]->ordinal, writer[2]->ordinal};
+    uint64_t number;
+    assert_int_equal(checkpoint_start(broker, CHECKPOINT_ASKED, &number, NULL), RP_OK);
+    assert_true(checkpoints_run(broker));
+    params_restore_slot(&broker->params, "s0", 6, broker->now_ns, "new", 3);
+    session_close(broker, session_find(broker, writer[1]->session));
+    table_reset(embed_table(&embed, "once"), NULL);
+    end();
+    testpeer_insert(writer[0], "once", 1500, 3, 1);
+    embed_settle(&embed);
+
+    struct folder in = {0};
+    struct image image;
+    rp_error err = {0};
+    assert_int_equal(folder_open(&in, folder, false, &err), RP_OK);
+    image_init(&image);
+    if (image_load(&image, &in, number, true, false, &err) != RP_OK)
+        fail_msg("%s", err.text);
+    assert_int_equal(image.n_sessions, 3);
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_int_equal(image.sessions[i]->ordinal, ordinal[i]);
+        assert_int_equal(image.sessions[i]->received, 1);
+        assert_int_equal(image.sessions[i]->n_forms, writer[i]->n_layouts);
+        assert_int_equal(image.sessions[i]->flows[6].resolved, 10 + i);
+    }
+    assert_int_equal(image.next_ordinal, broker->ordinals.next);
+    assert_true(image.n_replies >= 3); /* of HELLO */
+    assert_int_equal(image.tables[6].size, 33 - 4);
+    assert_int_equal(image.n_slots, 1);
+    assert_int_equal(image.slots[0].version, 5);
+    assert_int_equal(image.slots[0].bytes, large);
+    assert_memory_equal(image.slots[0].value, value, large);
+    assert_int_equal(image.n_selections, 1);
+    assert_int_equal(image.selections[0]->n, 4);
+    assert_true(image.selections[0]->answered);
+    for (uint32_t i = 0; i < 4; i++) {
+        assert_int_equal(image.selections[0]->items[i].key, keys[i]);
+        assert_int_equal(image.selections[0]->items[i].n, 1);
+        assert_true(image.selections[0]->items[i].one != 0);
+    }
+    image_fini(&image);
+    folder_close(&in);
+    free(value);
+    stop();
+    folder_drop();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(slices_add_up_to_one_instant),
+        cmocka_unit_test(a_slot_that_is_reused_is_what_it_was),
+        cmocka_unit_test(what_a_reset_took_away_is_still_written),
+        cmocka_unit_test(a_change_is_small),
+        cmocka_unit_test(old_ones_go_and_foreign_files_stay),
+        cmocka_unit_test(what_lives_in_dead_segments_is_moved),
+        cmocka_unit_test(after_a_failure_the_next_is_whole),
+        cmocka_unit_test(the_journal_is_counted_from_the_last_one),
+        cmocka_unit_test(a_failed_one_lets_no_segment_go),
+        cmocka_unit_test(what_the_start_removes_stays_for_the_next),
+        cmocka_unit_test(one_for_space_is_whole),
+        cmocka_unit_test(picks_go_on_after_a_restart),
+        cmocka_unit_test(one_that_waits_for_the_disk_sleeps),
+        cmocka_unit_test(the_rest_is_of_the_instant_too),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

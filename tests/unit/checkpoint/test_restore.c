@@ -1,0 +1,483 @@
+/* From files to a broker: the same state, and what differs from the configuration. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "broker/checkpoint/checkpoint.h"
+#include "broker/checkpoint/restore.h"
+#include "broker/checkpoint/restore_parts.h"
+#include "broker/disk/folder.h"
+#include "broker/journal/stream.h"
+#include "proto/base/rng.h"
+#include "tests/support/naive.h"
+#include "tests/support/world.h"
+
+/* Selectors without chance give the same items in the same order; extensions know the items. */
+static void check_selectors(struct world *old, struct world *new)
+{
+    static const char *const sampled[] = {"fifo", "queue", "stack"};
+    for (uint32_t i = 0; i < 3; i++)
+        twin_drain(&old->embed, &new->embed, sampled[i], i == 2);
+    twin_drain(&old->embed, &new->embed, "heap", false);
+    twin_drain(&old->embed, &new->embed, "any", true);
+}
+
+static void a_broker_goes_on_from_its_files_again_and_again(void **state)
+{
+    (void)state;
+    struct world worlds[2], *now = &worlds[0], *next = &worlds[1];
+    world_start(now, naive_seed("a_broker_goes_on_from_its_files_again_and_again"), NULL);
+    for (uint32_t round = 0; round < 6; round++) {
+        world_run(now, 150);
+        world_twin(now, next, NULL);
+        twin_check(&now->embed, &next->embed);
+        if (round == 5)
+            check_selectors(now, next);
+        world_follow(next, now);
+        world_kill(now);
+        struct world *swap = now;
+        now = next;
+        next = swap;
+    }
+    world_run(now, 150);
+    twin_check_image(&now->embed, &now->folder);
+    world_stop(now);
+}
+
+/* Ties in a heap go by the last touch, also over a restart. */
+static void equal_priorities_keep_their_order(void **state)
+{
+    (void)state;
+    struct world old, new;
+    world_start(&old, 3, NULL);
+    struct testpeer *peer = old.peers[0];
+    testpeer_insert(peer, "heap", 1, 20, 1);
+    embed_settle(&old.embed);
+    uint64_t keys[] = {7, 3, 12};
+    double same[] = {1, 1, 1};
+    testpeer_update(peer, "heap", 3, keys, same);
+    embed_settle(&old.embed);
+    world_twin(&old, &new, NULL);
+    twin_drain(&old.embed, &new.embed, "heap", true);
+    world_kill(&new);
+    world_kill(&old);
+}
+
+#define PLAIN "  - {name: t, max_size: %d, sampler: {kind: uniform}, remover: {kind: fifo}, limiter: {kind: none}%s}\n"
+
+struct pair_of {
+    struct twin_folder folder;
+    struct embed embed;
+};
+
+static void begin(struct pair_of *self, uint32_t items)
+{
+    twin_folder_init(&self->folder);
+    char tables[512];
+    snprintf(tables, sizeof tables, PLAIN, 100, "");
+    embed_start(&self->embed, tables, twin_config(&self->folder, NULL));
+    struct testpeer *peer = testpeer_new(&self->embed);
+    testpeer_open(peer, false);
+    testpeer_insert(peer, "t", 1, items, 1);
+    embed_settle(&self->embed);
+    assert_int_equal(embed_table(&self->embed, "t")->in.size, items);
+    twin_kill(&self->embed);
+}
+
+static void again(struct pair_of *self, const char *tables, const char *more)
+{
+    embed_start(&self->embed, tables, twin_config(&self->folder, more));
+}
+
+static void end(struct pair_of *self)
+{
+    embed_stop(&self->embed);
+    twin_folder_fini(&self->folder);
+}
+
+/* The oldest go, as the remover says, and the journal knows: the next start has the same. */
+static void a_smaller_table_keeps_what_fits(void **state)
+{
+    (void)state;
+    struct pair_of pair;
+    char tables[512];
+    begin(&pair, 60);
+    snprintf(tables, sizeof tables, PLAIN, 10, "");
+    for (uint32_t round = 0; round < 3; round++) {
+        again(&pair, tables, NULL);
+        const struct table *table = embed_table(&pair.embed, "t");
+        assert_int_equal(table->in.size, 10);
+        for (uint64_t key = 1; key <= 60; key++)
+            assert_int_equal(table_find(table, key) != KEYMAP_NONE, key > 50);
+        assert_int_equal(table->limiter.inserts, 60);
+        assert_int_equal(table->limiter.deletes, 50);
+        embed_settle(&pair.embed);
+        if (round < 2)
+            twin_kill(&pair.embed);
+    }
+    /* It works as any other: an insert takes a slot that exists. */
+    struct testpeer *peer = testpeer_new(&pair.embed);
+    testpeer_open(peer, false);
+    testpeer_insert(peer, "t", 1000, 30, 1);
+    embed_settle(&pair.embed);
+    assert_int_equal(embed_table(&pair.embed, "t")->in.size, 10);
+    twin_check_image(&pair.embed, &pair.folder);
+    end(&pair);
+}
+
+/* A checkpoint of a table that was once larger names slots beyond its size. */
+static void a_smaller_table_can_be_checkpointed_and_loaded(void **state)
+{
+    (void)state;
+    struct pair_of pair;
+    char tables[512];
+    begin(&pair, 60);
+    snprintf(tables, sizeof tables, PLAIN, 10, "");
+    for (uint32_t round = 0; round < 2; round++) {
+        again(&pair, tables, NULL);
+        assert_int_equal(embed_table(&pair.embed, "t")->in.size, 10);
+        assert_true(table_find(embed_table(&pair.embed, "t"), 55) != KEYMAP_NONE);
+        rp_error err = {0};
+        assert_int_equal(checkpoint_start(pair.embed.broker, CHECKPOINT_ASKED, NULL, &err), RP_OK);
+        do
+            embed_settle(&pair.embed);
+        while (checkpoint_is_running(pair.embed.broker));
+        if (round == 0)
+            twin_kill(&pair.embed);
+    }
+    end(&pair);
+}
+
+static void times_sampled_above_a_new_limit_remove_the_item(void **state)
+{
+    (void)state;
+    struct twin_folder folder;
+    struct embed embed;
+    twin_folder_init(&folder);
+    char tables[512];
+    snprintf(tables, sizeof tables, PLAIN, 100, "");
+    embed_start(&embed, tables, twin_config(&folder, NULL));
+    struct testpeer *peer = testpeer_new(&embed);
+    testpeer_open(peer, false);
+    testpeer_insert(peer, "t", 1, 5, 1);
+    embed_settle(&embed);
+    testpeer_sampled(peer, "t", 50);
+    uint32_t often = 0;
+    for (uint32_t slot = 0; slot < 5; slot++)
+        often += embed_table(&embed, "t")->in.items[slot].times_sampled >= 10;
+    assert_true(often > 0);
+    twin_kill(&embed);
+    snprintf(tables, sizeof tables, PLAIN, 100, ", max_times_sampled: 10");
+    embed_start(&embed, tables, twin_config(&folder, NULL));
+    assert_int_equal(embed_table(&embed, "t")->in.size, 5 - often);
+    assert_int_equal(embed_table(&embed, "t")->limiter.samples, 50);
+    embed_stop(&embed);
+    twin_folder_fini(&folder);
+}
+
+static void tables_come_and_go(void **state)
+{
+    (void)state;
+    struct pair_of pair;
+    begin(&pair, 20);
+    again(&pair, "  - {name: other, max_size: 5, sampler: {kind: fifo}, limiter: {kind: none}}\n", NULL);
+    assert_int_equal(embed_table(&pair.embed, "other")->in.size, 0);
+    struct testpeer *peer = testpeer_new(&pair.embed);
+    testpeer_open(peer, false);
+    testpeer_insert(peer, "other", 500, 3, 1);
+    embed_settle(&pair.embed);
+    twin_kill(&pair.embed);
+    /* In another order, with a third. */
+    char tables[1024];
+    int used = snprintf(tables, sizeof tables,
+                        "  - {name: third, max_size: 5, sampler: {kind: fifo}, limiter: {kind: none}}\n"
+                        "  - {name: other, max_size: 5, sampler: {kind: fifo}, limiter: {kind: none}}\n");
+    snprintf(tables + used, sizeof tables - (size_t)used, PLAIN, 100, "");
+    again(&pair, tables, NULL);
+    assert_int_equal(embed_table(&pair.embed, "other")->in.size, 3);
+    assert_true(table_find(embed_table(&pair.embed, "other"), 501) != KEYMAP_NONE);
+    assert_int_equal(embed_table(&pair.embed, "third")->in.size, 0);
+    end(&pair);
+}
+
+static struct broker *refused(const struct twin_folder *folder, const char *tables, const char *more, rp_error *err)
+{
+    char yaml[2048], problems[1024];
+    struct broker_config config;
+    snprintf(yaml, sizeof yaml,
+             "service: inproc://service\ningest: inproc://ingest\nevents: inproc://events\n%s\ntables:\n%s",
+             twin_config(folder, more), tables);
+    if (!embed_read_config(yaml, &config, problems, sizeof problems))
+        fail_msg("%s", problems);
+    struct broker *broker = broker_new(&config, clock_system(), NULL, err);
+    assert_null(broker);
+    schema_free(&broker_schema, &config);
+    return broker;
+}
+
+/* The sentence names the field and both types; the files stay as they are. */
+static void another_signature_is_refused(void **state)
+{
+    (void)state;
+    struct pair_of pair;
+    twin_folder_init(&pair.folder);
+    char tables[512];
+    snprintf(tables, sizeof tables, PLAIN, 100, ", signature: [{name: x, dtype: uint64, shape: []}]");
+    again(&pair, tables, NULL);
+    struct testpeer *peer = testpeer_new(&pair.embed);
+    testpeer_open(peer, false);
+    Replay__Field field = REPLAY__FIELD__INIT;
+    field.name = testpeer_text("x");
+    field.count = 1;
+    field.squeeze = true;
+    uint32_t layout = testpeer_layout(peer, "t", 1, &field);
+    uint64_t value = 1;
+    const void *blocks[] = {&value};
+    testpeer_item(peer, layout, 1, 1, testpeer_chunk(peer, 1, blocks, false), 0, 1);
+    testpeer_push(peer);
+    embed_settle(&pair.embed);
+    assert_int_equal(embed_table(&pair.embed, "t")->in.size, 1);
+    twin_kill(&pair.embed);
+    char other[512];
+    rp_error err = {0};
+    snprintf(other, sizeof other, PLAIN, 100, ", signature: [{name: x, dtype: float32, shape: [4]}]");
+    refused(&pair.folder, other, NULL, &err);
+    assert_int_equal(err.status, RP_INVALID_ARGUMENT);
+    assert_non_null(strstr(err.text, "'t'"));
+    assert_non_null(strstr(err.text, "'x' is uint64 []"));
+    assert_non_null(strstr(err.text, "float32 [4]"));
+    /* Without a signature before, the layouts of the items are looked at. */
+    snprintf(other, sizeof other, PLAIN, 100, ", signature: [{name: y, dtype: uint64, shape: []}]");
+    err = (rp_error){0};
+    refused(&pair.folder, other, NULL, &err);
+    assert_non_null(strstr(err.text, "'y'"));
+    again(&pair, tables, NULL);
+    assert_int_equal(embed_table(&pair.embed, "t")->in.size, 1);
+    end(&pair);
+}
+
+static void a_limiter_of_another_kind_starts_balanced(void **state)
+{
+    (void)state;
+    struct pair_of pair;
+    begin(&pair, 60);
+    again(&pair,
+          "  - {name: t, max_size: 100, sampler: {kind: uniform}, remover: {kind: fifo},\n"
+          "     limiter: {kind: sample_to_insert_ratio, samples_per_insert: 4, min_size: 10, error_buffer: 40}}\n",
+          NULL);
+    const struct table *table = embed_table(&pair.embed, "t");
+    assert_int_equal(table->limiter.inserts, 60);
+    assert_true(limiter_insertable(&table->limiter, 1) == 1 && limiter_sampleable(&table->limiter, 1) == 1);
+    end(&pair);
+}
+
+static void starting_from_nothing_or_from_a_number(void **state)
+{
+    (void)state;
+    struct pair_of pair;
+    char tables[512];
+    rp_error err = {0};
+    snprintf(tables, sizeof tables, PLAIN, 100, "");
+    begin(&pair, 60);
+    refused(&pair.folder, tables, "checkpoint: {load: 12}\n", &err);
+    assert_int_equal(err.status, RP_NOT_FOUND);
+    again(&pair, tables, "checkpoint: {load: none}\n");
+    assert_int_equal(embed_table(&pair.embed, "t")->in.size, 0);
+    struct testpeer *peer = testpeer_new(&pair.embed);
+    testpeer_open(peer, false);
+    testpeer_insert(peer, "t", 900, 4, 1);
+    embed_settle(&pair.embed);
+    twin_kill(&pair.embed);
+    /* What was before is no part of the state any more. */
+    again(&pair, tables, NULL);
+    assert_int_equal(embed_table(&pair.embed, "t")->in.size, 4);
+    end(&pair);
+}
+
+/* A torn end is no damage: the broker starts with all that is whole. */
+static void a_torn_end_is_cut_off(void **state)
+{
+    (void)state;
+    struct pair_of pair;
+    char tables[512], path[128];
+    snprintf(tables, sizeof tables, PLAIN, 100, "");
+    begin(&pair, 60);
+    snprintf(path, sizeof path, "%s/segment-00000001.replay", pair.folder.path);
+    FILE *file = fopen(path, "a");
+    assert_non_null(file);
+    fputs("RPLR and then nothing sensible", file);
+    fclose(file);
+    again(&pair, tables, NULL);
+    assert_int_equal(embed_table(&pair.embed, "t")->in.size, 60);
+    twin_kill(&pair.embed);
+    again(&pair, tables, NULL);
+    assert_int_equal(embed_table(&pair.embed, "t")->in.size, 60);
+    end(&pair);
+}
+
+/* From a checkpoint alone, selectors go on with the very same picks. */
+static void picks_go_on_from_an_exact_checkpoint(void **state)
+{
+    (void)state;
+    struct world old, new;
+    world_start(&old, naive_seed("picks_go_on_from_an_exact_checkpoint"), NULL);
+    world_run(&old, 300);
+    rp_error err = {0};
+    assert_int_equal(checkpoint_start(old.embed.broker, CHECKPOINT_ASKED, NULL, &err), RP_OK);
+    do
+        embed_settle(&old.embed);
+    while (checkpoint_is_running(old.embed.broker));
+    world_twin(&old, &new, NULL);
+    twin_check(&old.embed, &new.embed);
+    static const char *const names[] = {"prio", "any", "copies", "heap", "fifo"};
+    for (uint32_t i = 0; i < 5; i++) {
+        struct table *a = embed_table(&old.embed, names[i]), *b = embed_table(&new.embed, names[i]);
+        for (uint32_t k = 0; k < 500 && a->in.size; k++) {
+            uint32_t x, y;
+            double p, q;
+            assert_int_equal(a->sampler_ops->pick(a->in.sampler, 1, &x, &p), 1);
+            assert_int_equal(b->sampler_ops->pick(b->in.sampler, 1, &y, &q), 1);
+            assert_int_equal(x, y);
+            assert_true(p == q);
+        }
+        /* After a reset, too. */
+        uint8_t state_a[4096], state_b[4096];
+        assert_int_equal(table_reset(a, NULL), RP_OK);
+        assert_int_equal(table_reset(b, NULL), RP_OK);
+        uint32_t n = a->sampler_ops->save ? a->sampler_ops->save(a->in.sampler, state_a, sizeof state_a) : 0;
+        if (n) {
+            assert_int_equal(b->sampler_ops->save(b->in.sampler, state_b, sizeof state_b), n);
+            assert_memory_equal(state_a, state_b, n);
+        }
+    }
+    world_kill(&new);
+    world_kill(&old);
+}
+
+/* Keys stay those of their sessions over a restart, where ordinals have come round, too. */
+static void keys_go_on_after_a_restart(void **state)
+{
+    (void)state;
+    struct pair_of pair;
+    char tables[512];
+    snprintf(tables, sizeof tables, PLAIN, 100, "");
+    twin_folder_init(&pair.folder);
+    again(&pair, tables, NULL);
+    pair.embed.broker->ordinals.next = KEY_ORDINALS - 1;
+    struct testpeer *old[3];
+    uint64_t bases[3];
+    for (uint32_t i = 0; i < 3; i++) {
+        old[i] = testpeer_new(&pair.embed);
+        testpeer_open(old[i], false);
+        bases[i] = old[i]->key_base;
+        testpeer_insert(old[i], "t", bases[i], 2, 1);
+    }
+    embed_settle(&pair.embed);
+    assert_int_equal(old[0]->ordinal, KEY_ORDINALS - 1);
+    assert_int_equal(old[1]->ordinal, 1);
+    /* The last one ends; its items stay. */
+    assert_int_equal(testpeer_await(old[2], testpeer_bye(old[2], NO_TIMEOUT))->status, RP_OK);
+    uint8_t id[WIRE_SESSION_BYTES];
+    memcpy(id, old[1]->session, sizeof id);
+    twin_kill(&pair.embed);
+    again(&pair, tables, NULL);
+    const struct session *session = session_find(pair.embed.broker, id);
+    assert_int_equal(session->keys.base, bases[1]);
+    assert_int_equal(session->keys.count, KEY_COUNTERS);
+    for (uint32_t i = 0; i < 3; i++) {
+        pair.embed.broker->ordinals.next = i == 0 ? KEY_ORDINALS - 1 : i;
+        struct testpeer *peer = testpeer_new(&pair.embed);
+        testpeer_open(peer, false);
+        for (uint32_t k = 0; k < 3; k++)
+            assert_int_not_equal(peer->key_base, bases[k]);
+    }
+    end(&pair);
+}
+
+/* Files from when ordinals had 24 bits and counters 40 do not tell a session's first key. */
+static void sessions_of_older_files_keep_their_keys(void **state)
+{
+    (void)state;
+    struct pair_of pair;
+    char tables[512];
+    snprintf(tables, sizeof tables, PLAIN, 100, "");
+    twin_folder_init(&pair.folder);
+    again(&pair, tables, NULL);
+    pair.embed.broker->ordinals.next = 5;
+    struct testpeer *peer = testpeer_new(&pair.embed);
+    testpeer_open(peer, false);
+    uint8_t id[WIRE_SESSION_BYTES];
+    memcpy(id, peer->session, sizeof id);
+    session_find(pair.embed.broker, id)->keys.base = 0; /* as it stands in such a file */
+    testpeer_insert(peer, "t", UINT64_C(5) << 40, 2, 1);
+    embed_settle(&pair.embed);
+    rp_error err = {0};
+    assert_int_equal(checkpoint_start(pair.embed.broker, CHECKPOINT_ASKED, NULL, &err), RP_OK);
+    do
+        embed_settle(&pair.embed);
+    while (checkpoint_is_running(pair.embed.broker));
+    session_find(pair.embed.broker, id)->keys.base = UINT64_C(5) << KEY_COUNTER_BITS;
+    twin_kill(&pair.embed);
+    again(&pair, tables, NULL);
+    const struct session *session = session_find(pair.embed.broker, id);
+    assert_int_equal(session->ordinal, 5);
+    assert_int_equal(session->keys.base, UINT64_C(5) << 40);
+    assert_int_equal(session->keys.count, UINT64_C(1) << 40);
+    assert_int_equal(embed_table(&pair.embed, "t")->in.size, 2);
+    static const uint32_t next[] = {5, 80, 90};
+    static const uint32_t got[] = {6, 96, 97};
+    for (uint32_t i = 0; i < 3; i++) {
+        pair.embed.broker->ordinals.next = next[i];
+        struct testpeer *other = testpeer_new(&pair.embed);
+        testpeer_open(other, false);
+        assert_int_equal(other->ordinal, got[i]);
+    }
+    end(&pair);
+}
+
+static void pairs_are_sorted_and_equal_ones_stay_in_order(void **state)
+{
+    (void)state;
+    struct rng rng;
+    rng_seed(&rng, naive_seed("pairs_are_sorted_and_equal_ones_stay_in_order"));
+    for (uint32_t round = 0; round < 200; round++) {
+        uint64_t n = rng_next(&rng) % 300, bits = rng_next(&rng) % 64;
+        struct pair *pairs = calloc(n + 1, sizeof *pairs);
+        for (uint64_t i = 0; i < n; i++)
+            pairs[i] = (struct pair){rng_next(&rng) >> bits, i};
+        assert_true(pairs_sort(pairs, n));
+        for (uint64_t i = 1; i < n; i++)
+            assert_true(pairs[i - 1].key < pairs[i].key ||
+                        (pairs[i - 1].key == pairs[i].key && pairs[i - 1].value < pairs[i].value));
+        free(pairs);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_broker_goes_on_from_its_files_again_and_again),
+        cmocka_unit_test(equal_priorities_keep_their_order),
+        cmocka_unit_test(a_smaller_table_keeps_what_fits),
+        cmocka_unit_test(a_smaller_table_can_be_checkpointed_and_loaded),
+        cmocka_unit_test(times_sampled_above_a_new_limit_remove_the_item),
+        cmocka_unit_test(tables_come_and_go),
+        cmocka_unit_test(another_signature_is_refused),
+        cmocka_unit_test(a_limiter_of_another_kind_starts_balanced),
+        cmocka_unit_test(starting_from_nothing_or_from_a_number),
+        cmocka_unit_test(a_torn_end_is_cut_off),
+        cmocka_unit_test(picks_go_on_from_an_exact_checkpoint),
+        cmocka_unit_test(keys_go_on_after_a_restart),
+        cmocka_unit_test(sessions_of_older_files_keep_their_keys),
+        cmocka_unit_test(pairs_are_sorted_and_equal_ones_stay_in_order),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,1010 @@
+/* Batches decoded from replies: against a naive model over random streams, layouts and items; against damage; posted
+ * memory; weights. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#include "agent/client/batch/batch_decoder.h"
+#include "proto/base/dtype.h"
+#include "proto/base/rng.h"
+#include "proto/wire/codec.h"
+#include "proto/wire/pb.h"
+#include "replay.pb-c.h"
+
+#define MAX_COLUMNS 6u
+#define MAX_FIELDS 8u
+#define MAX_LAYOUTS 3u
+#define MAX_CHUNKS 64u
+#define MAX_ITEMS 300u
+#define MAX_STEPS 2048u
+
+struct column {
+    int32_t dtype;
+    uint32_t rank, shape[3];
+    uint32_t row_bytes;
+    uint8_t *rows; /* of the whole stream */
+};
+
+struct field {
+    char name[24];
+    uint32_t column;
+    int32_t start;
+    uint32_t count, stride;
+    bool squeeze;
+};
+
+struct layout_spec {
+    uint32_t n_fields;
+    struct field fields[MAX_FIELDS];
+};
+
+struct item_spec {
+    uint32_t layout, first_step, length;
+};
+
+/* One stream of steps cut into chunks, and items over it. */
+struct model {
+    struct rng rng;
+    uint32_t n_columns, n_layouts, n_chunks, n_items, n_steps;
+    bool regular; /* raw blocks, all in one frame, columns told once */
+    struct column columns[MAX_COLUMNS];
+    struct layout_spec layouts[MAX_LAYOUTS];
+    uint32_t chunk_first[MAX_CHUNKS], chunk_length[MAX_CHUNKS];
+    struct item_spec items[MAX_ITEMS];
+};
+
+struct reply {
+    struct pb_writer header;
+    struct wire_reply outer;
+    struct wire_sampled view;
+    struct pb_writer frames[MAX_CHUNKS + 1];
+    struct batch_frame list[MAX_CHUNKS + 1];
+    uint32_t n_frames;
+};
+
+static uint64_t seed_of_run(void)
+{
+    const char *text = getenv("RP_TEST_SEED");
+    uint64_t seed = text ? strtoull(text, NULL, 0) : (uint64_t)time(NULL);
+    print_message("seed %llu\n", (unsigned long long)seed);
+    return seed;
+}
+
+static uint32_t below(struct model *m, uint32_t n)
+{
+    return (uint32_t)rng_below(&m->rng, n);
+}
+
+/* ---- the model ---- */
+
+static void model_columns(struct model *m)
+{
+    static const int32_t dtypes[] = {RP_DTYPE_FLOAT32, RP_DTYPE_UINT8, RP_DTYPE_INT32, RP_DTYPE_FLOAT64, RP_DTYPE_BOOL};
+    m->n_columns = 1 + below(m, MAX_COLUMNS);
+    for (uint32_t c = 0; c < m->n_columns; c++) {
+        struct column *column = &m->columns[c];
+        column->dtype = dtypes[below(m, 5)];
+        column->rank = below(m, 3);
+        for (uint32_t k = 0; k < column->rank; k++)
+            column->shape[k] = 1 + below(m, 6);
+        column->row_bytes = (uint32_t)dtype_row_bytes(column->dtype, column->rank, column->shape);
+        size_t bytes = (size_t)m->n_steps * column->row_bytes;
+        column->rows = malloc(bytes);
+        bool smooth = below(m, 2); /* so that some blocks are compressed */
+        for (size_t i = 0; i < bytes; i++)
+            column->rows[i] = smooth ? (uint8_t)(i / 97) : (uint8_t)rng_next(&m->rng);
+    }
+}
+
+static void model_chunks(struct model *m, uint32_t max_length)
+{
+    m->n_chunks = 1 + below(m, MAX_CHUNKS);
+    m->n_steps = 0;
+    for (uint32_t c = 0; c < m->n_chunks; c++) {
+        m->chunk_first[c] = m->n_steps;
+        m->chunk_length[c] = 1 + below(m, max_length);
+        m->n_steps += m->chunk_length[c];
+    }
+}
+
+/* Further layouts have the same fields in another order, with counts of their own. */
+static void model_layouts(struct model *m)
+{
+    m->n_layouts = 1 + below(m, MAX_LAYOUTS);
+    struct layout_spec *first = &m->layouts[0];
+    first->n_fields = 1 + below(m, MAX_FIELDS);
+    for (uint32_t f = 0; f < first->n_fields; f++) {
+        struct field *field = &first->fields[f];
+        snprintf(field->name, sizeof field->name, "field_%u", f);
+        field->column = below(m, m->n_columns);
+        field->squeeze = below(m, 3) == 0;
+        field->count = field->squeeze ? 1 : below(m, 4);
+        field->stride = below(m, 4);
+        field->start = (int32_t)below(m, 7) - 3;
+    }
+    for (uint32_t l = 1; l < m->n_layouts; l++) {
+        m->layouts[l] = *first;
+        for (uint32_t f = 0; f < first->n_fields; f++) {
+            struct field *field = &m->layouts[l].fields[f];
+            if (!field->squeeze && below(m, 2))
+                field->count = below(m, 4);
+        }
+        if (first->n_fields > 1 && below(m, 2)) {
+            struct field swap = m->layouts[l].fields[0];
+            m->layouts[l].fields[0] = m->layouts[l].fields[1];
+            m->layouts[l].fields[1] = swap;
+        }
+    }
+}
+
+static uint32_t stride_of(const struct field *field)
+{
+    return field->stride ? field->stride : 1;
+}
+
+/* Steps that an item of this layout must have. */
+static uint32_t least_length(const struct layout_spec *layout)
+{
+    uint32_t least = 1;
+    for (uint32_t f = 0; f < layout->n_fields; f++) {
+        const struct field *field = &layout->fields[f];
+        uint32_t span = field->count ? (field->count - 1) * stride_of(field) + 1 : 1;
+        uint32_t need = field->start >= 0 ? (uint32_t)field->start + span : (uint32_t)-field->start;
+        if (need > least)
+            least = need;
+    }
+    return least;
+}
+
+/* A negative start leaves -start steps: the field must not need more. */
+static bool layout_possible(const struct layout_spec *layout)
+{
+    for (uint32_t f = 0; f < layout->n_fields; f++) {
+        const struct field *field = &layout->fields[f];
+        if (field->start < 0 && field->count && (field->count - 1) * stride_of(field) + 1 > (uint32_t)-field->start)
+            return false;
+    }
+    return true;
+}
+
+static bool model_items(struct model *m)
+{
+    m->n_items = 1 + below(m, MAX_ITEMS);
+    for (uint32_t i = 0; i < m->n_items; i++) {
+        struct item_spec *item = &m->items[i];
+        item->layout = below(m, m->n_layouts);
+        uint32_t least = least_length(&m->layouts[item->layout]);
+        if (least > m->n_steps)
+            return false;
+        uint32_t most = m->n_steps < least + 12 ? m->n_steps : least + 12;
+        item->length = least + below(m, most - least + 1);
+        item->first_step = below(m, m->n_steps - item->length + 1);
+    }
+    return true;
+}
+
+static void model_fini(struct model *m)
+{
+    for (uint32_t c = 0; c < m->n_columns; c++)
+        free(m->columns[c].rows);
+}
+
+/* One chunk per item, all chunks and items alike: what most replies look like. */
+static void regular_model(struct model *m, uint64_t seed)
+{
+    for (uint64_t attempt = 0;; attempt++) {
+        memset(m, 0, sizeof *m);
+        rng_seed(&m->rng, seed + attempt * 7919);
+        m->regular = true;
+        uint32_t length = 1 + below(m, 12);
+        m->n_chunks = 1 + below(m, MAX_CHUNKS);
+        m->n_steps = m->n_chunks * length;
+        for (uint32_t c = 0; c < m->n_chunks; c++) {
+            m->chunk_first[c] = c * length;
+            m->chunk_length[c] = length;
+        }
+        model_columns(m);
+        model_layouts(m);
+        m->n_layouts = 1;
+        uint32_t least = least_length(&m->layouts[0]);
+        if (layout_possible(&m->layouts[0]) && least <= length) {
+            uint32_t own = least + below(m, length - least + 1), offset = below(m, length - own + 1);
+            bool again = below(m, 2); /* some chunks several times, some not at all */
+            m->n_items = again ? 1 + below(m, MAX_ITEMS) : m->n_chunks;
+            for (uint32_t i = 0; i < m->n_items; i++)
+                m->items[i] = (struct item_spec){.first_step = (again ? below(m, m->n_chunks) : i) * length + offset,
+                                                 .length = own};
+            return;
+        }
+        model_fini(m);
+    }
+}
+
+static void model_init(struct model *m, uint64_t seed)
+{
+    for (uint64_t attempt = 0;; attempt++) {
+        memset(m, 0, sizeof *m);
+        rng_seed(&m->rng, seed + attempt * 7919);
+        model_chunks(m, attempt % 2 ? 1 : 12);
+        model_columns(m);
+        model_layouts(m);
+        bool possible = true;
+        for (uint32_t l = 0; l < m->n_layouts; l++)
+            possible &= layout_possible(&m->layouts[l]);
+        if (possible && model_items(m))
+            return;
+        model_fini(m);
+    }
+}
+
+/* ---- the reply that a broker would make of it ---- */
+
+static void encode_layouts(const struct model *m, struct pb_writer *out)
+{
+    for (uint32_t l = 0; l < m->n_layouts; l++) {
+        Replay__Layout layout = REPLAY__LAYOUT__INIT;
+        Replay__Field fields[MAX_FIELDS], *field_list[MAX_FIELDS];
+        Replay__Column columns[MAX_COLUMNS], *column_list[MAX_COLUMNS];
+        char names[MAX_COLUMNS][24];
+        for (uint32_t f = 0; f < m->layouts[l].n_fields; f++) {
+            const struct field *from = &m->layouts[l].fields[f];
+            replay__field__init(&fields[f]);
+            fields[f].name = (char *)from->name;
+            fields[f].column = from->column;
+            fields[f].start = from->start;
+            fields[f].count = from->count;
+            fields[f].stride = from->stride;
+            fields[f].squeeze = from->squeeze;
+            field_list[f] = &fields[f];
+        }
+        for (uint32_t c = 0; c < m->n_columns; c++) {
+            replay__column__init(&columns[c]);
+            snprintf(names[c], sizeof names[c], "column_%u", c);
+            columns[c].name = names[c];
+            columns[c].dtype = (char *)dtype_name(m->columns[c].dtype);
+            columns[c].n_shape = m->columns[c].rank;
+            columns[c].shape = (uint32_t *)m->columns[c].shape;
+            column_list[c] = &columns[c];
+        }
+        layout.id = 100 + l;
+        layout.table = (char *)"replay";
+        layout.n_fields = m->layouts[l].n_fields;
+        layout.fields = field_list;
+        layout.n_columns = m->n_columns;
+        layout.columns = column_list;
+        uint8_t bytes[4096];
+        size_t size = replay__layout__pack(&layout, bytes);
+        assert_true(size < sizeof bytes);
+        pb_put_bytes(out, 20, bytes, size);
+    }
+}
+
+static void encode_block(struct model *m, uint32_t chunk, uint32_t column, struct pb_writer *frame, uint32_t *size_out,
+                         uint8_t *codec_out)
+{
+    static const int32_t wanted[] = {RP_CODEC_RAW, RP_CODEC_AUTO, RP_CODEC_LZ4, RP_CODEC_SHUFFLE_LZ4,
+                                     RP_CODEC_DELTA_LZ4};
+    const struct column *from = &m->columns[column];
+    struct codec_shape shape = {.elem_bytes = dtype_size(from->dtype),
+                                .is_integer = dtype_is_integer(from->dtype),
+                                .row_bytes = from->row_bytes,
+                                .rows = m->chunk_length[chunk],
+                                .rank = from->rank};
+    struct codec_scratch scratch = {0};
+    uint8_t *bytes = malloc(codec_bound(&shape) + 1);
+    size_t size = 0;
+    int32_t codec = m->regular ? RP_CODEC_RAW : wanted[below(m, 5)];
+    rp_status status =
+        codec_encode(&scratch, codec, &shape, from->rows + (size_t)m->chunk_first[chunk] * from->row_bytes, bytes,
+                     &size, codec_out, NULL);
+    assert_int_equal(status, RP_OK);
+    memcpy(pb_reserve(frame, size), bytes, size);
+    *size_out = (uint32_t)size;
+    free(bytes);
+    codec_scratch_fini(&scratch);
+}
+
+static uint32_t chunk_at(const struct model *m, uint32_t step)
+{
+    uint32_t c = 0;
+    while (step >= m->chunk_first[c] + m->chunk_length[c])
+        c++;
+    return c;
+}
+
+struct arrays {
+    uint64_t key[MAX_ITEMS], age[MAX_ITEMS], policy[MAX_ITEMS], step[MAX_ITEMS];
+    double priority[MAX_ITEMS], probability[MAX_ITEMS];
+    uint32_t times[MAX_ITEMS], session[MAX_ITEMS], layout[MAX_ITEMS], offset[MAX_ITEMS], length[MAX_ITEMS];
+    uint32_t chunks[MAX_ITEMS], chunk[MAX_ITEMS * MAX_CHUNKS];
+    uint32_t chunk_length[MAX_CHUNKS], chunk_blocks[MAX_CHUNKS], block_size[MAX_CHUNKS * MAX_COLUMNS];
+    uint8_t block_column[MAX_CHUNKS * MAX_COLUMNS], block_codec[MAX_CHUNKS * MAX_COLUMNS];
+    uint32_t index[MAX_CHUNKS]; /* chunk of the stream -> chunk of the reply */
+    uint32_t n_refs, n_chunks, n_blocks;
+};
+
+static void encode_items(struct model *m, struct arrays *a)
+{
+    for (uint32_t c = 0; c < MAX_CHUNKS; c++)
+        a->index[c] = UINT32_MAX;
+    for (uint32_t i = 0; i < m->n_items; i++) {
+        const struct item_spec *item = &m->items[i];
+        uint32_t from = chunk_at(m, item->first_step), to = chunk_at(m, item->first_step + item->length - 1);
+        a->key[i] = 1000 + i;
+        a->age[i] = i * 11;
+        a->policy[i] = 7;
+        a->step[i] = item->first_step;
+        a->priority[i] = 0.5 * i;
+        a->probability[i] = 1.0 / (2.0 + i);
+        a->times[i] = i % 3;
+        a->session[i] = 4;
+        a->layout[i] = item->layout;
+        a->offset[i] = item->first_step - m->chunk_first[from];
+        a->length[i] = item->length;
+        a->chunks[i] = to - from + 1;
+        for (uint32_t c = from; c <= to; c++) {
+            if (a->index[c] == UINT32_MAX) {
+                a->index[c] = a->n_chunks;
+                a->chunk_length[a->n_chunks++] = m->chunk_length[c];
+            }
+            a->chunk[a->n_refs++] = a->index[c];
+        }
+    }
+}
+
+static void encode_reply(struct model *m, struct reply *r)
+{
+    memset(r, 0, sizeof *r);
+    struct arrays *a = calloc(1, sizeof *a);
+    encode_items(m, a);
+    uint32_t packed = m->regular ? a->n_chunks : below(m, a->n_chunks + 1);
+    for (uint32_t k = 0; k < a->n_chunks; k++) {
+        uint32_t c = 0;
+        while (a->index[c] != k)
+            c++;
+        uint32_t frame = k < packed ? 0 : (packed > 0) + k - packed;
+        r->n_frames = frame + 1;
+        a->chunk_blocks[k] = m->n_columns;
+        for (uint32_t column = 0; column < m->n_columns; column++, a->n_blocks++) {
+            a->block_column[a->n_blocks] = (uint8_t)column;
+            encode_block(m, c, column, &r->frames[frame], &a->block_size[a->n_blocks], &a->block_codec[a->n_blocks]);
+        }
+    }
+    struct pb_writer layouts = {0};
+    encode_layouts(m, &layouts);
+    struct wire_sampled_out out = {.id = 9,
+                                   .text = "because",
+                                   .n_items = m->n_items,
+                                   .n_chunks = a->n_chunks,
+                                   .n_blocks = a->n_blocks,
+                                   .n_chunk_refs = a->n_refs,
+                                   .key = a->key,
+                                   .age_ns = a->age,
+                                   .policy = a->policy,
+                                   .step = a->step,
+                                   .priority = a->priority,
+                                   .probability = a->probability,
+                                   .times_sampled = a->times,
+                                   .session = a->session,
+                                   .layout = a->layout,
+                                   .offset = a->offset,
+                                   .length = a->length,
+                                   .chunks = a->chunks,
+                                   .chunk = a->chunk,
+                                   .chunk_length = a->chunk_length,
+                                   .chunk_blocks = a->chunk_blocks,
+                                   .block_size = a->block_size,
+                                   .block_column = a->block_column,
+                                   .block_codec = a->block_codec,
+                                   .n_block_columns = !m->regular && below(m, 2) ? a->n_blocks : m->n_columns,
+                                   .packed = packed,
+                                   .layouts = layouts.data,
+                                   .layouts_size = layouts.size,
+                                   .table_size = 12345,
+                                   .waited_ns = 99,
+                                   .partial = true};
+    wire_write_sampled(&r->header, &out);
+    pb_writer_fini(&layouts);
+    free(a);
+    for (uint32_t i = 0; i < r->n_frames; i++)
+        r->list[i] = (struct batch_frame){r->frames[i].data, r->frames[i].size};
+}
+
+static rp_status reply_read(struct reply *r, rp_error *err)
+{
+    rp_status status = wire_read_reply(r->header.data, r->header.size, &r->outer, err);
+    return status == RP_OK ? wire_read_sampled(r->outer.data, r->outer.size, &r->view, err) : status;
+}
+
+static void reply_fini(struct reply *r)
+{
+    pb_writer_fini(&r->header);
+    for (uint32_t i = 0; i < r->n_frames; i++)
+        pb_writer_fini(&r->frames[i]);
+}
+
+/* ---- comparing ---- */
+
+static const struct field *find_field(const struct layout_spec *layout, const char *name)
+{
+    for (uint32_t f = 0; f < layout->n_fields; f++) {
+        if (strcmp(layout->fields[f].name, name) == 0)
+            return &layout->fields[f];
+    }
+    return NULL;
+}
+
+static void check_field(const struct model *m, const struct rp_batch *batch, const rp_field_view *view)
+{
+    const struct field *first = find_field(&m->layouts[0], view->name);
+    const struct column *column = &m->columns[first->column];
+    uint64_t rows_max = first->squeeze ? 1 : view->shape[1];
+    assert_int_equal(view->dtype, column->dtype);
+    assert_int_equal(view->rank, column->rank + 1 + !first->squeeze);
+    assert_int_equal(view->shape[0], m->n_items);
+    for (uint32_t k = 0; k < column->rank; k++)
+        assert_int_equal(view->shape[view->rank - column->rank + k], column->shape[k]);
+    assert_int_equal(view->bytes, (uint64_t)m->n_items * rows_max * column->row_bytes);
+    const uint8_t *at = view->data;
+    uint32_t longest = 0;
+    for (uint32_t i = 0; i < m->n_items; i++) {
+        const struct item_spec *item = &m->items[i];
+        const struct field *field = find_field(&m->layouts[item->layout], view->name);
+        uint32_t start = field->start < 0 ? item->length - (uint32_t)-field->start : (uint32_t)field->start;
+        uint32_t rows = 0;
+        for (uint32_t step = start; step < item->length && (!field->count || rows < field->count);
+             step += stride_of(field), rows++) {
+            const uint8_t *want = column->rows + (size_t)(item->first_step + step) * column->row_bytes;
+            assert_memory_equal(at + (size_t)rows * column->row_bytes, want, column->row_bytes);
+        }
+        if (view->lengths)
+            assert_int_equal(view->lengths[i], rows);
+        else
+            assert_int_equal(rows, rows_max);
+        for (size_t k = (size_t)rows * column->row_bytes; k < rows_max * column->row_bytes; k++)
+            assert_int_equal(at[k], 0);
+        longest = rows > longest ? rows : longest;
+        at += rows_max * column->row_bytes;
+    }
+    assert_int_equal(longest, rows_max);
+    assert_ptr_equal(rp_batch_find(batch, view->name), view);
+}
+
+static void check_batch(const struct model *m, const struct rp_batch *batch)
+{
+    rp_batch_info info = {.struct_size = sizeof info};
+    rp_batch_arrays arrays = {.struct_size = sizeof arrays};
+    assert_int_equal(rp_batch_get_info(batch, &info), RP_OK);
+    assert_int_equal(rp_batch_get_arrays(batch, &arrays), RP_OK);
+    assert_int_equal(info.n, m->n_items);
+    assert_int_equal(info.n_fields, m->layouts[0].n_fields);
+    assert_int_equal(info.table_size, 12345);
+    assert_int_equal(info.waited_ns, 99);
+    assert_int_equal(info.partial, 1);
+    assert_string_equal(rp_batch_text(batch), "because");
+    for (uint32_t i = 0; i < m->n_items; i++) {
+        assert_int_equal(arrays.key[i], 1000 + i);
+        assert_int_equal(arrays.age_ns[i], i * 11);
+        assert_int_equal(arrays.policy[i], 7);
+        assert_int_equal(arrays.step[i], m->items[i].first_step);
+        assert_true(arrays.priority[i] == 0.5 * i);
+        assert_true(arrays.probability[i] == 1.0 / (2.0 + i));
+        /* The last item is the least probable. */
+        double ratio = m->n_items > 1 ? (2.0 + i) / (1.0 + m->n_items) : 1;
+        assert_true(fabs(arrays.weight[i] - pow(ratio, 0.4)) < 1e-5);
+        assert_int_equal(arrays.times_sampled[i], i % 3);
+        assert_int_equal(arrays.session[i], 4);
+    }
+    for (uint32_t f = 0; f < info.n_fields; f++)
+        check_field(m, batch, rp_batch_field(batch, f));
+    assert_null(rp_batch_field(batch, info.n_fields));
+    assert_null(rp_batch_find(batch, "no such field"));
+}
+
+static struct batch_decoder *decoder_new(struct batch_pool **pool)
+{
+    struct batch_options options = {.beta = 0.4, .max_bytes = UINT64_C(1) << 30};
+    *pool = batch_pool_new(2);
+    assert_non_null(*pool);
+    struct batch_decoder *decoder = batch_decoder_new(*pool, &options);
+    assert_non_null(decoder);
+    return decoder;
+}
+
+/* ---- tests ---- */
+
+static void check_random_replies(void (*make)(struct model *m, uint64_t seed), uint64_t rounds)
+{
+    uint64_t seed = seed_of_run();
+    struct batch_pool *pool;
+    struct batch_decoder *decoder = decoder_new(&pool);
+    struct model *m = malloc(sizeof *m);
+    struct reply *r = malloc(sizeof *r);
+    for (uint64_t round = 0; round < rounds; round++) {
+        rp_error err = {0};
+        struct rp_batch *batch = NULL;
+        make(m, seed + round * 1000003);
+        encode_reply(m, r);
+        if (reply_read(r, &err) != RP_OK ||
+            batch_decode(decoder, &r->view, r->outer.text, r->list, r->n_frames, &batch, &err) != RP_OK)
+            fail_msg("round %llu: %s", (unsigned long long)round, err.text);
+        check_batch(m, batch);
+        if (m->regular)
+            assert_true(decoder->regular.on);
+        rp_batch_release(&batch);
+        assert_null(batch);
+        reply_fini(r);
+        model_fini(m);
+    }
+    free(m);
+    free(r);
+    batch_decoder_destroy(&decoder);
+    batch_pool_unref(&pool);
+}
+
+static void test_random_replies(void **state)
+{
+    (void)state;
+    check_random_replies(model_init, 80);
+}
+
+static void test_regular_replies(void **state)
+{
+    (void)state;
+    check_random_replies(regular_model, 80);
+}
+
+/* Whatever is changed in a reply, the decoder returns. */
+static void test_damage(void **state)
+{
+    (void)state;
+    uint64_t seed = seed_of_run();
+    struct batch_pool *pool;
+    struct batch_decoder *decoder = decoder_new(&pool);
+    struct model *m = malloc(sizeof *m);
+    struct reply *r = malloc(sizeof *r);
+    uint32_t refused = 0;
+    for (uint64_t round = 0; round < 30; round++) {
+        (round % 2 ? model_init : regular_model)(m, seed + round * 999983);
+        encode_reply(m, r);
+        for (uint32_t k = 0; k < 50; k++) {
+            rp_error err = {0};
+            struct rp_batch *batch = NULL;
+            uint32_t frame = below(m, r->n_frames + 2);
+            struct pb_writer *hit = frame < r->n_frames ? &r->frames[frame] : &r->header;
+            uint8_t *byte = hit->data + below(m, (uint32_t)hit->size), old = *byte;
+            *byte = (uint8_t)rng_next(&m->rng);
+            size_t size = r->list[0].size;
+            if (below(m, 8) == 0)
+                r->list[0].size -= 1;
+            if (reply_read(r, &err) != RP_OK ||
+                batch_decode(decoder, &r->view, r->outer.text, r->list, r->n_frames, &batch, &err) != RP_OK) {
+                refused++;
+                assert_null(batch);
+            }
+            batch_list_release(&batch); /* damaged layouts may differ */
+            *byte = old;
+            r->list[0].size = size;
+        }
+        reply_fini(r);
+        model_fini(m);
+    }
+    assert_true(refused > 0);
+    free(m);
+    free(r);
+    batch_decoder_destroy(&decoder);
+    batch_pool_unref(&pool);
+}
+
+/* A model that is the same each time: 4 columns of 400 bytes together, one step per item. */
+static void plain_model(struct model *m, uint32_t n_items)
+{
+    static const uint32_t widths[] = {48, 48, 1, 3};
+    memset(m, 0, sizeof *m);
+    rng_seed(&m->rng, 1);
+    m->n_items = n_items;
+    m->n_chunks = n_items < MAX_CHUNKS ? n_items : MAX_CHUNKS;
+    m->n_steps = m->n_chunks;
+    m->n_columns = 4;
+    m->n_layouts = 1;
+    m->layouts[0].n_fields = 4;
+    for (uint32_t c = 0; c < m->n_chunks; c++) {
+        m->chunk_first[c] = c;
+        m->chunk_length[c] = 1;
+    }
+    for (uint32_t c = 0; c < 4; c++) {
+        struct column *column = &m->columns[c];
+        *column =
+            (struct column){.dtype = RP_DTYPE_FLOAT32, .rank = 1, .shape = {widths[c]}, .row_bytes = widths[c] * 4};
+        column->rows = malloc((size_t)m->n_steps * column->row_bytes);
+        for (size_t i = 0; i < (size_t)m->n_steps * column->row_bytes; i++)
+            column->rows[i] = (uint8_t)rng_next(&m->rng);
+        struct field *field = &m->layouts[0].fields[c];
+        *field = (struct field){.column = c, .count = 1, .squeeze = true};
+        snprintf(field->name, sizeof field->name, "field_%u", c);
+    }
+    for (uint32_t i = 0; i < n_items; i++)
+        m->items[i] = (struct item_spec){.first_step = i % m->n_steps, .length = 1};
+}
+
+static void test_posted_memory(void **state)
+{
+    (void)state;
+    struct batch_pool *pool;
+    struct batch_decoder *decoder = decoder_new(&pool);
+    struct model *m = malloc(sizeof *m);
+    struct reply *r = malloc(sizeof *r);
+    rp_error err = {0};
+    plain_model(m, 32);
+    encode_reply(m, r);
+    assert_int_equal(reply_read(r, &err), RP_OK);
+
+    _Alignas(64) static uint8_t memory[4][32 * 192];
+    rp_buffer buffers[4];
+    for (uint32_t f = 0; f < 4; f++)
+        buffers[f] = (rp_buffer){memory[f], sizeof memory[f]};
+    rp_buffer small[4];
+    memcpy(small, buffers, sizeof small);
+    small[1].bytes = 100;
+
+    /* Nothing is known about the fields yet: the second set turns out to be too small, and is told. */
+    assert_int_equal(batch_pool_post(pool, buffers, 4, 32, &err), RP_OK);
+    assert_int_equal(batch_pool_post(pool, small, 4, 32, &err), RP_OK);
+    assert_int_equal(batch_pool_posted(pool), 2);
+    struct rp_batch *batch = NULL;
+    static const uint32_t want[] = {RP_BATCH_CALLER, RP_BATCH_MISFIT, RP_BATCH_LIBRARY};
+    for (uint32_t k = 0; k < 3; k++) {
+        assert_int_equal(batch_decode(decoder, &r->view, r->outer.text, r->list, r->n_frames, &batch, &err), RP_OK);
+        assert_int_equal(batch->info.memory, want[k]);
+        assert_true((batch->fields[2].data == memory[2]) == (k == 0));
+        if (k == 1)
+            assert_non_null(strstr(batch->text, "field_1"));
+        for (uint32_t f = 0; f < 4; f++)
+            check_field(m, batch, &batch->fields[f]);
+        rp_batch_release(&batch);
+    }
+    assert_int_equal(batch_pool_posted(pool), 0);
+
+    /* Now the sizes are known. */
+    assert_int_equal(batch_pool_post(pool, small, 4, 32, &err), RP_INVALID_ARGUMENT);
+    assert_non_null(strstr(err.text, "field_1"));
+    assert_int_equal(batch_pool_post(pool, buffers, 3, 32, &err), RP_INVALID_ARGUMENT);
+    assert_int_equal(batch_pool_post(pool, buffers, 4, 32, &err), RP_OK);
+    reply_fini(r);
+    model_fini(m);
+    free(m);
+    free(r);
+    batch_decoder_destroy(&decoder);
+    batch_pool_unref(&pool);
+}
+
+/* A batch outlives decoder and pool owner. */
+static void test_batch_outlives(void **state)
+{
+    (void)state;
+    struct batch_pool *pool;
+    struct batch_decoder *decoder = decoder_new(&pool);
+    struct model *m = malloc(sizeof *m);
+    struct reply *r = malloc(sizeof *r);
+    rp_error err = {0};
+    struct rp_batch *batch = NULL;
+    plain_model(m, 10);
+    encode_reply(m, r);
+    assert_int_equal(reply_read(r, &err), RP_OK);
+    assert_int_equal(batch_decode(decoder, &r->view, r->outer.text, r->list, r->n_frames, &batch, &err), RP_OK);
+    reply_fini(r);
+    batch_decoder_destroy(&decoder);
+    batch_pool_unref(&pool);
+    check_batch(m, batch);
+    rp_batch_release(&batch);
+    model_fini(m);
+    free(m);
+    free(r);
+}
+
+/* The items of m that have fields like those of layout `like`, as a model of their own over the same data. */
+static void model_part(const struct model *m, uint32_t like, const bool *alike, struct model *part)
+{
+    *part = *m;
+    part->n_items = 0;
+    part->layouts[0] = m->layouts[like];
+    for (uint32_t i = 0; i < m->n_items; i++) {
+        if (!alike[m->items[i].layout])
+            continue;
+        part->items[part->n_items] = m->items[i];
+        if (part->items[part->n_items].layout == like)
+            part->items[part->n_items].layout = 0;
+        part->n_items++;
+    }
+}
+
+static void check_part(const struct model *m, uint32_t like, const bool *alike, const struct rp_batch *batch)
+{
+    struct model *part = malloc(sizeof *part);
+    model_part(m, like, alike, part);
+    rp_batch_arrays arrays = {.struct_size = sizeof arrays};
+    assert_int_equal(rp_batch_get_arrays(batch, &arrays), RP_OK);
+    assert_int_equal(arrays.n, part->n_items);
+    assert_int_equal(batch->info.partial, 1);
+    assert_int_equal(batch->info.table_size, 12345);
+    assert_int_equal(batch->info.n_fields, part->layouts[0].n_fields);
+    for (uint32_t i = 0, k = 0; i < m->n_items; i++) {
+        if (!alike[m->items[i].layout])
+            continue;
+        assert_int_equal(arrays.key[k], 1000 + i);
+        assert_int_equal(arrays.step[k], m->items[i].first_step);
+        assert_true(arrays.priority[k] == 0.5 * i);
+        assert_true(arrays.probability[k] == 1.0 / (2.0 + i));
+        assert_int_equal(arrays.times_sampled[k], i % 3);
+        assert_int_equal(arrays.session[k++], 4);
+    }
+    for (uint32_t f = 0; f < batch->info.n_fields; f++)
+        check_field(part, batch, rp_batch_field(batch, f));
+    free(part);
+}
+
+/* A reply whose layout `odd` does not agree with the others, which agree: two batches, nothing lost. */
+static void expect_split(struct batch_decoder *decoder, struct model *m, uint32_t odd)
+{
+    struct reply *r = malloc(sizeof *r);
+    struct rp_batch *list = NULL;
+    rp_error err = {0};
+    bool alike[2][MAX_LAYOUTS];
+    bool has[2] = {false, false};
+    for (uint32_t l = 0; l < m->n_layouts; l++) {
+        alike[0][l] = l != odd;
+        alike[1][l] = l == odd;
+    }
+    for (uint32_t i = 0; i < m->n_items; i++)
+        has[m->items[i].layout == odd] = true;
+    encode_reply(m, r);
+    assert_int_equal(reply_read(r, &err), RP_OK);
+    if (batch_decode(decoder, &r->view, r->outer.text, r->list, r->n_frames, &list, &err) != RP_OK)
+        fail_msg("%s", err.text);
+    assert_int_equal(batch_list_items(list), m->n_items);
+    for (uint32_t k = 0; k < 2; k++) {
+        uint32_t which = odd == 0 ? 1 - k : k; /* in the order of the layouts */
+        if (!has[which])
+            continue;
+        struct rp_batch *batch = batch_list_take(&list);
+        check_part(m, which ? odd : odd == 0, alike[which], batch);
+        rp_batch_release(&batch);
+    }
+    assert_null(list);
+    reply_fini(r);
+    free(r);
+}
+
+static void test_layouts_that_differ(void **state)
+{
+    (void)state;
+    struct batch_pool *pool;
+    struct batch_decoder *decoder = decoder_new(&pool);
+    struct model *m = malloc(sizeof *m);
+    plain_model(m, 8);
+    m->n_layouts = 2;
+    m->items[5].layout = m->items[2].layout = 1;
+    m->layouts[1] = m->layouts[0];
+    m->layouts[1].fields[2].squeeze = false;
+    expect_split(decoder, m, 1);
+    m->layouts[1] = m->layouts[0];
+    m->layouts[1].fields[3].column = 0;
+    expect_split(decoder, m, 1);
+    m->layouts[1] = m->layouts[0];
+    snprintf(m->layouts[1].fields[0].name, sizeof m->layouts[1].fields[0].name, "other");
+    expect_split(decoder, m, 1);
+    m->layouts[1] = m->layouts[0];
+    m->layouts[1].n_fields = 3;
+    expect_split(decoder, m, 1);
+    model_fini(m);
+    free(m);
+    batch_decoder_destroy(&decoder);
+    batch_pool_unref(&pool);
+}
+
+/* Random replies, any one of whose layouts has a field that the others do not have. */
+static void test_random_replies_of_different_fields(void **state)
+{
+    (void)state;
+    uint64_t seed = seed_of_run();
+    struct batch_pool *pool;
+    struct batch_decoder *decoder = decoder_new(&pool);
+    struct model *m = malloc(sizeof *m);
+    uint32_t split = 0;
+    for (uint64_t round = 0; round < 200; round++) {
+        model_init(m, seed + round * 1000003);
+        if (m->n_layouts > 1) {
+            uint32_t odd = below(m, m->n_layouts);
+            struct layout_spec *layout = &m->layouts[odd];
+            snprintf(layout->fields[below(m, layout->n_fields)].name, sizeof layout->fields[0].name, "other");
+            expect_split(decoder, m, odd);
+            split++;
+        }
+        model_fini(m);
+    }
+    assert_true(split > 20);
+    free(m);
+    batch_decoder_destroy(&decoder);
+    batch_pool_unref(&pool);
+}
+
+/* max_bytes bounds all batches of a reply together. */
+static void test_different_fields_share_max_bytes(void **state)
+{
+    (void)state;
+    struct batch_options options = {.max_bytes = 8 * 400};
+    struct batch_pool *pool = batch_pool_new(2);
+    struct model *m = malloc(sizeof *m);
+    struct reply *r = malloc(sizeof *r);
+    plain_model(m, 8);
+    m->n_layouts = 2;
+    m->layouts[1] = m->layouts[0];
+    snprintf(m->layouts[1].fields[0].name, sizeof m->layouts[1].fields[0].name, "other");
+    m->items[1].layout = 1;
+    encode_reply(m, r);
+    rp_error err = {0};
+    assert_int_equal(reply_read(r, &err), RP_OK);
+    for (uint32_t k = 0; k < 2; k++) {
+        options.max_bytes = 8 * 400 + (k ? 1024 : 0); /* each field begins at a multiple of 64 */
+        struct batch_decoder *decoder = batch_decoder_new(pool, &options);
+        struct rp_batch *list = NULL;
+        assert_int_equal(batch_decode(decoder, &r->view, r->outer.text, r->list, r->n_frames, &list, &err),
+                         k ? RP_OK : RP_RESOURCE_EXHAUSTED);
+        assert_int_equal(batch_list_items(list), k ? 8 : 0);
+        batch_list_release(&list);
+        batch_decoder_destroy(&decoder);
+    }
+    reply_fini(r);
+    model_fini(m);
+    free(m);
+    free(r);
+    batch_pool_unref(&pool);
+}
+
+/* A layout number that comes back with other contents, as after a restart of the broker, is read anew. */
+static void test_layout_number_reused(void **state)
+{
+    (void)state;
+    struct batch_pool *pool;
+    struct batch_decoder *decoder = decoder_new(&pool);
+    struct model *m = malloc(sizeof *m);
+    struct reply *r = malloc(sizeof *r);
+    for (uint32_t k = 0; k < 4; k++) {
+        rp_error err = {0};
+        struct rp_batch *batch = NULL;
+        plain_model(m, 16);
+        if (k % 2)
+            snprintf(m->layouts[0].fields[1].name, sizeof m->layouts[0].fields[1].name, "renamed");
+        encode_reply(m, r);
+        assert_int_equal(reply_read(r, &err), RP_OK);
+        assert_int_equal(batch_decode(decoder, &r->view, r->outer.text, r->list, r->n_frames, &batch, &err), RP_OK);
+        check_batch(m, batch);
+        rp_batch_release(&batch);
+        reply_fini(r);
+        model_fini(m);
+    }
+    free(m);
+    free(r);
+    batch_decoder_destroy(&decoder);
+    batch_pool_unref(&pool);
+}
+
+static void test_weights(void **state)
+{
+    (void)state;
+    double p[] = {0.1, 0.4, 0.0, 0.2};
+    float w[4];
+    batch_weights(p, 4, 0.6, w);
+    assert_true(fabs(w[0] - 1) < 1e-6);
+    assert_true(fabs(w[1] - pow(0.25, 0.6)) < 1e-6);
+    assert_true(w[2] == 1);
+    assert_true(fabs(w[3] - pow(0.5, 0.6)) < 1e-6);
+    batch_weights(p, 4, 1, w);
+    assert_true(fabs(w[1] - 0.25) < 1e-6);
+    batch_weights(p, 4, 0.5, w);
+    assert_true(fabs(w[1] - 0.5) < 1e-6);
+}
+
+/* Prints the time per item: 400 bytes in 4 columns, batches of 256. */
+static void test_speed(void **state)
+{
+    (void)state;
+    struct batch_pool *pool;
+    struct batch_decoder *decoder = decoder_new(&pool);
+    struct rp_batch *batch = NULL;
+    rp_error err = {0};
+    enum { N = 256, ROUNDS = 500 };
+    static uint64_t key[N];
+    static double priority[N], probability[N];
+    static uint32_t ones[N], size[N * 4];
+    static uint8_t column[4] = {0, 1, 2, 3}, codec[N * 4];
+    struct model *m = malloc(sizeof *m);
+    plain_model(m, N);
+    struct pb_writer layouts = {0}, header = {0};
+    encode_layouts(m, &layouts);
+    uint32_t blocks[N];
+    for (uint32_t i = 0; i < N; i++) {
+        key[i] = i;
+        priority[i] = probability[i] = 1.0 / (1 + i);
+        ones[i] = 1;
+        blocks[i] = 4;
+        for (uint32_t c = 0; c < 4; c++)
+            size[i * 4 + c] = m->columns[c].row_bytes;
+    }
+    static uint32_t zero[N];
+    struct wire_sampled_out out = {.id = 1,
+                                   .text = "",
+                                   .n_items = N,
+                                   .n_chunks = N,
+                                   .n_blocks = N * 4,
+                                   .n_chunk_refs = N,
+                                   .key = key,
+                                   .age_ns = key,
+                                   .policy = key,
+                                   .step = key,
+                                   .priority = priority,
+                                   .probability = probability,
+                                   .times_sampled = ones,
+                                   .session = zero,
+                                   .layout = zero,
+                                   .offset = zero,
+                                   .length = ones,
+                                   .chunks = ones,
+                                   .chunk_length = ones,
+                                   .chunk_blocks = blocks,
+                                   .block_size = size,
+                                   .block_column = column,
+                                   .block_codec = codec,
+                                   .n_block_columns = 4,
+                                   .packed = N,
+                                   .layouts = layouts.data,
+                                   .layouts_size = layouts.size,
+                                   .table_size = 1};
+    wire_write_sampled(&header, &out);
+    struct batch_frame frame = {calloc(N, 400), N * 400};
+    struct timespec t0, t1;
+    clock_gettime(CLOCK_MONOTONIC, &t0);
+    for (uint32_t k = 0; k < ROUNDS; k++) {
+        struct wire_reply outer;
+        struct wire_sampled view;
+        assert_int_equal(wire_read_reply(header.data, header.size, &outer, &err), RP_OK);
+        assert_int_equal(wire_read_sampled(outer.data, outer.size, &view, &err), RP_OK);
+        assert_int_equal(batch_decode(decoder, &view, outer.text, &frame, 1, &batch, &err), RP_OK);
+        rp_batch_release(&batch);
+    }
+    clock_gettime(CLOCK_MONOTONIC, &t1);
+    double ns = (double)(t1.tv_sec - t0.tv_sec) * 1e9 + (double)(t1.tv_nsec - t0.tv_nsec);
+    print_message("decode: %.1f ns per item of 400 bytes in 4 fields, weights included\n", ns / ROUNDS / N);
+    free((void *)frame.data);
+    pb_writer_fini(&layouts);
+    pb_writer_fini(&header);
+    model_fini(m);
+    free(m);
+    batch_decoder_destroy(&decoder);
+    batch_pool_unref(&pool);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_random_replies),
+        cmocka_unit_test(test_regular_replies),
+        cmocka_unit_test(test_damage),
+        cmocka_unit_test(test_posted_memory),
+        cmocka_unit_test(test_batch_outlives),
+        cmocka_unit_test(test_layouts_that_differ),
+        cmocka_unit_test(test_random_replies_of_different_fields),
+        cmocka_unit_test(test_different_fields_share_max_bytes),
+        cmocka_unit_test(test_layout_number_reused),
+        cmocka_unit_test(test_weights),
+        cmocka_unit_test(test_speed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

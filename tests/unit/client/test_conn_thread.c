@@ -1,0 +1,147 @@
+/* The I/O thread of a client and its wake-ups: nothing that was left for it may be slept over. */
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "agent/client/conn/conn_impl.h"
+#include "proto/base/log.h"
+#include "tests/support/fakepeer.h"
+#include "tests/support/process.h"
+
+#define WAIT_MS 5000
+
+struct fixture {
+    struct fakepeer peer;
+    struct conn *conn;
+    int flags; /* of the wake-up pipe */
+};
+
+static int set_up(void **state)
+{
+    struct fixture *f = calloc(1, sizeof *f);
+    rp_error err = {0};
+    log_set_level(LEVEL_OFF);
+    fakepeer_start(&f->peer);
+    f->conn = conn_new(f->peer.endpoint, NULL, NULL, WAIT_MS, &err);
+    if (!f->conn)
+        fail_msg("%s", err.text);
+    *state = f;
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    struct fixture *f = *state;
+    conn_destroy(&f->conn);
+    fakepeer_stop(&f->peer);
+    free(f);
+    return 0;
+}
+
+static int is_drained(void *ctx)
+{
+    struct conn *conn = ctx;
+    int bytes = 0;
+    assert_int_equal(ioctl(conn->wake_read, FIONREAD, &bytes), 0);
+    return bytes == 0;
+}
+
+/* Wakes the thread and holds it while it takes the wake-up: it reads until its pipe is empty, and a pipe that blocks keeps
+ * it there. */
+static void hold(struct fixture *f)
+{
+    f->flags = fcntl(f->conn->wake_read, F_GETFL);
+    assert_true(f->flags & O_NONBLOCK);
+    assert_int_equal(fcntl(f->conn->wake_read, F_SETFL, f->flags & ~O_NONBLOCK), 0);
+    conn_wake(f->conn);
+    assert_true(process_await(is_drained, f->conn, WAIT_MS));
+}
+
+static void let_go(struct fixture *f)
+{
+    assert_int_equal(fcntl(f->conn->wake_read, F_SETFL, f->flags), 0);
+    assert_int_equal(write(f->conn->wake_write, "", 1), 1);
+}
+
+static void test_stop_while_waking(void **state)
+{
+    struct fixture *f = *state;
+    struct timespec until;
+    hold(f);
+    conn_stop(f->conn);
+    let_go(f);
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += WAIT_MS / 1000;
+    int rc = pthread_timedjoin_np(f->conn->thread, NULL, &until);
+    f->conn->started = rc != 0; /* if it still runs, tear_down wakes it once more */
+    assert_int_equal(rc, 0);
+}
+
+struct answer {
+    atomic_int status;
+};
+
+static void on_answer(void *ctx, struct conn_reply *reply)
+{
+    struct answer *answer = ctx;
+    rp_status status = reply->status;
+    conn_reply_destroy(&reply);
+    atomic_store(&answer->status, (int)status);
+}
+
+static int is_answered(void *ctx)
+{
+    struct answer *answer = ctx;
+    return atomic_load(&answer->status) != -1;
+}
+
+static void test_cancel_while_waking(void **state)
+{
+    struct fixture *f = *state;
+    struct answer answer = {-1};
+    fakepeer_set(&f->peer, &f->peer.deaf, true);
+    hold(f);
+    uint64_t id = conn_send(f->conn, REPLAY__REQUEST__BODY_WHY, NULL, 0, NULL, 0, -1, on_answer, &answer);
+    conn_cancel(f->conn, id);
+    let_go(f);
+    assert_true(process_await(is_answered, &answer, WAIT_MS));
+    assert_int_equal(atomic_load(&answer.status), RP_CANCELLED);
+}
+
+/* Without any hold: the end of a client right after its last request, at all distances between the two. */
+static void test_ends_at_any_time(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err = {0};
+    for (long spins = 0; spins < 200; spins++) {
+        struct conn *conn = conn_new(f->peer.endpoint, NULL, NULL, WAIT_MS, &err);
+        if (!conn)
+            fail_msg("%s", err.text);
+        conn_cancel(conn, UINT64_MAX);
+        for (int64_t until = conn_now() + spins * 500; conn_now() < until;)
+            ;
+        conn_destroy(&conn);
+    }
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        CASE(test_stop_while_waking),
+        CASE(test_cancel_while_waking),
+        CASE(test_ends_at_any_time),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,392 @@
+/* Every allocation of the client library fails once, and from each on all of them do: the call gives NO_MEMORY, in time, and
+ * works when it is made again; nothing leaks, and nothing is inserted or counted twice. The client has no thread, so the
+ * same allocation fails each time. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "agent/client/conn/client.h"
+#include "replay/admin.h"
+#include "replay/params.h"
+#include "replay/sampler.h"
+#include "replay/writer.h"
+#include "tests/support/embed.h"
+#include "tests/support/nomem.h"
+
+#define IN_FLIGHT 2
+#define LONG_WAIT 5000 /* ms: more than enough */
+#define SHORT_WAIT 40  /* while there is no memory for a long time */
+#define WAIT patience
+
+void __real_broker_turn(struct broker *self, int wait_ms);
+void __wrap_broker_turn(struct broker *self, int wait_ms);
+struct broker *__real_broker_new(const struct broker_config *config, struct clock clock, void *context, rp_error *err);
+struct broker *__wrap_broker_new(const struct broker_config *config, struct clock clock, void *context, rp_error *err);
+
+/* The broker's allocations do not count. */
+void __wrap_broker_turn(struct broker *self, int wait_ms)
+{
+    nomem_leave();
+    __real_broker_turn(self, wait_ms);
+    nomem_enter();
+}
+
+struct broker *__wrap_broker_new(const struct broker_config *config, struct clock clock, void *context, rp_error *err)
+{
+    return __real_broker_new(config, clock, context, err);
+}
+
+static const char yaml[] = "seed: 7\nsession: {heartbeat: 50ms}\ntables:\n"
+                           "  - {name: queue, max_size: 100, max_times_sampled: 1, sampler: {kind: fifo},\n"
+                           "     limiter: {kind: queue, size: 100}}\n"
+                           "  - {name: plain, max_size: 1000, sampler: {kind: fifo}, remover: {kind: fifo},\n"
+                           "     limiter: {kind: none}}\n";
+
+static int64_t patience = LONG_WAIT;
+static enum nomem_mode mode_now;
+
+struct run {
+    struct broker_config config;
+    struct ducts ducts;
+    struct broker *broker;
+    rp_client *client;
+};
+
+static void turn(void *ctx, int wait_ms)
+{
+    broker_turn(((struct run *)ctx)->broker, wait_ms > 1 ? 1 : wait_ms);
+}
+
+/* True: the call is to be made once more. */
+static bool again(rp_status status, const rp_error *err, const char *what)
+{
+    if (status == RP_OK)
+        return false;
+    nomem_leave();
+    /* What the library sends by itself waits for memory, and the call for as long as it was told to. */
+    bool late = mode_now == NOMEM_FOR_EVER && (status == RP_DEADLINE_EXCEEDED || status == RP_UNAVAILABLE);
+    patience = LONG_WAIT;
+    if (!nomem_has_failed() || (status != RP_NO_MEMORY && !late))
+        fail_msg("%s: %s %s", what, rp_status_name((int32_t)status), err->text);
+    if (!nomem_disarm())
+        fail_msg("%s fails once more: %s", what, err->text);
+    nomem_enter();
+    return true;
+}
+
+#define TRY(call)                                                                                                      \
+    do {                                                                                                               \
+        rp_error err = {0};                                                                                            \
+        if (again((call), &err, #call)) {                                                                              \
+            err = (rp_error){0};                                                                                       \
+            rp_status status_ = (call);                                                                                \
+            for (int more_ = 0; status_ == RP_NO_MEMORY && more_ < IN_FLIGHT; more_++)                                 \
+                status_ = (call); /* each request that was under way may tell its own error */                         \
+            if (status_ != RP_OK)                                                                                      \
+                fail_msg("%s, again: %s %s", #call, rp_status_name((int32_t)status_), err.text);                       \
+        }                                                                                                              \
+    } while (0)
+#define MAKE(out, call)                                                                                                \
+    do {                                                                                                               \
+        rp_error err = {0};                                                                                            \
+        (out) = (call);                                                                                                \
+        if (!(out) && again((rp_status)err.status, &err, #call))                                                       \
+            (out) = (call);                                                                                            \
+        if (!(out))                                                                                                    \
+            fail_msg("%s: %s", #call, err.text);                                                                       \
+    } while (0)
+
+/* ---- scenes ---- */
+
+static void connect_client(struct run *run)
+{
+    rp_client_options options = {.struct_size = sizeof options, .name = "nomem"};
+    const struct conn_host host = {.ducts = &run->ducts, .turn = turn, .ctx = run};
+    MAKE(run->client, client_connect("this process", &options, &host, WAIT, &err));
+}
+
+static void nothing(struct run *run)
+{
+    (void)run;
+}
+
+static rp_writer *open_writer(struct run *run)
+{
+    static const rp_column columns[] = {{.name = "number", .dtype = RP_DTYPE_INT32},
+                                        {.name = "image", .dtype = RP_DTYPE_UINT8, .rank = 1, .shape = {3000}}};
+    rp_writer *writer;
+    MAKE(writer, rp_writer_new(run->client, columns, 2, NULL, WAIT, &err));
+    return writer;
+}
+
+static void write_items(rp_writer *writer, const char *table, int32_t first, int32_t n)
+{
+    static const rp_slice slices[] = {{.column = 0, .count = 1, .start = -1, .squeeze = 1},
+                                      {.column = 1, .count = 1, .start = -1, .squeeze = 1}};
+    static uint8_t image[3000];
+    for (int32_t i = first; i < first + n; i++) {
+        const void *values[] = {&i, image};
+        uint64_t key;
+        TRY(rp_writer_append(writer, values, WAIT, &err));
+        TRY(rp_writer_item(writer, table, 1.0, slices, 2, WAIT, &key, &err));
+    }
+}
+
+static void scene_write(struct run *run)
+{
+    rp_writer *writer = open_writer(run);
+    write_items(writer, "queue", 0, 5);
+    TRY(rp_writer_flush(writer, 0, WAIT, &err));
+    write_items(writer, "plain", 0, 20);
+    TRY(rp_writer_end_episode(writer, RP_END_WAIT, WAIT, &err));
+    write_items(writer, "plain", 20, 3);
+    TRY(rp_writer_flush(writer, 0, WAIT, &err));
+    TRY(rp_writer_destroy(&writer, WAIT, &err));
+}
+
+static void prepare_items(struct run *run)
+{
+    rp_writer *writer = open_writer(run);
+    write_items(writer, "queue", 0, 20);
+    write_items(writer, "plain", 0, 20);
+    TRY(rp_writer_destroy(&writer, WAIT, &err));
+}
+
+static void sample_from(struct run *run, const char *table, int32_t n, bool on_demand)
+{
+    rp_sampler_options options = {.struct_size = sizeof options};
+    rp_sampler_defaults(&options);
+    options.batch_size = 5;
+    options.in_flight = on_demand ? 1 : IN_FLIGHT;
+    options.on_demand = on_demand;
+    rp_sampler *sampler;
+    MAKE(sampler, rp_sampler_new(run->client, table, &options, &err));
+    for (int32_t done = 0; done < n;) {
+        rp_batch *batch;
+        TRY(rp_sampler_next(sampler, &batch, WAIT, &err));
+        const rp_field_view *view = rp_batch_find(batch, "number");
+        const int32_t *numbers = view->data;
+        for (uint64_t i = 0; i < view->bytes / sizeof *numbers; i++, done++)
+            if (strcmp(table, "queue") == 0 && numbers[i] != done)
+                fail_msg("number %d came, %d was next", numbers[i], done);
+        rp_batch_release(&batch);
+    }
+    rp_sampler_destroy(&sampler);
+}
+
+static void scene_sample(struct run *run)
+{
+    sample_from(run, "queue", 20, false);
+}
+
+static void scene_demand(struct run *run)
+{
+    sample_from(run, "queue", 20, true);
+}
+
+static void scene_update(struct run *run)
+{
+    uint64_t keys[3];
+    double priorities[3] = {3, 4, 5};
+    const struct table *table = &run->broker->tables[1];
+    for (uint32_t i = 0; i < 3; i++)
+        keys[i] = table->in.items[i].key;
+    rp_updater_options options = {.struct_size = sizeof options, .batch = 2, .in_flight = 2};
+    rp_updater *updater;
+    rp_change change;
+    MAKE(updater, rp_updater_new(run->client, "plain", &options, &err));
+    TRY(rp_updater_add(updater, keys, priorities, 3, WAIT, NULL, &err));
+    TRY(rp_updater_flush(updater, WAIT, &change, &err));
+    TRY(rp_updater_destroy(&updater, WAIT, &err));
+    TRY(rp_items_delete(run->client, "plain", keys, 1, WAIT, &change, &err));
+}
+
+static void scene_params(struct run *run)
+{
+    uint64_t version = 0;
+    int64_t value = 0;
+    rp_params *params = NULL;
+    TRY(rp_params_put(run->client, "policy", "abc", 3, WAIT, &version, &err));
+    TRY(rp_params_get(run->client, "policy", 0, WAIT, &params, &err));
+    assert_int_equal(rp_params_slot(params, 0)->bytes, 3);
+    rp_params_release(&params);
+    TRY(rp_counter_add(run->client, "steps", 5, WAIT, &value, &err));
+    TRY(rp_counter_add(run->client, "steps", 5, WAIT, &value, &err));
+    if (value != 10)
+        fail_msg("5 and 5 make %lld", (long long)value);
+    rp_info *info = NULL;
+    TRY(rp_admin_info(run->client, NULL, 10, WAIT, &info, &err));
+    rp_info_free(&info);
+    rp_waits *waits = NULL;
+    TRY(rp_admin_why(run->client, WAIT, &waits, &err));
+    rp_waits_free(&waits);
+    rp_reduce *reduce;
+    MAKE(reduce, rp_reduce_join(run->client, "group", WAIT, &err));
+    float vector[] = {1, 2, 3};
+    TRY(rp_reduce_add(reduce, vector, 3, WAIT, WAIT, NULL, &err));
+    assert_true(vector[2] == 3);
+    TRY(rp_reduce_leave(&reduce, WAIT, &err));
+}
+
+/* ---- what there is in the end ---- */
+
+struct state {
+    uint32_t size[2];
+    uint64_t inserts[2], samples[2], orphaned[2];
+    double priority;
+};
+
+static void look(struct run *run, struct state *out)
+{
+    memset(out, 0, sizeof *out);
+    for (uint32_t t = 0; t < 2; t++) {
+        const struct table *table = &run->broker->tables[t];
+        out->size[t] = table->in.size;
+        out->inserts[t] = table->stats.total_inserts;
+        out->samples[t] = table->stats.total_samples;
+        for (uint32_t i = 0; i < table->in.high; i++)
+            if (table->in.items[i].span.n)
+                out->priority += table->in.items[i].priority;
+    }
+}
+
+static void compare(const struct state *want, const struct state *got)
+{
+    for (uint32_t t = 0; t < 2; t++)
+        if (got->size[t] != want->size[t] || got->inserts[t] != want->inserts[t] || got->samples[t] != want->samples[t])
+            fail_msg("table %u: size %u %u inserts %u %u samples %u %u", t, got->size[t], want->size[t],
+                     (unsigned)got->inserts[t], (unsigned)want->inserts[t], (unsigned)got->samples[t],
+                     (unsigned)want->samples[t]);
+    assert_true(got->priority == want->priority);
+}
+
+struct scene {
+    const char *name;
+    void (*prepare)(struct run *run), (*act)(struct run *run);
+};
+
+static void start(struct run *run)
+{
+    char problems[2048];
+    rp_error err = {0};
+    *run = (struct run){0};
+    log_set_level(LEVEL_OFF);
+    if (!embed_read_config(yaml, &run->config, problems, sizeof problems))
+        fail_msg("%s", problems);
+    run->broker = broker_new_local(&run->config, clock_system(), &run->ducts, &err);
+    if (!run->broker)
+        fail_msg("%s", err.text);
+}
+
+static void once(const struct scene *scene, uint64_t n, enum nomem_mode mode, struct state *out)
+{
+    static struct run run;
+    start(&run);
+    if (scene->act != connect_client) {
+        connect_client(&run);
+        scene->prepare(&run);
+    }
+    int64_t start = conn_now();
+    mode_now = mode;
+    patience = mode == NOMEM_FOR_EVER ? SHORT_WAIT : LONG_WAIT;
+    nomem_arm(n, mode);
+    nomem_enter();
+    scene->act(&run);
+    nomem_leave();
+    nomem_disarm();
+    patience = LONG_WAIT;
+    if (conn_now() - start > 4000 * NS_PER_MS)
+        fail_msg("it took %lld ms", (long long)((conn_now() - start) / NS_PER_MS));
+    rp_client_destroy(&run.client);
+    __real_broker_turn(run.broker, 0);
+    look(&run, out);
+    broker_destroy(&run.broker);
+    ducts_fini(&run.ducts);
+    schema_free(&broker_schema, &run.config);
+}
+
+static struct {
+    const char *scene;
+    uint64_t n;
+    int mode;
+    bool done;
+} now;
+
+/* For people: which allocation it was. */
+static int tell(void **state)
+{
+    (void)state;
+    char what[64];
+    snprintf(what, sizeof what, "%s, %s", now.scene, now.mode == NOMEM_ONCE ? "once" : "for ever");
+    if (!now.done)
+        nomem_print_failed(what, now.n);
+    nomem_disarm();
+    return 0;
+}
+
+/* Large tables are unmapped by a thread that has a block for as long as it runs. */
+static void await_held(uint64_t want)
+{
+    for (int ms = 0; nomem_held() != want && ms < 3000; ms++)
+        usleep(1000);
+}
+
+static void run_scene(const struct scene *scene)
+{
+    static struct state want, got;
+    once(scene, 0, NOMEM_ONCE, &want); /* what is made once and for all is there then */
+    uint64_t held = nomem_held();
+    for (int ms = 0; ms < 50; ms++, usleep(1000))
+        held = nomem_held() < held ? nomem_held() : held;
+    once(scene, 0, NOMEM_ONCE, &want);
+    uint64_t count = nomem_count();
+    assert_true(count > 0);
+    for (int mode = NOMEM_ONCE; mode <= NOMEM_FOR_EVER; mode++)
+        for (uint64_t n = 1; n <= count + 20; n++) {
+            now.scene = scene->name;
+            now.n = n;
+            now.mode = mode;
+            now.done = false;
+            nomem_mark();
+            once(scene, n, (enum nomem_mode)mode, &got);
+            compare(&want, &got);
+            await_held(held);
+            if (nomem_held() != held)
+                nomem_print_held(5);
+            assert_int_equal(nomem_held(), held);
+            now.done = true;
+            if (!nomem_has_failed())
+                break;
+        }
+}
+
+#define SCENE(name_, prepare_, act_)                                                                                   \
+    static void test_##name_(void **state)                                                                             \
+    {                                                                                                                  \
+        (void)state;                                                                                                   \
+        run_scene(&(struct scene){#name_, prepare_, act_});                                                            \
+    }
+
+SCENE(connect, nothing, connect_client)
+SCENE(params, nothing, scene_params)
+SCENE(write, nothing, scene_write)
+SCENE(sample, prepare_items, scene_sample)
+SCENE(demand, prepare_items, scene_demand)
+SCENE(update, prepare_items, scene_update)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(test_connect, tell), cmocka_unit_test_teardown(test_params, tell),
+        cmocka_unit_test_teardown(test_write, tell),   cmocka_unit_test_teardown(test_sample, tell),
+        cmocka_unit_test_teardown(test_demand, tell),  cmocka_unit_test_teardown(test_update, tell),
+    };
+    if (getenv("NOMEM_ONLY")) /* for people */
+        cmocka_set_test_filter(getenv("NOMEM_ONLY"));
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

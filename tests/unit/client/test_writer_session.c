@@ -1,0 +1,680 @@
+/* A writer against a scripted peer: what is sent when, credit, and what happens when messages, sessions or the peer's
+ * patience get lost. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "proto/base/log.h"
+#include "replay/client.h"
+#include "replay/writer.h"
+#include "tests/support/facts.h"
+#include "tests/support/fakepeer.h"
+
+static const rp_column columns[] = {
+    {.name = "x", .dtype = RP_DTYPE_FLOAT32, .codec = RP_CODEC_AUTO, .rank = 1, .shape = {4}},
+    {.name = "r", .dtype = RP_DTYPE_INT32, .codec = RP_CODEC_AUTO},
+};
+
+struct fixture {
+    struct fakepeer peer;
+    rp_client *client;
+    rp_writer *writer;
+    rp_error err;
+    int32_t step;
+};
+
+static int set_up(void **state)
+{
+    struct fixture *f = calloc(1, sizeof *f);
+    log_set_level(LEVEL_OFF);
+    fakepeer_start(&f->peer);
+    f->client = rp_client_connect(f->peer.endpoint, NULL, 5000, &f->err);
+    assert_non_null(f->client);
+    *state = f;
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    struct fixture *f = *state;
+    rp_writer_destroy(&f->writer, 0, NULL);
+    rp_client_destroy(&f->client);
+    fakepeer_stop(&f->peer);
+    free(f);
+    return 0;
+}
+
+static void open_writer(struct fixture *f, const rp_writer_options *options)
+{
+    f->writer = rp_writer_new(f->client, columns, 2, options, 5000, &f->err);
+    if (!f->writer)
+        fail_msg("%s", f->err.text);
+}
+
+static void append(struct fixture *f)
+{
+    float x[4] = {(float)f->step, 1, 2, 3};
+    const void *values[] = {x, &f->step};
+    if (rp_writer_append(f->writer, values, 5000, &f->err) != RP_OK)
+        fail_msg("%s", f->err.text);
+    f->step++;
+}
+
+static uint64_t add_item(struct fixture *f, const char *table, uint32_t steps)
+{
+    uint64_t key = 0;
+    if (rp_writer_item_last(f->writer, table, 1.0, steps, 5000, &key, &f->err) != RP_OK)
+        fail_msg("%s", f->err.text);
+    return key;
+}
+
+static void flush(struct fixture *f)
+{
+    if (rp_writer_flush(f->writer, 0, 10000, &f->err) != RP_OK)
+        fail_msg("%s", f->err.text);
+}
+
+static rp_writer_info info(struct fixture *f)
+{
+    rp_writer_info out = {.struct_size = sizeof out};
+    assert_int_equal(rp_writer_get_info(f->writer, &out, NULL), RP_OK);
+    return out;
+}
+
+/* ---- what is sent when */
+
+static void nothing_is_sent_without_items(void **state)
+{
+    struct fixture *f = *state;
+    open_writer(f, NULL);
+    for (int i = 0; i < 1000; i++)
+        append(f);
+    flush(f);
+    assert_int_equal(rp_writer_end_episode(f->writer, RP_END_WAIT, 1000, &f->err), RP_OK);
+    assert_true(fakepeer_await(&f->peer, &f->peer.heartbeats, fakepeer_read(&f->peer, &f->peer.heartbeats) + 2));
+    assert_int_equal(fakepeer_read(&f->peer, &f->peer.messages), 0);
+}
+
+static void an_item_is_sent_when_its_chunk_is_complete(void **state)
+{
+    struct fixture *f = *state;
+    rp_writer_options options = {.struct_size = sizeof options, .chunk_length = 4, .keep_alive = 8};
+    open_writer(f, &options);
+    append(f);
+    add_item(f, "a", 1);
+    append(f);
+    append(f);
+    assert_true(fakepeer_await(&f->peer, &f->peer.heartbeats, fakepeer_read(&f->peer, &f->peer.heartbeats) + 2));
+    assert_int_equal(fakepeer_read(&f->peer, &f->peer.items), 0);
+    append(f);
+    assert_true(fakepeer_await(&f->peer, &f->peer.items, 1));
+    assert_int_equal(f->peer.chunk_lengths[0], 4);
+    /* A flush completes the chunk. */
+    append(f);
+    add_item(f, "a", 5);
+    flush(f);
+    assert_int_equal(fakepeer_read(&f->peer, &f->peer.items), 2);
+    assert_int_equal(fakepeer_read(&f->peer, &f->peer.chunks), 2);
+    assert_int_equal(f->peer.chunk_lengths[1], 1);
+    assert_int_equal(f->peer.lengths[1], 5);
+}
+
+static void an_item_leaves_at_once_when_idle_and_batches_under_load(void **state)
+{
+    struct fixture *f = *state;
+    open_writer(f, NULL);
+    append(f);
+    add_item(f, "a", 1);
+    assert_true(fakepeer_await(&f->peer, &f->peer.items, 1));
+    for (int i = 0; i < 20000; i++) {
+        append(f);
+        add_item(f, "a", 1);
+    }
+    flush(f);
+    assert_int_equal(fakepeer_read(&f->peer, &f->peer.items), 20001);
+    assert_int_equal(fakepeer_read(&f->peer, &f->peer.largest), 50);
+    assert_true(fakepeer_read(&f->peer, &f->peer.messages) < 2000);
+    assert_int_equal(fakepeer_read(&f->peer, &f->peer.layouts), 1);
+    assert_int_equal(fakepeer_read(&f->peer, &f->peer.out_of_order), 0);
+}
+
+static void layouts_are_shared_by_items_of_any_length(void **state)
+{
+    struct fixture *f = *state;
+    rp_writer_options options = {.struct_size = sizeof options, .keep_alive = 32};
+    open_writer(f, &options);
+    for (uint32_t i = 1; i <= 32; i++) {
+        append(f);
+        add_item(f, "a", i);
+        rp_slice ends[] = {{.field = "first", .column = 0, .start = -(int64_t)i, .count = 1, .squeeze = 1},
+                           {.field = "last", .column = 0, .start = -1, .count = 1, .squeeze = 1}};
+        if (i > 1)
+            assert_int_equal(rp_writer_item(f->writer, "b", 1, ends, 2, 1000, NULL, &f->err), RP_OK);
+    }
+    flush(f);
+    assert_int_equal(fakepeer_read(&f->peer, &f->peer.layouts), 2);
+    assert_int_equal(fakepeer_read(&f->peer, &f->peer.chunks), 32);
+}
+
+/* ---- refusals at the call */
+
+static void bad_calls_are_refused_with_a_sentence(void **state)
+{
+    struct fixture *f = *state;
+    rp_writer_options options = {.struct_size = sizeof options, .keep_alive = 3};
+    open_writer(f, &options);
+    const rp_slice past = {.column = 0, .start = -4, .count = 1};
+    float x[4] = {0};
+    int32_t r = 0;
+    for (int i = 0; i < 5; i++)
+        append(f);
+    assert_int_equal(rp_writer_item(f->writer, "a", 1, &past, 1, 0, NULL, &f->err), RP_INVALID_ARGUMENT);
+    assert_non_null(strstr(f->err.text, "keep_alive is 3"));
+    assert_int_equal(rp_writer_item_last(f->writer, "c", 1, 1, 0, NULL, &f->err), RP_NOT_FOUND);
+    assert_non_null(strstr(f->err.text, "'a', 'b'"));
+    assert_int_equal(rp_writer_item_last(f->writer, "a", -1, 1, 0, NULL, &f->err), RP_INVALID_ARGUMENT);
+    assert_int_equal(rp_writer_item_last(f->writer, "a", NAN, 1, 0, NULL, &f->err), RP_INVALID_ARGUMENT);
+    assert_int_equal(rp_writer_item_last(f->writer, "a", INFINITY, 1, 0, NULL, &f->err), RP_INVALID_ARGUMENT);
+    assert_int_equal(rp_writer_item_last(f->writer, "a", 1, 4, 0, NULL, &f->err), RP_INVALID_ARGUMENT);
+    assert_int_equal(rp_writer_set(f->writer, 0, x, sizeof x, &f->err), RP_OK);
+    assert_int_equal(rp_writer_set(f->writer, 0, x, sizeof x, &f->err), RP_FAILED_PRECONDITION);
+    assert_int_equal(rp_writer_set(f->writer, 1, x, sizeof x, &f->err), RP_INVALID_ARGUMENT);
+    assert_non_null(strstr(f->err.text, "takes 1 "));
+    assert_int_equal(rp_writer_end_episode(f->writer, RP_END_WAIT, 0, &f->err), RP_FAILED_PRECONDITION);
+    assert_int_equal(rp_writer_end_step(f->writer, 0, &f->err), RP_OK);
+    assert_int_equal(rp_writer_end_step(f->writer, 0, &f->err), RP_FAILED_PRECONDITION);
+    /* That step has no r. */
+    const rp_slice absent = {.column = 1, .start = -1, .count = 1};
+    assert_int_equal(rp_writer_item(f->writer, "a", 1, &absent, 1, 0, NULL, &f->err), RP_INVALID_ARGUMENT);
+    assert_true(facts_within(f->err.text, "'r' has no value"));
+    const rp_slice present = {.column = 0, .start = -1, .count = 1};
+    assert_int_equal(rp_writer_item(f->writer, "a", 1, &present, 1, 0, NULL, &f->err), RP_OK);
+    const void *none[] = {NULL, NULL}, *again[] = {NULL, &r};
+    assert_int_equal(rp_writer_append(f->writer, none, 0, &f->err), RP_INVALID_ARGUMENT);
+    assert_int_equal(rp_writer_set(f->writer, 1, &r, sizeof r, &f->err), RP_OK);
+    assert_int_equal(rp_writer_append(f->writer, again, 0, &f->err), RP_FAILED_PRECONDITION);
+}
+
+static void a_signature_is_checked_at_the_call(void **state)
+{
+    struct fixture *f = *state;
+    static const rp_column signature[] = {
+        {.name = "obs", .dtype = RP_DTYPE_FLOAT32, .rank = 2, .shape = {3, 4}},
+        {.name = "r", .dtype = RP_DTYPE_INT32, .rank = 1, .shape = {0}},
+    };
+    rp_client_destroy(&f->client);
+    pthread_mutex_lock(&f->peer.mutex);
+    f->peer.signature = signature;
+    f->peer.n_signature = 2;
+    pthread_mutex_unlock(&f->peer.mutex);
+    f->client = rp_client_connect(f->peer.endpoint, NULL, 5000, &f->err);
+    rp_writer_options options = {.struct_size = sizeof options, .keep_alive = 8};
+    open_writer(f, &options);
+    for (int i = 0; i < 5; i++)
+        append(f);
+    rp_slice good[] = {{.field = "obs", .column = 0, .start = -3, .count = 3}, {.column = 1, .start = -3}};
+    assert_int_equal(rp_writer_item(f->writer, "a", 1, good, 2, 0, NULL, &f->err), RP_OK);
+    good[0].count = 0; /* three steps are three steps */
+    assert_int_equal(rp_writer_item(f->writer, "a", 1, good, 2, 0, NULL, &f->err), RP_OK);
+    good[0].count = 2;
+    assert_int_equal(rp_writer_item(f->writer, "a", 1, good, 2, 0, NULL, &f->err), RP_INVALID_ARGUMENT);
+    assert_string_equal(f->err.text, "field 'obs' has shape [2,4], table 'a' wants [3,4]");
+    good[0].count = 3;
+    good[0].column = 1;
+    assert_int_equal(rp_writer_item(f->writer, "a", 1, good, 2, 0, NULL, &f->err), RP_INVALID_ARGUMENT);
+    assert_string_equal(f->err.text, "field 'obs' is int32, table 'a' wants float32");
+    assert_int_equal(rp_writer_item(f->writer, "a", 1, good, 1, 0, NULL, &f->err), RP_INVALID_ARGUMENT);
+    flush(f);
+}
+
+/* ---- credit */
+
+static void credit_of_one_table_does_not_hold_back_another(void **state)
+{
+    struct fixture *f = *state;
+    fakepeer_set(&f->peer, &f->peer.hold, true);
+    fakepeer_write(&f->peer, &f->peer.window_items[0], 5);
+    open_writer(f, NULL);
+    for (int i = 0; i < 100; i++) {
+        append(f);
+        add_item(f, "a", 1);
+        add_item(f, "b", 1);
+    }
+    assert_true(fakepeer_await(&f->peer, &f->peer.arrived[1], 100));
+    assert_int_equal(fakepeer_read(&f->peer, &f->peer.arrived[0]), 5);
+    assert_int_equal(rp_writer_flush(f->writer, 0, 200, &f->err), RP_DEADLINE_EXCEEDED);
+    assert_non_null(strstr(f->err.text, "200 items are unconfirmed"));
+    assert_non_null(strstr(f->err.text, "the test says so"));
+    fakepeer_release(&f->peer);
+    flush(f);
+    assert_int_equal(fakepeer_read(&f->peer, &f->peer.arrived[0]), 100);
+    assert_int_equal(fakepeer_read(&f->peer, &f->peer.out_of_order), 0);
+    assert_int_equal(info(f).accepted, 200);
+}
+
+/* A writer that is asked to keep less says so at once, sends no more than it kept, and starts anew after HELLO. */
+static void unused_credit_is_given_up_on_request(void **state)
+{
+    struct fixture *f = *state;
+    const uint64_t window = 200000, keep = 20000;
+    fakepeer_set(&f->peer, &f->peer.hold, true);
+    fakepeer_write(&f->peer, &f->peer.window_bytes, window);
+    fakepeer_write(&f->peer, &f->peer.keep_bytes, keep);
+    open_writer(f, NULL);
+    assert_true(fakepeer_await(&f->peer, &f->peer.released_bytes, window - keep));
+    assert_int_equal(fakepeer_read(&f->peer, &f->peer.window_bytes), keep);
+    for (int i = 0; i < 2000; i++) {
+        append(f);
+        add_item(f, "a", 1);
+    }
+    assert_int_equal(rp_writer_flush(f->writer, 0, 200, &f->err), RP_DEADLINE_EXCEEDED);
+    uint64_t bytes = fakepeer_read(&f->peer, &f->peer.received_bytes);
+    assert_true(bytes > 0 && bytes <= keep);
+    /* In the next epoch all of a larger window counts. */
+    fakepeer_write(&f->peer, &f->peer.keep_bytes, 0);
+    fakepeer_write(&f->peer, &f->peer.window_bytes, UINT64_C(1) << 40);
+    fakepeer_set(&f->peer, &f->peer.gap, true);
+    assert_true(fakepeer_await(&f->peer, &f->peer.resumes, 1));
+    fakepeer_release(&f->peer);
+    flush(f);
+    assert_int_equal(fakepeer_read(&f->peer, &f->peer.released_bytes), 0);
+    assert_int_equal(fakepeer_read(&f->peer, &f->peer.items), 2000);
+    assert_int_equal(info(f).rejected, 0);
+}
+
+/* A broker that restarts from an older checkpoint has counted fewer bytes: the writer must not wait for credit that it would
+ * never get. */
+static void after_a_loss_the_writer_counts_as_the_broker_does(void **state)
+{
+    struct fixture *f = *state;
+    fakepeer_write(&f->peer, &f->peer.window_bytes, 50000);
+    open_writer(f, NULL);
+    for (int i = 0; fakepeer_read(&f->peer, &f->peer.received_bytes) < 300000; i++) {
+        append(f);
+        add_item(f, "a", 1);
+        if (i % 500 == 499)
+            flush(f);
+    }
+    flush(f);
+    fakepeer_set(&f->peer, &f->peer.age, true);
+    fakepeer_set(&f->peer, &f->peer.gap, true);
+    assert_true(fakepeer_await(&f->peer, &f->peer.resumes, 1));
+    fakepeer_write(&f->peer, &f->peer.largest, 0);
+    for (int i = 0; i < 500; i++) {
+        append(f);
+        add_item(f, "a", 1);
+    }
+    flush(f);
+    assert_true(fakepeer_read(&f->peer, &f->peer.largest) > 1); /* without credit they go one by one */
+    assert_int_equal(info(f).lost_messages, 5);
+    assert_int_equal(info(f).rejected, 0);
+}
+
+static void one_item_may_go_without_any_credit(void **state)
+{
+    struct fixture *f = *state;
+    fakepeer_write(&f->peer, &f->peer.window_items[0], 0);
+    fakepeer_write(&f->peer, &f->peer.window_bytes, 0);
+    open_writer(f, NULL);
+    for (int i = 0; i < 20; i++) {
+        append(f);
+        add_item(f, "a", 1);
+    }
+    flush(f);
+    assert_int_equal(fakepeer_read(&f->peer, &f->peer.largest), 1);
+    assert_int_equal(fakepeer_read(&f->peer, &f->peer.items), 20);
+}
+
+static void a_full_writer_waits_and_loses_nothing(void **state)
+{
+    struct fixture *f = *state;
+    fakepeer_set(&f->peer, &f->peer.hold, true);
+    rp_writer_options options = {.struct_size = sizeof options, .max_in_flight_items = 3};
+    open_writer(f, &options);
+    append(f);
+    for (int i = 0; i < 3; i++)
+        add_item(f, "a", 1);
+    uint64_t key = 0;
+    assert_int_equal(rp_writer_item_last(f->writer, "a", 1, 1, 0, &key, &f->err), RP_DEADLINE_EXCEEDED);
+    assert_int_equal(rp_writer_item_last(f->writer, "a", 1, 1, 150, &key, &f->err), RP_DEADLINE_EXCEEDED);
+    assert_true(facts_within(f->err.text, "3 items are under way, the limit is 3: table 'a' holds back"));
+    fakepeer_release(&f->peer);
+    assert_int_equal(rp_writer_item_last(f->writer, "a", 1, 1, 5000, &key, &f->err), RP_OK);
+    flush(f);
+    assert_int_equal(fakepeer_read(&f->peer, &f->peer.items), 4);
+    assert_int_equal(f->peer.keys[3], key);
+}
+
+static void an_item_larger_than_a_message_is_refused(void **state)
+{
+    struct fixture *f = *state;
+    const rp_column wide = {.name = "w", .dtype = RP_DTYPE_UINT8, .codec = RP_CODEC_RAW, .rank = 1, .shape = {400000}};
+    rp_writer_options options = {.struct_size = sizeof options, .keep_alive = 3};
+    f->writer = rp_writer_new(f->client, &wide, 1, &options, 5000, &f->err);
+    uint8_t *row = calloc(1, 400000);
+    const void *values[] = {row};
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(rp_writer_append(f->writer, values, 0, &f->err), RP_OK);
+    assert_int_equal(rp_writer_item_last(f->writer, "a", 1, 3, 0, NULL, &f->err), RP_RESOURCE_EXHAUSTED);
+    assert_int_equal(rp_writer_item_last(f->writer, "a", 1, 2, 0, NULL, &f->err), RP_OK);
+    flush(f);
+    free(row);
+}
+
+/* ---- rejections */
+
+static void rejections_are_told_once_and_can_be_read(void **state)
+{
+    struct fixture *f = *state;
+    fakepeer_set(&f->peer, &f->peer.reject_odd, true);
+    open_writer(f, NULL);
+    append(f);
+    uint64_t keys[4];
+    for (int i = 0; i < 4; i++)
+        keys[i] = add_item(f, "a", 1);
+    assert_int_equal(rp_writer_flush(f->writer, 0, 5000, &f->err), RP_INVALID_ARGUMENT);
+    assert_non_null(strstr(f->err.text, "odd items are not liked"));
+    assert_int_equal(rp_writer_flush(f->writer, 0, 5000, &f->err), RP_OK);
+    rp_rejection rejection;
+    for (int i = 0; i < 4; i += 2) {
+        assert_int_equal(rp_writer_next_rejection(f->writer, &rejection), RP_OK);
+        assert_int_equal(rejection.key, keys[i]);
+        assert_string_equal(rejection.table, "a");
+        assert_int_equal(rejection.status, RP_INVALID_ARGUMENT);
+    }
+    assert_int_equal(rp_writer_next_rejection(f->writer, &rejection), RP_NOT_FOUND);
+    assert_int_equal(info(f).accepted, 2);
+    assert_int_equal(info(f).rejected, 2);
+    assert_true(fakepeer_await(&f->peer, &f->peer.confirmed, 2));
+}
+
+/* ---- loss */
+
+static void lost_messages_are_sent_again(void **state)
+{
+    struct fixture *f = *state;
+    open_writer(f, NULL);
+    uint64_t keys[60];
+    for (int i = 0; i < 60; i++) {
+        if (i == 20)
+            flush(f), fakepeer_set(&f->peer, &f->peer.lose, true);
+        append(f);
+        keys[i] = add_item(f, "a", 1);
+        if (i == 39) {
+            assert_int_equal(rp_writer_flush(f->writer, 0, 20, NULL), RP_DEADLINE_EXCEEDED);
+            fakepeer_set(&f->peer, &f->peer.lose, false);
+        }
+    }
+    flush(f);
+    assert_true(fakepeer_read(&f->peer, &f->peer.gaps) >= 1);
+    assert_true(fakepeer_read(&f->peer, &f->peer.resumes) >= 1);
+    assert_int_equal(fakepeer_read(&f->peer, &f->peer.items), 60);
+    assert_memory_equal(f->peer.keys, keys, sizeof keys);
+    assert_true(info(f).resent_messages >= 1);
+    assert_int_equal(info(f).sessions, 1);
+}
+
+/* Nothing comes after the lost message: only the numbers in heartbeats tell. */
+static void a_lost_last_message_is_noticed(void **state)
+{
+    struct fixture *f = *state;
+    open_writer(f, NULL);
+    append(f);
+    fakepeer_set(&f->peer, &f->peer.lose, true);
+    add_item(f, "a", 1);
+    assert_int_equal(rp_writer_flush(f->writer, 0, 30, &f->err), RP_DEADLINE_EXCEEDED);
+    fakepeer_set(&f->peer, &f->peer.lose, false);
+    flush(f);
+    assert_int_equal(fakepeer_read(&f->peer, &f->peer.items), 1);
+}
+
+static void an_expired_session_is_filled_again(void **state)
+{
+    struct fixture *f = *state;
+    rp_writer_options options = {.struct_size = sizeof options, .keep_alive = 4};
+    open_writer(f, &options);
+    for (int i = 0; i < 30; i++) {
+        append(f);
+        add_item(f, i % 3 ? "a" : "b", 1);
+    }
+    flush(f);
+    fakepeer_set(&f->peer, &f->peer.hold, true);
+    for (int i = 0; i < 30; i++) {
+        append(f);
+        add_item(f, "a", 4);
+    }
+    assert_true(fakepeer_await(&f->peer, &f->peer.items, 60));
+    uint64_t chunks = fakepeer_read(&f->peer, &f->peer.chunks);
+    /* A lost message makes the writer say HELLO, which finds a tombstone. */
+    fakepeer_set(&f->peer, &f->peer.expire, true);
+    fakepeer_set(&f->peer, &f->peer.lose, true);
+    append(f);
+    add_item(f, "a", 1);
+    assert_int_equal(rp_writer_flush(f->writer, 0, 30, NULL), RP_DEADLINE_EXCEEDED);
+    fakepeer_set(&f->peer, &f->peer.lose, false);
+    append(f);
+    add_item(f, "a", 1);
+    assert_true(fakepeer_await(&f->peer, &f->peer.resumes, 1));
+    assert_true(fakepeer_await(&f->peer, &f->peer.items, 60 + 30 + 2));
+    fakepeer_release(&f->peer);
+    flush(f);
+    /* The 30 that had not been resolved came a second time, with their chunks; the resolved ones did not. */
+    assert_int_equal(fakepeer_read(&f->peer, &f->peer.items), 60 + 30 + 2);
+    assert_true(fakepeer_read(&f->peer, &f->peer.chunks) >= chunks + 30 + 2);
+    assert_int_equal(fakepeer_read(&f->peer, &f->peer.out_of_order), 0);
+    assert_int_equal(info(f).accepted, 62);
+}
+
+static void lose_session(struct fixture *f, int32_t doubt, uint64_t *keys)
+{
+    rp_writer_options options = {.struct_size = sizeof options, .keep_alive = 4, .doubt = doubt};
+    open_writer(f, &options);
+    for (int i = 0; i < 10; i++) {
+        append(f);
+        keys[i] = add_item(f, "a", 1);
+    }
+    flush(f);
+    fakepeer_write(&f->peer, &f->peer.window_items[0], 10);
+    fakepeer_set(&f->peer, &f->peer.hold, true);
+    for (int i = 10; i < 20; i++) {
+        append(f);
+        keys[i] = add_item(f, "a", 2);
+    }
+    assert_true(fakepeer_await(&f->peer, &f->peer.items, 20));
+    fakepeer_set(&f->peer, &f->peer.hold, false);
+    fakepeer_set(&f->peer, &f->peer.forget, true);
+    assert_true(fakepeer_await(&f->peer, &f->peer.hellos, 4));
+}
+
+static void a_forgotten_session_leaves_items_in_doubt(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t keys[20];
+    lose_session(f, RP_DOUBT_REPORT, keys);
+    assert_int_equal(rp_writer_flush(f->writer, 0, 5000, &f->err), RP_IN_DOUBT);
+    assert_true(facts_within(f->err.text, "10 items were not accepted"));
+    rp_rejection rejection;
+    for (int i = 10; i < 20; i++) {
+        assert_int_equal(rp_writer_next_rejection(f->writer, &rejection), RP_OK);
+        assert_int_equal(rejection.status, RP_IN_DOUBT);
+        assert_int_equal(rejection.key, keys[i]);
+    }
+    /* Chunks of the window go to the new session too. */
+    append(f);
+    uint64_t chunks = fakepeer_read(&f->peer, &f->peer.chunks);
+    add_item(f, "a", 4);
+    flush(f);
+    assert_int_equal(fakepeer_read(&f->peer, &f->peer.chunks), chunks + 4);
+    rp_writer_info i = info(f);
+    assert_int_equal(i.in_doubt, 10);
+    assert_int_equal(i.accepted, 11);
+    assert_int_equal(i.sessions, 2);
+    assert_int_equal(fakepeer_read(&f->peer, &f->peer.out_of_order), 0);
+}
+
+static void items_in_doubt_can_be_sent_again(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t keys[20];
+    lose_session(f, RP_DOUBT_RESEND, keys);
+    flush(f);
+    assert_int_equal(fakepeer_read(&f->peer, &f->peer.items), 30);
+    assert_memory_equal(f->peer.keys + 20, keys + 10, 10 * sizeof keys[0]);
+    assert_int_equal(info(f).accepted, 20);
+    assert_int_equal(info(f).in_doubt, 0);
+}
+
+/* A session has so many keys: then the writer goes on in a new one, with nothing lost, doubted or sent twice. */
+static void used_up_keys_bring_a_new_session(void **state)
+{
+    struct fixture *f = *state;
+    enum { EACH = 7, ITEMS = 40 };
+    fakepeer_write(&f->peer, &f->peer.key_count, EACH);
+    rp_writer_options options = {.struct_size = sizeof options, .chunk_length = 1, .keep_alive = 4};
+    open_writer(f, &options);
+    uint64_t keys[ITEMS];
+    for (uint32_t i = 0; i < ITEMS; i++) {
+        append(f);
+        keys[i] = add_item(f, "a", i < 3 ? i + 1 : 4); /* over chunks that were sent in the session before, too */
+        assert_int_equal(keys[i] & ((UINT64_C(1) << 36) - 1), i % EACH);
+        assert_int_equal(keys[i] >> 36, (keys[0] >> 36) + i / EACH);
+    }
+    flush(f);
+    assert_int_equal(fakepeer_read(&f->peer, &f->peer.items), ITEMS);
+    assert_memory_equal(f->peer.keys, keys, sizeof keys);
+    rp_writer_info i = info(f);
+    assert_int_equal(i.accepted, ITEMS);
+    assert_int_equal(i.in_doubt + i.rejected, 0);
+    assert_int_equal(i.sessions, (ITEMS + EACH - 1) / EACH);
+    assert_int_equal(fakepeer_read(&f->peer, &f->peer.byes), (ITEMS - 1) / EACH);
+    assert_int_equal(fakepeer_read(&f->peer, &f->peer.out_of_order), 0);
+}
+
+/* The new session waits until everything of the old one is confirmed; a caller without patience is told. */
+static void a_new_session_waits_for_unconfirmed_items(void **state)
+{
+    struct fixture *f = *state;
+    fakepeer_write(&f->peer, &f->peer.key_count, 3);
+    open_writer(f, NULL);
+    fakepeer_set(&f->peer, &f->peer.hold, true);
+    append(f);
+    for (uint32_t i = 0; i < 3; i++)
+        add_item(f, "a", 1);
+    uint64_t key;
+    assert_int_equal(rp_writer_item_last(f->writer, "a", 1.0, 1, 50, &key, &f->err), RP_DEADLINE_EXCEEDED);
+    assert_int_equal(fakepeer_read(&f->peer, &f->peer.byes), 0);
+    fakepeer_set(&f->peer, &f->peer.hold, false);
+    fakepeer_release(&f->peer);
+    add_item(f, "a", 1);
+    flush(f);
+    assert_int_equal(fakepeer_read(&f->peer, &f->peer.byes), 1);
+    assert_int_equal(fakepeer_read(&f->peer, &f->peer.items), 4);
+    assert_int_equal(info(f).accepted, 4);
+}
+
+static void a_silent_broker_is_given_up(void **state)
+{
+    struct fixture *f = *state;
+    pthread_mutex_lock(&f->peer.mutex);
+    f->peer.expiry_ms = 200;
+    pthread_mutex_unlock(&f->peer.mutex);
+    open_writer(f, NULL);
+    append(f);
+    fakepeer_set(&f->peer, &f->peer.deaf, true);
+    add_item(f, "a", 1);
+    uint64_t waited = 0;
+    while (rp_client_get_state(f->client) == RP_CLIENT_CONNECTED && waited++ < 200)
+        rp_writer_flush(f->writer, 0, 20, NULL);
+    assert_int_equal(rp_client_get_state(f->client), RP_CLIENT_CONNECTING);
+    assert_int_equal(rp_writer_flush(f->writer, 0, 20, &f->err), RP_DEADLINE_EXCEEDED);
+    assert_non_null(strstr(f->err.text, "no broker answers at tcp://"));
+    fakepeer_set(&f->peer, &f->peer.deaf, false);
+    flush(f);
+    assert_int_equal(fakepeer_read(&f->peer, &f->peer.items), 1);
+    rp_client_info client = {.struct_size = sizeof client};
+    rp_client_get_info(f->client, &client, NULL);
+    assert_true(client.reconnects >= 1);
+}
+
+static void destroy_says_bye(void **state)
+{
+    struct fixture *f = *state;
+    open_writer(f, NULL);
+    append(f);
+    add_item(f, "a", 1);
+    assert_int_equal(rp_writer_destroy(&f->writer, 5000, &f->err), RP_OK);
+    assert_null(f->writer);
+    assert_int_equal(fakepeer_read(&f->peer, &f->peer.byes), 1);
+    assert_int_equal(fakepeer_read(&f->peer, &f->peer.items), 1);
+}
+
+static void policy_versions_travel_with_items(void **state)
+{
+    struct fixture *f = *state;
+    open_writer(f, NULL);
+    for (uint64_t i = 0; i < 10; i++) {
+        rp_writer_set_policy(f->writer, i / 3);
+        append(f);
+        add_item(f, "a", 1);
+    }
+    flush(f);
+    assert_int_equal(fakepeer_read(&f->peer, &f->peer.items), 10);
+    for (uint64_t i = 0; i < 10; i++)
+        assert_int_equal(f->peer.policies[i], i / 3);
+}
+
+/* ---- connecting */
+
+static void connecting_fails_with_a_sentence(void **state)
+{
+    (void)state;
+    rp_error err = {0};
+    assert_null(rp_client_connect("tcp://127.0.0.1:1", NULL, 100, &err));
+    assert_int_equal(err.status, RP_UNAVAILABLE);
+    assert_string_equal(err.text,
+                        "no broker answers at tcp://127.0.0.1:1 within 0.1 s: is replay-broker running, and is "
+                        "this its service endpoint?");
+    assert_null(rp_client_connect("tcp://127.0.0.1:1,tcp://127.0.0.1:2", NULL, 100, &err));
+    assert_int_equal(err.status, RP_UNSUPPORTED);
+    assert_null(rp_client_connect("nonsense", NULL, 100, &err));
+    assert_int_equal(err.status, RP_INVALID_ARGUMENT);
+}
+
+#define WITH_PEER(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        WITH_PEER(nothing_is_sent_without_items),
+        WITH_PEER(an_item_is_sent_when_its_chunk_is_complete),
+        WITH_PEER(an_item_leaves_at_once_when_idle_and_batches_under_load),
+        WITH_PEER(layouts_are_shared_by_items_of_any_length),
+        WITH_PEER(bad_calls_are_refused_with_a_sentence),
+        WITH_PEER(a_signature_is_checked_at_the_call),
+        WITH_PEER(credit_of_one_table_does_not_hold_back_another),
+        WITH_PEER(unused_credit_is_given_up_on_request),
+        WITH_PEER(after_a_loss_the_writer_counts_as_the_broker_does),
+        WITH_PEER(one_item_may_go_without_any_credit),
+        WITH_PEER(a_full_writer_waits_and_loses_nothing),
+        WITH_PEER(an_item_larger_than_a_message_is_refused),
+        WITH_PEER(rejections_are_told_once_and_can_be_read),
+        WITH_PEER(lost_messages_are_sent_again),
+        WITH_PEER(a_lost_last_message_is_noticed),
+        WITH_PEER(an_expired_session_is_filled_again),
+        WITH_PEER(a_forgotten_session_leaves_items_in_doubt),
+        WITH_PEER(items_in_doubt_can_be_sent_again),
+        WITH_PEER(used_up_keys_bring_a_new_session),
+        WITH_PEER(a_new_session_waits_for_unconfirmed_items),
+        WITH_PEER(a_silent_broker_is_given_up),
+        WITH_PEER(destroy_says_bye),
+        WITH_PEER(policy_versions_travel_with_items),
+        cmocka_unit_test(connecting_fails_with_a_sentence),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,217 @@
+/* The broker's configuration: defaults, every mistake at once with its place, and what is printed reads back. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "broker/config/config.h"
+#include "proto/base/clock.h"
+#include "tests/support/embed.h"
+
+static void has_problem(const char *problems, const char *want)
+{
+    if (!strstr(problems, want))
+        fail_msg("\n%sdoes not say\n%s", problems, want);
+}
+
+static void defaults_are_those_of_the_reference(void **state)
+{
+    (void)state;
+    struct broker_config config;
+    char problems[1000];
+    assert_true(embed_read_config("tables: [{name: a}]\n", &config, problems, sizeof problems));
+    assert_string_equal(config.service, "tcp://127.0.0.1:7600");
+    assert_int_equal(config.memory_limit, INT64_C(4) << 30);
+    assert_int_equal(config_ingest_budget(&config), INT64_C(512) << 20);
+    assert_int_equal(config.expiry_ns, 30 * NS_PER_S);
+    assert_int_equal(config.tables.count, 1);
+    const struct table_config *table = config.tables.data;
+    assert_int_equal(table->max_size, 1000000);
+    assert_string_equal(table->sampler.kind, "uniform");
+    assert_string_equal(table->remover.kind, "fifo");
+    assert_int_equal(table->limiter.kind, LIMITER_MIN_SIZE);
+    schema_free(&broker_schema, &config);
+    assert_true(embed_read_config(broker_default_yaml, &config, problems, sizeof problems));
+    schema_free(&broker_schema, &config);
+}
+
+static void endpoints_are_checked(void **state)
+{
+    (void)state;
+    static const char *const wrong[] = {"host:7600",     "tcp://host",  "tcp://host:port", "tcp://:7600",
+                                        "tcp://h:65536", "http://h:80", "'tcp://h:7600 '"};
+    static const char *const right[] = {"tcp://host:7600",  "'tcp://*:0'",       "'tcp://eth0:*'",
+                                        "ipc:///tmp/a.ipc", "inproc://anything", "'tcp://[::1]:7600'"};
+    struct broker_config config;
+    char problems[1000], text[200];
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        snprintf(text, sizeof text, "ingest: %s\ntables: [{name: a}]\n", wrong[i]);
+        assert_false(embed_read_config(text, &config, problems, sizeof problems));
+        has_problem(problems, ":1:9: ingest: ");
+    }
+    for (size_t i = 0; i < sizeof right / sizeof *right; i++) {
+        snprintf(text, sizeof text, "service: %s\ntables: [{name: a}]\n", right[i]);
+        assert_true(embed_read_config(text, &config, problems, sizeof problems));
+        schema_free(&broker_schema, &config);
+    }
+}
+
+static void units_are_understood(void **state)
+{
+    (void)state;
+    struct broker_config config;
+    char problems[1000];
+    assert_true(
+        embed_read_config("memory_limit: 1.5GiB\nmax_message_bytes: 500kB\nsession: {heartbeat: 250ms, expiry: 2min}\n"
+                          "credit: {window_items: 2k}\ntables: [{name: a, max_size: 3M, max_bytes: 4MB, "
+                          "limiter: {kind: sample_to_insert_ratio, samples_per_insert: 8, min_size: 1e3, error_buffer: "
+                          "100}}]\n",
+                          &config, problems, sizeof problems));
+    assert_int_equal(config.memory_limit, INT64_C(1610612736));
+    assert_int_equal(config.max_message_bytes, 500000);
+    assert_int_equal(config.heartbeat_ns, 250 * NS_PER_MS);
+    assert_int_equal(config.expiry_ns, 120 * NS_PER_S);
+    assert_int_equal(config.window_items, 2000);
+    const struct table_config *table = config.tables.data;
+    assert_int_equal(table->max_size, 3000000);
+    assert_int_equal(table->max_bytes, 4000000);
+    assert_true(table->limiter.min_size == 1000.0);
+    schema_free(&broker_schema, &config);
+}
+
+static void every_mistake_is_reported_at_once_with_its_place(void **state)
+{
+    (void)state;
+    static const char yaml[] = "servce: tcp://*:1\n"                                         /* 1 */
+                               "memory_limit: lots\n"                                        /* 2 */
+                               "session:\n"                                                  /* 3 */
+                               "  heartbeat: 20s\n"                                          /* 4 */
+                               "  expiry: 30\n"                                              /* 5 */
+                               "tables:\n"                                                   /* 6 */
+                               "  - name: a\n"                                               /* 7 */
+                               "    max_size: -3\n"                                          /* 8 */
+                               "    sampler: {kind: priritized}\n"                           /* 9 */
+                               "  - name: a\n"                                               /* 10 */
+                               "    limiter: {kind: min_size, min_size: 5000000}\n"          /* 11 */
+                               "  - name: c\n"                                               /* 12 */
+                               "    limiter: {kind: ratio}\n"                                /* 13 */
+                               "    signature: [{name: x, dtype: float23, shape: [2, 0]}]\n" /* 14 */
+                               "    remover: {kind: prioritized, options: {exponnt: 1}}\n";  /* 15 */
+    struct broker_config config;
+    char problems[4000];
+    assert_false(embed_read_config(yaml, &config, problems, sizeof problems));
+    schema_free(&broker_schema, &config);
+    has_problem(problems, "test.yaml:1:1: servce: ");
+    has_problem(problems, "(did you mean 'service'?)");
+    has_problem(problems, "test.yaml:2:15: memory_limit: ");
+    has_problem(problems, "test.yaml:5:11: session.expiry: ");
+    has_problem(problems, "test.yaml:8:15: tables[0].max_size: ");
+    has_problem(problems, "test.yaml:9:5: tables[0].sampler: no selector 'priritized' (did you mean 'prioritized'?)");
+    has_problem(problems, "test.yaml:10:11: tables[1].name: the name 'a' is taken");
+    has_problem(problems, "test.yaml:11:");
+    has_problem(problems, "test.yaml:13:");
+    has_problem(problems, "test.yaml:14:");
+    has_problem(problems, "test.yaml:15:");
+    uint32_t lines = 0;
+    for (const char *at = problems; (at = strchr(at, '\n')); at++)
+        lines++;
+    assert_true(lines >= 10);
+}
+
+/* Mistakes that concern several keys are found when every key by itself is right. */
+static void keys_are_checked_against_each_other(void **state)
+{
+    (void)state;
+    static const char yaml[] =
+        "ingest_budget: 3GiB\n"                                                               /* 1 */
+        "session: {heartbeat: 20s, expiry: 30s}\n"                                            /* 2 */
+        "tables:\n"                                                                           /* 3 */
+        "  - name: a\n"                                                                       /* 4 */
+        "    sampler: {kind: priritized}\n"                                                   /* 5 */
+        "  - name: a\n"                                                                       /* 6 */
+        "    limiter: {kind: min_size, min_size: 5000000}\n"                                  /* 7 */
+        "  - name: c\n"                                                                       /* 8 */
+        "    limiter: {kind: queue, size: 2000000}\n"                                         /* 9 */
+        "    signature: [{name: x, dtype: float23}, {name: y, dtype: int8, shape: [2, 0]}]\n" /* 10 */
+        "    remover: {kind: prioritized, options: {exponnt: 1}}\n"                           /* 11 */
+        "  - name: d\n"                                                                       /* 12 */
+        "    limiter: {kind: sample_to_insert_ratio, error_buffer: 0.5}\n";                   /* 13 */
+    static const char *const wants[] = {"test.yaml:1:",
+                                        "ingest_budget",
+                                        "test.yaml:2:",
+                                        "twice session.heartbeat",
+                                        "test.yaml:5:",
+                                        "(did you mean 'prioritized'?)",
+                                        "test.yaml:6:",
+                                        "'a' is taken by tables[0]",
+                                        "test.yaml:7:",
+                                        "can never be reached",
+                                        "test.yaml:9:",
+                                        "larger than max_size",
+                                        "test.yaml:10:",
+                                        "no dtype 'float23'",
+                                        "must be positive",
+                                        "test.yaml:11:",
+                                        "exponnt",
+                                        "test.yaml:13:",
+                                        "error_buffer 0.5 is too small"};
+    struct broker_config config;
+    char problems[4000];
+    assert_false(embed_read_config(yaml, &config, problems, sizeof problems));
+    schema_free(&broker_schema, &config);
+    for (uint32_t i = 0; i < sizeof wants / sizeof wants[0]; i++)
+        has_problem(problems, wants[i]);
+}
+
+static void what_is_printed_reads_back_to_the_same(void **state)
+{
+    (void)state;
+    static const char yaml[] =
+        "service: ipc:///tmp/a b\nmemory_limit: 3GiB\nseed: 9\nlog: {level: warn}\nplugins: [./x.so, \"y: z.so\"]\n"
+        "tables:\n  - name: 'odd: \"name\"'\n    max_times_sampled: 3\n    soft_capacity: true\n"
+        "    sampler: {kind: prioritized, options: {exponent: 0.6}}\n"
+        "    limiter: {kind: sample_to_insert_ratio, samples_per_insert: 2.5, min_size: 10, min_diff: -5, max_diff: "
+        "1e9}\n"
+        "    signature: [{name: x, dtype: float32, shape: [0, 4]}]\n"
+        "    extensions: [{kind: statistics}, {kind: priority_diffusion, options: {radius: 2}}]\n  - name: b\n";
+    struct broker_config config, again;
+    char problems[2000], *first = NULL, *second = NULL;
+    size_t size;
+    assert_true(embed_read_config(yaml, &config, problems, sizeof problems));
+    FILE *file = open_memstream(&first, &size);
+    schema_print(&broker_schema, &config, file);
+    fclose(file);
+    if (!embed_read_config(first, &again, problems, sizeof problems))
+        fail_msg("%s", problems);
+    file = open_memstream(&second, &size);
+    schema_print(&broker_schema, &again, file);
+    fclose(file);
+    assert_string_equal(first, second);
+    const struct table_config *table = again.tables.data;
+    assert_string_equal(table->name, "odd: \"name\"");
+    assert_true(table->limiter.min_diff == -5.0);
+    assert_int_equal(again.plugins.count, 2);
+    free(first);
+    free(second);
+    schema_free(&broker_schema, &config);
+    schema_free(&broker_schema, &again);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(defaults_are_those_of_the_reference),
+        cmocka_unit_test(endpoints_are_checked),
+        cmocka_unit_test(units_are_understood),
+        cmocka_unit_test(every_mistake_is_reported_at_once_with_its_place),
+        cmocka_unit_test(keys_are_checked_against_each_other),
+        cmocka_unit_test(what_is_printed_reads_back_to_the_same),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,1032 @@
+/* The reader of configurations: values, every kind of mistake with its exact text, and printing that reads back. */
+#include "proto/config/schema.h"
+
+#include <limits.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "proto/base/clock.h"
+#include "proto/base/rng.h"
+#include "tests/support/facts.h"
+
+struct column {
+    char *name;
+    struct schema_list shape;
+};
+
+struct table {
+    char *name;
+    int64_t max_size, max_bytes;
+    int32_t kind;
+    double exponent;
+    struct schema_list options;
+    struct schema_list columns;
+};
+
+struct root {
+    bool verbose;
+    int64_t threads, memory, timeout;
+    double ratio;
+    char *endpoint, *note;
+    struct schema_list plugins;
+    struct schema_list tables;
+};
+
+static const char *const kinds[] = {"fifo", "lifo", "uniform", "prioritized", NULL};
+
+static const struct schema_row rows[] = {
+    {"verbose", SCHEMA_BOOL, offsetof(struct root, verbose), "false", .help = "say more"},
+    {"net.threads", SCHEMA_INT, offsetof(struct root, threads), "1", 1, 64, .help = "I/O threads"},
+    {"net.endpoint", SCHEMA_STRING, offsetof(struct root, endpoint), "tcp://*:5555", .help = "where to listen"},
+    {"memory", SCHEMA_BYTES, offsetof(struct root, memory), "1GiB", 1048576, INFINITY, .help = "limit"},
+    {"net.timeout", SCHEMA_TIME, offsetof(struct root, timeout), "60s", 1e9, 3600e9, .help = "expiry"},
+    {"ratio", SCHEMA_REAL, offsetof(struct root, ratio), ".inf", 0, INFINITY, .help = "samples | inserts"},
+    {"note", SCHEMA_STRING, offsetof(struct root, note), NULL, .help = "free text"},
+    {"plugins", SCHEMA_PATHS, offsetof(struct root, plugins), "[]", 0, 8, .help = "shared objects"},
+    {"tables", SCHEMA_LIST, offsetof(struct root, tables), NULL, .elem_size = sizeof(struct table), .help = "tables"},
+    {"tables[].name", SCHEMA_STRING, offsetof(struct table, name), NULL, 1, 16, .help = "unique"},
+    {"tables[].max_size", SCHEMA_INT, offsetof(struct table, max_size), NULL, 1, 1e9, .help = "items"},
+    {"tables[].max_bytes", SCHEMA_BYTES, offsetof(struct table, max_bytes), "0", .help = "0: no limit"},
+    {"tables[].sampler.kind", SCHEMA_ENUM, offsetof(struct table, kind), "uniform", .choices = kinds, .help = "order"},
+    {"tables[].sampler.exponent", SCHEMA_REAL, offsetof(struct table, exponent), "1", -10, 10, .help = "of priority"},
+    {"tables[].sampler.options", SCHEMA_OPTIONS, offsetof(struct table, options), NULL, .help = "of the kind"},
+    {"tables[].columns", SCHEMA_LIST, offsetof(struct table, columns), NULL, .elem_size = sizeof(struct column),
+     .help = "signature"},
+    {"tables[].columns[].name", SCHEMA_STRING, offsetof(struct column, name), NULL, 1, 255, .help = "of the column"},
+    {"tables[].columns[].shape", SCHEMA_INTS, offsetof(struct column, shape), NULL, 0, 4, .help = "of one step"},
+};
+
+static void check(const void *ptr, struct schema_report *report)
+{
+    const struct root *root = ptr;
+    const struct table *tables = root->tables.data;
+    for (uint32_t i = 0; i < root->tables.count; i++) {
+        char path[64];
+        snprintf(path, sizeof path, "tables[%u].name", i);
+        for (uint32_t j = 0; j < i; j++) {
+            if (strcmp(tables[i].name, tables[j].name) == 0)
+                schema_problem(report, path, "the name '%s' is taken by tables[%u]", tables[i].name, j);
+        }
+        snprintf(path, sizeof path, "tables[%u].sampler.exponent", i);
+        if (tables[i].kind != 3 && tables[i].exponent != 1)
+            schema_problem(report, path, "only a prioritized sampler has an exponent");
+    }
+}
+
+static const struct schema_alias aliases[] = {{"capacity", "max_size"}, {"io", "net.threads"}, {NULL, NULL}};
+static const struct schema schema = {"test", rows, sizeof rows / sizeof *rows, sizeof(struct root), check, aliases};
+
+static struct root read_good(const char *text)
+{
+    struct root root = {0};
+    struct schema_report *report = schema_report_new();
+    if (!schema_read_text(&schema, "good.yaml", text, &root, report))
+        fail_msg("%s", schema_report_text(report));
+    assert_int_equal(schema_report_count(report), 0);
+    assert_string_equal(schema_report_text(report), "");
+    schema_report_destroy(&report);
+    assert_null(report);
+    return root;
+}
+
+static void expect_problems(const char *text, const char *problems)
+{
+    struct root root = {0}, zero = {0};
+    struct schema_report *report = schema_report_new();
+    assert_false(schema_read_text(&schema, "c.yaml", text, &root, report));
+    facts_same(schema_report_text(report), problems);
+    assert_memory_equal(&root, &zero, sizeof root);
+    schema_report_destroy(&report);
+}
+
+static void test_defaults(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {"", "# nothing\n", "---\n", "{}", "net:\ntables:\nplugins: ~\n", "null"};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        struct root root = read_good(texts[i]);
+        assert_false(root.verbose);
+        assert_int_equal(root.threads, 1);
+        assert_int_equal(root.memory, INT64_C(1) << 30);
+        assert_int_equal(root.timeout, 60 * NS_PER_S);
+        assert_true(isinf(root.ratio));
+        assert_string_equal(root.endpoint, "tcp://*:5555");
+        assert_string_equal(root.note, "");
+        assert_int_equal(root.plugins.count, 0);
+        assert_int_equal(root.tables.count, 0);
+        schema_free(&schema, &root);
+    }
+}
+
+static void test_values(void **state)
+{
+    (void)state;
+    struct root root = read_good("verbose: yes\n"
+                                 "net: {threads: 4, timeout: 1.5s, endpoint: \"ipc:///tmp/a b\"}\n"
+                                 "memory: 4GiB\n"
+                                 "ratio: 2k\n"
+                                 "note: null island\n"
+                                 "plugins: [./a.so, 'b c.so']\n"
+                                 "tables:\n"
+                                 "  - name: replay\n"
+                                 "    max_size: 1_000_000\n"
+                                 "    sampler:\n"
+                                 "      kind: prioritized\n"
+                                 "      exponent: 0.6\n"
+                                 "      options: {seed: 7, mode: \"x: y\"}\n"
+                                 "    columns:\n"
+                                 "      - {name: obs, shape: [84, 84, 4]}\n"
+                                 "      - {name: reward}\n"
+                                 "  - {name: queue, max_size: 1e3, max_bytes: 500MB}\n");
+    assert_true(root.verbose);
+    assert_int_equal(root.threads, 4);
+    assert_int_equal(root.timeout, 1500 * NS_PER_MS);
+    assert_string_equal(root.endpoint, "ipc:///tmp/a b");
+    assert_int_equal(root.memory, INT64_C(4) << 30);
+    assert_true(root.ratio == 2000.0);
+    assert_string_equal(root.note, "null island");
+    assert_int_equal(root.plugins.count, 2);
+    assert_string_equal(((char **)root.plugins.data)[1], "b c.so");
+    assert_int_equal(root.tables.count, 2);
+    const struct table *t = root.tables.data;
+    assert_string_equal(t[0].name, "replay");
+    assert_int_equal(t[0].max_size, 1000000);
+    assert_int_equal(t[0].kind, 3);
+    assert_true(t[0].exponent == 0.6);
+    const rp_option *options = t[0].options.data;
+    assert_int_equal(t[0].options.count, 2);
+    assert_string_equal(options[0].name, "seed");
+    assert_string_equal(options[0].value, "7");
+    assert_string_equal(options[1].value, "x: y");
+    const struct column *columns = t[0].columns.data;
+    assert_int_equal(t[0].columns.count, 2);
+    assert_int_equal(columns[0].shape.count, 3);
+    assert_int_equal(((const int64_t *)columns[0].shape.data)[2], 4);
+    assert_int_equal(columns[1].shape.count, 0);
+    assert_int_equal(t[1].max_size, 1000);
+    assert_int_equal(t[1].max_bytes, 500000000);
+    assert_int_equal(t[1].kind, 2);
+    schema_free(&schema, &root);
+}
+
+static void test_every_mistake_at_once_in_file_order(void **state)
+{
+    (void)state;
+    expect_problems("verbos: true\n"
+                    "net:\n"
+                    "  threads: 0\n"
+                    "  timeout: 60\n"
+                    "  endpoint: [a]\n"
+                    "memory: 4XB\n"
+                    "memory: 4GiB\n"
+                    "ratio: -1\n"
+                    "tables:\n"
+                    "  - name: a\n"
+                    "    max_size: 1.5\n"
+                    "    sampler: {kind: prioritised, exponent: 99}\n"
+                    "  - max_size: 5\n"
+                    "    columns: {x: 1}\n"
+                    "plugins: ./a.so\n",
+                    "c.yaml:1:1: verbos: unknown key (did you mean 'verbose'?)\n"
+                    "c.yaml:3:12: net.threads: must be between 1 and 64, not 0\n"
+                    "c.yaml:4:12: net.timeout: '60' is a bare number and needs a unit: 60s, 500ms\n"
+                    "c.yaml:5:13: net.endpoint: must be a single value, not a list\n"
+                    "c.yaml:6:9: memory: '4XB' has an unknown unit: expected a size such as 65536, 500MB or 4GiB\n"
+                    "c.yaml:7:1: memory: is given twice (first on line 6)\n"
+                    "c.yaml:8:8: ratio: must be at least 0, not -1\n"
+                    "c.yaml:11:15: tables[0].max_size: '1.5' is not a whole number\n"
+                    "c.yaml:12:21: tables[0].sampler.kind: 'prioritised' is not one of fifo, lifo, uniform, "
+                    "prioritized (did you mean 'prioritized'?)\n"
+                    "c.yaml:12:44: tables[0].sampler.exponent: must be between -10 and 10, not 99\n"
+                    "c.yaml:13:5: tables[1].name: is required\n"
+                    "c.yaml:14:14: tables[1].columns: must be a list, not a map\n"
+                    "c.yaml:15:10: plugins: must be a list, not a single value\n");
+}
+
+static void test_bounds_in_human_units(void **state)
+{
+    (void)state;
+    expect_problems("memory: 1KiB", "c.yaml:1:9: memory: must be at least 1MiB, not 1KiB\n");
+    expect_problems("net: {timeout: 2h}", "c.yaml:1:16: net.timeout: must be between 1s and 1h, not 2h\n");
+    expect_problems("plugins: [a,b,c,d,e,f,g,h,i]",
+                    "c.yaml:1:10: plugins: must have between 0 and 8 elements, not 9\n");
+    expect_problems("tables: [{name: \"\", max_size: 1}]",
+                    "c.yaml:1:17: tables[0].name: must be between 1 and 16 bytes long, and has 0\n");
+    expect_problems("tables: [{name: a, max_size: 99999999999999999999}]",
+                    "c.yaml:1:30: tables[0].max_size: '99999999999999999999' is too large\n");
+    expect_problems("memory: -4GiB", "c.yaml:1:9: memory: '-4GiB' is negative\n");
+    expect_problems("net: {timeout: soon}",
+                    "c.yaml:1:16: net.timeout: 'soon' is not a time such as 60s, 500ms or 1h\n");
+    expect_problems("verbose: maybe", "c.yaml:1:10: verbose: 'maybe' is not true or false\n");
+    expect_problems("ratio: .nan", "c.yaml:1:8: ratio: '.nan' is not a number such as 0.6 or 1e-3\n");
+}
+
+static void test_wrong_shapes(void **state)
+{
+    (void)state;
+    expect_problems("[1, 2]", "c.yaml:1:1: must be a map of keys, not a list\n");
+    expect_problems("hello", "c.yaml:1:1: must be a map of keys, not a single value\n");
+    expect_problems("net: 5", "c.yaml:1:6: net: must be a map of keys, not a single value\n");
+    expect_problems("verbose:", "c.yaml:1:9: verbose: has no value\n");
+    expect_problems("verbose: ~", "c.yaml:1:10: verbose: has no value\n");
+    expect_problems("? [a]\n: 1\n", "c.yaml:1:3: a key must be a word, not a list\n");
+    expect_problems("tables: [5]", "c.yaml:1:10: tables[0]: must be a map of keys, not a single value\n"
+                                   "c.yaml:1:10: tables[0].name: is required\n"
+                                   "c.yaml:1:10: tables[0].max_size: is required\n");
+    expect_problems("tables: [{name: a, max_size: 1, sampler: {options: {a: 1, a: 2, b: [1], c: }}}]",
+                    "c.yaml:1:59: tables[0].sampler.options.a: is given twice\n"
+                    "c.yaml:1:68: tables[0].sampler.options.b: must be a single value, not a list\n"
+                    "c.yaml:1:76: tables[0].sampler.options.c: has no value\n");
+    expect_problems("tables: [{name: a, max_size: 1, columns: [{name: x, shape: [1, y, 2.5]}]}]",
+                    "c.yaml:1:64: tables[0].columns[0].shape[1]: 'y' is not a whole number such as 1000, 1_000, 2k or "
+                    "1e6\n"
+                    "c.yaml:1:67: tables[0].columns[0].shape[2]: '2.5' is not a whole number\n");
+    expect_problems("note: \"a\\0b\"", "c.yaml:1:7: note: has a zero byte in it\n");
+}
+
+/* The words of other systems, and keys that stand in another map. */
+static void test_words_of_others(void **state)
+{
+    (void)state;
+    expect_problems("io: 2\ncapacity: 5\ntimeout: 3s\ntables:\n  - {name: a, max_size: 1, capacity: 5, threads: 1}\n",
+                    "c.yaml:1:1: io: unknown key (did you mean 'net.threads'?)\n"
+                    "c.yaml:2:1: capacity: unknown key (did you mean 'tables[].max_size'?)\n"
+                    "c.yaml:3:1: timeout: unknown key (did you mean 'net.timeout'?)\n"
+                    "c.yaml:5:28: tables[0].capacity: unknown key (did you mean 'max_size'?)\n"
+                    "c.yaml:5:41: tables[0].threads: unknown key (did you mean 'net.threads'?)\n");
+}
+
+/* A single word for a map that has a kind. */
+static void test_kind_alone(void **state)
+{
+    (void)state;
+    struct root root = read_good("tables: [{name: a, max_size: 1, sampler: lifo}]\n");
+    assert_int_equal(((struct table *)root.tables.data)->kind, 1);
+    assert_true(((struct table *)root.tables.data)->exponent == 1);
+    schema_free(&schema, &root);
+    expect_problems("tables: [{name: a, max_size: 1, sampler: liffo}]\nnet: fast\n",
+                    "c.yaml:1:42: tables[0].sampler: 'liffo' is not one of fifo, lifo, uniform, prioritized (did you "
+                    "mean 'lifo'?)\n"
+                    "c.yaml:2:6: net: must be a map of keys, not a single value\n");
+}
+
+static void test_checks_across_keys(void **state)
+{
+    (void)state;
+    expect_problems("tables:\n"
+                    "  - {name: a, max_size: 1}\n"
+                    "  - {name: a, max_size: 1, sampler: {exponent: 2}}\n",
+                    "c.yaml:3:12: tables[1].name: the name 'a' is taken by tables[0]\n"
+                    "c.yaml:3:48: tables[1].sampler.exponent: only a prioritized sampler has an exponent\n");
+    /* A key that is wrong already is not complained about twice; others still are. */
+    expect_problems("tables:\n"
+                    "  - {name: '', max_size: 1}\n"
+                    "  - {name: '', max_size: 1, sampler: {exponent: 2}}\n",
+                    "c.yaml:2:12: tables[0].name: must be between 1 and 16 bytes long, and has 0\n"
+                    "c.yaml:3:12: tables[1].name: must be between 1 and 16 bytes long, and has 0\n"
+                    "c.yaml:3:49: tables[1].sampler.exponent: only a prioritized sampler has an exponent\n");
+}
+
+static void test_problem_finds_the_nearest_parent(void **state)
+{
+    (void)state;
+    struct root root = {0};
+    struct schema_report *report = schema_report_new();
+    assert_true(schema_read_text(&schema, "c.yaml", "net:\n  threads: 2\ntables:\n  - {name: a, max_size: 1}\n", &root,
+                                 report));
+    schema_problem(report, "tables[0].sampler.kind", "third");
+    schema_problem(report, "net.threads", "second");
+    schema_problem(report, "memory", "first");
+    assert_int_equal(schema_report_count(report), 3);
+    assert_string_equal(schema_report_text(report), "c.yaml:1:1: memory: first\n"
+                                                    "c.yaml:2:12: net.threads: second\n"
+                                                    "c.yaml:4:5: tables[0].sampler.kind: third\n");
+    schema_report_destroy(&report);
+    schema_free(&schema, &root);
+}
+
+static void test_yaml_that_is_refused(void **state)
+{
+    (void)state;
+    expect_problems("a: b: c", "c.yaml:1:5: not valid YAML: mapping values are not allowed in this context\n");
+    expect_problems("net: {threads: 1",
+                    "c.yaml:2:1: not valid YAML: while parsing a flow mapping did not find expected ',' or '}'\n");
+    expect_problems("verbose: true\n---\nverbose: true\n", "c.yaml:2:1: only one YAML document is allowed in a file\n");
+    expect_problems("note: &x hi\nnet: {endpoint: *x}\n",
+                    "c.yaml:2:17: aliases (*x) are not supported: write the value again\n");
+    expect_problems("&a [*a]", "c.yaml:1:5: aliases (*a) are not supported: write the value again\n");
+    expect_problems("note: !env HOME", "c.yaml:1:7: tags (!env) are not supported\n");
+    char deep[200];
+    memset(deep, '[', sizeof deep - 1);
+    deep[sizeof deep - 1] = '\0';
+    expect_problems(deep, "c.yaml:1:33: is nested more than 32 levels deep\n");
+    struct root root = {0};
+    struct schema_report *report = schema_report_new();
+    assert_false(schema_read_text(&schema, "c.yaml", "note: \xff\xfe", &root, report));
+    assert_non_null(strstr(schema_report_text(report), "not valid YAML"));
+    schema_report_destroy(&report);
+}
+
+static void test_many_mistakes_are_bounded(void **state)
+{
+    (void)state;
+    size_t n = 5000;
+    char *text = malloc(n * 16);
+    size_t used = 0;
+    for (size_t i = 0; i < n; i++)
+        used += (size_t)snprintf(text + used, 16, "k%zu: 1\n", i);
+    struct root root = {0};
+    struct schema_report *report = schema_report_new();
+    assert_false(schema_read_text(&schema, "c.yaml", text, &root, report));
+    assert_int_equal(schema_report_count(report), n);
+    const char *all = schema_report_text(report);
+    assert_true(strlen(all) < 20000);
+    assert_non_null(strstr(all, "and 4800 more\n"));
+    schema_report_destroy(&report);
+    free(text);
+}
+
+static char *temporary(const char *data, size_t size)
+{
+    char *path = strdup("/tmp/rp_schema_XXXXXX");
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, data, size), (ssize_t)size);
+    close(fd);
+    return path;
+}
+
+static void test_files(void **state)
+{
+    (void)state;
+    struct root root = {0};
+    struct schema_report *report = schema_report_new();
+    char *path = temporary("verbose: on\n", 12);
+    assert_true(schema_read_file(&schema, path, &root, report));
+    assert_true(root.verbose);
+    schema_free(&schema, &root);
+    unlink(path);
+    memset(&root, 0, sizeof root);
+    assert_false(schema_read_file(&schema, path, &root, report));
+    char expected[256];
+    snprintf(expected, sizeof expected, "%s: can not be read: No such file or directory\n", path);
+    facts_same(schema_report_text(report), expected);
+    free(path);
+    assert_false(schema_read_file(&schema, "/tmp", &root, report));
+    assert_non_null(strstr(schema_report_text(report), "/tmp: can not be read: Is a directory\n"));
+    size_t size = (1u << 20) + 1;
+    char *large = malloc(size);
+    memset(large, '#', size);
+    path = temporary(large, size);
+    assert_false(schema_read_file(&schema, path, &root, report));
+    assert_non_null(strstr(schema_report_text(report), ": is larger than 1024 KiB\n"));
+    unlink(path);
+    free(path);
+    path = temporary("a\0b: 1\n", 7);
+    assert_false(schema_read_file(&schema, path, &root, report));
+    assert_non_null(strstr(schema_report_text(report), "not valid YAML: control characters are not allowed"));
+    unlink(path);
+    free(path);
+    free(large);
+    schema_report_destroy(&report);
+}
+
+/* A plug-in beside the file is meant there, whatever the working folder; others, and those of overrides, stay as written. */
+static void test_paths_beside_the_file(void **state)
+{
+    (void)state;
+    struct root root = {0};
+    struct schema_report *report = schema_report_new();
+    char *plugin = temporary("", 0), text[512], whole[PATH_MAX];
+    int size = snprintf(text, sizeof text, "plugins: [%s, ./%s, %s, none.so]\nnote: %s\n", strrchr(plugin, '/') + 1,
+                        strrchr(plugin, '/') + 1, plugin, strrchr(plugin, '/') + 1);
+    char *path = temporary(text, (size_t)size);
+    assert_non_null(realpath(plugin, whole));
+    assert_true(schema_read_file(&schema, path, &root, report));
+    char **plugins = root.plugins.data;
+    assert_string_equal(plugins[0], whole);
+    assert_string_equal(plugins[1], whole);
+    assert_string_equal(plugins[2], plugin);
+    assert_string_equal(plugins[3], "none.so");
+    assert_string_equal(root.note, strrchr(plugin, '/') + 1);
+    schema_free(&schema, &root);
+    memset(&root, 0, sizeof root);
+
+    snprintf(text, sizeof text, "plugins=[%s]", strrchr(plugin, '/') + 1);
+    const char *const overrides[] = {text, NULL};
+    const struct schema_source source = {.file = path, .overrides = overrides};
+    assert_true(schema_read(&schema, &source, &root, report));
+    assert_string_equal(*(char **)root.plugins.data, strrchr(plugin, '/') + 1);
+    schema_free(&schema, &root);
+    schema_report_destroy(&report);
+    unlink(plugin);
+    unlink(path);
+    free(plugin);
+    free(path);
+}
+
+/* ------------------------------------------------------------------------------------------------- printing and back */
+
+static char *random_string(struct rng *rng, uint32_t least, uint32_t most)
+{
+    static const char *const pieces[] = {"a",
+                                         "Z",
+                                         "9",
+                                         "-",
+                                         ":",
+                                         "#",
+                                         " ",
+                                         "\n",
+                                         "\t",
+                                         "\"",
+                                         "\\",
+                                         "'",
+                                         "{",
+                                         "]",
+                                         ",",
+                                         "*",
+                                         "&",
+                                         "!",
+                                         "\xc3\xa9",
+                                         "%",
+                                         "~",
+                                         "|",
+                                         ">",
+                                         "?",
+                                         "\x01",
+                                         "\x7f",
+                                         "null",
+                                         "\xc2\x85",
+                                         "\xe2\x80\xa8",
+                                         "@",
+                                         "=",
+                                         "\r",
+                                         "- ",
+                                         ": ",
+                                         " #",
+                                         "0x1",
+                                         "\x1b",
+                                         "`",
+                                         "\xf0\x9f\x98\x80",
+                                         "\xef\xbb\xbf"};
+    uint64_t want = least + rng_below(rng, most - least + 1);
+    char *text = calloc(1, most + 1);
+    while (strlen(text) < want) {
+        const char *piece = pieces[rng_below(rng, sizeof pieces / sizeof *pieces)];
+        if (strlen(text) + strlen(piece) > most)
+            break;
+        strcat(text, piece);
+    }
+    if (strlen(text) < least)
+        memset(text, 'x', least);
+    return text;
+}
+
+static double random_real(struct rng *rng, double low, double high)
+{
+    switch (rng_below(rng, 4)) {
+    case 0:
+        return low + rng_unit(rng) * (high - low);
+    case 1:
+        return fmax(low, round(rng_unit(rng) * high));
+    case 2:
+        return fmax(low, rng_unit(rng) * 1e-300);
+    default:
+        return high;
+    }
+}
+
+static int64_t random_int(struct rng *rng, int64_t low, int64_t high)
+{
+    int64_t unit[] = {1, 1000, 1024, 1 << 20, NS_PER_MS, NS_PER_S, 60 * NS_PER_S};
+    int64_t value = low + (int64_t)rng_below(rng, (uint64_t)(high - low) + 1);
+    int64_t rounded = value - value % unit[rng_below(rng, 7)];
+    return rounded >= low ? rounded : value;
+}
+
+static void random_table(struct rng *rng, struct table *table)
+{
+    table->name = random_string(rng, 1, 13);
+    table->max_size = random_int(rng, 1, 1000000000);
+    table->max_bytes = random_int(rng, 0, INT64_MAX / 2);
+    table->kind = (int32_t)rng_below(rng, 4);
+    table->exponent = table->kind == 3 ? random_real(rng, -10, 10) : 1;
+    table->options.count = (uint32_t)rng_below(rng, 3);
+    rp_option *options = calloc(3, sizeof *options);
+    for (uint32_t i = 0; i < table->options.count; i++) {
+        char *name = calloc(1, 32);
+        char *head = random_string(rng, 1, 20);
+        snprintf(name, 32, "%s%u", head, i);
+        free(head);
+        options[i] = (rp_option){name, random_string(rng, 0, 40)};
+    }
+    table->options.data = options;
+    table->columns.count = (uint32_t)rng_below(rng, 3);
+    struct column *columns = calloc(3, sizeof *columns);
+    for (uint32_t i = 0; i < table->columns.count; i++) {
+        columns[i].name = random_string(rng, 1, 200);
+        columns[i].shape.count = (uint32_t)rng_below(rng, 5);
+        int64_t *shape = calloc(5, sizeof *shape);
+        for (uint32_t d = 0; d < columns[i].shape.count; d++)
+            shape[d] = (int64_t)rng_next(rng);
+        columns[i].shape.data = shape;
+    }
+    table->columns.data = columns;
+}
+
+static struct root random_root(struct rng *rng)
+{
+    struct root root = {
+        .verbose = rng_below(rng, 2) == 1,
+        .threads = random_int(rng, 1, 64),
+        .memory = random_int(rng, 1 << 20, INT64_MAX / 2),
+        .timeout = random_int(rng, NS_PER_S, 3600 * NS_PER_S),
+        .ratio = rng_below(rng, 8) == 0 ? INFINITY : random_real(rng, 0, 1e9),
+        .endpoint = random_string(rng, 0, 60),
+        .note = random_string(rng, 0, 900),
+    };
+    root.plugins.count = (uint32_t)rng_below(rng, 9);
+    root.plugins.data = calloc(9, sizeof(char *));
+    for (uint32_t i = 0; i < root.plugins.count; i++)
+        ((char **)root.plugins.data)[i] = random_string(rng, 0, 20);
+    root.tables.count = (uint32_t)rng_below(rng, 4);
+    root.tables.data = calloc(4, sizeof(struct table));
+    for (uint32_t i = 0; i < root.tables.count; i++)
+        random_table(rng, (struct table *)root.tables.data + i);
+    return root;
+}
+
+static void assert_same_table(const struct table *a, const struct table *b)
+{
+    assert_string_equal(a->name, b->name);
+    assert_int_equal(a->max_size, b->max_size);
+    assert_int_equal(a->max_bytes, b->max_bytes);
+    assert_int_equal(a->kind, b->kind);
+    assert_true(a->exponent == b->exponent);
+    assert_int_equal(a->options.count, b->options.count);
+    for (uint32_t i = 0; i < a->options.count; i++) {
+        assert_string_equal(((rp_option *)a->options.data)[i].name, ((rp_option *)b->options.data)[i].name);
+        assert_string_equal(((rp_option *)a->options.data)[i].value, ((rp_option *)b->options.data)[i].value);
+    }
+    assert_int_equal(a->columns.count, b->columns.count);
+    const struct column *x = a->columns.data, *y = b->columns.data;
+    for (uint32_t i = 0; i < a->columns.count; i++) {
+        assert_string_equal(x[i].name, y[i].name);
+        assert_int_equal(x[i].shape.count, y[i].shape.count);
+        if (x[i].shape.count > 0)
+            assert_memory_equal(x[i].shape.data, y[i].shape.data, x[i].shape.count * sizeof(int64_t));
+    }
+}
+
+static void assert_same(const struct root *a, const struct root *b)
+{
+    assert_int_equal(a->verbose, b->verbose);
+    assert_int_equal(a->threads, b->threads);
+    assert_int_equal(a->memory, b->memory);
+    assert_int_equal(a->timeout, b->timeout);
+    assert_true(a->ratio == b->ratio);
+    assert_string_equal(a->endpoint, b->endpoint);
+    assert_string_equal(a->note, b->note);
+    assert_int_equal(a->plugins.count, b->plugins.count);
+    for (uint32_t i = 0; i < a->plugins.count; i++)
+        assert_string_equal(((char **)a->plugins.data)[i], ((char **)b->plugins.data)[i]);
+    assert_int_equal(a->tables.count, b->tables.count);
+    for (uint32_t i = 0; i < a->tables.count; i++)
+        assert_same_table((struct table *)a->tables.data + i, (struct table *)b->tables.data + i);
+}
+
+static void test_print_reads_back(void **state)
+{
+    (void)state;
+    const char *given = getenv("RP_TEST_SEED");
+    uint64_t seed;
+    rng_system(&seed, sizeof seed);
+    if (given)
+        seed = strtoull(given, NULL, 0);
+    print_message("RP_TEST_SEED=%llu\n", (unsigned long long)seed);
+    struct rng rng;
+    rng_seed(&rng, seed);
+    struct schema silent = schema;
+    silent.check = NULL;
+    for (int round = 0; round < 500; round++) {
+        struct root root = random_root(&rng), back = {0};
+        char *text = NULL;
+        size_t size = 0;
+        FILE *out = open_memstream(&text, &size);
+        schema_print(&silent, &root, out);
+        fclose(out);
+        struct schema_report *report = schema_report_new();
+        if (!schema_read_text(&silent, "printed", text, &back, report))
+            fail_msg("%s\nin\n%s", schema_report_text(report), text);
+        assert_same(&root, &back);
+        schema_report_destroy(&report);
+        schema_free(&silent, &root);
+        schema_free(&silent, &back);
+        free(text);
+    }
+}
+
+static void test_print_looks_like_this(void **state)
+{
+    (void)state;
+    struct root root = read_good("tables: [{name: a, max_size: 5}, {name: \"b b\", max_size: 6, max_bytes: 1MiB}]");
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    schema_print(&schema, &root, out);
+    fclose(out);
+    assert_string_equal(text, "# say more\n"
+                              "verbose: false\n"
+                              "net:\n"
+                              "  # I/O threads (between 1 and 64)\n"
+                              "  threads: 1\n"
+                              "  # where to listen\n"
+                              "  endpoint: \"tcp://*:5555\"\n"
+                              "  # expiry (between 1s and 1h)\n"
+                              "  timeout: 1min\n"
+                              "# limit (at least 1MiB)\n"
+                              "memory: 1GiB\n"
+                              "# samples | inserts (at least 0)\n"
+                              "ratio: .inf\n"
+                              "# free text\n"
+                              "note: \"\"\n"
+                              "# shared objects (between 0 and 8)\n"
+                              "plugins: []\n"
+                              "# tables\n"
+                              "tables:\n"
+                              "  # unique\n"
+                              "  - name: a\n"
+                              "    # items (between 1 and 1000000000)\n"
+                              "    max_size: 5\n"
+                              "    # 0: no limit\n"
+                              "    max_bytes: 0\n"
+                              "    sampler:\n"
+                              "      # order (fifo, lifo, uniform, prioritized)\n"
+                              "      kind: uniform\n"
+                              "      # of priority (between -10 and 10)\n"
+                              "      exponent: 1\n"
+                              "      # of the kind\n"
+                              "      options: {}\n"
+                              "    # signature\n"
+                              "    columns: []\n"
+                              "  - name: \"b b\"\n"
+                              "    max_size: 6\n"
+                              "    max_bytes: 1MiB\n"
+                              "    sampler:\n"
+                              "      kind: uniform\n"
+                              "      exponent: 1\n"
+                              "      options: {}\n"
+                              "    columns: []\n");
+    free(text);
+    out = open_memstream(&text, &size);
+    schema_print_reference(&schema, out);
+    fclose(out);
+    assert_non_null(strstr(text, "| `net.timeout` | time | `60s` | between 1s and 1h | expiry |\n"));
+    assert_non_null(strstr(text, "| `ratio` | number | `.inf` | at least 0 | samples \\| inserts |\n"));
+    assert_non_null(strstr(text, "| `tables[].name` | string | required | between 1 and 16 | unique |\n"));
+    assert_non_null(strstr(text, "| `tables[].sampler.kind` | choice | `uniform` | `fifo`, `lifo`, "));
+    free(text);
+    schema_free(&schema, &root);
+}
+
+/* ------------------------------------------------------------------------------------------- sections and overrides */
+
+static const char run_text[] = "agent: {batch: 3}\n"
+                               "broker:\n"
+                               "  net: {threads: 3}\n"
+                               "  tables:\n"
+                               "    - {name: a, max_size: 5}\n"
+                               "    - {name: b, max_size: 6}\n";
+
+static bool read_source(const char *text, const char *section, const char *const *overrides, struct root *root,
+                        struct schema_report *report)
+{
+    const struct schema_source source = {.name = "c.yaml", .text = text, .section = section, .overrides = overrides};
+    return schema_read(&schema, &source, root, report);
+}
+
+static void expect_source(const char *text, const char *section, const char *const *overrides, const char *problems)
+{
+    struct root root = {0};
+    struct schema_report *report = schema_report_new();
+    bool ok = read_source(text, section, overrides, &root, report);
+    facts_same(schema_report_text(report), problems);
+    assert_int_equal(ok, problems[0] == '\0');
+    schema_report_destroy(&report);
+    schema_free(&schema, &root);
+}
+
+static void test_section(void **state)
+{
+    (void)state;
+    struct root root = {0};
+    struct schema_report *report = schema_report_new();
+    assert_true(read_source(run_text, "broker", NULL, &root, report));
+    assert_int_equal(root.threads, 3);
+    assert_int_equal(root.tables.count, 2);
+    schema_report_destroy(&report);
+    schema_free(&schema, &root);
+    expect_source(run_text, "brokers", NULL, "c.yaml: has no section 'brokers'\n");
+    expect_source("[1]", "broker", NULL, "c.yaml: has no section 'broker'\n");
+    expect_source("", "broker", NULL, "c.yaml: has no section 'broker'\n");
+    expect_source("broker:\n", "broker", NULL, "");
+    expect_source("x: 1\nbroker: 7\n", "broker", NULL,
+                  "c.yaml:2:9: broker: must be a map of keys, not a single value\n");
+    /* Places and paths are those of the whole file, for the reader's mistakes and for the check's. */
+    expect_source("x: 1\n"
+                  "broker:\n"
+                  "  tables:\n"
+                  "    - {name: a, max_siz: 1}\n"
+                  "    - {name: b, max_size: 1, sampler: {exponent: 2}}\n",
+                  "broker", NULL,
+                  "c.yaml:4:7: broker.tables[0].max_size: is required\n"
+                  "c.yaml:4:17: broker.tables[0].max_siz: unknown key (did you mean 'max_size'?)\n"
+                  "c.yaml:5:50: broker.tables[1].sampler.exponent: only a prioritized sampler has an exponent\n");
+}
+
+static void test_overrides(void **state)
+{
+    (void)state;
+    static const char *const good[] = {"broker.net.threads=7",
+                                       "broker.tables[1].max_size=2k",
+                                       "broker.tables[2]={name: c, max_size: 9}",
+                                       "broker.tables[2].columns[0].shape=[1, 2]",
+                                       "broker.tables[2].columns[0].name=x",
+                                       "broker.tables[0].sampler.options.depth=3",
+                                       "broker.net.endpoint=tcp://*:1",
+                                       "broker.plugins=[a, b]",
+                                       "broker.plugins[1]=c",
+                                       "broker.note=",
+                                       "broker.verbose=true",
+                                       "other.section=1",
+                                       NULL};
+    struct root root = {0};
+    struct schema_report *report = schema_report_new();
+    if (!read_source(run_text, "broker", good, &root, report))
+        fail_msg("%s", schema_report_text(report));
+    struct table *tables = root.tables.data;
+    assert_int_equal(root.threads, 7);
+    assert_int_equal(root.tables.count, 3);
+    assert_int_equal(tables[0].max_size, 5);
+    assert_int_equal(tables[1].max_size, 2000);
+    assert_string_equal(tables[2].name, "c");
+    struct column *columns = tables[2].columns.data;
+    assert_string_equal(columns[0].name, "x");
+    assert_int_equal(columns[0].shape.count, 2);
+    assert_string_equal(((rp_option *)tables[0].options.data)[0].value, "3");
+    assert_string_equal(root.endpoint, "tcp://*:1");
+    assert_string_equal(((char **)root.plugins.data)[1], "c");
+    assert_string_equal(root.note, "");
+    assert_true(root.verbose);
+    schema_report_destroy(&report);
+    schema_free(&schema, &root);
+    /* Documents with nothing in them take overrides too. */
+    static const char *const texts[] = {"", "# nothing\n", "null", "{}", "net:\n"};
+    static const char *const one[] = {"net.threads=4", NULL};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        report = schema_report_new();
+        assert_true(read_source(texts[i], NULL, one, &root, report));
+        assert_int_equal(root.threads, 4);
+        schema_report_destroy(&report);
+        schema_free(&schema, &root);
+        memset(&root, 0, sizeof root);
+    }
+}
+
+static void test_wrong_overrides(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *override, *problem;
+    } cases[] = {
+        {"net.threads", "override 'net.threads': has no '=': write KEY=VALUE, such as seed=7\n"},
+        {"net.threads=x",
+         "override 'net.threads=x': net.threads: 'x' is not a whole number such as 1000, 1_000, 2k or 1e6\n"},
+        {"net.threads=99", "override 'net.threads=99': net.threads: must be between 1 and 64, not 99\n"},
+        {"net.thread=9", "override 'net.thread=9': net.thread: unknown key (did you mean 'threads'?)\n"},
+        {"nett.threads=9", "override 'nett.threads=9': nett: unknown key (did you mean 'net'?)\n"},
+        {"net.threads=[1]", "override 'net.threads=[1]': net.threads: must be a single value, not a list\n"},
+        {"net.threads=[1", "override 'net.threads=[1':2:1: not valid YAML: while parsing a flow sequence did not find "
+                           "expected ',' or ']'\n"},
+        {"net.threads=!!int 3", "override 'net.threads=!!int 3':1:1: tags (tag:yaml.org,2002:int) are not supported\n"},
+        {"net.threads=~", "override 'net.threads=~': net.threads: has no value\n"},
+        {"net.threads=# 3", "override 'net.threads=# 3': net.threads: has no value\n"},
+        {"net.threads.x=3", "override 'net.threads.x=3': 'net.threads' is a single value, not a map of keys\n"},
+        {"net[0]=3", "override 'net[0]=3': 'net' is a map, not a list\n"},
+        {"tables[3].name=3", "override 'tables[3].name=3': 'tables' has no element 3: the next one is 1\n"},
+        {"tables[0].sampler.exponent=3", "override 'tables[0].sampler.exponent=3': tables[0].sampler.exponent: only a "
+                                         "prioritized sampler has an exponent\n"},
+        {"plugins=3", "override 'plugins=3': plugins: must be a list, not a single value\n"},
+        {"=3", "override '=3': '' is not a path such as tables[0].max_size\n"},
+        {"net..threads=3", "override 'net..threads=3': 'net..threads' is not a path such as tables[0].max_size\n"},
+        {"tables[x]=3", "override 'tables[x]=3': 'tables[x]' is not a path such as tables[0].max_size\n"},
+        {"tables[0=3", "override 'tables[0=3': 'tables[0' is not a path such as tables[0].max_size\n"},
+        {"[0]=3", "override '[0]=3': '[0]' is not a path such as tables[0].max_size\n"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *const list[] = {"verbose=true", cases[i].override, NULL};
+        expect_source("net: {threads: 2}\ntables: [{name: a, max_size: 1}]\n", NULL, list, cases[i].problem);
+    }
+    /* Those of the file come first, then each override's in its turn. */
+    const char *const two[] = {"ratio=x", "memory=1", NULL};
+    expect_source("net: {threads: 99}\n", NULL, two,
+                  "c.yaml:1:16: net.threads: must be between 1 and 64, not 99\n"
+                  "override 'ratio=x': ratio: 'x' is not a number such as 0.6 or 1e-3\n"
+                  "override 'memory=1': memory: must be at least 1MiB, not 1\n");
+    const char *const any[] = {"net.threads=3", NULL};
+    expect_source("[1]", NULL, any, "c.yaml:1:1: must be a map of keys, not a list\n");
+}
+
+/* ------------------------------------------------------------------------------------------------------------- units */
+
+static void test_units(void **state)
+{
+    (void)state;
+    int64_t v = -7;
+    double r = -7;
+    static const struct {
+        const char *text;
+        int64_t value;
+    } ints[] = {{"0", 0},
+                {"-5", -5},
+                {"+5", 5},
+                {"1_000", 1000},
+                {"1e6", 1000000},
+                {"2k", 2000},
+                {"3M", 3000000},
+                {"1.5k", 1500},
+                {"25e-1M", 2500000},
+                {"2 k", 2000},
+                {"9223372036854775807", INT64_MAX},
+                {"-9223372036854775808", INT64_MIN}},
+      bytes[] = {{"65536", 65536},
+                 {"4GiB", INT64_C(4) << 30},
+                 {"500MB", 500000000},
+                 {"1.5KiB", 1536},
+                 {"0.1KiB", 102},
+                 {"1kb", 1000},
+                 {"10 MiB", 10 << 20},
+                 {"0", 0},
+                 {"7B", 7}},
+      times[] = {{"60s", 60 * NS_PER_S}, {"5ms", 5 * NS_PER_MS},   {"1h", 3600 * NS_PER_S},    {"0s", 0},
+                 {"0.5us", 500},         {"2min", 120 * NS_PER_S}, {"2m", 120 * NS_PER_S},     {"1d", 86400 * NS_PER_S},
+                 {"3\xc2\xb5s", 3000},   {"1e3ms", NS_PER_S},      {"250 ms", 250 * NS_PER_MS}};
+    for (size_t i = 0; i < sizeof ints / sizeof *ints; i++) {
+        assert_true(schema_parse_int(ints[i].text, &v));
+        assert_true(v == ints[i].value);
+    }
+    for (size_t i = 0; i < sizeof bytes / sizeof *bytes; i++) {
+        assert_true(schema_parse_bytes(bytes[i].text, &v));
+        assert_true(v == bytes[i].value);
+    }
+    for (size_t i = 0; i < sizeof times / sizeof *times; i++) {
+        assert_true(schema_parse_time(times[i].text, &v));
+        assert_true(v == times[i].value);
+    }
+    static const char *const bad[] = {"",      " ",      "-",   "k",  "1__0", "_1",  "1_",
+                                      "1x",    "0x10",   "1.5", "1e", "--1",  "1 2", "9223372036854775808",
+                                      "1e400", "1e-400", "."};
+    v = 42;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_false(schema_parse_int(bad[i], &v));
+    static const char *const bad_bytes[] = {"", "-1", "4 Gi B", "1e30", "8388608TiB", "GiB", "5s"};
+    for (size_t i = 0; i < sizeof bad_bytes / sizeof *bad_bytes; i++)
+        assert_false(schema_parse_bytes(bad_bytes[i], &v));
+    static const char *const bad_times[] = {"", "60", "0", "-1s", "1M", "1S", "1e20s", "s", "1s1"};
+    for (size_t i = 0; i < sizeof bad_times / sizeof *bad_times; i++)
+        assert_false(schema_parse_time(bad_times[i], &v));
+    assert_int_equal(v, 42);
+    assert_true(schema_parse_real("-1.25e2", &r) && r == -125.0);
+    assert_true(schema_parse_real("-.inf", &r) && r == -INFINITY);
+    assert_true(schema_parse_real("0.1000000000000000055511151231257827", &r) && r == 0.1);
+    assert_true(schema_parse_real("2k", &r) && r == 2000.0);
+    r = 42;
+    assert_false(schema_parse_real("nan", &r));
+    assert_false(schema_parse_real("1e999", &r));
+    assert_false(schema_parse_real("1,5", &r));
+    assert_true(r == 42);
+}
+
+static void test_nearest(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"max_size", "max_bytes", "sampler", "remover", "name", "ip"};
+    assert_string_equal(schema_nearest("maxsize", names, 6), "max_size");
+    assert_string_equal(schema_nearest("MAX-SIZE", names, 6), "max_size");
+    assert_string_equal(schema_nearest("smapler", names, 6), "sampler");
+    assert_string_equal(schema_nearest("nmae", names, 6), "name");
+    assert_null(schema_nearest("priority", names, 6));
+    assert_null(schema_nearest("", names, 6));
+    assert_null(schema_nearest("xy", names, 6));
+    assert_null(schema_nearest("a_name_that_is_much_longer_than_any_key_could_be_here", names, 6));
+}
+
+/* ---- a number that may be a word */
+
+struct worded {
+    int64_t count, level;
+};
+
+static const char *const automatic[] = {"auto", NULL};
+static const char *const levels[] = {"none", "some", NULL};
+
+static const struct schema_row worded_rows[] = {
+    {"count", SCHEMA_INT, offsetof(struct worded, count), "auto", 0, 8, automatic, .help = "how many"},
+    {"level", SCHEMA_INT, offsetof(struct worded, level), "3", 0, 9, levels, .help = "how much"},
+};
+
+static const struct schema worded = {"worded", worded_rows, 2, sizeof(struct worded), NULL, NULL};
+
+static void expect_words(const char *text, int64_t count, int64_t level)
+{
+    struct worded root = {0};
+    struct schema_report *report = schema_report_new();
+    if (!schema_read_text(&worded, "w.yaml", text, &root, report))
+        fail_msg("%s", schema_report_text(report));
+    assert_int_equal(root.count, count);
+    assert_int_equal(root.level, level);
+    schema_report_destroy(&report);
+}
+
+static void expect_no_words(const char *text, const char *problems)
+{
+    struct worded root = {0};
+    struct schema_report *report = schema_report_new();
+    assert_false(schema_read_text(&worded, "w.yaml", text, &root, report));
+    facts_same(schema_report_text(report), problems);
+    schema_report_destroy(&report);
+}
+
+static void test_words_for_numbers(void **state)
+{
+    (void)state;
+    expect_words("", 0, 3);
+    expect_words("{count: auto, level: none}", 0, 0);
+    expect_words("{count: 'auto', level: some}", 0, 1);
+    expect_words("{count: 1, level: 2}", 1, 2);
+    expect_words("{count: 8, level: 9}", 8, 9);
+    expect_no_words("count: 0\nlevel: 1\n", "w.yaml:1:8: count: must be auto, or between 1 and 8, not 0\n"
+                                            "w.yaml:2:8: level: must be none, some, or between 2 and 9, not 1\n");
+    expect_no_words("count: 9", "w.yaml:1:8: count: must be auto, or between 1 and 8, not 9\n");
+    expect_no_words("count: atuo\nlevel: much\n",
+                    "w.yaml:1:8: count: 'atuo' is not auto, or a whole number (did you mean 'auto'?)\n"
+                    "w.yaml:2:8: level: 'much' is not none, some, or a whole number\n");
+    expect_no_words("count: Auto", "w.yaml:1:8: count: 'Auto' is not auto, or a whole number (did you mean 'auto'?)\n");
+    expect_no_words("count: 1.5", "w.yaml:1:8: count: '1.5' is not a whole number\n");
+}
+
+static void test_words_are_printed(void **state)
+{
+    (void)state;
+    char *text = NULL;
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
+    schema_print(&worded, &(struct worded){0, 2}, out);
+    schema_print_reference(&worded, out);
+    fclose(out);
+    assert_string_equal(text, "# how many (auto, or between 1 and 8)\n"
+                              "count: auto\n"
+                              "# how much (none, some, or between 2 and 9)\n"
+                              "level: 2\n"
+                              "| key | type | default | allowed | meaning |\n"
+                              "|---|---|---|---|---|\n"
+                              "| `count` | integer | `auto` | auto, or between 1 and 8 | how many |\n"
+                              "| `level` | integer | `3` | none, some, or between 2 and 9 | how much |\n");
+    free(text);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_values),
+        cmocka_unit_test(test_every_mistake_at_once_in_file_order),
+        cmocka_unit_test(test_bounds_in_human_units),
+        cmocka_unit_test(test_wrong_shapes),
+        cmocka_unit_test(test_words_of_others),
+        cmocka_unit_test(test_kind_alone),
+        cmocka_unit_test(test_paths_beside_the_file),
+        cmocka_unit_test(test_checks_across_keys),
+        cmocka_unit_test(test_problem_finds_the_nearest_parent),
+        cmocka_unit_test(test_yaml_that_is_refused),
+        cmocka_unit_test(test_many_mistakes_are_bounded),
+        cmocka_unit_test(test_files),
+        cmocka_unit_test(test_print_reads_back),
+        cmocka_unit_test(test_print_looks_like_this),
+        cmocka_unit_test(test_section),
+        cmocka_unit_test(test_overrides),
+        cmocka_unit_test(test_wrong_overrides),
+        cmocka_unit_test(test_units),
+        cmocka_unit_test(test_nearest),
+        cmocka_unit_test(test_words_for_numbers),
+        cmocka_unit_test(test_words_are_printed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

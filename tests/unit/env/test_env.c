@@ -1,0 +1,386 @@
+/* The registry of environments and what env_open wraps around each: errors, options, canonical actions, time limits,
+ * delays, plug-ins. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "agent/env/env.h"
+#include "agent/run/loop.h"
+#include "proto/base/clock.h"
+#include "tests/support/process.h"
+
+static char *plugin_path(const char *name)
+{
+    static char path[1024];
+    snprintf(path, sizeof path, "%s/%s.so", process_env("RP_PLUGIN_DIR"), name);
+    return path;
+}
+
+static void open_or_fail(struct env *env, const struct env_config *config)
+{
+    rp_error err = {0};
+    if (env_open(env, config, &err) != RP_OK)
+        fail_msg("%s", err.text);
+}
+
+static void expect_refusal(const struct env_config *config, rp_status status, const char *text)
+{
+    struct env env;
+    rp_error err = {0};
+    memset(&env, 0x55, sizeof env);
+    assert_int_equal(env_open(&env, config, &err), status);
+    assert_int_equal(err.status, status);
+    if (!strstr(err.text, text))
+        fail_msg("'%s' does not say '%s'", err.text, text);
+    env_close(&env); /* of one that was refused: does nothing */
+    assert_null(env.self);
+    assert_int_not_equal(env_open(&env, config, NULL), RP_OK);
+}
+
+static void expect_bad_option(const char *env, const char *name, const char *value, const char *text)
+{
+    rp_option option = {.name = name, .value = value};
+    struct env_config config = {.name = (char *)env, .options = {.data = &option, .count = 1}};
+    expect_refusal(&config, RP_INVALID_ARGUMENT, text);
+}
+
+/* ---- by name */
+
+static void builtin_ones_can_be_opened(void **state)
+{
+    (void)state;
+    for (const rp_env_ops *const *at = env_builtin; *at; at++) {
+        struct env_config config = {.name = (char *)(*at)->name};
+        struct env env;
+        open_or_fail(&env, &config);
+        assert_ptr_equal(env.ops, *at);
+        assert_true(strlen((*at)->help) > 10);
+        assert_true(env.spec.max_steps > 0 || env.spec.n_actions > 0);
+        for (const rp_env_ops *const *other = env_builtin; *other != *at; other++)
+            assert_string_not_equal((*other)->name, (*at)->name);
+        env_close(&env);
+        assert_null(env.self);
+    }
+}
+
+static void unknown_names_are_refused(void **state)
+{
+    (void)state;
+    expect_refusal(&(struct env_config){.name = "CartPol-v1"}, RP_NOT_FOUND,
+                   "unknown environment 'CartPol-v1' (did you mean 'CartPole-v1'?)");
+    expect_refusal(&(struct env_config){.name = "Zorkmids"}, RP_NOT_FOUND,
+                   "unknown environment 'Zorkmids'; there are CartPole-v1, Acrobot-v1,");
+    expect_refusal(&(struct env_config){.name = ""}, RP_INVALID_ARGUMENT, "no environment is named; there are");
+    expect_refusal(&(struct env_config){0}, RP_INVALID_ARGUMENT, "no environment is named; there are");
+}
+
+static void options_are_checked(void **state)
+{
+    (void)state;
+    expect_bad_option("CartPole-v1", "size", "3", "environment CartPole-v1 has no option 'size'; it takes none");
+    expect_bad_option("DeepSea", "sise", "3", "environment DeepSea has no option 'sise' (did you mean 'size'?)");
+    expect_bad_option("DeepSea", "zzzzzz", "3", "no option 'zzzzzz'; it takes size, randomize, seed");
+    expect_bad_option("DeepSea", "size", "ten", "environment DeepSea: option size is 'ten'; write a number from 1 to");
+    expect_bad_option("DeepSea", "size", "0", "option size is '0'");
+    expect_bad_option("DeepSea", "size", "101", "option size is '101'");
+    expect_bad_option("DeepSea", "size", "2.5", "whole numbers");
+    expect_bad_option("DeepSea", "randomize", "0.5", "whole numbers");
+    expect_bad_option("Breakout", "sticky", "1.5", "environment Breakout: option sticky is '1.5'");
+    expect_bad_option("Breakout", "sticky", "", "option sticky is ''");
+    expect_bad_option("Breakout", "stiky", "0", "did you mean 'sticky'?");
+
+    rp_option size = {.name = "size", .value = "4"};
+    struct env env;
+    open_or_fail(&env, &(struct env_config){.name = "DeepSea", .options = {.data = &size, .count = 1}});
+    assert_int_equal(env_observation_count(&env.spec), 16);
+    env_close(&env);
+}
+
+static void specs_are_checked(void **state)
+{
+    (void)state;
+    const rp_env_spec good = {
+        .observation_dtype = RP_DTYPE_UINT8, .observation_rank = 3, .observation_shape = {10, 10, 4}, .n_actions = 3};
+    rp_error err;
+    assert_int_equal(env_check_spec("x", &good, &err), RP_OK);
+    assert_int_equal(env_observation_count(&good), 400);
+    assert_int_equal(env_observation_bytes(&good), 400);
+    assert_int_equal(env_action_bytes(&good), 4);
+    rp_env_spec bad[8];
+    for (int i = 0; i < 8; i++)
+        bad[i] = good;
+    bad[0].observation_dtype = RP_DTYPE_FLOAT64;
+    bad[1].observation_rank = 0;
+    bad[2].observation_rank = RP_MAX_RANK + 1;
+    bad[3].observation_shape[1] = 0;
+    bad[4].observation_shape[0] = bad[4].observation_shape[1] = bad[4].observation_shape[2] = UINT32_MAX;
+    bad[5].n_actions = UINT32_MAX;
+    bad[6].action_size = 1;
+    bad[7].n_actions = 0;
+    bad[7].action_size = RP_ENV_MAX_ACTION + 1;
+    static const char *const texts[] = {"have type 13",
+                                        "rank 0; it may be 1 to 8",
+                                        "rank 9",
+                                        "dimension 1 of its observations is 0",
+                                        "one observation is larger than",
+                                        "more than an int32 holds",
+                                        "it has both",
+                                        "action_size is 65; at most 64"};
+    for (int i = 0; i < 8; i++) {
+        assert_int_equal(env_check_spec("x", &bad[i], &err), RP_INVALID_ARGUMENT);
+        if (!strstr(err.text, texts[i]))
+            fail_msg("'%s' does not say '%s'", err.text, texts[i]);
+    }
+    const rp_env_spec continuous = {.observation_dtype = RP_DTYPE_FLOAT32,
+                                    .observation_rank = 1,
+                                    .observation_shape = {17},
+                                    .action_size = 6,
+                                    .action_high = {1, 1, 1, 1, 1, 1}};
+    assert_int_equal(env_check_spec("x", &continuous, &err), RP_OK);
+    assert_int_equal(env_observation_bytes(&continuous), 68);
+    assert_int_equal(env_action_bytes(&continuous), 24);
+}
+
+/* ---- steps */
+
+static void canonical_actions_are_mapped_and_clipped(void **state)
+{
+    (void)state;
+    static const struct {
+        float canonical[2], native[2];
+    } cases[] = {{{-1, -1}, {-3, 10}},     {{1, 1}, {1, 30}},  {{0, 0}, {-1, 20}},
+                 {{0.5f, -0.5f}, {0, 15}}, {{7, -7}, {1, 10}}, {{INFINITY, -INFINITY}, {1, 10}},
+                 {{NAN, 0}, {-3, 20}},     {{1, NAN}, {1, 10}}};
+    struct env env;
+    open_or_fail(&env, &(struct env_config){.name = "Loose", .plugin = plugin_path("env_bad")});
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        float echo[2];
+        rp_env_result result;
+        env_reset(&env, echo);
+        env_step(&env, cases[i].canonical, echo, &result);
+        assert_true(echo[0] == cases[i].native[0] && echo[1] == cases[i].native[1]);
+        /* It says both; terminal wins. */
+        assert_true(result.terminal && !result.truncated);
+    }
+    env_close(&env);
+}
+
+/* Steps with the same action until the episode ends; gives how many. */
+static uint32_t play_out(struct env *env, const void *action, rp_env_result *result)
+{
+    float observation[64];
+    assert_true(env_observation_bytes(&env->spec) <= sizeof observation);
+    env_reset(env, observation);
+    for (uint32_t steps = 1;; steps++) {
+        env_step(env, action, observation, result);
+        assert_false(result->terminal && result->truncated);
+        if (result->terminal || result->truncated)
+            return steps;
+        assert_true(steps < 100000);
+    }
+}
+
+static void time_limits_can_be_set(void **state)
+{
+    (void)state;
+    static const int64_t limits[] = {0, 3, 450};
+    float nothing = 0;
+    int32_t right = 1;
+    rp_env_result result;
+    struct env env;
+    for (int i = 0; i < 3; i++) {
+        uint32_t expected = limits[i] ? (uint32_t)limits[i] : 200;
+        open_or_fail(&env, &(struct env_config){.name = "Pendulum-v1", .max_steps = limits[i]});
+        assert_int_equal(env.spec.max_steps, expected);
+        for (int episode = 0; episode < 2; episode++) {
+            assert_int_equal(play_out(&env, &nothing, &result), expected);
+            assert_true(result.truncated && !result.terminal);
+        }
+        env_close(&env);
+    }
+    /* When the limit falls on the step that ends the task, the task has it. */
+    open_or_fail(&env, &(struct env_config){.name = "CartPole-v1"});
+    int64_t fall = play_out(&env, &right, &result);
+    assert_true(result.terminal && fall < 20);
+    env_close(&env);
+    for (int64_t limit = fall - 1; limit <= fall; limit++) {
+        open_or_fail(&env, &(struct env_config){.name = "CartPole-v1", .max_steps = limit});
+        assert_int_equal(play_out(&env, &right, &result), limit);
+        assert_int_equal(result.terminal, limit == fall);
+        assert_int_equal(result.truncated, limit < fall);
+        env_close(&env);
+    }
+    expect_refusal(&(struct env_config){.name = "CartPole-v1", .max_steps = -1}, RP_INVALID_ARGUMENT,
+                   "max_steps is -1");
+    expect_refusal(&(struct env_config){.name = "CartPole-v1", .max_steps = INT64_MAX}, RP_INVALID_ARGUMENT,
+                   "max_steps is 9223372036854775807; it may be 0 (the environment's own) to 4294967295");
+}
+
+static int64_t time_ns(clockid_t clock)
+{
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return now.tv_sec * NS_PER_S + now.tv_nsec;
+}
+
+static void delays_make_steps_slow(void **state)
+{
+    (void)state;
+    const int64_t delay = 4 * NS_PER_MS, steps = 5;
+    for (int32_t kind = ENV_DELAY_SLEEP; kind <= ENV_DELAY_BUSY; kind++) {
+        struct env env;
+        float observation[4];
+        int32_t action = 0;
+        rp_env_result result;
+        open_or_fail(&env, &(struct env_config){.name = "CartPole-v1", .delay_ns = delay, .delay_kind = kind});
+        env_reset(&env, observation);
+        int64_t wall = time_ns(CLOCK_MONOTONIC), cpu = time_ns(CLOCK_THREAD_CPUTIME_ID);
+        for (int i = 0; i < steps; i++)
+            env_step(&env, &action, observation, &result);
+        wall = time_ns(CLOCK_MONOTONIC) - wall;
+        cpu = time_ns(CLOCK_THREAD_CPUTIME_ID) - cpu;
+        assert_true(wall >= steps * delay);
+        if (kind == ENV_DELAY_BUSY)
+            assert_true(cpu >= steps * delay);
+        else
+            assert_true(cpu < steps * delay / 2);
+        env_close(&env);
+    }
+}
+
+/* ---- plug-ins */
+
+static void example_plugin_works(void **state)
+{
+    (void)state;
+    rp_option options[] = {{"length", "5"}, {"slip", "0"}};
+    struct env_config config = {
+        .name = "Corridor", .plugin = plugin_path("env_example"), .options = {.data = options, .count = 2}};
+    struct env env;
+    open_or_fail(&env, &config);
+    assert_int_equal(env_observation_count(&env.spec), 5);
+    assert_int_equal(env.spec.max_steps, 20);
+    static const float middle[] = {0, 0, 1, 0, 0}, end[] = {0, 0, 0, 0, 1};
+    float observation[5];
+    int32_t left = 0, right = 1;
+    rp_env_result result;
+    double place = 2;
+    assert_int_equal(env.ops->set_state(env.self, &place, 1, observation), RP_OK);
+    assert_memory_equal(observation, middle, sizeof middle);
+    env_step(&env, &right, observation, &result);
+    assert_true(!result.terminal && !result.truncated && result.reward == 0);
+    env_step(&env, &right, observation, &result);
+    assert_true(result.terminal && !result.truncated && result.reward == 1);
+    assert_memory_equal(observation, end, sizeof end);
+    env.ops->set_state(env.self, &place, 1, observation);
+    for (uint32_t i = 1; i <= 20; i++) {
+        env_step(&env, i % 2 ? &left : &right, observation, &result);
+        assert_int_equal(result.truncated, i == 20);
+        assert_false(result.terminal);
+    }
+    bool seen[5] = {false};
+    for (uint64_t seed = 0; seed < 50; seed++) {
+        float again[5];
+        env_seed(&env, seed);
+        env_reset(&env, observation);
+        env_seed(&env, seed);
+        env_reset(&env, again);
+        assert_memory_equal(observation, again, sizeof again);
+        for (int i = 0; i < 5; i++)
+            seen[i] |= observation[i] == 1;
+    }
+    assert_true(!seen[0] && seen[1] && seen[2] && seen[3] && !seen[4]);
+    env_close(&env);
+    options[0].value = "2";
+    expect_refusal(&config, RP_INVALID_ARGUMENT, "environment Corridor: option 'length' is not understood");
+    config.name = "Coridor";
+    expect_refusal(&config, RP_NOT_FOUND, "unknown environment 'Coridor' (did you mean 'Corridor'?)");
+    config.name = "Catch";
+    config.options.count = 0;
+    expect_refusal(&config, RP_INVALID_ARGUMENT, "it is not used, for environment.name is the built-in Catch");
+}
+
+/* Chooses the same action at all times. */
+static void act(struct agent *self, const void *observation, const struct agent_explore *explore, struct rng *rng,
+                struct agent_choice *out)
+{
+    (void)self, (void)observation, (void)explore, (void)rng;
+    *out = (struct agent_choice){0};
+}
+
+static void loop_finds_out(const char *name, const char *text)
+{
+    static const struct agent_ops ops = {.act = act};
+    static const struct run_config run = {.actors = {.count = 1, .pull_every = 1}};
+    struct env env;
+    open_or_fail(&env, &(struct env_config){.name = (char *)name, .plugin = plugin_path("env_bad")});
+    struct agent agent = {.ops = &ops, .spec = env.spec};
+    struct actor actor;
+    struct loop loop;
+    rp_error err = {0};
+    bool ended;
+    actor_init(&actor, &(struct actor_options){.config = &run, .agent = &agent, .greedy = true});
+    assert_true(loop_init(&loop, &env, &actor));
+    assert_int_equal(loop_step(&loop, &ended, &err), RP_INVALID_ARGUMENT);
+    assert_string_equal(err.text, text);
+    loop_fini(&loop);
+    env_close(&env);
+}
+
+static void mistakes_of_a_running_plugin_are_told(void **state)
+{
+    (void)state;
+    loop_finds_out("TooLong",
+                   "environment 'TooLong' writes more than the 4 bytes of an observation that its spec states");
+    loop_finds_out("NotFinite",
+                   "environment 'NotFinite': number 0 of the observation after step 0 of the episode is nan");
+}
+
+static void expect_bad_plugin(const char *file, const char *name, rp_status status, const char *text)
+{
+    expect_refusal(&(struct env_config){.name = (char *)name, .plugin = plugin_path(file)}, status, text);
+}
+
+static void bad_plugins_are_refused(void **state)
+{
+    (void)state;
+    expect_bad_plugin("no_such_file", "Corridor", RP_IO, "no_such_file.so: ");
+    expect_bad_plugin("selector_example", "Corridor", RP_INVALID_ARGUMENT,
+                      "selector_example.so: it does not export rp_env_plugin_entry");
+    expect_bad_plugin("env_old", "Corridor", RP_UNSUPPORTED,
+                      "env_old.so: built for interface 2, this program has 1: compile it again");
+    expect_bad_plugin("env_bad", "NoActions", RP_INVALID_ARGUMENT,
+                      "environment 'NoActions': it needs either n_actions (discrete) or action_size (continuous) above "
+                      "0, it has neither");
+    expect_bad_plugin("env_bad", "BadBounds", RP_INVALID_ARGUMENT, "action 1 goes from 10 to inf");
+    expect_bad_plugin("env_bad", "Silent", RP_INTERNAL, "does not say why");
+    expect_bad_plugin("env_bad", "NoStep", RP_INVALID_ARGUMENT, "'NoStep' lacks the function step");
+    expect_bad_plugin("env_bad", "CartPole-v1", RP_INVALID_ARGUMENT,
+                      "'CartPole-v1' is the name of a built-in environment: rename it");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(builtin_ones_can_be_opened),
+        cmocka_unit_test(unknown_names_are_refused),
+        cmocka_unit_test(options_are_checked),
+        cmocka_unit_test(specs_are_checked),
+        cmocka_unit_test(canonical_actions_are_mapped_and_clipped),
+        cmocka_unit_test(time_limits_can_be_set),
+        cmocka_unit_test(delays_make_steps_slow),
+        cmocka_unit_test(example_plugin_works),
+        cmocka_unit_test(bad_plugins_are_refused),
+        cmocka_unit_test(mistakes_of_a_running_plugin_are_told),
+    };
+    return cmocka_run_group_tests_name("env", tests, NULL, NULL);
+}

@@ -1,0 +1,552 @@
+/* What every built-in environment must keep to (seeds, ends of episodes), and properties of the classic ones. Their
+ * dynamics are checked in test_env_golden.c. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/env/classic.h"
+#include "agent/env/env.h"
+#include "proto/base/rng.h"
+
+#define MOST_BYTES 1024
+
+struct play {
+    struct env env;
+    struct rng rng; /* of the actions */
+    uint64_t hash;
+    uint32_t steps, episodes;
+    rp_env_result result;
+    union {
+        uint8_t bytes[MOST_BYTES];
+        float numbers[MOST_BYTES / 4];
+    } seen;
+};
+
+static void play_open(struct play *self, const char *name, const rp_option *option)
+{
+    rp_error err = {0};
+    *self = (struct play){0};
+    struct env_config config = {.name = (char *)name, .options = {.data = (void *)option, .count = option ? 1 : 0}};
+    if (env_open(&self->env, &config, &err) != RP_OK)
+        fail_msg("%s", err.text);
+    assert_true(env_observation_bytes(&self->env.spec) <= MOST_BYTES);
+    rng_seed(&self->rng, 7);
+}
+
+/* FNV-1a over everything that comes out. */
+static void mix(struct play *self, const void *data, size_t size)
+{
+    for (size_t i = 0; i < size; i++)
+        self->hash = (self->hash ^ ((const uint8_t *)data)[i]) * UINT64_C(0x100000001b3);
+}
+
+static void play_reset(struct play *self)
+{
+    memset(&self->seen, 0x55, sizeof self->seen);
+    env_reset(&self->env, &self->seen);
+    mix(self, &self->seen, sizeof self->seen);
+    self->steps = 0;
+}
+
+/* Gives true at the end of an episode. */
+static bool play_step(struct play *self, const void *action)
+{
+    memset(&self->seen, 0x55, sizeof self->seen);
+    env_step(&self->env, action, &self->seen, &self->result);
+    mix(self, &self->seen, sizeof self->seen);
+    mix(self, &self->result.reward, sizeof self->result.reward);
+    self->steps++;
+    const rp_env_spec *spec = &self->env.spec;
+    size_t size = env_observation_bytes(spec);
+    for (size_t i = size; i < sizeof self->seen; i++)
+        assert_int_equal(self->seen.bytes[i], 0x55);
+    assert_false(self->result.terminal && self->result.truncated);
+    assert_int_equal(self->result.truncated,
+                     spec->max_steps && self->steps == spec->max_steps && !self->result.terminal);
+    assert_true(isfinite(self->result.reward));
+    return self->result.terminal || self->result.truncated;
+}
+
+static bool play_random(struct play *self)
+{
+    int32_t discrete = 0;
+    float continuous[RP_ENV_MAX_ACTION] = {0};
+    if (self->env.spec.n_actions)
+        discrete = (int32_t)rng_below(&self->rng, self->env.spec.n_actions);
+    for (uint32_t i = 0; i < self->env.spec.action_size; i++)
+        continuous[i] = (float)(2 * rng_unit(&self->rng) - 1);
+    const void *action = self->env.spec.n_actions ? (const void *)&discrete : continuous;
+    return play_step(self, action);
+}
+
+static void play_some(struct play *self, int steps)
+{
+    for (int i = 0; i < steps; i++)
+        if (play_random(self)) {
+            self->episodes++;
+            play_reset(self);
+        }
+}
+
+/* ---- every built-in one */
+
+static void seeds_decide_everything(void **state)
+{
+    (void)state;
+    for (const rp_env_ops *const *at = env_builtin; *at; at++) {
+        static struct play plays[4];
+        for (int i = 0; i < 4; i++)
+            play_open(&plays[i], (*at)->name, NULL);
+        /* The first is not seeded: that is seed 0. The third has a past that seeding must wipe out. */
+        env_seed(&plays[1].env, 0);
+        play_reset(&plays[2]);
+        play_some(&plays[2], 50);
+        plays[2].hash = 0;
+        rng_seed(&plays[2].rng, 7);
+        env_seed(&plays[2].env, 0);
+        env_seed(&plays[3].env, 1);
+        for (int i = 0; i < 4; i++)
+            play_reset(&plays[i]);
+        for (int round = 0; round < 30; round++)
+            for (int i = 0; i < 4; i++)
+                play_some(&plays[i], 20);
+        if (plays[0].hash != plays[1].hash || plays[0].hash != plays[2].hash)
+            fail_msg("%s: one seed, different episodes", (*at)->name);
+        if ((plays[0].hash == plays[3].hash) != (strcmp((*at)->name, "DeepSea") == 0))
+            fail_msg("%s: different seeds, the same episodes", (*at)->name);
+        for (int i = 0; i < 4; i++)
+            env_close(&plays[i].env);
+    }
+}
+
+static void wrong_states_are_refused(void **state)
+{
+    (void)state;
+    for (const rp_env_ops *const *at = env_builtin; *at; at++) {
+        if (!(*at)->set_state)
+            continue;
+        struct play play;
+        double numbers[64] = {0};
+        play_open(&play, (*at)->name, NULL);
+        uint32_t size = 0, taken = 0;
+        for (uint32_t n = 0; n <= 64; n++)
+            if ((*at)->set_state(play.env.self, numbers, n, &play.seen) == RP_OK) {
+                size = n;
+                taken++;
+            }
+        assert_int_equal(taken, 1);
+        for (uint32_t i = 0; i < size; i++) {
+            static const double wrong[] = {NAN, INFINITY, -INFINITY};
+            for (int k = 0; k < 3; k++) {
+                numbers[i] = wrong[k];
+                if ((*at)->set_state(play.env.self, numbers, size, &play.seen) == RP_OK)
+                    fail_msg("%s takes %g as number %u of its state", (*at)->name, wrong[k], i);
+            }
+            if (play.env.spec.observation_dtype == RP_DTYPE_UINT8) {
+                numbers[i] = 100;
+                assert_int_equal((*at)->set_state(play.env.self, numbers, size, &play.seen), RP_INVALID_ARGUMENT);
+                numbers[i] = 0.5;
+                assert_int_equal((*at)->set_state(play.env.self, numbers, size, &play.seen), RP_INVALID_ARGUMENT);
+            }
+            numbers[i] = 0;
+        }
+        env_close(&play.env);
+    }
+}
+
+/* ---- where episodes start */
+
+struct range {
+    const char *name;
+    uint32_t n;
+    struct {
+        double low, high; /* of each number of the first observation; equal: always this */
+    } of[6];
+};
+
+static void resets_are_within_their_ranges(void **state)
+{
+    (void)state;
+    static const struct range ranges[] = {
+        {"CartPole-v1", 4, {{-0.05, 0.05}, {-0.05, 0.05}, {-0.05, 0.05}, {-0.05, 0.05}}},
+        /* cosine and sine of angles within 0.1 */
+        {"Acrobot-v1",
+         6,
+         {{0.9950, 1}, {-0.09984, 0.09984}, {0.9950, 1}, {-0.09984, 0.09984}, {-0.1, 0.1}, {-0.1, 0.1}}},
+        {"MountainCar-v0", 2, {{-0.6, -0.4}, {0, 0}}},
+        {"MountainCarContinuous-v0", 2, {{-0.6, -0.4}, {0, 0}}},
+        {"Pendulum-v1", 3, {{-1, 1}, {-1, 1}, {-1, 1}}},
+    };
+    for (size_t r = 0; r < sizeof ranges / sizeof ranges[0]; r++) {
+        struct play play;
+        double low[6], high[6];
+        play_open(&play, ranges[r].name, NULL);
+        for (int i = 0; i < 500; i++) {
+            play_reset(&play);
+            for (uint32_t k = 0; k < ranges[r].n; k++) {
+                double value = (double)play.seen.numbers[k];
+                low[k] = i && low[k] < value ? low[k] : value;
+                high[k] = i && high[k] > value ? high[k] : value;
+            }
+        }
+        for (uint32_t k = 0; k < ranges[r].n; k++) {
+            double width = ranges[r].of[k].high - ranges[r].of[k].low;
+            if (low[k] < ranges[r].of[k].low - 1e-6 || high[k] > ranges[r].of[k].high + 1e-6 ||
+                high[k] - low[k] < 0.9 * width)
+                fail_msg("%s: number %u starts from %g to %g", ranges[r].name, k, low[k], high[k]);
+        }
+        env_close(&play.env);
+    }
+}
+
+/* ---- how they end */
+
+static void a_step_ends_in_one_way(void **state)
+{
+    (void)state;
+    rp_env_result result;
+    uint32_t steps = 8;
+    classic_result(&result, -2, false, &steps, 10);
+    assert_true(steps == 9 && result.reward == -2 && !result.terminal && !result.truncated);
+    classic_result(&result, 0, false, &steps, 10);
+    assert_true(!result.terminal && result.truncated);
+    steps = 9;
+    classic_result(&result, 0, true, &steps, 10);
+    assert_true(result.terminal && !result.truncated);
+    classic_result(&result, 0, false, &steps, 0);
+    assert_true(!result.terminal && !result.truncated);
+}
+
+/* Past the goal, but on the way back. */
+static void cars_that_roll_back_have_not_arrived(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"MountainCar-v0", "MountainCarContinuous-v0"};
+    for (int i = 0; i < 2; i++) {
+        struct play play;
+        union {
+            int32_t discrete;
+            float continuous;
+        } coast = {.continuous = 0};
+        const double back[] = {0.55, -0.02};
+        if (i == 0)
+            coast.discrete = 1;
+        play_open(&play, names[i], NULL);
+        assert_int_equal(play.env.ops->set_state(play.env.self, back, 2, &play.seen), RP_OK);
+        assert_false(play_step(&play, &coast));
+        assert_true(play.seen.numbers[0] > 0.5f && play.seen.numbers[1] < 0);
+        env_close(&play.env);
+    }
+}
+
+/* A rule that picks an action from an observation: discrete ones return it, continuous ones write it. */
+typedef int32_t rule(const struct play *play, float *continuous);
+
+static double play_episode(struct play *self, rule *choose)
+{
+    double sum = 0;
+    play_reset(self);
+    for (bool end = false; !end;) {
+        float continuous = 0;
+        int32_t discrete = choose(self, &continuous);
+        const void *action = self->env.spec.n_actions ? (const void *)&discrete : &continuous;
+        end = play_step(self, action);
+        sum += (double)self->result.reward;
+    }
+    return sum;
+}
+
+static int32_t first(const struct play *play, float *continuous)
+{
+    (void)play, (void)continuous;
+    return 0;
+}
+
+static int32_t second(const struct play *play, float *continuous)
+{
+    (void)play, (void)continuous;
+    return 1;
+}
+
+static int32_t balance(const struct play *play, float *continuous)
+{
+    (void)continuous;
+    const float *s = play->seen.numbers;
+    return 0.1f * s[0] + 0.3f * s[1] + 3 * s[2] + s[3] > 0;
+}
+
+static int32_t pump(const struct play *play, float *continuous)
+{
+    *continuous = play->seen.numbers[1] < 0 ? -1 : 1;
+    return play->seen.numbers[1] < 0 ? 0 : 2;
+}
+
+/* The torque follows the swing of the second link. */
+static int32_t swing(const struct play *play, float *continuous)
+{
+    (void)continuous;
+    return play->seen.numbers[5] < 0 ? 0 : 2;
+}
+
+static void follow_to_end(const char *name, rule *choose, uint32_t least, uint32_t most, bool terminal, double low,
+                          double high)
+{
+    struct play play;
+    play_open(&play, name, NULL);
+    for (int i = 0; i < 5; i++) {
+        double sum = play_episode(&play, choose);
+        if (play.steps < least || play.steps > most || play.result.terminal != terminal ||
+            play.result.truncated == terminal || sum < low || sum > high)
+            fail_msg("%s: %u steps, terminal %d, truncated %d, return %g", name, play.steps, play.result.terminal,
+                     play.result.truncated, sum);
+    }
+    env_close(&play.env);
+}
+
+static void ends_are_kept_apart(void **state)
+{
+    (void)state;
+    follow_to_end("CartPole-v1", balance, 500, 500, false, 500, 500);
+    follow_to_end("CartPole-v1", second, 7, 12, true, 7, 12);
+    follow_to_end("Acrobot-v1", second, 500, 500, false, -500, -500);
+    follow_to_end("Acrobot-v1", swing, 40, 300, true, -299, -39);
+    follow_to_end("MountainCar-v0", second, 200, 200, false, -200, -200);
+    follow_to_end("MountainCar-v0", pump, 80, 180, true, -180, -80);
+    follow_to_end("MountainCarContinuous-v0", first, 999, 999, false, 0, 0);
+    follow_to_end("MountainCarContinuous-v0", pump, 50, 180, true, 80, 95);
+    follow_to_end("Pendulum-v1", first, 200, 200, false, -2500, 0);
+    follow_to_end("Catch", first, 9, 9, true, -1, 1);
+    follow_to_end("DeepSea", second, 10, 10, true, 0.9899, 0.9901);
+    follow_to_end("DeepSea", first, 10, 10, true, 0, 0);
+    follow_to_end("Breakout", first, 5, 20, true, 0, 5);
+}
+
+/* ---- boards */
+
+static int32_t catch_it(const struct play *play, float *continuous)
+{
+    (void)continuous;
+    int ball = 0, paddle = 0;
+    for (int i = 0; i < 45; i++)
+        if (play->seen.bytes[i])
+            ball = i % 5;
+    for (int i = 0; i < 5; i++)
+        if (play->seen.bytes[45 + i])
+            paddle = i;
+    return (ball > paddle) - (ball < paddle) + 1;
+}
+
+static void catch_starts_anywhere_and_can_be_won(void **state)
+{
+    (void)state;
+    follow_to_end("Catch", catch_it, 9, 9, true, 1, 1);
+    struct play play;
+    uint32_t seen[5] = {0};
+    play_open(&play, "Catch", NULL);
+    for (int i = 0; i < 1000; i++) {
+        play_reset(&play);
+        uint32_t set = 0;
+        for (int k = 0; k < 50; k++)
+            set += play.seen.bytes[k];
+        assert_int_equal(set, 2);
+        assert_int_equal(play.seen.bytes[47], 1);
+        for (int k = 0; k < 5; k++)
+            seen[k] += play.seen.bytes[k];
+    }
+    for (int k = 0; k < 5; k++)
+        assert_in_range(seen[k], 150, 250);
+    env_close(&play.env);
+}
+
+/* In which cells action 1 goes right, found by trying. */
+static void deepsea_map(const rp_option *options, uint32_t n_options, uint8_t *right)
+{
+    struct env env;
+    rp_error err = {0};
+    struct env_config config = {.name = "DeepSea", .options = {.data = (void *)options, .count = n_options}};
+    assert_int_equal(env_open(&env, &config, &err), RP_OK);
+    for (uint32_t cell = 0; cell < 100; cell++) {
+        bool moved_right[2];
+        for (int32_t action = 0; action < 2; action++) {
+            uint8_t board[100];
+            rp_env_result result;
+            double at[] = {cell / 10, cell % 10};
+            assert_int_equal(env.ops->set_state(env.self, at, 2, board), RP_OK);
+            assert_int_equal(board[cell], 1);
+            env_step(&env, &action, board, &result);
+            moved_right[action] = result.reward != 0;
+        }
+        assert_true(moved_right[0] != moved_right[1]);
+        right[cell] = moved_right[1];
+    }
+    env_close(&env);
+}
+
+static void deepsea_mapping_follows_its_seed(void **state)
+{
+    (void)state;
+    static const rp_option three[] = {{"randomize", "1"}, {"seed", "3"}}, four[] = {{"randomize", "1"}, {"seed", "4"}};
+    uint8_t plain[100], first_map[100], again[100], other[100];
+    deepsea_map(NULL, 0, plain);
+    deepsea_map(three, 2, first_map);
+    deepsea_map(three, 2, again);
+    deepsea_map(four, 2, other);
+    uint32_t n_right = 0;
+    for (int i = 0; i < 100; i++) {
+        assert_int_equal(plain[i], 1);
+        n_right += first_map[i];
+    }
+    assert_in_range(n_right, 30, 70);
+    assert_memory_equal(first_map, again, 100);
+    assert_memory_not_equal(first_map, other, 100);
+}
+
+/* ---- Breakout */
+
+enum { PADDLE, BALL, TRAIL, BRICK };
+
+struct board {
+    int count[4];
+    int row[4], column[4]; /* of the last one found */
+};
+
+static struct board look(const uint8_t *planes)
+{
+    struct board board = {0};
+    for (int i = 0; i < 400; i++) {
+        assert_true(planes[i] <= 1);
+        if (planes[i]) {
+            board.count[i % 4]++;
+            board.row[i % 4] = i / 40;
+            board.column[i % 4] = i / 4 % 10;
+            assert_true(i % 4 != BRICK || (i / 40 >= 1 && i / 40 <= 3));
+        }
+    }
+    return board;
+}
+
+static struct board check_board(const struct play *play)
+{
+    struct board now = look(play->seen.bytes);
+    assert_int_equal(now.count[PADDLE], 1);
+    assert_int_equal(now.row[PADDLE], 9);
+    assert_int_equal(now.count[BALL], 1);
+    assert_int_equal(now.count[TRAIL], 1);
+    return now;
+}
+
+/* Never loses the ball: stays below it on its way up, and goes where it will come down. There it meets the ball with
+ * its middle or its edge, by chance, so that the ball finds new ways. */
+static int32_t track(struct play *play, const struct board *board)
+{
+    int row = board->row[BALL], column = board->column[BALL], across = column - board->column[TRAIL];
+    int target = column;
+    if (row > board->row[TRAIL]) {
+        /* A wall costs one step: the ball runs round a ring of 20 places, two for each column. */
+        bool right = across > 0 || (across == 0 && column == 0);
+        int steps = 8 - row + (int)rng_below(&play->rng, 2);
+        int place = ((right ? column : 19 - column) + steps) % 20;
+        target = place < 10 ? place : 19 - place;
+    }
+    return target < board->column[PADDLE] ? 1 : target > board->column[PADDLE] ? 2 : 0;
+}
+
+static void breakout_keeps_its_rules(void **state)
+{
+    (void)state;
+    static const rp_option not_sticky = {"sticky", "0"};
+    const char *text = getenv("RP_TEST_SEED");
+    uint64_t seed = text ? strtoull(text, NULL, 10) : 1;
+    print_message("RP_TEST_SEED=%llu\n", (unsigned long long)seed);
+    struct play play;
+    play_open(&play, "Breakout", &not_sticky);
+    env_seed(&play.env, seed);
+    rng_seed(&play.rng, seed);
+    uint32_t walls = 0, lost = 0, cut = 0, from_left = 0, bricks = 0;
+    for (int episode = 0; episode < 200; episode++) {
+        play_reset(&play);
+        struct board before = check_board(&play);
+        assert_int_equal(before.count[BRICK], 30);
+        assert_int_equal(before.row[BALL], 3);
+        assert_true(before.column[BALL] == 0 || before.column[BALL] == 9);
+        assert_int_equal(before.column[PADDLE], 4);
+        from_left += before.column[BALL] == 0;
+        for (bool end = false; !end;) {
+            int32_t action = episode % 2 ? track(&play, &before) : (int32_t)rng_below(&play.rng, 3);
+            end = play_step(&play, &action);
+            struct board now = check_board(&play);
+            assert_true(play.result.reward == 0 || play.result.reward == 1);
+            int gone = before.count[BRICK] - now.count[BRICK];
+            if (before.count[BRICK] == 0 && now.count[BRICK] == 30) {
+                assert_true(now.row[BALL] >= 8 && play.result.reward == 0);
+                walls++;
+            } else {
+                assert_true(gone == (int)play.result.reward);
+            }
+            bricks += (uint32_t)play.result.reward;
+            assert_int_equal(now.row[TRAIL], before.row[BALL]);
+            assert_int_equal(now.column[TRAIL], before.column[BALL]);
+            assert_true(abs(now.row[BALL] - before.row[BALL]) <= 1);
+            assert_true(abs(now.column[BALL] - before.column[BALL]) <= 1);
+            int expected = before.column[PADDLE] + (action == 2) - (action == 1);
+            assert_int_equal(now.column[PADDLE], expected < 0 ? 0 : expected > 9 ? 9 : expected);
+            assert_int_equal(play.result.terminal, now.row[BALL] == 9);
+            before = now;
+        }
+        lost += play.result.terminal;
+        cut += play.result.truncated;
+    }
+    print_message("Breakout: %u balls lost, %u cut off, %u bricks, %u new walls\n", lost, cut, bricks, walls);
+    assert_true(lost >= 100 && cut > 50 && walls > 20);
+    assert_in_range(from_left, 60, 140);
+    env_close(&play.env);
+}
+
+static uint32_t count_moves(const rp_option *option)
+{
+    struct play play;
+    uint32_t moves = 0;
+    play_open(&play, "Breakout", option);
+    for (int i = 0; i < 2000; i++) {
+        int32_t right = 2;
+        play_reset(&play);
+        play_step(&play, &right);
+        moves += look(play.seen.bytes).column[PADDLE] == 5;
+    }
+    env_close(&play.env);
+    return moves;
+}
+
+static void breakout_is_sticky(void **state)
+{
+    (void)state;
+    static const rp_option never = {"sticky", "0"}, always = {"sticky", "1"};
+    assert_int_equal(count_moves(&never), 2000);
+    assert_int_equal(count_moves(&always), 0);
+    assert_in_range(count_moves(NULL), 1740, 1860);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(seeds_decide_everything),
+        cmocka_unit_test(wrong_states_are_refused),
+        cmocka_unit_test(resets_are_within_their_ranges),
+        cmocka_unit_test(a_step_ends_in_one_way),
+        cmocka_unit_test(cars_that_roll_back_have_not_arrived),
+        cmocka_unit_test(ends_are_kept_apart),
+        cmocka_unit_test(catch_starts_anywhere_and_can_be_won),
+        cmocka_unit_test(deepsea_mapping_follows_its_seed),
+        cmocka_unit_test(breakout_keeps_its_rules),
+        cmocka_unit_test(breakout_is_sticky),
+    };
+    return cmocka_run_group_tests_name("env_classic", tests, NULL, NULL);
+}

@@ -1,0 +1,171 @@
+/* The journal: whatever happens in a broker, its files make the same state. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "broker/disk/reader.h"
+#include "broker/journal/stream.h"
+#include "tests/support/naive.h"
+#include "tests/support/world.h"
+
+static void whatever_happens_the_files_make_the_same_state(void **state)
+{
+    (void)state;
+    struct world world;
+    world_start(&world, naive_seed("whatever_happens_the_files_make_the_same_state"), NULL);
+    for (uint32_t round = 0; round < 12; round++) {
+        world_run(&world, 120);
+        twin_check_image(&world.embed, &world.folder);
+    }
+    uint64_t rejected = 0;
+    for (uint32_t i = 0; i < world.embed.broker->n_tables; i++) {
+        const struct table *table = &world.embed.broker->tables[i];
+        assert_true(table->stats.total_inserts > 0 && table->stats.total_samples > 0);
+        rejected += table->stats.rejected;
+    }
+    assert_true(rejected > 0 && world.embed.broker->stream->n_segments > 1);
+    world_stop(&world);
+}
+
+/* Picks of one sample are one entry as long as nothing comes between. */
+static void picks_in_a_row_are_one_entry(void **state)
+{
+    (void)state;
+    struct embed embed;
+    struct twin_folder folder;
+    twin_folder_init(&folder);
+    embed_start(&embed, world_tables, twin_config(&folder, NULL));
+    struct testpeer *peer = testpeer_new(&embed);
+    testpeer_open(peer, false);
+    testpeer_insert(peer, "fifo", 1, 20, 1);
+    embed_settle(&embed);
+    testpeer_sampled(peer, "fifo", 16);
+    struct image image;
+    twin_load(&image, &folder);
+    assert_int_equal(image.n_selections, 1);
+    assert_int_equal(image.selections[0]->n, 16);
+    assert_true(image.selections[0]->answered);
+    assert_int_equal(image.selections[0]->client, peer->client);
+    assert_int_equal(image.tables[0].limiter.samples, 16);
+    /* START, 7 TABLEs, ORDINAL, SESSION, FORM, LAYOUT, 20 CHUNKs and INSERTs, PROGRESS, PICK, ANSWERED, replies */
+    assert_true(image.journal_entries < 20 + 16);
+    image_fini(&image);
+    embed_stop(&embed);
+    twin_folder_fini(&folder);
+}
+
+/* What was told is in the files: numbers and credit of every answer. */
+static void whatever_a_client_was_told_is_in_the_files(void **state)
+{
+    (void)state;
+    struct embed embed;
+    struct twin_folder folder;
+    twin_folder_init(&folder);
+    embed_start(&embed, world_tables, twin_config(&folder, NULL));
+    struct testpeer *peer = testpeer_new(&embed);
+    testpeer_open(peer, true);
+    for (uint64_t i = 0; i < 30; i++) {
+        testpeer_insert(peer, i % 2 ? "fifo" : "queue", 1 + 10 * i, 8, i % 7 ? 1 : -1);
+        if (i % 5 == 0)
+            testpeer_heartbeat(peer, i, false);
+        if (i % 11 == 0) {
+            testpeer_reconnect(peer);
+            testpeer_resume(peer, 1, true);
+        }
+        embed_settle(&embed);
+        testpeer_read(peer);
+        struct image image;
+        twin_load(&image, &folder);
+        assert_int_equal(image.n_sessions, 1);
+        const struct image_session *session = image.sessions[0];
+        const Replay__Credit *told = peer->credit;
+        assert_true(session->epoch >= told->epoch && session->epoch >= peer->epoch);
+        assert_true(session->received >= told->received);
+        assert_true(session->allowed_bytes >= told->allowed_bytes);
+        for (size_t t = 0; t < told->n_table; t++) {
+            const struct entry_flow *flow = &session->flows[told->table[t]];
+            assert_true(flow->resolved >= told->resolved[t]);
+            assert_true(flow->allowed >= told->allowed[t]);
+            assert_true(flow->rejected >= told->rejected[t]);
+        }
+        assert_true(session->confirmed_rejections + session->n_rejections >=
+                    told->first_rejection + told->n_rejections);
+        image_fini(&image);
+    }
+    embed_stop(&embed);
+    twin_folder_fini(&folder);
+}
+
+/* What a request did, and the reply that keeps it from being done again, are in one record: a process that is killed has
+ * written both, or none. And the reply waits for that record. */
+static void a_put_and_its_reply_are_in_one_record(void **state)
+{
+    (void)state;
+    struct embed embed;
+    struct twin_folder folder;
+    twin_folder_init(&folder);
+    embed_start(&embed, world_tables, twin_config(&folder, NULL));
+    struct testpeer *peer = testpeer_new(&embed);
+    uint64_t named = peer->client;
+    static uint8_t value[3 * RECORD_BYTES];
+    static const size_t sizes[] = {10, 60000, 100000, sizeof value};
+    for (uint32_t i = 0; i < 4; i++) {
+        memset(value, (int)i + 1, sizeof value);
+        Replay__ParamsPut put = REPLAY__PARAMS_PUT__INIT;
+        Replay__Request request = REPLAY__REQUEST__INIT;
+        put.name = testpeer_text("p");
+        request.body_case = REPLAY__REQUEST__BODY_PARAMS_PUT;
+        request.params_put = &put;
+        peer->client = i == 2 ? 0 : named; /* nobody has no reply to remember */
+        uint64_t id = testpeer_ask_with(peer, &request, 0, value, sizes[i]);
+        assert_int_equal(testpeer_await(peer, id)->status, RP_OK);
+        assert_true(embed.broker->stream->durable >= stream_now(embed.broker->stream));
+    }
+    uint32_t slots = 0, replies = 0;
+    struct reader reader;
+    rp_error err = {0};
+    assert_int_equal(reader_open(&reader, &embed.broker->stream->folder, DISK_SEGMENT, 1, &err), RP_OK);
+    const uint8_t *record;
+    size_t size;
+    uint64_t at;
+    while (reader_next(&reader, &record, &size, &at, &err) == RP_OK) {
+        struct entry_reader entries = entry_reader(record, size, at);
+        uint32_t slots_here = 0, replies_here = 0;
+        for (struct entry_view entry; entry_next(&entries, &entry);) {
+            slots_here += entry.type == ENTRY_SLOT;
+            replies_here += entry.type == ENTRY_REPLY;
+        }
+        assert_true(slots_here <= 1 && replies_here <= slots_here);
+        slots += slots_here;
+        replies += replies_here;
+    }
+    reader_close(&reader);
+    assert_int_equal(slots, 4);
+    assert_int_equal(replies, 3);
+    struct image image;
+    twin_load(&image, &folder);
+    assert_int_equal(image.n_slots, 1);
+    assert_int_equal(image.slots[0].version, 4);
+    assert_int_equal(image.slots[0].bytes, sizeof value);
+    assert_memory_equal(image.slots[0].value, value, sizeof value);
+    image_fini(&image);
+    embed_stop(&embed);
+    twin_folder_fini(&folder);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(whatever_happens_the_files_make_the_same_state),
+        cmocka_unit_test(picks_in_a_row_are_one_entry),
+        cmocka_unit_test(whatever_a_client_was_told_is_in_the_files),
+        cmocka_unit_test(a_put_and_its_reply_are_in_one_record),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

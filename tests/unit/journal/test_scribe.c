@@ -1,0 +1,535 @@
+/* The scribe: order, what is durable when, and disks that can not be written. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <czmq.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "broker/journal/scribe.h"
+#include "proto/base/clock.h"
+#include "proto/base/log.h"
+
+/* In front of the library's: slow or failing if need be, how many there were, and how large the file was that was synced
+ * last. */
+static _Atomic int sync_takes_us, sync_error;
+static _Atomic unsigned syncs;
+static _Atomic off_t synced_bytes;
+
+int fdatasync(int descriptor)
+{
+    struct stat state = {0};
+    fstat(descriptor, &state);
+    if (sync_takes_us)
+        usleep((useconds_t)sync_takes_us);
+    syncs++;
+    if (sync_error) {
+        errno = sync_error;
+        return -1;
+    }
+    int result = (int)syscall(SYS_fdatasync, descriptor);
+    synced_bytes = state.st_size;
+    return result;
+}
+
+static _Atomic int name_error; /* of fsync, which is for folders and checkpoints */
+
+int fsync(int descriptor)
+{
+    errno = name_error;
+    return name_error ? -1 : (int)syscall(SYS_fsync, descriptor);
+}
+
+struct desk {
+    char path[64];
+    struct folder folder;
+    struct scribe *scribe;
+    uint64_t number, offset;
+    struct scribe_news news;
+    uint64_t finished, abandoned;
+    uint64_t known; /* failures that checkpoints know of */
+};
+
+static void desk_open(struct desk *self, const char *path, enum fsync_mode mode)
+{
+    *self = (struct desk){.offset = FILE_HEAD_BYTES};
+    if (path)
+        snprintf(self->path, sizeof self->path, "%s", path);
+    else
+        assert_non_null(mkdtemp(strcpy(self->path, "/tmp/test-scribe-XXXXXX")));
+    rp_error err = {0};
+    if (folder_open(&self->folder, self->path, true, &err) != RP_OK)
+        fail_msg("%s", err.text);
+    self->scribe = scribe_new(&self->folder, mode, 20 * NS_PER_MS, &err);
+    assert_non_null(self->scribe);
+}
+
+static void remove_folder(const char *path)
+{
+    DIR *dir = opendir(path);
+    for (struct dirent *entry; dir && (entry = readdir(dir));)
+        if (entry->d_name[0] != '.' || strlen(entry->d_name) > 2)
+            unlinkat(dirfd(dir), entry->d_name, 0);
+    closedir(dir);
+    rmdir(path);
+}
+
+static void desk_close(struct desk *self)
+{
+    scribe_destroy(&self->scribe, 2000);
+    folder_close(&self->folder);
+    remove_folder(self->path);
+}
+
+/* A record with one entry that is `fill` all over. Gives its number. */
+static uint64_t desk_write(struct desk *self, enum disk_kind kind, uint64_t file, uint64_t offset, size_t bytes,
+                           uint8_t fill)
+{
+    size_t body = entry_padded(sizeof(struct entry_head) + bytes), size = sizeof(struct record_head) + body;
+    struct scribe_job *job = size <= RECORD_BYTES ? scribe_record(self->scribe) : scribe_record_large(size);
+    job->what = SCRIBE_RECORD;
+    job->kind = kind;
+    job->file = file;
+    job->offset = offset;
+    job->size = size;
+    memset(job->data, fill, job->size);
+    struct entry_head head = {.size = (uint32_t)(sizeof head + bytes), .type = ENTRY_COUNTER};
+    memcpy(job->data + sizeof(struct record_head), &head, sizeof head);
+    memset(job->data + job->size - (body - sizeof head - bytes), 0, body - sizeof head - bytes);
+    if (kind == DISK_SEGMENT)
+        job->number = ++self->number;
+    scribe_give(self->scribe, job);
+    return self->number;
+}
+
+static uint64_t desk_record(struct desk *self, uint64_t file, size_t bytes, uint8_t fill)
+{
+    uint64_t number = desk_write(self, DISK_SEGMENT, file, self->offset, bytes, fill);
+    self->offset += sizeof(struct record_head) + entry_padded(sizeof(struct entry_head) + bytes);
+    return number;
+}
+
+static void desk_job(struct desk *self, enum scribe_what what, enum disk_kind kind, uint64_t file)
+{
+    struct scribe_job *job = calloc(1, sizeof *job);
+    job->what = what;
+    job->kind = kind;
+    job->file = file;
+    job->failures = self->known;
+    scribe_give(self->scribe, job);
+}
+
+/* Takes news until `done`, for at most so long. */
+static bool desk_await(struct desk *self, bool (*done)(const struct desk *, uint64_t), uint64_t value, int ms)
+{
+    struct clock clock = clock_system();
+    int64_t end = clock_now(&clock) + ms * NS_PER_MS;
+    for (;;) {
+        struct scribe_news news;
+        while (scribe_news(self->scribe, &news)) {
+            assert_true(news.durable >= self->news.durable);
+            self->news = news;
+            if (news.finished)
+                self->finished = news.finished;
+            if (news.abandoned)
+                self->abandoned = news.abandoned;
+        }
+        if (done(self, value))
+            return true;
+        if (clock_now(&clock) >= end)
+            return false;
+        zmq_pollitem_t item = {scribe_socket(self->scribe), 0, ZMQ_POLLIN, 0};
+        zmq_poll(&item, 1, 20);
+    }
+}
+
+static bool is_durable(const struct desk *self, uint64_t number)
+{
+    return self->news.durable >= number;
+}
+static bool has_finished(const struct desk *self, uint64_t number)
+{
+    return self->finished == number;
+}
+static bool has_abandoned(const struct desk *self, uint64_t number)
+{
+    return self->abandoned == number;
+}
+static bool in_trouble(const struct desk *self, uint64_t wanted)
+{
+    return (self->news.trouble[0] != '\0') == (wanted != 0);
+}
+
+/* Reads a segment, checks each record, and that they are filled with first, first + 1, ... Gives their count. */
+static uint32_t check_segment(struct desk *self, uint64_t number, uint8_t first)
+{
+    rp_error err = {0};
+    int file = folder_read(&self->folder, DISK_SEGMENT, number, &err);
+    if (file < 0)
+        fail_msg("%s", err.text);
+    struct stat stat;
+    assert_int_equal(fstat(file, &stat), 0);
+    size_t bytes = (size_t)stat.st_size, at = FILE_HEAD_BYTES;
+    uint8_t *data = malloc(bytes);
+    assert_int_equal(pread(file, data, bytes, 0), (ssize_t)bytes);
+    close(file);
+    uint32_t n = 0;
+    while (at < bytes) {
+        size_t size;
+        if (record_check(data + at, bytes - at, disk_at(number, at), &size, &err) != RP_OK)
+            fail_msg("record %u of segment %llu: %s", n, (unsigned long long)number, err.text);
+        struct entry_reader reader = entry_reader(data + at, size, disk_at(number, at));
+        struct entry_view view;
+        assert_true(entry_next(&reader, &view));
+        assert_int_equal(view.body[0], (uint8_t)(first + n));
+        at += size;
+        n++;
+    }
+    free(data);
+    return n;
+}
+
+static void records_are_written_in_order(void **state)
+{
+    (void)state;
+    for (int mode = FSYNC_NEVER; mode <= FSYNC_ALWAYS; mode++) {
+        struct desk desk;
+        desk_open(&desk, NULL, (enum fsync_mode)mode);
+        for (uint32_t i = 0; i < 100; i++)
+            desk_record(&desk, 1, 100 + i * 37, (uint8_t)i);
+        desk_record(&desk, 1, 3 * RECORD_BYTES, 100);
+        assert_true(desk_await(&desk, is_durable, 101, 5000));
+        assert_int_equal(check_segment(&desk, 1, 0), 101);
+        desk.offset = FILE_HEAD_BYTES;
+        for (uint32_t i = 0; i < 10; i++)
+            desk_record(&desk, 2, 5000, (uint8_t)(50 + i));
+        assert_true(desk_await(&desk, is_durable, 111, 5000));
+        assert_int_equal(check_segment(&desk, 1, 0), 101);
+        assert_int_equal(check_segment(&desk, 2, 50), 10);
+        desk_job(&desk, SCRIBE_REMOVE, DISK_SEGMENT, 1);
+        scribe_destroy(&desk.scribe, 1000);
+        rp_error err = {0};
+        assert_true(folder_read(&desk.folder, DISK_SEGMENT, 1, &err) < 0);
+        desk_close(&desk);
+    }
+}
+
+/* What was given is written by the time that the scribe has ended, and bytes are counted. */
+static void the_end_waits_for_what_was_given(void **state)
+{
+    (void)state;
+    struct desk desk;
+    desk_open(&desk, NULL, FSYNC_ALWAYS);
+    for (uint32_t i = 0; i < 200; i++)
+        desk_record(&desk, 1, 20000, (uint8_t)i);
+    scribe_destroy(&desk.scribe, 5000);
+    assert_int_equal(check_segment(&desk, 1, 0), 200);
+    desk_close(&desk);
+}
+
+/* The data of a large entry is put in by the scribe. */
+static void a_tail_is_copied_in(void **state)
+{
+    (void)state;
+    struct desk desk;
+    desk_open(&desk, NULL, FSYNC_INTERVAL);
+    struct scribe_job *job = calloc(1, sizeof *job);
+    size_t head = sizeof(struct record_head) + sizeof(struct entry_head), bytes = 100003;
+    *job = (struct scribe_job){.what = SCRIBE_RECORD,
+                               .kind = DISK_SEGMENT,
+                               .file = 1,
+                               .offset = desk.offset,
+                               .number = ++desk.number,
+                               .data = calloc(1, head),
+                               .size = sizeof(struct record_head) + entry_padded(sizeof(struct entry_head) + bytes),
+                               .tail_at = head};
+    struct entry_head entry = {.size = (uint32_t)(sizeof entry + bytes), .type = ENTRY_COUNTER};
+    memcpy(job->data + sizeof(struct record_head), &entry, sizeof entry);
+    zmq_msg_init_size(&job->tail, bytes);
+    memset(zmq_msg_data(&job->tail), 9, bytes);
+    scribe_give(desk.scribe, job);
+    assert_true(desk_await(&desk, is_durable, 1, 5000));
+    assert_int_equal(check_segment(&desk, 1, 9), 1);
+    desk_close(&desk);
+}
+
+static bool exists(const struct desk *self, const char *name)
+{
+    return faccessat(self->folder.descriptor, name, F_OK, 0) == 0;
+}
+
+static void a_checkpoint_gets_its_name_at_the_end(void **state)
+{
+    (void)state;
+    for (int mode = FSYNC_NEVER; mode <= FSYNC_ALWAYS; mode++) {
+        struct desk desk;
+        desk_open(&desk, NULL, (enum fsync_mode)mode);
+        desk_record(&desk, 1, 1000, 0);
+        desk.offset = FILE_HEAD_BYTES;
+        desk_record(&desk, 2, 1000, 0);
+        desk_write(&desk, DISK_CHECKPOINT, 1, FILE_HEAD_BYTES, 1000, 1);
+        assert_true(desk_await(&desk, is_durable, 2, 5000));
+        assert_false(exists(&desk, "checkpoint-00000001.replay"));
+        desk_job(&desk, SCRIBE_FINISH, DISK_CHECKPOINT, 1);
+        desk_record(&desk, 2, 1000, 1);
+        assert_true(desk_await(&desk, has_finished, 1, 5000));
+        assert_true(exists(&desk, "checkpoint-00000001.replay"));
+        assert_false(exists(&desk, "checkpoint-00000001.replay.part"));
+        /* one that is abandoned leaves nothing, and what still comes for it is dropped */
+        desk_write(&desk, DISK_CHECKPOINT, 2, FILE_HEAD_BYTES, 1000, 1);
+        desk_job(&desk, SCRIBE_ABANDON, DISK_CHECKPOINT, 2);
+        desk_write(&desk, DISK_CHECKPOINT, 2, FILE_HEAD_BYTES + 1032, 1000, 1);
+        desk_job(&desk, SCRIBE_FINISH, DISK_CHECKPOINT, 2);
+        desk_write(&desk, DISK_CHECKPOINT, 3, FILE_HEAD_BYTES, 1000, 1);
+        desk_job(&desk, SCRIBE_FINISH, DISK_CHECKPOINT, 3);
+        assert_true(desk_await(&desk, has_finished, 3, 5000));
+        assert_false(exists(&desk, "checkpoint-00000002.replay"));
+        assert_false(exists(&desk, "checkpoint-00000002.replay.part"));
+        assert_int_equal(desk.abandoned, 0); /* who abandons it knows */
+        /* one that was not finished at the end leaves nothing either */
+        desk_write(&desk, DISK_CHECKPOINT, 4, FILE_HEAD_BYTES, 1000, 1);
+        scribe_destroy(&desk.scribe, 1000);
+        assert_false(exists(&desk, "checkpoint-00000004.replay.part"));
+        desk_close(&desk);
+    }
+}
+
+/* With a sync for everything, the end of a checkpoint between two records changes nothing about what is told when. */
+static void a_checkpoint_does_not_hide_what_is_not_synced(void **state)
+{
+    (void)state;
+    struct desk desk;
+    desk_open(&desk, NULL, FSYNC_ALWAYS);
+    sync_takes_us = 30000;
+    desk_write(&desk, DISK_CHECKPOINT, 1, FILE_HEAD_BYTES, 1000, 1);
+    desk_record(&desk, 1, 1000, 0); /* while this is synced the others come, and make one batch */
+    usleep(10000);
+    uint64_t last = desk_record(&desk, 1, 1000, 1);
+    desk_job(&desk, SCRIBE_FINISH, DISK_CHECKPOINT, 1);
+    assert_true(desk_await(&desk, is_durable, last, 5000));
+    assert_true(synced_bytes >= (off_t)desk.offset);
+    assert_true(desk_await(&desk, has_finished, 1, 5000));
+    sync_takes_us = 0;
+    desk_close(&desk);
+}
+
+/* A file system of a few MiB, seen by this thread and those that it starts. */
+struct small_disk {
+    char path[64];
+    int ballast;
+};
+
+static bool small_disk_mount(struct small_disk *self)
+{
+    assert_non_null(mkdtemp(strcpy(self->path, "/tmp/test-scribe-XXXXXX")));
+    if (unshare(CLONE_NEWNS) == 0 && mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
+        mount("tmpfs", self->path, "tmpfs", 0, "size=4m") == 0)
+        return true;
+    rmdir(self->path);
+    return false;
+}
+
+static void fill(struct small_disk *self, size_t leave)
+{
+    char path[96];
+    snprintf(path, sizeof path, "%s/ballast", self->path);
+    self->ballast = open(path, O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+    static char block[4096];
+    memset(block, 1, sizeof block);
+    while (write(self->ballast, block, sizeof block) == (ssize_t)sizeof block) {
+    }
+    struct stat stat;
+    assert_int_equal(fstat(self->ballast, &stat), 0);
+    assert_true((size_t)stat.st_size > leave);
+    assert_int_equal(ftruncate(self->ballast, (off_t)(stat.st_size - (off_t)leave)), 0);
+}
+
+static void full_disk_of_mode(enum fsync_mode mode)
+{
+    struct small_disk disk = {0};
+    struct desk desk;
+    if (!small_disk_mount(&disk))
+        skip();
+    desk_open(&desk, disk.path, mode);
+    desk_record(&desk, 1, 1000, 0);
+    assert_true(desk_await(&desk, is_durable, 1, 5000));
+    fill(&disk, 100 << 10);
+    /* fits in part: cut back to the last whole record */
+    uint64_t last = desk_record(&desk, 1, 300 << 10, 1);
+    assert_true(desk_await(&desk, in_trouble, 1, 5000));
+    assert_non_null(strstr(desk.news.trouble, "No space left on device"));
+    assert_non_null(strstr(desk.news.trouble, "free some space"));
+    assert_int_equal(check_segment(&desk, 1, 0), 1);
+    last = desk_record(&desk, 1, 50 << 10, 2);
+    assert_false(desk_await(&desk, is_durable, 2, 100));
+    /* a removal further back makes room, and a checkpoint is given up at once */
+    desk_write(&desk, DISK_CHECKPOINT, 1, FILE_HEAD_BYTES, 900 << 10, 1);
+    desk_job(&desk, SCRIBE_FINISH, DISK_CHECKPOINT, 1);
+    assert_int_equal(ftruncate(disk.ballast, 1 << 20), 0);
+    assert_true(desk_await(&desk, is_durable, last, 5000));
+    assert_true(desk_await(&desk, in_trouble, 0, 5000));
+    assert_int_equal(check_segment(&desk, 1, 0), 3);
+    assert_true(desk_await(&desk, has_finished, 1, 5000));
+    fill(&disk, 200 << 10);
+    desk_write(&desk, DISK_CHECKPOINT, 2, FILE_HEAD_BYTES, 900 << 10, 1);
+    desk_job(&desk, SCRIBE_FINISH, DISK_CHECKPOINT, 2);
+    assert_true(desk_await(&desk, has_abandoned, 2, 5000));
+    assert_false(exists(&desk, "checkpoint-00000002.replay.part"));
+    /* the journal is more than a checkpoint that has begun */
+    desk_write(&desk, DISK_CHECKPOINT, 3, FILE_HEAD_BYTES, 150 << 10, 1);
+    last = desk_record(&desk, 1, 120 << 10, 3);
+    assert_true(desk_await(&desk, is_durable, last, 5000));
+    assert_true(desk_await(&desk, has_abandoned, 3, 5000));
+    /* what is removed further back makes room for what comes before it */
+    fill(&disk, 10 << 10);
+    last = desk_record(&desk, 1, 600 << 10, 4);
+    assert_true(desk_await(&desk, in_trouble, 1, 5000));
+    desk_job(&desk, SCRIBE_REMOVE, DISK_CHECKPOINT, 1);
+    assert_true(desk_await(&desk, is_durable, last, 5000));
+    assert_int_equal(check_segment(&desk, 1, 0), 5);
+    /* the end does not wait for ever, and leaves nothing torn */
+    desk_record(&desk, 1, 900 << 10, 5);
+    scribe_destroy(&desk.scribe, 200);
+    assert_int_equal(check_segment(&desk, 1, 0), 5);
+    folder_close(&desk.folder);
+    close(disk.ballast);
+    umount2(disk.path, MNT_DETACH);
+    rmdir(disk.path);
+}
+
+static void a_full_disk_is_waited_for(void **state)
+{
+    (void)state;
+    full_disk_of_mode(FSYNC_INTERVAL);
+}
+
+static void a_full_disk_is_waited_for_with_every_sync(void **state)
+{
+    (void)state;
+    full_disk_of_mode(FSYNC_ALWAYS);
+}
+
+/* A limit on the size of files is met in the middle of a record; anybody can set one. */
+static void a_file_that_may_not_grow_is_cut_back(void **state)
+{
+    (void)state;
+    struct desk desk;
+    struct rlimit before, limit;
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    desk_open(&desk, NULL, FSYNC_NEVER);
+    desk_record(&desk, 1, 10000, 0);
+    assert_true(desk_await(&desk, is_durable, 1, 5000));
+    limit = (struct rlimit){30000, before.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    for (uint32_t i = 1; i < 10; i++)
+        desk_record(&desk, 1, 7000, (uint8_t)i);
+    assert_true(desk_await(&desk, in_trouble, 1, 5000));
+    assert_int_equal(desk.news.durable, 3);
+    assert_int_equal(check_segment(&desk, 1, 0), 3);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    assert_true(desk_await(&desk, is_durable, 10, 5000));
+    assert_true(desk_await(&desk, in_trouble, 0, 5000));
+    assert_int_equal(check_segment(&desk, 1, 0), 10);
+    desk_close(&desk);
+}
+
+static bool has_bad(const struct desk *self, uint64_t segment)
+{
+    return self->news.bad_last == segment;
+}
+
+/* Nobody knows what is on the disk: a second sync that works proves nothing. Not before a checkpoint that does without
+ * the segment is anything durable again. */
+static void after_a_failed_sync_with(enum fsync_mode mode)
+{
+    struct desk desk;
+    desk_open(&desk, NULL, mode);
+    uint64_t first = desk_record(&desk, 1, 1000, 0);
+    assert_true(desk_await(&desk, is_durable, first, 5000));
+    sync_error = EIO;
+    desk_record(&desk, 1, 1000, 1);
+    desk_write(&desk, DISK_CHECKPOINT, 1, FILE_HEAD_BYTES, 1000, 1);
+    desk_job(&desk, SCRIBE_FINISH, DISK_CHECKPOINT, 1);
+    assert_true(desk_await(&desk, has_abandoned, 1, 5000));
+    assert_true(desk_await(&desk, has_bad, 1, 5000));
+    assert_true(in_trouble(&desk, 1));
+    assert_int_equal(desk.news.bad_first, 1);
+    sync_error = 0;
+    uint64_t durable = desk.news.durable, failures = desk.news.failures;
+    assert_true(failures >= 1);
+    desk_record(&desk, 1, 1000, 2); /* the core thread does not know yet */
+    desk.offset = FILE_HEAD_BYTES;
+    uint64_t last = desk_record(&desk, 2, 1000, 3);
+    desk_write(&desk, DISK_CHECKPOINT, 2, FILE_HEAD_BYTES, 1000, 1);
+    desk_job(&desk, SCRIBE_FINISH, DISK_CHECKPOINT, 2);
+    assert_true(desk_await(&desk, has_abandoned, 2, 5000));
+    assert_int_equal(desk.news.durable, durable);
+    assert_true(in_trouble(&desk, 1) && has_bad(&desk, 1));
+    assert_int_equal(desk.news.failures, failures);
+    desk.known = failures;
+    desk_write(&desk, DISK_CHECKPOINT, 3, FILE_HEAD_BYTES, 1000, 1);
+    desk_job(&desk, SCRIBE_FINISH, DISK_CHECKPOINT, 3);
+    assert_true(desk_await(&desk, has_finished, 3, 5000));
+    assert_true(desk_await(&desk, is_durable, last, 5000));
+    assert_true(desk_await(&desk, in_trouble, 0, 5000));
+    assert_true(has_bad(&desk, 0));
+    desk_close(&desk);
+}
+
+static void after_a_failed_sync_a_checkpoint_alone_helps(void **state)
+{
+    (void)state;
+    for (int mode = FSYNC_NEVER; mode <= FSYNC_ALWAYS; mode++)
+        after_a_failed_sync_with((enum fsync_mode)mode);
+}
+
+/* A record is not durable in a file whose name may be gone. */
+static void a_name_that_can_not_be_synced_is_waited_for(void **state)
+{
+    (void)state;
+    struct desk desk;
+    desk_open(&desk, NULL, FSYNC_ALWAYS);
+    name_error = EIO;
+    uint64_t last = desk_record(&desk, 1, 1000, 0);
+    assert_true(desk_await(&desk, in_trouble, 1, 5000));
+    assert_non_null(strstr(desk.news.trouble, "can not be synced"));
+    assert_false(desk_await(&desk, is_durable, last, 150));
+    name_error = 0;
+    assert_true(desk_await(&desk, is_durable, last, 5000));
+    assert_true(desk_await(&desk, in_trouble, 0, 5000));
+    assert_int_equal(check_segment(&desk, 1, 0), 1);
+    desk_close(&desk);
+}
+
+int main(void)
+{
+    zsys_handler_set(NULL);
+    log_set_level(getenv("RP_TEST_LOG") ? LEVEL_DEBUG : LEVEL_OFF);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(records_are_written_in_order),
+        cmocka_unit_test(the_end_waits_for_what_was_given),
+        cmocka_unit_test(a_tail_is_copied_in),
+        cmocka_unit_test(a_checkpoint_gets_its_name_at_the_end),
+        cmocka_unit_test(a_checkpoint_does_not_hide_what_is_not_synced),
+        cmocka_unit_test(a_full_disk_is_waited_for),
+        cmocka_unit_test(a_full_disk_is_waited_for_with_every_sync),
+        cmocka_unit_test(a_file_that_may_not_grow_is_cut_back),
+        cmocka_unit_test(after_a_failed_sync_a_checkpoint_alone_helps),
+        cmocka_unit_test(a_name_that_can_not_be_synced_is_waited_for),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

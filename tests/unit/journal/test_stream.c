@@ -1,0 +1,429 @@
+/* The stream: what is appended is read back from the segments, chunks lie where they say, and live bytes add up. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <czmq.h>
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "broker/broker.h"
+#include "broker/journal/stream.h"
+#include "proto/base/crc32c.h"
+#include "tests/support/naive.h"
+
+/* A broker of which there is nothing but what a stream needs. */
+struct desk {
+    char path[64];
+    struct broker_config config;
+    struct clock_manual manual;
+    struct broker broker;
+    struct stream *stream;
+};
+
+/* again: in the folder that it had before. */
+static void desk_open(struct desk *self, bool again, bool journal)
+{
+    char path[sizeof self->path] = "/tmp/test-stream-XXXXXX";
+    if (again)
+        memcpy(path, self->path, sizeof path);
+    else
+        assert_non_null(mkdtemp(path));
+    *self = (struct desk){0};
+    memcpy(self->path, path, sizeof path);
+    self->config.journal_dir = journal ? self->path : "";
+    self->config.checkpoint_dir = self->path;
+    self->config.journal_fsync = FSYNC_NEVER;
+    self->config.journal_interval_ns = NS_PER_S;
+    self->config.memory_limit = 1 << 30;
+    self->manual.now_ns = NS_PER_S;
+    self->broker.config = &self->config;
+    self->broker.clock = clock_manual(&self->manual);
+    commit_init(&self->broker.commit);
+    rp_error err = {0};
+    if (store_init(&self->broker.store, &err) != RP_OK || stream_open(&self->broker, &err) != RP_OK)
+        fail_msg("%s", err.text);
+    self->stream = self->broker.stream;
+}
+
+static void desk_begin(struct desk *self)
+{
+    rp_error err = {0};
+    assert_int_equal(stream_begin(self->stream, &err), RP_OK);
+}
+
+/* Until all that was appended is durable. */
+static void desk_settle(struct desk *self)
+{
+    stream_hand_over(self->stream);
+    for (uint32_t i = 0; i < 2000 && self->stream->durable < stream_now(self->stream); i++) {
+        zmq_pollitem_t item = {scribe_socket(self->stream->scribe), 0, ZMQ_POLLIN, 0};
+        zmq_poll(&item, 1, 5);
+        stream_run(self->stream);
+    }
+    assert_int_equal(self->stream->durable, stream_now(self->stream));
+    assert_int_equal(self->stream->used, 0);
+}
+
+static void desk_close(struct desk *self, bool remove)
+{
+    stream_close(&self->stream, 2000);
+    self->broker.store.stream = NULL;
+    store_fini(&self->broker.store);
+    DIR *dir = remove ? opendir(self->path) : NULL;
+    for (struct dirent *entry; dir && (entry = readdir(dir));)
+        if (entry->d_name[0] != '.')
+            unlinkat(dirfd(dir), entry->d_name, 0);
+    if (dir)
+        closedir(dir);
+    if (remove)
+        rmdir(self->path);
+}
+
+static uint8_t *read_segment(struct desk *self, uint64_t number, size_t *bytes)
+{
+    rp_error err = {0};
+    int file = folder_read(&self->stream->folder, DISK_SEGMENT, number, &err);
+    if (file < 0)
+        fail_msg("%s", err.text);
+    struct stat stat;
+    assert_int_equal(fstat(file, &stat), 0);
+    *bytes = (size_t)stat.st_size;
+    uint8_t *data = malloc(*bytes);
+    assert_int_equal(pread(file, data, *bytes, 0), (ssize_t)*bytes);
+    close(file);
+    return data;
+}
+
+typedef void entry_fn(void *ctx, const struct entry_view *entry);
+
+static void each_entry(struct desk *self, uint64_t number, entry_fn *fn, void *ctx)
+{
+    size_t bytes, at = FILE_HEAD_BYTES;
+    uint8_t *data = read_segment(self, number, &bytes);
+    while (at < bytes) {
+        size_t size;
+        rp_error err = {0};
+        if (record_check(data + at, bytes - at, disk_at(number, at), &size, &err) != RP_OK)
+            fail_msg("%s", err.text);
+        struct entry_reader reader = entry_reader(data + at, size, disk_at(number, at));
+        struct entry_view view;
+        while (entry_next(&reader, &view))
+            fn(ctx, &view);
+        assert_false(reader.bad);
+        at += size;
+    }
+    assert_int_equal(at, bytes);
+    free(data);
+}
+
+/* Entries of the test carry a running number, a size and bytes that follow from both. */
+struct ledger {
+    uint64_t written, read, starts;
+    size_t extended;
+};
+
+static void fill(uint8_t *body, uint64_t number, size_t size)
+{
+    for (size_t i = 0; i < size; i++)
+        body[i] = (uint8_t)(number * 31 + i);
+}
+
+static void append(struct desk *self, struct ledger *ledger, size_t size)
+{
+    uint8_t *body = stream_entry(self->stream, ENTRY_REPLY, (uint32_t)(ledger->written % 7), size + 8);
+    assert_int_equal((uintptr_t)body % 8, 0);
+    memcpy(body, &ledger->written, 8);
+    fill(body + 8, ledger->written, size);
+    if (size % 8 == 0) {
+        uint8_t *more = stream_extend(self->stream, 16);
+        if (more) {
+            fill(more, ledger->written, 16);
+            ledger->extended++;
+        }
+    }
+    ledger->written++;
+}
+
+static void check_entry(void *ctx, const struct entry_view *entry)
+{
+    struct ledger *ledger = ctx;
+    ledger->starts += entry->type == ENTRY_START;
+    if (entry->type != ENTRY_REPLY)
+        return;
+    uint64_t number;
+    memcpy(&number, entry->body, 8);
+    assert_int_equal(number, ledger->read);
+    assert_int_equal(entry->table, number % 7);
+    size_t size = entry->size - 8;
+    for (size_t i = 0; i < size; i++) {
+        uint8_t first = (uint8_t)(number * 31 + i), second = (uint8_t)(number * 31 + i + 16 - size);
+        assert_true(entry->body[8 + i] == first || (size >= 16 && i >= size - 16 && entry->body[8 + i] == second));
+    }
+    ledger->read++;
+}
+
+static void what_is_appended_is_read_back(void **state)
+{
+    (void)state;
+    struct desk desk;
+    struct rng rng;
+    struct ledger ledger = {0};
+    rng_seed(&rng, naive_seed("what_is_appended_is_read_back"));
+    desk_open(&desk, false, true);
+    desk.stream->segment_bytes = 2 << 20;
+    desk_begin(&desk);
+    for (uint32_t turn = 0; turn < 300; turn++) {
+        uint32_t n = (uint32_t)(rng_next(&rng) % 40);
+        for (uint32_t i = 0; i < n; i++)
+            append(&desk, &ledger, rng_next(&rng) % (i % 16 == 0 ? 20000 : 200));
+        if (turn % 100 == 7)
+            append(&desk, &ledger, RECORD_BYTES - 100 + rng_next(&rng) % 200);
+        stream_run(desk.stream);
+        stream_flush(desk.stream);
+    }
+    desk_settle(&desk);
+    assert_true(desk.stream->n_segments > 2);
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < desk.stream->n_segments; i++) {
+        const struct segment_use *use = &desk.stream->segments[i];
+        size_t size;
+        free(read_segment(&desk, use->number, &size));
+        assert_int_equal(use->bytes, size);
+        assert_int_equal(use->number, i + 1);
+        bytes += size;
+        each_entry(&desk, use->number, check_entry, &ledger);
+    }
+    assert_int_equal(ledger.read, ledger.written);
+    assert_int_equal(ledger.starts, desk.stream->n_segments);
+    assert_true(ledger.extended > 100);
+    assert_int_equal(desk.stream->total_bytes, bytes);
+    assert_int_equal(desk.stream->backlog, 0);
+    /* The next one goes on behind the last. */
+    uint32_t n = desk.stream->n_segments;
+    desk_close(&desk, false);
+    desk_open(&desk, true, true);
+    assert_int_equal(desk.stream->n_segments, n);
+    assert_int_equal(desk.stream->total_bytes, bytes);
+    desk_begin(&desk);
+    assert_int_equal(desk.stream->segment, n + 1);
+    desk_close(&desk, true);
+}
+
+/* ---- chunks ---- */
+
+static struct chunk *make_chunk(struct desk *self, uint32_t bytes, uint8_t with)
+{
+    uint8_t *data = malloc(bytes + 1);
+    memset(data, with, bytes);
+    zmq_msg_t message;
+    zmq_msg_init_size(&message, bytes);
+    memset(zmq_msg_data(&message), with, bytes);
+    struct chunk *chunk = store_add(&self->broker.store, 2, data, bytes, bytes, &message);
+    zmq_msg_close(&message);
+    free(data);
+    chunk_block_sizes(chunk)[0] = bytes / 2;
+    chunk_block_sizes(chunk)[1] = bytes - bytes / 2;
+    chunk_block_codecs(chunk)[0] = chunk_block_codecs(chunk)[1] = with;
+    chunk->step = 1000u + with;
+    chunk->length = 3;
+    chunk->session = 77;
+    chunk->episode = with;
+    return chunk;
+}
+
+static void check_chunk(struct desk *self, const struct chunk *chunk, uint8_t with)
+{
+    size_t bytes;
+    uint8_t *data = read_segment(self, disk_number(chunk->at), &bytes);
+    size_t at = disk_offset(chunk->at);
+    assert_true(at % 8 == 0 && at + sizeof(struct entry_head) < bytes);
+    struct entry_head head;
+    memcpy(&head, data + at, sizeof head);
+    assert_int_equal(head.type, ENTRY_CHUNK);
+    assert_true(at + head.size <= bytes);
+    struct entry_view view = {ENTRY_CHUNK, 0, data + at + sizeof head, head.size - sizeof head, chunk->at};
+    rp_error err = {0};
+    assert_int_equal(entry_check(&view, &err), RP_OK);
+    struct chunk_view parts = entry_chunk_view(&view);
+    assert_int_equal(parts.head->step, 1000u + with);
+    assert_int_equal(parts.head->session, 77);
+    assert_int_equal(parts.head->bytes, chunk->bytes);
+    assert_int_equal(parts.codecs[1], with);
+    size_t rest = chunk->bytes + (size_t)parts.head->columns * 5;
+    assert_int_equal(parts.head->crc, crc32c(0, parts.sizes, rest));
+    for (uint32_t i = 0; i < chunk->bytes; i++)
+        assert_int_equal(parts.data[i], with);
+    free(data);
+}
+
+static uint64_t live(const struct desk *self)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < self->stream->n_segments; i++)
+        sum += self->stream->segments[i].live;
+    return sum;
+}
+
+static void chunks_lie_where_they_say(void **state)
+{
+    (void)state;
+    static const uint32_t sizes[] = {0, 1, 400, 40000, RECORD_BYTES / 2 + 1, RECORD_BYTES - 80, 3 * RECORD_BYTES + 5};
+    enum { N = sizeof sizes / sizeof sizes[0] };
+    for (int journal = 0; journal < 2; journal++) {
+        struct desk desk;
+        struct chunk *chunks[N];
+        desk_open(&desk, false, journal);
+        desk_begin(&desk);
+        uint64_t before = 0;
+        for (uint32_t i = 0; i < N; i++) {
+            chunks[i] = make_chunk(&desk, sizes[i], (uint8_t)(i + 1));
+            stream_chunk(desk.stream, chunks[i]);
+            assert_true(chunks[i]->at > before);
+            before = chunks[i]->at;
+            stream_chunk(desk.stream, chunks[i]);
+            assert_int_equal(chunks[i]->at, before);
+        }
+        desk_settle(&desk);
+        for (uint32_t i = 0; i < N; i++)
+            check_chunk(&desk, chunks[i], (uint8_t)(i + 1));
+        uint64_t all = live(&desk);
+        assert_true(all > 4 * RECORD_BYTES && all <= desk.stream->total_bytes);
+        /* again, in a segment of its own: the first holds nothing any more and can go */
+        uint64_t first = desk.stream->segment;
+        desk.stream->segment_bytes = 1;
+        stream_entry(desk.stream, ENTRY_RESET, 0, 0);
+        stream_flush(desk.stream);
+        assert_int_equal(desk.stream->segment, first + 1);
+        desk.stream->segment_bytes = 1 << 30;
+        for (uint32_t i = 0; i < N; i++)
+            stream_chunk_again(desk.stream, chunks[i]);
+        desk_settle(&desk);
+        assert_int_equal(stream_segment(desk.stream, first)->live, 0);
+        assert_int_equal(live(&desk), all);
+        stream_remove_segment(desk.stream, first);
+        assert_null(stream_segment(desk.stream, first));
+        stream_remove_segment(desk.stream, first + 1); /* is being written: stays */
+        for (uint32_t i = 0; i < N; i++) {
+            assert_int_equal(disk_number(chunks[i]->at), first + 1);
+            check_chunk(&desk, chunks[i], (uint8_t)(i + 1));
+            store_release(&desk.broker.store, chunks[i]);
+        }
+        assert_int_equal(live(&desk), 0);
+        struct stat stat;
+        char path[128];
+        snprintf(path, sizeof path, "%s/segment-%08llu.replay", desk.path, (unsigned long long)first);
+        desk_close(&desk, false);
+        assert_int_not_equal(lstat(path, &stat), 0);
+        desk_open(&desk, true, journal);
+        desk_close(&desk, true);
+    }
+}
+
+/* Without a journal no file is made before there is a chunk. */
+static void nothing_is_written_without_need(void **state)
+{
+    (void)state;
+    struct desk desk;
+    desk_open(&desk, false, false);
+    desk_begin(&desk);
+    stream_flush(desk.stream);
+    assert_int_equal(desk.stream->given, 0);
+    desk_close(&desk, false);
+    desk_open(&desk, true, false);
+    assert_int_equal(desk.stream->n_segments, 0);
+    desk_close(&desk, true);
+}
+
+static void note_first(void *ctx, const struct entry_view *entry)
+{
+    uint16_t *first = ctx;
+    if (!*first)
+        *first = entry->type;
+}
+
+/* Whatever its first chunk is like: a large one has a record of its own. */
+static void every_segment_begins_with_start(void **state)
+{
+    (void)state;
+    for (int journal = 0; journal < 2; journal++) {
+        struct desk desk;
+        desk_open(&desk, false, journal);
+        desk_begin(&desk);
+        struct chunk *chunk = make_chunk(&desk, RECORD_BYTES, 1);
+        stream_chunk(desk.stream, chunk);
+        desk_settle(&desk);
+        check_chunk(&desk, chunk, 1);
+        uint16_t first = 0;
+        each_entry(&desk, desk.stream->segment, note_first, &first);
+        assert_int_equal(first, ENTRY_START);
+        store_release(&desk.broker.store, chunk);
+        desk_close(&desk, true);
+    }
+}
+
+/* A disk that can not be written: the stream says so, small records are held back, and nothing is lost. */
+static void a_disk_that_can_not_be_written_fills_the_stream(void **state)
+{
+    (void)state;
+    struct desk desk;
+    struct rlimit before, limit;
+    struct ledger ledger = {0};
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    desk_open(&desk, false, true);
+    desk_begin(&desk);
+    desk_settle(&desk);
+    assert_false(stream_is_full(desk.stream, NULL, 0));
+    limit = (struct rlimit){5000, before.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    uint64_t number = desk.stream->number;
+    for (uint32_t turn = 0; turn < 1000 || !desk.stream->full; turn++) {
+        append(&desk, &ledger, 200);
+        stream_flush(desk.stream);
+        stream_run(desk.stream);
+        usleep(desk.stream->full ? 0 : 1000);
+        assert_true(turn < 20000);
+    }
+    assert_true(desk.stream->number - number < 40);
+    char why[256];
+    assert_true(stream_is_full(desk.stream, why, sizeof why));
+    assert_non_null(strstr(why, "File too large"));
+    assert_true(stream_now(desk.stream) > desk.stream->durable);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    desk_settle(&desk);
+    assert_false(stream_is_full(desk.stream, NULL, 0));
+    each_entry(&desk, desk.stream->segment, check_entry, &ledger);
+    assert_int_equal(ledger.read, ledger.written);
+    /* nor may too much wait */
+    desk.stream->backlog_most = 1000;
+    append(&desk, &ledger, 4000);
+    stream_hand_over(desk.stream);
+    assert_true(stream_is_full(desk.stream, why, sizeof why));
+    assert_non_null(strstr(why, "slow"));
+    desk_settle(&desk);
+    assert_false(stream_is_full(desk.stream, NULL, 0));
+    desk_close(&desk, true);
+}
+
+int main(void)
+{
+    zsys_handler_set(NULL);
+    log_set_level(getenv("RP_TEST_LOG") ? LEVEL_DEBUG : LEVEL_OFF);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_appended_is_read_back),
+        cmocka_unit_test(chunks_lie_where_they_say),
+        cmocka_unit_test(nothing_is_written_without_need),
+        cmocka_unit_test(every_segment_begins_with_start),
+        cmocka_unit_test(a_disk_that_can_not_be_written_fills_the_stream),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,330 @@
+/* Command lines of a run's processes. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "agent/launch/process/command.h"
+#include "agent/program/program.h"
+#include "tests/support/facts.h"
+
+static const struct endpoints bound = {"tcp://127.0.0.1:5001", "tcp://127.0.0.1:5002", "tcp://127.0.0.1:5003"};
+
+struct fixture {
+    struct run_config config;
+    struct command_context context;
+};
+
+static void begin(struct fixture *self, const char *const *overrides)
+{
+    struct schema_report *report = schema_report_new();
+    *self = (struct fixture){0};
+    if (!run_config_read(NULL, overrides, &self->config, report))
+        fail_msg("%s", schema_report_text(report));
+    schema_report_destroy(&report);
+    self->context = (struct command_context){.config = &self->config,
+                                             .programs = "/opt/bin",
+                                             .config_path = "run/config.yaml",
+                                             .here = "configs",
+                                             .folder = "run",
+                                             .endpoints_file = "run/endpoints",
+                                             .endpoints = &bound,
+                                             .actors = 3,
+                                             .learners = 2};
+}
+
+/* The words with blanks between them, against the expected ones. */
+static void expect(const struct command_context *context, enum role role, uint32_t index, const char *expected)
+{
+    rp_error err = {0};
+    char **list = command_build(context, role, index, &err), text[2048] = "";
+    if (!list)
+        fail_msg("%s", err.text);
+    for (char **word = list; *word; word++)
+        snprintf(text + strlen(text), sizeof text - strlen(text), "%s%s", word == list ? "" : " ", *word);
+    assert_string_equal(text, expected);
+    command_free(&list);
+    assert_null(list);
+}
+
+static void test_roles(void **state)
+{
+    (void)state;
+    assert_string_equal(role_name(ROLE_BROKER), "broker");
+    assert_string_equal(role_name(ROLE_LEARNER), "learner");
+    assert_string_equal(role_name(ROLE_ACTOR), "actor");
+    assert_string_equal(role_name(ROLE_EVALUATOR), "evaluator");
+}
+
+static void test_workers(void **state)
+{
+    (void)state;
+    struct fixture f;
+    begin(&f, NULL);
+    expect(
+        &f.context, ROLE_LEARNER, 1,
+        "/opt/bin/replay-learner -c run/config.yaml --endpoint tcp://127.0.0.1:5001 --index 1 --set learners.count=2 "
+        "--set actors.count=3 --set stop.time=0s --folder run --fresh");
+    f.context.resume = true;
+    expect(
+        &f.context, ROLE_LEARNER, 0,
+        "/opt/bin/replay-learner -c run/config.yaml --endpoint tcp://127.0.0.1:5001 --index 0 --set learners.count=2 "
+        "--set actors.count=3 --set stop.time=0s --folder run");
+    /* One that was added later; and more to say, last. */
+    static const char *const more[] = {"stop.steps=5", "adder.n=1", NULL};
+    f.context.overrides = more;
+    expect(&f.context, ROLE_ACTOR, 7,
+           "/opt/bin/replay-actor -c run/config.yaml --endpoint tcp://127.0.0.1:5001 --index 7 --set learners.count=2 "
+           "--set actors.count=8 --set stop.time=0s --folder run --set stop.steps=5 --set adder.n=1");
+    f.context.overrides = NULL;
+    f.context.endpoints = NULL;
+    f.context.programs = "";
+    f.context.folder = "";
+    f.context.learners = f.context.actors = 0;
+    expect(&f.context, ROLE_EVALUATOR, 0,
+           "replay-actor -c run/config.yaml --endpoints-file run/endpoints --index 0 --evaluate --set learners.count=1 "
+           "--set actors.count=1 --set stop.time=0s --folder ");
+    f.context.folder = "it's: here";
+    expect(&f.context, ROLE_ACTOR, 0,
+           "replay-actor -c run/config.yaml --endpoints-file run/endpoints --index 0 --set learners.count=1 "
+           "--set actors.count=1 --set stop.time=0s --folder 'it''s: here'");
+    run_config_free(&f.config);
+}
+
+/* What our programs make of it, by their own parser. */
+static void expect_read(const struct command_context *context, enum role role, enum program_kind kind,
+                        const char *folder)
+{
+    struct program program = {.kind = kind, .name = "test"};
+    rp_error err = {0};
+    char **list = command_build(context, role, 2, &err);
+    int count = 0;
+    while (list[count])
+        count++;
+    optind = 0;
+    assert_int_equal(program_start(&program, count, list), -1);
+    assert_int_equal(program.index, 2);
+    assert_string_equal(program.run.folder, folder);
+    assert_string_equal(program.service, bound.service);
+    assert_int_equal(program.run.stop.time_ns, 0);
+    assert_int_equal(program.run.actors.count, 3);
+    assert_int_equal(program.run.learners.count, 3);
+    program_end(&program);
+    command_free(&list);
+}
+
+static void test_our_programs_understand_it(void **state)
+{
+    (void)state;
+    struct fixture f;
+    char path[] = "/tmp/test_command.XXXXXX";
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, run_default_yaml, strlen(run_default_yaml)), strlen(run_default_yaml));
+    close(fd);
+    static const char *const overrides[] = {"stop.time=5s", NULL};
+    begin(&f, overrides);
+    f.context.config_path = path;
+    f.context.learners = 3;
+    static const char *const folders[] = {"", "runs/a-1", "it's: here", "a #b", "'x'", "[x]", "- y"};
+    for (size_t i = 0; i < sizeof folders / sizeof folders[0]; i++) {
+        f.context.folder = folders[i];
+        expect_read(&f.context, ROLE_LEARNER, PROGRAM_LEARNER, folders[i]);
+        expect_read(&f.context, ROLE_ACTOR, PROGRAM_ACTOR, folders[i]);
+        expect_read(&f.context, ROLE_EVALUATOR, PROGRAM_ACTOR, folders[i]);
+    }
+    run_config_free(&f.config);
+    unlink(path);
+}
+
+static void test_broker(void **state)
+{
+    (void)state;
+    struct fixture f;
+    begin(&f, NULL);
+    f.context.endpoints = NULL;
+    expect(&f.context, ROLE_BROKER, 0,
+           "/opt/bin/replay-broker -c run/config.yaml --section broker --endpoints-file run/endpoints "
+           "--set broker.service=tcp://127.0.0.1:0 --set broker.ingest=tcp://127.0.0.1:0 "
+           "--set broker.events=tcp://127.0.0.1:0");
+    f.context.endpoints = &bound;
+    static const char *const more[] = {"broker.tables[0].limiter.kind=none", NULL};
+    f.context.overrides = more;
+    expect(&f.context, ROLE_BROKER, 0,
+           "/opt/bin/replay-broker -c run/config.yaml --section broker --endpoints-file run/endpoints "
+           "--set broker.service=tcp://127.0.0.1:5001 --set broker.ingest=tcp://127.0.0.1:5002 "
+           "--set broker.events=tcp://127.0.0.1:5003 --set broker.tables[0].limiter.kind=none");
+    run_config_free(&f.config);
+    /* What the user wrote stays: a port, a path, all interfaces with any port. */
+    static const char *const own[] = {"broker.service=tcp://*:0", "broker.ingest=tcp://*:7777",
+                                      "broker.events=ipc:///tmp/x", NULL};
+    begin(&f, own);
+    expect(&f.context, ROLE_BROKER, 0,
+           "/opt/bin/replay-broker -c run/config.yaml --section broker --endpoints-file run/endpoints "
+           "--set broker.service=tcp://*:5001");
+    f.context.endpoints = NULL;
+    expect(&f.context, ROLE_BROKER, 0,
+           "/opt/bin/replay-broker -c run/config.yaml --section broker --endpoints-file run/endpoints");
+    run_config_free(&f.config);
+}
+
+/* What the broker keeps lies in the run's folder, unless the file says another place. */
+static void test_broker_keeps(void **state)
+{
+    (void)state;
+    struct fixture f;
+    static const char *const inside[] = {"broker.journal.dir=broker", "broker.checkpoint.dir=broker", NULL};
+    begin(&f, inside);
+    f.context.endpoints = NULL;
+    f.context.folder = "runs/it's 1";
+    expect(&f.context, ROLE_BROKER, 0,
+           "/opt/bin/replay-broker -c run/config.yaml --section broker --endpoints-file run/endpoints "
+           "--set broker.service=tcp://127.0.0.1:0 --set broker.ingest=tcp://127.0.0.1:0 "
+           "--set broker.events=tcp://127.0.0.1:0 --set broker.journal.dir='runs/it''s 1/broker' "
+           "--set broker.checkpoint.dir='runs/it''s 1/broker'");
+    run_config_free(&f.config);
+    static const struct {
+        const char *dir, *path;
+    } cases[] = {{"broker", "run/broker"}, {"a/b", "run/a/b"},     {".x", "run/.x"},  {"/var/x", "/var/x"},
+                 {"./x", "./x"},           {"../../x", "../../x"}, {"..x", "run/..x"}};
+    begin(&f, NULL);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char out[64];
+        assert_string_equal(command_keep(&f.context, cases[i].dir, out, sizeof out), cases[i].path);
+    }
+    f.context.folder = "";
+    char out[64];
+    assert_string_equal(command_keep(&f.context, "broker", out, sizeof out), "broker");
+    run_config_free(&f.config);
+}
+
+static void test_placeholders(void **state)
+{
+    (void)state;
+    struct fixture f;
+    static const char *const own[] = {
+        "name=mine", "seed=40",
+        "actors.command=[./my_actor, '{service}|{ingest}|{events}', '{index}/{count}', '{seed}', 'x{folder}y', "
+        "'{config}', '{here}/a', '{table}', '{name}', '{{\"a\":{{}}', '']",
+        "learners.command=[python3, '{here}/learner.py', '{count}']", NULL};
+    begin(&f, own);
+    expect(&f.context, ROLE_ACTOR, 2,
+           "./my_actor tcp://127.0.0.1:5001|tcp://127.0.0.1:5002|tcp://127.0.0.1:5003 2/3 42 xruny run/config.yaml "
+           "configs/a replay mine {\"a\":{}} ");
+    expect(&f.context, ROLE_LEARNER, 0, "python3 configs/learner.py 2");
+    f.context.endpoints = NULL;
+    rp_error err = {0};
+    assert_null(command_build(&f.context, ROLE_ACTOR, 0, &err));
+    assert_non_null(strstr(err.text, "{service}"));
+    run_config_free(&f.config);
+}
+
+static void test_error_names_the_placeholder(void **state)
+{
+    (void)state;
+    struct fixture f;
+    begin(&f, NULL);
+    char *words[] = {"./x", "--at={servise}"};
+    struct schema_list before = f.config.actors.command;
+    f.config.actors.command = (struct schema_list){words, 2};
+    rp_error err = {0};
+    assert_null(command_build(&f.context, ROLE_ACTOR, 0, &err));
+    assert_int_equal(err.status, RP_INVALID_ARGUMENT);
+    assert_true(facts_within(err.text, "actors.command: there is no placeholder like '{servise}'"));
+    f.config.actors.command = before;
+    run_config_free(&f.config);
+}
+
+static void test_environment(void **state)
+{
+    (void)state;
+    struct fixture f;
+    begin(&f, NULL);
+    char **list = command_environment(&f.context, ROLE_ACTOR, 4);
+    assert_string_equal(list[0], "REPLAY_ENDPOINT=tcp://127.0.0.1:5001");
+    assert_string_equal(list[1], "REPLAY_INDEX=4");
+    assert_string_equal(list[2], "REPLAY_FOLDER=run");
+    assert_string_equal(list[3], "OPENBLAS_NUM_THREADS=1");
+    assert_null(list[4]);
+    command_free(&list);
+    command_free(&list);
+    list = command_environment(&f.context, ROLE_BROKER, 0);
+    assert_string_equal(list[0], "REPLAY_INDEX=0");
+    command_free(&list);
+    run_config_free(&f.config);
+}
+
+static void test_measure(void **state)
+{
+    (void)state;
+    static const char *const own[] = {"evaluator.episodes=33", NULL};
+    static const char *const expected[] = {
+        "/opt/bin/replay-actor", "-c", "run/config.yaml", "--weights", "w", "--episodes", "33", "--folder", ""};
+    struct fixture f;
+    begin(&f, own);
+    char **list = command_measure(&f.context, "w");
+    for (size_t i = 0; i < sizeof expected / sizeof expected[0]; i++)
+        assert_string_equal(list[i], expected[i]);
+    assert_null(list[sizeof expected / sizeof expected[0]]);
+    command_free(&list);
+    run_config_free(&f.config);
+}
+
+static rp_status read_endpoints(const char *text, size_t size, struct endpoints *out)
+{
+    char path[] = "/tmp/test_command.XXXXXX";
+    rp_error err = {0};
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, text, size), size);
+    close(fd);
+    rp_status status = endpoints_read(path, out, &err);
+    unlink(path);
+    if (status != RP_OK)
+        assert_non_null(strstr(err.text, path));
+    return status;
+}
+
+static void test_endpoints(void **state)
+{
+    (void)state;
+    struct endpoints out;
+    static const char good[] = "service tcp://0.0.0.0:1\ningest ipc:///tmp/service/events\nevents tcp://*:3\n";
+    assert_int_equal(read_endpoints(good, sizeof good - 1, &out), RP_OK);
+    assert_string_equal(out.service, "tcp://127.0.0.1:1");
+    assert_string_equal(out.ingest, "ipc:///tmp/service/events");
+    assert_string_equal(out.events, "tcp://127.0.0.1:3");
+    for (size_t cut = 0; cut < strlen("service tcp://0.0.0.0:1\ningest ipc:///tmp/service/events\nevents tcp:/"); cut++)
+        assert_int_equal(read_endpoints(good, cut, &out), RP_NOT_FOUND);
+    char junk[5000];
+    for (size_t i = 0; i < sizeof junk; i++)
+        junk[i] = (char)(i * 37);
+    assert_int_equal(read_endpoints(junk, sizeof junk, &out), RP_NOT_FOUND);
+    memset(junk, 'x', sizeof junk);
+    memcpy(junk, "service tcp://", 14);
+    assert_int_equal(read_endpoints(junk, sizeof junk, &out), RP_INVALID_ARGUMENT);
+    rp_error err = {0};
+    assert_int_equal(endpoints_read("/no/such/file", &out, &err), RP_IO);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_roles),
+        cmocka_unit_test(test_workers),
+        cmocka_unit_test(test_our_programs_understand_it),
+        cmocka_unit_test(test_broker),
+        cmocka_unit_test(test_broker_keeps),
+        cmocka_unit_test(test_placeholders),
+        cmocka_unit_test(test_error_names_the_placeholder),
+        cmocka_unit_test(test_environment),
+        cmocka_unit_test(test_measure),
+        cmocka_unit_test(test_endpoints),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,273 @@
+/* Reports of a run's processes as they grow: torn lines, garbage, files that come late, are cut or replaced; and who
+ * counts as idle. */
+#include "agent/launch/observe/observe_files.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "proto/base/clock.h"
+#include "tests/support/process.h"
+
+#define START 1.7e9 /* seconds since 1970 */
+
+struct fixture {
+    char folder[64];
+    struct observe_files files;
+    struct observation seen;
+};
+
+static int set_up(void **state)
+{
+    struct fixture *f = calloc(1, sizeof *f);
+    *state = f;
+    strcpy(f->folder, "/tmp/rp_observe_XXXXXX");
+    if (!mkdtemp(f->folder))
+        return -1;
+    observe_files_init(&f->files, f->folder, 2 * NS_PER_S);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    struct fixture *f = *state;
+    const char *argv[] = {"/bin/rm", "-rf", f->folder, NULL};
+    observe_files_fini(&f->files);
+    int status = process_run(argv, NULL, 0, NULL, 0);
+    free(f);
+    return status;
+}
+
+static void put(struct fixture *f, const char *name, const char *mode, const char *text)
+{
+    char path[256];
+    snprintf(path, sizeof path, "%s/%s", f->folder, name);
+    FILE *file = fopen(path, mode);
+    assert_non_null(file);
+    fputs(text, file);
+    fclose(file);
+}
+
+static void add(struct fixture *f, const char *name, double time_s, const char *rest)
+{
+    char line[512];
+    snprintf(line, sizeof line, "{\"time\": %.3f, \"environment_steps\": 10, \"learner_steps\": 5, %s}\n", time_s,
+             rest);
+    put(f, name, "a", line);
+}
+
+/* What there is at a time, while these wait in the broker. */
+static const struct observation *look(struct fixture *f, double now_s, const char *waiting)
+{
+    observe_files_read(&f->files, now_s);
+    observe_files_sum(&f->files, &waiting, waiting ? 1 : 0, now_s, &f->seen);
+    return &f->seen;
+}
+
+static void is(double value, double wanted)
+{
+    if (isnan(wanted) ? !isnan(value) : !(fabs(value - wanted) < 1e-9))
+        fail_msg("%g is not %g", value, wanted);
+}
+
+static void newest_reports_count(void **state)
+{
+    struct fixture *f = *state;
+    is(look(f, START, NULL)->actor_idle, NAN);
+    add(f, "actor-0.jsonl", START, "\"blocked_share\": 0.5, \"return\": 20");
+    add(f, "actor-0.jsonl", START + 2, "\"blocked_share\": 0.25, \"return\": null");
+    add(f, "actor-1.jsonl", START + 2, "\"blocked_share\": 0.75, \"return\": 40");
+    add(f, "learner-0.jsonl", START + 2, "\"wait_share\": 0.125");
+    add(f, "evaluator-0.jsonl", START + 1, "\"return\": 100");
+    const struct observation *seen = look(f, START + 2, NULL);
+    is(seen->actor_idle, 0.5);
+    is(seen->learner_idle, 0.125);
+    is(seen->actor_value, 30); /* no episode ended in the last report: the one before stands */
+    is(seen->value, 100);
+    assert_int_equal(seen->values, 1);
+    assert_int_equal(seen->value_steps, 10);
+    assert_int_equal(seen->value_learner_steps, 5);
+    add(f, "evaluator-0.jsonl", START + 3, "\"return\": 200");
+    seen = look(f, START + 3, NULL);
+    is(seen->value, 200);
+    assert_int_equal(seen->values, 2);
+    is(f->files.values[0].value, 100);
+}
+
+/* The newest report of each, by cause. Who does not say what it waited for waited for the other side. */
+static void causes_are_kept(void **state)
+{
+    struct fixture *f = *state;
+    is(look(f, START, NULL)->idle_by.learner[IDLE_REDUCE], NAN);
+    add(f, "learner-0.jsonl", START, "\"wait_share\": 0.5, \"idle_sample\": 0.1, \"idle_reduce\": 0.4");
+    add(f, "learner-1.jsonl", START, "\"wait_share\": 0.25, \"idle_sample\": 0.05, \"idle_updates\": 0.2");
+    add(f, "actor-0.jsonl", START, "\"blocked_share\": 0.5");
+    add(f, "actor-1.jsonl", START, "\"blocked_share\": 0.1, \"idle_credit\": 0, \"idle_counters\": 0.1");
+    const struct observation *seen = look(f, START + 1.5, NULL);
+    is(seen->learner_idle, 0.375);
+    is(seen->idle_by.learner[IDLE_SAMPLE], 0.075);
+    is(seen->idle_by.learner[IDLE_REDUCE], 0.2);
+    is(seen->idle_by.learner[IDLE_UPDATES], 0.1);
+    is(seen->idle_by.learner[IDLE_COUNTERS], 0);
+    is(seen->actor_idle, 0.3);
+    is(seen->idle_by.actor[IDLE_CREDIT], 0.25);
+    is(seen->idle_by.actor[IDLE_COUNTERS], 0.05);
+}
+
+static void files_come_later(void **state)
+{
+    struct fixture *f = *state;
+    look(f, START, NULL);
+    add(f, "learner-0.jsonl", START, "\"wait_share\": 1");
+    is(look(f, START + 0.5, NULL)->learner_idle, NAN); /* the folder is read once a second */
+    is(look(f, START + 1.1, NULL)->learner_idle, 1);
+    add(f, "learner-0.jsonl", START + 1, "\"wait_share\": 0.5");
+    is(look(f, START + 1.2, NULL)->learner_idle, 0.5); /* files that are known, at once */
+}
+
+static void half_a_line_waits(void **state)
+{
+    struct fixture *f = *state;
+    add(f, "evaluator-0.jsonl", START, "\"return\": 1");
+    put(f, "evaluator-0.jsonl", "a", "{\"time\": 1700000001, \"ret");
+    assert_int_equal(look(f, START, NULL)->values, 1);
+    put(f, "evaluator-0.jsonl", "a", "urn\": 2}");
+    assert_int_equal(look(f, START, NULL)->values, 1); /* it may go on: "2}" is no whole line */
+    put(f, "evaluator-0.jsonl", "a", "\n");
+    assert_int_equal(look(f, START, NULL)->values, 2);
+    is(f->seen.value, 2);
+}
+
+static void garbage_is_passed_over(void **state)
+{
+    static const char *const lines[] = {"\n",
+                                        "null\n",
+                                        "[1, 2]\n",
+                                        "{\"time\": \"now\", \"return\": 7}\n",
+                                        "{\"return\": 7}\n",
+                                        "{\"time\": 1e999, \"return\": 7}\n",
+                                        "{\"time\": 1700000000, \"return\": NaN}\n",
+                                        "{\"time\": 1700000000, \"return\": {\"a\": [}\n",
+                                        "\x01\xff\xfe{{{{\n",
+                                        "{\"time\": 1700000000, \"return\": \n"};
+    struct fixture *f = *state;
+    for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++)
+        put(f, "evaluator-0.jsonl", "a", lines[i]);
+    /* Longer than any line, so that its end is read apart from its beginning. */
+    size_t size = 3 * 65536;
+    char *deep = calloc(1, size + 1);
+    memset(deep, '[', size);
+    put(f, "evaluator-0.jsonl", "a", deep);
+    free(deep);
+    assert_int_equal(look(f, START, NULL)->values, 0);
+    put(f, "evaluator-0.jsonl", "a", "{\"time\": 1700000000, \"return\": 7}\n");
+    add(f, "evaluator-0.jsonl", START, "\"return\": 3, \"environment_steps\": -4");
+    assert_int_equal(look(f, START, NULL)->values, 1);
+    is(f->seen.value, 3);
+    put(f, "actor-0.jsonl", "a", "{\"time\": 1700000000, \"blocked_share\": 17}\n");
+    is(look(f, START + 2, NULL)->actor_idle, 1);
+}
+
+static void other_files_are_left_alone(void **state)
+{
+    struct fixture *f = *state;
+    static const char *const names[] = {"actor-.jsonl", "actor-1.csv", "actor-x.jsonl", "my-actor-1.jsonl",
+                                        "actor-12345678901234567890123456789012345.jsonl"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        add(f, names[i], START, "\"blocked_share\": 1");
+    char path[256];
+    snprintf(path, sizeof path, "%s/actor-2.jsonl", f->folder);
+    assert_int_equal(mkfifo(path, 0600), 0); /* nobody writes: must not wait */
+    snprintf(path, sizeof path, "%s/actor-3.jsonl", f->folder);
+    assert_int_equal(mkdir(path, 0700), 0);
+    is(look(f, START, NULL)->actor_idle, NAN);
+}
+
+static void cut_and_replaced(void **state)
+{
+    struct fixture *f = *state;
+    add(f, "evaluator-0.jsonl", START, "\"return\": 1");
+    add(f, "evaluator-0.jsonl", START, "\"return\": 2");
+    assert_int_equal(look(f, START, NULL)->values, 2);
+    put(f, "evaluator-0.jsonl", "w", "");
+    add(f, "evaluator-0.jsonl", START, "\"return\": 9");
+    assert_int_equal(look(f, START, NULL)->values, 1);
+    is(f->seen.value, 9);
+    add(f, "new", START, "\"return\": 4");
+    add(f, "new", START, "\"return\": 5");
+    add(f, "new", START, "\"return\": 6");
+    char from[256], to[256];
+    snprintf(from, sizeof from, "%s/new", f->folder);
+    snprintf(to, sizeof to, "%s/evaluator-0.jsonl", f->folder);
+    assert_int_equal(rename(from, to), 0);
+    assert_int_equal(look(f, START, NULL)->values, 3);
+    is(f->files.values[0].value, 4);
+    unlink(to);
+    assert_int_equal(look(f, START, NULL)->values, 3);
+}
+
+/* Of a long file, the end is enough; of evaluations, everything. */
+static void long_files(void **state)
+{
+    struct fixture *f = *state;
+    for (int i = 0; i < 3000; i++) {
+        char rest[64];
+        snprintf(rest, sizeof rest, "\"return\": %d, \"blocked_share\": 0.%d", i, i % 10);
+        add(f, "actor-0.jsonl", START + i, rest);
+        add(f, "evaluator-0.jsonl", START + i, rest);
+    }
+    look(f, START + 2999, NULL);
+    assert_int_equal(f->seen.values, 3000);
+    is(f->seen.actor_value, 2999);
+    is(f->seen.actor_idle, 0.9);
+}
+
+static void the_silent_do_not_count(void **state)
+{
+    struct fixture *f = *state;
+    /* At the beginning nobody has reported yet, and one that waits just now need not have waited all the time. */
+    is(look(f, START, "actor-7")->actor_idle, NAN);
+    is(look(f, START + 2.9, "actor-7")->actor_idle, NAN);
+    is(look(f, START + 3.1, "actor-7")->actor_idle, 1);
+    add(f, "actor-0.jsonl", START, "\"blocked_share\": 0.5");
+    add(f, "actor-1.jsonl", START + 20, "\"blocked_share\": 0.1");
+    is(look(f, START + 10.9, NULL)->actor_idle, 0.3); /* three periods of 2 s, and 5 s */
+    is(look(f, START + 11.1, NULL)->actor_idle, 0.1);
+    /* It waits in the broker: that is why. */
+    is(look(f, START + 20, "actor-0")->actor_idle, 0.55);
+    /* One that waits and reports nevertheless knows better. */
+    is(look(f, START + 20, "actor-1")->actor_idle, 0.1);
+    /* One that has never got so far as to report. */
+    is(look(f, START + 20, "actor-7")->actor_idle, 0.55);
+    is(look(f, START + 20, "somebody")->actor_idle, 0.1);
+    /* Of the user's own actors nobody knows how long they wait: that one does just now is not all of the time. */
+    f->files.foreign_actors = true;
+    is(look(f, START + 20, "actor-7")->actor_idle, 0.1);
+    f->files.foreign_actors = false;
+    is(look(f, START + 60, NULL)->actor_idle, NAN);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(newest_reports_count, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(causes_are_kept, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(files_come_later, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(half_a_line_waits, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(garbage_is_passed_over, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(other_files_are_left_alone, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(cut_and_replaced, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(long_files, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(the_silent_do_not_count, set_up, tear_down),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

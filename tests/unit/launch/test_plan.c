@@ -1,0 +1,755 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/launch/plan/plan.h"
+#include "proto/base/rng.h"
+#include "tests/support/curves.h"
+#include "tests/support/facts.h"
+#include "tests/support/naive.h"
+
+static void check_close(double a, double b, const char *what)
+{
+    if (!(fabs(a - b) <= 1e-6 * (1 + fabs(a) + fabs(b))))
+        fail_msg("%s is %.9g and should be %.9g", what, a, b);
+}
+
+static struct plan_choice predict(const struct plan_input *input, uint32_t actors, uint32_t learners)
+{
+    struct plan_choice choice;
+    assert_true(plan_predict(input, actors, learners, &choice));
+    return choice;
+}
+
+static void check_pair(const struct plan_choice *choice, uint32_t actors, uint32_t learners)
+{
+    if (choice->actors != actors || choice->learners != learners)
+        fail_msg("%u actors and %u learners (%s), not %u and %u", choice->actors, choice->learners, choice->reason,
+                 actors, learners);
+}
+
+static const struct plan_choice *other(const struct plan *plan, uint32_t actors, uint32_t learners)
+{
+    for (uint32_t i = 0; i < plan->n_others; i++)
+        if (plan->others[i].actors == actors && plan->others[i].learners == learners)
+            return &plan->others[i];
+    fail_msg("%u actors and %u learners are not among the others", actors, learners);
+    return plan->others;
+}
+
+static char *print(const struct plan *plan, const struct plan_input *input)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *file = open_memstream(&text, &size);
+    assert_non_null(file);
+    plan_print(plan, input, file);
+    fclose(file);
+    return text;
+}
+
+/* ---- known curves ---- */
+
+/* Environments that sleep: far more actors than cores pay, until two learners are fed. 40 actors would feed them exactly; 39
+ * come within 5% and their ratio is within half of the tolerance, 38 do not. */
+static void a_slow_environment_takes_more_actors_than_cores(void **state)
+{
+    (void)state;
+    struct plan_input input =
+        curves_input(curves_linear(64, 100, 0.01, 0.001, 10 * MIB), curves_linear(2, 8000, 0.5, 0.05, 50 * MIB), 4);
+    struct plan plan = curves_solve(&input);
+    check_pair(&plan.chosen, 39, 2);
+    check_close(plan.chosen.inserts, 3900, "inserts");
+    check_close(plan.chosen.samples, 15600, "samples");
+    check_close(plan.chosen.spi, 16000.0 / 3900, "natural ratio");
+    check_close(plan.chosen.actor_idle, 0, "actors idle");
+    check_close(plan.chosen.learner_idle, 1 - 3900.0 / 4000, "learners idle");
+    check_close(plan.chosen.cpu, 39 * 0.011 + 1.1 * 3900 / 4000, "cores");
+    check_close(plan.chosen.memory, (39 * 10 + 2 * 50 + 120) * MIB, "memory");
+    assert_int_equal(plan.chosen.bottleneck, PLAN_BALANCED);
+    facts_said(plan.chosen.reason, "2.5% below the highest rate (40 actors, 2 learners)");
+    assert_int_equal(plan.most_actors, 64);
+    assert_int_equal(plan.most_learners, 2);
+    facts_said(other(&plan, 35, 2)->reason, "10% fewer inserts/s: learners would wait 12% of the time");
+}
+
+static void a_heavy_learner_needs_one_actor(void **state)
+{
+    (void)state;
+    struct plan_curve learners = {.n = 2, .points = {{1, 500, 0.8, 0.01, 50 * MIB}, {2, 900, 1.6, 0.02, 50 * MIB}}};
+    struct plan_input input = curves_input(curves_linear(8, 1000, 0.1, 0.01, 10 * MIB), learners, 1);
+    struct plan plan = curves_solve(&input);
+    check_pair(&plan.chosen, 1, 2);
+    check_close(plan.chosen.inserts, 900, "inserts");
+    check_close(plan.chosen.actor_idle, 0.1, "actors idle");
+    check_close(plan.chosen.learner_idle, 0, "learners idle");
+    assert_int_equal(plan.chosen.bottleneck, PLAN_LEARNERS);
+    facts_said(other(&plan, 2, 2)->reason, "same inserts/s with 1 more process: actors would wait");
+    facts_said(other(&plan, 1, 1)->reason, "44% fewer inserts/s: actors would wait 50% of the time");
+    char *text = print(&plan, &input);
+    facts_said(text, "plan: 1 actor, 2 learners\n");
+    facts_said(text, "bottleneck: the learners (an actor more would change nothing)");
+    free(text);
+}
+
+/* An insert costs 0.12 ms of processor and four samples 0.1 ms: two cores give 2 / 0.22 ms. */
+static void cheap_sides_are_bounded_by_the_cores(void **state)
+{
+    (void)state;
+    struct plan_input input =
+        curves_input(curves_linear(1, 10000, 1, 0.2, 10 * MIB), curves_linear(1, 40000, 0.9, 0.1, 50 * MIB), 4);
+    struct plan_choice one = predict(&input, 1, 1);
+    check_close(one.inserts, 2 / 2.2e-4, "inserts");
+    check_close(one.cpu, 2, "cores");
+    assert_int_equal(one.bottleneck, PLAN_CORES);
+    /* Each process would get level = 2 / (1.2 + 1 / 0.9) cores, and the broker its part for what they do. */
+    double level = 2 / (1.2 + 1 / 0.9);
+    check_close(one.spi, 40000 * level / 0.9 / (10000 * level), "natural ratio");
+    check_close(one.actor_idle, 0, "actors idle");
+    check_close(one.learner_idle, 1 - 4 * one.inserts / (40000 * level / 0.9), "learners idle");
+}
+
+/* Three actors on two cores use two thirds each, though each would use a whole one: against a learner they get 3 of 4
+ * parts, not 2 of 3. */
+static void a_curve_that_the_cores_bound_hides_what_its_processes_would_use(void **state)
+{
+    (void)state;
+    struct plan_curve actors = {.n = 3, .points = {{1, 1000, 1, 0, 0}, {2, 2000, 2, 0, 0}, {3, 2000, 2, 0, 0}}};
+    struct plan_input input = curves_input(actors, curves_linear(1, 1000, 1, 0, 0), 1);
+    check_close(predict(&input, 1, 1).spi, 1, "natural ratio of 1 and 1");
+    check_close(predict(&input, 2, 1).spi, 0.5, "natural ratio of 2 and 1");
+    check_close(predict(&input, 3, 1).spi, 1.0 / 3, "natural ratio of 3 and 1");
+    struct plan plan = curves_solve(&input);
+    check_pair(&plan.chosen, 1, 1);
+    assert_int_equal(plan.chosen.bottleneck, PLAN_BALANCED);
+    facts_said(other(&plan, 2, 1)->reason, "same inserts/s with 1 more process: actors would wait 25% of the time; "
+                                           "without the limiter 0.5 samples per insert, not 1");
+}
+
+static void memory_bounds_the_number_of_actors(void **state)
+{
+    (void)state;
+    struct plan_input input =
+        curves_input(curves_linear(32, 100, 0.01, 0.001, 200 * MIB), curves_linear(1, 3000, 0.2, 0.05, 100 * MIB), 1);
+    input.memory = 1300 * MIB; /* 220 for the broker, the rest and the learner: five actors */
+    struct plan plan = curves_solve(&input);
+    check_pair(&plan.chosen, 5, 1);
+    assert_int_equal(plan.chosen.bottleneck, PLAN_MEMORY);
+    assert_int_equal(plan.most_actors, 5);
+    check_close(plan.chosen.memory, 1220 * MIB, "memory");
+    const struct plan_choice *unfit = other(&plan, 29, 1);
+    facts_said(unfit->reason, "would need 5.9 GiB of 1.3 GiB, for 480% more inserts/s");
+    char *text = print(&plan, &input);
+    facts_said(text, "bottleneck: memory");
+    facts_said(text, "1.2 GiB of 1.3 GiB");
+    free(text);
+
+    input.memory = 300 * MIB;
+    rp_error err = {0};
+    assert_int_equal(plan_solve(&input, &plan, &err), RP_INVALID_ARGUMENT);
+    facts_said(err.text, "1 actor and 1 learner, with the broker, need 420 MiB of 300 MiB");
+}
+
+static void a_curve_that_falls_is_not_climbed(void **state)
+{
+    (void)state;
+    struct plan_curve actors = {
+        .n = 4, .points = {{1, 100, 0.1, 0, 0}, {2, 180, 0.2, 0, 0}, {4, 200, 0.4, 0, 0}, {8, 120, 0.8, 0, 0}}};
+    struct plan_input input = curves_input(actors, curves_linear(1, 10000, 0.1, 0, 0), 1);
+    struct plan plan = curves_solve(&input);
+    check_pair(&plan.chosen, 4, 1);
+    check_close(predict(&input, 3, 1).inserts, 190, "inserts of 3");
+    check_close(predict(&input, 6, 1).inserts, 160, "inserts of 6");
+    assert_int_equal(plan.chosen.bottleneck, PLAN_ACTORS);
+    struct plan_choice out;
+    assert_false(plan_predict(&input, 9, 1, &out));
+    assert_false(plan_predict(&input, 1, 2, &out));
+    assert_false(plan_predict(&input, 0, 1, &out));
+}
+
+/* Below the first point a curve goes to the origin. */
+static void one_point_is_a_curve(void **state)
+{
+    (void)state;
+    struct plan_curve actors = {.n = 1, .points = {{4, 400, 0.4, 0.04, 10 * MIB}}};
+    struct plan_curve learners = {.n = 1, .points = {{2, 600, 0.2, 0.02, 10 * MIB}}};
+    struct plan_input input = curves_input(actors, learners, 1);
+    check_close(predict(&input, 1, 2).inserts, 100, "inserts");
+    check_close(predict(&input, 3, 1).inserts, 300, "inserts");
+    struct plan plan = curves_solve(&input);
+    check_pair(&plan.chosen, 4, 2);
+}
+
+static void ratios_far_from_one(void **state)
+{
+    (void)state;
+    /* Four inserts for a sample: 16 actors of 100/s feed a learner of 400/s. */
+    struct plan_input few =
+        curves_input(curves_linear(64, 100, 0.01, 0, MIB), curves_linear(4, 400, 0.1, 0, MIB), 0.25);
+    few.memory = 154 * MIB; /* 34 processes; 64 actors and 4 learners would be in balance */
+    struct plan plan = curves_solve(&few);
+    check_pair(&plan.chosen, 31, 2);
+    assert_int_equal(plan.chosen.bottleneck, PLAN_MEMORY);
+    check_close(plan.chosen.samples, plan.chosen.inserts / 4, "samples");
+    struct plan_input many =
+        curves_input(curves_linear(8, 100, 0.01, 0, MIB), curves_linear(4, 10000, 0.1, 0, MIB), 100);
+    plan = curves_solve(&many);
+    assert_int_equal(plan.chosen.actors, plan.chosen.learners);
+    check_pair(&plan.chosen, 4, 4);
+    check_close(plan.chosen.samples, 40000, "samples");
+}
+
+/* ---- numbers of the file ---- */
+
+static void a_number_of_the_file_is_respected_and_compared(void **state)
+{
+    (void)state;
+    struct plan_input input =
+        curves_input(curves_linear(16, 100, 0.01, 0.001, 10 * MIB), curves_linear(2, 500, 0.3, 0.01, 50 * MIB), 1);
+    input.fixed_actors = 16;
+    struct plan plan = curves_solve(&input);
+    assert_int_equal(plan.chosen.actors, 16);
+    check_close(plan.chosen.inserts, 1000, "inserts");
+    assert_int_equal(plan.best.learners, 2);
+    assert_true(plan.best.actors < 16);
+    facts_said(plan.chosen.reason, "actors.count is a number in the file");
+    char *text = print(&plan, &input);
+    facts_said(text, "actors.count says 16; 10 would do: same inserts/s with 6 processes fewer");
+    free(text);
+
+    input.fixed_actors = 0;
+    input.fixed_learners = 1;
+    plan = curves_solve(&input);
+    check_pair(&plan.chosen, 5, 1);
+    check_pair(&plan.best, 10, 2);
+    text = print(&plan, &input);
+    facts_said(text, "learners.count says 1; auto would take 2: 100% more inserts/s");
+    free(text);
+
+    input.fixed_actors = 5;
+    plan = curves_solve(&input);
+    facts_said(plan.chosen.reason, "as the file says");
+    input.fixed_actors = 10;
+    input.fixed_learners = 2;
+    plan = curves_solve(&input);
+    text = print(&plan, &input);
+    facts_said(text, "actors.count says 10, as auto would");
+    free(text);
+}
+
+static void a_number_that_does_not_fit_is_respected(void **state)
+{
+    (void)state;
+    struct plan_input input =
+        curves_input(curves_linear(8, 100, 0.01, 0, 100 * MIB), curves_linear(2, 500, 0.1, 0, 100 * MIB), 1);
+    input.memory = 620 * MIB;
+    input.fixed_actors = 8;
+    struct plan plan = curves_solve(&input);
+    check_pair(&plan.chosen, 8, 1);
+    facts_said(plan.chosen.reason, "needs 1.0 GiB of 620 MiB; actors.count is a number in the file");
+    assert_true(plan.best.memory <= input.memory);
+    assert_int_equal(plan.most_actors, 8);
+    /* Nothing fits at all, but the file says what to do. */
+    input.memory = 1 * MIB;
+    input.fixed_learners = 1;
+    plan = curves_solve(&input);
+    check_pair(&plan.chosen, 8, 1);
+    /* More than were measured. */
+    input.memory = 4 * GIB;
+    input.fixed_actors = 20;
+    input.fixed_learners = 3;
+    plan = curves_solve(&input);
+    check_pair(&plan.chosen, 20, 3);
+    check_close(plan.chosen.inserts, 800, "inserts");
+    facts_said(plan.chosen.reason, "measured were 8 actors at most");
+    facts_said(plan.chosen.reason, "measured were 2 learners at most");
+}
+
+/* ---- joint runs ---- */
+
+static void a_joint_run_counts_instead_of_the_formula(void **state)
+{
+    (void)state;
+    struct plan_input input =
+        curves_input(curves_linear(4, 1000, 0.5, 0.1, MIB), curves_linear(1, 2000, 0.5, 0.1, MIB), 1);
+    assert_int_equal(predict(&input, 2, 1).bottleneck, PLAN_BALANCED);
+    check_close(predict(&input, 2, 1).inserts, 2000, "inserts");
+    input.joints[0] = (struct plan_joint){2, 1, 1600, 1580, 0.3, 0.02, 1.7, 0, 1, {{0}, {0}}};
+    input.n_joints = 1;
+    struct plan_choice measured = predict(&input, 2, 1);
+    assert_true(measured.measured);
+    check_close(measured.inserts, 1600, "inserts");
+    check_close(measured.samples, 1580, "samples");
+    check_close(measured.actor_idle, 0.3, "actors idle");
+    check_close(measured.cpu, 1.7, "cores");
+    assert_int_equal(measured.bottleneck, PLAN_LEARNERS);
+    /* The learner could do 1580 / 0.98 there, and each of the actors 1600 / 0.7 / 2: in other pairs too. */
+    check_close(predict(&input, 3, 1).inserts, 1580 / 0.98 * (1600 / (1580 / 0.98)), "inserts with one actor more");
+    assert_true(predict(&input, 1, 1).inserts > 1000 && predict(&input, 1, 1).inserts < 1600 / 0.7 / 2);
+    /* One that is far off changes no more than the bound; an unknown idle share is the model's. */
+    input.joints[0] = (struct plan_joint){2, 1, 1, 1, NAN, NAN, NAN, 0, 1, {{0}, {0}}};
+    check_close(predict(&input, 3, 1).inserts, 2000 * 0.3, "inserts");
+    check_close(predict(&input, 2, 1).actor_idle, 0, "actors idle");
+    input.joints[0] = (struct plan_joint){2, 1, 1900, 1900, 0, 0, 2, 0, 1, {{0}, {0}}};
+    assert_int_equal(predict(&input, 2, 1).bottleneck, PLAN_CORES);
+}
+
+/* Somebody else used the machine while two learners were measured: two do not seem better than one, until a joint run
+ * shows them at 3600/s and held back for a tenth of the time. */
+static void a_joint_run_that_outdoes_a_curve_corrects_it(void **state)
+{
+    (void)state;
+    struct plan_curve learners = {.n = 2, .points = {{1, 2000, 0.02, 0.01, MIB}, {2, 2100, 0.02, 0.01, MIB}}};
+    struct plan_input input = curves_input(curves_linear(8, 500, 0.01, 0.01, MIB), learners, 1);
+    struct plan plan = curves_solve(&input);
+    check_pair(&plan.chosen, 4, 1);
+    input.joints[0] = (struct plan_joint){7, 2, 3500, 3600, 0, 0.1, 0.2, 0, 1, {{0}, {0}}};
+    input.n_joints = 1;
+    check_close(predict(&input, 8, 2).inserts, 4000, "inserts");
+    check_close(predict(&input, 4, 2).spi, 2, "natural ratio");
+    check_close(predict(&input, 8, 1).inserts, 2000, "inserts of another number of learners");
+    plan = curves_solve(&input);
+    check_pair(&plan.chosen, 8, 2);
+    /* Who was held back for most of the time says little. */
+    input.joints[0] = (struct plan_joint){1, 2, 500, 500, 0, 0.9, 0.2, 0, 1, {{0}, {0}}};
+    check_close(predict(&input, 8, 2).inserts, 2100, "inserts");
+}
+
+/* A broker with much to do takes more at a time: an insert of 64 actors costs half of one of 16. That is no reason to start
+ * 64 where the learner has work for 20 only: held back to that rate, they cost what 20 cost. */
+static void costs_are_those_of_the_rate(void **state)
+{
+    (void)state;
+    struct plan_curve actors = {.n = 4,
+                                .points = {{1, 200, 0.03, 0.02, MIB},
+                                           {16, 3200, 0.5, 0.3, MIB},
+                                           {32, 6400, 0.9, 0.5, MIB},
+                                           {64, 8000, 0.9, 0.2, MIB}}};
+    struct plan_input input = curves_input(actors, curves_linear(1, 192000, 1, 0.5, MIB), 32);
+    struct plan plan = curves_solve(&input);
+    assert_in_range(plan.chosen.actors, 19, 25);
+    check_close(predict(&input, 32, 1).inserts, predict(&input, 64, 1).inserts, "inserts of 32 and of 64 actors");
+    assert_true(plan.chosen.spi > 32 / 1.1 && plan.chosen.spi < 32 * 1.1);
+    /* 0.8 cores for 3200 inserts and half of 0.6 for the rest up to 4000, with what 128,000 samples take. */
+    check_close(predict(&input, 20, 1).cpu, 0.8 + 0.15 + 1, "cores");
+}
+
+/* A joint run in which actors wait for half of the time and the learner never does: the learner is slower beside them than
+ * it is alone, and half of the actors would do. */
+static void a_joint_run_tells_which_side_is_slower(void **state)
+{
+    (void)state;
+    struct plan_input input =
+        curves_input(curves_linear(32, 200, 0.03, 0.01, MIB), curves_linear(1, 128000, 0.9, 0.2, MIB), 32);
+    struct plan plan = curves_solve(&input);
+    assert_in_range(plan.chosen.actors, 18, 22);
+    input.joints[0] = (struct plan_joint){plan.chosen.actors, 1, 2000, 64000, 0.5, 0, 0.95, 0, 1, {{0}, {0}}};
+    input.n_joints = 1;
+    /* What was measured says the same about itself: without a limiter actors would make twice as much. */
+    check_close(predict(&input, plan.chosen.actors, 1).spi, 16, "natural ratio");
+    struct plan again = curves_solve(&input);
+    assert_in_range(again.chosen.actors, 9, 12);
+    assert_true(again.chosen.inserts > 1900 && again.chosen.inserts < 2100);
+    assert_true(again.chosen.actor_idle < 0.15);
+}
+
+/* A table that only has to be filled a little first (min_size): nobody is held back, and who waits does so for answers. */
+static void without_a_limiter_the_ratio_is_what_it_was(void **state)
+{
+    (void)state;
+    struct plan_input input = curves_input(curves_linear(4, 500, 0.1, 0, MIB), curves_linear(2, 3000, 0.1, 0, MIB), 4);
+    input.joints[0] = (struct plan_joint){2, 2, 980, 5880, 0, 0.4, 0.5, 0, 1, {{0}, {0}}};
+    input.n_joints = 1;
+    check_close(predict(&input, 2, 2).spi, 6, "natural ratio");
+}
+
+/* One share of a joint run that is off by noise must not make 12 actors look unlike 11 and 13: natural ratios of
+ * neighbours go one way, in steps as small as those of the counts. */
+static void natural_ratios_of_neighbours_make_sense(void **state)
+{
+    (void)state;
+    struct rng rng;
+    rng_seed(&rng, naive_seed("natural_ratios_of_neighbours_make_sense"));
+    for (int trial = 0; trial < 300; trial++) {
+        struct plan_input input =
+            curves_input(curves_linear(16, 500, 0.1, 0.02, MIB), curves_linear(2, 60000, 0.5, 0.1, MIB), 8);
+        input.cores = 16;
+        for (uint32_t i = 0; i < input.actors.n; i++) {
+            struct plan_point *point = &input.actors.points[i];
+            point->rate *= 0.85 + 0.3 * rng_unit(&rng);
+        }
+        for (uint32_t i = 0; i < 3; i++) {
+            double inserts = 4000 * (0.9 + 0.2 * rng_unit(&rng));
+            input.joints[input.n_joints++] = (struct plan_joint){.actors = 11 + (uint32_t)rng_below(&rng, 3),
+                                                                 .learners = 1 + (uint32_t)rng_below(&rng, 2),
+                                                                 .inserts = inserts,
+                                                                 .samples = 8 * inserts,
+                                                                 .actor_idle = 0.9 * rng_unit(&rng),
+                                                                 .learner_idle = 0.1 * rng_unit(&rng),
+                                                                 .cpu = 4};
+        }
+        for (uint32_t x = 2; x <= 16; x++) {
+            double fewer = predict(&input, x - 1, 2).spi, more = predict(&input, x, 2).spi;
+            if (more > fewer * (1 + 1e-9) || more < fewer * (x - 1) / x * (1 - 1e-9))
+                fail_msg("%.3g samples per insert with %u actors, %.3g with %u", fewer, x - 1, more, x);
+        }
+    }
+}
+
+/* A point that a pause of the machine has spoiled lies between its neighbours afterwards; a rate that really falls does. */
+static void a_noisy_curve_is_smoothed(void **state)
+{
+    (void)state;
+    struct plan_curve actors = {
+        .n = 4, .points = {{1, 60, 0.1, 0, MIB}, {2, 200, 0.2, 0, MIB}, {4, 400, 0.4, 0, MIB}, {8, 380, 0.8, 0, MIB}}};
+    struct plan_input input = curves_input(actors, curves_linear(1, 100000, 0.1, 0, MIB), 1);
+    double each = (60 + 100 + 100) / 3.0;
+    check_close(predict(&input, 1, 1).inserts, each, "inserts of 1");
+    check_close(predict(&input, 4, 1).inserts, 4 * each, "inserts of 4");
+    check_close(predict(&input, 8, 1).inserts, 380, "inserts of 8");
+    input.actors.points[3].rate = 330;
+    check_close(predict(&input, 8, 1).inserts, 4 * each, "inserts of 8, a little below those of 4");
+    input.actors.points[3].rate = 200;
+    check_close(predict(&input, 8, 1).inserts, 200, "inserts of 8, far below those of 4");
+}
+
+/* The bound of the file, the cores and memory are told apart. */
+static void the_bound_that_holds_has_a_name(void **state)
+{
+    (void)state;
+    struct plan_input input =
+        curves_input(curves_linear(4, 100, 0.01, 0.001, 10 * MIB), curves_linear(2, 10000, 0.2, 0.05, 10 * MIB), 1);
+    input.max_actors = 4;
+    input.max_learners = 2;
+    struct plan plan = curves_solve(&input);
+    assert_int_equal(plan.chosen.actors, 4);
+    assert_int_equal(plan.chosen.bottleneck, PLAN_MAX_ACTORS);
+    char *text = print(&plan, &input);
+    facts_said(text, "plan.max_actors allows 4");
+    free(text);
+    input.max_actors = 64; /* the curve ends earlier: more did not pay */
+    assert_int_equal(curves_solve(&input).chosen.bottleneck, PLAN_ACTORS);
+    input.learners = curves_linear(2, 130, 0.2, 0.05, 10 * MIB);
+    plan = curves_solve(&input);
+    assert_int_equal(plan.chosen.bottleneck, PLAN_MAX_LEARNERS);
+    text = print(&plan, &input);
+    facts_said(text, "plan.max_learners allows 2");
+    free(text);
+    input.memory = 145 * MIB; /* 120 and two processes */
+    assert_int_equal(curves_solve(&input).chosen.bottleneck, PLAN_MEMORY);
+    input.memory = 4 * GIB;
+    input.cores = 0.1;
+    assert_int_equal(curves_solve(&input).chosen.bottleneck, PLAN_CORES);
+}
+
+/* Alternatives are pairs that were run, unless other programs spoiled the run. */
+static void alternatives_are_runs(void **state)
+{
+    (void)state;
+    struct plan_input input =
+        curves_input(curves_linear(4, 1000, 0.1, 0.1, MIB), curves_linear(2, 2000, 0.2, 0.1, MIB), 1);
+    const struct plan_joint joints[] = {{2, 1, 1900, 1900, 0, 0, 1, 0, 2, {{0}, {0}}},
+                                        {1, 1, 900, 900, 0, 0.5, 0.5, 0, 1, {{0}, {0}}},
+                                        {2, 2, 300, 300, 0, 0, 1, 0.9, 1, {{0}, {0}}}};
+    for (uint32_t i = 0; i < 3; i++)
+        assert_true(plan_add_joint(&input, &joints[i]));
+    input.settled = true;
+    struct plan plan = curves_solve(&input);
+    check_pair(&plan.chosen, 2, 1);
+    assert_int_equal(plan.n_others, 1);
+    assert_true(other(&plan, 1, 1)->measured);
+    input.joints[2].others = 0;
+    plan = curves_solve(&input);
+    assert_int_equal(plan.n_others, 2);
+    /* One more run of a pair is averaged. */
+    struct plan_joint again = {1, 1, 1100, 1100, NAN, 0.3, 0.7, 0.2, 1, {{0}, {0}}};
+    assert_true(plan_add_joint(&input, &again));
+    assert_int_equal(input.n_joints, 3);
+    assert_int_equal(input.joints[1].runs, 2);
+    check_close(input.joints[1].inserts, 1000, "inserts");
+    check_close(input.joints[1].actor_idle, 0, "actors idle");
+    check_close(input.joints[1].learner_idle, 0.4, "learners idle");
+    check_close(input.joints[1].cpu, 0.6, "cores");
+    for (uint32_t x = 5; input.n_joints < PLAN_MAX_JOINTS; x++) {
+        again.actors = x;
+        assert_true(plan_add_joint(&input, &again));
+    }
+    again.actors = 100;
+    assert_false(plan_add_joint(&input, &again));
+}
+
+/* Two pairs that are as good: the one whose figures were measured. */
+static void what_was_measured_is_kept(void **state)
+{
+    (void)state;
+    struct plan_input input =
+        curves_input(curves_linear(16, 100, 0.01, 0, MIB), curves_linear(1, 1000, 0.1, 0, MIB), 1);
+    struct plan plan = curves_solve(&input);
+    assert_in_range(plan.chosen.actors, 9, 10);
+    input.joints[0] = (struct plan_joint){plan.chosen.actors + 1, 1, 985, 985, 0.02, 0, 0.2, 0, 1, {{0}, {0}}};
+    input.n_joints = 1;
+    struct plan again = curves_solve(&input);
+    check_pair(&again.chosen, plan.chosen.actors + 1, 1);
+}
+
+/* Of a plan that goes from one pair to the next and never comes to rest, the best that was measured is taken. */
+static void once_settled_only_what_was_measured_is_chosen(void **state)
+{
+    (void)state;
+    struct plan_input input =
+        curves_input(curves_linear(32, 200, 0.03, 0.01, MIB), curves_linear(1, 128000, 0.9, 0.2, MIB), 32);
+    input.joints[0] = (struct plan_joint){23, 1, 2440, 78200, 0.44, 0.07, 1.6, 0, 1, {{0}, {0}}};
+    input.joints[1] = (struct plan_joint){13, 1, 2430, 77900, 0, 0.37, 1.4, 0, 1, {{0}, {0}}};
+    input.joints[2] = (struct plan_joint){16, 1, 2960, 94720, 0, 0.12, 1.5, 0, 1, {{0}, {0}}};
+    input.n_joints = 3;
+    input.settled = true;
+    struct plan plan = curves_solve(&input);
+    check_pair(&plan.chosen, 16, 1);
+    check_close(plan.chosen.inserts, 2960, "inserts");
+    /* A number of the file that no joint run had is respected. */
+    input.fixed_actors = 7;
+    plan = curves_solve(&input);
+    check_pair(&plan.chosen, 7, 1);
+    /* So is the memory that there is. */
+    input.fixed_actors = 0;
+    input.memory = input.broker_memory + input.other_memory + 8 * MIB;
+    plan = curves_solve(&input);
+    assert_true(plan.chosen.actors <= 7);
+}
+
+/* ---- what cannot be planned ---- */
+
+static void inputs_that_say_nothing_are_refused(void **state)
+{
+    (void)state;
+    struct plan_input good =
+                          curves_input(curves_linear(4, 1000, 0.5, 0.1, MIB), curves_linear(1, 2000, 0.5, 0.1, MIB), 1),
+                      bad;
+    struct plan plan;
+    rp_error err = {0};
+    bad = good;
+    bad.actors.n = 0;
+    assert_int_equal(plan_solve(&bad, &plan, &err), RP_INVALID_ARGUMENT);
+    facts_said(err.text, "the curve of the actors has 0 points");
+    bad = good;
+    bad.learners.points[0].rate = 0;
+    assert_int_equal(plan_solve(&bad, &plan, &err), RP_INVALID_ARGUMENT);
+    facts_said(err.text, "the learners did nothing while they were measured");
+    bad = good;
+    bad.actors.points[1].count = 1;
+    assert_int_equal(plan_solve(&bad, &plan, &err), RP_INVALID_ARGUMENT);
+    bad = good;
+    bad.cores = NAN;
+    assert_int_equal(plan_solve(&bad, &plan, &err), RP_INVALID_ARGUMENT);
+    bad = good;
+    bad.spi = 0;
+    assert_int_equal(plan_solve(&bad, &plan, &err), RP_INVALID_ARGUMENT);
+    facts_said(err.text, "set plan.spi");
+    bad.fixed_actors = 1;
+    bad.fixed_learners = 1;
+    plan = curves_solve(&bad);
+    check_close(plan.chosen.inserts, 1000, "inserts");
+    check_close(plan.chosen.samples, 2000, "samples");
+    check_close(plan.chosen.learner_idle, 0, "learners idle");
+    /* No budget is no bound; costs that were not measured are none. */
+    bad = good;
+    bad.memory = NAN;
+    for (uint32_t i = 0; i < bad.actors.n; i++)
+        bad.actors.points[i].cpu = bad.actors.points[i].broker_cpu = NAN;
+    plan = curves_solve(&bad);
+    check_close(plan.chosen.inserts, 2000, "inserts");
+}
+
+/* ---- against a naive evaluation ---- */
+
+static double naive_read(const struct plan_curve *curve, uint32_t count, size_t offset)
+{
+    double x0 = 0, y0 = 0;
+    for (uint32_t i = 0; i < curve->n; i++) {
+        double x1 = curve->points[i].count, y1 = 0;
+        memcpy(&y1, (const char *)&curve->points[i] + offset, sizeof y1);
+        if (count <= x1)
+            return y0 + (y1 - y0) * (count - x0) / (x1 - x0);
+        x0 = x1;
+        y0 = y1;
+    }
+    return NAN;
+}
+
+struct naive {
+    double rate, cpu, broker, memory, demand;
+};
+
+static struct naive naive_side(const struct plan_curve *curve, uint32_t count, double cores)
+{
+    struct naive side = {naive_read(curve, count, offsetof(struct plan_point, rate)),
+                         naive_read(curve, count, offsetof(struct plan_point, cpu)),
+                         naive_read(curve, count, offsetof(struct plan_point, broker_cpu)), 0, 0};
+    /* Memory is per process and the same at all counts in these curves. */
+    side.memory = curve->points[0].memory * count;
+    side.demand = side.cpu / count;
+    if (side.cpu + side.broker >= 0.9 * cores)
+        for (uint32_t i = 0; i < curve->n && curve->points[i].count <= count; i++)
+            side.demand = fmax(side.demand, curve->points[i].cpu / curve->points[i].count);
+    return side;
+}
+
+/* Rate of a side whose processes get at most `level` cores each. */
+static double naive_rate(const struct naive *side, uint32_t count, double level)
+{
+    return side->rate / side->cpu * count * fmin(side->demand, level);
+}
+
+static struct plan_choice naive_pair(const struct plan_input *input, uint32_t x, uint32_t y)
+{
+    struct naive a = naive_side(&input->actors, x, input->cores), l = naive_side(&input->learners, y, input->cores);
+    double ci = (a.cpu + a.broker) / a.rate, cs = (l.cpu + l.broker) / l.rate, low = 0, high = 1e6;
+    for (int i = 0; i < 200; i++) {
+        double level = (low + high) / 2;
+        bool over = naive_rate(&a, x, level) * ci + naive_rate(&l, y, level) * cs > input->cores;
+        *(over ? &high : &low) = level;
+    }
+    double ra = fmin(a.rate, naive_rate(&a, x, low)), rl = fmin(l.rate, naive_rate(&l, y, low));
+    double rate = fmin(fmin(a.rate, l.rate / input->spi), input->cores / (ci + input->spi * cs));
+    return (struct plan_choice){.actors = x,
+                                .learners = y,
+                                .inserts = rate,
+                                .samples = rate * input->spi,
+                                .spi = rl / ra,
+                                .actor_idle = fmax(0, 1 - rate / ra),
+                                .learner_idle = fmax(0, 1 - rate * input->spi / rl),
+                                .cpu = rate * (ci + input->spi * cs),
+                                .memory = a.memory + l.memory + input->broker_memory + input->other_memory};
+}
+
+static struct plan_curve random_curve(struct rng *rng, uint32_t most)
+{
+    struct plan_curve curve = {.n = 1 + (uint32_t)rng_below(rng, 5)};
+    double rate = exp(2 + 8 * rng_unit(rng)), cpu = 0.001 + rng_unit(rng) * rng_unit(rng), memory = rng_unit(rng) * GIB;
+    double share = rng_unit(rng), last = 0;
+    uint32_t count = 0, from = 0;
+    for (uint32_t i = 0; i < curve.n; i++, from = count) {
+        count += 1 + (uint32_t)rng_below(rng, most / curve.n);
+        /* None is faster because there are more of them. */
+        double effect = last + (count - from) * (0.2 + 0.8 * rng_unit(rng)) * (from ? last / from : 1);
+        curve.points[i] = (struct plan_point){count, rate * effect, cpu * effect, cpu * effect * share, memory};
+        last = effect;
+    }
+    return curve;
+}
+
+static void check_choice(const struct plan_choice *got, const struct plan_choice *want)
+{
+    check_close(got->inserts, want->inserts, "inserts");
+    check_close(got->samples, want->samples, "samples");
+    check_close(got->spi, want->spi, "natural ratio");
+    check_close(got->actor_idle, want->actor_idle, "actors idle");
+    check_close(got->learner_idle, want->learner_idle, "learners idle");
+    check_close(got->cpu, want->cpu, "cores");
+    check_close(got->memory, want->memory, "memory");
+    assert_true(fmin(got->actor_idle, got->learner_idle) < 1e-6 || got->bottleneck == PLAN_CORES);
+}
+
+static double naive_distance(const struct plan_input *input, double spi)
+{
+    return fmax(0, fabs(log(spi / input->spi)) - log(1 + input->tolerance / 2));
+}
+
+static void check_solution(const struct plan_input *input)
+{
+    struct plan plan;
+    rp_error err = {0};
+    rp_status status = plan_solve(input, &plan, &err);
+    bool any = false;
+    uint32_t most_x = input->actors.points[input->actors.n - 1].count;
+    uint32_t most_y = input->learners.points[input->learners.n - 1].count;
+    double top = 0;
+    for (uint32_t x = 1; x <= most_x; x++)
+        for (uint32_t y = 1; y <= most_y; y++) {
+            struct plan_choice want = naive_pair(input, x, y), got = predict(input, x, y);
+            check_choice(&got, &want);
+            any = any || want.memory <= input->memory;
+            if (want.memory <= input->memory)
+                top = fmax(top, want.inserts);
+        }
+    assert_int_equal(status == RP_OK, any);
+    if (!any)
+        return;
+    assert_true(plan.chosen.memory <= input->memory);
+    assert_true(plan.chosen.inserts >= top * (1 - input->near) * (1 - 1e-9));
+    assert_true(plan.most_actors >= plan.chosen.actors && plan.most_actors <= most_x);
+    double far = naive_distance(input, plan.chosen.spi);
+    for (uint32_t x = 1; x <= most_x; x++)
+        for (uint32_t y = 1; y <= most_y; y++) {
+            struct plan_choice pair = naive_pair(input, x, y);
+            if (pair.memory > input->memory || pair.inserts < top * (1 - input->near) * (1 + 1e-9))
+                continue;
+            double distance = naive_distance(input, pair.spi);
+            assert_true(distance > far - 1e-6);
+            if (distance < 1e-9 && far < 1e-9)
+                assert_true(pair.memory >= plan.chosen.memory * (1 - 1e-9));
+        }
+}
+
+static void any_curves_are_solved_as_by_hand(void **state)
+{
+    (void)state;
+    struct rng rng;
+    rng_seed(&rng, naive_seed("any_curves_are_solved_as_by_hand"));
+    for (int i = 0; i < 300; i++) {
+        struct plan_input input =
+            curves_input(random_curve(&rng, 40), random_curve(&rng, 8), exp(6 * rng_unit(&rng) - 2));
+        input.cores = 1 + (double)rng_below(&rng, 16);
+        input.memory = rng_unit(&rng) * 20 * GIB;
+        check_solution(&input);
+    }
+}
+
+static void the_largest_search_is_quick(void **state)
+{
+    (void)state;
+    struct plan_input input =
+        curves_input(curves_linear(4096, 10, 0.0001, 0.0001, MIB), curves_linear(64, 300, 0.01, 0.001, MIB), 1);
+    input.memory = 64 * GIB;
+    struct plan plan = curves_solve(&input);
+    assert_true(plan.chosen.inserts >= 0.95 * 19200);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_slow_environment_takes_more_actors_than_cores),
+        cmocka_unit_test(a_heavy_learner_needs_one_actor),
+        cmocka_unit_test(cheap_sides_are_bounded_by_the_cores),
+        cmocka_unit_test(a_curve_that_the_cores_bound_hides_what_its_processes_would_use),
+        cmocka_unit_test(memory_bounds_the_number_of_actors),
+        cmocka_unit_test(a_curve_that_falls_is_not_climbed),
+        cmocka_unit_test(one_point_is_a_curve),
+        cmocka_unit_test(ratios_far_from_one),
+        cmocka_unit_test(a_number_of_the_file_is_respected_and_compared),
+        cmocka_unit_test(a_number_that_does_not_fit_is_respected),
+        cmocka_unit_test(a_joint_run_counts_instead_of_the_formula),
+        cmocka_unit_test(a_joint_run_that_outdoes_a_curve_corrects_it),
+        cmocka_unit_test(costs_are_those_of_the_rate),
+        cmocka_unit_test(a_joint_run_tells_which_side_is_slower),
+        cmocka_unit_test(without_a_limiter_the_ratio_is_what_it_was),
+        cmocka_unit_test(natural_ratios_of_neighbours_make_sense),
+        cmocka_unit_test(a_noisy_curve_is_smoothed),
+        cmocka_unit_test(the_bound_that_holds_has_a_name),
+        cmocka_unit_test(alternatives_are_runs),
+        cmocka_unit_test(what_was_measured_is_kept),
+        cmocka_unit_test(once_settled_only_what_was_measured_is_chosen),
+        cmocka_unit_test(inputs_that_say_nothing_are_refused),
+        cmocka_unit_test(any_curves_are_solved_as_by_hand),
+        cmocka_unit_test(the_largest_search_is_quick),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,216 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/launch/plan/plan.h"
+#include "proto/base/rng.h"
+#include "tests/support/curves.h"
+#include "tests/support/naive.h"
+
+static struct plan_input whole_input(void)
+{
+    struct plan_input input =
+        curves_input(curves_linear(16, 1000, 0.5, 0.1, MIB), curves_linear(4, 2000, 0.5, 0.1, 3 * MIB), 1.25);
+    input.joints[0] = (struct plan_joint){2, 1, 1600, 2000, NAN, 0.02, 1.7, 0, 1, {{0}, {0}}};
+    input.joints[0].waits.learner[IDLE_UPDATES] = 0.125;
+    input.n_joints = 1;
+    input.fixed_actors = 3;
+    return input;
+}
+
+static void json_goes_both_ways(void **state)
+{
+    (void)state;
+    struct plan_input input = whole_input(), input_back;
+    struct plan plan = curves_solve(&input), back;
+    char *text = plan_to_json(&plan, &input);
+    assert_non_null(text);
+    assert_true(plan_from_json(text, &back, &input_back));
+    char *again = plan_to_json(&back, &input_back);
+    assert_string_equal(text, again);
+    assert_true(isnan(input_back.joints[0].actor_idle));
+    assert_true(input_back.joints[0].waits.learner[IDLE_UPDATES] == 0.125);
+    assert_int_equal(input_back.actors.n, input.actors.n);
+    assert_true(input_back.actors.points[4].rate == 16000);
+    assert_string_equal(back.chosen.reason, plan.chosen.reason);
+    assert_int_equal(back.chosen.bottleneck, plan.chosen.bottleneck);
+    assert_int_equal(back.most_actors, plan.most_actors);
+    assert_true(plan_input_from_json(text, &input_back));
+    free(again);
+    free(text);
+    /* The curves alone: there is an input, and no plan. */
+    text = plan_to_json(NULL, &input);
+    assert_true(plan_input_from_json(text, &input_back));
+    assert_false(plan_from_json(text, &back, &input_back));
+    free(text);
+}
+
+static void json_that_is_cut_or_changed_does_no_harm(void **state)
+{
+    (void)state;
+    struct plan_input input = whole_input();
+    struct plan plan = curves_solve(&input);
+    char *text = plan_to_json(&plan, &input);
+    size_t size = strlen(text);
+    struct rng rng;
+    rng_seed(&rng, naive_seed("json_that_is_cut_or_changed_does_no_harm"));
+    for (size_t cut = 0; cut < size; cut += 1 + rng_below(&rng, 5)) {
+        struct plan back;
+        struct plan_input input_back;
+        char *part = strndup(text, cut);
+        assert_false(plan_from_json(part, &back, &input_back));
+        assert_false(plan_input_from_json(part, &input_back));
+        free(part);
+    }
+    for (int i = 0; i < 3000; i++) {
+        char *changed = strdup(text);
+        uint64_t changes = 1 + rng_below(&rng, 3);
+        for (uint64_t k = 0; k < changes; k++)
+            changed[rng_below(&rng, size)] =
+                i % 2 ? (char)(1 + rng_below(&rng, 255)) : "0123456789.-e{}[]\",:n"[rng_below(&rng, 21)];
+        struct plan back;
+        struct plan_input input_back;
+        if (plan_from_json(changed, &back, &input_back)) {
+            FILE *nowhere = fopen("/dev/null", "w");
+            plan_print(&back, &input_back, nowhere);
+            fclose(nowhere);
+            if (plan_solve(&input_back, &plan, NULL) == RP_OK)
+                assert_true(plan.chosen.actors > 0);
+        }
+        free(changed);
+    }
+    free(text);
+    static const char *const garbage[] = {"",
+                                          "null",
+                                          "[]",
+                                          "{}",
+                                          "1",
+                                          "{\"input\":null}",
+                                          "{\"input\":{}}",
+                                          "x",
+                                          "\"",
+                                          "{{{",
+                                          "{\"input\":{\"spi\":\"2\"}}"};
+    for (size_t i = 0; i < sizeof garbage / sizeof garbage[0]; i++) {
+        struct plan_input input_back;
+        assert_false(plan_input_from_json(garbage[i], &input_back));
+    }
+}
+
+/* A list may be longer than there is room for. */
+static void json_with_too_many_joints_is_refused(void **state)
+{
+    (void)state;
+    static const char joint[] = "{\"actors\":1,\"learners\":1,\"inserts\":1,\"samples\":1,\"actor_idle\":0,"
+                                "\"learner_idle\":0,\"cpu\":1,\"others\":0,\"runs\":1,"
+                                "\"actor_idle_parameters\":0,\"actor_idle_counters\":0,"
+                                "\"learner_idle_parameters\":0,\"learner_idle_reduce\":0,"
+                                "\"learner_idle_updates\":0,\"learner_idle_counters\":0},";
+    struct plan_input input = whole_input(), back;
+    char *text = plan_to_json(NULL, &input), *list = strstr(text, "\"joints\"");
+    assert_non_null(list);
+    list = strchr(list, '[') + 1;
+    for (uint32_t more = PLAN_MAX_JOINTS - 1; more <= PLAN_MAX_JOINTS + 100; more++) {
+        char *longer = NULL;
+        size_t size = 0;
+        FILE *file = open_memstream(&longer, &size);
+        assert_non_null(file);
+        fwrite(text, 1, (size_t)(list - text), file);
+        for (uint32_t i = 0; i < more; i++)
+            fputs(joint, file);
+        fputs(list, file);
+        fclose(file);
+        assert_int_equal(plan_input_from_json(longer, &back), more < PLAN_MAX_JOINTS);
+        free(longer);
+    }
+    free(text);
+}
+
+/* A plan looks at every pair up to the largest count that was run: no file may make that billions. */
+static void json_with_joints_beyond_all_counts_is_refused(void **state)
+{
+    (void)state;
+    static const uint32_t counts[] = {1, 4096, 0, 4097, UINT32_MAX};
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
+        for (int learners = 0; learners < 2; learners++) {
+            struct plan_input input = whole_input(), back;
+            *(learners ? &input.joints[0].learners : &input.joints[0].actors) = counts[i];
+            char *text = plan_to_json(NULL, &input);
+            assert_int_equal(plan_input_from_json(text, &back), i < 2);
+            free(text);
+        }
+}
+
+/* The text with the value of a member replaced where it stands first; free(). */
+static char *with(const char *text, const char *name, const char *value)
+{
+    char *out = NULL;
+    size_t size = 0;
+    const char *at = strstr(text, name);
+    assert_non_null(at);
+    at = strchr(at, ':') + 1;
+    FILE *file = open_memstream(&out, &size);
+    assert_non_null(file);
+    fprintf(file, "%.*s %s%s", (int)(at - text), text, value, at + strcspn(at, ",\n}"));
+    fclose(file);
+    return out;
+}
+
+/* Counts and bytes become processes and integers. */
+static void json_with_numbers_beyond_all_measure(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name, *value;
+        bool good;
+    } cases[] = {{"\"most_actors\"", "4000000000", false},
+                 {"\"most_actors\"", "4096", true},
+                 {"\"most_actors\"", "0", false},
+                 {"\"most_learners\"", "-1", false},
+                 {"\"most_learners\"", "4294967297", false},
+                 {"\"actors\"", "5000", false},
+                 {"\"actors\"", "0", false},
+                 {"\"memory\": 4294967296", "1e300", true},
+                 {"\"memory\": 4294967296", "1e999", true},
+                 {"\"memory\": 4294967296", "-7", true},
+                 {"\"broker_memory\"", "1e300", true},
+                 {"\"inserts\"", "1e300", true},
+                 {"\"cores\"", "1e999", false}};
+    struct plan_input input = whole_input(), input_back;
+    struct plan plan = curves_solve(&input), back;
+    char *text = plan_to_json(&plan, &input);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char *changed = with(text, cases[i].name, cases[i].value);
+        if (plan_from_json(changed, &back, &input_back) != cases[i].good)
+            fail_msg("%s %s is %s", cases[i].name, cases[i].value, cases[i].good ? "refused" : "taken");
+        if (cases[i].good) {
+            FILE *nowhere = fopen("/dev/null", "w");
+            plan_print(&back, &input_back, nowhere);
+            fclose(nowhere);
+            assert_true(input_back.memory >= 0 && input_back.memory <= 1e18);
+        }
+        free(changed);
+    }
+    free(text);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(json_goes_both_ways),
+        cmocka_unit_test(json_with_too_many_joints_is_refused),
+        cmocka_unit_test(json_with_joints_beyond_all_counts_is_refused),
+        cmocka_unit_test(json_with_numbers_beyond_all_measure),
+        cmocka_unit_test(json_that_is_cut_or_changed_does_no_harm),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

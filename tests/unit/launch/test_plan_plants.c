@@ -1,0 +1,389 @@
+/* Plans for plants that compute: what plan_next asks for is measured on a model of a machine, with noise, until it asks
+ * for nothing more; then the plan is held against every pair of counts. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "agent/launch/plan/plan.h"
+#include "proto/base/rng.h"
+#include "tests/support/curves.h"
+#include "tests/support/naive.h"
+
+/* As the profile has them. */
+#define MOST_RUNS 7
+#define NEAR 0.02
+/* The bars. */
+#define LEAST_SHARE 0.95
+#define MOST_OFF 0.15
+
+/* ---- a machine ---- */
+
+/* Seconds for one item, unless it says otherwise. Whoever waits for the broker waits longer while it sleeps. */
+struct plant {
+    double cores, spi;
+    uint32_t max_actors, max_learners;
+    double actor_cpu, actor_wait;     /* for an insert; the wait is the environment's */
+    double learner_cpu, learner_wait; /* for a sample; the wait is a round trip's part */
+    double wake;                      /* added to learner_wait by a broker that sleeps whenever it can */
+    double reduce_cpu, reduce_wait;   /* for a sample, where there is more than one learner */
+    double broker_insert, broker_sample;
+    double switching; /* share lost to switches between processes, where all cores are busy, for each process */
+    double noise;     /* of what is measured: one standard deviation */
+};
+
+struct load {
+    double inserts, samples;         /* items/s */
+    double actor_idle, learner_idle; /* held back by the limiter */
+    double cpu, broker;              /* cores */
+};
+
+static double learner_cpu(const struct plant *plant, uint32_t y)
+{
+    return plant->learner_cpu + (y > 1 ? plant->reduce_cpu : 0);
+}
+
+/* What each side can do, with a broker that is busy for a share of the time and processes that get `speed` of a core. */
+static double actors_can(const struct plant *plant, uint32_t x, double speed)
+{
+    return x / (plant->actor_cpu / speed + plant->actor_wait);
+}
+
+static double learners_can(const struct plant *plant, uint32_t y, double speed, double busy)
+{
+    double wait = plant->learner_wait + plant->wake * (1 - busy) + (y > 1 ? plant->reduce_wait : 0);
+    return y / (learner_cpu(plant, y) / speed + wait);
+}
+
+static double cores_of(const struct plant *plant, uint32_t y, double inserts, double samples)
+{
+    return inserts * (plant->actor_cpu + plant->broker_insert) +
+           samples * (learner_cpu(plant, y) + plant->broker_sample);
+}
+
+/* Processes that would like to run at a time, if there were cores for all. */
+static double awake(const struct plant *plant, uint32_t x, uint32_t y)
+{
+    return 1 + y + x * plant->actor_cpu / (plant->actor_cpu + plant->actor_wait);
+}
+
+/* Rates at which a pair goes on; x or y may be 0: the other side alone, without a limiter. */
+static struct load run_plant(const struct plant *plant, uint32_t x, uint32_t y)
+{
+    struct load load = {0};
+    double busy = 0, speed = 1;
+    for (int i = 0; i < 200; i++) {
+        double a = x ? actors_can(plant, x, speed) : 0, l = y ? learners_can(plant, y, speed, busy) : 0;
+        double inserts = x && y ? fmin(a, l / plant->spi) : a, samples = x && y ? inserts * plant->spi : l;
+        double broker = inserts * plant->broker_insert + samples * plant->broker_sample;
+        double cores = plant->cores * (1 - fmin(0.5, plant->switching * fmax(0, awake(plant, x, y) - plant->cores)));
+        double over = fmax(broker, cores_of(plant, y, inserts, samples) / cores);
+        double fits = over > 1 ? 1 / over : 1, lost = over > 1 && over > broker ? plant->cores / cores : 1;
+        load = (struct load){.inserts = inserts * fits,
+                             .samples = samples * fits,
+                             .actor_idle = a > 0 ? fmax(0, 1 - inserts * fits / a) : 0,
+                             .learner_idle = l > 0 ? fmax(0, 1 - samples * fits / l) : 0,
+                             .cpu = cores_of(plant, y, inserts, samples) * fits * lost,
+                             .broker = broker * fits};
+        busy += 0.3 * (fmin(1, load.broker) - busy);
+    }
+    /* Where the cores or the broker are the bound, nobody waits for the limiter because of that. */
+    if (x && y && fmin(load.actor_idle, load.learner_idle) > 0) {
+        double both = fmin(load.actor_idle, load.learner_idle);
+        load.actor_idle = 1 - (1 - load.actor_idle) / (1 - both);
+        load.learner_idle = 1 - (1 - load.learner_idle) / (1 - both);
+    }
+    return load;
+}
+
+/* ---- measuring it ---- */
+
+static double noisy(struct rng *rng, const struct plant *plant)
+{
+    double sum = 0;
+    for (int i = 0; i < 12; i++)
+        sum += rng_unit(rng);
+    return 1 + plant->noise * fmax(-2.5, fmin(2.5, sum - 6));
+}
+
+static struct plan_curve measure_curve(const struct plant *plant, struct rng *rng, bool actors)
+{
+    struct plan_curve curve = {0};
+    uint32_t most = actors ? plant->max_actors : plant->max_learners;
+    for (uint32_t count = 1;; count = count * 2 < most ? count * 2 : most) {
+        struct load load = run_plant(plant, actors ? count : 0, actors ? 0 : count);
+        double factor = noisy(rng, plant), rate = (actors ? load.inserts : load.samples) * factor;
+        curve.points[curve.n] =
+            (struct plan_point){count, rate, (load.cpu - load.broker) * factor, load.broker * factor, MIB};
+        double before = curve.n ? curve.points[curve.n - 1].rate : 0;
+        curve.n++;
+        if (count == most || (before > 0 && rate < 1.1 * before))
+            return curve;
+    }
+}
+
+static struct plan_joint measure_joint(const struct plant *plant, struct rng *rng, uint32_t x, uint32_t y)
+{
+    struct load load = run_plant(plant, x, y);
+    double factor = noisy(rng, plant);
+    return (struct plan_joint){.actors = x,
+                               .learners = y,
+                               .inserts = load.inserts * factor,
+                               .samples = load.samples * factor,
+                               .actor_idle = fmin(1, fmax(0, load.actor_idle + noisy(rng, plant) - 1)),
+                               .learner_idle = fmin(1, fmax(0, load.learner_idle + noisy(rng, plant) - 1)),
+                               .cpu = load.cpu};
+}
+
+static struct plan_input profile_plant(const struct plant *plant, struct rng *rng)
+{
+    struct plan_input input =
+        curves_input(measure_curve(plant, rng, true), measure_curve(plant, rng, false), plant->spi);
+    input.cores = plant->cores;
+    input.max_actors = plant->max_actors;
+    input.max_learners = plant->max_learners;
+    input.near = NEAR;
+    uint32_t x, y;
+    for (int run = 0; run < MOST_RUNS && plan_next(&input, &x, &y); run++) {
+        assert_in_range(x, 1, plant->max_actors);
+        assert_in_range(y, 1, plant->max_learners);
+        struct plan_joint joint = measure_joint(plant, rng, x, y);
+        assert_true(plan_add_joint(&input, &joint));
+    }
+    for (uint32_t i = 0; i < input.n_joints; i++)
+        assert_in_range(input.joints[i].runs, 1, 2);
+    input.settled = true;
+    return input;
+}
+
+/* ---- the bars ---- */
+
+struct verdict {
+    double share; /* of the best pair */
+    double off;   /* the worst alternative's distance from what it really gives */
+};
+
+static double best_of(const struct plant *plant)
+{
+    double best = 0;
+    for (uint32_t x = 1; x <= plant->max_actors; x++)
+        for (uint32_t y = 1; y <= plant->max_learners; y++)
+            best = fmax(best, run_plant(plant, x, y).inserts);
+    return best;
+}
+
+static struct verdict judge(const struct plant *plant, struct rng *rng, struct plan *plan)
+{
+    struct plan_input input = profile_plant(plant, rng);
+    *plan = curves_solve(&input);
+    struct verdict verdict = {.share = run_plant(plant, plan->chosen.actors, plan->chosen.learners).inserts /
+                                       best_of(plant)};
+    for (uint32_t i = 0; i < plan->n_others; i++) {
+        const struct plan_choice *other = &plan->others[i];
+        double off = fabs(other->inserts / run_plant(plant, other->actors, other->learners).inserts - 1);
+        verdict.off = fmax(verdict.off, off);
+    }
+    return verdict;
+}
+
+static double between(struct rng *rng, double low, double high)
+{
+    return low * exp(log(high / low) * rng_unit(rng));
+}
+
+/* Anything from a table of toy environments to a heavy network, on 1 to 64 cores. */
+static struct plant random_plant(struct rng *rng)
+{
+    struct plant plant = {.cores = (double)(1u << rng_below(rng, 7)),
+                          .spi = between(rng, 0.5, 128),
+                          .max_actors = 1u << rng_below(rng, 7),
+                          .max_learners = 1u << rng_below(rng, 3),
+                          .actor_cpu = between(rng, 2e-5, 2e-3),
+                          .learner_cpu = between(rng, 5e-7, 1e-4),
+                          .broker_insert = between(rng, 1e-6, 1e-5),
+                          .broker_sample = between(rng, 2e-7, 2e-6),
+                          .switching = between(rng, 1e-3, 2e-2),
+                          .noise = 0.02};
+    plant.actor_wait = rng_below(rng, 2) ? plant.actor_cpu * between(rng, 0.1, 20) : 0;
+    plant.learner_wait = plant.learner_cpu * between(rng, 0.05, 2);
+    plant.wake = plant.learner_cpu * between(rng, 0.05, 2);
+    plant.reduce_cpu = plant.learner_cpu * between(rng, 0.02, 0.5);
+    plant.reduce_wait = plant.learner_cpu * between(rng, 0.05, 2);
+    return plant;
+}
+
+/* What is measured is noisy, and a pair can win by luck: so a few may be a little below the bar, and none far. */
+static void any_plant_is_planned_well(void **state)
+{
+    (void)state;
+    struct rng rng;
+    rng_seed(&rng, naive_seed("any_plant_is_planned_well"));
+    int n = 1000, low = 0;
+    for (int i = 0; i < n; i++) {
+        struct plant plant = random_plant(&rng);
+        struct plan plan;
+        struct verdict verdict = judge(&plant, &rng, &plan);
+        low += verdict.share < LEAST_SHARE;
+        if (verdict.share < 0.75 || verdict.off > MOST_OFF)
+            fail_msg("%g cores, %.3g samples per insert: %u+%u gives %.3f of the best, an alternative is off by %.3f",
+                     plant.cores, plant.spi, plan.chosen.actors, plan.chosen.learners, verdict.share, verdict.off);
+    }
+    if (low > n / 50)
+        fail_msg("%d of %d plans are below %g of the best pair", low, n, LEAST_SHARE);
+}
+
+/* ---- a machine whose figures were measured ---- */
+
+/* The demo on 16 x86-64 cores. Two learners alone make fewer samples than one, since each step waits for a broker that has to
+ * wake up. Beside actors the broker is awake, and two learners make more than one: what the curves say is wrong by a third. */
+static const struct {
+    uint32_t actors, learners;
+    double inserts, actor_idle, learner_idle, cpu;
+} demo[] = {
+    {1, 1, 6300, 0.15, 0.02, 2.3}, {2, 1, 6350, 0.57, 0.01, 2.5}, {3, 1, 6350, 0.72, 0.01, 2.6},
+    {4, 1, 6350, 0.79, 0.01, 2.7}, {1, 2, 7400, 0.01, 0.05, 3.3}, {2, 2, 7600, 0.48, 0.01, 3.5},
+    {3, 2, 7700, 0.65, 0.01, 3.6}, {4, 2, 7800, 0.74, 0.00, 3.7},
+};
+
+static struct plan_joint run_demo(struct rng *rng, double noise, uint32_t actors, uint32_t learners)
+{
+    const struct plant plant = {.noise = noise};
+    for (size_t i = 0; i < sizeof demo / sizeof demo[0]; i++)
+        if (demo[i].actors == actors && demo[i].learners == learners) {
+            double inserts = demo[i].inserts * noisy(rng, &plant);
+            return (struct plan_joint){.actors = actors,
+                                       .learners = learners,
+                                       .inserts = inserts,
+                                       .samples = 32 * inserts,
+                                       .actor_idle = demo[i].actor_idle,
+                                       .learner_idle = demo[i].learner_idle,
+                                       .cpu = demo[i].cpu};
+        }
+    /* More actors wait and change nothing. */
+    assert_true(actors > 4);
+    return run_demo(rng, noise, 4, learners);
+}
+
+static void curves_that_are_wrong_about_learners_are_found_out(void **state)
+{
+    (void)state;
+    struct rng rng;
+    rng_seed(&rng, naive_seed("curves_that_are_wrong_about_learners_are_found_out"));
+    const struct plan_curve actors = {.n = 4,
+                                      .points = {{1, 14500, 0.9, 0.6, MIB},
+                                                 {2, 27000, 1.8, 0.9, MIB},
+                                                 {4, 45000, 3.6, 1.2, MIB},
+                                                 {8, 48000, 5.0, 1.3, MIB}}};
+    const struct plan_curve learners = {.n = 2, .points = {{1, 206000, 0.95, 0.5, MIB}, {2, 166000, 1.4, 0.5, MIB}}};
+    for (int trial = 0; trial < 100; trial++) {
+        struct plan_input input = curves_input(actors, learners, 32);
+        input.cores = 16;
+        input.max_actors = 64;
+        input.max_learners = 2;
+        input.near = NEAR;
+        assert_int_equal(curves_solve(&input).chosen.learners, 1); /* what the curves say */
+        uint32_t x, y;
+        for (int run = 0; run < MOST_RUNS && plan_next(&input, &x, &y); run++) {
+            struct plan_joint joint = run_demo(&rng, 0.003, x, y);
+            joint.actors = x;
+            assert_true(plan_add_joint(&input, &joint));
+        }
+        input.settled = true;
+        struct plan plan = curves_solve(&input);
+        assert_int_equal(plan.chosen.learners, 2);
+        assert_true(run_demo(&rng, 0, plan.chosen.actors, 2).inserts >= LEAST_SHARE * 7800);
+        assert_int_equal(plan.chosen.bottleneck, PLAN_MAX_LEARNERS);
+        for (uint32_t i = 0; i < plan.n_others; i++) {
+            double real = run_demo(&rng, 0, plan.others[i].actors, plan.others[i].learners).inserts;
+            assert_true(fabs(plan.others[i].inserts / real - 1) <= MOST_OFF);
+        }
+    }
+}
+
+/* Ape-X on the same machine, whose idle cores wake slowly: actors that wait nearly all the time make four learners nearly
+ * twice as fast, as long as there is one for each core. */
+static struct plan_joint run_apex(uint32_t actors, uint32_t learners)
+{
+    double rate = learners == 1 ? 2200 : learners == 2 ? 2000 : learners == 3 ? 2400 : 2600;
+    rate *= learners == 4 ? 1 + 0.8 * fmin(1, (actors - 1) / 15.0) : 1 + 0.3 * fmin(1, (actors - 1) / 15.0);
+    return (struct plan_joint){.actors = actors,
+                               .learners = learners,
+                               .inserts = rate,
+                               .samples = 64 * rate,
+                               .actor_idle = 1 - rate / (20000.0 * actors),
+                               .learner_idle = 0.01,
+                               .cpu = 1.2 + 0.35 * learners + 0.05 * actors};
+}
+
+static void a_crowd_that_helps_is_found(void **state)
+{
+    (void)state;
+    const struct plan_curve actors = {.n = 2, .points = {{1, 20500, 0.43, 0.29, MIB}, {2, 41500, 0.88, 0.5, MIB}}};
+    const struct plan_curve learners = {.n = 2, .points = {{1, 150800, 1.06, 0.56, MIB}, {2, 104800, 0.99, 0.51, MIB}}};
+    struct plan_input input = curves_input(actors, learners, 64);
+    input.cores = 16;
+    input.max_actors = 64;
+    input.max_learners = 4;
+    input.near = NEAR;
+    uint32_t x, y;
+    for (int run = 0; run < MOST_RUNS && plan_next(&input, &x, &y); run++) {
+        struct plan_joint joint = run_apex(x, y);
+        assert_true(plan_add_joint(&input, &joint));
+    }
+    input.settled = true;
+    struct plan plan = curves_solve(&input);
+    assert_true(run_apex(plan.chosen.actors, plan.chosen.learners).inserts >= LEAST_SHARE * 4680);
+    /* On two cores there is no room for one. */
+    input.cores = 2;
+    input.n_joints = 0;
+    input.settled = false;
+    for (int run = 0; run < MOST_RUNS && plan_next(&input, &x, &y); run++) {
+        struct plan_joint joint = run_apex(x, y);
+        assert_true(x <= 4 && plan_add_joint(&input, &joint));
+    }
+}
+
+/* What the file says is not tried with other numbers; if it says all, one run is enough. */
+static void numbers_of_the_file_are_kept(void **state)
+{
+    (void)state;
+    struct rng rng;
+    rng_seed(&rng, naive_seed("numbers_of_the_file_are_kept"));
+    for (int trial = 0; trial < 200; trial++) {
+        struct plant plant = random_plant(&rng);
+        struct plan_input input =
+            curves_input(measure_curve(&plant, &rng, true), measure_curve(&plant, &rng, false), plant.spi);
+        input.cores = plant.cores;
+        input.max_actors = plant.max_actors;
+        input.max_learners = plant.max_learners;
+        input.near = NEAR;
+        input.fixed_actors = 1 + (uint32_t)rng_below(&rng, plant.max_actors);
+        input.fixed_learners = trial % 2 ? 1 + (uint32_t)rng_below(&rng, plant.max_learners) : 0;
+        uint32_t x, y;
+        int runs = 0;
+        for (; runs < MOST_RUNS && plan_next(&input, &x, &y); runs++) {
+            assert_int_equal(x, input.fixed_actors);
+            assert_true(input.fixed_learners == 0 || y == input.fixed_learners);
+            struct plan_joint joint = measure_joint(&plant, &rng, x, y);
+            assert_true(plan_add_joint(&input, &joint));
+        }
+        assert_true(runs == 1 || !input.fixed_learners);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(any_plant_is_planned_well),
+        cmocka_unit_test(curves_that_are_wrong_about_learners_are_found_out),
+        cmocka_unit_test(a_crowd_that_helps_is_found),
+        cmocka_unit_test(numbers_of_the_file_are_kept),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

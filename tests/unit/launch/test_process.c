@@ -1,0 +1,695 @@
+/* Real children that crash, hang, ignore what they are told, print too much, and leave children of their own behind. */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "agent/launch/process/process.h"
+#include "proto/base/clock.h"
+#include "proto/base/utf8.h"
+
+static char dir[64];
+
+static int64_t now(void)
+{
+    struct clock clock = clock_system();
+    return clock_now(&clock);
+}
+
+/* Looks again and again for up to 20 s. */
+#define await(condition)                                                                                               \
+    do {                                                                                                               \
+        int64_t end_ = now() + 20 * NS_PER_S;                                                                          \
+        while (!(condition)) {                                                                                         \
+            if (now() > end_)                                                                                          \
+                fail_msg("waited in vain for: %s", #condition);                                                        \
+            nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);                                                   \
+        }                                                                                                              \
+    } while (0)
+
+static const char *in_dir(const char *name)
+{
+    static char paths[4][128];
+    static unsigned next;
+    char *path = paths[next++ % 4];
+    snprintf(path, sizeof paths[0], "%s/%s", dir, name);
+    return path;
+}
+
+static void write_file(const char *path, const char *text, size_t size, mode_t mode)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, text, size), size);
+    close(fd);
+}
+
+static void read_file(const char *path, char *out, size_t size)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd >= 0 ? read(fd, out, size - 1) : 0;
+    out[n > 0 ? n : 0] = '\0';
+    if (fd >= 0)
+        close(fd);
+}
+
+/* A number that a script has written into a file of its own. 0: not yet. */
+static pid_t pid_in(const char *name)
+{
+    char text[64];
+    read_file(in_dir(name), text, sizeof text);
+    return strchr(text, '\n') ? (pid_t)atoi(text) : 0;
+}
+
+/* Zombies are gone too: nobody but init has to take them. */
+static bool gone(pid_t pid)
+{
+    char path[64], text[512];
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    read_file(path, text, sizeof text);
+    const char *rest = strrchr(text, ')');
+    return !rest || strncmp(rest, ") Z", 3) == 0 || strncmp(rest, ") X", 3) == 0;
+}
+
+static struct process_options options_of(const char *const *argv, struct guard *guard)
+{
+    return (struct process_options){.name = "child", .argv = argv, .log = in_dir("child.log"), .guard = guard};
+}
+
+static struct process start_shell(const char *script, struct guard *guard)
+{
+    struct process self;
+    rp_error err = {0};
+    const char *const argv[] = {"sh", "-c", script, NULL};
+    struct process_options options = options_of(argv, guard);
+    if (process_start(&self, &options, now(), &err) != RP_OK)
+        fail_msg("%s", err.text);
+    return self;
+}
+
+static int end_of(struct process *self)
+{
+    int status = -1;
+    await(process_ended(self, &status));
+    assert_int_equal(self->pid, 0);
+    assert_false(process_ended(self, &status)); /* once */
+    return status;
+}
+
+static int clean(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"child.log", "a", "b", "c", "script", "folder"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        remove(in_dir(names[i]));
+    return 0;
+}
+
+/* ---- ends ---- */
+
+static void test_ends(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *script, *text;
+    } cases[] = {
+        {"exit 0", "exit status 0"},
+        {"exit 3", "exit status 3"},
+        {"ulimit -c 0; kill -ABRT $$", "killed by signal 6 (Aborted)"},
+        {"ulimit -c 0; kill -SEGV $$", "killed by signal 11 (Segmentation fault)"},
+    };
+    char text[128];
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct process self = start_shell(cases[i].script, NULL);
+        int status = end_of(&self);
+        /* A core may be dumped or not. */
+        assert_string_equal(process_describe(status & ~0x80, text, sizeof text), cases[i].text);
+    }
+}
+
+static void test_ask_once_then_kill(void **state)
+{
+    (void)state;
+    struct process self = start_shell("trap 'echo asked' TERM; echo ready; while :; do sleep 0.01; done", NULL);
+    char text[256];
+    await(strstr(process_tail(&self, text, sizeof text, 5), "ready"));
+    process_ask(&self, 77);
+    assert_int_equal(self.asked_ns, 77);
+    await(strstr(process_tail(&self, text, sizeof text, 5), "asked"));
+    process_ask(&self, 78); /* nothing: "asked" stays alone */
+    assert_int_equal(self.asked_ns, 77);
+    assert_string_equal(process_tail(&self, text, sizeof text, 5), "ready\nasked");
+    int status;
+    assert_false(process_ended(&self, &status));
+    assert_false(self.killed);
+    process_kill(&self);
+    assert_true(self.killed);
+    status = end_of(&self);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    process_ask(&self, 79); /* nobody there */
+    process_kill(&self);
+}
+
+static void test_hanging_child_ends_when_asked(void **state)
+{
+    (void)state;
+    const char *const argv[] = {"sleep", "1000", NULL};
+    struct process_options options = options_of(argv, NULL);
+    struct process self;
+    rp_error err = {0};
+    int status;
+    assert_int_equal(process_start(&self, &options, 5, &err), RP_OK);
+    assert_int_equal(self.started_ns, 5);
+    assert_false(process_ended(&self, &status));
+    process_ask(&self, 0);
+    assert_true(self.asked_ns != 0);
+    status = end_of(&self);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
+}
+
+/* ---- what a child begins with ---- */
+
+static void ignore_signal(int number)
+{
+    (void)number;
+}
+
+static void test_child_begins_clean(void **state)
+{
+    (void)state;
+    sigset_t blocked, before;
+    sigemptyset(&blocked);
+    sigaddset(&blocked, SIGTERM);
+    sigaddset(&blocked, SIGINT);
+    sigaddset(&blocked, SIGCHLD);
+    sigprocmask(SIG_BLOCK, &blocked, &before);
+    signal(SIGUSR1, ignore_signal);
+    signal(SIGHUP, SIG_IGN);
+    int open_one = open("/dev/null", O_RDONLY); /* not close-on-exec, as a library might leave it */
+    assert_true(open_one > 2);
+    const char *const argv[] = {"sh", "-c",
+                                "grep -E '^Sig(Blk|Ign)' /proc/self/status | cut -f2; ls /proc/self/fd | wc -l; "
+                                "readlink /proc/self/fd/0; echo err >&2; echo $ONE $HOME; cut -d' ' -f5 /proc/$$/stat",
+                                NULL};
+    const char *const environment[] = {"ONE=1", "HOME=elsewhere", NULL};
+    struct process_options options = options_of(argv, NULL);
+    options.environment = environment;
+    struct process self;
+    rp_error err = {0};
+    assert_int_equal(process_start(&self, &options, now(), &err), RP_OK);
+    pid_t pid = self.pid;
+    assert_int_equal(end_of(&self), 0);
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    signal(SIGUSR1, SIG_DFL);
+    signal(SIGHUP, SIG_DFL);
+    close(open_one);
+    char text[1024], expected[256];
+    /* ls has its standard three and the folder. */
+    snprintf(expected, sizeof expected, "0000000000000000\n0000000000000000\n4\n/dev/null\nerr\n1 elsewhere\n%d",
+             (int)pid);
+    assert_string_equal(process_tail(&self, text, sizeof text, 20), expected);
+}
+
+static void test_launcher_without_standard_descriptors(void **state)
+{
+    (void)state;
+    const char *const argv[] = {"sh", "-c", "echo fine; echo too >&2", NULL};
+    struct process_options options = options_of(argv, NULL);
+    struct process self;
+    pid_t pid = fork();
+    if (pid == 0) {
+        for (int fd = 0; fd < 3; fd++)
+            close(fd);
+        int status = 1;
+        if (process_start(&self, &options, 1, NULL) != RP_OK)
+            _exit(2);
+        while (!process_ended(&self, &status))
+            poll(NULL, 0, 1);
+        _exit(status == 0 ? 0 : 3);
+    }
+    int status = -1;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    char text[64];
+    read_file(in_dir("child.log"), text, sizeof text);
+    assert_string_equal(text, "fine\ntoo\n");
+}
+
+static void test_ended_child_waits_though_sigchld_was_ignored(void **state)
+{
+    (void)state;
+    signal(SIGCHLD, SIG_IGN);
+    struct process self = start_shell("exit 9", NULL);
+    assert_int_equal(end_of(&self), 9 << 8);
+    signal(SIGCHLD, SIG_DFL);
+}
+
+/* ---- what can not be started ---- */
+
+static void expect_no_start(const char *program, const char *first, const char *advice)
+{
+    const char *const argv[] = {program, NULL};
+    struct process_options options = options_of(argv, NULL);
+    struct process self;
+    rp_error err = {0};
+    int status;
+    assert_int_not_equal(process_start(&self, &options, 1, &err), RP_OK);
+    assert_int_equal(self.pid, 0);
+    assert_false(process_ended(&self, &status));
+    if (!strstr(err.text, first) || !strstr(err.text, advice))
+        fail_msg("%s", err.text);
+    assert_true(waitpid(-1, NULL, WNOHANG) < 0 && errno == ECHILD); /* none is left behind */
+}
+
+static void test_can_not_be_started(void **state)
+{
+    (void)state;
+    expect_no_start("no-such-program-anywhere", "could not start no-such-program-anywhere: No such file", "PATH");
+    expect_no_start("./no/such", "could not start ./no/such: No such file or directory", "check the path");
+    expect_no_start("", "could not start ", "No such file");
+    write_file(in_dir("script"), "#!/bin/sh\n", 10, 0644);
+    expect_no_start(in_dir("script"), "Permission denied", "chmod +x");
+    chmod(in_dir("script"), 0755);
+    write_file(in_dir("script"), "echo x\n", 7, 0755);
+    expect_no_start(in_dir("script"), "Exec format error", "#!");
+    write_file(in_dir("script"), "#!/no/such/interpreter\n", 23, 0755);
+    expect_no_start(in_dir("script"), "No such file", "first line");
+    mkdir(in_dir("folder"), 0755);
+    expect_no_start(in_dir("folder"), "Permission denied", "");
+    const char *const argv[] = {"true", NULL};
+    struct process_options options = options_of(argv, NULL);
+    struct process self;
+    rp_error err = {0};
+    options.log = in_dir("no/such/folder/log");
+    assert_int_equal(process_start(&self, &options, 1, &err), RP_IO);
+    assert_non_null(strstr(err.text, "no/such/folder/log"));
+    char path[700];
+    memset(path, 'x', sizeof path - 1);
+    path[sizeof path - 1] = '\0';
+    options.log = path;
+    assert_int_equal(process_start(&self, &options, 1, &err), RP_INVALID_ARGUMENT);
+}
+
+/* ---- what it printed ---- */
+
+static void test_tail_is_of_this_start(void **state)
+{
+    (void)state;
+    char text[256];
+    struct process self = start_shell("echo before", NULL);
+    end_of(&self);
+    assert_int_equal(self.log_start, 0);
+    self = start_shell("for i in 1 2 3 4 5; do echo line $i; done; echo; printf unfinished", NULL);
+    end_of(&self);
+    assert_int_equal(self.log_start, 7);
+    assert_string_equal(process_tail(&self, text, sizeof text, 3), "line 4\nline 5\nunfinished");
+    assert_string_equal(process_tail(&self, text, sizeof text, 0), "");
+    assert_string_equal(process_tail(&self, text, 20, 9), "line 5\nunfinished"); /* those that fit, whole */
+    assert_string_equal(process_tail(&self, text, 17, 9), "unfinished");
+    assert_string_equal(process_tail(&self, text, 18, 9), "line 5\nunfinished");
+    assert_string_equal(process_tail(&self, text, 5, 9), "");
+    self = start_shell(":", NULL);
+    end_of(&self);
+    assert_string_equal(process_tail(&self, text, sizeof text, 9), ""); /* this one printed nothing */
+    assert_int_equal(truncate(in_dir("child.log"), 3), 0);
+    assert_string_equal(process_tail(&self, text, sizeof text, 9), "bef"); /* somebody cut the log */
+    remove(in_dir("child.log"));
+    assert_string_equal(process_tail(&self, text, sizeof text, 9), "");
+}
+
+static void expect_tail(const char *printed, size_t size, const char *expected)
+{
+    struct process self = {0};
+    char text[2048];
+    snprintf(self.log, sizeof self.log, "%s", in_dir("child.log"));
+    write_file(self.log, printed, size, 0644);
+    assert_string_equal(process_tail(&self, text, sizeof text, 9), expected);
+}
+#define EXPECT_TAIL(printed, expected) expect_tail(printed, sizeof(printed) - 1, expected)
+
+static void test_tail_is_harmless(void **state)
+{
+    (void)state;
+    EXPECT_TAIL("\033[1;31merror\033[0m: \033]0;title\abad\r\n", "error: bad");
+    EXPECT_TAIL("10%\r50%\r100%\ndone\n", "100%\ndone");
+    EXPECT_TAIL("a\tb\0c\001d\177\n", "a b?c?d?");
+    EXPECT_TAIL("\xc3\xa9 \xff\xc3 \xc2\x9b"
+                "31m\n",
+                "\xc3\xa9 ?? ?31m");
+    EXPECT_TAIL("\n \n\n", "");
+    EXPECT_TAIL("\033", "");
+    EXPECT_TAIL("x\033[", "x");
+    EXPECT_TAIL("x\033[12", "x");
+    EXPECT_TAIL("\033]never ends", "");
+}
+
+static void test_tail_of_very_long_lines(void **state)
+{
+    (void)state;
+    struct process self = {0};
+    char text[2048];
+    enum { SIZE = 300000 };
+    char *line = malloc(SIZE);
+    for (int i = 0; i < SIZE; i++)
+        line[i] = "\xc3\xa9"[i % 2];
+    memcpy(line, "begin", 5);
+    memcpy(line + SIZE - 8, "the end\n", 8);
+    snprintf(self.log, sizeof self.log, "%s", in_dir("child.log"));
+    write_file(self.log, line, SIZE, 0644);
+    process_tail(&self, text, sizeof text, 9);
+    assert_in_range(strlen(text), 300, 400);
+    assert_non_null(strstr(text, " ... "));
+    assert_string_equal(text + strlen(text) - 7, "the end");
+    assert_true(utf8_valid(text, strlen(text)));
+    assert_null(strchr(text, '\n'));
+    write_file(self.log, line, 1000, 0644); /* all of it in sight */
+    process_tail(&self, text, sizeof text, 9);
+    assert_memory_equal(text, "begin", 5);
+    free(line);
+}
+
+static void test_prints_a_lot(void **state)
+{
+    (void)state;
+    struct process self = start_shell("yes 'a line of some length' | head -c 5000000; echo; echo last", NULL);
+    char text[2048];
+    assert_int_equal(end_of(&self), 0);
+    process_tail(&self, text, sizeof text, 5);
+    assert_string_equal(text + strlen(text) - 5, "\nlast");
+    int lines = 1;
+    for (const char *c = text; *c; c++)
+        lines += *c == '\n';
+    assert_int_equal(lines, 5);
+}
+
+/* ---- groups ---- */
+
+static void test_leftovers_die_with_their_process(void **state)
+{
+    (void)state;
+    char script[512];
+    snprintf(script, sizeof script,
+             "(trap '' TERM HUP; sh -c 'echo $PPID' > %s; while :; do sleep 0.05; done) & "
+             "while [ ! -s %s ]; do sleep 0.01; done; exit 4",
+             in_dir("a"), in_dir("a"));
+    struct process self = start_shell(script, NULL);
+    assert_int_equal(end_of(&self), 4 << 8);
+    pid_t left = pid_in("a");
+    assert_true(left > 1);
+    await(gone(left));
+}
+
+static void test_kill_reaches_the_whole_group(void **state)
+{
+    (void)state;
+    char script[512];
+    snprintf(script, sizeof script, "trap '' TERM; sh -c 'trap \"\" TERM; echo $$ > %s; while :; do sleep 0.05; done'",
+             in_dir("a"));
+    struct process self = start_shell(script, NULL);
+    await(pid_in("a") > 1);
+    process_kill(&self);
+    int status = end_of(&self);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    await(gone(pid_in("a")));
+}
+
+/* A launcher with a guard and a child with a child, all of which ignore what can be ignored. */
+static pid_t fork_launcher(bool child_leaves)
+{
+    char script[768];
+    snprintf(script, sizeof script,
+             "trap '' TERM HUP INT; sh -c 'trap \"\" TERM HUP INT; echo $$ > %s; while :; do sleep 0.05; done' & "
+             "echo $$ > %s; %s",
+             in_dir("a"), in_dir("b"), child_leaves ? "while :; do sleep 0.05; done" : "wait; wait");
+    pid_t pid = fork();
+    if (pid == 0) {
+        struct guard guard;
+        struct process self;
+        const char *const argv[] = {"sh", "-c", script, NULL};
+        struct process_options options = options_of(argv, &guard);
+        if (guard_start(&guard, NULL) != RP_OK || process_start(&self, &options, 1, NULL) != RP_OK)
+            _exit(1);
+        char text[16];
+        int n = snprintf(text, sizeof text, "%d\n", (int)guard.pid);
+        write_file(in_dir("c"), text, (size_t)n, 0644);
+        for (;;)
+            pause();
+    }
+    return pid;
+}
+
+static void test_all_die_with_a_killed_launcher(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        pid_t launcher = fork_launcher(i == 1);
+        await(pid_in("a") > 1 && pid_in("b") > 1 && pid_in("c") > 1);
+        pid_t grandchild = pid_in("a"), child = pid_in("b"), guard = pid_in("c");
+        assert_false(gone(grandchild) || gone(child) || gone(guard));
+        kill(guard, SIGTERM); /* none of these ends it */
+        kill(guard, SIGINT);
+        kill(guard, SIGHUP);
+        kill(launcher, SIGKILL);
+        assert_int_equal(waitpid(launcher, NULL, 0), launcher);
+        await(gone(child));
+        await(gone(grandchild));
+        await(gone(guard));
+        clean(NULL);
+    }
+}
+
+/* Without a guard the kernel kills the child alone. */
+static void test_child_dies_with_its_launcher(void **state)
+{
+    (void)state;
+    pid_t launcher = fork();
+    if (launcher == 0) {
+        struct process self;
+        const char *const argv[] = {"sleep", "1000", NULL};
+        struct process_options options = options_of(argv, NULL);
+        char text[16];
+        if (process_start(&self, &options, 1, NULL) != RP_OK)
+            _exit(1);
+        int n = snprintf(text, sizeof text, "%d\n", (int)self.pid);
+        write_file(in_dir("a"), text, (size_t)n, 0644);
+        for (;;)
+            pause();
+    }
+    await(pid_in("a") > 1);
+    kill(launcher, SIGKILL);
+    assert_int_equal(waitpid(launcher, NULL, 0), launcher);
+    await(gone(pid_in("a")));
+}
+
+static bool names_guard(pid_t pid)
+{
+    char path[64], name[64];
+    snprintf(path, sizeof path, "/proc/%d/comm", (int)pid);
+    read_file(path, name, sizeof name);
+    return strcmp(name, "replay-guard\n") == 0;
+}
+
+/* Who reads the launcher's output to its end does not wait for the guard; and no child keeps the guard from its end. */
+static void test_guard_holds_nothing(void **state)
+{
+    (void)state;
+    int ends[2];
+    struct guard guard;
+    rp_error err = {0};
+    assert_int_equal(pipe(ends), 0);
+    assert_int_equal(guard_start(&guard, &err), RP_OK);
+    await(names_guard(guard.pid));
+    close(ends[1]);
+    char byte;
+    struct pollfd poll_fd = {.fd = ends[0], .events = POLLIN};
+    assert_int_equal(poll(&poll_fd, 1, 20000), 1);
+    assert_int_equal(read(ends[0], &byte, 1), 0);
+    close(ends[0]);
+    struct process self = start_shell("ls -l /proc/self/fd | grep -c socket; echo said", &guard);
+    char text[64];
+    end_of(&self);
+    assert_string_equal(process_tail(&self, text, sizeof text, 2), "0\nsaid");
+    pid_t pid = guard.pid;
+    guard_stop(&guard);
+    assert_true(gone(pid));
+    assert_int_equal(guard.pipe, -1);
+    guard_stop(&guard);
+}
+
+/* A group that has ended is no business of the guard's any more; one that runs is not its business after guard_stop. */
+static void test_guard_forgets(void **state)
+{
+    (void)state;
+    struct guard guard;
+    rp_error err = {0};
+    assert_int_equal(guard_start(&guard, &err), RP_OK);
+    struct process first = start_shell("exit 0", &guard), other = start_shell("sleep 1000", NULL);
+    end_of(&first);
+    pid_t pid = guard.pid;
+    guard_stop(&guard);
+    assert_true(gone(pid));
+    assert_false(gone(other.pid));
+    /* A guard that somebody has killed takes nobody with it. */
+    assert_int_equal(guard_start(&guard, &err), RP_OK);
+    kill(guard.pid, SIGKILL);
+    await(gone(guard.pid));
+    struct process late = start_shell("exit 5", &guard);
+    assert_int_equal(end_of(&late), 5 << 8);
+    guard_stop(&guard);
+    process_kill(&other);
+    end_of(&other);
+}
+
+/* ---- usage ---- */
+
+static bool used(const struct process *self, struct process_usage *out)
+{
+    assert_true(process_usage(self, out));
+    return true;
+}
+
+static void test_usage(void **state)
+{
+    (void)state;
+    struct process busy = start_shell("while :; do :; done", NULL);
+    const char *const argv[] = {"sleep", "1000", NULL};
+    struct process_options options = options_of(argv, NULL);
+    struct process idle;
+    struct process_usage of_busy, of_idle, again;
+    assert_int_equal(process_start(&idle, &options, 1, NULL), RP_OK);
+    /* It has got to its sleep once its account stands still. */
+    int64_t last = -1, still = 0;
+    await((used(&idle, &of_idle), still = of_idle.cpu_ns == last ? still + 1 : 0, last = of_idle.cpu_ns, still > 30));
+    await((used(&busy, &of_busy), of_busy.cpu_ns > 100 * NS_PER_MS));
+    assert_true(of_idle.cpu_ns > 0);
+    assert_true(of_idle.cpu_ns < 50 * NS_PER_MS);
+    used(&idle, &again);
+    assert_int_equal(again.cpu_ns, of_idle.cpu_ns); /* to the nanosecond: none at all */
+    assert_in_range(of_idle.memory, 1024, 100 << 20);
+    assert_false(of_idle.stopped);
+    kill(busy.pid, SIGSTOP);
+    await((used(&busy, &of_busy), of_busy.stopped));
+    used(&busy, &again);
+    assert_int_equal(again.cpu_ns, of_busy.cpu_ns);
+    kill(busy.pid, SIGCONT);
+    await((used(&busy, &of_busy), !of_busy.stopped && of_busy.cpu_ns > again.cpu_ns));
+    process_kill(&busy);
+    process_kill(&idle);
+    end_of(&busy);
+    end_of(&idle);
+    assert_false(process_usage(&busy, &of_busy));
+}
+
+/* The work of children counts, while they run and after. */
+static void test_usage_of_the_family(void **state)
+{
+    (void)state;
+    char script[256];
+    snprintf(script, sizeof script,
+             "sh -c 'sh -c \"while [ ! -e %s ]; do :; done\"; :'; echo over; sleep 1000; :", in_dir("a"));
+    struct process self = start_shell(script, NULL);
+    struct process_usage during, after;
+    char text[64];
+    await((used(&self, &during), during.cpu_ns > 200 * NS_PER_MS));
+    write_file(in_dir("a"), "x", 1, 0644);
+    await(strstr(process_tail(&self, text, sizeof text, 1), "over"));
+    await(process_usage(&self, &after) && after.cpu_ns > 150 * NS_PER_MS);
+    process_kill(&self);
+    end_of(&self);
+}
+
+/* A guard that was killed is replaced by one that is told of those who run. */
+static void test_guard_lost(void **state)
+{
+    (void)state;
+    struct guard guard;
+    rp_error err = {0};
+    assert_int_equal(guard_start(&guard, &err), RP_OK);
+    struct process self = start_shell("sleep 1000", &guard);
+    assert_false(guard_lost(&guard));
+    pid_t first = guard.pid;
+    kill(first, SIGKILL);
+    await(guard_lost(&guard));
+    assert_int_not_equal(guard.pid, first);
+    assert_false(guard_lost(&guard));
+    process_guard(&self);
+    close(guard.pipe); /* as if we had ended */
+    assert_int_equal(end_of(&self), SIGKILL);
+    waitpid(guard.pid, NULL, 0);
+    guard.pipe = -1;
+    assert_false(guard_lost(&guard));
+}
+
+static void test_log_is_cut(void **state)
+{
+    (void)state;
+    char text[64];
+    char script[256];
+    snprintf(script, sizeof script, "echo first; until [ -e %s ]; do sleep 0.01; done; echo last", in_dir("a"));
+    struct process self = start_shell(script, NULL);
+    await(strcmp(process_tail(&self, text, sizeof text, 2), "first") == 0);
+    assert_false(process_cut_log(&self, 0)); /* any number */
+    assert_false(process_cut_log(&self, 6));
+    assert_true(process_cut_log(&self, 5));
+    assert_false(process_cut_log(&self, 5));
+    assert_string_equal(process_tail(&self, text, sizeof text, 2), "");
+    write_file(in_dir("a"), "", 0, 0600);
+    end_of(&self);
+    assert_string_equal(process_tail(&self, text, sizeof text, 2), "last");
+    struct stat info;
+    assert_int_equal(stat(self.log, &info), 0);
+    assert_int_equal(info.st_size, 5);
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    snprintf(dir, sizeof dir, "/tmp/test_process.XXXXXX");
+    return mkdtemp(dir) ? 0 : -1;
+}
+
+static int tear_down(void **state)
+{
+    clean(state);
+    return rmdir(dir);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(test_ends, clean),
+        cmocka_unit_test_teardown(test_ask_once_then_kill, clean),
+        cmocka_unit_test_teardown(test_hanging_child_ends_when_asked, clean),
+        cmocka_unit_test_teardown(test_child_begins_clean, clean),
+        cmocka_unit_test_teardown(test_launcher_without_standard_descriptors, clean),
+        cmocka_unit_test_teardown(test_ended_child_waits_though_sigchld_was_ignored, clean),
+        cmocka_unit_test_teardown(test_can_not_be_started, clean),
+        cmocka_unit_test_teardown(test_tail_is_of_this_start, clean),
+        cmocka_unit_test_teardown(test_tail_is_harmless, clean),
+        cmocka_unit_test_teardown(test_tail_of_very_long_lines, clean),
+        cmocka_unit_test_teardown(test_prints_a_lot, clean),
+        cmocka_unit_test_teardown(test_leftovers_die_with_their_process, clean),
+        cmocka_unit_test_teardown(test_kill_reaches_the_whole_group, clean),
+        cmocka_unit_test_teardown(test_all_die_with_a_killed_launcher, clean),
+        cmocka_unit_test_teardown(test_child_dies_with_its_launcher, clean),
+        cmocka_unit_test_teardown(test_guard_holds_nothing, clean),
+        cmocka_unit_test_teardown(test_guard_forgets, clean),
+        cmocka_unit_test_teardown(test_guard_lost, clean),
+        cmocka_unit_test_teardown(test_log_is_cut, clean),
+        cmocka_unit_test_teardown(test_usage, clean),
+        cmocka_unit_test_teardown(test_usage_of_the_family, clean),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}

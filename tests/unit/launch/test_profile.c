@@ -1,0 +1,463 @@
+/* What the profile is made of, without processes: rates from readings, the cache and its key, limits of the machine. */
+#include "agent/launch/profile/profile.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "agent/launch/profile/profile_impl.h"
+#include "agent/launch/profile/profile_rate.h"
+#include "proto/base/clock.h"
+#include "tests/support/process.h"
+
+struct fixture {
+    char folder[64];
+    struct run_config config;
+    struct profile_options options;
+};
+
+static void read_config(struct fixture *f, const char *const *overrides)
+{
+    struct schema_report *report = schema_report_new();
+    run_config_free(&f->config);
+    memset(&f->config, 0, sizeof f->config);
+    if (!run_config_read(NULL, overrides, &f->config, report))
+        fail_msg("%s", schema_report_text(report));
+    schema_report_destroy(&report);
+}
+
+static int set_up(void **state)
+{
+    struct fixture *f = calloc(1, sizeof *f);
+    *state = f;
+    strcpy(f->folder, "/tmp/rp_profile_XXXXXX");
+    if (!mkdtemp(f->folder))
+        return -1;
+    setenv("XDG_CACHE_HOME", f->folder, 1);
+    f->options = (struct profile_options){
+        .config = &f->config, .programs = f->folder, .config_path = "", .here = f->folder, .folder = f->folder};
+    read_config(f, NULL);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    struct fixture *f = *state;
+    const char *argv[] = {"/bin/rm", "-rf", f->folder, NULL};
+    int status = process_run(argv, NULL, 0, NULL, 0);
+    run_config_free(&f->config);
+    free(f);
+    return status;
+}
+
+static void near(double value, double wanted, double share)
+{
+    if (!(fabs(value - wanted) <= share * fabs(wanted)))
+        fail_msg("%g is not within %g%% of %g", value, 100.0 * share, wanted);
+}
+
+static void put(const struct fixture *f, const char *name, const char *text)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", f->folder, name);
+    for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        mkdir(path, 0755);
+        *slash = '/';
+    }
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs(text, file);
+    fclose(file);
+}
+
+/* ---- rates ---- */
+
+/* Reads every 25 ms for so long; the counter grows by `step` `rate` times a second, and stands still from pause_ms on
+ * for 300 ms. */
+static struct profile_reads *reads_of(double rate, uint64_t step, int ms, int pause_ms)
+{
+    struct profile_reads *reads = calloc(1, sizeof *reads);
+    for (int at = 0; at <= ms; at += 25) {
+        int done = at < pause_ms ? at : at < pause_ms + 300 ? pause_ms : at - 300;
+        profile_reads_add(reads, at * NS_PER_MS, 7 + step * (uint64_t)(rate * done * 1e-3));
+    }
+    return reads;
+}
+
+static void rates(void **state)
+{
+    (void)state;
+    static const struct {
+        double rate;
+        uint64_t step;
+        int ms;
+        double tolerance;
+    } cases[] = {{20000, 1, 2000, 0.01}, {50, 1, 2000, 0.03},   {10, 1, 2000, 0.02},
+                 {4, 50, 2000, 0.02},    {90, 64, 2000, 0.02},  {5000, 64, 1000, 0.01},
+                 {3.3, 50, 2000, 0.02},  {45, 64, 2000, 0.015}, {47, 64, 2000, 0.015}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct profile_reads *reads = reads_of(cases[i].rate, cases[i].step, cases[i].ms, 1 << 30);
+        near(profile_rate(reads, cases[i].step).rate, cases[i].rate * (double)cases[i].step, cases[i].tolerance);
+        free(reads);
+    }
+}
+
+static void a_pause_does_not_count(void **state)
+{
+    (void)state;
+    struct profile_reads *reads = reads_of(20000, 1, 2000, 500);
+    near(profile_rate(reads, 1).rate, 20000, 0.02);
+    /* But it does in the mean of a joint run, as it will in the run itself. */
+    assert_true(profile_rate_mean(reads) < 0.9 * 20000);
+    free(reads);
+}
+
+static void nothing_to_read(void **state)
+{
+    (void)state;
+    struct profile_reads *reads = calloc(1, sizeof *reads);
+    assert_true(profile_rate(reads, 1).rate == 0);
+    assert_true(profile_rate_mean(reads) == 0);
+    profile_reads_add(reads, 5, 7);
+    profile_reads_add(reads, 5, 9); /* no time has passed */
+    assert_true(profile_rate(reads, 0).rate == 0);
+    profile_reads_add(reads, NS_PER_S, 2); /* another broker */
+    assert_true(profile_rate(reads, 1).rate == 0);
+    for (uint32_t i = 0; i < 2 * PROFILE_MAX_READS; i++)
+        profile_reads_add(reads, NS_PER_S + i, 2);
+    assert_int_equal(reads->n, PROFILE_MAX_READS);
+    assert_true(isinf(profile_rate(reads, 1).spread));
+    free(reads);
+}
+
+/* ---- the cache ---- */
+
+static struct plan_input example(void)
+{
+    struct plan_input input = {.spi = 32, .cores = 2, .memory = 1e9, .broker_memory = 2e7, .near = 0.05};
+    for (uint32_t i = 0; i < 3; i++) {
+        input.actors.points[i] = (struct plan_point){1u << i, 1000.5 * (i + 1), 0.3, 0.1, 3e6};
+        input.learners.points[i] = (struct plan_point){1u << i, 50000.25 * (i + 1), 0.9, 0.2, 5e6};
+    }
+    input.actors.n = 3;
+    input.learners.n = 2;
+    input.joints[0] = (struct plan_joint){2, 1, 1500, 48000, 0.2, NAN, 1.7, 0, 1, {{0}, {0}}};
+    input.n_joints = 1;
+    return input;
+}
+
+static void key_differs(struct fixture *f, const char *override, bool wanted)
+{
+    char *before = profile_key(&f->options);
+    read_config(f, (const char *const[]){override, NULL});
+    char *after = profile_key(&f->options);
+    assert_non_null(before);
+    assert_non_null(after);
+    if ((strcmp(before, after) != 0) != wanted)
+        fail_msg("%s: the key %s", override, wanted ? "stays the same" : "changes");
+    free(before);
+    free(after);
+    read_config(f, NULL);
+}
+
+static void keys(void **state)
+{
+    struct fixture *f = *state;
+    static const char *const same[] = {"name=x",
+                                       "seed=9",
+                                       "folder=/tmp/x",
+                                       "stop.steps=5000",
+                                       "launch.grace=1s",
+                                       "report.every=1s",
+                                       "broker.service=tcp://127.0.0.1:1234",
+                                       "broker.log.level=warn"};
+    static const char *const other[] = {"agent.batch=65",
+                                        "environment.delay=1ms",
+                                        "plan.measure=1s",
+                                        "actors.count=auto",
+                                        "broker.tables[0].max_size=99999",
+                                        "broker.io_threads=2",
+                                        "plan.cores=1",
+                                        "evaluator.every=7",
+                                        "evaluator.on=false"};
+    for (size_t i = 0; i < sizeof same / sizeof same[0]; i++)
+        key_differs(f, same[i], false);
+    for (size_t i = 0; i < sizeof other / sizeof other[0]; i++)
+        key_differs(f, other[i], true);
+}
+
+static void a_new_build_has_another_key(void **state)
+{
+    struct fixture *f = *state;
+    put(f, "replay-actor", "one");
+    char *before = profile_key(&f->options);
+    put(f, "replay-actor", "three");
+    char *after = profile_key(&f->options);
+    assert_string_not_equal(before, after);
+    free(before);
+    put(f, "my.py", "1");
+    read_config(f, (const char *const[]){"actors.command=[python3, '{here}/my.py']", NULL});
+    before = profile_key(&f->options);
+    put(f, "my.py", "22");
+    free(after);
+    after = profile_key(&f->options);
+    assert_string_not_equal(before, after);
+    free(before);
+    free(after);
+}
+
+static void what_is_kept_comes_back(void **state)
+{
+    struct fixture *f = *state;
+    struct plan_input input = example(), read;
+    (void)f;
+    assert_false(profile_load("some key\n", &read));
+    assert_int_equal(profile_store("some key\n", &input, NULL), RP_OK);
+    assert_true(profile_load("some key\n", &read));
+    assert_memory_equal(&read.actors.points, &input.actors.points, sizeof input.actors.points);
+    assert_int_equal(read.learners.n, 2);
+    assert_true(read.joints[0].inserts == 1500 && isnan(read.joints[0].learner_idle));
+    assert_false(profile_load("other key\n", &read));
+}
+
+static char *cache_path(const struct fixture *f, const char *key)
+{
+    static char name[128];
+    snprintf(name, sizeof name, "replay/profile-%016llx.json", (unsigned long long)profile_hash(key));
+    (void)f;
+    return name;
+}
+
+static void damage_is_a_miss(void **state)
+{
+    struct fixture *f = *state;
+    struct plan_input input = example(), read;
+    char path[256], text[32768];
+    assert_int_equal(profile_store("k", &input, NULL), RP_OK);
+    snprintf(path, sizeof path, "%s/%s", f->folder, cache_path(f, "k"));
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    size_t size = fread(text, 1, sizeof text - 1, file);
+    fclose(file);
+    text[size] = '\0';
+    /* Cut anywhere before its last bracket. */
+    for (size_t cut = 0; cut + 2 < size; cut += 7) {
+        char *part = strndup(text, cut);
+        put(f, cache_path(f, "k"), part);
+        free(part);
+        assert_false(profile_load("k", &read));
+    }
+    /* Any byte replaced: a miss or a number, never a crash. */
+    for (size_t i = 0; i < size; i += 3) {
+        char *copy = strdup(text);
+        copy[i] = "x\"}0-"[i % 5];
+        put(f, cache_path(f, "k"), copy);
+        free(copy);
+        profile_load("k", &read);
+    }
+    /* The text of another key under this one's name. */
+    put(f, cache_path(f, "other"), text);
+    assert_false(profile_load("other", &read));
+    put(f, cache_path(f, "k"), "[]");
+    assert_false(profile_load("k", &read));
+    put(f, cache_path(f, "k"), text);
+    assert_true(profile_load("k", &read));
+}
+
+static void curves_that_can_not_be(void **state)
+{
+    (void)state;
+    struct plan_input input = example(), read;
+    input.actors.points[1].count = 1; /* not ascending */
+    assert_int_equal(profile_store("k", &input, NULL), RP_OK);
+    assert_false(profile_load("k", &read));
+    input = example();
+    input.learners.n = 0;
+    assert_int_equal(profile_store("k", &input, NULL), RP_OK);
+    assert_false(profile_load("k", &read));
+}
+
+static void no_place_for_a_cache(void **state)
+{
+    struct fixture *f = *state;
+    struct plan_input input = example(), read;
+    rp_error err = {0};
+    char path[128];
+    put(f, "file", "");
+    snprintf(path, sizeof path, "%s/file", f->folder);
+    setenv("XDG_CACHE_HOME", path, 1);
+    assert_int_equal(profile_store("k", &input, &err), RP_IO);
+    assert_non_null(strstr(err.text, path));
+    assert_false(profile_load("k", &read));
+}
+
+/* ---- targets ---- */
+
+static void targets(void **state)
+{
+    struct fixture *f = *state;
+    static const struct {
+        const char *limiter, *times, *spi;
+        double wanted;
+    } cases[] = {
+        {"{kind: sample_to_insert_ratio, samples_per_insert: 8, min_size: 100, error_buffer: 800}", "0", "0", 8},
+        {"{kind: queue, size: 1000}", "1", "0", 1},
+        {"{kind: queue, size: 1000}", "4", "0", 4},
+        {"{kind: min_size, min_size: 100}", "0", "0", 0},
+        {"{kind: min_size, min_size: 100}", "0", "2.5", 2.5},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char limiter[160], times[64], spi[32];
+        snprintf(limiter, sizeof limiter, "broker.tables[0].limiter=%s", cases[i].limiter);
+        snprintf(times, sizeof times, "broker.tables[0].max_times_sampled=%s", cases[i].times);
+        snprintf(spi, sizeof spi, "plan.spi=%s", cases[i].spi);
+        read_config(f, (const char *const[]){limiter, times, spi, NULL});
+        assert_true(profile_target(&f->config) == cases[i].wanted);
+    }
+}
+
+/* ---- what lasts ---- */
+
+static void items_per_step(void **state)
+{
+    struct fixture *f = *state;
+    read_config(f, (const char *const[]){"adder.n_step=10", NULL});
+    near(profile_items_per_step(&f->config), 509.0 / 500.0, 1e-12); /* CartPole ends after 500 steps */
+    read_config(f, (const char *const[]){"adder.n_step=10", "environment.max_steps=4", NULL});
+    near(profile_items_per_step(&f->config), 7.0 / 4.0, 1e-12);
+    read_config(f, (const char *const[]){"actors.command=[./mine]", NULL});
+    assert_true(profile_items_per_step(&f->config) == 0);
+    static const char *const sequences[] = {"agent={algorithm: impala}",
+                                            "adder.kind=sequence",
+                                            "adder.length=21",
+                                            "adder.period=20",
+                                            "broker.tables[0].sampler={kind: uniform}",
+                                            NULL};
+    read_config(f, sequences);
+    near(profile_items_per_step(&f->config), 25.0 / 500.0, 1e-12);
+}
+
+static void what_lasts(void **state)
+{
+    (void)state;
+    assert_true(profile_lasting(0, 100, 170) == 170);
+    assert_true(profile_lasting(1.5, 0, 170) == 170);
+    assert_true(profile_lasting(1.5, 100, 170) == 150);
+    assert_true(profile_lasting(1.5, 100, 120) == 120);
+    /* Actors held nobody up and were not held up: all that falls away is missing to the learners. */
+    struct plan_joint joint = {.inserts = 200, .samples = 800, .actor_idle = 0, .learner_idle = 0.5};
+    profile_lasting_joint(1.0, 100, &joint);
+    near(joint.inserts, 100, 1e-12);
+    near(joint.samples, 400, 1e-12);
+    near(joint.learner_idle, 0.75, 1e-12);
+    assert_true(joint.actor_idle == 0);
+    /* They waited for three quarters of the time, and can make up for it. */
+    joint = (struct plan_joint){.inserts = 200, .samples = 800, .actor_idle = 0.75, .learner_idle = 0.1};
+    profile_lasting_joint(1.0, 100, &joint);
+    near(joint.inserts, 200, 1e-12);
+    near(joint.actor_idle, 0.5, 1e-12);
+    near(joint.learner_idle, 0.1, 1e-12);
+    joint = (struct plan_joint){.inserts = 200, .samples = 800, .actor_idle = NAN, .learner_idle = NAN};
+    profile_lasting_joint(1.0, 100, &joint);
+    near(joint.inserts, 100, 1e-12);
+    assert_true(isnan(joint.actor_idle) && isnan(joint.learner_idle));
+}
+
+/* ---- the machine ---- */
+
+static void version_2_groups(void **state)
+{
+    struct fixture *f = *state;
+    put(f, "proc/self/cgroup", "0::/a/b\n");
+    put(f, "proc/meminfo", "MemTotal: 9000000 kB\nMemFree: 10 kB\nMemAvailable:    1000000 kB\n");
+    assert_true(profile_cores_below(f->folder, 8) == 8);
+    near(profile_memory_below(f->folder), 0.8 * 1000000 * 1024, 1e-9);
+    put(f, "sys/fs/cgroup/a/b/cpu.max", "max 100000\n");
+    put(f, "sys/fs/cgroup/a/cpu.max", "150000 100000\n");
+    assert_true(profile_cores_below(f->folder, 8) == 1.5);
+    assert_true(profile_cores_below(f->folder, 1) == 1);
+    put(f, "sys/fs/cgroup/a/b/memory.max", "max\n");
+    put(f, "sys/fs/cgroup/a/memory.max", "100000000\n");
+    put(f, "sys/fs/cgroup/a/memory.current", "60000000\n");
+    put(f, "sys/fs/cgroup/a/memory.stat", "anon 1\ninactive_file 10000000\nfile 3\n");
+    near(profile_memory_below(f->folder), 0.8 * 50000000, 1e-9);
+}
+
+static void version_1_groups(void **state)
+{
+    struct fixture *f = *state;
+    put(f, "proc/self/cgroup", "5:memory:/docker/x\n4:cpu,cpuacct:/docker/x\n0::/\n");
+    put(f, "proc/meminfo", "MemAvailable: 1000000 kB\n");
+    /* In a container, the path of the host is not there: the root is the group. */
+    put(f, "sys/fs/cgroup/cpu/cpu.cfs_quota_us", "300000\n");
+    put(f, "sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n");
+    assert_true(profile_cores_below(f->folder, 8) == 3);
+    put(f, "sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n");
+    assert_true(profile_cores_below(f->folder, 8) == 8);
+    put(f, "sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+    near(profile_memory_below(f->folder), 0.8 * 1000000 * 1024, 1e-9);
+    put(f, "sys/fs/cgroup/memory/memory.limit_in_bytes", "50000000\n");
+    near(profile_memory_below(f->folder), 0.8 * 50000000, 1e-9);
+}
+
+static void this_machine(void **state)
+{
+    (void)state;
+    assert_true(profile_cores() > 0 && profile_cores() < 1e6);
+    assert_true(profile_memory() > 1e6);
+}
+
+/* ---- printing ---- */
+
+static void prints_and_writes(void **state)
+{
+    struct fixture *f = *state;
+    struct plan_input input = example();
+    char *text = NULL, path[128];
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    profile_print(&input, 80, out);
+    fclose(out);
+    assert_non_null(strstr(text, "inserts"));
+    assert_non_null(strstr(text, "1.0 k/s"));
+    assert_non_null(strstr(text, "20%"));
+    free(text);
+    assert_int_equal(profile_write(&input, f->folder, NULL), RP_OK);
+    snprintf(path, sizeof path, "%s/profile.svg", f->folder);
+    assert_int_equal(access(path, R_OK), 0);
+    rp_error err = {0};
+    assert_int_equal(profile_write(&input, "/nowhere/at/all", &err), RP_IO);
+    assert_non_null(strstr(err.text, "/nowhere/at/all/profile.json"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rates),
+        cmocka_unit_test(a_pause_does_not_count),
+        cmocka_unit_test(nothing_to_read),
+        cmocka_unit_test_setup_teardown(keys, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_new_build_has_another_key, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(what_is_kept_comes_back, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(damage_is_a_miss, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(curves_that_can_not_be, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(no_place_for_a_cache, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(targets, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(items_per_step, set_up, tear_down),
+        cmocka_unit_test(what_lasts),
+        cmocka_unit_test_setup_teardown(version_2_groups, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(version_1_groups, set_up, tear_down),
+        cmocka_unit_test(this_machine),
+        cmocka_unit_test_setup_teardown(prints_and_writes, set_up, tear_down),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,454 @@
+/* What is left of a run: numbers, page, plots, last lines. */
+#include <json-c/json.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "agent/launch/observe/run_folder.h"
+#include "agent/launch/report/report.h"
+#include "agent/launch/report/report_impl.h"
+
+static double steps[50], values[50];
+static const struct status_process processes[] = {
+    {"broker", ROLE_BROKER, 0, 0, 80 << 20, 0.3, "ended"},
+    {"actor-<1>", ROLE_ACTOR, 0, 3, 0, 0, "ended"},
+};
+
+static const struct best best_kept = {.value = 490, .episodes = 20, .environment_steps = 60000, .learner_steps = 28000};
+
+struct fixture {
+    char folder[64], metrics[96];
+    struct status last;
+    struct plan plan;
+    struct plan_input input;
+    struct report report;
+};
+
+static const struct idle_shares not_waited;
+static const struct idle_shares waited = {.actor = {[IDLE_CREDIT] = 0.6, [IDLE_COUNTERS] = 0.01},
+                                          .learner = {[IDLE_SAMPLE] = 0.1, [IDLE_REDUCE] = 0.25}};
+
+static int setup(void **state)
+{
+    struct fixture *f = calloc(1, sizeof *f);
+    *state = f;
+    strcpy(f->folder, "/tmp/rp_report_XXXXXX");
+    if (!mkdtemp(f->folder))
+        return -1;
+    snprintf(f->metrics, sizeof f->metrics, "%s/metrics.jsonl", f->folder);
+    for (int i = 0; i < 50; i++) {
+        steps[i] = 1000 * i;
+        values[i] = 10 * i;
+    }
+    f->last = (struct status){.name = "cart<pole>",
+                              .phase = PHASE_DONE,
+                              .reason = "return 475 reached",
+                              .unix_s = 1700000000,
+                              .elapsed_s = 41,
+                              .steps = 61234,
+                              .learner_steps = 30000,
+                              .stop_value = 475,
+                              .spi = 31.9,
+                              .spi_target = 32,
+                              .actor_idle = 0.6,
+                              .learner_idle = 0.02,
+                              .value = 490,
+                              .best = 490,
+                              .value_steps = steps,
+                              .values = values,
+                              .n_values = 50,
+                              .processes = processes,
+                              .n_processes = 2,
+                              .actors_wanted = 4,
+                              .learners_wanted = 1,
+                              .restarts = 3,
+                              .inserts_rate = 5000,
+                              .samples_rate = 160000,
+                              .memory = 300 << 20};
+    f->input = (struct plan_input){.spi = 32, .cores = 2, .memory = 4e9, .near = 0.05, .tolerance = 0.1};
+    f->plan.chosen = (struct plan_choice){.actors = 4,
+                                          .learners = 1,
+                                          .inserts = 5000,
+                                          .samples = 160000,
+                                          .spi = 33,
+                                          .actor_idle = 0.58,
+                                          .learner_idle = 0.02,
+                                          .bottleneck = PLAN_LEARNERS,
+                                          .reason = "highest throughput"};
+    f->plan.best = f->plan.others[0] = f->plan.chosen;
+    strcpy(f->plan.others[0].reason, "needs 3.1 cores of 2");
+    f->plan.n_others = 1;
+    f->report = (struct report){.last = &f->last,
+                                .plan = &f->plan,
+                                .plan_input = &f->input,
+                                .stretches = {{4, 1, 3, true, {30, 5500, 110000, 20, 0.61, 0.35, waited}}},
+                                .n_stretches = 1,
+                                .final_value = 481.25,
+                                .final_episodes = 20,
+                                .final_weights = "learner.weights",
+                                .best = &best_kept,
+                                .legs = 1,
+                                .metrics = f->metrics,
+                                .command = "replay-launch x.yaml --set a=\"<b>\""};
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct fixture *f = *state;
+    static const char *const files[] = {"metrics.jsonl", "report.json", "report.html",  "return.svg",
+                                        "rates.svg",     "ratio.svg",   "learning.svg", "learner-0.jsonl"};
+    char path[128];
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        snprintf(path, sizeof path, "%s/%s", f->folder, files[i]);
+        unlink(path);
+    }
+    int rc = rmdir(f->folder); /* nothing else was left there */
+    free(f);
+    return rc;
+}
+
+static void write_metrics(struct fixture *f, uint32_t seconds)
+{
+    FILE *file = fopen(f->metrics, "w");
+    assert_non_null(file);
+    struct status s = f->last;
+    s.phase = PHASE_RUNNING;
+    for (uint32_t i = 0; i < seconds; i++) {
+        s.elapsed_s = i;
+        s.unix_s = 1000 + i;
+        s.spi = i < 3 ? NAN : 32;
+        s.memory = (uint64_t)(i == seconds / 2 ? 900 : 300) << 20;
+        if (i % 100 == 7) {
+            snprintf(s.event, sizeof s.event, "event <%u>", i);
+            s.event_unix_s = s.unix_s;
+        }
+        char *json = status_to_json(&s, false);
+        fprintf(file, "%s\n", json);
+        free(json);
+        if (i % 10 == 0)
+            fprintf(file, "nonsense\n{\"phase\": 4}\n\n[1, 2]\n");
+    }
+    for (int i = 0; i < 3; i++) { /* the processes end, one after the other */
+        s.phase = i < 2 ? PHASE_STOPPING : PHASE_DONE;
+        s.elapsed_s = seconds + i;
+        s.memory = i == 0 ? 10 << 20 : 0;
+        s.inserts_rate = s.samples_rate = 0;
+        char *json = status_to_json(&s, false);
+        fprintf(file, "%s\n", json);
+        free(json);
+    }
+    fprintf(file, "{\"phase\": \"runn"); /* the launcher was killed */
+    fclose(file);
+}
+
+static void write_learner(const struct fixture *f)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/learner-0.jsonl", f->folder);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    for (int i = 1; i <= 100; i++)
+        fprintf(file, "{\"time\": %d, \"learner_steps\": %d, \"loss\": %g, \"q\": %s}\n%s", i, 10 * i, 1.0 / i,
+                i == 7 ? "null" : "2.5", i == 50 ? "nonsense\n{\"loss\": 3}\n[]\n" : "");
+    fprintf(file, "{\"learner_steps\": 9999, \"lo"); /* it still writes */
+    fclose(file);
+}
+
+static void assert_has(const char *text, const char *what)
+{
+    if (!strstr(text, what))
+        fail_msg("'%s' is not in:\n%.3000s", what, text);
+}
+
+static double number(struct json_object *object, const char *path)
+{
+    char name[32];
+    size_t size = strcspn(path, ".");
+    snprintf(name, sizeof name, "%.*s", (int)size, path);
+    struct json_object *member = NULL;
+    if (!json_object_object_get_ex(object, name, &member))
+        fail_msg("no '%s'", path);
+    if (path[size])
+        return number(member, path + size + 1);
+    return member ? json_object_get_double(member) : NAN;
+}
+
+static void test_json(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err;
+    write_metrics(f, 40);
+    assert_int_equal(report_write(&f->report, f->folder, &err), RP_OK);
+    char *text = run_folder_read(f->folder, "report.json");
+    struct json_object *object = json_tokener_parse(text), *member = NULL;
+    assert_true(json_object_is_type(object, json_type_object));
+    assert_true(number(object, "wall_seconds") == 41 && number(object, "steps") == 61234);
+    assert_true(number(object, "learner_steps") == 30000 && number(object, "restarts") == 3);
+    assert_true(number(object, "final_value") == 481.25);
+    assert_true(number(object, "best_weights.return") == 490 && number(object, "best_weights.learner_steps") == 28000);
+    assert_true(number(object, "predicted.inserts") == 5000 && number(object, "achieved.inserts") == 5500);
+    assert_true(fabs(number(object, "ratio.inserts") - 1.1) < 1e-9);
+    assert_true(number(object, "predicted.spi") == 32 && number(object, "achieved.spi") == 20);
+    assert_true(number(object, "achieved.learner_idle") == 0.35 && number(object, "steady.seconds") == 30);
+    assert_true(number(object, "steady.actor_idle_by.credit") == 0.6);
+    assert_true(number(object, "steady.learner_idle_by.reduce") == 0.25);
+    assert_true(number(object, "steady.learner_idle_by.updates") == 0);
+    assert_true(number(object, "peak_memory") == 900.0 * 1048576);
+    assert_true(json_object_object_get_ex(object, "plan", &member) && json_object_is_type(member, json_type_object));
+    assert_true(json_object_object_get_ex(object, "exit", &member));
+    assert_string_equal(json_object_get_string(member), "done");
+    assert_true(json_object_object_get_ex(object, "reason", &member));
+    assert_string_equal(json_object_get_string(member), "return 475 reached");
+    json_object_put(object);
+    free(text);
+}
+
+static void test_page(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err;
+    write_metrics(f, 400);
+    write_learner(f);
+    assert_int_equal(report_write(&f->report, f->folder, &err), RP_OK);
+    char *page = run_folder_read(f->folder, "report.html");
+    static const char *const what[] = {"<!doctype html>",
+                                       "cart&lt;pole&gt;",
+                                       "class=\"pill done\"",
+                                       "481.2",
+                                       "61,234",
+                                       "41 s",
+                                       "return 475 reached",
+                                       "<td class=\"n\">5.5 k</td>",
+                                       "<td class=\"n\">+10%</td>",
+                                       "<td class=\"n off\">-38%</td>",
+                                       "<td class=\"n off\">+33 points</td>",
+                                       "event &lt;7&gt;",
+                                       "event &lt;307&gt;",
+                                       "actor-&lt;1&gt;",
+                                       "logs/actor-%3C1%3E.log",
+                                       "needs 3.1 cores of 2",
+                                       "a=&quot;&lt;b&gt;&quot;",
+                                       "href=\"metrics.jsonl\"",
+                                       "prefers-color-scheme:dark",
+                                       "</html>"};
+    for (size_t i = 0; i < sizeof what / sizeof *what; i++)
+        assert_has(page, what[i]);
+    assert_null(strstr(page, "<script"));
+    assert_null(strstr(page, "src="));
+    assert_null(strstr(page, "@import"));
+    assert_null(strstr(page, "href=\"http"));
+    assert_null(strstr(page, "href=\"plan.json")); /* there is none in this folder */
+    assert_null(strstr(page, "no data"));
+    assert_null(strstr(page, "nan"));
+    free(page);
+    static const char *const plots[] = {"return.svg", "rates.svg", "ratio.svg", "learning.svg"};
+    for (size_t i = 0; i < 4; i++) {
+        char *svg = run_folder_read(f->folder, plots[i]);
+        assert_non_null(svg);
+        assert_int_equal(strncmp(svg, "<svg ", 5), 0);
+        assert_has(svg, "</svg>");
+        free(svg);
+    }
+}
+
+/* Without a plan, without metrics, without anything. */
+static void test_nothing(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err;
+    struct status nothing = {
+        .phase = PHASE_FAILED, .stop_value = INFINITY, .value = NAN, .best = NAN, .reason = "the broker did not start"};
+    f->report = (struct report){.last = &nothing, .final_value = NAN, .metrics = "/nowhere/metrics.jsonl"};
+    assert_int_equal(report_write(&f->report, f->folder, &err), RP_OK);
+    char *page = run_folder_read(f->folder, "report.html");
+    assert_has(page, "no data");
+    assert_has(page, "class=\"pill failed\"");
+    assert_has(page, "the broker did not start");
+    free(page);
+    char *text = run_folder_read(f->folder, "report.json");
+    struct json_object *object = json_tokener_parse(text), *member = text ? object : NULL;
+    assert_true(json_object_object_get_ex(object, "plan", &member) && member == NULL);
+    assert_true(isnan(number(object, "final_value")) && isnan(number(object, "ratio.spi")));
+    json_object_put(object);
+    free(text);
+    assert_int_not_equal(report_write(&f->report, "/nowhere", &err), RP_OK);
+    assert_has(err.text, "/nowhere");
+}
+
+/* A long run is thinned by means, and its events are kept. */
+static void test_long(void **state)
+{
+    struct fixture *f = *state;
+    struct report_data data;
+    write_metrics(f, 5000);
+    report_data_read(&data, f->metrics, f->folder);
+    const struct series *run = &data.run;
+    assert_true(run->n > REPORT_POINTS / 2 && run->n <= REPORT_POINTS);
+    assert_true(run->columns[COLUMN_TIME][0] < 8 && run->columns[COLUMN_TIME][run->n - 1] > 4990);
+    for (uint32_t i = 1; i < run->n; i++) {
+        assert_true(run->columns[COLUMN_TIME][i] > run->columns[COLUMN_TIME][i - 1]);
+        if (i + 1 == run->n && isnan(run->columns[COLUMN_SPI][i]))
+            break; /* all its lines are of the end */
+        assert_true(run->columns[COLUMN_SPI][i] == 32 && run->columns[COLUMN_INSERTS][i] == 5000);
+        assert_true(run->columns[COLUMN_MEMORY][i] >= 300);
+    }
+    assert_true(data.peak_memory == 900.0 * 1048576);
+    assert_int_equal(data.n_events, 50);
+    assert_string_equal(data.events[49].text, "event <4907>");
+    assert_true(data.events[49].elapsed_s == 4907);
+    report_data_fini(&data);
+    /* A line without end is no line. */
+    FILE *file = fopen(f->metrics, "w");
+    for (int i = 0; i < 300000; i++)
+        fputc('{', file);
+    fputs("\n{\"phase\": \"running\", \"elapsed_s\": 3}\n", file);
+    fclose(file);
+    report_data_read(&data, f->metrics, f->folder);
+    assert_int_equal(run->n, 1);
+    assert_true(run->columns[COLUMN_TIME][0] == 3 && isnan(run->columns[COLUMN_SPI][0]));
+    report_data_fini(&data);
+}
+
+/* The end of a run is no part of its curves, and what a learner tells is. */
+static void test_curves(void **state)
+{
+    struct fixture *f = *state;
+    struct report_data data;
+    write_metrics(f, 40);
+    write_learner(f);
+    report_data_read(&data, f->metrics, f->folder);
+    assert_int_equal(data.run.n, 43);
+    for (uint32_t i = 0; i < 43; i++) {
+        assert_int_equal(isnan(data.run.columns[COLUMN_MEMORY][i]), i >= 40);
+        assert_int_equal(isnan(data.run.columns[COLUMN_INSERTS][i]), i >= 40);
+    }
+    assert_true(series_last(&data.run, COLUMN_MEMORY) == 300 && series_last(&data.run, COLUMN_TIME) == 42);
+    assert_int_equal(data.learning.n, 100);
+    for (uint32_t i = 0; i < 100; i++) {
+        assert_true(data.learning.columns[LEARNING_STEPS][i] == 10 * (i + 1));
+        assert_true(fabs(data.learning.columns[LEARNING_LOSS][i] - 1.0 / (i + 1)) < 1e-5);
+        assert_int_equal(isnan(data.learning.columns[LEARNING_Q][i]), i == 6);
+    }
+    assert_true(isnan(series_last(&data.learning, LEARNING_ENTROPY)));
+    report_data_fini(&data);
+}
+
+/* Nobody evaluates: the actors' own returns are shown. */
+static void test_returns_of_actors(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err;
+    f->last.n_values = 0;
+    f->last.value = f->last.best = NAN;
+    f->last.actor_value = 123.5;
+    f->report.final_value = NAN;
+    f->report.best = NULL;
+    write_metrics(f, 40);
+    assert_int_equal(report_write(&f->report, f->folder, &err), RP_OK);
+    char *text = run_folder_read(f->folder, "report.json"), *svg = run_folder_read(f->folder, "return.svg");
+    struct json_object *object = json_tokener_parse(text);
+    assert_true(number(object, "actor_value") == 123.5 && isnan(number(object, "value")));
+    assert_null(strstr(svg, "no data"));
+    json_object_put(object);
+    free(text);
+    free(svg);
+    char *page = run_folder_read(f->folder, "report.html");
+    assert_has(page, "123.5");
+    free(page);
+}
+
+/* Each stretch is compared with what the plan says about its own counts. */
+static void test_stretches(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err;
+    f->input.actors = (struct plan_curve){.points = {{4, 5000, 0.5, 0.1, 1e6}, {8, 9000, 1, 0.2, 1e6}}, .n = 2};
+    f->input.learners = (struct plan_curve){.points = {{1, 400000, 0.5, 0.1, 1e6}}, .n = 1};
+    f->input.cores = 16;
+    f->report.stretches[1] = (struct report_stretch){8, 1, 20, true, {10, 9100, 290000, 31.9, 0.1, 0.2, not_waited}};
+    f->report.stretches[2] = (struct report_stretch){99, 1, 31, false, {1, 50, 60, 1.2, NAN, NAN, not_waited}};
+    f->report.n_stretches = 3;
+    struct plan_choice expected;
+    assert_true(plan_predict(&f->input, 8, 1, &expected));
+    assert_int_equal(report_write(&f->report, f->folder, &err), RP_OK);
+    char *text = run_folder_read(f->folder, "report.json");
+    struct json_object *object = json_tokener_parse(text), *list = NULL;
+    assert_true(json_object_object_get_ex(object, "stretches", &list) && json_object_array_length(list) == 3);
+    assert_true(number(json_object_array_get_idx(list, 0), "actor_idle_by.credit") == 0.6);
+    assert_true(isnan(number(json_object_array_get_idx(list, 2), "learner_idle_by.sample"))); /* not known */
+    struct json_object *second = json_object_array_get_idx(list, 1), *third = json_object_array_get_idx(list, 2);
+    assert_true(number(json_object_array_get_idx(list, 0), "predicted.inserts") == 5000);
+    assert_true(number(second, "actors") == 8 && number(second, "from_s") == 20 && number(second, "seconds") == 10);
+    assert_true(fabs(number(second, "predicted.inserts") - expected.inserts) < 1e-6);
+    assert_true(number(second, "achieved.inserts") == 9100 && expected.inserts != 5000);
+    assert_true(isnan(number(third, "predicted.inserts")) && number(third, "achieved.inserts") == 50);
+    assert_true(number(object, "achieved.inserts") == 5500); /* the planned counts */
+    json_object_put(object);
+    free(text);
+    char *page = run_folder_read(f->folder, "report.html"), *printed = NULL;
+    assert_has(page, "8 actors, 1 learner, from 20 s on: 10 s");
+    free(page);
+    size_t size = 0;
+    FILE *out = open_memstream(&printed, &size);
+    report_print(&f->report, "runs/x", out);
+    fclose(out);
+    assert_has(printed, "4 actors, 1 learner, from 3");
+    assert_has(printed, "99 actors, 1 learner, from 31 s on");
+    free(printed);
+}
+
+static void test_print(void **state)
+{
+    struct fixture *f = *state;
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    report_print(&f->report, "runs/x", out);
+    fclose(out);
+    assert_string_equal(
+        text, "cart<pole> done after 41 s: 61,234 steps, 30,000 updates, 3 restarts\n"
+              "return 475 reached\n"
+              "final return 481.2 (learner.weights, mean of 20 episodes), best evaluation 490 (best.weights, learner "
+              "step 28,000)\n"
+              "\n"
+              "                      predicted  achieved  difference\n"
+              "  inserts/s                 5 k     5.5 k        +10%\n"
+              "  samples/s               160 k     110 k        -31%\n"
+              "  samples per insert         32        20        -38%\n"
+              "  actors idle               58%       61%   +3 points\n"
+              "  learners idle              2%       35%  +33 points\n"
+              "  waited: actors for credit 60%, counters 1%; learners for reduce 25%, sample 10%\n"
+              "\n"
+              "report: runs/x/report.html\n");
+    free(text);
+    f->report.plan = NULL;
+    out = open_memstream(&text, &size);
+    report_print(&f->report, "runs/x", out);
+    fclose(out);
+    assert_has(text, "  samples per insert        20\n");
+    assert_null(strstr(text, "predicted"));
+    free(text);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_json, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_page, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_nothing, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_long, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_curves, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_returns_of_actors, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_stretches, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_print, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

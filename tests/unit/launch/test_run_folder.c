@@ -1,0 +1,153 @@
+/* A run's folder: made, found, locked, and its state read back, also when it is damaged. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "agent/launch/observe/run_folder.h"
+#include "tests/support/facts.h"
+
+static char base[64];
+
+static int enter(void **state)
+{
+    (void)state;
+    snprintf(base, sizeof base, "/tmp/replay-folder-XXXXXX");
+    return mkdtemp(base) && chdir(base) == 0 ? 0 : -1;
+}
+
+static int leave(void **state)
+{
+    (void)state;
+    char command[128];
+    snprintf(command, sizeof command, "rm -rf '%s'", base);
+    return chdir("/") == 0 ? system(command) : -1;
+}
+
+static void test_create(void **state)
+{
+    (void)state;
+    char first[FOLDER_SIZE], second[FOLDER_SIZE], logs[FOLDER_SIZE + 16];
+    rp_error err = {0};
+    assert_int_equal(run_folder_create("a/runs", "my run/../x", NULL, first, &err), RP_OK);
+    assert_ptr_equal(strstr(first, "a/runs/my-run-..-x-"), first);
+    assert_int_equal(access(run_folder_path(logs, sizeof logs, first, "logs"), W_OK), 0);
+    /* Two in one second do not share a folder. */
+    assert_int_equal(run_folder_create("a/runs", "my run/../x", NULL, second, &err), RP_OK);
+    assert_string_not_equal(first, second);
+    assert_int_equal(run_folder_create("a/runs", "x", "given/here", first, &err), RP_OK);
+    assert_string_equal(first, "given/here");
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    char folder[FOLDER_SIZE], file[FOLDER_SIZE];
+    rp_error err = {0};
+    struct folder_state run = {.pid = 7};
+    assert_int_equal(run_folder_create("runs", "x", "mine", folder, &err), RP_OK);
+    assert_int_equal(run_folder_write_state(folder, &run, &err), RP_OK);
+    assert_int_equal(run_folder_create("runs", "x", "mine", folder, &err), RP_FAILED_PRECONDITION);
+    assert_non_null(strstr(err.text, "replay-launch resume mine"));
+    assert_int_equal(run_folder_write(".", "file", "", &err), RP_OK);
+    assert_int_equal(run_folder_create("file", "x", NULL, file, &err), RP_IO);
+    assert_non_null(strstr(err.text, "can not be made"));
+}
+
+static void test_find(void **state)
+{
+    (void)state;
+    char made[FOLDER_SIZE], found[FOLDER_SIZE];
+    rp_error err = {0};
+    struct folder_state run = {.pid = 7};
+    assert_int_equal(run_folder_find("none", NULL, found, &err), RP_NOT_FOUND);
+    assert_true(facts_within(err.text, "there is no run in 'none'"));
+    assert_int_equal(run_folder_create("b", "x", NULL, made, &err), RP_OK);
+    assert_int_equal(run_folder_write_state(made, &run, &err), RP_OK);
+    run_folder_point_latest("b", made);
+    assert_int_equal(run_folder_find("b", NULL, found, &err), RP_OK);
+    assert_string_equal(found, made); /* not the link, which moves on */
+    assert_int_equal(run_folder_find("b", made + 2, found, &err), RP_OK);
+    assert_string_equal(found, made);
+    assert_int_equal(run_folder_find("elsewhere", made, found, &err), RP_OK);
+    assert_string_equal(found, made);
+    assert_int_equal(run_folder_find("b", "nothing", found, &err), RP_NOT_FOUND);
+}
+
+/* A file of the user's that happens to be called latest stays. */
+static void test_latest_is_not_ours(void **state)
+{
+    (void)state;
+    char made[FOLDER_SIZE];
+    rp_error err = {0};
+    struct stat st;
+    assert_int_equal(run_folder_create("c", "x", NULL, made, &err), RP_OK);
+    assert_int_equal(run_folder_write("c", "latest", "mine", &err), RP_OK);
+    run_folder_point_latest("c", made);
+    assert_int_equal(lstat("c/latest", &st), 0);
+    assert_true(S_ISREG(st.st_mode));
+}
+
+static void test_lock(void **state)
+{
+    (void)state;
+    int lock = -1, other = -1, status;
+    rp_error err = {0};
+    assert_false(run_folder_locked("."));
+    assert_int_equal(run_folder_lock(".", &lock, &err), RP_OK);
+    assert_true(run_folder_locked("."));
+    pid_t child = fork();
+    if (child == 0)
+        _exit(run_folder_lock(".", &other, &err) == RP_FAILED_PRECONDITION && other == -1 ? 0 : 1);
+    waitpid(child, &status, 0);
+    assert_int_equal(status, 0);
+    close(lock);
+    assert_false(run_folder_locked("."));
+}
+
+static void test_state(void **state)
+{
+    (void)state;
+    rp_error err = {0};
+    struct folder_state out,
+        run = {.pid = 4711, .legs = 3, .elapsed_s = 12.5, .steps = UINT64_C(1) << 60, .learner_steps = 99, .actors = 8};
+    run.learners = 2;
+    run.auto_actors = run.done = true;
+    snprintf(run.here, sizeof run.here, "/a \"quoted\" place");
+    snprintf(run.cwd, sizeof run.cwd, "/somewhere/else");
+    snprintf(run.command, sizeof run.command, "replay-launch x.yaml");
+    assert_int_equal(run_folder_write_state(".", &run, &err), RP_OK);
+    assert_int_equal(run_folder_read_state(".", &out, &err), RP_OK);
+    assert_memory_equal(&out, &run, sizeof run);
+    static const char *const damaged[] = {"",
+                                          "{",
+                                          "[]",
+                                          "null",
+                                          "{\"pid\": \"x\", \"elapsed_s\": -1, \"here\": 7}",
+                                          "{\"pid\": -5, \"legs\": 1e99, \"elapsed_s\": \"nan\"}",
+                                          "{\"actors\": 4000000000, \"learners\": 4097, \"steps\": -3}"};
+    for (size_t i = 0; i < sizeof damaged / sizeof damaged[0]; i++) {
+        assert_int_equal(run_folder_write(".", "launch.json", damaged[i], &err), RP_OK);
+        rp_status status = run_folder_read_state(".", &out, &err);
+        assert_int_equal(status, i < 4 ? RP_NOT_FOUND : RP_OK);
+        assert_int_equal(out.pid, 0);                   /* never a process that is not ours */
+        assert_int_equal(out.actors + out.learners, 0); /* nor more of them than a machine can bear */
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_create), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_find),   cmocka_unit_test(test_latest_is_not_ours),
+        cmocka_unit_test(test_lock),   cmocka_unit_test(test_state),
+    };
+    return cmocka_run_group_tests(tests, enter, leave);
+}

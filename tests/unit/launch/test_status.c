@@ -1,0 +1,231 @@
+/* A status as JSON and back. */
+#include <json-c/json.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#include "agent/launch/observe/status.h"
+
+static const double steps[] = {1000, 2000, 3000};
+static const double values[] = {21.5, NAN, 475};
+static const struct status_process processes[] = {
+    {"broker", ROLE_BROKER, 100, 0, 1 << 20, 0.5, "runs"},
+    {"actor-1", ROLE_ACTOR, 0, 3, 0, 0, "restarts in 2 s"},
+};
+
+static struct status sample(void)
+{
+    return (struct status){
+        .name = "cart\"pole\n",
+        .folder = "runs/x",
+        .phase = PHASE_RUNNING,
+        .unix_s = 1700000000.25,
+        .elapsed_s = 12.5,
+        .steps = UINT64_C(9007199254740993),
+        .learner_steps = 7,
+        .stop_steps = 100000,
+        .stop_value = INFINITY,
+        .progress = 0.31,
+        .eta_s = NAN,
+        .steps_rate = 5200,
+        .spi = NAN,
+        .spi_target = 32,
+        .actor_idle = 0.61,
+        .learner_idle = NAN,
+        .idle_by = {.actor = {[IDLE_CREDIT] = 0.6, [IDLE_COUNTERS] = 0.01}, .learner = {[IDLE_REDUCE] = NAN}},
+        .planned_inserts = NAN,
+        .waits = "actors wait",
+        .size = 5,
+        .max_size = 10,
+        .value = 475,
+        .best = 480,
+        .actor_value = NAN,
+        .value_steps = steps,
+        .values = values,
+        .n_values = 3,
+        .processes = processes,
+        .n_processes = 2,
+        .actors = 3,
+        .actors_wanted = 4,
+        .restarts = 3,
+        .memory = UINT64_MAX,
+        .event = "actor-1 restarted",
+        .event_unix_s = 1699999999};
+}
+
+static void test_round_trip(void **state)
+{
+    (void)state;
+    struct status s = sample();
+    struct status_copy copy;
+    char *json = status_to_json(&s, true);
+    assert_non_null(json);
+    assert_null(strchr(json, '\n'));
+    assert_true(status_from_json(json, &copy));
+    const struct status *c = &copy.status;
+    assert_string_equal(c->name, s.name);
+    assert_string_equal(c->folder, "runs/x");
+    assert_int_equal(c->phase, PHASE_RUNNING);
+    assert_true(c->unix_s == s.unix_s && c->elapsed_s == 12.5 && c->spi_target == 32);
+    assert_true(c->steps == s.steps && c->memory == UINT64_MAX && c->stop_steps == 100000);
+    assert_true(isinf(c->stop_value) && isnan(c->eta_s) && isnan(c->spi) && isnan(c->planned_inserts));
+    assert_true(c->actor_idle == 0.61 && isnan(c->learner_idle));
+    assert_true(c->idle_by.actor[IDLE_CREDIT] == 0.6 && c->idle_by.actor[IDLE_COUNTERS] == 0.01);
+    assert_true(isnan(c->idle_by.learner[IDLE_REDUCE]) && c->idle_by.learner[IDLE_SAMPLE] == 0);
+    assert_int_equal(c->n_values, 3);
+    assert_true(c->values[0] == 21.5 && isnan(c->values[1]) && c->values[2] == 475 && c->value_steps[2] == 3000);
+    assert_int_equal(c->n_processes, 2);
+    assert_string_equal(c->processes[1].name, "actor-1");
+    assert_string_equal(c->processes[1].state, "restarts in 2 s");
+    assert_int_equal(c->processes[1].role, ROLE_ACTOR);
+    assert_int_equal(c->processes[1].restarts, 3);
+    assert_int_equal(c->processes[0].role, ROLE_BROKER);
+    assert_int_equal(c->processes[0].pid, 100);
+    assert_true(c->actors == 3 && c->actors_wanted == 4 && c->restarts == 3);
+    assert_string_equal(c->event, "actor-1 restarted");
+    /* What is written again is the same text. */
+    char *again = status_to_json(c, true);
+    assert_string_equal(again, json);
+    free(again);
+    free(json);
+    status_copy_fini(&copy);
+    assert_null(copy.values);
+}
+
+static void test_line(void **state)
+{
+    (void)state;
+    struct status s = sample();
+    char *json = status_to_json(&s, false);
+    struct json_object *object = json_tokener_parse(json), *member = NULL;
+    assert_true(json_object_is_type(object, json_type_object));
+    assert_false(json_object_object_get_ex(object, "processes", NULL));
+    assert_false(json_object_object_get_ex(object, "values", NULL));
+    assert_true(json_object_object_get_ex(object, "spi", &member));
+    assert_null(member);
+    assert_true(json_object_object_get_ex(object, "stop_value", &member));
+    assert_null(member);
+    assert_true(json_object_object_get_ex(object, "phase", &member));
+    assert_string_equal(json_object_get_string(member), "running");
+    json_object_put(object);
+    struct status_copy copy;
+    assert_true(status_from_json(json, &copy));
+    assert_int_equal(copy.status.n_values, 0);
+    assert_int_equal(copy.status.n_processes, 0);
+    assert_null(copy.status.processes);
+    status_copy_fini(&copy);
+    free(json);
+}
+
+static void test_garbage(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {"",
+                                      " ",
+                                      "{",
+                                      "[]",
+                                      "null",
+                                      "17",
+                                      "\"running\"",
+                                      "{}",
+                                      "{\"phase\": 3}",
+                                      "{\"phase\": \"walking\"}",
+                                      "{\"phase\": \"running\"",
+                                      "\x80\xff"};
+    struct status_copy copy;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_false(status_from_json(bad[i], &copy));
+        assert_null(copy.processes);
+    }
+    assert_false(status_from_json(NULL, &copy));
+    /* Wrong types and sizes are as good as nothing. */
+    assert_true(status_from_json("{\"phase\": \"done\", \"name\": 7, \"steps\": -5, \"restarts\": 1e300, \"actors\": "
+                                 "NaN, \"cpu\": 1e999, \"elapsed_s\": NaN, \"spi\": -Infinity,"
+                                 "\"progress\": \"much\", \"stop_value\": [], \"values\": {}, \"value_steps\": [1],"
+                                 "\"processes\": [3, null, {\"name\": [], \"role\": \"king\", \"pid\": -1}]}",
+                                 &copy));
+    assert_string_equal(copy.status.name, "");
+    assert_true(copy.status.steps == 0 && copy.status.restarts == UINT32_MAX && copy.status.actors == 0);
+    assert_true(isnan(copy.status.progress) && isinf(copy.status.stop_value) && copy.status.n_values == 0);
+    assert_true(copy.status.cpu == 0 && copy.status.elapsed_s == 0 && isnan(copy.status.spi));
+    assert_int_equal(copy.status.n_processes, 1);
+    assert_int_equal(copy.status.processes[0].pid, 0);
+    status_copy_fini(&copy);
+}
+
+static void test_much(void **state)
+{
+    (void)state;
+    enum { N = STATUS_MAX_VALUES + 1000 };
+    static double x[N], y[N];
+    for (int i = 0; i < N; i++)
+        x[i] = y[i] = i;
+    struct status s = {.phase = PHASE_RUNNING, .value_steps = x, .values = y, .n_values = N};
+    char *json = status_to_json(&s, true);
+    struct status_copy copy;
+    assert_true(status_from_json(json, &copy));
+    assert_int_equal(copy.status.n_values, STATUS_MAX_VALUES);
+    assert_true(copy.values[STATUS_MAX_VALUES - 1] == N - 1); /* the newest are there */
+    status_copy_fini(&copy);
+    free(json);
+    /* Text that is longer than its place is cut. */
+    char text[4096], *at = text + sprintf(text, "{\"phase\": \"running\", \"name\": \"");
+    memset(at, 'n', 2000);
+    strcpy(at + 2000, "\"}");
+    assert_true(status_from_json(text, &copy));
+    assert_int_equal(strlen(copy.status.name), sizeof copy.status.name - 1);
+    status_copy_fini(&copy);
+}
+
+/* Cut or changed anywhere, a status is refused or read, and nothing else happens. */
+static void test_corrupt(void **state)
+{
+    (void)state;
+    const char *given = getenv("RP_TEST_SEED");
+    unsigned seed = given ? (unsigned)strtoul(given, NULL, 0) : (unsigned)time(NULL);
+    print_message("RP_TEST_SEED=%u\n", seed);
+    struct status s = sample();
+    char *json = status_to_json(&s, true);
+    size_t size = strlen(json);
+    static const char odd[] = "{}[]\",:0123456789eE-+.nulltrue\\\x01\xff";
+    for (int i = 0; i < 3000; i++) {
+        char *copy = strdup(json);
+        for (int k = rand_r(&seed) % 4; k >= 0; k--)
+            copy[(size_t)rand_r(&seed) % size] = odd[(size_t)rand_r(&seed) % (sizeof odd - 1)];
+        if (i % 3 == 0)
+            copy[(size_t)rand_r(&seed) % size] = '\0';
+        struct status_copy out;
+        if (status_from_json(copy, &out)) {
+            free(status_to_json(&out.status, true));
+            status_copy_fini(&out);
+        }
+        free(copy);
+    }
+    free(json);
+}
+
+static void test_phases(void **state)
+{
+    (void)state;
+    assert_string_equal(phase_name(PHASE_STARTING), "starting");
+    assert_string_equal(phase_name(PHASE_STOPPED), "stopped");
+    assert_string_equal(phase_name(PHASE_FAILED), "failed");
+    assert_string_equal(phase_name(PHASES), "unknown");
+    assert_string_equal(phase_name((enum phase) - 1), "unknown");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_round_trip), cmocka_unit_test(test_line),    cmocka_unit_test(test_garbage),
+        cmocka_unit_test(test_much),       cmocka_unit_test(test_corrupt), cmocka_unit_test(test_phases),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

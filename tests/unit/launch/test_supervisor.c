@@ -1,0 +1,231 @@
+/* Restarts, back-off and giving up, on a clock that the test moves. */
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#include "agent/launch/run/supervisor.h"
+#include "proto/base/clock.h"
+#include "proto/base/rng.h"
+#include "tests/support/facts.h"
+
+#define EXIT(n) ((n) << 8)
+
+static const struct supervisor_limits limits = {
+    .backoff_ns = NS_PER_S, .backoff_most_ns = 10 * NS_PER_S, .failures = 4, .healthy_ns = 60 * NS_PER_S};
+
+static void test_row_ends_the_run(void **state)
+{
+    (void)state;
+    struct supervised self = {0};
+    char text[4096];
+    int64_t now = 100 * NS_PER_S;
+    for (int i = 0; i < 3; i++) {
+        char tail[32];
+        snprintf(tail, sizeof tail, "line %d\nsecond", i);
+        assert_int_equal(supervisor_ended(&self, &limits, EXIT(3), false, tail, now, NS_PER_S / 5 + i),
+                         SUPERVISOR_RESTART);
+        assert_int_equal(self.restart_ns, now + (NS_PER_S << i));
+        assert_false(supervisor_due(&self, self.restart_ns - 1));
+        now = self.restart_ns;
+        assert_true(supervisor_due(&self, now));
+        assert_false(supervisor_due(&self, now + NS_PER_S));
+        assert_int_equal(self.restarts, i + 1);
+    }
+    assert_int_equal(supervisor_ended(&self, &limits, EXIT(3), false, "line 3", now, NS_PER_S), SUPERVISOR_GIVE_UP);
+    assert_int_equal(self.restart_ns, 0);
+    assert_false(supervisor_due(&self, now + 1000 * NS_PER_S));
+    facts_same(supervisor_explain(&self, "actor-1", text, sizeof text),
+               "actor-1 failed 4 times in a row with exit status 3; the first time after 0.2 s:\n"
+               "  | line 0\n"
+               "  | second");
+    assert_string_equal(self.last.tail, "line 3");
+    char line[128];
+    facts_same(supervisor_one_line(text, line, sizeof line),
+               "actor-1 failed 4 times in a row with exit status 3; the first time after 0.2 s: second");
+}
+
+static void test_one_line(void **state)
+{
+    (void)state;
+    char out[32];
+    assert_string_equal(supervisor_one_line("", out, sizeof out), "");
+    assert_string_equal(supervisor_one_line("one\n", out, sizeof out), "one");
+    assert_string_equal(supervisor_one_line("\n\n", out, sizeof out), "");
+    assert_string_equal(supervisor_one_line("its lines:\n  a\nNameError: b \n\n", out, sizeof out),
+                        "its lines: NameError: b");
+    assert_string_equal(supervisor_one_line("a:\n  | 0123456789012345678901234567890", out, 8), "a: 0123");
+}
+
+static void test_another_failure_begins_a_row_but_the_pause_grows(void **state)
+{
+    (void)state;
+    struct supervised self = {0};
+    static const int64_t pauses[] = {1, 2, 4, 8, 10, 10, 10};
+    for (int i = 0; i < 7; i++) {
+        int status = i % 2 ? EXIT(1) : SIGSEGV;
+        assert_int_equal(supervisor_ended(&self, &limits, status, false, "", 0, 0), SUPERVISOR_RESTART);
+        assert_int_equal(self.in_a_row, 1);
+        assert_int_equal(self.first.status, status);
+        assert_int_equal(self.restart_ns, pauses[i] * NS_PER_S);
+    }
+    /* Who ran long enough begins anew. */
+    assert_int_equal(supervisor_ended(&self, &limits, SIGSEGV, false, "", 0, limits.healthy_ns), SUPERVISOR_RESTART);
+    assert_int_equal(self.restart_ns, NS_PER_S);
+}
+
+static void test_expected_ends(void **state)
+{
+    (void)state;
+    static const int statuses[] = {0, EXIT(143), SIGTERM, SIGKILL};
+    for (size_t i = 0; i < sizeof statuses / sizeof statuses[0]; i++) {
+        struct supervised self = {.restart_ns = 5};
+        assert_int_equal(supervisor_ended(&self, &limits, statuses[i], true, "bye", 9, 9), SUPERVISOR_DONE);
+        assert_int_equal(self.restart_ns, 0);
+        assert_int_equal(self.in_a_row, 0);
+    }
+    struct supervised self = {0};
+    assert_int_equal(supervisor_ended(&self, &limits, 0, false, "", 9, 9), SUPERVISOR_RESTART);
+}
+
+static void test_not_started(void **state)
+{
+    (void)state;
+    struct supervised self = {0};
+    struct supervisor_limits few = limits;
+    char text[256], tiny[12];
+    few.failures = 2;
+    assert_int_equal(supervisor_not_started(&self, &few, "could not start ./x: No such file", 1), SUPERVISOR_RESTART);
+    assert_int_equal(supervisor_not_started(&self, &few, "later", 2), SUPERVISOR_GIVE_UP);
+    assert_string_equal(supervisor_explain(&self, "actor-0", text, sizeof text),
+                        "actor-0 could not be started 2 times in a row:\n  | could not start ./x: No such file");
+    assert_string_equal(supervisor_explain(&self, "actor-0", tiny, sizeof tiny), "actor-0 cou");
+    few.failures = 1;
+    self = (struct supervised){0};
+    assert_int_equal(supervisor_ended(&self, &few, SIGABRT, false, NULL, 1, 3 * NS_PER_S), SUPERVISOR_GIVE_UP);
+    assert_string_equal(supervisor_explain(&self, "broker", text, sizeof text),
+                        "broker failed, killed by signal 6 (Aborted) after 3.0 s; it printed nothing");
+    self = (struct supervised){0};
+    assert_int_equal(supervisor_ended(&self, &few, 0, false, "", 1, 0), SUPERVISOR_GIVE_UP);
+    assert_string_equal(supervisor_explain(&self, "broker", text, sizeof text),
+                        "broker ended by itself with exit status 0 after 0.0 s; it printed nothing");
+}
+
+/* ---- against a model that remembers everything and counts from the start each time ---- */
+
+enum { HISTORY = 64 };
+
+struct end {
+    int status;
+    int64_t ran_ns;
+};
+
+static uint32_t model_row(const struct end *ends, uint32_t n, const struct supervisor_limits *of)
+{
+    uint32_t row = 1;
+    for (uint32_t i = n - 1; i > 0; i--, row++) {
+        if (ends[i].ran_ns >= of->healthy_ns || ends[i - 1].status != ends[i].status)
+            break;
+    }
+    return row;
+}
+
+static int64_t model_pause(const struct end *ends, uint32_t n, const struct supervisor_limits *of)
+{
+    double pause = (double)of->backoff_ns;
+    for (uint32_t i = n - 1; i > 0 && ends[i].ran_ns < of->healthy_ns; i--)
+        pause *= 2;
+    return pause < (double)of->backoff_most_ns ? (int64_t)pause : of->backoff_most_ns;
+}
+
+static void run_model(struct rng *rng)
+{
+    struct supervisor_limits of = {
+        .backoff_ns = 1 + (int64_t)rng_below(rng, 1000), .failures = 1 + (uint32_t)rng_below(rng, 5), .healthy_ns = 50};
+    of.backoff_most_ns = of.backoff_ns + (int64_t)rng_below(rng, 20000);
+    struct supervised self = {0};
+    struct end ends[HISTORY];
+    int64_t now = 1;
+    for (uint32_t n = 1; n <= HISTORY; n++) {
+        bool start = rng_below(rng, 6) > 0;
+        ends[n - 1].status = start ? EXIT((int)rng_below(rng, 2)) : -1;
+        ends[n - 1].ran_ns = start ? (int64_t)rng_below(rng, 60) : 0;
+        now += ends[n - 1].ran_ns;
+        enum supervisor_action action =
+            start ? supervisor_ended(&self, &of, ends[n - 1].status, false, "x", now, ends[n - 1].ran_ns)
+                  : supervisor_not_started(&self, &of, "x", now);
+        uint32_t row = model_row(ends, n, &of);
+        assert_int_equal(self.in_a_row, row);
+        assert_int_equal(self.first.ran_ns, ends[n - row].ran_ns);
+        assert_int_equal(action, row >= of.failures ? SUPERVISOR_GIVE_UP : SUPERVISOR_RESTART);
+        if (action == SUPERVISOR_GIVE_UP)
+            return;
+        assert_int_equal(self.restart_ns, now + model_pause(ends, n, &of));
+        now = self.restart_ns + (int64_t)rng_below(rng, 5);
+        assert_true(supervisor_due(&self, now));
+        assert_int_equal(self.restarts, n);
+    }
+}
+
+static void test_model(void **state)
+{
+    (void)state;
+    const char *given = getenv("RP_TEST_SEED");
+    uint64_t seed = given ? strtoull(given, NULL, 0) : (uint64_t)time(NULL);
+    print_message("seed %llu\n", (unsigned long long)seed);
+    struct rng rng;
+    rng_seed(&rng, seed);
+    for (int i = 0; i < 3000; i++)
+        run_model(&rng);
+}
+
+static void test_large_limits(void **state)
+{
+    (void)state;
+    struct supervisor_limits of = {INT64_MAX / 4, INT64_MAX / 2, 1000, 1};
+    struct supervised self = {0};
+    for (int i = 0; i < 100; i++)
+        assert_int_equal(supervisor_ended(&self, &of, 1, false, "", 1, 0), SUPERVISOR_RESTART);
+    assert_int_equal(self.restart_ns, 1 + INT64_MAX / 2);
+    char tail[2 * SUPERVISOR_TAIL];
+    memset(tail, 'x', sizeof tail - 1);
+    tail[sizeof tail - 1] = '\0';
+    supervisor_ended(&self, &of, 2, false, tail, 1, 0);
+    assert_int_equal(strlen(self.last.tail), SUPERVISOR_TAIL - 1);
+}
+
+static void test_hang(void **state)
+{
+    (void)state;
+    struct hang self = {0};
+    assert_false(hang_seen(&self, 10, 5, 100));
+    assert_false(hang_seen(&self, 10, 5, 109));
+    assert_true(hang_seen(&self, 10, 5, 110));
+    assert_false(hang_seen(&self, 10, 5, 111)); /* told */
+    assert_true(hang_seen(&self, 10, 5, 120));
+    assert_false(hang_seen(&self, 10, 6, 140)); /* it moves */
+    assert_false(hang_seen(&self, 10, 6, 149));
+    assert_true(hang_seen(&self, 10, 6, 150));
+    assert_false(hang_seen(&self, 0, 6, 9999)); /* never */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_row_ends_the_run),
+        cmocka_unit_test(test_one_line),
+        cmocka_unit_test(test_another_failure_begins_a_row_but_the_pause_grows),
+        cmocka_unit_test(test_expected_ends),
+        cmocka_unit_test(test_not_started),
+        cmocka_unit_test(test_model),
+        cmocka_unit_test(test_large_limits),
+        cmocka_unit_test(test_hang),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

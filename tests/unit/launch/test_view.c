@@ -1,0 +1,645 @@
+/* The view of a run: what it says, that it fits, and what a terminal makes of it. */
+#include <fcntl.h>
+#include <math.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <termios.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "agent/launch/view/view.h"
+#include "agent/launch/view/view_impl.h"
+
+static double steps[200], values[200];
+static struct status_process processes[] = {
+    {"broker", ROLE_BROKER, 100, 0, 80 << 20, 0.3, "runs"},
+    {"learner-0", ROLE_LEARNER, 101, 0, 60 << 20, 0.9, "runs"},
+    {"actor-0", ROLE_ACTOR, 102, 0, 20 << 20, 0.3, "runs"},
+    {"actor-1", ROLE_ACTOR, 0, 3, 0, 0, "restarts in 2 s"},
+};
+
+static struct status sample(void)
+{
+    for (int i = 0; i < 200; i++) {
+        steps[i] = 1000 * i;
+        values[i] = i;
+    }
+    return (struct status){.name = "cartpole-dqn",
+                           .folder = "runs/cartpole-dqn-1",
+                           .phase = PHASE_RUNNING,
+                           .unix_s = 1e9,
+                           .elapsed_s = 12.3,
+                           .steps = 31200,
+                           .learner_steps = 15600,
+                           .stop_steps = 100000,
+                           .stop_value = 475,
+                           .progress = 0.312,
+                           .eta_s = 28,
+                           .steps_rate = 5200,
+                           .updates_rate = 2100,
+                           .inserts_rate = 5190,
+                           .samples_rate = 166000,
+                           .spi = 31.8,
+                           .spi_target = 32,
+                           .actor_idle = 0.61,
+                           .learner_idle = 0.03,
+                           .planned_inserts = 5400,
+                           .planned_samples = 120000,
+                           .planned_actor_idle = 0.58,
+                           .planned_learner_idle = 0.02,
+                           .waits = "4 actors wait for learners",
+                           .size = 31200,
+                           .max_size = 50000,
+                           .min_size = 1000,
+                           .value = 212,
+                           .best = 230.25,
+                           .actor_value = NAN,
+                           .value_steps = steps,
+                           .values = values,
+                           .n_values = 200,
+                           .processes = processes,
+                           .n_processes = 4,
+                           .actors = 1,
+                           .actors_wanted = 2,
+                           .learners = 1,
+                           .learners_wanted = 1,
+                           .restarts = 3,
+                           .memory = 312u << 20,
+                           .memory_limit = UINT64_C(4) << 30,
+                           .cpu = 1.9,
+                           .cores = 2,
+                           .event = "actor-1 restarted (exit status 1)",
+                           .event_unix_s = 1e9 - 8};
+}
+
+static void assert_has(const char *text, const char *what)
+{
+    if (!strstr(text, what))
+        fail_msg("'%s' is not in:\n%s", what, text);
+}
+
+static void assert_has_not(const char *text, const char *what)
+{
+    if (strstr(text, what))
+        fail_msg("'%s' is in:\n%s", what, text);
+}
+
+/* ---- what it says ---- */
+
+static void test_content(void **state)
+{
+    (void)state;
+    struct status s = sample();
+    struct text out = {0};
+    view_render(&out, &s, 100, 24, true);
+    const char *text = text_get(&out);
+    static const char *const what[] = {"cartpole-dqn  running  12 s",
+                                       "runs/cartpole-dqn-1",
+                                       "31%  steps 31,200 of 100,000  28 s left",
+                                       "5.2 k steps/s",
+                                       "2.1 k updates/s",
+                                       "inserts   5.2 k/s              plan 5.4 k/s       -4%",
+                                       "samples   166 k/s              plan 120 k/s      +38%",
+                                       "SPI       31.8                 target 32          -1%",
+                                       "61% idle       plan 58%",
+                                       "3% idle       plan 2%",
+                                       "waits     4 actors wait for learners",
+                                       "31,200 of 50,000 items",
+                                       "return    212   best 230   target 475",
+                                       "actors 1/2   learners 1/1   restarts 3",
+                                       "memory    312 MiB of 4 GiB   cores 1.9 of 2",
+                                       "actor-1 restarts in 2 s   3 restarts",
+                                       "event     8 s ago  actor-1 restarted (exit status 1)",
+                                       "▁▁▁",
+                                       "███"};
+    for (size_t i = 0; i < sizeof what / sizeof *what; i++)
+        assert_has(text, what[i]);
+    assert_has_not(text, "actor-0"); /* it does what it should */
+    assert_has_not(text, "\x1b");
+    text_fini(&out);
+}
+
+static void test_unknown(void **state)
+{
+    (void)state;
+    struct status s = {.name = "x",
+                       .stop_value = INFINITY,
+                       .progress = NAN,
+                       .eta_s = NAN,
+                       .spi = NAN,
+                       .actor_idle = NAN,
+                       .learner_idle = NAN,
+                       .planned_inserts = NAN,
+                       .planned_samples = NAN,
+                       .planned_actor_idle = NAN,
+                       .planned_learner_idle = NAN,
+                       .value = NAN,
+                       .best = NAN,
+                       .actor_value = NAN};
+    struct text out = {0};
+    view_render(&out, &s, 80, 24, true);
+    assert_has(text_get(&out), "x  starting");
+    assert_has(text_get(&out), "none yet");
+    assert_has(text_get(&out), "nobody");
+    assert_has_not(text_get(&out), "nan");
+    assert_has_not(text_get(&out), "inf");
+    assert_has_not(text_get(&out), "plan");
+    text_fini(&out);
+    view_line(&out, &s);
+    assert_string_equal(text_get(&out), "0s starting steps 0 0 steps/s 0 updates/s");
+    text_fini(&out);
+}
+
+/* Other programs are named where they take the processor, and only there. */
+static void test_others(void **state)
+{
+    (void)state;
+    struct text out = {0};
+    struct status s = sample();
+    view_render(&out, &s, 100, 24, true);
+    assert_has_not(text_get(&out), "other programs");
+    text_fini(&out);
+    view_line(&out, &s);
+    assert_has_not(text_get(&out), "other programs");
+    text_fini(&out);
+    s.others = 0.72;
+    view_render(&out, &s, 100, 24, true);
+    assert_has(text_get(&out), "cores 1.9 of 2   other programs take 0.7");
+    text_fini(&out);
+    view_line(&out, &s);
+    assert_has(text_get(&out), "other programs take 0.7 cores");
+    text_fini(&out);
+}
+
+static void test_ends(void **state)
+{
+    (void)state;
+    struct text out = {0};
+    struct status s = sample();
+    s.stop_steps = 0;
+    s.stop_learner_steps = 20000;
+    s.progress = 0.78;
+    view_render(&out, &s, 100, 24, true);
+    assert_has(text_get(&out), "78%  updates 15,600 of 20,000");
+    text_fini(&out);
+    s.stop_learner_steps = 0;
+    s.progress = NAN;
+    view_render(&out, &s, 100, 24, true);
+    assert_has(text_get(&out), "return 212 of 475");
+    text_fini(&out);
+    s.stop_time_s = 60;
+    s.progress = 0.205;
+    view_render(&out, &s, 100, 24, true);
+    assert_has(text_get(&out), "20%  12 s of 1 min");
+    text_fini(&out);
+    s.stop_steps = 20000; /* more than all steps: still the end that counts, not the nearest share above it */
+    s.progress = 1;
+    view_render(&out, &s, 100, 24, true);
+    assert_has(text_get(&out), "100%  steps 31,200 of 20,000");
+    text_fini(&out);
+    s.phase = PHASE_DONE;
+    s.best = 480;
+    snprintf(s.reason, sizeof s.reason, "an evaluation gave 480");
+    snprintf(s.event, sizeof s.event, "stopping: an evaluation gave 480");
+    view_render(&out, &s, 100, 24, true);
+    assert_has(text_get(&out), "100%  return 480 of 475"); /* whichever end was nearest before */
+    assert_has(text_get(&out), "\n an evaluation gave 480\n");
+    assert_has_not(text_get(&out), "stopping:");
+    assert_has_not(text_get(&out), "waits");
+    assert_has_not(text_get(&out), "memory");
+    text_fini(&out);
+    s.phase = PHASE_FAILED;
+    snprintf(s.reason, sizeof s.reason, "actor-1 failed 5 times in a row");
+    view_render(&out, &s, 100, 3, true);
+    assert_has(text_get(&out), "failed");
+    assert_has(text_get(&out), "actor-1 failed 5 times in a row");
+    text_fini(&out);
+}
+
+static void test_plain_line(void **state)
+{
+    (void)state;
+    struct status s = sample();
+    s.restarts = 0;
+    s.best = 230;
+    struct text out = {0};
+    view_line(&out, &s);
+    assert_string_equal(text_get(&out),
+                        "12s running steps 31,200/100,000 (31%) 5.2k steps/s 2.1k updates/s spi 31.8/32 "
+                        "return 212 (best 230) learners wait 3% actors wait 61%");
+    text_fini(&out);
+    s.elapsed_s = 3 * 3600 + 125;
+    snprintf(s.reason, sizeof s.reason, "done\x1b[2J\n");
+    view_line(&out, &s);
+    assert_has(text_get(&out), "3h02m running");
+    assert_has(text_get(&out), "(done?[2J?)");
+    text_fini(&out);
+}
+
+static void test_sparkline(void **state)
+{
+    (void)state;
+    struct text out = {0};
+    const double rising[] = {0, 1, 2, 3, 4, 5, 6, 7}, gap[] = {0, NAN, 7}, same[] = {5, 5}, none[] = {NAN};
+    view_sparkline(&out, rising, 8, 20, true);
+    assert_string_equal(text_get(&out), "▁▂▃▄▅▆▇█");
+    text_fini(&out);
+    view_sparkline(&out, rising, 8, 4, true); /* means of neighbours */
+    assert_string_equal(text_get(&out), "▁▃▆█");
+    text_fini(&out);
+    view_sparkline(&out, gap, 3, 20, true);
+    assert_string_equal(text_get(&out), "▁ █");
+    text_fini(&out);
+    view_sparkline(&out, rising, 8, 20, false);
+    assert_int_equal(out.size, 8);
+    assert_true(out.data[0] == '.' && out.data[7] == '#');
+    text_fini(&out);
+    view_sparkline(&out, same, 2, 20, true);
+    assert_string_equal(text_get(&out), "▅▅");
+    text_fini(&out);
+    view_sparkline(&out, none, 1, 20, true);
+    view_sparkline(&out, NULL, 0, 20, true);
+    view_sparkline(&out, rising, 8, 0, true);
+    assert_string_equal(text_get(&out), " ");
+    text_fini(&out);
+}
+
+/* ---- that it fits ---- */
+
+static void assert_fits(const char *text, uint32_t columns, uint32_t rows, bool utf8)
+{
+    uint32_t lines = 0;
+    for (const char *at = text; *at; lines++) {
+        size_t size = strcspn(at, "\n");
+        char line[4096];
+        assert_true(size < sizeof line);
+        snprintf(line, sizeof line, "%.*s", (int)size, at);
+        if (line_width(line) > columns)
+            fail_msg("wider than %u: '%s'", columns, line);
+        for (size_t i = 0; i < size; i++)
+            assert_true((unsigned char)line[i] >= 0x20 && (utf8 || (unsigned char)line[i] < 0x7f));
+        at += size + (at[size] == '\n');
+    }
+    assert_true(lines <= rows);
+}
+
+static void test_fits(void **state)
+{
+    (void)state;
+    struct status s = sample();
+    for (uint32_t extreme = 0; extreme < 2; extreme++) {
+        for (uint32_t columns = 1; columns < 200; columns += columns < 20 ? 1 : 7) {
+            for (uint32_t rows = 1; rows < 50; rows += 5) {
+                struct text out = {0};
+                view_render(&out, &s, columns, rows, rows % 2);
+                assert_fits(text_get(&out), columns, rows, rows % 2);
+                assert_true(out.size > 0);
+                text_fini(&out);
+            }
+        }
+        memset(s.name, 'n', sizeof s.name - 1);
+        snprintf(s.folder, sizeof s.folder,
+                 "数据数据数据数据/\xff\xc3\x1b]0;title\a/\xe2\x80\xae"
+                 "right-to-left/é́");
+        snprintf(s.event, sizeof s.event, "two\nlines\tand \x9b[2J 🎉🎉🎉🎉🎉🎉🎉🎉🎉🎉🎉🎉🎉🎉🎉🎉🎉🎉🎉🎉🎉🎉🎉🎉🎉🎉🎉");
+        snprintf(s.waits, sizeof s.waits, "%0200d", 7);
+        s.inserts_rate = s.spi = s.value = s.best = 1e300;
+        s.steps_rate = -1e300;
+        s.actor_idle = 1e9;
+        s.learner_idle = -1e9;
+        s.progress = 1e9;
+        s.eta_s = s.elapsed_s = 1e300;
+        s.steps = s.size = s.memory = UINT64_MAX;
+        s.restarts = s.actors = s.learners_wanted = UINT32_MAX;
+        s.cpu = 1e300;
+    }
+}
+
+/* In a small terminal the most important lines are there, in their order. */
+static void test_priorities(void **state)
+{
+    (void)state;
+    struct status s = sample();
+    struct text out = {0};
+    view_render(&out, &s, 80, 4, true);
+    const char *text = text_get(&out);
+    assert_has(text, "cartpole-dqn");
+    assert_has(text, "31%");
+    assert_has(text, "actor-1 restarts in 2 s");
+    assert_has(text, "return    212");
+    assert_has_not(text, "memory");
+    assert_has_not(text, "\n\n");
+    text_fini(&out);
+    view_render(&out, &s, 80, 1, true);
+    assert_has(text_get(&out), "cartpole-dqn");
+    assert_has_not(text_get(&out), "31%");
+    text_fini(&out);
+    /* In a tall one the curve is a chart. */
+    view_render(&out, &s, 120, 39, true);
+    assert_has(text_get(&out), "└┬");
+    text_fini(&out);
+}
+
+/* ---- on a terminal ---- */
+
+/* Just enough of a terminal: what the screen writes, and nothing else, is understood. */
+struct terminal {
+    uint32_t columns, rows, x, y;
+    bool wraps;
+    char cells[64][200];
+    char above[65536]; /* lines that scrolled out */
+};
+
+static void terminal_down(struct terminal *t)
+{
+    if (t->y + 1 < t->rows) {
+        t->y++;
+        return;
+    }
+    size_t used = strlen(t->above);
+    snprintf(t->above + used, sizeof t->above - used, "%.*s\n", (int)t->columns, t->cells[0]);
+    memmove(t->cells[0], t->cells[1], (t->rows - 1) * sizeof t->cells[0]);
+    memset(t->cells[t->rows - 1], ' ', t->columns);
+}
+
+static const char *terminal_sequence(struct terminal *t, const char *at)
+{
+    assert_int_equal(*at, '[');
+    const char *end = at + 1 + strspn(at + 1, "?;0123456789");
+    int n = atoi(at + 1);
+    switch (*end) {
+    case 'A':
+        t->y = t->y > (uint32_t)n ? t->y - (uint32_t)n : 0;
+        break;
+    case 'K':
+        memset(t->cells[t->y] + t->x, ' ', t->columns - t->x);
+        break;
+    case 'J':
+        memset(t->cells[t->y] + t->x, ' ', t->columns - t->x);
+        for (uint32_t y = t->y + 1; y < t->rows; y++)
+            memset(t->cells[y], ' ', t->columns);
+        break;
+    case 'h':
+    case 'l':
+        if (strncmp(at, "[?7", 3) == 0)
+            t->wraps = *end == 'h';
+        break;
+    case 'm':
+        break;
+    default:
+        fail_msg("unknown sequence '%.*s'", (int)(end - at + 1), at);
+    }
+    return end + 1;
+}
+
+static void terminal_feed(struct terminal *t, const char *text)
+{
+    for (const char *at = text; *at;) {
+        unsigned char c = (unsigned char)*at++;
+        if (c == 0x1b) {
+            at = terminal_sequence(t, at);
+        } else if (c == '\r') {
+            t->x = 0;
+        } else if (c == '\n') {
+            terminal_down(t);
+        } else if ((c & 0xc0) != 0x80) { /* one column to a character is enough here */
+            if (t->x == t->columns) {
+                assert_true(t->wraps);
+                t->x = 0;
+                terminal_down(t);
+            }
+            t->cells[t->y][t->x] = c < 0x80 ? (char)c : '*';
+            if (t->x + 1 < t->columns || t->wraps)
+                t->x++;
+        }
+    }
+}
+
+static const char *terminal_text(const struct terminal *t)
+{
+    static char out[65536 + 64 * 201];
+    int n = snprintf(out, sizeof out, "%s", t->above);
+    for (uint32_t y = 0; y < t->rows; y++)
+        n += snprintf(out + n, sizeof out - (size_t)n, "%.*s\n", (int)t->columns, t->cells[y]);
+    return out;
+}
+
+static uint32_t count(const char *text, const char *what)
+{
+    uint32_t n = 0;
+    for (const char *at = strstr(text, what); at; at = strstr(at + 1, what))
+        n++;
+    return n;
+}
+
+/* Standard output is this descriptor until it is put back. */
+static int replace_stdout(int with)
+{
+    fflush(stdout);
+    int before = dup(STDOUT_FILENO);
+    assert_true(before >= 0 && dup2(with, STDOUT_FILENO) >= 0);
+    return before;
+}
+
+static void put_back(int before)
+{
+    dup2(before, STDOUT_FILENO);
+    close(before);
+}
+
+/* All that was written so far. */
+static char *drain(int fd)
+{
+    static char data[1 << 18];
+    size_t size = 0;
+    ssize_t n;
+    fcntl(fd, F_SETFL, O_NONBLOCK);
+    while ((n = read(fd, data + size, sizeof data - 1 - size)) > 0)
+        size += (size_t)n;
+    data[size] = '\0';
+    return data;
+}
+
+static int open_terminal(int *slave, uint32_t columns, uint32_t rows)
+{
+    int master = posix_openpt(O_RDWR | O_NOCTTY);
+    assert_true(master >= 0 && grantpt(master) == 0 && unlockpt(master) == 0);
+    *slave = open(ptsname(master), O_RDWR | O_NOCTTY);
+    assert_true(*slave >= 0);
+    struct winsize size = {.ws_col = (unsigned short)columns, .ws_row = (unsigned short)rows};
+    assert_int_equal(ioctl(master, TIOCSWINSZ, &size), 0);
+    return master;
+}
+
+static void test_terminal(void **state)
+{
+    (void)state;
+    static const uint32_t sizes[][2] = {{80, 24}, {120, 40}, {40, 12}, {200, 60}, {30, 3}};
+    setenv("TERM", "xterm", 1);
+    setenv("LC_ALL", "C.UTF-8", 1);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        int slave, master = open_terminal(&slave, sizes[i][0], sizes[i][1]);
+        struct terminal *t = calloc(1, sizeof *t);
+        t->columns = sizes[i][0];
+        t->rows = sizes[i][1];
+        t->wraps = true;
+        memset(t->cells, ' ', sizeof t->cells);
+        int before = replace_stdout(slave);
+        struct screen *screen = screen_new(SCREEN_AUTO);
+        struct status s = sample();
+        screen_say(screen, false, "before all");
+        for (uint32_t k = 0; k < 6; k++) { /* a new phase is shown at once */
+            s.phase = k % 2 ? PHASE_RUNNING : PHASE_STOPPING;
+            s.n_processes = k < 4 ? 4 : 3; /* frames of different heights */
+            screen_show(screen, &s);
+            if (k == 2)
+                screen_say(screen, true, "actor-1 failed:\n  | \x1b[2Jbad");
+            terminal_feed(t, drain(master));
+        }
+        screen_show(screen, &s); /* too soon after the last one */
+        size_t silent = strlen(drain(master));
+        s.phase = PHASE_DONE;
+        screen_show(screen, &s);
+        screen_destroy(&screen);
+        terminal_feed(t, drain(master));
+        put_back(before);
+        const char *text = terminal_text(t);
+        assert_null(screen);
+        assert_int_equal(silent, 0);
+        assert_int_equal(count(text, "cartpole-dqn  "), 1); /* one frame stands, */
+        assert_has(text, "cartpole-dqn  done");             /* the last one, */
+        assert_has(text, "before all");                     /* below what was said */
+        assert_has(text, "actor-1 failed:");
+        assert_has(text, "| ?[2Jbad");
+        assert_true(strstr(text, "?[2Jbad") < strstr(text, "cartpole-dqn  done"));
+        assert_int_equal(t->x, 0);
+        free(t);
+        close(slave);
+        close(master);
+    }
+}
+
+/* Colours are for terminals, and only for those who want them. */
+static void test_colour(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < 3; i++) {
+        int slave, master = open_terminal(&slave, 80, 24);
+        setenv("TERM", i == 2 ? "dumb" : "xterm", 1);
+        setenv("NO_COLOR", i == 1 ? "1" : "", 1);
+        int before = replace_stdout(slave);
+        struct screen *screen = screen_new(SCREEN_AUTO);
+        struct status s = sample();
+        screen_show(screen, &s);
+        screen_destroy(&screen);
+        put_back(before);
+        const char *text = drain(master);
+        assert_int_equal(strstr(text, "\x1b[32m") != NULL, i == 0);
+        assert_int_equal(strstr(text, "\x1b[") != NULL, i < 2);
+        assert_has(text, "running");
+        close(slave);
+        close(master);
+    }
+    setenv("TERM", "xterm", 1);
+    setenv("NO_COLOR", "", 1);
+}
+
+/* What was written into a pipe; read after each step, since a pipe may be as small as a page. */
+static const char *through_pipe(enum screen_mode mode)
+{
+    static char text[32768];
+    size_t size = 0;
+    int fds[2];
+    text[0] = '\0';
+    assert_int_equal(pipe(fds), 0);
+    int before = replace_stdout(fds[1]);
+    struct screen *screen = screen_new(mode);
+    struct status s = sample();
+    for (uint32_t i = 0; i < 6; i++) {
+        if (i < 3) /* only the first is due */
+            screen_show(screen, &s);
+        else if (i == 3)
+            screen_say(screen, false, "soft\n");
+        else if (i == 4)
+            screen_say(screen, true, "loud \"%d\"", 7);
+        else {
+            s.phase = PHASE_DONE;
+            screen_show(screen, &s);
+        }
+        size += (size_t)snprintf(text + size, sizeof text - size, "%s", drain(fds[0]));
+    }
+    screen_destroy(&screen);
+    put_back(before);
+    close(fds[1]);
+    close(fds[0]);
+    assert_has_not(text, "\x1b");
+    return text;
+}
+
+static void test_pipe(void **state)
+{
+    (void)state;
+    const char *text = through_pipe(SCREEN_AUTO);
+    assert_int_equal(count(text, "\n"), 4);
+    assert_int_equal(count(text, "12s running steps"), 1);
+    assert_has(text, "\nsoft\nloud \"7\"\n12s done steps");
+    text = through_pipe(SCREEN_QUIET);
+    assert_string_equal(text, "loud \"7\"\n");
+    text = through_pipe(SCREEN_JSON);
+    assert_int_equal(count(text, "\n"), 4);
+    assert_int_equal(count(text, "\"phase\": \"running\""), 1);
+    assert_int_equal(count(text, "\"phase\": \"done\""), 1);
+    assert_has(text, "{\"event\": \"soft\", \"loud\": false}\n");
+    assert_has(text, "{\"event\": \"loud \\\"7\\\"\", \"loud\": true}\n");
+}
+
+/* Nobody reads, or nobody is there: the run goes on. */
+static void test_broken_output(void **state)
+{
+    (void)state;
+    int fds[2];
+    struct status s = sample();
+    signal(SIGPIPE, SIG_IGN);
+    assert_int_equal(pipe(fds), 0);
+    close(fds[0]);
+    int before = replace_stdout(fds[1]);
+    struct screen *screen = screen_new(SCREEN_JSON);
+    screen_show(screen, &s);
+    screen_say(screen, true, "nobody hears it");
+    put_back(before);
+    screen_destroy(&screen);
+    close(fds[1]);
+    /* A full pipe. */
+    assert_int_equal(pipe(fds), 0);
+    assert_true(fcntl(fds[1], F_SETPIPE_SZ, 4096) > 0);
+    before = replace_stdout(fds[1]);
+    screen = screen_new(SCREEN_JSON);
+    for (uint32_t i = 0; i < 2; i++) {
+        s.phase = i ? PHASE_STOPPING : PHASE_RUNNING;
+        screen_show(screen, &s);
+    }
+    put_back(before);
+    screen_destroy(&screen);
+    close(fds[1]);
+    char *text = drain(fds[0]);
+    assert_int_equal(strncmp(text, "{\"name\"", 7), 0);
+    close(fds[0]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_content), cmocka_unit_test(test_unknown),    cmocka_unit_test(test_others),
+        cmocka_unit_test(test_ends),    cmocka_unit_test(test_plain_line), cmocka_unit_test(test_sparkline),
+        cmocka_unit_test(test_fits),    cmocka_unit_test(test_priorities), cmocka_unit_test(test_terminal),
+        cmocka_unit_test(test_colour),  cmocka_unit_test(test_pipe),       cmocka_unit_test(test_broken_output),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,502 @@
+#include "agent/net/weights.h"
+#include "proto/base/crc32c.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static struct tensor tensor(const char *name, int32_t dtype, uint32_t rank, const uint64_t *shape, void *data)
+{
+    struct tensor t = {.dtype = dtype, .rank = rank, .data = data};
+    snprintf(t.name, sizeof t.name, "%s", name);
+    for (uint32_t i = 0; i < rank; i++)
+        t.shape[i] = shape[i];
+    return t;
+}
+
+/* A matrix, a vector, a number and nothing, of different types. */
+struct sample {
+    float matrix[2][3];
+    double vector[5];
+    uint64_t count;
+    struct tensor tensors[4];
+};
+
+static void sample_init(struct sample *s, bool filled)
+{
+    memset(s, 0, sizeof *s);
+    for (int i = 0; filled && i < 6; i++)
+        s->matrix[i / 3][i % 3] = (float)i + 0.5f;
+    for (int i = 0; filled && i < 5; i++)
+        s->vector[i] = -i;
+    s->count = filled ? UINT64_C(0x0123456789abcdef) : 0;
+    s->tensors[0] = tensor("q/layer0/weight", RP_DTYPE_FLOAT32, 2, (const uint64_t[]){2, 3}, s->matrix);
+    s->tensors[1] = tensor("v", RP_DTYPE_FLOAT64, 1, (const uint64_t[]){5}, s->vector);
+    s->tensors[2] = tensor("steps", RP_DTYPE_UINT64, 0, NULL, &s->count);
+    s->tensors[3] = tensor("none", RP_DTYPE_INT8, 2, (const uint64_t[]){0, UINT64_MAX}, NULL);
+}
+
+static uint8_t *encode(const struct tensor *tensors, uint32_t n, size_t *size)
+{
+    *size = weights_size(tensors, n);
+    uint8_t *block = malloc(*size);
+    memset(block, 0xee, *size);
+    weights_encode(tensors, n, block);
+    return block;
+}
+
+static void seal(uint8_t *block, size_t size)
+{
+    uint32_t sum = crc32c(0, block, size - 4);
+    for (int i = 0; i < 4; i++)
+        block[size - 4 + (size_t)i] = (uint8_t)(sum >> (8 * i));
+}
+
+static void expect_text(const rp_error *err, const char *text)
+{
+    if (strstr(err->text, text) == NULL)
+        fail_msg("'%s' does not say '%s'", err->text, text);
+}
+
+/* Refused by both readers, and nothing copied. */
+static void expect_refused(const uint8_t *block, size_t size, int32_t status, const char *text)
+{
+    struct sample s, before;
+    struct tensor list[8];
+    uint32_t n;
+    rp_error err = {0};
+    sample_init(&s, false);
+    before = s;
+    uint8_t *copy = malloc(size ? size : 1);
+    memcpy(copy, block, size);
+    assert_int_equal(weights_decode(copy, size, s.tensors, 4, &err), status);
+    expect_text(&err, text);
+    assert_memory_equal(s.matrix, before.matrix, sizeof s.matrix);
+    assert_memory_equal(s.vector, before.vector, sizeof s.vector);
+    assert_true(s.count == 0);
+    assert_int_equal(weights_list(copy, size, list, 8, &n, &err), status);
+    expect_text(&err, text);
+    assert_int_equal(weights_list(copy, size, list, 8, &n, NULL), status);
+    free(copy);
+}
+
+static void test_crc32c_known_answers(void **state)
+{
+    (void)state;
+    assert_int_equal(crc32c(0, "123456789", 9), 0xE3069283u);
+    assert_int_equal(crc32c(crc32c(0, "1234", 4), "56789", 5), 0xE3069283u);
+    assert_int_equal(crc32c(0, "", 0), 0);
+    uint8_t zeros[32] = {0};
+    assert_int_equal(crc32c(0, zeros, sizeof zeros), 0x8A9136AAu);
+}
+
+static void test_round_trip(void **state)
+{
+    (void)state;
+    struct sample from, to;
+    size_t size;
+    rp_error err = {0};
+    sample_init(&from, true);
+    sample_init(&to, false);
+    uint8_t *block = encode(from.tensors, 4, &size);
+    assert_int_equal(weights_decode(block, size, to.tensors, 4, &err), RP_OK);
+    assert_memory_equal(from.matrix, to.matrix, sizeof to.matrix);
+    assert_memory_equal(from.vector, to.vector, sizeof to.vector);
+    assert_true(from.count == to.count);
+    /* Only some of them, in another order, from memory that is aligned to nothing. */
+    uint8_t *odd = malloc(size + 1);
+    memcpy(odd + 1, block, size);
+    sample_init(&to, false);
+    struct tensor some[] = {to.tensors[2], to.tensors[0]};
+    assert_int_equal(weights_decode(odd + 1, size, some, 2, &err), RP_OK);
+    assert_true(to.count == from.count && to.vector[1] == 0);
+    assert_memory_equal(from.matrix, to.matrix, sizeof to.matrix);
+    free(odd);
+    free(block);
+}
+
+static void test_list(void **state)
+{
+    (void)state;
+    struct sample from;
+    struct tensor list[8];
+    uint32_t n;
+    size_t size, again;
+    sample_init(&from, true);
+    uint8_t *block = encode(from.tensors, 4, &size);
+    assert_int_equal(weights_list(block, size, list, 2, &n, NULL), RP_OK);
+    assert_int_equal(n, 4);
+    assert_int_equal(weights_list(block, size, NULL, 0, &n, NULL), RP_OK);
+    assert_int_equal(weights_list(block, size, list, 8, &n, NULL), RP_OK);
+    for (uint32_t i = 0; i < 4; i++) {
+        assert_string_equal(list[i].name, from.tensors[i].name);
+        assert_int_equal(list[i].dtype, from.tensors[i].dtype);
+        assert_int_equal(list[i].rank, from.tensors[i].rank);
+        assert_memory_equal(list[i].shape, from.tensors[i].shape, sizeof list[i].shape);
+        assert_int_equal(((uint8_t *)list[i].data - block) % 64, 0);
+    }
+    assert_memory_equal(list[0].data, from.matrix, sizeof from.matrix);
+    uint8_t *same = encode(list, 4, &again);
+    assert_int_equal(again, size);
+    assert_memory_equal(same, block, size);
+    free(same);
+    free(block);
+}
+
+static void test_empty(void **state)
+{
+    (void)state;
+    size_t size;
+    uint32_t n = 7;
+    uint8_t *block = encode(NULL, 0, &size);
+    assert_int_equal(size, 68);
+    assert_int_equal(weights_list(block, size, NULL, 0, &n, NULL), RP_OK);
+    assert_int_equal(n, 0);
+    assert_int_equal(weights_decode(block, size, NULL, 0, NULL), RP_OK);
+    struct sample s;
+    rp_error err = {0};
+    sample_init(&s, false);
+    assert_int_equal(weights_decode(block, size, s.tensors, 1, &err), RP_NOT_FOUND);
+    free(block);
+}
+
+/* The worked example of docs/WEIGHTS.md. */
+static void test_example_of_the_documentation(void **state)
+{
+    (void)state;
+    static const uint8_t head[] = {
+        'R',  'P',  'W',  'T',  1, 0, 0, 0,    1,   0, 0, 0, 32, 0, 0, 0, /* magic, version, tensors, table */
+        76,   0,    0,    0,    0, 0, 0, 0,    0,   0, 0, 0, 0,  0, 0, 0, /* size, 0 */
+        1,    12,   1,    0,    0, 0, 0, 0,    64,  0, 0, 0, 0,  0, 0, 0, /* name length, dtype, rank, 0, offset */
+        2,    0,    0,    0,    0, 0, 0, 0,    'b', 0, 0, 0, 0,  0, 0, 0, /* shape, name */
+        0,    0,    0x80, 0x3f, 0, 0, 0, 0xc0,                            /* 1, -2 */
+        0xb8, 0x0b, 0xbc, 0xe5,                                           /* checksum */
+    };
+    float values[2] = {1, -2};
+    struct tensor t = tensor("b", RP_DTYPE_FLOAT32, 1, (const uint64_t[]){2}, values);
+    size_t size;
+    uint8_t *block = encode(&t, 1, &size);
+    assert_int_equal(size, sizeof head);
+    assert_memory_equal(block, head, size);
+    free(block);
+}
+
+static void test_every_flipped_byte_is_found(void **state)
+{
+    (void)state;
+    struct sample from;
+    size_t size;
+    sample_init(&from, true);
+    uint8_t *block = encode(from.tensors, 4, &size);
+    for (size_t i = 0; i < size; i++) {
+        const uint8_t flips[] = {(uint8_t)(1u << i % 8), 0xff};
+        for (uint32_t k = 0; k < 2; k++) {
+            block[i] ^= flips[k];
+            expect_refused(block, size, i >= 4 && i < 8 ? RP_UNSUPPORTED : RP_DATA_LOSS, "weights");
+            block[i] ^= flips[k];
+        }
+    }
+    free(block);
+}
+
+/* With a good checksum: whatever the damage is, it is refused, or does not concern the four tensors' layout: then
+ * encoding what was read gives the same bytes. */
+static void test_damage_under_a_good_checksum(void **state)
+{
+    (void)state;
+    struct sample from;
+    size_t size, again;
+    sample_init(&from, true);
+    uint8_t *block = encode(from.tensors, 4, &size);
+    uint32_t accepted = 0;
+    for (size_t bit = 0; bit < 8 * (size - 4); bit++) {
+        uint8_t *copy = malloc(size);
+        memcpy(copy, block, size);
+        copy[bit / 8] ^= (uint8_t)(1u << bit % 8);
+        seal(copy, size);
+        struct tensor list[8];
+        uint32_t n;
+        rp_error err = {0};
+        if (weights_list(copy, size, list, 8, &n, &err) == RP_OK) {
+            uint8_t *same = encode(list, n, &again);
+            assert_int_equal(again, size);
+            assert_memory_equal(same, copy, size);
+            free(same);
+            accepted++;
+        } else {
+            assert_true(err.text[0] != '\0');
+        }
+        free(copy);
+    }
+    assert_true(accepted >= 8 * (sizeof from.matrix + sizeof from.vector + sizeof from.count));
+    free(block);
+}
+
+static void test_every_cut_is_found(void **state)
+{
+    (void)state;
+    struct sample from;
+    size_t size;
+    sample_init(&from, true);
+    uint8_t *block = encode(from.tensors, 4, &size);
+    for (size_t part = 0; part < size; part++)
+        expect_refused(block, part, RP_DATA_LOSS, part < 32 ? "too few" : "cut short");
+    uint8_t *longer = calloc(1, size + 4);
+    memcpy(longer, block, size);
+    expect_refused(longer, size + 4, RP_DATA_LOSS, "end after");
+    free(longer);
+    free(block);
+}
+
+/* Changes one byte of a good block and makes the checksum right. */
+static void expect_change_refused(size_t at, uint8_t value, int32_t status, const char *text)
+{
+    struct sample from;
+    size_t size;
+    sample_init(&from, true);
+    uint8_t *block = encode(from.tensors, 4, &size);
+    assert_true(block[at] != value);
+    block[at] = value;
+    seal(block, size);
+    expect_refused(block, size, status, text);
+    free(block);
+}
+
+static void test_hostile_fields(void **state)
+{
+    (void)state;
+    /* The first entry is at 32: 16 bytes, two numbers of shape, 15 characters and a 0; the second at 80. */
+    expect_change_refused(0, 'r', RP_DATA_LOSS, "begin with 72 50 57 54");
+    expect_change_refused(4, 2, RP_UNSUPPORTED, "format version 2; this program reads version 1");
+    expect_change_refused(8, 3, RP_DATA_LOSS, "goes on after its 3 entries");
+    expect_change_refused(8, 5, RP_DATA_LOSS, "ends within entry 4");
+    expect_change_refused(11, 0xff, RP_DATA_LOSS, "4278190084 tensors");
+    expect_change_refused(15, 0xff, RP_DATA_LOSS, "cannot hold a table of");
+    expect_change_refused(12, 8, RP_DATA_LOSS, "ends within entry 0");
+    expect_change_refused(23, 0xff, RP_DATA_LOSS, "cut short");
+    expect_change_refused(24, 1, RP_DATA_LOSS, "not valid");
+    expect_change_refused(32, 0, RP_DATA_LOSS, "a name of 0 bytes");
+    expect_change_refused(32, 127, RP_DATA_LOSS, "ends within entry 0");
+    expect_change_refused(32, 128, RP_DATA_LOSS, "name of 128 bytes");
+    expect_change_refused(33, 0, RP_DATA_LOSS, "has type 0");
+    expect_change_refused(33, 200, RP_DATA_LOSS, "has type 200");
+    expect_change_refused(34, 9, RP_DATA_LOSS, "rank 9");
+    expect_change_refused(34, 8, RP_DATA_LOSS, "bytes that no name has");
+    expect_change_refused(35, 1, RP_DATA_LOSS, "not valid");
+    expect_change_refused(40, 0, RP_DATA_LOSS, "should be at 192");
+    expect_change_refused(47, 0xff, RP_DATA_LOSS, "should be at 192");
+    expect_change_refused(55, 0xff, RP_DATA_LOSS, "does not fit");
+    expect_change_refused(48, 0xff, RP_DATA_LOSS, "does not fit");
+    /* The product of this shape is 24 bytes in 64 bits. */
+    expect_change_refused(55, 0x80, RP_DATA_LOSS, "does not fit");
+    expect_change_refused(64, 0, RP_DATA_LOSS, "bytes that no name has");
+    expect_change_refused(64, 0xc3, RP_DATA_LOSS, "bytes that no name has");
+    expect_change_refused(79, 'x', RP_DATA_LOSS, "bytes that no name has");
+    expect_change_refused(218, 1, RP_DATA_LOSS, "bytes before tensor 'v' are not 0");
+}
+
+static void test_two_of_a_name(void **state)
+{
+    (void)state;
+    float a = 1, b = 2;
+    struct tensor two[] = {tensor("same", RP_DTYPE_FLOAT32, 0, NULL, &a),
+                           tensor("same", RP_DTYPE_FLOAT32, 0, NULL, &b)};
+    size_t size;
+    uint8_t *block = encode(two, 2, &size);
+    expect_refused(block, size, RP_DATA_LOSS, "two tensors 'same'");
+    free(block);
+}
+
+static void expect_mismatch(struct tensor wanted, int32_t status, const char *text)
+{
+    struct sample from, to;
+    size_t size;
+    rp_error err = {0};
+    sample_init(&from, true);
+    sample_init(&to, false);
+    uint8_t *block = encode(from.tensors, 4, &size);
+    /* The first would fit, and is not copied either. */
+    struct tensor both[] = {to.tensors[1], wanted};
+    assert_int_equal(weights_decode(block, size, both, 2, &err), status);
+    assert_string_equal(err.text, text);
+    assert_true(to.vector[1] == 0);
+    free(block);
+}
+
+static void test_mismatches_are_told(void **state)
+{
+    (void)state;
+    static float room[64];
+    expect_mismatch(tensor("q/layer0/weight", RP_DTYPE_FLOAT32, 2, (const uint64_t[]){8, 3}, room), RP_INVALID_ARGUMENT,
+                    "tensor 'q/layer0/weight' is [2, 3] here and [8, 3] in the network");
+    expect_mismatch(tensor("q/layer0/weight", RP_DTYPE_FLOAT32, 1, (const uint64_t[]){6}, room), RP_INVALID_ARGUMENT,
+                    "tensor 'q/layer0/weight' is [2, 3] here and [6] in the network");
+    expect_mismatch(tensor("steps", RP_DTYPE_UINT64, 1, (const uint64_t[]){1}, room), RP_INVALID_ARGUMENT,
+                    "tensor 'steps' is [] here and [1] in the network");
+    expect_mismatch(tensor("steps", RP_DTYPE_INT64, 0, NULL, room), RP_INVALID_ARGUMENT,
+                    "tensor 'steps' is uint64 here and int64 in the network");
+    expect_mismatch(tensor("policy/bias", RP_DTYPE_FLOAT32, 0, NULL, room), RP_NOT_FOUND,
+                    "there is no tensor 'policy/bias' among the 4 of these weights; the first is 'q/layer0/weight'");
+}
+
+static void test_longest_shapes_fit_in_the_text(void **state)
+{
+    (void)state;
+    uint64_t large[RP_MAX_RANK], small[RP_MAX_RANK];
+    for (uint32_t i = 0; i < RP_MAX_RANK; i++) {
+        large[i] = UINT64_MAX;
+        small[i] = UINT64_MAX - 1;
+    }
+    large[0] = small[0] = 0;
+    struct tensor from = tensor("n", RP_DTYPE_FLOAT32, RP_MAX_RANK, large, NULL);
+    struct tensor to = tensor("n", RP_DTYPE_FLOAT32, RP_MAX_RANK, small, NULL);
+    size_t size;
+    rp_error err = {0};
+    uint8_t *block = encode(&from, 1, &size);
+    assert_int_equal(weights_decode(block, size, &to, 1, &err), RP_INVALID_ARGUMENT);
+    expect_text(&err, "18446744073709551614] in the network");
+    free(block);
+}
+
+/* ---- files */
+
+struct folder {
+    char path[64], file[128], temporary[160];
+};
+
+static int make_folder(void **state)
+{
+    struct folder *f = calloc(1, sizeof *f);
+    snprintf(f->path, sizeof f->path, "/tmp/test_weights.XXXXXX");
+    if (f == NULL || mkdtemp(f->path) == NULL)
+        return -1;
+    snprintf(f->file, sizeof f->file, "%s/weights", f->path);
+    snprintf(f->temporary, sizeof f->temporary, "%s.tmp", f->file);
+    *state = f;
+    return 0;
+}
+
+static int remove_folder(void **state)
+{
+    struct folder *f = *state;
+    unlink(f->file);
+    unlink(f->temporary);
+    int rc = rmdir(f->path);
+    free(f);
+    return rc;
+}
+
+static void write_bytes(const char *path, const void *data, size_t size)
+{
+    FILE *out = fopen(path, "wb");
+    assert_non_null(out);
+    assert_int_equal(fwrite(data, 1, size, out), size);
+    fclose(out);
+}
+
+static void test_file_round_trip(void **state)
+{
+    struct folder *f = *state;
+    struct sample from, to;
+    rp_error err = {0};
+    sample_init(&from, true);
+    /* What a crash left behind is in nobody's way. */
+    write_bytes(f->temporary, "half", 4);
+    for (int i = 0; i < 2; i++) {
+        sample_init(&to, false);
+        from.count++;
+        assert_int_equal(weights_write_file(f->file, from.tensors, 4, &err), RP_OK);
+        assert_int_equal(weights_read_file(f->file, to.tensors, 4, &err), RP_OK);
+        assert_memory_equal(from.matrix, to.matrix, sizeof to.matrix);
+        assert_true(from.count == to.count);
+        assert_int_equal(access(f->temporary, F_OK), -1);
+    }
+    struct stat info;
+    assert_int_equal(stat(f->file, &info), 0);
+    assert_int_equal(info.st_size, weights_size(from.tensors, 4));
+}
+
+static void expect_file_refused(const char *path, int32_t status, const char *text)
+{
+    struct sample to;
+    rp_error err = {0};
+    sample_init(&to, false);
+    assert_int_equal(weights_read_file(path, to.tensors, 4, &err), status);
+    expect_text(&err, path);
+    expect_text(&err, text);
+    assert_true(to.count == 0 && to.vector[1] == 0);
+}
+
+static void test_files_that_are_wrong(void **state)
+{
+    struct folder *f = *state;
+    struct sample from;
+    size_t size;
+    expect_file_refused(f->file, RP_NOT_FOUND, "cannot open");
+    expect_file_refused(f->path, RP_INVALID_ARGUMENT, "is not a file");
+    write_bytes(f->file, "", 0);
+    expect_file_refused(f->file, RP_DATA_LOSS, "0 bytes are too few");
+    write_bytes(f->file, "{\"not\": \"weights, but some other kind of file\"}", 46);
+    expect_file_refused(f->file, RP_DATA_LOSS, "these are not weights");
+    sample_init(&from, true);
+    uint8_t *block = encode(from.tensors, 4, &size);
+    write_bytes(f->file, block, size - 1);
+    expect_file_refused(f->file, RP_DATA_LOSS, "cut short");
+    block[size - 9] ^= 1;
+    write_bytes(f->file, block, size);
+    expect_file_refused(f->file, RP_DATA_LOSS, "damaged");
+    free(block);
+    /* A hole of 8 GiB takes no disk, and no memory here. */
+    assert_int_equal(truncate(f->file, (off_t)1 << 33), 0);
+    expect_file_refused(f->file, RP_DATA_LOSS, "at most");
+}
+
+static void test_failed_write_keeps_the_old_file(void **state)
+{
+    struct folder *f = *state;
+    struct sample from, to;
+    rp_error err = {0};
+    sample_init(&from, true);
+    assert_int_equal(weights_write_file(f->file, from.tensors, 4, &err), RP_OK);
+    assert_int_equal(mkdir(f->temporary, 0700), 0);
+    from.count = 1;
+    assert_int_equal(weights_write_file(f->file, from.tensors, 4, &err), RP_IO);
+    expect_text(&err, "cannot create");
+    assert_int_equal(rmdir(f->temporary), 0);
+    sample_init(&to, false);
+    assert_int_equal(weights_read_file(f->file, to.tensors, 4, &err), RP_OK);
+    assert_true(to.count == UINT64_C(0x0123456789abcdef));
+    assert_int_equal(weights_write_file("/nowhere/at/all", from.tensors, 4, &err), RP_NOT_FOUND);
+    expect_text(&err, "'/nowhere/at/all.tmp'");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_crc32c_known_answers),
+        cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_list),
+        cmocka_unit_test(test_empty),
+        cmocka_unit_test(test_example_of_the_documentation),
+        cmocka_unit_test(test_every_flipped_byte_is_found),
+        cmocka_unit_test(test_damage_under_a_good_checksum),
+        cmocka_unit_test(test_every_cut_is_found),
+        cmocka_unit_test(test_hostile_fields),
+        cmocka_unit_test(test_two_of_a_name),
+        cmocka_unit_test(test_mismatches_are_told),
+        cmocka_unit_test(test_longest_shapes_fit_in_the_text),
+        cmocka_unit_test_setup_teardown(test_file_round_trip, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(test_files_that_are_wrong, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(test_failed_write_keeps_the_old_file, make_folder, remove_folder),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,254 @@
+/* Output commit: with the journal on, nothing that promises something leaves before it is durable. The disk is held up by
+ * a limit on the size of files. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <czmq.h>
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "broker/broker.h"
+#include "broker/journal/stream.h"
+#include "tests/support/embed.h"
+#include "tests/support/testpeer.h"
+
+#define TABLE "  - {name: replay, max_size: 100, limiter: {kind: min_size, min_size: 1}}\n"
+
+struct room {
+    char path[64];
+    struct embed embed;
+    struct rlimit before;
+};
+
+static void room_open(struct room *self, bool journal)
+{
+    char more[256];
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &self->before), 0);
+    assert_non_null(mkdtemp(strcpy(self->path, "/tmp/test-commit-XXXXXX")));
+    snprintf(more, sizeof more, "%s: {dir: %s}\n", journal ? "journal" : "checkpoint", self->path);
+    embed_start(&self->embed, TABLE, more);
+}
+
+static void room_close(struct room *self)
+{
+    embed_stop(&self->embed);
+    DIR *dir = opendir(self->path);
+    for (struct dirent *entry; dir && (entry = readdir(dir));)
+        if (entry->d_name[0] != '.')
+            unlinkat(dirfd(dir), entry->d_name, 0);
+    closedir(dir);
+    rmdir(self->path);
+}
+
+/* From now on no file grows. */
+static void block(struct room *self)
+{
+    embed_settle(&self->embed);
+    struct stream *stream = self->embed.broker->stream;
+    struct rlimit limit = {stream->offset, self->before.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+}
+
+static void unblock(struct room *self)
+{
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &self->before), 0);
+    struct broker *broker = self->embed.broker;
+    for (uint32_t i = 0; i < 2000 && (broker->commit.first || broker->stream->trouble[0]); i++) {
+        broker_turn(broker, 0);
+        zmq_poll(NULL, 0, 2);
+    }
+    assert_null(broker->commit.first);
+    assert_false(broker->ingest_held);
+}
+
+/* Turns until the stream is known to be in trouble. */
+static void await_trouble(struct room *self)
+{
+    for (uint32_t i = 0; i < 2000 && !self->embed.broker->stream->trouble[0]; i++) {
+        broker_turn(self->embed.broker, 0);
+        zmq_poll(NULL, 0, 2);
+    }
+    assert_true(self->embed.broker->stream->trouble[0]);
+}
+
+static uint64_t ask_counter(struct testpeer *peer, int64_t add)
+{
+    Replay__Counter body = REPLAY__COUNTER__INIT;
+    Replay__Request request = REPLAY__REQUEST__INIT;
+    body.name = testpeer_text("steps");
+    body.add = add;
+    request.body_case = REPLAY__REQUEST__BODY_COUNTER;
+    request.counter = &body;
+    return testpeer_ask(peer, &request);
+}
+
+static uint64_t ask_why(struct testpeer *peer)
+{
+    Replay__Why body = REPLAY__WHY__INIT;
+    Replay__Request request = REPLAY__REQUEST__INIT;
+    request.body_case = REPLAY__REQUEST__BODY_WHY;
+    request.why = &body;
+    return testpeer_ask(peer, &request);
+}
+
+static void nothing_leaves_before_it_is_durable(void **state)
+{
+    (void)state;
+    struct room room;
+    room_open(&room, true);
+    struct testpeer *peer = testpeer_new(&room.embed);
+    testpeer_open(peer, true);
+    testpeer_insert(peer, "replay", 1, 3, 1.0);
+    embed_advance(&room.embed, 10);
+    testpeer_read(peer);
+    assert_int_equal(testpeer_resolved(peer, 0), 3);
+    block(&room);
+    uint64_t ids[8];
+    for (uint32_t i = 0; i < 8; i++)
+        ids[i] = ask_counter(peer, 1);
+    uint64_t sample = testpeer_sample(peer, "replay", 2, NO_TIMEOUT, 0);
+    testpeer_insert(peer, "replay", 4, 3, 1.0);
+    await_trouble(&room);
+    embed_settle(&room.embed);
+    testpeer_read(peer);
+    for (uint32_t i = 0; i < 8; i++)
+        assert_null(testpeer_poll(peer, ids[i]));
+    assert_null(testpeer_poll(peer, sample));
+    assert_int_equal(testpeer_resolved(peer, 0), 3);
+    assert_true(room.embed.broker->commit.count >= 9);
+    /* all of it leaves when the disk has room, in order, and once */
+    unblock(&room);
+    embed_advance(&room.embed, 10);
+    for (uint32_t i = 0; i < 8; i++) {
+        struct testpeer_answer *answer = testpeer_await(peer, ids[i]);
+        assert_int_equal(answer->status, RP_OK);
+        assert_int_equal(answer->reply->counter->value, i + 1);
+    }
+    assert_int_equal(testpeer_await(peer, sample)->status, RP_OK);
+    testpeer_read(peer);
+    assert_int_equal(testpeer_resolved(peer, 0), 6);
+    assert_int_equal(room.embed.broker->counters.replies_dropped, 0);
+    room_close(&room);
+}
+
+static void what_promises_nothing_goes_ahead(void **state)
+{
+    (void)state;
+    struct room room;
+    room_open(&room, true);
+    struct testpeer *peer = testpeer_new(&room.embed);
+    testpeer_open(peer, true);
+    block(&room);
+    uint64_t counter = ask_counter(peer, 1);
+    await_trouble(&room);
+    assert_null(testpeer_poll(peer, counter));
+    /* info, why, and errors */
+    assert_non_null(testpeer_info(peer));
+    struct testpeer_answer *why = testpeer_await(peer, ask_why(peer));
+    assert_int_equal(why->reply->why->n_waits, 1);
+    assert_string_equal(why->reply->why->waits[0]->kind, "journal");
+    assert_non_null(strstr(why->reply->why->waits[0]->text, "File too large"));
+    assert_int_equal(testpeer_await(peer, testpeer_sample(peer, "nowhere", 1, 0, 0))->status, RP_NOT_FOUND);
+    /* a heartbeat, in words once it has taken long enough; its numbers say nothing */
+    embed_advance(&room.embed, 600);
+    struct testpeer_answer *beat = testpeer_heartbeat(peer, 0, false);
+    assert_int_equal(beat->status, RP_OK);
+    assert_non_null(strstr(beat->text, "File too large"));
+    assert_int_equal(beat->reply->credit->n_table, 0);
+    assert_int_equal(beat->reply->credit->received, 0);
+    assert_int_equal(beat->reply->credit->n_waiting, 1);
+    assert_null(testpeer_poll(peer, counter));
+    /* nothing is taken in, and silence is no reason to end a session */
+    uint64_t before = room.embed.broker->session_list->received;
+    testpeer_insert(peer, "replay", 1, 3, 1.0);
+    embed_advance(&room.embed, 100000);
+    assert_int_equal(room.embed.broker->session_list->received, before);
+    assert_int_equal(room.embed.broker->n_sessions, 1);
+    unblock(&room);
+    embed_settle(&room.embed);
+    assert_int_equal(testpeer_await(peer, counter)->status, RP_OK);
+    assert_int_equal(embed_table(&room.embed, "replay")->in.size, 3);
+    assert_int_equal(testpeer_await(peer, ask_why(peer))->reply->why->n_waits, 0);
+    room_close(&room);
+}
+
+/* Without a journal nobody waits for the disk. */
+static void without_a_journal_nothing_waits(void **state)
+{
+    (void)state;
+    struct room room;
+    room_open(&room, false);
+    struct testpeer *peer = testpeer_new(&room.embed);
+    testpeer_open(peer, true);
+    uint64_t id = ask_counter(peer, 5);
+    broker_turn(room.embed.broker, 0);
+    assert_int_equal(room.embed.broker->commit.count, 0);
+    assert_int_equal(testpeer_await(peer, id)->reply->counter->value, 5);
+    room_close(&room);
+}
+
+/* A broker that ends with messages that could not be committed neither sends them nor waits for ever. */
+static void the_end_gives_up_what_can_not_be_written(void **state)
+{
+    (void)state;
+    struct room room;
+    room_open(&room, true);
+    struct testpeer *peer = testpeer_new(&room.embed);
+    testpeer_open(peer, true);
+    block(&room);
+    uint64_t counter = ask_counter(peer, 1);
+    await_trouble(&room);
+    broker_hurry(room.embed.broker);
+    broker_run(room.embed.broker);
+    assert_true(room.embed.broker->commit.count > 0);
+    assert_null(testpeer_poll(peer, counter));
+    unblock(&room);
+    room_close(&room);
+}
+
+/* Without a journal the last checkpoint is all that stays. A request that comes while it is written is not answered: its
+ * client asks again when the broker is back. With a journal it is recorded, and answered. */
+static void nothing_is_told_that_the_last_checkpoint_does_not_have(void **state)
+{
+    (void)state;
+    for (int journal = 0; journal < 2; journal++) {
+        struct room room;
+        room_open(&room, journal);
+        struct testpeer *peer = testpeer_new(&room.embed);
+        assert_int_equal(testpeer_counter(peer, "c", 1), 1);
+        Replay__Counter body = REPLAY__COUNTER__INIT;
+        Replay__Request request = REPLAY__REQUEST__INIT;
+        body.name = testpeer_text("c");
+        body.add = 1;
+        request.body_case = REPLAY__REQUEST__BODY_COUNTER;
+        request.counter = &body;
+        testpeer_ask(peer, &request);
+        broker_finish(room.embed.broker);
+        testpeer_read(peer);
+        assert_int_equal(room.embed.broker->params.counters[0].value, 1 + journal);
+        assert_int_equal(peer->answers && peer->answers->next != NULL, journal);
+        room_close(&room);
+    }
+}
+
+int main(void)
+{
+    zsys_handler_set(NULL);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(nothing_leaves_before_it_is_durable),
+        cmocka_unit_test(what_promises_nothing_goes_ahead),
+        cmocka_unit_test(without_a_journal_nothing_waits),
+        cmocka_unit_test(the_end_gives_up_what_can_not_be_written),
+        cmocka_unit_test(nothing_is_told_that_the_last_checkpoint_does_not_have),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

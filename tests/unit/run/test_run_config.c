@@ -1,0 +1,315 @@
+/* The configuration of a run: defaults, the broker's rows inside it, and every mistake that is found before a start. */
+#include "agent/config/config.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/support/facts.h"
+
+static struct run_config read_good(const char *text, const char *const *overrides)
+{
+    struct run_config config = {0};
+    struct schema_report *report = schema_report_new();
+    if (!run_config_read_text("run.yaml", text, overrides, &config, report))
+        fail_msg("%s", schema_report_text(report));
+    schema_report_destroy(&report);
+    return config;
+}
+
+/* The default run with overrides has exactly these problems. */
+static void expect(const char *const *overrides, const char *problems)
+{
+    struct run_config config = {0}, zero = {0};
+    struct schema_report *report = schema_report_new();
+    assert_false(run_config_read(NULL, overrides, &config, report));
+    facts_same(schema_report_text(report), problems);
+    assert_memory_equal(&config, &zero, sizeof config);
+    schema_report_destroy(&report);
+}
+
+#define EXPECT(problems, ...) expect((const char *const[]){__VA_ARGS__, NULL}, problems)
+
+static void test_embedded(void **state)
+{
+    (void)state;
+    struct run_config config = {0};
+    struct schema_report *report = schema_report_new();
+    assert_true(run_config_read(NULL, NULL, &config, report));
+    assert_string_equal(config.environment.name, "CartPole-v1");
+    assert_string_equal(run_config_algorithm(&config)->name, "dqn");
+    assert_string_equal(run_config_table(&config)->name, "replay");
+    assert_true(config.adder.discount == 0.99); /* the algorithm's */
+    assert_true(config.agent.double_q);
+    assert_true(isinf(config.stop.value));
+    assert_int_equal(config.seed, 1);
+    assert_int_equal(config.adder.batch_items, 50);
+    assert_int_equal(config.adder.buffer_items, 100);
+    assert_string_equal(config.broker.service, "tcp://127.0.0.1:7600");
+    schema_report_destroy(&report);
+    run_config_free(&config);
+}
+
+static void test_discount(void **state)
+{
+    (void)state;
+    static const char *const agents[] = {"agent.discount=0.9", NULL};
+    static const char *const both[] = {"agent.discount=0.9", "adder.discount=0.8", NULL};
+    struct run_config config = read_good(run_default_yaml, agents);
+    assert_true(config.adder.discount == 0.9);
+    run_config_free(&config);
+    config = read_good(run_default_yaml, both);
+    assert_true(config.adder.discount == 0.8);
+    run_config_free(&config);
+}
+
+/* Batches under way: what the file says, or what the limiter leaves room for. */
+static void test_prefetch(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *const overrides[4];
+        int64_t batch;
+        uint32_t expected;
+    } cases[] = {
+        {{"learners.prefetch=3"}, 64, 3},
+        {{"broker.tables[0].limiter={kind: sample_to_insert_ratio, samples_per_insert: 32, error_buffer: 1280}"},
+         64,
+         16},
+        {{"broker.tables[0].limiter={kind: sample_to_insert_ratio, samples_per_insert: 32, error_buffer: 640}"}, 64, 8},
+        {{"broker.tables[0].limiter={kind: sample_to_insert_ratio, samples_per_insert: 32, error_buffer: 640}",
+          "learners.count=2"},
+         64,
+         4},
+        {{"broker.tables[0].limiter={kind: sample_to_insert_ratio, samples_per_insert: 32, error_buffer: 200}"}, 64, 2},
+        {{"broker.tables[0].limiter={kind: min_size, min_size: 10}"}, 64, 16},
+        {{"broker.tables[0].limiter={kind: queue, size: 100}"}, 8, 1},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct run_config config = read_good(run_default_yaml, cases[i].overrides);
+        assert_int_equal(run_config_prefetch(&config, cases[i].batch), cases[i].expected);
+        run_config_free(&config);
+    }
+}
+
+/* Values of the broker's rows land in the broker's struct, as if it had read its section alone. */
+static void test_broker_rows(void **state)
+{
+    (void)state;
+    static const char text[] = "learners: {command: [./mine]}\n"
+                               "broker:\n"
+                               "  service: tcp://127.0.0.1:1\n"
+                               "  memory_limit: 2GiB\n"
+                               "  credit: {window_items: 77}\n"
+                               "  log: {level: warn}\n"
+                               "  plugins: []\n"
+                               "  tables:\n"
+                               "    - {name: replay, max_size: 5, remover: {kind: lifo}}\n"
+                               "    - name: other\n"
+                               "      max_times_sampled: 3\n"
+                               "      sampler: {kind: prioritized, options: {exponent: 0.5}}\n"
+                               "      limiter: {kind: queue}\n"
+                               "      signature: [{name: x, dtype: float32, shape: [0, 3]}]\n";
+    struct run_config config = read_good(text, NULL);
+    struct broker_config alone = {0};
+    struct schema_report *report = schema_report_new();
+    const struct schema_source source = {.name = "run.yaml", .text = text, .section = "broker"};
+    assert_true(schema_read(&broker_schema, &source, &alone, report));
+    schema_report_destroy(&report);
+    char *a = NULL, *b = NULL;
+    size_t size;
+    FILE *out = open_memstream(&a, &size);
+    schema_print(&broker_schema, &config.broker, out);
+    fclose(out);
+    out = open_memstream(&b, &size);
+    schema_print(&broker_schema, &alone, out);
+    fclose(out);
+    assert_string_equal(a, b);
+    assert_int_equal(alone.window_items, 77);
+    free(a);
+    free(b);
+    run_config_free(&config);
+    schema_free(&broker_schema, &alone);
+}
+
+static char *print(const struct run_config *config)
+{
+    char *text = NULL;
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
+    schema_print(run_schema(), config, out);
+    fclose(out);
+    return text;
+}
+
+static void test_print_reads_back(void **state)
+{
+    (void)state;
+    static const char *const overrides[] = {"environment.name=Pendulum-v1",
+                                            "environment.delay=3ms",
+                                            "environment.delay_kind=busy",
+                                            "agent.algorithm=sac",
+                                            "agent.hidden=[32, 16]",
+                                            "agent.activation=tanh",
+                                            "stop.value=-165.5",
+                                            "evaluator.every=500",
+                                            "actors.count=auto",
+                                            "folder=/tmp/with blank",
+                                            NULL};
+    struct run_config config = read_good(run_default_yaml, overrides);
+    char *first = print(&config);
+    struct run_config back = read_good(first, NULL);
+    char *second = print(&back);
+    assert_string_equal(first, second);
+    assert_int_equal(back.agent.hidden.count, 2);
+    assert_int_equal(back.agent.activation, 1);
+    assert_true(back.stop.value == -165.5);
+    assert_int_equal(back.actors.count, 0);
+    free(first);
+    free(second);
+    run_config_free(&config);
+    run_config_free(&back);
+}
+
+/* Rows have help and no two the same path; the schema is what both readers and the reference use. */
+static void test_rows(void **state)
+{
+    (void)state;
+    const struct schema *schema = run_schema();
+    assert_ptr_equal(schema, run_schema());
+    for (uint32_t i = 0; i < schema->n_rows; i++) {
+        assert_true(schema->rows[i].help && schema->rows[i].help[0]);
+        for (uint32_t j = 0; j < i; j++)
+            assert_string_not_equal(schema->rows[i].path, schema->rows[j].path);
+    }
+}
+
+static void test_names(void **state)
+{
+    (void)state;
+    EXPECT("override 'environment.name=CartPol-v1': environment.name: unknown environment 'CartPol-v1' (did you mean "
+           "'CartPole-v1'?)\n",
+           "environment.name=CartPol-v1");
+    EXPECT("override 'agent.algorithm=dqm': agent.algorithm: unknown algorithm 'dqm' (did you mean 'dqn'?)\n",
+           "agent.algorithm=dqm");
+    EXPECT("override 'agent.algorithm=reinforce': agent.algorithm: unknown algorithm 'reinforce'; there are dqn, ddpg, "
+           "td3, sac, impala, bc\n",
+           "agent.algorithm=reinforce");
+    EXPECT("override 'adder.table=repla': adder.table: there is no table 'repla' in broker.tables (did you mean "
+           "'replay'?)\n",
+           "adder.table=repla");
+    EXPECT("override 'adder.table=q': adder.table: there is no table 'q' in broker.tables\n", "adder.table=q");
+    EXPECT("override 'actors.count=0': actors.count: must be auto, or between 1 and 4096, not 0\n", "actors.count=0");
+    EXPECT("override 'learners.count=65': learners.count: must be auto, or between 1 and 64, not 65\n",
+           "learners.count=65");
+    EXPECT("override 'actor.count=2': actor: unknown key (did you mean 'actors'?)\n", "actor.count=2");
+}
+
+#define IMPALA "agent.algorithm=impala", "agent.target_period=0", "broker.tables[0].sampler={kind: uniform}"
+
+static void test_parts_that_do_not_fit(void **state)
+{
+    (void)state;
+    EXPECT("override 'agent.algorithm=ddpg': agent.algorithm: ddpg needs continuous actions; CartPole-v1 has 2 "
+           "discrete ones: use dqn, impala or bc\n",
+           "agent.algorithm=ddpg");
+    EXPECT("(embedded):3:20: agent.algorithm: dqn needs discrete actions; an action of Pendulum-v1 is 1 real number: "
+           "use ddpg, td3, sac or bc\n",
+           "environment.name=Pendulum-v1");
+    EXPECT("(embedded):3:1: agent: agent.filters asks for a convolution over images, but observations of CartPole-v1 "
+           "have rank 1, not 3 (height, width, planes): leave filters out\n",
+           "agent.filters=8");
+    EXPECT("(embedded):4:15: adder.kind: impala learns from sequences: write kind: sequence\n", IMPALA);
+    EXPECT("override 'adder.kind=sequence': adder.kind: dqn learns from transitions: write kind: transition\n",
+           "adder.kind=sequence");
+    EXPECT("override 'adder.period=22': adder.period: 22 is more than the length 21: steps in between would be in no "
+           "item; write at most 21\n",
+           IMPALA, "adder.kind=sequence", "adder.period=22");
+    EXPECT("override 'adder.length=1': adder.length: a sequence of 1 steps has nothing to learn from: write at least "
+           "2\n",
+           IMPALA, "adder.kind=sequence", "adder.length=1");
+    EXPECT("override 'agent.batch=300': agent.batch: 300 sequences of up to 65536 steps are too much for one learner "
+           "step: write at most 256\n",
+           IMPALA, "adder.kind=sequence", "adder.length=65536", "agent.batch=300", "broker.memory_limit=1TiB");
+    EXPECT("override 'adder.actor_priorities=yes': adder.actor_priorities: are those of transitions: leave them out "
+           "with this kind\n",
+           IMPALA, "adder.kind=sequence", "adder.actor_priorities=yes");
+    EXPECT(
+        "override 'adder.buffer_items=100': adder.buffer_items: a batch of 200 items (batch_items) does not fit into "
+        "100\n",
+        "adder.batch_items=200", "adder.buffer_items=100");
+}
+
+static void test_limiters(void **state)
+{
+    (void)state;
+    EXPECT(
+        "override 'broker.tables[0].limiter.error_buffer=63': broker.tables[0].limiter.error_buffer: 63 is below one "
+        "batch of 64 (agent.batch): actors and learners would wait for each other at every batch; write at least "
+        "64\n",
+        "broker.tables[0].limiter.error_buffer=63");
+    EXPECT("(embedded):12:7: broker.tables[0].limiter: max_diff less min_diff is 127, below two batches of 64 "
+           "(agent.batch): actors and learners would wait for each other at every batch\n",
+           "broker.tables[0].limiter.error_buffer=-1", "broker.tables[0].limiter.min_diff=0",
+           "broker.tables[0].limiter.max_diff=127");
+    EXPECT("override 'broker.tables[0].limiter={kind: queue, size: 65}': broker.tables[0].limiter: a queue of 65 items "
+           "is not larger than a batch of 64 (agent.batch) and one more: write a size of at least 66\n",
+           "broker.tables[0].limiter={kind: queue, size: 65}");
+    EXPECT("override 'agent.importance_exponent=0.4': agent.importance_exponent: importance weights make up for "
+           "prioritized sampling, and the sampler of table 'replay' is uniform: write 0, or a prioritized sampler\n",
+           "agent.importance_exponent=0.4", "broker.tables[0].sampler={kind: uniform}");
+    /* The broker's own checks speak of their place in the run. */
+    EXPECT("override 'broker.tables[0].sampler={kind: priritized}': broker.tables[0].sampler: no selector 'priritized' "
+           "(did you mean 'prioritized'?)\n",
+           "broker.tables[0].sampler={kind: priritized}");
+}
+
+/* All mistakes of a file come in one report, in file order. */
+static void test_all_at_once(void **state)
+{
+    (void)state;
+    static const char text[] = "environment: {name: Catsh}\n"
+                               "agent: {algorithm: dqm, batch: x}\n"
+                               "adder: {table: a}\n"
+                               "actors: {count: 0}\n"
+                               "broker:\n"
+                               "  tables:\n"
+                               "    - {name: replay, max_siz: 3}\n";
+    struct run_config config = {0};
+    struct schema_report *report = schema_report_new();
+    assert_false(run_config_read_text("run.yaml", text, NULL, &config, report));
+    static const char *const wants[] = {
+        "run.yaml:1:21: environment.name: unknown environment 'Catsh' (did you mean 'Catch'?)",
+        "run.yaml:2:20: agent.algorithm: unknown algorithm",
+        "run.yaml:2:32: agent.batch: 'x' is not",
+        "run.yaml:3:16: adder.table: there is no table 'a'",
+        "run.yaml:4:17: actors.count: must be",
+        "run.yaml:7:22: broker.tables[0].max_siz: unknown key"};
+    for (size_t i = 0; i < sizeof wants / sizeof *wants; i++)
+        if (!strstr(schema_report_text(report), wants[i]))
+            fail_msg("missing: %s\nin:\n%s", wants[i], schema_report_text(report));
+    assert_int_equal(schema_report_count(report), 6);
+    schema_report_destroy(&report);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_embedded),
+        cmocka_unit_test(test_discount),
+        cmocka_unit_test(test_prefetch),
+        cmocka_unit_test(test_broker_rows),
+        cmocka_unit_test(test_print_reads_back),
+        cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_parts_that_do_not_fit),
+        cmocka_unit_test(test_limiters),
+        cmocka_unit_test(test_all_at_once),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,486 @@
+/* Runs that could not work, found before anything starts: each mistake with its place and its sentence. */
+#include "agent/config/config.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/support/facts.h"
+
+#define RATIO "limiter: {kind: sample_to_insert_ratio, samples_per_insert: 8, min_size: 100, error_buffer: 800}"
+
+/* The text has exactly these problems; "": none. */
+static void expect(const char *text, const char *problems)
+{
+    struct run_config config = {0};
+    struct schema_report *report = schema_report_new();
+    bool good = run_config_read_text("run.yaml", text, NULL, &config, report);
+    facts_same(schema_report_text(report), problems);
+    assert_int_equal(good, problems[0] == '\0');
+    schema_report_destroy(&report);
+    if (good)
+        run_config_free(&config);
+}
+
+static void test_min_size(void **state)
+{
+    (void)state;
+    static const char *const kinds[] = {"min_size", "sample_to_insert_ratio, samples_per_insert: 2, error_buffer: 500"};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        char text[512];
+        snprintf(text, sizeof text,
+                 "broker:\n"
+                 "  tables:\n"
+                 "    - {name: replay, max_size: 100, limiter: {min_size: 101, kind: %s}}\n",
+                 kinds[i]);
+        expect(text, "run.yaml:3:37: broker.tables[0].limiter: min_size 101 can never be reached: max_size is 100, so "
+                     "every sample would wait for ever\n");
+    }
+    expect("broker: {tables: [{name: replay, max_size: 100, limiter: {kind: min_size, min_size: 100}}]}", "");
+}
+
+static void test_error_buffer(void **state)
+{
+    (void)state;
+    expect(
+        "agent: {batch: 32}\n"
+        "broker:\n"
+        "  tables:\n"
+        "    - name: replay\n"
+        "      limiter:\n"
+        "        kind: sample_to_insert_ratio\n"
+        "        error_buffer: 31\n",
+        "run.yaml:7:23: broker.tables[0].limiter.error_buffer: 31 is below one batch of 32 (agent.batch): actors and "
+        "learners would wait for each other at every batch; write at least 32\n");
+}
+
+static void test_queue(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        const char *kind = i ? "stack" : "queue";
+        char text[512], want[512];
+        snprintf(text, sizeof text,
+                 "agent: {batch: 8}\n"
+                 "broker:\n"
+                 "  tables:\n"
+                 "    - name: replay\n"
+                 "      max_times_sampled: 1\n"
+                 "      limiter: {kind: %s, size: 9}\n",
+                 kind);
+        snprintf(want, sizeof want,
+                 "run.yaml:6:7: broker.tables[0].limiter: a %s of 9 items is not larger than a batch of 8 "
+                 "(agent.batch) and one more: write a size of at least 10\n",
+                 kind);
+        expect(text, want);
+    }
+    expect("agent: {batch: 8}\n"
+           "broker: {tables: [{name: replay, max_times_sampled: 1, limiter: {kind: queue, size: 10}}]}",
+           "");
+    expect("agent: {batch: 8}\n"
+           "broker:\n"
+           "  tables:\n"
+           "    - name: replay\n"
+           "      max_times_sampled: 0\n"
+           "      sampler: {kind: fifo}\n"
+           "      limiter: {kind: queue, size: 20}\n",
+           "run.yaml:5:26: broker.tables[0].max_times_sampled: is 0, so items of this queue never leave, and a fifo "
+           "sampler would give the same one again and again: write 1\n");
+}
+
+/* Each item takes seven samples with it that the limiter waits for. */
+static void test_times_sampled(void **state)
+{
+    (void)state;
+    expect("broker:\n"
+           "  tables:\n"
+           "    - name: replay\n"
+           "      max_times_sampled: 7\n"
+           "      " RATIO "\n",
+           "run.yaml:4:26: broker.tables[0].max_times_sampled: an item leaves after 7 samples, but the limiter wants 8 "
+           "for each insert: inserts would end up waiting for samples, and samples for items; write at least 8, or "
+           "0\n");
+    expect("broker: {tables: [{name: replay, max_times_sampled: 8, " RATIO "}]}", "");
+    /* Inserts are never held back here. */
+    expect("broker:\n"
+           "  tables:\n"
+           "    - name: replay\n"
+           "      max_times_sampled: 7\n"
+           "      limiter: {kind: sample_to_insert_ratio, samples_per_insert: 8, min_diff: -1000}\n",
+           "");
+}
+
+#define TWO_TABLES                                                                                                     \
+    "broker:\n"                                                                                                        \
+    "  tables:\n"                                                                                                      \
+    "    - {name: replay, sampler: {kind: prioritized, options: {exponent: 0.6}}}\n"                                   \
+    "    - name: other\n"                                                                                              \
+    "      sampler: {kind: prioritized, options: {exponent: 0.6}}\n"
+
+static void test_updates(void **state)
+{
+    (void)state;
+    expect(
+        "name: x\n" TWO_TABLES,
+        "run.yaml:6:7: broker.tables[1].sampler: nobody updates the priorities of table 'other': learners sample and "
+        "update 'replay' (adder.table) alone; write another sampler, or name this table in adder.table\n");
+    expect("adder: {table: other}\n" TWO_TABLES,
+           "run.yaml:4:22: broker.tables[0].sampler: nobody updates the priorities of table 'replay': learners sample "
+           "and update 'other' (adder.table) alone; write another sampler, or name this table in adder.table\n");
+    /* Nobody knows what the user's own programs do. */
+    expect("learners: {command: [./mine]}\n" TWO_TABLES, "");
+    expect("actors: {command: [./mine]}\n" TWO_TABLES, "");
+}
+
+static void test_stop(void **state)
+{
+    (void)state;
+    expect("stop: {value: 475}\n"
+           "broker: {tables: [{name: replay}]}",
+           "run.yaml:1:15: stop.value: is the mean return of an evaluation, and there is one only at the end "
+           "(evaluator.every is 0): write how many steps lie between two, such as evaluator.every: 2500\n");
+    expect("evaluator: {on: false, every: 100}\n"
+           "stop: {value: 475}\n"
+           "broker: {tables: [{name: replay}]}",
+           "run.yaml:2:15: stop.value: is the mean return of an evaluation, and evaluator.on is false: nobody would "
+           "measure it; write evaluator.on: true\n");
+    expect("evaluator: {every: 100}\nstop: {value: 475}\nbroker: {tables: [{name: replay}]}", "");
+    expect("evaluator: {on: false}\nstop: {value: .inf}\nbroker: {tables: [{name: replay}]}", "");
+}
+
+static void test_plan(void **state)
+{
+    (void)state;
+    expect(
+        "actors: {count: auto}\n"
+        "broker: {tables: [{name: replay}]}",
+        "run.yaml:1:17: actors.count: auto needs to know how many samples there should be per insert, and the limiter "
+        "of table 'replay' (min_size) does not say: write plan.spi\n");
+    expect("learners: {count: auto}\n"
+           "broker: {tables: [{name: replay, limiter: {kind: none}}]}",
+           "run.yaml:1:19: learners.count: auto needs to know how many samples there should be per insert, and the "
+           "limiter of table 'replay' (none) does not say: write plan.spi\n");
+    expect("actors: {count: auto}\nplan: {spi: 8}\nbroker: {tables: [{name: replay}]}", "");
+    expect("actors: {count: auto}\nlearners: {count: auto}\nbroker: {tables: [{name: replay, " RATIO "}]}", "");
+    expect(
+        "plan: {spi: 4}\n"
+        "broker: {tables: [{name: replay, " RATIO "}]}",
+        "run.yaml:1:13: plan.spi: counts would be chosen for 4 samples per insert, but the limiter of table 'replay' "
+        "holds 8: leave plan.spi out, or change the limiter\n");
+    expect("plan: {spi: 8.5}\nbroker: {tables: [{name: replay, " RATIO "}]}", "");
+    expect("plan: {spi: 4, tolerance: 0.5}\nbroker: {tables: [{name: replay, " RATIO "}]}", "");
+    expect(
+        "plan: {spi: 2}\n"
+        "broker: {tables: [{name: replay, max_times_sampled: 1, limiter: {kind: queue}}]}",
+        "run.yaml:1:13: plan.spi: counts would be chosen for 2 samples per insert, but the limiter of table 'replay' "
+        "holds 1: leave plan.spi out, or change the limiter\n");
+}
+
+/* What the user's own programs make of the environment, the agent and the batch is theirs. */
+static void test_commands(void **state)
+{
+    (void)state;
+    static const char wrong[] = "environment: {name: Mine}\n"
+                                "agent: {algorithm: mine}\n"
+                                "adder: {kind: sequence, length: 2, period: 3}\n"
+                                "actors: {command: [./a]}\n"
+                                "learners: {command: [./l]}\n"
+                                "evaluator: {on: false}\n"
+                                "broker:\n"
+                                "  tables:\n"
+                                "    - name: replay\n"
+                                "      limiter: {kind: sample_to_insert_ratio, error_buffer: 3}\n";
+    expect(wrong, "");
+    char text[1024];
+    snprintf(text, sizeof text, "%s", wrong);
+    memcpy(strstr(text, "{on: false}"), "{on: true} ", 11);
+    expect(text,
+           "run.yaml:1:21: environment.name: unknown environment 'Mine'; there are CartPole-v1, Acrobot-v1, "
+           "MountainCar-v0, MountainCarContinuous-v0, Pendulum-v1, Catch, DeepSea, Breakout, InvertedPendulum, "
+           "CartPoleSwingUp, Cheetah\n"
+           "run.yaml:2:20: agent.algorithm: unknown algorithm 'mine'; there are dqn, ddpg, td3, sac, impala, bc\n");
+    /* A batch that was given counts, whoever learns. */
+    expect("agent: {batch: 4}\n"
+           "learners: {command: [./l]}\n"
+           "broker: {tables: [{name: replay, limiter: {kind: sample_to_insert_ratio, error_buffer: 3}}]}",
+           "run.yaml:3:88: broker.tables[0].limiter.error_buffer: 3 is below one batch of 4 (agent.batch): actors and "
+           "learners would wait for each other at every batch; write at least 4\n");
+    expect("learners: {command: [./l]}\n"
+           "broker: {tables: [{name: replay, limiter: {kind: sample_to_insert_ratio, error_buffer: 3}}]}",
+           "");
+}
+
+/* ---- memory ---- */
+
+static double table_bytes(const char *text, const char *set)
+{
+    struct run_config config = {0};
+    struct schema_report *report = schema_report_new();
+    const char *const overrides[] = {set, NULL};
+    if (!run_config_read_text("run.yaml", text, set ? overrides : NULL, &config, report))
+        fail_msg("%s", schema_report_text(report));
+    schema_report_destroy(&report);
+    struct env env;
+    assert_int_equal(env_open(&env, &config.environment, NULL), RP_OK);
+    double bytes = run_config_table_bytes(&config, run_config_table(&config), &env.spec);
+    env_close(&env);
+    run_config_free(&config);
+    return bytes;
+}
+
+/* A row of CartPole-v1 is 16 + 4 + 4 + 4 bytes; 56 and 4 * 5 are its chunk's; 16-byte grains; two or more in a list. */
+static void test_table_bytes(void **state)
+{
+    (void)state;
+    static const char text[] = "broker: {tables: [{name: replay, max_size: 1000}]}";
+    assert_true(table_bytes(text, NULL) == 1000.0 * (112 + 2 * 8));
+    assert_true(table_bytes(text, "adder.n_step=10") == 1000.0 * (112 + 11 * 8));
+    assert_true(table_bytes(text, "adder.chunk_length=10") == 1000.0 * (368 / 10.0 + 2 * 8));
+    assert_true(table_bytes(text, "broker.tables[0].max_bytes=4KiB") == 4096.0);
+    static const char sequences[] = "agent: {algorithm: impala, batch: 2}\n"
+                                    "adder: {kind: sequence, length: 21, period: 20}\n"
+                                    "broker: {tables: [{name: replay, max_size: 1000, max_times_sampled: 1,\n"
+                                    "  limiter: {kind: queue, size: 100}}]}";
+    /* 28 + 1 + 4 bytes in six columns; only 100 of them wait in the queue. */
+    assert_true(table_bytes(sequences, NULL) == 100.0 * (20 * 128 + 21 * 8));
+}
+
+static void test_memory(void **state)
+{
+    (void)state;
+    expect(
+        "broker:\n"
+        "  memory_limit: 64MiB\n"
+        "  tables:\n"
+        "    - name: replay\n"
+        "      max_size: 1000000\n",
+        "run.yaml:5:17: broker.tables[0].max_size: 1000000 items of 128B need 122MiB, and tables may take 56MiB: "
+        "broker.memory_limit 64MiB less what is under way (ingest_budget); write max_bytes, a smaller max_size, or a "
+        "higher memory_limit\n");
+    expect("broker: {memory_limit: 64MiB, tables: [{name: replay, max_size: 450000}]}", "");
+    expect("broker: {memory_limit: 64MiB, tables: [{name: replay, max_bytes: 50MiB}]}", "");
+    expect("broker:\n"
+           "  memory_limit: 64MiB\n"
+           "  tables:\n"
+           "    - name: replay\n"
+           "      max_bytes: 60MiB\n",
+           "run.yaml:5:18: broker.tables[0].max_bytes: 1000000 items of 128B need 60MiB, and tables may take 56MiB: "
+           "broker.memory_limit 64MiB less what is under way (ingest_budget); write a smaller max_bytes, a smaller "
+           "max_size, or a higher memory_limit\n");
+}
+
+/* Tables of others: by their signature. What is next to an observation is another item's observation. */
+static void test_memory_of_signatures(void **state)
+{
+    (void)state;
+    expect(
+        "actors: {command: [./a]}\n"
+        "broker:\n"
+        "  memory_limit: 1GiB\n"
+        "  tables:\n"
+        "    - {name: replay, max_size: 1000}\n"
+        "    - name: frames\n"
+        "      max_size: 100000\n"
+        "      signature:\n"
+        "        - {name: observation, dtype: uint8, shape: [64, 64, 4]}\n"
+        "        - {name: next_observation, dtype: uint8, shape: [64, 64, 4]}\n"
+        "    - {name: small, max_size: 1024, signature: [{name: x, dtype: float32, shape: [0, 64]}]}\n",
+        "run.yaml:7:17: broker.tables[1].max_size: 100000 items of 16KiB need 1.5GiB (1.5GiB with the other tables), "
+        "and tables may take 896MiB: broker.memory_limit 1.0GiB less what is under way (ingest_budget); write "
+        "max_bytes, a smaller max_size, or a higher memory_limit\n");
+}
+
+/* ---- everything at once ---- */
+
+static void test_all_at_once(void **state)
+{
+    (void)state;
+    expect(
+        "agent: {batch: 32, importance_exponent: 0.4}\n"
+        "adder: {batch_items: 50, buffer_items: 20}\n"
+        "actors: {count: 0}\n"
+        "learners: {count: atuo}\n"
+        "evaluator: {evry: 10}\n"
+        "stop: {value: 475}\n"
+        "plan: {spi: 2}\n"
+        "launch: {grace: 7}\n"
+        "broker:\n"
+        "  memory_limit: 32MiB\n"
+        "  tables:\n"
+        "    - name: replay\n"
+        "      max_size: 400000\n"
+        "      max_times_sampled: 2\n"
+        "      limiter: {kind: sample_to_insert_ratio, samples_per_insert: 8, error_buffer: 16}\n"
+        "    - name: other\n"
+        "      max_size: 10\n"
+        "      sampler: {kind: prioritized}\n"
+        "      limiter: {kind: min_size, min_size: 11}\n",
+        "run.yaml:1:41: agent.importance_exponent: importance weights make up for prioritized sampling, and the "
+        "sampler of table 'replay' is uniform: write 0, or a prioritized sampler\n"
+        "run.yaml:2:40: adder.buffer_items: a batch of 50 items (batch_items) does not fit into 20\n"
+        "run.yaml:3:17: actors.count: must be auto, or between 1 and 4096, not 0\n"
+        "run.yaml:4:19: learners.count: 'atuo' is not auto, or a whole number (did you mean 'auto'?)\n"
+        "run.yaml:5:13: evaluator.evry: unknown key (did you mean 'every'?)\n"
+        "run.yaml:6:15: stop.value: is the mean return of an evaluation, and there is one only at the end "
+        "(evaluator.every is 0): write how many steps lie between two, such as evaluator.every: 2500\n"
+        "run.yaml:7:13: plan.spi: counts would be chosen for 2 samples per insert, but the limiter of table 'replay' "
+        "holds 8: leave plan.spi out, or change the limiter\n"
+        "run.yaml:8:17: launch.grace: '7' is a bare number and needs a unit: 60s, 500ms\n"
+        "run.yaml:13:17: broker.tables[0].max_size: 400000 items of 128B need 49MiB, and tables may take 28MiB: "
+        "broker.memory_limit 32MiB less what is under way (ingest_budget); write max_bytes, a smaller max_size, or a "
+        "higher memory_limit\n"
+        "run.yaml:14:26: broker.tables[0].max_times_sampled: an item leaves after 2 samples, but the limiter wants 8 "
+        "for each insert: inserts would end up waiting for samples, and samples for items; write at least 8, or 0\n"
+        "run.yaml:15:84: broker.tables[0].limiter.error_buffer: 16 is below one batch of 32 (agent.batch): actors and "
+        "learners would wait for each other at every batch; write at least 32\n"
+        "run.yaml:18:7: broker.tables[1].sampler: nobody updates the priorities of table 'other': learners sample "
+        "and update 'replay' (adder.table) alone; write another sampler, or name this table in adder.table\n"
+        "run.yaml:19:7: broker.tables[1].limiter: min_size 11 can never be reached: max_size is 10, so every sample "
+        "would wait for ever\n");
+}
+
+/* One word of a command, and what is wrong with it; NULL: nothing. */
+static void test_placeholders(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *word, *problem;
+    } cases[] = {
+        {"plain", NULL},
+        {"", NULL},
+        {"{index}{index}", NULL},
+        {"a}b", NULL},
+        {"{{x}", NULL},
+        {"{{{index}", NULL},
+        {"{indx}", "there is no placeholder {indx} (did you mean {index}?)"},
+        {"{index}{}", "there is no placeholder {}; docs/LAUNCH.md lists them ('{{' is a brace)"},
+        {"{index", "'{index' has no closing brace; '{{' stands for a brace"},
+        {"{{{", "'{' has no closing brace; '{{' stands for a brace"},
+        {"{a{index}", "there is no placeholder {a{index} (did you mean {index}?)"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[512], problem[256] = "";
+        snprintf(text, sizeof text,
+                 "actors:\n  command: [./a,\n    \"%s\"]\n"
+                 "broker: {tables: [{name: replay, limiter: {kind: min_size}}]}\n",
+                 cases[i].word);
+        if (cases[i].problem)
+            snprintf(problem, sizeof problem, "run.yaml:3:5: actors.command[1]: %s\n", cases[i].problem);
+        expect(text, problem);
+    }
+    expect("learners: {command: ['']}\n"
+           "broker: {tables: [{name: replay, limiter: {kind: min_size}}]}\n",
+           "run.yaml:1:22: learners.command[0]: is empty: write the program to start\n");
+}
+
+/* An algorithm that gives no priorities. */
+static void test_no_priorities(void **state)
+{
+    (void)state;
+    expect("agent: {algorithm: impala}\n"
+           "adder: {kind: sequence}\n"
+           "broker:\n"
+           "  tables: [{name: replay, sampler: {kind: prioritized}, limiter: {kind: min_size}}]\n",
+           "run.yaml:4:27: broker.tables[0].sampler: nobody updates the priorities of table 'replay': impala gives "
+           "none; write another sampler\n");
+}
+
+#define EXPERT "broker: {checkpoint: {dir: x}, tables: [{name: replay, limiter: {kind: min_size}}]}\n"
+
+/* Learners that only have what the broker loads. */
+static void test_without_actors(void **state)
+{
+    (void)state;
+    expect("actors: {on: false}\nagent: {algorithm: bc}\nstop: {learner_steps: 5}\n" EXPERT, "");
+    expect(
+        "actors: {on: false}\n"
+        "broker: {tables: [{name: replay, limiter: {kind: min_size}}]}\n",
+        "run.yaml:1:14: actors.on: is false, so nobody fills table 'replay': write broker.checkpoint.dir, the folder "
+        "of a checkpoint to load\n");
+    expect("actors: {on: false}\n"
+           "broker: {checkpoint: {dir: x, load: none}, tables: [{name: replay, limiter: {kind: min_size}}]}\n",
+           "run.yaml:2:37: broker.checkpoint.load: is none, and actors.on is false, so nobody fills table 'replay': "
+           "write newest\n");
+    expect("actors: {on: false}\n"
+           "broker: {checkpoint: {dir: x}, tables: [{name: replay, " RATIO "}]}\n",
+           "run.yaml:2:56: broker.tables[0].limiter: a sample_to_insert_ratio limiter lets learners sample as often as "
+           "actors insert, and nobody inserts (actors.on is false): they would wait for ever; write kind: min_size\n");
+    /* One that only holds inserts back does no harm. */
+    expect("actors: {on: false}\n"
+           "agent: {batch: 8}\n"
+           "broker: {checkpoint: {dir: x}, tables: [{name: replay, limiter: {kind: sample_to_insert_ratio, max_diff: "
+           "1000}}]}\n",
+           "");
+    expect("actors: {on: false}\n"
+           "agent: {batch: 8}\n"
+           "broker:\n"
+           "  journal: {dir: x}\n"
+           "  tables: [{name: replay, max_times_sampled: 1, limiter: {kind: queue, size: 100}}]\n",
+           "run.yaml:5:46: broker.tables[0].max_times_sampled: items leave after 1 samples, and nobody inserts others "
+           "(actors.on is false): the table would run empty; write 0\n"
+           "run.yaml:5:49: broker.tables[0].limiter: a queue limiter lets learners sample as often as actors insert, "
+           "and nobody inserts (actors.on is false): they would wait for ever; write kind: min_size\n");
+    expect("actors: {on: false}\n"
+           "learners: {count: auto}\n"
+           "stop: {steps: 100}\n" EXPERT,
+           "run.yaml:2:19: learners.count: auto weighs learners against actors, and actors.on is false: write a "
+           "number\n"
+           "run.yaml:3:15: stop.steps: are taken by actors, and actors.on is false: this end never comes; write "
+           "stop.learner_steps or stop.time\n");
+}
+
+/* Actors that fill a table for later. */
+static void test_without_learners(void **state)
+{
+    (void)state;
+    expect("actors: {weights: x, greedy: true}\nlearners: {on: false}\nstop: {steps: 5}\n" EXPERT, "");
+    expect("actors: {command: [x]}\nlearners: {on: false}\n" EXPERT, "");
+    expect("learners: {on: false}\n" EXPERT,
+           "run.yaml:1:16: learners.on: is false, so actors have nobody's parameters to act by: write actors.weights, "
+           "the saved state of a learner such as runs/latest/learner.weights\n");
+    expect("actors: {weights: x, count: auto}\n"
+           "learners: {on: false}\n"
+           "evaluator: {every: 10}\n"
+           "stop: {learner_steps: 5, value: 1}\n"
+           "broker: {tables: [{name: replay, " RATIO "}]}\n",
+           "run.yaml:1:29: actors.count: auto weighs actors against learners, and learners.on is false: write a "
+           "number\n"
+           "run.yaml:4:23: stop.learner_steps: are made by learners, and learners.on is false: this end never comes; "
+           "write stop.steps or stop.time\n"
+           "run.yaml:4:33: stop.value: is what a learner's parameters give, and learners.on is false: this end never "
+           "comes; write stop.steps or stop.time\n"
+           "run.yaml:5:34: broker.tables[0].limiter: a sample_to_insert_ratio limiter lets actors insert as often as "
+           "learners sample, and nobody samples (learners.on is false): they would wait for ever; write kind: "
+           "min_size\n");
+
+    expect("actors: {on: false}\nlearners: {on: false}\n" EXPERT,
+           "run.yaml:2:16: learners.on: nobody acts (actors.on is false) and nobody learns: nothing would happen\n");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_min_size),
+        cmocka_unit_test(test_error_buffer),
+        cmocka_unit_test(test_queue),
+        cmocka_unit_test(test_times_sampled),
+        cmocka_unit_test(test_updates),
+        cmocka_unit_test(test_no_priorities),
+        cmocka_unit_test(test_placeholders),
+        cmocka_unit_test(test_stop),
+        cmocka_unit_test(test_plan),
+        cmocka_unit_test(test_commands),
+        cmocka_unit_test(test_table_bytes),
+        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_memory_of_signatures),
+        cmocka_unit_test(test_all_at_once),
+        cmocka_unit_test(test_without_actors),
+        cmocka_unit_test(test_without_learners),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,546 @@
+/* The logs of a run: what is in the three files, how they go on after a restart, and what happens when they can not be
+ * written. With "--write FOLDER" it writes the sample that tests/integration/events_test.py reads. */
+#include "agent/log/log.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <json-c/json.h>
+#include <math.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "agent/log/event.h"
+#include "event.pb-c.h"
+#include "proto/base/crc32c.h"
+#include "proto/base/log.h"
+#include "tests/support/process.h"
+
+#define SAMPLE_REPORTS 100
+#define MAX_COLUMNS 32
+
+struct fixture {
+    char folder[64];
+    char path[512]; /* of the last call of in_folder */
+};
+
+static int set_up(void **state)
+{
+    struct fixture *f = calloc(1, sizeof *f);
+    strcpy(f->folder, "/tmp/rp_run_log_XXXXXX");
+    *state = f;
+    return f && mkdtemp(f->folder) ? 0 : -1;
+}
+
+static int tear_down(void **state)
+{
+    struct fixture *f = *state;
+    const char *argv[] = {"/bin/rm", "-rf", f->folder, NULL};
+    log_close();
+    int status = process_run(argv, NULL, 0, NULL, 0);
+    free(f);
+    return status;
+}
+
+static const char *in_folder(struct fixture *f, const char *name)
+{
+    snprintf(f->path, sizeof f->path, "%s/%s", f->folder, name);
+    return f->path;
+}
+
+static struct run_log *open_log(const char *folder)
+{
+    struct run_log_options options = {.folder = folder, .process = "learner-0", .csv = true, .tensorboard = true};
+    rp_error err;
+    struct run_log *log = run_log_new(&options, &err);
+    assert_non_null(log);
+    return log;
+}
+
+/* Terminated; the caller frees it. */
+static char *contents(const char *path, size_t *size)
+{
+    FILE *in = fopen(path, "rb");
+    if (!in)
+        fail_msg("%s can not be opened", path);
+    fseek(in, 0, SEEK_END);
+    *size = (size_t)ftell(in);
+    rewind(in);
+    char *data = malloc(*size + 1);
+    assert_non_null(data);
+    assert_int_equal(fread(data, 1, *size, in), *size);
+    data[*size] = '\0';
+    fclose(in);
+    return data;
+}
+
+static void put_file(const char *path, const char *data, size_t size)
+{
+    FILE *out = fopen(path, "wb");
+    assert_non_null(out);
+    assert_int_equal(fwrite(data, 1, size, out), size);
+    fclose(out);
+}
+
+/* Report i of the sample; gives the number of scalars. */
+static uint32_t sample(int i, struct run_log_at *at, struct agent_scalar scalars[3])
+{
+    *at = (struct run_log_at){1.7e9 + 0.5 * i, 250u * (uint64_t)i, 25u * (uint64_t)i};
+    scalars[0] = (struct agent_scalar){"loss", i == 7 ? (double)NAN : i == 8 ? (double)INFINITY : 1.0 / (i + 1)};
+    scalars[1] = (struct agent_scalar){"q/mean", i == 9 ? (double)-INFINITY : -0.25 * i};
+    scalars[2] = (struct agent_scalar){"return", (double)i * i};
+    return i < SAMPLE_REPORTS / 2 ? 2 : 3;
+}
+
+static void write_sample(struct run_log *log, int from, int to)
+{
+    for (int i = from; i < to; i++) {
+        struct run_log_at at;
+        struct agent_scalar scalars[3];
+        uint32_t n = sample(i, &at, scalars);
+        run_log_report(log, &at, scalars, n);
+    }
+}
+
+/* The same number, as far as `relative` goes; NaN is the same as NaN. */
+static void assert_number(double got, double wanted, double relative)
+{
+    bool same = isnan(wanted) ? isnan(got) : got == wanted || fabs(got - wanted) <= relative * fabs(wanted);
+    if (!same)
+        fail_msg("%.17g is not %.17g", got, wanted);
+}
+
+/* ---- readers ---- */
+
+/* Every line is a JSON object; gives the number of lines. check may be NULL. */
+static int read_json(const char *path, void (*check)(int line, json_object *object))
+{
+    size_t size;
+    char *text = contents(path, &size), *line = text;
+    int n = 0;
+    for (char *end; (end = strchr(line, '\n')); line = end + 1, n++) {
+        json_tokener *tokener = json_tokener_new();
+        json_tokener_set_flags(tokener, JSON_TOKENER_STRICT);
+        json_object *object = json_tokener_parse_ex(tokener, line, (int)(end - line));
+        if (!object || !json_object_is_type(object, json_type_object))
+            fail_msg("line %d of %s is no object: %.*s", n, path, (int)(end - line), line);
+        assert_int_equal(json_tokener_get_parse_end(tokener), end - line);
+        if (check)
+            check(n, object);
+        json_object_put(object);
+        json_tokener_free(tokener);
+    }
+    assert_int_equal(*line, '\0');
+    free(text);
+    return n;
+}
+
+/* Every line has as many fields as the first; gives the number of lines. fields[0] is the header's. */
+static int read_csv(const char *path, void (*check)(int line, char *fields[], char *header[], int n))
+{
+    size_t size;
+    char *text = contents(path, &size), *line = text, *header[MAX_COLUMNS], *fields[MAX_COLUMNS];
+    int n_header = 0, n = 0;
+    for (char *end; (end = strchr(line, '\n')); line = end + 1, n++) {
+        char *rest = line, *field;
+        int k = 0;
+        *end = '\0';
+        while ((field = strsep(&rest, ",")) && k < MAX_COLUMNS)
+            (n == 0 ? header : fields)[k++] = field;
+        if (n == 0)
+            n_header = k;
+        assert_int_equal(k, n_header);
+        if (n > 0 && check)
+            check(n - 1, fields, header, k);
+    }
+    assert_int_equal(*line, '\0');
+    free(text);
+    return n;
+}
+
+/* The checksum behind the masked one at `at`. */
+static uint32_t unmasked(const char *at)
+{
+    uint32_t crc;
+    memcpy(&crc, at, sizeof crc);
+    crc -= UINT32_C(0xa282ead8);
+    return crc >> 17 | crc << 15;
+}
+
+/* Checks the frame at *at and moves past it; gives the event, to be freed. */
+static Tensorboard__Event *next_event(const char *data, size_t size, size_t *at)
+{
+    uint64_t length;
+    assert_true(size - *at >= 16);
+    memcpy(&length, data + *at, 8);
+    assert_int_equal(unmasked(data + *at + 8), crc32c(0, data + *at, 8));
+    assert_true(length <= size - *at - 16);
+    assert_int_equal(unmasked(data + *at + 12 + length), crc32c(0, data + *at + 12, length));
+    Tensorboard__Event *event = tensorboard__event__unpack(NULL, length, (const uint8_t *)data + *at + 12);
+    assert_non_null(event);
+    *at += 16 + length;
+    return event;
+}
+
+/* The first record is the version, all others are summaries; gives the number of the others. */
+static int read_events(const char *path, void (*check)(int i, const Tensorboard__Event *event))
+{
+    size_t size, at = 0;
+    char *data = contents(path, &size);
+    int n = -1;
+    for (; at < size; n++) {
+        Tensorboard__Event *event = next_event(data, size, &at);
+        if (n < 0) {
+            assert_int_equal(event->what_case, TENSORBOARD__EVENT__WHAT_FILE_VERSION);
+            assert_string_equal(event->file_version, EVENT_VERSION);
+        } else {
+            assert_int_equal(event->what_case, TENSORBOARD__EVENT__WHAT_SUMMARY);
+            if (check)
+                check(n, event);
+        }
+        tensorboard__event__free_unpacked(event, NULL);
+    }
+    free(data);
+    return n;
+}
+
+/* Paths of the event files, in TensorBoard's order. */
+static int event_files(struct fixture *f, char paths[][600], int max)
+{
+    char folder[512];
+    struct dirent **entries;
+    snprintf(folder, sizeof folder, "%s", in_folder(f, "tb/learner-0"));
+    int n = scandir(folder, &entries, NULL, alphasort), found = 0;
+    assert_true(n >= 2);
+    for (int i = 0; i < n; i++) {
+        if (entries[i]->d_name[0] != '.') {
+            assert_true(found < max);
+            assert_memory_equal(entries[i]->d_name, "events.out.tfevents.", 20);
+            snprintf(paths[found++], 600, "%s/%s", folder, entries[i]->d_name);
+        }
+        free(entries[i]);
+    }
+    free(entries);
+    return found;
+}
+
+/* ---- contents ---- */
+
+static void check_sample_json(int line, json_object *object)
+{
+    struct run_log_at at;
+    struct agent_scalar scalars[3];
+    uint32_t n = sample(line, &at, scalars);
+    assert_int_equal(json_object_object_length(object), 4 + (int)n);
+    assert_string_equal(json_object_get_string(json_object_object_get(object, "process")), "learner-0");
+    assert_number(json_object_get_double(json_object_object_get(object, "time")), at.time_s, 0);
+    assert_int_equal(json_object_get_int64(json_object_object_get(object, "environment_steps")), at.environment_steps);
+    assert_int_equal(json_object_get_int64(json_object_object_get(object, "learner_steps")), at.learner_steps);
+    for (uint32_t i = 0; i < n; i++) {
+        json_object *value;
+        assert_true(json_object_object_get_ex(object, scalars[i].name, &value));
+        if (isfinite(scalars[i].value))
+            assert_number(json_object_get_double(value), scalars[i].value, 0);
+        else
+            assert_null(value);
+    }
+}
+
+static void check_sample_csv(int line, char *fields[], char *header[], int n_fields)
+{
+    struct run_log_at at;
+    struct agent_scalar scalars[3];
+    uint32_t n = sample(line, &at, scalars);
+    assert_int_equal(n_fields, 6);
+    assert_string_equal(header[0], "time");
+    assert_string_equal(header[1], "environment_steps");
+    assert_string_equal(header[2], "learner_steps");
+    assert_number(strtod(fields[0], NULL), at.time_s, 1e-15);
+    assert_int_equal(strtoull(fields[1], NULL, 10), at.environment_steps);
+    assert_int_equal(strtoull(fields[2], NULL, 10), at.learner_steps);
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_string_equal(header[3 + i], scalars[i].name);
+        if (i < n)
+            assert_number(strtod(fields[3 + i], NULL), scalars[i].value, 1e-9);
+        else
+            assert_string_equal(fields[3 + i], "");
+    }
+}
+
+static void check_sample_event(int i, const Tensorboard__Event *event)
+{
+    struct run_log_at at;
+    struct agent_scalar scalars[3];
+    uint32_t n = sample(i, &at, scalars);
+    assert_number(event->wall_time, at.time_s, 0);
+    assert_int_equal(event->step, at.environment_steps);
+    assert_int_equal(event->summary->n_value, n);
+    for (uint32_t k = 0; k < n; k++) {
+        const Tensorboard__Summary__Value *value = event->summary->value[k];
+        assert_string_equal(value->tag, scalars[k].name);
+        assert_int_equal(value->value_case, TENSORBOARD__SUMMARY__VALUE__VALUE_SIMPLE_VALUE);
+        assert_number(value->simple_value, (float)scalars[k].value, 0);
+    }
+}
+
+static void test_contents(void **state)
+{
+    struct fixture *f = *state;
+    struct run_log *log = open_log(f->folder);
+    write_sample(log, 0, SAMPLE_REPORTS);
+    assert_int_equal(run_log_lost(log), 0);
+    run_log_destroy(&log);
+    assert_null(log);
+
+    char paths[2][600];
+    assert_int_equal(read_json(in_folder(f, "learner-0.jsonl"), check_sample_json), SAMPLE_REPORTS);
+    assert_int_equal(read_csv(in_folder(f, "learner-0.csv"), check_sample_csv), SAMPLE_REPORTS + 1);
+    assert_int_equal(event_files(f, paths, 2), 1);
+    assert_non_null(strstr(paths[0], "/events.out.tfevents.1700000000."));
+    assert_string_equal(paths[0] + strlen(paths[0]) - strlen(".learner-0"), ".learner-0");
+    assert_int_equal(read_events(paths[0], check_sample_event), SAMPLE_REPORTS);
+    assert_int_not_equal(access(in_folder(f, "learner-0.csv.tmp"), F_OK), 0);
+}
+
+static void test_options(void **state)
+{
+    struct fixture *f = *state;
+    struct run_log_options options = {.folder = f->folder, .process = "evaluator"};
+    struct run_log *log = run_log_new(&options, NULL);
+    write_sample(log, 0, 3);
+    run_log_destroy(&log);
+    assert_int_equal(read_json(in_folder(f, "evaluator.jsonl"), NULL), 3);
+    assert_int_not_equal(access(in_folder(f, "evaluator.csv"), F_OK), 0);
+    assert_int_not_equal(access(in_folder(f, "tb"), F_OK), 0);
+
+    options = (struct run_log_options){.folder = "", .process = "evaluator", .csv = true, .tensorboard = true};
+    log = run_log_new(&options, NULL);
+    write_sample(log, 0, 3);
+    assert_int_equal(run_log_lost(log), 0);
+    run_log_destroy(&log);
+
+    const char *bad[] = {"", "../x", "a/b", ".hidden", "a b", NULL};
+    for (int i = 0; i < 6; i++) {
+        rp_error err;
+        options.process = bad[i];
+        assert_null(run_log_new(&options, &err));
+        assert_int_equal(err.status, RP_INVALID_ARGUMENT);
+    }
+}
+
+/* Names that would break a line or the table are refused before anything is written. */
+static void test_names(void **state)
+{
+    struct fixture *f = *state;
+    struct run_log *log = open_log(f->folder);
+    const char *bad[] = {"", "a,b", "a b", "a\nb", "\"", "\\", "\xff", "caf\xc3\xa9"};
+    struct run_log_at at = {1.0, 2, 3};
+    log_open("/dev/null", NULL);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct agent_scalar scalars[] = {{"fine", 1.0}, {bad[i], 1.0}};
+        run_log_report(log, &at, scalars, 2);
+        assert_int_equal(run_log_lost(log), i + 1);
+    }
+    assert_int_not_equal(access(in_folder(f, "learner-0.jsonl"), F_OK), 0);
+    run_log_destroy(&log);
+}
+
+/* ---- going on ---- */
+
+static void test_resume(void **state)
+{
+    struct fixture *f = *state;
+    const int ends[] = {10, 60, SAMPLE_REPORTS}; /* the second part brings a new column to an old file */
+    int from = 0;
+    for (int part = 0; part < 3; part++) {
+        struct run_log *log = open_log(f->folder);
+        write_sample(log, from, ends[part]);
+        assert_int_equal(run_log_lost(log), 0);
+        run_log_destroy(&log);
+        from = ends[part];
+    }
+    assert_int_equal(read_json(in_folder(f, "learner-0.jsonl"), check_sample_json), SAMPLE_REPORTS);
+    assert_int_equal(read_csv(in_folder(f, "learner-0.csv"), check_sample_csv), SAMPLE_REPORTS + 1);
+    char paths[4][600];
+    assert_int_equal(event_files(f, paths, 4), 3);
+    assert_int_equal(read_events(paths[0], check_sample_event), 10);
+    assert_int_equal(read_events(paths[1], NULL), 50);
+    assert_int_equal(read_events(paths[2], NULL), 40);
+}
+
+/* Several starts within one second have event files of their own. */
+static void test_same_second(void **state)
+{
+    struct fixture *f = *state;
+    for (int i = 0; i < 3; i++) {
+        struct run_log *log = open_log(f->folder);
+        write_sample(log, 0, 1);
+        run_log_destroy(&log);
+    }
+    char paths[4][600];
+    assert_int_equal(event_files(f, paths, 4), 3);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(read_events(paths[i], check_sample_event), 1);
+}
+
+/* Wherever (nearly) a killed process left off, the next one gives a file of whole lines, with at most one of them missing. */
+static void test_torn_tail(void **state)
+{
+    struct fixture *f = *state;
+    const char *names[] = {"learner-0.jsonl", "learner-0.csv"};
+    struct run_log *log = open_log(f->folder);
+    write_sample(log, 0, 3);
+    run_log_destroy(&log);
+    size_t sizes[2];
+    char *whole[2];
+    for (int k = 0; k < 2; k++)
+        whole[k] = contents(in_folder(f, names[k]), &sizes[k]);
+    for (size_t cut = 0; cut <= sizes[0] || cut <= sizes[1]; cut += 3) {
+        int lines[2] = {0, 0};
+        for (int k = 0; k < 2; k++) {
+            size_t kept = cut < sizes[k] ? cut : sizes[k];
+            put_file(in_folder(f, names[k]), whole[k], kept);
+            for (size_t i = 0; i < kept; i++)
+                lines[k] += whole[k][i] == '\n';
+        }
+        struct run_log_options options = {.folder = f->folder, .process = "learner-0", .csv = true};
+        log = run_log_new(&options, NULL);
+        write_sample(log, 3, 4);
+        assert_int_equal(run_log_lost(log), 0);
+        run_log_destroy(&log);
+        assert_int_equal(read_json(in_folder(f, names[0]), NULL), lines[0] + 1);
+        /* Without a header there is nothing left but a new one. */
+        assert_int_equal(read_csv(in_folder(f, names[1]), NULL), lines[1] > 0 ? lines[1] + 1 : 2);
+    }
+    free(whole[0]);
+    free(whole[1]);
+}
+
+static void test_foreign_table(void **state)
+{
+    struct fixture *f = *state;
+    const char *foreign[] = {"a,b,c\n1,2,3\n", "time,environment_steps,learner_stepsize\n", "\n", ""};
+    log_open("/dev/null", NULL);
+    for (int i = 0; i < 4; i++) {
+        put_file(in_folder(f, "learner-0.csv"), foreign[i], strlen(foreign[i]));
+        struct run_log *log = open_log(f->folder);
+        write_sample(log, 0, 2);
+        assert_int_equal(run_log_lost(log), foreign[i][0] ? 2 : 0);
+        run_log_destroy(&log);
+        size_t size;
+        char *now = contents(in_folder(f, "learner-0.csv"), &size);
+        if (foreign[i][0])
+            assert_string_equal(now, foreign[i]);
+        free(now);
+    }
+}
+
+/* ---- what can not be written ---- */
+
+static int count(const char *path, const char *what)
+{
+    size_t size;
+    char *text = contents(path, &size);
+    int n = 0;
+    for (char *at = text; (at = strstr(at, what)); at++)
+        n++;
+    free(text);
+    return n;
+}
+
+/* A folder that can not be made: counted, told once, and fine again as soon as it can. */
+static void test_unwritable(void **state)
+{
+    struct fixture *f = *state;
+    char log_path[512], folder[512];
+    snprintf(log_path, sizeof log_path, "%s", in_folder(f, "log"));
+    snprintf(folder, sizeof folder, "%s", in_folder(f, "run"));
+    put_file(folder, "", 0);
+    assert_int_equal(log_open(log_path, NULL), RP_OK);
+    struct run_log *log = open_log(folder);
+    write_sample(log, 0, 4);
+    assert_int_equal(run_log_lost(log), 12);
+    unlink(folder);
+    write_sample(log, 0, 4);
+    assert_int_equal(run_log_lost(log), 12);
+    run_log_destroy(&log);
+    assert_int_equal(read_json(in_folder(f, "run/learner-0.jsonl"), check_sample_json), 4);
+    log_close();
+    assert_int_equal(count(log_path, "A0301"), 1);
+    assert_int_equal(count(log_path, "A0302 parts of reports were lost process=learner-0 count=12"), 1);
+}
+
+static void limit_files(rlim_t bytes)
+{
+    struct rlimit limit;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    limit.rlim_cur = bytes < limit.rlim_max ? bytes : limit.rlim_max;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+}
+
+/* A disk that fills up in the middle of a record, at many places: files stay whole, and go on when there is room. */
+static void test_full_disk(void **state)
+{
+    struct fixture *f = *state;
+    signal(SIGXFSZ, SIG_IGN);
+    for (rlim_t room = 0; room < 400; room += 17) {
+        char folder[512];
+        snprintf(folder, sizeof folder, "%s/run%d", f->folder, (int)room);
+        struct run_log *log = open_log(folder);
+        /* Its lines could not be written either. */
+        log_open("/dev/null", NULL);
+        limit_files(room);
+        write_sample(log, 47, 53); /* a new column on the way */
+        limit_files(RLIM_INFINITY);
+        uint64_t lost = run_log_lost(log);
+        assert_true(lost > 0);
+        write_sample(log, 53, 56);
+        assert_int_equal(run_log_lost(log), lost);
+        run_log_destroy(&log);
+
+        char name[64], paths[2][600];
+        snprintf(name, sizeof name, "run%d/learner-0.jsonl", (int)room);
+        int lines = read_json(in_folder(f, name), NULL);
+        snprintf(name, sizeof name, "run%d/learner-0.csv", (int)room);
+        int rows = read_csv(in_folder(f, name), NULL) - 1;
+        struct fixture inner;
+        snprintf(inner.folder, sizeof inner.folder, "%s", folder);
+        assert_int_equal(event_files(&inner, paths, 2), 1);
+        int events = read_events(paths[0], NULL);
+        assert_true(lines >= 3 && rows >= 3 && events >= 3);
+        assert_int_equal((uint64_t)(lines + rows + events), 27 - lost);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 3 && strcmp(argv[1], "--write") == 0) {
+        struct run_log_options options = {.folder = argv[2], .process = "learner-0", .csv = true, .tensorboard = true};
+        struct run_log *log = run_log_new(&options, NULL);
+        write_sample(log, 0, SAMPLE_REPORTS);
+        uint64_t lost = run_log_lost(log);
+        run_log_destroy(&log);
+        return lost > 0;
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_contents, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_options, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_names, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_resume, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_same_second, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_torn_tail, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_foreign_table, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_unwritable, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_full_disk, set_up, tear_down),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,652 @@
+/* Samples that are asked for again: the same selection, counted once, for as long as it may be needed. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "broker/disk/record.h"
+#include "broker/sample/recall.h"
+#include "proto/base/rng.h"
+#include "tests/support/facts.h"
+#include "tests/support/naive.h"
+#include "tests/support/testpeer.h"
+
+#define QUEUE "max_size: 10000, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue, size: 10000}"
+#define TCP "service: tcp://127.0.0.1:0\ningest: tcp://127.0.0.1:0\nevents: tcp://127.0.0.1:0\n"
+
+static struct embed embed;
+static struct testpeer *peer, *writer;
+
+static void begin(const char *table, const char *more)
+{
+    char tables[800];
+    snprintf(tables, sizeof tables, "  - {name: t, %s}\n", table);
+    embed_start(&embed, tables, more);
+    peer = testpeer_new(&embed);
+    writer = testpeer_new(&embed);
+    testpeer_open(writer, false);
+}
+
+static struct table *table(void)
+{
+    return embed_table(&embed, "t");
+}
+
+/* What the writer may send now. */
+static uint32_t allowed(void)
+{
+    testpeer_heartbeat(writer, 0, false);
+    return (uint32_t)(testpeer_allowed(writer, 0) - writer->tables[0].items);
+}
+
+static void insert(uint64_t first, uint32_t n)
+{
+    for (uint32_t done = 0; done < n;) {
+        uint32_t most = writer->n_tables ? allowed() : 10, some = n - done < most ? n - done : most;
+        assert_true(some > 0);
+        testpeer_insert(writer, "t", first + done, some, 1);
+        embed_settle(&embed);
+        done += some;
+    }
+}
+
+static uint64_t ask(struct testpeer *self, uint64_t id, uint32_t count, int64_t timeout_ms, int flags, uint64_t settled)
+{
+    Replay__Request request = REPLAY__REQUEST__INIT;
+    Replay__Sample sample = REPLAY__SAMPLE__INIT;
+    sample.table = testpeer_text("t");
+    sample.count = count;
+    sample.distinct = flags & DISTINCT;
+    sample.flexible = (flags & FLEXIBLE) != 0;
+    if (timeout_ms >= 0) {
+        sample.has_timeout_ms_case = REPLAY__SAMPLE__HAS_TIMEOUT_MS_TIMEOUT_MS;
+        sample.timeout_ms = (uint64_t)timeout_ms;
+    }
+    request.settled = settled;
+    request.body_case = REPLAY__REQUEST__BODY_SAMPLE;
+    request.sample = &sample;
+    return testpeer_ask_with(self, &request, id, NULL, 0);
+}
+
+/* What a reply says of its items. */
+struct selection {
+    size_t n;
+    uint64_t key[256], table_size;
+    double priority[256], probability[256];
+    uint32_t times_sampled[256];
+    bool partial;
+};
+
+static struct selection selection(const struct testpeer_answer *answer)
+{
+    struct selection out = {0};
+    assert_int_equal(answer->status, RP_OK);
+    const Replay__SampleReply *reply = answer->reply->sample;
+    out.n = reply->n_key;
+    assert_true(out.n <= 256);
+    for (uint32_t i = 0; i < out.n; i++) {
+        sampled_check(answer, i);
+        out.key[i] = reply->key[i];
+        out.priority[i] = reply->priority[i];
+        out.probability[i] = reply->probability[reply->n_probability == out.n ? i : 0];
+        out.times_sampled[i] = sampled_u32(reply->times_sampled, reply->n_times_sampled, i);
+    }
+    out.table_size = reply->table_size;
+    out.partial = reply->partial;
+    return out;
+}
+
+/* The reply is lost with its connection; the answer to the retry is given. */
+static struct testpeer_answer *lose_and_retry(uint64_t id, uint32_t count, int flags)
+{
+    embed_settle(&embed);
+    testpeer_forget(peer);
+    testpeer_reconnect(peer);
+    return testpeer_await(peer, ask(peer, id, count, 0, flags, 0));
+}
+
+static void a_retry_gets_the_same_selection(void **state)
+{
+    (void)state;
+    static const char *const tables[] = {
+        "max_size: 100, limiter: {kind: none}",
+        "max_size: 100, sampler: {kind: prioritized, options: {exponent: 0.7}}, limiter: {kind: none}",
+        "max_size: 100, max_times_sampled: 3, limiter: {kind: none}", QUEUE};
+    for (uint32_t i = 0; i < 4; i++) {
+        begin(tables[i], NULL);
+        for (uint64_t key = 1; key <= 50; key++)
+            testpeer_insert(writer, "t", key, 1, (double)(key % 7 + 1));
+        embed_settle(&embed);
+        static struct selection first, again;
+        first = selection(testpeer_await(peer, ask(peer, 0, 20, 0, 0, 0)));
+        assert_int_equal(first.n, 20);
+        uint64_t id = peer->next_id, samples = table()->limiter.samples;
+        for (uint64_t key = 1; key <= 50; key++)
+            testpeer_update(peer, "t", 1, &key, &(double){100});
+        ask(peer, 0, 20, 0, 0, 0); /* others come in between */
+        uint64_t counted = samples + 20;
+        for (int times = 0; times < 3; times++) {
+            again = selection(lose_and_retry(id, 20, 0));
+            assert_memory_equal(&first, &again, sizeof first);
+            assert_int_equal(table()->limiter.samples, counted);
+        }
+        embed_stop(&embed);
+    }
+}
+
+static void items_that_have_gone_are_left_out(void **state)
+{
+    (void)state;
+    begin("max_size: 100, sampler: {kind: fifo}, limiter: {kind: none}", NULL);
+    insert(1, 5);
+    static struct selection first, again;
+    uint64_t id = ask(peer, 0, 5, 0, DISTINCT, 0);
+    first = selection(testpeer_await(peer, id));
+    assert_int_equal(first.n, 5);
+    testpeer_delete(writer, "t", 2, (uint64_t[]){2, 4});
+    struct testpeer_answer *answer = lose_and_retry(id, 5, DISTINCT);
+    again = selection(answer);
+    assert_int_equal(again.n, 3);
+    assert_int_equal(again.key[0] * 100 + again.key[1] * 10 + again.key[2], 135);
+    assert_true(again.partial);
+    assert_true(facts_within(answer->text, "of the 5 items of the first answer 2 have been removed"));
+    assert_int_equal(table()->limiter.samples, 5);
+    /* With nothing left of it, it is a new sample. */
+    testpeer_delete(writer, "t", 3, (uint64_t[]){1, 3, 5});
+    insert(10, 5);
+    again = selection(lose_and_retry(id, 5, DISTINCT));
+    assert_int_equal(again.n, 5);
+    assert_int_equal(again.key[0], 10);
+    assert_int_equal(table()->limiter.samples, 10);
+    embed_stop(&embed);
+}
+
+static void what_is_settled_is_forgotten_and_refused(void **state)
+{
+    (void)state;
+    begin(QUEUE, NULL);
+    insert(1, 20);
+    uint64_t ids[4];
+    for (uint32_t i = 0; i < 4; i++) {
+        ids[i] = ask(peer, 0, 5, 0, 0, 0);
+        assert_int_equal(testpeer_await(peer, ids[i])->status, RP_OK);
+    }
+    assert_int_equal(embed.broker->store.chunks, 20);
+    testpeer_settled(peer, ids[1]);
+    assert_int_equal(embed.broker->store.chunks, 10);
+    assert_int_equal(selection(lose_and_retry(ids[2], 5, 0)).key[0], 11);
+    /* A request that comes late, by a connection that is long gone, takes nothing. */
+    insert(100, 5);
+    struct testpeer_answer *answer = lose_and_retry(ids[0], 5, 0);
+    assert_int_equal(answer->status, RP_FAILED_PRECONDITION);
+    assert_int_equal(table()->in.size, 5);
+    testpeer_settled(peer, ids[0]); /* it does not go back */
+    testpeer_settled(peer, ids[3]);
+    assert_int_equal(embed.broker->store.chunks, 5);
+    assert_int_equal(recall_bytes(embed.broker), 0);
+    assert_int_equal(table()->stats.orphaned_picks, 0);
+    embed_stop(&embed);
+}
+
+static void another_sample_needs_another_id(void **state)
+{
+    (void)state;
+    begin(QUEUE, NULL);
+    insert(1, 20);
+    uint64_t id = ask(peer, 0, 5, 0, 0, 0);
+    testpeer_await(peer, id);
+    struct testpeer_answer *answer = lose_and_retry(id, 6, 0);
+    assert_int_equal(answer->status, RP_INVALID_ARGUMENT);
+    assert_true(facts_within(answer->text, "sample of 5 items of table 't'"));
+    answer = lose_and_retry(id, 5, FLEXIBLE);
+    assert_int_equal(answer->status, RP_INVALID_ARGUMENT);
+    assert_non_null(strstr(answer->text, "with other flags"));
+    embed_stop(&embed);
+}
+
+static uint64_t count_of(bool answered);
+
+static void only_the_last_ones_of_a_client_are_kept(void **state)
+{
+    (void)state;
+    begin(QUEUE, NULL);
+    for (uint64_t key = 0; key < 5000; key += 500)
+        insert(1 + key, 500);
+    uint64_t first = peer->next_id + 1;
+    for (uint32_t i = 0; i < 100; i++) {
+        testpeer_await(peer, ask(peer, 0, 2, 0, 0, 0));
+        testpeer_forget(peer);
+    }
+    assert_int_equal(count_of(true), RECALL_PER_CLIENT);
+    assert_int_equal(selection(lose_and_retry(first + 99, 2, 0)).key[0], 199);
+    assert_int_equal(selection(lose_and_retry(first + 40, 2, 0)).key[0], 81);
+    assert_int_equal(selection(lose_and_retry(first, 2, 0)).key[0], 201); /* forgotten, so it is a new one */
+    /* Who says what it has read may leave more unread. */
+    testpeer_settled(peer, first + 99);
+    assert_int_equal(count_of(true), 0);
+    for (uint32_t i = 0; i < RECALL_SETTLING + 10; i++) {
+        testpeer_await(peer, ask(peer, 0, 2, 0, 0, 0));
+        testpeer_forget(peer);
+    }
+    assert_int_equal(count_of(true), RECALL_SETTLING);
+    embed_stop(&embed);
+}
+
+static void all_together_stay_within_their_budget(void **state)
+{
+    (void)state;
+    begin("max_size: 1000, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: none}",
+          "memory_limit: 64MiB\n");
+    testpeer_close(writer);
+    writer = testpeer_new(&embed);
+    static const struct testpeer_column column = {"x", "uint8", 1, {200000, 0}, 200000};
+    testpeer_open_with(writer, false, &column, 1);
+    uint64_t budget = (uint64_t)embed.config.memory_limit / RECALL_SHARE;
+    uint64_t first = peer->next_id + 1;
+    for (uint64_t key = 1; key <= 40; key++) {
+        testpeer_insert_large(writer, "t", key, 200000, true);
+        testpeer_heartbeat(writer, 0, false);
+        struct testpeer_answer *answer = testpeer_await(peer, ask(peer, 0, 1, 1000, 0, 0));
+        assert_int_equal(answer->status, RP_OK);
+        assert_int_equal(answer->reply->sample->key[0], key);
+        testpeer_forget(peer);
+        assert_true(recall_bytes(embed.broker) <= budget);
+    }
+    assert_true(embed.broker->store.chunks >= 15 && embed.broker->store.chunks <= 20);
+    /* The newest is there, the first is not. */
+    testpeer_reconnect(peer);
+    assert_int_equal(testpeer_await(peer, ask(peer, first + 39, 1, 0, 0, 0))->reply->sample->key[0], 40);
+    assert_int_equal(testpeer_await(peer, ask(peer, first, 1, 0, 0, 0))->status, RP_DEADLINE_EXCEEDED);
+    embed_stop(&embed);
+}
+
+/* ---- left behind ---- */
+
+/* As the monitor does it: inproc peers have no descriptor. */
+static void lose_connections(void)
+{
+    embed_settle(&embed);
+    while (embed.broker->waits.first)
+        embed.broker->waits.first->ops->cancel(embed.broker, embed.broker->waits.first, RP_UNAVAILABLE, "lost");
+    testpeer_forget(peer);
+    testpeer_reconnect(peer);
+}
+
+static void a_retry_goes_on_from_what_was_left_behind(void **state)
+{
+    (void)state;
+    begin(QUEUE, NULL);
+    insert(1, 2);
+    uint64_t id = ask(peer, 0, 5, NO_TIMEOUT, 0, 0);
+    assert_null(testpeer_poll(peer, id));
+    lose_connections();
+    assert_int_equal(count_of(false), 1);
+    /* Others get what comes meanwhile; the batch is filled up with what comes then. */
+    insert(3, 1);
+    assert_int_equal(selection(testpeer_await(writer, ask(writer, 0, 1, 0, 0, 0))).key[0], 3);
+    ask(peer, id, 5, NO_TIMEOUT, 0, 0);
+    assert_null(testpeer_poll(peer, id));
+    insert(4, 2);
+    lose_connections(); /* and once more */
+    ask(peer, id, 5, NO_TIMEOUT, 0, 0);
+    insert(6, 1);
+    static struct selection got;
+    got = selection(testpeer_await(peer, id));
+    assert_int_equal(got.n, 5);
+    static const uint64_t keys[] = {1, 2, 4, 5, 6};
+    assert_memory_equal(got.key, keys, sizeof keys);
+    assert_int_equal(table()->limiter.samples, 6);
+    assert_int_equal(table()->stats.orphaned_picks, 0);
+    static struct selection again;
+    again = selection(lose_and_retry(id, 5, 0));
+    assert_memory_equal(&got, &again, sizeof got);
+    embed_stop(&embed);
+}
+
+/* The time for which a client is remembered begins when its request ends, not when it was sent. */
+static void a_long_wait_does_not_shorten_the_memory(void **state)
+{
+    (void)state;
+    begin(QUEUE, NULL);
+    insert(1, 3);
+    selection(testpeer_await(peer, ask(peer, 0, 1, 0, 0, 0))); /* it is known from now on */
+    uint64_t id = ask(peer, 0, 5, NO_TIMEOUT, 0, 0);
+    assert_null(testpeer_poll(peer, id));
+    embed_advance(&embed, 1000 * (60 * 10 - 5)); /* nearly session.tombstone */
+    lose_connections();
+    embed_advance(&embed, 1000 * 60);
+    assert_int_equal(table()->stats.orphaned_picks, 0);
+    assert_int_equal(count_of(false), 1);
+    embed_stop(&embed);
+}
+
+static void a_distinct_batch_goes_on_without_what_it_has(void **state)
+{
+    (void)state;
+    begin("max_size: 100, limiter: {kind: none}", NULL);
+    insert(1, 5);
+    uint64_t id = ask(peer, 0, 8, NO_TIMEOUT, DISTINCT, 0);
+    assert_null(testpeer_poll(peer, id));
+    lose_connections();
+    ask(writer, 0, 3, 0, DISTINCT, 0); /* changes the stamps */
+    ask(peer, id, 8, NO_TIMEOUT, DISTINCT, 0);
+    insert(6, 2);
+    assert_null(testpeer_poll(peer, id));
+    insert(8, 1);
+    static struct selection got;
+    got = selection(testpeer_await(peer, id));
+    uint32_t seen = 0;
+    for (uint32_t i = 0; i < 8; i++)
+        seen |= 1u << got.key[i];
+    assert_int_equal(seen, 0x1fe);
+    embed_stop(&embed);
+}
+
+static void a_stop_leaves_picks_behind(void **state)
+{
+    (void)state;
+    begin(QUEUE, NULL);
+    insert(1, 2);
+    uint64_t id = ask(peer, 0, 5, NO_TIMEOUT, 0, 0);
+    assert_null(testpeer_poll(peer, id));
+    assert_int_equal(count_of(false), 1); /* while it waits, too */
+    broker_drain(embed.broker);
+    assert_int_equal(embed.broker->waits.count, 0);
+    assert_int_equal(count_of(false), 1);
+    assert_int_equal(table()->stats.orphaned_picks, 0);
+    embed_stop(&embed);
+}
+
+static void clients_that_stay_away_are_forgotten(void **state)
+{
+    (void)state;
+    begin(QUEUE, "session: {tombstone: 100s}\n");
+    insert(1, 4);
+    testpeer_await(peer, ask(peer, 0, 2, 0, 0, 0));
+    uint64_t id = ask(peer, 0, 5, NO_TIMEOUT, 0, 0);
+    assert_null(testpeer_poll(peer, id));
+    lose_connections();
+    for (uint32_t i = 0; i < 3; i++) {
+        embed_advance(&embed, 60000);
+        testpeer_counter(peer, "here", 1);
+    }
+    assert_int_equal(count_of(true) + count_of(false), 2);
+    assert_int_equal(embed.broker->store.chunks, 4);
+    for (uint32_t i = 0; i < 120; i++)
+        embed_advance(&embed, 1000);
+    assert_int_equal(count_of(true) + count_of(false), 0);
+    assert_int_equal(embed.broker->store.chunks, 0);
+    assert_int_equal(table()->stats.orphaned_picks, 2);
+    embed_stop(&embed);
+}
+
+/* A message that was on its way by an older connection must not take the answer there. */
+static void a_late_copy_does_not_take_the_answer_away(void **state)
+{
+    (void)state;
+    begin(QUEUE, TCP);
+    struct testpeer *older = testpeer_new(&embed);
+    testpeer_counter(older, "here", 1);
+    testpeer_counter(peer, "here", 1);
+    struct testpeer *newer = testpeer_new(&embed);
+    testpeer_counter(newer, "here", 1);
+    older->client = newer->client;
+    ask(newer, 77, 1, NO_TIMEOUT, 0, 0);
+    for (int i = 0; i < 5000 && embed.broker->waits.count < 1; i++)
+        broker_turn(embed.broker, 1);
+    ask(older, 77, 1, NO_TIMEOUT, 0, 0);
+    testpeer_counter(older, "here", 1); /* the broker has read it */
+    testpeer_insert(writer, "t", 1, 1, 1);
+    assert_int_equal(testpeer_await(newer, 77)->reply->sample->key[0], 1);
+    embed_stop(&embed);
+}
+
+/* ---- checkpoint and restore ---- */
+
+static void count_one(void *ctx, const struct recalled *recalled)
+{
+    uint64_t *counts = ctx;
+    counts[recalled->answered]++;
+    for (uint32_t i = 0; i < recalled->picks.n; i++) /* all arrays are there */
+        counts[2] +=
+            recalled->picks.key[i] + recalled->picks.age_ns[i] + recalled->picks.layout[i] + recalled->picks.chunks[i];
+}
+
+static uint64_t count_of(bool answered)
+{
+    uint64_t counts[3] = {0};
+    recall_each(embed.broker, count_one, counts);
+    return counts[answered];
+}
+
+struct copies {
+    struct recalled list[64];
+    uint32_t n;
+};
+
+/* As a checkpoint writes it and a restore makes it anew. */
+static void copy_one(void *ctx, const struct recalled *from)
+{
+    struct copies *copies = ctx;
+    struct recalled *to = &copies->list[copies->n++];
+    *to = *from;
+    to->picks = (struct picks){.table_size = from->picks.table_size};
+    assert_true(picks_reserve(&to->picks, from->picks.n));
+    uint32_t n = to->picks.n = from->picks.n;
+    memcpy(to->picks.key, from->picks.key, n * 8);
+    memcpy(to->picks.age_ns, from->picks.age_ns, n * 8);
+    memcpy(to->picks.policy, from->picks.policy, n * 8);
+    memcpy(to->picks.step, from->picks.step, n * 8);
+    memcpy(to->picks.priority, from->picks.priority, n * 8);
+    memcpy(to->picks.probability, from->picks.probability, n * 8);
+    memcpy(to->picks.times_sampled, from->picks.times_sampled, n * 4);
+    memcpy(to->picks.session, from->picks.session, n * 4);
+    memcpy(to->picks.layout, from->picks.layout, n * 4);
+    memcpy(to->picks.offset, from->picks.offset, n * 4);
+    memcpy(to->picks.length, from->picks.length, n * 4);
+    memcpy(to->picks.chunks, from->picks.chunks, n * 4);
+    if (!from->holds)
+        return;
+    to->picks.refs = malloc(from->picks.n_refs * sizeof(struct chunk *));
+    to->picks.n_refs = to->picks.refs_capacity = from->picks.n_refs;
+    memcpy(to->picks.refs, from->picks.refs, from->picks.n_refs * sizeof(struct chunk *));
+    to->picks.borrowed = true;
+    picks_own(&to->picks, embed.broker);
+}
+
+static void what_is_restored_is_as_it_was(void **state)
+{
+    (void)state;
+    for (int queue = 0; queue < 2; queue++) {
+        begin(queue ? QUEUE : "max_size: 100, limiter: {kind: queue, size: 100}", NULL);
+        insert(1, 12);
+        uint64_t id = ask(peer, 0, 5, 0, 0, 0);
+        static struct selection first, again;
+        first = selection(testpeer_await(peer, id));
+        uint64_t left = ask(peer, 0, 9, NO_TIMEOUT, 0, 0);
+        assert_null(testpeer_poll(peer, left));
+        lose_connections();
+        static struct copies copies;
+        copies.n = 0;
+        recall_each(embed.broker, copy_one, &copies);
+        assert_int_equal(copies.n, 2);
+        recall_destroy(embed.broker);
+        embed.broker->recall = recall_new(embed.broker);
+        for (uint32_t i = 0; i < copies.n; i++)
+            assert_true(recall_restore(embed.broker, &copies.list[i]));
+        again = selection(lose_and_retry(id, 5, 0));
+        assert_memory_equal(&first, &again, sizeof first);
+        ask(peer, left, 9, NO_TIMEOUT, 0, 0);
+        insert(20, 2);
+        again = selection(testpeer_await(peer, left));
+        assert_int_equal(again.n, 9);
+        if (queue)
+            assert_int_equal(again.key[0] * 10000 + again.key[6] * 100 + again.key[8], 61221);
+        embed_stop(&embed);
+    }
+}
+
+/* ---- against a model ---- */
+
+#define CLIENTS 4u
+#define MANY 4000u
+
+/* Of each request: what its first answer said. */
+struct known {
+    uint64_t id;
+    uint32_t count, n;
+    uint64_t key[8];
+    bool answered, waits;
+};
+
+struct player {
+    struct testpeer *peer;
+    struct known known[MANY];
+    uint32_t n;
+    uint32_t settled; /* those before it are */
+};
+
+static struct player players[CLIENTS];
+static uint32_t times_given[MANY * 4];
+
+/* Answers that have come: the first is noted, further ones must be the same. */
+static void note_answers(struct player *player)
+{
+    testpeer_read(player->peer);
+    for (struct testpeer_answer *answer = player->peer->answers; answer; answer = answer->next) {
+        struct known *known = NULL;
+        for (uint32_t i = player->settled; i < player->n && !known; i++)
+            if (player->known[i].id == answer->id)
+                known = &player->known[i];
+        if (!known || answer->status == RP_UNAVAILABLE)
+            continue;
+        assert_int_equal(answer->status, RP_OK);
+        const Replay__SampleReply *reply = answer->reply->sample;
+        if (!known->answered) {
+            known->answered = true;
+            known->waits = false;
+            known->n = (uint32_t)reply->n_key;
+            for (uint32_t i = 0; i < known->n; i++) {
+                known->key[i] = reply->key[i];
+                times_given[reply->key[i]]++;
+            }
+        }
+        assert_int_equal(known->n, reply->n_key);
+        assert_memory_equal(known->key, reply->key, known->n * 8);
+    }
+    testpeer_forget(player->peer);
+}
+
+/* Whatever is lost and asked for again: every item of a queue is given to one request, and none is given to none. */
+static void a_queue_loses_nothing(void **state)
+{
+    (void)state;
+    struct rng rng;
+    rng_seed(&rng, naive_seed("a_queue_loses_nothing"));
+    begin(QUEUE, NULL);
+    memset(players, 0, sizeof players);
+    memset(times_given, 0, sizeof times_given);
+    for (uint32_t i = 0; i < CLIENTS; i++)
+        players[i].peer = testpeer_new(&embed);
+    uint64_t inserted = 0;
+    for (uint32_t step = 0; step < 3000; step++) {
+        struct player *player = &players[rng_below(&rng, CLIENTS)];
+        switch (rng_below(&rng, 8)) {
+        case 0:
+        case 1: {
+            uint32_t n = 1 + (uint32_t)rng_below(&rng, 6);
+            insert(inserted + 1, n);
+            inserted += n;
+            break;
+        }
+        case 2:
+        case 3:
+            if (player->n - player->settled < 8) {
+                struct known *known = &player->known[player->n++];
+                known->count = 1 + (uint32_t)rng_below(&rng, 6);
+                known->id = ask(player->peer, 0, known->count, NO_TIMEOUT, 0, 0);
+                known->waits = true;
+            }
+            break;
+        case 4: /* all answers under way are lost; what is not answered is asked for again, and some of the rest */
+            embed_settle(&embed);
+            for (struct wait *wait = embed.broker->waits.first, *next; wait; wait = next) {
+                next = wait->next;
+                if (wait->client == player->peer->client)
+                    wait->ops->cancel(embed.broker, wait, RP_UNAVAILABLE, "lost");
+            }
+            testpeer_forget(player->peer);
+            testpeer_reconnect(player->peer);
+            for (uint32_t i = player->settled; i < player->n; i++)
+                if (!player->known[i].answered || rng_below(&rng, 2))
+                    ask(player->peer, player->known[i].id, player->known[i].count, NO_TIMEOUT, 0, 0);
+            break;
+        case 5: {
+            uint32_t before = player->settled;
+            while (player->settled < player->n && player->known[player->settled].answered)
+                player->settled++;
+            if (player->settled > before)
+                testpeer_settled(player->peer, player->known[player->settled - 1].id);
+            break;
+        }
+        default:
+            embed_settle(&embed);
+            note_answers(player);
+        }
+    }
+    /* Those who still wait get what they wait for; then all is given. */
+    for (uint32_t round = 0; round < 100; round++) {
+        bool waits = false;
+        for (uint32_t i = 0; i < CLIENTS; i++) {
+            lose_connections();
+            testpeer_reconnect(players[i].peer);
+            for (uint32_t k = players[i].settled; k < players[i].n; k++)
+                if (!players[i].known[k].answered)
+                    ask(players[i].peer, players[i].known[k].id, players[i].known[k].count, NO_TIMEOUT, 0, 0);
+            embed_settle(&embed);
+            note_answers(&players[i]);
+            for (uint32_t k = players[i].settled; k < players[i].n; k++)
+                waits |= !players[i].known[k].answered;
+        }
+        if (!waits)
+            break;
+        insert(inserted + 1, 50);
+        inserted += 50;
+    }
+    uint64_t given = 0;
+    for (uint64_t key = 1; key <= inserted; key++) {
+        assert_true(times_given[key] <= 1);
+        given += times_given[key];
+    }
+    assert_int_equal(given + table()->in.size + table()->n_waiting_items, inserted);
+    assert_int_equal(given, table()->limiter.samples);
+    assert_int_equal(table()->stats.orphaned_picks, 0);
+    embed_stop(&embed);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_retry_gets_the_same_selection),
+        cmocka_unit_test(items_that_have_gone_are_left_out),
+        cmocka_unit_test(what_is_settled_is_forgotten_and_refused),
+        cmocka_unit_test(another_sample_needs_another_id),
+        cmocka_unit_test(only_the_last_ones_of_a_client_are_kept),
+        cmocka_unit_test(all_together_stay_within_their_budget),
+        cmocka_unit_test(a_retry_goes_on_from_what_was_left_behind),
+        cmocka_unit_test(a_long_wait_does_not_shorten_the_memory),
+        cmocka_unit_test(a_distinct_batch_goes_on_without_what_it_has),
+        cmocka_unit_test(a_stop_leaves_picks_behind),
+        cmocka_unit_test(clients_that_stay_away_are_forgotten),
+        cmocka_unit_test(a_late_copy_does_not_take_the_answer_away),
+        cmocka_unit_test(what_is_restored_is_as_it_was),
+        cmocka_unit_test(a_queue_loses_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,778 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <dlfcn.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "broker/select/selector.h"
+#include "proto/base/log.h"
+#include "proto/base/rng.h"
+#include "tests/support/facts.h"
+#include "tests/support/naive.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#define SLOWER 20.0
+#else
+#define SLOWER 1.0
+#endif
+
+static const rp_selector_ops *const all[] = {&selector_fifo,     &selector_lifo,     &selector_uniform,
+                                             &selector_min_heap, &selector_max_heap, &selector_prioritized};
+#define N_ALL (sizeof all / sizeof all[0])
+
+static void *make(const rp_selector_ops *ops, uint32_t capacity, uint64_t seed)
+{
+    rp_error err = {0};
+    void *self = ops->create(NULL, 0, capacity, seed, &err);
+    if (!self)
+        fail_msg("%s: %s", ops->name, err.text);
+    return self;
+}
+
+static void *make_exponent(const char *exponent, uint32_t capacity, uint64_t seed)
+{
+    rp_option option = {.name = "exponent", .value = exponent};
+    rp_error err = {0};
+    void *self = selector_prioritized.create(&option, 1, capacity, seed, &err);
+    if (!self)
+        fail_msg("%s", err.text);
+    return self;
+}
+
+static uint32_t pick_one(const rp_selector_ops *ops, void *self)
+{
+    uint32_t slot;
+    double probability;
+    assert_int_equal(ops->pick(self, 1, &slot, &probability), 1);
+    return slot;
+}
+
+static void registry_knows_the_built_in_ones(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < N_ALL; i++) {
+        assert_string_equal(selector_builtin_name(i), all[i]->name);
+        assert_ptr_equal(selector_builtin(all[i]->name), all[i]);
+        assert_non_null(all[i]->pick_distinct);
+    }
+    assert_null(selector_builtin_name(N_ALL));
+    assert_null(selector_builtin("softmax"));
+}
+
+static void assert_refused(const rp_selector_ops *ops, const char *name, const char *value, const char *part)
+{
+    rp_option option = {.name = name, .value = value};
+    rp_error err = {0};
+    assert_null(ops->create(&option, 1, 10, 1, &err));
+    assert_int_equal(err.status, RP_INVALID_ARGUMENT);
+    if (!facts_within(err.text, part))
+        fail_msg("'%s' does not say '%s'", err.text, part);
+}
+
+static void bad_options_are_refused(void **state)
+{
+    (void)state;
+    rp_error err = {0};
+    for (uint32_t i = 0; i < N_ALL; i++) {
+        assert_refused(all[i], "size", "3", "no option 'size'");
+        assert_null(all[i]->create(NULL, 0, 0, 1, &err));
+        assert_int_equal(err.status, RP_INVALID_ARGUMENT);
+        assert_null(all[i]->create(NULL, 0, 0, 1, NULL));
+    }
+    assert_refused(&selector_prioritized, "exponent", "", "write a number");
+    assert_refused(&selector_prioritized, "exponent", "0.6x", "exponent is '0.6x'");
+    assert_refused(&selector_prioritized, "exponent", "nan", "write a number");
+    assert_refused(&selector_prioritized, "exponent", "inf", "write a number");
+}
+
+static void empty_gives_nothing(void **state)
+{
+    (void)state;
+    uint32_t slots[3];
+    double probabilities[3];
+    for (uint32_t i = 0; i < N_ALL; i++) {
+        void *self = make(all[i], 10, 1);
+        for (int round = 0; round < 2; round++) {
+            assert_int_equal(all[i]->pick(self, 3, slots, probabilities), 0);
+            assert_int_equal(all[i]->pick_distinct(self, 3, NULL, NULL, slots, probabilities), 0);
+            all[i]->insert(self, 4, 1.0);
+            assert_int_equal(all[i]->pick(self, 0, slots, probabilities), 0);
+            assert_int_equal(all[i]->pick(self, 3, slots, probabilities), 3);
+            assert_int_equal(slots[2], 4);
+            assert_true(probabilities[2] == 1.0);
+            assert_int_equal(all[i]->pick_distinct(self, 3, NULL, NULL, slots, probabilities), 1);
+            all[i]->remove(self, 4);
+        }
+        all[i]->destroy(self);
+    }
+}
+
+static void lists_keep_their_order_over_updates(void **state)
+{
+    (void)state;
+    void *fifo = make(&selector_fifo, 10, 1);
+    void *lifo = make(&selector_lifo, 10, 1);
+    for (uint32_t slot = 2; slot < 6; slot++) {
+        selector_fifo.insert(fifo, slot, 1.0);
+        selector_lifo.insert(lifo, slot, 1.0);
+    }
+    selector_fifo.update(fifo, 2, 100.0);
+    selector_lifo.update(lifo, 2, 100.0);
+    assert_int_equal(pick_one(&selector_fifo, fifo), 2);
+    assert_int_equal(pick_one(&selector_lifo, lifo), 5);
+    selector_fifo.destroy(fifo);
+    selector_lifo.destroy(lifo);
+}
+
+static void heap_ties_go_to_the_one_left_alone_longest(void **state)
+{
+    (void)state;
+    void *heap = make(&selector_max_heap, 10, 1);
+    for (uint32_t slot = 0; slot < 4; slot++)
+        selector_max_heap.insert(heap, slot, 5.0);
+    assert_int_equal(pick_one(&selector_max_heap, heap), 0);
+    selector_max_heap.update(heap, 0, 5.0);
+    assert_int_equal(pick_one(&selector_max_heap, heap), 1);
+    selector_max_heap.update(heap, 3, 6.0);
+    assert_int_equal(pick_one(&selector_max_heap, heap), 3);
+    selector_max_heap.update(heap, 3, 5.0);
+    selector_max_heap.remove(heap, 1);
+    uint32_t slots[4];
+    double probabilities[4];
+    assert_int_equal(selector_max_heap.pick_distinct(heap, 4, NULL, NULL, slots, probabilities), 3);
+    assert_int_equal(slots[0], 2);
+    assert_int_equal(slots[1], 0);
+    assert_int_equal(slots[2], 3);
+    selector_max_heap.destroy(heap);
+}
+
+/* ---- random operations against the model */
+
+struct subject {
+    const rp_selector_ops *ops;
+    enum naive_order order;
+    const char *exponent;
+};
+
+static const struct subject subjects[] = {
+    {&selector_fifo, NAIVE_FIFO, NULL},
+    {&selector_lifo, NAIVE_LIFO, NULL},
+    {&selector_min_heap, NAIVE_MIN, NULL},
+    {&selector_max_heap, NAIVE_MAX, NULL},
+    {&selector_uniform, NAIVE_WEIGHTED, NULL},
+    {&selector_prioritized, NAIVE_WEIGHTED, "1"},
+    {&selector_prioritized, NAIVE_WEIGHTED, "0.6"},
+    {&selector_prioritized, NAIVE_WEIGHTED, "0.5"},
+    {&selector_prioritized, NAIVE_WEIGHTED, "0"},
+    {&selector_prioritized, NAIVE_WEIGHTED, "-0.4"},
+};
+#define N_SUBJECTS (sizeof subjects / sizeof subjects[0])
+
+static bool close_to(double a, double b)
+{
+    return fabs(a - b) <= 1e-6 * fmax(a, b);
+}
+
+static void check_picks(const struct subject *subject, void *self, const struct naive_selector *naive, struct rng *rng)
+{
+    uint32_t slots[40];
+    double probabilities[40];
+    uint32_t n = 1 + (uint32_t)rng_below(rng, 40);
+    uint32_t got = subject->ops->pick(self, n, slots, probabilities);
+    assert_int_equal(got, naive_count(naive) ? n : 0);
+    for (uint32_t i = 0; i < got; i++) {
+        assert_true(slots[i] < NAIVE_SLOTS && naive->present[slots[i]]);
+        if (subject->order == NAIVE_WEIGHTED) {
+            assert_true(probabilities[i] > 0.0);
+            assert_true(close_to(probabilities[i], naive_probability(naive, slots[i])));
+        } else {
+            assert_int_equal(slots[i], naive_first(naive, subject->order));
+            assert_true(probabilities[i] == 1.0);
+        }
+    }
+}
+
+static bool skip_some(void *ctx, uint32_t slot)
+{
+    return ((const bool *)ctx)[slot];
+}
+
+/* Takes the picks out of a copy of the model one by one; none of them may be missing or skipped. */
+static void check_distinct(const struct subject *subject, void *self, const struct naive_selector *naive,
+                           struct rng *rng)
+{
+    static bool skipped[NAIVE_SLOTS];
+    uint32_t slots[NAIVE_SLOTS];
+    double probabilities[NAIVE_SLOTS];
+    bool skipping = rng_below(rng, 2);
+    uint32_t n = 1 + (uint32_t)rng_below(rng, rng_below(rng, 4) ? 10 : NAIVE_SLOTS);
+    struct naive_selector left = *naive;
+    uint32_t allowed = 0;
+    for (uint32_t slot = 0; slot < NAIVE_SLOTS; slot++) {
+        skipped[slot] = skipping && rng_below(rng, 3) == 0;
+        allowed += naive->present[slot] && !skipped[slot];
+    }
+    uint32_t got = subject->ops->pick_distinct(self, n, skipping ? skip_some : NULL, skipped, slots, probabilities);
+    assert_int_equal(got, n < allowed ? n : allowed);
+    for (uint32_t i = 0; i < got; i++) {
+        assert_true(slots[i] < NAIVE_SLOTS && left.present[slots[i]] && !skipped[slots[i]]);
+        if (subject->order != NAIVE_WEIGHTED) {
+            while (skipped[naive_first(&left, subject->order)])
+                naive_remove(&left, naive_first(&left, subject->order));
+            assert_int_equal(slots[i], naive_first(&left, subject->order));
+        } else if (!skipping) {
+            assert_true(close_to(probabilities[i], naive_probability(&left, slots[i])));
+        }
+        assert_true(probabilities[i] > 0.0 && probabilities[i] <= 1.0);
+        naive_remove(&left, slots[i]);
+    }
+}
+
+static double random_priority(struct rng *rng, bool zeros)
+{
+    switch (rng_below(rng, 4)) {
+    case 0:
+        return zeros ? 0.0 : 1.0;
+    case 1:
+        return (double)rng_below(rng, 4);
+    default:
+        return zeros ? 0.0 : 10.0 * rng_unit(rng);
+    }
+}
+
+static void random_step(const struct subject *subject, void *self, struct naive_selector *naive, struct rng *rng,
+                        bool shrink, bool zeros)
+{
+    uint32_t slot = (uint32_t)rng_below(rng, NAIVE_SLOTS);
+    double priority = random_priority(rng, zeros);
+    if (!naive->present[slot]) {
+        if (shrink && rng_below(rng, 4))
+            return;
+        subject->ops->insert(self, slot, priority);
+        naive_insert(naive, slot, priority);
+    } else if (rng_below(rng, 10) < (shrink ? 8u : 3u)) {
+        subject->ops->remove(self, slot);
+        naive_remove(naive, slot);
+    } else {
+        subject->ops->update(self, slot, priority);
+        naive_update(naive, slot, priority);
+    }
+}
+
+static void random_operations_match_the_model(void **state)
+{
+    (void)state;
+    struct rng rng;
+    rng_seed(&rng, naive_seed("selector"));
+    for (uint32_t i = 0; i < N_SUBJECTS; i++) {
+        const struct subject *subject = &subjects[i];
+        struct naive_selector naive = {.uniform = subject->ops == &selector_uniform};
+        uint64_t seed = rng_next(&rng);
+        void *self = subject->exponent ? make_exponent(subject->exponent, NAIVE_SLOTS, seed)
+                                       : make(subject->ops, NAIVE_SLOTS, seed);
+        naive.exponent = subject->exponent ? strtod(subject->exponent, NULL) : 0.0;
+        for (uint32_t step = 0; step < 4000; step++) {
+            random_step(subject, self, &naive, &rng, step / 500 % 2, step / 1000 % 2);
+            if (step % 4 == 0)
+                check_picks(subject, self, &naive, &rng);
+            if (step % 8 == 1)
+                check_distinct(subject, self, &naive, &rng);
+        }
+        subject->ops->destroy(self);
+    }
+}
+
+/* ---- distributions, with fixed seeds */
+
+static void check_distribution(const rp_selector_ops *ops, void *self, const double *probability, uint32_t k)
+{
+    enum { BATCHES = 2000, BATCH = 100 };
+    uint64_t observed[64] = {0};
+    uint32_t slots[BATCH];
+    double reported[BATCH];
+    for (uint32_t b = 0; b < BATCHES; b++) {
+        assert_int_equal(ops->pick(self, BATCH, slots, reported), BATCH);
+        for (uint32_t i = 0; i < BATCH; i++) {
+            observed[slots[i]]++;
+            assert_true(close_to(reported[i], probability[slots[i]]));
+        }
+    }
+    double deviation = naive_chi_square(observed, probability, k, BATCHES * BATCH);
+    if (fabs(deviation) > 4.0)
+        fail_msg("%s: chi-square is %.1f standard deviations off", ops->name, deviation);
+}
+
+static void picks_follow_the_probabilities(void **state)
+{
+    (void)state;
+    static const char *const exponents[] = {"0", "0.5", "0.6", "1", "2", "-0.4", "-1"};
+    enum { K = 50 };
+    double probability[K];
+    for (uint32_t e = 0; e < sizeof exponents / sizeof exponents[0]; e++) {
+        double exponent = strtod(exponents[e], NULL);
+        double total = 0.0;
+        void *self = make_exponent(exponents[e], 64, 11 + e);
+        for (uint32_t slot = 0; slot < K; slot++) {
+            selector_prioritized.insert(self, slot, 0.5 + slot % 7);
+            probability[slot] = pow(0.5 + slot % 7, exponent);
+            total += probability[slot];
+        }
+        for (uint32_t slot = 0; slot < K; slot++)
+            probability[slot] /= total;
+        assert_true(close_to(selector_prioritized.total(self), total));
+        check_distribution(&selector_prioritized, self, probability, K);
+        selector_prioritized.destroy(self);
+    }
+    void *self = make(&selector_uniform, 64, 5);
+    for (uint32_t slot = 0; slot < K; slot++) {
+        selector_uniform.insert(self, slot, slot);
+        probability[slot] = 1.0 / K;
+    }
+    check_distribution(&selector_uniform, self, probability, K);
+    selector_uniform.destroy(self);
+}
+
+static void all_zero_is_uniform(void **state)
+{
+    (void)state;
+    enum { CAPACITY = 100000 };
+    static const uint32_t used[5] = {0, 5, 63, 4097, CAPACITY - 1};
+    uint64_t observed[5] = {0};
+    double probability[5] = {0.2, 0.2, 0.2, 0.2, 0.2};
+    void *self = make(&selector_prioritized, CAPACITY, 6);
+    for (uint32_t i = 0; i < 5; i++)
+        selector_prioritized.insert(self, used[i], i == 3 ? 1.0 : 0.0);
+    for (uint32_t i = 0; i < 1000; i++)
+        assert_int_equal(pick_one(&selector_prioritized, self), 4097);
+    selector_prioritized.update(self, 4097, 0.0);
+    for (uint32_t i = 0; i < 50000; i++) {
+        uint32_t slot;
+        double reported;
+        assert_int_equal(selector_prioritized.pick(self, 1, &slot, &reported), 1);
+        assert_true(reported == 0.2);
+        for (uint32_t k = 0; k < 5; k++)
+            observed[k] += slot == used[k];
+    }
+    assert_true(fabs(naive_chi_square(observed, probability, 5, 50000)) < 4.0);
+    selector_prioritized.destroy(self);
+}
+
+/* Four items, three picks: each of the 24 orders has the probability of taking out one after the other. */
+static void check_orders(const rp_selector_ops *ops, void *self, const double *weight)
+{
+    enum { RUNS = 100000 };
+    uint64_t observed[64] = {0};
+    double probability[64] = {0};
+    double total = weight[0] + weight[1] + weight[2] + weight[3];
+    for (uint32_t code = 0; code < 64; code++) {
+        uint32_t a = code / 16;
+        uint32_t b = code / 4 % 4;
+        uint32_t c = code % 4;
+        if (a != b && b != c && a != c)
+            probability[code] =
+                weight[a] / total * weight[b] / (total - weight[a]) * weight[c] / (total - weight[a] - weight[b]);
+    }
+    for (uint32_t run = 0; run < RUNS; run++) {
+        uint32_t slots[3];
+        double reported[3];
+        assert_int_equal(ops->pick_distinct(self, 3, NULL, NULL, slots, reported), 3);
+        observed[16 * slots[0] + 4 * slots[1] + slots[2]]++;
+        assert_true(close_to(reported[0], weight[slots[0]] / total));
+        assert_true(close_to(reported[1], weight[slots[1]] / (total - weight[slots[0]])));
+        assert_true(close_to(reported[2], weight[slots[2]] / (total - weight[slots[0]] - weight[slots[1]])));
+    }
+    double deviation = naive_chi_square(observed, probability, 64, RUNS);
+    if (fabs(deviation) > 4.0)
+        fail_msg("%s: chi-square is %.1f standard deviations off", ops->name, deviation);
+}
+
+static void distinct_picks_are_taken_out_in_turn(void **state)
+{
+    (void)state;
+    static const double skewed[4] = {1.0, 2.0, 4.0, 50.0};
+    static const double even[4] = {1.0, 1.0, 1.0, 1.0};
+    void *prioritized = make(&selector_prioritized, 10, 7);
+    void *uniform = make(&selector_uniform, 10, 8);
+    for (uint32_t slot = 0; slot < 4; slot++) {
+        selector_prioritized.insert(prioritized, slot, skewed[slot]);
+        selector_uniform.insert(uniform, slot, 1.0);
+    }
+    check_orders(&selector_prioritized, prioritized, skewed);
+    check_orders(&selector_uniform, uniform, even);
+    selector_prioritized.destroy(prioritized);
+    selector_uniform.destroy(uniform);
+}
+
+/* ---- edge cases of the prioritized selector */
+
+static void many_deletes_never_lead_to_an_empty_slot(void **state)
+{
+    (void)state;
+    enum { N = 12000 };
+    static bool there[N];
+    struct rng rng;
+    void *self = make_exponent("0.6", N, 9);
+    uint32_t slots[64];
+    double probabilities[64];
+    uint32_t count = N;
+    rng_seed(&rng, 9);
+    for (uint32_t slot = 0; slot < N; slot++) {
+        selector_prioritized.insert(self, slot, rng_unit(&rng) * 1e6);
+        there[slot] = true;
+    }
+    while (count > 3) {
+        uint32_t slot = (uint32_t)rng_below(&rng, N);
+        if (!there[slot])
+            continue;
+        selector_prioritized.remove(self, slot);
+        there[slot] = false;
+        if (--count % 16 > 0 && count > 100)
+            continue;
+        assert_int_equal(selector_prioritized.pick(self, 64, slots, probabilities), 64);
+        for (uint32_t i = 0; i < 64; i++)
+            assert_true(there[slots[i]]);
+    }
+    selector_prioritized.destroy(self);
+}
+
+/* Weights below float32's range count as its least one: such items are picked, alike, and the log says so once. */
+static void priorities_too_small_for_a_weight_are_told_of(void **state)
+{
+    (void)state;
+    char path[] = "/tmp/replay-selector-XXXXXX", text[4096] = "";
+    int file = mkstemp(path);
+    assert_true(file >= 0);
+    assert_int_equal(log_open(path, NULL), RP_OK);
+    void *self = make_exponent("1", 100, 3);
+    static const double priorities[] = {1e-300, 1e-60, 1e-39, 0.0};
+    rp_error err = {0};
+    uint32_t picked[4] = {0};
+    for (uint32_t slot = 0; slot < 4; slot++) {
+        assert_int_equal(selector_prioritized.check(self, priorities[slot], &err), RP_OK);
+        selector_prioritized.insert(self, slot, priorities[slot]);
+    }
+    for (uint32_t i = 0; i < 3000; i++)
+        picked[pick_one(&selector_prioritized, self)]++;
+    for (uint32_t slot = 0; slot < 3; slot++)
+        assert_true(picked[slot] > 800 && picked[slot] < 1200);
+    assert_int_equal(picked[3], 0);
+    selector_prioritized.destroy(self);
+    self = make_exponent("0.5", 100, 3); /* 1e-60 has a weight of its own there */
+    assert_int_equal(selector_prioritized.check(self, 1e-60, &err), RP_OK);
+    selector_prioritized.destroy(self);
+    log_open("-", NULL);
+    assert_true(read(file, text, sizeof text - 1) > 0);
+    close(file);
+    unlink(path);
+    const char *line = strstr(text, "B0212");
+    assert_non_null(line);
+    assert_non_null(strstr(line, "priority=1e-300"));
+    assert_null(strstr(line + 1, "B0212"));
+}
+
+static void small_priorities_go_first_with_a_negative_exponent(void **state)
+{
+    (void)state;
+    void *self = make_exponent("-0.4", 1000, 10);
+    uint32_t hits = 0;
+    for (uint32_t slot = 0; slot < 100; slot++)
+        selector_prioritized.insert(self, slot, slot == 50 ? 0.0 : 1.0);
+    for (uint32_t i = 0; i < 1000; i++)
+        hits += pick_one(&selector_prioritized, self) == 50;
+    /* (1e-9) ^ -0.4 is about 3981, against 99 */
+    assert_true(hits > 950 && hits < 1000);
+    selector_prioritized.destroy(self);
+}
+
+static void priorities_past_float32_are_refused_or_kept_finite(void **state)
+{
+    (void)state;
+    static const char *const exponents[] = {"1", "0.5", "2", "-1", "-20", "0"};
+    static const bool refuses[] = {true, true, true, false, false, false};
+    for (uint32_t e = 0; e < 6; e++) {
+        void *self = make_exponent(exponents[e], 100, 1);
+        rp_error err = {0};
+        uint32_t slots[10];
+        double probabilities[10];
+        rp_status status = selector_prioritized.check(self, 1e300, &err);
+        assert_int_equal(status, refuses[e] ? RP_INVALID_ARGUMENT : RP_OK);
+        assert_int_equal(selector_prioritized.check(self, 1e10, &err), RP_OK);
+        assert_int_equal(selector_prioritized.check(self, 0.0, &err), RP_OK);
+        assert_int_equal(selector_prioritized.check(self, 1e-300, &err), RP_OK);
+        if (refuses[e])
+            assert_non_null(strstr(err.text, "scale priorities to at most"));
+        selector_prioritized.insert(self, 1, 1e300);
+        selector_prioritized.insert(self, 2, 1e-300);
+        selector_prioritized.insert(self, 3, 0.0);
+        assert_true(isfinite(selector_prioritized.total(self)));
+        assert_int_equal(selector_prioritized.pick_distinct(self, 10, NULL, NULL, slots, probabilities), 3);
+        selector_prioritized.remove(self, 1);
+        selector_prioritized.remove(self, 3);
+        assert_int_equal(selector_prioritized.pick(self, 10, slots, probabilities), 10);
+        assert_int_equal(slots[9], 2);
+        assert_true(probabilities[9] == 1.0);
+        selector_prioritized.destroy(self);
+    }
+}
+
+/* ---- all of them */
+
+static void same_seed_same_picks(void **state)
+{
+    (void)state;
+    enum { N = 500 };
+    for (uint32_t s = 0; s < N_ALL; s++) {
+        uint32_t slots[3][2 * N];
+        double probabilities[2 * N];
+        static const uint64_t seeds[3] = {42, 42, 43};
+        for (uint32_t run = 0; run < 3; run++) {
+            void *self = make(all[s], N, seeds[run]);
+            for (uint32_t slot = 0; slot < N; slot++)
+                all[s]->insert(self, slot, 1.0 + slot % 3);
+            all[s]->pick(self, N, slots[run], probabilities);
+            all[s]->pick_distinct(self, N / 2, NULL, NULL, slots[run] + N, probabilities);
+            all[s]->pick(self, N / 2, slots[run] + N + N / 2, probabilities);
+            all[s]->destroy(self);
+        }
+        assert_memory_equal(slots[0], slots[1], sizeof slots[0]);
+        bool random = all[s] == &selector_uniform || all[s] == &selector_prioritized;
+        assert_int_equal(memcmp(slots[0], slots[2], sizeof slots[0]) != 0, random);
+    }
+}
+
+static double cpu_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
+}
+
+static void a_million_items_go_at_once(void **state)
+{
+    (void)state;
+    enum { N = 1000000 };
+    for (uint32_t s = 0; s < N_ALL; s++) {
+        double best = 1e9;
+        for (int run = 0; run < 2; run++) {
+            void *self = make(all[s], N, 1);
+            for (uint32_t slot = 0; slot < N; slot++)
+                all[s]->insert(self, slot, (double)(slot % 1000));
+            double start = cpu_ms();
+            all[s]->destroy(self);
+            double took = cpu_ms() - start;
+            best = took < best ? took : best;
+        }
+        print_message("%s: destroyed in %.3f ms\n", all[s]->name, best);
+        assert_true(best < 2.0 * SLOWER);
+    }
+}
+
+/* ---- what a checkpoint keeps of them */
+
+#define SAVED_SLOTS 600u
+
+struct saved_item {
+    double priority;
+    uint64_t born, order; /* born == 0: the slot is free */
+    uint32_t slot;
+};
+
+/* Insertions, updates and removals at random. */
+static void stir(const rp_selector_ops *ops, void *self, struct saved_item *in, struct rng *rng, uint32_t changes)
+{
+    static uint64_t births;
+    for (uint32_t i = 0; i < changes; i++) {
+        struct saved_item *item = &in[rng_below(rng, SAVED_SLOTS)];
+        uint32_t slot = (uint32_t)(item - in);
+        item->priority = (double)rng_below(rng, 8);
+        if (!item->born) {
+            item->born = ++births;
+            ops->insert(self, slot, item->priority);
+        } else if (rng_below(rng, 2)) {
+            ops->update(self, slot, item->priority);
+        } else {
+            item->born = 0;
+            ops->remove(self, slot);
+        }
+    }
+}
+
+static int by_order(const void *a, const void *b)
+{
+    const struct saved_item *x = a, *y = b;
+    if (x->order != y->order)
+        return x->order < y->order ? -1 : 1;
+    return (x->born > y->born) - (x->born < y->born);
+}
+
+/* As the broker restores one: items in their order, then the rest of its state. */
+static void *restored(const rp_selector_ops *ops, void *from, const struct saved_item *in)
+{
+    struct saved_item items[SAVED_SLOTS];
+    uint32_t n = 0;
+    uint8_t state[256];
+    for (uint32_t slot = 0; slot < SAVED_SLOTS; slot++)
+        if (in[slot].born) {
+            items[n] = in[slot];
+            items[n].slot = slot;
+            items[n++].order = ops->order ? ops->order(from, slot) : 0;
+        }
+    qsort(items, n, sizeof items[0], by_order);
+    void *self = make(ops, SAVED_SLOTS, 999);
+    for (uint32_t i = 0; i < n; i++)
+        ops->insert(self, items[i].slot, items[i].priority);
+    uint32_t size = ops->save ? ops->save(from, state, sizeof state) : 0;
+    assert_true(!ops->save || (size > 0 && ops->load(self, state, size)));
+    return self;
+}
+
+static void a_saved_one_goes_on_as_it_would_have(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < N_ALL; i++) {
+        struct saved_item in[SAVED_SLOTS] = {0};
+        struct rng rng;
+        rng_seed(&rng, 7 + i);
+        void *one = make(all[i], SAVED_SLOTS, 5);
+        stir(all[i], one, in, &rng, 5000);
+        for (uint32_t k = 0; k < 100; k++)
+            pick_one(all[i], one);
+        void *other = restored(all[i], one, in);
+        for (uint32_t k = 0; k < 3000; k++) {
+            assert_int_equal(pick_one(all[i], one), pick_one(all[i], other));
+            struct rng same = rng;
+            struct saved_item copy[SAVED_SLOTS];
+            memcpy(copy, in, sizeof copy);
+            stir(all[i], one, in, &rng, 1);
+            stir(all[i], other, copy, &same, 1);
+        }
+        all[i]->destroy(one);
+        all[i]->destroy(other);
+    }
+}
+
+/* Nothing but zeros would come of it, for ever where a draw is repeated. */
+static void a_generator_of_zeros_is_refused(void **state)
+{
+    (void)state;
+    const rp_selector_ops *const drawn[] = {&selector_uniform, &selector_prioritized};
+    for (uint32_t i = 0; i < 2; i++) {
+        void *self = make(drawn[i], 100, 5);
+        drawn[i]->insert(self, 1, 0);
+        drawn[i]->insert(self, 2, 0);
+        drawn[i]->insert(self, 4, 0);
+        uint8_t saved[256];
+        uint32_t size = drawn[i]->save(self, saved, sizeof saved);
+        assert_true(drawn[i]->load(self, saved, size));
+        memset(saved, 0, 32);
+        assert_false(drawn[i]->load(self, saved, size));
+        assert_true(pick_one(drawn[i], self) < 5);
+        drawn[i]->destroy(self);
+    }
+}
+
+/* Few of the slots that were once used are: every one of them is still as likely. */
+static void a_sparse_uniform_one_is_uniform(void **state)
+{
+    (void)state;
+    const uint32_t slots = 10000, left = 50, each = 400;
+    void *self = make(&selector_uniform, slots, 11);
+    uint32_t count[10000] = {0}, picked[256], seen = 0;
+    double probability[256];
+    for (uint32_t slot = 0; slot < slots; slot++)
+        selector_uniform.insert(self, slot, 1);
+    for (uint32_t slot = 0; slot < slots; slot++)
+        if (slot % (slots / left) != 77)
+            selector_uniform.remove(self, slot);
+    for (uint32_t i = 0; i < left * each; i += 250) {
+        assert_int_equal(selector_uniform.pick(self, 250, picked, probability), 250);
+        for (uint32_t k = 0; k < 250; k++)
+            count[picked[k]]++;
+    }
+    double chi = 0;
+    for (uint32_t slot = 77; slot < slots; slot += slots / left, seen++)
+        chi += ((double)count[slot] - each) * ((double)count[slot] - each) / each;
+    assert_int_equal(seen, left);
+    assert_true(chi < 49 + 6 * sqrt(2 * 49.0));
+    assert_int_equal(selector_uniform.pick_distinct(self, 256, NULL, NULL, picked, probability), left);
+    selector_uniform.destroy(self);
+}
+
+/* ---- the example plug-in, loaded as the broker does */
+
+static void the_example_can_be_loaded(void **state)
+{
+    (void)state;
+    char path[1024];
+    const char *folder = getenv("RP_PLUGIN_DIR");
+    snprintf(path, sizeof path, "%s/selector_example.so", folder ? folder : ".");
+    void *object = folder ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
+    if (!object && !folder)
+        skip();
+    if (!object)
+        fail_msg("%s", dlerror());
+    rp_plugin_entry_fn *entry;
+    *(void **)&entry = dlsym(object, "rp_plugin_entry");
+    assert_non_null(entry);
+    const rp_plugin *plugin = entry();
+    assert_int_equal(plugin->abi, RP_PLUGIN_ABI);
+    const rp_selector_ops *softmax = plugin->selectors[0];
+    assert_string_equal(softmax->name, "softmax");
+    assert_null(plugin->selectors[1]);
+
+    assert_refused(softmax, "exponent", "1", "no option 'exponent'");
+    assert_refused(softmax, "temperature", "0", "write a number above 0");
+    rp_option option = {.name = "temperature", .value = "2"};
+    void *self = softmax->create(&option, 1, 64, 3, NULL);
+    double probability[20] = {0};
+    double total = 0.0;
+    for (uint32_t slot = 0; slot < 20; slot++)
+        softmax->insert(self, slot, 1.0);
+    for (uint32_t slot = 0; slot < 20; slot++) {
+        softmax->update(self, slot, slot % 5);
+        if (slot % 4 == 0)
+            softmax->remove(self, slot);
+        else
+            total += probability[slot] = exp(slot % 5 / 2.0);
+    }
+    for (uint32_t slot = 0; slot < 20; slot++)
+        probability[slot] /= total;
+    check_distribution(softmax, self, probability, 20);
+    softmax->destroy(self);
+    dlclose(object);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(registry_knows_the_built_in_ones),
+        cmocka_unit_test(bad_options_are_refused),
+        cmocka_unit_test(empty_gives_nothing),
+        cmocka_unit_test(lists_keep_their_order_over_updates),
+        cmocka_unit_test(heap_ties_go_to_the_one_left_alone_longest),
+        cmocka_unit_test(random_operations_match_the_model),
+        cmocka_unit_test(picks_follow_the_probabilities),
+        cmocka_unit_test(all_zero_is_uniform),
+        cmocka_unit_test(distinct_picks_are_taken_out_in_turn),
+        cmocka_unit_test(many_deletes_never_lead_to_an_empty_slot),
+        cmocka_unit_test(priorities_too_small_for_a_weight_are_told_of),
+        cmocka_unit_test(small_priorities_go_first_with_a_negative_exponent),
+        cmocka_unit_test(priorities_past_float32_are_refused_or_kept_finite),
+        cmocka_unit_test(same_seed_same_picks),
+        cmocka_unit_test(a_million_items_go_at_once),
+        cmocka_unit_test(a_saved_one_goes_on_as_it_would_have),
+        cmocka_unit_test(a_generator_of_zeros_is_refused),
+        cmocka_unit_test(a_sparse_uniform_one_is_uniform),
+        cmocka_unit_test(the_example_can_be_loaded),
+    };
+    return cmocka_run_group_tests_name("selector", tests, NULL, NULL);
+}

@@ -1,0 +1,836 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <fcntl.h>
+#include <ftw.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "broker/checkpoint/checkpoint_run.h"
+#include "broker/journal/stream.h"
+#include "broker/spill/spill.h"
+#include "proto/base/rng.h"
+#include "tests/support/facts.h"
+#include "tests/support/naive.h"
+#include "tests/support/testpeer.h"
+
+#define ROW 64u
+#define TABLE "  - {name: t, max_size: 100000, sampler: {kind: uniform}, remover: {kind: fifo}}"
+#define QUEUE "  - {name: t, max_size: 100000, max_times_sampled: 1, sampler: {kind: fifo}, remover: {kind: fifo}}"
+
+static char folder[64];
+
+static int forget(const char *path, const struct stat *info, int kind, struct FTW *at)
+{
+    (void)info;
+    (void)kind;
+    (void)at;
+    return remove(path);
+}
+
+static int make_folder(void **state)
+{
+    (void)state;
+    snprintf(folder, sizeof folder, "/tmp/spill-XXXXXX");
+    return mkdtemp(folder) ? 0 : 1;
+}
+
+static int drop_folder(void **state)
+{
+    (void)state;
+    return nftw(folder, forget, 8, FTW_DEPTH | FTW_PHYS);
+}
+
+static void start(struct embed *embed, const char *tables, const char *storage, const char *more)
+{
+    char keys[600];
+    snprintf(keys, sizeof keys, "storage: {dir: %s, %s}\n%s", folder, storage, more ? more : "");
+    embed_start(embed, tables, keys);
+}
+
+static void open_rows(struct testpeer *peer)
+{
+    const struct testpeer_column column = {"x", "uint8", 1, {ROW}, ROW};
+    testpeer_open_with(peer, false, &column, 1);
+}
+
+static uint32_t rows_layout(struct testpeer *peer)
+{
+    Replay__Field field = REPLAY__FIELD__INIT;
+    field.name = testpeer_text("x");
+    return peer->n_layouts ? 0 : testpeer_layout(peer, "t", 1, &field);
+}
+
+/* The bytes of a step: known from its number. */
+static void fill_row(uint64_t step, uint8_t *row)
+{
+    for (uint32_t i = 0; i < ROW; i += 8) {
+        uint64_t word = (step * ROW + i + 1) * UINT64_C(0x9E3779B97F4A7C15);
+        word ^= word >> 29;
+        memcpy(row + i, &word, 8);
+    }
+}
+
+static uint64_t put_chunk(struct testpeer *peer, uint32_t rows, bool own)
+{
+    uint8_t *data = malloc((size_t)rows * ROW);
+    for (uint32_t i = 0; i < rows; i++)
+        fill_row(peer->step + i, data + (size_t)i * ROW);
+    const void *blocks[] = {data};
+    uint64_t number = testpeer_chunk(peer, rows, blocks, own);
+    free(data);
+    return number;
+}
+
+/* n items over a chunk each, keys from `key` on. */
+static void insert_rows(struct testpeer *peer, uint64_t key, uint32_t n, uint32_t rows, bool own)
+{
+    uint32_t layout = rows_layout(peer);
+    for (uint32_t i = 0; i < n; i++)
+        testpeer_item(peer, layout, key + i, 1.0 + (double)(key + i), put_chunk(peer, rows, own), 0, rows);
+    peer->oldest_chunk = peer->chunk + 1;
+    testpeer_push(peer);
+}
+
+/* All that was sent is in the table, and more may be sent. */
+static void settle(struct testpeer *peer)
+{
+    embed_settle(peer->embed);
+    testpeer_heartbeat(peer, 0, false);
+}
+
+/* Item i of the reply has the rows of the steps that it says. */
+static void check_rows(const struct testpeer_answer *answer, uint32_t i)
+{
+    const Replay__SampleReply *reply = answer->reply->sample;
+    uint32_t rows, row_bytes;
+    uint8_t *data = sampled_rows(answer, i, 0, &rows, &row_bytes), want[ROW];
+    assert_int_equal(row_bytes, ROW);
+    for (uint32_t r = 0; r < rows; r++) {
+        fill_row(reply->step[i] + r, want);
+        if (memcmp(data + (size_t)r * ROW, want, ROW) != 0)
+            fail_msg("row %u of item %u is not what was inserted", r, i);
+    }
+    free(data);
+}
+
+static void check_all(const struct testpeer_answer *answer)
+{
+    assert_int_equal(answer->status, RP_OK);
+    for (uint32_t i = 0; i < answer->reply->sample->n_key; i++)
+        check_rows(answer, i);
+}
+
+/* ---- the store ---- */
+
+static void split_chunks_lose_their_data_and_get_it_back(void **state)
+{
+    (void)state;
+    struct store store;
+    assert_int_equal(store_init(&store, NULL), RP_OK);
+    store.split = true;
+    static const uint32_t sizes[] = {STORE_SPLIT_BYTES - 1, STORE_SPLIT_BYTES, 5000, 16384, 20000, 40000, 200000};
+    for (uint32_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        for (uint32_t as_message = 0; as_message < 2; as_message++) {
+            uint8_t *data = malloc(sizes[i]);
+            for (uint32_t k = 0; k < sizes[i]; k++)
+                data[k] = (uint8_t)(k * 31 + i);
+            zmq_msg_t message;
+            zmq_msg_init_size(&message, sizes[i]);
+            memcpy(zmq_msg_data(&message), data, sizes[i]);
+            struct chunk *chunk =
+                store_add(&store, 3, zmq_msg_data(&message), sizes[i], sizes[i], as_message ? &message : NULL);
+            zmq_msg_close(&message);
+            assert_true(chunk_is_here(chunk));
+            assert_memory_equal(chunk_data(chunk), data, sizes[i]);
+            assert_int_equal(chunk_message(chunk) != NULL, as_message && sizes[i] >= STORE_KEEP_BYTES);
+            uint64_t before = store_memory(&store);
+            assert_int_equal(chunk->kind == CHUNK_SPLIT, sizes[i] >= STORE_SPLIT_BYTES);
+            if (chunk->kind == CHUNK_SPLIT) {
+                assert_int_equal(store.split_bytes, sizes[i]);
+                store_let_go(&store, chunk);
+                assert_false(chunk_is_here(chunk));
+                assert_null(chunk_data(chunk));
+                assert_null(chunk_message(chunk));
+                assert_true(store_memory(&store) + sizes[i] <= before);
+                assert_int_equal(store.spilled_bytes, sizes[i]);
+                assert_int_equal(store.spilled_chunks, 1);
+                assert_int_equal(store.split_bytes, 0);
+                uint8_t *copy = malloc(sizes[i]);
+                memcpy(copy, data, sizes[i]);
+                assert_true(store_put_back(&store, chunk, copy));
+                assert_int_equal(store.spilled_bytes, 0);
+                assert_memory_equal(chunk_data(chunk), data, sizes[i]);
+                if (i % 2)
+                    store_let_go(&store, chunk);
+            }
+            store_release(&store, chunk);
+            assert_int_equal(store_memory(&store), 0);
+            assert_int_equal(store.spilled_chunks + store.spilled_bytes + store.split_bytes, 0);
+            free(data);
+        }
+    struct chunk *absent = store_add_absent(&store, 2, 1000, 1000, disk_at(1, 4096));
+    assert_false(chunk_is_here(absent));
+    assert_int_equal(store.spilled_bytes, 1000);
+    store_release(&store, absent);
+    assert_int_equal(store_memory(&store) + store.spilled_bytes + store.chunks, 0);
+    store_fini(&store);
+}
+
+/* ---- a broker ---- */
+
+static void a_table_of_many_times_memory_is_sampled_whole(void **state)
+{
+    (void)state;
+    struct embed embed;
+    start(&embed, TABLE, "memory: 512KiB", NULL);
+    struct testpeer *peer = testpeer_new(&embed);
+    open_rows(peer);
+    uint64_t key = 0;
+    /* 4 MiB in chunks of 2 KiB, 32 KiB, and 150 KiB: slab, message, frame of its own. */
+    for (uint32_t i = 0; i < 20; i++, key += 50) {
+        insert_rows(peer, key, 50, 32, false);
+        settle(peer);
+    }
+    for (uint32_t i = 0; i < 16; i++) {
+        insert_rows(peer, key, i < 8 ? 4 : 1, i < 8 ? 512 : 2400, true);
+        key += i < 8 ? 4 : 1;
+        settle(peer);
+    }
+    struct store *store = &embed.broker->store;
+    assert_int_equal(embed_table(&embed, "t")->in.size, key);
+    assert_true(store->split_bytes <= 512 << 10);
+    assert_true(store->spilled_bytes > 3 << 20);
+    assert_int_equal(store->split_bytes + store->spilled_bytes, store->bytes);
+    for (uint64_t first = 0; first < key; first += 25) {
+        uint64_t keys[25];
+        for (uint32_t i = 0; i < 25; i++)
+            keys[i] = first + i;
+        const struct testpeer_answer *answer = testpeer_fetch(peer, "t", 25, keys);
+        check_all(answer);
+        assert_int_equal(answer->reply->sample->n_key, key - first < 25 ? key - first : 25);
+        testpeer_forget(peer);
+        assert_true(store->split_bytes <= (512 << 10) + (150 << 10) * 8);
+    }
+    assert_true(embed.broker->spill->fetched_chunks > 900);
+    for (uint32_t i = 0; i < 30; i++) {
+        check_all(testpeer_sampled(peer, "t", 16));
+        testpeer_forget(peer);
+    }
+    assert_int_equal(embed.broker->spill->damaged_chunks, 0);
+    embed_stop(&embed);
+}
+
+struct known {
+    uint64_t key, step;
+    uint32_t rows;
+};
+
+/* Random inserts (over one chunk or several, shared or not), samples, fetches, updates and removals in hardly any memory:
+ * each reply has the bytes that were inserted, and the table the items of the model. */
+static void replies_are_those_of_a_model(void **state)
+{
+    (void)state;
+    struct rng rng;
+    rng_seed(&rng, naive_seed("replies_are_those_of_a_model"));
+    struct embed embed;
+    start(&embed, "  - {name: t, max_size: 400, sampler: {kind: prioritized}, remover: {kind: fifo}}",
+          "memory: 128KiB, disk: 100MiB", NULL);
+    struct testpeer *peer = testpeer_new(&embed);
+    open_rows(peer);
+    struct known known[400];
+    uint32_t n = 0;
+    uint64_t key = 1;
+    for (uint32_t turn = 0; turn < 400; turn++) {
+        uint32_t what = (uint32_t)rng_below(&rng, 10);
+        if (what < 5) {
+            /* A run of consecutive chunks, and items anywhere in it. */
+            uint32_t layout = rows_layout(peer), rows = 1 + (uint32_t)rng_below(&rng, 60), chunks = 3;
+            uint64_t first = peer->step, number = put_chunk(peer, rows, false);
+            for (uint32_t i = 1; i < chunks; i++)
+                put_chunk(peer, rows, false);
+            for (uint32_t i = (uint32_t)rng_below(&rng, 8) + 1; i > 0; i--, key++) {
+                uint32_t at = (uint32_t)rng_below(&rng, rows), length = 1 + (uint32_t)rng_below(&rng, rows * 2);
+                testpeer_item(peer, layout, key, 1 + (double)rng_below(&rng, 9), number, at, length);
+                if (n == 400)
+                    memmove(known, known + 1, --n * sizeof *known);
+                known[n++] = (struct known){key, first + at, length};
+            }
+            peer->oldest_chunk = peer->chunk + 1;
+            testpeer_push(peer);
+            settle(peer);
+            assert_int_equal(embed_table(&embed, "t")->in.size, n);
+        } else if (n && what < 8) {
+            const struct testpeer_answer *answer = testpeer_sampled(peer, "t", 1 + (uint32_t)rng_below(&rng, 16));
+            check_all(answer);
+        } else if (n && what == 8) {
+            const struct known *one = &known[rng_below(&rng, n)];
+            const struct testpeer_answer *answer = testpeer_fetch(peer, "t", 1, &one->key);
+            check_all(answer);
+            assert_int_equal(answer->reply->sample->step[0], one->step);
+            assert_int_equal(sampled_u32(answer->reply->sample->length, answer->reply->sample->n_length, 0), one->rows);
+        } else if (n) {
+            uint32_t i = (uint32_t)rng_below(&rng, n);
+            testpeer_delete(peer, "t", 1, &known[i].key);
+            memmove(known + i, known + i + 1, (--n - i) * sizeof *known);
+            assert_int_equal(embed_table(&embed, "t")->in.size, n);
+        }
+        testpeer_forget(peer);
+        assert_true(embed.broker->store.split_bytes <= 256 << 10);
+    }
+    assert_true(embed.broker->spill->fetched_chunks > 100);
+    assert_int_equal(embed.broker->spill->damaged_chunks, 0);
+    embed_stop(&embed);
+}
+
+static uint32_t drive(struct testpeer *peer, uint64_t *keys, double *probabilities)
+{
+    open_rows(peer);
+    for (uint32_t i = 0; i < 30; i++) {
+        insert_rows(peer, i * 20, 20, 32, false);
+        settle(peer);
+    }
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < 100; i++) {
+        const struct testpeer_answer *answer = testpeer_sampled(peer, "t", 10);
+        check_all(answer);
+        for (uint32_t k = 0; k < 10; k++, n++) {
+            keys[n] = answer->reply->sample->key[k];
+            probabilities[n] = answer->reply->sample->probability[k];
+        }
+        testpeer_forget(peer);
+    }
+    return n;
+}
+
+static void picks_are_those_of_a_table_in_memory(void **state)
+{
+    (void)state;
+    static const char table[] = "  - {name: t, max_size: 500, sampler: {kind: prioritized}, remover: {kind: fifo}}";
+    struct embed embed;
+    uint64_t keys[2][1000];
+    double probabilities[2][1000];
+    start(&embed, table, "memory: 64KiB", "seed: 11\n");
+    drive(testpeer_new(&embed), keys[0], probabilities[0]);
+    assert_true(embed.broker->spill->fetched_chunks > 0);
+    embed_stop(&embed);
+    embed_start(&embed, table, "seed: 11\n");
+    drive(testpeer_new(&embed), keys[1], probabilities[1]);
+    embed_stop(&embed);
+    assert_memory_equal(keys[0], keys[1], sizeof keys[0]);
+    assert_memory_equal(probabilities[0], probabilities[1], sizeof probabilities[0]);
+}
+
+static void a_queue_keeps_its_order(void **state)
+{
+    (void)state;
+    struct embed embed;
+    start(&embed, QUEUE, "memory: 64KiB", NULL);
+    struct testpeer *peer = testpeer_new(&embed);
+    open_rows(peer);
+    for (uint32_t i = 0; i < 50; i++) {
+        insert_rows(peer, i * 10, 10, 32, false);
+        settle(peer);
+    }
+    uint64_t next = 0, ids[50];
+    for (uint32_t i = 0; i < 50; i++)
+        ids[i] = testpeer_sample(peer, "t", 10, NO_TIMEOUT, 0);
+    for (uint32_t i = 0; i < 50; i++) {
+        const struct testpeer_answer *answer = testpeer_await(peer, ids[i]);
+        check_all(answer);
+        for (uint32_t k = 0; k < 10; k++)
+            assert_int_equal(answer->reply->sample->key[k], next++);
+    }
+    assert_int_equal(embed_table(&embed, "t")->in.size, 0);
+    embed_stop(&embed);
+}
+
+/* The data of all items is on disk only. */
+static void spill_all(struct embed *embed)
+{
+    embed_settle(embed);
+    struct broker *broker = embed->broker;
+    struct table *table = embed_table(embed, "t");
+    for (uint32_t i = 0; i < table->in.high; i++) {
+        const struct span *span = &table->in.items[i].span;
+        for (uint32_t c = 0; c < span->n; c++) {
+            struct chunk *chunk = span_chunks(span)[c];
+            stream_chunk(broker->stream, chunk);
+        }
+    }
+    stream_hand_over(broker->stream);
+    while (broker->stream->durable < stream_now(broker->stream))
+        broker_turn(broker, 1);
+    embed_settle(embed);
+    for (uint32_t i = 0; i < table->in.high; i++)
+        for (uint32_t c = 0; c < table->in.items[i].span.n; c++) {
+            struct chunk *chunk = span_chunks(&table->in.items[i].span)[c];
+            if (chunk_is_here(chunk))
+                store_let_go(&broker->store, chunk);
+        }
+}
+
+/* Requests are taken, and nothing else is done: what was read does not come back meanwhile. */
+static const struct wait *await_parked(struct embed *embed, uint64_t n)
+{
+    struct broker *broker = embed->broker;
+    for (uint32_t ms = 0; ms < 5000 && broker->spill->n_parked < n; ms++)
+        if (!request_receive(broker))
+            zmq_poll(NULL, 0, 1);
+    assert_int_equal(broker->spill->n_parked, n);
+    return broker->waits.first;
+}
+
+static void a_parked_sample_says_what_it_waits_for_and_outlives_its_deadline(void **state)
+{
+    (void)state;
+    struct embed embed;
+    start(&embed, QUEUE, "memory: 1MiB", NULL);
+    struct testpeer *peer = testpeer_new(&embed);
+    open_rows(peer);
+    insert_rows(peer, 0, 60, 32, false);
+    spill_all(&embed);
+    uint64_t id = testpeer_sample(peer, "t", 12, 50, 0);
+    const struct wait *wait = await_parked(&embed, 1);
+    struct wait_text why = {0};
+    wait->ops->explain(embed.broker, wait, &why);
+    assert_string_equal(why.text, "table 't': 12 of 12 items are being read from disk");
+    assert_int_equal(embed_table(&embed, "t")->in.size, 48);
+    embed.manual.now_ns += NS_PER_S;
+    const struct testpeer_answer *answer = testpeer_await(peer, id);
+    check_all(answer);
+    assert_int_equal(answer->reply->sample->n_key, 12);
+    embed_stop(&embed);
+}
+
+static void a_parked_sample_is_cancelled_and_lost_like_any_other(void **state)
+{
+    (void)state;
+    struct embed embed;
+    start(&embed, TABLE, "memory: 1MiB", NULL);
+    struct testpeer *peer = testpeer_new(&embed);
+    open_rows(peer);
+    insert_rows(peer, 0, 60, 32, false);
+    spill_all(&embed);
+    uint64_t id = testpeer_sample(peer, "t", 12, NO_TIMEOUT, 0);
+    const uint64_t keys[] = {1, 2, 3};
+    Replay__Request request = REPLAY__REQUEST__INIT;
+    Replay__Fetch fetch = REPLAY__FETCH__INIT;
+    fetch.table = testpeer_text("t");
+    fetch.n_key = 3;
+    fetch.key = (uint64_t *)(uintptr_t)keys;
+    request.body_case = REPLAY__REQUEST__BODY_FETCH;
+    request.fetch = &fetch;
+    uint64_t fetch_id = testpeer_ask(peer, &request);
+    await_parked(&embed, 2);
+    waits_cancel_all(embed.broker, RP_CANCELLED, "enough");
+    assert_null(embed.broker->spill->parked);
+    assert_int_equal(testpeer_await(peer, id)->status, RP_CANCELLED);
+    assert_int_equal(testpeer_await(peer, fetch_id)->status, RP_CANCELLED);
+    assert_int_equal(embed.broker->spill->pinned_bytes, 0);
+    check_all(testpeer_sampled(peer, "t", 50));
+    embed_stop(&embed);
+}
+
+/* Many samplers at once: what they pin together is bounded, and all are answered. */
+static void many_samplers_share_memory_and_reads(void **state)
+{
+    (void)state;
+    struct embed embed;
+    start(&embed, TABLE, "memory: 128KiB", NULL);
+    struct testpeer *peer = testpeer_new(&embed);
+    open_rows(peer);
+    for (uint32_t i = 0; i < 30; i++) {
+        insert_rows(peer, i * 20, 20, 32, false);
+        settle(peer);
+    }
+    spill_all(&embed);
+    uint64_t ids[60];
+    for (uint32_t i = 0; i < 60; i++)
+        ids[i] = testpeer_sample(peer, "t", 16, NO_TIMEOUT, 0);
+    await_parked(&embed, 60);
+    uint64_t most = 0;
+    while (embed.broker->spill->parked) {
+        broker_turn(embed.broker, 1);
+        if (embed.broker->store.split_bytes > most)
+            most = embed.broker->store.split_bytes;
+    }
+    for (uint32_t i = 0; i < 60; i++)
+        check_all(testpeer_await(peer, ids[i]));
+    assert_true(most <= 256 << 10);
+    embed_stop(&embed);
+}
+
+static void damage(const struct chunk *chunk)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/segment-%08llu.replay", folder, (unsigned long long)disk_number(chunk->at));
+    int file = open(path, O_RDWR);
+    assert_true(file >= 0);
+    off_t at = (off_t)(disk_offset(chunk->at) + sizeof(struct entry_head) + sizeof(struct entry_chunk) + 100);
+    uint8_t byte;
+    assert_int_equal(pread(file, &byte, 1, at), 1);
+    byte ^= 1;
+    assert_int_equal(pwrite(file, &byte, 1, at), 1);
+    close(file);
+}
+
+static void damaged_data_is_told_of_and_its_item_removed(void **state)
+{
+    (void)state;
+    struct embed embed;
+    start(&embed, TABLE, "memory: 1MiB", NULL);
+    struct testpeer *peer = testpeer_new(&embed);
+    open_rows(peer);
+    insert_rows(peer, 0, 10, 32, false);
+    spill_all(&embed);
+    struct table *table = embed_table(&embed, "t");
+    damage(table->in.items[table_find(table, 3)].span.one);
+    damage(table->in.items[table_find(table, 7)].span.one);
+    const uint64_t one = 3, some[] = {6, 7, 8};
+    const struct testpeer_answer *answer = testpeer_fetch(peer, "t", 1, &one);
+    assert_int_equal(answer->status, RP_DATA_LOSS);
+    assert_true(facts_within(answer->text, "1 of 1 items could not be read from the broker's disk: the chunk at"));
+    assert_int_equal(table->in.size, 9);
+    answer = testpeer_fetch(peer, "t", 3, some);
+    check_all(answer);
+    assert_int_equal(answer->reply->sample->n_key, 2);
+    assert_int_equal(answer->reply->sample->key[0], 6);
+    assert_int_equal(answer->reply->sample->key[1], 8);
+    assert_true(facts_within(answer->text, "1 of 3 items could not be read"));
+    assert_int_equal(table->in.size, 8);
+    for (uint32_t i = 0; i < 20; i++)
+        check_all(testpeer_sampled(peer, "t", 16));
+    assert_int_equal(embed.broker->spill->damaged_chunks, 2);
+    embed_stop(&embed);
+}
+
+static void inserts_wait_while_memory_is_full(void **state)
+{
+    (void)state;
+    struct embed embed;
+    start(&embed, TABLE, "memory: 128KiB", NULL);
+    struct testpeer *peer = testpeer_new(&embed);
+    open_rows(peer);
+    embed.broker->stream->full = true; /* as if the disk did not take anything */
+    for (uint32_t i = 0; i < 6; i++)
+        insert_rows(peer, i * 10, 10, 64, false);
+    for (uint32_t i = 0; i < 500; i++)
+        broker_turn(embed.broker, 0);
+    struct table *table = embed_table(&embed, "t");
+    assert_true(table->in.size >= 30 && table->in.size <= 35);
+    assert_int_equal(table->in.size + table->n_waiting_items, 60);
+    assert_true(embed.broker->spill->held);
+    char why[300] = "";
+    spill_explain_insert(embed.broker, why, sizeof why);
+    assert_non_null(strstr(why, "needs memory: 0.2 MiB of chunks are here where 0.1 MiB may be"));
+    embed.broker->stream->full = false;
+    embed.manual.now_ns += NS_PER_S;
+    embed_settle(&embed);
+    assert_int_equal(table->in.size, 60);
+    assert_int_equal(table->stats.rejected + table->stats.evicted, 0);
+    embed_stop(&embed);
+}
+
+static void data_stays_until_it_is_written(void **state)
+{
+    (void)state;
+    struct embed embed;
+    start(&embed, TABLE, "memory: 64KiB", NULL);
+    struct testpeer *peer = testpeer_new(&embed);
+    open_rows(peer);
+    struct table *table = embed_table(&embed, "t");
+    for (uint32_t i = 0; i < 20; i++) {
+        insert_rows(peer, i * 20, 20, 32, false);
+        while (table->in.size < (i + 1) * 20) {
+            broker_turn(embed.broker, 1);
+            for (uint32_t slot = 0; slot < table->in.high; slot++) {
+                const struct chunk *chunk = table->in.items[slot].span.one;
+                assert_true(chunk_is_here(chunk) || chunk->at < embed.broker->spill->durable_at);
+            }
+        }
+        settle(peer);
+    }
+    assert_true(embed.broker->store.spilled_chunks > 300);
+    embed_stop(&embed);
+}
+
+/* What no item of a table uses can not go: then inserts go on all the same. */
+static void data_that_must_stay_does_not_stop_inserts(void **state)
+{
+    (void)state;
+    struct embed embed;
+    start(&embed, TABLE, "memory: 128KiB", NULL);
+    struct testpeer *peer = testpeer_new(&embed);
+    open_rows(peer);
+    uint32_t layout = rows_layout(peer);
+    for (uint32_t i = 0; i < 200; i++)
+        put_chunk(peer, 32, false); /* kept by the session for later items */
+    testpeer_push(peer);
+    embed_settle(&embed);
+    assert_int_equal(embed.broker->store.split_bytes, 200 * 32 * ROW);
+    testpeer_item(peer, layout, 1, 1.0, 1, 0, 32);
+    testpeer_push(peer);
+    embed_settle(&embed);
+    assert_int_equal(embed_table(&embed, "t")->in.size, 1);
+    check_all(testpeer_sampled(peer, "t", 1));
+    embed_stop(&embed);
+}
+
+static void a_full_disk_budget_removes_old_items(void **state)
+{
+    (void)state;
+    struct embed embed;
+    start(&embed, TABLE, "memory: 128KiB, disk: 1MiB", NULL);
+    struct testpeer *peer = testpeer_new(&embed);
+    open_rows(peer);
+    for (uint32_t i = 0; i < 200; i++) {
+        insert_rows(peer, i * 10, 10, 32, false);
+        settle(peer);
+    }
+    struct table *table = embed_table(&embed, "t");
+    assert_int_equal(table->stats.rejected, 0);
+    assert_int_equal(table->in.size + table->stats.evicted, 2000);
+    assert_true(table->in.size > 400 && table->in.size < 700); /* 1 MiB on disk and 128 KiB here, 2 KiB each */
+    assert_int_not_equal(table_find(table, 1999), KEYMAP_NONE);
+    assert_int_equal(table_find(table, 0), KEYMAP_NONE);
+    uint64_t live = 0;
+    for (uint32_t i = 0; i < embed.broker->stream->n_segments; i++)
+        live += embed.broker->stream->segments[i].live;
+    assert_true(live <= 1 << 20);
+    check_all(testpeer_sampled(peer, "t", 200));
+    embed_stop(&embed);
+}
+
+static void segments_that_hold_nothing_are_removed(void **state)
+{
+    (void)state;
+    struct embed embed;
+    start(&embed, "  - {name: t, max_size: 500, sampler: {kind: uniform}, remover: {kind: fifo}}", "memory: 128KiB",
+          NULL);
+    embed.broker->stream->segment_bytes = 256 << 10;
+    struct testpeer *peer = testpeer_new(&embed);
+    open_rows(peer);
+    /* Every tenth item stays for good: in time its segments hold hardly anything else. */
+    uint64_t key = 0;
+    for (uint32_t i = 0; i < 300; i++) {
+        insert_rows(peer, key, 10, 32, false);
+        settle(peer);
+        uint64_t keys[9];
+        for (uint32_t k = 0; k < 9; k++)
+            keys[k] = key + 1 + k;
+        testpeer_delete(peer, "t", i % 2 ? 9 : 0, keys);
+        key += 10;
+        if (i % 10 == 0)
+            embed_advance(&embed, 1100);
+        testpeer_forget(peer);
+    }
+    for (uint32_t i = 0; i < 20; i++)
+        embed_advance(&embed, 1100);
+    struct stream *stream = embed.broker->stream;
+    uint64_t live = 0;
+    for (uint32_t i = 0; i < stream->n_segments; i++) {
+        assert_true(stream->segments[i].live > 0 || stream->segments[i].number == stream->segment);
+        live += stream->segments[i].live;
+    }
+    assert_true(stream->segment > 10);
+    assert_true(stream->total_bytes <= 2 * live + 3 * stream->segment_bytes);
+    for (uint32_t i = 0; i < 20; i++)
+        check_all(testpeer_sampled(peer, "t", 16));
+    assert_int_equal(embed.broker->spill->damaged_chunks, 0);
+    embed_stop(&embed);
+}
+
+/* Ends it without the checks of embed_stop, which empty the tables. */
+static void stop(struct embed *embed)
+{
+    while (embed->peers)
+        testpeer_close(embed->peers);
+    broker_destroy(&embed->broker);
+    zmq_ctx_term(embed->context);
+    schema_free(&broker_schema, &embed->config);
+}
+
+static uint64_t count_segments(void)
+{
+    uint64_t n = 0;
+    char path[128];
+    for (uint32_t i = 1; i < 1000; i++) {
+        snprintf(path, sizeof path, "%s/segment-%08u.replay", folder, i);
+        n += access(path, F_OK) == 0;
+    }
+    return n;
+}
+
+/* Without journal and checkpoints nothing is promised: the next broker starts empty, and clears up. */
+static void files_of_a_broker_that_is_gone_are_removed(void **state)
+{
+    (void)state;
+    struct embed embed;
+    start(&embed, TABLE, "memory: 64KiB", NULL);
+    embed.broker->stream->segment_bytes = 64 << 10;
+    struct testpeer *peer = testpeer_new(&embed);
+    open_rows(peer);
+    for (uint32_t i = 0; i < 20; i++) {
+        insert_rows(peer, i * 20, 20, 32, false);
+        settle(peer);
+    }
+    stop(&embed);
+    assert_true(count_segments() > 5);
+    start(&embed, TABLE, "memory: 64KiB", NULL);
+    assert_int_equal(embed_table(&embed, "t")->in.size, 0);
+    embed_advance(&embed, 1100);
+    for (uint32_t ms = 0; ms < 5000 && count_segments() > 1; ms++)
+        zmq_poll(NULL, 0, 1);
+    assert_true(count_segments() <= 1);
+    embed_stop(&embed);
+}
+
+/* A journal that was loaded outlives a broker that keeps none: what it promised is there again with the next. */
+static void a_journal_of_before_stays(void **state)
+{
+    (void)state;
+    struct embed embed;
+    char more[160];
+    snprintf(more, sizeof more, "journal: {dir: %s}\ncheckpoint: {every: 0s, on_exit: false}\n", folder);
+    for (uint32_t round = 0; round < 3; round++) {
+        start(&embed, TABLE, "memory: 64KiB", round == 1 ? NULL : more);
+        struct testpeer *peer = testpeer_new(&embed);
+        if (round == 0) {
+            embed.broker->stream->segment_bytes = 16 << 10;
+            open_rows(peer);
+            for (uint32_t i = 0; i < 20; i++) {
+                insert_rows(peer, i * 20, 20, 32, false);
+                settle(peer);
+            }
+            for (uint64_t key = 0; key < 200; key++)
+                testpeer_delete(peer, "t", 1, &key);
+        }
+        assert_int_equal(embed_table(&embed, "t")->in.size, 200);
+        for (uint32_t i = 0; i < 5; i++)
+            embed_advance(&embed, 1100);
+        for (uint64_t key = 200; key < 400; key += 7)
+            check_all(testpeer_fetch(peer, "t", 1, &key));
+        stop(&embed);
+    }
+}
+
+static void make_checkpoint(struct embed *embed)
+{
+    rp_error err = {0};
+    uint64_t number;
+    if (checkpoint_start(embed->broker, CHECKPOINT_ASKED, &number, &err) != RP_OK)
+        fail_msg("%s", err.text);
+    for (uint32_t ms = 0; ms < 10000 && embed->broker->checkpoints->last != number; ms++)
+        broker_turn(embed->broker, 1);
+    assert_int_equal(embed->broker->checkpoints->last, number);
+    embed_settle(embed);
+}
+
+/* What is left in mostly dead segments is read back for a checkpoint that moves it, and is there after a restart. */
+static void checkpoints_move_chunks_that_are_on_disk_only(void **state)
+{
+    (void)state;
+    struct embed embed;
+    char more[128];
+    snprintf(more, sizeof more, "checkpoint: {dir: %s, keep: 1, every: 0s, on_exit: false}\n", folder);
+    start(&embed, TABLE, "memory: 64KiB", more);
+    embed.broker->stream->segment_bytes = 64 << 10;
+    struct testpeer *peer = testpeer_new(&embed);
+    open_rows(peer);
+    for (uint32_t i = 0; i < 20; i++) {
+        insert_rows(peer, i * 20, 20, 32, false);
+        settle(peer);
+    }
+    make_checkpoint(&embed);
+    uint64_t before = count_segments();
+    for (uint64_t key = 0; key < 400; key++)
+        if (key % 5)
+            testpeer_delete(peer, "t", 1, &key);
+    testpeer_forget(peer);
+    make_checkpoint(&embed);
+    make_checkpoint(&embed);
+    for (uint32_t ms = 0; ms < 5000 && count_segments() > before / 2; ms++)
+        zmq_poll(NULL, 0, 1);
+    assert_true(count_segments() <= before / 2);
+    stop(&embed);
+    start(&embed, TABLE, "memory: 64KiB", more);
+    assert_int_equal(embed_table(&embed, "t")->in.size, 80);
+    assert_true(embed.broker->store.spilled_chunks > 20);
+    assert_true(embed.broker->store.split_bytes <= 64 << 10);
+    peer = testpeer_new(&embed);
+    for (uint64_t key = 0; key < 400; key += 5)
+        check_all(testpeer_fetch(peer, "t", 1, &key));
+    embed_stop(&embed);
+}
+
+/* An item that memory does not hold as a whole can not be moved: it stays where it is, and the checkpoint ends. */
+static void checkpoints_leave_items_that_do_not_fit(void **state)
+{
+    (void)state;
+    struct embed embed;
+    char more[128];
+    snprintf(more, sizeof more, "checkpoint: {dir: %s, keep: 1, every: 0s, on_exit: false}\n", folder);
+    start(&embed, TABLE, "memory: 64KiB", more);
+    embed.broker->stream->segment_bytes = 256 << 10;
+    struct testpeer *peer = testpeer_new(&embed);
+    open_rows(peer);
+    uint32_t layout = rows_layout(peer);
+    for (uint64_t big = 0; big < 4; big++) {
+        uint64_t first = put_chunk(peer, 32, false);
+        for (uint32_t i = 1; i < 40; i++)
+            put_chunk(peer, 32, false);
+        testpeer_item(peer, layout, 1000 + big, 1, first, 0, 40 * 32);
+        peer->oldest_chunk = peer->chunk + 1;
+        testpeer_push(peer);
+        settle(peer);
+        for (uint32_t i = 0; i < 5; i++) {
+            insert_rows(peer, big * 100 + i * 20, 20, 32, false);
+            settle(peer);
+        }
+    }
+    make_checkpoint(&embed);
+    for (uint64_t key = 0; key < 400; key++)
+        testpeer_delete(peer, "t", 1, &key);
+    testpeer_forget(peer);
+    make_checkpoint(&embed);
+    stop(&embed);
+    start(&embed, TABLE, "memory: 64KiB", more);
+    assert_int_equal(embed_table(&embed, "t")->in.size, 4);
+    peer = testpeer_new(&embed);
+    for (uint64_t key = 1000; key < 1004; key++)
+        check_all(testpeer_fetch(peer, "t", 1, &key));
+    embed_stop(&embed);
+}
+
+int main(void)
+{
+#define IN_A_FOLDER(test) cmocka_unit_test_setup_teardown(test, make_folder, drop_folder)
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(split_chunks_lose_their_data_and_get_it_back),
+        IN_A_FOLDER(a_table_of_many_times_memory_is_sampled_whole),
+        IN_A_FOLDER(replies_are_those_of_a_model),
+        IN_A_FOLDER(picks_are_those_of_a_table_in_memory),
+        IN_A_FOLDER(a_queue_keeps_its_order),
+        IN_A_FOLDER(a_parked_sample_says_what_it_waits_for_and_outlives_its_deadline),
+        IN_A_FOLDER(a_parked_sample_is_cancelled_and_lost_like_any_other),
+        IN_A_FOLDER(many_samplers_share_memory_and_reads),
+        IN_A_FOLDER(damaged_data_is_told_of_and_its_item_removed),
+        IN_A_FOLDER(inserts_wait_while_memory_is_full),
+        IN_A_FOLDER(data_stays_until_it_is_written),
+        IN_A_FOLDER(data_that_must_stay_does_not_stop_inserts),
+        IN_A_FOLDER(a_full_disk_budget_removes_old_items),
+        IN_A_FOLDER(segments_that_hold_nothing_are_removed),
+        IN_A_FOLDER(files_of_a_broker_that_is_gone_are_removed),
+        IN_A_FOLDER(a_journal_of_before_stays),
+        IN_A_FOLDER(checkpoints_move_chunks_that_are_on_disk_only),
+        IN_A_FOLDER(checkpoints_leave_items_that_do_not_fit),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

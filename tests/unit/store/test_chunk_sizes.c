@@ -1,0 +1,207 @@
+/* Chunks of every size on their way from a writer to a segment: packed or in a frame of their own, first in a segment or
+ * later, with a journal, with checkpoints alone, and with nothing but cold storage. What is read back is what was sent,
+ * also after a restart where there is one to restart from. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <czmq.h>
+#include <ftw.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "broker/checkpoint/checkpoint_run.h"
+#include "broker/journal/stream.h"
+#include "broker/spill/spill.h"
+#include "tests/support/testpeer.h"
+
+#define TABLE "  - {name: t, max_size: 1000, sampler: {kind: uniform}, remover: {kind: fifo}}"
+#define KIB 1024u
+#define MIB (1024u * KIB)
+
+enum mode { JOURNAL, CHECKPOINT, STORAGE };
+
+/* Around the sizes at which a chunk is split from its head, kept as a message, copied by the scribe, and as large as a
+ * record. */
+static const uint32_t sizes[] = {
+    MIB,          1,         MIB - 1,  7,          MIB + 1,   255,           MIB - 64,        4 * KIB, MIB - 200,
+    32 * KIB - 1, MIB - 500, 32 * KIB, MIB - 1000, 300 * KIB, MIB - 4 * KIB, 512 * KIB - 100, 2 * MIB, 512 * KIB,
+    3 * MIB + 5,  4 * MIB};
+enum { N = sizeof sizes / sizeof sizes[0] };
+
+static char folder[64];
+
+static int forget(const char *path, const struct stat *info, int kind, struct FTW *at)
+{
+    (void)info;
+    (void)kind;
+    (void)at;
+    return remove(path);
+}
+
+static void start(struct embed *embed, enum mode mode)
+{
+    char keys[300];
+    if (mode == JOURNAL)
+        snprintf(keys, sizeof keys, "journal: {dir: %s, fsync: never}\ncheckpoint: {every: 0s}\n", folder);
+    else if (mode == CHECKPOINT)
+        snprintf(keys, sizeof keys, "checkpoint: {dir: %s, every: 0s, on_exit: false}\n", folder);
+    else
+        snprintf(keys, sizeof keys, "storage: {dir: %s, memory: 64KiB}\n", folder);
+    embed_start(embed, TABLE, keys);
+}
+
+static void settle(struct embed *embed)
+{
+    struct stream *stream = embed->broker->stream;
+    for (uint32_t ms = 0; ms < 10000; ms++) {
+        embed_settle(embed);
+        assert_true(stream->used <= stream->capacity);
+        if (stream->durable >= stream_now(stream))
+            return;
+        zmq_poll(NULL, 0, 1);
+    }
+    fail_msg("the disk does not keep up");
+}
+
+static void make_checkpoint(struct embed *embed)
+{
+    rp_error err = {0};
+    uint64_t number;
+    if (checkpoint_start(embed->broker, CHECKPOINT_ASKED, &number, &err) != RP_OK)
+        fail_msg("%s", err.text);
+    for (uint32_t ms = 0; ms < 10000 && embed->broker->checkpoints->last != number; ms++)
+        broker_turn(embed->broker, 1);
+    assert_int_equal(embed->broker->checkpoints->last, number);
+}
+
+/* What lies in memory only is brought to the disk. Gives how many chunks are there. */
+static uint32_t bring_to_disk(struct embed *embed, enum mode mode)
+{
+    if (mode == CHECKPOINT)
+        make_checkpoint(embed);
+    for (uint32_t i = 0; mode == STORAGE && i < 4; i++)
+        embed_advance(embed, 1100);
+    settle(embed);
+    uint32_t n = 0;
+    const struct contents *in = &embed_table(embed, "t")->in;
+    for (uint32_t slot = 0; slot < in->high; slot++)
+        n += in->items[slot].span.n && span_chunks(&in->items[slot].span)[0]->at;
+    return n;
+}
+
+/* What comes next is the first in its segment. */
+static void new_segment(struct stream *stream)
+{
+    uint64_t bytes = stream->segment_bytes;
+    stream->segment_bytes = FILE_HEAD_BYTES + 1;
+    stream_flush(stream);
+    stream->segment_bytes = bytes;
+}
+
+static void insert(struct embed *embed, uint64_t key, uint32_t bytes, bool packed, bool first)
+{
+    const struct testpeer_column column = {"x", "uint8", 1, {bytes}, bytes};
+    struct testpeer *peer = testpeer_new(embed);
+    testpeer_open_with(peer, false, &column, 1);
+    settle(embed);
+    if (first)
+        new_segment(embed->broker->stream);
+    testpeer_insert_large(peer, "t", key, bytes, !packed);
+    settle(embed);
+    testpeer_close(peer);
+}
+
+static void check(struct embed *embed)
+{
+    struct testpeer *peer = testpeer_new(embed);
+    for (uint64_t key = 0; key < N; key++) {
+        struct testpeer_answer *answer = testpeer_fetch(peer, "t", 1, &key);
+        assert_int_equal(answer->status, RP_OK);
+        uint32_t rows, row_bytes;
+        uint8_t *data = sampled_rows(answer, 0, 0, &rows, &row_bytes);
+        assert_int_equal(rows, 1);
+        assert_int_equal(row_bytes, sizes[key]);
+        for (uint32_t i = 0; i < row_bytes; i++)
+            if (data[i] != (uint8_t)(key + i * 7))
+                fail_msg("byte %u of %u is not what was sent", i, row_bytes);
+        free(data);
+        testpeer_forget(peer);
+    }
+    testpeer_close(peer);
+}
+
+static void end(struct embed *embed)
+{
+    while (embed->peers)
+        testpeer_close(embed->peers);
+    broker_destroy(&embed->broker);
+    zmq_ctx_term(embed->context);
+    schema_free(&broker_schema, &embed->config);
+}
+
+static void every_size(enum mode mode, bool packed, bool first)
+{
+    struct embed embed;
+    snprintf(folder, sizeof folder, "/tmp/test-chunk-sizes-XXXXXX");
+    assert_non_null(mkdtemp(folder));
+    start(&embed, mode);
+    for (uint32_t i = 0; i < N; i++) {
+        insert(&embed, i, sizes[i], packed, first);
+        if (first)
+            bring_to_disk(&embed, mode);
+    }
+    uint32_t there = bring_to_disk(&embed, mode);
+    assert_true(there >= (mode == STORAGE ? 10 : N));
+    assert_true(!first || embed.broker->stream->n_segments >= 10); /* those with the small chunks may be gone again */
+    check(&embed);
+    end(&embed);
+    if (mode != STORAGE) {
+        start(&embed, mode);
+        check(&embed);
+        end(&embed);
+    }
+    assert_int_equal(nftw(folder, forget, 8, FTW_DEPTH | FTW_PHYS), 0);
+}
+
+static void every_size_with(enum mode mode)
+{
+    for (int packed = 0; packed < 2; packed++)
+        for (int first = 0; first < 2; first++)
+            every_size(mode, packed, first);
+}
+
+static void every_size_with_a_journal(void **state)
+{
+    (void)state;
+    every_size_with(JOURNAL);
+}
+
+static void every_size_with_checkpoints_alone(void **state)
+{
+    (void)state;
+    every_size_with(CHECKPOINT);
+}
+
+static void every_size_with_storage_alone(void **state)
+{
+    (void)state;
+    every_size_with(STORAGE);
+}
+
+int main(void)
+{
+    zsys_handler_set(NULL);
+    log_set_level(getenv("RP_TEST_LOG") ? LEVEL_DEBUG : LEVEL_OFF);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_size_with_a_journal),
+        cmocka_unit_test(every_size_with_checkpoints_alone),
+        cmocka_unit_test(every_size_with_storage_alone),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

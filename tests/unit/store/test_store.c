@@ -1,0 +1,195 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "broker/store/store.h"
+#include "tests/support/testpeer.h"
+
+static struct chunk *add(struct store *store, uint32_t bytes, zmq_msg_t *message)
+{
+    uint8_t *data = message ? zmq_msg_data(message) : malloc(bytes + 1);
+    memset(data, (int)bytes & 255, bytes);
+    struct chunk *chunk = store_add(store, 2, data, bytes, bytes * 3, message);
+    assert_non_null(chunk);
+    assert_memory_equal(chunk_data(chunk), data, message ? 0 : bytes);
+    if (!message)
+        free(data);
+    return chunk;
+}
+
+static void chunks_are_counted_and_let_go_of(void **state)
+{
+    (void)state;
+    struct store store;
+    assert_int_equal(store_init(&store, NULL), RP_OK);
+    static const uint32_t sizes[] = {0, 1, 400, 16000, 20000, 100000};
+    struct chunk *chunks[6];
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < 6; i++) {
+        chunks[i] = add(&store, sizes[i], NULL);
+        bytes += sizes[i];
+        assert_int_equal(store.chunks, i + 1);
+        assert_int_equal(store.bytes, bytes);
+        assert_int_equal(store.raw_bytes, bytes * 3);
+        assert_true(store_memory(&store) >= bytes);
+        assert_true(store_reserved(&store) >= store_memory(&store));
+        assert_null(chunk_message(chunks[i]));
+    }
+    for (uint32_t i = 0; i < 6; i++) {
+        chunk_hold(chunks[i]);
+        store_release(&store, chunks[i]);
+        assert_int_equal(store.chunks, 6 - i);
+        store_release(&store, chunks[i]);
+        assert_int_equal(store.chunks, 5 - i);
+    }
+    assert_int_equal(store.bytes, 0);
+    assert_int_equal(store_memory(&store), 0);
+    store_fini(&store);
+}
+
+/* From 32 KiB on the received message is the storage; below that it is copied. */
+static void large_messages_are_kept_and_small_ones_copied(void **state)
+{
+    (void)state;
+    struct store store;
+    assert_int_equal(store_init(&store, NULL), RP_OK);
+    for (uint32_t bytes = STORE_KEEP_BYTES - 1; bytes <= STORE_KEEP_BYTES; bytes++) {
+        zmq_msg_t message;
+        zmq_msg_init_size(&message, bytes);
+        const void *data = zmq_msg_data(&message);
+        struct chunk *chunk = add(&store, bytes, &message);
+        bool kept = bytes == STORE_KEEP_BYTES;
+        assert_int_equal(chunk_message(chunk) != NULL, kept);
+        assert_int_equal(chunk_data(chunk) == (const uint8_t *)data, kept);
+        assert_int_equal(chunk_data(chunk)[bytes - 1], (uint8_t)bytes);
+        assert_int_equal(zmq_msg_size(&message), kept ? 0 : bytes);
+        zmq_msg_close(&message);
+        store_release(&store, chunk);
+        assert_int_equal(store_memory(&store), 0);
+    }
+    store_fini(&store);
+}
+
+/* Who is the first and who the last item of a table, in any order of tables. */
+static void tables_enter_and_leave_a_chunk(void **state)
+{
+    (void)state;
+    struct store store;
+    assert_int_equal(store_init(&store, NULL), RP_OK);
+    struct chunk *chunk = add(&store, 10, NULL);
+    uint32_t model[4] = {0};
+    uint64_t random = 12345;
+    for (uint32_t step = 0; step < 20000; step++) {
+        random = random * UINT64_C(6364136223846793005) + 1442695040888963407u;
+        uint32_t table = (uint32_t)(random >> 40) % 4;
+        if (random >> 63) {
+            assert_int_equal(chunk_enter(chunk, table), model[table] == 0);
+            model[table]++;
+        } else if (model[table]) {
+            assert_int_equal(chunk_leave(chunk, table), model[table] == 1);
+            model[table]--;
+        }
+    }
+    for (uint32_t table = 0; table < 4; table++)
+        for (; model[table]; model[table]--)
+            assert_int_equal(chunk_leave(chunk, table), model[table] == 1);
+    assert_null(chunk->shares);
+    store_release(&store, chunk);
+    store_fini(&store);
+}
+
+/* ---- how chunks travel ---- */
+
+static void check_frames(uint32_t bytes, bool own, enum chunk_kind kind, uint32_t packed)
+{
+    struct embed embed;
+    embed_start(&embed, "  - {name: t, max_size: 10, sampler: {kind: fifo}, limiter: {kind: none}}\n", NULL);
+    struct testpeer *peer = testpeer_new(&embed);
+    struct testpeer_column column = {"x", "uint8", 1, {bytes}, bytes};
+    testpeer_open_with(peer, false, &column, 1);
+    testpeer_insert_large(peer, "t", 7, bytes, own);
+    embed_settle(&embed);
+    const struct item *item = &embed_table(&embed, "t")->in.items[0];
+    assert_int_equal(item->span.one->kind, kind);
+    struct testpeer_answer *answer = testpeer_sampled(peer, "t", 1);
+    assert_int_equal(answer->reply->sample->packed, packed);
+    assert_int_equal(answer->n_payload, 1);
+    uint32_t rows, width;
+    uint8_t *data = sampled_rows(answer, 0, 0, &rows, &width);
+    assert_int_equal(width, bytes);
+    for (uint32_t i = 0; i < bytes; i++)
+        assert_int_equal(data[i], (uint8_t)(7 + i * 7));
+    /* inproc hands the frame over as it is: the same bytes in memory, none of them touched. */
+    const void *stored = chunk_data(item->span.one);
+    assert_int_equal(zmq_msg_data(&answer->payload[0]) == stored, packed == 0 && kind == CHUNK_KEPT);
+    free(data);
+    embed_stop(&embed);
+}
+
+static void large_chunks_are_sent_without_a_copy(void **state)
+{
+    (void)state;
+    check_frames(1000, false, CHUNK_SLAB, 1);
+    check_frames(20000, true, CHUNK_HEAP, 1);
+    check_frames(STORE_KEEP_BYTES, true, CHUNK_KEPT, 1);
+    check_frames(128u << 10, true, CHUNK_KEPT, 1);
+    check_frames((128u << 10) + 1, true, CHUNK_KEPT, 0);
+    check_frames(1u << 20, true, CHUNK_KEPT, 0);
+    check_frames(1u << 20, false, CHUNK_HEAP, 0); /* packed on the way in: copied */
+}
+
+/* A batch of small and large chunks: small ones share a frame, each large one has its own. */
+static void small_and_large_chunks_share_a_reply(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed,
+                "  - {name: t, max_size: 10, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: none}}\n",
+                NULL);
+    struct testpeer *small = testpeer_new(&embed), *large = testpeer_new(&embed);
+    static const struct testpeer_column columns[] = {{"x", "uint8", 1, {1000}, 1000},
+                                                     {"x", "uint8", 1, {200000}, 200000}};
+    testpeer_open_with(small, false, &columns[0], 1);
+    testpeer_open_with(large, false, &columns[1], 1);
+    for (uint64_t key = 1; key <= 6; key++) {
+        testpeer_insert_large(key % 2 ? large : small, "t", key, key % 2 ? 200000 : 1000, key % 2);
+        embed_settle(&embed);
+    }
+    struct testpeer_answer *answer = testpeer_sampled(small, "t", 6);
+    assert_int_equal(answer->reply->sample->packed, 3);
+    assert_int_equal(answer->n_payload, 4);
+    assert_int_equal(zmq_msg_size(&answer->payload[0]), 3000);
+    for (uint32_t i = 0; i < 6; i++) {
+        uint32_t rows, width;
+        uint8_t *data = sampled_rows(answer, i, 0, &rows, &width);
+        uint64_t key = answer->reply->sample->key[i];
+        assert_int_equal(key, i + 1);
+        assert_int_equal(width, key % 2 ? 200000 : 1000);
+        for (uint32_t b = 0; b < width; b++)
+            assert_int_equal(data[b], (uint8_t)(key + b * 7));
+        free(data);
+    }
+    /* The items have gone, the chunks live on in the reply. */
+    assert_int_equal(embed_table(&embed, "t")->in.size, 0);
+    testpeer_settled(small, 0);
+    assert_int_equal(embed.broker->store.chunks, 0);
+    embed_stop(&embed);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(chunks_are_counted_and_let_go_of),
+        cmocka_unit_test(large_messages_are_kept_and_small_ones_copied),
+        cmocka_unit_test(tables_enter_and_leave_a_chunk),
+        cmocka_unit_test(large_chunks_are_sent_without_a_copy),
+        cmocka_unit_test(small_and_large_chunks_share_a_reply),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,220 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <time.h>
+
+#include "broker/table/keymap.h"
+#include "proto/base/rng.h"
+#include "tests/support/naive.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#define MILLION 125000u
+#define SLOWER 20.0
+#else
+#define MILLION 1000000u
+#define SLOWER 1.0
+#endif
+
+static double cpu_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
+}
+
+static void one_key_comes_and_goes(void **state)
+{
+    (void)state;
+    struct keymap *map = keymap_new();
+    assert_int_equal(keymap_get(map, 42), KEYMAP_NONE);
+    assert_true(keymap_put(map, 42, 7));
+    assert_false(keymap_put(map, 42, 8));
+    assert_int_equal(keymap_get(map, 42), 7);
+    assert_int_equal(keymap_get(map, 43), KEYMAP_NONE);
+    assert_int_equal(keymap_count(map), 1);
+    assert_int_equal(keymap_remove(map, 43), KEYMAP_NONE);
+    assert_int_equal(keymap_remove(map, 42), 7);
+    assert_int_equal(keymap_remove(map, 42), KEYMAP_NONE);
+    assert_int_equal(keymap_count(map), 0);
+    keymap_destroy(&map);
+    assert_null(map);
+    keymap_destroy(&map);
+}
+
+static void extreme_keys_and_slots_work(void **state)
+{
+    (void)state;
+    static const uint64_t keys[] = {0, 1, 15, 16, UINT64_MAX, UINT64_MAX - 1, UINT64_MAX - 16, UINT64_C(1) << 63};
+    struct keymap *map = keymap_new();
+    for (uint32_t i = 0; i < 8; i++)
+        assert_true(keymap_put(map, keys[i], i % 2 ? KEYMAP_NONE - 1 - i : i));
+    for (uint32_t i = 0; i < 8; i++)
+        assert_int_equal(keymap_get(map, keys[i]), i % 2 ? KEYMAP_NONE - 1 - i : i);
+    for (uint32_t i = 0; i < 8; i++)
+        assert_int_equal(keymap_remove(map, keys[i]), i % 2 ? KEYMAP_NONE - 1 - i : i);
+    assert_int_equal(keymap_count(map), 0);
+    keymap_destroy(&map);
+}
+
+/* ---- against an array: the map holds keys out of a pool, and the array tells the slot of each */
+
+enum { POOL = 6000 };
+
+static void fill_pool(uint64_t *pool, struct rng *rng)
+{
+    uint64_t base = rng_next(rng);
+    for (uint32_t i = 0; i < POOL; i++) {
+        if (i % 3 == 0)
+            pool[i] = base + i;
+        else if (i % 3 == 1)
+            pool[i] = (uint64_t)i << 40 | 5;
+        else
+            pool[i] = rng_next(rng) | UINT64_C(1) << 62;
+    }
+}
+
+static void check_all(const struct keymap *map, const uint64_t *pool, const uint32_t *slots)
+{
+    uint32_t found[POOL];
+    uint64_t count = 0;
+    keymap_get_many(map, POOL, pool, found);
+    for (uint32_t i = 0; i < POOL; i++) {
+        assert_int_equal(keymap_get(map, pool[i]), slots[i]);
+        assert_int_equal(found[i], slots[i]);
+        count += slots[i] != KEYMAP_NONE;
+    }
+    assert_int_equal(keymap_count(map), count);
+}
+
+/* Grows and shrinks in turn, so that removal meets a directory that is moving. */
+static void random_operations_match_an_array(void **state)
+{
+    (void)state;
+    struct rng rng;
+    uint64_t pool[POOL];
+    uint32_t slots[POOL];
+    rng_seed(&rng, naive_seed("keymap"));
+    for (int run = 0; run < 10; run++) {
+        struct keymap *map = keymap_new();
+        fill_pool(pool, &rng);
+        for (uint32_t i = 0; i < POOL; i++)
+            slots[i] = KEYMAP_NONE;
+        for (uint32_t step = 0; step < 40000; step++) {
+            uint32_t i = (uint32_t)rng_below(&rng, POOL);
+            bool grow = rng_below(&rng, 10) < (step / 10000 % 2 ? 2u : 7u);
+            if (grow) {
+                uint32_t slot = (uint32_t)rng_below(&rng, KEYMAP_NONE);
+                assert_int_equal(keymap_put(map, pool[i], slot), slots[i] == KEYMAP_NONE);
+                slots[i] = slots[i] == KEYMAP_NONE ? slot : slots[i];
+            } else {
+                assert_int_equal(keymap_remove(map, pool[i]), slots[i]);
+                slots[i] = KEYMAP_NONE;
+            }
+            if (step % 4000 == 0)
+                check_all(map, pool, slots);
+        }
+        check_all(map, pool, slots);
+        for (uint32_t i = 0; i < POOL; i++)
+            assert_int_equal(keymap_remove(map, pool[i]), slots[i]);
+        assert_int_equal(keymap_count(map), 0);
+        keymap_destroy(&map);
+    }
+}
+
+static uint64_t key_at(uint32_t i, bool in_order)
+{
+    return in_order ? (UINT64_C(77) << 40) + i : (i + 1) * UINT64_C(0x9e3779b97f4a7c15);
+}
+
+/* Every map has a seed of its own, so that many small ones go through growth in many ways. */
+static void every_key_is_found_while_moving(void **state)
+{
+    (void)state;
+    enum { MAPS = 300, BLOCKS = 600 };
+    for (uint32_t m = 0; m < MAPS; m++) {
+        struct keymap *map = keymap_new();
+        for (uint32_t n = 0; n < BLOCKS; n++) {
+            assert_true(keymap_put(map, (uint64_t)n * 16, n));
+            if (m % 2 && n % 5 == 4) /* some go in between */
+                assert_int_equal(keymap_remove(map, (uint64_t)(n - 3) * 16), n - 3);
+            bool near_growth = (n > 120 && n < 150) || (n > 250 && n < 300) || n % 64 == 0;
+            for (uint32_t i = 0; near_growth && i <= n; i++) {
+                bool gone = m % 2 && i % 5 == 1 && i + 3 <= n;
+                assert_int_equal(keymap_get(map, (uint64_t)i * 16), gone ? KEYMAP_NONE : i);
+            }
+        }
+        keymap_destroy(&map);
+    }
+}
+
+static void growth_is_spread_over_the_inserts(void **state)
+{
+    (void)state;
+    for (int in_order = 0; in_order < 2; in_order++) {
+        struct keymap *map = keymap_new();
+        for (uint32_t i = 0; i < MILLION + MILLION / 2; i++)
+            assert_true(keymap_put(map, key_at(i, in_order), i));
+        print_message("%s keys: %u entries moved at most by one insert, %zu bytes reserved\n",
+                      in_order ? "consecutive" : "random", keymap_most_moved(map), keymap_bytes(map));
+        assert_true(keymap_most_moved(map) > 0);
+        assert_true(keymap_most_moved(map) <= 256);
+        for (uint32_t i = 0; i < MILLION; i += 97)
+            assert_int_equal(keymap_get(map, key_at(i, in_order)), i);
+        keymap_destroy(&map);
+    }
+}
+
+/* First in, first out, at a constant size: a broker that runs for days. */
+static void memory_of_removed_keys_is_used_again(void **state)
+{
+    (void)state;
+    enum { HELD = 20000 };
+    struct keymap *map = keymap_new();
+    size_t settled = 0;
+    for (uint32_t i = 0; i < 40 * HELD; i++) {
+        assert_true(keymap_put(map, key_at(i, true), i % HELD));
+        if (i >= HELD)
+            assert_int_equal(keymap_remove(map, key_at(i - HELD, true)), i % HELD);
+        if (i == 4 * HELD)
+            settled = keymap_bytes(map);
+    }
+    assert_int_equal(keymap_count(map), HELD);
+    assert_int_equal(keymap_bytes(map), settled);
+    assert_true(settled < HELD * 20);
+    keymap_destroy(&map);
+}
+
+static void a_million_keys_go_at_once(void **state)
+{
+    (void)state;
+    double best = 1e9;
+    for (int run = 0; run < 3; run++) {
+        struct keymap *map = keymap_new();
+        for (uint32_t i = 0; i < MILLION; i++)
+            assert_true(keymap_put(map, key_at(i, true), i));
+        double start = cpu_ms();
+        keymap_destroy(&map);
+        double took = cpu_ms() - start;
+        best = took < best ? took : best;
+    }
+    assert_true(best < 2.0 * SLOWER);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_key_comes_and_goes),
+        cmocka_unit_test(extreme_keys_and_slots_work),
+        cmocka_unit_test(random_operations_match_an_array),
+        cmocka_unit_test(every_key_is_found_while_moving),
+        cmocka_unit_test(growth_is_spread_over_the_inserts),
+        cmocka_unit_test(memory_of_removed_keys_is_used_again),
+        cmocka_unit_test(a_million_keys_go_at_once),
+    };
+    return cmocka_run_group_tests_name("keymap", tests, NULL, NULL);
+}

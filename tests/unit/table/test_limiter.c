@@ -1,0 +1,457 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <float.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "broker/table/limiter.h"
+#include "proto/base/rng.h"
+#include "tests/support/facts.h"
+#include "tests/support/naive.h"
+
+#define UNCHANGED                                                                                                      \
+    {                                                                                                                  \
+        .samples_per_insert = NAN, .min_size = NAN, .min_diff = NAN, .max_diff = NAN, .error_buffer = NAN              \
+    }
+
+static struct limiter make(const struct limiter_config *config)
+{
+    struct limiter limiter;
+    rp_error err = {0};
+    if (limiter_init(&limiter, config, &err) != RP_OK)
+        fail_msg("refused: %s", err.text);
+    return limiter;
+}
+
+static struct limiter make_ratio(double spi, double min_size, double error_buffer)
+{
+    struct limiter_config config = {
+        .kind = LIMITER_RATIO, .samples_per_insert = spi, .min_size = min_size, .error_buffer = error_buffer};
+    return make(&config);
+}
+
+static void assert_refused(const struct limiter_config *config, const char *part)
+{
+    struct limiter limiter;
+    rp_error err = {0};
+    assert_int_equal(limiter_init(&limiter, config, &err), RP_INVALID_ARGUMENT);
+    if (!facts_within(err.text, part))
+        fail_msg("'%s' does not say '%s'", err.text, part);
+}
+
+static void names_are_those_of_the_configuration(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"none", "min_size", "sample_to_insert_ratio", "queue", "stack"};
+    for (int i = 0; i < 5; i++) {
+        assert_int_equal(limiter_kind_by_name(names[i]), i);
+        assert_string_equal(limiter_kind_name((enum limiter_kind)i), names[i]);
+    }
+    assert_int_equal(limiter_kind_by_name("fifo"), -1);
+}
+
+static void min_size_blocks_samples_until_it_is_reached(void **state)
+{
+    (void)state;
+    struct limiter limiter = make(&(struct limiter_config){.kind = LIMITER_MIN_SIZE, .min_size = 3});
+    char text[256];
+    limiter_inserted(&limiter, 2);
+    assert_int_equal(limiter_sampleable(&limiter, 10), 0);
+    limiter_explain_sample(&limiter, 1, text, sizeof text);
+    assert_string_equal(text, "needs 1 more insert: the table has 2 items, min_size is 3");
+    limiter_inserted(&limiter, 1);
+    assert_int_equal(limiter_sampleable(&limiter, 10), 10);
+    assert_int_equal(limiter_insertable(&limiter, 1000), 1000);
+}
+
+static void none_needs_one_item(void **state)
+{
+    (void)state;
+    struct limiter limiter = make(&(struct limiter_config){.kind = LIMITER_NONE});
+    assert_int_equal(limiter_sampleable(&limiter, 1), 0);
+    assert_int_equal(limiter_insertable(&limiter, 7), 7);
+    limiter_inserted(&limiter, 1);
+    assert_int_equal(limiter_sampleable(&limiter, 7), 7);
+}
+
+static void limits_are_inclusive(void **state)
+{
+    (void)state;
+    /* cursor may move from 8 * 10 - 16 = 64 to 96 */
+    struct limiter limiter = make_ratio(8, 10, 16);
+    assert_int_equal(limiter_insertable(&limiter, 100), 12);
+    limiter_inserted(&limiter, 12);
+    assert_true(limiter_cursor(&limiter) == 96.0);
+    assert_int_equal(limiter_insertable(&limiter, 100), 0);
+    assert_int_equal(limiter_sampleable(&limiter, 100), 32);
+    limiter_sampled(&limiter, 7);
+    assert_int_equal(limiter_insertable(&limiter, 100), 0);
+    limiter_sampled(&limiter, 1);
+    assert_int_equal(limiter_insertable(&limiter, 100), 1);
+    limiter_sampled(&limiter, 24);
+    assert_int_equal(limiter_sampleable(&limiter, 100), 0);
+    assert_true(limiter_cursor(&limiter) == 64.0);
+}
+
+static void queue_holds_its_size(void **state)
+{
+    (void)state;
+    struct limiter limiter = make(&(struct limiter_config){.kind = LIMITER_QUEUE, .size = 3});
+    assert_int_equal(limiter_insertable(&limiter, 10), 3);
+    limiter_inserted(&limiter, 3);
+    assert_int_equal(limiter_insertable(&limiter, 10), 0);
+    assert_int_equal(limiter_sampleable(&limiter, 10), 3);
+    limiter_sampled(&limiter, 1);
+    limiter_deleted(&limiter, 1);
+    assert_int_equal(limiter_insertable(&limiter, 10), 1);
+    limiter = make(&(struct limiter_config){.kind = LIMITER_STACK, .size = 1});
+    assert_int_equal(limiter_insertable(&limiter, 10), 1);
+}
+
+static void deletes_below_min_size_block_samples_and_free_inserts(void **state)
+{
+    (void)state;
+    struct limiter limiter = make_ratio(1, 10, 5);
+    limiter_inserted(&limiter, 15);
+    assert_int_equal(limiter_insertable(&limiter, 10), 0);
+    assert_int_equal(limiter_sampleable(&limiter, 10), 10);
+    limiter_deleted(&limiter, 6);
+    assert_true(limiter_cursor(&limiter) == 15.0);
+    assert_int_equal(limiter_size(&limiter), 9);
+    assert_int_equal(limiter_sampleable(&limiter, 10), 0);
+    assert_int_equal(limiter_insertable(&limiter, 10), 1);
+}
+
+static void reset_starts_anew_and_a_copy_continues(void **state)
+{
+    (void)state;
+    struct limiter limiter = make_ratio(2, 4, 4);
+    limiter_inserted(&limiter, 6);
+    limiter_sampled(&limiter, 3);
+    struct limiter restored = limiter;
+    assert_int_equal(limiter_insertable(&restored, 100), limiter_insertable(&limiter, 100));
+    limiter_reset(&limiter);
+    assert_true(limiter_cursor(&limiter) == 0.0);
+    assert_int_equal(limiter_size(&limiter), 0);
+    assert_int_equal(limiter_insertable(&limiter, 100), 6);
+}
+
+static void mistakes_are_refused_with_what_to_write(void **state)
+{
+    (void)state;
+    struct limiter_config good = {.kind = LIMITER_RATIO,
+                                  .samples_per_insert = 8,
+                                  .min_size = 10,
+                                  .error_buffer = -1,
+                                  .min_diff = 0,
+                                  .max_diff = 16};
+    struct limiter_config bad = good;
+    make(&good);
+    bad.samples_per_insert = 0;
+    assert_refused(&bad, "samples_per_insert is 0; write a number above 0");
+    bad.samples_per_insert = NAN;
+    assert_refused(&bad, "write a number above 0");
+    bad.samples_per_insert = INFINITY;
+    assert_refused(&bad, "write a number above 0");
+    bad = good;
+    bad.min_size = 0;
+    assert_refused(&bad, "min_size is 0; write a whole number of at least 1");
+    bad.min_size = 1.5;
+    assert_refused(&bad, "min_size is 1.5, not a whole number; write 2");
+    bad = good;
+    bad.max_diff = 15;
+    assert_refused(&bad, "write max_diff of at least 16");
+    bad = good;
+    bad.min_diff = 81;
+    bad.max_diff = 200;
+    assert_refused(&bad, "write min_diff of at most 80");
+    bad = good;
+    bad.min_diff = NAN;
+    assert_refused(&bad, "min_diff and max_diff are both needed");
+    bad = good;
+    bad.error_buffer = 7.5;
+    assert_refused(&bad, "write at least 8");
+    bad.samples_per_insert = 0.1;
+    bad.error_buffer = 0.5;
+    assert_refused(&bad, "write at least 1");
+    assert_refused(&(struct limiter_config){.kind = LIMITER_QUEUE, .size = 0}, "size is 0");
+    assert_refused(&(struct limiter_config){.kind = LIMITER_MIN_SIZE, .min_size = -3}, "min_size is -3");
+    assert_refused(&(struct limiter_config){.kind = LIMITER_MIN_SIZE, .min_size = 1e300}, "write at most");
+    assert_refused(&(struct limiter_config){.kind = (enum limiter_kind)99}, "no such rate limiter");
+    /* The smallest buffer is good whatever its bounds round to. */
+    for (int i = 1; i < 2000; i++)
+        make_ratio(i * 0.1, 1 + i % 7, fmax(1.0, i * 0.1));
+}
+
+static void a_change_is_whole_or_not_at_all(void **state)
+{
+    (void)state;
+    struct limiter limiter = make_ratio(8, 10, 16);
+    struct limiter before = limiter;
+    rp_error err = {0};
+    struct limiter_change change = UNCHANGED;
+    limiter_inserted(&limiter, 5);
+    before = limiter;
+    change.min_size = 20;
+    change.samples_per_insert = -1;
+    assert_int_equal(limiter_change(&limiter, &change, &err), RP_INVALID_ARGUMENT);
+    assert_memory_equal(&limiter, &before, sizeof limiter);
+    change.samples_per_insert = 4;
+    change.error_buffer = 40;
+    assert_int_equal(limiter_change(&limiter, &change, &err), RP_OK);
+    assert_true(limiter.min_diff == 40.0 && limiter.max_diff == 120.0 && limiter.inserts == 5);
+    change.max_diff = 1000;
+    assert_int_equal(limiter_change(&limiter, &change, &err), RP_INVALID_ARGUMENT);
+    assert_non_null(strstr(err.text, "not both"));
+    change = (struct limiter_change)UNCHANGED;
+    change.error_buffer = -3;
+    assert_int_equal(limiter_change(&limiter, &change, &err), RP_INVALID_ARGUMENT);
+    assert_non_null(strstr(err.text, "error_buffer -3"));
+    change = (struct limiter_change)UNCHANGED;
+    change.max_diff = 500;
+    assert_int_equal(limiter_change(&limiter, &change, &err), RP_OK);
+    assert_true(limiter.max_diff == 500.0);
+}
+
+static void each_kind_has_its_own_values_to_change(void **state)
+{
+    (void)state;
+    rp_error err = {0};
+    struct limiter_change size = UNCHANGED;
+    struct limiter_change upper = UNCHANGED;
+    size.min_size = 50;
+    upper.max_diff = 50;
+    struct limiter limiter = make(&(struct limiter_config){.kind = LIMITER_NONE});
+    assert_int_equal(limiter_change(&limiter, &size, &err), RP_FAILED_PRECONDITION);
+    limiter = make(&(struct limiter_config){.kind = LIMITER_MIN_SIZE, .min_size = 3});
+    assert_int_equal(limiter_change(&limiter, &upper, &err), RP_FAILED_PRECONDITION);
+    assert_int_equal(limiter_change(&limiter, &size, &err), RP_OK);
+    assert_true(limiter.min_size == 50.0);
+    limiter = make(&(struct limiter_config){.kind = LIMITER_QUEUE, .size = 3});
+    assert_int_equal(limiter_change(&limiter, &size, &err), RP_FAILED_PRECONDITION);
+    assert_int_equal(limiter_change(&limiter, &upper, &err), RP_OK);
+    assert_int_equal(limiter_insertable(&limiter, 100), 50);
+    upper.max_diff = 0;
+    assert_int_equal(limiter_change(&limiter, &upper, &err), RP_INVALID_ARGUMENT);
+}
+
+/* ---- properties */
+
+static struct limiter_config random_config(struct rng *rng)
+{
+    struct limiter_config config = {.kind = (enum limiter_kind)rng_below(rng, 5), .error_buffer = -1};
+    double spi = rng_below(rng, 2) ? (double)(1 + rng_below(rng, 9)) : exp(8.0 * rng_unit(rng) - 4.0);
+    config.samples_per_insert = spi;
+    config.min_size = (double)(1 + rng_below(rng, 30));
+    config.size = (double)(1 + rng_below(rng, 20));
+    double least = fmax(1.0, spi);
+    if (rng_below(rng, 2)) {
+        config.error_buffer = rng_below(rng, 3) ? least * (1.0 + 5.0 * rng_unit(rng)) : least;
+    } else {
+        config.min_diff = spi * config.min_size - 20.0 * spi * rng_unit(rng);
+        config.max_diff = config.min_diff + 2.0 * least + (rng_below(rng, 2) ? 30.0 * rng_unit(rng) : 1e-9);
+    }
+    return config;
+}
+
+static struct naive_limiter naive_of(const struct limiter *limiter)
+{
+    return (struct naive_limiter){
+        .samples_per_insert = limiter->samples_per_insert,
+        .min_size = limiter->min_size,
+        .min_diff = limiter->min_diff,
+        .max_diff = limiter->max_diff,
+        .inserts = limiter->inserts,
+        .samples = limiter->samples,
+        .deletes = limiter->deletes,
+    };
+}
+
+static void check_counts(const struct limiter *limiter)
+{
+    enum { MOST = 40 };
+    uint64_t inserts = 0;
+    uint64_t samples = 0;
+    for (struct naive_limiter naive = naive_of(limiter); inserts < MOST && naive_may_insert(&naive); inserts++)
+        naive.inserts++;
+    for (struct naive_limiter naive = naive_of(limiter); samples < MOST && naive_may_sample(&naive); samples++)
+        naive.samples++;
+    assert_int_equal(limiter_insertable(limiter, MOST), inserts);
+    assert_int_equal(limiter_sampleable(limiter, MOST), samples);
+    /* Whatever the state, something can go on. */
+    assert_true(inserts > 0 || samples > 0);
+}
+
+static void check_insert_text(const struct limiter *limiter)
+{
+    char text[256];
+    uint64_t missing;
+    limiter_explain_insert(limiter, text, sizeof text);
+    if (limiter_insertable(limiter, 1) == 1) {
+        assert_string_equal(text, "");
+        return;
+    }
+    assert_int_equal(sscanf(text, "needs %" SCNu64 " more sample", &missing), 1);
+    struct naive_limiter naive = naive_of(limiter);
+    for (uint64_t i = 0; i < missing; i++) {
+        assert_false(naive_may_insert(&naive));
+        assert_true(naive_may_sample(&naive));
+        naive.samples++;
+    }
+    assert_true(naive_may_insert(&naive));
+}
+
+static void check_sample_text(const struct limiter *limiter, uint64_t want)
+{
+    char text[256];
+    uint64_t missing;
+    limiter_explain_sample(limiter, want, text, sizeof text);
+    if (limiter_sampleable(limiter, want) == want) {
+        assert_string_equal(text, "");
+        return;
+    }
+    assert_int_equal(sscanf(text, "needs %" SCNu64 " more insert", &missing), 1);
+    assert_true(missing > 0);
+    struct limiter later = *limiter;
+    limiter_inserted(&later, missing - 1);
+    assert_true(limiter_sampleable(&later, want) < want);
+    limiter_inserted(&later, 1);
+    assert_int_equal(limiter_sampleable(&later, want), want);
+    if (want == 1) {
+        /* And those inserts are allowed, one after the other. */
+        struct naive_limiter naive = naive_of(limiter);
+        for (uint64_t i = 0; i < missing; i++) {
+            assert_true(naive_may_insert(&naive));
+            naive.inserts++;
+        }
+        assert_true(naive_may_sample(&naive));
+    }
+}
+
+static void step(struct limiter *limiter, struct rng *rng)
+{
+    uint64_t n = 1 + rng_below(rng, 6);
+    switch (rng_below(rng, 5)) {
+    case 0:
+    case 1:
+        limiter_inserted(limiter, limiter_insertable(limiter, n));
+        break;
+    case 2:
+    case 3:
+        limiter_sampled(limiter, limiter_sampleable(limiter, n));
+        break;
+    default:
+        limiter_deleted(limiter, n < limiter_size(limiter) ? n : limiter_size(limiter));
+    }
+    if (rng_below(rng, 400) == 0)
+        limiter_reset(limiter);
+    /* Past the limiter, as insert-on-sample does. */
+    if (rng_below(rng, 200) == 0)
+        limiter_inserted(limiter, n);
+}
+
+static void random_runs_follow_the_rules(void **state)
+{
+    (void)state;
+    struct rng rng;
+    rng_seed(&rng, naive_seed("limiter"));
+    for (int run = 0; run < 300; run++) {
+        struct limiter_config config = random_config(&rng);
+        struct limiter limiter = make(&config);
+        for (int i = 0; i < 200; i++) {
+            step(&limiter, &rng);
+            check_counts(&limiter);
+            check_insert_text(&limiter);
+            check_sample_text(&limiter, 1);
+            check_sample_text(&limiter, 1 + rng_below(&rng, 300));
+        }
+    }
+}
+
+static void large_counts_are_exact(void **state)
+{
+    (void)state;
+    struct rng rng;
+    rng_seed(&rng, naive_seed("limiter, large counts"));
+    for (int run = 0; run < 3000; run++) {
+        struct limiter_config config = random_config(&rng);
+        struct limiter limiter = make(&config);
+        uint64_t inserts = rng_next(&rng) >> (14 + rng_below(&rng, 30));
+        limiter_inserted(&limiter, inserts);
+        double target = limiter.min_diff > -1e300 ? limiter.min_diff : 0.0;
+        double samples = (double)inserts * limiter.samples_per_insert - target - 5.0 * rng_unit(&rng);
+        limiter_sampled(&limiter, samples > 0.0 && samples < 9e15 ? (uint64_t)samples : 0);
+        uint64_t k = limiter_sampleable(&limiter, UINT64_MAX);
+        struct naive_limiter naive = naive_of(&limiter);
+        naive.samples += k;
+        if (limiter.min_diff > -1e300 && naive.samples < UINT64_C(1) << 53)
+            assert_false(naive_may_sample(&naive));
+        naive.samples--;
+        if (k > 0)
+            assert_true(naive_may_sample(&naive));
+    }
+}
+
+static void small_buffers_are_not_overrun(void **state)
+{
+    (void)state;
+    struct limiter limiter = make_ratio(8, 500, 16);
+    char text[12];
+    limiter_explain_sample(&limiter, 1, text, sizeof text);
+    assert_string_equal(text, "needs 500 m");
+    limiter_explain_sample(&limiter, 1, NULL, 0);
+    limiter_explain_insert(&limiter, NULL, 0);
+}
+
+/* A new ratio holds from now on: it does not judge the inserts of the past anew. */
+static void a_new_ratio_leaves_the_cursor_in_place(void **state)
+{
+    (void)state;
+    struct limiter limiter;
+    rp_error err = {0};
+    struct limiter_config config = {.kind = LIMITER_RATIO,
+                                    .samples_per_insert = 8,
+                                    .min_size = 100,
+                                    .error_buffer = 400,
+                                    .min_diff = 0,
+                                    .max_diff = 0};
+    assert_int_equal(limiter_init(&limiter, &config, &err), RP_OK);
+    limiter_inserted(&limiter, 1000000);
+    limiter_sampled(&limiter, 8000000 - 800);
+    struct limiter_change change = UNCHANGED;
+    change.samples_per_insert = 4;
+    assert_int_equal(limiter_change(&limiter, &change, &err), RP_OK);
+    assert_true(fabs(limiter_cursor(&limiter) - 800.0) < 1e-6);
+    limiter_inserted(&limiter, 10);
+    assert_true(fabs(limiter_cursor(&limiter) - 840.0) < 1e-6);
+    limiter_reset(&limiter);
+    assert_true(limiter_cursor(&limiter) == 0.0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(names_are_those_of_the_configuration),
+        cmocka_unit_test(min_size_blocks_samples_until_it_is_reached),
+        cmocka_unit_test(none_needs_one_item),
+        cmocka_unit_test(limits_are_inclusive),
+        cmocka_unit_test(queue_holds_its_size),
+        cmocka_unit_test(deletes_below_min_size_block_samples_and_free_inserts),
+        cmocka_unit_test(reset_starts_anew_and_a_copy_continues),
+        cmocka_unit_test(mistakes_are_refused_with_what_to_write),
+        cmocka_unit_test(a_change_is_whole_or_not_at_all),
+        cmocka_unit_test(a_new_ratio_leaves_the_cursor_in_place),
+        cmocka_unit_test(each_kind_has_its_own_values_to_change),
+        cmocka_unit_test(random_runs_follow_the_rules),
+        cmocka_unit_test(large_counts_are_exact),
+        cmocka_unit_test(small_buffers_are_not_overrun),
+    };
+    return cmocka_run_group_tests_name("limiter", tests, NULL, NULL);
+}

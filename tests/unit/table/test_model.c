@@ -1,0 +1,446 @@
+/* Random operations of several sessions on an embedded broker, held against a table that is too simple to be wrong:
+ * an array of items, the two rules of the limiter, and a list of sessions whose items wait. For selectors with a fixed
+ * order everything is predicted; for random ones what was picked is taken from the broker and checked. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "proto/base/rng.h"
+#include "tests/support/naive.h"
+#include "tests/support/testpeer.h"
+
+#define SESSIONS 3u
+#define ITEMS 4096u
+#define WAITING 512u
+#if defined(__SANITIZE_ADDRESS__)
+#define ROUNDS 20u
+#else
+#define ROUNDS 80u
+#endif
+
+static const char *const kinds[] = {"fifo", "lifo", "min_heap", "max_heap", "uniform", "prioritized"};
+#define FIXED_KINDS 4u
+
+struct entry {
+    uint64_t key, inserted, touched;
+    double priority;
+    uint32_t times;
+};
+
+struct waiting {
+    uint64_t key;
+    double priority;
+};
+
+struct writer {
+    struct testpeer *peer;
+    struct waiting queue[WAITING];
+    uint32_t count;
+    uint64_t resolved, rejected;
+};
+
+struct model {
+    struct rng rng;
+    struct embed embed;
+    struct testpeer *admin;
+    uint32_t sampler, remover, max_size, max_times;
+    struct naive_limiter limiter;
+    struct entry items[ITEMS];
+    uint32_t size;
+    uint64_t sequence, next_key;
+    struct writer writers[SESSIONS];
+    uint32_t ring[SESSIONS], n_ring; /* sessions whose items wait, the next one first */
+    uint64_t pending_evictions;      /* by a random remover: which ones is read from the broker */
+};
+
+/* ---- the naive table ---- */
+
+static uint32_t find(const struct model *self, uint64_t key)
+{
+    uint32_t i = 0;
+    while (i < self->size && self->items[i].key != key)
+        i++;
+    return i;
+}
+
+static bool comes_first(uint32_t kind, const struct entry *a, const struct entry *b)
+{
+    switch (kind) {
+    case 0:
+        return a->inserted < b->inserted;
+    case 1:
+        return a->inserted > b->inserted;
+    case 2:
+        return a->priority < b->priority || (a->priority == b->priority && a->touched < b->touched);
+    default:
+        return a->priority > b->priority || (a->priority == b->priority && a->touched < b->touched);
+    }
+}
+
+static uint32_t first(const struct model *self, uint32_t kind)
+{
+    uint32_t best = 0;
+    for (uint32_t i = 1; i < self->size; i++)
+        if (comes_first(kind, &self->items[i], &self->items[best]))
+            best = i;
+    return best;
+}
+
+static void take_out(struct model *self, uint32_t i)
+{
+    self->items[i] = self->items[--self->size];
+    self->limiter.deletes++;
+}
+
+/* Evictions by a random remover: whatever the broker no longer has. */
+static void take_evicted(struct model *self)
+{
+    const struct table *table = embed_table(&self->embed, "t");
+    for (uint32_t i = 0; i < self->size && self->pending_evictions;) {
+        if (table_find(table, self->items[i].key) == UINT32_MAX) {
+            self->items[i] = self->items[--self->size];
+            self->pending_evictions--;
+        } else {
+            i++;
+        }
+    }
+    assert_int_equal(self->pending_evictions, 0);
+}
+
+static void insert(struct model *self, struct writer *writer, const struct waiting *item)
+{
+    writer->resolved++;
+    if (!(item->priority >= 0) || find(self, item->key) < self->size) {
+        writer->rejected++;
+        return;
+    }
+    self->items[self->size++] = (struct entry){item->key, self->sequence, self->sequence, item->priority, 0};
+    self->sequence++;
+    self->limiter.inserts++;
+    if (self->size - self->pending_evictions <= self->max_size)
+        return;
+    if (self->remover < FIXED_KINDS) {
+        take_out(self, first(self, self->remover));
+    } else {
+        self->limiter.deletes++;
+        self->pending_evictions++;
+    }
+}
+
+static void pop(struct model *self, struct writer *writer)
+{
+    struct waiting item = writer->queue[0];
+    memmove(writer->queue, writer->queue + 1, --writer->count * sizeof item);
+    insert(self, writer, &item);
+}
+
+static void leave_ring(struct model *self, uint32_t w)
+{
+    uint32_t i = 0;
+    while (i < self->n_ring && self->ring[i] != w)
+        i++;
+    if (i == self->n_ring)
+        return;
+    memmove(self->ring + i, self->ring + i + 1, (--self->n_ring - i) * sizeof self->ring[0]);
+}
+
+/* Lets items in that wait, session by session. */
+static void pump(struct model *self)
+{
+    while (self->n_ring && naive_may_insert(&self->limiter)) {
+        uint32_t w = self->ring[0];
+        struct writer *writer = &self->writers[w];
+        leave_ring(self, w);
+        self->ring[self->n_ring++] = w;
+        pop(self, writer);
+        while (writer->count && !(writer->queue[0].priority >= 0))
+            pop(self, writer); /* rejections wait for their predecessors only */
+        if (!writer->count)
+            leave_ring(self, w);
+    }
+}
+
+static void arrive(struct model *self, uint32_t w, const struct waiting *item)
+{
+    struct writer *writer = &self->writers[w];
+    bool good = item->priority >= 0;
+    if (writer->count || (good && !naive_may_insert(&self->limiter))) {
+        assert_true(writer->count < WAITING);
+        if (!writer->count)
+            self->ring[self->n_ring++] = w;
+        writer->queue[writer->count++] = *item;
+        return;
+    }
+    insert(self, writer, item);
+}
+
+/* ---- operations on both ---- */
+
+static double random_priority(struct model *self)
+{
+    return rng_below(&self->rng, 12) == 0 ? -1.0 : (double)rng_below(&self->rng, 8);
+}
+
+static uint64_t random_key(struct model *self)
+{
+    return self->size && rng_below(&self->rng, 8) ? self->items[rng_below(&self->rng, self->size)].key
+                                                  : rng_below(&self->rng, self->next_key + 2);
+}
+
+static void do_insert(struct model *self)
+{
+    uint32_t w = (uint32_t)rng_below(&self->rng, SESSIONS), n = 1 + (uint32_t)rng_below(&self->rng, 4);
+    struct writer *writer = &self->writers[w];
+    if (writer->count > 40)
+        return;
+    uint32_t layout = testpeer_plain(writer->peer, "t");
+    struct waiting list[4];
+    for (uint32_t i = 0; i < n; i++) {
+        /* Which keys a random remover has left is known only afterwards: then all keys are new. */
+        bool again = self->remover < FIXED_KINDS && rng_below(&self->rng, 6) == 0;
+        list[i] = (struct waiting){again ? random_key(self) : self->next_key++, random_priority(self)};
+        const void *blocks[] = {&list[i].key};
+        testpeer_item(writer->peer, layout, list[i].key, list[i].priority,
+                      testpeer_chunk(writer->peer, 1, blocks, false), 0, 1);
+    }
+    writer->peer->oldest_chunk = writer->peer->chunk + 1;
+    testpeer_push(writer->peer);
+    embed_settle(&self->embed);
+    for (uint32_t i = 0; i < n; i++)
+        arrive(self, w, &list[i]);
+    pump(self);
+}
+
+static void count_sample(struct model *self, uint32_t i, const Replay__SampleReply *reply, uint32_t at)
+{
+    struct entry *item = &self->items[i];
+    item->times++;
+    self->limiter.samples++;
+    assert_int_equal(reply->key[at], item->key);
+    assert_true(reply->priority[at] == item->priority);
+    assert_int_equal(sampled_u32(reply->times_sampled, reply->n_times_sampled, at), item->times);
+    if (self->max_times && item->times == self->max_times)
+        take_out(self, i);
+}
+
+static void do_sample(struct model *self)
+{
+    uint32_t want = 1 + (uint32_t)rng_below(&self->rng, 6), got = 0;
+    struct testpeer_answer *answer = testpeer_await(self->admin, testpeer_sample(self->admin, "t", want, 0, 0));
+    const Replay__SampleReply *reply = answer->status == RP_OK ? answer->reply->sample : NULL;
+    while (got < want && self->size && naive_may_sample(&self->limiter)) {
+        assert_non_null(reply);
+        assert_true(got < reply->n_key);
+        uint32_t i = self->sampler < FIXED_KINDS ? first(self, self->sampler) : find(self, reply->key[got]);
+        assert_true(i < self->size);
+        if (self->sampler == 5) { /* an item of weight 0 is only picked where all are 0 */
+            double total = 0;
+            for (uint32_t k = 0; k < self->size; k++)
+                total += self->items[k].priority;
+            assert_true(total == 0 || self->items[i].priority > 0);
+        }
+        sampled_check(answer, got);
+        count_sample(self, i, reply, got++);
+    }
+    if (got) {
+        assert_int_equal(reply->n_key, got);
+        assert_int_equal(reply->partial, got < want);
+    } else {
+        assert_int_equal(answer->status, RP_DEADLINE_EXCEEDED);
+        assert_true(strlen(answer->text) > 20);
+    }
+    pump(self);
+}
+
+static void do_update(struct model *self)
+{
+    uint32_t n = 1 + (uint32_t)rng_below(&self->rng, 4);
+    uint64_t keys[4], applied = 0, missing = 0, refused = 0;
+    double priorities[4];
+    for (uint32_t i = 0; i < n; i++) {
+        keys[i] = random_key(self);
+        priorities[i] = random_priority(self);
+        uint32_t at = find(self, keys[i]);
+        if (at == self->size) {
+            missing++;
+        } else if (priorities[i] < 0) {
+            refused++;
+        } else {
+            applied++;
+            self->items[at].priority = priorities[i];
+            self->items[at].touched = self->sequence++;
+        }
+    }
+    const Replay__ChangeReply *reply = testpeer_update(self->admin, "t", n, keys, priorities)->reply->change;
+    assert_int_equal(reply->applied, applied);
+    assert_int_equal(reply->missing, missing);
+    assert_int_equal(reply->refused, refused);
+}
+
+static void do_delete(struct model *self)
+{
+    uint32_t n = 1 + (uint32_t)rng_below(&self->rng, 3);
+    uint64_t keys[3], applied = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        keys[i] = random_key(self);
+        uint32_t at = find(self, keys[i]);
+        if (at < self->size) {
+            take_out(self, at);
+            applied++;
+        }
+    }
+    assert_int_equal(testpeer_delete(self->admin, "t", n, keys)->reply->change->applied, applied);
+    pump(self);
+}
+
+static void do_reset(struct model *self)
+{
+    assert_int_equal(testpeer_reset(self->admin, "t")->reply->change->applied, self->size);
+    self->size = 0;
+    self->limiter.inserts = self->limiter.samples = self->limiter.deletes = 0;
+    pump(self);
+}
+
+/* A session goes, with what waits of it, and another takes its place. */
+static void do_replace_session(struct model *self)
+{
+    uint32_t w = (uint32_t)rng_below(&self->rng, SESSIONS);
+    struct writer *writer = &self->writers[w];
+    session_close(self->embed.broker, session_find(self->embed.broker, writer->peer->session));
+    testpeer_close(writer->peer);
+    leave_ring(self, w);
+    *writer = (struct writer){.peer = testpeer_new(&self->embed)};
+    testpeer_open(writer->peer, rng_below(&self->rng, 2));
+}
+
+/* ---- comparison ---- */
+
+/* Items that wait only for their rejection hold no chunks. */
+static uint64_t bad_waiting(const struct model *self)
+{
+    uint64_t n = 0;
+    for (uint32_t w = 0; w < SESSIONS; w++)
+        for (uint32_t i = 0; i < self->writers[w].count; i++)
+            n += !(self->writers[w].queue[i].priority >= 0);
+    return n;
+}
+
+static void compare(struct model *self)
+{
+    const struct table *table = embed_table(&self->embed, "t");
+    take_evicted(self);
+    assert_int_equal(table->in.size, self->size);
+    assert_int_equal(table->limiter.inserts, self->limiter.inserts);
+    assert_int_equal(table->limiter.samples, self->limiter.samples);
+    assert_int_equal(table->limiter.deletes, self->limiter.deletes);
+    uint64_t waiting = 0;
+    for (uint32_t i = 0; i < self->size; i++) {
+        uint32_t slot = table_find(table, self->items[i].key);
+        assert_true(slot != UINT32_MAX);
+        assert_true(table->in.items[slot].priority == self->items[i].priority);
+        assert_int_equal(table->in.items[slot].times_sampled, self->items[i].times);
+    }
+    for (uint32_t w = 0; w < SESSIONS; w++) {
+        struct writer *writer = &self->writers[w];
+        testpeer_heartbeat(writer->peer, writer->rejected, false);
+        assert_int_equal(testpeer_resolved(writer->peer, 0), writer->resolved);
+        assert_int_equal(writer->peer->credit->rejected[0], writer->rejected);
+        waiting += writer->count;
+        testpeer_forget(writer->peer);
+    }
+    assert_int_equal(table->n_waiting_items, waiting);
+    assert_int_equal(table->bytes, 8 * (uint64_t)self->size);
+    testpeer_settled(self->admin, 0);
+    assert_int_equal(self->embed.broker->store.chunks, self->size + waiting - bad_waiting(self));
+    testpeer_forget(self->admin);
+}
+
+/* ---- rounds ---- */
+
+static void begin(struct model *self)
+{
+    char tables[600], limiter[200];
+    struct rng *rng = &self->rng;
+    self->sampler = (uint32_t)rng_below(rng, 6);
+    self->remover = (uint32_t)rng_below(rng, 6);
+    self->max_size = 4 + (uint32_t)rng_below(rng, 30);
+    self->max_times = rng_below(rng, 2) ? (uint32_t)rng_below(rng, 4) : 0;
+    uint32_t min_size = 1 + (uint32_t)rng_below(rng, 4);
+    double spi = 0.5 * (double)(1 + rng_below(rng, 6)), buffer = fmax(1, spi) + (double)rng_below(rng, 6);
+    self->limiter = (struct naive_limiter){1, 1, -1e300, 1e300, 0, 0, 0};
+    switch (rng_below(rng, 4)) {
+    case 0:
+        snprintf(limiter, sizeof limiter, "{kind: none}");
+        break;
+    case 1:
+        snprintf(limiter, sizeof limiter, "{kind: min_size, min_size: %u}", min_size);
+        self->limiter.min_size = min_size;
+        break;
+    case 2:
+        snprintf(limiter, sizeof limiter,
+                 "{kind: sample_to_insert_ratio, samples_per_insert: %g, min_size: %u, error_buffer: %g}", spi,
+                 min_size, buffer);
+        self->limiter.samples_per_insert = spi;
+        self->limiter.min_size = min_size;
+        self->limiter.min_diff = spi * min_size - buffer;
+        self->limiter.max_diff = spi * min_size + buffer;
+        break;
+    default:
+        snprintf(limiter, sizeof limiter, "{kind: queue, size: %u}", self->max_size / 2 + 1);
+        self->limiter.min_diff = 0;
+        self->limiter.max_diff = self->max_size / 2 + 1;
+    }
+    snprintf(
+        tables, sizeof tables,
+        "  - {name: t, max_size: %u, max_times_sampled: %u, sampler: {kind: %s}, remover: {kind: %s}, limiter: %s}\n",
+        self->max_size, self->max_times, kinds[self->sampler], kinds[self->remover], limiter);
+    embed_start(&self->embed, tables, NULL);
+    self->admin = testpeer_new(&self->embed);
+    for (uint32_t w = 0; w < SESSIONS; w++) {
+        self->writers[w] = (struct writer){.peer = testpeer_new(&self->embed)};
+        testpeer_open(self->writers[w].peer, w == 1);
+    }
+    self->size = self->n_ring = 0;
+    self->next_key = 1;
+}
+
+static void random_operations_match_the_model(void **state)
+{
+    (void)state;
+    static struct model model;
+    rng_seed(&model.rng, naive_seed("random_operations_match_the_model"));
+    for (uint32_t round = 0; round < ROUNDS; round++) {
+        begin(&model);
+        for (uint32_t step = 0; step < 150; step++) {
+            uint64_t what = rng_below(&model.rng, 100);
+            if (what < 45)
+                do_insert(&model);
+            else if (what < 75)
+                do_sample(&model);
+            else if (what < 87)
+                do_update(&model);
+            else if (what < 97)
+                do_delete(&model);
+            else if (what < 98)
+                do_reset(&model);
+            else
+                do_replace_session(&model);
+            compare(&model);
+        }
+        embed_stop(&model.embed); /* checks that everything is released */
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(random_operations_match_the_model)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

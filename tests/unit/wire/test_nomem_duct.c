@@ -1,0 +1,75 @@
+/* A duct that cannot grow refuses one message, all of it, and takes the next one. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "proto/wire/duct.h"
+#include "tests/support/nomem.h"
+
+#define FRAMES 3u
+
+/* As all callers do: none goes on after a refusal. */
+static bool send_message(struct way way, uint64_t number, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (!way_send_bytes(way, &number, sizeof number, i + 1 < n))
+            return false;
+    return true;
+}
+
+static void expect_frame(struct way way, uint64_t number, bool more)
+{
+    zmq_msg_t frame;
+    bool got_more = !more;
+    zmq_msg_init(&frame);
+    assert_true(way_receive(way, &frame, &got_more));
+    assert_memory_equal(zmq_msg_data(&frame), &number, sizeof number);
+    assert_int_equal(got_more, more);
+    zmq_msg_close(&frame);
+}
+
+/* So many frames are there already: the duct has to grow at the message's first frame, or at a later one. True: it had to. */
+static bool refuse_once(uint64_t before)
+{
+    struct duct duct = {0};
+    struct way way = {.duct = &duct};
+    for (uint64_t i = 0; i < before; i++)
+        assert_true(send_message(way, i, 1));
+    nomem_arm(1, NOMEM_ONCE);
+    nomem_enter();
+    bool sent = send_message(way, before, FRAMES);
+    nomem_leave();
+    bool failed = nomem_disarm();
+    assert_int_equal(sent, !failed);
+    if (failed)
+        assert_true(send_message(way, before, FRAMES));
+    assert_true(send_message(way, before + 1, 1));
+    for (uint64_t i = 0; i < before; i++)
+        expect_frame(way, i, false);
+    for (uint32_t i = 0; i < FRAMES; i++)
+        expect_frame(way, before, i + 1 < FRAMES);
+    expect_frame(way, before + 1, false);
+    assert_false(way_receive(way, &(zmq_msg_t){0}, &(bool){false}));
+    duct_fini(&duct);
+    return failed;
+}
+
+static void test_refused_once(void **state)
+{
+    (void)state;
+    uint32_t refused = 0;
+    for (uint64_t before = 0; before <= 140; before++)
+        refused += refuse_once(before);
+    assert_true(refused > FRAMES); /* at each of its frames */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_refused_once)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,966 @@
+/* Golden frames in both directions, agreement with protobuf-c, and what is refused. RP_GOLDEN_WRITE=1 writes the files
+ * in tests/golden/ anew from the frames that this program builds. */
+#include "proto/wire/wire.h"
+
+#include <inttypes.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "proto/base/rng.h"
+#include "replay.pb-c.h"
+#include "tests/support/facts.h"
+
+#define COUNT(a) (sizeof(a) / sizeof(a)[0])
+
+static const uint8_t session[16] = {0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17,
+                                    0x18, 0x19, 0x1a, 0x1b, 0x1c, 0x1d, 0x1e, 0x1f};
+
+/* ---- golden files */
+
+struct frame {
+    uint8_t data[4096];
+    size_t size;
+};
+
+static void golden_path(char *path, size_t size, const char *name)
+{
+    const char *root = getenv("RP_SOURCE_DIR");
+    snprintf(path, size, "%s/tests/golden/%s.hex", root != NULL ? root : ".", name);
+}
+
+/* '#' begins a comment; the rest is hexadecimal digits in pairs. */
+static void golden_read(const char *name, struct frame *out)
+{
+    char path[4096], line[512];
+    golden_path(path, sizeof path, name);
+    FILE *file = fopen(path, "r");
+    if (file == NULL)
+        fail_msg("cannot open %s (set RP_SOURCE_DIR to the root of the repository)", path);
+    out->size = 0;
+    while (fgets(line, sizeof line, file) != NULL) {
+        unsigned byte;
+        int used;
+        for (const char *at = line; *at != '#' && sscanf(at, " %2x%n", &byte, &used) == 1; at += used) {
+            assert_true(out->size < sizeof out->data);
+            out->data[out->size++] = (uint8_t)byte;
+        }
+    }
+    fclose(file);
+}
+
+static void golden_write(const char *name, const char *comment, const struct pb_writer *w)
+{
+    char path[4096];
+    golden_path(path, sizeof path, name);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fprintf(file, "# %s\n", comment);
+    for (size_t i = 0; i < w->size; i++)
+        fprintf(file, "%02x%s", w->data[i], i % 32 == 31 || i + 1 == w->size ? "\n" : " ");
+    fclose(file);
+}
+
+/* Our writer's bytes are the golden ones; protobuf-c reads them and writes the same bytes again. */
+static void golden_check(const char *name, const char *comment, const struct pb_writer *w,
+                         const ProtobufCMessageDescriptor *type, struct frame *golden)
+{
+    if (getenv("RP_GOLDEN_WRITE") != NULL)
+        golden_write(name, comment, w);
+    golden_read(name, golden);
+    assert_false(w->failed);
+    assert_int_equal(w->size, golden->size);
+    assert_memory_equal(w->data, golden->data, golden->size);
+
+    ProtobufCMessage *message = protobuf_c_message_unpack(type, NULL, golden->size, golden->data);
+    assert_non_null(message);
+    assert_int_equal(message->n_unknown_fields, 0);
+    uint8_t again[4096];
+    assert_int_equal(protobuf_c_message_get_packed_size(message), golden->size);
+    assert_int_equal(protobuf_c_message_pack(message, again), golden->size);
+    assert_memory_equal(again, golden->data, golden->size);
+    protobuf_c_message_free_unpacked(message, NULL);
+}
+
+/* ---- encoded layouts, as their owners make them with protobuf-c */
+
+static void put_layout(struct pb_writer *w, uint32_t number, uint32_t id, const char *table)
+{
+    Replay__Field obs = REPLAY__FIELD__INIT, action = REPLAY__FIELD__INIT;
+    Replay__Field *fields[] = {&obs, &action};
+    Replay__Layout layout = REPLAY__LAYOUT__INIT;
+    obs.name = "observation";
+    obs.count = 2;
+    action.name = "action";
+    action.column = 1;
+    action.start = -1;
+    action.count = 1;
+    action.squeeze = 1;
+    layout.id = id;
+    layout.table = (char *)table;
+    layout.n_fields = 2;
+    layout.fields = fields;
+    uint8_t bytes[256];
+    pb_put_bytes(w, number, bytes, replay__layout__pack(&layout, bytes));
+}
+
+/* ---- ingest */
+
+static void write_ingest_one(struct pb_writer *w)
+{
+    wire_write_ingest(w, &(struct wire_ingest_out){
+                             .session = session,
+                             .epoch = 3,
+                             .number = 9,
+                             .oldest_chunk = 41,
+                             .n_chunks = 1,
+                             .n_columns = 2,
+                             .packed = 1,
+                             .chunk_number = (const uint64_t[]){42},
+                             .chunk_step = (const uint64_t[]){1000},
+                             .chunk_length = (const uint32_t[]){4},
+                             .block_size = (const uint32_t[]){16, 27},
+                             .block_codec = (const uint8_t[]){0, 4},
+                             .n_runs = 1,
+                             .run_layout = (const uint32_t[]){0},
+                             .run_items = (const uint32_t[]){1},
+                             .run_first = (const uint64_t[]){7},
+                             .n_items = 1,
+                             .item_key = (const uint64_t[]){UINT64_C(0x0102030405060708)},
+                             .item_chunk = (const uint64_t[]){42},
+                             .item_priority = (const double[]){1.5},
+                             .item_length = (const uint32_t[]){4},
+                         });
+}
+
+static void test_golden_ingest_one(void **state)
+{
+    (void)state;
+    struct pb_writer w = {0};
+    struct frame f;
+    struct wire_ingest in;
+    write_ingest_one(&w);
+    golden_check("ingest_one", "Ingest: one chunk of 4 steps and 2 columns, one item; optional arrays left out", &w,
+                 &replay__ingest__descriptor, &f);
+    pb_writer_fini(&w);
+    assert_int_equal(wire_read_ingest(f.data, f.size, &in, NULL), RP_OK);
+    assert_int_equal(in.version, 1);
+    assert_memory_equal(in.session, session, 16);
+    assert_int_equal(in.epoch, 3);
+    assert_int_equal(in.number, 9);
+    assert_int_equal(in.oldest_chunk, 41);
+    assert_null(in.layouts);
+    assert_int_equal(in.n_layouts, 0);
+    assert_int_equal(in.n_chunks, 1);
+    assert_int_equal(in.packed, 1);
+    assert_int_equal(pb_u64(&in.chunk_number, 0), 42);
+    assert_int_equal(pb_u64(&in.chunk_step, 0), 1000);
+    assert_int_equal(pb_u32(&in.chunk_length, 0), 4);
+    assert_int_equal(pb_u32(&in.chunk_episode, 0), 0);
+    assert_int_equal(in.block_size.n, 2);
+    assert_int_equal(pb_u32(&in.block_size, 1), 27);
+    assert_int_equal(pb_u8(&in.block_codec, 1), 4);
+    assert_int_equal(in.n_runs, 1);
+    assert_int_equal(pb_u64(&in.run_first, 0), 7);
+    assert_int_equal(pb_u64(&in.run_policy, 0), 0);
+    assert_int_equal(in.n_items, 1);
+    assert_int_equal(pb_u64(&in.item_key, 0), UINT64_C(0x0102030405060708));
+    assert_true(pb_f64(&in.item_priority, 0) == 1.5);
+    assert_int_equal(pb_u64(&in.item_chunk, 0), 42);
+    assert_int_equal(pb_u32(&in.item_offset, 0), 0);
+    assert_int_equal(pb_u32(&in.item_length, 0), 4);
+}
+
+static void write_ingest_many(struct pb_writer *w)
+{
+    struct pb_writer layouts = {0};
+    put_layout(&layouts, 7, 0, "replay");
+    put_layout(&layouts, 7, 1, "other");
+    wire_write_ingest(w, &(struct wire_ingest_out){
+                             .session = session,
+                             .epoch = 1,
+                             .number = 1,
+                             .oldest_chunk = 1,
+                             .layouts = layouts.data,
+                             .layouts_size = layouts.size,
+                             .n_chunks = 2,
+                             .n_columns = 2,
+                             .packed = 1,
+                             .chunk_number = (const uint64_t[]){1, 2},
+                             .chunk_step = (const uint64_t[]){0, 8},
+                             .chunk_length = (const uint32_t[]){8, 8},
+                             .chunk_episode = (const uint32_t[]){5, 6},
+                             .block_size = (const uint32_t[]){64, 64, 64, 64},
+                             .block_codec = (const uint8_t[]){0, 0, 0, 0},
+                             .n_runs = 2,
+                             .run_layout = (const uint32_t[]){0, 1},
+                             .run_items = (const uint32_t[]){2, 1},
+                             .run_first = (const uint64_t[]){1, 1},
+                             .run_policy = (const uint64_t[]){12, 12},
+                             .n_items = 3,
+                             .item_key = (const uint64_t[]){100, 101, 102},
+                             .item_chunk = (const uint64_t[]){1, 1, 2},
+                             .item_priority = (const double[]){1.0, 1.0, 1.0},
+                             .item_offset = (const uint32_t[]){0, 4, 0},
+                             .item_length = (const uint32_t[]){4, 4, 4},
+                         });
+    pb_writer_fini(&layouts);
+}
+
+static void test_golden_ingest_many(void **state)
+{
+    (void)state;
+    struct pb_writer w = {0};
+    struct frame f;
+    struct wire_ingest in;
+    write_ingest_many(&w);
+    golden_check("ingest_many", "Ingest: two layouts, two chunks, two runs, three items; equal elements sent once", &w,
+                 &replay__ingest__descriptor, &f);
+    pb_writer_fini(&w);
+    assert_int_equal(wire_read_ingest(f.data, f.size, &in, NULL), RP_OK);
+    assert_int_equal(in.n_chunks, 2);
+    assert_int_equal(in.n_runs, 2);
+    assert_int_equal(in.n_items, 3);
+    assert_int_equal(in.chunk_length.n, 1);
+    assert_int_equal(pb_u32(&in.chunk_length, 1), 8);
+    assert_int_equal(pb_u32(&in.chunk_episode, 1), 6);
+    assert_int_equal(in.block_size.n, 1);
+    assert_int_equal(in.block_codec.n, 1);
+    assert_int_equal(pb_u64(&in.run_policy, 1), 12);
+    assert_int_equal(in.item_priority.n, 1);
+    assert_int_equal(pb_u32(&in.item_offset, 1), 4);
+    assert_int_equal(in.n_layouts, 2);
+    struct pb_reader r = pb_reader(in.layouts, in.layouts_size);
+    struct pb_field field;
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_int_equal(pb_next(&r, &field), 1);
+        assert_int_equal(field.number, 7);
+        Replay__Layout *layout = replay__layout__unpack(NULL, field.size, field.data);
+        assert_int_equal(layout->id, i);
+        assert_string_equal(layout->table, i == 0 ? "replay" : "other");
+        replay__layout__free_unpacked(layout, NULL);
+    }
+    assert_int_equal(pb_next(&r, &field), 0);
+}
+
+static void test_ingest_is_patched_in_place(void **state)
+{
+    (void)state;
+    struct pb_writer w = {0};
+    struct wire_ingest in;
+    uint8_t other[16];
+    memset(other, 0xee, sizeof other);
+    write_ingest_many(&w);
+    wire_patch_ingest(w.data, other, UINT32_MAX);
+    assert_int_equal(wire_read_ingest(w.data, w.size, &in, NULL), RP_OK);
+    assert_memory_equal(in.session, other, 16);
+    assert_int_equal(in.epoch, UINT32_MAX);
+    assert_int_equal(in.number, 1);
+    assert_int_equal(in.n_items, 3);
+    pb_writer_fini(&w);
+    /* Zeros stand there too, so that there is always a place. */
+    wire_write_ingest(&w, &(struct wire_ingest_out){.session = (const uint8_t[16]){0}});
+    assert_int_equal(w.size, 43);
+    wire_patch_ingest(w.data, session, 5);
+    assert_int_equal(wire_read_ingest(w.data, w.size, &in, NULL), RP_OK);
+    assert_memory_equal(in.session, session, 16);
+    assert_int_equal(in.epoch, 5);
+    assert_int_equal(in.n_items + in.n_chunks + in.n_runs + in.item_offset.n + in.chunk_episode.n, 0);
+    pb_writer_fini(&w);
+}
+
+static void test_optional_zeros_are_left_out(void **state)
+{
+    (void)state;
+    struct pb_writer w = {0};
+    struct wire_ingest in;
+    struct wire_ingest_out out = {.session = session,
+                                  .n_runs = 1,
+                                  .run_layout = (const uint32_t[]){0},
+                                  .run_items = (const uint32_t[]){2},
+                                  .run_first = (const uint64_t[]){1},
+                                  .n_items = 2,
+                                  .item_key = (const uint64_t[]){1, 2},
+                                  .item_chunk = (const uint64_t[]){1, 2},
+                                  .item_priority = (const double[]){0, 0},
+                                  .item_length = (const uint32_t[]){1, 1}};
+    wire_write_ingest(&w, &out);
+    size_t without = w.size;
+    w.size = 0;
+    out.item_offset = (const uint32_t[]){0, 0};
+    out.run_policy = (const uint64_t[]){0};
+    wire_write_ingest(&w, &out);
+    assert_int_equal(w.size, without);
+    assert_int_equal(wire_read_ingest(w.data, w.size, &in, NULL), RP_OK);
+    assert_int_equal(pb_u32(&in.item_offset, 1), 0);
+    assert_int_equal(pb_u64(&in.run_policy, 0), 0);
+    assert_int_equal(in.item_priority.n, 1);
+    w.size = 0;
+    out.item_offset = (const uint32_t[]){0, 3};
+    wire_write_ingest(&w, &out);
+    assert_int_equal(wire_read_ingest(w.data, w.size, &in, NULL), RP_OK);
+    assert_int_equal(pb_u32(&in.item_offset, 0), 0);
+    assert_int_equal(pb_u32(&in.item_offset, 1), 3);
+    pb_writer_fini(&w);
+}
+
+/* ---- requests */
+
+static void write_request(struct pb_writer *w, uint32_t body, const struct pb_writer *data)
+{
+    pb_put_varint(w, 1, WIRE_VERSION);
+    pb_put_fixed64(w, 2, 77);
+    pb_put_fixed64(w, 3, UINT64_C(0xc11e000000000001));
+    pb_put_bytes(w, body, data->data, data->size);
+}
+
+static void check_request(const struct frame *f, uint32_t body, struct wire_request *request)
+{
+    assert_int_equal(wire_read_request(f->data, f->size, request, NULL), RP_OK);
+    assert_int_equal(request->version, 1);
+    assert_int_equal(request->id, 77);
+    assert_int_equal(request->client, UINT64_C(0xc11e000000000001));
+    assert_int_equal(request->body, body);
+}
+
+static void test_golden_sample(void **state)
+{
+    (void)state;
+    struct pb_writer body = {0}, w = {0};
+    struct frame f;
+    struct wire_request request;
+    struct wire_sample sample;
+    pb_put_bytes(&body, 1, "replay", 6);
+    pb_put_varint(&body, 2, 256);
+    /* A timeout of 0 is not an absent one. */
+    pb_tag(&body, 3, PB_VARINT);
+    pb_varint(&body, 0);
+    pb_put_varint(&body, 5, 1);
+    write_request(&w, 19, &body);
+    golden_check("request_sample", "Request: sample 256 of 'replay', timeout 0, flexible", &w,
+                 &replay__request__descriptor, &f);
+    check_request(&f, 19, &request);
+    assert_int_equal(wire_read_sample(request.data, request.size, &sample, NULL), RP_OK);
+    assert_int_equal(sample.table.size, 6);
+    assert_memory_equal(sample.table.data, "replay", 6);
+    assert_int_equal(sample.count, 256);
+    assert_true(sample.has_timeout);
+    assert_int_equal(sample.timeout_ms, 0);
+    assert_false(sample.distinct);
+    assert_true(sample.flexible);
+    assert_int_equal(wire_read_sample("\x20\x01", 2, &sample, NULL), RP_OK);
+    assert_false(sample.has_timeout);
+    assert_true(sample.distinct);
+    pb_writer_fini(&body);
+    pb_writer_fini(&w);
+}
+
+static void test_golden_update(void **state)
+{
+    (void)state;
+    const uint64_t keys[] = {5, 6, 7};
+    struct pb_writer body = {0}, w = {0};
+    struct frame f;
+    struct wire_request request;
+    struct wire_keys update;
+    pb_put_bytes(&body, 1, "replay", 6);
+    memcpy(pb_put_packed(&body, 2, 3, 8), keys, sizeof keys);
+    pb_put_f64s(&body, 3, (const double[]){0.25, 0.5, 0.75}, 3);
+    write_request(&w, 20, &body);
+    golden_check("request_update", "Request: update of three priorities", &w, &replay__request__descriptor, &f);
+    check_request(&f, 20, &request);
+    assert_int_equal(wire_read_keys(request.data, request.size, true, &update, NULL), RP_OK);
+    assert_int_equal(update.key.n, 3);
+    assert_int_equal(pb_u64(&update.key, 2), 7);
+    assert_true(pb_f64(&update.priority, 1) == 0.5);
+    /* For Delete and Fetch field 3 is unknown. */
+    assert_int_equal(wire_read_keys(request.data, request.size, false, &update, NULL), RP_OK);
+    assert_int_equal(update.key.n, 3);
+    assert_int_equal(update.priority.n, 0);
+    pb_writer_fini(&body);
+    pb_writer_fini(&w);
+}
+
+/* ---- replies */
+
+static void write_reply_sample(struct pb_writer *w)
+{
+    struct pb_writer layouts = {0};
+    put_layout(&layouts, 20, 31, "replay");
+    wire_write_sampled(w, &(struct wire_sampled_out){
+                              .id = 77,
+                              .text = "2 of 3: the timeout of 5 ms has passed",
+                              .status = 4,
+                              .n_items = 3,
+                              .n_chunks = 2,
+                              .n_blocks = 4,
+                              .n_chunk_refs = 4,
+                              .key = (const uint64_t[]){5, 6, 5},
+                              .age_ns = (const uint64_t[]){100, 200, 100},
+                              .policy = (const uint64_t[]){9, 9, 9},
+                              .step = (const uint64_t[]){40, 44, 40},
+                              .priority = (const double[]){1.0, 2.0, 1.0},
+                              .probability = (const double[]){0.25, 0.5, 0.25},
+                              .times_sampled = (const uint32_t[]){1, 1, 2},
+                              .session = (const uint32_t[]){3, 3, 3},
+                              .layout = (const uint32_t[]){0, 0, 0},
+                              .offset = (const uint32_t[]){0, 2, 0},
+                              .length = (const uint32_t[]){2, 4, 2},
+                              .chunks = (const uint32_t[]){1, 2, 1},
+                              .chunk = (const uint32_t[]){0, 0, 1, 0},
+                              .chunk_length = (const uint32_t[]){4, 4},
+                              .chunk_blocks = (const uint32_t[]){2, 2},
+                              .block_size = (const uint32_t[]){16, 16, 16, 12},
+                              .block_column = (const uint8_t[]){0, 2},
+                              .n_block_columns = 2,
+                              .block_codec = (const uint8_t[]){0, 0, 0, 1},
+                              .packed = 2,
+                              .layouts = layouts.data,
+                              .layouts_size = layouts.size,
+                              .table_size = 1000000,
+                              .waited_ns = 5000000,
+                              .partial = true,
+                          });
+    pb_writer_fini(&layouts);
+}
+
+static void test_golden_reply_sample(void **state)
+{
+    (void)state;
+    struct pb_writer w = {0};
+    struct frame f;
+    struct wire_reply reply;
+    struct wire_sampled s;
+    write_reply_sample(&w);
+    golden_check("reply_sample", "Reply: a partial batch of three, two of them the same item, over two chunks", &w,
+                 &replay__reply__descriptor, &f);
+    pb_writer_fini(&w);
+    assert_int_equal(wire_read_reply(f.data, f.size, &reply, NULL), RP_OK);
+    assert_int_equal(reply.version, 1);
+    assert_int_equal(reply.id, 77);
+    assert_int_equal(reply.status, 4);
+    assert_int_equal(reply.text.size, 38);
+    assert_memory_equal(reply.text.data, "2 of 3", 6);
+    assert_int_equal(reply.body, 19);
+    assert_int_equal(wire_read_sampled(reply.data, reply.size, &s, NULL), RP_OK);
+    assert_int_equal(s.n_items, 3);
+    assert_int_equal(s.n_chunks, 2);
+    assert_int_equal(s.n_blocks, 4);
+    assert_int_equal(s.n_layouts, 1);
+    assert_int_equal(pb_u64(&s.key, 1), 6);
+    assert_true(pb_f64(&s.priority, 1) == 2.0);
+    assert_true(pb_f64(&s.probability, 2) == 0.25);
+    assert_int_equal(pb_u32(&s.times_sampled, 2), 2);
+    assert_int_equal(pb_u64(&s.age_ns, 1), 200);
+    assert_int_equal(pb_u64(&s.policy, 2), 9);
+    assert_int_equal(pb_u64(&s.step, 1), 44);
+    assert_int_equal(pb_u32(&s.session, 2), 3);
+    assert_int_equal(pb_u32(&s.layout, 2), 0);
+    assert_int_equal(pb_u32(&s.offset, 1), 2);
+    assert_int_equal(pb_u32(&s.length, 1), 4);
+    assert_int_equal(pb_u32(&s.chunks, 1), 2);
+    assert_int_equal(pb_u32(&s.chunk, 2), 1);
+    assert_int_equal(pb_u32(&s.chunk_length, 1), 4);
+    assert_int_equal(pb_u32(&s.chunk_blocks, 1), 2);
+    assert_int_equal(pb_u32(&s.block_size, 3), 12);
+    assert_int_equal(pb_u8(&s.block_codec, 3), 1);
+    assert_int_equal(wire_block_column(&s, 1, 0, 2), 0);
+    assert_int_equal(wire_block_column(&s, 1, 1, 3), 2);
+    assert_int_equal(s.packed, 2);
+    assert_int_equal(s.table_size, 1000000);
+    assert_int_equal(s.waited_ns, 5000000);
+    assert_true(s.partial);
+}
+
+static void test_golden_reply_empty(void **state)
+{
+    (void)state;
+    struct pb_writer w = {0};
+    struct frame f;
+    struct wire_reply reply;
+    struct wire_sampled s;
+    wire_write_sampled(&w, &(struct wire_sampled_out){.id = 78});
+    golden_check("reply_empty", "Reply: a fetch that found nothing: a body without a field", &w,
+                 &replay__reply__descriptor, &f);
+    pb_writer_fini(&w);
+    assert_int_equal(wire_read_reply(f.data, f.size, &reply, NULL), RP_OK);
+    assert_int_equal(reply.body, 19);
+    assert_int_equal(reply.size, 0);
+    assert_int_equal(wire_read_sampled(reply.data, reply.size, &s, NULL), RP_OK);
+    assert_int_equal(s.n_items + s.n_chunks + s.n_blocks, 0);
+}
+
+/* One chunk per item and all alike: nearly everything folds, and n_chunks follows from the items. */
+static void test_reply_of_equal_chunks(void **state)
+{
+    (void)state;
+    enum { N = 100 };
+    uint64_t u64[N];
+    double f64[N];
+    uint32_t zeros[N], ones[N], sizes[N];
+    uint8_t codecs[N], columns[N];
+    for (uint32_t i = 0; i < N; i++) {
+        u64[i] = i;
+        f64[i] = i;
+        zeros[i] = 0;
+        ones[i] = 1;
+        sizes[i] = 400;
+        codecs[i] = 0;
+        columns[i] = 4;
+    }
+    struct pb_writer layouts = {0}, w = {0};
+    put_layout(&layouts, 20, 1, "t");
+    struct wire_sampled_out out = {.id = 1,
+                                   .n_items = N,
+                                   .n_chunks = N,
+                                   .n_blocks = N,
+                                   .n_chunk_refs = N,
+                                   .key = u64,
+                                   .age_ns = u64,
+                                   .step = u64,
+                                   .priority = f64,
+                                   .length = ones,
+                                   .chunks = ones,
+                                   .chunk_length = ones,
+                                   .chunk_blocks = ones,
+                                   .block_size = sizes,
+                                   .block_column = columns,
+                                   .block_codec = codecs,
+                                   .n_block_columns = 1,
+                                   .packed = N,
+                                   .layouts = layouts.data,
+                                   .layouts_size = layouts.size};
+    for (uint32_t same = 0; same < 2; same++) {
+        struct wire_reply reply;
+        struct wire_sampled s;
+        w.size = 0;
+        out.n_block_columns = same ? 1 : N;
+        out.layout = same ? zeros : NULL;
+        wire_write_sampled(&w, &out);
+        assert_int_equal(wire_read_reply(w.data, w.size, &reply, NULL), RP_OK);
+        assert_int_equal(wire_read_sampled(reply.data, reply.size, &s, NULL), RP_OK);
+        assert_int_equal(s.n_chunks, N);
+        assert_int_equal(s.n_blocks, N);
+        assert_int_equal(s.chunk.n, 0);
+        assert_int_equal(wire_block_column(&s, 99, 0, 99), 4);
+        assert_int_equal(pb_u32(&s.layout, 99), 0);
+        assert_int_equal(pb_u32(&s.session, 99), 0);
+        assert_true(pb_f64(&s.probability, 99) == 0.0);
+    }
+    pb_writer_fini(&layouts);
+    pb_writer_fini(&w);
+}
+
+/* ---- refusals: a frame put together field by field */
+
+enum reader { REQUEST, REPLY, SAMPLE, UPDATE, DELETE, INGEST, SAMPLED };
+
+static rp_status read_as(enum reader reader, const void *data, size_t size, rp_error *err)
+{
+    union {
+        struct wire_request request;
+        struct wire_reply reply;
+        struct wire_sample sample;
+        struct wire_keys keys;
+        struct wire_ingest ingest;
+        struct wire_sampled sampled;
+    } out;
+    switch (reader) {
+    case REQUEST:
+        return wire_read_request(data, size, &out.request, err);
+    case REPLY:
+        return wire_read_reply(data, size, &out.reply, err);
+    case SAMPLE:
+        return wire_read_sample(data, size, &out.sample, err);
+    case UPDATE:
+    case DELETE:
+        return wire_read_keys(data, size, reader == UPDATE, &out.keys, err);
+    case INGEST:
+        return wire_read_ingest(data, size, &out.ingest, err);
+    default:
+        return wire_read_sampled(data, size, &out.sampled, err);
+    }
+}
+
+static void refuse(enum reader reader, const struct pb_writer *w, const char *sentence)
+{
+    rp_error err = {0};
+    assert_int_equal(read_as(reader, w->data, w->size, &err), RP_BAD_MESSAGE);
+    assert_int_equal(err.status, RP_BAD_MESSAGE);
+    facts_said(err.text, sentence);
+    assert_int_equal(read_as(reader, w->data, w->size, NULL), RP_BAD_MESSAGE);
+}
+
+/* The golden frame with one more field. */
+static void refuse_ingest_plus(const void *field, size_t size, const char *sentence)
+{
+    struct pb_writer w = {0};
+    write_ingest_many(&w);
+    memcpy(pb_reserve(&w, size), field, size);
+    refuse(INGEST, &w, sentence);
+    pb_writer_fini(&w);
+}
+#define REFUSE_INGEST_PLUS(bytes, sentence) refuse_ingest_plus(bytes, sizeof bytes - 1, sentence)
+
+static void test_fields_that_stand_twice(void **state)
+{
+    (void)state;
+    REFUSE_INGEST_PLUS("\xc2\x01\x08\1\0\0\0\0\0\0\0", "Ingest.item_key stands twice: send each packed array once");
+    REFUSE_INGEST_PLUS("\xc2\x01\x00", "Ingest.item_key stands twice");
+    REFUSE_INGEST_PLUS("\x08\x01", "Ingest.version stands twice: send it once");
+    REFUSE_INGEST_PLUS("\x7a\x01\0", "Ingest.block_codec stands twice: send it once");
+    struct pb_writer w = {0};
+    pb_put_fixed64(&w, 2, 4);
+    pb_put_fixed64(&w, 2, 5);
+    refuse(REQUEST, &w, "Request.id stands twice");
+    refuse(REPLY, &w, "Reply.id stands twice");
+    w.size = 0;
+    pb_put_bytes(&w, 19, "", 0);
+    pb_put_bytes(&w, 19, "\x10\x01", 2);
+    pb_put_bytes(&w, 20, "\x10\x01", 2);
+    refuse(REQUEST, &w, "Request has two bodies (19 and 20)");
+    refuse(REPLY, &w, "Reply has two bodies");
+    w.size = 0;
+    pb_put_varint(&w, 2, 4);
+    pb_put_varint(&w, 2, 4);
+    refuse(SAMPLE, &w, "Sample.count stands twice");
+    pb_writer_fini(&w);
+}
+
+static void test_wrong_wire_types(void **state)
+{
+    (void)state;
+    struct pb_writer w = {0};
+    pb_put_fixed64(&w, 24, 5);
+    refuse(INGEST, &w, "Ingest.item_key is not packed: send its elements as one packed array");
+    w.size = 0;
+    pb_put_fixed32(&w, 12, 5);
+    refuse(INGEST, &w, "Ingest.chunk_length is not packed");
+    w.size = 0;
+    pb_put_varint(&w, 12, 5);
+    refuse(INGEST, &w, "Ingest.chunk_length has wire type 0: it must be 2");
+    w.size = 0;
+    pb_put_varint(&w, 5, 5);
+    refuse(INGEST, &w, "Ingest.number has wire type 0: it must be 1");
+    w.size = 0;
+    pb_put_fixed32(&w, 2, 5);
+    refuse(REQUEST, &w, "Request.id has wire type 5: it must be 1");
+    refuse(SAMPLE, &w, "Sample.count has wire type 5: it must be 0");
+    w.size = 0;
+    pb_put_varint(&w, 19, 1);
+    refuse(REQUEST, &w, "Request: body 19 has wire type 0: it must be 2");
+    w.size = 0;
+    pb_put_fixed64(&w, 2, 5);
+    refuse(UPDATE, &w, "Update.key is not packed");
+    refuse(DELETE, &w, "Delete or Fetch.key is not packed");
+    w.size = 0;
+    pb_put_varint(&w, 20, 1);
+    refuse(SAMPLED, &w, "SampleReply.layouts has wire type 0: it must be 2");
+    pb_writer_fini(&w);
+}
+
+static void test_bad_lengths(void **state)
+{
+    (void)state;
+    struct pb_writer w = {0};
+    pb_put_bytes(&w, 24, "123456789abcd", 13);
+    refuse(INGEST, &w, "Ingest.item_key has a length in bytes that is no multiple of 8 (13)");
+    w.size = 0;
+    pb_put_bytes(&w, 14, "12345", 5);
+    refuse(INGEST, &w, "Ingest.block_size has a length in bytes that is no multiple of 4 (5)");
+    w.size = 0;
+    pb_put_bytes(&w, 2, "12345", 5);
+    refuse(UPDATE, &w, "Update.key has a length in bytes that is no multiple of 8 (5)");
+    w.size = 0;
+    pb_put_varint(&w, 2, UINT64_C(1) << 32);
+    refuse(SAMPLE, &w, "Sample.count does not fit 32 bits (4294967296)");
+    w.size = 0;
+    pb_put_bytes(&w, 2, "12345678", 8);
+    refuse(UPDATE, &w, "Update.priority has 0 elements: it must have 1");
+    pb_put_bytes(&w, 3, "1234567812345678", 16);
+    refuse(UPDATE, &w, "Update.priority has 2 elements: it must have 1");
+    w.size = 0;
+    pb_put_bytes(&w, 3, "12345678", 8);
+    refuse(UPDATE, &w, "Update.priority has 1 elements: it must have 0");
+    pb_writer_fini(&w);
+}
+
+/* Writes an ingest header whose array `number` has n elements of `width` zero bytes. All others fit 3 chunks of 2
+ * columns, 2 runs and 4 items. */
+static void write_ingest_with(struct pb_writer *w, uint32_t number, uint32_t n, uint32_t packed)
+{
+    static const struct {
+        uint32_t number, n, width;
+    } arrays[] = {{10, 3, 8}, {11, 3, 8}, {12, 3, 4}, {13, 3, 4}, {14, 6, 4}, {15, 6, 1}, {20, 2, 4}, {21, 2, 4},
+                  {22, 2, 8}, {23, 2, 8}, {24, 4, 8}, {25, 4, 8}, {26, 4, 8}, {27, 4, 4}, {28, 4, 4}};
+    w->size = 0;
+    for (uint32_t i = 0; i < COUNT(arrays); i++) {
+        uint32_t count = arrays[i].number == number ? n : arrays[i].n;
+        uint8_t *at = pb_put_packed(w, arrays[i].number, count, arrays[i].width);
+        if (count > 0)
+            memset(at, 0, (size_t)count * arrays[i].width);
+        if (arrays[i].number == 21) {
+            for (uint32_t k = 0; k < count; k++)
+                at[4 * k] = 2;
+        }
+    }
+    pb_put_fixed32(w, 16, packed);
+}
+
+static void test_ingest_counts(void **state)
+{
+    (void)state;
+    /* For each array the counts that are allowed besides the full one. */
+    static const struct {
+        uint32_t number;
+        bool none, one;
+    } rules[] = {{10, 0, 0}, {11, 0, 0}, {12, 0, 1}, {13, 1, 1}, {14, 0, 1}, {15, 0, 1}, {20, 0, 0}, {21, 0, 0},
+                 {22, 0, 0}, {23, 1, 1}, {24, 0, 0}, {25, 0, 1}, {26, 0, 0}, {27, 1, 1}, {28, 0, 1}};
+    struct pb_writer w = {0};
+    struct wire_ingest in;
+    write_ingest_with(&w, 0, 0, 3);
+    assert_int_equal(wire_read_ingest(w.data, w.size, &in, NULL), RP_OK);
+    for (uint32_t i = 0; i < COUNT(rules); i++) {
+        write_ingest_with(&w, rules[i].number, 0, 0);
+        assert_int_equal(wire_read_ingest(w.data, w.size, &in, NULL) == RP_OK, rules[i].none);
+        write_ingest_with(&w, rules[i].number, 1, 0);
+        assert_int_equal(wire_read_ingest(w.data, w.size, &in, NULL) == RP_OK, rules[i].one);
+        write_ingest_with(&w, rules[i].number, 7, 0);
+        assert_int_equal(wire_read_ingest(w.data, w.size, &in, NULL), RP_BAD_MESSAGE);
+    }
+    write_ingest_with(&w, 12, 2, 0);
+    refuse(INGEST, &w, "Ingest.chunk_length has 2 elements: it must have 3 or 1");
+    write_ingest_with(&w, 26, 1, 0);
+    refuse(INGEST, &w, "Ingest.item_chunk has 1 elements: it must have 4");
+    write_ingest_with(&w, 14, 4, 0);
+    refuse(INGEST, &w, "Ingest.block_size must have 1 element, or one for each column of each chunk (4)");
+    write_ingest_with(&w, 21, 1, 0);
+    refuse(INGEST, &w, "Ingest.run_layout has 2 elements: it must have 1");
+    write_ingest_with(&w, 0, 0, 4);
+    refuse(INGEST, &w, "Ingest.packed is more than the number of chunks (4)");
+    pb_writer_fini(&w);
+}
+
+static void test_runs_must_add_up(void **state)
+{
+    (void)state;
+    struct pb_writer w = {0};
+    /* Sums that would be right modulo 2^32. */
+    const uint32_t items[] = {UINT32_MAX, 1};
+    memset(pb_put_packed(&w, 20, 2, 4), 0, 8);
+    memcpy(pb_put_packed(&w, 21, 2, 4), items, sizeof items);
+    memset(pb_put_packed(&w, 22, 2, 8), 0, 16);
+    refuse(INGEST, &w, "Ingest.run_items does not add up to the number of items (4294967296)");
+    pb_writer_fini(&w);
+    REFUSE_INGEST_PLUS("\xba", "Ingest: damaged at byte ");
+}
+
+/* A reply of n items with one chunk each, all arrays folded; the changes are the caller's. */
+static void refuse_sampled(const struct wire_sampled_out *change, const char *sentence)
+{
+    struct pb_writer w = {0};
+    struct wire_reply reply;
+    struct wire_sampled s;
+    rp_error err = {0};
+    wire_write_sampled(&w, change);
+    assert_int_equal(wire_read_reply(w.data, w.size, &reply, NULL), RP_OK);
+    rp_status status = wire_read_sampled(reply.data, reply.size, &s, &err);
+    assert_int_equal(status, sentence == NULL ? RP_OK : RP_BAD_MESSAGE);
+    if (sentence != NULL)
+        facts_said(err.text, sentence);
+    pb_writer_fini(&w);
+}
+
+static void test_sampled_counts(void **state)
+{
+    (void)state;
+    const uint64_t keys[2] = {1, 2};
+    const double reals[2] = {0};
+    const uint32_t zeros[2] = {0}, ones[2] = {1, 1}, ascending[2] = {0, 1}, far[2] = {0, 2}, most = UINT32_MAX;
+    const uint32_t wide = 256;
+    const uint8_t bytes[2] = {0};
+    const struct wire_sampled_out good = {.n_items = 2,
+                                          .n_chunks = 2,
+                                          .n_blocks = 2,
+                                          .n_chunk_refs = 2,
+                                          .key = keys,
+                                          .age_ns = keys,
+                                          .step = keys,
+                                          .priority = reals,
+                                          .length = ones,
+                                          .chunks = ones,
+                                          .chunk = ascending,
+                                          .chunk_length = ones,
+                                          .chunk_blocks = ones,
+                                          .block_size = ones,
+                                          .block_codec = bytes,
+                                          .block_column = bytes,
+                                          .n_block_columns = 2,
+                                          .packed = 2,
+                                          .layouts = "\xa2\x01\x00",
+                                          .layouts_size = 3};
+    struct wire_sampled_out out = good;
+    refuse_sampled(&out, NULL);
+    out.n_block_columns = 1;
+    refuse_sampled(&out, NULL);
+    out.chunk = NULL;
+    refuse_sampled(&out, NULL);
+    out.chunk = far;
+    refuse_sampled(&out, "SampleReply.chunk skips chunks: every chunk belongs to an item (2)");
+    out.chunk = zeros; /* One chunk for both, but two lengths. */
+    out.chunk_length = ascending;
+    refuse_sampled(&out, "SampleReply.chunk_length has 2 elements: it must have 1");
+    out = good;
+    out.n_chunk_refs = 1;
+    refuse_sampled(&out, "SampleReply.chunk has 1 elements: it must have 2");
+    out = good;
+    out.layout = ascending;
+    refuse_sampled(&out, "SampleReply.layout refers to a layout that is not there (1)");
+    out = good;
+    out.layouts = NULL;
+    refuse_sampled(&out, "SampleReply.layout refers to a layout that is not there (0)");
+    out = good;
+    out.packed = 3;
+    refuse_sampled(&out, "SampleReply.packed is more than the number of chunks (3)");
+    out = good;
+    out.age_ns = NULL;
+    refuse_sampled(&out, "SampleReply.age_ns has 0 elements: it must have 2");
+    out = good;
+    out.length = NULL;
+    refuse_sampled(&out, "SampleReply.length has 0 elements: it must have 2 or 1");
+    out = good;
+    out.n_block_columns = 0;
+    refuse_sampled(&out, "SampleReply.block_column has 0 elements: it must have 2");
+    out = good;
+    out.chunk_blocks = ascending; /* 0 and 1 blocks: one column is all of them, and one chunk's */
+    out.n_block_columns = 2;
+    out.n_blocks = 1;
+    refuse_sampled(&out, "SampleReply.block_column has 2 elements: it must have 1");
+    out = good;
+    out.n_items = 1;
+    out.n_chunks = 1;
+    out.chunk = NULL;
+    out.chunks = &most;
+    refuse_sampled(&out, "SampleReply.chunks adds up to too many chunks (4294967295)");
+    out.chunks = ones;
+    out.packed = 1;
+    out.chunk_blocks = &wide;
+    refuse_sampled(&out, "SampleReply.chunk_blocks is more than a stream may have columns (256)");
+}
+
+/* ---- what is not an error */
+
+static void test_unknown_fields_are_skipped(void **state)
+{
+    (void)state;
+    struct pb_writer w = {0};
+    struct wire_ingest in;
+    struct wire_request request;
+    pb_put_varint(&w, 8, 5);
+    pb_put_bytes(&w, 9, "abc", 3);
+    write_ingest_many(&w);
+    pb_put_fixed64(&w, 31, 5);
+    pb_put_fixed32(&w, 1000, 5);
+    pb_put_bytes(&w, 17, "\xff\xff", 2);
+    /* A layout after everything else: walkers pass over what lies between. */
+    put_layout(&w, 7, 2, "late");
+    pb_put_bytes(&w, 17, "\xff\xff", 2);
+    assert_int_equal(wire_read_ingest(w.data, w.size, &in, NULL), RP_OK);
+    assert_int_equal(in.n_items, 3);
+    assert_int_equal(in.n_layouts, 3);
+    struct pb_reader r = pb_reader(in.layouts, in.layouts_size);
+    struct pb_field field;
+    uint32_t layouts = 0;
+    while (pb_next(&r, &field) == 1)
+        layouts += field.number == 7;
+    assert_int_equal(layouts, 3);
+    w.size = 0;
+    pb_put_fixed64(&w, 2, 5);
+    pb_put_varint(&w, 9, 5);
+    pb_put_bytes(&w, 4000, "xyz", 3);
+    assert_int_equal(wire_read_request(w.data, w.size, &request, NULL), RP_OK);
+    assert_int_equal(request.body, 4000);
+    assert_int_equal(request.size, 3);
+    pb_writer_fini(&w);
+}
+
+static void test_what_was_read_before_the_damage_is_there(void **state)
+{
+    (void)state;
+    struct pb_writer w = {0};
+    struct wire_request request;
+    struct wire_ingest in;
+    pb_put_varint(&w, 1, 1);
+    pb_put_fixed64(&w, 2, 55);
+    pb_put_fixed64(&w, 3, 66);
+    pb_put_bytes(&w, 19, "abc", 3);
+    assert_int_equal(wire_read_request(w.data, w.size - 1, &request, NULL), RP_BAD_MESSAGE);
+    assert_int_equal(request.id, 55);
+    assert_int_equal(request.client, 66);
+    assert_int_equal(request.body, 0);
+    w.size = 0;
+    write_ingest_many(&w);
+    assert_int_equal(wire_read_ingest(w.data, w.size - 1, &in, NULL), RP_BAD_MESSAGE);
+    assert_memory_equal(in.session, session, 16);
+    assert_int_equal(in.number, 1);
+    pb_writer_fini(&w);
+}
+
+/* Every cut and every changed byte of the golden frames: no reader goes past its frame (a sanitizer watches). */
+static void test_cut_and_changed_frames(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"ingest_one",     "ingest_many",  "request_sample",
+                                        "request_update", "reply_sample", "reply_empty"};
+    struct rng rng;
+    rng_seed(&rng, 1);
+    for (uint32_t i = 0; i < COUNT(names); i++) {
+        struct frame f;
+        golden_read(names[i], &f);
+        for (size_t at = 0; at < f.size * 4; at++) {
+            size_t size = at < f.size ? at : f.size;
+            uint8_t *exact = malloc(size + (size == 0));
+            memcpy(exact, f.data, size);
+            if (at >= f.size)
+                exact[at % f.size] = (uint8_t)rng_next(&rng);
+            for (int reader = REQUEST; reader <= SAMPLED; reader++)
+                read_as((enum reader)reader, exact, size, NULL);
+            struct wire_reply reply;
+            if (wire_read_reply(exact, size, &reply, NULL) == RP_OK)
+                read_as(SAMPLED, reply.data, reply.size, NULL);
+            struct wire_request request;
+            if (wire_read_request(exact, size, &request, NULL) == RP_OK)
+                read_as(UPDATE, request.data, request.size, NULL);
+            free(exact);
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_golden_ingest_one),
+        cmocka_unit_test(test_golden_ingest_many),
+        cmocka_unit_test(test_ingest_is_patched_in_place),
+        cmocka_unit_test(test_optional_zeros_are_left_out),
+        cmocka_unit_test(test_golden_sample),
+        cmocka_unit_test(test_golden_update),
+        cmocka_unit_test(test_golden_reply_sample),
+        cmocka_unit_test(test_golden_reply_empty),
+        cmocka_unit_test(test_reply_of_equal_chunks),
+        cmocka_unit_test(test_fields_that_stand_twice),
+        cmocka_unit_test(test_wrong_wire_types),
+        cmocka_unit_test(test_bad_lengths),
+        cmocka_unit_test(test_ingest_counts),
+        cmocka_unit_test(test_runs_must_add_up),
+        cmocka_unit_test(test_sampled_counts),
+        cmocka_unit_test(test_unknown_fields_are_skipped),
+        cmocka_unit_test(test_what_was_read_before_the_damage_is_there),
+        cmocka_unit_test(test_cut_and_changed_frames),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
