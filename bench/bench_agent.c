@@ -4,7 +4,7 @@
  * confirmed, the way to the broker and back limits the rate; with a wider one the work does. */
 #include "bench/bench_agent.h"
 
-#include "agent/run/loop.h"
+#include "agent/run/environment_loop.h"
 #include "bench/lane.h"
 #include "bench/load.h"
 #include "bench/process.h"
@@ -68,7 +68,7 @@ static void step_actor(struct bench_actor *self, struct env *env, const struct r
 {
     rp_error err = {0};
     struct actor actor;
-    struct loop loop;
+    struct environment_loop loop;
     struct actor_options options = {.config = config, .seed = 1};
     options.agent = agent_new(&config->agent, env->ops->name, &env->spec, 1, &err);
     if (!options.agent)
@@ -76,13 +76,13 @@ static void step_actor(struct bench_actor *self, struct env *env, const struct r
     if (self->part >= PART_ADDER)
         options.adder = open_adder(self, config, &env->spec);
     actor_init(&actor, &options);
-    if (!loop_init(&loop, env, &actor))
+    if (!environment_loop_init(&loop, env, &actor))
         load_fail(&self->load, "no memory for the environment loop");
     lane_set_state(self->load.lane, LANE_READY);
     for (;;) {
         for (uint32_t i = 0; i < COUNT_EVERY; i++) {
             bool ended;
-            if (loop_step(&loop, &ended, &err) != RP_OK)
+            if (environment_loop_step(&loop, &ended, &err) != RP_OK)
                 load_fail(&self->load, "%s", err.text);
         }
         lane_add(self->load.lane, COUNT_EVERY);

@@ -40,7 +40,7 @@
 /* All socket options stand here; encryption and its allow-list will be switched on here, too. */
 static void *socket_open(struct broker *self, int type, rp_error *err)
 {
-    void *socket = zmq_socket(self->context, type);
+    void *socket = zmq_socket(self->peers.context, type);
     if (!socket) {
         err_set(err, RP_IO, "no socket: %s", zmq_strerror(errno));
         return NULL;
@@ -91,15 +91,15 @@ static rp_status sockets_open(struct broker *self, rp_error *err)
         const char *endpoint;
         char *bound;
     } rows[] = {
-        {&self->service, ZMQ_ROUTER, self->config->service, self->service_endpoint},
-        {&self->ingest, ZMQ_PULL, self->config->ingest, self->ingest_endpoint},
-        {&self->events, ZMQ_PUB, self->config->events, self->events_endpoint},
+        {&self->peers.service, ZMQ_ROUTER, self->config->service, self->peers.service_endpoint},
+        {&self->peers.ingest, ZMQ_PULL, self->config->ingest, self->peers.ingest_endpoint},
+        {&self->peers.events, ZMQ_PUB, self->config->events, self->peers.events_endpoint},
     };
     for (uint32_t i = 0; i < 3; i++) {
         *rows[i].socket = socket_open(self, rows[i].type, err);
         if (!*rows[i].socket)
             return RP_IO;
-        RP_TRY(socket_bind(*rows[i].socket, rows[i].endpoint, rows[i].bound, sizeof self->service_endpoint, err));
+        RP_TRY(socket_bind(*rows[i].socket, rows[i].endpoint, rows[i].bound, sizeof self->peers.service_endpoint, err));
     }
     return RP_OK;
 }
@@ -110,7 +110,8 @@ rp_status broker_rebind(struct broker *self, rp_error *err)
         void **socket;
         int type;
         char *bound;
-    } rows[] = {{&self->service, ZMQ_ROUTER, self->service_endpoint}, {&self->ingest, ZMQ_PULL, self->ingest_endpoint}};
+    } rows[] = {{&self->peers.service, ZMQ_ROUTER, self->peers.service_endpoint},
+                {&self->peers.ingest, ZMQ_PULL, self->peers.ingest_endpoint}};
     monitor_close(self);
     for (uint32_t i = 0; i < 2; i++) {
         int linger = 0;
@@ -120,12 +121,12 @@ rp_status broker_rebind(struct broker *self, rp_error *err)
         if (!*rows[i].socket)
             return RP_IO;
         /* The port is free as soon as the I/O thread has closed the old listener. */
-        int64_t end = clock_now(&self->clock) + 5 * NS_PER_S;
+        int64_t end = clock_now(&self->loop.clock) + 5 * NS_PER_S;
         char bound[256];
         rp_status status;
         do
             status = socket_bind(*rows[i].socket, rows[i].bound, bound, sizeof bound, err);
-        while (status != RP_OK && clock_now(&self->clock) < end && usleep(1000) == 0);
+        while (status != RP_OK && clock_now(&self->loop.clock) < end && usleep(1000) == 0);
         RP_TRY(status);
     }
     log_line(LEVEL_WARN, "B0005", "sockets bound again", NULL);
@@ -139,8 +140,8 @@ void broker_announce(struct broker *self, const char *format, ...)
     va_start(args, format);
     int size = vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    if (self->events && size > 0 && (size_t)size < sizeof text)
-        zmq_send(self->events, text, (size_t)size, ZMQ_DONTWAIT);
+    if (self->peers.events && size > 0 && (size_t)size < sizeof text)
+        zmq_send(self->peers.events, text, (size_t)size, ZMQ_DONTWAIT);
 }
 
 /* ---- the end ---- */
@@ -161,7 +162,7 @@ static void settle(struct broker *self, int64_t timeout_ns)
     for (;; now = clock_now(&clock)) {
         stream_hand_over(self->stream);
         stream_run(self->stream);
-        if (!self->commit.first && self->stream->durable >= stream_now(self->stream))
+        if (!self->peers.commit.first && self->stream->durable >= stream_now(self->stream))
             return;
         if (self->stream->trouble[0] && end > start + TROUBLE_NS)
             end = start + TROUBLE_NS;
@@ -172,7 +173,7 @@ static void settle(struct broker *self, int64_t timeout_ns)
             if (self->stream->trouble[0])
                 log_quote(why, sizeof why, self->stream->trouble);
             log_line(LEVEL_WARN, "B0507", "the end waits for the disk", "why=%s messages=%llu left_s=%.0f", why,
-                     (unsigned long long)self->commit.count, (double)(end - now) / (double)NS_PER_S);
+                     (unsigned long long)self->peers.commit.count, (double)(end - now) / (double)NS_PER_S);
             say = now + 5 * NS_PER_S;
         }
         zmq_pollitem_t items[] = {{scribe_socket(self->stream->scribe), 0, ZMQ_POLLIN, 0},
@@ -182,7 +183,7 @@ static void settle(struct broker *self, int64_t timeout_ns)
     }
     if (timeout_ns)
         log_line(LEVEL_ERROR, "B0508", "ended without having told clients all: it could not be written",
-                 "messages=%llu records=%llu", (unsigned long long)self->commit.count,
+                 "messages=%llu records=%llu", (unsigned long long)self->peers.commit.count,
                  (unsigned long long)(stream_now(self->stream) - self->stream->durable));
 }
 
@@ -198,25 +199,25 @@ void broker_memory_settings(void)
 static void every_second(struct timer *timer, void *ctx)
 {
     struct broker *self = ctx;
-    for (uint32_t i = 0; i < self->n_tables; i++) {
-        table_tick(&self->tables[i], self->now_ns);
-        pump_mark(&self->tables[i]); /* what there was no memory for may go on now */
+    for (uint32_t i = 0; i < self->tables.n; i++) {
+        table_tick(&self->tables.list[i], self->loop.now_ns);
+        pump_mark(&self->tables.list[i]); /* what there was no memory for may go on now */
     }
     peers_sweep(self);
     monitor_sweep(self);
     recall_sweep(self);
     descriptors_check(&self->descriptors);
-    timer_set(&self->timers, timer, self->now_ns + NS_PER_S);
+    timer_set(&self->loop.timers, timer, self->loop.now_ns + NS_PER_S);
 }
 
 /* Timer of soft capacities: one for all tables, at the shortest of their intervals. */
 static void remove_surplus(struct broker *self)
 {
-    for (uint32_t i = 0; i < self->n_tables; i++) {
-        struct table *table = &self->tables[i];
-        if (!table->config->soft_capacity || self->now_ns < table->next_removal_ns)
+    for (uint32_t i = 0; i < self->tables.n; i++) {
+        struct table *table = &self->tables.list[i];
+        if (!table->config->soft_capacity || self->loop.now_ns < table->next_removal_ns)
             continue;
-        table->next_removal_ns = self->now_ns + table->config->remove_every_ns;
+        table->next_removal_ns = self->loop.now_ns + table->config->remove_every_ns;
         table_remove_surplus(table);
     }
 }
@@ -226,23 +227,23 @@ static void soft_timer(struct timer *timer, void *ctx)
     struct broker *self = ctx;
     remove_surplus(self);
     int64_t next = INT64_MAX;
-    for (uint32_t i = 0; i < self->n_tables; i++)
-        if (self->tables[i].config->soft_capacity && self->tables[i].next_removal_ns < next)
-            next = self->tables[i].next_removal_ns;
+    for (uint32_t i = 0; i < self->tables.n; i++)
+        if (self->tables.list[i].config->soft_capacity && self->tables.list[i].next_removal_ns < next)
+            next = self->tables.list[i].next_removal_ns;
     if (next != INT64_MAX)
-        timer_set(&self->timers, timer, next);
+        timer_set(&self->loop.timers, timer, next);
 }
 
 static rp_status tables_init(struct broker *self, rp_error *err)
 {
     const struct table_config *configs = self->config->tables.data;
     uint32_t n = self->config->tables.count;
-    self->tables = calloc(n, sizeof *self->tables);
-    if (!self->tables)
+    self->tables.list = calloc(n, sizeof *self->tables.list);
+    if (!self->tables.list)
         return err_set(err, RP_NO_MEMORY, "no memory for %u tables", n);
     for (uint32_t i = 0; i < n; i++) {
-        rp_status status = table_init(&self->tables[i], self, &configs[i], i, rng_next(&self->rng), err);
-        self->n_tables = i + 1;
+        rp_status status = table_init(&self->tables.list[i], self, &configs[i], i, rng_next(&self->rng), err);
+        self->tables.n = i + 1;
         if (status != RP_OK) {
             err_prefix(err, "table '%s'", configs[i].name);
             return status;
@@ -261,47 +262,48 @@ static rp_status broker_init(struct broker *self, void *context, rp_error *err)
         rng_seed(&self->rng, seed);
     }
     rng_system(&self->instance, sizeof self->instance);
-    self->ingest_budget = (uint64_t)config_ingest_budget(self->config);
-    self->storage_budget = (uint64_t)self->config->memory_limit - self->ingest_budget;
+    self->sessions.ingest_budget = (uint64_t)config_ingest_budget(self->config);
+    self->tables.storage_budget = (uint64_t)self->config->memory_limit - self->sessions.ingest_budget;
     uint32_t n_commands;
     request_commands(&n_commands);
     self->commands = calloc(n_commands, sizeof *self->commands);
     self->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (!self->commands || self->wake_fd < 0)
         return err_set(err, RP_NO_MEMORY, "no memory or descriptors for the broker");
-    if (!ordinals_init(&self->ordinals))
+    if (!ordinals_init(&self->tables.ordinals))
         return err_set(err, RP_NO_MEMORY, "no memory for the ordinals of sessions");
     RP_TRY(store_init(&self->store, err));
-    RP_TRY(plugins_load(&self->plugins, &self->config->plugins, err));
+    RP_TRY(plugins_load(&self->tables.plugins, &self->config->plugins, err));
     if (config_folder(self->config)) {
         RP_TRY(stream_open(self, err));
         RP_TRY(spill_open(self, err));
     }
     RP_TRY(tables_init(self, err));
-    self->recall = recall_new(self);
-    if (!self->recall)
+    self->samples.recall = recall_new(self);
+    if (!self->samples.recall)
         return err_set(err, RP_NO_MEMORY, "no memory for the broker");
     /* Keys are made from ordinals: a writer that outlives this broker must not meet its own keys in the next one. */
-    self->ordinals.next = 1 + self->instance % (KEY_ORDINALS / 2); /* not from a configured seed */
+    self->tables.ordinals.next = 1 + self->instance % (KEY_ORDINALS / 2); /* not from a configured seed */
     if (self->stream) {
         RP_TRY(restore(self, err));
         RP_TRY(stream_begin(self->stream, err));
         RP_TRY(checkpoints_init(self, err)); /* notes what the files do without, before more is removed */
         restore_finish(self);
     }
-    self->context = context;
-    if (!context && !self->ducts) {
-        self->context = zmq_ctx_new();
-        self->own_context = true;
-        zmq_ctx_set(self->context, ZMQ_IO_THREADS, (int)self->config->io_threads);
-        zmq_ctx_set(self->context, ZMQ_MAX_SOCKETS, 65536);
+    self->peers.context = context;
+    if (!context && !self->peers.ducts) {
+        self->peers.context = zmq_ctx_new();
+        self->peers.own_context = true;
+        zmq_ctx_set(self->peers.context, ZMQ_IO_THREADS, (int)self->config->io_threads);
+        zmq_ctx_set(self->peers.context, ZMQ_MAX_SOCKETS, 65536);
     }
-    if (!self->ducts) {
+    if (!self->peers.ducts) {
         RP_TRY(sockets_open(self, err));
         RP_TRY(monitor_open(self, err));
     }
     self->second.fire = every_second;
-    if (!timer_set(&self->timers, &self->second, self->now_ns + NS_PER_S) || !timer_reserve(&self->timers))
+    if (!timer_set(&self->loop.timers, &self->second, self->loop.now_ns + NS_PER_S) ||
+        !timer_reserve(&self->loop.timers))
         return err_set(err, RP_NO_MEMORY, "no memory for the broker's timers");
     self->soft.fire = soft_timer;
     soft_timer(&self->soft, self);
@@ -317,17 +319,17 @@ static struct broker *create(const struct broker_config *config, struct clock cl
         return NULL;
     }
     self->config = config;
-    self->ducts = ducts;
-    self->clock = clock;
-    self->stepped = clock.now != clock_system().now;
-    self->now_ns = self->start_ns = clock_now(&clock);
+    self->peers.ducts = ducts;
+    self->loop.clock = clock;
+    self->loop.stepped = clock.now != clock_system().now;
+    self->loop.now_ns = self->loop.start_ns = clock_now(&clock);
     struct timespec wall;
     clock_gettime(CLOCK_REALTIME, &wall);
-    self->wall_offset_ns = wall.tv_sec * NS_PER_S + wall.tv_nsec - self->start_ns;
-    self->timers.ctx = self;
+    self->loop.wall_offset_ns = wall.tv_sec * NS_PER_S + wall.tv_nsec - self->loop.start_ns;
+    self->loop.timers.ctx = self;
     self->wake_fd = -1;
-    chores_init(&self->chores);
-    commit_init(&self->commit);
+    chores_init(&self->loop.chores);
+    commit_init(&self->peers.commit);
     if (broker_init(self, context, err) != RP_OK)
         broker_destroy(&self);
     return self;
@@ -353,48 +355,48 @@ void broker_destroy(struct broker **at)
     if (self->stream) {
         settle(self, self->stream->trouble[0] ? 0 : DESTROY_NS);
         /* What is taken apart now is no effect, and what could not be recorded is not told. */
-        self->stream->journal = false;
+        stream_record(self->stream, false);
         self->store.stream = NULL;
-        commit_fini(&self->commit);
+        commit_fini(&self->peers.commit);
     }
-    if (self->service || self->ducts)
+    if (self->peers.service || self->peers.ducts)
         waits_cancel_all(self, RP_CANCELLED, "the broker has stopped");
     checkpoints_fini(self);
     spill_close(self);
     sessions_fini(self);
-    while (chores_run(&self->chores, self->clock.now, self->clock.ctx, NS_PER_S)) {
+    while (chores_run(&self->loop.chores, self->loop.clock.now, self->loop.clock.ctx, NS_PER_S)) {
     }
     recall_destroy(self);
-    for (uint32_t i = 0; i < self->n_tables; i++)
-        table_fini(&self->tables[i]);
-    free(self->tables);
-    while (self->spare_waiters) {
-        struct waiter *waiter = self->spare_waiters;
-        self->spare_waiters = waiter->next;
+    for (uint32_t i = 0; i < self->tables.n; i++)
+        table_fini(&self->tables.list[i]);
+    free(self->tables.list);
+    while (self->samples.spare_waiters) {
+        struct waiter *waiter = self->samples.spare_waiters;
+        self->samples.spare_waiters = waiter->next;
         picks_fini(&waiter->picks);
         free(waiter);
     }
     params_fini(&self->params);
     reduces_fini(self);
     monitor_close(self);
-    void *const sockets[] = {self->service, self->ingest, self->events};
+    void *const sockets[] = {self->peers.service, self->peers.ingest, self->peers.events};
     for (uint32_t i = 0; i < 3; i++)
         if (sockets[i])
             zmq_close(sockets[i]);
-    if (self->own_context)
-        zmq_ctx_term(self->context);
+    if (self->peers.own_context)
+        zmq_ctx_term(self->peers.context);
     peers_fini(self);
-    reply_build_destroy(&self->build);
-    request_memory_destroy(&self->memory);
-    timers_fini(&self->timers);
-    idmap_fini(&self->waits.by_request);
+    reply_build_destroy(&self->samples.build);
+    request_memory_destroy(&self->peers.kept_replies);
+    timers_fini(&self->loop.timers);
+    idmap_fini(&self->peers.waits.by_request);
     stream_close(&self->stream, 0);
     layouts_fini(&self->layouts);
     store_fini(&self->store);
-    ordinals_fini(&self->ordinals);
-    plugins_fini(&self->plugins);
+    ordinals_fini(&self->tables.ordinals);
+    plugins_fini(&self->tables.plugins);
     free(self->commands);
-    free(self->connections);
+    free(self->peers.connections);
     if (self->wake_fd >= 0)
         close(self->wake_fd);
     free(self);
@@ -403,9 +405,9 @@ void broker_destroy(struct broker **at)
 
 struct table *broker_table(struct broker *self, const char *name, size_t size)
 {
-    for (uint32_t i = 0; i < self->n_tables; i++)
-        if (strlen(self->tables[i].name) == size && memcmp(self->tables[i].name, name, size) == 0)
-            return &self->tables[i];
+    for (uint32_t i = 0; i < self->tables.n; i++)
+        if (strlen(self->tables.list[i].name) == size && memcmp(self->tables.list[i].name, name, size) == 0)
+            return &self->tables.list[i];
     return NULL;
 }
 
@@ -415,8 +417,8 @@ rp_status broker_write_endpoints(const struct broker *self, const char *path, rp
     if ((size_t)snprintf(temporary, sizeof temporary, "%s.%ld", path, (long)getpid()) >= sizeof temporary)
         return err_set(err, RP_INVALID_ARGUMENT, "the path of the endpoints file is too long");
     FILE *file = fopen(temporary, "w");
-    bool ok = file && fprintf(file, "service %s\ningest %s\nevents %s\n", self->service_endpoint, self->ingest_endpoint,
-                              self->events_endpoint) > 0;
+    bool ok = file && fprintf(file, "service %s\ningest %s\nevents %s\n", self->peers.service_endpoint,
+                              self->peers.ingest_endpoint, self->peers.events_endpoint) > 0;
     if (file)
         ok = fclose(file) == 0 && ok;
     if (ok && rename(temporary, path) == 0)
@@ -430,14 +432,14 @@ rp_status broker_write_endpoints(const struct broker *self, const char *path, rp
 
 static bool drain(struct broker *self, bool (*receive)(struct broker *), bool *idle)
 {
-    int64_t end = self->now_ns + DRAIN_NS;
+    int64_t end = self->loop.now_ns + DRAIN_NS;
     for (uint32_t n = 0; n < DRAIN_MESSAGES; n++) {
         if (!receive(self)) {
             *idle = true;
             return n > 0;
         }
-        self->now_ns = clock_now(&self->clock);
-        if (self->now_ns >= end)
+        self->loop.now_ns = clock_now(&self->loop.clock);
+        if (self->loop.now_ns >= end)
             return true;
     }
     return true;
@@ -461,19 +463,19 @@ static int64_t cpu_now(void)
 
 static void sleep_until_due(struct broker *self, int wait_ms)
 {
-    int64_t due = timers_next(&self->timers);
+    int64_t due = timers_next(&self->loop.timers);
     if (due != INT64_MAX) {
-        int64_t left = due - clock_now(&self->clock);
+        int64_t left = due - clock_now(&self->loop.clock);
         int64_t left_ms = left <= 0 ? 0 : (left + NS_PER_MS - 1) / NS_PER_MS;
         if (wait_ms < 0 || left_ms < wait_ms)
             wait_ms = (int)left_ms;
     }
-    zmq_pollitem_t items[6] = {{NULL, self->wake_fd, ZMQ_POLLIN, 0}, {self->monitor, 0, ZMQ_POLLIN, 0}};
-    int n = self->monitor ? 2 : 1;
-    if (self->service && !self->closed)
-        items[n++] = (zmq_pollitem_t){self->service, 0, ZMQ_POLLIN, 0};
-    if (self->ingest && !self->ingest_held)
-        items[n++] = (zmq_pollitem_t){self->ingest, 0, ZMQ_POLLIN, 0};
+    zmq_pollitem_t items[6] = {{NULL, self->wake_fd, ZMQ_POLLIN, 0}, {self->peers.monitor, 0, ZMQ_POLLIN, 0}};
+    int n = self->peers.monitor ? 2 : 1;
+    if (self->peers.service && !self->closed)
+        items[n++] = (zmq_pollitem_t){self->peers.service, 0, ZMQ_POLLIN, 0};
+    if (self->peers.ingest && !self->ingest_held)
+        items[n++] = (zmq_pollitem_t){self->peers.ingest, 0, ZMQ_POLLIN, 0};
     if (self->stream)
         items[n++] = (zmq_pollitem_t){scribe_socket(self->stream->scribe), 0, ZMQ_POLLIN, 0};
     if (self->spill)
@@ -481,7 +483,7 @@ static void sleep_until_due(struct broker *self, int wait_ms)
     zmq_poll(items, n, wait_ms);
     if (items[0].revents)
         wake_clear(self);
-    if (self->monitor && items[1].revents)
+    if (self->peers.monitor && items[1].revents)
         monitor_run(self);
     if (self->stream)
         stream_run(self->stream);
@@ -493,10 +495,10 @@ static void hold_ingest(struct broker *self)
     char why[256], quoted[320];
     bool held = self->stream->journal && stream_is_full(self->stream, why, sizeof why);
     if (held && !self->ingest_held)
-        self->held_ns = self->now_ns;
+        self->held_ns = self->loop.now_ns;
     self->ingest_held = held;
     /* A moment's wait is how a fast writer and a disk keep pace, and no news. */
-    if (held && !self->held_told && self->now_ns - self->held_ns >= HELD_NS) {
+    if (held && !self->held_told && self->loop.now_ns - self->held_ns >= HELD_NS) {
         self->held_told = true;
         log_line(LEVEL_WARN, "B0505", "nothing more is taken in: the disk does not keep up", "why=%s",
                  log_quote(quoted, sizeof quoted, why));
@@ -513,37 +515,37 @@ static void measure_stretch(struct broker *self)
     int64_t cpu = cpu_now();
     uint64_t took = self->cpu_ns && cpu > self->cpu_ns ? (uint64_t)(cpu - self->cpu_ns) : 0;
     self->cpu_ns = cpu;
-    if (took > self->counters.longest_stretch_ns)
-        self->counters.longest_stretch_ns = took;
+    if (took > self->longest_stretch_ns)
+        self->longest_stretch_ns = took;
 }
 
 void broker_turn(struct broker *self, int wait_ms)
 {
-    self->now_ns = clock_now(&self->clock);
+    self->loop.now_ns = clock_now(&self->loop.clock);
     bool service_idle = false;
     if (self->stream) {
         stream_run(self->stream);
         hold_ingest(self);
     }
-    self->ingest_idle = self->ingest_held;
+    self->sessions.ingest_idle = self->ingest_held;
     self->ingest_enough = false;
-    bool busy = !self->ingest_held && drain(self, ingest_next, &self->ingest_idle);
+    bool busy = !self->ingest_held && drain(self, ingest_next, &self->sessions.ingest_idle);
     busy |= !self->closed && drain(self, request_receive, &service_idle);
-    busy |= timers_run(&self->timers, self->now_ns, TIMERS_PER_TURN);
+    busy |= timers_run(&self->loop.timers, self->loop.now_ns, TIMERS_PER_TURN);
     busy |= !self->closed && pump_run(self);
     busy |= checkpoints_run(self);
-    busy |= chores_run(&self->chores, self->clock.now, self->clock.ctx, CHORES_NS);
+    busy |= chores_run(&self->loop.chores, self->loop.clock.now, self->loop.clock.ctx, CHORES_NS);
     if (self->spill)
         busy |= spill_run(self);
     busy |= room_wake(self);
-    if (self->dirty_sessions)
+    if (self->sessions.dirty)
         credit_notify(self);
     if (self->stream)
         stream_flush(self->stream);
-    if (!self->stepped)
+    if (!self->loop.stepped)
         measure_stretch(self);
     if (!busy && wait_ms != 0)
-        sleep_until_due(self, self->dirty_sessions ? 1 : wait_ms);
+        sleep_until_due(self, self->sessions.dirty ? 1 : wait_ms);
 }
 
 void broker_stop(struct broker *self)
@@ -563,16 +565,16 @@ void broker_hurry(struct broker *self)
 void broker_drain(struct broker *self)
 {
     self->draining = true;
-    self->now_ns = clock_now(&self->clock);
+    self->loop.now_ns = clock_now(&self->loop.clock);
     uint64_t waiting = 0;
-    for (uint32_t i = 0; i < self->n_tables; i++)
-        waiting += self->tables[i].n_waiting_items;
+    for (uint32_t i = 0; i < self->tables.n; i++)
+        waiting += self->tables.list[i].n_waiting_items;
     log_line(LEVEL_INFO, "B0003", "draining", "waiters=%llu sessions=%u items_not_accepted=%llu",
-             (unsigned long long)self->waits.count, self->n_sessions, (unsigned long long)waiting);
+             (unsigned long long)self->peers.waits.count, self->sessions.n_open, (unsigned long long)waiting);
     waits_cancel_all(self, RP_CANCELLED, "the broker is shutting down");
     broker_announce(self, "broker stop");
     /* What is in tables is told to the writers; what waits is not, and they keep it. */
-    for (struct session *session = self->session_list; session; session = session->next)
+    for (struct session *session = self->sessions.list; session; session = session->next)
         credit_mark(self, session, true);
     credit_notify(self);
 }

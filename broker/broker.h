@@ -10,110 +10,56 @@
 #include <stdint.h>
 
 #include "broker/config/config.h"
-#include "broker/loop/chore.h"
-#include "broker/loop/idmap.h"
-#include "broker/loop/timer.h"
-#include "broker/peer/commit.h"
+#include "broker/loop/loop.h"
 #include "broker/peer/descriptors.h"
-#include "broker/peer/peer.h"
-#include "broker/peer/wait.h"
+#include "broker/peer/peers.h"
+#include "broker/sample/sample.h"
 #include "broker/service/params.h"
 #include "broker/service/reduce.h"
 #include "broker/service/request.h"
+#include "broker/session/session.h"
 #include "broker/store/layout.h"
 #include "broker/store/store.h"
-#include "broker/table/ordinals.h"
-#include "broker/table/plugin.h"
-#include "broker/table/table.h"
-#include "proto/base/clock.h"
+#include "broker/table/tables.h"
 #include "proto/base/log.h"
 #include "proto/base/rng.h"
-#include "proto/wire/duct.h"
 
 /* Items of a sample, and keys of an update, delete or fetch: so many take well under 2 ms in a table of any size. */
 #define BROKER_MAX_BATCH 4096u
 #define BROKER_MAX_KEYS 2048u
 #define BROKER_MAX_FRAMES 1024u
 
-struct build;
 struct checkpoints;
-struct recall;
-struct session;
 struct spill;
 struct stream;
-struct waiter;
-
-struct broker_counters {
-    uint64_t messages_in, messages_bad, replies_dropped;
-    uint64_t longest_stretch_ns;
-    uint64_t ingest_stale, ingest_gaps;
-};
 
 struct broker {
     const struct broker_config *config;
-    struct clock clock;
-    bool stepped;   /* the clock is not the system's: others share the thread, and nobody asks how long a turn takes */
-    int64_t now_ns; /* of this turn of the loop */
-    int64_t start_ns;
-    int64_t wall_offset_ns; /* CLOCK_REALTIME less the broker's clock, when it started */
-    int64_t cpu_ns;         /* time of the processor, at the end of the last turn */
+    struct loop loop;
+    int64_t cpu_ns;              /* time of the processor, at the end of the last turn */
+    uint64_t longest_stretch_ns; /* time of the processor that one turn took at most */
     struct rng rng;
     uint64_t instance;
-    struct ducts *ducts; /* NULL: there are sockets */
-    /* sockets; all NULL in a local broker */
-    void *context;
-    bool own_context;
-    void *service, *ingest, *events;
-    void *monitor;         /* tells of connections to service that begin and end */
-    uint64_t *connections; /* by descriptor: monitor.c's */
-    uint32_t n_connections;
-    uint64_t n_accepted;
-    char service_endpoint[256], ingest_endpoint[256], events_endpoint[256];
-    int64_t held_ns;    /* since when ingest_held is set */
-    bool held_told;     /* and the log says so */
-    bool ingest_enough; /* the journal has no room for more in this turn */
-    bool ingest_idle;   /* the ingest socket was found empty in this turn */
     /* state */
     struct store store;
     struct layouts layouts;
-    struct plugins plugins;
-    struct table *tables;
-    uint32_t n_tables;
-    uint32_t next_account; /* see struct contents */
-    struct table *dirty_tables;
-    bool waits_for_room;   /* inserts of some table do: room.h */
-    struct idmap sessions; /* by the first half of the id */
-    struct session *session_list;
-    uint32_t n_sessions; /* open ones */
-    uint32_t n_writing;  /* of them, those that used their credit lately */
-    struct ordinals ordinals;
-    uint64_t next_serial; /* of sessions: they are listed by it */
-    struct session *dirty_sessions;
-    uint64_t kept_bytes;    /* sum over sessions of chunk_bytes */
-    uint64_t granted_bytes; /* sum over sessions of offered - returned */
-    uint64_t ingest_budget, storage_budget;
-    struct waiter *spare_waiters;
-    uint32_t n_spare_waiters;
-    struct build *build; /* working memory of replies */
+    struct tables tables;
     struct peers peers;
+    struct samples samples;
+    struct sessions sessions;
     struct params params;
     struct reduces reduces;
-    struct request_memory *memory; /* replies to requests that must not be done twice */
-    struct recall *recall;         /* samples that may be asked for again */
-    struct waits waits;            /* requests that are not answered yet */
-    struct timers timers;
-    struct chores chores;
-    struct timer second; /* rates, once a second */
-    struct timer soft;   /* removal from tables with a soft capacity */
-    struct broker_counters counters;
     struct command_stats *commands; /* parallel to the dispatch table */
-    struct log_limit ingest_log, service_log, session_log, credit_log, reject_log;
+    struct timer second;            /* rates, once a second */
+    struct timer soft;              /* removal from tables with a soft capacity */
     /* disk */
-    struct stream *stream; /* NULL: nothing is kept */
-    struct commit commit;
+    struct stream *stream;           /* NULL: nothing is kept */
     struct checkpoints *checkpoints; /* NULL: none are made */
     struct spill *spill;             /* NULL: all in memory */
     bool ingest_held;                /* nothing is taken in until the disk keeps up */
+    int64_t held_ns;                 /* since when ingest_held is set */
+    bool held_told;                  /* and the log says so */
+    bool ingest_enough;              /* the journal has no room for more in this turn */
     atomic_bool checkpoint_wanted;
     /* life */
     atomic_bool stop;

@@ -203,11 +203,12 @@ static int serve(const struct options *options, const struct broker_config *conf
         fprintf(stderr, "replay-broker: %s\n", err.text);
         return stop(&broker, 1);
     }
-    printf("service %s\ningest %s\nevents %s\n", broker->service_endpoint, broker->ingest_endpoint,
-           broker->events_endpoint);
+    printf("service %s\ningest %s\nevents %s\n", broker->peers.service_endpoint, broker->peers.ingest_endpoint,
+           broker->peers.events_endpoint);
     fflush(stdout);
     log_line(LEVEL_INFO, "B0001", "broker started", "version=%s tables=%u service=%s ingest=%s events=%s", rp_version(),
-             broker->n_tables, broker->service_endpoint, broker->ingest_endpoint, broker->events_endpoint);
+             broker->tables.n, broker->peers.service_endpoint, broker->peers.ingest_endpoint,
+             broker->peers.events_endpoint);
     broker_run(broker);
     int status = stop(&broker, 0);
     log_line(LEVEL_INFO, "B0002", "broker stopped", NULL);

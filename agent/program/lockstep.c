@@ -8,7 +8,7 @@
 #include "agent/client/conn/client.h"
 #include "agent/program/worker.h"
 #include "agent/run/best.h"
-#include "agent/run/loop.h"
+#include "agent/run/environment_loop.h"
 #include "agent/run/snapshots.h"
 #include "broker/broker.h"
 #include "proto/base/clock.h"
@@ -26,7 +26,7 @@ struct seat { /* an actor with its environment */
     struct agent *agent; /* its own copy of the policy, as in a process of its own */
     struct variables variables;
     struct actor actor;
-    struct loop loop;
+    struct environment_loop loop;
 };
 
 struct lockstep {
@@ -132,14 +132,14 @@ static rp_status open_seat(struct lockstep *self, struct seat *seat, int index, 
                                     .greedy = index < 0 || config->actors.greedy,
                                     .stop = self->options->stop};
     actor_init(&seat->actor, &options);
-    if (!loop_init(&seat->loop, &seat->env, &seat->actor))
+    if (!environment_loop_init(&seat->loop, &seat->env, &seat->actor))
         return err_set(err, RP_NO_MEMORY, "no memory for an environment loop");
     return RP_OK;
 }
 
 static void close_seat(struct seat *seat)
 {
-    loop_fini(&seat->loop);
+    environment_loop_fini(&seat->loop);
     variables_fini(&seat->variables);
     if (seat->adder)
         adder_destroy(&seat->adder, 1000, NULL);
@@ -263,7 +263,7 @@ static rp_status evaluate(struct lockstep *self, rp_error *err)
     for (uint32_t i = 0; i < self->agent->n_policy; i++)
         memcpy(seat->agent->tensors[i].data, self->agent->tensors[i].data, tensor_bytes(&self->agent->tensors[i]));
     uint64_t episodes = (uint64_t)self->config->evaluator.episodes;
-    RP_TRY(loop_episodes(&seat->loop, episodes, &self->evaluation, err));
+    RP_TRY(environment_loop_episodes(&seat->loop, episodes, &self->evaluation, err));
     const struct best result = {.value = self->evaluation,
                                 .episodes = episodes,
                                 .environment_steps = self->steps,
@@ -291,7 +291,7 @@ static rp_status act(struct lockstep *self, rp_error *err)
         struct seat *seat = &self->seats[i];
         bool ended;
         seat->actor.total = self->steps;
-        RP_TRY(loop_step(&seat->loop, &ended, err));
+        RP_TRY(environment_loop_step(&seat->loop, &ended, err));
         self->steps++;
         self->now_ns += NS_PER_US;
         if (ended)

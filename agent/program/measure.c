@@ -23,7 +23,7 @@ static void add_episode(struct measured *self, const struct episode *episode)
     self->steps += episode->steps;
 }
 
-static rp_status run_episode(struct loop *loop, const struct worker *worker, bool show, rp_error *err)
+static rp_status run_episode(struct environment_loop *loop, const struct worker *worker, bool show, rp_error *err)
 {
     const rp_env_spec *spec = &worker->env.spec;
     if (show)
@@ -32,7 +32,7 @@ static rp_status run_episode(struct loop *loop, const struct worker *worker, boo
         if (worker_stopped(worker))
             return err_set(err, RP_CANCELLED, "stopped within an episode");
         double before = loop->running ? loop->episode.value : 0.0;
-        RP_TRY(loop_step(loop, &ended, err));
+        RP_TRY(environment_loop_step(loop, &ended, err));
         /* What the action was chosen for is the older of the two observations. */
         if (show)
             show_step(spec, &loop->episode, &loop->actor->choice, loop->episode.value - before, loop->next, stdout);
@@ -77,7 +77,7 @@ static void print_result(const struct measured *self, const char *file, uint64_t
     free(text);
 }
 
-rp_status measure_file(struct worker *worker, struct variables *variables, struct loop *loop, rp_error *err)
+rp_status measure_file(struct worker *worker, struct variables *variables, struct environment_loop *loop, rp_error *err)
 {
     const struct worker_options *options = worker->options;
     struct measured measured = {0};

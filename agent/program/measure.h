@@ -5,10 +5,11 @@
 #include <stdio.h>
 
 #include "agent/program/worker_impl.h"
-#include "agent/run/loop.h"
+#include "agent/run/environment_loop.h"
 
 /* Over evaluator.episodes; prints the result. The options of the worker name the file. */
-rp_status measure_file(struct worker *worker, struct variables *variables, struct loop *loop, rp_error *err);
+rp_status measure_file(struct worker *worker, struct variables *variables, struct environment_loop *loop,
+                       rp_error *err);
 
 /* show.c: an episode on a terminal, a line a step; an image below its line. */
 void show_head(const rp_env_spec *spec, FILE *out);

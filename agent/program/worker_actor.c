@@ -3,7 +3,7 @@
 
 #include "agent/program/worker_impl.h"
 #include "agent/run/claim.h"
-#include "agent/run/loop.h"
+#include "agent/run/environment_loop.h"
 #include "proto/base/error.h"
 
 struct actor_work {
@@ -11,7 +11,7 @@ struct actor_work {
     struct variables variables;
     struct adder *adder;
     struct actor actor;
-    struct loop loop;
+    struct environment_loop loop;
     struct claim claim;
     uint64_t episodes, reported_steps;
     double value_sum; /* of the episodes since the last report */
@@ -51,7 +51,7 @@ static rp_status take_steps(struct actor_work *self, uint64_t n, rp_error *err)
     uint64_t taken = 0;
     for (; taken < n && status == RP_OK && !worker_stopped(&self->worker); taken++) {
         bool ended = false;
-        status = loop_step(&self->loop, &ended, err);
+        status = environment_loop_step(&self->loop, &ended, err);
         if (!ended)
             continue;
         self->episodes++;
@@ -121,7 +121,7 @@ static rp_status actor_open(struct actor_work *self, const struct worker_options
                                   .sharers = run_config_actors(config),
                                   .stop = options->stop};
     claim_init(&self->claim, &claim);
-    return loop_init(&self->loop, &worker->env, &self->actor)
+    return environment_loop_init(&self->loop, &worker->env, &self->actor)
                ? RP_OK
                : err_set(err, RP_NO_MEMORY, "no memory for an environment loop");
 }
@@ -142,7 +142,7 @@ rp_status worker_actor(const struct worker_options *options, rp_error *err)
                           status == RP_OK ? err : NULL);
         status = status == RP_OK ? worker_unless_stopped(&self.worker, closing) : status;
     }
-    loop_fini(&self.loop);
+    environment_loop_fini(&self.loop);
     variables_fini(&self.variables);
     worker_close(&self.worker);
     return status;

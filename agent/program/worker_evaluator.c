@@ -17,7 +17,7 @@ struct evaluator_work {
     struct worker worker;
     struct variables variables;
     struct actor actor;
-    struct loop loop;
+    struct environment_loop loop;
     struct best_file best;
 };
 
@@ -41,7 +41,7 @@ static rp_status evaluate_once(struct evaluator_work *self, uint64_t steps, doub
 {
     uint64_t episodes = (uint64_t)self->worker.config->evaluator.episodes;
     int64_t from = clock_now(&self->worker.clock);
-    RP_TRY(loop_episodes(&self->loop, episodes, mean, err));
+    RP_TRY(environment_loop_episodes(&self->loop, episodes, mean, err));
     const struct best result = {
         .value = *mean, .episodes = episodes, .environment_steps = steps, .learner_steps = self->variables.steps};
     double seconds = (double)(clock_now(&self->worker.clock) - from) * 1e-9;
@@ -148,7 +148,7 @@ static rp_status evaluator_open(struct evaluator_work *self, const struct worker
                                      .greedy = true,
                                      .stop = options->stop};
     actor_init(&self->actor, &of);
-    return loop_init(&self->loop, &worker->env, &self->actor)
+    return environment_loop_init(&self->loop, &worker->env, &self->actor)
                ? RP_OK
                : err_set(err, RP_NO_MEMORY, "no memory for an environment loop");
 }
@@ -164,7 +164,7 @@ rp_status worker_evaluator(const struct worker_options *options, rp_error *err)
         status = reached_before(&self) ? RP_OK : evaluate(&self, err);
     }
     status = worker_unless_stopped(&self.worker, status);
-    loop_fini(&self.loop);
+    environment_loop_fini(&self.loop);
     variables_fini(&self.variables);
     worker_close(&self.worker);
     return status;

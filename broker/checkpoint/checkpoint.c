@@ -54,8 +54,8 @@ static void pause_after_failure(struct broker *broker)
     self->heal_pause_ns = self->heal_pause_ns ? 2 * self->heal_pause_ns : RETRY_LOW_NS;
     if (self->heal_pause_ns > RETRY_NS)
         self->heal_pause_ns = RETRY_NS;
-    self->heal_ns = broker->now_ns + self->heal_pause_ns;
-    self->not_before_ns = broker->now_ns + (self->low ? RETRY_LOW_NS : RETRY_NS);
+    self->heal_ns = broker->loop.now_ns + self->heal_pause_ns;
+    self->not_before_ns = broker->loop.now_ns + (self->low ? RETRY_LOW_NS : RETRY_NS);
 }
 
 /* ---- begin ---- */
@@ -92,8 +92,8 @@ uint64_t checkpoint_bytes(const struct broker *broker)
     if (!broker->checkpoints)
         return 0;
     uint64_t items = 0;
-    for (uint32_t i = 0; i < broker->n_tables; i++)
-        items += broker->tables[i].in.size;
+    for (uint32_t i = 0; i < broker->tables.n; i++)
+        items += broker->tables.list[i].in.size;
     uint64_t bytes = items * ITEM_BYTES + broker->params.bytes + REST_BYTES;
     return bytes > broker->checkpoints->base_bytes ? bytes : broker->checkpoints->base_bytes;
 }
@@ -121,9 +121,9 @@ static void begin(struct broker *broker)
     }
     log_line(LEVEL_INFO, "B0520", "checkpoint begun", "checkpoint=%llu reason=%s base=%llu items=%llu took_us=%lld",
              (unsigned long long)run->number, checkpoint_reason_name(run->reason), (unsigned long long)run->base,
-             (unsigned long long)run->items, (long long)((clock_now(&broker->clock) - run->start_ns) / NS_PER_US));
-    timer_set(&broker->timers, &self->progress, broker->now_ns + PROGRESS_NS);
-    chores_add(&broker->chores, &run->chore);
+             (unsigned long long)run->items, (long long)((clock_now(&broker->loop.clock) - run->start_ns) / NS_PER_US));
+    timer_set(&broker->loop.timers, &self->progress, broker->loop.now_ns + PROGRESS_NS);
+    chores_add(&broker->loop.chores, &run->chore);
 }
 
 /* The journal is larger than it should be, and than what it could be replaced by. */
@@ -159,9 +159,9 @@ static void mind_space(struct broker *broker)
         if (low)
             checkpoints_clean(broker);
     }
-    if (broker->stream->bad_last && !self->wanted && broker->now_ns >= self->heal_ns)
+    if (broker->stream->bad_last && !self->wanted && broker->loop.now_ns >= self->heal_ns)
         checkpoint_start(broker, CHECKPOINT_SYNC, NULL, NULL);
-    if (self->wanted || broker->now_ns < self->not_before_ns)
+    if (self->wanted || broker->loop.now_ns < self->not_before_ns)
         return;
     if (low && gains_space(broker))
         checkpoint_start(broker, CHECKPOINT_SPACE, NULL, NULL);
@@ -188,7 +188,7 @@ bool checkpoints_run(struct broker *broker)
     if (run && run->waits && can_go && broker->stream->backlog <= checkpoint_ahead(broker->stream) / 2) {
         run->waits = false;
         run->reads = 0;
-        chores_add(&broker->chores, &run->chore);
+        chores_add(&broker->loop.chores, &run->chore);
         return true;
     }
     if (run)
@@ -240,8 +240,8 @@ void checkpoint_end(struct checkpoint *self)
 static void lose_chain(struct broker *broker)
 {
     broker->checkpoints->base = 0;
-    for (uint32_t i = 0; i < broker->n_tables; i++)
-        broker->tables[i].in.marks->all_changed = true;
+    for (uint32_t i = 0; i < broker->tables.n; i++)
+        broker->tables.list[i].in.marks->all_changed = true;
 }
 
 void checkpoint_abandon(struct checkpoint *run)
@@ -258,7 +258,7 @@ void checkpoint_abandon(struct checkpoint *run)
     pause_after_failure(broker);
     self->n_dead = 0; /* those were dead at its instant: the journal since the one before may still need them */
     self->running = NULL;
-    timer_clear(&broker->timers, &self->progress);
+    timer_clear(&broker->loop.timers, &self->progress);
     checkpoint_answer(broker, run->number, run->error);
     checkpoint_free(run);
 }
@@ -276,7 +276,7 @@ static void extend_chain(struct checkpoints *self, const struct checkpoint *run)
 static void finish(struct broker *broker, struct checkpoint *run)
 {
     struct checkpoints *self = broker->checkpoints;
-    int64_t now = clock_now(&broker->clock), took = now - run->start_ns;
+    int64_t now = clock_now(&broker->loop.clock), took = now - run->start_ns;
     extend_chain(self, run);
     stream_healed(broker->stream, run->failures);
     self->heal_pause_ns = 0;
@@ -287,7 +287,7 @@ static void finish(struct broker *broker, struct checkpoint *run)
     self->last_bytes = bytes_of(run);
     self->last_took_ns = (uint64_t)took;
     self->running = NULL;
-    timer_clear(&broker->timers, &self->progress);
+    timer_clear(&broker->loop.timers, &self->progress);
     log_line(LEVEL_INFO, "B0522", "checkpoint is whole",
              "checkpoint=%llu base=%llu items=%llu bytes=%llu of_them_chunks=%llu took_ms=%.1f mb_per_s=%.0f",
              (unsigned long long)run->number, (unsigned long long)run->base, (unsigned long long)run->items,
@@ -348,9 +348,9 @@ void checkpoint_exit(struct broker *broker)
 static void period_timer(struct timer *timer, void *ctx)
 {
     struct broker *broker = ctx;
-    if (!broker->checkpoints->running && broker->now_ns >= broker->checkpoints->not_before_ns)
+    if (!broker->checkpoints->running && broker->loop.now_ns >= broker->checkpoints->not_before_ns)
         checkpoint_start(broker, CHECKPOINT_PERIOD, NULL, NULL);
-    timer_set(&broker->timers, timer, broker->now_ns + broker->config->checkpoint_every_ns);
+    timer_set(&broker->loop.timers, timer, broker->loop.now_ns + broker->config->checkpoint_every_ns);
 }
 
 static void progress_timer(struct timer *timer, void *ctx)
@@ -361,8 +361,8 @@ static void progress_timer(struct timer *timer, void *ctx)
         return;
     log_line(LEVEL_INFO, "B0521", "checkpoint goes on", "checkpoint=%llu done=%.1f%% bytes=%llu mb_per_s=%.0f",
              (unsigned long long)run->number, 100 * share_done(run), (unsigned long long)bytes_of(run),
-             rate_of(bytes_of(run), broker->now_ns - run->start_ns));
-    timer_set(&broker->timers, timer, broker->now_ns + PROGRESS_NS);
+             rate_of(bytes_of(run), broker->loop.now_ns - run->start_ns));
+    timer_set(&broker->loop.timers, timer, broker->loop.now_ns + PROGRESS_NS);
 }
 
 rp_status checkpoints_init(struct broker *broker, rp_error *err)
@@ -379,7 +379,7 @@ rp_status checkpoints_init(struct broker *broker, rp_error *err)
     RP_TRY(checkpoints_read(broker, err));
     checkpoints_note_dead(broker);
     if (broker->config->checkpoint_every_ns &&
-        !timer_set(&broker->timers, &self->period, broker->now_ns + broker->config->checkpoint_every_ns))
+        !timer_set(&broker->loop.timers, &self->period, broker->loop.now_ns + broker->config->checkpoint_every_ns))
         return err_set(err, RP_NO_MEMORY, "no memory for a timer");
     return RP_OK;
 }
@@ -395,17 +395,17 @@ void checkpoints_fini(struct broker *broker)
     if (run) {
         checkpoint_let_go(run);
         checkpoint_tell(broker, SCRIBE_ABANDON, DISK_CHECKPOINT, run->number);
-        for (struct chore **at = &broker->chores.first; *at; at = &(*at)->next)
+        for (struct chore **at = &broker->loop.chores.first; *at; at = &(*at)->next)
             if (*at == &run->chore) {
                 *at = run->chore.next;
                 if (!*at)
-                    broker->chores.last = at;
+                    broker->loop.chores.last = at;
                 break;
             }
         checkpoint_free(run);
     }
-    timer_clear(&broker->timers, &self->period);
-    timer_clear(&broker->timers, &self->progress);
+    timer_clear(&broker->loop.timers, &self->period);
+    timer_clear(&broker->loop.timers, &self->progress);
     checkpoints_keep_fini(self);
     free(self);
     broker->checkpoints = NULL;
@@ -418,7 +418,7 @@ void checkpoints_info(const struct broker *broker, Replay__DiskInfo *out)
         return;
     out->checkpoint = self->last;
     out->checkpoint_age_ns =
-        self->last && broker->now_ns > self->last_ns ? (uint64_t)(broker->now_ns - self->last_ns) : 0;
+        self->last && broker->loop.now_ns > self->last_ns ? (uint64_t)(broker->loop.now_ns - self->last_ns) : 0;
     out->checkpoint_running = self->running != NULL;
     out->checkpoint_progress = self->running ? share_done(self->running) : 0;
 }

@@ -65,8 +65,8 @@ static bool may_change(const struct checkpoints *checkpoints, const struct broke
         checkpoints->chain_bytes >= checkpoints->base_bytes / 2)
         return false;
     uint64_t changed = 0, all = 0;
-    for (uint32_t i = 0; i < broker->n_tables; i++) {
-        const struct contents *in = &broker->tables[i].in;
+    for (uint32_t i = 0; i < broker->tables.n; i++) {
+        const struct contents *in = &broker->tables.list[i].in;
         changed += in->marks->all_changed ? in->size : in->marks->n_changed;
         all += in->size;
     }
@@ -129,8 +129,8 @@ static void put_reset(struct checkpoint *self, const struct table *table)
 static void put_tables(struct checkpoint *self)
 {
     struct broker *broker = self->broker;
-    for (uint32_t i = 0; i < broker->n_tables; i++) {
-        struct table *table = &broker->tables[i];
+    for (uint32_t i = 0; i < broker->tables.n; i++) {
+        struct table *table = &broker->tables.list[i];
         if (self->base && table->in.marks->all_changed)
             put_reset(self, table);
         put_selector(self, table, 0);
@@ -138,7 +138,7 @@ static void put_tables(struct checkpoint *self)
         turn_marks(self, &self->tables[i], table);
         self->items += table->in.size;
     }
-    self->n_tables = broker->n_tables;
+    self->n_tables = broker->tables.n;
     for (uint32_t i = 0; i < broker->layouts.count; i++)
         if (broker->layouts.list[i])
             journal_put_layout(checkpoint_sink(self), broker->layouts.list[i]);
@@ -211,8 +211,8 @@ static void hold_selection(void *ctx, const struct recalled *recalled)
                                           .answered = recalled->answered};
     for (uint32_t i = 0; i < picks->n; i++)
         copy->items[i] = (struct entry_selected){.key = picks->key[i],
-                                                 .age_ns = (int64_t)picks->age_ns[i] < self->broker->now_ns
-                                                               ? (uint64_t)self->broker->now_ns - picks->age_ns[i]
+                                                 .age_ns = (int64_t)picks->age_ns[i] < self->broker->loop.now_ns
+                                                               ? (uint64_t)self->broker->loop.now_ns - picks->age_ns[i]
                                                                : 0,
                                                  .policy = picks->policy[i],
                                                  .step = picks->step[i],
@@ -234,7 +234,7 @@ static void put_rest(struct checkpoint *self)
 {
     struct broker *broker = self->broker;
     struct entry_sink sink = checkpoint_sink(self);
-    for (const struct session *session = broker->session_list; session; session = session->next)
+    for (const struct session *session = broker->sessions.list; session; session = session->next)
         journal_put_session_all(sink, session);
     for (uint32_t i = 0; i < broker->params.n_counters; i++)
         journal_put_counter(sink, &broker->params.counters[i]);
@@ -254,8 +254,8 @@ static void put_head(struct checkpoint *self)
     journal_put_start(sink, broker, (struct entry_start){.previous = broker->checkpoints->last});
     struct entry_checkpoint *entry = checkpoint_entry(self, ENTRY_CHECKPOINT, 0, sizeof *entry);
     *entry = (struct entry_checkpoint){.number = self->number, .base = self->base, .journal = self->journal};
-    for (uint32_t i = 0; i < broker->n_tables; i++)
-        journal_put_table(sink, &broker->tables[i]);
+    for (uint32_t i = 0; i < broker->tables.n; i++)
+        journal_put_table(sink, &broker->tables.list[i]);
 }
 
 struct checkpoint *checkpoint_begin(struct broker *broker, enum checkpoint_reason reason, rp_error *err)
@@ -264,7 +264,7 @@ struct checkpoint *checkpoint_begin(struct broker *broker, enum checkpoint_reaso
     struct stream *stream = broker->stream;
     struct checkpoint *self = calloc(1, sizeof *self);
     if (self)
-        self->tables = calloc(broker->n_tables, sizeof *self->tables);
+        self->tables = calloc(broker->tables.n, sizeof *self->tables);
     if (!self || !self->tables) {
         free(self);
         err_set(err, RP_NO_MEMORY, "no memory for a checkpoint");
@@ -275,7 +275,7 @@ struct checkpoint *checkpoint_begin(struct broker *broker, enum checkpoint_reaso
     self->number = checkpoints->next++;
     self->reason = reason;
     self->failures = stream->failures;
-    self->start_ns = clock_now(&broker->clock);
+    self->start_ns = clock_now(&broker->loop.clock);
     self->offset = FILE_HEAD_BYTES;
     self->chunks = broker->store.chunks;
     self->bytes = broker->store.bytes;

@@ -145,7 +145,7 @@ static void table_through(struct checkpoint *self, struct copied_table *copied)
 {
     copied->marks->copying = NULL;
     if (copied->then)
-        chores_add(&self->broker->chores, copied->then);
+        chores_add(&self->broker->loop.chores, copied->then);
     copied->then = NULL;
     self->table_at++;
 }

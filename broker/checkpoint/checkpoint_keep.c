@@ -141,7 +141,7 @@ rp_status checkpoints_read(struct broker *broker, rp_error *err)
             continue;
         self->last = file->number;
         self->last_base = kept->base;
-        self->last_ns = broker->now_ns - (wall_now() - file->changed_ns);
+        self->last_ns = broker->loop.now_ns - (wall_now() - file->changed_ns);
     }
     return RP_OK;
 }

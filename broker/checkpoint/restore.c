@@ -98,7 +98,7 @@ static void restoring_fini(struct restoring *self)
 
 static void log_restored(const struct restoring *self, int64_t start_ns)
 {
-    int64_t took = clock_now(&self->broker->clock) - start_ns;
+    int64_t took = clock_now(&self->broker->loop.clock) - start_ns;
     log_line(LEVEL_INFO, "B0510", "restored",
              "checkpoint=%llu items=%llu chunks=%llu bytes=%llu sessions=%llu journal_entries=%llu "
              "items_left_out=%llu took_ms=%.1f",
@@ -120,7 +120,7 @@ rp_status restore(struct broker *broker, rp_error *err)
         stream->fresh = true;
         return status;
     }
-    int64_t start_ns = clock_now(&broker->clock);
+    int64_t start_ns = clock_now(&broker->loop.clock);
     struct restoring self = {.broker = broker, .folder = &stream->folder};
     image_init(&self.image);
     status = image_load(&self.image, self.folder, number, number != 0, true, err);
@@ -131,14 +131,14 @@ rp_status restore(struct broker *broker, rp_error *err)
     }
     self.newest = number == 0 && self.image.end != 0 && self.image.whole;
     if (status == RP_OK)
-        image_rebase(&self.image, broker->now_ns + broker->wall_offset_ns, broker->now_ns);
+        image_rebase(&self.image, broker->loop.now_ns + broker->loop.wall_offset_ns, broker->loop.now_ns);
     bool journal = stream->journal;
-    stream->journal = false; /* this is no news to it */
+    stream_record(stream, false); /* what is restored is recorded already */
     if (status == RP_OK) {
         self.tables = calloc(self.image.n_tables + 1, sizeof(*self.tables));
         status = self.tables ? restore_all(&self, err) : err_set(err, RP_NO_MEMORY, "no memory to restore");
     }
-    stream->journal = journal;
+    stream_record(stream, journal);
     if (status == RP_OK) {
         /* A checkpoint that was made without a journal, chosen by its number: nothing of any journal came after it. */
         stream->after = self.image.end || !number ? self.image.end : disk_at(1, 0);
@@ -155,8 +155,8 @@ rp_status restore(struct broker *broker, rp_error *err)
 
 void restore_finish(struct broker *broker)
 {
-    for (uint32_t i = 0; i < broker->n_tables; i++) {
-        struct table *table = &broker->tables[i];
+    for (uint32_t i = 0; i < broker->tables.n; i++) {
+        struct table *table = &broker->tables.list[i];
         uint32_t before = table->in.size;
         /* The end of the journal may lie between the last sample of an item and its removal. */
         uint32_t most = (uint32_t)table->config->max_times_sampled;

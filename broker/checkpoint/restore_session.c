@@ -88,9 +88,9 @@ rp_status restore_sessions(struct restoring *self, rp_error *err)
         }
     }
     /* Keys are made from ordinals. In an older state there may have been sessions since, whose writers still live. */
-    broker->ordinals.next = image->next_ordinal;
+    broker->tables.ordinals.next = image->next_ordinal;
     if (!self->newest)
-        broker->ordinals.next += 1 + broker->instance % (1u << 16);
+        broker->tables.ordinals.next += 1 + broker->instance % (1u << 16);
     return RP_OK;
 }
 

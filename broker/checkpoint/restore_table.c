@@ -120,12 +120,12 @@ rp_status restore_match(struct restoring *self, rp_error *err)
         if (from->high > table->capacity)
             RP_TRY(table_grow(table, from->high, err));
     }
-    for (uint32_t t = 0; t < broker->n_tables; t++) {
+    for (uint32_t t = 0; t < broker->tables.n; t++) {
         bool known = false;
         for (uint32_t i = 0; i < image->n_tables && !known; i++)
-            known = self->tables[i] == &broker->tables[t];
+            known = self->tables[i] == &broker->tables.list[t];
         if (!known)
-            log_line(LEVEL_INFO, "B0515", "a table is new", "table=%s", broker->tables[t].name);
+            log_line(LEVEL_INFO, "B0515", "a table is new", "table=%s", broker->tables.list[t].name);
     }
     return RP_OK;
 }
@@ -260,7 +260,7 @@ static rp_status item_put(struct restoring *self, struct table *table, struct im
     }
     layout->refs++;
     table->in.size++;
-    ordinals_enter(&table->broker->ordinals, from->key);
+    ordinals_enter(&table->broker->tables.ordinals, from->key);
     return RP_OK;
 }
 
@@ -391,7 +391,7 @@ rp_status restore_items(struct restoring *self, uint32_t index, rp_error *err)
         table->stats.rejected = from->rejected;
         table->stats.evicted = from->evicted;
         table->resets = from->resets;
-        table->last_insert_ns = self->broker->now_ns; /* none is later, see image_rebase */
+        table->last_insert_ns = self->broker->loop.now_ns; /* none is later, see image_rebase */
         extensions_restore(table, aged);
         if (table->in.marks)
             table->in.marks->all_changed = true;

@@ -14,6 +14,11 @@ static struct entry_sink stream_sink(struct stream *stream)
     return (struct entry_sink){stream_room, stream};
 }
 
+static struct stream *stream_of(struct effects *self)
+{
+    return (struct stream *)(void *)self; /* its first member */
+}
+
 /* The one before the segment that begins. */
 static uint64_t segment_before(const struct stream *stream)
 {
@@ -36,8 +41,8 @@ void journal_start(struct broker *broker, struct stream *stream)
                       });
     stream->after = stream->loaded = stream->next = 0;
     stream->fresh = false;
-    for (uint32_t i = 0; i < broker->n_tables; i++)
-        journal_put_table(sink, &broker->tables[i]);
+    for (uint32_t i = 0; i < broker->tables.n; i++)
+        journal_put_table(sink, &broker->tables.list[i]);
     journal_put_ordinal(sink, broker);
 }
 
@@ -58,17 +63,16 @@ struct entry_insert journal_insert_body(const struct item *item, uint32_t slot)
     };
 }
 
-void journal_insert_(struct table *table, uint32_t slot, const struct flow *flow)
+static void effect_insert(struct effects *self, struct table *table, uint32_t slot, const struct flow *flow)
 {
-    struct broker *broker = table->broker;
-    struct stream *stream = broker->stream;
+    struct stream *stream = stream_of(self);
     const struct item *item = &table->in.items[slot];
     struct chunk *const *chunks = span_chunks(&item->span);
     uint32_t n = item->span.n;
     for (uint32_t i = 0; i < n; i++)
         if (stream_lacks(stream, chunks[i]))
             (void)stream_chunk(stream, chunks[i]); /* those that it may refuse are there: stream_chunks_first */
-    struct layout *layout = layouts_at(&broker->layouts, item->span.layout);
+    struct layout *layout = layouts_at(&stream->broker->layouts, item->span.layout);
     if (__builtin_expect(!layout->journaled, 0)) {
         journal_put_layout(stream_sink(stream), layout);
         layout->journaled = true;
@@ -84,21 +88,21 @@ void journal_insert_(struct table *table, uint32_t slot, const struct flow *flow
         places[i] = chunks[i]->at;
 }
 
-void journal_remove_(struct table *table, uint32_t slot)
+static void effect_remove(struct effects *self, struct table *table, uint32_t slot)
 {
-    struct entry_slot *entry = stream_entry(table->broker->stream, ENTRY_REMOVE, table->id, sizeof *entry);
+    struct entry_slot *entry = stream_entry(stream_of(self), ENTRY_REMOVE, table->id, sizeof *entry);
     *entry = (struct entry_slot){.slot = slot};
 }
 
-void journal_priority_(struct table *table, uint32_t slot, double priority)
+static void effect_priority(struct effects *self, struct table *table, uint32_t slot, double priority)
 {
-    struct entry_priority *entry = stream_entry(table->broker->stream, ENTRY_PRIORITY, table->id, sizeof *entry);
+    struct entry_priority *entry = stream_entry(stream_of(self), ENTRY_PRIORITY, table->id, sizeof *entry);
     *entry = (struct entry_priority){.slot = slot, .priority = priority};
 }
 
-void journal_reset_(struct table *table)
+static void effect_reset(struct effects *self, struct table *table)
 {
-    stream_entry(table->broker->stream, ENTRY_RESET, table->id, 0);
+    stream_entry(stream_of(self), ENTRY_RESET, table->id, 0);
 }
 
 struct entry_limiter journal_limiter_body(const struct limiter *limiter)
@@ -116,9 +120,9 @@ struct entry_limiter journal_limiter_body(const struct limiter *limiter)
     };
 }
 
-void journal_limiter_(struct table *table)
+static void effect_limiter(struct effects *self, struct table *table)
 {
-    struct entry_limiter *entry = stream_entry(table->broker->stream, ENTRY_LIMITER, table->id, sizeof *entry);
+    struct entry_limiter *entry = stream_entry(stream_of(self), ENTRY_LIMITER, table->id, sizeof *entry);
     *entry = journal_limiter_body(&table->limiter);
 }
 
@@ -137,10 +141,10 @@ static struct entry_pick *pick_last(const struct stream *stream, const struct ta
     return same ? pick : NULL;
 }
 
-void journal_pick_(const struct waiter *waiter, uint32_t slot, double probability)
+static void effect_pick(struct effects *self, const struct waiter *waiter, uint32_t slot, double probability)
 {
     const struct table *table = waiter->table;
-    struct stream *stream = table->broker->stream;
+    struct stream *stream = stream_of(self);
     const struct wait *wait = &waiter->wait;
     struct entry_pick head = {
         .client = wait->client,
@@ -166,32 +170,32 @@ void journal_pick_(const struct waiter *waiter, uint32_t slot, double probabilit
     };
 }
 
-static void request_entry(struct broker *broker, uint16_t type, uint64_t client, uint64_t id)
+static void request_entry(struct effects *self, uint16_t type, uint64_t client, uint64_t id)
 {
-    struct entry_request *entry = stream_entry(broker->stream, type, 0, sizeof *entry);
+    struct entry_request *entry = stream_entry(stream_of(self), type, 0, sizeof *entry);
     *entry = (struct entry_request){client, id};
 }
 
-void journal_answered_(struct broker *broker, uint64_t client, uint64_t id)
+static void effect_answered(struct effects *self, uint64_t client, uint64_t id)
 {
-    request_entry(broker, ENTRY_ANSWERED, client, id);
+    request_entry(self, ENTRY_ANSWERED, client, id);
 }
 
-void journal_forget_(struct broker *broker, uint64_t client, uint64_t id)
+static void effect_forget(struct effects *self, uint64_t client, uint64_t id)
 {
-    request_entry(broker, ENTRY_FORGET, client, id);
+    request_entry(self, ENTRY_FORGET, client, id);
 }
 
 /* ---- sessions ---- */
 
-void journal_session_(struct broker *broker, const struct session *session)
+static void effect_session(struct effects *self, const struct session *session)
 {
-    journal_put_session(stream_sink(broker->stream), session);
+    journal_put_session(stream_sink(stream_of(self)), session);
 }
 
-void journal_form_(struct broker *broker, const struct session *session, const void *layout, size_t size)
+static void effect_form(struct effects *self, const struct session *session, const void *layout, size_t size)
 {
-    struct entry_named *entry = stream_entry(broker->stream, ENTRY_FORM, 0, sizeof *entry + size);
+    struct entry_named *entry = stream_entry(stream_of(self), ENTRY_FORM, 0, sizeof *entry + size);
     entry->number = session->ordinal;
     memcpy(entry + 1, layout, size);
 }
@@ -221,75 +225,100 @@ static uint64_t progress_hash(const struct session *session)
     return hash ? hash : 1;
 }
 
-void journal_progress_(struct broker *broker, struct session *session)
+static void effect_progress(struct effects *self, struct session *session)
 {
     uint64_t hash = progress_hash(session);
     if (hash == session->journaled)
         return;
     session->journaled = hash;
-    journal_put_progress(stream_sink(broker->stream), session);
+    journal_put_progress(stream_sink(stream_of(self)), session);
 }
 
-void journal_rejection_(struct broker *broker, const struct session *session, uint32_t table, uint64_t item,
-                        uint64_t key, rp_status status, const char *text, uint32_t more)
+static void effect_rejection(struct effects *self, const struct session *session, const struct rejection *rejection)
 {
-    size_t size = strlen(text);
-    struct entry_rejection *entry = stream_entry(broker->stream, ENTRY_REJECTION, 0, sizeof *entry + size);
+    size_t size = strlen(rejection->text);
+    struct entry_rejection *entry = stream_entry(stream_of(self), ENTRY_REJECTION, 0, sizeof *entry + size);
     *entry = (struct entry_rejection){
         .session = session->ordinal,
-        .table = table,
-        .item = item,
-        .key = key,
-        .status = (uint32_t)status,
-        .more = more,
+        .table = rejection->table,
+        .item = rejection->item,
+        .key = rejection->key,
+        .status = (uint32_t)rejection->status,
     };
-    memcpy(entry + 1, text, size);
+    memcpy(entry + 1, rejection->text, size);
 }
 
-void journal_session_end_(struct broker *broker, const struct session *session)
+static void effect_session_end(struct effects *self, const struct session *session)
 {
-    struct entry_named *entry = stream_entry(broker->stream, ENTRY_SESSION_END, 0, sizeof *entry);
+    struct entry_named *entry = stream_entry(stream_of(self), ENTRY_SESSION_END, 0, sizeof *entry);
     entry->number = session->ordinal;
 }
 
 /* ---- parameters and requests ---- */
 
-void journal_together_(struct broker *broker, size_t bytes)
+static void effect_together(struct effects *self, size_t bytes)
 {
-    struct stream *stream = broker->stream;
+    struct stream *stream = stream_of(self);
     if (stream->used && stream->capacity - stream->used < bytes)
         stream_hand_over(stream);
 }
 
-void journal_begin_(struct broker *broker)
+static void effect_begin(struct effects *self)
 {
-    stream_hand_over(broker->stream);
-    journal_put_ordinal(stream_sink(broker->stream), broker); /* changes nothing */
+    stream_hand_over(stream_of(self));
+    journal_put_ordinal(stream_sink(stream_of(self)), stream_of(self)->broker); /* changes nothing */
 }
 
 /* The scribe copies large values. */
 #define LARGE_VALUE (64u << 10)
 
-void journal_slot_(struct broker *broker, struct slot *slot)
+static void effect_slot(struct effects *self, struct slot *slot)
 {
     size_t name = strlen(slot->name), value = zmq_msg_size(&slot->value);
     uint8_t body[sizeof(struct entry_value) + PARAMS_NAME_MOST] __attribute__((aligned(8)));
     if (value < LARGE_VALUE || name > PARAMS_NAME_MOST) {
-        journal_put_slot(stream_sink(broker->stream), slot);
+        journal_put_slot(stream_sink(stream_of(self)), slot);
         return;
     }
     *(struct entry_value *)(void *)body = (struct entry_value){
         .version = slot->version, .put_ns = slot->put_ns, .name_bytes = (uint32_t)name, .value_bytes = value};
     memcpy(body + sizeof(struct entry_value), slot->name, name);
-    stream_entry_large(broker->stream, ENTRY_SLOT, 0, body, sizeof(struct entry_value) + name, &slot->value);
+    stream_entry_large(stream_of(self), ENTRY_SLOT, 0, body, sizeof(struct entry_value) + name, &slot->value);
 }
 
-void journal_counter_(struct broker *broker, const struct counter *counter)
+static void effect_counter(struct effects *self, const struct counter *counter)
 {
-    journal_put_counter(stream_sink(broker->stream), counter);
+    journal_put_counter(stream_sink(stream_of(self)), counter);
 }
 
-void journal_reply_(struct broker *broker, uint64_t client, uint64_t id, const void *frame, size_t size)
+static void effect_reply(struct effects *self, uint64_t client, uint64_t id, const void *frame, size_t size)
 {
-    journal_put_reply(stream_sink(broker->stream), client, id, frame, size);
+    journal_put_reply(stream_sink(stream_of(self)), client, id, frame, size);
 }
+
+static bool effect_prepare(struct effects *self, struct chunk *const *chunks, uint32_t n)
+{
+    return stream_chunks_first(stream_of(self), chunks, n);
+}
+
+const struct effects journal_effects = {
+    .prepare = effect_prepare,
+    .insert = effect_insert,
+    .remove = effect_remove,
+    .priority = effect_priority,
+    .reset = effect_reset,
+    .limiter = effect_limiter,
+    .pick = effect_pick,
+    .answered = effect_answered,
+    .forget = effect_forget,
+    .session = effect_session,
+    .session_end = effect_session_end,
+    .form = effect_form,
+    .progress = effect_progress,
+    .rejection = effect_rejection,
+    .slot = effect_slot,
+    .counter = effect_counter,
+    .reply = effect_reply,
+    .together = effect_together,
+    .begin = effect_begin,
+};

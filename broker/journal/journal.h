@@ -1,8 +1,5 @@
-/* The journal: one function per effect, called where the effect happens, right after it. Each is nothing but a test when
- * the journal is off. What they write is described in disk/record.h; restore.c and disk/image.c read it.
- *
- * Not in it: chunks and items that wait (writers keep and send again what is not resolved), rounds of a reduce (members
- * try again), statistics such as rates and mean ages, and counts that only inform (evictions, episodes). */
+/* The journal: writes effects (loop/effects.h) and state as entries. What they look like is described in disk/record.h;
+ * restore.c and disk/image.c read them. */
 #ifndef BROKER_JOURNAL_H
 #define BROKER_JOURNAL_H
 
@@ -10,11 +7,6 @@
 #include "broker/journal/stream.h"
 #include "broker/sample/sample.h"
 #include "broker/session/session.h"
-
-static inline bool journal_is_on(const struct broker *broker)
-{
-    return broker->stream && broker->stream->journal;
-}
 
 /* Where entries go: a stream, or the record of a checkpoint. room: see stream_entry. */
 struct entry_sink {
@@ -43,38 +35,7 @@ void journal_put_reply(struct entry_sink to, uint64_t client, uint64_t id, const
 struct entry_insert journal_insert_body(const struct item *item, uint32_t slot);
 struct entry_limiter journal_limiter_body(const struct limiter *limiter);
 
-/* tables. An insert first puts the item's chunks and layout there. flow: NULL for an insert by an extension. */
-void journal_insert_(struct table *table, uint32_t slot, const struct flow *flow);
-void journal_remove_(struct table *table, uint32_t slot);
-void journal_priority_(struct table *table, uint32_t slot, double priority);
-void journal_reset_(struct table *table);
-void journal_limiter_(struct table *table);
-/* Slots that were sampled for a waiter, at the time when they are. */
-void journal_pick_(const struct waiter *waiter, uint32_t slot, double probability);
-void journal_answered_(struct broker *broker, uint64_t client, uint64_t id);
-void journal_forget_(struct broker *broker, uint64_t client, uint64_t id);
-/* sessions */
-void journal_session_(struct broker *broker, const struct session *session);
-void journal_form_(struct broker *broker, const struct session *session, const void *layout, size_t size);
-/* Numbers and credit as they are now, if they have changed since this was last written. Before a client is told. */
-void journal_progress_(struct broker *broker, struct session *session);
-void journal_rejection_(struct broker *broker, const struct session *session, uint32_t table, uint64_t item,
-                        uint64_t key, rp_status status, const char *text, uint32_t more);
-void journal_session_end_(struct broker *broker, const struct session *session);
-/* Entries up to so many bytes that follow go into one record: after a crash all of them are there, or none. */
-void journal_together_(struct broker *broker, size_t bytes);
-/* The same for all up to a large one, in a record that has begun: what is sent before that one waits for it, too. */
-void journal_begin_(struct broker *broker);
-/* parameters and requests */
-void journal_slot_(struct broker *broker, struct slot *slot);
-void journal_counter_(struct broker *broker, const struct counter *counter);
-void journal_reply_(struct broker *broker, uint64_t client, uint64_t id, const void *frame, size_t size);
-
-/* journal_x(broker, ...) is journal_x_(...) if the journal is on. */
-#define JOURNAL(broker, call)                                                                                          \
-    do {                                                                                                               \
-        if (__builtin_expect(journal_is_on(broker), 0))                                                                \
-            call;                                                                                                      \
-    } while (0)
+/* The operations by which a stream records effects. An insert first puts the item's chunks and layout there. */
+extern const struct effects journal_effects;
 
 #endif

@@ -15,8 +15,8 @@ static char *borrow(const char *text)
 void journal_put_start(struct entry_sink to, const struct broker *broker, struct entry_start start)
 {
     start.instance = broker->instance;
-    start.wall_ns = broker->now_ns + broker->wall_offset_ns;
-    start.clock_ns = broker->now_ns;
+    start.wall_ns = broker->loop.now_ns + broker->loop.wall_offset_ns;
+    start.clock_ns = broker->loop.now_ns;
     struct entry_start *entry = to.room(to.ctx, ENTRY_START, 0, sizeof *entry);
     *entry = start;
 }
@@ -24,7 +24,7 @@ void journal_put_start(struct entry_sink to, const struct broker *broker, struct
 void journal_put_ordinal(struct entry_sink to, const struct broker *broker)
 {
     struct entry_named *entry = to.room(to.ctx, ENTRY_ORDINAL, 0, sizeof *entry);
-    entry->number = broker->ordinals.next;
+    entry->number = broker->tables.ordinals.next;
 }
 
 /* ---- tables ---- */

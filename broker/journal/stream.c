@@ -483,7 +483,7 @@ static void take_news(struct stream *self, const struct scribe_news *news)
     self->free = news->free;
     if (strcmp(self->trouble, news->trouble) != 0) {
         if (!self->trouble[0])
-            self->trouble_ns = self->broker->now_ns;
+            self->trouble_ns = self->broker->loop.now_ns;
         memcpy(self->trouble, news->trouble, sizeof self->trouble);
     }
     if (news->finished)
@@ -508,7 +508,7 @@ void stream_run(struct stream *self)
         if (!news.finished && !news.abandoned)
             break; /* what came meanwhile is for the next turn */
     }
-    if (self->broker->commit.first)
+    if (self->broker->peers.commit.first)
         commit_release(self->broker);
 }
 
@@ -554,6 +554,12 @@ bool stream_is_full(const struct stream *self, char *text, size_t size)
 
 /* ---- life */
 
+void stream_record(struct stream *self, bool on)
+{
+    self->journal = on;
+    self->broker->loop.effects = on ? &self->effects : NULL;
+}
+
 rp_status stream_open(struct broker *broker, rp_error *err)
 {
     const struct broker_config *config = broker->config;
@@ -566,7 +572,8 @@ rp_status stream_open(struct broker *broker, rp_error *err)
         return status;
     }
     self->broker = broker;
-    self->journal = config->journal_dir && config->journal_dir[0];
+    self->effects = journal_effects;
+    stream_record(self, config->journal_dir && config->journal_dir[0]);
     self->number = 1;
     self->segment_bytes = SEGMENT_BYTES;
     uint64_t eighth = (uint64_t)config->memory_limit / 8;
@@ -602,9 +609,9 @@ void stream_close(struct stream **at, int timeout_ms)
     struct stream *self = *at;
     if (!self)
         return;
-    if (self->scribe)
-        stream_hand_over(self);
+    self->broker->loop.effects = NULL;
     if (self->scribe) {
+        stream_hand_over(self);
         scribe_record_drop(self->scribe, self->job);
         scribe_record_drop(self->scribe, self->next_job);
         scribe_record_drop(self->scribe, self->large_job);

@@ -12,6 +12,7 @@
 #include "broker/disk/folder.h"
 #include "broker/journal/scribe.h"
 #include "broker/journal/space.h"
+#include "broker/loop/effects.h"
 #include "broker/store/store.h"
 
 struct broker;
@@ -36,6 +37,7 @@ enum stream_hold {
 };
 
 struct stream {
+    struct effects effects; /* first: journal.c gets from it to the stream */
     struct broker *broker;
     struct folder folder;
     struct scribe *scribe;
@@ -84,6 +86,8 @@ struct stream {
 
 /* Opens the folder and starts the scribe; nothing is written before stream_begin. */
 rp_status stream_open(struct broker *broker, rp_error *err);
+/* Whether effects are recorded from now on. */
+void stream_record(struct stream *self, bool on);
 /* After the state was restored (or found missing): a new segment begins, with START and TABLE entries. */
 rp_status stream_begin(struct stream *self, rp_error *err);
 /* Writes what is left, waits for it for at most timeout_ms, ends the scribe. */

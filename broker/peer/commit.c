@@ -32,7 +32,7 @@ static void move(zmq_msg_t *to, zmq_msg_t *from)
 
 bool commit_reserve(struct broker *broker)
 {
-    struct commit *self = &broker->commit;
+    struct commit *self = &broker->peers.commit;
     if (!self->spare && broker->stream && broker->stream->journal)
         self->spare = malloc(sizeof *self->spare + sizeof self->spare->frames[0]);
     return self->spare || !broker->stream || !broker->stream->journal;
@@ -40,7 +40,7 @@ bool commit_reserve(struct broker *broker)
 
 bool commit_hold(struct broker *broker, const struct envelope *to, zmq_msg_t *header, zmq_msg_t *payload, uint32_t n)
 {
-    struct commit *self = &broker->commit;
+    struct commit *self = &broker->peers.commit;
     const struct stream *stream = broker->stream;
     if (!stream || !stream->journal || self->ahead)
         return false;
@@ -56,12 +56,12 @@ bool commit_hold(struct broker *broker, const struct envelope *to, zmq_msg_t *he
         zmq_msg_close(header);
         for (uint32_t i = 0; i < n; i++)
             zmq_msg_close(&payload[i]);
-        broker->counters.replies_dropped++;
+        broker->peers.counters.replies_dropped++;
         return true;
     }
     message->next = NULL;
     message->number = number;
-    message->since_ns = broker->now_ns;
+    message->since_ns = broker->loop.now_ns;
     message->to = *to;
     message->n = n;
     move(&message->frames[0], header);
@@ -89,7 +89,7 @@ static struct parked_message *take(struct commit *self)
 
 void commit_release(struct broker *broker)
 {
-    struct commit *self = &broker->commit;
+    struct commit *self = &broker->peers.commit;
     while (self->first && self->first->number <= broker->stream->durable) {
         struct parked_message *message = take(self);
         peer_send_now(broker, &message->to, &message->frames[0], message->frames + 1, message->n);
@@ -99,7 +99,7 @@ void commit_release(struct broker *broker)
 
 bool commit_is_stuck(const struct broker *broker)
 {
-    return broker->commit.first && broker->now_ns - broker->commit.oldest_ns >= STUCK_NS;
+    return broker->peers.commit.first && broker->loop.now_ns - broker->peers.commit.oldest_ns >= STUCK_NS;
 }
 
 void commit_fini(struct commit *self)

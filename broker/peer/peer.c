@@ -143,21 +143,21 @@ bool peer_send(struct broker *broker, const struct envelope *to, zmq_msg_t *head
 
 bool peer_send_now(struct broker *broker, const struct envelope *to, zmq_msg_t *header, zmq_msg_t *payload, uint32_t n)
 {
-    struct way way = {broker->service, broker->ducts ? &broker->ducts->replies : NULL};
+    struct way way = {broker->peers.service, broker->peers.ducts ? &broker->peers.ducts->replies : NULL};
     bool sent = send_envelope(way, to) && way_send(way, header, n > 0);
     for (uint32_t i = 0; i < n && sent; i++)
         sent = way_send(way, &payload[i], i + 1 < n);
     if (!sent) {
         /* A client that leaves before it has read its last replies is none of anybody's troubles. */
         bool gone = errno == EHOSTUNREACH;
-        broker->counters.replies_dropped++;
+        broker->peers.counters.replies_dropped++;
         uint32_t held;
         if (gone)
             log_line(LEVEL_DEBUG, "B0305", "reply dropped: its peer is gone", "replies_dropped=%llu",
-                     (unsigned long long)broker->counters.replies_dropped);
-        else if (log_allow(&broker->service_log, 5, broker->now_ns, &held))
+                     (unsigned long long)broker->peers.counters.replies_dropped);
+        else if (log_allow(&broker->peers.service_log, 5, broker->loop.now_ns, &held))
             log_line(LEVEL_WARN, "B0301", "reply dropped: its peer does not read", "replies_dropped=%llu held_back=%u",
-                     (unsigned long long)broker->counters.replies_dropped, held);
+                     (unsigned long long)broker->peers.counters.replies_dropped, held);
     }
     zmq_msg_close(header); /* those that were sent are empty */
     for (uint32_t i = 0; i < n; i++)

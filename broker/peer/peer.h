@@ -11,8 +11,6 @@
 #include <stdint.h>
 #include <zmq.h>
 
-#include "broker/loop/idmap.h"
-
 struct broker;
 
 /* The frames before the header, as they came: each a length byte and so many bytes. */
@@ -30,10 +28,6 @@ struct peer {
     atomic_long refs;
     atomic_llong pending_bytes;
     uint64_t route;
-};
-
-struct peers {
-    struct idmap by_route;
 };
 
 /* Frames of a reply. Each buffer is given away to the frame; the peer's account is charged until it has left. */

@@ -30,22 +30,23 @@ rp_status wait_begin(struct broker *broker, struct wait *self, const struct wait
     self->to = request->from;
     self->client = request->head.client;
     self->id = request->head.id;
-    self->since_ns = broker->now_ns;
+    self->since_ns = broker->loop.now_ns;
     self->descriptor = request->descriptor;
     self->connection = monitor_connection(broker, request->descriptor);
     self->timer = (struct timer){.fire = fire};
-    if (broker->waits.count >= REQUESTS_MOST)
+    if (broker->peers.waits.count >= REQUESTS_MOST)
         return err_set(err, RP_RESOURCE_EXHAUSTED, "%u requests wait already, which is the most: %s can not wait, too",
                        REQUESTS_MOST, ops->kind);
     if (timeout_ms > (uint64_t)(INT64_MAX / NS_PER_MS / 2))
         has_timeout = false;
-    if (has_timeout && !timer_set(&broker->timers, &self->timer, broker->now_ns + (int64_t)timeout_ms * NS_PER_MS))
+    if (has_timeout &&
+        !timer_set(&broker->loop.timers, &self->timer, broker->loop.now_ns + (int64_t)timeout_ms * NS_PER_MS))
         return err_set(err, RP_NO_MEMORY, "no memory to wait for %s", ops->kind);
-    if (!idmap_put(&broker->waits.by_request, name_of(self->client, self->id), self)) {
-        timer_clear(&broker->timers, &self->timer);
+    if (!idmap_put(&broker->peers.waits.by_request, name_of(self->client, self->id), self)) {
+        timer_clear(&broker->loop.timers, &self->timer);
         return err_set(err, RP_NO_MEMORY, "no memory to wait for %s", ops->kind);
     }
-    struct waits *waits = &broker->waits;
+    struct waits *waits = &broker->peers.waits;
     self->next = NULL;
     self->prev = waits->last;
     if (waits->last)
@@ -59,8 +60,8 @@ rp_status wait_begin(struct broker *broker, struct wait *self, const struct wait
 
 void wait_end(struct broker *broker, struct wait *self)
 {
-    struct waits *waits = &broker->waits;
-    timer_clear(&broker->timers, &self->timer);
+    struct waits *waits = &broker->peers.waits;
+    timer_clear(&broker->loop.timers, &self->timer);
     uint64_t name = name_of(self->client, self->id);
     if (idmap_get(&waits->by_request, name) == self)
         idmap_remove(&waits->by_request, name);
@@ -78,7 +79,7 @@ void wait_end(struct broker *broker, struct wait *self)
 struct wait *wait_find(struct broker *broker, uint64_t client, uint64_t id)
 {
     /* Client 0 is nobody: what strangers ask under the same id is not the same. */
-    struct wait *wait = client ? idmap_get(&broker->waits.by_request, name_of(client, id)) : NULL;
+    struct wait *wait = client ? idmap_get(&broker->peers.waits.by_request, name_of(client, id)) : NULL;
     return wait && wait->client == client && wait->id == id ? wait : NULL;
 }
 
@@ -94,6 +95,6 @@ void wait_take_over(const struct broker *broker, struct wait *self, const struct
 
 void waits_cancel_all(struct broker *broker, rp_status status, const char *text)
 {
-    while (broker->waits.first)
-        broker->waits.first->ops->cancel(broker, broker->waits.first, status, text);
+    while (broker->peers.waits.first)
+        broker->peers.waits.first->ops->cancel(broker, broker->peers.waits.first, status, text);
 }

@@ -3,6 +3,7 @@
 #ifndef BROKER_WAIT_H
 #define BROKER_WAIT_H
 
+#include "broker/loop/idmap.h"
 #include "broker/loop/timer.h"
 #include "broker/peer/peer.h"
 #include "broker/service/request.h"

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "broker/disk/record.h"
-#include "broker/journal/journal.h"
 #include "broker/sample/recall_impl.h"
 #include "proto/base/error.h"
 
@@ -50,7 +49,7 @@ static uint64_t held_bytes(const struct picks *picks)
 static void tell_full(struct recall *self, const struct table *table, uint64_t client, uint64_t id, uint32_t picks)
 {
     uint32_t held;
-    if (log_allow(&self->full_log, 1, self->broker->now_ns, &held))
+    if (log_allow(&self->full_log, 1, self->broker->loop.now_ns, &held))
         log_line(LEVEL_WARN, "B0540", "sample forgotten before the client said that it has it",
                  "table=%s client=%016llx id=%llu picks=%u budget_bytes=%llu held_back=%u", table->name,
                  (unsigned long long)client, (unsigned long long)id, picks, (unsigned long long)self->budget, held);
@@ -114,13 +113,13 @@ static uint32_t waiter_flags(const struct waiter *waiter)
 void recall_lose(struct broker *broker, struct waiter *waiter)
 {
     if (waiter->wait.client)
-        JOURNAL(broker, journal_forget_(broker, waiter->wait.client, waiter->wait.id));
+        EFFECT(&broker->loop, forget, waiter->wait.client, waiter->wait.id);
     waiter->table->stats.orphaned_picks += waiter->picks.n;
 }
 
 bool recall_reserve(struct broker *broker, struct waiter *waiter)
 {
-    struct recall *self = broker->recall;
+    struct recall *self = broker->samples.recall;
     if (!self || !waiter->wait.client)
         return true;
     if (!recall_owner_make(self, waiter->wait.client))
@@ -132,18 +131,18 @@ bool recall_reserve(struct broker *broker, struct waiter *waiter)
 void recall_release(struct broker *broker, struct waiter *waiter)
 {
     if (waiter->memory)
-        recall_recycle(broker->recall, waiter->memory);
+        recall_recycle(broker->samples.recall, waiter->memory);
     waiter->memory = NULL;
 }
 
 struct picks *recall_keep(struct broker *broker, struct waiter *waiter, bool answered)
 {
-    struct recall *self = broker->recall;
+    struct recall *self = broker->samples.recall;
     uint64_t client = waiter->wait.client, id = waiter->wait.id;
     if (waiter->picks.n == 0 || waiter->fetch)
         return &waiter->picks;
     if (answered && !waiter->again && client)
-        JOURNAL(broker, journal_answered_(broker, client, id));
+        EFFECT(&broker->loop, answered, client, id);
     answered |= waiter->again;
     struct owner *owner = self ? recall_owner_make(self, client) : NULL;
     /* What is looked up by keys stays remembered while it is sent once more. */
@@ -163,7 +162,7 @@ struct picks *recall_keep(struct broker *broker, struct waiter *waiter, bool ans
     if (!answered)
         recall_lose(broker, waiter);
     else if (client)
-        JOURNAL(broker, journal_forget_(broker, client, id));
+        EFFECT(&broker->loop, forget, client, id);
     return &waiter->picks;
 }
 
@@ -172,7 +171,8 @@ struct picks *recall_keep(struct broker *broker, struct waiter *waiter, bool ans
 rp_status recall_check(struct broker *broker, const struct request *request, const struct table *table, uint32_t want,
                        uint32_t flags, rp_error *err)
 {
-    const struct owner *owner = broker->recall ? recall_owner(broker->recall, request->head.client) : NULL;
+    const struct owner *owner =
+        broker->samples.recall ? recall_owner(broker->samples.recall, request->head.client) : NULL;
     if (!owner)
         return RP_OK;
     if (request->head.id <= owner->settled)
@@ -221,7 +221,7 @@ static void stamp_picked(struct waiter *waiter)
 
 enum recall_found recall_load(struct broker *broker, struct waiter *waiter)
 {
-    struct recall *self = broker->recall;
+    struct recall *self = broker->samples.recall;
     struct memory *memory = self ? recall_find(recall_owner(self, waiter->wait.client), waiter->wait.id) : NULL;
     if (!memory)
         return RECALL_NOTHING;
@@ -253,7 +253,7 @@ enum recall_found recall_load(struct broker *broker, struct waiter *waiter)
 
 void recall_settled(struct broker *broker, uint64_t client, uint64_t id)
 {
-    struct recall *self = broker->recall;
+    struct recall *self = broker->samples.recall;
     struct owner *owner = self ? recall_owner(self, client) : NULL;
     if (!owner)
         return;
@@ -273,13 +273,13 @@ void recall_settled(struct broker *broker, uint64_t client, uint64_t id)
 
 void recall_sweep(struct broker *broker)
 {
-    struct recall *self = broker->recall;
+    struct recall *self = broker->samples.recall;
     if (!self)
         return;
     uint32_t left = DROPS_PER_SWEEP, lost = 0;
     while (self->first_owner && left) {
         struct owner *owner = self->first_owner;
-        if (broker->now_ns - owner->heard_ns <= broker->config->tombstone_ns)
+        if (broker->loop.now_ns - owner->heard_ns <= broker->config->tombstone_ns)
             break;
         for (struct memory *memory = owner->first, *after; memory && left; memory = after, left--) {
             after = memory->after;
@@ -290,14 +290,14 @@ void recall_sweep(struct broker *broker)
             recall_drop_owner(self, owner);
     }
     uint32_t held;
-    if (lost && log_allow(&self->gone_log, 1, broker->now_ns, &held))
+    if (lost && log_allow(&self->gone_log, 1, broker->loop.now_ns, &held))
         log_line(LEVEL_WARN, "B0541", "a sampler did not come back for the items picked for it",
                  "picks=%u held_back=%u", lost, held);
 }
 
 uint64_t recall_bytes(const struct broker *broker)
 {
-    return broker->recall ? broker->recall->bytes : 0;
+    return broker->samples.recall ? broker->samples.recall->bytes : 0;
 }
 
 /* ---- checkpoint and restore ---- */
@@ -327,14 +327,14 @@ static struct picks keys_of(const struct memory *memory)
 
 void recall_each(struct broker *broker, void (*fn)(void *ctx, const struct recalled *recalled), void *ctx)
 {
-    for (struct memory *at = broker->recall ? broker->recall->oldest : NULL; at; at = at->newer) {
+    for (struct memory *at = broker->samples.recall ? broker->samples.recall->oldest : NULL; at; at = at->newer) {
         struct recalled recalled = {at->owner->client, at->id,       at->table, at->want,
                                     at->flags,         at->answered, at->picks, at->holds};
         if (!at->holds)
             recalled.picks = keys_of(at);
         fn(ctx, &recalled);
     }
-    for (const struct wait *wait = broker->waits.first; wait; wait = wait->next) {
+    for (const struct wait *wait = broker->peers.waits.first; wait; wait = wait->next) {
         const struct waiter *waiter = (const struct waiter *)wait;
         if (strcmp(wait->ops->kind, "sample") != 0 || !wait->client || waiter->fetch || !waiter->picks.n)
             continue;
@@ -348,7 +348,7 @@ void recall_each(struct broker *broker, void (*fn)(void *ctx, const struct recal
 
 bool recall_restore(struct broker *broker, struct recalled *recalled)
 {
-    struct recall *self = broker->recall;
+    struct recall *self = broker->samples.recall;
     struct picks *picks = &recalled->picks;
     struct owner *owner = self && recalled->client && recalled->id ? recall_owner_make(self, recalled->client) : NULL;
     bool holds = recalled->holds, ok = false;

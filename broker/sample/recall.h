@@ -17,7 +17,7 @@
 #define RECALL_CLIENTS 65536u
 #define RECALL_SHARE 16 /* of memory_limit, as 1 / this */
 
-struct recall; /* broker->recall; NULL: nothing is remembered */
+struct recall; /* broker->samples.recall; NULL: nothing is remembered */
 
 struct recall *recall_new(struct broker *broker);
 /* After the chores have run. Nothing is written to the journal: what it has may still be asked for. */

@@ -1,7 +1,6 @@
 /* The memory of samples: its lists, its budget, and how it lets go. */
 #include <stdlib.h>
 
-#include "broker/journal/journal.h"
 #include "broker/sample/recall_impl.h"
 
 #define SPARES 256u
@@ -57,7 +56,7 @@ static void owner_unlink(struct recall *self, struct owner *owner)
 
 void recall_heard(struct recall *self, struct owner *owner)
 {
-    owner->heard_ns = self->broker->now_ns;
+    owner->heard_ns = self->broker->loop.now_ns;
     if (owner == self->last_owner)
         return;
     owner_unlink(self, owner);
@@ -120,8 +119,8 @@ static bool bury_step(struct chore *chore)
 /* It is in no list any more. */
 static void bury(struct recall *self, struct memory *memory)
 {
-    if (self->instant_ns != self->broker->now_ns) {
-        self->instant_ns = self->broker->now_ns;
+    if (self->instant_ns != self->broker->loop.now_ns) {
+        self->instant_ns = self->broker->loop.now_ns;
         self->at_once = REFS_AT_ONCE;
     }
     uint32_t refs = memory->holds ? memory->picks.n_refs : 0;
@@ -134,13 +133,13 @@ static void bury(struct recall *self, struct memory *memory)
     memory->newer = self->dead;
     self->dead = memory;
     if (!self->burying)
-        chores_add(&self->broker->chores, &self->chore);
+        chores_add(&self->broker->loop.chores, &self->chore);
     self->burying = true;
 }
 
 void recall_drop(struct recall *self, struct memory *memory)
 {
-    JOURNAL(self->broker, journal_forget_(self->broker, memory->owner->client, memory->id));
+    EFFECT(&self->broker->loop, forget, memory->owner->client, memory->id);
     if (!memory->answered)
         memory->table->stats.orphaned_picks += memory->holds ? memory->picks.n : memory->n;
     recall_unlink(self, memory);
@@ -177,7 +176,7 @@ struct owner *recall_owner_make(struct recall *self, uint64_t client)
         return NULL;
     }
     owner->client = client;
-    owner->heard_ns = self->broker->now_ns;
+    owner->heard_ns = self->broker->loop.now_ns;
     owner_link(self, owner);
     self->n_owners++;
     return owner;
@@ -209,7 +208,7 @@ struct recall *recall_new(struct broker *broker)
 
 void recall_destroy(struct broker *broker)
 {
-    struct recall *self = broker->recall;
+    struct recall *self = broker->samples.recall;
     if (!self)
         return;
     struct memory *const lists[] = {self->oldest, self->dead, self->spare};
@@ -226,5 +225,5 @@ void recall_destroy(struct broker *broker)
     }
     idmap_fini(&self->owners);
     free(self);
-    broker->recall = NULL;
+    broker->samples.recall = NULL;
 }

@@ -344,7 +344,7 @@ static void collect_ages(struct build *self, const struct broker *broker, struct
     uint64_t newest = params_version(&broker->params, table->config->policy_slot);
     double age = 0, stale = 0;
     for (uint32_t i = 0; i < picks->n; i++) {
-        uint64_t now = (uint64_t)broker->now_ns, ns = now > picks->age_ns[i] ? now - picks->age_ns[i] : 0;
+        uint64_t now = (uint64_t)broker->loop.now_ns, ns = now > picks->age_ns[i] ? now - picks->age_ns[i] : 0;
         self->age_ns[i] = ns;
         age += (double)ns;
         stale += newest > picks->policy[i] ? (double)(newest - picks->policy[i]) : 0;
@@ -364,7 +364,7 @@ static void collect_ages(struct build *self, const struct broker *broker, struct
 static bool send_built(struct broker *broker, const struct envelope *to, struct peer *peer,
                        struct wire_sampled_out *out, bool *sent)
 {
-    struct build *build = broker->build;
+    struct build *build = broker->samples.build;
     uint32_t most = 1 + build->n_chunks - build->n_small, n = 0;
     zmq_msg_t *payload = malloc(most * sizeof *payload);
     struct pb_writer header = {0};
@@ -392,11 +392,11 @@ static bool send_built(struct broker *broker, const struct envelope *to, struct 
 bool reply_picks(struct broker *broker, const struct envelope *to, uint64_t id, const struct table *table,
                  const struct picks *picks, const char *text, bool partial, int64_t waited_ns)
 {
-    struct table *counted = broker->tables + table->id;
+    struct table *counted = broker->tables.list + table->id;
     struct peer *peer = peer_find(broker, to);
     if (peer && peer_is_full(broker, peer)) {
         uint32_t held;
-        if (log_allow(&broker->service_log, 5, broker->now_ns, &held))
+        if (log_allow(&broker->peers.service_log, 5, broker->loop.now_ns, &held))
             log_line(LEVEL_WARN, "B0302", "peer does not read its replies", "table=%s picks=%u held_back=%u",
                      table->name, picks->n, held);
         request_send(broker, to, id, RP_RESOURCE_EXHAUSTED,
@@ -404,9 +404,9 @@ bool reply_picks(struct broker *broker, const struct envelope *to, uint64_t id, 
                      0);
         return false;
     }
-    if (!broker->build)
-        broker->build = calloc(1, sizeof *broker->build);
-    struct build *build = broker->build;
+    if (!broker->samples.build)
+        broker->samples.build = calloc(1, sizeof *broker->samples.build);
+    struct build *build = broker->samples.build;
     if (build && ++build->stamp == 0)
         build->stamp = 1;
     bool ok = peer && build && build_reserve(build, picks->n_refs, picks->n) && collect_layouts(build, broker, picks);

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "broker/broker.h"
-#include "broker/journal/journal.h"
 
 #define PICK_AT_ONCE 256u
 #define SPARE_WAITERS 64u
@@ -162,10 +161,10 @@ void picks_fini(struct picks *self)
 
 struct waiter *waiter_new(struct broker *broker, struct table *table)
 {
-    struct waiter *self = broker->spare_waiters;
+    struct waiter *self = broker->samples.spare_waiters;
     if (self) {
-        broker->spare_waiters = self->next;
-        broker->n_spare_waiters--;
+        broker->samples.spare_waiters = self->next;
+        broker->samples.n_spare_waiters--;
         struct picks picks = self->picks;
         *self = (struct waiter){.picks = picks};
     } else if (!(self = calloc(1, sizeof *self))) {
@@ -180,14 +179,14 @@ void waiter_release(struct broker *broker, struct waiter *self)
     picks_clear(&self->picks, broker);
     if (self->picks.capacity > 4 * PICK_AT_ONCE || self->picks.refs_capacity > 16 * PICK_AT_ONCE)
         picks_fini(&self->picks);
-    if (broker->n_spare_waiters == SPARE_WAITERS) {
+    if (broker->samples.n_spare_waiters == SPARE_WAITERS) {
         picks_fini(&self->picks);
         free(self);
         return;
     }
-    broker->n_spare_waiters++;
-    self->next = broker->spare_waiters;
-    broker->spare_waiters = self;
+    broker->samples.n_spare_waiters++;
+    self->next = broker->samples.spare_waiters;
+    broker->samples.spare_waiters = self;
 }
 
 static bool skip_picked(void *ctx, uint32_t slot)
@@ -241,7 +240,7 @@ static uint32_t waiter_take(struct waiter *self, uint32_t n)
         if (self->distinct)
             table->in.items[slots[i]].stamp = self->stamp;
         self->picks.times_sampled[self->picks.n - 1]++;
-        JOURNAL(table->broker, journal_pick_(self, slots[i], probabilities[i]));
+        EFFECT(&table->broker->loop, pick, self, slots[i], probabilities[i]);
         table_sampled(table, slots[i]);
         if (self->picks.n_refs >= CHUNKS_PER_REPLY) {
             self->full = true;

@@ -50,6 +50,14 @@ struct waiter {
     struct picks picks;
 };
 
+/* What all samples of a broker share. */
+struct samples {
+    struct waiter *spare_waiters;
+    uint32_t n_spare_waiters;
+    struct build *build;   /* working memory of replies */
+    struct recall *recall; /* samples that may be asked for again */
+};
+
 /* Room for n more. False: no memory. */
 bool picks_reserve(struct picks *self, uint32_t n);
 bool picks_reserve_refs(struct picks *self, uint32_t n);

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "broker/broker.h"
-#include "broker/journal/journal.h"
+#include "broker/disk/record.h"
 #include "proto/base/error.h"
 #include "proto/base/utf8.h"
 #include "proto/wire/unpack.h"
@@ -145,7 +145,7 @@ static void slot_info(const struct broker *broker, struct slot *slot, Replay__Sl
     out->name = slot->name;
     out->version = slot->version;
     out->bytes = zmq_msg_size(&slot->value);
-    out->age_ns = (uint64_t)(broker->now_ns - slot->put_ns);
+    out->age_ns = (uint64_t)(broker->loop.now_ns - slot->put_ns);
 }
 
 /* Sends the slots that are newer than what the asker has, or that there is no memory. False: there is none. */
@@ -276,7 +276,7 @@ static void wake_polls(struct broker *broker)
         return;
     params->is_waking = true;
     params->waking.step = wake_step;
-    chores_add(&broker->chores, &params->waking);
+    chores_add(&broker->loop.chores, &params->waking);
 }
 
 rp_status req_params_put(struct broker *broker, struct request *request, rp_error *err)
@@ -298,9 +298,9 @@ rp_status req_params_put(struct broker *broker, struct request *request, rp_erro
         return err_set(err, RP_RESOURCE_EXHAUSTED,
                        "parameters may take a quarter of memory_limit; with these %zu bytes there would be %" PRIu64,
                        size, total);
-    if (size > (size_t)RECORD_MOST - (64u << 10))
-        JOURNAL(broker, return err_set(err, RP_RESOURCE_EXHAUSTED,
-                                       "parameters of %zu bytes are too large for the journal: at most 1 GiB", size));
+    if (broker->loop.effects && size > (size_t)RECORD_MOST - (64u << 10))
+        return err_set(err, RP_RESOURCE_EXHAUSTED,
+                       "parameters of %zu bytes are too large for the journal: at most 1 GiB", size);
     broker->params.bytes = total;
     /* A small message may be a view into a shared receive buffer, which it would pin: copy those. */
     zmq_msg_close(&slot->value);
@@ -311,16 +311,17 @@ rp_status req_params_put(struct broker *broker, struct request *request, rp_erro
         memcpy(zmq_msg_data(&slot->value), zmq_msg_data(&request->payload[0]), size);
     }
     slot->version++;
-    slot->put_ns = broker->now_ns;
+    slot->put_ns = broker->loop.now_ns;
     Replay__SlotInfo info, *list = &info;
     slot_info(broker, slot, &info);
     Replay__ParamsReply reply = REPLAY__PARAMS_REPLY__INIT;
     reply.n_slots = 1;
     reply.slots = &list;
     /* What was done and that it was done are in one record, or a retry would do it twice. A large value ends its record. */
-    JOURNAL(broker, journal_begin_(broker));
+    if (broker->loop.effects)
+        broker->loop.effects->begin(broker->loop.effects);
     request_reply(broker, request, RP_OK, "", 30, &reply.base, NULL, 0);
-    JOURNAL(broker, journal_slot_(broker, slot));
+    EFFECT(&broker->loop, slot, slot);
     broker_announce(broker, "params %s %llu", slot->name, (unsigned long long)slot->version);
     wake_polls(broker);
     return RP_OK;
@@ -375,7 +376,7 @@ rp_status req_counter(struct broker *broker, struct request *request, rp_error *
     if (counter && __builtin_add_overflow(counter->value, ask->add, &counter->value))
         counter->value = ask->add > 0 ? INT64_MAX : INT64_MIN;
     if (counter && ask->add != 0)
-        JOURNAL(broker, journal_counter_(broker, counter));
+        EFFECT(&broker->loop, counter, counter);
     Replay__CounterReply reply = REPLAY__COUNTER_REPLY__INIT;
     reply.value = counter ? counter->value : 0;
     request_reply(broker, request, RP_OK, "", 31, &reply.base, NULL, 0);

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "broker/broker.h"
-#include "broker/journal/journal.h"
 #include "broker/service/info.h"
 #include "broker/session/session.h"
 #include "proto/base/error.h"
@@ -87,7 +86,7 @@ rp_status req_set_limiter(struct broker *broker, struct request *request, rp_err
         return err_set(err, RP_INVALID_ARGUMENT, "min_size %.0f can never be reached: max_size of table '%s' is %lld",
                        trial.min_size, table->name, (long long)table->config->max_size);
     table->limiter = trial;
-    JOURNAL(broker, journal_limiter_(table));
+    EFFECT(&broker->loop, limiter, table);
     log_line(LEVEL_INFO, "B0202", "limiter changed",
              "table=%s samples_per_insert=%g min_size=%g min_diff=%g max_diff=%g", table->name,
              trial.samples_per_insert, trial.min_size, trial.min_diff, trial.max_diff);

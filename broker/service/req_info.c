@@ -164,22 +164,22 @@ static Replay__ServerInfo *server_info(struct arena *arena, struct broker *broke
     replay__server_info__init(info);
     info->release = borrow(rp_version());
     info->instance = broker->instance;
-    info->uptime_ns = (uint64_t)(broker->now_ns - broker->start_ns);
+    info->uptime_ns = (uint64_t)(broker->loop.now_ns - broker->loop.start_ns);
     info->memory_bytes = store_memory(&broker->store);
     info->memory_limit = (uint64_t)broker->config->memory_limit;
     info->chunk_count = broker->store.chunks;
     info->chunk_bytes = broker->store.bytes;
     info->raw_bytes = broker->store.raw_bytes;
-    info->granted_bytes = broker->granted_bytes;
-    info->session_count = broker->n_sessions;
-    info->waiter_count = broker->waits.count;
-    info->messages_in = broker->counters.messages_in;
-    info->messages_bad = broker->counters.messages_bad;
-    info->replies_dropped = broker->counters.replies_dropped;
-    info->longest_stretch_ns = broker->counters.longest_stretch_ns;
-    info->service = broker->service_endpoint;
-    info->ingest = broker->ingest_endpoint;
-    info->events = broker->events_endpoint;
+    info->granted_bytes = broker->sessions.granted_bytes;
+    info->session_count = broker->sessions.n_open;
+    info->waiter_count = broker->peers.waits.count;
+    info->messages_in = broker->peers.counters.messages_in;
+    info->messages_bad = broker->peers.counters.messages_bad;
+    info->replies_dropped = broker->peers.counters.replies_dropped;
+    info->longest_stretch_ns = broker->longest_stretch_ns;
+    info->service = broker->peers.service_endpoint;
+    info->ingest = broker->peers.ingest_endpoint;
+    info->events = broker->peers.events_endpoint;
     add_commands(arena, broker, info);
     return info;
 }
@@ -198,7 +198,7 @@ static Replay__SessionInfo *session_info(struct arena *arena, const struct broke
     info->ordinal = session->ordinal;
     info->received = session->received;
     info->chunk_bytes = session->chunk_bytes;
-    info->silent_ns = (uint64_t)(broker->now_ns - session->seen_ns);
+    info->silent_ns = (uint64_t)(broker->loop.now_ns - session->seen_ns);
     info->expired = session->tombstone;
     info->tables = list;
     for (uint32_t i = 0; i < session->n_tables; i++) {
@@ -221,7 +221,7 @@ static Replay__SessionInfo *session_info(struct arena *arena, const struct broke
 static void add_sessions(struct arena *arena, const struct broker *broker, uint64_t cursor, Replay__InfoReply *reply)
 {
     reply->sessions = arena_take(arena, SESSIONS_PER_PAGE, sizeof(*reply->sessions));
-    struct session *session = broker->session_list;
+    struct session *session = broker->sessions.list;
     while (session && cursor && session->serial > cursor)
         session = session->next;
     for (; session && reply->sessions; session = session->next) {
@@ -249,7 +249,7 @@ static void add_slots(struct arena *arena, struct broker *broker, Replay__InfoRe
         slots[i].name = params->slots[i].name;
         slots[i].version = params->slots[i].version;
         slots[i].bytes = zmq_msg_size(&params->slots[i].value);
-        slots[i].age_ns = (uint64_t)(broker->now_ns - params->slots[i].put_ns);
+        slots[i].age_ns = (uint64_t)(broker->loop.now_ns - params->slots[i].put_ns);
         reply->slots[reply->n_slots++] = &slots[i];
     }
     for (uint32_t i = 0; i < params->n_counters; i++) {
@@ -276,7 +276,7 @@ static Replay__DiskInfo *disk_info(struct arena *arena, const struct broker *bro
     info->journal_bytes = stream->journal ? stream->journal_bytes : 0;
     info->backlog_bytes = stream->backlog;
     info->trouble = stream->trouble;
-    info->waiting_replies = broker->commit.count;
+    info->waiting_replies = broker->peers.commit.count;
     info->spilled_chunks = broker->store.spilled_chunks;
     info->spilled_bytes = broker->store.spilled_bytes;
     info->fetched_chunks = broker->spill ? broker->spill->fetched_chunks : 0;
@@ -293,9 +293,10 @@ rp_status req_info(struct broker *broker, struct request *request, rp_error *err
     struct arena arena = {0};
     Replay__InfoReply reply = REPLAY__INFO_REPLY__INIT;
     reply.server = server_info(&arena, broker);
-    reply.tables = arena_take(&arena, broker->n_tables, sizeof(*reply.tables));
-    for (uint32_t i = 0; reply.tables && i < broker->n_tables; i++) {
-        Replay__TableInfo *info = only && only != &broker->tables[i] ? NULL : table_info(&arena, &broker->tables[i]);
+    reply.tables = arena_take(&arena, broker->tables.n, sizeof(*reply.tables));
+    for (uint32_t i = 0; reply.tables && i < broker->tables.n; i++) {
+        Replay__TableInfo *info =
+            only && only != &broker->tables.list[i] ? NULL : table_info(&arena, &broker->tables.list[i]);
         if (info)
             reply.tables[reply.n_tables++] = info;
     }
@@ -332,7 +333,7 @@ static Replay__Wait *wait_info(struct arena *arena, const char *who, const char 
 
 static void add_requests(struct arena *arena, const struct broker *broker, Replay__WhyReply *reply)
 {
-    for (const struct wait *wait = broker->waits.first; wait && reply->n_waits < WAITS_MOST; wait = wait->next) {
+    for (const struct wait *wait = broker->peers.waits.first; wait && reply->n_waits < WAITS_MOST; wait = wait->next) {
         struct wait_text why = {0};
         char who[64];
         wait->ops->explain(broker, wait, &why);
@@ -342,7 +343,7 @@ static void add_requests(struct arena *arena, const struct broker *broker, Repla
             return;
         info->count = why.count;
         info->got = why.got;
-        info->waited_ns = (uint64_t)(broker->now_ns - wait->since_ns);
+        info->waited_ns = (uint64_t)(broker->loop.now_ns - wait->since_ns);
         reply->waits[reply->n_waits++] = info;
     }
 }
@@ -362,7 +363,7 @@ static void add_flows(struct arena *arena, const struct broker *broker, const st
         if (!info)
             return;
         info->count = flow->count;
-        info->waited_ns = (uint64_t)(broker->now_ns - flow->blocked_ns);
+        info->waited_ns = (uint64_t)(broker->loop.now_ns - flow->blocked_ns);
         reply->waits[reply->n_waits++] = info;
         flow = flow->next;
     } while (flow != table->blocked && reply->n_waits < WAITS_MOST);
@@ -385,7 +386,7 @@ static void add_evicted(struct arena *arena, const struct broker *broker, const 
     if (!info)
         return;
     info->count = stats->evicted_for_memory;
-    info->waited_ns = (uint64_t)(broker->now_ns - stats->evicted_for_memory_ns);
+    info->waited_ns = (uint64_t)(broker->loop.now_ns - stats->evicted_for_memory_ns);
     reply->waits[reply->n_waits++] = info;
 }
 
@@ -395,13 +396,14 @@ static void add_journal(struct arena *arena, const struct broker *broker, Replay
     if (!broker->stream || (!stream_is_full(broker->stream, why, sizeof why) && !commit_is_stuck(broker)))
         return;
     snprintf(text, sizeof text, "%s: %llu messages to clients wait; %s", broker->stream->folder.path,
-             (unsigned long long)broker->commit.count, why);
+             (unsigned long long)broker->peers.commit.count, why);
     Replay__Wait *info = wait_info(arena, "broker", "journal", "", text);
     if (!info)
         return;
-    info->count = broker->commit.count;
-    int64_t since = broker->stream->trouble[0] ? broker->stream->trouble_ns : broker->commit.oldest_ns;
-    info->waited_ns = broker->commit.first || broker->stream->trouble[0] ? (uint64_t)(broker->now_ns - since) : 0;
+    info->count = broker->peers.commit.count;
+    int64_t since = broker->stream->trouble[0] ? broker->stream->trouble_ns : broker->peers.commit.oldest_ns;
+    info->waited_ns =
+        broker->peers.commit.first || broker->stream->trouble[0] ? (uint64_t)(broker->loop.now_ns - since) : 0;
     reply->waits[reply->n_waits++] = info;
 }
 
@@ -412,12 +414,12 @@ rp_status req_why(struct broker *broker, struct request *request, rp_error *err)
     reply.waits = arena_take(&arena, WAITS_MOST, sizeof(*reply.waits));
     if (reply.waits)
         add_journal(&arena, broker, &reply);
-    for (uint32_t i = 0; reply.waits && i < broker->n_tables && reply.n_waits < WAITS_MOST; i++)
-        add_flows(&arena, broker, &broker->tables[i], &reply);
+    for (uint32_t i = 0; reply.waits && i < broker->tables.n && reply.n_waits < WAITS_MOST; i++)
+        add_flows(&arena, broker, &broker->tables.list[i], &reply);
     if (reply.waits)
         add_requests(&arena, broker, &reply);
-    for (uint32_t i = 0; reply.waits && i < broker->n_tables; i++)
-        add_evicted(&arena, broker, &broker->tables[i], &reply);
+    for (uint32_t i = 0; reply.waits && i < broker->tables.n; i++)
+        add_evicted(&arena, broker, &broker->tables.list[i], &reply);
     if (!arena.failed)
         request_reply(broker, request, RP_OK, "", 28, &reply.base, NULL, 0);
     arena_fini(&arena);

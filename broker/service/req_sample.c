@@ -84,7 +84,7 @@ void sample_answer(struct broker *broker, struct waiter *waiter, const char *tex
     struct picks *picks = recall_keep(broker, waiter, true);
     if (!text)
         text = sample_text(waiter, picks->n, why, sizeof why);
-    int64_t waited_ns = waiter->again ? -1 : broker->now_ns - waiter->wait.since_ns;
+    int64_t waited_ns = waiter->again ? -1 : broker->loop.now_ns - waiter->wait.since_ns;
     bool sent = reply_picks(broker, &waiter->wait.to, waiter->wait.id, waiter->table, picks, text,
                             picks->n < waiter->want, waited_ns);
     if (!sent && !waiter->wait.client) /* nobody can ask for them again */

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "broker/broker.h"
-#include "broker/journal/journal.h"
+#include "broker/journal/stream.h"
 #include "broker/session/session.h"
 #include "proto/base/dtype.h"
 #include "proto/base/error.h"
@@ -17,9 +17,9 @@ struct specs {
 
 static bool specs_init(struct specs *self, const struct broker *broker)
 {
-    uint32_t n = broker->n_tables, fields = 0;
+    uint32_t n = broker->tables.n, fields = 0;
     for (uint32_t i = 0; i < n; i++)
-        fields += broker->tables[i].n_signature;
+        fields += broker->tables.list[i].n_signature;
     self->table = calloc(n + 1, sizeof *self->table);
     self->list = calloc(n + 1, sizeof(*self->list));
     self->column = calloc(fields + 1, sizeof *self->column);
@@ -28,7 +28,7 @@ static bool specs_init(struct specs *self, const struct broker *broker)
         return false;
     uint32_t used = 0;
     for (uint32_t i = 0; i < n; i++) {
-        const struct table *table = &broker->tables[i];
+        const struct table *table = &broker->tables.list[i];
         replay__table_spec__init(&self->table[i]);
         self->list[i] = &self->table[i];
         self->table[i].name = (char *)(uintptr_t)table->name;
@@ -71,9 +71,9 @@ static rp_status hello_reply(struct broker *broker, struct request *request, str
     Replay__HelloReply reply = REPLAY__HELLO_REPLY__INIT;
     reply.heartbeat_ms = (uint32_t)(broker->config->heartbeat_ns / NS_PER_MS);
     reply.expiry_ms = (uint32_t)(broker->config->expiry_ns / NS_PER_MS);
-    reply.ingest = broker->ingest_endpoint;
-    reply.events = broker->events_endpoint;
-    reply.n_tables = broker->n_tables;
+    reply.ingest = broker->peers.ingest_endpoint;
+    reply.events = broker->peers.events_endpoint;
+    reply.n_tables = broker->tables.n;
     reply.tables = specs.list;
     reply.max_message_bytes = (uint64_t)broker->config->max_message_bytes;
     reply.instance = broker->instance;
@@ -118,7 +118,7 @@ rp_status req_hello(struct broker *broker, struct request *request, rp_error *er
 {
     Replay__Hello *ask = (Replay__Hello *)request->body;
     if (ask->session.len == 0 && ask->n_columns == 0) {
-        broker->commit.ahead = true; /* changes nothing: who asks why all stands still gets in */
+        broker->peers.commit.ahead = true; /* changes nothing: who asks why all stands still gets in */
         return hello_reply(broker, request, NULL, false, 0, err);
     }
     if (broker->draining)
@@ -147,7 +147,7 @@ rp_status req_hello(struct broker *broker, struct request *request, rp_error *er
             columns_release(columns);
             return (rp_status)err->status;
         }
-        JOURNAL(broker, journal_session_(broker, session));
+        EFFECT(&broker->loop, session, session);
         char quoted[160];
         log_line(LEVEL_DEBUG, "B0101", "session opened", "name=%s ordinal=%u columns=%u",
                  log_quote(quoted, sizeof quoted, session->name), session->ordinal, session->columns->count);
@@ -171,9 +171,9 @@ static rp_status heartbeat_bare(struct broker *broker, struct request *request, 
     credit.gap = gap;
     credit.n_waiting = 1;
     credit.waiting = &text;
-    broker->commit.ahead = true;
+    broker->peers.commit.ahead = true;
     request_reply(broker, request, RP_OK, text, 17, &credit.base, NULL, 0);
-    broker->commit.ahead = false;
+    broker->peers.commit.ahead = false;
     return RP_OK;
 }
 
@@ -220,7 +220,7 @@ rp_status req_heartbeat(struct broker *broker, struct request *request, rp_error
     RP_TRY(check_epoch(session, ask->epoch, err));
     if (session->tombstone)
         return heartbeat_tombstone(broker, request, session, ask->epoch);
-    session_touch(session, broker->now_ns);
+    session_touch(session, broker->loop.now_ns);
     bind_route(session, request);
     credit_confirm(session, ask->confirmed_rejections);
     credit_release(broker, session, ask->released_bytes);
@@ -324,7 +324,7 @@ rp_status req_bye(struct broker *broker, struct request *request, rp_error *err)
                        session->name);
     if (session->bye)
         return err_set(err, RP_ALREADY_EXISTS, "session '%s' has said BYE already", session->name);
-    session_touch(session, broker->now_ns);
+    session_touch(session, broker->loop.now_ns);
     struct bye *bye = calloc(1, sizeof *bye);
     bool timed = ask->has_timeout_ms_case == REPLAY__BYE__HAS_TIMEOUT_MS_TIMEOUT_MS;
     rp_status status = bye ? wait_begin(broker, &bye->wait, &bye_ops, request, timed, ask->timeout_ms, err)

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "broker/broker.h"
-#include "broker/journal/journal.h"
 #include "broker/peer/frames.h"
 #include "broker/peer/monitor.h"
 #include "broker/sample/recall.h"
@@ -88,9 +87,9 @@ static void memory_drop(struct request_memory *self, struct memory_place *place)
 /* Before something is done that must not be done twice: from here on its reply can be encoded and remembered. */
 static bool memory_reserve(struct broker *broker)
 {
-    if (!broker->memory)
-        broker->memory = calloc(1, sizeof *broker->memory);
-    struct request_memory *memory = broker->memory;
+    if (!broker->peers.kept_replies)
+        broker->peers.kept_replies = calloc(1, sizeof *broker->peers.kept_replies);
+    struct request_memory *memory = broker->peers.kept_replies;
     for (uint32_t i = 0; memory && i < 2; i++)
         if (!memory->spare[i])
             memory->spare[i] = malloc(MEMORY_BYTES);
@@ -100,7 +99,7 @@ static bool memory_reserve(struct broker *broker)
 /* A block of MEMORY_BYTES that was put aside, or NULL. */
 static uint8_t *memory_spare(struct broker *broker, size_t size)
 {
-    struct request_memory *memory = broker->memory;
+    struct request_memory *memory = broker->peers.kept_replies;
     for (uint32_t i = 0; memory && size <= MEMORY_BYTES && i < 2; i++)
         if (memory->spare[i]) {
             uint8_t *spare = memory->spare[i];
@@ -114,16 +113,16 @@ static void memory_keep(struct broker *broker, uint64_t client, uint64_t id, con
 {
     if (!client)
         return; /* nobody: it can not be asked again */
-    if (!broker->memory)
-        broker->memory = calloc(1, sizeof *broker->memory);
-    struct request_memory *memory = broker->memory;
+    if (!broker->peers.kept_replies)
+        broker->peers.kept_replies = calloc(1, sizeof *broker->peers.kept_replies);
+    struct request_memory *memory = broker->peers.kept_replies;
     uint8_t *copy = memory && size <= MEMORY_BYTES ? malloc(size) : NULL;
     if (!copy)
         copy = memory_spare(broker, size);
     if (!copy)
         return;
     memcpy(copy, frame, size);
-    JOURNAL(broker, journal_reply_(broker, client, id, frame, size));
+    EFFECT(&broker->loop, reply, client, id, frame, size);
     struct memory_place *place = &memory->place[memory->next++ % MEMORY_PLACES];
     if (place->frame)
         memory_drop(memory, place);
@@ -135,10 +134,10 @@ static void memory_keep(struct broker *broker, uint64_t client, uint64_t id, con
 /* The reply to a finished request that is asked for again, or NULL. */
 static const struct memory_place *memory_find(const struct broker *broker, const struct request *request)
 {
-    if (!broker->memory)
+    if (!broker->peers.kept_replies)
         return NULL;
     const struct memory_place *place =
-        idmap_get(&broker->memory->by_name, memory_name(request->head.client, request->head.id));
+        idmap_get(&broker->peers.kept_replies->by_name, memory_name(request->head.client, request->head.id));
     return place && place->id == request->head.id && place->client == request->head.client ? place : NULL;
 }
 
@@ -161,7 +160,7 @@ void request_memory_restore(struct broker *broker, uint64_t client, uint64_t id,
 
 void request_memory_each(const struct broker *broker, request_memory_fn *fn, void *ctx)
 {
-    const struct request_memory *memory = broker->memory;
+    const struct request_memory *memory = broker->peers.kept_replies;
     for (uint32_t i = 0; memory && i < MEMORY_PLACES; i++) {
         const struct memory_place *place = &memory->place[(memory->next + i) % MEMORY_PLACES];
         if (place->frame)
@@ -228,7 +227,7 @@ static rp_status charge(struct broker *broker, struct peer *peer, size_t header,
  * The client asks again, with the same id. */
 static void send_no_memory(struct broker *broker, const struct envelope *to, uint64_t id)
 {
-    broker->counters.replies_dropped++;
+    broker->peers.counters.replies_dropped++;
     if (!id)
         return; /* a notice: the next heartbeat tells the same */
     uint8_t bytes[13] = {0x08, WIRE_VERSION, 0x11}, *at = bytes + 3;
@@ -311,7 +310,7 @@ void request_reply(struct broker *broker, struct request *request, rp_status sta
     request->answered = true;
     /* What goes ahead of the journal has changed nothing, and may be asked twice. */
     bool remember = false;
-    for (uint32_t i = 0; status == RP_OK && !broker->commit.ahead && i < N_COMMANDS; i++)
+    for (uint32_t i = 0; status == RP_OK && !broker->peers.commit.ahead && i < N_COMMANDS; i++)
         remember |= commands[i].body == request->head.body && commands[i].remember;
     if (status != RP_OK)
         reply_encode(&out, request->head.id, status, text, field, body);
@@ -372,12 +371,12 @@ static rp_status request_dispatch(struct broker *broker, struct request *request
         if (!commands[i].ahead && (!memory_reserve(broker) || !commit_reserve(broker)))
             return err_set(err, RP_NO_MEMORY, "no memory for the reply to a %s request", commands[i].name);
         if (commands[i].remember) /* what it does, and that it was done */
-            JOURNAL(broker, journal_together_(broker, 2 * MEMORY_BYTES));
-        int64_t start = clock_now(&broker->clock);
-        broker->commit.ahead = commands[i].ahead;
+            EFFECT(&broker->loop, together, 2 * MEMORY_BYTES);
+        int64_t start = clock_now(&broker->loop.clock);
+        broker->peers.commit.ahead = commands[i].ahead;
         rp_status status = command_run(broker, &commands[i], request, err);
-        broker->commit.ahead = false;
-        uint64_t took = (uint64_t)(clock_now(&broker->clock) - start);
+        broker->peers.commit.ahead = false;
+        uint64_t took = (uint64_t)(clock_now(&broker->loop.clock) - start);
         struct command_stats *stats = &broker->commands[i];
         stats->calls++;
         stats->errors += status != RP_OK;
@@ -399,18 +398,18 @@ static void request_handle(struct broker *broker, struct request *request, const
     if (status == RP_OK)
         return;
     if (status == RP_BAD_MESSAGE || status == RP_UNSUPPORTED) {
-        broker->counters.messages_bad++;
+        broker->peers.counters.messages_bad++;
         uint32_t held;
         char quoted[320];
-        if (log_allow(&broker->service_log, 5, broker->now_ns, &held))
+        if (log_allow(&broker->peers.service_log, 5, broker->loop.now_ns, &held))
             log_line(LEVEL_WARN, "B0303", "bad request", "text=%s held_back=%u",
                      log_quote(quoted, sizeof quoted, err.text), held);
     }
     if (request->answered)
         return;
-    broker->commit.ahead = true;
+    broker->peers.commit.ahead = true;
     request_reply(broker, request, status, err.text, 0, NULL, NULL, 0);
-    broker->commit.ahead = false;
+    broker->peers.commit.ahead = false;
 }
 
 /* The routing id, then short frames if an empty one ends them: a header has at least 9 bytes. Gives the index of the
@@ -434,10 +433,10 @@ bool request_receive(struct broker *broker)
     zmq_msg_t frames[64];
     uint32_t n;
     bool whole;
-    struct way from = {broker->service, broker->ducts ? &broker->ducts->requests : NULL};
+    struct way from = {broker->peers.service, broker->peers.ducts ? &broker->peers.ducts->requests : NULL};
     if (!frames_receive(from, frames, 64, &n, &whole))
         return false;
-    broker->counters.messages_in++;
+    broker->peers.counters.messages_in++;
     struct request request = {0};
     uint32_t header = read_envelope(&request, frames, n);
     if (header < n && whole) {
@@ -446,7 +445,7 @@ bool request_receive(struct broker *broker)
         request.descriptor = zmq_msg_get(&frames[header], ZMQ_SRCFD);
         request_handle(broker, &request, zmq_msg_data(&frames[header]), zmq_msg_size(&frames[header]));
     } else {
-        broker->counters.messages_bad++;
+        broker->peers.counters.messages_bad++;
         if (request.from.size)
             request_reply(broker, &request, RP_BAD_MESSAGE,
                           whole ? "the message has no header frame" : "the message has too many frames", 0, NULL, NULL,

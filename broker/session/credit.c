@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "broker/broker.h"
-#include "broker/journal/journal.h"
 #include "broker/session/session.h"
 #include "proto/base/utf8.h"
 
@@ -17,8 +16,8 @@ void credit_mark(struct broker *broker, struct session *self, bool urgent)
     if (self->dirty)
         return;
     self->dirty = true;
-    self->next_dirty = broker->dirty_sessions;
-    broker->dirty_sessions = self;
+    self->next_dirty = broker->sessions.dirty;
+    broker->sessions.dirty = self;
 }
 
 /* A notice goes out when an eighth of a window has come free, or when the writer may be waiting for the last of it. */
@@ -44,7 +43,7 @@ static bool is_due(const struct broker *broker, const struct session *self)
         if (flow->resolved - flow->told_resolved >= flow->window / 8)
             return true;
     }
-    return broker->now_ns - self->told_ns >= broker->config->notice_ns * (broker->ingest_idle ? 1 : 10);
+    return broker->loop.now_ns - self->told_ns >= broker->config->notice_ns * (broker->sessions.ingest_idle ? 1 : 10);
 }
 
 static void send_notice(struct broker *broker, struct session *self)
@@ -58,7 +57,7 @@ static void send_notice(struct broker *broker, struct session *self)
 
 void credit_notify(struct broker *broker)
 {
-    struct session **at = &broker->dirty_sessions;
+    struct session **at = &broker->sessions.dirty;
     while (*at) {
         struct session *self = *at;
         bool news = self->notices && !self->tombstone && has_news(self);
@@ -88,14 +87,15 @@ void credit_reject_at(struct broker *broker, struct session *self, uint32_t tabl
                       rp_status status, const char *text)
 {
     uint32_t held;
-    if (log_allow(&broker->reject_log, 5, broker->now_ns, &held)) {
+    if (log_allow(&broker->sessions.reject_log, 5, broker->loop.now_ns, &held)) {
         char quoted[320];
         log_line(LEVEL_WARN, "B0203", "item rejected", "session=%s table=%s key=%llu status=%s text=%s held_back=%u",
-                 self->name, table < broker->n_tables ? broker->tables[table].name : "-", (unsigned long long)key,
+                 self->name, table < broker->tables.n ? broker->tables.list[table].name : "-", (unsigned long long)key,
                  rp_status_name((int32_t)status), log_quote(quoted, sizeof quoted, text), held);
     }
     credit_mark(broker, self, true);
-    JOURNAL(broker, journal_rejection_(broker, self, table, item, key, status, text ? text : "", 0));
+    struct rejection rejection = {table, status, item, key, (char *)(text ? text : "")};
+    EFFECT(&broker->loop, rejection, self, &rejection);
     credit_keep_rejection(self, table, item, key, status, text); /* if not, the count in Credit.rejected still tells */
 }
 
@@ -183,7 +183,7 @@ static void add_waiting(struct credit_message *self, const struct flow *flow)
 
 struct credit_message *credit_message_new(struct broker *broker, struct session *session, bool explain)
 {
-    JOURNAL(broker, journal_progress_(broker, session));
+    EFFECT(&broker->loop, progress, session);
     struct credit_message *self = calloc(1, sizeof *self);
     uint32_t n = session->n_tables;
     if (self) {
@@ -224,7 +224,7 @@ struct credit_message *credit_message_new(struct broker *broker, struct session 
     self->body.allowed = self->allowed;
     self->body.rejected = self->rejected;
     add_rejections(self, session);
-    session->told_ns = broker->now_ns;
+    session->told_ns = broker->loop.now_ns;
     return self;
 }
 

@@ -31,18 +31,18 @@ static uint64_t least(uint64_t a, uint64_t b)
 /* Sessions among which the windows are shared: those that write, and this one. */
 static uint64_t writers(const struct broker *broker, const struct session *self)
 {
-    return (uint64_t)broker->n_writing + (self->writing ? 0 : 1);
+    return (uint64_t)broker->sessions.n_writing + (self->writing ? 0 : 1);
 }
 
 static uint64_t most_bytes(const struct broker *broker, const struct session *self)
 {
-    return least((uint64_t)broker->config->window_bytes, broker->ingest_budget / (writers(broker, self) + 1));
+    return least((uint64_t)broker->config->window_bytes, broker->sessions.ingest_budget / (writers(broker, self) + 1));
 }
 
 /* The window of a session that does not write. */
 static uint64_t idle_bytes(const struct broker *broker)
 {
-    uint64_t part = broker->ingest_budget / IDLE_PART / ((uint64_t)broker->n_sessions + 1);
+    uint64_t part = broker->sessions.ingest_budget / IDLE_PART / ((uint64_t)broker->sessions.n_open + 1);
     return least(least(FIRST_WINDOW_BYTES, (uint64_t)broker->config->window_bytes), part ? part : 1);
 }
 
@@ -74,7 +74,9 @@ static void grant_bytes(struct broker *broker, struct session *self)
     uint64_t want = self->returned_bytes + self->window_bytes;
     if (want <= self->offered_bytes)
         return;
-    uint64_t room = broker->granted_bytes < broker->ingest_budget ? broker->ingest_budget - broker->granted_bytes : 0;
+    uint64_t room = broker->sessions.granted_bytes < broker->sessions.ingest_budget
+                        ? broker->sessions.ingest_budget - broker->sessions.granted_bytes
+                        : 0;
     credit_offer(broker, self, least(want - self->offered_bytes, room));
 }
 
@@ -102,7 +104,7 @@ static uint32_t count_flows(const struct session *self)
 void credit_offer(struct broker *broker, struct session *self, uint64_t bytes)
 {
     self->offered_bytes += bytes;
-    broker->granted_bytes += bytes;
+    broker->sessions.granted_bytes += bytes;
     if (self->allowed_bytes < self->offered_bytes)
         self->allowed_bytes = self->offered_bytes;
 }
@@ -126,7 +128,7 @@ uint64_t credit_allowed(const struct session *self)
 static void set_writing(struct broker *broker, struct session *self, bool writing)
 {
     if (self->writing != writing)
-        broker->n_writing += writing ? 1 : UINT32_MAX;
+        broker->sessions.n_writing += writing ? 1 : UINT32_MAX;
     self->writing = writing;
 }
 
@@ -142,7 +144,7 @@ void credit_open(struct broker *broker, struct session *self)
      * up to the promise. */
     self->offered_bytes = self->returned_bytes;
     self->told_returned = self->measured_bytes = self->returned_bytes;
-    self->measured_ns = broker->now_ns;
+    self->measured_ns = broker->loop.now_ns;
     self->released_bytes = self->keep_bytes = 0;
     credit_refresh(broker, self);
 }
@@ -152,7 +154,7 @@ void credit_close(struct broker *broker, struct session *self)
     if (self->tombstone)
         return; /* was done when it expired */
     set_writing(broker, self, false);
-    broker->granted_bytes -= least(self->offered_bytes - self->returned_bytes, broker->granted_bytes);
+    broker->sessions.granted_bytes -= least(self->offered_bytes - self->returned_bytes, broker->sessions.granted_bytes);
     /* All that had arrived is dealt with. */
     self->offered_bytes = self->returned_bytes = self->received_bytes;
 }
@@ -160,20 +162,20 @@ void credit_close(struct broker *broker, struct session *self)
 void credit_return(struct broker *broker, struct session *self, uint64_t bytes)
 {
     self->returned_bytes += bytes;
-    broker->granted_bytes -= least(bytes, broker->granted_bytes);
+    broker->sessions.granted_bytes -= least(bytes, broker->sessions.granted_bytes);
 }
 
 void credit_measure(struct broker *broker, struct session *self)
 {
     /* Some clients ask for their credit by heartbeats, many in a second. */
-    if (broker->now_ns - self->measured_ns < broker->config->heartbeat_ns / 2)
+    if (broker->loop.now_ns - self->measured_ns < broker->config->heartbeat_ns / 2)
         return;
     uint64_t used = self->received_bytes - self->measured_bytes, keep = idle_bytes(broker);
-    self->measured_ns = broker->now_ns;
+    self->measured_ns = broker->loop.now_ns;
     self->measured_bytes = self->received_bytes;
     set_writing(broker, self, used > 0 || session_unresolved(self) > 0);
     self->keep_bytes = 0;
-    if (broker->granted_bytes <= broker->ingest_budget / 2)
+    if (broker->sessions.granted_bytes <= broker->sessions.ingest_budget / 2)
         return;
     keep = keep > 2 * used ? keep : 2 * used;
     if (self->window_bytes > keep)
@@ -191,7 +193,7 @@ void credit_release(struct broker *broker, struct session *self, uint64_t releas
     self->released_bytes = released;
     self->offered_bytes -= bytes;
     self->allowed_bytes = self->offered_bytes; /* whatever it has sent is below that */
-    broker->granted_bytes -= least(bytes, broker->granted_bytes);
+    broker->sessions.granted_bytes -= least(bytes, broker->sessions.granted_bytes);
     uint64_t left = self->offered_bytes - self->returned_bytes, idle = idle_bytes(broker);
     left = left > idle ? left : idle;
     if (self->window_bytes > left)

@@ -16,7 +16,7 @@ void intake_complain(struct broker *broker, const char *id, const char *what, co
 {
     uint32_t held;
     char quoted[320];
-    if (log_allow(&broker->ingest_log, 5, broker->now_ns, &held))
+    if (log_allow(&broker->sessions.ingest_log, 5, broker->loop.now_ns, &held))
         log_line(LEVEL_WARN, id, what, "session=%s text=%s held_back=%u", session ? session->name : "-",
                  log_quote(quoted, sizeof quoted, text), held);
 }
@@ -61,7 +61,7 @@ static rp_status message_check(struct intake *self, rp_error *err)
     if (!over || self->lone)
         return RP_OK;
     uint32_t held;
-    if (log_allow(&broker->credit_log, 5, broker->now_ns, &held))
+    if (log_allow(&broker->sessions.credit_log, 5, broker->loop.now_ns, &held))
         log_line(LEVEL_WARN, "B0206", "a writer ignores its credit", "session=%s message=%llu held_back=%u",
                  session->name, (unsigned long long)self->in.number, held);
     return err_set(err, RP_CREDIT_EXCEEDED,
@@ -130,7 +130,7 @@ static void take_message(struct intake *self)
  * rejection; otherwise there is nobody to tell. */
 static void message_bad(struct broker *broker, const struct wire_ingest *in, const char *text)
 {
-    broker->counters.messages_bad++;
+    broker->peers.counters.messages_bad++;
     struct session *session = session_find(broker, in->session);
     intake_complain(broker, "B0207", "bad ingest message", session, text);
     if (!session || session->tombstone || session->gap || in->epoch != session->epoch ||
@@ -159,19 +159,19 @@ static void ingest_message(struct broker *broker, zmq_msg_t *frames, uint32_t n)
     }
     struct session *session = intake.session = session_find(broker, intake.in.session);
     if (!session || session->tombstone || intake.in.epoch != session->epoch) {
-        broker->counters.ingest_stale++;
+        broker->sessions.ingest_stale++;
         if (!session)
             intake_complain(broker, "B0208", "message of an unknown session ignored", NULL,
                             "it has ended, or never was here");
         return;
     }
-    session_touch(session, broker->now_ns);
+    session_touch(session, broker->loop.now_ns);
     if (intake.in.number <= session->received || broker->draining)
         return;
     /* After a gap nothing is taken until HELLO, not even the message that was missing: what the writer sends again comes
      * in a new epoch, so anything else is a leftover of a connection that it has given up. */
     if (session->gap || intake.in.number > session->received + 1) {
-        broker->counters.ingest_gaps++;
+        broker->sessions.ingest_gaps++;
         if (!session->gap) {
             session->gap = true;
             log_line(LEVEL_WARN, "B0209", "messages were lost on the way", "session=%s received=%llu next=%llu",
@@ -190,10 +190,10 @@ bool ingest_receive(struct broker *broker)
     static _Thread_local zmq_msg_t frames[BROKER_MAX_FRAMES];
     uint32_t n;
     bool whole;
-    struct way from = {broker->ingest, broker->ducts ? &broker->ducts->data : NULL};
+    struct way from = {broker->peers.ingest, broker->peers.ducts ? &broker->peers.ducts->data : NULL};
     if (!frames_receive(from, frames, BROKER_MAX_FRAMES, &n, &whole))
         return false;
-    broker->counters.messages_in++;
+    broker->peers.counters.messages_in++;
     ingest_message(broker, frames, n);
     frames_close(frames, n);
     return true;

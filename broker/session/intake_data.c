@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "broker/journal/journal.h"
 #include "broker/session/intake.h"
 #include "proto/base/error.h"
 #include "proto/wire/codec.h"
@@ -78,7 +77,7 @@ bool intake_register(struct broker *broker, struct session *session, const Repla
         err_set(&err, RP_NOT_FOUND, "no table '%.64s'", wire->table);
     if (!place->layout && (err.status == RP_NO_MEMORY || !layout_refuse(session, place, err.text, data, size)))
         return false;
-    JOURNAL(broker, journal_form_(broker, session, data, size));
+    EFFECT(&broker->loop, form, session, data, size);
     if (place->layout)
         session->layout_bytes += place->layout->wire_size;
     else

@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "broker/journal/journal.h"
 #include "broker/session/intake.h"
 #include "broker/spill/spill.h"
 #include "broker/table/room.h"
@@ -232,7 +231,7 @@ static void flow_jump(struct flow *flow, uint64_t arrived)
     if (flow->allowed < arrived + flow->window)
         flow->allowed = arrived + flow->window;
     /* Later entries of this flow count on from here. */
-    JOURNAL(flow->table->broker, journal_progress_(flow->table->broker, flow->session));
+    EFFECT(&flow->table->broker->loop, progress, flow->session);
 }
 
 /* Items first .. first + n - 1 of the message, which share a layout. False: no memory. */

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "broker/broker.h"
-#include "broker/journal/journal.h"
 #include "broker/sample/sample.h"
 #include "broker/session/session.h"
 #include "broker/spill/spill.h"
@@ -33,7 +32,7 @@ bool flow_push(struct flow *flow, const struct pending *pending)
     struct table *table = flow->table;
     table->n_waiting_items++;
     if (flow->count++ == 0) {
-        flow->blocked_ns = table->broker->now_ns;
+        flow->blocked_ns = table->broker->loop.now_ns;
         struct flow *first = table->blocked;
         flow->next = first ? first : flow;
         flow->prev = first ? first->prev : flow;
@@ -73,7 +72,7 @@ static struct pending flow_pop(struct flow *flow)
     struct pending pending = flow->queue[flow->head];
     flow->head = (flow->head + 1) % flow->capacity;
     flow->table->n_waiting_items--;
-    flow->blocked_ns = flow->table->broker->now_ns;
+    flow->blocked_ns = flow->table->broker->loop.now_ns;
     if (--flow->count == 0)
         flow_unblock(flow);
     return pending;
@@ -123,7 +122,7 @@ void flow_drop(struct broker *broker, struct flow *flow)
         struct drop now = {{NULL, drop_step}, broker, flow->queue, flow->head, flow->count, flow->capacity};
         if (drop) {
             *drop = now;
-            chores_add(&broker->chores, &drop->chore);
+            chores_add(&broker->loop.chores, &drop->chore);
         } else { /* no memory to do it later */
             while (drop_some(&now)) {
             }
@@ -171,7 +170,7 @@ static bool flow_settle_first(struct broker *broker, struct flow *flow)
     }
     struct pending pending = flow_pop(flow);
     if (pending.more) /* all of them */
-        JOURNAL(broker, journal_together_(broker, 8192));
+        EFFECT(&broker->loop, together, 8192);
     if (status != RP_OK)
         credit_reject(broker, flow, pending.arrival.key, status, text);
     free(pending.text);
@@ -180,7 +179,7 @@ static bool flow_settle_first(struct broker *broker, struct flow *flow)
     flow->table->stats.rejected += pending.more;
     flow_resolved(broker, flow, pending.inbound);
     if (pending.more)
-        JOURNAL(broker, journal_progress_(broker, flow->session));
+        EFFECT(&broker->loop, progress, flow->session);
     return true;
 }
 
@@ -237,19 +236,19 @@ void pump_mark(struct table *table)
     if (table->dirty)
         return;
     table->dirty = true;
-    table->next_dirty = table->broker->dirty_tables;
-    table->broker->dirty_tables = table;
+    table->next_dirty = table->broker->tables.dirty;
+    table->broker->tables.dirty = table;
 }
 
 static bool pump_table(struct broker *broker, struct table *table)
 {
-    int64_t end = clock_now(&broker->clock) + PUMP_BUDGET_NS;
+    int64_t end = clock_now(&broker->loop.clock) + PUMP_BUDGET_NS;
     bool more = true;
     while (more) {
         bool sampled = table->waiters && pump_samples(broker, table);
         bool inserted = table->blocked && pump_inserts(broker, table);
         more = sampled || inserted;
-        if (more && clock_now(&broker->clock) >= end)
+        if (more && clock_now(&broker->loop.clock) >= end)
             return true;
     }
     return false;
@@ -257,8 +256,8 @@ static bool pump_table(struct broker *broker, struct table *table)
 
 bool pump_run(struct broker *broker)
 {
-    struct table *dirty = broker->dirty_tables;
-    broker->dirty_tables = NULL;
+    struct table *dirty = broker->tables.dirty;
+    broker->tables.dirty = NULL;
     while (dirty) {
         struct table *table = dirty;
         dirty = table->next_dirty;
@@ -266,5 +265,5 @@ bool pump_run(struct broker *broker)
         if ((table->waiters || table->blocked) && pump_table(broker, table))
             pump_mark(table);
     }
-    return broker->dirty_tables != NULL;
+    return broker->tables.dirty != NULL;
 }

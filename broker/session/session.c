@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "broker/broker.h"
-#include "broker/journal/journal.h"
 #include "proto/base/error.h"
 #include "proto/base/utf8.h"
 
@@ -23,7 +22,7 @@ static uint64_t id_half(const uint8_t *id)
 
 struct session *session_find(struct broker *broker, const uint8_t *id)
 {
-    struct session *self = idmap_get(&broker->sessions, id_half(id));
+    struct session *self = idmap_get(&broker->sessions.by_id, id_half(id));
     return self && memcmp(self->id, id, WIRE_SESSION_BYTES) == 0 ? self : NULL;
 }
 
@@ -31,7 +30,7 @@ static void session_silent(struct timer *timer, void *ctx);
 
 static void watch(struct broker *broker, struct session *self, int64_t at_ns)
 {
-    timer_set(&broker->timers, &self->timer, at_ns);
+    timer_set(&broker->loop.timers, &self->timer, at_ns);
 }
 
 /* All at once: a session that is there never lacks the memory to count its items. */
@@ -39,9 +38,9 @@ static bool flows_make(struct session *self, struct broker *broker)
 {
     if (!self->flows)
         return false;
-    self->n_tables = broker->n_tables;
+    self->n_tables = broker->tables.n;
     for (uint32_t i = 0; i < self->n_tables; i++)
-        if (!session_flow(self, &broker->tables[i]))
+        if (!session_flow(self, &broker->tables.list[i]))
             return false;
     return true;
 }
@@ -57,15 +56,15 @@ static void flows_free(struct session *self)
 static struct session *session_new(struct broker *broker, const uint8_t *id, const char *name, struct columns *columns,
                                    rp_error *err)
 {
-    struct session *self = broker->sessions.count < SESSIONS_MOST ? calloc(1, sizeof *self) : NULL;
+    struct session *self = broker->sessions.by_id.count < SESSIONS_MOST ? calloc(1, sizeof *self) : NULL;
     if (self)
-        self->flows = calloc(broker->n_tables, sizeof(struct flow *));
-    if (!self || !flows_make(self, broker) || !timer_reserve(&broker->timers) ||
-        !idmap_put(&broker->sessions, id_half(id), self)) {
+        self->flows = calloc(broker->tables.n, sizeof(struct flow *));
+    if (!self || !flows_make(self, broker) || !timer_reserve(&broker->loop.timers) ||
+        !idmap_put(&broker->sessions.by_id, id_half(id), self)) {
         if (self)
             flows_free(self);
         free(self);
-        if (broker->sessions.count < SESSIONS_MOST)
+        if (broker->sessions.by_id.count < SESSIONS_MOST)
             err_set(err, RP_NO_MEMORY, "no memory for a session");
         else
             err_set(err, RP_RESOURCE_EXHAUSTED, "the broker has %u sessions, which is the most", SESSIONS_MOST);
@@ -75,14 +74,14 @@ static struct session *session_new(struct broker *broker, const uint8_t *id, con
     strncpy(self->name, name[0] ? name : "unnamed", sizeof self->name - 1);
     utf8_clean(self->name, strlen(self->name));
     self->columns = columns;
-    self->serial = ++broker->next_serial;
+    self->serial = ++broker->sessions.next_serial;
     self->epoch = 1;
     self->oldest_chunk = 1;
-    self->next = broker->session_list;
+    self->next = broker->sessions.list;
     if (self->next)
         self->next->prev = self;
-    broker->session_list = self;
-    self->seen_ns = broker->now_ns;
+    broker->sessions.list = self;
+    self->seen_ns = broker->loop.now_ns;
     self->timer.fire = session_silent;
     return self;
 }
@@ -91,7 +90,7 @@ static void session_number(struct broker *broker, struct session *self, uint32_t
 {
     self->ordinal = ordinal;
     self->keys = keys;
-    ordinals_hold(&broker->ordinals, ordinal, keys);
+    ordinals_hold(&broker->tables.ordinals, ordinal, keys);
 }
 
 struct session *session_open(struct broker *broker, const char *name, struct columns *columns, rp_error *err)
@@ -99,9 +98,9 @@ struct session *session_open(struct broker *broker, const char *name, struct col
     uint8_t id[WIRE_SESSION_BYTES];
     do
         rng_system(id, sizeof id);
-    while (idmap_get(&broker->sessions, id_half(id)));
+    while (idmap_get(&broker->sessions.by_id, id_half(id)));
     struct key_range keys;
-    uint32_t ordinal = ordinals_take(&broker->ordinals, &keys);
+    uint32_t ordinal = ordinals_take(&broker->tables.ordinals, &keys);
     if (!ordinal) {
         err_set(err, RP_RESOURCE_EXHAUSTED, "all %u ordinals of sessions are in use: no key is left for a further one",
                 KEY_ORDINALS - 1);
@@ -111,8 +110,8 @@ struct session *session_open(struct broker *broker, const char *name, struct col
     if (!self)
         return NULL;
     session_number(broker, self, ordinal, keys);
-    broker->n_sessions++;
-    watch(broker, self, broker->now_ns + broker->config->expiry_ns);
+    broker->sessions.n_open++;
+    watch(broker, self, broker->loop.now_ns + broker->config->expiry_ns);
     credit_open(broker, self);
     return self;
 }
@@ -120,7 +119,7 @@ struct session *session_open(struct broker *broker, const char *name, struct col
 struct session *session_restore(struct broker *broker, const uint8_t *id, const char *name, uint32_t ordinal,
                                 struct key_range keys, struct columns *columns, rp_error *err)
 {
-    if (idmap_get(&broker->sessions, id_half(id))) {
+    if (idmap_get(&broker->sessions.by_id, id_half(id))) {
         err_set(err, RP_ALREADY_EXISTS, "two sessions have the same id");
         return NULL;
     }
@@ -131,7 +130,7 @@ struct session *session_restore(struct broker *broker, const uint8_t *id, const 
     self->tombstone = self->restored = true;
     const struct broker_config *config = broker->config;
     watch(broker, self,
-          broker->now_ns + (config->tombstone_ns > config->expiry_ns ? config->tombstone_ns : config->expiry_ns));
+          broker->loop.now_ns + (config->tombstone_ns > config->expiry_ns ? config->tombstone_ns : config->expiry_ns));
     return self;
 }
 
@@ -177,18 +176,19 @@ static bool ring_grow(struct session *self, uint64_t span)
 static rp_status check_kept(const struct session *self, const struct broker *broker, uint64_t held, rp_error *err)
 {
     uint64_t window = (uint64_t)broker->config->window_bytes, message = (uint64_t)broker->config->max_message_bytes;
-    uint64_t all = broker->kept_bytes - self->chunk_bytes + held;
+    uint64_t all = broker->sessions.kept_bytes - self->chunk_bytes + held;
     /* One chunk each is let in only as long as all of them leave the tables half of the memory. */
-    bool first = self->chunk_bytes == 0 && (broker->kept_bytes == 0 || all <= broker->storage_budget / 2);
-    if (first ||
-        (held * broker->n_sessions <= broker->ingest_budget && held <= 2 * (window > message ? window : message)))
+    bool first =
+        self->chunk_bytes == 0 && (broker->sessions.kept_bytes == 0 || all <= broker->tables.storage_budget / 2);
+    if (first || (held * broker->sessions.n_open <= broker->sessions.ingest_budget &&
+                  held <= 2 * (window > message ? window : message)))
         return RP_OK;
     if (held > 2 * (window > message ? window : message))
         return err_set(err, RP_RESOURCE_EXHAUSTED,
                        "the session keeps %llu bytes of chunks for later items, which is too much: use a shorter "
                        "keep-alive window, or raise credit.window_bytes",
                        (unsigned long long)held);
-    if (all > 2 * broker->ingest_budget)
+    if (all > 2 * broker->sessions.ingest_budget)
         return err_set(err, RP_RESOURCE_EXHAUSTED,
                        "all sessions keep %llu bytes of chunks for later items, this one %llu: use shorter keep-alive "
                        "windows, or raise ingest_budget",
@@ -212,7 +212,7 @@ rp_status session_keep_chunk(struct session *self, struct broker *broker, uint64
         self->newest_chunk = number;
     self->ring[number & self->ring_mask] = chunk;
     self->chunk_bytes = held;
-    broker->kept_bytes += chunk_cost(chunk);
+    broker->sessions.kept_bytes += chunk_cost(chunk);
     return RP_OK;
 }
 
@@ -252,14 +252,14 @@ static void ring_drop(struct session *self, struct broker *broker)
     struct ring_drop now = {{NULL, ring_drop_step}, &broker->store, self->ring, 0, self->ring_mask + 1};
     if (drop) {
         *drop = now;
-        chores_add(&broker->chores, &drop->chore);
+        chores_add(&broker->loop.chores, &drop->chore);
     } else { /* no memory to do it later */
         while (ring_drop_some(&now)) {
         }
     }
     self->ring = NULL;
     self->ring_mask = 0;
-    broker->kept_bytes -= self->chunk_bytes;
+    broker->sessions.kept_bytes -= self->chunk_bytes;
     self->chunk_bytes = 0;
 }
 
@@ -280,7 +280,7 @@ void session_drop_chunks(struct session *self, struct broker *broker, uint64_t o
         struct chunk **at = &self->ring[n & self->ring_mask];
         if (*at) {
             self->chunk_bytes -= chunk_cost(*at);
-            broker->kept_bytes -= chunk_cost(*at);
+            broker->sessions.kept_bytes -= chunk_cost(*at);
             store_release(&broker->store, *at);
             *at = NULL;
         }
@@ -307,7 +307,7 @@ bool session_is_settled(const struct session *self)
 /* Everything but the numbers and the layouts goes. */
 static void session_empty(struct broker *broker, struct session *self)
 {
-    for (uint32_t i = 0; i < broker->n_tables; i++)
+    for (uint32_t i = 0; i < broker->tables.n; i++)
         if (self->flows[i]) {
             flow_drop(broker, self->flows[i]);
             self->flows[i]->arrived = self->flows[i]->resolved;
@@ -329,22 +329,22 @@ static void session_silent(struct timer *timer, void *ctx)
     }
     int64_t due = self->seen_ns + broker->config->expiry_ns;
     /* While nothing is taken in, or said, because of the disk, silence means nothing. */
-    if (due <= broker->now_ns && (broker->ingest_held || commit_is_stuck(broker)))
-        due = broker->now_ns + NS_PER_S;
-    if (due > broker->now_ns) {
+    if (due <= broker->loop.now_ns && (broker->ingest_held || commit_is_stuck(broker)))
+        due = broker->loop.now_ns + NS_PER_S;
+    if (due > broker->loop.now_ns) {
         watch(broker, self, due);
         return;
     }
     uint64_t waiting = session_unresolved(self);
     uint32_t held;
-    if (log_allow(&broker->session_log, 20, broker->now_ns, &held))
+    if (log_allow(&broker->sessions.session_log, 20, broker->loop.now_ns, &held))
         log_line(LEVEL_WARN, "B0103", "session expired",
                  "name=%s ordinal=%u silent_s=%.1f waiting_items_dropped=%llu held_back=%u", self->name, self->ordinal,
-                 (double)(broker->now_ns - self->seen_ns) / (double)NS_PER_S, (unsigned long long)waiting, held);
+                 (double)(broker->loop.now_ns - self->seen_ns) / (double)NS_PER_S, (unsigned long long)waiting, held);
     session_empty(broker, self);
     self->tombstone = true;
-    broker->n_sessions--;
-    watch(broker, self, broker->now_ns + broker->config->tombstone_ns);
+    broker->sessions.n_open--;
+    watch(broker, self, broker->loop.now_ns + broker->config->tombstone_ns);
 }
 
 rp_status session_resume(struct broker *broker, struct session *self, uint64_t oldest_number, uint64_t *lost)
@@ -353,7 +353,7 @@ rp_status session_resume(struct broker *broker, struct session *self, uint64_t o
     *lost = 0;
     if (self->tombstone) {
         self->tombstone = self->restored = false;
-        broker->n_sessions++;
+        broker->sessions.n_open++;
         /* Chunks and waiting items are gone: the writer sends what it still has, and item numbers tell what is new. */
         self->received = start < self->received ? start : self->received;
         self->rebase = true;
@@ -368,36 +368,36 @@ rp_status session_resume(struct broker *broker, struct session *self, uint64_t o
             if (self->flows[i])
                 self->flows[i]->jumps = true;
         log_line(LEVEL_ERROR, "B0105",
-                 journal_is_on(broker) ? "accepted messages were lost (before this journal, or its end is damaged)"
-                                       : "accepted messages were lost (no journal)",
+                 broker->loop.effects ? "accepted messages were lost (before this journal, or its end is damaged)"
+                                      : "accepted messages were lost (no journal)",
                  "name=%s ordinal=%u messages=%llu", self->name, self->ordinal, (unsigned long long)*lost);
     }
     self->epoch++;
     self->gap = false;
     self->released_bytes = self->keep_bytes = 0; /* counted within an epoch */
-    session_touch(self, broker->now_ns);
-    watch(broker, self, broker->now_ns + broker->config->expiry_ns);
+    session_touch(self, broker->loop.now_ns);
+    watch(broker, self, broker->loop.now_ns + broker->config->expiry_ns);
     return RP_OK;
 }
 
 void session_close(struct broker *broker, struct session *self)
 {
-    timer_clear(&broker->timers, &self->timer);
+    timer_clear(&broker->loop.timers, &self->timer);
     if (!broker->ending)
-        JOURNAL(broker, journal_session_end_(broker, self));
+        EFFECT(&broker->loop, session_end, self);
     session_empty(broker, self);
     if (!self->tombstone)
-        broker->n_sessions--;
-    idmap_remove(&broker->sessions, id_half(self->id));
-    ordinals_release(&broker->ordinals, self->ordinal, self->keys);
+        broker->sessions.n_open--;
+    idmap_remove(&broker->sessions.by_id, id_half(self->id));
+    ordinals_release(&broker->tables.ordinals, self->ordinal, self->keys);
     if (self->prev)
         self->prev->next = self->next;
     else
-        broker->session_list = self->next;
+        broker->sessions.list = self->next;
     if (self->next)
         self->next->prev = self->prev;
     if (self->dirty) {
-        struct session **at = &broker->dirty_sessions;
+        struct session **at = &broker->sessions.dirty;
         while (*at != self)
             at = &(*at)->next_dirty;
         *at = self->next_dirty;
@@ -419,7 +419,7 @@ void session_close(struct broker *broker, struct session *self)
 
 void sessions_fini(struct broker *broker)
 {
-    while (broker->session_list)
-        session_close(broker, broker->session_list);
-    idmap_fini(&broker->sessions);
+    while (broker->sessions.list)
+        session_close(broker, broker->sessions.list);
+    idmap_fini(&broker->sessions.by_id);
 }

@@ -5,12 +5,14 @@
 #ifndef BROKER_SESSION_H
 #define BROKER_SESSION_H
 
+#include "broker/loop/idmap.h"
 #include "broker/loop/timer.h"
 #include "broker/peer/peer.h"
 #include "broker/peer/wait.h"
 #include "broker/store/layout.h"
 #include "broker/table/ordinals.h"
 #include "broker/table/table.h"
+#include "proto/base/log.h"
 #include "proto/wire/wire.h"
 
 struct broker;
@@ -126,6 +128,22 @@ struct session {
     int64_t seen_ns;
     struct timer timer; /* expiry, then the end of the tombstone */
     struct bye *bye;
+};
+
+/* All sessions of a broker. */
+struct sessions {
+    struct idmap by_id; /* by the first half of the id */
+    struct session *list;
+    uint32_t n_open;
+    uint32_t n_writing;   /* open ones that used their credit lately */
+    uint64_t next_serial; /* they are listed by it */
+    struct session *dirty;
+    uint64_t kept_bytes;    /* sum over sessions of chunk_bytes */
+    uint64_t granted_bytes; /* sum over sessions of offered - returned */
+    uint64_t ingest_budget; /* most of granted_bytes */
+    bool ingest_idle;       /* the ingest socket was found empty in this turn */
+    uint64_t ingest_stale, ingest_gaps;
+    struct log_limit ingest_log, session_log, credit_log, reject_log;
 };
 
 /* Finds an open session or a tombstone. NULL: unknown. */

@@ -28,7 +28,7 @@ uint64_t spill_cap(const struct spill *self)
 {
     const struct broker *broker = self->broker;
     uint64_t other = store_memory(&broker->store) - broker->store.split_bytes, least = self->memory / 8;
-    uint64_t room = broker->storage_budget > other ? broker->storage_budget - other : 0;
+    uint64_t room = broker->tables.storage_budget > other ? broker->tables.storage_budget - other : 0;
     uint64_t cap = room < self->memory ? room : self->memory;
     return cap > least ? cap : least;
 }
@@ -156,7 +156,7 @@ static bool round_end(struct spill *self)
     if (self->stalled && self->moving) {
         /* Something that is in no table still lies there. */
         self->moving = 0;
-        self->move_after_ns = self->broker->now_ns + MOVE_AGAIN_NS;
+        self->move_after_ns = self->broker->loop.now_ns + MOVE_AGAIN_NS;
     }
     return !nothing;
 }
@@ -167,9 +167,9 @@ static void release_inserts(struct spill *self)
     if (!self->held || (!self->stalled && broker->store.split_bytes > spill_cap(self)))
         return;
     self->held = false;
-    for (uint32_t i = 0; i < broker->n_tables; i++)
-        if (broker->tables[i].blocked)
-            pump_mark(&broker->tables[i]);
+    for (uint32_t i = 0; i < broker->tables.n; i++)
+        if (broker->tables.list[i].blocked)
+            pump_mark(&broker->tables.list[i]);
 }
 
 static bool hand_step(struct chore *chore)
@@ -181,13 +181,13 @@ static bool hand_step(struct chore *chore)
         struct broker *broker = self->broker;
         if (broker->store.split_bytes <= low_mark(self) && !self->moving) {
             more = false;
-        } else if (self->hand_table == broker->n_tables) {
+        } else if (self->hand_table == broker->tables.n) {
             more = round_end(self);
-        } else if (self->hand_slot >= broker->tables[self->hand_table].in.high) {
+        } else if (self->hand_slot >= broker->tables.list[self->hand_table].in.high) {
             self->hand_table++;
             self->hand_slot = 0;
         } else {
-            const struct item *item = &broker->tables[self->hand_table].in.items[self->hand_slot++];
+            const struct item *item = &broker->tables.list[self->hand_table].in.items[self->hand_slot++];
             struct chunk *const *chunks = span_chunks(&item->span);
             looks++;
             for (uint32_t i = 0; i < item->span.n; i++)
@@ -201,7 +201,7 @@ static bool hand_step(struct chore *chore)
     if (self) {
         self->hand = NULL;
         self->idle_bytes = self->broker->store.split_bytes;
-        self->idle_ns = self->broker->now_ns;
+        self->idle_ns = self->broker->loop.now_ns;
     }
     free(hand);
     return false;
@@ -217,7 +217,7 @@ static void hand_start(struct spill *self)
     self->idle = self->news = false;
     self->round_whole = self->hand_table == 0 && self->hand_slot == 0;
     self->round_work = self->round_waiting = 0;
-    chores_add(&self->broker->chores, &hand->chore);
+    chores_add(&self->broker->loop.chores, &hand->chore);
 }
 
 /* ---- the turn ---- */
@@ -244,7 +244,7 @@ static bool hand_is_due(const struct spill *self)
     if (self->hand || (bytes <= high_mark(self) && !self->moving))
         return false;
     return !self->idle || self->news || bytes > self->idle_bytes + self->memory / 16 ||
-           broker->now_ns - self->idle_ns > REST_NS;
+           broker->loop.now_ns - self->idle_ns > REST_NS;
 }
 
 bool spill_run(struct broker *broker)
@@ -253,8 +253,8 @@ bool spill_run(struct broker *broker)
     uint64_t reads = spill_reads(broker);
     bool more = spill_take_reads(self) || reads != spill_reads(broker);
     self->news |= watch_durable(self) || more;
-    if (broker->now_ns - self->swept_ns >= SWEEP_NS) {
-        self->swept_ns = broker->now_ns;
+    if (broker->loop.now_ns - self->swept_ns >= SWEEP_NS) {
+        self->swept_ns = broker->loop.now_ns;
         if (spill_owns_files(self))
             spill_sweep(self);
     }
@@ -262,7 +262,7 @@ bool spill_run(struct broker *broker)
         hand_start(self);
     release_inserts(self);
     spill_order_reads(self);
-    return more || self->hand || broker->dirty_tables;
+    return more || self->hand || broker->tables.dirty;
 }
 
 void *spill_socket(const struct spill *self)
@@ -303,7 +303,7 @@ rp_status spill_open(struct broker *broker, rp_error *err)
     self->disk = (uint64_t)config->storage_disk;
     self->parked_end = &self->parked;
     self->reads_end = &self->reads;
-    self->swept_ns = broker->now_ns;
+    self->swept_ns = broker->loop.now_ns;
     broker->store.split = true;
     broker->spill = self;
     return RP_OK;

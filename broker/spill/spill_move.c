@@ -58,7 +58,7 @@ void spill_sweep(struct spill *self)
     }
     if (self->moving && !stream_segment(stream, self->moving))
         self->moving = 0;
-    bool may = !self->moving && self->broker->now_ns >= self->move_after_ns;
+    bool may = !self->moving && self->broker->loop.now_ns >= self->move_after_ns;
     if (may && stream->total_bytes > 2 * live + 2 * stream_segment_bytes(stream))
         self->moving = sparsest;
 }

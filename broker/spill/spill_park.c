@@ -126,7 +126,7 @@ static void need_failed(struct spill *self, struct need *need, rp_status status,
     need->failed = status;
     need->why = strdup(text);
     self->damaged_chunks++;
-    if (log_allow(&self->log, 5, broker->now_ns, &held))
+    if (log_allow(&self->log, 5, broker->loop.now_ns, &held))
         log_line(LEVEL_ERROR, "B0531", "a chunk could not be read back", "error=\"%s\" held_back=%u", text, held);
 }
 
@@ -305,7 +305,7 @@ static void remove_item(struct spill *self, struct table *table, uint64_t key, c
     if (i == span->n)
         return; /* another item that has got the key since */
     uint32_t held;
-    if (log_allow(&self->log, 5, self->broker->now_ns, &held))
+    if (log_allow(&self->log, 5, self->broker->loop.now_ns, &held))
         log_line(LEVEL_ERROR, "B0532", "an item whose data is lost was removed", "table=%s key=%llu held_back=%u",
                  table->name, (unsigned long long)key, held);
     table_remove(table, slot);
@@ -394,13 +394,13 @@ static bool is_complete(const struct spill *self, struct waiter *waiter)
 bool spill_take_reads(struct spill *self)
 {
     struct broker *broker = self->broker;
-    int64_t end = clock_now(&broker->clock) + RUN_NS;
+    int64_t end = clock_now(&broker->loop.clock) + RUN_NS;
     struct fetch_batch *batch;
     bool more = false;
     while (!more && (batch = fetcher_take(self->fetcher))) {
         take_batch(self, batch);
         spill_order_reads(self);
-        more = clock_now(&broker->clock) >= end;
+        more = clock_now(&broker->loop.clock) >= end;
     }
     if (!self->arrived)
         return more;
@@ -411,7 +411,7 @@ bool spill_take_reads(struct spill *self)
         if (!is_complete(self, waiter))
             continue;
         finish(self, waiter);
-        if (clock_now(&broker->clock) >= end) {
+        if (clock_now(&broker->loop.clock) >= end) {
             self->arrived = true;
             break;
         }

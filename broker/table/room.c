@@ -17,7 +17,7 @@ bool room_is_kept(const struct table *self)
 /* Data that is about to go to disk makes room by itself; inserts wait for that before they come here. */
 static bool wants_room(const struct broker *broker)
 {
-    bool memory = store_memory(&broker->store) > broker->storage_budget;
+    bool memory = store_memory(&broker->store) > broker->tables.storage_budget;
     return (memory && !spill_is_full(broker)) || spill_wants_room(broker);
 }
 
@@ -56,7 +56,7 @@ bool room_waits_(struct table *self, const struct span *span)
 {
     if (!has_to_wait(self, span))
         return false;
-    self->waits_for_room = self->broker->waits_for_room = true;
+    self->waits_for_room = self->broker->tables.waits_for_room = true;
     return true;
 }
 
@@ -68,7 +68,7 @@ static void note_evicted(struct table *self, uint32_t n)
     const struct broker *broker = self->broker;
     struct table_stats *stats = &self->stats;
     if (stats->evicted_for_memory == 0) {
-        stats->evicted_for_memory_ns = broker->now_ns;
+        stats->evicted_for_memory_ns = broker->loop.now_ns;
         log_line(LEVEL_WARN, "B0210", "a table evicts items because memory is full",
                  "table=%s items=%u max_size=%lld memory_bytes=%llu memory_limit=%lld", self->name, self->in.size,
                  (long long)self->config->max_size, (unsigned long long)store_memory(&broker->store),
@@ -80,10 +80,10 @@ static void note_evicted(struct table *self, uint32_t n)
 /* Names the table that holds most, for the sentence that refuses an item. */
 static const struct table *largest_holder(const struct broker *broker)
 {
-    const struct table *largest = &broker->tables[0];
-    for (uint32_t i = 1; i < broker->n_tables; i++)
-        if (broker->tables[i].bytes > largest->bytes)
-            largest = &broker->tables[i];
+    const struct table *largest = &broker->tables.list[0];
+    for (uint32_t i = 1; i < broker->tables.n; i++)
+        if (broker->tables.list[i].bytes > largest->bytes)
+            largest = &broker->tables.list[i];
     return largest;
 }
 
@@ -131,7 +131,7 @@ void room_explain(const struct table *self, char *text, size_t size)
             text, size,
             "needs memory: %.1f MiB are in use and tables may have %.1f MiB (memory_limit less ingest_budget); the "
             "%u items of this table are not evicted, since they still have to be sampled: it goes on when they are",
-            used, (double)broker->storage_budget / MIB, self->in.size);
+            used, (double)broker->tables.storage_budget / MIB, self->in.size);
     else
         snprintf(text, size,
                  "needs room: the table has %.1f MiB of at most %.1f MiB (max_bytes); its %u items are not evicted, "
@@ -141,12 +141,12 @@ void room_explain(const struct table *self, char *text, size_t size)
 
 bool room_wake(struct broker *broker)
 {
-    if (!broker->waits_for_room)
+    if (!broker->tables.waits_for_room)
         return false;
     bool woken = false;
-    broker->waits_for_room = false;
-    for (uint32_t i = 0; i < broker->n_tables; i++) {
-        struct table *table = &broker->tables[i];
+    broker->tables.waits_for_room = false;
+    for (uint32_t i = 0; i < broker->tables.n; i++) {
+        struct table *table = &broker->tables.list[i];
         const struct flow *flow = table->blocked;
         if (!table->waits_for_room)
             continue;

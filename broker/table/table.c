@@ -6,7 +6,6 @@
 
 #include "broker/broker.h"
 #include "broker/checkpoint/checkpoint.h"
-#include "broker/journal/journal.h"
 #include "broker/session/session.h"
 #include "broker/store/reserve.h"
 #include "broker/table/extension.h"
@@ -77,10 +76,10 @@ static void contents_fini(struct table *self, struct contents *in)
 static uint32_t account_new(struct broker *broker)
 {
     for (;;) {
-        uint32_t account = broker->next_account++ & UINT16_MAX;
+        uint32_t account = broker->tables.next_account++ & UINT16_MAX;
         bool used = false;
-        for (uint32_t i = 0; i < broker->n_tables && !used; i++)
-            used = broker->tables[i].in.items && broker->tables[i].in.account == account;
+        for (uint32_t i = 0; i < broker->tables.n && !used; i++)
+            used = broker->tables.list[i].in.items && broker->tables.list[i].in.account == account;
         if (!used)
             return account;
     }
@@ -162,7 +161,7 @@ static rp_status extensions_init(struct table *self, rp_error *err)
         return err_set(err, RP_NO_MEMORY, "no memory for extensions");
     for (uint32_t i = 0; i < n; i++) {
         struct extension *extension = &self->extensions[i];
-        extension->ops = plugins_extension(&self->broker->plugins, list[i].kind);
+        extension->ops = plugins_extension(&self->broker->tables.plugins, list[i].kind);
         if (!extension->ops)
             return err_set(err, RP_NOT_FOUND,
                            "no extension '%s': built in are statistics, priority_diffusion and "
@@ -184,7 +183,7 @@ static rp_status extensions_init(struct table *self, rp_error *err)
 
 static rp_status selector_find(const struct table *self, const char *kind, const rp_selector_ops **ops, rp_error *err)
 {
-    *ops = plugins_selector(&self->broker->plugins, kind);
+    *ops = plugins_selector(&self->broker->tables.plugins, kind);
     return *ops
                ? RP_OK
                : err_set(err, RP_NOT_FOUND, "no selector '%s', neither built in nor in a plug-in that is loaded", kind);
@@ -242,7 +241,7 @@ static void item_forget(struct table *self, const struct contents *in, struct it
     for (uint32_t i = 0; i < item->span.n; i++)
         if (chunk_leave(chunks[i], in->account) && in == &self->in)
             self->bytes -= chunks[i]->bytes;
-    ordinals_leave(&self->broker->ordinals, item->key);
+    ordinals_leave(&self->broker->tables.ordinals, item->key);
     span_release(&item->span, &self->broker->store, &self->broker->layouts);
 }
 
@@ -298,7 +297,7 @@ void table_view(const struct table *self, uint32_t slot, rp_item_view *out)
         .length = item->span.length,
         .policy = item->policy,
         .bytes = span_bytes(&item->span),
-        .age_ns = item_age(item, self->broker->now_ns),
+        .age_ns = item_age(item, self->broker->loop.now_ns),
     };
 }
 
@@ -331,7 +330,7 @@ void table_remove(struct table *self, uint32_t slot)
     slot_give_back(&self->in, slot);
     self->in.size--;
     limiter_deleted(&self->limiter, 1);
-    JOURNAL(self->broker, journal_remove_(self, slot));
+    EFFECT(&self->broker->loop, remove, self, slot);
 }
 
 bool table_evict(struct table *self)
@@ -390,11 +389,11 @@ static bool span_enter(struct table *self, const struct span *span)
 rp_status table_insert(struct table *self, const struct arrival *arrival, rp_error *err)
 {
     struct broker *broker = self->broker;
-    if (__builtin_expect(store_memory(&broker->store) > broker->storage_budget || broker->spill, 0) &&
+    if (__builtin_expect(store_memory(&broker->store) > broker->tables.storage_budget || broker->spill, 0) &&
         keymap_get(self->in.keys, arrival->key) == KEYMAP_NONE)
         RP_TRY(room_make(self, err));
-    if (broker->stream && broker->stream->journal &&
-        !stream_chunks_first(broker->stream, span_chunks(&arrival->span), arrival->span.n))
+    struct effects *effects = broker->loop.effects;
+    if (effects && !effects->prepare(effects, span_chunks(&arrival->span), arrival->span.n))
         return err_set(err, RP_NO_MEMORY, "no memory to record an item of table '%s'", self->name);
     uint32_t slot = slot_take(&self->in, self->capacity);
     struct item *item = &self->in.items[slot];
@@ -411,9 +410,9 @@ rp_status table_insert(struct table *self, const struct arrival *arrival, rp_err
         slot_give_back(&self->in, slot);
         return err_set(err, RP_NO_MEMORY, "no memory for an item of table '%s'", self->name);
     }
-    ordinals_enter(&broker->ordinals, arrival->key);
+    ordinals_enter(&broker->tables.ordinals, arrival->key);
     CHECKPOINT_TOUCH(self, &self->in, slot);
-    self->last_insert_ns = broker->now_ns > self->last_insert_ns ? broker->now_ns : self->last_insert_ns + 1;
+    self->last_insert_ns = broker->loop.now_ns > self->last_insert_ns ? broker->loop.now_ns : self->last_insert_ns + 1;
     *item = (struct item){.key = arrival->key,
                           .priority = arrival->priority,
                           .insert_ns = self->last_insert_ns,
@@ -424,7 +423,7 @@ rp_status table_insert(struct table *self, const struct arrival *arrival, rp_err
     self->in.size++;
     limiter_inserted(&self->limiter, 1);
     self->stats.total_inserts++;
-    JOURNAL(broker, journal_insert_(self, slot, arrival->flow));
+    EFFECT(&broker->loop, insert, self, slot, arrival->flow);
     if (self->hook_insert)
         RUN_HOOKS(self, on_insert, slot, );
     uint32_t left = EVICTIONS_PER_INSERT;
@@ -446,7 +445,7 @@ void table_set_priority(struct table *self, uint32_t slot, double priority)
     self->in.items[slot].priority = priority;
     self->sampler_ops->update(self->in.sampler, slot, priority);
     self->remover_ops->update(self->in.remover, slot, priority);
-    JOURNAL(self->broker, journal_priority_(self, slot, priority));
+    EFFECT(&self->broker->loop, priority, self, slot, priority);
 }
 
 void table_update(struct table *self, uint32_t slot, double priority)
@@ -475,9 +474,9 @@ rp_status table_reset(struct table *self, rp_error *err)
     self->in = fresh;
     self->bytes = 0;
     self->resets++;
-    JOURNAL(self->broker, journal_reset_(self));
+    EFFECT(&self->broker->loop, reset, self);
     if (!checkpoint_keeps(&burial->in, &burial->chore))
-        chores_add(&self->broker->chores, &burial->chore);
+        chores_add(&self->broker->loop.chores, &burial->chore);
     limiter_reset(&self->limiter);
     for (uint32_t i = 0; i < self->n_extensions; i++)
         if (self->extensions[i].ops->on_reset)
@@ -558,7 +557,7 @@ void table_remove_surplus(struct table *self)
     trimming->chore.step = trimming_step;
     trimming->table = self;
     self->removing = true;
-    chores_add(&self->broker->chores, &trimming->chore);
+    chores_add(&self->broker->loop.chores, &trimming->chore);
 }
 
 void table_remove_too_much(struct table *self)

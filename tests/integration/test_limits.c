@@ -43,12 +43,12 @@ static void ten_thousand_sessions_opened_and_dropped(void **state)
         testpeer_forget(many);
         testpeer_insert(good, "t", 1 + round * 10, 5, 1);
         testpeer_heartbeat(good, 0, false);
-        assert_int_equal(embed.broker->n_sessions, 2001);
-        assert_true(embed.broker->granted_bytes <= embed.broker->ingest_budget);
+        assert_int_equal(embed.broker->sessions.n_open, 2001);
+        assert_true(embed.broker->sessions.granted_bytes <= embed.broker->sessions.ingest_budget);
         embed_advance(&embed, 3900);
         testpeer_heartbeat(good, 0, false);
         embed_advance(&embed, 200);
-        assert_int_equal(embed.broker->n_sessions, 1);
+        assert_int_equal(embed.broker->sessions.n_open, 1);
     }
     assert_int_equal(embed_table(&embed, "t")->in.size, 25);
     testpeer_heartbeat(good, 0, false);
@@ -57,7 +57,7 @@ static void ten_thousand_sessions_opened_and_dropped(void **state)
     embed_advance(&embed, 3000);
     testpeer_heartbeat(good, 0, false);
     embed_advance(&embed, 3000);
-    assert_int_equal(embed.broker->sessions.count, 1); /* the tombstones are gone, too */
+    assert_int_equal(embed.broker->sessions.by_id.count, 1); /* the tombstones are gone, too */
     embed_stop(&embed);
 }
 
@@ -140,7 +140,7 @@ static void a_damaged_message_is_passed_over(void **state)
     assert_int_equal(peer->credit->rejections[0]->status, RP_BAD_MESSAGE);
     assert_int_equal(peer->credit->rejections[0]->table, UINT32_MAX);
     assert_int_equal(embed_table(&embed, "t")->in.size, 2);
-    assert_int_equal(embed.broker->counters.messages_bad, 1);
+    assert_int_equal(embed.broker->peers.counters.messages_bad, 1);
     embed_stop(&embed);
 }
 

@@ -161,7 +161,7 @@ static void a_refused_duplicate_removes_nothing_at_the_limit(void **state)
     static const struct testpeer_column column = {"x", "uint8", 1, {10000}, 10000};
     testpeer_open_with(peer, false, &column, 1);
     uint64_t key = 0;
-    while (store_memory(&embed.broker->store) <= embed.broker->storage_budget - 12000 && key < 1000) {
+    while (store_memory(&embed.broker->store) <= embed.broker->tables.storage_budget - 12000 && key < 1000) {
         testpeer_insert_large(peer, "t", ++key, 10000, false);
         testpeer_heartbeat(peer, 0, false);
     }
@@ -275,7 +275,7 @@ static void a_batch_larger_than_memory_ends_at_its_deadline(void **state)
         uint64_t sent = fill(writer, 0, 2000);
         assert_null(testpeer_poll(sampler, id));
         /* The batch may fill up memory_limit; what is under way besides is bounded by itself. */
-        assert_true(store_memory(&embed.broker->store) <= 2 * KIB * KIB + embed.broker->ingest_budget + 20000);
+        assert_true(store_memory(&embed.broker->store) <= 2 * KIB * KIB + embed.broker->sessions.ingest_budget + 20000);
         assert_non_null(find_wait(writer, "insert"));
         embed_advance(&embed, 6000);
         struct testpeer_answer *answer = testpeer_await(sampler, id);
@@ -427,7 +427,7 @@ static void random_use_at_the_limit_loses_nothing(void **state)
                 ids[s] = testpeer_sample(samplers[s], "t", 1 + (uint32_t)rng_below(&rng, 60),
                                          (int64_t)rng_below(&rng, 200), flags[rng_below(&rng, 5)]);
             struct testpeer_answer *answer = ids[s] ? testpeer_poll(samplers[s], ids[s]) : NULL;
-            limited |= embed.broker->waits_for_room;
+            limited |= embed.broker->tables.waits_for_room;
             if (answer) {
                 size_t n = answer->status == RP_OK ? answer->reply->sample->n_key : 0;
                 assert_true(answer->status == RP_OK || answer->status == RP_DEADLINE_EXCEEDED);
@@ -519,7 +519,7 @@ static void items_inserted_during_the_burial_of_a_reset_stay(void **state)
     assert_int_equal(embed_table(&embed, "t")->bytes, 100000);
     rp_error err = {0};
     assert_int_equal(table_reset(embed_table(&embed, "t"), &err), RP_OK);
-    assert_non_null(embed.broker->chores.first);
+    assert_non_null(embed.broker->loop.chores.first);
     for (uint64_t key = 201; key <= 240; key++)
         testpeer_insert_large(peer, "t", key, 1000, false);
     embed_settle(&embed); /* ingest comes before chores in a turn */

@@ -120,7 +120,7 @@ static void a_session_is_bound_to_its_newest_route(void **state)
     embed_settle(&embed);
     testpeer_read(peer);
     assert_true(peer->notices >= 1);
-    assert_int_equal(embed.broker->counters.replies_dropped, 0);
+    assert_int_equal(embed.broker->peers.counters.replies_dropped, 0);
     embed_stop(&embed);
 }
 
@@ -242,7 +242,7 @@ static void a_retried_hello_opens_one_session(void **state)
     testpeer_reconnect(peer);
     testpeer_open(peer, false);
     assert_memory_equal(peer->session, first, sizeof first);
-    assert_int_equal(embed.broker->n_sessions, 1);
+    assert_int_equal(embed.broker->sessions.n_open, 1);
     embed_stop(&embed);
 }
 
@@ -265,7 +265,7 @@ static void a_waiting_sample_follows_its_retry_to_a_new_route(void **state)
     assert_int_equal(answer->status, RP_OK);
     assert_int_equal(answer->reply->sample->n_key, 2);
     assert_int_equal(embed_table(&embed, "t")->limiter.samples, 2);
-    assert_int_equal(embed.broker->waits.count, 0);
+    assert_int_equal(embed.broker->peers.waits.count, 0);
     embed_stop(&embed);
 }
 
@@ -343,7 +343,7 @@ static void stale_epochs_and_duplicates_are_ignored(void **state)
     testpeer_insert(peer, "t", 3, 1, 1);
     embed_settle(&embed);
     assert_int_equal(size_of(&embed, "t"), 2);
-    assert_int_equal(embed.broker->counters.ingest_stale, 1);
+    assert_int_equal(embed.broker->sessions.ingest_stale, 1);
     peer->epoch = 2;
     testpeer_resend(peer, 0); /* all of them: the first is there already */
     testpeer_resend(peer, 0);
@@ -368,7 +368,7 @@ static void messages_of_unknown_sessions_are_ignored(void **state)
     testpeer_insert(other, "t", 10, 2, 1);
     embed_settle(&embed);
     assert_int_equal(size_of(&embed, "t"), 2);
-    assert_int_equal(embed.broker->counters.ingest_stale, 1);
+    assert_int_equal(embed.broker->sessions.ingest_stale, 1);
     assert_int_equal(testpeer_heartbeat(peer, 0, false)->status, RP_SESSION_UNKNOWN);
     embed_stop(&embed);
 }

@@ -81,7 +81,7 @@ static void a_reset_during_the_removal_leaves_new_items_alone(void **state)
     struct table *table = embed_table(&embed, "t");
     table_remove_surplus(table);
     table_remove_surplus(table); /* under way: not twice */
-    assert_non_null(embed.broker->chores.first);
+    assert_non_null(embed.broker->loop.chores.first);
     assert_int_equal(table_reset(table, NULL), RP_OK);
     testpeer_insert(peer, "t", 9000, 50, 1);
     embed_settle(&embed);

@@ -56,10 +56,10 @@ static void turn(struct embed *embed, struct watch *watch)
 static void rest(struct embed *embed, struct watch *watch)
 {
     for (uint32_t quiet = 0; quiet < 3;) {
-        uint64_t before = embed->broker->counters.messages_in;
+        uint64_t before = embed->broker->peers.counters.messages_in;
         turn(embed, watch);
-        bool busy =
-            embed->broker->counters.messages_in != before || embed->broker->dirty_tables || embed->broker->chores.first;
+        bool busy = embed->broker->peers.counters.messages_in != before || embed->broker->tables.dirty ||
+                    embed->broker->loop.chores.first;
         quiet = busy ? 0 : quiet + 1;
     }
 }
@@ -321,7 +321,7 @@ static void parameter_waiters(const char *unused)
             testpeer_ask(peer, &request);
         embed_settle(&embed);
     }
-    assert_int_equal(embed.broker->waits.count, n_peers * EACH);
+    assert_int_equal(embed.broker->peers.waits.count, n_peers * EACH);
     struct watch watch = {.phase = "waking those that wait for parameters"};
     Replay__Request request = REPLAY__REQUEST__INIT;
     Replay__ParamsPut put = REPLAY__PARAMS_PUT__INIT;
@@ -331,7 +331,7 @@ static void parameter_waiters(const char *unused)
     uint64_t id = testpeer_ask_with(learner, &request, 0, "weights", 7);
     assert_int_equal(timed_answer(&embed, &watch, learner, id)->status, RP_OK);
     rest(&embed, &watch);
-    assert_int_equal(embed.broker->waits.count, 0);
+    assert_int_equal(embed.broker->peers.waits.count, 0);
     judge(&watch);
     embed_stop(&embed);
 }

@@ -64,7 +64,7 @@ static bool is_being_written(const struct broker *broker)
         return false;
     /* Without a journal, a segment's first entries are kept back until there is a chunk. */
     bool kept_back = !stream->journal && stream->used == stream->start_used;
-    return broker->commit.first || stream->durable < (kept_back ? stream->number - 1 : stream_now(stream));
+    return broker->peers.commit.first || stream->durable < (kept_back ? stream->number - 1 : stream_now(stream));
 }
 
 static void turn_until_quiet(struct embed *self)
@@ -72,11 +72,12 @@ static void turn_until_quiet(struct embed *self)
     struct broker *broker = self->broker;
     uint32_t quiet = 0;
     for (uint32_t turns = 0; quiet < 2; turns++) {
-        uint64_t before = broker->counters.messages_in;
+        uint64_t before = broker->peers.counters.messages_in;
         bool disk = (broker->spill && !spill_is_quiet(broker->spill)) || is_being_written(broker);
         broker_turn(broker, disk ? 1 : 0);
-        bool busy = disk || broker->counters.messages_in != before || broker->dirty_tables || broker->chores.first ||
-                    timers_next(&broker->timers) <= broker->now_ns || is_being_written(broker);
+        bool busy = disk || broker->peers.counters.messages_in != before || broker->tables.dirty ||
+                    broker->loop.chores.first || timers_next(&broker->loop.timers) <= broker->loop.now_ns ||
+                    is_being_written(broker);
         quiet = busy ? 0 : quiet + 1;
         if (turns > 10000000)
             fail_msg("the broker does not come to rest");
@@ -88,7 +89,7 @@ static void turn_until_quiet(struct embed *self)
 void embed_settle(struct embed *self)
 {
     turn_until_quiet(self);
-    uint64_t *in = &self->broker->counters.messages_in;
+    uint64_t *in = &self->broker->peers.counters.messages_in;
     for (uint32_t ms = 0; *in - self->seen < self->due && ms < 200; ms++) {
         zmq_poll(NULL, 0, 1);
         turn_until_quiet(self);
@@ -117,19 +118,19 @@ static void check_released(struct embed *self)
 {
     struct broker *broker = self->broker;
     waits_cancel_all(broker, RP_CANCELLED, "the test ends");
-    while (broker->session_list)
-        session_close(broker, broker->session_list);
-    for (uint32_t i = 0; i < broker->n_tables; i++)
-        assert_int_equal(table_reset(&broker->tables[i], NULL), RP_OK);
+    while (broker->sessions.list)
+        session_close(broker, broker->sessions.list);
+    for (uint32_t i = 0; i < broker->tables.n; i++)
+        assert_int_equal(table_reset(&broker->tables.list[i], NULL), RP_OK);
     embed_settle(self);
     recall_destroy(broker); /* after its chores */
     assert_int_equal(broker->store.chunks, 0);
     assert_int_equal(broker->store.bytes, 0);
     assert_int_equal(store_memory(&broker->store), 0);
-    assert_int_equal(broker->granted_bytes, 0);
-    assert_int_equal(broker->n_writing, 0);
-    for (uint32_t i = 0; i < broker->n_tables; i++)
-        assert_int_equal(broker->tables[i].bytes, 0);
+    assert_int_equal(broker->sessions.granted_bytes, 0);
+    assert_int_equal(broker->sessions.n_writing, 0);
+    for (uint32_t i = 0; i < broker->tables.n; i++)
+        assert_int_equal(broker->tables.list[i].bytes, 0);
     for (uint32_t i = 0; i < broker->layouts.count; i++)
         assert_null(broker->layouts.list[i]);
 }

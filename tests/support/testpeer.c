@@ -49,8 +49,8 @@ struct testpeer *testpeer_new_type(struct embed *embed, int type, bool delimiter
 {
     struct testpeer *self = make(embed->context, type, delimiter);
     self->embed = embed;
-    self->service = open_socket(self, type, embed->broker->service_endpoint);
-    self->ingest = open_socket(self, ZMQ_PUSH, embed->broker->ingest_endpoint);
+    self->service = open_socket(self, type, embed->broker->peers.service_endpoint);
+    self->ingest = open_socket(self, ZMQ_PUSH, embed->broker->peers.ingest_endpoint);
     self->next = embed->peers;
     embed->peers = self;
     return self;
@@ -77,10 +77,10 @@ void testpeer_reconnect(struct testpeer *self)
     if (self->ingest)
         zmq_close(self->ingest);
     self->ingest = NULL;
-    self->service = open_socket(self, self->type, self->embed ? self->embed->broker->service_endpoint : service);
+    self->service = open_socket(self, self->type, self->embed ? self->embed->broker->peers.service_endpoint : service);
     if (self->embed) {
         self->embed->due = 0; /* what was under way may be lost */
-        self->ingest = open_socket(self, ZMQ_PUSH, self->embed->broker->ingest_endpoint);
+        self->ingest = open_socket(self, ZMQ_PUSH, self->embed->broker->peers.ingest_endpoint);
     } else if (self->ingest_endpoint[0]) {
         self->ingest = open_socket(self, ZMQ_PUSH, self->ingest_endpoint);
     }

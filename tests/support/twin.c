@@ -214,7 +214,7 @@ static void check_resolved(struct embed *embed, const struct twin_folder *folder
     struct image image;
     embed_settle(embed);
     twin_load(&image, folder);
-    for (const struct session *session = embed->broker->session_list; session; session = session->next) {
+    for (const struct session *session = embed->broker->sessions.list; session; session = session->next) {
         const struct image_session *found = find_session(&image, session);
         for (uint32_t i = 0; i < session->n_tables; i++) {
             const struct flow *flow = session->flows[i];
@@ -229,22 +229,22 @@ void twin_check_image(struct embed *embed, const struct twin_folder *folder)
 {
     struct broker *broker = embed->broker;
     check_resolved(embed, folder);
-    for (struct session *session = broker->session_list; session; session = session->next)
-        journal_progress_(broker, session);
+    for (struct session *session = broker->sessions.list; session; session = session->next)
+        EFFECT(&broker->loop, progress, session);
     embed_settle(embed);
     struct image image;
     twin_load(&image, folder);
     assert_true(image.whole);
-    assert_int_equal(image.n_tables, broker->n_tables);
-    for (uint32_t i = 0; i < broker->n_tables; i++)
-        check_image_table(&broker->stream->folder, &broker->tables[i], &image.tables[i]);
+    assert_int_equal(image.n_tables, broker->tables.n);
+    for (uint32_t i = 0; i < broker->tables.n; i++)
+        check_image_table(&broker->stream->folder, &broker->tables.list[i], &image.tables[i]);
     uint32_t n = 0;
-    for (const struct session *session = broker->session_list; session; session = session->next, n++) {
+    for (const struct session *session = broker->sessions.list; session; session = session->next, n++) {
         const struct image_session *found = find_session(&image, session);
         check_image_session(session, found);
     }
     assert_int_equal(n, image.n_sessions);
-    assert_int_equal(broker->ordinals.next, image.next_ordinal);
+    assert_int_equal(broker->tables.ordinals.next, image.next_ordinal);
     check_image_params(&broker->params, &image);
     image_fini(&image);
 }
@@ -379,16 +379,16 @@ static void check_params(const struct params *a, const struct params *b)
 void twin_check(struct embed *old, struct embed *new)
 {
     struct broker *a = old->broker, *b = new->broker;
-    assert_int_equal(a->n_tables, b->n_tables);
-    for (uint32_t i = 0; i < a->n_tables; i++)
-        check_table(old, new, &a->tables[i], &b->tables[i]);
-    assert_int_equal(a->sessions.count, b->sessions.count);
-    for (const struct session *session = a->session_list; session; session = session->next) {
+    assert_int_equal(a->tables.n, b->tables.n);
+    for (uint32_t i = 0; i < a->tables.n; i++)
+        check_table(old, new, &a->tables.list[i], &b->tables.list[i]);
+    assert_int_equal(a->sessions.by_id.count, b->sessions.by_id.count);
+    for (const struct session *session = a->sessions.list; session; session = session->next) {
         const struct session *other = session_find(b, session->id);
         assert_non_null(other);
         check_session(session, other);
     }
-    assert_int_equal(a->ordinals.next, b->ordinals.next);
+    assert_int_equal(a->tables.ordinals.next, b->tables.ordinals.next);
     check_params(&a->params, &b->params);
 }
 

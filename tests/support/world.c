@@ -243,8 +243,8 @@ void world_stop(struct world *self)
 
 void world_twin(struct world *self, struct world *twin, const char *more)
 {
-    for (struct session *session = self->embed.broker->session_list; session; session = session->next)
-        journal_progress_(self->embed.broker, session);
+    for (struct session *session = self->embed.broker->sessions.list; session; session = session->next)
+        EFFECT(&self->embed.broker->loop, progress, session);
     embed_settle(&self->embed);
     *twin = (struct world){.next_key = self->next_key, .rng = self->rng};
     twin_folder_copy(&twin->folder, &self->folder);

@@ -39,7 +39,7 @@ static void a_writer_and_a_sampler_meet_inside_one_process(void **state)
 
     rp_error err = {0};
     rp_client_options options = {.struct_size = sizeof options, .zmq_context = context};
-    rp_client *client = rp_client_connect(args.broker->service_endpoint, &options, 10000, &err);
+    rp_client *client = rp_client_connect(args.broker->peers.service_endpoint, &options, 10000, &err);
     assert_non_null(client);
     const rp_column column = {.name = "n", .dtype = RP_DTYPE_INT64, .codec = RP_CODEC_AUTO};
     rp_writer *writer = rp_writer_new(client, &column, 1, NULL, 10000, &err);

@@ -441,7 +441,7 @@ static void scene_expire(struct run *run)
 {
     insert(run, "queue", 50, 50, true);
     embed_advance(&run->embed, 100000);
-    assert_int_equal(run->embed.broker->n_sessions, 0);
+    assert_int_equal(run->embed.broker->sessions.n_open, 0);
     /* What waited is sent again. */
     nomem_disarm();
     assert_int_equal(testpeer_resume(run->writer, 1, true)->status, RP_OK);
@@ -459,7 +459,7 @@ static void scene_bye(struct run *run)
     request.body_case = REPLAY__REQUEST__BODY_BYE;
     request.bye = &ask;
     assert_int_equal(testpeer_call(run->writer, &request)->status, RP_OK);
-    assert_int_equal(run->embed.broker->n_sessions, 0);
+    assert_int_equal(run->embed.broker->sessions.n_open, 0);
 }
 
 /* ---- what there is in the end ---- */
@@ -496,9 +496,9 @@ static void look(struct run *run, struct state *out)
 {
     struct broker *broker = run->embed.broker;
     memset(out, 0, sizeof *out);
-    out->n_sessions = broker->n_sessions;
-    for (uint32_t t = 0; t < broker->n_tables; t++) {
-        const struct table *table = &broker->tables[t];
+    out->n_sessions = broker->sessions.n_open;
+    for (uint32_t t = 0; t < broker->tables.n; t++) {
+        const struct table *table = &broker->tables.list[t];
         out->waiting[t] = (uint32_t)table->n_waiting_items;
         out->size[t] = table->in.size;
         out->inserts[t] = table->stats.total_inserts;

@@ -306,9 +306,9 @@ static void look(struct run *run, struct state *out)
 {
     struct broker *broker = run->embed.broker;
     memset(out, 0, sizeof *out);
-    out->n_sessions = broker->n_sessions;
+    out->n_sessions = broker->sessions.n_open;
     for (uint32_t t = 0; t < TABLES; t++) {
-        const struct table *table = &broker->tables[t];
+        const struct table *table = &broker->tables.list[t];
         out->size[t] = table->in.size;
         out->inserts[t] = table->stats.total_inserts;
         out->samples[t] = table->stats.total_samples;

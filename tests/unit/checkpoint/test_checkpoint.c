@@ -120,7 +120,7 @@ static uint32_t layout_of(uint32_t table)
     Replay__Field field = REPLAY__FIELD__INIT, *fields = &field;
     field.name = (char[]){"a"};
     field.name[0] = (char)('a' + below(5));
-    wire.table = (char *)(uintptr_t)broker->tables[table].name;
+    wire.table = (char *)(uintptr_t)broker->tables.list[table].name;
     wire.n_fields = 1;
     wire.fields = &fields;
     struct layout *layout = layouts_intern(&broker->layouts, &wire, columns, table, NULL, 0, &err);
@@ -160,7 +160,7 @@ static void insert(uint32_t t)
             arrival.span.one = chunk;
     }
     rp_error err = {0};
-    if (table_insert(&broker->tables[t], &arrival, &err) != RP_OK)
+    if (table_insert(&broker->tables.list[t], &arrival, &err) != RP_OK)
         fail_msg("%s", err.text);
 }
 
@@ -187,11 +187,11 @@ static void sample(struct table *table, uint32_t n)
 static void change(void)
 {
     uint32_t t = below(TABLES), slot;
-    struct table *table = &broker->tables[t];
+    struct table *table = &broker->tables.list[t];
     char name[8];
     uint32_t what = below(100);
     embed.manual.now_ns += below(1000);
-    broker->now_ns = embed.manual.now_ns;
+    broker->loop.now_ns = embed.manual.now_ns;
     if (what < 40)
         insert(t);
     else if (what < 55 && any_slot(table, &slot))
@@ -207,7 +207,7 @@ static void change(void)
         uint8_t value[600];
         snprintf(name, sizeof name, "s%u", below(5));
         memset(value, (int)below(256), sizeof value);
-        params_restore_slot(&broker->params, name, below(1000) + 1, broker->now_ns, value, below(sizeof value));
+        params_restore_slot(&broker->params, name, below(1000) + 1, broker->loop.now_ns, value, below(sizeof value));
     } else if (what == 98 && below(4) == 0) {
         assert_int_equal(table_reset(table, NULL), RP_OK);
     } else if (what == 99 && below(3) == 0) {
@@ -249,7 +249,7 @@ static void model_take(struct model *self)
     memset(self, 0, sizeof *self);
     self->number = broker->checkpoints->next;
     for (uint32_t t = 0; t < TABLES; t++) {
-        const struct table *table = &broker->tables[t];
+        const struct table *table = &broker->tables.list[t];
         struct model_table *to = &self->tables[t];
         to->limiter = table->limiter;
         to->total_inserts = table->stats.total_inserts;
@@ -417,7 +417,7 @@ static void check_files(const struct model *model)
 
 static void one_slice(void)
 {
-    chores_run(&broker->chores, broker->clock.now, broker->clock.ctx, 0);
+    chores_run(&broker->loop.chores, broker->loop.clock.now, broker->loop.clock.ctx, 0);
     stream_flush(broker->stream);
     stream_run(broker->stream);
     checkpoints_run(broker);
@@ -435,7 +435,7 @@ static void end(void)
 {
     for (uint32_t i = 0; checkpoint_is_running(broker); i++) {
         one_slice();
-        if (!broker->chores.first && checkpoint_is_running(broker))
+        if (!broker->loop.chores.first && checkpoint_is_running(broker))
             zmq_poll(&(zmq_pollitem_t){scribe_socket(broker->stream->scribe), 0, ZMQ_POLLIN, 0}, 1, 100);
         if (i > 100000)
             fail_msg("the checkpoint does not end");
@@ -495,7 +495,7 @@ static void a_slot_that_is_reused_is_what_it_was(void **state)
     for (uint32_t i = 0; i < 200; i++)
         insert(2);
     make_one();
-    struct table *table = &broker->tables[2];
+    struct table *table = &broker->tables.list[2];
     for (uint32_t slot = 100; slot < 110; slot++)
         table_remove(table, slot);
     begin(&model);
@@ -520,10 +520,10 @@ static void what_a_reset_took_away_is_still_written(void **state)
         insert(5);
     begin(&model);
     one_slice();
-    assert_int_equal(table_reset(&broker->tables[5], NULL), RP_OK);
+    assert_int_equal(table_reset(&broker->tables.list[5], NULL), RP_OK);
     for (uint32_t i = 0; i < 100; i++)
         insert(5);
-    assert_int_equal(table_reset(&broker->tables[5], NULL), RP_OK);
+    assert_int_equal(table_reset(&broker->tables.list[5], NULL), RP_OK);
     for (uint32_t i = 0; i < 20; i++)
         insert(5);
     end();
@@ -616,7 +616,7 @@ static void move_and_check(bool journal)
     }
     make_one();
     uint32_t many = broker->stream->n_segments;
-    struct table *table = &broker->tables[0];
+    struct table *table = &broker->tables.list[0];
     struct chunk *shared = NULL;
     for (uint32_t slot = 0; slot < table->in.high; slot++)
         if (slot % 5 && table->in.items[slot].span.n)
@@ -700,14 +700,14 @@ static void insert_over(struct chunk *chunk)
     struct arrival arrival = {.key = ++next_key, .priority = 1, .span = {.n = 1, .length = 1, .one = chunk}};
     arrival.span.layout = layout_of(0);
     chunk_hold(chunk);
-    assert_int_equal(table_insert(&broker->tables[0], &arrival, NULL), RP_OK);
+    assert_int_equal(table_insert(&broker->tables.list[0], &arrival, NULL), RP_OK);
 }
 
 /* The same, and it is gone again at once. */
 static void pass_over(struct chunk *chunk)
 {
     insert_over(chunk);
-    table_remove(&broker->tables[0], table_find(&broker->tables[0], next_key));
+    table_remove(&broker->tables.list[0], table_find(&broker->tables.list[0], next_key));
 }
 
 static struct chunk *held[20000];
@@ -777,7 +777,7 @@ static void what_the_start_removes_stays_for_the_next(void **state)
     snprintf(more, sizeof more, "journal: {dir: %s}\ncheckpoint: {keep: 1, every: 0s, on_exit: false}\n", folder);
     embed_start(&embed, "  - {name: fifo, max_size: 1, sampler: {kind: fifo}, remover: {kind: lifo}}\n", more);
     broker = embed.broker;
-    assert_int_equal(broker->tables[0].in.size, 1);
+    assert_int_equal(broker->tables.list[0].in.size, 1);
     assert_int_equal(stream_segment(broker->stream, segment)->live, 0);
     broker->checkpoints->low = true;
     checkpoints_clean(broker);
@@ -812,7 +812,7 @@ static void one_for_space_is_whole(void **state)
 static void picks_of(uint64_t *out, uint32_t n)
 {
     for (uint32_t t = 0; t < TABLES; t++) {
-        const struct table *table = &broker->tables[t];
+        const struct table *table = &broker->tables.list[t];
         for (uint32_t i = 0; i < n; i++) {
             uint32_t slot[3];
             double probability[3];
@@ -895,8 +895,8 @@ static void one_that_waits_for_the_disk_sleeps(void **state)
     begin(&model);
     uint64_t given = broker->stream->given;
     broker->stream->backlog = UINT64_MAX / 2;
-    chores_run(&broker->chores, broker->clock.now, broker->clock.ctx, 0);
-    assert_null(broker->chores.first);
+    chores_run(&broker->loop.chores, broker->loop.clock.now, broker->loop.clock.ctx, 0);
+    assert_null(broker->loop.chores.first);
     assert_false(checkpoints_run(broker));
     assert_int_equal(broker->stream->given, given);
     broker->stream->backlog = 0;
@@ -929,12 +929,12 @@ static void the_rest_is_of_the_instant_too(void **state)
     uint8_t *value = malloc(large);
     for (size_t i = 0; i < large; i++)
         value[i] = (uint8_t)(i * 7 / 3);
-    assert_true(params_restore_slot(&broker->params, "s0", 5, broker->now_ns, value, large));
+    assert_true(params_restore_slot(&broker->params, "s0", 5, broker->loop.now_ns, value, large));
     uint32_t ordinal[3] = {writer[0]->ordinal, writer[1]->ordinal, writer[2]->ordinal};
     uint64_t number;
     assert_int_equal(checkpoint_start(broker, CHECKPOINT_ASKED, &number, NULL), RP_OK);
     assert_true(checkpoints_run(broker));
-    params_restore_slot(&broker->params, "s0", 6, broker->now_ns, "new", 3);
+    params_restore_slot(&broker->params, "s0", 6, broker->loop.now_ns, "new", 3);
     session_close(broker, session_find(broker, writer[1]->session));
     table_reset(embed_table(&embed, "once"), NULL);
     end();
@@ -955,7 +955,7 @@ static void the_rest_is_of_the_instant_too(void **state)
         assert_int_equal(image.sessions[i]->n_forms, writer[i]->n_layouts);
         assert_int_equal(image.sessions[i]->flows[6].resolved, 10 + i);
     }
-    assert_int_equal(image.next_ordinal, broker->ordinals.next);
+    assert_int_equal(image.next_ordinal, broker->tables.ordinals.next);
     assert_true(image.n_replies >= 3); /* of HELLO */
     assert_int_equal(image.tables[6].size, 33 - 4);
     assert_int_equal(image.n_slots, 1);

@@ -65,9 +65,9 @@ static void test_pause(void **state)
     assert_true(run(broker, false));
     for (uint32_t i = 0; i < 100; i++)
         assert_false(run(broker, false));
-    broker->now_ns += 29 * NS_PER_S;
+    broker->loop.now_ns += 29 * NS_PER_S;
     assert_false(run(broker, true));
-    broker->now_ns += 2 * NS_PER_S;
+    broker->loop.now_ns += 2 * NS_PER_S;
     assert_true(run(broker, true));
     assert_true(checkpoint_is_running(broker));
     embed_stop(&embed);

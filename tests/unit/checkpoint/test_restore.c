@@ -371,7 +371,7 @@ static void keys_go_on_after_a_restart(void **state)
     snprintf(tables, sizeof tables, PLAIN, 100, "");
     twin_folder_init(&pair.folder);
     again(&pair, tables, NULL);
-    pair.embed.broker->ordinals.next = KEY_ORDINALS - 1;
+    pair.embed.broker->tables.ordinals.next = KEY_ORDINALS - 1;
     struct testpeer *old[3];
     uint64_t bases[3];
     for (uint32_t i = 0; i < 3; i++) {
@@ -393,7 +393,7 @@ static void keys_go_on_after_a_restart(void **state)
     assert_int_equal(session->keys.base, bases[1]);
     assert_int_equal(session->keys.count, KEY_COUNTERS);
     for (uint32_t i = 0; i < 3; i++) {
-        pair.embed.broker->ordinals.next = i == 0 ? KEY_ORDINALS - 1 : i;
+        pair.embed.broker->tables.ordinals.next = i == 0 ? KEY_ORDINALS - 1 : i;
         struct testpeer *peer = testpeer_new(&pair.embed);
         testpeer_open(peer, false);
         for (uint32_t k = 0; k < 3; k++)
@@ -411,7 +411,7 @@ static void sessions_of_older_files_keep_their_keys(void **state)
     snprintf(tables, sizeof tables, PLAIN, 100, "");
     twin_folder_init(&pair.folder);
     again(&pair, tables, NULL);
-    pair.embed.broker->ordinals.next = 5;
+    pair.embed.broker->tables.ordinals.next = 5;
     struct testpeer *peer = testpeer_new(&pair.embed);
     testpeer_open(peer, false);
     uint8_t id[WIRE_SESSION_BYTES];
@@ -435,7 +435,7 @@ static void sessions_of_older_files_keep_their_keys(void **state)
     static const uint32_t next[] = {5, 80, 90};
     static const uint32_t got[] = {6, 96, 97};
     for (uint32_t i = 0; i < 3; i++) {
-        pair.embed.broker->ordinals.next = next[i];
+        pair.embed.broker->tables.ordinals.next = next[i];
         struct testpeer *other = testpeer_new(&pair.embed);
         testpeer_open(other, false);
         assert_int_equal(other->ordinal, got[i]);

@@ -193,7 +193,7 @@ static void scene_update(struct run *run)
 {
     uint64_t keys[3];
     double priorities[3] = {3, 4, 5};
-    const struct table *table = &run->broker->tables[1];
+    const struct table *table = &run->broker->tables.list[1];
     for (uint32_t i = 0; i < 3; i++)
         keys[i] = table->in.items[i].key;
     rp_updater_options options = {.struct_size = sizeof options, .batch = 2, .in_flight = 2};
@@ -245,7 +245,7 @@ static void look(struct run *run, struct state *out)
 {
     memset(out, 0, sizeof *out);
     for (uint32_t t = 0; t < 2; t++) {
-        const struct table *table = &run->broker->tables[t];
+        const struct table *table = &run->broker->tables.list[t];
         out->size[t] = table->in.size;
         out->inserts[t] = table->stats.total_inserts;
         out->samples[t] = table->stats.total_samples;

@@ -14,7 +14,7 @@
 #include <time.h>
 
 #include "agent/env/env.h"
-#include "agent/run/loop.h"
+#include "agent/run/environment_loop.h"
 #include "proto/base/clock.h"
 #include "tests/support/process.h"
 
@@ -325,14 +325,14 @@ static void loop_finds_out(const char *name, const char *text)
     open_or_fail(&env, &(struct env_config){.name = (char *)name, .plugin = plugin_path("env_bad")});
     struct agent agent = {.ops = &ops, .spec = env.spec};
     struct actor actor;
-    struct loop loop;
+    struct environment_loop loop;
     rp_error err = {0};
     bool ended;
     actor_init(&actor, &(struct actor_options){.config = &run, .agent = &agent, .greedy = true});
-    assert_true(loop_init(&loop, &env, &actor));
-    assert_int_equal(loop_step(&loop, &ended, &err), RP_INVALID_ARGUMENT);
+    assert_true(environment_loop_init(&loop, &env, &actor));
+    assert_int_equal(environment_loop_step(&loop, &ended, &err), RP_INVALID_ARGUMENT);
     assert_string_equal(err.text, text);
-    loop_fini(&loop);
+    environment_loop_fini(&loop);
     env_close(&env);
 }
 

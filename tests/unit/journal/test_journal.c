@@ -24,8 +24,8 @@ static void whatever_happens_the_files_make_the_same_state(void **state)
         twin_check_image(&world.embed, &world.folder);
     }
     uint64_t rejected = 0;
-    for (uint32_t i = 0; i < world.embed.broker->n_tables; i++) {
-        const struct table *table = &world.embed.broker->tables[i];
+    for (uint32_t i = 0; i < world.embed.broker->tables.n; i++) {
+        const struct table *table = &world.embed.broker->tables.list[i];
         assert_true(table->stats.total_inserts > 0 && table->stats.total_samples > 0);
         rejected += table->stats.rejected;
     }

@@ -46,8 +46,8 @@ static void desk_open(struct desk *self, bool again, bool journal)
     self->config.memory_limit = 1 << 30;
     self->manual.now_ns = NS_PER_S;
     self->broker.config = &self->config;
-    self->broker.clock = clock_manual(&self->manual);
-    commit_init(&self->broker.commit);
+    self->broker.loop.clock = clock_manual(&self->manual);
+    commit_init(&self->broker.peers.commit);
     rp_error err = {0};
     if (store_init(&self->broker.store, &err) != RP_OK || stream_open(&self->broker, &err) != RP_OK)
         fail_msg("%s", err.text);

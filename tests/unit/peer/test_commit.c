@@ -62,11 +62,11 @@ static void unblock(struct room *self)
 {
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &self->before), 0);
     struct broker *broker = self->embed.broker;
-    for (uint32_t i = 0; i < 2000 && (broker->commit.first || broker->stream->trouble[0]); i++) {
+    for (uint32_t i = 0; i < 2000 && (broker->peers.commit.first || broker->stream->trouble[0]); i++) {
         broker_turn(broker, 0);
         zmq_poll(NULL, 0, 2);
     }
-    assert_null(broker->commit.first);
+    assert_null(broker->peers.commit.first);
     assert_false(broker->ingest_held);
 }
 
@@ -124,7 +124,7 @@ static void nothing_leaves_before_it_is_durable(void **state)
         assert_null(testpeer_poll(peer, ids[i]));
     assert_null(testpeer_poll(peer, sample));
     assert_int_equal(testpeer_resolved(peer, 0), 3);
-    assert_true(room.embed.broker->commit.count >= 9);
+    assert_true(room.embed.broker->peers.commit.count >= 9);
     /* all of it leaves when the disk has room, in order, and once */
     unblock(&room);
     embed_advance(&room.embed, 10);
@@ -136,7 +136,7 @@ static void nothing_leaves_before_it_is_durable(void **state)
     assert_int_equal(testpeer_await(peer, sample)->status, RP_OK);
     testpeer_read(peer);
     assert_int_equal(testpeer_resolved(peer, 0), 6);
-    assert_int_equal(room.embed.broker->counters.replies_dropped, 0);
+    assert_int_equal(room.embed.broker->peers.counters.replies_dropped, 0);
     room_close(&room);
 }
 
@@ -168,11 +168,11 @@ static void what_promises_nothing_goes_ahead(void **state)
     assert_int_equal(beat->reply->credit->n_waiting, 1);
     assert_null(testpeer_poll(peer, counter));
     /* nothing is taken in, and silence is no reason to end a session */
-    uint64_t before = room.embed.broker->session_list->received;
+    uint64_t before = room.embed.broker->sessions.list->received;
     testpeer_insert(peer, "replay", 1, 3, 1.0);
     embed_advance(&room.embed, 100000);
-    assert_int_equal(room.embed.broker->session_list->received, before);
-    assert_int_equal(room.embed.broker->n_sessions, 1);
+    assert_int_equal(room.embed.broker->sessions.list->received, before);
+    assert_int_equal(room.embed.broker->sessions.n_open, 1);
     unblock(&room);
     embed_settle(&room.embed);
     assert_int_equal(testpeer_await(peer, counter)->status, RP_OK);
@@ -191,7 +191,7 @@ static void without_a_journal_nothing_waits(void **state)
     testpeer_open(peer, true);
     uint64_t id = ask_counter(peer, 5);
     broker_turn(room.embed.broker, 0);
-    assert_int_equal(room.embed.broker->commit.count, 0);
+    assert_int_equal(room.embed.broker->peers.commit.count, 0);
     assert_int_equal(testpeer_await(peer, id)->reply->counter->value, 5);
     room_close(&room);
 }
@@ -209,7 +209,7 @@ static void the_end_gives_up_what_can_not_be_written(void **state)
     await_trouble(&room);
     broker_hurry(room.embed.broker);
     broker_run(room.embed.broker);
-    assert_true(room.embed.broker->commit.count > 0);
+    assert_true(room.embed.broker->peers.commit.count > 0);
     assert_null(testpeer_poll(peer, counter));
     unblock(&room);
     room_close(&room);

@@ -272,8 +272,9 @@ static void all_together_stay_within_their_budget(void **state)
 static void lose_connections(void)
 {
     embed_settle(&embed);
-    while (embed.broker->waits.first)
-        embed.broker->waits.first->ops->cancel(embed.broker, embed.broker->waits.first, RP_UNAVAILABLE, "lost");
+    while (embed.broker->peers.waits.first)
+        embed.broker->peers.waits.first->ops->cancel(embed.broker, embed.broker->peers.waits.first, RP_UNAVAILABLE,
+                                                     "lost");
     testpeer_forget(peer);
     testpeer_reconnect(peer);
 }
@@ -357,7 +358,7 @@ static void a_stop_leaves_picks_behind(void **state)
     assert_null(testpeer_poll(peer, id));
     assert_int_equal(count_of(false), 1); /* while it waits, too */
     broker_drain(embed.broker);
-    assert_int_equal(embed.broker->waits.count, 0);
+    assert_int_equal(embed.broker->peers.waits.count, 0);
     assert_int_equal(count_of(false), 1);
     assert_int_equal(table()->stats.orphaned_picks, 0);
     embed_stop(&embed);
@@ -398,7 +399,7 @@ static void a_late_copy_does_not_take_the_answer_away(void **state)
     testpeer_counter(newer, "here", 1);
     older->client = newer->client;
     ask(newer, 77, 1, NO_TIMEOUT, 0, 0);
-    for (int i = 0; i < 5000 && embed.broker->waits.count < 1; i++)
+    for (int i = 0; i < 5000 && embed.broker->peers.waits.count < 1; i++)
         broker_turn(embed.broker, 1);
     ask(older, 77, 1, NO_TIMEOUT, 0, 0);
     testpeer_counter(older, "here", 1); /* the broker has read it */
@@ -477,7 +478,7 @@ static void what_is_restored_is_as_it_was(void **state)
         recall_each(embed.broker, copy_one, &copies);
         assert_int_equal(copies.n, 2);
         recall_destroy(embed.broker);
-        embed.broker->recall = recall_new(embed.broker);
+        embed.broker->samples.recall = recall_new(embed.broker);
         for (uint32_t i = 0; i < copies.n; i++)
             assert_true(recall_restore(embed.broker, &copies.list[i]));
         again = selection(lose_and_retry(id, 5, 0));
@@ -576,7 +577,7 @@ static void a_queue_loses_nothing(void **state)
             break;
         case 4: /* all answers under way are lost; what is not answered is asked for again, and some of the rest */
             embed_settle(&embed);
-            for (struct wait *wait = embed.broker->waits.first, *next; wait; wait = next) {
+            for (struct wait *wait = embed.broker->peers.waits.first, *next; wait; wait = next) {
                 next = wait->next;
                 if (wait->client == player->peer->client)
                     wait->ops->cancel(embed.broker, wait, RP_UNAVAILABLE, "lost");

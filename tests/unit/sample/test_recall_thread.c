@@ -123,7 +123,7 @@ static void read_a_queue(uint32_t breaks)
     testpeer_open(writer, false);
     testpeer_insert(writer, "t", 1, 6, 1);
     uint64_t inserted = 6;
-    memcpy(reader.endpoint, embed.broker->service_endpoint, sizeof reader.endpoint);
+    memcpy(reader.endpoint, embed.broker->peers.service_endpoint, sizeof reader.endpoint);
     pthread_t thread;
     assert_int_equal(pthread_create(&thread, NULL, read_all, &reader), 0);
     uint32_t broken = 0, most = 0;

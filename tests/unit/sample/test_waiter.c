@@ -38,7 +38,7 @@ static void a_timeout_of_0_polls(void **state)
     struct testpeer_answer *answer = testpeer_await(peer, testpeer_sample(peer, "t", 1, 0, 0));
     assert_int_equal(answer->status, RP_DEADLINE_EXCEEDED);
     assert_non_null(strstr(answer->text, "needs 1 more insert"));
-    assert_int_equal(embed.broker->waits.count, 0);
+    assert_int_equal(embed.broker->peers.waits.count, 0);
     testpeer_insert(peer, "t", 1, 1, 1);
     embed_settle(&embed);
     assert_int_equal(testpeer_await(peer, testpeer_sample(peer, "t", 3, 0, 0))->status, RP_OK);
@@ -286,9 +286,9 @@ static void picks_of_a_cancelled_request_are_counted_if_they_are_still_there(voi
 static void await_gone(const struct envelope *to)
 {
     for (int i = 0; i < 5000; i++) {
-        if (zmq_send(embed.broker->service, to->bytes + 1, to->bytes[0], ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0)
+        if (zmq_send(embed.broker->peers.service, to->bytes + 1, to->bytes[0], ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0)
             return;
-        zmq_send(embed.broker->service, "", 0, ZMQ_DONTWAIT);
+        zmq_send(embed.broker->peers.service, "", 0, ZMQ_DONTWAIT);
         zmq_poll(NULL, 0, 1);
     }
     fail_msg("the peer does not go");
@@ -303,10 +303,10 @@ static void picks_of_a_sampler_that_died_are_kept_for_a_while(void **state)
     uint64_t id = testpeer_sample(dead, "t", 3, NO_TIMEOUT, 0);
     assert_null(testpeer_poll(dead, id));
     testpeer_close(dead);
-    await_gone(&embed.broker->waits.first->to);
+    await_gone(&embed.broker->peers.waits.first->to);
     testpeer_insert(peer, "t", 3, 1, 1);
     embed_settle(&embed);
-    assert_int_equal(embed.broker->counters.replies_dropped, 1);
+    assert_int_equal(embed.broker->peers.counters.replies_dropped, 1);
     assert_int_equal(table()->stats.orphaned_picks, 0);
     assert_int_equal(embed.broker->store.chunks, 3);
     embed_advance(&embed, 1000 * 60 * 9);
@@ -327,11 +327,11 @@ static void picks_of_a_sampler_without_a_name_are_lost(void **state)
     uint64_t id = testpeer_sample(dead, "t", 3, NO_TIMEOUT, 0);
     assert_null(testpeer_poll(dead, id));
     testpeer_close(dead);
-    await_gone(&embed.broker->waits.first->to);
+    await_gone(&embed.broker->peers.waits.first->to);
     testpeer_insert(peer, "t", 3, 1, 1);
     embed_settle(&embed);
     assert_int_equal(table()->stats.orphaned_picks, 3);
-    assert_int_equal(embed.broker->counters.replies_dropped, 1);
+    assert_int_equal(embed.broker->peers.counters.replies_dropped, 1);
     assert_int_equal(embed.broker->store.chunks, 0);
     embed_stop(&embed);
 }
@@ -368,13 +368,13 @@ static void requests_of_a_lost_connection_are_given_up(void **state)
     testpeer_open(peer, false);
     testpeer_counter(dead, "hello", 1);
     testpeer_sample(dead, "t", 3, NO_TIMEOUT, 0);
-    for (int i = 0; i < 5000 && embed.broker->waits.count < 1; i++)
+    for (int i = 0; i < 5000 && embed.broker->peers.waits.count < 1; i++)
         broker_turn(embed.broker, 1);
-    assert_int_equal(embed.broker->waits.count, 1);
+    assert_int_equal(embed.broker->peers.waits.count, 1);
     testpeer_close(dead);
-    for (int i = 0; i < 5000 && embed.broker->waits.count; i++)
+    for (int i = 0; i < 5000 && embed.broker->peers.waits.count; i++)
         broker_turn(embed.broker, 1);
-    assert_int_equal(embed.broker->waits.count, 0);
+    assert_int_equal(embed.broker->peers.waits.count, 0);
     testpeer_insert(peer, "t", 1, 1, 1);
     while (testpeer_resolved(peer, 0) < 1)
         testpeer_heartbeat(peer, 0, false);

@@ -105,7 +105,7 @@ static void a_long_poll_wakes_with_the_next_version(void **state)
         shared = zmq_msg_data(&answer->payload[0]);
     }
     free(large);
-    assert_int_equal(embed.broker->waits.count, 0);
+    assert_int_equal(embed.broker->peers.waits.count, 0);
     embed_stop(&embed);
 }
 
@@ -130,7 +130,7 @@ static void many_waiters_are_answered_once_each(void **state)
                             NULL, NO_TIMEOUT, false);
         embed_settle(&embed);
     }
-    assert_int_equal(embed.broker->waits.count, PEERS * EACH);
+    assert_int_equal(embed.broker->peers.waits.count, PEERS * EACH);
     Replay__Request request = REPLAY__REQUEST__INIT;
     Replay__ParamsPut ask = REPLAY__PARAMS_PUT__INIT;
     request.body_case = REPLAY__REQUEST__BODY_PARAMS_PUT;
@@ -161,7 +161,7 @@ static void many_waiters_are_answered_once_each(void **state)
                 continue;
             assert_string_equal(answer->reply->params->slots[0]->name, i % 3 == 0 ? "a" : "b");
         }
-    assert_int_equal(embed.broker->waits.count, 1);
+    assert_int_equal(embed.broker->peers.waits.count, 1);
     assert_false(embed.broker->params.is_waking);
     put(learner, "b", "3", 1);
     assert_int_equal(testpeer_await(learner, late)->reply->params->slots[0]->version, 2);

@@ -72,7 +72,7 @@ static void grants_never_exceed_the_ingest_budget(void **state)
     for (uint32_t i = 0; i < 20; i++) {
         peers[i] = testpeer_new(&embed);
         testpeer_open_with(peers[i], true, &column, 1);
-        assert_true(embed.broker->granted_bytes <= embed.broker->ingest_budget);
+        assert_true(embed.broker->sessions.granted_bytes <= embed.broker->sessions.ingest_budget);
     }
     uint64_t sent[20] = {0};
     for (uint32_t round = 0; round < 60; round++) {
@@ -90,8 +90,8 @@ static void grants_never_exceed_the_ingest_budget(void **state)
             sum += peers[i]->credit->allowed_bytes - peers[i]->credit->returned_bytes;
             testpeer_forget(peers[i]);
         }
-        assert_true(sum <= embed.broker->ingest_budget);
-        assert_true(embed.broker->granted_bytes <= embed.broker->ingest_budget);
+        assert_true(sum <= embed.broker->sessions.ingest_budget);
+        assert_true(embed.broker->sessions.granted_bytes <= embed.broker->sessions.ingest_budget);
     }
     uint64_t total = 0;
     for (uint32_t i = 0; i < 20; i++)

@@ -49,14 +49,14 @@ static void check_account(const struct embed *embed)
 {
     uint64_t sum = 0;
     uint32_t writing = 0;
-    for (const struct session *s = embed->broker->session_list; s; s = s->next) {
+    for (const struct session *s = embed->broker->sessions.list; s; s = s->next) {
         assert_true(s->tombstone || s->offered_bytes >= s->received_bytes);
         assert_true(s->received_bytes >= s->returned_bytes);
         sum += s->tombstone ? 0 : s->offered_bytes - s->returned_bytes;
         writing += s->writing;
     }
-    assert_int_equal(embed->broker->granted_bytes, sum);
-    assert_int_equal(embed->broker->n_writing, writing);
+    assert_int_equal(embed->broker->sessions.granted_bytes, sum);
+    assert_int_equal(embed->broker->sessions.n_writing, writing);
 }
 
 static void open_writer(struct embed *embed, struct writer *self, bool knows)
@@ -119,7 +119,7 @@ static void open_idle(struct embed *embed, uint32_t n)
         struct columns *columns = columns_new(&list, 1, &err);
         assert_non_null(columns);
         assert_non_null(session_open(embed->broker, "idle", columns, &err));
-        assert_true(embed->broker->granted_bytes <= embed->broker->ingest_budget);
+        assert_true(embed->broker->sessions.granted_bytes <= embed->broker->sessions.ingest_budget);
     }
 }
 
@@ -138,7 +138,7 @@ static struct windows windows_beside(const char *more, uint32_t idle)
     write_rounds(&embed, &fast, 14);
     const struct session *session = session_of(&embed, &fast);
     struct windows result = {session->offered_bytes - session->returned_bytes, session->flows[OPEN]->window};
-    assert_true(embed.broker->granted_bytes <= embed.broker->ingest_budget);
+    assert_true(embed.broker->sessions.granted_bytes <= embed.broker->sessions.ingest_budget);
     embed_stop(&embed);
     return result;
 }
@@ -169,8 +169,8 @@ static void open_crowd(struct embed *embed, struct writer *crowd, bool knows)
     for (uint32_t round = 0; round < 14; round++)
         for (uint32_t i = 0; i < CROWD; i++)
             write_rounds(embed, &crowd[i], 1);
-    assert_true(embed->broker->granted_bytes >= embed->broker->ingest_budget * 3 / 4);
-    assert_true(embed->broker->granted_bytes <= embed->broker->ingest_budget);
+    assert_true(embed->broker->sessions.granted_bytes >= embed->broker->sessions.ingest_budget * 3 / 4);
+    assert_true(embed->broker->sessions.granted_bytes <= embed->broker->sessions.ingest_budget);
 }
 
 /* Sessions that wrote and stopped: a newcomer has their grants within two seconds. */
@@ -193,13 +193,13 @@ static void unused_grants_go_to_those_who_write(void **state)
         for (uint32_t i = 0; i < CROWD; i++)
             if (i % 2 == step % 2)
                 beat(&embed, &crowd[i]);
-        assert_true(embed.broker->granted_bytes <= embed.broker->ingest_budget);
+        assert_true(embed.broker->sessions.granted_bytes <= embed.broker->sessions.ingest_budget);
     }
     write_rounds(&embed, &fast, 6);
     const struct session *session = session_of(&embed, &fast);
     assert_true(early < alone / 2); /* there was something to be won */
     assert_true((session->offered_bytes - session->returned_bytes) * 10 >= alone * 8);
-    assert_int_equal(embed.broker->n_writing, 1);
+    assert_int_equal(embed.broker->sessions.n_writing, 1);
     /* Those who come back to write get their share again, and lose nothing. */
     embed_advance(&embed, 1000);
     for (uint32_t round = 0; round < 14; round++) {
@@ -247,7 +247,7 @@ static void a_client_that_does_not_know_keeps_what_it_was_promised(void **state)
         beat(&embed, &crowd[i]); /* fails if anything was rejected */
         assert_int_equal(testpeer_resolved(crowd[i].peer, OPEN), crowd[i].sent[OPEN]);
     }
-    assert_true(embed.broker->granted_bytes <= embed.broker->ingest_budget);
+    assert_true(embed.broker->sessions.granted_bytes <= embed.broker->sessions.ingest_budget);
     embed_stop(&embed);
 }
 
@@ -268,13 +268,13 @@ static void resumed_sessions_fit_into_the_budget(void **state)
         peer->lose = false;
     }
     embed_advance(&embed, 10001);
-    assert_int_equal(embed.broker->n_sessions, 0);
-    assert_int_equal(embed.broker->granted_bytes, 0);
+    assert_int_equal(embed.broker->sessions.n_open, 0);
+    assert_int_equal(embed.broker->sessions.granted_bytes, 0);
     open_crowd(&embed, crowd, false);
     for (uint32_t i = 0; i < CROWD; i++) {
         assert_int_equal(testpeer_resume(old[i].peer, old[i].peer->sent->number, false)->status, RP_OK);
         check_account(&embed);
-        assert_true(embed.broker->granted_bytes <= embed.broker->ingest_budget);
+        assert_true(embed.broker->sessions.granted_bytes <= embed.broker->sessions.ingest_budget);
     }
     for (uint32_t i = 0; i < CROWD; i++) {
         testpeer_resend(old[i].peer, old[i].peer->credit->received);
@@ -282,7 +282,7 @@ static void resumed_sessions_fit_into_the_budget(void **state)
         assert_int_equal(testpeer_resolved(old[i].peer, OPEN), old[i].sent[OPEN]);
         assert_int_equal(old[i].peer->credit->rejected[OPEN], 0);
     }
-    assert_true(embed.broker->granted_bytes <= embed.broker->ingest_budget);
+    assert_true(embed.broker->sessions.granted_bytes <= embed.broker->sessions.ingest_budget);
     embed_stop(&embed);
 }
 

@@ -38,12 +38,12 @@ static void silence_ends_a_session_and_releases_everything(void **state)
     assert_int_equal(embed.broker->store.chunks, 9);
     assert_int_equal(embed_table(&embed, "q")->n_waiting_items, 6);
     embed_advance(&embed, 9999);
-    assert_int_equal(embed.broker->n_sessions, 1);
+    assert_int_equal(embed.broker->sessions.n_open, 1);
     embed_advance(&embed, 2);
-    assert_int_equal(embed.broker->n_sessions, 0);
+    assert_int_equal(embed.broker->sessions.n_open, 0);
     assert_int_equal(embed_table(&embed, "q")->n_waiting_items, 0);
     assert_int_equal(embed.broker->store.chunks, 2); /* of the two items in the table */
-    assert_int_equal(embed.broker->granted_bytes, 0);
+    assert_int_equal(embed.broker->sessions.granted_bytes, 0);
     embed_stop(&embed);
 }
 
@@ -58,13 +58,13 @@ static void a_heartbeat_to_a_tombstone_says_hello_again(void **state)
     testpeer_open(peer, false);
     testpeer_insert(peer, "q", 1, 4, 1);
     embed_advance(&embed, 11000);
-    assert_int_equal(embed.broker->n_sessions, 0);
+    assert_int_equal(embed.broker->sessions.n_open, 0);
     struct testpeer_answer *answer = testpeer_heartbeat(peer, 0, false);
     assert_int_equal(answer->status, RP_OK);
     assert_true(answer->reply->credit->gap);
     assert_int_equal(answer->reply->credit->epoch, peer->epoch);
     assert_int_equal(answer->reply->credit->n_table, 0); /* says nothing about what has arrived */
-    assert_int_equal(embed.broker->n_sessions, 0);
+    assert_int_equal(embed.broker->sessions.n_open, 0);
     assert_int_equal(testpeer_resume(peer, 1, false)->status, RP_OK);
     testpeer_resend(peer, peer->credit->received);
     answer = testpeer_heartbeat(peer, 0, false);
@@ -99,7 +99,7 @@ static void a_heartbeat_of_another_epoch_is_refused(void **state)
     embed_advance(&embed, 9000);
     assert_int_equal(testpeer_heartbeat(ghost, 0, false)->status, RP_FAILED_PRECONDITION);
     embed_advance(&embed, 1001);
-    assert_int_equal(embed.broker->n_sessions, 0); /* a ghost is no life */
+    assert_int_equal(embed.broker->sessions.n_open, 0); /* a ghost is no life */
     embed_stop(&embed);
 }
 
@@ -146,7 +146,7 @@ static void any_traffic_is_life(void **state)
         testpeer_insert(writes, "t", 10 * i + 1, 2, 1);
         embed_advance(&embed, 9000);
     }
-    assert_int_equal(embed.broker->n_sessions, 2);
+    assert_int_equal(embed.broker->sessions.n_open, 2);
     embed_stop(&embed);
 }
 
@@ -439,7 +439,7 @@ static void a_session_without_columns_only_looks(void **state)
     assert_string_equal(answer->reply->hello->ingest, "inproc://ingest");
     assert_int_equal(answer->reply->hello->heartbeat_ms, 1000);
     assert_int_equal(answer->reply->hello->expiry_ms, 10000);
-    assert_int_equal(embed.broker->n_sessions, 0);
+    assert_int_equal(embed.broker->sessions.n_open, 0);
     embed_stop(&embed);
 }
 
@@ -474,7 +474,8 @@ static void keys_are_not_handed_out_twice(void **state)
     embed_advance(&embed, 11000);
     assert_true(session_find(broker, silent->session)->tombstone);
     for (uint32_t round = 0; round < 2; round++) {
-        broker->ordinals.next = first->ordinal + round * (UINT64_C(1) << 40) / (KEY_ORDINALS - 1) * (KEY_ORDINALS - 1);
+        broker->tables.ordinals.next =
+            first->ordinal + round * (UINT64_C(1) << 40) / (KEY_ORDINALS - 1) * (KEY_ORDINALS - 1);
         struct testpeer *peer = testpeer_new(&embed);
         testpeer_open(peer, false);
         assert_int_not_equal(peer->ordinal, first->ordinal);
@@ -486,7 +487,7 @@ static void keys_are_not_handed_out_twice(void **state)
     }
     assert_int_equal(size_of(&embed, "t"), 6);
     testpeer_delete(silent, "t", 2, (uint64_t[]){first->key_base, first->key_base + 1});
-    broker->ordinals.next = first->ordinal;
+    broker->tables.ordinals.next = first->ordinal;
     struct testpeer *last = testpeer_new(&embed);
     testpeer_open(last, false);
     assert_int_equal(last->ordinal, first->ordinal);
@@ -501,7 +502,7 @@ static void sessions_are_listed_once_each_when_ordinals_come_round(void **state)
     struct embed embed;
     embed_start(&embed, FREE_TABLE, TIMES);
     struct testpeer *peer = testpeer_new(&embed);
-    embed.broker->ordinals.next = KEY_ORDINALS - N / 2;
+    embed.broker->tables.ordinals.next = KEY_ORDINALS - N / 2;
     for (uint32_t i = 0; i < N; i++)
         testpeer_open(peer, false);
     static uint8_t seen[KEY_ORDINALS];
@@ -535,13 +536,13 @@ static void a_blocked_writer_does_not_keep_the_loop_awake(void **state)
     embed_advance(&embed, 5);
     testpeer_insert(peer, "q", 3, 2, 1); /* these wait */
     embed_advance(&embed, 5);
-    assert_null(embed.broker->dirty_sessions);
+    assert_null(embed.broker->sessions.dirty);
     uint64_t value = 1;
     const void *blocks[] = {&value};
     testpeer_chunk(peer, 1, blocks, false); /* a chunk alone */
     testpeer_push(peer);
     embed_advance(&embed, 5);
-    assert_null(embed.broker->dirty_sessions);
+    assert_null(embed.broker->sessions.dirty);
     embed_stop(&embed);
 }
 

@@ -384,7 +384,7 @@ static const struct wait *await_parked(struct embed *embed, uint64_t n)
         if (!request_receive(broker))
             zmq_poll(NULL, 0, 1);
     assert_int_equal(broker->spill->n_parked, n);
-    return broker->waits.first;
+    return broker->peers.waits.first;
 }
 
 static void a_parked_sample_says_what_it_waits_for_and_outlives_its_deadline(void **state)

@@ -1,7 +1,7 @@
 /* The environment loop: an actor and an environment take turns, one step per call, so that whoever runs several loops in
  * one thread decides when. */
-#ifndef AGENT_RUN_LOOP_H
-#define AGENT_RUN_LOOP_H
+#ifndef AGENT_RUN_ENVIRONMENT_LOOP_H
+#define AGENT_RUN_ENVIRONMENT_LOOP_H
 
 #include "agent/env/env.h"
 #include "agent/run/actor.h"
@@ -12,7 +12,7 @@ struct episode {
     bool truncated;
 };
 
-struct loop {
+struct environment_loop {
     struct env *env;     /* borrowed */
     struct actor *actor; /* borrowed */
     void *observation, *next;
@@ -21,11 +21,11 @@ struct loop {
 };
 
 /* False: no memory. */
-bool loop_init(struct loop *self, struct env *env, struct actor *actor);
-void loop_fini(struct loop *self);
+bool environment_loop_init(struct environment_loop *self, struct env *env, struct actor *actor);
+void environment_loop_fini(struct environment_loop *self);
 /* One step of the environment. *ended: the episode is over, and self->episode tells about it. */
-rp_status loop_step(struct loop *self, bool *ended, rp_error *err);
+rp_status environment_loop_step(struct environment_loop *self, bool *ended, rp_error *err);
 /* Whole episodes; their mean return. RP_CANCELLED: the actor was stopped meanwhile. */
-rp_status loop_episodes(struct loop *self, uint64_t n, double *mean, rp_error *err);
+rp_status environment_loop_episodes(struct environment_loop *self, uint64_t n, double *mean, rp_error *err);
 
 #endif

@@ -1,4 +1,4 @@
-#include "agent/run/loop.h"
+#include "agent/run/environment_loop.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -12,10 +12,11 @@
 #define GUARD_SEEN 64u
 #define GUARD_FILL 0xa5
 
-bool loop_init(struct loop *self, struct env *env, struct actor *actor)
+bool environment_loop_init(struct environment_loop *self, struct env *env, struct actor *actor)
 {
     size_t bytes = env_observation_bytes(&env->spec), all = bytes + (env->library ? GUARD_BYTES : 0);
-    *self = (struct loop){.env = env, .actor = actor, .observation = calloc(1, all), .next = calloc(1, all)};
+    *self =
+        (struct environment_loop){.env = env, .actor = actor, .observation = calloc(1, all), .next = calloc(1, all)};
     if (self->observation && self->next) {
         if (env->library) {
             memset((char *)self->observation + bytes, GUARD_FILL, GUARD_SEEN);
@@ -23,19 +24,19 @@ bool loop_init(struct loop *self, struct env *env, struct actor *actor)
         }
         return true;
     }
-    loop_fini(self);
+    environment_loop_fini(self);
     return false;
 }
 
-void loop_fini(struct loop *self)
+void environment_loop_fini(struct environment_loop *self)
 {
     free(self->observation);
     free(self->next);
-    *self = (struct loop){0};
+    *self = (struct environment_loop){0};
 }
 
 /* What a plug-in wrote. */
-static rp_status check_observation(const struct loop *self, const void *observation, rp_error *err)
+static rp_status check_observation(const struct environment_loop *self, const void *observation, rp_error *err)
 {
     const rp_env_spec *spec = &self->env->spec;
     size_t bytes = env_observation_bytes(spec);
@@ -54,7 +55,7 @@ static rp_status check_observation(const struct loop *self, const void *observat
     return RP_OK;
 }
 
-static rp_status begin(struct loop *self, rp_error *err)
+static rp_status begin(struct environment_loop *self, rp_error *err)
 {
     self->episode = (struct episode){0};
     self->running = true;
@@ -64,7 +65,7 @@ static rp_status begin(struct loop *self, rp_error *err)
     return actor_observe_first(self->actor, self->observation, err);
 }
 
-rp_status loop_step(struct loop *self, bool *ended, rp_error *err)
+rp_status environment_loop_step(struct environment_loop *self, bool *ended, rp_error *err)
 {
     *ended = false;
     if (!self->running)
@@ -92,7 +93,7 @@ rp_status loop_step(struct loop *self, bool *ended, rp_error *err)
     return RP_OK;
 }
 
-rp_status loop_episodes(struct loop *self, uint64_t n, double *mean, rp_error *err)
+rp_status environment_loop_episodes(struct environment_loop *self, uint64_t n, double *mean, rp_error *err)
 {
     double sum = 0.0;
     const atomic_bool *stop = self->actor->options.stop;
@@ -101,7 +102,7 @@ rp_status loop_episodes(struct loop *self, uint64_t n, double *mean, rp_error *e
         if (stop && atomic_load(stop))
             return err_set(err, RP_CANCELLED, "stopped after %llu of %llu episodes", (unsigned long long)i,
                            (unsigned long long)n);
-        RP_TRY(loop_step(self, &ended, err));
+        RP_TRY(environment_loop_step(self, &ended, err));
         if (!ended)
             continue;
         sum += self->episode.value;
