@@ -176,7 +176,7 @@ static void settle(struct broker *self, int64_t timeout_ns)
                      (unsigned long long)self->peers.commit.count, (double)(end - now) / (double)NS_PER_S);
             say = now + 5 * NS_PER_S;
         }
-        zmq_pollitem_t items[] = {{scribe_socket(self->stream->scribe), 0, ZMQ_POLLIN, 0},
+        zmq_pollitem_t items[] = {{disk_writer_socket(self->stream->disk_writer), 0, ZMQ_POLLIN, 0},
                                   {NULL, self->wake_fd, ZMQ_POLLIN, 0}};
         if (zmq_poll(items, 2, 100) > 0 && items[1].revents)
             wake_clear(self);
@@ -477,7 +477,7 @@ static void sleep_until_due(struct broker *self, int wait_ms)
     if (self->peers.ingest && !self->ingest_held)
         items[n++] = (zmq_pollitem_t){self->peers.ingest, 0, ZMQ_POLLIN, 0};
     if (self->stream)
-        items[n++] = (zmq_pollitem_t){scribe_socket(self->stream->scribe), 0, ZMQ_POLLIN, 0};
+        items[n++] = (zmq_pollitem_t){disk_writer_socket(self->stream->disk_writer), 0, ZMQ_POLLIN, 0};
     if (self->spill)
         items[n++] = (zmq_pollitem_t){spill_socket(self->spill), 0, ZMQ_POLLIN, 0};
     zmq_poll(items, n, wait_ms);

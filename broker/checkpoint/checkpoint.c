@@ -224,14 +224,14 @@ void checkpoint_end(struct checkpoint *self)
     checkpoint_flush(self);
     if (!self->journal)
         checkpoints_note_dead(self->broker);
-    struct scribe_job *job = self->failed ? NULL : calloc(1, sizeof *job);
+    struct disk_job *job = self->failed ? NULL : calloc(1, sizeof *job);
     if (!job) {
         checkpoint_fail(self, "no memory for its end");
         checkpoint_abandon(self);
         return;
     }
-    *job = (struct scribe_job){
-        .what = SCRIBE_FINISH, .kind = DISK_CHECKPOINT, .file = self->number, .failures = self->failures};
+    *job = (struct disk_job){
+        .what = DISK_JOB_FINISH, .kind = DISK_CHECKPOINT, .file = self->number, .failures = self->failures};
     self->ended = true;
     stream_give(self->broker->stream, job);
 }
@@ -252,7 +252,7 @@ void checkpoint_abandon(struct checkpoint *run)
     checkpoint_let_go(run);
     lose_chain(broker);
     broker->stream->journal_bytes += run->replaces;
-    checkpoint_tell(broker, SCRIBE_ABANDON, DISK_CHECKPOINT, run->number);
+    checkpoint_tell(broker, DISK_JOB_ABANDON, DISK_CHECKPOINT, run->number);
     log_line(LEVEL_ERROR, "B0523", "checkpoint failed", "checkpoint=%llu why=%s", (unsigned long long)run->number,
              log_quote(quoted, sizeof quoted, run->error));
     pause_after_failure(broker);
@@ -394,7 +394,7 @@ void checkpoints_fini(struct broker *broker)
     self->running = NULL;
     if (run) {
         checkpoint_let_go(run);
-        checkpoint_tell(broker, SCRIBE_ABANDON, DISK_CHECKPOINT, run->number);
+        checkpoint_tell(broker, DISK_JOB_ABANDON, DISK_CHECKPOINT, run->number);
         for (struct chore **at = &broker->loop.chores.first; *at; at = &(*at)->next)
             if (*at == &run->chore) {
                 *at = run->chore.next;

@@ -4,7 +4,7 @@
  * must be written are marked: all of them, or those that changed since the checkpoint before (then the new one is a
  * change of that one). A chore copies marked slots in slices; an item that is about to change before its turn is copied
  * first (checkpoint_touch). Chunks that are not in a segment yet are put there on the way; what still lives in mostly dead
- * segments is moved. Then the scribe finishes the file, and files that no kept checkpoint needs are removed. */
+ * segments is moved. Then the disk writer finishes the file, and files that no kept checkpoint needs are removed. */
 #ifndef BROKER_CHECKPOINT_H
 #define BROKER_CHECKPOINT_H
 
@@ -72,7 +72,7 @@ void checkpoint_signal(struct broker *broker);
 /* Begins what was asked for and goes on with what waited for the disk. In every turn, before the chores. True: there
  * was something to do. */
 bool checkpoints_run(struct broker *broker);
-/* The scribe has finished, or given up, this one. */
+/* The disk writer has finished, or given up, this one. */
 void checkpoint_finished(struct broker *broker, uint64_t number, bool ok);
 /* At the end: one more, waited for, if it is configured. */
 void checkpoint_exit(struct broker *broker);

@@ -306,7 +306,7 @@ void checkpoint_free(struct checkpoint *self)
         free(copy->items);
         free(copy->refs);
     }
-    scribe_record_drop(self->broker->stream->scribe, self->job);
+    disk_writer_record_drop(self->broker->stream->disk_writer, self->job);
     free(self->tables);
     free(self->slots);
     free(self->selections);

@@ -20,7 +20,7 @@
 #define SLICE_LOOKS 4096u
 /* So often an item's chunks are read before it is written as it is. */
 #define NEAR_TRIES 64u
-/* Larger values are copied by the scribe. */
+/* Larger values are copied by the disk writer. */
 #define LARGE_BYTES (64u << 10)
 
 /* ---- marks ---- */

@@ -1,4 +1,4 @@
-/* Records of a checkpoint on their way to the scribe, and the places of chunks that its entries name. */
+/* Records of a checkpoint on their way to the disk writer, and the places of chunks that its entries name. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,14 +22,14 @@ void checkpoint_fail(struct checkpoint *self, const char *format, ...)
 }
 
 /* Takes the job. */
-static void give_record(struct checkpoint *self, struct scribe_job *job, size_t size)
+static void give_record(struct checkpoint *self, struct disk_job *job, size_t size)
 {
     struct stream *stream = self->broker->stream;
     if (self->failed) {
-        scribe_record_drop(stream->scribe, job);
+        disk_writer_record_drop(stream->disk_writer, job);
         return;
     }
-    job->what = SCRIBE_RECORD;
+    job->what = DISK_JOB_RECORD;
     job->kind = DISK_CHECKPOINT;
     job->file = self->number;
     job->offset = self->offset;
@@ -51,13 +51,13 @@ void checkpoint_flush(struct checkpoint *self)
 /* Makes a record with room for so many bytes. */
 static void record_new(struct checkpoint *self, size_t need)
 {
-    struct scribe *scribe = self->broker->stream->scribe;
-    scribe_record_drop(scribe, self->job);
+    struct disk_writer *writer = self->broker->stream->disk_writer;
+    disk_writer_record_drop(writer, self->job);
     self->capacity = need > RECORD_BYTES ? need : RECORD_BYTES;
     if (need <= RECORD_BYTES)
-        self->job = scribe_record_wait(scribe);
+        self->job = disk_writer_record_wait(writer);
     else
-        while ((self->job = scribe_record_large(need)) == NULL)
+        while ((self->job = disk_writer_record_large(need)) == NULL)
             usleep(LARGE_WAIT_US); /* an entry of more than a MiB: rare */
     self->record = self->job->data;
 }
@@ -93,7 +93,7 @@ void checkpoint_large(struct checkpoint *self, uint16_t type, const void *front,
 {
     checkpoint_flush(self);
     size_t body = size + zmq_msg_size(value), before = sizeof(struct record_head) + sizeof(struct entry_head) + size;
-    struct scribe_job *job = scribe_record_large(before);
+    struct disk_job *job = disk_writer_record_large(before);
     if (!job) {
         checkpoint_fail(self, "no memory for a value of %zu bytes", body);
         return;
@@ -108,13 +108,13 @@ void checkpoint_large(struct checkpoint *self, uint16_t type, const void *front,
     give_record(self, job, sizeof(struct record_head) + entry_padded(head.size));
 }
 
-bool checkpoint_tell(struct broker *broker, enum scribe_what what, enum disk_kind kind, uint64_t number)
+bool checkpoint_tell(struct broker *broker, enum disk_job_what what, enum disk_kind kind, uint64_t number)
 {
-    struct scribe_job *job = calloc(1, sizeof *job);
+    struct disk_job *job = calloc(1, sizeof *job);
     if (!job)
         return false;
-    *job = (struct scribe_job){.what = what, .kind = kind, .file = number};
-    scribe_give(broker->stream->scribe, job);
+    *job = (struct disk_job){.what = what, .kind = kind, .file = number};
+    disk_writer_give(broker->stream->disk_writer, job);
     return true;
 }
 

@@ -216,7 +216,7 @@ static uint32_t remove_checkpoints(struct broker *broker, const bool *needed, ui
     for (uint32_t i = 0; i < self->n_kept; i++) {
         struct kept_checkpoint *kept = &self->kept[i];
         bool stays = needed[i] || kept->number > oldest;
-        if (stays || !checkpoint_tell(broker, SCRIBE_REMOVE, DISK_CHECKPOINT, kept->number)) {
+        if (stays || !checkpoint_tell(broker, DISK_JOB_REMOVE, DISK_CHECKPOINT, kept->number)) {
             self->kept[left++] = *kept;
             continue;
         }

@@ -3,7 +3,7 @@
  *   checkpoint.c        when one is made: reasons, timers, the end
  *   checkpoint_begin.c  the instant: what is copied at once
  *   checkpoint_copy.c   marks, and the copying of items in slices
- *   checkpoint_file.c   records on their way to the scribe
+ *   checkpoint_file.c   records on their way to the disk writer
  *   checkpoint_keep.c   which files are needed, and which are removed */
 #ifndef BROKER_CHECKPOINT_RUN_H
 #define BROKER_CHECKPOINT_RUN_H
@@ -16,7 +16,7 @@
 #include "broker/journal/stream.h"
 #include "broker/loop/chore.h"
 
-/* How far it runs ahead of the scribe; well below what makes the stream call itself full. */
+/* How far it runs ahead of the disk writer; well below what makes the stream call itself full. */
 static inline uint64_t checkpoint_ahead(const struct stream *stream)
 {
     uint64_t part = stream->backlog_most / 4, most = UINT64_C(32) << 20;
@@ -70,15 +70,15 @@ struct checkpoint {
     enum checkpoint_reason reason;
     int64_t start_ns;
     uint64_t failures; /* syncs that were known to have failed at its instant */
-    bool waits;        /* for the scribe to catch up, or for chunks to be read: it is not among the chores */
+    bool waits;        /* for the disk writer to catch up, or for chunks to be read: it is not among the chores */
     uint64_t reads;    /* it waits until so many have been read (spill_reads); 0: not for that */
     uint32_t near_table, near_slot, near_tries; /* how often it has waited for the chunks of which item */
     bool ended;                                 /* all was handed over */
     bool failed;                                /* error says why */
     char error[256];
     /* the file */
-    struct scribe_job *job; /* of the record; NULL: there is none */
-    uint8_t *record;        /* its data, with room for its head */
+    struct disk_job *job; /* of the record; NULL: there is none */
+    uint8_t *record;      /* its data, with room for its head */
     size_t used, capacity;
     uint64_t offset, entries;
     uint64_t chunk_bytes; /* put into segments on the way */
@@ -134,11 +134,11 @@ struct checkpoints {
 void *checkpoint_entry(struct checkpoint *self, uint16_t type, uint32_t table, size_t size);
 struct entry_sink checkpoint_sink(struct checkpoint *self);
 void checkpoint_flush(struct checkpoint *self);
-/* A record of its own for a large value, which the scribe copies: the body of the entry is `size` bytes of `front`,
+/* A record of its own for a large value, which the disk writer copies: the body of the entry is `size` bytes of `front`,
  * then the message, which is moved from. */
 void checkpoint_large(struct checkpoint *self, uint16_t type, const void *front, size_t size, zmq_msg_t *value);
-/* The scribe is told to give a checkpoint its name, to drop it; to remove a file. False: no memory. */
-bool checkpoint_tell(struct broker *broker, enum scribe_what what, enum disk_kind kind, uint64_t number);
+/* The disk writer is told to give a checkpoint its name, to drop it; to remove a file. False: no memory. */
+bool checkpoint_tell(struct broker *broker, enum disk_job_what what, enum disk_kind kind, uint64_t number);
 /* Counts a chunk that an entry names, and gives its place; puts it there, or moves it, if need be. */
 uint64_t checkpoint_place(struct checkpoint *self, struct chunk *chunk);
 struct named_segment *checkpoint_segment(struct checkpoint *self, uint64_t number);

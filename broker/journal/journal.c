@@ -269,7 +269,7 @@ static void effect_begin(struct effects *self)
     journal_put_ordinal(stream_sink(stream_of(self)), stream_of(self)->broker); /* changes nothing */
 }
 
-/* The scribe copies large values. */
+/* The disk writer copies large values. */
 #define LARGE_VALUE (64u << 10)
 
 static void effect_slot(struct effects *self, struct slot *slot)

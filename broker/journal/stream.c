@@ -14,10 +14,10 @@
 
 #define SEGMENT_BYTES (UINT64_C(256) << 20)
 #define BACKLOG_MOST (UINT64_C(64) << 20)
-/* While the scribe has so many records, a small one is kept back and grows. */
+/* While the disk writer has so many records, a small one is kept back and grows. */
 #define OUTSTANDING_ENOUGH 2u
 #define SMALL_RECORD (256u << 10)
-/* The data of so large a chunk is copied by the scribe, not by the core thread. */
+/* The data of so large a chunk is copied by the disk writer, not by the core thread. */
 #define LARGE_CHUNK (RECORD_BYTES / 2)
 /* What may stand before a large entry in its record, so that RECORD_MOST holds for one of 1 GiB. */
 #define BEFORE_LARGE (32u << 10)
@@ -80,10 +80,10 @@ bool stream_know(struct stream *self, uint64_t number, uint64_t bytes)
 void stream_remove_segment(struct stream *self, uint64_t number)
 {
     struct segment_use *use = stream_segment(self, number);
-    struct scribe_job *job = use && number != self->segment ? calloc(1, sizeof *job) : NULL;
+    struct disk_job *job = use && number != self->segment ? calloc(1, sizeof *job) : NULL;
     if (!job)
         return;
-    *job = (struct scribe_job){.what = SCRIBE_REMOVE, .kind = DISK_SEGMENT, .file = number};
+    *job = (struct disk_job){.what = DISK_JOB_REMOVE, .kind = DISK_SEGMENT, .file = number};
     self->total_bytes -= use->bytes;
     self->n_lost -= use->lost;
     size_t after = (size_t)(self->segments + self->n_segments - use - 1);
@@ -165,7 +165,7 @@ static void update_space(struct stream *self)
         .used = self->total_bytes,
     };
     update_full(self);
-    scribe_watch(self->scribe, space_is_low(&self->space));
+    disk_writer_watch(self->disk_writer, space_is_low(&self->space));
 }
 
 uint64_t stream_segment_bytes(const struct stream *self)
@@ -175,16 +175,16 @@ uint64_t stream_segment_bytes(const struct stream *self)
     return bytes < self->segment_bytes ? bytes : self->segment_bytes;
 }
 
-void stream_give(struct stream *self, struct scribe_job *job)
+void stream_give(struct stream *self, struct disk_job *job)
 {
-    if (job->what == SCRIBE_FINISH)
+    if (job->what == DISK_JOB_FINISH)
         stream_hand_over(self);
-    if (job->what == SCRIBE_RECORD) {
+    if (job->what == DISK_JOB_RECORD) {
         self->given += job->size;
         self->backlog += job->size;
         update_full(self);
     }
-    scribe_give(self->scribe, job);
+    disk_writer_give(self->disk_writer, job);
 }
 
 static void record_forget(struct stream *self)
@@ -194,9 +194,9 @@ static void record_forget(struct stream *self)
     self->used = self->capacity = self->start_used = self->last = 0;
 }
 
-static void job_give(struct stream *self, struct scribe_job *job, size_t size)
+static void job_give(struct stream *self, struct disk_job *job, size_t size)
 {
-    job->what = SCRIBE_RECORD;
+    job->what = DISK_JOB_RECORD;
     job->kind = DISK_SEGMENT;
     job->file = self->segment;
     job->offset = self->offset;
@@ -224,8 +224,8 @@ static bool large_reserve(struct stream *self, size_t need)
 {
     if (self->large_bytes >= need)
         return true;
-    scribe_record_drop(self->scribe, self->large_job);
-    self->large_job = scribe_record_large(need);
+    disk_writer_record_drop(self->disk_writer, self->large_job);
+    self->large_job = disk_writer_record_large(need);
     self->large_bytes = self->large_job ? need : 0;
     return self->large_job != NULL;
 }
@@ -241,7 +241,7 @@ static void record_begin(struct stream *self, size_t entry)
         self->large_job = NULL;
         self->large_bytes = 0;
     } else {
-        self->job = self->next_job ? self->next_job : scribe_record_wait(self->scribe);
+        self->job = self->next_job ? self->next_job : disk_writer_record_wait(self->disk_writer);
         self->capacity = RECORD_BYTES;
         self->next_job = NULL;
     }
@@ -289,12 +289,12 @@ uint64_t stream_entry_large(struct stream *self, uint16_t type, uint32_t table, 
     size_t whole = sizeof(struct entry_head) + size + zmq_msg_size(rest);
     size_t tail_at = before + sizeof(struct entry_head) + size;
     /* A buffer is much larger than what stands before the data: it is used if there is no memory for less. */
-    struct scribe_job *job = scribe_record_large(tail_at);
+    struct disk_job *job = disk_writer_record_large(tail_at);
     if (job) {
         memset(job->data, 0, sizeof(struct record_head));
         if (self->used)
             memcpy(job->data, self->record, before);
-        scribe_record_drop(self->scribe, self->job);
+        disk_writer_record_drop(self->disk_writer, self->job);
     } else {
         if (!self->used)
             record_begin(self, sizeof(struct entry_head) + size);
@@ -370,7 +370,7 @@ static void chunk_head(struct chunk *chunk, uint8_t *body)
     memcpy(body + sizeof(struct entry_chunk), chunk_block_sizes(chunk), (size_t)chunk->columns * 5);
 }
 
-/* The scribe copies the data from its message. */
+/* The disk writer copies the data from its message. */
 static bool chunk_is_shared(struct chunk *chunk)
 {
     zmq_msg_t *message = chunk_message(chunk);
@@ -443,10 +443,10 @@ void stream_chunk_dead(struct stream *self, const struct chunk *chunk)
     }
 }
 
-/* ---- the scribe's news */
+/* ---- the disk writer's news */
 
 /* Between two turns. */
-static void distrust(struct stream *self, const struct scribe_news *news)
+static void distrust(struct stream *self, const struct disk_news *news)
 {
     self->failures = news->failures;
     self->bad_first = news->bad_first;
@@ -474,7 +474,7 @@ void stream_healed(struct stream *self, uint64_t failures)
         self->bad_first = self->bad_last = 0;
 }
 
-static void take_news(struct stream *self, const struct scribe_news *news)
+static void take_news(struct stream *self, const struct disk_news *news)
 {
     if (news->failures != self->failures)
         distrust(self, news);
@@ -497,13 +497,13 @@ void stream_run(struct stream *self)
 {
     self->message_at = self->given + self->used;
     if (!self->next_job)
-        self->next_job = scribe_record(self->scribe);
+        self->next_job = disk_writer_record(self->disk_writer);
     if (self->starved == (self->next_job != NULL)) {
         self->starved = !self->next_job;
         update_full(self);
     }
-    struct scribe_news news;
-    while (scribe_news(self->scribe, &news)) {
+    struct disk_news news;
+    while (disk_writer_news(self->disk_writer, &news)) {
         take_news(self, &news);
         if (!news.finished && !news.abandoned)
             break; /* what came meanwhile is for the next turn */
@@ -584,14 +584,14 @@ rp_status stream_open(struct broker *broker, rp_error *err)
             ok = stream_know(self, self->folder.files[i].number, self->folder.files[i].bytes);
     /* Without a journal nothing is promised: what a checkpoint needs is synced when it ends. */
     enum fsync_mode mode = self->journal ? (enum fsync_mode)config->journal_fsync : FSYNC_NEVER;
-    self->scribe = ok ? scribe_new(&self->folder, mode, config->journal_interval_ns, err)
-                      : (err_set(err, RP_NO_MEMORY, "no memory for the list of segments"), NULL);
-    if (!self->scribe) {
+    self->disk_writer = ok ? disk_writer_new(&self->folder, mode, config->journal_interval_ns, err)
+                           : (err_set(err, RP_NO_MEMORY, "no memory for the list of segments"), NULL);
+    if (!self->disk_writer) {
         stream_close(&self, 0);
         return (rp_status)err->status;
     }
     broker->stream = broker->store.stream = self;
-    self->free = scribe_free(self->scribe);
+    self->free = disk_writer_free(self->disk_writer);
     return RP_OK;
 }
 
@@ -610,13 +610,13 @@ void stream_close(struct stream **at, int timeout_ms)
     if (!self)
         return;
     self->broker->loop.effects = NULL;
-    if (self->scribe) {
+    if (self->disk_writer) {
         stream_hand_over(self);
-        scribe_record_drop(self->scribe, self->job);
-        scribe_record_drop(self->scribe, self->next_job);
-        scribe_record_drop(self->scribe, self->large_job);
+        disk_writer_record_drop(self->disk_writer, self->job);
+        disk_writer_record_drop(self->disk_writer, self->next_job);
+        disk_writer_record_drop(self->disk_writer, self->large_job);
     }
-    scribe_destroy(&self->scribe, timeout_ms);
+    disk_writer_destroy(&self->disk_writer, timeout_ms);
     folder_close(&self->folder);
     free(self->segments);
     free(self);

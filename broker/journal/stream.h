@@ -1,5 +1,5 @@
-/* The broker's way to its files: entries are appended to a record in memory, records are handed to the scribe (a czmq
- * actor, scribe.c) that writes them to segments, and the scribe says how far it is. Nothing here waits for a disk.
+/* The broker's way to its files: entries are appended to a record in memory, records are handed to the disk writer (a czmq
+ * actor, disk_writer.c) that writes them to segments, and the disk writer says how far it is. Nothing here waits for a disk.
  *
  * There is a stream whenever the broker keeps anything on disk. With the journal on, every effect goes through it
  * (journal.h); without, chunks alone, when a checkpoint or the spilling of cold ones needs them there.
@@ -10,7 +10,7 @@
 #define BROKER_STREAM_H
 
 #include "broker/disk/folder.h"
-#include "broker/journal/scribe.h"
+#include "broker/journal/disk_writer.h"
 #include "broker/journal/space.h"
 #include "broker/loop/effects.h"
 #include "broker/store/store.h"
@@ -40,14 +40,14 @@ struct stream {
     struct effects effects; /* first: journal.c gets from it to the stream */
     struct broker *broker;
     struct folder folder;
-    struct scribe *scribe;
+    struct disk_writer *disk_writer;
     bool journal; /* effects are recorded */
     /* the record that is being filled */
-    struct scribe_job *job; /* NULL: used is 0 */
-    uint8_t *record;        /* its data */
+    struct disk_job *job; /* NULL: used is 0 */
+    uint8_t *record;      /* its data */
     size_t used, capacity;
-    struct scribe_job *next_job;  /* for the record after it: taken ahead, at the start of a turn */
-    struct scribe_job *large_job; /* for an entry that no usual record has room for; of large_bytes */
+    struct disk_job *next_job;  /* for the record after it: taken ahead, at the start of a turn */
+    struct disk_job *large_job; /* for an entry that no usual record has room for; of large_bytes */
     size_t large_bytes;
     size_t last;              /* offset of the last entry's head; 0: none */
     uint64_t number;          /* running number of the record being filled; used == 0: it is empty */
@@ -71,7 +71,7 @@ struct stream {
     uint64_t free;                /* bytes of the disk when `written` was counted; SPACE_UNKNOWN */
     uint64_t look_at;             /* bytes handed over and in the record, at which it may be full */
     uint64_t message_at;          /* the same before the newest message of a writer */
-    struct space space;           /* as of the scribe's last news; its `free` as of the last record */
+    struct space space;           /* as of the disk writer's last news; its `free` as of the last record */
     struct segment_use *segments; /* sorted by number */
     uint32_t n_segments, segment_capacity;
     char trouble[256]; /* why it can not write; empty: all is well */
@@ -84,20 +84,20 @@ struct stream {
     uint64_t live;                /* the same of `live` */
 };
 
-/* Opens the folder and starts the scribe; nothing is written before stream_begin. */
+/* Opens the folder and starts the disk writer; nothing is written before stream_begin. */
 rp_status stream_open(struct broker *broker, rp_error *err);
 /* Whether effects are recorded from now on. */
 void stream_record(struct stream *self, bool on);
 /* After the state was restored (or found missing): a new segment begins, with START and TABLE entries. */
 rp_status stream_begin(struct stream *self, rp_error *err);
-/* Writes what is left, waits for it for at most timeout_ms, ends the scribe. */
+/* Writes what is left, waits for it for at most timeout_ms, ends the disk writer. */
 void stream_close(struct stream **self, int timeout_ms);
 
 /* Room for an entry's body of so many bytes, 8-byte aligned, to be filled in before the next call. Never NULL. */
 void *stream_entry(struct stream *self, uint16_t type, uint32_t table, size_t size);
 /* Makes the last entry larger by so many bytes, a multiple of 8, and gives the room. NULL: there is none, or no entry. */
 void *stream_extend(struct stream *self, size_t bytes);
-/* An entry that ends with a large message, which is shared, and copied by the scribe. It ends the record, too: what was in
+/* An entry that ends with a large message, which is shared, and copied by the disk writer. It ends the record, too: what was in
  * it goes along, if that is no more than a few KiB. Gives its place. */
 uint64_t stream_entry_large(struct stream *self, uint16_t type, uint32_t table, const void *body, size_t size,
                             zmq_msg_t *rest);
@@ -132,17 +132,17 @@ bool stream_know(struct stream *self, uint64_t number, uint64_t bytes);
 /* Has a segment removed that nobody needs, and forgets it. Not the one that is being written. */
 void stream_remove_segment(struct stream *self, uint64_t number);
 
-/* Gives the scribe a job, counted in the backlog: records and ends of checkpoints go this way. Before the end of a
+/* Gives the disk writer a job, counted in the backlog: records and ends of checkpoints go this way. Before the end of a
  * checkpoint the stream's own record is handed over, so that the chunks that it names are there first. Whoever gives
  * much must keep an eye on the backlog: above backlog_most the broker takes nothing in. */
-void stream_give(struct stream *self, struct scribe_job *job);
+void stream_give(struct stream *self, struct disk_job *job);
 /* A checkpoint that knew of so many failures has ended: no state lies in bad segments any more. */
 void stream_healed(struct stream *self, uint64_t failures);
-/* Hands the record over at the end of a turn, unless it is small and the scribe is busy: it then gets larger. */
+/* Hands the record over at the end of a turn, unless it is small and the disk writer is busy: it then gets larger. */
 void stream_flush(struct stream *self);
 /* Hands it over now. */
 void stream_hand_over(struct stream *self);
-/* Takes what the scribe has to say. At the start of every turn, and when its socket wakes the loop. */
+/* Takes what the disk writer has to say. At the start of every turn, and when its socket wakes the loop. */
 void stream_run(struct stream *self);
 /* The number that must be durable before something that is true now may be told. */
 static inline uint64_t stream_now(const struct stream *self)

@@ -1,4 +1,4 @@
-/* The scribe's helper: syncs files, gives checkpoints their names, and removes files. All that may take long on a busy
+/* The disk writer's helper: syncs files, gives checkpoints their names, and removes files. All that may take long on a busy
  * disk, and the journal is written meanwhile. A czmq actor: pointers to jobs go in through its pipe, and come back when they are done,
  * in order. */
 #ifndef BROKER_SYNCER_H
@@ -23,7 +23,7 @@ struct sync_job {
     uint64_t number;
     int descriptor;    /* given; -1: a segment that is opened by its number */
     bool timed;        /* by the interval */
-    uint64_t failures; /* of a checkpoint: see struct scribe_job */
+    uint64_t failures; /* of a checkpoint: see struct disk_job */
     bool ok;
     rp_error err;
 };

@@ -149,7 +149,7 @@ static void push(struct run *run)
     }
 }
 
-/* n items of a chunk each, of so many rows; own: in a frame of its own, which the scribe copies. */
+/* n items of a chunk each, of so many rows; own: in a frame of its own, which the disk writer copies. */
 static void insert(struct run *run, const char *table, uint64_t first_key, uint32_t n, uint32_t rows, bool own)
 {
     static uint64_t x[BIG_ROWS];

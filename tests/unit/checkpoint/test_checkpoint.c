@@ -436,7 +436,7 @@ static void end(void)
     for (uint32_t i = 0; checkpoint_is_running(broker); i++) {
         one_slice();
         if (!broker->loop.chores.first && checkpoint_is_running(broker))
-            zmq_poll(&(zmq_pollitem_t){scribe_socket(broker->stream->scribe), 0, ZMQ_POLLIN, 0}, 1, 100);
+            zmq_poll(&(zmq_pollitem_t){disk_writer_socket(broker->stream->disk_writer), 0, ZMQ_POLLIN, 0}, 1, 100);
         if (i > 100000)
             fail_msg("the checkpoint does not end");
     }

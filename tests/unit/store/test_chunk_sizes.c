@@ -26,7 +26,7 @@
 
 enum mode { JOURNAL, CHECKPOINT, STORAGE };
 
-/* Around the sizes at which a chunk is split from its head, kept as a message, copied by the scribe, and as large as a
+/* Around the sizes at which a chunk is split from its head, kept as a message, copied by the disk writer, and as large as a
  * record. */
 static const uint32_t sizes[] = {
     MIB,          1,         MIB - 1,  7,          MIB + 1,   255,           MIB - 64,        4 * KIB, MIB - 200,

@@ -1,6 +1,6 @@
 /* Two sides: the core thread gives jobs and takes news under a lock that neither holds for long; the actor's pipe only
  * wakes, with at most one unread message each way. The rest of the struct is the actor's own. */
-#include "broker/journal/scribe_impl.h"
+#include "broker/journal/disk_writer_impl.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -22,12 +22,12 @@
 
 /* ---- the core thread's side */
 
-void *scribe_socket(struct scribe *self)
+void *disk_writer_socket(struct disk_writer *self)
 {
     return self->socket;
 }
 
-void scribe_give(struct scribe *self, struct scribe_job *job)
+void disk_writer_give(struct disk_writer *self, struct disk_job *job)
 {
     job->next = NULL;
     job->sealed = job->done = false;
@@ -40,16 +40,16 @@ void scribe_give(struct scribe *self, struct scribe_job *job)
         zmq_send(self->socket, "", 0, ZMQ_DONTWAIT);
 }
 
-struct scribe_job *scribe_record_large(size_t bytes)
+struct disk_job *disk_writer_record_large(size_t bytes)
 {
-    struct scribe_job *job = calloc(1, sizeof *job);
+    struct disk_job *job = calloc(1, sizeof *job);
     if (job && (job->data = malloc(bytes)) != NULL)
         return job;
     free(job);
     return NULL;
 }
 
-static void job_free(struct scribe_job *job)
+static void job_free(struct disk_job *job)
 {
     if (job->tail_at)
         zmq_msg_close(&job->tail);
@@ -59,25 +59,25 @@ static void job_free(struct scribe_job *job)
     free(job);
 }
 
-static struct scribe_job *record_new(void)
+static struct disk_job *record_new(void)
 {
-    struct scribe_job *job = scribe_record_large(RECORD_BYTES);
+    struct disk_job *job = disk_writer_record_large(RECORD_BYTES);
     if (job)
         job->buffer = job->data;
     return job;
 }
 
-struct scribe_job *scribe_record(struct scribe *self)
+struct disk_job *disk_writer_record(struct disk_writer *self)
 {
     pthread_mutex_lock(&self->mutex);
-    struct scribe_job *job = self->n_spare ? self->spare[--self->n_spare] : NULL;
+    struct disk_job *job = self->n_spare ? self->spare[--self->n_spare] : NULL;
     pthread_mutex_unlock(&self->mutex);
     return job ? job : record_new();
 }
 
-struct scribe_job *scribe_record_wait(struct scribe *self)
+struct disk_job *disk_writer_record_wait(struct disk_writer *self)
 {
-    struct scribe_job *job = scribe_record(self);
+    struct disk_job *job = disk_writer_record(self);
     if (job)
         return job;
     pthread_mutex_lock(&self->mutex);
@@ -89,7 +89,7 @@ struct scribe_job *scribe_record_wait(struct scribe *self)
 }
 
 /* With the lock held. False: enough of them are kept. */
-static bool keep_spare(struct scribe *self, struct scribe_job *job)
+static bool keep_spare(struct disk_writer *self, struct disk_job *job)
 {
     if (!job->buffer || self->n_spare == SPARE_MOST)
         return false;
@@ -97,13 +97,13 @@ static bool keep_spare(struct scribe *self, struct scribe_job *job)
         zmq_msg_close(&job->tail);
     if (job->data != job->buffer)
         free(job->data);
-    *job = (struct scribe_job){.data = job->buffer, .buffer = job->buffer};
+    *job = (struct disk_job){.data = job->buffer, .buffer = job->buffer};
     self->spare[self->n_spare++] = job;
     pthread_cond_signal(&self->returned);
     return true;
 }
 
-void scribe_record_drop(struct scribe *self, struct scribe_job *job)
+void disk_writer_record_drop(struct disk_writer *self, struct disk_job *job)
 {
     if (!job)
         return;
@@ -114,7 +114,7 @@ void scribe_record_drop(struct scribe *self, struct scribe_job *job)
         job_free(job);
 }
 
-bool scribe_news(struct scribe *self, struct scribe_news *out)
+bool disk_writer_news(struct disk_writer *self, struct disk_news *out)
 {
     if (!atomic_load_explicit(&self->told, memory_order_acquire))
         return false;
@@ -143,7 +143,7 @@ static uint64_t free_bytes(const struct folder *folder)
     return (uint64_t)about.f_bavail * about.f_frsize;
 }
 
-uint64_t scribe_free(struct scribe *self)
+uint64_t disk_writer_free(struct disk_writer *self)
 {
     pthread_mutex_lock(&self->mutex);
     uint64_t bytes = self->news.free;
@@ -151,7 +151,7 @@ uint64_t scribe_free(struct scribe *self)
     return bytes;
 }
 
-void scribe_watch(struct scribe *self, bool on)
+void disk_writer_watch(struct disk_writer *self, bool on)
 {
     if (atomic_exchange(&self->watch, on) != on && on)
         zmq_send(self->socket, "", 0, ZMQ_DONTWAIT);
@@ -160,7 +160,7 @@ void scribe_watch(struct scribe *self, bool on)
 /* ---- news */
 
 /* With the lock held. */
-static void tell(struct scribe *self)
+static void tell(struct disk_writer *self)
 {
     if (atomic_load_explicit(&self->told, memory_order_relaxed))
         return;
@@ -168,7 +168,7 @@ static void tell(struct scribe *self)
     zmq_send(self->pipe, "", 0, ZMQ_DONTWAIT);
 }
 
-void scribe_measure(struct scribe *self)
+void disk_writer_measure(struct disk_writer *self)
 {
     uint64_t bytes = free_bytes(self->folder);
     pthread_mutex_lock(&self->mutex);
@@ -181,7 +181,7 @@ void scribe_measure(struct scribe *self)
     self->measured_ns = clock_now(&self->clock);
 }
 
-void scribe_tell_event(struct scribe *self, uint64_t checkpoint, bool ok)
+void disk_writer_tell_event(struct disk_writer *self, uint64_t checkpoint, bool ok)
 {
     pthread_mutex_lock(&self->mutex);
     assert(self->n_events < EVENTS_MOST); /* one checkpoint at a time is under way */
@@ -191,7 +191,7 @@ void scribe_tell_event(struct scribe *self, uint64_t checkpoint, bool ok)
     pthread_mutex_unlock(&self->mutex);
 }
 
-static void tell_trouble(struct scribe *self, const char *text)
+static void tell_trouble(struct disk_writer *self, const char *text)
 {
     pthread_mutex_lock(&self->mutex);
     snprintf(self->news.trouble, sizeof self->news.trouble, "%s", text);
@@ -199,28 +199,28 @@ static void tell_trouble(struct scribe *self, const char *text)
     pthread_mutex_unlock(&self->mutex);
 }
 
-static void jobs_drop(struct scribe_job *job)
+static void jobs_drop(struct disk_job *job)
 {
     while (job) {
-        struct scribe_job *next = job->next;
+        struct disk_job *next = job->next;
         job_free(job);
         job = next;
     }
 }
 
 /* These jobs are done, or not needed any more; records of the stream up to this number are durable. Told in one piece. */
-static void jobs_end(struct scribe *self, struct scribe_job *batch, uint64_t durable)
+static void jobs_end(struct disk_writer *self, struct disk_job *batch, uint64_t durable)
 {
-    struct scribe_news *news = &self->news;
+    struct disk_news *news = &self->news;
     pthread_mutex_lock(&self->mutex);
     if (durable > self->passed)
         self->passed = durable;
     if (!news->bad_last)
         news->durable = self->passed;
-    struct scribe_job *left = NULL;
-    for (struct scribe_job *job = batch, *next; job; job = next) {
+    struct disk_job *left = NULL;
+    for (struct disk_job *job = batch, *next; job; job = next) {
         next = job->next;
-        if (job->what == SCRIBE_RECORD) {
+        if (job->what == DISK_JOB_RECORD) {
             news->written += job->size;
             if (news->free != UINT64_MAX) /* until it is measured */
                 news->free -= job->size < news->free ? job->size : news->free;
@@ -235,12 +235,12 @@ static void jobs_end(struct scribe *self, struct scribe_job *batch, uint64_t dur
     pthread_mutex_unlock(&self->mutex);
     jobs_drop(left);
     if (measure)
-        scribe_measure(self);
+        disk_writer_measure(self);
 }
 
 /* ---- trouble */
 
-void scribe_trouble(struct scribe *self, const char *what)
+void disk_writer_trouble(struct disk_writer *self, const char *what)
 {
     int64_t now = clock_now(&self->clock);
     self->failures++;
@@ -254,7 +254,7 @@ void scribe_trouble(struct scribe *self, const char *what)
     tell_trouble(self, what);
 }
 
-void scribe_all_is_well(struct scribe *self)
+void disk_writer_all_is_well(struct disk_writer *self)
 {
     if (!self->in_trouble || self->sync_trouble)
         return;
@@ -268,15 +268,15 @@ void scribe_all_is_well(struct scribe *self)
 /* ---- syncs that failed */
 
 /* The actor alone writes these. */
-bool scribe_is_bad(const struct scribe *self, uint64_t segment)
+bool disk_writer_is_bad(const struct disk_writer *self, uint64_t segment)
 {
     return self->news.bad_last && segment >= self->news.bad_first && segment <= self->news.bad_last;
 }
 
-void scribe_distrust(struct scribe *self, uint64_t segment, const char *why)
+void disk_writer_distrust(struct disk_writer *self, uint64_t segment, const char *why)
 {
     pthread_mutex_lock(&self->mutex);
-    struct scribe_news *news = &self->news;
+    struct disk_news *news = &self->news;
     if (!news->bad_last || segment < news->bad_first)
         news->bad_first = segment;
     if (segment > news->bad_last)
@@ -284,10 +284,10 @@ void scribe_distrust(struct scribe *self, uint64_t segment, const char *why)
     news->failures++; /* a failure that was counted and is not known here is told of later */
     pthread_mutex_unlock(&self->mutex);
     self->sync_trouble = true; /* that it can be written is not enough */
-    scribe_trouble(self, why);
+    disk_writer_trouble(self, why);
 }
 
-void scribe_healed(struct scribe *self, uint64_t failures)
+void disk_writer_healed(struct disk_writer *self, uint64_t failures)
 {
     pthread_mutex_lock(&self->mutex);
     bool healed = self->news.bad_last && failures == atomic_load(&self->sync.failures);
@@ -299,13 +299,13 @@ void scribe_healed(struct scribe *self, uint64_t failures)
     pthread_mutex_unlock(&self->mutex);
     if (healed) {
         self->sync_trouble = false;
-        scribe_all_is_well(self);
+        disk_writer_all_is_well(self);
     }
 }
 
 /* ---- waiting */
 
-static void listen_pipe(struct scribe *self)
+static void listen_pipe(struct disk_writer *self)
 {
     char message[16];
     int size;
@@ -317,18 +317,18 @@ static void listen_pipe(struct scribe *self)
     }
     struct sync_job *job;
     while (self->syncing && zmq_recv(self->sync_pipe, &job, sizeof job, ZMQ_DONTWAIT) == (int)sizeof job)
-        scribe_sync_done(self, job);
+        disk_writer_sync_done(self, job);
 }
 
 /* Until something comes, or so long; -1: without end. */
-static void await(struct scribe *self, int64_t wait_ns)
+static void await(struct disk_writer *self, int64_t wait_ns)
 {
     zmq_pollitem_t items[] = {{self->pipe, 0, ZMQ_POLLIN, 0}, {self->sync_pipe, 0, ZMQ_POLLIN, 0}};
     zmq_poll(items, 2, wait_ns < 0 ? -1 : (long)((wait_ns + NS_PER_MS - 1) / NS_PER_MS));
     listen_pipe(self);
 }
 
-static void take_jobs(struct scribe *self)
+static void take_jobs(struct disk_writer *self)
 {
     listen_pipe(self);
     pthread_mutex_lock(&self->mutex);
@@ -342,21 +342,21 @@ static void take_jobs(struct scribe *self)
 }
 
 /* What makes room on the disk need not wait for its turn: nothing that comes before it needs those files. */
-static void make_room(struct scribe *self)
+static void make_room(struct disk_writer *self)
 {
     take_jobs(self);
-    for (struct scribe_job *job = self->jobs; job; job = job->next) {
-        if (job->done || (job->what != SCRIBE_REMOVE && job->what != SCRIBE_ABANDON))
+    for (struct disk_job *job = self->jobs; job; job = job->next) {
+        if (job->done || (job->what != DISK_JOB_REMOVE && job->what != DISK_JOB_ABANDON))
             continue;
         job->done = true;
-        if (job->what == SCRIBE_REMOVE)
-            scribe_remove(self, job);
+        if (job->what == DISK_JOB_REMOVE)
+            disk_writer_remove(self, job);
         else
-            scribe_give_up(self, job->file, NULL);
+            disk_writer_give_up(self, job->file, NULL);
     }
 }
 
-bool scribe_pause(struct scribe *self)
+bool disk_writer_pause(struct disk_writer *self)
 {
     self->retry_ns = self->retry_ns && !self->ending ? 2 * self->retry_ns : RETRY_FIRST_NS;
     if (self->retry_ns > RETRY_NS)
@@ -367,7 +367,7 @@ bool scribe_pause(struct scribe *self)
         await(self, end - now);
         make_room(self);
     }
-    scribe_measure(self);
+    disk_writer_measure(self);
     pthread_mutex_lock(&self->mutex);
     if (self->ending && now >= self->end_ns)
         self->over = true;
@@ -375,41 +375,41 @@ bool scribe_pause(struct scribe *self)
     return !self->over;
 }
 
-static void job_do(struct scribe *self, struct scribe_job *job)
+static void job_do(struct disk_writer *self, struct disk_job *job)
 {
     if (job->done)
         return;
     switch (job->what) {
-    case SCRIBE_RECORD:
-        scribe_write(self, job);
+    case DISK_JOB_RECORD:
+        disk_writer_write(self, job);
         break;
-    case SCRIBE_FINISH:
-        scribe_finish(self, job);
+    case DISK_JOB_FINISH:
+        disk_writer_finish(self, job);
         break;
-    case SCRIBE_ABANDON:
-        scribe_give_up(self, job->file, NULL);
+    case DISK_JOB_ABANDON:
+        disk_writer_give_up(self, job->file, NULL);
         break;
-    case SCRIBE_REMOVE:
-        scribe_remove(self, job);
+    case DISK_JOB_REMOVE:
+        disk_writer_remove(self, job);
         break;
     }
 }
 
 /* The end of a checkpoint leaves the sync to another thread: what comes before it is synced here, and then told of. */
-static bool is_of(const struct scribe_job *job, uint64_t segment)
+static bool is_of(const struct disk_job *job, uint64_t segment)
 {
-    if (job->what == SCRIBE_FINISH)
+    if (job->what == DISK_JOB_FINISH)
         return false;
-    return job->what != SCRIBE_RECORD || job->kind != DISK_SEGMENT || job->file == segment || segment == 0;
+    return job->what != DISK_JOB_RECORD || job->kind != DISK_SEGMENT || job->file == segment || segment == 0;
 }
 
 /* Takes what is done, and synced, together off the list: all that is there up to the end of a segment, or one job. */
-static struct scribe_job *take_batch(struct scribe *self)
+static struct disk_job *take_batch(struct disk_writer *self)
 {
-    struct scribe_job *batch = self->jobs, **at = &self->jobs;
+    struct disk_job *batch = self->jobs, **at = &self->jobs;
     uint64_t segment = 0;
     do {
-        if ((*at)->what == SCRIBE_RECORD && (*at)->kind == DISK_SEGMENT)
+        if ((*at)->what == DISK_JOB_RECORD && (*at)->kind == DISK_SEGMENT)
             segment = (*at)->file;
         at = &(*at)->next;
     } while (self->mode == FSYNC_ALWAYS && *at && is_of(*at, segment));
@@ -420,39 +420,39 @@ static struct scribe_job *take_batch(struct scribe *self)
     return batch;
 }
 
-static void do_batch(struct scribe *self)
+static void do_batch(struct disk_writer *self)
 {
-    struct scribe_job *batch = take_batch(self);
+    struct disk_job *batch = take_batch(self);
     uint64_t last = 0;
-    for (struct scribe_job *job = batch; job && !self->over; job = job->next) {
+    for (struct disk_job *job = batch; job && !self->over; job = job->next) {
         job_do(self, job);
         if (!self->over && job->number > last)
             last = job->number;
     }
     if (self->mode == FSYNC_ALWAYS && last && !self->over)
-        scribe_sync_here(self);
+        disk_writer_sync_here(self);
     jobs_end(self, batch, self->over ? 0 : last);
 }
 
 /* ---- life */
 
-static void last_syncs(struct scribe *self)
+static void last_syncs(struct disk_writer *self)
 {
     if (self->mode == FSYNC_INTERVAL && self->segment.dirty && self->segment.descriptor >= 0 && !self->over)
-        scribe_sync_segment(self, false);
+        disk_writer_sync_segment(self, false);
     while (self->syncing)
         await(self, -1);
     if (self->part.descriptor >= 0)
-        scribe_give_up(self, self->part.number, NULL);
+        disk_writer_give_up(self, self->part.number, NULL);
     if (self->segment.descriptor >= 0)
         close(self->segment.descriptor);
 }
 
 /* How long there is nothing to do; -1: without end. */
-static int64_t idle_ns(struct scribe *self)
+static int64_t idle_ns(struct disk_writer *self)
 {
     int64_t end = INT64_MAX;
-    if (scribe_wants_sync(self))
+    if (disk_writer_wants_sync(self))
         end = self->next_sync_ns;
     if (atomic_load(&self->watch) && self->measured_ns + MEASURE_NS < end)
         end = self->measured_ns + MEASURE_NS;
@@ -462,9 +462,9 @@ static int64_t idle_ns(struct scribe *self)
     return left > 0 ? left : 0;
 }
 
-static void scribe_actor(zsock_t *pipe, void *given)
+static void disk_writer_actor(zsock_t *pipe, void *given)
 {
-    struct scribe *self = given;
+    struct disk_writer *self = given;
     self->pipe = zsock_resolve(pipe);
     self->syncer = syncer_new(&self->sync);
     self->sync_pipe = self->syncer ? zsock_resolve(self->syncer) : NULL;
@@ -474,7 +474,7 @@ static void scribe_actor(zsock_t *pipe, void *given)
     self->next_sync_ns = clock_now(&self->clock) + self->interval_ns;
     while (!self->over) {
         take_jobs(self);
-        scribe_sync_timed(self);
+        disk_writer_sync_timed(self);
         if (self->jobs)
             do_batch(self);
         else if (self->ending)
@@ -482,17 +482,18 @@ static void scribe_actor(zsock_t *pipe, void *given)
         else
             await(self, idle_ns(self));
         if (atomic_load(&self->watch) && clock_now(&self->clock) >= self->measured_ns + MEASURE_NS)
-            scribe_measure(self);
+            disk_writer_measure(self);
     }
     last_syncs(self);
     zactor_destroy(&self->syncer);
 }
 
-struct scribe *scribe_new(const struct folder *folder, enum fsync_mode mode, int64_t interval_ns, rp_error *err)
+struct disk_writer *disk_writer_new(const struct folder *folder, enum fsync_mode mode, int64_t interval_ns,
+                                    rp_error *err)
 {
-    struct scribe *self = calloc(1, sizeof *self);
+    struct disk_writer *self = calloc(1, sizeof *self);
     if (!self) {
-        err_set(err, RP_NO_MEMORY, "no memory for the scribe");
+        err_set(err, RP_NO_MEMORY, "no memory for the disk writer");
         return NULL;
     }
     pthread_mutex_init(&self->mutex, NULL);
@@ -505,24 +506,24 @@ struct scribe *scribe_new(const struct folder *folder, enum fsync_mode mode, int
     self->clock = clock_system();
     self->segment.descriptor = self->part.descriptor = -1;
     self->news.free = free_bytes(folder);
-    while (self->n_spare < SCRIBE_RECORDS && (self->spare[self->n_spare] = record_new()) != NULL)
+    while (self->n_spare < DISK_WRITER_RECORDS && (self->spare[self->n_spare] = record_new()) != NULL)
         self->n_spare++;
-    bool ok = self->n_spare == SCRIBE_RECORDS;
+    bool ok = self->n_spare == DISK_WRITER_RECORDS;
     for (uint32_t i = 0; i < folder->n_files && ok; i++)
         if (folder->files[i].kind == DISK_SEGMENT && folder->files[i].mine)
-            ok = scribe_unsynced(self, folder->files[i].number);
-    self->actor = !ok ? NULL : zactor_new(scribe_actor, self);
+            ok = disk_writer_unsynced(self, folder->files[i].number);
+    self->actor = !ok ? NULL : zactor_new(disk_writer_actor, self);
     self->socket = self->actor ? zsock_resolve(self->actor) : NULL;
     if (!self->actor || !self->syncer) {
         err_set(err, RP_NO_MEMORY, "no thread or memory to write to %s", folder->path);
-        scribe_destroy(&self, 0);
+        disk_writer_destroy(&self, 0);
     }
     return self;
 }
 
-void scribe_destroy(struct scribe **at, int timeout_ms)
+void disk_writer_destroy(struct disk_writer **at, int timeout_ms)
 {
-    struct scribe *self = *at;
+    struct disk_writer *self = *at;
     if (!self)
         return;
     pthread_mutex_lock(&self->mutex);

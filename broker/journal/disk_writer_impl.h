@@ -1,20 +1,20 @@
-/* The scribe's inside: scribe.c has its two sides and its loop, scribe_write.c the files, scribe_sync.c what its helper
- * (syncer.h) does for it. */
-#ifndef BROKER_SCRIBE_IMPL_H
-#define BROKER_SCRIBE_IMPL_H
+/* The inside of the disk writer: disk_writer.c has its two sides and its loop, disk_writer_file.c writes the files,
+ * disk_writer_sync.c talks to the syncing thread (syncer.h). */
+#ifndef BROKER_DISK_WRITER_IMPL_H
+#define BROKER_DISK_WRITER_IMPL_H
 
 #include <czmq.h>
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "broker/journal/scribe.h"
+#include "broker/journal/disk_writer.h"
 #include "broker/journal/syncer.h"
 #include "proto/base/clock.h"
 
 #define SPARE_MOST 8u
 #define EVENTS_MOST 16u
 
-struct scribe_file {
+struct written_file {
     uint64_t number;
     int descriptor; /* -1: none is open */
     uint64_t end;
@@ -22,14 +22,14 @@ struct scribe_file {
     bool dirty;       /* written since it was last synced */
 };
 
-struct scribe {
+struct disk_writer {
     /* both sides', under the lock */
     pthread_mutex_t mutex;
     pthread_cond_t returned; /* there is a spare one */
-    struct scribe_job *first, **last;
-    struct scribe_job *spare[SPARE_MOST]; /* with their buffers */
+    struct disk_job *first, **last;
+    struct disk_job *spare[SPARE_MOST]; /* with their buffers */
     uint32_t n_spare;
-    struct scribe_news news;
+    struct disk_news news;
     struct {
         uint64_t number;
         bool ok;
@@ -53,8 +53,8 @@ struct scribe {
     uint32_t syncing; /* jobs that the syncer has */
     bool timed_sync;  /* one of them is the interval's */
     int64_t next_sync_ns;
-    struct scribe_job *jobs, **jobs_last; /* taken over, not done yet */
-    struct scribe_file segment, part;
+    struct disk_job *jobs, **jobs_last; /* taken over, not done yet */
+    struct written_file segment, part;
     uint64_t measured;   /* news.written when the free space was last looked at */
     int64_t measured_ns; /* and when that was */
     uint64_t given_up;   /* checkpoints up to this number are not written any more */
@@ -67,43 +67,43 @@ struct scribe {
     bool ending, over;
 };
 
-/* scribe.c */
+/* disk_writer.c */
 /* A sync of this segment failed, which was counted: nothing relies on it any more. */
-void scribe_distrust(struct scribe *self, uint64_t segment, const char *why);
+void disk_writer_distrust(struct disk_writer *self, uint64_t segment, const char *why);
 /* A checkpoint that knew of so many failures has ended. */
-void scribe_healed(struct scribe *self, uint64_t failures);
-bool scribe_is_bad(const struct scribe *self, uint64_t segment);
+void disk_writer_healed(struct disk_writer *self, uint64_t failures);
+bool disk_writer_is_bad(const struct disk_writer *self, uint64_t segment);
 /* Looks at the free space, and tells. */
-void scribe_measure(struct scribe *self);
-void scribe_tell_event(struct scribe *self, uint64_t checkpoint, bool ok);
-void scribe_trouble(struct scribe *self, const char *what);
-void scribe_all_is_well(struct scribe *self);
+void disk_writer_measure(struct disk_writer *self);
+void disk_writer_tell_event(struct disk_writer *self, uint64_t checkpoint, bool ok);
+void disk_writer_trouble(struct disk_writer *self, const char *what);
+void disk_writer_all_is_well(struct disk_writer *self);
 /* Before the next try. False: there is none, the time is over. */
-bool scribe_pause(struct scribe *self);
+bool disk_writer_pause(struct disk_writer *self);
 
-/* scribe_write.c */
+/* disk_writer_file.c */
 /* Until it is written, or need not be, or (over) there is no time left. */
-void scribe_write(struct scribe *self, struct scribe_job *job);
+void disk_writer_write(struct disk_writer *self, struct disk_job *job);
 /* The end of a checkpoint: all that it relies on is synced first. */
-void scribe_finish(struct scribe *self, const struct scribe_job *job);
+void disk_writer_finish(struct disk_writer *self, const struct disk_job *job);
 /* A checkpoint comes to nothing. why: told to the core thread, and logged; NULL: it knows. */
-void scribe_give_up(struct scribe *self, uint64_t checkpoint, const char *why);
+void disk_writer_give_up(struct disk_writer *self, uint64_t checkpoint, const char *why);
 
-/* scribe_sync.c */
+/* disk_writer_sync.c */
 /* Takes the job's descriptor. False: it was not given. */
-bool scribe_sync_give(struct scribe *self, struct sync_job job);
-void scribe_sync_done(struct scribe *self, struct sync_job *job);
-void scribe_remove(struct scribe *self, const struct scribe_job *job);
+bool disk_writer_sync_give(struct disk_writer *self, struct sync_job job);
+void disk_writer_sync_done(struct disk_writer *self, struct sync_job *job);
+void disk_writer_remove(struct disk_writer *self, const struct disk_job *job);
 /* What was written begins its way to the disk, now and then. */
-void scribe_sync_start(struct scribe *self, struct scribe_file *file);
-void scribe_sync_segment(struct scribe *self, bool timed);
+void disk_writer_sync_start(struct disk_writer *self, struct written_file *file);
+void disk_writer_sync_segment(struct disk_writer *self, bool timed);
 /* Remembers a segment that was left without a sync. False: no memory. */
-bool scribe_unsynced(struct scribe *self, uint64_t segment);
+bool disk_writer_unsynced(struct disk_writer *self, uint64_t segment);
 /* Has those synced. False: not all of them could be given to the syncer. */
-bool scribe_sync_left(struct scribe *self);
+bool disk_writer_sync_left(struct disk_writer *self);
 /* Syncs those, and the segment that is written, on this thread. */
-void scribe_sync_here(struct scribe *self);
-bool scribe_wants_sync(const struct scribe *self);
-void scribe_sync_timed(struct scribe *self);
+void disk_writer_sync_here(struct disk_writer *self);
+bool disk_writer_wants_sync(const struct disk_writer *self);
+void disk_writer_sync_timed(struct disk_writer *self);
 
 #endif

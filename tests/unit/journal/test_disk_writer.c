@@ -1,4 +1,4 @@
-/* The scribe: order, what is durable when, and disks that can not be written. */
+/* The disk writer: order, what is durable when, and disks that can not be written. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,7 +19,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "broker/journal/scribe.h"
+#include "broker/journal/disk_writer.h"
 #include "proto/base/clock.h"
 #include "proto/base/log.h"
 
@@ -56,9 +56,9 @@ int fsync(int descriptor)
 struct desk {
     char path[64];
     struct folder folder;
-    struct scribe *scribe;
+    struct disk_writer *disk_writer;
     uint64_t number, offset;
-    struct scribe_news news;
+    struct disk_news news;
     uint64_t finished, abandoned;
     uint64_t known; /* failures that checkpoints know of */
 };
@@ -69,12 +69,12 @@ static void desk_open(struct desk *self, const char *path, enum fsync_mode mode)
     if (path)
         snprintf(self->path, sizeof self->path, "%s", path);
     else
-        assert_non_null(mkdtemp(strcpy(self->path, "/tmp/test-scribe-XXXXXX")));
+        assert_non_null(mkdtemp(strcpy(self->path, "/tmp/test-disk-writer-XXXXXX")));
     rp_error err = {0};
     if (folder_open(&self->folder, self->path, true, &err) != RP_OK)
         fail_msg("%s", err.text);
-    self->scribe = scribe_new(&self->folder, mode, 20 * NS_PER_MS, &err);
-    assert_non_null(self->scribe);
+    self->disk_writer = disk_writer_new(&self->folder, mode, 20 * NS_PER_MS, &err);
+    assert_non_null(self->disk_writer);
 }
 
 static void remove_folder(const char *path)
@@ -89,7 +89,7 @@ static void remove_folder(const char *path)
 
 static void desk_close(struct desk *self)
 {
-    scribe_destroy(&self->scribe, 2000);
+    disk_writer_destroy(&self->disk_writer, 2000);
     folder_close(&self->folder);
     remove_folder(self->path);
 }
@@ -99,8 +99,9 @@ static uint64_t desk_write(struct desk *self, enum disk_kind kind, uint64_t file
                            uint8_t fill)
 {
     size_t body = entry_padded(sizeof(struct entry_head) + bytes), size = sizeof(struct record_head) + body;
-    struct scribe_job *job = size <= RECORD_BYTES ? scribe_record(self->scribe) : scribe_record_large(size);
-    job->what = SCRIBE_RECORD;
+    struct disk_job *job =
+        size <= RECORD_BYTES ? disk_writer_record(self->disk_writer) : disk_writer_record_large(size);
+    job->what = DISK_JOB_RECORD;
     job->kind = kind;
     job->file = file;
     job->offset = offset;
@@ -111,7 +112,7 @@ static uint64_t desk_write(struct desk *self, enum disk_kind kind, uint64_t file
     memset(job->data + job->size - (body - sizeof head - bytes), 0, body - sizeof head - bytes);
     if (kind == DISK_SEGMENT)
         job->number = ++self->number;
-    scribe_give(self->scribe, job);
+    disk_writer_give(self->disk_writer, job);
     return self->number;
 }
 
@@ -122,14 +123,14 @@ static uint64_t desk_record(struct desk *self, uint64_t file, size_t bytes, uint
     return number;
 }
 
-static void desk_job(struct desk *self, enum scribe_what what, enum disk_kind kind, uint64_t file)
+static void desk_job(struct desk *self, enum disk_job_what what, enum disk_kind kind, uint64_t file)
 {
-    struct scribe_job *job = calloc(1, sizeof *job);
+    struct disk_job *job = calloc(1, sizeof *job);
     job->what = what;
     job->kind = kind;
     job->file = file;
     job->failures = self->known;
-    scribe_give(self->scribe, job);
+    disk_writer_give(self->disk_writer, job);
 }
 
 /* Takes news until `done`, for at most so long. */
@@ -138,8 +139,8 @@ static bool desk_await(struct desk *self, bool (*done)(const struct desk *, uint
     struct clock clock = clock_system();
     int64_t end = clock_now(&clock) + ms * NS_PER_MS;
     for (;;) {
-        struct scribe_news news;
-        while (scribe_news(self->scribe, &news)) {
+        struct disk_news news;
+        while (disk_writer_news(self->disk_writer, &news)) {
             assert_true(news.durable >= self->news.durable);
             self->news = news;
             if (news.finished)
@@ -151,7 +152,7 @@ static bool desk_await(struct desk *self, bool (*done)(const struct desk *, uint
             return true;
         if (clock_now(&clock) >= end)
             return false;
-        zmq_pollitem_t item = {scribe_socket(self->scribe), 0, ZMQ_POLLIN, 0};
+        zmq_pollitem_t item = {disk_writer_socket(self->disk_writer), 0, ZMQ_POLLIN, 0};
         zmq_poll(&item, 1, 20);
     }
 }
@@ -219,15 +220,15 @@ static void records_are_written_in_order(void **state)
         assert_true(desk_await(&desk, is_durable, 111, 5000));
         assert_int_equal(check_segment(&desk, 1, 0), 101);
         assert_int_equal(check_segment(&desk, 2, 50), 10);
-        desk_job(&desk, SCRIBE_REMOVE, DISK_SEGMENT, 1);
-        scribe_destroy(&desk.scribe, 1000);
+        desk_job(&desk, DISK_JOB_REMOVE, DISK_SEGMENT, 1);
+        disk_writer_destroy(&desk.disk_writer, 1000);
         rp_error err = {0};
         assert_true(folder_read(&desk.folder, DISK_SEGMENT, 1, &err) < 0);
         desk_close(&desk);
     }
 }
 
-/* What was given is written by the time that the scribe has ended, and bytes are counted. */
+/* What was given is written by the time that the disk writer has ended, and bytes are counted. */
 static void the_end_waits_for_what_was_given(void **state)
 {
     (void)state;
@@ -235,32 +236,32 @@ static void the_end_waits_for_what_was_given(void **state)
     desk_open(&desk, NULL, FSYNC_ALWAYS);
     for (uint32_t i = 0; i < 200; i++)
         desk_record(&desk, 1, 20000, (uint8_t)i);
-    scribe_destroy(&desk.scribe, 5000);
+    disk_writer_destroy(&desk.disk_writer, 5000);
     assert_int_equal(check_segment(&desk, 1, 0), 200);
     desk_close(&desk);
 }
 
-/* The data of a large entry is put in by the scribe. */
+/* The data of a large entry is put in by the disk writer. */
 static void a_tail_is_copied_in(void **state)
 {
     (void)state;
     struct desk desk;
     desk_open(&desk, NULL, FSYNC_INTERVAL);
-    struct scribe_job *job = calloc(1, sizeof *job);
+    struct disk_job *job = calloc(1, sizeof *job);
     size_t head = sizeof(struct record_head) + sizeof(struct entry_head), bytes = 100003;
-    *job = (struct scribe_job){.what = SCRIBE_RECORD,
-                               .kind = DISK_SEGMENT,
-                               .file = 1,
-                               .offset = desk.offset,
-                               .number = ++desk.number,
-                               .data = calloc(1, head),
-                               .size = sizeof(struct record_head) + entry_padded(sizeof(struct entry_head) + bytes),
-                               .tail_at = head};
+    *job = (struct disk_job){.what = DISK_JOB_RECORD,
+                             .kind = DISK_SEGMENT,
+                             .file = 1,
+                             .offset = desk.offset,
+                             .number = ++desk.number,
+                             .data = calloc(1, head),
+                             .size = sizeof(struct record_head) + entry_padded(sizeof(struct entry_head) + bytes),
+                             .tail_at = head};
     struct entry_head entry = {.size = (uint32_t)(sizeof entry + bytes), .type = ENTRY_COUNTER};
     memcpy(job->data + sizeof(struct record_head), &entry, sizeof entry);
     zmq_msg_init_size(&job->tail, bytes);
     memset(zmq_msg_data(&job->tail), 9, bytes);
-    scribe_give(desk.scribe, job);
+    disk_writer_give(desk.disk_writer, job);
     assert_true(desk_await(&desk, is_durable, 1, 5000));
     assert_int_equal(check_segment(&desk, 1, 9), 1);
     desk_close(&desk);
@@ -283,25 +284,25 @@ static void a_checkpoint_gets_its_name_at_the_end(void **state)
         desk_write(&desk, DISK_CHECKPOINT, 1, FILE_HEAD_BYTES, 1000, 1);
         assert_true(desk_await(&desk, is_durable, 2, 5000));
         assert_false(exists(&desk, "checkpoint-00000001.replay"));
-        desk_job(&desk, SCRIBE_FINISH, DISK_CHECKPOINT, 1);
+        desk_job(&desk, DISK_JOB_FINISH, DISK_CHECKPOINT, 1);
         desk_record(&desk, 2, 1000, 1);
         assert_true(desk_await(&desk, has_finished, 1, 5000));
         assert_true(exists(&desk, "checkpoint-00000001.replay"));
         assert_false(exists(&desk, "checkpoint-00000001.replay.part"));
         /* one that is abandoned leaves nothing, and what still comes for it is dropped */
         desk_write(&desk, DISK_CHECKPOINT, 2, FILE_HEAD_BYTES, 1000, 1);
-        desk_job(&desk, SCRIBE_ABANDON, DISK_CHECKPOINT, 2);
+        desk_job(&desk, DISK_JOB_ABANDON, DISK_CHECKPOINT, 2);
         desk_write(&desk, DISK_CHECKPOINT, 2, FILE_HEAD_BYTES + 1032, 1000, 1);
-        desk_job(&desk, SCRIBE_FINISH, DISK_CHECKPOINT, 2);
+        desk_job(&desk, DISK_JOB_FINISH, DISK_CHECKPOINT, 2);
         desk_write(&desk, DISK_CHECKPOINT, 3, FILE_HEAD_BYTES, 1000, 1);
-        desk_job(&desk, SCRIBE_FINISH, DISK_CHECKPOINT, 3);
+        desk_job(&desk, DISK_JOB_FINISH, DISK_CHECKPOINT, 3);
         assert_true(desk_await(&desk, has_finished, 3, 5000));
         assert_false(exists(&desk, "checkpoint-00000002.replay"));
         assert_false(exists(&desk, "checkpoint-00000002.replay.part"));
         assert_int_equal(desk.abandoned, 0); /* who abandons it knows */
         /* one that was not finished at the end leaves nothing either */
         desk_write(&desk, DISK_CHECKPOINT, 4, FILE_HEAD_BYTES, 1000, 1);
-        scribe_destroy(&desk.scribe, 1000);
+        disk_writer_destroy(&desk.disk_writer, 1000);
         assert_false(exists(&desk, "checkpoint-00000004.replay.part"));
         desk_close(&desk);
     }
@@ -318,7 +319,7 @@ static void a_checkpoint_does_not_hide_what_is_not_synced(void **state)
     desk_record(&desk, 1, 1000, 0); /* while this is synced the others come, and make one batch */
     usleep(10000);
     uint64_t last = desk_record(&desk, 1, 1000, 1);
-    desk_job(&desk, SCRIBE_FINISH, DISK_CHECKPOINT, 1);
+    desk_job(&desk, DISK_JOB_FINISH, DISK_CHECKPOINT, 1);
     assert_true(desk_await(&desk, is_durable, last, 5000));
     assert_true(synced_bytes >= (off_t)desk.offset);
     assert_true(desk_await(&desk, has_finished, 1, 5000));
@@ -334,7 +335,7 @@ struct small_disk {
 
 static bool small_disk_mount(struct small_disk *self)
 {
-    assert_non_null(mkdtemp(strcpy(self->path, "/tmp/test-scribe-XXXXXX")));
+    assert_non_null(mkdtemp(strcpy(self->path, "/tmp/test-disk-writer-XXXXXX")));
     if (unshare(CLONE_NEWNS) == 0 && mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
         mount("tmpfs", self->path, "tmpfs", 0, "size=4m") == 0)
         return true;
@@ -377,7 +378,7 @@ static void full_disk_of_mode(enum fsync_mode mode)
     assert_false(desk_await(&desk, is_durable, 2, 100));
     /* a removal further back makes room, and a checkpoint is given up at once */
     desk_write(&desk, DISK_CHECKPOINT, 1, FILE_HEAD_BYTES, 900 << 10, 1);
-    desk_job(&desk, SCRIBE_FINISH, DISK_CHECKPOINT, 1);
+    desk_job(&desk, DISK_JOB_FINISH, DISK_CHECKPOINT, 1);
     assert_int_equal(ftruncate(disk.ballast, 1 << 20), 0);
     assert_true(desk_await(&desk, is_durable, last, 5000));
     assert_true(desk_await(&desk, in_trouble, 0, 5000));
@@ -385,7 +386,7 @@ static void full_disk_of_mode(enum fsync_mode mode)
     assert_true(desk_await(&desk, has_finished, 1, 5000));
     fill(&disk, 200 << 10);
     desk_write(&desk, DISK_CHECKPOINT, 2, FILE_HEAD_BYTES, 900 << 10, 1);
-    desk_job(&desk, SCRIBE_FINISH, DISK_CHECKPOINT, 2);
+    desk_job(&desk, DISK_JOB_FINISH, DISK_CHECKPOINT, 2);
     assert_true(desk_await(&desk, has_abandoned, 2, 5000));
     assert_false(exists(&desk, "checkpoint-00000002.replay.part"));
     /* the journal is more than a checkpoint that has begun */
@@ -397,12 +398,12 @@ static void full_disk_of_mode(enum fsync_mode mode)
     fill(&disk, 10 << 10);
     last = desk_record(&desk, 1, 600 << 10, 4);
     assert_true(desk_await(&desk, in_trouble, 1, 5000));
-    desk_job(&desk, SCRIBE_REMOVE, DISK_CHECKPOINT, 1);
+    desk_job(&desk, DISK_JOB_REMOVE, DISK_CHECKPOINT, 1);
     assert_true(desk_await(&desk, is_durable, last, 5000));
     assert_int_equal(check_segment(&desk, 1, 0), 5);
     /* the end does not wait for ever, and leaves nothing torn */
     desk_record(&desk, 1, 900 << 10, 5);
-    scribe_destroy(&desk.scribe, 200);
+    disk_writer_destroy(&desk.disk_writer, 200);
     assert_int_equal(check_segment(&desk, 1, 0), 5);
     folder_close(&desk.folder);
     close(disk.ballast);
@@ -463,7 +464,7 @@ static void after_a_failed_sync_with(enum fsync_mode mode)
     sync_error = EIO;
     desk_record(&desk, 1, 1000, 1);
     desk_write(&desk, DISK_CHECKPOINT, 1, FILE_HEAD_BYTES, 1000, 1);
-    desk_job(&desk, SCRIBE_FINISH, DISK_CHECKPOINT, 1);
+    desk_job(&desk, DISK_JOB_FINISH, DISK_CHECKPOINT, 1);
     assert_true(desk_await(&desk, has_abandoned, 1, 5000));
     assert_true(desk_await(&desk, has_bad, 1, 5000));
     assert_true(in_trouble(&desk, 1));
@@ -475,14 +476,14 @@ static void after_a_failed_sync_with(enum fsync_mode mode)
     desk.offset = FILE_HEAD_BYTES;
     uint64_t last = desk_record(&desk, 2, 1000, 3);
     desk_write(&desk, DISK_CHECKPOINT, 2, FILE_HEAD_BYTES, 1000, 1);
-    desk_job(&desk, SCRIBE_FINISH, DISK_CHECKPOINT, 2);
+    desk_job(&desk, DISK_JOB_FINISH, DISK_CHECKPOINT, 2);
     assert_true(desk_await(&desk, has_abandoned, 2, 5000));
     assert_int_equal(desk.news.durable, durable);
     assert_true(in_trouble(&desk, 1) && has_bad(&desk, 1));
     assert_int_equal(desk.news.failures, failures);
     desk.known = failures;
     desk_write(&desk, DISK_CHECKPOINT, 3, FILE_HEAD_BYTES, 1000, 1);
-    desk_job(&desk, SCRIBE_FINISH, DISK_CHECKPOINT, 3);
+    desk_job(&desk, DISK_JOB_FINISH, DISK_CHECKPOINT, 3);
     assert_true(desk_await(&desk, has_finished, 3, 5000));
     assert_true(desk_await(&desk, is_durable, last, 5000));
     assert_true(desk_await(&desk, in_trouble, 0, 5000));

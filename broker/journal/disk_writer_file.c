@@ -3,7 +3,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "broker/journal/scribe_impl.h"
+#include "broker/journal/disk_writer_impl.h"
 #include "proto/base/error.h"
 #include "proto/base/log.h"
 
@@ -31,16 +31,16 @@ static bool write_at(int descriptor, const uint8_t *data, size_t size, uint64_t 
 }
 
 /* A segment is synced before the next one begins, in time or by the syncer: what follows relies on it. */
-static bool leave_segment(struct scribe *self)
+static bool leave_segment(struct disk_writer *self)
 {
-    struct scribe_file *file = &self->segment;
+    struct written_file *file = &self->segment;
     if (file->descriptor < 0)
         return true;
-    if (file->dirty && self->mode == FSYNC_NEVER && !scribe_is_bad(self, file->number)) {
-        if (!scribe_unsynced(self, file->number))
+    if (file->dirty && self->mode == FSYNC_NEVER && !disk_writer_is_bad(self, file->number)) {
+        if (!disk_writer_unsynced(self, file->number))
             return false;
     } else if (file->dirty && self->mode == FSYNC_INTERVAL) {
-        scribe_sync_segment(self, false);
+        disk_writer_sync_segment(self, false);
         if (file->dirty)
             return false;
     }
@@ -50,7 +50,7 @@ static bool leave_segment(struct scribe *self)
 }
 
 /* Syncs the name of a segment that was just made. False: it is gone again, errno and err are set. */
-static bool name_segment(const struct scribe *self, struct scribe_file *file, rp_error *err)
+static bool name_segment(const struct disk_writer *self, struct written_file *file, rp_error *err)
 {
     if (fsync(self->folder->descriptor) == 0 || errno == EINVAL)
         return true; /* a file system that can not sync folders has no more to offer */
@@ -65,7 +65,7 @@ static bool name_segment(const struct scribe *self, struct scribe_file *file, rp
 }
 
 /* Opens the record's file if it is a new one. False: errno and err are set. */
-static bool open_file(struct scribe *self, struct scribe_file *file, const struct scribe_job *job, rp_error *err)
+static bool open_file(struct disk_writer *self, struct written_file *file, const struct disk_job *job, rp_error *err)
 {
     if (file->descriptor >= 0 && file->number == job->file)
         return true;
@@ -76,19 +76,19 @@ static bool open_file(struct scribe *self, struct scribe_file *file, const struc
     if (file->descriptor >= 0)
         close(file->descriptor);
     errno = 0;
-    *file = (struct scribe_file){.number = job->file, .descriptor = -1};
+    *file = (struct written_file){.number = job->file, .descriptor = -1};
     file->descriptor = folder_create(self->folder, job->kind, job->file, err);
     /* A segment's records are durable only if its name is; a checkpoint gets its name at its end. */
     if (file->descriptor >= 0 && job->kind == DISK_SEGMENT) {
         if (self->mode == FSYNC_ALWAYS)
             return name_segment(self, file, err);
-        scribe_sync_give(self, (struct sync_job){.what = SYNC_FOLDER, .number = job->file, .descriptor = -1});
+        disk_writer_sync_give(self, (struct sync_job){.what = SYNC_FOLDER, .number = job->file, .descriptor = -1});
     }
     return file->descriptor >= 0;
 }
 
 /* Puts head and data together. False: no memory. */
-static bool complete(struct scribe_job *job)
+static bool complete(struct disk_job *job)
 {
     if (!job->tail_at)
         return true;
@@ -108,9 +108,9 @@ static bool complete(struct scribe_job *job)
 }
 
 /* One try. False: nothing of it is in the file, err says why; gives errno in *error. */
-static bool record_try(struct scribe *self, struct scribe_job *job, int *error, rp_error *err)
+static bool record_try(struct disk_writer *self, struct disk_job *job, int *error, rp_error *err)
 {
-    struct scribe_file *file = job->kind == DISK_SEGMENT ? &self->segment : &self->part;
+    struct written_file *file = job->kind == DISK_SEGMENT ? &self->segment : &self->part;
     char name[64];
     folder_name(job->kind, job->file, job->kind == DISK_CHECKPOINT, name, sizeof name);
     if (!complete(job)) {
@@ -128,7 +128,7 @@ static bool record_try(struct scribe *self, struct scribe_job *job, int *error, 
     if (write_at(file->descriptor, job->data, job->size, job->offset)) {
         file->dirty = true;
         file->end = job->offset + job->size;
-        scribe_sync_start(self, file);
+        disk_writer_sync_start(self, file);
         return true;
     }
     *error = errno;
@@ -139,7 +139,7 @@ static bool record_try(struct scribe *self, struct scribe_job *job, int *error, 
     return false;
 }
 
-void scribe_write(struct scribe *self, struct scribe_job *job)
+void disk_writer_write(struct disk_writer *self, struct disk_job *job)
 {
     for (;;) {
         rp_error err = {0};
@@ -147,25 +147,25 @@ void scribe_write(struct scribe *self, struct scribe_job *job)
         if (job->kind == DISK_CHECKPOINT && job->file <= self->given_up)
             return;
         if (record_try(self, job, &error, &err)) {
-            scribe_all_is_well(self);
+            disk_writer_all_is_well(self);
             return;
         }
         if (job->kind == DISK_CHECKPOINT) {
-            scribe_give_up(self, job->file, err.text);
+            disk_writer_give_up(self, job->file, err.text);
             return;
         }
         /* A checkpoint can be made again: the journal comes first. */
         if (is_space(error) && self->part.descriptor >= 0) {
-            scribe_give_up(self, self->part.number, "the disk is full, and the journal comes first");
+            disk_writer_give_up(self, self->part.number, "the disk is full, and the journal comes first");
             continue;
         }
-        scribe_trouble(self, err.text);
-        if (!scribe_pause(self))
+        disk_writer_trouble(self, err.text);
+        if (!disk_writer_pause(self))
             return;
     }
 }
 
-void scribe_give_up(struct scribe *self, uint64_t checkpoint, const char *why)
+void disk_writer_give_up(struct disk_writer *self, uint64_t checkpoint, const char *why)
 {
     rp_error err = {0};
     if (self->part.descriptor >= 0 && self->part.number == checkpoint) {
@@ -181,32 +181,32 @@ void scribe_give_up(struct scribe *self, uint64_t checkpoint, const char *why)
     char quoted[320];
     log_line(LEVEL_ERROR, "B0503", "checkpoint given up", "checkpoint=%llu why=%s", (unsigned long long)checkpoint,
              log_quote(quoted, sizeof quoted, why));
-    scribe_tell_event(self, checkpoint, false);
+    disk_writer_tell_event(self, checkpoint, false);
 }
 
-void scribe_finish(struct scribe *self, const struct scribe_job *job)
+void disk_writer_finish(struct disk_writer *self, const struct disk_job *job)
 {
     uint64_t checkpoint = job->file;
     if (checkpoint <= self->given_up)
         return;
     if (self->part.descriptor < 0 || self->part.number != checkpoint) {
-        scribe_give_up(self, checkpoint, "nothing of it was written");
+        disk_writer_give_up(self, checkpoint, "nothing of it was written");
         return;
     }
-    bool ok = scribe_sync_left(self);
+    bool ok = disk_writer_sync_left(self);
     if (ok && self->segment.descriptor >= 0 && self->segment.dirty) {
-        scribe_sync_segment(self, false);
+        disk_writer_sync_segment(self, false);
         ok = !self->segment.dirty;
     }
     int part = self->part.descriptor;
     self->part.descriptor = -1;
     if (!ok) {
         close(part);
-        scribe_give_up(self, checkpoint, "its segments could not be synced");
-    } else if (!scribe_sync_give(self, (struct sync_job){.what = SYNC_FINISH,
-                                                         .number = checkpoint,
-                                                         .descriptor = part,
-                                                         .failures = job->failures})) {
-        scribe_give_up(self, checkpoint, "no memory to sync it");
+        disk_writer_give_up(self, checkpoint, "its segments could not be synced");
+    } else if (!disk_writer_sync_give(self, (struct sync_job){.what = SYNC_FINISH,
+                                                              .number = checkpoint,
+                                                              .descriptor = part,
+                                                              .failures = job->failures})) {
+        disk_writer_give_up(self, checkpoint, "no memory to sync it");
     }
 }

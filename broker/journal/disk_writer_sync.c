@@ -4,14 +4,14 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "broker/journal/scribe_impl.h"
+#include "broker/journal/disk_writer_impl.h"
 #include "proto/base/log.h"
 
 /* So many bytes are on their way to the disk before more follow: neither a sync nor the kernel's limit on dirty pages then
  * finds all at once. */
 #define START_BYTES (16u << 20)
 
-bool scribe_sync_give(struct scribe *self, struct sync_job job)
+bool disk_writer_sync_give(struct disk_writer *self, struct sync_job job)
 {
     struct sync_job *copy = malloc(sizeof *copy);
     if (copy)
@@ -26,40 +26,40 @@ bool scribe_sync_give(struct scribe *self, struct sync_job job)
     return false;
 }
 
-void scribe_remove(struct scribe *self, const struct scribe_job *job)
+void disk_writer_remove(struct disk_writer *self, const struct disk_job *job)
 {
     struct sync_job removal = {.what = SYNC_REMOVE, .kind = job->kind, .number = job->file, .descriptor = -1};
-    if (!scribe_sync_give(self, removal))
-        log_line(LEVEL_WARN, "B0504", "a file could not be removed", "why=\"the scribe's helper has too much to do\"");
+    if (!disk_writer_sync_give(self, removal))
+        log_line(LEVEL_WARN, "B0504", "a file could not be removed", "why=\"the syncing thread has too many jobs\"");
 }
 
-void scribe_sync_start(struct scribe *self, struct scribe_file *file)
+void disk_writer_sync_start(struct disk_writer *self, struct written_file *file)
 {
     if (file->end < file->started + START_BYTES || self->syncing)
         return;
     file->started = file->end;
     int copy = dup(file->descriptor);
     if (copy >= 0)
-        scribe_sync_give(self, (struct sync_job){.what = SYNC_START, .number = file->number, .descriptor = copy});
+        disk_writer_sync_give(self, (struct sync_job){.what = SYNC_START, .number = file->number, .descriptor = copy});
 }
 
-void scribe_sync_segment(struct scribe *self, bool timed)
+void disk_writer_sync_segment(struct disk_writer *self, bool timed)
 {
-    if (scribe_is_bad(self, self->segment.number)) {
+    if (disk_writer_is_bad(self, self->segment.number)) {
         self->segment.dirty = false; /* another sync would say nothing */
         return;
     }
     int copy = dup(self->segment.descriptor);
-    if (copy < 0 || !scribe_sync_give(self, (struct sync_job){.what = SYNC_SEGMENT,
-                                                              .number = self->segment.number,
-                                                              .descriptor = copy,
-                                                              .timed = timed}))
+    if (copy < 0 || !disk_writer_sync_give(self, (struct sync_job){.what = SYNC_SEGMENT,
+                                                                   .number = self->segment.number,
+                                                                   .descriptor = copy,
+                                                                   .timed = timed}))
         return;
     self->segment.dirty = false;
     self->timed_sync |= timed;
 }
 
-bool scribe_unsynced(struct scribe *self, uint64_t segment)
+bool disk_writer_unsynced(struct disk_writer *self, uint64_t segment)
 {
     if (self->n_unsynced == self->unsynced_capacity) {
         uint32_t capacity = self->unsynced_capacity ? self->unsynced_capacity * 2 : 16;
@@ -73,31 +73,31 @@ bool scribe_unsynced(struct scribe *self, uint64_t segment)
     return true;
 }
 
-bool scribe_sync_left(struct scribe *self)
+bool disk_writer_sync_left(struct disk_writer *self)
 {
     while (self->n_unsynced) {
         uint64_t number = self->unsynced[self->n_unsynced - 1];
-        if (!scribe_sync_give(self, (struct sync_job){.what = SYNC_SEGMENT, .number = number, .descriptor = -1}))
+        if (!disk_writer_sync_give(self, (struct sync_job){.what = SYNC_SEGMENT, .number = number, .descriptor = -1}))
             return false;
         self->n_unsynced--;
     }
     return true;
 }
 
-static void sync_failed_here(struct scribe *self, uint64_t segment)
+static void sync_failed_here(struct disk_writer *self, uint64_t segment)
 {
     char text[256];
     snprintf(text, sizeof text, "segment %llu in %.140s could not be synced: %s; what it holds is written anew",
              (unsigned long long)segment, self->folder->path, strerror(errno));
     atomic_fetch_add(&self->sync.failures, 1);
-    scribe_distrust(self, segment, text);
+    disk_writer_distrust(self, segment, text);
 }
 
 /* What was found at the start is relied on, too: its writer may have been killed before it was synced. */
-void scribe_sync_here(struct scribe *self)
+void disk_writer_sync_here(struct disk_writer *self)
 {
-    struct scribe_file *file = &self->segment;
-    if (file->dirty && !scribe_is_bad(self, file->number) && fdatasync(file->descriptor) != 0)
+    struct written_file *file = &self->segment;
+    if (file->dirty && !disk_writer_is_bad(self, file->number) && fdatasync(file->descriptor) != 0)
         sync_failed_here(self, file->number);
     file->dirty = false;
     for (; self->n_unsynced; self->n_unsynced--) {
@@ -112,39 +112,39 @@ void scribe_sync_here(struct scribe *self)
     }
 }
 
-bool scribe_wants_sync(const struct scribe *self)
+bool disk_writer_wants_sync(const struct disk_writer *self)
 {
     return self->mode == FSYNC_INTERVAL && !self->timed_sync && (self->segment.dirty || self->n_unsynced);
 }
 
-void scribe_sync_timed(struct scribe *self)
+void disk_writer_sync_timed(struct disk_writer *self)
 {
-    int64_t now = scribe_wants_sync(self) ? clock_now(&self->clock) : 0;
+    int64_t now = disk_writer_wants_sync(self) ? clock_now(&self->clock) : 0;
     if (!now || now < self->next_sync_ns)
         return;
     self->next_sync_ns = now + self->interval_ns;
-    scribe_sync_left(self);
+    disk_writer_sync_left(self);
     if (self->segment.dirty && self->segment.descriptor >= 0)
-        scribe_sync_segment(self, true);
+        disk_writer_sync_segment(self, true);
 }
 
-void scribe_sync_done(struct scribe *self, struct sync_job *job)
+void disk_writer_sync_done(struct disk_writer *self, struct sync_job *job)
 {
     self->syncing--;
     if (job->timed)
         self->timed_sync = false;
     if (job->what == SYNC_FINISH) {
         if (job->ok) {
-            scribe_healed(self, job->failures);
-            scribe_tell_event(self, job->number, true);
+            disk_writer_healed(self, job->failures);
+            disk_writer_tell_event(self, job->number, true);
         } else
-            scribe_give_up(self, job->number, job->err.text);
+            disk_writer_give_up(self, job->number, job->err.text);
     } else if (job->what == SYNC_REMOVE) {
         if (!job->ok)
             log_line(LEVEL_WARN, "B0504", "a file could not be removed", "why=\"%s\"", job->err.text);
-        scribe_measure(self);
+        disk_writer_measure(self);
     } else if (job->what == SYNC_SEGMENT && !job->ok) {
-        scribe_distrust(self, job->number, job->err.text);
+        disk_writer_distrust(self, job->number, job->err.text);
     }
     free(job);
 }
