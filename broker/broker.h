@@ -11,11 +11,12 @@
 
 #include "broker/config/config.h"
 #include "broker/loop/loop.h"
+#include "broker/params/params.h"
 #include "broker/peer/descriptors.h"
 #include "broker/peer/peers.h"
 #include "broker/sample/sample.h"
-#include "broker/service/params.h"
 #include "broker/service/reduce.h"
+#include "broker/service/req_params.h"
 #include "broker/service/request.h"
 #include "broker/session/session.h"
 #include "broker/store/layout.h"
@@ -48,6 +49,7 @@ struct broker {
     struct samples samples;
     struct sessions sessions;
     struct params params;
+    struct params_waits params_waits;
     struct reduces reduces;
     struct command_stats *commands; /* parallel to the dispatch table */
     struct timer second;            /* rates, once a second */

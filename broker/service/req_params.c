@@ -1,0 +1,269 @@
+/* Puts and gets of parameters, and counters. */
+#include "broker/service/req_params.h"
+
+#include <inttypes.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "broker/broker.h"
+#include "broker/disk/record.h"
+#include "proto/base/error.h"
+#include "proto/base/utf8.h"
+#include "proto/wire/unpack.h"
+
+/* Waiting requests that are looked at in one slice after a put: each takes about a microsecond. */
+#define WAKE_SLICE 256u
+
+/* A params_get that waits. */
+struct params_wait {
+    struct wait wait;
+    struct params_wait *next, **prev;
+    Replay__ParamsGet *ask;
+};
+
+static rp_status name_check(const char *name, const char *what, rp_error *err)
+{
+    size_t size = strlen(name);
+    if (size == 0 || size > PARAMS_NAME_MOST || !utf8_valid(name, size))
+        return err_set(err, RP_INVALID_ARGUMENT, "a %s needs a name of 1 to %u bytes of UTF-8", what, PARAMS_NAME_MOST);
+    return RP_OK;
+}
+
+static void slot_info(const struct broker *broker, struct slot *slot, Replay__SlotInfo *out)
+{
+    replay__slot_info__init(out);
+    out->name = slot->name;
+    out->version = slot->version;
+    out->bytes = zmq_msg_size(&slot->value);
+    out->age_ns = (uint64_t)(broker->loop.now_ns - slot->put_ns);
+}
+
+/* Sends the slots whose version is not the one that the client has, or an error if there is no memory. False: there is no
+ * such slot, and nothing was sent unless even_empty. */
+static bool get_answer(struct broker *broker, const struct envelope *to, uint64_t id, const Replay__ParamsGet *ask,
+                       bool even_empty)
+{
+    Replay__SlotInfo *infos = calloc(ask->n_name + 1, sizeof *infos);
+    Replay__SlotInfo **list = calloc(ask->n_name + 1, sizeof(*list));
+    zmq_msg_t *payload = calloc(ask->n_name + 1, sizeof *payload);
+    uint32_t n = 0;
+    if (!infos || !list || !payload) {
+        free(infos);
+        free(list);
+        free(payload);
+        request_send(broker, to, id, RP_NO_MEMORY, "no memory for the parameters", 0, NULL, NULL, 0);
+        return true;
+    }
+    for (size_t i = 0; i < ask->n_name; i++) {
+        struct slot *slot = params_find(&broker->params, ask->name[i]);
+        uint64_t have = i < ask->n_have ? ask->have[i] : 0;
+        if (!slot || slot->version == 0 || slot->version == have)
+            continue;
+        slot_info(broker, slot, &infos[n]);
+        list[n] = &infos[n];
+        zmq_msg_init(&payload[n]);
+        zmq_msg_copy(&payload[n], &slot->value);
+        n++;
+    }
+    if (n || even_empty) {
+        Replay__ParamsReply reply = REPLAY__PARAMS_REPLY__INIT;
+        reply.n_slots = n;
+        reply.slots = list;
+        if (ask->head) {
+            for (uint32_t i = 0; i < n; i++)
+                zmq_msg_close(&payload[i]);
+            request_send(broker, to, id, RP_OK, "", 30, &reply.base, NULL, 0);
+        } else {
+            request_send(broker, to, id, RP_OK, "", 30, &reply.base, payload, n);
+        }
+    }
+    free(infos);
+    free(list);
+    free(payload);
+    return n > 0;
+}
+
+static void wait_finish(struct broker *broker, struct params_wait *self)
+{
+    if (broker->params_waits.wake_next == self)
+        broker->params_waits.wake_next = self->next;
+    wait_end(broker, &self->wait);
+    *self->prev = self->next;
+    if (self->next)
+        self->next->prev = self->prev;
+    unpack_free(&self->ask->base);
+    free(self);
+}
+
+static void get_explain(const struct broker *broker, const struct wait *wait, struct wait_text *out)
+{
+    const struct params_wait *self = (const struct params_wait *)wait;
+    uint64_t have = self->ask->n_have ? self->ask->have[0] : 0;
+    out->count = self->ask->n_name;
+    snprintf(out->text, sizeof out->text, "parameters '%.64s'%s: needs another version than %llu, there is %llu",
+             self->ask->name[0], self->ask->n_name > 1 ? " and others" : "", (unsigned long long)have,
+             (unsigned long long)params_version(&broker->params, self->ask->name[0]));
+}
+
+static void get_cancel(struct broker *broker, struct wait *wait, rp_status status, const char *text)
+{
+    request_send(broker, &wait->to, wait->id, status, text, 0, NULL, NULL, 0);
+    wait_finish(broker, (struct params_wait *)wait);
+}
+
+static void get_expire(struct broker *broker, struct wait *wait)
+{
+    struct wait_text why = {0};
+    get_explain(broker, wait, &why);
+    get_cancel(broker, wait, RP_DEADLINE_EXCEEDED, why.text);
+}
+
+static const struct wait_ops get_ops = {"params", get_expire, get_cancel, get_explain};
+
+/* True if a slot has another version than the client. */
+static bool get_is_ready(const struct params *params, const Replay__ParamsGet *ask)
+{
+    for (size_t i = 0; i < ask->n_name; i++) {
+        uint64_t version = params_version(params, ask->name[i]);
+        if (version && version != (i < ask->n_have ? ask->have[i] : 0))
+            return true;
+    }
+    return false;
+}
+
+/* Answers a slice of the waiting requests. A request that begins to wait meanwhile has seen the newest versions. */
+static bool wake_slice(struct broker *broker)
+{
+    struct params_waits *waits = &broker->params_waits;
+    for (uint32_t i = 0; i < WAKE_SLICE; i++) {
+        if (!waits->wake_next && waits->wake_again) {
+            waits->wake_again = false;
+            waits->wake_next = waits->first;
+        }
+        struct params_wait *wait = waits->wake_next;
+        if (!wait)
+            return false;
+        waits->wake_next = wait->next;
+        if (get_is_ready(&broker->params, wait->ask) &&
+            get_answer(broker, &wait->wait.to, wait->wait.id, wait->ask, false))
+            wait_finish(broker, wait);
+    }
+    return waits->wake_next || waits->wake_again;
+}
+
+static bool wake_step(struct chore *chore)
+{
+    struct params_waits *waits = (struct params_waits *)(void *)((char *)chore - offsetof(struct params_waits, waking));
+    struct broker *broker = (struct broker *)(void *)((char *)waits - offsetof(struct broker, params_waits));
+    waits->is_waking = wake_slice(broker);
+    return waits->is_waking;
+}
+
+/* After a put: answers a few waiting requests at once and many in slices, so that samplers and writers do not wait for all
+ * of them. */
+static void wake_all(struct broker *broker)
+{
+    struct params_waits *waits = &broker->params_waits;
+    waits->wake_again = true;
+    if (waits->is_waking || !wake_slice(broker))
+        return;
+    waits->is_waking = true;
+    waits->waking.step = wake_step;
+    chores_add(&broker->loop.chores, &waits->waking);
+}
+
+rp_status req_params_put(struct broker *broker, struct request *request, rp_error *err)
+{
+    const Replay__ParamsPut *ask = (const Replay__ParamsPut *)request->body;
+    RP_TRY(name_check(ask->name, "parameter slot", err));
+    if (request->n_payload != 1)
+        return err_set(err, RP_INVALID_ARGUMENT, "parameters come as one frame after the header, not %u",
+                       request->n_payload);
+    struct slot *slot = params_make_slot(&broker->params, ask->name);
+    if (!slot && broker->params.n_slots < PARAMS_SLOTS_MOST)
+        return err_set(err, RP_NO_MEMORY, "no memory for a further parameter slot");
+    if (!slot)
+        return err_set(err, RP_RESOURCE_EXHAUSTED, "no room for a further parameter slot: there are %u",
+                       broker->params.n_slots);
+    size_t size = zmq_msg_size(&request->payload[0]), old = zmq_msg_size(&slot->value);
+    uint64_t total = broker->params.bytes - old + size;
+    if (total > (uint64_t)broker->config->memory_limit / 4)
+        return err_set(err, RP_RESOURCE_EXHAUSTED,
+                       "parameters may take a quarter of memory_limit; with these %zu bytes there would be %" PRIu64,
+                       size, total);
+    if (broker->loop.effects && size > (size_t)RECORD_MOST - (64u << 10))
+        return err_set(err, RP_RESOURCE_EXHAUSTED,
+                       "parameters of %zu bytes are too large for the journal: at most 1 GiB", size);
+    params_put(&broker->params, slot, &request->payload[0], broker->loop.now_ns);
+    Replay__SlotInfo info, *list = &info;
+    slot_info(broker, slot, &info);
+    Replay__ParamsReply reply = REPLAY__PARAMS_REPLY__INIT;
+    reply.n_slots = 1;
+    reply.slots = &list;
+    /* The put and its reply are in one record, or a retry would put twice. A large value ends its record. */
+    if (broker->loop.effects)
+        broker->loop.effects->begin(broker->loop.effects);
+    request_reply(broker, request, RP_OK, "", 30, &reply.base, NULL, 0);
+    EFFECT(&broker->loop, slot, slot);
+    broker_announce(broker, "params %s %llu", slot->name, (unsigned long long)slot->version);
+    wake_all(broker);
+    return RP_OK;
+}
+
+rp_status req_params_get(struct broker *broker, struct request *request, rp_error *err)
+{
+    Replay__ParamsGet *ask = (Replay__ParamsGet *)request->body;
+    if (ask->n_name == 0 || ask->n_name > 256)
+        return err_set(err, RP_INVALID_ARGUMENT, "ask for 1 to 256 parameter slots, not %zu", ask->n_name);
+    if (ask->n_have > ask->n_name)
+        return err_set(err, RP_INVALID_ARGUMENT, "%zu versions for %zu names", ask->n_have, ask->n_name);
+    bool at_once = ask->has_timeout_ms_case == REPLAY__PARAMS_GET__HAS_TIMEOUT_MS_TIMEOUT_MS && ask->timeout_ms == 0;
+    request->answered = get_answer(broker, &request->from, request->head.id, ask, at_once || ask->head);
+    if (request->answered || at_once || ask->head) {
+        request->answered = true;
+        return RP_OK;
+    }
+    struct params_wait *waiting = calloc(1, sizeof *waiting);
+    bool timed = ask->has_timeout_ms_case == REPLAY__PARAMS_GET__HAS_TIMEOUT_MS_TIMEOUT_MS;
+    rp_status status = waiting ? wait_begin(broker, &waiting->wait, &get_ops, request, timed, ask->timeout_ms, err)
+                               : err_set(err, RP_NO_MEMORY, "no memory to wait for parameters");
+    if (status != RP_OK) {
+        free(waiting);
+        return status;
+    }
+    waiting->ask = ask;
+    request->body = NULL; /* taken */
+    waiting->next = broker->params_waits.first;
+    waiting->prev = &broker->params_waits.first;
+    if (waiting->next)
+        waiting->next->prev = &waiting->next;
+    broker->params_waits.first = waiting;
+    request->answered = true;
+    return RP_OK;
+}
+
+rp_status req_counter(struct broker *broker, struct request *request, rp_error *err)
+{
+    const Replay__Counter *ask = (const Replay__Counter *)request->body;
+    struct params *params = &broker->params;
+    RP_TRY(name_check(ask->name, "counter", err));
+    struct counter *counter = params_find_counter(params, ask->name);
+    if (!counter && ask->add != 0) {
+        counter = params_add_counter(params, ask->name);
+        if (!counter && params->n_counters < PARAMS_SLOTS_MOST)
+            return err_set(err, RP_NO_MEMORY, "no memory for a further counter");
+        if (!counter)
+            return err_set(err, RP_RESOURCE_EXHAUSTED, "no room for a further counter: there are %u",
+                           params->n_counters);
+    }
+    if (counter && __builtin_add_overflow(counter->value, ask->add, &counter->value))
+        counter->value = ask->add > 0 ? INT64_MAX : INT64_MIN;
+    if (counter && ask->add != 0)
+        EFFECT(&broker->loop, counter, counter);
+    Replay__CounterReply reply = REPLAY__COUNTER_REPLY__INIT;
+    reply.value = counter ? counter->value : 0;
+    request_reply(broker, request, RP_OK, "", 31, &reply.base, NULL, 0);
+    return RP_OK;
+}
