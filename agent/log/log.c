@@ -2,7 +2,6 @@
 #include "agent/log/log.h"
 
 #include <errno.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -101,30 +100,16 @@ static bool names_allowed(const struct agent_scalar *scalars, uint32_t n)
     return true;
 }
 
-static void json_number(struct json *json, double value)
-{
-    if (isfinite(value))
-        json_double(json, value);
-    else
-        json_message(json, NULL);
-}
-
 static void format_line(struct json *json, const struct run_log *self, const struct run_log_at *at,
                         const struct agent_scalar *scalars, uint32_t n)
 {
     json_open(json, '{');
-    json_key(json, "time");
-    json_number(json, at->time_s);
-    json_key(json, "process");
-    json_string(json, self->process);
-    json_key(json, "environment_steps");
-    json_unsigned(json, at->environment_steps);
-    json_key(json, "learner_steps");
-    json_unsigned(json, at->learner_steps);
-    for (uint32_t i = 0; i < n; i++) {
-        json_key(json, scalars[i].name);
-        json_number(json, scalars[i].value);
-    }
+    json_real(json, "time", at->time_s);
+    json_text(json, "process", self->process);
+    json_count(json, "environment_steps", at->environment_steps);
+    json_count(json, "learner_steps", at->learner_steps);
+    for (uint32_t i = 0; i < n; i++)
+        json_real(json, scalars[i].name, scalars[i].value);
     json_close(json, '}');
 }
 

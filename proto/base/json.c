@@ -185,6 +185,48 @@ void json_boolean(struct json *self, bool value)
     put(self, value ? "true" : "false", value ? 4 : 5);
 }
 
+void json_number(struct json *self, double value)
+{
+    if (isfinite(value))
+        json_double(self, value);
+    else
+        json_null(self);
+}
+
+void json_null(struct json *self)
+{
+    value_begins(self);
+    put(self, "null", 4);
+}
+
+/* ---- members ---- */
+
+void json_real(struct json *self, const char *name, double value)
+{
+    json_key(self, name);
+    json_number(self, value);
+}
+
+void json_count(struct json *self, const char *name, uint64_t value)
+{
+    json_key(self, name);
+    json_unsigned(self, value);
+}
+
+void json_text(struct json *self, const char *name, const char *text)
+{
+    json_key(self, name);
+    json_string(self, text);
+}
+
+void json_item_key(struct json *self, uint64_t key)
+{
+    char text[24];
+    snprintf(text, sizeof text, "%" PRIu64, key);
+    json_count(self, "key", key);
+    json_text(self, "key_text", text);
+}
+
 /* ---- protobuf ---- */
 
 static void enumerator(struct json *self, const ProtobufCFieldDescriptor *field, int value)
@@ -292,31 +334,6 @@ static bool is_present(const ProtobufCFieldDescriptor *field, const uint8_t *bas
     return pointer != NULL;
 }
 
-void json_real(struct json *self, const char *name, double value)
-{
-    json_key(self, name);
-    if (isfinite(value))
-        json_double(self, value);
-    else
-        json_message(self, NULL);
-}
-
-void json_text(struct json *self, const char *name, const char *text)
-{
-    json_key(self, name);
-    json_string(self, text ? text : "");
-}
-
-void json_item_key(struct json *self, uint64_t key)
-{
-    char text[24];
-    snprintf(text, sizeof text, "%llu", (unsigned long long)key);
-    json_key(self, "key");
-    json_unsigned(self, key);
-    json_key(self, "key_text");
-    json_string(self, text);
-}
-
 static bool is_item_key(const ProtobufCFieldDescriptor *field)
 {
     return field->type == PROTOBUF_C_TYPE_FIXED64 && strcmp(field->name, "key") == 0;
@@ -325,8 +342,7 @@ static bool is_item_key(const ProtobufCFieldDescriptor *field)
 void json_message(struct json *self, const ProtobufCMessage *message)
 {
     if (!message) {
-        value_begins(self);
-        put(self, "null", 4);
+        json_null(self);
         return;
     }
     const uint8_t *base = (const uint8_t *)message;

@@ -187,8 +187,7 @@ static void json_field(struct json *out, const rp_field_view *field, uint32_t i,
         count = count / field->shape[1] * rows;
     const uint8_t *at = (const uint8_t *)field->data + bytes * i;
     json_open(out, '{');
-    json_key(out, "dtype");
-    json_string(out, dtype_name(field->dtype));
+    json_text(out, "dtype", dtype_name(field->dtype));
     json_key(out, "shape");
     json_open(out, '[');
     for (uint32_t k = 1; k < field->rank; k++)
@@ -204,12 +203,6 @@ static void json_field(struct json *out, const rp_field_view *field, uint32_t i,
     json_close(out, '}');
 }
 
-static void json_number(struct json *out, const char *name, uint64_t value)
-{
-    json_key(out, name);
-    json_unsigned(out, value);
-}
-
 void admin_json_item(struct json *out, const rp_batch *batch, uint32_t i, uint32_t max_values)
 {
     rp_batch_arrays arrays = {.struct_size = sizeof arrays};
@@ -218,11 +211,11 @@ void admin_json_item(struct json *out, const rp_batch *batch, uint32_t i, uint32
     json_item_key(out, arrays.key[i]);
     json_key(out, "priority");
     json_double(out, arrays.priority[i]);
-    json_number(out, "times_sampled", arrays.times_sampled[i]);
-    json_number(out, "age_ns", arrays.age_ns[i]);
-    json_number(out, "policy", arrays.policy[i]);
-    json_number(out, "step", arrays.step[i]);
-    json_number(out, "session", arrays.session[i]);
+    json_count(out, "times_sampled", arrays.times_sampled[i]);
+    json_count(out, "age_ns", arrays.age_ns[i]);
+    json_count(out, "policy", arrays.policy[i]);
+    json_count(out, "step", arrays.step[i]);
+    json_count(out, "session", arrays.session[i]);
     json_key(out, "fields");
     json_open(out, '{');
     const rp_field_view *field;

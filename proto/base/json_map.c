@@ -1,0 +1,229 @@
+/* See json_map.h. */
+#include "proto/base/json_map.h"
+
+#include <json-c/json.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static int enum_at(const void *at)
+{
+    int value;
+    memcpy(&value, at, sizeof value);
+    return value;
+}
+
+static const char *word_at(const struct json_row *row, const void *at)
+{
+    unsigned value = (unsigned)enum_at(at);
+    return value < row->n_words ? row->words[value] : "unknown";
+}
+
+/* ---- writing text ---- */
+
+static void write_list(struct json *out, const struct json_row *row, const void *base)
+{
+    uint32_t n = *(const uint32_t *)((const char *)base + row->count_offset);
+    json_open(out, '[');
+    for (uint32_t i = 0; i < n && i < row->size / row->element_size; i++) {
+        json_open(out, '{');
+        json_map_write(out, row->rows, (const char *)base + row->offset + i * row->element_size);
+        json_close(out, '}');
+    }
+    json_close(out, ']');
+}
+
+static void write_value(struct json *out, const struct json_row *row, const void *base)
+{
+    const void *at = (const char *)base + row->offset;
+    switch (row->kind) {
+    case JSON_KIND_TEXT:
+        json_string(out, at);
+        break;
+    case JSON_KIND_REAL:
+        json_number(out, *(const double *)at);
+        break;
+    case JSON_KIND_U64:
+        json_unsigned(out, *(const uint64_t *)at);
+        break;
+    case JSON_KIND_U32:
+        json_unsigned(out, *(const uint32_t *)at);
+        break;
+    case JSON_KIND_I32:
+        json_signed(out, *(const int32_t *)at);
+        break;
+    case JSON_KIND_BOOL:
+        json_boolean(out, *(const bool *)at);
+        break;
+    case JSON_KIND_WORD:
+        json_string(out, word_at(row, at));
+        break;
+    case JSON_KIND_OBJECT:
+        json_open(out, '{');
+        json_map_write(out, row->rows, at);
+        json_close(out, '}');
+        break;
+    case JSON_KIND_LIST:
+        write_list(out, row, base);
+        break;
+    }
+}
+
+void json_map_write(struct json *out, const struct json_row *rows, const void *base)
+{
+    for (; rows->name; rows++) {
+        json_key(out, rows->name);
+        write_value(out, rows, base);
+    }
+}
+
+/* ---- making trees ---- */
+
+static struct json_object *list_of(const struct json_row *row, const void *base)
+{
+    uint32_t n = *(const uint32_t *)((const char *)base + row->count_offset);
+    struct json_object *array = json_object_new_array();
+    for (uint32_t i = 0; i < n && i < row->size / row->element_size; i++)
+        json_object_array_add(array,
+                              json_map_object(row->rows, (const char *)base + row->offset + i * row->element_size));
+    return array;
+}
+
+static struct json_object *value_of(const struct json_row *row, const void *base)
+{
+    const void *at = (const char *)base + row->offset;
+    switch (row->kind) {
+    case JSON_KIND_TEXT:
+        return json_object_new_string(at);
+    case JSON_KIND_REAL:
+        return isfinite(*(const double *)at) ? json_object_new_double(*(const double *)at) : NULL;
+    case JSON_KIND_U64:
+        return json_object_new_uint64(*(const uint64_t *)at);
+    case JSON_KIND_U32:
+        return json_object_new_int64(*(const uint32_t *)at);
+    case JSON_KIND_I32:
+        return json_object_new_int64(*(const int32_t *)at);
+    case JSON_KIND_BOOL:
+        return json_object_new_boolean(*(const bool *)at);
+    case JSON_KIND_WORD:
+        return json_object_new_string(word_at(row, at));
+    case JSON_KIND_OBJECT:
+        return json_map_object(row->rows, at);
+    case JSON_KIND_LIST:
+        return list_of(row, base);
+    }
+    return NULL;
+}
+
+struct json_object *json_map_object(const struct json_row *rows, const void *base)
+{
+    struct json_object *object = json_object_new_object();
+    for (; object && rows->name; rows++)
+        json_object_object_add(object, rows->name, value_of(rows, base));
+    return object;
+}
+
+/* ---- reading ---- */
+
+static bool is_number(struct json_object *value)
+{
+    return json_object_is_type(value, json_type_double) || json_object_is_type(value, json_type_int);
+}
+
+double json_map_real(struct json_object *value, double absent)
+{
+    double number = is_number(value) ? json_object_get_double(value) : absent;
+    return isfinite(number) ? number : absent;
+}
+
+/* Reads an integer within 0..most. */
+static bool read_unsigned(struct json_object *value, uint64_t most, uint64_t *out)
+{
+    bool integer = json_object_is_type(value, json_type_int);
+    double real = json_map_real(value, 0);
+    uint64_t number = integer          ? json_object_get_uint64(value)
+                      : real <= 0      ? 0
+                      : real >= 0x1p64 ? UINT64_MAX
+                                       : (uint64_t)real;
+    *out = number < most ? number : most;
+    return integer && number <= most && real >= 0;
+}
+
+static bool read_word(struct json_object *value, const struct json_row *row, void *at)
+{
+    const char *text = json_object_is_type(value, json_type_string) ? json_object_get_string(value) : "";
+    int found = (int)row->absent;
+    uint32_t i = 0;
+    while (i < row->n_words && strcmp(text, row->words[i]) != 0)
+        i++;
+    if (i < row->n_words)
+        found = (int)i;
+    memcpy(at, &found, sizeof found);
+    return i < row->n_words;
+}
+
+static bool read_text(struct json_object *value, const struct json_row *row, char *at)
+{
+    bool is_text = json_object_is_type(value, json_type_string);
+    snprintf(at, row->size, "%s", is_text ? json_object_get_string(value) : "");
+    return is_text;
+}
+
+static bool read_list(struct json_object *value, const struct json_row *row, void *base)
+{
+    bool ok = json_object_is_type(value, json_type_array);
+    size_t n = ok ? json_object_array_length(value) : 0, room = row->size / row->element_size;
+    ok = ok && n <= room;
+    n = n < room ? n : room;
+    for (size_t i = 0; i < n; i++)
+        ok = json_map_read(json_object_array_get_idx(value, i), row->rows,
+                           (char *)base + row->offset + i * row->element_size) &&
+             ok;
+    *(uint32_t *)((char *)base + row->count_offset) = (uint32_t)n;
+    return ok;
+}
+
+static bool read_value(struct json_object *value, const struct json_row *row, void *base)
+{
+    void *at = (char *)base + row->offset;
+    uint64_t number;
+    bool ok;
+    switch (row->kind) {
+    case JSON_KIND_TEXT:
+        return read_text(value, row, at);
+    case JSON_KIND_REAL:
+        *(double *)at = json_map_real(value, row->absent);
+        return !value || is_number(value);
+    case JSON_KIND_U64:
+        return read_unsigned(value, UINT64_MAX, at);
+    case JSON_KIND_U32:
+        ok = read_unsigned(value, UINT32_MAX, &number);
+        *(uint32_t *)at = (uint32_t)number;
+        return ok;
+    case JSON_KIND_I32:
+        ok = read_unsigned(value, INT32_MAX, &number);
+        *(int32_t *)at = (int32_t)number;
+        return ok;
+    case JSON_KIND_BOOL:
+        *(bool *)at = json_object_get_boolean(value);
+        return json_object_is_type(value, json_type_boolean);
+    case JSON_KIND_WORD:
+        return read_word(value, row, at);
+    case JSON_KIND_OBJECT:
+        return json_map_read(value, row->rows, at);
+    case JSON_KIND_LIST:
+        return read_list(value, row, base);
+    }
+    return false;
+}
+
+bool json_map_read(struct json_object *object, const struct json_row *rows, void *base)
+{
+    bool ok = json_object_is_type(object, json_type_object);
+    for (; rows->name; rows++) {
+        struct json_object *value = NULL;
+        bool present = json_object_object_get_ex(object, rows->name, &value);
+        ok = read_value(value, rows, base) && present && ok;
+    }
+    return ok;
+}
