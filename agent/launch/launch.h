@@ -8,7 +8,7 @@
 #include "agent/config/config.h"
 #include "agent/program/program.h" /* exit statuses */
 
-#define LAUNCH_MAX_OVERRIDES 128u
+#define LAUNCH_PROGRAM "replay-launch"
 
 /* Options that only some verbs have. */
 enum launch_option {
@@ -27,12 +27,13 @@ enum launch_option {
 };
 
 struct launch {
+    const struct launch_verb *verbs; /* all of them */
+    uint32_t n_verbs;
     const struct launch_verb *verb;
     const char *argument;   /* of the verb, or NULL */
     char *const *arguments; /* all of them, for a verb that takes several */
     uint32_t n_arguments;
-    char *overrides[LAUNCH_MAX_OVERRIDES + 1];
-    uint32_t n_overrides;
+    struct cli_overrides overrides;
     const char *folder, *run, *weights, *episodes, *svg;
     bool quiet, json_lines, json, again, no_resize, follow, force, show, prune;
     int64_t lines;
@@ -52,7 +53,7 @@ struct launch_verb {
 /* -1: go on; otherwise the exit status. */
 int launch_read_options(struct launch *self, const struct launch_verb *verbs, uint32_t n_verbs, int argc, char **argv);
 void launch_fini(struct launch *self);
-int launch_usage(const char *format, ...) RP_PRINTF(1, 2);
+#define launch_usage(...) cli_usage(LAUNCH_PROGRAM, __VA_ARGS__)
 /* Prints the sentence; gives the exit status. */
 int launch_fail(const rp_error *err);
 

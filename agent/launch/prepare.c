@@ -49,7 +49,7 @@ int prepare_config(struct prepared *self, const struct launch *launch, const cha
     struct schema_report *report = schema_report_new();
     if (!report)
         return EXIT_FAILED;
-    bool ok = run_config_read(file, (const char *const *)launch->overrides, &self->config, report);
+    bool ok = run_config_read(file, (const char *const *)launch->overrides.texts, &self->config, report);
     if (ok) {
         check_program(&self->config.actors.command, "actors.command", report);
         check_program(&self->config.learners.command, "learners.command", report);

@@ -12,7 +12,7 @@
 #include "proto/base/error.h"
 
 #define RUNS "runs"
-#define MAX_WORDS (2u * LAUNCH_MAX_OVERRIDES + 16u)
+#define MAX_WORDS (2u * CLI_MAX_OVERRIDES + 16u)
 
 /* A file of the run's folder. */
 static bool find_below(const char *folder, const char *name, char out[PATH_MAX])
@@ -75,9 +75,9 @@ static void make_words(const struct launch *launch, const char *program, const c
         words[n++] = "--show";
     if (launch->json)
         words[n++] = "--json";
-    for (uint32_t i = 0; i < launch->n_overrides; i++) {
+    for (uint32_t i = 0; i < launch->overrides.n; i++) {
         words[n++] = "--set";
-        words[n++] = launch->overrides[i];
+        words[n++] = launch->overrides.texts[i];
     }
     words[n] = NULL;
 }

@@ -166,7 +166,7 @@ static rp_status open_again(struct prepared *self, const struct launch *launch, 
     RP_TRY(run_folder_read_state(self->folder, state, err));
     RP_TRY(go_back(self, state->cwd, err));
     run_folder_path(self->config_path, sizeof self->config_path, self->folder, FOLDER_CONFIG);
-    if (state->done && launch->n_overrides == 0)
+    if (state->done && launch->overrides.n == 0)
         return err_set(err, RP_FAILED_PRECONDITION,
                        "the run in '%s' has met its stop condition%s; to go on, move it: --set stop.value=.inf, "
                        "--set stop.steps=...",
@@ -179,8 +179,8 @@ static rp_status open_again(struct prepared *self, const struct launch *launch, 
 /* key: with "=" at its end. */
 static bool sets_key(const struct launch *launch, const char *key)
 {
-    for (uint32_t i = 0; i < launch->n_overrides; i++)
-        if (strncmp(launch->overrides[i], key, strlen(key)) == 0)
+    for (uint32_t i = 0; i < launch->overrides.n; i++)
+        if (strncmp(launch->overrides.texts[i], key, strlen(key)) == 0)
             return true;
     return false;
 }

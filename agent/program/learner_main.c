@@ -14,11 +14,11 @@ static int check_state(const struct program *program)
     if (!program->resume)
         return -1;
     if (!folder[0])
-        return program_usage(program, "--resume needs the folder of the run: --folder DIR");
+        return cli_usage(program->name, "--resume needs the folder of the run: --folder DIR");
     snprintf(path, sizeof path, "%s/" LEARNER_STATE_FILE, folder);
     if (access(path, R_OK) == 0)
         return -1;
-    return program_usage(program, "--resume: there is no state at %s; leave --resume out to start anew", path);
+    return cli_usage(program->name, "--resume: there is no state at %s; leave --resume out to start anew", path);
 }
 
 int main(int argc, char **argv)

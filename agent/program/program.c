@@ -2,7 +2,6 @@
 
 #include <czmq.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,80 +9,86 @@
 
 #include "proto/base/clock.h"
 #include "proto/base/endpoint.h"
-#include "proto/base/flags.h"
 #include "proto/base/log.h"
-
-enum {
-    OPT_SET = 256,
-    OPT_SEED,
-    OPT_FOLDER,
-    OPT_FILE,
-    OPT_INDEX,
-    OPT_TIMEOUT,
-    OPT_EVALUATE,
-    OPT_WEIGHTS,
-    OPT_EPISODES,
-    OPT_SHOW,
-    OPT_RESUME,
-    OPT_FRESH,
-    OPT_QUIET,
-    OPT_JSON,
-    OPT_CHECK,
-    OPT_PRINT,
-    OPT_REFERENCE,
-    OPT_LEVEL,
-    OPT_VERSION
-};
 
 #define WORKERS (PROGRAM_ACTOR | PROGRAM_LEARNER)
 #define ALL (WORKERS | PROGRAM_SINGLE)
 
-static const struct flag flags[] = {
-    {'c', ALL, "config", "FILE", "the run (docs/CONFIG.md; configs/learning/ has examples)"},
-    {OPT_SET, ALL, "set", "KEY=VALUE", "instead of what FILE says: agent.batch=64; may be repeated"},
-    {OPT_SEED, ALL, "seed", "N", "the same as --set seed=N"},
-    {OPT_FOLDER, ALL, "folder", "DIR", "the same as --set folder=DIR: logs and learner state"},
-    {'e', WORKERS, "endpoint", "ENDPOINT", "service of the broker (or REPLAY_ENDPOINT; else broker.service of FILE)"},
-    {OPT_FILE, WORKERS, "endpoints-file", "FILE", "read it from what replay-broker --endpoints-file wrote"},
-    {OPT_INDEX, WORKERS, "index", "N", "which one this is, from 0 on"},
-    {OPT_TIMEOUT, WORKERS, "timeout", "TIME", "how long to wait for the broker at first (30s)"},
-    {OPT_EVALUATE, PROGRAM_ACTOR, "evaluate", NULL, "be the evaluator: act without exploring, insert nothing"},
-    {OPT_WEIGHTS, PROGRAM_ACTOR, "weights", "FILE", "evaluate this saved learner once, without a broker"},
-    {OPT_EPISODES, PROGRAM_ACTOR, "episodes", "N", "in an evaluation: the same as --set evaluator.episodes=N"},
-    {OPT_SHOW, PROGRAM_ACTOR, "show", NULL, "with --weights: print the first episode step by step"},
-    {OPT_RESUME, PROGRAM_LEARNER, "resume", NULL, "go on from the state in the folder; without one, refuse"},
-    {OPT_FRESH, WORKERS, "fresh", NULL, "start anew, whatever is in the folder (else: go on if there is a state)"},
-    {OPT_QUIET, PROGRAM_SINGLE, "quiet", NULL, "print the result only"},
-    {OPT_JSON, PROGRAM_SINGLE | PROGRAM_ACTOR, "json", NULL, "print JSON, one object on a line"},
-    {OPT_CHECK, ALL, "check", NULL, "read the configuration, report every mistake, start nothing"},
-    {OPT_PRINT, ALL, "print-config", NULL, "print the whole configuration with defaults and help as YAML"},
-    {OPT_REFERENCE, ALL, "print-reference", NULL, "print the reference of all keys as Markdown"},
-    {OPT_LEVEL, ALL, "log-level", "LEVEL", "debug, info, warn, error or off"},
-    {'h', ALL, "help", NULL, "this text"},
-    {OPT_VERSION, ALL, "version", NULL, "the version"},
+static int take_level(const struct cli *cli, const struct cli_option *option, const char *name, void *target)
+{
+    struct program *self = target;
+    (void)option;
+    self->log_level = log_level_by_name(name);
+    return self->log_level < 0 ? cli_usage(cli->program, "--log-level %s: use debug, info, warn, error or off", name)
+                               : CLI_GO_ON;
+}
+
+static int take_episodes(const struct cli *cli, const struct cli_option *option, const char *number, void *target)
+{
+    struct program *self = target;
+    (void)option;
+    self->episodes = true;
+    return cli_override(cli, &self->overrides, "evaluator.episodes=", number);
+}
+
+#define AT(field) CLI_AT(struct program, field)
+static const struct cli_option options[] = {
+    {"config", 'c', "FILE", "the run (docs/CONFIG.md; configs/learning/ has examples)", ALL, CLI_TEXT, AT(config)},
+    {"set", 0, "KEY=VALUE", "instead of what FILE says: agent.batch=64; may be repeated", ALL, CLI_OVERRIDE,
+     AT(overrides)},
+    {"seed", 0, "N", "the same as --set seed=N", ALL, CLI_OVERRIDE, AT(overrides), .prefix = "seed="},
+    {"folder", 0, "DIR", "the same as --set folder=DIR: logs and learner state", ALL, CLI_OVERRIDE, AT(overrides),
+     .prefix = "folder="},
+    {"endpoint", 'e', "ENDPOINT", "service of the broker (or REPLAY_ENDPOINT; else broker.service of FILE)", WORKERS,
+     CLI_TEXT, AT(endpoint)},
+    {"endpoints-file", 0, "FILE", "read it from what replay-broker --endpoints-file wrote", WORKERS, CLI_TEXT,
+     AT(endpoints_file)},
+    {"index", 0, "N", "which one this is, from 0 on", WORKERS, CLI_WHOLE, AT(index), .most = UINT16_MAX},
+    {"timeout", 0, "TIME", "how long to wait for the broker at first (30s)", WORKERS, CLI_TIME, AT(timeout_ns),
+     .least = NS_PER_MS},
+    {"evaluate", 0, NULL, "be the evaluator: act without exploring, insert nothing", PROGRAM_ACTOR, CLI_SWITCH,
+     AT(evaluate)},
+    {"weights", 0, "FILE", "evaluate this saved learner once, without a broker", PROGRAM_ACTOR, CLI_TEXT, AT(weights)},
+    {"episodes", 0, "N", "in an evaluation: the same as --set evaluator.episodes=N", PROGRAM_ACTOR, CLI_TAKE,
+     .take = take_episodes},
+    {"show", 0, NULL, "with --weights: print the first episode step by step", PROGRAM_ACTOR, CLI_SWITCH, AT(show)},
+    {"resume", 0, NULL, "go on from the state in the folder; without one, refuse", PROGRAM_LEARNER, CLI_SWITCH,
+     AT(resume)},
+    {"fresh", 0, NULL, "start anew, whatever is in the folder (else: go on if there is a state)", WORKERS, CLI_SWITCH,
+     AT(fresh)},
+    {"quiet", 0, NULL, "print the result only", PROGRAM_SINGLE, CLI_SWITCH, AT(quiet)},
+    {"json", 0, NULL, "print JSON, one object on a line", PROGRAM_SINGLE | PROGRAM_ACTOR, CLI_SWITCH, AT(json)},
+    {"check", 0, NULL, "read the configuration, report every mistake, start nothing", ALL, CLI_SWITCH, AT(check)},
+    {"print-config", 0, NULL, "print the whole configuration with defaults and help as YAML", ALL, CLI_SWITCH,
+     AT(print)},
+    {"print-reference", 0, NULL, "print the reference of all keys as Markdown", ALL, CLI_SWITCH, AT(reference)},
+    {"log-level", 0, "LEVEL", "debug, info, warn, error or off", ALL, CLI_TAKE, .take = take_level},
+    CLI_HELP_AND_VERSION(ALL),
 };
-#define N_FLAGS (sizeof flags / sizeof flags[0])
+
+static void print_help(const void *target);
+
+static struct cli cli_of(const struct program *self)
+{
+    return (struct cli){.program = self->name,
+                        .options = options,
+                        .n = sizeof options / sizeof options[0],
+                        .who = self->kind,
+                        .width = 28,
+                        .help = print_help};
+}
 
 /* ---- help and errors ---- */
 
-static void print_help(const struct program *self)
+static void print_help(const void *target)
 {
+    const struct program *self = target;
+    const struct cli cli = cli_of(self);
     printf("Usage: %s [options]\n\n%s\n\n", self->name, self->summary);
-    flags_print(flags, N_FLAGS, self->kind, 28);
+    cli_print_options(&cli, self->kind);
     printf("\nSIGTERM and SIGINT stop it in order; a second one at once.\n"
            "Exit status: 0 done or stopped as asked, 1 failed, 2 the command line or the configuration is wrong%s.\n",
            self->kind & WORKERS ? ",\n3 no broker answers" : "");
-}
-
-int program_usage(const struct program *self, const char *format, ...)
-{
-    va_list args;
-    fprintf(stderr, "%s: ", self->name);
-    va_start(args, format);
-    vfprintf(stderr, format, args);
-    va_end(args);
-    fprintf(stderr, "\nTry '%s --help'.\n", self->name);
-    return EXIT_USAGE;
 }
 
 int program_result(const struct program *self, rp_status status, const rp_error *err)
@@ -101,133 +106,24 @@ int program_result(const struct program *self, rp_status status, const rp_error 
 
 /* ---- options ---- */
 
-/* -1, or an exit status after a message. */
-static int add_override(struct program *self, const char *key, const char *value)
-{
-    char *text = NULL;
-    if (self->n_overrides == PROGRAM_MAX_OVERRIDES)
-        return program_usage(self, "more than %d values are set", PROGRAM_MAX_OVERRIDES);
-    if (asprintf(&text, "%s%s", key, value) < 0)
-        return EXIT_FAILED;
-    self->overrides[self->n_overrides++] = text;
-    return -1;
-}
-
-static int read_index(struct program *self, const char *text)
-{
-    int64_t value;
-    if (!schema_parse_int(text, &value) || value < 0 || value > UINT16_MAX)
-        return program_usage(self, "--index is '%s'; it needs a whole number from 0 on", text);
-    self->index = (uint32_t)value;
-    return -1;
-}
-
-static int read_timeout(struct program *self, const char *text)
-{
-    if (!schema_parse_time(text, &self->timeout_ns) || self->timeout_ns < NS_PER_MS)
-        return program_usage(self, "--timeout is '%s'; it needs a number with a unit, like 500ms or 3s", text);
-    return -1;
-}
-
-static int read_option(struct program *self, int key, const char *argument)
-{
-    switch (key) {
-    case 'c':
-        self->config = argument;
-        return -1;
-    case 'e':
-        self->endpoint = argument;
-        return -1;
-    case OPT_SET:
-        return add_override(self, "", argument);
-    case OPT_SEED:
-        return add_override(self, "seed=", argument);
-    case OPT_FOLDER:
-        return add_override(self, "folder=", argument);
-    case OPT_EPISODES:
-        self->episodes = true;
-        return add_override(self, "evaluator.episodes=", argument);
-    case OPT_FILE:
-        self->endpoints_file = argument;
-        return -1;
-    case OPT_WEIGHTS:
-        self->weights = argument;
-        return -1;
-    case OPT_INDEX:
-        return read_index(self, argument);
-    case OPT_TIMEOUT:
-        return read_timeout(self, argument);
-    case OPT_LEVEL:
-        self->log_level = log_level_by_name(argument);
-        return self->log_level < 0
-                   ? program_usage(self, "--log-level %s: use debug, info, warn, error or off", argument)
-                   : -1;
-    case 'h':
-        print_help(self);
-        return EXIT_FINE;
-    case OPT_VERSION:
-        printf("%s %s\n", self->name, rp_version());
-        return EXIT_FINE;
-    default:
-        fprintf(stderr, "Try '%s --help'.\n", self->name);
-        return EXIT_USAGE;
-    }
-}
-
-/* Those that only say yes; NULL: another one. */
-static bool *find_switch(struct program *self, int key)
-{
-    switch (key) {
-    case OPT_EVALUATE:
-        return &self->evaluate;
-    case OPT_SHOW:
-        return &self->show;
-    case OPT_RESUME:
-        return &self->resume;
-    case OPT_FRESH:
-        return &self->fresh;
-    case OPT_QUIET:
-        return &self->quiet;
-    case OPT_JSON:
-        return &self->json;
-    case OPT_CHECK:
-        return &self->check;
-    case OPT_PRINT:
-        return &self->print;
-    case OPT_REFERENCE:
-        return &self->reference;
-    default:
-        return NULL;
-    }
-}
-
 static int read_line(struct program *self, int argc, char **argv)
 {
-    struct option names[N_FLAGS + 1];
-    flags_names(flags, N_FLAGS, self->kind, names);
+    const struct cli cli = cli_of(self);
     self->log_level = -1;
-    const char *letters = self->kind & WORKERS ? "c:e:h" : "c:h";
-    for (int key; (key = getopt_long(argc, argv, letters, names, NULL)) != -1;) {
-        bool *on = find_switch(self, key);
-        int status = -1;
-        if (on)
-            *on = true;
-        else
-            status = read_option(self, key, optarg);
-        if (status >= 0)
-            return status;
-    }
+    int status = cli_read(&cli, self, argc, argv);
+    if (status != CLI_GO_ON)
+        return status;
     if (optind < argc)
-        return program_usage(self, "unexpected argument '%s'. Did you mean -c %s?", argv[optind], argv[optind]);
+        return cli_usage(self->name, "unexpected argument '%s'. Did you mean -c %s?", argv[optind], argv[optind]);
     if (self->endpoint && self->endpoints_file)
-        return program_usage(self, "--endpoint and --endpoints-file exclude each other");
+        return cli_usage(self->name, "--endpoint and --endpoints-file exclude each other");
     if (self->resume && self->fresh)
-        return program_usage(self, "--resume and --fresh exclude each other");
+        return cli_usage(self->name, "--resume and --fresh exclude each other");
     self->evaluate |= self->weights != NULL;
     if (self->episodes && !self->evaluate)
-        return program_usage(self, "--episodes belongs to --evaluate or --weights");
+        return cli_usage(self->name, "--episodes belongs to --evaluate or --weights");
     if (self->kind == PROGRAM_ACTOR && (self->show || self->json) && !self->weights)
-        return program_usage(self, "--%s belongs to --weights", self->show ? "show" : "json");
+        return cli_usage(self->name, "--%s belongs to --weights", self->show ? "show" : "json");
     return -1;
 }
 
@@ -236,7 +132,7 @@ static int read_line(struct program *self, int argc, char **argv)
 static int read_config(struct program *self)
 {
     struct schema_report *report = schema_report_new();
-    bool ok = report && run_config_read(self->config, (const char *const *)self->overrides, &self->run, report);
+    bool ok = report && run_config_read(self->config, (const char *const *)self->overrides.texts, &self->run, report);
     if (!ok && report) {
         fputs(schema_report_text(report), stderr);
         fprintf(stderr, "%s: %u mistake%s in the configuration; nothing was started\n", self->name,
@@ -251,17 +147,17 @@ static int check_index(const struct program *self)
 {
     bool learner = self->kind == PROGRAM_LEARNER;
     if (learner && !self->run.learners.on)
-        return program_usage(self, "learners.on is false: nobody learns in this run");
+        return cli_usage(self->name, "learners.on is false: nobody learns in this run");
     if (self->kind == PROGRAM_ACTOR && !self->evaluate && !self->run.actors.on)
-        return program_usage(self, "actors.on is false: nobody acts in this run");
+        return cli_usage(self->name, "actors.on is false: nobody acts in this run");
     int64_t count = learner ? self->run.learners.count : self->run.actors.count;
     const char *key = learner ? "learners.count" : "actors.count";
     if (!(self->kind & WORKERS) || self->evaluate || self->index < count || (count == 0 && self->index == 0))
         return -1;
     if (count == 0)
-        return program_usage(self, "--index is %u, but %s is auto: say --set %s=N", self->index, key, key);
-    return program_usage(self, "--index is %u, but %s is %lld: they count from 0 to %lld", self->index, key,
-                         (long long)count, (long long)count - 1);
+        return cli_usage(self->name, "--index is %u, but %s is auto: say --set %s=N", self->index, key, key);
+    return cli_usage(self->name, "--index is %u, but %s is %lld: they count from 0 to %lld", self->index, key,
+                     (long long)count, (long long)count - 1);
 }
 
 /* Only replay-launch knows how many "auto" are; it tells the processes that it starts. */
@@ -282,15 +178,15 @@ static int find_service(struct program *self)
     if (self->endpoints_file)
         return endpoint_from_file(self->endpoints_file, &self->service, &err) == RP_OK
                    ? -1
-                   : program_usage(self, "%s", err.text);
+                   : cli_usage(self->name, "%s", err.text);
     bool told = self->endpoint || (environment && environment[0]);
     self->service = endpoint_local(self->endpoint ? self->endpoint : told ? environment : self->run.broker.service);
     size_t length = self->service ? strlen(self->service) : 0;
     if (!told && length > 2 && strcmp(self->service + length - 2, ":0") == 0)
-        return program_usage(self,
-                             "broker.service is '%s', any free port: say with --endpoint or --endpoints-file which "
-                             "one it is",
-                             self->run.broker.service);
+        return cli_usage(self->name,
+                         "broker.service is '%s', any free port: say with --endpoint or --endpoints-file which "
+                         "one it is",
+                         self->run.broker.service);
     return length > 0 ? -1 : EXIT_FAILED;
 }
 
@@ -322,8 +218,7 @@ int program_start(struct program *self, int argc, char **argv)
 
 void program_end(struct program *self)
 {
-    for (uint32_t i = 0; i < self->n_overrides; i++)
-        free(self->overrides[i]);
+    cli_overrides_free(&self->overrides);
     free(self->service);
     run_config_free(&self->run);
 }

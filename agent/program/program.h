@@ -6,12 +6,11 @@
 #include <stdatomic.h>
 
 #include "agent/config/config.h"
+#include "proto/config/cli.h"
 
 enum program_kind { PROGRAM_ACTOR = 1, PROGRAM_LEARNER = 2, PROGRAM_SINGLE = 4 };
 /* The same as replay-ctl's. */
 enum program_exit { EXIT_FINE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_NO_BROKER = 3 };
-
-#define PROGRAM_MAX_OVERRIDES 128
 
 struct program {
     enum program_kind kind;
@@ -19,8 +18,7 @@ struct program {
     const char *summary; /* what it does, for --help */
     /* ---- from the command line */
     const char *config, *endpoint, *endpoints_file, *weights;
-    char *overrides[PROGRAM_MAX_OVERRIDES + 1];
-    uint32_t n_overrides;
+    struct cli_overrides overrides;
     uint32_t index;
     int64_t timeout_ns;
     int log_level; /* -1: the program's own */
@@ -41,7 +39,5 @@ const atomic_bool *program_catch_signals(void);
 
 /* Prints the error, and gives the exit status for it. RP_OK gives EXIT_FINE. */
 int program_result(const struct program *self, rp_status status, const rp_error *err);
-/* A mistake of the command line. */
-int program_usage(const struct program *self, const char *format, ...) RP_PRINTF(2, 3);
 
 #endif
