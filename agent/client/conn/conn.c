@@ -66,9 +66,9 @@ void conn_wake(struct conn *self)
     }
 }
 
-static void take_commands(struct conn *self, struct command *commands)
+static void take_commands(struct conn *self, struct conn_command *commands)
 {
-    for (struct command *command = commands, *next; command; command = next) {
+    for (struct conn_command *command = commands, *next; command; command = next) {
         next = command->next;
         struct conn_part *part = command->part;
         if (command->kind == COMMAND_ATTACH) {
@@ -82,7 +82,7 @@ static void take_commands(struct conn *self, struct command *commands)
                 at = &(*at)->next;
             if (*at)
                 *at = part->next;
-            request_drop_once(self, part, false);
+            conn_request_drop_once(self, part, false);
             part->ops->down(part);
         }
         pthread_mutex_lock(&self->mutex);
@@ -103,9 +103,9 @@ static void take_submitted(struct conn *self, int64_t now_ns)
     atomic_store(&self->woken, false);
     self->pipe_ready = false;
     pthread_mutex_lock(&self->mutex);
-    struct request *request = self->submitted.first;
-    self->submitted = (struct request_list){0};
-    struct command *commands = self->commands;
+    struct conn_request *request = self->submitted.first;
+    self->submitted = (struct conn_request_list){0};
+    struct conn_command *commands = self->commands;
     self->commands = NULL;
     uint64_t cancels[CANCELS_MOST];
     uint32_t n_cancels = self->n_cancels;
@@ -115,15 +115,15 @@ static void take_submitted(struct conn *self, int64_t now_ns)
         pthread_cond_broadcast(&self->changed);
     pthread_mutex_unlock(&self->mutex);
 
-    for (struct request *next; request; request = next) {
+    for (struct conn_request *next; request; request = next) {
         next = request->next;
         self->taken = request->id;
-        request_track(self, request);
+        conn_request_track(self, request);
         if (self->link == LINK_UP)
-            request_transmit(self, request);
+            conn_request_transmit(self, request);
     }
     for (uint32_t i = 0; i < n_cancels; i++)
-        request_cancel(self, cancels[i], now_ns);
+        conn_request_cancel(self, cancels[i], now_ns);
     take_commands(self, commands);
 }
 
@@ -142,22 +142,22 @@ static void take_notice(struct conn *self, const struct conn_reply *reply)
 /* The request that this answers, for good. NULL: there is none, or it is to be asked again with its id. What was picked for
  * a sample is then not lost: a broker that shuts down gives it when it is back, one that took the connection for lost at
  * once. */
-static struct request *take_answered(struct conn *self, uint64_t id, rp_status status)
+static struct conn_request *take_answered(struct conn *self, uint64_t id, rp_status status)
 {
-    struct request *request = request_find(self, id);
+    struct conn_request *request = conn_request_find(self, id);
     if (!request)
         return NULL;
     if (status == RP_NO_MEMORY && !request->again && !request->cancelled) { /* nothing is done twice */
         request->again = true;
-        request_transmit(self, request);
+        conn_request_transmit(self, request);
         return NULL;
     }
     bool again = request->field == REQUEST_SAMPLE && !request->cancelled;
     if (again && status == RP_UNAVAILABLE)
-        request_transmit(self, request);
+        conn_request_transmit(self, request);
     if (again && (status == RP_UNAVAILABLE || status == RP_CANCELLED))
         return NULL;
-    return request_take(self, id);
+    return conn_request_take(self, id);
 }
 
 static void take_reply(struct conn *self, struct conn_reply *reply)
@@ -168,9 +168,9 @@ static void take_reply(struct conn *self, struct conn_reply *reply)
     } else if (id == self->hello_id) {
         link_answer(self, reply);
     } else {
-        struct request *request = take_answered(self, id, (rp_status)reply->view.status);
+        struct conn_request *request = take_answered(self, id, (rp_status)reply->view.status);
         if (request) {
-            request_answer(request, reply);
+            conn_request_answer(request, reply);
             return;
         }
     }
@@ -184,9 +184,9 @@ static void lose_reply(struct conn *self, uint64_t id)
         link_no_memory(self);
         return;
     }
-    struct request *request = take_answered(self, id, RP_NO_MEMORY);
+    struct conn_request *request = take_answered(self, id, RP_NO_MEMORY);
     if (request)
-        request_end(request, RP_NO_MEMORY, "no memory for the broker's reply");
+        conn_request_end(request, RP_NO_MEMORY, "no memory for the broker's reply");
 }
 
 static void take_replies(struct conn *self)
@@ -266,7 +266,7 @@ static int64_t conn_turn(struct conn *self)
     link_watch(self, now);
     link_step(self, now);
     take_replies(self);
-    int64_t next = request_expire(self, now);
+    int64_t next = conn_request_expire(self, now);
     next = earlier(next, tick_parts(self, now));
     if (self->reset_wanted)
         next = now;
@@ -280,7 +280,7 @@ void conn_finish(struct conn *self)
     self->pipe_ready = true;
     take_submitted(self, 0);
     while (self->pending.first)
-        request_end(request_take(self, self->pending.first->id), RP_CANCELLED, "the client is being closed");
+        conn_request_end(conn_request_take(self, self->pending.first->id), RP_CANCELLED, "the client is being closed");
     link_close(self);
 }
 
@@ -358,7 +358,7 @@ uint64_t conn_send(struct conn *self, uint32_t body_field, const void *body, siz
 uint64_t conn_try_send(struct conn *self, uint32_t body_field, const void *body, size_t size, zmq_msg_t *payload,
                        uint32_t n_payload, int64_t timeout_ms, conn_reply_fn *fn, void *ctx)
 {
-    struct request *request = request_new(self, body_field, body, size, payload, n_payload);
+    struct conn_request *request = conn_request_new(self, body_field, body, size, payload, n_payload);
     if (!request)
         return 0;
     request->fn = fn;
@@ -368,8 +368,8 @@ uint64_t conn_try_send(struct conn *self, uint32_t body_field, const void *body,
     pthread_mutex_lock(&self->mutex);
     /* Here, so that ids are in the order of the list: what is settled is read off it. */
     uint64_t id = atomic_fetch_add(&self->next_id, 1);
-    request_name(request, id);
-    request_list_add(&self->submitted, request);
+    conn_request_name(request, id);
+    conn_request_list_add(&self->submitted, request);
     pthread_mutex_unlock(&self->mutex);
     conn_wake(self);
     return id;
@@ -380,21 +380,21 @@ bool conn_send_once(struct conn *self, struct conn_part *part, uint32_t body_fie
 {
     size_t size = protobuf_c_message_get_packed_size(body);
     uint8_t *packed = malloc(size ? size : 1);
-    struct request *request = NULL;
+    struct conn_request *request = NULL;
     if (packed && self->link == LINK_UP) {
         protobuf_c_message_pack(body, packed);
-        request = request_new(self, body_field, packed, size, payload, payload ? 1 : 0);
+        request = conn_request_new(self, body_field, packed, size, payload, payload ? 1 : 0);
     }
     free(packed);
     if (!request)
         return false;
-    request_name(request, atomic_fetch_add(&self->next_id, 1));
+    conn_request_name(request, atomic_fetch_add(&self->next_id, 1));
     request->fn = fn;
     request->ctx = request->part = part;
     request->timeout_ms = timeout_ms;
     request->deadline_ns = conn_deadline(timeout_ms);
-    request_track(self, request);
-    request_transmit(self, request);
+    conn_request_track(self, request);
+    conn_request_transmit(self, request);
     return true;
 }
 
@@ -452,11 +452,11 @@ rp_status conn_call(struct conn *self, uint32_t body_field, const ProtobufCMessa
     return status;
 }
 
-static void command_run(struct conn *self, enum command_kind kind, struct conn_part *part)
+static void command_run(struct conn *self, enum conn_command_kind kind, struct conn_part *part)
 {
-    struct command command = {.kind = kind, .part = part};
+    struct conn_command command = {.kind = kind, .part = part};
     pthread_mutex_lock(&self->mutex);
-    struct command **at = &self->commands;
+    struct conn_command **at = &self->commands;
     while (*at)
         at = &(*at)->next;
     *at = &command;

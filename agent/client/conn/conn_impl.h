@@ -12,7 +12,7 @@
 #define CANCEL_GRACE_MS 1000
 #define CANCELS_MOST 64u
 
-enum request_field {
+enum conn_request_field {
     REQUEST_HELLO = 16,
     REQUEST_HEARTBEAT = 17,
     REQUEST_BYE = 18,
@@ -20,11 +20,11 @@ enum request_field {
     REQUEST_CANCEL = 22,
 };
 
-struct request {
+struct conn_request {
     uint64_t id;
-    uint32_t field;              /* of the body */
-    struct request *next, *prev; /* in the order of sending; samples by their ids, too */
-    struct request *chain;       /* of its bucket */
+    uint32_t field;                   /* of the body */
+    struct conn_request *next, *prev; /* in the order of sending; samples by their ids, too */
+    struct conn_request *chain;       /* of its bucket */
     zmq_msg_t header;
     zmq_msg_t *payload;
     uint32_t n_payload;
@@ -39,18 +39,18 @@ struct request {
     bool again; /* sent again because there was no memory, here or at the broker; not a third time */
 };
 
-struct request_list {
-    struct request *first, *last;
+struct conn_request_list {
+    struct conn_request *first, *last;
 };
 
-enum command_kind { COMMAND_ATTACH, COMMAND_DETACH };
+enum conn_command_kind { COMMAND_ATTACH, COMMAND_DETACH };
 
 /* On the stack of a thread that waits until it is done. */
-struct command {
-    enum command_kind kind;
+struct conn_command {
+    enum conn_command_kind kind;
     struct conn_part *part;
     bool done;
-    struct command *next;
+    struct conn_command *next;
 };
 
 enum link_state {
@@ -78,10 +78,10 @@ struct conn {
 
     pthread_mutex_t mutex; /* guards what follows, up to the I/O thread's part */
     pthread_cond_t changed;
-    struct request_list submitted;
+    struct conn_request_list submitted;
     uint64_t cancels[CANCELS_MOST]; /* left for the I/O thread */
     uint32_t n_cancels;
-    struct command *commands;
+    struct conn_command *commands;
     struct conn_hello *hello;
     enum link_state state;
     int64_t lost_ns; /* since when nobody answers */
@@ -98,9 +98,9 @@ struct conn {
     bool reset_wanted;
     bool pipe_ready;    /* the last poll saw something in the wake-up pipe */
     uint64_t n_replies; /* taken so far */
-    struct request_list pending;
+    struct conn_request_list pending;
     uint64_t taken; /* id of the last request that another thread has submitted and that is, or was, pending */
-    struct request *buckets[REQUEST_BUCKETS];
+    struct conn_request *buckets[REQUEST_BUCKETS];
     struct conn_part *parts;
     struct rng rng;
 };
@@ -125,30 +125,30 @@ void link_answer(struct conn *self, const struct conn_reply *reply);
 void link_watch(struct conn *self, int64_t now_ns);
 
 /* conn_request.c */
-/* Without an id yet: request_name gives it one. */
-struct request *request_new(struct conn *self, uint32_t body_field, const void *body, size_t size, zmq_msg_t *payload,
-                            uint32_t n_payload);
-void request_name(struct request *request, uint64_t id);
-void request_free(struct request *request);
-void request_track(struct conn *self, struct request *request);
-struct request *request_find(struct conn *self, uint64_t id);
+/* Without an id yet: conn_request_name gives it one. */
+struct conn_request *conn_request_new(struct conn *self, uint32_t body_field, const void *body, size_t size,
+                                      zmq_msg_t *payload, uint32_t n_payload);
+void conn_request_name(struct conn_request *request, uint64_t id);
+void conn_request_free(struct conn_request *request);
+void conn_request_track(struct conn *self, struct conn_request *request);
+struct conn_request *conn_request_find(struct conn *self, uint64_t id);
 /* Takes it out of pending; NULL if there is none. */
-struct request *request_take(struct conn *self, uint64_t id);
-void request_transmit(struct conn *self, struct request *request);
+struct conn_request *conn_request_take(struct conn *self, uint64_t id);
+void conn_request_transmit(struct conn *self, struct conn_request *request);
 /* Ends one that was taken out, without an answer. */
-void request_end(struct request *request, rp_status status, const char *format, ...) RP_PRINTF(3, 4);
+void conn_request_end(struct conn_request *request, rp_status status, const char *format, ...) RP_PRINTF(3, 4);
 /* Ends those past their deadline; gives the next deadline. */
-int64_t request_expire(struct conn *self, int64_t now_ns);
-void request_resend(struct conn *self);
+int64_t conn_request_expire(struct conn *self, int64_t now_ns);
+void conn_request_resend(struct conn *self);
 /* Ends the requests of parts (or of one) that are sent once. */
-void request_drop_once(struct conn *self, const struct conn_part *part, bool tell);
-void request_cancel(struct conn *self, uint64_t id, int64_t now_ns);
-void request_list_add(struct request_list *list, struct request *request);
+void conn_request_drop_once(struct conn *self, const struct conn_part *part, bool tell);
+void conn_request_cancel(struct conn *self, uint64_t id, int64_t now_ns);
+void conn_request_list_add(struct conn_request_list *list, struct conn_request *request);
 /* Reads one message: false if there is none. *reply is given to the caller and may be NULL even so: it is
  * damaged, or there is no memory for it, and *lost says which request it answered. */
 bool reply_receive(struct conn *self, struct conn_reply **reply, uint64_t *lost);
 /* Ends a request that was taken out, with a reply that is given to it. */
-void request_answer(struct request *request, struct conn_reply *reply);
+void conn_request_answer(struct conn_request *request, struct conn_reply *reply);
 /* A reply that says so. Needs no memory. */
 struct conn_reply *reply_no_memory(void);
 

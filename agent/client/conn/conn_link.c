@@ -42,14 +42,14 @@ static void link_say_hello(struct conn *self)
     body.name = self->name;
     size_t size = replay__hello__pack(&body, packed);
     self->hello_id = atomic_fetch_add(&self->next_id, 1);
-    struct request *request = request_new(self, REQUEST_HELLO, packed, size, NULL, 0);
+    struct conn_request *request = conn_request_new(self, REQUEST_HELLO, packed, size, NULL, 0);
     if (!request) {
         link_no_memory(self);
         return;
     }
-    request_name(request, self->hello_id);
-    request_transmit(self, request);
-    request_free(request);
+    conn_request_name(request, self->hello_id);
+    conn_request_transmit(self, request);
+    conn_request_free(request);
 }
 
 /* The socket, connected. Gives the reason if there is none. */
@@ -124,7 +124,7 @@ void link_fail(struct conn *self, const char *why, int64_t now_ns)
     char quoted[128];
     log_line(LEVEL_WARN, "C0101", "connection lost", "endpoint=%s reason=%s", self->endpoint,
              log_quote(quoted, sizeof quoted, why));
-    request_drop_once(self, NULL, true);
+    conn_request_drop_once(self, NULL, true);
     for (struct conn_part *part = self->parts; part; part = part->next)
         part->ops->down(part);
 }
@@ -171,7 +171,7 @@ void link_answer(struct conn *self, const struct conn_reply *reply)
     link_publish(self, LINK_UP, now);
     for (struct conn_part *part = self->parts; part; part = part->next)
         part->ops->up(part, hello);
-    request_resend(self);
+    conn_request_resend(self);
 }
 
 void link_watch(struct conn *self, int64_t now_ns)

@@ -119,7 +119,7 @@ static struct conn_reply *reply_with_room(void)
 /* The reply that was made with the request, or a new one. */
 static struct conn_reply *reply_for(struct conn *self, uint64_t id)
 {
-    struct request *request = id ? request_find(self, id) : NULL;
+    struct conn_request *request = id ? conn_request_find(self, id) : NULL;
     if (!request || !request->reply)
         return reply_new();
     struct conn_reply *reply = request->reply;
@@ -173,7 +173,8 @@ bool reply_receive(struct conn *self, struct conn_reply **out, uint64_t *lost)
 /* Where the numbers stand that are filled in later: after a tag and a version of one byte each, 1 + 8 bytes a field. */
 enum { ID_AT = 3, SETTLED_AT = 21 };
 
-static bool request_header(struct request *self, uint64_t client, uint32_t body_field, const void *body, size_t size)
+static bool conn_request_header(struct conn_request *self, uint64_t client, uint32_t body_field, const void *body,
+                                size_t size)
 {
     struct pb_writer out = {0};
     pb_put_varint(&out, 1, WIRE_VERSION);
@@ -192,17 +193,17 @@ static bool request_header(struct request *self, uint64_t client, uint32_t body_
     return ok;
 }
 
-static void header_put(struct request *self, size_t at, uint64_t value)
+static void header_put(struct conn_request *self, size_t at, uint64_t value)
 {
     uint8_t *place = (uint8_t *)zmq_msg_data(&self->header) + at;
     for (uint32_t i = 0; i < 8; i++)
         place[i] = (uint8_t)(value >> (8 * i));
 }
 
-struct request *request_new(struct conn *self, uint32_t body_field, const void *body, size_t size, zmq_msg_t *payload,
-                            uint32_t n_payload)
+struct conn_request *conn_request_new(struct conn *self, uint32_t body_field, const void *body, size_t size,
+                                      zmq_msg_t *payload, uint32_t n_payload)
 {
-    struct request *request = calloc(1, sizeof *request);
+    struct conn_request *request = calloc(1, sizeof *request);
     if (!request)
         return NULL;
     request->field = body_field;
@@ -210,7 +211,7 @@ struct request *request_new(struct conn *self, uint32_t body_field, const void *
         request->payload = malloc(n_payload * sizeof *request->payload);
     request->reply = reply_with_room();
     if ((n_payload && !request->payload) || !request->reply ||
-        !request_header(request, self->client_id, body_field, body, size)) {
+        !conn_request_header(request, self->client_id, body_field, body, size)) {
         conn_reply_destroy(&request->reply);
         free(request->payload);
         free(request);
@@ -224,13 +225,13 @@ struct request *request_new(struct conn *self, uint32_t body_field, const void *
     return request;
 }
 
-void request_name(struct request *request, uint64_t id)
+void conn_request_name(struct conn_request *request, uint64_t id)
 {
     request->id = id;
     header_put(request, ID_AT, id);
 }
 
-void request_free(struct request *request)
+void conn_request_free(struct conn_request *request)
 {
     zmq_msg_close(&request->header);
     for (uint32_t i = 0; i < request->n_payload; i++)
@@ -240,13 +241,13 @@ void request_free(struct request *request)
     free(request);
 }
 
-void request_answer(struct request *request, struct conn_reply *reply)
+void conn_request_answer(struct conn_request *request, struct conn_reply *reply)
 {
     request->fn(request->ctx, reply);
-    request_free(request);
+    conn_request_free(request);
 }
 
-void request_list_add(struct request_list *list, struct request *request)
+void conn_request_list_add(struct conn_request_list *list, struct conn_request *request)
 {
     request->next = NULL;
     request->prev = list->last;
@@ -257,28 +258,28 @@ void request_list_add(struct request_list *list, struct request *request)
     list->last = request;
 }
 
-void request_track(struct conn *self, struct request *request)
+void conn_request_track(struct conn *self, struct conn_request *request)
 {
-    request_list_add(&self->pending, request);
-    struct request **bucket = &self->buckets[request->id % REQUEST_BUCKETS];
+    conn_request_list_add(&self->pending, request);
+    struct conn_request **bucket = &self->buckets[request->id % REQUEST_BUCKETS];
     request->chain = *bucket;
     *bucket = request;
 }
 
-struct request *request_find(struct conn *self, uint64_t id)
+struct conn_request *conn_request_find(struct conn *self, uint64_t id)
 {
-    struct request *request = self->buckets[id % REQUEST_BUCKETS];
+    struct conn_request *request = self->buckets[id % REQUEST_BUCKETS];
     while (request && request->id != id)
         request = request->chain;
     return request;
 }
 
-struct request *request_take(struct conn *self, uint64_t id)
+struct conn_request *conn_request_take(struct conn *self, uint64_t id)
 {
-    struct request **at = &self->buckets[id % REQUEST_BUCKETS];
+    struct conn_request **at = &self->buckets[id % REQUEST_BUCKETS];
     while (*at && (*at)->id != id)
         at = &(*at)->chain;
-    struct request *request = *at;
+    struct conn_request *request = *at;
     if (!request)
         return NULL;
     *at = request->chain;
@@ -289,15 +290,15 @@ struct request *request_take(struct conn *self, uint64_t id)
 
 /* All samples up to this id are answered, or given up. Those that another thread has submitted meanwhile have higher
  * ids than any that was taken over. */
-static uint64_t request_settled(const struct conn *self)
+static uint64_t conn_request_settled(const struct conn *self)
 {
-    for (const struct request *request = self->pending.first; request; request = request->next)
+    for (const struct conn_request *request = self->pending.first; request; request = request->next)
         if (request->field == REQUEST_SAMPLE)
             return request->id - 1;
     return self->taken;
 }
 
-static bool transmit(struct way to, struct request *request)
+static bool transmit(struct way to, struct conn_request *request)
 {
     zmq_msg_t copy;
     if (to.duct && !way_send_bytes(to, "c", 1, true)) /* the envelope that a socket would make */
@@ -313,18 +314,18 @@ static bool transmit(struct way to, struct request *request)
     return true;
 }
 
-void request_transmit(struct conn *self, struct request *request)
+void conn_request_transmit(struct conn *self, struct conn_request *request)
 {
     struct way to = {self->dealer, self->broker.ducts ? &self->broker.ducts->requests : NULL};
     if (!request->sent) /* later it belongs to copies that are under way as well */
-        header_put(request, SETTLED_AT, request_settled(self));
+        header_put(request, SETTLED_AT, conn_request_settled(self));
     request->sent = true;
     /* It is sent again after a reconnect; a socket that takes nothing is about to have one. */
     if (!transmit(to, request) && to.duct)
         conn_reset(self, "no memory");
 }
 
-void request_end(struct request *request, rp_status status, const char *format, ...)
+void conn_request_end(struct conn_request *request, rp_status status, const char *format, ...)
 {
     struct conn_reply *reply = request->reply ? request->reply : reply_new();
     request->reply = NULL;
@@ -335,37 +336,37 @@ void request_end(struct request *request, rp_status status, const char *format, 
         va_end(args);
         reply->status = status;
     }
-    request_answer(request, reply ? reply : reply_no_memory());
+    conn_request_answer(request, reply ? reply : reply_no_memory());
 }
 
-int64_t request_expire(struct conn *self, int64_t now_ns)
+int64_t conn_request_expire(struct conn *self, int64_t now_ns)
 {
     int64_t next = INT64_MAX;
-    for (struct request *request = self->pending.first, *after; request; request = after) {
+    for (struct conn_request *request = self->pending.first, *after; request; request = after) {
         after = request->next;
         if (request->deadline_ns > now_ns) {
             next = request->deadline_ns < next ? request->deadline_ns : next;
             continue;
         }
-        request_take(self, request->id);
+        conn_request_take(self, request->id);
         if (request->cancelled)
-            request_end(request, RP_CANCELLED, "cancelled by the caller");
+            conn_request_end(request, RP_CANCELLED, "cancelled by the caller");
         else if (self->link != LINK_UP)
-            request_end(request, RP_UNAVAILABLE, "no broker answers at %s", self->endpoint);
+            conn_request_end(request, RP_UNAVAILABLE, "no broker answers at %s", self->endpoint);
         else
-            request_end(request, RP_DEADLINE_EXCEEDED, "the broker at %s has not answered within %lld ms",
-                        self->endpoint, (long long)request->timeout_ms);
+            conn_request_end(request, RP_DEADLINE_EXCEEDED, "the broker at %s has not answered within %lld ms",
+                             self->endpoint, (long long)request->timeout_ms);
         after = self->pending.first; /* a reply function may have sent another */
         next = INT64_MAX;
     }
     return next;
 }
 
-void request_resend(struct conn *self)
+void conn_request_resend(struct conn *self)
 {
-    for (struct request *request = self->pending.first; request; request = request->next)
+    for (struct conn_request *request = self->pending.first; request; request = request->next)
         if (!request->cancelled)
-            request_transmit(self, request);
+            conn_request_transmit(self, request);
 }
 
 static void send_cancel(struct conn *self, uint64_t id)
@@ -375,34 +376,34 @@ static void send_cancel(struct conn *self, uint64_t id)
     body.n_id = 1;
     body.id = &id;
     size_t size = replay__cancel__pack(&body, packed);
-    struct request *cancel = request_new(self, REQUEST_CANCEL, packed, size, NULL, 0);
+    struct conn_request *cancel = conn_request_new(self, REQUEST_CANCEL, packed, size, NULL, 0);
     if (cancel) {
-        request_name(cancel, atomic_fetch_add(&self->next_id, 1));
-        request_transmit(self, cancel); /* its answer is not waited for */
-        request_free(cancel);
+        conn_request_name(cancel, atomic_fetch_add(&self->next_id, 1));
+        conn_request_transmit(self, cancel); /* its answer is not waited for */
+        conn_request_free(cancel);
     }
 }
 
-void request_drop_once(struct conn *self, const struct conn_part *part, bool tell)
+void conn_request_drop_once(struct conn *self, const struct conn_part *part, bool tell)
 {
-    for (struct request *request = self->pending.first, *after; request; request = after) {
+    for (struct conn_request *request = self->pending.first, *after; request; request = after) {
         after = request->next;
         if (!request->part || (part && request->part != part))
             continue;
-        request_take(self, request->id);
+        conn_request_take(self, request->id);
         if (tell) {
-            request_end(request, RP_UNAVAILABLE, "the connection to %s was lost", self->endpoint);
+            conn_request_end(request, RP_UNAVAILABLE, "the connection to %s was lost", self->endpoint);
             continue;
         }
         if (request->deadline_ns == INT64_MAX && self->link == LINK_UP)
             send_cancel(self, request->id); /* it may stand at the broker for ever */
-        request_free(request);
+        conn_request_free(request);
     }
 }
 
-void request_cancel(struct conn *self, uint64_t id, int64_t now_ns)
+void conn_request_cancel(struct conn *self, uint64_t id, int64_t now_ns)
 {
-    struct request *request = request_find(self, id);
+    struct conn_request *request = conn_request_find(self, id);
     if (!request || request->cancelled)
         return;
     request->cancelled = true;

@@ -17,13 +17,13 @@
 
 /* ---- life */
 
-bool outbox_init(struct outbox *self, struct port *port, const struct conn_hello *hello, uint32_t n_columns,
+bool outbox_init(struct outbox *self, struct handoff *handoff, const struct conn_hello *hello, uint32_t n_columns,
                  int32_t doubt)
 {
-    *self = (struct outbox){.port = port,
+    *self = (struct outbox){.handoff = handoff,
                             .hello = hello,
                             .n_columns = n_columns,
-                            .batch_items = port->batch_items,
+                            .batch_items = handoff->batch_items,
                             .doubt = doubt,
                             .n_tables = hello->n_tables,
                             .wire_next = 1,
@@ -78,28 +78,28 @@ void outbox_unlive(struct outbox *self, struct message *message)
     message_free(message);
 }
 
-static void chunk_check(struct outbox *self, struct chunk *chunk)
+static void chunk_check(struct outbox *self, struct step_chunk *chunk)
 {
     if (chunk->refs > 0 || chunk->in_window)
         return;
     if (chunk->message)
         outbox_unlive(self, chunk->message);
-    chunk_chain_add(&self->done, chunk);
+    step_chunk_chain_add(&self->done, chunk);
 }
 
-void outbox_evict(struct outbox *self, struct chunk *chunk)
+void outbox_evict(struct outbox *self, struct step_chunk *chunk)
 {
-    for (struct chunk *next; chunk; chunk = next) {
+    for (struct step_chunk *next; chunk; chunk = next) {
         next = chunk->evicted;
         chunk->in_window = false;
         chunk_check(self, chunk);
     }
 }
 
-static void item_ref(const struct item *item)
+static void item_ref(const struct queued_item *item)
 {
     uint64_t left = (uint64_t)item->offset + item->length;
-    for (struct chunk *chunk = item->chunk;; chunk = chunk->next) {
+    for (struct step_chunk *chunk = item->chunk;; chunk = chunk->next) {
         chunk->refs++;
         if (left <= chunk->length)
             return;
@@ -107,10 +107,10 @@ static void item_ref(const struct item *item)
     }
 }
 
-static void item_unref(struct outbox *self, const struct item *item)
+static void item_unref(struct outbox *self, const struct queued_item *item)
 {
     uint64_t left = (uint64_t)item->offset + item->length;
-    for (struct chunk *chunk = item->chunk, *next; chunk; chunk = next) {
+    for (struct step_chunk *chunk = item->chunk, *next; chunk; chunk = next) {
         next = left > chunk->length ? chunk->next : NULL; /* of the last one it is the writer's to set */
         left -= chunk->length;
         chunk->refs--;
@@ -123,7 +123,7 @@ static void item_unref(struct outbox *self, const struct item *item)
 static bool table_grow(struct outbox_table *self)
 {
     uint64_t capacity = self->capacity ? self->capacity * 2 : 256;
-    struct item *ring = malloc(capacity * sizeof *ring);
+    struct queued_item *ring = malloc(capacity * sizeof *ring);
     if (!ring)
         return false;
     for (uint64_t i = self->resolved; i < self->tail; i++)
@@ -136,11 +136,11 @@ static bool table_grow(struct outbox_table *self)
 
 bool outbox_take(struct outbox *self)
 {
-    struct port_slot *slot;
-    while ((slot = port_peek(self->port)) != NULL) {
-        port_prefetch(self->port);
+    struct handoff_slot *slot;
+    while ((slot = handoff_peek(self->handoff)) != NULL) {
+        handoff_prefetch(self->handoff);
         if (slot->item.chunk) {
-            struct outbox_table *table = &self->tables[slot->item.form->table];
+            struct outbox_table *table = &self->tables[slot->item.layout->table];
             if (table->tail - table->resolved == table->capacity && !table_grow(table))
                 return false;
             *outbox_item(table, table->tail++) = slot->item;
@@ -149,19 +149,19 @@ bool outbox_take(struct outbox *self)
         }
         if (slot->evicted)
             outbox_evict(self, slot->evicted);
-        port_popped(self->port);
+        handoff_popped(self->handoff);
     }
-    chunk_chain_put(&self->done);
+    step_chunk_chain_put(&self->done);
     return true;
 }
 
 /* The first unresolved item is done with. */
 static void resolve_one(struct outbox *self, struct outbox_table *table)
 {
-    struct item *item = outbox_item(table, table->resolved++);
+    struct queued_item *item = outbox_item(table, table->resolved++);
     struct message *message = item->message;
     if (--message->items == 0)
-        atomic_fetch_add(&self->port->done_bytes, message->chunk_bytes);
+        atomic_fetch_add(&self->handoff->done_bytes, message->chunk_bytes);
     outbox_unlive(self, message);
     item_unref(self, item);
 }
@@ -172,12 +172,12 @@ static void resolve_to(struct outbox *self, struct outbox_table *table, uint64_t
     for (; table->resolved < index && table->resolved < table->sent; n++)
         resolve_one(self, table);
     if (n > 0)
-        atomic_fetch_add(&self->port->resolved, n);
+        atomic_fetch_add(&self->handoff->resolved, n);
 }
 
 void outbox_fini(struct outbox *self)
 {
-    if (self->port)
+    if (self->handoff)
         outbox_take(self);
     for (uint32_t t = 0; self->tables && t < self->n_tables; t++) {
         struct outbox_table *table = &self->tables[t];
@@ -186,7 +186,7 @@ void outbox_fini(struct outbox *self)
             item_unref(self, outbox_item(table, table->resolved));
         free(table->ring);
     }
-    chunk_chain_put(&self->done);
+    step_chunk_chain_put(&self->done);
     free(self->tables);
     outbox_scratch_destroy(&self->scratch);
     *self = (struct outbox){0};
@@ -200,17 +200,17 @@ static void reject_unknown(struct outbox *self, uint32_t t)
     struct outbox_table *table = &self->tables[t];
     uint64_t n = 0;
     for (; table->sent < table->tail; table->sent++, n++) {
-        struct item *item = outbox_item(table, table->sent);
+        struct queued_item *item = outbox_item(table, table->sent);
         rp_rejection rejection = {.status = RP_NOT_FOUND, .key = item->key};
         snprintf(rejection.table, sizeof rejection.table, "%s", self->hello->tables[t].name);
         snprintf(rejection.text, sizeof rejection.text, "the broker came back without this table");
-        port_reject(self->port, &rejection);
+        handoff_reject(self->handoff, &rejection);
         item_unref(self, item);
     }
     table->base = table->resolved = table->sent;
     table->rejected += n;
     self->counts.rejected += n;
-    atomic_fetch_add(&self->port->resolved, n);
+    atomic_fetch_add(&self->handoff->resolved, n);
 }
 
 /* Puts one message on the wire: false if the socket takes no more. */
@@ -298,7 +298,7 @@ enum outbox_more outbox_send(struct outbox *self, struct way push, int64_t now_n
         uint64_t waiting = table->tail - table->sent;
         if (waiting > 0 && !table->known && table->sent == table->resolved) {
             reject_unknown(self, (uint32_t)(table - self->tables));
-            port_signal(self->port);
+            handoff_signal(self->handoff);
         }
         if (waiting == 0 || !table->known) {
             idle++;
@@ -373,7 +373,7 @@ void outbox_open(struct outbox *self, const uint8_t *session, uint32_t epoch, co
         self->counts.sessions++;
         self->rejections_seen = 0;
         self->announced = 1;
-        self->n_forms = 0;
+        self->n_layouts = 0;
         for (uint32_t t = 0; t < self->n_tables; t++)
             self->tables[t].session_rejected = 0;
     }
@@ -387,12 +387,12 @@ void outbox_open(struct outbox *self, const uint8_t *session, uint32_t epoch, co
     self->cursor = self->kept.first;
     while (self->cursor && self->cursor->number < self->wire_next)
         self->cursor = self->cursor->next;
-    atomic_store(&self->port->key_count, hello->key_count ? hello->key_count : OLD_KEY_COUNT);
+    atomic_store(&self->handoff->key_count, hello->key_count ? hello->key_count : OLD_KEY_COUNT);
     if (hello->lost_messages && hello->credit)
         count_again(self, hello->credit->returned_bytes);
-    atomic_store(&self->port->key_base, hello->key_base);
+    atomic_store(&self->handoff->key_base, hello->key_base);
     if (fresh)
-        atomic_store(&self->port->renew, false);
+        atomic_store(&self->handoff->renew, false);
 }
 
 bool outbox_is_settled(const struct outbox *self)
@@ -400,7 +400,7 @@ bool outbox_is_settled(const struct outbox *self)
     for (uint32_t t = 0; t < self->n_tables; t++)
         if (self->tables[t].resolved != self->tables[t].tail)
             return false;
-    return !port_peek(self->port);
+    return !handoff_peek(self->handoff);
 }
 
 static void report_doubt(struct outbox *self, uint32_t t)
@@ -411,7 +411,7 @@ static void report_doubt(struct outbox *self, uint32_t t)
         snprintf(rejection.table, sizeof rejection.table, "%s", self->hello->tables[t].name);
         snprintf(rejection.text, sizeof rejection.text,
                  "sent in a session that the broker has forgotten: it may or may not be in the table");
-        port_reject(self->port, &rejection);
+        handoff_reject(self->handoff, &rejection);
     }
     self->counts.in_doubt += table->sent - table->resolved;
     resolve_to(self, table, table->sent);
@@ -422,11 +422,11 @@ static void take_back(struct outbox *self, struct outbox_table *table)
 {
     uint64_t mark = table->sent < table->tail ? outbox_item(table, table->sent)->mark : self->mark;
     for (uint64_t i = table->sent; i-- > table->resolved;) {
-        struct item *item = outbox_item(table, i);
+        struct queued_item *item = outbox_item(table, i);
         struct message *message = item->message;
         item->mark = mark = item->chunk->number < mark ? item->chunk->number : mark;
         if (--message->items == 0)
-            atomic_fetch_add(&self->port->done_bytes, message->chunk_bytes);
+            atomic_fetch_add(&self->handoff->done_bytes, message->chunk_bytes);
         outbox_unlive(self, message);
     }
     table->again = table->sent;
@@ -462,7 +462,7 @@ void outbox_forget(struct outbox *self, bool left)
     self->wire_next = 1;
     self->sent_bytes = self->allowed_bytes = self->released_bytes = 0;
     memset(self->session, 0, sizeof self->session);
-    port_signal(self->port);
+    handoff_signal(self->handoff);
 }
 
 /* ---- credit */
@@ -483,7 +483,7 @@ static void take_rejection(struct outbox *self, const Replay__Rejection *wire)
         snprintf(rejection.table, sizeof rejection.table, "%s", self->hello->tables[t].name);
     }
     snprintf(rejection.text, sizeof rejection.text, "%s", wire->text);
-    port_reject(self->port, &rejection);
+    handoff_reject(self->handoff, &rejection);
 }
 
 static void take_rejections(struct outbox *self, const Replay__Credit *credit)
@@ -540,21 +540,21 @@ void outbox_credit(struct outbox *self, const Replay__Credit *credit)
         if (pass == 0)
             take_rejections(self, credit);
     }
-    chunk_chain_put(&self->done);
+    step_chunk_chain_put(&self->done);
     outbox_publish(self);
-    port_signal(self->port);
+    handoff_signal(self->handoff);
 }
 
 void outbox_publish(struct outbox *self)
 {
-    pthread_mutex_lock(&self->port->mutex);
-    uint64_t dropped = self->port->counts.rejections_dropped;
+    pthread_mutex_lock(&self->handoff->mutex);
+    uint64_t dropped = self->handoff->counts.rejections_dropped;
     self->counts.stored = self->kept.count + self->stored.count;
-    self->port->counts = self->counts;
-    self->port->counts.rejections_dropped = dropped;
-    self->port->last_number = self->last_number;
+    self->handoff->counts = self->counts;
+    self->handoff->counts.rejections_dropped = dropped;
+    self->handoff->last_number = self->last_number;
     for (uint32_t t = 0; t < self->n_tables; t++)
-        self->port->tables[t] = (struct port_table){self->tables[t].sent, self->tables[t].resolved,
-                                                    self->tables[t].rejected, self->tables[t].allowed};
-    pthread_mutex_unlock(&self->port->mutex);
+        self->handoff->tables[t] = (struct handoff_table){self->tables[t].sent, self->tables[t].resolved,
+                                                          self->tables[t].rejected, self->tables[t].allowed};
+    pthread_mutex_unlock(&self->handoff->mutex);
 }

@@ -7,7 +7,7 @@
 #ifndef AGENT_CLIENT_OUTBOX_H
 #define AGENT_CLIENT_OUTBOX_H
 
-#include "agent/client/outbox/port.h"
+#include "agent/client/outbox/handoff.h"
 #include "replay.pb-c.h"
 
 /* Chunks from this size on are frames of their own. */
@@ -39,7 +39,7 @@ struct message_list {
 struct outbox_table {
     uint32_t id; /* in Credit */
     bool known;  /* the broker has it */
-    struct item *ring;
+    struct queued_item *ring;
     uint64_t capacity; /* a power of two, or 0 */
     uint64_t resolved, sent, tail;
     uint64_t base;    /* items before this session; item number = index - base + 1 */
@@ -50,7 +50,7 @@ struct outbox_table {
 };
 
 struct outbox {
-    struct port *port;
+    struct handoff *handoff;
     const struct conn_hello *hello; /* of the writer's start: names of its tables */
     uint32_t n_columns, batch_items;
     bool short_of_memory; /* for the last message: it is tried again soon */
@@ -63,8 +63,8 @@ struct outbox {
     struct message_list stored; /* of earlier ones: only chunks are of use */
     struct message *cursor;     /* first kept message with number >= wire_next */
     uint64_t last_number, wire_next, highest_sent;
-    uint64_t received; /* by the broker, as far as it is known */
-    uint32_t n_forms;  /* registered in this session */
+    uint64_t received;  /* by the broker, as far as it is known */
+    uint32_t n_layouts; /* registered in this session */
     uint64_t sent_bytes, allowed_bytes, max_message_bytes;
     uint64_t released_bytes;  /* credit given up since the newest HELLO: counts as if it had been sent */
     uint64_t rejections_seen; /* running count in this session */
@@ -72,20 +72,20 @@ struct outbox {
     uint8_t session[WIRE_SESSION_BYTES];
     uint32_t epoch;
     int64_t last_partial_ns;
-    struct port_counts counts;
-    struct chunk_chain done; /* chunks and blocks to be given back at the end of a turn */
+    struct handoff_counts counts;
+    struct step_chunk_chain done; /* chunks and blocks to be given back at the end of a turn */
     uint64_t builds;
     struct outbox_scratch *scratch; /* working arrays of the message being built */
 };
 
-bool outbox_init(struct outbox *self, struct port *port, const struct conn_hello *hello, uint32_t n_columns,
+bool outbox_init(struct outbox *self, struct handoff *handoff, const struct conn_hello *hello, uint32_t n_columns,
                  int32_t doubt);
-/* Frees all items, messages and handed-over chunks; takes what is left in the port first. */
+/* Frees all items, messages and handed-over chunks; takes the remaining items out of the handoff first. */
 void outbox_fini(struct outbox *self);
 
 /* Chunks that have left the window; only while the writer's thread is known to be elsewhere. */
-void outbox_evict(struct outbox *self, struct chunk *list);
-/* Takes over the items in the port. False: out of memory, some are left there. */
+void outbox_evict(struct outbox *self, struct step_chunk *list);
+/* Moves items from the handoff into the rings. False: out of memory, and some items stay in the handoff. */
 bool outbox_take(struct outbox *self);
 
 enum outbox_more {

@@ -21,16 +21,16 @@ struct outbox_scratch {
     uint64_t *key, *item_chunk, *run_first, *run_policy; /* [batch_items] */
     double *priority;
     uint32_t *offset, *length, *run_layout, *run_items;
-    struct form **forms; /* to be registered */
-    uint32_t n_forms;
+    struct item_layout **new_layouts; /* to be registered */
+    uint32_t n_new_layouts;
     uint32_t chunk_capacity;
-    struct chunk **chunks; /* [chunk_capacity] */
+    struct step_chunk **chunks; /* [chunk_capacity] */
     uint64_t *chunk_number, *chunk_step;
     uint32_t *chunk_length, *chunk_episode;
     uint32_t block_capacity;
     uint32_t *block_size; /* [block_capacity] */
     uint8_t *block_codec;
-    struct pb_writer layouts;
+    struct pb_writer layouts; /* the same, encoded */
 };
 
 struct outbox_scratch *outbox_scratch_new(uint32_t n)
@@ -48,9 +48,9 @@ struct outbox_scratch *outbox_scratch_new(uint32_t n)
     self->length = malloc(n * sizeof *self->length);
     self->run_layout = malloc(n * sizeof *self->run_layout);
     self->run_items = malloc(n * sizeof *self->run_items);
-    self->forms = malloc(n * sizeof(*self->forms));
+    self->new_layouts = malloc(n * sizeof(*self->new_layouts));
     if (!self->key || !self->item_chunk || !self->run_first || !self->run_policy || !self->priority || !self->offset ||
-        !self->length || !self->run_layout || !self->run_items || !self->forms)
+        !self->length || !self->run_layout || !self->run_items || !self->new_layouts)
         outbox_scratch_destroy(&self);
     return self;
 }
@@ -69,7 +69,7 @@ void outbox_scratch_destroy(struct outbox_scratch **self_p)
     free(self->length);
     free(self->run_layout);
     free(self->run_items);
-    free(self->forms);
+    free(self->new_layouts);
     free(self->chunks);
     free(self->chunk_number);
     free(self->chunk_step);
@@ -116,17 +116,17 @@ static bool scratch_room(struct outbox_scratch *self, uint32_t n_chunks, uint32_
 
 /* ---- which items and chunks */
 
-static bool is_sent(const struct outbox *self, const struct chunk *chunk)
+static bool is_sent(const struct outbox *self, const struct step_chunk *chunk)
 {
     return chunk->message && chunk->message->session == self->serial;
 }
 
 /* What an item adds to the message, in bytes and chunks. */
-static size_t item_cost(const struct outbox *self, const struct item *item, uint32_t *n_chunks)
+static size_t item_cost(const struct outbox *self, const struct queued_item *item, uint32_t *n_chunks)
 {
     size_t bytes = HEADER_ITEM + HEADER_RUN;
     uint64_t left = (uint64_t)item->offset + item->length;
-    for (const struct chunk *chunk = item->chunk;; chunk = chunk->next) {
+    for (const struct step_chunk *chunk = item->chunk;; chunk = chunk->next) {
         if (!is_sent(self, chunk) && chunk->picked != self->builds) {
             bytes += chunk->size + HEADER_CHUNK + (size_t)HEADER_BLOCK * self->n_columns;
             (*n_chunks)++;
@@ -135,16 +135,16 @@ static size_t item_cost(const struct outbox *self, const struct item *item, uint
             break;
         left -= chunk->length;
     }
-    if (item->form->session != self->serial)
-        bytes += item->form->wire_size;
+    if (item->layout->session != self->serial)
+        bytes += item->layout->wire_size;
     return bytes;
 }
 
-static void pick_chunks(struct outbox *self, const struct item *item)
+static void pick_chunks(struct outbox *self, const struct queued_item *item)
 {
     struct outbox_scratch *s = self->scratch;
     uint64_t left = (uint64_t)item->offset + item->length;
-    for (struct chunk *chunk = item->chunk;; chunk = chunk->next) {
+    for (struct step_chunk *chunk = item->chunk;; chunk = chunk->next) {
         if (!is_sent(self, chunk) && chunk->picked != self->builds) {
             chunk->picked = self->builds;
             uint32_t at = s->n_chunks++;
@@ -158,25 +158,25 @@ static void pick_chunks(struct outbox *self, const struct item *item)
     }
 }
 
-static void pick_item(struct outbox *self, const struct item *item, uint64_t number)
+static void pick_item(struct outbox *self, const struct queued_item *item, uint64_t number)
 {
     struct outbox_scratch *s = self->scratch;
     uint32_t i = s->n_items++, run = s->n_runs;
-    if (item->form->session != self->serial) {
-        item->form->session = self->serial;
-        form_number(item->form, self->n_forms++);
-        s->forms[s->n_forms++] = item->form;
+    if (item->layout->session != self->serial) {
+        item->layout->session = self->serial;
+        item_layout_number(item->layout, self->n_layouts++);
+        s->new_layouts[s->n_new_layouts++] = item->layout;
     }
     s->key[i] = item->key;
     s->priority[i] = item->priority;
     s->item_chunk[i] = item->chunk->number;
     s->offset[i] = item->offset;
     s->length[i] = item->length;
-    if (run > 0 && s->run_layout[run - 1] == item->form->id && s->run_policy[run - 1] == item->policy) {
+    if (run > 0 && s->run_layout[run - 1] == item->layout->id && s->run_policy[run - 1] == item->policy) {
         s->run_items[run - 1]++;
         return;
     }
-    s->run_layout[run] = item->form->id;
+    s->run_layout[run] = item->layout->id;
     s->run_policy[run] = item->policy;
     s->run_first[run] = number;
     s->run_items[run] = 1;
@@ -196,7 +196,7 @@ static void pick(struct outbox *self, struct outbox_table *table)
     uint64_t free_bytes = outbox_free_bytes(self);
     size_t bytes = HEADER_BASE;
     for (uint32_t i = 0; i < most; i++) {
-        const struct item *item = outbox_item(table, table->sent + i);
+        const struct queued_item *item = outbox_item(table, table->sent + i);
         uint32_t n_chunks = s->n_chunks;
         size_t cost = item_cost(self, item, &n_chunks);
         bool fits = bytes + cost <= free_bytes && bytes + cost <= self->max_message_bytes;
@@ -236,12 +236,12 @@ static void give_back(void *block, void *hint)
         pool_put(block);
 }
 
-static bool gives_block(const struct chunk *chunk)
+static bool gives_block(const struct step_chunk *chunk)
 {
     return chunk->raw && !chunk->arena;
 }
 
-static bool own_frame(zmq_msg_t *frame, const struct chunk *chunk)
+static bool own_frame(zmq_msg_t *frame, const struct step_chunk *chunk)
 {
     if (gives_block(chunk))
         return zmq_msg_init_data(frame, chunk->raw, chunk->size, give_back, NULL) == 0;
@@ -256,7 +256,7 @@ static bool own_frame(zmq_msg_t *frame, const struct chunk *chunk)
 }
 
 /* The chunk now travels in a message: its bytes are there from now on. */
-static void move_chunk(struct outbox *self, struct chunk *chunk, struct message *message, uint32_t frame,
+static void move_chunk(struct outbox *self, struct step_chunk *chunk, struct message *message, uint32_t frame,
                        const uint8_t *data)
 {
     struct message *before = chunk->message;
@@ -267,7 +267,7 @@ static void move_chunk(struct outbox *self, struct chunk *chunk, struct message 
     chunk->frame = frame;
     chunk->data = data;
     if (chunk->raw && chunk->arena)
-        arena_put(chunk->arena, 1);
+        chunk_arena_put(chunk->arena, 1);
     else if (chunk->raw)
         pool_chain_add(&self->done.raws, chunk->raw);
     chunk->raw = NULL;
@@ -288,13 +288,13 @@ static uint32_t count_packed(const struct outbox_scratch *s, size_t *bytes)
 static void describe_chunks(struct outbox_scratch *s, uint32_t n_columns)
 {
     for (uint32_t i = 0; i < s->n_chunks; i++) {
-        struct chunk *chunk = s->chunks[i];
+        struct step_chunk *chunk = s->chunks[i];
         s->chunk_number[i] = chunk->number;
         s->chunk_step[i] = chunk->step;
         s->chunk_length[i] = chunk->length;
         s->chunk_episode[i] = chunk->episode;
         memcpy(s->block_size + (size_t)i * n_columns, chunk->block_size, n_columns * sizeof(uint32_t));
-        memcpy(s->block_codec + (size_t)i * n_columns, chunk_codecs(chunk, n_columns), n_columns);
+        memcpy(s->block_codec + (size_t)i * n_columns, step_chunk_codecs(chunk, n_columns), n_columns);
     }
 }
 
@@ -303,11 +303,11 @@ static bool header_frame(struct outbox *self, zmq_msg_t *frame, uint32_t packed)
     struct outbox_scratch *s = self->scratch;
     s->layouts.size = 0;
     s->layouts.failed = false; /* there was no memory for the message before this one */
-    for (uint32_t i = 0; i < s->n_forms; i++) {
-        void *place = pb_reserve(&s->layouts, s->forms[i]->wire_size);
+    for (uint32_t i = 0; i < s->n_new_layouts; i++) {
+        void *place = pb_reserve(&s->layouts, s->new_layouts[i]->wire_size);
         if (!place)
             return false;
-        memcpy(place, s->forms[i]->wire, s->forms[i]->wire_size);
+        memcpy(place, s->new_layouts[i]->wire, s->new_layouts[i]->wire_size);
     }
     struct wire_ingest_out in = {
         .session = self->session,
@@ -347,11 +347,11 @@ static bool header_frame(struct outbox *self, zmq_msg_t *frame, uint32_t packed)
 }
 
 /* The arena in which the packed chunks stand side by side; NULL: they do not. */
-static struct arena *find_run(const struct outbox_scratch *s, uint32_t packed)
+static struct chunk_arena *find_run(const struct outbox_scratch *s, uint32_t packed)
 {
-    struct arena *arena = s->chunks[0]->raw ? s->chunks[0]->arena : NULL;
+    struct chunk_arena *arena = s->chunks[0]->raw ? s->chunks[0]->arena : NULL;
     for (uint32_t i = 1; arena && i < packed; i++) {
-        const struct chunk *before = s->chunks[i - 1], *chunk = s->chunks[i];
+        const struct step_chunk *before = s->chunks[i - 1], *chunk = s->chunks[i];
         if (chunk->raw != before->raw + before->size || chunk->arena != arena)
             return NULL;
     }
@@ -360,10 +360,10 @@ static struct arena *find_run(const struct outbox_scratch *s, uint32_t packed)
 
 static bool packed_frame(const struct outbox_scratch *s, zmq_msg_t *frame, uint32_t packed, size_t bytes)
 {
-    struct arena *arena = find_run(s, packed);
+    struct chunk_arena *arena = find_run(s, packed);
     if (!arena)
         return zmq_msg_init_size(frame, bytes) == 0;
-    return zmq_msg_init_data(frame, s->chunks[0]->raw, bytes, arena_put_hint, arena) == 0;
+    return zmq_msg_init_data(frame, s->chunks[0]->raw, bytes, chunk_arena_put_hint, arena) == 0;
 }
 
 static void undo_frames(zmq_msg_t *frames, uint32_t n)
@@ -416,11 +416,11 @@ static void fill(struct outbox *self, struct message *message, uint32_t packed)
     struct outbox_scratch *s = self->scratch;
     uint8_t *at = packed > 0 ? zmq_msg_data(&message->frames[1]) : NULL;
     /* In place: the frame takes over the hold of one chunk, those of the others are given back. */
-    struct arena *arena = packed > 0 && at == s->chunks[0]->raw ? s->chunks[0]->arena : NULL;
+    struct chunk_arena *arena = packed > 0 && at == s->chunks[0]->raw ? s->chunks[0]->arena : NULL;
     if (arena && packed > 1)
-        arena_put(arena, packed - 1);
+        chunk_arena_put(arena, packed - 1);
     for (uint32_t i = 0; i < packed; i++) {
-        struct chunk *chunk = s->chunks[i];
+        struct step_chunk *chunk = s->chunks[i];
         if (arena)
             chunk->raw = NULL;
         else
@@ -429,7 +429,7 @@ static void fill(struct outbox *self, struct message *message, uint32_t packed)
         at += chunk->size;
     }
     for (uint32_t i = packed; i < s->n_chunks; i++) {
-        struct chunk *chunk = s->chunks[i];
+        struct step_chunk *chunk = s->chunks[i];
         zmq_msg_t *frame = &message->frames[message->n_frames];
         if (gives_block(chunk))
             chunk->raw = NULL; /* the frame gives it back */
@@ -471,15 +471,15 @@ static bool in_range(struct outbox *self, struct outbox_table *table)
 
 static void unpick(struct outbox *self)
 {
-    for (uint32_t i = 0; i < self->scratch->n_forms; i++)
-        self->scratch->forms[i]->session = 0;
-    self->n_forms -= self->scratch->n_forms;
+    for (uint32_t i = 0; i < self->scratch->n_new_layouts; i++)
+        self->scratch->new_layouts[i]->session = 0;
+    self->n_layouts -= self->scratch->n_new_layouts;
 }
 
 uint32_t outbox_build(struct outbox *self, struct outbox_table *table)
 {
     struct outbox_scratch *s = self->scratch;
-    s->n_items = s->n_runs = s->n_chunks = s->n_forms = 0;
+    s->n_items = s->n_runs = s->n_chunks = s->n_new_layouts = 0;
     self->builds++;
     pick(self, table);
     if (s->n_items == 0)
@@ -516,6 +516,6 @@ uint32_t outbox_build(struct outbox *self, struct outbox_table *table)
     self->last_number++;
     outbox_keep(self, message);
     outbox_unlive(self, message);
-    chunk_chain_put(&self->done);
+    step_chunk_chain_put(&self->done);
     return s->n_items;
 }

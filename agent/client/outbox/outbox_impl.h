@@ -4,7 +4,7 @@
 
 #include "agent/client/outbox/outbox.h"
 
-static inline struct item *outbox_item(const struct outbox_table *table, uint64_t index)
+static inline struct queued_item *outbox_item(const struct outbox_table *table, uint64_t index)
 {
     return &table->ring[index & (table->capacity - 1)];
 }

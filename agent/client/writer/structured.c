@@ -47,9 +47,9 @@ static bool holds(const struct pattern *pattern, const rp_condition *condition, 
 }
 
 /* Whether all values are there that the slices name. */
-static bool fits(const struct pattern *pattern, const struct stream *stream)
+static bool fits(const struct pattern *pattern, const struct step_stream *stream)
 {
-    uint64_t length = stream_length(stream);
+    uint64_t length = step_stream_length(stream);
     for (uint32_t i = 0; i < pattern->n_slices; i++) {
         const rp_slice *slice = &pattern->slices[i];
         uint64_t back = (uint64_t)-slice->start, stride = slice->stride ? slice->stride : 1;
@@ -57,7 +57,7 @@ static bool fits(const struct pattern *pattern, const struct stream *stream)
             return false;
         uint64_t step = stream->steps - back, left = slice->squeeze ? 1 : slice->count ? slice->count : UINT64_MAX;
         for (; step < stream->steps && step < stream->absent_step && left > 0; step += stride, left--)
-            if (stream_is_absent(stream, slice->column, step))
+            if (step_stream_is_absent(stream, slice->column, step))
                 return false;
     }
     return true;
@@ -65,7 +65,7 @@ static bool fits(const struct pattern *pattern, const struct stream *stream)
 
 rp_status structured_apply(rp_writer *writer, bool end, rp_error *err)
 {
-    uint64_t steps = stream_length(&writer->stream);
+    uint64_t steps = step_stream_length(&writer->stream);
     for (uint32_t i = 0; i < writer->structured.count; i++) {
         struct pattern *pattern = &writer->structured.patterns[i];
         if (pattern->at_end != end || !fits(pattern, &writer->stream))
@@ -96,7 +96,7 @@ static rp_status check_condition(const rp_condition *condition, rp_error *err)
     return RP_OK;
 }
 
-static rp_status check_slice(const rp_slice *slice, const struct stream *stream, rp_error *err)
+static rp_status check_slice(const rp_slice *slice, const struct step_stream *stream, rp_error *err)
 {
     if (slice->start >= 0)
         return err_set(err, RP_INVALID_ARGUMENT,
@@ -112,9 +112,9 @@ static rp_status check_slice(const rp_slice *slice, const struct stream *stream,
 /* Runs the checks of an item on a window that is full, so that mistakes show now and not at the first item. */
 static rp_status check_pattern(rp_writer *writer, uint32_t table, const rp_pattern *in, rp_error *err)
 {
-    struct stream full = writer->stream;
-    struct form *form;
-    struct form_span span;
+    struct step_stream full = writer->stream;
+    struct item_layout *layout;
+    struct item_steps span;
     full.episode_start = 0;
     full.steps = full.keep_alive;
     full.absent_step = 0;
@@ -122,8 +122,8 @@ static rp_status check_pattern(rp_writer *writer, uint32_t table, const rp_patte
         RP_TRY(check_slice(&in->slices[i], &full, err));
     for (uint32_t i = 0; i < in->n_conditions; i++)
         RP_TRY(check_condition(&in->conditions[i], err));
-    return forms_get(&writer->forms, &full, table, &writer->hello->tables[table], in->slices, in->n_slices, &form,
-                     &span, err);
+    return item_layouts_get(&writer->layouts, &full, table, &writer->hello->tables[table], in->slices, in->n_slices,
+                            &layout, &span, err);
 }
 
 static bool pattern_copy(struct pattern *self, const rp_pattern *in)

@@ -24,31 +24,31 @@
 /* ---- items on their way to the I/O thread */
 
 /* The I/O thread never waits, so the ring is soon free again. */
-static void push(rp_writer *self, const struct item *item, struct chunk *evicted)
+static void push(rp_writer *self, const struct queued_item *item, struct step_chunk *evicted)
 {
     struct timespec pause = {.tv_nsec = 20000};
-    for (uint32_t tries = 0; !port_push(&self->port, item, evicted); tries++) {
+    for (uint32_t tries = 0; !handoff_push(&self->handoff, item, evicted); tries++) {
         conn_wake(self->conn);
         if (tries < 100)
             sched_yield();
         else
             nanosleep(&pause, NULL);
     }
-    if (port_should_wake(&self->port))
+    if (handoff_should_wake(&self->handoff))
         conn_wake(self->conn);
 }
 
-static struct chunk *take_evicted(rp_writer *self)
+static struct step_chunk *take_evicted(rp_writer *self)
 {
-    struct chunk *evicted = self->stream.evicted;
+    struct step_chunk *evicted = self->stream.evicted;
     self->stream.evicted = NULL;
     return evicted;
 }
 
-static rp_status need_chunk(rp_writer *self, struct chunk *chunk, rp_error *err)
+static rp_status need_chunk(rp_writer *self, struct step_chunk *chunk, rp_error *err)
 {
     if (chunk != self->stream.open && !chunk->encoded) {
-        RP_TRY(stream_encode(&self->stream, chunk, err));
+        RP_TRY(step_stream_encode(&self->stream, chunk, err));
         self->handed_bytes += chunk->size;
     }
     chunk->needed = true;
@@ -66,11 +66,11 @@ rp_status writer_release(rp_writer *self, rp_error *err)
     return RP_OK;
 }
 
-static rp_status await_chunk(rp_writer *self, const struct item *item, rp_error *err)
+static rp_status await_chunk(rp_writer *self, const struct queued_item *item, rp_error *err)
 {
     if (self->n_waiting == self->waiting_capacity) {
         uint32_t capacity = self->waiting_capacity ? self->waiting_capacity * 2 : 64;
-        struct item *grown = realloc(self->waiting, capacity * sizeof *grown);
+        struct queued_item *grown = realloc(self->waiting, capacity * sizeof *grown);
         if (!grown)
             return err_set(err, RP_NO_MEMORY, "no memory for an item");
         self->waiting = grown;
@@ -108,10 +108,10 @@ rp_status writer_check_priority(double priority, rp_error *err)
 }
 
 /* All chunks from first on, over `steps` steps: encoded, if they are complete, and not too large for one message. */
-static rp_status need_chunks(rp_writer *self, struct chunk *first, uint64_t steps, rp_error *err)
+static rp_status need_chunks(rp_writer *self, struct step_chunk *first, uint64_t steps, rp_error *err)
 {
     uint64_t bytes = MESSAGE_SLACK;
-    for (struct chunk *chunk = first;; chunk = chunk->next) {
+    for (struct step_chunk *chunk = first;; chunk = chunk->next) {
         bytes += chunk->encoded ? chunk->size : self->stream.raw_bytes;
         if (steps <= chunk->length)
             break;
@@ -125,9 +125,9 @@ static rp_status need_chunks(rp_writer *self, struct chunk *first, uint64_t step
     return RP_OK;
 }
 
-static rp_status encode_chunks(rp_writer *self, struct chunk *first, uint64_t steps, bool *complete, rp_error *err)
+static rp_status encode_chunks(rp_writer *self, struct step_chunk *first, uint64_t steps, bool *complete, rp_error *err)
 {
-    for (struct chunk *chunk = first;; chunk = chunk->next) {
+    for (struct step_chunk *chunk = first;; chunk = chunk->next) {
         RP_TRY(need_chunk(self, chunk, err));
         *complete = chunk != self->stream.open;
         if (steps <= chunk->length)
@@ -139,11 +139,11 @@ static rp_status encode_chunks(rp_writer *self, struct chunk *first, uint64_t st
 rp_status writer_make_item(rp_writer *self, uint32_t table, double priority, const rp_slice *slices, uint32_t n,
                            uint64_t *key, rp_error *err)
 {
-    struct form_span span;
-    struct item item = {.priority = priority, .policy = self->policy, .mark = stream_mark(&self->stream)};
-    RP_TRY(
-        forms_get(&self->forms, &self->stream, table, &self->hello->tables[table], slices, n, &item.form, &span, err));
-    item.chunk = stream_find(&self->stream, span.first);
+    struct item_steps span;
+    struct queued_item item = {.priority = priority, .policy = self->policy, .mark = step_stream_mark(&self->stream)};
+    RP_TRY(item_layouts_get(&self->layouts, &self->stream, table, &self->hello->tables[table], slices, n, &item.layout,
+                            &span, err));
+    item.chunk = step_stream_find(&self->stream, span.first);
     item.offset = (uint32_t)(span.first - item.chunk->step);
     item.length = span.length;
     bool complete = true;
@@ -182,7 +182,7 @@ rp_status rp_writer_check_item(rp_writer *writer, const char *table, const rp_sl
 {
     uint32_t index;
     RP_TRY(writer_table(writer, table, &index, err));
-    return forms_check(&writer->forms, &writer->stream, &writer->hello->tables[index], slices, n_slices, err);
+    return item_layouts_check(&writer->layouts, &writer->stream, &writer->hello->tables[index], slices, n_slices, err);
 }
 
 rp_status rp_writer_item_last(rp_writer *writer, const char *table, double priority, uint32_t steps, int64_t timeout_ms,
@@ -212,7 +212,7 @@ static rp_status await_pattern_room(rp_writer *self, uint32_t n, int64_t timeout
 
 static rp_status finish_step(rp_writer *self, rp_error *err)
 {
-    RP_TRY(stream_end_step(&self->stream, err));
+    RP_TRY(step_stream_end_step(&self->stream, err));
     rp_status status = RP_OK;
     if (self->structured.count > 0)
         status = structured_apply(self, false, err);
@@ -225,18 +225,18 @@ static rp_status finish_step(rp_writer *self, rp_error *err)
 
 rp_status rp_writer_append(rp_writer *writer, const void *const *values, int64_t timeout_ms, rp_error *err)
 {
-    struct stream *stream = &writer->stream;
-    RP_TRY(stream_check_step(stream, values, err));
+    struct step_stream *stream = &writer->stream;
+    RP_TRY(step_stream_check_step(stream, values, err));
     RP_TRY(await_pattern_room(writer, writer->structured.count, timeout_ms, err));
     for (uint32_t i = 0; i < stream->n_columns; i++)
         if (values[i])
-            RP_TRY(stream_set(stream, i, values[i], stream->columns[i].row_bytes, err));
+            RP_TRY(step_stream_set(stream, i, values[i], stream->columns[i].row_bytes, err));
     return finish_step(writer, err);
 }
 
 rp_status rp_writer_set(rp_writer *writer, uint32_t column, const void *value, uint64_t bytes, rp_error *err)
 {
-    return stream_set(&writer->stream, column, value, bytes, err);
+    return step_stream_set(&writer->stream, column, value, bytes, err);
 }
 
 rp_status rp_writer_end_step(rp_writer *writer, int64_t timeout_ms, rp_error *err)
@@ -250,19 +250,19 @@ rp_status rp_writer_end_step(rp_writer *writer, int64_t timeout_ms, rp_error *er
 rp_status rp_writer_end_episode(rp_writer *writer, int32_t mode, int64_t timeout_ms, rp_error *err)
 {
     int64_t deadline = conn_deadline(timeout_ms);
-    struct stream *stream = &writer->stream;
+    struct step_stream *stream = &writer->stream;
     if (stream->n_set > 0)
         return err_set(err, RP_FAILED_PRECONDITION, "the episode ends inside a step: end the step first");
-    if (stream_length(stream) > 0) {
+    if (step_stream_length(stream) > 0) {
         RP_TRY(await_pattern_room(writer, writer->structured.at_end, timeout_ms, err));
         RP_TRY(structured_apply(writer, true, err));
-        RP_TRY(stream_cut(stream, err));
+        RP_TRY(step_stream_cut(stream, err));
         RP_TRY(writer_release(writer, err));
-        RP_TRY(stream_end_episode(stream, err));
+        RP_TRY(step_stream_end_episode(stream, err));
         structured_reset(&writer->structured);
     }
     if (stream->evicted)
-        push(writer, &(struct item){.chunk = NULL}, take_evicted(writer));
+        push(writer, &(struct queued_item){.chunk = NULL}, take_evicted(writer));
     return writer_flush(writer, mode == RP_END_GO ? UINT64_MAX : 0, deadline, err);
 }
 
@@ -301,15 +301,15 @@ static void writer_free(rp_writer *self)
         conn_detach(self->conn, &self->session.part);
     /* From here on this thread is alone with the I/O thread's half. */
     if (self->session.conn) {
-        stream_abandon(&self->stream);
+        step_stream_abandon(&self->stream);
         outbox_take(&self->session.outbox);
         outbox_evict(&self->session.outbox, take_evicted(self));
-        session_fini(&self->session);
+        writer_session_fini(&self->session);
     }
-    stream_fini(&self->stream);
-    forms_fini(&self->forms);
+    step_stream_fini(&self->stream);
+    item_layouts_fini(&self->layouts);
     structured_fini(&self->structured);
-    port_fini(&self->port);
+    handoff_fini(&self->handoff);
     conn_hello_unref(&self->hello);
     free(self->all);
     free(self->table_created);
@@ -325,14 +325,14 @@ static rp_status writer_init(rp_writer *self, rp_client *client, const rp_column
     self->max_items = options->max_in_flight_items;
     self->max_bytes = options->max_in_flight_bytes;
     self->table_created = calloc(self->hello->n_tables + 1, sizeof *self->table_created);
-    bool ok = port_init(&self->port, options->batch_items, self->hello->n_tables);
-    ok = forms_init(&self->forms, self->hello->n_tables) && ok;
+    bool ok = handoff_init(&self->handoff, options->batch_items, self->hello->n_tables);
+    ok = item_layouts_init(&self->layouts, self->hello->n_tables) && ok;
     if (!ok || !self->table_created)
         return err_set(err, RP_NO_MEMORY, "no memory for a writer");
-    RP_TRY(stream_init(&self->stream, columns, n_columns, options->chunk_length, options->keep_alive, err));
+    RP_TRY(step_stream_init(&self->stream, columns, n_columns, options->chunk_length, options->keep_alive, err));
     self->all = calloc(n_columns, sizeof *self->all);
-    if (!self->all || !session_init(&self->session, self->conn, &self->port, &self->stream, self->hello,
-                                    options->name ? options->name : client_name(client), options->doubt))
+    if (!self->all || !writer_session_init(&self->session, self->conn, &self->handoff, &self->stream, self->hello,
+                                           options->name ? options->name : client_name(client), options->doubt))
         return err_set(err, RP_NO_MEMORY, "no memory for a writer");
     return RP_OK;
 }
@@ -368,7 +368,7 @@ rp_status rp_writer_destroy(rp_writer **writer, int64_t timeout_ms, rp_error *er
         return RP_OK;
     rp_writer *self = *writer;
     rp_status status = writer_flush(self, 0, conn_deadline(timeout_ms), err);
-    bool settled = atomic_load(&self->port.resolved) == self->created;
+    bool settled = atomic_load(&self->handoff.resolved) == self->created;
     conn_detach(self->conn, &self->session.part);
     self->attached = false;
     if (settled && conn_state(self->conn) == RP_CLIENT_CONNECTED) {

@@ -3,19 +3,19 @@
 #define AGENT_CLIENT_WRITER_H
 
 #include "agent/client/conn/client.h"
-#include "agent/client/outbox/form.h"
-#include "agent/client/outbox/port.h"
-#include "agent/client/writer/session.h"
+#include "agent/client/outbox/handoff.h"
+#include "agent/client/outbox/item_layout.h"
 #include "agent/client/writer/structured.h"
+#include "agent/client/writer/writer_session.h"
 #include "replay/writer.h"
 
 struct rp_writer {
-    struct port port; /* first: aligned to a cache line */
-    struct session session;
+    struct handoff handoff; /* first: aligned to a cache line */
+    struct writer_session session;
     struct conn *conn;
     struct conn_hello *hello;
-    struct stream stream;
-    struct forms forms;
+    struct step_stream stream;
+    struct item_layouts layouts;
     struct structured structured;
     rp_slice *all; /* [columns] for rp_writer_item_last */
     uint64_t *table_created;
@@ -25,9 +25,9 @@ struct rp_writer {
     uint64_t handed_bytes, seen_done_bytes;  /* of chunks that items need */
     uint64_t max_items, max_bytes, max_message_bytes;
     uint64_t policy;
-    struct item *waiting; /* for waiting_chunk to be complete */
+    struct queued_item *waiting; /* for waiting_chunk to be complete */
     uint32_t n_waiting, waiting_capacity;
-    struct chunk *waiting_chunk;
+    struct step_chunk *waiting_chunk;
     bool attached;
 };
 

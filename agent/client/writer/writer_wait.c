@@ -11,7 +11,7 @@
 
 static uint64_t unconfirmed(rp_writer *self)
 {
-    return self->created - atomic_load(&self->port.resolved);
+    return self->created - atomic_load(&self->handoff.resolved);
 }
 
 /* Why nothing moves, as far as it is known. */
@@ -20,10 +20,10 @@ static void explain(rp_writer *self, char *out, size_t size)
     conn_describe(self->conn, out, size);
     if (out[0])
         return;
-    pthread_mutex_lock(&self->port.mutex);
-    snprintf(out, size, "%s", self->port.why);
-    uint64_t sent = self->port.counts.sent;
-    pthread_mutex_unlock(&self->port.mutex);
+    pthread_mutex_lock(&self->handoff.mutex);
+    snprintf(out, size, "%s", self->handoff.why);
+    uint64_t sent = self->handoff.counts.sent;
+    pthread_mutex_unlock(&self->handoff.mutex);
     if (!out[0])
         snprintf(out, size, "%" PRIu64 " of %" PRIu64 " items are sent, and the broker has not said what it waits for",
                  sent, self->created);
@@ -34,22 +34,22 @@ typedef bool done_fn(rp_writer *self, uint64_t arg);
 /* False when the deadline has passed. */
 static bool wait_for(rp_writer *self, done_fn *done, uint64_t arg, int64_t deadline_ns)
 {
-    struct port *port = &self->port;
+    struct handoff *handoff = &self->handoff;
     if (done(self, arg))
         return true;
     if (deadline_ns != INT64_MAX && conn_now() >= deadline_ns) {
         conn_look(self->conn);
         return done(self, arg);
     }
-    atomic_fetch_add(&port->waiters, 1);
+    atomic_fetch_add(&handoff->waiters, 1);
     conn_wake(self->conn); /* it asks the broker for reasons while somebody waits */
-    pthread_mutex_lock(&port->mutex);
-    port->why[0] = '\0';
+    pthread_mutex_lock(&handoff->mutex);
+    handoff->why[0] = '\0';
     bool ok;
-    while (!(ok = done(self, arg)) && conn_wait(self->conn, &port->moved, &port->mutex, deadline_ns))
+    while (!(ok = done(self, arg)) && conn_wait(self->conn, &handoff->moved, &handoff->mutex, deadline_ns))
         ;
-    pthread_mutex_unlock(&port->mutex);
-    atomic_fetch_sub(&port->waiters, 1);
+    pthread_mutex_unlock(&handoff->mutex);
+    atomic_fetch_sub(&handoff->waiters, 1);
     return ok || done(self, arg);
 }
 
@@ -58,23 +58,23 @@ static bool wait_for(rp_writer *self, done_fn *done, uint64_t arg, int64_t deadl
 static bool is_open(rp_writer *self, uint64_t unused)
 {
     (void)unused;
-    return self->port.open || self->port.refusal.status != RP_OK;
+    return self->handoff.open || self->handoff.refusal.status != RP_OK;
 }
 
 rp_status writer_await_open(rp_writer *self, int64_t timeout_ms, rp_error *err)
 {
-    struct port *port = &self->port;
+    struct handoff *handoff = &self->handoff;
     int64_t deadline = conn_deadline(timeout_ms);
-    atomic_fetch_add(&port->waiters, 1);
+    atomic_fetch_add(&handoff->waiters, 1);
     conn_wake(self->conn);
-    pthread_mutex_lock(&port->mutex);
-    while (!is_open(self, 0) && conn_wait(self->conn, &port->moved, &port->mutex, deadline))
+    pthread_mutex_lock(&handoff->mutex);
+    while (!is_open(self, 0) && conn_wait(self->conn, &handoff->moved, &handoff->mutex, deadline))
         ;
-    bool open = port->open;
-    rp_error refusal = port->refusal;
-    self->max_message_bytes = port->max_message_bytes;
-    pthread_mutex_unlock(&port->mutex);
-    atomic_fetch_sub(&port->waiters, 1);
+    bool open = handoff->open;
+    rp_error refusal = handoff->refusal;
+    self->max_message_bytes = handoff->max_message_bytes;
+    pthread_mutex_unlock(&handoff->mutex);
+    atomic_fetch_sub(&handoff->waiters, 1);
     if (open)
         return RP_OK;
     if (refusal.status != RP_OK)
@@ -95,13 +95,13 @@ static rp_status let_go(rp_writer *self, rp_error *err)
 {
     if (self->n_waiting == 0)
         return RP_OK;
-    RP_TRY(stream_cut(&self->stream, err));
+    RP_TRY(step_stream_cut(&self->stream, err));
     return writer_release(self, err);
 }
 
 static void hurry(rp_writer *self)
 {
-    atomic_store(&self->port.urgent, true);
+    atomic_store(&self->handoff.urgent, true);
     conn_wake(self->conn);
 }
 
@@ -109,7 +109,7 @@ rp_status writer_await_room(rp_writer *self, uint64_t n, int64_t timeout_ms, rp_
 {
     RP_TRY(let_go(self, err));
     if (writer_keys_left(self) < n) {
-        atomic_store(&self->port.renew, true);
+        atomic_store(&self->handoff.renew, true);
         hurry(self);
     }
     if (wait_for(self, has_room, n, conn_deadline(timeout_ms)))
@@ -130,12 +130,12 @@ static bool is_flushed(rp_writer *self, uint64_t max_unconfirmed)
 /* The first rejection since this was last asked, once. */
 static rp_status report_rejections(rp_writer *self, rp_error *err)
 {
-    pthread_mutex_lock(&self->port.mutex);
-    rp_error first = self->port.unreported;
-    uint64_t n = self->port.n_unreported;
-    self->port.n_unreported = 0;
-    self->port.unreported = (rp_error){0};
-    pthread_mutex_unlock(&self->port.mutex);
+    pthread_mutex_lock(&self->handoff.mutex);
+    rp_error first = self->handoff.unreported;
+    uint64_t n = self->handoff.n_unreported;
+    self->handoff.n_unreported = 0;
+    self->handoff.unreported = (rp_error){0};
+    pthread_mutex_unlock(&self->handoff.mutex);
     if (n == 0)
         return RP_OK;
     if (n == 1)
@@ -167,19 +167,19 @@ rp_status rp_writer_flush(rp_writer *writer, uint64_t max_unconfirmed, int64_t t
 
 rp_status rp_writer_next_rejection(rp_writer *writer, rp_rejection *out)
 {
-    struct port *port = &writer->port;
-    pthread_mutex_lock(&port->mutex);
-    bool any = port->n_rejections > 0;
+    struct handoff *handoff = &writer->handoff;
+    pthread_mutex_lock(&handoff->mutex);
+    bool any = handoff->n_rejections > 0;
     if (any) {
-        *out = port->rejections[port->first_rejection];
-        port->first_rejection = (port->first_rejection + 1) % PORT_REJECTIONS;
-        port->n_rejections--;
+        *out = handoff->rejections[handoff->first_rejection];
+        handoff->first_rejection = (handoff->first_rejection + 1) % HANDOFF_REJECTIONS;
+        handoff->n_rejections--;
     }
-    if (port->n_rejections == 0) {
-        port->n_unreported = 0;
-        port->unreported = (rp_error){0};
+    if (handoff->n_rejections == 0) {
+        handoff->n_unreported = 0;
+        handoff->unreported = (rp_error){0};
     }
-    pthread_mutex_unlock(&port->mutex);
+    pthread_mutex_unlock(&handoff->mutex);
     return any ? RP_OK : RP_NOT_FOUND;
 }
 
@@ -187,16 +187,16 @@ rp_status rp_writer_get_info(rp_writer *writer, rp_writer_info *out, rp_error *e
 {
     if (out->struct_size < offsetof(rp_writer_info, steps))
         return err_set(err, RP_INVALID_ARGUMENT, "set struct_size of rp_writer_info to its size");
-    pthread_mutex_lock(&writer->port.mutex);
-    struct port_counts counts = writer->port.counts;
-    pthread_mutex_unlock(&writer->port.mutex);
-    uint64_t resolved = atomic_load(&writer->port.resolved);
+    pthread_mutex_lock(&writer->handoff.mutex);
+    struct handoff_counts counts = writer->handoff.counts;
+    pthread_mutex_unlock(&writer->handoff.mutex);
+    uint64_t resolved = atomic_load(&writer->handoff.resolved);
     uint64_t refused = counts.rejected + counts.in_doubt;
     rp_writer_info info = {
         .struct_size = out->struct_size,
         .episode = writer->stream.episode,
         .steps = writer->stream.steps,
-        .episode_steps = stream_length(&writer->stream),
+        .episode_steps = step_stream_length(&writer->stream),
         .created = writer->created,
         .sent = counts.sent,
         .accepted = resolved > refused ? resolved - refused : 0,
@@ -221,9 +221,9 @@ rp_status rp_writer_get_table_info(rp_writer *writer, const char *table, rp_writ
     if (out->struct_size < offsetof(rp_writer_table_info, created))
         return err_set(err, RP_INVALID_ARGUMENT, "set struct_size of rp_writer_table_info to its size");
     RP_TRY(writer_table(writer, table, &index, err));
-    pthread_mutex_lock(&writer->port.mutex);
-    struct port_table counts = writer->port.tables[index];
-    pthread_mutex_unlock(&writer->port.mutex);
+    pthread_mutex_lock(&writer->handoff.mutex);
+    struct handoff_table counts = writer->handoff.tables[index];
+    pthread_mutex_unlock(&writer->handoff.mutex);
     rp_writer_table_info info = {
         .struct_size = out->struct_size,
         .created = writer->table_created[index],

@@ -7,10 +7,10 @@
 /* Keys of the present session that are left. A new session brings new ones. */
 static inline uint64_t writer_keys_left(rp_writer *self)
 {
-    uint64_t base = atomic_load_explicit(&self->port.key_base, memory_order_acquire);
+    uint64_t base = atomic_load_explicit(&self->handoff.key_base, memory_order_acquire);
     if (base != self->key_base) {
         self->key_base = base;
-        self->key_count = atomic_load_explicit(&self->port.key_count, memory_order_relaxed);
+        self->key_count = atomic_load_explicit(&self->handoff.key_count, memory_order_relaxed);
         self->keys_used = 0;
     }
     return self->key_count - self->keys_used;
@@ -21,9 +21,9 @@ static inline bool writer_has_room(rp_writer *self, uint64_t n)
     if (writer_keys_left(self) < n)
         return false;
     if (self->created + n - self->seen_resolved > self->max_items)
-        self->seen_resolved = atomic_load(&self->port.resolved);
+        self->seen_resolved = atomic_load(&self->handoff.resolved);
     if (self->handed_bytes - self->seen_done_bytes >= self->max_bytes)
-        self->seen_done_bytes = atomic_load(&self->port.done_bytes);
+        self->seen_done_bytes = atomic_load(&self->handoff.done_bytes);
     uint64_t open = self->created - self->seen_resolved;
     return (open + n <= self->max_items || open == 0) && self->handed_bytes - self->seen_done_bytes < self->max_bytes;
 }

@@ -1,4 +1,4 @@
-/* Steps, chunks, the window, and the forms of items, without any connection. */
+/* Steps, chunks, the window, and the layouts of items, without any connection. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/client/outbox/form.h"
-#include "agent/client/outbox/stream.h"
+#include "agent/client/outbox/item_layout.h"
+#include "agent/client/outbox/step_stream.h"
 #include "proto/base/rng.h"
 #include "proto/wire/codec.h"
 #include "tests/support/facts.h"
@@ -23,10 +23,10 @@ static const rp_column columns[] = {
 
 static struct conn_table table = {.name = (char *)(uintptr_t) "t"};
 
-static void start(struct stream *stream, uint32_t chunk_length, uint64_t keep_alive)
+static void start(struct step_stream *stream, uint32_t chunk_length, uint64_t keep_alive)
 {
     rp_error err = {0};
-    if (stream_init(stream, columns, 3, chunk_length, keep_alive, &err) != RP_OK)
+    if (step_stream_init(stream, columns, 3, chunk_length, keep_alive, &err) != RP_OK)
         fail_msg("%s", err.text);
 }
 
@@ -44,7 +44,7 @@ static void row(uint32_t column, uint64_t step, void *out)
         memcpy(out, &z, sizeof z);
 }
 
-static void add_step(struct stream *stream, uint32_t skip)
+static void add_step(struct step_stream *stream, uint32_t skip)
 {
     static const uint64_t bytes[] = {12, 64, 8};
     uint8_t value[64];
@@ -52,24 +52,25 @@ static void add_step(struct stream *stream, uint32_t skip)
         if (c == skip)
             continue;
         row(c, stream->steps, value);
-        assert_int_equal(stream_set(stream, c, value, bytes[c], NULL), RP_OK);
+        assert_int_equal(step_stream_set(stream, c, value, bytes[c], NULL), RP_OK);
     }
-    assert_int_equal(stream_end_step(stream, NULL), RP_OK);
+    assert_int_equal(step_stream_end_step(stream, NULL), RP_OK);
 }
 
 /* Decodes a chunk and compares every row. */
-static void check_chunk(struct stream *stream, struct chunk *chunk, uint32_t skip)
+static void check_chunk(struct step_stream *stream, struct step_chunk *chunk, uint32_t skip)
 {
     struct codec_scratch scratch = {0};
     uint8_t want[64], *rows = malloc(64u * chunk->length);
-    assert_int_equal(stream_encode(stream, chunk, NULL), RP_OK);
+    assert_int_equal(step_stream_encode(stream, chunk, NULL), RP_OK);
     const uint8_t *data = chunk->data;
     for (uint32_t c = 0; c < 3; c++) {
-        const struct stream_column *column = &stream->columns[c];
+        const struct step_column *column = &stream->columns[c];
         struct codec_shape shape = {column->elem_bytes, column->is_integer, column->row_bytes, chunk->length,
                                     column->rank};
         assert_int_equal(
-            codec_decode(&scratch, chunk_codecs(chunk, 3)[c], &shape, data, chunk->block_size[c], rows, NULL), RP_OK);
+            codec_decode(&scratch, step_chunk_codecs(chunk, 3)[c], &shape, data, chunk->block_size[c], rows, NULL),
+            RP_OK);
         for (uint32_t r = 0; r < chunk->length && c != skip; r++) {
             row(c, chunk->step + r, want);
             assert_memory_equal(rows + r * column->row_bytes, want, (size_t)column->row_bytes);
@@ -84,103 +85,103 @@ static void check_chunk(struct stream *stream, struct chunk *chunk, uint32_t ski
 static void chunks_hold_the_rows(void **state)
 {
     (void)state;
-    struct stream stream;
+    struct step_stream stream;
     start(&stream, 5, 1000);
     for (int i = 0; i < 23; i++)
         add_step(&stream, 3);
-    assert_int_equal(stream_cut(&stream, NULL), RP_OK);
+    assert_int_equal(step_stream_cut(&stream, NULL), RP_OK);
     for (int i = 0; i < 4; i++)
         add_step(&stream, 3);
-    assert_int_equal(stream_cut(&stream, NULL), RP_OK);
+    assert_int_equal(step_stream_cut(&stream, NULL), RP_OK);
     assert_int_equal(stream.next - stream.oldest, 6);
     for (uint64_t step = 0; step < 27; step++) {
-        struct chunk *chunk = stream_find(&stream, step);
+        struct step_chunk *chunk = step_stream_find(&stream, step);
         assert_true(chunk->step <= step && step < chunk->step + chunk->length);
         check_chunk(&stream, chunk, 3);
     }
-    stream_fini(&stream);
+    step_stream_fini(&stream);
 }
 
 static void a_cut_inside_a_step_moves_it_on(void **state)
 {
     (void)state;
-    struct stream stream;
+    struct step_stream stream;
     start(&stream, 4, 8);
     add_step(&stream, 3);
     uint8_t value[64];
     row(1, 1, value);
-    assert_int_equal(stream_set(&stream, 1, value, 64, NULL), RP_OK);
-    assert_int_equal(stream_cut(&stream, NULL), RP_OK);
+    assert_int_equal(step_stream_set(&stream, 1, value, 64, NULL), RP_OK);
+    assert_int_equal(step_stream_cut(&stream, NULL), RP_OK);
     row(0, 1, value);
-    assert_int_equal(stream_set(&stream, 0, value, 12, NULL), RP_OK);
+    assert_int_equal(step_stream_set(&stream, 0, value, 12, NULL), RP_OK);
     row(2, 1, value);
-    assert_int_equal(stream_set(&stream, 2, value, 8, NULL), RP_OK);
-    assert_int_equal(stream_end_step(&stream, NULL), RP_OK);
-    assert_int_equal(stream_cut(&stream, NULL), RP_OK);
-    assert_int_equal(stream_find(&stream, 0)->length, 1);
-    assert_ptr_equal(stream_find(&stream, 0)->next, stream_find(&stream, 1));
-    check_chunk(&stream, stream_find(&stream, 1), 3);
-    stream_fini(&stream);
+    assert_int_equal(step_stream_set(&stream, 2, value, 8, NULL), RP_OK);
+    assert_int_equal(step_stream_end_step(&stream, NULL), RP_OK);
+    assert_int_equal(step_stream_cut(&stream, NULL), RP_OK);
+    assert_int_equal(step_stream_find(&stream, 0)->length, 1);
+    assert_ptr_equal(step_stream_find(&stream, 0)->next, step_stream_find(&stream, 1));
+    check_chunk(&stream, step_stream_find(&stream, 1), 3);
+    step_stream_fini(&stream);
 }
 
 static void the_window_moves(void **state)
 {
     (void)state;
-    struct stream stream;
+    struct step_stream stream;
     start(&stream, 3, 4);
     for (int i = 0; i < 100; i++) {
         add_step(&stream, 3);
-        assert_int_equal(stream_reach(&stream), i < 4 ? 0 : i - 3);
-        assert_true(stream_find(&stream, stream_reach(&stream))->step <= stream_reach(&stream));
+        assert_int_equal(step_stream_reach(&stream), i < 4 ? 0 : i - 3);
+        assert_true(step_stream_find(&stream, step_stream_reach(&stream))->step <= step_stream_reach(&stream));
         assert_true(stream.next - stream.oldest <= 3);
     }
     assert_null(stream.evicted);
-    assert_int_equal(stream_end_episode(&stream, NULL), RP_OK);
-    assert_int_equal(stream_length(&stream), 0);
+    assert_int_equal(step_stream_end_episode(&stream, NULL), RP_OK);
+    assert_int_equal(step_stream_length(&stream), 0);
     assert_int_equal(stream.episode, 1);
     assert_int_equal(stream.oldest, stream.next);
     add_step(&stream, 3);
-    assert_int_equal(stream_find(&stream, 100)->episode, 1);
-    stream_fini(&stream);
+    assert_int_equal(step_stream_find(&stream, 100)->episode, 1);
+    step_stream_fini(&stream);
 }
 
 static void absent_values_are_known(void **state)
 {
     (void)state;
-    struct stream stream;
+    struct step_stream stream;
     start(&stream, 2, 8);
     add_step(&stream, 3);
     add_step(&stream, 1);
     add_step(&stream, 1);
     add_step(&stream, 1);
-    assert_false(stream_is_absent(&stream, 1, 0));
-    assert_false(stream_is_absent(&stream, 0, 1));
+    assert_false(step_stream_is_absent(&stream, 1, 0));
+    assert_false(step_stream_is_absent(&stream, 0, 1));
     for (uint64_t step = 1; step < 4; step++)
-        assert_true(stream_is_absent(&stream, 1, step));
-    check_chunk(&stream, stream_find(&stream, 1), 1);
-    check_chunk(&stream, stream_find(&stream, 2), 1);
-    assert_true(stream_find(&stream, 2)->block_size[1] < 64);
-    stream_fini(&stream);
+        assert_true(step_stream_is_absent(&stream, 1, step));
+    check_chunk(&stream, step_stream_find(&stream, 1), 1);
+    check_chunk(&stream, step_stream_find(&stream, 2), 1);
+    assert_true(step_stream_find(&stream, 2)->block_size[1] < 64);
+    step_stream_fini(&stream);
 }
 
-/* ---- forms */
+/* ---- layouts */
 
-static void forms_are_relative_and_found_again(void **state)
+static void item_layouts_are_relative_and_found_again(void **state)
 {
     (void)state;
-    struct stream stream;
-    struct forms forms;
-    struct form *first = NULL, *form = NULL;
-    struct form_span span;
+    struct step_stream stream;
+    struct item_layouts layouts;
+    struct item_layout *first = NULL, *layout = NULL;
+    struct item_steps span;
     rp_error err;
     start(&stream, 2, 10);
-    assert_true(forms_init(&forms, 1));
+    assert_true(item_layouts_init(&layouts, 1));
     const rp_slice transition[] = {{.field = "obs", .column = 0, .start = -4, .count = 1, .squeeze = 1},
                                    {.field = "rewards", .column = 2, .start = -4, .count = 3},
                                    {.field = "next", .column = 0, .start = -1, .count = 1, .squeeze = 1}};
     for (uint64_t i = 0; i < 20; i++) {
         add_step(&stream, 3);
-        rp_status status = forms_get(&forms, &stream, 0, &table, transition, 3, &form, &span, &err);
+        rp_status status = item_layouts_get(&layouts, &stream, 0, &table, transition, 3, &layout, &span, &err);
         if (i < 3) {
             assert_int_equal(status, RP_INVALID_ARGUMENT);
             continue;
@@ -188,49 +189,51 @@ static void forms_are_relative_and_found_again(void **state)
         assert_int_equal(status, RP_OK);
         assert_int_equal(span.first, i - 3);
         assert_int_equal(span.length, 4);
-        first = first ? first : form;
-        assert_ptr_equal(form, first);
+        first = first ? first : layout;
+        assert_ptr_equal(layout, first);
     }
     assert_int_equal(first->fields[0].start, 0);
     assert_int_equal(first->fields[1].start, 0);
     assert_int_equal(first->fields[2].start, -1);
-    assert_int_equal(forms.count, 1);
-    forms_fini(&forms);
-    stream_fini(&stream);
+    assert_int_equal(layouts.count, 1);
+    item_layouts_fini(&layouts);
+    step_stream_fini(&stream);
 }
 
 static void strided_slices_reach_as_far_as_they_say(void **state)
 {
     (void)state;
-    struct stream stream;
-    struct forms forms;
-    struct form *form;
-    struct form_span span;
+    struct step_stream stream;
+    struct item_layouts layouts;
+    struct item_layout *layout;
+    struct item_steps span;
     rp_error err;
     start(&stream, 1, 100);
-    assert_true(forms_init(&forms, 1));
+    assert_true(item_layouts_init(&layouts, 1));
     for (int i = 0; i < 10; i++)
         add_step(&stream, 3);
     const rp_slice every_third = {.column = 0, .start = 0, .count = 4, .stride = 3};
-    assert_int_equal(forms_get(&forms, &stream, 0, &table, &every_third, 1, &form, &span, &err), RP_OK);
+    assert_int_equal(item_layouts_get(&layouts, &stream, 0, &table, &every_third, 1, &layout, &span, &err), RP_OK);
     assert_int_equal(span.length, 10);
     const rp_slice too_far = {.column = 0, .start = 1, .count = 4, .stride = 3};
-    assert_int_equal(forms_get(&forms, &stream, 0, &table, &too_far, 1, &form, &span, &err), RP_INVALID_ARGUMENT);
+    assert_int_equal(item_layouts_get(&layouts, &stream, 0, &table, &too_far, 1, &layout, &span, &err),
+                     RP_INVALID_ARGUMENT);
     assert_true(facts_within(err.text, "ends at step 10, but the episode has 10 steps"));
     const rp_slice to_end = {.column = 0, .start = 2, .stride = 3};
-    assert_int_equal(forms_get(&forms, &stream, 0, &table, &to_end, 1, &form, &span, &err), RP_OK);
+    assert_int_equal(item_layouts_get(&layouts, &stream, 0, &table, &to_end, 1, &layout, &span, &err), RP_OK);
     assert_int_equal(span.first, 2);
     assert_int_equal(span.length, 8);
-    assert_int_equal(form->fields[0].count, 0);
+    assert_int_equal(layout->fields[0].count, 0);
     const rp_slice twice[] = {{.column = 0, .start = -1, .count = 1}, {.column = 0, .start = -2, .count = 1}};
-    assert_int_equal(forms_get(&forms, &stream, 0, &table, twice, 2, &form, &span, &err), RP_INVALID_ARGUMENT);
+    assert_int_equal(item_layouts_get(&layouts, &stream, 0, &table, twice, 2, &layout, &span, &err),
+                     RP_INVALID_ARGUMENT);
     assert_non_null(strstr(err.text, "stands twice"));
-    forms_fini(&forms);
-    stream_fini(&stream);
+    item_layouts_fini(&layouts);
+    step_stream_fini(&stream);
 }
 
-/* Random slices: the form must give back the same rows, for every length that it is used with. */
-static void forms_name_the_rows_that_were_asked_for(void **state)
+/* Random slices: the layout must give back the same rows, for every length that it is used with. */
+static void item_layouts_name_the_rows_that_were_asked_for(void **state)
 {
     (void)state;
     struct rng rng;
@@ -238,20 +241,20 @@ static void forms_name_the_rows_that_were_asked_for(void **state)
     uint64_t seed = given ? strtoull(given, NULL, 10) : 20;
     printf("seed %llu\n", (unsigned long long)seed);
     rng_seed(&rng, seed);
-    struct stream stream;
-    struct forms forms;
+    struct step_stream stream;
+    struct item_layouts layouts;
     start(&stream, 4, 50);
-    assert_true(forms_init(&forms, 1));
+    assert_true(item_layouts_init(&layouts, 1));
     for (int round = 0; round < 20000; round++) {
-        if (rng_below(&rng, 3) == 0 || stream_length(&stream) == 0)
+        if (rng_below(&rng, 3) == 0 || step_stream_length(&stream) == 0)
             add_step(&stream, 3);
         if (rng_below(&rng, 40) == 0)
-            stream_cut(&stream, NULL);
+            step_stream_cut(&stream, NULL);
         if (rng_below(&rng, 500) == 0) {
-            stream_end_episode(&stream, NULL);
+            step_stream_end_episode(&stream, NULL);
             continue;
         }
-        uint64_t length = stream_length(&stream), reach = length < 50 ? length : 50;
+        uint64_t length = step_stream_length(&stream), reach = length < 50 ? length : 50;
         static const char *const names[] = {"p", "q", "r"};
         rp_slice slices[3];
         uint32_t n = 1 + (uint32_t)rng_below(&rng, 3);
@@ -266,13 +269,13 @@ static void forms_name_the_rows_that_were_asked_for(void **state)
             if (rng_below(&rng, 2))
                 slices[i].start += (int64_t)length;
         }
-        struct form *form;
-        struct form_span span;
+        struct item_layout *layout;
+        struct item_steps span;
         rp_error err;
-        if (forms_get(&forms, &stream, 0, &table, slices, n, &form, &span, &err) != RP_OK)
+        if (item_layouts_get(&layouts, &stream, 0, &table, slices, n, &layout, &span, &err) != RP_OK)
             fail_msg("%s", err.text);
         for (uint32_t i = 0; i < n; i++) {
-            const struct form_field *field = &form->fields[i];
+            const struct item_layout_field *field = &layout->fields[i];
             int64_t asked = slices[i].start < 0 ? slices[i].start + (int64_t)length : slices[i].start;
             int64_t start_row = field->start < 0 ? (int64_t)span.length + field->start : field->start;
             assert_int_equal(span.first + (uint64_t)start_row, stream.episode_start + (uint64_t)asked);
@@ -283,27 +286,27 @@ static void forms_name_the_rows_that_were_asked_for(void **state)
             assert_int_equal(field->stride, slices[i].stride);
         }
     }
-    forms_fini(&forms);
-    stream_fini(&stream);
+    item_layouts_fini(&layouts);
+    step_stream_fini(&stream);
 }
 
 static void bad_columns_are_refused(void **state)
 {
     (void)state;
-    struct stream stream;
+    struct step_stream stream;
     rp_error err;
     rp_column bad[2] = {columns[0], columns[0]};
-    assert_int_equal(stream_init(&stream, bad, 2, 1, 1, &err), RP_INVALID_ARGUMENT);
+    assert_int_equal(step_stream_init(&stream, bad, 2, 1, 1, &err), RP_INVALID_ARGUMENT);
     assert_non_null(strstr(err.text, "stands twice"));
     bad[0].dtype = 99;
-    assert_int_equal(stream_init(&stream, bad, 1, 1, 1, &err), RP_INVALID_ARGUMENT);
+    assert_int_equal(step_stream_init(&stream, bad, 1, 1, 1, &err), RP_INVALID_ARGUMENT);
     bad[0] = columns[0];
     bad[0].shape[0] = 0;
-    assert_int_equal(stream_init(&stream, bad, 1, 1, 1, &err), RP_INVALID_ARGUMENT);
+    assert_int_equal(step_stream_init(&stream, bad, 1, 1, 1, &err), RP_INVALID_ARGUMENT);
     bad[0] = columns[0];
     bad[0].name = "";
-    assert_int_equal(stream_init(&stream, bad, 1, 1, 1, &err), RP_INVALID_ARGUMENT);
-    assert_int_equal(stream_init(&stream, bad, 0, 1, 1, &err), RP_INVALID_ARGUMENT);
+    assert_int_equal(step_stream_init(&stream, bad, 1, 1, 1, &err), RP_INVALID_ARGUMENT);
+    assert_int_equal(step_stream_init(&stream, bad, 0, 1, 1, &err), RP_INVALID_ARGUMENT);
 }
 
 int main(void)
@@ -313,9 +316,9 @@ int main(void)
         cmocka_unit_test(a_cut_inside_a_step_moves_it_on),
         cmocka_unit_test(the_window_moves),
         cmocka_unit_test(absent_values_are_known),
-        cmocka_unit_test(forms_are_relative_and_found_again),
+        cmocka_unit_test(item_layouts_are_relative_and_found_again),
         cmocka_unit_test(strided_slices_reach_as_far_as_they_say),
-        cmocka_unit_test(forms_name_the_rows_that_were_asked_for),
+        cmocka_unit_test(item_layouts_name_the_rows_that_were_asked_for),
         cmocka_unit_test(bad_columns_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

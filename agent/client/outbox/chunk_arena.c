@@ -1,13 +1,13 @@
-#include "agent/client/outbox/arena.h"
+#include "agent/client/outbox/chunk_arena.h"
 
 #define KEEP_BYTES ((size_t)16 << 20)
 
-void arena_front_init(struct arena_front *self)
+void chunk_arena_front_init(struct chunk_arena_front *self)
 {
-    *self = (struct arena_front){.pool = pool_new(sizeof(struct arena) + ARENA_BYTES, KEEP_BYTES)};
+    *self = (struct chunk_arena_front){.pool = pool_new(sizeof(struct chunk_arena) + CHUNK_ARENA_BYTES, KEEP_BYTES)};
 }
 
-static void retire(struct arena_front *self)
+static void retire(struct chunk_arena_front *self)
 {
     if (!self->arena)
         return;
@@ -18,15 +18,15 @@ static void retire(struct arena_front *self)
     self->taken = 0;
 }
 
-void arena_front_fini(struct arena_front *self)
+void chunk_arena_front_fini(struct chunk_arena_front *self)
 {
     retire(self);
     pool_destroy(&self->pool);
 }
 
-uint8_t *arena_take(struct arena_front *self, size_t bytes, struct arena **arena)
+uint8_t *chunk_arena_take(struct chunk_arena_front *self, size_t bytes, struct chunk_arena **arena)
 {
-    if (!self->arena || self->used + bytes > ARENA_BYTES) {
+    if (!self->arena || self->used + bytes > CHUNK_ARENA_BYTES) {
         retire(self);
         self->arena = pool_get(self->pool);
         if (!self->arena)
@@ -41,28 +41,28 @@ uint8_t *arena_take(struct arena_front *self, size_t bytes, struct arena **arena
     return part;
 }
 
-void arena_shrink(struct arena_front *self, const uint8_t *part, size_t bytes, size_t size)
+void chunk_arena_shrink(struct chunk_arena_front *self, const uint8_t *part, size_t bytes, size_t size)
 {
     if (self->arena && part + bytes == self->arena->data + self->used)
         self->used -= bytes - size;
 }
 
-void arena_untake(struct arena_front *self, struct arena *arena)
+void chunk_arena_untake(struct chunk_arena_front *self, struct chunk_arena *arena)
 {
     if (arena == self->arena)
         self->taken--;
     else
-        arena_put(arena, 1);
+        chunk_arena_put(arena, 1);
 }
 
-void arena_put(struct arena *arena, uint32_t n)
+void chunk_arena_put(struct chunk_arena *arena, uint32_t n)
 {
     if (atomic_fetch_sub_explicit(&arena->balance, n, memory_order_acq_rel) == (int64_t)n)
         pool_put(arena);
 }
 
-void arena_put_hint(void *data, void *hint)
+void chunk_arena_put_hint(void *data, void *hint)
 {
     (void)data;
-    arena_put(hint, 1);
+    chunk_arena_put(hint, 1);
 }

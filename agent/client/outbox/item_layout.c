@@ -1,5 +1,5 @@
 /* Slices into layouts. */
-#include "agent/client/outbox/form.h"
+#include "agent/client/outbox/item_layout.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -13,15 +13,15 @@
 #define LAYOUTS_FIELD 7u
 #define ID_BYTES 5u
 
-bool forms_init(struct forms *self, uint32_t n_tables)
+bool item_layouts_init(struct item_layouts *self, uint32_t n_tables)
 {
-    *self = (struct forms){.n_buckets = 64, .n_tables = n_tables};
+    *self = (struct item_layouts){.n_buckets = 64, .n_tables = n_tables};
     self->buckets = calloc(self->n_buckets, sizeof(*self->buckets));
     self->last = calloc(n_tables ? n_tables : 1, sizeof(*self->last));
     return self->buckets && self->last;
 }
 
-static void form_free(struct form *self)
+static void item_layout_free(struct item_layout *self)
 {
     for (uint32_t i = 0; i < self->n_fields; i++)
         free((char *)(uintptr_t)self->fields[i].name);
@@ -29,17 +29,17 @@ static void form_free(struct form *self)
     free(self);
 }
 
-void forms_fini(struct forms *self)
+void item_layouts_fini(struct item_layouts *self)
 {
     for (uint32_t i = 0; self->buckets && i < self->n_buckets; i++)
-        for (struct form *form = self->buckets[i], *next; form; form = next) {
-            next = form->chain;
-            form_free(form);
+        for (struct item_layout *layout = self->buckets[i], *next; layout; layout = next) {
+            next = layout->chain;
+            item_layout_free(layout);
         }
     free(self->buckets);
     free(self->last);
     free(self->scratch);
-    *self = (struct forms){0};
+    *self = (struct item_layouts){0};
 }
 
 /* ---- which steps */
@@ -49,13 +49,13 @@ struct range {
     uint64_t first, last, count, stride;
 };
 
-static rp_status slice_range(const struct stream *stream, const rp_slice *slice, struct range *out, rp_error *err)
+static rp_status slice_range(const struct step_stream *stream, const rp_slice *slice, struct range *out, rp_error *err)
 {
     if (slice->column >= stream->n_columns)
         return err_set(err, RP_INVALID_ARGUMENT, "there is no column %u, the stream has %u", slice->column,
                        stream->n_columns);
     const char *name = stream->columns[slice->column].name;
-    int64_t length = (int64_t)stream_length(stream);
+    int64_t length = (int64_t)step_stream_length(stream);
     int64_t start = slice->start < 0 ? length + slice->start : slice->start;
     if (start < 0 || start >= length)
         return err_set(err, RP_INVALID_ARGUMENT,
@@ -73,7 +73,7 @@ static rp_status slice_range(const struct stream *stream, const rp_slice *slice,
                        (uint64_t)start + (out->count - 1) * out->stride, length);
     out->first = stream->episode_start + (uint64_t)start;
     out->last = out->first + (out->count - 1) * out->stride;
-    if (out->first < stream_reach(stream))
+    if (out->first < step_stream_reach(stream))
         return err_set(err, RP_INVALID_ARGUMENT,
                        "the slice of column '%s' starts at step %" PRId64 " of the episode, which is out of reach: the "
                        "newest is %" PRId64 " and keep_alive is %" PRIu64,
@@ -81,12 +81,13 @@ static rp_status slice_range(const struct stream *stream, const rp_slice *slice,
     return RP_OK;
 }
 
-static rp_status check_present(const struct stream *stream, uint32_t column, const struct range *range, rp_error *err)
+static rp_status check_present(const struct step_stream *stream, uint32_t column, const struct range *range,
+                               rp_error *err)
 {
     if (range->first >= stream->absent_step)
         return RP_OK;
     for (uint64_t i = 0, step = range->first; i < range->count; i++, step += range->stride)
-        if (stream_is_absent(stream, column, step))
+        if (step_stream_is_absent(stream, column, step))
             return err_set(err, RP_INVALID_ARGUMENT, "column '%s' has no value in step %" PRIu64 " of the episode",
                            stream->columns[column].name, step - stream->episode_start);
     return RP_OK;
@@ -98,9 +99,9 @@ static bool has_fixed_steps(const struct conn_table *spec, uint32_t field)
     return field < spec->n_fields && spec->fields[field].rank > 0 && spec->fields[field].shape[0] != 0;
 }
 
-static rp_status normalise(struct form_field *out, const struct stream *stream, const struct conn_table *spec,
-                           const rp_slice *slice, uint32_t i, const struct range *range, const struct form_span *span,
-                           rp_error *err)
+static rp_status normalise(struct item_layout_field *out, const struct step_stream *stream,
+                           const struct conn_table *spec, const rp_slice *slice, uint32_t i, const struct range *range,
+                           const struct item_steps *span, rp_error *err)
 {
     uint64_t start = range->first - span->first, end = span->first + span->length;
     bool to_end = slice->count == 0 && !slice->squeeze && !has_fixed_steps(spec, i);
@@ -117,13 +118,13 @@ static rp_status normalise(struct form_field *out, const struct stream *stream, 
     return RP_OK;
 }
 
-static rp_status scratch_reserve(struct forms *self, uint32_t n, rp_error *err)
+static rp_status scratch_reserve(struct item_layouts *self, uint32_t n, rp_error *err)
 {
-    if (n == 0 || n > FORM_MAX_FIELDS)
-        return err_set(err, RP_INVALID_ARGUMENT, "an item has 1 to %u slices, not %u", FORM_MAX_FIELDS, n);
+    if (n == 0 || n > ITEM_LAYOUT_MAX_FIELDS)
+        return err_set(err, RP_INVALID_ARGUMENT, "an item has 1 to %u slices, not %u", ITEM_LAYOUT_MAX_FIELDS, n);
     if (n <= self->scratch_size)
         return RP_OK;
-    struct form_field *grown = realloc(self->scratch, n * sizeof *grown);
+    struct item_layout_field *grown = realloc(self->scratch, n * sizeof *grown);
     if (!grown)
         return err_set(err, RP_NO_MEMORY, "no memory for an item");
     self->scratch = grown;
@@ -131,8 +132,9 @@ static rp_status scratch_reserve(struct forms *self, uint32_t n, rp_error *err)
     return RP_OK;
 }
 
-static rp_status scratch_fill(struct forms *self, const struct stream *stream, const struct conn_table *spec,
-                              const rp_slice *slices, uint32_t n, struct form_span *span, rp_error *err)
+static rp_status scratch_fill(struct item_layouts *self, const struct step_stream *stream,
+                              const struct conn_table *spec, const rp_slice *slices, uint32_t n,
+                              struct item_steps *span, rp_error *err)
 {
     RP_TRY(scratch_reserve(self, n, err));
     struct range range;
@@ -155,7 +157,7 @@ static rp_status scratch_fill(struct forms *self, const struct stream *stream, c
     return RP_OK;
 }
 
-/* ---- new forms */
+/* ---- new layouts */
 
 static void describe_shape(char *out, size_t size, bool steps, uint32_t count, uint32_t rank, const uint32_t *shape)
 {
@@ -169,7 +171,7 @@ static void describe_shape(char *out, size_t size, bool steps, uint32_t count, u
         snprintf(out + at, size - at, "]");
 }
 
-static rp_status check_field(const struct form_field *field, const struct stream_column *column,
+static rp_status check_field(const struct item_layout_field *field, const struct step_column *column,
                              const struct conn_field *want, const char *table, rp_error *err)
 {
     if (strcmp(field->name, want->name) != 0)
@@ -194,7 +196,7 @@ static rp_status check_field(const struct form_field *field, const struct stream
                    wanted);
 }
 
-static rp_status check_fields(const struct form_field *fields, uint32_t n, const struct stream *stream,
+static rp_status check_fields(const struct item_layout_field *fields, uint32_t n, const struct step_stream *stream,
                               const struct conn_table *spec, rp_error *err)
 {
     if (spec->n_fields && spec->n_fields != n)
@@ -213,8 +215,8 @@ static rp_status check_fields(const struct form_field *fields, uint32_t n, const
     return RP_OK;
 }
 
-rp_status forms_check(struct forms *self, const struct stream *stream, const struct conn_table *spec,
-                      const rp_slice *slices, uint32_t n, rp_error *err)
+rp_status item_layouts_check(struct item_layouts *self, const struct step_stream *stream, const struct conn_table *spec,
+                             const rp_slice *slices, uint32_t n, rp_error *err)
 {
     RP_TRY(scratch_reserve(self, n, err));
     for (uint32_t i = 0; i < n; i++) {
@@ -222,7 +224,7 @@ rp_status forms_check(struct forms *self, const struct stream *stream, const str
         if (slice->column >= stream->n_columns)
             return err_set(err, RP_INVALID_ARGUMENT, "there is no column %u, the stream has %u", slice->column,
                            stream->n_columns);
-        self->scratch[i] = (struct form_field){
+        self->scratch[i] = (struct item_layout_field){
             .name = slice->field ? slice->field : stream->columns[slice->column].name,
             .column = slice->column,
             .count = slice->count,
@@ -232,7 +234,7 @@ rp_status forms_check(struct forms *self, const struct stream *stream, const str
     return check_fields(self->scratch, n, stream, spec, err);
 }
 
-static bool form_encode(struct form *self, const char *table)
+static bool item_layout_encode(struct item_layout *self, const char *table)
 {
     Replay__Field *list = calloc(self->n_fields, sizeof *list);
     Replay__Field **at = calloc(self->n_fields, sizeof(*at));
@@ -243,7 +245,7 @@ static bool form_encode(struct form *self, const char *table)
         layout.n_fields = self->n_fields;
         layout.fields = at;
         for (uint32_t i = 0; i < self->n_fields; i++) {
-            const struct form_field *field = &self->fields[i];
+            const struct item_layout_field *field = &self->fields[i];
             replay__field__init(&list[i]);
             list[i].name = (char *)(uintptr_t)field->name;
             list[i].column = field->column;
@@ -270,15 +272,16 @@ static bool form_encode(struct form *self, const char *table)
     return out.data != NULL && !out.failed;
 }
 
-void form_number(struct form *self, uint32_t id)
+void item_layout_number(struct item_layout *self, uint32_t id)
 {
     self->id = id;
     memcpy(self->wire + self->wire_id, &id, sizeof id);
 }
 
-static struct form *form_new(const struct form_field *fields, uint32_t n, const struct conn_table *spec)
+static struct item_layout *item_layout_new(const struct item_layout_field *fields, uint32_t n,
+                                           const struct conn_table *spec)
 {
-    struct form *self = calloc(1, sizeof *self + n * sizeof self->fields[0]);
+    struct item_layout *self = calloc(1, sizeof *self + n * sizeof self->fields[0]);
     if (!self)
         return NULL;
     bool ok = true;
@@ -288,20 +291,20 @@ static struct form *form_new(const struct form_field *fields, uint32_t n, const 
         self->n_fields = i + 1;
         ok = ok && self->fields[i].name;
     }
-    if (ok && form_encode(self, spec->name))
+    if (ok && item_layout_encode(self, spec->name))
         return self;
-    form_free(self);
+    item_layout_free(self);
     return NULL;
 }
 
 /* ---- look-up */
 
-static bool same_fields(const struct form *form, const struct form_field *fields, uint32_t n)
+static bool same_fields(const struct item_layout *layout, const struct item_layout_field *fields, uint32_t n)
 {
-    if (form->n_fields != n)
+    if (layout->n_fields != n)
         return false;
     for (uint32_t i = 0; i < n; i++) {
-        const struct form_field *a = &form->fields[i], *b = &fields[i];
+        const struct item_layout_field *a = &layout->fields[i], *b = &fields[i];
         if (a->column != b->column || a->start != b->start || a->count != b->count || a->stride != b->stride ||
             a->squeeze != b->squeeze || strcmp(a->name, b->name) != 0)
             return false;
@@ -315,7 +318,7 @@ static uint64_t mix(uint64_t hash, uint64_t value)
     return hash ^ hash >> 29;
 }
 
-static uint64_t hash_fields(uint32_t table, const struct form_field *fields, uint32_t n)
+static uint64_t hash_fields(uint32_t table, const struct item_layout_field *fields, uint32_t n)
 {
     uint64_t hash = mix(n, table);
     for (uint32_t i = 0; i < n; i++) {
@@ -327,54 +330,55 @@ static uint64_t hash_fields(uint32_t table, const struct form_field *fields, uin
     return hash;
 }
 
-static void forms_grow(struct forms *self)
+static void item_layouts_grow(struct item_layouts *self)
 {
     uint32_t n = self->n_buckets * 4;
-    struct form **buckets = calloc(n, sizeof(*buckets));
+    struct item_layout **buckets = calloc(n, sizeof(*buckets));
     if (!buckets)
         return; /* chains merely get longer */
     for (uint32_t i = 0; i < self->n_buckets; i++)
-        for (struct form *form = self->buckets[i], *next; form; form = next) {
-            next = form->chain;
-            form->chain = buckets[form->hash % n];
-            buckets[form->hash % n] = form;
+        for (struct item_layout *layout = self->buckets[i], *next; layout; layout = next) {
+            next = layout->chain;
+            layout->chain = buckets[layout->hash % n];
+            buckets[layout->hash % n] = layout;
         }
     free(self->buckets);
     self->buckets = buckets;
     self->n_buckets = n;
 }
 
-rp_status forms_get(struct forms *self, const struct stream *stream, uint32_t table, const struct conn_table *spec,
-                    const rp_slice *slices, uint32_t n, struct form **out, struct form_span *span, rp_error *err)
+rp_status item_layouts_get(struct item_layouts *self, const struct step_stream *stream, uint32_t table,
+                           const struct conn_table *spec, const rp_slice *slices, uint32_t n, struct item_layout **out,
+                           struct item_steps *span, rp_error *err)
 {
     RP_TRY(scratch_fill(self, stream, spec, slices, n, span, err));
-    struct form *form = self->last[table];
-    if (form && same_fields(form, self->scratch, n)) {
-        *out = form;
+    struct item_layout *layout = self->last[table];
+    if (layout && same_fields(layout, self->scratch, n)) {
+        *out = layout;
         return RP_OK;
     }
     uint64_t hash = hash_fields(table, self->scratch, n);
-    form = self->buckets[hash % self->n_buckets];
-    while (form && (form->hash != hash || form->table != table || !same_fields(form, self->scratch, n)))
-        form = form->chain;
-    if (!form) {
+    layout = self->buckets[hash % self->n_buckets];
+    while (layout && (layout->hash != hash || layout->table != table || !same_fields(layout, self->scratch, n)))
+        layout = layout->chain;
+    if (!layout) {
         RP_TRY(check_fields(self->scratch, n, stream, spec, err));
-        if (self->count == FORMS_MAX)
+        if (self->count == ITEM_LAYOUTS_MAX)
             return err_set(err, RP_RESOURCE_EXHAUSTED,
                            "items of this writer have %u different layouts already: use slices with count 0 for items "
                            "of varying length",
-                           FORMS_MAX);
-        form = form_new(self->scratch, n, spec);
-        if (!form)
+                           ITEM_LAYOUTS_MAX);
+        layout = item_layout_new(self->scratch, n, spec);
+        if (!layout)
             return err_set(err, RP_NO_MEMORY, "no memory for a layout");
-        form->table = table;
-        form->hash = hash;
+        layout->table = table;
+        layout->hash = hash;
         if (++self->count > 2 * self->n_buckets)
-            forms_grow(self);
-        form->chain = self->buckets[hash % self->n_buckets];
-        self->buckets[hash % self->n_buckets] = form;
+            item_layouts_grow(self);
+        layout->chain = self->buckets[hash % self->n_buckets];
+        self->buckets[hash % self->n_buckets] = layout;
     }
-    self->last[table] = form;
-    *out = form;
+    self->last[table] = layout;
+    *out = layout;
     return RP_OK;
 }

@@ -1,5 +1,5 @@
 /* Steps into chunks. */
-#include "agent/client/outbox/stream.h"
+#include "agent/client/outbox/step_stream.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -14,7 +14,7 @@
 
 /* ---- life */
 
-static rp_status column_init(struct stream_column *self, const rp_column *column, rp_error *err)
+static rp_status column_init(struct step_column *self, const rp_column *column, rp_error *err)
 {
     size_t length = column->name ? strlen(column->name) : 0;
     if (length == 0 || length > RP_MAX_NAME)
@@ -43,7 +43,7 @@ static rp_status column_init(struct stream_column *self, const rp_column *column
     return self->name ? RP_OK : err_set(err, RP_NO_MEMORY, "no memory for columns");
 }
 
-static rp_status columns_init(struct stream *self, const rp_column *columns, uint32_t n, rp_error *err)
+static rp_status columns_init(struct step_stream *self, const rp_column *columns, uint32_t n, rp_error *err)
 {
     uint64_t total = 0;
     for (uint32_t i = 0; i < n; i++) {
@@ -62,10 +62,10 @@ static rp_status columns_init(struct stream *self, const rp_column *columns, uin
     return RP_OK;
 }
 
-rp_status stream_init(struct stream *self, const rp_column *columns, uint32_t n_columns, uint32_t chunk_length,
-                      uint64_t keep_alive, rp_error *err)
+rp_status step_stream_init(struct step_stream *self, const rp_column *columns, uint32_t n_columns,
+                           uint32_t chunk_length, uint64_t keep_alive, rp_error *err)
 {
-    *self = (struct stream){.chunk_length = chunk_length, .keep_alive = keep_alive, .oldest = 1, .next = 1};
+    *self = (struct step_stream){.chunk_length = chunk_length, .keep_alive = keep_alive, .oldest = 1, .next = 1};
     if (n_columns == 0 || n_columns > RP_MAX_COLUMNS)
         return err_set(err, RP_INVALID_ARGUMENT, "a stream has 1 to %u columns, not %u", RP_MAX_COLUMNS, n_columns);
     self->columns = calloc(n_columns, sizeof *self->columns);
@@ -76,42 +76,42 @@ rp_status stream_init(struct stream *self, const rp_column *columns, uint32_t n_
     if (self->columns && self->set && self->ring)
         status = columns_init(self, columns, n_columns, err);
     if (status == RP_OK) {
-        self->chunks = pool_new(sizeof(struct chunk) + n_columns * 5, (size_t)4 << 20);
+        self->chunks = pool_new(sizeof(struct step_chunk) + n_columns * 5, (size_t)4 << 20);
         self->raws = pool_new(self->raw_bytes, POOL_KEEP_BYTES);
-        arena_front_init(&self->arena);
-        self->encoded = malloc(self->raw_bytes < ARENA_MAX_PART ? self->raw_bytes : ARENA_MAX_PART);
+        chunk_arena_front_init(&self->arena);
+        self->encoded = malloc(self->raw_bytes < CHUNK_ARENA_MAX_PART ? self->raw_bytes : CHUNK_ARENA_MAX_PART);
         if (!self->chunks || !self->raws || !self->arena.pool || !self->encoded)
             status = RP_NO_MEMORY;
     }
     if (status == RP_NO_MEMORY)
         err_set(err, RP_NO_MEMORY, "no memory for a stream");
     if (status != RP_OK)
-        stream_fini(self);
+        step_stream_fini(self);
     return status;
 }
 
-void chunk_chain_add(struct chunk_chain *chain, struct chunk *chunk)
+void step_chunk_chain_add(struct step_chunk_chain *chain, struct step_chunk *chunk)
 {
     if (chunk->raw && chunk->arena)
-        arena_put(chunk->arena, 1);
+        chunk_arena_put(chunk->arena, 1);
     else if (chunk->raw)
         pool_chain_add(&chain->raws, chunk->raw);
     free(chunk->absent);
     pool_chain_add(&chain->chunks, chunk);
 }
 
-void chunk_chain_put(struct chunk_chain *chain)
+void step_chunk_chain_put(struct step_chunk_chain *chain)
 {
     pool_chain_put(&chain->raws);
     pool_chain_put(&chain->chunks);
 }
 
 /* The stream's own thread. */
-static void chunk_free(struct stream *self, struct chunk *chunk)
+static void chunk_free(struct step_stream *self, struct step_chunk *chunk)
 {
     if (chunk->raw && chunk->arena) {
-        arena_shrink(&self->arena, chunk->raw, chunk->encoded ? chunk->size : self->raw_bytes, 0);
-        arena_untake(&self->arena, chunk->arena);
+        chunk_arena_shrink(&self->arena, chunk->raw, chunk->encoded ? chunk->size : self->raw_bytes, 0);
+        chunk_arena_untake(&self->arena, chunk->arena);
     } else if (chunk->raw) {
         pool_reuse(self->raws, chunk->raw);
     }
@@ -119,10 +119,10 @@ static void chunk_free(struct stream *self, struct chunk *chunk)
     pool_reuse(self->chunks, chunk);
 }
 
-void stream_fini(struct stream *self)
+void step_stream_fini(struct step_stream *self)
 {
     for (uint64_t n = self->oldest; self->ring && n < self->next; n++) {
-        struct chunk *chunk = self->ring[n & self->ring_mask];
+        struct step_chunk *chunk = self->ring[n & self->ring_mask];
         if (chunk && !chunk->needed)
             chunk_free(self, chunk);
     }
@@ -132,20 +132,20 @@ void stream_fini(struct stream *self)
     }
     pool_destroy(&self->chunks);
     pool_destroy(&self->raws);
-    arena_front_fini(&self->arena);
+    chunk_arena_front_fini(&self->arena);
     free(self->encoded);
     free(self->columns);
     free(self->set);
     free(self->ring);
-    *self = (struct stream){0};
+    *self = (struct step_stream){0};
 }
 
 /* ---- chunks */
 
-static bool ring_grow(struct stream *self)
+static bool ring_grow(struct step_stream *self)
 {
     uint64_t size = (self->ring_mask + 1) * 2;
-    struct chunk **ring = calloc(size, sizeof *ring);
+    struct step_chunk **ring = calloc(size, sizeof *ring);
     if (!ring)
         return false;
     for (uint64_t n = self->oldest; n < self->next; n++)
@@ -156,15 +156,15 @@ static bool ring_grow(struct stream *self)
     return true;
 }
 
-static rp_status chunk_open(struct stream *self, rp_error *err)
+static rp_status chunk_open(struct step_stream *self, rp_error *err)
 {
     if (self->next - self->oldest > self->ring_mask && !ring_grow(self))
         return err_set(err, RP_NO_MEMORY, "no memory for the window");
-    struct chunk *chunk = pool_get(self->chunks);
-    struct arena *arena = NULL;
+    struct step_chunk *chunk = pool_get(self->chunks);
+    struct chunk_arena *arena = NULL;
     uint8_t *raw = NULL;
-    if (chunk && self->raw_bytes <= ARENA_MAX_PART)
-        raw = arena_take(&self->arena, self->raw_bytes, &arena);
+    if (chunk && self->raw_bytes <= CHUNK_ARENA_MAX_PART)
+        raw = chunk_arena_take(&self->arena, self->raw_bytes, &arena);
     else if (chunk)
         raw = pool_get(self->raws);
     if (!raw) {
@@ -186,9 +186,9 @@ static rp_status chunk_open(struct stream *self, rp_error *err)
     return RP_OK;
 }
 
-static void evict_oldest(struct stream *self)
+static void evict_oldest(struct step_stream *self)
 {
-    struct chunk *chunk = self->ring[self->oldest++ & self->ring_mask];
+    struct step_chunk *chunk = self->ring[self->oldest++ & self->ring_mask];
     assert(chunk);
     if (chunk == self->open)
         self->open = NULL;
@@ -200,26 +200,26 @@ static void evict_oldest(struct stream *self)
     self->evicted = chunk;
 }
 
-static void evict(struct stream *self)
+static void evict(struct step_stream *self)
 {
-    uint64_t reach = stream_reach(self);
+    uint64_t reach = step_stream_reach(self);
     while (self->oldest < self->next) {
-        struct chunk *chunk = self->ring[self->oldest & self->ring_mask];
+        struct step_chunk *chunk = self->ring[self->oldest & self->ring_mask];
         if (chunk == self->open || chunk->step + chunk->length > reach)
             return;
         evict_oldest(self);
     }
 }
 
-struct chunk *stream_find(const struct stream *self, uint64_t step)
+struct step_chunk *step_stream_find(const struct step_stream *self, uint64_t step)
 {
     uint64_t low = self->oldest, high = self->next - 1;
-    const struct chunk *newest = self->ring[high & self->ring_mask];
+    const struct step_chunk *newest = self->ring[high & self->ring_mask];
     if (newest->step <= step)
         return self->ring[high & self->ring_mask];
     uint64_t back = (newest->step - step + self->chunk_length - 1) / self->chunk_length;
     if (back <= high - low) {
-        struct chunk *guess = self->ring[(high - back) & self->ring_mask];
+        struct step_chunk *guess = self->ring[(high - back) & self->ring_mask];
         if (guess->step <= step && step < guess->step + guess->length)
             return guess;
     }
@@ -233,16 +233,16 @@ struct chunk *stream_find(const struct stream *self, uint64_t step)
     return self->ring[low & self->ring_mask];
 }
 
-bool stream_is_absent(const struct stream *self, uint32_t column, uint64_t step)
+bool step_stream_is_absent(const struct step_stream *self, uint32_t column, uint64_t step)
 {
     if (step >= self->absent_step)
         return false;
-    const struct chunk *chunk = stream_find(self, step);
+    const struct step_chunk *chunk = step_stream_find(self, step);
     return chunk->absent && chunk->absent[(step - chunk->step) * self->n_columns + column];
 }
 
 /* Whether a column has no value at all in a chunk. */
-static bool chunk_lacks(const struct stream *self, const struct chunk *chunk, uint32_t column)
+static bool chunk_lacks(const struct step_stream *self, const struct step_chunk *chunk, uint32_t column)
 {
     for (uint32_t row = 0; row < chunk->length; row++)
         if (!chunk->absent[(size_t)row * self->n_columns + column])
@@ -250,10 +250,11 @@ static bool chunk_lacks(const struct stream *self, const struct chunk *chunk, ui
     return true;
 }
 
-static rp_status block_encode(struct stream *self, struct chunk *chunk, uint32_t i, uint8_t *out, rp_error *err)
+static rp_status block_encode(struct step_stream *self, struct step_chunk *chunk, uint32_t i, uint8_t *out,
+                              rp_error *err)
 {
-    struct stream_column *column = &self->columns[i];
-    uint8_t *codec = &chunk_codecs(chunk, self->n_columns)[i];
+    struct step_column *column = &self->columns[i];
+    uint8_t *codec = &step_chunk_codecs(chunk, self->n_columns)[i];
     /* Where a column is absent in a whole chunk, items that need it elsewhere may still span the chunk: it holds zeros,
      * which shrink to next to nothing. */
     int32_t wanted = chunk->absent && chunk_lacks(self, chunk, i) ? RP_CODEC_LZ4 : column->codec;
@@ -265,19 +266,19 @@ static rp_status block_encode(struct stream *self, struct chunk *chunk, uint32_t
 }
 
 /* The common case without a second buffer: a full chunk whose blocks all stay as they are. */
-static bool encode_in_place(struct stream *self, struct chunk *chunk)
+static bool encode_in_place(struct step_stream *self, struct step_chunk *chunk)
 {
     if (chunk->length != self->chunk_length || chunk->absent)
         return false;
     for (uint32_t i = 0; i < self->n_columns; i++) {
-        const struct stream_column *column = &self->columns[i];
+        const struct step_column *column = &self->columns[i];
         if (column->codec != RP_CODEC_RAW && !(column->codec == RP_CODEC_AUTO && column->scratch.skip > 0))
             return false;
     }
     for (uint32_t i = 0; i < self->n_columns; i++) {
-        struct stream_column *column = &self->columns[i];
+        struct step_column *column = &self->columns[i];
         chunk->block_size[i] = (uint32_t)(column->row_bytes * chunk->length);
-        chunk_codecs(chunk, self->n_columns)[i] = RP_CODEC_RAW;
+        step_chunk_codecs(chunk, self->n_columns)[i] = RP_CODEC_RAW;
         if (column->codec == RP_CODEC_AUTO)
             column->scratch.skip--; /* as the codec would have done */
     }
@@ -285,7 +286,7 @@ static bool encode_in_place(struct stream *self, struct chunk *chunk)
     return true;
 }
 
-rp_status stream_encode(struct stream *self, struct chunk *chunk, rp_error *err)
+rp_status step_stream_encode(struct step_stream *self, struct step_chunk *chunk, rp_error *err)
 {
     if (chunk->encoded)
         return RP_OK;
@@ -305,7 +306,7 @@ rp_status stream_encode(struct stream *self, struct chunk *chunk, rp_error *err)
         }
         if (chunk->arena) {
             memcpy(chunk->raw, out, chunk->size);
-            arena_shrink(&self->arena, chunk->raw, self->raw_bytes, chunk->size);
+            chunk_arena_shrink(&self->arena, chunk->raw, self->raw_bytes, chunk->size);
         } else {
             pool_reuse(self->raws, chunk->raw);
             chunk->raw = out;
@@ -318,7 +319,7 @@ rp_status stream_encode(struct stream *self, struct chunk *chunk, rp_error *err)
 
 /* ---- steps */
 
-static rp_status wrong_size(const struct stream_column *column, uint64_t bytes, rp_error *err)
+static rp_status wrong_size(const struct step_column *column, uint64_t bytes, rp_error *err)
 {
     uint64_t size = dtype_size(column->dtype);
     if (bytes % size != 0)
@@ -330,11 +331,11 @@ static rp_status wrong_size(const struct stream_column *column, uint64_t bytes, 
                    column->name, column->row_bytes / size, dtype_name(column->dtype), bytes / size);
 }
 
-rp_status stream_set(struct stream *self, uint32_t column, const void *value, uint64_t bytes, rp_error *err)
+rp_status step_stream_set(struct step_stream *self, uint32_t column, const void *value, uint64_t bytes, rp_error *err)
 {
     if (column >= self->n_columns)
         return err_set(err, RP_INVALID_ARGUMENT, "there is no column %u, the stream has %u", column, self->n_columns);
-    const struct stream_column *c = &self->columns[column];
+    const struct step_column *c = &self->columns[column];
     if (bytes != c->row_bytes)
         return wrong_size(c, bytes, err);
     if (!value)
@@ -349,7 +350,7 @@ rp_status stream_set(struct stream *self, uint32_t column, const void *value, ui
     return RP_OK;
 }
 
-rp_status stream_check_step(const struct stream *self, const void *const *values, rp_error *err)
+rp_status step_stream_check_step(const struct step_stream *self, const void *const *values, rp_error *err)
 {
     uint32_t given = 0;
     for (uint32_t i = 0; i < self->n_columns; i++) {
@@ -363,16 +364,16 @@ rp_status stream_check_step(const struct stream *self, const void *const *values
     return RP_OK;
 }
 
-static rp_status note_absent(struct stream *self, rp_error *err)
+static rp_status note_absent(struct step_stream *self, rp_error *err)
 {
-    struct chunk *chunk = self->open;
+    struct step_chunk *chunk = self->open;
     if (!chunk->absent) {
         chunk->absent = calloc(self->chunk_length, self->n_columns);
         if (!chunk->absent)
             return err_set(err, RP_NO_MEMORY, "no memory for a step");
     }
     for (uint32_t i = 0; i < self->n_columns; i++) {
-        const struct stream_column *column = &self->columns[i];
+        const struct step_column *column = &self->columns[i];
         chunk->absent[(size_t)chunk->length * self->n_columns + i] = !self->set[i];
         if (!self->set[i])
             memset(chunk->raw + column->offset + chunk->length * column->row_bytes, 0, (size_t)column->row_bytes);
@@ -381,7 +382,7 @@ static rp_status note_absent(struct stream *self, rp_error *err)
     return RP_OK;
 }
 
-rp_status stream_end_step(struct stream *self, rp_error *err)
+rp_status step_stream_end_step(struct step_stream *self, rp_error *err)
 {
     if (self->n_set == 0)
         return err_set(err, RP_FAILED_PRECONDITION, "no step has been begun");
@@ -396,9 +397,9 @@ rp_status stream_end_step(struct stream *self, rp_error *err)
     return RP_OK;
 }
 
-rp_status stream_cut(struct stream *self, rp_error *err)
+rp_status step_stream_cut(struct step_stream *self, rp_error *err)
 {
-    struct chunk *cut = self->open;
+    struct step_chunk *cut = self->open;
     if (!cut || cut->length == 0)
         return RP_OK;
     self->open = NULL;
@@ -411,7 +412,7 @@ rp_status stream_cut(struct stream *self, rp_error *err)
         return status;
     }
     for (uint32_t i = 0; i < self->n_columns; i++) {
-        const struct stream_column *column = &self->columns[i];
+        const struct step_column *column = &self->columns[i];
         if (self->set[i])
             memcpy(self->open->raw + column->offset, cut->raw + column->offset + cut->length * column->row_bytes,
                    (size_t)column->row_bytes);
@@ -419,18 +420,18 @@ rp_status stream_cut(struct stream *self, rp_error *err)
     return RP_OK;
 }
 
-rp_status stream_end_episode(struct stream *self, rp_error *err)
+rp_status step_stream_end_episode(struct step_stream *self, rp_error *err)
 {
-    RP_TRY(stream_cut(self, err));
+    RP_TRY(step_stream_cut(self, err));
     while (self->oldest < self->next)
         evict_oldest(self);
-    if (stream_length(self) > 0)
+    if (step_stream_length(self) > 0)
         self->episode++;
     self->episode_start = self->steps;
     return RP_OK;
 }
 
-void stream_abandon(struct stream *self)
+void step_stream_abandon(struct step_stream *self)
 {
     while (self->oldest < self->next)
         evict_oldest(self);

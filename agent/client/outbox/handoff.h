@@ -1,26 +1,26 @@
-/* Where a writer's thread and the I/O thread meet: a ring of items for one producer and one consumer, running totals,
- * and what the writer waits for. */
-#ifndef AGENT_CLIENT_PORT_H
-#define AGENT_CLIENT_PORT_H
+/* The handoff between a writer's thread and the I/O thread: a ring of items with one producer and one consumer, running
+ * totals, and the condition that the writer waits on. */
+#ifndef AGENT_CLIENT_HANDOFF_H
+#define AGENT_CLIENT_HANDOFF_H
 
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "agent/client/outbox/form.h"
-#include "agent/client/outbox/stream.h"
+#include "agent/client/outbox/item_layout.h"
+#include "agent/client/outbox/step_stream.h"
 #include "proto/wire/wire.h"
 #include "replay/writer.h"
 
-#define PORT_SLOTS 2048u
-#define PORT_REJECTIONS 1024u
-#define PORT_WAKE_BATCHES 4u
+#define HANDOFF_SLOTS 2048u
+#define HANDOFF_REJECTIONS 1024u
+#define HANDOFF_WAKE_BATCHES 4u
 #define CACHE_LINE 64
 
-struct item {
-    struct chunk *chunk; /* its first */
-    struct form *form;
+struct queued_item {
+    struct step_chunk *chunk; /* its first */
+    struct item_layout *layout;
     uint64_t key;
     double priority;
     uint64_t policy;
@@ -31,29 +31,29 @@ struct item {
     uint32_t offset, length; /* steps */
 };
 
-struct port_slot {
-    struct item item;      /* item.chunk NULL: none */
-    struct chunk *evicted; /* chunks that have left the window; no item that comes later refers to them */
+struct handoff_slot {
+    struct queued_item item;    /* item.chunk NULL: none */
+    struct step_chunk *evicted; /* chunks that have left the window; no item that comes later refers to them */
 };
 
 /* What the I/O thread wants to be woken for. */
-enum port_mode {
-    PORT_AWAKE,   /* it looks by itself */
-    PORT_IDLE,    /* any item */
-    PORT_LINGER,  /* a few full batches; what is less has its own time */
-    PORT_BLOCKED, /* no credit: only when the ring fills up */
+enum handoff_mode {
+    HANDOFF_AWAKE,   /* it looks by itself */
+    HANDOFF_IDLE,    /* any item */
+    HANDOFF_LINGER,  /* a few full batches; what is less has its own time */
+    HANDOFF_BLOCKED, /* no credit: only when the ring fills up */
 };
 
 /* The I/O thread's counts, for rp_writer_info. */
-struct port_counts {
+struct handoff_counts {
     uint64_t sent, rejected, in_doubt, lost_messages, messages, bytes, resent, sessions, stored, rejections_dropped;
 };
 
-struct port_table {
+struct handoff_table {
     uint64_t sent, resolved, rejected, allowed;
 };
 
-struct port {
+struct handoff {
     _Alignas(CACHE_LINE) atomic_uint_fast64_t tail; /* written by the producer */
     uint64_t seen_head;
     _Alignas(CACHE_LINE) atomic_uint_fast64_t head; /* written by the consumer */
@@ -65,7 +65,7 @@ struct port {
     atomic_uint_fast32_t waiters;
     atomic_bool urgent; /* send what is there, be it little */
     atomic_bool renew;  /* the session's keys are used up: open a new one when everything is confirmed */
-    struct port_slot *slots;
+    struct handoff_slot *slots;
     uint32_t batch_items;
 
     pthread_mutex_t mutex; /* guards what follows */
@@ -77,8 +77,8 @@ struct port {
     uint8_t session[WIRE_SESSION_BYTES];
     uint64_t last_number;
     uint64_t max_message_bytes;
-    struct port_counts counts;
-    struct port_table *tables; /* [n_tables] */
+    struct handoff_counts counts;
+    struct handoff_table *tables; /* [n_tables] */
     uint32_t n_tables;
     rp_rejection *rejections; /* a ring */
     uint32_t first_rejection, n_rejections;
@@ -86,22 +86,22 @@ struct port {
     uint64_t n_unreported;
 };
 
-bool port_init(struct port *self, uint32_t batch_items, uint32_t n_tables);
-void port_fini(struct port *self);
+bool handoff_init(struct handoff *self, uint32_t batch_items, uint32_t n_tables);
+void handoff_fini(struct handoff *self);
 
 /* Producer. False: the ring is full. */
-bool port_push(struct port *self, const struct item *item, struct chunk *evicted);
+bool handoff_push(struct handoff *self, const struct queued_item *item, struct step_chunk *evicted);
 /* Producer: whether the I/O thread must be woken for what was pushed. */
-bool port_should_wake(struct port *self);
-/* Consumer: the next slot, or NULL. Valid until port_popped. */
-struct port_slot *port_peek(struct port *self);
+bool handoff_should_wake(struct handoff *self);
+/* Consumer: the next slot, or NULL. Valid until handoff_popped. */
+struct handoff_slot *handoff_peek(struct handoff *self);
 /* Consumer: a hint to fetch what the slots after this one point to, if they are filled. */
-void port_prefetch(struct port *self);
-void port_popped(struct port *self);
+void handoff_prefetch(struct handoff *self);
+void handoff_popped(struct handoff *self);
 
 /* I/O thread: something that a writer may wait for has changed. */
-void port_signal(struct port *self);
+void handoff_signal(struct handoff *self);
 /* I/O thread: keeps a rejection for the application. */
-void port_reject(struct port *self, const rp_rejection *rejection);
+void handoff_reject(struct handoff *self, const rp_rejection *rejection);
 
 #endif

@@ -1,5 +1,5 @@
 /* The session's state machine. */
-#include "agent/client/writer/session.h"
+#include "agent/client/writer/writer_session.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,16 +21,16 @@
 #define EXPLAIN_NS (250 * NS_PER_MS)
 #define STUCK_HEARTBEATS 3
 
-static struct session *session_of(struct conn_part *part)
+static struct writer_session *writer_session_of(struct conn_part *part)
 {
-    return (struct session *)part;
+    return (struct writer_session *)part;
 }
 
 /* ---- HELLO */
 
 static void on_hello(void *ctx, struct conn_reply *reply);
 
-static void say_hello(struct session *self)
+static void say_hello(struct writer_session *self)
 {
     Replay__Hello body = REPLAY__HELLO__INIT;
     body.name = self->name;
@@ -44,17 +44,17 @@ static void say_hello(struct session *self)
     if (!conn_send_once(self->conn, &self->part, FIELD_HELLO, &body.base, NULL, HELLO_TIMEOUT_MS, on_hello)) {
         self->state = SESSION_WAITING;
         self->retry_ns = conn_now() + RETRY_NS;
-        pthread_mutex_lock(&self->port->mutex);
-        if (!self->port->open) { /* whoever opens the writer need not wait for memory */
-            err_set(&self->port->refusal, RP_NO_MEMORY, "no memory to open a session");
+        pthread_mutex_lock(&self->handoff->mutex);
+        if (!self->handoff->open) { /* whoever opens the writer need not wait for memory */
+            err_set(&self->handoff->refusal, RP_NO_MEMORY, "no memory to open a session");
             self->refused = true;
         }
-        pthread_mutex_unlock(&self->port->mutex);
-        port_signal(self->port);
+        pthread_mutex_unlock(&self->handoff->mutex);
+        handoff_signal(self->handoff);
     }
 }
 
-static void open_push(struct session *self)
+static void open_push(struct writer_session *self)
 {
     int linger = 0, immediate = 1;
     if (self->push || conn_is_hosted(self->conn))
@@ -72,7 +72,7 @@ static void open_push(struct session *self)
     }
 }
 
-static void close_push(struct session *self)
+static void close_push(struct writer_session *self)
 {
     if (self->push)
         zmq_close(self->push);
@@ -80,9 +80,9 @@ static void close_push(struct session *self)
     self->push_full = false;
 }
 
-static void take_credit(struct session *self, const Replay__Credit *credit);
+static void take_credit(struct writer_session *self, const Replay__Credit *credit);
 
-static void hello_accepted(struct session *self, const Replay__HelloReply *hello)
+static void hello_accepted(struct writer_session *self, const Replay__HelloReply *hello)
 {
     bool again = self->has_id;
     memcpy(self->id, hello->session.data, WIRE_SESSION_BYTES);
@@ -107,16 +107,16 @@ static void hello_accepted(struct session *self, const Replay__HelloReply *hello
                  self->epoch, (unsigned long long)self->outbox.wire_next);
     if (hello->credit)
         take_credit(self, hello->credit);
-    pthread_mutex_lock(&self->port->mutex);
-    memcpy(self->port->session, self->id, WIRE_SESSION_BYTES);
-    self->port->max_message_bytes = self->outbox.max_message_bytes;
-    self->port->open = true;
-    pthread_mutex_unlock(&self->port->mutex);
+    pthread_mutex_lock(&self->handoff->mutex);
+    memcpy(self->handoff->session, self->id, WIRE_SESSION_BYTES);
+    self->handoff->max_message_bytes = self->outbox.max_message_bytes;
+    self->handoff->open = true;
+    pthread_mutex_unlock(&self->handoff->mutex);
     outbox_publish(&self->outbox);
-    port_signal(self->port);
+    handoff_signal(self->handoff);
 }
 
-static void hello_refused(struct session *self, const struct conn_reply *reply)
+static void hello_refused(struct writer_session *self, const struct conn_reply *reply)
 {
     rp_error refusal = {0};
     conn_reply_status(reply, &refusal);
@@ -132,14 +132,14 @@ static void hello_refused(struct session *self, const struct conn_reply *reply)
         self->retry_ns = conn_now() + NO_MEMORY_NS;
     if (!reply->answered || reply->status == RP_OK)
         return;
-    pthread_mutex_lock(&self->port->mutex);
-    if (!self->port->open) {
-        self->port->refusal = refusal;
+    pthread_mutex_lock(&self->handoff->mutex);
+    if (!self->handoff->open) {
+        self->handoff->refusal = refusal;
         self->refused = true;
     }
-    snprintf(self->port->why, sizeof self->port->why, "the broker refuses the session: %.300s", refusal.text);
-    pthread_mutex_unlock(&self->port->mutex);
-    port_signal(self->port);
+    snprintf(self->handoff->why, sizeof self->handoff->why, "the broker refuses the session: %.300s", refusal.text);
+    pthread_mutex_unlock(&self->handoff->mutex);
+    handoff_signal(self->handoff);
     char quoted[256];
     log_line(LEVEL_ERROR, "C0205", "the broker refuses a session", "writer=%s reason=%s", self->name,
              log_quote(quoted, sizeof quoted, refusal.text));
@@ -147,7 +147,7 @@ static void hello_refused(struct session *self, const struct conn_reply *reply)
 
 static void on_hello(void *ctx, struct conn_reply *reply)
 {
-    struct session *self = ctx;
+    struct writer_session *self = ctx;
     Replay__Reply *wire = NULL;
     if (self->state != SESSION_ASKING) {
         conn_reply_destroy(&reply);
@@ -169,19 +169,19 @@ static void on_hello(void *ctx, struct conn_reply *reply)
 
 /* ---- credit and heartbeats */
 
-static void take_why(struct session *self, const Replay__Credit *credit)
+static void take_why(struct writer_session *self, const Replay__Credit *credit)
 {
     if (credit->n_waiting == 0)
         return;
-    struct port *port = self->port;
+    struct handoff *handoff = self->handoff;
     size_t at = 0;
-    pthread_mutex_lock(&port->mutex);
-    for (size_t i = 0; i < credit->n_waiting && at < sizeof port->why; i++)
-        at += (size_t)snprintf(port->why + at, sizeof port->why - at, "%s%s", i ? "; " : "", credit->waiting[i]);
-    pthread_mutex_unlock(&port->mutex);
+    pthread_mutex_lock(&handoff->mutex);
+    for (size_t i = 0; i < credit->n_waiting && at < sizeof handoff->why; i++)
+        at += (size_t)snprintf(handoff->why + at, sizeof handoff->why - at, "%s%s", i ? "; " : "", credit->waiting[i]);
+    pthread_mutex_unlock(&handoff->mutex);
 }
 
-static void take_credit(struct session *self, const Replay__Credit *credit)
+static void take_credit(struct writer_session *self, const Replay__Credit *credit)
 {
     if (self->state != SESSION_OPEN || credit->epoch != self->epoch)
         return;
@@ -201,7 +201,7 @@ static void take_credit(struct session *self, const Replay__Credit *credit)
 
 static void on_notice(struct conn_part *part, const Replay__Credit *credit)
 {
-    struct session *self = session_of(part);
+    struct writer_session *self = writer_session_of(part);
     if (credit->session == 0)
         self->confirm = true; /* somebody's: a heartbeat tells whether it was ours */
     else if (credit->session == self->ordinal)
@@ -209,7 +209,7 @@ static void on_notice(struct conn_part *part, const Replay__Credit *credit)
 }
 
 /* Messages that do not arrive although nobody says so: ask again from where the broker stands. */
-static void watch_progress(struct session *self, const Replay__Credit *credit)
+static void watch_progress(struct writer_session *self, const Replay__Credit *credit)
 {
     int64_t now = conn_now();
     if (credit->received != self->answered_received || credit->received >= self->answered_sent) {
@@ -229,7 +229,7 @@ static void watch_progress(struct session *self, const Replay__Credit *credit)
 
 static void on_heartbeat(void *ctx, struct conn_reply *reply)
 {
-    struct session *self = ctx;
+    struct writer_session *self = ctx;
     if (reply->answered)
         self->answered_ns = conn_now();
     if (reply->answered && reply->status == RP_SESSION_UNKNOWN && self->state == SESSION_OPEN)
@@ -246,7 +246,7 @@ static void on_heartbeat(void *ctx, struct conn_reply *reply)
     conn_reply_destroy(&reply);
 }
 
-static void send_heartbeat(struct session *self, int64_t now_ns, bool explain)
+static void send_heartbeat(struct writer_session *self, int64_t now_ns, bool explain)
 {
     Replay__Heartbeat body = REPLAY__HEARTBEAT__INIT;
     body.session = (ProtobufCBinaryData){WIRE_SESSION_BYTES, self->id};
@@ -267,7 +267,7 @@ static void send_heartbeat(struct session *self, int64_t now_ns, bool explain)
 /* Whether it is answered or not: nothing of the old session is left to wait for. */
 static void on_bye(void *ctx, struct conn_reply *reply)
 {
-    struct session *self = ctx;
+    struct writer_session *self = ctx;
     conn_reply_destroy(&reply);
     if (self->state != SESSION_LEAVING)
         return;
@@ -276,9 +276,9 @@ static void on_bye(void *ctx, struct conn_reply *reply)
     say_hello(self);
 }
 
-static void tick_renew(struct session *self)
+static void tick_renew(struct writer_session *self)
 {
-    if (!atomic_load(&self->port->renew) || !outbox_is_settled(&self->outbox))
+    if (!atomic_load(&self->handoff->renew) || !outbox_is_settled(&self->outbox))
         return;
     Replay__Bye body = REPLAY__BYE__INIT;
     body.session = (ProtobufCBinaryData){WIRE_SESSION_BYTES, self->id};
@@ -290,9 +290,9 @@ static void tick_renew(struct session *self)
 }
 
 /* While the writer waits, it wants to be able to say what for. */
-static int64_t tick_explain(struct session *self, int64_t now_ns)
+static int64_t tick_explain(struct writer_session *self, int64_t now_ns)
 {
-    if (atomic_load(&self->port->waiters) == 0) {
+    if (atomic_load(&self->handoff->waiters) == 0) {
         self->explain_ns = 0;
         return INT64_MAX;
     }
@@ -309,7 +309,7 @@ static int64_t tick_explain(struct session *self, int64_t now_ns)
 
 static void on_up(struct conn_part *part, const struct conn_hello *hello)
 {
-    struct session *self = session_of(part);
+    struct writer_session *self = writer_session_of(part);
     (void)hello;
     conn_hello_unref(&self->hello);
     self->hello = conn_hello_ref(self->conn);
@@ -319,17 +319,17 @@ static void on_up(struct conn_part *part, const struct conn_hello *hello)
 
 static void on_down(struct conn_part *part)
 {
-    struct session *self = session_of(part);
+    struct writer_session *self = writer_session_of(part);
     close_push(self);
     self->state = SESSION_CLOSED;
 }
 
 /* Sends, and says what it wants to be woken for. */
-static int64_t tick_send(struct session *self, int64_t now_ns)
+static int64_t tick_send(struct writer_session *self, int64_t now_ns)
 {
-    struct port *port = self->port;
-    atomic_store_explicit(&port->mode, PORT_AWAKE, memory_order_relaxed);
-    bool urgent = atomic_exchange(&port->urgent, false);
+    struct handoff *handoff = self->handoff;
+    atomic_store_explicit(&handoff->mode, HANDOFF_AWAKE, memory_order_relaxed);
+    bool urgent = atomic_exchange(&handoff->urgent, false);
     outbox_take(&self->outbox);
     enum outbox_more more = OUTBOX_BLOCKED;
     struct way push = {self->push, conn_data_duct(self->conn)};
@@ -339,16 +339,16 @@ static int64_t tick_send(struct session *self, int64_t now_ns)
     outbox_publish(&self->outbox);
     if (more == OUTBOX_MORE)
         return now_ns;
-    int mode = more == OUTBOX_EMPTY ? PORT_IDLE : more == OUTBOX_LINGER ? PORT_LINGER : PORT_BLOCKED;
-    atomic_store(&port->mode, mode);
-    if ((mode != PORT_BLOCKED && port_peek(port)) || atomic_load(&port->urgent))
+    int mode = more == OUTBOX_EMPTY ? HANDOFF_IDLE : more == OUTBOX_LINGER ? HANDOFF_LINGER : HANDOFF_BLOCKED;
+    atomic_store(&handoff->mode, mode);
+    if ((mode != HANDOFF_BLOCKED && handoff_peek(handoff)) || atomic_load(&handoff->urgent))
         return now_ns;
     return more == OUTBOX_LINGER ? self->outbox.last_partial_ns + OUTBOX_LINGER_NS : INT64_MAX;
 }
 
 /* While this process was stopped or got no time of the processor, nobody could read answers: that is no silence of the
  * broker's. */
-static void forgive_pause(struct session *self, int64_t now_ns)
+static void forgive_pause(struct writer_session *self, int64_t now_ns)
 {
     int64_t pause = self->ticked_ns ? now_ns - self->ticked_ns - self->heartbeat_ns : 0;
     if (pause > 0)
@@ -358,7 +358,7 @@ static void forgive_pause(struct session *self, int64_t now_ns)
 
 static int64_t on_tick(struct conn_part *part, int64_t now_ns)
 {
-    struct session *self = session_of(part);
+    struct writer_session *self = writer_session_of(part);
     forgive_pause(self, now_ns);
     int64_t next = tick_send(self, now_ns);
     if (self->state == SESSION_WAITING && !self->refused) {
@@ -384,22 +384,22 @@ static int64_t on_tick(struct conn_part *part, int64_t now_ns)
 
 static void *on_poll(struct conn_part *part, short *events)
 {
-    struct session *self = session_of(part);
+    struct writer_session *self = writer_session_of(part);
     *events = self->push_full ? ZMQ_POLLOUT : 0;
     return self->push;
 }
 
-static const struct conn_part_ops session_ops = {on_up, on_down, on_notice, on_tick, on_poll};
+static const struct conn_part_ops writer_session_ops = {on_up, on_down, on_notice, on_tick, on_poll};
 
 /* ---- life */
 
-static bool copy_columns(struct session *self, const struct stream *stream)
+static bool copy_columns(struct writer_session *self, const struct step_stream *stream)
 {
     self->columns = calloc(stream->n_columns, sizeof(*self->columns));
     if (!self->columns)
         return false;
     for (uint32_t i = 0; i < stream->n_columns; i++) {
-        const struct stream_column *from = &stream->columns[i];
+        const struct step_column *from = &stream->columns[i];
         Replay__Column *to = calloc(1, sizeof *to);
         if (!to)
             return false;
@@ -417,19 +417,20 @@ static bool copy_columns(struct session *self, const struct stream *stream)
     return true;
 }
 
-bool session_init(struct session *self, struct conn *conn, struct port *port, const struct stream *stream,
-                  const struct conn_hello *hello, const char *name, int32_t doubt)
+bool writer_session_init(struct writer_session *self, struct conn *conn, struct handoff *handoff,
+                         const struct step_stream *stream, const struct conn_hello *hello, const char *name,
+                         int32_t doubt)
 {
-    *self = (struct session){.part = {.ops = &session_ops}, .conn = conn, .port = port};
+    *self = (struct writer_session){.part = {.ops = &writer_session_ops}, .conn = conn, .handoff = handoff};
     self->heartbeat_ns = NS_PER_S;
     self->expiry_ns = 10 * NS_PER_S;
     self->patience = 1;
     snprintf(self->name, sizeof self->name, "%s", name);
-    bool ok = outbox_init(&self->outbox, port, hello, stream->n_columns, doubt);
+    bool ok = outbox_init(&self->outbox, handoff, hello, stream->n_columns, doubt);
     return copy_columns(self, stream) && ok;
 }
 
-void session_fini(struct session *self)
+void writer_session_fini(struct writer_session *self)
 {
     outbox_fini(&self->outbox);
     for (uint32_t i = 0; i < self->n_columns; i++) {

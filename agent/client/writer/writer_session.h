@@ -1,12 +1,12 @@
 /* A writer's session with the broker, as a part of the client's connection: HELLO, heartbeats, credit, the PUSH socket,
  * and what happens when any of them fails. Runs on the I/O thread. */
-#ifndef AGENT_CLIENT_SESSION_H
-#define AGENT_CLIENT_SESSION_H
+#ifndef AGENT_CLIENT_WRITER_SESSION_H
+#define AGENT_CLIENT_WRITER_SESSION_H
 
 #include "agent/client/conn/conn.h"
 #include "agent/client/outbox/outbox.h"
 
-enum session_state {
+enum writer_session_state {
     SESSION_CLOSED, /* no connection */
     SESSION_ASKING, /* HELLO is under way */
     SESSION_OPEN,
@@ -14,15 +14,15 @@ enum session_state {
     SESSION_LEAVING, /* BYE is under way: its keys are used up, and a new one takes its place */
 };
 
-struct session {
+struct writer_session {
     struct conn_part part; /* first: reply functions get it */
     struct conn *conn;
-    struct port *port;
+    struct handoff *handoff;
     struct outbox outbox;
     char name[RP_MAX_NAME + 1];
     Replay__Column **columns; /* for HELLO */
     uint32_t n_columns;
-    enum session_state state;
+    enum writer_session_state state;
     uint8_t id[WIRE_SESSION_BYTES];
     bool has_id;
     bool refused; /* the first HELLO was: the writer is not going to be */
@@ -42,9 +42,10 @@ struct session {
 };
 
 /* Columns are copied. */
-bool session_init(struct session *self, struct conn *conn, struct port *port, const struct stream *stream,
-                  const struct conn_hello *hello, const char *name, int32_t doubt);
+bool writer_session_init(struct writer_session *self, struct conn *conn, struct handoff *handoff,
+                         const struct step_stream *stream, const struct conn_hello *hello, const char *name,
+                         int32_t doubt);
 /* After conn_detach. */
-void session_fini(struct session *self);
+void writer_session_fini(struct writer_session *self);
 
 #endif

@@ -1,0 +1,71 @@
+/* Item layouts on the writer's side: the slices of an item, made relative to its first step, so that equal ones are
+ * recognised and registered with the broker once. */
+#ifndef AGENT_CLIENT_ITEM_LAYOUT_H
+#define AGENT_CLIENT_ITEM_LAYOUT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "agent/client/conn/conn.h"
+#include "agent/client/outbox/step_stream.h"
+#include "replay/writer.h"
+
+#define ITEM_LAYOUT_MAX_FIELDS 1024u
+#define ITEM_LAYOUTS_MAX 65536u
+
+struct item_layout_field {
+    const char *name;
+    uint32_t column;
+    int32_t start; /* negative: from the item's end */
+    uint32_t count;
+    uint32_t stride;
+    bool squeeze;
+};
+
+/* Constant once made, but for the I/O thread's part. Lives as long as its writer. */
+struct item_layout {
+    struct item_layout *chain;
+    uint64_t hash;
+    uint32_t table; /* index into the HELLO's tables */
+    uint8_t *wire;  /* an Ingest.layouts field: tag, length, message, the id first */
+    size_t wire_size, wire_id;
+    /* The I/O thread's: sessions number their layouts in the order in which they are sent. */
+    uint64_t session; /* in which it was registered; 0: none */
+    uint32_t id;
+    uint32_t n_fields;
+    struct item_layout_field fields[];
+};
+
+struct item_layouts {
+    struct item_layout **buckets;
+    uint32_t n_buckets, count;
+    struct item_layout **last; /* [table] the one used last */
+    uint32_t n_tables;
+    struct item_layout_field *scratch; /* the item being made */
+    uint32_t scratch_size;
+};
+
+/* What an item covers, in steps of the stream. */
+struct item_steps {
+    uint64_t first;
+    uint32_t length;
+};
+
+/* The I/O thread: sets the id in the encoded layout. */
+void item_layout_number(struct item_layout *self, uint32_t id);
+
+bool item_layouts_init(struct item_layouts *self, uint32_t n_tables);
+void item_layouts_fini(struct item_layouts *self);
+
+/* Checks the slices against the table's signature alone, wherever they start. Count 0 stands for any number of steps. */
+rp_status item_layouts_check(struct item_layouts *self, const struct step_stream *stream, const struct conn_table *spec,
+                             const rp_slice *slices, uint32_t n, rp_error *err);
+
+/* Checks the slices against the stream's window and the table's signature, and gives the layout and the steps covered.
+ * The layout is borrowed. */
+rp_status item_layouts_get(struct item_layouts *self, const struct step_stream *stream, uint32_t table,
+                           const struct conn_table *spec, const rp_slice *slices, uint32_t n,
+                           struct item_layout **layout, struct item_steps *span, rp_error *err);
+
+#endif

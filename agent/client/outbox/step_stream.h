@@ -1,0 +1,124 @@
+/* The steps of one writer: columns, chunks, and the window of recent steps that items may refer to. Belongs to the
+ * thread that writes. A chunk that an item needs is encoded here and then shared with the I/O thread. */
+#ifndef AGENT_CLIENT_STEP_STREAM_H
+#define AGENT_CLIENT_STEP_STREAM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "agent/client/outbox/chunk_arena.h"
+#include "agent/client/outbox/pool.h"
+#include "proto/wire/codec.h"
+#include "replay/types.h"
+
+struct message;
+
+struct step_chunk {
+    /* Set by the writing thread before an item refers to the chunk; constant from then on. */
+    uint64_t number, step; /* in the stream */
+    uint32_t length, episode;
+    struct step_chunk *next;   /* number + 1; valid while an item spans both */
+    uint8_t *raw;              /* blocks of chunk_length rows; NULL once they travel in a message */
+    struct chunk_arena *arena; /* that raw stands in; NULL: a block of its own */
+    const uint8_t *data;       /* encoded blocks, one after another: in raw, or in the message that carries them */
+    size_t size;
+    uint8_t *absent; /* [row * columns + column], NULL: every value is there */
+    bool encoded;
+    bool needed;                /* an item refers to it: it is freed by the I/O thread */
+    struct step_chunk *evicted; /* in a list of chunks that have left the window */
+    /* The I/O thread's. */
+    bool in_window;
+    uint32_t refs;           /* unresolved items */
+    struct message *message; /* carries it */
+    uint32_t frame;          /* of its own in that message; 0: packed with others */
+    uint64_t picked;         /* the message being built that has it already */
+    /* [columns] sizes, then [columns] codecs */
+    uint32_t block_size[];
+};
+
+struct step_column {
+    char *name;
+    int32_t dtype, codec;
+    uint32_t rank;
+    uint32_t shape[RP_MAX_RANK];
+    uint32_t elem_bytes, is_integer;
+    uint64_t row_bytes;
+    size_t offset; /* of its block in raw */
+    struct codec_scratch scratch;
+};
+
+struct step_stream {
+    struct step_column *columns;
+    uint32_t n_columns;
+    uint32_t chunk_length;
+    uint64_t keep_alive;
+    size_t raw_bytes; /* of a full chunk */
+    struct pool *chunks, *raws;
+    struct chunk_arena_front arena; /* for chunks that are small */
+    uint8_t *encoded;               /* a small chunk on its way through the codecs */
+    struct step_chunk **ring;       /* chunks oldest .. next - 1, by number */
+    uint64_t ring_mask;
+    uint64_t oldest, next;
+    struct step_chunk *open; /* the one being filled: number next - 1 */
+    uint64_t steps, episode_start;
+    uint32_t episode;
+    uint8_t *set; /* columns of the step being made */
+    uint32_t n_set;
+    uint64_t absent_step;       /* the newest step with an absent value, plus 1 */
+    struct step_chunk *evicted; /* needed ones that have left the window, to be told to the I/O thread */
+};
+
+static inline uint8_t *step_chunk_codecs(struct step_chunk *self, uint32_t n_columns)
+{
+    return (uint8_t *)(self->block_size + n_columns);
+}
+
+/* Copies the columns. */
+rp_status step_stream_init(struct step_stream *self, const rp_column *columns, uint32_t n_columns,
+                           uint32_t chunk_length, uint64_t keep_alive, rp_error *err);
+/* All chunks that were handed over must be back or be freed by their owner. */
+void step_stream_fini(struct step_stream *self);
+
+rp_status step_stream_set(struct step_stream *self, uint32_t column, const void *value, uint64_t bytes, rp_error *err);
+/* Whether these columns can be set: none twice, at least one in the whole step. */
+rp_status step_stream_check_step(const struct step_stream *self, const void *const *values, rp_error *err);
+rp_status step_stream_end_step(struct step_stream *self, rp_error *err);
+/* Completes the chunk being filled, if it holds a step. */
+rp_status step_stream_cut(struct step_stream *self, rp_error *err);
+/* Cuts, and empties the window. No step may have been begun. */
+rp_status step_stream_end_episode(struct step_stream *self, rp_error *err);
+
+/* Empties the window whatever state it is in; the stream is going to be freed. */
+void step_stream_abandon(struct step_stream *self);
+
+/* Steps of this episode that are complete. */
+static inline uint64_t step_stream_length(const struct step_stream *self)
+{
+    return self->steps - self->episode_start;
+}
+/* The oldest step of the stream that items may refer to. */
+static inline uint64_t step_stream_reach(const struct step_stream *self)
+{
+    uint64_t length = step_stream_length(self);
+    return self->steps - (length < self->keep_alive ? length : self->keep_alive);
+}
+/* The number of the oldest chunk in the window. */
+static inline uint64_t step_stream_mark(const struct step_stream *self)
+{
+    return self->oldest;
+}
+/* The chunk with this step, which must be in reach. */
+struct step_chunk *step_stream_find(const struct step_stream *self, uint64_t step);
+bool step_stream_is_absent(const struct step_stream *self, uint32_t column, uint64_t step);
+/* Makes the chunk ready to be sent. It must be complete. */
+rp_status step_stream_encode(struct step_stream *self, struct step_chunk *chunk, rp_error *err);
+/* Chunks and their blocks on the way back to the stream. */
+struct step_chunk_chain {
+    struct pool_chain chunks, raws;
+};
+/* Gives back a chunk that left the window and has no items. Any thread; nothing is done before step_chunk_chain_put. */
+void step_chunk_chain_add(struct step_chunk_chain *chain, struct step_chunk *chunk);
+void step_chunk_chain_put(struct step_chunk_chain *chain);
+
+#endif
