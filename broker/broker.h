@@ -14,7 +14,7 @@
 #include "broker/params/params.h"
 #include "broker/peer/descriptors.h"
 #include "broker/peer/peers.h"
-#include "broker/sample/sample.h"
+#include "broker/sample/samples.h"
 #include "broker/service/reduce.h"
 #include "broker/service/req_params.h"
 #include "broker/service/request.h"
@@ -28,7 +28,6 @@
 /* Items of a sample, and keys of an update, delete or fetch: so many take well under 2 ms in a table of any size. */
 #define BROKER_MAX_BATCH 4096u
 #define BROKER_MAX_KEYS 2048u
-#define BROKER_MAX_FRAMES 1024u
 
 struct checkpoints;
 struct spill;

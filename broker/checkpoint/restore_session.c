@@ -4,6 +4,8 @@
 
 #include "broker/checkpoint/restore_parts.h"
 #include "broker/sample/recall.h"
+#include "broker/session/credit.h"
+#include "broker/session/flow.h"
 #include "broker/session/intake.h"
 #include "proto/base/error.h"
 
@@ -39,10 +41,11 @@ static void restore_forms(struct restoring *self, struct session *session, const
 static void restore_rejections(struct restoring *self, struct session *session, const struct image_session *from)
 {
     for (uint32_t i = 0; i < from->n_rejections; i++) {
-        const struct image_rejection *rejection = &from->rejections[i];
-        const struct table *table = rejection->table < self->image.n_tables ? self->tables[rejection->table] : NULL;
-        credit_keep_rejection(session, table ? table->id : REJECTED_NOWHERE, rejection->item, rejection->key,
-                              (rp_status)rejection->status, rejection->text);
+        const struct image_rejection *at = &from->rejections[i];
+        const struct table *table = at->table < self->image.n_tables ? self->tables[at->table] : NULL;
+        struct rejection rejection = {table ? table->id : REJECTED_NOWHERE, (rp_status)at->status, at->item, at->key,
+                                      at->text};
+        credit_keep_rejection(session, &rejection);
     }
 }
 

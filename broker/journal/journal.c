@@ -4,6 +4,9 @@
 
 #include <string.h>
 
+#include "broker/session/credit.h"
+#include "broker/session/flow.h"
+
 static void *stream_room(void *ctx, uint16_t type, uint32_t table, size_t size)
 {
     return stream_entry(ctx, type, table, size);

@@ -5,7 +5,7 @@
 
 #include "broker/broker.h"
 #include "broker/journal/stream.h"
-#include "broker/sample/sample.h"
+#include "broker/sample/samples.h"
 #include "broker/session/session.h"
 
 /* Where entries go: a stream, or the record of a checkpoint. room: see stream_entry. */

@@ -5,6 +5,8 @@
 
 #include "broker/journal/journal.h"
 #include "broker/service/info.h"
+#include "broker/session/credit.h"
+#include "broker/session/flow.h"
 #include "proto/base/dtype.h"
 
 static char *borrow(const char *text)

@@ -9,7 +9,7 @@
 #ifndef BROKER_RECALL_H
 #define BROKER_RECALL_H
 
-#include "broker/sample/sample.h"
+#include "broker/sample/samples.h"
 #include "broker/service/request.h"
 
 #define RECALL_PER_CLIENT 64u

@@ -1,10 +1,11 @@
 /* From picks to frames: each chunk once, only the blocks that the layouts need, small chunks packed into one frame, large
  * ones as frames of their own without a copy. */
+#include "broker/sample/reply.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 #include "broker/broker.h"
-#include "broker/sample/sample.h"
 #include "proto/wire/wire.h"
 
 /* Above this a chunk travels as its own frame: a copy then costs more than a frame. */
@@ -13,7 +14,7 @@
 #define PREFETCH_AHEAD 6u
 
 /* Working memory of one reply, kept between replies by the broker's thread. */
-struct build {
+struct reply_build {
     struct chunk **chunk; /* distinct chunks, in the order of the reply */
     uint32_t *chunk_length, *chunk_blocks, *chunk_index;
     uint32_t chunk_capacity;
@@ -46,7 +47,7 @@ static bool grow(void **array, uint32_t capacity, size_t width)
     return true;
 }
 
-static bool build_reserve(struct build *self, uint32_t refs, uint32_t items)
+static bool build_reserve(struct reply_build *self, uint32_t refs, uint32_t items)
 {
     if (refs > self->chunk_capacity) {
         uint32_t n = refs + refs / 2;
@@ -64,7 +65,7 @@ static bool build_reserve(struct build *self, uint32_t refs, uint32_t items)
     return true;
 }
 
-static bool blocks_reserve(struct build *self, uint32_t n)
+static bool blocks_reserve(struct reply_build *self, uint32_t n)
 {
     if (self->n_blocks + n <= self->block_capacity)
         return true;
@@ -77,7 +78,7 @@ static bool blocks_reserve(struct build *self, uint32_t n)
 }
 
 /* The layouts of all items, each once, and the union of the columns that they need. */
-static bool collect_layouts(struct build *self, const struct broker *broker, const struct picks *picks)
+static bool collect_layouts(struct reply_build *self, const struct broker *broker, const struct picks *picks)
 {
     uint32_t n = 0;
     self->layouts.size = 0;
@@ -108,7 +109,7 @@ static bool collect_layouts(struct build *self, const struct broker *broker, con
 }
 
 /* The bytes of a chunk's blocks that the reply needs. */
-static uint32_t needed_bytes(const struct build *self, struct chunk *chunk)
+static uint32_t needed_bytes(const struct reply_build *self, struct chunk *chunk)
 {
     const uint32_t *sizes = chunk_block_sizes(chunk);
     uint32_t bytes = 0;
@@ -119,7 +120,7 @@ static uint32_t needed_bytes(const struct build *self, struct chunk *chunk)
 }
 
 /* Where a chunk stands in the reply. The map is small and hot; a mark in the chunk itself would make a cold line dirty. */
-static uint32_t *place_of(struct build *self, struct chunk *chunk)
+static uint32_t *place_of(struct reply_build *self, struct chunk *chunk)
 {
     uint64_t hash = ((uintptr_t)chunk >> 4) * UINT64_C(0x9E3779B97F4A7C15);
     uint32_t at = (uint32_t)(hash >> 32) & self->place_mask;
@@ -129,7 +130,7 @@ static uint32_t *place_of(struct build *self, struct chunk *chunk)
     return &self->places[at].index;
 }
 
-static bool places_reset(struct build *self, uint32_t refs)
+static bool places_reset(struct reply_build *self, uint32_t refs)
 {
     uint32_t want = 64;
     while (want < refs * 2)
@@ -148,7 +149,7 @@ static bool places_reset(struct build *self, uint32_t refs)
 }
 
 /* Moves large chunks behind the small ones, each group in its order. */
-static bool partition_large(struct build *self, uint32_t n_refs)
+static bool partition_large(struct reply_build *self, uint32_t n_refs)
 {
     uint32_t n = self->n_chunks, small = 0, n_large = 0;
     for (uint32_t i = 0; i < n; i++)
@@ -174,7 +175,7 @@ static bool partition_large(struct build *self, uint32_t n_refs)
 }
 
 /* Distinct chunks, small ones first. */
-static bool collect_chunks(struct build *self, const struct picks *picks)
+static bool collect_chunks(struct reply_build *self, const struct picks *picks)
 {
     if (!places_reset(self, picks->n_refs))
         return false;
@@ -192,7 +193,7 @@ static bool collect_chunks(struct build *self, const struct picks *picks)
 }
 
 /* Adds all blocks of a chunk, or those that the layouts need, to the reply. Gives their bytes. */
-static uint32_t add_all_blocks(struct build *self, struct chunk *chunk)
+static uint32_t add_all_blocks(struct reply_build *self, struct chunk *chunk)
 {
     const uint32_t *sizes = chunk_block_sizes(chunk);
     const uint8_t *codecs = chunk_block_codecs(chunk);
@@ -207,7 +208,7 @@ static uint32_t add_all_blocks(struct build *self, struct chunk *chunk)
     return chunk->bytes;
 }
 
-static uint32_t add_needed_blocks(struct build *self, struct chunk *chunk)
+static uint32_t add_needed_blocks(struct reply_build *self, struct chunk *chunk)
 {
     const uint32_t *sizes = chunk_block_sizes(chunk);
     const uint8_t *codecs = chunk_block_codecs(chunk);
@@ -223,7 +224,7 @@ static uint32_t add_needed_blocks(struct build *self, struct chunk *chunk)
     return bytes;
 }
 
-static bool collect_blocks(struct build *self)
+static bool collect_blocks(struct reply_build *self)
 {
     self->n_blocks = 0;
     self->small_bytes = 0;
@@ -244,7 +245,7 @@ static bool collect_blocks(struct build *self)
     return true;
 }
 
-static bool same_columns(const struct build *self)
+static bool same_columns(const struct reply_build *self)
 {
     if (self->alike)
         return true;
@@ -256,7 +257,7 @@ static bool same_columns(const struct build *self)
     return true;
 }
 
-static uint8_t *copy_needed(const struct build *self, struct chunk *chunk, uint8_t *out)
+static uint8_t *copy_needed(const struct reply_build *self, struct chunk *chunk, uint8_t *out)
 {
     const uint32_t *sizes = chunk_block_sizes(chunk);
     const uint8_t *data = chunk_data(chunk);
@@ -288,7 +289,7 @@ static inline __attribute__((always_inline)) void prefetch_chunk(struct chunk *c
         __builtin_prefetch(at + i);
 }
 
-static void copy_small(const struct build *self, uint8_t *out)
+static void copy_small(const struct reply_build *self, uint8_t *out)
 {
     for (uint32_t i = 0; i < self->n_small; i++) {
         if (i + PREFETCH_AHEAD < self->n_small)
@@ -297,7 +298,7 @@ static void copy_small(const struct build *self, uint8_t *out)
     }
 }
 
-static bool needs_all(const struct build *self, const struct chunk *chunk)
+static bool needs_all(const struct reply_build *self, const struct chunk *chunk)
 {
     for (uint32_t c = 0; c < chunk->columns; c++)
         if (!(self->need[c / 8] >> (c % 8) & 1))
@@ -305,7 +306,7 @@ static bool needs_all(const struct build *self, const struct chunk *chunk)
     return true;
 }
 
-static bool frame_large(const struct build *self, struct peer *peer, struct chunk *chunk, zmq_msg_t *message)
+static bool frame_large(const struct reply_build *self, struct peer *peer, struct chunk *chunk, zmq_msg_t *message)
 {
     zmq_msg_t *kept = chunk_message(chunk);
     if (kept && needs_all(self, chunk))
@@ -319,7 +320,7 @@ static bool frame_large(const struct build *self, struct peer *peer, struct chun
 }
 
 /* Payload frames; n says how many are to be closed on failure. */
-static bool make_payload(const struct build *self, struct peer *peer, zmq_msg_t *payload, uint32_t *n)
+static bool make_payload(const struct reply_build *self, struct peer *peer, zmq_msg_t *payload, uint32_t *n)
 {
     *n = 0;
     if (self->n_small) {
@@ -338,7 +339,7 @@ static bool make_payload(const struct build *self, struct peer *peer, zmq_msg_t 
 }
 
 /* Ages, and the running means that say how old and how stale the samples are. */
-static void collect_ages(struct build *self, const struct broker *broker, struct table *table,
+static void collect_ages(struct reply_build *self, const struct broker *broker, struct table *table,
                          const struct picks *picks, bool counts)
 {
     uint64_t newest = params_version(&broker->params, table->config->policy_slot);
@@ -364,7 +365,7 @@ static void collect_ages(struct build *self, const struct broker *broker, struct
 static bool send_built(struct broker *broker, const struct envelope *to, struct peer *peer,
                        struct wire_sampled_out *out, bool *sent)
 {
-    struct build *build = broker->samples.build;
+    struct reply_build *build = broker->samples.build;
     uint32_t most = 1 + build->n_chunks - build->n_small, n = 0;
     zmq_msg_t *payload = malloc(most * sizeof *payload);
     struct pb_writer header = {0};
@@ -406,7 +407,7 @@ bool reply_picks(struct broker *broker, const struct envelope *to, uint64_t id, 
     }
     if (!broker->samples.build)
         broker->samples.build = calloc(1, sizeof *broker->samples.build);
-    struct build *build = broker->samples.build;
+    struct reply_build *build = broker->samples.build;
     if (build && ++build->stamp == 0)
         build->stamp = 1;
     bool ok = peer && build && build_reserve(build, picks->n_refs, picks->n) && collect_layouts(build, broker, picks);
@@ -457,9 +458,9 @@ bool reply_picks(struct broker *broker, const struct envelope *to, uint64_t id, 
     return sent;
 }
 
-void reply_build_destroy(struct build **self)
+void reply_build_destroy(struct reply_build **self)
 {
-    struct build *build = *self;
+    struct reply_build *build = *self;
     if (!build)
         return;
     void *const arrays[] = {build->chunk,      build->chunk_length, build->chunk_blocks, build->chunk_index,

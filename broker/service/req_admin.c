@@ -5,7 +5,7 @@
 
 #include "broker/broker.h"
 #include "broker/service/info.h"
-#include "broker/session/session.h"
+#include "broker/session/pump.h"
 #include "proto/base/error.h"
 
 /* A page looks at so many slots at most, however few items they hold. */

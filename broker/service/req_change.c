@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "broker/broker.h"
-#include "broker/session/session.h"
+#include "broker/session/pump.h"
 #include "proto/base/error.h"
 
 /* Keys looked up at a time: their cache misses overlap. */

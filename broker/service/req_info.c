@@ -8,6 +8,8 @@
 #include "broker/checkpoint/checkpoint.h"
 #include "broker/journal/stream.h"
 #include "broker/service/info.h"
+#include "broker/session/flow.h"
+#include "broker/session/pump.h"
 #include "broker/session/session.h"
 #include "broker/spill/spill.h"
 #include "proto/base/error.h"

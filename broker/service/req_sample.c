@@ -5,8 +5,9 @@
 
 #include "broker/broker.h"
 #include "broker/sample/recall.h"
-#include "broker/sample/sample.h"
-#include "broker/session/session.h"
+#include "broker/sample/reply.h"
+#include "broker/sample/samples.h"
+#include "broker/session/pump.h"
 #include "broker/spill/spill.h"
 #include "proto/base/error.h"
 

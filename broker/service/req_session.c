@@ -5,6 +5,9 @@
 
 #include "broker/broker.h"
 #include "broker/journal/stream.h"
+#include "broker/session/credit.h"
+#include "broker/session/flow.h"
+#include "broker/session/pump.h"
 #include "broker/session/session.h"
 #include "proto/base/dtype.h"
 #include "proto/base/error.h"

@@ -1,10 +1,14 @@
 /* What sessions are told about their flow control: notices, rejections, and the Credit message. How much a session may send
  * is decided in credit_grant.c. */
+#include "broker/session/credit.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "broker/broker.h"
+#include "broker/session/flow.h"
+#include "broker/session/pump.h"
 #include "broker/session/session.h"
 #include "proto/base/utf8.h"
 
@@ -80,23 +84,23 @@ void credit_reject(struct broker *broker, struct flow *flow, uint64_t key, rp_st
 {
     flow->rejected++;
     flow->table->stats.rejected++;
-    credit_reject_at(broker, flow->session, flow->table->id, flow->resolved + 1, key, status, text);
+    struct rejection rejection = {flow->table->id, status, flow->resolved + 1, key, (char *)(uintptr_t)text};
+    credit_reject_at(broker, flow->session, &rejection);
 }
 
-void credit_reject_at(struct broker *broker, struct session *self, uint32_t table, uint64_t item, uint64_t key,
-                      rp_status status, const char *text)
+void credit_reject_at(struct broker *broker, struct session *self, const struct rejection *rejection)
 {
     uint32_t held;
     if (log_allow(&broker->sessions.reject_log, 5, broker->loop.now_ns, &held)) {
         char quoted[320];
         log_line(LEVEL_WARN, "B0203", "item rejected", "session=%s table=%s key=%llu status=%s text=%s held_back=%u",
-                 self->name, table < broker->tables.n ? broker->tables.list[table].name : "-", (unsigned long long)key,
-                 rp_status_name((int32_t)status), log_quote(quoted, sizeof quoted, text), held);
+                 self->name, rejection->table < broker->tables.n ? broker->tables.list[rejection->table].name : "-",
+                 (unsigned long long)rejection->key, rp_status_name((int32_t)rejection->status),
+                 log_quote(quoted, sizeof quoted, rejection->text), held);
     }
     credit_mark(broker, self, true);
-    struct rejection rejection = {table, status, item, key, (char *)(text ? text : "")};
-    EFFECT(&broker->loop, rejection, self, &rejection);
-    credit_keep_rejection(self, table, item, key, status, text); /* if not, the count in Credit.rejected still tells */
+    EFFECT(&broker->loop, rejection, self, rejection);
+    credit_keep_rejection(self, rejection); /* without the memory for it, Credit.rejected still counts it */
 }
 
 bool credit_reserve(struct session *self)
@@ -116,21 +120,16 @@ bool credit_reserve(struct session *self)
     return true;
 }
 
-bool credit_keep_rejection(struct session *self, uint32_t table, uint64_t item, uint64_t key, rp_status status,
-                           const char *text)
+bool credit_keep_rejection(struct session *self, const struct rejection *rejection)
 {
     if (self->rejection_count >= REJECTIONS_KEPT || !credit_reserve(self))
         return false; /* a peer that ignores its credit */
-    char *copy = strdup(text ? text : "");
-    if (copy) /* it may quote what a client sent, and be cut in the middle of it */
-        utf8_clean(copy, strlen(copy));
-    self->rejections[(self->rejection_head + self->rejection_count++) % self->rejection_capacity] = (struct rejection){
-        .table = table,
-        .status = status,
-        .item = item,
-        .key = key,
-        .text = copy,
-    };
+    struct rejection *place =
+        &self->rejections[(self->rejection_head + self->rejection_count++) % self->rejection_capacity];
+    *place = *rejection;
+    place->text = strdup(rejection->text ? rejection->text : "");
+    if (place->text) /* it may quote what a client sent, and be cut in the middle of it */
+        utf8_clean(place->text, strlen(place->text));
     return true;
 }
 

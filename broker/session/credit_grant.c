@@ -9,6 +9,8 @@
  * heartbeat (Heartbeat.released_bytes). A client that does not know of this keeps what it was promised: its window
  * shrinks as it uses it, since nothing is added until the smaller window is used up. */
 #include "broker/broker.h"
+#include "broker/session/credit.h"
+#include "broker/session/flow.h"
 #include "broker/session/session.h"
 
 #define FIRST_WINDOW_ITEMS 64u

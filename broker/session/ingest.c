@@ -2,14 +2,19 @@
  *
  * Messages of a session are taken in the order of their numbers, each once. What is wrong with one item concerns that
  * item alone: it is rejected with a sentence, and the rest goes on. */
+#include "broker/session/ingest.h"
+
 #include <string.h>
 
 #include "broker/peer/frames.h"
+#include "broker/session/credit.h"
+#include "broker/session/flow.h"
 #include "broker/session/intake.h"
 #include "proto/base/error.h"
 
 /* Blocks of one message: a chunk takes 16 bytes of the header, however many columns it has. */
 #define BLOCKS_PER_MESSAGE (1u << 20)
+#define FRAMES_MOST 1024u
 
 void intake_complain(struct broker *broker, const char *id, const char *what, const struct session *session,
                      const char *text)
@@ -121,7 +126,7 @@ static void take_message(struct intake *self)
         /* Items of this message hold what they need themselves. More chunks than came are let go of, or a writer of many
          * small chunks would never catch up. */
         session_drop_chunks(session, broker, self->in.oldest_chunk, 2048 + 2 * (uint32_t)self->in.n_chunks);
-    if (!self->inbound)
+    if (!self->message)
         credit_return(broker, session, self->bytes);
     credit_mark(broker, session, false);
 }
@@ -141,11 +146,12 @@ static void message_bad(struct broker *broker, const struct wire_ingest *in, con
         return;
     }
     session->received = in->number;
-    credit_reject_at(broker, session, REJECTED_NOWHERE, 0, 0, RP_BAD_MESSAGE, text);
+    struct rejection rejection = {.table = REJECTED_NOWHERE, .status = RP_BAD_MESSAGE, .text = (char *)(uintptr_t)text};
+    credit_reject_at(broker, session, &rejection);
 }
 
 /* n frames were read; of a message with more the rest was dropped. */
-static void ingest_message(struct broker *broker, zmq_msg_t *frames, uint32_t n)
+static void message_receive(struct broker *broker, zmq_msg_t *frames, uint32_t n)
 {
     struct intake intake = {.broker = broker, .payload = frames + 1, .n_payload = n - 1};
     rp_error err;
@@ -187,14 +193,14 @@ static void ingest_message(struct broker *broker, zmq_msg_t *frames, uint32_t n)
 
 bool ingest_receive(struct broker *broker)
 {
-    static _Thread_local zmq_msg_t frames[BROKER_MAX_FRAMES];
+    static _Thread_local zmq_msg_t frames[FRAMES_MOST];
     uint32_t n;
     bool whole;
     struct way from = {broker->peers.ingest, broker->peers.ducts ? &broker->peers.ducts->data : NULL};
-    if (!frames_receive(from, frames, BROKER_MAX_FRAMES, &n, &whole))
+    if (!frames_receive(from, frames, FRAMES_MOST, &n, &whole))
         return false;
     broker->peers.counters.messages_in++;
-    ingest_message(broker, frames, n);
+    message_receive(broker, frames, n);
     frames_close(frames, n);
     return true;
 }

@@ -13,10 +13,10 @@ struct intake {
     zmq_msg_t *payload;
     uint32_t n_payload;
     uint64_t bytes;
-    bool lone;               /* the one item that may always be sent */
-    uint64_t allowance;      /* inserts that the limiter of this run's table has allowed */
-    struct inbound *inbound; /* made when the first item has to wait */
-    uint32_t spanned;        /* chunks of its items so far, those over one chunk aside */
+    bool lone;                      /* the one item that may always be sent */
+    uint64_t allowance;             /* inserts that the limiter of this run's table has allowed */
+    struct ingest_message *message; /* made when the first item has to wait */
+    uint32_t spanned;               /* chunks of its items so far, those over one chunk aside */
 };
 
 /* These give false if there is no memory: what was done so far stands, and is passed over when the message comes again. */

@@ -3,7 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "broker/session/credit.h"
+#include "broker/session/flow.h"
 #include "broker/session/intake.h"
+#include "broker/session/pump.h"
 #include "broker/spill/spill.h"
 #include "broker/table/room.h"
 #include "proto/base/error.h"
@@ -143,18 +146,18 @@ static bool item_wait(struct intake *self, struct flow *flow, const struct arriv
     /* A writer that ignores its credit is told of so many items one by one, of the rest by their number. */
     if (status != RP_OK && flow->count > 2 * self->broker->config->window_items && flow_merge_rejection(flow))
         return true;
-    struct inbound *inbound = self->inbound ? self->inbound : calloc(1, sizeof *inbound);
-    struct pending pending = {*arrival, inbound, status != RP_OK ? strdup(text) : NULL, status, 0};
-    if (!inbound || (status != RP_OK && !pending.text) || !flow_push(flow, &pending)) {
-        free(pending.text);
-        if (!self->inbound)
-            free(inbound);
+    struct ingest_message *message = self->message ? self->message : calloc(1, sizeof *message);
+    struct pending_item item = {*arrival, message, status != RP_OK ? strdup(text) : NULL, status, 0};
+    if (!message || (status != RP_OK && !item.text) || !flow_push(flow, &item)) {
+        free(item.text);
+        if (!self->message)
+            free(message);
         return false;
     }
-    if (!self->inbound)
-        inbound->bytes = self->bytes;
-    self->inbound = inbound;
-    inbound->waiting++;
+    if (!self->message)
+        message->bytes = self->bytes;
+    self->message = message;
+    message->waiting++;
     return true;
 }
 
@@ -261,9 +264,14 @@ static bool take_run(struct intake *self, uint32_t run, uint32_t first, uint32_t
         if (!ok)
             break;
         if (!flow || text[0]) {
-            credit_reject_at(self->broker, session, flow ? flow->table->id : REJECTED_NOWHERE, number + i,
-                             pb_u64(&in->item_key, first + i),
-                             layout && !flow && layout->refusal ? RP_NOT_FOUND : RP_INVALID_ARGUMENT, text);
+            struct rejection rejection = {
+                .table = flow ? flow->table->id : REJECTED_NOWHERE,
+                .item = number + i,
+                .key = pb_u64(&in->item_key, first + i),
+                .status = layout && !flow && layout->refusal ? RP_NOT_FOUND : RP_INVALID_ARGUMENT,
+                .text = text,
+            };
+            credit_reject_at(self->broker, session, &rejection);
             continue;
         }
         if (number + i <= flow->arrived)

@@ -5,6 +5,8 @@
 #include <string.h>
 
 #include "broker/broker.h"
+#include "broker/session/credit.h"
+#include "broker/session/flow.h"
 #include "proto/base/error.h"
 #include "proto/base/utf8.h"
 

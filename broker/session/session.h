@@ -18,40 +18,6 @@
 struct broker;
 struct session;
 
-/* An ingest message some of whose items wait: its bytes are given back as credit when the last is resolved. */
-struct inbound {
-    uint64_t bytes;
-    uint32_t waiting;
-};
-
-/* An item that has arrived and waits for its table; or, with a status, for the rejection of its predecessors' kind to be
- * told in order. */
-struct pending {
-    struct arrival arrival;
-    struct inbound *inbound;
-    char *text;
-    rp_status status;
-    uint32_t more; /* further items with the same fate, which were not kept one by one */
-};
-
-/* The items of one session for one table. Numbers are running totals. */
-struct flow {
-    struct session *session;
-    struct table *table;
-    uint64_t arrived;  /* number of the last item that came */
-    uint64_t resolved; /* in the table, or rejected */
-    uint64_t rejected;
-    uint64_t allowed;
-    bool jumps;             /* messages were lost for good: item numbers may go on at a later one */
-    uint32_t episode;       /* of the last item inserted, plus 1 */
-    uint64_t told_resolved; /* as of the last notice */
-    uint64_t window;        /* items that may be unresolved */
-    struct pending *queue;  /* ring */
-    uint32_t head, count, capacity;
-    int64_t blocked_ns;       /* since when its first item waits */
-    struct flow *prev, *next; /* in the table's ring of blocked flows */
-};
-
 /* A layout as a writer registered it; refused ones are kept with the reason, for the rejection of items that use them. */
 struct session_layout {
     struct layout *layout;
@@ -59,16 +25,6 @@ struct session_layout {
     char *refusal;
     void *form; /* of a refused one: the message as it came, for checkpoints */
     uint32_t form_size;
-};
-
-/* table is REJECTED_NOWHERE if the item did not get as far as a table. */
-#define REJECTED_NOWHERE UINT32_MAX
-#define REJECTIONS_KEPT 8192u /* of one session: image.c, too, keeps no more */
-struct rejection {
-    uint32_t table;
-    rp_status status;
-    uint64_t item, key;
-    char *text;
 };
 
 /* A chunk that was refused, and why: for the rejection of items that refer to it. */
@@ -176,66 +132,9 @@ rp_status session_keep_chunk(struct session *self, struct broker *broker, uint64
 /* No later item refers to chunks before this one. At most so many numbers are passed over now, the rest later. */
 void session_drop_chunks(struct session *self, struct broker *broker, uint64_t oldest, uint32_t most);
 
-/* req_bye.c: answers a BYE if it is due; or that the session has ended. */
+/* service/req_session.c: answers a BYE if it is due; answers it with an error because the session ends. */
 struct bye;
 void bye_check(struct broker *broker, struct session *self);
 void bye_cancel(struct broker *broker, struct bye *bye);
-
-/* credit_grant.c */
-void credit_open(struct broker *broker, struct session *self);
-/* Raises what the session may send, as far as the budget allows. */
-void credit_refresh(struct broker *broker, struct session *self);
-/* Adds to what the session may send, whatever the budget. */
-void credit_offer(struct broker *broker, struct session *self, uint64_t bytes);
-/* Credit.allowed_bytes: never falls within an epoch. */
-uint64_t credit_allowed(const struct session *self);
-/* New bytes have arrived: the session counts among those that write. */
-void credit_use(struct broker *broker, struct session *self);
-/* At a heartbeat: finds out how much of its credit the session uses, and how much it may keep. */
-void credit_measure(struct broker *broker, struct session *self);
-/* At a heartbeat: the running total of credit that the client has given up in this epoch. */
-void credit_release(struct broker *broker, struct session *self, uint64_t released);
-void credit_return(struct broker *broker, struct session *self, uint64_t bytes);
-void credit_close(struct broker *broker, struct session *self);
-
-/* credit.c */
-/* The session has something to tell: at the end of the turn, or at once. */
-void credit_mark(struct broker *broker, struct session *self, bool urgent);
-/* Sends notices that are due. */
-void credit_notify(struct broker *broker);
-/* Records a rejection of the flow's next item; text is copied. */
-void credit_reject(struct broker *broker, struct flow *flow, uint64_t key, rp_status status, const char *text);
-/* The same for what belongs to no flow: an unknown layout or table, a damaged message. */
-void credit_reject_at(struct broker *broker, struct session *self, uint32_t table, uint64_t item, uint64_t key,
-                      rp_status status, const char *text);
-/* Makes room for one more rejection. False: no memory. */
-bool credit_reserve(struct session *self);
-/* Keeps a rejection until the writer has read it. False: no memory, or there are too many. */
-bool credit_keep_rejection(struct session *self, uint32_t table, uint64_t item, uint64_t key, rp_status status,
-                           const char *text);
-void credit_confirm(struct session *self, uint64_t confirmed);
-/* Fills a Credit message from an arena that the caller frees by credit_message_fini. */
-struct credit_message;
-struct credit_message *credit_message_new(struct broker *broker, struct session *self, bool explain);
-const ProtobufCMessage *credit_message_body(const struct credit_message *self);
-void credit_message_destroy(struct credit_message **self);
-
-/* ingest.c */
-bool ingest_receive(struct broker *broker);
-
-/* pump.c: matches what waits with what the limiter allows. False: no memory, and nothing has changed. */
-bool flow_push(struct flow *flow, const struct pending *pending);
-/* Counts an item with its predecessor if that is rejected as well. False: it is not. */
-bool flow_merge_rejection(struct flow *flow);
-void flow_drop(struct broker *broker, struct flow *flow);
-/* table_insert of the flow's next item. */
-rp_status flow_insert(struct flow *flow, const struct arrival *arrival, rp_error *err);
-/* One item of the flow is resolved (inserted, or rejected by credit_reject before). */
-void flow_resolved(struct broker *broker, struct flow *flow, struct inbound *inbound);
-void pump_mark(struct table *table);
-/* A clause about what the first waiting insert of a table waits for: limiter, disk or memory. Empty: for nothing. */
-void pump_explain_insert(const struct table *table, char *text, size_t size);
-/* True: more could be done. */
-bool pump_run(struct broker *broker);
 
 #endif

@@ -6,7 +6,7 @@
 
 #include "broker/broker.h"
 #include "broker/journal/stream.h"
-#include "broker/session/session.h"
+#include "broker/session/pump.h"
 #include "proto/base/error.h"
 
 #define LOOKS_PER_SLICE 256u

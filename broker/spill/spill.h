@@ -10,7 +10,7 @@
 #define BROKER_SPILL_H
 
 #include "broker/loop/idmap.h"
-#include "broker/sample/sample.h"
+#include "broker/sample/samples.h"
 #include "broker/spill/fetcher.h"
 #include "proto/base/log.h"
 

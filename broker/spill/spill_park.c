@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "broker/broker.h"
-#include "broker/session/session.h"
+#include "broker/session/pump.h"
 #include "broker/spill/spill.h"
 
 /* Batches that the fetcher has: one to work on and one to go on with. */

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "broker/broker.h"
-#include "broker/session/session.h"
+#include "broker/session/pump.h"
 #include "broker/table/room.h"
 
 static const rp_extension_ops *const builtin[] = {&extension_statistics, &extension_priority_diffusion,

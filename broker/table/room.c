@@ -3,7 +3,8 @@
 #include <stdio.h>
 
 #include "broker/broker.h"
-#include "broker/session/session.h"
+#include "broker/session/flow.h"
+#include "broker/session/pump.h"
 #include "broker/spill/spill.h"
 #include "proto/base/error.h"
 

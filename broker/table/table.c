@@ -6,7 +6,7 @@
 
 #include "broker/broker.h"
 #include "broker/checkpoint/checkpoint.h"
-#include "broker/session/session.h"
+#include "broker/session/pump.h"
 #include "broker/store/reserve.h"
 #include "broker/table/extension.h"
 #include "broker/table/room.h"

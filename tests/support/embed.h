@@ -4,6 +4,9 @@
 #define TESTS_SUPPORT_EMBED_H
 
 #include "broker/broker.h"
+#include "broker/session/credit.h"
+#include "broker/session/flow.h"
+#include "broker/session/pump.h"
 #include "broker/session/session.h"
 
 struct testpeer;

@@ -10,6 +10,7 @@
 
 #include "broker/journal/journal.h"
 #include "broker/journal/stream.h"
+#include "broker/session/flow.h"
 #include "tests/support/testpeer.h"
 
 void twin_folder_init(struct twin_folder *self)

@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "broker/session/credit.h"
+#include "broker/session/flow.h"
 #include "proto/base/rng.h"
 #include "tests/support/testpeer.h"
 

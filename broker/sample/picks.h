@@ -1,0 +1,37 @@
+/* Picks: items that were chosen for a reply, as the parallel arrays that the reply carries. Picks hold their chunks, so the
+ * items may leave the table before the reply is made. */
+#ifndef BROKER_PICKS_H
+#define BROKER_PICKS_H
+
+#include "broker/table/table.h"
+
+struct picks {
+    uint32_t n, capacity;
+    uint64_t *key, *age_ns, *policy, *step; /* age_ns: the time of insertion until the reply is made */
+    double *priority, *probability;
+    uint32_t *times_sampled, *session, *layout, *offset, *length, *chunks;
+    struct chunk **refs; /* chunks of all items, one after another, each held */
+    uint32_t n_refs, refs_capacity;
+    bool borrowed;       /* chunks and layouts are not held: the reply goes out before anything can leave the table */
+    void *block;         /* the arrays' memory */
+    uint64_t table_size; /* before the last pick */
+};
+
+/* Makes room for n more items, or n more chunks. False: no memory. */
+bool picks_reserve(struct picks *self, uint32_t n);
+bool picks_reserve_refs(struct picks *self, uint32_t n);
+/* Adds the item of a slot; holds its chunks and its layout unless borrowed. The table's counts are not touched. False: no
+ * memory. */
+bool picks_add(struct picks *self, const struct table *table, uint32_t slot, double probability);
+/* Holds what was borrowed: the picks will outlast this call. */
+void picks_own(struct picks *self, struct broker *broker);
+/* True if the data of all chunks is in memory. */
+bool picks_are_here(const struct picks *self);
+/* Removes item i. The picks must be owned. */
+void picks_drop(struct picks *self, struct broker *broker, uint32_t i);
+/* Releases all items; the memory stays for the next use. */
+void picks_clear(struct picks *self, struct broker *broker);
+/* Frees the memory. */
+void picks_fini(struct picks *self);
+
+#endif

@@ -1,0 +1,190 @@
+#include "broker/session/flow.h"
+
+#include <stdlib.h>
+
+#include "broker/broker.h"
+#include "broker/session/credit.h"
+#include "proto/base/error.h"
+
+#define DROPS_PER_STEP 256u
+
+static bool queue_grow(struct flow *self)
+{
+    uint32_t capacity = self->capacity ? self->capacity * 2 : 64;
+    struct pending_item *queue = malloc(capacity * sizeof *queue);
+    if (!queue)
+        return false;
+    for (uint32_t i = 0; i < self->count; i++)
+        queue[i] = self->queue[(self->head + i) % self->capacity];
+    free(self->queue);
+    self->queue = queue;
+    self->capacity = capacity;
+    self->head = 0;
+    return true;
+}
+
+static void block(struct flow *self)
+{
+    struct flow *first = self->table->blocked;
+    self->blocked_ns = self->table->broker->loop.now_ns;
+    self->next = first ? first : self;
+    self->prev = first ? first->prev : self;
+    self->prev->next = self;
+    self->next->prev = self;
+    if (!first)
+        self->table->blocked = self;
+}
+
+static void unblock(struct flow *self)
+{
+    struct table *table = self->table;
+    if (self->next == self) {
+        table->blocked = NULL;
+    } else {
+        self->prev->next = self->next;
+        self->next->prev = self->prev;
+        if (table->blocked == self)
+            table->blocked = self->next;
+    }
+    self->prev = self->next = NULL;
+}
+
+bool flow_push(struct flow *self, const struct pending_item *item)
+{
+    if (self->count == self->capacity && !queue_grow(self))
+        return false;
+    self->queue[(self->head + self->count) % self->capacity] = *item;
+    self->table->n_waiting_items++;
+    if (self->count++ == 0)
+        block(self);
+    return true;
+}
+
+static struct pending_item pop(struct flow *self)
+{
+    struct pending_item item = self->queue[self->head];
+    self->head = (self->head + 1) % self->capacity;
+    self->table->n_waiting_items--;
+    self->blocked_ns = self->table->broker->loop.now_ns;
+    if (--self->count == 0)
+        unblock(self);
+    return item;
+}
+
+bool flow_merge_rejection(struct flow *self)
+{
+    struct pending_item *last = self->count ? &self->queue[(self->head + self->count - 1) % self->capacity] : NULL;
+    if (!last || last->status == RP_OK || last->more == UINT32_MAX)
+        return false;
+    last->more++;
+    return true;
+}
+
+/* ---- the end of a session ---- */
+
+/* The queue of a flow that was dropped. */
+struct queue_drop {
+    struct chore chore;
+    struct broker *broker;
+    struct pending_item *queue;
+    uint32_t head, count, capacity;
+};
+
+/* False: all items are dropped. */
+static bool drop_some(struct queue_drop *self)
+{
+    for (uint32_t i = 0; i < DROPS_PER_STEP && self->count; i++, self->count--) {
+        struct pending_item *item = &self->queue[self->head];
+        span_release(&item->arrival.span, &self->broker->store, &self->broker->layouts);
+        free(item->text);
+        if (item->message && --item->message->waiting == 0)
+            free(item->message);
+        self->head = (self->head + 1) % self->capacity;
+    }
+    if (self->count)
+        return true;
+    free(self->queue);
+    return false;
+}
+
+static bool drop_step(struct chore *chore)
+{
+    if (drop_some((struct queue_drop *)chore))
+        return true;
+    free(chore);
+    return false;
+}
+
+void flow_drop(struct broker *broker, struct flow *self)
+{
+    if (self->count == 0) {
+        free(self->queue);
+    } else {
+        self->table->n_waiting_items -= self->count;
+        unblock(self);
+        struct queue_drop *later = calloc(1, sizeof *later);
+        struct queue_drop now = {{NULL, drop_step}, broker, self->queue, self->head, self->count, self->capacity};
+        if (later) {
+            *later = now;
+            chores_add(&broker->loop.chores, &later->chore);
+        } else { /* no memory to do it later */
+            while (drop_some(&now)) {
+            }
+        }
+    }
+    self->queue = NULL;
+    self->head = self->count = self->capacity = 0;
+}
+
+/* ---- items are resolved ---- */
+
+rp_status flow_insert(struct flow *self, const struct arrival *arrival, rp_error *err)
+{
+    uint32_t episode = span_chunks(&arrival->span)[0]->episode + 1;
+    RP_TRY(table_insert(self->table, arrival, err));
+    self->table->stats.episodes += episode != self->episode;
+    self->episode = episode;
+    return RP_OK;
+}
+
+/* Counts an item as resolved; with the last item of its message, the bytes of the message are returned as credit. */
+static void resolved(struct broker *broker, struct flow *self, struct ingest_message *message)
+{
+    self->resolved++;
+    if (message && --message->waiting == 0) {
+        credit_return(broker, self->session, message->bytes);
+        free(message);
+    }
+    credit_mark(broker, self->session, false);
+}
+
+bool flow_resolve_first(struct broker *broker, struct flow *self)
+{
+    struct pending_item *first = &self->queue[self->head];
+    rp_error err = {0};
+    rp_status status = first->status;
+    const char *text = first->text;
+    if (!credit_reserve(self->session))
+        return false;
+    if (status == RP_OK) {
+        status = flow_insert(self, &first->arrival, &err);
+        text = err.text;
+        if (status == RP_NO_MEMORY)
+            return false;
+        if (status != RP_OK)
+            span_release(&first->arrival.span, &broker->store, &broker->layouts);
+    }
+    struct pending_item item = pop(self);
+    if (item.more) /* the rejections that are only counted belong to the same record */
+        EFFECT(&broker->loop, together, 8192);
+    if (status != RP_OK)
+        credit_reject(broker, self, item.arrival.key, status, text);
+    free(item.text);
+    self->resolved += item.more;
+    self->rejected += item.more;
+    self->table->stats.rejected += item.more;
+    resolved(broker, self, item.message);
+    if (item.more)
+        EFFECT(&broker->loop, progress, self->session);
+    return true;
+}
