@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <malloc.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,8 +12,7 @@
 #include "broker/checkpoint/checkpoint.h"
 #include "broker/checkpoint/restore.h"
 #include "broker/journal/stream.h"
-#include "broker/peer/ipc.h"
-#include "broker/peer/monitor.h"
+#include "broker/peer/sockets.h"
 #include "broker/sample/recall.h"
 #include "broker/sample/reply.h"
 #include "broker/sample/samples.h"
@@ -38,115 +36,6 @@
 #define TROUBLE_NS NS_PER_S
 /* Inserts that have waited so long for the disk are told of in the log. */
 #define HELD_NS (500 * NS_PER_MS)
-
-/* ---- sockets ---- */
-
-/* All socket options stand here; encryption and its allow-list will be switched on here, too. */
-static void *socket_open(struct broker *self, int type, rp_error *err)
-{
-    void *socket = zmq_socket(self->peers.context, type);
-    if (!socket) {
-        err_set(err, RP_IO, "no socket: %s", zmq_strerror(errno));
-        return NULL;
-    }
-    int linger = (int)(self->config->drain_timeout_ns / NS_PER_MS), hwm = 1000, one = 1, backlog = 4096;
-    int64_t most = self->config->max_message_bytes;
-    zmq_setsockopt(socket, ZMQ_LINGER, &linger, sizeof linger);
-    zmq_setsockopt(socket, ZMQ_SNDHWM, &hwm, sizeof hwm);
-    zmq_setsockopt(socket, ZMQ_RCVHWM, &hwm, sizeof hwm);
-    zmq_setsockopt(socket, ZMQ_BACKLOG, &backlog, sizeof backlog);
-    zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &most, sizeof most);
-    if (type == ZMQ_ROUTER)
-        zmq_setsockopt(socket, ZMQ_ROUTER_MANDATORY, &one, sizeof one);
-    return socket;
-}
-
-static rp_status socket_bind(void *socket, const char *endpoint, char *bound, size_t size, rp_error *err)
-{
-    int ipv6 = strchr(endpoint, '[') != NULL;
-    zmq_setsockopt(socket, ZMQ_IPV6, &ipv6, sizeof ipv6);
-    int lock;
-    rp_status status = ipc_claim(endpoint, &lock, err);
-    if (status == RP_OK && zmq_bind(socket, endpoint) != 0)
-        status = err_set(err, RP_IO, "can not bind %s: %s%s", endpoint, zmq_strerror(errno),
-                         errno == EADDRINUSE ? ". Another broker runs there, or use port 0 for a free one" : "");
-    ipc_release(lock);
-    RP_TRY(status);
-    if (zmq_getsockopt(socket, ZMQ_LAST_ENDPOINT, bound, &size) != 0)
-        snprintf(bound, size, "%s", endpoint);
-    /* A wildcard comes back as an address that nobody can connect to. */
-    static const char *const any[] = {"tcp://0.0.0.0:", "tcp://[::]:"};
-    for (uint32_t i = 0; i < 2; i++) {
-        size_t prefix = strlen(any[i]);
-        if (strncmp(bound, any[i], prefix) == 0) {
-            char port[16];
-            snprintf(port, sizeof port, "%s", bound + prefix);
-            snprintf(bound, 64, "tcp://*:%s", port);
-        }
-    }
-    return RP_OK;
-}
-
-static rp_status sockets_open(struct broker *self, rp_error *err)
-{
-    struct {
-        void **socket;
-        int type;
-        const char *endpoint;
-        char *bound;
-    } rows[] = {
-        {&self->peers.service, ZMQ_ROUTER, self->config->service, self->peers.service_endpoint},
-        {&self->peers.ingest, ZMQ_PULL, self->config->ingest, self->peers.ingest_endpoint},
-        {&self->peers.events, ZMQ_PUB, self->config->events, self->peers.events_endpoint},
-    };
-    for (uint32_t i = 0; i < 3; i++) {
-        *rows[i].socket = socket_open(self, rows[i].type, err);
-        if (!*rows[i].socket)
-            return RP_IO;
-        RP_TRY(socket_bind(*rows[i].socket, rows[i].endpoint, rows[i].bound, sizeof self->peers.service_endpoint, err));
-    }
-    return RP_OK;
-}
-
-rp_status broker_rebind(struct broker *self, rp_error *err)
-{
-    struct {
-        void **socket;
-        int type;
-        char *bound;
-    } rows[] = {{&self->peers.service, ZMQ_ROUTER, self->peers.service_endpoint},
-                {&self->peers.ingest, ZMQ_PULL, self->peers.ingest_endpoint}};
-    monitor_close(self);
-    for (uint32_t i = 0; i < 2; i++) {
-        int linger = 0;
-        zmq_setsockopt(*rows[i].socket, ZMQ_LINGER, &linger, sizeof linger);
-        zmq_close(*rows[i].socket);
-        *rows[i].socket = socket_open(self, rows[i].type, err);
-        if (!*rows[i].socket)
-            return RP_IO;
-        /* The port is free as soon as the I/O thread has closed the old listener. */
-        int64_t end = clock_now(&self->loop.clock) + 5 * NS_PER_S;
-        char bound[256];
-        rp_status status;
-        do
-            status = socket_bind(*rows[i].socket, rows[i].bound, bound, sizeof bound, err);
-        while (status != RP_OK && clock_now(&self->loop.clock) < end && usleep(1000) == 0);
-        RP_TRY(status);
-    }
-    log_line(LEVEL_WARN, "B0005", "sockets bound again", NULL);
-    return monitor_open(self, err);
-}
-
-void broker_announce(struct broker *self, const char *format, ...)
-{
-    char text[600];
-    va_list args;
-    va_start(args, format);
-    int size = vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    if (self->peers.events && size > 0 && (size_t)size < sizeof text)
-        zmq_send(self->peers.events, text, (size_t)size, ZMQ_DONTWAIT);
-}
 
 /* ---- the end ---- */
 
@@ -207,10 +96,8 @@ static void every_second(struct timer *timer, void *ctx)
         table_tick(&self->tables.list[i], self->loop.now_ns);
         pump_mark(&self->tables.list[i]); /* what there was no memory for may go on now */
     }
-    peers_sweep(self);
-    monitor_sweep(self);
+    peers_sweep(&self->peers);
     recall_sweep(self);
-    descriptors_check(&self->descriptors);
     timer_set(&self->loop.timers, timer, self->loop.now_ns + NS_PER_S);
 }
 
@@ -294,22 +181,12 @@ static rp_status broker_init(struct broker *self, void *context, rp_error *err)
         RP_TRY(checkpoints_init(self, err)); /* notes what the files do without, before more is removed */
         restore_finish(self);
     }
-    self->peers.context = context;
-    if (!context && !self->peers.ducts) {
-        self->peers.context = zmq_ctx_new();
-        self->peers.own_context = true;
-        zmq_ctx_set(self->peers.context, ZMQ_IO_THREADS, (int)self->config->io_threads);
-        zmq_ctx_set(self->peers.context, ZMQ_MAX_SOCKETS, 65536);
-    }
-    if (!self->peers.ducts) {
-        RP_TRY(sockets_open(self, err));
-        RP_TRY(monitor_open(self, err));
-    }
-    self->second.fire = every_second;
+    RP_TRY(sockets_open(&self->peers, context, err));
+    self->second = (struct timer){.fire = every_second, .ctx = self};
     if (!timer_set(&self->loop.timers, &self->second, self->loop.now_ns + NS_PER_S) ||
         !timer_reserve(&self->loop.timers))
         return err_set(err, RP_NO_MEMORY, "no memory for the broker's timers");
-    self->soft.fire = soft_timer;
+    self->soft = (struct timer){.fire = soft_timer, .ctx = self};
     soft_timer(&self->soft, self);
     return RP_OK;
 }
@@ -323,17 +200,15 @@ static struct broker *create(const struct broker_config *config, struct clock cl
         return NULL;
     }
     self->config = config;
-    self->peers.ducts = ducts;
     self->loop.clock = clock;
     self->loop.stepped = clock.now != clock_system().now;
     self->loop.now_ns = self->loop.start_ns = clock_now(&clock);
     struct timespec wall;
     clock_gettime(CLOCK_REALTIME, &wall);
     self->loop.wall_offset_ns = wall.tv_sec * NS_PER_S + wall.tv_nsec - self->loop.start_ns;
-    self->loop.timers.ctx = self;
     self->wake_fd = -1;
     chores_init(&self->loop.chores);
-    commit_init(&self->peers.commit);
+    peers_init(&self->peers, &self->loop, config, ducts);
     if (broker_init(self, context, err) != RP_OK)
         broker_destroy(&self);
     return self;
@@ -364,7 +239,7 @@ void broker_destroy(struct broker **at)
         commit_fini(&self->peers.commit);
     }
     if (self->peers.service || self->peers.ducts)
-        waits_cancel_all(self, RP_CANCELLED, "the broker has stopped");
+        waits_cancel_all(&self->peers.waits, RP_CANCELLED, "the broker has stopped");
     checkpoints_fini(self);
     spill_close(self);
     sessions_fini(self);
@@ -382,25 +257,15 @@ void broker_destroy(struct broker **at)
     }
     params_fini(&self->params);
     reduces_fini(self);
-    monitor_close(self);
-    void *const sockets[] = {self->peers.service, self->peers.ingest, self->peers.events};
-    for (uint32_t i = 0; i < 3; i++)
-        if (sockets[i])
-            zmq_close(sockets[i]);
-    if (self->peers.own_context)
-        zmq_ctx_term(self->peers.context);
-    peers_fini(self);
+    peers_fini(&self->peers);
     reply_build_destroy(&self->samples.build);
-    request_memory_destroy(&self->peers.kept_replies);
     timers_fini(&self->loop.timers);
-    idmap_fini(&self->peers.waits.by_request);
     stream_close(&self->stream, 0);
     layouts_fini(&self->layouts);
     store_fini(&self->store);
     ordinals_fini(&self->tables.ordinals);
     plugins_fini(&self->tables.plugins);
     free(self->commands);
-    free(self->peers.connections);
     if (self->wake_fd >= 0)
         close(self->wake_fd);
     free(self);
@@ -474,8 +339,8 @@ static void sleep_until_due(struct broker *self, int wait_ms)
         if (wait_ms < 0 || left_ms < wait_ms)
             wait_ms = (int)left_ms;
     }
-    zmq_pollitem_t items[6] = {{NULL, self->wake_fd, ZMQ_POLLIN, 0}, {self->peers.monitor, 0, ZMQ_POLLIN, 0}};
-    int n = self->peers.monitor ? 2 : 1;
+    zmq_pollitem_t items[6] = {{NULL, self->wake_fd, ZMQ_POLLIN, 0}, {self->peers.monitor.socket, 0, ZMQ_POLLIN, 0}};
+    int n = self->peers.monitor.socket ? 2 : 1;
     if (self->peers.service && !self->closed)
         items[n++] = (zmq_pollitem_t){self->peers.service, 0, ZMQ_POLLIN, 0};
     if (self->peers.ingest && !self->ingest_held)
@@ -487,8 +352,8 @@ static void sleep_until_due(struct broker *self, int wait_ms)
     zmq_poll(items, n, wait_ms);
     if (items[0].revents)
         wake_clear(self);
-    if (self->peers.monitor && items[1].revents)
-        monitor_run(self);
+    if (self->peers.monitor.socket && items[1].revents)
+        monitor_run(&self->peers);
     if (self->stream)
         stream_run(self->stream);
 }
@@ -575,8 +440,8 @@ void broker_drain(struct broker *self)
         waiting += self->tables.list[i].n_waiting_items;
     log_line(LEVEL_INFO, "B0003", "draining", "waiters=%llu sessions=%u items_not_accepted=%llu",
              (unsigned long long)self->peers.waits.count, self->sessions.n_open, (unsigned long long)waiting);
-    waits_cancel_all(self, RP_CANCELLED, "the broker is shutting down");
-    broker_announce(self, "broker stop");
+    waits_cancel_all(&self->peers.waits, RP_CANCELLED, "the broker is shutting down");
+    sockets_announce(&self->peers, "broker stop");
     /* What is in tables is told to the writers; what waits is not, and they keep it. */
     for (struct session *session = self->sessions.list; session; session = session->next)
         credit_mark(self, session, true);

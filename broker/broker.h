@@ -12,12 +12,11 @@
 #include "broker/config/config.h"
 #include "broker/loop/loop.h"
 #include "broker/params/params.h"
-#include "broker/peer/descriptors.h"
 #include "broker/peer/peers.h"
 #include "broker/sample/samples.h"
+#include "broker/service/dispatch.h"
 #include "broker/service/reduce.h"
 #include "broker/service/req_params.h"
-#include "broker/service/request.h"
 #include "broker/session/session.h"
 #include "broker/store/layout.h"
 #include "broker/store/store.h"
@@ -68,7 +67,6 @@ struct broker {
     bool closed; /* requests stay unread: nothing must change, or be told, that the last checkpoint does not have */
     bool draining;
     bool ending; /* what is taken apart now is not gone for good */
-    struct descriptors_watch descriptors;
     int wake_fd; /* eventfd: wakes the loop from broker_stop */
 };
 
@@ -95,11 +93,6 @@ void broker_finish(struct broker *self);
 /* Writes "service tcp://...", "ingest ...", "events ..." to a file, atomically. */
 rp_status broker_write_endpoints(const struct broker *self, const char *path, rp_error *err);
 
-/* For tests of reconnection: takes the ingest and service sockets down and binds the same endpoints again. */
-rp_status broker_rebind(struct broker *self, rp_error *err);
-
-/* Publishes a one-frame hint on `events`. */
-void broker_announce(struct broker *self, const char *format, ...) RP_PRINTF(2, 3);
 /* Page faults are what large inserts pay for with malloc's defaults: keep large blocks in the heap, and the heap. For the
  * process that runs a broker, before it starts threads. */
 void broker_memory_settings(void);

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "broker/checkpoint/checkpoint_run.h"
+#include "broker/peer/sockets.h"
 #include "broker/spill/spill.h"
 #include "proto/base/error.h"
 
@@ -296,7 +297,7 @@ static void finish(struct broker *broker, struct checkpoint *run)
     if (checkpoints_keep(self, run))
         checkpoints_clean(broker);
     checkpoint_answer(broker, run->number, NULL);
-    broker_announce(broker, "checkpoint %llu", (unsigned long long)run->number);
+    sockets_announce(&broker->peers, "checkpoint %llu", (unsigned long long)run->number);
     checkpoint_free(run);
 }
 
@@ -373,8 +374,8 @@ rp_status checkpoints_init(struct broker *broker, rp_error *err)
     if (!self)
         return err_set(err, RP_NO_MEMORY, "no memory for checkpoints");
     self->slice = SLICE_SLOTS;
-    self->progress.fire = progress_timer;
-    self->period.fire = period_timer;
+    self->progress = (struct timer){.fire = progress_timer, .ctx = broker};
+    self->period = (struct timer){.fire = period_timer, .ctx = broker};
     self->next = folder_next(&broker->stream->folder, DISK_CHECKPOINT);
     RP_TRY(checkpoints_read(broker, err));
     checkpoints_note_dead(broker);

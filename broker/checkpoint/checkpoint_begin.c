@@ -146,9 +146,9 @@ static void put_tables(struct checkpoint *self)
 
 /* ---- sessions, parameters, requests ---- */
 
-static void put_reply(void *ctx, uint64_t client, uint64_t id, const void *frame, size_t size)
+static void put_reply(void *ctx, const struct kept_reply *reply)
 {
-    journal_put_reply(checkpoint_sink(ctx), client, id, frame, size);
+    journal_put_reply(checkpoint_sink(ctx), reply->client, reply->id, reply->frame, reply->size);
 }
 
 static void hold_slots(struct checkpoint *self)
@@ -238,7 +238,7 @@ static void put_rest(struct checkpoint *self)
         journal_put_session_all(sink, session);
     for (uint32_t i = 0; i < broker->params.n_counters; i++)
         journal_put_counter(sink, &broker->params.counters[i]);
-    request_memory_each(broker, put_reply, self);
+    kept_replies_each(&broker->peers.kept_replies, put_reply, self);
     journal_put_ordinal(sink, broker);
     hold_slots(self);
     recall_each(broker, hold_selection, self);

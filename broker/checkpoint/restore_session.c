@@ -112,7 +112,8 @@ rp_status restore_params(struct restoring *self, rp_error *err)
             return err_set(err, RP_NO_MEMORY, "no room for the counter '%.64s'", image->counters[i].name);
     for (uint32_t i = 0; i < image->n_replies; i++) {
         const struct image_reply *reply = &image->replies[i];
-        request_memory_restore(self->broker, reply->client, reply->id, reply->frame, reply->size);
+        kept_replies_add(&self->broker->peers.kept_replies, &self->broker->loop,
+                         &(struct kept_reply){reply->client, reply->id, reply->frame, reply->size});
     }
     return RP_OK;
 }

@@ -509,7 +509,7 @@ void stream_run(struct stream *self)
             break; /* what came meanwhile is for the next turn */
     }
     if (self->broker->peers.commit.first)
-        commit_release(self->broker);
+        commit_release(&self->broker->peers);
 }
 
 static void hold_text(const struct stream *self, char *text, size_t size)
@@ -554,9 +554,18 @@ bool stream_is_full(const struct stream *self, char *text, size_t size)
 
 /* ---- life */
 
+static uint64_t record_needed(const void *journal)
+{
+    return stream_now(journal);
+}
+
 void stream_record(struct stream *self, bool on)
 {
+    struct commit *commit = &self->broker->peers.commit;
     self->journal = on;
+    commit->needed = on ? record_needed : NULL;
+    commit->durable = &self->durable;
+    commit->journal = self;
     self->broker->loop.effects = on ? &self->effects : NULL;
 }
 

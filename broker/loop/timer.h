@@ -11,13 +11,13 @@ struct timer {
     uint64_t order;
     uint32_t place; /* in the heap, from 1; 0: not set */
     void (*fire)(struct timer *self, void *ctx);
+    void *ctx; /* passed to fire */
 };
 
 struct timers {
     struct timer **heap; /* heap[0] is the first */
     uint32_t count, capacity;
     uint64_t order;
-    void *ctx; /* given to fire */
 };
 
 /* Makes room for one more timer, so that the next timer_set cannot fail. False: no memory. */

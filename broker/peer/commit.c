@@ -2,10 +2,10 @@
 
 #include <stdlib.h>
 
-#include "broker/broker.h"
-#include "broker/journal/stream.h"
+#include "broker/loop/loop.h"
+#include "broker/peer/peers.h"
 
-/* Clients are told in words when nothing became durable for so long. */
+/* Heartbeats are answered with words only when nothing became durable for this long. */
 #define STUCK_NS (500 * NS_PER_MS)
 
 struct parked_message {
@@ -30,38 +30,36 @@ static void move(zmq_msg_t *to, zmq_msg_t *from)
     zmq_msg_close(from);
 }
 
-bool commit_reserve(struct broker *broker)
+bool commit_reserve(struct commit *self)
 {
-    struct commit *self = &broker->peers.commit;
-    if (!self->spare && broker->stream && broker->stream->journal)
+    if (!self->spare && self->needed)
         self->spare = malloc(sizeof *self->spare + sizeof self->spare->frames[0]);
-    return self->spare || !broker->stream || !broker->stream->journal;
+    return self->spare || !self->needed;
 }
 
-bool commit_hold(struct broker *broker, const struct envelope *to, zmq_msg_t *header, zmq_msg_t *payload, uint32_t n)
+bool commit_hold(struct peers *peers, const struct envelope *to, zmq_msg_t *header, zmq_msg_t *payload, uint32_t n)
 {
-    struct commit *self = &broker->peers.commit;
-    const struct stream *stream = broker->stream;
-    if (!stream || !stream->journal || self->ahead)
+    struct commit *self = &peers->commit;
+    if (self->ahead)
         return false;
-    uint64_t number = stream_now(stream);
-    if (!self->first && number <= stream->durable)
+    uint64_t number = self->needed(self->journal);
+    if (!self->first && number <= *self->durable)
         return false;
     struct parked_message *message = malloc(sizeof *message + (n + 1) * sizeof message->frames[0]);
     if (!message && n == 0) {
         message = self->spare;
         self->spare = NULL;
     }
-    if (!message) { /* it may not go now, and can not wait: the client asks again */
+    if (!message) { /* it must not leave now, and cannot wait: the client asks again */
         zmq_msg_close(header);
         for (uint32_t i = 0; i < n; i++)
             zmq_msg_close(&payload[i]);
-        broker->peers.counters.replies_dropped++;
+        peers->counters.replies_dropped++;
         return true;
     }
     message->next = NULL;
     message->number = number;
-    message->since_ns = broker->loop.now_ns;
+    message->since_ns = peers->loop->now_ns;
     message->to = *to;
     message->n = n;
     move(&message->frames[0], header);
@@ -87,19 +85,19 @@ static struct parked_message *take(struct commit *self)
     return message;
 }
 
-void commit_release(struct broker *broker)
+void commit_release(struct peers *peers)
 {
-    struct commit *self = &broker->peers.commit;
-    while (self->first && self->first->number <= broker->stream->durable) {
+    struct commit *self = &peers->commit;
+    while (self->first && self->first->number <= *self->durable) {
         struct parked_message *message = take(self);
-        peer_send_now(broker, &message->to, &message->frames[0], message->frames + 1, message->n);
+        peer_send_now(peers, &message->to, &message->frames[0], message->frames + 1, message->n);
         free(message);
     }
 }
 
-bool commit_is_stuck(const struct broker *broker)
+bool commit_is_stuck(const struct peers *peers)
 {
-    return broker->peers.commit.first && broker->loop.now_ns - broker->peers.commit.oldest_ns >= STUCK_NS;
+    return peers->commit.first && peers->loop->now_ns - peers->commit.oldest_ns >= STUCK_NS;
 }
 
 void commit_fini(struct commit *self)

@@ -4,7 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "broker/broker.h"
+#include "broker/config/config.h"
+#include "broker/loop/loop.h"
+#include "broker/peer/peers.h"
 
 bool envelope_add(struct envelope *self, const void *frame, size_t size)
 {
@@ -17,7 +19,7 @@ bool envelope_add(struct envelope *self, const void *frame, size_t size)
     return true;
 }
 
-/* Automatic routing ids are a zero byte and a 32-bit number; longer ones are folded. */
+/* Automatic routing ids are a zero byte and a 32-bit number; longer ones are hashed. */
 static uint64_t envelope_route(const struct envelope *self)
 {
     uint64_t hash = 0;
@@ -26,16 +28,16 @@ static uint64_t envelope_route(const struct envelope *self)
     return hash;
 }
 
-static void peer_release(struct peer *self)
+void peer_release(struct peer *self)
 {
     if (atomic_fetch_sub_explicit(&self->refs, 1, memory_order_acq_rel) == 1)
         free(self);
 }
 
-struct peer *peer_find(struct broker *broker, const struct envelope *to)
+struct peer *peer_find(struct peers *peers, const struct envelope *to)
 {
     uint64_t route = envelope_route(to);
-    struct peer *peer = idmap_get(&broker->peers.by_route, route);
+    struct peer *peer = idmap_get(&peers->by_route, route);
     if (peer)
         return peer;
     peer = malloc(sizeof *peer);
@@ -44,19 +46,19 @@ struct peer *peer_find(struct broker *broker, const struct envelope *to)
     atomic_init(&peer->refs, 1);
     atomic_init(&peer->pending_bytes, 0);
     peer->route = route;
-    if (!idmap_put(&broker->peers.by_route, route, peer)) {
+    if (!idmap_put(&peers->by_route, route, peer)) {
         free(peer);
         return NULL;
     }
     return peer;
 }
 
-bool peer_is_full(const struct broker *broker, const struct peer *peer)
+bool peer_is_full(const struct peers *peers, const struct peer *peer)
 {
-    return atomic_load_explicit(&peer->pending_bytes, memory_order_relaxed) > broker->config->peer_backlog_bytes;
+    return atomic_load_explicit(&peer->pending_bytes, memory_order_relaxed) > peers->config->peer_backlog_bytes;
 }
 
-/* Travels with a frame; freed on an I/O thread. */
+/* Stays with a frame until the frame has left; freed on an I/O thread. */
 struct ticket {
     struct peer *peer;
     size_t size;
@@ -134,54 +136,33 @@ static bool send_envelope(struct way way, const struct envelope *to)
     return true;
 }
 
-bool peer_send(struct broker *broker, const struct envelope *to, zmq_msg_t *header, zmq_msg_t *payload, uint32_t n)
+bool peer_send(struct peers *peers, const struct envelope *to, zmq_msg_t *header, zmq_msg_t *payload, uint32_t n)
 {
-    if (broker->stream && commit_hold(broker, to, header, payload, n))
+    if (peers->commit.needed && commit_hold(peers, to, header, payload, n))
         return true;
-    return peer_send_now(broker, to, header, payload, n);
+    return peer_send_now(peers, to, header, payload, n);
 }
 
-bool peer_send_now(struct broker *broker, const struct envelope *to, zmq_msg_t *header, zmq_msg_t *payload, uint32_t n)
+bool peer_send_now(struct peers *peers, const struct envelope *to, zmq_msg_t *header, zmq_msg_t *payload, uint32_t n)
 {
-    struct way way = {broker->peers.service, broker->peers.ducts ? &broker->peers.ducts->replies : NULL};
+    struct way way = {peers->service, peers->ducts ? &peers->ducts->replies : NULL};
     bool sent = send_envelope(way, to) && way_send(way, header, n > 0);
     for (uint32_t i = 0; i < n && sent; i++)
         sent = way_send(way, &payload[i], i + 1 < n);
     if (!sent) {
-        /* A client that leaves before it has read its last replies is none of anybody's troubles. */
+        /* A client may leave before it has read its last replies: nobody needs a warning. */
         bool gone = errno == EHOSTUNREACH;
-        broker->peers.counters.replies_dropped++;
+        peers->counters.replies_dropped++;
         uint32_t held;
         if (gone)
             log_line(LEVEL_DEBUG, "B0305", "reply dropped: its peer is gone", "replies_dropped=%llu",
-                     (unsigned long long)broker->peers.counters.replies_dropped);
-        else if (log_allow(&broker->peers.service_log, 5, broker->loop.now_ns, &held))
+                     (unsigned long long)peers->counters.replies_dropped);
+        else if (log_allow(&peers->service_log, 5, peers->loop->now_ns, &held))
             log_line(LEVEL_WARN, "B0301", "reply dropped: its peer does not read", "replies_dropped=%llu held_back=%u",
-                     (unsigned long long)broker->peers.counters.replies_dropped, held);
+                     (unsigned long long)peers->counters.replies_dropped, held);
     }
-    zmq_msg_close(header); /* those that were sent are empty */
+    zmq_msg_close(header); /* sent messages are empty */
     for (uint32_t i = 0; i < n; i++)
         zmq_msg_close(&payload[i]);
     return sent;
-}
-
-void peers_sweep(struct broker *broker)
-{
-    struct idmap *map = &broker->peers.by_route;
-    for (uint32_t i = 0; map->entries && i <= map->mask; i++) {
-        struct peer *peer = map->entries[i].value;
-        if (peer && atomic_load_explicit(&peer->refs, memory_order_acquire) == 1) {
-            idmap_remove(map, peer->route); /* moves another entry here at most: it is seen next time */
-            peer_release(peer);
-        }
-    }
-}
-
-void peers_fini(struct broker *broker)
-{
-    struct idmap *map = &broker->peers.by_route;
-    for (uint32_t i = 0; map->entries && i <= map->mask; i++)
-        if (map->entries[i].value)
-            peer_release(map->entries[i].value);
-    idmap_fini(map);
 }

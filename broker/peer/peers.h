@@ -1,36 +1,53 @@
-/* Everybody who is connected: sockets or ducts, who is there, which requests are not answered yet, and which messages have
- * not left yet. */
+/* The peers of a broker: everything between the sockets and the handlers of messages.
+ *
+ * This room owns the sockets (or the ducts of a local broker), the routes of connected clients, the requests that are not
+ * answered yet, the replies that are kept for retries, and the messages that wait for the journal. It offers sending
+ * (peer.h), answering (request.h), waiting (wait.h) and opening (sockets.h). It may use the loop, the configuration and the
+ * wire format. It knows nothing of tables, samples or sessions. */
 #ifndef BROKER_PEERS_H
 #define BROKER_PEERS_H
 
 #include "broker/loop/idmap.h"
 #include "broker/peer/commit.h"
+#include "broker/peer/descriptors.h"
+#include "broker/peer/kept_replies.h"
+#include "broker/peer/monitor.h"
 #include "broker/peer/peer.h"
 #include "broker/peer/wait.h"
 #include "proto/base/log.h"
 #include "proto/wire/duct.h"
+
+struct broker_config;
+struct loop;
 
 struct peer_counters {
     uint64_t messages_in, messages_bad, replies_dropped;
 };
 
 struct peers {
+    struct loop *loop;
+    const struct broker_config *config;
     struct ducts *ducts; /* NULL: there are sockets */
     /* sockets; all NULL in a local broker */
     void *context;
     bool own_context;
     void *service, *ingest, *events;
-    void *monitor;         /* tells of connections to service that begin and end */
-    uint64_t *connections; /* by descriptor: monitor.c's */
-    uint32_t n_connections;
-    uint64_t n_accepted;
     char service_endpoint[256], ingest_endpoint[256], events_endpoint[256];
+    struct monitor monitor;
+    struct descriptors_watch descriptors;
     struct idmap by_route;
     struct commit commit;
-    struct waits waits;                  /* requests that are not answered yet */
-    struct request_memory *kept_replies; /* to requests that must not be done twice */
+    struct waits waits;
+    struct kept_replies kept_replies;
     struct peer_counters counters;
     struct log_limit service_log;
 };
+
+/* Borrows all three; ducts is NULL if there will be sockets. */
+void peers_init(struct peers *self, struct loop *loop, const struct broker_config *config, struct ducts *ducts);
+/* Once a second: forgets peers with nothing in flight, ends waits of lost connections, checks the descriptors. */
+void peers_sweep(struct peers *self);
+/* Closes the sockets and forgets everything. No request waits any more. */
+void peers_fini(struct peers *self);
 
 #endif

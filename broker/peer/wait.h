@@ -1,40 +1,42 @@
-/* A request that is not answered yet: it has a deadline or none, can be asked what it waits for, can be taken over by a
- * retry from a new route, and is cancelled when the broker drains. Embedded first in what really waits. */
+/* A request that is not answered yet. It has a deadline or none, can explain what it waits for, can be taken over by a retry
+ * from a new route, and is cancelled when the broker drains. Embedded as the first member of the struct that waits. */
 #ifndef BROKER_WAIT_H
 #define BROKER_WAIT_H
 
 #include "broker/loop/idmap.h"
 #include "broker/loop/timer.h"
 #include "broker/peer/peer.h"
-#include "broker/service/request.h"
+#include "broker/peer/request.h"
 
 struct wait;
 
-/* What it waits for, in words. */
+/* What a request waits for, in words. */
 struct wait_text {
     char table[256];
     uint64_t count, got;
     char text[512];
 };
 
+/* ctx is the wait's. */
 struct wait_ops {
     const char *kind; /* "sample", "params", "reduce", "bye" */
     /* The deadline has passed. Ends the wait and answers. */
-    void (*expire)(struct broker *broker, struct wait *wait);
+    void (*expire)(void *ctx, struct wait *wait);
     /* Ends the wait and answers with status and text. */
-    void (*cancel)(struct broker *broker, struct wait *wait, rp_status status, const char *text);
-    void (*explain)(const struct broker *broker, const struct wait *wait, struct wait_text *out);
+    void (*cancel)(void *ctx, struct wait *wait, rp_status status, const char *text);
+    void (*explain)(const void *ctx, const struct wait *wait, struct wait_text *out);
 };
 
 struct wait {
     const struct wait_ops *ops;
+    void *ctx;
     struct wait *prev, *next;
     struct timer timer;
     struct envelope to;
     uint64_t client, id;
     int64_t since_ns;
-    int descriptor;      /* of the connection it came by; -1: not known */
-    uint64_t connection; /* its number: monitor.h */
+    int descriptor;      /* of the connection by which the request came; -1: not known */
+    uint64_t connection; /* number of that connection: monitor.h */
 };
 
 struct waits {
@@ -43,16 +45,23 @@ struct waits {
     uint64_t count;
 };
 
+/* A timeout this long, or longer than a century, means "no deadline". */
+#define WAIT_FOREVER UINT64_MAX
+
+static inline void wait_init(struct wait *self, const struct wait_ops *ops, void *ctx)
+{
+    *self = (struct wait){.ops = ops, .ctx = ctx};
+}
 /* Starts to wait on behalf of a request. */
-rp_status wait_begin(struct broker *broker, struct wait *self, const struct wait_ops *ops,
-                     const struct request *request, bool has_timeout, uint64_t timeout_ms, rp_error *err);
-void wait_end(struct broker *broker, struct wait *self);
-/* The request that (client, id) named and that still waits, or NULL. */
-struct wait *wait_find(struct broker *broker, uint64_t client, uint64_t id);
-/* A retry came: the answer goes there. Unless it was sent before the one that is known, by a connection that has ended on
- * the client's side and whose last bytes came late. */
-void wait_take_over(const struct broker *broker, struct wait *self, const struct request *request);
-/* Cancels all. */
-void waits_cancel_all(struct broker *broker, rp_status status, const char *text);
+rp_status wait_begin(struct peers *peers, struct wait *self, const struct request *request, uint64_t timeout_ms,
+                     rp_error *err);
+void wait_end(struct peers *peers, struct wait *self);
+/* Returns the waiting request that (client, id) named. NULL: there is none. */
+struct wait *wait_find(const struct waits *waits, uint64_t client, uint64_t id);
+/* Sends the answer to where a retry came from. Not if the retry is older than the known route: then it came late, by a
+ * connection that the client has closed. */
+void wait_take_over(const struct peers *peers, struct wait *self, const struct request *request);
+/* Cancels every wait. */
+void waits_cancel_all(struct waits *waits, rp_status status, const char *text);
 
 #endif

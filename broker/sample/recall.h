@@ -9,8 +9,8 @@
 #ifndef BROKER_RECALL_H
 #define BROKER_RECALL_H
 
+#include "broker/peer/request.h"
 #include "broker/sample/samples.h"
-#include "broker/service/request.h"
 
 #define RECALL_PER_CLIENT 64u
 #define RECALL_SETTLING 1024u

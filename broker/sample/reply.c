@@ -380,7 +380,7 @@ static bool send_built(struct broker *broker, const struct envelope *to, struct 
         ok = ok && peer_frame(peer, &head, header.data, header.size);
     }
     if (ok) {
-        *sent = peer_send(broker, to, &head, payload, n);
+        *sent = peer_send(&broker->peers, to, &head, payload, n);
     } else {
         for (uint32_t i = 0; i < n; i++)
             zmq_msg_close(&payload[i]);
@@ -394,15 +394,14 @@ bool reply_picks(struct broker *broker, const struct envelope *to, uint64_t id, 
                  const struct picks *picks, const char *text, bool partial, int64_t waited_ns)
 {
     struct table *counted = broker->tables.list + table->id;
-    struct peer *peer = peer_find(broker, to);
-    if (peer && peer_is_full(broker, peer)) {
+    struct peer *peer = peer_find(&broker->peers, to);
+    if (peer && peer_is_full(&broker->peers, peer)) {
         uint32_t held;
         if (log_allow(&broker->peers.service_log, 5, broker->loop.now_ns, &held))
             log_line(LEVEL_WARN, "B0302", "peer does not read its replies", "table=%s picks=%u held_back=%u",
                      table->name, picks->n, held);
-        request_send(broker, to, id, RP_RESOURCE_EXHAUSTED,
-                     "this client has left too many replies unread: read them before asking for more", 0, NULL, NULL,
-                     0);
+        request_fail(&broker->peers, to, id, RP_RESOURCE_EXHAUSTED,
+                     "this client has left too many replies unread: read them before asking for more");
         return false;
     }
     if (!broker->samples.build)
@@ -413,7 +412,7 @@ bool reply_picks(struct broker *broker, const struct envelope *to, uint64_t id, 
     bool ok = peer && build && build_reserve(build, picks->n_refs, picks->n) && collect_layouts(build, broker, picks);
     ok = ok && collect_chunks(build, picks) && collect_blocks(build);
     if (!ok) {
-        request_send(broker, to, id, RP_NO_MEMORY, "the broker has no memory for the reply", 0, NULL, NULL, 0);
+        request_fail(&broker->peers, to, id, RP_NO_MEMORY, "the broker has no memory for the reply");
         return false;
     }
     collect_ages(build, broker, counted, picks, waited_ns >= 0);
@@ -454,7 +453,7 @@ bool reply_picks(struct broker *broker, const struct envelope *to, uint64_t id, 
     };
     bool sent = false;
     if (!send_built(broker, to, peer, &out, &sent))
-        request_send(broker, to, id, RP_NO_MEMORY, "the broker has no memory for the reply", 0, NULL, NULL, 0);
+        request_fail(&broker->peers, to, id, RP_NO_MEMORY, "the broker has no memory for the reply");
     return sent;
 }
 

@@ -112,7 +112,7 @@ static void member_drop(struct group *group, struct member *member)
 
 static void addition_end(struct broker *broker, struct addition *self)
 {
-    wait_end(broker, &self->wait);
+    wait_end(&broker->peers, &self->wait);
     if (self->member)
         self->member->addition = NULL;
     self->group->n_additions--;
@@ -132,7 +132,7 @@ static void send_sum(struct broker *broker, const struct group *group, const str
     zmq_msg_t vector;
     zmq_msg_init(&vector);
     zmq_msg_copy(&vector, &sum->vector);
-    request_send(broker, to, id, RP_OK, "", 32, &reply.base, &vector, 1);
+    request_send(&broker->peers, to, id, &(struct answer){RP_OK, NULL, 32, &reply.base, &vector, 1});
 }
 
 static void sum_clear(struct broker *broker, struct sum *sum)
@@ -204,16 +204,15 @@ static void round_close(struct broker *broker, struct group *group)
         if (ok)
             send_sum(broker, group, &addition->wait.to, addition->wait.id, sum, true);
         else
-            request_send(broker, &addition->wait.to, addition->wait.id, RP_NO_MEMORY, "no memory for the sum", 0, NULL,
-                         NULL, 0);
+            request_fail(&broker->peers, &addition->wait.to, addition->wait.id, RP_NO_MEMORY, "no memory for the sum");
         addition_end(broker, addition);
     }
     group->round += ok; /* without a sum they add to the same round again */
 }
 
-static void addition_explain(const struct broker *broker, const struct wait *wait, struct wait_text *out)
+static void addition_explain(const void *ctx, const struct wait *wait, struct wait_text *out)
 {
-    (void)broker;
+    (void)ctx;
     const struct addition *self = (const struct addition *)wait;
     const struct group *group = self->group;
     out->count = group->n_members;
@@ -222,14 +221,16 @@ static void addition_explain(const struct broker *broker, const struct wait *wai
              group->name, (unsigned long long)group->round, group->n_additions, group->n_members);
 }
 
-static void addition_cancel(struct broker *broker, struct wait *wait, rp_status status, const char *text)
+static void addition_cancel(void *ctx, struct wait *wait, rp_status status, const char *text)
 {
-    request_send(broker, &wait->to, wait->id, status, text, 0, NULL, NULL, 0);
+    struct broker *broker = ctx;
+    request_fail(&broker->peers, &wait->to, wait->id, status, text);
     addition_end(broker, (struct addition *)wait);
 }
 
-static void addition_expire(struct broker *broker, struct wait *wait)
+static void addition_expire(void *ctx, struct wait *wait)
 {
+    struct broker *broker = ctx;
     round_close(broker, ((struct addition *)wait)->group);
 }
 
@@ -240,7 +241,7 @@ static void reply_membership(struct broker *broker, struct request *request, con
     Replay__ReduceReply reply = REPLAY__REDUCE_REPLY__INIT;
     reply.round = group->round;
     reply.members = group->n_members;
-    request_reply(broker, request, RP_OK, "", 32, &reply.base, NULL, 0);
+    request_ok(&broker->peers, request, 32, &reply.base);
 }
 
 static rp_status reduce_join(struct broker *broker, struct request *request, struct group *group, uint64_t id,
@@ -301,9 +302,11 @@ static rp_status reduce_add(struct broker *broker, struct request *request, stru
         return err_set(err, RP_RESOURCE_EXHAUSTED, "vectors of all groups may take a quarter of memory_limit");
     struct addition *addition = calloc(1, sizeof *addition);
     bool timed = ask->has_timeout_ms_case == REPLAY__REDUCE__HAS_TIMEOUT_MS_TIMEOUT_MS;
-    rp_status status = addition
-                           ? wait_begin(broker, &addition->wait, &addition_ops, request, timed, ask->timeout_ms, err)
-                           : err_set(err, RP_NO_MEMORY, "no memory for the vector");
+    if (!addition)
+        return err_set(err, RP_NO_MEMORY, "no memory for the vector");
+    wait_init(&addition->wait, &addition_ops, broker);
+    rp_status status =
+        wait_begin(&broker->peers, &addition->wait, request, timed ? ask->timeout_ms : WAIT_FOREVER, err);
     if (status != RP_OK) {
         free(addition);
         return status;

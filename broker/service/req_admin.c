@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "broker/broker.h"
+#include "broker/peer/sockets.h"
 #include "broker/service/info.h"
 #include "broker/session/pump.h"
 #include "proto/base/error.h"
@@ -47,7 +48,7 @@ rp_status req_list(struct broker *broker, struct request *request, rp_error *err
     }
     reply.cursor = slot < table->in.high ? slot : 0;
     if (infos && list)
-        request_reply(broker, request, RP_OK, "", 24, &reply.base, NULL, 0);
+        request_ok(&broker->peers, request, 24, &reply.base);
     free(infos);
     free(list);
     return request->answered ? RP_OK : err_set(err, RP_NO_MEMORY, "no memory for a list of %u items", most);
@@ -90,10 +91,10 @@ rp_status req_set_limiter(struct broker *broker, struct request *request, rp_err
     log_line(LEVEL_INFO, "B0202", "limiter changed",
              "table=%s samples_per_insert=%g min_size=%g min_diff=%g max_diff=%g", table->name,
              trial.samples_per_insert, trial.min_size, trial.min_diff, trial.max_diff);
-    broker_announce(broker, "table %s limiter", table->name);
+    sockets_announce(&broker->peers, "table %s limiter", table->name);
     pump_mark(table);
     struct limiter_info info;
     info_limiter(table, &info);
-    request_reply(broker, request, RP_OK, "", 26, &info.body.base, NULL, 0);
+    request_ok(&broker->peers, request, 26, &info.body.base);
     return RP_OK;
 }

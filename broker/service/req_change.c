@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "broker/broker.h"
+#include "broker/peer/sockets.h"
 #include "broker/session/pump.h"
 #include "proto/base/error.h"
 
@@ -52,7 +53,8 @@ static rp_status read_keys(struct broker *broker, const struct request *request,
 static void reply_change(struct broker *broker, struct request *request, const Replay__ChangeReply *reply,
                          const char *text)
 {
-    request_reply(broker, request, reply->refused ? RP_INVALID_ARGUMENT : RP_OK, text, 20, &reply->base, NULL, 0);
+    rp_status status = reply->refused ? RP_INVALID_ARGUMENT : RP_OK;
+    request_reply(&broker->peers, request, &(struct answer){status, text, 20, &reply->base, NULL, 0});
 }
 
 rp_status req_update(struct broker *broker, struct request *request, rp_error *err)
@@ -122,7 +124,7 @@ rp_status req_reset(struct broker *broker, struct request *request, rp_error *er
     reply.applied = table->in.size;
     RP_TRY(table_reset(table, err));
     log_line(LEVEL_INFO, "B0201", "table reset", "table=%s items=%llu", table->name, (unsigned long long)reply.applied);
-    broker_announce(broker, "table %s reset", table->name);
+    sockets_announce(&broker->peers, "table %s reset", table->name);
     pump_mark(table);
     reply_change(broker, request, &reply, "");
     return RP_OK;

@@ -13,15 +13,16 @@ struct checkpoint_wait {
 
 static void end(struct broker *broker, struct checkpoint_wait *self)
 {
-    wait_end(broker, &self->wait);
+    wait_end(&broker->peers, &self->wait);
     *self->prev = self->next;
     if (self->next)
         self->next->prev = self->prev;
     free(self);
 }
 
-static void explain(const struct broker *broker, const struct wait *wait, struct wait_text *out)
+static void explain(const void *ctx, const struct wait *wait, struct wait_text *out)
 {
+    const struct broker *broker = ctx;
     const struct checkpoint_wait *self = (const struct checkpoint_wait *)wait;
     Replay__DiskInfo info = REPLAY__DISK_INFO__INIT;
     checkpoints_info(broker, &info);
@@ -34,14 +35,16 @@ static void explain(const struct broker *broker, const struct wait *wait, struct
                  (unsigned long long)self->number);
 }
 
-static void cancel(struct broker *broker, struct wait *wait, rp_status status, const char *text)
+static void cancel(void *ctx, struct wait *wait, rp_status status, const char *text)
 {
-    request_send(broker, &wait->to, wait->id, status, text, 0, NULL, NULL, 0);
+    struct broker *broker = ctx;
+    request_fail(&broker->peers, &wait->to, wait->id, status, text);
     end(broker, (struct checkpoint_wait *)wait);
 }
 
-static void expire(struct broker *broker, struct wait *wait)
+static void expire(void *ctx, struct wait *wait)
 {
+    struct broker *broker = ctx;
     struct wait_text why = {0};
     char text[600];
     explain(broker, wait, &why);
@@ -72,7 +75,8 @@ void checkpoint_answer(struct broker *broker, uint64_t number, const char *error
             cancel(broker, &at->wait, RP_IO, text);
             continue;
         }
-        request_send(broker, &at->wait.to, at->wait.id, RP_OK, "", 33, &reply.base, NULL, 0);
+        request_send(&broker->peers, &at->wait.to, at->wait.id,
+                     &(struct answer){.status = RP_OK, .field = 33, .body = &reply.base});
         end(broker, at);
     }
 }
@@ -88,13 +92,15 @@ rp_status req_checkpoint(struct broker *broker, struct request *request, rp_erro
         Replay__CheckpointReply reply = REPLAY__CHECKPOINT_REPLY__INIT;
         reply.number = number;
         reply.folder = broker->stream->folder.path;
-        request_reply(broker, request, RP_OK, "", 33, &reply.base, NULL, 0);
+        request_ok(&broker->peers, request, 33, &reply.base);
         return RP_OK;
     }
     struct checkpoint_wait *self = calloc(1, sizeof *self);
     bool timed = ask->has_timeout_ms_case == REPLAY__CHECKPOINT__HAS_TIMEOUT_MS_TIMEOUT_MS;
-    rp_status status = self ? wait_begin(broker, &self->wait, &ops, request, timed, ask->timeout_ms, err)
-                            : err_set(err, RP_NO_MEMORY, "no memory to wait for a checkpoint");
+    if (!self)
+        return err_set(err, RP_NO_MEMORY, "no memory to wait for a checkpoint");
+    wait_init(&self->wait, &ops, broker);
+    rp_status status = wait_begin(&broker->peers, &self->wait, request, timed ? ask->timeout_ms : WAIT_FOREVER, err);
     if (status != RP_OK) {
         free(self);
         return status;

@@ -307,7 +307,7 @@ rp_status req_info(struct broker *broker, struct request *request, rp_error *err
     if (ask->sessions)
         add_sessions(&arena, broker, ask->session_cursor, &reply);
     if (!arena.failed)
-        request_reply(broker, request, RP_OK, "", 27, &reply.base, NULL, 0);
+        request_ok(&broker->peers, request, 27, &reply.base);
     arena_fini(&arena);
     return request->answered ? RP_OK : err_set(err, RP_NO_MEMORY, "no memory for the information");
 }
@@ -395,7 +395,7 @@ static void add_evicted(struct arena *arena, const struct broker *broker, const 
 static void add_journal(struct arena *arena, const struct broker *broker, Replay__WhyReply *reply)
 {
     char why[256] = "the disk is slow", text[400];
-    if (!broker->stream || (!stream_is_full(broker->stream, why, sizeof why) && !commit_is_stuck(broker)))
+    if (!broker->stream || (!stream_is_full(broker->stream, why, sizeof why) && !commit_is_stuck(&broker->peers)))
         return;
     snprintf(text, sizeof text, "%s: %llu messages to clients wait; %s", broker->stream->folder.path,
              (unsigned long long)broker->peers.commit.count, why);
@@ -423,7 +423,7 @@ rp_status req_why(struct broker *broker, struct request *request, rp_error *err)
     for (uint32_t i = 0; reply.waits && i < broker->tables.n; i++)
         add_evicted(&arena, broker, &broker->tables.list[i], &reply);
     if (!arena.failed)
-        request_reply(broker, request, RP_OK, "", 28, &reply.base, NULL, 0);
+        request_ok(&broker->peers, request, 28, &reply.base);
     arena_fini(&arena);
     return request->answered ? RP_OK : err_set(err, RP_NO_MEMORY, "no memory for the answer");
 }

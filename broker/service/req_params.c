@@ -9,6 +9,7 @@
 
 #include "broker/broker.h"
 #include "broker/disk/record.h"
+#include "broker/peer/sockets.h"
 #include "proto/base/error.h"
 #include "proto/base/utf8.h"
 #include "proto/wire/unpack.h"
@@ -53,7 +54,7 @@ static bool get_answer(struct broker *broker, const struct envelope *to, uint64_
         free(infos);
         free(list);
         free(payload);
-        request_send(broker, to, id, RP_NO_MEMORY, "no memory for the parameters", 0, NULL, NULL, 0);
+        request_fail(&broker->peers, to, id, RP_NO_MEMORY, "no memory for the parameters");
         return true;
     }
     for (size_t i = 0; i < ask->n_name; i++) {
@@ -71,13 +72,10 @@ static bool get_answer(struct broker *broker, const struct envelope *to, uint64_
         Replay__ParamsReply reply = REPLAY__PARAMS_REPLY__INIT;
         reply.n_slots = n;
         reply.slots = list;
-        if (ask->head) {
-            for (uint32_t i = 0; i < n; i++)
-                zmq_msg_close(&payload[i]);
-            request_send(broker, to, id, RP_OK, "", 30, &reply.base, NULL, 0);
-        } else {
-            request_send(broker, to, id, RP_OK, "", 30, &reply.base, payload, n);
-        }
+        for (uint32_t i = 0; ask->head && i < n; i++)
+            zmq_msg_close(&payload[i]);
+        request_send(&broker->peers, to, id,
+                     &(struct answer){RP_OK, NULL, 30, &reply.base, payload, ask->head ? 0 : n});
     }
     free(infos);
     free(list);
@@ -89,7 +87,7 @@ static void wait_finish(struct broker *broker, struct params_wait *self)
 {
     if (broker->params_waits.wake_next == self)
         broker->params_waits.wake_next = self->next;
-    wait_end(broker, &self->wait);
+    wait_end(&broker->peers, &self->wait);
     *self->prev = self->next;
     if (self->next)
         self->next->prev = self->prev;
@@ -97,8 +95,9 @@ static void wait_finish(struct broker *broker, struct params_wait *self)
     free(self);
 }
 
-static void get_explain(const struct broker *broker, const struct wait *wait, struct wait_text *out)
+static void get_explain(const void *ctx, const struct wait *wait, struct wait_text *out)
 {
+    const struct broker *broker = ctx;
     const struct params_wait *self = (const struct params_wait *)wait;
     uint64_t have = self->ask->n_have ? self->ask->have[0] : 0;
     out->count = self->ask->n_name;
@@ -107,14 +106,16 @@ static void get_explain(const struct broker *broker, const struct wait *wait, st
              (unsigned long long)params_version(&broker->params, self->ask->name[0]));
 }
 
-static void get_cancel(struct broker *broker, struct wait *wait, rp_status status, const char *text)
+static void get_cancel(void *ctx, struct wait *wait, rp_status status, const char *text)
 {
-    request_send(broker, &wait->to, wait->id, status, text, 0, NULL, NULL, 0);
+    struct broker *broker = ctx;
+    request_fail(&broker->peers, &wait->to, wait->id, status, text);
     wait_finish(broker, (struct params_wait *)wait);
 }
 
-static void get_expire(struct broker *broker, struct wait *wait)
+static void get_expire(void *ctx, struct wait *wait)
 {
+    struct broker *broker = ctx;
     struct wait_text why = {0};
     get_explain(broker, wait, &why);
     get_cancel(broker, wait, RP_DEADLINE_EXCEEDED, why.text);
@@ -205,9 +206,9 @@ rp_status req_params_put(struct broker *broker, struct request *request, rp_erro
     /* The put and its reply are in one record, or a retry would put twice. A large value ends its record. */
     if (broker->loop.effects)
         broker->loop.effects->begin(broker->loop.effects);
-    request_reply(broker, request, RP_OK, "", 30, &reply.base, NULL, 0);
+    request_ok(&broker->peers, request, 30, &reply.base);
     EFFECT(&broker->loop, slot, slot);
-    broker_announce(broker, "params %s %llu", slot->name, (unsigned long long)slot->version);
+    sockets_announce(&broker->peers, "params %s %llu", slot->name, (unsigned long long)slot->version);
     wake_all(broker);
     return RP_OK;
 }
@@ -227,8 +228,10 @@ rp_status req_params_get(struct broker *broker, struct request *request, rp_erro
     }
     struct params_wait *waiting = calloc(1, sizeof *waiting);
     bool timed = ask->has_timeout_ms_case == REPLAY__PARAMS_GET__HAS_TIMEOUT_MS_TIMEOUT_MS;
-    rp_status status = waiting ? wait_begin(broker, &waiting->wait, &get_ops, request, timed, ask->timeout_ms, err)
-                               : err_set(err, RP_NO_MEMORY, "no memory to wait for parameters");
+    if (!waiting)
+        return err_set(err, RP_NO_MEMORY, "no memory to wait for parameters");
+    wait_init(&waiting->wait, &get_ops, broker);
+    rp_status status = wait_begin(&broker->peers, &waiting->wait, request, timed ? ask->timeout_ms : WAIT_FOREVER, err);
     if (status != RP_OK) {
         free(waiting);
         return status;
@@ -264,6 +267,6 @@ rp_status req_counter(struct broker *broker, struct request *request, rp_error *
         EFFECT(&broker->loop, counter, counter);
     Replay__CounterReply reply = REPLAY__COUNTER_REPLY__INIT;
     reply.value = counter ? counter->value : 0;
-    request_reply(broker, request, RP_OK, "", 31, &reply.base, NULL, 0);
+    request_ok(&broker->peers, request, 31, &reply.base);
     return RP_OK;
 }

@@ -35,7 +35,7 @@ static void waiter_end(struct broker *broker, struct waiter *self)
 {
     unqueue(self);
     spill_unpark(broker, self);
-    wait_end(broker, &self->wait);
+    wait_end(&broker->peers, &self->wait);
     recall_release(broker, self);
     /* What was picked may have made room for inserts, and the next in the queue may be served now. */
     pump_mark(self->table);
@@ -97,13 +97,13 @@ void sample_fail(struct broker *broker, struct waiter *waiter, rp_status status,
 {
     if (!waiter->fetch)
         recall_lose(broker, waiter);
-    request_send(broker, &waiter->wait.to, waiter->wait.id, status, text, 0, NULL, NULL, 0);
+    request_fail(&broker->peers, &waiter->wait.to, waiter->wait.id, status, text);
     waiter_end(broker, waiter);
 }
 
-static void sample_explain(const struct broker *broker, const struct wait *wait, struct wait_text *out)
+static void sample_explain(const void *ctx, const struct wait *wait, struct wait_text *out)
 {
-    (void)broker;
+    (void)ctx;
     const struct waiter *self = (const struct waiter *)wait;
     strncpy(out->table, self->table->name, sizeof out->table - 1);
     out->count = self->want;
@@ -114,8 +114,9 @@ static void sample_explain(const struct broker *broker, const struct wait *wait,
         waiter_explain(self, out->text, sizeof out->text);
 }
 
-static void sample_expire(struct broker *broker, struct wait *wait)
+static void sample_expire(void *ctx, struct wait *wait)
 {
+    struct broker *broker = ctx;
     struct waiter *self = (struct waiter *)wait;
     struct wait_text why = {0};
     if (self->park.state != PARK_NOT)
@@ -125,31 +126,33 @@ static void sample_expire(struct broker *broker, struct wait *wait)
         sample_answer(broker, self, why.text);
         return;
     }
-    request_send(broker, &wait->to, wait->id, RP_DEADLINE_EXCEEDED, why.text, 0, NULL, NULL, 0);
+    request_fail(&broker->peers, &wait->to, wait->id, RP_DEADLINE_EXCEEDED, why.text);
     waiter_end(broker, self);
 }
 
 /* The connection is lost, or the broker stops: a retry goes on from what is left behind. */
-static void sample_cancel(struct broker *broker, struct wait *wait, rp_status status, const char *text)
+static void sample_cancel(void *ctx, struct wait *wait, rp_status status, const char *text)
 {
+    struct broker *broker = ctx;
     struct waiter *self = (struct waiter *)wait;
     spill_unpark(broker, self);
     recall_keep(broker, self, false);
-    request_send(broker, &wait->to, wait->id, status, text, 0, NULL, NULL, 0);
+    request_fail(&broker->peers, &wait->to, wait->id, status, text);
     waiter_end(broker, self);
 }
 
 static const struct wait_ops sample_ops = {"sample", sample_expire, sample_cancel, sample_explain};
 
-static void fetch_expire(struct broker *broker, struct wait *wait)
+static void fetch_expire(void *ctx, struct wait *wait)
 {
-    (void)broker;
+    (void)ctx;
     (void)wait; /* it has no deadline */
 }
 
-static void fetch_cancel(struct broker *broker, struct wait *wait, rp_status status, const char *text)
+static void fetch_cancel(void *ctx, struct wait *wait, rp_status status, const char *text)
 {
-    request_send(broker, &wait->to, wait->id, status, text, 0, NULL, NULL, 0);
+    struct broker *broker = ctx;
+    request_fail(&broker->peers, &wait->to, wait->id, status, text);
     waiter_end(broker, (struct waiter *)wait);
 }
 
@@ -169,7 +172,7 @@ static void sample_give_up(struct broker *broker, struct waiter *self)
                  self->picks.n);
         recall_lose(broker, self);
     }
-    request_send(broker, &self->wait.to, self->wait.id, RP_CANCELLED, "cancelled by the client", 0, NULL, NULL, 0);
+    request_fail(&broker->peers, &self->wait.to, self->wait.id, RP_CANCELLED, "cancelled by the client");
     waiter_end(broker, self);
 }
 
@@ -210,9 +213,11 @@ static rp_status waiter_begin(struct broker *broker, const struct request *reque
     if (!waiter)
         return err_set(err, RP_NO_MEMORY, "no memory for a sample of %u items", ask->count);
     waiter->want = ask->count;
-    rp_status status = wait_begin(broker, &waiter->wait, &sample_ops, request, ask->has_timeout, ask->timeout_ms, err);
+    wait_init(&waiter->wait, &sample_ops, broker);
+    uint64_t timeout_ms = ask->has_timeout ? ask->timeout_ms : WAIT_FOREVER;
+    rp_status status = wait_begin(&broker->peers, &waiter->wait, request, timeout_ms, err);
     if (status == RP_OK && !recall_reserve(broker, waiter)) {
-        wait_end(broker, &waiter->wait);
+        wait_end(&broker->peers, &waiter->wait);
         status = err_set(err, RP_NO_MEMORY, "no memory to remember a sample of %u items", ask->count);
     }
     if (status != RP_OK) {
@@ -239,8 +244,8 @@ rp_status req_sample(struct broker *broker, struct request *request, rp_error *e
     if (broker->draining)
         return err_set(err, RP_CANCELLED, "the broker is shutting down");
     RP_TRY(recall_check(broker, request, table, ask.count, pick_flags(ask.distinct, ask.flexible, ask.whole), err));
-    struct peer *peer = peer_find(broker, &request->from);
-    if (peer && peer_is_full(broker, peer))
+    struct peer *peer = peer_find(&broker->peers, &request->from);
+    if (peer && peer_is_full(&broker->peers, peer))
         return err_set(err, RP_RESOURCE_EXHAUSTED,
                        "this client has left more than %lld bytes of replies unread: read them before asking for more",
                        (long long)broker->config->peer_backlog_bytes);
@@ -281,7 +286,7 @@ rp_status req_cancel(struct broker *broker, struct request *request, rp_error *e
     const Replay__Cancel *ask = (const Replay__Cancel *)request->body;
     Replay__ChangeReply reply = REPLAY__CHANGE_REPLY__INIT;
     for (size_t i = 0; i < ask->n_id && i < BROKER_MAX_BATCH; i++) {
-        struct wait *wait = wait_find(broker, request->head.client, ask->id[i]);
+        struct wait *wait = wait_find(&broker->peers.waits, request->head.client, ask->id[i]);
         if (wait) {
             if (wait->ops == &sample_ops)
                 sample_give_up(broker, (struct waiter *)wait);
@@ -292,7 +297,7 @@ rp_status req_cancel(struct broker *broker, struct request *request, rp_error *e
             reply.missing++;
         }
     }
-    request_reply(broker, request, RP_OK, "", 20, &reply.base, NULL, 0);
+    request_ok(&broker->peers, request, 20, &reply.base);
     return RP_OK;
 }
 
@@ -303,7 +308,8 @@ static rp_status fetch_later(struct broker *broker, struct request *request, str
     struct waiter *waiter = waiter_new(broker, table);
     if (!waiter)
         return err_set(err, RP_NO_MEMORY, "no memory to fetch %u items", picks->n);
-    rp_status status = wait_begin(broker, &waiter->wait, &fetch_ops, request, false, 0, err);
+    wait_init(&waiter->wait, &fetch_ops, broker);
+    rp_status status = wait_begin(&broker->peers, &waiter->wait, request, WAIT_FOREVER, err);
     if (status != RP_OK) {
         waiter_release(broker, waiter);
         return status;

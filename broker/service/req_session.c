@@ -93,7 +93,7 @@ static rp_status hello_reply(struct broker *broker, struct request *request, str
         reply.resumed = resumed;
         reply.lost_messages = lost;
     }
-    request_reply(broker, request, RP_OK, "", 16, &reply.base, NULL, 0);
+    request_ok(&broker->peers, request, 16, &reply.base);
     specs_fini(&specs);
     credit_message_destroy(&credit);
     return RP_OK;
@@ -175,7 +175,7 @@ static rp_status heartbeat_bare(struct broker *broker, struct request *request, 
     credit.n_waiting = 1;
     credit.waiting = &text;
     broker->peers.commit.ahead = true;
-    request_reply(broker, request, RP_OK, text, 17, &credit.base, NULL, 0);
+    request_reply(&broker->peers, request, &(struct answer){RP_OK, text, 17, &credit.base, NULL, 0});
     broker->peers.commit.ahead = false;
     return RP_OK;
 }
@@ -228,13 +228,13 @@ rp_status req_heartbeat(struct broker *broker, struct request *request, rp_error
     credit_confirm(session, ask->confirmed_rejections);
     credit_release(broker, session, ask->released_bytes);
     credit_measure(broker, session);
-    if (commit_is_stuck(broker))
+    if (commit_is_stuck(&broker->peers))
         return heartbeat_stuck(broker, request, session);
     credit_refresh(broker, session);
     struct credit_message *credit = credit_message_new(broker, session, ask->explain);
     if (!credit)
         return err_set(err, RP_NO_MEMORY, "no memory for the credit");
-    request_reply(broker, request, RP_OK, "", 17, credit_message_body(credit), NULL, 0);
+    request_ok(&broker->peers, request, 17, credit_message_body(credit));
     credit_message_destroy(&credit);
     return RP_OK;
 }
@@ -248,14 +248,14 @@ struct bye {
 
 static void bye_end(struct broker *broker, struct bye *self)
 {
-    wait_end(broker, &self->wait);
+    wait_end(&broker->peers, &self->wait);
     self->session->bye = NULL;
     free(self);
 }
 
-static void bye_explain(const struct broker *broker, const struct wait *wait, struct wait_text *out)
+static void bye_explain(const void *ctx, const struct wait *wait, struct wait_text *out)
 {
-    (void)broker;
+    (void)ctx;
     const struct bye *self = (const struct bye *)wait;
     out->count = session_unresolved(self->session);
     int used =
@@ -273,21 +273,23 @@ static void bye_explain(const struct broker *broker, const struct wait *wait, st
     }
 }
 
-static void bye_answer(struct broker *broker, struct wait *wait, rp_status status, const char *text)
+static void bye_answer(void *ctx, struct wait *wait, rp_status status, const char *text)
 {
+    struct broker *broker = ctx;
     struct bye *self = (struct bye *)wait;
     struct credit_message *credit = credit_message_new(broker, self->session, status != RP_OK);
     const ProtobufCMessage *body = credit ? credit_message_body(credit) : NULL;
     if (status == RP_OK)
-        request_finish(broker, wait, 17, body);
+        request_finish(&broker->peers, wait, 17, body);
     else
-        request_send(broker, &wait->to, wait->id, status, text, 17, body, NULL, 0);
+        request_send(&broker->peers, &wait->to, wait->id, &(struct answer){status, text, 17, body, NULL, 0});
     credit_message_destroy(&credit);
     bye_end(broker, self);
 }
 
-static void bye_expire(struct broker *broker, struct wait *wait)
+static void bye_expire(void *ctx, struct wait *wait)
 {
+    struct broker *broker = ctx;
     struct wait_text why = {0};
     bye_explain(broker, wait, &why);
     bye_answer(broker, wait, RP_DEADLINE_EXCEEDED, why.text);
@@ -330,8 +332,10 @@ rp_status req_bye(struct broker *broker, struct request *request, rp_error *err)
     session_touch(session, broker->loop.now_ns);
     struct bye *bye = calloc(1, sizeof *bye);
     bool timed = ask->has_timeout_ms_case == REPLAY__BYE__HAS_TIMEOUT_MS_TIMEOUT_MS;
-    rp_status status = bye ? wait_begin(broker, &bye->wait, &bye_ops, request, timed, ask->timeout_ms, err)
-                           : err_set(err, RP_NO_MEMORY, "no memory for BYE");
+    if (!bye)
+        return err_set(err, RP_NO_MEMORY, "no memory for BYE");
+    wait_init(&bye->wait, &bye_ops, broker);
+    rp_status status = wait_begin(&broker->peers, &bye->wait, request, timed ? ask->timeout_ms : WAIT_FOREVER, err);
     if (status != RP_OK) {
         free(bye);
         return status;

@@ -55,7 +55,8 @@ static void send_notice(struct broker *broker, struct session *self)
     struct credit_message *message = credit_message_new(broker, self, false);
     if (!message)
         return;
-    request_send(broker, &self->to, 0, RP_OK, "", 17, credit_message_body(message), NULL, 0);
+    request_send(&broker->peers, &self->to, 0,
+                 &(struct answer){RP_OK, NULL, 17, credit_message_body(message), NULL, 0});
     credit_message_destroy(&message);
 }
 

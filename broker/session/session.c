@@ -84,7 +84,7 @@ static struct session *session_new(struct broker *broker, const uint8_t *id, con
         self->next->prev = self;
     broker->sessions.list = self;
     self->seen_ns = broker->loop.now_ns;
-    self->timer.fire = session_silent;
+    self->timer = (struct timer){.fire = session_silent, .ctx = broker};
     return self;
 }
 
@@ -331,7 +331,7 @@ static void session_silent(struct timer *timer, void *ctx)
     }
     int64_t due = self->seen_ns + broker->config->expiry_ns;
     /* While nothing is taken in, or said, because of the disk, silence means nothing. */
-    if (due <= broker->loop.now_ns && (broker->ingest_held || commit_is_stuck(broker)))
+    if (due <= broker->loop.now_ns && (broker->ingest_held || commit_is_stuck(&broker->peers)))
         due = broker->loop.now_ns + NS_PER_S;
     if (due > broker->loop.now_ns) {
         watch(broker, self, due);

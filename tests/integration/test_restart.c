@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/wait.h>
 
+#include "broker/peer/sockets.h"
 #include "proto/base/rng.h"
 #include "tests/support/naive.h"
 #include "tests/support/process.h"
@@ -73,7 +74,7 @@ static void sockets_torn_down_in_mid_stream(void **state)
             broker_turn(embed.broker, 0);
         if (rng_below(&rng, 20) == 0) {
             rp_error err = {0};
-            if (broker_rebind(embed.broker, &err) != RP_OK)
+            if (sockets_rebind(&embed.broker->peers, &err) != RP_OK)
                 fail_msg("%s", err.text);
             take_up_again(peer);
             torn++;
@@ -108,7 +109,7 @@ static void a_push_that_reconnects_by_itself_leaves_a_gap_that_is_found(void **s
         }
         if (round % 10 == 5) {
             rp_error err = {0};
-            if (broker_rebind(embed.broker, &err) != RP_OK)
+            if (sockets_rebind(&embed.broker->peers, &err) != RP_OK)
                 fail_msg("%s", err.text);
         }
         /* Three heartbeats without progress, or a gap: HELLO and again from received + 1. */

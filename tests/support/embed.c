@@ -117,7 +117,7 @@ struct table *embed_table(struct embed *self, const char *name)
 static void check_released(struct embed *self)
 {
     struct broker *broker = self->broker;
-    waits_cancel_all(broker, RP_CANCELLED, "the test ends");
+    waits_cancel_all(&broker->peers.waits, RP_CANCELLED, "the test ends");
     while (broker->sessions.list)
         session_close(broker, broker->sessions.list);
     for (uint32_t i = 0; i < broker->tables.n; i++)

@@ -47,7 +47,7 @@ static void desk_open(struct desk *self, bool again, bool journal)
     self->manual.now_ns = NS_PER_S;
     self->broker.config = &self->config;
     self->broker.loop.clock = clock_manual(&self->manual);
-    commit_init(&self->broker.peers.commit);
+    peers_init(&self->broker.peers, &self->broker.loop, &self->config, NULL);
     rp_error err = {0};
     if (store_init(&self->broker.store, &err) != RP_OK || stream_open(&self->broker, &err) != RP_OK)
         fail_msg("%s", err.text);

@@ -30,10 +30,10 @@ static void timers_fire_in_order_and_ties_as_they_were_set(void **state)
 {
     (void)state;
     struct log log = {.n = 0};
-    struct timers timers = {.ctx = &log};
+    struct timers timers = {0};
     static const int64_t at[] = {30, 10, 20, 10, 30, 10};
     for (uint32_t i = 0; i < 6; i++) {
-        list[i] = (struct timer){.fire = record};
+        list[i] = (struct timer){.fire = record, .ctx = &log};
         assert_true(timer_set(&timers, &list[i], at[i]));
     }
     assert_int_equal(timers_next(&timers), 10);
@@ -56,11 +56,11 @@ static void random_use_matches_a_sorted_list(void **state)
     struct rng rng;
     rng_seed(&rng, naive_seed("random_use_matches_a_sorted_list"));
     struct log log = {.n = 0};
-    struct timers timers = {.ctx = &log};
+    struct timers timers = {0};
     bool set[N] = {false};
     int64_t now = 0;
     for (uint32_t i = 0; i < N; i++)
-        list[i] = (struct timer){.fire = record};
+        list[i] = (struct timer){.fire = record, .ctx = &log};
     for (uint32_t step = 0; step < 20000; step++) {
         uint32_t i = (uint32_t)rng_below(&rng, N);
         switch (rng_below(&rng, 4)) {

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "broker/peer/sockets.h"
 #include "broker/sample/recall.h"
 #include "replay/client.h"
 #include "replay/sampler.h"
@@ -135,7 +136,7 @@ static void read_a_queue(uint32_t breaks)
             insert_more(writer, &inserted);
         if (broken < breaks && atomic_load(&reader.taken) > (broken + 1) * ITEMS / (breaks + 2)) {
             rp_error err = {0};
-            assert_int_equal(broker_rebind(embed.broker, &err), RP_OK);
+            assert_int_equal(sockets_rebind(&embed.broker->peers, &err), RP_OK);
             testpeer_reconnect(writer);
             testpeer_resume(writer, 1, false);
             testpeer_resend(writer, writer->credit->received);

@@ -429,7 +429,7 @@ static void a_parked_sample_is_cancelled_and_lost_like_any_other(void **state)
     request.fetch = &fetch;
     uint64_t fetch_id = testpeer_ask(peer, &request);
     await_parked(&embed, 2);
-    waits_cancel_all(embed.broker, RP_CANCELLED, "enough");
+    waits_cancel_all(&embed.broker->peers.waits, RP_CANCELLED, "enough");
     assert_null(embed.broker->spill->parked);
     assert_int_equal(testpeer_await(peer, id)->status, RP_CANCELLED);
     assert_int_equal(testpeer_await(peer, fetch_id)->status, RP_CANCELLED);

@@ -1,0 +1,44 @@
+/* Kept replies: the last replies to requests that must not be done twice, of all clients together. A retry gets the kept
+ * reply instead of a second execution. */
+#ifndef BROKER_KEPT_REPLIES_H
+#define BROKER_KEPT_REPLIES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "broker/loop/idmap.h"
+
+struct loop;
+
+/* Largest reply that is kept. */
+#define KEPT_REPLY_BYTES 16384u
+
+struct kept_reply {
+    uint64_t client, id;
+    uint8_t *frame; /* the encoded Reply; NULL: this place is free */
+    size_t size;    /* bytes of the frame */
+};
+
+struct kept_replies {
+    struct kept_reply *ring; /* NULL until a reply is kept */
+    uint32_t next;
+    struct idmap by_name;
+    uint8_t *spare[2]; /* KEPT_REPLY_BYTES each: a finished request is encoded and kept even when memory runs out */
+};
+
+/* Before a request changes anything: makes sure that its reply can be encoded and kept. False: no memory. */
+bool kept_replies_reserve(struct kept_replies *self);
+/* Takes a reserved block of KEPT_REPLY_BYTES. NULL: there is none, or size is too large for it. */
+uint8_t *kept_replies_spare(struct kept_replies *self, size_t size);
+/* Keeps a copy of the frame in place of the oldest reply, and tells loop's effects. Client 0 is anonymous and cannot retry:
+ * its replies are not kept. */
+void kept_replies_add(struct kept_replies *self, struct loop *loop, const struct kept_reply *reply);
+/* NULL: no reply to this request is kept. */
+const struct kept_reply *kept_replies_find(const struct kept_replies *self, uint64_t client, uint64_t id);
+/* Calls fn for every kept reply, oldest first. */
+typedef void kept_reply_fn(void *ctx, const struct kept_reply *reply);
+void kept_replies_each(const struct kept_replies *self, kept_reply_fn *fn, void *ctx);
+void kept_replies_fini(struct kept_replies *self);
+
+#endif

@@ -1,0 +1,43 @@
+#include "broker/peer/peers.h"
+
+#include "broker/peer/sockets.h"
+
+void peers_init(struct peers *self, struct loop *loop, const struct broker_config *config, struct ducts *ducts)
+{
+    self->loop = loop;
+    self->config = config;
+    self->ducts = ducts;
+    commit_init(&self->commit);
+}
+
+static void forget_idle(struct idmap *by_route)
+{
+    for (uint32_t i = 0; by_route->entries && i <= by_route->mask; i++) {
+        struct peer *peer = by_route->entries[i].value;
+        if (peer && atomic_load_explicit(&peer->refs, memory_order_acquire) == 1) {
+            idmap_remove(by_route, peer->route); /* may move another entry to this place: the next sweep sees it */
+            peer_release(peer);
+        }
+    }
+}
+
+void peers_sweep(struct peers *self)
+{
+    forget_idle(&self->by_route);
+    monitor_sweep(self);
+    descriptors_check(&self->descriptors);
+}
+
+void peers_fini(struct peers *self)
+{
+    sockets_close(self);
+    struct idmap *by_route = &self->by_route;
+    for (uint32_t i = 0; by_route->entries && i <= by_route->mask; i++)
+        if (by_route->entries[i].value)
+            peer_release(by_route->entries[i].value);
+    idmap_fini(by_route);
+    kept_replies_fini(&self->kept_replies);
+    idmap_fini(&self->waits.by_request);
+    monitor_fini(&self->monitor);
+    commit_fini(&self->commit);
+}

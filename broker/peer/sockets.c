@@ -1,0 +1,150 @@
+#include "broker/peer/sockets.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include <zmq.h>
+
+#include "broker/config/config.h"
+#include "broker/loop/loop.h"
+#include "broker/peer/ipc.h"
+#include "broker/peer/peers.h"
+#include "proto/base/log.h"
+
+/* Sets all socket options. */
+static void *socket_open(struct peers *peers, int type, rp_error *err)
+{
+    void *socket = zmq_socket(peers->context, type);
+    if (!socket) {
+        err_set(err, RP_IO, "cannot open a socket: %s", zmq_strerror(errno));
+        return NULL;
+    }
+    int linger = (int)(peers->config->drain_timeout_ns / NS_PER_MS), hwm = 1000, one = 1, backlog = 4096;
+    int64_t most = peers->config->max_message_bytes;
+    zmq_setsockopt(socket, ZMQ_LINGER, &linger, sizeof linger);
+    zmq_setsockopt(socket, ZMQ_SNDHWM, &hwm, sizeof hwm);
+    zmq_setsockopt(socket, ZMQ_RCVHWM, &hwm, sizeof hwm);
+    zmq_setsockopt(socket, ZMQ_BACKLOG, &backlog, sizeof backlog);
+    zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &most, sizeof most);
+    if (type == ZMQ_ROUTER)
+        zmq_setsockopt(socket, ZMQ_ROUTER_MANDATORY, &one, sizeof one);
+    return socket;
+}
+
+static rp_status socket_bind(void *socket, const char *endpoint, char *bound, size_t size, rp_error *err)
+{
+    int ipv6 = strchr(endpoint, '[') != NULL;
+    zmq_setsockopt(socket, ZMQ_IPV6, &ipv6, sizeof ipv6);
+    int lock;
+    rp_status status = ipc_claim(endpoint, &lock, err);
+    if (status == RP_OK && zmq_bind(socket, endpoint) != 0)
+        status = err_set(err, RP_IO, "cannot bind %s: %s%s", endpoint, zmq_strerror(errno),
+                         errno == EADDRINUSE ? ". Another broker runs there, or use port 0 for a free one" : "");
+    ipc_release(lock);
+    RP_TRY(status);
+    if (zmq_getsockopt(socket, ZMQ_LAST_ENDPOINT, bound, &size) != 0)
+        snprintf(bound, size, "%s", endpoint);
+    /* libzmq reports a wildcard as an address that nobody can connect to. */
+    static const char *const any[] = {"tcp://0.0.0.0:", "tcp://[::]:"};
+    for (uint32_t i = 0; i < 2; i++) {
+        size_t prefix = strlen(any[i]);
+        if (strncmp(bound, any[i], prefix) == 0) {
+            char port[16];
+            snprintf(port, sizeof port, "%s", bound + prefix);
+            snprintf(bound, 64, "tcp://*:%s", port);
+        }
+    }
+    return RP_OK;
+}
+
+static rp_status bind_all(struct peers *peers, rp_error *err)
+{
+    struct {
+        void **socket;
+        int type;
+        const char *endpoint;
+        char *bound;
+    } rows[] = {
+        {&peers->service, ZMQ_ROUTER, peers->config->service, peers->service_endpoint},
+        {&peers->ingest, ZMQ_PULL, peers->config->ingest, peers->ingest_endpoint},
+        {&peers->events, ZMQ_PUB, peers->config->events, peers->events_endpoint},
+    };
+    for (uint32_t i = 0; i < 3; i++) {
+        *rows[i].socket = socket_open(peers, rows[i].type, err);
+        if (!*rows[i].socket)
+            return RP_IO;
+        RP_TRY(socket_bind(*rows[i].socket, rows[i].endpoint, rows[i].bound, sizeof peers->service_endpoint, err));
+    }
+    return RP_OK;
+}
+
+rp_status sockets_open(struct peers *peers, void *context, rp_error *err)
+{
+    peers->context = context;
+    if (peers->ducts)
+        return RP_OK;
+    if (!context) {
+        peers->context = zmq_ctx_new();
+        peers->own_context = true;
+        zmq_ctx_set(peers->context, ZMQ_IO_THREADS, (int)peers->config->io_threads);
+        zmq_ctx_set(peers->context, ZMQ_MAX_SOCKETS, 65536);
+    }
+    RP_TRY(bind_all(peers, err));
+    return monitor_open(&peers->monitor, peers->context, peers->service, err);
+}
+
+rp_status sockets_rebind(struct peers *peers, rp_error *err)
+{
+    struct {
+        void **socket;
+        int type;
+        char *bound;
+    } rows[] = {{&peers->service, ZMQ_ROUTER, peers->service_endpoint},
+                {&peers->ingest, ZMQ_PULL, peers->ingest_endpoint}};
+    monitor_close(&peers->monitor, peers->service);
+    for (uint32_t i = 0; i < 2; i++) {
+        int linger = 0;
+        zmq_setsockopt(*rows[i].socket, ZMQ_LINGER, &linger, sizeof linger);
+        zmq_close(*rows[i].socket);
+        *rows[i].socket = socket_open(peers, rows[i].type, err);
+        if (!*rows[i].socket)
+            return RP_IO;
+        /* The port is free as soon as the I/O thread has closed the old listener. */
+        int64_t end = clock_now(&peers->loop->clock) + 5 * NS_PER_S;
+        char bound[256];
+        rp_status status;
+        do
+            status = socket_bind(*rows[i].socket, rows[i].bound, bound, sizeof bound, err);
+        while (status != RP_OK && clock_now(&peers->loop->clock) < end && usleep(1000) == 0);
+        RP_TRY(status);
+    }
+    log_line(LEVEL_WARN, "B0005", "sockets bound again", NULL);
+    return monitor_open(&peers->monitor, peers->context, peers->service, err);
+}
+
+void sockets_close(struct peers *peers)
+{
+    monitor_close(&peers->monitor, peers->service);
+    void **const sockets[] = {&peers->service, &peers->ingest, &peers->events};
+    for (uint32_t i = 0; i < 3; i++) {
+        if (*sockets[i])
+            zmq_close(*sockets[i]);
+        *sockets[i] = NULL;
+    }
+    if (peers->own_context)
+        zmq_ctx_term(peers->context);
+    peers->own_context = false;
+}
+
+void sockets_announce(struct peers *peers, const char *format, ...)
+{
+    char text[600];
+    va_list args;
+    va_start(args, format);
+    int size = vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    if (peers->events && size > 0 && (size_t)size < sizeof text)
+        zmq_send(peers->events, text, (size_t)size, ZMQ_DONTWAIT);
+}

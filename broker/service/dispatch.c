@@ -1,0 +1,191 @@
+#include "broker/service/dispatch.h"
+
+#include "broker/broker.h"
+#include "broker/peer/frames.h"
+#include "broker/peer/monitor.h"
+#include "broker/sample/recall.h"
+#include "proto/base/error.h"
+#include "proto/wire/unpack.h"
+
+#define ROW(field, name, type, handler, remember)                                                                      \
+    {                                                                                                                  \
+        field, name, &replay__##type##__descriptor, handler, remember, false                                           \
+    }
+#define AHEAD_ROW(field, name, type, handler)                                                                          \
+    {                                                                                                                  \
+        field, name, &replay__##type##__descriptor, handler, false, true                                               \
+    }
+#define RAW_ROW(field, name, handler)                                                                                  \
+    {                                                                                                                  \
+        field, name, NULL, handler, false, false                                                                       \
+    }
+
+static const struct command commands[] = {
+    ROW(16, "hello", hello, req_hello, true),
+    ROW(17, "heartbeat", heartbeat, req_heartbeat, false),
+    ROW(18, "bye", bye, req_bye, true),
+    RAW_ROW(19, "sample", req_sample),
+    RAW_ROW(20, "update", req_update),
+    RAW_ROW(21, "delete", req_delete),
+    ROW(22, "cancel", cancel, req_cancel, false),
+    RAW_ROW(23, "fetch", req_fetch),
+    AHEAD_ROW(24, "list", list, req_list),
+    ROW(25, "reset", reset, req_reset, true),
+    ROW(26, "set_limiter", set_limiter, req_set_limiter, false),
+    AHEAD_ROW(27, "info", info, req_info),
+    AHEAD_ROW(28, "why", why, req_why),
+    ROW(29, "params_put", params_put, req_params_put, true),
+    ROW(30, "params_get", params_get, req_params_get, false),
+    ROW(31, "counter", counter, req_counter, true),
+    ROW(32, "reduce", reduce, req_reduce, false),
+    AHEAD_ROW(33, "checkpoint", checkpoint, req_checkpoint),
+};
+#define N_COMMANDS (sizeof commands / sizeof commands[0])
+
+const struct command *request_commands(uint32_t *count)
+{
+    *count = N_COMMANDS;
+    return commands;
+}
+
+/* protobuf-c allocates for every element of a repeated field: one frame of a few MiB could take hundreds. A header of a
+ * cold request has no need to be large. */
+#define COLD_HEADER_BYTES (128u << 10)
+
+static rp_status command_run(struct broker *broker, const struct command *command, struct request *request,
+                             rp_error *err)
+{
+    if (command->descriptor) {
+        if (request->head.size > COLD_HEADER_BYTES)
+            return err_set(err, RP_RESOURCE_EXHAUSTED, "the header of a %s request has %zu bytes, at most %u are read",
+                           command->name, request->head.size, COLD_HEADER_BYTES);
+        rp_status unpacked = unpack(command->descriptor, request->head.data, request->head.size, &request->body);
+        if (unpacked == RP_NO_MEMORY)
+            return err_set(err, RP_NO_MEMORY, "no memory for the body of a %s request", command->name);
+        if (unpacked != RP_OK)
+            return err_set(err, RP_BAD_MESSAGE, "the body of this %s request is damaged", command->name);
+    }
+    rp_status status = command->handle(broker, request, err);
+    unpack_free(request->body);
+    request->body = NULL;
+    return status;
+}
+
+static rp_status request_dispatch(struct broker *broker, struct request *request, const void *frame, size_t size,
+                                  rp_error *err)
+{
+    struct peers *peers = &broker->peers;
+    RP_TRY(wire_read_request(frame, size, &request->head, err));
+    if (request->head.version != WIRE_VERSION)
+        return err_set(err, RP_UNSUPPORTED, "protocol version %u is unknown here: this broker speaks version %u",
+                       request->head.version, WIRE_VERSION);
+    if (request->head.id == 0)
+        return err_set(err, RP_BAD_MESSAGE, "Request.id is missing: every request needs an id that is not 0");
+    recall_settled(broker, request->head.client, request->head.settled);
+    for (uint32_t i = 0; i < N_COMMANDS; i++) {
+        if (commands[i].body != request->head.body)
+            continue;
+        struct wait *wait = wait_find(&peers->waits, request->head.client, request->head.id);
+        if (wait) { /* unless its connection has just been found to be lost */
+            monitor_run(peers);
+            wait = wait_find(&peers->waits, request->head.client, request->head.id);
+        }
+        if (wait) {
+            wait_take_over(peers, wait, request);
+            request->answered = true;
+            return RP_OK;
+        }
+        request->remember = commands[i].remember;
+        if (request->remember) {
+            bool found;
+            rp_status repeated = request_repeat(peers, request, &found, err);
+            if (found)
+                return repeated;
+        }
+        if (!commands[i].ahead && (!kept_replies_reserve(&peers->kept_replies) || !commit_reserve(&peers->commit)))
+            return err_set(err, RP_NO_MEMORY, "no memory for the reply to a %s request", commands[i].name);
+        if (commands[i].remember) /* what it does, and that it was done */
+            EFFECT(&broker->loop, together, 2 * KEPT_REPLY_BYTES);
+        int64_t start = clock_now(&broker->loop.clock);
+        peers->commit.ahead = commands[i].ahead;
+        rp_status status = command_run(broker, &commands[i], request, err);
+        peers->commit.ahead = false;
+        uint64_t took = (uint64_t)(clock_now(&broker->loop.clock) - start);
+        struct command_stats *stats = &broker->commands[i];
+        stats->calls++;
+        stats->errors += status != RP_OK;
+        stats->total_ns += took;
+        if (took > stats->max_ns)
+            stats->max_ns = took;
+        return status;
+    }
+    if (request->head.body == 0)
+        return err_set(err, RP_UNSUPPORTED, "the request has no body: it asks for nothing");
+    return err_set(err, RP_UNSUPPORTED, "message %u is unknown in protocol version %u", request->head.body,
+                   WIRE_VERSION);
+}
+
+static void request_handle(struct broker *broker, struct request *request, const void *frame, size_t size)
+{
+    rp_error err = {0};
+    rp_status status = request_dispatch(broker, request, frame, size, &err);
+    if (status == RP_OK)
+        return;
+    if (status == RP_BAD_MESSAGE || status == RP_UNSUPPORTED) {
+        broker->peers.counters.messages_bad++;
+        uint32_t held;
+        char quoted[320];
+        if (log_allow(&broker->peers.service_log, 5, broker->loop.now_ns, &held))
+            log_line(LEVEL_WARN, "B0303", "bad request", "text=%s held_back=%u",
+                     log_quote(quoted, sizeof quoted, err.text), held);
+    }
+    if (request->answered)
+        return;
+    broker->peers.commit.ahead = true;
+    request_reply(&broker->peers, request, &(struct answer){.status = status, .text = err.text});
+    broker->peers.commit.ahead = false;
+}
+
+/* The routing id, then short frames if an empty one ends them: a header has at least 9 bytes. Gives the index of the
+ * header, or n. */
+static uint32_t read_envelope(struct request *request, zmq_msg_t *frames, uint32_t n)
+{
+    uint32_t header = 1;
+    for (uint32_t i = 1; i < n && i < 10 && zmq_msg_size(&frames[i]) < 9; i++)
+        if (zmq_msg_size(&frames[i]) == 0) {
+            header = i + 1;
+            break;
+        }
+    for (uint32_t i = 0; i < header; i++)
+        if (!envelope_add(&request->from, zmq_msg_data(&frames[i]), zmq_msg_size(&frames[i])))
+            return n;
+    return header;
+}
+
+bool request_receive(struct broker *broker)
+{
+    zmq_msg_t frames[64];
+    uint32_t n;
+    bool whole;
+    struct way from = {broker->peers.service, broker->peers.ducts ? &broker->peers.ducts->requests : NULL};
+    if (!frames_receive(from, frames, 64, &n, &whole))
+        return false;
+    broker->peers.counters.messages_in++;
+    struct request request = {0};
+    uint32_t header = read_envelope(&request, frames, n);
+    if (header < n && whole) {
+        request.payload = frames + header + 1;
+        request.n_payload = n - header - 1;
+        request.descriptor = zmq_msg_get(&frames[header], ZMQ_SRCFD);
+        request_handle(broker, &request, zmq_msg_data(&frames[header]), zmq_msg_size(&frames[header]));
+    } else {
+        broker->peers.counters.messages_bad++;
+        if (request.from.size)
+            request_reply(&broker->peers, &request,
+                          &(struct answer){.status = RP_BAD_MESSAGE,
+                                           .text = whole ? "the message has no header frame"
+                                                         : "the message has too many frames"});
+    }
+    frames_close(frames, n);
+    return true;
+}
