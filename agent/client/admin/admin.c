@@ -13,12 +13,13 @@
 
 /* ---- messages ---- */
 
-static rp_status ask(struct conn *conn, uint32_t field, const ProtobufCMessage *body, int64_t timeout_ms,
-                     Replay__Reply__BodyCase want, Replay__Reply **out, rp_error *err)
+/* Sends the message and unpacks the reply, whose body has to be `want`. */
+static rp_status ask(struct conn *conn, const struct conn_message *message, Replay__Reply__BodyCase want,
+                     Replay__Reply **out, rp_error *err)
 {
     struct conn_reply *reply = NULL;
     *out = NULL;
-    RP_TRY(conn_call(conn, field, body, NULL, 0, timeout_ms, &reply, err));
+    RP_TRY(conn_call(conn, message, &reply, err));
     Replay__Reply *wire;
     rp_status status = conn_reply_read(reply, &wire, err);
     conn_reply_destroy(&reply);
@@ -56,13 +57,14 @@ rp_status admin_info(struct conn *conn, const char *table, bool sessions, int64_
     Replay__Info body = REPLAY__INFO__INIT;
     body.table = (char *)(uintptr_t)(table ? table : "");
     body.sessions = sessions;
-    RP_TRY(ask(conn, REPLAY__REQUEST__BODY_INFO, &body.base, timeout_ms, REPLAY__REPLY__BODY_INFO, out, err));
+    struct conn_message message = {.field = REPLAY__REQUEST__BODY_INFO, .body = &body.base, .timeout_ms = timeout_ms};
+    RP_TRY(ask(conn, &message, REPLAY__REPLY__BODY_INFO, out, err));
     Replay__InfoReply *info = (*out)->info;
     rp_status status = RP_OK;
     while (sessions && info->session_cursor && status == RP_OK) {
         Replay__Reply *page;
         body.session_cursor = info->session_cursor;
-        status = ask(conn, REPLAY__REQUEST__BODY_INFO, &body.base, timeout_ms, REPLAY__REPLY__BODY_INFO, &page, err);
+        status = ask(conn, &message, REPLAY__REPLY__BODY_INFO, &page, err);
         if (status != RP_OK)
             break;
         if (page->info->n_sessions == 0)
@@ -83,7 +85,8 @@ rp_status admin_info(struct conn *conn, const char *table, bool sessions, int64_
 rp_status admin_why(struct conn *conn, int64_t timeout_ms, Replay__Reply **out, rp_error *err)
 {
     Replay__Why body = REPLAY__WHY__INIT;
-    return ask(conn, REPLAY__REQUEST__BODY_WHY, &body.base, timeout_ms, REPLAY__REPLY__BODY_WHY, out, err);
+    struct conn_message message = {.field = REPLAY__REQUEST__BODY_WHY, .body = &body.base, .timeout_ms = timeout_ms};
+    return ask(conn, &message, REPLAY__REPLY__BODY_WHY, out, err);
 }
 
 rp_status admin_list(struct conn *conn, const char *table, uint64_t cursor, uint32_t limit, int64_t timeout_ms,
@@ -93,14 +96,16 @@ rp_status admin_list(struct conn *conn, const char *table, uint64_t cursor, uint
     body.table = (char *)(uintptr_t)table;
     body.cursor = cursor;
     body.limit = limit;
-    return ask(conn, REPLAY__REQUEST__BODY_LIST, &body.base, timeout_ms, REPLAY__REPLY__BODY_LIST, out, err);
+    struct conn_message message = {.field = REPLAY__REQUEST__BODY_LIST, .body = &body.base, .timeout_ms = timeout_ms};
+    return ask(conn, &message, REPLAY__REPLY__BODY_LIST, out, err);
 }
 
 rp_status admin_reset(struct conn *conn, const char *table, int64_t timeout_ms, Replay__Reply **out, rp_error *err)
 {
     Replay__Reset body = REPLAY__RESET__INIT;
     body.table = (char *)(uintptr_t)table;
-    return ask(conn, REPLAY__REQUEST__BODY_RESET, &body.base, timeout_ms, REPLAY__REPLY__BODY_CHANGE, out, err);
+    struct conn_message message = {.field = REPLAY__REQUEST__BODY_RESET, .body = &body.base, .timeout_ms = timeout_ms};
+    return ask(conn, &message, REPLAY__REPLY__BODY_CHANGE, out, err);
 }
 
 rp_status admin_checkpoint(struct conn *conn, int64_t timeout_ms, Replay__Reply **out, rp_error *err)
@@ -110,9 +115,11 @@ rp_status admin_checkpoint(struct conn *conn, int64_t timeout_ms, Replay__Reply 
         body.has_timeout_ms_case = REPLAY__CHECKPOINT__HAS_TIMEOUT_MS_TIMEOUT_MS;
         body.timeout_ms = (uint64_t)timeout_ms;
     }
-    /* The broker's own answer to a time-out says how far it is: leave it the time to come. */
-    return ask(conn, REPLAY__REQUEST__BODY_CHECKPOINT, &body.base, timeout_ms >= 0 ? timeout_ms + GRACE_MS : -1,
-               REPLAY__REPLY__BODY_CHECKPOINT, out, err);
+    /* The broker's own answer to a time-out says how far the checkpoint is: leave it the time to arrive. */
+    struct conn_message message = {.field = REPLAY__REQUEST__BODY_CHECKPOINT,
+                                   .body = &body.base,
+                                   .timeout_ms = timeout_ms >= 0 ? timeout_ms + GRACE_MS : -1};
+    return ask(conn, &message, REPLAY__REPLY__BODY_CHECKPOINT, out, err);
 }
 
 rp_status rp_admin_checkpoint(rp_client *client, int64_t timeout_ms, rp_checkpoint_info *out, rp_error *err)
@@ -160,7 +167,9 @@ rp_status admin_set_limiter(struct conn *conn, const char *table, const rp_limit
         body.has_error_buffer_case = REPLAY__SET_LIMITER__HAS_ERROR_BUFFER_ERROR_BUFFER;
         body.error_buffer = change->error_buffer;
     }
-    return ask(conn, REPLAY__REQUEST__BODY_SET_LIMITER, &body.base, timeout_ms, REPLAY__REPLY__BODY_LIMITER, out, err);
+    struct conn_message message = {
+        .field = REPLAY__REQUEST__BODY_SET_LIMITER, .body = &body.base, .timeout_ms = timeout_ms};
+    return ask(conn, &message, REPLAY__REPLY__BODY_LIMITER, out, err);
 }
 
 /* ---- info ---- */
@@ -395,8 +404,9 @@ rp_status rp_admin_fetch(rp_client *client, const char *table, const uint64_t *k
     body.table = (char *)(uintptr_t)table;
     body.n_key = n;
     body.key = (uint64_t *)(uintptr_t)keys;
+    struct conn_message message = {.field = REPLAY__REQUEST__BODY_FETCH, .body = &body.base, .timeout_ms = timeout_ms};
     struct conn_reply *reply = NULL;
-    RP_TRY(conn_call(client_conn(client), REPLAY__REQUEST__BODY_FETCH, &body.base, NULL, 0, timeout_ms, &reply, err));
+    RP_TRY(conn_call(client_conn(client), &message, &reply, err));
     struct batch_options options = {.max_bytes = UINT64_C(4) << 30};
     struct batch_pool *pool = batch_pool_new(0);
     struct batch_decoder *decoder = pool ? batch_decoder_new(pool, &options) : NULL;

@@ -341,30 +341,26 @@ void conn_look(struct conn *self)
 
 /* ---- calls from other threads */
 
-uint64_t conn_send(struct conn *self, uint32_t body_field, const void *body, size_t size, zmq_msg_t *payload,
-                   uint32_t n_payload, int64_t timeout_ms, conn_reply_fn *fn, void *ctx)
+uint64_t conn_send(struct conn *self, const struct conn_message *message, conn_reply_fn *fn, void *ctx)
 {
-    uint64_t id = conn_try_send(self, body_field, body, size, payload, n_payload, timeout_ms, fn, ctx);
+    uint64_t id = conn_try_send(self, message, fn, ctx);
     if (id)
         return id;
-    for (uint32_t i = 0; i < n_payload; i++) {
-        zmq_msg_close(&payload[i]);
-        zmq_msg_init(&payload[i]);
+    for (uint32_t i = 0; i < message->n_payload; i++) {
+        zmq_msg_close(&message->payload[i]);
+        zmq_msg_init(&message->payload[i]);
     }
     fn(ctx, reply_no_memory());
     return atomic_fetch_add(&self->next_id, 1);
 }
 
-uint64_t conn_try_send(struct conn *self, uint32_t body_field, const void *body, size_t size, zmq_msg_t *payload,
-                       uint32_t n_payload, int64_t timeout_ms, conn_reply_fn *fn, void *ctx)
+uint64_t conn_try_send(struct conn *self, const struct conn_message *message, conn_reply_fn *fn, void *ctx)
 {
-    struct conn_request *request = conn_request_new(self, body_field, body, size, payload, n_payload);
+    struct conn_request *request = conn_request_new(self, message);
     if (!request)
         return 0;
     request->fn = fn;
     request->ctx = ctx;
-    request->timeout_ms = timeout_ms;
-    request->deadline_ns = conn_deadline(timeout_ms);
     pthread_mutex_lock(&self->mutex);
     /* Here, so that ids are in the order of the list: what is settled is read off it. */
     uint64_t id = atomic_fetch_add(&self->next_id, 1);
@@ -375,24 +371,14 @@ uint64_t conn_try_send(struct conn *self, uint32_t body_field, const void *body,
     return id;
 }
 
-bool conn_send_once(struct conn *self, struct conn_part *part, uint32_t body_field, const ProtobufCMessage *body,
-                    zmq_msg_t *payload, int64_t timeout_ms, conn_reply_fn *fn)
+bool conn_send_once(struct conn *self, struct conn_part *part, const struct conn_message *message, conn_reply_fn *fn)
 {
-    size_t size = protobuf_c_message_get_packed_size(body);
-    uint8_t *packed = malloc(size ? size : 1);
-    struct conn_request *request = NULL;
-    if (packed && self->link == LINK_UP) {
-        protobuf_c_message_pack(body, packed);
-        request = conn_request_new(self, body_field, packed, size, payload, payload ? 1 : 0);
-    }
-    free(packed);
+    struct conn_request *request = self->link == LINK_UP ? conn_request_new(self, message) : NULL;
     if (!request)
         return false;
     conn_request_name(request, atomic_fetch_add(&self->next_id, 1));
     request->fn = fn;
     request->ctx = request->part = part;
-    request->timeout_ms = timeout_ms;
-    request->deadline_ns = conn_deadline(timeout_ms);
     conn_request_track(self, request);
     conn_request_transmit(self, request);
     return true;
@@ -423,21 +409,14 @@ static void call_done(void *ctx, struct conn_reply *reply)
     pthread_mutex_unlock(&call->mutex);
 }
 
-rp_status conn_call(struct conn *self, uint32_t body_field, const ProtobufCMessage *body, zmq_msg_t *payload,
-                    uint32_t n_payload, int64_t timeout_ms, struct conn_reply **out, rp_error *err)
+rp_status conn_call(struct conn *self, const struct conn_message *message, struct conn_reply **out, rp_error *err)
 {
     if (out)
         *out = NULL;
-    size_t size = protobuf_c_message_get_packed_size(body);
-    uint8_t *packed = malloc(size ? size : 1);
-    if (!packed)
-        return err_set(err, RP_NO_MEMORY, "no memory for a request of %zu bytes", size);
-    protobuf_c_message_pack(body, packed);
     struct call call = {.reply = NULL};
     pthread_mutex_init(&call.mutex, NULL);
     conn_cond_init(&call.done);
-    conn_send(self, body_field, packed, size, payload, n_payload, timeout_ms, call_done, &call);
-    free(packed);
+    conn_send(self, message, call_done, &call);
     pthread_mutex_lock(&call.mutex);
     while (!call.reply)
         conn_wait(self, &call.done, &call.mutex, INT64_MAX);

@@ -55,16 +55,24 @@ void conn_reply_unpacked_free(Replay__Reply *wire);
 
 /* ---- requests ---- */
 
-/* Sends a request. body is the encoded message of field body_field of Request; the payload frames are taken (left
- * empty). timeout_ms bounds the wait for a reply: give requests that wait inside the broker some grace beyond their own
- * time-out; negative waits. Gives the request's id, never 0 (out of memory: fn is called before the return, on the
- * caller's thread, with RP_NO_MEMORY). */
-uint64_t conn_send(struct conn *self, uint32_t body_field, const void *body, size_t size, zmq_msg_t *payload,
-                   uint32_t n_payload, int64_t timeout_ms, conn_reply_fn *fn, void *ctx);
+/* What a request says. The body is a protobuf message, or, if body is NULL, `size` encoded bytes. */
+struct conn_message {
+    uint32_t field; /* of the body, in Request */
+    const ProtobufCMessage *body;
+    const void *bytes;
+    size_t size;
+    zmq_msg_t *payload; /* frames: sending takes them and leaves them empty */
+    uint32_t n_payload;
+    int64_t timeout_ms; /* for the reply; negative: none. A request that waits inside the broker needs some grace beyond
+                         * its own time-out. */
+};
 
-/* The same, but gives 0 if there is no memory: then fn is not called, and the payload is as it was. */
-uint64_t conn_try_send(struct conn *self, uint32_t body_field, const void *body, size_t size, zmq_msg_t *payload,
-                       uint32_t n_payload, int64_t timeout_ms, conn_reply_fn *fn, void *ctx);
+/* Sends a request and returns its id, never 0. Out of memory: calls fn with RP_NO_MEMORY on the caller's thread before it
+ * returns. */
+uint64_t conn_send(struct conn *self, const struct conn_message *message, conn_reply_fn *fn, void *ctx);
+
+/* The same, but returns 0 if there is no memory: then fn is not called, and the payload stays as it was. */
+uint64_t conn_try_send(struct conn *self, const struct conn_message *message, conn_reply_fn *fn, void *ctx);
 
 /* Gives up a request that waits: asks the broker to drop it. Its reply function is still called once, with the reply if
  * it was under way already, else with RP_CANCELLED. Unknown ids are ignored. */
@@ -72,8 +80,7 @@ void conn_cancel(struct conn *self, uint64_t id);
 
 /* Sends a request and waits. The broker's status becomes the return value, with its text in err. *out is given to the
  * caller when the broker answered with RP_OK, and is NULL otherwise. out may be NULL. */
-rp_status conn_call(struct conn *self, uint32_t body_field, const ProtobufCMessage *body, zmq_msg_t *payload,
-                    uint32_t n_payload, int64_t timeout_ms, struct conn_reply **out, rp_error *err);
+rp_status conn_call(struct conn *self, const struct conn_message *message, struct conn_reply **out, rp_error *err);
 
 /* ---- what HELLO said ---- */
 
@@ -175,11 +182,9 @@ void conn_attach(struct conn *self, struct conn_part *part);
 void conn_detach(struct conn *self, struct conn_part *part);
 /* Has the I/O thread call tick soon. Any thread. */
 void conn_wake(struct conn *self);
-/* For parts: sends at once, from the I/O thread. The payload frame (may be NULL) is taken (left empty). Not retried: when
- * the connection goes, fn is called with RP_UNAVAILABLE. After conn_detach of the part fn is not called any more. fn gets
- * the part as ctx. False: not sent. */
-bool conn_send_once(struct conn *self, struct conn_part *part, uint32_t body_field, const ProtobufCMessage *body,
-                    zmq_msg_t *payload, int64_t timeout_ms, conn_reply_fn *fn);
+/* For parts: sends at once, from the I/O thread, and does not retry: when the connection is lost, fn is called with
+ * RP_UNAVAILABLE. After conn_detach of the part fn is no longer called. fn gets the part as ctx. False: not sent. */
+bool conn_send_once(struct conn *self, struct conn_part *part, const struct conn_message *message, conn_reply_fn *fn);
 /* For parts: this connection has stopped working; take it down and make a new one. */
 void conn_reset(struct conn *self, const char *why);
 

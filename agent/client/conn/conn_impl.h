@@ -126,8 +126,7 @@ void link_watch(struct conn *self, int64_t now_ns);
 
 /* conn_request.c */
 /* Without an id yet: conn_request_name gives it one. */
-struct conn_request *conn_request_new(struct conn *self, uint32_t body_field, const void *body, size_t size,
-                                      zmq_msg_t *payload, uint32_t n_payload);
+struct conn_request *conn_request_new(struct conn *self, const struct conn_message *message);
 void conn_request_name(struct conn_request *request, uint64_t id);
 void conn_request_free(struct conn_request *request);
 void conn_request_track(struct conn *self, struct conn_request *request);

@@ -38,11 +38,10 @@ static void link_monitor(struct conn *self)
 static void link_say_hello(struct conn *self)
 {
     Replay__Hello body = REPLAY__HELLO__INIT;
-    uint8_t packed[RP_MAX_NAME + 32];
     body.name = self->name;
-    size_t size = replay__hello__pack(&body, packed);
+    struct conn_message message = {.field = REQUEST_HELLO, .body = &body.base, .timeout_ms = -1};
     self->hello_id = atomic_fetch_add(&self->next_id, 1);
-    struct conn_request *request = conn_request_new(self, REQUEST_HELLO, packed, size, NULL, 0);
+    struct conn_request *request = conn_request_new(self, &message);
     if (!request) {
         link_no_memory(self);
         return;

@@ -173,19 +173,21 @@ bool reply_receive(struct conn *self, struct conn_reply **out, uint64_t *lost)
 /* Where the numbers stand that are filled in later: after a tag and a version of one byte each, 1 + 8 bytes a field. */
 enum { ID_AT = 3, SETTLED_AT = 21 };
 
-static bool conn_request_header(struct conn_request *self, uint64_t client, uint32_t body_field, const void *body,
-                                size_t size)
+static bool conn_request_header(struct conn_request *self, uint64_t client, const struct conn_message *message)
 {
     struct pb_writer out = {0};
+    size_t size = message->body ? protobuf_c_message_get_packed_size(message->body) : message->size;
     pb_put_varint(&out, 1, WIRE_VERSION);
     pb_put_fixed64(&out, 2, UINT64_MAX); /* a 0 would be left out */
     pb_put_fixed64(&out, 3, client);
     pb_put_fixed64(&out, 4, UINT64_MAX);
-    pb_tag(&out, body_field, PB_BYTES);
+    pb_tag(&out, message->field, PB_BYTES);
     pb_varint(&out, size);
     void *place = pb_reserve(&out, size);
-    if (place && size)
-        memcpy(place, body, size);
+    if (place && message->body)
+        protobuf_c_message_pack(message->body, place);
+    else if (place && size)
+        memcpy(place, message->bytes, size);
     bool ok = !out.failed && zmq_msg_init_size(&self->header, out.size) == 0;
     if (ok)
         memcpy(zmq_msg_data(&self->header), out.data, out.size);
@@ -200,18 +202,20 @@ static void header_put(struct conn_request *self, size_t at, uint64_t value)
         place[i] = (uint8_t)(value >> (8 * i));
 }
 
-struct conn_request *conn_request_new(struct conn *self, uint32_t body_field, const void *body, size_t size,
-                                      zmq_msg_t *payload, uint32_t n_payload)
+struct conn_request *conn_request_new(struct conn *self, const struct conn_message *message)
 {
+    uint32_t n_payload = message->n_payload;
     struct conn_request *request = calloc(1, sizeof *request);
     if (!request)
         return NULL;
-    request->field = body_field;
+    request->field = message->field;
+    request->timeout_ms = message->timeout_ms;
+    request->deadline_ns = conn_deadline(message->timeout_ms);
     if (n_payload)
         request->payload = malloc(n_payload * sizeof *request->payload);
     request->reply = reply_with_room();
     if ((n_payload && !request->payload) || !request->reply ||
-        !conn_request_header(request, self->client_id, body_field, body, size)) {
+        !conn_request_header(request, self->client_id, message)) {
         conn_reply_destroy(&request->reply);
         free(request->payload);
         free(request);
@@ -219,7 +223,7 @@ struct conn_request *conn_request_new(struct conn *self, uint32_t body_field, co
     }
     for (uint32_t i = 0; i < n_payload; i++) {
         zmq_msg_init(&request->payload[i]);
-        zmq_msg_move(&request->payload[i], &payload[i]);
+        zmq_msg_move(&request->payload[i], &message->payload[i]);
     }
     request->n_payload = n_payload;
     return request;
@@ -372,11 +376,10 @@ void conn_request_resend(struct conn *self)
 static void send_cancel(struct conn *self, uint64_t id)
 {
     Replay__Cancel body = REPLAY__CANCEL__INIT;
-    uint8_t packed[32];
     body.n_id = 1;
     body.id = &id;
-    size_t size = replay__cancel__pack(&body, packed);
-    struct conn_request *cancel = conn_request_new(self, REQUEST_CANCEL, packed, size, NULL, 0);
+    struct conn_message message = {.field = REQUEST_CANCEL, .body = &body.base, .timeout_ms = -1};
+    struct conn_request *cancel = conn_request_new(self, &message);
     if (cancel) {
         conn_request_name(cancel, atomic_fetch_add(&self->next_id, 1));
         conn_request_transmit(self, cancel); /* its answer is not waited for */

@@ -67,11 +67,11 @@ static rp_status begin(rp_client *client, const char *name, int64_t add, int64_t
     self->conn = client_conn(client);
     self->refs = 2;
     Replay__Counter body = REPLAY__COUNTER__INIT;
-    uint8_t packed[RP_MAX_NAME + 32];
     body.name = (char *)(uintptr_t)name;
     body.add = add;
-    size_t size = replay__counter__pack(&body, packed);
-    conn_send(self->conn, REPLAY__REQUEST__BODY_COUNTER, packed, size, NULL, 0, timeout_ms, on_reply, self);
+    struct conn_message message = {
+        .field = REPLAY__REQUEST__BODY_COUNTER, .body = &body.base, .timeout_ms = timeout_ms};
+    conn_send(self->conn, &message, on_reply, self);
     *out = self;
     return RP_OK;
 }

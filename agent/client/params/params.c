@@ -65,9 +65,13 @@ rp_status rp_params_put(rp_client *client, const char *name, const void *data, u
         memcpy(zmq_msg_data(&payload), data, (size_t)bytes);
     Replay__ParamsPut body = REPLAY__PARAMS_PUT__INIT;
     body.name = (char *)(uintptr_t)name;
+    struct conn_message message = {.field = REPLAY__REQUEST__BODY_PARAMS_PUT,
+                                   .body = &body.base,
+                                   .payload = &payload,
+                                   .n_payload = 1,
+                                   .timeout_ms = timeout_ms};
     struct conn_reply *reply = NULL;
-    rp_status status = conn_call(client_conn(client), REPLAY__REQUEST__BODY_PARAMS_PUT, &body.base, &payload, 1,
-                                 timeout_ms, &reply, err);
+    rp_status status = conn_call(client_conn(client), &message, &reply, err);
     zmq_msg_close(&payload);
     if (status != RP_OK)
         return status;
@@ -180,9 +184,11 @@ rp_status rp_params_get_many(rp_client *client, const char *const *names, const 
         body.has_timeout_ms_case = REPLAY__PARAMS_GET__HAS_TIMEOUT_MS_TIMEOUT_MS;
         body.timeout_ms = (uint64_t)timeout_ms;
     }
+    struct conn_message message = {.field = REPLAY__REQUEST__BODY_PARAMS_GET,
+                                   .body = &body.base,
+                                   .timeout_ms = timeout_ms < 0 ? -1 : timeout_ms + GRACE_MS};
     struct conn_reply *reply = NULL;
-    RP_TRY(conn_call(client_conn(client), REPLAY__REQUEST__BODY_PARAMS_GET, &body.base, NULL, 0,
-                     timeout_ms < 0 ? -1 : timeout_ms + GRACE_MS, &reply, err));
+    RP_TRY(conn_call(client_conn(client), &message, &reply, err));
     return params_read(names, have, n, reply, out, err);
 }
 

@@ -116,7 +116,12 @@ static int64_t on_tick(struct conn_part *part, int64_t now_ns)
     zmq_msg_init(&copy);
     zmq_msg_copy(&copy, &self->sent);
     self->next_ns = now_ns + GAP_NS;
-    self->under_way = conn_send_once(self->conn, part, REPLAY__REQUEST__BODY_PARAMS_PUT, &body.base, &copy, -1, on_put);
+    struct conn_message message = {.field = REPLAY__REQUEST__BODY_PARAMS_PUT,
+                                   .body = &body.base,
+                                   .payload = &copy,
+                                   .n_payload = 1,
+                                   .timeout_ms = -1};
+    self->under_way = conn_send_once(self->conn, part, &message, on_put);
     zmq_msg_close(&copy);
     if (self->under_way)
         return INT64_MAX;

@@ -79,8 +79,9 @@ static rp_status membership(rp_reduce *self, Replay__Reduce__Op op, int64_t time
 {
     Replay__Reduce body;
     body_init(self, &body, op);
+    struct conn_message message = {.field = REPLAY__REQUEST__BODY_REDUCE, .body = &body.base, .timeout_ms = timeout_ms};
     struct conn_reply *reply = NULL;
-    RP_TRY(conn_call(self->conn, REPLAY__REQUEST__BODY_REDUCE, &body.base, NULL, 0, timeout_ms, &reply, err));
+    RP_TRY(conn_call(self->conn, &message, &reply, err));
     uint64_t numbers[REPLY_FIELDS];
     rp_status status = read_reply(reply, numbers, err);
     if (status == RP_OK)
@@ -140,11 +141,13 @@ static rp_status send_vector(rp_reduce *self, const float *values, uint64_t n, i
         body.has_timeout_ms_case = REPLAY__REDUCE__HAS_TIMEOUT_MS_TIMEOUT_MS;
         body.timeout_ms = (uint64_t)round_ms;
     }
-    uint8_t bytes[512];
-    size_t size = replay__reduce__pack(&body, bytes);
+    struct conn_message message = {.field = REPLAY__REQUEST__BODY_REDUCE,
+                                   .body = &body.base,
+                                   .payload = &payload,
+                                   .n_payload = 1,
+                                   .timeout_ms = -1};
     self->pending = addition;
-    self->pending_id =
-        conn_send(self->conn, REPLAY__REQUEST__BODY_REDUCE, bytes, size, &payload, 1, -1, on_sum, addition);
+    self->pending_id = conn_send(self->conn, &message, on_sum, addition);
     zmq_msg_close(&payload);
     return RP_OK;
 }

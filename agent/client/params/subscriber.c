@@ -106,7 +106,8 @@ static int64_t on_tick(struct conn_part *part, int64_t now_ns)
     body.name = &self->name;
     body.n_have = 1;
     body.have = &have;
-    self->stands = conn_send_once(self->conn, part, REPLAY__REQUEST__BODY_PARAMS_GET, &body.base, NULL, -1, on_params);
+    struct conn_message message = {.field = REPLAY__REQUEST__BODY_PARAMS_GET, .body = &body.base, .timeout_ms = -1};
+    self->stands = conn_send_once(self->conn, part, &message, on_params);
     if (!self->stands) {
         self->next_ns = now_ns + RETRY_NS;
         return self->next_ns;

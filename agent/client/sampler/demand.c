@@ -93,9 +93,8 @@ static uint64_t send_request(struct demand *self, uint32_t count, int64_t timeou
         body.has_timeout_ms_case = REPLAY__SAMPLE__HAS_TIMEOUT_MS_TIMEOUT_MS;
         body.timeout_ms = (uint64_t)timeout_ms;
     }
-    uint8_t bytes[512];
-    size_t size = replay__sample__pack(&body, bytes);
-    return conn_send(self->conn, REPLAY__REQUEST__BODY_SAMPLE, bytes, size, NULL, 0, -1, on_reply, self);
+    struct conn_message message = {.field = REPLAY__REQUEST__BODY_SAMPLE, .body = &body.base, .timeout_ms = -1};
+    return conn_send(self->conn, &message, on_reply, self);
 }
 
 /* When to look again, or 0: the request is to be given up. */

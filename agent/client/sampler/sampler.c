@@ -170,9 +170,8 @@ static void send_request(struct shared *self, struct slot *slot, uint32_t count,
         body.has_timeout_ms_case = REPLAY__SAMPLE__HAS_TIMEOUT_MS_TIMEOUT_MS;
         body.timeout_ms = timeout_ms;
     }
-    uint8_t bytes[512];
-    size_t size = replay__sample__pack(&body, bytes);
-    uint64_t id = conn_send(self->conn, REPLAY__REQUEST__BODY_SAMPLE, bytes, size, NULL, 0, -1, on_reply, slot);
+    struct conn_message message = {.field = REPLAY__REQUEST__BODY_SAMPLE, .body = &body.base, .timeout_ms = -1};
+    uint64_t id = conn_send(self->conn, &message, on_reply, slot);
     pthread_mutex_lock(&self->lock);
     slot->id = id;
     pthread_mutex_unlock(&self->lock);
@@ -389,7 +388,8 @@ static void ask_why(struct shared *self)
     self->why_asked = true;
     __atomic_add_fetch(&self->refs, 1, __ATOMIC_RELAXED);
     pthread_mutex_unlock(&self->lock);
-    conn_send(self->conn, REPLAY__REQUEST__BODY_WHY, NULL, 0, NULL, 0, 1000, on_why, self);
+    struct conn_message message = {.field = REPLAY__REQUEST__BODY_WHY, .timeout_ms = 1000};
+    conn_send(self->conn, &message, on_why, self);
     pthread_mutex_lock(&self->lock);
 }
 

@@ -32,16 +32,22 @@ static rp_status check_table(struct conn *conn, const char *table, rp_error *err
     return status;
 }
 
-/* Update (with priorities) or Delete (without) on the wire. */
-static void encode_keys(struct pb_writer *out, const char *table, const uint64_t *keys, const double *priorities,
-                        uint32_t n)
+/* Items of a table to be changed: updated if there are priorities, else deleted. */
+struct keys {
+    const char *table;
+    const uint64_t *keys;
+    const double *priorities;
+    uint64_t n;
+};
+
+static void encode_keys(struct pb_writer *out, const struct keys *keys)
 {
-    pb_put_bytes(out, 1, table, strlen(table));
-    uint8_t *at = pb_put_packed(out, 2, n, 8);
+    pb_put_bytes(out, 1, keys->table, strlen(keys->table));
+    uint8_t *at = pb_put_packed(out, 2, keys->n, 8);
     if (at)
-        memcpy(at, keys, (size_t)n * 8);
-    if (priorities)
-        pb_put_f64s(out, 3, priorities, n);
+        memcpy(at, keys->keys, (size_t)keys->n * 8);
+    if (keys->priorities)
+        pb_put_f64s(out, 3, keys->priorities, keys->n);
 }
 
 static rp_status read_change(const struct conn_reply *reply, rp_change *change, rp_error *err)
@@ -123,22 +129,30 @@ static void on_change(void *ctx, struct conn_reply *reply)
     waiting_unref(self);
 }
 
+static rp_status no_memory_to_send(const struct keys *keys, rp_error *err)
+{
+    return err_set(err, RP_NO_MEMORY, "no memory to send %llu keys", (unsigned long long)keys->n);
+}
+
 /* Sends one request whose answer is counted in self. timeout_ms as in conn_send. */
-static rp_status waiting_send(struct waiting *self, const char *table, const uint64_t *keys, const double *priorities,
-                              uint32_t n, int64_t timeout_ms, rp_error *err)
+static rp_status waiting_send(struct waiting *self, const struct keys *keys, int64_t timeout_ms, rp_error *err)
 {
     struct pb_writer body = {0};
-    encode_keys(&body, table, keys, priorities, n);
+    encode_keys(&body, keys);
     if (body.failed) {
         pb_writer_fini(&body);
-        return err_set(err, RP_NO_MEMORY, "no memory to send %u keys", n);
+        return no_memory_to_send(keys, err);
     }
+    struct conn_message message = {.field =
+                                       keys->priorities ? REPLAY__REQUEST__BODY_UPDATE : REPLAY__REQUEST__BODY_DELETE,
+                                   .bytes = body.data,
+                                   .size = body.size,
+                                   .timeout_ms = timeout_ms};
     pthread_mutex_lock(&self->lock);
     self->open++;
     pthread_mutex_unlock(&self->lock);
     __atomic_add_fetch(&self->refs, 1, __ATOMIC_RELAXED);
-    uint64_t id = conn_try_send(self->conn, priorities ? REPLAY__REQUEST__BODY_UPDATE : REPLAY__REQUEST__BODY_DELETE,
-                                body.data, body.size, NULL, 0, timeout_ms, on_change, self);
+    uint64_t id = conn_try_send(self->conn, &message, on_change, self);
     pb_writer_fini(&body);
     if (id)
         return RP_OK;
@@ -146,7 +160,7 @@ static rp_status waiting_send(struct waiting *self, const char *table, const uin
     self->open--;
     pthread_mutex_unlock(&self->lock);
     __atomic_sub_fetch(&self->refs, 1, __ATOMIC_RELAXED); /* the caller has one */
-    return err_set(err, RP_NO_MEMORY, "no memory to send %u keys", n);
+    return no_memory_to_send(keys, err);
 }
 
 /* Waits until at most `most` requests are open. Takes the lock. */
@@ -163,26 +177,31 @@ static bool waiting_for(struct waiting *self, uint32_t most, int64_t deadline_ns
 
 /* ---- calls ---- */
 
-static rp_status change_keys(rp_client *client, const char *table, const uint64_t *keys, const double *priorities,
-                             uint64_t n, int64_t timeout_ms, rp_change *change, rp_error *err)
+/* As many keys as one request may have, from `at` on. */
+static struct keys keys_part(const struct keys *all, uint64_t at, uint32_t max)
 {
-    struct conn *conn = client_conn(client);
+    uint64_t left = all->n - at;
+    return (struct keys){all->table, all->keys + at, all->priorities ? all->priorities + at : NULL,
+                         left < max ? left : max};
+}
+
+static rp_status change_keys(struct conn *conn, const struct keys *keys, int64_t timeout_ms, rp_change *change,
+                             rp_error *err)
+{
     int64_t deadline = conn_deadline(timeout_ms);
     if (change)
         *change = (rp_change){0};
-    RP_TRY(check_table(conn, table, err));
+    RP_TRY(check_table(conn, keys->table, err));
     struct waiting *waiting = waiting_new(conn);
     if (!waiting)
         return err_set(err, RP_NO_MEMORY, "no memory for a request");
     uint32_t max = broker_max(conn);
     rp_status status = RP_OK;
-    for (uint64_t at = 0; at < n && status == RP_OK; at += max) {
-        uint32_t part = n - at < max ? (uint32_t)(n - at) : max;
-        if (waiting_for(waiting, DEFAULT_IN_FLIGHT - 1, deadline))
-            status =
-                waiting_send(waiting, table, keys + at, priorities ? priorities + at : NULL, part, timeout_ms, err);
-        else
+    for (uint64_t at = 0; at < keys->n && status == RP_OK; at += max) {
+        struct keys part = keys_part(keys, at, max);
+        if (!waiting_for(waiting, DEFAULT_IN_FLIGHT - 1, deadline))
             break;
+        status = waiting_send(waiting, &part, timeout_ms, err);
     }
     /* The connection ends each request at its own deadline, with the better explanation: leave it a moment. */
     bool done = waiting_for(waiting, 0, timeout_ms < 0 ? INT64_MAX : deadline + NS_PER_S);
@@ -194,7 +213,7 @@ static rp_status change_keys(rp_client *client, const char *table, const uint64_
     pthread_mutex_unlock(&waiting->lock);
     if (status == RP_OK && !done)
         status = err_set(err, RP_DEADLINE_EXCEEDED, "not all of %llu keys were answered within %lld ms",
-                         (unsigned long long)n, (long long)timeout_ms);
+                         (unsigned long long)keys->n, (long long)timeout_ms);
     waiting_unref(waiting);
     return status;
 }
@@ -204,7 +223,8 @@ rp_status rp_priorities_update(rp_client *client, const char *table, const uint6
 {
     if (n && (!keys || !priorities))
         return err_set(err, RP_INVALID_ARGUMENT, "keys or priorities are missing");
-    return change_keys(client, table, keys, priorities, n, timeout_ms, change, err);
+    struct keys changed = {table, keys, priorities, n};
+    return change_keys(client_conn(client), &changed, timeout_ms, change, err);
 }
 
 rp_status rp_items_delete(rp_client *client, const char *table, const uint64_t *keys, uint64_t n, int64_t timeout_ms,
@@ -212,7 +232,8 @@ rp_status rp_items_delete(rp_client *client, const char *table, const uint64_t *
 {
     if (n && !keys)
         return err_set(err, RP_INVALID_ARGUMENT, "keys are missing");
-    return change_keys(client, table, keys, NULL, n, timeout_ms, change, err);
+    struct keys deleted = {table, keys, NULL, n};
+    return change_keys(client_conn(client), &deleted, timeout_ms, change, err);
 }
 
 /* ---- updater ---- */
@@ -277,7 +298,8 @@ static rp_status send_collected(rp_updater *self, int64_t deadline_ns, rp_error 
     if (!waiting_for(self->waiting, self->in_flight - 1, deadline_ns))
         return err_set(err, RP_DEADLINE_EXCEEDED, "%u requests with updates of table '%s' are without an answer",
                        self->in_flight, self->table);
-    RP_TRY(waiting_send(self->waiting, self->table, self->keys, self->priorities, self->n, -1, err));
+    struct keys keys = {self->table, self->keys, self->priorities, self->n};
+    RP_TRY(waiting_send(self->waiting, &keys, -1, err));
     self->n = 0;
     return RP_OK;
 }

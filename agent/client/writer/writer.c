@@ -378,7 +378,8 @@ rp_status rp_writer_destroy(rp_writer **writer, int64_t timeout_ms, rp_error *er
         body.last_number = self->session.outbox.last_number;
         body.has_timeout_ms_case = REPLAY__BYE__HAS_TIMEOUT_MS_TIMEOUT_MS;
         body.timeout_ms = BYE_MS / 2;
-        conn_call(self->conn, BYE_FIELD, &body.base, NULL, 0, BYE_MS, NULL, NULL);
+        struct conn_message message = {.field = BYE_FIELD, .body = &body.base, .timeout_ms = BYE_MS};
+        conn_call(self->conn, &message, NULL, NULL);
     }
     writer_free(self);
     *writer = NULL;

@@ -41,7 +41,8 @@ static void say_hello(struct writer_session *self)
     if (self->has_id)
         body.session = (ProtobufCBinaryData){WIRE_SESSION_BYTES, self->id};
     self->state = SESSION_ASKING;
-    if (!conn_send_once(self->conn, &self->part, FIELD_HELLO, &body.base, NULL, HELLO_TIMEOUT_MS, on_hello)) {
+    struct conn_message message = {.field = FIELD_HELLO, .body = &body.base, .timeout_ms = HELLO_TIMEOUT_MS};
+    if (!conn_send_once(self->conn, &self->part, &message, on_hello)) {
         self->state = SESSION_WAITING;
         self->retry_ns = conn_now() + RETRY_NS;
         pthread_mutex_lock(&self->handoff->mutex);
@@ -258,8 +259,9 @@ static void send_heartbeat(struct writer_session *self, int64_t now_ns, bool exp
     self->stated_sent = body.sent;
     self->confirm = false;
     self->next_heartbeat_ns = now_ns + self->heartbeat_ns * 2 / 3;
-    conn_send_once(self->conn, &self->part, FIELD_HEARTBEAT, &body.base, NULL, self->expiry_ns / NS_PER_MS,
-                   on_heartbeat);
+    struct conn_message message = {
+        .field = FIELD_HEARTBEAT, .body = &body.base, .timeout_ms = self->expiry_ns / NS_PER_MS};
+    conn_send_once(self->conn, &self->part, &message, on_heartbeat);
 }
 
 /* ---- a new session when the keys are used up */
@@ -285,7 +287,8 @@ static void tick_renew(struct writer_session *self)
     body.last_number = self->outbox.last_number;
     body.has_timeout_ms_case = REPLAY__BYE__HAS_TIMEOUT_MS_TIMEOUT_MS;
     body.timeout_ms = BYE_TIMEOUT_MS / 2;
-    if (conn_send_once(self->conn, &self->part, FIELD_BYE, &body.base, NULL, BYE_TIMEOUT_MS, on_bye))
+    struct conn_message message = {.field = FIELD_BYE, .body = &body.base, .timeout_ms = BYE_TIMEOUT_MS};
+    if (conn_send_once(self->conn, &self->part, &message, on_bye))
         self->state = SESSION_LEAVING;
 }
 

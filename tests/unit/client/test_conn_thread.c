@@ -111,7 +111,8 @@ static void test_cancel_while_waking(void **state)
     struct answer answer = {-1};
     fakepeer_set(&f->peer, &f->peer.deaf, true);
     hold(f);
-    uint64_t id = conn_send(f->conn, REPLAY__REQUEST__BODY_WHY, NULL, 0, NULL, 0, -1, on_answer, &answer);
+    struct conn_message why = {.field = REPLAY__REQUEST__BODY_WHY, .timeout_ms = -1};
+    uint64_t id = conn_send(f->conn, &why, on_answer, &answer);
     conn_cancel(f->conn, id);
     let_go(f);
     assert_true(process_await(is_answered, &answer, WAIT_MS));
