@@ -168,7 +168,7 @@ static bool bench_actors(struct options *options)
 {
     static struct bench_actor actors[N_PARTS];
     char service[160];
-    if (!options->items_set)
+    if (!options->items)
         options->items = TABLE_ITEMS;
     pid_t broker = process_start_broker(options, options->items, service, sizeof service);
     bool ok = broker > 0;

@@ -143,59 +143,39 @@ static bool run_env(const struct flags *flags, const char *name, bool first)
     return true;
 }
 
-static int usage(const char *wrong)
-{
-    if (wrong)
-        fprintf(stderr, "replay-bench env: what is '%s'?\n", wrong);
-    fprintf(wrong ? stderr : stdout,
-            "usage: replay-bench env [--json] [--seconds S] [--repeat N] [--env NAME]\n"
-            "Steps per second of thread CPU time of each built-in environment, with random actions, resets included.\n"
-            "  --json       print JSON\n"
-            "  --seconds S  length of one measurement (0.01 to 60, default 0.3)\n"
-            "  --repeat N   measure N times (1 to %u, default 5) and take the median\n"
-            "  --env NAME   only this environment\n",
-            MOST_REPEATS);
-    return wrong ? 2 : 0;
-}
+static void print_help(const void *target);
 
-static bool read_number(const char *text, double least, double most, double *out)
-{
-    char *end = NULL;
-    double value = text ? strtod(text, &end) : 0;
-    if (!text || end == text || *end != '\0' || !(value >= least && value <= most))
-        return false;
-    *out = value;
-    return true;
-}
+#define AT(field) CLI_AT(struct flags, field)
+_Static_assert(MOST_REPEATS == 101, "the help names it");
+static const struct cli_option rows[] = {
+    {"json", 0, NULL, "print JSON", 1, CLI_SWITCH, AT(json)},
+    {"seconds", 0, "S", "length of one measurement (0.01 to 60, default 0.3)", 1, CLI_TAKE, AT(seconds), 0.01, 60,
+     .take = options_take_real},
+    {"repeat", 0, "N", "measure N times (1 to 101, default 5) and take the median", 1, CLI_TAKE, AT(repeats), 1,
+     MOST_REPEATS, .take = options_take_whole},
+    {"env", 0, "NAME", "only this environment", 1, CLI_TEXT, AT(only)},
+    {.name = "help", .letter = 'h', .who = 1, .kind = CLI_HELP},
+};
+static const struct cli cli = {.program = "replay-bench env",
+                               .options = rows,
+                               .n = sizeof rows / sizeof rows[0],
+                               .who = 1,
+                               .width = 12,
+                               .help = print_help};
 
-static int read_flags(struct flags *flags, int argc, char **argv)
+static void print_help(const void *target)
 {
-    double repeats = 5;
-    *flags = (struct flags){.seconds = 0.3};
-    for (int i = 1; i < argc; i++) {
-        const char *value = i + 1 < argc ? argv[i + 1] : NULL;
-        if (strcmp(argv[i], "--json") == 0)
-            flags->json = true;
-        else if (strcmp(argv[i], "--seconds") == 0 && read_number(value, 0.01, 60, &flags->seconds))
-            i++;
-        else if (strcmp(argv[i], "--repeat") == 0 && read_number(value, 1, MOST_REPEATS, &repeats))
-            i++;
-        else if (strcmp(argv[i], "--env") == 0 && value)
-            flags->only = argv[++i];
-        else
-            return usage(argv[i]);
-    }
-    flags->repeats = (uint32_t)repeats;
-    return 0;
+    (void)target;
+    puts("usage: replay-bench env [--json] [--seconds S] [--repeat N] [--env NAME]\n"
+         "Steps per second of thread CPU time of each built-in environment, with random actions, resets included.");
+    cli_print_options(&cli, 1);
 }
 
 int bench_env(int argc, char **argv)
 {
-    struct flags flags;
-    if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0))
-        return usage(NULL);
-    int status = read_flags(&flags, argc, argv);
-    if (status)
+    struct flags flags = {.seconds = 0.3, .repeats = 5};
+    int status = options_line(&cli, &flags, argc, argv);
+    if (status != CLI_GO_ON)
         return status;
     if (flags.json)
         printf(

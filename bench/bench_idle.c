@@ -15,9 +15,8 @@ int command_idle(struct options *options)
 {
     static struct party beside, alone;
     static struct figures figures[2];
-    uint32_t sessions = options->clients_set ? options->clients : IDLE_SESSIONS;
+    uint32_t sessions = options->clients ? options->clients : IDLE_SESSIONS;
     options->clients = options->processes = 1;
-    options->clients_set = options->processes_set = true;
     options->session = "heartbeat: 1s, expiry: 3600s";
     options->extra = "ingest_budget: 64MiB\n";
     options_settle(options);

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "bench/options.h"
 #include "bench/ref_tree.h"
 #include "broker/select/selector.h"
 #include "broker/select/sumtree.h"
@@ -15,7 +16,6 @@
 
 #define BATCH 256u
 #define WORK (1u << 18) /* elements in one measurement */
-#define MOST_REPEATS 101
 
 enum structure { REFERENCE, SUMTREE, SELECTOR, N_STRUCTURES };
 enum operation { UPDATE, UPDATE_BATCH, SAMPLE_BATCH, N_OPERATIONS };
@@ -200,46 +200,45 @@ static bool run_size(uint32_t leaves, uint32_t repeats, bool json, bool first)
     return true;
 }
 
-static int usage(const char *wrong)
-{
-    if (wrong)
-        fprintf(stderr, "replay-bench tree: what is '%s'?\n", wrong);
-    fprintf(wrong ? stderr : stdout,
-            "usage: replay-bench tree [--json] [--repeat N] [--leaves N]\n"
-            "  --json      print JSON\n"
-            "  --repeat N  measure N times (1 to %d, default 7) and take the median\n"
-            "  --leaves N  only this size (1 to 1000000000, default 10^4, 10^5, 10^6 and 10^7)\n",
-            MOST_REPEATS);
-    return wrong ? 2 : 0;
-}
+struct tree_options {
+    bool json;
+    uint32_t repeats, leaves;
+};
 
-static bool read_count(const char *text, unsigned long most, uint32_t *out)
+static void print_help(const void *target);
+
+#define AT(field) CLI_AT(struct tree_options, field)
+_Static_assert(MOST_REPEATS == 101, "the help names it");
+static const struct cli_option rows[] = {
+    {"json", 0, NULL, "print JSON", 1, CLI_SWITCH, AT(json)},
+    {"repeat", 0, "N", "measure N times (1 to 101, default 7) and take the median", 1, CLI_TAKE, AT(repeats), 1,
+     MOST_REPEATS, .take = options_take_whole},
+    {"leaves", 0, "N", "only this size (1 to 1000000000, default 10^4, 10^5, 10^6 and 10^7)", 1, CLI_TAKE, AT(leaves),
+     1, 1e9, .take = options_take_whole},
+    {.name = "help", .letter = 'h', .who = 1, .kind = CLI_HELP},
+};
+static const struct cli cli = {.program = "replay-bench tree",
+                               .options = rows,
+                               .n = sizeof rows / sizeof rows[0],
+                               .who = 1,
+                               .width = 11,
+                               .help = print_help};
+
+static void print_help(const void *target)
 {
-    char *end = NULL;
-    unsigned long value = text ? strtoul(text, &end, 10) : 0;
-    if (!text || end == text || *end != '\0' || value < 1 || value > most)
-        return false;
-    *out = (uint32_t)value;
-    return true;
+    (void)target;
+    puts("usage: replay-bench tree [--json] [--repeat N] [--leaves N]");
+    cli_print_options(&cli, 1);
 }
 
 int bench_tree(int argc, char **argv)
 {
-    bool json = false;
-    uint32_t repeats = 7;
-    uint32_t leaves = 0;
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
-            return usage(NULL);
-        if (strcmp(argv[i], "--json") == 0)
-            json = true;
-        else if (strcmp(argv[i], "--repeat") == 0 && i + 1 < argc && read_count(argv[i + 1], MOST_REPEATS, &repeats))
-            i++;
-        else if (strcmp(argv[i], "--leaves") == 0 && i + 1 < argc && read_count(argv[i + 1], 1000000000, &leaves))
-            i++;
-        else
-            return usage(argv[i]);
-    }
+    struct tree_options options = {.repeats = 7};
+    int status = options_line(&cli, &options, argc, argv);
+    if (status != CLI_GO_ON)
+        return status;
+    bool json = options.json;
+    uint32_t repeats = options.repeats, leaves = options.leaves;
     if (json)
         printf("{\"unit\": \"ns of thread CPU time per element\", \"repeats\": %u, \"rows\": [", repeats);
     else

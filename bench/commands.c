@@ -81,10 +81,8 @@ static int compare_all(struct options *options, enum work work, const char *name
         struct options one = *options;
         if (variants[i].size)
             one.size = variants[i].size;
-        if (variants[i].per_message) {
+        if (variants[i].per_message)
             one.per_message = variants[i].per_message;
-            one.per_message_set = true;
-        }
         if (variants[i].clients)
             one.clients = variants[i].clients;
         ok = compare(&one, work);
@@ -116,9 +114,9 @@ int command_clients(struct options *options)
     static const uint32_t counts[] = {64, 200};
     report_begin(options, "clients");
     bool ok = true;
-    for (uint32_t i = 0; ok && i < (options->clients_set ? 1 : 2); i++) {
+    for (uint32_t i = 0; ok && i < (options->clients ? 1 : 2); i++) {
         struct options one = *options;
-        if (!options->clients_set)
+        if (!options->clients)
             one.clients = counts[i];
         ok = compare(&one, WORK_INSERT) && compare(&one, WORK_SAMPLE);
     }
@@ -166,9 +164,8 @@ static void report_mixed(const struct options *options, const struct figures *fi
 
 int command_mixed(struct options *options)
 {
-    if (!options->in_flight_set)
+    if (!options->in_flight)
         options->in_flight = 16;
-    options->in_flight_set = true;
     options_settle(options);
     static struct party ours, raw;
     static struct figures figures[N_MIXED];

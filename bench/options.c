@@ -8,210 +8,127 @@
 
 #define TABLE_BYTES 1000000000u
 
-static const char help[] =
-    "  --json             print one JSON object\n"
-    "  --repeat N         measure each side N times, in turn (default 5); medians are shown\n"
-    "  --seconds S        length of one measurement (default 1)\n"
-    "  --size BYTES       of an item (default 400)\n"
-    "  --items N          in the table, which is filled first (default 1M, or as many as make 1 GB)\n"
-    "  --per-message N    items in an ingest message (default 50; 1 from 4 kB on)\n"
-    "  --batch N          items in a sample or update request (default 256; less from 4 kB on)\n"
-    "  --in-flight N      requests under way on each connection (default 8)\n"
-    "  --clients N        connections (default 1)\n"
-    "  --processes N      that they are spread over (default: up to 4)\n"
-    "  --io-threads N     of the broker and of the raw server (default 1)\n"
-    "  --rate N           items/s that writers offer (default: as many as they can; journal: 500k)\n"
-    "  --dir FOLDER       where checkpoint and journal write (default: $TMPDIR or /tmp)\n"
-    "  --transport NAME   tcp (loopback, default) or ipc\n"
-    "  --client NAME      thin (frames encoded before, nothing decoded; default) or library (libreplay)\n"
-    "  --frames HOW       copy: senders copy their frames, as zmq_send does (default below 4 kB); lend: they lend them "
-    "to\n"
-    "                     libzmq where they lie (default from 4 kB on). The raw server, and the writers of both sides\n"
-    "  --against N        no raw side: compare with a second broker whose table has N items\n"
-    "  --all              every row of this command that has a goal\n"
-    "  --quick            a smoke run of a few seconds; its figures mean little\n"
-    "Numbers may end in k or M. The broker is $RP_BROKER, or replay-broker beside this program.\n";
+/* ---- values ---- */
 
-void options_help(void)
-{
-    fputs(help, stdout);
-}
-
-static bool read_number(const char *name, const char *text, double least, double most, double *out)
+static bool read_number(const struct cli *cli, const struct cli_option *option, const char *text, double *out)
 {
     char *end;
     errno = 0;
     double value = strtod(text, &end);
-    if (end != text && *end == 'k') {
-        value *= 1e3;
-        end++;
-    } else if (end != text && *end == 'M') {
-        value *= 1e6;
-        end++;
-    }
-    if (end == text || *end || errno || !(value >= least && value <= most)) {
-        fprintf(stderr, "replay-bench: --%s %s: a number from %g to %g is needed\n", name, text, least, most);
+    if (end != text && (*end == 'k' || *end == 'M'))
+        value *= *end++ == 'k' ? 1e3 : 1e6;
+    if (end == text || *end || errno || !(value >= option->least && value <= option->most)) {
+        cli_usage(cli->program, "--%s %s: a number from %g to %g is needed", option->name, text, option->least,
+                  option->most);
         return false;
     }
     *out = value;
     return true;
 }
 
-static bool choose(const char *name, const char *text, const char *no, const char *yes, bool *out)
+int options_take_real(const struct cli *cli, const struct cli_option *option, const char *text, void *target)
 {
-    *out = strcmp(text, yes) == 0;
-    if (*out || strcmp(text, no) == 0)
-        return true;
-    fprintf(stderr, "replay-bench: --%s %s: it may be %s or %s\n", name, text, no, yes);
-    return false;
+    return read_number(cli, option, text, (double *)((char *)target + option->at)) ? CLI_GO_ON : CLI_USAGE;
 }
 
-enum {
-    JSON = 256,
-    REPEAT,
-    SECONDS,
-    SIZE,
-    ITEMS,
-    PER_MESSAGE,
-    BATCH,
-    IN_FLIGHT,
-    CLIENTS,
-    PROCESSES,
-    IO_THREADS,
-    RATE,
-    DIR,
-    TRANSPORT,
-    CLIENT,
-    FRAMES,
-    AGAINST,
-    ALL,
-    QUICK
+int options_take_whole(const struct cli *cli, const struct cli_option *option, const char *text, void *target)
+{
+    double number;
+    char *field = (char *)target + option->at;
+    if (!read_number(cli, option, text, &number))
+        return CLI_USAGE;
+    if (option->size == sizeof(uint32_t))
+        *(uint32_t *)field = (uint32_t)number;
+    else
+        *(uint64_t *)field = (uint64_t)number;
+    return CLI_GO_ON;
+}
+
+/* One of two words, as the row's prefix says them: "tcp ipc". The second one means true. */
+static int take_choice(const struct cli *cli, const struct cli_option *option, const char *text, void *target)
+{
+    const char *second = strchr(option->prefix, ' ') + 1;
+    size_t first = (size_t)(second - option->prefix) - 1;
+    bool yes = strcmp(text, second) == 0;
+    if (!yes && (strlen(text) != first || strncmp(text, option->prefix, first) != 0))
+        return cli_usage(cli->program, "--%s %s: it may be %.*s or %s", option->name, text, (int)first, option->prefix,
+                         second);
+    *(bool *)((char *)target + option->at) = yes;
+    return CLI_GO_ON;
+}
+
+static int take_frames(const struct cli *cli, const struct cli_option *option, const char *text, void *target)
+{
+    ((struct options *)target)->lend_set = true;
+    return take_choice(cli, option, text, target);
+}
+
+/* ---- the line ---- */
+
+#define AT(field) CLI_AT(struct options, field)
+#define REAL(field, from, to) CLI_TAKE, AT(field), from, to, .take = options_take_real
+#define WHOLE(field, from, to) CLI_TAKE, AT(field), from, to, .take = options_take_whole
+#define CHOICE(field, words) CLI_TAKE, AT(field), .prefix = words, .take = take_choice
+static const struct cli_option rows[] = {
+    {"json", 0, NULL, "print one JSON object", 1, CLI_SWITCH, AT(json)},
+    {"repeat", 0, "N", "measure each side N times, in turn (default 5); medians are shown", 1,
+     WHOLE(repeats, 1, MOST_REPEATS)},
+    {"seconds", 0, "S", "length of one measurement (default 1)", 1, REAL(seconds, 0.05, 600)},
+    {"size", 0, "BYTES", "of an item (default 400)", 1, WHOLE(size, 4, 16e6)},
+    {"items", 0, "N", "in the table, which is filled first (default 1M, or as many as make 1 GB)", 1,
+     WHOLE(items, 1000, 1e8)},
+    {"per-message", 0, "N", "items in an ingest message (default 50; 1 from 4 kB on)", 1, WHOLE(per_message, 1, 1000)},
+    {"batch", 0, "N", "items in a sample or update request (default 256; less from 4 kB on)", 1, WHOLE(batch, 1, 4096)},
+    {"in-flight", 0, "N", "requests under way on each connection (default 8)", 1, WHOLE(in_flight, 1, 500)},
+    {"clients", 0, "N", "connections (default 1)", 1, WHOLE(clients, 1, 4000)},
+    {"processes", 0, "N", "that they are spread over (default: up to 4)", 1, WHOLE(processes, 1, 32)},
+    {"io-threads", 0, "N", "of the broker and of the raw server (default 1)", 1, WHOLE(io_threads, 1, 16)},
+    {"rate", 0, "N", "items/s that writers offer (default: as many as they can; journal: 500k)", 1, REAL(rate, 1, 1e9)},
+    {"dir", 0, "FOLDER", "where checkpoint and journal write (default: $TMPDIR or /tmp)", 1, CLI_TEXT, AT(dir)},
+    {"transport", 0, "NAME", "tcp (loopback, default) or ipc", 1, CHOICE(ipc, "tcp ipc")},
+    {"client", 0, "NAME", "thin (frames encoded before, nothing decoded; default) or library (libreplay)", 1,
+     CHOICE(library, "thin library")},
+    {"frames", 0, "HOW",
+     "copy: senders copy their frames, as zmq_send does (default below 4 kB); lend: they lend them to\n"
+     "                     libzmq where they lie (default from 4 kB on). The raw server, and the writers of both sides",
+     1, CLI_TAKE, AT(lend), .prefix = "copy lend", .take = take_frames},
+    {"against", 0, "N", "no raw side: compare with a second broker whose table has N items", 1,
+     WHOLE(against, 1000, 1e8)},
+    {"all", 0, NULL, "every row of this command that has a goal", 1, CLI_SWITCH, AT(all)},
+    {"quick", 0, NULL, "a smoke run of a few seconds; its figures mean little", 1, CLI_SWITCH, AT(quick)},
+    {"help", 'h', NULL, NULL, 1, CLI_SWITCH, AT(help)},
 };
 
-static bool take(struct options *self, int option, const char *name, const char *text)
+void options_help(void)
 {
-    double number = 0;
-    bool ok = true;
-    switch (option) {
-    case JSON:
-        self->json = true;
-        break;
-    case ALL:
-        self->all = true;
-        break;
-    case QUICK:
-        self->quick = true;
-        break;
-    case 'h':
-        self->help = true;
-        break;
-    case TRANSPORT:
-        ok = choose(name, text, "tcp", "ipc", &self->ipc);
-        break;
-    case CLIENT:
-        ok = choose(name, text, "thin", "library", &self->library);
-        break;
-    case FRAMES:
-        ok = self->lend_set = choose(name, text, "copy", "lend", &self->lend);
-        break;
-    case SECONDS:
-        ok = read_number(name, text, 0.05, 600, &self->seconds);
-        break;
-    case SIZE:
-        ok = read_number(name, text, 4, 16e6, &number);
-        self->size = (uint64_t)number;
-        break;
-    case ITEMS:
-        ok = self->items_set = read_number(name, text, 1000, 1e8, &number);
-        self->items = (uint64_t)number;
-        break;
-    case AGAINST:
-        ok = read_number(name, text, 1000, 1e8, &number);
-        self->against = (uint64_t)number;
-        break;
-    case REPEAT:
-        ok = read_number(name, text, 1, MOST_REPEATS, &number);
-        self->repeats = (uint32_t)number;
-        break;
-    case PER_MESSAGE:
-        ok = self->per_message_set = read_number(name, text, 1, 1000, &number);
-        self->per_message = (uint32_t)number;
-        break;
-    case BATCH:
-        ok = self->batch_set = read_number(name, text, 1, 4096, &number);
-        self->batch = (uint32_t)number;
-        break;
-    case IN_FLIGHT:
-        ok = self->in_flight_set = read_number(name, text, 1, 500, &number);
-        self->in_flight = (uint32_t)number;
-        break;
-    case CLIENTS:
-        ok = self->clients_set = read_number(name, text, 1, 4000, &number);
-        self->clients = (uint32_t)number;
-        break;
-    case PROCESSES:
-        ok = self->processes_set = read_number(name, text, 1, 32, &number);
-        self->processes = (uint32_t)number;
-        break;
-    case RATE:
-        ok = read_number(name, text, 1, 1e9, &self->rate);
-        break;
-    case DIR:
-        self->dir = text;
-        break;
-    case IO_THREADS:
-        ok = read_number(name, text, 1, 16, &number);
-        self->io_threads = (uint32_t)number;
-        break;
-    default:
-        ok = false;
-    }
-    return ok;
+    const struct cli cli = {.options = rows, .n = sizeof rows / sizeof rows[0], .width = 18};
+    cli_print_options(&cli, ~0u);
+    puts("Numbers may end in k or M. The broker is $RP_BROKER, or replay-broker beside this program.");
+}
+
+int options_line(const struct cli *cli, void *target, int argc, char **argv)
+{
+    argv[0] = (char *)(uintptr_t)cli->program; /* getopt's messages begin with it */
+    int status = cli_read(cli, target, argc, argv);
+    if (status == CLI_GO_ON && optind < argc)
+        status = cli_usage(cli->program, "unexpected argument '%s'", argv[optind]);
+    return status;
 }
 
 bool options_read(struct options *self, int argc, char **argv)
 {
-    static const struct option names[] = {{"json", no_argument, NULL, JSON},
-                                          {"repeat", required_argument, NULL, REPEAT},
-                                          {"seconds", required_argument, NULL, SECONDS},
-                                          {"size", required_argument, NULL, SIZE},
-                                          {"items", required_argument, NULL, ITEMS},
-                                          {"per-message", required_argument, NULL, PER_MESSAGE},
-                                          {"batch", required_argument, NULL, BATCH},
-                                          {"in-flight", required_argument, NULL, IN_FLIGHT},
-                                          {"clients", required_argument, NULL, CLIENTS},
-                                          {"processes", required_argument, NULL, PROCESSES},
-                                          {"io-threads", required_argument, NULL, IO_THREADS},
-                                          {"rate", required_argument, NULL, RATE},
-                                          {"dir", required_argument, NULL, DIR},
-                                          {"transport", required_argument, NULL, TRANSPORT},
-                                          {"client", required_argument, NULL, CLIENT},
-                                          {"frames", required_argument, NULL, FRAMES},
-                                          {"against", required_argument, NULL, AGAINST},
-                                          {"all", no_argument, NULL, ALL},
-                                          {"quick", no_argument, NULL, QUICK},
-                                          {"help", no_argument, NULL, 'h'},
-                                          {NULL, 0, NULL, 0}};
-    *self =
-        (struct options){.repeats = 5, .seconds = 1, .warm_seconds = 0.3, .size = 400, .clients = 1, .io_threads = 1};
-    int at = 0;
-    for (int option; (option = getopt_long(argc, argv, "h", names, &at)) != -1;) {
-        if (option == '?' || !take(self, option, names[at].name, optarg)) {
-            fprintf(stderr, "Try 'replay-bench %s --help'.\n", argv[0]);
-            return false;
-        }
-    }
-    if (optind < argc) {
-        fprintf(stderr, "replay-bench %s: unexpected argument '%s'\n", argv[0], argv[optind]);
+    static char program[64];
+    snprintf(program, sizeof program, "replay-bench %s", argv[0]);
+    const struct cli cli = {.program = program, .options = rows, .n = sizeof rows / sizeof rows[0], .who = ~0u};
+    *self = (struct options){.repeats = 5, .seconds = 1, .warm_seconds = 0.3, .size = 400, .io_threads = 1};
+    if (options_line(&cli, self, argc, argv) != CLI_GO_ON)
         return false;
-    }
     if (self->quick) {
         self->repeats = 2;
         self->seconds = 0.2;
         self->warm_seconds = 0.05;
-        if (!self->items_set)
+        if (!self->items)
             self->items = 20000;
-        self->items_set = true;
     }
     return true;
 }
@@ -220,18 +137,20 @@ void options_settle(struct options *self)
 {
     bool large = self->size >= LARGE_BYTES;
     uint64_t fit = TABLE_BYTES / self->size;
-    if (!self->items_set)
+    if (!self->clients)
+        self->clients = 1;
+    if (!self->items)
         self->items = fit < 1000000 ? (fit < 1000 ? 1000 : fit) : 1000000;
     if (self->quick && large && self->items * self->size > TABLE_BYTES / 8)
         self->items = TABLE_BYTES / 8 / self->size;
-    if (!self->per_message_set)
+    if (!self->per_message)
         self->per_message = large ? 1 : 50;
-    if (!self->batch_set)
+    if (!self->batch)
         self->batch = !large ? 256 : self->size < 100000 ? 64 : 16;
     if (!self->lend_set)
         self->lend = large;
-    if (!self->in_flight_set)
+    if (!self->in_flight)
         self->in_flight = 8;
-    if (!self->processes_set || self->processes > self->clients)
+    if (!self->processes || self->processes > self->clients)
         self->processes = self->clients < 4 ? self->clients : 4;
 }

@@ -5,6 +5,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "proto/config/cli.h"
+
 #define MOST_REPEATS 101u
 /* Items from this size on are "large": senders walk a store as large as the table, and items travel one to a message. */
 #define LARGE_BYTES 4096u
@@ -13,12 +15,13 @@ enum work { WORK_INSERT, WORK_SAMPLE, WORK_UPDATE, WORK_BOTH, WORK_LIBRARY, WORK
 
 struct options {
     bool json, quick, all, library, ipc, help;
-    bool lend; /* senders lend their frames instead of copying them */
+    bool lend;     /* senders lend their frames instead of copying them */
+    bool lend_set; /* --frames was given */
     uint32_t repeats;
     double seconds, warm_seconds;
     uint64_t size;    /* bytes of an item */
-    uint64_t items;   /* in the table */
-    uint64_t against; /* not 0: compare with a table of so many items instead of with libzmq */
+    uint64_t items;   /* in the table; this and the counts below are 0 until they are given or settled */
+    uint64_t against; /* not 0: compare with a table of this many items instead of with libzmq */
     uint32_t per_message;
     uint32_t batch;
     uint32_t in_flight;
@@ -30,13 +33,17 @@ struct options {
     const char *extra; /* further lines of the broker's configuration, and of its table's; NULL: none */
     const char *table_extra;
     const char *session; /* the broker's settings for sessions; NULL: they live through any pause */
-    bool per_message_set, batch_set, items_set, clients_set, processes_set, in_flight_set, lend_set;
 };
 
 /* False: what was wrong has been printed. argv[0] is the command. */
 bool options_read(struct options *self, int argc, char **argv);
-/* The options' part of a command's help. */
+/* Prints the options' part of a command's help. */
 void options_help(void);
+/* Reads a line that has options alone. CLI_GO_ON, or the exit status. */
+int options_line(const struct cli *cli, void *target, int argc, char **argv);
+/* Take a number between the row's bounds, which may end in k or M, into a double or into a uint32_t or uint64_t. */
+int options_take_real(const struct cli *cli, const struct cli_option *option, const char *text, void *target);
+int options_take_whole(const struct cli *cli, const struct cli_option *option, const char *text, void *target);
 /* Fills in what follows from the size of the items and was not given. */
 void options_settle(struct options *self);
 
