@@ -9,8 +9,7 @@
 
 #include "broker/broker.h"
 #include "broker/checkpoint/checkpoint.h"
-
-#define MAX_OVERRIDES 64
+#include "proto/config/cli.h"
 
 static struct broker *running;
 
@@ -67,101 +66,62 @@ static int stop(struct broker **broker, int status)
     return status;
 }
 
-static const char usage[] =
-    "Usage: replay-broker [options]\n"
-    "\n"
-    "Keeps replay tables and parameter slots for actors and learners. Without -c it runs an embedded configuration:\n"
-    "one prioritized table 'replay' at tcp://127.0.0.1:7600.\n"
-    "\n"
-    "  -c, --config FILE          configuration (docs/CONFIG.md; configs/ has examples)\n"
-    "      --section NAME         read only this section of FILE: 'broker' in the file of a whole run\n"
-    "      --set KEY=VALUE        instead of what FILE says: tables[0].max_size=1000 (with --section: "
-    "broker.tables...)\n"
-    "      --endpoints-file FILE  write the endpoints that were bound to FILE, one 'name endpoint' a line\n"
-    "      --check                read the configuration, report every mistake, start nothing\n"
-    "      --print-config         print the whole configuration with defaults and help as YAML\n"
-    "      --print-reference      print the reference of all keys as Markdown\n"
-    "      --log-level LEVEL      debug, info, warn, error or off\n"
-    "  -h, --help                 this text\n"
-    "      --version              the version\n"
-    "\n"
-    "SIGTERM and SIGINT stop it: waiting clients are told, and nothing is acknowledged that is not in a table. With\n"
-    "checkpoint.dir or journal.dir set, it makes a last checkpoint and waits for the disk; a second signal ends that.\n"
-    "SIGUSR1 makes a checkpoint. SIGHUP opens log.file anew, and ends nothing.\n"
-    "Exit status: 0 stopped as asked, 1 could not run, 2 the command line or the configuration is wrong.\n";
-
 struct options {
-    const char *config, *section, *endpoints_file, *log_level;
-    const char *overrides[MAX_OVERRIDES + 1];
-    uint32_t n_overrides;
+    const char *config, *section, *endpoints_file;
+    int log_level; /* -1: as the configuration says */
+    struct cli_overrides overrides;
     bool check, print, reference;
 };
 
-/* -1: go on; otherwise the exit status. */
+static void print_help(const void *target);
+
+#define AT(field) CLI_AT(struct options, field)
+static const struct cli_option rows[] = {
+    {"config", 'c', "FILE", "configuration (docs/CONFIG.md; configs/ has examples)", 1, CLI_TEXT, AT(config)},
+    {"section", 0, "NAME", "read only this section of FILE: 'broker' in the file of a whole run", 1, CLI_TEXT,
+     AT(section)},
+    {"set", 0, "KEY=VALUE", "instead of what FILE says: tables[0].max_size=1000 (with --section: broker.tables...)", 1,
+     CLI_OVERRIDE, AT(overrides)},
+    {"endpoints-file", 0, "FILE", "write the endpoints that were bound to FILE, one 'name endpoint' a line", 1,
+     CLI_TEXT, AT(endpoints_file)},
+    {"check", 0, NULL, "read the configuration, report every mistake, start nothing", 1, CLI_SWITCH, AT(check)},
+    {"print-config", 0, NULL, "print the whole configuration with defaults and help as YAML", 1, CLI_SWITCH, AT(print)},
+    {"print-reference", 0, NULL, "print the reference of all keys as Markdown", 1, CLI_SWITCH, AT(reference)},
+    {"log-level", 0, "LEVEL", "debug, info, warn, error or off", 1, CLI_LEVEL, AT(log_level)},
+    CLI_HELP_AND_VERSION(1),
+};
+static const struct cli cli = {.program = "replay-broker",
+                               .options = rows,
+                               .n = sizeof rows / sizeof rows[0],
+                               .who = 1,
+                               .width = 26,
+                               .help = print_help};
+
+static void print_help(const void *target)
+{
+    (void)target;
+    puts("Usage: replay-broker [options]\n"
+         "\n"
+         "Keeps replay tables and parameter slots for actors and learners. Without -c it runs an embedded "
+         "configuration:\n"
+         "one prioritized table 'replay' at tcp://127.0.0.1:7600.\n");
+    cli_print_options(&cli, 1);
+    puts("\n"
+         "SIGTERM and SIGINT stop it: waiting clients are told, and nothing is acknowledged that is not in a table. "
+         "With\n"
+         "checkpoint.dir or journal.dir set, it makes a last checkpoint and waits for the disk; a second signal ends "
+         "that.\n"
+         "SIGUSR1 makes a checkpoint. SIGHUP opens log.file anew, and ends nothing.\n"
+         "Exit status: 0 stopped as asked, 1 could not run, 2 the command line or the configuration is wrong.");
+}
+
+/* CLI_GO_ON; otherwise the exit status. */
 static int read_options(int argc, char **argv, struct options *out)
 {
-    enum { ENDPOINTS = 256, SECTION, SET, CHECK, PRINT, REFERENCE, LEVEL, VERSION };
-    static const struct option names[] = {{"config", required_argument, NULL, 'c'},
-                                          {"section", required_argument, NULL, SECTION},
-                                          {"set", required_argument, NULL, SET},
-                                          {"endpoints-file", required_argument, NULL, ENDPOINTS},
-                                          {"check", no_argument, NULL, CHECK},
-                                          {"print-config", no_argument, NULL, PRINT},
-                                          {"print-reference", no_argument, NULL, REFERENCE},
-                                          {"log-level", required_argument, NULL, LEVEL},
-                                          {"help", no_argument, NULL, 'h'},
-                                          {"version", no_argument, NULL, VERSION},
-                                          {NULL, 0, NULL, 0}};
-    for (int option; (option = getopt_long(argc, argv, "c:h", names, NULL)) != -1;) {
-        switch (option) {
-        case 'c':
-            out->config = optarg;
-            break;
-        case SECTION:
-            out->section = optarg;
-            break;
-        case SET:
-            if (out->n_overrides == MAX_OVERRIDES) {
-                fprintf(stderr, "replay-broker: more than %d times --set\n", MAX_OVERRIDES);
-                return 2;
-            }
-            out->overrides[out->n_overrides++] = optarg;
-            break;
-        case ENDPOINTS:
-            out->endpoints_file = optarg;
-            break;
-        case CHECK:
-            out->check = true;
-            break;
-        case PRINT:
-            out->print = true;
-            break;
-        case REFERENCE:
-            out->reference = true;
-            break;
-        case LEVEL:
-            out->log_level = optarg;
-            break;
-        case VERSION:
-            printf("replay-broker %s\n", rp_version());
-            return 0;
-        case 'h':
-            fputs(usage, stdout);
-            return 0;
-        default:
-            fputs("Try 'replay-broker --help'.\n", stderr);
-            return 2;
-        }
-    }
-    if (optind < argc) {
-        fprintf(stderr, "replay-broker: unexpected argument '%s'. Did you mean -c %s?\n", argv[optind], argv[optind]);
-        return 2;
-    }
-    if (out->log_level && log_level_by_name(out->log_level) < 0) {
-        fprintf(stderr, "replay-broker: --log-level %s: use debug, info, warn, error or off\n", out->log_level);
-        return 2;
-    }
-    return -1;
+    int status = cli_read(&cli, out, argc, argv);
+    if (status == CLI_GO_ON && optind < argc)
+        status = cli_usage(cli.program, "unexpected argument '%s'. Did you mean -c %s?", argv[optind], argv[optind]);
+    return status;
 }
 
 static bool read_config(const struct options *options, struct broker_config *config)
@@ -171,7 +131,7 @@ static bool read_config(const struct options *options, struct broker_config *con
                                          .name = "(embedded)",
                                          .text = broker_default_yaml,
                                          .section = options->section,
-                                         .overrides = options->overrides};
+                                         .overrides = (const char *const *)options->overrides.texts};
     bool ok = report && schema_read(options->check ? &broker_schema_strict : &broker_schema, &source, config, report);
     if (!ok && report) {
         fputs(schema_report_text(report), stderr);
@@ -233,30 +193,36 @@ static int run(const struct options *options, const struct broker_config *config
     return status;
 }
 
-int main(int argc, char **argv)
+static int start(const struct options *options)
 {
-    struct options options = {0};
-    block_hangups();
-    int status = read_options(argc, argv, &options);
-    if (status >= 0)
-        return status;
-    if (options.reference) {
-        schema_print_reference(&broker_schema, stdout);
-        return 0;
-    }
     zsys_handler_set(NULL); /* signals are ours */
     broker_memory_settings();
     struct broker_config config = {0};
-    if (!read_config(&options, &config))
+    int status = 0;
+    if (!read_config(options, &config))
         return 2;
-    log_set_level(options.log_level ? (enum log_level)log_level_by_name(options.log_level)
-                                    : (enum log_level)config.log_level);
-    if (options.print)
+    log_set_level(options->log_level >= 0 ? (enum log_level)options->log_level : (enum log_level)config.log_level);
+    if (options->print)
         schema_print(&broker_schema, &config, stdout);
-    else if (options.check)
-        printf("%s: no mistakes; %u tables\n", options.config ? options.config : "(embedded)", config.tables.count);
+    else if (options->check)
+        printf("%s: no mistakes; %u tables\n", options->config ? options->config : "(embedded)", config.tables.count);
     else
-        status = run(&options, &config);
+        status = run(options, &config);
     schema_free(&broker_schema, &config);
-    return status < 0 ? 0 : status;
+    return status;
+}
+
+int main(int argc, char **argv)
+{
+    struct options options = {.log_level = -1};
+    block_hangups();
+    int status = read_options(argc, argv, &options);
+    if (status == CLI_GO_ON && options.reference) {
+        schema_print_reference(&broker_schema, stdout);
+        status = 0;
+    }
+    if (status == CLI_GO_ON)
+        status = start(&options);
+    cli_overrides_free(&options.overrides);
+    return status;
 }

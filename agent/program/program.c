@@ -14,15 +14,6 @@
 #define WORKERS (PROGRAM_ACTOR | PROGRAM_LEARNER)
 #define ALL (WORKERS | PROGRAM_SINGLE)
 
-static int take_level(const struct cli *cli, const struct cli_option *option, const char *name, void *target)
-{
-    struct program *self = target;
-    (void)option;
-    self->log_level = log_level_by_name(name);
-    return self->log_level < 0 ? cli_usage(cli->program, "--log-level %s: use debug, info, warn, error or off", name)
-                               : CLI_GO_ON;
-}
-
 static int take_episodes(const struct cli *cli, const struct cli_option *option, const char *number, void *target)
 {
     struct program *self = target;
@@ -62,7 +53,7 @@ static const struct cli_option options[] = {
     {"print-config", 0, NULL, "print the whole configuration with defaults and help as YAML", ALL, CLI_SWITCH,
      AT(print)},
     {"print-reference", 0, NULL, "print the reference of all keys as Markdown", ALL, CLI_SWITCH, AT(reference)},
-    {"log-level", 0, "LEVEL", "debug, info, warn, error or off", ALL, CLI_TAKE, .take = take_level},
+    {"log-level", 0, "LEVEL", "debug, info, warn, error or off", ALL, CLI_LEVEL, AT(log_level)},
     CLI_HELP_AND_VERSION(ALL),
 };
 

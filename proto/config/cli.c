@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "proto/base/log.h"
 #include "proto/config/schema.h"
 
 #define FIRST_KEY 256 /* getopt's keys for options without a letter: this plus the row */
@@ -48,9 +49,12 @@ void cli_print_options(const struct cli *cli, uint32_t who)
 static int read_whole(const struct cli *cli, const struct cli_option *option, const char *text, void *field)
 {
     int64_t value;
-    double most = option->most > 0 ? option->most : (double)INT64_MAX;
-    if (!schema_parse_int(text, &value) || value < 0 || (double)value > most)
+    bool whole = schema_parse_int(text, &value) && value >= 0;
+    if (!whole && option->most <= 0)
         return cli_usage(cli->program, "--%s is '%s'; it needs a whole number from 0 on", option->name, text);
+    if (!whole || (option->most > 0 && (double)value > option->most))
+        return cli_usage(cli->program, "--%s is '%s'; it needs a whole number from 0 to %.0f", option->name, text,
+                         option->most);
     if (option->size == sizeof(uint32_t))
         *(uint32_t *)field = (uint32_t)value;
     else
@@ -63,6 +67,13 @@ static int read_time(const struct cli *cli, const struct cli_option *option, con
     if (schema_parse_time(text, field) && (double)*field >= option->least)
         return CLI_GO_ON;
     return cli_usage(cli->program, "--%s is '%s'; it needs a number with a unit, like 500ms or 3s", option->name, text);
+}
+
+static int read_level(const struct cli *cli, const struct cli_option *option, const char *name, int *field)
+{
+    *field = log_level_by_name(name);
+    return *field >= 0 ? CLI_GO_ON
+                       : cli_usage(cli->program, "--%s %s: use debug, info, warn, error or off", option->name, name);
 }
 
 int cli_override(const struct cli *cli, struct cli_overrides *all, const char *prefix, const char *text)
@@ -100,6 +111,8 @@ static int take(const struct cli *cli, const struct cli_option *option, const ch
         return read_time(cli, option, argument, field);
     case CLI_OVERRIDE:
         return cli_override(cli, field, option->prefix ? option->prefix : "", argument);
+    case CLI_LEVEL:
+        return read_level(cli, option, argument, field);
     case CLI_TAKE:
         return option->take(cli, option, argument, target);
     case CLI_HELP:

@@ -23,6 +23,7 @@ enum cli_kind {
     CLI_WHOLE,    /* uint32_t, int64_t or uint64_t: a whole number from 0 to most */
     CLI_TIME,     /* int64_t, in ns: at least `least` */
     CLI_OVERRIDE, /* struct cli_overrides: appends prefix and argument */
+    CLI_LEVEL,    /* int: an enum log_level */
     CLI_TAKE,     /* whatever `take` does */
     CLI_HELP,     /* prints the program's help and ends the program */
     CLI_VERSION,  /* prints the version and ends the program */
