@@ -8,6 +8,7 @@
 
 #include "agent/client/admin/admin.h"
 #include "agent/client/conn/client.h"
+#include "proto/config/cli.h"
 #include "replay/admin.h"
 
 enum ctl_exit {
@@ -61,7 +62,7 @@ struct ctl_command {
 /* Prints the sentence (as JSON with --json) and gives the exit code for it. */
 int ctl_fail(const struct ctl *ctl, const rp_error *err);
 /* The same for a mistake on the command line. */
-int ctl_usage(const char *format, ...) RP_PRINTF(1, 2);
+#define ctl_usage(...) cli_usage("replay-ctl", __VA_ARGS__)
 /* Prints a message as a line of JSON. Gives an exit code. */
 int ctl_print_json(const ProtobufCMessage *message);
 /* Prints the text of a writer as a line, and empties it. Gives an exit code. */

@@ -1,7 +1,6 @@
 /* The command line of replay-ctl: options, commands, help, exit codes. */
 #include <getopt.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,6 +10,7 @@
 #include "proto/base/error.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"
+#include "proto/config/cli.h"
 #include "proto/config/schema.h"
 
 static const struct ctl_command commands[] = {
@@ -85,17 +85,6 @@ int ctl_fail(const struct ctl *ctl, const rp_error *err)
     return silent ? CTL_SILENT : CTL_REFUSED;
 }
 
-int ctl_usage(const char *format, ...)
-{
-    va_list args;
-    fputs("replay-ctl: ", stderr);
-    va_start(args, format);
-    vfprintf(stderr, format, args);
-    va_end(args);
-    fputs("\nTry 'replay-ctl --help'.\n", stderr);
-    return CTL_USAGE;
-}
-
 int ctl_print_text(struct json *json)
 {
     char *text = json_take(json);
@@ -111,6 +100,51 @@ int ctl_print_json(const ProtobufCMessage *message)
     return ctl_print_text(&json);
 }
 
+/* ---- options ---- */
+
+/* What is said on the command line. */
+struct line {
+    struct ctl ctl;
+    const char *endpoint;
+    const char *file;
+    int64_t timeout_ns;
+    bool help, version;
+};
+
+/* The bit of options that all commands have. */
+#define EVERY (1u << 31)
+#define AT(field) CLI_AT(struct line, field)
+static const struct cli_option options[] = {
+    {"endpoint", 'e', "ENDPOINT",
+     "service endpoint of the broker (or set REPLAY_ENDPOINT; otherwise\n"
+     "                              " ENDPOINT_DEFAULT ")",
+     EVERY, CLI_TEXT, AT(endpoint)},
+    {"endpoints-file", 0, "FILE", "read it from the file that replay-broker --endpoints-file wrote", EVERY, CLI_TEXT,
+     AT(file)},
+    {"json", 0, NULL, "print JSON, one object on a line", EVERY, CLI_SWITCH, AT(ctl.json)},
+    {"timeout", 0, "TIME", "how long to wait for the broker: 500ms, 3s (default), 1m", EVERY | CTL_TIMEOUT, CLI_TIME,
+     AT(timeout_ns), 1},
+    {"help", 'h', NULL, "this text; after a command, about that command", EVERY, CLI_SWITCH, AT(help)},
+    {"version", 0, NULL, "", EVERY, CLI_SWITCH, AT(version)},
+    {"limit", 0, "N", NULL, CTL_LIMIT, CLI_WHOLE, AT(ctl.limit)},
+    {"table", 0, "T", NULL, CTL_TABLE, CLI_TEXT, AT(ctl.table)},
+    {"save", 0, "FILE", NULL, CTL_SAVE, CLI_TEXT, AT(ctl.save)},
+    {"interval", 0, "TIME", NULL, CTL_INTERVAL, CLI_TIME, AT(ctl.interval_ns), 1},
+    {"count", 0, "N", NULL, CTL_COUNT, CLI_WHOLE, AT(ctl.count)},
+    {"values", 0, "N", NULL, CTL_VALUES, CLI_WHOLE, AT(ctl.values), .most = UINT32_MAX},
+};
+#define N_OPTIONS (sizeof options / sizeof options[0])
+
+static int note(const struct cli_option *option, void *target)
+{
+    struct line *line = target;
+    line->ctl.given |= option->who;
+    return CLI_GO_ON;
+}
+
+static const struct cli cli = {
+    .program = "replay-ctl", .options = options, .n = N_OPTIONS, .who = ~0u, .width = 27, .admit = note};
+
 /* ---- help ---- */
 
 static void print_help(void)
@@ -120,15 +154,9 @@ static void print_help(void)
            "commands:\n");
     for (size_t i = 0; i < N_COMMANDS; i++)
         printf("  %-10s %-31s %s\n", commands[i].name, commands[i].arguments, commands[i].summary);
-    printf("\noptions:\n"
-           "  -e, --endpoint ENDPOINT     service endpoint of the broker (or set REPLAY_ENDPOINT; otherwise\n"
-           "                              " ENDPOINT_DEFAULT ")\n"
-           "      --endpoints-file FILE   read it from the file that replay-broker --endpoints-file wrote\n"
-           "      --json                  print JSON, one object on a line\n"
-           "      --timeout TIME          how long to wait for the broker: 500ms, 3s (default), 1m\n"
-           "  -h, --help                  this text; after a command, about that command\n"
-           "      --version\n\n"
-           "exit status: 0 success, 1 the broker refused (it says why), 2 wrong usage, 3 no broker answers\n");
+    puts("\noptions:");
+    cli_print_options(&cli, EVERY);
+    puts("\nexit status: 0 success, 1 the broker refused (it says why), 2 wrong usage, 3 no broker answers");
 }
 
 static void print_command_help(const struct ctl_command *command)
@@ -159,123 +187,11 @@ static int unknown_command(const char *name)
                 : ctl_usage("there is no command '%s'", name);
 }
 
-/* ---- options ---- */
-
-enum {
-    OPT_JSON = 256,
-    OPT_TIMEOUT,
-    OPT_FILE,
-    OPT_VERSION,
-    OPT_LIMIT,
-    OPT_TABLE,
-    OPT_SAVE,
-    OPT_INTERVAL,
-    OPT_COUNT,
-    OPT_VALUES
-};
-
-static const struct option options[] = {
-    {"endpoint", required_argument, NULL, 'e'},
-    {"endpoints-file", required_argument, NULL, OPT_FILE},
-    {"json", no_argument, NULL, OPT_JSON},
-    {"timeout", required_argument, NULL, OPT_TIMEOUT},
-    {"help", no_argument, NULL, 'h'},
-    {"version", no_argument, NULL, OPT_VERSION},
-    {"limit", required_argument, NULL, OPT_LIMIT},
-    {"table", required_argument, NULL, OPT_TABLE},
-    {"save", required_argument, NULL, OPT_SAVE},
-    {"interval", required_argument, NULL, OPT_INTERVAL},
-    {"count", required_argument, NULL, OPT_COUNT},
-    {"values", required_argument, NULL, OPT_VALUES},
-    {NULL, 0, NULL, 0},
-};
-
-struct line {
-    const char *endpoint;
-    const char *file;
-    bool help, version;
-};
-
-/* 0, or an exit code after a message. */
-static int read_time(const char *name, const char *text, int64_t *out_ns)
-{
-    if (schema_parse_time(text, out_ns) && *out_ns > 0)
-        return 0;
-    return ctl_usage("--%s is '%s'; it needs a number with a unit, like 500ms or 3s", name, text);
-}
-
-static int read_number(const char *name, const char *text, uint64_t most, uint64_t *out)
-{
-    int64_t value;
-    if (schema_parse_int(text, &value) && value >= 0 && (uint64_t)value <= most) {
-        *out = (uint64_t)value;
-        return 0;
-    }
-    return ctl_usage("--%s is '%s'; it needs a whole number", name, text);
-}
-
-static int read_option(int option, const char *argument, struct ctl *ctl, struct line *line)
-{
-    int rc = 0;
-    int64_t ns = 0;
-    uint64_t number = 0;
-    switch (option) {
-    case 'e':
-        line->endpoint = argument;
-        return 0;
-    case OPT_FILE:
-        line->file = argument;
-        return 0;
-    case OPT_JSON:
-        ctl->json = true;
-        return 0;
-    case OPT_TIMEOUT:
-        rc = read_time("timeout", argument, &ns);
-        if (rc == 0)
-            ctl->timeout_ms = (ns + NS_PER_MS - 1) / NS_PER_MS;
-        ctl->given |= CTL_TIMEOUT;
-        return rc;
-    case OPT_INTERVAL:
-        ctl->given |= CTL_INTERVAL;
-        return read_time("interval", argument, &ctl->interval_ns);
-    case OPT_LIMIT:
-        ctl->given |= CTL_LIMIT;
-        return read_number("limit", argument, UINT64_MAX, &ctl->limit);
-    case OPT_COUNT:
-        ctl->given |= CTL_COUNT;
-        return read_number("count", argument, UINT64_MAX, &ctl->count);
-    case OPT_VALUES:
-        ctl->given |= CTL_VALUES;
-        rc = read_number("values", argument, UINT32_MAX, &number);
-        if (rc == 0)
-            ctl->values = (uint32_t)number;
-        return rc;
-    case OPT_TABLE:
-        ctl->given |= CTL_TABLE;
-        ctl->table = argument;
-        return 0;
-    case OPT_SAVE:
-        ctl->given |= CTL_SAVE;
-        ctl->save = argument;
-        return 0;
-    case OPT_VERSION:
-        line->version = true;
-        return 0;
-    case 'h':
-        line->help = true;
-        return 0;
-    default:
-        fputs("Try 'replay-ctl --help'.\n", stderr);
-        return CTL_USAGE;
-    }
-}
-
 static int check_line(const struct ctl_command *command, const struct ctl *ctl)
 {
-    static const char *const names[] = {"limit", "table", "save", "interval", "count", "values"};
-    for (uint32_t bit = 0; bit < 6; bit++) {
-        if (ctl->given & ~command->options & 1u << bit)
-            return ctl_usage("--%s is no option of '%s'", names[bit], command->name);
+    for (uint32_t i = 0; i < N_OPTIONS; i++) {
+        if (!(options[i].who & EVERY) && options[i].who & ctl->given & ~command->options)
+            return ctl_usage("--%s is no option of '%s'", options[i].name, command->name);
     }
     if (ctl->argc < command->least)
         return ctl_usage("'%s' needs more: replay-ctl %s %s", command->name, command->name, command->arguments);
@@ -324,15 +240,14 @@ static int run(struct ctl *ctl, const struct ctl_command *command, const char *e
 
 int main(int argc, char **argv)
 {
-    struct ctl ctl = {.timeout_ms = 3000, .interval_ns = NS_PER_S, .limit = 20};
-    struct line line = {0};
-    int option, rc;
+    struct line line = {.ctl = {.interval_ns = NS_PER_S, .limit = 20}, .timeout_ns = 3 * NS_PER_S};
     log_set_level(LEVEL_OFF); /* the library's own lines: what matters is told by the commands */
     signal(SIGPIPE, SIG_IGN); /* "replay-ctl top | head" ends with a write error, not by a signal */
-    while ((option = getopt_long(argc, argv, "e:h", options, NULL)) != -1) {
-        if ((rc = read_option(option, optarg, &ctl, &line)) != 0)
-            return rc;
-    }
+    int rc = cli_read(&cli, &line, argc, argv);
+    if (rc != CLI_GO_ON)
+        return rc;
+    struct ctl ctl = line.ctl;
+    ctl.timeout_ms = (line.timeout_ns + NS_PER_MS - 1) / NS_PER_MS;
     ctl.argc = (uint32_t)(argc - optind);
     ctl.argv = argv + optind;
     if (line.version) {
