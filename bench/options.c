@@ -28,7 +28,8 @@ static bool read_number(const struct cli *cli, const struct cli_option *option, 
 
 int options_take_real(const struct cli *cli, const struct cli_option *option, const char *text, void *target)
 {
-    return read_number(cli, option, text, (double *)((char *)target + option->at)) ? CLI_GO_ON : CLI_USAGE;
+    void *field = (char *)target + option->at;
+    return read_number(cli, option, text, field) ? CLI_GO_ON : CLI_USAGE;
 }
 
 int options_take_whole(const struct cli *cli, const struct cli_option *option, const char *text, void *target)
