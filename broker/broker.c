@@ -209,6 +209,14 @@ static struct broker *create(const struct broker_config *config, struct clock cl
     self->wake_fd = -1;
     chores_init(&self->loop.chores);
     peers_init(&self->peers, &self->loop, config, ducts);
+    self->sessions = (struct sessions){
+        .loop = &self->loop,
+        .config = config,
+        .store = &self->store,
+        .layouts = &self->layouts,
+        .tables = &self->tables,
+        .peers = &self->peers,
+    };
     if (broker_init(self, context, err) != RP_OK)
         broker_destroy(&self);
     return self;
@@ -230,7 +238,6 @@ void broker_destroy(struct broker **at)
     struct broker *self = *at;
     if (!self)
         return;
-    self->ending = true;
     if (self->stream) {
         settle(self, self->stream->trouble[0] ? 0 : DESTROY_NS);
         /* What is taken apart now is no effect, and what could not be recorded is not told. */
@@ -242,7 +249,7 @@ void broker_destroy(struct broker **at)
         waits_cancel_all(&self->peers.waits, RP_CANCELLED, "the broker has stopped");
     checkpoints_fini(self);
     spill_close(self);
-    sessions_fini(self);
+    sessions_fini(&self->sessions);
     while (chores_run(&self->loop.chores, self->loop.clock.now, self->loop.clock.ctx, NS_PER_S)) {
     }
     recall_destroy(self);
@@ -317,7 +324,7 @@ static bool drain(struct broker *self, bool (*receive)(struct broker *), bool *i
 /* No more is taken in this turn where the journal has come to a limit: the next turn sees to it. */
 static bool ingest_next(struct broker *self)
 {
-    if (self->ingest_enough || !ingest_receive(self))
+    if (self->ingest_enough || !ingest_receive(&self->sessions))
         return false;
     self->ingest_enough = self->stream && self->stream->journal && !stream_has_room(self->stream);
     return true;
@@ -343,7 +350,7 @@ static void sleep_until_due(struct broker *self, int wait_ms)
     int n = self->peers.monitor.socket ? 2 : 1;
     if (self->peers.service && !self->closed)
         items[n++] = (zmq_pollitem_t){self->peers.service, 0, ZMQ_POLLIN, 0};
-    if (self->peers.ingest && !self->ingest_held)
+    if (self->peers.ingest && !self->sessions.ingest_held)
         items[n++] = (zmq_pollitem_t){self->peers.ingest, 0, ZMQ_POLLIN, 0};
     if (self->stream)
         items[n++] = (zmq_pollitem_t){disk_writer_socket(self->stream->disk_writer), 0, ZMQ_POLLIN, 0};
@@ -363,9 +370,9 @@ static void hold_ingest(struct broker *self)
 {
     char why[256], quoted[320];
     bool held = self->stream->journal && stream_is_full(self->stream, why, sizeof why);
-    if (held && !self->ingest_held)
+    if (held && !self->sessions.ingest_held)
         self->held_ns = self->loop.now_ns;
-    self->ingest_held = held;
+    self->sessions.ingest_held = held;
     /* A moment's wait is how a fast writer and a disk keep pace, and no news. */
     if (held && !self->held_told && self->loop.now_ns - self->held_ns >= HELD_NS) {
         self->held_told = true;
@@ -396,19 +403,19 @@ void broker_turn(struct broker *self, int wait_ms)
         stream_run(self->stream);
         hold_ingest(self);
     }
-    self->sessions.ingest_idle = self->ingest_held;
+    self->sessions.ingest_idle = self->sessions.ingest_held;
     self->ingest_enough = false;
-    bool busy = !self->ingest_held && drain(self, ingest_next, &self->sessions.ingest_idle);
+    bool busy = !self->sessions.ingest_held && drain(self, ingest_next, &self->sessions.ingest_idle);
     busy |= !self->closed && drain(self, request_receive, &service_idle);
     busy |= timers_run(&self->loop.timers, self->loop.now_ns, TIMERS_PER_TURN);
-    busy |= !self->closed && pump_run(self);
+    busy |= !self->closed && pump_run(&self->tables);
     busy |= checkpoints_run(self);
     busy |= chores_run(&self->loop.chores, self->loop.clock.now, self->loop.clock.ctx, CHORES_NS);
     if (self->spill)
         busy |= spill_run(self);
     busy |= room_wake(self);
     if (self->sessions.dirty)
-        credit_notify(self);
+        credit_notify(&self->sessions);
     if (self->stream)
         stream_flush(self->stream);
     if (!self->loop.stepped)
@@ -433,7 +440,7 @@ void broker_hurry(struct broker *self)
 
 void broker_drain(struct broker *self)
 {
-    self->draining = true;
+    self->loop.draining = true;
     self->loop.now_ns = clock_now(&self->loop.clock);
     uint64_t waiting = 0;
     for (uint32_t i = 0; i < self->tables.n; i++)
@@ -444,8 +451,8 @@ void broker_drain(struct broker *self)
     sockets_announce(&self->peers, "broker stop");
     /* What is in tables is told to the writers; what waits is not, and they keep it. */
     for (struct session *session = self->sessions.list; session; session = session->next)
-        credit_mark(self, session, true);
-    credit_notify(self);
+        credit_mark(session, true);
+    credit_notify(&self->sessions);
 }
 
 void broker_run(struct broker *self)

@@ -56,8 +56,7 @@ struct broker {
     struct stream *stream;           /* NULL: nothing is kept */
     struct checkpoints *checkpoints; /* NULL: none are made */
     struct spill *spill;             /* NULL: all in memory */
-    bool ingest_held;                /* nothing is taken in until the disk keeps up */
-    int64_t held_ns;                 /* since when ingest_held is set */
+    int64_t held_ns;                 /* since when sessions.ingest_held is set */
     bool held_told;                  /* and the log says so */
     bool ingest_enough;              /* the journal has no room for more in this turn */
     atomic_bool checkpoint_wanted;
@@ -65,8 +64,6 @@ struct broker {
     atomic_bool stop;
     atomic_bool hurry; /* the end must not wait for the disk */
     bool closed; /* requests stay unread: nothing must change, or be told, that the last checkpoint does not have */
-    bool draining;
-    bool ending; /* what is taken apart now is not gone for good */
     int wake_fd; /* eventfd: wakes the loop from broker_stop */
 };
 

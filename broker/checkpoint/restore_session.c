@@ -22,7 +22,7 @@ static void restore_flow(struct restoring *self, struct session *session, const 
     flow->jumps = true;
 }
 
-static void restore_forms(struct restoring *self, struct session *session, const struct image_session *from)
+static void restore_forms(struct session *session, const struct image_session *from)
 {
     for (uint32_t i = 0; i < from->n_forms; i++) {
         const Replay__Layout *form = from->forms[i];
@@ -33,7 +33,7 @@ static void restore_forms(struct restoring *self, struct session *session, const
         if (!packed)
             return;
         replay__layout__pack(form, packed);
-        intake_register(self->broker, session, form, packed, size);
+        intake_register(session, form, packed, size);
         free(packed);
     }
 }
@@ -58,9 +58,9 @@ static rp_status restore_session(struct restoring *self, const struct image_sess
     struct columns *columns = columns_new(hello->columns, hello->n_columns, err);
     if (!columns)
         return err && err->status ? (rp_status)err->status : RP_NO_MEMORY;
-    struct session *session =
-        session_restore(broker, hello->session.data, hello->name ? hello->name : "", from->ordinal,
-                        ordinals_restored(from->ordinal, hello->oldest_number), columns, err);
+    struct session_origin origin = {hello->session.data, hello->name ? hello->name : "", from->ordinal,
+                                    ordinals_restored(from->ordinal, hello->oldest_number)};
+    struct session *session = session_restore(&broker->sessions, &origin, columns, err);
     if (!session) {
         columns_release(columns);
         return err && err->status ? (rp_status)err->status : RP_NO_MEMORY;
@@ -74,7 +74,7 @@ static rp_status restore_session(struct restoring *self, const struct image_sess
     for (uint32_t i = 0; i < from->n_flows; i++)
         restore_flow(self, session, &from->flows[i]);
     restore_rejections(self, session, from);
-    restore_forms(self, session, from);
+    restore_forms(session, from);
     self->sessions++;
     return RP_OK;
 }

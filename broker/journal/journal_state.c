@@ -138,8 +138,8 @@ void journal_put_session(struct entry_sink to, const struct session *session)
 static void put_form(struct entry_sink to, const struct session *session, uint32_t id)
 {
     const struct session_layout *from = &session->layouts[id];
-    size_t size = from->form_size;
-    const uint8_t *message = from->form;
+    size_t size = from->packed_size;
+    const uint8_t *message = from->packed;
     if (from->layout)
         message = layout_message(from->layout, &size);
     if (!message)

@@ -18,6 +18,7 @@ struct loop {
     int64_t start_ns;        /* when the broker started */
     int64_t wall_offset_ns;  /* CLOCK_REALTIME less the broker's clock, when it started */
     struct effects *effects; /* told of every effect; NULL: nobody keeps a record */
+    bool draining;           /* the broker is shutting down: nothing new is accepted */
     struct timers timers;
     struct chores chores;
 };

@@ -85,7 +85,7 @@ rp_status req_checkpoint(struct broker *broker, struct request *request, rp_erro
 {
     const Replay__Checkpoint *ask = (const Replay__Checkpoint *)request->body;
     uint64_t number;
-    if (broker->draining)
+    if (broker->loop.draining)
         return err_set(err, RP_CANCELLED, "the broker is shutting down");
     RP_TRY(checkpoint_start(broker, CHECKPOINT_ASKED, &number, err));
     if (ask->start_only) {

@@ -241,7 +241,7 @@ rp_status req_sample(struct broker *broker, struct request *request, rp_error *e
     RP_TRY(wire_read_sample(request->head.data, request->head.size, &ask, err));
     RP_TRY(find_table(broker, &ask.table, &table, err));
     RP_TRY(sample_check(&ask, table, err));
-    if (broker->draining)
+    if (broker->loop.draining)
         return err_set(err, RP_CANCELLED, "the broker is shutting down");
     RP_TRY(recall_check(broker, request, table, ask.count, pick_flags(ask.distinct, ask.flexible, ask.whole), err));
     struct peer *peer = peer_find(&broker->peers, &request->from);

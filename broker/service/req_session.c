@@ -5,9 +5,8 @@
 
 #include "broker/broker.h"
 #include "broker/journal/stream.h"
+#include "broker/session/bye.h"
 #include "broker/session/credit.h"
-#include "broker/session/flow.h"
-#include "broker/session/pump.h"
 #include "broker/session/session.h"
 #include "proto/base/dtype.h"
 #include "proto/base/error.h"
@@ -65,7 +64,7 @@ static rp_status hello_reply(struct broker *broker, struct request *request, str
                              uint64_t lost, rp_error *err)
 {
     struct specs specs = {0};
-    struct credit_message *credit = session ? credit_message_new(broker, session, false) : NULL;
+    struct credit_message *credit = session ? credit_message_new(session, false) : NULL;
     if (!specs_init(&specs, broker) || (session && !credit)) {
         specs_fini(&specs);
         credit_message_destroy(&credit);
@@ -102,7 +101,7 @@ static rp_status hello_reply(struct broker *broker, struct request *request, str
 /* NULL with err set. */
 static struct session *find_session(struct broker *broker, const ProtobufCBinaryData *id, rp_error *err)
 {
-    struct session *session = id->len == WIRE_SESSION_BYTES ? session_find(broker, id->data) : NULL;
+    struct session *session = id->len == WIRE_SESSION_BYTES ? session_find(&broker->sessions, id->data) : NULL;
     if (id->len != WIRE_SESSION_BYTES)
         err_set(err, RP_INVALID_ARGUMENT, "a session id has %u bytes, not %zu", WIRE_SESSION_BYTES, id->len);
     else if (!session)
@@ -124,7 +123,7 @@ rp_status req_hello(struct broker *broker, struct request *request, rp_error *er
         broker->peers.commit.ahead = true; /* changes nothing: who asks why all stands still gets in */
         return hello_reply(broker, request, NULL, false, 0, err);
     }
-    if (broker->draining)
+    if (broker->loop.draining)
         return err_set(err, RP_CANCELLED, "the broker is shutting down and takes no further sessions");
     struct session *session;
     uint64_t lost = 0;
@@ -142,10 +141,10 @@ rp_status req_hello(struct broker *broker, struct request *request, rp_error *er
         columns_release(columns);
         if (!session)
             return (rp_status)err->status;
-        session_resume(broker, session, ask->oldest_number, &lost);
-        credit_refresh(broker, session);
+        session_resume(session, ask->oldest_number, &lost);
+        credit_refresh(session);
     } else {
-        session = session_open(broker, ask->name, columns, err);
+        session = session_open(&broker->sessions, ask->name, columns, err);
         if (!session) {
             columns_release(columns);
             return (rp_status)err->status;
@@ -159,7 +158,7 @@ rp_status req_hello(struct broker *broker, struct request *request, rp_error *er
     bind_route(session, request);
     rp_status status = hello_reply(broker, request, session, resumed, lost, err);
     if (status != RP_OK && !resumed) /* nobody knows it */
-        session_close(broker, session);
+        session_close(session);
     return status;
 }
 
@@ -226,92 +225,17 @@ rp_status req_heartbeat(struct broker *broker, struct request *request, rp_error
     session_touch(session, broker->loop.now_ns);
     bind_route(session, request);
     credit_confirm(session, ask->confirmed_rejections);
-    credit_release(broker, session, ask->released_bytes);
-    credit_measure(broker, session);
+    credit_release(session, ask->released_bytes);
+    credit_measure(session);
     if (commit_is_stuck(&broker->peers))
         return heartbeat_stuck(broker, request, session);
-    credit_refresh(broker, session);
-    struct credit_message *credit = credit_message_new(broker, session, ask->explain);
+    credit_refresh(session);
+    struct credit_message *credit = credit_message_new(session, ask->explain);
     if (!credit)
         return err_set(err, RP_NO_MEMORY, "no memory for the credit");
     request_ok(&broker->peers, request, 17, credit_message_body(credit));
     credit_message_destroy(&credit);
     return RP_OK;
-}
-
-/* A BYE that waits for the session's last items. */
-struct bye {
-    struct wait wait;
-    struct session *session;
-    uint64_t last_number;
-};
-
-static void bye_end(struct broker *broker, struct bye *self)
-{
-    wait_end(&broker->peers, &self->wait);
-    self->session->bye = NULL;
-    free(self);
-}
-
-static void bye_explain(const void *ctx, const struct wait *wait, struct wait_text *out)
-{
-    (void)ctx;
-    const struct bye *self = (const struct bye *)wait;
-    out->count = session_unresolved(self->session);
-    int used =
-        snprintf(out->text, sizeof out->text, "session '%s' ends: message %llu of %llu has arrived, %llu items wait",
-                 self->session->name, (unsigned long long)self->session->received,
-                 (unsigned long long)self->last_number, (unsigned long long)out->count);
-    for (uint32_t i = 0; i < self->session->n_tables && used > 0 && (size_t)used < sizeof out->text; i++) {
-        const struct flow *flow = self->session->flows[i];
-        char why[200] = "";
-        if (!flow || !flow->count)
-            continue;
-        pump_explain_insert(flow->table, why, sizeof why);
-        used += snprintf(out->text + used, sizeof out->text - (size_t)used, "; table '%.64s' holds back %u: %s",
-                         flow->table->name, flow->count, why);
-    }
-}
-
-static void bye_answer(void *ctx, struct wait *wait, rp_status status, const char *text)
-{
-    struct broker *broker = ctx;
-    struct bye *self = (struct bye *)wait;
-    struct credit_message *credit = credit_message_new(broker, self->session, status != RP_OK);
-    const ProtobufCMessage *body = credit ? credit_message_body(credit) : NULL;
-    if (status == RP_OK)
-        request_finish(&broker->peers, wait, 17, body);
-    else
-        request_send(&broker->peers, &wait->to, wait->id, &(struct answer){status, text, 17, body, NULL, 0});
-    credit_message_destroy(&credit);
-    bye_end(broker, self);
-}
-
-static void bye_expire(void *ctx, struct wait *wait)
-{
-    struct broker *broker = ctx;
-    struct wait_text why = {0};
-    bye_explain(broker, wait, &why);
-    bye_answer(broker, wait, RP_DEADLINE_EXCEEDED, why.text);
-}
-
-static const struct wait_ops bye_ops = {"bye", bye_expire, bye_answer, bye_explain};
-
-void bye_cancel(struct broker *broker, struct bye *bye)
-{
-    bye_answer(
-        broker, &bye->wait, RP_FAILED_PRECONDITION,
-        "the session was silent for too long and has expired before its last items were in: take it up again with "
-        "HELLO, then say BYE again");
-}
-
-void bye_check(struct broker *broker, struct session *self)
-{
-    if (self->received < self->bye->last_number || !session_is_settled(self))
-        return;
-    bye_answer(broker, &self->bye->wait, RP_OK, "");
-    log_line(LEVEL_DEBUG, "B0102", "session closed", "name=%s ordinal=%u", self->name, self->ordinal);
-    session_close(broker, self);
 }
 
 rp_status req_bye(struct broker *broker, struct request *request, rp_error *err)
@@ -330,20 +254,6 @@ rp_status req_bye(struct broker *broker, struct request *request, rp_error *err)
     if (session->bye)
         return err_set(err, RP_ALREADY_EXISTS, "session '%s' has said BYE already", session->name);
     session_touch(session, broker->loop.now_ns);
-    struct bye *bye = calloc(1, sizeof *bye);
     bool timed = ask->has_timeout_ms_case == REPLAY__BYE__HAS_TIMEOUT_MS_TIMEOUT_MS;
-    if (!bye)
-        return err_set(err, RP_NO_MEMORY, "no memory for BYE");
-    wait_init(&bye->wait, &bye_ops, broker);
-    rp_status status = wait_begin(&broker->peers, &bye->wait, request, timed ? ask->timeout_ms : WAIT_FOREVER, err);
-    if (status != RP_OK) {
-        free(bye);
-        return status;
-    }
-    bye->session = session;
-    bye->last_number = ask->last_number;
-    session->bye = bye;
-    request->answered = true;
-    bye_check(broker, session);
-    return RP_OK;
+    return bye_begin(session, request, ask->last_number, timed ? ask->timeout_ms : WAIT_FOREVER, err);
 }

@@ -6,22 +6,27 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "broker/broker.h"
+#include "broker/config/config.h"
+#include "broker/loop/loop.h"
+#include "broker/peer/peers.h"
+#include "broker/session/bye.h"
 #include "broker/session/flow.h"
 #include "broker/session/pump.h"
 #include "broker/session/session.h"
+#include "broker/table/tables.h"
 #include "proto/base/utf8.h"
 
 #define REJECTIONS_PER_MESSAGE 32u
 
-void credit_mark(struct broker *broker, struct session *self, bool urgent)
+void credit_mark(struct session *self, bool urgent)
 {
+    struct sessions *sessions = self->sessions;
     self->urgent |= urgent;
     if (self->dirty)
         return;
     self->dirty = true;
-    self->next_dirty = broker->sessions.dirty;
-    broker->sessions.dirty = self;
+    self->next_dirty = sessions->dirty;
+    sessions->dirty = self;
 }
 
 /* A notice goes out when an eighth of a window has come free, or when the writer may be waiting for the last of it. */
@@ -34,8 +39,9 @@ static bool has_news(const struct session *self)
 }
 
 /* Whether its news are to be told now. */
-static bool is_due(const struct broker *broker, const struct session *self)
+static bool is_due(const struct session *self)
 {
+    const struct sessions *sessions = self->sessions;
     if (self->urgent || self->bye)
         return true;
     if (self->returned_bytes - self->told_returned >= self->window_bytes / 8 && self->window_bytes)
@@ -47,60 +53,62 @@ static bool is_due(const struct broker *broker, const struct session *self)
         if (flow->resolved - flow->told_resolved >= flow->window / 8)
             return true;
     }
-    return broker->loop.now_ns - self->told_ns >= broker->config->notice_ns * (broker->sessions.ingest_idle ? 1 : 10);
+    return sessions->loop->now_ns - self->told_ns >= sessions->config->notice_ns * (sessions->ingest_idle ? 1 : 10);
 }
 
-static void send_notice(struct broker *broker, struct session *self)
+static void send_notice(struct session *self)
 {
-    struct credit_message *message = credit_message_new(broker, self, false);
+    struct credit_message *message = credit_message_new(self, false);
     if (!message)
         return;
-    request_send(&broker->peers, &self->to, 0,
+    request_send(self->sessions->peers, &self->to, 0,
                  &(struct answer){RP_OK, NULL, 17, credit_message_body(message), NULL, 0});
     credit_message_destroy(&message);
 }
 
-void credit_notify(struct broker *broker)
+void credit_notify(struct sessions *sessions)
 {
-    struct session **at = &broker->sessions.dirty;
+    struct session **at = &sessions->dirty;
     while (*at) {
         struct session *self = *at;
         bool news = self->notices && !self->tombstone && has_news(self);
-        if (news && !is_due(broker, self)) {
+        if (news && !is_due(self)) {
             at = &self->next_dirty;
             continue;
         }
         *at = self->next_dirty;
         self->dirty = self->urgent = false;
         if (news) {
-            credit_refresh(broker, self);
-            send_notice(broker, self);
+            credit_refresh(self);
+            send_notice(self);
         }
         if (self->bye)
-            bye_check(broker, self);
+            bye_check(self);
     }
 }
 
-void credit_reject(struct broker *broker, struct flow *flow, uint64_t key, rp_status status, const char *text)
+void credit_reject(struct flow *flow, uint64_t key, rp_status status, const char *text)
 {
     flow->rejected++;
     flow->table->stats.rejected++;
     struct rejection rejection = {flow->table->id, status, flow->resolved + 1, key, (char *)(uintptr_t)text};
-    credit_reject_at(broker, flow->session, &rejection);
+    credit_reject_at(flow->session, &rejection);
 }
 
-void credit_reject_at(struct broker *broker, struct session *self, const struct rejection *rejection)
+void credit_reject_at(struct session *self, const struct rejection *rejection)
 {
+    struct sessions *sessions = self->sessions;
     uint32_t held;
-    if (log_allow(&broker->sessions.reject_log, 5, broker->loop.now_ns, &held)) {
+    if (log_allow(&sessions->reject_log, 5, sessions->loop->now_ns, &held)) {
         char quoted[320];
         log_line(LEVEL_WARN, "B0203", "item rejected", "session=%s table=%s key=%llu status=%s text=%s held_back=%u",
-                 self->name, rejection->table < broker->tables.n ? broker->tables.list[rejection->table].name : "-",
+                 self->name,
+                 rejection->table < sessions->tables->n ? sessions->tables->list[rejection->table].name : "-",
                  (unsigned long long)rejection->key, rp_status_name((int32_t)rejection->status),
                  log_quote(quoted, sizeof quoted, rejection->text), held);
     }
-    credit_mark(broker, self, true);
-    EFFECT(&broker->loop, rejection, self, rejection);
+    credit_mark(self, true);
+    EFFECT(sessions->loop, rejection, self, rejection);
     credit_keep_rejection(self, rejection); /* without the memory for it, Credit.rejected still counts it */
 }
 
@@ -181,9 +189,10 @@ static void add_waiting(struct credit_message *self, const struct flow *flow)
         self->waiting[self->body.n_waiting++] = copy;
 }
 
-struct credit_message *credit_message_new(struct broker *broker, struct session *session, bool explain)
+struct credit_message *credit_message_new(struct session *session, bool explain)
 {
-    EFFECT(&broker->loop, progress, session);
+    struct sessions *sessions = session->sessions;
+    EFFECT(sessions->loop, progress, session);
     struct credit_message *self = calloc(1, sizeof *self);
     uint32_t n = session->n_tables;
     if (self) {
@@ -224,7 +233,7 @@ struct credit_message *credit_message_new(struct broker *broker, struct session 
     self->body.allowed = self->allowed;
     self->body.rejected = self->rejected;
     add_rejections(self, session);
-    session->told_ns = broker->loop.now_ns;
+    session->told_ns = sessions->loop->now_ns;
     return self;
 }
 

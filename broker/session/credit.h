@@ -9,10 +9,10 @@
 
 #include "replay/error.h"
 
-struct broker;
 struct credit_message;
 struct flow;
 struct session;
+struct sessions;
 
 #define REJECTED_NOWHERE UINT32_MAX /* the item did not get as far as a table */
 #define REJECTIONS_KEPT 8192u       /* of one session; image.c keeps no more, either */
@@ -26,36 +26,36 @@ struct rejection {
 /* ---- grants ---- */
 
 /* Gives a session that opens or resumes its first credit; takes the credit of a session that ends. */
-void credit_open(struct broker *broker, struct session *self);
-void credit_close(struct broker *broker, struct session *self);
+void credit_open(struct session *self);
+void credit_close(struct session *self);
 /* Raises what the session may send, as far as the budget allows. */
-void credit_refresh(struct broker *broker, struct session *self);
+void credit_refresh(struct session *self);
 /* Adds to what the session may send, whatever the budget. */
-void credit_offer(struct broker *broker, struct session *self, uint64_t bytes);
+void credit_offer(struct session *self, uint64_t bytes);
 /* Credit.allowed_bytes: never falls within an epoch. */
 uint64_t credit_allowed(const struct session *self);
 /* New bytes have arrived: the session counts as writing. */
-void credit_use(struct broker *broker, struct session *self);
+void credit_use(struct session *self);
 /* Returns the credit of bytes whose items are all resolved. */
-void credit_return(struct broker *broker, struct session *self, uint64_t bytes);
+void credit_return(struct session *self, uint64_t bytes);
 /* At a heartbeat: measures how much of its credit the session uses, and decides how much it may keep. */
-void credit_measure(struct broker *broker, struct session *self);
+void credit_measure(struct session *self);
 /* At a heartbeat: takes back the credit that the client has given up, a running total of this epoch. */
-void credit_release(struct broker *broker, struct session *self, uint64_t released);
+void credit_release(struct session *self, uint64_t released);
 
 /* ---- notices ---- */
 
 /* The session has news: they are sent at the end of a turn when they are worth a notice, or in this turn if urgent. */
-void credit_mark(struct broker *broker, struct session *self, bool urgent);
+void credit_mark(struct session *self, bool urgent);
 /* Sends the notices that are due. */
-void credit_notify(struct broker *broker);
+void credit_notify(struct sessions *sessions);
 
 /* ---- rejections ---- */
 
 /* Rejects the flow's next item; text is copied. */
-void credit_reject(struct broker *broker, struct flow *flow, uint64_t key, rp_status status, const char *text);
+void credit_reject(struct flow *flow, uint64_t key, rp_status status, const char *text);
 /* Rejects an item that belongs to no flow: an unknown layout or table, a damaged message. The text is copied. */
-void credit_reject_at(struct broker *broker, struct session *self, const struct rejection *rejection);
+void credit_reject_at(struct session *self, const struct rejection *rejection);
 /* Makes room for one more rejection. False: no memory. */
 bool credit_reserve(struct session *self);
 /* Keeps a copy of a rejection until the writer has read it. False: no memory, or there are too many. */
@@ -66,7 +66,7 @@ void credit_confirm(struct session *self, uint64_t confirmed);
 /* ---- the message ---- */
 
 /* Makes a Credit message. explain: with a sentence for each table that holds items back. NULL: no memory. */
-struct credit_message *credit_message_new(struct broker *broker, struct session *self, bool explain);
+struct credit_message *credit_message_new(struct session *self, bool explain);
 const ProtobufCMessage *credit_message_body(const struct credit_message *self);
 void credit_message_destroy(struct credit_message **self);
 

@@ -8,7 +8,8 @@
  * session that uses little of its grant is asked to keep less (Credit.keep_bytes), and a client gives the rest up in a
  * heartbeat (Heartbeat.released_bytes). A client that does not know of this keeps what it was promised: its window
  * shrinks as it uses it, since nothing is added until the smaller window is used up. */
-#include "broker/broker.h"
+#include "broker/config/config.h"
+#include "broker/loop/loop.h"
 #include "broker/session/credit.h"
 #include "broker/session/flow.h"
 #include "broker/session/session.h"
@@ -31,31 +32,33 @@ static uint64_t least(uint64_t a, uint64_t b)
 }
 
 /* Sessions among which the windows are shared: those that write, and this one. */
-static uint64_t writers(const struct broker *broker, const struct session *self)
+static uint64_t writers(const struct session *self)
 {
-    return (uint64_t)broker->sessions.n_writing + (self->writing ? 0 : 1);
+    return (uint64_t)self->sessions->n_writing + (self->writing ? 0 : 1);
 }
 
-static uint64_t most_bytes(const struct broker *broker, const struct session *self)
+static uint64_t most_bytes(const struct session *self)
 {
-    return least((uint64_t)broker->config->window_bytes, broker->sessions.ingest_budget / (writers(broker, self) + 1));
+    const struct sessions *sessions = self->sessions;
+    return least((uint64_t)sessions->config->window_bytes, sessions->ingest_budget / (writers(self) + 1));
 }
 
 /* The window of a session that does not write. */
-static uint64_t idle_bytes(const struct broker *broker)
+static uint64_t idle_bytes(const struct sessions *sessions)
 {
-    uint64_t part = broker->sessions.ingest_budget / IDLE_PART / ((uint64_t)broker->sessions.n_open + 1);
-    return least(least(FIRST_WINDOW_BYTES, (uint64_t)broker->config->window_bytes), part ? part : 1);
+    uint64_t part = sessions->ingest_budget / IDLE_PART / ((uint64_t)sessions->n_open + 1);
+    return least(least(FIRST_WINDOW_BYTES, (uint64_t)sessions->config->window_bytes), part ? part : 1);
 }
 
-static uint64_t most_items(const struct broker *broker, const struct flow *flow, uint32_t flows)
+static uint64_t most_items(const struct flow *flow, uint32_t flows)
 {
+    const struct sessions *sessions = flow->session->sessions;
     const struct session *self = flow->session;
     uint64_t all = flow->table->sampled_lately ? SAMPLED_WINDOW_ITEMS : SHARED_WINDOW_ITEMS;
-    uint64_t fair = all / writers(broker, self);
+    uint64_t fair = all / writers(self);
     if (fair < LEAST_WINDOW_ITEMS)
         fair = LEAST_WINDOW_ITEMS;
-    uint64_t most = least((uint64_t)broker->config->window_items, fair);
+    uint64_t most = least((uint64_t)sessions->config->window_items, fair);
     if (self->items) {
         /* Cap the window so that one blocked table cannot consume the bytes that the session's other tables need. */
         uint64_t mean = self->received_bytes / self->items + 1;
@@ -65,30 +68,30 @@ static uint64_t most_items(const struct broker *broker, const struct flow *flow,
     return most;
 }
 
-static void grant_bytes(struct broker *broker, struct session *self)
+static void grant_bytes(struct session *self)
 {
+    struct sessions *sessions = self->sessions;
     uint64_t used = self->returned_bytes - self->told_returned;
     if (used >= self->window_bytes / 8) /* a single item may have been larger than the window */
         self->window_bytes = 2 * (used > self->window_bytes ? used : self->window_bytes);
-    uint64_t most = most_bytes(broker, self);
+    uint64_t most = most_bytes(self);
     if (self->window_bytes > most)
         self->window_bytes = most;
     uint64_t want = self->returned_bytes + self->window_bytes;
     if (want <= self->offered_bytes)
         return;
-    uint64_t room = broker->sessions.granted_bytes < broker->sessions.ingest_budget
-                        ? broker->sessions.ingest_budget - broker->sessions.granted_bytes
-                        : 0;
-    credit_offer(broker, self, least(want - self->offered_bytes, room));
+    uint64_t room =
+        sessions->granted_bytes < sessions->ingest_budget ? sessions->ingest_budget - sessions->granted_bytes : 0;
+    credit_offer(self, least(want - self->offered_bytes, room));
 }
 
-static void grant_items(const struct broker *broker, struct flow *flow, uint32_t flows)
+static void grant_items(struct flow *flow, uint32_t flows)
 {
     if (!flow->window)
         flow->window = FIRST_WINDOW_ITEMS;
     if (flow->resolved - flow->told_resolved >= flow->window / 8)
         flow->window *= 2;
-    uint64_t most = most_items(broker, flow, flows);
+    uint64_t most = most_items(flow, flows);
     if (flow->window > most)
         flow->window = most;
     if (flow->resolved + flow->window > flow->allowed)
@@ -103,23 +106,24 @@ static uint32_t count_flows(const struct session *self)
     return n;
 }
 
-void credit_offer(struct broker *broker, struct session *self, uint64_t bytes)
+void credit_offer(struct session *self, uint64_t bytes)
 {
+    struct sessions *sessions = self->sessions;
     self->offered_bytes += bytes;
-    broker->sessions.granted_bytes += bytes;
+    sessions->granted_bytes += bytes;
     if (self->allowed_bytes < self->offered_bytes)
         self->allowed_bytes = self->offered_bytes;
 }
 
-void credit_refresh(struct broker *broker, struct session *self)
+void credit_refresh(struct session *self)
 {
     if (self->rejection_count > REJECTIONS_MOST)
         return;
-    grant_bytes(broker, self);
+    grant_bytes(self);
     uint32_t flows = count_flows(self);
     for (uint32_t i = 0; i < self->n_tables; i++)
         if (self->flows[i])
-            grant_items(broker, self->flows[i], flows);
+            grant_items(self->flows[i], flows);
 }
 
 uint64_t credit_allowed(const struct session *self)
@@ -127,57 +131,61 @@ uint64_t credit_allowed(const struct session *self)
     return self->offered_bytes + self->released_bytes;
 }
 
-static void set_writing(struct broker *broker, struct session *self, bool writing)
+static void set_writing(struct session *self, bool writing)
 {
     if (self->writing != writing)
-        broker->sessions.n_writing += writing ? 1 : UINT32_MAX;
+        self->sessions->n_writing += writing ? 1 : UINT32_MAX;
     self->writing = writing;
 }
 
-void credit_use(struct broker *broker, struct session *self)
+void credit_use(struct session *self)
 {
-    set_writing(broker, self, true);
+    set_writing(self, true);
 }
 
-void credit_open(struct broker *broker, struct session *self)
+void credit_open(struct session *self)
 {
-    self->window_bytes = least(idle_bytes(broker), most_bytes(broker, self));
+    struct sessions *sessions = self->sessions;
+    self->window_bytes = least(idle_bytes(sessions), most_bytes(self));
     /* Of a tombstone only the promise is left (allowed_bytes): it begins anew, and what its writer sends again is taken
      * up to the promise. */
     self->offered_bytes = self->returned_bytes;
     self->told_returned = self->measured_bytes = self->returned_bytes;
-    self->measured_ns = broker->loop.now_ns;
+    self->measured_ns = sessions->loop->now_ns;
     self->released_bytes = self->keep_bytes = 0;
-    credit_refresh(broker, self);
+    credit_refresh(self);
 }
 
-void credit_close(struct broker *broker, struct session *self)
+void credit_close(struct session *self)
 {
+    struct sessions *sessions = self->sessions;
     if (self->tombstone)
         return; /* was done when it expired */
-    set_writing(broker, self, false);
-    broker->sessions.granted_bytes -= least(self->offered_bytes - self->returned_bytes, broker->sessions.granted_bytes);
+    set_writing(self, false);
+    sessions->granted_bytes -= least(self->offered_bytes - self->returned_bytes, sessions->granted_bytes);
     /* All that had arrived is dealt with. */
     self->offered_bytes = self->returned_bytes = self->received_bytes;
 }
 
-void credit_return(struct broker *broker, struct session *self, uint64_t bytes)
+void credit_return(struct session *self, uint64_t bytes)
 {
+    struct sessions *sessions = self->sessions;
     self->returned_bytes += bytes;
-    broker->sessions.granted_bytes -= least(bytes, broker->sessions.granted_bytes);
+    sessions->granted_bytes -= least(bytes, sessions->granted_bytes);
 }
 
-void credit_measure(struct broker *broker, struct session *self)
+void credit_measure(struct session *self)
 {
+    struct sessions *sessions = self->sessions;
     /* Some clients ask for their credit by heartbeats, many in a second. */
-    if (broker->loop.now_ns - self->measured_ns < broker->config->heartbeat_ns / 2)
+    if (sessions->loop->now_ns - self->measured_ns < sessions->config->heartbeat_ns / 2)
         return;
-    uint64_t used = self->received_bytes - self->measured_bytes, keep = idle_bytes(broker);
-    self->measured_ns = broker->loop.now_ns;
+    uint64_t used = self->received_bytes - self->measured_bytes, keep = idle_bytes(sessions);
+    self->measured_ns = sessions->loop->now_ns;
     self->measured_bytes = self->received_bytes;
-    set_writing(broker, self, used > 0 || session_unresolved(self) > 0);
+    set_writing(self, used > 0 || session_unresolved(self) > 0);
     self->keep_bytes = 0;
-    if (broker->sessions.granted_bytes <= broker->sessions.ingest_budget / 2)
+    if (sessions->granted_bytes <= sessions->ingest_budget / 2)
         return;
     keep = keep > 2 * used ? keep : 2 * used;
     if (self->window_bytes > keep)
@@ -186,8 +194,9 @@ void credit_measure(struct broker *broker, struct session *self)
         self->keep_bytes = keep;
 }
 
-void credit_release(struct broker *broker, struct session *self, uint64_t released)
+void credit_release(struct session *self, uint64_t released)
 {
+    struct sessions *sessions = self->sessions;
     if (released <= self->released_bytes || released > credit_allowed(self))
         return; /* was heard before; or more than it ever had */
     /* A single item that needed no credit may have used up what is given up here. */
@@ -195,8 +204,8 @@ void credit_release(struct broker *broker, struct session *self, uint64_t releas
     self->released_bytes = released;
     self->offered_bytes -= bytes;
     self->allowed_bytes = self->offered_bytes; /* whatever it has sent is below that */
-    broker->sessions.granted_bytes -= least(bytes, broker->sessions.granted_bytes);
-    uint64_t left = self->offered_bytes - self->returned_bytes, idle = idle_bytes(broker);
+    sessions->granted_bytes -= least(bytes, sessions->granted_bytes);
+    uint64_t left = self->offered_bytes - self->returned_bytes, idle = idle_bytes(sessions);
     left = left > idle ? left : idle;
     if (self->window_bytes > left)
         self->window_bytes = left;

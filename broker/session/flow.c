@@ -2,8 +2,9 @@
 
 #include <stdlib.h>
 
-#include "broker/broker.h"
+#include "broker/loop/loop.h"
 #include "broker/session/credit.h"
+#include "broker/session/session.h"
 #include "proto/base/error.h"
 
 #define DROPS_PER_STEP 256u
@@ -26,7 +27,7 @@ static bool queue_grow(struct flow *self)
 static void block(struct flow *self)
 {
     struct flow *first = self->table->blocked;
-    self->blocked_ns = self->table->broker->loop.now_ns;
+    self->blocked_ns = self->session->sessions->loop->now_ns;
     self->next = first ? first : self;
     self->prev = first ? first->prev : self;
     self->prev->next = self;
@@ -65,7 +66,7 @@ static struct pending_item pop(struct flow *self)
     struct pending_item item = self->queue[self->head];
     self->head = (self->head + 1) % self->capacity;
     self->table->n_waiting_items--;
-    self->blocked_ns = self->table->broker->loop.now_ns;
+    self->blocked_ns = self->session->sessions->loop->now_ns;
     if (--self->count == 0)
         unblock(self);
     return item;
@@ -85,7 +86,7 @@ bool flow_merge_rejection(struct flow *self)
 /* The queue of a flow that was dropped. */
 struct queue_drop {
     struct chore chore;
-    struct broker *broker;
+    struct sessions *sessions;
     struct pending_item *queue;
     uint32_t head, count, capacity;
 };
@@ -95,7 +96,7 @@ static bool drop_some(struct queue_drop *self)
 {
     for (uint32_t i = 0; i < DROPS_PER_STEP && self->count; i++, self->count--) {
         struct pending_item *item = &self->queue[self->head];
-        span_release(&item->arrival.span, &self->broker->store, &self->broker->layouts);
+        span_release(&item->arrival.span, self->sessions->store, self->sessions->layouts);
         free(item->text);
         if (item->message && --item->message->waiting == 0)
             free(item->message);
@@ -115,18 +116,19 @@ static bool drop_step(struct chore *chore)
     return false;
 }
 
-void flow_drop(struct broker *broker, struct flow *self)
+void flow_drop(struct flow *self)
 {
+    struct sessions *sessions = self->session->sessions;
     if (self->count == 0) {
         free(self->queue);
     } else {
         self->table->n_waiting_items -= self->count;
         unblock(self);
         struct queue_drop *later = calloc(1, sizeof *later);
-        struct queue_drop now = {{NULL, drop_step}, broker, self->queue, self->head, self->count, self->capacity};
+        struct queue_drop now = {{NULL, drop_step}, sessions, self->queue, self->head, self->count, self->capacity};
         if (later) {
             *later = now;
-            chores_add(&broker->loop.chores, &later->chore);
+            chores_add(&sessions->loop->chores, &later->chore);
         } else { /* no memory to do it later */
             while (drop_some(&now)) {
             }
@@ -148,18 +150,19 @@ rp_status flow_insert(struct flow *self, const struct arrival *arrival, rp_error
 }
 
 /* Counts an item as resolved; with the last item of its message, the bytes of the message are returned as credit. */
-static void resolved(struct broker *broker, struct flow *self, struct ingest_message *message)
+static void resolved(struct flow *self, struct ingest_message *message)
 {
     self->resolved++;
     if (message && --message->waiting == 0) {
-        credit_return(broker, self->session, message->bytes);
+        credit_return(self->session, message->bytes);
         free(message);
     }
-    credit_mark(broker, self->session, false);
+    credit_mark(self->session, false);
 }
 
-bool flow_resolve_first(struct broker *broker, struct flow *self)
+bool flow_resolve_first(struct flow *self)
 {
+    struct sessions *sessions = self->session->sessions;
     struct pending_item *first = &self->queue[self->head];
     rp_error err = {0};
     rp_status status = first->status;
@@ -172,19 +175,19 @@ bool flow_resolve_first(struct broker *broker, struct flow *self)
         if (status == RP_NO_MEMORY)
             return false;
         if (status != RP_OK)
-            span_release(&first->arrival.span, &broker->store, &broker->layouts);
+            span_release(&first->arrival.span, sessions->store, sessions->layouts);
     }
     struct pending_item item = pop(self);
     if (item.more) /* the rejections that are only counted belong to the same record */
-        EFFECT(&broker->loop, together, 8192);
+        EFFECT(sessions->loop, together, 8192);
     if (status != RP_OK)
-        credit_reject(broker, self, item.arrival.key, status, text);
+        credit_reject(self, item.arrival.key, status, text);
     free(item.text);
     self->resolved += item.more;
     self->rejected += item.more;
     self->table->stats.rejected += item.more;
-    resolved(broker, self, item.message);
+    resolved(self, item.message);
     if (item.more)
-        EFFECT(&broker->loop, progress, self->session);
+        EFFECT(sessions->loop, progress, self->session);
     return true;
 }

@@ -10,7 +10,6 @@
 
 #include "broker/table/table.h"
 
-struct broker;
 struct session;
 
 /* An ingest message with items that wait. Its bytes are returned as credit when the last of these items is resolved. */
@@ -51,10 +50,10 @@ bool flow_push(struct flow *self, const struct pending_item *item);
 /* Counts a rejected item with the last item of the queue, if that is rejected as well. False: it is not. */
 bool flow_merge_rejection(struct flow *self);
 /* Drops the queue, in slices. */
-void flow_drop(struct broker *broker, struct flow *self);
+void flow_drop(struct flow *self);
 /* Inserts the flow's next item into its table. */
 rp_status flow_insert(struct flow *self, const struct arrival *arrival, rp_error *err);
 /* Inserts or rejects the first item of the queue. False: no memory, and the item goes on waiting. */
-bool flow_resolve_first(struct broker *broker, struct flow *self);
+bool flow_resolve_first(struct flow *self);
 
 #endif

@@ -6,7 +6,10 @@
 
 #include <string.h>
 
+#include "broker/config/config.h"
+#include "broker/loop/loop.h"
 #include "broker/peer/frames.h"
+#include "broker/peer/peers.h"
 #include "broker/session/credit.h"
 #include "broker/session/flow.h"
 #include "broker/session/intake.h"
@@ -16,12 +19,12 @@
 #define BLOCKS_PER_MESSAGE (1u << 20)
 #define FRAMES_MOST 1024u
 
-void intake_complain(struct broker *broker, const char *id, const char *what, const struct session *session,
+void intake_complain(struct sessions *sessions, const char *id, const char *what, const struct session *session,
                      const char *text)
 {
     uint32_t held;
     char quoted[320];
-    if (log_allow(&broker->sessions.ingest_log, 5, broker->loop.now_ns, &held))
+    if (log_allow(&sessions->ingest_log, 5, sessions->loop->now_ns, &held))
         log_line(LEVEL_WARN, id, what, "session=%s text=%s held_back=%u", session ? session->name : "-",
                  log_quote(quoted, sizeof quoted, text), held);
 }
@@ -45,13 +48,13 @@ static bool is_lone_item(const struct intake *self)
 static rp_status message_check(struct intake *self, rp_error *err)
 {
     struct session *session = self->session;
-    struct broker *broker = self->broker;
+    struct sessions *sessions = session->sessions;
     uint32_t frames = self->in.n_chunks - self->in.packed + (self->in.packed ? 1 : 0);
     /* Keep the account whole: what is here counts as granted. */
     uint64_t allowed = session->allowed_bytes;
     bool over = session->received_bytes > allowed;
     if (session->received_bytes > session->offered_bytes)
-        credit_offer(broker, session, session->received_bytes - session->offered_bytes);
+        credit_offer(session, session->received_bytes - session->offered_bytes);
     uint64_t blocks = (uint64_t)self->in.n_chunks * session->columns->count;
     if (blocks > BLOCKS_PER_MESSAGE)
         return err_set(err, RP_RESOURCE_EXHAUSTED, "%u chunks of %u columns in one message are too many: send fewer",
@@ -59,14 +62,14 @@ static rp_status message_check(struct intake *self, rp_error *err)
     if (self->n_payload != frames)
         return err_set(err, RP_BAD_MESSAGE, "%u payload frames where %u chunks, %u of them packed, need %u",
                        self->n_payload, self->in.n_chunks, self->in.packed, frames);
-    if (self->bytes > (uint64_t)broker->config->max_message_bytes)
+    if (self->bytes > (uint64_t)sessions->config->max_message_bytes)
         return err_set(err, RP_RESOURCE_EXHAUSTED, "message %llu has %llu bytes, at most %lld are allowed",
                        (unsigned long long)self->in.number, (unsigned long long)self->bytes,
-                       (long long)broker->config->max_message_bytes);
+                       (long long)sessions->config->max_message_bytes);
     if (!over || self->lone)
         return RP_OK;
     uint32_t held;
-    if (log_allow(&broker->sessions.credit_log, 5, broker->loop.now_ns, &held))
+    if (log_allow(&sessions->credit_log, 5, sessions->loop->now_ns, &held))
         log_line(LEVEL_WARN, "B0206", "a writer ignores its credit", "session=%s message=%llu held_back=%u",
                  session->name, (unsigned long long)self->in.number, held);
     return err_set(err, RP_CREDIT_EXCEEDED,
@@ -90,23 +93,22 @@ static void ring_rebase(struct intake *self)
 /* Without the memory for all of it a message counts as lost: its writer sends it again, and what was taken of it is
  * known by its numbers. That is said with the answer to the next heartbeat: not at once, or writer and broker would do
  * nothing else. */
-static void message_missed(struct broker *broker, struct session *session, uint64_t number)
+static void message_missed(struct session *session, uint64_t number)
 {
     session->received = number - 1;
     session->gap = true;
-    intake_complain(broker, "B0211", "no memory for a message: its writer sends it again", session,
+    intake_complain(session->sessions, "B0211", "no memory for a message: its writer sends it again", session,
                     "lower memory_limit, or give the machine more memory");
 }
 
 static void take_message(struct intake *self)
 {
     struct session *session = self->session;
-    struct broker *broker = self->broker;
     session->received = self->in.number;
     if (self->in.number > session->counted) {
         session->counted = self->in.number;
         session->received_bytes += self->bytes;
-        credit_use(broker, session);
+        credit_use(session);
     } else {
         self->bytes = 0;
     }
@@ -121,68 +123,68 @@ static void take_message(struct intake *self)
         taken = intake_chunks(self);
     taken = taken && intake_items(self, refused, err.text);
     if (!taken)
-        message_missed(broker, session, self->in.number);
+        message_missed(session, self->in.number);
     else
         /* Items of this message hold what they need themselves. More chunks than came are let go of, or a writer of many
          * small chunks would never catch up. */
-        session_drop_chunks(session, broker, self->in.oldest_chunk, 2048 + 2 * (uint32_t)self->in.n_chunks);
+        session_drop_chunks(session, self->in.oldest_chunk, 2048 + 2 * (uint32_t)self->in.n_chunks);
     if (!self->message)
-        credit_return(broker, session, self->bytes);
-    credit_mark(broker, session, false);
+        credit_return(session, self->bytes);
+    credit_mark(session, false);
 }
 
 /* A message whose header could not be read: if it says whose it is and is next in turn, it is passed over with a
  * rejection; otherwise there is nobody to tell. */
-static void message_bad(struct broker *broker, const struct wire_ingest *in, const char *text)
+static void message_bad(struct sessions *sessions, const struct wire_ingest *in, const char *text)
 {
-    broker->peers.counters.messages_bad++;
-    struct session *session = session_find(broker, in->session);
-    intake_complain(broker, "B0207", "bad ingest message", session, text);
+    sessions->peers->counters.messages_bad++;
+    struct session *session = session_find(sessions, in->session);
+    intake_complain(sessions, "B0207", "bad ingest message", session, text);
     if (!session || session->tombstone || session->gap || in->epoch != session->epoch ||
         in->number != session->received + 1)
         return;
     if (!credit_reserve(session)) {
-        message_missed(broker, session, in->number);
+        message_missed(session, in->number);
         return;
     }
     session->received = in->number;
     struct rejection rejection = {.table = REJECTED_NOWHERE, .status = RP_BAD_MESSAGE, .text = (char *)(uintptr_t)text};
-    credit_reject_at(broker, session, &rejection);
+    credit_reject_at(session, &rejection);
 }
 
 /* n frames were read; of a message with more the rest was dropped. */
-static void message_receive(struct broker *broker, zmq_msg_t *frames, uint32_t n)
+static void message_receive(struct sessions *sessions, zmq_msg_t *frames, uint32_t n)
 {
-    struct intake intake = {.broker = broker, .payload = frames + 1, .n_payload = n - 1};
+    struct intake intake = {.payload = frames + 1, .n_payload = n - 1};
     rp_error err;
     rp_status status = wire_read_ingest(zmq_msg_data(&frames[0]), zmq_msg_size(&frames[0]), &intake.in, &err);
     if (status == RP_OK && intake.in.version != WIRE_VERSION)
         status = err_set(&err, RP_UNSUPPORTED, "protocol version %u is unknown here: this broker speaks version %u",
                          intake.in.version, WIRE_VERSION);
     if (status != RP_OK) {
-        message_bad(broker, &intake.in, err.text);
+        message_bad(sessions, &intake.in, err.text);
         return;
     }
-    struct session *session = intake.session = session_find(broker, intake.in.session);
+    struct session *session = intake.session = session_find(sessions, intake.in.session);
     if (!session || session->tombstone || intake.in.epoch != session->epoch) {
-        broker->sessions.ingest_stale++;
+        sessions->ingest_stale++;
         if (!session)
-            intake_complain(broker, "B0208", "message of an unknown session ignored", NULL,
+            intake_complain(sessions, "B0208", "message of an unknown session ignored", NULL,
                             "it has ended, or never was here");
         return;
     }
-    session_touch(session, broker->loop.now_ns);
-    if (intake.in.number <= session->received || broker->draining)
+    session_touch(session, sessions->loop->now_ns);
+    if (intake.in.number <= session->received || sessions->loop->draining)
         return;
     /* After a gap nothing is taken until HELLO, not even the message that was missing: what the writer sends again comes
      * in a new epoch, so anything else is a leftover of a connection that it has given up. */
     if (session->gap || intake.in.number > session->received + 1) {
-        broker->sessions.ingest_gaps++;
+        sessions->ingest_gaps++;
         if (!session->gap) {
             session->gap = true;
             log_line(LEVEL_WARN, "B0209", "messages were lost on the way", "session=%s received=%llu next=%llu",
                      session->name, (unsigned long long)session->received, (unsigned long long)intake.in.number);
-            credit_mark(broker, session, true);
+            credit_mark(session, true);
         }
         return;
     }
@@ -191,16 +193,16 @@ static void message_receive(struct broker *broker, zmq_msg_t *frames, uint32_t n
     take_message(&intake);
 }
 
-bool ingest_receive(struct broker *broker)
+bool ingest_receive(struct sessions *sessions)
 {
     static _Thread_local zmq_msg_t frames[FRAMES_MOST];
     uint32_t n;
     bool whole;
-    struct way from = {broker->peers.ingest, broker->peers.ducts ? &broker->peers.ducts->data : NULL};
+    struct way from = {sessions->peers->ingest, sessions->peers->ducts ? &sessions->peers->ducts->data : NULL};
     if (!frames_receive(from, frames, FRAMES_MOST, &n, &whole))
         return false;
-    broker->peers.counters.messages_in++;
-    message_receive(broker, frames, n);
+    sessions->peers->counters.messages_in++;
+    message_receive(sessions, frames, n);
     frames_close(frames, n);
     return true;
 }

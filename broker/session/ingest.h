@@ -4,9 +4,9 @@
 
 #include <stdbool.h>
 
-struct broker;
+struct sessions;
 
 /* Reads a message from the ingest socket and takes it in. False: there was none. */
-bool ingest_receive(struct broker *broker);
+bool ingest_receive(struct sessions *sessions);
 
 #endif

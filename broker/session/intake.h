@@ -2,12 +2,10 @@
 #ifndef BROKER_INTAKE_H
 #define BROKER_INTAKE_H
 
-#include "broker/broker.h"
 #include "broker/session/session.h"
 #include "proto/wire/wire.h"
 
 struct intake {
-    struct broker *broker;
     struct session *session;
     struct wire_ingest in;
     zmq_msg_t *payload;
@@ -23,15 +21,14 @@ struct intake {
 /* Registers the message's layouts; refused ones are kept with the reason. */
 bool intake_layouts(struct intake *self);
 /* One of them; data is the message that `wire` was unpacked from. */
-bool intake_register(struct broker *broker, struct session *session, const Replay__Layout *wire, const void *data,
-                     size_t size);
+bool intake_register(struct session *session, const Replay__Layout *wire, const void *data, size_t size);
 /* Puts the message's chunks into the store and the session's ring; refused ones are remembered with the reason. */
 bool intake_chunks(struct intake *self);
 /* Puts the message's items into their tables or flows. refused: none of them can be taken, and why. */
 bool intake_items(struct intake *self, rp_status refused, const char *why);
 
 /* A log line about what a writer sent, limited in number. */
-void intake_complain(struct broker *broker, const char *id, const char *what, const struct session *session,
+void intake_complain(struct sessions *sessions, const char *id, const char *what, const struct session *session,
                      const char *text);
 
 #endif

@@ -3,7 +3,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "broker/broker.h"
+#include "broker/loop/loop.h"
+#include "broker/session/flow.h"
 #include "broker/session/intake.h"
+#include "broker/table/tables.h"
 #include "proto/base/error.h"
 #include "proto/wire/codec.h"
 #include "proto/wire/unpack.h"
@@ -39,49 +43,49 @@ static rp_status layout_place(struct session *session, uint32_t id)
 static bool layout_refuse(struct session *session, struct session_layout *place, const char *text, const void *data,
                           size_t size)
 {
-    place->form = malloc(size ? size : 1);
-    place->refusal = place->form ? strdup(text) : NULL;
+    place->packed = malloc(size ? size : 1);
+    place->refusal = place->packed ? strdup(text) : NULL;
     if (!place->refusal) {
-        free(place->form);
-        place->form = NULL;
+        free(place->packed);
+        place->packed = NULL;
         return false;
     }
-    memcpy(place->form, data, size);
-    place->form_size = (uint32_t)size;
+    memcpy(place->packed, data, size);
+    place->packed_size = (uint32_t)size;
     session->layout_bytes += size;
     return true;
 }
 
-bool intake_register(struct broker *broker, struct session *session, const Replay__Layout *wire, const void *data,
-                     size_t size)
+bool intake_register(struct session *session, const Replay__Layout *wire, const void *data, size_t size)
 {
+    struct sessions *sessions = session->sessions;
     rp_status placed = layout_place(session, wire->id);
     if (placed == RP_NO_MEMORY)
         return false;
     if (placed != RP_OK) {
-        intake_complain(broker, "B0204", "layout refused", session, "layout ids must be 0, 1, 2 ... up to 65535");
+        intake_complain(sessions, "B0204", "layout refused", session, "layout ids must be 0, 1, 2 ... up to 65535");
         return true;
     }
     struct session_layout *place = &session->layouts[wire->id];
     if (place->layout || place->refusal)
         return true; /* sent again after a reconnect */
     rp_error err = {0};
-    place->table = broker_table(broker, wire->table, strlen(wire->table));
+    place->table = broker_table(session->flows[0]->table->broker, wire->table, strlen(wire->table));
     if (session->layout_bytes > LAYOUT_BYTES_PER_SESSION)
         err_set(&err, RP_RESOURCE_EXHAUSTED, "the layouts of this session take more than %u bytes: register fewer",
                 LAYOUT_BYTES_PER_SESSION);
     else if (place->table)
-        place->layout = layouts_intern(&broker->layouts, wire, session->columns, place->table->id,
+        place->layout = layouts_intern(sessions->layouts, wire, session->columns, place->table->id,
                                        place->table->signature, place->table->n_signature, &err);
     else
         err_set(&err, RP_NOT_FOUND, "no table '%.64s'", wire->table);
     if (!place->layout && (err.status == RP_NO_MEMORY || !layout_refuse(session, place, err.text, data, size)))
         return false;
-    EFFECT(&broker->loop, form, session, data, size);
+    EFFECT(sessions->loop, form, session, data, size);
     if (place->layout)
         session->layout_bytes += place->layout->wire_size;
     else
-        intake_complain(broker, "B0204", "layout refused", session, err.text);
+        intake_complain(sessions, "B0204", "layout refused", session, err.text);
     return true;
 }
 
@@ -95,16 +99,17 @@ bool intake_layouts(struct intake *self)
             continue;
         taken += field.size;
         if (field.size > LAYOUT_BYTES || taken > LAYOUT_BYTES_PER_MESSAGE) {
-            intake_complain(self->broker, "B0204", "layout refused", self->session,
+            intake_complain(self->session->sessions, "B0204", "layout refused", self->session,
                             "a Layout may have 128 KiB, all of one message 512 KiB");
             return true;
         }
         ProtobufCMessage *wire;
         rp_status status = unpack(&replay__layout__descriptor, field.data, field.size, &wire);
         if (status == RP_BAD_MESSAGE)
-            intake_complain(self->broker, "B0204", "layout refused", self->session, "a Layout could not be decoded");
-        bool ok = status == RP_OK &&
-                  intake_register(self->broker, self->session, (const Replay__Layout *)wire, field.data, field.size);
+            intake_complain(self->session->sessions, "B0204", "layout refused", self->session,
+                            "a Layout could not be decoded");
+        bool ok =
+            status == RP_OK && intake_register(self->session, (const Replay__Layout *)wire, field.data, field.size);
         unpack_free(wire);
         if (!ok && status != RP_BAD_MESSAGE)
             return false;
@@ -181,7 +186,7 @@ static rp_status chunk_store(struct intake *self, uint32_t i, const struct chunk
     uint32_t columns = self->session->columns->count;
     RP_TRY(chunk_check(self, plan, data, err));
     struct chunk *chunk =
-        store_add(&self->broker->store, columns, data, (uint32_t)plan->bytes, plan->raw_bytes, message);
+        store_add(self->session->sessions->store, columns, data, (uint32_t)plan->bytes, plan->raw_bytes, message);
     if (!chunk)
         return err_set(err, RP_NO_MEMORY, "the broker has no memory for it");
     memcpy(chunk_block_sizes(chunk), plan->size, columns * sizeof plan->size[0]);
@@ -191,9 +196,9 @@ static rp_status chunk_store(struct intake *self, uint32_t i, const struct chunk
     chunk->step = pb_u64(&in->chunk_step, i);
     chunk->episode = pb_u32(&in->chunk_episode, i);
     chunk->session = self->session->ordinal;
-    rp_status status = session_keep_chunk(self->session, self->broker, plan->number, chunk, err);
+    rp_status status = session_keep_chunk(self->session, plan->number, chunk, err);
     if (status != RP_OK)
-        store_release(&self->broker->store, chunk);
+        store_release(self->session->sessions->store, chunk);
     return status;
 }
 
@@ -204,7 +209,7 @@ static void chunk_refused(struct intake *self, uint64_t number, const rp_error *
         session->refusals = calloc(REFUSALS_KEPT, sizeof *session->refusals);
     if (session->refusals) /* without memory for it the item is told that the chunk was refused, not why */
         session->refusals[session->next_refusal++ % REFUSALS_KEPT] = (struct refusal){number, *err};
-    intake_complain(self->broker, "B0205", "chunk refused", self->session, err->text);
+    intake_complain(self->session->sessions, "B0205", "chunk refused", self->session, err->text);
 }
 
 /* Where chunk i lies: in the pack, or in a frame of its own (then *message is set). NULL: its frame has not its size. */

@@ -3,6 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "broker/broker.h"
+#include "broker/config/config.h"
+#include "broker/loop/loop.h"
 #include "broker/session/credit.h"
 #include "broker/session/flow.h"
 #include "broker/session/intake.h"
@@ -85,7 +88,7 @@ static rp_status span_many(struct intake *self, const struct layout *layout, uin
         chunk_hold(many[i]);
     span->many = many;
     span->n = n;
-    self->broker->store.outside += n * sizeof(*many); /* until span_release */
+    self->session->sessions->store->outside += n * sizeof(*many); /* until span_release */
     return RP_OK;
 }
 
@@ -133,7 +136,7 @@ static rp_status item_check(struct intake *self, uint32_t i, const struct sessio
     if (most && span_bytes(&out->span) > most) {
         err_set(err, RP_RESOURCE_EXHAUSTED, "its chunks have %llu bytes, table '%s' holds at most %llu (max_bytes)",
                 (unsigned long long)span_bytes(&out->span), table->name, (unsigned long long)most);
-        span_release(&out->span, &self->broker->store, &self->broker->layouts);
+        span_release(&out->span, self->session->sessions->store, self->session->sessions->layouts);
         return RP_RESOURCE_EXHAUSTED;
     }
     return RP_OK;
@@ -144,7 +147,8 @@ static bool item_wait(struct intake *self, struct flow *flow, const struct arriv
                       const char *text)
 {
     /* A writer that ignores its credit is told of so many items one by one, of the rest by their number. */
-    if (status != RP_OK && flow->count > 2 * self->broker->config->window_items && flow_merge_rejection(flow))
+    if (status != RP_OK && flow->count > 2 * self->session->sessions->config->window_items &&
+        flow_merge_rejection(flow))
         return true;
     struct ingest_message *message = self->message ? self->message : calloc(1, sizeof *message);
     struct pending_item item = {*arrival, message, status != RP_OK ? strdup(text) : NULL, status, 0};
@@ -165,7 +169,7 @@ static bool item_wait(struct intake *self, struct flow *flow, const struct arriv
  * meanwhile (removals) can only allow more. */
 static bool may_insert(struct intake *self, struct table *table, const struct span *span, uint32_t run_left)
 {
-    if ((self->broker->spill && spill_is_full(self->broker)) || room_waits(table, span))
+    if ((table->broker->spill && spill_is_full(table->broker)) || room_waits(table, span))
         return false;
     if (self->allowance == 0)
         self->allowance = limiter_insertable(&table->limiter, run_left);
@@ -180,7 +184,7 @@ static bool may_insert(struct intake *self, struct table *table, const struct sp
 static bool take_item(struct intake *self, uint32_t i, uint32_t run_left, const struct session_layout *layout,
                       struct flow *flow, uint64_t policy, rp_status refused, const char *why)
 {
-    struct broker *broker = self->broker;
+    struct sessions *sessions = self->session->sessions;
     struct arrival arrival = {
         pb_u64(&self->in.item_key, i), pb_f64(&self->in.item_priority, i), policy, {{0}, 0, 0, 0, 0}, flow};
     rp_error err; /* filled if it is needed: clearing it for each item would cost too much */
@@ -209,16 +213,16 @@ static bool take_item(struct intake *self, uint32_t i, uint32_t run_left, const 
         text = err.text;
         kept = status != RP_NO_MEMORY;
         if (kept && status != RP_OK)
-            span_release(&arrival.span, &broker->store, &broker->layouts);
+            span_release(&arrival.span, sessions->store, sessions->layouts);
     }
     if (!kept) {
-        span_release(&arrival.span, &broker->store, &broker->layouts);
+        span_release(&arrival.span, sessions->store, sessions->layouts);
         flow->arrived--;
         self->session->items--;
         return false;
     }
     if (!waits && status != RP_OK)
-        credit_reject(broker, flow, arrival.key, status, text);
+        credit_reject(flow, arrival.key, status, text);
     flow->resolved += !waits;
     return true;
 }
@@ -234,7 +238,7 @@ static void flow_jump(struct flow *flow, uint64_t arrived)
     if (flow->allowed < arrived + flow->window)
         flow->allowed = arrived + flow->window;
     /* Later entries of this flow count on from here. */
-    EFFECT(&flow->table->broker->loop, progress, flow->session);
+    EFFECT(flow->session->sessions->loop, progress, flow->session);
 }
 
 /* Items first .. first + n - 1 of the message, which share a layout. False: no memory. */
@@ -271,7 +275,7 @@ static bool take_run(struct intake *self, uint32_t run, uint32_t first, uint32_t
                 .status = layout && !flow && layout->refusal ? RP_NOT_FOUND : RP_INVALID_ARGUMENT,
                 .text = text,
             };
-            credit_reject_at(self->broker, session, &rejection);
+            credit_reject_at(session, &rejection);
             continue;
         }
         if (number + i <= flow->arrived)

@@ -12,9 +12,9 @@
 #define PUMP_BUDGET_NS (300 * NS_PER_US)
 #define INSERTS_PER_TURN 16u
 
-static bool may_insert(const struct broker *broker, struct table *table, const struct flow *flow)
+static bool may_insert(struct table *table, const struct flow *flow)
 {
-    return limiter_insertable(&table->limiter, 1) && !(broker->spill && spill_is_full(broker)) &&
+    return limiter_insertable(&table->limiter, 1) && !(table->broker->spill && spill_is_full(table->broker)) &&
            !room_waits(table, &flow->queue[flow->head].arrival.span);
 }
 
@@ -28,16 +28,16 @@ void pump_explain_insert(const struct table *table, char *text, size_t size)
 }
 
 /* Lets blocked flows insert in turn. True: at least one did. */
-static bool pump_inserts(struct broker *broker, struct table *table)
+static bool pump_inserts(struct table *table)
 {
     bool progress = false;
     struct flow *flow = table->blocked;
-    for (uint32_t n = 0; flow && n < INSERTS_PER_TURN && may_insert(broker, table, flow); n++) {
+    for (uint32_t n = 0; flow && n < INSERTS_PER_TURN && may_insert(table, flow); n++) {
         table->blocked = flow->next;
-        if (!flow_resolve_first(broker, flow))
+        if (!flow_resolve_first(flow))
             return progress; /* once a second it is tried again */
         /* Rejections behind it are due as well: they wait for their predecessors only. */
-        while (flow->count && flow->queue[flow->head].status != RP_OK && flow_resolve_first(broker, flow)) {
+        while (flow->count && flow->queue[flow->head].status != RP_OK && flow_resolve_first(flow)) {
         }
         progress = true;
         flow = table->blocked;
@@ -45,7 +45,7 @@ static bool pump_inserts(struct broker *broker, struct table *table)
     return progress;
 }
 
-static bool pump_samples(struct broker *broker, struct table *table)
+static bool pump_samples(struct table *table)
 {
     bool progress = false;
     while (table->waiters && table_sampleable(table, 1)) {
@@ -55,7 +55,7 @@ static bool pump_samples(struct broker *broker, struct table *table)
         progress |= waiter->picks.n > before;
         if (!waiter_is_done(waiter))
             break;
-        sample_answer(broker, waiter, NULL);
+        sample_answer(table->broker, waiter, NULL);
     }
     return progress;
 }
@@ -69,30 +69,31 @@ void pump_mark(struct table *table)
     table->broker->tables.dirty = table;
 }
 
-static bool pump_table(struct broker *broker, struct table *table)
+static bool pump_table(struct table *table)
 {
-    int64_t end = clock_now(&broker->loop.clock) + PUMP_BUDGET_NS;
+    const struct clock *clock = &table->broker->loop.clock;
+    int64_t end = clock_now(clock) + PUMP_BUDGET_NS;
     bool more = true;
     while (more) {
-        bool sampled = table->waiters && pump_samples(broker, table);
-        bool inserted = table->blocked && pump_inserts(broker, table);
+        bool sampled = table->waiters && pump_samples(table);
+        bool inserted = table->blocked && pump_inserts(table);
         more = sampled || inserted;
-        if (more && clock_now(&broker->loop.clock) >= end)
+        if (more && clock_now(clock) >= end)
             return true;
     }
     return false;
 }
 
-bool pump_run(struct broker *broker)
+bool pump_run(struct tables *tables)
 {
-    struct table *dirty = broker->tables.dirty;
-    broker->tables.dirty = NULL;
+    struct table *dirty = tables->dirty;
+    tables->dirty = NULL;
     while (dirty) {
         struct table *table = dirty;
         dirty = table->next_dirty;
         table->dirty = false;
-        if ((table->waiters || table->blocked) && pump_table(broker, table))
+        if ((table->waiters || table->blocked) && pump_table(table))
             pump_mark(table);
     }
-    return broker->tables.dirty != NULL;
+    return tables->dirty != NULL;
 }

@@ -4,10 +4,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "broker/broker.h"
+#include "broker/config/config.h"
+#include "broker/loop/loop.h"
+#include "broker/peer/peers.h"
+#include "broker/session/bye.h"
 #include "broker/session/credit.h"
 #include "broker/session/flow.h"
+#include "broker/table/tables.h"
 #include "proto/base/error.h"
+#include "proto/base/rng.h"
 #include "proto/base/utf8.h"
 
 #define RING_MOST (1u << 20)
@@ -22,27 +27,28 @@ static uint64_t id_half(const uint8_t *id)
     return half;
 }
 
-struct session *session_find(struct broker *broker, const uint8_t *id)
+struct session *session_find(struct sessions *sessions, const uint8_t *id)
 {
-    struct session *self = idmap_get(&broker->sessions.by_id, id_half(id));
+    struct session *self = idmap_get(&sessions->by_id, id_half(id));
     return self && memcmp(self->id, id, WIRE_SESSION_BYTES) == 0 ? self : NULL;
 }
 
 static void session_silent(struct timer *timer, void *ctx);
 
-static void watch(struct broker *broker, struct session *self, int64_t at_ns)
+static void watch(struct session *self, int64_t at_ns)
 {
-    timer_set(&broker->loop.timers, &self->timer, at_ns);
+    timer_set(&self->sessions->loop->timers, &self->timer, at_ns);
 }
 
 /* All at once: a session that is there never lacks the memory to count its items. */
-static bool flows_make(struct session *self, struct broker *broker)
+static bool flows_make(struct session *self)
 {
     if (!self->flows)
         return false;
-    self->n_tables = broker->tables.n;
+    const struct tables *tables = self->sessions->tables;
+    self->n_tables = tables->n;
     for (uint32_t i = 0; i < self->n_tables; i++)
-        if (!session_flow(self, &broker->tables.list[i]))
+        if (!session_flow(self, &tables->list[i]))
             return false;
     return true;
 }
@@ -55,18 +61,20 @@ static void flows_free(struct session *self)
 }
 
 /* With an id that no other has, and no number yet. */
-static struct session *session_new(struct broker *broker, const uint8_t *id, const char *name, struct columns *columns,
-                                   rp_error *err)
+static struct session *session_new(struct sessions *sessions, const uint8_t *id, const char *name,
+                                   struct columns *columns, rp_error *err)
 {
-    struct session *self = broker->sessions.by_id.count < SESSIONS_MOST ? calloc(1, sizeof *self) : NULL;
-    if (self)
-        self->flows = calloc(broker->tables.n, sizeof(struct flow *));
-    if (!self || !flows_make(self, broker) || !timer_reserve(&broker->loop.timers) ||
-        !idmap_put(&broker->sessions.by_id, id_half(id), self)) {
+    struct session *self = sessions->by_id.count < SESSIONS_MOST ? calloc(1, sizeof *self) : NULL;
+    if (self) {
+        self->sessions = sessions;
+        self->flows = calloc(sessions->tables->n, sizeof(struct flow *));
+    }
+    if (!self || !flows_make(self) || !timer_reserve(&sessions->loop->timers) ||
+        !idmap_put(&sessions->by_id, id_half(id), self)) {
         if (self)
             flows_free(self);
         free(self);
-        if (broker->sessions.by_id.count < SESSIONS_MOST)
+        if (sessions->by_id.count < SESSIONS_MOST)
             err_set(err, RP_NO_MEMORY, "no memory for a session");
         else
             err_set(err, RP_RESOURCE_EXHAUSTED, "the broker has %u sessions, which is the most", SESSIONS_MOST);
@@ -76,63 +84,64 @@ static struct session *session_new(struct broker *broker, const uint8_t *id, con
     strncpy(self->name, name[0] ? name : "unnamed", sizeof self->name - 1);
     utf8_clean(self->name, strlen(self->name));
     self->columns = columns;
-    self->serial = ++broker->sessions.next_serial;
+    self->serial = ++sessions->next_serial;
     self->epoch = 1;
     self->oldest_chunk = 1;
-    self->next = broker->sessions.list;
+    self->next = sessions->list;
     if (self->next)
         self->next->prev = self;
-    broker->sessions.list = self;
-    self->seen_ns = broker->loop.now_ns;
-    self->timer = (struct timer){.fire = session_silent, .ctx = broker};
+    sessions->list = self;
+    self->seen_ns = sessions->loop->now_ns;
+    self->timer = (struct timer){.fire = session_silent};
     return self;
 }
 
-static void session_number(struct broker *broker, struct session *self, uint32_t ordinal, struct key_range keys)
+static void session_number(struct session *self, uint32_t ordinal, struct key_range keys)
 {
+    struct sessions *sessions = self->sessions;
     self->ordinal = ordinal;
     self->keys = keys;
-    ordinals_hold(&broker->tables.ordinals, ordinal, keys);
+    ordinals_hold(&sessions->tables->ordinals, ordinal, keys);
 }
 
-struct session *session_open(struct broker *broker, const char *name, struct columns *columns, rp_error *err)
+struct session *session_open(struct sessions *sessions, const char *name, struct columns *columns, rp_error *err)
 {
     uint8_t id[WIRE_SESSION_BYTES];
     do
         rng_system(id, sizeof id);
-    while (idmap_get(&broker->sessions.by_id, id_half(id)));
+    while (idmap_get(&sessions->by_id, id_half(id)));
     struct key_range keys;
-    uint32_t ordinal = ordinals_take(&broker->tables.ordinals, &keys);
+    uint32_t ordinal = ordinals_take(&sessions->tables->ordinals, &keys);
     if (!ordinal) {
         err_set(err, RP_RESOURCE_EXHAUSTED, "all %u ordinals of sessions are in use: no key is left for a further one",
                 KEY_ORDINALS - 1);
         return NULL;
     }
-    struct session *self = session_new(broker, id, name, columns, err);
+    struct session *self = session_new(sessions, id, name, columns, err);
     if (!self)
         return NULL;
-    session_number(broker, self, ordinal, keys);
-    broker->sessions.n_open++;
-    watch(broker, self, broker->loop.now_ns + broker->config->expiry_ns);
-    credit_open(broker, self);
+    session_number(self, ordinal, keys);
+    sessions->n_open++;
+    watch(self, sessions->loop->now_ns + sessions->config->expiry_ns);
+    credit_open(self);
     return self;
 }
 
-struct session *session_restore(struct broker *broker, const uint8_t *id, const char *name, uint32_t ordinal,
-                                struct key_range keys, struct columns *columns, rp_error *err)
+struct session *session_restore(struct sessions *sessions, const struct session_origin *origin, struct columns *columns,
+                                rp_error *err)
 {
-    if (idmap_get(&broker->sessions.by_id, id_half(id))) {
+    if (idmap_get(&sessions->by_id, id_half(origin->id))) {
         err_set(err, RP_ALREADY_EXISTS, "two sessions have the same id");
         return NULL;
     }
-    struct session *self = session_new(broker, id, name, columns, err);
+    struct session *self = session_new(sessions, origin->id, origin->name, columns, err);
     if (!self)
         return NULL;
-    session_number(broker, self, ordinal, keys);
+    session_number(self, origin->ordinal, origin->keys);
     self->tombstone = self->restored = true;
-    const struct broker_config *config = broker->config;
-    watch(broker, self,
-          broker->loop.now_ns + (config->tombstone_ns > config->expiry_ns ? config->tombstone_ns : config->expiry_ns));
+    const struct broker_config *config = sessions->config;
+    watch(self, sessions->loop->now_ns +
+                    (config->tombstone_ns > config->expiry_ns ? config->tombstone_ns : config->expiry_ns));
     return self;
 }
 
@@ -175,22 +184,22 @@ static bool ring_grow(struct session *self, uint64_t span)
 
 /* What sessions keep for items to come is bounded for each, and for all together by the budget for data under way. A
  * single chunk is never refused, nor is a session that keeps no more than its part. */
-static rp_status check_kept(const struct session *self, const struct broker *broker, uint64_t held, rp_error *err)
+static rp_status check_kept(const struct session *self, uint64_t held, rp_error *err)
 {
-    uint64_t window = (uint64_t)broker->config->window_bytes, message = (uint64_t)broker->config->max_message_bytes;
-    uint64_t all = broker->sessions.kept_bytes - self->chunk_bytes + held;
+    const struct sessions *sessions = self->sessions;
+    uint64_t window = (uint64_t)sessions->config->window_bytes, message = (uint64_t)sessions->config->max_message_bytes;
+    uint64_t all = sessions->kept_bytes - self->chunk_bytes + held;
     /* One chunk each is let in only as long as all of them leave the tables half of the memory. */
-    bool first =
-        self->chunk_bytes == 0 && (broker->sessions.kept_bytes == 0 || all <= broker->tables.storage_budget / 2);
-    if (first || (held * broker->sessions.n_open <= broker->sessions.ingest_budget &&
-                  held <= 2 * (window > message ? window : message)))
+    bool first = self->chunk_bytes == 0 && (sessions->kept_bytes == 0 || all <= sessions->tables->storage_budget / 2);
+    if (first ||
+        (held * sessions->n_open <= sessions->ingest_budget && held <= 2 * (window > message ? window : message)))
         return RP_OK;
     if (held > 2 * (window > message ? window : message))
         return err_set(err, RP_RESOURCE_EXHAUSTED,
                        "the session keeps %llu bytes of chunks for later items, which is too much: use a shorter "
                        "keep-alive window, or raise credit.window_bytes",
                        (unsigned long long)held);
-    if (all > 2 * broker->sessions.ingest_budget)
+    if (all > 2 * sessions->ingest_budget)
         return err_set(err, RP_RESOURCE_EXHAUSTED,
                        "all sessions keep %llu bytes of chunks for later items, this one %llu: use shorter keep-alive "
                        "windows, or raise ingest_budget",
@@ -198,23 +207,23 @@ static rp_status check_kept(const struct session *self, const struct broker *bro
     return RP_OK;
 }
 
-rp_status session_keep_chunk(struct session *self, struct broker *broker, uint64_t number, struct chunk *chunk,
-                             rp_error *err)
+rp_status session_keep_chunk(struct session *self, uint64_t number, struct chunk *chunk, rp_error *err)
 {
+    struct sessions *sessions = self->sessions;
     uint64_t span = number - self->oldest_chunk + 1;
     if (number < self->oldest_chunk || span > RING_MOST || number > CHUNK_NUMBER_MOST)
         return err_set(err, RP_INVALID_ARGUMENT,
                        "chunk %llu is out of range: the session keeps chunks %llu and up, at most %u of them",
                        (unsigned long long)number, (unsigned long long)self->oldest_chunk, RING_MOST);
     uint64_t held = self->chunk_bytes + chunk_cost(chunk);
-    RP_TRY(check_kept(self, broker, held, err));
+    RP_TRY(check_kept(self, held, err));
     if ((!self->ring || span > (uint64_t)self->ring_mask + 1) && !ring_grow(self, span))
         return err_set(err, RP_NO_MEMORY, "no memory for chunk %llu", (unsigned long long)number);
     if (number > self->newest_chunk)
         self->newest_chunk = number;
     self->ring[number & self->ring_mask] = chunk;
     self->chunk_bytes = held;
-    broker->sessions.kept_bytes += chunk_cost(chunk);
+    sessions->kept_bytes += chunk_cost(chunk);
     return RP_OK;
 }
 
@@ -246,34 +255,36 @@ static bool ring_drop_step(struct chore *chore)
     return false;
 }
 
-static void ring_drop(struct session *self, struct broker *broker)
+static void ring_drop(struct session *self)
 {
+    struct sessions *sessions = self->sessions;
     if (!self->ring)
         return;
     struct ring_drop *drop = calloc(1, sizeof *drop);
-    struct ring_drop now = {{NULL, ring_drop_step}, &broker->store, self->ring, 0, self->ring_mask + 1};
+    struct ring_drop now = {{NULL, ring_drop_step}, sessions->store, self->ring, 0, self->ring_mask + 1};
     if (drop) {
         *drop = now;
-        chores_add(&broker->loop.chores, &drop->chore);
+        chores_add(&sessions->loop->chores, &drop->chore);
     } else { /* no memory to do it later */
         while (ring_drop_some(&now)) {
         }
     }
     self->ring = NULL;
     self->ring_mask = 0;
-    broker->sessions.kept_bytes -= self->chunk_bytes;
+    sessions->kept_bytes -= self->chunk_bytes;
     self->chunk_bytes = 0;
 }
 
-void session_drop_chunks(struct session *self, struct broker *broker, uint64_t oldest, uint32_t most)
+void session_drop_chunks(struct session *self, uint64_t oldest, uint32_t most)
 {
+    struct sessions *sessions = self->sessions;
     if (oldest > CHUNK_NUMBER_MOST)
         oldest = CHUNK_NUMBER_MOST;
     if (oldest <= self->oldest_chunk)
         return;
     uint64_t end = oldest <= self->newest_chunk + 1 ? oldest : self->newest_chunk + 1;
     if (self->ring && oldest > self->newest_chunk && self->newest_chunk - self->oldest_chunk > 1024) {
-        ring_drop(self, broker);
+        ring_drop(self);
         end = self->oldest_chunk;
     }
     if (end > self->oldest_chunk + most)
@@ -282,8 +293,8 @@ void session_drop_chunks(struct session *self, struct broker *broker, uint64_t o
         struct chunk **at = &self->ring[n & self->ring_mask];
         if (*at) {
             self->chunk_bytes -= chunk_cost(*at);
-            broker->sessions.kept_bytes -= chunk_cost(*at);
-            store_release(&broker->store, *at);
+            sessions->kept_bytes -= chunk_cost(*at);
+            store_release(sessions->store, *at);
             *at = NULL;
         }
     }
@@ -301,65 +312,64 @@ uint64_t session_unresolved(const struct session *self)
     return n;
 }
 
-bool session_is_settled(const struct session *self)
-{
-    return session_unresolved(self) == 0;
-}
-
 /* Everything but the numbers and the layouts goes. */
-static void session_empty(struct broker *broker, struct session *self)
+static void session_empty(struct session *self)
 {
-    for (uint32_t i = 0; i < broker->tables.n; i++)
+    struct sessions *sessions = self->sessions;
+    for (uint32_t i = 0; i < sessions->tables->n; i++)
         if (self->flows[i]) {
-            flow_drop(broker, self->flows[i]);
+            flow_drop(self->flows[i]);
             self->flows[i]->arrived = self->flows[i]->resolved;
         }
-    ring_drop(self, broker);
+    ring_drop(self);
     self->oldest_chunk = self->newest_chunk + 1;
-    credit_close(broker, self);
+    credit_close(self);
     if (self->bye)
-        bye_cancel(broker, self->bye);
+        bye_cancel(self);
 }
 
 static void session_silent(struct timer *timer, void *ctx)
 {
-    struct broker *broker = ctx;
+    (void)ctx;
     struct session *self = (struct session *)(void *)((char *)timer - offsetof(struct session, timer));
+    struct sessions *sessions = self->sessions;
     if (self->tombstone) {
-        session_close(broker, self);
+        session_close(self);
         return;
     }
-    int64_t due = self->seen_ns + broker->config->expiry_ns;
+    int64_t due = self->seen_ns + sessions->config->expiry_ns;
     /* While nothing is taken in, or said, because of the disk, silence means nothing. */
-    if (due <= broker->loop.now_ns && (broker->ingest_held || commit_is_stuck(&broker->peers)))
-        due = broker->loop.now_ns + NS_PER_S;
-    if (due > broker->loop.now_ns) {
-        watch(broker, self, due);
+    if (due <= sessions->loop->now_ns && (sessions->ingest_held || commit_is_stuck(sessions->peers)))
+        due = sessions->loop->now_ns + NS_PER_S;
+    if (due > sessions->loop->now_ns) {
+        watch(self, due);
         return;
     }
     uint64_t waiting = session_unresolved(self);
     uint32_t held;
-    if (log_allow(&broker->sessions.session_log, 20, broker->loop.now_ns, &held))
+    if (log_allow(&sessions->session_log, 20, sessions->loop->now_ns, &held))
         log_line(LEVEL_WARN, "B0103", "session expired",
                  "name=%s ordinal=%u silent_s=%.1f waiting_items_dropped=%llu held_back=%u", self->name, self->ordinal,
-                 (double)(broker->loop.now_ns - self->seen_ns) / (double)NS_PER_S, (unsigned long long)waiting, held);
-    session_empty(broker, self);
+                 (double)(sessions->loop->now_ns - self->seen_ns) / (double)NS_PER_S, (unsigned long long)waiting,
+                 held);
+    session_empty(self);
     self->tombstone = true;
-    broker->sessions.n_open--;
-    watch(broker, self, broker->loop.now_ns + broker->config->tombstone_ns);
+    sessions->n_open--;
+    watch(self, sessions->loop->now_ns + sessions->config->tombstone_ns);
 }
 
-rp_status session_resume(struct broker *broker, struct session *self, uint64_t oldest_number, uint64_t *lost)
+void session_resume(struct session *self, uint64_t oldest_number, uint64_t *lost)
 {
+    struct sessions *sessions = self->sessions;
     uint64_t start = oldest_number > 0 ? oldest_number - 1 : 0;
     *lost = 0;
     if (self->tombstone) {
         self->tombstone = self->restored = false;
-        broker->sessions.n_open++;
+        sessions->n_open++;
         /* Chunks and waiting items are gone: the writer sends what it still has, and item numbers tell what is new. */
         self->received = start < self->received ? start : self->received;
         self->rebase = true;
-        credit_open(broker, self);
+        credit_open(self);
         log_line(LEVEL_INFO, "B0104", "session taken up again", "name=%s ordinal=%u received=%llu", self->name,
                  self->ordinal, (unsigned long long)self->received);
     }
@@ -370,45 +380,44 @@ rp_status session_resume(struct broker *broker, struct session *self, uint64_t o
             if (self->flows[i])
                 self->flows[i]->jumps = true;
         log_line(LEVEL_ERROR, "B0105",
-                 broker->loop.effects ? "accepted messages were lost (before this journal, or its end is damaged)"
-                                      : "accepted messages were lost (no journal)",
+                 sessions->loop->effects ? "accepted messages were lost (before this journal, or its end is damaged)"
+                                         : "accepted messages were lost (no journal)",
                  "name=%s ordinal=%u messages=%llu", self->name, self->ordinal, (unsigned long long)*lost);
     }
     self->epoch++;
     self->gap = false;
     self->released_bytes = self->keep_bytes = 0; /* counted within an epoch */
-    session_touch(self, broker->loop.now_ns);
-    watch(broker, self, broker->loop.now_ns + broker->config->expiry_ns);
-    return RP_OK;
+    session_touch(self, sessions->loop->now_ns);
+    watch(self, sessions->loop->now_ns + sessions->config->expiry_ns);
 }
 
-void session_close(struct broker *broker, struct session *self)
+void session_close(struct session *self)
 {
-    timer_clear(&broker->loop.timers, &self->timer);
-    if (!broker->ending)
-        EFFECT(&broker->loop, session_end, self);
-    session_empty(broker, self);
+    struct sessions *sessions = self->sessions;
+    timer_clear(&sessions->loop->timers, &self->timer);
+    EFFECT(sessions->loop, session_end, self);
+    session_empty(self);
     if (!self->tombstone)
-        broker->sessions.n_open--;
-    idmap_remove(&broker->sessions.by_id, id_half(self->id));
-    ordinals_release(&broker->tables.ordinals, self->ordinal, self->keys);
+        sessions->n_open--;
+    idmap_remove(&sessions->by_id, id_half(self->id));
+    ordinals_release(&sessions->tables->ordinals, self->ordinal, self->keys);
     if (self->prev)
         self->prev->next = self->next;
     else
-        broker->sessions.list = self->next;
+        sessions->list = self->next;
     if (self->next)
         self->next->prev = self->prev;
     if (self->dirty) {
-        struct session **at = &broker->sessions.dirty;
+        struct session **at = &sessions->dirty;
         while (*at != self)
             at = &(*at)->next_dirty;
         *at = self->next_dirty;
     }
     for (uint32_t i = 0; i < self->n_layouts; i++) {
         if (self->layouts[i].layout)
-            layouts_release(&broker->layouts, self->layouts[i].layout);
+            layouts_release(sessions->layouts, self->layouts[i].layout);
         free(self->layouts[i].refusal);
-        free(self->layouts[i].form);
+        free(self->layouts[i].packed);
     }
     flows_free(self);
     credit_confirm(self, UINT64_MAX);
@@ -419,9 +428,9 @@ void session_close(struct broker *broker, struct session *self)
     free(self);
 }
 
-void sessions_fini(struct broker *broker)
+void sessions_fini(struct sessions *self)
 {
-    while (broker->sessions.list)
-        session_close(broker, broker->sessions.list);
-    idmap_fini(&broker->sessions.by_id);
+    while (self->list)
+        session_close(self->list);
+    idmap_fini(&self->by_id);
 }

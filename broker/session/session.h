@@ -1,30 +1,40 @@
 /* Sessions: one writer each, with its stream of numbered messages, its chunks, and its credit.
  *
+ * The room owns what is on its way in: sessions, the chunks that they keep for later items, and the items that wait for
+ * their table (flow.h). It offers the way in (ingest.h), credit for writers (credit.h), the end of a session (bye.h) and
+ * the pump that serves waiting inserts and samples (pump.h). It uses the loop, the store, tables, peers and samples.
+ *
  * A session is open until BYE or silence. Silence leaves a tombstone: the numbers and layouts, without chunks and waiting
- * items, so that the writer can take it up again and nothing is inserted twice. The rules are in PROTOCOL.md. */
+ * items, so that the writer can resume it and nothing is inserted twice. The rules are in PROTOCOL.md. */
 #ifndef BROKER_SESSION_H
 #define BROKER_SESSION_H
 
 #include "broker/loop/idmap.h"
 #include "broker/loop/timer.h"
 #include "broker/peer/peer.h"
-#include "broker/peer/wait.h"
 #include "broker/store/layout.h"
 #include "broker/table/ordinals.h"
-#include "broker/table/table.h"
 #include "proto/base/log.h"
 #include "proto/wire/wire.h"
 
-struct broker;
-struct session;
+struct broker_config;
+struct bye;
+struct chunk;
+struct flow;
+struct loop;
+struct peers;
+struct rejection;
+struct store;
+struct table;
+struct tables;
 
-/* A layout as a writer registered it; refused ones are kept with the reason, for the rejection of items that use them. */
+/* A layout as a writer registered it. A refused layout is kept with the reason, for the rejection of items that use it. */
 struct session_layout {
     struct layout *layout;
     struct table *table;
     char *refusal;
-    void *form; /* of a refused one: the message as it came, for checkpoints */
-    uint32_t form_size;
+    void *packed; /* of a refused layout: the Layout message as it came, for checkpoints */
+    uint32_t packed_size;
 };
 
 /* A chunk that was refused, and why: for the rejection of items that refer to it. */
@@ -35,19 +45,20 @@ struct refusal {
 };
 
 struct session {
-    struct session *prev, *next; /* all */
+    struct sessions *sessions;
+    struct session *prev, *next; /* in the list of all */
     struct session *next_dirty;
-    bool dirty, urgent; /* has something to tell; at once */
-    int64_t told_ns;    /* when it last was told */
+    bool dirty, urgent; /* has news for its writer; to be sent in this turn */
+    int64_t told_ns;    /* time of the last notice */
     uint8_t id[WIRE_SESSION_BYTES];
     uint32_t ordinal;
     struct key_range keys;
-    uint64_t serial; /* later sessions have higher ones */
+    uint64_t serial; /* higher for later sessions */
     char name[64];
     struct columns *columns;
     struct envelope to;
     bool notices, tombstone;
-    bool restored; /* comes from a file, and was not taken up since */
+    bool restored; /* comes from a file, and was not resumed since */
     /* stream */
     uint32_t epoch;
     uint64_t received;
@@ -74,9 +85,9 @@ struct session {
     uint64_t window_bytes;   /* bytes that may be unresolved */
     uint64_t measured_bytes; /* received_bytes at measured_ns */
     int64_t measured_ns;
-    bool writing;                 /* used its credit lately: counts in broker.n_writing */
-    uint64_t items;               /* all that arrived, for their mean size */
-    struct rejection *rejections; /* ring of unconfirmed ones */
+    bool writing;                 /* used its credit lately: counts in n_writing */
+    uint64_t items;               /* that arrived, for their mean size */
+    struct rejection *rejections; /* ring of those that the writer has not confirmed */
     uint32_t rejection_head, rejection_count, rejection_capacity;
     uint64_t confirmed_rejections; /* running count before the ring's first */
     uint64_t journaled;            /* a hash of the numbers that were last written: see journal_progress_ */
@@ -86,55 +97,67 @@ struct session {
     struct bye *bye;
 };
 
+/* Who a session in a file was. */
+struct session_origin {
+    const uint8_t *id;
+    const char *name;
+    uint32_t ordinal;
+    struct key_range keys;
+};
+
 /* All sessions of a broker. */
 struct sessions {
+    struct loop *loop;
+    const struct broker_config *config;
+    struct store *store;
+    struct layouts *layouts;
+    struct tables *tables;
+    struct peers *peers;
     struct idmap by_id; /* by the first half of the id */
     struct session *list;
     uint32_t n_open;
-    uint32_t n_writing;   /* open ones that used their credit lately */
-    uint64_t next_serial; /* they are listed by it */
+    uint32_t n_writing;   /* open sessions that used their credit lately */
+    uint64_t next_serial; /* the list is ordered by it */
     struct session *dirty;
     uint64_t kept_bytes;    /* sum over sessions of chunk_bytes */
     uint64_t granted_bytes; /* sum over sessions of offered - returned */
     uint64_t ingest_budget; /* most of granted_bytes */
     bool ingest_idle;       /* the ingest socket was found empty in this turn */
+    bool ingest_held;       /* no message is read until the disk keeps up */
     uint64_t ingest_stale, ingest_gaps;
     struct log_limit ingest_log, session_log, credit_log, reject_log;
 };
 
+/* Closes all sessions. */
+void sessions_fini(struct sessions *self);
 /* Finds an open session or a tombstone. NULL: unknown. */
-struct session *session_find(struct broker *broker, const uint8_t *id);
-/* A new session, with its first credit. NULL with err set. */
-struct session *session_open(struct broker *broker, const char *name, struct columns *columns, rp_error *err);
-/* One that comes from a file, as a tombstone: the caller fills in its numbers. Takes the columns. NULL with err set. */
-struct session *session_restore(struct broker *broker, const uint8_t *id, const char *name, uint32_t ordinal,
-                                struct key_range keys, struct columns *columns, rp_error *err);
-/* Takes an open session or a tombstone up again. */
-rp_status session_resume(struct broker *broker, struct session *self, uint64_t oldest_number, uint64_t *lost);
-/* Forgets it: waiting items are dropped, chunks let go, in slices. */
-void session_close(struct broker *broker, struct session *self);
-void sessions_fini(struct broker *broker);
+struct session *session_find(struct sessions *sessions, const uint8_t *id);
+/* Opens a session with its first credit. Takes the columns. NULL with err set. */
+struct session *session_open(struct sessions *sessions, const char *name, struct columns *columns, rp_error *err);
+/* Makes a tombstone of a session that comes from a file: the caller fills in its numbers. Takes the columns. NULL with err
+ * set. */
+struct session *session_restore(struct sessions *sessions, const struct session_origin *origin, struct columns *columns,
+                                rp_error *err);
+/* Resumes an open session or a tombstone. oldest_number: of the messages that the writer can still send. *lost: messages
+ * before it that never arrived. */
+void session_resume(struct session *self, uint64_t oldest_number, uint64_t *lost);
+/* Ends a session: drops waiting items and releases chunks, in slices. */
+void session_close(struct session *self);
 static inline void session_touch(struct session *self, int64_t now_ns)
 {
     self->seen_ns = now_ns;
 }
 
-/* The flow to a table, made when first used. NULL: no memory. */
+/* Returns the flow to a table, made when first used. NULL: no memory. */
 struct flow *session_flow(struct session *self, struct table *table);
-/* Everything up to the last number is resolved. */
-bool session_is_settled(const struct session *self);
+/* Returns how many items are neither inserted nor rejected. */
 uint64_t session_unresolved(const struct session *self);
 
-/* chunks */
+/* Returns the chunk of a number. NULL: it is not kept. */
 struct chunk *session_chunk(const struct session *self, uint64_t number);
-rp_status session_keep_chunk(struct session *self, struct broker *broker, uint64_t number, struct chunk *chunk,
-                             rp_error *err);
-/* No later item refers to chunks before this one. At most so many numbers are passed over now, the rest later. */
-void session_drop_chunks(struct session *self, struct broker *broker, uint64_t oldest, uint32_t most);
-
-/* service/req_session.c: answers a BYE if it is due; answers it with an error because the session ends. */
-struct bye;
-void bye_check(struct broker *broker, struct session *self);
-void bye_cancel(struct broker *broker, struct bye *bye);
+/* Keeps a chunk for later items; takes the reference on RP_OK. */
+rp_status session_keep_chunk(struct session *self, uint64_t number, struct chunk *chunk, rp_error *err);
+/* Releases chunks before `oldest`: no later item refers to them. At most `most` numbers now, the rest later. */
+void session_drop_chunks(struct session *self, uint64_t oldest, uint32_t most);
 
 #endif

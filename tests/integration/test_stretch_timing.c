@@ -269,7 +269,7 @@ static void session_release(const char *unused)
     struct testpeer *peer = open_wide(&embed, "t");
     fill(&embed, peer, "t", n_items / 2, true);
     /* Items over chunks that are there, for a table that takes none of them. */
-    struct session *session = session_find(embed.broker, peer->session);
+    struct session *session = session_find(&embed.broker->sessions, peer->session);
     uint32_t layout = testpeer_plain(peer, "blocked"), waiting = n_items / 10;
     session->flows[1]->allowed = waiting;
     for (uint32_t i = 0; i < waiting; i++) {
@@ -286,7 +286,7 @@ static void session_release(const char *unused)
     assert_true(embed_table(&embed, "blocked")->n_waiting_items + 10 > waiting);
     watch = (struct watch){.phase = "session release"};
     int64_t start = cpu_now();
-    session_close(embed.broker, session);
+    session_close(session);
     watch_since(&watch, start);
     rest(&embed, &watch);
     judge(&watch);

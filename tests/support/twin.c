@@ -385,7 +385,7 @@ void twin_check(struct embed *old, struct embed *new)
         check_table(old, new, &a->tables.list[i], &b->tables.list[i]);
     assert_int_equal(a->sessions.by_id.count, b->sessions.by_id.count);
     for (const struct session *session = a->sessions.list; session; session = session->next) {
-        const struct session *other = session_find(b, session->id);
+        const struct session *other = session_find(&b->sessions, session->id);
         assert_non_null(other);
         check_session(session, other);
     }

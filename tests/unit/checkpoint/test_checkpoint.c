@@ -935,7 +935,7 @@ static void the_rest_is_of_the_instant_too(void **state)
     assert_int_equal(checkpoint_start(broker, CHECKPOINT_ASKED, &number, NULL), RP_OK);
     assert_true(checkpoints_run(broker));
     params_restore_slot(&broker->params, "s0", 6, broker->loop.now_ns, "new", 3);
-    session_close(broker, session_find(broker, writer[1]->session));
+    session_close(session_find(&broker->sessions, writer[1]->session));
     table_reset(embed_table(&embed, "once"), NULL);
     end();
     testpeer_insert(writer[0], "once", 1500, 3, 1);

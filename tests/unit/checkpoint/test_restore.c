@@ -389,7 +389,7 @@ static void keys_go_on_after_a_restart(void **state)
     memcpy(id, old[1]->session, sizeof id);
     twin_kill(&pair.embed);
     again(&pair, tables, NULL);
-    const struct session *session = session_find(pair.embed.broker, id);
+    const struct session *session = session_find(&pair.embed.broker->sessions, id);
     assert_int_equal(session->keys.base, bases[1]);
     assert_int_equal(session->keys.count, KEY_COUNTERS);
     for (uint32_t i = 0; i < 3; i++) {
@@ -416,7 +416,7 @@ static void sessions_of_older_files_keep_their_keys(void **state)
     testpeer_open(peer, false);
     uint8_t id[WIRE_SESSION_BYTES];
     memcpy(id, peer->session, sizeof id);
-    session_find(pair.embed.broker, id)->keys.base = 0; /* as it stands in such a file */
+    session_find(&pair.embed.broker->sessions, id)->keys.base = 0; /* as it stands in such a file */
     testpeer_insert(peer, "t", UINT64_C(5) << 40, 2, 1);
     embed_settle(&pair.embed);
     rp_error err = {0};
@@ -424,10 +424,10 @@ static void sessions_of_older_files_keep_their_keys(void **state)
     do
         embed_settle(&pair.embed);
     while (checkpoint_is_running(pair.embed.broker));
-    session_find(pair.embed.broker, id)->keys.base = UINT64_C(5) << KEY_COUNTER_BITS;
+    session_find(&pair.embed.broker->sessions, id)->keys.base = UINT64_C(5) << KEY_COUNTER_BITS;
     twin_kill(&pair.embed);
     again(&pair, tables, NULL);
-    const struct session *session = session_find(pair.embed.broker, id);
+    const struct session *session = session_find(&pair.embed.broker->sessions, id);
     assert_int_equal(session->ordinal, 5);
     assert_int_equal(session->keys.base, UINT64_C(5) << 40);
     assert_int_equal(session->keys.count, UINT64_C(1) << 40);

@@ -67,7 +67,7 @@ static void unblock(struct room *self)
         zmq_poll(NULL, 0, 2);
     }
     assert_null(broker->peers.commit.first);
-    assert_false(broker->ingest_held);
+    assert_false(broker->sessions.ingest_held);
 }
 
 /* Turns until the stream is known to be in trouble. */

@@ -37,7 +37,7 @@ struct writer {
 
 static struct session *session_of(const struct embed *embed, const struct writer *writer)
 {
-    return session_find(embed->broker, writer->peer->session);
+    return session_find(&embed->broker->sessions, writer->peer->session);
 }
 
 static uint64_t unused(const struct writer *self)
@@ -120,7 +120,7 @@ static void open_idle(struct embed *embed, uint32_t n)
         rp_error err;
         struct columns *columns = columns_new(&list, 1, &err);
         assert_non_null(columns);
-        assert_non_null(session_open(embed->broker, "idle", columns, &err));
+        assert_non_null(session_open(&embed->broker->sessions, "idle", columns, &err));
         assert_true(embed->broker->sessions.granted_bytes <= embed->broker->sessions.ingest_budget);
     }
 }

@@ -262,9 +262,9 @@ static void without_a_tombstone_the_session_is_unknown(void **state)
     struct testpeer *peer = testpeer_new(&embed);
     testpeer_open(peer, false);
     embed_advance(&embed, 10001);
-    assert_non_null(session_find(embed.broker, peer->session));
+    assert_non_null(session_find(&embed.broker->sessions, peer->session));
     embed_advance(&embed, 60001);
-    assert_null(session_find(embed.broker, peer->session));
+    assert_null(session_find(&embed.broker->sessions, peer->session));
     struct testpeer_answer *answer = testpeer_resume(peer, 1, false);
     assert_int_equal(answer->status, RP_SESSION_UNKNOWN);
     assert_non_null(strstr(answer->text, "HELLO"));
@@ -305,7 +305,7 @@ static void bye_waits_for_the_last_item(void **state)
         struct testpeer_answer *answer = testpeer_await(peer, id);
         assert_int_equal(answer->status, RP_OK);
         assert_int_equal(answer->reply->credit->resolved[0], 4);
-        assert_null(session_find(embed.broker, peer->session));
+        assert_null(session_find(&embed.broker->sessions, peer->session));
         testpeer_sampled(peer, "q", 2);
         testpeer_reset(peer, "q");
     }
@@ -472,7 +472,7 @@ static void keys_are_not_handed_out_twice(void **state)
     testpeer_insert(first, "t", first->key_base, 2, 1);
     assert_int_equal(testpeer_await(first, testpeer_bye(first, NO_TIMEOUT))->status, RP_OK);
     embed_advance(&embed, 11000);
-    assert_true(session_find(broker, silent->session)->tombstone);
+    assert_true(session_find(&broker->sessions, silent->session)->tombstone);
     for (uint32_t round = 0; round < 2; round++) {
         broker->tables.ordinals.next =
             first->ordinal + round * (UINT64_C(1) << 40) / (KEY_ORDINALS - 1) * (KEY_ORDINALS - 1);

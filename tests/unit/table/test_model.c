@@ -314,7 +314,7 @@ static void do_replace_session(struct model *self)
 {
     uint32_t w = (uint32_t)rng_below(&self->rng, SESSIONS);
     struct writer *writer = &self->writers[w];
-    session_close(self->embed.broker, session_find(self->embed.broker, writer->peer->session));
+    session_close(session_find(&self->embed.broker->sessions, writer->peer->session));
     testpeer_close(writer->peer);
     leave_ring(self, w);
     *writer = (struct writer){.peer = testpeer_new(&self->embed)};
