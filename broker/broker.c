@@ -46,6 +46,14 @@ static void wake_clear(struct broker *self)
     (void)ignored;
 }
 
+/* Reads what the disk writer reports, and sends the messages that waited for it. */
+static void take_news(struct broker *self)
+{
+    stream_run(self->stream);
+    if (self->peers.commit.first)
+        commit_release(&self->peers);
+}
+
 /* Until everything recorded is durable and everything said has left, without new input. By the system's clock: the
  * broker's may stand still. */
 static void settle(struct broker *self, int64_t timeout_ns)
@@ -54,7 +62,7 @@ static void settle(struct broker *self, int64_t timeout_ns)
     int64_t start = clock_now(&clock), now = start, end = now + timeout_ns, say = now + NS_PER_S;
     for (;; now = clock_now(&clock)) {
         stream_hand_over(self->stream);
-        stream_run(self->stream);
+        take_news(self);
         if (!self->peers.commit.first && self->stream->durable >= stream_now(self->stream))
             return;
         if (self->stream->trouble[0] && end > start + TROUBLE_NS)
@@ -143,6 +151,23 @@ static rp_status tables_init(struct broker *self, rp_error *err)
     return RP_OK;
 }
 
+static struct durable_state durable_state(struct broker *self)
+{
+    return (struct durable_state){
+        .config = self->config,
+        .instance = self->instance,
+        .loop = &self->loop,
+        .store = &self->store,
+        .layouts = &self->layouts,
+        .tables = &self->tables,
+        .peers = &self->peers,
+        .samples = &self->samples,
+        .sessions = &self->sessions,
+        .params = &self->params,
+        .broker = self,
+    };
+}
+
 static rp_status broker_init(struct broker *self, void *context, rp_error *err)
 {
     RP_TRY(descriptors_init(self->config, err));
@@ -166,8 +191,9 @@ static rp_status broker_init(struct broker *self, void *context, rp_error *err)
     RP_TRY(store_init(&self->store, err));
     RP_TRY(plugins_load(&self->tables.plugins, &self->config->plugins, err));
     if (config_folder(self->config)) {
-        RP_TRY(stream_open(self, err));
-        RP_TRY(spill_open(self, err));
+        struct durable_state state = durable_state(self);
+        RP_TRY(stream_open(&self->stream, &state, err));
+        RP_TRY(spill_open(&self->spill, &state, self->stream, err));
     }
     RP_TRY(tables_init(self, err));
     self->samples.recall = recall_new(self);
@@ -176,10 +202,13 @@ static rp_status broker_init(struct broker *self, void *context, rp_error *err)
     /* Keys are made from ordinals: a writer that outlives this broker must not meet its own keys in the next one. */
     self->tables.ordinals.next = 1 + self->instance % (KEY_ORDINALS / 2); /* not from a configured seed */
     if (self->stream) {
-        RP_TRY(restore(self, err));
+        struct durable_state state = durable_state(self);
+        struct checkpoint_listener listener = {request_checkpoint_ended, self};
+        RP_TRY(restore(&state, self->stream, err));
         RP_TRY(stream_begin(self->stream, err));
-        RP_TRY(checkpoints_init(self, err)); /* notes what the files do without, before more is removed */
-        restore_finish(self);
+        /* Notes which segments the files do without, before more is removed. */
+        RP_TRY(checkpoints_init(&self->checkpoints, &state, self->stream, self->spill, listener, err));
+        restore_finish(&self->tables);
     }
     RP_TRY(sockets_open(&self->peers, context, err));
     self->second = (struct timer){.fire = every_second, .ctx = self};
@@ -247,8 +276,8 @@ void broker_destroy(struct broker **at)
     }
     if (self->peers.service || self->peers.ducts)
         waits_cancel_all(&self->peers.waits, RP_CANCELLED, "the broker has stopped");
-    checkpoints_fini(self);
-    spill_close(self);
+    checkpoints_fini(&self->checkpoints);
+    spill_close(&self->spill);
     sessions_fini(&self->sessions);
     while (chores_run(&self->loop.chores, self->loop.clock.now, self->loop.clock.ctx, NS_PER_S)) {
     }
@@ -362,7 +391,7 @@ static void sleep_until_due(struct broker *self, int wait_ms)
     if (self->peers.monitor.socket && items[1].revents)
         monitor_run(&self->peers);
     if (self->stream)
-        stream_run(self->stream);
+        take_news(self);
 }
 
 /* With the journal on, nothing more is taken in while it can not be written: writers run out of credit and wait. */
@@ -395,12 +424,32 @@ static void measure_stretch(struct broker *self)
         self->longest_stretch_ns = took;
 }
 
+void broker_checkpoint(struct broker *self)
+{
+    atomic_store(&self->checkpoint_wanted, true);
+    uint64_t one = 1;
+    ssize_t ignored = write(self->wake_fd, &one, sizeof one);
+    (void)ignored;
+}
+
+static bool run_checkpoints(struct broker *self)
+{
+    if (atomic_load_explicit(&self->checkpoint_wanted, memory_order_relaxed) &&
+        atomic_exchange(&self->checkpoint_wanted, false)) {
+        rp_error err = {0};
+        wake_clear(self);
+        if (checkpoint_start(self->checkpoints, CHECKPOINT_SIGNAL, NULL, &err) != RP_OK)
+            log_line(LEVEL_WARN, "B0525", "no checkpoint", "why=\"%s\"", err.text);
+    }
+    return self->checkpoints && checkpoints_run(self->checkpoints);
+}
+
 void broker_turn(struct broker *self, int wait_ms)
 {
     self->loop.now_ns = clock_now(&self->loop.clock);
     bool service_idle = false;
     if (self->stream) {
-        stream_run(self->stream);
+        take_news(self);
         hold_ingest(self);
     }
     self->sessions.ingest_idle = self->sessions.ingest_held;
@@ -409,10 +458,10 @@ void broker_turn(struct broker *self, int wait_ms)
     busy |= !self->closed && drain(self, request_receive, &service_idle);
     busy |= timers_run(&self->loop.timers, self->loop.now_ns, TIMERS_PER_TURN);
     busy |= !self->closed && pump_run(&self->tables);
-    busy |= checkpoints_run(self);
+    busy |= run_checkpoints(self);
     busy |= chores_run(&self->loop.chores, self->loop.clock.now, self->loop.clock.ctx, CHORES_NS);
     if (self->spill)
-        busy |= spill_run(self);
+        busy |= spill_run(self->spill);
     busy |= room_wake(self);
     if (self->sessions.dirty)
         credit_notify(&self->sessions);
@@ -462,6 +511,14 @@ void broker_run(struct broker *self)
     broker_finish(self);
 }
 
+/* False: the end must not wait any longer. */
+static bool exit_turn(void *ctx)
+{
+    struct broker *self = ctx;
+    broker_turn(self, 10);
+    return !atomic_load(&self->hurry);
+}
+
 void broker_finish(struct broker *self)
 {
     broker_drain(self);
@@ -469,6 +526,6 @@ void broker_finish(struct broker *self)
         return;
     self->closed = !self->stream->journal;
     if (self->checkpoints)
-        checkpoint_exit(self);
+        checkpoint_exit(self->checkpoints, exit_turn, self);
     settle(self, self->config->drain_timeout_ns + FINISH_NS);
 }

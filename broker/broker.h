@@ -28,6 +28,7 @@
 #define BROKER_MAX_BATCH 4096u
 #define BROKER_MAX_KEYS 2048u
 
+struct checkpoint_wait;
 struct checkpoints;
 struct spill;
 struct stream;
@@ -53,12 +54,13 @@ struct broker {
     struct timer second;            /* rates, once a second */
     struct timer soft;              /* removal from tables with a soft capacity */
     /* disk */
-    struct stream *stream;           /* NULL: nothing is kept */
-    struct checkpoints *checkpoints; /* NULL: none are made */
-    struct spill *spill;             /* NULL: all in memory */
-    int64_t held_ns;                 /* since when sessions.ingest_held is set */
-    bool held_told;                  /* and the log says so */
-    bool ingest_enough;              /* the journal has no room for more in this turn */
+    struct stream *stream;                    /* NULL: nothing is kept */
+    struct checkpoints *checkpoints;          /* NULL: none are made */
+    struct checkpoint_wait *checkpoint_waits; /* clients that wait for a checkpoint: req_checkpoint.c */
+    struct spill *spill;                      /* NULL: all in memory */
+    int64_t held_ns;                          /* since when sessions.ingest_held is set */
+    bool held_told;                           /* and the log says so */
+    bool ingest_enough;                       /* the journal has no room for more in this turn */
     atomic_bool checkpoint_wanted;
     /* life */
     atomic_bool stop;
@@ -83,6 +85,8 @@ void broker_run(struct broker *self);
 void broker_stop(struct broker *self);
 /* The same: broker_finish waits no longer for the disk. What clients were told is there in any case. */
 void broker_hurry(struct broker *self);
+/* From any thread, and from a signal handler: a checkpoint starts in the next turn. */
+void broker_checkpoint(struct broker *self);
 /* Waiters get CANCELLED, nothing more is accepted. */
 void broker_drain(struct broker *self);
 /* Drains, makes the last checkpoint, and waits until what clients are told is on disk. */

@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "broker/broker.h"
-#include "broker/checkpoint/checkpoint.h"
 #include "proto/config/cli.h"
 
 static struct broker *running;
@@ -20,7 +19,7 @@ static int64_t first_signal_ns;
 static void on_signal(int number)
 {
     if (number == SIGUSR1) {
-        checkpoint_signal(running);
+        broker_checkpoint(running);
         return;
     }
     struct clock clock = clock_system();

@@ -3,10 +3,8 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "broker/checkpoint/checkpoint_run.h"
-#include "broker/peer/sockets.h"
 #include "broker/spill/spill.h"
 #include "proto/base/error.h"
 
@@ -48,22 +46,26 @@ static double share_done(const struct checkpoint *self)
     return share < 1 ? share : 1;
 }
 
-/* After a failure those that nobody asked for wait: longer each time, if they are to replace bad segments. */
-static void pause_after_failure(struct broker *broker)
+static void tell_ended(const struct checkpoints *self, uint64_t number, const char *error)
 {
-    struct checkpoints *self = broker->checkpoints;
+    if (self->listener.ended)
+        self->listener.ended(self->listener.ctx, number, error);
+}
+
+/* Delays the next checkpoint that no client asked for; longer after each failure, if it is to replace bad segments. */
+static void pause_after_failure(struct checkpoints *self)
+{
     self->heal_pause_ns = self->heal_pause_ns ? 2 * self->heal_pause_ns : RETRY_LOW_NS;
     if (self->heal_pause_ns > RETRY_NS)
         self->heal_pause_ns = RETRY_NS;
-    self->heal_ns = broker->loop.now_ns + self->heal_pause_ns;
-    self->not_before_ns = broker->loop.now_ns + (self->low ? RETRY_LOW_NS : RETRY_NS);
+    self->heal_ns = self->state.loop->now_ns + self->heal_pause_ns;
+    self->not_before_ns = self->state.loop->now_ns + (self->low ? RETRY_LOW_NS : RETRY_NS);
 }
 
 /* ---- begin ---- */
 
-rp_status checkpoint_start(struct broker *broker, enum checkpoint_reason reason, uint64_t *number, rp_error *err)
+rp_status checkpoint_start(struct checkpoints *self, enum checkpoint_reason reason, uint64_t *number, rp_error *err)
 {
-    struct checkpoints *self = broker->checkpoints;
     if (!self)
         return err_set(err, RP_FAILED_PRECONDITION,
                        "checkpoints are off: set checkpoint.dir (or journal.dir) in the broker's configuration");
@@ -75,129 +77,93 @@ rp_status checkpoint_start(struct broker *broker, enum checkpoint_reason reason,
     return RP_OK;
 }
 
-bool checkpoint_is_running(const struct broker *broker)
+bool checkpoint_is_running(const struct checkpoints *self)
 {
-    return broker->checkpoints && broker->checkpoints->running;
+    return self && self->running;
 }
 
-bool checkpoint_makes_room(const struct broker *broker)
+bool checkpoint_is_pending(const struct checkpoints *self)
 {
-    const struct checkpoints *self = broker->checkpoints;
-    if (!self)
-        return false;
-    return self->running ? self->running->reason == CHECKPOINT_SPACE : self->wanted && self->reason == CHECKPOINT_SPACE;
+    return self && (self->running || self->wanted);
 }
 
-uint64_t checkpoint_bytes(const struct broker *broker)
+static void begin(struct checkpoints *self)
 {
-    if (!broker->checkpoints)
-        return 0;
-    uint64_t items = 0;
-    for (uint32_t i = 0; i < broker->tables.n; i++)
-        items += broker->tables.list[i].in.size;
-    uint64_t bytes = items * ITEM_BYTES + broker->params.bytes + REST_BYTES;
-    return bytes > broker->checkpoints->base_bytes ? bytes : broker->checkpoints->base_bytes;
-}
-
-void checkpoint_signal(struct broker *broker)
-{
-    atomic_store(&broker->checkpoint_wanted, true);
-    uint64_t one = 1;
-    ssize_t ignored = write(broker->wake_fd, &one, sizeof one);
-    (void)ignored;
-}
-
-static void begin(struct broker *broker)
-{
-    struct checkpoints *self = broker->checkpoints;
     rp_error err = {0};
     self->wanted = false;
-    struct checkpoint *run = self->running = checkpoint_begin(broker, self->reason, &err);
+    struct checkpoint *run = self->running = checkpoint_begin(self, self->reason, &err);
     if (!run) {
         log_line(LEVEL_ERROR, "B0523", "checkpoint failed", "checkpoint=%llu why=\"%s\"",
                  (unsigned long long)self->next, err.text);
-        checkpoint_answer(broker, self->next, err.text);
-        pause_after_failure(broker);
+        tell_ended(self, self->next, err.text);
+        pause_after_failure(self);
         return;
     }
     log_line(LEVEL_INFO, "B0520", "checkpoint begun", "checkpoint=%llu reason=%s base=%llu items=%llu took_us=%lld",
              (unsigned long long)run->number, checkpoint_reason_name(run->reason), (unsigned long long)run->base,
-             (unsigned long long)run->items, (long long)((clock_now(&broker->loop.clock) - run->start_ns) / NS_PER_US));
-    timer_set(&broker->loop.timers, &self->progress, broker->loop.now_ns + PROGRESS_NS);
-    chores_add(&broker->loop.chores, &run->chore);
+             (unsigned long long)run->items,
+             (long long)((clock_now(&self->state.loop->clock) - run->start_ns) / NS_PER_US));
+    timer_set(&self->state.loop->timers, &self->progress, self->state.loop->now_ns + PROGRESS_NS);
+    chores_add(&self->state.loop->chores, &run->chore);
 }
 
 /* The journal is larger than it should be, and than what it could be replaced by. */
-static bool journal_is_long(const struct broker *broker)
+static bool journal_is_long(const struct checkpoints *self)
 {
-    const struct stream *stream = broker->stream;
+    const struct stream *stream = self->stream;
     return stream->journal && stream->journal_bytes > space_limit(&stream->space);
 }
 
 /* Whether a checkpoint would let enough go: segments in which nothing lives, and that only the journal and older
  * checkpoints need. */
-static bool gains_space(const struct broker *broker)
+static bool gains_space(const struct checkpoints *self)
 {
-    const struct stream *stream = broker->stream;
+    const struct stream *stream = self->stream;
     uint64_t gain = 0;
-    for (uint32_t i = 0; i < stream->n_segments; i++)
-        if (!stream->segments[i].live && stream->segments[i].number != stream->segment)
-            gain += stream->segments[i].bytes;
+    for (uint32_t i = 0; i < stream->segments.n; i++)
+        if (!stream->segments.list[i].live && stream->segments.list[i].number != stream->segment)
+            gain += stream->segments.list[i].bytes;
     return gain > 2 * stream->space.state + GAIN_LEAST;
 }
 
 /* On a disk that is short of space only the newest checkpoint is kept, and the next is made as soon as it gains some. */
-static void mind_space(struct broker *broker)
+static void mind_space(struct checkpoints *self)
 {
-    struct checkpoints *self = broker->checkpoints;
-    bool low = space_is_low(&broker->stream->space);
+    bool low = space_is_low(&self->stream->space);
     if (low != self->low) {
         self->low = low;
         log_line(low ? LEVEL_WARN : LEVEL_INFO, low ? "B0528" : "B0529",
                  low ? "the disk is short of space" : "the disk has space again", "free_bytes=%llu reserve_bytes=%llu",
-                 (unsigned long long)broker->stream->space.free,
-                 (unsigned long long)space_reserve(&broker->stream->space));
+                 (unsigned long long)self->stream->space.free, (unsigned long long)space_reserve(&self->stream->space));
         if (low)
-            checkpoints_clean(broker);
+            checkpoints_clean(self);
     }
-    if (broker->stream->bad_last && !self->wanted && broker->loop.now_ns >= self->heal_ns)
-        checkpoint_start(broker, CHECKPOINT_SYNC, NULL, NULL);
-    if (self->wanted || broker->loop.now_ns < self->not_before_ns)
+    if (self->stream->bad_last && !self->wanted && self->state.loop->now_ns >= self->heal_ns)
+        checkpoint_start(self, CHECKPOINT_SYNC, NULL, NULL);
+    if (self->wanted || self->state.loop->now_ns < self->not_before_ns)
         return;
-    if (low && gains_space(broker))
-        checkpoint_start(broker, CHECKPOINT_SPACE, NULL, NULL);
-    else if (journal_is_long(broker))
-        checkpoint_start(broker, CHECKPOINT_JOURNAL, NULL, NULL);
+    if (low && gains_space(self))
+        checkpoint_start(self, CHECKPOINT_SPACE, NULL, NULL);
+    else if (journal_is_long(self))
+        checkpoint_start(self, CHECKPOINT_JOURNAL, NULL, NULL);
 }
 
-bool checkpoints_run(struct broker *broker)
+bool checkpoints_run(struct checkpoints *self)
 {
-    struct checkpoints *self = broker->checkpoints;
-    if (atomic_load_explicit(&broker->checkpoint_wanted, memory_order_relaxed) &&
-        atomic_exchange(&broker->checkpoint_wanted, false)) {
-        uint64_t count;
-        ssize_t ignored = read(broker->wake_fd, &count, sizeof count);
-        (void)ignored;
-        rp_error err = {0};
-        if (checkpoint_start(broker, CHECKPOINT_SIGNAL, NULL, &err) != RP_OK)
-            log_line(LEVEL_WARN, "B0525", "no checkpoint", "why=\"%s\"", err.text);
-    }
-    if (!self)
-        return false;
     struct checkpoint *run = self->running;
-    bool can_go = run && (!run->reads || spill_reads(broker) >= run->reads || !broker->spill->bring_bytes);
-    if (run && run->waits && can_go && broker->stream->backlog <= checkpoint_ahead(broker->stream) / 2) {
+    bool can_go = run && (!run->reads || spill_reads(self->spill) >= run->reads || !self->spill->bring_bytes);
+    if (run && run->waits && can_go && self->stream->backlog <= checkpoint_ahead(self->stream) / 2) {
         run->waits = false;
         run->reads = 0;
-        chores_add(&broker->loop.chores, &run->chore);
+        chores_add(&self->state.loop->chores, &run->chore);
         return true;
     }
     if (run)
         return false;
-    mind_space(broker);
+    mind_space(self);
     if (!self->wanted)
         return false;
-    begin(broker);
+    begin(self);
     return true;
 }
 
@@ -224,7 +190,7 @@ void checkpoint_end(struct checkpoint *self)
         .items = self->items, .chunks = self->chunks, .bytes = self->bytes, .entries = self->entries};
     checkpoint_flush(self);
     if (!self->journal)
-        checkpoints_note_dead(self->broker);
+        checkpoints_note_dead(self->checkpoints);
     struct disk_job *job = self->failed ? NULL : calloc(1, sizeof *job);
     if (!job) {
         checkpoint_fail(self, "no memory for its end");
@@ -234,33 +200,32 @@ void checkpoint_end(struct checkpoint *self)
     *job = (struct disk_job){
         .what = DISK_JOB_FINISH, .kind = DISK_CHECKPOINT, .file = self->number, .failures = self->failures};
     self->ended = true;
-    stream_give(self->broker->stream, job);
+    stream_give(self->stream, job);
 }
 
 /* What changed since the base is not known any more: the next one is whole. */
-static void lose_chain(struct broker *broker)
+static void lose_chain(struct checkpoints *self)
 {
-    broker->checkpoints->base = 0;
-    for (uint32_t i = 0; i < broker->tables.n; i++)
-        broker->tables.list[i].in.marks->all_changed = true;
+    self->base = 0;
+    for (uint32_t i = 0; i < self->state.tables->n; i++)
+        self->state.tables->list[i].in.marks->all_changed = true;
 }
 
 void checkpoint_abandon(struct checkpoint *run)
 {
-    struct broker *broker = run->broker;
-    struct checkpoints *self = broker->checkpoints;
+    struct checkpoints *self = run->checkpoints;
     char quoted[320];
     checkpoint_let_go(run);
-    lose_chain(broker);
-    broker->stream->journal_bytes += run->replaces;
-    checkpoint_tell(broker, DISK_JOB_ABANDON, DISK_CHECKPOINT, run->number);
+    lose_chain(self);
+    self->stream->journal_bytes += run->replaces;
+    checkpoint_tell(self, DISK_JOB_ABANDON, DISK_CHECKPOINT, run->number);
     log_line(LEVEL_ERROR, "B0523", "checkpoint failed", "checkpoint=%llu why=%s", (unsigned long long)run->number,
              log_quote(quoted, sizeof quoted, run->error));
-    pause_after_failure(broker);
+    pause_after_failure(self);
     self->n_dead = 0; /* those were dead at its instant: the journal since the one before may still need them */
     self->running = NULL;
-    timer_clear(&broker->loop.timers, &self->progress);
-    checkpoint_answer(broker, run->number, run->error);
+    timer_clear(&self->state.loop->timers, &self->progress);
+    tell_ended(self, run->number, run->error);
     checkpoint_free(run);
 }
 
@@ -274,12 +239,11 @@ static void extend_chain(struct checkpoints *self, const struct checkpoint *run)
     self->base = run->number;
 }
 
-static void finish(struct broker *broker, struct checkpoint *run)
+static void finish(struct checkpoints *self, struct checkpoint *run)
 {
-    struct checkpoints *self = broker->checkpoints;
-    int64_t now = clock_now(&broker->loop.clock), took = now - run->start_ns;
+    int64_t now = clock_now(&self->state.loop->clock), took = now - run->start_ns;
     extend_chain(self, run);
-    stream_healed(broker->stream, run->failures);
+    stream_healed(self->stream, run->failures);
     self->heal_pause_ns = 0;
     self->last = run->number;
     self->last_ns = now;
@@ -288,138 +252,172 @@ static void finish(struct broker *broker, struct checkpoint *run)
     self->last_bytes = bytes_of(run);
     self->last_took_ns = (uint64_t)took;
     self->running = NULL;
-    timer_clear(&broker->loop.timers, &self->progress);
+    timer_clear(&self->state.loop->timers, &self->progress);
     log_line(LEVEL_INFO, "B0522", "checkpoint is whole",
              "checkpoint=%llu base=%llu items=%llu bytes=%llu of_them_chunks=%llu took_ms=%.1f mb_per_s=%.0f",
              (unsigned long long)run->number, (unsigned long long)run->base, (unsigned long long)run->items,
              (unsigned long long)bytes_of(run), (unsigned long long)run->chunk_bytes, (double)took / 1e6,
              rate_of(bytes_of(run), took));
     if (checkpoints_keep(self, run))
-        checkpoints_clean(broker);
-    checkpoint_answer(broker, run->number, NULL);
-    sockets_announce(&broker->peers, "checkpoint %llu", (unsigned long long)run->number);
+        checkpoints_clean(self);
+    tell_ended(self, run->number, NULL);
     checkpoint_free(run);
 }
 
-void checkpoint_finished(struct broker *broker, uint64_t number, bool ok)
+void checkpoint_finished(struct checkpoints *self, uint64_t number, bool ok)
 {
-    struct checkpoint *run = broker->checkpoints ? broker->checkpoints->running : NULL;
+    struct checkpoint *run = self->running;
     if (!run || run->number != number)
         return;
     if (ok) {
-        finish(broker, run);
+        finish(self, run);
         return;
     }
     checkpoint_fail(run, "it could not be written: %.200s",
-                    broker->stream->trouble[0] ? broker->stream->trouble : "the log says why");
+                    self->stream->trouble[0] ? self->stream->trouble : "the log says why");
     if (run->ended || run->waits)
         checkpoint_abandon(run); /* otherwise its next slice does */
 }
 
-void checkpoint_exit(struct broker *broker)
+void checkpoint_exit(struct checkpoints *self, bool (*turn)(void *ctx), void *ctx)
 {
-    struct checkpoints *self = broker->checkpoints;
-    if (!self)
-        return;
-    if (broker->config->checkpoint_on_exit)
-        checkpoint_start(broker, CHECKPOINT_EXIT, NULL, NULL);
+    const struct stream *stream = self->stream;
+    if (self->state.config->checkpoint_on_exit)
+        checkpoint_start(self, CHECKPOINT_EXIT, NULL, NULL);
     struct clock clock = clock_system(); /* the broker's may stand still */
     uint64_t seen = 0;
     int64_t moved_ns = clock_now(&clock);
-    while (self->running || self->wanted) {
-        broker_turn(broker, 10);
-        uint64_t moved = broker->stream->given - broker->stream->backlog;
-        moved += self->running ? self->running->entries : 0;
+    while (checkpoint_is_pending(self)) {
+        bool patient = turn(ctx);
+        uint64_t moved = stream->given - stream->backlog + (self->running ? self->running->entries : 0);
         int64_t now = clock_now(&clock);
         if (moved != seen)
             moved_ns = now;
         seen = moved;
-        bool hurry = atomic_load(&broker->hurry);
-        if (now - moved_ns < (broker->stream->trouble[0] ? EXIT_TROUBLE_NS : EXIT_STILL_NS) && !hurry)
+        if (now - moved_ns < (stream->trouble[0] ? EXIT_TROUBLE_NS : EXIT_STILL_NS) && patient)
             continue;
         log_line(LEVEL_ERROR, "B0526", "the last checkpoint is given up", "why=\"%s\"",
-                 hurry ? "asked twice to end" : "the disk does not move");
+                 patient ? "the disk does not move" : "asked twice to end");
         self->wanted = false;
         return;
     }
 }
 
+/* ---- what the stream asks ---- */
+
+static enum checkpoint_activity ops_activity(const void *ctx)
+{
+    const struct checkpoints *self = ctx;
+    const struct checkpoint *run = self->running;
+    if (run ? run->reason == CHECKPOINT_SPACE : self->wanted && self->reason == CHECKPOINT_SPACE)
+        return CHECKPOINT_MAKES_ROOM;
+    return run ? CHECKPOINT_RUNS : CHECKPOINT_NONE;
+}
+
+static uint64_t ops_bytes(const void *ctx)
+{
+    const struct checkpoints *self = ctx;
+    const struct tables *tables = self->state.tables;
+    uint64_t items = 0;
+    for (uint32_t i = 0; i < tables->n; i++)
+        items += tables->list[i].in.size;
+    uint64_t bytes = items * ITEM_BYTES + self->state.params->bytes + REST_BYTES;
+    return bytes > self->base_bytes ? bytes : self->base_bytes;
+}
+
+static void ops_finished(void *ctx, uint64_t number, bool ok)
+{
+    checkpoint_finished(ctx, number, ok);
+}
+
+static const struct checkpoint_ops ops = {ops_activity, ops_bytes, ops_finished};
+
 /* ---- life ---- */
 
 static void period_timer(struct timer *timer, void *ctx)
 {
-    struct broker *broker = ctx;
-    if (!broker->checkpoints->running && broker->loop.now_ns >= broker->checkpoints->not_before_ns)
-        checkpoint_start(broker, CHECKPOINT_PERIOD, NULL, NULL);
-    timer_set(&broker->loop.timers, timer, broker->loop.now_ns + broker->config->checkpoint_every_ns);
+    struct checkpoints *self = ctx;
+    struct loop *loop = self->state.loop;
+    if (!self->running && loop->now_ns >= self->not_before_ns)
+        checkpoint_start(self, CHECKPOINT_PERIOD, NULL, NULL);
+    timer_set(&loop->timers, timer, loop->now_ns + self->state.config->checkpoint_every_ns);
 }
 
 static void progress_timer(struct timer *timer, void *ctx)
 {
-    struct broker *broker = ctx;
-    const struct checkpoint *run = broker->checkpoints->running;
+    struct checkpoints *self = ctx;
+    struct loop *loop = self->state.loop;
+    const struct checkpoint *run = self->running;
     if (!run)
         return;
     log_line(LEVEL_INFO, "B0521", "checkpoint goes on", "checkpoint=%llu done=%.1f%% bytes=%llu mb_per_s=%.0f",
              (unsigned long long)run->number, 100 * share_done(run), (unsigned long long)bytes_of(run),
-             rate_of(bytes_of(run), broker->loop.now_ns - run->start_ns));
-    timer_set(&broker->loop.timers, timer, broker->loop.now_ns + PROGRESS_NS);
+             rate_of(bytes_of(run), loop->now_ns - run->start_ns));
+    timer_set(&loop->timers, timer, loop->now_ns + PROGRESS_NS);
 }
 
-rp_status checkpoints_init(struct broker *broker, rp_error *err)
+rp_status checkpoints_init(struct checkpoints **out, const struct durable_state *state, struct stream *stream,
+                           struct spill *spill, struct checkpoint_listener listener, rp_error *err)
 {
-    if (!broker->stream || !config_makes_checkpoints(broker->config))
+    const struct broker_config *config = state->config;
+    if (!config_makes_checkpoints(config))
         return RP_OK;
-    struct checkpoints *self = broker->checkpoints = calloc(1, sizeof *self);
+    struct checkpoints *self = *out = calloc(1, sizeof *self);
     if (!self)
         return err_set(err, RP_NO_MEMORY, "no memory for checkpoints");
+    self->state = *state;
+    self->stream = stream;
+    self->spill = spill;
+    self->listener = listener;
     self->slice = SLICE_SLOTS;
-    self->progress = (struct timer){.fire = progress_timer, .ctx = broker};
-    self->period = (struct timer){.fire = period_timer, .ctx = broker};
-    self->next = folder_next(&broker->stream->folder, DISK_CHECKPOINT);
-    RP_TRY(checkpoints_read(broker, err));
-    checkpoints_note_dead(broker);
-    if (broker->config->checkpoint_every_ns &&
-        !timer_set(&broker->loop.timers, &self->period, broker->loop.now_ns + broker->config->checkpoint_every_ns))
+    self->progress = (struct timer){.fire = progress_timer, .ctx = self};
+    self->period = (struct timer){.fire = period_timer, .ctx = self};
+    self->next = folder_next(&stream->folder, DISK_CHECKPOINT);
+    stream->ops = &ops;
+    stream->ops_ctx = self;
+    RP_TRY(checkpoints_read(self, err));
+    checkpoints_note_dead(self);
+    if (config->checkpoint_every_ns &&
+        !timer_set(&state->loop->timers, &self->period, state->loop->now_ns + config->checkpoint_every_ns))
         return err_set(err, RP_NO_MEMORY, "no memory for a timer");
     return RP_OK;
 }
 
-/* One that is under way comes to nothing. */
-void checkpoints_fini(struct broker *broker)
+void checkpoints_fini(struct checkpoints **at)
 {
-    struct checkpoints *self = broker->checkpoints;
+    struct checkpoints *self = *at;
     if (!self)
         return;
+    struct loop *loop = self->state.loop;
     struct checkpoint *run = self->running;
     self->running = NULL;
     if (run) {
         checkpoint_let_go(run);
-        checkpoint_tell(broker, DISK_JOB_ABANDON, DISK_CHECKPOINT, run->number);
-        for (struct chore **at = &broker->loop.chores.first; *at; at = &(*at)->next)
-            if (*at == &run->chore) {
-                *at = run->chore.next;
-                if (!*at)
-                    broker->loop.chores.last = at;
-                break;
-            }
+        checkpoint_tell(self, DISK_JOB_ABANDON, DISK_CHECKPOINT, run->number);
+        chores_remove(&loop->chores, &run->chore);
         checkpoint_free(run);
     }
-    timer_clear(&broker->loop.timers, &self->period);
-    timer_clear(&broker->loop.timers, &self->progress);
+    self->stream->ops = NULL;
+    timer_clear(&loop->timers, &self->period);
+    timer_clear(&loop->timers, &self->progress);
     checkpoints_keep_fini(self);
     free(self);
-    broker->checkpoints = NULL;
+    *at = NULL;
 }
 
-void checkpoints_info(const struct broker *broker, Replay__DiskInfo *out)
+struct checkpoint_report checkpoints_report(const struct checkpoints *self)
 {
-    const struct checkpoints *self = broker->checkpoints;
     if (!self)
-        return;
-    out->checkpoint = self->last;
-    out->checkpoint_age_ns =
-        self->last && broker->loop.now_ns > self->last_ns ? (uint64_t)(broker->loop.now_ns - self->last_ns) : 0;
-    out->checkpoint_running = self->running != NULL;
-    out->checkpoint_progress = self->running ? share_done(self->running) : 0;
+        return (struct checkpoint_report){0};
+    int64_t now_ns = self->state.loop->now_ns;
+    return (struct checkpoint_report){
+        .last = self->last,
+        .base = self->last_base,
+        .items = self->last_items,
+        .bytes = self->last_bytes,
+        .took_ns = self->last_took_ns,
+        .age_ns = self->last && now_ns > self->last_ns ? (uint64_t)(now_ns - self->last_ns) : 0,
+        .running = self->running ? self->running->number : 0,
+        .done = self->running ? share_done(self->running) : 0,
+    };
 }

@@ -11,15 +11,15 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "replay.pb-c.h"
 #include "replay/error.h"
 
-struct broker;
 struct checkpoint;
 struct chore;
 struct contents;
 struct table;
-struct request;
+struct durable_state;
+struct spill;
+struct stream;
 
 /* Of a table's contents: slots that changed since the last checkpoint, and how far the one under way is. Bits by slot;
  * reserved for the capacity. NULL where the broker makes no checkpoints. */
@@ -59,30 +59,44 @@ enum checkpoint_reason {
     CHECKPOINT_EXIT,
 };
 
-/* One begins in this turn or the next. While one is under way a second begins when that has ended. *number: which it
- * will be. Not configured: an error that says how. */
-rp_status checkpoint_start(struct broker *broker, enum checkpoint_reason reason, uint64_t *number, rp_error *err);
-bool checkpoint_is_running(const struct broker *broker);
-/* One that is to free space on a disk that is short of it is wanted or under way. */
-bool checkpoint_makes_room(const struct broker *broker);
-/* Bytes that a whole one takes, estimated. */
-uint64_t checkpoint_bytes(const struct broker *broker);
-/* From a signal handler: one starts in the next turn. */
-void checkpoint_signal(struct broker *broker);
-/* Begins what was asked for and goes on with what waited for the disk. In every turn, before the chores. True: there
- * was something to do. */
-bool checkpoints_run(struct broker *broker);
-/* The disk writer has finished, or given up, this one. */
-void checkpoint_finished(struct broker *broker, uint64_t number, bool ok);
-/* At the end: one more, waited for, if it is configured. */
-void checkpoint_exit(struct broker *broker);
-/* Timers and state; after the restore and stream_begin. */
-rp_status checkpoints_init(struct broker *broker, rp_error *err);
-void checkpoints_fini(struct broker *broker);
-/* What there is to tell: the fields about checkpoints. */
-void checkpoints_info(const struct broker *broker, Replay__DiskInfo *out);
+struct checkpoints;
 
-/* req_checkpoint.c: those who wait for this one, or an earlier one, are answered. error: NULL if it is whole. */
-void checkpoint_answer(struct broker *broker, uint64_t number, const char *error);
+/* Called when a checkpoint has ended. error: NULL if it is whole on disk. */
+struct checkpoint_listener {
+    void (*ended)(void *ctx, uint64_t number, const char *error);
+    void *ctx;
+};
+
+/* What there is to tell about checkpoints. */
+struct checkpoint_report {
+    uint64_t last; /* number of the newest whole one; 0: none. The next five are about it */
+    uint64_t base, items, bytes, took_ns, age_ns;
+    uint64_t running; /* number of the one in progress; 0: none */
+    double done;      /* share of its items that are written, 0 to 1 */
+};
+
+/* Reads which checkpoints there are, and sets up timers. After the restore and stream_begin. *out stays NULL if the
+ * configuration makes no checkpoints. stream and spill (NULL: all in memory) are borrowed. */
+rp_status checkpoints_init(struct checkpoints **out, const struct durable_state *state, struct stream *stream,
+                           struct spill *spill, struct checkpoint_listener listener, rp_error *err);
+/* Abandons a checkpoint in progress. */
+void checkpoints_fini(struct checkpoints **self);
+/* Begins what was asked for, and continues what waited for the disk. In every turn, before the chores. True: there was
+ * something to do. */
+bool checkpoints_run(struct checkpoints *self);
+/* Asks for a checkpoint, which begins in this turn or the next, or when the one in progress has ended. *number (may be
+ * NULL): which it will be. self is NULL where none are made: then the error says how to configure them. */
+rp_status checkpoint_start(struct checkpoints *self, enum checkpoint_reason reason, uint64_t *number, rp_error *err);
+/* NULL-safe. */
+bool checkpoint_is_running(const struct checkpoints *self);
+/* True while a checkpoint is wanted or running. NULL-safe. */
+bool checkpoint_is_pending(const struct checkpoints *self);
+/* The disk writer has finished this checkpoint, or (ok is false) has given it up. */
+void checkpoint_finished(struct checkpoints *self, uint64_t number, bool ok);
+/* Makes the last checkpoint, if checkpoint.on_exit is set, and waits for it. turn: lets the broker work; returns false if
+ * the end must not wait any longer. */
+void checkpoint_exit(struct checkpoints *self, bool (*turn)(void *ctx), void *ctx);
+/* All zero for NULL. */
+struct checkpoint_report checkpoints_report(const struct checkpoints *self);
 
 #endif

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "broker/checkpoint/checkpoint_run.h"
+#include "broker/peer/peers.h"
 #include "broker/sample/recall.h"
 #include "proto/base/error.h"
 
@@ -16,10 +17,10 @@
  * items. Gives their dead bytes; takes what is moved from the budget. */
 static uint64_t choose_sparse(struct checkpoint *self, uint64_t part, uint64_t *budget)
 {
-    const struct stream *stream = self->broker->stream;
+    const struct stream *stream = self->stream;
     uint64_t dead = 0;
-    for (uint32_t i = 0; i < stream->n_segments; i++) {
-        const struct segment_use *use = &stream->segments[i];
+    for (uint32_t i = 0; i < stream->segments.n; i++) {
+        const struct segment_use *use = &stream->segments.list[i];
         if (use->number == stream->segment || use->live == 0 || use->live >= use->bytes / part || use->live > *budget)
             continue;
         struct named_segment *segment = checkpoint_segment(self, use->number);
@@ -35,9 +36,9 @@ static uint64_t choose_sparse(struct checkpoint *self, uint64_t part, uint64_t *
 /* Segments that could not be synced: all that lives there is written anew. */
 static bool choose_bad(struct checkpoint *self)
 {
-    const struct stream *stream = self->broker->stream;
-    for (uint32_t i = 0; i < stream->n_segments; i++) {
-        uint64_t number = stream->segments[i].number;
+    const struct stream *stream = self->stream;
+    for (uint32_t i = 0; i < stream->segments.n; i++) {
+        uint64_t number = stream->segments.list[i].number;
         struct named_segment *segment = stream_is_bad(stream, number) ? checkpoint_segment(self, number) : NULL;
         if (segment)
             segment->moving = segment->bad = true;
@@ -49,24 +50,24 @@ static bool choose_bad(struct checkpoint *self)
  * be worth a whole checkpoint. */
 static bool choose_moving(struct checkpoint *self)
 {
-    const struct stream *stream = self->broker->stream;
+    const struct stream *stream = self->stream;
     if (choose_bad(self))
         return true;
     uint64_t budget = stream->journal ? space_moves(&stream->space) : UINT64_MAX;
     uint64_t dead = choose_sparse(self, 8, &budget);
     dead += choose_sparse(self, 2, &budget);
-    uint64_t enough = stream->total_bytes / 4, half = space_limit(&stream->space) / 2;
+    uint64_t enough = stream->segments.total_bytes / 4, half = space_limit(&stream->space) / 2;
     return dead > (stream->journal && half < enough ? half : enough);
 }
 
-static bool may_change(const struct checkpoints *checkpoints, const struct broker *broker)
+static bool may_change(const struct checkpoints *checkpoints)
 {
     if (!checkpoints->base || checkpoints->links >= CHECKPOINT_LINKS ||
         checkpoints->chain_bytes >= checkpoints->base_bytes / 2)
         return false;
     uint64_t changed = 0, all = 0;
-    for (uint32_t i = 0; i < broker->tables.n; i++) {
-        const struct contents *in = &broker->tables.list[i].in;
+    for (uint32_t i = 0; i < checkpoints->state.tables->n; i++) {
+        const struct contents *in = &checkpoints->state.tables->list[i].in;
         changed += in->marks->all_changed ? in->size : in->marks->n_changed;
         all += in->size;
     }
@@ -75,10 +76,10 @@ static bool may_change(const struct checkpoints *checkpoints, const struct broke
 
 static void choose_base(struct checkpoint *self)
 {
-    const struct checkpoints *checkpoints = self->broker->checkpoints;
+    const struct checkpoints *checkpoints = self->checkpoints;
     bool move = choose_moving(self);
     /* A base keeps what it names, also what is dead by now: no space would come free. */
-    if (!move && self->reason != CHECKPOINT_SPACE && may_change(checkpoints, self->broker))
+    if (!move && self->reason != CHECKPOINT_SPACE && may_change(checkpoints))
         self->base = checkpoints->base;
     for (uint32_t i = 0; self->base && i < self->n_segments; i++)
         self->segments[i].moving = false;
@@ -128,9 +129,9 @@ static void put_reset(struct checkpoint *self, const struct table *table)
 
 static void put_tables(struct checkpoint *self)
 {
-    struct broker *broker = self->broker;
-    for (uint32_t i = 0; i < broker->tables.n; i++) {
-        struct table *table = &broker->tables.list[i];
+    const struct durable_state *state = self->state;
+    for (uint32_t i = 0; i < state->tables->n; i++) {
+        struct table *table = &state->tables->list[i];
         if (self->base && table->in.marks->all_changed)
             put_reset(self, table);
         put_selector(self, table, 0);
@@ -138,10 +139,10 @@ static void put_tables(struct checkpoint *self)
         turn_marks(self, &self->tables[i], table);
         self->items += table->in.size;
     }
-    self->n_tables = broker->tables.n;
-    for (uint32_t i = 0; i < broker->layouts.count; i++)
-        if (broker->layouts.list[i])
-            journal_put_layout(checkpoint_sink(self), broker->layouts.list[i]);
+    self->n_tables = state->tables->n;
+    for (uint32_t i = 0; i < state->layouts->count; i++)
+        if (state->layouts->list[i])
+            journal_put_layout(checkpoint_sink(self), state->layouts->list[i]);
 }
 
 /* ---- sessions, parameters, requests ---- */
@@ -153,7 +154,7 @@ static void put_reply(void *ctx, const struct kept_reply *reply)
 
 static void hold_slots(struct checkpoint *self)
 {
-    const struct params *params = &self->broker->params;
+    const struct params *params = self->state->params;
     self->slots = calloc(params->n_slots + 1, sizeof *self->slots);
     if (!self->slots) {
         checkpoint_fail(self, "no memory for %u parameter slots", params->n_slots);
@@ -211,8 +212,8 @@ static void hold_selection(void *ctx, const struct recalled *recalled)
                                           .answered = recalled->answered};
     for (uint32_t i = 0; i < picks->n; i++)
         copy->items[i] = (struct entry_selected){.key = picks->key[i],
-                                                 .age_ns = (int64_t)picks->age_ns[i] < self->broker->loop.now_ns
-                                                               ? (uint64_t)self->broker->loop.now_ns - picks->age_ns[i]
+                                                 .age_ns = (int64_t)picks->age_ns[i] < self->state->loop->now_ns
+                                                               ? (uint64_t)self->state->loop->now_ns - picks->age_ns[i]
                                                                : 0,
                                                  .policy = picks->policy[i],
                                                  .step = picks->step[i],
@@ -232,16 +233,16 @@ static void hold_selection(void *ctx, const struct recalled *recalled)
 
 static void put_rest(struct checkpoint *self)
 {
-    struct broker *broker = self->broker;
+    const struct durable_state *state = self->state;
     struct entry_sink sink = checkpoint_sink(self);
-    for (const struct session *session = broker->sessions.list; session; session = session->next)
+    for (const struct session *session = state->sessions->list; session; session = session->next)
         journal_put_session_all(sink, session);
-    for (uint32_t i = 0; i < broker->params.n_counters; i++)
-        journal_put_counter(sink, &broker->params.counters[i]);
-    kept_replies_each(&broker->peers.kept_replies, put_reply, self);
-    journal_put_ordinal(sink, broker);
+    for (uint32_t i = 0; i < state->params->n_counters; i++)
+        journal_put_counter(sink, &state->params->counters[i]);
+    kept_replies_each(&state->peers->kept_replies, put_reply, self);
+    journal_put_ordinal(sink, &state->tables->ordinals);
     hold_slots(self);
-    recall_each(broker, hold_selection, self);
+    recall_each(state->broker, hold_selection, self);
 }
 
 /* ---- begin and end ---- */
@@ -249,42 +250,44 @@ static void put_rest(struct checkpoint *self)
 /* START, CHECKPOINT, every TABLE. */
 static void put_head(struct checkpoint *self)
 {
-    struct broker *broker = self->broker;
+    const struct durable_state *state = self->state;
     struct entry_sink sink = checkpoint_sink(self);
-    journal_put_start(sink, broker, (struct entry_start){.previous = broker->checkpoints->last});
+    journal_put_start(sink, state, (struct entry_start){.previous = self->checkpoints->last});
     struct entry_checkpoint *entry = checkpoint_entry(self, ENTRY_CHECKPOINT, 0, sizeof *entry);
     *entry = (struct entry_checkpoint){.number = self->number, .base = self->base, .journal = self->journal};
-    for (uint32_t i = 0; i < broker->tables.n; i++)
-        journal_put_table(sink, &broker->tables.list[i]);
+    for (uint32_t i = 0; i < state->tables->n; i++)
+        journal_put_table(sink, &state->tables->list[i]);
 }
 
-struct checkpoint *checkpoint_begin(struct broker *broker, enum checkpoint_reason reason, rp_error *err)
+struct checkpoint *checkpoint_begin(struct checkpoints *checkpoints, enum checkpoint_reason reason, rp_error *err)
 {
-    struct checkpoints *checkpoints = broker->checkpoints;
-    struct stream *stream = broker->stream;
+    const struct durable_state *state = &checkpoints->state;
+    struct stream *stream = checkpoints->stream;
     struct checkpoint *self = calloc(1, sizeof *self);
     if (self)
-        self->tables = calloc(broker->tables.n, sizeof *self->tables);
+        self->tables = calloc(state->tables->n, sizeof *self->tables);
     if (!self || !self->tables) {
         free(self);
         err_set(err, RP_NO_MEMORY, "no memory for a checkpoint");
         return NULL;
     }
     self->chore.step = checkpoint_step;
-    self->broker = broker;
+    self->checkpoints = checkpoints;
+    self->state = state;
+    self->stream = stream;
     self->number = checkpoints->next++;
     self->reason = reason;
     self->failures = stream->failures;
-    self->start_ns = clock_now(&broker->loop.clock);
+    self->start_ns = clock_now(&state->loop->clock);
     self->offset = FILE_HEAD_BYTES;
-    self->chunks = broker->store.chunks;
-    self->bytes = broker->store.bytes;
+    self->chunks = state->store->chunks;
+    self->bytes = state->store->bytes;
     if (stream->journal) {
         stream_hand_over(stream); /* the instant lies between two records */
         self->journal = disk_at(stream->segment, stream->offset);
         /* Later entries may name chunks where they lie now, also those that are moved on the way: what lives at this
          * instant stays until the next checkpoint. */
-        checkpoints_note_dead(broker);
+        checkpoints_note_dead(checkpoints);
     }
     choose_base(self);
     put_head(self);
@@ -302,11 +305,11 @@ void checkpoint_free(struct checkpoint *self)
     for (uint32_t i = 0; i < self->n_selections; i++) {
         struct copied_selection *copy = &self->selections[i];
         for (uint32_t c = 0; c < copy->head.n_chunks; c++)
-            store_release(&self->broker->store, copy->refs[c]);
+            store_release(self->state->store, copy->refs[c]);
         free(copy->items);
         free(copy->refs);
     }
-    disk_writer_record_drop(self->broker->stream->disk_writer, self->job);
+    disk_writer_record_drop(self->stream->disk_writer, self->job);
     free(self->tables);
     free(self->slots);
     free(self->selections);

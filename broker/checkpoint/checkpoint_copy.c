@@ -145,7 +145,7 @@ static void table_through(struct checkpoint *self, struct copied_table *copied)
 {
     copied->marks->copying = NULL;
     if (copied->then)
-        chores_add(&self->broker->loop.chores, copied->then);
+        chores_add(&self->state->loop->chores, copied->then);
     copied->then = NULL;
     self->table_at++;
 }
@@ -156,12 +156,12 @@ static bool item_is_near(struct checkpoint *self, const struct item *item)
 {
     struct chunk *const *chunks = span_chunks(&item->span);
     bool near = true;
-    if (item->span.n > 1 && span_bytes(&item->span) > spill_cap(self->broker->spill) / 8)
+    if (item->span.n > 1 && span_bytes(&item->span) > spill_cap(self->checkpoints->spill) / 8)
         return true;
     for (uint32_t i = 0; i < item->span.n; i++) {
         const struct named_segment *segment =
             chunk_is_here(chunks[i]) ? NULL : checkpoint_segment(self, disk_number(chunks[i]->at));
-        if (segment && segment->moving && spill_bring(self->broker, chunks[i]) == SPILL_COMING)
+        if (segment && segment->moving && spill_bring(self->checkpoints->spill, chunks[i]) == SPILL_COMING)
             near = false;
     }
     return near;
@@ -181,7 +181,7 @@ static void table_slice(struct checkpoint *self, struct copied_table *copied)
 {
     struct contents *in = copied->in;
     struct marks *marks = copied->marks;
-    uint32_t slots[BATCH] = {0}, end, most = self->broker->checkpoints->slice;
+    uint32_t slots[BATCH] = {0}, end, most = self->checkpoints->slice;
     uint32_t n = gather(in, most < BATCH ? most : BATCH, slots, &end);
     uint64_t before = self->chunk_bytes;
     if (n > 1)
@@ -189,10 +189,10 @@ static void table_slice(struct checkpoint *self, struct copied_table *copied)
     for (uint32_t i = 0; i < n; i++) {
         if (self->chunk_bytes - before > SLICE_BYTES)
             return; /* bits say which are done */
-        if (self->broker->spill && !item_is_near(self, &in->items[slots[i]]) && is_waited_for(self, slots[i])) {
+        if (self->checkpoints->spill && !item_is_near(self, &in->items[slots[i]]) && is_waited_for(self, slots[i])) {
             while (++i < n)
                 item_is_near(self, &in->items[slots[i]]);
-            self->reads = spill_reads(self->broker) + 1;
+            self->reads = spill_reads(self->checkpoints->spill) + 1;
             self->waits = true;
             return;
         }
@@ -242,7 +242,7 @@ static void selection_slice(struct checkpoint *self)
     uint32_t n = head->n_chunks;
     for (uint32_t i = 0; i < n; i++) {
         place[i] = checkpoint_place(self, from->refs[i]);
-        store_release(&self->broker->store, from->refs[i]);
+        store_release(self->state->store, from->refs[i]);
     }
     from->head.n_chunks = 0;
 }
@@ -254,7 +254,7 @@ bool checkpoint_step(struct chore *chore)
         checkpoint_abandon(self);
         return false;
     }
-    if (self->broker->stream->backlog > checkpoint_ahead(self->broker->stream)) {
+    if (self->stream->backlog > checkpoint_ahead(self->stream)) {
         self->waits = true;
         return false;
     }

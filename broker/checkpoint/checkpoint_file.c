@@ -24,7 +24,7 @@ void checkpoint_fail(struct checkpoint *self, const char *format, ...)
 /* Takes the job. */
 static void give_record(struct checkpoint *self, struct disk_job *job, size_t size)
 {
-    struct stream *stream = self->broker->stream;
+    struct stream *stream = self->stream;
     if (self->failed) {
         disk_writer_record_drop(stream->disk_writer, job);
         return;
@@ -51,7 +51,7 @@ void checkpoint_flush(struct checkpoint *self)
 /* Makes a record with room for so many bytes. */
 static void record_new(struct checkpoint *self, size_t need)
 {
-    struct disk_writer *writer = self->broker->stream->disk_writer;
+    struct disk_writer *writer = self->stream->disk_writer;
     disk_writer_record_drop(writer, self->job);
     self->capacity = need > RECORD_BYTES ? need : RECORD_BYTES;
     if (need <= RECORD_BYTES)
@@ -108,13 +108,13 @@ void checkpoint_large(struct checkpoint *self, uint16_t type, const void *front,
     give_record(self, job, sizeof(struct record_head) + entry_padded(head.size));
 }
 
-bool checkpoint_tell(struct broker *broker, enum disk_job_what what, enum disk_kind kind, uint64_t number)
+bool checkpoint_tell(struct checkpoints *self, enum disk_job_what what, enum disk_kind kind, uint64_t number)
 {
     struct disk_job *job = calloc(1, sizeof *job);
     if (!job)
         return false;
     *job = (struct disk_job){.what = what, .kind = kind, .file = number};
-    disk_writer_give(broker->stream->disk_writer, job);
+    disk_writer_give(self->stream->disk_writer, job);
     return true;
 }
 
@@ -151,7 +151,7 @@ struct named_segment *checkpoint_segment(struct checkpoint *self, uint64_t numbe
 
 uint64_t checkpoint_place(struct checkpoint *self, struct chunk *chunk)
 {
-    struct stream *stream = self->broker->stream;
+    struct stream *stream = self->stream;
     struct named_segment *segment = chunk->at ? checkpoint_segment(self, disk_number(chunk->at)) : NULL;
     if (stream_lacks(stream, chunk) || (segment && segment->moving && chunk_is_here(chunk))) {
         if (!stream_chunk_again(stream, chunk))

@@ -116,11 +116,10 @@ static int64_t wall_now(void)
     return at.tv_sec * NS_PER_S + at.tv_nsec;
 }
 
-rp_status checkpoints_read(struct broker *broker, rp_error *err)
+rp_status checkpoints_read(struct checkpoints *self, rp_error *err)
 {
-    struct checkpoints *self = broker->checkpoints;
-    const struct folder *folder = &broker->stream->folder;
-    bool fresh = broker->config->checkpoint_load && strcmp(broker->config->checkpoint_load, "none") == 0;
+    const struct folder *folder = &self->stream->folder;
+    bool fresh = self->state.config->checkpoint_load && strcmp(self->state.config->checkpoint_load, "none") == 0;
     for (uint32_t i = 0; i < folder->n_files; i++) {
         const struct folder_file *file = &folder->files[i];
         if (file->kind != DISK_CHECKPOINT || !file->mine)
@@ -136,12 +135,12 @@ rp_status checkpoints_read(struct broker *broker, rp_error *err)
                      (unsigned long long)file->number, log_quote(quoted, sizeof quoted, why.text));
             continue;
         }
-        kept->useless = !fresh && file->number > broker->stream->origin;
+        kept->useless = !fresh && file->number > self->stream->origin;
         if (kept->useless)
             continue;
         self->last = file->number;
         self->last_base = kept->base;
-        self->last_ns = broker->loop.now_ns - (wall_now() - file->changed_ns);
+        self->last_ns = self->state.loop->now_ns - (wall_now() - file->changed_ns);
     }
     return RP_OK;
 }
@@ -165,18 +164,17 @@ bool checkpoints_keep(struct checkpoints *self, const struct checkpoint *finishe
     return true;
 }
 
-void checkpoints_note_dead(struct broker *broker)
+void checkpoints_note_dead(struct checkpoints *self)
 {
-    struct checkpoints *self = broker->checkpoints;
-    const struct stream *stream = broker->stream;
+    const struct stream *stream = self->stream;
     self->n_dead = 0;
-    uint64_t *dead = realloc(self->dead, (stream->n_segments + 1) * sizeof *dead);
+    uint64_t *dead = realloc(self->dead, (stream->segments.n + 1) * sizeof *dead);
     if (!dead)
         return;
     self->dead = dead;
-    for (uint32_t i = 0; i < stream->n_segments; i++)
-        if (stream->segments[i].live == 0 && stream->segments[i].number != stream->segment)
-            dead[self->n_dead++] = stream->segments[i].number;
+    for (uint32_t i = 0; i < stream->segments.n; i++)
+        if (stream->segments.list[i].live == 0 && stream->segments.list[i].number != stream->segment)
+            dead[self->n_dead++] = stream->segments.list[i].number;
 }
 
 /* The newest `keep` that are of use, and what they are based on. Gives the first segment of their journal: unknown, and
@@ -209,14 +207,13 @@ static bool is_named(const struct checkpoints *self, uint64_t segment)
     return false;
 }
 
-static uint32_t remove_checkpoints(struct broker *broker, const bool *needed, uint64_t oldest)
+static uint32_t remove_checkpoints(struct checkpoints *self, const bool *needed, uint64_t oldest)
 {
-    struct checkpoints *self = broker->checkpoints;
     uint32_t left = 0, removed = 0;
     for (uint32_t i = 0; i < self->n_kept; i++) {
         struct kept_checkpoint *kept = &self->kept[i];
         bool stays = needed[i] || kept->number > oldest;
-        if (stays || !checkpoint_tell(broker, DISK_JOB_REMOVE, DISK_CHECKPOINT, kept->number)) {
+        if (stays || !checkpoint_tell(self, DISK_JOB_REMOVE, DISK_CHECKPOINT, kept->number)) {
             self->kept[left++] = *kept;
             continue;
         }
@@ -227,23 +224,22 @@ static uint32_t remove_checkpoints(struct broker *broker, const bool *needed, ui
     return removed;
 }
 
-void checkpoints_clean(struct broker *broker)
+void checkpoints_clean(struct checkpoints *self)
 {
-    struct checkpoints *self = broker->checkpoints;
-    struct stream *stream = broker->stream;
+    struct stream *stream = self->stream;
     bool *needed = calloc(self->n_kept + 1, sizeof *needed);
     if (!needed)
         return;
-    uint64_t keep = self->low ? 1 : (uint64_t)broker->config->checkpoint_keep, oldest;
+    uint64_t keep = self->low ? 1 : (uint64_t)self->state.config->checkpoint_keep, oldest;
     uint64_t from = mark_needed(self, keep, stream->journal, needed, &oldest);
     if (!oldest) { /* there is none of use: the state is in the journal alone */
         free(needed);
         return;
     }
-    uint32_t checkpoints = remove_checkpoints(broker, needed, oldest), segments = 0;
-    uint64_t bytes = stream->total_bytes;
+    uint32_t checkpoints = remove_checkpoints(self, needed, oldest), segments = 0;
+    uint64_t bytes = stream->segments.total_bytes;
     for (uint32_t i = 0; i < self->n_dead; i++) {
-        const struct segment_use *use = stream_segment(stream, self->dead[i]);
+        const struct segment_use *use = segments_find(&stream->segments, self->dead[i]);
         if (!use || use->live || use->number >= from || is_named(self, use->number))
             continue;
         stream_remove_segment(stream, self->dead[i]);
@@ -253,7 +249,7 @@ void checkpoints_clean(struct broker *broker)
     if (checkpoints || segments)
         log_line(LEVEL_INFO, "B0524", "files that are needed no more are removed",
                  "checkpoints=%u segments=%u segment_bytes=%llu", checkpoints, segments,
-                 (unsigned long long)(bytes - stream->total_bytes));
+                 (unsigned long long)(bytes - stream->segments.total_bytes));
 }
 
 void checkpoints_keep_fini(struct checkpoints *self)

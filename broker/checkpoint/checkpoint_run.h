@@ -10,11 +10,13 @@
 
 #include <zmq.h>
 
-#include "broker/broker.h"
 #include "broker/checkpoint/checkpoint.h"
+#include "broker/config/config.h"
 #include "broker/journal/journal.h"
 #include "broker/journal/stream.h"
-#include "broker/loop/chore.h"
+#include "broker/loop/loop.h"
+#include "broker/table/tables.h"
+#include "proto/base/log.h"
 
 /* How far it runs ahead of the disk writer; well below what makes the stream call itself full. */
 static inline uint64_t checkpoint_ahead(const struct stream *stream)
@@ -65,7 +67,9 @@ static inline bool named_is_needed(const struct named_segment *self, uint64_t jo
 
 struct checkpoint {
     struct chore chore;
-    struct broker *broker;
+    struct checkpoints *checkpoints;
+    const struct durable_state *state;
+    struct stream *stream;
     uint64_t number, base, journal;
     enum checkpoint_reason reason;
     int64_t start_ns;
@@ -106,6 +110,10 @@ struct kept_checkpoint {
 };
 
 struct checkpoints {
+    struct durable_state state;
+    struct stream *stream;
+    struct spill *spill; /* NULL: all chunks are in memory */
+    struct checkpoint_listener listener;
     struct checkpoint *running;
     uint64_t next; /* number of the next one */
     bool wanted;
@@ -126,7 +134,6 @@ struct checkpoints {
     uint64_t last; /* the newest that is whole; 0: none */
     int64_t last_ns;
     uint64_t last_base, last_items, last_bytes, last_took_ns;
-    struct checkpoint_wait *waiters;
 };
 
 /* checkpoint_file.c */
@@ -138,14 +145,14 @@ void checkpoint_flush(struct checkpoint *self);
  * then the message, which is moved from. */
 void checkpoint_large(struct checkpoint *self, uint16_t type, const void *front, size_t size, zmq_msg_t *value);
 /* The disk writer is told to give a checkpoint its name, to drop it; to remove a file. False: no memory. */
-bool checkpoint_tell(struct broker *broker, enum disk_job_what what, enum disk_kind kind, uint64_t number);
+bool checkpoint_tell(struct checkpoints *self, enum disk_job_what what, enum disk_kind kind, uint64_t number);
 /* Counts a chunk that an entry names, and gives its place; puts it there, or moves it, if need be. */
 uint64_t checkpoint_place(struct checkpoint *self, struct chunk *chunk);
 struct named_segment *checkpoint_segment(struct checkpoint *self, uint64_t number);
 RP_PRINTF(2, 3) void checkpoint_fail(struct checkpoint *self, const char *format, ...);
 
 /* checkpoint_begin.c */
-struct checkpoint *checkpoint_begin(struct broker *broker, enum checkpoint_reason reason, rp_error *err);
+struct checkpoint *checkpoint_begin(struct checkpoints *checkpoints, enum checkpoint_reason reason, rp_error *err);
 void checkpoint_free(struct checkpoint *self);
 
 /* checkpoint_copy.c */
@@ -160,12 +167,12 @@ void checkpoint_abandon(struct checkpoint *self);
 const char *checkpoint_reason_name(enum checkpoint_reason reason);
 
 /* checkpoint_keep.c */
-rp_status checkpoints_read(struct broker *broker, rp_error *err);
+rp_status checkpoints_read(struct checkpoints *self, rp_error *err);
 bool checkpoints_keep(struct checkpoints *self, const struct checkpoint *finished);
 /* Removes files that are needed no more. */
-void checkpoints_clean(struct broker *broker);
+void checkpoints_clean(struct checkpoints *self);
 /* Before the end is handed over: which segments could go. */
-void checkpoints_note_dead(struct broker *broker);
+void checkpoints_note_dead(struct checkpoints *self);
 void checkpoints_keep_fini(struct checkpoints *self);
 
 #endif

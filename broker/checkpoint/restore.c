@@ -78,11 +78,10 @@ static rp_status restore_all(struct restoring *self, rp_error *err)
 /* What nobody took over is let go of: chunks of samples that were not restored, or all after an error. */
 static void restoring_fini(struct restoring *self)
 {
-    struct broker *broker = self->broker;
     for (uint64_t i = 0; i < self->next_wanted; i++) {
         struct chunk *chunk = (struct chunk *)(uintptr_t)(*(uint64_t *)(uintptr_t)self->wanted[i].value);
         if (chunk)
-            store_release(&broker->store, chunk);
+            store_release(self->state->store, chunk);
     }
     /* Interning gave a reference each. */
     for (uint32_t t = 0; t < self->image.n_tables; t++)
@@ -98,7 +97,7 @@ static void restoring_fini(struct restoring *self)
 
 static void log_restored(const struct restoring *self, int64_t start_ns)
 {
-    int64_t took = clock_now(&self->broker->loop.clock) - start_ns;
+    int64_t took = clock_now(&self->state->loop->clock) - start_ns;
     log_line(LEVEL_INFO, "B0510", "restored",
              "checkpoint=%llu items=%llu chunks=%llu bytes=%llu sessions=%llu journal_entries=%llu "
              "items_left_out=%llu took_ms=%.1f",
@@ -108,20 +107,17 @@ static void log_restored(const struct restoring *self, int64_t start_ns)
              (double)took / (double)NS_PER_MS);
 }
 
-rp_status restore(struct broker *broker, rp_error *err)
+rp_status restore(const struct durable_state *state, struct stream *stream, rp_error *err)
 {
-    if (!broker->stream)
-        return RP_OK;
     uint64_t number;
     rp_status status;
-    struct stream *stream = broker->stream;
     stream->next = folder_next(&stream->folder, DISK_CHECKPOINT);
-    if (!what_to_load(broker->config, &number, &status, err)) {
+    if (!what_to_load(state->config, &number, &status, err)) {
         stream->fresh = true;
         return status;
     }
-    int64_t start_ns = clock_now(&broker->loop.clock);
-    struct restoring self = {.broker = broker, .folder = &stream->folder};
+    int64_t start_ns = clock_now(&state->loop->clock);
+    struct restoring self = {.state = state, .stream = stream, .folder = &stream->folder};
     image_init(&self.image);
     status = image_load(&self.image, self.folder, number, number != 0, true, err);
     log_notes(&self.image);
@@ -131,7 +127,7 @@ rp_status restore(struct broker *broker, rp_error *err)
     }
     self.newest = number == 0 && self.image.end != 0 && self.image.whole;
     if (status == RP_OK)
-        image_rebase(&self.image, broker->loop.now_ns + broker->loop.wall_offset_ns, broker->loop.now_ns);
+        image_rebase(&self.image, state->loop->now_ns + state->loop->wall_offset_ns, state->loop->now_ns);
     bool journal = stream->journal;
     stream_record(stream, false); /* what is restored is recorded already */
     if (status == RP_OK) {
@@ -153,10 +149,10 @@ rp_status restore(struct broker *broker, rp_error *err)
     return status;
 }
 
-void restore_finish(struct broker *broker)
+void restore_finish(const struct tables *tables)
 {
-    for (uint32_t i = 0; i < broker->tables.n; i++) {
-        struct table *table = &broker->tables.list[i];
+    for (uint32_t i = 0; i < tables->n; i++) {
+        struct table *table = &tables->list[i];
         uint32_t before = table->in.size;
         /* The end of the journal may lie between the last sample of an item and its removal. */
         uint32_t most = (uint32_t)table->config->max_times_sampled;

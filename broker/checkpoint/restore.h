@@ -4,11 +4,15 @@
 #ifndef BROKER_RESTORE_H
 #define BROKER_RESTORE_H
 
-#include "broker/broker.h"
+#include "replay/error.h"
+
+struct durable_state;
+struct stream;
+struct tables;
 
 /* After stream_open, and before the sockets are bound. RP_OK also when there is nothing to restore. */
-rp_status restore(struct broker *broker, rp_error *err);
+rp_status restore(const struct durable_state *state, struct stream *stream, rp_error *err);
 /* After stream_begin: removes what the configuration has no room for. So the journal knows of it. */
-void restore_finish(struct broker *broker);
+void restore_finish(const struct tables *tables);
 
 #endif

@@ -74,12 +74,12 @@ uint64_t restore_count_wanted(const struct restoring *self)
 }
 
 /* Data that would not stay in memory for long is not brought there. */
-static struct chunk *chunk_make(struct broker *broker, uint64_t at, const struct chunk_view *view)
+static struct chunk *chunk_make(const struct durable_state *state, uint64_t at, const struct chunk_view *view)
 {
-    struct store *store = &broker->store;
+    struct store *store = state->store;
     const struct entry_chunk *head = view->head;
     if (store->split && head->bytes >= STORE_SPLIT_BYTES &&
-        store->split_bytes + head->bytes > (uint64_t)broker->config->storage_memory)
+        store->split_bytes + head->bytes > (uint64_t)state->config->storage_memory)
         return store_add_absent(store, head->columns, head->bytes, head->raw_bytes, at);
     if (head->bytes < STORE_KEEP_BYTES)
         return store_add(store, head->columns, view->data, head->bytes, head->raw_bytes, NULL);
@@ -98,7 +98,7 @@ static rp_status chunk_take(void *ctx, uint64_t at, const struct chunk_view *vie
 {
     struct restoring *self = ctx;
     const struct entry_chunk *head = view->head;
-    struct chunk *chunk = chunk_make(self->broker, at, view);
+    struct chunk *chunk = chunk_make(self->state, at, view);
     if (!chunk)
         return err_set(err, RP_NO_MEMORY, "no memory for the chunks of the tables: %llu bytes were read so far",
                        (unsigned long long)self->bytes);
@@ -115,7 +115,7 @@ static rp_status chunk_take(void *ctx, uint64_t at, const struct chunk_view *vie
         *(uint64_t *)(uintptr_t)self->wanted[self->next_wanted].value = (uint64_t)(uintptr_t)chunk;
         chunk->refs++;
     }
-    stream_chunk_known(self->broker->stream, chunk);
+    stream_chunk_known(self->stream, chunk);
     self->chunks++;
     self->bytes += head->bytes;
     return RP_OK;

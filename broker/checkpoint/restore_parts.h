@@ -2,8 +2,12 @@
 #ifndef BROKER_RESTORE_PARTS_H
 #define BROKER_RESTORE_PARTS_H
 
-#include "broker/broker.h"
+#include "broker/config/config.h"
 #include "broker/disk/image.h"
+#include "broker/journal/stream.h"
+#include "broker/loop/loop.h"
+#include "broker/table/tables.h"
+#include "proto/base/log.h"
 
 /* A number and what belongs to it. */
 struct pair {
@@ -11,7 +15,8 @@ struct pair {
 };
 
 struct restoring {
-    struct broker *broker;
+    const struct durable_state *state;
+    struct stream *stream;
     const struct folder *folder;
     struct image image;
     bool newest;           /* the image is all that there ever was: a whole journal */

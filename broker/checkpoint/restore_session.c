@@ -3,6 +3,8 @@
 #include <string.h>
 
 #include "broker/checkpoint/restore_parts.h"
+#include "broker/params/params.h"
+#include "broker/peer/peers.h"
 #include "broker/sample/recall.h"
 #include "broker/session/credit.h"
 #include "broker/session/flow.h"
@@ -51,7 +53,6 @@ static void restore_rejections(struct restoring *self, struct session *session, 
 
 static rp_status restore_session(struct restoring *self, const struct image_session *from, rp_error *err)
 {
-    struct broker *broker = self->broker;
     const Replay__Hello *hello = from->hello;
     if (!hello || hello->session.len != WIRE_SESSION_BYTES)
         return err_set(err, RP_DATA_LOSS, "it has no id");
@@ -60,7 +61,7 @@ static rp_status restore_session(struct restoring *self, const struct image_sess
         return err && err->status ? (rp_status)err->status : RP_NO_MEMORY;
     struct session_origin origin = {hello->session.data, hello->name ? hello->name : "", from->ordinal,
                                     ordinals_restored(from->ordinal, hello->oldest_number)};
-    struct session *session = session_restore(&broker->sessions, &origin, columns, err);
+    struct session *session = session_restore(self->state->sessions, &origin, columns, err);
     if (!session) {
         columns_release(columns);
         return err && err->status ? (rp_status)err->status : RP_NO_MEMORY;
@@ -81,7 +82,7 @@ static rp_status restore_session(struct restoring *self, const struct image_sess
 
 rp_status restore_sessions(struct restoring *self, rp_error *err)
 {
-    struct broker *broker = self->broker;
+    struct ordinals *ordinals = &self->state->tables->ordinals;
     const struct image *image = &self->image;
     for (uint32_t i = 0; i < image->n_sessions; i++) {
         rp_status status = restore_session(self, image->sessions[i], err);
@@ -91,15 +92,15 @@ rp_status restore_sessions(struct restoring *self, rp_error *err)
         }
     }
     /* Keys are made from ordinals. In an older state there may have been sessions since, whose writers still live. */
-    broker->tables.ordinals.next = image->next_ordinal;
+    ordinals->next = image->next_ordinal;
     if (!self->newest)
-        broker->tables.ordinals.next += 1 + broker->instance % (1u << 16);
+        ordinals->next += 1 + self->state->instance % (1u << 16);
     return RP_OK;
 }
 
 rp_status restore_params(struct restoring *self, rp_error *err)
 {
-    struct params *params = &self->broker->params;
+    struct params *params = self->state->params;
     const struct image *image = &self->image;
     for (uint32_t i = 0; i < image->n_slots; i++) {
         const struct image_slot *slot = &image->slots[i];
@@ -112,7 +113,7 @@ rp_status restore_params(struct restoring *self, rp_error *err)
             return err_set(err, RP_NO_MEMORY, "no room for the counter '%.64s'", image->counters[i].name);
     for (uint32_t i = 0; i < image->n_replies; i++) {
         const struct image_reply *reply = &image->replies[i];
-        kept_replies_add(&self->broker->peers.kept_replies, &self->broker->loop,
+        kept_replies_add(&self->state->peers->kept_replies, self->state->loop,
                          &(struct kept_reply){reply->client, reply->id, reply->frame, reply->size});
     }
     return RP_OK;
@@ -186,14 +187,14 @@ static void restore_selection(struct restoring *self, const struct image_selecti
     for (uint32_t i = 0; i < from->n && ok; i++)
         ok = pick_put(self, table, &recalled.picks, recalled.holds, &from->items[i], from->probability[i]);
     if (ok)
-        recall_restore(self->broker, &recalled);
+        recall_restore(self->state->broker, &recalled);
     if (ok)
         return;
     log_line(LEVEL_WARN, "B0518", "a sample that may be asked for again could not be restored", "table=%s items=%u",
              table->name, from->n);
     if (!recalled.holds)
         recalled.picks.n = 0;
-    picks_clear(&recalled.picks, self->broker);
+    picks_clear(&recalled.picks, self->state->broker);
     picks_fini(&recalled.picks);
 }
 

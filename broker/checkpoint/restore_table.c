@@ -100,13 +100,21 @@ static rp_status signature_match(const struct table *table, const struct image_t
     return RP_OK;
 }
 
+static struct table *find_table(const struct tables *tables, const char *name)
+{
+    for (uint32_t i = 0; name && i < tables->n; i++)
+        if (strcmp(tables->list[i].name, name) == 0)
+            return &tables->list[i];
+    return NULL;
+}
+
 rp_status restore_match(struct restoring *self, rp_error *err)
 {
-    struct broker *broker = self->broker;
+    const struct tables *tables = self->state->tables;
     const struct image *image = &self->image;
     for (uint32_t i = 0; i < image->n_tables; i++) {
         const struct image_table *from = &image->tables[i];
-        struct table *table = from->name ? broker_table(broker, from->name, strlen(from->name)) : NULL;
+        struct table *table = find_table(tables, from->name);
         self->tables[i] = table;
         if (!table) {
             char quoted[128];
@@ -120,12 +128,12 @@ rp_status restore_match(struct restoring *self, rp_error *err)
         if (from->high > table->capacity)
             RP_TRY(table_grow(table, from->high, err));
     }
-    for (uint32_t t = 0; t < broker->tables.n; t++) {
+    for (uint32_t t = 0; t < tables->n; t++) {
         bool known = false;
         for (uint32_t i = 0; i < image->n_tables && !known; i++)
-            known = self->tables[i] == &broker->tables.list[t];
+            known = self->tables[i] == &tables->list[t];
         if (!known)
-            log_line(LEVEL_INFO, "B0515", "a table is new", "table=%s", broker->tables.list[t].name);
+            log_line(LEVEL_INFO, "B0515", "a table is new", "table=%s", tables->list[t].name);
     }
     return RP_OK;
 }
@@ -151,7 +159,7 @@ struct layout *restore_layout(struct restoring *self, struct image_layout *from,
     struct columns *columns = columns_new(from->wire->columns, from->wire->n_columns, err);
     struct layout *layout = NULL;
     if (columns)
-        layout = layouts_intern(&self->broker->layouts, from->wire, columns, table->id, table->signature,
+        layout = layouts_intern(self->state->layouts, from->wire, columns, table->id, table->signature,
                                 table->n_signature, err);
     columns_release(columns);
     from->user = layout;
@@ -162,7 +170,7 @@ void restore_layout_release(struct restoring *self, struct image_layout *layout)
 {
     if (!layout || !layout->user)
         return;
-    layouts_release(&self->broker->layouts, layout->user);
+    layouts_release(self->state->layouts, layout->user);
     layout->user = NULL;
 }
 
@@ -194,7 +202,8 @@ static struct chunk *chunk_take(uint64_t *address)
     return chunk;
 }
 
-static bool span_make(struct table *table, struct image_item *from, uint32_t layout, struct span *out)
+static bool span_make(struct store *store, struct table *table, struct image_item *from, uint32_t layout,
+                      struct span *out)
 {
     uint32_t n = from->n;
     *out = (struct span){.n = n, .offset = from->offset, .length = from->length, .layout = layout};
@@ -210,7 +219,7 @@ static bool span_make(struct table *table, struct image_item *from, uint32_t lay
     out->many = many;
     for (uint32_t i = 0; i < n; i++)
         out->many[i] = chunk_take(&from->many[i]);
-    table->broker->store.outside += n * sizeof(*out->many);
+    store->outside += n * sizeof(*out->many);
     return true;
 }
 
@@ -254,13 +263,13 @@ static rp_status item_put(struct restoring *self, struct table *table, struct im
                           .insert_ns = from->insert_ns,
                           .policy = from->policy,
                           .times_sampled = from->times_sampled};
-    if (!span_make(table, from, layout->id, &item->span)) {
+    if (!span_make(self->state->store, table, from, layout->id, &item->span)) {
         item->span.n = 0;
         return err_set(err, RP_NO_MEMORY, "no memory for the items of table '%s'", table->name);
     }
     layout->refs++;
     table->in.size++;
-    ordinals_enter(&table->broker->tables.ordinals, from->key);
+    ordinals_enter(&self->state->tables->ordinals, from->key);
     return RP_OK;
 }
 
@@ -391,7 +400,7 @@ rp_status restore_items(struct restoring *self, uint32_t index, rp_error *err)
         table->stats.rejected = from->rejected;
         table->stats.evicted = from->evicted;
         table->resets = from->resets;
-        table->last_insert_ns = self->broker->loop.now_ns; /* none is later, see image_rebase */
+        table->last_insert_ns = self->state->loop->now_ns; /* none is later, see image_rebase */
         extensions_restore(table, aged);
         if (table->in.marks)
             table->in.marks->all_changed = true;

@@ -25,16 +25,18 @@ static struct stream *stream_of(struct effects *self)
 /* The one before the segment that begins. */
 static uint64_t segment_before(const struct stream *stream)
 {
-    uint32_t i = stream->n_segments;
-    while (i > 0 && stream->segments[i - 1].number >= stream->segment)
+    const struct segments *segments = &stream->segments;
+    uint32_t i = segments->n;
+    while (i > 0 && segments->list[i - 1].number >= stream->segment)
         i--;
-    return i > 0 ? stream->segments[i - 1].number : 0;
+    return i > 0 ? segments->list[i - 1].number : 0;
 }
 
-void journal_start(struct broker *broker, struct stream *stream)
+void journal_start(struct stream *stream)
 {
     struct entry_sink sink = stream_sink(stream);
-    journal_put_start(sink, broker,
+    const struct tables *tables = stream->state.tables;
+    journal_put_start(sink, &stream->state,
                       (struct entry_start){
                           .previous = segment_before(stream),
                           .after = stream->after,
@@ -44,9 +46,9 @@ void journal_start(struct broker *broker, struct stream *stream)
                       });
     stream->after = stream->loaded = stream->next = 0;
     stream->fresh = false;
-    for (uint32_t i = 0; i < broker->tables.n; i++)
-        journal_put_table(sink, &broker->tables.list[i]);
-    journal_put_ordinal(sink, broker);
+    for (uint32_t i = 0; i < tables->n; i++)
+        journal_put_table(sink, &tables->list[i]);
+    journal_put_ordinal(sink, &tables->ordinals);
 }
 
 /* ---- tables ---- */
@@ -75,7 +77,7 @@ static void effect_insert(struct effects *self, struct table *table, uint32_t sl
     for (uint32_t i = 0; i < n; i++)
         if (stream_lacks(stream, chunks[i]))
             (void)stream_chunk(stream, chunks[i]); /* those that it may refuse are there: stream_chunks_first */
-    struct layout *layout = layouts_at(&stream->broker->layouts, item->span.layout);
+    struct layout *layout = layouts_at(stream->state.layouts, item->span.layout);
     if (__builtin_expect(!layout->journaled, 0)) {
         journal_put_layout(stream_sink(stream), layout);
         layout->journaled = true;
@@ -269,7 +271,7 @@ static void effect_together(struct effects *self, size_t bytes)
 static void effect_begin(struct effects *self)
 {
     stream_hand_over(stream_of(self));
-    journal_put_ordinal(stream_sink(stream_of(self)), stream_of(self)->broker); /* changes nothing */
+    journal_put_ordinal(stream_sink(stream_of(self)), &stream_of(self)->state.tables->ordinals); /* changes nothing */
 }
 
 /* The disk writer copies large values. */

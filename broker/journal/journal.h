@@ -3,10 +3,11 @@
 #ifndef BROKER_JOURNAL_H
 #define BROKER_JOURNAL_H
 
-#include "broker/broker.h"
 #include "broker/journal/stream.h"
+#include "broker/params/params.h"
 #include "broker/sample/samples.h"
 #include "broker/session/session.h"
+#include "broker/table/tables.h"
 
 /* Where entries go: a stream, or the record of a checkpoint. room: see stream_entry. */
 struct entry_sink {
@@ -15,13 +16,13 @@ struct entry_sink {
 };
 
 /* The entries that every file begins with: START, every TABLE, ORDINAL. */
-void journal_start(struct broker *broker, struct stream *stream);
+void journal_start(struct stream *stream);
 
 /* State as entries. */
 /* start: what it says of files before it. */
-void journal_put_start(struct entry_sink to, const struct broker *broker, struct entry_start start);
+void journal_put_start(struct entry_sink to, const struct durable_state *state, struct entry_start start);
 void journal_put_table(struct entry_sink to, const struct table *table);
-void journal_put_ordinal(struct entry_sink to, const struct broker *broker);
+void journal_put_ordinal(struct entry_sink to, const struct ordinals *ordinals);
 void journal_put_layout(struct entry_sink to, const struct layout *layout);
 /* SESSION alone. */
 void journal_put_session(struct entry_sink to, const struct session *session);

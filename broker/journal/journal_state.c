@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "broker/journal/journal.h"
+#include "broker/loop/loop.h"
 #include "broker/service/info.h"
 #include "broker/session/credit.h"
 #include "broker/session/flow.h"
@@ -14,19 +15,19 @@ static char *borrow(const char *text)
     return (char *)(uintptr_t)text; /* protobuf-c's structs are not const */
 }
 
-void journal_put_start(struct entry_sink to, const struct broker *broker, struct entry_start start)
+void journal_put_start(struct entry_sink to, const struct durable_state *state, struct entry_start start)
 {
-    start.instance = broker->instance;
-    start.wall_ns = broker->loop.now_ns + broker->loop.wall_offset_ns;
-    start.clock_ns = broker->loop.now_ns;
+    start.instance = state->instance;
+    start.wall_ns = state->loop->now_ns + state->loop->wall_offset_ns;
+    start.clock_ns = state->loop->now_ns;
     struct entry_start *entry = to.room(to.ctx, ENTRY_START, 0, sizeof *entry);
     *entry = start;
 }
 
-void journal_put_ordinal(struct entry_sink to, const struct broker *broker)
+void journal_put_ordinal(struct entry_sink to, const struct ordinals *ordinals)
 {
     struct entry_named *entry = to.room(to.ctx, ENTRY_ORDINAL, 0, sizeof *entry);
-    entry->number = broker->tables.ordinals.next;
+    entry->number = ordinals->next;
 }
 
 /* ---- tables ---- */

@@ -1,108 +1,21 @@
+/* The life of the stream, what it learns from the disk writer, and when it is full. */
 #include "broker/journal/stream.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "broker/broker.h"
-#include "broker/checkpoint/checkpoint.h"
+#include "broker/config/config.h"
 #include "broker/journal/journal.h"
+#include "broker/loop/loop.h"
+#include "broker/peer/peers.h"
 #include "proto/base/error.h"
 
 #define SEGMENT_BYTES (UINT64_C(256) << 20)
 #define BACKLOG_MOST (UINT64_C(64) << 20)
-/* While the disk writer has so many records, a small one is kept back and grows. */
-#define OUTSTANDING_ENOUGH 2u
-#define SMALL_RECORD (256u << 10)
-/* The data of so large a chunk is copied by the disk writer, not by the core thread. */
-#define LARGE_CHUNK (RECORD_BYTES / 2)
-/* What may stand before a large entry in its record, so that RECORD_MOST holds for one of 1 GiB. */
-#define BEFORE_LARGE (32u << 10)
-/* Without memory for an entry of more than RECORD_BYTES: until the next try. */
-#define LARGE_WAIT_US 1000u
 
-/* ---- segments */
-
-struct segment_use *stream_segment(const struct stream *self, uint64_t number)
-{
-    if (!self->n_segments)
-        return NULL;
-    /* Few numbers are missing, and the last ones are asked for most. */
-    uint64_t back = self->segments[self->n_segments - 1].number - number;
-    if (back < self->n_segments && self->segments[self->n_segments - 1 - back].number == number)
-        return &self->segments[self->n_segments - 1 - back];
-    uint32_t low = 0, high = self->n_segments;
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-        if (self->segments[middle].number < number)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low < self->n_segments && self->segments[low].number == number ? &self->segments[low] : NULL;
-}
-
-/* A place for one more. False: no memory. */
-static bool segments_reserve(struct stream *self)
-{
-    if (self->n_segments < self->segment_capacity)
-        return true;
-    uint32_t capacity = self->segment_capacity ? self->segment_capacity * 2 : 64;
-    struct segment_use *segments = realloc(self->segments, capacity * sizeof *segments);
-    if (!segments)
-        return false;
-    self->segments = segments;
-    self->segment_capacity = capacity;
-    return true;
-}
-
-bool stream_know(struct stream *self, uint64_t number, uint64_t bytes)
-{
-    struct segment_use *known = stream_segment(self, number);
-    if (known) {
-        self->total_bytes += bytes - known->bytes;
-        known->bytes = bytes;
-        return true;
-    }
-    if (!segments_reserve(self))
-        return false;
-    uint32_t at = self->n_segments++;
-    for (; at > 0 && self->segments[at - 1].number > number; at--)
-        self->segments[at] = self->segments[at - 1];
-    self->segments[at] = (struct segment_use){.number = number, .bytes = bytes};
-    self->total_bytes += bytes;
-    return true;
-}
-
-void stream_remove_segment(struct stream *self, uint64_t number)
-{
-    struct segment_use *use = stream_segment(self, number);
-    struct disk_job *job = use && number != self->segment ? calloc(1, sizeof *job) : NULL;
-    if (!job)
-        return;
-    *job = (struct disk_job){.what = DISK_JOB_REMOVE, .kind = DISK_SEGMENT, .file = number};
-    self->total_bytes -= use->bytes;
-    self->n_lost -= use->lost;
-    size_t after = (size_t)(self->segments + self->n_segments - use - 1);
-    memmove(use, use + 1, after * sizeof *use);
-    self->n_segments--;
-    stream_give(self, job);
-}
-
-static void account(struct stream *self, size_t bytes)
-{
-    struct segment_use *use = stream_segment(self, self->segment);
-    if (use)
-        use->bytes += bytes;
-    self->total_bytes += bytes;
-    self->journal_bytes += bytes;
-    self->offset += bytes;
-}
-
-/* ---- records */
+/* ---- room on the disk */
 
 /* Each reason begins at its limit, and ends well past it. */
 static enum stream_hold why_hold(const struct stream *self)
@@ -114,10 +27,11 @@ static enum stream_hold why_hold(const struct stream *self)
     uint64_t reserve = self->journal ? space_reserve(&self->space) : 0;
     if (self->space.free < (self->hold == HOLD_SPACE ? reserve / 4 * 5 : reserve))
         return HOLD_SPACE;
-    if (self->journal && checkpoint_makes_room(self->broker))
+    enum checkpoint_activity checkpoint =
+        self->journal && self->ops ? self->ops->activity(self->ops_ctx) : CHECKPOINT_NONE;
+    if (checkpoint == CHECKPOINT_MAKES_ROOM)
         return HOLD_COMPACTION;
-    if (self->journal && checkpoint_is_running(self->broker) &&
-        self->journal_bytes + self->used > space_limit(&self->space))
+    if (checkpoint == CHECKPOINT_RUNS && self->journal_bytes + self->used > space_limit(&self->space))
         return HOLD_JOURNAL;
     return self->backlog > (self->hold == HOLD_BACKLOG ? self->backlog_most / 2 : self->backlog_most) ? HOLD_BACKLOG
                                                                                                       : HOLD_NOTHING;
@@ -128,7 +42,7 @@ static uint64_t below(uint64_t value, uint64_t limit)
     return value < limit ? limit - value : 0;
 }
 
-static void update_full(struct stream *self)
+void stream_update_full(struct stream *self)
 {
     uint64_t waiting = self->backlog + self->used;
     self->space.free = self->free == SPACE_UNKNOWN ? SPACE_UNKNOWN : below(waiting, self->free);
@@ -148,31 +62,24 @@ bool stream_has_room(struct stream *self)
     self->message_at = at;
     if (at < self->look_at)
         return true;
-    update_full(self);
+    stream_update_full(self);
     return !self->full && self->journal_bytes + self->used <= space_limit(&self->space);
 }
 
 static void update_space(struct stream *self)
 {
-    const struct broker_config *config = self->broker->config;
+    const struct broker_config *config = self->state.config;
     self->space = (struct space){
         .journal = self->journal,
         .journal_max = (uint64_t)config->journal_max,
         .keep = (uint64_t)config->checkpoint_keep,
-        .live = self->live,
-        .state = checkpoint_bytes(self->broker),
+        .live = self->segments.live,
+        .state = self->ops ? self->ops->bytes(self->ops_ctx) : 0,
         .message = self->space.message,
-        .used = self->total_bytes,
+        .used = self->segments.total_bytes,
     };
-    update_full(self);
+    stream_update_full(self);
     disk_writer_watch(self->disk_writer, space_is_low(&self->space));
-}
-
-uint64_t stream_segment_bytes(const struct stream *self)
-{
-    uint64_t bytes = space_segment(&self->space), start = 4 * (uint64_t)self->first_bytes;
-    bytes = bytes > start ? bytes : start; /* many tables make long first entries */
-    return bytes < self->segment_bytes ? bytes : self->segment_bytes;
 }
 
 void stream_give(struct stream *self, struct disk_job *job)
@@ -182,265 +89,20 @@ void stream_give(struct stream *self, struct disk_job *job)
     if (job->what == DISK_JOB_RECORD) {
         self->given += job->size;
         self->backlog += job->size;
-        update_full(self);
+        stream_update_full(self);
     }
     disk_writer_give(self->disk_writer, job);
 }
 
-static void record_forget(struct stream *self)
+void stream_remove_segment(struct stream *self, uint64_t number)
 {
-    self->job = NULL;
-    self->record = NULL;
-    self->used = self->capacity = self->start_used = self->last = 0;
-}
-
-static void job_give(struct stream *self, struct disk_job *job, size_t size)
-{
-    job->what = DISK_JOB_RECORD;
-    job->kind = DISK_SEGMENT;
-    job->file = self->segment;
-    job->offset = self->offset;
-    job->number = self->number++;
-    job->size = size;
-    account(self, size);
-    record_forget(self);
-    stream_give(self, job);
-}
-
-static void record_give(struct stream *self)
-{
-    job_give(self, self->job, self->used);
-}
-
-void stream_hand_over(struct stream *self)
-{
-    if (!self->used || (!self->journal && self->used == self->start_used))
-        return; /* without a journal no file is made before there is a chunk */
-    record_give(self);
-}
-
-/* Makes a record for an entry that no usual one has room for. False: no memory. */
-static bool large_reserve(struct stream *self, size_t need)
-{
-    if (self->large_bytes >= need)
-        return true;
-    disk_writer_record_drop(self->disk_writer, self->large_job);
-    self->large_job = disk_writer_record_large(need);
-    self->large_bytes = self->large_job ? need : 0;
-    return self->large_job != NULL;
-}
-
-static void record_begin(struct stream *self, size_t entry)
-{
-    size_t need = sizeof(struct record_head) + entry;
-    if (need > RECORD_BYTES) {
-        while (!large_reserve(self, need))
-            usleep(LARGE_WAIT_US); /* not a chunk, which is refused instead: rare, and nobody could do without it */
-        self->job = self->large_job;
-        self->capacity = self->large_bytes;
-        self->large_job = NULL;
-        self->large_bytes = 0;
-    } else {
-        self->job = self->next_job ? self->next_job : disk_writer_record_wait(self->disk_writer);
-        self->capacity = RECORD_BYTES;
-        self->next_job = NULL;
-    }
-    self->record = self->job->data;
-    memset(self->record, 0, sizeof(struct record_head));
-    self->used = sizeof(struct record_head);
-}
-
-void *stream_entry(struct stream *self, uint16_t type, uint32_t table, size_t size)
-{
-    size_t whole = sizeof(struct entry_head) + size, padded = entry_padded(whole);
-    if (self->used && self->used + padded > self->capacity)
-        record_give(self); /* also a record of nothing but the segment's first entries: they come first */
-    if (!self->used)
-        record_begin(self, padded);
-    assert(self->used + padded <= self->capacity);
-    uint8_t *at = self->record + self->used;
-    memset(at + padded - 8, 0, 8);
-    *(struct entry_head *)(void *)at =
-        (struct entry_head){.size = (uint32_t)whole, .type = type, .table = (uint16_t)table};
-    self->last = self->used;
-    self->used += padded;
-    return at + sizeof(struct entry_head);
-}
-
-void *stream_extend(struct stream *self, size_t bytes)
-{
-    if (!self->last || bytes % 8 || self->used + bytes > self->capacity)
-        return NULL;
-    struct entry_head *head = (struct entry_head *)(void *)(self->record + self->last);
-    if (head->size % 8)
-        return NULL; /* its padding would be in the middle */
-    uint8_t *room = self->record + self->used;
-    head->size += (uint32_t)bytes;
-    self->used += bytes;
-    return room;
-}
-
-uint64_t stream_entry_large(struct stream *self, uint16_t type, uint32_t table, const void *body, size_t size,
-                            zmq_msg_t *rest)
-{
-    if (self->used > BEFORE_LARGE)
-        record_give(self);
-    size_t before = self->used ? self->used : sizeof(struct record_head);
-    size_t whole = sizeof(struct entry_head) + size + zmq_msg_size(rest);
-    size_t tail_at = before + sizeof(struct entry_head) + size;
-    /* A buffer is much larger than what stands before the data: it is used if there is no memory for less. */
-    struct disk_job *job = disk_writer_record_large(tail_at);
-    if (job) {
-        memset(job->data, 0, sizeof(struct record_head));
-        if (self->used)
-            memcpy(job->data, self->record, before);
-        disk_writer_record_drop(self->disk_writer, self->job);
-    } else {
-        if (!self->used)
-            record_begin(self, sizeof(struct entry_head) + size);
-        job = self->job;
-    }
-    *(struct entry_head *)(void *)(job->data + before) =
-        (struct entry_head){.size = (uint32_t)whole, .type = type, .table = (uint16_t)table};
-    memcpy(job->data + before + sizeof(struct entry_head), body, size);
-    uint64_t at = disk_at(self->segment, self->offset + before);
-    job->tail_at = tail_at;
-    zmq_msg_init(&job->tail);
-    zmq_msg_copy(&job->tail, rest);
-    job_give(self, job, before + entry_padded(whole));
-    return at;
-}
-
-/* At a moment at which all effects are recorded: a segment's first entries tell the state of counters. False: no memory,
- * and nothing has changed. */
-static bool segment_begin(struct stream *self, uint64_t number, uint64_t after)
-{
-    if (!stream_know(self, number, FILE_HEAD_BYTES))
-        return false;
-    self->segment = number;
-    self->offset = FILE_HEAD_BYTES;
-    if (after)
-        self->after = after;
-    journal_start(self->broker, self);
-    self->start_used = self->first_bytes = self->used;
-    return true;
-}
-
-/* Without memory the segment goes on, and it is tried again at the end of the next turn. */
-static void segment_next(struct stream *self)
-{
-    /* a loader sees that nothing is missing */
-    self->leave = !segment_begin(self, self->segment + 1, disk_at(self->segment, self->offset));
-}
-
-void stream_flush(struct stream *self)
-{
-    if (self->used < SMALL_RECORD && self->number - 1 - self->durable >= OUTSTANDING_ENOUGH)
+    bool known = number != self->segment && segments_find(&self->segments, number);
+    struct disk_job *job = known ? calloc(1, sizeof *job) : NULL;
+    if (!job)
         return;
-    stream_hand_over(self);
-    if (self->offset >= stream_segment_bytes(self) || self->leave)
-        segment_next(self);
-}
-
-/* ---- chunks */
-
-static size_t chunk_entry_bytes(const struct chunk *chunk)
-{
-    return sizeof(struct entry_chunk) + (size_t)chunk->columns * 5 + chunk->bytes;
-}
-
-/* What it takes in its segment. */
-static uint64_t chunk_disk_bytes(const struct chunk *chunk)
-{
-    return entry_padded(sizeof(struct entry_head) + chunk_entry_bytes(chunk));
-}
-
-static void chunk_head(struct chunk *chunk, uint8_t *body)
-{
-    *(struct entry_chunk *)(void *)body = (struct entry_chunk){
-        .step = chunk->step,
-        .length = chunk->length,
-        .bytes = chunk->bytes,
-        .raw_bytes = chunk->raw_bytes,
-        .session = chunk->session,
-        .episode = chunk->episode,
-        .columns = chunk->columns,
-        .absent = chunk->absent,
-    };
-    memcpy(body + sizeof(struct entry_chunk), chunk_block_sizes(chunk), (size_t)chunk->columns * 5);
-}
-
-/* The disk writer copies the data from its message. */
-static bool chunk_is_shared(struct chunk *chunk)
-{
-    zmq_msg_t *message = chunk_message(chunk);
-    return message && zmq_msg_size(message) == chunk->bytes && chunk_entry_bytes(chunk) > LARGE_CHUNK;
-}
-
-static bool chunk_reserve(struct stream *self, struct chunk *chunk)
-{
-    size_t need = sizeof(struct record_head) + chunk_disk_bytes(chunk);
-    return need <= RECORD_BYTES || chunk_is_shared(chunk) || large_reserve(self, need);
-}
-
-static void chunk_put(struct stream *self, struct chunk *chunk)
-{
-    size_t size = chunk_entry_bytes(chunk);
-    if (chunk_is_shared(chunk)) {
-        uint8_t head[sizeof(struct entry_chunk) + 5 * UINT8_MAX] __attribute__((aligned(8)));
-        chunk_head(chunk, head);
-        if (self->used)
-            record_give(self);
-        chunk->at = stream_entry_large(self, ENTRY_CHUNK, 0, head, size - chunk->bytes, chunk_message(chunk));
-    } else {
-        uint8_t *body = stream_entry(self, ENTRY_CHUNK, 0, size);
-        chunk_head(chunk, body);
-        memcpy(body + size - chunk->bytes, chunk_data(chunk), chunk->bytes);
-        uint64_t in_record = (uint64_t)(body - self->record) - sizeof(struct entry_head);
-        chunk->at = disk_at(self->segment, self->offset + in_record);
-    }
-    stream_chunk_known(self, chunk);
-}
-
-bool stream_chunk(struct stream *self, struct chunk *chunk)
-{
-    return !stream_lacks(self, chunk) || stream_chunk_again(self, chunk);
-}
-
-bool stream_chunk_again(struct stream *self, struct chunk *chunk)
-{
-    if (!chunk_reserve(self, chunk))
-        return false;
-    if (chunk->at)
-        stream_chunk_dead(self, chunk);
-    chunk_put(self, chunk);
-    return true;
-}
-
-bool stream_chunks_first(struct stream *self, struct chunk *const *chunks, uint32_t n)
-{
-    for (uint32_t i = 0; i < n; i++)
-        if (chunks[i]->bytes > LARGE_CHUNK && !stream_chunk(self, chunks[i]))
-            return false;
-    return true;
-}
-
-void stream_chunk_known(struct stream *self, const struct chunk *chunk)
-{
-    struct segment_use *use = stream_segment(self, disk_number(chunk->at));
-    if (use) {
-        use->live += chunk_disk_bytes(chunk);
-        self->live += chunk_disk_bytes(chunk);
-    }
-}
-
-void stream_chunk_dead(struct stream *self, const struct chunk *chunk)
-{
-    struct segment_use *use = stream_segment(self, disk_number(chunk->at));
-    if (use) {
-        use->live -= chunk_disk_bytes(chunk);
-        self->live -= chunk_disk_bytes(chunk);
-    }
+    *job = (struct disk_job){.what = DISK_JOB_REMOVE, .kind = DISK_SEGMENT, .file = number};
+    segments_forget(&self->segments, number);
+    stream_give(self, job);
 }
 
 /* ---- the disk writer's news */
@@ -453,18 +115,18 @@ static void distrust(struct stream *self, const struct disk_news *news)
     self->bad_last = news->bad_last;
     stream_hand_over(self);
     if (stream_is_bad(self, self->segment) && self->offset > FILE_HEAD_BYTES)
-        segment_next(self);
-    for (uint32_t i = 0; i < self->n_segments; i++) {
-        struct segment_use *use = &self->segments[i];
+        stream_segment_next(self);
+    for (uint32_t i = 0; i < self->segments.n; i++) {
+        struct segment_use *use = &self->segments.list[i];
         bool lost = stream_is_bad(self, use->number) && use->number != self->segment;
-        self->n_lost += lost && !use->lost;
+        self->segments.n_lost += lost && !use->lost;
         use->lost |= lost;
     }
 }
 
 bool stream_is_lost(const struct stream *self, uint64_t segment)
 {
-    const struct segment_use *use = stream_segment(self, segment);
+    const struct segment_use *use = segments_find(&self->segments, segment);
     return use && use->lost;
 }
 
@@ -483,13 +145,13 @@ static void take_news(struct stream *self, const struct disk_news *news)
     self->free = news->free;
     if (strcmp(self->trouble, news->trouble) != 0) {
         if (!self->trouble[0])
-            self->trouble_ns = self->broker->loop.now_ns;
+            self->trouble_ns = self->state.loop->now_ns;
         memcpy(self->trouble, news->trouble, sizeof self->trouble);
     }
-    if (news->finished)
-        checkpoint_finished(self->broker, news->finished, true);
-    if (news->abandoned)
-        checkpoint_finished(self->broker, news->abandoned, false);
+    if (news->finished && self->ops)
+        self->ops->finished(self->ops_ctx, news->finished, true);
+    if (news->abandoned && self->ops)
+        self->ops->finished(self->ops_ctx, news->abandoned, false);
     update_space(self);
 }
 
@@ -500,7 +162,7 @@ void stream_run(struct stream *self)
         self->next_job = disk_writer_record(self->disk_writer);
     if (self->starved == (self->next_job != NULL)) {
         self->starved = !self->next_job;
-        update_full(self);
+        stream_update_full(self);
     }
     struct disk_news news;
     while (disk_writer_news(self->disk_writer, &news)) {
@@ -508,8 +170,6 @@ void stream_run(struct stream *self)
         if (!news.finished && !news.abandoned)
             break; /* what came meanwhile is for the next turn */
     }
-    if (self->broker->peers.commit.first)
-        commit_release(&self->broker->peers);
 }
 
 static void hold_text(const struct stream *self, char *text, size_t size)
@@ -561,17 +221,35 @@ static uint64_t record_needed(const void *journal)
 
 void stream_record(struct stream *self, bool on)
 {
-    struct commit *commit = &self->broker->peers.commit;
+    struct commit *commit = &self->state.peers->commit;
     self->journal = on;
     commit->needed = on ? record_needed : NULL;
     commit->durable = &self->durable;
     commit->journal = self;
-    self->broker->loop.effects = on ? &self->effects : NULL;
+    self->state.loop->effects = on ? &self->effects : NULL;
 }
 
-rp_status stream_open(struct broker *broker, rp_error *err)
+/* Opens everything but the folder, which is open. */
+static rp_status open_writer(struct stream *self, rp_error *err)
 {
-    const struct broker_config *config = broker->config;
+    const struct broker_config *config = self->state.config;
+    for (uint32_t i = 0; i < self->folder.n_files; i++) {
+        const struct folder_file *file = &self->folder.files[i];
+        if (file->kind == DISK_SEGMENT && file->mine && !segments_know(&self->segments, file->number, file->bytes))
+            return err_set(err, RP_NO_MEMORY, "no memory for the list of segments");
+    }
+    /* Without a journal nothing is promised: what a checkpoint needs is synced when it ends. */
+    enum fsync_mode mode = self->journal ? (enum fsync_mode)config->journal_fsync : FSYNC_NEVER;
+    self->disk_writer = disk_writer_new(&self->folder, mode, config->journal_interval_ns, err);
+    if (!self->disk_writer)
+        return RP_NO_MEMORY;
+    self->free = disk_writer_free(self->disk_writer);
+    return RP_OK;
+}
+
+rp_status stream_open(struct stream **out, const struct durable_state *state, rp_error *err)
+{
+    const struct broker_config *config = state->config;
     struct stream *self = calloc(1, sizeof *self);
     if (!self)
         return err_set(err, RP_NO_MEMORY, "no memory for the stream");
@@ -580,34 +258,26 @@ rp_status stream_open(struct broker *broker, rp_error *err)
         free(self);
         return status;
     }
-    self->broker = broker;
+    self->state = *state;
     self->effects = journal_effects;
     stream_record(self, config->journal_dir && config->journal_dir[0]);
     self->number = 1;
     self->segment_bytes = SEGMENT_BYTES;
     uint64_t eighth = (uint64_t)config->memory_limit / 8;
     self->backlog_most = eighth < BACKLOG_MOST ? eighth : BACKLOG_MOST;
-    bool ok = true;
-    for (uint32_t i = 0; i < self->folder.n_files && ok; i++)
-        if (self->folder.files[i].kind == DISK_SEGMENT && self->folder.files[i].mine)
-            ok = stream_know(self, self->folder.files[i].number, self->folder.files[i].bytes);
-    /* Without a journal nothing is promised: what a checkpoint needs is synced when it ends. */
-    enum fsync_mode mode = self->journal ? (enum fsync_mode)config->journal_fsync : FSYNC_NEVER;
-    self->disk_writer = ok ? disk_writer_new(&self->folder, mode, config->journal_interval_ns, err)
-                           : (err_set(err, RP_NO_MEMORY, "no memory for the list of segments"), NULL);
-    if (!self->disk_writer) {
+    status = open_writer(self, err);
+    if (status != RP_OK) {
         stream_close(&self, 0);
-        return (rp_status)err->status;
+        return status;
     }
-    broker->stream = broker->store.stream = self;
-    self->free = disk_writer_free(self->disk_writer);
+    *out = state->store->stream = self;
     return RP_OK;
 }
 
 rp_status stream_begin(struct stream *self, rp_error *err)
 {
     update_space(self);
-    if (!segment_begin(self, folder_next(&self->folder, DISK_SEGMENT), 0))
+    if (!stream_segment_begin(self, folder_next(&self->folder, DISK_SEGMENT), 0))
         return err_set(err, RP_NO_MEMORY, "no memory for the list of segments");
     stream_flush(self);
     return RP_OK;
@@ -618,7 +288,7 @@ void stream_close(struct stream **at, int timeout_ms)
     struct stream *self = *at;
     if (!self)
         return;
-    self->broker->loop.effects = NULL;
+    self->state.loop->effects = NULL;
     if (self->disk_writer) {
         stream_hand_over(self);
         disk_writer_record_drop(self->disk_writer, self->job);
@@ -627,7 +297,7 @@ void stream_close(struct stream **at, int timeout_ms)
     }
     disk_writer_destroy(&self->disk_writer, timeout_ms);
     folder_close(&self->folder);
-    free(self->segments);
+    segments_fini(&self->segments);
     free(self);
     *at = NULL;
 }

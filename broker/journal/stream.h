@@ -11,19 +11,11 @@
 
 #include "broker/disk/folder.h"
 #include "broker/journal/disk_writer.h"
+#include "broker/journal/durable_state.h"
+#include "broker/journal/segments.h"
 #include "broker/journal/space.h"
 #include "broker/loop/effects.h"
 #include "broker/store/store.h"
-
-struct broker;
-
-/* What a segment holds: for its removal, and for moving what is left in mostly dead ones. */
-struct segment_use {
-    uint64_t number;
-    uint64_t bytes; /* of the file */
-    uint64_t live;  /* of chunks in memory that lie there */
-    bool lost;      /* a sync of it has failed: nothing new relies on it, also after all was written anew */
-};
 
 /* Why nothing more should be taken in. */
 enum stream_hold {
@@ -36,9 +28,25 @@ enum stream_hold {
     HOLD_BACKLOG     /* the disk is slow */
 };
 
+/* What the stream asks whoever makes checkpoints, and what it reports. */
+enum checkpoint_activity {
+    CHECKPOINT_NONE,
+    CHECKPOINT_RUNS,
+    CHECKPOINT_MAKES_ROOM /* a checkpoint that is to free space is wanted or runs */
+};
+struct checkpoint_ops {
+    enum checkpoint_activity (*activity)(const void *ctx);
+    /* Returns the estimated bytes of a whole checkpoint. */
+    uint64_t (*bytes)(const void *ctx);
+    /* The disk writer has finished this checkpoint, or (ok is false) has given it up. */
+    void (*finished)(void *ctx, uint64_t number, bool ok);
+};
+
 struct stream {
     struct effects effects; /* first: journal.c gets from it to the stream */
-    struct broker *broker;
+    struct durable_state state;
+    const struct checkpoint_ops *ops; /* NULL: no checkpoints are made */
+    void *ops_ctx;
     struct folder folder;
     struct disk_writer *disk_writer;
     bool journal; /* effects are recorded */
@@ -64,28 +72,24 @@ struct stream {
     uint64_t given;           /* bytes handed over, of everything */
     uint64_t backlog;         /* of those, what is not written */
     uint64_t backlog_most;
-    bool starved;                 /* at the start of this turn there was no memory for next_job */
-    bool leave;                   /* the segment is to end: there was no memory for the next one */
-    bool full;                    /* see stream_is_full */
-    enum stream_hold hold;        /* why */
-    uint64_t free;                /* bytes of the disk when `written` was counted; SPACE_UNKNOWN */
-    uint64_t look_at;             /* bytes handed over and in the record, at which it may be full */
-    uint64_t message_at;          /* the same before the newest message of a writer */
-    struct space space;           /* as of the disk writer's last news; its `free` as of the last record */
-    struct segment_use *segments; /* sorted by number */
-    uint32_t n_segments, segment_capacity;
+    bool starved;          /* at the start of this turn there was no memory for next_job */
+    bool leave;            /* the segment is to end: there was no memory for the next one */
+    bool full;             /* see stream_is_full */
+    enum stream_hold hold; /* why */
+    uint64_t free;         /* bytes of the disk when `written` was counted; SPACE_UNKNOWN */
+    uint64_t look_at;      /* bytes handed over and in the record, at which it may be full */
+    uint64_t message_at;   /* the same before the newest message of a writer */
+    struct space space;    /* as of the disk writer's last news; its `free` as of the last record */
+    struct segments segments;
     char trouble[256]; /* why it can not write; empty: all is well */
     int64_t trouble_ns;
     uint64_t failures;            /* syncs that are known to have failed */
     uint64_t bad_first, bad_last; /* segments of which nobody knows what is on the disk; bad_last 0: none */
-    uint32_t n_lost;              /* of the segments */
     uint64_t journal_bytes;       /* since the last checkpoint */
-    uint64_t total_bytes;         /* of all segments */
-    uint64_t live;                /* the same of `live` */
 };
 
 /* Opens the folder and starts the disk writer; nothing is written before stream_begin. */
-rp_status stream_open(struct broker *broker, rp_error *err);
+rp_status stream_open(struct stream **out, const struct durable_state *state, rp_error *err);
 /* Whether effects are recorded from now on. */
 void stream_record(struct stream *self, bool on);
 /* After the state was restored (or found missing): a new segment begins, with START and TABLE entries. */
@@ -111,8 +115,8 @@ static inline bool stream_is_bad(const struct stream *self, uint64_t segment)
 bool stream_is_lost(const struct stream *self, uint64_t segment);
 static inline bool stream_lacks(const struct stream *self, const struct chunk *chunk)
 {
-    return !chunk->at || (__builtin_expect(self->n_lost != 0, 0) && stream_is_lost(self, disk_number(chunk->at)) &&
-                          chunk_is_here(chunk));
+    return !chunk->at || (__builtin_expect(self->segments.n_lost != 0, 0) &&
+                          stream_is_lost(self, disk_number(chunk->at)) && chunk_is_here(chunk));
 }
 /* Puts a chunk there if it lacks a place; chunk->at says where. False: it is larger than a record, there is no memory for
  * one of its own, and nothing has changed. */
@@ -125,10 +129,6 @@ bool stream_chunks_first(struct stream *self, struct chunk *const *chunks, uint3
 /* A chunk that lies in a segment was restored; is freed. */
 void stream_chunk_known(struct stream *self, const struct chunk *chunk);
 void stream_chunk_dead(struct stream *self, const struct chunk *chunk);
-/* NULL: there is no such segment. */
-struct segment_use *stream_segment(const struct stream *self, uint64_t number);
-/* Adds a segment that was found at the start. All of the folder's are known once the stream is open. */
-bool stream_know(struct stream *self, uint64_t number, uint64_t bytes);
 /* Has a segment removed that nobody needs, and forgets it. Not the one that is being written. */
 void stream_remove_segment(struct stream *self, uint64_t number);
 
@@ -157,5 +157,15 @@ uint64_t stream_segment_bytes(const struct stream *self);
 /* It can not keep up, or not write at all: with the journal on, nothing more should be taken in. Says why (text may be
  * NULL). */
 bool stream_is_full(const struct stream *self, char *text, size_t size);
+
+/* ---- between stream.c and stream_record.c ---- */
+
+/* Begins a segment; `after`: see the field. Only while all effects are recorded: a segment's first entries hold the state
+ * of counters. False: no memory, and nothing has changed. */
+bool stream_segment_begin(struct stream *self, uint64_t number, uint64_t after);
+/* Begins the next segment. Without memory the present one goes on, and the end of the next turn tries again. */
+void stream_segment_next(struct stream *self);
+/* Works out whether the stream is full, and why. */
+void stream_update_full(struct stream *self);
 
 #endif

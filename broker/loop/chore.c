@@ -15,6 +15,18 @@ void chores_add(struct chores *self, struct chore *chore)
     self->last = &chore->next;
 }
 
+void chores_remove(struct chores *self, const struct chore *chore)
+{
+    struct chore **at = &self->first;
+    while (*at && *at != chore)
+        at = &(*at)->next;
+    if (!*at)
+        return;
+    *at = chore->next;
+    if (!*at)
+        self->last = at;
+}
+
 bool chores_run(struct chores *self, int64_t (*now)(void *), void *ctx, int64_t budget_ns)
 {
     if (!self->first)

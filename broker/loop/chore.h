@@ -18,6 +18,8 @@ struct chores {
 
 void chores_init(struct chores *self);
 void chores_add(struct chores *self, struct chore *chore);
+/* Takes a chore off the list, if it is there. */
+void chores_remove(struct chores *self, const struct chore *chore);
 /* Runs slices in turn until budget_ns has passed by now(). True: more is left. */
 bool chores_run(struct chores *self, int64_t (*now)(void *), void *ctx, int64_t budget_ns);
 

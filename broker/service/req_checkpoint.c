@@ -2,7 +2,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "broker/checkpoint/checkpoint_run.h"
+#include "broker/broker.h"
+#include "broker/checkpoint/checkpoint.h"
+#include "broker/journal/stream.h"
+#include "broker/peer/sockets.h"
 #include "proto/base/error.h"
 
 struct checkpoint_wait {
@@ -24,12 +27,10 @@ static void explain(const void *ctx, const struct wait *wait, struct wait_text *
 {
     const struct broker *broker = ctx;
     const struct checkpoint_wait *self = (const struct checkpoint_wait *)wait;
-    Replay__DiskInfo info = REPLAY__DISK_INFO__INIT;
-    checkpoints_info(broker, &info);
-    const struct checkpoint *run = broker->checkpoints->running;
-    if (run && run->number == self->number)
+    struct checkpoint_report report = checkpoints_report(broker->checkpoints);
+    if (report.running == self->number)
         snprintf(out->text, sizeof out->text, "checkpoint %llu is being written: %.0f%% of the items are",
-                 (unsigned long long)self->number, 100 * info.checkpoint_progress);
+                 (unsigned long long)self->number, 100 * report.done);
     else
         snprintf(out->text, sizeof out->text, "checkpoint %llu begins when the one before it has ended",
                  (unsigned long long)self->number);
@@ -54,18 +55,19 @@ static void expire(void *ctx, struct wait *wait)
 
 static const struct wait_ops ops = {"checkpoint", expire, cancel, explain};
 
-void checkpoint_answer(struct broker *broker, uint64_t number, const char *error)
+void request_checkpoint_ended(void *ctx, uint64_t number, const char *error)
 {
-    const struct checkpoints *checkpoints = broker->checkpoints;
+    struct broker *broker = ctx;
+    struct checkpoint_report report = checkpoints_report(broker->checkpoints);
     Replay__CheckpointReply reply = REPLAY__CHECKPOINT_REPLY__INIT;
-    reply.number = checkpoints->last;
-    reply.based_on = checkpoints->last_base;
-    reply.items = checkpoints->last_items;
-    reply.written_bytes = checkpoints->last_bytes;
-    reply.took_ns = checkpoints->last_took_ns;
+    reply.number = report.last;
+    reply.based_on = report.base;
+    reply.items = report.items;
+    reply.written_bytes = report.bytes;
+    reply.took_ns = report.took_ns;
     reply.folder = broker->stream->folder.path;
     struct checkpoint_wait *next;
-    for (struct checkpoint_wait *at = checkpoints->waiters; at; at = next) {
+    for (struct checkpoint_wait *at = broker->checkpoint_waits; at; at = next) {
         next = at->next;
         if (at->number > number)
             continue;
@@ -79,6 +81,8 @@ void checkpoint_answer(struct broker *broker, uint64_t number, const char *error
                      &(struct answer){.status = RP_OK, .field = 33, .body = &reply.base});
         end(broker, at);
     }
+    if (!error)
+        sockets_announce(&broker->peers, "checkpoint %llu", (unsigned long long)number);
 }
 
 rp_status req_checkpoint(struct broker *broker, struct request *request, rp_error *err)
@@ -87,7 +91,7 @@ rp_status req_checkpoint(struct broker *broker, struct request *request, rp_erro
     uint64_t number;
     if (broker->loop.draining)
         return err_set(err, RP_CANCELLED, "the broker is shutting down");
-    RP_TRY(checkpoint_start(broker, CHECKPOINT_ASKED, &number, err));
+    RP_TRY(checkpoint_start(broker->checkpoints, CHECKPOINT_ASKED, &number, err));
     if (ask->start_only) {
         Replay__CheckpointReply reply = REPLAY__CHECKPOINT_REPLY__INIT;
         reply.number = number;
@@ -106,11 +110,11 @@ rp_status req_checkpoint(struct broker *broker, struct request *request, rp_erro
         return status;
     }
     self->number = number;
-    self->next = broker->checkpoints->waiters;
-    self->prev = &broker->checkpoints->waiters;
+    self->next = broker->checkpoint_waits;
+    self->prev = &broker->checkpoint_waits;
     if (self->next)
         self->next->prev = &self->next;
-    broker->checkpoints->waiters = self;
+    broker->checkpoint_waits = self;
     request->answered = true;
     return RP_OK;
 }

@@ -273,8 +273,8 @@ static Replay__DiskInfo *disk_info(struct arena *arena, const struct broker *bro
     info->folder = stream->folder.path;
     info->journal = stream->journal;
     info->fsync = borrow(modes[stream->journal ? broker->config->journal_fsync : FSYNC_NEVER]);
-    info->segments = stream->n_segments;
-    info->bytes = stream->total_bytes;
+    info->segments = stream->segments.n;
+    info->bytes = stream->segments.total_bytes;
     info->journal_bytes = stream->journal ? stream->journal_bytes : 0;
     info->backlog_bytes = stream->backlog;
     info->trouble = stream->trouble;
@@ -282,7 +282,11 @@ static Replay__DiskInfo *disk_info(struct arena *arena, const struct broker *bro
     info->spilled_chunks = broker->store.spilled_chunks;
     info->spilled_bytes = broker->store.spilled_bytes;
     info->fetched_chunks = broker->spill ? broker->spill->fetched_chunks : 0;
-    checkpoints_info(broker, info);
+    struct checkpoint_report report = checkpoints_report(broker->checkpoints);
+    info->checkpoint = report.last;
+    info->checkpoint_age_ns = report.age_ns;
+    info->checkpoint_running = report.running != 0;
+    info->checkpoint_progress = report.done;
     return info;
 }
 

@@ -34,7 +34,7 @@ static void unqueue(struct waiter *self)
 static void waiter_end(struct broker *broker, struct waiter *self)
 {
     unqueue(self);
-    spill_unpark(broker, self);
+    spill_unpark(broker->spill, self);
     wait_end(&broker->peers, &self->wait);
     recall_release(broker, self);
     /* What was picked may have made room for inserts, and the next in the queue may be served now. */
@@ -62,7 +62,7 @@ static const char *sample_text(const struct waiter *waiter, uint32_t n, char *ou
 /* True: the answer has to wait until data is here. The table has done its part: others may be served. */
 static bool sample_parks(struct broker *broker, struct waiter *waiter, const char *text)
 {
-    if (!broker->spill || !spill_park(broker, waiter, text))
+    if (!broker->spill || !spill_park(broker->spill, waiter, text))
         return false;
     if (waiter->queued) {
         unqueue(waiter);
@@ -135,7 +135,7 @@ static void sample_cancel(void *ctx, struct wait *wait, rp_status status, const 
 {
     struct broker *broker = ctx;
     struct waiter *self = (struct waiter *)wait;
-    spill_unpark(broker, self);
+    spill_unpark(broker->spill, self);
     recall_keep(broker, self, false);
     request_fail(&broker->peers, &wait->to, wait->id, status, text);
     waiter_end(broker, self);
@@ -166,7 +166,7 @@ static void sample_give_up(struct broker *broker, struct waiter *self)
         sample_answer(broker, self, "cancelled by the client");
         return;
     }
-    spill_unpark(broker, self);
+    spill_unpark(broker->spill, self);
     if (self->picks.n) {
         log_line(LEVEL_WARN, "B0304", "sampler gave up with items picked", "table=%s picks=%u", self->table->name,
                  self->picks.n);

@@ -169,7 +169,7 @@ static bool item_wait(struct intake *self, struct flow *flow, const struct arriv
  * meanwhile (removals) can only allow more. */
 static bool may_insert(struct intake *self, struct table *table, const struct span *span, uint32_t run_left)
 {
-    if ((table->broker->spill && spill_is_full(table->broker)) || room_waits(table, span))
+    if ((table->broker->spill && spill_is_full(table->broker->spill)) || room_waits(table, span))
         return false;
     if (self->allowance == 0)
         self->allowance = limiter_insertable(&table->limiter, run_left);

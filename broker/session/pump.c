@@ -14,7 +14,7 @@
 
 static bool may_insert(struct table *table, const struct flow *flow)
 {
-    return limiter_insertable(&table->limiter, 1) && !(table->broker->spill && spill_is_full(table->broker)) &&
+    return limiter_insertable(&table->limiter, 1) && !(table->broker->spill && spill_is_full(table->broker->spill)) &&
            !room_waits(table, &flow->queue[flow->head].arrival.span);
 }
 
@@ -22,7 +22,7 @@ void pump_explain_insert(const struct table *table, char *text, size_t size)
 {
     limiter_explain_insert(&table->limiter, text, size);
     if (!text[0])
-        spill_explain_insert(table->broker, text, size);
+        spill_explain_insert(table->broker->spill, text, size);
     if (!text[0])
         room_explain(table, text, size);
 }

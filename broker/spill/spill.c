@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "broker/broker.h"
 #include "broker/journal/stream.h"
 #include "broker/session/pump.h"
 #include "proto/base/error.h"
@@ -26,45 +25,42 @@ struct hand {
 
 uint64_t spill_cap(const struct spill *self)
 {
-    const struct broker *broker = self->broker;
-    uint64_t other = store_memory(&broker->store) - broker->store.split_bytes, least = self->memory / 8;
-    uint64_t room = broker->tables.storage_budget > other ? broker->tables.storage_budget - other : 0;
+    uint64_t other = store_memory(self->state.store) - self->state.store->split_bytes, least = self->memory / 8;
+    uint64_t room = self->state.tables->storage_budget > other ? self->state.tables->storage_budget - other : 0;
     uint64_t cap = room < self->memory ? room : self->memory;
     return cap > least ? cap : least;
 }
 
-bool spill_is_full(const struct broker *broker)
+bool spill_is_full(struct spill *self)
 {
-    struct spill *self = broker->spill;
-    bool full = self && !self->stalled && broker->store.split_bytes > spill_cap(self);
+    bool full = self && !self->stalled && self->state.store->split_bytes > spill_cap(self);
     if (full)
         self->held = true;
     return full;
 }
 
-void spill_explain_insert(const struct broker *broker, char *text, size_t size)
+void spill_explain_insert(struct spill *self, char *text, size_t size)
 {
-    const struct spill *self = broker->spill;
-    if (!self || !spill_is_full(broker))
+    if (!self || !spill_is_full(self))
         return;
     char why[300] = "";
-    bool stuck = stream_is_full(broker->stream, why, sizeof why);
+    bool stuck = stream_is_full(self->stream, why, sizeof why);
     snprintf(
         text, size,
         "needs memory: %.1f MiB of chunks are here where %.1f MiB may be (storage.memory), and they are being written "
         "to disk%s%s",
-        (double)broker->store.split_bytes / (1 << 20), (double)spill_cap(self) / (1 << 20), stuck ? "; " : "", why);
+        (double)self->state.store->split_bytes / (1 << 20), (double)spill_cap(self) / (1 << 20), stuck ? "; " : "",
+        why);
 }
 
-bool spill_wants_room(const struct broker *broker)
+bool spill_wants_room(const struct spill *self)
 {
-    const struct spill *self = broker->spill;
     if (!self || !self->disk)
         return false;
     /* What had to stay here for want of room there is to go there. */
-    uint64_t here = broker->store.split_bytes, cap = spill_cap(self);
+    uint64_t here = self->state.store->split_bytes, cap = spill_cap(self);
     uint64_t more = self->disk_full && here > cap ? (here - cap) / 8 * 9 : 0;
-    return broker->stream->live + more > self->disk;
+    return self->stream->segments.live + more > self->disk;
 }
 
 /* ---- the hand ---- */
@@ -83,7 +79,7 @@ static uint64_t low_mark(const struct spill *self)
 /* Records under way take memory, too. */
 static bool may_put(const struct spill *self)
 {
-    const struct stream *stream = self->broker->stream;
+    const struct stream *stream = self->stream;
     uint64_t most = self->memory / 4 > 2 * RECORD_BYTES ? self->memory / 4 : 2 * RECORD_BYTES;
     return !stream->full && stream->backlog < most;
 }
@@ -91,8 +87,8 @@ static bool may_put(const struct spill *self)
 /* Gives the chunk a place in a segment. False: not now. */
 static bool put(struct spill *self, struct chunk *chunk, uint32_t *looks)
 {
-    struct stream *stream = self->broker->stream;
-    if (self->disk && stream->live + chunk_cost(chunk) + 64 > self->disk) {
+    struct stream *stream = self->stream;
+    if (self->disk && stream->segments.live + chunk_cost(chunk) + 64 > self->disk) {
         self->disk_full = true;
         return false;
     }
@@ -117,19 +113,19 @@ static void look_at(struct spill *self, struct chunk *chunk, uint32_t *looks)
         return;
     if (self->moving && disk_number(chunk->at) == self->moving && spill_move_chunk(self, chunk))
         *looks += chunk->bytes / PUT_PER_LOOK;
-    if (chunk->where == CHUNK_ON_DISK || chunk->needed || self->broker->store.split_bytes <= low_mark(self))
+    if (chunk->where == CHUNK_ON_DISK || chunk->needed || self->state.store->split_bytes <= low_mark(self))
         return;
     if (chunk->hot) {
         chunk->hot = 0;
         chunk->seen = self->round;
         self->round_work++;
-        if (stream_lacks(self->broker->stream, chunk))
+        if (stream_lacks(self->stream, chunk))
             put(self, chunk, looks);
         return;
     }
     if (chunk->seen == self->round)
         return; /* another item of this round has it, too */
-    if (stream_lacks(self->broker->stream, chunk) && !put(self, chunk, looks))
+    if (stream_lacks(self->stream, chunk) && !put(self, chunk, looks))
         return;
     if (chunk->at >= self->durable_at) {
         self->round_waiting++;
@@ -138,7 +134,7 @@ static void look_at(struct spill *self, struct chunk *chunk, uint32_t *looks)
     self->let_go_chunks++;
     self->let_go_bytes += chunk->bytes;
     self->round_work++;
-    store_let_go(&self->broker->store, chunk);
+    store_let_go(self->state.store, chunk);
 }
 
 /* The hand has passed all items. False: it rests. */
@@ -156,20 +152,19 @@ static bool round_end(struct spill *self)
     if (self->stalled && self->moving) {
         /* Something that is in no table still lies there. */
         self->moving = 0;
-        self->move_after_ns = self->broker->loop.now_ns + MOVE_AGAIN_NS;
+        self->move_after_ns = self->state.loop->now_ns + MOVE_AGAIN_NS;
     }
     return !nothing;
 }
 
 static void release_inserts(struct spill *self)
 {
-    struct broker *broker = self->broker;
-    if (!self->held || (!self->stalled && broker->store.split_bytes > spill_cap(self)))
+    if (!self->held || (!self->stalled && self->state.store->split_bytes > spill_cap(self)))
         return;
     self->held = false;
-    for (uint32_t i = 0; i < broker->tables.n; i++)
-        if (broker->tables.list[i].blocked)
-            pump_mark(&broker->tables.list[i]);
+    for (uint32_t i = 0; i < self->state.tables->n; i++)
+        if (self->state.tables->list[i].blocked)
+            pump_mark(&self->state.tables->list[i]);
 }
 
 static bool hand_step(struct chore *chore)
@@ -178,16 +173,15 @@ static bool hand_step(struct chore *chore)
     struct spill *self = hand->spill;
     bool more = self != NULL;
     for (uint32_t looks = 0; more && looks < LOOKS_PER_SLICE;) {
-        struct broker *broker = self->broker;
-        if (broker->store.split_bytes <= low_mark(self) && !self->moving) {
+        if (self->state.store->split_bytes <= low_mark(self) && !self->moving) {
             more = false;
-        } else if (self->hand_table == broker->tables.n) {
+        } else if (self->hand_table == self->state.tables->n) {
             more = round_end(self);
-        } else if (self->hand_slot >= broker->tables.list[self->hand_table].in.high) {
+        } else if (self->hand_slot >= self->state.tables->list[self->hand_table].in.high) {
             self->hand_table++;
             self->hand_slot = 0;
         } else {
-            const struct item *item = &broker->tables.list[self->hand_table].in.items[self->hand_slot++];
+            const struct item *item = &self->state.tables->list[self->hand_table].in.items[self->hand_slot++];
             struct chunk *const *chunks = span_chunks(&item->span);
             looks++;
             for (uint32_t i = 0; i < item->span.n; i++)
@@ -200,8 +194,8 @@ static bool hand_step(struct chore *chore)
         return true;
     if (self) {
         self->hand = NULL;
-        self->idle_bytes = self->broker->store.split_bytes;
-        self->idle_ns = self->broker->loop.now_ns;
+        self->idle_bytes = self->state.store->split_bytes;
+        self->idle_ns = self->state.loop->now_ns;
     }
     free(hand);
     return false;
@@ -217,7 +211,7 @@ static void hand_start(struct spill *self)
     self->idle = self->news = false;
     self->round_whole = self->hand_table == 0 && self->hand_slot == 0;
     self->round_work = self->round_waiting = 0;
-    chores_add(&self->broker->loop.chores, &hand->chore);
+    chores_add(&self->state.loop->chores, &hand->chore);
 }
 
 /* ---- the turn ---- */
@@ -225,7 +219,7 @@ static void hand_start(struct spill *self)
 /* How far records are written, as a place. True: further than before. */
 static bool watch_durable(struct spill *self)
 {
-    const struct stream *stream = self->broker->stream;
+    const struct stream *stream = self->stream;
     bool moved = false;
     /* Twice: a mark that is reached makes way for the next, which may be, too. */
     for (uint32_t i = 0; i < 2 && stream->durable >= self->mark_number; i++) {
@@ -239,22 +233,20 @@ static bool watch_durable(struct spill *self)
 
 static bool hand_is_due(const struct spill *self)
 {
-    const struct broker *broker = self->broker;
-    uint64_t bytes = broker->store.split_bytes;
+    uint64_t bytes = self->state.store->split_bytes;
     if (self->hand || (bytes <= high_mark(self) && !self->moving))
         return false;
     return !self->idle || self->news || bytes > self->idle_bytes + self->memory / 16 ||
-           broker->loop.now_ns - self->idle_ns > REST_NS;
+           self->state.loop->now_ns - self->idle_ns > REST_NS;
 }
 
-bool spill_run(struct broker *broker)
+bool spill_run(struct spill *self)
 {
-    struct spill *self = broker->spill;
-    uint64_t reads = spill_reads(broker);
-    bool more = spill_take_reads(self) || reads != spill_reads(broker);
+    uint64_t reads = spill_reads(self);
+    bool more = spill_take_reads(self) || reads != spill_reads(self);
     self->news |= watch_durable(self) || more;
-    if (broker->loop.now_ns - self->swept_ns >= SWEEP_NS) {
-        self->swept_ns = broker->loop.now_ns;
+    if (self->state.loop->now_ns - self->swept_ns >= SWEEP_NS) {
+        self->swept_ns = self->state.loop->now_ns;
         if (spill_owns_files(self))
             spill_sweep(self);
     }
@@ -262,7 +254,7 @@ bool spill_run(struct broker *broker)
         hand_start(self);
     release_inserts(self);
     spill_order_reads(self);
-    return more || self->hand || broker->tables.dirty;
+    return more || self->hand || self->state.tables->dirty;
 }
 
 void *spill_socket(const struct spill *self)
@@ -270,48 +262,49 @@ void *spill_socket(const struct spill *self)
     return fetcher_socket(self->fetcher);
 }
 
-uint64_t spill_reads(const struct broker *broker)
+uint64_t spill_reads(const struct spill *self)
 {
-    return broker->spill ? broker->spill->fetched_chunks + broker->spill->damaged_chunks : 0;
+    return self ? self->fetched_chunks + self->damaged_chunks : 0;
 }
 
 bool spill_is_quiet(const struct spill *self)
 {
-    const struct stream *stream = self->broker->stream;
+    const struct stream *stream = self->stream;
     bool works = self->hand || self->parked || self->needs.count || fetcher_under_way(self->fetcher);
-    return !works && (self->broker->store.split_bytes <= high_mark(self) || self->stalled) && !self->moving &&
+    return !works && (self->state.store->split_bytes <= high_mark(self) || self->stalled) && !self->moving &&
            stream->durable + 1 >= stream->number;
 }
 
 /* ---- life ---- */
 
-rp_status spill_open(struct broker *broker, rp_error *err)
+rp_status spill_open(struct spill **out, const struct durable_state *state, struct stream *stream, rp_error *err)
 {
-    const struct broker_config *config = broker->config;
+    const struct broker_config *config = state->config;
     if (!config->storage_memory)
         return RP_OK;
     struct spill *self = calloc(1, sizeof *self);
     if (!self)
         return err_set(err, RP_NO_MEMORY, "no memory to spill");
-    self->fetcher = fetcher_new(&broker->stream->folder, err);
+    self->fetcher = fetcher_new(&stream->folder, err);
     if (!self->fetcher) {
         free(self);
         return RP_NO_MEMORY;
     }
-    self->broker = broker;
+    self->state = *state;
+    self->stream = stream;
     self->memory = (uint64_t)config->storage_memory;
     self->disk = (uint64_t)config->storage_disk;
     self->parked_end = &self->parked;
     self->reads_end = &self->reads;
-    self->swept_ns = broker->loop.now_ns;
-    broker->store.split = true;
-    broker->spill = self;
+    self->swept_ns = state->loop->now_ns;
+    state->store->split = true;
+    *out = self;
     return RP_OK;
 }
 
-void spill_close(struct broker *broker)
+void spill_close(struct spill **at)
 {
-    struct spill *self = broker->spill;
+    struct spill *self = *at;
     if (!self)
         return;
     if (self->hand)
@@ -321,5 +314,5 @@ void spill_close(struct broker *broker)
     idmap_fini(&self->needs);
     idmap_fini(&self->lost);
     free(self);
-    broker->spill = NULL;
+    *at = NULL;
 }

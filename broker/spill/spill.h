@@ -9,16 +9,21 @@
 #ifndef BROKER_SPILL_H
 #define BROKER_SPILL_H
 
+#include "broker/config/config.h"
+#include "broker/journal/stream.h"
 #include "broker/loop/idmap.h"
+#include "broker/loop/loop.h"
 #include "broker/sample/samples.h"
 #include "broker/spill/fetcher.h"
+#include "broker/table/tables.h"
 #include "proto/base/log.h"
 
 struct hand;
 struct need;
 
 struct spill {
-    struct broker *broker;
+    struct durable_state state;
+    struct stream *stream;
     struct fetcher *fetcher;
     uint64_t memory; /* most bytes of data that stay */
     uint64_t disk;   /* most bytes of chunks in segments; 0: no limit */
@@ -57,12 +62,12 @@ struct spill {
 };
 
 /* After stream_open, before anything is stored. Nothing to do if storage.memory is 0. */
-rp_status spill_open(struct broker *broker, rp_error *err);
+rp_status spill_open(struct spill **out, const struct durable_state *state, struct stream *stream, rp_error *err);
 /* Before the tables go. Waiters have been cancelled. */
-void spill_close(struct broker *broker);
+void spill_close(struct spill **self);
 /* Takes what the fetcher has read, answers whose data is complete, and lets data go where there is too much. In every
  * turn. True: more could be done at once. */
-bool spill_run(struct broker *broker);
+bool spill_run(struct spill *self);
 /* The socket to poll. */
 void *spill_socket(const struct spill *self);
 /* Nothing is under way: for tests. */
@@ -72,27 +77,27 @@ bool spill_is_quiet(const struct spill *self);
 
 /* Parks the waiter until all its chunks are here; then sample_answer is called with this text again. False: they are
  * here. */
-bool spill_park(struct broker *broker, struct waiter *waiter, const char *text);
+bool spill_park(struct spill *self, struct waiter *waiter, const char *text);
 /* The waiter ends: its chunks may go. */
-void spill_unpark(struct broker *broker, struct waiter *waiter);
+void spill_unpark(struct spill *self, struct waiter *waiter);
 /* "12 of 256 items are being read from disk" */
 void spill_explain(const struct waiter *waiter, char *text, size_t size);
 /* For moving chunks between segments: if the chunk's data is not here, it is read, and stays for a while. */
 enum spill_brings { SPILL_HERE, SPILL_COMING, SPILL_LOST /* it can not be read */ };
-enum spill_brings spill_bring(struct broker *broker, struct chunk *chunk);
+enum spill_brings spill_bring(struct spill *self, struct chunk *chunk);
 /* Running count of chunks that were read, or could not be. */
-uint64_t spill_reads(const struct broker *broker);
+uint64_t spill_reads(const struct spill *self);
 
 /* ---- budgets ---- */
 
 /* Data of chunks that may stay now. */
 uint64_t spill_cap(const struct spill *self);
 /* Inserts have to wait until data has gone. */
-bool spill_is_full(const struct broker *broker);
+bool spill_is_full(struct spill *self);
 /* What they wait for; nothing if they do not. */
-void spill_explain_insert(const struct broker *broker, char *text, size_t size);
+void spill_explain_insert(struct spill *self, char *text, size_t size);
 /* storage.disk is used up: something must be removed before more is inserted. */
-bool spill_wants_room(const struct broker *broker);
+bool spill_wants_room(const struct spill *self);
 
 /* ---- within ---- */
 

@@ -1,24 +1,22 @@
 /* Files of segments that hold nothing any more are removed, and what is left in a mostly dead one is written again, so that
  * spilled chunks take about twice their size on disk at most. Only where there are no checkpoints: with them, whether a
  * file is needed is theirs to say (checkpoint.h). */
-#include "broker/broker.h"
 #include "broker/journal/stream.h"
 #include "broker/spill/spill.h"
 
 bool spill_owns_files(const struct spill *self)
 {
-    const struct broker *broker = self->broker;
-    const struct folder *folder = &broker->stream->folder;
+    const struct folder *folder = &self->stream->folder;
     for (uint32_t i = 0; i < folder->n_files; i++)
         if (folder->files[i].kind == DISK_CHECKPOINT)
             return false;
-    return !config_makes_checkpoints(broker->config);
+    return !config_makes_checkpoints(self->state.config);
 }
 
 bool spill_move_chunk(struct spill *self, struct chunk *chunk)
 {
-    struct stream *stream = self->broker->stream;
-    enum spill_brings found = spill_bring(self->broker, chunk);
+    struct stream *stream = self->stream;
+    enum spill_brings found = spill_bring(self, chunk);
     if (found != SPILL_HERE) {
         self->round_waiting += found == SPILL_COMING;
         return false;
@@ -37,11 +35,11 @@ bool spill_move_chunk(struct spill *self, struct chunk *chunk)
 
 void spill_sweep(struct spill *self)
 {
-    struct stream *stream = self->broker->stream;
+    struct stream *stream = self->stream;
     uint64_t live = 0, sparsest = 0;
     double least = 0.5;
-    for (uint32_t i = stream->n_segments; i-- > 0;) {
-        const struct segment_use use = stream->segments[i];
+    for (uint32_t i = stream->segments.n; i-- > 0;) {
+        const struct segment_use use = stream->segments.list[i];
         live += use.live;
         /* Without checkpoints, a journal of before is all that a broker with one could start from. */
         if (use.number == stream->segment || use.number < stream->first_own)
@@ -56,9 +54,9 @@ void spill_sweep(struct spill *self)
             sparsest = use.number;
         }
     }
-    if (self->moving && !stream_segment(stream, self->moving))
+    if (self->moving && !segments_find(&stream->segments, self->moving))
         self->moving = 0;
-    bool may = !self->moving && self->broker->loop.now_ns >= self->move_after_ns;
-    if (may && stream->total_bytes > 2 * live + 2 * stream_segment_bytes(stream))
+    bool may = !self->moving && self->state.loop->now_ns >= self->move_after_ns;
+    if (may && stream->segments.total_bytes > 2 * live + 2 * stream_segment_bytes(stream))
         self->moving = sparsest;
 }

@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "broker/broker.h"
 #include "broker/session/pump.h"
 #include "broker/spill/spill.h"
 
@@ -56,7 +55,7 @@ static void need_end(struct spill *self, struct need *need)
     self->pinned_bytes -= chunk->bytes;
     free(need->why);
     free(need);
-    store_release(&self->broker->store, chunk);
+    store_release(self->state.store, chunk);
 }
 
 static void need_read(struct spill *self, struct need *need)
@@ -121,18 +120,17 @@ void spill_drop_reads(struct spill *self)
 
 static void need_failed(struct spill *self, struct need *need, rp_status status, const char *text)
 {
-    struct broker *broker = self->broker;
     uint32_t held;
     need->failed = status;
     need->why = strdup(text);
     self->damaged_chunks++;
-    if (log_allow(&self->log, 5, broker->loop.now_ns, &held))
+    if (log_allow(&self->log, 5, self->state.loop->now_ns, &held))
         log_line(LEVEL_ERROR, "B0531", "a chunk could not be read back", "error=\"%s\" held_back=%u", text, held);
 }
 
 static void take_batch(struct spill *self, struct fetch_batch *batch)
 {
-    struct store *store = &self->broker->store;
+    struct store *store = self->state.store;
     for (uint32_t i = 0; i < batch->n; i++) {
         struct fetch_job *job = &batch->jobs[i];
         struct need *need = job->owner;
@@ -159,9 +157,8 @@ static void take_batch(struct spill *self, struct fetch_batch *batch)
     fetch_batch_destroy(&batch);
 }
 
-enum spill_brings spill_bring(struct broker *broker, struct chunk *chunk)
+enum spill_brings spill_bring(struct spill *self, struct chunk *chunk)
 {
-    struct spill *self = broker->spill;
     if (chunk_is_here(chunk) || !self)
         return SPILL_HERE;
     if (idmap_get(&self->lost, chunk->at))
@@ -229,9 +226,8 @@ static void unlink_waiter(struct spill *self, struct waiter *waiter)
     self->n_parked--;
 }
 
-bool spill_park(struct broker *broker, struct waiter *waiter, const char *text)
+bool spill_park(struct spill *self, struct waiter *waiter, const char *text)
 {
-    struct spill *self = broker->spill;
     struct park *park = &waiter->park;
     if (park->state == PARK_READY) {
         /* The reply is made before anything else happens. */
@@ -243,7 +239,7 @@ bool spill_park(struct broker *broker, struct waiter *waiter, const char *text)
     if (park->state == PARK_NOT) {
         if (picks_are_here(&waiter->picks))
             return false;
-        picks_own(&waiter->picks, broker);
+        picks_own(&waiter->picks, self->state.broker);
         park->state = PARK_WAITS;
         park->next = NULL;
         park->prev = self->parked_end;
@@ -261,9 +257,8 @@ bool spill_park(struct broker *broker, struct waiter *waiter, const char *text)
     return true;
 }
 
-void spill_unpark(struct broker *broker, struct waiter *waiter)
+void spill_unpark(struct spill *self, struct waiter *waiter)
 {
-    struct spill *self = broker->spill;
     struct park *park = &waiter->park;
     if (park->state == PARK_NOT && !park->text)
         return;
@@ -305,7 +300,7 @@ static void remove_item(struct spill *self, struct table *table, uint64_t key, c
     if (i == span->n)
         return; /* another item that has got the key since */
     uint32_t held;
-    if (log_allow(&self->log, 5, self->broker->loop.now_ns, &held))
+    if (log_allow(&self->log, 5, self->state.loop->now_ns, &held))
         log_line(LEVEL_ERROR, "B0532", "an item whose data is lost was removed", "table=%s key=%llu held_back=%u",
                  table->name, (unsigned long long)key, held);
     table_remove(table, slot);
@@ -347,7 +342,7 @@ static rp_status drop_damaged(struct spill *self, struct waiter *waiter, char *t
     }
     unpin(self, waiter);
     for (uint32_t i = 0; i < n_lost; i++)
-        picks_drop(picks, self->broker, lost[i]);
+        picks_drop(picks, self->state.broker, lost[i]);
     free(lost);
     snprintf(text, size, "%u of %u items could not be read from the broker's disk: %s", n_lost, before, why);
     return status;
@@ -356,7 +351,6 @@ static rp_status drop_damaged(struct spill *self, struct waiter *waiter, char *t
 /* All that can be read is here. */
 static void finish(struct spill *self, struct waiter *waiter)
 {
-    struct broker *broker = self->broker;
     char text[400];
     rp_status status = RP_OK;
     if (waiter->park.damaged || waiter->park.broken)
@@ -364,13 +358,13 @@ static void finish(struct spill *self, struct waiter *waiter)
     unlink_waiter(self, waiter);
     waiter->park.state = PARK_READY;
     if (status == RP_OK)
-        sample_answer(broker, waiter, waiter->park.text);
+        sample_answer(self->state.broker, waiter, waiter->park.text);
     else if (waiter->park.broken) /* the picks are left behind, for a retry */
-        waiter->wait.ops->cancel(broker, &waiter->wait, status, text);
+        waiter->wait.ops->cancel(self->state.broker, &waiter->wait, status, text);
     else if (waiter->picks.n && !waiter->whole)
-        sample_answer(broker, waiter, text);
+        sample_answer(self->state.broker, waiter, text);
     else
-        sample_fail(broker, waiter, status, text);
+        sample_fail(self->state.broker, waiter, status, text);
 }
 
 static bool is_complete(const struct spill *self, struct waiter *waiter)
@@ -393,14 +387,13 @@ static bool is_complete(const struct spill *self, struct waiter *waiter)
 
 bool spill_take_reads(struct spill *self)
 {
-    struct broker *broker = self->broker;
-    int64_t end = clock_now(&broker->loop.clock) + RUN_NS;
+    int64_t end = clock_now(&self->state.loop->clock) + RUN_NS;
     struct fetch_batch *batch;
     bool more = false;
     while (!more && (batch = fetcher_take(self->fetcher))) {
         take_batch(self, batch);
         spill_order_reads(self);
-        more = clock_now(&broker->loop.clock) >= end;
+        more = clock_now(&self->state.loop->clock) >= end;
     }
     if (!self->arrived)
         return more;
@@ -411,7 +404,7 @@ bool spill_take_reads(struct spill *self)
         if (!is_complete(self, waiter))
             continue;
         finish(self, waiter);
-        if (clock_now(&broker->loop.clock) >= end) {
+        if (clock_now(&self->state.loop->clock) >= end) {
             self->arrived = true;
             break;
         }

@@ -19,7 +19,7 @@ bool room_is_kept(const struct table *self)
 static bool wants_room(const struct broker *broker)
 {
     bool memory = store_memory(&broker->store) > broker->tables.storage_budget;
-    return (memory && !spill_is_full(broker)) || spill_wants_room(broker);
+    return (memory && !spill_is_full(broker->spill)) || spill_wants_room(broker->spill);
 }
 
 /* Bytes by which the item makes the table larger. */

@@ -9,7 +9,7 @@
 void __real_broker_destroy(struct broker **self);
 void __wrap_broker_destroy(struct broker **self);
 void __wrap_broker_stop(struct broker *self);
-void __wrap_checkpoint_signal(struct broker *self);
+void __wrap_broker_checkpoint(struct broker *self);
 
 static void send_all(void)
 {
@@ -31,7 +31,7 @@ void __wrap_broker_stop(struct broker *self)
     abort();
 }
 
-void __wrap_checkpoint_signal(struct broker *self)
+void __wrap_broker_checkpoint(struct broker *self)
 {
     (void)self;
     abort();

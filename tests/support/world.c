@@ -179,7 +179,7 @@ static void do_heartbeat(struct world *self)
 static void do_checkpoint(struct world *self)
 {
     rp_error err = {0};
-    assert_int_equal(checkpoint_start(self->embed.broker, CHECKPOINT_ASKED, NULL, &err), RP_OK);
+    assert_int_equal(checkpoint_start(self->embed.broker->checkpoints, CHECKPOINT_ASKED, NULL, &err), RP_OK);
 }
 
 static void step(struct world *self)

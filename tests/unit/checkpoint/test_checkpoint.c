@@ -420,22 +420,22 @@ static void one_slice(void)
     chores_run(&broker->loop.chores, broker->loop.clock.now, broker->loop.clock.ctx, 0);
     stream_flush(broker->stream);
     stream_run(broker->stream);
-    checkpoints_run(broker);
+    checkpoints_run(broker->checkpoints);
 }
 
 static void begin(struct model *model)
 {
     model_take(model);
-    assert_int_equal(checkpoint_start(broker, CHECKPOINT_ASKED, NULL, NULL), RP_OK);
-    assert_true(checkpoints_run(broker));
-    assert_true(checkpoint_is_running(broker));
+    assert_int_equal(checkpoint_start(broker->checkpoints, CHECKPOINT_ASKED, NULL, NULL), RP_OK);
+    assert_true(checkpoints_run(broker->checkpoints));
+    assert_true(checkpoint_is_running(broker->checkpoints));
 }
 
 static void end(void)
 {
-    for (uint32_t i = 0; checkpoint_is_running(broker); i++) {
+    for (uint32_t i = 0; checkpoint_is_running(broker->checkpoints); i++) {
         one_slice();
-        if (!broker->loop.chores.first && checkpoint_is_running(broker))
+        if (!broker->loop.chores.first && checkpoint_is_running(broker->checkpoints))
             zmq_poll(&(zmq_pollitem_t){disk_writer_socket(broker->stream->disk_writer), 0, ZMQ_POLLIN, 0}, 1, 100);
         if (i > 100000)
             fail_msg("the checkpoint does not end");
@@ -467,7 +467,7 @@ static void slices_add_up_to_one_instant(void **state)
             begin(&model);
             bases += broker->checkpoints->running->base == 0;
             uint32_t often = 1 + below(40);
-            while (checkpoint_is_running(broker)) {
+            while (checkpoint_is_running(broker->checkpoints)) {
                 for (uint32_t i = below(often); i > 0; i--)
                     change();
                 one_slice();
@@ -586,8 +586,8 @@ static void old_ones_go_and_foreign_files_stay(void **state)
     assert_true(kept >= 2 && kept <= 2 + CHECKPOINT_LINKS);
     for (uint32_t i = 0; i < kept; i++) /* what is kept has all that it needs */
         for (uint32_t s = 0; s < broker->checkpoints->kept[i].n_segments; s++)
-            assert_non_null(stream_segment(broker->stream, broker->checkpoints->kept[i].segments[s]));
-    uint32_t segments = broker->stream->n_segments;
+            assert_non_null(segments_find(&broker->stream->segments, broker->checkpoints->kept[i].segments[s]));
+    uint32_t segments = broker->stream->segments.n;
     print_message("%u checkpoints, %u segments kept of %llu\n", kept, segments,
                   (unsigned long long)broker->stream->segment);
     stream_hand_over(broker->stream); /* the newest is a file, too */
@@ -615,7 +615,7 @@ static void move_and_check(bool journal)
             one_slice();
     }
     make_one();
-    uint32_t many = broker->stream->n_segments;
+    uint32_t many = broker->stream->segments.n;
     struct table *table = &broker->tables.list[0];
     struct chunk *shared = NULL;
     for (uint32_t slot = 0; slot < table->in.high; slot++)
@@ -638,14 +638,14 @@ static void move_and_check(bool journal)
     assert_true(shared->at != place);
     table_remove(table, table_find(table, arrival.key));
     if (journal)
-        assert_non_null(stream_segment(broker->stream, disk_number(place)));
+        assert_non_null(segments_find(&broker->stream->segments, disk_number(place)));
     make_one(); /* and it does not go on for ever */
     assert_true(broker->checkpoints->last_base != 0 || journal);
     check_files(&model);
     insert(0);
     broker->checkpoints->base = 0; /* a whole one, so that no base keeps files */
     make_one();
-    uint32_t few = broker->stream->n_segments;
+    uint32_t few = broker->stream->segments.n;
     print_message("%u segments, then %u\n", many, few);
     assert_true(many > 8 && few < many / 2);
     check_files(&model);
@@ -682,10 +682,10 @@ static void after_a_failure_the_next_is_whole(void **state)
             change();
             one_slice();
         }
-        checkpoint_finished(broker, model.number, false);
-        for (uint32_t i = 0; i < 100 && checkpoint_is_running(broker); i++)
+        checkpoint_finished(broker->checkpoints, model.number, false);
+        for (uint32_t i = 0; i < 100 && checkpoint_is_running(broker->checkpoints); i++)
             one_slice();
-        assert_false(checkpoint_is_running(broker));
+        assert_false(checkpoint_is_running(broker->checkpoints));
         make_one();
         assert_int_equal(broker->checkpoints->last_base, 0);
         check_files(&model);
@@ -724,7 +724,7 @@ static uint64_t hold_segment(void)
         pass_over(held[n_held]);
         one_slice();
     }
-    const struct segment_use *use = stream_segment(broker->stream, segment);
+    const struct segment_use *use = segments_find(&broker->stream->segments, segment);
     assert_true(use->live > use->bytes / 2); /* it is not worth moving */
     make_one();
     return segment;
@@ -746,17 +746,17 @@ static void a_failed_one_lets_no_segment_go(void **state)
     uint64_t segment = hold_segment();
     pass_over(held[0]);
     let_go();
-    assert_int_equal(stream_segment(broker->stream, segment)->live, 0);
+    assert_int_equal(segments_find(&broker->stream->segments, segment)->live, 0);
     begin(&model);
-    checkpoint_finished(broker, model.number, false);
-    for (uint32_t i = 0; i < 100 && checkpoint_is_running(broker); i++)
+    checkpoint_finished(broker->checkpoints, model.number, false);
+    for (uint32_t i = 0; i < 100 && checkpoint_is_running(broker->checkpoints); i++)
         one_slice();
-    assert_false(checkpoint_is_running(broker));
+    assert_false(checkpoint_is_running(broker->checkpoints));
     broker->checkpoints->low = true; /* then all that can go goes */
-    checkpoints_clean(broker);
-    assert_non_null(stream_segment(broker->stream, segment));
+    checkpoints_clean(broker->checkpoints);
+    assert_non_null(segments_find(&broker->stream->segments, segment));
     make_one();
-    assert_null(stream_segment(broker->stream, segment));
+    assert_null(segments_find(&broker->stream->segments, segment));
     stop();
     folder_drop();
 }
@@ -778,10 +778,10 @@ static void what_the_start_removes_stays_for_the_next(void **state)
     embed_start(&embed, "  - {name: fifo, max_size: 1, sampler: {kind: fifo}, remover: {kind: lifo}}\n", more);
     broker = embed.broker;
     assert_int_equal(broker->tables.list[0].in.size, 1);
-    assert_int_equal(stream_segment(broker->stream, segment)->live, 0);
+    assert_int_equal(segments_find(&broker->stream->segments, segment)->live, 0);
     broker->checkpoints->low = true;
-    checkpoints_clean(broker);
-    assert_non_null(stream_segment(broker->stream, segment));
+    checkpoints_clean(broker->checkpoints);
+    assert_non_null(segments_find(&broker->stream->segments, segment));
     embed_stop(&embed);
     folder_drop();
 }
@@ -798,8 +798,9 @@ static void one_for_space_is_whole(void **state)
     make_one();
     for (uint32_t i = 0; i < 2; i++) {
         insert(2);
-        assert_int_equal(checkpoint_start(broker, i ? CHECKPOINT_SPACE : CHECKPOINT_JOURNAL, NULL, NULL), RP_OK);
-        assert_true(checkpoints_run(broker));
+        assert_int_equal(checkpoint_start(broker->checkpoints, i ? CHECKPOINT_SPACE : CHECKPOINT_JOURNAL, NULL, NULL),
+                         RP_OK);
+        assert_true(checkpoints_run(broker->checkpoints));
         end();
         assert_int_equal(broker->checkpoints->last, i + 2);
         assert_int_equal(broker->checkpoints->last_base, i ? 0 : 1);
@@ -841,10 +842,10 @@ static void the_journal_is_counted_from_the_last_one(void **state)
     assert_true(bytes > 100000);
     begin(&model);
     assert_true(broker->stream->journal_bytes < bytes / 2);
-    checkpoint_finished(broker, model.number, false);
-    for (uint32_t i = 0; i < 100 && checkpoint_is_running(broker); i++)
+    checkpoint_finished(broker->checkpoints, model.number, false);
+    for (uint32_t i = 0; i < 100 && checkpoint_is_running(broker->checkpoints); i++)
         one_slice();
-    assert_false(checkpoint_is_running(broker));
+    assert_false(checkpoint_is_running(broker->checkpoints));
     assert_true(broker->stream->journal_bytes >= bytes);
     stop();
     start(true, extra);
@@ -897,10 +898,10 @@ static void one_that_waits_for_the_disk_sleeps(void **state)
     broker->stream->backlog = UINT64_MAX / 2;
     chores_run(&broker->loop.chores, broker->loop.clock.now, broker->loop.clock.ctx, 0);
     assert_null(broker->loop.chores.first);
-    assert_false(checkpoints_run(broker));
+    assert_false(checkpoints_run(broker->checkpoints));
     assert_int_equal(broker->stream->given, given);
     broker->stream->backlog = 0;
-    assert_true(checkpoints_run(broker));
+    assert_true(checkpoints_run(broker->checkpoints));
     end();
     check_files(&model);
     stop();
@@ -932,8 +933,8 @@ static void the_rest_is_of_the_instant_too(void **state)
     assert_true(params_restore_slot(&broker->params, "s0", 5, broker->loop.now_ns, value, large));
     uint32_t ordinal[3] = {writer[0]->ordinal, writer[1]->ordinal, writer[2]->ordinal};
     uint64_t number;
-    assert_int_equal(checkpoint_start(broker, CHECKPOINT_ASKED, &number, NULL), RP_OK);
-    assert_true(checkpoints_run(broker));
+    assert_int_equal(checkpoint_start(broker->checkpoints, CHECKPOINT_ASKED, &number, NULL), RP_OK);
+    assert_true(checkpoints_run(broker->checkpoints));
     params_restore_slot(&broker->params, "s0", 6, broker->loop.now_ns, "new", 3);
     session_close(session_find(&broker->sessions, writer[1]->session));
     table_reset(embed_table(&embed, "once"), NULL);

@@ -40,13 +40,13 @@ static int forget(const char *path, const struct stat *info, int kind, struct FT
 static bool run(struct broker *broker, bool memory)
 {
     if (memory)
-        return checkpoints_run(broker);
+        return checkpoints_run(broker->checkpoints);
     nomem_arm(1, NOMEM_FOR_EVER);
     nomem_enter();
-    bool began = checkpoints_run(broker);
+    bool began = checkpoints_run(broker->checkpoints);
     nomem_leave();
     assert_int_equal(nomem_disarm(), began);
-    assert_false(checkpoint_is_running(broker));
+    assert_false(checkpoint_is_running(broker->checkpoints));
     return began;
 }
 
@@ -69,7 +69,7 @@ static void test_pause(void **state)
     assert_false(run(broker, true));
     broker->loop.now_ns += 2 * NS_PER_S;
     assert_true(run(broker, true));
-    assert_true(checkpoint_is_running(broker));
+    assert_true(checkpoint_is_running(broker->checkpoints));
     embed_stop(&embed);
     assert_int_equal(nftw(folder, forget, 8, FTW_DEPTH | FTW_PHYS), 0);
 }

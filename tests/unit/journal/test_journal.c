@@ -29,7 +29,7 @@ static void whatever_happens_the_files_make_the_same_state(void **state)
         assert_true(table->stats.total_inserts > 0 && table->stats.total_samples > 0);
         rejected += table->stats.rejected;
     }
-    assert_true(rejected > 0 && world.embed.broker->stream->n_segments > 1);
+    assert_true(rejected > 0 && world.embed.broker->stream->segments.n > 1);
     world_stop(&world);
 }
 

@@ -15,17 +15,26 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "broker/broker.h"
+#include "broker/config/config.h"
 #include "broker/journal/stream.h"
+#include "broker/loop/loop.h"
+#include "broker/peer/peers.h"
+#include "broker/table/tables.h"
 #include "proto/base/crc32c.h"
+#include "proto/base/log.h"
+#include "proto/base/rng.h"
 #include "tests/support/naive.h"
 
-/* A broker of which there is nothing but what a stream needs. */
+/* The rooms that a stream uses, all of them empty. */
 struct desk {
     char path[64];
     struct broker_config config;
     struct clock_manual manual;
-    struct broker broker;
+    struct loop loop;
+    struct store store;
+    struct tables tables;
+    struct layouts layouts;
+    struct peers peers;
     struct stream *stream;
 };
 
@@ -45,13 +54,19 @@ static void desk_open(struct desk *self, bool again, bool journal)
     self->config.journal_interval_ns = NS_PER_S;
     self->config.memory_limit = 1 << 30;
     self->manual.now_ns = NS_PER_S;
-    self->broker.config = &self->config;
-    self->broker.loop.clock = clock_manual(&self->manual);
-    peers_init(&self->broker.peers, &self->broker.loop, &self->config, NULL);
+    self->loop.clock = clock_manual(&self->manual);
+    peers_init(&self->peers, &self->loop, &self->config, NULL);
+    struct durable_state state = {
+        .config = &self->config,
+        .loop = &self->loop,
+        .store = &self->store,
+        .tables = &self->tables,
+        .layouts = &self->layouts,
+        .peers = &self->peers,
+    };
     rp_error err = {0};
-    if (store_init(&self->broker.store, &err) != RP_OK || stream_open(&self->broker, &err) != RP_OK)
+    if (store_init(&self->store, &err) != RP_OK || stream_open(&self->stream, &state, &err) != RP_OK)
         fail_msg("%s", err.text);
-    self->stream = self->broker.stream;
 }
 
 static void desk_begin(struct desk *self)
@@ -76,8 +91,8 @@ static void desk_settle(struct desk *self)
 static void desk_close(struct desk *self, bool remove)
 {
     stream_close(&self->stream, 2000);
-    self->broker.store.stream = NULL;
-    store_fini(&self->broker.store);
+    self->store.stream = NULL;
+    store_fini(&self->store);
     DIR *dir = remove ? opendir(self->path) : NULL;
     for (struct dirent *entry; dir && (entry = readdir(dir));)
         if (entry->d_name[0] != '.')
@@ -191,10 +206,10 @@ static void what_is_appended_is_read_back(void **state)
         stream_flush(desk.stream);
     }
     desk_settle(&desk);
-    assert_true(desk.stream->n_segments > 2);
+    assert_true(desk.stream->segments.n > 2);
     uint64_t bytes = 0;
-    for (uint32_t i = 0; i < desk.stream->n_segments; i++) {
-        const struct segment_use *use = &desk.stream->segments[i];
+    for (uint32_t i = 0; i < desk.stream->segments.n; i++) {
+        const struct segment_use *use = &desk.stream->segments.list[i];
         size_t size;
         free(read_segment(&desk, use->number, &size));
         assert_int_equal(use->bytes, size);
@@ -203,16 +218,16 @@ static void what_is_appended_is_read_back(void **state)
         each_entry(&desk, use->number, check_entry, &ledger);
     }
     assert_int_equal(ledger.read, ledger.written);
-    assert_int_equal(ledger.starts, desk.stream->n_segments);
+    assert_int_equal(ledger.starts, desk.stream->segments.n);
     assert_true(ledger.extended > 100);
-    assert_int_equal(desk.stream->total_bytes, bytes);
+    assert_int_equal(desk.stream->segments.total_bytes, bytes);
     assert_int_equal(desk.stream->backlog, 0);
     /* The next one goes on behind the last. */
-    uint32_t n = desk.stream->n_segments;
+    uint32_t n = desk.stream->segments.n;
     desk_close(&desk, false);
     desk_open(&desk, true, true);
-    assert_int_equal(desk.stream->n_segments, n);
-    assert_int_equal(desk.stream->total_bytes, bytes);
+    assert_int_equal(desk.stream->segments.n, n);
+    assert_int_equal(desk.stream->segments.total_bytes, bytes);
     desk_begin(&desk);
     assert_int_equal(desk.stream->segment, n + 1);
     desk_close(&desk, true);
@@ -227,7 +242,7 @@ static struct chunk *make_chunk(struct desk *self, uint32_t bytes, uint8_t with)
     zmq_msg_t message;
     zmq_msg_init_size(&message, bytes);
     memset(zmq_msg_data(&message), with, bytes);
-    struct chunk *chunk = store_add(&self->broker.store, 2, data, bytes, bytes, &message);
+    struct chunk *chunk = store_add(&self->store, 2, data, bytes, bytes, &message);
     zmq_msg_close(&message);
     free(data);
     chunk_block_sizes(chunk)[0] = bytes / 2;
@@ -268,8 +283,8 @@ static void check_chunk(struct desk *self, const struct chunk *chunk, uint8_t wi
 static uint64_t live(const struct desk *self)
 {
     uint64_t sum = 0;
-    for (uint32_t i = 0; i < self->stream->n_segments; i++)
-        sum += self->stream->segments[i].live;
+    for (uint32_t i = 0; i < self->stream->segments.n; i++)
+        sum += self->stream->segments.list[i].live;
     return sum;
 }
 
@@ -296,7 +311,7 @@ static void chunks_lie_where_they_say(void **state)
         for (uint32_t i = 0; i < N; i++)
             check_chunk(&desk, chunks[i], (uint8_t)(i + 1));
         uint64_t all = live(&desk);
-        assert_true(all > 4 * RECORD_BYTES && all <= desk.stream->total_bytes);
+        assert_true(all > 4 * RECORD_BYTES && all <= desk.stream->segments.total_bytes);
         /* again, in a segment of its own: the first holds nothing any more and can go */
         uint64_t first = desk.stream->segment;
         desk.stream->segment_bytes = 1;
@@ -307,15 +322,15 @@ static void chunks_lie_where_they_say(void **state)
         for (uint32_t i = 0; i < N; i++)
             stream_chunk_again(desk.stream, chunks[i]);
         desk_settle(&desk);
-        assert_int_equal(stream_segment(desk.stream, first)->live, 0);
+        assert_int_equal(segments_find(&desk.stream->segments, first)->live, 0);
         assert_int_equal(live(&desk), all);
         stream_remove_segment(desk.stream, first);
-        assert_null(stream_segment(desk.stream, first));
+        assert_null(segments_find(&desk.stream->segments, first));
         stream_remove_segment(desk.stream, first + 1); /* is being written: stays */
         for (uint32_t i = 0; i < N; i++) {
             assert_int_equal(disk_number(chunks[i]->at), first + 1);
             check_chunk(&desk, chunks[i], (uint8_t)(i + 1));
-            store_release(&desk.broker.store, chunks[i]);
+            store_release(&desk.store, chunks[i]);
         }
         assert_int_equal(live(&desk), 0);
         struct stat stat;
@@ -339,7 +354,7 @@ static void nothing_is_written_without_need(void **state)
     assert_int_equal(desk.stream->given, 0);
     desk_close(&desk, false);
     desk_open(&desk, true, false);
-    assert_int_equal(desk.stream->n_segments, 0);
+    assert_int_equal(desk.stream->segments.n, 0);
     desk_close(&desk, true);
 }
 
@@ -365,7 +380,7 @@ static void every_segment_begins_with_start(void **state)
         uint16_t first = 0;
         each_entry(&desk, desk.stream->segment, note_first, &first);
         assert_int_equal(first, ENTRY_START);
-        store_release(&desk.broker.store, chunk);
+        store_release(&desk.store, chunk);
         desk_close(&desk, true);
     }
 }

@@ -139,7 +139,7 @@ static void stop(struct embed *embed)
 
 static void ask_checkpoint(struct embed *embed, uint64_t *number)
 {
-    assert_int_equal(checkpoint_start(embed->broker, CHECKPOINT_ASKED, number, NULL), RP_OK);
+    assert_int_equal(checkpoint_start(embed->broker->checkpoints, CHECKPOINT_ASKED, number, NULL), RP_OK);
 }
 
 /* What is in the folder now, as it would be found after the machine has failed. */
@@ -203,7 +203,7 @@ static bool is_healed(const struct embed *embed)
 {
     const struct stream *stream = embed->broker->stream;
     return disk.fail == 0 && stream->bad_last == 0 && stream->trouble[0] == 0 && is_settled(embed) &&
-           !checkpoint_is_running(embed->broker);
+           !checkpoint_is_running(embed->broker->checkpoints);
 }
 
 /* Until all is in the table, and on the disk. */

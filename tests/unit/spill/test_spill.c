@@ -528,7 +528,7 @@ static void inserts_wait_while_memory_is_full(void **state)
     assert_int_equal(table->in.size + table->n_waiting_items, 60);
     assert_true(embed.broker->spill->held);
     char why[300] = "";
-    spill_explain_insert(embed.broker, why, sizeof why);
+    spill_explain_insert(embed.broker->spill, why, sizeof why);
     assert_non_null(strstr(why, "needs memory: 0.2 MiB of chunks are here where 0.1 MiB may be"));
     embed.broker->stream->full = false;
     embed.manual.now_ns += NS_PER_S;
@@ -601,8 +601,8 @@ static void a_full_disk_budget_removes_old_items(void **state)
     assert_int_not_equal(table_find(table, 1999), KEYMAP_NONE);
     assert_int_equal(table_find(table, 0), KEYMAP_NONE);
     uint64_t live = 0;
-    for (uint32_t i = 0; i < embed.broker->stream->n_segments; i++)
-        live += embed.broker->stream->segments[i].live;
+    for (uint32_t i = 0; i < embed.broker->stream->segments.n; i++)
+        live += embed.broker->stream->segments.list[i].live;
     assert_true(live <= 1 << 20);
     check_all(testpeer_sampled(peer, "t", 200));
     embed_stop(&embed);
@@ -635,12 +635,12 @@ static void segments_that_hold_nothing_are_removed(void **state)
         embed_advance(&embed, 1100);
     struct stream *stream = embed.broker->stream;
     uint64_t live = 0;
-    for (uint32_t i = 0; i < stream->n_segments; i++) {
-        assert_true(stream->segments[i].live > 0 || stream->segments[i].number == stream->segment);
-        live += stream->segments[i].live;
+    for (uint32_t i = 0; i < stream->segments.n; i++) {
+        assert_true(stream->segments.list[i].live > 0 || stream->segments.list[i].number == stream->segment);
+        live += stream->segments.list[i].live;
     }
     assert_true(stream->segment > 10);
-    assert_true(stream->total_bytes <= 2 * live + 3 * stream->segment_bytes);
+    assert_true(stream->segments.total_bytes <= 2 * live + 3 * stream->segment_bytes);
     for (uint32_t i = 0; i < 20; i++)
         check_all(testpeer_sampled(peer, "t", 16));
     assert_int_equal(embed.broker->spill->damaged_chunks, 0);
@@ -725,7 +725,7 @@ static void make_checkpoint(struct embed *embed)
 {
     rp_error err = {0};
     uint64_t number;
-    if (checkpoint_start(embed->broker, CHECKPOINT_ASKED, &number, &err) != RP_OK)
+    if (checkpoint_start(embed->broker->checkpoints, CHECKPOINT_ASKED, &number, &err) != RP_OK)
         fail_msg("%s", err.text);
     for (uint32_t ms = 0; ms < 10000 && embed->broker->checkpoints->last != number; ms++)
         broker_turn(embed->broker, 1);

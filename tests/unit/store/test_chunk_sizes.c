@@ -73,7 +73,7 @@ static void make_checkpoint(struct embed *embed)
 {
     rp_error err = {0};
     uint64_t number;
-    if (checkpoint_start(embed->broker, CHECKPOINT_ASKED, &number, &err) != RP_OK)
+    if (checkpoint_start(embed->broker->checkpoints, CHECKPOINT_ASKED, &number, &err) != RP_OK)
         fail_msg("%s", err.text);
     for (uint32_t ms = 0; ms < 10000 && embed->broker->checkpoints->last != number; ms++)
         broker_turn(embed->broker, 1);
@@ -158,7 +158,7 @@ static void every_size(enum mode mode, bool packed, bool first)
     }
     uint32_t there = bring_to_disk(&embed, mode);
     assert_true(there >= (mode == STORAGE ? 10 : N));
-    assert_true(!first || embed.broker->stream->n_segments >= 10); /* those with the small chunks may be gone again */
+    assert_true(!first || embed.broker->stream->segments.n >= 10); /* those with the small chunks may be gone again */
     check(&embed);
     end(&embed);
     if (mode != STORAGE) {
