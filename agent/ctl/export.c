@@ -214,7 +214,7 @@ static rp_status decode(const struct exporter *self, const struct pb_writer *fra
     const struct batch_frame payload = {parts->data.data, parts->data.size};
     RP_TRY(wire_read_reply(frame->data, frame->size, &reply, err));
     RP_TRY(wire_read_sampled(reply.data, reply.size, &view, err));
-    return batch_decode(self->decoder, &view, reply.text, &payload, 1, out, err);
+    return batch_decode(self->decoder, &(struct batch_reply){&view, reply.text, &payload, 1}, out, err);
 }
 
 /* One item as a reply with its chunks, then as a batch of one, then as a line. */

@@ -258,7 +258,8 @@ int ctl_items(struct ctl *ctl)
     do {
         Replay__Reply *reply = NULL;
         uint32_t page = limit - shown < ITEMS_PAGE ? (uint32_t)(limit - shown) : ITEMS_PAGE;
-        if (admin_list(ctl->conn, ctl->argv[0], cursor, page, ctl->timeout_ms, &reply, &err) != RP_OK) {
+        struct admin_page next = {ctl->argv[0], cursor, page};
+        if (admin_list(ctl->conn, &next, ctl->timeout_ms, &reply, &err) != RP_OK) {
             rc = ctl_fail(ctl, &err);
             break;
         }

@@ -290,28 +290,33 @@ static void report_unknown(struct reader *r, const char *prefix, const char *key
         free((char *)names[i]);
 }
 
-/* Keys of one map that were met already, with their lines. */
-struct met {
+/* A key that was read, and its line. */
+struct key_line {
     const struct schema_row *row;
     uint32_t line;
 };
 
-static bool met_before(struct met *met, uint32_t *n, const struct schema_row *row, struct schema_place place,
-                       uint32_t *line)
+/* A map being read. */
+struct map {
+    const char *prefix; /* of its rows in the schema */
+    const char *path;   /* in the file, for messages */
+    struct key_line *keys;
+    uint32_t n_keys;
+};
+
+/* Returns the line of the key if the map has had it before, else 0. */
+static uint32_t map_add(struct map *self, const struct schema_row *row, struct schema_place place)
 {
-    for (uint32_t i = 0; i < *n; i++) {
-        if (met[i].row == row) {
-            *line = met[i].line;
-            return true;
-        }
-    }
-    met[(*n)++] = (struct met){row, place.line};
-    return false;
+    for (uint32_t i = 0; i < self->n_keys; i++)
+        if (self->keys[i].row == row)
+            return self->keys[i].line;
+    self->keys[self->n_keys++] = (struct key_line){row, place.line};
+    return 0;
 }
 
-static void read_pair(struct reader *r, struct level *level, yaml_node_pair_t pair, const char *prefix,
-                      const char *path, struct met *met, uint32_t *n_met)
+static void read_pair(struct reader *r, struct level *level, yaml_node_pair_t pair, struct map *map)
 {
+    const char *prefix = map->prefix, *path = map->path;
     yaml_node_t *key = yaml_document_get_node(r->document, pair.key);
     yaml_node_t *value = yaml_document_get_node(r->document, pair.value);
     struct schema_place place = schema_yaml_place(key->start_mark);
@@ -324,12 +329,12 @@ static void read_pair(struct reader *r, struct level *level, yaml_node_pair_t pa
     schema_join(key_path, sizeof key_path, path, name, strnlen(name, SCHEMA_MAX_NAME));
     bool group = false;
     const struct schema_row *row = find_row(r->schema, prefix, name, &group);
-    uint32_t line = 0;
     if (!row) {
         report_unknown(r, prefix, name, place, key_path);
         return;
     }
-    if (met_before(met, n_met, row, place, &line)) {
+    uint32_t line = map_add(map, row, place);
+    if (line) {
         schema_report_at(r->report, place, key_path, "is given twice (first on line %u)", line);
         return;
     }
@@ -360,15 +365,14 @@ static void read_map(struct reader *r, struct level *level, yaml_node_t *map, co
                          schema_yaml_kind(map));
         return;
     }
-    struct met *met = calloc(r->schema->n_rows, sizeof *met);
-    if (!met) {
+    struct map self = {prefix, path, calloc(r->schema->n_rows, sizeof(struct key_line)), 0};
+    if (!self.keys) {
         schema_report_at(r->report, schema_yaml_place(map->start_mark), path, "out of memory");
         return;
     }
-    uint32_t n_met = 0;
     for (yaml_node_pair_t *pair = map->data.mapping.pairs.start; pair < map->data.mapping.pairs.top; pair++)
-        read_pair(r, level, *pair, prefix, path, met, &n_met);
-    free(met);
+        read_pair(r, level, *pair, &self);
+    free(self.keys);
 }
 
 /* --------------------------------------------------------------------------------------------------------- defaults */

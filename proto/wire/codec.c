@@ -61,20 +61,31 @@ size_t codec_bound(const struct codec_shape *shape)
 
 /* ---- encode */
 
-/* The rows after the filters of `codec`: the rows themselves, or in scratch. The output of a trial goes behind what the
- * second filter left in b. */
-static rp_status codec_filter(struct codec_scratch *scratch, int32_t codec, const struct codec_shape *shape,
-                              const uint8_t *rows, size_t raw, const uint8_t **out, rp_error *err)
+/* A block being encoded. */
+struct encoder {
+    struct codec_scratch *scratch;
+    const struct codec_shape *shape;
+    const uint8_t *rows;
+    size_t raw; /* bytes of the rows */
+    uint8_t *out;
+    size_t size; /* bytes of the best block so far, which is in out; 0: none yet */
+    uint8_t codec;
+};
+
+/* Gives the rows after the filters of `codec`: the rows themselves, or a copy in scratch. b has twice the room, so that the
+ * output of a trial fits behind the second filter's. */
+static rp_status codec_filter(const struct encoder *self, int32_t codec, const uint8_t **out, rp_error *err)
 {
-    *out = rows;
+    struct codec_scratch *scratch = self->scratch;
+    *out = self->rows;
     if (codec_has_delta(codec)) {
-        RP_TRY(codec_room(&scratch->a, &scratch->a_size, raw, err));
-        codec_delta(shape, *out, scratch->a);
+        RP_TRY(codec_room(&scratch->a, &scratch->a_size, self->raw, err));
+        codec_delta(self->shape, *out, scratch->a);
         *out = scratch->a;
     }
     if (codec_has_shuffle(codec)) {
-        RP_TRY(codec_room(&scratch->b, &scratch->b_size, raw * 2, err));
-        codec_shuffle(shape, *out, scratch->b);
+        RP_TRY(codec_room(&scratch->b, &scratch->b_size, self->raw * 2, err));
+        codec_shuffle(self->shape, *out, scratch->b);
         *out = scratch->b;
     }
     return RP_OK;
@@ -90,46 +101,45 @@ static int32_t codec_simplify(int32_t codec, const struct codec_shape *shape)
     return shuffle ? RP_CODEC_SHUFFLE_LZ4 : RP_CODEC_LZ4;
 }
 
-/* Puts the block into out if it takes at most `most` bytes (less than raw); 0 in *size if not. A better block that
- * stands in out already (best > 0 bytes of it) is left alone until the new one is complete. */
-static rp_status codec_try(struct codec_scratch *scratch, int32_t codec, const struct codec_shape *shape,
-                           const uint8_t *rows, size_t raw, uint8_t *out, size_t most, size_t best, size_t *size,
-                           rp_error *err)
+/* Takes the block that `codec` makes if it has at most `most` bytes (less than raw). The best block so far stays in out
+ * until the new one is complete. */
+static rp_status codec_try(struct encoder *self, int32_t codec, size_t most, rp_error *err)
 {
+    struct codec_scratch *scratch = self->scratch;
     const uint8_t *filtered;
-    uint8_t *target = out;
-    if (best > 0) /* before the filters, which point into b: it must not move under them */
-        RP_TRY(codec_room(&scratch->b, &scratch->b_size, raw * 2, err));
-    RP_TRY(codec_filter(scratch, codec, shape, rows, raw, &filtered, err));
-    if (best > 0)
-        target = scratch->b + raw;
-    int n = LZ4_compress_fast((const char *)filtered, (char *)target, (int)raw, (int)most, 1);
-    *size = n > 0 ? (size_t)n : 0;
-    if (target != out && *size > 0)
-        memcpy(out, target, *size);
+    uint8_t *target = self->out;
+    if (self->size > 0) /* before the filters, which point into b: b must not move under them */
+        RP_TRY(codec_room(&scratch->b, &scratch->b_size, self->raw * 2, err));
+    RP_TRY(codec_filter(self, codec, &filtered, err));
+    if (self->size > 0)
+        target = scratch->b + self->raw;
+    int n = LZ4_compress_fast((const char *)filtered, (char *)target, (int)self->raw, (int)most, 1);
+    if (n <= 0)
+        return RP_OK;
+    if (target != self->out)
+        memcpy(self->out, target, (size_t)n);
+    self->size = (size_t)n;
+    self->codec = (uint8_t)codec;
     return RP_OK;
 }
 
-static rp_status codec_auto(struct codec_scratch *scratch, const struct codec_shape *shape, const uint8_t *rows,
-                            size_t raw, uint8_t *out, size_t *best, uint8_t *used, rp_error *err)
+static rp_status codec_auto(struct encoder *self, rp_error *err)
 {
+    struct codec_scratch *scratch = self->scratch;
+    const struct codec_shape *shape = self->shape;
     static const uint8_t plain[] = {RP_CODEC_LZ4, RP_CODEC_SHUFFLE_LZ4, RP_CODEC_DELTA_SHUFFLE_LZ4, RP_CODEC_DELTA_LZ4};
     static const uint8_t image[] = {RP_CODEC_DELTA_LZ4, RP_CODEC_DELTA_SHUFFLE_LZ4, RP_CODEC_LZ4, RP_CODEC_SHUFFLE_LZ4};
     /* Each trial may only write less than the best so far, and gives up when it cannot: the best guess goes first. */
     const uint8_t *order = shape->is_integer && shape->rank >= 2 ? image : plain;
-    size_t most = raw - (raw + 15) / 16;
+    size_t most = self->raw - (self->raw + 15) / 16;
     for (uint32_t i = 0; i < sizeof plain; i++) {
-        size_t size;
         if (codec_simplify(order[i], shape) != order[i])
             continue;
-        RP_TRY(codec_try(scratch, order[i], shape, rows, raw, out, most, *best, &size, err));
-        if (size > 0) {
-            *best = size;
-            *used = order[i];
-            most = size - 1;
-        }
+        RP_TRY(codec_try(self, order[i], most, err));
+        if (self->size > 0)
+            most = self->size - 1;
     }
-    if (*best > 0) {
+    if (self->size > 0) {
         scratch->backoff = 0;
     } else {
         scratch->backoff = scratch->backoff == 0 ? 1 : scratch->backoff * 2;
@@ -143,7 +153,8 @@ static rp_status codec_auto(struct codec_scratch *scratch, const struct codec_sh
 rp_status codec_encode(struct codec_scratch *scratch, int32_t wanted, const struct codec_shape *shape, const void *rows,
                        void *out, size_t *out_size, uint8_t *used, rp_error *err)
 {
-    size_t raw = codec_bound(shape), size = 0;
+    size_t raw = codec_bound(shape);
+    struct encoder self = {scratch, shape, rows, raw, out, 0, RP_CODEC_RAW};
     *used = RP_CODEC_RAW;
     *out_size = 0;
     if (wanted == RP_CODEC_AUTO) {
@@ -151,22 +162,20 @@ rp_status codec_encode(struct codec_scratch *scratch, int32_t wanted, const stru
             if (scratch->skip > 0)
                 scratch->skip--;
             else
-                RP_TRY(codec_auto(scratch, shape, rows, raw, out, &size, used, err));
+                RP_TRY(codec_auto(&self, err));
         }
     } else if (codec_is_lz4(wanted)) {
-        int32_t codec = codec_simplify(wanted, shape);
         if (raw > 1 && raw <= LZ4_MAX_INPUT_SIZE)
-            RP_TRY(codec_try(scratch, codec, shape, rows, raw, out, raw - 1, 0, &size, err));
-        if (size > 0)
-            *used = (uint8_t)codec;
+            RP_TRY(codec_try(&self, codec_simplify(wanted, shape), raw - 1, err));
     } else if (wanted != RP_CODEC_RAW) {
         return err_set(err, RP_INVALID_ARGUMENT, "codec %" PRId32 " does not exist", wanted);
     }
-    if (size == 0 && raw > 0) {
+    if (self.size == 0 && raw > 0) {
         memcpy(out, rows, raw);
-        size = raw;
+        self.size = raw;
     }
-    *out_size = size;
+    *out_size = self.size;
+    *used = self.codec;
     return RP_OK;
 }
 

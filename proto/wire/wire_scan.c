@@ -53,10 +53,10 @@ WIRE_COLD rp_status wire_scan_bad_count(const struct wire_spec *spec, uint32_t n
 /* ---- the pass */
 
 /* A field without a row: a body, or one to be skipped. Gives the byte after it, or NULL. */
-static const uint8_t *wire_other(const struct wire_spec *spec, const uint8_t *frame, const uint8_t *at,
-                                 const uint8_t *end, struct wire_found *found, rp_error *err)
+static const uint8_t *wire_other(const struct wire_spec *spec, const uint8_t *frame, struct pb_reader in,
+                                 struct wire_found *found, rp_error *err)
 {
-    struct pb_reader in = {at, end};
+    const uint8_t *at = in.at;
     struct pb_field field;
     if (pb_next(&in, &field) != 1) {
         wire_damaged(spec, (size_t)(at - frame), err);
@@ -81,11 +81,11 @@ static const uint8_t *wire_other(const struct wire_spec *spec, const uint8_t *fr
 }
 
 /* A tag that does not agree with its row: no row, or the wrong wire type. */
-static const uint8_t *wire_odd(const struct wire_spec *spec, const uint8_t *frame, const uint8_t *at,
-                               const uint8_t *end, uint64_t tag, struct wire_found *found, rp_error *err)
+static const uint8_t *wire_odd(const struct wire_spec *spec, const uint8_t *frame, struct pb_reader in, uint64_t tag,
+                               struct wire_found *found, rp_error *err)
 {
     if (tag >> 3 >= WIRE_ROWS || spec->rows[tag >> 3].kind == WIRE_NONE)
-        return wire_other(spec, frame, at, end, found, err);
+        return wire_other(spec, frame, in, found, err);
     wire_bad_wire(spec, (uint32_t)tag >> 3, (uint32_t)tag & 7, err);
     return NULL;
 }
@@ -129,7 +129,7 @@ rp_status wire_scan(const struct wire_spec *spec, const void *frame, size_t size
         uint32_t number = (uint32_t)(tag.value >> 3), wire = (uint32_t)tag.value & 7;
         const struct wire_row *row = &spec->rows[number % WIRE_ROWS];
         if (tag.value >> 3 >= WIRE_ROWS || row->want != wire + 1) {
-            at = wire_odd(spec, frame, at, end, tag.value, found, err);
+            at = wire_odd(spec, frame, (struct pb_reader){at, end}, tag.value, found, err);
             if (at == NULL)
                 return RP_BAD_MESSAGE;
             continue;

@@ -65,7 +65,7 @@ static void decode(const uint8_t *header, size_t header_size, const struct batch
     /* The second time the layouts are known already. */
     for (uint32_t i = 0; decoder && i < 2; i++) {
         rp_batch *batch = NULL;
-        if (batch_decode(decoder, &view, reply.text, frames, n_frames, &batch, NULL) == RP_OK)
+        if (batch_decode(decoder, &(struct batch_reply){&view, reply.text, frames, n_frames}, &batch, NULL) == RP_OK)
             for (const rp_batch *at = batch; at; at = at->next)
                 touch(at);
         batch_list_release(&batch);

@@ -89,13 +89,13 @@ rp_status admin_why(struct conn *conn, int64_t timeout_ms, Replay__Reply **out, 
     return ask(conn, &message, REPLAY__REPLY__BODY_WHY, out, err);
 }
 
-rp_status admin_list(struct conn *conn, const char *table, uint64_t cursor, uint32_t limit, int64_t timeout_ms,
-                     Replay__Reply **out, rp_error *err)
+rp_status admin_list(struct conn *conn, const struct admin_page *page, int64_t timeout_ms, Replay__Reply **out,
+                     rp_error *err)
 {
     Replay__List body = REPLAY__LIST__INIT;
-    body.table = (char *)(uintptr_t)table;
-    body.cursor = cursor;
-    body.limit = limit;
+    body.table = (char *)(uintptr_t)page->table;
+    body.cursor = page->cursor;
+    body.limit = page->limit;
     struct conn_message message = {.field = REPLAY__REQUEST__BODY_LIST, .body = &body.base, .timeout_ms = timeout_ms};
     return ask(conn, &message, REPLAY__REPLY__BODY_LIST, out, err);
 }
@@ -374,7 +374,7 @@ rp_status rp_admin_list(rp_client *client, const char *table, uint64_t *cursor, 
     *n = 0;
     if (!table || room == 0)
         return err_set(err, RP_INVALID_ARGUMENT, "a table and room for at least one item are needed");
-    RP_TRY(admin_list(client_conn(client), table, *cursor, room, timeout_ms, &wire, err));
+    RP_TRY(admin_list(client_conn(client), &(struct admin_page){table, *cursor, room}, timeout_ms, &wire, err));
     for (size_t i = 0; i < wire->list->n_items && *n < room; i++) {
         const Replay__ItemInfo *item = wire->list->items[i];
         items[(*n)++] = (rp_item_info){.key = item->key,

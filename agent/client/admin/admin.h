@@ -13,9 +13,14 @@
 rp_status admin_info(struct conn *conn, const char *table, bool sessions, int64_t timeout_ms, Replay__Reply **out,
                      rp_error *err);
 rp_status admin_why(struct conn *conn, int64_t timeout_ms, Replay__Reply **out, rp_error *err);
-/* Up to limit items (0: the broker's own limit for one reply). */
-rp_status admin_list(struct conn *conn, const char *table, uint64_t cursor, uint32_t limit, int64_t timeout_ms,
-                     Replay__Reply **out, rp_error *err);
+/* A page of a table's items. */
+struct admin_page {
+    const char *table;
+    uint64_t cursor; /* 0: the first page */
+    uint32_t limit;  /* items; 0: the broker's own limit for one reply */
+};
+rp_status admin_list(struct conn *conn, const struct admin_page *page, int64_t timeout_ms, Replay__Reply **out,
+                     rp_error *err);
 rp_status admin_reset(struct conn *conn, const char *table, int64_t timeout_ms, Replay__Reply **out, rp_error *err);
 rp_status admin_checkpoint(struct conn *conn, int64_t timeout_ms, Replay__Reply **out, rp_error *err);
 rp_status admin_set_limiter(struct conn *conn, const char *table, const rp_limiter_change *change, int64_t timeout_ms,

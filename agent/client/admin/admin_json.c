@@ -54,7 +54,7 @@ rp_status rp_admin_list_json(rp_client *client, const char *table, uint64_t curs
     *json = NULL;
     if (!table)
         return err_set(err, RP_INVALID_ARGUMENT, "a table is needed");
-    RP_TRY(admin_list(client_conn(client), table, cursor, limit, timeout_ms, &wire, err));
+    RP_TRY(admin_list(client_conn(client), &(struct admin_page){table, cursor, limit}, timeout_ms, &wire, err));
     return finish_message(wire, &wire->list->base, json, err);
 }
 

@@ -67,10 +67,18 @@ struct batch_options {
 /* Shares the pool. */
 struct batch_decoder *batch_decoder_new(struct batch_pool *pool, const struct batch_options *options);
 void batch_decoder_destroy(struct batch_decoder **self);
-/* Makes a batch from a reply; or, where items have fields that cannot stand in one array, a list of several. Nothing in view or frames is trusted beyond what wire_read_sampled checked; both are only
- * read during the call. text (may be empty) is the reply's sentence. */
-rp_status batch_decode(struct batch_decoder *self, const struct wire_sampled *view, struct wire_string text,
-                       const struct batch_frame *frames, uint32_t n_frames, struct rp_batch **out, rp_error *err);
+/* A reply with items: nothing in it is trusted beyond what wire_read_sampled checked. */
+struct batch_reply {
+    const struct wire_sampled *view;
+    struct wire_string text; /* the reply's sentence; may be empty */
+    const struct batch_frame *frames;
+    uint32_t n_frames;
+};
+
+/* Makes a batch from a reply, or a list of batches if its items have fields that do not fit into one array. The reply is
+ * read only during the call. */
+rp_status batch_decode(struct batch_decoder *self, const struct batch_reply *reply, struct rp_batch **out,
+                       rp_error *err);
 
 /* The same for a reply of the broker to sample or fetch. */
 struct conn_reply;

@@ -267,25 +267,26 @@ rp_status batch_build(struct batch_decoder *self, struct wire_string text, struc
     return status;
 }
 
-rp_status batch_decode(struct batch_decoder *self, const struct wire_sampled *view, struct wire_string text,
-                       const struct batch_frame *frames, uint32_t n_frames, struct rp_batch **out, rp_error *err)
+rp_status batch_decode(struct batch_decoder *self, const struct batch_reply *reply, struct rp_batch **out,
+                       rp_error *err)
 {
+    const struct wire_sampled *view = reply->view;
     *out = NULL;
     self->view = view;
     self->made_bytes = 0;
     batch_slabs_reset(self, SLAB_KEEP);
-    RP_TRY(batch_check_counts(view, frames, n_frames, err));
-    batch_read_regular(self, view, frames, n_frames);
+    RP_TRY(batch_check_counts(view, reply->frames, reply->n_frames, err));
+    batch_read_regular(self, view, reply->frames, reply->n_frames);
     if (!self->regular.on) {
-        RP_TRY(batch_read_chunks(self, view, frames, err));
+        RP_TRY(batch_read_chunks(self, view, reply->frames, err));
         RP_TRY(batch_read_items(self, view, err));
     }
     RP_TRY(batch_read_layouts(self, view, err));
     if (self->n_groups > 1 && view->n_items)
-        return batch_split(self, view, text, out, err);
+        return batch_split(self, view, reply->text, out, err);
     if (!batch_use_group(self, 0, view->n_layouts))
         return batch_no_memory(err);
-    return batch_build(self, text, out, err);
+    return batch_build(self, reply->text, out, err);
 }
 
 struct batch_decoder *batch_decoder_new(struct batch_pool *pool, const struct batch_options *options)

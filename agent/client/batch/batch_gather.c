@@ -114,12 +114,21 @@ static inline void copy_bytes(uint8_t *out, const uint8_t *from, size_t bytes)
     }
 }
 
-/* `rows` rows from row `at` of one block, every stride-th. */
-static rp_status gather_block(struct batch_decoder *self, const struct batch_chunk *chunk,
-                              const struct batch_field *field, uint32_t at, uint32_t rows, uint32_t *hint, uint8_t *out,
-                              rp_error *err)
+/* The rows of a field that one item needs: `rows` of them, every stride-th. */
+struct gather {
+    struct batch_decoder *decoder;
+    const struct batch_field *field;
+    uint32_t first, rows; /* first is relative to the item */
+    uint32_t hint;        /* see block_find; kept from item to item */
+};
+
+/* Copies `rows` rows from row `at` of one block. */
+static rp_status gather_block(struct gather *g, const struct batch_chunk *chunk, uint32_t at, uint32_t rows,
+                              uint8_t *out, rp_error *err)
 {
-    struct batch_block *block = block_find(self, chunk, field->column, hint);
+    struct batch_decoder *self = g->decoder;
+    const struct batch_field *field = g->field;
+    struct batch_block *block = block_find(self, chunk, field->column, &g->hint);
     if (!block)
         return err_set(err, RP_DATA_LOSS, "the broker's reply is damaged: no data for field '%s'", field->name);
     size_t row = field->row_bytes;
@@ -140,15 +149,16 @@ static rp_status gather_block(struct batch_decoder *self, const struct batch_chu
     return RP_OK;
 }
 
-/* The general case: rows that lie in several chunks. first is relative to the item. */
-static rp_status gather_chunks(struct batch_decoder *self, const struct batch_item *item,
-                               const struct batch_field *field, uint32_t first, uint32_t rows, uint32_t *hint,
-                               uint8_t *out, rp_error *err)
+/* The general case: rows that lie in several chunks. */
+static rp_status gather_chunks(struct gather *g, const struct batch_item *item, uint8_t *out, rp_error *err)
 {
+    struct batch_decoder *self = g->decoder;
+    const struct batch_field *field = g->field;
     const struct wire_sampled *view = self->view;
     const struct batch_chunk *chunks = self->chunks.data;
-    uint64_t want = (uint64_t)item->offset + first; /* counted from the first chunk's first step */
+    uint64_t want = (uint64_t)item->offset + g->first; /* counted from the first chunk's first step */
     uint64_t base = 0;
+    uint32_t rows = g->rows;
     for (uint32_t k = 0; k < item->n_refs && rows; k++) {
         uint32_t ref = item->first_ref + k;
         const struct batch_chunk *chunk = &chunks[view->chunk.n ? pb_u32(&view->chunk, ref) : ref];
@@ -156,7 +166,7 @@ static rp_status gather_chunks(struct batch_decoder *self, const struct batch_it
         if (want < end) {
             uint64_t fit = (end - want + field->stride - 1) / field->stride;
             uint32_t n = fit < rows ? (uint32_t)fit : rows;
-            RP_TRY(gather_block(self, chunk, field, (uint32_t)(want - base), n, hint, out, err));
+            RP_TRY(gather_block(g, chunk, (uint32_t)(want - base), n, out, err));
             out += (size_t)n * field->row_bytes;
             want += (uint64_t)n * field->stride;
             rows -= n;
@@ -167,13 +177,16 @@ static rp_status gather_chunks(struct batch_decoder *self, const struct batch_it
 }
 
 /* The common case: adjoining rows in a raw block of the item's first chunk. False: take the long way. */
-static inline bool gather_fast(const struct batch_decoder *self, const struct batch_chunk *chunk,
-                               const struct batch_field *field, uint64_t at, uint32_t rows, uint32_t *hint,
-                               uint8_t *out)
+static inline bool gather_fast(struct gather *g, const struct batch_item *item, uint8_t *out)
 {
+    const struct batch_decoder *self = g->decoder;
+    const struct batch_chunk *chunk = (const struct batch_chunk *)self->chunks.data + item->chunk;
+    const struct batch_field *field = g->field;
+    uint64_t at = (uint64_t)item->offset + g->first;
+    uint32_t rows = g->rows;
     if (at + rows > chunk->length || (field->stride != 1 && rows != 1))
         return false;
-    const struct batch_block *block = block_find(self, chunk, field->column, hint);
+    const struct batch_block *block = block_find(self, chunk, field->column, &g->hint);
     size_t row = field->row_bytes;
     if (!block || block->codec != RP_CODEC_RAW || block->size != (uint64_t)chunk->length * row)
         return false;
@@ -181,14 +194,13 @@ static inline bool gather_fast(const struct batch_decoder *self, const struct ba
     return true;
 }
 
-static rp_status gather_item(struct batch_decoder *self, const struct batch_item *item, const struct batch_field *field,
-                             uint32_t first, uint32_t rows, uint32_t *hint, uint8_t *out, rp_error *err)
+static rp_status gather_item(struct gather *g, const struct batch_item *item, uint8_t *out, rp_error *err)
 {
+    struct batch_decoder *self = g->decoder;
     const struct batch_chunk *chunk = (const struct batch_chunk *)self->chunks.data + item->chunk;
-    uint64_t last = (uint64_t)item->offset + first + (uint64_t)(rows - 1) * field->stride;
-    rp_status status = last < chunk->length
-                           ? gather_block(self, chunk, field, item->offset + first, rows, hint, out, err)
-                           : gather_chunks(self, item, field, first, rows, hint, out, err);
+    uint64_t last = (uint64_t)item->offset + g->first + (uint64_t)(g->rows - 1) * g->field->stride;
+    rp_status status = last < chunk->length ? gather_block(g, chunk, item->offset + g->first, g->rows, out, err)
+                                            : gather_chunks(g, item, out, err);
     if (status != RP_OK)
         err_prefix(err, "item %llu",
                    (unsigned long long)pb_u64(&self->view->key,
@@ -255,21 +267,19 @@ rp_status batch_gather_field(struct batch_decoder *self, uint32_t f, const struc
         return gather_regular(self, plan, out, lengths, err);
     const struct wire_sampled *view = self->view;
     const struct batch_item *items = self->items.data;
-    const struct batch_chunk *chunks = self->chunks.data;
-    const struct batch_field *field = plan->field;
+    struct gather g = {.decoder = self, .field = plan->field};
     const bool one_layout = self->n_layouts == 1, alike = one_layout && view->length.n == 1;
-    uint32_t hint = 0, first = 0, rows = 0, n = view->n_items;
-    for (uint32_t i = 0; i < n; i++, out += plan->item_bytes) {
+    for (uint32_t i = 0; i < view->n_items; i++, out += plan->item_bytes) {
         const struct batch_item *item = &items[i];
         if (!one_layout)
-            field = batch_field_of(self, f, item->layout);
-        if (!(alike && i) && !batch_layout_rows(field, item->length, &first, &rows))
-            return batch_too_short(view, i, field, err);
-        if (!gather_fast(self, &chunks[item->chunk], field, (uint64_t)item->offset + first, rows, &hint, out))
-            RP_TRY(gather_item(self, item, field, first, rows, &hint, out, err));
+            g.field = batch_field_of(self, f, item->layout);
+        if (!(alike && i) && !batch_layout_rows(g.field, item->length, &g.first, &g.rows))
+            return batch_too_short(view, i, g.field, err);
+        if (!gather_fast(&g, item, out))
+            RP_TRY(gather_item(&g, item, out, err));
         if (plan->variable) {
-            size_t bytes = (size_t)rows * field->row_bytes;
-            lengths[i] = rows;
+            size_t bytes = (size_t)g.rows * g.field->row_bytes;
+            lengths[i] = g.rows;
             memset(out + bytes, 0, (size_t)plan->item_bytes - bytes);
         }
     }

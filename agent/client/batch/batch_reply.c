@@ -19,7 +19,8 @@ rp_status batch_decode_reply(struct batch_decoder *self, struct conn_reply *repl
     }
     for (uint32_t i = 0; i < reply->n_payload; i++)
         frames[i] = (struct batch_frame){zmq_msg_data(&reply->payload[i]), zmq_msg_size(&reply->payload[i])};
-    rp_status status = batch_decode(self, &view, reply->view.text, frames, reply->n_payload, out, err);
+    struct batch_reply read = {&view, reply->view.text, frames, reply->n_payload};
+    rp_status status = batch_decode(self, &read, out, err);
     if (frames != few)
         free(frames);
     return status;

@@ -99,17 +99,19 @@ static bool has_fixed_steps(const struct conn_table *spec, uint32_t field)
     return field < spec->n_fields && spec->fields[field].rank > 0 && spec->fields[field].shape[0] != 0;
 }
 
-static rp_status normalise(struct item_layout_field *out, const struct step_stream *stream,
-                           const struct conn_table *spec, const rp_slice *slice, uint32_t i, const struct range *range,
-                           const struct item_steps *span, rp_error *err)
+/* Makes slice i relative to the item's first step, or to its end. */
+static rp_status normalise(struct item_layout_field *out, const struct item_slices *item, uint32_t i,
+                           const struct range *range, const struct item_steps *span, rp_error *err)
 {
+    const rp_slice *slice = &item->slices[i];
+    const char *column = item->stream->columns[slice->column].name;
     uint64_t start = range->first - span->first, end = span->first + span->length;
-    bool to_end = slice->count == 0 && !slice->squeeze && !has_fixed_steps(spec, i);
+    bool to_end = slice->count == 0 && !slice->squeeze && !has_fixed_steps(item->table, i);
     bool from_end = !to_end && start > 0 && range->last + 1 == end;
     if (range->count > UINT32_MAX || start > INT32_MAX || (from_end && end - range->first > INT32_MAX))
         return err_set(err, RP_INVALID_ARGUMENT, "an item of %u steps is too long for the slice of column '%s'",
-                       span->length, stream->columns[slice->column].name);
-    out->name = slice->field ? slice->field : stream->columns[slice->column].name;
+                       span->length, column);
+    out->name = slice->field ? slice->field : column;
     out->column = slice->column;
     out->start = from_end ? -(int32_t)(end - range->first) : (int32_t)start;
     out->count = to_end ? 0 : (uint32_t)range->count;
@@ -132,14 +134,15 @@ static rp_status scratch_reserve(struct item_layouts *self, uint32_t n, rp_error
     return RP_OK;
 }
 
-static rp_status scratch_fill(struct item_layouts *self, const struct step_stream *stream,
-                              const struct conn_table *spec, const rp_slice *slices, uint32_t n,
-                              struct item_steps *span, rp_error *err)
+static rp_status scratch_fill(struct item_layouts *self, const struct item_slices *item, struct item_steps *span,
+                              rp_error *err)
 {
-    RP_TRY(scratch_reserve(self, n, err));
+    const struct step_stream *stream = item->stream;
+    const rp_slice *slices = item->slices;
+    RP_TRY(scratch_reserve(self, item->n, err));
     struct range range;
     uint64_t first = UINT64_MAX, end = 0;
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < item->n; i++) {
         RP_TRY(slice_range(stream, &slices[i], &range, err));
         RP_TRY(check_present(stream, slices[i].column, &range, err));
         uint64_t last = slices[i].count == 0 && !slices[i].squeeze ? stream->steps : range.last + 1;
@@ -150,9 +153,9 @@ static rp_status scratch_fill(struct item_layouts *self, const struct step_strea
         return err_set(err, RP_INVALID_ARGUMENT, "an item of %" PRIu64 " steps is too long", end - first);
     span->first = first;
     span->length = (uint32_t)(end - first);
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < item->n; i++) {
         RP_TRY(slice_range(stream, &slices[i], &range, err));
-        RP_TRY(normalise(&self->scratch[i], stream, spec, &slices[i], i, &range, span, err));
+        RP_TRY(normalise(&self->scratch[i], item, i, &range, span, err));
     }
     return RP_OK;
 }
@@ -196,9 +199,10 @@ static rp_status check_field(const struct item_layout_field *field, const struct
                    wanted);
 }
 
-static rp_status check_fields(const struct item_layout_field *fields, uint32_t n, const struct step_stream *stream,
-                              const struct conn_table *spec, rp_error *err)
+static rp_status check_fields(const struct item_layout_field *fields, const struct item_slices *item, rp_error *err)
 {
+    const struct conn_table *spec = item->table;
+    uint32_t n = item->n;
     if (spec->n_fields && spec->n_fields != n)
         return err_set(err, RP_INVALID_ARGUMENT, "the item has %u fields, table '%s' wants %u", n, spec->name,
                        spec->n_fields);
@@ -210,17 +214,18 @@ static rp_status check_fields(const struct item_layout_field *fields, uint32_t n
             if (strcmp(fields[i].name, fields[j].name) == 0)
                 return err_set(err, RP_INVALID_ARGUMENT, "field '%s' stands twice in the item", fields[i].name);
         if (spec->n_fields)
-            RP_TRY(check_field(&fields[i], &stream->columns[fields[i].column], &spec->fields[i], spec->name, err));
+            RP_TRY(
+                check_field(&fields[i], &item->stream->columns[fields[i].column], &spec->fields[i], spec->name, err));
     }
     return RP_OK;
 }
 
-rp_status item_layouts_check(struct item_layouts *self, const struct step_stream *stream, const struct conn_table *spec,
-                             const rp_slice *slices, uint32_t n, rp_error *err)
+rp_status item_layouts_check(struct item_layouts *self, const struct item_slices *item, rp_error *err)
 {
-    RP_TRY(scratch_reserve(self, n, err));
-    for (uint32_t i = 0; i < n; i++) {
-        const rp_slice *slice = &slices[i];
+    const struct step_stream *stream = item->stream;
+    RP_TRY(scratch_reserve(self, item->n, err));
+    for (uint32_t i = 0; i < item->n; i++) {
+        const rp_slice *slice = &item->slices[i];
         if (slice->column >= stream->n_columns)
             return err_set(err, RP_INVALID_ARGUMENT, "there is no column %u, the stream has %u", slice->column,
                            stream->n_columns);
@@ -231,7 +236,7 @@ rp_status item_layouts_check(struct item_layouts *self, const struct step_stream
             .squeeze = slice->squeeze != 0,
         };
     }
-    return check_fields(self->scratch, n, stream, spec, err);
+    return check_fields(self->scratch, item, err);
 }
 
 static bool item_layout_encode(struct item_layout *self, const char *table)
@@ -347,11 +352,11 @@ static void item_layouts_grow(struct item_layouts *self)
     self->n_buckets = n;
 }
 
-rp_status item_layouts_get(struct item_layouts *self, const struct step_stream *stream, uint32_t table,
-                           const struct conn_table *spec, const rp_slice *slices, uint32_t n, struct item_layout **out,
-                           struct item_steps *span, rp_error *err)
+rp_status item_layouts_get(struct item_layouts *self, const struct item_slices *item, uint32_t table,
+                           struct item_layout **out, struct item_steps *span, rp_error *err)
 {
-    RP_TRY(scratch_fill(self, stream, spec, slices, n, span, err));
+    uint32_t n = item->n;
+    RP_TRY(scratch_fill(self, item, span, err));
     struct item_layout *layout = self->last[table];
     if (layout && same_fields(layout, self->scratch, n)) {
         *out = layout;
@@ -362,13 +367,13 @@ rp_status item_layouts_get(struct item_layouts *self, const struct step_stream *
     while (layout && (layout->hash != hash || layout->table != table || !same_fields(layout, self->scratch, n)))
         layout = layout->chain;
     if (!layout) {
-        RP_TRY(check_fields(self->scratch, n, stream, spec, err));
+        RP_TRY(check_fields(self->scratch, item, err));
         if (self->count == ITEM_LAYOUTS_MAX)
             return err_set(err, RP_RESOURCE_EXHAUSTED,
                            "items of this writer have %u different layouts already: use slices with count 0 for items "
                            "of varying length",
                            ITEM_LAYOUTS_MAX);
-        layout = item_layout_new(self->scratch, n, spec);
+        layout = item_layout_new(self->scratch, n, item->table);
         if (!layout)
             return err_set(err, RP_NO_MEMORY, "no memory for a layout");
         layout->table = table;

@@ -58,14 +58,20 @@ void item_layout_number(struct item_layout *self, uint32_t id);
 bool item_layouts_init(struct item_layouts *self, uint32_t n_tables);
 void item_layouts_fini(struct item_layouts *self);
 
+/* An item that an application asks for: slices of a stream, for a table. */
+struct item_slices {
+    const struct step_stream *stream;
+    const struct conn_table *table;
+    const rp_slice *slices;
+    uint32_t n;
+};
+
 /* Checks the slices against the table's signature alone, wherever they start. Count 0 stands for any number of steps. */
-rp_status item_layouts_check(struct item_layouts *self, const struct step_stream *stream, const struct conn_table *spec,
-                             const rp_slice *slices, uint32_t n, rp_error *err);
+rp_status item_layouts_check(struct item_layouts *self, const struct item_slices *item, rp_error *err);
 
 /* Checks the slices against the stream's window and the table's signature, and gives the layout and the steps covered.
- * The layout is borrowed. */
-rp_status item_layouts_get(struct item_layouts *self, const struct step_stream *stream, uint32_t table,
-                           const struct conn_table *spec, const rp_slice *slices, uint32_t n,
+ * `table` is the index of the table in the HELLO. The layout is borrowed. */
+rp_status item_layouts_get(struct item_layouts *self, const struct item_slices *item, uint32_t table,
                            struct item_layout **layout, struct item_steps *span, rp_error *err);
 
 #endif

@@ -75,8 +75,8 @@ rp_status structured_apply(rp_writer *writer, bool end, rp_error *err)
             all = holds(pattern, &pattern->conditions[c], steps);
         if (!all)
             continue;
-        RP_TRY(
-            writer_make_item(writer, pattern->table, pattern->priority, pattern->slices, pattern->n_slices, NULL, err));
+        struct item_slices item = writer_slices(writer, pattern->table, pattern->slices, pattern->n_slices);
+        RP_TRY(writer_make_item(writer, &item, pattern->priority, NULL, err));
         pattern->made = true;
         pattern->last_step = steps;
     }
@@ -122,8 +122,8 @@ static rp_status check_pattern(rp_writer *writer, uint32_t table, const rp_patte
         RP_TRY(check_slice(&in->slices[i], &full, err));
     for (uint32_t i = 0; i < in->n_conditions; i++)
         RP_TRY(check_condition(&in->conditions[i], err));
-    return item_layouts_get(&writer->layouts, &full, table, &writer->hello->tables[table], in->slices, in->n_slices,
-                            &layout, &span, err);
+    struct item_slices item = {&full, &writer->hello->tables[table], in->slices, in->n_slices};
+    return item_layouts_get(&writer->layouts, &item, table, &layout, &span, err);
 }
 
 static bool pattern_copy(struct pattern *self, const rp_pattern *in)

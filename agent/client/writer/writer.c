@@ -136,13 +136,18 @@ static rp_status encode_chunks(rp_writer *self, struct step_chunk *first, uint64
     }
 }
 
-rp_status writer_make_item(rp_writer *self, uint32_t table, double priority, const rp_slice *slices, uint32_t n,
-                           uint64_t *key, rp_error *err)
+struct item_slices writer_slices(const rp_writer *self, uint32_t table, const rp_slice *slices, uint32_t n)
 {
+    return (struct item_slices){&self->stream, &self->hello->tables[table], slices, n};
+}
+
+rp_status writer_make_item(rp_writer *self, const struct item_slices *slices, double priority, uint64_t *key,
+                           rp_error *err)
+{
+    uint32_t table = (uint32_t)(slices->table - self->hello->tables);
     struct item_steps span;
     struct queued_item item = {.priority = priority, .policy = self->policy, .mark = step_stream_mark(&self->stream)};
-    RP_TRY(item_layouts_get(&self->layouts, &self->stream, table, &self->hello->tables[table], slices, n, &item.layout,
-                            &span, err));
+    RP_TRY(item_layouts_get(&self->layouts, slices, table, &item.layout, &span, err));
     item.chunk = step_stream_find(&self->stream, span.first);
     item.offset = (uint32_t)(span.first - item.chunk->step);
     item.length = span.length;
@@ -174,7 +179,8 @@ rp_status rp_writer_item(rp_writer *writer, const char *table, double priority, 
     RP_TRY(writer_check_priority(priority, err));
     if (!writer_has_room(writer, 1))
         RP_TRY(writer_await_room(writer, 1, timeout_ms, err));
-    return writer_make_item(writer, index, priority, slices, n_slices, key, err);
+    struct item_slices item = writer_slices(writer, index, slices, n_slices);
+    return writer_make_item(writer, &item, priority, key, err);
 }
 
 rp_status rp_writer_check_item(rp_writer *writer, const char *table, const rp_slice *slices, uint32_t n_slices,
@@ -182,7 +188,8 @@ rp_status rp_writer_check_item(rp_writer *writer, const char *table, const rp_sl
 {
     uint32_t index;
     RP_TRY(writer_table(writer, table, &index, err));
-    return item_layouts_check(&writer->layouts, &writer->stream, &writer->hello->tables[index], slices, n_slices, err);
+    struct item_slices item = writer_slices(writer, index, slices, n_slices);
+    return item_layouts_check(&writer->layouts, &item, err);
 }
 
 rp_status rp_writer_item_last(rp_writer *writer, const char *table, double priority, uint32_t steps, int64_t timeout_ms,
@@ -331,8 +338,13 @@ static rp_status writer_init(rp_writer *self, rp_client *client, const rp_column
         return err_set(err, RP_NO_MEMORY, "no memory for a writer");
     RP_TRY(step_stream_init(&self->stream, columns, n_columns, options->chunk_length, options->keep_alive, err));
     self->all = calloc(n_columns, sizeof *self->all);
-    if (!self->all || !writer_session_init(&self->session, self->conn, &self->handoff, &self->stream, self->hello,
-                                           options->name ? options->name : client_name(client), options->doubt))
+    struct writer_session_options session = {.conn = self->conn,
+                                             .handoff = &self->handoff,
+                                             .stream = &self->stream,
+                                             .hello = self->hello,
+                                             .name = options->name ? options->name : client_name(client),
+                                             .doubt = options->doubt};
+    if (!self->all || !writer_session_init(&self->session, &session))
         return err_set(err, RP_NO_MEMORY, "no memory for a writer");
     return RP_OK;
 }

@@ -34,8 +34,10 @@ struct rp_writer {
 /* Gives the table's index, or NOT_FOUND. */
 rp_status writer_table(rp_writer *self, const char *name, uint32_t *out, rp_error *err);
 rp_status writer_check_priority(double priority, rp_error *err);
-/* Makes an item without waiting for room. */
-rp_status writer_make_item(rp_writer *self, uint32_t table, double priority, const rp_slice *slices, uint32_t n,
-                           uint64_t *key, rp_error *err);
+/* The slices as an item of this writer; table is an index. */
+struct item_slices writer_slices(const rp_writer *self, uint32_t table, const rp_slice *slices, uint32_t n);
+/* Makes an item without waiting for room. key may be NULL. */
+rp_status writer_make_item(rp_writer *self, const struct item_slices *slices, double priority, uint64_t *key,
+                           rp_error *err);
 
 #endif

@@ -420,16 +420,16 @@ static bool copy_columns(struct writer_session *self, const struct step_stream *
     return true;
 }
 
-bool writer_session_init(struct writer_session *self, struct conn *conn, struct handoff *handoff,
-                         const struct step_stream *stream, const struct conn_hello *hello, const char *name,
-                         int32_t doubt)
+bool writer_session_init(struct writer_session *self, const struct writer_session_options *options)
 {
-    *self = (struct writer_session){.part = {.ops = &writer_session_ops}, .conn = conn, .handoff = handoff};
+    const struct step_stream *stream = options->stream;
+    *self = (struct writer_session){
+        .part = {.ops = &writer_session_ops}, .conn = options->conn, .handoff = options->handoff};
     self->heartbeat_ns = NS_PER_S;
     self->expiry_ns = 10 * NS_PER_S;
     self->patience = 1;
-    snprintf(self->name, sizeof self->name, "%s", name);
-    bool ok = outbox_init(&self->outbox, handoff, hello, stream->n_columns, doubt);
+    snprintf(self->name, sizeof self->name, "%s", options->name);
+    bool ok = outbox_init(&self->outbox, options->handoff, options->hello, stream->n_columns, options->doubt);
     return copy_columns(self, stream) && ok;
 }
 

@@ -41,10 +41,16 @@ struct writer_session {
     bool confirm; /* rejections were read, or credit is given up: say so */
 };
 
-/* Columns are copied. */
-bool writer_session_init(struct writer_session *self, struct conn *conn, struct handoff *handoff,
-                         const struct step_stream *stream, const struct conn_hello *hello, const char *name,
-                         int32_t doubt);
+struct writer_session_options {
+    struct conn *conn;
+    struct handoff *handoff;
+    const struct step_stream *stream; /* its columns are copied */
+    const struct conn_hello *hello;
+    const char *name;
+    int32_t doubt; /* rp_doubt */
+};
+
+bool writer_session_init(struct writer_session *self, const struct writer_session_options *options);
 /* After conn_detach. */
 void writer_session_fini(struct writer_session *self);
 

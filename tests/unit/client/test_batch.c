@@ -69,6 +69,11 @@ struct reply {
     uint32_t n_frames;
 };
 
+static rp_status decode_reply(struct batch_decoder *decoder, const struct reply *r, rp_batch **batch, rp_error *err)
+{
+    return batch_decode(decoder, &(struct batch_reply){&r->view, r->outer.text, r->list, r->n_frames}, batch, err);
+}
+
 static uint64_t seed_of_run(void)
 {
     const char *text = getenv("RP_TEST_SEED");
@@ -532,8 +537,7 @@ static void check_random_replies(void (*make)(struct model *m, uint64_t seed), u
         struct rp_batch *batch = NULL;
         make(m, seed + round * 1000003);
         encode_reply(m, r);
-        if (reply_read(r, &err) != RP_OK ||
-            batch_decode(decoder, &r->view, r->outer.text, r->list, r->n_frames, &batch, &err) != RP_OK)
+        if (reply_read(r, &err) != RP_OK || decode_reply(decoder, r, &batch, &err) != RP_OK)
             fail_msg("round %llu: %s", (unsigned long long)round, err.text);
         check_batch(m, batch);
         if (m->regular)
@@ -584,8 +588,7 @@ static void test_damage(void **state)
             size_t size = r->list[0].size;
             if (below(m, 8) == 0)
                 r->list[0].size -= 1;
-            if (reply_read(r, &err) != RP_OK ||
-                batch_decode(decoder, &r->view, r->outer.text, r->list, r->n_frames, &batch, &err) != RP_OK) {
+            if (reply_read(r, &err) != RP_OK || decode_reply(decoder, r, &batch, &err) != RP_OK) {
                 refused++;
                 assert_null(batch);
             }
@@ -661,7 +664,7 @@ static void test_posted_memory(void **state)
     struct rp_batch *batch = NULL;
     static const uint32_t want[] = {RP_BATCH_CALLER, RP_BATCH_MISFIT, RP_BATCH_LIBRARY};
     for (uint32_t k = 0; k < 3; k++) {
-        assert_int_equal(batch_decode(decoder, &r->view, r->outer.text, r->list, r->n_frames, &batch, &err), RP_OK);
+        assert_int_equal(decode_reply(decoder, r, &batch, &err), RP_OK);
         assert_int_equal(batch->info.memory, want[k]);
         assert_true((batch->fields[2].data == memory[2]) == (k == 0));
         if (k == 1)
@@ -698,7 +701,7 @@ static void test_batch_outlives(void **state)
     plain_model(m, 10);
     encode_reply(m, r);
     assert_int_equal(reply_read(r, &err), RP_OK);
-    assert_int_equal(batch_decode(decoder, &r->view, r->outer.text, r->list, r->n_frames, &batch, &err), RP_OK);
+    assert_int_equal(decode_reply(decoder, r, &batch, &err), RP_OK);
     reply_fini(r);
     batch_decoder_destroy(&decoder);
     batch_pool_unref(&pool);
@@ -766,7 +769,7 @@ static void expect_split(struct batch_decoder *decoder, struct model *m, uint32_
         has[m->items[i].layout == odd] = true;
     encode_reply(m, r);
     assert_int_equal(reply_read(r, &err), RP_OK);
-    if (batch_decode(decoder, &r->view, r->outer.text, r->list, r->n_frames, &list, &err) != RP_OK)
+    if (decode_reply(decoder, r, &list, &err) != RP_OK)
         fail_msg("%s", err.text);
     assert_int_equal(batch_list_items(list), m->n_items);
     for (uint32_t k = 0; k < 2; k++) {
@@ -855,8 +858,7 @@ static void test_different_fields_share_max_bytes(void **state)
         options.max_bytes = 8 * 400 + (k ? 1024 : 0); /* each field begins at a multiple of 64 */
         struct batch_decoder *decoder = batch_decoder_new(pool, &options);
         struct rp_batch *list = NULL;
-        assert_int_equal(batch_decode(decoder, &r->view, r->outer.text, r->list, r->n_frames, &list, &err),
-                         k ? RP_OK : RP_RESOURCE_EXHAUSTED);
+        assert_int_equal(decode_reply(decoder, r, &list, &err), k ? RP_OK : RP_RESOURCE_EXHAUSTED);
         assert_int_equal(batch_list_items(list), k ? 8 : 0);
         batch_list_release(&list);
         batch_decoder_destroy(&decoder);
@@ -884,7 +886,7 @@ static void test_layout_number_reused(void **state)
             snprintf(m->layouts[0].fields[1].name, sizeof m->layouts[0].fields[1].name, "renamed");
         encode_reply(m, r);
         assert_int_equal(reply_read(r, &err), RP_OK);
-        assert_int_equal(batch_decode(decoder, &r->view, r->outer.text, r->list, r->n_frames, &batch, &err), RP_OK);
+        assert_int_equal(decode_reply(decoder, r, &batch, &err), RP_OK);
         check_batch(m, batch);
         rp_batch_release(&batch);
         reply_fini(r);
@@ -976,7 +978,8 @@ static void test_speed(void **state)
         struct wire_sampled view;
         assert_int_equal(wire_read_reply(header.data, header.size, &outer, &err), RP_OK);
         assert_int_equal(wire_read_sampled(outer.data, outer.size, &view, &err), RP_OK);
-        assert_int_equal(batch_decode(decoder, &view, outer.text, &frame, 1, &batch, &err), RP_OK);
+        assert_int_equal(batch_decode(decoder, &(struct batch_reply){&view, outer.text, &frame, 1}, &batch, &err),
+                         RP_OK);
         rp_batch_release(&batch);
     }
     clock_gettime(CLOCK_MONOTONIC, &t1);

@@ -181,7 +181,8 @@ static void item_layouts_are_relative_and_found_again(void **state)
                                    {.field = "next", .column = 0, .start = -1, .count = 1, .squeeze = 1}};
     for (uint64_t i = 0; i < 20; i++) {
         add_step(&stream, 3);
-        rp_status status = item_layouts_get(&layouts, &stream, 0, &table, transition, 3, &layout, &span, &err);
+        rp_status status =
+            item_layouts_get(&layouts, &(struct item_slices){&stream, &table, transition, 3}, 0, &layout, &span, &err);
         if (i < 3) {
             assert_int_equal(status, RP_INVALID_ARGUMENT);
             continue;
@@ -213,20 +214,25 @@ static void strided_slices_reach_as_far_as_they_say(void **state)
     for (int i = 0; i < 10; i++)
         add_step(&stream, 3);
     const rp_slice every_third = {.column = 0, .start = 0, .count = 4, .stride = 3};
-    assert_int_equal(item_layouts_get(&layouts, &stream, 0, &table, &every_third, 1, &layout, &span, &err), RP_OK);
+    assert_int_equal(
+        item_layouts_get(&layouts, &(struct item_slices){&stream, &table, &every_third, 1}, 0, &layout, &span, &err),
+        RP_OK);
     assert_int_equal(span.length, 10);
     const rp_slice too_far = {.column = 0, .start = 1, .count = 4, .stride = 3};
-    assert_int_equal(item_layouts_get(&layouts, &stream, 0, &table, &too_far, 1, &layout, &span, &err),
-                     RP_INVALID_ARGUMENT);
+    assert_int_equal(
+        item_layouts_get(&layouts, &(struct item_slices){&stream, &table, &too_far, 1}, 0, &layout, &span, &err),
+        RP_INVALID_ARGUMENT);
     assert_true(facts_within(err.text, "ends at step 10, but the episode has 10 steps"));
     const rp_slice to_end = {.column = 0, .start = 2, .stride = 3};
-    assert_int_equal(item_layouts_get(&layouts, &stream, 0, &table, &to_end, 1, &layout, &span, &err), RP_OK);
+    assert_int_equal(
+        item_layouts_get(&layouts, &(struct item_slices){&stream, &table, &to_end, 1}, 0, &layout, &span, &err), RP_OK);
     assert_int_equal(span.first, 2);
     assert_int_equal(span.length, 8);
     assert_int_equal(layout->fields[0].count, 0);
     const rp_slice twice[] = {{.column = 0, .start = -1, .count = 1}, {.column = 0, .start = -2, .count = 1}};
-    assert_int_equal(item_layouts_get(&layouts, &stream, 0, &table, twice, 2, &layout, &span, &err),
-                     RP_INVALID_ARGUMENT);
+    assert_int_equal(
+        item_layouts_get(&layouts, &(struct item_slices){&stream, &table, twice, 2}, 0, &layout, &span, &err),
+        RP_INVALID_ARGUMENT);
     assert_non_null(strstr(err.text, "stands twice"));
     item_layouts_fini(&layouts);
     step_stream_fini(&stream);
@@ -272,7 +278,8 @@ static void item_layouts_name_the_rows_that_were_asked_for(void **state)
         struct item_layout *layout;
         struct item_steps span;
         rp_error err;
-        if (item_layouts_get(&layouts, &stream, 0, &table, slices, n, &layout, &span, &err) != RP_OK)
+        if (item_layouts_get(&layouts, &(struct item_slices){&stream, &table, slices, n}, 0, &layout, &span, &err) !=
+            RP_OK)
             fail_msg("%s", err.text);
         for (uint32_t i = 0; i < n; i++) {
             const struct item_layout_field *field = &layout->fields[i];
