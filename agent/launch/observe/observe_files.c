@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "proto/base/clock.h"
+#include "proto/base/json_map.h"
 
 #define DEFAULT_EVERY_NS (2 * NS_PER_S)
 /* No report is longer. Of actors and learners only the newest counts: not more than this is read of a file that is new
@@ -116,11 +117,8 @@ static void scan(struct observe_files *self, double now_s)
 static double number_of(struct json_object *line, const char *name)
 {
     struct json_object *value = NULL;
-    if (!json_object_object_get_ex(line, name, &value) ||
-        !(json_object_is_type(value, json_type_double) || json_object_is_type(value, json_type_int)))
-        return NAN;
-    double number = json_object_get_double(value);
-    return isfinite(number) ? number : NAN;
+    json_object_object_get_ex(line, name, &value);
+    return json_map_real(value, NAN);
 }
 
 static uint64_t count_of(struct json_object *line, const char *name)

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "proto/base/error.h"
+#include "proto/base/json_map.h"
 
 #define LOGS "logs"
 /* Runs of one name that may begin in one second. */
@@ -225,86 +226,54 @@ char *run_folder_read(const char *folder, const char *file)
 
 /* ---- the state ---- */
 
+#define STATE(member) JSON_ROW(struct folder_state, member)
+
+static const struct json_row state_rows[] = {
+    STATE(pid),    STATE(legs),     STATE(elapsed_s),   STATE(steps), STATE(learner_steps),
+    STATE(actors), STATE(learners), STATE(auto_actors), STATE(done),  STATE(service),
+    STATE(here),   STATE(cwd),      STATE(command),     {0},
+};
+
 rp_status run_folder_write_state(const char *folder, const struct folder_state *state, rp_error *err)
 {
-    json_object *root = json_object_new_object();
-    json_object_object_add(root, "pid", json_object_new_int(state->pid));
-    json_object_object_add(root, "legs", json_object_new_int64(state->legs));
-    json_object_object_add(root, "elapsed_s", json_object_new_double(state->elapsed_s));
-    json_object_object_add(root, "steps", json_object_new_uint64(state->steps));
-    json_object_object_add(root, "learner_steps", json_object_new_uint64(state->learner_steps));
-    json_object_object_add(root, "actors", json_object_new_int64(state->actors));
-    json_object_object_add(root, "learners", json_object_new_int64(state->learners));
-    json_object_object_add(root, "auto_actors", json_object_new_boolean(state->auto_actors));
-    json_object_object_add(root, "done", json_object_new_boolean(state->done));
-    json_object_object_add(root, "service", json_object_new_string(state->service));
-    json_object_object_add(root, "here", json_object_new_string(state->here));
-    json_object_object_add(root, "cwd", json_object_new_string(state->cwd));
-    json_object_object_add(root, "command", json_object_new_string(state->command));
+    json_object *root = json_map_object(state_rows, state);
     rp_status status =
         run_folder_write(folder, FOLDER_STATE, json_object_to_json_string_ext(root, JSON_C_TO_STRING_PRETTY), err);
     json_object_put(root);
     return status;
 }
 
-static uint64_t number(json_object *root, const char *name)
+/* A damaged file may hold numbers that no run has: they count as 0. */
+static void drop_impossible(struct folder_state *state)
 {
-    json_object *value = NULL;
-    return json_object_object_get_ex(root, name, &value) ? json_object_get_uint64(value) : 0;
-}
-
-/* Steps that somebody can have taken; what a damaged file says beyond that counts as none. */
-static uint64_t steps(json_object *root, const char *name)
-{
-    uint64_t n = number(root, name);
-    return n <= INT64_MAX ? n : 0;
-}
-
-static uint32_t count(json_object *root, const char *name)
-{
-    uint64_t n = number(root, name);
-    return n <= FOLDER_MAX_COUNT ? (uint32_t)n : 0;
-}
-
-static bool boolean(json_object *root, const char *name)
-{
-    json_object *value = NULL;
-    return json_object_object_get_ex(root, name, &value) && json_object_get_boolean(value);
-}
-
-static void string(json_object *root, const char *name, char *out, size_t size)
-{
-    json_object *value = NULL;
-    bool there = json_object_object_get_ex(root, name, &value) && json_object_is_type(value, json_type_string);
-    snprintf(out, size, "%s", there ? json_object_get_string(value) : "");
+    if (state->pid <= 1 || state->pid == INT32_MAX)
+        state->pid = 0;
+    if (!(state->elapsed_s >= 0.0 && state->elapsed_s < 1e12))
+        state->elapsed_s = 0.0;
+    if (state->steps > INT64_MAX)
+        state->steps = 0;
+    if (state->learner_steps > INT64_MAX)
+        state->learner_steps = 0;
+    if (state->actors > FOLDER_MAX_COUNT)
+        state->actors = 0;
+    if (state->learners > FOLDER_MAX_COUNT)
+        state->learners = 0;
 }
 
 rp_status run_folder_read_state(const char *folder, struct folder_state *out, rp_error *err)
 {
     *out = (struct folder_state){0};
     char *text = run_folder_read(folder, FOLDER_STATE);
-    json_object *root = text ? json_tokener_parse(text) : NULL, *value = NULL;
+    json_object *root = text ? json_tokener_parse(text) : NULL;
     free(text);
-    if (!json_object_is_type(root, json_type_object)) {
-        json_object_put(root);
-        return err_set(err, RP_NOT_FOUND,
-                       "'%s/" FOLDER_STATE "' can not be read: this is no run's folder, or it is damaged", folder);
+    bool ok = json_object_is_type(root, json_type_object);
+    if (ok) {
+        json_map_read(root, state_rows, out);
+        drop_impossible(out);
     }
-    uint64_t pid = number(root, "pid");
-    out->pid = pid > 1 && pid <= INT32_MAX ? (int32_t)pid : 0;
-    out->legs = (uint32_t)number(root, "legs");
-    double elapsed = json_object_object_get_ex(root, "elapsed_s", &value) ? json_object_get_double(value) : 0.0;
-    out->elapsed_s = elapsed >= 0.0 && elapsed < 1e12 ? elapsed : 0.0;
-    out->steps = steps(root, "steps");
-    out->learner_steps = steps(root, "learner_steps");
-    out->actors = count(root, "actors");
-    out->learners = count(root, "learners");
-    out->auto_actors = boolean(root, "auto_actors");
-    out->done = boolean(root, "done");
-    string(root, "service", out->service, sizeof out->service);
-    string(root, "here", out->here, sizeof out->here);
-    string(root, "cwd", out->cwd, sizeof out->cwd);
-    string(root, "command", out->command, sizeof out->command);
     json_object_put(root);
-    return RP_OK;
+    return ok ? RP_OK
+              : err_set(err, RP_NOT_FOUND,
+                        "'%s/" FOLDER_STATE "' cannot be read: the folder holds no run, or the file is damaged",
+                        folder);
 }

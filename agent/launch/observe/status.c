@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "proto/base/json.h"
+#include "proto/base/json_map.h"
 
 #define STATUS_MAX_PROCESSES 4096u
 
@@ -23,39 +23,22 @@ const char *phase_name(enum phase phase)
     return (unsigned)phase < PHASES ? phase_names[phase] : "unknown";
 }
 
-enum member_type { MEMBER_TEXT, MEMBER_DOUBLE, MEMBER_U64, MEMBER_U32, MEMBER_I32, MEMBER_PHASE, MEMBER_ROLE };
+#define TEXT(field) JSON_ROW(struct status, field)
+#define COUNT(field) JSON_ROW(struct status, field)
+#define NUMBER(field, none) JSON_REAL(struct status, field, none)
+#define SHARE(side, cause, which) JSON_ROW_AS(#side "_idle_" #cause, struct status, idle_by.side[which], NAN)
 
-struct member {
-    const char *name;
-    enum member_type type;
-    size_t offset, size;
-    double absent; /* of a double: what null and a missing member mean */
-};
-
-#define ROW(owner, field, kind, none)                                                                                  \
-    {                                                                                                                  \
-#field, kind, offsetof(owner, field), sizeof(((owner *)0)->field), none                                        \
-    }
-#define TEXT(field) ROW(struct status, field, MEMBER_TEXT, 0)
-#define NUMBER(field, none) ROW(struct status, field, MEMBER_DOUBLE, none)
-#define SHARE(side, cause, which)                                                                                      \
-    {                                                                                                                  \
-#side "_idle_" #cause, MEMBER_DOUBLE, offsetof(struct status, idle_by.side[which]), sizeof(double), NAN        \
-    }
-#define BIG(field) ROW(struct status, field, MEMBER_U64, 0)
-#define COUNT(field) ROW(struct status, field, MEMBER_U32, 0)
-
-static const struct member status_members[] = {
+static const struct json_row status_rows[] = {
     TEXT(name),
     TEXT(folder),
-    ROW(struct status, phase, MEMBER_PHASE, 0),
+    JSON_WORD(struct status, phase, phase_names, PHASE_STARTING),
     NUMBER(unix_s, 0),
     NUMBER(elapsed_s, 0),
     TEXT(reason),
-    BIG(steps),
-    BIG(learner_steps),
-    BIG(stop_steps),
-    BIG(stop_learner_steps),
+    COUNT(steps),
+    COUNT(learner_steps),
+    COUNT(stop_steps),
+    COUNT(stop_learner_steps),
     NUMBER(stop_value, INFINITY),
     NUMBER(stop_time_s, 0),
     NUMBER(progress, NAN),
@@ -81,8 +64,8 @@ static const struct member status_members[] = {
     NUMBER(planned_actor_idle, NAN),
     NUMBER(planned_learner_idle, NAN),
     TEXT(waits),
-    BIG(size),
-    BIG(max_size),
+    COUNT(size),
+    COUNT(max_size),
     NUMBER(min_size, 0),
     NUMBER(value, NAN),
     NUMBER(best, NAN),
@@ -94,75 +77,33 @@ static const struct member status_members[] = {
     COUNT(learners),
     COUNT(learners_wanted),
     COUNT(restarts),
-    BIG(memory),
-    BIG(memory_limit),
+    COUNT(memory),
+    COUNT(memory_limit),
     NUMBER(cpu, 0),
     NUMBER(cores, 0),
     NUMBER(others, 0),
     TEXT(event),
     NUMBER(event_unix_s, 0),
+    {0},
 };
 
-static const struct member process_members[] = {
-    ROW(struct status_process, name, MEMBER_TEXT, 0),  ROW(struct status_process, role, MEMBER_ROLE, 0),
-    ROW(struct status_process, pid, MEMBER_I32, 0),    ROW(struct status_process, restarts, MEMBER_U32, 0),
-    ROW(struct status_process, memory, MEMBER_U64, 0), ROW(struct status_process, cpu, MEMBER_DOUBLE, 0),
-    ROW(struct status_process, state, MEMBER_TEXT, 0),
-};
+#define PROCESS(field) JSON_ROW(struct status_process, field)
 
-#define N_OF(table) (uint32_t)(sizeof(table) / sizeof *(table))
+static const struct json_row process_rows[] = {
+    PROCESS(name),   JSON_WORD(struct status_process, role, role_names, ROLE_ACTOR),
+    PROCESS(pid),    PROCESS(restarts),
+    PROCESS(memory), PROCESS(cpu),
+    PROCESS(state),  {0},
+};
 
 /* ---- out ---- */
-
-static void put_double(struct json *out, double value)
-{
-    if (isfinite(value))
-        json_double(out, value);
-    else
-        json_message(out, NULL); /* null */
-}
-
-static void put_member(struct json *out, const struct member *member, const void *base)
-{
-    const void *at = (const char *)base + member->offset;
-    json_key(out, member->name);
-    switch (member->type) {
-    case MEMBER_TEXT:
-        json_string(out, at);
-        break;
-    case MEMBER_DOUBLE:
-        put_double(out, *(const double *)at);
-        break;
-    case MEMBER_U64:
-        json_unsigned(out, *(const uint64_t *)at);
-        break;
-    case MEMBER_U32:
-        json_unsigned(out, *(const uint32_t *)at);
-        break;
-    case MEMBER_I32:
-        json_signed(out, *(const int32_t *)at);
-        break;
-    case MEMBER_PHASE:
-        json_string(out, phase_name(*(const enum phase *)at));
-        break;
-    case MEMBER_ROLE:
-        json_string(out, role_name(*(const enum role *)at));
-        break;
-    }
-}
-
-static void put_object(struct json *out, const struct member *members, uint32_t n, const void *base)
-{
-    for (uint32_t i = 0; i < n; i++)
-        put_member(out, &members[i], base);
-}
 
 static void put_doubles(struct json *out, const char *name, const double *values, uint32_t n)
 {
     json_key(out, name);
     json_open(out, '[');
     for (uint32_t i = 0; i < n; i++)
-        put_double(out, values[i]);
+        json_number(out, values[i]);
     json_close(out, ']');
 }
 
@@ -170,13 +111,13 @@ char *status_to_json(const struct status *self, bool whole)
 {
     struct json out = {0};
     json_open(&out, '{');
-    put_object(&out, status_members, N_OF(status_members), self);
+    json_map_write(&out, status_rows, self);
     if (whole) {
         json_key(&out, "processes");
         json_open(&out, '[');
         for (uint32_t i = 0; self->processes && i < self->n_processes; i++) {
             json_open(&out, '{');
-            put_object(&out, process_members, N_OF(process_members), &self->processes[i]);
+            json_map_write(&out, process_rows, &self->processes[i]);
             json_close(&out, '}');
         }
         json_close(&out, ']');
@@ -189,79 +130,6 @@ char *status_to_json(const struct status *self, bool whole)
 }
 
 /* ---- in ---- */
-
-static double get_double(struct json_object *value, double absent)
-{
-    if (!json_object_is_type(value, json_type_double) && !json_object_is_type(value, json_type_int))
-        return absent;
-    double number = json_object_get_double(value);
-    return isfinite(number) ? number : absent;
-}
-
-/* A number within 0..most; what is none is 0. */
-static uint64_t get_unsigned(struct json_object *value, uint64_t most)
-{
-    uint64_t number = 0;
-    if (json_object_is_type(value, json_type_int)) {
-        number = json_object_get_uint64(value);
-    } else {
-        double real = get_double(value, 0);
-        number = real <= 0 ? 0 : real >= 1.8e19 ? UINT64_MAX : (uint64_t)real;
-    }
-    return number < most ? number : most;
-}
-
-/* The index of a word in 0..n-1; `other` if it is none of them. */
-static int get_word(struct json_object *value, int n, int other, const char *(*name)(int))
-{
-    const char *text = json_object_is_type(value, json_type_string) ? json_object_get_string(value) : "";
-    for (int i = 0; i < n; i++) {
-        if (strcmp(text, name(i)) == 0)
-            return i;
-    }
-    return other;
-}
-
-static const char *phase_word(int i)
-{
-    return phase_name((enum phase)i);
-}
-
-static const char *role_word(int i)
-{
-    return role_name((enum role)i);
-}
-
-static void get_member(struct json_object *object, const struct member *member, void *base)
-{
-    void *at = (char *)base + member->offset;
-    struct json_object *value = NULL;
-    json_object_object_get_ex(object, member->name, &value);
-    switch (member->type) {
-    case MEMBER_TEXT:
-        snprintf(at, member->size, "%s",
-                 json_object_is_type(value, json_type_string) ? json_object_get_string(value) : "");
-        break;
-    case MEMBER_DOUBLE:
-        *(double *)at = get_double(value, member->absent);
-        break;
-    case MEMBER_U64:
-        *(uint64_t *)at = get_unsigned(value, UINT64_MAX);
-        break;
-    case MEMBER_U32:
-        *(uint32_t *)at = (uint32_t)get_unsigned(value, UINT32_MAX);
-        break;
-    case MEMBER_I32:
-        *(int32_t *)at = (int32_t)get_unsigned(value, INT32_MAX);
-        break;
-    case MEMBER_PHASE:
-        *(enum phase *)at = (enum phase)get_word(value, PHASES, PHASE_STARTING, phase_word);
-        break;
-    case MEMBER_ROLE:
-        *(enum role *)at = (enum role)get_word(value, ROLES, ROLE_ACTOR, role_word);
-        break;
-    }
-}
 
 static uint32_t array_length(struct json_object *object, const char *name, struct json_object **array)
 {
@@ -286,8 +154,8 @@ static bool get_values(struct json_object *object, struct status_copy *out)
     if (!out->value_steps || !out->values)
         return false;
     for (uint32_t i = 0; i < keep; i++) {
-        out->value_steps[i] = get_double(json_object_array_get_idx(steps, first + i), NAN);
-        out->values[i] = get_double(json_object_array_get_idx(values, first + i), NAN);
+        out->value_steps[i] = json_map_real(json_object_array_get_idx(steps, first + i), NAN);
+        out->values[i] = json_map_real(json_object_array_get_idx(values, first + i), NAN);
     }
     out->status.n_values = keep;
     out->status.value_steps = out->value_steps;
@@ -310,22 +178,29 @@ static bool get_processes(struct json_object *object, struct status_copy *out)
         struct json_object *one = json_object_array_get_idx(list, i);
         if (!json_object_is_type(one, json_type_object))
             continue;
-        for (uint32_t m = 0; m < N_OF(process_members); m++)
-            get_member(one, &process_members[m], &out->processes[out->status.n_processes]);
-        out->status.n_processes++;
+        json_map_read(one, process_rows, &out->processes[out->status.n_processes++]);
     }
     out->status.processes = out->processes;
     return true;
+}
+
+static bool is_phase(struct json_object *value)
+{
+    const char *text = json_object_is_type(value, json_type_string) ? json_object_get_string(value) : "";
+    for (uint32_t i = 0; i < PHASES; i++)
+        if (strcmp(text, phase_names[i]) == 0)
+            return true;
+    return false;
 }
 
 bool status_from_json(const char *text, struct status_copy *out)
 {
     *out = (struct status_copy){0};
     struct json_object *object = text ? json_tokener_parse(text) : NULL, *phase = NULL;
-    bool ok = json_object_is_type(object, json_type_object) && json_object_object_get_ex(object, "phase", &phase) &&
-              get_word(phase, PHASES, -1, phase_word) >= 0;
-    for (uint32_t i = 0; ok && i < N_OF(status_members); i++)
-        get_member(object, &status_members[i], &out->status);
+    json_object_object_get_ex(object, "phase", &phase);
+    bool ok = is_phase(phase);
+    if (ok)
+        json_map_read(object, status_rows, &out->status);
     ok = ok && get_values(object, out) && get_processes(object, out);
     if (!ok)
         status_copy_fini(out);

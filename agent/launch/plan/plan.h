@@ -73,7 +73,8 @@ enum plan_bottleneck {
     PLAN_MAX_ACTORS,
     PLAN_MAX_LEARNERS
 };
-const char *plan_bottleneck_name(enum plan_bottleneck which); /* "actors", ... */
+#define PLAN_BOTTLENECKS (PLAN_MAX_LEARNERS + 1)
+extern const char *const plan_bottleneck_names[PLAN_BOTTLENECKS];
 
 struct plan_choice {
     uint32_t actors, learners;

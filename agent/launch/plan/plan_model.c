@@ -27,17 +27,15 @@
 #define MOST_COST 3.0
 #define CORES_ROUNDS 8
 
-const char *plan_bottleneck_name(enum plan_bottleneck which)
-{
-    static const char *const names[] = {[PLAN_ACTORS] = "actors",
-                                        [PLAN_LEARNERS] = "learners",
-                                        [PLAN_CORES] = "cores",
-                                        [PLAN_MEMORY] = "memory",
-                                        [PLAN_BALANCED] = "balanced",
-                                        [PLAN_MAX_ACTORS] = "max_actors",
-                                        [PLAN_MAX_LEARNERS] = "max_learners"};
-    return (unsigned)which < sizeof names / sizeof names[0] ? names[which] : "unknown";
-}
+const char *const plan_bottleneck_names[PLAN_BOTTLENECKS] = {
+    [PLAN_ACTORS] = "actors",
+    [PLAN_LEARNERS] = "learners",
+    [PLAN_CORES] = "cores",
+    [PLAN_MEMORY] = "memory",
+    [PLAN_BALANCED] = "balanced",
+    [PLAN_MAX_ACTORS] = "max_actors",
+    [PLAN_MAX_LEARNERS] = "max_learners",
+};
 
 double plan_model_cores(const struct plan_model *self, const struct plan_side *actors, const struct plan_side *learners,
                         double inserts)

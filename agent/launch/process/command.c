@@ -10,12 +10,7 @@
 #include "proto/base/error.h"
 #include "proto/base/format.h"
 
-static const char *const role_names[ROLES] = {"broker", "learner", "actor", "evaluator"};
-
-const char *role_name(enum role role)
-{
-    return role_names[role];
-}
+const char *const role_names[ROLES] = {"broker", "learner", "actor", "evaluator"};
 
 /* ---- a list of words that grows; what could not be allocated shows at its end ---- */
 
@@ -148,10 +143,10 @@ static rp_status expand(struct words *words, const char *word, const struct comm
             enum placeholder place = placeholder_find(at, &length);
             if (place == PLACEHOLDERS)
                 status = err_set(err, RP_INVALID_ARGUMENT, "%ss.command: there is no placeholder like '%.40s'",
-                                 role_name(role), at);
+                                 role_names[role], at);
             else if (!fill(&out, place, context, role, index))
                 status = err_set(err, RP_FAILED_PRECONDITION, "%ss.command: there is no broker yet for {%s}",
-                                 role_name(role), placeholder_names[place]);
+                                 role_names[role], placeholder_names[place]);
             at += length + 2;
         }
     }

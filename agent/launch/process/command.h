@@ -6,7 +6,7 @@
 #include "replay/error.h"
 
 enum role { ROLE_BROKER, ROLE_LEARNER, ROLE_ACTOR, ROLE_EVALUATOR, ROLES };
-const char *role_name(enum role role); /* "broker", "learner", ... */
+extern const char *const role_names[ROLES]; /* "broker", "learner", ... */
 
 /* Where a broker listens, from its endpoints file; zero-initialised. */
 struct endpoints {

@@ -142,9 +142,9 @@ static rp_status start_process(struct profile_session *self, struct process *pro
 {
     char name[32], log[600];
     if (role == ROLE_BROKER)
-        snprintf(name, sizeof name, "%s", role_name(role));
+        snprintf(name, sizeof name, "%s", role_names[role]);
     else
-        snprintf(name, sizeof name, "%s-%u", role_name(role), index);
+        snprintf(name, sizeof name, "%s-%u", role_names[role], index);
     snprintf(log, sizeof log, "%s/%s.log", self->folder, name);
     char **argv = command_build(&self->context, role, index, err);
     char **environment = argv ? command_environment(&self->context, role, index) : NULL;

@@ -5,12 +5,6 @@
 #include "agent/launch/report/report_impl.h"
 #include "proto/base/json.h"
 
-static void put_count(struct json *out, const char *name, uint64_t value)
-{
-    json_key(out, name);
-    json_unsigned(out, value);
-}
-
 /* One of the three columns of the table: predicted, achieved or their ratio. */
 static void put_rows(struct json *out, const char *name, const struct report_row rows[REPORT_ROWS], int which)
 {
@@ -78,8 +72,8 @@ static void put_stretches(struct json *out, const struct report *self)
     for (uint32_t i = 0; i < self->n_stretches; i++) {
         const struct report_stretch *stretch = &self->stretches[i];
         json_open(out, '{');
-        put_count(out, "actors", stretch->actors);
-        put_count(out, "learners", stretch->learners);
+        json_count(out, "actors", stretch->actors);
+        json_count(out, "learners", stretch->learners);
         json_real(out, "from_s", stretch->from_s);
         json_real(out, "seconds", stretch->rates.seconds);
         json_key(out, "settled");
@@ -96,14 +90,14 @@ static void put_best(struct json *out, const struct best *best)
 {
     json_key(out, "best_weights");
     if (!best) {
-        json_message(out, NULL);
+        json_null(out);
         return;
     }
     json_open(out, '{');
     json_real(out, "return", best->value);
-    put_count(out, "episodes", best->episodes);
-    put_count(out, "environment_steps", best->environment_steps);
-    put_count(out, "learner_steps", best->learner_steps);
+    json_count(out, "episodes", best->episodes);
+    json_count(out, "environment_steps", best->environment_steps);
+    json_count(out, "learner_steps", best->learner_steps);
     json_close(out, '}');
 }
 
@@ -114,22 +108,22 @@ static void put_run(struct json *out, const struct report *self, const struct re
     json_text(out, "exit", phase_name(self->last->phase));
     json_text(out, "reason", last->reason);
     json_text(out, "command", self->command);
-    put_count(out, "legs", self->legs);
+    json_count(out, "legs", self->legs);
     json_real(out, "unix_s", last->unix_s);
     json_real(out, "wall_seconds", last->elapsed_s);
-    put_count(out, "steps", last->steps);
-    put_count(out, "learner_steps", last->learner_steps);
+    json_count(out, "steps", last->steps);
+    json_count(out, "learner_steps", last->learner_steps);
     json_real(out, "final_value", self->final_value);
-    put_count(out, "final_episodes", self->final_episodes);
+    json_count(out, "final_episodes", self->final_episodes);
     json_text(out, "final_weights", self->final_weights);
     json_real(out, "value", last->value);
     json_real(out, "best", last->best);
     json_real(out, "actor_value", series_last(&data->run, COLUMN_ACTOR_VALUE));
     put_best(out, self->best);
     json_real(out, "stop_value", last->stop_value);
-    put_count(out, "restarts", last->restarts);
-    put_count(out, "actors", last->actors_wanted);
-    put_count(out, "learners", last->learners_wanted);
+    json_count(out, "restarts", last->restarts);
+    json_count(out, "actors", last->actors_wanted);
+    json_count(out, "learners", last->learners_wanted);
     json_real(out, "spi_target", last->spi_target);
     json_real(out, "peak_memory", data->peak_memory);
     json_real(out, "peak_cpu", data->peak_cpu);

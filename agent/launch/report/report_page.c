@@ -189,7 +189,7 @@ static void add_choice(struct text *out, const struct plan_choice *choice, bool 
     add_cell(out, "n", report_cell(&plain, choice->spi, cell));
     add_cell(out, "n", report_cell(&share, choice->actor_idle, cell));
     add_cell(out, "n", report_cell(&share, choice->learner_idle, cell));
-    add_cell(out, "", plan_bottleneck_name(choice->bottleneck));
+    add_cell(out, "", plan_bottleneck_names[choice->bottleneck]);
     add_cell(out, "soft", choice->reason);
     text_add(out, "</tr>\n");
 }

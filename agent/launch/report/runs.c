@@ -13,6 +13,7 @@
 #include "agent/launch/observe/status.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
+#include "proto/base/json_map.h"
 
 #define MOST_RUNS 100000u
 #define MOST_DEPTH 32
@@ -67,51 +68,33 @@ rp_status runs_remove(const char *folder, rp_error *err)
 
 /* ---- one run ---- */
 
-static double number(json_object *root, const char *name)
-{
-    json_object *value = NULL;
-    return json_object_object_get_ex(root, name, &value) && value ? json_object_get_double(value) : NAN;
-}
+#define SUMMARY(title, member) JSON_ROW_AS(title, struct run_summary, member, NAN)
 
-static uint64_t count(json_object *root, const char *name)
-{
-    double value = number(root, name);
-    return value > 0 && value < 1e18 ? (uint64_t)value : 0;
-}
-
-static void string(json_object *root, const char *name, char *out, size_t size)
-{
-    json_object *value = NULL;
-    if (json_object_object_get_ex(root, name, &value) && json_object_is_type(value, json_type_string))
-        snprintf(out, size, "%s", json_object_get_string(value));
-}
+/* What report.json says of a run, and of its first stretch. */
+static const struct json_row report_rows[] = {
+    SUMMARY("exit", result),           SUMMARY("final_value", final_value),
+    SUMMARY("final_weights", weights), SUMMARY("best", best),
+    SUMMARY("steps", steps),           SUMMARY("learner_steps", learner_steps),
+    SUMMARY("wall_seconds", seconds),  SUMMARY("actors", actors),
+    SUMMARY("learners", learners),     {0},
+};
+static const struct json_row achieved_rows[] = {SUMMARY("inserts", inserts), SUMMARY("samples", samples), {0}};
 
 static bool take_report(struct run_summary *out)
 {
-    json_object *achieved = NULL;
+    static const char *const values[] = {"value", "actor_value"};
+    json_object *achieved = NULL, *value = NULL;
     char *text = run_folder_read(out->folder, "report.json");
     json_object *root = text ? json_tokener_parse(text) : NULL;
     free(text);
     bool ok = json_object_is_type(root, json_type_object);
-    if (ok) {
-        string(root, "exit", out->result, sizeof out->result);
-        out->final_value = number(root, "final_value");
-        string(root, "final_weights", out->weights, sizeof out->weights);
-        if (isnan(out->final_value))
-            out->final_value = number(root, "value");
-        if (isnan(out->final_value))
-            out->final_value = number(root, "actor_value");
-        out->best = number(root, "best");
-        out->steps = count(root, "steps");
-        out->learner_steps = count(root, "learner_steps");
-        out->seconds = number(root, "wall_seconds");
-        out->actors = (uint32_t)count(root, "actors");
-        out->learners = (uint32_t)count(root, "learners");
-        if (json_object_object_get_ex(root, "achieved", &achieved)) {
-            out->inserts = number(achieved, "inserts");
-            out->samples = number(achieved, "samples");
-        }
-    }
+    if (ok)
+        json_map_read(root, report_rows, out);
+    for (uint32_t i = 0; ok && i < 2 && isnan(out->final_value); i++)
+        if (json_object_object_get_ex(root, values[i], &value))
+            out->final_value = json_map_real(value, NAN);
+    if (ok && json_object_object_get_ex(root, "achieved", &achieved))
+        json_map_read(achieved, achieved_rows, out);
     json_object_put(root);
     return ok;
 }

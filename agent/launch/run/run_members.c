@@ -106,7 +106,7 @@ static struct member *add(struct run *self, enum role role, uint32_t index)
     if (role == ROLE_BROKER)
         snprintf(member->name, sizeof member->name, "broker");
     else
-        snprintf(member->name, sizeof member->name, "%s-%u", role_name(role), index);
+        snprintf(member->name, sizeof member->name, "%s-%u", role_names[role], index);
     self->members[self->n_members++] = member;
     return member;
 }
@@ -235,7 +235,7 @@ static void check_done(struct run *self)
             continue;
         if (role == ROLE_ACTOR && self->seen.inserts == 0)
             run_stop(self, RUN_FAILED, false, "the actors have ended with status 0, but none has inserted anything");
-        run_stop(self, RUN_DONE, false, "the %ss have ended", role_name(role));
+        run_stop(self, RUN_DONE, false, "the %ss have ended", role_names[role]);
     }
 }
 

@@ -55,10 +55,10 @@ static void expect(const struct command_context *context, enum role role, uint32
 static void test_roles(void **state)
 {
     (void)state;
-    assert_string_equal(role_name(ROLE_BROKER), "broker");
-    assert_string_equal(role_name(ROLE_LEARNER), "learner");
-    assert_string_equal(role_name(ROLE_ACTOR), "actor");
-    assert_string_equal(role_name(ROLE_EVALUATOR), "evaluator");
+    assert_string_equal(role_names[ROLE_BROKER], "broker");
+    assert_string_equal(role_names[ROLE_LEARNER], "learner");
+    assert_string_equal(role_names[ROLE_ACTOR], "actor");
+    assert_string_equal(role_names[ROLE_EVALUATOR], "evaluator");
 }
 
 static void test_workers(void **state)
