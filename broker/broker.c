@@ -21,7 +21,6 @@
 #include "broker/session/pump.h"
 #include "broker/session/session.h"
 #include "broker/spill/spill.h"
-#include "broker/table/room.h"
 #include "proto/base/error.h"
 
 /* A turn looks at each socket for so long at most: counted by messages alone, ingest would starve samplers. */
@@ -100,55 +99,10 @@ void broker_memory_settings(void)
 static void every_second(struct timer *timer, void *ctx)
 {
     struct broker *self = ctx;
-    for (uint32_t i = 0; i < self->tables.n; i++) {
-        table_tick(&self->tables.list[i], self->loop.now_ns);
-        pump_mark(&self->tables.list[i]); /* what there was no memory for may go on now */
-    }
+    tables_tick(&self->tables);
     peers_sweep(&self->peers);
     recall_sweep(self);
     timer_set(&self->loop.timers, timer, self->loop.now_ns + NS_PER_S);
-}
-
-/* Timer of soft capacities: one for all tables, at the shortest of their intervals. */
-static void remove_surplus(struct broker *self)
-{
-    for (uint32_t i = 0; i < self->tables.n; i++) {
-        struct table *table = &self->tables.list[i];
-        if (!table->config->soft_capacity || self->loop.now_ns < table->next_removal_ns)
-            continue;
-        table->next_removal_ns = self->loop.now_ns + table->config->remove_every_ns;
-        table_remove_surplus(table);
-    }
-}
-
-static void soft_timer(struct timer *timer, void *ctx)
-{
-    struct broker *self = ctx;
-    remove_surplus(self);
-    int64_t next = INT64_MAX;
-    for (uint32_t i = 0; i < self->tables.n; i++)
-        if (self->tables.list[i].config->soft_capacity && self->tables.list[i].next_removal_ns < next)
-            next = self->tables.list[i].next_removal_ns;
-    if (next != INT64_MAX)
-        timer_set(&self->loop.timers, timer, next);
-}
-
-static rp_status tables_init(struct broker *self, rp_error *err)
-{
-    const struct table_config *configs = self->config->tables.data;
-    uint32_t n = self->config->tables.count;
-    self->tables.list = calloc(n, sizeof *self->tables.list);
-    if (!self->tables.list)
-        return err_set(err, RP_NO_MEMORY, "no memory for %u tables", n);
-    for (uint32_t i = 0; i < n; i++) {
-        rp_status status = table_init(&self->tables.list[i], self, &configs[i], i, rng_next(&self->rng), err);
-        self->tables.n = i + 1;
-        if (status != RP_OK) {
-            err_prefix(err, "table '%s'", configs[i].name);
-            return status;
-        }
-    }
-    return RP_OK;
 }
 
 static struct durable_state durable_state(struct broker *self)
@@ -179,23 +133,20 @@ static rp_status broker_init(struct broker *self, void *context, rp_error *err)
     }
     rng_system(&self->instance, sizeof self->instance);
     self->sessions.ingest_budget = (uint64_t)config_ingest_budget(self->config);
-    self->tables.storage_budget = (uint64_t)self->config->memory_limit - self->sessions.ingest_budget;
     uint32_t n_commands;
     request_commands(&n_commands);
     self->commands = calloc(n_commands, sizeof *self->commands);
     self->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (!self->commands || self->wake_fd < 0)
         return err_set(err, RP_NO_MEMORY, "no memory or descriptors for the broker");
-    if (!ordinals_init(&self->tables.ordinals))
-        return err_set(err, RP_NO_MEMORY, "no memory for the ordinals of sessions");
     RP_TRY(store_init(&self->store, err));
-    RP_TRY(plugins_load(&self->tables.plugins, &self->config->plugins, err));
+    RP_TRY(tables_init(&self->tables, err));
     if (config_folder(self->config)) {
         struct durable_state state = durable_state(self);
         RP_TRY(stream_open(&self->stream, &state, err));
         RP_TRY(spill_open(&self->spill, &state, self->stream, err));
     }
-    RP_TRY(tables_init(self, err));
+    RP_TRY(tables_create(&self->tables, &self->rng, err));
     self->samples.recall = recall_new(self);
     if (!self->samples.recall)
         return err_set(err, RP_NO_MEMORY, "no memory for the broker");
@@ -215,8 +166,7 @@ static rp_status broker_init(struct broker *self, void *context, rp_error *err)
     if (!timer_set(&self->loop.timers, &self->second, self->loop.now_ns + NS_PER_S) ||
         !timer_reserve(&self->loop.timers))
         return err_set(err, RP_NO_MEMORY, "no memory for the broker's timers");
-    self->soft = (struct timer){.fire = soft_timer, .ctx = self};
-    soft_timer(&self->soft, self);
+    tables_start(&self->tables);
     return RP_OK;
 }
 
@@ -238,6 +188,8 @@ static struct broker *create(const struct broker_config *config, struct clock cl
     self->wake_fd = -1;
     chores_init(&self->loop.chores);
     peers_init(&self->peers, &self->loop, config, ducts);
+    self->tables =
+        (struct tables){.loop = &self->loop, .store = &self->store, .layouts = &self->layouts, .config = config};
     self->sessions = (struct sessions){
         .loop = &self->loop,
         .config = config,
@@ -282,9 +234,7 @@ void broker_destroy(struct broker **at)
     while (chores_run(&self->loop.chores, self->loop.clock.now, self->loop.clock.ctx, NS_PER_S)) {
     }
     recall_destroy(self);
-    for (uint32_t i = 0; i < self->tables.n; i++)
-        table_fini(&self->tables.list[i]);
-    free(self->tables.list);
+    tables_fini(&self->tables);
     while (self->samples.spare_waiters) {
         struct waiter *waiter = self->samples.spare_waiters;
         self->samples.spare_waiters = waiter->next;
@@ -299,21 +249,11 @@ void broker_destroy(struct broker **at)
     stream_close(&self->stream, 0);
     layouts_fini(&self->layouts);
     store_fini(&self->store);
-    ordinals_fini(&self->tables.ordinals);
-    plugins_fini(&self->tables.plugins);
     free(self->commands);
     if (self->wake_fd >= 0)
         close(self->wake_fd);
     free(self);
     *at = NULL;
-}
-
-struct table *broker_table(struct broker *self, const char *name, size_t size)
-{
-    for (uint32_t i = 0; i < self->tables.n; i++)
-        if (strlen(self->tables.list[i].name) == size && memcmp(self->tables.list[i].name, name, size) == 0)
-            return &self->tables.list[i];
-    return NULL;
 }
 
 rp_status broker_write_endpoints(const struct broker *self, const char *path, rp_error *err)
@@ -462,7 +402,7 @@ void broker_turn(struct broker *self, int wait_ms)
     busy |= chores_run(&self->loop.chores, self->loop.clock.now, self->loop.clock.ctx, CHORES_NS);
     if (self->spill)
         busy |= spill_run(self->spill);
-    busy |= room_wake(self);
+    busy |= pump_wake(&self->tables);
     if (self->sessions.dirty)
         credit_notify(&self->sessions);
     if (self->stream)

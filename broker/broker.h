@@ -52,7 +52,6 @@ struct broker {
     struct reduces reduces;
     struct command_stats *commands; /* parallel to the dispatch table */
     struct timer second;            /* rates, once a second */
-    struct timer soft;              /* removal from tables with a soft capacity */
     /* disk */
     struct stream *stream;                    /* NULL: nothing is kept */
     struct checkpoints *checkpoints;          /* NULL: none are made */
@@ -97,6 +96,5 @@ rp_status broker_write_endpoints(const struct broker *self, const char *path, rp
 /* Page faults are what large inserts pay for with malloc's defaults: keep large blocks in the heap, and the heap. For the
  * process that runs a broker, before it starts threads. */
 void broker_memory_settings(void);
-struct table *broker_table(struct broker *self, const char *name, size_t size);
 
 #endif

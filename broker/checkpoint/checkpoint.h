@@ -3,7 +3,7 @@
  * At the instant, what is small is copied (limiters, sessions, parameters, replies), and of each table the slots that
  * must be written are marked: all of them, or those that changed since the checkpoint before (then the new one is a
  * change of that one). A chore copies marked slots in slices; an item that is about to change before its turn is copied
- * first (checkpoint_touch). Chunks that are not in a segment yet are put there on the way; what still lives in mostly dead
+ * first (marks_touch). Chunks that are not in a segment yet are put there on the way; what still lives in mostly dead
  * segments is moved. Then the disk writer finishes the file, and files that no kept checkpoint needs are removed. */
 #ifndef BROKER_CHECKPOINT_H
 #define BROKER_CHECKPOINT_H
@@ -14,40 +14,9 @@
 #include "replay/error.h"
 
 struct checkpoint;
-struct chore;
-struct contents;
-struct table;
 struct durable_state;
 struct spill;
 struct stream;
-
-/* Of a table's contents: slots that changed since the last checkpoint, and how far the one under way is. Bits by slot;
- * reserved for the capacity. NULL where the broker makes no checkpoints. */
-struct marks {
-    uint64_t *changed;
-    uint64_t *pending; /* the slots that the one under way still has to copy; if it copies all of them (whole): those
-                        * below `high` that it has copied ahead of its turn */
-    uint32_t words;
-    uint32_t n_changed;
-    struct checkpoint *copying; /* under way; NULL: none, or it is through with this table */
-    uint32_t next, high; /* it has passed the words before `next`; slots from `high` on were not used at its instant */
-    bool whole;
-    bool all_changed; /* as after a start or a reset: the next one writes all */
-};
-
-rp_status marks_init(struct marks **self, uint32_t capacity, rp_error *err);
-void marks_destroy(struct marks **self);
-
-void checkpoint_touch_(struct table *table, struct contents *in, uint32_t slot);
-/* The slot is about to change: insert, remove, priority, sample. */
-#define CHECKPOINT_TOUCH(table, in, slot)                                                                              \
-    do {                                                                                                               \
-        if ((in)->marks)                                                                                               \
-            checkpoint_touch_(table, in, slot);                                                                        \
-    } while (0)
-/* A table's contents now lie at `in`, since the table was reset. True: the checkpoint under way still copies from them;
- * it adds `then`, which frees them, to the chores as soon as it is through. */
-bool checkpoint_keeps(struct contents *in, struct chore *then);
 
 enum checkpoint_reason {
     CHECKPOINT_ASKED,

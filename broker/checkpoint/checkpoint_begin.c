@@ -116,6 +116,7 @@ static void turn_marks(struct checkpoint *self, struct copied_table *copied, str
     marks->n_changed = 0;
     marks->all_changed = false;
     marks->copying = self;
+    marks->copier = &checkpoint_copier;
     marks->next = 0;
     marks->high = table->in.high;
 }

@@ -6,11 +6,9 @@
  * anything at the instant, however large the table. Words that it has passed are zero again. */
 #include "broker/checkpoint/checkpoint_run.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "broker/spill/spill.h"
-#include "broker/store/reserve.h"
 #include "proto/base/error.h"
 
 #define BATCH 256u
@@ -23,54 +21,11 @@
 /* Larger values are copied by the disk writer. */
 #define LARGE_BYTES (64u << 10)
 
-/* ---- marks ---- */
-
-static size_t marks_bytes(const struct marks *self)
-{
-    return (size_t)self->words * sizeof(uint64_t);
-}
-
-rp_status marks_init(struct marks **at, uint32_t capacity, rp_error *err)
-{
-    struct marks *self = calloc(1, sizeof *self);
-    *at = self;
-    if (self) {
-        self->words = capacity / 64 + 1;
-        self->all_changed = true;
-        self->changed = reserve_map(marks_bytes(self));
-        self->pending = reserve_map(marks_bytes(self));
-    }
-    if (self && self->changed && self->pending)
-        return RP_OK;
-    marks_destroy(at);
-    return err_set(err, RP_NO_MEMORY, "no memory for the marks of %u slots", capacity);
-}
-
-void marks_destroy(struct marks **at)
-{
-    struct marks *self = *at;
-    if (!self)
-        return;
-    reserve_unmap(self->changed, marks_bytes(self));
-    reserve_unmap(self->pending, marks_bytes(self));
-    free(self);
-    *at = NULL;
-}
-
-/* Slots of the word that are still to be copied. */
-static uint64_t word_due(const struct marks *self, uint32_t word)
-{
-    uint64_t due = self->pending[word];
-    if (!self->whole)
-        return due;
-    uint32_t left = self->high - word * 64;
-    return ~due & (left < 64 ? (UINT64_C(1) << left) - 1 : UINT64_MAX);
-}
-
 /* ---- one item ---- */
 
-static void item_copy(struct checkpoint *self, const struct table *table, const struct contents *in, uint32_t slot)
+static void item_copy(void *ctx, const struct table *table, const struct contents *in, uint32_t slot)
 {
+    struct checkpoint *self = ctx;
     const struct item *item = &in->items[slot];
     uint32_t n = item->span.n;
     if (n == 0) {
@@ -90,20 +45,6 @@ static void item_copy(struct checkpoint *self, const struct table *table, const 
     struct chunk *const *chunks = span_chunks(&item->span);
     for (uint32_t i = 0; i < n; i++)
         places[i] = checkpoint_place(self, chunks[i]);
-}
-
-void checkpoint_touch_(struct table *table, struct contents *in, uint32_t slot)
-{
-    struct marks *marks = in->marks;
-    uint32_t word = slot / 64;
-    uint64_t bit = UINT64_C(1) << (slot % 64);
-    if (__builtin_expect(marks->copying != NULL, 0) && word >= marks->next && slot < marks->high &&
-        (word_due(marks, word) & bit)) {
-        marks->pending[word] ^= bit;
-        item_copy(marks->copying, table, in, slot);
-    }
-    marks->n_changed += !(marks->changed[word] & bit);
-    marks->changed[word] |= bit;
 }
 
 /* ---- tables, slice by slice ---- */
@@ -132,7 +73,7 @@ static uint32_t gather(const struct contents *in, uint32_t most, uint32_t *slots
     uint32_t n = 0, looks = 0, word = marks->next, words = (marks->high + 63) / 64;
     for (; word < words && n + 64 <= most && looks < SLICE_LOOKS; word++) {
         looks += marks->whole ? 64 : 1;
-        for (uint64_t due = word_due(marks, word); due; due &= due - 1) {
+        for (uint64_t due = marks_due(marks, word); due; due &= due - 1) {
             slots[n] = word * 64 + (uint32_t)__builtin_ctzll(due);
             n += !marks->whole || in->items[slots[n]].span.n;
         }
@@ -271,10 +212,10 @@ bool checkpoint_step(struct chore *chore)
     return !self->waits;
 }
 
-bool checkpoint_keeps(struct contents *in, struct chore *then)
+static bool keep_contents(void *ctx, struct contents *in, struct chore *then)
 {
-    struct checkpoint *self = in->marks ? in->marks->copying : NULL;
-    for (uint32_t i = 0; self && i < self->n_tables; i++)
+    struct checkpoint *self = ctx;
+    for (uint32_t i = 0; i < self->n_tables; i++)
         if (self->tables[i].marks == in->marks) {
             self->tables[i].in = in;
             self->tables[i].then = then;
@@ -283,13 +224,13 @@ bool checkpoint_keeps(struct contents *in, struct chore *then)
     return false;
 }
 
+const struct copier checkpoint_copier = {item_copy, keep_contents};
+
 void checkpoint_let_go(struct checkpoint *self)
 {
     while (self->table_at < self->n_tables) {
         struct copied_table *copied = &self->tables[self->table_at];
-        struct marks *marks = copied->marks;
-        marks->all_changed = true;
-        memset(marks->pending, 0, marks_bytes(marks));
+        marks_abandon(copied->marks);
         table_through(self, copied);
     }
 }

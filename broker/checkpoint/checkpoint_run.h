@@ -159,6 +159,8 @@ void checkpoint_free(struct checkpoint *self);
 bool checkpoint_step(struct chore *chore);
 /* Tables are let go of: after this nothing more is copied. */
 void checkpoint_let_go(struct checkpoint *self);
+/* Copies items for the marks of tables. */
+extern const struct copier checkpoint_copier;
 
 /* checkpoint.c */
 /* All was copied: the end of the file, and its name. */

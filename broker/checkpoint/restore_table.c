@@ -100,21 +100,13 @@ static rp_status signature_match(const struct table *table, const struct image_t
     return RP_OK;
 }
 
-static struct table *find_table(const struct tables *tables, const char *name)
-{
-    for (uint32_t i = 0; name && i < tables->n; i++)
-        if (strcmp(tables->list[i].name, name) == 0)
-            return &tables->list[i];
-    return NULL;
-}
-
 rp_status restore_match(struct restoring *self, rp_error *err)
 {
     const struct tables *tables = self->state->tables;
     const struct image *image = &self->image;
     for (uint32_t i = 0; i < image->n_tables; i++) {
         const struct image_table *from = &image->tables[i];
-        struct table *table = find_table(tables, from->name);
+        struct table *table = from->name ? tables_find(tables, from->name, strlen(from->name)) : NULL;
         self->tables[i] = table;
         if (!table) {
             char quoted[128];

@@ -90,8 +90,8 @@ bool picks_add(struct picks *self, const struct table *table, uint32_t slot, dou
         self->refs[self->n_refs++] = chunks[c];
     }
     if (!self->borrowed)
-        layouts_at(&table->broker->layouts, item->span.layout)->refs++;
-    if (table->broker->spill)
+        layouts_at(table->layouts, item->span.layout)->refs++;
+    if (table->tables->disk.ctx)
         for (uint32_t c = 0; c < item->span.n; c++)
             chunks[c]->hot = 1;
     return true;

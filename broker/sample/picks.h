@@ -5,6 +5,8 @@
 
 #include "broker/table/table.h"
 
+struct broker;
+
 struct picks {
     uint32_t n, capacity;
     uint64_t *key, *age_ns, *policy, *step; /* age_ns: the time of insertion until the reply is made */

@@ -4,6 +4,7 @@
 
 #include "broker/sample/waiter.h"
 
+struct broker;
 struct reply_build;
 
 struct samples {

@@ -91,7 +91,7 @@ static uint32_t waiter_take(struct waiter *self, uint32_t n)
         if (self->distinct)
             table->in.items[slots[i]].stamp = self->stamp;
         self->picks.times_sampled[self->picks.n - 1]++;
-        EFFECT(&table->broker->loop, pick, self, slots[i], probabilities[i]);
+        EFFECT(table->loop, pick, self, slots[i], probabilities[i]);
         table_sampled(table, slots[i]);
         if (self->picks.n_refs >= CHUNKS_PER_REPLY) {
             self->full = true;

@@ -5,6 +5,7 @@
 #include "broker/peer/wait.h"
 #include "broker/sample/picks.h"
 
+struct broker;
 struct memory;
 
 /* A waiter whose picks are read from disk: see spill.h. */

@@ -6,7 +6,6 @@
 #include "broker/broker.h"
 #include "broker/peer/sockets.h"
 #include "broker/service/info.h"
-#include "broker/session/pump.h"
 #include "proto/base/error.h"
 
 /* A page looks at so many slots at most, however few items they hold. */
@@ -16,7 +15,7 @@
 rp_status req_list(struct broker *broker, struct request *request, rp_error *err)
 {
     const Replay__List *ask = (const Replay__List *)request->body;
-    struct table *table = broker_table(broker, ask->table, strlen(ask->table));
+    struct table *table = tables_find(&broker->tables, ask->table, strlen(ask->table));
     if (!table)
         return err_set(err, RP_NOT_FOUND, "no table '%.64s'", ask->table);
     uint32_t most = ask->limit && ask->limit < LIST_ITEMS ? ask->limit : LIST_ITEMS;
@@ -76,7 +75,7 @@ static rp_status read_change(const Replay__SetLimiter *ask, struct limiter_chang
 rp_status req_set_limiter(struct broker *broker, struct request *request, rp_error *err)
 {
     const Replay__SetLimiter *ask = (const Replay__SetLimiter *)request->body;
-    struct table *table = broker_table(broker, ask->table, strlen(ask->table));
+    struct table *table = tables_find(&broker->tables, ask->table, strlen(ask->table));
     if (!table)
         return err_set(err, RP_NOT_FOUND, "no table '%.64s'", ask->table);
     struct limiter_change change;
@@ -92,7 +91,7 @@ rp_status req_set_limiter(struct broker *broker, struct request *request, rp_err
              "table=%s samples_per_insert=%g min_size=%g min_diff=%g max_diff=%g", table->name,
              trial.samples_per_insert, trial.min_size, trial.min_diff, trial.max_diff);
     sockets_announce(&broker->peers, "table %s limiter", table->name);
-    pump_mark(table);
+    table_mark(table);
     struct limiter_info info;
     info_limiter(table, &info);
     request_ok(&broker->peers, request, 26, &info.body.base);

@@ -4,7 +4,6 @@
 
 #include "broker/broker.h"
 #include "broker/peer/sockets.h"
-#include "broker/session/pump.h"
 #include "proto/base/error.h"
 
 /* Keys looked up at a time: their cache misses overlap. */
@@ -40,7 +39,7 @@ static rp_status read_keys(struct broker *broker, const struct request *request,
                            struct table **table, rp_error *err)
 {
     RP_TRY(wire_read_keys(request->head.data, request->head.size, priorities, ask, err));
-    *table = broker_table(broker, ask->table.data, ask->table.size);
+    *table = tables_find(&broker->tables, ask->table.data, ask->table.size);
     if (!*table)
         return err_set(err, RP_NOT_FOUND, "no table '%.*s'", (int)(ask->table.size < 64 ? ask->table.size : 64),
                        ask->table.data);
@@ -109,7 +108,7 @@ rp_status req_delete(struct broker *broker, struct request *request, rp_error *e
             }
         }
     }
-    pump_mark(table);
+    table_mark(table);
     reply_change(broker, request, &reply, "");
     return RP_OK;
 }
@@ -117,7 +116,7 @@ rp_status req_delete(struct broker *broker, struct request *request, rp_error *e
 rp_status req_reset(struct broker *broker, struct request *request, rp_error *err)
 {
     const Replay__Reset *ask = (const Replay__Reset *)request->body;
-    struct table *table = broker_table(broker, ask->table, strlen(ask->table));
+    struct table *table = tables_find(&broker->tables, ask->table, strlen(ask->table));
     if (!table)
         return err_set(err, RP_NOT_FOUND, "no table '%.64s'", ask->table);
     Replay__ChangeReply reply = REPLAY__CHANGE_REPLY__INIT;
@@ -125,7 +124,7 @@ rp_status req_reset(struct broker *broker, struct request *request, rp_error *er
     RP_TRY(table_reset(table, err));
     log_line(LEVEL_INFO, "B0201", "table reset", "table=%s items=%llu", table->name, (unsigned long long)reply.applied);
     sockets_announce(&broker->peers, "table %s reset", table->name);
-    pump_mark(table);
+    table_mark(table);
     reply_change(broker, request, &reply, "");
     return RP_OK;
 }

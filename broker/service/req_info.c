@@ -294,7 +294,7 @@ rp_status req_info(struct broker *broker, struct request *request, rp_error *err
 {
     const Replay__Info *ask = (const Replay__Info *)request->body;
     const struct table *only = NULL;
-    if (ask->table[0] && !(only = broker_table(broker, ask->table, strlen(ask->table))))
+    if (ask->table[0] && !(only = tables_find(&broker->tables, ask->table, strlen(ask->table))))
         return err_set(err, RP_NOT_FOUND, "no table '%.64s'", ask->table);
     struct arena arena = {0};
     Replay__InfoReply reply = REPLAY__INFO_REPLY__INIT;

@@ -7,13 +7,12 @@
 #include "broker/sample/recall.h"
 #include "broker/sample/reply.h"
 #include "broker/sample/samples.h"
-#include "broker/session/pump.h"
 #include "broker/spill/spill.h"
 #include "proto/base/error.h"
 
 static rp_status find_table(struct broker *broker, const struct wire_string *name, struct table **out, rp_error *err)
 {
-    *out = broker_table(broker, name->data, name->size);
+    *out = tables_find(&broker->tables, name->data, name->size);
     return *out ? RP_OK
                 : err_set(err, RP_NOT_FOUND, "no table '%.*s'", (int)(name->size < 64 ? name->size : 64), name->data);
 }
@@ -38,7 +37,7 @@ static void waiter_end(struct broker *broker, struct waiter *self)
     wait_end(&broker->peers, &self->wait);
     recall_release(broker, self);
     /* What was picked may have made room for inserts, and the next in the queue may be served now. */
-    pump_mark(self->table);
+    table_mark(self->table);
     waiter_release(broker, self);
 }
 
@@ -66,7 +65,7 @@ static bool sample_parks(struct broker *broker, struct waiter *waiter, const cha
         return false;
     if (waiter->queued) {
         unqueue(waiter);
-        pump_mark(waiter->table);
+        table_mark(waiter->table);
     }
     return true;
 }
@@ -262,7 +261,7 @@ rp_status req_sample(struct broker *broker, struct request *request, rp_error *e
         waiter->picks.borrowed = !table->one_by_one && found == RECALL_NOTHING;
         waiter_fill(waiter);
         if (waiter->picks.n)
-            pump_mark(table);
+            table_mark(table);
         if (waiter->short_of_memory && !waiter->picks.n) {
             sample_fail(broker, waiter, RP_NO_MEMORY, "no memory for the sample");
             return RP_OK;

@@ -70,7 +70,7 @@ bool intake_register(struct session *session, const Replay__Layout *wire, const 
     if (place->layout || place->refusal)
         return true; /* sent again after a reconnect */
     rp_error err = {0};
-    place->table = broker_table(session->flows[0]->table->broker, wire->table, strlen(wire->table));
+    place->table = tables_find(session->sessions->tables, wire->table, strlen(wire->table));
     if (session->layout_bytes > LAYOUT_BYTES_PER_SESSION)
         err_set(&err, RP_RESOURCE_EXHAUSTED, "the layouts of this session take more than %u bytes: register fewer",
                 LAYOUT_BYTES_PER_SESSION);

@@ -9,8 +9,6 @@
 #include "broker/session/credit.h"
 #include "broker/session/flow.h"
 #include "broker/session/intake.h"
-#include "broker/session/pump.h"
-#include "broker/spill/spill.h"
 #include "broker/table/room.h"
 #include "proto/base/error.h"
 
@@ -169,7 +167,7 @@ static bool item_wait(struct intake *self, struct flow *flow, const struct arriv
  * meanwhile (removals) can only allow more. */
 static bool may_insert(struct intake *self, struct table *table, const struct span *span, uint32_t run_left)
 {
-    if ((table->broker->spill && spill_is_full(table->broker->spill)) || room_waits(table, span))
+    if (tables_disk_is_full(table->tables) || room_waits(table, span))
         return false;
     if (self->allowance == 0)
         self->allowance = limiter_insertable(&table->limiter, run_left);
@@ -283,7 +281,7 @@ static bool take_run(struct intake *self, uint32_t run, uint32_t first, uint32_t
         ok = take_item(self, first + i, n - i, layout, flow, policy, refused, why);
     }
     if (flow && flow->table->waiters)
-        pump_mark(flow->table);
+        table_mark(flow->table);
     return ok;
 }
 

@@ -5,7 +5,6 @@
 #include "broker/broker.h"
 #include "broker/sample/samples.h"
 #include "broker/session/flow.h"
-#include "broker/spill/spill.h"
 #include "broker/table/room.h"
 
 /* Work of one table before the sockets are looked at again. */
@@ -14,17 +13,19 @@
 
 static bool may_insert(struct table *table, const struct flow *flow)
 {
-    return limiter_insertable(&table->limiter, 1) && !(table->broker->spill && spill_is_full(table->broker->spill)) &&
+    return limiter_insertable(&table->limiter, 1) && !tables_disk_is_full(table->tables) &&
            !room_waits(table, &flow->queue[flow->head].arrival.span);
 }
 
 void pump_explain_insert(const struct table *table, char *text, size_t size)
 {
     limiter_explain_insert(&table->limiter, text, size);
-    if (!text[0])
-        spill_explain_insert(table->broker->spill, text, size);
-    if (!text[0])
-        room_explain(table, text, size);
+    const struct disk_tier *disk = &table->tables->disk;
+    if (!text[0] && disk->ctx)
+        disk->explain_insert(disk->ctx, text, size);
+    const struct flow *flow = table->blocked;
+    if (!text[0] && flow)
+        room_explain(table, &flow->queue[flow->head].arrival.span, text, size);
 }
 
 /* Lets blocked flows insert in turn. True: at least one did. */
@@ -55,23 +56,14 @@ static bool pump_samples(struct table *table)
         progress |= waiter->picks.n > before;
         if (!waiter_is_done(waiter))
             break;
-        sample_answer(table->broker, waiter, NULL);
+        sample_answer(waiter->wait.ctx, waiter, NULL);
     }
     return progress;
 }
 
-void pump_mark(struct table *table)
-{
-    if (table->dirty)
-        return;
-    table->dirty = true;
-    table->next_dirty = table->broker->tables.dirty;
-    table->broker->tables.dirty = table;
-}
-
 static bool pump_table(struct table *table)
 {
-    const struct clock *clock = &table->broker->loop.clock;
+    const struct clock *clock = &table->loop->clock;
     int64_t end = clock_now(clock) + PUMP_BUDGET_NS;
     bool more = true;
     while (more) {
@@ -93,7 +85,27 @@ bool pump_run(struct tables *tables)
         dirty = table->next_dirty;
         table->dirty = false;
         if ((table->waiters || table->blocked) && pump_table(table))
-            pump_mark(table);
+            table_mark(table);
     }
     return tables->dirty != NULL;
+}
+
+bool pump_wake(struct tables *tables)
+{
+    if (!tables->waits_for_room)
+        return false;
+    bool woken = false;
+    tables->waits_for_room = false;
+    for (uint32_t i = 0; i < tables->n; i++) {
+        struct table *table = &tables->list[i];
+        const struct flow *flow = table->blocked;
+        if (!table->waits_for_room)
+            continue;
+        table->waits_for_room = false;
+        if (!flow || room_waits(table, &flow->queue[flow->head].arrival.span))
+            continue;
+        table_mark(table);
+        woken = true;
+    }
+    return woken;
 }

@@ -8,10 +8,10 @@
 struct table;
 struct tables;
 
-/* Something has changed that may unblock the table: pump_run looks at it. */
-void pump_mark(struct table *table);
-/* Serves the tables that were marked. True: more could be done. */
+/* Serves the tables that were marked (table_mark). True: more could be done. */
 bool pump_run(struct tables *tables);
+/* Marks tables whose inserts waited for room that is there now. True: some tables were. */
+bool pump_wake(struct tables *tables);
 /* Writes what the first waiting insert of a table waits for: limiter, disk or memory. Empty: for nothing. */
 void pump_explain_insert(const struct table *table, char *text, size_t size);
 

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 
 #include "broker/journal/stream.h"
-#include "broker/session/pump.h"
 #include "proto/base/error.h"
 
 #define LOOKS_PER_SLICE 256u
@@ -164,7 +163,7 @@ static void release_inserts(struct spill *self)
     self->held = false;
     for (uint32_t i = 0; i < self->state.tables->n; i++)
         if (self->state.tables->list[i].blocked)
-            pump_mark(&self->state.tables->list[i]);
+            table_mark(&self->state.tables->list[i]);
 }
 
 static bool hand_step(struct chore *chore)
@@ -277,6 +276,21 @@ bool spill_is_quiet(const struct spill *self)
 
 /* ---- life ---- */
 
+static bool tier_is_full(void *ctx)
+{
+    return spill_is_full(ctx);
+}
+
+static bool tier_wants_room(void *ctx)
+{
+    return spill_wants_room(ctx);
+}
+
+static void tier_explain_insert(void *ctx, char *text, size_t size)
+{
+    spill_explain_insert(ctx, text, size);
+}
+
 rp_status spill_open(struct spill **out, const struct durable_state *state, struct stream *stream, rp_error *err)
 {
     const struct broker_config *config = state->config;
@@ -298,6 +312,7 @@ rp_status spill_open(struct spill **out, const struct durable_state *state, stru
     self->reads_end = &self->reads;
     self->swept_ns = state->loop->now_ns;
     state->store->split = true;
+    state->tables->disk = (struct disk_tier){self, tier_is_full, tier_wants_room, tier_explain_insert};
     *out = self;
     return RP_OK;
 }
@@ -307,6 +322,7 @@ void spill_close(struct spill **at)
     struct spill *self = *at;
     if (!self)
         return;
+    self->state.tables->disk = (struct disk_tier){0};
     if (self->hand)
         self->hand->spill = NULL;
     spill_drop_reads(self);

@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "broker/session/pump.h"
 #include "broker/spill/spill.h"
 
 /* Batches that the fetcher has: one to work on and one to go on with. */
@@ -304,7 +303,7 @@ static void remove_item(struct spill *self, struct table *table, uint64_t key, c
         log_line(LEVEL_ERROR, "B0532", "an item whose data is lost was removed", "table=%s key=%llu held_back=%u",
                  table->name, (unsigned long long)key, held);
     table_remove(table, slot);
-    pump_mark(table);
+    table_mark(table);
 }
 
 /* Leaves out the items that could not be read. Gives what is wrong with them. */

@@ -1,11 +1,9 @@
 #include "broker/table/extension.h"
 
-#include <stdlib.h>
 #include <string.h>
 
-#include "broker/broker.h"
-#include "broker/session/pump.h"
 #include "broker/table/room.h"
+#include "broker/table/tables.h"
 
 static const rp_extension_ops *const builtin[] = {&extension_statistics, &extension_priority_diffusion,
                                                   &extension_insert_on_sample};
@@ -41,38 +39,20 @@ static bool host_set_priority(void *ctx, uint32_t slot, double priority)
     return true;
 }
 
-static bool span_copy(struct store *store, const struct span *from, struct span *to)
-{
-    *to = *from;
-    if (from->n > 1) {
-        to->many = malloc(from->n * sizeof(*to->many));
-        if (!to->many)
-            return false;
-        memcpy(to->many, from->many, from->n * sizeof(*to->many));
-        store->outside += from->n * sizeof(*to->many);
-    }
-    struct chunk *const *chunks = span_chunks(to);
-    for (uint32_t i = 0; i < to->n; i++)
-        chunk_hold(chunks[i]);
-    return true;
-}
-
 static bool host_copy_to(void *ctx, uint32_t slot, const char *other_table, double priority)
 {
-    struct table *table = ctx, *other = broker_table(table->broker, other_table, strlen(other_table));
+    struct table *table = ctx, *other = tables_find(table->tables, other_table, strlen(other_table));
     if (!in_use(table, slot) || !other || other == table || table_check_priority(other, priority, NULL) != RP_OK)
         return false;
     const struct item *item = &table->in.items[slot];
     struct arrival arrival = {item->key, priority, item->policy, {{0}, 0, 0, 0, 0}, NULL};
-    if (!span_copy(&table->broker->store, &item->span, &arrival.span))
+    if (!span_copy(&item->span, &arrival.span, table->store, table->layouts))
         return false;
-    struct broker *broker = table->broker;
-    layouts_at(&broker->layouts, arrival.span.layout)->refs++;
     if (room_waits(other, &arrival.span) || table_insert(other, &arrival, NULL) != RP_OK) {
-        span_release(&arrival.span, &broker->store, &broker->layouts);
+        span_release(&arrival.span, table->store, table->layouts);
         return false;
     }
-    pump_mark(other);
+    table_mark(other);
     return true;
 }
 

@@ -1,18 +1,18 @@
 /* Room for one more item at the limits of memory: memory_limit, storage.disk, and the table's own max_bytes.
  *
  * A table whose items still owe samples (max_times_sampled is not reached, and the limiter counts samples against inserts)
- * keeps them: inserts wait until samples have made room. Any other table evicts. Samples never wait for memory, so a
- * table that waits goes on as soon as somebody samples it. */
+ * keeps them: inserts wait until samples have made room. Any other table evicts. Samples never wait for memory, so
+ * waiting inserts continue as soon as somebody samples the table. */
 #ifndef BROKER_ROOM_H
 #define BROKER_ROOM_H
 
 #include "broker/table/table.h"
 
-/* Whether the table's items owe samples that the limiter would allow now: then none is evicted for memory. */
+/* True if the table's items owe samples that the limiter would allow now: then no item is evicted for memory. */
 bool room_is_kept(const struct table *self);
 
-/* Whether an item over these chunks has to wait for room. An empty table takes an item in any case; one whose sampler
- * waits for more items goes on up to memory_limit, since nothing else could ever make room. */
+/* True if an item over these chunks has to wait for room. An empty table takes an item in any case; a table whose sampler
+ * waits for more items takes items up to memory_limit, since nothing else could ever make room. */
 bool room_waits_(struct table *self, const struct span *span);
 static inline bool room_waits(struct table *self, const struct span *span)
 {
@@ -21,9 +21,7 @@ static inline bool room_waits(struct table *self, const struct span *span)
 
 /* Evicts for memory, if the table may. An error if memory is full and the table has nothing to remove. */
 rp_status room_make(struct table *self, rp_error *err);
-/* A clause that says why the first waiting insert waits for room. Empty: it does not. */
-void room_explain(const struct table *self, char *text, size_t size);
-/* Marks tables whose inserts waited for room that is there now. True: some were. */
-bool room_wake(struct broker *broker);
+/* Writes a clause that says why an item over these chunks waits for room. Empty: it does not wait. */
+void room_explain(const struct table *self, const struct span *span, char *text, size_t size);
 
 #endif

@@ -24,7 +24,7 @@ rp_status __wrap_table_insert(struct table *self, const struct arrival *arrival,
     if (!arrival->flow || !is_chosen(arrival->key))
         return __real_table_insert(self, arrival, err);
     struct span span = arrival->span;
-    span_release(&span, &self->broker->store, &self->broker->layouts);
+    span_release(&span, self->store, self->layouts);
     return RP_OK;
 }
 
@@ -38,10 +38,10 @@ rp_status __wrap_table_insert(struct table *self, const struct arrival *arrival,
     twin.key ^= UINT64_C(1) << 63;
     twin.flow = NULL;
     chunk_hold(twin.span.one);
-    layouts_at(&self->broker->layouts, twin.span.layout)->refs++;
+    layouts_at(self->layouts, twin.span.layout)->refs++;
     rp_status status = __real_table_insert(self, arrival, err);
     if (status != RP_OK || __real_table_insert(self, &twin, err) != RP_OK)
-        span_release(&twin.span, &self->broker->store, &self->broker->layouts);
+        span_release(&twin.span, self->store, self->layouts);
     return status;
 }
 

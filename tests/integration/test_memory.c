@@ -505,7 +505,7 @@ static void max_bytes_holds_after_a_large_item(void **state)
 }
 
 /* What is inserted right after a reset stays, though the old items are still being freed. */
-static void items_inserted_during_the_burial_of_a_reset_stay(void **state)
+static void items_inserted_while_a_reset_frees_old_ones_stay(void **state)
 {
     (void)state;
     struct embed embed;
@@ -686,7 +686,7 @@ int main(void)
         cmocka_unit_test(random_use_at_the_limit_loses_nothing),
         cmocka_unit_test(max_bytes_is_held_and_larger_items_refused),
         cmocka_unit_test(max_bytes_holds_after_a_large_item),
-        cmocka_unit_test(items_inserted_during_the_burial_of_a_reset_stay),
+        cmocka_unit_test(items_inserted_while_a_reset_frees_old_ones_stay),
         cmocka_unit_test(a_chunk_in_two_tables_is_stored_once),
         cmocka_unit_test(random_use_keeps_the_accounts),
         cmocka_unit_test(information_has_the_bytes),

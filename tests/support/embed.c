@@ -107,7 +107,7 @@ void embed_advance(struct embed *self, int64_t ms)
 
 struct table *embed_table(struct embed *self, const char *name)
 {
-    struct table *table = broker_table(self->broker, name, strlen(name));
+    struct table *table = tables_find(&self->broker->tables, name, strlen(name));
     if (!table)
         fail_msg("no table '%s'", name);
     return table;
