@@ -5,9 +5,9 @@
 
 #include "broker/journal/journal.h"
 #include "broker/loop/loop.h"
-#include "broker/service/info.h"
 #include "broker/session/credit.h"
 #include "broker/session/flow.h"
+#include "broker/session/limiter_info.h"
 #include "proto/base/dtype.h"
 
 static char *borrow(const char *text)
@@ -88,7 +88,7 @@ void journal_put_table(struct entry_sink to, const struct table *table)
     spec.max_bytes = (uint64_t)table->config->max_bytes;
     spec.n_signature = table->n_signature;
     spec.signature = columns.at;
-    info_limiter(table, &limiter);
+    limiter_info(table, &limiter);
     Replay__TableInfo info = REPLAY__TABLE_INFO__INIT;
     info.name = spec.name;
     info.sampler = borrow(table->sampler_ops->name);

@@ -5,7 +5,7 @@
 
 #include "broker/broker.h"
 #include "broker/peer/sockets.h"
-#include "broker/service/info.h"
+#include "broker/session/limiter_info.h"
 #include "proto/base/error.h"
 
 /* A page looks at so many slots at most, however few items they hold. */
@@ -93,7 +93,7 @@ rp_status req_set_limiter(struct broker *broker, struct request *request, rp_err
     sockets_announce(&broker->peers, "table %s limiter", table->name);
     table_mark(table);
     struct limiter_info info;
-    info_limiter(table, &info);
+    limiter_info(table, &info);
     request_ok(&broker->peers, request, 26, &info.body.base);
     return RP_OK;
 }

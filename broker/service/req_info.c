@@ -7,8 +7,8 @@
 #include "broker/broker.h"
 #include "broker/checkpoint/checkpoint.h"
 #include "broker/journal/stream.h"
-#include "broker/service/info.h"
 #include "broker/session/flow.h"
+#include "broker/session/limiter_info.h"
 #include "broker/session/pump.h"
 #include "broker/session/session.h"
 #include "broker/spill/spill.h"
@@ -57,26 +57,6 @@ static char *borrow(const char *text)
     return (char *)(uintptr_t)text; /* protobuf-c's structs are not const */
 }
 
-void info_limiter(const struct table *table, struct limiter_info *out)
-{
-    const struct limiter *limiter = &table->limiter;
-    replay__limiter_info__init(&out->body);
-    out->body.kind = borrow(limiter_kind_name(limiter->kind));
-    out->body.samples_per_insert = limiter->samples_per_insert;
-    out->body.min_size = limiter->min_size;
-    out->body.min_diff = limiter->min_diff;
-    out->body.max_diff = limiter->max_diff;
-    out->body.inserts = limiter->inserts;
-    out->body.samples = limiter->samples;
-    out->body.deletes = limiter->deletes;
-    out->body.cursor = limiter_cursor(limiter);
-    out->inserts_wait[0] = out->samples_wait[0] = '\0';
-    pump_explain_insert(table, out->inserts_wait, sizeof out->inserts_wait);
-    limiter_explain_sample(limiter, 1, out->samples_wait, sizeof out->samples_wait);
-    out->body.inserts_wait = out->inserts_wait;
-    out->body.samples_wait = out->samples_wait;
-}
-
 struct stat_sink {
     struct arena *arena;
     Replay__TableInfo *info;
@@ -106,7 +86,7 @@ static Replay__TableInfo *table_info(struct arena *arena, const struct table *ta
         return NULL;
     const struct table_stats *from = &table->stats;
     replay__table_info__init(info);
-    info_limiter(table, limiter);
+    limiter_info(table, limiter);
     info->name = borrow(table->name);
     info->sampler = borrow(table->sampler_ops->name);
     info->remover = borrow(table->remover_ops->name);
