@@ -7,13 +7,13 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <termios.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "agent/ctl/ctl.h"
 #include "proto/base/clock.h"
+#include "proto/base/terminal.h"
 
 static volatile sig_atomic_t stop_signal;
 
@@ -22,7 +22,7 @@ static void on_signal(int number)
     stop_signal = number;
 }
 
-/* Only there to end poll. */
+/* Does nothing: the signal interrupts poll, and the frame is drawn again. */
 static void on_resize(int number)
 {
     (void)number;
@@ -41,8 +41,8 @@ static void catch_signals(void)
 /* ---- terminal ---- */
 
 struct terminal {
-    bool screen; /* output is a terminal: use the alternate screen */
-    bool keys;   /* input is a terminal: keys work */
+    bool screen; /* standard output is a terminal: the alternate screen is used */
+    bool keys;   /* standard input is a terminal: keys work */
     struct termios before;
 };
 
@@ -72,40 +72,25 @@ static void terminal_close(struct terminal *self)
         tcsetattr(STDIN_FILENO, TCSANOW, &self->before);
 }
 
-static void terminal_size(uint32_t *columns, uint32_t *rows)
-{
-    struct winsize size;
-    *columns = 80;
-    *rows = 24;
-    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col && size.ws_row) {
-        *columns = size.ws_col;
-        *rows = size.ws_row;
-    }
-}
-
 static bool terminal_show(struct terminal *self, const struct top_frame *frame)
 {
-    struct text text = {0};
+    struct text text = {0}, out = {0};
     uint32_t columns = 0, rows = 0;
     if (self->screen)
         terminal_size(&columns, &rows);
     top_render(&text, frame, columns, rows > 1 ? rows - 1 : rows);
     if (self->screen) {
-        fputs("\x1b[H", stdout);
-        for (const char *at = text_get(&text); *at;) {
-            size_t size = strcspn(at, "\n");
-            printf("%.*s\x1b[K\r\n", (int)size, at);
-            at += size + (at[size] == '\n');
-        }
-        printf("\x1b[J\x1b[7m q quits \x1b[0m");
+        terminal_add_frame(&out, text_get(&text));
+        printf("\x1b[H%s\x1b[7m q quits \x1b[0m", text_get(&out));
     } else {
         printf("%s\n", text_get(&text));
     }
     text_fini(&text);
+    text_fini(&out);
     return fflush(stdout) == 0 && !ferror(stdout);
 }
 
-/* Waits for the time or a key. False: quit. */
+/* Waits until the time or a key. False: quit. */
 static bool terminal_wait(struct terminal *self, int64_t until_ns)
 {
     struct clock clock = clock_system();
@@ -117,7 +102,7 @@ static bool terminal_wait(struct terminal *self, int64_t until_ns)
         int timeout = left / NS_PER_MS > 3600000 ? 3600000 : (int)((left + NS_PER_MS - 1) / NS_PER_MS);
         int n = poll(&input, 1, timeout);
         if (n < 0)
-            return !stop_signal; /* the window has another size: draw again */
+            return !stop_signal; /* the window has a new size: draw again */
         char key = 0;
         if (n > 0 && read(STDIN_FILENO, &key, 1) <= 0)
             self->keys = false;
@@ -129,7 +114,7 @@ static bool terminal_wait(struct terminal *self, int64_t until_ns)
     return false;
 }
 
-/* ---- what is shown ---- */
+/* ---- what is drawn ---- */
 
 struct sample {
     Replay__Reply *info, *why;
@@ -224,7 +209,7 @@ int ctl_top(struct ctl *ctl)
         if (!terminal_wait(&terminal, clock_now(&clock) + ctl->interval_ns))
             break;
         fresh = sample_take(ctl, &sample);
-        /* A terminal shows that the broker is away and goes on; a program that reads the output is told by the exit. */
+        /* On a terminal top shows that the broker is away and goes on; a program that reads the output sees the exit status. */
         if (!fresh && !terminal.screen) {
             rc = ctl_fail(ctl, &sample.err);
             break;

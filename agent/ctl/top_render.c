@@ -1,4 +1,4 @@
-/* See top.h. Tables come first; the sentences about who waits take what is left of the screen, at least a few lines. */
+/* See top.h. Tables come first; the sentences about who waits take the rest of the screen, at least WAITS_LEAST lines. */
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -9,14 +9,15 @@
 #define BAR 22u
 #define WAITS_LEAST 4u
 
-struct screen {
+struct top_lines {
     struct text *out;
-    uint32_t columns, left;
+    uint32_t columns; /* width of the screen; 0: any */
+    uint32_t left;    /* lines that still fit */
 };
 
-static void put_line(struct screen *self, const char *format, ...) RP_PRINTF(2, 3);
+static void put_line(struct top_lines *self, const char *format, ...) RP_PRINTF(2, 3);
 
-static void put_line(struct screen *self, const char *format, ...)
+static void put_line(struct top_lines *self, const char *format, ...)
 {
     char raw[1024], clean[1024];
     va_list args;
@@ -31,7 +32,7 @@ static void put_line(struct screen *self, const char *format, ...)
     self->left--;
 }
 
-static void put_server(struct screen *self, const struct top_frame *frame)
+static void put_server(struct top_lines *self, const struct top_frame *frame)
 {
     const Replay__ServerInfo *server = frame->info->server;
     format_buffer a, b, c, d;
@@ -58,7 +59,7 @@ static bool bounded(double value)
     return isfinite(value) && fabs(value) < 1e300;
 }
 
-static void put_limiter(struct screen *self, const Replay__LimiterInfo *limiter)
+static void put_limiter(struct top_lines *self, const Replay__LimiterInfo *limiter)
 {
     format_buffer a, b, c, d;
     char bar[BAR + 4];
@@ -74,7 +75,7 @@ static void put_limiter(struct screen *self, const Replay__LimiterInfo *limiter)
     }
 }
 
-static void put_table(struct screen *self, const Replay__TableInfo *table)
+static void put_table(struct top_lines *self, const Replay__TableInfo *table)
 {
     format_buffer a, b, c, d;
     char bar[BAR + 4];
@@ -90,7 +91,7 @@ static void put_table(struct screen *self, const Replay__TableInfo *table)
         put_limiter(self, table->limiter);
 }
 
-static void put_waits(struct screen *self, const Replay__WhyReply *why)
+static void put_waits(struct top_lines *self, const Replay__WhyReply *why)
 {
     if (why->n_waits == 0) {
         put_line(self, "nothing waits");
@@ -108,25 +109,25 @@ static void put_waits(struct screen *self, const Replay__WhyReply *why)
 
 void top_render(struct text *out, const struct top_frame *frame, uint32_t columns, uint32_t rows)
 {
-    struct screen screen = {.out = out, .columns = columns, .left = rows ? rows : UINT32_MAX};
+    struct top_lines lines = {.out = out, .columns = columns, .left = rows ? rows : UINT32_MAX};
     if (!frame->info || !frame->info->server) {
-        put_line(&screen, "%s  %s", frame->endpoint, frame->clock);
-        put_line(&screen, "%s", frame->problem ? frame->problem : "waiting for the broker");
+        put_line(&lines, "%s  %s", frame->endpoint, frame->clock);
+        put_line(&lines, "%s", frame->problem ? frame->problem : "waiting for the broker");
         return;
     }
-    put_server(&screen, frame);
+    put_server(&lines, frame);
     for (size_t i = 0; i < frame->info->n_tables; i++) {
         /* A table takes four lines; keep room for the waiters. */
-        if (screen.left < 4 + WAITS_LEAST) {
-            put_line(&screen, "... and %zu more tables", frame->info->n_tables - i);
+        if (lines.left < 4 + WAITS_LEAST) {
+            put_line(&lines, "... and %zu more tables", frame->info->n_tables - i);
             break;
         }
-        put_line(&screen, "%s", "");
-        put_table(&screen, frame->info->tables[i]);
+        put_line(&lines, "%s", "");
+        put_table(&lines, frame->info->tables[i]);
     }
-    put_line(&screen, "%s", "");
+    put_line(&lines, "%s", "");
     if (frame->problem)
-        put_line(&screen, "%s", frame->problem);
+        put_line(&lines, "%s", frame->problem);
     else if (frame->why)
-        put_waits(&screen, frame->why);
+        put_waits(&lines, frame->why);
 }

@@ -9,12 +9,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "agent/launch/view/view_impl.h"
 #include "proto/base/clock.h"
 #include "proto/base/json.h"
+#include "proto/base/terminal.h"
 
 #define FRAME_EVERY_NS (200 * NS_PER_MS)
 #define LINE_EVERY_NS (5 * NS_PER_S)
@@ -123,17 +123,6 @@ static void screen_write_text(struct screen *self, const struct text *text, int6
 
 /* ---- the frame on the terminal ---- */
 
-static void terminal_size(uint32_t *columns, uint32_t *rows)
-{
-    struct winsize size;
-    *columns = 80;
-    *rows = 24;
-    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col && size.ws_row) {
-        *columns = size.ws_col;
-        *rows = size.ws_row;
-    }
-}
-
 /* Lines that the last frame takes now: a terminal that became narrower has wrapped those that are too wide. */
 static uint32_t frame_height(const struct screen *self, uint32_t columns)
 {
@@ -155,12 +144,8 @@ static void frame_begin(const struct screen *self, struct text *out, uint32_t co
 static void frame_lines(const struct screen *self, struct text *out)
 {
     text_add(out, "\x1b[?7l");
-    for (const char *at = text_get(&self->frame); *at;) {
-        size_t size = strcspn(at, "\n");
-        text_add(out, "%.*s\x1b[K\n", (int)size, at);
-        at += size + (at[size] == '\n');
-    }
-    text_add(out, "\x1b[J\x1b[?7h\x1b[?25h\x1b[?2026l");
+    terminal_add_frame(out, text_get(&self->frame));
+    text_add(out, "\x1b[?7h\x1b[?25h\x1b[?2026l");
 }
 
 static void frame_keep(struct screen *self, struct text *frame)

@@ -10,6 +10,7 @@
 
 #include "proto/base/format.h"
 #include "proto/base/rng.h"
+#include "proto/base/terminal.h"
 
 static char *wrap(const char *text, uint32_t columns)
 {
@@ -42,6 +43,15 @@ static void test_examples(void **state)
           "\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4 12345 12345\n");
 }
 
+static void test_frame(void **state)
+{
+    (void)state;
+    struct text out = {0};
+    terminal_add_frame(&out, "one\n\nlast");
+    assert_string_equal(text_get(&out), "one\x1b[K\n\x1b[K\nlast\x1b[K\n\x1b[J");
+    text_fini(&out);
+}
+
 /* The words come out as they went in, and a line is wider than asked for only if it is one word. */
 static void test_any(void **state)
 {
@@ -71,6 +81,7 @@ static void test_any(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_examples), cmocka_unit_test(test_any)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_frame), cmocka_unit_test(test_examples),
+                                       cmocka_unit_test(test_any)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
