@@ -25,24 +25,14 @@ struct agent_config control_config(const char *algorithm)
     };
 }
 
-struct agent *control_agent(const struct agent_config *config, uint64_t seed)
-{
-    rp_env_spec spec = {
-        .observation_dtype = RP_DTYPE_FLOAT32,
-        .observation_rank = 1,
-        .observation_shape = {CONTROL_OBSERVATION},
-        .action_size = CONTROL_ACTION,
-    };
-    for (uint32_t j = 0; j < CONTROL_ACTION; j++) {
-        spec.action_low[j] = -2.0f;
-        spec.action_high[j] = 3.0f;
-    }
-    rp_error err = {0};
-    struct agent *agent = agent_new(config, "Test", &spec, seed, &err);
-    if (!agent)
-        fail_msg("%s", err.text);
-    return agent;
-}
+const rp_env_spec control_spec = {
+    .observation_dtype = RP_DTYPE_FLOAT32,
+    .observation_rank = 1,
+    .observation_shape = {CONTROL_OBSERVATION},
+    .action_size = CONTROL_ACTION,
+    .action_low = {-2, -2},
+    .action_high = {3, 3},
+};
 
 static float between(struct rng *rng, double low, double high)
 {
@@ -96,7 +86,7 @@ void control_case_init(struct control_case *self, struct agent *agent, uint64_t 
     memset(self, 0, sizeof *self);
     self->critic = critic;
     self->n = (uint32_t)agent->config.batch;
-    self->discount = agent->config.discount;
+    self->config = &agent->config;
     fill(agent->params, agent->n_params, &rng, -0.8, 0.8);
     fill(critic->target, agent->n_params, &rng, -0.8, 0.8);
     fill(agent->grads, agent->n_params, &rng, -9, 9); /* to be overwritten */
@@ -162,12 +152,6 @@ double control_critic_loss(const struct control_case *self, const double *params
     return loss / self->n;
 }
 
-void control_check_near(double got, double want, double tolerance)
-{
-    if (!(fabs(got - want) <= tolerance * (1 + fabs(want))))
-        fail_msg("got %.9g, want %.9g within %g", got, want, tolerance);
-}
-
 void control_check_gradient(const struct control_case *self, const struct agent *agent, uint32_t from, uint32_t n,
                             control_loss *loss)
 {
@@ -190,196 +174,123 @@ void control_check_gradient(const struct control_case *self, const struct agent 
     free(params);
 }
 
-double control_scalar(const struct agent_result *result, const char *name)
+/* ---- the losses of each algorithm ---- */
+
+static void tanh_policy(const struct control_case *c, const double *params, const float *observation, double *action)
 {
-    for (uint32_t i = 0; i < result->n_scalars; i++)
-        if (strcmp(result->scalars[i].name, name) == 0)
-            return result->scalars[i].value;
-    fail_msg("no scalar '%s'", name);
-    return NAN;
+    control_policy(c, params, observation, action);
+    for (uint32_t j = 0; j < CONTROL_ACTION; j++)
+        action[j] = tanh(action[j]);
 }
 
-/* ---- acting ---- */
-
-static void check_judgement(const struct control_case *self, const float *observation,
-                            const struct agent_choice *choice)
+static double clamp(double x, double limit)
 {
-    double greedy[2 * CONTROL_ACTION], taken[CONTROL_ACTION];
-    control_policy(self, self->params, observation, greedy);
+    return fmin(fmax(x, -limit), limit);
+}
+
+/* The smaller of two critics. Counts which of them it was. */
+static double smaller_q(const struct control_case *c, const double *params, const float *observation,
+                        const double *action, uint32_t wins[2])
+{
+    double q1 = control_q(c, params, 0, observation, action), q2 = control_q(c, params, 1, observation, action);
+    if (c->wins)
+        wins[q2 < q1]++;
+    return fmin(q1, q2);
+}
+
+/* y = R + g D Q'(s', mu'(s')) */
+static double ddpg_next(const struct control_case *c, uint32_t i, const float *next)
+{
+    double action[CONTROL_ACTION];
+    (void)i;
+    tanh_policy(c, c->target, next, action);
+    return control_q(c, c->target, 0, next, action);
+}
+
+/* a' = clip(mu'(s') + clip(sigma e, c), 1); y = R + g D min(Q1'(s', a'), Q2'(s', a')) */
+static double td3_next(const struct control_case *c, uint32_t i, const float *next)
+{
+    double action[CONTROL_ACTION];
+    tanh_policy(c, c->target, next, action);
+    for (uint32_t j = 0; j < CONTROL_ACTION; j++)
+        action[j] = clamp(action[j] + clamp(c->config->target_sigma * (double)c->noise[i * CONTROL_ACTION + j],
+                                            c->config->target_clip),
+                          1);
+    return smaller_q(c, c->target, next, action, c->wins ? c->wins->target : NULL);
+}
+
+/* The first critic alone guides the policy. Only the policy's part of params moves it: the critic is the one of before the
+ * step. */
+static double first_critic_loss(const struct control_case *c, const double *params)
+{
+    double sum = 0.0;
+    for (uint32_t i = 0; i < c->n; i++) {
+        const float *s = c->batch.observation + (size_t)i * CONTROL_OBSERVATION;
+        double action[CONTROL_ACTION];
+        tanh_policy(c, params, s, action);
+        sum += control_q(c, c->params, 0, s, action);
+    }
+    return -sum / c->n;
+}
+
+double control_alpha(const struct control_case *c, const double *params)
+{
+    return exp(params[critic_extra_at(c->critic)]);
+}
+
+double control_draw(const struct control_case *c, const double *params, const float *observation, const float *noise,
+                    double *action)
+{
+    const double pi = 3.14159265358979323846;
+    double out[2 * CONTROL_ACTION], log_prob = 0.0;
+    control_policy(c, params, observation, out);
     for (uint32_t j = 0; j < CONTROL_ACTION; j++) {
-        greedy[j] = tanh(greedy[j]);
-        taken[j] = (double)choice->continuous[j];
-        assert_true(fabs(taken[j]) <= 1.0);
+        double std = exp(fmin(fmax(out[CONTROL_ACTION + j], -20), 2)), u = out[j] + std * (double)noise[j];
+        double density = exp(-pow((u - out[j]) / std, 2) / 2) / (std * sqrt(2 * pi));
+        action[j] = tanh(u);
+        log_prob += log(density * cosh(u) * cosh(u)); /* 1 - tanh^2 = 1 / cosh^2 */
     }
-    control_check_near((double)choice->value, control_q(self, self->params, 0, observation, greedy), 1e-5);
-    control_check_near((double)choice->q, control_q(self, self->params, 0, observation, taken), 1e-5);
+    return log_prob;
 }
 
-static void check_uniform(struct agent *agent, const float *observation, struct rng *rng)
+static double sac_next(const struct control_case *c, uint32_t i, const float *next)
 {
-    const struct agent_explore uniform = {.uniform = true};
-    double sum = 0.0, squares = 0.0;
-    const uint32_t n = 4000;
-    for (uint32_t i = 0; i < n; i++) {
-        struct agent_choice choice;
-        agent->ops->act(agent, observation, &uniform, rng, &choice);
-        for (uint32_t j = 0; j < CONTROL_ACTION; j++) {
-            assert_true(fabsf(choice.continuous[j]) <= 1.0f);
-            sum += (double)choice.continuous[j];
-            squares += (double)choice.continuous[j] * (double)choice.continuous[j];
-        }
+    double action[CONTROL_ACTION];
+    double log_prob = control_draw(c, c->params, next, c->noise + (size_t)(c->n + i) * CONTROL_ACTION, action);
+    return smaller_q(c, c->target, next, action, c->wins ? c->wins->target : NULL) -
+           control_alpha(c, c->params) * log_prob;
+}
+
+static double sac_policy_loss(const struct control_case *c, const double *params)
+{
+    double sum = 0.0;
+    for (uint32_t i = 0; i < c->n; i++) {
+        const float *s = c->batch.observation + (size_t)i * CONTROL_OBSERVATION;
+        double action[CONTROL_ACTION];
+        double log_prob = control_draw(c, params, s, c->noise + (size_t)i * CONTROL_ACTION, action);
+        sum += control_alpha(c, c->params) * log_prob -
+               smaller_q(c, c->params, s, action, c->wins ? c->wins->policy : NULL);
     }
-    assert_true(fabs(sum / n / CONTROL_ACTION) < 0.05);
-    assert_true(fabs(squares / n / CONTROL_ACTION - 1.0 / 3.0) < 0.03);
+    return sum / c->n;
 }
 
-void control_check_act(struct agent *agent, bool deterministic)
+const struct control_algorithm control_algorithms[CONTROL_ALGORITHMS] = {
+    [CONTROL_DDPG] = {"ddpg", 0, ddpg_next, first_critic_loss},
+    [CONTROL_TD3] = {"td3", 1, td3_next, first_critic_loss},
+    [CONTROL_SAC] = {"sac", 2, sac_next, sac_policy_loss},
+};
+
+void control_fill_targets(struct control_case *self, const struct agent *agent)
 {
-    struct control_case c;
-    control_case_init(&c, agent, 5);
-    struct rng rng;
-    rng_seed(&rng, 1);
-    const float *s = c.batch.observation;
-    struct agent_choice greedy, again, noisy, bounded;
-    struct rng before = rng;
-    agent->ops->act(agent, s, &(struct agent_explore){.greedy = true}, &rng, &greedy);
-    assert_memory_equal(&before, &rng, sizeof rng);
-    check_judgement(&c, s, &greedy);
-    control_check_near((double)greedy.q, (double)greedy.value, 0.0);
-    control_check_near((double)agent->ops->value(agent, s), (double)greedy.value, 0.0);
-    double mean[2 * CONTROL_ACTION];
-    control_policy(&c, c.params, s, mean);
-    for (uint32_t j = 0; j < CONTROL_ACTION; j++)
-        control_check_near((double)greedy.continuous[j], tanh(mean[j]), 1e-5);
-
-    agent->ops->act(agent, s, &(struct agent_explore){0}, &rng, &again);
-    check_judgement(&c, s, &again);
-    assert_int_equal(deterministic, memcmp(greedy.continuous, again.continuous, CONTROL_ACTION * sizeof(float)) == 0);
-
-    /* The same random numbers again, now with noise on top; huge noise ends at the bounds. */
-    float noise[CONTROL_ACTION] = {0.05f, -0.04f};
-    rng = before;
-    agent->ops->act(agent, s, &(struct agent_explore){.noise = noise}, &rng, &noisy);
-    check_judgement(&c, s, &noisy);
-    for (uint32_t j = 0; j < CONTROL_ACTION; j++)
-        control_check_near((double)noisy.continuous[j],
-                           fmin(fmax((double)again.continuous[j] + (double)noise[j], -1), 1), 1e-6);
-    noise[0] = 50.0f;
-    noise[1] = -50.0f;
-    agent->ops->act(agent, s, &(struct agent_explore){.noise = noise}, &rng, &bounded);
-    assert_true(bounded.continuous[0] == 1.0f && bounded.continuous[1] == -1.0f);
-    check_uniform(agent, s, &rng);
-    control_case_fini(&c);
-}
-
-/* ---- learning ---- */
-
-static void best_action(const float *observation, float *out)
-{
-    out[0] = 0.7f * observation[0];
-    out[1] = 0.2f * observation[2] - 0.5f * observation[1];
-}
-
-double control_bandit(struct agent *agent, uint32_t steps)
-{
-    struct control_batch batch;
-    struct agent_result result = {0};
-    struct rng rng;
-    rng_seed(&rng, 77);
-    float best[CONTROL_ACTION];
-    for (uint32_t step = 0; step < steps; step++) {
-        control_fill(&batch, &rng, (uint32_t)agent->config.batch);
-        batch.view.weight = NULL;
-        for (uint32_t i = 0; i < batch.view.n; i++) {
-            best_action(batch.observation + (size_t)i * CONTROL_OBSERVATION, best);
-            float a = batch.action[i * CONTROL_ACTION] - best[0], b = batch.action[i * CONTROL_ACTION + 1] - best[1];
-            batch.reward[i] = -(a * a + b * b);
-            batch.discount[i] = 0.0f;
-        }
-        agent_learn(agent, &batch.view, &result);
-    }
-    double error = 0.0;
-    const struct agent_explore greedy = {.greedy = true};
-    for (uint32_t i = 0; i < 200; i++) {
-        float s[CONTROL_OBSERVATION];
-        struct agent_choice choice;
-        fill(s, CONTROL_OBSERVATION, &rng, -1, 1);
-        best_action(s, best);
-        agent->ops->act(agent, s, &greedy, &rng, &choice);
-        for (uint32_t j = 0; j < CONTROL_ACTION; j++)
-            error += pow((double)choice.continuous[j] - (double)best[j], 2);
-    }
-    return sqrt(error / 200 / CONTROL_ACTION);
-}
-
-static void check_same_tensors(const struct agent *a, const struct agent *b, bool with_rng)
-{
-    assert_int_equal(a->n_tensors, b->n_tensors);
-    for (uint32_t i = 0; i < a->n_tensors; i++) {
-        if (!with_rng && strcmp(a->tensors[i].name, "rng") == 0)
+    struct rng same = agent->rng;
+    for (uint32_t k = 0; k < CONTROL_ALGORITHMS; k++) {
+        const struct control_algorithm *algorithm = &control_algorithms[k];
+        if (strcmp(algorithm->name, agent->ops->name) != 0)
             continue;
-        assert_string_equal(a->tensors[i].name, b->tensors[i].name);
-        if (memcmp(a->tensors[i].data, b->tensors[i].data, tensor_bytes(&a->tensors[i])) != 0)
-            fail_msg("tensor '%s' is not the same", a->tensors[i].name);
+        critic_normals(&same, self->noise, algorithm->noises * self->n * CONTROL_ACTION);
+        for (uint32_t i = 0; i < self->n; i++)
+            self->y[i] = (double)self->batch.reward[i] +
+                         self->config->discount * (double)self->batch.discount[i] *
+                             algorithm->next(self, i, self->batch.next_observation + (size_t)i * CONTROL_OBSERVATION);
     }
-    assert_memory_equal(((struct critic *)a->state)->priority, ((struct critic *)b->state)->priority,
-                        with_rng ? (size_t)a->config.batch * sizeof(double) : 0);
-}
-
-void control_check_saved(const struct agent_config *config)
-{
-    struct agent *first = control_agent(config, 1), *second = control_agent(config, 2);
-    struct control_batch batch;
-    struct agent_result result = {0};
-    struct rng rng;
-    rng_seed(&rng, 3);
-    for (uint32_t i = 0; i < 15; i++) {
-        control_fill(&batch, &rng, (uint32_t)config->batch);
-        agent_learn(first, &batch.view, &result);
-    }
-    size_t size = weights_size(first->tensors, first->n_tensors);
-    void *block = malloc(size);
-    assert_non_null(block);
-    weights_encode(first->tensors, first->n_tensors, block);
-    rp_error err = {0};
-    if (weights_decode(block, size, second->tensors, second->n_tensors, &err) != RP_OK)
-        fail_msg("%s", err.text);
-    free(block);
-    assert_int_equal(second->steps, 15);
-    for (uint32_t i = 0; i < 15; i++) {
-        control_fill(&batch, &rng, (uint32_t)config->batch);
-        agent_learn(first, &batch.view, &result);
-        agent_learn(second, &batch.view, &result);
-    }
-    check_same_tensors(first, second, true);
-    agent_destroy(&first);
-    agent_destroy(&second);
-}
-
-void control_check_averaged(const struct agent_config *config)
-{
-    struct agent *pair[2] = {control_agent(config, 4), control_agent(config, 4)};
-    struct rng rng;
-    rng_seed(&rng, 8);
-    rng_seed(&pair[1]->rng, 99);
-    uint32_t n = pair[0]->n_params, apart = 0;
-    for (uint32_t step = 0; step < 40; step++) {
-        struct agent_result result = {0};
-        for (uint32_t k = 0; k < 2; k++) {
-            struct control_batch batch;
-            control_fill(&batch, &rng, (uint32_t)config->batch);
-            pair[k]->ops->gradient(pair[k], &batch.view, &result);
-        }
-        for (uint32_t i = 0; i < n; i++) {
-            float mean = 0.5f * (pair[0]->grads[i] + pair[1]->grads[i]);
-            apart += pair[0]->grads[i] != pair[1]->grads[i];
-            pair[0]->grads[i] = pair[1]->grads[i] = mean;
-        }
-        for (uint32_t k = 0; k < 2; k++)
-            pair[k]->ops->apply(pair[k], &result);
-    }
-    assert_true(apart > n); /* they did differ */
-    check_same_tensors(pair[0], pair[1], false);
-    agent_destroy(&pair[0]);
-    agent_destroy(&pair[1]);
 }

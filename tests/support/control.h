@@ -1,10 +1,9 @@
-/* What the tests of DDPG, TD3 and SAC share: a small agent, random batches, networks in double precision for losses that
- * the tests write down themselves, and checks that hold for all three. */
+/* What the tests of DDPG, TD3 and SAC share: a small agent, random batches, and their losses in double precision. */
 #ifndef TESTS_SUPPORT_CONTROL_H
 #define TESTS_SUPPORT_CONTROL_H
 
-#include "agent/learn/agent.h"
 #include "agent/learn/critic.h"
+#include "tests/support/learning.h"
 
 #define CONTROL_OBSERVATION 3u
 #define CONTROL_ACTION 2u
@@ -17,12 +16,18 @@ struct control_batch {
     float reward[CONTROL_MAX], discount[CONTROL_MAX], weight[CONTROL_MAX];
 };
 
+/* How often each of two critics was the smaller one: in targets, and at the policy's actions. */
+struct control_wins {
+    uint32_t target[2], policy[2];
+};
+
 /* Everything that a loss depends on, in double: parameters that do not move, the batch, its targets y, its noise. */
 struct control_case {
     const struct critic *critic;
     struct control_batch batch;
+    const struct agent_config *config;
+    struct control_wins *wins; /* may be NULL */
     uint32_t n;
-    double discount;
     double *params, *target;
     double y[CONTROL_MAX];
     float noise[2 * CONTROL_MAX * CONTROL_ACTION];
@@ -32,7 +37,7 @@ typedef double control_loss(const struct control_case *self, const double *param
 
 /* tanh networks of 6 and 5 units, batches of 7. */
 struct agent_config control_config(const char *algorithm);
-struct agent *control_agent(const struct agent_config *config, uint64_t seed);
+extern const rp_env_spec control_spec;
 /* Of n items; every fourth one is terminal. */
 void control_fill(struct control_batch *self, struct rng *rng, uint32_t n);
 
@@ -52,17 +57,24 @@ double control_critic_loss(const struct control_case *self, const double *params
 /* Central differences against a part of the gradient. */
 void control_check_gradient(const struct control_case *self, const struct agent *agent, uint32_t from, uint32_t n,
                             control_loss *loss);
-double control_scalar(const struct agent_result *result, const char *name); /* fails if it is not there */
-void control_check_near(double got, double want, double tolerance);
 
-/* Acting: greedy, uniform, noise within bounds; value and q against the critic in double. */
-void control_check_act(struct agent *agent, bool deterministic);
-/* Learns a* (an action that depends on the observation) from rewards -|a - a*|^2 in one-step episodes. Gives the root of the
- * mean square error of greedy actions. */
-double control_bandit(struct agent *agent, uint32_t steps);
-/* A learner that was saved and loaded into another one goes on with the same bits. */
-void control_check_saved(const struct agent_config *config);
-/* Learners with different batches and noise that apply their averaged gradient keep the same bits. */
-void control_check_averaged(const struct agent_config *config);
+/* ---- the losses of each algorithm ---- */
+
+enum { CONTROL_DDPG, CONTROL_TD3, CONTROL_SAC, CONTROL_ALGORITHMS };
+
+struct control_algorithm {
+    const char *name;
+    uint32_t noises; /* normal numbers for each component of an action in a step */
+    double (*next)(const struct control_case *self, uint32_t i, const float *next); /* value of item i's next state */
+    control_loss *policy_loss;
+};
+extern const struct control_algorithm control_algorithms[CONTROL_ALGORITHMS];
+
+/* Draws the noise that the agent's next gradient will draw, and computes y from it. */
+void control_fill_targets(struct control_case *self, const struct agent *agent);
+/* SAC: its temperature; and an action tanh(mean + std e), with the log of its density: that of u, over the slope of tanh. */
+double control_alpha(const struct control_case *self, const double *params);
+double control_draw(const struct control_case *self, const double *params, const float *observation, const float *noise,
+                    double *action);
 
 #endif

@@ -7,13 +7,13 @@
 #include <cmocka.h>
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "agent/adder/adder.h"
-#include "agent/learn/agent.h"
 #include "tests/support/facts.h"
-#include "tests/support/naive.h"
+#include "tests/support/learning.h"
 
 #define N 8
 #define LENGTH 5
@@ -35,15 +35,6 @@ static const rp_env_spec continuous = {.observation_dtype = RP_DTYPE_FLOAT32,
 static struct agent_config config_of(const char *algorithm)
 {
     return (struct agent_config){.algorithm = (char *)algorithm};
-}
-
-static struct agent *make(const struct agent_config *config, const rp_env_spec *spec, uint64_t seed)
-{
-    rp_error err = {0};
-    struct agent *agent = agent_new(config, "test", spec, seed, &err);
-    if (!agent)
-        fail_msg("%s: %s", config->algorithm, err.text);
-    return agent;
 }
 
 static const rp_env_spec *spec_of(const struct agent_ops *ops)
@@ -139,7 +130,7 @@ static void test_defaults_are_the_algorithms(void **state)
 {
     (void)state;
     struct agent_config config = config_of("dqn");
-    struct agent *agent = make(&config, &discrete, 1);
+    struct agent *agent = learning_agent(&config, &discrete, 1);
     assert_int_equal(agent->config.batch, 256);
     assert_int_equal(agent->config.target_period, 100);
     assert_true(agent->config.discount == 0.99 && agent->config.learning_rate == 1e-3);
@@ -153,7 +144,7 @@ static void test_defaults_are_the_algorithms(void **state)
     config.importance_exponent = -1.0;
     config.tau = 0.01;
     config.batch = 7;
-    agent = make(&config, &discrete, 1);
+    agent = learning_agent(&config, &discrete, 1);
     assert_true(agent->config.clip_norm == 0.0);
     assert_true(agent->config.importance_exponent == 0.2);
     assert_int_equal(agent->config.target_period, 0);
@@ -161,12 +152,12 @@ static void test_defaults_are_the_algorithms(void **state)
     agent_destroy(&agent);
 
     config = config_of("impala");
-    agent = make(&config, &discrete, 1);
+    agent = learning_agent(&config, &discrete, 1);
     assert_true(agent->config.entropy_cost == 0.01 && agent->config.value_cost == 0.5);
     assert_true(agent->config.clip_norm == 40.0 && agent->config.rho_clip == 1.0);
     agent_destroy(&agent);
     config.entropy_cost = -1.0;
-    agent = make(&config, &discrete, 1);
+    agent = learning_agent(&config, &discrete, 1);
     assert_true(agent->config.entropy_cost == 0.0);
     agent_destroy(&agent);
 }
@@ -216,11 +207,11 @@ static void make_data(struct data *self, const struct agent_ops *ops, struct rng
 {
     for (uint32_t i = 0; i < ROWS; i++) {
         for (uint32_t k = 0; k < INPUTS; k++) {
-            self->observation[i][k] = (float)(2.0 * rng_unit(rng) - 1.0);
-            self->next[i][k] = (float)(2.0 * rng_unit(rng) - 1.0);
+            self->observation[i][k] = learning_uniform(rng);
+            self->next[i][k] = learning_uniform(rng);
         }
         for (uint32_t k = 0; k < ACTION_SIZE; k++)
-            self->continuous[i][k] = (float)(2.0 * rng_unit(rng) - 1.0);
+            self->continuous[i][k] = learning_uniform(rng);
         self->discrete[i] = (int32_t)rng_below(rng, 2);
         self->reward[i] = (float)rng_unit(rng);
         self->discount[i] = rng_below(rng, 4) ? 1.0f : 0.0f;
@@ -240,18 +231,24 @@ static void make_data(struct data *self, const struct agent_ops *ops, struct rng
     };
 }
 
-static struct agent_config learner_config(const struct agent_ops *ops)
+/* Each algorithm learns in two ways: with copied targets, and with its defaults and a bounded gradient. */
+#define VARIANTS 2
+
+static struct agent_config learner_config(const struct agent_ops *ops, int variant)
 {
     struct agent_config config = config_of(ops->name);
     config.hidden = (struct schema_list){.data = small, .count = 2};
     config.batch = N;
-    config.target_period = 4;
+    config.target_period = variant == 0 ? 4 : 0;
+    config.clip_norm = variant == 0 ? 0 : 0.5;
     return config;
 }
 
-static void learn(struct agent *agent, uint64_t seed, int steps)
+/* Gives the sum of all priorities. */
+static double learn(struct agent *agent, uint64_t seed, int steps)
 {
     struct rng rng;
+    double sum = 0.0;
     rng_seed(&rng, seed);
     for (int i = 0; i < steps; i++) {
         struct data data;
@@ -260,9 +257,12 @@ static void learn(struct agent *agent, uint64_t seed, int steps)
         agent_learn(agent, &data.batch, &result);
         assert_true(result.n_scalars > 0 && result.n_scalars < AGENT_MAX_SCALARS);
         assert_non_null(result.priority);
-        for (uint32_t k = 0; k < N; k++)
+        for (uint32_t k = 0; k < N; k++) {
             assert_true(result.priority[k] >= 0.0);
+            sum += result.priority[k];
+        }
     }
+    return sum;
 }
 
 static void copy(const struct agent *from, struct agent *to, uint32_t n)
@@ -297,88 +297,288 @@ static void check_same_actions(struct agent *a, struct agent *b, bool greedy)
     }
 }
 
-static void check_same_tensors(const struct agent *a, const struct agent *b)
+static void check_same_tensors(const struct agent *a, const struct agent *b, bool with_rng)
 {
     assert_int_equal(a->n_tensors, b->n_tensors);
     for (uint32_t i = 0; i < a->n_tensors; i++) {
+        if (!with_rng && strcmp(a->tensors[i].name, "rng") == 0)
+            continue;
         assert_string_equal(a->tensors[i].name, b->tensors[i].name);
         if (memcmp(a->tensors[i].data, b->tensors[i].data, tensor_bytes(&a->tensors[i])) != 0)
             fail_msg("%s: tensor %s differs", a->ops->name, a->tensors[i].name);
     }
 }
 
+/* Saved after an odd number of steps: delays, copies and noise go on where they were. */
+static void check_resumed(const struct agent_ops *ops, const struct agent_config *config)
+{
+    struct agent *first = learning_agent(config, spec_of(ops), 1), *second = learning_agent(config, spec_of(ops), 2);
+    assert_string_equal(first->tensors[first->n_tensors - 1].name, "steps");
+    assert_memory_not_equal(first->params, second->params, first->n_params * sizeof(float));
+    learn(first, 10, 15);
+    copy(first, second, first->n_tensors);
+    assert_int_equal(second->steps, 15);
+    check_same_actions(first, second, false);
+    assert_true(learn(first, 20, 15) == learn(second, 20, 15));
+    assert_int_equal(second->steps, 30);
+    check_same_tensors(first, second, true);
+    check_same_actions(first, second, false);
+    agent_destroy(&first);
+    agent_destroy(&second);
+}
+
+static void check_actor(const struct agent_ops *ops, const struct agent_config *config)
+{
+    struct agent *learner = learning_agent(config, spec_of(ops), 1), *actor = learning_agent(config, spec_of(ops), 2);
+    assert_true(learner->n_policy > 0 && learner->n_policy < learner->n_tensors);
+    learn(learner, 10, 5);
+    copy(learner, actor, learner->n_policy);
+    assert_int_equal(actor->steps, 0);
+    check_same_actions(learner, actor, true);
+    check_same_actions(learner, actor, false);
+    agent_destroy(&learner);
+    agent_destroy(&actor);
+}
+
+/* Two learners that apply the same vectors stay the same, whatever batches and noise those came from; and a gradient
+ * alone changes no parameter. */
+static void check_averaged(const struct agent_ops *ops, const struct agent_config *config)
+{
+    struct agent *one = learning_agent(config, spec_of(ops), 1), *other = learning_agent(config, spec_of(ops), 1);
+    size_t bytes = one->n_params * sizeof(float);
+    float *before = malloc(bytes);
+    assert_non_null(before);
+    struct rng rng;
+    rng_seed(&rng, 3);
+    rng_seed(&other->rng, 99);
+    for (int i = 0; i < 40; i++) {
+        struct data data;
+        struct agent_result result = {0};
+        make_data(&data, ops, &rng);
+        ops->gradient(other, &data.batch, &result);
+        make_data(&data, ops, &rng);
+        memcpy(before, one->params, bytes);
+        ops->gradient(one, &data.batch, &result);
+        assert_memory_equal(before, one->params, bytes);
+        assert_memory_not_equal(one->grads, other->grads, bytes);
+        for (uint32_t k = 0; k < one->n_params; k++)
+            one->grads[k] = other->grads[k] = 0.5f * (one->grads[k] + other->grads[k]);
+        ops->apply(one, &result);
+        ops->apply(other, &result);
+        assert_memory_not_equal(before, one->params, bytes);
+    }
+    assert_int_equal(one->steps, 40);
+    check_same_tensors(one, other, false);
+    free(before);
+    agent_destroy(&one);
+    agent_destroy(&other);
+}
+
+/* Bytes are numbers: the same as the floats that they stand for. */
+static void check_bytes(const struct agent_ops *ops, const struct agent_config *config)
+{
+    rp_env_spec spec = *spec_of(ops);
+    struct agent *floats = learning_agent(config, &spec, 1);
+    spec.observation_dtype = RP_DTYPE_UINT8;
+    struct agent *bytes = learning_agent(config, &spec, 1);
+    struct data data;
+    uint8_t now[ROWS][INPUTS], next[ROWS][INPUTS];
+    struct rng rng;
+    rng_seed(&rng, 1);
+    make_data(&data, ops, &rng);
+    for (uint32_t i = 0; i < ROWS * INPUTS; i++) {
+        data.observation[i / INPUTS][i % INPUTS] = now[i / INPUTS][i % INPUTS] = (uint8_t)rng_below(&rng, 3);
+        data.next[i / INPUTS][i % INPUTS] = next[i / INPUTS][i % INPUTS] = (uint8_t)rng_below(&rng, 3);
+    }
+    struct agent_result result = {0};
+    struct agent_choice a = {0}, b = {0};
+    agent_learn(floats, &data.batch, &result);
+    ops->act(floats, data.observation, &(struct agent_explore){.greedy = true}, &rng, &a);
+    data.batch.observation = now;
+    data.batch.next_observation = next;
+    agent_learn(bytes, &data.batch, &result);
+    ops->act(bytes, now, &(struct agent_explore){.greedy = true}, &rng, &b);
+    check_same_tensors(floats, bytes, true);
+    assert_memory_equal(&a, &b, sizeof a);
+    agent_destroy(&floats);
+    agent_destroy(&bytes);
+}
+
+static void check_missing_actions(const struct agent_ops *ops, const struct agent_config *config)
+{
+    if (!ops->discrete)
+        return;
+    struct agent *agent = learning_agent(config, &discrete, 1);
+    struct data data;
+    struct rng rng;
+    rng_seed(&rng, 3);
+    make_data(&data, ops, &rng);
+    for (uint32_t i = 0; i < ROWS; i++)
+        data.discrete[i] = i % 2 ? -1 : (int32_t)discrete.n_actions;
+    struct agent_result result = {0};
+    ops->gradient(agent, &data.batch, &result);
+    for (uint32_t k = 0; k < agent->n_params; k++)
+        assert_true(agent->grads[k] == 0.0f);
+    for (uint32_t i = 0; i < result.n_scalars; i++)
+        if (strcmp(result.scalars[i].name, "loss") == 0 || strcmp(result.scalars[i].name, "accuracy") == 0)
+            assert_true(result.scalars[i].value == 0.0);
+    assert_true(result.priority[0] == 0.0);
+    agent_destroy(&agent);
+}
+
+static void check_all(void (*check)(const struct agent_ops *ops, const struct agent_config *config))
+{
+    for (const struct agent_ops *const *ops = agent_algorithms; *ops; ops++)
+        for (int variant = 0; variant < VARIANTS; variant++) {
+            struct agent_config config = learner_config(*ops, variant);
+            check(*ops, &config);
+        }
+}
+
 static void test_a_resumed_learner_goes_on_to_the_bit(void **state)
 {
     (void)state;
-    for (const struct agent_ops *const *ops = agent_algorithms; *ops; ops++) {
-        struct agent_config config = learner_config(*ops);
-        struct agent *first = make(&config, spec_of(*ops), 1), *second = make(&config, spec_of(*ops), 2);
-        assert_string_equal(first->tensors[first->n_tensors - 1].name, "steps");
-        assert_memory_not_equal(first->params, second->params, first->n_params * sizeof(float));
-        learn(first, 10, 7);
-        copy(first, second, first->n_tensors);
-        assert_int_equal(second->steps, 7);
-        check_same_actions(first, second, false);
-        learn(first, 20, 10);
-        learn(second, 20, 10);
-        assert_int_equal(second->steps, 17);
-        check_same_tensors(first, second);
-        check_same_actions(first, second, false);
-        agent_destroy(&first);
-        agent_destroy(&second);
-    }
+    check_all(check_resumed);
 }
 
 static void test_an_actor_needs_the_policy_alone(void **state)
 {
     (void)state;
-    for (const struct agent_ops *const *ops = agent_algorithms; *ops; ops++) {
-        struct agent_config config = learner_config(*ops);
-        struct agent *learner = make(&config, spec_of(*ops), 1), *actor = make(&config, spec_of(*ops), 2);
-        assert_true(learner->n_policy > 0 && learner->n_policy < learner->n_tensors);
-        learn(learner, 10, 5);
-        copy(learner, actor, learner->n_policy);
-        assert_int_equal(actor->steps, 0);
-        check_same_actions(learner, actor, true);
-        check_same_actions(learner, actor, false);
-        agent_destroy(&learner);
-        agent_destroy(&actor);
-    }
+    check_all(check_actor);
 }
 
-/* Two learners that apply the same vectors stay the same, whatever batches those came from. */
 static void test_the_same_gradients_keep_learners_equal(void **state)
 {
     (void)state;
-    for (const struct agent_ops *const *ops = agent_algorithms; *ops; ops++) {
-        struct agent_config config = learner_config(*ops);
-        struct agent *one = make(&config, spec_of(*ops), 1), *other = make(&config, spec_of(*ops), 1);
-        size_t bytes = one->n_params * sizeof(float);
-        float *before = malloc(bytes);
-        assert_non_null(before);
-        struct rng rng;
-        rng_seed(&rng, 3);
-        for (int i = 0; i < 8; i++) {
-            struct data data;
-            struct agent_result result = {0};
-            make_data(&data, *ops, &rng);
-            (*ops)->gradient(other, &data.batch, &result);
-            make_data(&data, *ops, &rng);
-            memcpy(before, one->params, bytes);
-            (*ops)->gradient(one, &data.batch, &result);
-            assert_memory_equal(before, one->params, bytes);
-            assert_memory_not_equal(one->grads, other->grads, bytes);
-            for (uint32_t k = 0; k < one->n_params; k++)
-                one->grads[k] = other->grads[k] = 0.5f * (one->grads[k] + other->grads[k]);
-            (*ops)->apply(one, &result);
-            (*ops)->apply(other, &result);
-            assert_memory_not_equal(before, one->params, bytes);
+    check_all(check_averaged);
+}
+
+static void test_bytes_teach_what_floats_teach(void **state)
+{
+    (void)state;
+    check_all(check_bytes);
+}
+
+static void test_actions_that_do_not_exist_teach_nothing(void **state)
+{
+    (void)state;
+    check_all(check_missing_actions);
+}
+
+/* What an algorithm publishes for actors comes first: so many tensors, and this share of all parameters. */
+static void test_what_is_published(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *algorithm, *first;
+        uint32_t n;
+        bool all; /* every parameter is published */
+    } rows[] = {{"dqn", "q/layer0/weight", 6, true},        {"bc", "policy/layer0/weight", 6, true},
+                {"ddpg", "policy/layer0/weight", 12, true}, {"td3", "policy/layer0/weight", 12, false},
+                {"sac", "policy/layer0/weight", 12, false}, {"impala", "policy/layer0/weight", 12, true}};
+    for (uint32_t r = 0; r < sizeof rows / sizeof rows[0]; r++) {
+        const struct agent_ops *const *ops = agent_algorithms;
+        while (strcmp((*ops)->name, rows[r].algorithm) != 0)
+            ops++;
+        struct agent_config config = learner_config(*ops, 0);
+        struct agent *agent = learning_agent(&config, spec_of(*ops), 1);
+        uint64_t floats = 0;
+        assert_int_equal(agent->n_policy, rows[r].n);
+        for (uint32_t i = 0; i < agent->n_policy; i++)
+            floats += tensor_bytes(&agent->tensors[i]) / sizeof(float);
+        assert_string_equal(agent->tensors[0].name, rows[r].first);
+        assert_int_equal(floats == agent->n_params, rows[r].all);
+        assert_true(agent->n_policy < agent->n_tensors);
+        agent_destroy(&agent);
+    }
+}
+
+/* ---- targets ---- */
+
+static const struct tensor *online_of(struct agent *agent, const struct tensor *target)
+{
+    char name[64];
+    bool dqn = strcmp(agent->ops->name, "dqn") == 0;
+    snprintf(name, sizeof name, "%s%s", dqn ? "q" : "", target->name + (dqn ? 6 : 7));
+    return learning_tensor(agent, name);
+}
+
+static uint32_t count_targets(struct agent *agent, const struct tensor *out[AGENT_MAX_TENSORS])
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < agent->n_tensors; i++)
+        if (strncmp(agent->tensors[i].name, "target/", 7) == 0)
+            out[n++] = &agent->tensors[i];
+    return n;
+}
+
+static bool is_copied(struct agent *agent)
+{
+    const struct tensor *targets[AGENT_MAX_TENSORS];
+    uint32_t n = count_targets(agent, targets);
+    bool same = true;
+    for (uint32_t i = 0; i < n; i++)
+        same &= memcmp(targets[i]->data, online_of(agent, targets[i])->data, tensor_bytes(targets[i])) == 0;
+    return same;
+}
+
+static void check_copied(struct agent_config config, const rp_env_spec *spec)
+{
+    config.target_period = 3;
+    struct agent *agent = learning_agent(&config, spec, 1);
+    assert_true(is_copied(agent));
+    for (uint64_t step = 1; step <= 9; step++) {
+        learn(agent, step, 1);
+        assert_int_equal(agent->steps, step);
+        assert_int_equal(is_copied(agent), step % 3 == 0);
+    }
+    agent_destroy(&agent);
+}
+
+/* Gives how many tensors the targets have. */
+static uint32_t check_tracked(struct agent_config config, const rp_env_spec *spec)
+{
+    float before[AGENT_MAX_TENSORS][64];
+    const struct tensor *targets[AGENT_MAX_TENSORS];
+    struct rng rng;
+    rng_seed(&rng, 8);
+    config.tau = 0.25;
+    struct agent *agent = learning_agent(&config, spec, 1);
+    uint32_t n = count_targets(agent, targets);
+    learning_shake_target(agent, &rng);
+    for (uint64_t step = 0; step < 5; step++) {
+        for (uint32_t i = 0; i < n; i++) {
+            assert_true(tensor_bytes(targets[i]) <= sizeof before[i]);
+            memcpy(before[i], targets[i]->data, tensor_bytes(targets[i]));
         }
-        assert_int_equal(one->steps, 8);
-        check_same_tensors(one, other);
-        free(before);
-        agent_destroy(&one);
-        agent_destroy(&other);
+        learn(agent, step, 1);
+        for (uint32_t i = 0; i < n; i++) {
+            const float *target = targets[i]->data, *online = online_of(agent, targets[i])->data;
+            for (uint32_t k = 0; k < tensor_bytes(targets[i]) / sizeof(float); k++)
+                learning_near((double)target[k], (double)(before[i][k] + 0.25f * (online[k] - before[i][k])), 1e-6,
+                              "a target");
+        }
+    }
+    agent_destroy(&agent);
+    return n;
+}
+
+/* Copied every so many steps, or a quarter of the way at every step. SAC's policy has no target. */
+static void test_targets_follow(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *algorithm;
+        uint32_t tensors;
+    } rows[] = {{"dqn", 6}, {"ddpg", 12}, {"td3", 18}, {"sac", 12}};
+    for (uint32_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        const rp_env_spec *spec = i == 0 ? &discrete : &continuous;
+        struct agent_config config = config_of(rows[i].algorithm);
+        config.hidden = (struct schema_list){.data = small, .count = 2};
+        config.batch = N;
+        config.policy_delay = i == 2 ? 1 : 0;
+        check_copied(config, spec);
+        assert_int_equal(check_tracked(config, spec), rows[i].tensors);
     }
 }
 
@@ -388,10 +588,10 @@ static void test_seeds_and_depth(void **state)
     (void)state;
     int64_t deep[NET_MAX_HIDDEN] = {4, 4, 4, 4, 4, 4, 4, 4};
     for (const struct agent_ops *const *ops = agent_algorithms; *ops; ops++) {
-        struct agent_config config = learner_config(*ops);
+        struct agent_config config = learner_config(*ops, 0);
         config.hidden = (struct schema_list){.data = deep, .count = NET_MAX_HIDDEN};
-        struct agent *a = make(&config, spec_of(*ops), 9), *b = make(&config, spec_of(*ops), 9);
-        check_same_tensors(a, b);
+        struct agent *a = learning_agent(&config, spec_of(*ops), 9), *b = learning_agent(&config, spec_of(*ops), 9);
+        check_same_tensors(a, b, true);
         for (uint32_t i = 0; i < a->n_tensors; i++)
             for (uint32_t k = 0; k < i; k++)
                 assert_string_not_equal(a->tensors[i].name, a->tensors[k].name);
@@ -413,6 +613,10 @@ int main(void)
         cmocka_unit_test(test_a_resumed_learner_goes_on_to_the_bit),
         cmocka_unit_test(test_an_actor_needs_the_policy_alone),
         cmocka_unit_test(test_the_same_gradients_keep_learners_equal),
+        cmocka_unit_test(test_bytes_teach_what_floats_teach),
+        cmocka_unit_test(test_actions_that_do_not_exist_teach_nothing),
+        cmocka_unit_test(test_what_is_published),
+        cmocka_unit_test(test_targets_follow),
         cmocka_unit_test(test_seeds_and_depth),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* DQN against a loss of its own: gradients by finite differences, a chain whose values are known, targets, exploration. */
+/* DQN against a loss of its own: gradients by finite differences, a chain whose values are known, exploration. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,8 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/learn/agent.h"
-#include "tests/support/dense.h"
+#include "tests/support/learning.h"
 #include "tests/support/naive.h"
 
 #define N 7
@@ -33,41 +32,6 @@ static struct agent_config make_config(void)
     };
 }
 
-static struct agent *make(const struct agent_config *config, const rp_env_spec *spec, uint64_t seed)
-{
-    rp_error err = {0};
-    struct agent *agent = agent_new(config, "test", spec, seed, &err);
-    if (!agent)
-        fail_msg("%s", err.text);
-    return agent;
-}
-
-static struct tensor *tensor_of(struct agent *agent, const char *name)
-{
-    for (uint32_t i = 0; i < agent->n_tensors; i++)
-        if (strcmp(agent->tensors[i].name, name) == 0)
-            return &agent->tensors[i];
-    fail_msg("no tensor '%s'", name);
-    return NULL;
-}
-
-static float uniform(struct rng *rng)
-{
-    return (float)(2.0 * rng_unit(rng) - 1.0);
-}
-
-/* The target becomes another network than the online one. */
-static void shake_target(struct agent *agent, struct rng *rng)
-{
-    for (uint32_t i = 0; i < agent->n_tensors; i++) {
-        struct tensor *tensor = &agent->tensors[i];
-        if (strncmp(tensor->name, "target/", 7) != 0)
-            continue;
-        for (uint64_t k = 0; k < tensor_bytes(tensor) / sizeof(float); k++)
-            ((float *)tensor->data)[k] += uniform(rng);
-    }
-}
-
 struct data {
     float observation[N][INPUTS], next[N][INPUTS], reward[N], discount[N], weight[N];
     int32_t action[N];
@@ -78,11 +42,11 @@ static void make_data(struct data *self, struct rng *rng, bool weights)
 {
     for (uint32_t i = 0; i < N; i++) {
         for (uint32_t k = 0; k < INPUTS; k++) {
-            self->observation[i][k] = uniform(rng);
-            self->next[i][k] = uniform(rng);
+            self->observation[i][k] = learning_uniform(rng);
+            self->next[i][k] = learning_uniform(rng);
         }
         self->action[i] = (int32_t)rng_below(rng, ACTIONS);
-        self->reward[i] = 3.0f * uniform(rng);
+        self->reward[i] = 3.0f * learning_uniform(rng);
         self->discount[i] = i % 3 == 0 ? 0.0f : 0.81f;
         self->weight[i] = (float)rng_unit(rng);
     }
@@ -117,61 +81,45 @@ static void naive_targets(struct agent *agent, const struct data *data, double y
     dense_fini(&target);
 }
 
-static double naive_loss(const struct dense *online, const struct data *data, const double y[N], double huber,
-                         double error[N])
+struct loss {
+    const struct dense *online;
+    const struct data *data;
+    double y[N], huber;
+};
+
+static double naive_error(const struct loss *loss, uint32_t i)
 {
-    double loss = 0.0;
+    double q[ACTIONS];
+    dense_forward(loss->online, loss->data->observation[i], q);
+    return fabs(q[loss->data->action[i]] - loss->y[i]);
+}
+
+static double naive_loss(const void *ctx)
+{
+    const struct loss *loss = ctx;
+    double sum = 0.0, huber = loss->huber;
     for (uint32_t i = 0; i < N; i++) {
-        double q[ACTIONS];
-        dense_forward(online, data->observation[i], q);
-        error[i] = fabs(q[data->action[i]] - y[i]);
-        double h = 0.5 * error[i] * error[i];
-        if (huber > 0.0 && error[i] > huber)
-            h = 0.5 * huber * huber + huber * (error[i] - huber);
-        loss += (data->batch.weight ? (double)data->weight[i] : 1.0) * h / N;
+        double error = naive_error(loss, i), h = 0.5 * error * error;
+        if (huber > 0.0 && error > huber)
+            h = 0.5 * huber * huber + huber * (error - huber);
+        sum += (loss->data->batch.weight ? (double)loss->data->weight[i] : 1.0) * h / N;
     }
-    return loss;
-}
-
-static void check_near(double got, double expected, double tolerance, const char *what)
-{
-    if (!(fabs(got - expected) <= tolerance * (1.0 + fabs(expected))))
-        fail_msg("%s is %.9g, not %.9g", what, got, expected);
-}
-
-static double scalar_of(const struct agent_result *result, const char *name)
-{
-    for (uint32_t i = 0; i < result->n_scalars; i++)
-        if (strcmp(result->scalars[i].name, name) == 0)
-            return result->scalars[i].value;
-    fail_msg("no scalar '%s'", name);
-    return 0.0;
+    return sum;
 }
 
 static void check_gradient(struct agent *agent, const struct data *data)
 {
-    double y[N], error[N], ignored[N], huber = agent->config.huber;
-    naive_targets(agent, data, y);
     struct dense online;
+    struct loss loss = {.online = &online, .data = data, .huber = agent->config.huber};
+    naive_targets(agent, data, loss.y);
     dense_init(&online, agent, "q");
     assert_int_equal(online.n_params, agent->n_params);
-    double loss = naive_loss(&online, data, y, huber, error);
-
     struct agent_result result = {0};
     agent->ops->gradient(agent, &data->batch, &result);
-    check_near(scalar_of(&result, "loss"), loss, 1e-5, "the loss");
+    learning_near(learning_scalar(&result, "loss"), naive_loss(&loss), 1e-5, "the loss");
     for (uint32_t i = 0; i < N; i++)
-        check_near(result.priority[i], error[i], 1e-5, "a priority");
-    for (uint32_t k = 0; k < online.n_params; k++) {
-        const double step = 1e-6;
-        double at = online.params[k];
-        online.params[k] = at + step;
-        double more = naive_loss(&online, data, y, huber, ignored);
-        online.params[k] = at - step;
-        double less = naive_loss(&online, data, y, huber, ignored);
-        online.params[k] = at;
-        check_near(agent->grads[online.source[k] - agent->params], (more - less) / (2.0 * step), 2e-5, "a derivative");
-    }
+        learning_near(result.priority[i], naive_error(&loss, i), 1e-5, "a priority");
+    learning_check_derivatives(agent, &online, naive_loss, &loss);
     dense_fini(&online);
 }
 
@@ -186,11 +134,9 @@ static void test_gradient_is_that_of_the_loss(void **state)
         config.dueling = options & 2;
         config.huber = options & 4 ? 0.7 : 0.0;
         config.activation = options & 8 ? 1 : 0;
-        struct agent *agent = make(&config, &flat, rng_next(&rng));
-        shake_target(agent, &rng);
-        /* Initial biases are 0: there a relu that only sees dead units has no derivative. */
-        for (uint32_t k = 0; k < agent->n_params; k++)
-            agent->params[k] += 0.3f * uniform(&rng);
+        struct agent *agent = learning_agent(&config, &flat, rng_next(&rng));
+        learning_shake_target(agent, &rng);
+        learning_shake(agent, &rng, 0.3f);
         struct data data;
         make_data(&data, &rng, options & 16);
         check_gradient(agent, &data);
@@ -224,37 +170,18 @@ static void test_stacked_batch_equals_separate_passes(void **state)
         struct agent_config config = make_config();
         config.filters = 3;
         config.dueling = dueling;
-        struct agent *single = make(&config, &spec, 5);
+        struct agent *single = learning_agent(&config, &spec, 5);
         config.double_q = true;
-        struct agent *both = make(&config, &spec, 5);
+        struct agent *both = learning_agent(&config, &spec, 5);
         assert_int_equal(both->config.kernel, 3);
         struct agent_result result = {0};
         single->ops->gradient(single, &data.batch, &result);
         both->ops->gradient(both, &data.batch, &result);
         for (uint32_t k = 0; k < single->n_params; k++)
-            check_near(both->grads[k], single->grads[k], 1e-5, "a derivative");
+            learning_near(both->grads[k], single->grads[k], 1e-5, "a derivative");
         agent_destroy(&single);
         agent_destroy(&both);
     }
-}
-
-static void test_actions_that_do_not_exist_teach_nothing(void **state)
-{
-    (void)state;
-    struct rng rng;
-    rng_seed(&rng, 3);
-    struct agent_config config = make_config();
-    struct agent *agent = make(&config, &flat, 1);
-    struct data data;
-    make_data(&data, &rng, false);
-    for (uint32_t i = 0; i < N; i++)
-        data.action[i] = i % 2 ? -1 : ACTIONS;
-    struct agent_result result = {0};
-    agent->ops->gradient(agent, &data.batch, &result);
-    for (uint32_t k = 0; k < agent->n_params; k++)
-        assert_true(agent->grads[k] == 0.0f);
-    assert_true(result.priority[0] == 0.0);
-    agent_destroy(&agent);
 }
 
 #define STATES 5
@@ -291,7 +218,7 @@ static void learn_chain(struct agent_config config)
     config.hidden.data = hidden;
     config.hidden.count = 1;
     config.batch = 2 * STATES;
-    struct agent *agent = make(&config, &spec, 11);
+    struct agent *agent = learning_agent(&config, &spec, 11);
     struct agent_batch batch = {.n = 2 * STATES,
                                 .length = 1,
                                 .observation = observation,
@@ -308,11 +235,11 @@ static void learn_chain(struct agent_config config)
         rng_seed(&rng, 1);
         agent->ops->act(agent, observation[2 * s], &(struct agent_explore){.greedy = true}, &rng, &choice);
         assert_int_equal(choice.discrete, 1);
-        check_near(choice.value, q[s][1], 0.01, "the value of going right");
-        check_near(agent->ops->value(agent, observation[2 * s]), q[s][1], 0.01, "the value");
+        learning_near(choice.value, q[s][1], 0.01, "the value of going right");
+        learning_near(agent->ops->value(agent, observation[2 * s]), q[s][1], 0.01, "the value");
         while (choice.discrete == 1)
             agent->ops->act(agent, observation[2 * s], &(struct agent_explore){.uniform = true}, &rng, &choice);
-        check_near(choice.q, q[s][0], 0.01, "the value of going left");
+        learning_near(choice.q, q[s][0], 0.01, "the value of going left");
     }
     agent_destroy(&agent);
 }
@@ -334,40 +261,6 @@ static void test_learns_a_chain(void **state)
     learn_chain(config);
 }
 
-static void test_target_follows(void **state)
-{
-    (void)state;
-    struct rng rng;
-    rng_seed(&rng, 8);
-    struct data data;
-    make_data(&data, &rng, false);
-    struct agent_result result = {0};
-    struct agent_config config = make_config();
-    config.target_period = 3;
-    struct agent *agent = make(&config, &flat, 1);
-    size_t bytes = agent->n_params * sizeof(float);
-    /* All tensors of the target lie in one vector, in the order of the parameters. */
-    const float *target = tensor_of(agent, "target/layer0/weight")->data;
-    assert_memory_equal(target, agent->params, bytes);
-    for (uint64_t step = 1; step <= 9; step++) {
-        agent_learn(agent, &data.batch, &result);
-        assert_int_equal(agent->steps, step);
-        assert_int_equal(memcmp(target, agent->params, bytes) == 0, step % 3 == 0);
-    }
-    agent_destroy(&agent);
-
-    config.target_period = 0;
-    config.tau = 0.25;
-    agent = make(&config, &flat, 1);
-    target = tensor_of(agent, "target/layer0/weight")->data;
-    for (int step = 0; step < 5; step++) {
-        float before = target[4];
-        agent_learn(agent, &data.batch, &result);
-        check_near(target[4], before + 0.25f * (agent->params[4] - before), 1e-6, "the target");
-    }
-    agent_destroy(&agent);
-}
-
 static void test_clips_the_gradient(void **state)
 {
     (void)state;
@@ -378,13 +271,13 @@ static void test_clips_the_gradient(void **state)
     struct agent_result result = {0};
     struct agent_config config = make_config();
     config.clip_norm = 1e-3;
-    struct agent *agent = make(&config, &flat, 1);
+    struct agent *agent = learning_agent(&config, &flat, 1);
     agent_learn(agent, &data.batch, &result);
     double sum = 0.0;
     for (uint32_t k = 0; k < agent->n_params; k++)
         sum += (double)agent->grads[k] * (double)agent->grads[k];
-    check_near(sqrt(sum), 1e-3, 1e-6, "the norm");
-    assert_true(scalar_of(&result, "gradient_norm") > 1e-2);
+    learning_near(sqrt(sum), 1e-3, 1e-6, "the norm");
+    assert_true(learning_scalar(&result, "gradient_norm") > 1e-2);
     agent_destroy(&agent);
 }
 
@@ -392,7 +285,7 @@ static void test_explores_as_often_as_told(void **state)
 {
     (void)state;
     struct agent_config config = make_config();
-    struct agent *agent = make(&config, &flat, 4);
+    struct agent *agent = learning_agent(&config, &flat, 4);
     const float observation[INPUTS] = {0.3f, -0.2f, 0.9f};
     struct rng rng;
     rng_seed(&rng, naive_seed("test_explores_as_often_as_told"));
@@ -413,9 +306,9 @@ static void test_explores_as_often_as_told(void **state)
         counts[choice.discrete]++;
     }
     /* Five standard deviations of a share near 0.3 are 0.0115. */
-    check_near((double)others / draws, 0.4 * (ACTIONS - 1) / ACTIONS, 0.0115 / 1.3, "the share of explored actions");
+    learning_near((double)others / draws, 0.4 * (ACTIONS - 1) / ACTIONS, 0.0115 / 1.3, "the share of explored actions");
     for (int a = 0; a < ACTIONS; a++)
-        check_near((double)counts[a] / draws, 1.0 / ACTIONS, 0.0115 / 1.25, "the share of an action");
+        learning_near((double)counts[a] / draws, 1.0 / ACTIONS, 0.0115 / 1.25, "the share of an action");
 
     memset(agent->params, 0, agent->n_params * sizeof(float));
     agent->ops->act(agent, observation, &(struct agent_explore){.greedy = true}, &rng, &choice);
@@ -428,9 +321,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_gradient_is_that_of_the_loss),
         cmocka_unit_test(test_stacked_batch_equals_separate_passes),
-        cmocka_unit_test(test_actions_that_do_not_exist_teach_nothing),
         cmocka_unit_test(test_learns_a_chain),
-        cmocka_unit_test(test_target_follows),
         cmocka_unit_test(test_clips_the_gradient),
         cmocka_unit_test(test_explores_as_often_as_told),
     };

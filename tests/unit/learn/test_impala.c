@@ -12,8 +12,7 @@
 #include <string.h>
 
 #include "agent/adder/adder.h"
-#include "agent/learn/agent.h"
-#include "tests/support/dense.h"
+#include "tests/support/learning.h"
 #include "tests/support/naive.h"
 
 #define N 5
@@ -40,35 +39,6 @@ static struct agent_config make_config(void)
         .rho_clip = 1.2,
         .c_clip = 0.9,
     };
-}
-
-static struct agent *make(const struct agent_config *config, const rp_env_spec *spec, uint64_t seed)
-{
-    rp_error err = {0};
-    struct agent *agent = agent_new(config, "test", spec, seed, &err);
-    if (!agent)
-        fail_msg("%s", err.text);
-    return agent;
-}
-
-static float uniform(struct rng *rng)
-{
-    return (float)(2.0 * rng_unit(rng) - 1.0);
-}
-
-static void check_near(double got, double expected, double tolerance, const char *what)
-{
-    if (!(fabs(got - expected) <= tolerance * (1.0 + fabs(expected))))
-        fail_msg("%s is %.9g, not %.9g", what, got, expected);
-}
-
-static double scalar_of(const struct agent_result *result, const char *name)
-{
-    for (uint32_t i = 0; i < result->n_scalars; i++)
-        if (strcmp(result->scalars[i].name, name) == 0)
-            return result->scalars[i].value;
-    fail_msg("no scalar '%s'", name);
-    return 0.0;
 }
 
 /* F first, m within, T the step that ends the episode, U the step that the time limit cuts, L last, p padding. */
@@ -105,11 +75,11 @@ static void make_data(struct data *self, struct rng *rng)
         for (uint32_t t = 0; t < LENGTH; t++) {
             uint8_t type = self->step_type[i][t] = type_of(i, t);
             for (uint32_t k = 0; k < INPUTS && type != STEP_PADDING; k++)
-                self->observation[i][t][k] = uniform(rng);
+                self->observation[i][t][k] = learning_uniform(rng);
             if (type == STEP_LAST || type == STEP_PADDING)
                 continue;
             self->action[i][t] = (int32_t)rng_below(rng, ACTIONS);
-            self->reward[i][t] = uniform(rng);
+            self->reward[i][t] = learning_uniform(rng);
             self->discount[i][t] = layouts[i][t] == 'T' ? 0.0f : 1.0f;
             self->log_prob[i][t] = (float)log(0.1 + 0.8 * rng_unit(rng));
         }
@@ -142,108 +112,91 @@ static void naive_policy(const struct dense *policy, const float *x, double p[AC
         p[a] /= sum;
 }
 
-struct constants {
+/* Both networks, and what is constant in the loss. */
+struct loss {
+    const struct agent *agent;
+    const struct data *data;
+    struct dense policy, value;
     double target[N][LENGTH], advantage[N][LENGTH];
 };
 
 /* v_t of equation 1, walking forward to the end of the episode or of the sequence. */
-static double naive_target(const struct agent *agent, const struct data *data, const struct dense *policy,
-                           const struct dense *value, uint32_t i, uint32_t from)
+static double naive_target(const struct loss *loss, uint32_t i, uint32_t from)
 {
+    const struct data *data = loss->data;
     double here, next, product = 1.0, p[ACTIONS];
-    dense_forward(value, data->observation[i][from], &here);
+    dense_forward(&loss->value, data->observation[i][from], &here);
     double sum = here;
     for (uint32_t t = from; counts(data, i, t); t++) {
-        dense_forward(value, data->observation[i][t], &here);
-        dense_forward(value, data->observation[i][t + 1], &next);
-        naive_policy(policy, data->observation[i][t], p);
+        dense_forward(&loss->value, data->observation[i][t], &here);
+        dense_forward(&loss->value, data->observation[i][t + 1], &next);
+        naive_policy(&loss->policy, data->observation[i][t], p);
         double ratio = p[data->action[i][t]] / exp((double)data->log_prob[i][t]);
         double discount = GAMMA * (double)data->discount[i][t];
-        sum += product * fmin(agent->config.rho_clip, ratio) * ((double)data->reward[i][t] + discount * next - here);
-        product *= discount * fmin(agent->config.c_clip, ratio);
+        sum +=
+            product * fmin(loss->agent->config.rho_clip, ratio) * ((double)data->reward[i][t] + discount * next - here);
+        product *= discount * fmin(loss->agent->config.c_clip, ratio);
     }
     return sum;
 }
 
-static void naive_constants(const struct agent *agent, const struct data *data, const struct dense *policy,
-                            const struct dense *value, struct constants *out)
+static void loss_init(struct loss *self, const struct agent *agent, const struct data *data)
 {
+    *self = (struct loss){.agent = agent, .data = data};
+    dense_init(&self->policy, agent, "policy");
+    dense_init(&self->value, agent, "value");
     for (uint32_t i = 0; i < N; i++) {
         for (uint32_t t = 0; t < LENGTH; t++) {
             if (!counts(data, i, t))
                 continue;
             double here, p[ACTIONS];
-            dense_forward(value, data->observation[i][t], &here);
-            naive_policy(policy, data->observation[i][t], p);
+            dense_forward(&self->value, data->observation[i][t], &here);
+            naive_policy(&self->policy, data->observation[i][t], p);
             double rho = fmin(agent->config.rho_clip, p[data->action[i][t]] / exp((double)data->log_prob[i][t]));
-            out->target[i][t] = naive_target(agent, data, policy, value, i, t);
-            out->advantage[i][t] =
-                rho * ((double)data->reward[i][t] - here +
-                       GAMMA * (double)data->discount[i][t] * naive_target(agent, data, policy, value, i, t + 1));
+            self->target[i][t] = naive_target(self, i, t);
+            self->advantage[i][t] = rho * ((double)data->reward[i][t] - here +
+                                           GAMMA * (double)data->discount[i][t] * naive_target(self, i, t + 1));
         }
     }
 }
 
-static double naive_loss(const struct agent *agent, const struct data *data, const struct dense *policy,
-                         const struct dense *value, const struct constants *constants)
+static double naive_loss(const void *ctx)
 {
-    double loss = 0.0;
+    const struct loss *loss = ctx;
+    const struct agent_config *config = &loss->agent->config;
+    const struct data *data = loss->data;
+    double sum = 0.0;
     uint32_t m = 0;
     for (uint32_t i = 0; i < N; i++) {
         for (uint32_t t = 0; t < LENGTH; t++) {
             if (!counts(data, i, t))
                 continue;
             double here, p[ACTIONS], entropy = 0.0;
-            dense_forward(value, data->observation[i][t], &here);
-            naive_policy(policy, data->observation[i][t], p);
+            dense_forward(&loss->value, data->observation[i][t], &here);
+            naive_policy(&loss->policy, data->observation[i][t], p);
             for (uint32_t a = 0; a < ACTIONS; a++)
                 entropy -= p[a] * log(p[a]);
-            double error = constants->target[i][t] - here;
-            loss += (double)data->weight[i] *
-                    (-constants->advantage[i][t] * log(p[data->action[i][t]]) +
-                     agent->config.value_cost * error * error - agent->config.entropy_cost * entropy);
+            double error = loss->target[i][t] - here;
+            sum += (double)data->weight[i] * (-loss->advantage[i][t] * log(p[data->action[i][t]]) +
+                                              config->value_cost * error * error - config->entropy_cost * entropy);
             m++;
         }
     }
-    return loss / m;
-}
-
-static void check_derivatives(const struct agent *agent, const struct data *data, const struct dense *policy,
-                              const struct dense *value, const struct dense *which, const struct constants *constants)
-{
-    const double step = 1e-6;
-    for (uint32_t k = 0; k < which->n_params; k++) {
-        double at = which->params[k];
-        which->params[k] = at + step;
-        double more = naive_loss(agent, data, policy, value, constants);
-        which->params[k] = at - step;
-        double less = naive_loss(agent, data, policy, value, constants);
-        which->params[k] = at;
-        check_near(agent->grads[which->source[k] - agent->params], (more - less) / (2.0 * step), 2e-5, "a derivative");
-    }
+    return sum / m;
 }
 
 static void check_gradient(struct agent *agent, const struct data *data)
 {
-    struct dense policy, value;
-    dense_init(&policy, agent, "policy");
-    dense_init(&value, agent, "value");
-    assert_int_equal(policy.n_params + value.n_params, agent->n_params);
-    struct constants constants;
-    naive_constants(agent, data, &policy, &value, &constants);
+    struct loss loss;
+    loss_init(&loss, agent, data);
+    assert_int_equal(loss.policy.n_params + loss.value.n_params, agent->n_params);
     struct agent_result result = {0};
     agent->ops->gradient(agent, &data->batch, &result);
-    check_near(scalar_of(&result, "loss"), naive_loss(agent, data, &policy, &value, &constants), 1e-5, "the loss");
-    check_derivatives(agent, data, &policy, &value, &policy, &constants);
-    check_derivatives(agent, data, &policy, &value, &value, &constants);
-    dense_fini(&policy);
-    dense_fini(&value);
-}
-
-static void shake(struct agent *agent, struct rng *rng)
-{
-    for (uint32_t k = 0; k < agent->n_params; k++)
-        agent->params[k] += 0.5f * uniform(rng);
+    learning_near(learning_scalar(&result, "loss"), naive_loss(&loss), 1e-5, "the loss");
+    learning_check_derivatives(agent, &loss.policy, naive_loss, &loss);
+    learning_check_derivatives(agent, &loss.value, naive_loss, &loss);
+    dense_fini(&loss.policy);
+    dense_fini(&loss.value);
 }
 
 static void test_gradient_is_that_of_the_loss(void **state)
@@ -253,8 +206,8 @@ static void test_gradient_is_that_of_the_loss(void **state)
     rng_seed(&rng, naive_seed("test_gradient_is_that_of_the_loss"));
     for (int round = 0; round < 4; round++) {
         struct agent_config config = make_config();
-        struct agent *agent = make(&config, &flat, rng_next(&rng));
-        shake(agent, &rng);
+        struct agent *agent = learning_agent(&config, &flat, rng_next(&rng));
+        learning_shake(agent, &rng, 0.5f);
         struct data data;
         make_data(&data, &rng);
         check_gradient(agent, &data);
@@ -273,8 +226,8 @@ static void test_rows_without_action_do_not_matter(void **state)
     struct rng rng;
     rng_seed(&rng, naive_seed("test_rows_without_action_do_not_matter"));
     struct agent_config config = make_config();
-    struct agent *agent = make(&config, &flat, rng_next(&rng));
-    shake(agent, &rng);
+    struct agent *agent = learning_agent(&config, &flat, rng_next(&rng));
+    learning_shake(agent, &rng, 0.5f);
     struct data data;
     make_data(&data, &rng);
     struct agent_result result = {0};
@@ -315,7 +268,7 @@ static void test_nothing_to_learn_from_is_no_error(void **state)
     struct rng rng;
     rng_seed(&rng, 4);
     struct agent_config config = make_config();
-    struct agent *agent = make(&config, &flat, 1);
+    struct agent *agent = learning_agent(&config, &flat, 1);
     struct data data;
     make_data(&data, &rng);
     memset(data.step_type, STEP_PADDING, sizeof data.step_type);
@@ -342,8 +295,8 @@ static void test_says_how_likely_its_action_was(void **state)
     struct rng rng;
     rng_seed(&rng, naive_seed("test_says_how_likely_its_action_was"));
     struct agent_config config = make_config();
-    struct agent *agent = make(&config, &flat, 3);
-    shake(agent, &rng);
+    struct agent *agent = learning_agent(&config, &flat, 3);
+    learning_shake(agent, &rng, 0.5f);
     const float x[INPUTS] = {0.5f, -1.0f, 0.25f};
     struct dense policy, value;
     dense_init(&policy, agent, "policy");
@@ -357,16 +310,16 @@ static void test_says_how_likely_its_action_was(void **state)
     assert_memory_equal(&before, &rng, sizeof rng);
     for (uint32_t a = 0; a < ACTIONS; a++)
         assert_true(p[choice.discrete] >= p[a]);
-    check_near(choice.value, v, 1e-5, "the value");
-    check_near(agent->ops->value(agent, x), v, 1e-5, "the value");
+    learning_near(choice.value, v, 1e-5, "the value");
+    learning_near(agent->ops->value(agent, x), v, 1e-5, "the value");
     const int draws = 20000;
     int count[ACTIONS] = {0};
     for (int i = 0; i < draws; i++) {
         agent->ops->act(agent, x, &(struct agent_explore){0}, &rng, &choice);
-        check_near(choice.log_prob, log(p[choice.discrete]), 1e-5, "the probability");
+        learning_near(choice.log_prob, log(p[choice.discrete]), 1e-5, "the probability");
         count[choice.discrete]++;
         agent->ops->act(agent, x, &(struct agent_explore){.uniform = true}, &rng, &choice);
-        check_near(choice.log_prob, -log(ACTIONS), 1e-6, "the probability of a random action");
+        learning_near(choice.log_prob, -log(ACTIONS), 1e-6, "the probability of a random action");
     }
     /* Five standard deviations of a share are at most 0.018. */
     for (uint32_t a = 0; a < ACTIONS; a++)
@@ -385,7 +338,7 @@ static void test_learns_a_bandit(void **state)
     config.entropy_cost = 1e-3;
     config.rho_clip = config.c_clip = 0.0;
     config.batch = 16;
-    struct agent *agent = make(&config, &flat, 2);
+    struct agent *agent = learning_agent(&config, &flat, 2);
     assert_true(agent->config.rho_clip == 1.0 && agent->config.c_clip == 1.0);
     enum { ITEMS = 16 };
     float x[ITEMS][2][INPUTS] = {0}, reward[ITEMS][2] = {0}, discount[ITEMS][2] = {0}, log_prob[ITEMS][2] = {0};
@@ -418,7 +371,7 @@ static void test_learns_a_bandit(void **state)
     agent->ops->act(agent, x[0][0], &(struct agent_explore){.greedy = true}, &rng, &choice);
     assert_int_equal(choice.discrete, 2);
     assert_true(exp((double)choice.log_prob) > 0.95);
-    check_near(choice.value, 1.0, 0.05, "the value");
+    learning_near(choice.value, 1.0, 0.05, "the value");
     agent_destroy(&agent);
 }
 

@@ -1,0 +1,28 @@
+/* What the tests of all algorithms share: agents, comparisons, and derivatives by finite differences. */
+#ifndef TESTS_SUPPORT_LEARNING_H
+#define TESTS_SUPPORT_LEARNING_H
+
+#include "agent/learn/agent.h"
+#include "tests/support/dense.h"
+
+/* Fails the test with the sentence if the agent is refused. */
+struct agent *learning_agent(const struct agent_config *config, const rp_env_spec *spec, uint64_t seed);
+/* Between -1 and 1. */
+float learning_uniform(struct rng *rng);
+/* Moves the parameters at random by up to `by`. Initial biases are 0: there a relu that sees only dead units has no
+ * derivative. */
+void learning_shake(struct agent *agent, struct rng *rng, float by);
+/* Makes the target another network than the online one. */
+void learning_shake_target(struct agent *agent, struct rng *rng);
+
+/* Fails unless |got - want| <= tolerance * (1 + |want|). */
+void learning_near(double got, double want, double tolerance, const char *what);
+/* Fail if there is none of that name. */
+double learning_scalar(const struct agent_result *result, const char *name);
+struct tensor *learning_tensor(struct agent *agent, const char *name);
+
+/* Fails unless the agent's gradient for each parameter of `net` is the central difference of the loss. */
+void learning_check_derivatives(const struct agent *agent, const struct dense *net, double (*loss)(const void *ctx),
+                                const void *ctx);
+
+#endif
