@@ -223,7 +223,7 @@ void broker_destroy(struct broker **at)
         settle(self, self->stream->trouble[0] ? 0 : DESTROY_NS);
         /* What is taken apart now is no effect, and what could not be recorded is not told. */
         stream_record(self->stream, false);
-        self->store.stream = NULL;
+        self->store.freed = NULL;
         commit_fini(&self->peers.commit);
     }
     if (self->peers.service || self->peers.ducts)

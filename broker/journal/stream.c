@@ -247,6 +247,11 @@ static rp_status open_writer(struct stream *self, rp_error *err)
     return RP_OK;
 }
 
+static void chunk_freed(void *ctx, const struct chunk *chunk)
+{
+    stream_chunk_dead(ctx, chunk);
+}
+
 rp_status stream_open(struct stream **out, const struct durable_state *state, rp_error *err)
 {
     const struct broker_config *config = state->config;
@@ -270,7 +275,9 @@ rp_status stream_open(struct stream **out, const struct durable_state *state, rp
         stream_close(&self, 0);
         return status;
     }
-    *out = state->store->stream = self;
+    state->store->freed = chunk_freed;
+    state->store->freed_ctx = self;
+    *out = self;
     return RP_OK;
 }
 
@@ -288,7 +295,7 @@ void stream_close(struct stream **at, int timeout_ms)
     struct stream *self = *at;
     if (!self)
         return;
-    self->state.loop->effects = NULL;
+    stream_record(self, false);
     if (self->disk_writer) {
         stream_hand_over(self);
         disk_writer_record_drop(self->disk_writer, self->job);

@@ -6,12 +6,12 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#include "broker/store/warm.h"
+#include "broker/store/prefault.h"
 
 #define HUGE_BYTES ((size_t)2 << 20)
-/* At two million inserts a second they last for a thirtieth of one. */
+/* Slots that are prefaulted: enough for a thirtieth of a second at two million inserts per second. */
 #define SLOTS_AHEAD 65536u
-/* Giving back so much, page by page, may take milliseconds. */
+/* Unmapping this much memory, page by page, may take milliseconds. */
 #define SLOW_BYTES ((size_t)8 << 20)
 
 static void *map_pages(size_t bytes)
@@ -25,15 +25,15 @@ static size_t round_up(size_t bytes)
     return (bytes + HUGE_BYTES - 1) & ~(HUGE_BYTES - 1);
 }
 
-/* Where in its first huge page a mapping begins: arrays that fill at the same pace would otherwise all need their next
- * page in the same insert, and a huge page takes a millisecond or two on some machines. */
+/* Returns where in its first huge page a mapping begins. The start differs between arrays: arrays that fill at the same pace
+ * would otherwise all need their next page in the same insert, and a huge page takes a millisecond or two on some machines. */
 static size_t phase_of(const char *memory)
 {
     return ((uintptr_t)memory / HUGE_BYTES * 37 % 448) * 4096;
 }
 
-/* Maps two huge pages more than needed and gives back what lies before the aligned part. What lies before the second
- * huge page comes in small ones, which is all that a small table ever touches. */
+/* Maps two huge pages more than needed and unmaps what lies outside the aligned part. The first huge page is left to small
+ * pages, which is all that a small table ever touches. */
 static void *map_huge(size_t bytes)
 {
     size_t whole = round_up(bytes) + HUGE_BYTES;
@@ -81,15 +81,15 @@ void reserve_group_ahead(struct reserve_group *group, uint32_t used, uint32_t ca
     double share = ((double)used + SLOTS_AHEAD) / capacity;
     for (uint32_t i = 0; i < group->n; i++) {
         size_t bytes = group->maps[i].bytes, want = share < 1 ? (size_t)((double)bytes * share) : bytes;
-        /* Up to the end of a huge page, and from there on. */
+        /* To the end of a huge page. */
         uintptr_t end = ((uintptr_t)group->maps[i].memory + want + HUGE_BYTES - 1) & ~(uintptr_t)(HUGE_BYTES - 1);
         size_t to = end - (uintptr_t)group->maps[i].memory;
         if (to > bytes)
             to = bytes;
-        if (to <= group->maps[i].warm)
+        if (to <= group->maps[i].prefaulted)
             continue;
-        warm_ahead(group->maps[i].memory + group->maps[i].warm, to - group->maps[i].warm);
-        group->maps[i].warm = to;
+        prefault_ahead(group->maps[i].memory + group->maps[i].prefaulted, to - group->maps[i].prefaulted);
+        group->maps[i].prefaulted = to;
     }
 }
 
@@ -101,7 +101,7 @@ struct unmapping {
 static void *unmap_thread(void *arg)
 {
     struct unmapping *self = arg;
-    /* In pieces: whoever maps memory meanwhile waits for one of them at most. */
+    /* In pieces: another thread that maps memory at the same time waits for at most one piece. */
     for (size_t at = 0; at < self->bytes; at += SLOW_BYTES) {
         size_t left = self->bytes - at;
         madvise((char *)self->memory + at, left < SLOW_BYTES ? left : SLOW_BYTES, MADV_DONTNEED);
@@ -111,7 +111,7 @@ static void *unmap_thread(void *arg)
     return NULL;
 }
 
-/* False: it can not be done so. */
+/* False: no thread can be started. */
 static bool unmap_elsewhere(void *memory, size_t bytes)
 {
     struct unmapping *self = malloc(sizeof *self);

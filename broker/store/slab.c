@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#include "broker/store/warm.h"
+#include "broker/store/prefault.h"
 
 #define SLAB_BYTES 65536u
-#define REGION_BYTES WARM_REGION_BYTES
+#define REGION_BYTES PREFAULT_REGION_BYTES
 #define SLABS_PER_REGION (REGION_BYTES / SLAB_BYTES)
 #define SMALL_LIMIT 1024u
 #define SMALL_CLASSES (SMALL_LIMIT / 16)
@@ -89,8 +89,8 @@ static void list_drop(struct slab **list, struct slab *slab)
 /* A heap that is growing takes regions that were brought in ahead. */
 static uint8_t *region_memory(const struct slab_heap *self)
 {
-    uint8_t *memory = self->n_regions >= GROWING_REGIONS ? warm_region() : NULL;
-    return memory ? memory : warm_region_map();
+    uint8_t *memory = self->n_regions >= GROWING_REGIONS ? prefault_region() : NULL;
+    return memory ? memory : prefault_region_map();
 }
 
 static struct region *region_new(struct slab_heap *self)

@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "broker/journal/stream.h"
 #include "proto/base/error.h"
 
 /* Follows the block tables of a kept chunk, 8-byte aligned. */
@@ -106,7 +105,7 @@ static void split_here(struct store *self, struct chunk *chunk, void *data, enum
         self->outside += chunk->bytes;
 }
 
-/* Lets go of the object that has the data. */
+/* Frees the object that has the data. */
 static void split_drop(struct store *self, struct chunk *chunk)
 {
     void *data = split(chunk)->data;
@@ -190,7 +189,7 @@ bool store_put_back(struct store *self, struct chunk *chunk, void *data)
         object = split_copy(self, data, chunk->bytes, &where);
         free(data);
     } else if (chunk->bytes >= STORE_KEEP_BYTES) {
-        /* As a message it can be sent without a copy. */
+        /* A message can be sent without a copy. */
         where = CHUNK_IN_MESSAGE;
         object = malloc(sizeof(zmq_msg_t));
         if (!object || zmq_msg_init_data(object, data, chunk->bytes, free_block, NULL) != 0) {
@@ -234,8 +233,8 @@ struct chunk *store_add(struct store *self, uint32_t columns, const void *data, 
 
 static void store_free(struct store *self, struct chunk *chunk)
 {
-    if (chunk->at && self->stream)
-        stream_chunk_dead(self->stream, chunk);
+    if (chunk->at && self->freed)
+        self->freed(self->freed_ctx, chunk);
     self->chunks--;
     self->bytes -= chunk->bytes;
     self->raw_bytes -= chunk->raw_bytes;
@@ -273,7 +272,7 @@ void store_release(struct store *self, struct chunk *chunk)
 enum chunk_entered chunk_enter(struct chunk *chunk, uint32_t table)
 {
     if (chunk->home_refs == 0 || chunk->home == table) {
-        /* A share of the same table may exist from when another table was at home. */
+        /* A share of the same table may exist since another table was at home. */
         struct chunk_share *own = chunk->shares;
         while (own && own->table != table)
             own = own->next;

@@ -1,10 +1,13 @@
 /* The chunk store: immutable chunks with reference counts, and the account of their bytes.
  *
- * A small chunk is one object of the slab heap: header, block table, data. A large one keeps the received message, which
- * then is the storage: sampling it copies no byte. Chunks are held by the session that sent them (until it says that
- * nothing later will refer to them), by items, by waiting items, and by picks of waiting samplers.
+ * This room owns chunks (slab.h, reserve.h, prefault.h give them memory) and layouts (layout.h). It may use the loop and the
+ * wire format, and knows nothing of tables, sessions or files: whoever puts chunks on disk sets `freed`.
  *
- * Where cold data may go to disk (spill.h), data is an object of its own: the head stays, whoever holds it. */
+ * A small chunk is one object of the slab heap: header, block table, data. A large chunk keeps the received message as its
+ * storage: sampling it copies no byte. Chunks are held by the session that sent them (until it says that no later item will
+ * refer to them), by items, by waiting items, and by picks of waiting samplers.
+ *
+ * If cold data may go to disk (split), the data of a chunk is an object of its own: the header stays in memory. */
 #ifndef BROKER_STORE_H
 #define BROKER_STORE_H
 
@@ -15,14 +18,14 @@
 #include "broker/store/slab.h"
 #include "replay/error.h"
 
-/* A frame at least this large is kept as it came. libzmq hands out smaller ones as views into a shared receive buffer,
- * which keeping one would pin. */
+/* A frame at least this large is kept as it came. libzmq hands out smaller frames as views into a shared receive buffer: to
+ * keep such a frame would pin the whole buffer. */
 #define STORE_KEEP_BYTES 32768u
 
-/* Less than this is not worth an object of its own: it stays in memory with its head. */
+/* Data smaller than this is not worth an object of its own: it stays in memory with its header. */
 #define STORE_SPLIT_BYTES 64u
 
-/* CHUNK_SPLIT: the data is an object of its own, and may be on disk only (spill.h). */
+/* CHUNK_SPLIT: the data is an object of its own, and may be on disk only. */
 enum chunk_kind { CHUNK_SLAB, CHUNK_HEAP, CHUNK_KEPT, CHUNK_SPLIT };
 /* Where the data of a split chunk is. */
 enum chunk_where { CHUNK_ON_DISK, CHUNK_IN_SLAB, CHUNK_IN_HEAP, CHUNK_IN_MESSAGE };
@@ -40,7 +43,7 @@ struct chunk {
     uint32_t refs;      /* all holders */
     uint32_t home_refs; /* items of the table `home` */
     struct chunk_share *shares;
-    uint64_t step; /* of its first row, in its stream */
+    uint64_t step; /* of the first row, in the session's stream of steps */
     uint32_t length;
     uint32_t bytes; /* of all blocks */
     uint32_t session;
@@ -49,32 +52,32 @@ struct chunk {
     uint8_t columns;
     uint8_t kind : 2;
     uint8_t absent : 1; /* some block has no data */
-    uint8_t where : 2;  /* of a split one */
-    uint8_t hot : 1;    /* spill.c's: used since the hand last came by */
+    uint8_t where : 2;  /* enum chunk_where, of a split chunk */
+    uint8_t hot : 1;    /* used since the hand of the spill room last came by */
     uint8_t seen : 1;   /* in which of two rounds the hand found it hot */
-    uint8_t needed : 1; /* a parked waiter needs it, or it is being read: its data must not go */
+    uint8_t needed : 1; /* a parked waiter needs the data, or the data is being read: it must stay */
     uint32_t raw_bytes; /* uncompressed */
-    uint64_t at;        /* in a segment (disk/record.h); 0: it is in memory only */
+    uint64_t at;        /* place in a segment (disk/record.h); 0: in memory only */
 };
 
-struct stream;
-
 struct store {
-    struct stream *stream; /* told of chunks that are freed and lie in a segment; NULL: nothing is on disk */
+    /* Called before a chunk that has a place in a segment is freed; NULL: no chunk is on disk. */
+    void (*freed)(void *ctx, const struct chunk *chunk);
+    void *freed_ctx;
     struct slab_heap *slabs;
     uint64_t chunks;
     uint64_t bytes;       /* stored data */
     uint64_t raw_bytes;   /* the same, uncompressed */
     uint64_t outside;     /* memory outside the slabs: kept messages, large copies, the chunk lists of items */
-    bool split;           /* data may go to disk: chunks are made so that it can */
-    uint64_t split_bytes; /* data of split chunks that is here */
-    uint64_t spilled_chunks, spilled_bytes; /* whose data is on disk only */
+    bool split;           /* data may go to disk: new chunks are split chunks */
+    uint64_t split_bytes; /* data of split chunks that is in memory */
+    uint64_t spilled_chunks, spilled_bytes; /* chunks whose data is on disk only */
 };
 
 rp_status store_init(struct store *self, rp_error *err);
 void store_fini(struct store *self);
 
-/* What it takes: block tables count, or chunks without data would cost nothing. */
+/* Bytes that a chunk takes. Block tables count, or chunks without data would cost nothing. */
 static inline uint64_t chunk_cost(const struct chunk *chunk)
 {
     return sizeof *chunk + (uint64_t)chunk->columns * 5 + chunk->bytes;
@@ -91,20 +94,20 @@ static inline bool chunk_is_here(const struct chunk *chunk)
 {
     return chunk->kind != CHUNK_SPLIT || chunk->where != CHUNK_ON_DISK;
 }
-/* NULL: it is on disk only. */
+/* NULL: the data is on disk only. */
 const uint8_t *chunk_data(struct chunk *chunk);
 /* The message that holds the data, or NULL. */
 zmq_msg_t *chunk_message(struct chunk *chunk);
 
-/* Makes a chunk with one reference. `data` is copied, unless `message` is given and large: then that message is moved
- * from, and kept. Block tables are to be filled in by the caller, who has checked them. NULL: out of memory. */
+/* Makes a chunk with one reference. `data` is copied, unless `message` is given and large: then the message is moved into the
+ * chunk. The caller has checked the block tables, and fills them in. NULL: no memory. */
 struct chunk *store_add(struct store *self, uint32_t columns, const void *data, uint32_t bytes, uint64_t raw_bytes,
                         zmq_msg_t *message);
-/* A chunk whose data is on disk only, at this place. For stores with `split`. NULL: out of memory. */
+/* Makes a chunk whose data is on disk only, at this place. For stores with `split`. NULL: no memory. */
 struct chunk *store_add_absent(struct store *self, uint32_t columns, uint32_t bytes, uint64_t raw_bytes, uint64_t at);
-/* The data of a split chunk goes; its place on disk has it. */
+/* Frees the data of a split chunk: it is at its place on disk. */
 void store_let_go(struct store *self, struct chunk *chunk);
-/* The data comes back: chunk->bytes of them, malloc'ed and taken. False: no memory; freed. */
+/* Puts data back that was read: chunk->bytes of it, malloc'ed and taken. False: no memory; the data is freed. */
 bool store_put_back(struct store *self, struct chunk *chunk, void *data);
 static inline void chunk_hold(struct chunk *chunk)
 {
@@ -112,15 +115,15 @@ static inline void chunk_hold(struct chunk *chunk)
 }
 void store_release(struct store *self, struct chunk *chunk);
 
-/* An item of a table begins (ceases) to use the chunk. CHUNK_FIRST (true) if it is the first (last) of that table: the
- * table's bytes then change by chunk->bytes. Does not change refs. */
+/* An item of a table begins (ceases) to use the chunk. CHUNK_FIRST (true) if it is the first (last) item of that table: the
+ * table's bytes then change by chunk->bytes. refs does not change. */
 enum chunk_entered { CHUNK_NO_MEMORY = -1, CHUNK_AGAIN, CHUNK_FIRST };
 enum chunk_entered chunk_enter(struct chunk *chunk, uint32_t table);
 bool chunk_leave(struct chunk *chunk, uint32_t table);
 bool chunk_is_in(const struct chunk *chunk, uint32_t table);
 
-/* Memory that chunks take: what the limit counts. Free places in slabs are not in it, since the next chunk of that size
- * gets them; store_reserved has them. */
+/* Memory that chunks take, which memory_limit counts. Free places in slabs do not count, since the next chunk of that size
+ * gets them; store_reserved includes them. */
 static inline uint64_t store_memory(const struct store *self)
 {
     return slab_used(self->slabs) + self->outside;

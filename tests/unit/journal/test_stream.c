@@ -91,7 +91,7 @@ static void desk_settle(struct desk *self)
 static void desk_close(struct desk *self, bool remove)
 {
     stream_close(&self->stream, 2000);
-    self->store.stream = NULL;
+    self->store.freed = NULL;
     store_fini(&self->store);
     DIR *dir = remove ? opendir(self->path) : NULL;
     for (struct dirent *entry; dir && (entry = readdir(dir));)

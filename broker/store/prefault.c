@@ -1,4 +1,4 @@
-#include "broker/store/warm.h"
+#include "broker/store/prefault.h"
 
 #include <pthread.h>
 #include <semaphore.h>
@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 
 #ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23 /* Linux 5.14; elsewhere it fails, and nothing is brought in */
+#define MADV_POPULATE_WRITE 23 /* Linux 5.14; elsewhere it fails, and nothing is prefaulted */
 #endif
 
 #define PLACES 256u
@@ -20,21 +20,22 @@ struct place {
 
 static struct {
     pthread_once_t once;
-    bool works; /* the thread is there */
+    bool works; /* the thread runs */
     sem_t given;
-    pthread_mutex_t giving;      /* several brokers may be in one process; nobody waits for it */
+    pthread_mutex_t giving;      /* several brokers may be in one process; nobody waits for this lock */
     struct place places[PLACES]; /* ring */
     uint32_t next;
     _Atomic(uint8_t *) ready[REGIONS];
-    atomic_bool wanted; /* regions are being taken */
+    atomic_bool wanted; /* a region was taken: prepare more */
 } all = {.once = PTHREAD_ONCE_INIT, .giving = PTHREAD_MUTEX_INITIALIZER};
 
-/* In pieces: whoever maps or unmaps memory meanwhile waits for one of them at most. */
+/* In pieces: another thread that maps or unmaps memory at the same time waits for at most one piece. */
 static void populate(char *memory, size_t bytes)
 {
-    for (size_t done = 0; done < bytes; done += WARM_REGION_BYTES) {
+    for (size_t done = 0; done < bytes; done += PREFAULT_REGION_BYTES) {
         size_t left = bytes - done;
-        if (madvise(memory + done, left < WARM_REGION_BYTES ? left : WARM_REGION_BYTES, MADV_POPULATE_WRITE) != 0)
+        if (madvise(memory + done, left < PREFAULT_REGION_BYTES ? left : PREFAULT_REGION_BYTES, MADV_POPULATE_WRITE) !=
+            0)
             return;
     }
 }
@@ -44,15 +45,15 @@ static void prepare_regions(void)
     for (uint32_t i = 0; i < REGIONS; i++) {
         if (atomic_load_explicit(&all.ready[i], memory_order_relaxed))
             continue;
-        uint8_t *region = warm_region_map();
+        uint8_t *region = prefault_region_map();
         if (!region)
             return;
-        populate((char *)region, WARM_REGION_BYTES);
+        populate((char *)region, PREFAULT_REGION_BYTES);
         atomic_store_explicit(&all.ready[i], region, memory_order_release);
     }
 }
 
-static void *warm_thread(void *unused)
+static void *prefault_thread(void *unused)
 {
     (void)unused;
     for (uint32_t at = 0;;) {
@@ -77,17 +78,18 @@ static void start(void)
     pthread_attr_t detached;
     pthread_attr_init(&detached);
     pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
-    all.works = sem_init(&all.given, 0, 0) == 0 && pthread_create(&thread, &detached, warm_thread, NULL) == 0;
+    all.works = sem_init(&all.given, 0, 0) == 0 && pthread_create(&thread, &detached, prefault_thread, NULL) == 0;
     pthread_attr_destroy(&detached);
 }
 
-void warm_ahead(void *memory, size_t bytes)
+void prefault_ahead(void *memory, size_t bytes)
 {
     pthread_once(&all.once, start);
     if (!all.works || bytes == 0 || pthread_mutex_trylock(&all.giving) != 0)
         return;
     struct place *place = &all.places[all.next % PLACES];
-    if (!atomic_load_explicit(&place->memory, memory_order_acquire)) { /* otherwise it is behind: so much the less */
+    if (!atomic_load_explicit(&place->memory,
+                              memory_order_acquire)) { /* otherwise the thread is behind: skip this hint */
         place->bytes = bytes;
         atomic_store_explicit(&place->memory, memory, memory_order_release);
         all.next++;
@@ -96,23 +98,23 @@ void warm_ahead(void *memory, size_t bytes)
     pthread_mutex_unlock(&all.giving);
 }
 
-uint8_t *warm_region_map(void)
+uint8_t *prefault_region_map(void)
 {
     /* Twice the size, then trimmed to alignment. */
-    uint8_t *raw =
-        mmap(NULL, 2 * WARM_REGION_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    uint8_t *raw = mmap(NULL, 2 * PREFAULT_REGION_BYTES, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (raw == MAP_FAILED)
         return NULL;
-    size_t before = (size_t)(-(uintptr_t)raw & (WARM_REGION_BYTES - 1)), after = WARM_REGION_BYTES - before;
+    size_t before = (size_t)(-(uintptr_t)raw & (PREFAULT_REGION_BYTES - 1)), after = PREFAULT_REGION_BYTES - before;
     if (before)
         munmap(raw, before);
     if (after)
-        munmap(raw + before + WARM_REGION_BYTES, after);
-    madvise(raw + before, WARM_REGION_BYTES, MADV_HUGEPAGE);
+        munmap(raw + before + PREFAULT_REGION_BYTES, after);
+    madvise(raw + before, PREFAULT_REGION_BYTES, MADV_HUGEPAGE);
     return raw + before;
 }
 
-uint8_t *warm_region(void)
+uint8_t *prefault_region(void)
 {
     pthread_once(&all.once, start);
     uint8_t *region = NULL;
