@@ -135,7 +135,8 @@ static void take_notice(struct conn *self, const struct conn_reply *reply)
     if (unpack(&replay__credit__descriptor, reply->view.data, reply->view.size, &credit) != RP_OK)
         return; /* without memory for it, the next heartbeat tells the same */
     for (struct conn_part *part = self->parts; part; part = part->next)
-        part->ops->notice(part, (const Replay__Credit *)credit);
+        if (part->ops->notice)
+            part->ops->notice(part, (const Replay__Credit *)credit);
     unpack_free(credit);
 }
 

@@ -162,7 +162,7 @@ struct conn_part_ops {
     void (*up)(struct conn_part *part, const struct conn_hello *hello);
     /* The connection is gone: close the part's sockets. */
     void (*down)(struct conn_part *part);
-    /* A Credit notice. Sessions are told apart by its session ordinal; a notice without one goes to every part. */
+    /* Optional. A Credit notice. The session's ordinal says which session it is for; a notice without one is for all. */
     void (*notice)(struct conn_part *part, const Replay__Credit *credit);
     /* After every wake-up: does what can be done and returns the time at which it wants to be called again. */
     int64_t (*tick)(struct conn_part *part, int64_t now_ns);

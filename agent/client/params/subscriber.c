@@ -1,41 +1,29 @@
-/* A subscriber: a ParamsGet that stands at the broker, and the newest copy that it has brought.
+/* A subscriber: a ParamsGet that waits at the broker, and the newest copy that it has brought.
  *
- * There is at most one request. It is sent when nothing has arrived that the caller has not taken; the copy that it
- * brings lies ready until the caller takes it, which makes the I/O thread ask again. A copy that lies there for long is
- * replaced by a newer one, so that slow callers get young parameters and fast ones do not pay for those they skip. */
+ * There is at most one request. It is sent when the caller has taken the last copy; the next copy lies ready until the caller
+ * takes it, which makes the I/O thread ask again. A copy that lies ready for REFRESH_NS is replaced by a newer one, so that
+ * slow callers get fresh parameters and fast callers do not pay for copies they skip. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "agent/client/params/params.h"
-#include "proto/base/clock.h"
+#include "agent/client/params/params_link.h"
 #include "proto/base/error.h"
 #include "replay/types.h"
 
-/* After so long a copy that was not taken is replaced. */
+/* Age at which a copy that was not taken is replaced. */
 #define REFRESH_NS (20 * NS_PER_MS)
-/* Before the next try, after the broker has ended a request (it shuts down). */
-#define RETRY_NS (100 * NS_PER_MS)
 
 struct rp_subscriber {
-    struct conn_part part; /* first: reply functions get it */
-    struct conn *conn;
-    char *name;
-
-    pthread_mutex_t lock; /* guards what follows, up to the I/O thread's part */
-    pthread_cond_t arrived;
-    rp_params *ready;   /* NULL: nothing new */
-    int64_t arrived_ns; /* when it came */
-    uint64_t have;      /* version of the newest that came; 0: none from this broker */
-    rp_status status;   /* of a request that was refused, until the caller was told */
-    rp_error error;
+    struct params_link link; /* first; its lock guards what follows, up to the I/O thread's part */
+    rp_params *ready;        /* NULL: nothing new */
+    int64_t arrived_ns;      /* time at which it arrived */
+    uint64_t have;           /* version of the newest copy; 0: none from this broker */
     rp_subscriber_stats stats;
 
     /* I/O thread */
-    bool up;
-    bool stands; /* a request is under way */
-    uint64_t instance;
-    int64_t next_ns; /* no request before this */
+    uint64_t instance; /* of the broker */
 };
 
 static struct rp_subscriber *subscriber_of(struct conn_part *part)
@@ -61,99 +49,88 @@ static void on_params(void *ctx, struct conn_reply *reply)
     struct rp_subscriber *self = ctx;
     rp_params *params = NULL;
     rp_error error = {0};
-    const char *name = self->name;
+    const char *name = self->link.name;
     uint64_t have = self->have;
     rp_status status = conn_reply_status(reply, &error);
     if (status == RP_OK)
         status = params_read(&name, &have, 1, reply, &params, &error);
     else
         conn_reply_destroy(&reply);
-    self->stands = false;
+    self->link.in_flight = false;
     if (status != RP_OK)
-        self->next_ns = conn_now() + RETRY_NS;
-    pthread_mutex_lock(&self->lock);
+        self->link.next_ns = conn_now() + PARAMS_RETRY_NS;
+    pthread_mutex_lock(&self->link.lock);
     if (status == RP_OK) {
         keep(self, params);
     } else if (status != RP_UNAVAILABLE && status != RP_CANCELLED && status != RP_DEADLINE_EXCEEDED) {
-        self->status = status;
-        self->error = error;
+        self->link.status = status;
+        self->link.error = error;
     }
-    pthread_cond_broadcast(&self->arrived);
-    pthread_mutex_unlock(&self->lock);
+    pthread_cond_broadcast(&self->link.changed);
+    pthread_mutex_unlock(&self->link.lock);
 }
 
-/* When the next request is due; and what is here already. */
+/* Returns the time at which a ready copy is to be replaced, and the version that is here. */
 static int64_t due_ns(struct rp_subscriber *self, uint64_t *have)
 {
-    pthread_mutex_lock(&self->lock);
+    pthread_mutex_lock(&self->link.lock);
     int64_t due = self->ready ? self->arrived_ns + REFRESH_NS : 0;
     *have = self->have;
-    pthread_mutex_unlock(&self->lock);
-    return due > self->next_ns ? due : self->next_ns;
+    pthread_mutex_unlock(&self->link.lock);
+    return due;
 }
 
 static int64_t on_tick(struct conn_part *part, int64_t now_ns)
 {
     struct rp_subscriber *self = subscriber_of(part);
     uint64_t have;
-    if (!self->up || self->stands)
-        return INT64_MAX;
-    int64_t due = due_ns(self, &have);
-    if (now_ns < due)
-        return due;
+    int64_t wake_ns;
+    if (!params_link_is_free(&self->link, now_ns, &wake_ns))
+        return wake_ns;
+    wake_ns = due_ns(self, &have);
+    if (now_ns < wake_ns)
+        return wake_ns;
     Replay__ParamsGet body = REPLAY__PARAMS_GET__INIT;
     body.n_name = 1;
-    body.name = &self->name;
+    body.name = &self->link.name;
     body.n_have = 1;
     body.have = &have;
     struct conn_message message = {.field = REPLAY__REQUEST__BODY_PARAMS_GET, .body = &body.base, .timeout_ms = -1};
-    self->stands = conn_send_once(self->conn, part, &message, on_params);
-    if (!self->stands) {
-        self->next_ns = now_ns + RETRY_NS;
-        return self->next_ns;
+    self->link.in_flight = conn_send_once(self->link.conn, part, &message, on_params);
+    if (!self->link.in_flight) {
+        self->link.next_ns = now_ns + PARAMS_RETRY_NS;
+        return self->link.next_ns;
     }
-    pthread_mutex_lock(&self->lock);
+    pthread_mutex_lock(&self->link.lock);
     self->stats.polls++;
-    pthread_mutex_unlock(&self->lock);
+    pthread_mutex_unlock(&self->link.lock);
     return INT64_MAX;
 }
 
 static void on_up(struct conn_part *part, const struct conn_hello *hello)
 {
     struct rp_subscriber *self = subscriber_of(part);
-    self->up = true;
-    self->next_ns = 0;
+    params_link_up(part, hello);
     if (self->instance != 0 && self->instance != hello->instance) {
-        /* Another broker may count from 1 again: whatever it has is new. */
-        pthread_mutex_lock(&self->lock);
+        /* Another broker may count from 1 again: any version it has is new. */
+        pthread_mutex_lock(&self->link.lock);
         self->have = 0;
-        pthread_mutex_unlock(&self->lock);
+        pthread_mutex_unlock(&self->link.lock);
     }
     self->instance = hello->instance;
 }
 
-static void on_down(struct conn_part *part)
-{
-    subscriber_of(part)->up = false;
-}
-
-static void on_notice(struct conn_part *part, const Replay__Credit *credit)
-{
-    (void)part;
-    (void)credit;
-}
-
-static const struct conn_part_ops subscriber_ops = {on_up, on_down, on_notice, on_tick, NULL};
+static const struct conn_part_ops subscriber_ops = {.up = on_up, .down = params_link_down, .tick = on_tick};
 
 /* ---- calls ---- */
 
 static rp_status nothing_new(struct rp_subscriber *self, uint64_t have, int64_t timeout_ms, rp_error *err)
 {
-    char link[256] = "";
+    char why[256] = "";
     if (timeout_ms != 0)
-        conn_describe(self->conn, link, sizeof link);
-    return err_set(err, RP_DEADLINE_EXCEEDED, "no other version of '%s' than %llu has arrived%s%s", self->name,
-                   (unsigned long long)have, link[0] ? ": " : "", link);
+        conn_describe(self->link.conn, why, sizeof why);
+    return err_set(err, RP_DEADLINE_EXCEEDED, "no other version of '%s' than %llu has arrived%s%s", self->link.name,
+                   (unsigned long long)have, why[0] ? ": " : "", why);
 }
 
 rp_status rp_subscriber_take(rp_subscriber *subscriber, int64_t timeout_ms, rp_params **out, rp_error *err)
@@ -161,24 +138,21 @@ rp_status rp_subscriber_take(rp_subscriber *subscriber, int64_t timeout_ms, rp_p
     int64_t deadline = timeout_ms == 0 ? 0 : conn_deadline(timeout_ms);
     *out = NULL;
     if (timeout_ms == 0)
-        conn_look(subscriber->conn);
-    pthread_mutex_lock(&subscriber->lock);
-    while (timeout_ms != 0 && !subscriber->ready && subscriber->status == RP_OK &&
-           conn_wait(subscriber->conn, &subscriber->arrived, &subscriber->lock, deadline))
+        conn_look(subscriber->link.conn);
+    pthread_mutex_lock(&subscriber->link.lock);
+    while (timeout_ms != 0 && !subscriber->ready && subscriber->link.status == RP_OK &&
+           conn_wait(subscriber->link.conn, &subscriber->link.changed, &subscriber->link.lock, deadline))
         ;
-    rp_status status = subscriber->status;
+    rp_status status = params_link_take_error(&subscriber->link, "slot", err);
     uint64_t have = subscriber->have;
-    subscriber->status = RP_OK;
-    if (status != RP_OK)
-        err_set(err, status, "slot '%s': %s", subscriber->name, subscriber->error.text);
-    else if (subscriber->ready) {
+    if (status == RP_OK && subscriber->ready) {
         *out = subscriber->ready;
         subscriber->ready = NULL;
         subscriber->stats.taken++;
     }
-    pthread_mutex_unlock(&subscriber->lock);
+    pthread_mutex_unlock(&subscriber->link.lock);
     if (*out)
-        conn_wake(subscriber->conn);
+        conn_wake(subscriber->link.conn);
     else if (status == RP_OK)
         status = nothing_new(subscriber, have, timeout_ms, err);
     return status;
@@ -189,9 +163,9 @@ rp_status rp_subscriber_get_stats(rp_subscriber *subscriber, rp_subscriber_stats
     uint32_t size = out->struct_size;
     if (size < sizeof size)
         return RP_INVALID_ARGUMENT;
-    pthread_mutex_lock(&subscriber->lock);
+    pthread_mutex_lock(&subscriber->link.lock);
     rp_subscriber_stats stats = subscriber->stats;
-    pthread_mutex_unlock(&subscriber->lock);
+    pthread_mutex_unlock(&subscriber->link.lock);
     stats.struct_size = size;
     memcpy(out, &stats, size < sizeof stats ? size : sizeof stats);
     return RP_OK;
@@ -201,20 +175,17 @@ rp_status rp_subscriber_get_stats(rp_subscriber *subscriber, rp_subscriber_stats
 
 rp_subscriber *rp_subscriber_new(rp_client *client, const char *name, uint64_t have, rp_error *err)
 {
-    if (params_check_name(name, err) != RP_OK)
-        return NULL;
     rp_subscriber *self = calloc(1, sizeof *self);
-    if (!self || !(self->name = strdup(name))) {
-        free(self);
+    if (!self) {
         err_set(err, RP_NO_MEMORY, "no memory for a subscriber");
         return NULL;
     }
-    self->conn = client_conn(client);
-    self->part.ops = &subscriber_ops;
+    if (params_link_init(&self->link, client, name, &subscriber_ops, err) != RP_OK) {
+        free(self);
+        return NULL;
+    }
     self->have = have;
-    pthread_mutex_init(&self->lock, NULL);
-    conn_cond_init(&self->arrived);
-    conn_attach(self->conn, &self->part);
+    conn_attach(self->link.conn, &self->link.part);
     return self;
 }
 
@@ -224,10 +195,7 @@ void rp_subscriber_destroy(rp_subscriber **subscriber)
         return;
     rp_subscriber *self = *subscriber;
     *subscriber = NULL;
-    conn_detach(self->conn, &self->part);
+    params_link_fini(&self->link);
     rp_params_release(&self->ready);
-    pthread_mutex_destroy(&self->lock);
-    pthread_cond_destroy(&self->arrived);
-    free(self->name);
     free(self);
 }
