@@ -13,8 +13,7 @@
 #include "broker/checkpoint/restore.h"
 #include "broker/journal/stream.h"
 #include "broker/peer/sockets.h"
-#include "broker/sample/recall.h"
-#include "broker/sample/reply.h"
+#include "broker/sample/kept_samples.h"
 #include "broker/sample/samples.h"
 #include "broker/session/credit.h"
 #include "broker/session/ingest.h"
@@ -101,7 +100,7 @@ static void every_second(struct timer *timer, void *ctx)
     struct broker *self = ctx;
     tables_tick(&self->tables);
     peers_sweep(&self->peers);
-    recall_sweep(self);
+    kept_samples_sweep(&self->samples);
     timer_set(&self->loop.timers, timer, self->loop.now_ns + NS_PER_S);
 }
 
@@ -118,7 +117,6 @@ static struct durable_state durable_state(struct broker *self)
         .samples = &self->samples,
         .sessions = &self->sessions,
         .params = &self->params,
-        .broker = self,
     };
 }
 
@@ -147,9 +145,6 @@ static rp_status broker_init(struct broker *self, void *context, rp_error *err)
         RP_TRY(spill_open(&self->spill, &state, self->stream, err));
     }
     RP_TRY(tables_create(&self->tables, &self->rng, err));
-    self->samples.recall = recall_new(self);
-    if (!self->samples.recall)
-        return err_set(err, RP_NO_MEMORY, "no memory for the broker");
     /* Keys are made from ordinals: a writer that outlives this broker must not meet its own keys in the next one. */
     self->tables.ordinals.next = 1 + self->instance % (KEY_ORDINALS / 2); /* not from a configured seed */
     if (self->stream) {
@@ -190,6 +185,15 @@ static struct broker *create(const struct broker_config *config, struct clock cl
     peers_init(&self->peers, &self->loop, config, ducts);
     self->tables =
         (struct tables){.loop = &self->loop, .store = &self->store, .layouts = &self->layouts, .config = config};
+    self->samples = (struct samples){
+        .loop = &self->loop,
+        .config = config,
+        .store = &self->store,
+        .layouts = &self->layouts,
+        .params = &self->params,
+        .peers = &self->peers,
+    };
+    samples_init(&self->samples);
     self->sessions = (struct sessions){
         .loop = &self->loop,
         .config = config,
@@ -233,18 +237,11 @@ void broker_destroy(struct broker **at)
     sessions_fini(&self->sessions);
     while (chores_run(&self->loop.chores, self->loop.clock.now, self->loop.clock.ctx, NS_PER_S)) {
     }
-    recall_destroy(self);
+    samples_fini(&self->samples);
     tables_fini(&self->tables);
-    while (self->samples.spare_waiters) {
-        struct waiter *waiter = self->samples.spare_waiters;
-        self->samples.spare_waiters = waiter->next;
-        picks_fini(&waiter->picks);
-        free(waiter);
-    }
     params_fini(&self->params);
     reduces_fini(self);
     peers_fini(&self->peers);
-    reply_build_destroy(&self->samples.build);
     timers_fini(&self->loop.timers);
     stream_close(&self->stream, 0);
     layouts_fini(&self->layouts);

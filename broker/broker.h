@@ -24,10 +24,6 @@
 #include "proto/base/log.h"
 #include "proto/base/rng.h"
 
-/* Items of a sample, and keys of an update, delete or fetch: so many take well under 2 ms in a table of any size. */
-#define BROKER_MAX_BATCH 4096u
-#define BROKER_MAX_KEYS 2048u
-
 struct checkpoint_wait;
 struct checkpoints;
 struct spill;

@@ -5,7 +5,7 @@
 
 #include "broker/checkpoint/checkpoint_run.h"
 #include "broker/peer/peers.h"
-#include "broker/sample/recall.h"
+#include "broker/sample/kept_samples.h"
 #include "proto/base/error.h"
 
 /* State of a selector besides its items. */
@@ -192,25 +192,25 @@ static struct copied_selection *selection_add(struct checkpoint *self, uint32_t 
     return NULL;
 }
 
-static void hold_selection(void *ctx, const struct recalled *recalled)
+static void hold_selection(void *ctx, const struct kept_image *image)
 {
     struct checkpoint *self = ctx;
-    const struct picks *picks = &recalled->picks;
-    uint32_t n_refs = recalled->holds ? picks->n_refs : 0;
+    const struct picks *picks = &image->picks;
+    uint32_t n_refs = image->info.holds ? picks->n_refs : 0;
     struct copied_selection *copy = selection_add(self, picks->n, n_refs);
     if (!copy) {
         checkpoint_fail(self, "no memory for samples that may be asked for again");
         return;
     }
-    copy->table = recalled->table->id;
-    copy->head = (struct entry_selection){.client = recalled->client,
-                                          .id = recalled->id,
-                                          .want = recalled->want,
+    copy->table = image->info.table->id;
+    copy->head = (struct entry_selection){.client = image->info.client,
+                                          .id = image->info.id,
+                                          .want = image->info.want,
                                           .n = picks->n,
                                           .n_chunks = n_refs,
-                                          .flags = recalled->flags,
+                                          .flags = image->info.flags,
                                           .table_size = picks->table_size,
-                                          .answered = recalled->answered};
+                                          .answered = image->info.answered};
     for (uint32_t i = 0; i < picks->n; i++)
         copy->items[i] = (struct entry_selected){.key = picks->key[i],
                                                  .age_ns = (int64_t)picks->age_ns[i] < self->state->loop->now_ns
@@ -225,7 +225,7 @@ static void hold_selection(void *ctx, const struct recalled *recalled)
                                                  .layout = picks->layout[i],
                                                  .offset = picks->offset[i],
                                                  .length = picks->length[i],
-                                                 .chunks = recalled->holds ? picks->chunks[i] : 0};
+                                                 .chunks = image->info.holds ? picks->chunks[i] : 0};
     for (uint32_t i = 0; i < n_refs; i++) {
         copy->refs[i] = picks->refs[i];
         chunk_hold(copy->refs[i]);
@@ -243,7 +243,7 @@ static void put_rest(struct checkpoint *self)
     kept_replies_each(&state->peers->kept_replies, put_reply, self);
     journal_put_ordinal(sink, &state->tables->ordinals);
     hold_slots(self);
-    recall_each(state->broker, hold_selection, self);
+    kept_samples_each(state->samples, hold_selection, self);
 }
 
 /* ---- begin and end ---- */

@@ -5,7 +5,7 @@
 #include "broker/checkpoint/restore_parts.h"
 #include "broker/params/params.h"
 #include "broker/peer/peers.h"
-#include "broker/sample/recall.h"
+#include "broker/sample/kept_samples.h"
 #include "broker/session/credit.h"
 #include "broker/session/flow.h"
 #include "broker/session/intake.h"
@@ -126,7 +126,7 @@ static struct table *selection_table(const struct restoring *self, const struct 
     return from->table < self->image.n_tables ? self->tables[from->table] : NULL;
 }
 
-/* As recall_keep decides it. */
+/* As kept_samples_keep decides it. */
 bool restore_selection_holds(const struct restoring *self, const struct image_selection *from)
 {
     const struct table *table = selection_table(self, from);
@@ -173,29 +173,24 @@ static void restore_selection(struct restoring *self, const struct image_selecti
     struct table *table = selection_table(self, from);
     if (!table || !from->n)
         return;
-    struct recalled recalled = {
-        .client = from->client,
-        .id = from->id,
-        .table = table,
-        .want = from->want,
-        .flags = from->flags,
-        .answered = from->answered,
-        .holds = restore_selection_holds(self, from),
+    struct kept_image kept = {
+        .info = {from->client, from->id, table, from->want, from->flags, from->answered,
+                 restore_selection_holds(self, from)},
         .picks = {.table_size = from->table_size},
     };
-    bool ok = picks_reserve(&recalled.picks, from->n);
+    bool ok = picks_reserve(&kept.picks, from->n);
     for (uint32_t i = 0; i < from->n && ok; i++)
-        ok = pick_put(self, table, &recalled.picks, recalled.holds, &from->items[i], from->probability[i]);
+        ok = pick_put(self, table, &kept.picks, kept.info.holds, &from->items[i], from->probability[i]);
     if (ok)
-        recall_restore(self->state->broker, &recalled);
+        kept_samples_restore(self->state->samples, &kept);
     if (ok)
         return;
     log_line(LEVEL_WARN, "B0518", "a sample that may be asked for again could not be restored", "table=%s items=%u",
              table->name, from->n);
-    if (!recalled.holds)
-        recalled.picks.n = 0;
-    picks_clear(&recalled.picks, self->state->broker);
-    picks_fini(&recalled.picks);
+    if (!kept.info.holds)
+        kept.picks.n = 0;
+    picks_clear(&kept.picks, self->state->samples);
+    picks_fini(&kept.picks);
 }
 
 void restore_selections(struct restoring *self)

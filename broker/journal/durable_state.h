@@ -5,7 +5,6 @@
 
 #include <stdint.h>
 
-struct broker;
 struct broker_config;
 struct layouts;
 struct loop;
@@ -27,7 +26,6 @@ struct durable_state {
     struct samples *samples;
     struct sessions *sessions;
     struct params *params;
-    struct broker *broker; /* handed on to functions that still take it; nothing here looks into it */
 };
 
 #endif

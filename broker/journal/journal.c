@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "broker/sample/waiter.h"
 #include "broker/session/credit.h"
 #include "broker/session/flow.h"
 

@@ -3,7 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "broker/broker.h"
+#include "broker/sample/samples.h"
+#include "broker/table/tables.h"
 
 #define WIDE_FIELDS 6u
 #define NARROW_FIELDS 6u
@@ -97,14 +98,14 @@ bool picks_add(struct picks *self, const struct table *table, uint32_t slot, dou
     return true;
 }
 
-void picks_own(struct picks *self, struct broker *broker)
+void picks_own(struct picks *self, struct samples *samples)
 {
     if (!self->borrowed)
         return;
     for (uint32_t i = 0; i < self->n_refs; i++)
         chunk_hold(self->refs[i]);
     for (uint32_t i = 0; i < self->n; i++)
-        layouts_at(&broker->layouts, self->layout[i])->refs++;
+        layouts_at(samples->layouts, self->layout[i])->refs++;
     self->borrowed = false;
 }
 
@@ -116,14 +117,14 @@ bool picks_are_here(const struct picks *self)
     return true;
 }
 
-void picks_drop(struct picks *self, struct broker *broker, uint32_t i)
+void picks_drop(struct picks *self, struct samples *samples, uint32_t i)
 {
     uint32_t ref = 0, n = self->chunks[i], after = --self->n - i;
     for (uint32_t k = 0; k < i; k++)
         ref += self->chunks[k];
     for (uint32_t c = 0; c < n; c++)
-        store_release(&broker->store, self->refs[ref + c]);
-    layouts_release(&broker->layouts, layouts_at(&broker->layouts, self->layout[i]));
+        store_release(samples->store, self->refs[ref + c]);
+    layouts_release(samples->layouts, layouts_at(samples->layouts, self->layout[i]));
     self->n_refs -= n;
     memmove(self->refs + ref, self->refs + ref + n, (self->n_refs - ref) * sizeof(*self->refs));
     struct pick_arrays arrays = picks_arrays(self);
@@ -137,12 +138,12 @@ void picks_drop(struct picks *self, struct broker *broker, uint32_t i)
     }
 }
 
-void picks_clear(struct picks *self, struct broker *broker)
+void picks_clear(struct picks *self, struct samples *samples)
 {
     for (uint32_t i = 0; i < self->n_refs && !self->borrowed; i++)
-        store_release(&broker->store, self->refs[i]);
+        store_release(samples->store, self->refs[i]);
     for (uint32_t i = 0; i < self->n && !self->borrowed; i++)
-        layouts_release(&broker->layouts, layouts_at(&broker->layouts, self->layout[i]));
+        layouts_release(samples->layouts, layouts_at(samples->layouts, self->layout[i]));
     self->n = self->n_refs = 0;
     self->borrowed = false;
 }

@@ -5,7 +5,7 @@
 
 #include "broker/table/table.h"
 
-struct broker;
+struct samples;
 
 struct picks {
     uint32_t n, capacity;
@@ -26,13 +26,13 @@ bool picks_reserve_refs(struct picks *self, uint32_t n);
  * memory. */
 bool picks_add(struct picks *self, const struct table *table, uint32_t slot, double probability);
 /* Holds what was borrowed: the picks will outlast this call. */
-void picks_own(struct picks *self, struct broker *broker);
+void picks_own(struct picks *self, struct samples *samples);
 /* True if the data of all chunks is in memory. */
 bool picks_are_here(const struct picks *self);
 /* Removes item i. The picks must be owned. */
-void picks_drop(struct picks *self, struct broker *broker, uint32_t i);
+void picks_drop(struct picks *self, struct samples *samples, uint32_t i);
 /* Releases all items; the memory stays for the next use. */
-void picks_clear(struct picks *self, struct broker *broker);
+void picks_clear(struct picks *self, struct samples *samples);
 /* Frees the memory. */
 void picks_fini(struct picks *self);
 

@@ -5,7 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "broker/broker.h"
+#include "broker/loop/loop.h"
+#include "broker/params/params.h"
+#include "broker/peer/peers.h"
+#include "broker/sample/samples.h"
 #include "proto/wire/wire.h"
 
 /* Above this a chunk travels as its own frame: a copy then costs more than a frame. */
@@ -78,7 +81,7 @@ static bool blocks_reserve(struct reply_build *self, uint32_t n)
 }
 
 /* The layouts of all items, each once, and the union of the columns that they need. */
-static bool collect_layouts(struct reply_build *self, const struct broker *broker, const struct picks *picks)
+static bool collect_layouts(struct reply_build *self, const struct layouts *layouts, const struct picks *picks)
 {
     uint32_t n = 0;
     self->layouts.size = 0;
@@ -89,7 +92,7 @@ static bool collect_layouts(struct reply_build *self, const struct broker *broke
             self->layout_index[i] = self->layout_index[i - 1];
             continue;
         }
-        struct layout *layout = layouts_at(&broker->layouts, picks->layout[i]);
+        struct layout *layout = layouts_at(layouts, picks->layout[i]);
         if (layout->stamp != self->stamp) {
             layout->stamp = self->stamp;
             layout->index = n++;
@@ -339,18 +342,19 @@ static bool make_payload(const struct reply_build *self, struct peer *peer, zmq_
 }
 
 /* Ages, and the running means that say how old and how stale the samples are. */
-static void collect_ages(struct reply_build *self, const struct broker *broker, struct table *table,
-                         const struct picks *picks, bool counts)
+static void collect_ages(struct reply_build *self, const struct samples *samples, const struct sample_reply *reply)
 {
-    uint64_t newest = params_version(&broker->params, table->config->policy_slot);
+    struct table *table = reply->table;
+    const struct picks *picks = reply->picks;
+    uint64_t newest = params_version(samples->params, table->config->policy_slot);
     double age = 0, stale = 0;
     for (uint32_t i = 0; i < picks->n; i++) {
-        uint64_t now = (uint64_t)broker->loop.now_ns, ns = now > picks->age_ns[i] ? now - picks->age_ns[i] : 0;
+        uint64_t now = (uint64_t)samples->loop->now_ns, ns = now > picks->age_ns[i] ? now - picks->age_ns[i] : 0;
         self->age_ns[i] = ns;
         age += (double)ns;
         stale += newest > picks->policy[i] ? (double)(newest - picks->policy[i]) : 0;
     }
-    if (!counts || !picks->n)
+    if (reply->waited_ns < 0 || !picks->n)
         return;
     struct table_stats *stats = &table->stats;
     double n = (double)picks->n, part = n / (n + (stats->mean_weight < 1000 ? stats->mean_weight : 1000));
@@ -361,26 +365,67 @@ static void collect_ages(struct reply_build *self, const struct broker *broker, 
         stats->mean_weight = 1000;
 }
 
-/* False: no memory. */
-static bool send_built(struct broker *broker, const struct envelope *to, struct peer *peer,
-                       struct wire_sampled_out *out, bool *sent)
+/* Writes the Sampled header. */
+static void write_header(const struct reply_build *self, const struct sample_reply *reply, struct pb_writer *header)
 {
-    struct reply_build *build = broker->samples.build;
-    uint32_t most = 1 + build->n_chunks - build->n_small, n = 0;
+    const struct picks *picks = reply->picks;
+    bool same = same_columns(self);
+    bool in_order = self->n_chunks == picks->n_refs && self->n_small == self->n_chunks;
+    struct wire_sampled_out out = {
+        .id = reply->id,
+        .text = reply->text,
+        .n_items = picks->n,
+        .n_chunks = self->n_chunks,
+        .n_blocks = self->n_blocks,
+        .n_chunk_refs = picks->n_refs,
+        .key = picks->key,
+        .age_ns = self->age_ns,
+        .policy = picks->policy,
+        .step = picks->step,
+        .priority = picks->priority,
+        .probability = picks->probability,
+        .times_sampled = picks->times_sampled,
+        .session = picks->session,
+        .layout = self->layout_index,
+        .offset = picks->offset,
+        .length = picks->length,
+        .chunks = picks->chunks,
+        .chunk = in_order ? NULL : self->chunk_index,
+        .chunk_length = self->chunk_length,
+        .chunk_blocks = self->chunk_blocks,
+        .block_size = self->block_size,
+        .block_column = self->block_column,
+        .block_codec = self->block_codec,
+        .n_block_columns = same && self->n_chunks ? self->chunk_blocks[0] : self->n_blocks,
+        .packed = self->n_small,
+        .layouts = self->layouts.data,
+        .layouts_size = self->layouts.size,
+        .table_size = picks->table_size,
+        .waited_ns = reply->waited_ns > 0 ? (uint64_t)reply->waited_ns : 0,
+        .partial = reply->partial,
+    };
+    wire_write_sampled(header, &out);
+}
+
+/* Sends payload and header. False: no memory. */
+static bool send_built(const struct reply_build *self, struct peers *peers, struct peer *peer,
+                       const struct sample_reply *reply, bool *sent)
+{
+    uint32_t most = 1 + self->n_chunks - self->n_small, n = 0;
     zmq_msg_t *payload = malloc(most * sizeof *payload);
     struct pb_writer header = {0};
     zmq_msg_t head;
     zmq_msg_init(&head);
-    bool ok = payload && make_payload(build, peer, payload, &n);
+    bool ok = payload && make_payload(self, peer, payload, &n);
     if (ok) {
-        wire_write_sampled(&header, out);
+        write_header(self, reply, &header);
         ok = !header.failed;
         if (!ok)
             pb_writer_fini(&header);
         ok = ok && peer_frame(peer, &head, header.data, header.size);
     }
     if (ok) {
-        *sent = peer_send(&broker->peers, to, &head, payload, n);
+        *sent = peer_send(peers, reply->to, &head, payload, n);
     } else {
         for (uint32_t i = 0; i < n; i++)
             zmq_msg_close(&payload[i]);
@@ -390,70 +435,39 @@ static bool send_built(struct broker *broker, const struct envelope *to, struct 
     return ok;
 }
 
-bool reply_picks(struct broker *broker, const struct envelope *to, uint64_t id, const struct table *table,
-                 const struct picks *picks, const char *text, bool partial, int64_t waited_ns)
+/* Tells a client that leaves its replies unread so, instead of sending more. */
+static void refuse_full(struct samples *samples, const struct sample_reply *reply)
 {
-    struct table *counted = broker->tables.list + table->id;
-    struct peer *peer = peer_find(&broker->peers, to);
-    if (peer && peer_is_full(&broker->peers, peer)) {
-        uint32_t held;
-        if (log_allow(&broker->peers.service_log, 5, broker->loop.now_ns, &held))
-            log_line(LEVEL_WARN, "B0302", "peer does not read its replies", "table=%s picks=%u held_back=%u",
-                     table->name, picks->n, held);
-        request_fail(&broker->peers, to, id, RP_RESOURCE_EXHAUSTED,
-                     "this client has left too many replies unread: read them before asking for more");
+    uint32_t held;
+    if (log_allow(&samples->peers->service_log, 5, samples->loop->now_ns, &held))
+        log_line(LEVEL_WARN, "B0302", "peer does not read its replies", "table=%s picks=%u held_back=%u",
+                 reply->table->name, reply->picks->n, held);
+    request_fail(samples->peers, reply->to, reply->id, RP_RESOURCE_EXHAUSTED,
+                 "this client has left too many replies unread: read them before asking for more");
+}
+
+bool reply_picks(struct samples *samples, const struct sample_reply *reply)
+{
+    const struct picks *picks = reply->picks;
+    struct peer *peer = peer_find(samples->peers, reply->to);
+    if (peer && peer_is_full(samples->peers, peer)) {
+        refuse_full(samples, reply);
         return false;
     }
-    if (!broker->samples.build)
-        broker->samples.build = calloc(1, sizeof *broker->samples.build);
-    struct reply_build *build = broker->samples.build;
+    if (!samples->build)
+        samples->build = calloc(1, sizeof *samples->build);
+    struct reply_build *build = samples->build;
     if (build && ++build->stamp == 0)
         build->stamp = 1;
-    bool ok = peer && build && build_reserve(build, picks->n_refs, picks->n) && collect_layouts(build, broker, picks);
-    ok = ok && collect_chunks(build, picks) && collect_blocks(build);
-    if (!ok) {
-        request_fail(&broker->peers, to, id, RP_NO_MEMORY, "the broker has no memory for the reply");
-        return false;
-    }
-    collect_ages(build, broker, counted, picks, waited_ns >= 0);
-    bool same = same_columns(build);
-    bool in_order = build->n_chunks == picks->n_refs && build->n_small == build->n_chunks;
-    struct wire_sampled_out out = {
-        .id = id,
-        .text = text,
-        .n_items = picks->n,
-        .n_chunks = build->n_chunks,
-        .n_blocks = build->n_blocks,
-        .n_chunk_refs = picks->n_refs,
-        .key = picks->key,
-        .age_ns = build->age_ns,
-        .policy = picks->policy,
-        .step = picks->step,
-        .priority = picks->priority,
-        .probability = picks->probability,
-        .times_sampled = picks->times_sampled,
-        .session = picks->session,
-        .layout = build->layout_index,
-        .offset = picks->offset,
-        .length = picks->length,
-        .chunks = picks->chunks,
-        .chunk = in_order ? NULL : build->chunk_index,
-        .chunk_length = build->chunk_length,
-        .chunk_blocks = build->chunk_blocks,
-        .block_size = build->block_size,
-        .block_column = build->block_column,
-        .block_codec = build->block_codec,
-        .n_block_columns = same && build->n_chunks ? build->chunk_blocks[0] : build->n_blocks,
-        .packed = build->n_small,
-        .layouts = build->layouts.data,
-        .layouts_size = build->layouts.size,
-        .table_size = picks->table_size,
-        .waited_ns = waited_ns > 0 ? (uint64_t)waited_ns : 0,
-        .partial = partial,
-    };
     bool sent = false;
-    if (!send_built(broker, to, peer, &out, &sent))
-        request_fail(&broker->peers, to, id, RP_NO_MEMORY, "the broker has no memory for the reply");
+    bool ok = peer && build && build_reserve(build, picks->n_refs, picks->n) &&
+              collect_layouts(build, samples->layouts, picks) && collect_chunks(build, picks) && collect_blocks(build);
+    if (ok) {
+        collect_ages(build, samples, reply);
+        ok = send_built(build, samples->peers, peer, reply, &sent);
+    }
+    if (!ok)
+        request_fail(samples->peers, reply->to, reply->id, RP_NO_MEMORY, "the broker has no memory for the reply");
     return sent;
 }
 

@@ -7,9 +7,19 @@
 
 struct reply_build;
 
-/* Sends the picks: each chunk at most once, and only the blocks that their layouts need. False: they did not go out. */
-bool reply_picks(struct broker *broker, const struct envelope *to, uint64_t id, const struct table *table,
-                 const struct picks *picks, const char *text, bool partial, int64_t waited_ns);
+struct sample_reply {
+    const struct envelope *to;
+    uint64_t id; /* of the request */
+    struct table *table;
+    const struct picks *picks;
+    const char *text;
+    bool partial;
+    int64_t waited_ns; /* since the request came; negative: the picks do not count in the table's statistics */
+};
+
+/* Sends the picks: each chunk at most once, and only the blocks that their layouts need. False: they did not go out, and
+ * the client was told why. */
+bool reply_picks(struct samples *samples, const struct sample_reply *reply);
 /* Frees the working memory of replies. */
 void reply_build_destroy(struct reply_build **self);
 

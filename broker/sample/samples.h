@@ -1,22 +1,55 @@
-/* What all samples of a broker share. */
+/* Samples: from picked items to replies.
+ *
+ * The room owns the samples that wait for items (waiter.h), their picks (picks.h), and the samples that were answered and
+ * may be asked for again (kept_samples.h). It offers answering (answer.h, reply.h). It uses the loop, the store, parameters,
+ * tables and peers. */
 #ifndef BROKER_SAMPLES_H
 #define BROKER_SAMPLES_H
 
-#include "broker/sample/waiter.h"
+#include "broker/sample/kept_list.h"
 
-struct broker;
+struct broker_config;
+struct layouts;
+struct loop;
+struct params;
+struct peers;
 struct reply_build;
+struct store;
+struct tables;
+struct waiter;
+
+/* Most items of a sample: picking them takes well under 2 ms in a table of any size. */
+#define SAMPLE_MAX_ITEMS 4096u
+
+/* The disk as a second tier for chunks (spill/). ctx NULL: all chunks are in memory. */
+struct sample_parking {
+    void *ctx;
+    /* Parks a waiter some of whose chunks are on disk; when they are read, sample_answer is called again with the text.
+     * False: all chunks are in memory. */
+    bool (*park)(void *ctx, struct waiter *waiter, const char *text);
+    /* The waiter ends, parked or not. */
+    void (*unpark)(void *ctx, struct waiter *waiter);
+    /* Writes what a parked waiter waits for. */
+    void (*explain)(const struct waiter *waiter, char *text, size_t size);
+};
 
 struct samples {
+    struct loop *loop;
+    const struct broker_config *config;
+    struct store *store;
+    struct layouts *layouts;
+    const struct params *params;
+    struct peers *peers;
+    struct sample_parking parking;
     struct waiter *spare_waiters;
     uint32_t n_spare_waiters;
     struct reply_build *build; /* working memory of replies */
-    struct recall *recall;     /* samples that may be asked for again */
+    struct kept_list kept;     /* samples that may be asked for again */
 };
 
-/* req_sample.c: answers with the picks (text: why there are fewer than asked for, or NULL) and ends the waiter. */
-void sample_answer(struct broker *broker, struct waiter *waiter, const char *text);
-/* The same with an error: the picks are lost. */
-void sample_fail(struct broker *broker, struct waiter *waiter, rp_status status, const char *text);
+/* The caller has set what is borrowed: loop to peers. */
+void samples_init(struct samples *self);
+/* No sample waits any more, and the chores have run. */
+void samples_fini(struct samples *self);
 
 #endif

@@ -3,41 +3,68 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "broker/broker.h"
+#include "broker/loop/loop.h"
+#include "broker/sample/samples.h"
 
 #define PICK_AT_ONCE 256u
 #define SPARE_WAITERS 64u
 /* A reply with more chunks is cut short: it would take too long to make. */
 #define CHUNKS_PER_REPLY (1u << 20)
 
-struct waiter *waiter_new(struct broker *broker, struct table *table)
+struct waiter *waiter_new(struct samples *samples, struct table *table)
 {
-    struct waiter *self = broker->samples.spare_waiters;
+    struct waiter *self = samples->spare_waiters;
     if (self) {
-        broker->samples.spare_waiters = self->next;
-        broker->samples.n_spare_waiters--;
+        samples->spare_waiters = self->next;
+        samples->n_spare_waiters--;
         struct picks picks = self->picks;
         *self = (struct waiter){.picks = picks};
     } else if (!(self = calloc(1, sizeof *self))) {
         return NULL;
     }
+    self->samples = samples;
     self->table = table;
     return self;
 }
 
-void waiter_release(struct broker *broker, struct waiter *self)
+void waiter_release(struct waiter *self)
 {
-    picks_clear(&self->picks, broker);
+    struct samples *samples = self->samples;
+    picks_clear(&self->picks, samples);
     if (self->picks.capacity > 4 * PICK_AT_ONCE || self->picks.refs_capacity > 16 * PICK_AT_ONCE)
         picks_fini(&self->picks);
-    if (broker->samples.n_spare_waiters == SPARE_WAITERS) {
+    if (samples->n_spare_waiters == SPARE_WAITERS) {
         picks_fini(&self->picks);
         free(self);
         return;
     }
-    broker->samples.n_spare_waiters++;
-    self->next = broker->samples.spare_waiters;
-    broker->samples.spare_waiters = self;
+    samples->n_spare_waiters++;
+    self->next = samples->spare_waiters;
+    samples->spare_waiters = self;
+}
+
+void waiter_enqueue(struct waiter *self)
+{
+    struct table *table = self->table;
+    self->next = NULL;
+    self->prev = table->waiters_end;
+    *table->waiters_end = self;
+    table->waiters_end = &self->next;
+    table->n_waiters++;
+    self->queued = true;
+}
+
+void waiter_unqueue(struct waiter *self)
+{
+    if (!self->queued)
+        return;
+    *self->prev = self->next;
+    if (self->next)
+        self->next->prev = self->prev;
+    else
+        self->table->waiters_end = self->prev;
+    self->table->n_waiters--;
+    self->queued = false;
 }
 
 static bool skip_picked(void *ctx, uint32_t slot)

@@ -5,8 +5,7 @@
 #include "broker/peer/wait.h"
 #include "broker/sample/picks.h"
 
-struct broker;
-struct memory;
+struct kept_sample;
 
 /* A waiter whose picks are read from disk: see spill.h. */
 enum park_state { PARK_NOT, PARK_WAITS, PARK_ADMITTED, PARK_READY };
@@ -22,24 +21,29 @@ struct park {
 
 struct waiter {
     struct wait wait;
+    struct samples *samples;
     struct waiter *next, **prev; /* in the table's queue; prev NULL: not queued */
     struct table *table;
     uint32_t want;
     uint32_t stamp; /* distinct: marks the items picked */
     bool distinct, flexible, whole, queued;
-    bool full;             /* its reply has as many chunks as a reply may have */
-    bool again;            /* it was answered before, and gets the same items */
-    uint32_t gone;         /* items of the first answer that are no longer in the table */
-    bool fetch;            /* asked for by key: nothing is counted */
-    bool short_of_memory;  /* it could not take what the table had for it */
-    struct memory *memory; /* recall's, put aside to remember its picks */
+    bool full;                    /* its reply has as many chunks as a reply may have */
+    bool again;                   /* it was answered before, and gets the same items */
+    uint32_t gone;                /* items of the first answer that are no longer in the table */
+    bool fetch;                   /* asked for by key: nothing is counted */
+    bool short_of_memory;         /* it could not take what the table had for it */
+    struct kept_sample *reserved; /* memory to keep its picks in */
     struct park park;
     struct picks picks;
 };
 
 /* Takes an empty waiter from the spare ones, or makes one. NULL: no memory. */
-struct waiter *waiter_new(struct broker *broker, struct table *table);
-void waiter_release(struct broker *broker, struct waiter *self);
+struct waiter *waiter_new(struct samples *samples, struct table *table);
+/* Releases its picks; the waiter becomes a spare one. It is in no queue and waits no more. */
+void waiter_release(struct waiter *self);
+/* Appends it to the queue of its table, and takes it out. */
+void waiter_enqueue(struct waiter *self);
+void waiter_unqueue(struct waiter *self);
 /* Picks what the limiter allows, one by one or in batches, up to `want`. */
 void waiter_fill(struct waiter *self);
 bool waiter_is_done(const struct waiter *self);

@@ -3,7 +3,7 @@
 #include "broker/broker.h"
 #include "broker/peer/frames.h"
 #include "broker/peer/monitor.h"
-#include "broker/sample/recall.h"
+#include "broker/sample/kept_samples.h"
 #include "proto/base/error.h"
 #include "proto/wire/unpack.h"
 
@@ -81,7 +81,7 @@ static rp_status request_dispatch(struct broker *broker, struct request *request
                        request->head.version, WIRE_VERSION);
     if (request->head.id == 0)
         return err_set(err, RP_BAD_MESSAGE, "Request.id is missing: every request needs an id that is not 0");
-    recall_settled(broker, request->head.client, request->head.settled);
+    kept_samples_settle(&broker->samples, request->head.client, request->head.settled);
     for (uint32_t i = 0; i < N_COMMANDS; i++) {
         if (commands[i].body != request->head.body)
             continue;

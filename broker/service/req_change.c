@@ -43,9 +43,9 @@ static rp_status read_keys(struct broker *broker, const struct request *request,
     if (!*table)
         return err_set(err, RP_NOT_FOUND, "no table '%.*s'", (int)(ask->table.size < 64 ? ask->table.size : 64),
                        ask->table.data);
-    if (ask->key.n > BROKER_MAX_KEYS)
+    if (ask->key.n > REQUEST_MAX_KEYS)
         return err_set(err, RP_INVALID_ARGUMENT, "%u keys in one request, at most %u are taken: split them", ask->key.n,
-                       BROKER_MAX_KEYS);
+                       REQUEST_MAX_KEYS);
     return RP_OK;
 }
 

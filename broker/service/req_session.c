@@ -80,8 +80,8 @@ static rp_status hello_reply(struct broker *broker, struct request *request, str
     reply.max_message_bytes = (uint64_t)broker->config->max_message_bytes;
     reply.instance = broker->instance;
     reply.release = (char *)(uintptr_t)rp_version();
-    reply.max_batch = BROKER_MAX_BATCH;
-    reply.max_keys = BROKER_MAX_KEYS;
+    reply.max_batch = SAMPLE_MAX_ITEMS;
+    reply.max_keys = REQUEST_MAX_KEYS;
     if (session) {
         reply.session = (ProtobufCBinaryData){WIRE_SESSION_BYTES, session->id};
         reply.ordinal = session->ordinal;

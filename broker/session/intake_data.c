@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "broker/broker.h"
 #include "broker/loop/loop.h"
 #include "broker/session/flow.h"
 #include "broker/session/intake.h"

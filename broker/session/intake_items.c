@@ -3,13 +3,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "broker/broker.h"
 #include "broker/config/config.h"
 #include "broker/loop/loop.h"
 #include "broker/session/credit.h"
 #include "broker/session/flow.h"
 #include "broker/session/intake.h"
 #include "broker/table/room.h"
+#include "broker/table/tables.h"
 #include "proto/base/error.h"
 
 #define CHUNKS_PER_ITEM 65536u

@@ -2,10 +2,11 @@
  * order and its blocked flows in turn, until the limiter stops both. */
 #include "broker/session/pump.h"
 
-#include "broker/broker.h"
-#include "broker/sample/samples.h"
+#include "broker/loop/loop.h"
+#include "broker/sample/answer.h"
 #include "broker/session/flow.h"
 #include "broker/table/room.h"
+#include "broker/table/tables.h"
 
 /* Work of one table before the sockets are looked at again. */
 #define PUMP_BUDGET_NS (300 * NS_PER_US)
@@ -56,7 +57,7 @@ static bool pump_samples(struct table *table)
         progress |= waiter->picks.n > before;
         if (!waiter_is_done(waiter))
             break;
-        sample_answer(waiter->wait.ctx, waiter, NULL);
+        sample_answer(waiter, NULL);
     }
     return progress;
 }

@@ -430,7 +430,9 @@ void session_close(struct session *self)
 
 void sessions_fini(struct sessions *self)
 {
-    while (self->list)
-        session_close(self->list);
+    for (struct session *session = self->list, *next; session; session = next) {
+        next = session->next;
+        session_close(session);
+    }
     idmap_fini(&self->by_id);
 }

@@ -313,6 +313,7 @@ rp_status spill_open(struct spill **out, const struct durable_state *state, stru
     self->swept_ns = state->loop->now_ns;
     state->store->split = true;
     state->tables->disk = (struct disk_tier){self, tier_is_full, tier_wants_room, tier_explain_insert};
+    state->samples->parking = spill_parking(self);
     *out = self;
     return RP_OK;
 }
@@ -323,6 +324,7 @@ void spill_close(struct spill **at)
     if (!self)
         return;
     self->state.tables->disk = (struct disk_tier){0};
+    self->state.samples->parking = (struct sample_parking){0};
     if (self->hand)
         self->hand->spill = NULL;
     spill_drop_reads(self);

@@ -75,13 +75,8 @@ bool spill_is_quiet(const struct spill *self);
 
 /* ---- samples ---- */
 
-/* Parks the waiter until all its chunks are here; then sample_answer is called with this text again. False: they are
- * here. */
-bool spill_park(struct spill *self, struct waiter *waiter, const char *text);
-/* The waiter ends: its chunks may go. */
-void spill_unpark(struct spill *self, struct waiter *waiter);
-/* "12 of 256 items are being read from disk" */
-void spill_explain(const struct waiter *waiter, char *text, size_t size);
+/* Returns the hooks by which samples wait until their chunks are read. */
+struct sample_parking spill_parking(struct spill *self);
 /* For moving chunks between segments: if the chunk's data is not here, it is read, and stays for a while. */
 enum spill_brings { SPILL_HERE, SPILL_COMING, SPILL_LOST /* it can not be read */ };
 enum spill_brings spill_bring(struct spill *self, struct chunk *chunk);

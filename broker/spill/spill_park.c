@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "broker/sample/answer.h"
 #include "broker/spill/spill.h"
 
 /* Batches that the fetcher has: one to work on and one to go on with. */
@@ -225,8 +226,9 @@ static void unlink_waiter(struct spill *self, struct waiter *waiter)
     self->n_parked--;
 }
 
-bool spill_park(struct spill *self, struct waiter *waiter, const char *text)
+static bool spill_park(void *ctx, struct waiter *waiter, const char *text)
 {
+    struct spill *self = ctx;
     struct park *park = &waiter->park;
     if (park->state == PARK_READY) {
         /* The reply is made before anything else happens. */
@@ -238,7 +240,7 @@ bool spill_park(struct spill *self, struct waiter *waiter, const char *text)
     if (park->state == PARK_NOT) {
         if (picks_are_here(&waiter->picks))
             return false;
-        picks_own(&waiter->picks, self->state.broker);
+        picks_own(&waiter->picks, waiter->samples);
         park->state = PARK_WAITS;
         park->next = NULL;
         park->prev = self->parked_end;
@@ -256,8 +258,9 @@ bool spill_park(struct spill *self, struct waiter *waiter, const char *text)
     return true;
 }
 
-void spill_unpark(struct spill *self, struct waiter *waiter)
+static void spill_unpark(void *ctx, struct waiter *waiter)
 {
+    struct spill *self = ctx;
     struct park *park = &waiter->park;
     if (park->state == PARK_NOT && !park->text)
         return;
@@ -271,7 +274,7 @@ void spill_unpark(struct spill *self, struct waiter *waiter)
     *park = (struct park){0};
 }
 
-void spill_explain(const struct waiter *waiter, char *text, size_t size)
+static void spill_explain(const struct waiter *waiter, char *text, size_t size)
 {
     const struct picks *picks = &waiter->picks;
     uint32_t missing = 0, ref = 0;
@@ -283,6 +286,11 @@ void spill_explain(const struct waiter *waiter, char *text, size_t size)
     }
     snprintf(text, size, "table '%s': %u of %u items are being read from disk%s", waiter->table->name, missing,
              picks->n, waiter->park.state == PARK_WAITS ? ", after those of other requests" : "");
+}
+
+struct sample_parking spill_parking(struct spill *self)
+{
+    return (struct sample_parking){self, spill_park, spill_unpark, spill_explain};
 }
 
 /* The table may still have the item: it would fail again. */
@@ -341,7 +349,7 @@ static rp_status drop_damaged(struct spill *self, struct waiter *waiter, char *t
     }
     unpin(self, waiter);
     for (uint32_t i = 0; i < n_lost; i++)
-        picks_drop(picks, self->state.broker, lost[i]);
+        picks_drop(picks, waiter->samples, lost[i]);
     free(lost);
     snprintf(text, size, "%u of %u items could not be read from the broker's disk: %s", n_lost, before, why);
     return status;
@@ -357,13 +365,13 @@ static void finish(struct spill *self, struct waiter *waiter)
     unlink_waiter(self, waiter);
     waiter->park.state = PARK_READY;
     if (status == RP_OK)
-        sample_answer(self->state.broker, waiter, waiter->park.text);
+        sample_answer(waiter, waiter->park.text);
     else if (waiter->park.broken) /* the picks are left behind, for a retry */
-        waiter->wait.ops->cancel(self->state.broker, &waiter->wait, status, text);
+        waiter->wait.ops->cancel(waiter->wait.ctx, &waiter->wait, status, text);
     else if (waiter->picks.n && !waiter->whole)
-        sample_answer(self->state.broker, waiter, text);
+        sample_answer(waiter, text);
     else
-        sample_fail(self->state.broker, waiter, status, text);
+        sample_fail(waiter, status, text);
 }
 
 static bool is_complete(const struct spill *self, struct waiter *waiter)

@@ -155,7 +155,7 @@ static void list_all(struct embed *embed, struct testpeer *peer, const char *tab
 }
 
 /* The most that one request takes. */
-#define KEYS BROKER_MAX_KEYS
+#define KEYS REQUEST_MAX_KEYS
 
 static void change_many(struct embed *embed, struct testpeer *peer, const char *table, uint64_t base, uint32_t n)
 {

@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "broker/journal/stream.h"
-#include "broker/sample/recall.h"
+#include "broker/sample/kept_samples.h"
 #include "broker/spill/spill.h"
 #include "tests/support/testpeer.h"
 
@@ -123,7 +123,7 @@ static void check_released(struct embed *self)
     for (uint32_t i = 0; i < broker->tables.n; i++)
         assert_int_equal(table_reset(&broker->tables.list[i], NULL), RP_OK);
     embed_settle(self);
-    recall_destroy(broker); /* after its chores */
+    kept_list_fini(&broker->samples.kept); /* after its chore */
     assert_int_equal(broker->store.chunks, 0);
     assert_int_equal(broker->store.bytes, 0);
     assert_int_equal(store_memory(&broker->store), 0);

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "broker/disk/record.h"
-#include "broker/sample/recall.h"
+#include "broker/sample/kept_samples.h"
 #include "proto/base/rng.h"
 #include "tests/support/facts.h"
 #include "tests/support/naive.h"
@@ -189,7 +189,7 @@ static void what_is_settled_is_forgotten_and_refused(void **state)
     testpeer_settled(peer, ids[0]); /* it does not go back */
     testpeer_settled(peer, ids[3]);
     assert_int_equal(embed.broker->store.chunks, 5);
-    assert_int_equal(recall_bytes(embed.broker), 0);
+    assert_int_equal(embed.broker->samples.kept.bytes, 0);
     assert_int_equal(table()->stats.orphaned_picks, 0);
     embed_stop(&embed);
 }
@@ -223,18 +223,18 @@ static void only_the_last_ones_of_a_client_are_kept(void **state)
         testpeer_await(peer, ask(peer, 0, 2, 0, 0, 0));
         testpeer_forget(peer);
     }
-    assert_int_equal(count_of(true), RECALL_PER_CLIENT);
+    assert_int_equal(count_of(true), KEPT_PER_CLIENT);
     assert_int_equal(selection(lose_and_retry(first + 99, 2, 0)).key[0], 199);
     assert_int_equal(selection(lose_and_retry(first + 40, 2, 0)).key[0], 81);
     assert_int_equal(selection(lose_and_retry(first, 2, 0)).key[0], 201); /* forgotten, so it is a new one */
     /* Who says what it has read may leave more unread. */
     testpeer_settled(peer, first + 99);
     assert_int_equal(count_of(true), 0);
-    for (uint32_t i = 0; i < RECALL_SETTLING + 10; i++) {
+    for (uint32_t i = 0; i < KEPT_SETTLING + 10; i++) {
         testpeer_await(peer, ask(peer, 0, 2, 0, 0, 0));
         testpeer_forget(peer);
     }
-    assert_int_equal(count_of(true), RECALL_SETTLING);
+    assert_int_equal(count_of(true), KEPT_SETTLING);
     embed_stop(&embed);
 }
 
@@ -247,7 +247,7 @@ static void all_together_stay_within_their_budget(void **state)
     writer = testpeer_new(&embed);
     static const struct testpeer_column column = {"x", "uint8", 1, {200000, 0}, 200000};
     testpeer_open_with(writer, false, &column, 1);
-    uint64_t budget = (uint64_t)embed.config.memory_limit / RECALL_SHARE;
+    uint64_t budget = embed.broker->samples.kept.budget;
     uint64_t first = peer->next_id + 1;
     for (uint64_t key = 1; key <= 40; key++) {
         testpeer_insert_large(writer, "t", key, 200000, true);
@@ -256,7 +256,7 @@ static void all_together_stay_within_their_budget(void **state)
         assert_int_equal(answer->status, RP_OK);
         assert_int_equal(answer->reply->sample->key[0], key);
         testpeer_forget(peer);
-        assert_true(recall_bytes(embed.broker) <= budget);
+        assert_true(embed.broker->samples.kept.bytes <= budget);
     }
     assert_true(embed.broker->store.chunks >= 15 && embed.broker->store.chunks <= 20);
     /* The newest is there, the first is not. */
@@ -410,32 +410,31 @@ static void a_late_copy_does_not_take_the_answer_away(void **state)
 
 /* ---- checkpoint and restore ---- */
 
-static void count_one(void *ctx, const struct recalled *recalled)
+static void count_one(void *ctx, const struct kept_image *kept)
 {
     uint64_t *counts = ctx;
-    counts[recalled->answered]++;
-    for (uint32_t i = 0; i < recalled->picks.n; i++) /* all arrays are there */
-        counts[2] +=
-            recalled->picks.key[i] + recalled->picks.age_ns[i] + recalled->picks.layout[i] + recalled->picks.chunks[i];
+    counts[kept->info.answered]++;
+    for (uint32_t i = 0; i < kept->picks.n; i++) /* all arrays are there */
+        counts[2] += kept->picks.key[i] + kept->picks.age_ns[i] + kept->picks.layout[i] + kept->picks.chunks[i];
 }
 
 static uint64_t count_of(bool answered)
 {
     uint64_t counts[3] = {0};
-    recall_each(embed.broker, count_one, counts);
+    kept_samples_each(&embed.broker->samples, count_one, counts);
     return counts[answered];
 }
 
 struct copies {
-    struct recalled list[64];
+    struct kept_image list[64];
     uint32_t n;
 };
 
 /* As a checkpoint writes it and a restore makes it anew. */
-static void copy_one(void *ctx, const struct recalled *from)
+static void copy_one(void *ctx, const struct kept_image *from)
 {
     struct copies *copies = ctx;
-    struct recalled *to = &copies->list[copies->n++];
+    struct kept_image *to = &copies->list[copies->n++];
     *to = *from;
     to->picks = (struct picks){.table_size = from->picks.table_size};
     assert_true(picks_reserve(&to->picks, from->picks.n));
@@ -452,13 +451,13 @@ static void copy_one(void *ctx, const struct recalled *from)
     memcpy(to->picks.offset, from->picks.offset, n * 4);
     memcpy(to->picks.length, from->picks.length, n * 4);
     memcpy(to->picks.chunks, from->picks.chunks, n * 4);
-    if (!from->holds)
+    if (!from->info.holds)
         return;
     to->picks.refs = malloc(from->picks.n_refs * sizeof(struct chunk *));
     to->picks.n_refs = to->picks.refs_capacity = from->picks.n_refs;
     memcpy(to->picks.refs, from->picks.refs, from->picks.n_refs * sizeof(struct chunk *));
     to->picks.borrowed = true;
-    picks_own(&to->picks, embed.broker);
+    picks_own(&to->picks, &embed.broker->samples);
 }
 
 static void what_is_restored_is_as_it_was(void **state)
@@ -475,12 +474,11 @@ static void what_is_restored_is_as_it_was(void **state)
         lose_connections();
         static struct copies copies;
         copies.n = 0;
-        recall_each(embed.broker, copy_one, &copies);
+        kept_samples_each(&embed.broker->samples, copy_one, &copies);
         assert_int_equal(copies.n, 2);
-        recall_destroy(embed.broker);
-        embed.broker->samples.recall = recall_new(embed.broker);
+        kept_list_fini(&embed.broker->samples.kept);
         for (uint32_t i = 0; i < copies.n; i++)
-            assert_true(recall_restore(embed.broker, &copies.list[i]));
+            assert_true(kept_samples_restore(&embed.broker->samples, &copies.list[i]));
         again = selection(lose_and_retry(id, 5, 0));
         assert_memory_equal(&first, &again, sizeof first);
         ask(peer, left, 9, NO_TIMEOUT, 0, 0);

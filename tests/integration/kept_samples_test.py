@@ -210,7 +210,7 @@ def a_queue_loses_nothing_when_connections_break(world):
 @test
 def a_restarted_broker_gives_the_same_again(world):
     """With a journal: after kill -9, and after an orderly end."""
-    with tempfile.TemporaryDirectory(prefix="replay-recall-") as folder:
+    with tempfile.TemporaryDirectory(prefix="replay-kept-") as folder:
         broker = Broker(CONFIG + "journal: {dir: %s, fsync: never}\n" % folder)
         try:
             for kill in (True, False):

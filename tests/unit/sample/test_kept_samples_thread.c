@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "broker/peer/sockets.h"
-#include "broker/sample/recall.h"
+#include "broker/sample/kept_samples.h"
 #include "replay/client.h"
 #include "replay/sampler.h"
 #include "tests/support/testpeer.h"
@@ -80,15 +80,15 @@ static void *read_all(void *arg)
     return NULL;
 }
 
-static void count_one(void *ctx, const struct recalled *recalled)
+static void count_one(void *ctx, const struct kept_image *kept)
 {
-    *(uint32_t *)ctx += recalled->answered;
+    *(uint32_t *)ctx += kept->info.answered;
 }
 
 static uint32_t remembered(void)
 {
     uint32_t n = 0;
-    recall_each(embed.broker, count_one, &n);
+    kept_samples_each(&embed.broker->samples, count_one, &n);
     return n;
 }
 

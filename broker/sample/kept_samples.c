@@ -1,0 +1,363 @@
+#include "broker/sample/kept_samples.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "broker/config/config.h"
+#include "broker/disk/record.h"
+#include "broker/loop/loop.h"
+#include "broker/peer/peers.h"
+#include "broker/sample/samples.h"
+#include "broker/sample/waiter.h"
+#include "proto/base/error.h"
+
+#define DROPS_PER_SWEEP 256u
+
+/* ---- keeping ---- */
+
+static bool block_reserve(struct kept_sample *self, uint32_t n)
+{
+    size_t need = (size_t)n * KEPT_ITEM_BYTES;
+    if (need <= self->room)
+        return true;
+    free(self->block);
+    self->block = malloc(need);
+    self->room = self->block ? need : 0;
+    return self->block != NULL;
+}
+
+static bool block_fill(struct kept_sample *self, const struct picks *picks)
+{
+    if (picks->n == 0 || !block_reserve(self, picks->n))
+        return false;
+    self->n = picks->n;
+    self->table_size = picks->table_size;
+    memcpy(self->block, picks->key, (size_t)picks->n * 8);
+    memcpy(kept_priority(self), picks->priority, (size_t)picks->n * 8);
+    memcpy(kept_probability(self), picks->probability, (size_t)picks->n * 8);
+    memcpy(kept_times_sampled(self), picks->times_sampled, (size_t)picks->n * 4);
+    return true;
+}
+
+/* Returns the bytes that picks keep from being freed. A chunk that neighbours share counts once. */
+static uint64_t held_bytes(const struct picks *picks)
+{
+    uint64_t bytes = sizeof(struct kept_sample) + (uint64_t)picks->capacity * 72 + (uint64_t)picks->refs_capacity * 8;
+    for (uint32_t i = 0; i < picks->n_refs; i++)
+        if (i == 0 || picks->refs[i] != picks->refs[i - 1])
+            bytes += chunk_cost(picks->refs[i]);
+    return bytes;
+}
+
+static void log_full(struct kept_list *self, const struct kept_info *info, uint32_t picks)
+{
+    uint32_t held;
+    if (log_allow(&self->full_log, 1, self->samples->loop->now_ns, &held))
+        log_line(LEVEL_WARN, "B0540", "sample forgotten before the client said that it has it",
+                 "table=%s client=%016llx id=%llu picks=%u budget_bytes=%llu held_back=%u", info->table->name,
+                 (unsigned long long)info->client, (unsigned long long)info->id, picks,
+                 (unsigned long long)self->budget, held);
+}
+
+static bool make_room(struct kept_list *self, struct kept_client *client, uint64_t bytes)
+{
+    if (bytes > self->budget)
+        return false;
+    while (client->count >= (client->settles ? KEPT_SETTLING : KEPT_PER_CLIENT))
+        kept_list_drop(self, client->first);
+    while (self->bytes + bytes > self->budget) {
+        struct kept_sample *oldest = self->oldest;
+        if (oldest->info.holds)
+            log_full(self, &oldest->info, oldest->picks.n);
+        kept_list_drop(self, oldest);
+    }
+    return true;
+}
+
+/* Takes picks to hold, or copies of them what is needed. reserved: a sample to use, or NULL. NULL: no memory or no room, and
+ * nothing was taken. */
+static struct kept_sample *keep(struct kept_list *self, struct kept_client *client, const struct kept_info *info,
+                                struct picks *picks, struct kept_sample **reserved)
+{
+    uint64_t bytes =
+        info->holds ? held_bytes(picks) : sizeof(struct kept_sample) + (uint64_t)picks->n * KEPT_ITEM_BYTES;
+    if (!make_room(self, client, bytes)) {
+        log_full(self, info, picks->n);
+        return NULL;
+    }
+    struct kept_sample *sample = reserved && *reserved ? *reserved : kept_list_new(self);
+    if (!sample)
+        return NULL;
+    if (reserved)
+        *reserved = NULL;
+    sample->n = 0;
+    if (info->holds) {
+        struct picks empty = sample->picks;
+        sample->picks = *picks;
+        *picks = empty;
+    } else if (!block_fill(sample, picks)) {
+        kept_list_recycle(self, sample);
+        return NULL;
+    }
+    sample->info = *info;
+    sample->bytes = bytes;
+    kept_list_add(self, client, sample);
+    return sample;
+}
+
+static struct kept_info waiter_info(const struct waiter *waiter)
+{
+    return (struct kept_info){
+        .client = waiter->wait.client,
+        .id = waiter->wait.id,
+        .table = waiter->table,
+        .want = waiter->want,
+        .flags = pick_flags(waiter->distinct, waiter->flexible, waiter->whole),
+        .answered = waiter->again,
+        .holds = true,
+    };
+}
+
+void kept_samples_lose(struct waiter *waiter)
+{
+    if (waiter->wait.client)
+        EFFECT(waiter->samples->loop, forget, waiter->wait.client, waiter->wait.id);
+    waiter->table->stats.orphaned_picks += waiter->picks.n;
+}
+
+bool kept_samples_reserve(struct waiter *waiter)
+{
+    struct kept_list *self = &waiter->samples->kept;
+    if (!waiter->wait.client)
+        return true;
+    if (!kept_list_make_client(self, waiter->wait.client))
+        return false;
+    waiter->reserved = kept_list_new(self);
+    return waiter->reserved && (waiter->table->one_by_one || block_reserve(waiter->reserved, waiter->want));
+}
+
+void kept_samples_unreserve(struct waiter *waiter)
+{
+    if (waiter->reserved)
+        kept_list_recycle(&waiter->samples->kept, waiter->reserved);
+    waiter->reserved = NULL;
+}
+
+struct picks *kept_samples_keep(struct waiter *waiter, bool answered)
+{
+    struct kept_list *self = &waiter->samples->kept;
+    struct loop *loop = waiter->samples->loop;
+    uint64_t client_id = waiter->wait.client, id = waiter->wait.id;
+    if (waiter->picks.n == 0 || waiter->fetch)
+        return &waiter->picks;
+    if (answered && !waiter->again && client_id)
+        EFFECT(loop, answered, client_id, id);
+    answered |= waiter->again;
+    struct kept_client *client = kept_list_make_client(self, client_id);
+    /* A sample whose items are looked up by keys stays kept while it is sent once more. */
+    if (waiter->again && kept_list_find(client, id))
+        return &waiter->picks;
+    struct kept_sample *sample = NULL;
+    struct kept_info info = waiter_info(waiter);
+    info.answered = answered;
+    info.holds = waiter->table->one_by_one || !answered;
+    if (client && id > client->settled) {
+        kept_list_touch(self, client); /* it was there up to now, however long it has waited */
+        if (info.holds)
+            picks_own(&waiter->picks, waiter->samples);
+        sample = keep(self, client, &info, &waiter->picks, &waiter->reserved);
+    }
+    if (sample)
+        return info.holds ? &sample->picks : &waiter->picks;
+    if (!answered)
+        kept_samples_lose(waiter);
+    else if (client_id)
+        EFFECT(loop, forget, client_id, id);
+    return &waiter->picks;
+}
+
+/* ---- retries ---- */
+
+rp_status kept_samples_check(const struct samples *samples, const struct kept_info *asked, rp_error *err)
+{
+    const struct kept_client *client = kept_list_client(&samples->kept, asked->client);
+    if (!client)
+        return RP_OK;
+    if (asked->id <= client->settled)
+        return err_set(err, RP_FAILED_PRECONDITION,
+                       "this client has said that it has all replies up to request %llu: %llu is not answered again",
+                       (unsigned long long)client->settled, (unsigned long long)asked->id);
+    const struct kept_sample *sample = kept_list_find(client, asked->id);
+    if (!sample)
+        return RP_OK;
+    const struct kept_info *first = &sample->info;
+    if (first->table != asked->table || first->want != asked->want || first->flags != asked->flags)
+        return err_set(
+            err, RP_INVALID_ARGUMENT,
+            "request %llu of this client was a sample of %u items of table '%s'%s: another one needs a new id",
+            (unsigned long long)asked->id, first->want, first->table->name,
+            first->flags != asked->flags ? ", with other flags" : "");
+    return RP_OK;
+}
+
+/* Picks the items of a sample that holds none, as far as they are in the table. False: no memory. */
+static bool look_up(struct waiter *waiter, const struct kept_sample *sample)
+{
+    const uint64_t *keys = (const uint64_t *)(const void *)sample->block;
+    struct picks *picks = &waiter->picks;
+    for (uint32_t i = 0; i < sample->n; i++) {
+        uint32_t slot = table_find(waiter->table, keys[i]);
+        if (slot == KEYMAP_NONE)
+            continue;
+        if (!picks_add(picks, waiter->table, slot, kept_probability(sample)[i]))
+            return false;
+        picks->priority[picks->n - 1] = kept_priority(sample)[i];
+        picks->times_sampled[picks->n - 1] = kept_times_sampled(sample)[i];
+    }
+    picks->table_size = sample->table_size;
+    waiter->gone = sample->n - picks->n;
+    return true;
+}
+
+/* Stamps the items that the batch has already, so that they are not picked again. */
+static void stamp_picked(struct waiter *waiter)
+{
+    struct contents *in = &waiter->table->in;
+    for (uint32_t i = 0; i < waiter->picks.n; i++) {
+        uint32_t slot = table_find(waiter->table, waiter->picks.key[i]);
+        if (slot != KEYMAP_NONE && (uint64_t)in->items[slot].insert_ns == waiter->picks.age_ns[i])
+            in->items[slot].stamp = waiter->stamp;
+    }
+}
+
+enum kept_found kept_samples_load(struct waiter *waiter)
+{
+    struct kept_list *self = &waiter->samples->kept;
+    struct kept_sample *sample = kept_list_find(kept_list_client(self, waiter->wait.client), waiter->wait.id);
+    if (!sample)
+        return KEPT_NOTHING;
+    bool answered = sample->info.answered;
+    if (!sample->info.holds) {
+        if (!look_up(waiter, sample))
+            return KEPT_NO_MEMORY;
+        if (waiter->picks.n == 0) { /* none of its items is left: a new sample takes its place */
+            waiter->gone = 0;
+            kept_list_drop(self, sample);
+            return KEPT_NOTHING;
+        }
+    } else {
+        struct picks empty = waiter->picks;
+        waiter->picks = sample->picks;
+        sample->picks = empty;
+    }
+    if (sample->info.holds || !answered) {
+        kept_list_remove(self, sample);
+        kept_list_recycle(self, sample);
+    }
+    waiter->again = answered;
+    if (!answered && waiter->distinct)
+        stamp_picked(waiter);
+    return answered ? KEPT_ANSWERED : KEPT_UNANSWERED;
+}
+
+/* ---- forgetting ---- */
+
+void kept_samples_settle(struct samples *samples, uint64_t client_id, uint64_t id)
+{
+    struct kept_list *self = &samples->kept;
+    struct kept_client *client = kept_list_client(self, client_id);
+    if (!client)
+        return;
+    kept_list_touch(self, client);
+    if (id <= client->settled)
+        return;
+    client->settles = true;
+    client->settled = id;
+    for (struct kept_sample *sample = client->first, *after; sample; sample = after) {
+        after = sample->after;
+        if (sample->info.id <= id) {
+            sample->info.answered = true; /* or not wanted: its picks do not count as lost */
+            kept_list_drop(self, sample);
+        }
+    }
+}
+
+void kept_samples_sweep(struct samples *samples)
+{
+    struct kept_list *self = &samples->kept;
+    int64_t now_ns = samples->loop->now_ns;
+    uint32_t left = DROPS_PER_SWEEP, lost = 0;
+    while (self->first_client && left) {
+        struct kept_client *client = self->first_client;
+        if (now_ns - client->heard_ns <= samples->config->tombstone_ns)
+            break;
+        for (struct kept_sample *sample = client->first, *after; sample && left; sample = after, left--) {
+            after = sample->after;
+            lost += sample->info.answered ? 0 : sample->picks.n;
+            kept_list_drop(self, sample);
+        }
+        if (!client->first)
+            kept_list_drop_client(self, client);
+    }
+    uint32_t held;
+    if (lost && log_allow(&self->gone_log, 1, now_ns, &held))
+        log_line(LEVEL_WARN, "B0541", "a sampler did not come back for the items picked for it",
+                 "picks=%u held_back=%u", lost, held);
+}
+
+/* ---- checkpoint and restore ---- */
+
+/* Stands in for arrays that are not kept. Never written to. */
+static const uint64_t zeros[SAMPLE_MAX_ITEMS];
+
+static struct picks block_picks(const struct kept_sample *sample)
+{
+    uint64_t *wide = (uint64_t *)(uintptr_t)zeros;
+    uint32_t *narrow = (uint32_t *)(uintptr_t)zeros;
+    return (struct picks){.n = sample->n < SAMPLE_MAX_ITEMS ? sample->n : SAMPLE_MAX_ITEMS,
+                          .key = (uint64_t *)(void *)sample->block,
+                          .priority = kept_priority(sample),
+                          .probability = kept_probability(sample),
+                          .times_sampled = kept_times_sampled(sample),
+                          .age_ns = wide,
+                          .policy = wide,
+                          .step = wide,
+                          .session = narrow,
+                          .layout = narrow,
+                          .offset = narrow,
+                          .length = narrow,
+                          .chunks = narrow,
+                          .table_size = sample->table_size};
+}
+
+void kept_samples_each(const struct samples *samples, void (*fn)(void *ctx, const struct kept_image *image), void *ctx)
+{
+    for (const struct kept_sample *at = samples->kept.oldest; at; at = at->newer) {
+        struct kept_image image = {at->info, at->info.holds ? at->picks : block_picks(at)};
+        fn(ctx, &image);
+    }
+    for (const struct wait *wait = samples->peers->waits.first; wait; wait = wait->next) {
+        const struct waiter *waiter = (const struct waiter *)wait;
+        if (strcmp(wait->ops->kind, "sample") != 0 || !wait->client || waiter->fetch || !waiter->picks.n)
+            continue;
+        if (waiter->again && !waiter->table->one_by_one)
+            continue; /* it is kept, and was given above */
+        struct kept_image image = {waiter_info(waiter), waiter->picks};
+        fn(ctx, &image);
+    }
+}
+
+bool kept_samples_restore(struct samples *samples, struct kept_image *image)
+{
+    struct kept_list *self = &samples->kept;
+    const struct kept_info *info = &image->info;
+    struct picks *picks = &image->picks;
+    struct kept_client *client = info->id ? kept_list_make_client(self, info->client) : NULL;
+    bool ok = client && picks->n && picks->n <= SAMPLE_MAX_ITEMS && !kept_list_find(client, info->id) &&
+              keep(self, client, info, picks, NULL);
+    if (!info->holds)
+        picks->n = picks->n_refs = 0; /* they held nothing */
+    picks_clear(picks, samples);
+    picks_fini(picks);
+    return ok;
+}
