@@ -65,7 +65,7 @@ static rp_status read_end(int descriptor, struct kept_checkpoint *out, uint64_t 
                            ? record_check(record, size, disk_at(out->number, offset), &size, err)
                            : err_set(err, RP_IO, "it can not be read");
     bool ended = false;
-    struct entry_reader reader = entry_reader(record, size, disk_at(out->number, offset));
+    struct entry_reader reader = entry_reader((struct record_view){record, size, disk_at(out->number, offset)});
     for (struct entry_view entry; status == RP_OK && entry_next(&reader, &entry);) {
         status = entry_check(&entry, err);
         if (status == RP_OK && entry.type == ENTRY_PARTS)

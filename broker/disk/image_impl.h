@@ -90,9 +90,14 @@ void request_map_remove(struct request_map *self, uint64_t client, uint64_t id);
 void request_map_fini(struct request_map *self);
 
 /* image_load.c */
-/* Applies the entries of a record that lie before `limit`; *stop: where the first that can not be applied lies. */
-rp_status image_apply_record(struct image *self, const uint8_t *record, size_t size, uint64_t at, uint64_t limit,
-                             uint64_t *entries, uint64_t *stop, rp_error *err);
+/* How far records were applied. */
+struct applied {
+    uint64_t entries; /* sum over all records */
+    uint64_t stop;    /* place after the last entry that was applied */
+};
+/* Applies the entries of a record that lie before `limit`. */
+rp_status image_apply_record(struct image *self, struct record_view record, uint64_t limit, struct applied *out,
+                             rp_error *err);
 /* What a segment begins with. False: it can not be read. */
 bool image_segment_start(const struct folder *folder, uint64_t number, struct entry_start *out);
 

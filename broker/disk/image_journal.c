@@ -116,9 +116,9 @@ static bool is_preamble(uint16_t type)
 }
 
 /* How many entries are news of the state. */
-static uint64_t record_news(const uint8_t *record, size_t size, uint64_t at, uint64_t limit)
+static uint64_t record_news(struct record_view record, uint64_t limit)
 {
-    struct entry_reader reader = entry_reader(record, size, at);
+    struct entry_reader reader = entry_reader(record);
     uint64_t news = 0;
     for (struct entry_view entry; entry_next(&reader, &entry) && entry.at < limit;)
         news += !is_preamble(entry.type) && entry.type != ENTRY_CHUNK;
@@ -126,33 +126,33 @@ static uint64_t record_news(const uint8_t *record, size_t size, uint64_t at, uin
 }
 
 /* The place of the first entry that is not of the preamble; the record's end: all are. */
-static uint64_t preamble_end(const uint8_t *record, size_t size, uint64_t at)
+static uint64_t preamble_end(struct record_view record)
 {
-    struct entry_reader reader = entry_reader(record, size, at);
+    struct entry_reader reader = entry_reader(record);
     for (struct entry_view entry; entry_next(&reader, &entry);)
         if (!is_preamble(entry.type))
             return entry.at;
-    return at + size;
+    return record.at + record.size;
 }
 
 /* One record of a segment. False: the journal can not be applied any further. */
 static rp_status journal_record(struct journal *self, uint32_t index, const struct reader *reader,
-                                const uint8_t *record, size_t size, uint64_t at, bool *go_on, rp_error *err)
+                                struct record_view record, bool *go_on, rp_error *err)
 {
     struct image *image = self->image;
-    uint64_t limit = self->segments[index].limit, entries = 0, stop = 0;
-    uint64_t news = record_news(record, size, at, limit);
+    uint64_t limit = self->segments[index].limit, news = record_news(record, limit);
+    struct applied applied = {0};
     if (news && !self->anchored)
         return err_set(err, RP_DATA_LOSS,
                        "the journal in folder '%s' begins in the middle (%s): there is no checkpoint that it goes on "
                        "from",
                        self->folder->path, reader->name);
     rp_error why = {0};
-    rp_status status = image_apply_record(image, record, size, at, limit, &entries, &stop, &why);
+    rp_status status = image_apply_record(image, record, limit, &applied, &why);
     image->journal_entries += news;
-    image->journal_bytes += size;
-    if (stop > image->end)
-        image->end = stop;
+    image->journal_bytes += record.size;
+    if (applied.stop > image->end)
+        image->end = applied.stop;
     if (status == RP_NO_MEMORY)
         return err_set(err, status, "%s", why.text);
     *go_on = status == RP_OK;
@@ -168,13 +168,11 @@ static rp_status journal_records(struct journal *self, uint32_t index, struct re
                                  bool *go_on, rp_error *err)
 {
     uint64_t limit = self->segments[index].limit;
-    const uint8_t *record;
-    size_t size;
-    uint64_t at;
+    struct record_view record;
     *go_on = true;
     while (*go_on && disk_at(reader->number, reader->offset) < limit) {
         rp_error why = {0};
-        rp_status status = reader_next(reader, &record, &size, &at, &why);
+        rp_status status = reader_next(reader, &record, &why);
         if (status == RP_END_OF_STREAM)
             return RP_OK;
         if (status == RP_NO_MEMORY)
@@ -189,17 +187,18 @@ static rp_status journal_records(struct journal *self, uint32_t index, struct re
         } else if (status != RP_OK) {
             journal_broken(self, index, reader, why.text);
             *go_on = false;
-        } else if (disk_offset(at) < from) {
-            uint64_t entries = 0, stop = 0, until = preamble_end(record, size, at);
+        } else if (disk_offset(record.at) < from) {
+            uint64_t until = preamble_end(record);
+            struct applied applied = {0};
             self->image->impl->naming = true;
-            status = image_apply_record(self->image, record, size, at, until, &entries, &stop, &why);
+            status = image_apply_record(self->image, record, until, &applied, &why);
             self->image->impl->naming = false;
             if (status == RP_NO_MEMORY)
                 return err_set(err, status, "%s", why.text);
-            if (until < at + size || status != RP_OK)
+            if (until < record.at + record.size || status != RP_OK)
                 reader_seek(reader, from);
         } else {
-            RP_TRY(journal_record(self, index, reader, record, size, at, go_on, err));
+            RP_TRY(journal_record(self, index, reader, record, go_on, err));
         }
     }
     return RP_OK;

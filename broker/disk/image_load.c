@@ -25,16 +25,15 @@ static rp_status peek_entry(struct entry_reader *entries, uint16_t type, struct 
     return entry_check(entry, err);
 }
 
-static rp_status peek_record(const uint8_t *record, size_t size, uint64_t at, struct checkpoint_about *out,
-                             rp_error *err)
+static rp_status peek_record(struct record_view record, struct checkpoint_about *out, rp_error *err)
 {
-    struct entry_reader entries = entry_reader(record, size, at);
+    struct entry_reader entries = entry_reader(record);
     struct entry_view entry;
     RP_TRY(peek_entry(&entries, ENTRY_START, &entry, err));
     memcpy(&out->start, entry.body, sizeof out->start);
     RP_TRY(peek_entry(&entries, ENTRY_CHECKPOINT, &entry, err));
     memcpy(&out->head, entry.body, sizeof out->head);
-    if (out->head.number != disk_number(at))
+    if (out->head.number != disk_number(record.at))
         return err_set(err, RP_BAD_MESSAGE, "it says that it is checkpoint %llu", (unsigned long long)out->head.number);
     size_t bytes = (size_t)out->head.n_parts * sizeof *out->parts;
     out->parts = malloc(bytes ? bytes : 1);
@@ -50,12 +49,10 @@ rp_status checkpoint_peek(const struct folder *folder, uint64_t number, struct c
     struct reader reader;
     RP_TRY(reader_open(&reader, folder, DISK_CHECKPOINT, number, err));
     reader.piece = PEEK_BYTES;
-    const uint8_t *record;
-    size_t size;
-    uint64_t at;
-    rp_status status = reader_next(&reader, &record, &size, &at, err);
+    struct record_view record;
+    rp_status status = reader_next(&reader, &record, err);
     if (status == RP_OK) {
-        status = peek_record(record, size, at, out, err);
+        status = peek_record(record, out, err);
         if (status != RP_OK)
             err_prefix(err, "%s", reader.name);
     } else if (status == RP_END_OF_STREAM) {
@@ -65,16 +62,16 @@ rp_status checkpoint_peek(const struct folder *folder, uint64_t number, struct c
     return status;
 }
 
-rp_status image_apply_record(struct image *self, const uint8_t *record, size_t size, uint64_t at, uint64_t limit,
-                             uint64_t *entries, uint64_t *stop, rp_error *err)
+rp_status image_apply_record(struct image *self, struct record_view record, uint64_t limit, struct applied *out,
+                             rp_error *err)
 {
-    struct entry_reader reader = entry_reader(record, size, at);
-    for (struct entry_view entry; entry_next(&reader, &entry) && entry.at < limit; ++*entries) {
-        *stop = entry.at;
+    struct entry_reader reader = entry_reader(record);
+    for (struct entry_view entry; entry_next(&reader, &entry) && entry.at < limit; out->entries++) {
+        out->stop = entry.at;
         RP_TRY(entry_check(&entry, err));
         RP_TRY(image_apply(self, &entry, err));
     }
-    *stop = reader.at;
+    out->stop = reader.at;
     if (reader.bad)
         return err_set(err, RP_BAD_MESSAGE, "the entry at offset %llu runs out of its record",
                        (unsigned long long)disk_offset(reader.at));
@@ -84,16 +81,14 @@ rp_status image_apply_record(struct image *self, const uint8_t *record, size_t s
 bool image_segment_start(const struct folder *folder, uint64_t number, struct entry_start *out)
 {
     struct reader reader;
-    const uint8_t *record;
-    size_t size;
-    uint64_t at;
+    struct record_view record;
     struct entry_view entry;
     if (reader_open(&reader, folder, DISK_SEGMENT, number, NULL) != RP_OK)
         return false;
     reader.piece = PEEK_BYTES;
-    bool ok = reader_next(&reader, &record, &size, &at, NULL) == RP_OK;
+    bool ok = reader_next(&reader, &record, NULL) == RP_OK;
     if (ok) {
-        struct entry_reader entries = entry_reader(record, size, at);
+        struct entry_reader entries = entry_reader(record);
         ok = peek_entry(&entries, ENTRY_START, &entry, NULL) == RP_OK;
     }
     if (ok)
@@ -105,14 +100,14 @@ bool image_segment_start(const struct folder *folder, uint64_t number, struct en
 /* ---- checkpoints */
 
 /* Whether the record's last entry is an END; its count. */
-static bool record_end(const uint8_t *record, size_t size, struct entry_end *out)
+static bool record_end(struct record_view record, struct entry_end *out)
 {
     size_t whole = sizeof(struct entry_head) + sizeof *out;
-    if (size < sizeof(struct record_head) + whole)
+    if (record.size < sizeof(struct record_head) + whole)
         return false;
     struct entry_head head;
-    memcpy(&head, record + size - whole, sizeof head);
-    memcpy(out, record + size - sizeof *out, sizeof *out);
+    memcpy(&head, record.data + record.size - whole, sizeof head);
+    memcpy(out, record.data + record.size - sizeof *out, sizeof *out);
     return head.type == ENTRY_END && head.size == whole;
 }
 
@@ -121,25 +116,24 @@ static rp_status load_checkpoint(struct image *self, const struct folder *folder
 {
     struct reader reader;
     RP_TRY(reader_open(&reader, folder, DISK_CHECKPOINT, number, err));
-    const uint8_t *record;
-    size_t size;
-    uint64_t at = 0, stop = 0, entries = 0;
+    struct record_view record;
+    struct applied applied = {0};
     struct entry_end end = {0};
     bool ended = false;
     rp_status status;
-    while ((status = reader_next(&reader, &record, &size, &at, err)) == RP_OK) {
-        status = image_apply_record(self, record, size, at, UINT64_MAX, &entries, &stop, err);
+    while ((status = reader_next(&reader, &record, err)) == RP_OK) {
+        status = image_apply_record(self, record, UINT64_MAX, &applied, err);
         if (status != RP_OK) {
             err_prefix(err, "%s", reader.name);
             break;
         }
-        ended = record_end(record, size, &end);
+        ended = record_end(record, &end);
     }
     if (status == RP_END_OF_STREAM)
-        status = ended && end.entries == entries
+        status = ended && end.entries == applied.entries
                      ? RP_OK
                      : err_set(err, RP_BAD_MESSAGE, "%s is cut short: it has %llu entries and %s", reader.name,
-                               (unsigned long long)entries, ended ? "should have more" : "no END");
+                               (unsigned long long)applied.entries, ended ? "should have more" : "no END");
     reader_close(&reader);
     return status;
 }

@@ -77,20 +77,20 @@ static rp_status reader_fill(struct reader *self, size_t want, rp_error *err)
     return RP_OK;
 }
 
-rp_status reader_next(struct reader *self, const uint8_t **record, size_t *size, uint64_t *at, rp_error *err)
+rp_status reader_next(struct reader *self, struct record_view *out, rp_error *err)
 {
     if (self->offset >= self->bytes)
         return err_set(err, RP_END_OF_STREAM, "%s ends", self->name);
     uint64_t left = self->bytes - self->offset;
     size_t have = left < sizeof(struct record_head) ? (size_t)left : sizeof(struct record_head);
     RP_TRY(reader_fill(self, have, err));
-    *at = disk_at(self->number, self->offset);
+    uint64_t at = disk_at(self->number, self->offset);
     const uint8_t *start = self->buffer + (self->offset - self->buffer_at);
     rp_error why = {0};
     size_t whole = 0;
     rp_status status = RP_OK;
     if (have == sizeof(struct record_head)) {
-        status = record_check_head(start, *at, &whole, &why);
+        status = record_check_head(start, at, &whole, &why);
         if (status == RP_OK) {
             have = whole < left ? whole : (size_t)left;
             /* A record that is cut short is not read: its size may be anything. */
@@ -100,11 +100,10 @@ rp_status reader_next(struct reader *self, const uint8_t **record, size_t *size,
         }
     }
     if (status == RP_OK)
-        status = record_check(start, have, *at, &whole, &why);
+        status = record_check(start, have, at, &whole, &why);
     if (status != RP_OK)
         return err_set(err, status, "%s at offset %llu: %s", self->name, (unsigned long long)self->offset, why.text);
-    *record = start;
-    *size = whole;
+    *out = (struct record_view){start, whole, at};
     self->offset += whole;
     return RP_OK;
 }
@@ -122,13 +121,11 @@ static bool looks_like_record(struct reader *self)
 bool reader_resync(struct reader *self)
 {
     uint64_t from = self->offset;
-    const uint8_t *record;
-    size_t size;
-    uint64_t at;
+    struct record_view record;
     for (self->offset += 8; self->offset + sizeof(struct record_head) <= self->bytes; self->offset += 8)
         if (looks_like_record(self)) {
             uint64_t found = self->offset;
-            bool sound = reader_next(self, &record, &size, &at, NULL) == RP_OK;
+            bool sound = reader_next(self, &record, NULL) == RP_OK;
             self->offset = found;
             if (sound)
                 return true;

@@ -22,7 +22,7 @@ rp_status reader_open(struct reader *self, const struct folder *folder, enum dis
 void reader_close(struct reader *self);
 /* The next record, which is valid until the next call. RP_END_OF_STREAM: there is none, and none is begun.
  * RP_BAD_MESSAGE: what is there is no whole record; the reader stays before it, and the error names file and place. */
-rp_status reader_next(struct reader *self, const uint8_t **record, size_t *size, uint64_t *at, rp_error *err);
+rp_status reader_next(struct reader *self, struct record_view *out, rp_error *err);
 static inline void reader_seek(struct reader *self, uint64_t offset)
 {
     self->offset = offset;

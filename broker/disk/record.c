@@ -18,7 +18,7 @@ static uint32_t record_crc(const uint8_t *record, size_t size)
 
 void record_seal(uint8_t *record, size_t size, uint64_t at)
 {
-    struct entry_reader reader = entry_reader(record, size, at);
+    struct entry_reader reader = entry_reader((struct record_view){record, size, at});
     for (struct entry_view entry; entry_next(&reader, &entry);)
         if (entry.type == ENTRY_CHUNK && entry_check(&entry, NULL) == RP_OK) {
             struct chunk_view chunk = entry_chunk_view(&entry);
@@ -62,10 +62,13 @@ rp_status record_check(const uint8_t *data, size_t room, uint64_t at, size_t *si
     return RP_OK;
 }
 
-struct entry_reader entry_reader(const uint8_t *record, size_t size, uint64_t at)
+struct entry_reader entry_reader(struct record_view record)
 {
     return (struct entry_reader){
-        .data = record + sizeof(struct record_head), .end = record + size, .at = at + sizeof(struct record_head)};
+        .data = record.data + sizeof(struct record_head),
+        .end = record.data + record.size,
+        .at = record.at + sizeof(struct record_head),
+    };
 }
 
 bool entry_next(struct entry_reader *self, struct entry_view *out)

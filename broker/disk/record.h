@@ -269,6 +269,13 @@ rp_status record_check(const uint8_t *data, size_t room, uint64_t at, size_t *si
 /* The same for the head alone, of which all bytes are there: *size is what the whole record will have. */
 rp_status record_check_head(const uint8_t *data, uint64_t at, size_t *size, rp_error *err);
 
+/* A record that was checked. */
+struct record_view {
+    const uint8_t *data; /* with its head */
+    size_t size;
+    uint64_t at;
+};
+
 /* Goes over the entries of a record that was checked. False: no more, or (bad set) an entry that does not fit. */
 struct entry_reader {
     const uint8_t *data, *end;
@@ -281,7 +288,7 @@ struct entry_view {
     size_t size; /* of the body */
     uint64_t at; /* place of its head: what chunks are known by */
 };
-struct entry_reader entry_reader(const uint8_t *record, size_t size, uint64_t at);
+struct entry_reader entry_reader(struct record_view record);
 bool entry_next(struct entry_reader *self, struct entry_view *out);
 /* Whether the body has the sizes that its type and its own counts say: nothing from a file is read before this. */
 rp_status entry_check(const struct entry_view *entry, rp_error *err);

@@ -30,10 +30,9 @@ static void verify_first(struct verify_result *out, const struct entry_view *ent
         memcpy(&out->end, entry->body, sizeof out->end);
 }
 
-static void verify_record(struct verify_result *out, const uint8_t *record, size_t size, uint64_t at,
-                          enum disk_kind kind)
+static void verify_record(struct verify_result *out, struct record_view record, enum disk_kind kind)
 {
-    struct entry_reader reader = entry_reader(record, size, at);
+    struct entry_reader reader = entry_reader(record);
     rp_error why;
     for (struct entry_view entry; entry_next(&reader, &entry); out->entries++) {
         if (entry_check(&entry, &why) != RP_OK) {
@@ -62,15 +61,13 @@ rp_status disk_verify_file(const struct folder *folder, enum disk_kind kind, uin
     struct reader reader;
     RP_TRY(reader_open(&reader, folder, kind, number, err));
     out->bytes = reader.bytes;
-    const uint8_t *record;
-    size_t size;
-    uint64_t at;
+    struct record_view record;
     rp_status status;
     rp_error why = {0};
-    while ((status = reader_next(&reader, &record, &size, &at, &why)) != RP_END_OF_STREAM) {
+    while ((status = reader_next(&reader, &record, &why)) != RP_END_OF_STREAM) {
         if (status == RP_OK) {
             out->sound_after += out->damaged;
-            verify_record(out, record, size, at, kind);
+            verify_record(out, record, kind);
             continue;
         }
         uint64_t bad = reader.offset;

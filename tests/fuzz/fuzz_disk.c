@@ -50,7 +50,7 @@ static void walk(const uint8_t *record, size_t size, uint64_t at)
     struct image image;
     image_init(&image);
     image.most_slots = 4096;
-    struct entry_reader reader = entry_reader(record, size, at);
+    struct entry_reader reader = entry_reader((struct record_view){record, size, at});
     for (struct entry_view entry; entry_next(&reader, &entry);) {
         CHECK(entry.body + entry.size <= record + size && entry.at > at);
         rp_error err = {0};

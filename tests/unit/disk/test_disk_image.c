@@ -24,7 +24,7 @@ static rp_status run(struct image *image, rp_error *err)
 {
     rp_status status = RP_OK;
     record_seal(feed.record, feed.used, disk_at(1, feed.offset));
-    struct entry_reader reader = entry_reader(feed.record, feed.used, disk_at(1, feed.offset));
+    struct entry_reader reader = entry_reader((struct record_view){feed.record, feed.used, disk_at(1, feed.offset)});
     for (struct entry_view entry; status == RP_OK && entry_next(&reader, &entry);) {
         status = entry_check(&entry, err);
         if (status == RP_OK)

@@ -218,7 +218,7 @@ static void test_round_trip(void **state)
     size_t used = all_types(record, sizeof record, at), size = 0;
     assert_int_equal(record_check(record, sizeof record, at, &size, NULL), RP_OK);
     assert_int_equal(size, used);
-    struct entry_reader reader = entry_reader(record, size, at);
+    struct entry_reader reader = entry_reader((struct record_view){record, size, at});
     struct entry_view entry;
     uint16_t type = 1;
     for (; entry_next(&reader, &entry); type++) {
@@ -280,7 +280,7 @@ static void test_bad_entry_sizes(void **state)
     const uint32_t sizes[] = {0, 1, 7, (uint32_t)used, UINT32_MAX, UINT32_MAX - 7};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         memcpy(record + sizeof(struct record_head), &sizes[i], 4);
-        struct entry_reader reader = entry_reader(record, used, at);
+        struct entry_reader reader = entry_reader((struct record_view){record, used, at});
         struct entry_view entry;
         assert_false(entry_next(&reader, &entry));
         assert_true(reader.bad);

@@ -192,7 +192,7 @@ static uint32_t check_segment(struct desk *self, uint64_t number, uint8_t first)
         size_t size;
         if (record_check(data + at, bytes - at, disk_at(number, at), &size, &err) != RP_OK)
             fail_msg("record %u of segment %llu: %s", n, (unsigned long long)number, err.text);
-        struct entry_reader reader = entry_reader(data + at, size, disk_at(number, at));
+        struct entry_reader reader = entry_reader((struct record_view){data + at, size, disk_at(number, at)});
         struct entry_view view;
         assert_true(entry_next(&reader, &view));
         assert_int_equal(view.body[0], (uint8_t)(first + n));

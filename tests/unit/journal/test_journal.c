@@ -131,11 +131,9 @@ static void a_put_and_its_reply_are_in_one_record(void **state)
     struct reader reader;
     rp_error err = {0};
     assert_int_equal(reader_open(&reader, &embed.broker->stream->folder, DISK_SEGMENT, 1, &err), RP_OK);
-    const uint8_t *record;
-    size_t size;
-    uint64_t at;
-    while (reader_next(&reader, &record, &size, &at, &err) == RP_OK) {
-        struct entry_reader entries = entry_reader(record, size, at);
+    struct record_view record;
+    while (reader_next(&reader, &record, &err) == RP_OK) {
+        struct entry_reader entries = entry_reader(record);
         uint32_t slots_here = 0, replies_here = 0;
         for (struct entry_view entry; entry_next(&entries, &entry);) {
             slots_here += entry.type == ENTRY_SLOT;

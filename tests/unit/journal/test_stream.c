@@ -129,7 +129,7 @@ static void each_entry(struct desk *self, uint64_t number, entry_fn *fn, void *c
         rp_error err = {0};
         if (record_check(data + at, bytes - at, disk_at(number, at), &size, &err) != RP_OK)
             fail_msg("%s", err.text);
-        struct entry_reader reader = entry_reader(data + at, size, disk_at(number, at));
+        struct entry_reader reader = entry_reader((struct record_view){data + at, size, disk_at(number, at)});
         struct entry_view view;
         while (entry_next(&reader, &view))
             fn(ctx, &view);
