@@ -310,7 +310,7 @@ void checkpoint_free(struct checkpoint *self)
         free(copy->items);
         free(copy->refs);
     }
-    disk_writer_record_drop(self->stream->disk_writer, self->job);
+    disk_pool_return(&self->stream->pool, self->job);
     free(self->tables);
     free(self->slots);
     free(self->selections);

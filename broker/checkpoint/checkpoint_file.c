@@ -26,7 +26,7 @@ static void give_record(struct checkpoint *self, struct disk_job *job, size_t si
 {
     struct stream *stream = self->stream;
     if (self->failed) {
-        disk_writer_record_drop(stream->disk_writer, job);
+        disk_pool_return(&stream->pool, job);
         return;
     }
     job->what = DISK_JOB_RECORD;
@@ -51,13 +51,13 @@ void checkpoint_flush(struct checkpoint *self)
 /* Makes a record with room for so many bytes. */
 static void record_new(struct checkpoint *self, size_t need)
 {
-    struct disk_writer *writer = self->stream->disk_writer;
-    disk_writer_record_drop(writer, self->job);
+    struct disk_pool *pool = &self->stream->pool;
+    disk_pool_return(pool, self->job);
     self->capacity = need > RECORD_BYTES ? need : RECORD_BYTES;
     if (need <= RECORD_BYTES)
-        self->job = disk_writer_record_wait(writer);
+        self->job = disk_pool_take_wait(pool);
     else
-        while ((self->job = disk_writer_record_large(need)) == NULL)
+        while ((self->job = disk_job_large(need)) == NULL)
             usleep(LARGE_WAIT_US); /* an entry of more than a MiB: rare */
     self->record = self->job->data;
 }
@@ -93,7 +93,7 @@ void checkpoint_large(struct checkpoint *self, uint16_t type, const void *front,
 {
     checkpoint_flush(self);
     size_t body = size + zmq_msg_size(value), before = sizeof(struct record_head) + sizeof(struct entry_head) + size;
-    struct disk_job *job = disk_writer_record_large(before);
+    struct disk_job *job = disk_job_large(before);
     if (!job) {
         checkpoint_fail(self, "no memory for a value of %zu bytes", body);
         return;

@@ -1,23 +1,18 @@
-/* Two sides: the core thread gives jobs and takes news under a lock that neither holds for long; the actor's pipe only
- * wakes, with at most one unread message each way. The rest of the struct is the actor's own. */
+/* Jobs and the actor's loop. The core thread gives jobs and reads news under a lock that neither side holds for long; the
+ * actor's pipe only wakes the other side, with at most one unread message each way. */
 #include "broker/journal/disk_writer_impl.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "proto/base/error.h"
-#include "proto/base/log.h"
 
-/* A disk that can not be written is tried again after so long, then half as often each time. */
+/* Pause before the first retry of a failed write, and the longest: it doubles each time. */
 #define RETRY_FIRST_NS (50 * NS_PER_MS)
 #define RETRY_NS NS_PER_S
-#define TROUBLE_LOG_NS (10 * NS_PER_S)
-/* The free space is looked at when so much was written; where it is short, also when so long has passed. */
-#define MEASURE_BYTES (64u << 10)
+/* How often the free space is measured while it is short, besides after writes. */
 #define MEASURE_NS (100 * NS_PER_MS)
 
 /* ---- the core thread's side */
@@ -40,269 +35,6 @@ void disk_writer_give(struct disk_writer *self, struct disk_job *job)
         zmq_send(self->socket, "", 0, ZMQ_DONTWAIT);
 }
 
-struct disk_job *disk_writer_record_large(size_t bytes)
-{
-    struct disk_job *job = calloc(1, sizeof *job);
-    if (job && (job->data = malloc(bytes)) != NULL)
-        return job;
-    free(job);
-    return NULL;
-}
-
-static void job_free(struct disk_job *job)
-{
-    if (job->tail_at)
-        zmq_msg_close(&job->tail);
-    if (job->data != job->buffer)
-        free(job->data);
-    free(job->buffer);
-    free(job);
-}
-
-static struct disk_job *record_new(void)
-{
-    struct disk_job *job = disk_writer_record_large(RECORD_BYTES);
-    if (job)
-        job->buffer = job->data;
-    return job;
-}
-
-struct disk_job *disk_writer_record(struct disk_writer *self)
-{
-    pthread_mutex_lock(&self->mutex);
-    struct disk_job *job = self->n_spare ? self->spare[--self->n_spare] : NULL;
-    pthread_mutex_unlock(&self->mutex);
-    return job ? job : record_new();
-}
-
-struct disk_job *disk_writer_record_wait(struct disk_writer *self)
-{
-    struct disk_job *job = disk_writer_record(self);
-    if (job)
-        return job;
-    pthread_mutex_lock(&self->mutex);
-    while (!self->n_spare)
-        pthread_cond_wait(&self->returned, &self->mutex);
-    job = self->spare[--self->n_spare];
-    pthread_mutex_unlock(&self->mutex);
-    return job;
-}
-
-/* With the lock held. False: enough of them are kept. */
-static bool keep_spare(struct disk_writer *self, struct disk_job *job)
-{
-    if (!job->buffer || self->n_spare == SPARE_MOST)
-        return false;
-    if (job->tail_at)
-        zmq_msg_close(&job->tail);
-    if (job->data != job->buffer)
-        free(job->data);
-    *job = (struct disk_job){.data = job->buffer, .buffer = job->buffer};
-    self->spare[self->n_spare++] = job;
-    pthread_cond_signal(&self->returned);
-    return true;
-}
-
-void disk_writer_record_drop(struct disk_writer *self, struct disk_job *job)
-{
-    if (!job)
-        return;
-    pthread_mutex_lock(&self->mutex);
-    bool kept = keep_spare(self, job);
-    pthread_mutex_unlock(&self->mutex);
-    if (!kept)
-        job_free(job);
-}
-
-bool disk_writer_news(struct disk_writer *self, struct disk_news *out)
-{
-    if (!atomic_load_explicit(&self->told, memory_order_acquire))
-        return false;
-    pthread_mutex_lock(&self->mutex);
-    *out = self->news;
-    if (self->n_events) {
-        *(self->events[0].ok ? &out->finished : &out->abandoned) = self->events[0].number;
-        self->n_events--;
-        memmove(self->events, self->events + 1, self->n_events * sizeof self->events[0]);
-    }
-    if (!self->n_events) {
-        char token;
-        while (zmq_recv(self->socket, &token, sizeof token, ZMQ_DONTWAIT) >= 0) {
-        }
-        atomic_store_explicit(&self->told, false, memory_order_relaxed);
-    }
-    pthread_mutex_unlock(&self->mutex);
-    return true;
-}
-
-static uint64_t free_bytes(const struct folder *folder)
-{
-    struct statvfs about;
-    if (fstatvfs(folder->descriptor, &about) != 0 || about.f_frsize == 0)
-        return UINT64_MAX;
-    return (uint64_t)about.f_bavail * about.f_frsize;
-}
-
-uint64_t disk_writer_free(struct disk_writer *self)
-{
-    pthread_mutex_lock(&self->mutex);
-    uint64_t bytes = self->news.free;
-    pthread_mutex_unlock(&self->mutex);
-    return bytes;
-}
-
-void disk_writer_watch(struct disk_writer *self, bool on)
-{
-    if (atomic_exchange(&self->watch, on) != on && on)
-        zmq_send(self->socket, "", 0, ZMQ_DONTWAIT);
-}
-
-/* ---- news */
-
-/* With the lock held. */
-static void tell(struct disk_writer *self)
-{
-    if (atomic_load_explicit(&self->told, memory_order_relaxed))
-        return;
-    atomic_store_explicit(&self->told, true, memory_order_release);
-    zmq_send(self->pipe, "", 0, ZMQ_DONTWAIT);
-}
-
-void disk_writer_measure(struct disk_writer *self)
-{
-    uint64_t bytes = free_bytes(self->folder);
-    pthread_mutex_lock(&self->mutex);
-    bool changed = bytes != self->news.free;
-    self->news.free = bytes;
-    self->measured = self->news.written;
-    if (changed)
-        tell(self);
-    pthread_mutex_unlock(&self->mutex);
-    self->measured_ns = clock_now(&self->clock);
-}
-
-void disk_writer_tell_event(struct disk_writer *self, uint64_t checkpoint, bool ok)
-{
-    pthread_mutex_lock(&self->mutex);
-    assert(self->n_events < EVENTS_MOST); /* one checkpoint at a time is under way */
-    self->events[self->n_events].number = checkpoint;
-    self->events[self->n_events++].ok = ok;
-    tell(self);
-    pthread_mutex_unlock(&self->mutex);
-}
-
-static void tell_trouble(struct disk_writer *self, const char *text)
-{
-    pthread_mutex_lock(&self->mutex);
-    snprintf(self->news.trouble, sizeof self->news.trouble, "%s", text);
-    tell(self);
-    pthread_mutex_unlock(&self->mutex);
-}
-
-static void jobs_drop(struct disk_job *job)
-{
-    while (job) {
-        struct disk_job *next = job->next;
-        job_free(job);
-        job = next;
-    }
-}
-
-/* These jobs are done, or not needed any more; records of the stream up to this number are durable. Told in one piece. */
-static void jobs_end(struct disk_writer *self, struct disk_job *batch, uint64_t durable)
-{
-    struct disk_news *news = &self->news;
-    pthread_mutex_lock(&self->mutex);
-    if (durable > self->passed)
-        self->passed = durable;
-    if (!news->bad_last)
-        news->durable = self->passed;
-    struct disk_job *left = NULL;
-    for (struct disk_job *job = batch, *next; job; job = next) {
-        next = job->next;
-        if (job->what == DISK_JOB_RECORD) {
-            news->written += job->size;
-            if (news->free != UINT64_MAX) /* until it is measured */
-                news->free -= job->size < news->free ? job->size : news->free;
-        }
-        if (!keep_spare(self, job)) {
-            job->next = left;
-            left = job;
-        }
-    }
-    bool measure = news->written - self->measured >= MEASURE_BYTES;
-    tell(self);
-    pthread_mutex_unlock(&self->mutex);
-    jobs_drop(left);
-    if (measure)
-        disk_writer_measure(self);
-}
-
-/* ---- trouble */
-
-void disk_writer_trouble(struct disk_writer *self, const char *what)
-{
-    int64_t now = clock_now(&self->clock);
-    self->failures++;
-    if (!self->in_trouble || now - self->trouble_log_ns >= TROUBLE_LOG_NS) {
-        char quoted[320];
-        self->trouble_log_ns = now;
-        log_line(LEVEL_ERROR, "B0501", "the disk can not be written", "why=%s failures=%llu",
-                 log_quote(quoted, sizeof quoted, what), (unsigned long long)self->failures);
-    }
-    self->in_trouble = true;
-    tell_trouble(self, what);
-}
-
-void disk_writer_all_is_well(struct disk_writer *self)
-{
-    if (!self->in_trouble || self->sync_trouble)
-        return;
-    log_line(LEVEL_WARN, "B0502", "the disk can be written again", "failures=%llu", (unsigned long long)self->failures);
-    self->in_trouble = false;
-    self->failures = 0;
-    self->retry_ns = 0;
-    tell_trouble(self, "");
-}
-
-/* ---- syncs that failed */
-
-/* The actor alone writes these. */
-bool disk_writer_is_bad(const struct disk_writer *self, uint64_t segment)
-{
-    return self->news.bad_last && segment >= self->news.bad_first && segment <= self->news.bad_last;
-}
-
-void disk_writer_distrust(struct disk_writer *self, uint64_t segment, const char *why)
-{
-    pthread_mutex_lock(&self->mutex);
-    struct disk_news *news = &self->news;
-    if (!news->bad_last || segment < news->bad_first)
-        news->bad_first = segment;
-    if (segment > news->bad_last)
-        news->bad_last = segment;
-    news->failures++; /* a failure that was counted and is not known here is told of later */
-    pthread_mutex_unlock(&self->mutex);
-    self->sync_trouble = true; /* that it can be written is not enough */
-    disk_writer_trouble(self, why);
-}
-
-void disk_writer_healed(struct disk_writer *self, uint64_t failures)
-{
-    pthread_mutex_lock(&self->mutex);
-    bool healed = self->news.bad_last && failures == atomic_load(&self->sync.failures);
-    if (healed) {
-        self->news.bad_first = self->news.bad_last = 0;
-        self->news.durable = self->passed;
-        tell(self);
-    }
-    pthread_mutex_unlock(&self->mutex);
-    if (healed) {
-        self->sync_trouble = false;
-        disk_writer_all_is_well(self);
-    }
-}
-
 /* ---- waiting */
 
 static void listen_pipe(struct disk_writer *self)
@@ -320,7 +52,7 @@ static void listen_pipe(struct disk_writer *self)
         disk_writer_sync_done(self, job);
 }
 
-/* Until something comes, or so long; -1: without end. */
+/* Waits until a message comes, or for wait_ns; -1: without end. */
 static void await(struct disk_writer *self, int64_t wait_ns)
 {
     zmq_pollitem_t items[] = {{self->pipe, 0, ZMQ_POLLIN, 0}, {self->sync_pipe, 0, ZMQ_POLLIN, 0}};
@@ -341,7 +73,8 @@ static void take_jobs(struct disk_writer *self)
     pthread_mutex_unlock(&self->mutex);
 }
 
-/* What makes room on the disk need not wait for its turn: nothing that comes before it needs those files. */
+/* Removals need not wait for their turn: no job before them needs those files, and they may free the space that a write
+ * waits for. */
 static void make_room(struct disk_writer *self)
 {
     take_jobs(self);
@@ -395,15 +128,16 @@ static void job_do(struct disk_writer *self, struct disk_job *job)
     }
 }
 
-/* The end of a checkpoint leaves the sync to another thread: what comes before it is synced here, and then told of. */
-static bool is_of(const struct disk_job *job, uint64_t segment)
+/* True if the job can be in one batch, with one sync, with records of this segment (0: none yet). The end of a checkpoint
+ * cannot: the syncing thread syncs it, after what comes before it has been synced here and reported. */
+static bool fits_batch(const struct disk_job *job, uint64_t segment)
 {
     if (job->what == DISK_JOB_FINISH)
         return false;
     return job->what != DISK_JOB_RECORD || job->kind != DISK_SEGMENT || job->file == segment || segment == 0;
 }
 
-/* Takes what is done, and synced, together off the list: all that is there up to the end of a segment, or one job. */
+/* Takes the next batch off the list: with fsync always, all jobs up to the end of a segment; otherwise one job. */
 static struct disk_job *take_batch(struct disk_writer *self)
 {
     struct disk_job *batch = self->jobs, **at = &self->jobs;
@@ -412,12 +146,24 @@ static struct disk_job *take_batch(struct disk_writer *self)
         if ((*at)->what == DISK_JOB_RECORD && (*at)->kind == DISK_SEGMENT)
             segment = (*at)->file;
         at = &(*at)->next;
-    } while (self->mode == FSYNC_ALWAYS && *at && is_of(*at, segment));
+    } while (self->mode == FSYNC_ALWAYS && *at && fits_batch(*at, segment));
     self->jobs = *at;
     *at = NULL;
     if (!self->jobs)
         self->jobs_last = &self->jobs;
     return batch;
+}
+
+/* Gives these jobs back to the pool. Returns the bytes of their records. */
+static uint64_t jobs_return(struct disk_writer *self, struct disk_job *job)
+{
+    uint64_t bytes = 0;
+    for (struct disk_job *next; job; job = next) {
+        next = job->next;
+        bytes += job->what == DISK_JOB_RECORD ? job->size : 0;
+        disk_pool_return(self->pool, job);
+    }
+    return bytes;
 }
 
 static void do_batch(struct disk_writer *self)
@@ -431,7 +177,9 @@ static void do_batch(struct disk_writer *self)
     }
     if (self->mode == FSYNC_ALWAYS && last && !self->over)
         disk_writer_sync_here(self);
-    jobs_end(self, batch, self->over ? 0 : last);
+    /* Before it is told: a core thread that waits for a record finds one when it wakes. */
+    uint64_t bytes = jobs_return(self, batch);
+    disk_writer_tell_done(self, bytes, self->over ? 0 : last);
 }
 
 /* ---- life */
@@ -448,7 +196,7 @@ static void last_syncs(struct disk_writer *self)
         close(self->segment.descriptor);
 }
 
-/* How long there is nothing to do; -1: without end. */
+/* Returns how long there is nothing to do; -1: without end. */
 static int64_t idle_ns(struct disk_writer *self)
 {
     int64_t end = INT64_MAX;
@@ -488,8 +236,8 @@ static void disk_writer_actor(zsock_t *pipe, void *given)
     zactor_destroy(&self->syncer);
 }
 
-struct disk_writer *disk_writer_new(const struct folder *folder, enum fsync_mode mode, int64_t interval_ns,
-                                    rp_error *err)
+struct disk_writer *disk_writer_new(const struct folder *folder, struct disk_pool *pool, enum fsync_mode mode,
+                                    int64_t interval_ns, rp_error *err)
 {
     struct disk_writer *self = calloc(1, sizeof *self);
     if (!self) {
@@ -497,18 +245,16 @@ struct disk_writer *disk_writer_new(const struct folder *folder, enum fsync_mode
         return NULL;
     }
     pthread_mutex_init(&self->mutex, NULL);
-    pthread_cond_init(&self->returned, NULL);
     self->last = &self->first;
     self->jobs_last = &self->jobs;
     self->folder = self->sync.folder = folder;
+    self->pool = pool;
     self->mode = mode;
     self->interval_ns = interval_ns;
     self->clock = clock_system();
     self->segment.descriptor = self->part.descriptor = -1;
-    self->news.free = free_bytes(folder);
-    while (self->n_spare < DISK_WRITER_RECORDS && (self->spare[self->n_spare] = record_new()) != NULL)
-        self->n_spare++;
-    bool ok = self->n_spare == DISK_WRITER_RECORDS;
+    self->news.free = disk_writer_free_bytes(folder);
+    bool ok = true;
     for (uint32_t i = 0; i < folder->n_files && ok; i++)
         if (folder->files[i].kind == DISK_SEGMENT && folder->files[i].mine)
             ok = disk_writer_unsynced(self, folder->files[i].number);
@@ -530,12 +276,9 @@ void disk_writer_destroy(struct disk_writer **at, int timeout_ms)
     self->end_ns = clock_now(&self->clock) + timeout_ms * NS_PER_MS;
     pthread_mutex_unlock(&self->mutex);
     zactor_destroy(&self->actor);
-    jobs_drop(self->jobs);
-    jobs_drop(self->first);
-    while (self->n_spare)
-        job_free(self->spare[--self->n_spare]);
+    jobs_return(self, self->jobs);
+    jobs_return(self, self->first);
     free(self->unsynced);
-    pthread_cond_destroy(&self->returned);
     pthread_mutex_destroy(&self->mutex);
     free(self);
     *at = NULL;

@@ -159,7 +159,7 @@ void stream_run(struct stream *self)
 {
     self->message_at = self->given + self->used;
     if (!self->next_job)
-        self->next_job = disk_writer_record(self->disk_writer);
+        self->next_job = disk_pool_take(&self->pool);
     if (self->starved == (self->next_job != NULL)) {
         self->starved = !self->next_job;
         stream_update_full(self);
@@ -229,10 +229,12 @@ void stream_record(struct stream *self, bool on)
     self->state.loop->effects = on ? &self->effects : NULL;
 }
 
-/* Opens everything but the folder, which is open. */
+/* The folder is open. */
 static rp_status open_writer(struct stream *self, rp_error *err)
 {
     const struct broker_config *config = self->state.config;
+    if (!disk_pool_init(&self->pool))
+        return err_set(err, RP_NO_MEMORY, "no memory for the records of %s", self->folder.path);
     for (uint32_t i = 0; i < self->folder.n_files; i++) {
         const struct folder_file *file = &self->folder.files[i];
         if (file->kind == DISK_SEGMENT && file->mine && !segments_know(&self->segments, file->number, file->bytes))
@@ -240,7 +242,7 @@ static rp_status open_writer(struct stream *self, rp_error *err)
     }
     /* Without a journal nothing is promised: what a checkpoint needs is synced when it ends. */
     enum fsync_mode mode = self->journal ? (enum fsync_mode)config->journal_fsync : FSYNC_NEVER;
-    self->disk_writer = disk_writer_new(&self->folder, mode, config->journal_interval_ns, err);
+    self->disk_writer = disk_writer_new(&self->folder, &self->pool, mode, config->journal_interval_ns, err);
     if (!self->disk_writer)
         return RP_NO_MEMORY;
     self->free = disk_writer_free(self->disk_writer);
@@ -298,11 +300,12 @@ void stream_close(struct stream **at, int timeout_ms)
     stream_record(self, false);
     if (self->disk_writer) {
         stream_hand_over(self);
-        disk_writer_record_drop(self->disk_writer, self->job);
-        disk_writer_record_drop(self->disk_writer, self->next_job);
-        disk_writer_record_drop(self->disk_writer, self->large_job);
+        disk_pool_return(&self->pool, self->job);
+        disk_pool_return(&self->pool, self->next_job);
+        disk_pool_return(&self->pool, self->large_job);
     }
     disk_writer_destroy(&self->disk_writer, timeout_ms);
+    disk_pool_fini(&self->pool);
     folder_close(&self->folder);
     segments_fini(&self->segments);
     free(self);

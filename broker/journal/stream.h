@@ -48,6 +48,7 @@ struct stream {
     const struct checkpoint_ops *ops; /* NULL: no checkpoints are made */
     void *ops_ctx;
     struct folder folder;
+    struct disk_pool pool;
     struct disk_writer *disk_writer;
     bool journal; /* effects are recorded */
     /* the record that is being filled */

@@ -57,8 +57,8 @@ static bool large_reserve(struct stream *self, size_t need)
 {
     if (self->large_bytes >= need)
         return true;
-    disk_writer_record_drop(self->disk_writer, self->large_job);
-    self->large_job = disk_writer_record_large(need);
+    disk_pool_return(&self->pool, self->large_job);
+    self->large_job = disk_job_large(need);
     self->large_bytes = self->large_job ? need : 0;
     return self->large_job != NULL;
 }
@@ -74,7 +74,7 @@ static void record_begin(struct stream *self, size_t entry)
         self->large_job = NULL;
         self->large_bytes = 0;
     } else {
-        self->job = self->next_job ? self->next_job : disk_writer_record_wait(self->disk_writer);
+        self->job = self->next_job ? self->next_job : disk_pool_take_wait(&self->pool);
         self->capacity = RECORD_BYTES;
         self->next_job = NULL;
     }
@@ -122,12 +122,12 @@ uint64_t stream_entry_large(struct stream *self, uint16_t type, uint32_t table, 
     size_t whole = sizeof(struct entry_head) + size + zmq_msg_size(rest);
     size_t tail_at = before + sizeof(struct entry_head) + size;
     /* A buffer is much larger than what stands before the data: it is used if there is no memory for less. */
-    struct disk_job *job = disk_writer_record_large(tail_at);
+    struct disk_job *job = disk_job_large(tail_at);
     if (job) {
         memset(job->data, 0, sizeof(struct record_head));
         if (self->used)
             memcpy(job->data, self->record, before);
-        disk_writer_record_drop(self->disk_writer, self->job);
+        disk_pool_return(&self->pool, self->job);
     } else {
         if (!self->used)
             record_begin(self, sizeof(struct entry_head) + size);

@@ -56,6 +56,7 @@ int fsync(int descriptor)
 struct desk {
     char path[64];
     struct folder folder;
+    struct disk_pool pool;
     struct disk_writer *disk_writer;
     uint64_t number, offset;
     struct disk_news news;
@@ -73,7 +74,8 @@ static void desk_open(struct desk *self, const char *path, enum fsync_mode mode)
     rp_error err = {0};
     if (folder_open(&self->folder, self->path, true, &err) != RP_OK)
         fail_msg("%s", err.text);
-    self->disk_writer = disk_writer_new(&self->folder, mode, 20 * NS_PER_MS, &err);
+    assert_true(disk_pool_init(&self->pool));
+    self->disk_writer = disk_writer_new(&self->folder, &self->pool, mode, 20 * NS_PER_MS, &err);
     assert_non_null(self->disk_writer);
 }
 
@@ -90,6 +92,7 @@ static void remove_folder(const char *path)
 static void desk_close(struct desk *self)
 {
     disk_writer_destroy(&self->disk_writer, 2000);
+    disk_pool_fini(&self->pool);
     folder_close(&self->folder);
     remove_folder(self->path);
 }
@@ -99,8 +102,7 @@ static uint64_t desk_write(struct desk *self, enum disk_kind kind, uint64_t file
                            uint8_t fill)
 {
     size_t body = entry_padded(sizeof(struct entry_head) + bytes), size = sizeof(struct record_head) + body;
-    struct disk_job *job =
-        size <= RECORD_BYTES ? disk_writer_record(self->disk_writer) : disk_writer_record_large(size);
+    struct disk_job *job = size <= RECORD_BYTES ? disk_pool_take(&self->pool) : disk_job_large(size);
     job->what = DISK_JOB_RECORD;
     job->kind = kind;
     job->file = file;
@@ -404,6 +406,7 @@ static void full_disk_of_mode(enum fsync_mode mode)
     /* the end does not wait for ever, and leaves nothing torn */
     desk_record(&desk, 1, 900 << 10, 5);
     disk_writer_destroy(&desk.disk_writer, 200);
+    disk_pool_fini(&desk.pool);
     assert_int_equal(check_segment(&desk, 1, 0), 5);
     folder_close(&desk.folder);
     close(disk.ballast);
