@@ -1,9 +1,12 @@
-/* The broker's configuration: plain structs filled through broker_schema (see proto/config/schema.h). docs/CONFIG.md is printed
- * from the same rows. */
+/* The broker's configuration: plain structs that broker_schema fills (proto/config/schema.h). docs/CONFIG.md is printed from
+ * the same rows.
+ *
+ * This room owns the keys, their defaults and the checks of a file. It may use the selectors, the limiter and the extensions,
+ * whose options it tries out. To add a key: a member here, a row in config.c, a line in docs/CONFIG.md. */
 #ifndef BROKER_CONFIG_H
 #define BROKER_CONFIG_H
 
-#include "broker/table/limiter.h"
+#include "broker/select/limiter.h"
 #include "proto/config/schema.h"
 
 struct selector_config {
@@ -29,7 +32,7 @@ struct extension_config {
 struct field_config {
     char *name;
     char *dtype;
-    struct schema_list shape; /* int64_t; 0 stands for any number of steps */
+    struct schema_list shape; /* int64_t; 0 means any number of steps */
 };
 
 struct table_config {
@@ -66,41 +69,44 @@ struct broker_config {
     int64_t journal_interval_ns;
     int64_t journal_max; /* bytes of journal after which a checkpoint is made */
     char *checkpoint_dir;
-    int64_t checkpoint_every_ns; /* 0: only when it is asked for */
+    int64_t checkpoint_every_ns; /* 0: only on request */
     int64_t checkpoint_keep;
     bool checkpoint_on_exit;
     char *checkpoint_load; /* newest, none, or a number */
     char *storage_dir;
-    int64_t storage_memory; /* 0: data of chunks stays in memory */
+    int64_t storage_memory; /* 0: all data stays in memory */
     int64_t storage_disk;
     struct schema_list plugins; /* char * */
     struct schema_list tables;  /* struct table_config */
 };
 
 extern const struct schema broker_schema;
-/* The same with config_check_memory, for those who ask whether a file is right: a broker that is short of memory runs. */
+/* The same with config_check_memory, for `--check`: a broker that is short of memory runs nevertheless. */
 extern const struct schema broker_schema_strict;
 extern const struct schema_alias broker_aliases[];
 
-/* The configuration that is used without -c: one prioritized table named "replay". */
+/* The configuration without -c: one prioritized table named "replay". */
 extern const char broker_default_yaml[];
 
-/* As the limiter wants it. */
+/* Checks a configuration as a whole. root: a struct broker_config. */
+void config_check(const void *root, struct schema_report *report);
+
+/* Converts the section of a table to what limiter_init takes. */
 struct limiter_config config_limiter(const struct limiter_section *section);
-/* The one folder for journal, checkpoints and spilled chunks. NULL: nothing is kept on disk. */
+/* Returns the folder of journal, checkpoints and spilled chunks, which share one. NULL: nothing is kept on disk. */
 const char *config_folder(const struct broker_config *config);
-/* Whether checkpoints are made: if they have a folder, or there is a journal, which they keep short. */
+/* True if checkpoints are made: they have a folder, or there is a journal, which they keep short. */
 bool config_makes_checkpoints(const struct broker_config *config);
-/* What ingest may have under way, and what tables may keep: the two parts of memory_limit. */
+/* Returns the part of memory_limit for data in flight; the rest is for tables. */
 int64_t config_ingest_budget(const struct broker_config *config);
 
-/* config_memory.c. Bytes of an item as the table's signature has it, each field once; "next_x" beside an "x" is the "x"
- * of another item. 0: not known. */
+/* Returns the bytes of an item by the table's signature. Each field counts once; "next_x" beside an "x" does not count, since it
+ * is the "x" of another item. 0: unknown. */
 double config_item_bytes(const struct table_config *table);
-/* Bytes that the full table takes, if its items have so many each. */
+/* Returns the bytes of the full table if its items have item_bytes each. */
 double config_table_bytes(const struct table_config *table, double item_bytes);
-/* Reports tables that cannot get as large as they are said to be, because memory_limit is too small for all of them.
- * item_bytes: of each table's items, 0 for those that are not known; NULL: as the signatures say. prefix: of keys. */
+/* Reports tables that cannot reach their max_size, because memory_limit is too small for all tables. item_bytes: bytes per item
+ * of each table, 0 if unknown; NULL: as the signatures say. prefix: put before keys in the report. */
 void config_check_memory(const struct broker_config *config, const double *item_bytes, const char *prefix,
                          struct schema_report *report);
 

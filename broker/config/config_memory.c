@@ -1,5 +1,5 @@
-/* What full tables take of memory_limit, and whether it is there. At the limit a table evicts early, or lets its writers
- * wait: a table that cannot reach its max_size is not the one that the user wrote down. */
+/* Memory that full tables take, against memory_limit. At the limit a table evicts early, or lets its writers wait: such a table
+ * is not the one that the user wrote down. */
 #include <stdio.h>
 #include <string.h>
 
@@ -35,7 +35,7 @@ double config_item_bytes(const struct table_config *table)
     return sum;
 }
 
-/* Items that it may hold: in a queue only so many wait. */
+/* Most items that the table may hold: a queue is bounded by its size, too. */
 static double most_items(const struct table_config *table)
 {
     bool queue = table->limiter.kind == LIMITER_QUEUE || table->limiter.kind == LIMITER_STACK;
@@ -49,7 +49,7 @@ double config_table_bytes(const struct table_config *table, double item_bytes)
     return table->max_bytes > 0 && bytes > (double)table->max_bytes ? (double)table->max_bytes : bytes;
 }
 
-/* Where nothing is known about the items, max_bytes is what the table is meant to take. */
+/* Bytes that the full table takes. If nothing is known about the items, max_bytes is what the user expects. */
 static double table_need(const struct table_config *table, double item_bytes)
 {
     return item_bytes > 0 ? config_table_bytes(table, item_bytes) : (double)table->max_bytes;
@@ -65,21 +65,28 @@ static const char *format_size(char out[32], double bytes)
     return out;
 }
 
-/* The largest table is where something can be done. */
-static void report_table(const struct broker_config *config, uint32_t index, double item_bytes, double need, double all,
-                         const char *prefix, struct schema_report *report)
+/* Bytes that tables need. */
+struct need {
+    uint32_t index;     /* of the largest table, which is the one to change */
+    double item, table; /* of that table: bytes of an item, of the full table */
+    double all;         /* of all tables */
+};
+
+static void report_need(const struct broker_config *config, const struct need *need, const char *prefix,
+                        struct schema_report *report)
 {
+    uint32_t index = need->index;
     const struct table_config *table = (const struct table_config *)config->tables.data + index;
     char path[64], each[32], own[32], sum[32], left[32], limit[32], with[64] = "", what[96] = "its max_bytes";
     snprintf(path, sizeof path, "%stables[%u].%s", prefix, index, table->max_bytes > 0 ? "max_bytes" : "max_size");
-    if (item_bytes > 0)
-        snprintf(what, sizeof what, "%.0f items of %s", most_items(table), format_size(each, item_bytes));
-    if (all > need)
-        snprintf(with, sizeof with, " (%s with the other tables)", format_size(sum, all));
+    if (need->item > 0)
+        snprintf(what, sizeof what, "%.0f items of %s", most_items(table), format_size(each, need->item));
+    if (need->all > need->table)
+        snprintf(with, sizeof with, " (%s with the other tables)", format_size(sum, need->all));
     schema_problem(report, path,
-                   "%s need %s%s, and tables may take %s: %smemory_limit %s less what is under way (ingest_budget); "
+                   "%s need %s%s, and tables may take %s: %smemory_limit %s less ingest_budget; "
                    "write %smax_bytes, a smaller max_size, or a higher memory_limit",
-                   what, format_size(own, need), with,
+                   what, format_size(own, need->table), with,
                    format_size(left, (double)(config->memory_limit - config_ingest_budget(config))), prefix,
                    format_size(limit, (double)config->memory_limit), table->max_bytes > 0 ? "a smaller " : "");
 }
@@ -88,20 +95,19 @@ void config_check_memory(const struct broker_config *config, const double *item_
                          struct schema_report *report)
 {
     const struct table_config *tables = config->tables.data;
-    double all = 0.0, most = 0.0, most_item = 0.0;
-    uint32_t largest = 0;
-    if (config->storage_memory > 0) /* what does not fit goes to disk */
+    struct need need = {0};
+    if (config->storage_memory > 0) /* chunks that do not fit go to disk */
         return;
     for (uint32_t i = 0; i < config->tables.count; i++) {
         double item = item_bytes ? item_bytes[i] : config_item_bytes(&tables[i]);
         double bytes = table_need(&tables[i], item);
-        all += bytes;
-        if (bytes > most) {
-            most = bytes;
-            most_item = item;
-            largest = i;
+        need.all += bytes;
+        if (bytes > need.table) {
+            need.index = i;
+            need.item = item;
+            need.table = bytes;
         }
     }
-    if (all > (double)(config->memory_limit - config_ingest_budget(config)))
-        report_table(config, largest, most_item, most, all, prefix, report);
+    if (need.all > (double)(config->memory_limit - config_ingest_budget(config)))
+        report_need(config, &need, prefix, report);
 }

@@ -5,8 +5,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "broker/select/keymap.h"
 #include "broker/store/reserve.h"
-#include "broker/table/keymap.h"
 #include "broker/table/marks.h"
 #include "broker/table/span.h"
 

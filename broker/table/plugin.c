@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "broker/extension/extension.h"
 #include "broker/select/selector.h"
-#include "broker/table/extension.h"
 #include "proto/base/error.h"
 
 static rp_status load(struct plugins *self, const char *path, rp_error *err)

@@ -12,8 +12,8 @@
 
 #include "broker/config/config.h"
 #include "broker/loop/chore.h"
+#include "broker/select/limiter.h"
 #include "broker/table/contents.h"
-#include "broker/table/limiter.h"
 #include "replay/plugin.h"
 
 struct flow;

@@ -1,7 +1,7 @@
 /* Creates and destroys a table. */
 #include <stdlib.h>
 
-#include "broker/table/extension.h"
+#include "broker/table/extension_host.h"
 #include "broker/table/tables.h"
 #include "proto/base/dtype.h"
 #include "proto/base/error.h"

@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "broker/extension/extension.h"
+#include "broker/select/keymap.h"
 #include "broker/store/reserve.h"
-#include "broker/table/extension.h"
-#include "broker/table/keymap.h"
 #include "proto/base/error.h"
 #include "proto/config/schema.h"
 

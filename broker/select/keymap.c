@@ -5,7 +5,7 @@
  * When the directory is half full a new one of twice the size is reserved, and each new block moves a few cells of the
  * old one, one run of neighbours at a time, in the order of the cells. A block's home cell in the old directory tells
  * whether it has moved, so that each look-up goes to one of the two. */
-#include "broker/table/keymap.h"
+#include "broker/select/keymap.h"
 
 #include <assert.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "broker/table/extension.h"
+#include "broker/extension/extension.h"
 #include "proto/base/error.h"
 
 struct copier {

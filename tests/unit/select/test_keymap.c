@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "broker/table/keymap.h"
+#include "broker/select/keymap.h"
 #include "proto/base/rng.h"
 #include "tests/support/naive.h"
 

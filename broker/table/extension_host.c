@@ -1,20 +1,9 @@
-#include "broker/table/extension.h"
+#include "broker/table/extension_host.h"
 
 #include <string.h>
 
 #include "broker/table/room.h"
 #include "broker/table/tables.h"
-
-static const rp_extension_ops *const builtin[] = {&extension_statistics, &extension_priority_diffusion,
-                                                  &extension_insert_on_sample};
-
-const rp_extension_ops *extension_builtin(const char *name)
-{
-    for (uint32_t i = 0; i < sizeof builtin / sizeof builtin[0]; i++)
-        if (strcmp(builtin[i]->name, name) == 0)
-            return builtin[i];
-    return NULL;
-}
 
 static bool in_use(const struct table *table, uint32_t slot)
 {

@@ -1,7 +1,7 @@
 /* Figures about what goes in and out: lengths, priorities, ages, and how often items are used before they go. */
 #include <stdlib.h>
 
-#include "broker/table/extension.h"
+#include "broker/extension/extension.h"
 #include "proto/base/error.h"
 
 struct statistics {

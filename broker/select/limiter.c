@@ -1,4 +1,4 @@
-#include "broker/table/limiter.h"
+#include "broker/select/limiter.h"
 
 #include <assert.h>
 #include <float.h>

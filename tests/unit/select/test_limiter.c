@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "broker/table/limiter.h"
+#include "broker/select/limiter.h"
 #include "proto/base/rng.h"
 #include "tests/support/facts.h"
 #include "tests/support/naive.h"
