@@ -95,11 +95,8 @@ static void a_slow_consumer_is_refused_and_others_are_served(void **state)
 
 static void too_many_frames_are_refused(void **state)
 {
-    (void)state;
-    struct embed embed;
-    embed_start(&embed, TABLE, NULL);
-    struct testpeer *peer = testpeer_new(&embed);
-    testpeer_open(peer, false);
+    struct embed *embed = *state;
+    struct testpeer *peer = testpeer_opened(embed, false);
     for (uint32_t i = 0; i < 200; i++)
         zmq_send(peer->service, "0123456789", 10, i < 199 ? ZMQ_SNDMORE : 0);
     assert_int_equal(testpeer_await(peer, 0)->status, RP_BAD_MESSAGE);
@@ -114,18 +111,14 @@ static void too_many_frames_are_refused(void **state)
     testpeer_insert(peer, "t", 1, 1, 1);
     testpeer_heartbeat(peer, 0, false);
     assert_int_equal(peer->credit->received, 2);
-    assert_int_equal(embed_table(&embed, "t")->in.size, 1);
-    embed_stop(&embed);
+    assert_int_equal(embed_table(embed, "t")->in.size, 1);
 }
 
 /* A damaged header of a known session is passed over with a rejection; the next message goes on. */
 static void a_damaged_message_is_passed_over(void **state)
 {
-    (void)state;
-    struct embed embed;
-    embed_start(&embed, TABLE, NULL);
-    struct testpeer *peer = testpeer_new(&embed);
-    testpeer_open(peer, false);
+    struct embed *embed = *state;
+    struct testpeer *peer = testpeer_opened(embed, false);
     testpeer_insert(peer, "t", 1, 1, 1);
     struct pb_writer header = {0};
     struct wire_ingest_out out = {.session = peer->session, .epoch = 1, .number = ++peer->number};
@@ -139,19 +132,15 @@ static void a_damaged_message_is_passed_over(void **state)
     assert_int_equal(peer->credit->n_rejections, 1);
     assert_int_equal(peer->credit->rejections[0]->status, RP_BAD_MESSAGE);
     assert_int_equal(peer->credit->rejections[0]->table, UINT32_MAX);
-    assert_int_equal(embed_table(&embed, "t")->in.size, 2);
-    assert_int_equal(embed.broker->peers.counters.messages_bad, 1);
-    embed_stop(&embed);
+    assert_int_equal(embed_table(embed, "t")->in.size, 2);
+    assert_int_equal(embed->broker->peers.counters.messages_bad, 1);
 }
 
 /* Frames that do not fit the header concern the items that need them. */
 static void a_chunk_of_a_wrong_size_concerns_its_items_only(void **state)
 {
-    (void)state;
-    struct embed embed;
-    embed_start(&embed, TABLE, NULL);
-    struct testpeer *peer = testpeer_new(&embed);
-    testpeer_open(peer, false);
+    struct embed *embed = *state;
+    struct testpeer *peer = testpeer_opened(embed, false);
     uint32_t layout = testpeer_plain(peer, "t");
     uint64_t value = 1;
     const void *blocks[] = {&value};
@@ -166,18 +155,14 @@ static void a_chunk_of_a_wrong_size_concerns_its_items_only(void **state)
     assert_int_equal(peer->credit->n_rejections, 1);
     assert_int_equal(peer->credit->rejections[0]->key, 2);
     assert_non_null(strstr(peer->credit->rejections[0]->text, "chunk 2: column 'x': 7 bytes for 1 steps of 8 bytes"));
-    assert_int_equal(embed_table(&embed, "t")->in.size, 3);
-    embed_stop(&embed);
+    assert_int_equal(embed_table(embed, "t")->in.size, 3);
 }
 
 /* Two bad chunks in a message: each item is told what is wrong with its own. */
 static void every_bad_chunk_has_its_own_reason(void **state)
 {
-    (void)state;
-    struct embed embed;
-    embed_start(&embed, TABLE, NULL);
-    struct testpeer *peer = testpeer_new(&embed);
-    testpeer_open(peer, false);
+    struct embed *embed = *state;
+    struct testpeer *peer = testpeer_opened(embed, false);
     uint32_t layout = testpeer_plain(peer, "t");
     uint64_t value = 1;
     const void *blocks[] = {&value};
@@ -190,7 +175,6 @@ static void every_bad_chunk_has_its_own_reason(void **state)
     assert_int_equal(peer->credit->n_rejections, 2);
     assert_non_null(strstr(peer->credit->rejections[0]->text, "codec"));
     assert_non_null(strstr(peer->credit->rejections[1]->text, "codec"));
-    embed_stop(&embed);
 }
 
 int main(void)
@@ -198,10 +182,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ten_thousand_sessions_opened_and_dropped),
         cmocka_unit_test(a_slow_consumer_is_refused_and_others_are_served),
-        cmocka_unit_test(too_many_frames_are_refused),
-        cmocka_unit_test(a_damaged_message_is_passed_over),
-        cmocka_unit_test(a_chunk_of_a_wrong_size_concerns_its_items_only),
-        cmocka_unit_test(every_bad_chunk_has_its_own_reason),
+        EMBED_TEST(too_many_frames_are_refused, TABLE, NULL),
+        EMBED_TEST(a_damaged_message_is_passed_over, TABLE, NULL),
+        EMBED_TEST(a_chunk_of_a_wrong_size_concerns_its_items_only, TABLE, NULL),
+        EMBED_TEST(every_bad_chunk_has_its_own_reason, TABLE, NULL),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -27,39 +27,33 @@ static uint64_t size_of(struct embed *embed, const char *table)
 
 static void a_req_peer_never_gets_an_unasked_message(void **state)
 {
-    (void)state;
-    struct embed embed;
-    embed_start(&embed, FREE_TABLE, NULL);
-    struct testpeer *req = testpeer_new_type(&embed, ZMQ_REQ, false);
+    struct embed *embed = *state;
+    struct testpeer *req = testpeer_new_type(embed, ZMQ_REQ, false);
     testpeer_open(req, false);
     for (uint64_t key = 1; key <= 200; key++) {
         testpeer_insert(req, "t", key, 1, 1);
-        embed_advance(&embed, 5);
+        embed_advance(embed, 5);
         testpeer_read(req);
     }
     testpeer_heartbeat(req, 0, false);
     assert_int_equal(req->notices, 0);
     assert_int_equal(testpeer_resolved(req, 0), 200);
     /* Nor does a DEALER that did not ask for notices. */
-    struct testpeer *dealer = testpeer_new(&embed);
-    testpeer_open(dealer, false);
+    struct testpeer *dealer = testpeer_opened(embed, false);
     testpeer_insert(dealer, "t", 1000, 64, 1);
-    embed_advance(&embed, 100);
+    embed_advance(embed, 100);
     testpeer_read(dealer);
     assert_int_equal(dealer->notices, 0);
-    embed_stop(&embed);
 }
 
 static void a_dealer_that_asks_gets_notices(void **state)
 {
-    (void)state;
-    struct embed embed;
-    embed_start(&embed, FREE_TABLE, NULL);
+    struct embed *embed = *state;
     for (int delimiter = 0; delimiter < 2; delimiter++) {
-        struct testpeer *peer = testpeer_new_type(&embed, ZMQ_DEALER, delimiter);
+        struct testpeer *peer = testpeer_new_type(embed, ZMQ_DEALER, delimiter);
         testpeer_open(peer, true);
         testpeer_insert(peer, "t", delimiter ? 1000 : 1, 64, 1);
-        embed_settle(&embed);
+        embed_settle(embed);
         testpeer_read(peer);
         assert_true(peer->notices >= 1);
         assert_int_equal(testpeer_resolved(peer, 0), 64);
@@ -68,30 +62,24 @@ static void a_dealer_that_asks_gets_notices(void **state)
         for (struct testpeer_answer *answer = peer->answers; answer; answer = answer->next)
             assert_int_equal(answer->delimited, delimiter);
     }
-    embed_stop(&embed);
 }
 
 static void every_envelope_comes_back(void **state)
 {
-    (void)state;
-    struct embed embed;
-    embed_start(&embed, FREE_TABLE, NULL);
-    struct testpeer *const peers[] = {testpeer_new_type(&embed, ZMQ_DEALER, false),
-                                      testpeer_new_type(&embed, ZMQ_DEALER, true),
-                                      testpeer_new_type(&embed, ZMQ_REQ, false)};
+    struct embed *embed = *state;
+    struct testpeer *const peers[] = {testpeer_new_type(embed, ZMQ_DEALER, false),
+                                      testpeer_new_type(embed, ZMQ_DEALER, true),
+                                      testpeer_new_type(embed, ZMQ_REQ, false)};
     for (uint32_t i = 0; i < 3; i++)
         for (int round = 1; round <= 3; round++)
             assert_int_equal(testpeer_counter(peers[i], "steps", 1), (int)i * 3 + round);
-    embed_stop(&embed);
 }
 
 /* REQ_RELAXED: a second request may be sent before the answer to the first; REQ_CORRELATE drops the first's answer. */
 static void a_relaxed_req_gets_the_answer_to_its_last_request(void **state)
 {
-    (void)state;
-    struct embed embed;
-    embed_start(&embed, BLOCKED_TABLE, NULL);
-    struct testpeer *req = testpeer_new_type(&embed, ZMQ_REQ, false), *writer = testpeer_new(&embed);
+    struct embed *embed = *state;
+    struct testpeer *req = testpeer_new_type(embed, ZMQ_REQ, false), *writer = testpeer_new(embed);
     testpeer_open(writer, false);
     uint64_t id = testpeer_sample(req, "b", 1, NO_TIMEOUT, 0);
     assert_null(testpeer_poll(req, id));
@@ -101,42 +89,34 @@ static void a_relaxed_req_gets_the_answer_to_its_last_request(void **state)
     assert_null(testpeer_poll(req, id));
     testpeer_insert(writer, "b", 1, 2, 1);
     assert_int_equal(testpeer_await(req, id)->status, RP_OK);
-    assert_int_equal(embed_table(&embed, "b")->limiter.samples, 1);
-    embed_stop(&embed);
+    assert_int_equal(embed_table(embed, "b")->limiter.samples, 1);
 }
 
 /* ---- rule 2: routes ---- */
 
 static void a_session_is_bound_to_its_newest_route(void **state)
 {
-    (void)state;
-    struct embed embed;
-    embed_start(&embed, FREE_TABLE, NULL);
-    struct testpeer *peer = testpeer_new(&embed);
-    testpeer_open(peer, true);
+    struct embed *embed = *state;
+    struct testpeer *peer = testpeer_opened(embed, true);
     testpeer_reconnect(peer);
     testpeer_heartbeat(peer, 0, false);
     testpeer_insert(peer, "t", 1, 64, 1);
-    embed_settle(&embed);
+    embed_settle(embed);
     testpeer_read(peer);
     assert_true(peer->notices >= 1);
-    assert_int_equal(embed.broker->peers.counters.replies_dropped, 0);
-    embed_stop(&embed);
+    assert_int_equal(embed->broker->peers.counters.replies_dropped, 0);
 }
 
 static void a_peer_that_has_gone_costs_a_failed_send(void **state)
 {
-    (void)state;
-    struct embed embed;
-    embed_start(&embed, FREE_TABLE, NULL);
-    struct testpeer *gone = testpeer_new(&embed), *other = testpeer_new(&embed);
+    struct embed *embed = *state;
+    struct testpeer *gone = testpeer_new(embed), *other = testpeer_new(embed);
     testpeer_open(gone, true);
     testpeer_insert(gone, "t", 1, 64, 1);
     testpeer_sample(gone, "t", 100, NO_TIMEOUT, DISTINCT);
     testpeer_close(gone);
-    embed_settle(&embed);
+    embed_settle(embed);
     assert_int_equal(testpeer_counter(other, "steps", 3), 3);
-    embed_stop(&embed);
 }
 
 /* ---- rule 3: retries ---- */
@@ -154,10 +134,8 @@ static uint64_t ask_counter(struct testpeer *peer, uint64_t id)
 
 static void a_retried_counter_counts_once(void **state)
 {
-    (void)state;
-    struct embed embed;
-    embed_start(&embed, FREE_TABLE, NULL);
-    struct testpeer *peer = testpeer_new(&embed);
+    struct embed *embed = *state;
+    struct testpeer *peer = testpeer_new(embed);
     for (int round = 0; round < 3; round++) {
         struct testpeer_answer *answer = testpeer_await(peer, ask_counter(peer, 77));
         assert_int_equal(answer->reply->counter->value, 5);
@@ -166,37 +144,31 @@ static void a_retried_counter_counts_once(void **state)
     }
     assert_int_equal(testpeer_counter(peer, "steps", 0), 5);
     /* The same id of another client is another request. */
-    struct testpeer *other = testpeer_new(&embed);
+    struct testpeer *other = testpeer_new(embed);
     assert_int_equal(testpeer_await(other, ask_counter(other, 77))->reply->counter->value, 10);
-    embed_stop(&embed);
 }
 
 /* A retry comes seconds later, and other clients have not stood still. */
 static void retries_are_known_among_thousands_of_other_requests(void **state)
 {
-    (void)state;
-    struct embed embed;
-    embed_start(&embed, FREE_TABLE, NULL);
-    struct testpeer *peer = testpeer_new(&embed), *other = testpeer_new(&embed);
+    struct embed *embed = *state;
+    struct testpeer *peer = testpeer_new(embed), *other = testpeer_new(embed);
     for (uint64_t id = 1; id <= 100; id++)
         ask_counter(peer, id);
-    embed_settle(&embed);
+    embed_settle(embed);
     for (uint32_t i = 0; i < 2000; i++)
         ask_counter(other, 0);
-    embed_settle(&embed);
+    embed_settle(embed);
     for (uint64_t id = 1; id <= 100; id++)
         ask_counter(peer, id);
-    embed_settle(&embed);
+    embed_settle(embed);
     assert_int_equal(testpeer_counter(other, "steps", 0), 2100 * 5);
-    embed_stop(&embed);
 }
 
 static void a_retried_put_makes_one_version(void **state)
 {
-    (void)state;
-    struct embed embed;
-    embed_start(&embed, FREE_TABLE, NULL);
-    struct testpeer *peer = testpeer_new(&embed);
+    struct embed *embed = *state;
+    struct testpeer *peer = testpeer_new(embed);
     for (int round = 0; round < 2; round++) {
         Replay__Request request = REPLAY__REQUEST__INIT;
         Replay__ParamsPut put = REPLAY__PARAMS_PUT__INIT;
@@ -207,34 +179,26 @@ static void a_retried_put_makes_one_version(void **state)
         assert_int_equal(answer->reply->params->slots[0]->version, 1);
         testpeer_forget(peer);
     }
-    assert_int_equal(params_version(&embed.broker->params, "policy"), 1);
-    embed_stop(&embed);
+    assert_int_equal(params_version(&embed->broker->params, "policy"), 1);
 }
 
 static void a_retried_reset_resets_once(void **state)
 {
-    (void)state;
-    struct embed embed;
-    embed_start(&embed, FREE_TABLE, NULL);
-    struct testpeer *peer = testpeer_new(&embed);
-    testpeer_open(peer, false);
+    struct embed *embed = *state;
+    struct testpeer *peer = testpeer_opened(embed, false);
     testpeer_insert(peer, "t", 1, 3, 1);
     assert_int_equal(testpeer_reset(peer, "t")->reply->change->applied, 3);
     testpeer_insert(peer, "t", 10, 2, 1);
     peer->next_id--;
     testpeer_forget(peer);
     assert_int_equal(testpeer_reset(peer, "t")->reply->change->applied, 3);
-    assert_int_equal(size_of(&embed, "t"), 2);
-    embed_stop(&embed);
+    assert_int_equal(size_of(embed, "t"), 2);
 }
 
 static void a_retried_hello_opens_one_session(void **state)
 {
-    (void)state;
-    struct embed embed;
-    embed_start(&embed, FREE_TABLE, NULL);
-    struct testpeer *peer = testpeer_new(&embed);
-    testpeer_open(peer, false);
+    struct embed *embed = *state;
+    struct testpeer *peer = testpeer_opened(embed, false);
     uint8_t first[WIRE_SESSION_BYTES];
     memcpy(first, peer->session, sizeof first);
     peer->next_id--;
@@ -242,16 +206,13 @@ static void a_retried_hello_opens_one_session(void **state)
     testpeer_reconnect(peer);
     testpeer_open(peer, false);
     assert_memory_equal(peer->session, first, sizeof first);
-    assert_int_equal(embed.broker->sessions.n_open, 1);
-    embed_stop(&embed);
+    assert_int_equal(embed->broker->sessions.n_open, 1);
 }
 
 static void a_waiting_sample_follows_its_retry_to_a_new_route(void **state)
 {
-    (void)state;
-    struct embed embed;
-    embed_start(&embed, FREE_TABLE, NULL);
-    struct testpeer *peer = testpeer_new(&embed), *writer = testpeer_new(&embed);
+    struct embed *embed = *state;
+    struct testpeer *peer = testpeer_new(embed), *writer = testpeer_new(embed);
     testpeer_open(writer, false);
     uint64_t id = testpeer_sample(peer, "t", 2, NO_TIMEOUT, 0);
     assert_null(testpeer_poll(peer, id));
@@ -259,22 +220,19 @@ static void a_waiting_sample_follows_its_retry_to_a_new_route(void **state)
     peer->next_id--;
     assert_int_equal(testpeer_sample(peer, "t", 2, NO_TIMEOUT, 0), id);
     assert_null(testpeer_poll(peer, id));
-    assert_int_equal(embed_table(&embed, "t")->n_waiters, 1);
+    assert_int_equal(embed_table(embed, "t")->n_waiters, 1);
     testpeer_insert(writer, "t", 1, 1, 1);
     struct testpeer_answer *answer = testpeer_await(peer, id);
     assert_int_equal(answer->status, RP_OK);
     assert_int_equal(answer->reply->sample->n_key, 2);
-    assert_int_equal(embed_table(&embed, "t")->limiter.samples, 2);
-    assert_int_equal(embed.broker->peers.waits.count, 0);
-    embed_stop(&embed);
+    assert_int_equal(embed_table(embed, "t")->limiter.samples, 2);
+    assert_int_equal(embed->broker->peers.waits.count, 0);
 }
 
 static void unknown_versions_and_messages_get_a_sentence(void **state)
 {
-    (void)state;
-    struct embed embed;
-    embed_start(&embed, FREE_TABLE, NULL);
-    struct testpeer *peer = testpeer_new(&embed);
+    struct embed *embed = *state;
+    struct testpeer *peer = testpeer_new(embed);
     static const uint8_t version_2[] = {0x08, 2, 0x11, 5, 0, 0, 0, 0, 0, 0, 0, 0xda, 1, 0};
     static const uint8_t message_40[] = {0x08, 1, 0x11, 6, 0, 0, 0, 0, 0, 0, 0, 0xc2, 2, 0};
     static const uint8_t no_body[] = {0x08, 1, 0x11, 7, 0, 0, 0, 0, 0, 0, 0};
@@ -289,17 +247,14 @@ static void unknown_versions_and_messages_get_a_sentence(void **state)
     zmq_send(peer->service, "garbage that is no header", 25, 0);
     assert_int_equal(testpeer_await(peer, 0)->status, RP_BAD_MESSAGE);
     assert_int_equal(testpeer_counter(peer, "steps", 1), 1);
-    embed_stop(&embed);
 }
 
 /* ---- rule 4: loss is found by numbers ---- */
 
 static void a_gap_is_told_and_healed_by_hello_and_resend(void **state)
 {
-    (void)state;
-    struct embed embed;
-    embed_start(&embed, FREE_TABLE, NULL);
-    struct testpeer *peer = testpeer_new(&embed);
+    struct embed *embed = *state;
+    struct testpeer *peer = testpeer_new(embed);
     peer->keep = true;
     testpeer_open(peer, true);
     testpeer_insert(peer, "t", 1, 1, 1);
@@ -308,11 +263,11 @@ static void a_gap_is_told_and_healed_by_hello_and_resend(void **state)
     peer->lose = false;
     testpeer_insert(peer, "t", 3, 1, 1);
     testpeer_insert(peer, "t", 4, 1, 1);
-    embed_settle(&embed);
+    embed_settle(embed);
     testpeer_read(peer);
     assert_true(peer->credit->gap);
     assert_int_equal(peer->credit->received, 1);
-    assert_int_equal(size_of(&embed, "t"), 1);
+    assert_int_equal(size_of(embed, "t"), 1);
     assert_int_equal(testpeer_resume(peer, 1, true)->status, RP_OK);
     assert_true(peer->resumed);
     assert_int_equal(peer->epoch, 2);
@@ -322,28 +277,25 @@ static void a_gap_is_told_and_healed_by_hello_and_resend(void **state)
     testpeer_heartbeat(peer, 0, false);
     assert_int_equal(peer->credit->received, 4);
     assert_int_equal(testpeer_resolved(peer, 0), 4);
-    assert_int_equal(size_of(&embed, "t"), 4);
+    assert_int_equal(size_of(embed, "t"), 4);
     struct testpeer_answer *answer = testpeer_sampled(peer, "t", 1);
     assert_int_equal(answer->reply->sample->key[0], 1);
-    embed_stop(&embed);
 }
 
 static void stale_epochs_and_duplicates_are_ignored(void **state)
 {
-    (void)state;
-    struct embed embed;
-    embed_start(&embed, FREE_TABLE, NULL);
-    struct testpeer *peer = testpeer_new(&embed);
+    struct embed *embed = *state;
+    struct testpeer *peer = testpeer_new(embed);
     peer->keep = true;
     testpeer_open(peer, false);
     testpeer_insert(peer, "t", 1, 2, 1);
-    embed_settle(&embed);
+    embed_settle(embed);
     testpeer_resume(peer, 1, false);
     peer->epoch = 1;
     testpeer_insert(peer, "t", 3, 1, 1);
-    embed_settle(&embed);
-    assert_int_equal(size_of(&embed, "t"), 2);
-    assert_int_equal(embed.broker->sessions.ingest_stale, 1);
+    embed_settle(embed);
+    assert_int_equal(size_of(embed, "t"), 2);
+    assert_int_equal(embed->broker->sessions.ingest_stale, 1);
     peer->epoch = 2;
     testpeer_resend(peer, 0); /* all of them: the first is there already */
     testpeer_resend(peer, 0);
@@ -351,39 +303,33 @@ static void stale_epochs_and_duplicates_are_ignored(void **state)
     assert_int_equal(peer->credit->received, 2);
     assert_int_equal(testpeer_resolved(peer, 0), 3);
     assert_int_equal(peer->credit->n_rejections, 0);
-    assert_int_equal(size_of(&embed, "t"), 3);
-    embed_stop(&embed);
+    assert_int_equal(size_of(embed, "t"), 3);
 }
 
 static void messages_of_unknown_sessions_are_ignored(void **state)
 {
-    (void)state;
-    struct embed embed;
-    embed_start(&embed, FREE_TABLE, NULL);
-    struct testpeer *peer = testpeer_new(&embed), *other = testpeer_new(&embed);
+    struct embed *embed = *state;
+    struct testpeer *peer = testpeer_new(embed), *other = testpeer_new(embed);
     testpeer_open(peer, false);
     testpeer_open(other, false);
     peer->session[3] ^= 1;
     testpeer_insert(peer, "t", 1, 2, 1);
     testpeer_insert(other, "t", 10, 2, 1);
-    embed_settle(&embed);
-    assert_int_equal(size_of(&embed, "t"), 2);
-    assert_int_equal(embed.broker->sessions.ingest_stale, 1);
+    embed_settle(embed);
+    assert_int_equal(size_of(embed, "t"), 2);
+    assert_int_equal(embed->broker->sessions.ingest_stale, 1);
     assert_int_equal(testpeer_heartbeat(peer, 0, false)->status, RP_SESSION_UNKNOWN);
-    embed_stop(&embed);
 }
 
 /* A writer is told that it lost messages for good, and goes on. */
 static void lost_messages_are_told_and_the_session_goes_on(void **state)
 {
-    (void)state;
-    struct embed embed;
-    embed_start(&embed, FREE_TABLE, NULL);
-    struct testpeer *peer = testpeer_new(&embed);
+    struct embed *embed = *state;
+    struct testpeer *peer = testpeer_new(embed);
     peer->keep = true;
     testpeer_open(peer, false);
     testpeer_insert(peer, "t", 1, 1, 1);
-    embed_settle(&embed);
+    embed_settle(embed);
     peer->lose = true;
     testpeer_insert(peer, "t", 2, 1, 1);
     testpeer_insert(peer, "t", 3, 1, 1);
@@ -394,20 +340,16 @@ static void lost_messages_are_told_and_the_session_goes_on(void **state)
     testpeer_insert(peer, "t", 4, 1, 1);
     testpeer_heartbeat(peer, 0, false);
     assert_int_equal(peer->credit->received, 4);
-    assert_int_equal(size_of(&embed, "t"), 2);
+    assert_int_equal(size_of(embed, "t"), 2);
     assert_int_equal(testpeer_resolved(peer, 0), 4);
-    embed_stop(&embed);
 }
 
 /* ---- rule 6: rejections ---- */
 
 static void rejections_are_per_item_and_repeated_until_confirmed(void **state)
 {
-    (void)state;
-    struct embed embed;
-    embed_start(&embed, FREE_TABLE, NULL);
-    struct testpeer *peer = testpeer_new(&embed);
-    testpeer_open(peer, true);
+    struct embed *embed = *state;
+    struct testpeer *peer = testpeer_opened(embed, true);
     uint32_t layout = testpeer_plain(peer, "t");
     static const double priorities[] = {1, -1, 1, (double)INFINITY, (double)NAN, 1};
     for (uint64_t i = 0; i < 6; i++) {
@@ -433,20 +375,17 @@ static void rejections_are_per_item_and_repeated_until_confirmed(void **state)
     assert_int_equal(peer->credit->rejections[0]->key, 14);
     testpeer_heartbeat(peer, 3, false);
     assert_int_equal(peer->credit->n_rejections, 0);
-    assert_int_equal(size_of(&embed, "t"), 3);
+    assert_int_equal(size_of(embed, "t"), 3);
     testpeer_insert(peer, "t", 20, 5, 1);
     testpeer_heartbeat(peer, 3, false);
     assert_int_equal(testpeer_resolved(peer, 0), 11);
-    assert_int_equal(size_of(&embed, "t"), 8);
-    embed_stop(&embed);
+    assert_int_equal(size_of(embed, "t"), 8);
 }
 
 static void a_writer_that_reads_no_rejections_gets_no_credit(void **state)
 {
-    (void)state;
-    struct embed embed;
-    embed_start(&embed, FREE_TABLE, NULL);
-    struct testpeer *peer = testpeer_new(&embed), *other = testpeer_new(&embed);
+    struct embed *embed = *state;
+    struct testpeer *peer = testpeer_new(embed), *other = testpeer_new(embed);
     testpeer_open(peer, false);
     testpeer_open(other, false);
     for (uint64_t i = 0; i < 40; i++) {
@@ -460,40 +399,32 @@ static void a_writer_that_reads_no_rejections_gets_no_credit(void **state)
     testpeer_heartbeat(peer, 1200, false);
     assert_true(testpeer_allowed(peer, 0) > allowed);
     testpeer_insert(other, "t", 5000, 10, 1);
-    embed_settle(&embed);
-    assert_int_equal(size_of(&embed, "t"), 40);
-    embed_stop(&embed);
+    embed_settle(embed);
+    assert_int_equal(size_of(embed, "t"), 40);
 }
 
 /* ---- rule 7: chunks outlive doubt ---- */
 
 static void a_waiting_item_holds_its_chunks(void **state)
 {
-    (void)state;
-    struct embed embed;
-    embed_start(&embed, BLOCKED_TABLE, NULL);
-    struct testpeer *peer = testpeer_new(&embed);
-    testpeer_open(peer, false);
+    struct embed *embed = *state;
+    struct testpeer *peer = testpeer_opened(embed, false);
     testpeer_insert(peer, "b", 1, 6, 1); /* says that none of these chunks will be needed again */
-    embed_settle(&embed);
-    assert_int_equal(size_of(&embed, "b"), 2);
-    assert_int_equal(embed.broker->store.chunks, 6);
+    embed_settle(embed);
+    assert_int_equal(size_of(embed, "b"), 2);
+    assert_int_equal(embed->broker->store.chunks, 6);
     for (uint64_t key = 1; key <= 6; key++) {
         struct testpeer_answer *answer = testpeer_sampled(peer, "b", 1);
         sampled_check(answer, 0);
         assert_int_equal(testpeer_delete(peer, "b", 1, &key)->reply->change->applied, 1);
     }
-    assert_int_equal(embed.broker->store.chunks, 0);
-    embed_stop(&embed);
+    assert_int_equal(embed->broker->store.chunks, 0);
 }
 
 static void chunks_that_were_let_go_of_are_refused(void **state)
 {
-    (void)state;
-    struct embed embed;
-    embed_start(&embed, FREE_TABLE, NULL);
-    struct testpeer *peer = testpeer_new(&embed);
-    testpeer_open(peer, false);
+    struct embed *embed = *state;
+    struct testpeer *peer = testpeer_opened(embed, false);
     uint32_t layout = testpeer_plain(peer, "t");
     uint64_t value = 5;
     const void *blocks[] = {&value};
@@ -506,38 +437,37 @@ static void chunks_that_were_let_go_of_are_refused(void **state)
     testpeer_item(peer, layout, 3, 1, chunk + 7, 0, 1);
     testpeer_push(peer);
     testpeer_heartbeat(peer, 0, false);
-    assert_int_equal(size_of(&embed, "t"), 1);
+    assert_int_equal(size_of(embed, "t"), 1);
     assert_int_equal(peer->credit->n_rejections, 2);
     assert_int_equal(peer->credit->rejections[0]->status, RP_FAILED_PRECONDITION);
     assert_non_null(strstr(peer->credit->rejections[0]->text, "chunk 1 is gone"));
     assert_non_null(strstr(peer->credit->rejections[1]->text, "never sent"));
-    embed_stop(&embed);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_req_peer_never_gets_an_unasked_message),
-        cmocka_unit_test(a_dealer_that_asks_gets_notices),
-        cmocka_unit_test(every_envelope_comes_back),
-        cmocka_unit_test(a_relaxed_req_gets_the_answer_to_its_last_request),
-        cmocka_unit_test(a_session_is_bound_to_its_newest_route),
-        cmocka_unit_test(a_peer_that_has_gone_costs_a_failed_send),
-        cmocka_unit_test(a_retried_counter_counts_once),
-        cmocka_unit_test(retries_are_known_among_thousands_of_other_requests),
-        cmocka_unit_test(a_retried_put_makes_one_version),
-        cmocka_unit_test(a_retried_reset_resets_once),
-        cmocka_unit_test(a_retried_hello_opens_one_session),
-        cmocka_unit_test(a_waiting_sample_follows_its_retry_to_a_new_route),
-        cmocka_unit_test(unknown_versions_and_messages_get_a_sentence),
-        cmocka_unit_test(a_gap_is_told_and_healed_by_hello_and_resend),
-        cmocka_unit_test(stale_epochs_and_duplicates_are_ignored),
-        cmocka_unit_test(messages_of_unknown_sessions_are_ignored),
-        cmocka_unit_test(lost_messages_are_told_and_the_session_goes_on),
-        cmocka_unit_test(rejections_are_per_item_and_repeated_until_confirmed),
-        cmocka_unit_test(a_writer_that_reads_no_rejections_gets_no_credit),
-        cmocka_unit_test(a_waiting_item_holds_its_chunks),
-        cmocka_unit_test(chunks_that_were_let_go_of_are_refused),
+        EMBED_TEST(a_req_peer_never_gets_an_unasked_message, FREE_TABLE, NULL),
+        EMBED_TEST(a_dealer_that_asks_gets_notices, FREE_TABLE, NULL),
+        EMBED_TEST(every_envelope_comes_back, FREE_TABLE, NULL),
+        EMBED_TEST(a_relaxed_req_gets_the_answer_to_its_last_request, BLOCKED_TABLE, NULL),
+        EMBED_TEST(a_session_is_bound_to_its_newest_route, FREE_TABLE, NULL),
+        EMBED_TEST(a_peer_that_has_gone_costs_a_failed_send, FREE_TABLE, NULL),
+        EMBED_TEST(a_retried_counter_counts_once, FREE_TABLE, NULL),
+        EMBED_TEST(retries_are_known_among_thousands_of_other_requests, FREE_TABLE, NULL),
+        EMBED_TEST(a_retried_put_makes_one_version, FREE_TABLE, NULL),
+        EMBED_TEST(a_retried_reset_resets_once, FREE_TABLE, NULL),
+        EMBED_TEST(a_retried_hello_opens_one_session, FREE_TABLE, NULL),
+        EMBED_TEST(a_waiting_sample_follows_its_retry_to_a_new_route, FREE_TABLE, NULL),
+        EMBED_TEST(unknown_versions_and_messages_get_a_sentence, FREE_TABLE, NULL),
+        EMBED_TEST(a_gap_is_told_and_healed_by_hello_and_resend, FREE_TABLE, NULL),
+        EMBED_TEST(stale_epochs_and_duplicates_are_ignored, FREE_TABLE, NULL),
+        EMBED_TEST(messages_of_unknown_sessions_are_ignored, FREE_TABLE, NULL),
+        EMBED_TEST(lost_messages_are_told_and_the_session_goes_on, FREE_TABLE, NULL),
+        EMBED_TEST(rejections_are_per_item_and_repeated_until_confirmed, FREE_TABLE, NULL),
+        EMBED_TEST(a_writer_that_reads_no_rejections_gets_no_credit, FREE_TABLE, NULL),
+        EMBED_TEST(a_waiting_item_holds_its_chunks, BLOCKED_TABLE, NULL),
+        EMBED_TEST(chunks_that_were_let_go_of_are_refused, FREE_TABLE, NULL),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

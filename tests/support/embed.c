@@ -144,3 +144,20 @@ void embed_stop(struct embed *self)
     zmq_ctx_term(self->context);
     schema_free(&broker_schema, &self->config);
 }
+
+int embed_setup(void **state)
+{
+    const struct embed_options *options = *state;
+    struct embed *self = malloc(sizeof *self);
+    assert_non_null(self);
+    embed_start(self, options->tables, options->more);
+    *state = self;
+    return 0;
+}
+
+int embed_teardown(void **state)
+{
+    embed_stop(*state);
+    free(*state);
+    return 0;
+}

@@ -30,6 +30,15 @@ void embed_start_real(struct embed *self, const char *tables, const char *more);
 /* Closes the peers, destroys the broker, and checks that every chunk and layout was let go of. */
 void embed_stop(struct embed *self);
 
+/* A test with a broker of its own: *state is a started struct embed, which is stopped after the test. */
+struct embed_options {
+    const char *tables, *more;
+};
+int embed_setup(void **state);
+int embed_teardown(void **state);
+#define EMBED_TEST(test, tables, more)                                                                                 \
+    cmocka_unit_test_prestate_setup_teardown(test, embed_setup, embed_teardown, &((struct embed_options){tables, more}))
+
 /* Turns the loop until nothing is left to do without more input. */
 void embed_settle(struct embed *self);
 /* Settles, moves the clock on, and settles again. */

@@ -335,6 +335,13 @@ void testpeer_open(struct testpeer *self, bool notices)
     testpeer_open_with(self, notices, &x, 1);
 }
 
+struct testpeer *testpeer_opened(struct embed *embed, bool notices)
+{
+    struct testpeer *self = testpeer_new(embed);
+    testpeer_open(self, notices);
+    return self;
+}
+
 struct testpeer_answer *testpeer_resume(struct testpeer *self, uint64_t oldest_number, bool notices)
 {
     return hello(self, true, oldest_number, notices);

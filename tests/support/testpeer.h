@@ -154,6 +154,8 @@ Replay__InfoReply *testpeer_info(struct testpeer *self);
 /* ---- session */
 /* Opens one with a single column "x" of one uint64; tests put an item's key there. */
 void testpeer_open(struct testpeer *self, bool notices);
+/* A new DEALER with such a session. */
+struct testpeer *testpeer_opened(struct embed *embed, bool notices);
 void testpeer_open_with(struct testpeer *self, bool notices, const struct testpeer_column *columns, uint32_t n);
 struct testpeer_answer *testpeer_resume(struct testpeer *self, uint64_t oldest_number, bool notices);
 struct testpeer_answer *testpeer_heartbeat(struct testpeer *self, uint64_t confirmed, bool explain);

@@ -24,62 +24,53 @@ static uint64_t size_of(struct embed *embed, const char *table)
 
 static void silence_ends_a_session_and_releases_everything(void **state)
 {
-    (void)state;
-    struct embed embed;
-    embed_start(&embed, QUEUE_TABLE, TIMES);
-    struct testpeer *peer = testpeer_new(&embed);
-    testpeer_open(peer, false);
+    struct embed *embed = *state;
+    struct testpeer *peer = testpeer_opened(embed, false);
     testpeer_insert(peer, "q", 1, 8, 1);
     uint64_t value = 1;
     const void *blocks[] = {&value};
     testpeer_chunk(peer, 1, blocks, false); /* kept for an item to come */
     testpeer_push(peer);
-    embed_settle(&embed);
-    assert_int_equal(embed.broker->store.chunks, 9);
-    assert_int_equal(embed_table(&embed, "q")->n_waiting_items, 6);
-    embed_advance(&embed, 9999);
-    assert_int_equal(embed.broker->sessions.n_open, 1);
-    embed_advance(&embed, 2);
-    assert_int_equal(embed.broker->sessions.n_open, 0);
-    assert_int_equal(embed_table(&embed, "q")->n_waiting_items, 0);
-    assert_int_equal(embed.broker->store.chunks, 2); /* of the two items in the table */
-    assert_int_equal(embed.broker->sessions.granted_bytes, 0);
-    embed_stop(&embed);
+    embed_settle(embed);
+    assert_int_equal(embed->broker->store.chunks, 9);
+    assert_int_equal(embed_table(embed, "q")->n_waiting_items, 6);
+    embed_advance(embed, 9999);
+    assert_int_equal(embed->broker->sessions.n_open, 1);
+    embed_advance(embed, 2);
+    assert_int_equal(embed->broker->sessions.n_open, 0);
+    assert_int_equal(embed_table(embed, "q")->n_waiting_items, 0);
+    assert_int_equal(embed->broker->store.chunks, 2); /* of the two items in the table */
+    assert_int_equal(embed->broker->sessions.granted_bytes, 0);
 }
 
 /* PROTOCOL 10: an error on a heartbeat would be taken for the end of the session. */
 static void a_heartbeat_to_a_tombstone_says_hello_again(void **state)
 {
-    (void)state;
-    struct embed embed;
-    embed_start(&embed, QUEUE_TABLE, TIMES);
-    struct testpeer *peer = testpeer_new(&embed);
+    struct embed *embed = *state;
+    struct testpeer *peer = testpeer_new(embed);
     peer->keep = true;
     testpeer_open(peer, false);
     testpeer_insert(peer, "q", 1, 4, 1);
-    embed_advance(&embed, 11000);
-    assert_int_equal(embed.broker->sessions.n_open, 0);
+    embed_advance(embed, 11000);
+    assert_int_equal(embed->broker->sessions.n_open, 0);
     struct testpeer_answer *answer = testpeer_heartbeat(peer, 0, false);
     assert_int_equal(answer->status, RP_OK);
     assert_true(answer->reply->credit->gap);
     assert_int_equal(answer->reply->credit->epoch, peer->epoch);
     assert_int_equal(answer->reply->credit->n_table, 0); /* says nothing about what has arrived */
-    assert_int_equal(embed.broker->sessions.n_open, 0);
+    assert_int_equal(embed->broker->sessions.n_open, 0);
     assert_int_equal(testpeer_resume(peer, 1, false)->status, RP_OK);
     testpeer_resend(peer, peer->credit->received);
     answer = testpeer_heartbeat(peer, 0, false);
     assert_false(answer->reply->credit->gap);
     assert_int_equal(testpeer_resolved(peer, 0), 2);
-    embed_stop(&embed);
 }
 
 /* It comes from a connection that the writer has given up: it neither takes the notices along nor keeps the session. */
 static void a_heartbeat_of_another_epoch_is_refused(void **state)
 {
-    (void)state;
-    struct embed embed;
-    embed_start(&embed, FREE_TABLE, TIMES);
-    struct testpeer *peer = testpeer_new(&embed), *ghost = testpeer_new(&embed);
+    struct embed *embed = *state;
+    struct testpeer *peer = testpeer_new(embed), *ghost = testpeer_new(embed);
     testpeer_open(peer, true);
     memcpy(ghost->session, peer->session, sizeof ghost->session);
     ghost->epoch = peer->epoch;
@@ -91,25 +82,22 @@ static void a_heartbeat_of_another_epoch_is_refused(void **state)
     }
     uint64_t before = peer->notices;
     testpeer_insert(peer, "t", 1, 60, 1);
-    embed_settle(&embed);
+    embed_settle(embed);
     testpeer_read(peer);
     testpeer_read(ghost);
     assert_true(peer->notices > before);
     assert_int_equal(ghost->notices, 0);
-    embed_advance(&embed, 9000);
+    embed_advance(embed, 9000);
     assert_int_equal(testpeer_heartbeat(ghost, 0, false)->status, RP_FAILED_PRECONDITION);
-    embed_advance(&embed, 1001);
-    assert_int_equal(embed.broker->sessions.n_open, 0); /* a ghost is no life */
-    embed_stop(&embed);
+    embed_advance(embed, 1001);
+    assert_int_equal(embed->broker->sessions.n_open, 0); /* a ghost is no life */
 }
 
 /* PROTOCOL 10.2: after a gap everything is discarded until HELLO, also the message that was missing. */
 static void after_a_gap_nothing_is_taken_until_hello(void **state)
 {
-    (void)state;
-    struct embed embed;
-    embed_start(&embed, FREE_TABLE, TIMES);
-    struct testpeer *peer = testpeer_new(&embed);
+    struct embed *embed = *state;
+    struct testpeer *peer = testpeer_new(embed);
     peer->keep = true;
     testpeer_open(peer, false);
     testpeer_insert(peer, "t", 1, 1, 1);
@@ -123,46 +111,40 @@ static void after_a_gap_nothing_is_taken_until_hello(void **state)
     testpeer_heartbeat(peer, 0, false);
     assert_true(peer->credit->gap);
     assert_int_equal(peer->credit->received, 1);
-    assert_int_equal(size_of(&embed, "t"), 1);
+    assert_int_equal(size_of(embed, "t"), 1);
     assert_int_equal(testpeer_resume(peer, 1, false)->status, RP_OK);
     testpeer_resend(peer, peer->credit->received);
     testpeer_heartbeat(peer, 0, false);
     assert_false(peer->credit->gap);
     assert_int_equal(peer->credit->received, 3);
-    assert_int_equal(size_of(&embed, "t"), 3);
-    embed_stop(&embed);
+    assert_int_equal(size_of(embed, "t"), 3);
 }
 
 static void any_traffic_is_life(void **state)
 {
-    (void)state;
-    struct embed embed;
-    embed_start(&embed, FREE_TABLE, TIMES);
-    struct testpeer *beats = testpeer_new(&embed), *writes = testpeer_new(&embed);
+    struct embed *embed = *state;
+    struct testpeer *beats = testpeer_new(embed), *writes = testpeer_new(embed);
     testpeer_open(beats, false);
     testpeer_open(writes, false);
     for (uint64_t i = 0; i < 10; i++) {
         testpeer_heartbeat(beats, 0, false);
         testpeer_insert(writes, "t", 10 * i + 1, 2, 1);
-        embed_advance(&embed, 9000);
+        embed_advance(embed, 9000);
     }
-    assert_int_equal(embed.broker->sessions.n_open, 2);
-    embed_stop(&embed);
+    assert_int_equal(embed->broker->sessions.n_open, 2);
 }
 
 /* Rule 9 over an expiry: items exactly once, chunks sent again. */
 static void a_session_silent_past_its_expiry_is_resumed_exactly_once(void **state)
 {
-    (void)state;
-    struct embed embed;
-    embed_start(&embed, QUEUE_TABLE, TIMES);
-    struct testpeer *peer = testpeer_new(&embed);
+    struct embed *embed = *state;
+    struct testpeer *peer = testpeer_new(embed);
     peer->keep = true;
     testpeer_open(peer, false);
     for (uint64_t key = 1; key <= 6; key++)
         testpeer_insert(peer, "q", key, 1, 1);
-    embed_advance(&embed, 11000);
-    assert_int_equal(size_of(&embed, "q"), 2);
+    embed_advance(embed, 11000);
+    assert_int_equal(size_of(embed, "q"), 2);
     assert_int_equal(testpeer_resume(peer, 1, false)->status, RP_OK);
     assert_true(peer->resumed);
     assert_int_equal(peer->epoch, 2);
@@ -178,16 +160,13 @@ static void a_session_silent_past_its_expiry_is_resumed_exactly_once(void **stat
     assert_int_equal(testpeer_resolved(peer, 0), 6);
     assert_int_equal(peer->credit->rejected[0], 0);
     assert_int_equal(testpeer_await(peer, testpeer_sample(peer, "q", 1, 0, 0))->status, RP_DEADLINE_EXCEEDED);
-    embed_stop(&embed);
 }
 
 /* A chunk of the keep-alive window that was sent before the silence can be used after it. */
 static void chunks_sent_again_serve_new_items(void **state)
 {
-    (void)state;
-    struct embed embed;
-    embed_start(&embed, FREE_TABLE, TIMES);
-    struct testpeer *peer = testpeer_new(&embed);
+    struct embed *embed = *state;
+    struct testpeer *peer = testpeer_new(embed);
     peer->keep = true;
     testpeer_open(peer, false);
     uint32_t layout = testpeer_plain(peer, "t");
@@ -199,7 +178,7 @@ static void chunks_sent_again_serve_new_items(void **state)
         peer->oldest_chunk = i > 2 ? i - 2 : 1;
         testpeer_push(peer);
     }
-    embed_advance(&embed, 11000);
+    embed_advance(embed, 11000);
     testpeer_resume(peer, 3, false); /* messages 1 and 2 were dropped: chunks 3, 4 and 5 are in the window */
     assert_int_equal(peer->credit->received, 2);
     testpeer_resend(peer, 2);
@@ -209,17 +188,14 @@ static void chunks_sent_again_serve_new_items(void **state)
     assert_int_equal(peer->credit->received, 6);
     assert_int_equal(peer->credit->n_rejections, 0);
     assert_int_equal(testpeer_resolved(peer, 0), 3);
-    assert_int_equal(size_of(&embed, "t"), 3);
-    embed_stop(&embed);
+    assert_int_equal(size_of(embed, "t"), 3);
 }
 
 /* PROTOCOL 9: a message that is sent again does not count again, also after an expiry. */
 static void bytes_sent_again_after_an_expiry_need_no_new_credit(void **state)
 {
-    (void)state;
-    struct embed embed;
-    embed_start(&embed, QUEUE_TABLE FREE_TABLE, TIMES);
-    struct testpeer *peer = testpeer_new(&embed);
+    struct embed *embed = *state;
+    struct testpeer *peer = testpeer_new(embed);
     static const struct testpeer_column image = {"x", "uint8", 1, {100000}, 100000};
     testpeer_open_with(peer, false, &image, 1);
     /* Traffic that widens the window. */
@@ -239,7 +215,7 @@ static void bytes_sent_again_after_an_expiry_need_no_new_credit(void **state)
     assert_true(peer->sent_bytes <= peer->credit->allowed_bytes);
     assert_int_equal(peer->credit->n_rejections, 0);
     for (int round = 0; round < 3; round++) {
-        embed_advance(&embed, 11000);
+        embed_advance(embed, 11000);
         assert_int_equal(testpeer_resume(peer, first, false)->status, RP_OK);
         testpeer_resend(peer, peer->credit->received);
         testpeer_heartbeat(peer, 0, false);
@@ -251,50 +227,39 @@ static void bytes_sent_again_after_an_expiry_need_no_new_credit(void **state)
         assert_int_equal(answer->reply->sample->key[0], key);
         testpeer_forget(peer);
     }
-    embed_stop(&embed);
 }
 
 static void without_a_tombstone_the_session_is_unknown(void **state)
 {
-    (void)state;
-    struct embed embed;
-    embed_start(&embed, FREE_TABLE, TIMES);
-    struct testpeer *peer = testpeer_new(&embed);
-    testpeer_open(peer, false);
-    embed_advance(&embed, 10001);
-    assert_non_null(session_find(&embed.broker->sessions, peer->session));
-    embed_advance(&embed, 60001);
-    assert_null(session_find(&embed.broker->sessions, peer->session));
+    struct embed *embed = *state;
+    struct testpeer *peer = testpeer_opened(embed, false);
+    embed_advance(embed, 10001);
+    assert_non_null(session_find(&embed->broker->sessions, peer->session));
+    embed_advance(embed, 60001);
+    assert_null(session_find(&embed->broker->sessions, peer->session));
     struct testpeer_answer *answer = testpeer_resume(peer, 1, false);
     assert_int_equal(answer->status, RP_SESSION_UNKNOWN);
     assert_non_null(strstr(answer->text, "HELLO"));
-    embed_stop(&embed);
 }
 
 static void resuming_with_other_columns_is_refused(void **state)
 {
-    (void)state;
-    struct embed embed;
-    embed_start(&embed, FREE_TABLE, TIMES);
-    struct testpeer *peer = testpeer_new(&embed);
-    testpeer_open(peer, false);
+    struct embed *embed = *state;
+    struct testpeer *peer = testpeer_opened(embed, false);
     peer->columns[0].dtype = "float64";
     assert_int_equal(testpeer_resume(peer, 1, false)->status, RP_INVALID_ARGUMENT);
     peer->columns[0].dtype = "uint64";
     assert_int_equal(testpeer_resume(peer, 1, false)->status, RP_OK);
     assert_int_equal(peer->epoch, 2); /* the refused one changed nothing */
-    embed_stop(&embed);
 }
 
 /* ---- bye ---- */
 
 static void bye_waits_for_the_last_item(void **state)
 {
-    (void)state;
-    struct embed embed;
-    embed_start(&embed, QUEUE_TABLE, TIMES);
+    struct embed *embed = *state;
     for (int notices = 0; notices < 2; notices++) {
-        struct testpeer *peer = testpeer_new(&embed);
+        struct testpeer *peer = testpeer_new(embed);
         testpeer_open(peer, notices);
         testpeer_insert(peer, "q", 1, 4, 1);
         uint64_t id = testpeer_bye(peer, NO_TIMEOUT);
@@ -305,25 +270,21 @@ static void bye_waits_for_the_last_item(void **state)
         struct testpeer_answer *answer = testpeer_await(peer, id);
         assert_int_equal(answer->status, RP_OK);
         assert_int_equal(answer->reply->credit->resolved[0], 4);
-        assert_null(session_find(&embed.broker->sessions, peer->session));
+        assert_null(session_find(&embed->broker->sessions, peer->session));
         testpeer_sampled(peer, "q", 2);
         testpeer_reset(peer, "q");
     }
-    embed_stop(&embed);
 }
 
 static void bye_times_out_with_the_reason_and_the_session_stays(void **state)
 {
-    (void)state;
-    struct embed embed;
-    embed_start(&embed, QUEUE_TABLE, TIMES);
-    struct testpeer *peer = testpeer_new(&embed);
-    testpeer_open(peer, false);
+    struct embed *embed = *state;
+    struct testpeer *peer = testpeer_opened(embed, false);
     testpeer_insert(peer, "q", 1, 4, 1);
     uint64_t id = testpeer_bye(peer, 500);
-    embed_advance(&embed, 499);
+    embed_advance(embed, 499);
     assert_null(testpeer_poll(peer, id));
-    embed_advance(&embed, 2);
+    embed_advance(embed, 2);
     struct testpeer_answer *answer = testpeer_await(peer, id);
     assert_int_equal(answer->status, RP_DEADLINE_EXCEEDED);
     assert_true(facts_within(answer->text, "table 'q' holds back 2"));
@@ -331,21 +292,18 @@ static void bye_times_out_with_the_reason_and_the_session_stays(void **state)
     assert_true(answer->reply->credit->n_waiting >= 1);
     assert_int_equal(testpeer_heartbeat(peer, 0, true)->status, RP_OK);
     assert_non_null(strstr(peer->credit->waiting[0], "holds back 2 items"));
-    embed_stop(&embed);
 }
 
 /* The two sockets have no order between them: BYE may come before the last message, whatever that message holds. */
 static void bye_before_the_last_message_is_answered(void **state)
 {
-    (void)state;
-    struct embed embed;
-    embed_start(&embed, FREE_TABLE, TIMES);
+    struct embed *embed = *state;
     for (int variant = 0; variant < 4; variant++) {
-        struct testpeer *peer = testpeer_new(&embed);
+        struct testpeer *peer = testpeer_new(embed);
         peer->keep = true;
         testpeer_open(peer, variant & 1);
         testpeer_insert(peer, "t", 100 * (uint64_t)variant + 1, 2, 1);
-        embed_settle(&embed);
+        embed_settle(embed);
         peer->lose = true;
         if (variant & 2)
             testpeer_insert(peer, "t", 100 * (uint64_t)variant + 11, 2, 1);
@@ -354,62 +312,51 @@ static void bye_before_the_last_message_is_answered(void **state)
         uint64_t id = testpeer_bye(peer, NO_TIMEOUT);
         assert_null(testpeer_poll(peer, id));
         testpeer_resend(peer, 1);
-        embed_settle(&embed);
-        embed_advance(&embed, 2000);
+        embed_settle(embed);
+        embed_advance(embed, 2000);
         assert_int_equal(testpeer_await(peer, id)->status, RP_OK);
     }
-    embed_stop(&embed);
 }
 
 /* The waiting items of an expired session were dropped: its BYE can not say that all is in. */
 static void bye_of_an_expired_session_does_not_claim_that_all_is_in(void **state)
 {
-    (void)state;
-    struct embed embed;
-    embed_start(&embed, QUEUE_TABLE, TIMES);
-    struct testpeer *peer = testpeer_new(&embed);
-    testpeer_open(peer, false);
+    struct embed *embed = *state;
+    struct testpeer *peer = testpeer_opened(embed, false);
     testpeer_insert(peer, "q", 1, 4, 1);
-    embed_advance(&embed, 11000);
+    embed_advance(embed, 11000);
     struct testpeer_answer *answer = testpeer_await(peer, testpeer_bye(peer, 1000));
     assert_int_equal(answer->status, RP_FAILED_PRECONDITION);
     assert_int_equal(testpeer_resume(peer, 1, false)->status, RP_OK);
-    embed_stop(&embed);
 }
 
 static void bye_of_a_session_that_falls_silent_is_answered(void **state)
 {
-    (void)state;
-    struct embed embed;
-    embed_start(&embed, QUEUE_TABLE, TIMES);
-    struct testpeer *peer = testpeer_new(&embed);
-    testpeer_open(peer, false);
+    struct embed *embed = *state;
+    struct testpeer *peer = testpeer_opened(embed, false);
     testpeer_insert(peer, "q", 1, 4, 1);
     uint64_t id = testpeer_bye(peer, NO_TIMEOUT);
     assert_null(testpeer_poll(peer, id));
-    embed_advance(&embed, 11000);
+    embed_advance(embed, 11000);
     assert_int_equal(testpeer_await(peer, id)->status, RP_FAILED_PRECONDITION);
-    embed_stop(&embed);
 }
 
 /* ---- shutting down ---- */
 
 static void shutting_down_acknowledges_nothing_that_is_not_in_a_table(void **state)
 {
-    (void)state;
-    struct embed embed;
-    embed_start(&embed, QUEUE_TABLE FREE_TABLE, TIMES);
-    struct testpeer *peer = testpeer_new(&embed), *sampler = testpeer_new(&embed);
+    struct embed *embed = *state;
+    struct testpeer *peer = testpeer_new(embed), *sampler = testpeer_new(embed);
     testpeer_open(peer, true);
     testpeer_insert(peer, "q", 1, 6, 1);
-    embed_settle(&embed);
+    embed_settle(embed);
     uint64_t sample = testpeer_sample(sampler, "t", 1, NO_TIMEOUT, 0);
     uint64_t bye = testpeer_bye(peer, NO_TIMEOUT);
     assert_null(testpeer_poll(peer, bye));
     assert_null(testpeer_poll(sampler, sample));
-    broker_drain(embed.broker);
+    broker_drain(embed->broker);
     testpeer_insert(peer, "t", 100, 3, 1); /* comes too late */
-    embed_settle(&embed);
+    embed_settle(embed);
     testpeer_read(peer);
     assert_int_equal(testpeer_await(sampler, sample)->status, RP_CANCELLED);
     assert_int_equal(testpeer_await(peer, bye)->status, RP_CANCELLED);
@@ -417,17 +364,14 @@ static void shutting_down_acknowledges_nothing_that_is_not_in_a_table(void **sta
     assert_int_equal(peer->credit->received, 1);
     assert_int_equal(testpeer_resolved(peer, 0), 2);
     assert_int_equal(testpeer_resolved(peer, 1), 0);
-    assert_int_equal(size_of(&embed, "t"), 0);
+    assert_int_equal(size_of(embed, "t"), 0);
     assert_int_equal(testpeer_await(sampler, testpeer_sample(sampler, "t", 1, NO_TIMEOUT, 0))->status, RP_CANCELLED);
-    embed_stop(&embed);
 }
 
 static void a_session_without_columns_only_looks(void **state)
 {
-    (void)state;
-    struct embed embed;
-    embed_start(&embed, FREE_TABLE QUEUE_TABLE, TIMES);
-    struct testpeer *peer = testpeer_new(&embed);
+    struct embed *embed = *state;
+    struct testpeer *peer = testpeer_new(embed);
     Replay__Request request = REPLAY__REQUEST__INIT;
     Replay__Hello ask = REPLAY__HELLO__INIT;
     request.body_case = REPLAY__REQUEST__BODY_HELLO;
@@ -439,44 +383,38 @@ static void a_session_without_columns_only_looks(void **state)
     assert_string_equal(answer->reply->hello->ingest, "inproc://ingest");
     assert_int_equal(answer->reply->hello->heartbeat_ms, 1000);
     assert_int_equal(answer->reply->hello->expiry_ms, 10000);
-    assert_int_equal(embed.broker->sessions.n_open, 0);
-    embed_stop(&embed);
+    assert_int_equal(embed->broker->sessions.n_open, 0);
 }
 
 /* Keys and ordinals of two starts of a broker must not meet: items of the first may still be on their way. */
 static void sessions_have_keys_of_their_own(void **state)
 {
-    (void)state;
-    struct embed embed;
-    embed_start(&embed, FREE_TABLE, TIMES);
-    struct testpeer *a = testpeer_new(&embed), *b = testpeer_new(&embed);
+    struct embed *embed = *state;
+    struct testpeer *a = testpeer_new(embed), *b = testpeer_new(embed);
     testpeer_open(a, false);
     testpeer_open(b, false);
     assert_true(a->ordinal != b->ordinal);
     uint64_t apart = a->key_base > b->key_base ? a->key_base - b->key_base : b->key_base - a->key_base;
     assert_true(apart >= KEY_COUNTERS);
     assert_int_equal(a->key_base, (uint64_t)a->ordinal << KEY_COUNTER_BITS);
-    embed_stop(&embed);
 }
 
 /* When ordinals have come round, a session gets none whose keys an item, another session or a tombstone has. */
 static void keys_are_not_handed_out_twice(void **state)
 {
-    (void)state;
-    struct embed embed;
-    embed_start(&embed, FREE_TABLE, TIMES);
-    struct broker *broker = embed.broker;
-    struct testpeer *first = testpeer_new(&embed), *silent = testpeer_new(&embed);
+    struct embed *embed = *state;
+    struct broker *broker = embed->broker;
+    struct testpeer *first = testpeer_new(embed), *silent = testpeer_new(embed);
     testpeer_open(first, false);
     testpeer_open(silent, false);
     testpeer_insert(first, "t", first->key_base, 2, 1);
     assert_int_equal(testpeer_await(first, testpeer_bye(first, NO_TIMEOUT))->status, RP_OK);
-    embed_advance(&embed, 11000);
+    embed_advance(embed, 11000);
     assert_true(session_find(&broker->sessions, silent->session)->tombstone);
     for (uint32_t round = 0; round < 2; round++) {
         broker->tables.ordinals.next =
             first->ordinal + round * (UINT64_C(1) << 40) / (KEY_ORDINALS - 1) * (KEY_ORDINALS - 1);
-        struct testpeer *peer = testpeer_new(&embed);
+        struct testpeer *peer = testpeer_new(embed);
         testpeer_open(peer, false);
         assert_int_not_equal(peer->ordinal, first->ordinal);
         assert_int_not_equal(peer->ordinal, silent->ordinal);
@@ -485,24 +423,20 @@ static void keys_are_not_handed_out_twice(void **state)
         assert_int_equal(testpeer_resolved(peer, 0), 2);
         assert_int_equal(peer->credit->n_rejections, 0);
     }
-    assert_int_equal(size_of(&embed, "t"), 6);
+    assert_int_equal(size_of(embed, "t"), 6);
     testpeer_delete(silent, "t", 2, (uint64_t[]){first->key_base, first->key_base + 1});
     broker->tables.ordinals.next = first->ordinal;
-    struct testpeer *last = testpeer_new(&embed);
-    testpeer_open(last, false);
+    struct testpeer *last = testpeer_opened(embed, false);
     assert_int_equal(last->ordinal, first->ordinal);
-    embed_stop(&embed);
 }
 
 /* Pages of sessions are in the order of their opening, also where ordinals come round. */
 static void sessions_are_listed_once_each_when_ordinals_come_round(void **state)
 {
-    (void)state;
     enum { N = 600 };
-    struct embed embed;
-    embed_start(&embed, FREE_TABLE, TIMES);
-    struct testpeer *peer = testpeer_new(&embed);
-    embed.broker->tables.ordinals.next = KEY_ORDINALS - N / 2;
+    struct embed *embed = *state;
+    struct testpeer *peer = testpeer_new(embed);
+    embed->broker->tables.ordinals.next = KEY_ORDINALS - N / 2;
     for (uint32_t i = 0; i < N; i++)
         testpeer_open(peer, false);
     static uint8_t seen[KEY_ORDINALS];
@@ -521,55 +455,50 @@ static void sessions_are_listed_once_each_when_ordinals_come_round(void **state)
         cursor = reply->session_cursor;
     } while (cursor);
     assert_int_equal(n, N);
-    embed_stop(&embed);
 }
 
 /* A session with nothing to tell must not keep the loop awake. */
 static void a_blocked_writer_does_not_keep_the_loop_awake(void **state)
 {
-    (void)state;
-    struct embed embed;
-    embed_start(&embed, QUEUE_TABLE, TIMES);
-    struct testpeer *peer = testpeer_new(&embed);
-    testpeer_open(peer, true);
+    struct embed *embed = *state;
+    struct testpeer *peer = testpeer_opened(embed, true);
     testpeer_insert(peer, "q", 1, 2, 1);
-    embed_advance(&embed, 5);
+    embed_advance(embed, 5);
     testpeer_insert(peer, "q", 3, 2, 1); /* these wait */
-    embed_advance(&embed, 5);
-    assert_null(embed.broker->sessions.dirty);
+    embed_advance(embed, 5);
+    assert_null(embed->broker->sessions.dirty);
     uint64_t value = 1;
     const void *blocks[] = {&value};
     testpeer_chunk(peer, 1, blocks, false); /* a chunk alone */
     testpeer_push(peer);
-    embed_advance(&embed, 5);
-    assert_null(embed.broker->sessions.dirty);
-    embed_stop(&embed);
+    embed_advance(embed, 5);
+    assert_null(embed->broker->sessions.dirty);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(silence_ends_a_session_and_releases_everything),
-        cmocka_unit_test(a_heartbeat_to_a_tombstone_says_hello_again),
-        cmocka_unit_test(a_heartbeat_of_another_epoch_is_refused),
-        cmocka_unit_test(after_a_gap_nothing_is_taken_until_hello),
-        cmocka_unit_test(any_traffic_is_life),
-        cmocka_unit_test(a_session_silent_past_its_expiry_is_resumed_exactly_once),
-        cmocka_unit_test(chunks_sent_again_serve_new_items),
-        cmocka_unit_test(bytes_sent_again_after_an_expiry_need_no_new_credit),
-        cmocka_unit_test(without_a_tombstone_the_session_is_unknown),
-        cmocka_unit_test(resuming_with_other_columns_is_refused),
-        cmocka_unit_test(bye_waits_for_the_last_item),
-        cmocka_unit_test(bye_times_out_with_the_reason_and_the_session_stays),
-        cmocka_unit_test(bye_before_the_last_message_is_answered),
-        cmocka_unit_test(bye_of_an_expired_session_does_not_claim_that_all_is_in),
-        cmocka_unit_test(bye_of_a_session_that_falls_silent_is_answered),
-        cmocka_unit_test(shutting_down_acknowledges_nothing_that_is_not_in_a_table),
-        cmocka_unit_test(a_session_without_columns_only_looks),
-        cmocka_unit_test(sessions_have_keys_of_their_own),
-        cmocka_unit_test(keys_are_not_handed_out_twice),
-        cmocka_unit_test(sessions_are_listed_once_each_when_ordinals_come_round),
-        cmocka_unit_test(a_blocked_writer_does_not_keep_the_loop_awake),
+        EMBED_TEST(silence_ends_a_session_and_releases_everything, QUEUE_TABLE, TIMES),
+        EMBED_TEST(a_heartbeat_to_a_tombstone_says_hello_again, QUEUE_TABLE, TIMES),
+        EMBED_TEST(a_heartbeat_of_another_epoch_is_refused, FREE_TABLE, TIMES),
+        EMBED_TEST(after_a_gap_nothing_is_taken_until_hello, FREE_TABLE, TIMES),
+        EMBED_TEST(any_traffic_is_life, FREE_TABLE, TIMES),
+        EMBED_TEST(a_session_silent_past_its_expiry_is_resumed_exactly_once, QUEUE_TABLE, TIMES),
+        EMBED_TEST(chunks_sent_again_serve_new_items, FREE_TABLE, TIMES),
+        EMBED_TEST(bytes_sent_again_after_an_expiry_need_no_new_credit, QUEUE_TABLE FREE_TABLE, TIMES),
+        EMBED_TEST(without_a_tombstone_the_session_is_unknown, FREE_TABLE, TIMES),
+        EMBED_TEST(resuming_with_other_columns_is_refused, FREE_TABLE, TIMES),
+        EMBED_TEST(bye_waits_for_the_last_item, QUEUE_TABLE, TIMES),
+        EMBED_TEST(bye_times_out_with_the_reason_and_the_session_stays, QUEUE_TABLE, TIMES),
+        EMBED_TEST(bye_before_the_last_message_is_answered, FREE_TABLE, TIMES),
+        EMBED_TEST(bye_of_an_expired_session_does_not_claim_that_all_is_in, QUEUE_TABLE, TIMES),
+        EMBED_TEST(bye_of_a_session_that_falls_silent_is_answered, QUEUE_TABLE, TIMES),
+        EMBED_TEST(shutting_down_acknowledges_nothing_that_is_not_in_a_table, QUEUE_TABLE FREE_TABLE, TIMES),
+        EMBED_TEST(a_session_without_columns_only_looks, FREE_TABLE QUEUE_TABLE, TIMES),
+        EMBED_TEST(sessions_have_keys_of_their_own, FREE_TABLE, TIMES),
+        EMBED_TEST(keys_are_not_handed_out_twice, FREE_TABLE, TIMES),
+        EMBED_TEST(sessions_are_listed_once_each_when_ordinals_come_round, FREE_TABLE, TIMES),
+        EMBED_TEST(a_blocked_writer_does_not_keep_the_loop_awake, QUEUE_TABLE, TIMES),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

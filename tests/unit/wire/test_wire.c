@@ -65,8 +65,8 @@ static void golden_write(const char *name, const char *comment, const struct pb_
     fclose(file);
 }
 
-/* Our writer's bytes are the golden ones; protobuf-c reads them and writes the same bytes again. */
-static void golden_check(const char *name, const char *comment, const struct pb_writer *w,
+/* Our writer's bytes are the golden ones; protobuf-c reads them and writes the same bytes again. Frees w. */
+static void golden_check(const char *name, const char *comment, struct pb_writer *w,
                          const ProtobufCMessageDescriptor *type, struct frame *golden)
 {
     if (getenv("RP_GOLDEN_WRITE") != NULL)
@@ -75,6 +75,7 @@ static void golden_check(const char *name, const char *comment, const struct pb_
     assert_false(w->failed);
     assert_int_equal(w->size, golden->size);
     assert_memory_equal(w->data, golden->data, golden->size);
+    pb_writer_fini(w);
 
     ProtobufCMessage *message = protobuf_c_message_unpack(type, NULL, golden->size, golden->data);
     assert_non_null(message);
@@ -146,7 +147,6 @@ static void test_golden_ingest_one(void **state)
     write_ingest_one(&w);
     golden_check("ingest_one", "Ingest: one chunk of 4 steps and 2 columns, one item; optional arrays left out", &w,
                  &replay__ingest__descriptor, &f);
-    pb_writer_fini(&w);
     assert_int_equal(wire_read_ingest(f.data, f.size, &in, NULL), RP_OK);
     assert_int_equal(in.version, 1);
     assert_memory_equal(in.session, session, 16);
@@ -220,7 +220,6 @@ static void test_golden_ingest_many(void **state)
     write_ingest_many(&w);
     golden_check("ingest_many", "Ingest: two layouts, two chunks, two runs, three items; equal elements sent once", &w,
                  &replay__ingest__descriptor, &f);
-    pb_writer_fini(&w);
     assert_int_equal(wire_read_ingest(f.data, f.size, &in, NULL), RP_OK);
     assert_int_equal(in.n_chunks, 2);
     assert_int_equal(in.n_runs, 2);
@@ -310,12 +309,14 @@ static void test_optional_zeros_are_left_out(void **state)
 
 /* ---- requests */
 
-static void write_request(struct pb_writer *w, uint32_t body, const struct pb_writer *data)
+/* Frees data. */
+static void write_request(struct pb_writer *w, uint32_t body, struct pb_writer *data)
 {
     pb_put_varint(w, 1, WIRE_VERSION);
     pb_put_fixed64(w, 2, 77);
     pb_put_fixed64(w, 3, UINT64_C(0xc11e000000000001));
     pb_put_bytes(w, body, data->data, data->size);
+    pb_writer_fini(data);
 }
 
 static void check_request(const struct frame *f, uint32_t body, struct wire_request *request)
@@ -355,8 +356,6 @@ static void test_golden_sample(void **state)
     assert_int_equal(wire_read_sample("\x20\x01", 2, &sample, NULL), RP_OK);
     assert_false(sample.has_timeout);
     assert_true(sample.distinct);
-    pb_writer_fini(&body);
-    pb_writer_fini(&w);
 }
 
 static void test_golden_update(void **state)
@@ -381,8 +380,6 @@ static void test_golden_update(void **state)
     assert_int_equal(wire_read_keys(request.data, request.size, false, &update, NULL), RP_OK);
     assert_int_equal(update.key.n, 3);
     assert_int_equal(update.priority.n, 0);
-    pb_writer_fini(&body);
-    pb_writer_fini(&w);
 }
 
 /* ---- replies */
@@ -438,7 +435,6 @@ static void test_golden_reply_sample(void **state)
     write_reply_sample(&w);
     golden_check("reply_sample", "Reply: a partial batch of three, two of them the same item, over two chunks", &w,
                  &replay__reply__descriptor, &f);
-    pb_writer_fini(&w);
     assert_int_equal(wire_read_reply(f.data, f.size, &reply, NULL), RP_OK);
     assert_int_equal(reply.version, 1);
     assert_int_equal(reply.id, 77);
@@ -486,7 +482,6 @@ static void test_golden_reply_empty(void **state)
     wire_write_sampled(&w, &(struct wire_sampled_out){.id = 78});
     golden_check("reply_empty", "Reply: a fetch that found nothing: a body without a field", &w,
                  &replay__reply__descriptor, &f);
-    pb_writer_fini(&w);
     assert_int_equal(wire_read_reply(f.data, f.size, &reply, NULL), RP_OK);
     assert_int_equal(reply.body, 19);
     assert_int_equal(reply.size, 0);
@@ -595,6 +590,34 @@ static void refuse(enum reader reader, const struct pb_writer *w, const char *se
     assert_int_equal(read_as(reader, w->data, w->size, NULL), RP_BAD_MESSAGE);
 }
 
+/* Frames of one field. */
+static void refuse_varint(enum reader reader, uint32_t number, uint64_t value, const char *sentence)
+{
+    struct pb_writer w = {0};
+    pb_put_varint(&w, number, value);
+    refuse(reader, &w, sentence);
+    pb_writer_fini(&w);
+}
+
+static void refuse_fixed(enum reader reader, uint32_t number, uint32_t bits, const char *sentence)
+{
+    struct pb_writer w = {0};
+    if (bits == 64)
+        pb_put_fixed64(&w, number, 5);
+    else
+        pb_put_fixed32(&w, number, 5);
+    refuse(reader, &w, sentence);
+    pb_writer_fini(&w);
+}
+
+static void refuse_bytes(enum reader reader, uint32_t number, const char *text, const char *sentence)
+{
+    struct pb_writer w = {0};
+    pb_put_bytes(&w, number, text, strlen(text));
+    refuse(reader, &w, sentence);
+    pb_writer_fini(&w);
+}
+
 /* The golden frame with one more field. */
 static void refuse_ingest_plus(const void *field, size_t size, const char *sentence)
 {
@@ -634,58 +657,31 @@ static void test_fields_that_stand_twice(void **state)
 static void test_wrong_wire_types(void **state)
 {
     (void)state;
-    struct pb_writer w = {0};
-    pb_put_fixed64(&w, 24, 5);
-    refuse(INGEST, &w, "Ingest.item_key is not packed: send its elements as one packed array");
-    w.size = 0;
-    pb_put_fixed32(&w, 12, 5);
-    refuse(INGEST, &w, "Ingest.chunk_length is not packed");
-    w.size = 0;
-    pb_put_varint(&w, 12, 5);
-    refuse(INGEST, &w, "Ingest.chunk_length has wire type 0: it must be 2");
-    w.size = 0;
-    pb_put_varint(&w, 5, 5);
-    refuse(INGEST, &w, "Ingest.number has wire type 0: it must be 1");
-    w.size = 0;
-    pb_put_fixed32(&w, 2, 5);
-    refuse(REQUEST, &w, "Request.id has wire type 5: it must be 1");
-    refuse(SAMPLE, &w, "Sample.count has wire type 5: it must be 0");
-    w.size = 0;
-    pb_put_varint(&w, 19, 1);
-    refuse(REQUEST, &w, "Request: body 19 has wire type 0: it must be 2");
-    w.size = 0;
-    pb_put_fixed64(&w, 2, 5);
-    refuse(UPDATE, &w, "Update.key is not packed");
-    refuse(DELETE, &w, "Delete or Fetch.key is not packed");
-    w.size = 0;
-    pb_put_varint(&w, 20, 1);
-    refuse(SAMPLED, &w, "SampleReply.layouts has wire type 0: it must be 2");
-    pb_writer_fini(&w);
+    refuse_fixed(INGEST, 24, 64, "Ingest.item_key is not packed: send its elements as one packed array");
+    refuse_fixed(INGEST, 12, 32, "Ingest.chunk_length is not packed");
+    refuse_varint(INGEST, 12, 5, "Ingest.chunk_length has wire type 0: it must be 2");
+    refuse_varint(INGEST, 5, 5, "Ingest.number has wire type 0: it must be 1");
+    refuse_fixed(REQUEST, 2, 32, "Request.id has wire type 5: it must be 1");
+    refuse_fixed(SAMPLE, 2, 32, "Sample.count has wire type 5: it must be 0");
+    refuse_varint(REQUEST, 19, 1, "Request: body 19 has wire type 0: it must be 2");
+    refuse_fixed(UPDATE, 2, 64, "Update.key is not packed");
+    refuse_fixed(DELETE, 2, 64, "Delete or Fetch.key is not packed");
+    refuse_varint(SAMPLED, 20, 1, "SampleReply.layouts has wire type 0: it must be 2");
 }
 
 static void test_bad_lengths(void **state)
 {
     (void)state;
+    refuse_bytes(INGEST, 24, "123456789abcd", "Ingest.item_key has a length in bytes that is no multiple of 8 (13)");
+    refuse_bytes(INGEST, 14, "12345", "Ingest.block_size has a length in bytes that is no multiple of 4 (5)");
+    refuse_bytes(UPDATE, 2, "12345", "Update.key has a length in bytes that is no multiple of 8 (5)");
+    refuse_varint(SAMPLE, 2, UINT64_C(1) << 32, "Sample.count does not fit 32 bits (4294967296)");
+    refuse_bytes(UPDATE, 2, "12345678", "Update.priority has 0 elements: it must have 1");
+    refuse_bytes(UPDATE, 3, "12345678", "Update.priority has 1 elements: it must have 0");
     struct pb_writer w = {0};
-    pb_put_bytes(&w, 24, "123456789abcd", 13);
-    refuse(INGEST, &w, "Ingest.item_key has a length in bytes that is no multiple of 8 (13)");
-    w.size = 0;
-    pb_put_bytes(&w, 14, "12345", 5);
-    refuse(INGEST, &w, "Ingest.block_size has a length in bytes that is no multiple of 4 (5)");
-    w.size = 0;
-    pb_put_bytes(&w, 2, "12345", 5);
-    refuse(UPDATE, &w, "Update.key has a length in bytes that is no multiple of 8 (5)");
-    w.size = 0;
-    pb_put_varint(&w, 2, UINT64_C(1) << 32);
-    refuse(SAMPLE, &w, "Sample.count does not fit 32 bits (4294967296)");
-    w.size = 0;
     pb_put_bytes(&w, 2, "12345678", 8);
-    refuse(UPDATE, &w, "Update.priority has 0 elements: it must have 1");
     pb_put_bytes(&w, 3, "1234567812345678", 16);
     refuse(UPDATE, &w, "Update.priority has 2 elements: it must have 1");
-    w.size = 0;
-    pb_put_bytes(&w, 3, "12345678", 8);
-    refuse(UPDATE, &w, "Update.priority has 1 elements: it must have 0");
     pb_writer_fini(&w);
 }
 
@@ -775,6 +771,13 @@ static void refuse_sampled(const struct wire_sampled_out *change, const char *se
     pb_writer_fini(&w);
 }
 
+#define REFUSE_WITH(good, change, sentence)                                                                            \
+    do {                                                                                                               \
+        struct wire_sampled_out changed = good;                                                                        \
+        changed.change;                                                                                                \
+        refuse_sampled(&changed, sentence);                                                                            \
+    } while (0)
+
 static void test_sampled_counts(void **state)
 {
     (void)state;
@@ -814,27 +817,13 @@ static void test_sampled_counts(void **state)
     out.chunk = zeros; /* One chunk for both, but two lengths. */
     out.chunk_length = ascending;
     refuse_sampled(&out, "SampleReply.chunk_length has 2 elements: it must have 1");
-    out = good;
-    out.n_chunk_refs = 1;
-    refuse_sampled(&out, "SampleReply.chunk has 1 elements: it must have 2");
-    out = good;
-    out.layout = ascending;
-    refuse_sampled(&out, "SampleReply.layout refers to a layout that is not there (1)");
-    out = good;
-    out.layouts = NULL;
-    refuse_sampled(&out, "SampleReply.layout refers to a layout that is not there (0)");
-    out = good;
-    out.packed = 3;
-    refuse_sampled(&out, "SampleReply.packed is more than the number of chunks (3)");
-    out = good;
-    out.age_ns = NULL;
-    refuse_sampled(&out, "SampleReply.age_ns has 0 elements: it must have 2");
-    out = good;
-    out.length = NULL;
-    refuse_sampled(&out, "SampleReply.length has 0 elements: it must have 2 or 1");
-    out = good;
-    out.n_block_columns = 0;
-    refuse_sampled(&out, "SampleReply.block_column has 0 elements: it must have 2");
+    REFUSE_WITH(good, n_chunk_refs = 1, "SampleReply.chunk has 1 elements: it must have 2");
+    REFUSE_WITH(good, layout = ascending, "SampleReply.layout refers to a layout that is not there (1)");
+    REFUSE_WITH(good, layouts = NULL, "SampleReply.layout refers to a layout that is not there (0)");
+    REFUSE_WITH(good, packed = 3, "SampleReply.packed is more than the number of chunks (3)");
+    REFUSE_WITH(good, age_ns = NULL, "SampleReply.age_ns has 0 elements: it must have 2");
+    REFUSE_WITH(good, length = NULL, "SampleReply.length has 0 elements: it must have 2 or 1");
+    REFUSE_WITH(good, n_block_columns = 0, "SampleReply.block_column has 0 elements: it must have 2");
     out = good;
     out.chunk_blocks = ascending; /* 0 and 1 blocks: one column is all of them, and one chunk's */
     out.n_block_columns = 2;
