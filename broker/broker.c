@@ -131,11 +131,8 @@ static rp_status broker_init(struct broker *self, void *context, rp_error *err)
     }
     rng_system(&self->instance, sizeof self->instance);
     self->sessions.ingest_budget = (uint64_t)config_ingest_budget(self->config);
-    uint32_t n_commands;
-    request_commands(&n_commands);
-    self->commands = calloc(n_commands, sizeof *self->commands);
     self->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    if (!self->commands || self->wake_fd < 0)
+    if (self->wake_fd < 0)
         return err_set(err, RP_NO_MEMORY, "no memory or descriptors for the broker");
     RP_TRY(store_init(&self->store, err));
     RP_TRY(tables_init(&self->tables, err));
@@ -149,13 +146,28 @@ static rp_status broker_init(struct broker *self, void *context, rp_error *err)
     self->tables.ordinals.next = 1 + self->instance % (KEY_ORDINALS / 2); /* not from a configured seed */
     if (self->stream) {
         struct durable_state state = durable_state(self);
-        struct checkpoint_listener listener = {request_checkpoint_ended, self};
+        struct checkpoint_listener listener = {request_checkpoint_ended, &self->service};
         RP_TRY(restore(&state, self->stream, err));
         RP_TRY(stream_begin(self->stream, err));
         /* Notes which segments the files do without, before more is removed. */
         RP_TRY(checkpoints_init(&self->checkpoints, &state, self->stream, self->spill, listener, err));
         restore_finish(&self->tables);
     }
+    self->service = (struct service){
+        .config = self->config,
+        .loop = &self->loop,
+        .store = &self->store,
+        .tables = &self->tables,
+        .params = &self->params,
+        .peers = &self->peers,
+        .samples = &self->samples,
+        .sessions = &self->sessions,
+        .stream = self->stream,
+        .checkpoints = self->checkpoints,
+        .spill = self->spill,
+        .instance = self->instance,
+    };
+    RP_TRY(service_init(&self->service, err));
     RP_TRY(sockets_open(&self->peers, context, err));
     self->second = (struct timer){.fire = every_second, .ctx = self};
     if (!timer_set(&self->loop.timers, &self->second, self->loop.now_ns + NS_PER_S) ||
@@ -240,13 +252,12 @@ void broker_destroy(struct broker **at)
     samples_fini(&self->samples);
     tables_fini(&self->tables);
     params_fini(&self->params);
-    reduces_fini(self);
+    service_fini(&self->service);
     peers_fini(&self->peers);
     timers_fini(&self->loop.timers);
     stream_close(&self->stream, 0);
     layouts_fini(&self->layouts);
     store_fini(&self->store);
-    free(self->commands);
     if (self->wake_fd >= 0)
         close(self->wake_fd);
     free(self);
@@ -294,6 +305,11 @@ static bool ingest_next(struct broker *self)
         return false;
     self->ingest_enough = self->stream && self->stream->journal && !stream_has_room(self->stream);
     return true;
+}
+
+static bool request_next(struct broker *self)
+{
+    return dispatch_receive(&self->service);
 }
 
 static int64_t cpu_now(void)
@@ -357,8 +373,8 @@ static void measure_stretch(struct broker *self)
     int64_t cpu = cpu_now();
     uint64_t took = self->cpu_ns && cpu > self->cpu_ns ? (uint64_t)(cpu - self->cpu_ns) : 0;
     self->cpu_ns = cpu;
-    if (took > self->longest_stretch_ns)
-        self->longest_stretch_ns = took;
+    if (took > self->loop.longest_stretch_ns)
+        self->loop.longest_stretch_ns = took;
 }
 
 void broker_checkpoint(struct broker *self)
@@ -392,7 +408,7 @@ void broker_turn(struct broker *self, int wait_ms)
     self->sessions.ingest_idle = self->sessions.ingest_held;
     self->ingest_enough = false;
     bool busy = !self->sessions.ingest_held && drain(self, ingest_next, &self->sessions.ingest_idle);
-    busy |= !self->closed && drain(self, request_receive, &service_idle);
+    busy |= !self->closed && drain(self, request_next, &service_idle);
     busy |= timers_run(&self->loop.timers, self->loop.now_ns, TIMERS_PER_TURN);
     busy |= !self->closed && pump_run(&self->tables);
     busy |= run_checkpoints(self);

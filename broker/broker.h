@@ -14,9 +14,7 @@
 #include "broker/params/params.h"
 #include "broker/peer/peers.h"
 #include "broker/sample/samples.h"
-#include "broker/service/dispatch.h"
-#include "broker/service/reduce.h"
-#include "broker/service/req_params.h"
+#include "broker/service/service.h"
 #include "broker/session/session.h"
 #include "broker/store/layout.h"
 #include "broker/store/store.h"
@@ -24,7 +22,6 @@
 #include "proto/base/log.h"
 #include "proto/base/rng.h"
 
-struct checkpoint_wait;
 struct checkpoints;
 struct spill;
 struct stream;
@@ -32,8 +29,7 @@ struct stream;
 struct broker {
     const struct broker_config *config;
     struct loop loop;
-    int64_t cpu_ns;              /* time of the processor, at the end of the last turn */
-    uint64_t longest_stretch_ns; /* time of the processor that one turn took at most */
+    int64_t cpu_ns; /* time of the processor, at the end of the last turn */
     struct rng rng;
     uint64_t instance;
     /* state */
@@ -44,18 +40,15 @@ struct broker {
     struct samples samples;
     struct sessions sessions;
     struct params params;
-    struct params_waits params_waits;
-    struct reduces reduces;
-    struct command_stats *commands; /* parallel to the dispatch table */
-    struct timer second;            /* rates, once a second */
+    struct service service;
+    struct timer second; /* rates, once a second */
     /* disk */
-    struct stream *stream;                    /* NULL: nothing is kept */
-    struct checkpoints *checkpoints;          /* NULL: none are made */
-    struct checkpoint_wait *checkpoint_waits; /* clients that wait for a checkpoint: req_checkpoint.c */
-    struct spill *spill;                      /* NULL: all in memory */
-    int64_t held_ns;                          /* since when sessions.ingest_held is set */
-    bool held_told;                           /* and the log says so */
-    bool ingest_enough;                       /* the journal has no room for more in this turn */
+    struct stream *stream;           /* NULL: nothing is kept */
+    struct checkpoints *checkpoints; /* NULL: none are made */
+    struct spill *spill;             /* NULL: all in memory */
+    int64_t held_ns;                 /* since when sessions.ingest_held is set */
+    bool held_told;                  /* and the log says so */
+    bool ingest_enough;              /* the journal has no room for more in this turn */
     atomic_bool checkpoint_wanted;
     /* life */
     atomic_bool stop;

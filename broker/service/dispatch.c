@@ -1,9 +1,9 @@
 #include "broker/service/dispatch.h"
 
-#include "broker/broker.h"
 #include "broker/peer/frames.h"
 #include "broker/peer/monitor.h"
 #include "broker/sample/kept_samples.h"
+#include "broker/service/service.h"
 #include "proto/base/error.h"
 #include "proto/wire/unpack.h"
 
@@ -42,7 +42,7 @@ static const struct command commands[] = {
 };
 #define N_COMMANDS (sizeof commands / sizeof commands[0])
 
-const struct command *request_commands(uint32_t *count)
+const struct command *dispatch_commands(uint32_t *count)
 {
     *count = N_COMMANDS;
     return commands;
@@ -52,7 +52,7 @@ const struct command *request_commands(uint32_t *count)
  * cold request has no need to be large. */
 #define COLD_HEADER_BYTES (128u << 10)
 
-static rp_status command_run(struct broker *broker, const struct command *command, struct request *request,
+static rp_status command_run(struct service *service, const struct command *command, struct request *request,
                              rp_error *err)
 {
     if (command->descriptor) {
@@ -65,23 +65,23 @@ static rp_status command_run(struct broker *broker, const struct command *comman
         if (unpacked != RP_OK)
             return err_set(err, RP_BAD_MESSAGE, "the body of this %s request is damaged", command->name);
     }
-    rp_status status = command->handle(broker, request, err);
+    rp_status status = command->handle(service, request, err);
     unpack_free(request->body);
     request->body = NULL;
     return status;
 }
 
-static rp_status request_dispatch(struct broker *broker, struct request *request, const void *frame, size_t size,
+static rp_status request_dispatch(struct service *service, struct request *request, const void *frame, size_t size,
                                   rp_error *err)
 {
-    struct peers *peers = &broker->peers;
+    struct peers *peers = service->peers;
     RP_TRY(wire_read_request(frame, size, &request->head, err));
     if (request->head.version != WIRE_VERSION)
         return err_set(err, RP_UNSUPPORTED, "protocol version %u is unknown here: this broker speaks version %u",
                        request->head.version, WIRE_VERSION);
     if (request->head.id == 0)
         return err_set(err, RP_BAD_MESSAGE, "Request.id is missing: every request needs an id that is not 0");
-    kept_samples_settle(&broker->samples, request->head.client, request->head.settled);
+    kept_samples_settle(service->samples, request->head.client, request->head.settled);
     for (uint32_t i = 0; i < N_COMMANDS; i++) {
         if (commands[i].body != request->head.body)
             continue;
@@ -105,13 +105,13 @@ static rp_status request_dispatch(struct broker *broker, struct request *request
         if (!commands[i].ahead && (!kept_replies_reserve(&peers->kept_replies) || !commit_reserve(&peers->commit)))
             return err_set(err, RP_NO_MEMORY, "no memory for the reply to a %s request", commands[i].name);
         if (commands[i].remember) /* what it does, and that it was done */
-            EFFECT(&broker->loop, together, 2 * KEPT_REPLY_BYTES);
-        int64_t start = clock_now(&broker->loop.clock);
+            EFFECT(service->loop, together, 2 * KEPT_REPLY_BYTES);
+        int64_t start = clock_now(&service->loop->clock);
         peers->commit.ahead = commands[i].ahead;
-        rp_status status = command_run(broker, &commands[i], request, err);
+        rp_status status = command_run(service, &commands[i], request, err);
         peers->commit.ahead = false;
-        uint64_t took = (uint64_t)(clock_now(&broker->loop.clock) - start);
-        struct command_stats *stats = &broker->commands[i];
+        uint64_t took = (uint64_t)(clock_now(&service->loop->clock) - start);
+        struct command_stats *stats = &service->commands[i];
         stats->calls++;
         stats->errors += status != RP_OK;
         stats->total_ns += took;
@@ -125,25 +125,25 @@ static rp_status request_dispatch(struct broker *broker, struct request *request
                    WIRE_VERSION);
 }
 
-static void request_handle(struct broker *broker, struct request *request, const void *frame, size_t size)
+static void request_handle(struct service *service, struct request *request, const void *frame, size_t size)
 {
     rp_error err = {0};
-    rp_status status = request_dispatch(broker, request, frame, size, &err);
+    rp_status status = request_dispatch(service, request, frame, size, &err);
     if (status == RP_OK)
         return;
     if (status == RP_BAD_MESSAGE || status == RP_UNSUPPORTED) {
-        broker->peers.counters.messages_bad++;
+        service->peers->counters.messages_bad++;
         uint32_t held;
         char quoted[320];
-        if (log_allow(&broker->peers.service_log, 5, broker->loop.now_ns, &held))
+        if (log_allow(&service->peers->service_log, 5, service->loop->now_ns, &held))
             log_line(LEVEL_WARN, "B0303", "bad request", "text=%s held_back=%u",
                      log_quote(quoted, sizeof quoted, err.text), held);
     }
     if (request->answered)
         return;
-    broker->peers.commit.ahead = true;
-    request_reply(&broker->peers, request, &(struct answer){.status = status, .text = err.text});
-    broker->peers.commit.ahead = false;
+    service->peers->commit.ahead = true;
+    request_reply(service->peers, request, &(struct answer){.status = status, .text = err.text});
+    service->peers->commit.ahead = false;
 }
 
 /* The routing id, then short frames if an empty one ends them: a header has at least 9 bytes. Gives the index of the
@@ -162,26 +162,26 @@ static uint32_t read_envelope(struct request *request, zmq_msg_t *frames, uint32
     return header;
 }
 
-bool request_receive(struct broker *broker)
+bool dispatch_receive(struct service *service)
 {
     zmq_msg_t frames[64];
     uint32_t n;
     bool whole;
-    struct way from = {broker->peers.service, broker->peers.ducts ? &broker->peers.ducts->requests : NULL};
+    struct way from = {service->peers->service, service->peers->ducts ? &service->peers->ducts->requests : NULL};
     if (!frames_receive(from, frames, 64, &n, &whole))
         return false;
-    broker->peers.counters.messages_in++;
+    service->peers->counters.messages_in++;
     struct request request = {0};
     uint32_t header = read_envelope(&request, frames, n);
     if (header < n && whole) {
         request.payload = frames + header + 1;
         request.n_payload = n - header - 1;
         request.descriptor = zmq_msg_get(&frames[header], ZMQ_SRCFD);
-        request_handle(broker, &request, zmq_msg_data(&frames[header]), zmq_msg_size(&frames[header]));
+        request_handle(service, &request, zmq_msg_data(&frames[header]), zmq_msg_size(&frames[header]));
     } else {
-        broker->peers.counters.messages_bad++;
+        service->peers->counters.messages_bad++;
         if (request.from.size)
-            request_reply(&broker->peers, &request,
+            request_reply(service->peers, &request,
                           &(struct answer){.status = RP_BAD_MESSAGE,
                                            .text = whole ? "the message has no header frame"
                                                          : "the message has too many frames"});

@@ -7,12 +7,12 @@
 
 #include "broker/peer/request.h"
 
-struct broker;
+struct service;
 
 /* Most keys of an update, delete or fetch: these take well under 2 ms in a table of any size. */
 #define REQUEST_MAX_KEYS 2048u
 
-typedef rp_status request_fn(struct broker *broker, struct request *request, rp_error *err);
+typedef rp_status request_fn(struct service *service, struct request *request, rp_error *err);
 
 struct command {
     uint32_t body; /* field number in Request */
@@ -28,10 +28,10 @@ struct command_stats {
     uint64_t calls, errors, total_ns, max_ns;
 };
 
-const struct command *request_commands(uint32_t *count);
+const struct command *dispatch_commands(uint32_t *count);
 
 /* Reads a request from the service socket and handles it. False: there was none. */
-bool request_receive(struct broker *broker);
+bool dispatch_receive(struct service *service);
 
 /* The handlers, one file each. */
 request_fn req_hello, req_heartbeat, req_bye;

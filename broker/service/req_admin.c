@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "broker/broker.h"
 #include "broker/peer/sockets.h"
+#include "broker/service/service.h"
 #include "broker/session/limiter_info.h"
 #include "proto/base/error.h"
 
@@ -12,10 +12,10 @@
 #define LIST_SLOTS 4096u
 #define LIST_ITEMS 1000u
 
-rp_status req_list(struct broker *broker, struct request *request, rp_error *err)
+rp_status req_list(struct service *service, struct request *request, rp_error *err)
 {
     const Replay__List *ask = (const Replay__List *)request->body;
-    struct table *table = tables_find(&broker->tables, ask->table, strlen(ask->table));
+    struct table *table = tables_find(service->tables, ask->table, strlen(ask->table));
     if (!table)
         return err_set(err, RP_NOT_FOUND, "no table '%.64s'", ask->table);
     uint32_t most = ask->limit && ask->limit < LIST_ITEMS ? ask->limit : LIST_ITEMS;
@@ -47,7 +47,7 @@ rp_status req_list(struct broker *broker, struct request *request, rp_error *err
     }
     reply.cursor = slot < table->in.high ? slot : 0;
     if (infos && list)
-        request_ok(&broker->peers, request, 24, &reply.base);
+        request_ok(service->peers, request, 24, &reply.base);
     free(infos);
     free(list);
     return request->answered ? RP_OK : err_set(err, RP_NO_MEMORY, "no memory for a list of %u items", most);
@@ -72,10 +72,10 @@ static rp_status read_change(const Replay__SetLimiter *ask, struct limiter_chang
     return read_value("error_buffer", ask->has_error_buffer_case, ask->error_buffer, &out->error_buffer, err);
 }
 
-rp_status req_set_limiter(struct broker *broker, struct request *request, rp_error *err)
+rp_status req_set_limiter(struct service *service, struct request *request, rp_error *err)
 {
     const Replay__SetLimiter *ask = (const Replay__SetLimiter *)request->body;
-    struct table *table = tables_find(&broker->tables, ask->table, strlen(ask->table));
+    struct table *table = tables_find(service->tables, ask->table, strlen(ask->table));
     if (!table)
         return err_set(err, RP_NOT_FOUND, "no table '%.64s'", ask->table);
     struct limiter_change change;
@@ -86,14 +86,14 @@ rp_status req_set_limiter(struct broker *broker, struct request *request, rp_err
         return err_set(err, RP_INVALID_ARGUMENT, "min_size %.0f can never be reached: max_size of table '%s' is %lld",
                        trial.min_size, table->name, (long long)table->config->max_size);
     table->limiter = trial;
-    EFFECT(&broker->loop, limiter, table);
+    EFFECT(service->loop, limiter, table);
     log_line(LEVEL_INFO, "B0202", "limiter changed",
              "table=%s samples_per_insert=%g min_size=%g min_diff=%g max_diff=%g", table->name,
              trial.samples_per_insert, trial.min_size, trial.min_diff, trial.max_diff);
-    sockets_announce(&broker->peers, "table %s limiter", table->name);
+    sockets_announce(service->peers, "table %s limiter", table->name);
     table_mark(table);
     struct limiter_info info;
     limiter_info(table, &info);
-    request_ok(&broker->peers, request, 26, &info.body.base);
+    request_ok(service->peers, request, 26, &info.body.base);
     return RP_OK;
 }

@@ -2,8 +2,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "broker/broker.h"
 #include "broker/peer/sockets.h"
+#include "broker/service/service.h"
 #include "proto/base/error.h"
 
 /* Keys looked up at a time: their cache misses overlap. */
@@ -35,11 +35,11 @@ static inline __attribute__((always_inline)) void prefetch_chunks(const struct t
             __builtin_prefetch(span_chunks(&table->in.items[slots[i]].span)[0], 1);
 }
 
-static rp_status read_keys(struct broker *broker, const struct request *request, bool priorities, struct wire_keys *ask,
-                           struct table **table, rp_error *err)
+static rp_status read_keys(struct service *service, const struct request *request, bool priorities,
+                           struct wire_keys *ask, struct table **table, rp_error *err)
 {
     RP_TRY(wire_read_keys(request->head.data, request->head.size, priorities, ask, err));
-    *table = tables_find(&broker->tables, ask->table.data, ask->table.size);
+    *table = tables_find(service->tables, ask->table.data, ask->table.size);
     if (!*table)
         return err_set(err, RP_NOT_FOUND, "no table '%.*s'", (int)(ask->table.size < 64 ? ask->table.size : 64),
                        ask->table.data);
@@ -49,18 +49,18 @@ static rp_status read_keys(struct broker *broker, const struct request *request,
     return RP_OK;
 }
 
-static void reply_change(struct broker *broker, struct request *request, const Replay__ChangeReply *reply,
+static void reply_change(struct service *service, struct request *request, const Replay__ChangeReply *reply,
                          const char *text)
 {
     rp_status status = reply->refused ? RP_INVALID_ARGUMENT : RP_OK;
-    request_reply(&broker->peers, request, &(struct answer){status, text, 20, &reply->base, NULL, 0});
+    request_reply(service->peers, request, &(struct answer){status, text, 20, &reply->base, NULL, 0});
 }
 
-rp_status req_update(struct broker *broker, struct request *request, rp_error *err)
+rp_status req_update(struct service *service, struct request *request, rp_error *err)
 {
     struct wire_keys ask;
     struct table *table;
-    RP_TRY(read_keys(broker, request, true, &ask, &table, err));
+    RP_TRY(read_keys(service, request, true, &ask, &table, err));
     Replay__ChangeReply reply = REPLAY__CHANGE_REPLY__INIT;
     char text[300] = "";
     uint64_t keys[AT_ONCE];
@@ -83,15 +83,15 @@ rp_status req_update(struct broker *broker, struct request *request, rp_error *e
         }
     }
     table->stats.updates_missing += reply.missing;
-    reply_change(broker, request, &reply, text);
+    reply_change(service, request, &reply, text);
     return RP_OK;
 }
 
-rp_status req_delete(struct broker *broker, struct request *request, rp_error *err)
+rp_status req_delete(struct service *service, struct request *request, rp_error *err)
 {
     struct wire_keys ask;
     struct table *table;
-    RP_TRY(read_keys(broker, request, false, &ask, &table, err));
+    RP_TRY(read_keys(service, request, false, &ask, &table, err));
     Replay__ChangeReply reply = REPLAY__CHANGE_REPLY__INIT;
     uint64_t keys[AT_ONCE];
     uint32_t slots[AT_ONCE], n;
@@ -109,22 +109,22 @@ rp_status req_delete(struct broker *broker, struct request *request, rp_error *e
         }
     }
     table_mark(table);
-    reply_change(broker, request, &reply, "");
+    reply_change(service, request, &reply, "");
     return RP_OK;
 }
 
-rp_status req_reset(struct broker *broker, struct request *request, rp_error *err)
+rp_status req_reset(struct service *service, struct request *request, rp_error *err)
 {
     const Replay__Reset *ask = (const Replay__Reset *)request->body;
-    struct table *table = tables_find(&broker->tables, ask->table, strlen(ask->table));
+    struct table *table = tables_find(service->tables, ask->table, strlen(ask->table));
     if (!table)
         return err_set(err, RP_NOT_FOUND, "no table '%.64s'", ask->table);
     Replay__ChangeReply reply = REPLAY__CHANGE_REPLY__INIT;
     reply.applied = table->in.size;
     RP_TRY(table_reset(table, err));
     log_line(LEVEL_INFO, "B0201", "table reset", "table=%s items=%llu", table->name, (unsigned long long)reply.applied);
-    sockets_announce(&broker->peers, "table %s reset", table->name);
+    sockets_announce(service->peers, "table %s reset", table->name);
     table_mark(table);
-    reply_change(broker, request, &reply, "");
+    reply_change(service, request, &reply, "");
     return RP_OK;
 }

@@ -2,10 +2,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "broker/broker.h"
 #include "broker/checkpoint/checkpoint.h"
 #include "broker/journal/stream.h"
 #include "broker/peer/sockets.h"
+#include "broker/service/service.h"
 #include "proto/base/error.h"
 
 struct checkpoint_wait {
@@ -14,9 +14,9 @@ struct checkpoint_wait {
     uint64_t number;
 };
 
-static void end(struct broker *broker, struct checkpoint_wait *self)
+static void end(struct service *service, struct checkpoint_wait *self)
 {
-    wait_end(&broker->peers, &self->wait);
+    wait_end(service->peers, &self->wait);
     *self->prev = self->next;
     if (self->next)
         self->next->prev = self->prev;
@@ -25,9 +25,9 @@ static void end(struct broker *broker, struct checkpoint_wait *self)
 
 static void explain(const void *ctx, const struct wait *wait, struct wait_text *out)
 {
-    const struct broker *broker = ctx;
+    const struct service *service = ctx;
     const struct checkpoint_wait *self = (const struct checkpoint_wait *)wait;
-    struct checkpoint_report report = checkpoints_report(broker->checkpoints);
+    struct checkpoint_report report = checkpoints_report(service->checkpoints);
     if (report.running == self->number)
         snprintf(out->text, sizeof out->text, "checkpoint %llu is being written: %.0f%% of the items are",
                  (unsigned long long)self->number, 100 * report.done);
@@ -38,83 +38,83 @@ static void explain(const void *ctx, const struct wait *wait, struct wait_text *
 
 static void cancel(void *ctx, struct wait *wait, rp_status status, const char *text)
 {
-    struct broker *broker = ctx;
-    request_fail(&broker->peers, &wait->to, wait->id, status, text);
-    end(broker, (struct checkpoint_wait *)wait);
+    struct service *service = ctx;
+    request_fail(service->peers, &wait->to, wait->id, status, text);
+    end(service, (struct checkpoint_wait *)wait);
 }
 
 static void expire(void *ctx, struct wait *wait)
 {
-    struct broker *broker = ctx;
+    struct service *service = ctx;
     struct wait_text why = {0};
     char text[600];
-    explain(broker, wait, &why);
+    explain(service, wait, &why);
     snprintf(text, sizeof text, "%s; it goes on", why.text);
-    cancel(broker, wait, RP_DEADLINE_EXCEEDED, text);
+    cancel(service, wait, RP_DEADLINE_EXCEEDED, text);
 }
 
 static const struct wait_ops ops = {"checkpoint", expire, cancel, explain};
 
 void request_checkpoint_ended(void *ctx, uint64_t number, const char *error)
 {
-    struct broker *broker = ctx;
-    struct checkpoint_report report = checkpoints_report(broker->checkpoints);
+    struct service *service = ctx;
+    struct checkpoint_report report = checkpoints_report(service->checkpoints);
     Replay__CheckpointReply reply = REPLAY__CHECKPOINT_REPLY__INIT;
     reply.number = report.last;
     reply.based_on = report.base;
     reply.items = report.items;
     reply.written_bytes = report.bytes;
     reply.took_ns = report.took_ns;
-    reply.folder = broker->stream->folder.path;
+    reply.folder = service->stream->folder.path;
     struct checkpoint_wait *next;
-    for (struct checkpoint_wait *at = broker->checkpoint_waits; at; at = next) {
+    for (struct checkpoint_wait *at = service->checkpoint_waits; at; at = next) {
         next = at->next;
         if (at->number > number)
             continue;
         if (error) {
             char text[400];
             snprintf(text, sizeof text, "checkpoint %llu failed: %.300s", (unsigned long long)number, error);
-            cancel(broker, &at->wait, RP_IO, text);
+            cancel(service, &at->wait, RP_IO, text);
             continue;
         }
-        request_send(&broker->peers, &at->wait.to, at->wait.id,
+        request_send(service->peers, &at->wait.to, at->wait.id,
                      &(struct answer){.status = RP_OK, .field = 33, .body = &reply.base});
-        end(broker, at);
+        end(service, at);
     }
     if (!error)
-        sockets_announce(&broker->peers, "checkpoint %llu", (unsigned long long)number);
+        sockets_announce(service->peers, "checkpoint %llu", (unsigned long long)number);
 }
 
-rp_status req_checkpoint(struct broker *broker, struct request *request, rp_error *err)
+rp_status req_checkpoint(struct service *service, struct request *request, rp_error *err)
 {
     const Replay__Checkpoint *ask = (const Replay__Checkpoint *)request->body;
     uint64_t number;
-    if (broker->loop.draining)
+    if (service->loop->draining)
         return err_set(err, RP_CANCELLED, "the broker is shutting down");
-    RP_TRY(checkpoint_start(broker->checkpoints, CHECKPOINT_ASKED, &number, err));
+    RP_TRY(checkpoint_start(service->checkpoints, CHECKPOINT_ASKED, &number, err));
     if (ask->start_only) {
         Replay__CheckpointReply reply = REPLAY__CHECKPOINT_REPLY__INIT;
         reply.number = number;
-        reply.folder = broker->stream->folder.path;
-        request_ok(&broker->peers, request, 33, &reply.base);
+        reply.folder = service->stream->folder.path;
+        request_ok(service->peers, request, 33, &reply.base);
         return RP_OK;
     }
     struct checkpoint_wait *self = calloc(1, sizeof *self);
     bool timed = ask->has_timeout_ms_case == REPLAY__CHECKPOINT__HAS_TIMEOUT_MS_TIMEOUT_MS;
     if (!self)
         return err_set(err, RP_NO_MEMORY, "no memory to wait for a checkpoint");
-    wait_init(&self->wait, &ops, broker);
-    rp_status status = wait_begin(&broker->peers, &self->wait, request, timed ? ask->timeout_ms : WAIT_FOREVER, err);
+    wait_init(&self->wait, &ops, service);
+    rp_status status = wait_begin(service->peers, &self->wait, request, timed ? ask->timeout_ms : WAIT_FOREVER, err);
     if (status != RP_OK) {
         free(self);
         return status;
     }
     self->number = number;
-    self->next = broker->checkpoint_waits;
-    self->prev = &broker->checkpoint_waits;
+    self->next = service->checkpoint_waits;
+    self->prev = &service->checkpoint_waits;
     if (self->next)
         self->next->prev = &self->next;
-    broker->checkpoint_waits = self;
+    service->checkpoint_waits = self;
     request->answered = true;
     return RP_OK;
 }

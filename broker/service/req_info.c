@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "broker/broker.h"
 #include "broker/checkpoint/checkpoint.h"
 #include "broker/journal/stream.h"
+#include "broker/service/service.h"
 #include "broker/session/flow.h"
 #include "broker/session/limiter_info.h"
 #include "broker/session/pump.h"
@@ -119,10 +119,10 @@ static Replay__TableInfo *table_info(struct arena *arena, const struct table *ta
     return info;
 }
 
-static void add_commands(struct arena *arena, const struct broker *broker, Replay__ServerInfo *info)
+static void add_commands(struct arena *arena, const struct service *service, Replay__ServerInfo *info)
 {
     uint32_t n;
-    const struct command *rows = request_commands(&n);
+    const struct command *rows = dispatch_commands(&n);
     Replay__CommandInfo *list = arena_take(arena, n, sizeof *list);
     info->commands = arena_take(arena, n, sizeof(*info->commands));
     if (arena->failed)
@@ -130,43 +130,43 @@ static void add_commands(struct arena *arena, const struct broker *broker, Repla
     for (uint32_t i = 0; i < n; i++) {
         replay__command_info__init(&list[i]);
         list[i].name = borrow(rows[i].name);
-        list[i].calls = broker->commands[i].calls;
-        list[i].errors = broker->commands[i].errors;
-        list[i].total_ns = broker->commands[i].total_ns;
-        list[i].max_ns = broker->commands[i].max_ns;
+        list[i].calls = service->commands[i].calls;
+        list[i].errors = service->commands[i].errors;
+        list[i].total_ns = service->commands[i].total_ns;
+        list[i].max_ns = service->commands[i].max_ns;
         info->commands[info->n_commands++] = &list[i];
     }
 }
 
-static Replay__ServerInfo *server_info(struct arena *arena, struct broker *broker)
+static Replay__ServerInfo *server_info(struct arena *arena, struct service *service)
 {
     Replay__ServerInfo *info = arena_take(arena, 1, sizeof *info);
     if (!info)
         return NULL;
     replay__server_info__init(info);
     info->release = borrow(rp_version());
-    info->instance = broker->instance;
-    info->uptime_ns = (uint64_t)(broker->loop.now_ns - broker->loop.start_ns);
-    info->memory_bytes = store_memory(&broker->store);
-    info->memory_limit = (uint64_t)broker->config->memory_limit;
-    info->chunk_count = broker->store.chunks;
-    info->chunk_bytes = broker->store.bytes;
-    info->raw_bytes = broker->store.raw_bytes;
-    info->granted_bytes = broker->sessions.granted_bytes;
-    info->session_count = broker->sessions.n_open;
-    info->waiter_count = broker->peers.waits.count;
-    info->messages_in = broker->peers.counters.messages_in;
-    info->messages_bad = broker->peers.counters.messages_bad;
-    info->replies_dropped = broker->peers.counters.replies_dropped;
-    info->longest_stretch_ns = broker->longest_stretch_ns;
-    info->service = broker->peers.service_endpoint;
-    info->ingest = broker->peers.ingest_endpoint;
-    info->events = broker->peers.events_endpoint;
-    add_commands(arena, broker, info);
+    info->instance = service->instance;
+    info->uptime_ns = (uint64_t)(service->loop->now_ns - service->loop->start_ns);
+    info->memory_bytes = store_memory(service->store);
+    info->memory_limit = (uint64_t)service->config->memory_limit;
+    info->chunk_count = service->store->chunks;
+    info->chunk_bytes = service->store->bytes;
+    info->raw_bytes = service->store->raw_bytes;
+    info->granted_bytes = service->sessions->granted_bytes;
+    info->session_count = service->sessions->n_open;
+    info->waiter_count = service->peers->waits.count;
+    info->messages_in = service->peers->counters.messages_in;
+    info->messages_bad = service->peers->counters.messages_bad;
+    info->replies_dropped = service->peers->counters.replies_dropped;
+    info->longest_stretch_ns = service->loop->longest_stretch_ns;
+    info->service = service->peers->service_endpoint;
+    info->ingest = service->peers->ingest_endpoint;
+    info->events = service->peers->events_endpoint;
+    add_commands(arena, service, info);
     return info;
 }
 
-static Replay__SessionInfo *session_info(struct arena *arena, const struct broker *broker, struct session *session)
+static Replay__SessionInfo *session_info(struct arena *arena, const struct service *service, struct session *session)
 {
     Replay__SessionInfo *info = arena_take(arena, 1, sizeof *info);
     Replay__SessionTable *tables = arena_take(arena, session->n_tables, sizeof *tables);
@@ -180,7 +180,7 @@ static Replay__SessionInfo *session_info(struct arena *arena, const struct broke
     info->ordinal = session->ordinal;
     info->received = session->received;
     info->chunk_bytes = session->chunk_bytes;
-    info->silent_ns = (uint64_t)(broker->loop.now_ns - session->seen_ns);
+    info->silent_ns = (uint64_t)(service->loop->now_ns - session->seen_ns);
     info->expired = session->tombstone;
     info->tables = list;
     for (uint32_t i = 0; i < session->n_tables; i++) {
@@ -200,10 +200,10 @@ static Replay__SessionInfo *session_info(struct arena *arena, const struct broke
 }
 
 /* Sessions come newest first, a page at a time; the cursor is the serial number to go on from. */
-static void add_sessions(struct arena *arena, const struct broker *broker, uint64_t cursor, Replay__InfoReply *reply)
+static void add_sessions(struct arena *arena, const struct service *service, uint64_t cursor, Replay__InfoReply *reply)
 {
     reply->sessions = arena_take(arena, SESSIONS_PER_PAGE, sizeof(*reply->sessions));
-    struct session *session = broker->sessions.list;
+    struct session *session = service->sessions->list;
     while (session && cursor && session->serial > cursor)
         session = session->next;
     for (; session && reply->sessions; session = session->next) {
@@ -211,15 +211,15 @@ static void add_sessions(struct arena *arena, const struct broker *broker, uint6
             reply->session_cursor = session->serial;
             return;
         }
-        Replay__SessionInfo *info = session_info(arena, broker, session);
+        Replay__SessionInfo *info = session_info(arena, service, session);
         if (info)
             reply->sessions[reply->n_sessions++] = info;
     }
 }
 
-static void add_slots(struct arena *arena, struct broker *broker, Replay__InfoReply *reply)
+static void add_slots(struct arena *arena, struct service *service, Replay__InfoReply *reply)
 {
-    struct params *params = &broker->params;
+    struct params *params = service->params;
     Replay__SlotInfo *slots = arena_take(arena, params->n_slots + 1, sizeof *slots);
     Replay__CounterInfo *counters = arena_take(arena, params->n_counters + 1, sizeof *counters);
     reply->slots = arena_take(arena, params->n_slots + 1, sizeof(*reply->slots));
@@ -231,7 +231,7 @@ static void add_slots(struct arena *arena, struct broker *broker, Replay__InfoRe
         slots[i].name = params->slots[i].name;
         slots[i].version = params->slots[i].version;
         slots[i].bytes = zmq_msg_size(&params->slots[i].value);
-        slots[i].age_ns = (uint64_t)(broker->loop.now_ns - params->slots[i].put_ns);
+        slots[i].age_ns = (uint64_t)(service->loop->now_ns - params->slots[i].put_ns);
         reply->slots[reply->n_slots++] = &slots[i];
     }
     for (uint32_t i = 0; i < params->n_counters; i++) {
@@ -242,27 +242,27 @@ static void add_slots(struct arena *arena, struct broker *broker, Replay__InfoRe
     }
 }
 
-static Replay__DiskInfo *disk_info(struct arena *arena, const struct broker *broker)
+static Replay__DiskInfo *disk_info(struct arena *arena, const struct service *service)
 {
     static const char *const modes[] = {"never", "interval", "always"};
-    struct stream *stream = broker->stream;
+    struct stream *stream = service->stream;
     Replay__DiskInfo *info = stream ? arena_take(arena, 1, sizeof *info) : NULL;
     if (!info)
         return NULL;
     replay__disk_info__init(info);
     info->folder = stream->folder.path;
     info->journal = stream->journal;
-    info->fsync = borrow(modes[stream->journal ? broker->config->journal_fsync : FSYNC_NEVER]);
+    info->fsync = borrow(modes[stream->journal ? service->config->journal_fsync : FSYNC_NEVER]);
     info->segments = stream->segments.n;
     info->bytes = stream->segments.total_bytes;
     info->journal_bytes = stream->journal ? stream->journal_bytes : 0;
     info->backlog_bytes = stream->backlog;
     info->trouble = stream->trouble;
-    info->waiting_replies = broker->peers.commit.count;
-    info->spilled_chunks = broker->store.spilled_chunks;
-    info->spilled_bytes = broker->store.spilled_bytes;
-    info->fetched_chunks = broker->spill ? broker->spill->fetched_chunks : 0;
-    struct checkpoint_report report = checkpoints_report(broker->checkpoints);
+    info->waiting_replies = service->peers->commit.count;
+    info->spilled_chunks = service->store->spilled_chunks;
+    info->spilled_bytes = service->store->spilled_bytes;
+    info->fetched_chunks = service->spill ? service->spill->fetched_chunks : 0;
+    struct checkpoint_report report = checkpoints_report(service->checkpoints);
     info->checkpoint = report.last;
     info->checkpoint_age_ns = report.age_ns;
     info->checkpoint_running = report.running != 0;
@@ -270,28 +270,28 @@ static Replay__DiskInfo *disk_info(struct arena *arena, const struct broker *bro
     return info;
 }
 
-rp_status req_info(struct broker *broker, struct request *request, rp_error *err)
+rp_status req_info(struct service *service, struct request *request, rp_error *err)
 {
     const Replay__Info *ask = (const Replay__Info *)request->body;
     const struct table *only = NULL;
-    if (ask->table[0] && !(only = tables_find(&broker->tables, ask->table, strlen(ask->table))))
+    if (ask->table[0] && !(only = tables_find(service->tables, ask->table, strlen(ask->table))))
         return err_set(err, RP_NOT_FOUND, "no table '%.64s'", ask->table);
     struct arena arena = {0};
     Replay__InfoReply reply = REPLAY__INFO_REPLY__INIT;
-    reply.server = server_info(&arena, broker);
-    reply.tables = arena_take(&arena, broker->tables.n, sizeof(*reply.tables));
-    for (uint32_t i = 0; reply.tables && i < broker->tables.n; i++) {
+    reply.server = server_info(&arena, service);
+    reply.tables = arena_take(&arena, service->tables->n, sizeof(*reply.tables));
+    for (uint32_t i = 0; reply.tables && i < service->tables->n; i++) {
         Replay__TableInfo *info =
-            only && only != &broker->tables.list[i] ? NULL : table_info(&arena, &broker->tables.list[i]);
+            only && only != &service->tables->list[i] ? NULL : table_info(&arena, &service->tables->list[i]);
         if (info)
             reply.tables[reply.n_tables++] = info;
     }
-    add_slots(&arena, broker, &reply);
-    reply.disk = disk_info(&arena, broker);
+    add_slots(&arena, service, &reply);
+    reply.disk = disk_info(&arena, service);
     if (ask->sessions)
-        add_sessions(&arena, broker, ask->session_cursor, &reply);
+        add_sessions(&arena, service, ask->session_cursor, &reply);
     if (!arena.failed)
-        request_ok(&broker->peers, request, 27, &reply.base);
+        request_ok(service->peers, request, 27, &reply.base);
     arena_fini(&arena);
     return request->answered ? RP_OK : err_set(err, RP_NO_MEMORY, "no memory for the information");
 }
@@ -317,24 +317,25 @@ static Replay__Wait *wait_info(struct arena *arena, const char *who, const char 
     return info;
 }
 
-static void add_requests(struct arena *arena, const struct broker *broker, Replay__WhyReply *reply)
+static void add_requests(struct arena *arena, const struct service *service, Replay__WhyReply *reply)
 {
-    for (const struct wait *wait = broker->peers.waits.first; wait && reply->n_waits < WAITS_MOST; wait = wait->next) {
+    for (const struct wait *wait = service->peers->waits.first; wait && reply->n_waits < WAITS_MOST;
+         wait = wait->next) {
         struct wait_text why = {0};
         char who[64];
-        wait->ops->explain(broker, wait, &why);
+        wait->ops->explain(service, wait, &why);
         snprintf(who, sizeof who, "client %016llx", (unsigned long long)wait->client);
         Replay__Wait *info = wait_info(arena, who, wait->ops->kind, why.table, why.text);
         if (!info)
             return;
         info->count = why.count;
         info->got = why.got;
-        info->waited_ns = (uint64_t)(broker->loop.now_ns - wait->since_ns);
+        info->waited_ns = (uint64_t)(service->loop->now_ns - wait->since_ns);
         reply->waits[reply->n_waits++] = info;
     }
 }
 
-static void add_flows(struct arena *arena, const struct broker *broker, const struct table *table,
+static void add_flows(struct arena *arena, const struct service *service, const struct table *table,
                       Replay__WhyReply *reply)
 {
     struct flow *flow = table->blocked;
@@ -349,14 +350,14 @@ static void add_flows(struct arena *arena, const struct broker *broker, const st
         if (!info)
             return;
         info->count = flow->count;
-        info->waited_ns = (uint64_t)(broker->loop.now_ns - flow->blocked_ns);
+        info->waited_ns = (uint64_t)(service->loop->now_ns - flow->blocked_ns);
         reply->waits[reply->n_waits++] = info;
         flow = flow->next;
     } while (flow != table->blocked && reply->n_waits < WAITS_MOST);
 }
 
 /* Nobody waits for it, but it may be why a table has fewer items than somebody waits for. */
-static void add_evicted(struct arena *arena, const struct broker *broker, const struct table *table,
+static void add_evicted(struct arena *arena, const struct service *service, const struct table *table,
                         Replay__WhyReply *reply)
 {
     char text[400];
@@ -372,42 +373,42 @@ static void add_evicted(struct arena *arena, const struct broker *broker, const 
     if (!info)
         return;
     info->count = stats->evicted_for_memory;
-    info->waited_ns = (uint64_t)(broker->loop.now_ns - stats->evicted_for_memory_ns);
+    info->waited_ns = (uint64_t)(service->loop->now_ns - stats->evicted_for_memory_ns);
     reply->waits[reply->n_waits++] = info;
 }
 
-static void add_journal(struct arena *arena, const struct broker *broker, Replay__WhyReply *reply)
+static void add_journal(struct arena *arena, const struct service *service, Replay__WhyReply *reply)
 {
     char why[256] = "the disk is slow", text[400];
-    if (!broker->stream || (!stream_is_full(broker->stream, why, sizeof why) && !commit_is_stuck(&broker->peers)))
+    if (!service->stream || (!stream_is_full(service->stream, why, sizeof why) && !commit_is_stuck(service->peers)))
         return;
-    snprintf(text, sizeof text, "%s: %llu messages to clients wait; %s", broker->stream->folder.path,
-             (unsigned long long)broker->peers.commit.count, why);
+    snprintf(text, sizeof text, "%s: %llu messages to clients wait; %s", service->stream->folder.path,
+             (unsigned long long)service->peers->commit.count, why);
     Replay__Wait *info = wait_info(arena, "broker", "journal", "", text);
     if (!info)
         return;
-    info->count = broker->peers.commit.count;
-    int64_t since = broker->stream->trouble[0] ? broker->stream->trouble_ns : broker->peers.commit.oldest_ns;
+    info->count = service->peers->commit.count;
+    int64_t since = service->stream->trouble[0] ? service->stream->trouble_ns : service->peers->commit.oldest_ns;
     info->waited_ns =
-        broker->peers.commit.first || broker->stream->trouble[0] ? (uint64_t)(broker->loop.now_ns - since) : 0;
+        service->peers->commit.first || service->stream->trouble[0] ? (uint64_t)(service->loop->now_ns - since) : 0;
     reply->waits[reply->n_waits++] = info;
 }
 
-rp_status req_why(struct broker *broker, struct request *request, rp_error *err)
+rp_status req_why(struct service *service, struct request *request, rp_error *err)
 {
     struct arena arena = {0};
     Replay__WhyReply reply = REPLAY__WHY_REPLY__INIT;
     reply.waits = arena_take(&arena, WAITS_MOST, sizeof(*reply.waits));
     if (reply.waits)
-        add_journal(&arena, broker, &reply);
-    for (uint32_t i = 0; reply.waits && i < broker->tables.n && reply.n_waits < WAITS_MOST; i++)
-        add_flows(&arena, broker, &broker->tables.list[i], &reply);
+        add_journal(&arena, service, &reply);
+    for (uint32_t i = 0; reply.waits && i < service->tables->n && reply.n_waits < WAITS_MOST; i++)
+        add_flows(&arena, service, &service->tables->list[i], &reply);
     if (reply.waits)
-        add_requests(&arena, broker, &reply);
-    for (uint32_t i = 0; reply.waits && i < broker->tables.n; i++)
-        add_evicted(&arena, broker, &broker->tables.list[i], &reply);
+        add_requests(&arena, service, &reply);
+    for (uint32_t i = 0; reply.waits && i < service->tables->n; i++)
+        add_evicted(&arena, service, &service->tables->list[i], &reply);
     if (!arena.failed)
-        request_ok(&broker->peers, request, 28, &reply.base);
+        request_ok(service->peers, request, 28, &reply.base);
     arena_fini(&arena);
     return request->answered ? RP_OK : err_set(err, RP_NO_MEMORY, "no memory for the answer");
 }

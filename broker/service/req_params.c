@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "broker/broker.h"
 #include "broker/disk/record.h"
 #include "broker/peer/sockets.h"
+#include "broker/service/service.h"
 #include "proto/base/error.h"
 #include "proto/base/utf8.h"
 #include "proto/wire/unpack.h"
@@ -32,18 +32,18 @@ static rp_status name_check(const char *name, const char *what, rp_error *err)
     return RP_OK;
 }
 
-static void slot_info(const struct broker *broker, struct slot *slot, Replay__SlotInfo *out)
+static void slot_info(const struct service *service, struct slot *slot, Replay__SlotInfo *out)
 {
     replay__slot_info__init(out);
     out->name = slot->name;
     out->version = slot->version;
     out->bytes = zmq_msg_size(&slot->value);
-    out->age_ns = (uint64_t)(broker->loop.now_ns - slot->put_ns);
+    out->age_ns = (uint64_t)(service->loop->now_ns - slot->put_ns);
 }
 
 /* Sends the slots whose version is not the one that the client has, or an error if there is no memory. False: there is no
  * such slot, and nothing was sent unless even_empty. */
-static bool get_answer(struct broker *broker, const struct envelope *to, uint64_t id, const Replay__ParamsGet *ask,
+static bool get_answer(struct service *service, const struct envelope *to, uint64_t id, const Replay__ParamsGet *ask,
                        bool even_empty)
 {
     Replay__SlotInfo *infos = calloc(ask->n_name + 1, sizeof *infos);
@@ -54,15 +54,15 @@ static bool get_answer(struct broker *broker, const struct envelope *to, uint64_
         free(infos);
         free(list);
         free(payload);
-        request_fail(&broker->peers, to, id, RP_NO_MEMORY, "no memory for the parameters");
+        request_fail(service->peers, to, id, RP_NO_MEMORY, "no memory for the parameters");
         return true;
     }
     for (size_t i = 0; i < ask->n_name; i++) {
-        struct slot *slot = params_find(&broker->params, ask->name[i]);
+        struct slot *slot = params_find(service->params, ask->name[i]);
         uint64_t have = i < ask->n_have ? ask->have[i] : 0;
         if (!slot || slot->version == 0 || slot->version == have)
             continue;
-        slot_info(broker, slot, &infos[n]);
+        slot_info(service, slot, &infos[n]);
         list[n] = &infos[n];
         zmq_msg_init(&payload[n]);
         zmq_msg_copy(&payload[n], &slot->value);
@@ -74,7 +74,7 @@ static bool get_answer(struct broker *broker, const struct envelope *to, uint64_
         reply.slots = list;
         for (uint32_t i = 0; ask->head && i < n; i++)
             zmq_msg_close(&payload[i]);
-        request_send(&broker->peers, to, id,
+        request_send(service->peers, to, id,
                      &(struct answer){RP_OK, NULL, 30, &reply.base, payload, ask->head ? 0 : n});
     }
     free(infos);
@@ -83,11 +83,11 @@ static bool get_answer(struct broker *broker, const struct envelope *to, uint64_
     return n > 0;
 }
 
-static void wait_finish(struct broker *broker, struct params_wait *self)
+static void wait_finish(struct service *service, struct params_wait *self)
 {
-    if (broker->params_waits.wake_next == self)
-        broker->params_waits.wake_next = self->next;
-    wait_end(&broker->peers, &self->wait);
+    if (service->params_waits.wake_next == self)
+        service->params_waits.wake_next = self->next;
+    wait_end(service->peers, &self->wait);
     *self->prev = self->next;
     if (self->next)
         self->next->prev = self->prev;
@@ -97,28 +97,28 @@ static void wait_finish(struct broker *broker, struct params_wait *self)
 
 static void get_explain(const void *ctx, const struct wait *wait, struct wait_text *out)
 {
-    const struct broker *broker = ctx;
+    const struct service *service = ctx;
     const struct params_wait *self = (const struct params_wait *)wait;
     uint64_t have = self->ask->n_have ? self->ask->have[0] : 0;
     out->count = self->ask->n_name;
     snprintf(out->text, sizeof out->text, "parameters '%.64s'%s: needs another version than %llu, there is %llu",
              self->ask->name[0], self->ask->n_name > 1 ? " and others" : "", (unsigned long long)have,
-             (unsigned long long)params_version(&broker->params, self->ask->name[0]));
+             (unsigned long long)params_version(service->params, self->ask->name[0]));
 }
 
 static void get_cancel(void *ctx, struct wait *wait, rp_status status, const char *text)
 {
-    struct broker *broker = ctx;
-    request_fail(&broker->peers, &wait->to, wait->id, status, text);
-    wait_finish(broker, (struct params_wait *)wait);
+    struct service *service = ctx;
+    request_fail(service->peers, &wait->to, wait->id, status, text);
+    wait_finish(service, (struct params_wait *)wait);
 }
 
 static void get_expire(void *ctx, struct wait *wait)
 {
-    struct broker *broker = ctx;
+    struct service *service = ctx;
     struct wait_text why = {0};
-    get_explain(broker, wait, &why);
-    get_cancel(broker, wait, RP_DEADLINE_EXCEEDED, why.text);
+    get_explain(service, wait, &why);
+    get_cancel(service, wait, RP_DEADLINE_EXCEEDED, why.text);
 }
 
 static const struct wait_ops get_ops = {"params", get_expire, get_cancel, get_explain};
@@ -135,9 +135,9 @@ static bool get_is_ready(const struct params *params, const Replay__ParamsGet *a
 }
 
 /* Answers a slice of the waiting requests. A request that begins to wait meanwhile has seen the newest versions. */
-static bool wake_slice(struct broker *broker)
+static bool wake_slice(struct service *service)
 {
-    struct params_waits *waits = &broker->params_waits;
+    struct params_waits *waits = &service->params_waits;
     for (uint32_t i = 0; i < WAKE_SLICE; i++) {
         if (!waits->wake_next && waits->wake_again) {
             waits->wake_again = false;
@@ -147,9 +147,9 @@ static bool wake_slice(struct broker *broker)
         if (!wait)
             return false;
         waits->wake_next = wait->next;
-        if (get_is_ready(&broker->params, wait->ask) &&
-            get_answer(broker, &wait->wait.to, wait->wait.id, wait->ask, false))
-            wait_finish(broker, wait);
+        if (get_is_ready(service->params, wait->ask) &&
+            get_answer(service, &wait->wait.to, wait->wait.id, wait->ask, false))
+            wait_finish(service, wait);
     }
     return waits->wake_next || waits->wake_again;
 }
@@ -157,63 +157,63 @@ static bool wake_slice(struct broker *broker)
 static bool wake_step(struct chore *chore)
 {
     struct params_waits *waits = (struct params_waits *)(void *)((char *)chore - offsetof(struct params_waits, waking));
-    struct broker *broker = (struct broker *)(void *)((char *)waits - offsetof(struct broker, params_waits));
-    waits->is_waking = wake_slice(broker);
+    struct service *service = (struct service *)(void *)((char *)waits - offsetof(struct service, params_waits));
+    waits->is_waking = wake_slice(service);
     return waits->is_waking;
 }
 
 /* After a put: answers a few waiting requests at once and many in slices, so that samplers and writers do not wait for all
  * of them. */
-static void wake_all(struct broker *broker)
+static void wake_all(struct service *service)
 {
-    struct params_waits *waits = &broker->params_waits;
+    struct params_waits *waits = &service->params_waits;
     waits->wake_again = true;
-    if (waits->is_waking || !wake_slice(broker))
+    if (waits->is_waking || !wake_slice(service))
         return;
     waits->is_waking = true;
     waits->waking.step = wake_step;
-    chores_add(&broker->loop.chores, &waits->waking);
+    chores_add(&service->loop->chores, &waits->waking);
 }
 
-rp_status req_params_put(struct broker *broker, struct request *request, rp_error *err)
+rp_status req_params_put(struct service *service, struct request *request, rp_error *err)
 {
     const Replay__ParamsPut *ask = (const Replay__ParamsPut *)request->body;
     RP_TRY(name_check(ask->name, "parameter slot", err));
     if (request->n_payload != 1)
         return err_set(err, RP_INVALID_ARGUMENT, "parameters come as one frame after the header, not %u",
                        request->n_payload);
-    struct slot *slot = params_make_slot(&broker->params, ask->name);
-    if (!slot && broker->params.n_slots < PARAMS_SLOTS_MOST)
+    struct slot *slot = params_make_slot(service->params, ask->name);
+    if (!slot && service->params->n_slots < PARAMS_SLOTS_MOST)
         return err_set(err, RP_NO_MEMORY, "no memory for a further parameter slot");
     if (!slot)
         return err_set(err, RP_RESOURCE_EXHAUSTED, "no room for a further parameter slot: there are %u",
-                       broker->params.n_slots);
+                       service->params->n_slots);
     size_t size = zmq_msg_size(&request->payload[0]), old = zmq_msg_size(&slot->value);
-    uint64_t total = broker->params.bytes - old + size;
-    if (total > (uint64_t)broker->config->memory_limit / 4)
+    uint64_t total = service->params->bytes - old + size;
+    if (total > (uint64_t)service->config->memory_limit / 4)
         return err_set(err, RP_RESOURCE_EXHAUSTED,
                        "parameters may take a quarter of memory_limit; with these %zu bytes there would be %" PRIu64,
                        size, total);
-    if (broker->loop.effects && size > (size_t)RECORD_MOST - (64u << 10))
+    if (service->loop->effects && size > (size_t)RECORD_MOST - (64u << 10))
         return err_set(err, RP_RESOURCE_EXHAUSTED,
                        "parameters of %zu bytes are too large for the journal: at most 1 GiB", size);
-    params_put(&broker->params, slot, &request->payload[0], broker->loop.now_ns);
+    params_put(service->params, slot, &request->payload[0], service->loop->now_ns);
     Replay__SlotInfo info, *list = &info;
-    slot_info(broker, slot, &info);
+    slot_info(service, slot, &info);
     Replay__ParamsReply reply = REPLAY__PARAMS_REPLY__INIT;
     reply.n_slots = 1;
     reply.slots = &list;
     /* The put and its reply are in one record, or a retry would put twice. A large value ends its record. */
-    if (broker->loop.effects)
-        broker->loop.effects->begin(broker->loop.effects);
-    request_ok(&broker->peers, request, 30, &reply.base);
-    EFFECT(&broker->loop, slot, slot);
-    sockets_announce(&broker->peers, "params %s %llu", slot->name, (unsigned long long)slot->version);
-    wake_all(broker);
+    if (service->loop->effects)
+        service->loop->effects->begin(service->loop->effects);
+    request_ok(service->peers, request, 30, &reply.base);
+    EFFECT(service->loop, slot, slot);
+    sockets_announce(service->peers, "params %s %llu", slot->name, (unsigned long long)slot->version);
+    wake_all(service);
     return RP_OK;
 }
 
-rp_status req_params_get(struct broker *broker, struct request *request, rp_error *err)
+rp_status req_params_get(struct service *service, struct request *request, rp_error *err)
 {
     Replay__ParamsGet *ask = (Replay__ParamsGet *)request->body;
     if (ask->n_name == 0 || ask->n_name > 256)
@@ -221,7 +221,7 @@ rp_status req_params_get(struct broker *broker, struct request *request, rp_erro
     if (ask->n_have > ask->n_name)
         return err_set(err, RP_INVALID_ARGUMENT, "%zu versions for %zu names", ask->n_have, ask->n_name);
     bool at_once = ask->has_timeout_ms_case == REPLAY__PARAMS_GET__HAS_TIMEOUT_MS_TIMEOUT_MS && ask->timeout_ms == 0;
-    request->answered = get_answer(broker, &request->from, request->head.id, ask, at_once || ask->head);
+    request->answered = get_answer(service, &request->from, request->head.id, ask, at_once || ask->head);
     if (request->answered || at_once || ask->head) {
         request->answered = true;
         return RP_OK;
@@ -230,27 +230,27 @@ rp_status req_params_get(struct broker *broker, struct request *request, rp_erro
     bool timed = ask->has_timeout_ms_case == REPLAY__PARAMS_GET__HAS_TIMEOUT_MS_TIMEOUT_MS;
     if (!waiting)
         return err_set(err, RP_NO_MEMORY, "no memory to wait for parameters");
-    wait_init(&waiting->wait, &get_ops, broker);
-    rp_status status = wait_begin(&broker->peers, &waiting->wait, request, timed ? ask->timeout_ms : WAIT_FOREVER, err);
+    wait_init(&waiting->wait, &get_ops, service);
+    rp_status status = wait_begin(service->peers, &waiting->wait, request, timed ? ask->timeout_ms : WAIT_FOREVER, err);
     if (status != RP_OK) {
         free(waiting);
         return status;
     }
     waiting->ask = ask;
     request->body = NULL; /* taken */
-    waiting->next = broker->params_waits.first;
-    waiting->prev = &broker->params_waits.first;
+    waiting->next = service->params_waits.first;
+    waiting->prev = &service->params_waits.first;
     if (waiting->next)
         waiting->next->prev = &waiting->next;
-    broker->params_waits.first = waiting;
+    service->params_waits.first = waiting;
     request->answered = true;
     return RP_OK;
 }
 
-rp_status req_counter(struct broker *broker, struct request *request, rp_error *err)
+rp_status req_counter(struct service *service, struct request *request, rp_error *err)
 {
     const Replay__Counter *ask = (const Replay__Counter *)request->body;
-    struct params *params = &broker->params;
+    struct params *params = service->params;
     RP_TRY(name_check(ask->name, "counter", err));
     struct counter *counter = params_find_counter(params, ask->name);
     if (!counter && ask->add != 0) {
@@ -264,9 +264,9 @@ rp_status req_counter(struct broker *broker, struct request *request, rp_error *
     if (counter && __builtin_add_overflow(counter->value, ask->add, &counter->value))
         counter->value = ask->add > 0 ? INT64_MAX : INT64_MIN;
     if (counter && ask->add != 0)
-        EFFECT(&broker->loop, counter, counter);
+        EFFECT(service->loop, counter, counter);
     Replay__CounterReply reply = REPLAY__COUNTER_REPLY__INIT;
     reply.value = counter ? counter->value : 0;
-    request_ok(&broker->peers, request, 31, &reply.base);
+    request_ok(service->peers, request, 31, &reply.base);
     return RP_OK;
 }

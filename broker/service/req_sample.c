@@ -1,14 +1,14 @@
 /* Sample, cancel and fetch. */
-#include "broker/broker.h"
 #include "broker/disk/record.h"
 #include "broker/sample/answer.h"
 #include "broker/sample/kept_samples.h"
 #include "broker/sample/reply.h"
+#include "broker/service/service.h"
 #include "proto/base/error.h"
 
-static rp_status find_table(struct broker *broker, const struct wire_string *name, struct table **out, rp_error *err)
+static rp_status find_table(struct service *service, const struct wire_string *name, struct table **out, rp_error *err)
 {
-    *out = tables_find(&broker->tables, name->data, name->size);
+    *out = tables_find(service->tables, name->data, name->size);
     return *out ? RP_OK
                 : err_set(err, RP_NOT_FOUND, "no table '%.*s'", (int)(name->size < 64 ? name->size : 64), name->data);
 }
@@ -33,10 +33,10 @@ static rp_status sample_check(const struct wire_sample *ask, const struct table 
 }
 
 /* Makes a waiter that waits on behalf of the request. */
-static rp_status waiter_begin(struct broker *broker, const struct request *request, struct table *table,
+static rp_status waiter_begin(struct service *service, const struct request *request, struct table *table,
                               const struct wire_sample *ask, struct waiter **out, rp_error *err)
 {
-    struct waiter *waiter = *out = waiter_new(&broker->samples, table);
+    struct waiter *waiter = *out = waiter_new(service->samples, table);
     if (!waiter)
         return err_set(err, RP_NO_MEMORY, "no memory for a sample of %u items", ask->count);
     waiter->want = ask->count;
@@ -72,14 +72,14 @@ static bool waiter_start(struct waiter *waiter, enum kept_found found)
     return true;
 }
 
-rp_status req_sample(struct broker *broker, struct request *request, rp_error *err)
+rp_status req_sample(struct service *service, struct request *request, rp_error *err)
 {
     struct wire_sample ask;
     struct table *table;
     RP_TRY(wire_read_sample(request->head.data, request->head.size, &ask, err));
-    RP_TRY(find_table(broker, &ask.table, &table, err));
+    RP_TRY(find_table(service, &ask.table, &table, err));
     RP_TRY(sample_check(&ask, table, err));
-    if (broker->loop.draining)
+    if (service->loop->draining)
         return err_set(err, RP_CANCELLED, "the broker is shutting down");
     struct kept_info asked = {
         .client = request->head.client,
@@ -88,21 +88,21 @@ rp_status req_sample(struct broker *broker, struct request *request, rp_error *e
         .want = ask.count,
         .flags = pick_flags(ask.distinct, ask.flexible, ask.whole),
     };
-    RP_TRY(kept_samples_check(&broker->samples, &asked, err));
-    struct peer *peer = peer_find(&broker->peers, &request->from);
-    if (peer && peer_is_full(&broker->peers, peer))
+    RP_TRY(kept_samples_check(service->samples, &asked, err));
+    struct peer *peer = peer_find(service->peers, &request->from);
+    if (peer && peer_is_full(service->peers, peer))
         return err_set(err, RP_RESOURCE_EXHAUSTED,
                        "this client has left more than %lld bytes of replies unread: read them before asking for more",
-                       (long long)broker->config->peer_backlog_bytes);
+                       (long long)service->config->peer_backlog_bytes);
     struct waiter *waiter;
-    RP_TRY(waiter_begin(broker, request, table, &ask, &waiter, err));
+    RP_TRY(waiter_begin(service, request, table, &ask, &waiter, err));
     request->answered = true;
     enum kept_found found = kept_samples_load(waiter);
     if (!waiter_start(waiter, found))
         return RP_OK;
     bool done = found == KEPT_ANSWERED || waiter_is_done(waiter);
     if (!done)
-        picks_own(&waiter->picks, &broker->samples);
+        picks_own(&waiter->picks, service->samples);
     if (done)
         sample_answer(waiter, NULL);
     else if (ask.has_timeout && ask.timeout_ms == 0)
@@ -112,13 +112,13 @@ rp_status req_sample(struct broker *broker, struct request *request, rp_error *e
     return RP_OK;
 }
 
-rp_status req_cancel(struct broker *broker, struct request *request, rp_error *err)
+rp_status req_cancel(struct service *service, struct request *request, rp_error *err)
 {
     (void)err;
     const Replay__Cancel *ask = (const Replay__Cancel *)request->body;
     Replay__ChangeReply reply = REPLAY__CHANGE_REPLY__INIT;
     for (size_t i = 0; i < ask->n_id && i < SAMPLE_MAX_ITEMS; i++) {
-        struct wait *wait = wait_find(&broker->peers.waits, request->head.client, ask->id[i]);
+        struct wait *wait = wait_find(&service->peers->waits, request->head.client, ask->id[i]);
         if (wait) {
             struct waiter *sample = sample_of(wait);
             if (sample)
@@ -130,15 +130,15 @@ rp_status req_cancel(struct broker *broker, struct request *request, rp_error *e
             reply.missing++;
         }
     }
-    request_ok(&broker->peers, request, 20, &reply.base);
+    request_ok(service->peers, request, 20, &reply.base);
     return RP_OK;
 }
 
 /* Answers when the data has been read from disk. Takes the picks. */
-static rp_status fetch_later(struct broker *broker, struct request *request, struct table *table, struct picks *picks,
+static rp_status fetch_later(struct service *service, struct request *request, struct table *table, struct picks *picks,
                              rp_error *err)
 {
-    struct waiter *waiter = waiter_new(&broker->samples, table);
+    struct waiter *waiter = waiter_new(service->samples, table);
     if (!waiter)
         return err_set(err, RP_NO_MEMORY, "no memory to fetch %u items", picks->n);
     RP_TRY(fetch_begin(waiter, request, err));
@@ -151,12 +151,12 @@ static rp_status fetch_later(struct broker *broker, struct request *request, str
     return RP_OK;
 }
 
-rp_status req_fetch(struct broker *broker, struct request *request, rp_error *err)
+rp_status req_fetch(struct service *service, struct request *request, rp_error *err)
 {
     struct wire_keys ask;
     struct table *table;
     RP_TRY(wire_read_keys(request->head.data, request->head.size, false, &ask, err));
-    RP_TRY(find_table(broker, &ask.table, &table, err));
+    RP_TRY(find_table(service, &ask.table, &table, err));
     if (ask.key.n > REQUEST_MAX_KEYS)
         return err_set(err, RP_INVALID_ARGUMENT, "a fetch takes at most %u keys, not %u", REQUEST_MAX_KEYS, ask.key.n);
     struct picks picks = {.table_size = table->in.size};
@@ -169,13 +169,13 @@ rp_status req_fetch(struct broker *broker, struct request *request, rp_error *er
     bool none = ok && !picks.n;
     rp_status later = RP_OK;
     if (ok && picks.n && !picks_are_here(&picks)) {
-        later = fetch_later(broker, request, table, &picks, err);
+        later = fetch_later(service, request, table, &picks, err);
     } else if (ok && picks.n) {
         struct sample_reply reply = {&request->from, request->head.id, table, &picks, "", false, -1};
-        reply_picks(&broker->samples, &reply);
+        reply_picks(service->samples, &reply);
         request->answered = true;
     }
-    picks_clear(&picks, &broker->samples);
+    picks_clear(&picks, service->samples);
     picks_fini(&picks);
     if (later != RP_OK)
         return later;

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "broker/broker.h"
 #include "broker/journal/stream.h"
+#include "broker/service/service.h"
 #include "broker/session/bye.h"
 #include "broker/session/credit.h"
 #include "broker/session/session.h"
@@ -17,11 +17,11 @@ struct specs {
     Replay__Column *column, **columns;
 };
 
-static bool specs_init(struct specs *self, const struct broker *broker)
+static bool specs_init(struct specs *self, const struct service *service)
 {
-    uint32_t n = broker->tables.n, fields = 0;
+    uint32_t n = service->tables->n, fields = 0;
     for (uint32_t i = 0; i < n; i++)
-        fields += broker->tables.list[i].n_signature;
+        fields += service->tables->list[i].n_signature;
     self->table = calloc(n + 1, sizeof *self->table);
     self->list = calloc(n + 1, sizeof(*self->list));
     self->column = calloc(fields + 1, sizeof *self->column);
@@ -30,7 +30,7 @@ static bool specs_init(struct specs *self, const struct broker *broker)
         return false;
     uint32_t used = 0;
     for (uint32_t i = 0; i < n; i++) {
-        const struct table *table = &broker->tables.list[i];
+        const struct table *table = &service->tables->list[i];
         replay__table_spec__init(&self->table[i]);
         self->list[i] = &self->table[i];
         self->table[i].name = (char *)(uintptr_t)table->name;
@@ -60,25 +60,25 @@ static void specs_fini(struct specs *self)
     free(self->columns);
 }
 
-static rp_status hello_reply(struct broker *broker, struct request *request, struct session *session, bool resumed,
+static rp_status hello_reply(struct service *service, struct request *request, struct session *session, bool resumed,
                              uint64_t lost, rp_error *err)
 {
     struct specs specs = {0};
     struct credit_message *credit = session ? credit_message_new(session, false) : NULL;
-    if (!specs_init(&specs, broker) || (session && !credit)) {
+    if (!specs_init(&specs, service) || (session && !credit)) {
         specs_fini(&specs);
         credit_message_destroy(&credit);
         return err_set(err, RP_NO_MEMORY, "no memory to answer HELLO");
     }
     Replay__HelloReply reply = REPLAY__HELLO_REPLY__INIT;
-    reply.heartbeat_ms = (uint32_t)(broker->config->heartbeat_ns / NS_PER_MS);
-    reply.expiry_ms = (uint32_t)(broker->config->expiry_ns / NS_PER_MS);
-    reply.ingest = broker->peers.ingest_endpoint;
-    reply.events = broker->peers.events_endpoint;
-    reply.n_tables = broker->tables.n;
+    reply.heartbeat_ms = (uint32_t)(service->config->heartbeat_ns / NS_PER_MS);
+    reply.expiry_ms = (uint32_t)(service->config->expiry_ns / NS_PER_MS);
+    reply.ingest = service->peers->ingest_endpoint;
+    reply.events = service->peers->events_endpoint;
+    reply.n_tables = service->tables->n;
     reply.tables = specs.list;
-    reply.max_message_bytes = (uint64_t)broker->config->max_message_bytes;
-    reply.instance = broker->instance;
+    reply.max_message_bytes = (uint64_t)service->config->max_message_bytes;
+    reply.instance = service->instance;
     reply.release = (char *)(uintptr_t)rp_version();
     reply.max_batch = SAMPLE_MAX_ITEMS;
     reply.max_keys = REQUEST_MAX_KEYS;
@@ -92,16 +92,16 @@ static rp_status hello_reply(struct broker *broker, struct request *request, str
         reply.resumed = resumed;
         reply.lost_messages = lost;
     }
-    request_ok(&broker->peers, request, 16, &reply.base);
+    request_ok(service->peers, request, 16, &reply.base);
     specs_fini(&specs);
     credit_message_destroy(&credit);
     return RP_OK;
 }
 
 /* NULL with err set. */
-static struct session *find_session(struct broker *broker, const ProtobufCBinaryData *id, rp_error *err)
+static struct session *find_session(struct service *service, const ProtobufCBinaryData *id, rp_error *err)
 {
-    struct session *session = id->len == WIRE_SESSION_BYTES ? session_find(&broker->sessions, id->data) : NULL;
+    struct session *session = id->len == WIRE_SESSION_BYTES ? session_find(service->sessions, id->data) : NULL;
     if (id->len != WIRE_SESSION_BYTES)
         err_set(err, RP_INVALID_ARGUMENT, "a session id has %u bytes, not %zu", WIRE_SESSION_BYTES, id->len);
     else if (!session)
@@ -116,14 +116,14 @@ static void bind_route(struct session *session, const struct request *request)
     session->to = request->from;
 }
 
-rp_status req_hello(struct broker *broker, struct request *request, rp_error *err)
+rp_status req_hello(struct service *service, struct request *request, rp_error *err)
 {
     Replay__Hello *ask = (Replay__Hello *)request->body;
     if (ask->session.len == 0 && ask->n_columns == 0) {
-        broker->peers.commit.ahead = true; /* changes nothing: who asks why all stands still gets in */
-        return hello_reply(broker, request, NULL, false, 0, err);
+        service->peers->commit.ahead = true; /* changes nothing: who asks why all stands still gets in */
+        return hello_reply(service, request, NULL, false, 0, err);
     }
-    if (broker->loop.draining)
+    if (service->loop->draining)
         return err_set(err, RP_CANCELLED, "the broker is shutting down and takes no further sessions");
     struct session *session;
     uint64_t lost = 0;
@@ -132,7 +132,7 @@ rp_status req_hello(struct broker *broker, struct request *request, rp_error *er
     if (ask->n_columns && !columns)
         return (rp_status)err->status;
     if (resumed) {
-        session = find_session(broker, &ask->session, err);
+        session = find_session(service, &ask->session, err);
         if (session && columns && !columns_equal(columns, session->columns)) {
             err_set(err, RP_INVALID_ARGUMENT,
                     "the columns are not those with which session '%s' was opened: open a new session", session->name);
@@ -144,19 +144,19 @@ rp_status req_hello(struct broker *broker, struct request *request, rp_error *er
         session_resume(session, ask->oldest_number, &lost);
         credit_refresh(session);
     } else {
-        session = session_open(&broker->sessions, ask->name, columns, err);
+        session = session_open(service->sessions, ask->name, columns, err);
         if (!session) {
             columns_release(columns);
             return (rp_status)err->status;
         }
-        EFFECT(&broker->loop, session, session);
+        EFFECT(service->loop, session, session);
         char quoted[160];
         log_line(LEVEL_DEBUG, "B0101", "session opened", "name=%s ordinal=%u columns=%u",
                  log_quote(quoted, sizeof quoted, session->name), session->ordinal, session->columns->count);
     }
     session->notices = ask->notices;
     bind_route(session, request);
-    rp_status status = hello_reply(broker, request, session, resumed, lost, err);
+    rp_status status = hello_reply(service, request, session, resumed, lost, err);
     if (status != RP_OK && !resumed) /* nobody knows it */
         session_close(session);
     return status;
@@ -164,7 +164,7 @@ rp_status req_hello(struct broker *broker, struct request *request, rp_error *er
 
 /* Answers a heartbeat with a Credit that says nothing about what has arrived: no tables, no numbers, only a sentence and,
  * with gap, that HELLO has to come first. */
-static rp_status heartbeat_bare(struct broker *broker, struct request *request, uint32_t epoch, uint32_t ordinal,
+static rp_status heartbeat_bare(struct service *service, struct request *request, uint32_t epoch, uint32_t ordinal,
                                 bool gap, char *text)
 {
     Replay__Credit credit = REPLAY__CREDIT__INIT;
@@ -173,25 +173,25 @@ static rp_status heartbeat_bare(struct broker *broker, struct request *request, 
     credit.gap = gap;
     credit.n_waiting = 1;
     credit.waiting = &text;
-    broker->peers.commit.ahead = true;
-    request_reply(&broker->peers, request, &(struct answer){RP_OK, text, 17, &credit.base, NULL, 0});
-    broker->peers.commit.ahead = false;
+    service->peers->commit.ahead = true;
+    request_reply(service->peers, request, &(struct answer){RP_OK, text, 17, &credit.base, NULL, 0});
+    service->peers->commit.ahead = false;
     return RP_OK;
 }
 
 /* Nothing can be confirmed now: the client hears so at once. */
-static rp_status heartbeat_stuck(struct broker *broker, struct request *request, const struct session *session)
+static rp_status heartbeat_stuck(struct service *service, struct request *request, const struct session *session)
 {
     char why[256] = "the disk is slow", text[400];
-    stream_is_full(broker->stream, why, sizeof why);
+    stream_is_full(service->stream, why, sizeof why);
     snprintf(text, sizeof text, "the broker waits for its journal: %s. Nothing is confirmed until then", why);
-    return heartbeat_bare(broker, request, session->epoch, session->ordinal, false, text);
+    return heartbeat_bare(service, request, session->epoch, session->ordinal, false, text);
 }
 
 /* A tombstone answers with a gap, the sign that every client follows with HELLO: an error would be taken for the end of
  * the session. It states the client's epoch, or the client would ignore it: a broker that came back from a checkpoint may
  * know an older one. */
-static rp_status heartbeat_tombstone(struct broker *broker, struct request *request, const struct session *session,
+static rp_status heartbeat_tombstone(struct service *service, struct request *request, const struct session *session,
                                      uint32_t epoch)
 {
     char text[256];
@@ -199,7 +199,7 @@ static rp_status heartbeat_tombstone(struct broker *broker, struct request *requ
              session->restored ? "the broker has restarted: take session '%s' up again with HELLO"
                                : "session '%s' was silent for too long and has expired: take it up again with HELLO",
              session->name);
-    return heartbeat_bare(broker, request, epoch, session->ordinal, true, text);
+    return heartbeat_bare(service, request, epoch, session->ordinal, true, text);
 }
 
 /* A heartbeat of an earlier epoch comes from a connection that the writer has given up: it must not take the notices
@@ -213,35 +213,35 @@ static rp_status check_epoch(const struct session *session, uint32_t epoch, rp_e
                    epoch, session->name, session->epoch);
 }
 
-rp_status req_heartbeat(struct broker *broker, struct request *request, rp_error *err)
+rp_status req_heartbeat(struct service *service, struct request *request, rp_error *err)
 {
     Replay__Heartbeat *ask = (Replay__Heartbeat *)request->body;
-    struct session *session = find_session(broker, &ask->session, err);
+    struct session *session = find_session(service, &ask->session, err);
     if (!session)
         return (rp_status)err->status;
     RP_TRY(check_epoch(session, ask->epoch, err));
     if (session->tombstone)
-        return heartbeat_tombstone(broker, request, session, ask->epoch);
-    session_touch(session, broker->loop.now_ns);
+        return heartbeat_tombstone(service, request, session, ask->epoch);
+    session_touch(session, service->loop->now_ns);
     bind_route(session, request);
     credit_confirm(session, ask->confirmed_rejections);
     credit_release(session, ask->released_bytes);
     credit_measure(session);
-    if (commit_is_stuck(&broker->peers))
-        return heartbeat_stuck(broker, request, session);
+    if (commit_is_stuck(service->peers))
+        return heartbeat_stuck(service, request, session);
     credit_refresh(session);
     struct credit_message *credit = credit_message_new(session, ask->explain);
     if (!credit)
         return err_set(err, RP_NO_MEMORY, "no memory for the credit");
-    request_ok(&broker->peers, request, 17, credit_message_body(credit));
+    request_ok(service->peers, request, 17, credit_message_body(credit));
     credit_message_destroy(&credit);
     return RP_OK;
 }
 
-rp_status req_bye(struct broker *broker, struct request *request, rp_error *err)
+rp_status req_bye(struct service *service, struct request *request, rp_error *err)
 {
     Replay__Bye *ask = (Replay__Bye *)request->body;
-    struct session *session = find_session(broker, &ask->session, err);
+    struct session *session = find_session(service, &ask->session, err);
     if (!session)
         return (rp_status)err->status;
     if (session->tombstone)
@@ -253,7 +253,7 @@ rp_status req_bye(struct broker *broker, struct request *request, rp_error *err)
                        session->name);
     if (session->bye)
         return err_set(err, RP_ALREADY_EXISTS, "session '%s' has said BYE already", session->name);
-    session_touch(session, broker->loop.now_ns);
+    session_touch(session, service->loop->now_ns);
     bool timed = ask->has_timeout_ms_case == REPLAY__BYE__HAS_TIMEOUT_MS_TIMEOUT_MS;
     return bye_begin(session, request, ask->last_number, timed ? ask->timeout_ms : WAIT_FOREVER, err);
 }

@@ -162,7 +162,7 @@ static void many_waiters_are_answered_once_each(void **state)
             assert_string_equal(answer->reply->params->slots[0]->name, i % 3 == 0 ? "a" : "b");
         }
     assert_int_equal(embed.broker->peers.waits.count, 1);
-    assert_false(embed.broker->params_waits.is_waking);
+    assert_false(embed.broker->service.params_waits.is_waking);
     put(learner, "b", "3", 1);
     assert_int_equal(testpeer_await(learner, late)->reply->params->slots[0]->version, 2);
     embed_stop(&embed);

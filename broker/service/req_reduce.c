@@ -2,13 +2,13 @@
  * members that are missing then leave the group (they are told when they next add, and join again). The sum is taken in
  * the order of member numbers, so its bits do not depend on who came first. The last two sums are kept for members whose
  * reply was lost. */
-#include "broker/service/reduce.h"
+#include "broker/service/req_reduce.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "broker/broker.h"
+#include "broker/service/service.h"
 #include "proto/base/error.h"
 #include "proto/base/utf8.h"
 
@@ -47,12 +47,12 @@ struct group {
     struct sum sums[SUMS_KEPT];
 };
 
-static struct group *group_find(struct broker *broker, const char *name, bool make)
+static struct group *group_find(struct service *service, const char *name, bool make)
 {
-    for (struct group *group = broker->reduces.groups; group; group = group->next)
+    for (struct group *group = service->reduces.groups; group; group = group->next)
         if (strcmp(group->name, name) == 0)
             return group;
-    if (!make || broker->reduces.count == GROUPS_MOST)
+    if (!make || service->reduces.count == GROUPS_MOST)
         return NULL;
     struct group *group = calloc(1, sizeof *group);
     if (!group || !(group->name = strdup(name))) {
@@ -60,9 +60,9 @@ static struct group *group_find(struct broker *broker, const char *name, bool ma
         return NULL;
     }
     group->round = 1;
-    group->next = broker->reduces.groups;
-    broker->reduces.groups = group;
-    broker->reduces.count++;
+    group->next = service->reduces.groups;
+    service->reduces.groups = group;
+    service->reduces.count++;
     return group;
 }
 
@@ -110,18 +110,18 @@ static void member_drop(struct group *group, struct member *member)
     members_fix(group);
 }
 
-static void addition_end(struct broker *broker, struct addition *self)
+static void addition_end(struct service *service, struct addition *self)
 {
-    wait_end(&broker->peers, &self->wait);
+    wait_end(service->peers, &self->wait);
     if (self->member)
         self->member->addition = NULL;
     self->group->n_additions--;
-    broker->reduces.bytes -= zmq_msg_size(&self->vector);
+    service->reduces.bytes -= zmq_msg_size(&self->vector);
     zmq_msg_close(&self->vector);
     free(self);
 }
 
-static void send_sum(struct broker *broker, const struct group *group, const struct envelope *to, uint64_t id,
+static void send_sum(struct service *service, const struct group *group, const struct envelope *to, uint64_t id,
                      struct sum *sum, bool counted)
 {
     Replay__ReduceReply reply = REPLAY__REDUCE_REPLY__INIT;
@@ -132,14 +132,14 @@ static void send_sum(struct broker *broker, const struct group *group, const str
     zmq_msg_t vector;
     zmq_msg_init(&vector);
     zmq_msg_copy(&vector, &sum->vector);
-    request_send(&broker->peers, to, id, &(struct answer){RP_OK, NULL, 32, &reply.base, &vector, 1});
+    request_send(service->peers, to, id, &(struct answer){RP_OK, NULL, 32, &reply.base, &vector, 1});
 }
 
-static void sum_clear(struct broker *broker, struct sum *sum)
+static void sum_clear(struct reduces *reduces, struct sum *sum)
 {
     if (!sum->full)
         return;
-    broker->reduces.bytes -= zmq_msg_size(&sum->vector);
+    reduces->bytes -= zmq_msg_size(&sum->vector);
     zmq_msg_close(&sum->vector);
     free(sum->members);
     sum->members = NULL;
@@ -154,9 +154,9 @@ static bool sum_has(const struct sum *sum, uint64_t member)
     return false;
 }
 
-static bool sum_up(struct broker *broker, struct group *group, struct sum *sum)
+static bool sum_up(struct service *service, struct group *group, struct sum *sum)
 {
-    sum_clear(broker, sum);
+    sum_clear(&service->reduces, sum);
     sum->members = calloc(group->n_additions, sizeof *sum->members);
     if (!sum->members || zmq_msg_init_size(&sum->vector, group->bytes) != 0) {
         free(sum->members);
@@ -166,7 +166,7 @@ static bool sum_up(struct broker *broker, struct group *group, struct sum *sum)
     sum->full = true;
     sum->round = group->round;
     sum->contributors = 0;
-    broker->reduces.bytes += group->bytes;
+    service->reduces.bytes += group->bytes;
     float *out = zmq_msg_data(&sum->vector);
     size_t n = group->bytes / sizeof(float);
     memset(out, 0, group->bytes);
@@ -185,10 +185,10 @@ static bool sum_up(struct broker *broker, struct group *group, struct sum *sum)
     return true;
 }
 
-static void round_close(struct broker *broker, struct group *group)
+static void round_close(struct service *service, struct group *group)
 {
     struct sum *sum = &group->sums[group->round % SUMS_KEPT];
-    bool ok = sum_up(broker, group, sum);
+    bool ok = sum_up(service, group, sum);
     /* Whoever is missing has left: the others must not wait for it again. */
     for (uint32_t m = group->n_members; ok && m-- > 0;)
         if (!group->members[m].addition) {
@@ -202,10 +202,10 @@ static void round_close(struct broker *broker, struct group *group)
         if (!addition)
             continue;
         if (ok)
-            send_sum(broker, group, &addition->wait.to, addition->wait.id, sum, true);
+            send_sum(service, group, &addition->wait.to, addition->wait.id, sum, true);
         else
-            request_fail(&broker->peers, &addition->wait.to, addition->wait.id, RP_NO_MEMORY, "no memory for the sum");
-        addition_end(broker, addition);
+            request_fail(service->peers, &addition->wait.to, addition->wait.id, RP_NO_MEMORY, "no memory for the sum");
+        addition_end(service, addition);
     }
     group->round += ok; /* without a sum they add to the same round again */
 }
@@ -223,28 +223,28 @@ static void addition_explain(const void *ctx, const struct wait *wait, struct wa
 
 static void addition_cancel(void *ctx, struct wait *wait, rp_status status, const char *text)
 {
-    struct broker *broker = ctx;
-    request_fail(&broker->peers, &wait->to, wait->id, status, text);
-    addition_end(broker, (struct addition *)wait);
+    struct service *service = ctx;
+    request_fail(service->peers, &wait->to, wait->id, status, text);
+    addition_end(service, (struct addition *)wait);
 }
 
 static void addition_expire(void *ctx, struct wait *wait)
 {
-    struct broker *broker = ctx;
-    round_close(broker, ((struct addition *)wait)->group);
+    struct service *service = ctx;
+    round_close(service, ((struct addition *)wait)->group);
 }
 
 static const struct wait_ops addition_ops = {"reduce", addition_expire, addition_cancel, addition_explain};
 
-static void reply_membership(struct broker *broker, struct request *request, const struct group *group)
+static void reply_membership(struct service *service, struct request *request, const struct group *group)
 {
     Replay__ReduceReply reply = REPLAY__REDUCE_REPLY__INIT;
     reply.round = group->round;
     reply.members = group->n_members;
-    request_ok(&broker->peers, request, 32, &reply.base);
+    request_ok(service->peers, request, 32, &reply.base);
 }
 
-static rp_status reduce_join(struct broker *broker, struct request *request, struct group *group, uint64_t id,
+static rp_status reduce_join(struct service *service, struct request *request, struct group *group, uint64_t id,
                              rp_error *err)
 {
     if (!member_find(group, id) && !member_add(group, id))
@@ -252,24 +252,24 @@ static rp_status reduce_join(struct broker *broker, struct request *request, str
                    ? err_set(err, RP_NO_MEMORY, "no memory for a further member of group '%s'", group->name)
                    : err_set(err, RP_RESOURCE_EXHAUSTED, "group '%s' has %u members, which is the most", group->name,
                              MEMBERS_MOST);
-    reply_membership(broker, request, group);
+    reply_membership(service, request, group);
     return RP_OK;
 }
 
-static rp_status reduce_leave(struct broker *broker, struct request *request, struct group *group, uint64_t id)
+static rp_status reduce_leave(struct service *service, struct request *request, struct group *group, uint64_t id)
 {
     struct member *member = member_find(group, id);
     if (member && member->addition)
-        addition_cancel(broker, &member->addition->wait, RP_CANCELLED, "the member has left the group");
+        addition_cancel(service, &member->addition->wait, RP_CANCELLED, "the member has left the group");
     if (member)
         member_drop(group, member);
-    reply_membership(broker, request, group);
+    reply_membership(service, request, group);
     if (group->n_members && group->n_additions == group->n_members)
-        round_close(broker, group);
+        round_close(service, group);
     return RP_OK;
 }
 
-static rp_status reduce_add(struct broker *broker, struct request *request, struct group *group,
+static rp_status reduce_add(struct service *service, struct request *request, struct group *group,
                             const Replay__Reduce *ask, rp_error *err)
 {
     struct member *member = member_find(group, ask->member);
@@ -278,7 +278,7 @@ static rp_status reduce_add(struct broker *broker, struct request *request, stru
         if (!old->full || old->round != ask->round)
             return err_set(err, RP_FAILED_PRECONDITION, "group '%s' is at round %llu, round %llu is gone: join again",
                            group->name, (unsigned long long)group->round, (unsigned long long)ask->round);
-        send_sum(broker, group, &request->from, request->head.id, old, sum_has(old, ask->member));
+        send_sum(service, group, &request->from, request->head.id, old, sum_has(old, ask->member));
         request->answered = true;
         return RP_OK;
     }
@@ -298,15 +298,15 @@ static rp_status reduce_add(struct broker *broker, struct request *request, stru
     if (group->n_additions && bytes != group->bytes)
         return err_set(err, RP_INVALID_ARGUMENT, "the vector has %zu floats, others of this round have %zu",
                        bytes / sizeof(float), group->bytes / sizeof(float));
-    if (broker->reduces.bytes + bytes > (uint64_t)broker->config->memory_limit / 4)
+    if (service->reduces.bytes + bytes > (uint64_t)service->config->memory_limit / 4)
         return err_set(err, RP_RESOURCE_EXHAUSTED, "vectors of all groups may take a quarter of memory_limit");
     struct addition *addition = calloc(1, sizeof *addition);
     bool timed = ask->has_timeout_ms_case == REPLAY__REDUCE__HAS_TIMEOUT_MS_TIMEOUT_MS;
     if (!addition)
         return err_set(err, RP_NO_MEMORY, "no memory for the vector");
-    wait_init(&addition->wait, &addition_ops, broker);
+    wait_init(&addition->wait, &addition_ops, service);
     rp_status status =
-        wait_begin(&broker->peers, &addition->wait, request, timed ? ask->timeout_ms : WAIT_FOREVER, err);
+        wait_begin(service->peers, &addition->wait, request, timed ? ask->timeout_ms : WAIT_FOREVER, err);
     if (status != RP_OK) {
         free(addition);
         return status;
@@ -318,46 +318,46 @@ static rp_status reduce_add(struct broker *broker, struct request *request, stru
     member->addition = addition;
     group->bytes = bytes;
     group->n_additions++;
-    broker->reduces.bytes += bytes;
+    service->reduces.bytes += bytes;
     request->answered = true;
     if (group->n_additions == group->n_members)
-        round_close(broker, group);
+        round_close(service, group);
     return RP_OK;
 }
 
-rp_status req_reduce(struct broker *broker, struct request *request, rp_error *err)
+rp_status req_reduce(struct service *service, struct request *request, rp_error *err)
 {
     const Replay__Reduce *ask = (const Replay__Reduce *)request->body;
     size_t size = strlen(ask->group);
     if (size == 0 || size > 255 || !utf8_valid(ask->group, size))
         return err_set(err, RP_INVALID_ARGUMENT, "a reduce group needs a name of 1 to 255 bytes of UTF-8");
-    struct group *group = group_find(broker, ask->group, ask->op == REPLAY__REDUCE__OP__JOIN);
-    if (!group && ask->op == REPLAY__REDUCE__OP__JOIN && broker->reduces.count < GROUPS_MOST)
+    struct group *group = group_find(service, ask->group, ask->op == REPLAY__REDUCE__OP__JOIN);
+    if (!group && ask->op == REPLAY__REDUCE__OP__JOIN && service->reduces.count < GROUPS_MOST)
         return err_set(err, RP_NO_MEMORY, "no memory for a further reduce group");
     if (!group && ask->op == REPLAY__REDUCE__OP__JOIN)
         return err_set(err, RP_RESOURCE_EXHAUSTED, "no room for a further reduce group: there are %u",
-                       broker->reduces.count);
+                       service->reduces.count);
     if (!group)
         return err_set(err, RP_NOT_FOUND, "no reduce group '%.64s': join it first", ask->group);
     switch (ask->op) {
     case REPLAY__REDUCE__OP__JOIN:
-        return reduce_join(broker, request, group, ask->member, err);
+        return reduce_join(service, request, group, ask->member, err);
     case REPLAY__REDUCE__OP__LEAVE:
-        return reduce_leave(broker, request, group, ask->member);
+        return reduce_leave(service, request, group, ask->member);
     case REPLAY__REDUCE__OP__ADD:
-        return reduce_add(broker, request, group, ask, err);
+        return reduce_add(service, request, group, ask, err);
     default:
         return err_set(err, RP_UNSUPPORTED, "unknown reduce operation %d", (int)ask->op);
     }
 }
 
-void reduces_fini(struct broker *broker)
+void reduces_fini(struct reduces *self)
 {
-    while (broker->reduces.groups) {
-        struct group *group = broker->reduces.groups;
-        broker->reduces.groups = group->next;
+    while (self->groups) {
+        struct group *group = self->groups;
+        self->groups = group->next;
         for (uint32_t i = 0; i < SUMS_KEPT; i++)
-            sum_clear(broker, &group->sums[i]);
+            sum_clear(self, &group->sums[i]);
         free(group->members);
         free(group->name);
         free(group);

@@ -1,11 +1,10 @@
 /* Reduce: sums float32 vectors over the members of a group, round by round, so that parallel learners can apply the same
  * averaged gradient. The broker knows nothing about the algorithm. */
-#ifndef BROKER_REDUCE_H
-#define BROKER_REDUCE_H
+#ifndef BROKER_REQ_REDUCE_H
+#define BROKER_REQ_REDUCE_H
 
 #include <stdint.h>
 
-struct broker;
 struct group;
 
 struct reduces {
@@ -14,6 +13,6 @@ struct reduces {
     uint64_t bytes; /* of vectors that wait and sums that are kept */
 };
 
-void reduces_fini(struct broker *broker);
+void reduces_fini(struct reduces *self);
 
 #endif
