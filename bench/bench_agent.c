@@ -5,9 +5,9 @@
 #include "bench/bench_agent.h"
 
 #include "agent/run/environment_loop.h"
+#include "bench/children.h"
 #include "bench/lane.h"
 #include "bench/load.h"
-#include "bench/process.h"
 #include "bench/report.h"
 
 #define GOAL_STEPS 300e3
@@ -126,21 +126,21 @@ static bool measure(const struct options *options, struct bench_actor *self, pid
 {
     bool with_broker = self->part >= PART_ADDER;
     if (with_broker)
-        process_go(broker);
-    process_go(self->pid);
-    if (!processes_wait(options->warm_seconds))
+        child_go(broker);
+    child_go(self->pid);
+    if (!children_wait(options->warm_seconds))
         return false;
-    double from = process_now(), cpu = process_cpu(self->pid), broker_cpu = process_cpu(broker);
+    double from = children_now(), cpu = child_cpu(self->pid), broker_cpu = child_cpu(broker);
     uint64_t steps = atomic_load(&self->load.lane->items);
-    if (!processes_wait(options->seconds))
+    if (!children_wait(options->seconds))
         return false;
-    double seconds = process_now() - from;
+    double seconds = children_now() - from;
     self->rate[n] = (double)(atomic_load(&self->load.lane->items) - steps) / seconds;
-    self->cpu[n] = (process_cpu(self->pid) - cpu) / seconds;
-    self->broker_cpu[n] = (process_cpu(broker) - broker_cpu) / seconds;
-    process_pause(self->pid);
+    self->cpu[n] = (child_cpu(self->pid) - cpu) / seconds;
+    self->broker_cpu[n] = (child_cpu(broker) - broker_cpu) / seconds;
+    child_pause(self->pid);
     if (with_broker)
-        process_pause(broker);
+        child_pause(broker);
     return true;
 }
 
@@ -156,11 +156,11 @@ static void report_part(const struct options *options, const struct bench_actor 
 
 static bool start(const struct options *options, struct bench_actor *self, const char *service)
 {
-    self->load = (struct load){.lane = processes_lane(), .options = options, .service = service, .connections = 1};
-    self->pid = process_start(live, self);
-    if (self->pid <= 0 || !processes_await(self->load.lane, LANE_READY, START_SECONDS))
+    self->load = (struct load){.lane = children_lane(), .options = options, .service = service, .connections = 1};
+    self->pid = child_start(live, self);
+    if (self->pid <= 0 || !children_await(self->load.lane, LANE_READY, START_SECONDS))
         return false;
-    process_pause(self->pid);
+    child_pause(self->pid);
     return true;
 }
 
@@ -170,23 +170,23 @@ static bool bench_actors(struct options *options)
     char service[160];
     if (!options->items)
         options->items = TABLE_ITEMS;
-    pid_t broker = process_start_broker(options, options->items, service, sizeof service);
+    pid_t broker = child_start_broker(options, options->items, service, sizeof service);
     bool ok = broker > 0;
     for (int i = 0; ok && i < N_PARTS; i++) {
         actors[i].part = (enum part)i;
         ok = start(options, &actors[i], service);
     }
     if (ok)
-        process_pause(broker);
+        child_pause(broker);
     for (uint32_t n = 0; ok && n < options->repeats; n++)
         for (int i = 0; ok && i < N_PARTS; i++)
             ok = measure(options, &actors[i], broker, n);
     for (int i = 0; i < N_PARTS; i++) {
         if (ok)
             report_part(options, &actors[i]);
-        process_end(actors[i].pid);
+        child_end(actors[i].pid);
     }
-    process_end(broker);
+    child_end(broker);
     return ok;
 }
 

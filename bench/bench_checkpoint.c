@@ -80,18 +80,18 @@ static struct lane *ask(const struct options *options, const struct party *party
     static struct question question;
     question = (struct question){.load = {.options = options, .service = party->service, .connections = 1}};
     question.what = what;
-    struct lane *lane = question.load.lane = processes_lane();
-    bool ok = process_start(ask_job, &question) > 0 && processes_await(lane, LANE_DONE, 300);
+    struct lane *lane = question.load.lane = children_lane();
+    bool ok = child_start(ask_job, &question) > 0 && children_await(lane, LANE_DONE, 300);
     return ok ? lane : NULL;
 }
 
 static bool insert(const struct options *options, const struct party *party, uint64_t items)
 {
-    struct load load = {.lane = processes_lane(), .options = options, .service = party->service, .connections = 1};
+    struct load load = {.lane = children_lane(), .options = options, .service = party->service, .connections = 1};
     load.store.data = run_store(options, &load.store.size);
     load.store.lend = options->lend;
     load.fill = items;
-    return load.store.data && process_start(load_insert, &load) > 0 && processes_await(load.lane, LANE_DONE, 300);
+    return load.store.data && child_start(load_insert, &load) > 0 && children_await(load.lane, LANE_DONE, 300);
 }
 
 /* A broker that makes checkpoints when asked, with a full table. */
@@ -156,14 +156,14 @@ static bool measure_stall(const struct options *given)
         char folder[300], extra[400];
         options.in_flight = 1;
         bool ok = start(&options, folder, sizeof folder, extra, sizeof extra, &party) &&
-                  run_add_load(&options, &party, WORK_SAMPLE) && processes_wait(options.warm_seconds);
+                  run_add_load(&options, &party, WORK_SAMPLE) && children_wait(options.warm_seconds);
         struct lane *lane = party.n_members ? party.members[0].lane : NULL;
         if (ok) {
             atomic_store(&lane->longest_ns, 0);
-            ok = processes_wait(options.seconds);
+            ok = children_wait(options.seconds);
             quiet[i] = stall_ms(lane);
             atomic_store(&lane->longest_ns, 0);
-            ok = ok && ask(&options, &party, ASK_CHECKPOINT) && processes_wait(0.1);
+            ok = ok && ask(&options, &party, ASK_CHECKPOINT) && children_wait(0.1);
             during[i] = stall_ms(lane);
         }
         run_end(&party);
@@ -183,11 +183,11 @@ static bool measure_stall(const struct options *given)
 static double start_seconds(const struct options *options)
 {
     char service[160];
-    double before = process_now();
-    pid_t pid = process_start_broker(options, options->items, service, sizeof service);
-    double took = process_now() - before;
+    double before = children_now();
+    pid_t pid = child_start_broker(options, options->items, service, sizeof service);
+    double took = children_now() - before;
     if (pid > 0)
-        process_end(pid);
+        child_end(pid);
     return pid > 0 ? took : -1;
 }
 
@@ -242,11 +242,11 @@ static bool measure_stretch(const struct options *given)
     bool ok = start(&options, folder, sizeof folder, extra, sizeof extra, &party);
     const struct lane *filled = ok ? ask(&options, &party, ASK_STRETCH) : NULL;
     double fill_ms = filled ? (double)filled->value[0] * 1e-6 : 0;
-    ok = filled && insert(&options, &party, options.items / 5) && processes_wait(given->quick ? 0.2 : 2.0) &&
+    ok = filled && insert(&options, &party, options.items / 5) && children_wait(given->quick ? 0.2 : 2.0) &&
          ask(&options, &party, ASK_CHECKPOINT) && ask(&options, &party, ASK_RESET);
     const struct lane *end = NULL;
     do /* the old contents are freed in slices */
-        end = ok && processes_wait(0.1) ? ask(&options, &party, ASK_STRETCH) : NULL;
+        end = ok && children_wait(0.1) ? ask(&options, &party, ASK_STRETCH) : NULL;
     while (end && end->value[2] > 0);
     if (end) {
         report_value(given, "core thread: items", (double)options.items, 0, "");

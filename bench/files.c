@@ -9,14 +9,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "bench/process.h"
+#include "bench/children.h"
 #include "proto/base/rng.h"
 
 #define BLOCK_BYTES (1u << 20)
 
 bool files_folder(const char *parent, char *out, size_t size)
 {
-    snprintf(out, size, "%s/disk-XXXXXX", parent ? parent : processes_dir());
+    snprintf(out, size, "%s/disk-XXXXXX", parent ? parent : children_dir());
     if (mkdtemp(out))
         return true;
     fprintf(stderr, "replay-bench: can not make a folder like %s: %s\n", out, strerror(errno));
@@ -82,7 +82,7 @@ double files_write(const char *folder, uint64_t bytes)
     char path[4096];
     const uint8_t *data = block();
     snprintf(path, sizeof path, "%s/plain", folder);
-    double start = process_now();
+    double start = children_now();
     int file = open(path, O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0600);
     bool ok = file >= 0;
     for (uint64_t at = 0; ok && at < bytes; at += BLOCK_BYTES) {
@@ -90,7 +90,7 @@ double files_write(const char *folder, uint64_t bytes)
         ok = write(file, data, size) == (ssize_t)size;
     }
     ok = ok && fsync(file) == 0;
-    double took = process_now() - start;
+    double took = children_now() - start;
     if (!ok)
         fprintf(stderr, "replay-bench: can not write %s: %s\n", path, strerror(errno));
     if (file >= 0)
@@ -111,9 +111,9 @@ static void read_one(const char *path, void *ctx)
 double files_read(const char *folder)
 {
     static uint8_t data[BLOCK_BYTES];
-    double start = process_now();
+    double start = children_now();
     each(folder, read_one, data);
-    return process_now() - start;
+    return children_now() - start;
 }
 
 static void forget_one(const char *path, void *ctx)

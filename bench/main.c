@@ -5,8 +5,8 @@
 #include "bench/bench_agent.h"
 #include "bench/bench_env.h"
 #include "bench/bench_tree.h"
+#include "bench/children.h"
 #include "bench/commands.h"
-#include "bench/process.h"
 #include "replay/error.h"
 
 struct command {
@@ -75,8 +75,8 @@ static int run(const struct command *command, int argc, char **argv)
         options_help();
         return 0;
     }
-    int status = processes_init() ? command->run(&options) : 1;
-    processes_fini();
+    int status = children_init() ? command->run(&options) : 1;
+    children_fini();
     return status;
 }
 

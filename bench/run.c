@@ -47,7 +47,7 @@ static struct load *new_load(const struct options *options, const struct party *
     struct load *load = calloc(1, sizeof *load);
     if (!load)
         return NULL;
-    *load = (struct load){.lane = processes_lane(), .options = options, .service = party->service, .connections = 1};
+    *load = (struct load){.lane = children_lane(), .options = options, .service = party->service, .connections = 1};
     load->store.data = run_store(options, &load->store.size);
     load->store.lend = options->lend;
     load->first_key = party->first_key;
@@ -59,17 +59,17 @@ bool run_broker(const struct options *options, uint64_t items, struct party *out
 {
     *out = (struct party){.memory_per_item = NAN};
     struct load *load = new_load(options, out);
-    out->server = load ? process_start_broker(options, items, out->service, sizeof out->service) : -1;
+    out->server = load ? child_start_broker(options, items, out->service, sizeof out->service) : -1;
     if (out->server < 0)
         return false;
-    double before = (double)process_resident(out->server);
+    double before = (double)child_resident(out->server);
     load->fill = items;
     struct lane *lane = load->lane;
-    bool ok = process_start(load_insert, load) > 0 && processes_await(lane, LANE_DONE, FILL_SECONDS);
+    bool ok = child_start(load_insert, load) > 0 && children_await(lane, LANE_DONE, FILL_SECONDS);
     free(load);
     if (!ok)
         return false;
-    out->memory_per_item = ((double)process_resident(out->server) - before) / (double)items - (double)options->size;
+    out->memory_per_item = ((double)child_resident(out->server) - before) / (double)items - (double)options->size;
     out->first_key = lane->first_key;
     out->n_keys = lane->n_keys;
     return true;
@@ -108,8 +108,8 @@ static bool add_member(const struct options *options, struct party *party, enum 
     struct member *member = &party->members[party->n_members++];
     member->lane = load->lane;
     member->group = work == WORK_INSERT || work == WORK_LIBRARY ? GROUP_WRITE : GROUP_ASK;
-    member->pid = process_start(jobs[work][library], load);
-    bool ok = member->pid > 0 && processes_await(member->lane, LANE_READY, 60);
+    member->pid = child_start(jobs[work][library], load);
+    bool ok = member->pid > 0 && children_await(member->lane, LANE_READY, 60);
     free(load);
     if (ok)
         collect_frames(party, member->lane);
@@ -121,7 +121,7 @@ bool run_add_load(const struct options *options, struct party *party, enum work 
     if (options->library) { /* only a thin one knows the frames */
         if (!add_member(options, party, work, 1, false))
             return false;
-        process_end(party->members[--party->n_members].pid);
+        child_end(party->members[--party->n_members].pid);
     }
     for (uint32_t i = 0; i < options->processes; i++)
         if (!add_member(options, party, work, share_of(options, i), options->library))
@@ -148,26 +148,26 @@ bool run_raw(const struct options *options, const struct party *like, struct par
     memcpy(job.reply, like->frames.reply, sizeof job.reply);
     job.store.data = run_store(options, &job.store.size);
     job.store.lend = options->lend;
-    snprintf(bind[0], sizeof bind[0], options->ipc ? "ipc://%s/raw-pull" : "tcp://127.0.0.1:*", processes_dir());
-    snprintf(bind[1], sizeof bind[1], options->ipc ? "ipc://%s/raw-router" : "tcp://127.0.0.1:*", processes_dir());
+    snprintf(bind[0], sizeof bind[0], options->ipc ? "ipc://%s/raw-pull" : "tcp://127.0.0.1:*", children_dir());
+    snprintf(bind[1], sizeof bind[1], options->ipc ? "ipc://%s/raw-router" : "tcp://127.0.0.1:*", children_dir());
     job.bind[0] = bind[0];
     job.bind[1] = bind[1];
-    job.lane = job.server = out->lane = processes_lane();
+    job.lane = job.server = out->lane = children_lane();
     job.items = options->per_message;
-    out->server = process_start(run_raw_server, &job);
-    if (out->server < 0 || !processes_await(out->lane, LANE_READY, 10))
+    out->server = child_start(run_raw_server, &job);
+    if (out->server < 0 || !children_await(out->lane, LANE_READY, 10))
         return false;
     for (uint32_t i = 0; i < like->n_members; i++) {
         struct raw_job client = job;
         struct member *member = &out->members[out->n_members++];
-        *member = (struct member){.lane = processes_lane(), .group = like->members[i].group};
+        *member = (struct member){.lane = children_lane(), .group = like->members[i].group};
         client.lane = member->lane;
         client.items = options->batch;
         client.connections = share_of(options, i % options->processes);
         if (member->group == GROUP_ASK)
             client.ingest.n = 0;
-        member->pid = process_start(run_raw_client, &client);
-        if (member->pid < 0 || !processes_await(member->lane, LANE_READY, 10))
+        member->pid = child_start(run_raw_client, &client);
+        if (member->pid < 0 || !children_await(member->lane, LANE_READY, 10))
             return false;
     }
     return true;
@@ -176,16 +176,16 @@ bool run_raw(const struct options *options, const struct party *like, struct par
 static void party_pause(const struct party *party)
 {
     for (uint32_t i = 0; i < party->n_members; i++)
-        process_pause(party->members[i].pid);
-    process_pause(party->server);
+        child_pause(party->members[i].pid);
+    child_pause(party->server);
 }
 
 static void party_go(const struct party *party, unsigned groups)
 {
-    process_go(party->server);
+    child_go(party->server);
     for (uint32_t i = 0; i < party->n_members; i++)
         if (party->members[i].group & groups)
-            process_go(party->members[i].pid);
+            child_go(party->members[i].pid);
 }
 
 struct reading {
@@ -195,14 +195,14 @@ struct reading {
 static struct reading party_read(const struct phase *phase)
 {
     const struct party *party = phase->party;
-    struct reading out = {.at = process_now(),
-                          .server_cpu = process_cpu(party->server),
-                          .thread_cpu = process_first_thread_cpu(party->server)};
+    struct reading out = {.at = children_now(),
+                          .server_cpu = child_cpu(party->server),
+                          .thread_cpu = child_first_thread_cpu(party->server)};
     for (uint32_t i = 0; i < party->n_members; i++) {
         const struct member *member = &party->members[i];
         out.items[member->group == GROUP_ASK] += (double)atomic_load(&member->lane->items);
         out.updates += (double)atomic_load(&member->lane->updates);
-        out.client_cpu += process_cpu(member->pid);
+        out.client_cpu += child_cpu(member->pid);
     }
     if (phase->count_server)
         out.items[0] = (double)atomic_load(&party->lane->items);
@@ -212,10 +212,10 @@ static struct reading party_read(const struct phase *phase)
 static bool measure(const struct options *options, const struct phase *phase, struct figures *out)
 {
     party_go(phase->party, phase->groups);
-    if (!processes_wait(options->warm_seconds))
+    if (!children_wait(options->warm_seconds))
         return false;
     struct reading before = party_read(phase);
-    if (!processes_wait(options->seconds))
+    if (!children_wait(options->seconds))
         return false;
     struct reading after = party_read(phase);
     party_pause(phase->party);
@@ -246,6 +246,6 @@ bool run_phases(const struct options *options, const struct phase *phases, uint3
 void run_end(struct party *party)
 {
     for (uint32_t i = 0; i < party->n_members; i++)
-        process_end(party->members[i].pid);
-    process_end(party->server);
+        child_end(party->members[i].pid);
+    child_end(party->server);
 }

@@ -3,9 +3,9 @@
 #ifndef BENCH_RUN_H
 #define BENCH_RUN_H
 
+#include "bench/children.h"
 #include "bench/load.h"
 #include "bench/options.h"
-#include "bench/process.h"
 
 #define MOST_MEMBERS 64u
 

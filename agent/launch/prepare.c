@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "agent/launch/process/spawn.h"
 #include "agent/launch/profile/profile.h"
 #include "proto/base/error.h"
 #include "proto/base/log.h"
@@ -37,7 +38,7 @@ void prepare_fini(struct prepared *self)
 static void check_program(const struct schema_list *command, const char *path, struct schema_report *report)
 {
     const char *program = command->count > 0 ? *(char *const *)command->data : NULL;
-    if (program && !strchr(program, '{') && !process_can_start(program))
+    if (program && !strchr(program, '{') && !spawn_can_start(program))
         schema_problem(report, path,
                        "there is no program '%s', or it is not executable: a path is relative to the folder that "
                        "replay-launch is started in, a name is looked up in PATH",

@@ -13,6 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "agent/launch/process/spawn.h"
 #include "tests/support/process.h"
 #include "tests/support/testpeer.h"
 
@@ -161,16 +162,8 @@ static void start(struct started *self, const char *config)
 {
     int ends[2];
     assert_int_equal(pipe(ends), 0);
-    self->pid = fork();
-    assert_true(self->pid >= 0);
-    if (self->pid == 0) {
-        dup2(ends[1], 1);
-        close(ends[0]);
-        close(ends[1]);
-        execl(process_env("RP_BROKER"), "replay-broker", "-c", config, "--endpoints-file", path_of("endpoints"),
-              (char *)NULL);
-        _exit(127);
-    }
+    const char *const argv[] = {process_env("RP_BROKER"), "-c", config, "--endpoints-file", path_of("endpoints"), NULL};
+    self->pid = process_spawn(argv, ends[1], SPAWN_KEEP);
     close(ends[1]);
     self->output = fdopen(ends[0], "r");
     char line[256], ingest[128] = "", events[128] = "";

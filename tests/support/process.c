@@ -1,7 +1,6 @@
 /* See process.h. */
 #include "tests/support/process.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <setjmp.h>
@@ -16,6 +15,8 @@
 #include <unistd.h>
 
 #include <cmocka.h>
+
+#include "agent/launch/process/spawn.h"
 
 const char *process_env(const char *name)
 {
@@ -81,6 +82,16 @@ static void print_file(const char *dir, const char *name)
         fclose(file);
 }
 
+pid_t process_spawn(const char *const *argv, int out, int err)
+{
+    const struct spawn spawn = {.argv = argv, .in = SPAWN_KEEP, .out = out, .err = err};
+    int error;
+    pid_t pid = spawn_start(&spawn, &error);
+    if (pid < 0)
+        fail_msg("%s does not start: %s", argv[0], strerror(error));
+    return pid;
+}
+
 static void launch(struct broker_process *self)
 {
     const char *program = process_env("RP_BROKER");
@@ -90,16 +101,10 @@ static void launch(struct broker_process *self)
     snprintf(log, sizeof log, "%s/log", self->dir);
     snprintf(start.path, sizeof start.path, "%s/endpoints", self->dir);
     unlink(start.path);
-    self->pid = fork();
-    assert_true(self->pid >= 0);
-    if (self->pid == 0) {
-        int fd = open(log, O_WRONLY | O_CREAT | O_APPEND, 0600);
-        dup2(fd, 1);
-        dup2(fd, 2);
-        execl(program, program, "-c", config, "--endpoints-file", start.path, (char *)NULL);
-        _exit(127);
-    }
-    start.pid = self->pid;
+    int fd = open(log, O_WRONLY | O_CREAT | O_APPEND, 0600);
+    const char *const argv[] = {program, "-c", config, "--endpoints-file", start.path, NULL};
+    start.pid = self->pid = process_spawn(argv, fd, fd);
+    close(fd);
     int ok = process_await(has_started, &start, 20000);
     if (!ok || start.dead) {
         print_file(self->dir, "log");
@@ -122,10 +127,8 @@ void broker_process_start(struct broker_process *self, const char *tables, const
 
 int broker_process_stop(struct broker_process *self, int signal_number)
 {
-    int status = 0;
     kill(self->pid, signal_number);
-    while (waitpid(self->pid, &status, 0) < 0 && errno == EINTR)
-        ;
+    int status = spawn_reap(self->pid);
     self->pid = 0;
     return status;
 }
@@ -171,19 +174,10 @@ static int capture_read(struct capture *self)
 
 int process_run(const char *const *argv, char *out, size_t out_size, char *err, size_t err_size)
 {
-    int pipes[2][2], status = 0;
+    int pipes[2][2];
     assert_int_equal(pipe(pipes[0]), 0);
     assert_int_equal(pipe(pipes[1]), 0);
-    pid_t pid = fork();
-    assert_true(pid >= 0);
-    if (pid == 0) {
-        dup2(pipes[0][1], 1);
-        dup2(pipes[1][1], 2);
-        for (int i = 0; i < 4; i++)
-            close(pipes[i / 2][i % 2]);
-        execv(argv[0], (char *const *)(uintptr_t)argv);
-        _exit(127);
-    }
+    pid_t pid = process_spawn(argv, pipes[0][1], pipes[1][1]);
     close(pipes[0][1]);
     close(pipes[1][1]);
     struct capture captures[2] = {{pipes[0][0], out, out_size, 0}, {pipes[1][0], err, err_size, 0}};
@@ -202,7 +196,6 @@ int process_run(const char *const *argv, char *out, size_t out_size, char *err, 
         if (captures[i].out)
             captures[i].out[captures[i].used] = '\0';
     }
-    while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
-        ;
+    int status = spawn_reap(pid);
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }

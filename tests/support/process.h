@@ -22,6 +22,9 @@ void broker_process_again(struct broker_process *self, const char *tables);
 /* Stops it if it runs and removes its folder. */
 void broker_process_fini(struct broker_process *self);
 
+/* Starts a program (argv[0] is its path) with these descriptors as its output and errors. Fails the test if it does not
+ * start. */
+pid_t process_spawn(const char *const *argv, int out, int err);
 /* Runs a program (argv[0] is its path) to its end. Gives its exit code, or 128 + the signal that ended it. Output and
  * errors are put into out and err (may be NULL), cut to size and terminated. */
 int process_run(const char *const *argv, char *out, size_t out_size, char *err, size_t err_size);

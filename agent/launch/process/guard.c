@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "agent/launch/process/process_impl.h"
+#include "agent/launch/process/spawn.h"
 #include "proto/base/error.h"
 
 #define TELL_US 200000
@@ -108,7 +109,7 @@ rp_status guard_start(struct guard *self, rp_error *err)
     *self = (struct guard){.pipe = -1};
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
         return err_set(err, RP_IO, "could not make a socket for the guard of the processes: %s", strerror(errno));
-    process_await_children();
+    spawn_await_children();
     pid_t pid = fork();
     if (pid == 0)
         guard_main(pair[1]);

@@ -43,12 +43,10 @@ struct process {
     struct guard *guard;
 };
 
-/* Starts it. A command that can not be executed is told here: "could not start ./x: No such file or directory". */
+/* Starts the command. One that cannot be executed fails here: "could not start ./x: No such file or directory". */
 rp_status process_start(struct process *self, const struct process_options *options, int64_t now_ns, rp_error *err);
 /* Tells its guard of it once more. */
 void process_guard(const struct process *self);
-/* Whether there is such a program: a path, or a name in PATH. */
-bool process_can_start(const char *program);
 /* True once, when it has ended: *status is what waitpid gave. The rest of its group is killed then. */
 bool process_ended(struct process *self, int *status);
 /* SIGTERM, to the process alone; a second call does nothing. */

@@ -7,7 +7,4 @@
 /* A group to know (positive) or to forget (negative). Safe between fork and exec. self may be NULL. */
 void guard_tell(const struct guard *self, int32_t word);
 
-/* Makes sure that ended children wait for us: a program may be started with SIGCHLD ignored, and then they would not. */
-void process_await_children(void);
-
 #endif

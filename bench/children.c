@@ -1,4 +1,4 @@
-#include "bench/process.h"
+#include "bench/children.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -11,7 +11,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "agent/launch/process/spawn.h"
 #include "broker/broker.h"
+#include "proto/base/endpoint.h"
 
 #define MOST_LANES 256u
 #define MOST_PROCESSES 256u
@@ -31,13 +33,13 @@ static void on_interrupt(int number)
     interrupted = 1;
 }
 
-bool processes_init(void)
+bool children_init(void)
 {
     const char *parent = getenv("TMPDIR");
     snprintf(all.dir, sizeof all.dir, "%.40s/replay-bench-XXXXXX", parent && parent[0] ? parent : "/tmp");
     all.lanes = mmap(NULL, MOST_LANES * sizeof *all.lanes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (all.lanes == MAP_FAILED || !mkdtemp(all.dir)) {
-        fprintf(stderr, "replay-bench: can not make a folder like %s: %s\n", all.dir, strerror(errno));
+        fprintf(stderr, "replay-bench: cannot make a folder like %s: %s\n", all.dir, strerror(errno));
         return false;
     }
     struct sigaction action = {.sa_handler = on_interrupt};
@@ -46,10 +48,10 @@ bool processes_init(void)
     return true;
 }
 
-void processes_fini(void)
+void children_fini(void)
 {
     while (all.n_pids)
-        process_end(all.pids[all.n_pids - 1]);
+        child_end(all.pids[all.n_pids - 1]);
     static const char *const names[] = {"broker%u.yaml", "endpoints%u", "service%u", "ingest%u", "events%u"};
     for (uint32_t broker = 0; broker < all.n_brokers; broker++)
         for (uint32_t i = 0; i < sizeof names / sizeof names[0]; i++) {
@@ -67,12 +69,12 @@ void processes_fini(void)
     rmdir(all.dir);
 }
 
-const char *processes_dir(void)
+const char *children_dir(void)
 {
     return all.dir;
 }
 
-struct lane *processes_lane(void)
+struct lane *children_lane(void)
 {
     struct lane *lane = &all.lanes[all.n_lanes++ % MOST_LANES];
     memset(lane, 0, sizeof *lane);
@@ -86,7 +88,7 @@ static pid_t start(void)
     pid_t parent = getpid();
     pid_t pid = all.n_pids < MOST_PROCESSES ? fork() : -1;
     if (pid < 0)
-        fprintf(stderr, "replay-bench: can not start a process: %s\n", strerror(errno));
+        fprintf(stderr, "replay-bench: cannot start a process: %s\n", strerror(errno));
     if (pid > 0)
         all.pids[all.n_pids++] = pid;
     if (pid == 0) {
@@ -99,7 +101,7 @@ static pid_t start(void)
     return pid;
 }
 
-pid_t process_start(void (*job)(void *ctx), void *ctx)
+pid_t child_start(void (*job)(void *ctx), void *ctx)
 {
     pid_t pid = start();
     if (pid == 0) {
@@ -157,38 +159,37 @@ static bool write_config(const struct options *options, uint64_t items, const ch
 
 static bool read_service(const char *path, char *service, size_t size)
 {
-    char line[300], name[16], value[256] = "";
-    FILE *file = fopen(path, "r");
-    while (file && fgets(line, sizeof line, file))
-        if (sscanf(line, "%15s %255s", name, value) == 2 && strcmp(name, "service") == 0)
-            snprintf(service, size, "%s", value);
-    if (file)
-        fclose(file);
-    return value[0] != '\0';
+    char *found = NULL;
+    bool ok = endpoint_from_file(path, &found, NULL) == RP_OK && strlen(found) < size;
+    if (ok)
+        snprintf(service, size, "%s", found);
+    free(found);
+    return ok;
 }
 
-pid_t process_start_broker(const struct options *options, uint64_t items, char *service, size_t size)
+pid_t child_start_broker(const struct options *options, uint64_t items, char *service, size_t size)
 {
     char program[4096], config[128], endpoints[128];
     find_broker(program, sizeof program);
     snprintf(config, sizeof config, "%s/broker%u.yaml", all.dir, all.n_brokers);
     snprintf(endpoints, sizeof endpoints, "%s/endpoints%u", all.dir, all.n_brokers);
     if (!write_config(options, items, config)) {
-        fprintf(stderr, "replay-bench: can not write %s: %s\n", config, strerror(errno));
+        fprintf(stderr, "replay-bench: cannot write %s: %s\n", config, strerror(errno));
         return -1;
     }
     all.n_brokers++;
-    pid_t pid = start();
-    if (pid == 0) {
-        if (!freopen("/dev/null", "w", stdout))
-            _exit(1);
-        execl(program, program, "-c", config, "--endpoints-file", endpoints, (char *)NULL);
-        fprintf(stderr, "replay-bench: can not run %s: %s\n", program, strerror(errno));
-        _exit(127);
-    }
-    double end = process_now() + 20;
+    const char *const argv[] = {program, "-c", config, "--endpoints-file", endpoints, NULL};
+    const struct spawn spawn = {
+        .argv = argv, .in = SPAWN_KEEP, .out = SPAWN_NULL, .err = SPAWN_KEEP, .dies_with_us = true};
+    int error = EAGAIN;
+    pid_t pid = all.n_pids < MOST_PROCESSES ? spawn_start(&spawn, &error) : -1;
+    if (pid < 0)
+        fprintf(stderr, "replay-bench: cannot run %s: %s\n", program, strerror(error));
+    else
+        all.pids[all.n_pids++] = pid;
+    double end = children_now() + 20;
     while (pid > 0 && !read_service(endpoints, service, size))
-        if (!processes_wait(0.005) || process_now() > end) {
+        if (!children_wait(0.005) || children_now() > end) {
             fprintf(stderr, "replay-bench: the broker %s did not start\n", program);
             return -1;
         }
@@ -202,7 +203,7 @@ static void forget(pid_t pid)
             all.pids[i--] = all.pids[--all.n_pids];
 }
 
-void process_end(pid_t pid)
+void child_end(pid_t pid)
 {
     if (pid <= 0)
         return;
@@ -211,12 +212,12 @@ void process_end(pid_t pid)
     forget(pid);
 }
 
-void process_pause(pid_t pid)
+void child_pause(pid_t pid)
 {
     kill(pid, SIGSTOP);
 }
 
-void process_go(pid_t pid)
+void child_go(pid_t pid)
 {
     kill(pid, SIGCONT);
 }
@@ -241,11 +242,11 @@ static bool look_after(void)
     return !interrupted;
 }
 
-bool processes_wait(double seconds)
+bool children_wait(double seconds)
 {
-    double end = process_now() + seconds;
+    double end = children_now() + seconds;
     for (;;) {
-        double left = end - process_now();
+        double left = end - children_now();
         if (left <= 0)
             return true;
         struct timespec pause = {0, (long)((left < 0.1 ? left : 0.1) * 1e9)};
@@ -255,13 +256,13 @@ bool processes_wait(double seconds)
     }
 }
 
-bool processes_await(struct lane *lane, enum lane_state state, double seconds)
+bool children_await(struct lane *lane, enum lane_state state, double seconds)
 {
-    double end = process_now() + seconds;
+    double end = children_now() + seconds;
     while (lane_get_state(lane) != (int)state) {
-        if (!processes_wait(0.002))
+        if (!children_wait(0.002))
             return false;
-        if (process_now() > end) {
+        if (children_now() > end) {
             fprintf(stderr, "replay-bench: a process took more than %g s to start or to fill the table\n", seconds);
             return false;
         }
@@ -269,7 +270,7 @@ bool processes_await(struct lane *lane, enum lane_state state, double seconds)
     return true;
 }
 
-double process_cpu(pid_t pid)
+double child_cpu(pid_t pid)
 {
     clockid_t id;
     struct timespec used;
@@ -278,7 +279,7 @@ double process_cpu(pid_t pid)
     return (double)used.tv_sec + (double)used.tv_nsec * 1e-9;
 }
 
-double process_first_thread_cpu(pid_t pid)
+double child_first_thread_cpu(pid_t pid)
 {
     char path[64];
     unsigned long long used_ns = 0;
@@ -291,7 +292,7 @@ double process_first_thread_cpu(pid_t pid)
     return (double)used_ns * 1e-9;
 }
 
-uint64_t process_resident(pid_t pid)
+uint64_t child_resident(pid_t pid)
 {
     char path[64], line[256];
     unsigned long long kilobytes = 0;
@@ -305,7 +306,7 @@ uint64_t process_resident(pid_t pid)
     return (uint64_t)kilobytes * 1024;
 }
 
-double process_now(void)
+double children_now(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);

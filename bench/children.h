@@ -1,7 +1,7 @@
 /* The processes of a run: the broker, the raw server, and the load generators. The program itself only starts, stops and
  * reads them, and makes no zmq context, so that it can fork. */
-#ifndef BENCH_PROCESS_H
-#define BENCH_PROCESS_H
+#ifndef BENCH_CHILDREN_H
+#define BENCH_CHILDREN_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -12,31 +12,31 @@
 #include "bench/options.h"
 
 /* A folder for sockets and files, and the shared lanes. False: said why. */
-bool processes_init(void);
+bool children_init(void);
 /* Ends everything that was started here and removes the folder. */
-void processes_fini(void);
-const char *processes_dir(void);
+void children_fini(void);
+const char *children_dir(void);
 /* A new lane, all zero. */
-struct lane *processes_lane(void);
+struct lane *children_lane(void);
 
 /* Runs job(ctx) in a process of its own with the broker's malloc settings. Ends with this one. -1: said why. */
-pid_t process_start(void (*job)(void *ctx), void *ctx);
+pid_t child_start(void (*job)(void *ctx), void *ctx);
 /* Starts a broker with a table `replay` of so many items. The service endpoint is written to service. -1: said why. */
-pid_t process_start_broker(const struct options *options, uint64_t items, char *service, size_t size);
+pid_t child_start_broker(const struct options *options, uint64_t items, char *service, size_t size);
 /* Ends one process and waits for it. */
-void process_end(pid_t pid);
-void process_pause(pid_t pid);
-void process_go(pid_t pid);
+void child_end(pid_t pid);
+void child_pause(pid_t pid);
+void child_go(pid_t pid);
 /* Sleeps, and looks after the processes meanwhile. False: one has ended by itself, or an interrupt came. */
-bool processes_wait(double seconds);
+bool children_wait(double seconds);
 /* Waits for a state of a lane. False: said why. */
-bool processes_await(struct lane *lane, enum lane_state state, double seconds);
+bool children_await(struct lane *lane, enum lane_state state, double seconds);
 
 /* CPU seconds used so far; resident bytes. 0 if it is gone. */
-double process_cpu(pid_t pid);
+double child_cpu(pid_t pid);
 /* The same of its first thread alone: in the broker, the one that owns all state. */
-double process_first_thread_cpu(pid_t pid);
-uint64_t process_resident(pid_t pid);
-double process_now(void);
+double child_first_thread_cpu(pid_t pid);
+uint64_t child_resident(pid_t pid);
+double children_now(void);
 
 #endif
