@@ -1,4 +1,4 @@
-/* The learner's part: agent_learn of DQN on a batch that stays the same, in turn with the matrix products that it can not
+/* The learner's part: agent_learn of DQN on a batch that stays the same, in turn with the matrix products that it cannot
  * avoid, called bare: forward through the online network, forward through the target, backward by weights and inputs. CPU
  * time of one thread; nothing is sampled or sent. */
 #include <cblas.h>

@@ -19,7 +19,7 @@ bool files_folder(const char *parent, char *out, size_t size)
     snprintf(out, size, "%s/disk-XXXXXX", parent ? parent : children_dir());
     if (mkdtemp(out))
         return true;
-    fprintf(stderr, "replay-bench: can not make a folder like %s: %s\n", out, strerror(errno));
+    fprintf(stderr, "replay-bench: cannot make a folder like %s: %s\n", out, strerror(errno));
     return false;
 }
 
@@ -92,7 +92,7 @@ double files_write(const char *folder, uint64_t bytes)
     ok = ok && fsync(file) == 0;
     double took = children_now() - start;
     if (!ok)
-        fprintf(stderr, "replay-bench: can not write %s: %s\n", path, strerror(errno));
+        fprintf(stderr, "replay-bench: cannot write %s: %s\n", path, strerror(errno));
     if (file >= 0)
         close(file);
     unlink(path);

@@ -66,7 +66,7 @@ void *load_dealer(struct load *self, void *context, uint32_t connections)
     zmq_setsockopt(socket, ZMQ_RCVTIMEO, &timeout_ms, sizeof timeout_ms);
     for (uint32_t i = 0; socket && i < connections; i++)
         if (zmq_connect(socket, self->service) != 0)
-            load_fail(self, "can not connect to %s", self->service);
+            load_fail(self, "cannot connect to %s", self->service);
     if (!socket)
         load_fail(self, "no socket");
     return socket;

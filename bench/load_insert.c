@@ -119,7 +119,7 @@ static void hello(struct load *load, struct writers *all, struct writer *self, v
     all->by_ordinal[self->ordinal % ORDINALS] = self;
     self->push = zmq_socket(context, ZMQ_PUSH);
     if (!self->push || zmq_connect(self->push, reply->hello->ingest) != 0)
-        load_fail(load, "can not connect to %s", reply->hello->ingest);
+        load_fail(load, "cannot connect to %s", reply->hello->ingest);
     memcpy(self->session, reply->hello->session.data, WIRE_SESSION_BYTES);
     self->epoch = reply->hello->epoch;
     replay__reply__free_unpacked(reply, NULL);

@@ -274,7 +274,7 @@ static struct schema_alias all_aliases[MAX_ALIASES + 1]; /* the last one has no 
 #define MAX_BORROWED 96u
 #define MAX_PATH 96u
 
-/* Built once: the broker's rows stand in another file, so a constant can not hold them. */
+/* Built once: the broker's rows stand in another file, so a constant cannot hold them. */
 static struct schema_row all_rows[N_OWN + MAX_BORROWED];
 static char borrowed_paths[MAX_BORROWED][MAX_PATH];
 static struct schema whole = {.name = "run", .rows = all_rows, .root_size = sizeof(struct run_config)};

@@ -131,7 +131,7 @@ double run_config_table_bytes(const struct run_config *self, const struct table_
 void run_config_check(const void *root, struct schema_report *report);
 /* config_sides.c: runs without actors, which learn from a checkpoint, and runs without learners, which fill a table. */
 void run_config_check_sides(const struct run_config *self, struct schema_report *report);
-/* config_memory.c: tables that can not get as large as they are said to be. spec as above. */
+/* config_memory.c: tables that cannot get as large as they are said to be. spec as above. */
 void run_config_check_memory(const struct run_config *self, const rp_env_spec *spec, struct schema_report *report);
 
 #endif

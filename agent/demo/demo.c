@@ -178,7 +178,7 @@ static int run_broker(const char *folder, int index)
     FILE *out = freopen("/dev/null", "w", stdout);
     (void)out;
     execl(given ? given : program, "replay-broker", "-c", config, "--endpoints-file", endpoints, (char *)NULL);
-    fprintf(stderr, "replay-demo: can not run %s: %s\n", given ? given : program, strerror(errno));
+    fprintf(stderr, "replay-demo: cannot run %s: %s\n", given ? given : program, strerror(errno));
     return 1;
 }
 

@@ -49,7 +49,7 @@ void env_step(struct env *self, const void *action, void *observation, rp_env_re
 size_t env_observation_count(const rp_env_spec *spec);
 size_t env_observation_bytes(const rp_env_spec *spec);
 size_t env_action_bytes(const rp_env_spec *spec);
-/* RP_INVALID_ARGUMENT with a sentence if a spec (of a plug-in) can not be used. */
+/* RP_INVALID_ARGUMENT with a sentence if a spec (of a plug-in) cannot be used. */
 rp_status env_check_spec(const char *name, const rp_env_spec *spec, rp_error *err);
 
 /* For the create functions of environments: the option's value, or NULL. */

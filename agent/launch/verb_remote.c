@@ -207,7 +207,7 @@ int launch_stop(struct launch *launch)
     if (run_folder_read_state(folder, &state, &err) != RP_OK)
         return launch_fail(&err);
     if (state.pid == 0 || kill(state.pid, SIGTERM) != 0) {
-        err_set(&err, RP_IO, "process %d can not be asked to end: %s", state.pid, strerror(errno));
+        err_set(&err, RP_IO, "process %d cannot be asked to end: %s", state.pid, strerror(errno));
         return launch_fail(&err);
     }
     for (int waited = 0; run_folder_locked(folder); waited += PAUSE_MS) {

@@ -142,7 +142,7 @@ static void workspace_fini(struct workspace *self)
     memset(self, 0, sizeof *self);
 }
 
-/* For what is as large as the batch that just arrived: this learner can not go on. */
+/* For what is as large as the batch that just arrived: this learner cannot go on. */
 static _Noreturn void give_up(uint32_t rows)
 {
     log_line(LEVEL_ERROR, "A0206", "no memory for a batch", "rows=%u hint=\"lower agent.batch or adder.length\"", rows);

@@ -40,7 +40,7 @@ struct run_log *run_log_new(const struct run_log_options *options, rp_error *err
 {
     if (!process_allowed(options->process)) {
         err_fill(err, RP_INVALID_ARGUMENT,
-                 "the name '%s' of a process can not be the name of its logs: use letters, digits, '.', '-' and '_'",
+                 "the name '%s' of a process cannot be the name of its logs: use letters, digits, '.', '-' and '_'",
                  options->process ? options->process : "");
         return NULL;
     }
@@ -142,7 +142,7 @@ static void settle(struct run_log *self, bool written, const char *what)
         return;
     char quoted[160];
     if (self->lost++ == 0)
-        log_line(LEVEL_WARN, "A0301", "a report can not be written", "process=%s what=%s error=%s", self->process, what,
+        log_line(LEVEL_WARN, "A0301", "a report cannot be written", "process=%s what=%s error=%s", self->process, what,
                  log_quote(quoted, sizeof quoted, strerror(errno)));
 }
 

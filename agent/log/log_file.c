@@ -21,7 +21,7 @@ void log_file_fini(struct log_file *self)
     log_file_init(self);
 }
 
-/* Makes the folders above path. What can not be made shows when the file is opened. */
+/* Makes the folders above path. What cannot be made shows when the file is opened. */
 void log_file_make_folders(const char *path)
 {
     char folder[PATH_MAX];
@@ -34,7 +34,7 @@ void log_file_make_folders(const char *path)
     }
 }
 
-/* Where the last whole line ends, 0 if there is none; -1: can not be read. */
+/* Where the last whole line ends, 0 if there is none; -1: cannot be read. */
 static int64_t end_of_lines(int fd, int64_t size)
 {
     char block[4096];

@@ -134,7 +134,7 @@ static int run(const struct program *program)
     snprintf(weights, sizeof weights, "%s/single.jsonl", config->folder);
     log_file_init(&trial);
     if (config->folder[0] && !log_file_open(&trial, weights, false)) {
-        fprintf(stderr, "%s: folder %s can not be written: %s\n", program->name, config->folder, strerror(errno));
+        fprintf(stderr, "%s: folder %s cannot be written: %s\n", program->name, config->folder, strerror(errno));
         run_log_destroy(&self.log);
         return EXIT_FAILED;
     }

@@ -253,7 +253,7 @@ def test_folder_goes_away():
         run.await_phase("running")
         folder = run.folder.resolve()
         shutil.rmtree(folder.rename(folder.with_suffix(".gone")))  # at once: others write into it meanwhile
-        run.await_text("launch.json' can not be written: No such file or directory: the run goes on")
+        run.await_text("launch.json' cannot be written: No such file or directory: the run goes on")
         run.signal()
         text = run.ends(0, GRACE)
         contains(text, "the report could not be written", "learner-0 did not end well: exit status 1")
@@ -333,7 +333,7 @@ def test_damaged_state():
         file = run.folder / "launch.json"
         for text in ("", "{", "[1]", "null", "\0\1"):
             file.write_text(text)
-            contains(place.call("resume", "runs/latest", status=1)[1], "launch.json' can not be read", "damaged")
+            contains(place.call("resume", "runs/latest", status=1)[1], "launch.json' cannot be read", "damaged")
             place.call("stop", "runs/latest")
         # Numbers that nobody can have written, and the count of a run that is to be resized.
         state.update(actors=4000000000, auto_actors=True, steps=2 ** 64 - 1, pid=-1, elapsed_s=-5, done=False)
@@ -366,7 +366,7 @@ def test_many():
 
 @test
 def test_interrupted_at_the_end():
-    """Whoever can not wait for the last measurement gets the report without it."""
+    """Whoever cannot wait for the last measurement gets the report without it."""
     with Place() as place:
         run = place.launch(*sets("stop.learner_steps=50", "evaluator.episodes=1000000", "evaluator.every=0"))
         run.await_phase("measuring")

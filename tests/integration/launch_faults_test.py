@@ -1,4 +1,4 @@
-"""What replay-launch does when its processes fail, hang, do not end or can not be started; and when it is killed itself."""
+"""What replay-launch does when its processes fail, hang, do not end or cannot be started; and when it is killed itself."""
 
 import json
 import os
@@ -146,7 +146,7 @@ def test_no_such_command():
 
 @test
 def test_bad_broker():
-    """A broker that can not listen: the run ends, and says why."""
+    """A broker that cannot listen: the run ends, and says why."""
     with foreign("#!/bin/sh\nsleep 1000\n") as place:
         run = place.launch(*sets("launch.failures=2", "broker.service=tcp://192.0.2.1:7777"))
         contains(run.ends(1), "broker failed 2 times in a row", "192.0.2.1")

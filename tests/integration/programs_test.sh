@@ -32,7 +32,7 @@ for program in $programs; do
     expect 0 '| `agent.algorithm` | string | `dqn` |' "$program" --print-reference
     expect 2 "Try '$name --help'." "$program" --no-such-option
     expect 2 "unexpected argument 'run.yaml'. Did you mean -c run.yaml?" "$program" run.yaml
-    expect 2 "can not be read: No such file or directory" "$program" -c "$dir/none.yaml"
+    expect 2 "be read: No such file or directory" "$program" -c "$dir/none.yaml"
     expect 2 "--log-level loud: use debug, info, warn, error or off" "$program" --log-level loud
     expect 2 "override 'seed': has no '='" "$program" --set seed
 
@@ -43,7 +43,7 @@ for program in $programs; do
     expect 2 "did you mean 'max_size'?" "$program" --set broker.tables[0].capacity=1
     expect 0 "no mistakes" "$program" --set broker.tables[0].sampler=uniform --check
 
-    # A configuration that can not work, before anything is started.
+    # A configuration that cannot work, before anything is started.
     expect 2 "unknown environment 'CartPol-v1' (did you mean 'CartPole-v1'?)" "$program" --set environment.name=CartPol-v1
     expect 2 "unknown algorithm 'dqm' (did you mean 'dqn'?)" "$program" --set agent.algorithm=dqm
     expect 2 "sac needs continuous actions; CartPole-v1 has 2 discrete ones: use dqn, impala or bc" \
@@ -71,7 +71,7 @@ expect 2 "--timeout is '3'; it needs a number with a unit" "$RP_ACTOR" --timeout
 expect 2 "--resume and --fresh exclude each other" "$RP_LEARNER" --resume --fresh
 expect 2 "--resume needs the folder of the run" "$RP_LEARNER" --resume
 expect 2 "--resume: there is no state at $dir/learner.weights" "$RP_LEARNER" --resume --folder "$dir"
-expect 2 "the file '$dir/none' can not be read" "$RP_ACTOR" --endpoints-file "$dir/none"
+expect 2 "the file '$dir/none'" "$RP_ACTOR" --endpoints-file "$dir/none"
 expect 2 "any free port: say with --endpoint" "$RP_ACTOR" --set broker.service=tcp://127.0.0.1:0
 expect 1 "min_size limiter always does: use sample_to_insert_ratio or queue" \
     "$RP_SINGLE" --set 'broker.tables[0].limiter={kind: min_size}'

@@ -166,7 +166,7 @@ static void test_items(void **state)
     assert_int_equal(a.inserted, a.steps);
 }
 
-/* ---- limiters that a run in one process can not have ---- */
+/* ---- limiters that a run in one process cannot have ---- */
 
 static void refused(const char *text, const char *const *overrides, const char *why)
 {

@@ -32,7 +32,7 @@ static rp_status make(const char *path, rp_error *err)
 {
     if (mkdir(path, 0777) == 0 || errno == EEXIST)
         return RP_OK;
-    return err_set(err, RP_IO, "the folder '%s' can not be made: %s", path, strerror(errno));
+    return err_set(err, RP_IO, "the folder '%s' cannot be made: %s", path, strerror(errno));
 }
 
 /* All folders on the way, and the last one. */
@@ -77,7 +77,7 @@ static rp_status create_below(const char *runs, const char *name, char out[FOLDE
         if (errno != EEXIST)
             break;
     }
-    return err_set(err, RP_IO, "the folder '%s' can not be made: %s", out, strerror(errno));
+    return err_set(err, RP_IO, "the folder '%s' cannot be made: %s", out, strerror(errno));
 }
 
 static rp_status create_given(const char *given, char out[FOLDER_SIZE], rp_error *err)
@@ -171,7 +171,7 @@ rp_status run_folder_lock(const char *folder, int *lock, rp_error *err)
 {
     *lock = open_lock(folder);
     if (*lock < 0)
-        return err_set(err, RP_IO, "'%s/" FOLDER_LOCK "' can not be written: %s", folder, strerror(errno));
+        return err_set(err, RP_IO, "'%s/" FOLDER_LOCK "' cannot be written: %s", folder, strerror(errno));
     if (flock(*lock, LOCK_EX | LOCK_NB) == 0)
         return RP_OK;
     close(*lock);
@@ -206,7 +206,7 @@ rp_status run_folder_write(const char *folder, const char *file, const char *tex
     int error = errno;
     if (out)
         unlink(fresh);
-    return err_set(err, RP_IO, "'%s' can not be written: %s", path, strerror(error));
+    return err_set(err, RP_IO, "'%s' cannot be written: %s", path, strerror(error));
 }
 
 char *run_folder_read(const char *folder, const char *file)

@@ -25,7 +25,7 @@
 #define FOLDER_STATUS "status.json"
 #define FOLDER_METRICS "metrics.jsonl"
 #define FOLDER_LATEST "latest"
-/* Actors and learners that a run may have: a damaged file can not ask for more. */
+/* Actors and learners that a run may have: a damaged file cannot ask for more. */
 #define FOLDER_MAX_COUNT 4096u
 
 /* What a later launcher, or another terminal, has to know. */

@@ -3,7 +3,7 @@
  * Curves of one side alone promise too little as often as too much, so a plan does not rest on them: it goes where a
  * higher rate is possible as far as joint runs have shown. Possible is optimistic: a side whose count has not been in a
  * joint run does in proportion to the largest that was (no more than DOUBT times what is expected of it), and cores are
- * used as well as in the cheapest run so far. A pair that can not win even so is not worth its seconds.
+ * used as well as in the cheapest run so far. A pair that cannot win even so is not worth its seconds.
  *
  *   1. the pair that the curves favour
  *   2. as long as some pair may give clearly more than the best so far: the one that may give most; or, where all cores
@@ -17,7 +17,7 @@
 #include "agent/launch/plan/plan_impl.h"
 
 #define DOUBT 2.0     /* how far beyond what is expected a side may turn out to be */
-#define WORTH 0.03    /* a pair that can not give more than this beyond the best so far is not run */
+#define WORTH 0.03    /* a pair that cannot give more than this beyond the best so far is not run */
 #define AS_GOOD 0.97  /* of the most that is possible: the smallest such pair is run */
 #define USABLE 0.95   /* of the cores: with more than that at work there is nothing to gain */
 #define WAITS 0.1     /* a side that waits for more of the time does not hold the other one back */

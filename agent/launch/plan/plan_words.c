@@ -190,7 +190,7 @@ static int64_t step_of(uint32_t count)
     return count < 16 ? 1 : count / 8;
 }
 
-/* Whether other programs took so much more from a run than from that of the chosen pair that they can not be compared. */
+/* Whether other programs took so much more from a run than from that of the chosen pair that they cannot be compared. */
 static bool is_spoiled(const struct plan *plan, const struct plan_input *input, const struct plan_joint *joint)
 {
     const struct plan_joint *chosen = plan_joint_of(input, plan->chosen.actors, plan->chosen.learners);

@@ -29,7 +29,7 @@ rp_status endpoints_read(const char *path, struct endpoints *out, rp_error *err)
     *out = (struct endpoints){0};
     FILE *file = fopen(path, "r");
     if (!file)
-        return err_set(err, RP_IO, "the file '%s' can not be read", path);
+        return err_set(err, RP_IO, "the file '%s' cannot be read", path);
     while (status == RP_OK && fgets(line, sizeof line, file)) {
         if (sscanf(line, "%15s %999s", name, value) != 2)
             continue;

@@ -22,7 +22,7 @@ rp_status interrupts_init(struct interrupts *self, rp_error *err)
     sigaddset(&set, SIGCHLD);
     if (sigprocmask(SIG_BLOCK, &set, NULL) == 0)
         self->fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-    return self->fd >= 0 ? RP_OK : err_set(err, RP_INTERNAL, "signals can not be caught: %s", strerror(errno));
+    return self->fd >= 0 ? RP_OK : err_set(err, RP_INTERNAL, "signals cannot be caught: %s", strerror(errno));
 }
 
 void interrupts_fini(struct interrupts *self)

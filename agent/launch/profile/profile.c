@@ -308,7 +308,7 @@ rp_status profile_measure(const struct profile_options *options, struct plan_inp
         status = err_set(err, RP_NOT_FOUND, "nothing was measured yet for this configuration, build and host");
     else
         status = measure(options, out, err);
-    /* A cache that can not be written costs the next run its time, and this one nothing. */
+    /* A cache that cannot be written costs the next run its time, and this one nothing. */
     if (status == RP_OK && !*from_cache && key)
         profile_store(key, out, NULL);
     free(key);

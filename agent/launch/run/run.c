@@ -273,7 +273,7 @@ static rp_status open_run(struct run *self, rp_error *err)
         return err_set(err, RP_NO_MEMORY, "no memory for a run");
     self->metrics = fopen(run_folder_path(path, sizeof path, options->folder, FOLDER_METRICS), "ae");
     if (!self->metrics)
-        return err_set(err, RP_IO, "'%s' can not be written", path);
+        return err_set(err, RP_IO, "'%s' cannot be written", path);
     run_folder_path(self->endpoints_file, sizeof self->endpoints_file, options->folder, "endpoints");
     unlink(self->endpoints_file); /* of a leg before */
     return RP_OK;

@@ -110,7 +110,7 @@ struct run {
     const char *final_weights; /* their file in the folder; NULL: none */
     bool best_known;
     struct best best_kept; /* what best.weights says */
-    bool unsaved;          /* that the folder can not be written was said */
+    bool unsaved;          /* that the folder cannot be written was said */
 };
 
 /* run_end.c */

@@ -1,6 +1,6 @@
 /* Standard output while a run goes on. A frame is one write: the cursor goes up over the last frame, each line is written over
  * the old one, and what is left of it is cleared, so nothing flickers. Nobody who reads slowly or not at all may hold up the
- * run: what can not be written soon is dropped. */
+ * run: what cannot be written soon is dropped. */
 #include <errno.h>
 #include <langinfo.h>
 #include <locale.h>
@@ -94,7 +94,7 @@ static bool writable(int64_t until_ns)
     }
 }
 
-/* What can not be written is lost, and that is all. */
+/* What cannot be written is lost, and that is all. */
 static void screen_write(struct screen *self, const char *data, size_t size, int64_t patience_ns)
 {
     int64_t until_ns = now_ns() + patience_ns;

@@ -64,7 +64,7 @@ static uint32_t read_numbers(const struct trace *trace, const char *text, double
         char *end;
         double value = strtod(text, &end);
         if (end == text || n == MOST_NUMBERS)
-            bad(trace, "can not read '%.40s'", text);
+            bad(trace, "cannot read '%.40s'", text);
         out[n++] = value;
         text = end;
     }
@@ -172,7 +172,7 @@ static void check_file(const char *name)
     snprintf(trace.name, sizeof trace.name, "%.*s", (int)(strlen(name) - strlen(".txt")), name);
     FILE *file = fopen(trace.path, "r");
     if (!file)
-        bad(&trace, "can not be read");
+        bad(&trace, "cannot be read");
     open_env(&trace);
     char *line = NULL;
     size_t size = 0;

@@ -133,7 +133,7 @@ static void check_golden(const rp_env_ops *ops)
     snprintf(path, sizeof path, "%s/tests/golden/env/%s.txt", root ? root : ".", ops->name);
     FILE *file = fopen(path, "r");
     if (!file)
-        fail_msg("can not open %s", path);
+        fail_msg("cannot open %s", path);
     struct subject subject;
     subject_open(&subject, ops);
     double numbers[MAX_OBSERVATION], tolerance = 0;

@@ -256,7 +256,7 @@ static void test_ended_child_waits_though_sigchld_was_ignored(void **state)
     signal(SIGCHLD, SIG_DFL);
 }
 
-/* ---- what can not be started ---- */
+/* ---- what cannot be started ---- */
 
 static void expect_no_start(const char *program, const char *first, const char *advice)
 {

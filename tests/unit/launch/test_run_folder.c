@@ -58,7 +58,7 @@ static void test_refused(void **state)
     assert_non_null(strstr(err.text, "replay-launch resume mine"));
     assert_int_equal(run_folder_write(".", "file", "", &err), RP_OK);
     assert_int_equal(run_folder_create("file", "x", NULL, file, &err), RP_IO);
-    assert_non_null(strstr(err.text, "can not be made"));
+    assert_non_null(strstr(err.text, "cannot be made"));
 }
 
 static void test_find(void **state)

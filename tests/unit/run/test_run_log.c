@@ -1,4 +1,4 @@
-/* The logs of a run: what is in the three files, how they go on after a restart, and what happens when they can not be
+/* The logs of a run: what is in the three files, how they go on after a restart, and what happens when they cannot be
  * written. With "--write FOLDER" it writes the sample that tests/integration/events_test.py reads. */
 #include "agent/log/log.h"
 
@@ -71,7 +71,7 @@ static char *contents(const char *path, size_t *size)
 {
     FILE *in = fopen(path, "rb");
     if (!in)
-        fail_msg("%s can not be opened", path);
+        fail_msg("%s cannot be opened", path);
     fseek(in, 0, SEEK_END);
     *size = (size_t)ftell(in);
     rewind(in);
@@ -444,7 +444,7 @@ static void test_foreign_table(void **state)
     }
 }
 
-/* ---- what can not be written ---- */
+/* ---- what cannot be written ---- */
 
 static int count(const char *path, const char *what)
 {
@@ -457,7 +457,7 @@ static int count(const char *path, const char *what)
     return n;
 }
 
-/* A folder that can not be made: counted, told once, and fine again as soon as it can. */
+/* A folder that cannot be made: counted, told once, and fine again as soon as it can. */
 static void test_unwritable(void **state)
 {
     struct fixture *f = *state;
