@@ -88,15 +88,15 @@ static rp_status field_match(const struct table *table, const Replay__Column *fi
 static rp_status signature_match(const struct table *table, const struct image_table *from, rp_error *err)
 {
     const Replay__TableSpec *spec = from->spec;
-    if (!spec || !spec->n_signature || !table->n_signature || !from->size)
+    if (!spec || !spec->n_signature || !table->signature.n || !from->size)
         return RP_OK;
-    if (spec->n_signature != table->n_signature)
+    if (spec->n_signature != table->signature.n)
         return err_set(err, RP_INVALID_ARGUMENT,
                        "table '%.64s' has items of %zu fields, the first '%.64s', and its configured signature has %u: "
                        "restore the signature, or give the table another name, or start with checkpoint.load: none",
-                       table->name, spec->n_signature, spec->signature[0]->name, table->n_signature);
-    for (uint32_t i = 0; i < table->n_signature; i++)
-        RP_TRY(field_match(table, spec->signature[i], &table->signature[i], err));
+                       table->name, spec->n_signature, spec->signature[0]->name, table->signature.n);
+    for (uint32_t i = 0; i < table->signature.n; i++)
+        RP_TRY(field_match(table, spec->signature[i], &table->signature.fields[i], err));
     return RP_OK;
 }
 
@@ -151,8 +151,7 @@ struct layout *restore_layout(struct restoring *self, struct image_layout *from,
     struct columns *columns = columns_new(from->wire->columns, from->wire->n_columns, err);
     struct layout *layout = NULL;
     if (columns)
-        layout = layouts_intern(self->state->layouts, from->wire, columns, table->id, table->signature,
-                                table->n_signature, err);
+        layout = layouts_intern(self->state->layouts, from->wire, columns, table->id, table->signature, err);
     columns_release(columns);
     from->user = layout;
     return layout;

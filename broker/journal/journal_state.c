@@ -76,9 +76,9 @@ void journal_put_table(struct entry_sink to, const struct table *table)
 {
     struct column_list columns;
     struct limiter_info limiter;
-    assert(table->n_signature <= RP_MAX_COLUMNS);
-    for (uint32_t i = 0; i < table->n_signature; i++) {
-        struct signature_field *field = &table->signature[i];
+    assert(table->signature.n <= RP_MAX_COLUMNS);
+    for (uint32_t i = 0; i < table->signature.n; i++) {
+        struct signature_field *field = &table->signature.fields[i];
         column_list_set(&columns, i, field->name, field->dtype, field->rank, field->shape);
     }
     Replay__TableSpec spec = REPLAY__TABLE_SPEC__INIT;
@@ -86,7 +86,7 @@ void journal_put_table(struct entry_sink to, const struct table *table)
     spec.id = table->id;
     spec.max_size = (uint64_t)table->config->max_size;
     spec.max_bytes = (uint64_t)table->config->max_bytes;
-    spec.n_signature = table->n_signature;
+    spec.n_signature = table->signature.n;
     spec.signature = columns.at;
     limiter_info(table, &limiter);
     Replay__TableInfo info = REPLAY__TABLE_INFO__INIT;

@@ -6,7 +6,7 @@
 #include "broker/select/selector.h"
 #include "broker/store/reserve.h"
 
-/* Neighbours as slot + 1; 0 is none, so that reserved memory is ready as it comes. */
+/* Neighbours as slot + 1; 0 means none, so that zeroed memory needs no initialization. */
 struct link {
     uint32_t older;
     uint32_t newer;
@@ -17,6 +17,7 @@ struct list {
     uint32_t oldest; /* slot + 1, or 0 */
     uint32_t newest;
     uint32_t capacity;
+    bool newest_first; /* lifo */
 };
 
 static void list_destroy(void *state)
@@ -26,8 +27,8 @@ static void list_destroy(void *state)
     free(self);
 }
 
-static void *list_create(const char *name, const rp_option *options, uint32_t n_options, uint32_t capacity,
-                         rp_error *err)
+static struct list *list_create(const char *name, const rp_option *options, uint32_t n_options, uint32_t capacity,
+                                rp_error *err)
 {
     if (selector_check_plain(name, options, n_options, capacity, err) != RP_OK)
         return NULL;
@@ -53,7 +54,10 @@ static void *fifo_create(const rp_option *options, uint32_t n_options, uint32_t 
 static void *lifo_create(const rp_option *options, uint32_t n_options, uint32_t capacity, uint64_t seed, rp_error *err)
 {
     (void)seed;
-    return list_create("lifo", options, n_options, capacity, err);
+    struct list *self = list_create("lifo", options, n_options, capacity, err);
+    if (self)
+        self->newest_first = true;
+    return self;
 }
 
 static void list_insert(void *state, uint32_t slot, double priority)
@@ -91,8 +95,10 @@ static void list_remove(void *state, uint32_t slot)
         self->newest = at.older;
 }
 
-static uint32_t pick_end(uint32_t end, uint32_t n, uint32_t *slots, double *probabilities)
+static uint32_t list_pick(void *state, uint32_t n, uint32_t *slots, double *probabilities)
 {
+    const struct list *self = state;
+    uint32_t end = self->newest_first ? self->newest : self->oldest;
     if (!end)
         return 0;
     for (uint32_t i = 0; i < n; i++) {
@@ -102,42 +108,21 @@ static uint32_t pick_end(uint32_t end, uint32_t n, uint32_t *slots, double *prob
     return n;
 }
 
-static uint32_t fifo_pick(void *state, uint32_t n, uint32_t *slots, double *probabilities)
+static uint32_t list_pick_distinct(void *state, uint32_t n, bool (*skip)(void *ctx, uint32_t slot), void *ctx,
+                                   uint32_t *slots, double *probabilities)
 {
-    return pick_end(((struct list *)state)->oldest, n, slots, probabilities);
-}
-
-static uint32_t lifo_pick(void *state, uint32_t n, uint32_t *slots, double *probabilities)
-{
-    return pick_end(((struct list *)state)->newest, n, slots, probabilities);
-}
-
-static uint32_t walk(const struct list *self, bool from_oldest, uint32_t n, bool (*skip)(void *ctx, uint32_t slot),
-                     void *ctx, uint32_t *slots, double *probabilities)
-{
+    const struct list *self = state;
     uint32_t got = 0;
-    uint32_t at = from_oldest ? self->oldest : self->newest;
+    uint32_t at = self->newest_first ? self->newest : self->oldest;
     while (at && got < n) {
         uint32_t slot = at - 1;
         if (!skip || !skip(ctx, slot)) {
             slots[got] = slot;
             probabilities[got++] = 1.0;
         }
-        at = from_oldest ? self->links[slot].newer : self->links[slot].older;
+        at = self->newest_first ? self->links[slot].older : self->links[slot].newer;
     }
     return got;
-}
-
-static uint32_t fifo_pick_distinct(void *state, uint32_t n, bool (*skip)(void *ctx, uint32_t slot), void *ctx,
-                                   uint32_t *slots, double *probabilities)
-{
-    return walk(state, true, n, skip, ctx, slots, probabilities);
-}
-
-static uint32_t lifo_pick_distinct(void *state, uint32_t n, bool (*skip)(void *ctx, uint32_t slot), void *ctx,
-                                   uint32_t *slots, double *probabilities)
-{
-    return walk(state, false, n, skip, ctx, slots, probabilities);
 }
 
 const rp_selector_ops selector_fifo = {
@@ -147,8 +132,8 @@ const rp_selector_ops selector_fifo = {
     .insert = list_insert,
     .update = list_update,
     .remove = list_remove,
-    .pick = fifo_pick,
-    .pick_distinct = fifo_pick_distinct,
+    .pick = list_pick,
+    .pick_distinct = list_pick_distinct,
 };
 
 const rp_selector_ops selector_lifo = {
@@ -158,6 +143,6 @@ const rp_selector_ops selector_lifo = {
     .insert = list_insert,
     .update = list_update,
     .remove = list_remove,
-    .pick = lifo_pick,
-    .pick_distinct = lifo_pick_distinct,
+    .pick = list_pick,
+    .pick_distinct = list_pick_distinct,
 };

@@ -21,7 +21,7 @@ static bool specs_init(struct specs *self, const struct service *service)
 {
     uint32_t n = service->tables->n, fields = 0;
     for (uint32_t i = 0; i < n; i++)
-        fields += service->tables->list[i].n_signature;
+        fields += service->tables->list[i].signature.n;
     self->table = calloc(n + 1, sizeof *self->table);
     self->list = calloc(n + 1, sizeof(*self->list));
     self->column = calloc(fields + 1, sizeof *self->column);
@@ -37,10 +37,10 @@ static bool specs_init(struct specs *self, const struct service *service)
         self->table[i].id = table->id;
         self->table[i].max_size = (uint64_t)table->config->max_size;
         self->table[i].max_bytes = (uint64_t)table->config->max_bytes;
-        self->table[i].n_signature = table->n_signature;
+        self->table[i].n_signature = table->signature.n;
         self->table[i].signature = &self->columns[used];
-        for (uint32_t f = 0; f < table->n_signature; f++, used++) {
-            struct signature_field *field = &table->signature[f];
+        for (uint32_t f = 0; f < table->signature.n; f++, used++) {
+            struct signature_field *field = &table->signature.fields[f];
             replay__column__init(&self->column[used]);
             self->column[used].name = (char *)(uintptr_t)field->name;
             self->column[used].dtype = (char *)(uintptr_t)dtype_name(field->dtype);

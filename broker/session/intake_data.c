@@ -74,8 +74,8 @@ bool intake_register(struct session *session, const Replay__Layout *wire, const 
         err_set(&err, RP_RESOURCE_EXHAUSTED, "the layouts of this session take more than %u bytes: register fewer",
                 LAYOUT_BYTES_PER_SESSION);
     else if (place->table)
-        place->layout = layouts_intern(sessions->layouts, wire, session->columns, place->table->id,
-                                       place->table->signature, place->table->n_signature, &err);
+        place->layout =
+            layouts_intern(sessions->layouts, wire, session->columns, place->table->id, place->table->signature, &err);
     else
         err_set(&err, RP_NOT_FOUND, "no table '%.64s'", wire->table);
     if (!place->layout && (err.status == RP_NO_MEMORY || !layout_refuse(session, place, err.text, data, size)))

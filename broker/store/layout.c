@@ -178,18 +178,19 @@ static rp_status names_check(const Replay__Layout *wire, rp_error *err)
     return RP_OK;
 }
 
-static rp_status layout_check(const Replay__Layout *wire, const struct columns *columns,
-                              const struct signature_field *signature, uint32_t n_signature, rp_error *err)
+static rp_status layout_check(const Replay__Layout *wire, const struct columns *columns, struct signature signature,
+                              rp_error *err)
 {
     if (wire->n_fields == 0 || wire->n_fields > MAX_FIELDS)
         return err_set(err, RP_INVALID_ARGUMENT, "an item has 1 to %u fields, not %zu", MAX_FIELDS, wire->n_fields);
-    if (n_signature && wire->n_fields != n_signature)
+    if (signature.n && wire->n_fields != signature.n)
         return err_set(err, RP_INVALID_ARGUMENT, "the item has %zu fields, the table's signature %u", wire->n_fields,
-                       n_signature);
+                       signature.n);
     for (size_t i = 0; i < wire->n_fields; i++) {
         RP_TRY(field_check(wire->fields[i], columns, err));
-        if (n_signature)
-            RP_TRY(signature_check(wire->fields[i], &columns->column[wire->fields[i]->column], &signature[i], err));
+        if (signature.n)
+            RP_TRY(
+                signature_check(wire->fields[i], &columns->column[wire->fields[i]->column], &signature.fields[i], err));
     }
     return names_check(wire, err);
 }
@@ -302,10 +303,9 @@ static struct layout *layout_new(uint32_t id, size_t n_fields, const uint8_t *bo
 }
 
 struct layout *layouts_intern(struct layouts *self, const Replay__Layout *wire, const struct columns *columns,
-                              uint32_t table, const struct signature_field *signature, uint32_t n_signature,
-                              rp_error *err)
+                              uint32_t table, struct signature signature, rp_error *err)
 {
-    if (layout_check(wire, columns, signature, n_signature, err) != RP_OK) {
+    if (layout_check(wire, columns, signature, err) != RP_OK) {
         err_prefix(err, "layout %u of table '%.64s'", wire->id, wire->table);
         return NULL;
     }

@@ -81,11 +81,16 @@ struct signature_field {
     uint32_t shape[RP_MAX_RANK + 1]; /* shape[0] == 0: any number of steps */
 };
 
-/* Checks a layout from the network against the stream's columns and the table's signature, and gives the interned one
- * with a reference for the caller. NULL with err set. */
+/* The fields that every item of a table must have. n 0: any fields. */
+struct signature {
+    struct signature_field *fields;
+    uint32_t n;
+};
+
+/* Checks a layout from the network against the stream's columns and the table's signature. Returns the interned layout, with a
+ * reference for the caller. NULL with err set. */
 struct layout *layouts_intern(struct layouts *self, const Replay__Layout *wire, const struct columns *columns,
-                              uint32_t table, const struct signature_field *signature, uint32_t n_signature,
-                              rp_error *err);
+                              uint32_t table, struct signature signature, rp_error *err);
 static inline struct layout *layouts_at(const struct layouts *self, uint32_t id)
 {
     return self->list[id];

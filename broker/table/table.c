@@ -141,18 +141,10 @@ static bool span_enter(struct table *self, const struct span *span)
     return true;
 }
 
-rp_status table_insert(struct table *self, const struct arrival *arrival, rp_error *err)
+/* Takes a slot for an item, and enters its key and its chunks. An error: nothing has changed. */
+static rp_status slot_claim(struct table *self, const struct arrival *arrival, uint32_t *out, rp_error *err)
 {
-    struct tables *tables = self->tables;
-    struct loop *loop = self->loop;
-    if (__builtin_expect(store_memory(self->store) > tables->storage_budget || tables->disk.ctx, 0) &&
-        keymap_get(self->in.keys, arrival->key) == KEYMAP_NONE)
-        RP_TRY(room_make(self, err));
-    struct effects *effects = loop->effects;
-    if (effects && !effects->prepare(effects, span_chunks(&arrival->span), arrival->span.n))
-        return err_set(err, RP_NO_MEMORY, "no memory to record an item of table '%s'", self->name);
-    uint32_t slot = slot_take(&self->in, self->capacity);
-    struct item *item = &self->in.items[slot];
+    uint32_t slot = *out = slot_take(&self->in, self->capacity);
     if (!keymap_put(self->in.keys, arrival->key, slot)) {
         slot_give_back(&self->in, slot);
         if (keymap_get(self->in.keys, arrival->key) == KEYMAP_NONE)
@@ -166,7 +158,23 @@ rp_status table_insert(struct table *self, const struct arrival *arrival, rp_err
         slot_give_back(&self->in, slot);
         return err_set(err, RP_NO_MEMORY, "no memory for an item of table '%s'", self->name);
     }
-    ordinals_enter(&tables->ordinals, arrival->key);
+    ordinals_enter(&self->tables->ordinals, arrival->key);
+    return RP_OK;
+}
+
+rp_status table_insert(struct table *self, const struct arrival *arrival, rp_error *err)
+{
+    const struct tables *tables = self->tables;
+    struct loop *loop = self->loop;
+    if (__builtin_expect(store_memory(self->store) > tables->storage_budget || tables->disk.ctx, 0) &&
+        keymap_get(self->in.keys, arrival->key) == KEYMAP_NONE)
+        RP_TRY(room_make(self, err));
+    struct effects *effects = loop->effects;
+    if (effects && !effects->prepare(effects, span_chunks(&arrival->span), arrival->span.n))
+        return err_set(err, RP_NO_MEMORY, "no memory to record an item of table '%s'", self->name);
+    uint32_t slot;
+    RP_TRY(slot_claim(self, arrival, &slot, err));
+    struct item *item = &self->in.items[slot];
     touch(self, slot);
     self->last_insert_ns = loop->now_ns > self->last_insert_ns ? loop->now_ns : self->last_insert_ns + 1;
     *item = (struct item){.key = arrival->key,

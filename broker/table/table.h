@@ -69,8 +69,7 @@ struct table {
     uint32_t n_extensions;
     bool hook_insert, hook_sample, hook_update, hook_delete;
     bool one_by_one; /* a pick may change what the next pick sees */
-    struct signature_field *signature;
-    uint32_t n_signature;
+    struct signature signature;
     uint64_t seed;
     uint64_t resets;
     int64_t last_insert_ns;  /* insert times are strictly increasing: they are the order of insertion */

@@ -9,12 +9,13 @@
 static rp_status signature_init(struct table *self, rp_error *err)
 {
     const struct field_config *fields = self->config->signature.data;
-    self->n_signature = self->config->signature.count;
-    self->signature = calloc(self->n_signature ? self->n_signature : 1, sizeof *self->signature);
-    if (!self->signature)
+    struct signature *signature = &self->signature;
+    signature->n = self->config->signature.count;
+    signature->fields = calloc(signature->n ? signature->n : 1, sizeof *signature->fields);
+    if (!signature->fields)
         return err_set(err, RP_NO_MEMORY, "no memory for the signature");
-    for (uint32_t i = 0; i < self->n_signature; i++) {
-        struct signature_field *field = &self->signature[i];
+    for (uint32_t i = 0; i < signature->n; i++) {
+        struct signature_field *field = &signature->fields[i];
         const int64_t *shape = fields[i].shape.data;
         field->name = fields[i].name;
         field->dtype = dtype_by_name(fields[i].dtype);
@@ -108,5 +109,5 @@ void table_fini(struct table *self)
         if (self->in.items[i].span.n)
             table_release_item(self, &self->in, &self->in.items[i]);
     contents_fini(&self->in, self);
-    free(self->signature);
+    free(self->signature.fields);
 }

@@ -123,7 +123,7 @@ static uint32_t layout_of(uint32_t table)
     wire.table = (char *)(uintptr_t)broker->tables.list[table].name;
     wire.n_fields = 1;
     wire.fields = &fields;
-    struct layout *layout = layouts_intern(&broker->layouts, &wire, columns, table, NULL, 0, &err);
+    struct layout *layout = layouts_intern(&broker->layouts, &wire, columns, table, (struct signature){0}, &err);
     if (!layout)
         fail_msg("%s", err.text);
     return layout->id;

@@ -61,7 +61,7 @@ static struct layout *intern(struct layouts *layouts, const struct columns *colu
     wire.table = "t";
     wire.n_fields = 1;
     wire.fields = &one;
-    return layouts_intern(layouts, &wire, columns, 0, NULL, 0, err);
+    return layouts_intern(layouts, &wire, columns, 0, (struct signature){0}, err);
 }
 
 static void equal_layouts_are_one(void **state)
