@@ -5,36 +5,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <cmocka.h>
 
 #include "broker/spill/spill.h"
-#include "tests/support/nomem.h"
-#include "tests/support/testpeer.h"
+#include "tests/support/nomem_peer.h"
 #include "tests/support/twin.h"
-
-/* ---- only what the broker does counts ---- */
-
-void __real_broker_turn(struct broker *self, int wait_ms);
-void __wrap_broker_turn(struct broker *self, int wait_ms);
-struct broker *__real_broker_new(const struct broker_config *config, struct clock clock, void *context, rp_error *err);
-struct broker *__wrap_broker_new(const struct broker_config *config, struct clock clock, void *context, rp_error *err);
-
-void __wrap_broker_turn(struct broker *self, int wait_ms)
-{
-    nomem_enter();
-    __real_broker_turn(self, wait_ms);
-    nomem_leave();
-}
-
-struct broker *__wrap_broker_new(const struct broker_config *config, struct clock clock, void *context, rp_error *err)
-{
-    nomem_enter();
-    struct broker *broker = __real_broker_new(config, clock, context, err);
-    nomem_leave();
-    return broker;
-}
 
 /* ---- a broker with a writer and a learner ---- */
 
@@ -55,51 +31,9 @@ struct run {
     struct testpeer *writer, *learner;
 };
 
-static void refused(struct testpeer *peer, const struct testpeer_answer *answer)
-{
-    (void)peer;
-    if (!nomem_has_failed())
-        fail_msg("refused without a reason: %u %s", answer ? answer->status : 0, answer ? answer->text : "no answer");
-    if (!answer)
-        fail_msg("no answer");
-    if (answer->status != RP_NO_MEMORY)
-        fail_msg("status %u instead of NO_MEMORY: %s", answer->status, answer->text);
-    nomem_disarm();
-}
-
-static struct testpeer *peer_new(struct run *run)
-{
-    struct testpeer *peer = testpeer_new(&run->embed);
-    peer->refused = refused;
-    peer->keep = true;
-    return peer;
-}
-
 static void open_writer(struct run *run)
 {
-    static const struct testpeer_column columns[] = {{"x", "uint64", 0, {0}, 8}, {"big", "uint8", 1, {40000}, 40000}};
-    run->writer = peer_new(run);
-    testpeer_open_with(run->writer, true, columns, 2);
-}
-
-/* Until all that was pushed is in its table, waits for it, or was rejected for a reason of its own. */
-static void push(struct run *run)
-{
-    struct testpeer *peer = run->writer;
-    testpeer_push(peer);
-    for (uint32_t tries = 0;; tries++) {
-        embed_settle(&run->embed);
-        assert_int_equal(testpeer_heartbeat(peer, 0, true)->status, RP_OK);
-        if (peer->credit->received == peer->number && !peer->credit->gap)
-            return;
-        if (!nomem_has_failed() || tries == 2)
-            fail_msg("message %llu of %llu was received", (unsigned long long)peer->credit->received,
-                     (unsigned long long)peer->number);
-        nomem_disarm();
-        assert_int_equal(testpeer_resume(peer, 1, true)->status, RP_OK);
-        assert_int_equal(peer->lost_messages, 0);
-        testpeer_resend(peer, peer->credit->received);
-    }
+    run->writer = nomem_writer(&run->embed, false, 40000);
 }
 
 /* n items of two steps over two chunks, the first with a large one. */
@@ -114,7 +48,7 @@ static void insert(struct run *run, const char *table, uint64_t first_key, uint3
         uint64_t chunk = testpeer_chunk(peer, 1, blocks, large && i == n - 1);
         testpeer_item(peer, layout, key, 1 + (double)i, i ? chunk - 1 : chunk, 0, i ? 2 : 1);
     }
-    push(run);
+    nomem_push(run->writer);
 }
 
 static struct testpeer_answer *sample(struct run *run, const char *table, uint32_t count, bool distinct)
@@ -134,11 +68,6 @@ static struct testpeer_answer *sample(struct run *run, const char *table, uint32
 }
 
 /* ---- scenarios ---- */
-
-static void nothing(struct run *run)
-{
-    (void)run;
-}
 
 static void scene_session(struct run *run)
 {
@@ -168,7 +97,7 @@ static void scene_share(struct run *run)
         for (uint32_t t = 0; t < 3; t++)
             testpeer_item(peer, layouts[t], key, 1, key > 1 ? chunk - 1 : chunk, 0, key > 1 ? 2 : 1);
     }
-    push(run);
+    nomem_push(run->writer);
 }
 
 /* More than the queue takes: the rest waits, one among them for its rejection. */
@@ -182,9 +111,9 @@ static void scene_wait(struct run *run)
         uint64_t chunk = testpeer_chunk(peer, 1, blocks, false);
         testpeer_item(peer, layout, key, key == 7 ? -1 : 1, chunk, 0, 1);
         if (key % 10 == 0)
-            push(run);
+            nomem_push(run->writer);
     }
-    push(run);
+    nomem_push(run->writer);
     for (uint64_t key = 1; key < 13; key++) {
         uint64_t got = sample(run, "queue", 1, false)->reply->sample->key[0], want = key < 7 ? key : key + 1;
         if (got != want)
@@ -233,7 +162,7 @@ static struct testpeer_answer *sample_waiting(struct run *run, const char *table
     uint64_t id = testpeer_ask(learner, &request);
     struct testpeer_answer *answer = testpeer_poll(learner, id);
     if (answer) {
-        refused(learner, answer);
+        nomem_refused(learner, answer);
         answer->id = 0;
         testpeer_ask_with(learner, &request, id, NULL, 0);
     }
@@ -246,7 +175,7 @@ static struct testpeer_answer *sample_waiting(struct run *run, const char *table
         answer = testpeer_await(learner, id);
     }
     if (answer->status != RP_OK) {
-        refused(learner, answer);
+        nomem_refused(learner, answer);
         answer->id = 0;
         testpeer_ask_with(learner, &request, id, NULL, 0);
         answer = testpeer_await(learner, id);
@@ -292,7 +221,7 @@ static struct testpeer_answer *call_with(struct testpeer *peer, Replay__Request 
     struct testpeer_answer *answer = testpeer_poll(peer, id);
     if (answer && answer->status == RP_OK)
         return answer;
-    refused(peer, answer);
+    nomem_refused(peer, answer);
     answer->id = 0;
     testpeer_ask_with(peer, request, id, payload, size);
     answer = testpeer_await(peer, id);
@@ -323,14 +252,14 @@ struct waiting {
 
 static void waiting_begin(struct waiting *self, struct run *run, const void *payload, size_t size)
 {
-    self->peer = peer_new(run);
+    self->peer = nomem_peer(&run->embed, false);
     self->payload = payload;
     self->size = size;
     self->id = testpeer_ask_with(self->peer, &self->request, 0, payload, size);
     struct testpeer_answer *answer = testpeer_poll(self->peer, self->id);
     if (!answer)
         return;
-    refused(self->peer, answer);
+    nomem_refused(self->peer, answer);
     answer->id = 0;
     testpeer_ask_with(self->peer, &self->request, self->id, payload, size);
     assert_null(testpeer_poll(self->peer, self->id));
@@ -340,7 +269,7 @@ static struct testpeer_answer *waiting_end(struct waiting *self)
 {
     struct testpeer_answer *answer = testpeer_await(self->peer, self->id);
     if (answer->status != RP_OK) {
-        refused(self->peer, answer);
+        nomem_refused(self->peer, answer);
         answer->id = 0;
         testpeer_ask_with(self->peer, &self->request, self->id, self->payload, self->size);
         answer = testpeer_await(self->peer, self->id);
@@ -397,14 +326,14 @@ static void scene_reduce(struct run *run)
             waiting[i].request.reduce = &asks[i];
         }
         for (uint32_t i = 0; i < 2; i++) {
-            waiting[i].peer = peer_new(run);
+            waiting[i].peer = nomem_peer(&run->embed, false);
             waiting[i].id = testpeer_ask_with(waiting[i].peer, &waiting[i].request, 0, values[i], sizeof values[i]);
         }
         for (uint32_t i = 0; i < 2; i++) { /* a round without memory for its sum is refused for all */
             struct testpeer_answer *answer = testpeer_poll(waiting[i].peer, waiting[i].id);
             if (!answer || answer->status == RP_OK)
                 continue;
-            refused(waiting[i].peer, answer);
+            nomem_refused(waiting[i].peer, answer);
             answer->id = 0;
             testpeer_ask_with(waiting[i].peer, &waiting[i].request, waiting[i].id, values[i], sizeof values[i]);
         }
@@ -539,20 +468,15 @@ static void compare(const struct state *want, const struct state *got)
 
 /* ---- all of them ---- */
 
-struct scene {
-    const char *name;
-    void (*prepare)(struct run *run), (*act)(struct run *run);
-    const char *more;
-};
-
-static void once(const struct scene *scene, uint64_t n, enum nomem_mode mode, struct state *out)
+static void play(const struct nomem_scene *scene, uint64_t n, enum nomem_mode mode, struct state *out)
 {
     static struct run run;
     embed_start(&run.embed, tables, scene->more);
-    run.learner = peer_new(&run);
+    run.learner = nomem_peer(&run.embed, false);
     if (scene->act != scene_session) {
         open_writer(&run);
-        scene->prepare(&run);
+        if (scene->prepare)
+            scene->prepare(&run);
     }
     nomem_arm(n, mode);
     scene->act(&run);
@@ -562,98 +486,23 @@ static void once(const struct scene *scene, uint64_t n, enum nomem_mode mode, st
     embed_stop(&run.embed);
 }
 
-static struct {
-    const char *scene;
-    uint64_t n;
-    int mode;
-    bool done;
-} now;
-
-/* For people: which allocation it was. */
-static int tell(void **state)
-{
-    (void)state;
-    char what[64];
-    snprintf(what, sizeof what, "%s, %s", now.scene, now.mode == NOMEM_ONCE ? "once" : "for ever");
-    if (!now.done)
-        nomem_print_failed(what, now.n);
-    nomem_disarm();
-    return 0;
-}
-
-/* Large tables are unmapped by a thread that has a block for as long as it runs. */
-static void await_held(uint64_t want)
-{
-    for (int ms = 0; nomem_held() != want && ms < 3000; ms++)
-        usleep(1000);
-}
-
-static void run_scene(const struct scene *scene)
-{
-    static struct state want, got;
-    once(scene, 0, NOMEM_ONCE, &want); /* what is made once and for all is there then */
-    uint64_t count = nomem_count(), held = nomem_held();
-    for (int ms = 0; ms < 50; ms++, usleep(1000))
-        held = nomem_held() < held ? nomem_held() : held;
-    assert_true(count > 0);
-    for (int mode = NOMEM_ONCE; mode <= NOMEM_FOR_EVER; mode++)
-        for (uint64_t n = 1; n <= count + 20; n++) {
-            now.scene = scene->name;
-            now.n = n;
-            now.mode = mode;
-            now.done = false;
-            nomem_mark();
-            once(scene, n, (enum nomem_mode)mode, &got);
-            compare(&want, &got);
-            await_held(held);
-            if (nomem_held() != held)
-                nomem_print_held(5);
-            assert_int_equal(nomem_held(), held);
-            now.done = true;
-            if (!nomem_has_failed())
-                break;
-        }
-}
-
-#define SCENE(name_, prepare_, act_)                                                                                   \
-    static void test_##name_(void **state)                                                                             \
-    {                                                                                                                  \
-        (void)state;                                                                                                   \
-        run_scene(&(struct scene){#name_, prepare_, act_, NULL});                                                      \
-    }
-
-SCENE(session, nothing, scene_session)
-SCENE(insert, nothing, scene_insert)
-SCENE(share, nothing, scene_share)
-SCENE(wait, nothing, scene_wait)
-SCENE(sample, prepare_items, scene_sample)
-SCENE(waiting_sample, prepare_items, scene_waiting_sample)
-SCENE(waiting_distinct, nothing, scene_waiting_distinct)
-SCENE(change, prepare_items, scene_change)
-SCENE(params, nothing, scene_params)
-SCENE(reduce, nothing, scene_reduce)
-SCENE(look, prepare_items, scene_look)
-SCENE(expire, nothing, scene_expire)
-SCENE(bye, prepare_items, scene_bye)
-
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_session, tell),
-        cmocka_unit_test_teardown(test_insert, tell),
-        cmocka_unit_test_teardown(test_share, tell),
-        cmocka_unit_test_teardown(test_wait, tell),
-        cmocka_unit_test_teardown(test_sample, tell),
-        cmocka_unit_test_teardown(test_waiting_sample, tell),
-        cmocka_unit_test_teardown(test_waiting_distinct, tell),
-        cmocka_unit_test_teardown(test_change, tell),
-        cmocka_unit_test_teardown(test_look, tell),
-        cmocka_unit_test_teardown(test_params, tell),
-        cmocka_unit_test_teardown(test_reduce, tell),
-        cmocka_unit_test_teardown(test_expire, tell),
-        cmocka_unit_test_teardown(test_bye, tell),
+    static const struct nomem_scene scenes[] = {
+        {"session", .act = scene_session},
+        {"insert", .act = scene_insert},
+        {"share", .act = scene_share},
+        {"wait", .act = scene_wait},
+        {"sample", .prepare = prepare_items, .act = scene_sample},
+        {"waiting_sample", .prepare = prepare_items, .act = scene_waiting_sample},
+        {"waiting_distinct", .act = scene_waiting_distinct},
+        {"change", .prepare = prepare_items, .act = scene_change},
+        {"look", .prepare = prepare_items, .act = scene_look},
+        {"params", .act = scene_params},
+        {"reduce", .act = scene_reduce},
+        {"expire", .act = scene_expire},
+        {"bye", .prepare = prepare_items, .act = scene_bye},
     };
-    if (getenv("NOMEM_ONLY")) /* for people */
-        cmocka_set_test_filter(getenv("NOMEM_ONLY"));
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const struct nomem_group group = {scenes, sizeof scenes / sizeof scenes[0], play, compare, sizeof(struct state), 0};
+    return nomem_main(&group);
 }

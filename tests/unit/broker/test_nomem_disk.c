@@ -14,31 +14,8 @@
 #include "broker/checkpoint/checkpoint_run.h"
 #include "broker/journal/stream.h"
 #include "broker/spill/spill.h"
-#include "tests/support/nomem.h"
-#include "tests/support/testpeer.h"
+#include "tests/support/nomem_peer.h"
 #include "tests/support/twin.h"
-
-/* ---- only what the broker does counts ---- */
-
-void __real_broker_turn(struct broker *self, int wait_ms);
-void __wrap_broker_turn(struct broker *self, int wait_ms);
-struct broker *__real_broker_new(const struct broker_config *config, struct clock clock, void *context, rp_error *err);
-struct broker *__wrap_broker_new(const struct broker_config *config, struct clock clock, void *context, rp_error *err);
-
-void __wrap_broker_turn(struct broker *self, int wait_ms)
-{
-    nomem_enter();
-    __real_broker_turn(self, wait_ms);
-    nomem_leave();
-}
-
-struct broker *__wrap_broker_new(const struct broker_config *config, struct clock clock, void *context, rp_error *err)
-{
-    nomem_enter();
-    struct broker *broker = __real_broker_new(config, clock, context, err);
-    nomem_leave();
-    return broker;
-}
 
 /* ---- a broker with a folder, a writer and a learner ---- */
 
@@ -102,51 +79,11 @@ struct run {
     struct testpeer *writer, *learner;
 };
 
-static void refused(struct testpeer *peer, const struct testpeer_answer *answer)
-{
-    (void)peer;
-    if (!nomem_has_failed())
-        fail_msg("refused without a reason: %u %s", answer ? answer->status : 0, answer ? answer->text : "no answer");
-    /* A reply that there was no memory for while it waited for the disk is lost on the way. */
-    if (answer && answer->status != RP_NO_MEMORY)
-        fail_msg("status %u instead of NO_MEMORY: %s", answer->status, answer->text);
-    nomem_disarm();
-}
-
-static struct testpeer *peer_new(struct run *run)
-{
-    struct testpeer *peer = testpeer_new(&run->embed);
-    peer->refused = refused;
-    peer->keep = true;
-    return peer;
-}
-
-static void open_writer(struct run *run)
-{
-    static const struct testpeer_column columns[] = {{"x", "uint64", 0, {0}, 8}, {"big", "uint8", 1, {BIG}, BIG}};
-    run->writer = peer_new(run);
-    testpeer_open_with(run->writer, true, columns, 2);
-}
-
-/* Until all that was pushed is in its table. */
+/* Pushes all, and waits until it is in its table. */
 static void push(struct run *run)
 {
-    struct testpeer *peer = run->writer;
-    peer->oldest_chunk = peer->chunk + 1;
-    testpeer_push(peer);
-    for (uint32_t tries = 0;; tries++) {
-        embed_settle(&run->embed);
-        assert_int_equal(testpeer_heartbeat(peer, 0, true)->status, RP_OK);
-        if (peer->credit->received == peer->number && !peer->credit->gap)
-            return;
-        if (!nomem_has_failed() || tries == 2)
-            fail_msg("message %llu of %llu was received", (unsigned long long)peer->credit->received,
-                     (unsigned long long)peer->number);
-        nomem_disarm();
-        assert_int_equal(testpeer_resume(peer, 1, true)->status, RP_OK);
-        assert_int_equal(peer->lost_messages, 0);
-        testpeer_resend(peer, peer->credit->received);
-    }
+    run->writer->oldest_chunk = run->writer->chunk + 1;
+    nomem_push(run->writer);
 }
 
 /* n items of a chunk each, of so many rows; own: in a frame of its own, which the disk writer copies. */
@@ -205,11 +142,6 @@ static void checkpoint(struct run *run)
 }
 
 /* ---- scenes ---- */
-
-static void nothing(struct run *run)
-{
-    (void)run;
-}
 
 static void scene_journal_insert(struct run *run)
 {
@@ -333,30 +265,23 @@ static void compare(const struct state *want, const struct state *got)
 
 /* ---- all of them ---- */
 
-struct scene {
-    const char *name;
-    void (*prepare)(struct run *run), (*act)(struct run *run);
-    const char *more; /* keys of the configuration; NULL: a journal */
-    bool threads;     /* the threads that read and write files have no memory, either */
-    void (*once)(const struct scene *scene, uint64_t n, enum nomem_mode mode, struct state *out);
-};
-
-static void start(struct run *run, const struct scene *scene)
+static void start(struct run *run, const struct nomem_scene *scene)
 {
     char more[300];
     folder_make(&run->folder);
     if (scene->more)
         snprintf(more, sizeof more, scene->more, run->folder.path);
     embed_start(&run->embed, tables, scene->more ? more : twin_config(&run->folder, "checkpoint: {on_exit: false}\n"));
-    run->learner = peer_new(run);
-    open_writer(run);
+    run->learner = nomem_peer(&run->embed, true);
+    run->writer = nomem_writer(&run->embed, true, BIG);
 }
 
-static void serve(const struct scene *scene, uint64_t n, enum nomem_mode mode, struct state *out)
+static void serve(const struct nomem_scene *scene, uint64_t n, enum nomem_mode mode, struct state *out)
 {
     static struct run run;
     start(&run, scene);
-    scene->prepare(&run);
+    if (scene->prepare)
+        scene->prepare(&run);
     embed_settle(&run.embed);
     nomem_others(scene->threads);
     nomem_arm(n, mode);
@@ -375,7 +300,7 @@ static void serve(const struct scene *scene, uint64_t n, enum nomem_mode mode, s
 
 static struct twin_folder saved; /* the files of a broker that was killed */
 
-static void start_again(const struct scene *scene, uint64_t n, enum nomem_mode mode, struct state *out)
+static void start_again(const struct nomem_scene *scene, uint64_t n, enum nomem_mode mode, struct state *out)
 {
     static struct run run;
     char yaml[2000], problems[1000], more[300];
@@ -410,7 +335,7 @@ static void start_again(const struct scene *scene, uint64_t n, enum nomem_mode m
     folder_remove_all(&run.folder);
 }
 
-static void read_config(const struct scene *scene, uint64_t n, enum nomem_mode mode, struct state *out)
+static void read_config(const struct nomem_scene *scene, uint64_t n, enum nomem_mode mode, struct state *out)
 {
     char yaml[2000];
     memset(out, 0, sizeof *out);
@@ -443,148 +368,48 @@ static void read_config(const struct scene *scene, uint64_t n, enum nomem_mode m
     fail_msg("not read although there is memory");
 }
 
-static struct {
-    const char *scene;
-    uint64_t n;
-    int mode;
-    bool done;
-} now;
+static struct run to_restore;
 
-/* For people: which allocation it was. */
-static int tell(void **state)
+static void restore_before(void)
 {
-    (void)state;
-    char what[64];
-    snprintf(what, sizeof what, "%s, %s", now.scene, now.mode == NOMEM_ONCE ? "once" : "for ever");
-    if (!now.done)
-        nomem_print_failed(what, now.n);
-    nomem_disarm();
-    nomem_others(false);
-    return 0;
+    start(&to_restore, &(struct nomem_scene){.name = "restore"});
+    prepare_items(&to_restore);
+    checkpoint(&to_restore);
+    sample(&to_restore, "queue", 2);
+    insert(&to_restore, "plain", 20, 1, 1, false);
+    assert_int_equal(testpeer_counter(to_restore.learner, "steps", 5), 5);
+    embed_settle(&to_restore.embed);
+    twin_kill(&to_restore.embed);
+    saved = to_restore.folder;
 }
 
-/* A thread that ends may have a block for a moment longer. */
-static void await_held(uint64_t want)
+static void restore_after(void)
 {
-    for (int ms = 0; nomem_held() != want && ms < 3000; ms++)
-        usleep(1000);
-}
-
-static void run_scene(const struct scene *scene)
-{
-    static struct state want, got;
-    scene->once(scene, 0, NOMEM_ONCE, &want); /* what is made once and for all is there then */
-    uint64_t count = nomem_count(), held = nomem_held();
-    for (int ms = 0; ms < 20; ms++, usleep(1000))
-        held = nomem_held() < held ? nomem_held() : held;
-    assert_true(count > 0);
-    /* Reads and writes of cold chunks are tried until there is memory: with none for ever, the test would wait, too. */
-    int last = scene->threads && scene->more ? NOMEM_ONCE : NOMEM_FOR_EVER;
-    for (int mode = NOMEM_ONCE; mode <= last; mode++) {
-        bool failed = true;
-        /* From the n-th on, and from the next one on, is nearly the same: every tenth will do. */
-        for (uint64_t n = 1; failed; n += mode == NOMEM_ONCE ? 1 : 10) {
-            now.scene = scene->name;
-            now.n = n;
-            now.mode = mode;
-            now.done = false;
-            assert_true(n <= 2 * count + 40);
-            nomem_mark();
-            scene->once(scene, n, (enum nomem_mode)mode, &got);
-            compare(&want, &got);
-            await_held(held);
-            if (nomem_held() != held)
-                nomem_print_held(5);
-            assert_int_equal(nomem_held(), held);
-            now.done = true;
-            failed = nomem_has_failed();
-        }
-    }
-    if (getenv("NOMEM_ONLY"))
-        fprintf(stderr, "%s: %u allocations\n", scene->name, (unsigned)count);
-}
-
-static void test_journal_insert(void **state)
-{
-    (void)state;
-    run_scene(&(struct scene){"journal_insert", nothing, scene_journal_insert, NULL, false, serve});
-}
-
-static void test_journal_sample(void **state)
-{
-    (void)state;
-    run_scene(&(struct scene){"journal_sample", prepare_items, scene_journal_sample, NULL, false, serve});
-}
-
-static void test_segments(void **state)
-{
-    (void)state;
-    run_scene(&(struct scene){"segments", prepare_segments, scene_segments, NULL, true, serve});
-}
-
-static void test_checkpoint(void **state)
-{
-    (void)state;
-    run_scene(&(struct scene){"checkpoint", prepare_items, scene_checkpoint, NULL, false, serve});
-}
-
-static void test_spill_in(void **state)
-{
-    (void)state;
-    run_scene(
-        &(struct scene){"spill_in", prepare_spilled, scene_spill_in, "storage: {dir: %s, memory: 1MiB}", true, serve});
-}
-
-static void test_spill_out(void **state)
-{
-    (void)state;
-    run_scene(&(struct scene){"spill_out", nothing, scene_spill_out, "storage: {dir: %s, memory: 1MiB}", true, serve});
-}
-
-static const char start_config[] =
-    "journal: {dir: %s, fsync: never}\nstorage: {memory: 64MiB}\ncheckpoint: {on_exit: false}";
-
-static void test_start(void **state)
-{
-    (void)state;
-    run_scene(&(struct scene){"start", nothing, nothing, start_config, false, start_again});
-}
-
-static void test_restore(void **state)
-{
-    (void)state;
-    static struct run run;
-    start(&run, &(struct scene){.name = "restore"});
-    prepare_items(&run);
-    checkpoint(&run);
-    sample(&run, "queue", 2);
-    insert(&run, "plain", 20, 1, 1, false);
-    assert_int_equal(testpeer_counter(run.learner, "steps", 5), 5);
-    embed_settle(&run.embed);
-    twin_kill(&run.embed);
-    saved = run.folder;
-    run_scene(&(struct scene){"restore", nothing, nothing, start_config, false, start_again});
-    folder_remove_all(&run.folder);
+    folder_remove_all(&to_restore.folder);
     saved.path[0] = '\0';
-}
-
-static void test_config(void **state)
-{
-    (void)state;
-    run_scene(
-        &(struct scene){"config", nothing, nothing, "memory_limit: 1GiB\nsession: {expiry: 7s}", false, read_config});
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_journal_insert, tell), cmocka_unit_test_teardown(test_journal_sample, tell),
-        cmocka_unit_test_teardown(test_segments, tell),       cmocka_unit_test_teardown(test_checkpoint, tell),
-        cmocka_unit_test_teardown(test_spill_in, tell),       cmocka_unit_test_teardown(test_spill_out, tell),
-        cmocka_unit_test_teardown(test_config, tell),         cmocka_unit_test_teardown(test_start, tell),
-        cmocka_unit_test_teardown(test_restore, tell),
+    static const char cold[] = "storage: {dir: %s, memory: 1MiB}",
+                      all[] =
+                          "journal: {dir: %s, fsync: never}\nstorage: {memory: 64MiB}\ncheckpoint: {on_exit: false}",
+                      read[] = "memory_limit: 1GiB\nsession: {expiry: 7s}";
+    /* Reads and writes of cold chunks are tried until there is memory: with none for ever, the test would wait, too. */
+    static const struct nomem_scene scenes[] = {
+        {"journal_insert", .act = scene_journal_insert},
+        {"journal_sample", .prepare = prepare_items, .act = scene_journal_sample},
+        {"segments", .prepare = prepare_segments, .act = scene_segments, .threads = true},
+        {"checkpoint", .prepare = prepare_items, .act = scene_checkpoint},
+        {"spill_in", .prepare = prepare_spilled, .act = scene_spill_in, .more = cold, .threads = true,
+         .only_once = true},
+        {"spill_out", .act = scene_spill_out, .more = cold, .threads = true, .only_once = true},
+        {"config", .more = read, .play = read_config},
+        {"start", .more = all, .play = start_again},
+        {"restore", .more = all, .play = start_again, .before = restore_before, .after = restore_after},
     };
-    if (getenv("NOMEM_ONLY")) /* for people */
-        cmocka_set_test_filter(getenv("NOMEM_ONLY"));
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    /* From the n-th on, and from the next one on, is nearly the same: every tenth will do. */
+    const struct nomem_group group = {scenes, sizeof scenes / sizeof scenes[0], serve, compare, sizeof(struct state),
+                                      10};
+    return nomem_main(&group);
 }

@@ -16,7 +16,7 @@
 #include "replay/sampler.h"
 #include "replay/writer.h"
 #include "tests/support/embed.h"
-#include "tests/support/nomem.h"
+#include "tests/support/nomem_scene.h"
 
 #define IN_FLIGHT 2
 #define LONG_WAIT 5000 /* ms: more than enough */
@@ -108,11 +108,6 @@ static void connect_client(struct run *run)
     rp_client_options options = {.struct_size = sizeof options, .name = "nomem"};
     const struct conn_host host = {.ducts = &run->ducts, .turn = turn, .ctx = run};
     MAKE(run->client, client_connect("this process", &options, &host, WAIT, &err));
-}
-
-static void nothing(struct run *run)
-{
-    (void)run;
 }
 
 static rp_writer *open_writer(struct run *run)
@@ -265,11 +260,6 @@ static void compare(const struct state *want, const struct state *got)
     assert_true(got->priority == want->priority);
 }
 
-struct scene {
-    const char *name;
-    void (*prepare)(struct run *run), (*act)(struct run *run);
-};
-
 static void start(struct run *run)
 {
     char problems[2048];
@@ -283,13 +273,14 @@ static void start(struct run *run)
         fail_msg("%s", err.text);
 }
 
-static void once(const struct scene *scene, uint64_t n, enum nomem_mode mode, struct state *out)
+static void play(const struct nomem_scene *scene, uint64_t n, enum nomem_mode mode, struct state *out)
 {
     static struct run run;
     start(&run);
     if (scene->act != connect_client) {
         connect_client(&run);
-        scene->prepare(&run);
+        if (scene->prepare)
+            scene->prepare(&run);
     }
     int64_t start = conn_now();
     mode_now = mode;
@@ -310,83 +301,16 @@ static void once(const struct scene *scene, uint64_t n, enum nomem_mode mode, st
     schema_free(&broker_schema, &run.config);
 }
 
-static struct {
-    const char *scene;
-    uint64_t n;
-    int mode;
-    bool done;
-} now;
-
-/* For people: which allocation it was. */
-static int tell(void **state)
-{
-    (void)state;
-    char what[64];
-    snprintf(what, sizeof what, "%s, %s", now.scene, now.mode == NOMEM_ONCE ? "once" : "for ever");
-    if (!now.done)
-        nomem_print_failed(what, now.n);
-    nomem_disarm();
-    return 0;
-}
-
-/* Large tables are unmapped by a thread that has a block for as long as it runs. */
-static void await_held(uint64_t want)
-{
-    for (int ms = 0; nomem_held() != want && ms < 3000; ms++)
-        usleep(1000);
-}
-
-static void run_scene(const struct scene *scene)
-{
-    static struct state want, got;
-    once(scene, 0, NOMEM_ONCE, &want); /* what is made once and for all is there then */
-    uint64_t held = nomem_held();
-    for (int ms = 0; ms < 50; ms++, usleep(1000))
-        held = nomem_held() < held ? nomem_held() : held;
-    once(scene, 0, NOMEM_ONCE, &want);
-    uint64_t count = nomem_count();
-    assert_true(count > 0);
-    for (int mode = NOMEM_ONCE; mode <= NOMEM_FOR_EVER; mode++)
-        for (uint64_t n = 1; n <= count + 20; n++) {
-            now.scene = scene->name;
-            now.n = n;
-            now.mode = mode;
-            now.done = false;
-            nomem_mark();
-            once(scene, n, (enum nomem_mode)mode, &got);
-            compare(&want, &got);
-            await_held(held);
-            if (nomem_held() != held)
-                nomem_print_held(5);
-            assert_int_equal(nomem_held(), held);
-            now.done = true;
-            if (!nomem_has_failed())
-                break;
-        }
-}
-
-#define SCENE(name_, prepare_, act_)                                                                                   \
-    static void test_##name_(void **state)                                                                             \
-    {                                                                                                                  \
-        (void)state;                                                                                                   \
-        run_scene(&(struct scene){#name_, prepare_, act_});                                                            \
-    }
-
-SCENE(connect, nothing, connect_client)
-SCENE(params, nothing, scene_params)
-SCENE(write, nothing, scene_write)
-SCENE(sample, prepare_items, scene_sample)
-SCENE(demand, prepare_items, scene_demand)
-SCENE(update, prepare_items, scene_update)
-
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_connect, tell), cmocka_unit_test_teardown(test_params, tell),
-        cmocka_unit_test_teardown(test_write, tell),   cmocka_unit_test_teardown(test_sample, tell),
-        cmocka_unit_test_teardown(test_demand, tell),  cmocka_unit_test_teardown(test_update, tell),
+    static const struct nomem_scene scenes[] = {
+        {"connect", .act = connect_client},
+        {"params", .act = scene_params},
+        {"write", .act = scene_write},
+        {"sample", .prepare = prepare_items, .act = scene_sample},
+        {"demand", .prepare = prepare_items, .act = scene_demand},
+        {"update", .prepare = prepare_items, .act = scene_update},
     };
-    if (getenv("NOMEM_ONLY")) /* for people */
-        cmocka_set_test_filter(getenv("NOMEM_ONLY"));
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const struct nomem_group group = {scenes, sizeof scenes / sizeof scenes[0], play, compare, sizeof(struct state), 0};
+    return nomem_main(&group);
 }
