@@ -8,7 +8,6 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,6 +21,7 @@
 #include "tests/support/naive.h"
 #include "tests/support/process.h"
 #include "tests/support/testpeer.h"
+#include "tests/support/twin.h"
 
 #define MIB (1u << 20)
 #define ITEM 8192u
@@ -30,19 +30,11 @@
 
 struct world {
     struct broker_process broker;
-    char folder[64];
+    struct twin_folder folder;
     void *context;
     struct testpeer *writer;
     uint64_t keys; /* 1 .. keys are in the table */
 };
-
-static int forget(const char *path, const struct stat *info, int kind, struct FTW *at)
-{
-    (void)info;
-    (void)kind;
-    (void)at;
-    return remove(path);
-}
 
 static struct testpeer *connect_peer(struct world *self)
 {
@@ -50,14 +42,13 @@ static struct testpeer *connect_peer(struct world *self)
 }
 
 /* keys: "storage: {dir: %s, ...}" and the like. */
-static void begin(struct world *self, const char *format, const char *tables)
+static void begin(struct world *self, const char *format)
 {
     char more[400];
     *self = (struct world){0};
-    snprintf(self->folder, sizeof self->folder, "/tmp/replay-spill-XXXXXX");
-    assert_non_null(mkdtemp(self->folder));
-    snprintf(more, sizeof more, format, self->folder);
-    broker_process_start(&self->broker, tables, more);
+    twin_folder_init(&self->folder);
+    snprintf(more, sizeof more, format, self->folder.path);
+    broker_process_start(&self->broker, TABLE, more);
     self->context = zmq_ctx_new();
     self->writer = connect_peer(self);
     static const struct testpeer_column column = {"x", "uint8", 1, {ITEM}, ITEM};
@@ -69,7 +60,7 @@ static void end(struct world *self)
     testpeer_close(self->writer);
     zmq_ctx_term(self->context);
     broker_process_fini(&self->broker);
-    nftw(self->folder, forget, 8, FTW_DEPTH | FTW_PHYS);
+    twin_folder_fini(&self->folder);
 }
 
 static void fill(uint64_t key, uint8_t *out)
@@ -174,7 +165,7 @@ static void eight_times_memory(void **state)
 {
     (void)state;
     struct world world;
-    begin(&world, "storage: {dir: %s, memory: 8MiB}\nmemory_limit: 64MiB\n", TABLE);
+    begin(&world, "storage: {dir: %s, memory: 8MiB}\nmemory_limit: 64MiB\n");
     uint64_t before = resident(&world), most = 0;
     while (world.keys < 64 * MIB / ITEM) {
         insert_all(&world, world.keys + 256);
@@ -210,7 +201,7 @@ static void samplers_and_a_writer_at_once(void **state)
 {
     (void)state;
     struct world world;
-    begin(&world, "storage: {dir: %s, memory: 2MiB}\nmemory_limit: 64MiB\n", TABLE);
+    begin(&world, "storage: {dir: %s, memory: 2MiB}\nmemory_limit: 64MiB\n");
     insert_all(&world, 1024);
     enum { SAMPLERS = 6 };
     struct testpeer *peers[SAMPLERS];
@@ -251,7 +242,7 @@ static void killed_and_started_again(void **state)
 {
     (void)state;
     struct world world;
-    begin(&world, "journal: {dir: %s, fsync: never}\nstorage: {memory: 2MiB}\nmemory_limit: 64MiB\n", TABLE);
+    begin(&world, "journal: {dir: %s, fsync: never}\nstorage: {memory: 2MiB}\nmemory_limit: 64MiB\n");
     insert_all(&world, 2048);
     fetch_all(&world);
     broker_process_stop(&world.broker, SIGKILL);
@@ -272,7 +263,7 @@ static void killed_and_started_again(void **state)
 static uint32_t damage_files(const struct world *self)
 {
     uint32_t n = 0;
-    DIR *folder = opendir(self->folder);
+    DIR *folder = opendir(self->folder.path);
     for (struct dirent *entry; (entry = readdir(folder));) {
         if (strncmp(entry->d_name, "segment-", 8) != 0)
             continue;
@@ -295,7 +286,7 @@ static void damaged_files(void **state)
 {
     (void)state;
     struct world world;
-    begin(&world, "storage: {dir: %s, memory: 1MiB}\nmemory_limit: 64MiB\n", TABLE);
+    begin(&world, "storage: {dir: %s, memory: 1MiB}\nmemory_limit: 64MiB\n");
     insert_all(&world, 1024);
     assert_true(damage_files(&world) >= 10);
     struct testpeer *peer = connect_peer(&world);

@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "broker/checkpoint/checkpoint.h"
 #include "broker/journal/journal.h"
 #include "broker/journal/stream.h"
 #include "broker/session/flow.h"
@@ -63,6 +64,19 @@ void twin_kill(struct embed *embed)
     broker_destroy(&embed->broker);
     zmq_ctx_term(embed->context);
     schema_free(&broker_schema, &embed->config);
+}
+
+void twin_checkpoint(struct embed *embed)
+{
+    struct checkpoints *checkpoints = embed->broker->checkpoints;
+    rp_error err = {0};
+    uint64_t number;
+    if (checkpoint_start(checkpoints, CHECKPOINT_ASKED, &number, &err) != RP_OK)
+        fail_msg("%s", err.text);
+    for (uint32_t ms = 0; ms < 10000 && checkpoints_report(checkpoints).last != number; ms++)
+        broker_turn(embed->broker, 1);
+    assert_int_equal(checkpoints_report(checkpoints).last, number);
+    embed_settle(embed);
 }
 
 void twin_load(struct image *image, const struct twin_folder *from)

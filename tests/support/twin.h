@@ -20,6 +20,9 @@ const char *twin_config(const struct twin_folder *self, const char *more);
 /* Ends a broker without closing sessions or emptying tables: the files stay as they are. */
 void twin_kill(struct embed *embed);
 
+/* Makes a checkpoint and waits until it is whole. */
+void twin_checkpoint(struct embed *embed);
+
 /* Reads the files. Notes that tell of damage fail the test. */
 void twin_load(struct image *image, const struct twin_folder *folder);
 /* What the broker has is what the image has: tables, limiters, sessions, parameters. Sessions' numbers are compared as of

@@ -20,6 +20,7 @@
 #include "tests/support/embed.h"
 #include "tests/support/naive.h"
 #include "tests/support/testpeer.h"
+#include "tests/support/twin.h"
 
 #define TABLES 7u
 #define SIZE 300u
@@ -37,36 +38,17 @@ static const char tables[] =
 
 static struct embed embed;
 static struct broker *broker;
-static char folder[64];
+static struct twin_folder folder;
 static struct rng rng;
 static struct columns *columns;
 static uint64_t next_key;
 
 /* ---- a folder, a broker ---- */
 
-static void folder_make(void)
-{
-    snprintf(folder, sizeof folder, "/tmp/replay-checkpoint-XXXXXX");
-    assert_non_null(mkdtemp(folder));
-}
-
-static void folder_drop(void)
-{
-    char path[400];
-    DIR *dir = opendir(folder);
-    assert_non_null(dir);
-    for (struct dirent *entry; (entry = readdir(dir));) {
-        snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
-        unlink(path);
-    }
-    closedir(dir);
-    assert_int_equal(rmdir(folder), 0);
-}
-
 static uint32_t files(const char *prefix)
 {
     uint32_t n = 0;
-    DIR *dir = opendir(folder);
+    DIR *dir = opendir(folder.path);
     assert_non_null(dir);
     for (struct dirent *entry; (entry = readdir(dir));)
         n += strncmp(entry->d_name, prefix, strlen(prefix)) == 0;
@@ -77,7 +59,7 @@ static uint32_t files(const char *prefix)
 static void start(bool journal, const char *extra)
 {
     char more[600];
-    snprintf(more, sizeof more, "%s: {dir: %s%s}\n%s", journal ? "journal" : "checkpoint", folder,
+    snprintf(more, sizeof more, "%s: {dir: %s%s}\n%s", journal ? "journal" : "checkpoint", folder.path,
              journal ? "" : ", every: 0s, on_exit: false", extra ? extra : "");
     embed_start(&embed, tables, more);
     broker = embed.broker;
@@ -99,9 +81,7 @@ static void stop(void)
 /* embed_stop would empty the tables. */
 static void stop_as_it_is(void)
 {
-    broker_destroy(&embed.broker);
-    zmq_ctx_term(embed.context);
-    schema_free(&broker_schema, &embed.config);
+    twin_kill(&embed);
     columns_release(columns);
 }
 
@@ -402,7 +382,7 @@ static void check_files(const struct model *model)
     struct folder in = {0};
     struct image image;
     rp_error err = {0};
-    if (folder_open(&in, folder, false, &err) != RP_OK)
+    if (folder_open(&in, folder.path, false, &err) != RP_OK)
         fail_msg("%s", err.text);
     image_init(&image);
     if (image_load(&image, &in, model->number, true, false, &err) != RP_OK)
@@ -458,7 +438,7 @@ static void slices_add_up_to_one_instant(void **state)
     (void)state;
     rng_seed(&rng, naive_seed("slices_add_up_to_one_instant"));
     for (uint32_t round = 0; round < 4; round++) {
-        folder_make();
+        twin_folder_init(&folder);
         start(round % 2, NULL);
         uint32_t before = below(3000), bases = 0;
         for (uint32_t i = 0; i < before; i++)
@@ -481,7 +461,7 @@ static void slices_add_up_to_one_instant(void **state)
         }
         assert_true(bases >= 1 && bases < 12);
         stop();
-        folder_drop();
+        twin_folder_fini(&folder);
     }
 }
 
@@ -490,7 +470,7 @@ static void a_slot_that_is_reused_is_what_it_was(void **state)
 {
     (void)state;
     rng_seed(&rng, 1);
-    folder_make();
+    twin_folder_init(&folder);
     start(false, NULL);
     for (uint32_t i = 0; i < 200; i++)
         insert(2);
@@ -507,14 +487,14 @@ static void a_slot_that_is_reused_is_what_it_was(void **state)
     end();
     check_files(&model);
     stop();
-    folder_drop();
+    twin_folder_fini(&folder);
 }
 
 static void what_a_reset_took_away_is_still_written(void **state)
 {
     (void)state;
     rng_seed(&rng, 2);
-    folder_make();
+    twin_folder_init(&folder);
     start(true, NULL);
     for (uint32_t i = 0; i < 250; i++)
         insert(5);
@@ -532,14 +512,14 @@ static void what_a_reset_took_away_is_still_written(void **state)
     assert_int_equal(broker->checkpoints->last_base, 1);
     check_files(&model);
     stop();
-    folder_drop();
+    twin_folder_fini(&folder);
 }
 
 static void a_change_is_small(void **state)
 {
     (void)state;
     rng_seed(&rng, 3);
-    folder_make();
+    twin_folder_init(&folder);
     start(false, NULL);
     for (uint32_t t = 0; t < TABLES; t++)
         for (uint32_t i = 0; i < SIZE; i++)
@@ -555,19 +535,19 @@ static void a_change_is_small(void **state)
     assert_true(broker->checkpoints->last_bytes * 20 <= first);
     check_files(&model);
     stop();
-    folder_drop();
+    twin_folder_fini(&folder);
 }
 
 static void old_ones_go_and_foreign_files_stay(void **state)
 {
     (void)state;
     rng_seed(&rng, 4);
-    folder_make();
+    twin_folder_init(&folder);
     start(true, "checkpoint: {keep: 2, every: 0s, on_exit: false}\n");
     static const char *const foreign[] = {"checkpoint-00000900.replay", "segment-00000002.replay.bak", "checkpoint-1"};
     char path[128];
     for (uint32_t i = 0; i < 3; i++) {
-        snprintf(path, sizeof path, "%s/%s", folder, foreign[i]);
+        snprintf(path, sizeof path, "%s/%s", folder.path, foreign[i]);
         FILE *file = fopen(path, "w");
         fputs("mine", file);
         fclose(file);
@@ -598,10 +578,10 @@ static void old_ones_go_and_foreign_files_stay(void **state)
     stop();
     assert_int_equal(files("checkpoint-"), kept + 2);
     for (uint32_t i = 0; i < 3; i++) {
-        snprintf(path, sizeof path, "%s/%s", folder, foreign[i]);
+        snprintf(path, sizeof path, "%s/%s", folder.path, foreign[i]);
         assert_int_equal(access(path, F_OK), 0);
     }
-    folder_drop();
+    twin_folder_fini(&folder);
 }
 
 static void move_and_check(bool journal)
@@ -656,19 +636,19 @@ static void what_lives_in_dead_segments_is_moved(void **state)
     (void)state;
     for (int journal = 0; journal < 2; journal++) {
         rng_seed(&rng, 5);
-        folder_make();
+        twin_folder_init(&folder);
         start(journal, journal ? "checkpoint: {keep: 1, every: 0s, on_exit: false}\n" : NULL);
         embed.config.checkpoint_keep = 1;
         move_and_check(journal);
         stop();
-        folder_drop();
+        twin_folder_fini(&folder);
     }
 }
 static void after_a_failure_the_next_is_whole(void **state)
 {
     (void)state;
     rng_seed(&rng, 6);
-    folder_make();
+    twin_folder_init(&folder);
     start(false, NULL);
     for (uint32_t i = 0; i < 2000; i++)
         change();
@@ -691,7 +671,7 @@ static void after_a_failure_the_next_is_whole(void **state)
         check_files(&model);
     }
     stop();
-    folder_drop();
+    twin_folder_fini(&folder);
 }
 
 /* An item over a chunk that a session holds. */
@@ -741,7 +721,7 @@ static void a_failed_one_lets_no_segment_go(void **state)
 {
     (void)state;
     rng_seed(&rng, 9);
-    folder_make();
+    twin_folder_init(&folder);
     start(true, "checkpoint: {keep: 1, every: 0s, on_exit: false}\n");
     uint64_t segment = hold_segment();
     pass_over(held[0]);
@@ -758,7 +738,7 @@ static void a_failed_one_lets_no_segment_go(void **state)
     make_one();
     assert_null(segments_find(&broker->stream->segments, segment));
     stop();
-    folder_drop();
+    twin_folder_fini(&folder);
 }
 
 /* The journal has an item that does not fit the configuration any more. Until its removal is written, too, its file stays. */
@@ -766,7 +746,7 @@ static void what_the_start_removes_stays_for_the_next(void **state)
 {
     (void)state;
     rng_seed(&rng, 11);
-    folder_make();
+    twin_folder_init(&folder);
     start(true, "checkpoint: {keep: 1, every: 0s, on_exit: false}\n");
     uint64_t segment = hold_segment();
     insert(0);
@@ -774,7 +754,7 @@ static void what_the_start_removes_stays_for_the_next(void **state)
     let_go();
     stop_as_it_is();
     char more[200];
-    snprintf(more, sizeof more, "journal: {dir: %s}\ncheckpoint: {keep: 1, every: 0s, on_exit: false}\n", folder);
+    snprintf(more, sizeof more, "journal: {dir: %s}\ncheckpoint: {keep: 1, every: 0s, on_exit: false}\n", folder.path);
     embed_start(&embed, "  - {name: fifo, max_size: 1, sampler: {kind: fifo}, remover: {kind: lifo}}\n", more);
     broker = embed.broker;
     assert_int_equal(broker->tables.list[0].in.size, 1);
@@ -783,7 +763,7 @@ static void what_the_start_removes_stays_for_the_next(void **state)
     checkpoints_clean(broker->checkpoints);
     assert_non_null(segments_find(&broker->stream->segments, segment));
     embed_stop(&embed);
-    folder_drop();
+    twin_folder_fini(&folder);
 }
 
 /* A base would keep the files that are to go. */
@@ -791,7 +771,7 @@ static void one_for_space_is_whole(void **state)
 {
     (void)state;
     rng_seed(&rng, 10);
-    folder_make();
+    twin_folder_init(&folder);
     start(true, "checkpoint: {keep: 1, every: 0s, on_exit: false}\n");
     for (uint32_t i = 0; i < 200; i++)
         insert(2);
@@ -806,7 +786,7 @@ static void one_for_space_is_whole(void **state)
         assert_int_equal(broker->checkpoints->last_base, i ? 0 : 1);
     }
     stop();
-    folder_drop();
+    twin_folder_fini(&folder);
 }
 
 /* Picks of all samplers: keys, one after another. */
@@ -832,7 +812,7 @@ static void the_journal_is_counted_from_the_last_one(void **state)
     (void)state;
     const char *extra = "checkpoint: {every: 0s, on_exit: false}\n";
     rng_seed(&rng, 8);
-    folder_make();
+    twin_folder_init(&folder);
     start(true, extra);
     make_one();
     for (uint32_t i = 0; i < 2000; i++)
@@ -851,7 +831,7 @@ static void the_journal_is_counted_from_the_last_one(void **state)
     start(true, extra);
     assert_true(broker->stream->journal_bytes >= bytes);
     stop();
-    folder_drop();
+    twin_folder_fini(&folder);
 }
 
 static void picks_go_on_after_a_restart(void **state)
@@ -861,7 +841,7 @@ static void picks_go_on_after_a_restart(void **state)
     static uint64_t before[TABLES * N * 2], after[TABLES * N * 2];
     rng_seed(&rng, naive_seed("picks_go_on_after_a_restart"));
     for (uint32_t round = 0; round < 2; round++) {
-        folder_make();
+        twin_folder_init(&folder);
         start(round == 1, NULL);
         for (uint32_t i = 0; i < 4000; i++)
             change();
@@ -881,7 +861,7 @@ static void picks_go_on_after_a_restart(void **state)
         picks_of(after, N);
         assert_memory_equal(before, after, sizeof before);
         stop();
-        folder_drop();
+        twin_folder_fini(&folder);
     }
 }
 
@@ -889,7 +869,7 @@ static void one_that_waits_for_the_disk_sleeps(void **state)
 {
     (void)state;
     rng_seed(&rng, 7);
-    folder_make();
+    twin_folder_init(&folder);
     start(false, NULL);
     for (uint32_t i = 0; i < 300; i++)
         insert(0);
@@ -905,7 +885,7 @@ static void one_that_waits_for_the_disk_sleeps(void **state)
     end();
     check_files(&model);
     stop();
-    folder_drop();
+    twin_folder_fini(&folder);
 }
 
 /* Sessions, replies and samples are those of the instant; a large value is not copied by the core thread. */
@@ -913,7 +893,7 @@ static void the_rest_is_of_the_instant_too(void **state)
 {
     (void)state;
     rng_seed(&rng, 8);
-    folder_make();
+    twin_folder_init(&folder);
     start(false, NULL);
     struct testpeer *writer[3], *reader = testpeer_new(&embed);
     for (uint32_t i = 0; i < 3; i++) {
@@ -945,7 +925,7 @@ static void the_rest_is_of_the_instant_too(void **state)
     struct folder in = {0};
     struct image image;
     rp_error err = {0};
-    assert_int_equal(folder_open(&in, folder, false, &err), RP_OK);
+    assert_int_equal(folder_open(&in, folder.path, false, &err), RP_OK);
     image_init(&image);
     if (image_load(&image, &in, number, true, false, &err) != RP_OK)
         fail_msg("%s", err.text);
@@ -975,7 +955,7 @@ static void the_rest_is_of_the_instant_too(void **state)
     folder_close(&in);
     free(value);
     stop();
-    folder_drop();
+    twin_folder_fini(&folder);
 }
 
 int main(void)

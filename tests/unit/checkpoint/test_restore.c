@@ -145,11 +145,7 @@ static void a_smaller_table_can_be_checkpointed_and_loaded(void **state)
         again(&pair, tables, NULL);
         assert_int_equal(embed_table(&pair.embed, "t")->in.size, 10);
         assert_true(table_find(embed_table(&pair.embed, "t"), 55) != KEYMAP_NONE);
-        rp_error err = {0};
-        assert_int_equal(checkpoint_start(pair.embed.broker->checkpoints, CHECKPOINT_ASKED, NULL, &err), RP_OK);
-        do
-            embed_settle(&pair.embed);
-        while (checkpoint_is_running(pair.embed.broker->checkpoints));
+        twin_checkpoint(&pair.embed);
         if (round == 0)
             twin_kill(&pair.embed);
     }
@@ -330,11 +326,7 @@ static void picks_go_on_from_an_exact_checkpoint(void **state)
     struct world old, new;
     world_start(&old, naive_seed("picks_go_on_from_an_exact_checkpoint"), NULL);
     world_run(&old, 300);
-    rp_error err = {0};
-    assert_int_equal(checkpoint_start(old.embed.broker->checkpoints, CHECKPOINT_ASKED, NULL, &err), RP_OK);
-    do
-        embed_settle(&old.embed);
-    while (checkpoint_is_running(old.embed.broker->checkpoints));
+    twin_checkpoint(&old.embed);
     world_twin(&old, &new, NULL);
     twin_check(&old.embed, &new.embed);
     static const char *const names[] = {"prio", "any", "copies", "heap", "fifo"};
@@ -419,11 +411,7 @@ static void sessions_of_older_files_keep_their_keys(void **state)
     session_find(&pair.embed.broker->sessions, id)->keys.base = 0; /* as it stands in such a file */
     testpeer_insert(peer, "t", UINT64_C(5) << 40, 2, 1);
     embed_settle(&pair.embed);
-    rp_error err = {0};
-    assert_int_equal(checkpoint_start(pair.embed.broker->checkpoints, CHECKPOINT_ASKED, NULL, &err), RP_OK);
-    do
-        embed_settle(&pair.embed);
-    while (checkpoint_is_running(pair.embed.broker->checkpoints));
+    twin_checkpoint(&pair.embed);
     session_find(&pair.embed.broker->sessions, id)->keys.base = UINT64_C(5) << KEY_COUNTER_BITS;
     twin_kill(&pair.embed);
     again(&pair, tables, NULL);

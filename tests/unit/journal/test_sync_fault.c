@@ -8,7 +8,6 @@
 #include <cmocka.h>
 
 #include <czmq.h>
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
@@ -23,6 +22,7 @@
 #include "broker/checkpoint/checkpoint_run.h"
 #include "broker/journal/stream.h"
 #include "tests/support/testpeer.h"
+#include "tests/support/twin.h"
 
 #define TABLE "  - {name: t, max_size: 100000, sampler: {kind: uniform}, remover: {kind: fifo}}"
 #define FILES 4096u
@@ -40,7 +40,7 @@ static struct {
     atomic_uint fail, failed; /* so many syncs are to fail; have failed */
 } disk = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-static char folder[64], copy[64];
+static struct twin_folder folder;
 
 static off_t *good_of(ino_t inode)
 {
@@ -76,7 +76,7 @@ int fdatasync(int descriptor)
     pthread_mutex_lock(&disk.lock);
     fstat(descriptor, &about);
     off_t *good = good_of(about.st_ino);
-    bool ours = readlink(link, path, sizeof path - 1) > 0 && strncmp(path, folder, strlen(folder)) == 0;
+    bool ours = readlink(link, path, sizeof path - 1) > 0 && strncmp(path, folder.path, strlen(folder.path)) == 0;
     bool fails = ours && disk.fail > 0 && about.st_size > *good;
     if (fails) {
         lose(descriptor, *good, about.st_size);
@@ -115,15 +115,6 @@ static void start(struct embed *embed, const char *mode, const char *where)
     embed_start(embed, TABLE, keys);
 }
 
-static void stop(struct embed *embed)
-{
-    while (embed->peers)
-        testpeer_close(embed->peers);
-    broker_destroy(&embed->broker);
-    zmq_ctx_term(embed->context);
-    schema_free(&broker_schema, &embed->config);
-}
-
 /* Turns the loop until it is so. The broker's clock goes on, too: what failed is tried again. */
 #define AWAIT(embed, condition)                                                                                        \
     do {                                                                                                               \
@@ -142,35 +133,18 @@ static void ask_checkpoint(struct embed *embed, uint64_t *number)
     assert_int_equal(checkpoint_start(embed->broker->checkpoints, CHECKPOINT_ASKED, number, NULL), RP_OK);
 }
 
-/* What is in the folder now, as it would be found after the machine has failed. */
-static void take_copy(void)
+static void remove_folder(const struct twin_folder *self)
 {
-    DIR *dir = opendir(folder);
-    snprintf(copy, sizeof copy, "/tmp/test-sync-fault-XXXXXX");
-    assert_true(dir && mkdtemp(copy));
-    for (struct dirent *entry; (entry = readdir(dir));) {
-        char from[400], to[400];
-        if (entry->d_name[0] == '.' || !strstr(entry->d_name, ".replay"))
-            continue;
-        snprintf(from, sizeof from, "%s/%s", folder, entry->d_name);
-        snprintf(to, sizeof to, "%s/%s", copy, entry->d_name);
-        FILE *in = fopen(from, "r"), *out = in ? fopen(to, "w") : NULL;
-        if (!in)
-            continue; /* removed meanwhile */
-        assert_non_null(out);
-        for (int c; (c = getc(in)) != EOF;)
-            putc(c, out);
-        fclose(in);
-        fclose(out);
-    }
-    closedir(dir);
+    assert_int_equal(nftw(self->path, forget, 8, FTW_DEPTH | FTW_PHYS), 0);
 }
 
-/* A broker that starts from the copy has the items up to this key. */
+/* A broker that starts from what is in the folder now, as after the machine has failed, has the items up to this key. */
 static void check_copy(const char *mode, uint64_t keys)
 {
     struct embed embed;
-    start(&embed, mode, copy);
+    struct twin_folder copy;
+    twin_folder_copy(&copy, &folder);
+    start(&embed, mode, copy.path);
     struct testpeer *peer = testpeer_new(&embed);
     for (uint64_t key = 0; key < keys; key++) {
         struct testpeer_answer *answer = testpeer_fetch(peer, "t", 1, &key);
@@ -179,8 +153,8 @@ static void check_copy(const char *mode, uint64_t keys)
         sampled_check(answer, 0);
         testpeer_forget(peer);
     }
-    stop(&embed);
-    assert_int_equal(nftw(copy, forget, 8, FTW_DEPTH | FTW_PHYS), 0);
+    twin_kill(&embed);
+    remove_folder(&copy);
 }
 
 static bool is_settled(const struct embed *embed)
@@ -224,9 +198,8 @@ static void loses_nothing(const char *mode, bool once)
     struct embed embed;
     uint64_t keys = 0, number = 0;
     bool journal = strcmp(mode, "checkpoint") != 0;
-    snprintf(folder, sizeof folder, "/tmp/test-sync-fault-XXXXXX");
-    assert_non_null(mkdtemp(folder));
-    start(&embed, mode, folder);
+    twin_folder_init(&folder);
+    start(&embed, mode, folder.path);
     struct stream *stream = embed.broker->stream;
     insert(&embed, &keys, 0);
     settle(&embed, journal, keys);
@@ -243,7 +216,6 @@ static void loses_nothing(const char *mode, bool once)
     if (!once) {
         assert_true(stream->bad_last > 0);
         assert_true(strcmp(mode, "always") != 0 || stream->durable == durable);
-        take_copy();
         check_copy(mode, STEP);
         AWAIT(&embed, disk.failed >= failed + 4); /* it is tried again, and comes to nothing */
         assert_true(stream->bad_last > 0 && stream->trouble[0]);
@@ -252,14 +224,12 @@ static void loses_nothing(const char *mode, bool once)
     }
     AWAIT(&embed, is_healed(&embed));
     settle(&embed, journal, keys);
-    take_copy();
     check_copy(mode, keys);
     insert(&embed, &keys, 0);
     settle(&embed, journal, keys);
-    take_copy();
     check_copy(mode, keys);
-    stop(&embed);
-    assert_int_equal(nftw(folder, forget, 8, FTW_DEPTH | FTW_PHYS), 0);
+    twin_kill(&embed);
+    remove_folder(&folder);
 }
 
 static void a_failed_sync_loses_nothing(void **state)
@@ -279,9 +249,8 @@ static void a_later_item(const char *mode)
     struct embed embed;
     uint64_t keys = 0, number = 0;
     bool journal = strcmp(mode, "checkpoint") != 0;
-    snprintf(folder, sizeof folder, "/tmp/test-sync-fault-XXXXXX");
-    assert_non_null(mkdtemp(folder));
-    start(&embed, mode, folder);
+    twin_folder_init(&folder);
+    start(&embed, mode, folder.path);
     struct stream *stream = embed.broker->stream;
     struct table *table = embed_table(&embed, "t");
     insert(&embed, &keys, 0);
@@ -310,10 +279,9 @@ static void a_later_item(const char *mode)
     keys++;
     settle(&embed, journal, keys);
     assert_true(held->at != place);
-    take_copy();
     check_copy(mode, keys);
-    stop(&embed);
-    assert_int_equal(nftw(folder, forget, 8, FTW_DEPTH | FTW_PHYS), 0);
+    twin_kill(&embed);
+    remove_folder(&folder);
 }
 
 static void a_later_item_does_not_rely_on_it(void **state)

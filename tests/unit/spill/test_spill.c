@@ -6,7 +6,6 @@
 #include <cmocka.h>
 
 #include <fcntl.h>
-#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,38 +18,32 @@
 #include "tests/support/facts.h"
 #include "tests/support/naive.h"
 #include "tests/support/testpeer.h"
+#include "tests/support/twin.h"
 
 #define ROW 64u
 #define TABLE "  - {name: t, max_size: 100000, sampler: {kind: uniform}, remover: {kind: fifo}}"
 #define QUEUE "  - {name: t, max_size: 100000, max_times_sampled: 1, sampler: {kind: fifo}, remover: {kind: fifo}}"
 
-static char folder[64];
-
-static int forget(const char *path, const struct stat *info, int kind, struct FTW *at)
-{
-    (void)info;
-    (void)kind;
-    (void)at;
-    return remove(path);
-}
+static struct twin_folder folder;
 
 static int make_folder(void **state)
 {
     (void)state;
-    snprintf(folder, sizeof folder, "/tmp/spill-XXXXXX");
-    return mkdtemp(folder) ? 0 : 1;
+    twin_folder_init(&folder);
+    return 0;
 }
 
 static int drop_folder(void **state)
 {
     (void)state;
-    return nftw(folder, forget, 8, FTW_DEPTH | FTW_PHYS);
+    twin_folder_fini(&folder);
+    return 0;
 }
 
 static void start(struct embed *embed, const char *tables, const char *storage, const char *more)
 {
     char keys[600];
-    snprintf(keys, sizeof keys, "storage: {dir: %s, %s}\n%s", folder, storage, more ? more : "");
+    snprintf(keys, sizeof keys, "storage: {dir: %s, %s}\n%s", folder.path, storage, more ? more : "");
     embed_start(embed, tables, keys);
 }
 
@@ -58,6 +51,15 @@ static void open_rows(struct testpeer *peer)
 {
     const struct testpeer_column column = {"x", "uint8", 1, {ROW}, ROW};
     testpeer_open_with(peer, false, &column, 1);
+}
+
+/* Starts a broker, and a writer of rows. */
+static struct testpeer *start_rows(struct embed *embed, const char *tables, const char *storage, const char *more)
+{
+    start(embed, tables, storage, more);
+    struct testpeer *peer = testpeer_new(embed);
+    open_rows(peer);
+    return peer;
 }
 
 static uint32_t rows_layout(struct testpeer *peer)
@@ -103,6 +105,15 @@ static void settle(struct testpeer *peer)
 {
     embed_settle(peer->embed);
     testpeer_heartbeat(peer, 0, false);
+}
+
+/* n items in batches, over a chunk of 2 KiB each, keys from 0 on. */
+static void insert_many(struct testpeer *peer, uint32_t n, uint32_t batch)
+{
+    for (uint32_t key = 0; key < n; key += batch) {
+        insert_rows(peer, key, batch, 32, false);
+        settle(peer);
+    }
 }
 
 /* Item i of the reply has the rows of the steps that it says. */
@@ -189,9 +200,7 @@ static void a_table_of_many_times_memory_is_sampled_whole(void **state)
 {
     (void)state;
     struct embed embed;
-    start(&embed, TABLE, "memory: 512KiB", NULL);
-    struct testpeer *peer = testpeer_new(&embed);
-    open_rows(peer);
+    struct testpeer *peer = start_rows(&embed, TABLE, "memory: 512KiB", NULL);
     uint64_t key = 0;
     /* 4 MiB in chunks of 2 KiB, 32 KiB, and 150 KiB: slab, message, frame of its own. */
     for (uint32_t i = 0; i < 20; i++, key += 50) {
@@ -240,10 +249,9 @@ static void replies_are_those_of_a_model(void **state)
     struct rng rng;
     rng_seed(&rng, naive_seed("replies_are_those_of_a_model"));
     struct embed embed;
-    start(&embed, "  - {name: t, max_size: 400, sampler: {kind: prioritized}, remover: {kind: fifo}}",
-          "memory: 128KiB, disk: 100MiB", NULL);
-    struct testpeer *peer = testpeer_new(&embed);
-    open_rows(peer);
+    struct testpeer *peer =
+        start_rows(&embed, "  - {name: t, max_size: 400, sampler: {kind: prioritized}, remover: {kind: fifo}}",
+                   "memory: 128KiB, disk: 100MiB", NULL);
     struct known known[400];
     uint32_t n = 0;
     uint64_t key = 1;
@@ -292,10 +300,7 @@ static void replies_are_those_of_a_model(void **state)
 static uint32_t drive(struct testpeer *peer, uint64_t *keys, double *probabilities)
 {
     open_rows(peer);
-    for (uint32_t i = 0; i < 30; i++) {
-        insert_rows(peer, i * 20, 20, 32, false);
-        settle(peer);
-    }
+    insert_many(peer, 600, 20);
     uint32_t n = 0;
     for (uint32_t i = 0; i < 100; i++) {
         const struct testpeer_answer *answer = testpeer_sampled(peer, "t", 10);
@@ -331,13 +336,8 @@ static void a_queue_keeps_its_order(void **state)
 {
     (void)state;
     struct embed embed;
-    start(&embed, QUEUE, "memory: 64KiB", NULL);
-    struct testpeer *peer = testpeer_new(&embed);
-    open_rows(peer);
-    for (uint32_t i = 0; i < 50; i++) {
-        insert_rows(peer, i * 10, 10, 32, false);
-        settle(peer);
-    }
+    struct testpeer *peer = start_rows(&embed, QUEUE, "memory: 64KiB", NULL);
+    insert_many(peer, 500, 10);
     uint64_t next = 0, ids[50];
     for (uint32_t i = 0; i < 50; i++)
         ids[i] = testpeer_sample(peer, "t", 10, NO_TIMEOUT, 0);
@@ -391,9 +391,7 @@ static void a_parked_sample_says_what_it_waits_for_and_outlives_its_deadline(voi
 {
     (void)state;
     struct embed embed;
-    start(&embed, QUEUE, "memory: 1MiB", NULL);
-    struct testpeer *peer = testpeer_new(&embed);
-    open_rows(peer);
+    struct testpeer *peer = start_rows(&embed, QUEUE, "memory: 1MiB", NULL);
     insert_rows(peer, 0, 60, 32, false);
     spill_all(&embed);
     uint64_t id = testpeer_sample(peer, "t", 12, 50, 0);
@@ -413,9 +411,7 @@ static void a_parked_sample_is_cancelled_and_lost_like_any_other(void **state)
 {
     (void)state;
     struct embed embed;
-    start(&embed, TABLE, "memory: 1MiB", NULL);
-    struct testpeer *peer = testpeer_new(&embed);
-    open_rows(peer);
+    struct testpeer *peer = start_rows(&embed, TABLE, "memory: 1MiB", NULL);
     insert_rows(peer, 0, 60, 32, false);
     spill_all(&embed);
     uint64_t id = testpeer_sample(peer, "t", 12, NO_TIMEOUT, 0);
@@ -443,13 +439,8 @@ static void many_samplers_share_memory_and_reads(void **state)
 {
     (void)state;
     struct embed embed;
-    start(&embed, TABLE, "memory: 128KiB", NULL);
-    struct testpeer *peer = testpeer_new(&embed);
-    open_rows(peer);
-    for (uint32_t i = 0; i < 30; i++) {
-        insert_rows(peer, i * 20, 20, 32, false);
-        settle(peer);
-    }
+    struct testpeer *peer = start_rows(&embed, TABLE, "memory: 128KiB", NULL);
+    insert_many(peer, 600, 20);
     spill_all(&embed);
     uint64_t ids[60];
     for (uint32_t i = 0; i < 60; i++)
@@ -470,7 +461,7 @@ static void many_samplers_share_memory_and_reads(void **state)
 static void damage(const struct chunk *chunk)
 {
     char path[128];
-    snprintf(path, sizeof path, "%s/segment-%08llu.replay", folder, (unsigned long long)disk_number(chunk->at));
+    snprintf(path, sizeof path, "%s/segment-%08llu.replay", folder.path, (unsigned long long)disk_number(chunk->at));
     int file = open(path, O_RDWR);
     assert_true(file >= 0);
     off_t at = (off_t)(disk_offset(chunk->at) + sizeof(struct entry_head) + sizeof(struct entry_chunk) + 100);
@@ -485,9 +476,7 @@ static void damaged_data_is_told_of_and_its_item_removed(void **state)
 {
     (void)state;
     struct embed embed;
-    start(&embed, TABLE, "memory: 1MiB", NULL);
-    struct testpeer *peer = testpeer_new(&embed);
-    open_rows(peer);
+    struct testpeer *peer = start_rows(&embed, TABLE, "memory: 1MiB", NULL);
     insert_rows(peer, 0, 10, 32, false);
     spill_all(&embed);
     struct table *table = embed_table(&embed, "t");
@@ -515,9 +504,7 @@ static void inserts_wait_while_memory_is_full(void **state)
 {
     (void)state;
     struct embed embed;
-    start(&embed, TABLE, "memory: 128KiB", NULL);
-    struct testpeer *peer = testpeer_new(&embed);
-    open_rows(peer);
+    struct testpeer *peer = start_rows(&embed, TABLE, "memory: 128KiB", NULL);
     embed.broker->stream->full = true; /* as if the disk did not take anything */
     for (uint32_t i = 0; i < 6; i++)
         insert_rows(peer, i * 10, 10, 64, false);
@@ -542,9 +529,7 @@ static void data_stays_until_it_is_written(void **state)
 {
     (void)state;
     struct embed embed;
-    start(&embed, TABLE, "memory: 64KiB", NULL);
-    struct testpeer *peer = testpeer_new(&embed);
-    open_rows(peer);
+    struct testpeer *peer = start_rows(&embed, TABLE, "memory: 64KiB", NULL);
     struct table *table = embed_table(&embed, "t");
     for (uint32_t i = 0; i < 20; i++) {
         insert_rows(peer, i * 20, 20, 32, false);
@@ -566,9 +551,7 @@ static void data_that_must_stay_does_not_stop_inserts(void **state)
 {
     (void)state;
     struct embed embed;
-    start(&embed, TABLE, "memory: 128KiB", NULL);
-    struct testpeer *peer = testpeer_new(&embed);
-    open_rows(peer);
+    struct testpeer *peer = start_rows(&embed, TABLE, "memory: 128KiB", NULL);
     uint32_t layout = rows_layout(peer);
     for (uint32_t i = 0; i < 200; i++)
         put_chunk(peer, 32, false); /* kept by the session for later items */
@@ -587,13 +570,8 @@ static void a_full_disk_budget_removes_old_items(void **state)
 {
     (void)state;
     struct embed embed;
-    start(&embed, TABLE, "memory: 128KiB, disk: 1MiB", NULL);
-    struct testpeer *peer = testpeer_new(&embed);
-    open_rows(peer);
-    for (uint32_t i = 0; i < 200; i++) {
-        insert_rows(peer, i * 10, 10, 32, false);
-        settle(peer);
-    }
+    struct testpeer *peer = start_rows(&embed, TABLE, "memory: 128KiB, disk: 1MiB", NULL);
+    insert_many(peer, 2000, 10);
     struct table *table = embed_table(&embed, "t");
     assert_int_equal(table->stats.rejected, 0);
     assert_int_equal(table->in.size + table->stats.evicted, 2000);
@@ -612,11 +590,10 @@ static void segments_that_hold_nothing_are_removed(void **state)
 {
     (void)state;
     struct embed embed;
-    start(&embed, "  - {name: t, max_size: 500, sampler: {kind: uniform}, remover: {kind: fifo}}", "memory: 128KiB",
-          NULL);
+    struct testpeer *peer =
+        start_rows(&embed, "  - {name: t, max_size: 500, sampler: {kind: uniform}, remover: {kind: fifo}}",
+                   "memory: 128KiB", NULL);
     embed.broker->stream->segment_bytes = 256 << 10;
-    struct testpeer *peer = testpeer_new(&embed);
-    open_rows(peer);
     /* Every tenth item stays for good: in time its segments hold hardly anything else. */
     uint64_t key = 0;
     for (uint32_t i = 0; i < 300; i++) {
@@ -647,22 +624,12 @@ static void segments_that_hold_nothing_are_removed(void **state)
     embed_stop(&embed);
 }
 
-/* Ends it without the checks of embed_stop, which empty the tables. */
-static void stop(struct embed *embed)
-{
-    while (embed->peers)
-        testpeer_close(embed->peers);
-    broker_destroy(&embed->broker);
-    zmq_ctx_term(embed->context);
-    schema_free(&broker_schema, &embed->config);
-}
-
 static uint64_t count_segments(void)
 {
     uint64_t n = 0;
     char path[128];
     for (uint32_t i = 1; i < 1000; i++) {
-        snprintf(path, sizeof path, "%s/segment-%08u.replay", folder, i);
+        snprintf(path, sizeof path, "%s/segment-%08u.replay", folder.path, i);
         n += access(path, F_OK) == 0;
     }
     return n;
@@ -673,15 +640,10 @@ static void files_of_a_broker_that_is_gone_are_removed(void **state)
 {
     (void)state;
     struct embed embed;
-    start(&embed, TABLE, "memory: 64KiB", NULL);
+    struct testpeer *peer = start_rows(&embed, TABLE, "memory: 64KiB", NULL);
     embed.broker->stream->segment_bytes = 64 << 10;
-    struct testpeer *peer = testpeer_new(&embed);
-    open_rows(peer);
-    for (uint32_t i = 0; i < 20; i++) {
-        insert_rows(peer, i * 20, 20, 32, false);
-        settle(peer);
-    }
-    stop(&embed);
+    insert_many(peer, 400, 20);
+    twin_kill(&embed);
     assert_true(count_segments() > 5);
     start(&embed, TABLE, "memory: 64KiB", NULL);
     assert_int_equal(embed_table(&embed, "t")->in.size, 0);
@@ -698,17 +660,14 @@ static void a_journal_of_before_stays(void **state)
     (void)state;
     struct embed embed;
     char more[160];
-    snprintf(more, sizeof more, "journal: {dir: %s}\ncheckpoint: {every: 0s, on_exit: false}\n", folder);
+    snprintf(more, sizeof more, "journal: {dir: %s}\ncheckpoint: {every: 0s, on_exit: false}\n", folder.path);
     for (uint32_t round = 0; round < 3; round++) {
         start(&embed, TABLE, "memory: 64KiB", round == 1 ? NULL : more);
         struct testpeer *peer = testpeer_new(&embed);
         if (round == 0) {
             embed.broker->stream->segment_bytes = 16 << 10;
             open_rows(peer);
-            for (uint32_t i = 0; i < 20; i++) {
-                insert_rows(peer, i * 20, 20, 32, false);
-                settle(peer);
-            }
+            insert_many(peer, 400, 20);
             for (uint64_t key = 0; key < 200; key++)
                 testpeer_delete(peer, "t", 1, &key);
         }
@@ -717,20 +676,8 @@ static void a_journal_of_before_stays(void **state)
             embed_advance(&embed, 1100);
         for (uint64_t key = 200; key < 400; key += 7)
             check_all(testpeer_fetch(peer, "t", 1, &key));
-        stop(&embed);
+        twin_kill(&embed);
     }
-}
-
-static void make_checkpoint(struct embed *embed)
-{
-    rp_error err = {0};
-    uint64_t number;
-    if (checkpoint_start(embed->broker->checkpoints, CHECKPOINT_ASKED, &number, &err) != RP_OK)
-        fail_msg("%s", err.text);
-    for (uint32_t ms = 0; ms < 10000 && embed->broker->checkpoints->last != number; ms++)
-        broker_turn(embed->broker, 1);
-    assert_int_equal(embed->broker->checkpoints->last, number);
-    embed_settle(embed);
 }
 
 /* What is left in mostly dead segments is read back for a checkpoint that moves it, and is there after a restart. */
@@ -739,27 +686,22 @@ static void checkpoints_move_chunks_that_are_on_disk_only(void **state)
     (void)state;
     struct embed embed;
     char more[128];
-    snprintf(more, sizeof more, "checkpoint: {dir: %s, keep: 1, every: 0s, on_exit: false}\n", folder);
-    start(&embed, TABLE, "memory: 64KiB", more);
+    snprintf(more, sizeof more, "checkpoint: {dir: %s, keep: 1, every: 0s, on_exit: false}\n", folder.path);
+    struct testpeer *peer = start_rows(&embed, TABLE, "memory: 64KiB", more);
     embed.broker->stream->segment_bytes = 64 << 10;
-    struct testpeer *peer = testpeer_new(&embed);
-    open_rows(peer);
-    for (uint32_t i = 0; i < 20; i++) {
-        insert_rows(peer, i * 20, 20, 32, false);
-        settle(peer);
-    }
-    make_checkpoint(&embed);
+    insert_many(peer, 400, 20);
+    twin_checkpoint(&embed);
     uint64_t before = count_segments();
     for (uint64_t key = 0; key < 400; key++)
         if (key % 5)
             testpeer_delete(peer, "t", 1, &key);
     testpeer_forget(peer);
-    make_checkpoint(&embed);
-    make_checkpoint(&embed);
+    twin_checkpoint(&embed);
+    twin_checkpoint(&embed);
     for (uint32_t ms = 0; ms < 5000 && count_segments() > before / 2; ms++)
         zmq_poll(NULL, 0, 1);
     assert_true(count_segments() <= before / 2);
-    stop(&embed);
+    twin_kill(&embed);
     start(&embed, TABLE, "memory: 64KiB", more);
     assert_int_equal(embed_table(&embed, "t")->in.size, 80);
     assert_true(embed.broker->store.spilled_chunks > 20);
@@ -776,11 +718,9 @@ static void checkpoints_leave_items_that_do_not_fit(void **state)
     (void)state;
     struct embed embed;
     char more[128];
-    snprintf(more, sizeof more, "checkpoint: {dir: %s, keep: 1, every: 0s, on_exit: false}\n", folder);
-    start(&embed, TABLE, "memory: 64KiB", more);
+    snprintf(more, sizeof more, "checkpoint: {dir: %s, keep: 1, every: 0s, on_exit: false}\n", folder.path);
+    struct testpeer *peer = start_rows(&embed, TABLE, "memory: 64KiB", more);
     embed.broker->stream->segment_bytes = 256 << 10;
-    struct testpeer *peer = testpeer_new(&embed);
-    open_rows(peer);
     uint32_t layout = rows_layout(peer);
     for (uint64_t big = 0; big < 4; big++) {
         uint64_t first = put_chunk(peer, 32, false);
@@ -795,12 +735,12 @@ static void checkpoints_leave_items_that_do_not_fit(void **state)
             settle(peer);
         }
     }
-    make_checkpoint(&embed);
+    twin_checkpoint(&embed);
     for (uint64_t key = 0; key < 400; key++)
         testpeer_delete(peer, "t", 1, &key);
     testpeer_forget(peer);
-    make_checkpoint(&embed);
-    stop(&embed);
+    twin_checkpoint(&embed);
+    twin_kill(&embed);
     start(&embed, TABLE, "memory: 64KiB", more);
     assert_int_equal(embed_table(&embed, "t")->in.size, 4);
     peer = testpeer_new(&embed);

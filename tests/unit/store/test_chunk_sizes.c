@@ -9,7 +9,6 @@
 #include <cmocka.h>
 
 #include <czmq.h>
-#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +18,7 @@
 #include "broker/journal/stream.h"
 #include "broker/spill/spill.h"
 #include "tests/support/testpeer.h"
+#include "tests/support/twin.h"
 
 #define TABLE "  - {name: t, max_size: 1000, sampler: {kind: uniform}, remover: {kind: fifo}}"
 #define KIB 1024u
@@ -34,25 +34,17 @@ static const uint32_t sizes[] = {
     3 * MIB + 5,  4 * MIB};
 enum { N = sizeof sizes / sizeof sizes[0] };
 
-static char folder[64];
-
-static int forget(const char *path, const struct stat *info, int kind, struct FTW *at)
-{
-    (void)info;
-    (void)kind;
-    (void)at;
-    return remove(path);
-}
+static struct twin_folder folder;
 
 static void start(struct embed *embed, enum mode mode)
 {
     char keys[300];
     if (mode == JOURNAL)
-        snprintf(keys, sizeof keys, "journal: {dir: %s, fsync: never}\ncheckpoint: {every: 0s}\n", folder);
+        snprintf(keys, sizeof keys, "journal: {dir: %s, fsync: never}\ncheckpoint: {every: 0s}\n", folder.path);
     else if (mode == CHECKPOINT)
-        snprintf(keys, sizeof keys, "checkpoint: {dir: %s, every: 0s, on_exit: false}\n", folder);
+        snprintf(keys, sizeof keys, "checkpoint: {dir: %s, every: 0s, on_exit: false}\n", folder.path);
     else
-        snprintf(keys, sizeof keys, "storage: {dir: %s, memory: 64KiB}\n", folder);
+        snprintf(keys, sizeof keys, "storage: {dir: %s, memory: 64KiB}\n", folder.path);
     embed_start(embed, TABLE, keys);
 }
 
@@ -69,22 +61,11 @@ static void settle(struct embed *embed)
     fail_msg("the disk does not keep up");
 }
 
-static void make_checkpoint(struct embed *embed)
-{
-    rp_error err = {0};
-    uint64_t number;
-    if (checkpoint_start(embed->broker->checkpoints, CHECKPOINT_ASKED, &number, &err) != RP_OK)
-        fail_msg("%s", err.text);
-    for (uint32_t ms = 0; ms < 10000 && embed->broker->checkpoints->last != number; ms++)
-        broker_turn(embed->broker, 1);
-    assert_int_equal(embed->broker->checkpoints->last, number);
-}
-
 /* What lies in memory only is brought to the disk. Gives how many chunks are there. */
 static uint32_t bring_to_disk(struct embed *embed, enum mode mode)
 {
     if (mode == CHECKPOINT)
-        make_checkpoint(embed);
+        twin_checkpoint(embed);
     for (uint32_t i = 0; mode == STORAGE && i < 4; i++)
         embed_advance(embed, 1100);
     settle(embed);
@@ -136,20 +117,10 @@ static void check(struct embed *embed)
     testpeer_close(peer);
 }
 
-static void end(struct embed *embed)
-{
-    while (embed->peers)
-        testpeer_close(embed->peers);
-    broker_destroy(&embed->broker);
-    zmq_ctx_term(embed->context);
-    schema_free(&broker_schema, &embed->config);
-}
-
 static void every_size(enum mode mode, bool packed, bool first)
 {
     struct embed embed;
-    snprintf(folder, sizeof folder, "/tmp/test-chunk-sizes-XXXXXX");
-    assert_non_null(mkdtemp(folder));
+    twin_folder_init(&folder);
     start(&embed, mode);
     for (uint32_t i = 0; i < N; i++) {
         insert(&embed, i, sizes[i], packed, first);
@@ -160,13 +131,13 @@ static void every_size(enum mode mode, bool packed, bool first)
     assert_true(there >= (mode == STORAGE ? 10 : N));
     assert_true(!first || embed.broker->stream->segments.n >= 10); /* those with the small chunks may be gone again */
     check(&embed);
-    end(&embed);
+    twin_kill(&embed);
     if (mode != STORAGE) {
         start(&embed, mode);
         check(&embed);
-        end(&embed);
+        twin_kill(&embed);
     }
-    assert_int_equal(nftw(folder, forget, 8, FTW_DEPTH | FTW_PHYS), 0);
+    twin_folder_fini(&folder);
 }
 
 static void every_size_with(enum mode mode)
