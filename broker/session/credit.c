@@ -1,5 +1,4 @@
-/* What sessions are told about their flow control: notices, rejections, and the Credit message. How much a session may send
- * is decided in credit_grant.c. */
+/* What writers hear about their credit: notices, rejections, and the Credit message. */
 #include "broker/session/credit.h"
 
 #include <stdio.h>
@@ -29,7 +28,7 @@ void credit_mark(struct session *self, bool urgent)
     sessions->dirty = self;
 }
 
-/* A notice goes out when an eighth of a window has come free, or when the writer may be waiting for the last of it. */
+/* True if something has changed since the last notice. */
 static bool has_news(const struct session *self)
 {
     bool news = self->urgent || self->returned_bytes != self->told_returned;
@@ -38,7 +37,7 @@ static bool has_news(const struct session *self)
     return news;
 }
 
-/* Whether its news are to be told now. */
+/* True if a notice should be sent now: an eighth of a window has come free, or the writer may be waiting for the rest. */
 static bool is_due(const struct session *self)
 {
     const struct sessions *sessions = self->sessions;
@@ -132,12 +131,12 @@ bool credit_reserve(struct session *self)
 bool credit_keep_rejection(struct session *self, const struct rejection *rejection)
 {
     if (self->rejection_count >= REJECTIONS_KEPT || !credit_reserve(self))
-        return false; /* a peer that ignores its credit */
+        return false; /* the writer ignores its credit */
     struct rejection *place =
         &self->rejections[(self->rejection_head + self->rejection_count++) % self->rejection_capacity];
     *place = *rejection;
     place->text = strdup(rejection->text ? rejection->text : "");
-    if (place->text) /* it may quote what a client sent, and be cut in the middle of it */
+    if (place->text) /* it may quote what a client sent, cut in the middle of a character */
         utf8_clean(place->text, strlen(place->text));
     return true;
 }
@@ -152,7 +151,7 @@ void credit_confirm(struct session *self, uint64_t confirmed)
     }
 }
 
-/* The message and everything it points to, in one place. */
+/* The message, and the arrays that it points to. */
 struct credit_message {
     Replay__Credit body;
     uint32_t *table;
@@ -189,34 +188,29 @@ static void add_waiting(struct credit_message *self, const struct flow *flow)
         self->waiting[self->body.n_waiting++] = copy;
 }
 
-struct credit_message *credit_message_new(struct session *session, bool explain)
+static struct credit_message *message_alloc(uint32_t n_tables)
 {
-    struct sessions *sessions = session->sessions;
-    EFFECT(sessions->loop, progress, session);
     struct credit_message *self = calloc(1, sizeof *self);
-    uint32_t n = session->n_tables;
-    if (self) {
-        self->table = calloc(n, sizeof *self->table);
-        self->resolved = calloc((size_t)n * 3, sizeof *self->resolved);
-        self->waiting = calloc(n, sizeof(char *));
-    }
-    if (!self || !self->table || !self->resolved || !self->waiting) {
+    if (!self)
+        return NULL;
+    self->table = calloc(n_tables, sizeof *self->table);
+    self->resolved = calloc((size_t)n_tables * 3, sizeof *self->resolved);
+    self->waiting = calloc(n_tables, sizeof(char *));
+    if (!self->table || !self->resolved || !self->waiting) {
         credit_message_destroy(&self);
         return NULL;
     }
-    self->allowed = self->resolved + n;
-    self->rejected = self->allowed + n;
+    self->allowed = self->resolved + n_tables;
+    self->rejected = self->allowed + n_tables;
     replay__credit__init(&self->body);
-    self->body.received = session->received;
-    self->body.gap = session->gap;
-    self->body.epoch = session->epoch;
-    self->body.session = session->ordinal;
-    self->body.allowed_bytes = credit_allowed(session);
-    self->body.keep_bytes = session->keep_bytes;
-    self->body.returned_bytes = session->told_returned = session->returned_bytes;
     self->body.waiting = self->waiting;
+    return self;
+}
+
+static void add_flows(struct credit_message *self, struct session *session, bool explain)
+{
     uint32_t used = 0;
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < session->n_tables; i++) {
         struct flow *flow = session->flows[i];
         if (!flow)
             continue;
@@ -232,8 +226,24 @@ struct credit_message *credit_message_new(struct session *session, bool explain)
     self->body.resolved = self->resolved;
     self->body.allowed = self->allowed;
     self->body.rejected = self->rejected;
+}
+
+struct credit_message *credit_message_new(struct session *session, bool explain)
+{
+    EFFECT(session->sessions->loop, progress, session);
+    struct credit_message *self = message_alloc(session->n_tables);
+    if (!self)
+        return NULL;
+    self->body.received = session->received;
+    self->body.gap = session->gap;
+    self->body.epoch = session->epoch;
+    self->body.session = session->ordinal;
+    self->body.allowed_bytes = credit_allowed(session);
+    self->body.keep_bytes = session->keep_bytes;
+    self->body.returned_bytes = session->told_returned = session->returned_bytes;
+    add_flows(self, session, explain);
     add_rejections(self, session);
-    session->told_ns = sessions->loop->now_ns;
+    session->told_ns = session->sessions->loop->now_ns;
     return self;
 }
 

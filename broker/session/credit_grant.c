@@ -2,12 +2,12 @@
  *
  * Windows start small, double while they are used up, and are shared among the sessions that write. The sum of all byte
  * grants (offered - returned) never exceeds the ingest budget; one item at a time may always be sent, so a session
- * without any grant still moves.
+ * without any grant still makes progress.
  *
- * A grant that a writer was told of cannot be taken back: its messages may be under way. So when the budget is short, a
- * session that uses little of its grant is asked to keep less (Credit.keep_bytes), and a client gives the rest up in a
- * heartbeat (Heartbeat.released_bytes). A client that does not know of this keeps what it was promised: its window
- * shrinks as it uses it, since nothing is added until the smaller window is used up. */
+ * A grant that a writer knows of cannot be taken back: its messages may be in flight. When the budget is short, a session
+ * that uses little of its grant is asked to keep less (Credit.keep_bytes), and its client releases the rest in a heartbeat
+ * (Heartbeat.released_bytes). The window of a client that does not support this shrinks as the client uses it: nothing is
+ * added until the smaller window is used up. */
 #include "broker/config/config.h"
 #include "broker/loop/loop.h"
 #include "broker/session/credit.h"
@@ -16,14 +16,14 @@
 
 #define FIRST_WINDOW_ITEMS 64u
 #define FIRST_WINDOW_BYTES (1u << 20)
-/* The n-th session begins with budget / (IDLE_PART * (n + 1)) bytes at most: 1,000 sessions hold less than half of the
- * budget in all (the sum is a harmonic one), even if none of them ever gives anything up. */
+/* The n-th session begins with budget / (IDLE_PART * (n + 1)) bytes at most. The sum is harmonic: 1,000 sessions hold less
+ * than half of the budget, even if none of them ever releases credit. */
 #define IDLE_PART 16u
 #define SHARED_WINDOW_ITEMS 40000u
-/* A deep queue of inserts holds up samplers. */
+/* Window of a table that is being sampled: a deep queue of inserts delays samplers. */
 #define SAMPLED_WINDOW_ITEMS 4000u
 #define LEAST_WINDOW_ITEMS 256u
-/* A session that does not read its rejections gets no more credit. */
+/* Unread rejections after which a session gets no more credit. */
 #define REJECTIONS_MOST 1024u
 
 static uint64_t least(uint64_t a, uint64_t b)
@@ -31,7 +31,7 @@ static uint64_t least(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-/* Sessions among which the windows are shared: those that write, and this one. */
+/* Returns how many sessions share the windows: those that write, and this one. */
 static uint64_t writers(const struct session *self)
 {
     return (uint64_t)self->sessions->n_writing + (self->writing ? 0 : 1);
@@ -43,7 +43,7 @@ static uint64_t most_bytes(const struct session *self)
     return least((uint64_t)sessions->config->window_bytes, sessions->ingest_budget / (writers(self) + 1));
 }
 
-/* The window of a session that does not write. */
+/* Returns the window of a session that does not write. */
 static uint64_t idle_bytes(const struct sessions *sessions)
 {
     uint64_t part = sessions->ingest_budget / IDLE_PART / ((uint64_t)sessions->n_open + 1);
@@ -147,8 +147,8 @@ void credit_open(struct session *self)
 {
     struct sessions *sessions = self->sessions;
     self->window_bytes = least(idle_bytes(sessions), most_bytes(self));
-    /* Of a tombstone only the promise is left (allowed_bytes): it begins anew, and what its writer sends again is taken
-     * up to the promise. */
+    /* A tombstone keeps only its promise (allowed_bytes): credit starts anew, and what the writer sends again is accepted up
+     * to the promise. */
     self->offered_bytes = self->returned_bytes;
     self->told_returned = self->measured_bytes = self->returned_bytes;
     self->measured_ns = sessions->loop->now_ns;
@@ -160,10 +160,10 @@ void credit_close(struct session *self)
 {
     struct sessions *sessions = self->sessions;
     if (self->tombstone)
-        return; /* was done when it expired */
+        return; /* closed when it expired */
     set_writing(self, false);
     sessions->granted_bytes -= least(self->offered_bytes - self->returned_bytes, sessions->granted_bytes);
-    /* All that had arrived is dealt with. */
+    /* Everything that has arrived counts as returned. */
     self->offered_bytes = self->returned_bytes = self->received_bytes;
 }
 
@@ -177,7 +177,7 @@ void credit_return(struct session *self, uint64_t bytes)
 void credit_measure(struct session *self)
 {
     struct sessions *sessions = self->sessions;
-    /* Some clients ask for their credit by heartbeats, many in a second. */
+    /* Some clients poll for credit with many heartbeats per second. */
     if (sessions->loop->now_ns - self->measured_ns < sessions->config->heartbeat_ns / 2)
         return;
     uint64_t used = self->received_bytes - self->measured_bytes, keep = idle_bytes(sessions);
@@ -198,12 +198,12 @@ void credit_release(struct session *self, uint64_t released)
 {
     struct sessions *sessions = self->sessions;
     if (released <= self->released_bytes || released > credit_allowed(self))
-        return; /* was heard before; or more than it ever had */
-    /* A single item that needed no credit may have used up what is given up here. */
+        return; /* known already; or more than it ever had */
+    /* A single item that needed no credit may have used up what is released here. */
     uint64_t bytes = least(released - self->released_bytes, self->offered_bytes - self->received_bytes);
     self->released_bytes = released;
     self->offered_bytes -= bytes;
-    self->allowed_bytes = self->offered_bytes; /* whatever it has sent is below that */
+    self->allowed_bytes = self->offered_bytes; /* no less than what it has sent */
     sessions->granted_bytes -= least(bytes, sessions->granted_bytes);
     uint64_t left = self->offered_bytes - self->returned_bytes, idle = idle_bytes(sessions);
     left = left > idle ? left : idle;

@@ -1,7 +1,5 @@
-/* The way in: an ingest message becomes chunks in the store and items in tables, or items that wait for their table.
- *
- * Messages of a session are taken in the order of their numbers, each once. What is wrong with one item concerns that
- * item alone: it is rejected with a sentence, and the rest goes on. */
+/* Messages of a session are taken in the order of their numbers, each once. What is wrong with one item concerns that item
+ * alone: it is rejected with a sentence, and the other items are taken. */
 #include "broker/session/ingest.h"
 
 #include <string.h>
@@ -13,9 +11,10 @@
 #include "broker/session/credit.h"
 #include "broker/session/flow.h"
 #include "broker/session/intake.h"
+#include "broker/session/session_chunks.h"
 #include "proto/base/error.h"
 
-/* Blocks of one message: a chunk takes 16 bytes of the header, however many columns it has. */
+/* Most blocks of one message: a chunk takes 16 bytes of the header, however many columns it has. */
 #define BLOCKS_PER_MESSAGE (1u << 20)
 #define FRAMES_MOST 1024u
 
@@ -29,7 +28,7 @@ void intake_complain(struct sessions *sessions, const char *id, const char *what
                  log_quote(quoted, sizeof quoted, text), held);
 }
 
-/* One item may always be sent when its table has none of the session's unresolved. */
+/* True for a message with one item for a table that has no unresolved item of the session: it needs no credit. */
 static bool is_lone_item(const struct intake *self)
 {
     if (self->in.n_items != 1)
@@ -44,13 +43,13 @@ static bool is_lone_item(const struct intake *self)
     return flow && flow->arrived == flow->resolved;
 }
 
-/* Whether the message as a whole can be taken: its bytes against the credit, its frames against its chunks. */
+/* Checks the message as a whole: its bytes against the credit, its frames against its chunks. */
 static rp_status message_check(struct intake *self, rp_error *err)
 {
     struct session *session = self->session;
     struct sessions *sessions = session->sessions;
     uint32_t frames = self->in.n_chunks - self->in.packed + (self->in.packed ? 1 : 0);
-    /* Keep the account whole: what is here counts as granted. */
+    /* Bytes that have arrived count as granted, whether they were or not: offered - returned stays true. */
     uint64_t allowed = session->allowed_bytes;
     bool over = session->received_bytes > allowed;
     if (session->received_bytes > session->offered_bytes)
@@ -77,7 +76,7 @@ static rp_status message_check(struct intake *self, rp_error *err)
                    (unsigned long long)self->in.number, (unsigned long long)(session->received_bytes - allowed));
 }
 
-/* After a tombstone the ring starts anew, at the oldest chunk that this writer can still mean. */
+/* Starts the ring of a resumed tombstone anew, at the oldest chunk that the writer can still refer to. */
 static void ring_rebase(struct intake *self)
 {
     uint64_t base = self->in.oldest_chunk ? self->in.oldest_chunk : 1;
@@ -90,9 +89,8 @@ static void ring_rebase(struct intake *self)
     self->session->rebase = false;
 }
 
-/* Without the memory for all of it a message counts as lost: its writer sends it again, and what was taken of it is
- * known by its numbers. That is said with the answer to the next heartbeat: not at once, or writer and broker would do
- * nothing else. */
+/* Counts a message as lost that there is no memory for: its writer sends it again, and what was taken of it is known by its
+ * numbers. The writer learns of it with the answer to its next heartbeat: at once, writer and broker would do nothing else. */
 static void message_missed(struct session *session, uint64_t number)
 {
     session->received = number - 1;
@@ -118,23 +116,24 @@ static void take_message(struct intake *self)
     self->lone = is_lone_item(self);
     rp_error err;
     err.text[0] = '\0';
-    rp_status refused = message_check(self, &err);
-    if (taken && refused == RP_OK && self->in.n_chunks)
+    self->refused = message_check(self, &err);
+    self->why = err.text;
+    if (taken && self->refused == RP_OK && self->in.n_chunks)
         taken = intake_chunks(self);
-    taken = taken && intake_items(self, refused, err.text);
+    taken = taken && intake_items(self);
+    self->why = NULL;
     if (!taken)
         message_missed(session, self->in.number);
     else
-        /* Items of this message hold what they need themselves. More chunks than came are let go of, or a writer of many
-         * small chunks would never catch up. */
+        /* Items of this message hold their own chunks. More chunks are released than have come, or a writer of many small
+         * chunks would never catch up. */
         session_drop_chunks(session, self->in.oldest_chunk, 2048 + 2 * (uint32_t)self->in.n_chunks);
     if (!self->message)
         credit_return(session, self->bytes);
     credit_mark(session, false);
 }
 
-/* A message whose header could not be read: if it says whose it is and is next in turn, it is passed over with a
- * rejection; otherwise there is nobody to tell. */
+/* Skips a message whose header is damaged. If it names its session and is the next of it, the writer gets a rejection. */
 static void message_bad(struct sessions *sessions, const struct wire_ingest *in, const char *text)
 {
     sessions->peers->counters.messages_bad++;
@@ -152,7 +151,7 @@ static void message_bad(struct sessions *sessions, const struct wire_ingest *in,
     credit_reject_at(session, &rejection);
 }
 
-/* n frames were read; of a message with more the rest was dropped. */
+/* Takes a message of n frames; of a longer message the rest was dropped. */
 static void message_receive(struct sessions *sessions, zmq_msg_t *frames, uint32_t n)
 {
     struct intake intake = {.payload = frames + 1, .n_payload = n - 1};
@@ -170,14 +169,14 @@ static void message_receive(struct sessions *sessions, zmq_msg_t *frames, uint32
         sessions->ingest_stale++;
         if (!session)
             intake_complain(sessions, "B0208", "message of an unknown session ignored", NULL,
-                            "it has ended, or never was here");
+                            "it has ended, or this broker never knew it");
         return;
     }
     session_touch(session, sessions->loop->now_ns);
     if (intake.in.number <= session->received || sessions->loop->draining)
         return;
-    /* After a gap nothing is taken until HELLO, not even the message that was missing: what the writer sends again comes
-     * in a new epoch, so anything else is a leftover of a connection that it has given up. */
+    /* After a gap nothing is taken until HELLO, not even the message that was missing: what the writer sends again comes in
+     * a new epoch, so anything else is left over from a connection that the writer has closed. */
     if (session->gap || intake.in.number > session->received + 1) {
         sessions->ingest_gaps++;
         if (!session->gap) {

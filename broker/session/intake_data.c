@@ -6,27 +6,29 @@
 #include "broker/loop/loop.h"
 #include "broker/session/flow.h"
 #include "broker/session/intake.h"
+#include "broker/session/session_chunks.h"
 #include "broker/table/tables.h"
 #include "proto/base/error.h"
 #include "proto/wire/codec.h"
 #include "proto/wire/unpack.h"
 
 #define LAYOUTS_PER_SESSION 65536u
-/* Of one Layout, and of all in one message: decoding takes time. Of a session's layouts as they are kept, each with all
- * columns: a few bytes on the wire make many. */
+/* Most bytes of one Layout, and of all in one message: decoding takes time. Most bytes of all layouts of a session as they are
+ * kept, with all columns: a few bytes on the wire become many. */
 #define LAYOUT_BYTES (128u << 10)
 #define LAYOUT_BYTES_PER_MESSAGE (512u << 10)
 #define LAYOUT_BYTES_PER_SESSION (8u << 20)
-/* A small block can stand for a very large one: bound what a reader must unpack. */
+/* Most bytes of a chunk after decompression: a small block can expand to a very large one, which readers must unpack. */
 #define CHUNK_RAW_BYTES (UINT64_C(1) << 30)
 
+/* Makes a place for the layout of this id, which must be in use or the next. */
 static rp_status layout_place(struct session *session, uint32_t id)
 {
     if (id < session->n_layouts)
         return RP_OK;
     if (id >= LAYOUTS_PER_SESSION || id > session->n_layouts)
         return RP_INVALID_ARGUMENT;
-    /* Doubles; n_layouts is always one past the last registered. */
+    /* The array doubles; n_layouts is one past the last registered id. */
     if ((session->n_layouts & (session->n_layouts - 1)) == 0) {
         uint32_t capacity = session->n_layouts ? session->n_layouts * 2 : 1;
         struct session_layout *layouts = realloc(session->layouts, capacity * sizeof *layouts);
@@ -38,7 +40,7 @@ static rp_status layout_place(struct session *session, uint32_t id)
     return RP_OK;
 }
 
-/* Remembers why a layout was refused, and the layout. */
+/* Keeps a refused layout with the reason. False: no memory. */
 static bool layout_refuse(struct session *session, struct session_layout *place, const char *text, const void *data,
                           size_t size)
 {
@@ -99,7 +101,7 @@ bool intake_layouts(struct intake *self)
         taken += field.size;
         if (field.size > LAYOUT_BYTES || taken > LAYOUT_BYTES_PER_MESSAGE) {
             intake_complain(self->session->sessions, "B0204", "layout refused", self->session,
-                            "a Layout may have 128 KiB, all of one message 512 KiB");
+                            "a Layout may have at most 128 KiB, all Layouts of one message 512 KiB");
             return true;
         }
         ProtobufCMessage *wire;
@@ -139,7 +141,7 @@ static void chunk_plan(const struct intake *self, uint32_t i, struct chunk_plan 
         plan->codec[c] = pb_u8(&in->block_codec, i * columns->count + c);
         plan->absent |= plan->codec[c] == RP_CODEC_ABSENT;
         plan->bytes += plan->size[c];
-        if (plan->raw_bytes <= CHUNK_RAW_BYTES) /* too much already: a sum of 255 could wrap around */
+        if (plan->raw_bytes <= CHUNK_RAW_BYTES) /* beyond the limit already: a sum of 255 could wrap around */
             plan->raw_bytes += plan->rows * columns->column[c].row_bytes;
     }
 }
@@ -206,12 +208,13 @@ static void chunk_refused(struct intake *self, uint64_t number, const rp_error *
     struct session *session = self->session;
     if (!session->refusals)
         session->refusals = calloc(REFUSALS_KEPT, sizeof *session->refusals);
-    if (session->refusals) /* without memory for it the item is told that the chunk was refused, not why */
+    if (session->refusals) /* without the memory, the rejection of an item says that the chunk was refused, not why */
         session->refusals[session->next_refusal++ % REFUSALS_KEPT] = (struct refusal){number, *err};
     intake_complain(self->session->sessions, "B0205", "chunk refused", self->session, err->text);
 }
 
-/* Where chunk i lies: in the pack, or in a frame of its own (then *message is set). NULL: its frame has not its size. */
+/* Returns where chunk i lies: in the packed frame, or in a frame of its own (then *message is set). NULL: the frame is too
+ * short, or has another size. */
 static const uint8_t *chunk_find(const struct intake *self, uint32_t i, uint64_t bytes, size_t *packed_at,
                                  zmq_msg_t **message, size_t *room)
 {
@@ -242,7 +245,7 @@ static bool take_chunk(struct intake *self, uint32_t i, size_t *packed_at)
         status = err_set(&err, RP_BAD_MESSAGE, "%zu bytes are left in its frame where its blocks need %llu", room,
                          (unsigned long long)plan.bytes);
     else if (plan.number < self->session->oldest_chunk || session_chunk(self->session, plan.number))
-        return true; /* here already, or let go of */
+        return true; /* already kept, or released */
     else
         status = chunk_store(self, i, &plan, data, message, &err);
     if (status == RP_OK || status == RP_NO_MEMORY)

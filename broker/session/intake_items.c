@@ -1,4 +1,4 @@
-/* Items of an ingest message: into their table at once, or into the flow that waits for it. */
+/* Items of an ingest message: inserted into their table at once, or queued in the flow that waits for it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,14 +8,18 @@
 #include "broker/session/credit.h"
 #include "broker/session/flow.h"
 #include "broker/session/intake.h"
+#include "broker/session/session_chunks.h"
 #include "broker/table/room.h"
 #include "broker/table/tables.h"
 #include "proto/base/error.h"
 
 #define CHUNKS_PER_ITEM 65536u
-/* Of all items of one message: each is looked at. */
+/* Chunks that the items of one message may run over, all together: each of them is looked at. */
 #define CHUNKS_SPANNED (1u << 20)
 
+/* ---- the chunks of an item ---- */
+
+/* Explains why the session has no chunk of this number. */
 static rp_status missing_chunk(const struct session *session, uint64_t number, rp_error *err)
 {
     unsigned long long n = number;
@@ -31,35 +35,43 @@ static rp_status missing_chunk(const struct session *session, uint64_t number, r
     return err_set(err, RP_FAILED_PRECONDITION, "chunk %llu was never sent or was refused", n);
 }
 
-/* Whether the item needs rows of a column that has none in this chunk, which holds its steps from `first` on. */
-static rp_status check_absent(const struct layout *layout, const struct span *span, struct chunk *chunk, uint64_t first,
-                              uint64_t n, const struct columns *columns, rp_error *err)
+/* The steps of an item that lie in one chunk. */
+struct piece {
+    struct chunk *chunk;
+    uint64_t first, n; /* steps, counted from the first of the item */
+};
+
+/* Checks that the item needs no rows of a column that the chunk has no data of. length: steps of the item. */
+static rp_status check_absent(const struct session *session, const struct layout *layout, uint32_t length,
+                              const struct piece *piece, rp_error *err)
 {
-    const uint8_t *codecs = chunk_block_codecs(chunk);
+    const uint8_t *codecs = chunk_block_codecs(piece->chunk);
     for (uint32_t f = 0; f < layout->n_fields; f++) {
         const struct layout_field *field = &layout->fields[f];
-        if (codecs[field->column] == RP_CODEC_ABSENT && layout_field_has_rows(field, span->length, first, n))
+        if (codecs[field->column] == RP_CODEC_ABSENT && layout_field_has_rows(field, length, piece->first, piece->n))
             return err_set(err, RP_INVALID_ARGUMENT, "column '%.64s' has no data in the steps that it needs",
-                           columns->column[field->column].name);
+                           session->columns->column[field->column].name);
     }
     return RP_OK;
 }
 
-/* An item that runs over several chunks. */
-static rp_status span_many(struct intake *self, const struct layout *layout, uint64_t number, struct span *span,
-                           rp_error *err)
+/* Counts the chunks of an item that runs over several, from chunk `number` on. */
+static rp_status count_chunks(struct intake *self, const struct layout *layout, uint64_t number,
+                              const struct span *span, uint32_t *out, rp_error *err)
 {
     const struct session *session = self->session;
-    uint64_t covered = session_chunk(session, number)->length - span->offset;
+    const struct chunk *last = session_chunk(session, number);
+    uint64_t covered = last->length - span->offset;
     uint32_t n = 1;
     while (covered < span->length) {
-        const struct chunk *last = session_chunk(session, number + n - 1), *next = session_chunk(session, number + n);
+        const struct chunk *next = session_chunk(session, number + n);
         if (!next)
             return missing_chunk(session, number + n, err);
         if (next->step != last->step + last->length)
             return err_set(err, RP_INVALID_ARGUMENT, "chunks %llu and %llu are not consecutive steps",
                            (unsigned long long)(number + n - 1), (unsigned long long)(number + n));
         covered += next->length;
+        last = next;
         if (++n > CHUNKS_PER_ITEM)
             return err_set(err, RP_INVALID_ARGUMENT, "it runs over more than %u chunks", CHUNKS_PER_ITEM);
         self->spanned += 1 + (next->absent ? layout->n_fields / 8 : 0); /* all fields are looked at, too */
@@ -69,27 +81,39 @@ static rp_status span_many(struct intake *self, const struct layout *layout, uin
                            "items at a time",
                            CHUNKS_SPANNED);
     }
+    *out = n;
+    return RP_OK;
+}
+
+/* Fills in the chunks of an item that runs over several, and holds them. */
+static rp_status span_many(struct intake *self, const struct layout *layout, uint64_t number, struct span *span,
+                           rp_error *err)
+{
+    const struct session *session = self->session;
+    uint32_t n = 0;
+    RP_TRY(count_chunks(self, layout, number, span, &n, err));
     struct chunk **many = malloc(n * sizeof(*many));
     if (!many)
         return err_set(err, RP_NO_MEMORY, "no memory for an item over %u chunks", n);
     uint64_t first = 0;
     for (uint32_t i = 0; i < n; i++) {
         many[i] = session_chunk(session, number + i);
-        uint64_t steps = many[i]->length - (i == 0 ? span->offset : 0);
-        if (many[i]->absent && check_absent(layout, span, many[i], first, steps, session->columns, err) != RP_OK) {
+        struct piece piece = {many[i], first, many[i]->length - (i == 0 ? span->offset : 0)};
+        if (many[i]->absent && check_absent(session, layout, span->length, &piece, err) != RP_OK) {
             free(many);
             return RP_INVALID_ARGUMENT;
         }
-        first += steps;
+        first += piece.n;
     }
     for (uint32_t i = 0; i < n; i++)
         chunk_hold(many[i]);
     span->many = many;
     span->n = n;
-    self->session->sessions->store->outside += n * sizeof(*many); /* until span_release */
+    session->sessions->store->outside += n * sizeof(*many); /* until span_release */
     return RP_OK;
 }
 
+/* Finds and holds the chunks of item i. */
 static rp_status item_span(struct intake *self, uint32_t i, struct layout *layout, struct span *span, rp_error *err)
 {
     const struct wire_ingest *in = &self->in;
@@ -111,8 +135,9 @@ static rp_status item_span(struct intake *self, uint32_t i, struct layout *layou
     if ((uint64_t)span->offset + span->length > chunk->length) {
         RP_TRY(span_many(self, layout, number, span, err));
     } else {
+        struct piece piece = {chunk, 0, span->length};
         if (chunk->absent)
-            RP_TRY(check_absent(layout, span, chunk, 0, span->length, session->columns, err));
+            RP_TRY(check_absent(session, layout, span->length, &piece, err));
         chunk_hold(chunk);
         span->one = chunk;
         span->n = 1;
@@ -121,7 +146,7 @@ static rp_status item_span(struct intake *self, uint32_t i, struct layout *layou
     return RP_OK;
 }
 
-/* Everything about an item but whether its table takes it now. On RP_OK the span holds its chunks. */
+/* Checks everything about an item but whether its table takes it now. On RP_OK the span holds its chunks. */
 static rp_status item_check(struct intake *self, uint32_t i, const struct session_layout *layout, struct arrival *out,
                             rp_error *err)
 {
@@ -140,11 +165,22 @@ static rp_status item_check(struct intake *self, uint32_t i, const struct sessio
     return RP_OK;
 }
 
-/* False: no memory, and nothing has changed. */
+/* ---- runs of items ---- */
+
+/* Items first .. first + n - 1 of a message: they share a layout, and so a flow. */
+struct run {
+    const struct session_layout *layout; /* NULL: never registered */
+    struct flow *flow;                   /* NULL: there is no such table */
+    uint64_t number;                     /* of the first item in its flow */
+    uint64_t policy;
+    uint32_t first, n;
+};
+
+/* Queues an item that has to wait, or whose rejection has to. False: no memory, and nothing has changed. */
 static bool item_wait(struct intake *self, struct flow *flow, const struct arrival *arrival, rp_status status,
                       const char *text)
 {
-    /* A writer that ignores its credit is told of so many items one by one, of the rest by their number. */
+    /* Of a writer that ignores its credit, a few rejected items are reported one by one and the rest are counted. */
     if (status != RP_OK && flow->count > 2 * self->session->sessions->config->window_items &&
         flow_merge_rejection(flow))
         return true;
@@ -163,7 +199,7 @@ static bool item_wait(struct intake *self, struct flow *flow, const struct arriv
     return true;
 }
 
-/* Whether memory and the limiter let an item in now. The limiter is asked for the rest of a run at once: what happens
+/* True if memory and the limiter let an item in now. The limiter is asked for the rest of a run at once: what happens
  * meanwhile (removals) can only allow more. */
 static bool may_insert(struct intake *self, struct table *table, const struct span *span, uint32_t run_left)
 {
@@ -177,17 +213,25 @@ static bool may_insert(struct intake *self, struct table *table, const struct sp
     return true;
 }
 
-/* Item i, number flow->arrived + 1; run_left more of its run follow, itself included. False: no memory, and the item has
- * not arrived. */
-static bool take_item(struct intake *self, uint32_t i, uint32_t run_left, const struct session_layout *layout,
-                      struct flow *flow, uint64_t policy, rp_status refused, const char *why)
+/* Inserts an item whose chunks the arrival holds; they are released if the table refuses it. RP_NO_MEMORY: they are not. */
+static rp_status item_insert(struct flow *flow, struct arrival *arrival, rp_error *err)
 {
-    struct sessions *sessions = self->session->sessions;
+    rp_status status = flow_insert(flow, arrival, err);
+    if (status != RP_OK && status != RP_NO_MEMORY)
+        span_release(&arrival->span, flow->session->sessions->store, flow->session->sessions->layouts);
+    return status;
+}
+
+/* Takes item i of a run, the next of its flow. False: no memory, and the item has not arrived. */
+static bool take_item(struct intake *self, const struct run *run, uint32_t i)
+{
+    struct flow *flow = run->flow;
+    uint32_t at = run->first + i;
     struct arrival arrival = {
-        pb_u64(&self->in.item_key, i), pb_f64(&self->in.item_priority, i), policy, {{0}, 0, 0, 0, 0}, flow};
+        pb_u64(&self->in.item_key, at), pb_f64(&self->in.item_priority, at), run->policy, {{0}, 0, 0, 0, 0}, flow};
     rp_error err; /* filled if it is needed: clearing it for each item would cost too much */
-    rp_status status = refused;
-    const char *text = why;
+    rp_status status = self->refused;
+    const char *text = self->why;
     if (status == RP_OK && flow->arrived + 1 > flow->allowed && !self->lone) {
         status = err_set(&err, RP_CREDIT_EXCEEDED,
                          "item %llu of table '%s' was sent, only %llu were allowed: wait for credit",
@@ -195,37 +239,34 @@ static bool take_item(struct intake *self, uint32_t i, uint32_t run_left, const 
         text = err.text;
     }
     if (status == RP_OK) {
-        status = item_check(self, i, layout, &arrival, &err);
+        status = item_check(self, at, run->layout, &arrival, &err);
         if (status == RP_NO_MEMORY)
             return false;
         text = err.text;
     }
+    bool waits = flow->count > 0 || (status == RP_OK && !may_insert(self, flow->table, &arrival.span, run->n - i));
+    bool taken = true;
     flow->arrived++;
-    self->session->items++;
-    bool waits = flow->count > 0 || (status == RP_OK && !may_insert(self, flow->table, &arrival.span, run_left));
-    bool kept = true;
     if (waits) {
-        kept = item_wait(self, flow, &arrival, status, text);
+        taken = item_wait(self, flow, &arrival, status, text);
     } else if (status == RP_OK) {
-        status = flow_insert(flow, &arrival, &err);
+        status = item_insert(flow, &arrival, &err);
         text = err.text;
-        kept = status != RP_NO_MEMORY;
-        if (kept && status != RP_OK)
-            span_release(&arrival.span, sessions->store, sessions->layouts);
+        taken = status != RP_NO_MEMORY;
     }
-    if (!kept) {
-        span_release(&arrival.span, sessions->store, sessions->layouts);
+    if (!taken) {
+        span_release(&arrival.span, self->session->sessions->store, self->session->sessions->layouts);
         flow->arrived--;
-        self->session->items--;
         return false;
     }
+    self->session->items++;
     if (!waits && status != RP_OK)
         credit_reject(flow, arrival.key, status, text);
     flow->resolved += !waits;
     return true;
 }
 
-/* Goes on after items that were lost with an older state of the broker. */
+/* Continues a flow after items that were lost with an older state of the broker. */
 static void flow_jump(struct flow *flow, uint64_t arrived)
 {
     log_line(LEVEL_ERROR, "B0106", "accepted items were lost", "name=%s ordinal=%u table=%s items=%llu",
@@ -239,58 +280,72 @@ static void flow_jump(struct flow *flow, uint64_t arrived)
     EFFECT(flow->session->sessions->loop, progress, flow->session);
 }
 
-/* Items first .. first + n - 1 of the message, which share a layout. False: no memory. */
-static bool take_run(struct intake *self, uint32_t run, uint32_t first, uint32_t n, rp_status refused, const char *why)
+/* Writes why no item of the run can be taken; nothing if they can. */
+static void check_run(const struct run *run, uint32_t layout, char *text, size_t size)
+{
+    struct flow *flow = run->flow;
+    text[0] = '\0';
+    if (!run->layout)
+        snprintf(text, size, "layout %u was never registered", layout);
+    else if (!flow)
+        snprintf(text, size, "%.250s", run->layout->refusal ? run->layout->refusal : "no memory");
+    else if (run->number > flow->arrived + 1 && flow->jumps && flow->count == 0)
+        flow_jump(flow, run->number - 1);
+    else if (run->number > flow->arrived + 1)
+        snprintf(text, size, "item numbers of table '%s' jump from %llu to %llu: they must be consecutive",
+                 flow->table->name, (unsigned long long)flow->arrived, (unsigned long long)run->number);
+}
+
+static void reject_item(struct intake *self, const struct run *run, uint32_t i, char *text)
+{
+    struct rejection rejection = {
+        .table = run->flow ? run->flow->table->id : REJECTED_NOWHERE,
+        .item = run->number + i,
+        .key = pb_u64(&self->in.item_key, run->first + i),
+        .status = run->layout && !run->flow && run->layout->refusal ? RP_NOT_FOUND : RP_INVALID_ARGUMENT,
+        .text = text,
+    };
+    credit_reject_at(self->session, &rejection);
+}
+
+/* Takes run r, n items from item `first` of the message on. False: no memory. */
+static bool take_run(struct intake *self, uint32_t r, uint32_t first, uint32_t n)
 {
     const struct wire_ingest *in = &self->in;
     struct session *session = self->session;
-    uint32_t id = pb_u32(&in->run_layout, run);
-    uint64_t number = pb_u64(&in->run_first, run), policy = pb_u64(&in->run_policy, run);
-    const struct session_layout *layout = id < session->n_layouts ? &session->layouts[id] : NULL;
-    struct flow *flow = layout && layout->table ? session->flows[layout->table->id] : NULL;
+    uint32_t id = pb_u32(&in->run_layout, r);
+    struct run run = {
+        .layout = id < session->n_layouts ? &session->layouts[id] : NULL,
+        .number = pb_u64(&in->run_first, r),
+        .policy = pb_u64(&in->run_policy, r),
+        .first = first,
+        .n = n,
+    };
+    run.flow = run.layout && run.layout->table ? session->flows[run.layout->table->id] : NULL;
     char text[300];
-    text[0] = '\0';
+    check_run(&run, id, text, sizeof text);
     self->allowance = 0;
-    if (!layout)
-        snprintf(text, sizeof text, "layout %u was never registered", id);
-    else if (!flow)
-        snprintf(text, sizeof text, "%.250s", layout->refusal ? layout->refusal : "no memory");
-    else if (number > flow->arrived + 1 && flow->jumps && flow->count == 0)
-        flow_jump(flow, number - 1);
-    else if (number > flow->arrived + 1)
-        snprintf(text, sizeof text, "item numbers of table '%s' jump from %llu to %llu: they must be consecutive",
-                 flow->table->name, (unsigned long long)flow->arrived, (unsigned long long)number);
     bool ok = true;
     for (uint32_t i = 0; i < n && ok; i++) {
         ok = credit_reserve(session);
         if (!ok)
             break;
-        if (!flow || text[0]) {
-            struct rejection rejection = {
-                .table = flow ? flow->table->id : REJECTED_NOWHERE,
-                .item = number + i,
-                .key = pb_u64(&in->item_key, first + i),
-                .status = layout && !flow && layout->refusal ? RP_NOT_FOUND : RP_INVALID_ARGUMENT,
-                .text = text,
-            };
-            credit_reject_at(session, &rejection);
-            continue;
-        }
-        if (number + i <= flow->arrived)
-            continue; /* sent again: it is here */
-        ok = take_item(self, first + i, n - i, layout, flow, policy, refused, why);
+        if (!run.flow || text[0])
+            reject_item(self, &run, i, text);
+        else if (run.number + i > run.flow->arrived) /* otherwise it was sent again */
+            ok = take_item(self, &run, i);
     }
-    if (flow && flow->table->waiters)
-        table_mark(flow->table);
+    if (run.flow && run.flow->table->waiters)
+        table_mark(run.flow->table);
     return ok;
 }
 
-bool intake_items(struct intake *self, rp_status refused, const char *why)
+bool intake_items(struct intake *self)
 {
     uint32_t first = 0;
     for (uint32_t run = 0; run < self->in.n_runs; run++) {
         uint32_t n = pb_u32(&self->in.run_items, run);
-        if (!take_run(self, run, first, n, refused, why))
+        if (!take_run(self, run, first, n))
             return false;
         first += n;
     }

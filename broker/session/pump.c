@@ -1,5 +1,5 @@
-/* Where inserts that wait and samplers that wait meet: after anything that may unblock a table, its waiters are served in
- * order and its blocked flows in turn, until the limiter stops both. */
+/* After anything that may unblock a table, its waiters are served in order and its blocked flows in turn, until the limiter
+ * stops both. */
 #include "broker/session/pump.h"
 
 #include "broker/loop/loop.h"
@@ -8,7 +8,7 @@
 #include "broker/table/room.h"
 #include "broker/table/tables.h"
 
-/* Work of one table before the sockets are looked at again. */
+/* Time that one table may take before the sockets are looked at again. */
 #define PUMP_BUDGET_NS (300 * NS_PER_US)
 #define INSERTS_PER_TURN 16u
 
@@ -37,8 +37,8 @@ static bool pump_inserts(struct table *table)
     for (uint32_t n = 0; flow && n < INSERTS_PER_TURN && may_insert(table, flow); n++) {
         table->blocked = flow->next;
         if (!flow_resolve_first(flow))
-            return progress; /* once a second it is tried again */
-        /* Rejections behind it are due as well: they wait for their predecessors only. */
+            return progress; /* tried again once a second */
+        /* Rejections behind the item waited only for their predecessors: they are due as well. */
         while (flow->count && flow->queue[flow->head].status != RP_OK && flow_resolve_first(flow)) {
         }
         progress = true;

@@ -10,15 +10,13 @@
 #include "broker/session/bye.h"
 #include "broker/session/credit.h"
 #include "broker/session/flow.h"
+#include "broker/session/session_chunks.h"
 #include "broker/table/tables.h"
 #include "proto/base/error.h"
 #include "proto/base/rng.h"
 #include "proto/base/utf8.h"
 
-#define RING_MOST (1u << 20)
 #define SESSIONS_MOST 1000000u
-/* So that the arithmetic on chunk numbers has room. */
-#define CHUNK_NUMBER_MOST (UINT64_C(1) << 62)
 
 static uint64_t id_half(const uint8_t *id)
 {
@@ -35,12 +33,12 @@ struct session *session_find(struct sessions *sessions, const uint8_t *id)
 
 static void session_silent(struct timer *timer, void *ctx);
 
-static void watch(struct session *self, int64_t at_ns)
+static void set_timer(struct session *self, int64_t at_ns)
 {
     timer_set(&self->sessions->loop->timers, &self->timer, at_ns);
 }
 
-/* All at once: a session that is there never lacks the memory to count its items. */
+/* Makes the flows of all tables at once: an open session never lacks the memory to count its items. */
 static bool flows_make(struct session *self)
 {
     if (!self->flows)
@@ -60,7 +58,7 @@ static void flows_free(struct session *self)
     free(self->flows);
 }
 
-/* With an id that no other has, and no number yet. */
+/* Makes a session that has no ordinal yet. No other session has the id. */
 static struct session *session_new(struct sessions *sessions, const uint8_t *id, const char *name,
                                    struct columns *columns, rp_error *err)
 {
@@ -98,10 +96,9 @@ static struct session *session_new(struct sessions *sessions, const uint8_t *id,
 
 static void session_number(struct session *self, uint32_t ordinal, struct key_range keys)
 {
-    struct sessions *sessions = self->sessions;
     self->ordinal = ordinal;
     self->keys = keys;
-    ordinals_hold(&sessions->tables->ordinals, ordinal, keys);
+    ordinals_hold(&self->sessions->tables->ordinals, ordinal, keys);
 }
 
 struct session *session_open(struct sessions *sessions, const char *name, struct columns *columns, rp_error *err)
@@ -122,7 +119,7 @@ struct session *session_open(struct sessions *sessions, const char *name, struct
         return NULL;
     session_number(self, ordinal, keys);
     sessions->n_open++;
-    watch(self, sessions->loop->now_ns + sessions->config->expiry_ns);
+    set_timer(self, sessions->loop->now_ns + sessions->config->expiry_ns);
     credit_open(self);
     return self;
 }
@@ -140,8 +137,8 @@ struct session *session_restore(struct sessions *sessions, const struct session_
     session_number(self, origin->ordinal, origin->keys);
     self->tombstone = self->restored = true;
     const struct broker_config *config = sessions->config;
-    watch(self, sessions->loop->now_ns +
-                    (config->tombstone_ns > config->expiry_ns ? config->tombstone_ns : config->expiry_ns));
+    set_timer(self, sessions->loop->now_ns +
+                        (config->tombstone_ns > config->expiry_ns ? config->tombstone_ns : config->expiry_ns));
     return self;
 }
 
@@ -159,150 +156,6 @@ struct flow *session_flow(struct session *self, struct table *table)
     return flow;
 }
 
-struct chunk *session_chunk(const struct session *self, uint64_t number)
-{
-    if (number < self->oldest_chunk || number > self->newest_chunk)
-        return NULL;
-    return self->ring[number & self->ring_mask];
-}
-
-static bool ring_grow(struct session *self, uint64_t span)
-{
-    uint32_t capacity = self->ring ? self->ring_mask + 1 : 64;
-    while (capacity < span)
-        capacity *= 2;
-    struct chunk **ring = calloc(capacity, sizeof(*ring));
-    if (!ring)
-        return false;
-    for (uint64_t n = self->oldest_chunk; self->ring && n <= self->newest_chunk; n++)
-        ring[n & (capacity - 1)] = self->ring[n & self->ring_mask];
-    free(self->ring);
-    self->ring = ring;
-    self->ring_mask = capacity - 1;
-    return true;
-}
-
-/* What sessions keep for items to come is bounded for each, and for all together by the budget for data under way. A
- * single chunk is never refused, nor is a session that keeps no more than its part. */
-static rp_status check_kept(const struct session *self, uint64_t held, rp_error *err)
-{
-    const struct sessions *sessions = self->sessions;
-    uint64_t window = (uint64_t)sessions->config->window_bytes, message = (uint64_t)sessions->config->max_message_bytes;
-    uint64_t all = sessions->kept_bytes - self->chunk_bytes + held;
-    /* One chunk each is let in only as long as all of them leave the tables half of the memory. */
-    bool first = self->chunk_bytes == 0 && (sessions->kept_bytes == 0 || all <= sessions->tables->storage_budget / 2);
-    if (first ||
-        (held * sessions->n_open <= sessions->ingest_budget && held <= 2 * (window > message ? window : message)))
-        return RP_OK;
-    if (held > 2 * (window > message ? window : message))
-        return err_set(err, RP_RESOURCE_EXHAUSTED,
-                       "the session keeps %llu bytes of chunks for later items, which is too much: use a shorter "
-                       "keep-alive window, or raise credit.window_bytes",
-                       (unsigned long long)held);
-    if (all > 2 * sessions->ingest_budget)
-        return err_set(err, RP_RESOURCE_EXHAUSTED,
-                       "all sessions keep %llu bytes of chunks for later items, this one %llu: use shorter keep-alive "
-                       "windows, or raise ingest_budget",
-                       (unsigned long long)all, (unsigned long long)held);
-    return RP_OK;
-}
-
-rp_status session_keep_chunk(struct session *self, uint64_t number, struct chunk *chunk, rp_error *err)
-{
-    struct sessions *sessions = self->sessions;
-    uint64_t span = number - self->oldest_chunk + 1;
-    if (number < self->oldest_chunk || span > RING_MOST || number > CHUNK_NUMBER_MOST)
-        return err_set(err, RP_INVALID_ARGUMENT,
-                       "chunk %llu is out of range: the session keeps chunks %llu and up, at most %u of them",
-                       (unsigned long long)number, (unsigned long long)self->oldest_chunk, RING_MOST);
-    uint64_t held = self->chunk_bytes + chunk_cost(chunk);
-    RP_TRY(check_kept(self, held, err));
-    if ((!self->ring || span > (uint64_t)self->ring_mask + 1) && !ring_grow(self, span))
-        return err_set(err, RP_NO_MEMORY, "no memory for chunk %llu", (unsigned long long)number);
-    if (number > self->newest_chunk)
-        self->newest_chunk = number;
-    self->ring[number & self->ring_mask] = chunk;
-    self->chunk_bytes = held;
-    sessions->kept_bytes += chunk_cost(chunk);
-    return RP_OK;
-}
-
-/* A ring that is let go of in slices. */
-struct ring_drop {
-    struct chore chore;
-    struct store *store;
-    struct chunk **ring;
-    uint32_t at, capacity;
-};
-
-/* False: all is done. */
-static bool ring_drop_some(struct ring_drop *self)
-{
-    for (uint32_t i = 0; i < 256 && self->at < self->capacity; i++, self->at++)
-        if (self->ring[self->at])
-            store_release(self->store, self->ring[self->at]);
-    if (self->at < self->capacity)
-        return true;
-    free(self->ring);
-    return false;
-}
-
-static bool ring_drop_step(struct chore *chore)
-{
-    if (ring_drop_some((struct ring_drop *)chore))
-        return true;
-    free(chore);
-    return false;
-}
-
-static void ring_drop(struct session *self)
-{
-    struct sessions *sessions = self->sessions;
-    if (!self->ring)
-        return;
-    struct ring_drop *drop = calloc(1, sizeof *drop);
-    struct ring_drop now = {{NULL, ring_drop_step}, sessions->store, self->ring, 0, self->ring_mask + 1};
-    if (drop) {
-        *drop = now;
-        chores_add(&sessions->loop->chores, &drop->chore);
-    } else { /* no memory to do it later */
-        while (ring_drop_some(&now)) {
-        }
-    }
-    self->ring = NULL;
-    self->ring_mask = 0;
-    sessions->kept_bytes -= self->chunk_bytes;
-    self->chunk_bytes = 0;
-}
-
-void session_drop_chunks(struct session *self, uint64_t oldest, uint32_t most)
-{
-    struct sessions *sessions = self->sessions;
-    if (oldest > CHUNK_NUMBER_MOST)
-        oldest = CHUNK_NUMBER_MOST;
-    if (oldest <= self->oldest_chunk)
-        return;
-    uint64_t end = oldest <= self->newest_chunk + 1 ? oldest : self->newest_chunk + 1;
-    if (self->ring && oldest > self->newest_chunk && self->newest_chunk - self->oldest_chunk > 1024) {
-        ring_drop(self);
-        end = self->oldest_chunk;
-    }
-    if (end > self->oldest_chunk + most)
-        end = oldest = self->oldest_chunk + most;
-    for (uint64_t n = self->oldest_chunk; self->ring && n < end; n++) {
-        struct chunk **at = &self->ring[n & self->ring_mask];
-        if (*at) {
-            self->chunk_bytes -= chunk_cost(*at);
-            sessions->kept_bytes -= chunk_cost(*at);
-            store_release(sessions->store, *at);
-            *at = NULL;
-        }
-    }
-    self->oldest_chunk = oldest;
-    if (self->newest_chunk + 1 < oldest)
-        self->newest_chunk = oldest - 1;
-}
-
 uint64_t session_unresolved(const struct session *self)
 {
     uint64_t n = 0;
@@ -312,7 +165,7 @@ uint64_t session_unresolved(const struct session *self)
     return n;
 }
 
-/* Everything but the numbers and the layouts goes. */
+/* Drops everything but the numbers and the layouts. */
 static void session_empty(struct session *self)
 {
     struct sessions *sessions = self->sessions;
@@ -321,7 +174,7 @@ static void session_empty(struct session *self)
             flow_drop(self->flows[i]);
             self->flows[i]->arrived = self->flows[i]->resolved;
         }
-    ring_drop(self);
+    session_drop_all_chunks(self);
     self->oldest_chunk = self->newest_chunk + 1;
     credit_close(self);
     if (self->bye)
@@ -338,11 +191,11 @@ static void session_silent(struct timer *timer, void *ctx)
         return;
     }
     int64_t due = self->seen_ns + sessions->config->expiry_ns;
-    /* While nothing is taken in, or said, because of the disk, silence means nothing. */
+    /* While ingest or replies wait for the disk, silence means nothing. */
     if (due <= sessions->loop->now_ns && (sessions->ingest_held || commit_is_stuck(sessions->peers)))
         due = sessions->loop->now_ns + NS_PER_S;
     if (due > sessions->loop->now_ns) {
-        watch(self, due);
+        set_timer(self, due);
         return;
     }
     uint64_t waiting = session_unresolved(self);
@@ -355,7 +208,7 @@ static void session_silent(struct timer *timer, void *ctx)
     session_empty(self);
     self->tombstone = true;
     sessions->n_open--;
-    watch(self, sessions->loop->now_ns + sessions->config->tombstone_ns);
+    set_timer(self, sessions->loop->now_ns + sessions->config->tombstone_ns);
 }
 
 void session_resume(struct session *self, uint64_t oldest_number, uint64_t *lost)
@@ -366,7 +219,7 @@ void session_resume(struct session *self, uint64_t oldest_number, uint64_t *lost
     if (self->tombstone) {
         self->tombstone = self->restored = false;
         sessions->n_open++;
-        /* Chunks and waiting items are gone: the writer sends what it still has, and item numbers tell what is new. */
+        /* Chunks and waiting items are gone: the writer sends what it still has, and item numbers tell which items are new. */
         self->received = start < self->received ? start : self->received;
         self->rebase = true;
         credit_open(self);
@@ -388,7 +241,7 @@ void session_resume(struct session *self, uint64_t oldest_number, uint64_t *lost
     self->gap = false;
     self->released_bytes = self->keep_bytes = 0; /* counted within an epoch */
     session_touch(self, sessions->loop->now_ns);
-    watch(self, sessions->loop->now_ns + sessions->config->expiry_ns);
+    set_timer(self, sessions->loop->now_ns + sessions->config->expiry_ns);
 }
 
 void session_close(struct session *self)

@@ -61,9 +61,9 @@ struct session {
     bool restored; /* comes from a file, and was not resumed since */
     /* stream */
     uint32_t epoch;
-    uint64_t received;
-    uint64_t counted; /* messages up to this number are in received_bytes: a resend counts once */
-    bool gap;
+    uint64_t received;   /* number of the last message taken */
+    uint64_t counted;    /* messages up to this number are in received_bytes: a resend counts once */
+    bool gap;            /* messages are missing: nothing is taken until HELLO */
     bool rebase;         /* the next message says where the ring starts */
     struct chunk **ring; /* chunk `number` at number & mask */
     uint32_t ring_mask;
@@ -73,15 +73,15 @@ struct session {
     uint32_t next_refusal;
     struct session_layout *layouts; /* by the writer's id */
     uint32_t n_layouts;
-    uint64_t layout_bytes; /* of the interned ones */
+    uint64_t layout_bytes; /* of all layouts as they are kept */
     /* credit */
     struct flow **flows; /* per table; NULL until used */
     uint32_t n_tables;
     uint64_t received_bytes, returned_bytes, told_returned;
-    uint64_t allowed_bytes;  /* most that it was ever promised: what goes beyond is rejected. Survives a restart */
-    uint64_t offered_bytes;  /* what it may send in this epoch; offered - returned counts against the budget */
-    uint64_t released_bytes; /* credit that it gave up in this epoch */
-    uint64_t keep_bytes;     /* unused credit that it may keep; 0: all of it */
+    uint64_t allowed_bytes;  /* highest promise ever made: bytes beyond it are rejected. Survives a restart */
+    uint64_t offered_bytes;  /* that it may send in this epoch; offered - returned counts against the budget */
+    uint64_t released_bytes; /* of credit that the client has released in this epoch */
+    uint64_t keep_bytes;     /* of unused credit that it may keep; 0: all of it */
     uint64_t window_bytes;   /* bytes that may be unresolved */
     uint64_t measured_bytes; /* received_bytes at measured_ns */
     int64_t measured_ns;
@@ -90,11 +90,11 @@ struct session {
     struct rejection *rejections; /* ring of those that the writer has not confirmed */
     uint32_t rejection_head, rejection_count, rejection_capacity;
     uint64_t confirmed_rejections; /* running count before the ring's first */
-    uint64_t journaled;            /* a hash of the numbers that were last written: see journal_progress_ */
+    uint64_t journaled;            /* hash of the numbers that the journal last recorded */
     /* life */
-    int64_t seen_ns;
+    int64_t seen_ns;    /* time of the last sign of life */
     struct timer timer; /* expiry, then the end of the tombstone */
-    struct bye *bye;
+    struct bye *bye;    /* NULL: its writer has not said BYE */
 };
 
 /* Who a session in a file was. */
@@ -116,9 +116,9 @@ struct sessions {
     struct idmap by_id; /* by the first half of the id */
     struct session *list;
     uint32_t n_open;
-    uint32_t n_writing;   /* open sessions that used their credit lately */
-    uint64_t next_serial; /* the list is ordered by it */
-    struct session *dirty;
+    uint32_t n_writing;     /* open sessions that used their credit lately */
+    uint64_t next_serial;   /* the list is ordered by it */
+    struct session *dirty;  /* sessions with news, by next_dirty */
     uint64_t kept_bytes;    /* sum over sessions of chunk_bytes */
     uint64_t granted_bytes; /* sum over sessions of offered - returned */
     uint64_t ingest_budget; /* most of granted_bytes */
@@ -132,10 +132,10 @@ struct sessions {
 void sessions_fini(struct sessions *self);
 /* Finds an open session or a tombstone. NULL: unknown. */
 struct session *session_find(struct sessions *sessions, const uint8_t *id);
-/* Opens a session with its first credit. Takes the columns. NULL with err set. */
+/* Opens a session with its first credit. Takes the columns if it succeeds. NULL with err set. */
 struct session *session_open(struct sessions *sessions, const char *name, struct columns *columns, rp_error *err);
-/* Makes a tombstone of a session that comes from a file: the caller fills in its numbers. Takes the columns. NULL with err
- * set. */
+/* Makes a tombstone of a session that comes from a file: the caller fills in its numbers. Takes the columns if it
+ * succeeds. NULL with err set. */
 struct session *session_restore(struct sessions *sessions, const struct session_origin *origin, struct columns *columns,
                                 rp_error *err);
 /* Resumes an open session or a tombstone. oldest_number: of the messages that the writer can still send. *lost: messages
@@ -152,12 +152,5 @@ static inline void session_touch(struct session *self, int64_t now_ns)
 struct flow *session_flow(struct session *self, struct table *table);
 /* Returns how many items are neither inserted nor rejected. */
 uint64_t session_unresolved(const struct session *self);
-
-/* Returns the chunk of a number. NULL: it is not kept. */
-struct chunk *session_chunk(const struct session *self, uint64_t number);
-/* Keeps a chunk for later items; takes the reference on RP_OK. */
-rp_status session_keep_chunk(struct session *self, uint64_t number, struct chunk *chunk, rp_error *err);
-/* Releases chunks before `oldest`: no later item refers to them. At most `most` numbers now, the rest later. */
-void session_drop_chunks(struct session *self, uint64_t oldest, uint32_t most);
 
 #endif
