@@ -58,7 +58,9 @@ static struct adder *open_adder(struct bench_actor *self, const struct run_confi
 {
     rp_error err = {0};
     rp_client *client = rp_client_connect(self->load.service, NULL, TIMEOUT_MS, &err);
-    struct adder *adder = client ? adder_new(client, "bench", &config->adder, spec, false, TIMEOUT_MS, &err) : NULL;
+    struct adder *adder =
+        client ? adder_new(&(struct adder_options){client, "bench", &config->adder, spec, false, TIMEOUT_MS}, &err)
+               : NULL;
     if (!adder)
         load_fail(&self->load, "%s", err.text);
     return adder;

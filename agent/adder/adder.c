@@ -51,10 +51,10 @@ struct op *adder_push(struct adder *self, int32_t kind)
     return op;
 }
 
-rp_status adder_row(struct adder *self, const void *action, float reward, float discount, uint8_t step_type,
-                    float log_prob, rp_error *err)
+rp_status adder_complete(struct adder *self, const struct adder_row *row, rp_error *err)
 {
-    const void *values[ADDER_MAX_COLUMNS] = {NULL, action, &reward, &discount, &step_type, &log_prob};
+    const void *values[ADDER_MAX_COLUMNS] = {NULL,           row->action,     &row->reward,
+                                             &row->discount, &row->step_type, &row->log_prob};
     return rp_writer_append(self->writer, values, -1, err);
 }
 
@@ -98,8 +98,12 @@ static rp_status perform(struct adder *self, const struct op *op, int64_t timeou
     rp_status status = RP_INTERNAL;
     switch ((enum op_kind)op->kind) {
     case OP_ROW:
-        status =
-            adder_row(self, self->with_types ? self->zeros : NULL, op->reward, op->discount, op->step_type, 0, err);
+        status = adder_complete(self,
+                                &(struct adder_row){.action = self->with_types ? self->zeros : NULL,
+                                                    .reward = op->reward,
+                                                    .discount = op->discount,
+                                                    .step_type = op->step_type},
+                                err);
         break;
     case OP_ZERO:
         status = zero_rows(self, op->count, err);
@@ -323,13 +327,13 @@ static rp_status make_memory(struct adder *self, rp_error *err)
     return RP_OK;
 }
 
-static rp_status open_writer(struct adder *self, rp_client *client, const char *name, const rp_column *columns,
-                             int64_t timeout_ms, rp_error *err)
+static rp_status open_writer(struct adder *self, const struct adder_options *given, const rp_column *columns,
+                             rp_error *err)
 {
     rp_writer_options options = {
         .struct_size = sizeof options,
         .chunk_length = (uint32_t)self->config.chunk_length,
-        .name = name,
+        .name = given->name,
         .keep_alive = self->keep_rows,
         .max_in_flight_items = (uint64_t)self->config.buffer_items,
         .batch_items = (uint32_t)self->config.batch_items,
@@ -337,7 +341,7 @@ static rp_status open_writer(struct adder *self, rp_client *client, const char *
         .doubt = RP_DOUBT_RESEND,
     };
     rp_error why = {0};
-    self->writer = rp_writer_new(client, columns, self->n_columns, &options, timeout_ms, &why);
+    self->writer = rp_writer_new(given->client, columns, self->n_columns, &options, given->timeout_ms, &why);
     if (!self->writer)
         return err_set(err, (rp_status)why.status, "adder: %s", why.text);
     rp_status status = rp_writer_check_item(self->writer, self->config.table, self->slices, self->n_slices, &why);
@@ -346,8 +350,7 @@ static rp_status open_writer(struct adder *self, rp_client *client, const char *
     return err_set(err, status, "adder of kind %s: %s", self->ops->name, why.text);
 }
 
-struct adder *adder_new(rp_client *client, const char *name, const struct adder_config *config, const rp_env_spec *spec,
-                        bool with_log_prob, int64_t timeout_ms, rp_error *err)
+struct adder *adder_new(const struct adder_options *options, rp_error *err)
 {
     rp_column columns[ADDER_MAX_COLUMNS];
     struct adder *self = calloc(1, sizeof *self);
@@ -355,12 +358,12 @@ struct adder *adder_new(rp_client *client, const char *name, const struct adder_
         err_set(err, RP_NO_MEMORY, "no memory for an adder");
         return NULL;
     }
-    self->with_log_prob = with_log_prob;
-    rp_status status = read_config(self, config, err);
-    status = status == RP_OK ? make_columns(self, spec, columns, err) : status;
+    self->with_log_prob = options->with_log_prob;
+    rp_status status = read_config(self, options->config, err);
+    status = status == RP_OK ? make_columns(self, options->spec, columns, err) : status;
     status = status == RP_OK ? self->ops->create(self, err) : status;
     status = status == RP_OK ? make_memory(self, err) : status;
-    status = status == RP_OK ? open_writer(self, client, name, columns, timeout_ms, err) : status;
+    status = status == RP_OK ? open_writer(self, options, columns, err) : status;
     if (status != RP_OK)
         (void)adder_destroy(&self, 0, NULL);
     return self;

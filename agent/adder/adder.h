@@ -71,10 +71,18 @@ struct adder_stats {
 
 struct adder;
 
+struct adder_options {
+    rp_client *client;
+    const char *name;                  /* of the writer */
+    const struct adder_config *config; /* borrowed during adder_new */
+    const rp_env_spec *spec;
+    bool with_log_prob;
+    int64_t timeout_ms; /* to open the writer */
+};
+
 /* Columns: transition: observation, action, reward, discount; sequence and episode: observation, action, reward, discount,
  * step_type, and log_prob if with_log_prob. NULL with err set: also when the broker's table does not take such items. */
-struct adder *adder_new(rp_client *client, const char *name, const struct adder_config *config, const rp_env_spec *spec,
-                        bool with_log_prob, int64_t timeout_ms, rp_error *err);
+struct adder *adder_new(const struct adder_options *options, rp_error *err);
 /* Waits for confirmation of everything for as long as timeout_ms, then closes. Steps of an unfinished episode that are in
  * no item are dropped. Nulls *self. */
 rp_status adder_destroy(struct adder **self, int64_t timeout_ms, rp_error *err);

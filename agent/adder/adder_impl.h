@@ -87,9 +87,15 @@ struct adder {
 
 /* The next operation, zeroed but for its kind. */
 struct op *adder_push(struct adder *self, int32_t kind);
-/* Completes the row whose observation is set. type and log_prob are left out of streams without them. */
-rp_status adder_row(struct adder *self, const void *action, float reward, float discount, uint8_t step_type,
-                    float log_prob, rp_error *err);
+/* A row of the stream, but for its observation. */
+struct adder_row {
+    const void *action; /* NULL: none */
+    float reward, discount;
+    uint8_t step_type;
+    float log_prob;
+};
+/* Completes the row whose observation is set. Streams without step_type and log_prob leave them out. */
+rp_status adder_complete(struct adder *self, const struct adder_row *row, rp_error *err);
 
 /* The trace of a row of the writer's episode that items may still start at. */
 static inline struct trace *adder_trace(struct adder *self, uint64_t row)

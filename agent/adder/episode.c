@@ -39,7 +39,8 @@ static rp_status step(struct adder *self, const struct adder_step *in, rp_error 
         return refuse(self, err);
     if (self->length == 0)
         self->trace[0].policy = self->policy;
-    return adder_row(self, in->action, in->reward, in->terminal ? 0.0f : 1.0f, type, in->log_prob, err);
+    return adder_complete(
+        self, &(struct adder_row){in->action, in->reward, in->terminal ? 0.0f : 1.0f, type, in->log_prob}, err);
 }
 
 static void end(struct adder *self, const struct adder_step *in)

@@ -61,7 +61,8 @@ static rp_status step(struct adder *self, const struct adder_step *in, rp_error 
 {
     uint8_t type = self->length == 0 ? STEP_FIRST : STEP_MID;
     adder_trace(self, self->rows)->policy = self->policy;
-    RP_TRY(adder_row(self, in->action, in->reward, in->terminal ? 0.0f : 1.0f, type, in->log_prob, err));
+    RP_TRY(adder_complete(
+        self, &(struct adder_row){in->action, in->reward, in->terminal ? 0.0f : 1.0f, type, in->log_prob}, err));
     if (missing(self, self->rows + 1) == 0)
         push_item(self, self->rows + 1 - (uint64_t)self->config.length);
     return RP_OK;

@@ -43,18 +43,24 @@ static double sum_rewards(struct adder *self, uint64_t first, uint64_t last)
     return sum;
 }
 
-/* An item s_first -> s_last, whose R and D stand in row `result`. `value` is that of s_last, 0 after a terminal step. */
-static void push_item(struct adder *self, uint64_t first, uint64_t last, uint64_t result, double sum, double discount,
-                      double value)
+/* An item s_first -> s_last. */
+struct window {
+    uint64_t first, last;
+    uint64_t result;      /* row of its R and D */
+    double sum, discount; /* R and D */
+    double value;         /* of s_last; 0 after a terminal step */
+};
+
+static void push_item(struct adder *self, const struct window *window)
 {
-    const struct trace *trace = adder_trace(self, first);
+    const struct trace *trace = adder_trace(self, window->first);
     double priority = self->config.initial_priority;
     if (self->config.actor_priorities)
-        priority = fabs(sum + self->config.discount * discount * value - (double)trace->q);
+        priority = fabs(window->sum + self->config.discount * window->discount * window->value - (double)trace->q);
     struct op *op = adder_push(self, OP_ITEM);
-    op->first = first;
-    op->last = last;
-    op->result = result;
+    op->first = window->first;
+    op->last = window->last;
+    op->result = window->result;
     op->policy = trace->policy;
     op->priority = priority > ADDER_MIN_PRIORITY ? priority : ADDER_MIN_PRIORITY;
 }
@@ -65,9 +71,10 @@ static rp_status step(struct adder *self, const struct adder_step *in, rp_error 
     uint64_t first = t < n ? 0 : t - n;
     double sum = sum_rewards(self, first, t);
     double discount = t > first ? self->power[t - first - 1] : 0;
-    RP_TRY(adder_row(self, in->action, (float)sum, (float)discount, 0, 0, err));
+    RP_TRY(adder_complete(
+        self, &(struct adder_row){.action = in->action, .reward = (float)sum, .discount = (float)discount}, err));
     if (t > 0)
-        push_item(self, first, t, t, sum, discount, (double)in->value);
+        push_item(self, &(struct window){first, t, t, sum, discount, (double)in->value});
     *adder_trace(self, t) = (struct trace){.reward = in->reward, .q = in->q, .policy = self->policy};
     return RP_OK;
 }
@@ -81,7 +88,8 @@ static void end(struct adder *self, const struct adder_step *in)
         struct op *row = adder_push(self, OP_ROW);
         row->reward = (float)sum;
         row->discount = (float)discount;
-        push_item(self, first, last, self->rows++, sum, discount, in->terminal ? 0 : (double)in->last_value);
+        push_item(self, &(struct window){first, last, self->rows++, sum, discount,
+                                         in->terminal ? 0 : (double)in->last_value});
     }
     adder_push(self, OP_END);
 }

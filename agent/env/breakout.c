@@ -49,7 +49,7 @@ static void *breakout_create(const rp_option *options, uint32_t n_options, rp_en
 {
     static const char *const known[] = {"sticky", NULL};
     double sticky = 0.1;
-    if (env_option_real(options, n_options, "sticky", 0, 1, &sticky, err) != RP_OK) {
+    if (env_option_real(options, n_options, &(struct env_real){"sticky", 0, 1, &sticky}, err) != RP_OK) {
         err_prefix(err, "environment Breakout");
         return NULL;
     }

@@ -28,9 +28,11 @@ struct choice {
 
 static rp_status read_choice(const rp_option *options, uint32_t n_options, struct choice *choice, rp_error *err)
 {
-    RP_TRY(env_option_real(options, n_options, "size", 1, MOST_SIZE, &choice->size, err));
-    RP_TRY(env_option_real(options, n_options, "randomize", 0, 1, &choice->randomize, err));
-    RP_TRY(env_option_real(options, n_options, "seed", 0, 0x1p53, &choice->seed, err));
+    const struct env_real reals[] = {{"size", 1, MOST_SIZE, &choice->size},
+                                     {"randomize", 0, 1, &choice->randomize},
+                                     {"seed", 0, 0x1p53, &choice->seed}};
+    for (uint32_t i = 0; i < 3; i++)
+        RP_TRY(env_option_real(options, n_options, &reals[i], err));
     if (choice->size != floor(choice->size) || choice->randomize != floor(choice->randomize) ||
         choice->seed != floor(choice->seed))
         return err_set(err, RP_INVALID_ARGUMENT, "size, randomize and seed are whole numbers");

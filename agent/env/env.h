@@ -57,8 +57,12 @@ const char *env_option(const rp_option *options, uint32_t n_options, const char 
 /* Refuses options that are not in the NULL-terminated list, with "did you mean". */
 rp_status env_known_options(const char *env, const rp_option *options, uint32_t n_options, const char *const *known,
                             rp_error *err);
-/* The option as a number within bounds; *out keeps its default if the option is absent. */
-rp_status env_option_real(const rp_option *options, uint32_t n_options, const char *name, double min, double max,
-                          double *out, rp_error *err);
+/* An option that is a number within bounds; *out keeps its default if the option is absent. */
+struct env_real {
+    const char *name;
+    double min, max;
+    double *out;
+};
+rp_status env_option_real(const rp_option *options, uint32_t n_options, const struct env_real *real, rp_error *err);
 
 #endif

@@ -45,17 +45,16 @@ rp_status env_known_options(const char *env, const rp_option *options, uint32_t 
     return RP_OK;
 }
 
-rp_status env_option_real(const rp_option *options, uint32_t n_options, const char *name, double min, double max,
-                          double *out, rp_error *err)
+rp_status env_option_real(const rp_option *options, uint32_t n_options, const struct env_real *real, rp_error *err)
 {
-    const char *text = env_option(options, n_options, name);
+    const char *text = env_option(options, n_options, real->name);
     double value;
     if (!text)
         return RP_OK;
-    if (!schema_parse_real(text, &value) || !(value >= min && value <= max))
-        return err_set(err, RP_INVALID_ARGUMENT, "option %s is '%s'; write a number from %g to %g", name, text, min,
-                       max);
-    *out = value;
+    if (!schema_parse_real(text, &value) || !(value >= real->min && value <= real->max))
+        return err_set(err, RP_INVALID_ARGUMENT, "option %s is '%s'; write a number from %g to %g", real->name, text,
+                       real->min, real->max);
+    *real->out = value;
     return RP_OK;
 }
 

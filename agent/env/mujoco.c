@@ -148,7 +148,7 @@ static rp_status mujoco_init(struct mujoco *self, const rp_option *options, uint
     const struct mujoco_task *task = self->task;
     double frame_skip = task->frame_skip;
     RP_TRY(env_known_options(task->name, options, n_options, known, err));
-    RP_TRY(env_option_real(options, n_options, "frame_skip", 1, 100, &frame_skip, err));
+    RP_TRY(env_option_real(options, n_options, &(struct env_real){"frame_skip", 1, 100, &frame_skip}, err));
     if (frame_skip != floor(frame_skip))
         return err_set(err, RP_INVALID_ARGUMENT, "option frame_skip of %s must be a whole number", task->name);
     self->frame_skip = (uint32_t)frame_skip;

@@ -299,14 +299,12 @@ void agent_add_net(struct agent *self, const char *prefix, const struct net *net
 {
     for (uint32_t i = 0; i < net_n_tensors(net); i++) {
         struct tensor *tensor = next_tensor(self);
-        char name[WEIGHTS_MAX_NAME + 1];
-        uint64_t shape[4];
-        uint32_t offset;
-        net_tensor(net, i, name, sizeof name, &tensor->rank, shape, &offset);
-        snprintf(tensor->name, sizeof tensor->name, "%s/%s", prefix, name);
-        memcpy(tensor->shape, shape, tensor->rank * sizeof shape[0]);
+        const struct net_tensor part = net_tensor(net, i);
+        snprintf(tensor->name, sizeof tensor->name, "%s/%s", prefix, part.name);
+        tensor->rank = part.rank;
+        memcpy(tensor->shape, part.shape, part.rank * sizeof part.shape[0]);
         tensor->dtype = RP_DTYPE_FLOAT32;
-        tensor->data = params + offset;
+        tensor->data = params + part.offset;
     }
 }
 

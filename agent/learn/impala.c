@@ -224,14 +224,21 @@ static uint32_t lay_out(struct agent *self, const struct agent_batch *batch, con
     return used;
 }
 
-/* d L / d logits of one row, all but the factor. */
-static void score(const float *log_pi, uint32_t n, uint32_t action, double advantage, double entropy_cost,
-                  double entropy, double factor, float *d_logits)
+/* What the policy's loss says about one row. */
+struct row_terms {
+    uint32_t action;
+    double advantage, entropy_cost, entropy;
+    double factor; /* of all of it */
+};
+
+/* d L / d logits of one row. */
+static void score(const struct row_terms *terms, const float *log_pi, uint32_t n, float *d_logits)
 {
     for (uint32_t a = 0; a < n; a++) {
         double p = exp((double)log_pi[a]);
-        double d = advantage * (p - (a == action ? 1.0 : 0.0)) + entropy_cost * p * ((double)log_pi[a] + entropy);
-        d_logits[a] = (float)(factor * d);
+        double d = terms->advantage * (p - (a == terms->action ? 1.0 : 0.0)) +
+                   terms->entropy_cost * p * ((double)log_pi[a] + terms->entropy);
+        d_logits[a] = (float)(terms->factor * d);
     }
 }
 
@@ -256,8 +263,8 @@ static void add_sequence(struct agent *self, const struct agent_batch *batch, ui
         uint32_t action = (uint32_t)((const int32_t *)batch->action)[row];
         double error = (double)work->target[k] - (double)work->baseline[k], advantage = (double)work->advantage[k];
         double entropy = entropy_of(log_pi, n_actions);
-        score(log_pi, n_actions, action, advantage, config->entropy_cost, entropy, weight * factor,
-              work->d_logits + row * n_actions);
+        const struct row_terms terms = {action, advantage, config->entropy_cost, entropy, weight * factor};
+        score(&terms, log_pi, n_actions, work->d_logits + row * n_actions);
         work->d_value[row] = (float)(-2.0 * config->value_cost * error * weight * factor);
         losses->policy -= weight * advantage * (double)log_pi[action];
         losses->value += weight * error * error;

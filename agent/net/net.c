@@ -116,32 +116,32 @@ uint32_t net_n_tensors(const struct net *self)
     return 2 * self->n_layers;
 }
 
-void net_tensor(const struct net *self, uint32_t i, char *name, uint32_t size, uint32_t *rank, uint64_t shape[4],
-                uint32_t *offset)
+struct net_tensor net_tensor(const struct net *self, uint32_t i)
 {
+    struct net_tensor out = {0};
     uint32_t l = i / 2;
     const struct net_layer *layer = &self->layers[l];
     const char *kind = i % 2 == 0 ? "weight" : "bias";
     if (self->spec.dueling && l + 2 >= self->n_layers)
-        snprintf(name, size, "%s/%s", l + 2 == self->n_layers ? "value" : "advantage", kind);
+        snprintf(out.name, sizeof out.name, "%s/%s", l + 2 == self->n_layers ? "value" : "advantage", kind);
     else
-        snprintf(name, size, "layer%u/%s", l, kind);
+        snprintf(out.name, sizeof out.name, "layer%u/%s", l, kind);
     if (i % 2 != 0) {
-        *rank = 1;
-        shape[0] = layer->outputs;
-        *offset = layer->bias;
-        return;
+        out.rank = 1;
+        out.shape[0] = layer->outputs;
+        out.offset = layer->bias;
+        return out;
     }
-    *offset = layer->weight;
-    *rank = 0;
+    out.offset = layer->weight;
     if (self->convolution && l == 0) {
-        shape[(*rank)++] = self->spec.kernel;
-        shape[(*rank)++] = self->spec.kernel;
-        shape[(*rank)++] = self->spec.planes;
+        out.shape[out.rank++] = self->spec.kernel;
+        out.shape[out.rank++] = self->spec.kernel;
+        out.shape[out.rank++] = self->spec.planes;
     } else {
-        shape[(*rank)++] = layer->inputs;
+        out.shape[out.rank++] = layer->inputs;
     }
-    shape[(*rank)++] = layer->outputs;
+    out.shape[out.rank++] = layer->outputs;
+    return out;
 }
 
 /* OpenBLAS packs matrices into memory that it maps once, and its kernels prefetch beyond what is packed. On arm64 that is

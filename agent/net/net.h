@@ -64,11 +64,17 @@ struct net_pass {
 rp_status net_init(struct net *self, const struct net_spec *spec, rp_error *err);
 /* Initial weights: orthogonal-free and simple: uniform He for relu, Glorot for tanh and linear; biases 0. */
 void net_fill(const struct net *self, float *params, struct rng *rng);
-/* "layer0/weight", "layer0/bias" ... with shapes and offsets, for files; the dueling head is "value/..." and
- * "advantage/...". Returns how many; i from 0. */
+/* A tensor of the parameters, as files name it: "layer0/weight", "layer0/bias" ...; the dueling head is "value/..." and
+ * "advantage/...". */
+struct net_tensor {
+    char name[32];
+    uint32_t rank;
+    uint64_t shape[4];
+    uint32_t offset; /* in the parameters */
+};
 uint32_t net_n_tensors(const struct net *self);
-void net_tensor(const struct net *self, uint32_t i, char *name, uint32_t size, uint32_t *rank, uint64_t shape[4],
-                uint32_t *offset);
+/* Tensor i, from 0. */
+struct net_tensor net_tensor(const struct net *self, uint32_t i);
 
 /* False: no memory. */
 bool net_pass_init(struct net_pass *self, const struct net *net, uint32_t max_batch);

@@ -117,8 +117,13 @@ static rp_status open_seat(struct lockstep *self, struct seat *seat, int index, 
     if (index >= 0) {
         char name[32];
         snprintf(name, sizeof name, "actor-%d", index);
-        seat->adder = adder_new(self->client, name, &config->adder, &seat->env.spec, seat->agent->ops->stores_log_prob,
-                                CALL_MS, err);
+        const struct adder_options adder = {.client = self->client,
+                                            .name = name,
+                                            .config = &config->adder,
+                                            .spec = &seat->env.spec,
+                                            .with_log_prob = seat->agent->ops->stores_log_prob,
+                                            .timeout_ms = CALL_MS};
+        seat->adder = adder_new(&adder, err);
         if (!seat->adder)
             return (rp_status)err->status;
     }

@@ -97,8 +97,13 @@ static rp_status actor_open(struct actor_work *self, const struct worker_options
     const struct run_config *config = options->config;
     RP_TRY(worker_open(&self->worker, options, "actor", err));
     struct worker *worker = &self->worker;
-    self->adder = adder_new(worker->client, worker->name, &config->adder, &worker->env.spec,
-                            worker->agent->ops->stores_log_prob, WORKER_CONNECT_MS, err);
+    const struct adder_options adder = {.client = worker->client,
+                                        .name = worker->name,
+                                        .config = &config->adder,
+                                        .spec = &worker->env.spec,
+                                        .with_log_prob = worker->agent->ops->stores_log_prob,
+                                        .timeout_ms = WORKER_CONNECT_MS};
+    self->adder = adder_new(&adder, err);
     if (!self->adder)
         return (rp_status)err->status;
     variables_init(&self->variables, worker->client, worker->agent);

@@ -113,11 +113,19 @@ void learner_destroy(struct learner **self)
 
 /* ---- a batch as the algorithm sees it ---- */
 
-/* The field as an array of `count` numbers per step of the given type, or NULL with err set. */
-static const void *field(const rp_batch *batch, const char *name, int32_t dtype, uint64_t count, uint32_t length,
-                         uint32_t n, const uint32_t **lengths, rp_error *err)
+/* A batch of n items of `length` steps, of which fields are read. */
+struct fields {
+    const rp_batch *batch;
+    uint32_t n, length;
+    rp_error *err;
+};
+
+/* Returns the field as an array of `count` numbers of the given type per step, or NULL with err set. */
+static const void *field(const struct fields *self, const char *name, int32_t dtype, uint64_t count)
 {
-    const rp_field_view *view = rp_batch_find(batch, name);
+    uint32_t n = self->n, length = self->length;
+    rp_error *err = self->err;
+    const rp_field_view *view = rp_batch_find(self->batch, name);
     if (!view) {
         err_set(err, RP_FAILED_PRECONDITION, "items of the table have no field '%s', which the algorithm needs", name);
         return NULL;
@@ -132,8 +140,6 @@ static const void *field(const rp_batch *batch, const char *name, int32_t dtype,
             (unsigned long long)length * count, dtype_name(dtype));
         return NULL;
     }
-    if (lengths)
-        *lengths = view->lengths;
     return view->data;
 }
 
@@ -143,12 +149,13 @@ static rp_status read_transitions(const struct learner *self, const rp_batch *ba
     const rp_env_spec *spec = &self->options.agent->spec;
     uint64_t count = env_observation_count(spec), numbers = spec->n_actions ? 1 : spec->action_size;
     int32_t action = spec->n_actions ? RP_DTYPE_INT32 : RP_DTYPE_FLOAT32;
+    const struct fields fields = {batch, n, 1, err};
     out->length = 1;
-    if (!(out->observation = field(batch, "observation", spec->observation_dtype, count, 1, n, NULL, err)) ||
-        !(out->next_observation = field(batch, "next_observation", spec->observation_dtype, count, 1, n, NULL, err)) ||
-        !(out->action = field(batch, "action", action, numbers, 1, n, NULL, err)) ||
-        !(out->reward = field(batch, "reward", RP_DTYPE_FLOAT32, 1, 1, n, NULL, err)) ||
-        !(out->discount = field(batch, "discount", RP_DTYPE_FLOAT32, 1, 1, n, NULL, err)))
+    if (!(out->observation = field(&fields, "observation", spec->observation_dtype, count)) ||
+        !(out->next_observation = field(&fields, "next_observation", spec->observation_dtype, count)) ||
+        !(out->action = field(&fields, "action", action, numbers)) ||
+        !(out->reward = field(&fields, "reward", RP_DTYPE_FLOAT32, 1)) ||
+        !(out->discount = field(&fields, "discount", RP_DTYPE_FLOAT32, 1)))
         return RP_FAILED_PRECONDITION;
     return RP_OK;
 }
@@ -168,16 +175,16 @@ static rp_status read_sequences(const struct learner *self, const rp_batch *batc
                        "sequences in table '%s' have %u steps; those of this run have 1 to %lld: was it filled by "
                        "actors of another one?",
                        adder->table, length, (long long)most);
+    const struct fields fields = {batch, n, length, err};
     out->length = length;
-    if (!(out->observation =
-              field(batch, "observation", spec->observation_dtype, count, length, n, &out->lengths, err)) ||
-        !(out->action = field(batch, "action", action, numbers, length, n, NULL, err)) ||
-        !(out->reward = field(batch, "reward", RP_DTYPE_FLOAT32, 1, length, n, NULL, err)) ||
-        !(out->discount = field(batch, "discount", RP_DTYPE_FLOAT32, 1, length, n, NULL, err)) ||
-        !(out->step_type = field(batch, "step_type", RP_DTYPE_UINT8, 1, length, n, NULL, err)))
+    out->lengths = view ? view->lengths : NULL;
+    if (!(out->observation = field(&fields, "observation", spec->observation_dtype, count)) ||
+        !(out->action = field(&fields, "action", action, numbers)) ||
+        !(out->reward = field(&fields, "reward", RP_DTYPE_FLOAT32, 1)) ||
+        !(out->discount = field(&fields, "discount", RP_DTYPE_FLOAT32, 1)) ||
+        !(out->step_type = field(&fields, "step_type", RP_DTYPE_UINT8, 1)))
         return RP_FAILED_PRECONDITION;
-    if (self->options.agent->ops->stores_log_prob &&
-        !(out->log_prob = field(batch, "log_prob", RP_DTYPE_FLOAT32, 1, length, n, NULL, err)))
+    if (self->options.agent->ops->stores_log_prob && !(out->log_prob = field(&fields, "log_prob", RP_DTYPE_FLOAT32, 1)))
         return RP_FAILED_PRECONDITION;
     return RP_OK;
 }

@@ -398,7 +398,7 @@ static void compare(struct world *world, const struct adder_config *config, bool
     rp_error err = {0};
     model->config = config;
     model_fill(model, world, with_log_prob);
-    adder = adder_new(client, "adder", config, &world->spec, with_log_prob, WAIT, &err);
+    adder = adder_new(&(struct adder_options){client, "adder", config, &world->spec, with_log_prob, WAIT}, &err);
     if (!adder)
         fail_msg("%s", err.text);
     uint64_t steps = 0;

@@ -92,7 +92,7 @@ static struct adder_config transitions(const char *table)
 static void make(struct fixture *f, const struct adder_config *config)
 {
     rp_error err = {0};
-    f->adder = adder_new(f->client, "adder", config, &spec, false, WAIT, &err);
+    f->adder = adder_new(&(struct adder_options){f->client, "adder", config, &spec, false, WAIT}, &err);
     if (!f->adder)
         fail_msg("%s", err.text);
 }
@@ -100,7 +100,7 @@ static void make(struct fixture *f, const struct adder_config *config)
 static void refused(struct fixture *f, const struct adder_config *config, rp_status status, const char *text)
 {
     rp_error err = {0};
-    assert_null(adder_new(f->client, "adder", config, &spec, false, WAIT, &err));
+    assert_null(adder_new(&(struct adder_options){f->client, "adder", config, &spec, false, WAIT}, &err));
     if (err.status != (int32_t)status || !facts_within(err.text, text))
         fail_msg("%s instead of %s: %s", rp_status_name((rp_status)err.status), text, err.text);
 }

@@ -89,7 +89,8 @@ static void record(const char *service)
     ok(env_open(&env, &task, &err), &err);
     env_seed(&env, 1);
     rp_client *client = rp_client_connect(service, NULL, WAIT, &err);
-    struct adder *adder = client ? adder_new(client, "expert", &config, &env.spec, false, WAIT, &err) : NULL;
+    struct adder *adder =
+        client ? adder_new(&(struct adder_options){client, "expert", &config, &env.spec, false, WAIT}, &err) : NULL;
     if (!adder)
         fail_msg("%s", err.text);
     for (int i = 0; i < EPISODES; i++)

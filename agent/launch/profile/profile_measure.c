@@ -70,13 +70,20 @@ struct reads {
     struct profile_reads inserts, samples, steps;
 };
 
-/* Reads on until it is enough. */
-static rp_status read_counters(struct profile_session *self, struct reads *reads, enum profile_what what,
-                               uint64_t quantum, int64_t ns, struct idle_sum *idle, rp_error *err)
+/* What to measure, and for how long. */
+struct task {
+    enum profile_what what;
+    uint64_t quantum; /* items that come at once */
+    int64_t ns;
+};
+
+/* Reads until there are enough changes to compute rates from. */
+static rp_status read_counters(struct profile_session *self, const struct task *task, struct reads *reads,
+                               struct idle_sum *idle, rp_error *err)
 {
-    int64_t start = now_ns(), pause = ns / 80 / NS_PER_MS;
+    int64_t ns = task->ns, start = now_ns(), pause = ns / 80 / NS_PER_MS;
     pause = pause < 5 ? 5 : pause > 500 ? 500 : pause;
-    const struct profile_reads *main = what == PROFILE_INSERTS ? &reads->inserts : &reads->samples;
+    const struct profile_reads *main = task->what == PROFILE_INSERTS ? &reads->inserts : &reads->samples;
     for (;;) {
         RP_TRY(profile_session_look(self, err));
         if (self->seen.broker) {
@@ -86,8 +93,8 @@ static rp_status read_counters(struct profile_session *self, struct reads *reads
             add_idle(idle, &self->seen);
         }
         int64_t taken = now_ns() - start;
-        struct profile_rate rate = profile_rate(main, quantum);
-        if ((what != PROFILE_BOTH && taken >= ns / 2 && rate.spread < EVEN_SPREAD) ||
+        struct profile_rate rate = profile_rate(main, task->quantum);
+        if ((task->what != PROFILE_BOTH && taken >= ns / 2 && rate.spread < EVEN_SPREAD) ||
             (taken >= ns && rate.changes >= LEAST_CHANGES) || taken >= LONGEST * ns)
             return RP_OK;
         profile_pause(pause);
@@ -100,17 +107,18 @@ static double rate_of(const struct profile_reads *reads, enum profile_what what,
     return what == PROFILE_BOTH ? profile_rate_mean(reads) : profile_rate(reads, what == of ? quantum : 1).rate;
 }
 
-static rp_status measure_once(struct profile_session *self, struct reads *reads, enum profile_what what,
-                              uint64_t quantum, int64_t ns, struct profile_measured *out, rp_error *err)
+static rp_status measure_once(struct profile_session *self, const struct task *task, struct reads *reads,
+                              struct profile_measured *out, rp_error *err)
 {
+    enum profile_what what = task->what;
     struct idle_sum idle = {{0}, {0}, {{0}, {0}}};
     struct usage before = read_usage(self);
-    RP_TRY(read_counters(self, reads, what, quantum, ns, &idle, err));
+    RP_TRY(read_counters(self, task, reads, &idle, err));
     struct usage after = read_usage(self);
     double seconds = 1e-9 * (double)(after.at_ns - before.at_ns), ours = 0.0;
     *out = (struct profile_measured){
-        .inserts = rate_of(&reads->inserts, what, PROFILE_INSERTS, quantum),
-        .samples = rate_of(&reads->samples, what, PROFILE_SAMPLES, quantum),
+        .inserts = rate_of(&reads->inserts, what, PROFILE_INSERTS, task->quantum),
+        .samples = rate_of(&reads->samples, what, PROFILE_SAMPLES, task->quantum),
         /* Actors claim their steps in advance, some at a time. */
         .steps = rate_of(&reads->steps, what, what, (uint64_t)self->options->config->actors.pull_every),
         .actor_idle = idle.n[0] > 0 ? idle.sum[0] / idle.n[0] : NAN,
@@ -132,6 +140,7 @@ static rp_status measure_once(struct profile_session *self, struct reads *reads,
 rp_status profile_session_measure(struct profile_session *self, enum profile_what what, uint64_t quantum, int64_t ns,
                                   struct profile_measured *out, rp_error *err)
 {
+    const struct task task = {.what = what, .quantum = quantum, .ns = ns};
     rp_status status = RP_OK;
     bool whole = false;
     /* A process that began anew meanwhile spoils rates and processor times. */
@@ -140,7 +149,7 @@ rp_status profile_session_measure(struct profile_session *self, enum profile_wha
         uint32_t before = self->n_again;
         if (!reads)
             return err_set(err, RP_NO_MEMORY, "no memory to measure");
-        status = measure_once(self, reads, what, quantum, ns, out, err);
+        status = measure_once(self, &task, reads, out, err);
         whole = self->n_again == before;
         free(reads);
     }

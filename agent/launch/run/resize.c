@@ -81,15 +81,20 @@ static uint32_t step(const struct resize *self, const struct resize_limits *limi
     return (uint32_t)fmax(1, fmin(fmax(wanted, limits->least), limits->most));
 }
 
-static void explain(const struct resize *self, const struct resize_limits *limits, int64_t now_ns, uint32_t from,
-                    uint32_t to, char *reason, uint32_t size)
+struct change {
+    uint32_t from, to; /* actors */
+    double seconds;    /* for which they were watched */
+};
+
+static void explain(const struct resize *self, const struct resize_limits *limits, const struct change *change,
+                    char *reason, uint32_t size)
 {
     bool up = self->direction > 0;
     double idle = mean_of(self, up ? &self->learner_idle : &self->actor_idle);
     double plan = predicted(up ? limits->predicted_learner_idle : limits->predicted_actor_idle);
     snprintf(reason, size, "%s waited %.0f%% of the last %.3g s (plan: %.0f%%) for %s: %u -> %u actors",
-             up ? "learners" : "actors", 100 * idle, (double)(now_ns - self->since_ns) / 1e9, 100 * plan,
-             up ? "items" : "learners", from, to);
+             up ? "learners" : "actors", 100 * idle, change->seconds, 100 * plan, up ? "items" : "learners",
+             change->from, change->to);
 }
 
 uint32_t resize_decide(struct resize *self, const struct resize_limits *limits, const struct resize_seen *seen,
@@ -127,7 +132,8 @@ uint32_t resize_decide(struct resize *self, const struct resize_limits *limits, 
     if (who_waits(limits, &mean, limits->margin) == self->direction)
         wanted = step(self, limits, seen->actors);
     if (wanted != seen->actors)
-        explain(self, limits, now_ns, seen->actors, wanted, reason, size);
+        explain(self, limits, &(struct change){seen->actors, wanted, (double)(now_ns - self->since_ns) / 1e9}, reason,
+                size);
     begin_anew(self);
     return wanted;
 }

@@ -176,7 +176,8 @@ static void judge(struct run *self, struct member *member, int status, bool expe
     bool again;
     process_tail(&member->process, tail, sizeof tail, TAIL_LINES);
     process_describe(status, how, sizeof how);
-    switch (supervisor_ended(&member->supervised, &limits, status, expected, tail, now_ns, ran_ns)) {
+    const struct supervisor_end end = {status, expected, tail, now_ns, ran_ns};
+    switch (supervisor_ended(&member->supervised, &limits, &end)) {
     case SUPERVISOR_DONE:
         member->wanted = false;
         break;

@@ -18,13 +18,13 @@ static int64_t pause_ns(const struct supervisor_limits *limits, uint32_t failure
     return pause < limits->backoff_most_ns ? pause : limits->backoff_most_ns;
 }
 
-static enum supervisor_action failed(struct supervised *self, const struct supervisor_limits *limits, int status,
-                                     const char *tail, int64_t now_ns, int64_t ran_ns)
+static enum supervisor_action failed(struct supervised *self, const struct supervisor_limits *limits,
+                                     const struct supervisor_end *end)
 {
-    bool healthy = ran_ns >= limits->healthy_ns;
-    bool same = self->in_a_row > 0 && self->last.status == status;
-    self->last = (struct failure){.status = status, .at_ns = now_ns, .ran_ns = ran_ns};
-    snprintf(self->last.tail, sizeof self->last.tail, "%s", tail ? tail : "");
+    bool healthy = end->ran_ns >= limits->healthy_ns;
+    bool same = self->in_a_row > 0 && self->last.status == end->status;
+    self->last = (struct failure){.status = end->status, .at_ns = end->now_ns, .ran_ns = end->ran_ns};
+    snprintf(self->last.tail, sizeof self->last.tail, "%s", end->tail ? end->tail : "");
     self->unhealthy = healthy ? 1 : self->unhealthy + 1;
     self->in_a_row = healthy || !same ? 1 : self->in_a_row + 1;
     if (self->in_a_row == 1)
@@ -32,17 +32,17 @@ static enum supervisor_action failed(struct supervised *self, const struct super
     self->restart_ns = 0;
     if (self->in_a_row >= limits->failures)
         return SUPERVISOR_GIVE_UP;
-    self->restart_ns = now_ns + pause_ns(limits, self->unhealthy);
+    self->restart_ns = end->now_ns + pause_ns(limits, self->unhealthy);
     if (self->restart_ns == 0)
         self->restart_ns = 1;
     return SUPERVISOR_RESTART;
 }
 
-enum supervisor_action supervisor_ended(struct supervised *self, const struct supervisor_limits *limits, int status,
-                                        bool expected, const char *tail, int64_t now_ns, int64_t ran_ns)
+enum supervisor_action supervisor_ended(struct supervised *self, const struct supervisor_limits *limits,
+                                        const struct supervisor_end *end)
 {
-    if (!expected)
-        return failed(self, limits, status, tail, now_ns, ran_ns);
+    if (!end->expected)
+        return failed(self, limits, end);
     self->restart_ns = 0;
     return SUPERVISOR_DONE;
 }
@@ -50,7 +50,7 @@ enum supervisor_action supervisor_ended(struct supervised *self, const struct su
 enum supervisor_action supervisor_not_started(struct supervised *self, const struct supervisor_limits *limits,
                                               const char *why, int64_t now_ns)
 {
-    return failed(self, limits, NOT_STARTED, why, now_ns, 0);
+    return failed(self, limits, &(struct supervisor_end){.status = NOT_STARTED, .tail = why, .now_ns = now_ns});
 }
 
 bool supervisor_due(struct supervised *self, int64_t now_ns)

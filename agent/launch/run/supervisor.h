@@ -36,9 +36,15 @@ struct supervised {
     struct failure first, last; /* of the row */
 };
 
-/* The child ended after ran_ns. expected: it was asked to end, or ending by itself with status 0 is its right. */
-enum supervisor_action supervisor_ended(struct supervised *self, const struct supervisor_limits *limits, int status,
-                                        bool expected, const char *tail, int64_t now_ns, int64_t ran_ns);
+/* How a child ended. */
+struct supervisor_end {
+    int status;       /* of waitpid */
+    bool expected;    /* the child was asked to end, or may end by itself with status 0 */
+    const char *tail; /* the last lines that it printed; may be NULL */
+    int64_t now_ns, ran_ns;
+};
+enum supervisor_action supervisor_ended(struct supervised *self, const struct supervisor_limits *limits,
+                                        const struct supervisor_end *end);
 /* The start itself failed: counts as a failure with this text, and all such failures as the same. */
 enum supervisor_action supervisor_not_started(struct supervised *self, const struct supervisor_limits *limits,
                                               const char *why, int64_t now_ns);

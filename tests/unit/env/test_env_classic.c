@@ -296,16 +296,24 @@ static int32_t swing(const struct play *play, float *continuous)
     return play->seen.numbers[5] < 0 ? 0 : 2;
 }
 
-static void follow_to_end(const char *name, rule *choose, uint32_t least, uint32_t most, bool terminal, double low,
-                          double high)
+/* How episodes of a rule end. */
+struct ending {
+    const char *name;
+    rule *choose;
+    uint32_t least, most; /* steps */
+    bool terminal;
+    double low, high; /* return */
+};
+
+static void follow_to_end(const struct ending *e)
 {
     struct play play;
-    play_open(&play, name, NULL);
+    play_open(&play, e->name, NULL);
     for (int i = 0; i < 5; i++) {
-        double sum = play_episode(&play, choose);
-        if (play.steps < least || play.steps > most || play.result.terminal != terminal ||
-            play.result.truncated == terminal || sum < low || sum > high)
-            fail_msg("%s: %u steps, terminal %d, truncated %d, return %g", name, play.steps, play.result.terminal,
+        double sum = play_episode(&play, e->choose);
+        if (play.steps < e->least || play.steps > e->most || play.result.terminal != e->terminal ||
+            play.result.truncated == e->terminal || sum < e->low || sum > e->high)
+            fail_msg("%s: %u steps, terminal %d, truncated %d, return %g", e->name, play.steps, play.result.terminal,
                      play.result.truncated, sum);
     }
     env_close(&play.env);
@@ -314,19 +322,23 @@ static void follow_to_end(const char *name, rule *choose, uint32_t least, uint32
 static void ends_are_kept_apart(void **state)
 {
     (void)state;
-    follow_to_end("CartPole-v1", balance, 500, 500, false, 500, 500);
-    follow_to_end("CartPole-v1", second, 7, 12, true, 7, 12);
-    follow_to_end("Acrobot-v1", second, 500, 500, false, -500, -500);
-    follow_to_end("Acrobot-v1", swing, 40, 300, true, -299, -39);
-    follow_to_end("MountainCar-v0", second, 200, 200, false, -200, -200);
-    follow_to_end("MountainCar-v0", pump, 80, 180, true, -180, -80);
-    follow_to_end("MountainCarContinuous-v0", first, 999, 999, false, 0, 0);
-    follow_to_end("MountainCarContinuous-v0", pump, 50, 180, true, 80, 95);
-    follow_to_end("Pendulum-v1", first, 200, 200, false, -2500, 0);
-    follow_to_end("Catch", first, 9, 9, true, -1, 1);
-    follow_to_end("DeepSea", second, 10, 10, true, 0.9899, 0.9901);
-    follow_to_end("DeepSea", first, 10, 10, true, 0, 0);
-    follow_to_end("Breakout", first, 5, 20, true, 0, 5);
+    static const struct ending endings[] = {
+        {"CartPole-v1", balance, 500, 500, false, 500, 500},
+        {"CartPole-v1", second, 7, 12, true, 7, 12},
+        {"Acrobot-v1", second, 500, 500, false, -500, -500},
+        {"Acrobot-v1", swing, 40, 300, true, -299, -39},
+        {"MountainCar-v0", second, 200, 200, false, -200, -200},
+        {"MountainCar-v0", pump, 80, 180, true, -180, -80},
+        {"MountainCarContinuous-v0", first, 999, 999, false, 0, 0},
+        {"MountainCarContinuous-v0", pump, 50, 180, true, 80, 95},
+        {"Pendulum-v1", first, 200, 200, false, -2500, 0},
+        {"Catch", first, 9, 9, true, -1, 1},
+        {"DeepSea", second, 10, 10, true, 0.9899, 0.9901},
+        {"DeepSea", first, 10, 10, true, 0, 0},
+        {"Breakout", first, 5, 20, true, 0, 5},
+    };
+    for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++)
+        follow_to_end(&endings[i]);
 }
 
 /* ---- boards */
@@ -347,7 +359,7 @@ static int32_t catch_it(const struct play *play, float *continuous)
 static void catch_starts_anywhere_and_can_be_won(void **state)
 {
     (void)state;
-    follow_to_end("Catch", catch_it, 9, 9, true, 1, 1);
+    follow_to_end(&(struct ending){"Catch", catch_it, 9, 9, true, 1, 1});
     struct play play;
     uint32_t seen[5] = {0};
     play_open(&play, "Catch", NULL);

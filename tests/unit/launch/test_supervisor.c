@@ -29,8 +29,9 @@ static void test_row_ends_the_run(void **state)
     for (int i = 0; i < 3; i++) {
         char tail[32];
         snprintf(tail, sizeof tail, "line %d\nsecond", i);
-        assert_int_equal(supervisor_ended(&self, &limits, EXIT(3), false, tail, now, NS_PER_S / 5 + i),
-                         SUPERVISOR_RESTART);
+        assert_int_equal(
+            supervisor_ended(&self, &limits, &(struct supervisor_end){EXIT(3), false, tail, now, NS_PER_S / 5 + i}),
+            SUPERVISOR_RESTART);
         assert_int_equal(self.restart_ns, now + (NS_PER_S << i));
         assert_false(supervisor_due(&self, self.restart_ns - 1));
         now = self.restart_ns;
@@ -38,7 +39,9 @@ static void test_row_ends_the_run(void **state)
         assert_false(supervisor_due(&self, now + NS_PER_S));
         assert_int_equal(self.restarts, i + 1);
     }
-    assert_int_equal(supervisor_ended(&self, &limits, EXIT(3), false, "line 3", now, NS_PER_S), SUPERVISOR_GIVE_UP);
+    assert_int_equal(
+        supervisor_ended(&self, &limits, &(struct supervisor_end){EXIT(3), false, "line 3", now, NS_PER_S}),
+        SUPERVISOR_GIVE_UP);
     assert_int_equal(self.restart_ns, 0);
     assert_false(supervisor_due(&self, now + 1000 * NS_PER_S));
     facts_same(supervisor_explain(&self, "actor-1", text, sizeof text),
@@ -70,13 +73,16 @@ static void test_another_failure_begins_a_row_but_the_pause_grows(void **state)
     static const int64_t pauses[] = {1, 2, 4, 8, 10, 10, 10};
     for (int i = 0; i < 7; i++) {
         int status = i % 2 ? EXIT(1) : SIGSEGV;
-        assert_int_equal(supervisor_ended(&self, &limits, status, false, "", 0, 0), SUPERVISOR_RESTART);
+        assert_int_equal(supervisor_ended(&self, &limits, &(struct supervisor_end){status, false, "", 0, 0}),
+                         SUPERVISOR_RESTART);
         assert_int_equal(self.in_a_row, 1);
         assert_int_equal(self.first.status, status);
         assert_int_equal(self.restart_ns, pauses[i] * NS_PER_S);
     }
     /* Who ran long enough begins anew. */
-    assert_int_equal(supervisor_ended(&self, &limits, SIGSEGV, false, "", 0, limits.healthy_ns), SUPERVISOR_RESTART);
+    assert_int_equal(
+        supervisor_ended(&self, &limits, &(struct supervisor_end){SIGSEGV, false, "", 0, limits.healthy_ns}),
+        SUPERVISOR_RESTART);
     assert_int_equal(self.restart_ns, NS_PER_S);
 }
 
@@ -86,12 +92,14 @@ static void test_expected_ends(void **state)
     static const int statuses[] = {0, EXIT(143), SIGTERM, SIGKILL};
     for (size_t i = 0; i < sizeof statuses / sizeof statuses[0]; i++) {
         struct supervised self = {.restart_ns = 5};
-        assert_int_equal(supervisor_ended(&self, &limits, statuses[i], true, "bye", 9, 9), SUPERVISOR_DONE);
+        assert_int_equal(supervisor_ended(&self, &limits, &(struct supervisor_end){statuses[i], true, "bye", 9, 9}),
+                         SUPERVISOR_DONE);
         assert_int_equal(self.restart_ns, 0);
         assert_int_equal(self.in_a_row, 0);
     }
     struct supervised self = {0};
-    assert_int_equal(supervisor_ended(&self, &limits, 0, false, "", 9, 9), SUPERVISOR_RESTART);
+    assert_int_equal(supervisor_ended(&self, &limits, &(struct supervisor_end){0, false, "", 9, 9}),
+                     SUPERVISOR_RESTART);
 }
 
 static void test_not_started(void **state)
@@ -108,11 +116,12 @@ static void test_not_started(void **state)
     assert_string_equal(supervisor_explain(&self, "actor-0", tiny, sizeof tiny), "actor-0 cou");
     few.failures = 1;
     self = (struct supervised){0};
-    assert_int_equal(supervisor_ended(&self, &few, SIGABRT, false, NULL, 1, 3 * NS_PER_S), SUPERVISOR_GIVE_UP);
+    assert_int_equal(supervisor_ended(&self, &few, &(struct supervisor_end){SIGABRT, false, NULL, 1, 3 * NS_PER_S}),
+                     SUPERVISOR_GIVE_UP);
     assert_string_equal(supervisor_explain(&self, "broker", text, sizeof text),
                         "broker failed, killed by signal 6 (Aborted) after 3.0 s; it printed nothing");
     self = (struct supervised){0};
-    assert_int_equal(supervisor_ended(&self, &few, 0, false, "", 1, 0), SUPERVISOR_GIVE_UP);
+    assert_int_equal(supervisor_ended(&self, &few, &(struct supervisor_end){0, false, "", 1, 0}), SUPERVISOR_GIVE_UP);
     assert_string_equal(supervisor_explain(&self, "broker", text, sizeof text),
                         "broker ended by itself with exit status 0 after 0.0 s; it printed nothing");
 }
@@ -158,7 +167,8 @@ static void run_model(struct rng *rng)
         ends[n - 1].ran_ns = start ? (int64_t)rng_below(rng, 60) : 0;
         now += ends[n - 1].ran_ns;
         enum supervisor_action action =
-            start ? supervisor_ended(&self, &of, ends[n - 1].status, false, "x", now, ends[n - 1].ran_ns)
+            start ? supervisor_ended(&self, &of,
+                                     &(struct supervisor_end){ends[n - 1].status, false, "x", now, ends[n - 1].ran_ns})
                   : supervisor_not_started(&self, &of, "x", now);
         uint32_t row = model_row(ends, n, &of);
         assert_int_equal(self.in_a_row, row);
@@ -191,12 +201,13 @@ static void test_large_limits(void **state)
     struct supervisor_limits of = {INT64_MAX / 4, INT64_MAX / 2, 1000, 1};
     struct supervised self = {0};
     for (int i = 0; i < 100; i++)
-        assert_int_equal(supervisor_ended(&self, &of, 1, false, "", 1, 0), SUPERVISOR_RESTART);
+        assert_int_equal(supervisor_ended(&self, &of, &(struct supervisor_end){1, false, "", 1, 0}),
+                         SUPERVISOR_RESTART);
     assert_int_equal(self.restart_ns, 1 + INT64_MAX / 2);
     char tail[2 * SUPERVISOR_TAIL];
     memset(tail, 'x', sizeof tail - 1);
     tail[sizeof tail - 1] = '\0';
-    supervisor_ended(&self, &of, 2, false, tail, 1, 0);
+    supervisor_ended(&self, &of, &(struct supervisor_end){2, false, tail, 1, 0});
     assert_int_equal(strlen(self.last.tail), SUPERVISOR_TAIL - 1);
 }
 

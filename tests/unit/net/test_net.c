@@ -432,15 +432,13 @@ static void test_tensors_cover_the_parameters(void **state)
     assert_int_equal(net_n_tensors(&net), 8);
     uint64_t next = 0;
     for (uint32_t i = 0; i < 8; i++) {
-        char name[64];
-        uint64_t shape[4] = {0}, n = 1;
-        uint32_t rank, offset;
-        net_tensor(&net, i, name, sizeof name, &rank, shape, &offset);
-        assert_string_equal(name, names[i]);
-        assert_int_equal(offset, next);
-        for (uint32_t k = 0; k < rank; k++)
-            n *= shape[k];
-        assert_memory_equal(shape, shapes[i], sizeof shape);
+        struct net_tensor tensor = net_tensor(&net, i);
+        uint64_t n = 1;
+        assert_string_equal(tensor.name, names[i]);
+        assert_int_equal(tensor.offset, next);
+        for (uint32_t k = 0; k < tensor.rank; k++)
+            n *= tensor.shape[k];
+        assert_memory_equal(tensor.shape, shapes[i], sizeof tensor.shape);
         next += n;
     }
     assert_int_equal(next, net.n_params);

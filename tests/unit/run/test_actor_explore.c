@@ -189,9 +189,12 @@ static void test_hold(void **state)
 
 /* ---- noise ---- */
 
-/* Standard deviation of the first step of an episode and of all, and the correlation over one and two steps. */
-static void measure(double sigma, double correlation, uint32_t episodes, uint32_t length, double *first, double *all,
-                    double *one, double *two)
+struct noise {
+    double first, all; /* standard deviation of the first step of an episode and of all steps */
+    double one, two;   /* correlation over one and over two steps */
+};
+
+static struct noise measure(double sigma, double correlation, uint32_t episodes, uint32_t length)
 {
     struct fixture f;
     start(&f, (struct actors_section){.count = 1, .noise_sigma = sigma, .noise_correlation = correlation}, 0, false);
@@ -219,10 +222,10 @@ static void measure(double sigma, double correlation, uint32_t episodes, uint32_
     }
     near(sum / (double)n, 0.0, 0.1 * sigma);
     near(across / square, 0.0, 0.1);
-    *first = sqrt(first_sum / (double)episodes);
-    *all = sqrt(square / (double)n);
-    *one = products[0] / (double)pairs[0] / (square / (double)n);
-    *two = products[1] / (double)pairs[1] / (square / (double)n);
+    return (struct noise){.first = sqrt(first_sum / (double)episodes),
+                          .all = sqrt(square / (double)n),
+                          .one = products[0] / (double)pairs[0] / (square / (double)n),
+                          .two = products[1] / (double)pairs[1] / (square / (double)n)};
 }
 
 static void test_noise(void **state)
@@ -230,12 +233,12 @@ static void test_noise(void **state)
     (void)state;
     static const double correlations[] = {0.0, 0.5, 0.9};
     for (size_t i = 0; i < 3; i++) {
-        double keep = correlations[i], first, all, one, two;
-        measure(0.3, keep, 2000, 50, &first, &all, &one, &two);
-        near(first, 0.3, 0.02);
-        near(all, 0.3, 0.02);
-        near(one, keep, 0.05);
-        near(two, keep * keep, 0.05);
+        double keep = correlations[i];
+        const struct noise noise = measure(0.3, keep, 2000, 50);
+        near(noise.first, 0.3, 0.02);
+        near(noise.all, 0.3, 0.02);
+        near(noise.one, keep, 0.05);
+        near(noise.two, keep * keep, 0.05);
     }
 }
 
