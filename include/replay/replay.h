@@ -5,6 +5,7 @@
 #include "replay/admin.h"
 #include "replay/client.h"
 #include "replay/error.h"
+#include "replay/log.h"
 #include "replay/params.h"
 #include "replay/sampler.h"
 #include "replay/types.h"

@@ -19,6 +19,7 @@
 
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
+#include "replay/log.h"
 
 #define LINE_BYTES 2048
 #define PATIENCE_MS 10
@@ -38,6 +39,13 @@ static struct {
     uint64_t missed; /* since writing last worked */
     uint64_t lost;
 } sink = {.lock = PTHREAD_MUTEX_INITIALIZER, .fd = STDERR_FILENO, .may_block = true};
+
+/* Takes lines instead of the sink. The lock is held for reading while it does. */
+static struct {
+    pthread_rwlock_t lock;
+    rp_log_fn *fn;
+    void *ctx;
+} taker = {.lock = PTHREAD_RWLOCK_INITIALIZER};
 
 int log_level_by_name(const char *name)
 {
@@ -222,6 +230,28 @@ static void submit(const char *line, size_t size)
     pthread_mutex_unlock(&sink.lock);
 }
 
+/* False: nobody takes lines. */
+static bool hand_over(enum log_level level, char *line, size_t size)
+{
+    pthread_rwlock_rdlock(&taker.lock);
+    bool taken = taker.fn != NULL;
+    if (taken) {
+        line[size - 1] = '\0';
+        taker.fn(taker.ctx, (int32_t)level, line);
+    }
+    pthread_rwlock_unlock(&taker.lock);
+    return taken;
+}
+
+void rp_log_set(rp_log_fn *fn, void *ctx, int32_t level)
+{
+    pthread_rwlock_wrlock(&taker.lock);
+    taker.fn = fn;
+    taker.ctx = ctx;
+    pthread_rwlock_unlock(&taker.lock);
+    log_set_level(level < LEVEL_DEBUG ? LEVEL_DEBUG : level > LEVEL_OFF ? LEVEL_OFF : (enum log_level)level);
+}
+
 void log_line(enum log_level level, const char *id, const char *what, const char *format, ...)
 {
     if ((int)level < atomic_load_explicit(&threshold, memory_order_relaxed) || level >= LEVEL_OFF)
@@ -240,7 +270,9 @@ void log_line(enum log_level level, const char *id, const char *what, const char
         cut = more >= 0 && (size_t)more >= room;
         n += more < 0 ? 0 : cut ? room - 1 : (size_t)more;
     }
-    submit(line, finish_line(line, sizeof line, n, cut));
+    n = finish_line(line, sizeof line, n, cut);
+    if (!hand_over(level, line, n))
+        submit(line, n);
     errno = saved_errno;
 }
 

@@ -58,28 +58,44 @@ for header in "$prefix"/include/replay/*.h; do
     cc -std=c11 -fsyntax-only -Wall -Wextra -Werror -pedantic -I "$prefix/include" alone.c
 done
 
+echo "-- a broker within the process: pkg-config, shared and static; find_package"
+# shellcheck disable=SC2046
+cc -std=c11 -Wall -Wextra -Werror -pedantic server.c $(pkg-config --cflags --libs replayserver) -o server_shared
+run env LD_LIBRARY_PATH="$libdir" ./server_shared
+# shellcheck disable=SC2046
+cc -std=c11 server.c $(pkg-config --cflags replayserver) "$libdir/libreplayserver.a" \
+    $(pkg-config --libs libzmq libczmq libprotobuf-c liblz4 yaml-0.1 libisal) -lm -pthread -ldl -o server_static
+run ./server_static
+run ./build/server
+
 echo "-- exported symbols"
-nm -D --defined-only "$libdir/libreplay.so" | awk '{print $NF}' | sed 's/@.*//' | sort >exported
-grep -v '^rp_' exported | grep -v '^_\(init\|fini\|edata\|end\)$\|^__bss_start' >internal || true
-if [ -s internal ]; then
-    echo "libreplay.so exports internal symbols:"
-    cat internal
-    exit 1
-fi
-nm --defined-only --extern-only "$libdir/libreplay.a" | awk 'NF == 3 {print $3}' | grep -v '^rp_' >internal || true
-if [ -s internal ]; then
-    echo "libreplay.a shows internal symbols:"
-    cat internal
-    exit 1
-fi
+for library in replay replayserver; do
+    nm -D --defined-only "$libdir/lib$library.so" | awk '{print $NF}' | sed 's/@.*//' | sort >"exported_$library"
+    grep -v '^rp_' "exported_$library" | grep -v '^_\(init\|fini\|edata\|end\)$\|^__bss_start' >internal || true
+    nm --defined-only --extern-only "$libdir/lib$library.a" | awk 'NF == 3 {print $3}' | grep -v '^rp_' >>internal || true
+    if [ -s internal ]; then
+        echo "lib$library shows internal symbols:"
+        cat internal
+        exit 1
+    fi
+done
 # Everything that the headers declare is there. The entries are what plug-ins define.
-cat "$prefix"/include/replay/*.h | tr '\n' ' ' | sed 's/;/;\n/g' | grep 'RP_API' | grep -o 'rp_[a-z0-9_]*(' |
-    tr -d '(' | sort -u | grep -vE '^rp_(env_)?plugin_entry$' >declared
-if ! comm -23 declared exported >absent || [ -s absent ]; then
-    echo "declared in the headers, but not in the library:"
-    cat absent
-    exit 1
-fi
-echo "$(wc -l <exported) symbols exported, all of them public"
+declared() {
+    cat "$@" | tr '\n' ' ' | sed 's/;/;\n/g' | grep 'RP_API' | grep -o 'rp_[a-z0-9_]*(' | tr -d '(' | sort -u |
+        grep -vE '^rp_(env_)?plugin_entry$'
+}
+check_exports() {
+    if ! comm -23 declared "exported_$1" >absent || [ -s absent ]; then
+        echo "declared in the headers, but not in lib$1:"
+        cat absent
+        exit 1
+    fi
+    echo "lib$1: $(wc -l <"exported_$1") symbols exported, all of them public"
+}
+declared "$prefix"/include/replay/*.h >declared
+check_exports replayserver
+mv "$prefix/include/replay/server.h" .
+declared "$prefix"/include/replay/*.h >declared
+check_exports replay
 ldd "$libdir/libreplay.so" | grep -q yaml && { echo "the client library needs libyaml"; exit 1; }
 exit 0

@@ -1,0 +1,95 @@
+/* The public embedded broker: a configuration, a broker, and the thread that runs it. */
+#include "replay/server.h"
+
+#include <czmq.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+
+#include "broker/broker.h"
+#include "proto/base/error.h"
+
+struct rp_server {
+    struct broker_config config;
+    struct broker *broker;
+    pthread_t thread;
+};
+
+static const char free_ports[] = "service: tcp://127.0.0.1:0\n"
+                                 "ingest: tcp://127.0.0.1:0\n"
+                                 "events: tcp://127.0.0.1:0\n";
+
+static void *serve(void *server)
+{
+    broker_run(((rp_server *)server)->broker);
+    return NULL;
+}
+
+static rp_status read_config(rp_server *self, const char *yaml, rp_error *err)
+{
+    char text[sizeof free_ports + 4096];
+    if (!yaml) {
+        snprintf(text, sizeof text, "%s%s", free_ports, broker_default_yaml);
+        yaml = text;
+    }
+    struct schema_report *report = schema_report_new();
+    if (!report)
+        return err_set(err, RP_NO_MEMORY, "no memory to read the configuration");
+    rp_status status = RP_OK;
+    if (!schema_read_text(&broker_schema, "configuration", yaml, &self->config, report))
+        status = err_set(err, RP_INVALID_ARGUMENT, "%s", schema_report_text(report));
+    schema_report_destroy(&report);
+    return status;
+}
+
+/* Signals are for the threads of the host program. */
+static rp_status start_thread(rp_server *self, rp_error *err)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failed = pthread_create(&self->thread, NULL, serve, self);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return failed ? err_set(err, RP_NO_MEMORY, "no thread for the broker: %s", strerror(failed)) : RP_OK;
+}
+
+static void destroy(rp_server *self)
+{
+    broker_destroy(&self->broker);
+    schema_free(&broker_schema, &self->config);
+    free(self);
+}
+
+rp_server *rp_server_start(const char *yaml, void *zmq_context, rp_error *err)
+{
+    rp_server *self = calloc(1, sizeof *self);
+    if (!self) {
+        err_set(err, RP_NO_MEMORY, "no memory for a broker");
+        return NULL;
+    }
+    zsys_handler_set(NULL); /* czmq would catch SIGINT and SIGTERM */
+    rp_status status = read_config(self, yaml, err);
+    if (status == RP_OK) {
+        self->broker = broker_new(&self->config, clock_system(), zmq_context, err);
+        if (self->broker && start_thread(self, err) == RP_OK)
+            return self;
+    }
+    destroy(self);
+    return NULL;
+}
+
+const char *rp_server_endpoint(const rp_server *self)
+{
+    return self->broker->peers.service_endpoint;
+}
+
+void rp_server_stop(rp_server **at)
+{
+    rp_server *self = *at;
+    if (!self)
+        return;
+    broker_stop(self->broker);
+    pthread_join(self->thread, NULL);
+    destroy(self);
+    *at = NULL;
+}

@@ -1,0 +1,230 @@
+/* A broker inside the process, through the public interface alone. */
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "replay/replay.h"
+#include "replay/server.h"
+
+#define WAIT 10000
+
+static rp_server *start(const char *yaml)
+{
+    rp_error err = {0};
+    rp_server *server = rp_server_start(yaml, NULL, &err);
+    if (!server)
+        fail_msg("%s", err.text);
+    return server;
+}
+
+static rp_client *connect_to(const rp_server *server)
+{
+    rp_error err = {0};
+    rp_client *client = rp_client_connect(rp_server_endpoint(server), NULL, WAIT, &err);
+    if (!client)
+        fail_msg("%s", err.text);
+    return client;
+}
+
+static void write_items(rp_client *client, uint32_t n)
+{
+    rp_error err = {0};
+    rp_column column = {.name = "x", .dtype = RP_DTYPE_FLOAT32};
+    rp_writer *writer = rp_writer_new(client, &column, 1, NULL, WAIT, &err);
+    assert_non_null(writer);
+    for (uint32_t i = 0; i < n; i++) {
+        float value = (float)i;
+        const void *values[] = {&value};
+        assert_int_equal(rp_writer_append(writer, values, WAIT, &err), RP_OK);
+        assert_int_equal(rp_writer_item_last(writer, "replay", 1, 1, WAIT, NULL, &err), RP_OK);
+    }
+    assert_int_equal(rp_writer_destroy(&writer, WAIT, &err), RP_OK);
+}
+
+static uint64_t table_size(rp_client *client)
+{
+    rp_error err = {0};
+    rp_sampler_options options = {.struct_size = sizeof options};
+    rp_sampler_defaults(&options);
+    options.batch_size = 1;
+    rp_sampler *sampler = rp_sampler_new(client, "replay", &options, &err);
+    assert_non_null(sampler);
+    rp_batch *batch;
+    assert_int_equal(rp_sampler_next(sampler, &batch, WAIT, &err), RP_OK);
+    rp_batch_info info = {.struct_size = sizeof info};
+    rp_batch_get_info(batch, &info);
+    rp_batch_release(&batch);
+    rp_sampler_destroy(&sampler);
+    return info.table_size;
+}
+
+static void test_default(void **state)
+{
+    (void)state;
+    rp_server *server = start(NULL);
+    rp_client *client = connect_to(server);
+    assert_string_equal(rp_client_table(client, 0), "replay");
+    write_items(client, 100);
+    assert_int_equal(table_size(client), 100);
+    rp_client_destroy(&client);
+    rp_server_stop(&server);
+    assert_null(server);
+    rp_server_stop(&server);
+}
+
+static void test_two_at_once(void **state)
+{
+    (void)state;
+    rp_server *a = start(NULL), *b = start(NULL);
+    assert_string_not_equal(rp_server_endpoint(a), rp_server_endpoint(b));
+    rp_client *to_a = connect_to(a), *to_b = connect_to(b);
+    write_items(to_a, 3);
+    write_items(to_b, 5);
+    assert_int_equal(table_size(to_a), 3);
+    assert_int_equal(table_size(to_b), 5);
+    rp_client_destroy(&to_a);
+    rp_server_stop(&a);
+    assert_int_equal(table_size(to_b), 5);
+    rp_client_destroy(&to_b);
+    rp_server_stop(&b);
+}
+
+static void test_mistakes(void **state)
+{
+    (void)state;
+    rp_error err = {0};
+    assert_null(rp_server_start("tables: [{name: a, max_sise: 3}]\n", NULL, &err));
+    assert_int_equal(err.status, RP_INVALID_ARGUMENT);
+    assert_non_null(strstr(err.text, "max_size")); /* the key that is meant */
+    err = (rp_error){0};
+    assert_null(rp_server_start("service: tcp://256.0.0.1:1\ntables: [{name: a, max_size: 3}]\n", NULL, &err));
+    assert_int_not_equal(err.status, RP_OK);
+    assert_true(err.text[0]);
+    assert_null(rp_server_start("service: tcp://256.0.0.1:1\ntables: [{name: a, max_size: 3}]\n", NULL, NULL));
+}
+
+static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGPIPE};
+#define N_SIGNALS (sizeof signals / sizeof signals[0])
+
+/* With a journal there are czmq actors, which would catch signals if they were let. */
+static void test_signals_stay(void **state)
+{
+    (void)state;
+    char folder[] = "/tmp/rp_server_XXXXXX", yaml[512];
+    assert_non_null(mkdtemp(folder));
+    snprintf(yaml, sizeof yaml,
+             "service: tcp://127.0.0.1:0\ningest: tcp://127.0.0.1:0\nevents: tcp://127.0.0.1:0\n"
+             "journal: {dir: %s}\ntables: [{name: replay, max_size: 1000}]\n",
+             folder);
+    struct sigaction before[N_SIGNALS], after;
+    for (uint32_t i = 0; i < N_SIGNALS; i++)
+        sigaction(signals[i], NULL, &before[i]);
+    rp_server *server = start(yaml);
+    rp_client *client = connect_to(server);
+    write_items(client, 20);
+    for (uint32_t i = 0; i < N_SIGNALS; i++) {
+        sigaction(signals[i], NULL, &after);
+        assert_ptr_equal(before[i].sa_handler, after.sa_handler);
+    }
+    rp_client_destroy(&client);
+    rp_server_stop(&server);
+    server = start(yaml);
+    client = connect_to(server);
+    assert_int_equal(table_size(client), 20);
+    rp_client_destroy(&client);
+    rp_server_stop(&server);
+    char command[128];
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    assert_int_equal(system(command), 0);
+}
+
+struct sampling {
+    rp_sampler *sampler;
+    rp_status status;
+};
+
+static void *sample_one(void *ctx)
+{
+    struct sampling *self = ctx;
+    rp_error err = {0};
+    rp_batch *batch;
+    do
+        self->status = rp_sampler_next(self->sampler, &batch, 200, &err);
+    while (self->status == RP_OK);
+    return NULL;
+}
+
+/* Nothing is in the table: the sample waits at the broker, which stops all the same. */
+static void test_stop_ends_waits(void **state)
+{
+    (void)state;
+    rp_error err = {0};
+    rp_server *server = start(NULL);
+    rp_client *client = connect_to(server);
+    struct sampling sampling = {.sampler = rp_sampler_new(client, "replay", NULL, &err)};
+    assert_non_null(sampling.sampler);
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, sample_one, &sampling), 0);
+    rp_server_stop(&server);
+    pthread_join(thread, NULL);
+    assert_true(sampling.status == RP_CANCELLED || sampling.status == RP_UNAVAILABLE ||
+                sampling.status == RP_DEADLINE_EXCEEDED);
+    rp_sampler_destroy(&sampling.sampler);
+    rp_client_destroy(&client);
+}
+
+struct lines {
+    pthread_mutex_t lock;
+    uint32_t n;
+    int32_t lowest;
+    char last[256];
+};
+
+static void keep_line(void *ctx, int32_t level, const char *line)
+{
+    struct lines *self = ctx;
+    pthread_mutex_lock(&self->lock);
+    self->n++;
+    self->lowest = level < self->lowest ? level : self->lowest;
+    snprintf(self->last, sizeof self->last, "%s", line);
+    pthread_mutex_unlock(&self->lock);
+}
+
+static void test_log(void **state)
+{
+    (void)state;
+    struct lines lines = {.lock = PTHREAD_MUTEX_INITIALIZER, .lowest = RP_LOG_OFF};
+    rp_log_set(keep_line, &lines, RP_LOG_INFO);
+    rp_server *server = start(NULL);
+    rp_client *client = connect_to(server);
+    write_items(client, 1);
+    rp_client_destroy(&client);
+    rp_server_stop(&server); /* "draining" is logged at level info */
+    assert_true(lines.n > 0);
+    assert_int_equal(lines.lowest, RP_LOG_INFO);
+    assert_null(strchr(lines.last, '\n'));
+    rp_log_set(NULL, NULL, RP_LOG_OFF);
+    uint32_t n = lines.n;
+    server = start(NULL);
+    rp_server_stop(&server);
+    assert_int_equal(lines.n, n);
+}
+
+int main(void)
+{
+    rp_log_set(NULL, NULL, RP_LOG_OFF);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_default),      cmocka_unit_test(test_two_at_once),     cmocka_unit_test(test_mistakes),
+        cmocka_unit_test(test_signals_stay), cmocka_unit_test(test_stop_ends_waits), cmocka_unit_test(test_log),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
