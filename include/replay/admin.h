@@ -1,5 +1,5 @@
-/* Looking at a broker and operating it. Each question can also be answered as JSON text, with the names of
- * replay.proto: 64-bit numbers as JSON numbers, bytes as hexadecimal strings, NaN and infinities as the strings
+/* Inspects and operates a broker. Each question can also be answered as JSON text, with the names of replay.proto:
+ * 64-bit numbers as JSON numbers, bytes as hexadecimal strings, NaN and infinities as the strings
  * "NaN", "Infinity" and "-Infinity". */
 #ifndef REPLAY_ADMIN_H
 #define REPLAY_ADMIN_H
@@ -19,7 +19,7 @@ typedef struct rp_limiter_info {
     double samples_per_insert, min_size, min_diff, max_diff;
     uint64_t inserts, samples, deletes;
     double cursor;            /* inserts * samples_per_insert - samples */
-    const char *inserts_wait; /* "", or what an insert would wait for */
+    const char *inserts_wait; /* "", or the reason why an insert would wait */
     const char *samples_wait;
 } rp_limiter_info;
 
@@ -30,11 +30,11 @@ typedef struct rp_table_info {
     uint64_t bytes, max_bytes;
     uint32_t max_times_sampled;
     uint32_t reserved;
-    double insert_rate, sample_rate, update_rate; /* items/s, lately */
+    double insert_rate, sample_rate, update_rate; /* recent, in items/s */
     uint64_t waiting_inserts, waiting_samplers;
     uint64_t updates, updates_missing, rejected, evicted, orphaned_picks, episodes;
     double mean_age_s, mean_staleness, total_priority;
-    uint64_t evicted_for_memory; /* of evicted: because memory was full; since the broker started */
+    uint64_t evicted_for_memory; /* of evicted: to free memory; since the broker started */
 } rp_table_info;
 
 typedef struct rp_server_info {
@@ -58,9 +58,9 @@ typedef struct rp_session_info {
     const char *name;
     uint8_t id[16]; /* the first 4 bytes of the session's id, then zeros: the broker shows no more */
     uint32_t ordinal;
-    uint32_t expired; /* 1: only its numbers are remembered */
+    uint32_t expired; /* 1: the session has expired, and only its numbers are kept */
     uint64_t received, chunk_bytes, silent_ns, rejected;
-    uint64_t resolved, waiting; /* items, over all tables */
+    uint64_t resolved, waiting; /* items of all tables */
 } rp_session_info;
 
 typedef struct rp_info {
@@ -72,12 +72,12 @@ typedef struct rp_info {
     uint32_t n_tables, n_slots, n_counters, n_sessions;
 } rp_info;
 
-/* One that waits inside the broker. */
+/* A request or an insert that waits inside the broker. */
 typedef struct rp_wait {
     const char *who;   /* "actor-3", or a client's number */
     const char *kind;  /* "insert", "sample", "params", "reduce", "bye" */
     const char *table; /* or slot, or group */
-    const char *text;  /* what for, with numbers */
+    const char *text;  /* the reason, with numbers */
     uint64_t count, got, waited_ns;
 } rp_wait;
 
@@ -94,40 +94,41 @@ typedef struct rp_item_info {
     uint32_t reserved;
 } rp_item_info;
 
-/* table NULL: all tables. sessions 1: also the list of sessions, which may be long. rp_info_free. */
+/* Gives the state of the broker; free it with rp_info_free. table NULL: all tables. sessions 1: also the list of sessions,
+ * which may be long. */
 RP_API rp_status rp_admin_info(rp_client *client, const char *table, uint32_t sessions, int64_t timeout_ms,
                                rp_info **out, rp_error *err);
 RP_API void rp_info_free(rp_info **info);
-/* Who waits, and what for. rp_waits_free. */
+/* Gives everything that waits inside the broker, with reasons; free it with rp_waits_free. */
 RP_API rp_status rp_admin_why(rp_client *client, int64_t timeout_ms, rp_waits **out, rp_error *err);
 RP_API void rp_waits_free(rp_waits **waits);
-/* Up to *n items of a table, from *cursor (0 to begin with). Sets *n to how many were written and *cursor to where
- * to go on, 0 when there are no more. */
+/* Lists up to *n items of a table, starting at *cursor (0: the first). Sets *n to the number of items written and *cursor to
+ * the start of the next page, or to 0 after the last page. */
 RP_API rp_status rp_admin_list(rp_client *client, const char *table, uint64_t *cursor, rp_item_info *items, uint32_t *n,
                                int64_t timeout_ms, rp_error *err);
-/* Items by key, without counting as samples. Missing keys are left out: see the batch's keys. RP_FAILED_PRECONDITION: the
- * items do not all have the same fields; fetch those apart. */
+/* Fetches items by key; a fetch does not count as a sample. Missing keys are left out: see the batch's keys.
+ * RP_FAILED_PRECONDITION: the items do not all have the same fields; fetch them in groups that do. */
 RP_API rp_status rp_admin_fetch(rp_client *client, const char *table, const uint64_t *keys, uint32_t n,
                                 int64_t timeout_ms, rp_batch **out, rp_error *err);
 /* Removes all items of a table and sets its limiter to zero. removed may be NULL. */
 RP_API rp_status rp_admin_reset(rp_client *client, const char *table, int64_t timeout_ms, uint64_t *removed,
                                 rp_error *err);
 
-/* What a checkpoint became. */
+/* A checkpoint that was written. */
 typedef struct rp_checkpoint_info {
     uint64_t struct_size;
     uint64_t number;
-    uint64_t based_on; /* the one that it changes; 0: it is whole in itself */
+    uint64_t based_on; /* number of the checkpoint that this one is an increment of; 0: a full checkpoint */
     uint64_t items;    /* of all tables */
     uint64_t written_bytes, took_ns;
 } rp_checkpoint_info;
 
-/* Makes a checkpoint of the broker's whole state and waits until it is on disk; negative: as long as that takes. The
- * broker goes on serving meanwhile. After a time-out it is still being made. out may be NULL, or has struct_size set.
- * FAILED_PRECONDITION: the broker's configuration names no folder for it. */
+/* Makes a checkpoint of the broker's whole state and waits until it is on disk; the broker keeps serving meanwhile. After a
+ * time-out the broker still completes the checkpoint. out may be NULL; otherwise set out->struct_size.
+ * RP_FAILED_PRECONDITION: the broker's configuration names no folder for checkpoints. */
 RP_API rp_status rp_admin_checkpoint(rp_client *client, int64_t timeout_ms, rp_checkpoint_info *out, rp_error *err);
 
-/* What changes is named in `set`; the rest is ignored. */
+/* `set` names the members that are changed; the others are ignored. */
 typedef enum rp_limiter_field {
     RP_LIMITER_SAMPLES_PER_INSERT = 1,
     RP_LIMITER_MIN_SIZE = 2,
@@ -142,12 +143,12 @@ typedef struct rp_limiter_change {
     double samples_per_insert, min_size, min_diff, max_diff, error_buffer;
 } rp_limiter_change;
 
-/* Changes a table's limiter while it runs; all is checked before anything is changed. The change is in force when the
- * call returns. rp_admin_info tells the new state. */
+/* Changes a table's limiter while the broker runs. Checks every value before it changes any. The change is in force when the
+ * call returns; rp_admin_info shows the new state. */
 RP_API rp_status rp_admin_set_limiter(rp_client *client, const char *table, const rp_limiter_change *change,
                                       int64_t timeout_ms, rp_error *err);
 
-/* The same as JSON text; rp_string_free. */
+/* The same calls with JSON text as their result; free it with rp_string_free. */
 RP_API rp_status rp_admin_info_json(rp_client *client, const char *table, uint32_t sessions, int64_t timeout_ms,
                                     char **json, rp_error *err);
 RP_API rp_status rp_admin_why_json(rp_client *client, int64_t timeout_ms, char **json, rp_error *err);
@@ -155,12 +156,12 @@ RP_API rp_status rp_admin_why_json(rp_client *client, int64_t timeout_ms, char *
 RP_API rp_status rp_admin_list_json(rp_client *client, const char *table, uint64_t cursor, uint32_t limit,
                                     int64_t timeout_ms, char **json, rp_error *err);
 /* {"items": [{"key": ..., "priority": ..., "fields": {"name": {"dtype", "shape", "values"}}}]}; at most max_values
- * numbers of each field are written ("truncated": true tells it). */
+ * numbers of each field are written, and "truncated" says whether there are more. */
 RP_API rp_status rp_admin_fetch_json(rp_client *client, const char *table, const uint64_t *keys, uint32_t n,
                                      uint32_t max_values, int64_t timeout_ms, char **json, rp_error *err);
 RP_API rp_status rp_admin_reset_json(rp_client *client, const char *table, int64_t timeout_ms, char **json,
                                      rp_error *err);
-/* The limiter's state; change may be NULL to read only. */
+/* Changes the limiter and gives its new state; change NULL: only gives the state. */
 RP_API rp_status rp_admin_limiter_json(rp_client *client, const char *table, const rp_limiter_change *change,
                                        int64_t timeout_ms, char **json, rp_error *err);
 RP_API void rp_string_free(char **text);

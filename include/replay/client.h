@@ -1,7 +1,7 @@
 /* A connection to a broker, shared by the writers, samplers and calls that use it.
  *
- * Time-outs in all calls: negative waits as long as it takes, 0 polls. A client may be used from several threads; a
- * writer or sampler by one at a time. */
+ * Time-outs in all calls: a negative time-out waits without limit, 0 polls. Several threads may use one client; a writer or
+ * a sampler may be used by one thread at a time. */
 #ifndef REPLAY_CLIENT_H
 #define REPLAY_CLIENT_H
 
@@ -21,37 +21,37 @@ typedef struct rp_client_options {
     uint32_t reserved;
     const char *name;       /* a label for people, shown by the broker; NULL: "client-<pid>" */
     void *zmq_context;      /* borrowed; needed for inproc:// endpoints; NULL: the client has its own */
-    int64_t backoff_min_ms; /* first pause before a new connection is tried; 0: 50 */
-    int64_t backoff_max_ms; /* pauses double up to this; 0: 5000 */
+    int64_t backoff_min_ms; /* delay before the first reconnect; 0: 50 */
+    int64_t backoff_max_ms; /* the delay doubles up to this; 0: 5000 */
 } rp_client_options;
 
 typedef enum rp_client_state {
-    RP_CLIENT_CONNECTING = 0, /* not there yet, or not any more: trying again */
+    RP_CLIENT_CONNECTING = 0, /* no connection: the client keeps trying */
     RP_CLIENT_CONNECTED = 1,
 } rp_client_state;
 
 typedef struct rp_client_info {
     uint32_t struct_size;
     int32_t state;       /* an rp_client_state */
-    uint64_t id;         /* of this client, random */
-    uint64_t broker;     /* random, one per start of a broker */
-    uint64_t reconnects; /* how often the connection was made anew */
-    uint32_t tables;     /* how many tables the broker has */
-    uint32_t max_batch;  /* the most items of one sample */
+    uint64_t id;         /* of this client; random */
+    uint64_t broker;     /* of the broker; a new random number at each start */
+    uint64_t reconnects; /* number of reconnects */
+    uint32_t tables;     /* number of tables */
+    uint32_t max_batch;  /* largest number of items in one sample */
     char endpoint[256];  /* service endpoint in use */
     char release[64];    /* of the broker */
 } rp_client_info;
 
-/* Connects to the service endpoint of a broker ("tcp://127.0.0.1:7600") and returns when it has answered. NULL with err
- * set otherwise. options may be NULL. */
+/* Connects to the service endpoint of a broker ("tcp://127.0.0.1:7600") and returns when the broker has answered. NULL
+ * with err set: no connection. options may be NULL. */
 RP_API rp_client *rp_client_connect(const char *endpoints, const rp_client_options *options, int64_t timeout_ms,
                                     rp_error *err);
-/* Ends requests that still wait with RP_CANCELLED. Writers and samplers must be destroyed before. Nulls *client. */
+/* Ends requests that still wait with RP_CANCELLED. Destroy writers and samplers first. Nulls *client. */
 RP_API void rp_client_destroy(rp_client **client);
 RP_API int32_t rp_client_get_state(rp_client *client);
-/* Fills *out; set out->struct_size before. */
+/* Fills *out; set out->struct_size first. */
 RP_API rp_status rp_client_get_info(rp_client *client, rp_client_info *out, rp_error *err);
-/* The name of table i, or NULL past the end. Valid until the client is destroyed. */
+/* Returns the name of table i, or NULL past the end. Valid until the client is destroyed. */
 RP_API const char *rp_client_table(rp_client *client, uint32_t i);
 
 #ifdef __cplusplus

@@ -1,13 +1,13 @@
 /* Environments, built in or loaded from a shared object.
  *
- * An environment is a plain struct that writes observations into memory of its caller. It has its own generator of
- * random numbers, seeded by the caller, and touches nothing global, so any number of them run side by side.
+ * An environment is a plain struct that writes observations into the caller's memory. It has its own random number
+ * generator, seeded by the caller, and uses no global state, so any number of environments can run side by side.
  *
- * An episode ends in one of two ways, and they are never mixed: `terminal` (the task says so: what follows is worth
- * nothing) or `truncated` (the time limit: what follows is worth as much as before, it is just not seen).
+ * An episode ends in one of two ways, never both: `terminal` (the task is over: the value of what follows is 0) or
+ * `truncated` (the time limit has passed: the value of what follows is unchanged, but it is not observed).
  *
  * A plug-in is a shared object that exports one function, rp_env_plugin_entry, which returns an rp_env_plugin that
- * lists what it offers. tests/plugins/env_example.c is one. */
+ * lists its environments. tests/plugins/env_example.c is an example. */
 #ifndef REPLAY_ENV_H
 #define REPLAY_ENV_H
 
@@ -29,9 +29,9 @@ typedef struct rp_env_spec {
     uint32_t observation_rank;
     uint32_t observation_shape[RP_MAX_RANK]; /* images: height, width, planes */
     uint32_t n_actions;                      /* an action is one int32_t in [0, n_actions); 0: continuous */
-    uint32_t action_size;                    /* continuous: an action is so many floats */
+    uint32_t action_size;                    /* continuous: number of floats in an action */
     float action_low[RP_ENV_MAX_ACTION], action_high[RP_ENV_MAX_ACTION];
-    uint32_t max_steps; /* after so many steps an episode is truncated; 0: never */
+    uint32_t max_steps; /* steps after which an episode is truncated; 0: never */
 } rp_env_spec;
 
 typedef struct rp_env_result {
@@ -43,18 +43,18 @@ typedef struct rp_env_result {
 typedef struct rp_env_ops {
     const char *name; /* "CartPole-v1" */
     const char *help; /* one line */
-    /* Gives the environment and fills *spec (zeroed before), or NULL with err set. Unknown options are an error. The
-     * first reset uses seed 0 unless `seed` was called. */
+    /* Returns the environment and fills *spec (zeroed before the call), or returns NULL with err set. Unknown options are an
+     * error. The first reset uses seed 0 unless `seed` was called. */
     void *(*create)(const rp_option *options, uint32_t n_options, rp_env_spec *spec, rp_error *err);
     void (*destroy)(void *self);
     void (*seed)(void *self, uint64_t seed);
     /* Starts an episode and writes its first observation. */
     void (*reset)(void *self, void *observation);
-    /* One step. The action is within its bounds. Not called after `terminal` before reset. After `truncated` it may be,
-     * where the user has set a longer time limit: then the episode just goes on. */
+    /* Makes one step. The action is within its bounds. After `terminal`, reset is called before the next step. After
+     * `truncated`, step may be called again if the user has set a longer time limit: then the episode goes on. */
     void (*step)(void *self, const void *action, void *observation, rp_env_result *result);
-    /* Optional, for tests: starts an episode in the given state, n numbers whose meaning the environment documents,
-     * and writes its observation. RP_INVALID_ARGUMENT if n is wrong. */
+    /* Optional, for tests: starts an episode in the given state (n numbers, as documented by the environment) and writes
+     * its observation. RP_INVALID_ARGUMENT if n is wrong. */
     rp_status (*set_state)(void *self, const double *state, uint32_t n, void *observation);
 } rp_env_ops;
 
@@ -64,7 +64,7 @@ typedef struct rp_env_plugin {
     const rp_env_ops *const *environments; /* NULL-terminated */
 } rp_env_plugin;
 
-/* The one symbol that a plug-in exports. */
+/* The only symbol that a plug-in exports. */
 typedef const rp_env_plugin *rp_env_plugin_entry_fn(void);
 RP_API const rp_env_plugin *rp_env_plugin_entry(void);
 

@@ -1,4 +1,4 @@
-/* The one list of errors: its codes travel on the wire as Reply.status and come back from every call of the library. */
+/* The list of errors: its codes are Reply.status on the wire and the return value of every call of the library. */
 #ifndef REPLAY_ERROR_H
 #define REPLAY_ERROR_H
 

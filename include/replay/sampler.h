@@ -1,8 +1,8 @@
 /* Sampling: batches of items, laid out contiguously per field; priority updates and deletes by key.
  *
- * A sampler keeps several requests under way and decodes the replies on a thread of its own, so that the next batch is
- * ready when it is asked for. Batches come in the order of the requests. A sampler is used by one thread at a time; a
- * batch may be read and released by any one thread, also after its sampler is gone. */
+ * A sampler keeps several requests in flight and decodes the replies on a thread of its own, so that the next batch is ready
+ * when the caller asks for it. Batches come in the order of the requests. A sampler may be used by one thread at a time; a
+ * batch may be read and released by any one thread, even after its sampler was destroyed. */
 #ifndef REPLAY_SAMPLER_H
 #define REPLAY_SAMPLER_H
 
@@ -23,9 +23,10 @@ typedef struct rp_updater rp_updater;
 /* ---- batches ---- */
 
 typedef enum rp_batch_memory {
-    RP_BATCH_LIBRARY = 0, /* the fields lie in memory of the library */
-    RP_BATCH_CALLER = 1,  /* in memory that was posted */
-    RP_BATCH_MISFIT = 2,  /* posted memory was too small (rp_batch_text says which): given back, library memory used */
+    RP_BATCH_LIBRARY = 0, /* the fields are in memory of the library */
+    RP_BATCH_CALLER = 1,  /* the fields are in posted memory */
+    RP_BATCH_MISFIT =
+        2, /* posted memory was too small (rp_batch_text says which buffer) and is returned; library memory is used */
 } rp_batch_memory;
 
 /* Set struct_size before rp_batch_get_info. */
@@ -33,9 +34,9 @@ typedef struct rp_batch_info {
     uint32_t struct_size;
     uint32_t n; /* items */
     uint32_t n_fields;
-    uint32_t partial;    /* 1: fewer than asked for, or only some of the items that came; rp_batch_text says why */
+    uint32_t partial;    /* 1: fewer items than requested, or only some of a reply's items; rp_batch_text says why */
     uint64_t table_size; /* before removals by max_times_sampled */
-    uint64_t waited_ns;  /* inside the broker, for the limiter or for items */
+    uint64_t waited_ns;  /* wait inside the broker, for the limiter or for items */
     uint32_t memory;     /* an rp_batch_memory */
     uint32_t reserved;
 } rp_batch_info;
@@ -46,11 +47,11 @@ typedef struct rp_batch_arrays {
     uint32_t n;
     const uint64_t *key;
     const double *priority;
-    const double *probability; /* of the pick, when it was made */
+    const double *probability; /* of the pick, at the time of the pick */
     const float *weight;       /* importance: (1 / (table size * probability))^beta, divided by the batch's largest */
-    const uint32_t *times_sampled; /* this time included */
+    const uint32_t *times_sampled; /* including this sample */
     const uint64_t *age_ns;        /* since the insert */
-    const uint64_t *policy;        /* version of the parameters that made it */
+    const uint64_t *policy;        /* version of the parameters that produced it */
     const uint64_t *step;          /* its first step in its stream */
     const uint32_t *session;       /* ordinal of the session that inserted it */
 } rp_batch_arrays;
@@ -64,19 +65,19 @@ typedef struct rp_field_view {
     uint64_t shape[RP_MAX_RANK + 2];
     void *data; /* aligned to 64 bytes in library memory */
     uint64_t bytes;
-    const uint32_t *lengths; /* [n] how many steps of each item are real, the others are 0; NULL: all are */
+    const uint32_t *lengths; /* [n] number of steps of each item, the rest is padded with 0; NULL: all items are full */
 } rp_field_view;
 
-/* Fills *out; set out->struct_size before. */
+/* Fills *out; set out->struct_size first. */
 RP_API rp_status rp_batch_get_info(const rp_batch *batch, rp_batch_info *out);
 RP_API rp_status rp_batch_get_arrays(const rp_batch *batch, rp_batch_arrays *out);
-/* Field i as a view that lives as long as the batch; NULL past the end. */
+/* Returns field i as a view that lives as long as the batch; NULL past the end. */
 RP_API const rp_field_view *rp_batch_field(const rp_batch *batch, uint32_t i);
-/* The field of that name, or NULL. */
+/* Returns the field of that name, or NULL. */
 RP_API const rp_field_view *rp_batch_find(const rp_batch *batch, const char *name);
-/* Why the batch is partial, or what was wrong with posted memory; "" otherwise. */
+/* Returns why the batch is partial, or what was wrong with posted memory; "" otherwise. */
 RP_API const char *rp_batch_text(const rp_batch *batch);
-/* Gives the batch back and nulls *batch. Posted memory that it used belongs to the caller again. */
+/* Releases the batch and nulls *batch. Posted memory that it used belongs to the caller again. */
 RP_API void rp_batch_release(rp_batch **batch);
 
 /* ---- samplers ---- */
@@ -85,62 +86,62 @@ RP_API void rp_batch_release(rp_batch **batch);
 typedef struct rp_sampler_options {
     uint32_t struct_size;
     uint32_t batch_size; /* items in a batch; default 256 */
-    uint32_t in_flight;  /* the most batches that are requested, or decoded and not yet taken; default 4, at most 1024.
-                         * Requests go out when half of them were taken. */
-    uint32_t distinct;   /* 1: no item twice in a batch */
-    uint32_t flexible;   /* 1: rather a smaller batch than one that waits for the limiter */
-    uint32_t on_demand;  /* 1: nothing is requested ahead, see rp_sampler_next; default 0 */
-    int64_t
-        timeout_ms; /* the stream ends when nothing could be sampled for so long; 0 polls; negative (default): never */
-    uint64_t max_samples; /* the stream ends after exactly so many items; 0 (default): no end */
-    double beta;          /* exponent of the importance weights; default 0: all are 1 */
-    uint64_t max_bytes;   /* the most memory for one batch; default 4 GiB */
-    uint32_t whole;       /* 1: nothing is picked before the limiter allows the whole batch; default 0 */
+    uint32_t
+        in_flight;     /* largest number of batches that are requested, or decoded and not yet taken; default 4, at most
+                         * 1024. Requests are sent when half of them were taken. */
+    uint32_t distinct; /* 1: no item appears twice in a batch */
+    uint32_t flexible; /* 1: return a smaller batch instead of waiting for the limiter */
+    uint32_t on_demand;   /* 1: request nothing ahead, see rp_sampler_next; default 0 */
+    int64_t timeout_ms;   /* the stream ends after this time without a sample; 0 polls; negative (default): never */
+    uint64_t max_samples; /* the stream ends after exactly this many items; 0 (default): no end */
+    double beta;          /* exponent of the importance weights; default 0: all weights are 1 */
+    uint64_t max_bytes;   /* largest memory of one batch; default 4 GiB */
+    uint32_t whole;       /* 1: pick nothing before the limiter allows the whole batch; default 0 */
     uint32_t reserved;
 } rp_sampler_options;
 
 RP_API void rp_sampler_defaults(rp_sampler_options *options);
 
-/* Starts to sample at once. options may be NULL. NULL with err set if there is no such table or an option is wrong. The
- * client must outlive the sampler. */
+/* Starts sampling at once. options may be NULL. NULL with err set: there is no such table, or an option is wrong. The client
+ * must outlive the sampler. */
 RP_API rp_sampler *rp_sampler_new(rp_client *client, const char *table, const rp_sampler_options *options,
                                   rp_error *err);
-/* Gives up what is under way. Batches that were taken stay valid. Nulls *sampler. */
+/* Cancels requests in flight. Batches that were taken stay valid. Nulls *sampler. */
 RP_API void rp_sampler_destroy(rp_sampler **sampler);
 
-/* The next batch, to be released by the caller. RP_DEADLINE_EXCEEDED: none came in time; the text says what the table
- * waits for, if the broker told; call again. RP_END_OF_STREAM: max_samples were given, or nothing could be sampled for
- * timeout_ms (with the broker's sentence). Other errors concern one request; the next call goes on. *batch is NULL
+/* Gives the next batch; the caller releases it. RP_DEADLINE_EXCEEDED: no batch came in time; the text says what the table
+ * waits for, if the broker has said so; call again. RP_END_OF_STREAM: max_samples items were given, or timeout_ms has passed
+ * without a sample (with the broker's sentence). Other errors concern one request; call again for the next. *batch is NULL
  * unless RP_OK is returned.
  *
- * All items of a batch have the same fields. Where items that were sampled together do not (other names, dtypes or
- * shapes), they come as several batches, one call after another: each has the items whose fields agree, in the order in
- * which they were picked, and is partial. max_bytes holds for all of them together.
+ * All items of a batch have the same fields. If the items of one reply differ in names, dtypes or shapes of fields, they come
+ * as several batches, one per call: each holds the items whose fields agree, in the order of the picks, and is partial.
+ * max_bytes bounds all of them together.
  *
- * With on_demand, each call that finds no such rest makes one request, which the broker answers within timeout_ms: with a batch, with a partial
- * one (rp_batch_info.partial) if only some of it could be sampled by then, or with what the table waits for
- * (RP_DEADLINE_EXCEEDED). timeout_ms 0 asks what is possible at once; negative waits in the broker. When the call
- * returns, nothing is under way, so that what is sampled depends on nothing but the order of the calls. in_flight is
- * not used, and the option timeout_ms must be negative. A broker that can not be reached costs no more than timeout_ms;
- * one that is connected but silent is given up 10 s later. */
+ * With on_demand, each call makes one request, unless batches of the last reply are left. The broker answers within
+ * timeout_ms: with a batch, with a partial batch (rp_batch_info.partial) if it could sample only some of it by then, or with
+ * the reason why the table waits (RP_DEADLINE_EXCEEDED). timeout_ms 0 asks for what can be sampled at once; negative waits
+ * inside the broker. When the call returns, no request is in flight, so the samples depend only on the order of the calls.
+ * in_flight is not used, and the option timeout_ms must be negative. If the broker cannot be reached, the call returns after
+ * timeout_ms; if it is connected but silent, the request is cancelled 10 s later. */
 RP_API rp_status rp_sampler_next(rp_sampler *sampler, rp_batch **batch, int64_t timeout_ms, rp_error *err);
 
-/* Memory of the caller for one field. */
+/* Memory of the caller, for one field. */
 typedef struct rp_buffer {
     void *data;
     uint64_t bytes;
 } rp_buffer;
 
-/* Lends memory for one coming batch: one buffer per field, in the order of the fields. Posted memory is used before the
- * library's own, in the order of posting, by batches that are decoded from now on. It is the caller's again when the
- * batch that used it is released (its views point there) or when the sampler is destroyed. Once a batch was decoded the
- * number of buffers and their sizes for a full batch are checked here. */
+/* Lends memory for one future batch: one buffer per field, in the order of the fields. Batches that are decoded from now on
+ * use posted memory, in the order of posting, before the library's own. The memory belongs to the caller again when the
+ * batch that used it is released (its views point there) or when the sampler is destroyed. Once a batch was decoded, this
+ * call checks the number of buffers and their sizes for a full batch. */
 RP_API rp_status rp_sampler_post_buffers(rp_sampler *sampler, const rp_buffer *fields, uint32_t n, rp_error *err);
 
 /* Set struct_size before. */
 typedef struct rp_sampler_stats {
     uint32_t struct_size;
-    uint32_t requested; /* requests under way */
+    uint32_t requested; /* requests in flight */
     uint32_t ready;     /* batches decoded and not yet taken */
     uint32_t posted;    /* sets of buffers not yet used */
     uint64_t batches;   /* taken */
@@ -154,12 +155,12 @@ RP_API rp_status rp_sampler_get_stats(rp_sampler *sampler, rp_sampler_stats *out
 /* Running sums over all parts of a call, or over the life of an updater. */
 typedef struct rp_change {
     uint64_t applied;
-    uint64_t missing; /* keys that are not in the table: ignored */
+    uint64_t missing; /* keys that are not in the table; they are ignored */
     uint64_t refused; /* priorities that are not allowed; the error names the first */
 } rp_change;
 
-/* Sets the priorities of n items; waits for the answer. Split into requests of what the broker takes at once. change
- * may be NULL. Refused priorities: RP_INVALID_ARGUMENT, the others are applied. */
+/* Sets the priorities of n items and waits for the answer. Splits them into requests of the size that the broker accepts.
+ * change may be NULL. If priorities are refused: RP_INVALID_ARGUMENT, and the others are applied. */
 RP_API rp_status rp_priorities_update(rp_client *client, const char *table, const uint64_t *keys,
                                       const double *priorities, uint64_t n, int64_t timeout_ms, rp_change *change,
                                       rp_error *err);
@@ -170,20 +171,20 @@ RP_API rp_status rp_items_delete(rp_client *client, const char *table, const uin
 typedef struct rp_updater_options {
     uint32_t struct_size;
     uint32_t batch;     /* updates in a request; 0: 256 */
-    uint32_t in_flight; /* requests without an answer; 0: 16 */
+    uint32_t in_flight; /* largest number of requests without an answer; 0: 16 */
     uint32_t reserved;
 } rp_updater_options;
 
 /* options may be NULL. The client must outlive the updater. */
 RP_API rp_updater *rp_updater_new(rp_client *client, const char *table, const rp_updater_options *options,
                                   rp_error *err);
-/* Flushes for as long as timeout_ms allows, then gives up what is left. Nulls *updater. */
+/* Flushes for at most timeout_ms, then drops updates that were not sent. Nulls *updater. */
 RP_API rp_status rp_updater_destroy(rp_updater **updater, int64_t timeout_ms, rp_error *err);
-/* Takes n updates. Waits only while in_flight requests are without an answer; on RP_DEADLINE_EXCEEDED *taken (may be
- * NULL) tells how many were taken. The error of an earlier request is returned once by the next add or flush. */
+/* Takes n updates. Waits only while in_flight requests are without an answer. After RP_DEADLINE_EXCEEDED, *taken (may be
+ * NULL) is the number of updates taken. The next add or flush returns the error of an earlier request, once. */
 RP_API rp_status rp_updater_add(rp_updater *updater, const uint64_t *keys, const double *priorities, uint32_t n,
                                 int64_t timeout_ms, uint32_t *taken, rp_error *err);
-/* Sends what is left and waits until everything is answered. change (may be NULL): totals so far. */
+/* Sends the rest and waits until everything is answered. *change (may be NULL) gets the totals so far. */
 RP_API rp_status rp_updater_flush(rp_updater *updater, int64_t timeout_ms, rp_change *change, rp_error *err);
 
 #ifdef __cplusplus

@@ -39,18 +39,18 @@ typedef enum rp_dtype {
 #undef RP_DTYPE_ENUM
 } rp_dtype;
 
-/* How a column's blocks are stored. AUTO takes what is smallest for each block, and raw where nothing shrinks. */
+/* How a column's blocks are stored. AUTO takes the smallest encoding for each block, and raw if none shrinks it. */
 typedef enum rp_codec {
     RP_CODEC_RAW = 0,
     RP_CODEC_LZ4 = 1,
-    RP_CODEC_SHUFFLE_LZ4 = 2,       /* bytes of equal significance together, then lz4 */
-    RP_CODEC_DELTA_LZ4 = 3,         /* each step minus the one before, element by element, then lz4 */
+    RP_CODEC_SHUFFLE_LZ4 = 2,       /* groups bytes of equal significance, then lz4 */
+    RP_CODEC_DELTA_LZ4 = 3,         /* each step minus the step before, element by element, then lz4 */
     RP_CODEC_DELTA_SHUFFLE_LZ4 = 4, /* both */
     RP_CODEC_ABSENT = 254,          /* on the wire only: the column has no data in this chunk; size 0 */
     RP_CODEC_AUTO = 255             /* never on the wire */
 } rp_codec;
 
-/* A named tensor field of a stream; shape is that of one step. */
+/* A named tensor of a stream; shape is the shape of one step. */
 typedef struct rp_column {
     const char *name;
     int32_t dtype; /* an rp_dtype */

@@ -6,13 +6,13 @@
  *
  * Steps are collected in chunks of chunk_length. A chunk is sent only if an item needs it, and an item is sent as soon
  * as its chunks are complete; rp_writer_flush and rp_writer_end_episode complete the chunk that is being filled. Items
- * travel in the background. What is under way is bounded (max_in_flight_items, max_in_flight_bytes); calls wait when
- * that is reached. A call that times out has done nothing and can be repeated.
+ * travel in the background. max_in_flight_items and max_in_flight_bytes bound what is in flight; calls wait when a bound is
+ * reached. A call that times out has done nothing and can be repeated.
  *
- * An item that was confirmed is in its table, exactly once, whatever happened to the connection in between. An item
- * that the broker refused is reported by rp_writer_next_rejection, and by the next flush.
+ * A confirmed item is in its table exactly once, even if the connection was lost in between. rp_writer_next_rejection and
+ * the next flush report an item that the broker has refused.
  *
- * A writer is used by one thread at a time. */
+ * A writer may be used by one thread at a time. */
 #ifndef REPLAY_WRITER_H
 #define REPLAY_WRITER_H
 
@@ -29,11 +29,12 @@ extern "C" {
 
 typedef struct rp_writer rp_writer;
 
-/* What to do with items that were sent in a session that the broker has forgotten: it is not known whether they are in
- * their table. */
+/* What to do with items that were sent in a session that the broker no longer knows: they may or may not be in their
+ * table. */
 typedef enum rp_doubt {
-    RP_DOUBT_REPORT = 0, /* report each as RP_IN_DOUBT and do not send it again */
-    RP_DOUBT_RESEND = 1, /* send it again under its key; it may come a second time after it was sampled and removed */
+    RP_DOUBT_REPORT = 0, /* report each item as RP_IN_DOUBT and do not send it again */
+    RP_DOUBT_RESEND =
+        1, /* send each item again under its key; an item that was sampled and removed meanwhile is inserted twice */
 } rp_doubt;
 
 /* Set struct_size to sizeof(rp_writer_options) and the rest to 0 for the defaults. */
@@ -41,19 +42,19 @@ typedef struct rp_writer_options {
     uint32_t struct_size;
     uint32_t chunk_length;        /* steps per chunk; 0: 1 */
     const char *name;             /* shown by the broker; NULL: the client's */
-    uint64_t keep_alive;          /* how many of the newest steps items may refer to; 0: chunk_length */
-    uint64_t max_in_flight_items; /* created and not confirmed; 0: 20000 */
+    uint64_t keep_alive;          /* number of newest steps that items may refer to; 0: chunk_length */
+    uint64_t max_in_flight_items; /* items created and not confirmed; 0: 20000 */
     uint64_t max_in_flight_bytes; /* of their chunks; 0: 256 MiB */
-    uint32_t batch_items;         /* the most items in one message; 0: 50 */
+    uint32_t batch_items;         /* largest number of items in one message; 0: 50 */
     int32_t doubt;                /* an rp_doubt */
 } rp_writer_options;
 
-/* One field of an item: `count` rows of a column, from step `start` on, every `stride`-th. */
+/* One field of an item: every `stride`-th row of a column, `count` rows, starting at step `start`. */
 typedef struct rp_slice {
     const char *field; /* name of the field in the item; NULL: the column's name */
     uint32_t column;   /* index into the writer's columns */
     uint32_t count;    /* 0: up to the newest step */
-    int64_t start;     /* in the episode; negative: counted back from the newest step, which is -1 */
+    int64_t start;     /* step in the episode; negative: counted back from the newest step, which is -1 */
     uint32_t stride;   /* 0 and 1 are the same */
     uint32_t squeeze;  /* not 0: count is 1 and the field has no step dimension */
 } rp_slice;
@@ -61,46 +62,46 @@ typedef struct rp_slice {
 /* Opens a stream of steps with these columns. options may be NULL. */
 RP_API rp_writer *rp_writer_new(rp_client *client, const rp_column *columns, uint32_t n_columns,
                                 const rp_writer_options *options, int64_t timeout_ms, rp_error *err);
-/* Waits until all items are confirmed, then closes the stream and frees the writer, also when the time has passed: then
- * the status says how many items were left unconfirmed. Nulls *writer. */
+/* Waits until all items are confirmed, then closes the stream and frees the writer. After a time-out it frees the writer all
+ * the same, and the error says how many items were unconfirmed. Nulls *writer. */
 RP_API rp_status rp_writer_destroy(rp_writer **writer, int64_t timeout_ms, rp_error *err);
 
-/* One whole step: a pointer to one row per column; NULL leaves the column out of this step. Also completes a step begun
- * with rp_writer_set. */
+/* Appends a whole step: a pointer to one row per column; NULL leaves the column out of this step. Also completes a step that
+ * was begun with rp_writer_set. */
 RP_API rp_status rp_writer_append(rp_writer *writer, const void *const *values, int64_t timeout_ms, rp_error *err);
-/* One column of the step being made. A column given twice, or a wrong number of bytes, is refused. */
+/* Sets one column of the current step. Refuses a column that is set already, and a wrong number of bytes. */
 RP_API rp_status rp_writer_set(rp_writer *writer, uint32_t column, const void *value, uint64_t bytes, rp_error *err);
-/* Completes the step; columns that were not set are absent in it. */
+/* Completes the current step; columns that were not set are absent in it. */
 RP_API rp_status rp_writer_end_step(rp_writer *writer, int64_t timeout_ms, rp_error *err);
 
 /* Creates an item. *key (may be NULL) is its key in the table. */
 RP_API rp_status rp_writer_item(rp_writer *writer, const char *table, double priority, const rp_slice *slices,
                                 uint32_t n_slices, int64_t timeout_ms, uint64_t *key, rp_error *err);
-/* Whether the table takes items with such fields: their names, dtypes, shapes and numbers of steps (count 0: any number),
- * wherever they start. For a clear error before the first step is taken. */
+/* Checks that the table accepts items with these fields: their names, dtypes, shapes and numbers of steps (count 0: any
+ * number), wherever they start. Gives a clear error before the first step is appended. */
 RP_API rp_status rp_writer_check_item(rp_writer *writer, const char *table, const rp_slice *slices, uint32_t n_slices,
                                       rp_error *err);
-/* All columns, the last `steps` steps. */
+/* Creates an item of the last `steps` steps of all columns. */
 RP_API rp_status rp_writer_item_last(rp_writer *writer, const char *table, double priority, uint32_t steps,
                                      int64_t timeout_ms, uint64_t *key, rp_error *err);
-/* The version of the parameters that make the items from now on. */
+/* Sets the version of the parameters that produce the items from now on. */
 RP_API void rp_writer_set_policy(rp_writer *writer, uint64_t version);
 
-/* Waits until at most max_unconfirmed items are unconfirmed. A time-out says what is waited for. Otherwise returns the
- * status of the first rejection since the last flush, if there was one: once. */
+/* Waits until at most max_unconfirmed items are unconfirmed. After a time-out the error says what the items wait for.
+ * Otherwise returns the status of the first rejection since the last flush, once, if there was any. */
 RP_API rp_status rp_writer_flush(rp_writer *writer, uint64_t max_unconfirmed, int64_t timeout_ms, rp_error *err);
 
 typedef enum rp_end {
     RP_END_WAIT = 0, /* return when all items are confirmed */
     RP_END_GO = 1,   /* items are confirmed in the background */
 } rp_end;
-/* Ends the episode: its steps can not be referred to any more. After a time-out, repeating the call goes on waiting. */
+/* Ends the episode: later items cannot refer to its steps. After a time-out, call it again to go on waiting. */
 RP_API rp_status rp_writer_end_episode(rp_writer *writer, int32_t mode, int64_t timeout_ms, rp_error *err);
 
 /* ---- patterns: items made by rule instead of by code ---- */
 
 typedef enum rp_condition_kind {
-    RP_WHEN_STEP_MODULO = 1,    /* the episode's steps so far, modulo a, are b */
+    RP_WHEN_STEP_MODULO = 1,    /* the number of steps in the episode, modulo a, is b */
     RP_WHEN_END_OF_EPISODE = 2, /* only at the end of an episode */
     RP_WHEN_MIN_STEPS = 3,      /* the episode has at least a steps */
     RP_WHEN_EVERY = 4,          /* a or more steps have passed since this pattern last made an item */
@@ -112,9 +113,9 @@ typedef struct rp_condition {
     uint64_t a, b;
 } rp_condition;
 
-/* After each step for which all conditions hold, an item with these slices is made. Patterns that are to run at the end
- * of an episode need RP_WHEN_END_OF_EPISODE; they run before its steps are let go of. A pattern whose slices reach
- * back past the start of the episode, or to a value that is absent, makes no item at that step. */
+/* Makes an item with these slices after each step for which all conditions hold. A pattern that is to run at the end of an
+ * episode needs RP_WHEN_END_OF_EPISODE; it runs before the steps of the episode are dropped. A pattern whose slices reach
+ * back past the start of the episode, or to an absent value, makes no item at that step. */
 typedef struct rp_pattern {
     const char *table;
     double priority;
@@ -124,10 +125,10 @@ typedef struct rp_pattern {
     const rp_condition *conditions;
 } rp_pattern;
 
-/* Copies the pattern. Slices that keep_alive does not cover are refused. */
+/* Copies the pattern. Refuses slices that reach back further than keep_alive. */
 RP_API rp_status rp_writer_add_pattern(rp_writer *writer, const rp_pattern *pattern, rp_error *err);
 
-/* ---- what became of the items ---- */
+/* ---- confirmed and rejected items ---- */
 
 typedef struct rp_rejection {
     int32_t status; /* an rp_status; RP_IN_DOUBT: see rp_doubt */
@@ -137,27 +138,27 @@ typedef struct rp_rejection {
     char text[256];
 } rp_rejection;
 
-/* RP_OK: *out is the oldest rejection not yet given. RP_NOT_FOUND: there is none. */
+/* RP_OK: *out is the oldest rejection that was not given yet. RP_NOT_FOUND: there is none. */
 RP_API rp_status rp_writer_next_rejection(rp_writer *writer, rp_rejection *out);
 
 typedef struct rp_writer_info {
     uint32_t struct_size;
-    uint32_t episode;            /* of the step being made */
-    uint64_t steps;              /* appended in all */
-    uint64_t episode_steps;      /* in this episode */
-    uint64_t created;            /* items */
-    uint64_t sent;               /* of them, put on the wire at least once */
-    uint64_t accepted;           /* in their table */
-    uint64_t rejected;           /* refused by the broker */
-    uint64_t in_doubt;           /* sent in a session that the broker has forgotten */
-    uint64_t unconfirmed;        /* neither accepted, rejected nor in doubt */
-    uint64_t lost_messages;      /* accepted by a broker that came back without them */
-    uint64_t messages;           /* sent */
-    uint64_t bytes;              /* sent, all frames */
-    uint64_t resent_messages;    /* sent again after a break */
-    uint64_t sessions;           /* opened; more than 1: the broker had forgotten the one before */
-    uint64_t stored_messages;    /* kept to be sent again if need be */
-    uint64_t rejections_dropped; /* not read in time: only the oldest 1024 are kept */
+    uint32_t episode;         /* of the current step */
+    uint64_t steps;           /* appended so far */
+    uint64_t episode_steps;   /* in this episode */
+    uint64_t created;         /* items */
+    uint64_t sent;            /* of them: sent at least once */
+    uint64_t accepted;        /* in their table */
+    uint64_t rejected;        /* refused by the broker */
+    uint64_t in_doubt;        /* sent in a session that the broker no longer knows */
+    uint64_t unconfirmed;     /* neither accepted, rejected nor in doubt */
+    uint64_t lost_messages;   /* acknowledged by a broker that has restarted without them */
+    uint64_t messages;        /* sent */
+    uint64_t bytes;           /* sent, all frames */
+    uint64_t resent_messages; /* sent again after a lost connection */
+    uint64_t sessions; /* opened; more than 1: the broker no longer knew the session before, or its keys were used up */
+    uint64_t stored_messages;    /* kept for a resend */
+    uint64_t rejections_dropped; /* rejections that were not read in time: the oldest 1024 are kept */
 } rp_writer_info;
 
 RP_API rp_status rp_writer_get_info(rp_writer *writer, rp_writer_info *out, rp_error *err);
@@ -166,7 +167,7 @@ typedef struct rp_writer_table_info {
     uint32_t struct_size;
     uint32_t reserved;
     uint64_t created, sent, resolved, rejected;
-    uint64_t allowed; /* items may be sent up to this number */
+    uint64_t allowed; /* number of items that may be sent in all */
 } rp_writer_table_info;
 
 RP_API rp_status rp_writer_get_table_info(rp_writer *writer, const char *table, rp_writer_table_info *out,
