@@ -1,5 +1,5 @@
-/* Insert on sample: each item that is sampled is also inserted into another table, past that table's limiter but counted
- * by it, and never waiting. An item that is there already stays as it is. */
+/* Insert on sample: each sampled item is also inserted into another table. That table's limiter counts the insert but does not
+ * hold it back. An item that the other table already has stays as it is. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* Priority diffusion: when an item's priority is updated, its neighbours in the same episode are raised to at least
- * decay^distance of it, up to `radius` steps away. Credit for a surprise spreads to the steps that led to it. */
+/* Priority diffusion: when an item's priority is updated, the priorities of its neighbours in the same episode are raised to at
+ * least decay^distance of the new priority, up to `radius` steps away. Credit for a surprise spreads to the steps before it. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 #include "proto/base/error.h"
 #include "proto/config/schema.h"
 
-/* Items that begin at one step and are raised together: more than this are left out. */
+/* Most items that begin at one step and are raised together. */
 #define SAME_STEP_MOST 64u
 
 struct diffusion {
@@ -64,7 +64,7 @@ static void *create(const rp_option *options, uint32_t n_options, uint32_t capac
         if (ok)
             continue;
         err_set(err, RP_INVALID_ARGUMENT,
-                "extension priority_diffusion: option '%s: %s' is not understood: it takes radius (1 to 64) and decay "
+                "extension priority_diffusion: option '%s: %s' is wrong: the options are radius (1 to 64) and decay "
                 "(above 0, up to 1)",
                 name, value);
         destroy(self);
@@ -103,7 +103,7 @@ static void on_reset(void *ctx)
     struct diffusion *self = ctx;
     struct keymap *fresh = keymap_new();
     if (!fresh)
-        return; /* stale entries do no harm: slots are checked when used */
+        return; /* stale entries do no harm: slots are checked before use */
     keymap_destroy(&self->by_step);
     self->by_step = fresh;
 }

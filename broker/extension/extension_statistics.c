@@ -1,4 +1,4 @@
-/* Figures about what goes in and out: lengths, priorities, ages, and how often items are used before they go. */
+/* Statistics of inserted, sampled and removed items: lengths, priorities, ages, and how often items are sampled before they leave. */
 #include <stdlib.h>
 
 #include "broker/extension/extension.h"

@@ -1,5 +1,5 @@
-/* Work whose cost grows with a table (freeing after a reset, removal en masse, the end of a session), cut into slices so
- * that the core thread never works on it for long. */
+/* Chores: work whose cost grows with a table (freeing after a reset, mass removal, the end of a session), cut into slices so
+ * that the core thread never stays with it for long. */
 #ifndef BROKER_CHORE_H
 #define BROKER_CHORE_H
 
@@ -8,7 +8,7 @@
 
 struct chore {
     struct chore *next;
-    /* Does a slice of about 256 elements. True: more is left; false: done, and the chore is freed by step itself. */
+    /* Does a slice of about 256 elements. True: more is left. False: done, and step has freed the chore. */
     bool (*step)(struct chore *self);
 };
 
@@ -20,7 +20,7 @@ void chores_init(struct chores *self);
 void chores_add(struct chores *self, struct chore *chore);
 /* Takes a chore off the list, if it is there. */
 void chores_remove(struct chores *self, const struct chore *chore);
-/* Runs slices in turn until budget_ns has passed by now(). True: more is left. */
+/* Runs slices of all chores in turn until now() has advanced by budget_ns. True: more is left. */
 bool chores_run(struct chores *self, int64_t (*now)(void *), void *ctx, int64_t budget_ns);
 
 #endif

@@ -1,4 +1,4 @@
-/* From a 64-bit number to a pointer: sessions by id, peers by route. Open addressing, linear probing. */
+/* A map from 64-bit numbers to pointers: sessions by id, peers by route. Open addressing, linear probing. */
 #ifndef BROKER_IDMAP_H
 #define BROKER_IDMAP_H
 
@@ -19,7 +19,7 @@ struct idmap {
 /* Makes room for one more entry, so that the next idmap_put cannot fail. False: no memory. */
 bool idmap_reserve(struct idmap *self);
 void *idmap_get(const struct idmap *self, uint64_t id);
-/* False: no memory. value is not NULL; an entry that is there is replaced. */
+/* Adds or replaces an entry. value is not NULL. False: no memory. */
 bool idmap_put(struct idmap *self, uint64_t id, void *value);
 void idmap_remove(struct idmap *self, uint64_t id);
 void idmap_fini(struct idmap *self);

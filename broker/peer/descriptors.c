@@ -11,12 +11,12 @@
 #include "broker/config/config.h"
 #include "proto/base/log.h"
 
-/* Descriptors that connections never take, for the broker's own files: journal, checkpoints, chunks that are read. */
+/* Descriptors that connections never take: for journal, checkpoints and reads of spilled chunks. */
 #define DESCRIPTORS_RESERVE 16u
-/* Sockets, listeners, actors and their wake-up descriptors: some 20, with a disk some 40, an I/O thread takes two more. */
+/* Sockets, listeners, actors and their wake-up descriptors: about 20, with a disk about 40; each I/O thread takes two more. */
 #define DESCRIPTORS_OWN 40u
 #define DESCRIPTORS_PER_IO_THREAD 2u
-/* Too few for this many connections is too few to start: a client takes two or three. */
+/* A broker starts only if at least this many connections are possible: a client takes two or three. */
 #define DESCRIPTORS_CONNECTIONS 8u
 
 static atomic_int accept_below = INT32_MAX;
@@ -24,7 +24,7 @@ static atomic_uint_fast64_t accept_refused;
 
 /* libzmq's I/O threads call this definition instead of the C library's. On EMFILE libzmq aborts the process if the
  * endpoint is ipc, and calls accept again without a pause if it is tcp. Here a connection that would take a reserved
- * descriptor is closed at once: its peer sees a lost connection, and connects again later. */
+ * descriptor is closed at once: its peer sees a lost connection, and reconnects later. */
 __attribute__((visibility("default"))) int accept4(int socket, struct sockaddr *restrict address,
                                                    socklen_t *restrict size, int flags)
 {
@@ -63,7 +63,7 @@ rp_status descriptors_init(const struct broker_config *config, rp_error *err)
     return RP_OK;
 }
 
-/* The lowest free descriptor is a lower bound of how many are open, and costs two calls to learn. */
+/* The lowest free descriptor is a lower bound on the number of open ones, and takes two system calls. */
 void descriptors_check(struct descriptors_watch *self)
 {
     int lowest = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0), error = errno, below = atomic_load(&accept_below);

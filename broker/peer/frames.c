@@ -5,18 +5,18 @@ bool frames_receive(struct way from, zmq_msg_t *frames, uint32_t most, uint32_t 
     *n = 0;
     *whole = true;
     for (;;) {
-        zmq_msg_t spill;
-        zmq_msg_init(&spill);
-        zmq_msg_t *into = *n < most ? &frames[*n] : &spill;
-        if (into != &spill)
+        zmq_msg_t surplus;
+        zmq_msg_init(&surplus);
+        zmq_msg_t *into = *n < most ? &frames[*n] : &surplus;
+        if (into != &surplus)
             zmq_msg_init(into);
         bool more;
         if (!way_receive(from, into, &more)) {
             zmq_msg_close(into);
             return *n > 0;
         }
-        if (into == &spill) {
-            zmq_msg_close(&spill);
+        if (into == &surplus) {
+            zmq_msg_close(&surplus);
             *whole = false;
         } else {
             (*n)++;

@@ -10,11 +10,11 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-/* Waits this long for another process that is binding in the same folder. Whoever holds the lock for longer is no
- * broker: the check alone must do then. */
+/* Milliseconds to wait for another process that binds in the same folder. A process that holds the lock for longer is no broker:
+ * then the check alone must do. */
 #define LOCK_TRIES 1000
 
-/* Locks the folder of the path: of two brokers that start at once, one looks after the other has bound. */
+/* Locks the folder of the path: of two brokers that start together, one checks after the other has bound. */
 static int lock_folder(const char *path)
 {
     char folder[sizeof(struct sockaddr_un)];
@@ -33,20 +33,20 @@ static rp_status check_path(const struct sockaddr_un *address, rp_error *err)
     if (lstat(address->sun_path, &file) != 0)
         return RP_OK;
     if (!S_ISSOCK(file.st_mode))
-        return err_set(err, RP_IO, "can not bind ipc://%s: a file that is not a socket is there", address->sun_path);
+        return err_set(err, RP_IO, "cannot bind ipc://%s: a file that is not a socket is there", address->sun_path);
     int probe = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (probe < 0)
-        return err_set(err, RP_IO, "can not bind ipc://%s: %s", address->sun_path, strerror(errno));
+        return err_set(err, RP_IO, "cannot bind ipc://%s: %s", address->sun_path, strerror(errno));
     int error = connect(probe, (const struct sockaddr *)address, sizeof *address) == 0 ? 0 : errno;
     close(probe);
     if (error == ECONNREFUSED || error == ENOENT)
         return RP_OK;
     if (error == 0 || error == EAGAIN || error == EINPROGRESS)
         return err_set(err, RP_IO,
-                       "can not bind ipc://%s: another process listens there, most likely a broker. Stop it, or use "
+                       "cannot bind ipc://%s: another process listens there, most likely a broker. Stop it, or use "
                        "another path",
                        address->sun_path);
-    return err_set(err, RP_IO, "can not tell whether somebody listens at ipc://%s: %s", address->sun_path,
+    return err_set(err, RP_IO, "cannot find out whether a process listens at ipc://%s: %s", address->sun_path,
                    strerror(error));
 }
 
@@ -58,7 +58,7 @@ rp_status ipc_claim(const char *endpoint, int *lock, rp_error *err)
     if (strncmp(endpoint, prefix, sizeof prefix - 1) != 0)
         return RP_OK;
     const char *path = endpoint + sizeof prefix - 1;
-    /* A name that libzmq chooses, an abstract one (which the kernel guards), one that libzmq refuses. */
+    /* libzmq chooses the name; or it is abstract, which the kernel guards; or libzmq refuses it. */
     if (path[0] == '*' || path[0] == '@' || path[0] == '\0' || strlen(path) >= sizeof address.sun_path)
         return RP_OK;
     snprintf(address.sun_path, sizeof address.sun_path, "%s", path);

@@ -1,10 +1,10 @@
-/* The directory is an open-addressing table of entries, linear probing, deletion by shifting back. Each entry stands for
- * the 16 keys that share key >> 4: while only one of them is there its slot is in the entry itself, otherwise in a line
+/* The directory is an open-addressing table of entries with linear probing and deletion by shifting back. Each entry stands for
+ * the 16 keys that share key >> 4. While only one of these keys is in use its slot is in the entry itself, otherwise in a line
  * of 16 slots. So keys that count up cost a sixteenth of an entry and 4 bytes each, and random keys one entry each.
  *
- * When the directory is half full a new one of twice the size is reserved, and each new block moves a few cells of the
- * old one, one run of neighbours at a time, in the order of the cells. A block's home cell in the old directory tells
- * whether it has moved, so that each look-up goes to one of the two. */
+ * When the directory is half full a new one of twice the size is reserved, and each new block moves a few cells of the old
+ * directory, one run of neighbours at a time, in the order of the cells. A block's home cell in the old directory tells whether
+ * the block has moved, so each look-up goes to only one of the two directories. */
 #include "broker/select/keymap.h"
 
 #include <assert.h>
@@ -16,8 +16,9 @@
 
 #define LINE_KEYS 16u
 #define FIRST_CELLS 256u
-#define MOVE_CELLS 16u   /* scanned for each new block while moving: done before the old directory fills up */
-#define FIRST_LINES 256u /* of the first segment; each one after it is twice as large, up to: */
+#define MOVE_CELLS                                                                                                     \
+    16u /* cells scanned for each new block while moving: enough to finish before the old directory is full */
+#define FIRST_LINES 256u /* lines of the first segment; each further segment is twice as large, up to: */
 #define MOST_LINES 32768u
 
 /* value: 0 if the cell is free; slot << 1 | 1 if the block has one key, whose low bits are in tag; otherwise a pointer to
@@ -33,13 +34,13 @@ struct directory {
     uint64_t count;
 };
 
-/* A line of slots, KEYMAP_NONE where there is none; or one in the list of free lines; or the head of a segment. */
+/* A line of slots, KEYMAP_NONE for absent keys; or an element of the list of free lines; or the head of a segment. */
 union line {
     uint32_t slot[LINE_KEYS];
     union line *next;
     struct {
         union line *next;
-        uint32_t lines; /* with this one */
+        uint32_t lines; /* including this one */
         uint32_t used;
     } segment;
 };
@@ -47,8 +48,8 @@ union line {
 struct keymap {
     struct directory now;
     struct directory old; /* cells: NULL unless moving */
-    uint64_t start;       /* the cell of old where moving began: it was free, and counts as moved */
-    uint64_t moved;       /* cells from there on that are empty now */
+    uint64_t start;       /* cell of `old` where moving began: it was free, and counts as moved */
+    uint64_t moved;       /* cells from `start` on that are empty now */
     uint64_t seed[2];
     uint64_t count;
     union line *free_lines;
@@ -111,7 +112,7 @@ static bool is_single(const struct entry *entry)
 
 /* ---- directory */
 
-/* Keys come from clients: without the seed one of them could choose keys that all collide. */
+/* Keys come from clients: without the seed, a client could choose keys that all collide. */
 static uint64_t hash_block(const struct keymap *self, uint64_t key)
 {
     __extension__ unsigned __int128 product =
@@ -122,7 +123,7 @@ static uint64_t hash_block(const struct keymap *self, uint64_t key)
     return mixed ^ (mixed >> 32);
 }
 
-/* The cell of the key's block, or the free cell where it would be. */
+/* Returns the cell of the key's block, or the free cell where the block would be. */
 static struct entry *probe(const struct directory *dir, uint64_t hash, uint64_t key)
 {
     uint64_t at = hash & dir->mask;
@@ -131,7 +132,7 @@ static struct entry *probe(const struct directory *dir, uint64_t hash, uint64_t 
     return &dir->cells[at];
 }
 
-/* Where the block of this hash belongs at present. */
+/* Returns the directory that the block of this hash belongs to at present. */
 static struct directory *directory_of(const struct keymap *self, uint64_t hash)
 {
     bool in_old = self->old.cells && ((hash - self->start) & self->old.mask) >= self->moved;
@@ -150,7 +151,7 @@ static void directory_fini(struct directory *dir)
     *dir = (struct directory){0};
 }
 
-/* Frees a cell and closes the gap: each later entry of the run that may stand there moves up. */
+/* Frees a cell and closes the gap: each later entry of the run that may take the place moves up. */
 static void directory_free(const struct keymap *self, struct directory *dir, struct entry *entry)
 {
     uint64_t gap = (uint64_t)(entry - dir->cells);
@@ -172,7 +173,7 @@ static void directory_free(const struct keymap *self, struct directory *dir, str
 
 /* ---- growth */
 
-/* If there is no memory the directory stays as it is, until it is nearly full. */
+/* Without memory the directory stays as it is until it is nearly full. */
 static void start_moving(struct keymap *self)
 {
     struct directory larger;
@@ -188,7 +189,7 @@ static void start_moving(struct keymap *self)
     self->moved = 1;
 }
 
-/* Moves whole runs only, so that what stays in the old directory can still be found there. */
+/* Moves whole runs only, so that entries that stay in the old directory can still be found there. */
 static void move_some(struct keymap *self)
 {
     uint64_t cells = self->old.mask + 1;
@@ -265,7 +266,7 @@ uint32_t keymap_get(const struct keymap *self, uint64_t key)
     return entry_slot(probe(directory_of(self, hash), hash, key), key);
 }
 
-/* Inlined always: gcc takes a function that only prefetches for one without effect, and drops calls to it. */
+/* Always inlined: gcc considers a function that only prefetches to have no effect, and drops calls to it. */
 static inline __attribute__((always_inline)) void prefetch_cell(const struct keymap *self, uint64_t key)
 {
     uint64_t hash = hash_block(self, key);
@@ -293,7 +294,7 @@ void keymap_get_many(const struct keymap *self, uint32_t n, const uint64_t *keys
     }
 }
 
-/* The second key of a block: from the entry into a line. */
+/* Adds the second key of a block: both slots move from the entry into a line. */
 static bool widen(struct keymap *self, struct entry *entry)
 {
     union line *line = line_new(self);

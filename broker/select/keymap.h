@@ -1,6 +1,5 @@
-/* From a 64-bit item key to a slot. Keys of one session count up, so 16 consecutive keys share a block: one directory
- * entry tagged with key >> 4, and one 64-byte line of 16 slots. The directory grows a little at every insert, never all
- * at once. */
+/* A map from 64-bit item keys to slots. Keys of one session count up, so 16 consecutive keys share a block: one directory entry
+ * tagged with key >> 4, and one 64-byte line of 16 slots. The directory grows a little at every insert, never all at once. */
 #ifndef BROKER_KEYMAP_H
 #define BROKER_KEYMAP_H
 
@@ -16,20 +15,20 @@ struct keymap;
 struct keymap *keymap_new(void);
 void keymap_destroy(struct keymap **self);
 
-/* KEYMAP_NONE if the key is not there. */
+/* Returns the slot of a key. KEYMAP_NONE: no such key. */
 uint32_t keymap_get(const struct keymap *self, uint64_t key);
 /* The same for n keys at once: their cache misses overlap. */
 void keymap_get_many(const struct keymap *self, uint32_t n, const uint64_t *keys, uint32_t *slots);
-/* False, and nothing changed, if the key is there already or memory is out. slot is never KEYMAP_NONE. */
+/* Adds a key. slot is not KEYMAP_NONE. False: the key exists or there is no memory, and nothing has changed. */
 bool keymap_put(struct keymap *self, uint64_t key, uint32_t slot);
-/* Gives the slot that was there, or KEYMAP_NONE. */
+/* Removes a key and returns its slot. KEYMAP_NONE: no such key. */
 uint32_t keymap_remove(struct keymap *self, uint64_t key);
-/* Start bringing in the directory entry that a look-up of this key will touch. */
+/* Prefetches the directory entry that a look-up of this key will touch. */
 void keymap_prefetch(const struct keymap *self, uint64_t key);
 uint64_t keymap_count(const struct keymap *self);
-/* Reserved; what was never touched is not in memory yet. */
+/* Bytes reserved; pages that were never touched are not in memory yet. */
 size_t keymap_bytes(const struct keymap *self);
-/* The most directory entries that any one keymap_put has moved to a larger directory. */
+/* The most directory entries that a single keymap_put has moved to a larger directory. */
 uint32_t keymap_most_moved(const struct keymap *self);
 
 #endif

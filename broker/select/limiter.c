@@ -12,7 +12,7 @@
 
 /* Counts are exact in a double up to here. */
 #define MOST_COUNT (UINT64_C(1) << 53)
-/* More than this in a row is never asked for; sums with it can not wrap around. */
+/* More than this in a row is never asked for; sums with it cannot wrap around. */
 #define MOST_ASKED (UINT64_C(1) << 62)
 
 static const char *const kind_names[] = {
@@ -97,7 +97,7 @@ static rp_status set_buffer(struct limiter *self, double error_buffer, rp_error 
     return RP_OK;
 }
 
-/* The bounds come from error_buffer, unless that is NaN. */
+/* The bounds come from error_buffer, unless it is NaN. */
 static rp_status check_ratio(struct limiter *self, double error_buffer, rp_error *err)
 {
     RP_TRY(check_speed(self, err));
@@ -184,7 +184,7 @@ rp_status limiter_change(struct limiter *self, const struct limiter_change *chan
     struct limiter made = *self;
     RP_TRY(refuse_change(self, change, err));
     assign(&made.samples_per_insert, change->samples_per_insert);
-    /* The cursor stays where it is: a new ratio holds from now on, not for all the inserts of the past. */
+    /* The cursor stays where it is: a new ratio applies to future inserts, not to past ones. */
     made.offset += (double)self->inserts * (self->samples_per_insert - made.samples_per_insert);
     assign(&made.min_size, change->min_size);
     assign(&made.min_diff, change->min_diff);
@@ -210,20 +210,20 @@ static double size_after(const struct limiter *self, uint64_t more)
     return (double)(self->inserts - self->deletes + more);
 }
 
-/* Is the last of n inserts in a row allowed? Rounding keeps sums in order, so that if it is, so are those before. */
+/* True if the last of n inserts in a row is allowed. Rounding keeps sums in order, so the inserts before it are allowed, too. */
 static bool may_insert(const struct limiter *self, uint64_t n)
 {
     return size_after(self, n) <= self->min_size || cursor_at(self, self->inserts + n, self->samples) <= self->max_diff;
 }
 
-/* Is the last of n samples in a row allowed, after `more` further inserts? */
+/* True if the last of n samples in a row is allowed after `more` further inserts. */
 static bool may_sample(const struct limiter *self, uint64_t n, uint64_t more)
 {
     return size_after(self, more) >= self->min_size &&
            cursor_at(self, self->inserts + more, self->samples + n) >= self->min_diff;
 }
 
-/* A count from an estimate that may be negative, huge or infinite. */
+/* Makes a count of an estimate that may be negative, huge or infinite. */
 static uint64_t to_count(double estimate, uint64_t most)
 {
     if (!(estimate > 0.0))
@@ -231,8 +231,8 @@ static uint64_t to_count(double estimate, uint64_t most)
     return estimate < (double)MOST_COUNT && (uint64_t)estimate < most ? (uint64_t)estimate : most;
 }
 
-/* The largest k <= most for which the rule holds. It holds for k if it does for k + 1. The estimate is off by one at most
- * unless the counts are so large that doubles have gaps; then halving finds the place. */
+/* Returns the largest k <= most for which the rule holds. A rule that holds for k + 1 holds for k. The estimate is off by at most
+ * one, unless the counts are so large that doubles have gaps; then bisection finds k. */
 static uint64_t largest(const struct limiter *self, bool (*rule)(const struct limiter *self, uint64_t k),
                         double estimate, uint64_t most)
 {
@@ -313,7 +313,7 @@ uint64_t limiter_size(const struct limiter *self)
 
 /* ---- explanations */
 
-/* The least number of further inserts after which `want` samples are allowed. */
+/* Returns the smallest number of further inserts after which `want` samples are allowed. */
 static uint64_t inserts_missing(const struct limiter *self, uint64_t want)
 {
     uint64_t low = 0;
@@ -332,7 +332,7 @@ static uint64_t inserts_missing(const struct limiter *self, uint64_t want)
     return high;
 }
 
-/* The least number of further samples after which an insert is allowed. */
+/* Returns the smallest number of further samples after which an insert is allowed. */
 static uint64_t samples_missing(const struct limiter *self)
 {
     struct limiter later = *self;
@@ -394,7 +394,7 @@ void limiter_explain_sample(const struct limiter *self, uint64_t want, char *tex
     if (want == 0 || may_sample(self, want, 0))
         return;
     uint64_t missing = inserts_missing(self, want);
-    /* Of two reasons the one that holds longer is told. */
+    /* Of two reasons, the text names the one that holds longer. */
     if (size_after(self, missing - 1) < self->min_size) {
         snprintf(text, size, "needs %" PRIu64 " more insert%s: the table has %" PRIu64 " item%s, min_size is %.0f",
                  missing, plural(missing), limiter_size(self), plural(limiter_size(self)), self->min_size);

@@ -1,7 +1,8 @@
-/* The rate limiter: how many inserts and samples a table allows just now. One mechanism, five presets.
+/* The rate limiter: how many inserts and samples a table allows now. One mechanism, five presets.
  *
  * cursor = inserts * samples_per_insert - samples, plus an offset that keeps it in place when the ratio is changed.
- * Deletes change the size, never the cursor. Limits are inclusive. Embedded in its table, which calls it before and after each operation. */
+ * Deletes change the size, never the cursor. Limits are inclusive. Embedded in its table, which calls it before and after each
+ * operation. */
 #ifndef BROKER_LIMITER_H
 #define BROKER_LIMITER_H
 
@@ -30,7 +31,7 @@ struct limiter {
     double min_size;
     double min_diff;
     double max_diff;
-    double offset; /* what changes of samples_per_insert would have moved the cursor by */
+    double offset; /* keeps the cursor in place when samples_per_insert changes */
     uint64_t inserts;
     uint64_t samples;
     uint64_t deletes;
@@ -45,17 +46,16 @@ struct limiter_change {
     double error_buffer;
 };
 
-/* By config name: none, min_size, sample_to_insert_ratio, queue, stack. -1: no such kind. */
+/* Returns the kind of a config name: none, min_size, sample_to_insert_ratio, queue, stack. -1: no such kind. */
 int limiter_kind_by_name(const char *name);
 const char *limiter_kind_name(enum limiter_kind kind);
 
 rp_status limiter_init(struct limiter *self, const struct limiter_config *config, rp_error *err);
-/* Checks everything, then changes everything; an error leaves the limiter as it was. Counters stay, and with them the
- * cursor follows a new samples_per_insert over all inserts so far. min_size has only min_size, queue and stack have only
- * max_diff (their size), none has nothing to change. */
+/* Checks all values, then changes all; an error leaves the limiter as it was. Counters and cursor stay. Kind min_size can change
+ * only min_size, queue and stack only max_diff (their size), none nothing. */
 rp_status limiter_change(struct limiter *self, const struct limiter_change *change, rp_error *err);
 
-/* How many inserts (samples) in a row are allowed now, at most `most`. */
+/* Returns how many inserts (samples) in a row are allowed now, at most `most`. */
 uint64_t limiter_insertable(const struct limiter *self, uint64_t most);
 uint64_t limiter_sampleable(const struct limiter *self, uint64_t most);
 
@@ -64,15 +64,15 @@ void limiter_sampled(struct limiter *self, uint64_t n);
 void limiter_deleted(struct limiter *self, uint64_t n);
 void limiter_reset(struct limiter *self);
 
-/* Whether inserts wait for samples: then an item that leaves before it was sampled takes room for inserts with it. */
+/* True if inserts wait for samples: then an item that leaves before it was sampled reduces the inserts that are possible. */
 bool limiter_counts(const struct limiter *self);
 double limiter_cursor(const struct limiter *self);
 uint64_t limiter_size(const struct limiter *self);
 
-/* Write a clause such as "needs 412 more inserts: the table has 88 items, min_size is 500": what the next insert, or a
- * sample of `want` items, waits for. Empty if nothing holds it back. The numbers are exact as long as nothing is
- * deleted: with that many more inserts (samples) it is possible, with one fewer it is not. Never both an insert and a
- * sample of one item are held back. */
+/* Both write a clause such as "needs 412 more inserts: the table has 88 items, min_size is 500": what the next insert, or a
+ * sample of `want` items, waits for. Empty: it does not wait. The numbers are exact as long as nothing is deleted: with that
+ * many more inserts (samples) it is possible, with one fewer it is not. The limiter never holds back both an insert and a sample
+ * of one item. */
 void limiter_explain_insert(const struct limiter *self, char *text, size_t size);
 void limiter_explain_sample(const struct limiter *self, uint64_t want, char *text, size_t size);
 

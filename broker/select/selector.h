@@ -1,10 +1,12 @@
-/* The registry of selectors: built-in ones by name, then those of loaded plug-ins. The contract is in
- * include/replay/plugin.h. Slot arrays are reserved once for the table's capacity and touched as they fill, so that no
- * insert ever pays for growth.
+/* The built-in selectors by name. Their contract is in include/replay/plugin.h.
  *
- * Probabilities: a pick reports weight / sum of weights at its time: 1 for fifo, lifo and the heaps, 1 / n for uniform.
- * In pick_distinct the sum is that of what has not been taken out; a skipped slot is taken out when it is met, so one
- * that was not met still counts. */
+ * This room owns what a table is made of and what knows no table: selectors with their sum tree and slot set, the limiter
+ * (limiter.h) and the map from keys to slots (keymap.h). It may use the store's reserved memory. Slot arrays are reserved once
+ * for the table's capacity and touched as they fill, so that no insert ever pays for growth.
+ *
+ * Probabilities: a pick reports weight / sum of weights at its time: 1 for fifo, lifo and the heaps, 1 / n for uniform. In
+ * pick_distinct the sum is over slots that have not been taken out; a skipped slot is taken out when a draw meets it, so a
+ * slot that no draw has met still counts. */
 #ifndef BROKER_SELECTOR_H
 #define BROKER_SELECTOR_H
 
@@ -15,14 +17,14 @@ extern const rp_selector_ops selector_lifo;
 extern const rp_selector_ops selector_uniform;
 extern const rp_selector_ops selector_min_heap;
 extern const rp_selector_ops selector_max_heap;
-extern const rp_selector_ops selector_prioritized; /* option exponent, default 1; may be negative */
+extern const rp_selector_ops selector_prioritized; /* option exponent: default 1, may be negative */
 
-/* NULL if there is no built-in selector of that name. */
+/* NULL: no built-in selector has this name. */
 const rp_selector_ops *selector_builtin(const char *name);
-/* The names, for error messages: entry i, or NULL past the end. */
+/* Names in order of i. NULL: i is too large. */
 const char *selector_builtin_name(uint32_t i);
 
-/* For the built-in ones: checks the capacity, and that there are no options. */
+/* For built-in selectors: checks the capacity, and that there are no options. */
 rp_status selector_check_plain(const char *name, const rp_option *options, uint32_t n_options, uint32_t capacity,
                                rp_error *err);
 /* The error of a capacity for which there is no memory. */

@@ -1,5 +1,5 @@
-/* min_heap and max_heap: the item of lowest or highest priority; among equals the one that was least recently inserted
- * or updated. A 4-ary heap of entries, and for each slot its place in it. */
+/* min_heap and max_heap: pick the item of lowest or highest priority; among equals the item that was inserted or updated least
+ * recently. A 4-ary heap of entries, and for each slot its place in the heap. */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 #define FANOUT 4u
 
 struct entry {
-    double rank;       /* the priority, or minus it in a max_heap: the least is on top */
+    double rank;       /* the priority, or its negative in a max_heap: the smallest rank is on top */
     uint64_t sequence; /* of the last insert or update: breaks ties */
     uint32_t slot;
 };
@@ -162,8 +162,8 @@ static uint32_t heap_pick(void *state, uint32_t n, uint32_t *slots, double *prob
     return n;
 }
 
-/* Takes entries off the top and keeps each in the place that became free at the end of the array, as heapsort does; then
- * lets the heap grow over them again. */
+/* Takes entries off the top and keeps each in the place that becomes free at the end of the array, as heapsort does; then lets
+ * the heap grow over these entries again. */
 static uint32_t heap_pick_distinct(void *state, uint32_t n, bool (*skip)(void *ctx, uint32_t slot), void *ctx,
                                    uint32_t *slots, double *probabilities)
 {

@@ -1,5 +1,5 @@
-/* fifo and lifo: one list in the order of insertion, picked from its old or from its new end. An update of the priority
- * keeps the order. */
+/* fifo and lifo: one list in the order of insertion, picked from its oldest or its newest end. An update of the priority keeps
+ * the order. */
 #include <assert.h>
 #include <stdlib.h>
 

@@ -1,10 +1,10 @@
 /* prioritized: an item with priority p is picked in proportion to p ^ exponent.
  *
- * - p = 0 has weight 0 and is never picked while another item has a weight. If all are 0, every item is as likely.
+ * - p = 0 has weight 0 and is never picked while another item has a weight. If all weights are 0, all items are equally likely.
  * - With a negative exponent (a remover that prefers small priorities) a priority below 1e-9 counts as 1e-9, so that
  *   p = 0 means "the first to go".
- * - Weights are float32. One too small for that becomes the smallest, so that an item with p > 0 can always be picked;
- *   the log says so once. With a positive exponent `check` refuses a priority whose weight is too large. */
+ * - Weights are float32. A weight too small for a float32 becomes the smallest float32, so that an item with p > 0 can always be
+ *   picked; this is logged once. With a positive exponent `check` refuses a priority whose weight is too large. */
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
@@ -27,13 +27,13 @@ struct taken {
 
 struct prioritized {
     struct sumtree tree;
-    struct slotset present; /* used when all weights are 0, and to mark what pick_distinct took */
+    struct slotset present; /* used when all weights are 0, and to mark the slots that pick_distinct took */
     struct rng rng;
     double exponent;
-    double max_priority;  /* whose weight is still a float32 */
-    double low, high;     /* priorities in between have weights of their own; those beyond count as the nearest */
-    bool told;            /* the log has heard of one beyond */
-    double last_priority; /* writers often give all items the same one: its weight is kept */
+    double max_priority;  /* largest priority whose weight is still a float32 */
+    double low, high;     /* priorities in between have weights of their own; others count as the nearer bound */
+    bool told;            /* a priority outside of the bounds was logged */
+    double last_priority; /* cached with its weight: writers often give all items the same priority */
     float last_weight;
     struct taken *taken; /* scratch of pick_distinct */
     uint32_t n_taken;
@@ -60,7 +60,7 @@ static rp_status read_exponent(const rp_option *option, double *out, rp_error *e
     return RP_OK;
 }
 
-/* Weights are float32, so the power may be, too: it costs two thirds of the double one. */
+/* Weights are float32, so the power may be, too: it takes two thirds of the time of the double power. */
 static double power(double base, double exponent)
 {
     if (base > 1e-30 && base < 1e30)
@@ -207,11 +207,11 @@ struct distinct {
     uint32_t *slots;
     double *probabilities;
     uint32_t got;
-    bool emptied;       /* what was taken has no weight in the tree any more */
-    double left_behind; /* otherwise: the weight that it still has there */
+    bool emptied;       /* taken slots have no weight in the tree any more */
+    double left_behind; /* otherwise: the weight that they still have in the tree */
 };
 
-/* Takes one slot out, and gives it unless it is skipped. False: out of memory. */
+/* Takes one slot out, and picks it unless it is skipped. False: no memory. */
 static bool accept(struct prioritized *self, struct distinct *d, uint32_t slot)
 {
     double weight = (double)sumtree_get(&self->tree, slot);
@@ -239,7 +239,7 @@ static void empty_taken(struct prioritized *self, struct distinct *d)
     d->left_behind = 0.0;
 }
 
-/* Drawing with replacement and ignoring what was drawn before is the same as taking each pick out, and needs no change of
+/* Drawing with replacement and ignoring slots that were drawn before is the same as taking each pick out, and does not change
  * the tree. Once more than half of a block is ignored, the picks are really taken out. */
 static uint32_t prioritized_pick_distinct(void *state, uint32_t n, bool (*skip)(void *ctx, uint32_t slot), void *ctx,
                                           uint32_t *slots, double *probabilities)
@@ -300,7 +300,7 @@ static uint32_t prioritized_save(void *state, void *out, uint32_t size)
     return sizeof saved;
 }
 
-/* Weights lie by slot, so the order in which they came does not matter; sums are made as exact as they can be. */
+/* Weights are stored by slot, so the order of inserts does not matter; sums are recomputed, as exact as they can be. */
 static bool prioritized_load(void *state, const void *data, uint32_t size)
 {
     struct prioritized *self = state;

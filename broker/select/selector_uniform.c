@@ -1,7 +1,7 @@
-/* uniform: every item with the same probability. A bit for each slot says whether it is in use; a pick draws slots
- * below the highest that was used until it meets one that is, or, where few are, counts to a random one of them. So what
- * a pick gives depends on the generator and on which slots are in use, and not on how they came to be: a table that was
- * restored goes on as the one that was saved would have. */
+/* uniform: every item with the same probability. A bit for each slot says whether the slot is in use. A pick draws slots below
+ * the highest used one until it meets a slot in use; if few slots are in use, it counts to a random one of them. So a pick
+ * depends on the generator and on which slots are in use, and not on the history: a restored table continues exactly as the
+ * saved table would have. */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,13 +10,13 @@
 #include "broker/select/slotset.h"
 #include "proto/base/rng.h"
 
-/* With at least one of so many slots in use, drawing again is cheaper than counting. */
+/* If at least one of this many slots is in use, drawing again is cheaper than counting. */
 #define SPARSE 8u
 
 struct uniform {
     struct slotset present;
     uint32_t capacity;
-    uint32_t high; /* no slot from here on is in use */
+    uint32_t high; /* no slot from this one on is in use */
     struct rng rng;
     uint32_t *taken; /* scratch of pick_distinct */
     uint32_t n_taken, room;
@@ -127,7 +127,7 @@ static bool take(struct uniform *self, uint32_t slot)
     return true;
 }
 
-/* Takes each pick out, and puts all of them back at the end. */
+/* Takes each pick out of the set, and puts all picks back at the end. */
 static uint32_t uniform_pick_distinct(void *state, uint32_t n, bool (*skip)(void *ctx, uint32_t slot), void *ctx,
                                       uint32_t *slots, double *probabilities)
 {

@@ -1,6 +1,6 @@
-/* A set of slots from which the k-th can be taken: a bit for each slot, a count for each 4,096 of them, and the sum of
- * each 64 counts. Adding and removing is three memory accesses; finding the k-th takes well under a microsecond at tens
- * of millions of slots. */
+/* A set of slots that finds its k-th member: a bit for each slot, a count for each 4,096 slots, and a sum for each 64 counts.
+ * Adding and removing takes three memory accesses; finding the k-th member takes well under a microsecond at tens of millions of
+ * slots. */
 #ifndef BROKER_SLOTSET_H
 #define BROKER_SLOTSET_H
 
@@ -15,15 +15,15 @@ struct slotset {
     size_t bytes;
 };
 
-/* Empty. False if there is no memory. capacity > 0. */
+/* Makes an empty set. capacity > 0. False: no memory. */
 bool slotset_init(struct slotset *self, uint32_t capacity);
 void slotset_fini(struct slotset *self);
 
-/* The slot is not there yet. */
+/* The slot must not be in the set. */
 void slotset_add(struct slotset *self, uint32_t slot);
-/* The slot is there. */
+/* The slot must be in the set. */
 void slotset_remove(struct slotset *self, uint32_t slot);
-/* The k-th slot in increasing order, k < count. */
+/* Returns the k-th slot in increasing order, k < count. */
 uint32_t slotset_nth(const struct slotset *self, uint32_t k);
 
 static inline bool slotset_has(const struct slotset *self, uint32_t slot)

@@ -6,8 +6,8 @@
 #include "broker/store/reserve.h"
 
 #define FANOUT 16u
-#define EXACT_EVERY 127u /* a prime, so that no regular pattern of changes keeps missing a path */
-#define PICK_BLOCK 128u  /* descents that go down together; their lines fit into the first-level cache */
+#define EXACT_EVERY 127u /* prime, so that no regular pattern of changes always misses the same path */
+#define PICK_BLOCK 128u  /* descents in parallel; their lines fit into the first-level cache */
 
 bool sumtree_init(struct sumtree *self, uint32_t capacity)
 {
@@ -59,8 +59,8 @@ static double sum_nodes(const double *node)
     return even + odd;
 }
 
-/* Computes the sums above a slot anew, upwards from its line, for as long as a sum is smaller than what was taken out of
- * it: above that the difference did no harm. INFINITY goes up to the total. */
+/* Recomputes the sums above a slot, upwards from its line, while a sum is smaller than what was taken out of it: above that the
+ * difference did no harm. INFINITY goes up to the total. */
 static void repair(struct sumtree *self, uint32_t slot, double taken)
 {
     size_t i = slot / FANOUT;
@@ -128,8 +128,8 @@ void sumtree_rebuild(struct sumtree *self)
     }
 }
 
-/* Which of four neighbours holds `point`, given the sums up to and including the first three. The look-up in `below`
- * keeps compilers from making branches here, which would mispredict every other time. */
+/* Returns which of four neighbours holds `point`, given the sums up to and including the first three. The look-up in `below`
+ * keeps compilers from making branches, which would mispredict every other time. */
 static inline uint32_t choose_of_4(double point, double sum1, double sum2, double sum3, double *rest)
 {
     double below[4] = {0.0, sum1, sum2, sum3};
@@ -163,8 +163,8 @@ static inline uint32_t choose_leaf(const float *g, double point)
     return 4 * quad + (uint32_t)(sum1 <= rest) + (uint32_t)(sum2 <= rest) + (uint32_t)(sum3 <= rest);
 }
 
-/* Takes n <= PICK_BLOCK descents down together, level by level, so that the cache misses of one level overlap. A point
- * that rounding put past the last sum goes to the last node that exists; pick_again sees to it if that one is empty. */
+/* Descends for n <= PICK_BLOCK picks together, level by level, so that the cache misses of one level overlap. A point that
+ * rounding put past the last sum goes to the last node that exists; pick_again draws again if that node is empty. */
 static void descend(const struct sumtree *self, struct rng *rng, uint32_t n, uint32_t *slots)
 {
     double point[PICK_BLOCK];
@@ -191,7 +191,7 @@ static void descend(const struct sumtree *self, struct rng *rng, uint32_t n, uin
         slots[j] = FANOUT * slots[j] + choose_leaf(self->leaves + FANOUT * (size_t)slots[j], point[j]);
 }
 
-/* Some leaf that is not zero. All sums are exact. */
+/* Returns a leaf that is not zero. All sums are exact. */
 static uint32_t first_nonzero(const struct sumtree *self)
 {
     size_t i = 0;
@@ -206,7 +206,7 @@ static uint32_t first_nonzero(const struct sumtree *self)
     return (uint32_t)i;
 }
 
-/* Draws again after a descent that rounding led to an empty leaf. */
+/* Draws again after a descent that ended at an empty leaf because of rounding. */
 static uint32_t pick_again(struct sumtree *self, struct rng *rng, uint32_t slot)
 {
     for (uint32_t tries = 0; tries < 64; tries++) {

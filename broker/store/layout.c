@@ -66,7 +66,7 @@ struct columns *columns_new(Replay__Column *const *list, size_t n, rp_error *err
         bool ok = column_fill(&self->column[i], list[i], err);
         for (size_t j = 0; ok && j < i; j++)
             if (strcmp(self->column[i].name, self->column[j].name) == 0) {
-                err_set(err, RP_INVALID_ARGUMENT, "column '%.64s' stands twice", self->column[i].name);
+                err_set(err, RP_INVALID_ARGUMENT, "column '%.64s' is listed twice", self->column[i].name);
                 ok = false;
             }
         if (!ok) {
@@ -100,7 +100,7 @@ bool columns_equal(const struct columns *a, const struct columns *b)
     return true;
 }
 
-/* The least item length with which the field's rows exist; 0: none does. */
+/* Returns the smallest item length at which the field's rows exist. 0: no length is enough. */
 static uint64_t field_min_length(const Replay__Field *field)
 {
     uint64_t stride = field->stride ? field->stride : 1;
@@ -134,8 +134,8 @@ static rp_status signature_check(const Replay__Field *field, const struct column
                                  const struct signature_field *want, rp_error *err)
 {
     if (strcmp(field->name, want->name) != 0)
-        return err_set(err, RP_INVALID_ARGUMENT, "field '%.64s' stands where the signature has '%.64s'", field->name,
-                       want->name);
+        return err_set(err, RP_INVALID_ARGUMENT, "field '%.64s' is in the place of '%.64s' of the signature",
+                       field->name, want->name);
     if (column->dtype != want->dtype)
         return err_set(err, RP_INVALID_ARGUMENT, "field '%.64s' is %s, the signature says %s", field->name,
                        dtype_name(column->dtype), dtype_name(want->dtype));
@@ -174,7 +174,7 @@ static rp_status names_check(const Replay__Layout *wire, rp_error *err)
     qsort(names, wire->n_fields, sizeof names[0], by_name);
     for (size_t i = 1; i < wire->n_fields; i++)
         if (strcmp(names[i], names[i - 1]) == 0)
-            return err_set(err, RP_INVALID_ARGUMENT, "field '%.64s' stands twice", names[i]);
+            return err_set(err, RP_INVALID_ARGUMENT, "field '%.64s' is listed twice", names[i]);
     return RP_OK;
 }
 
@@ -195,7 +195,7 @@ static rp_status layout_check(const Replay__Layout *wire, const struct columns *
     return names_check(wire, err);
 }
 
-/* The layout as replies carry it, without the id, which is put in front. */
+/* Encodes the layout as replies carry it, without the id, which is put in front later. */
 static uint8_t *layout_encode(const Replay__Layout *wire, const struct columns *columns, size_t *size)
 {
     Replay__Column *list = calloc(columns->count, sizeof *list);
@@ -233,7 +233,7 @@ static uint64_t hash_bytes(const uint8_t *data, size_t size)
     return hash;
 }
 
-/* id, as field 1 of the message. */
+/* Bytes of the id, field 1 of the message. */
 #define ID_BYTES 5u
 
 static struct layout *layout_find(const struct layouts *self, const uint8_t *body, size_t size, uint64_t hash)
@@ -341,7 +341,7 @@ struct layout *layouts_intern(struct layouts *self, const Replay__Layout *wire, 
             layout->min_length = least;
     }
     self->list[id] = layout;
-    idmap_put(&self->by_hash, hash, layout); /* without memory for it, equal layouts are merely not shared */
+    idmap_put(&self->by_hash, hash, layout); /* without memory, equal layouts are only not shared */
     return layout;
 }
 

@@ -1,5 +1,5 @@
-/* Layouts: which rows of which columns make up the fields of an item. Registered by writers, interned here so that equal
- * layouts of many sessions are one, and kept in the form in which replies carry them. */
+/* Layouts: which rows of which columns make up the fields of an item. Writers register them. They are interned, so that equal
+ * layouts of many sessions are stored once, and kept in the form in which replies carry them. */
 #ifndef BROKER_LAYOUT_H
 #define BROKER_LAYOUT_H
 
@@ -12,7 +12,7 @@
 #include "replay/error.h"
 #include "replay/types.h"
 
-/* A stream's columns, as the session's HELLO gave them. */
+/* The columns of a session's stream, as HELLO gave them. */
 struct column {
     char *name;
     int32_t dtype;
@@ -29,7 +29,7 @@ struct columns {
     struct column *column;
 };
 
-/* Checks and copies. NULL with err set. */
+/* Checks and copies the columns. NULL with err set. */
 struct columns *columns_new(Replay__Column *const *list, size_t n, rp_error *err);
 void columns_release(struct columns *self);
 bool columns_equal(const struct columns *a, const struct columns *b);
@@ -46,7 +46,7 @@ struct layout {
     uint32_t id; /* index in layouts */
     uint32_t refs;
     uint32_t table;
-    uint32_t min_length; /* an item must span at least so many steps */
+    uint32_t min_length; /* fewest steps of an item */
     uint32_t n_columns;
     uint32_t n_fields;
     struct layout_field *fields;
@@ -54,14 +54,14 @@ struct layout {
     uint8_t *wire;    /* a SampleReply.layouts field: tag, length, message */
     size_t wire_size;
     uint64_t hash;
-    uint32_t stamp, index; /* where it stands in the reply that is being built */
-    bool journaled;        /* a LAYOUT entry says what its id means */
+    uint32_t stamp, index; /* place in the reply that is being built */
+    bool journaled;        /* a LAYOUT entry in the journal says what its id means */
 };
 
 struct layouts {
     struct layout **list; /* by id; NULL: free */
     uint32_t count, capacity;
-    uint32_t first_free; /* no free place before this one */
+    uint32_t first_free; /* places before this one are used */
     struct idmap by_hash;
 };
 
@@ -70,10 +70,10 @@ static inline bool layout_needs(const struct layout *self, uint32_t column)
     return self->need[column / 8] >> (column % 8) & 1;
 }
 
-/* Whether the field of an item of `length` steps has rows among its steps first .. first + n - 1. */
+/* True if the field of an item of `length` steps has rows among its steps first .. first + n - 1. */
 bool layout_field_has_rows(const struct layout_field *self, uint32_t length, uint64_t first, uint64_t n);
 
-/* A field that a table's signature prescribes. */
+/* A field of a table's signature. */
 struct signature_field {
     const char *name;
     int32_t dtype;
@@ -95,7 +95,7 @@ static inline struct layout *layouts_at(const struct layouts *self, uint32_t id)
 {
     return self->list[id];
 }
-/* The Layout message in `wire`: with the broker's id, and the columns. */
+/* Returns the Layout message within `wire`: with the broker's id, and the columns. */
 const uint8_t *layout_message(const struct layout *self, size_t *size);
 void layouts_release(struct layouts *self, struct layout *layout);
 void layouts_fini(struct layouts *self);

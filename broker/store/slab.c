@@ -14,10 +14,10 @@
 #define SMALL_CLASSES (SMALL_LIMIT / 16)
 #define CLASSES (SMALL_CLASSES + 32)
 #define SPARE_SLABS 64u
-/* A heap of so many is taken to be growing. */
+/* A heap with this many regions is considered to be growing. */
 #define GROWING_REGIONS 8u
 
-/* Stands at the start of its 64 KiB. Free places are chained through their first word. */
+/* The header of a slab, at the start of its 64 KiB. Free places are chained through their first word. */
 struct slab {
     struct slab *next, *prev; /* in its class's list of slabs with room, or in the list of empty slabs */
     void *free;
@@ -25,7 +25,7 @@ struct slab {
     uint32_t object_bytes;
     uint32_t class;
     uint32_t used;
-    uint32_t untouched; /* offset of the first place that was never given out */
+    uint32_t untouched; /* offset of the first place that was never used */
     bool listed;
 };
 
@@ -33,7 +33,7 @@ struct region {
     struct region *next, *prev;
     uint8_t *memory;
     uint32_t used;  /* slabs in use or spare */
-    uint32_t empty; /* of those, spare */
+    uint32_t empty; /* spare slabs among them */
 };
 
 struct slab_heap {
@@ -86,7 +86,7 @@ static void list_drop(struct slab **list, struct slab *slab)
     slab->listed = false;
 }
 
-/* A heap that is growing takes regions that were brought in ahead. */
+/* A growing heap takes regions that were prefaulted. */
 static uint8_t *region_memory(const struct slab_heap *self)
 {
     uint8_t *memory = self->n_regions >= GROWING_REGIONS ? prefault_region() : NULL;

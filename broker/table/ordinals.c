@@ -4,11 +4,11 @@
 
 #include "broker/store/reserve.h"
 
-/* A session that gets the rest of an ordinal's keys gets at least so many. */
+/* Fewest keys for a session that gets the rest of an ordinal's keys. */
 #define LEAST_KEYS (UINT64_C(1) << 32)
-/* Ordinals that are looked at before one is taken whose keys are partly used. */
+/* Ordinals that are tried before taking one whose keys are partly used. */
 #define FEW 4096u
-/* Lines of 16 keys belong together in the key map. */
+/* The key map keeps 16 keys in a line. */
 #define LINE_KEYS 16u
 /* Before ordinals had 20 bits: ordinal << 40, the ordinal modulo 2^24. */
 #define OLD_COUNTER_BITS 40u
@@ -27,8 +27,8 @@ void ordinals_fini(struct ordinals *self)
     self->at = NULL;
 }
 
-/* The first of so many from `next` on whose keys are free from some counter on: from 0, or behind the items of sessions
- * that are gone. */
+/* Returns the first of `tries` ordinals from `next` on whose keys are free from some counter on: from 0, or after the items of
+ * sessions that are gone. 0: there is none. */
 static uint32_t find(struct ordinals *self, uint32_t tries, bool behind_items, struct key_range *keys)
 {
     for (uint32_t n = 0; n < tries; n++) {
@@ -46,7 +46,7 @@ static uint32_t find(struct ordinals *self, uint32_t tries, bool behind_items, s
 
 uint32_t ordinals_take(struct ordinals *self, struct key_range *keys)
 {
-    static const uint32_t tries[] = {FEW, KEY_ORDINALS - 1}; /* all of them would take some milliseconds */
+    static const uint32_t tries[] = {FEW, KEY_ORDINALS - 1}; /* trying all takes some milliseconds */
     uint32_t ordinal = 0;
     for (uint32_t i = 0; i < 4 && !ordinal; i++)
         ordinal = find(self, tries[i / 2], i % 2, keys);

@@ -1,8 +1,8 @@
-/* Which keys are in use. A key is 8 bits of shard (0 so far), 20 bits of an ordinal, and 36 bits of a counter.
+/* Ordinals: which keys are in use. A key is 8 bits of shard (0 so far), 20 bits of ordinal, and 36 bits of counter.
  *
- * A session has an ordinal, and the keys of that ordinal from its first on. Ordinals are handed out in turn; one that a
- * session (a tombstone, too) has, or whose keys items in tables bear, is passed over. So no key is handed out that an item
- * bears. When every ordinal is in use, a session gets the keys behind those of items whose own session is gone. */
+ * A session has an ordinal, and the keys of that ordinal from its first on. Ordinals are handed out in turn; an ordinal is
+ * skipped while a session (or a tombstone) has it, or while items in tables have keys of it. So no session gets a key that an
+ * item has. When every ordinal is in use, a session gets the keys after those of items whose own session is gone. */
 #ifndef BROKER_ORDINALS_H
 #define BROKER_ORDINALS_H
 
@@ -14,14 +14,14 @@
 #define KEY_ORDINALS (UINT32_C(1) << 20)
 
 struct ordinal {
-    uint64_t top;      /* with items: their counters are below it */
-    uint32_t items;    /* in tables, with keys of this ordinal */
-    uint32_t sessions; /* that have it */
+    uint64_t top;      /* counters of its items are below this one */
+    uint32_t items;    /* items in tables with keys of this ordinal */
+    uint32_t sessions; /* sessions that have this ordinal */
 };
 
 struct ordinals {
     struct ordinal *at; /* by ordinal */
-    uint64_t next;      /* running number of the next session, from 1 on: it is tried first as ordinal_of(next) */
+    uint64_t next;      /* running number of the next session, from 1 on; ordinal_of(next) is tried first */
 };
 
 /* The keys of a session. */
@@ -31,21 +31,21 @@ struct key_range {
 
 static inline uint32_t ordinal_of(uint64_t number)
 {
-    return 1 + (uint32_t)((number - 1) % (KEY_ORDINALS - 1)); /* 0 is nobody's */
+    return 1 + (uint32_t)((number - 1) % (KEY_ORDINALS - 1)); /* nobody has ordinal 0 */
 }
 
 bool ordinals_init(struct ordinals *self);
 void ordinals_fini(struct ordinals *self);
 
-/* An ordinal for a new session, and its keys. 0: none is left. */
+/* Returns an ordinal for a new session, and its keys. 0: no ordinal is left. */
 uint32_t ordinals_take(struct ordinals *self, struct key_range *keys);
-/* The keys of a session that comes from a file. key_base 0: of one that was opened when ordinals had 24 bits. */
+/* Returns the keys of a restored session. key_base 0: the session was opened when ordinals had 24 bits. */
 struct key_range ordinals_restored(uint32_t ordinal, uint64_t key_base);
-/* A session has this ordinal and these keys from now on; or no more. */
+/* A session begins (ceases) to have this ordinal and these keys. */
 void ordinals_hold(struct ordinals *self, uint32_t ordinal, struct key_range keys);
 void ordinals_release(struct ordinals *self, uint32_t ordinal, struct key_range keys);
 
-/* An item with this key goes into a table; or is gone from it. */
+/* An item with this key enters (leaves) a table. */
 static inline void ordinals_enter(struct ordinals *self, uint64_t key)
 {
     if (key >> KEY_COUNTER_BITS >= KEY_ORDINALS)

@@ -1,4 +1,4 @@
-/* Shared objects with further selectors and extensions, and the look-up of either by name, built-in ones first. */
+/* Plug-ins: shared objects with further selectors and extensions. Looks up both by name, built-in ones first. */
 #ifndef BROKER_PLUGIN_H
 #define BROKER_PLUGIN_H
 
@@ -11,7 +11,7 @@ struct plugins {
     uint32_t count;
 };
 
-/* Loads all; an error names the file and says what is wrong with it. */
+/* Loads all plug-ins. An error names the file and the reason. */
 rp_status plugins_load(struct plugins *self, const struct schema_list *paths, rp_error *err);
 void plugins_fini(struct plugins *self);
 

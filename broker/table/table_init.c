@@ -58,9 +58,8 @@ static rp_status extensions_init(struct table *self, rp_error *err)
 static rp_status selector_find(const struct table *self, const char *kind, const rp_selector_ops **ops, rp_error *err)
 {
     *ops = plugins_selector(&self->tables->plugins, kind);
-    return *ops
-               ? RP_OK
-               : err_set(err, RP_NOT_FOUND, "no selector '%s', neither built in nor in a plug-in that is loaded", kind);
+    return *ops ? RP_OK
+                : err_set(err, RP_NOT_FOUND, "no selector '%s', neither built in nor in a loaded plug-in", kind);
 }
 
 static rp_status init_with(struct table *self, uint32_t capacity, rp_error *err)
