@@ -48,10 +48,11 @@ const struct command *dispatch_commands(uint32_t *count)
     return commands;
 }
 
-/* protobuf-c allocates for every element of a repeated field: one frame of a few MiB could take hundreds. A header of a
- * cold request has no need to be large. */
+/* Most header bytes of a request that protobuf-c unpacks: it allocates for every element of a repeated field, so a frame of a
+ * few MiB could take hundreds. */
 #define COLD_HEADER_BYTES (128u << 10)
 
+/* Unpacks the body and runs the handler. */
 static rp_status command_run(struct service *service, const struct command *command, struct request *request,
                              rp_error *err)
 {
@@ -71,6 +72,47 @@ static rp_status command_run(struct service *service, const struct command *comm
     return status;
 }
 
+/* The same, counted. */
+static rp_status command_count(struct service *service, const struct command *command, struct request *request,
+                               rp_error *err)
+{
+    int64_t start = clock_now(&service->loop->clock);
+    service->peers->commit.ahead = command->ahead;
+    rp_status status = command_run(service, command, request, err);
+    service->peers->commit.ahead = false;
+    uint64_t took = (uint64_t)(clock_now(&service->loop->clock) - start);
+    struct command_stats *stats = &service->commands[command - commands];
+    stats->calls++;
+    stats->errors += status != RP_OK;
+    stats->total_ns += took;
+    if (took > stats->max_ns)
+        stats->max_ns = took;
+    return status;
+}
+
+/* If the request is a retry of one that still waits, the answer goes to where the retry came from. */
+static bool take_over(struct peers *peers, struct request *request)
+{
+    struct wait *wait = wait_find(&peers->waits, request->head.client, request->head.id);
+    if (!wait)
+        return false;
+    monitor_run(peers); /* ends the wait if its connection is lost */
+    wait = wait_find(&peers->waits, request->head.client, request->head.id);
+    if (!wait)
+        return false;
+    wait_take_over(peers, wait, request);
+    request->answered = true;
+    return true;
+}
+
+static const struct command *command_find(uint32_t body)
+{
+    for (uint32_t i = 0; i < N_COMMANDS; i++)
+        if (commands[i].body == body)
+            return &commands[i];
+    return NULL;
+}
+
 static rp_status request_dispatch(struct service *service, struct request *request, const void *frame, size_t size,
                                   rp_error *err)
 {
@@ -82,49 +124,29 @@ static rp_status request_dispatch(struct service *service, struct request *reque
     if (request->head.id == 0)
         return err_set(err, RP_BAD_MESSAGE, "Request.id is missing: every request needs an id that is not 0");
     kept_samples_settle(service->samples, request->head.client, request->head.settled);
-    for (uint32_t i = 0; i < N_COMMANDS; i++) {
-        if (commands[i].body != request->head.body)
-            continue;
-        struct wait *wait = wait_find(&peers->waits, request->head.client, request->head.id);
-        if (wait) { /* unless its connection has just been found to be lost */
-            monitor_run(peers);
-            wait = wait_find(&peers->waits, request->head.client, request->head.id);
-        }
-        if (wait) {
-            wait_take_over(peers, wait, request);
-            request->answered = true;
-            return RP_OK;
-        }
-        request->remember = commands[i].remember;
-        if (request->remember) {
-            bool found;
-            rp_status repeated = request_repeat(peers, request, &found, err);
-            if (found)
-                return repeated;
-        }
-        if (!commands[i].ahead && (!kept_replies_reserve(&peers->kept_replies) || !commit_reserve(&peers->commit)))
-            return err_set(err, RP_NO_MEMORY, "no memory for the reply to a %s request", commands[i].name);
-        if (commands[i].remember) /* what it does, and that it was done */
-            EFFECT(service->loop, together, 2 * KEPT_REPLY_BYTES);
-        int64_t start = clock_now(&service->loop->clock);
-        peers->commit.ahead = commands[i].ahead;
-        rp_status status = command_run(service, &commands[i], request, err);
-        peers->commit.ahead = false;
-        uint64_t took = (uint64_t)(clock_now(&service->loop->clock) - start);
-        struct command_stats *stats = &service->commands[i];
-        stats->calls++;
-        stats->errors += status != RP_OK;
-        stats->total_ns += took;
-        if (took > stats->max_ns)
-            stats->max_ns = took;
-        return status;
-    }
     if (request->head.body == 0)
         return err_set(err, RP_UNSUPPORTED, "the request has no body: it asks for nothing");
-    return err_set(err, RP_UNSUPPORTED, "message %u is unknown in protocol version %u", request->head.body,
-                   WIRE_VERSION);
+    const struct command *command = command_find(request->head.body);
+    if (!command)
+        return err_set(err, RP_UNSUPPORTED, "message %u is unknown in protocol version %u", request->head.body,
+                       WIRE_VERSION);
+    if (take_over(peers, request))
+        return RP_OK;
+    request->remember = command->remember;
+    if (request->remember) {
+        bool found;
+        rp_status repeated = request_repeat(peers, request, &found, err);
+        if (found)
+            return repeated;
+    }
+    if (!command->ahead && (!kept_replies_reserve(&peers->kept_replies) || !commit_reserve(&peers->commit)))
+        return err_set(err, RP_NO_MEMORY, "no memory for the reply to a %s request", command->name);
+    if (command->remember) /* its effects and its reply are one record */
+        EFFECT(service->loop, together, 2 * KEPT_REPLY_BYTES);
+    return command_count(service, command, request, err);
 }
 
+/* Handles a request; an error that the handler returns becomes a reply. */
 static void request_handle(struct service *service, struct request *request, const void *frame, size_t size)
 {
     rp_error err = {0};
@@ -146,8 +168,8 @@ static void request_handle(struct service *service, struct request *request, con
     service->peers->commit.ahead = false;
 }
 
-/* The routing id, then short frames if an empty one ends them: a header has at least 9 bytes. Gives the index of the
- * header, or n. */
+/* Reads the routing id, then short frames if an empty frame ends them (a header has at least 9 bytes). Returns the index of
+ * the header, or n. */
 static uint32_t read_envelope(struct request *request, zmq_msg_t *frames, uint32_t n)
 {
     uint32_t header = 1;

@@ -23,11 +23,12 @@ struct command {
     bool ahead;    /* its reply confirms nothing: it need not wait for the journal */
 };
 
-/* Counted per row. */
+/* Counts of one row. */
 struct command_stats {
     uint64_t calls, errors, total_ns, max_ns;
 };
 
+/* Returns the table of rows. */
 const struct command *dispatch_commands(uint32_t *count);
 
 /* Reads a request from the service socket and handles it. False: there was none. */
@@ -39,7 +40,7 @@ request_fn req_sample, req_cancel, req_fetch;
 request_fn req_update, req_delete, req_reset;
 request_fn req_list, req_set_limiter, req_info, req_why;
 request_fn req_checkpoint;
-/* A checkpoint_listener: answers those who wait for this checkpoint or an earlier one. ctx: the broker. */
+/* A checkpoint_listener: answers those who wait for this checkpoint or an earlier one. ctx: the service. */
 void request_checkpoint_ended(void *ctx, uint64_t number, const char *error);
 request_fn req_params_put, req_params_get, req_counter, req_reduce;
 

@@ -8,7 +8,7 @@
 #include "broker/session/limiter_info.h"
 #include "proto/base/error.h"
 
-/* A page looks at so many slots at most, however few items they hold. */
+/* Most slots that a page looks at, however few items they hold. */
 #define LIST_SLOTS 4096u
 #define LIST_ITEMS 1000u
 
@@ -53,7 +53,7 @@ rp_status req_list(struct service *service, struct request *request, rp_error *e
     return request->answered ? RP_OK : err_set(err, RP_NO_MEMORY, "no memory for a list of %u items", most);
 }
 
-/* A value that is present in the request. Absent ones are NAN from here on, so a NaN from the client must not get in. */
+/* Reads a value of the request. An absent value is NAN from here on, so NaN is refused if the client sends it. */
 static rp_status read_value(const char *name, bool present, double value, double *out, rp_error *err)
 {
     if (present && isnan(value))

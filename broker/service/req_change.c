@@ -6,10 +6,10 @@
 #include "broker/service/service.h"
 #include "proto/base/error.h"
 
-/* Keys looked up at a time: their cache misses overlap. */
+/* Keys that are looked up at a time, so that their cache misses overlap. */
 #define AT_ONCE 64u
 
-/* Slots of keys first .. first + n - 1 of the request. */
+/* Looks up the keys of the request from number `first` on, at most AT_ONCE. Returns how many. */
 static uint32_t look_up(const struct table *table, const struct wire_keys *ask, uint32_t first, uint64_t *keys,
                         uint32_t *slots)
 {
@@ -26,7 +26,7 @@ static uint32_t look_up(const struct table *table, const struct wire_keys *ask, 
     return n;
 }
 
-/* What a removal touches besides the item. Inlined always: see prefetch_picks. */
+/* Prefetches what a removal touches besides the item. Inlined always: see prefetch_picks. */
 static inline __attribute__((always_inline)) void prefetch_chunks(const struct table *table, const uint32_t *slots,
                                                                   uint32_t n)
 {
@@ -65,7 +65,7 @@ rp_status req_update(struct service *service, struct request *request, rp_error 
     char text[300] = "";
     uint64_t keys[AT_ONCE];
     uint32_t slots[AT_ONCE];
-    /* One key of a batch may stand several times: the last value wins, as they are applied in order. */
+    /* A key may occur several times in a batch: values are applied in order, so the last one wins. */
     for (uint32_t first = 0, n; first < ask.key.n; first += n) {
         n = look_up(table, &ask, first, keys, slots);
         for (uint32_t i = 0; i < n; i++) {
@@ -99,7 +99,7 @@ rp_status req_delete(struct service *service, struct request *request, rp_error 
         n = look_up(table, &ask, first, keys, slots);
         prefetch_chunks(table, slots, n);
         for (uint32_t i = 0; i < n; i++) {
-            /* A key that stands twice has gone by its second time. */
+            /* The second occurrence of a key finds no item. */
             if (slots[i] == KEYMAP_NONE || table_find(table, keys[i]) != slots[i]) {
                 reply.missing++;
             } else {

@@ -1,4 +1,4 @@
-/* A client asks for a checkpoint: answered when it is whole on disk. Several who wait share one. */
+/* Checkpoint requests: answered when the checkpoint is complete on disk. Requests that come meanwhile share one. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -29,7 +29,7 @@ static void explain(const void *ctx, const struct wait *wait, struct wait_text *
     const struct checkpoint_wait *self = (const struct checkpoint_wait *)wait;
     struct checkpoint_report report = checkpoints_report(service->checkpoints);
     if (report.running == self->number)
-        snprintf(out->text, sizeof out->text, "checkpoint %llu is being written: %.0f%% of the items are",
+        snprintf(out->text, sizeof out->text, "checkpoint %llu is being written: %.0f%% of its items are written",
                  (unsigned long long)self->number, 100 * report.done);
     else
         snprintf(out->text, sizeof out->text, "checkpoint %llu begins when the one before it has ended",
@@ -49,7 +49,7 @@ static void expire(void *ctx, struct wait *wait)
     struct wait_text why = {0};
     char text[600];
     explain(service, wait, &why);
-    snprintf(text, sizeof text, "%s; it goes on", why.text);
+    snprintf(text, sizeof text, "%s; the checkpoint continues", why.text);
     cancel(service, wait, RP_DEADLINE_EXCEEDED, text);
 }
 

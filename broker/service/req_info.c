@@ -1,61 +1,19 @@
-/* Info and why: everything that can be known about a running broker, with numbers. */
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
+/* Info: the state of a running broker, with numbers. */
 #include <string.h>
 
 #include "broker/checkpoint/checkpoint.h"
 #include "broker/journal/stream.h"
+#include "broker/service/arena.h"
 #include "broker/service/service.h"
 #include "broker/session/flow.h"
 #include "broker/session/limiter_info.h"
-#include "broker/session/pump.h"
 #include "broker/session/session.h"
 #include "broker/spill/spill.h"
 #include "proto/base/error.h"
-#include "proto/base/utf8.h"
 
 #define SESSION_SHOWN_BYTES 4u
 #define SESSIONS_PER_PAGE 256u
 #define STATS_MOST 32u
-#define WAITS_MOST 1000u
-
-/* Memory of one reply: all of it goes at once. */
-struct piece {
-    struct piece *next;
-    max_align_t memory[];
-};
-
-struct arena {
-    struct piece *pieces;
-    bool failed;
-};
-
-static void *arena_take(struct arena *self, size_t count, size_t size)
-{
-    struct piece *piece = calloc(1, sizeof *piece + count * size);
-    if (!piece) {
-        self->failed = true;
-        return NULL;
-    }
-    piece->next = self->pieces;
-    self->pieces = piece;
-    return piece->memory;
-}
-
-static void arena_fini(struct arena *self)
-{
-    while (self->pieces) {
-        struct piece *piece = self->pieces;
-        self->pieces = piece->next;
-        free(piece);
-    }
-}
-
-static char *borrow(const char *text)
-{
-    return (char *)(uintptr_t)text; /* protobuf-c's structs are not const */
-}
 
 struct stat_sink {
     struct arena *arena;
@@ -87,9 +45,9 @@ static Replay__TableInfo *table_info(struct arena *arena, const struct table *ta
     const struct table_stats *from = &table->stats;
     replay__table_info__init(info);
     limiter_info(table, limiter);
-    info->name = borrow(table->name);
-    info->sampler = borrow(table->sampler_ops->name);
-    info->remover = borrow(table->remover_ops->name);
+    info->name = arena_borrow(table->name);
+    info->sampler = arena_borrow(table->sampler_ops->name);
+    info->remover = arena_borrow(table->remover_ops->name);
     info->limiter = &limiter->body;
     info->size = table->in.size;
     info->max_size = (uint64_t)table->config->max_size;
@@ -129,7 +87,7 @@ static void add_commands(struct arena *arena, const struct service *service, Rep
         return;
     for (uint32_t i = 0; i < n; i++) {
         replay__command_info__init(&list[i]);
-        list[i].name = borrow(rows[i].name);
+        list[i].name = arena_borrow(rows[i].name);
         list[i].calls = service->commands[i].calls;
         list[i].errors = service->commands[i].errors;
         list[i].total_ns = service->commands[i].total_ns;
@@ -144,7 +102,7 @@ static Replay__ServerInfo *server_info(struct arena *arena, struct service *serv
     if (!info)
         return NULL;
     replay__server_info__init(info);
-    info->release = borrow(rp_version());
+    info->release = arena_borrow(rp_version());
     info->instance = service->instance;
     info->uptime_ns = (uint64_t)(service->loop->now_ns - service->loop->start_ns);
     info->memory_bytes = store_memory(service->store);
@@ -175,7 +133,7 @@ static Replay__SessionInfo *session_info(struct arena *arena, const struct servi
         return NULL;
     replay__session_info__init(info);
     info->name = session->name;
-    /* Enough to tell sessions apart, too little to take one up: whoever knows the whole id can do that. */
+    /* Enough to tell sessions apart, too little to resume one: whoever knows the whole id can do that. */
     info->session = (ProtobufCBinaryData){SESSION_SHOWN_BYTES, session->id};
     info->ordinal = session->ordinal;
     info->received = session->received;
@@ -189,7 +147,7 @@ static Replay__SessionInfo *session_info(struct arena *arena, const struct servi
             continue;
         Replay__SessionTable *table = &tables[info->n_tables];
         replay__session_table__init(table);
-        table->table = borrow(flow->table->name);
+        table->table = arena_borrow(flow->table->name);
         table->resolved = flow->resolved;
         table->allowed = flow->allowed;
         table->waiting = flow->arrived - flow->resolved;
@@ -199,7 +157,7 @@ static Replay__SessionInfo *session_info(struct arena *arena, const struct servi
     return info;
 }
 
-/* Sessions come newest first, a page at a time; the cursor is the serial number to go on from. */
+/* Adds a page of sessions, newest first. The cursor is the serial number to continue from. */
 static void add_sessions(struct arena *arena, const struct service *service, uint64_t cursor, Replay__InfoReply *reply)
 {
     reply->sessions = arena_take(arena, SESSIONS_PER_PAGE, sizeof(*reply->sessions));
@@ -252,7 +210,7 @@ static Replay__DiskInfo *disk_info(struct arena *arena, const struct service *se
     replay__disk_info__init(info);
     info->folder = stream->folder.path;
     info->journal = stream->journal;
-    info->fsync = borrow(modes[stream->journal ? service->config->journal_fsync : FSYNC_NEVER]);
+    info->fsync = arena_borrow(modes[stream->journal ? service->config->journal_fsync : FSYNC_NEVER]);
     info->segments = stream->segments.n;
     info->bytes = stream->segments.total_bytes;
     info->journal_bytes = stream->journal ? stream->journal_bytes : 0;
@@ -294,121 +252,4 @@ rp_status req_info(struct service *service, struct request *request, rp_error *e
         request_ok(service->peers, request, 27, &reply.base);
     arena_fini(&arena);
     return request->answered ? RP_OK : err_set(err, RP_NO_MEMORY, "no memory for the information");
-}
-
-static Replay__Wait *wait_info(struct arena *arena, const char *who, const char *kind, const char *table,
-                               const char *text)
-{
-    Replay__Wait *info = arena_take(arena, 1, sizeof *info);
-    char *strings[3];
-    const char *const from[3] = {who, table, text};
-    for (uint32_t i = 0; i < 3; i++) {
-        strings[i] = arena_take(arena, 1, strlen(from[i]) + 1);
-        if (strings[i])
-            utf8_clean(strcpy(strings[i], from[i]), strlen(from[i]));
-    }
-    if (arena->failed)
-        return NULL;
-    replay__wait__init(info);
-    info->who = strings[0];
-    info->kind = borrow(kind);
-    info->table = strings[1];
-    info->text = strings[2];
-    return info;
-}
-
-static void add_requests(struct arena *arena, const struct service *service, Replay__WhyReply *reply)
-{
-    for (const struct wait *wait = service->peers->waits.first; wait && reply->n_waits < WAITS_MOST;
-         wait = wait->next) {
-        struct wait_text why = {0};
-        char who[64];
-        wait->ops->explain(service, wait, &why);
-        snprintf(who, sizeof who, "client %016llx", (unsigned long long)wait->client);
-        Replay__Wait *info = wait_info(arena, who, wait->ops->kind, why.table, why.text);
-        if (!info)
-            return;
-        info->count = why.count;
-        info->got = why.got;
-        info->waited_ns = (uint64_t)(service->loop->now_ns - wait->since_ns);
-        reply->waits[reply->n_waits++] = info;
-    }
-}
-
-static void add_flows(struct arena *arena, const struct service *service, const struct table *table,
-                      Replay__WhyReply *reply)
-{
-    struct flow *flow = table->blocked;
-    if (!flow)
-        return;
-    do {
-        char why[256] = "", text[400];
-        pump_explain_insert(table, why, sizeof why);
-        snprintf(text, sizeof text, "table '%s': %u items wait; %s", table->name, flow->count,
-                 why[0] ? why : "about to be inserted");
-        Replay__Wait *info = wait_info(arena, flow->session->name, "insert", table->name, text);
-        if (!info)
-            return;
-        info->count = flow->count;
-        info->waited_ns = (uint64_t)(service->loop->now_ns - flow->blocked_ns);
-        reply->waits[reply->n_waits++] = info;
-        flow = flow->next;
-    } while (flow != table->blocked && reply->n_waits < WAITS_MOST);
-}
-
-/* Nobody waits for it, but it may be why a table has fewer items than somebody waits for. */
-static void add_evicted(struct arena *arena, const struct service *service, const struct table *table,
-                        Replay__WhyReply *reply)
-{
-    char text[400];
-    const struct table_stats *stats = &table->stats;
-    if (!stats->evicted_for_memory || reply->n_waits == WAITS_MOST)
-        return;
-    snprintf(text, sizeof text,
-             "table '%s': %llu items were evicted because memory was full; it has %u where max_size is %lld: raise "
-             "memory_limit, or lower max_size",
-             table->name, (unsigned long long)stats->evicted_for_memory, table->in.size,
-             (long long)table->config->max_size);
-    Replay__Wait *info = wait_info(arena, "broker", "memory", table->name, text);
-    if (!info)
-        return;
-    info->count = stats->evicted_for_memory;
-    info->waited_ns = (uint64_t)(service->loop->now_ns - stats->evicted_for_memory_ns);
-    reply->waits[reply->n_waits++] = info;
-}
-
-static void add_journal(struct arena *arena, const struct service *service, Replay__WhyReply *reply)
-{
-    char why[256] = "the disk is slow", text[400];
-    if (!service->stream || (!stream_is_full(service->stream, why, sizeof why) && !commit_is_stuck(service->peers)))
-        return;
-    snprintf(text, sizeof text, "%s: %llu messages to clients wait; %s", service->stream->folder.path,
-             (unsigned long long)service->peers->commit.count, why);
-    Replay__Wait *info = wait_info(arena, "broker", "journal", "", text);
-    if (!info)
-        return;
-    info->count = service->peers->commit.count;
-    int64_t since = service->stream->trouble[0] ? service->stream->trouble_ns : service->peers->commit.oldest_ns;
-    info->waited_ns =
-        service->peers->commit.first || service->stream->trouble[0] ? (uint64_t)(service->loop->now_ns - since) : 0;
-    reply->waits[reply->n_waits++] = info;
-}
-
-rp_status req_why(struct service *service, struct request *request, rp_error *err)
-{
-    struct arena arena = {0};
-    Replay__WhyReply reply = REPLAY__WHY_REPLY__INIT;
-    reply.waits = arena_take(&arena, WAITS_MOST, sizeof(*reply.waits));
-    if (reply.waits)
-        add_journal(&arena, service, &reply);
-    for (uint32_t i = 0; reply.waits && i < service->tables->n && reply.n_waits < WAITS_MOST; i++)
-        add_flows(&arena, service, &service->tables->list[i], &reply);
-    if (reply.waits)
-        add_requests(&arena, service, &reply);
-    for (uint32_t i = 0; reply.waits && i < service->tables->n; i++)
-        add_evicted(&arena, service, &service->tables->list[i], &reply);
-    if (!arena.failed)
-        request_ok(service->peers, request, 28, &reply.base);
-    arena_fini(&arena);
-    return request->answered ? RP_OK : err_set(err, RP_NO_MEMORY, "no memory for the answer");
 }

@@ -1,7 +1,7 @@
-/* A round closes when every member has added its vector, or when the deadline of one of those who wait has passed: the
- * members that are missing then leave the group (they are told when they next add, and join again). The sum is taken in
- * the order of member numbers, so its bits do not depend on who came first. The last two sums are kept for members whose
- * reply was lost. */
+/* A round closes when every member has added its vector, or when the deadline of a waiting member has passed. Members that
+ * are missing then leave the group: their next vector is refused, and they join again. Vectors are summed in the order of
+ * member numbers, so the bits of the sum do not depend on who came first. The last two sums are kept for members whose reply
+ * was lost. */
 #include "broker/service/req_reduce.h"
 
 #include <stdio.h>
@@ -25,13 +25,13 @@ struct addition {
 
 struct member {
     uint64_t id;
-    struct addition *addition; /* NULL: not in yet */
+    struct addition *addition; /* NULL: it has not added its vector yet */
 };
 
 struct sum {
     uint64_t round;
     uint32_t contributors;
-    uint64_t *members; /* whose vectors it holds */
+    uint64_t *members; /* that have contributed */
     zmq_msg_t vector;
     bool full;
 };
@@ -74,7 +74,7 @@ static struct member *member_find(const struct group *group, uint64_t id)
     return NULL;
 }
 
-/* Members stand in the order of their numbers. Additions point into the array, so they are set right after a move. */
+/* Corrects the pointers of additions to their members after members have moved in the array, which is ordered by number. */
 static void members_fix(struct group *group)
 {
     for (uint32_t i = 0; i < group->n_members; i++)
@@ -189,7 +189,7 @@ static void round_close(struct service *service, struct group *group)
 {
     struct sum *sum = &group->sums[group->round % SUMS_KEPT];
     bool ok = sum_up(service, group, sum);
-    /* Whoever is missing has left: the others must not wait for it again. */
+    /* A missing member leaves the group: the others must not wait for it again. */
     for (uint32_t m = group->n_members; ok && m-- > 0;)
         if (!group->members[m].addition) {
             log_line(LEVEL_WARN, "B0401", "learner left its group: no vector before the deadline",
@@ -207,7 +207,7 @@ static void round_close(struct service *service, struct group *group)
             request_fail(service->peers, &addition->wait.to, addition->wait.id, RP_NO_MEMORY, "no memory for the sum");
         addition_end(service, addition);
     }
-    group->round += ok; /* without a sum they add to the same round again */
+    group->round += ok; /* without a sum, members add to the same round again */
 }
 
 static void addition_explain(const void *ctx, const struct wait *wait, struct wait_text *out)
@@ -269,19 +269,24 @@ static rp_status reduce_leave(struct service *service, struct request *request, 
     return RP_OK;
 }
 
-static rp_status reduce_add(struct service *service, struct request *request, struct group *group,
-                            const Replay__Reduce *ask, rp_error *err)
+/* Answers for a round that is closed, if its sum is still kept. */
+static rp_status reduce_repeat(struct service *service, struct request *request, struct group *group,
+                               const Replay__Reduce *ask, rp_error *err)
 {
-    struct member *member = member_find(group, ask->member);
     struct sum *old = &group->sums[ask->round % SUMS_KEPT];
-    if (ask->round < group->round) {
-        if (!old->full || old->round != ask->round)
-            return err_set(err, RP_FAILED_PRECONDITION, "group '%s' is at round %llu, round %llu is gone: join again",
-                           group->name, (unsigned long long)group->round, (unsigned long long)ask->round);
-        send_sum(service, group, &request->from, request->head.id, old, sum_has(old, ask->member));
-        request->answered = true;
-        return RP_OK;
-    }
+    if (!old->full || old->round != ask->round)
+        return err_set(err, RP_FAILED_PRECONDITION, "group '%s' is at round %llu, round %llu is gone: join again",
+                       group->name, (unsigned long long)group->round, (unsigned long long)ask->round);
+    send_sum(service, group, &request->from, request->head.id, old, sum_has(old, ask->member));
+    request->answered = true;
+    return RP_OK;
+}
+
+/* Checks a vector for the round that is being collected. */
+static rp_status check_vector(const struct service *service, const struct request *request, const struct group *group,
+                              const Replay__Reduce *ask, rp_error *err)
+{
+    const struct member *member = member_find(group, ask->member);
     if (!member)
         return err_set(err, RP_FAILED_PRECONDITION,
                        "member %llu is not in group '%s' (it never joined, or a round closed without it): join first",
@@ -300,10 +305,19 @@ static rp_status reduce_add(struct service *service, struct request *request, st
                        bytes / sizeof(float), group->bytes / sizeof(float));
     if (service->reduces.bytes + bytes > (uint64_t)service->config->memory_limit / 4)
         return err_set(err, RP_RESOURCE_EXHAUSTED, "vectors of all groups may take a quarter of memory_limit");
+    return RP_OK;
+}
+
+static rp_status reduce_add(struct service *service, struct request *request, struct group *group,
+                            const Replay__Reduce *ask, rp_error *err)
+{
+    if (ask->round < group->round)
+        return reduce_repeat(service, request, group, ask, err);
+    RP_TRY(check_vector(service, request, group, ask, err));
     struct addition *addition = calloc(1, sizeof *addition);
-    bool timed = ask->has_timeout_ms_case == REPLAY__REDUCE__HAS_TIMEOUT_MS_TIMEOUT_MS;
     if (!addition)
         return err_set(err, RP_NO_MEMORY, "no memory for the vector");
+    bool timed = ask->has_timeout_ms_case == REPLAY__REDUCE__HAS_TIMEOUT_MS_TIMEOUT_MS;
     wait_init(&addition->wait, &addition_ops, service);
     rp_status status =
         wait_begin(service->peers, &addition->wait, request, timed ? ask->timeout_ms : WAIT_FOREVER, err);
@@ -314,11 +328,11 @@ static rp_status reduce_add(struct service *service, struct request *request, st
     zmq_msg_init(&addition->vector);
     zmq_msg_move(&addition->vector, &request->payload[0]);
     addition->group = group;
-    addition->member = member;
-    member->addition = addition;
-    group->bytes = bytes;
+    addition->member = member_find(group, ask->member);
+    addition->member->addition = addition;
+    group->bytes = zmq_msg_size(&addition->vector);
     group->n_additions++;
-    service->reduces.bytes += bytes;
+    service->reduces.bytes += group->bytes;
     request->answered = true;
     if (group->n_additions == group->n_members)
         round_close(service, group);

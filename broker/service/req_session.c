@@ -11,7 +11,7 @@
 #include "proto/base/dtype.h"
 #include "proto/base/error.h"
 
-/* HelloReply's tables with what they point to. */
+/* The tables of a HelloReply, and the arrays that they point to. */
 struct specs {
     Replay__TableSpec *table, **list;
     Replay__Column *column, **columns;
@@ -98,7 +98,7 @@ static rp_status hello_reply(struct service *service, struct request *request, s
     return RP_OK;
 }
 
-/* NULL with err set. */
+/* Finds the session of an id that a client sent. NULL with err set. */
 static struct session *find_session(struct service *service, const ProtobufCBinaryData *id, rp_error *err)
 {
     struct session *session = id->len == WIRE_SESSION_BYTES ? session_find(service->sessions, id->data) : NULL;
@@ -111,59 +111,66 @@ static struct session *find_session(struct service *service, const ProtobufCBina
     return session;
 }
 
-static void bind_route(struct session *session, const struct request *request)
+static struct session *hello_open(struct service *service, const Replay__Hello *ask, rp_error *err)
 {
-    session->to = request->from;
+    struct columns *columns = columns_new(ask->columns, ask->n_columns, err);
+    struct session *session = columns ? session_open(service->sessions, ask->name, columns, err) : NULL;
+    if (!session) {
+        columns_release(columns);
+        return NULL;
+    }
+    EFFECT(service->loop, session, session);
+    char quoted[160];
+    log_line(LEVEL_DEBUG, "B0101", "session opened", "name=%s ordinal=%u columns=%u",
+             log_quote(quoted, sizeof quoted, session->name), session->ordinal, session->columns->count);
+    return session;
+}
+
+/* Resumes the session that the request names. If it states columns, they must be those of the session. */
+static struct session *hello_resume(struct service *service, const Replay__Hello *ask, uint64_t *lost, rp_error *err)
+{
+    struct columns *columns = ask->n_columns ? columns_new(ask->columns, ask->n_columns, err) : NULL;
+    if (ask->n_columns && !columns)
+        return NULL;
+    struct session *session = find_session(service, &ask->session, err);
+    if (session && columns && !columns_equal(columns, session->columns)) {
+        err_set(err, RP_INVALID_ARGUMENT,
+                "the columns are not those with which session '%s' was opened: open a new session", session->name);
+        session = NULL;
+    }
+    columns_release(columns);
+    if (session) {
+        session_resume(session, ask->oldest_number, lost);
+        credit_refresh(session);
+    }
+    return session;
 }
 
 rp_status req_hello(struct service *service, struct request *request, rp_error *err)
 {
     Replay__Hello *ask = (Replay__Hello *)request->body;
     if (ask->session.len == 0 && ask->n_columns == 0) {
-        service->peers->commit.ahead = true; /* changes nothing: who asks why all stands still gets in */
+        /* It changes nothing. A client that asks why the broker stands still must not wait for the journal. */
+        service->peers->commit.ahead = true;
         return hello_reply(service, request, NULL, false, 0, err);
     }
     if (service->loop->draining)
         return err_set(err, RP_CANCELLED, "the broker is shutting down and takes no further sessions");
-    struct session *session;
     uint64_t lost = 0;
     bool resumed = ask->session.len != 0;
-    struct columns *columns = ask->n_columns ? columns_new(ask->columns, ask->n_columns, err) : NULL;
-    if (ask->n_columns && !columns)
+    struct session *session = resumed ? hello_resume(service, ask, &lost, err) : hello_open(service, ask, err);
+    if (!session)
         return (rp_status)err->status;
-    if (resumed) {
-        session = find_session(service, &ask->session, err);
-        if (session && columns && !columns_equal(columns, session->columns)) {
-            err_set(err, RP_INVALID_ARGUMENT,
-                    "the columns are not those with which session '%s' was opened: open a new session", session->name);
-            session = NULL;
-        }
-        columns_release(columns);
-        if (!session)
-            return (rp_status)err->status;
-        session_resume(session, ask->oldest_number, &lost);
-        credit_refresh(session);
-    } else {
-        session = session_open(service->sessions, ask->name, columns, err);
-        if (!session) {
-            columns_release(columns);
-            return (rp_status)err->status;
-        }
-        EFFECT(service->loop, session, session);
-        char quoted[160];
-        log_line(LEVEL_DEBUG, "B0101", "session opened", "name=%s ordinal=%u columns=%u",
-                 log_quote(quoted, sizeof quoted, session->name), session->ordinal, session->columns->count);
-    }
     session->notices = ask->notices;
-    bind_route(session, request);
+    session->to = request->from;
     rp_status status = hello_reply(service, request, session, resumed, lost, err);
-    if (status != RP_OK && !resumed) /* nobody knows it */
+    if (status != RP_OK && !resumed) /* the client does not know the session */
         session_close(session);
     return status;
 }
 
-/* Answers a heartbeat with a Credit that says nothing about what has arrived: no tables, no numbers, only a sentence and,
- * with gap, that HELLO has to come first. */
+/* Answers a heartbeat with a Credit that confirms nothing: it has no tables and no numbers, only a sentence and, with gap,
+ * the request for a HELLO. */
 static rp_status heartbeat_bare(struct service *service, struct request *request, uint32_t epoch, uint32_t ordinal,
                                 bool gap, char *text)
 {
@@ -179,7 +186,7 @@ static rp_status heartbeat_bare(struct service *service, struct request *request
     return RP_OK;
 }
 
-/* Nothing can be confirmed now: the client hears so at once. */
+/* Answers at once that nothing can be confirmed now. */
 static rp_status heartbeat_stuck(struct service *service, struct request *request, const struct session *session)
 {
     char why[256] = "the disk is slow", text[400];
@@ -188,9 +195,9 @@ static rp_status heartbeat_stuck(struct service *service, struct request *reques
     return heartbeat_bare(service, request, session->epoch, session->ordinal, false, text);
 }
 
-/* A tombstone answers with a gap, the sign that every client follows with HELLO: an error would be taken for the end of
- * the session. It states the client's epoch, or the client would ignore it: a broker that came back from a checkpoint may
- * know an older one. */
+/* Answers for a tombstone with a gap, which every client follows with HELLO: a client would take an error for the end of the
+ * session. The answer states the client's epoch, or the client would ignore it: a broker that was restored from a checkpoint
+ * may know an older epoch. */
 static rp_status heartbeat_tombstone(struct service *service, struct request *request, const struct session *session,
                                      uint32_t epoch)
 {
@@ -202,8 +209,8 @@ static rp_status heartbeat_tombstone(struct service *service, struct request *re
     return heartbeat_bare(service, request, epoch, session->ordinal, true, text);
 }
 
-/* A heartbeat of an earlier epoch comes from a connection that the writer has given up: it must not take the notices
- * along, or confirm anything. */
+/* Refuses a heartbeat of an earlier epoch. It comes from a connection that the writer has closed: it must neither redirect the
+ * notices nor confirm anything. */
 static rp_status check_epoch(const struct session *session, uint32_t epoch, rp_error *err)
 {
     if (epoch == session->epoch || (session->tombstone && epoch > session->epoch))
@@ -223,7 +230,7 @@ rp_status req_heartbeat(struct service *service, struct request *request, rp_err
     if (session->tombstone)
         return heartbeat_tombstone(service, request, session, ask->epoch);
     session_touch(session, service->loop->now_ns);
-    bind_route(session, request);
+    session->to = request->from;
     credit_confirm(session, ask->confirmed_rejections);
     credit_release(session, ask->released_bytes);
     credit_measure(session);

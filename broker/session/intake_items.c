@@ -90,7 +90,7 @@ static rp_status span_many(struct intake *self, const struct layout *layout, uin
                            rp_error *err)
 {
     const struct session *session = self->session;
-    uint32_t n = 0;
+    uint32_t n = 1;
     RP_TRY(count_chunks(self, layout, number, span, &n, err));
     struct chunk **many = malloc(n * sizeof(*many));
     if (!many)
