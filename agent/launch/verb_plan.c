@@ -6,6 +6,7 @@
 
 #include "agent/launch/prepare.h"
 #include "agent/launch/profile/profile.h"
+#include "agent/launch/view/screen.h"
 #include "proto/base/format.h"
 
 #define COLUMNS 100
@@ -122,7 +123,7 @@ static int plan_or_profile(struct launch *launch, bool profile)
             return report_mistake(&self, &err);
     } else {
         if (profile)
-            profile_print(&self.input, terminal_columns(), stdout);
+            profile_print(&self.input, &(struct profile_style){terminal_columns(), screen_has_utf8()}, stdout);
         launch_print_plan(&self.plan, &self.input);
         if (self.folder[0])
             printf("\nCurves and plan are in %s.\n", self.folder);

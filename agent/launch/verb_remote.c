@@ -11,6 +11,7 @@
 
 #include "agent/launch/launch.h"
 #include "agent/launch/observe/run_folder.h"
+#include "agent/launch/view/screen.h"
 #include "agent/launch/view/view.h"
 #include "proto/base/error.h"
 

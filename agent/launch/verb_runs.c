@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "agent/launch/launch.h"
-#include "agent/launch/report/report_impl.h"
+#include "agent/launch/report/report.h"
 #include "agent/launch/report/runs.h"
 #include "proto/base/error.h"
 #include "proto/base/json.h"

@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/net/weights_impl.h"
 #include "proto/base/crc32c.h"
 #include "proto/base/dtype.h"
 #include "proto/base/error.h"

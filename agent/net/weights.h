@@ -13,6 +13,8 @@
 #define WEIGHTS_MAX_NAME 127u
 #define WEIGHTS_MAX_TENSORS 1024u
 #define WEIGHTS_MAX_BYTES (UINT64_C(1) << 32) /* of a file */
+#define WEIGHTS_VERSION 1u
+#define WEIGHTS_HEADER_BYTES 32u
 
 struct tensor {
     char name[WEIGHTS_MAX_NAME + 1];
@@ -36,6 +38,9 @@ rp_status weights_decode(const void *block, size_t size, struct tensor *tensors,
 /* Lists what a block holds (data points into the block, and is aligned if the block is). Gives the number of tensors,
  * which may be more than the `max` that out has room for, or fails. */
 rp_status weights_list(const void *block, size_t size, struct tensor *out, uint32_t max, uint32_t *n, rp_error *err);
+
+/* Checks magic, version and size of a block of `size` bytes whose first WEIGHTS_HEADER_BYTES are at head. */
+rp_status weights_check_header(const uint8_t *head, uint64_t size, rp_error *err);
 
 /* Under a temporary name, synced, renamed: the file is the old one or the new one, never a part. */
 rp_status weights_write_file(const char *path, const struct tensor *tensors, uint32_t n, rp_error *err);

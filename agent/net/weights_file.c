@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include "agent/net/weights.h"
-#include "agent/net/weights_impl.h"
 #include "proto/base/error.h"
 
 static rp_status fail_io(rp_error *err, const char *verb, const char *path)

@@ -111,6 +111,12 @@ bool plan_next(const struct plan_input *input, uint32_t *actors, uint32_t *learn
 /* For people: counts, predictions, bottleneck, memory, alternatives with reasons, comparison with a number of the file. */
 void plan_print(const struct plan *self, const struct plan_input *input, FILE *out);
 
+/* Items/s that this many actors can make beside the learners. */
+double plan_actors_rate(const struct plan_input *input, uint32_t actors);
+/* The count of the curve's last point; 0: it has none. */
+uint32_t plan_last(const struct plan_curve *curve);
+/* As format_bytes, for a number that was measured or read. */
+const char *plan_bytes(char *out, double bytes);
 /* Takes a joint run in: the first of its pair, or one more (false: there is no room for another pair). */
 bool plan_add_joint(struct plan_input *input, const struct plan_joint *joint);
 

@@ -80,7 +80,6 @@ const struct plan_joint *plan_joint_of(const struct plan_input *input, uint32_t 
 uint32_t plan_most(const struct plan_input *input, enum plan_who who);
 
 bool plan_fits(const struct plan_input *input, const struct plan_choice *choice);
-uint32_t plan_last(const struct plan_curve *curve);
 /* Whether there is something to compute with. */
 rp_status plan_input_check(const struct plan_input *input, rp_error *err);
 
@@ -93,8 +92,5 @@ void plan_explain(struct plan *plan, const struct plan_model *model, const struc
 /* "5% fewer inserts/s: learners would wait 8% of the time": what a would be instead of b. */
 void plan_compare(const struct plan_input *input, const struct plan_choice *a, const struct plan_choice *b, char *out,
                   size_t size);
-
-/* As format_bytes, from what was measured or read. */
-const char *plan_bytes(char *out, double bytes);
 
 #endif

@@ -340,3 +340,12 @@ bool plan_predict(const struct plan_input *input, uint32_t actors, uint32_t lear
     plan_model_counts(&model, actors, learners, out);
     return true;
 }
+
+double plan_actors_rate(const struct plan_input *input, uint32_t actors)
+{
+    struct plan_model model;
+    struct plan_side side;
+    plan_model_init(&model, input);
+    plan_side_at(&model, PLAN_OF_ACTORS, actors, &side);
+    return side.rate;
+}

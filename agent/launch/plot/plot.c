@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "agent/launch/plot/plot_impl.h"
+#include "agent/launch/plot/plot_axis.h"
 
 /* Colours that differ in hue and lightness, and stand out on white and on black. A dashed line has the colour of the line
  * before it: prediction and outcome belong together. */

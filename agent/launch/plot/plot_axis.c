@@ -2,7 +2,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "agent/launch/plot/plot_impl.h"
+#include "agent/launch/plot/plot_axis.h"
 
 #define PLOT_LARGEST 1e200
 

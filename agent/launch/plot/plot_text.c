@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/launch/plot/plot_impl.h"
+#include "agent/launch/plot/plot_axis.h"
 
 #define MIN_COLUMNS 24u
 #define MIN_ROWS 6u

@@ -1,5 +1,7 @@
 /* The guard is forked once and sees the end of the launcher as the end of a socket of which it has the other side. It is
  * told of a group by the group's own process before that one can have children, and once more when the group is gone. */
+#include "agent/launch/process/guard.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -12,7 +14,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "agent/launch/process/process_impl.h"
 #include "agent/launch/process/spawn.h"
 #include "proto/base/error.h"
 

@@ -10,7 +10,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "agent/launch/process/process_impl.h"
 #include "agent/launch/process/spawn.h"
 #include "proto/base/error.h"
 

@@ -11,18 +11,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "agent/launch/process/guard.h"
 #include "replay/error.h"
-
-/* A process of our own that does nothing but wait for our end, and then kills all groups that it was told about. */
-struct guard {
-    int pipe; /* -1: none */
-    pid_t pid;
-};
-rp_status guard_start(struct guard *self, rp_error *err);
-/* Nothing is killed any more: all children have ended. */
-void guard_stop(struct guard *self);
-/* True: somebody has ended it. There is another one then, if there could be, which knows of nobody: process_guard. */
-bool guard_lost(struct guard *self);
 
 struct process_options {
     const char *name;               /* "actor-3" */

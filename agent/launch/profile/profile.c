@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/launch/plan/plan_impl.h"
+#include "agent/launch/profile/profile_cache.h"
+#include "agent/launch/profile/profile_config.h"
 #include "agent/launch/profile/profile_impl.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"

@@ -37,8 +37,13 @@ double profile_target(const struct run_config *config);
  * ...) does not change the key. */
 rp_status profile_measure(const struct profile_options *options, struct plan_input *out, bool *from_cache,
                           rp_error *err);
-/* Both curves and the joint runs as a table and as plots in the terminal. columns: width. */
-void profile_print(const struct plan_input *input, uint32_t columns, FILE *out);
+/* How to draw plots in a terminal. */
+struct profile_style {
+    uint32_t columns; /* 0: any */
+    bool utf8;
+};
+/* Prints both curves and the joint runs as tables and plots. */
+void profile_print(const struct plan_input *input, const struct profile_style *style, FILE *out);
 /* profile.json and profile.svg into the folder. */
 rp_status profile_write(const struct plan_input *input, const char *folder, rp_error *err);
 

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "agent/launch/profile/profile.h"
-#include "agent/launch/profile/profile_impl.h"
+#include "agent/launch/profile/profile_cache.h"
 #include "proto/base/error.h"
 
 #define VERSION 4

@@ -2,7 +2,7 @@
  * with the first policies. */
 #include <math.h>
 
-#include "agent/launch/profile/profile_impl.h"
+#include "agent/launch/profile/profile_config.h"
 
 /* Who waits nearly all the time says too little about what it could do. */
 #define MOST_IDLE 0.95

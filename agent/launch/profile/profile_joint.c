@@ -2,7 +2,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "agent/launch/plan/plan_impl.h"
+#include "agent/launch/profile/profile_config.h"
 #include "agent/launch/profile/profile_impl.h"
 #include "agent/launch/profile/profile_session.h"
 #include "proto/base/clock.h"
@@ -19,22 +19,12 @@
 #define JOINT_BUFFER_S 0.25
 #define LIMIT_IS_NONE 1e17
 
-static double actors_rate(const struct profile *self, uint32_t actors)
-{
-    struct plan_model model;
-    struct plan_side side;
-    plan_model_init(&model, self->out);
-    plan_side_at(&model, PLAN_OF_ACTORS, actors, &side);
-    return side.rate;
-}
-
-/* The limiter as it is, but with less to fill first and less room to run ahead: so that a few seconds show what lasts.
- * */
+/* The limiter as it is, but with less to fill first and less room to run ahead: so that a few seconds show what lasts. */
 static void shorten(const struct profile *self, uint32_t actors, uint32_t learners,
                     struct profile_session_options *options)
 {
     const struct limiter_section *limiter = &self->table->limiter;
-    double rate = actors_rate(self, actors), batch = (double)(self->batch * learners);
+    double rate = plan_actors_rate(self->out, actors), batch = (double)(self->batch * learners);
     double least = ceil(fmax(2.0 * batch, JOINT_FILL_S * rate));
     if (limiter->kind != LIMITER_RATIO && limiter->kind != LIMITER_MIN_SIZE)
         return;
@@ -66,7 +56,7 @@ static rp_status measure_pair(struct profile *self, uint32_t actors, uint32_t le
 {
     struct profile_session *session = &self->session;
     struct profile_measured measured;
-    double fill_s = self->table->limiter.min_size / fmax(1e-9, actors_rate(self, actors));
+    double fill_s = self->table->limiter.min_size / fmax(1e-9, plan_actors_rate(self->out, actors));
     int64_t limit_ns = PROFILE_FIRST_NS + (int64_t)(2e9 * fmin(fmax(fill_s, 0.0), JOINT_FILL_S));
     uint32_t done = self->joint_runs++;
     profile_session_tell(session, joint_share(done), joint_share(done + 1), "%u actor%s and %u learner%s together",

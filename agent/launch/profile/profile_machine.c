@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "agent/launch/profile/profile.h"
-#include "agent/launch/profile/profile_impl.h"
+#include "agent/launch/profile/profile_machine.h"
 
 #define MOST_CPUS 65536
 

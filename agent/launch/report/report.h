@@ -45,4 +45,7 @@ rp_status report_write(const struct report *self, const char *folder, rp_error *
 /* Predicted against achieved, final return, wall time, where the page is: the last lines in the terminal. */
 void report_print(const struct report *self, const char *folder, FILE *out);
 
+/* A return with enough digits, and no more. Gives out, which has FORMAT_SIZE bytes. */
+const char *report_value(double value, char *out);
+
 #endif

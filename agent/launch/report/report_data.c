@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/launch/report/report_impl.h"
+#include "agent/launch/observe/status.h"
+#include "agent/launch/report/report_data.h"
 
 #define LINE_MOST 65536
 

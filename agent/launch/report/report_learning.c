@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "agent/launch/observe/run_folder.h"
-#include "agent/launch/report/report_impl.h"
+#include "agent/launch/report/report_data.h"
 
 #define LINE_MOST 65536
 #define MOST_LEARNERS 64

@@ -8,7 +8,7 @@
 #include "agent/launch/plan/plan.h"
 #include "agent/launch/process/interrupts.h"
 #include "agent/launch/process/process.h"
-#include "agent/launch/view/view.h"
+#include "agent/launch/view/screen.h"
 
 enum run_outcome {
     RUN_DONE,    /* a stop condition was met */

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "agent/launch/plot/plot.h"
-#include "agent/launch/view/view_impl.h"
+#include "agent/launch/view/frame.h"
 
 struct line *frame_line(struct frame *self, enum rank rank)
 {

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "agent/launch/view/view_impl.h"
+#include "agent/launch/view/frame.h"
 
 /* "12s", "2m05s", "3h20m". */
 static const char *short_time(char *out, double seconds)

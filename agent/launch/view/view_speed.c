@@ -2,7 +2,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "agent/launch/view/view_impl.h"
+#include "agent/launch/view/frame.h"
 
 const char *view_number(char *out, double value)
 {

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "agent/launch/plot/plot.h"
-#include "agent/launch/plot/plot_impl.h"
+#include "agent/launch/plot/plot_axis.h"
 
 /* Tags are balanced, and no coordinate is something else than a number. */
 static void assert_well_formed(const char *text)

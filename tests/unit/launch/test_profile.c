@@ -13,7 +13,9 @@
 
 #include <cmocka.h>
 
-#include "agent/launch/profile/profile_impl.h"
+#include "agent/launch/profile/profile_cache.h"
+#include "agent/launch/profile/profile_config.h"
+#include "agent/launch/profile/profile_machine.h"
 #include "agent/launch/profile/profile_rate.h"
 #include "proto/base/clock.h"
 #include "tests/support/process.h"
@@ -425,7 +427,7 @@ static void prints_and_writes(void **state)
     char *text = NULL, path[128];
     size_t size = 0;
     FILE *out = open_memstream(&text, &size);
-    profile_print(&input, 80, out);
+    profile_print(&input, &(struct profile_style){.columns = 80}, out);
     fclose(out);
     assert_non_null(strstr(text, "inserts"));
     assert_non_null(strstr(text, "1.0 k/s"));

@@ -14,8 +14,9 @@
 
 #include <cmocka.h>
 
+#include "agent/launch/view/frame.h"
+#include "agent/launch/view/screen.h"
 #include "agent/launch/view/view.h"
-#include "agent/launch/view/view_impl.h"
 
 static double steps[200], values[200];
 static struct status_process processes[] = {

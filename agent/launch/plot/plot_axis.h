@@ -1,6 +1,6 @@
 /* What both kinds of charts share: axes with round ticks. */
-#ifndef AGENT_LAUNCH_PLOT_IMPL_H
-#define AGENT_LAUNCH_PLOT_IMPL_H
+#ifndef AGENT_LAUNCH_PLOT_AXIS_H
+#define AGENT_LAUNCH_PLOT_AXIS_H
 
 #include "agent/launch/plot/plot.h"
 

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "agent/launch/report/report_impl.h"
+#include "agent/launch/report/series.h"
 
 bool series_init(struct series *self, uint32_t width)
 {

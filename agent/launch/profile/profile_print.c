@@ -1,14 +1,11 @@
 /* The profile for people: tables and plots in a terminal, and two files. */
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include "agent/launch/plan/plan_impl.h"
+#include "agent/launch/observe/run_folder.h"
 #include "agent/launch/plot/plot.h"
 #include "agent/launch/profile/profile.h"
-#include "agent/launch/view/view.h"
 #include "proto/base/error.h"
 #include "proto/base/format.h"
 
@@ -97,20 +94,21 @@ static struct plot learners_plot(const struct plan_input *input, struct points *
 }
 
 /* One point is no curve. */
-static void print_plot(const struct plot *plot, uint32_t columns, FILE *out)
+static void print_plot(const struct plot *plot, const struct profile_style *style, FILE *out)
 {
     struct text text = {0};
     if (plot->lines[0].n < 2)
         return;
+    uint32_t columns = style->columns;
     columns = columns == 0 || columns > PLOT_MOST_COLUMNS ? PLOT_MOST_COLUMNS : columns;
     columns = columns < PLOT_LEAST_COLUMNS ? PLOT_LEAST_COLUMNS : columns;
-    plot_text(&text, plot, columns, PLOT_ROWS, screen_has_utf8());
+    plot_text(&text, plot, columns, PLOT_ROWS, style->utf8);
     fputs(text_get(&text), out);
     fputc('\n', out);
     text_fini(&text);
 }
 
-void profile_print(const struct plan_input *input, uint32_t columns, FILE *out)
+void profile_print(const struct plan_input *input, const struct profile_style *style, FILE *out)
 {
     static const char *const actors[] = {">actors", ">inserts", ">each", ">cores", ">broker cores", ">memory each"};
     static const char *const learners[] = {">learners", ">samples", ">each", ">cores", ">broker cores", ">memory each"};
@@ -119,11 +117,11 @@ void profile_print(const struct plan_input *input, uint32_t columns, FILE *out)
     fprintf(out, "Actors alone, without a limiter:\n");
     print_curve(&input->actors, actors, out);
     struct plot plot = actors_plot(input, &points);
-    print_plot(&plot, columns, out);
+    print_plot(&plot, style, out);
     fprintf(out, "\nLearners alone, on a filled table:\n");
     print_curve(&input->learners, learners, out);
     plot = learners_plot(input, &points);
-    print_plot(&plot, columns, out);
+    print_plot(&plot, style, out);
     if (input->n_joints > 0) {
         fprintf(out, "\nTogether, with the limiter:\n");
         print_joints(input, out);
@@ -133,17 +131,6 @@ void profile_print(const struct plan_input *input, uint32_t columns, FILE *out)
 }
 
 /* ---- files ---- */
-
-static rp_status write_file(const char *folder, const char *name, const char *text, rp_error *err)
-{
-    char path[1024];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *file = fopen(path, "we");
-    bool ok = file && fputs(text, file) >= 0;
-    if (file)
-        ok = fclose(file) == 0 && ok;
-    return ok ? RP_OK : err_set(err, RP_IO, "%s could not be written: %s", path, strerror(errno));
-}
 
 /* Both curves, one above the other. */
 static void draw(const struct plan_input *input, struct text *out)
@@ -164,12 +151,12 @@ rp_status profile_write(const struct plan_input *input, const char *folder, rp_e
     char *json = plan_to_json(NULL, input);
     if (!json)
         return err_set(err, RP_NO_MEMORY, "no memory to write what was measured");
-    rp_status status = write_file(folder, "profile.json", json, err);
+    rp_status status = run_folder_write(folder, "profile.json", json, err);
     free(json);
     struct text svg = {0};
     draw(input, &svg);
     if (status == RP_OK)
-        status = write_file(folder, "profile.svg", text_get(&svg), err);
+        status = run_folder_write(folder, "profile.svg", text_get(&svg), err);
     text_fini(&svg);
     return status;
 }

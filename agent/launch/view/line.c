@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/launch/view/view_impl.h"
+#include "agent/launch/view/frame.h"
 
 #define LINE_ANY 10000u
 

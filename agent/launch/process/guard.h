@@ -1,0 +1,25 @@
+/* A child of the launcher that waits for the launcher's end, and then kills every process group that it knows. */
+#ifndef AGENT_LAUNCH_GUARD_H
+#define AGENT_LAUNCH_GUARD_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "replay/error.h"
+
+struct guard {
+    int pipe; /* -1: there is no guard */
+    pid_t pid;
+};
+
+rp_status guard_start(struct guard *self, rp_error *err);
+/* Ends the guard; it kills nothing. For the time after all children have ended. */
+void guard_stop(struct guard *self);
+/* True if the guard has been killed. Then a new guard runs, if one could be started, and knows no group yet: see
+ * process_guard. */
+bool guard_lost(struct guard *self);
+/* Makes a group known (positive) or forgotten (negative). Safe between fork and exec. self may be NULL. */
+void guard_tell(const struct guard *self, int32_t word);
+
+#endif

@@ -1,0 +1,28 @@
+/* Points of several columns, thinned out as lines come in: a series has at most REPORT_POINTS points. */
+#ifndef AGENT_LAUNCH_SERIES_H
+#define AGENT_LAUNCH_SERIES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define REPORT_POINTS 1024u
+
+/* Zero-initialised. A value is NAN where a column has none. */
+#define SERIES_MAX 12u
+struct series {
+    double *columns[SERIES_MAX];
+    uint32_t width, n, stride; /* columns; points; lines that make up a point */
+    double sums[SERIES_MAX];
+    uint32_t counts[SERIES_MAX], lines; /* of the point in the making */
+};
+/* False: no memory, and the series stays empty. */
+bool series_init(struct series *self, uint32_t width);
+void series_fini(struct series *self);
+/* Adds a line: as many values as there are columns. */
+void series_add(struct series *self, const double *values);
+/* Completes the last point, which may have fewer lines than the others. */
+void series_end(struct series *self);
+/* Returns the newest value of a column; NAN: none. */
+double series_last(const struct series *self, uint32_t column);
+
+#endif

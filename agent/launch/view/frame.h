@@ -1,0 +1,65 @@
+/* A view in the making: its lines, and which of them stay in a small terminal. */
+#ifndef AGENT_LAUNCH_FRAME_H
+#define AGENT_LAUNCH_FRAME_H
+
+#include "agent/launch/view/line.h"
+#include "agent/launch/view/view.h"
+
+struct view_style {
+    uint32_t columns, rows; /* 0: any */
+    bool utf8, colour;
+};
+
+/* The same as view_render, with colours. */
+void view_draw(struct text *out, const struct status *status, const struct view_style *style);
+
+#define FRAME_MAX 64u
+#define COLUMN_1 11u
+#define COLUMN_2 32u
+#define COLUMN_3 48u
+#define NARROW 60u  /* below, columns stand closer together */
+#define FAR_OFF 0.2 /* of the plan: worth a colour */
+
+/* In a small terminal, lines of low rank stay. */
+enum rank {
+    RANK_HEAD,
+    RANK_PROGRESS,
+    RANK_ABNORMAL,
+    RANK_RETURN,
+    RANK_SPEED,
+    RANK_WAITS,
+    RANK_EVENT,
+    RANK_CURVE,
+    RANK_IDLE,
+    RANK_SPI,
+    RANK_RATES,
+    RANK_PROCESSES,
+    RANK_TABLE,
+    RANK_MEMORY,
+    RANK_BLANK
+};
+
+struct frame {
+    const struct status *status;
+    const struct view_style *style;
+    struct line lines[FRAME_MAX];
+    enum rank ranks[FRAME_MAX];
+    uint32_t n;
+};
+
+/* Adds a line; NULL: the frame is full. */
+struct line *frame_line(struct frame *self, enum rank rank);
+/* Adds a line that begins with a label. */
+struct line *frame_row(struct frame *self, enum rank rank, const char *label);
+/* Columns that the layout may use. */
+uint32_t frame_columns(const struct frame *self);
+
+/* True if the run has ended: no process runs, none waits. */
+bool view_over(const struct frame *self);
+/* "412", "3.14", "1.2 M", "-". */
+const char *view_number(char *out, double value);
+void view_add_speed(struct frame *self);
+void view_add_waits(struct frame *self);
+void view_add_table(struct frame *self);
+
+#endif

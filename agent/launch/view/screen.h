@@ -1,0 +1,21 @@
+/* Standard output while a run goes on: a view in place on a terminal, plain lines or JSON otherwise. */
+#ifndef AGENT_LAUNCH_SCREEN_H
+#define AGENT_LAUNCH_SCREEN_H
+
+#include "agent/launch/observe/status.h"
+
+/* True if the user's locale has UTF-8. */
+bool screen_has_utf8(void);
+
+enum screen_mode { SCREEN_AUTO, SCREEN_QUIET, SCREEN_JSON };
+
+struct screen;
+struct screen *screen_new(enum screen_mode mode);
+/* Leaves the last frame standing and the cursor below it. */
+void screen_destroy(struct screen **self);
+/* On a terminal at most every 200 ms; plain lines every 5 s, JSON every second, and both when the phase changes. */
+void screen_show(struct screen *self, const struct status *status);
+/* Prints a message at once, above the view (quiet: only if loud; JSON: {"event": ...}). May have several lines. */
+void screen_say(struct screen *self, bool loud, const char *format, ...) RP_PRINTF(3, 4);
+
+#endif
