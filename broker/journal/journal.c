@@ -199,7 +199,7 @@ static void effect_session(struct effects *self, const struct session *session)
     journal_put_session(stream_sink(stream_of(self)), session);
 }
 
-static void effect_form(struct effects *self, const struct session *session, const void *layout, size_t size)
+static void effect_layout(struct effects *self, const struct session *session, const void *layout, size_t size)
 {
     struct entry_named *entry = stream_entry(stream_of(self), ENTRY_FORM, 0, sizeof *entry + size);
     entry->number = session->ordinal;
@@ -319,7 +319,7 @@ const struct effects journal_effects = {
     .forget = effect_forget,
     .session = effect_session,
     .session_end = effect_session_end,
-    .form = effect_form,
+    .layout = effect_layout,
     .progress = effect_progress,
     .rejection = effect_rejection,
     .slot = effect_slot,

@@ -39,7 +39,7 @@ struct effects {
     void (*session)(struct effects *self, const struct session *session);
     void (*session_end)(struct effects *self, const struct session *session);
     /* A layout as the writer registered it. */
-    void (*form)(struct effects *self, const struct session *session, const void *layout, size_t size);
+    void (*layout)(struct effects *self, const struct session *session, const void *layout, size_t size);
     /* The session's numbers and credit, if they have changed since the last call. Before the client is notified. */
     void (*progress)(struct effects *self, struct session *session);
     void (*rejection)(struct effects *self, const struct session *session, const struct rejection *rejection);

@@ -13,7 +13,7 @@ static void put(struct timers *self, uint32_t i, struct timer *timer)
     timer->place = i + 1;
 }
 
-static void settle(struct timers *self, uint32_t i, struct timer *timer)
+static void sift(struct timers *self, uint32_t i, struct timer *timer)
 {
     while (i > 0 && before(timer, self->heap[(i - 1) / 2])) {
         put(self, i, self->heap[(i - 1) / 2]);
@@ -55,7 +55,7 @@ bool timer_set(struct timers *self, struct timer *timer, int64_t at_ns)
     }
     timer->at_ns = at_ns;
     timer->order = self->order++;
-    settle(self, timer->place - 1, timer);
+    sift(self, timer->place - 1, timer);
     return true;
 }
 
@@ -67,7 +67,7 @@ void timer_clear(struct timers *self, struct timer *timer)
     timer->place = 0;
     struct timer *last = self->heap[--self->count];
     if (last != timer)
-        settle(self, i, last);
+        sift(self, i, last);
 }
 
 bool timers_run(struct timers *self, int64_t now_ns, uint32_t most)

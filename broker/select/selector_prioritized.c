@@ -32,7 +32,7 @@ struct prioritized {
     double exponent;
     double max_priority;  /* largest priority whose weight is still a float32 */
     double low, high;     /* priorities in between have weights of their own; others count as the nearer bound */
-    bool told;            /* a priority outside of the bounds was logged */
+    bool logged;          /* a priority outside of the bounds was logged */
     double last_priority; /* cached with its weight: writers often give all items the same priority */
     float last_weight;
     struct taken *taken; /* scratch of pick_distinct */
@@ -128,8 +128,8 @@ static rp_status prioritized_check(void *state, double priority, rp_error *err)
                        "scale priorities to at most %g",
                        priority, self->exponent, self->max_priority);
     bool beyond = (priority < self->low && priority > 0.0) || priority > self->high;
-    if (beyond && !self->told) {
-        self->told = true;
+    if (beyond && !self->logged) {
+        self->logged = true;
         log_line(LEVEL_WARN, "B0212", "a priority is too far from 1 to have a weight of its own: scale priorities",
                  "exponent=%g priority=%g counts_as=%g", self->exponent, priority,
                  priority < self->low ? self->low : self->high);

@@ -82,7 +82,7 @@ bool intake_register(struct session *session, const Replay__Layout *wire, const 
         err_set(&err, RP_NOT_FOUND, "no table '%.64s'", wire->table);
     if (!place->layout && (err.status == RP_NO_MEMORY || !layout_refuse(session, place, err.text, data, size)))
         return false;
-    EFFECT(sessions->loop, form, session, data, size);
+    EFFECT(sessions->loop, layout, session, data, size);
     if (place->layout)
         session->layout_bytes += place->layout->wire_size;
     else

@@ -11,7 +11,6 @@
 #include <stdint.h>
 
 #include "broker/config/config.h"
-#include "broker/loop/chore.h"
 #include "broker/select/limiter.h"
 #include "broker/table/contents.h"
 #include "replay/plugin.h"
