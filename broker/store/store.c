@@ -5,7 +5,7 @@
 
 #include "proto/base/error.h"
 
-/* Follows the block tables of a kept chunk, 8-byte aligned. */
+/* Follows the block tables of a kept chunk, 16-byte aligned. */
 struct chunk_kept {
     zmq_msg_t message;
 };
