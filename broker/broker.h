@@ -1,7 +1,8 @@
-/* The broker: one core thread that owns all state below. sockets -> dispatch -> session -> table -> reply.
+/* The broker: one core thread that owns all state below, and the loop that runs it.
  *
- * A library with a thin main: tests, benches and single-process runs embed it. Nothing here is locked; only broker_stop
- * may be called from elsewhere. */
+ * A library with a thin main: tests, benches and single-process runs embed it. Nothing is locked. broker_stop, broker_hurry
+ * and broker_checkpoint may be called from any thread and from a signal handler; everything else belongs to the core thread.
+ * broker.c has the loop, broker_life.c creates and destroys. */
 #ifndef BROKER_BROKER_H
 #define BROKER_BROKER_H
 
@@ -28,62 +29,65 @@ struct stream;
 
 struct broker {
     const struct broker_config *config;
-    struct loop loop;
-    int64_t cpu_ns; /* time of the processor, at the end of the last turn */
     struct rng rng;
-    uint64_t instance;
-    /* state */
+    uint64_t instance; /* random number of this run */
+    /* rooms */
+    struct loop loop;
     struct store store;
     struct layouts layouts;
     struct tables tables;
+    struct params params;
     struct peers peers;
     struct samples samples;
     struct sessions sessions;
-    struct params params;
-    struct service service;
-    struct timer second; /* rates, once a second */
-    /* disk */
-    struct stream *stream;           /* NULL: nothing is kept */
+    struct stream *stream;           /* NULL: nothing is kept on disk */
+    struct spill *spill;             /* NULL: all chunks are in memory */
     struct checkpoints *checkpoints; /* NULL: none are made */
-    struct spill *spill;             /* NULL: all in memory */
-    int64_t held_ns;                 /* since when sessions.ingest_held is set */
-    bool held_told;                  /* and the log says so */
-    bool ingest_enough;              /* the journal has no room for more in this turn */
-    atomic_bool checkpoint_wanted;
-    /* life */
+    struct service service;
+    /* the loop */
+    struct timer second;  /* once a second: rates, and what is kept too long */
+    int64_t cpu_ns;       /* processor time at the end of the last turn */
+    int64_t held_ns;      /* since when sessions.ingest_held is set */
+    bool held_logged;     /* the log says that ingest is held */
+    bool journal_is_full; /* in this turn: no further message is read */
+    bool closed;          /* requests stay unread: nothing may change or be confirmed after the last checkpoint */
+    int wake_fd;          /* eventfd: wakes the loop from other threads */
+    /* set by other threads and signal handlers */
     atomic_bool stop;
     atomic_bool hurry; /* the end must not wait for the disk */
-    bool closed; /* requests stay unread: nothing must change, or be told, that the last checkpoint does not have */
-    int wake_fd; /* eventfd: wakes the loop from broker_stop */
+    atomic_bool checkpoint_wanted;
 };
 
-/* config is borrowed, and must outlive the broker. context: a zmq context to bind in (for inproc), or NULL for an own
- * one. Binds, so that clients can connect when it returns. */
+/* config is borrowed, and must outlive the broker. context: a zmq context to bind in (for inproc), or NULL for a new one.
+ * Clients can connect when it returns. NULL with err set. */
 struct broker *broker_new(const struct broker_config *config, struct clock clock, void *context, rp_error *err);
-/* A broker without sockets, for one client on the same thread. The ducts are borrowed, and must outlive the broker. */
+/* Makes a broker without sockets, for one client on the same thread. The ducts are borrowed, and must outlive the broker. */
 struct broker *broker_new_local(const struct broker_config *config, struct clock clock, struct ducts *ducts,
                                 rp_error *err);
 void broker_destroy(struct broker **self);
 
-/* One turn: looks at the sockets, does what is due, sleeps at most wait_ms if there was nothing. */
+/* Runs one turn of the loop: reads the sockets, does what is due, and sleeps at most wait_ms if there was nothing to do
+ * (-1: as long as it takes). */
 void broker_turn(struct broker *self, int wait_ms);
-/* Turns until broker_stop, then broker_finish. */
+/* Runs turns until broker_stop, then broker_finish. */
 void broker_run(struct broker *self);
-/* From any thread, and from a signal handler. */
+/* Lets broker_run end. From any thread, and from a signal handler. */
 void broker_stop(struct broker *self);
-/* The same: broker_finish waits no longer for the disk. What clients were told is there in any case. */
+/* The same, and broker_finish no longer waits for the disk. What clients were told is durable in any case. */
 void broker_hurry(struct broker *self);
-/* From any thread, and from a signal handler: a checkpoint starts in the next turn. */
+/* Starts a checkpoint in the next turn. From any thread, and from a signal handler. */
 void broker_checkpoint(struct broker *self);
-/* Waiters get CANCELLED, nothing more is accepted. */
+/* Cancels all waits and accepts nothing more. */
 void broker_drain(struct broker *self);
-/* Drains, makes the last checkpoint, and waits until what clients are told is on disk. */
+/* Drains, makes the last checkpoint, and waits until everything that clients were told is durable. */
 void broker_finish(struct broker *self);
+/* Waits until every record is durable and every message has been sent, without new input. */
+void broker_settle(struct broker *self, int64_t timeout_ns);
 /* Writes "service tcp://...", "ingest ...", "events ..." to a file, atomically. */
 rp_status broker_write_endpoints(const struct broker *self, const char *path, rp_error *err);
 
-/* Page faults are what large inserts pay for with malloc's defaults: keep large blocks in the heap, and the heap. For the
- * process that runs a broker, before it starts threads. */
+/* Sets malloc to keep large blocks in the heap, and the heap: with its defaults, page faults are most of the cost of large
+ * inserts. For the process that runs a broker, before it starts threads. */
 void broker_memory_settings(void);
 
 #endif
