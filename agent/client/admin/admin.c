@@ -1,5 +1,5 @@
-/* Looking at a broker and operating it: plain structs made from its messages. The strings in them point into the
- * message, which is kept behind the struct. */
+/* The administrative calls: plain structs made from the broker's messages. Their strings point into the message, which is kept
+ * with the struct. */
 #include "agent/client/admin/admin.h"
 
 #include <stdlib.h>
@@ -32,7 +32,7 @@ static rp_status ask(struct conn *conn, const struct conn_message *message, Repl
     return RP_OK;
 }
 
-/* Moves the sessions of a further page behind those of the first. */
+/* Appends the sessions of the next page to those of the first. */
 static bool merge_sessions(Replay__InfoReply *into, Replay__InfoReply *page)
 {
     if (page->n_sessions) {

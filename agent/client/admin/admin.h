@@ -1,5 +1,9 @@
-/* Administrative calls that give the broker's own messages, for replay-ctl and for the public calls. Replies are
- * given to the caller: replay__reply__free_unpacked(reply, NULL). Their body is the one asked for. */
+/* Administrative calls that give the broker's own messages.
+ *
+ * The room agent/client/admin offers the calls of replay/admin.h (admin.c, and admin_json.c for JSON text) and, for replay-ctl,
+ * the same calls with the broker's messages as their result. It uses conn, batch (for fetched items) and proto/base.
+ *
+ * Replies are given to the caller: replay__reply__free_unpacked(reply, NULL). They have the body that was asked for. */
 #ifndef AGENT_CLIENT_ADMIN_H
 #define AGENT_CLIENT_ADMIN_H
 
@@ -9,7 +13,7 @@
 #include "proto/base/json.h"
 #include "replay/admin.h"
 
-/* All pages of sessions are put into the one reply. table may be NULL. */
+/* Gives all pages of sessions in one reply. table may be NULL. */
 rp_status admin_info(struct conn *conn, const char *table, bool sessions, int64_t timeout_ms, Replay__Reply **out,
                      rp_error *err);
 rp_status admin_why(struct conn *conn, int64_t timeout_ms, Replay__Reply **out, rp_error *err);
@@ -26,9 +30,9 @@ rp_status admin_checkpoint(struct conn *conn, int64_t timeout_ms, Replay__Reply 
 rp_status admin_set_limiter(struct conn *conn, const char *table, const rp_limiter_change *change, int64_t timeout_ms,
                             Replay__Reply **out, rp_error *err);
 
-/* One element of an array as a JSON value: half floats widened, complex numbers as [real, imaginary]. */
+/* Writes one element of an array as a JSON value: half floats are widened, complex numbers are [real, imaginary]. */
 void admin_json_element(struct json *out, int32_t dtype, const void *at);
-/* An object for item i: its metadata and fields, at most max_values numbers of each. */
+/* Writes an object for item i: its metadata and fields, at most max_values numbers of each field. */
 void admin_json_item(struct json *out, const rp_batch *batch, uint32_t i, uint32_t max_values);
 
 #endif

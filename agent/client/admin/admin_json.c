@@ -13,7 +13,7 @@ static rp_status finish(struct json *json, char **out, rp_error *err)
     return *out ? RP_OK : err_set(err, RP_NO_MEMORY, "no memory for the text");
 }
 
-/* Takes the reply that holds the message. */
+/* Writes the message as JSON. Takes the reply that holds it. */
 static rp_status finish_message(Replay__Reply *wire, const ProtobufCMessage *message, char **out, rp_error *err)
 {
     struct json json = {0};
@@ -105,7 +105,7 @@ static float from_half(uint16_t half)
         return widen(sign, 255, fraction << 13);
     if (exponent)
         return widen(sign, exponent + 112, fraction << 13);
-    float value = (float)fraction / 16777216.0f; /* 2^-24 is the smallest */
+    float value = (float)fraction / 16777216.0f; /* 2^-24 is the smallest subnormal number */
     return sign ? -value : value;
 }
 

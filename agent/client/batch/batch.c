@@ -14,7 +14,7 @@ struct posted {
 };
 
 struct noted_field {
-    uint64_t item_bytes; /* 0: varies from item to item */
+    uint64_t item_bytes; /* 0: differs between items */
     char name[64];
 };
 
@@ -176,7 +176,7 @@ rp_buffer *batch_pool_take_posted(struct batch_pool *self, uint32_t *n)
     return buffers;
 }
 
-/* The first free batch that is large enough; else the first of all, to be made larger. */
+/* Takes the first free batch that is large enough, else the first, which is then enlarged. */
 static struct rp_batch *take_free(struct batch_pool *self, size_t bytes)
 {
     pthread_mutex_lock(&self->lock);
@@ -203,7 +203,7 @@ struct rp_batch *batch_pool_take(struct batch_pool *self, uint32_t n_fields, siz
             return NULL;
     }
     if (batch->capacity < bytes) {
-        /* Room to spare, so that batches of varying size do not ask for memory each time. */
+        /* Some extra room, so that batches of varying size do not allocate each time. */
         size_t capacity = (bytes + bytes / 8 + 4095) & ~(size_t)4095;
         free(batch->memory);
         batch->capacity = 0;
@@ -274,7 +274,7 @@ uint64_t batch_list_items(const struct rp_batch *list)
 
 /* ---- accessors ---- */
 
-/* Callers may be compiled against an older, shorter struct. */
+/* A caller may be compiled with an older, shorter struct. */
 static rp_status copy_out(void *out, uint32_t struct_size, const void *from, size_t size)
 {
     if (struct_size < 2 * sizeof(uint32_t))

@@ -1,7 +1,11 @@
-/* Batches: the memory they lie in, and the decoder that fills them from a reply.
+/* Batches: their memory, and the decoder that fills them from a reply.
  *
- * A pool is shared by a sampler and the batches that it gave, so that a batch may outlive its sampler. It keeps the
- * memory of released batches for the next ones, and the buffers that the caller has posted. */
+ * The room agent/client/batch turns a reply to sample or fetch into rp_batch objects: batch.c (the object and its pool),
+ * batch_layout.c (layouts of a reply), and the decoder (batch_decoder.h). It uses proto/base and proto/wire, and conn only in
+ * batch_reply.c.
+ *
+ * A sampler and its batches share a pool, so that a batch may outlive its sampler. The pool keeps the memory of released
+ * batches for the next ones, and the buffers that the caller has posted. */
 #ifndef AGENT_CLIENT_BATCH_H
 #define AGENT_CLIENT_BATCH_H
 
@@ -17,39 +21,39 @@ struct batch_pool;
 struct batch_decoder;
 
 struct rp_batch {
-    struct rp_batch *next; /* of the same reply, until it is taken out of their list; then in the pool's free list */
+    struct rp_batch *next; /* next batch of the same reply, or next in the pool's free list */
     struct batch_pool *pool;
     rp_batch_info info;
     rp_batch_arrays arrays;
     rp_field_view *fields;
     uint32_t fields_capacity;
-    uint8_t *memory; /* arrays, names, lengths, and the fields unless they lie in posted memory; 64-byte aligned */
+    uint8_t *memory; /* arrays, names, lengths, and the fields unless they are in posted memory; 64-byte aligned */
     size_t capacity;
     char text[256];
 };
 
 /* ---- pool ---- */
 
-/* keep: how many released batches are kept for reuse. */
+/* Keeps up to `keep` released batches for reuse. */
 struct batch_pool *batch_pool_new(uint32_t keep);
 struct batch_pool *batch_pool_ref(struct batch_pool *self);
 void batch_pool_unref(struct batch_pool **self);
 /* Copies the buffers' addresses. Checks them against the fields noted last, for batches of `full` items. */
 rp_status batch_pool_post(struct batch_pool *self, const rp_buffer *buffers, uint32_t n, uint32_t full, rp_error *err);
 uint32_t batch_pool_posted(struct batch_pool *self);
-/* Remembers the fields of the newest batch for the check above. */
+/* Notes the fields of the newest batch for the check above. */
 void batch_pool_note(struct batch_pool *self, const struct batch_layout *layout);
-/* Takes the oldest posted set: an array of *n buffers, to be freed by the caller; NULL if there is none. */
+/* Takes the oldest posted set: an array of *n buffers that the caller frees; NULL if there is none. */
 rp_buffer *batch_pool_take_posted(struct batch_pool *self, uint32_t *n);
-/* A batch with room for n_fields views and `bytes` of memory. NULL: out of memory. */
+/* Returns a batch with room for n_fields views and `bytes` bytes of memory. NULL: out of memory. */
 struct rp_batch *batch_pool_take(struct batch_pool *self, uint32_t n_fields, size_t bytes);
 
 /* ---- the batches of one reply, a list by `next` ---- */
 
-/* Takes the first out of the list, which is not empty. */
+/* Takes the first batch out of the list, which must not be empty. */
 struct rp_batch *batch_list_take(struct rp_batch **list);
 void batch_list_release(struct rp_batch **list);
-/* The items of all of them. */
+/* Returns the number of items in all batches of the list. */
 uint64_t batch_list_items(const struct rp_batch *list);
 
 /* ---- decoder: owned by one thread ---- */
@@ -64,7 +68,7 @@ struct batch_options {
     uint64_t max_bytes; /* 0: no bound */
 };
 
-/* Shares the pool. */
+/* Takes a reference to the pool. */
 struct batch_decoder *batch_decoder_new(struct batch_pool *pool, const struct batch_options *options);
 void batch_decoder_destroy(struct batch_decoder **self);
 /* A reply with items: nothing in it is trusted beyond what wire_read_sampled checked. */
@@ -80,12 +84,12 @@ struct batch_reply {
 rp_status batch_decode(struct batch_decoder *self, const struct batch_reply *reply, struct rp_batch **out,
                        rp_error *err);
 
-/* The same for a reply of the broker to sample or fetch. */
+/* The same for a connection's reply to sample or fetch. */
 struct conn_reply;
 rp_status batch_decode_reply(struct batch_decoder *self, struct conn_reply *reply, struct rp_batch **out,
                              rp_error *err);
 
-/* Importance weights of n picks: (1 / (N p))^beta over the largest of them; N cancels out. Picks with a probability
+/* Computes importance weights of n picks: (1 / (N p))^beta divided by the largest; N cancels out. Picks with a probability
  * that is not positive and finite get 1. */
 void batch_weights(const double *probability, uint32_t n, double beta, float *out);
 

@@ -1,4 +1,4 @@
-/* From a sample reply to a batch: decide how large each field is, take memory, fill it. */
+/* Makes a batch from a sample reply: computes the size of each field, takes memory, and fills it. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -76,14 +76,14 @@ void batch_weights(const double *probability, uint32_t n, double beta, float *ou
     }
 }
 
-/* Where everything stands in one block of memory. */
+/* Offsets of everything in one block of memory. */
 struct shape_of_batch {
     uint64_t arrays;  /* 60 bytes for each item */
     uint64_t lengths; /* of the variable fields */
     uint64_t names;
-    uint64_t names_bytes; /* all names with their ends */
+    uint64_t names_bytes; /* all names, terminated */
     uint64_t fields;
-    uint64_t total; /* fields included */
+    uint64_t total; /* including the fields */
 };
 
 static uint64_t align64(uint64_t value)
@@ -122,7 +122,7 @@ static rp_status plan_batch(struct batch_decoder *self, const struct wire_sample
     return RP_OK;
 }
 
-/* Posted memory if it is there and fits; else NULL. A misfit is told in text. */
+/* Takes posted memory; NULL: there is none, or it does not fit, and misfit says why. */
 static rp_buffer *take_posted(struct batch_decoder *self, uint32_t n_items, uint32_t *memory, rp_error *misfit)
 {
     uint32_t n = 0;

@@ -1,5 +1,5 @@
-/* The decoder's own parts: batch_read.c finds the pieces of a reply, batch_split.c sorts items that cannot stand in one
- * batch, batch_gather.c copies rows, batch_decode.c makes the batch. Not used outside of these four. */
+/* The decoder's own parts: batch_read.c finds the pieces of a reply, batch_split.c groups items that do not fit into one batch,
+ * batch_gather.c copies rows, batch_decode.c makes the batch. Used by these four files only. */
 #ifndef AGENT_CLIENT_BATCH_DECODER_H
 #define AGENT_CLIENT_BATCH_DECODER_H
 
@@ -23,7 +23,7 @@ struct batch_chunk {
 
 struct batch_item {
     uint32_t layout;
-    uint32_t chunk; /* its first */
+    uint32_t chunk; /* the first chunk */
     uint32_t first_ref;
     uint32_t n_refs;
     uint32_t offset;
@@ -32,10 +32,10 @@ struct batch_item {
 
 struct batch_plan {
     const struct batch_field *field; /* of the first layout */
-    uint32_t rows;                   /* the most of any item */
+    uint32_t rows;                   /* largest number of any item */
     bool variable;
     uint64_t item_bytes;
-    uint64_t at; /* in the batch's memory, if not posted */
+    uint64_t at; /* offset in the batch's memory, unless it is posted */
 };
 
 struct batch_slab {
@@ -49,8 +49,8 @@ struct batch_vec {
     size_t capacity;
 };
 
-/* The common reply: one layout, one chunk per item, all chunks alike, raw and in one frame. Then the place of every
- * block can be computed, and neither blocks nor chunks nor items are listed. */
+/* The common reply: one layout, one chunk per item, all chunks alike, raw and in one frame. Then the address of every block can
+ * be computed, and no lists of blocks, chunks and items are made. */
 struct batch_regular {
     bool on;
     uint32_t offset; /* of every item in its chunk */
@@ -68,46 +68,46 @@ struct batch_decoder {
     struct codec_scratch scratch;
     struct batch_slab *slabs;
     const struct batch_layout *noted;
-    /* Of the reply at hand. */
+    /* Of the current reply. */
     struct batch_vec all_items, all_layouts, groups;
-    uint32_t n_groups;   /* of layouts whose items can stand in one batch */
-    rp_error why;        /* more than one group: how the layouts differ */
-    uint64_t made_bytes; /* by the batches made of it so far */
-    /* Of the batch at hand: all of the reply, or a part of it. */
+    uint32_t n_groups;   /* groups of layouts whose items fit into one batch */
+    rp_error why;        /* how the layouts differ, if there is more than one group */
+    uint64_t made_bytes; /* bytes of the batches made from the reply so far */
+    /* Of the current batch: all of the reply, or a part of it. */
     const struct wire_sampled *view;
     uint32_t n_fields, n_layouts;
     struct batch_regular regular;
     struct batch_vec blocks, chunks, items, layouts, maps, plans, arrays;
 };
 
-/* Makes room for n elements; the contents are lost when it grows. */
+/* Makes room for n elements; growing discards the contents. */
 bool batch_vec_reserve(struct batch_vec *self, uint64_t n, size_t size);
 rp_status batch_no_memory(rp_error *err);
 rp_status batch_damaged(rp_error *err, const char *what);
-/* Item i has fewer steps than the field needs. */
+/* Sets err: item i has fewer steps than the field needs. */
 rp_status batch_too_short(const struct wire_sampled *view, uint32_t i, const struct batch_field *field, rp_error *err);
 
-/* In this order. After them blocks, chunks, items and layouts are filled and every index in them is in range. */
+/* Called in this order. Afterwards blocks, chunks, items and layouts are filled, and every index in them is in range. */
 rp_status batch_check_counts(const struct wire_sampled *view, const struct batch_frame *frames, uint32_t n_frames,
                              rp_error *err);
-/* After batch_check_counts: sets self->regular. If it is on, chunks and items need not be read. */
+/* Sets self->regular, after batch_check_counts. If it is on, chunks and items are not read. */
 void batch_read_regular(struct batch_decoder *self, const struct wire_sampled *view, const struct batch_frame *frames,
                         uint32_t n_frames);
 rp_status batch_read_chunks(struct batch_decoder *self, const struct wire_sampled *view,
                             const struct batch_frame *frames, rp_error *err);
 rp_status batch_read_items(struct batch_decoder *self, const struct wire_sampled *view, rp_error *err);
-/* Fills all_layouts, and groups: for each layout the first one whose fields it has. */
+/* Fills all_layouts, and groups: for each layout the first layout with the same fields. */
 rp_status batch_read_layouts(struct batch_decoder *self, const struct wire_sampled *view, rp_error *err);
-/* The layouts of the batch at hand: those of one group, in their order. False: no memory. */
+/* Sets the layouts of the current batch: those of one group, in their order. False: no memory. */
 bool batch_use_group(struct batch_decoder *self, uint32_t group, uint32_t n_layouts);
 
-/* Makes a batch of the items at hand. */
+/* Makes a batch of the current items. */
 rp_status batch_build(struct batch_decoder *self, struct wire_string text, struct rp_batch **out, rp_error *err);
 /* Makes a batch for each group of layouts that has items. */
 rp_status batch_split(struct batch_decoder *self, const struct wire_sampled *view, struct wire_string text,
                       struct rp_batch **out, rp_error *err);
 
-/* Field f of the batch as one of the reply's layouts has it. */
+/* Returns field f of the batch in one of the reply's layouts. */
 static inline const struct batch_field *batch_field_of(const struct batch_decoder *self, uint32_t f, uint32_t layout)
 {
     const struct batch_layout *const *layouts = self->layouts.data;
@@ -118,7 +118,7 @@ static inline const struct batch_field *batch_field_of(const struct batch_decode
 /* Writes field f of all items to out, and to lengths if the field is variable. */
 rp_status batch_gather_field(struct batch_decoder *self, uint32_t f, const struct batch_plan *plan, uint8_t *out,
                              uint32_t *lengths, rp_error *err);
-/* Forgets decoded blocks; keeps at most one slab of up to `keep` bytes. */
+/* Drops decoded blocks; keeps at most one slab of up to `keep` bytes. */
 void batch_slabs_reset(struct batch_decoder *self, size_t keep);
 
 #endif

@@ -1,8 +1,8 @@
-/* Copying rows from blocks into a field's array.
+/* Copies rows from blocks into a field's array.
  *
- * The work goes field by field, so that one tight loop writes one contiguous array. A raw block is read in place. A
- * compressed one is decoded once per reply: straight into the batch when an item takes all of it, and later users of
- * the same block copy from there; otherwise into scratch memory. */
+ * The work goes field by field, so that one tight loop writes one contiguous array. A raw block is read in place. A compressed
+ * block is decoded once per reply: directly into the batch if an item takes all of it, and other items copy from there;
+ * otherwise into scratch memory. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -50,15 +50,15 @@ static rp_status block_damaged(const struct batch_block *block, const struct bat
 {
     if (block->codec == RP_CODEC_ABSENT)
         return err_set(err, RP_DATA_LOSS, "field '%s' has no data in some of its steps", field->name);
-    return err_set(err, RP_DATA_LOSS, "a block of field '%s' has a size that can not be right", field->name);
+    return err_set(err, RP_DATA_LOSS, "a block of field '%s' has a size that cannot be right", field->name);
 }
 
-/* The rows of a block. whole (may be NULL): where all of them are wanted anyway. */
+/* Decodes the rows of a block, into `whole` unless it is NULL. */
 static rp_status block_open(struct batch_decoder *self, struct batch_block *block, const struct batch_field *field,
                             uint32_t length, uint8_t *whole, rp_error *err)
 {
     uint64_t bytes = (uint64_t)length * field->row_bytes;
-    /* lz4 can not shrink to less than 1/255. */
+    /* lz4 cannot compress to less than 1/255. */
     if (block->row_bytes || block->codec == RP_CODEC_ABSENT || bytes > (uint64_t)block->size * 255 + 64)
         return block_damaged(block, field, err);
     if (block->codec == RP_CODEC_RAW) {
@@ -81,7 +81,7 @@ static rp_status block_open(struct batch_decoder *self, struct batch_block *bloc
     return RP_OK;
 }
 
-/* *hint: where the column stood in the last chunk. */
+/* *hint is the index of the column in the last chunk. */
 static inline struct batch_block *block_find(const struct batch_decoder *self, const struct batch_chunk *chunk,
                                              uint32_t column, uint32_t *hint)
 {
@@ -176,7 +176,7 @@ static rp_status gather_chunks(struct gather *g, const struct batch_item *item, 
     return rows ? batch_damaged(err, "an item is longer than its chunks") : RP_OK;
 }
 
-/* The common case: adjoining rows in a raw block of the item's first chunk. False: take the long way. */
+/* The common case: adjacent rows in a raw block of the item's first chunk. False: call gather_item instead. */
 static inline bool gather_fast(struct gather *g, const struct batch_item *item, uint8_t *out)
 {
     const struct batch_decoder *self = g->decoder;
@@ -208,7 +208,7 @@ static rp_status gather_item(struct gather *g, const struct batch_item *item, ui
     return status;
 }
 
-/* Where the blocks of a column begin in a regular chunk; NULL if there are none of the right size. */
+/* Returns the first block of a column in a regular reply; NULL if there is none of the right size. */
 static const uint8_t *regular_find(const struct batch_decoder *self, const struct batch_field *field)
 {
     const struct wire_sampled *view = self->view;
@@ -246,7 +246,7 @@ static rp_status gather_regular(struct batch_decoder *self, const struct batch_p
         return batch_too_short(view, 0, field, err);
     const uint8_t *from = regular_find(self, field);
     if (!from)
-        return batch_damaged(err, "a block is missing or has a size that can not be right");
+        return batch_damaged(err, "a block is missing or has a size that cannot be right");
     from += (size_t)(regular->offset + first) * row;
     if (field->stride == 1 || rows == 1) {
         regular_copy(view, from, regular->chunk_bytes, row * rows, out, (size_t)plan->item_bytes);

@@ -9,7 +9,7 @@
 #include "proto/base/error.h"
 #include "replay.pb-c.h"
 
-/* A broker with more layouts than this is possible; then all are parsed anew now and then. */
+/* Largest number of cached layouts. With more layouts the cache is emptied now and then. */
 #define CACHE_BOUND 4096u
 
 static void layout_free(struct batch_layout *self)
@@ -50,7 +50,7 @@ bool batch_layouts_turn(struct batch_layouts *self)
     return true;
 }
 
-/* Fields that an encoder leaves out are 0; an id of 0 is left out. */
+/* Reads the id; it is absent if it is 0. */
 static uint32_t encoded_id(const uint8_t *encoded, size_t size)
 {
     uint32_t id = 0;
@@ -135,7 +135,7 @@ static rp_status layout_new(const uint8_t *encoded, size_t size, struct batch_la
 {
     Replay__Layout *from = replay__layout__unpack(NULL, size, encoded);
     if (!from)
-        return err_set(err, RP_DATA_LOSS, "a layout in the broker's reply can not be decoded");
+        return err_set(err, RP_DATA_LOSS, "a layout in the broker's reply cannot be decoded");
     rp_status status = RP_OK;
     struct batch_layout *self = NULL;
     size_t names_size = 1;

@@ -1,5 +1,5 @@
-/* Layouts as they come with a sample reply: which fields an item has and where their rows stand. Parsed once; kept by
- * the broker's number and compared byte by byte, so that a broker that was restarted can not be misread. */
+/* Layouts of a sample reply: the fields of an item, and where their rows are. Parsed once, then cached by the broker's number and
+ * compared byte by byte, so that a restarted broker cannot be misread. */
 #ifndef AGENT_CLIENT_BATCH_LAYOUT_H
 #define AGENT_CLIENT_BATCH_LAYOUT_H
 
@@ -28,7 +28,7 @@ struct batch_field {
 };
 
 struct batch_layout {
-    struct batch_layout *next; /* retired ones */
+    struct batch_layout *next; /* next in the list of retired layouts */
     uint32_t id;
     uint32_t n_fields;
     uint8_t *encoded;
@@ -37,23 +37,24 @@ struct batch_layout {
     struct batch_field fields[];
 };
 
-/* Zero-initialised. */
+/* Starts zero-initialised. */
 struct batch_layouts {
     struct batch_layout **slots; /* open addressing by id */
     uint32_t capacity;           /* a power of two, or 0 */
     uint32_t count;
-    struct batch_layout *retired; /* replaced; still in use until the next batch_layouts_turn */
+    struct batch_layout *retired; /* replaced layouts, in use until the next batch_layouts_turn */
 };
 
 void batch_layouts_fini(struct batch_layouts *self);
-/* Between two replies: frees what was replaced. Pointers given before are invalid from now on only if their layout was
- * replaced or the cache had grown past its bound; true tells that some are. */
+/* Frees replaced layouts between two replies. Returns true if pointers given before have become invalid: those of replaced
+ * layouts, or all if the cache had grown past its bound. */
 bool batch_layouts_turn(struct batch_layouts *self);
-/* The layout with this encoding, parsed and checked. Borrowed until the next turn. */
+/* Returns the layout with this encoding, parsed and checked. Borrowed until the next turn. */
 rp_status batch_layouts_get(struct batch_layouts *self, const uint8_t *encoded, size_t size,
                             const struct batch_layout **out, rp_error *err);
 
-/* How many rows a field takes from an item of `length` steps, and the first of them. False if the item is too short. */
+/* Gives the number of rows that a field takes from an item of `length` steps, and the first row. False: the item is too
+ * short. */
 static inline bool batch_layout_rows(const struct batch_field *field, uint32_t length, uint32_t *first, uint32_t *rows)
 {
     int64_t start = field->start < 0 ? (int64_t)length + field->start : field->start;
@@ -66,9 +67,9 @@ static inline bool batch_layout_rows(const struct batch_field *field, uint32_t l
     return (n - 1) * field->stride < left;
 }
 
-/* True if rows of both fields can stand in one array. */
+/* True if rows of both fields fit into one array. */
 bool batch_layout_agrees(const struct batch_field *a, const struct batch_field *b);
-/* "float32[84,84]", for messages. */
+/* Writes "float32[84,84]", for messages. */
 void batch_layout_describe(const struct batch_field *self, char *out, size_t size);
 
 #endif

@@ -1,4 +1,4 @@
-/* What is in the frames of a sample reply. Everything that the gathering relies on is checked here. */
+/* Finds the pieces of a sample reply, and checks everything that batch_gather.c relies on. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -41,13 +41,13 @@ rp_status batch_check_counts(const struct wire_sampled *view, const struct batch
                              rp_error *err)
 {
     if (view->n_items == 0 && view->n_chunks == 0 && view->n_blocks == 0)
-        return RP_OK; /* there may be an empty frame */
+        return RP_OK; /* an empty frame is allowed */
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < n_frames; i++)
         bytes += frames[i].size;
     if (view->packed > view->n_chunks || n_frames != (view->packed > 0) + (uint64_t)(view->n_chunks - view->packed))
         return batch_damaged(err, "the number of frames does not match its chunks");
-    /* Arrays that stand for all could claim any number of empty chunks. */
+    /* An array of one element for all could claim any number of empty chunks. */
     if (view->n_chunks > bytes || view->n_blocks > bytes + SPARE_BLOCKS)
         return batch_damaged(err, "more chunks than bytes");
     uint32_t n = view->n_items;
@@ -70,7 +70,7 @@ rp_status batch_check_counts(const struct wire_sampled *view, const struct batch
     return RP_OK;
 }
 
-/* The columns of one chunk's blocks stand for all chunks when they are not listed for each. */
+/* The columns of the first chunk's blocks stand for all chunks if they are not listed for each. */
 static rp_status check_columns(const struct wire_sampled *view, bool *shared, rp_error *err)
 {
     *shared = view->block_column.n != view->n_blocks;
@@ -79,7 +79,7 @@ static rp_status check_columns(const struct wire_sampled *view, bool *shared, rp
     return RP_OK;
 }
 
-/* Bytes of a chunk if all chunks have blocks of the same sizes, else 0. */
+/* Returns the bytes of a chunk if all chunks have blocks of the same sizes, else 0. */
 static size_t alike_bytes(const struct wire_sampled *view, uint32_t n_blocks)
 {
     const struct pb_array *sizes = &view->block_size;
@@ -165,7 +165,7 @@ rp_status batch_read_chunks(struct batch_decoder *self, const struct wire_sample
     return block == end_blocks ? RP_OK : batch_damaged(err, "fewer blocks than announced");
 }
 
-/* Fills items and refs: which chunks each item spans. */
+/* Fills items and refs: the chunks that each item spans. */
 rp_status batch_read_items(struct batch_decoder *self, const struct wire_sampled *view, rp_error *err)
 {
     uint64_t n_refs = 0;
@@ -201,9 +201,9 @@ rp_status batch_read_items(struct batch_decoder *self, const struct wire_sampled
     return RP_OK;
 }
 
-/* ---- which fields the batch has ---- */
+/* ---- the fields of the batch ---- */
 
-/* For a further layout: where it has the fields of the first. RP_OK: items of both can stand in one batch. */
+/* Maps the fields of the first layout to those of another. RP_OK: items of both fit into one batch. */
 static rp_status map_fields(const struct batch_layout *first, const struct batch_layout *other, uint32_t *map,
                             rp_error *err)
 {

@@ -1,4 +1,4 @@
-/* Where replies of a connection meet the decoder. */
+/* Decodes a reply of a connection. */
 #include <stdlib.h>
 
 #include "agent/client/batch/batch.h"

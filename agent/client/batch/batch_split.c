@@ -1,4 +1,4 @@
-/* A reply whose items do not all have the same fields: nothing of it is lost, it becomes several batches. Each has the
+/* Splits a reply whose items do not all have the same fields into several batches, so that no item is lost. Each batch has the
  * items of layouts that agree, in the order of the reply. */
 #include <stdio.h>
 #include <string.h>
@@ -6,8 +6,8 @@
 #include "agent/client/batch/batch_decoder.h"
 #include "proto/base/error.h"
 
-#define WIDE 6u   /* arrays of 8 bytes an item */
-#define NARROW 3u /* of 4 bytes */
+#define WIDE 6u   /* arrays of 8 bytes per item */
+#define NARROW 3u /* arrays of 4 bytes per item */
 
 static void subset(struct pb_array *array, size_t width, const uint32_t *index, uint32_t n, uint8_t **room)
 {
@@ -19,7 +19,7 @@ static void subset(struct pb_array *array, size_t width, const uint32_t *index, 
     *room += n * width;
 }
 
-/* The reply's arrays for the items at these indices. Chunks stay those of the whole reply. */
+/* Copies the reply's arrays for the items at these indices. The chunks are those of the whole reply. */
 static void part_arrays(struct wire_sampled *part, const uint32_t *index, uint32_t n, uint8_t *room)
 {
     struct pb_array *const wide[WIDE] = {&part->key,    &part->priority, &part->probability,
@@ -32,7 +32,7 @@ static void part_arrays(struct wire_sampled *part, const uint32_t *index, uint32
     part->n_items = n;
 }
 
-/* How many layouts of the group stand before this one. */
+/* Returns the number of layouts of the group before this one. */
 static uint32_t place_in_group(const uint32_t *groups, uint32_t layout)
 {
     uint32_t place = 0;
@@ -41,7 +41,7 @@ static uint32_t place_in_group(const uint32_t *groups, uint32_t layout)
     return place;
 }
 
-/* Lists the items of a group in `index`, and makes them the items at hand. */
+/* Lists the items of a group in `index`, and makes them the current items. */
 static uint32_t part_items(struct batch_decoder *self, uint32_t n_items, uint32_t group, uint32_t *index)
 {
     const struct batch_item *all = self->all_items.data;
@@ -74,7 +74,8 @@ static rp_status part_build(struct batch_decoder *self, const struct wire_sample
         return batch_no_memory(err);
     char why[sizeof((*out)->text)];
     if (!text.size) {
-        snprintf(why, sizeof why, "the %u items that came do not fit together, this batch has %u of them: %s",
+        snprintf(why, sizeof why,
+                 "the %u items of the reply do not all have the same fields, this batch has %u of them: %s",
                  view->n_items, n, self->why.text);
         text = (struct wire_string){why, (uint32_t)strlen(why)};
     }

@@ -1,4 +1,4 @@
-/* The public face of a connection. */
+/* rp_client: the public face of a connection. */
 #include "agent/client/conn/client.h"
 
 #include <stddef.h>
@@ -12,10 +12,10 @@
 struct rp_client {
     struct conn *conn;
     char name[RP_MAX_NAME + 1];
-    struct conn_hello *hello; /* the first answer: names of tables are borrowed from it */
+    struct conn_hello *hello; /* the first answer: rp_client_table borrows names from it */
 };
 
-/* Older callers have smaller structs: what they do not know stays 0. */
+/* An older caller has a smaller struct: members that it does not know stay 0. */
 static bool read_options(const rp_client_options *in, rp_client_options *out, rp_error *err)
 {
     *out = (rp_client_options){.struct_size = sizeof *out};

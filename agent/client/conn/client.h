@@ -1,17 +1,17 @@
-/* What the parts of the library may ask of an rp_client. */
+/* What the other rooms of the library may ask of an rp_client. */
 #ifndef AGENT_CLIENT_CLIENT_H
 #define AGENT_CLIENT_CLIENT_H
 
 #include "agent/client/conn/conn.h"
 #include "replay/client.h"
 
-/* rp_client_connect with a host: a client without a thread, for a broker in this process that runs on the caller's thread as
- * well. All calls of such a client come from one thread. */
+/* rp_client_connect with a host: the client has no thread, and the broker in this process runs on the caller's thread. One
+ * thread makes all calls of such a client. */
 rp_client *client_connect(const char *endpoints, const rp_client_options *options, const struct conn_host *host,
                           int64_t timeout_ms, rp_error *err);
-/* Borrowed: lives as long as the client. */
+/* Returns the connection, which lives as long as the client. */
 struct conn *client_conn(rp_client *self);
-/* The label given in the options. */
+/* Returns the label given in the options. */
 const char *client_name(const rp_client *self);
 
 #endif

@@ -15,7 +15,7 @@
 #include "proto/wire/unpack.h"
 
 #define DRAIN_REPLIES 64
-/* The longest that a host sleeps before the connection looks after itself again. */
+/* Longest sleep of a host before the connection does its own work again. */
 #define HOST_SLEEP_MS 100
 
 /* ---- waiting */
@@ -56,8 +56,8 @@ bool conn_cond_wait(pthread_cond_t *cond, pthread_mutex_t *mutex, int64_t deadli
 
 /* ---- the thread */
 
-/* One wake-up serves all callers until the thread has taken it, in take_submitted. So whoever wakes has left its business
- * before, and the thread looks at any business after that. */
+/* One wake-up serves all callers until the thread takes it, in take_submitted. So callers submit before they wake the thread,
+ * and the thread looks at what was submitted after it has taken the wake-up. */
 void conn_wake(struct conn *self)
 {
     if (!atomic_exchange(&self->woken, true) && self->wake_write >= 0) {
@@ -92,7 +92,7 @@ static void take_commands(struct conn *self, struct conn_command *commands)
     }
 }
 
-/* Takes over what other threads have left. */
+/* Takes requests, cancels and commands that other threads have submitted. */
 static void take_submitted(struct conn *self, int64_t now_ns)
 {
     char drained[64];
@@ -133,22 +133,22 @@ static void take_notice(struct conn *self, const struct conn_reply *reply)
         return;
     ProtobufCMessage *credit;
     if (unpack(&replay__credit__descriptor, reply->view.data, reply->view.size, &credit) != RP_OK)
-        return; /* without memory for it, the next heartbeat tells the same */
+        return; /* no memory: the next heartbeat brings the same numbers */
     for (struct conn_part *part = self->parts; part; part = part->next)
         if (part->ops->notice)
             part->ops->notice(part, (const Replay__Credit *)credit);
     unpack_free(credit);
 }
 
-/* The request that this answers, for good. NULL: there is none, or it is to be asked again with its id. What was picked for
- * a sample is then not lost: a broker that shuts down gives it when it is back, one that took the connection for lost at
- * once. */
+/* Takes out the request that this status ends. NULL: there is none, or the request stays and is retried with its id. So the
+ * items picked for a sample are not lost: a broker that shuts down sends them when it is back, and a broker that believed
+ * the connection lost sends them at once. */
 static struct conn_request *take_answered(struct conn *self, uint64_t id, rp_status status)
 {
     struct conn_request *request = conn_request_find(self, id);
     if (!request)
         return NULL;
-    if (status == RP_NO_MEMORY && !request->again && !request->cancelled) { /* nothing is done twice */
+    if (status == RP_NO_MEMORY && !request->again && !request->cancelled) { /* a retry carries nothing out twice */
         request->again = true;
         conn_request_transmit(self, request);
         return NULL;
@@ -178,7 +178,7 @@ static void take_reply(struct conn *self, struct conn_reply *reply)
     conn_reply_destroy(&reply);
 }
 
-/* There was no memory for the answer to this request. */
+/* Handles an answer that there was no memory for. */
 static void lose_reply(struct conn *self, uint64_t id)
 {
     if (id == self->hello_id) {
@@ -220,7 +220,7 @@ static void wait_for_work(struct conn *self, zmq_pollitem_t **items, uint32_t *c
         n++;
     if (n > *capacity) {
         zmq_pollitem_t *grown = realloc(*items, n * sizeof *grown);
-        if (!grown) { /* looks at everything without waiting for it, but not all the time */
+        if (!grown) { /* polls everything after a short sleep instead of waiting for it */
             zmq_poll(NULL, 0, 1);
             self->pipe_ready = true;
             return;
@@ -256,12 +256,12 @@ static int64_t earlier(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* Does all that can be done now; gives the time at which there is more. */
+/* Does everything that can be done now; returns the time at which there is more to do. */
 static int64_t conn_turn(struct conn *self)
 {
     int64_t now = conn_now();
     take_submitted(self, now);
-    /* Not before: a stop that came while that took a wake-up has sent none of its own. */
+    /* Only now: a stop that came while take_submitted took a wake-up has sent no wake-up of its own. */
     if (atomic_load(&self->stopping))
         return now;
     link_watch(self, now);
@@ -301,7 +301,7 @@ void *conn_main(void *arg)
     return NULL;
 }
 
-/* ---- waiting on it */
+/* ---- waiting without a thread */
 
 static int ms_until(int64_t until_ns, int most)
 {
@@ -310,8 +310,8 @@ static int ms_until(int64_t until_ns, int most)
     return left_ms < most ? (int)left_ms : most;
 }
 
-/* What the thread would do: hands over what was left for the other side, lets that act, and takes what it says. If nobody
- * has anything to say, the other side sleeps. */
+/* Does the thread's work: sends what was submitted, lets the host run, and takes its replies. If there is no reply, the host
+ * sleeps. */
 static void serve(struct conn *self, int64_t deadline_ns)
 {
     uint64_t seen = self->n_replies;
@@ -363,7 +363,7 @@ uint64_t conn_try_send(struct conn *self, const struct conn_message *message, co
     request->fn = fn;
     request->ctx = ctx;
     pthread_mutex_lock(&self->mutex);
-    /* Here, so that ids are in the order of the list: what is settled is read off it. */
+    /* Under the mutex, so that ids are in the order of the list: conn_request_settled relies on it. */
     uint64_t id = atomic_fetch_add(&self->next_id, 1);
     conn_request_name(request, id);
     conn_request_list_add(&self->submitted, request);
@@ -389,7 +389,7 @@ void conn_cancel(struct conn *self, uint64_t id)
 {
     pthread_mutex_lock(&self->mutex);
     while (self->n_cancels == CANCELS_MOST)
-        conn_wait(self, &self->changed, &self->mutex, INT64_MAX); /* the I/O thread is about to take them */
+        conn_wait(self, &self->changed, &self->mutex, INT64_MAX); /* the I/O thread takes them soon */
     self->cancels[self->n_cancels++] = id;
     pthread_mutex_unlock(&self->mutex);
     conn_wake(self);

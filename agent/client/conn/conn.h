@@ -1,14 +1,17 @@
-/* One client's connection to a broker: a background thread that owns the service DEALER, and what lives on it.
+/* One client's connection to a broker.
  *
- * A connection with a host has no thread: whoever waits on it does the thread's work meanwhile, in turn with the host. "The
- * I/O thread" is then the caller's, and all calls come from one thread.
+ * The room agent/client/conn owns the service DEALER, the background thread that uses it, and reconnecting. It offers requests
+ * with replies (conn_send, conn_call), what the broker said in HELLO, and parts: objects of other rooms that live on the I/O
+ * thread (struct conn_part). It uses proto/base and proto/wire. Files: conn.c (the thread), conn_life.c (open, close, state),
+ * conn_link.c (the sockets), conn_request.c (requests and replies), conn_hello.c, and client.c (rp_client).
  *
- * Requests may be sent from any thread. They leave in the order of the calls, are sent again with the same id after a
- * reconnect, and each one ends in exactly one call of its reply function: with the broker's reply, or with a status of
- * the library's own (RP_UNAVAILABLE, RP_DEADLINE_EXCEEDED, RP_CANCELLED). Reply functions run on the I/O thread: they
- * must be short and must not wait.
+ * A connection with a host has no thread: a caller that waits does the thread's work, in turn with the host. "The I/O thread"
+ * is then the caller's thread, and all calls come from one thread.
  *
- * Parts (a writer's session) live on the same thread and are called back by it; see struct conn_part. */
+ * Any thread may send requests. They are sent in the order of the calls, again with the same id after a reconnect, and each
+ * ends in exactly one call of its reply function: with the broker's reply, or with a status of the library
+ * (RP_UNAVAILABLE, RP_DEADLINE_EXCEEDED, RP_CANCELLED). Reply functions run on the I/O thread: they must be short and must
+ * not wait. */
 #ifndef AGENT_CLIENT_CONN_H
 #define AGENT_CLIENT_CONN_H
 
@@ -30,15 +33,15 @@ struct conn;
 
 /* ---- replies ---- */
 
-/* Owned by whoever got it: conn_reply_destroy. Payload frames may be taken out with zmq_msg_move. */
+/* A reply belongs to the reply function that gets it: conn_reply_destroy. It may take payload frames with zmq_msg_move. */
 struct conn_reply {
-    rp_status status;       /* of the broker's reply, or of the library when none came */
-    bool answered;          /* a reply of the broker is here: header and view are valid */
+    rp_status status;       /* of the broker's reply, or the library's if no reply came */
+    bool answered;          /* the broker has replied: header and view are valid */
     struct wire_reply view; /* borrows header */
     zmq_msg_t header;
     zmq_msg_t *payload;
     uint32_t n_payload, capacity;
-    char text[256]; /* when not answered: why */
+    char text[256]; /* the reason, if the broker has not replied */
 };
 
 typedef void conn_reply_fn(void *ctx, struct conn_reply *reply);
@@ -46,10 +49,10 @@ typedef void conn_reply_fn(void *ctx, struct conn_reply *reply);
 void conn_reply_destroy(struct conn_reply **self);
 /* Puts the reply's status and sentence into err and returns the status. RP_OK leaves err alone. */
 rp_status conn_reply_status(const struct conn_reply *self, rp_error *err);
-/* The whole header through protobuf-c; free with conn_reply_unpacked_free. NULL with err set if it is damaged, there is
- * none, or no memory. */
+/* Unpacks the header with protobuf-c; free the result with conn_reply_unpacked_free. NULL with err set: no reply, a damaged
+ * header, or no memory. */
 Replay__Reply *conn_reply_unpack(const struct conn_reply *self, rp_error *err);
-/* The same, and why not: RP_BAD_MESSAGE, RP_NO_MEMORY, or the status of a reply that never came. */
+/* The same with a status: RP_BAD_MESSAGE, RP_NO_MEMORY, or the library's own if no reply came. */
 rp_status conn_reply_read(const struct conn_reply *self, Replay__Reply **out, rp_error *err);
 void conn_reply_unpacked_free(Replay__Reply *wire);
 
@@ -74,12 +77,12 @@ uint64_t conn_send(struct conn *self, const struct conn_message *message, conn_r
 /* The same, but returns 0 if there is no memory: then fn is not called, and the payload stays as it was. */
 uint64_t conn_try_send(struct conn *self, const struct conn_message *message, conn_reply_fn *fn, void *ctx);
 
-/* Gives up a request that waits: asks the broker to drop it. Its reply function is still called once, with the reply if
- * it was under way already, else with RP_CANCELLED. Unknown ids are ignored. */
+/* Cancels a waiting request, here and at the broker. Its reply function is still called once: with the reply if it was
+ * already in flight, else with RP_CANCELLED. Ignores unknown ids. */
 void conn_cancel(struct conn *self, uint64_t id);
 
-/* Sends a request and waits. The broker's status becomes the return value, with its text in err. *out is given to the
- * caller when the broker answered with RP_OK, and is NULL otherwise. out may be NULL. */
+/* Sends a request and waits. Returns the broker's status, with its text in err. Gives the reply to the caller in *out if the
+ * status is RP_OK; otherwise *out is NULL. out may be NULL. */
 rp_status conn_call(struct conn *self, const struct conn_message *message, struct conn_reply **out, rp_error *err);
 
 /* ---- what HELLO said ---- */
@@ -101,7 +104,7 @@ struct conn_table {
     uint64_t max_size, max_bytes;
 };
 
-/* The newest answer to a HELLO. Immutable and shared: conn_hello_unref. */
+/* The newest answer to a HELLO: immutable and reference-counted. */
 struct conn_hello {
     uint32_t refs;
     uint64_t instance;
@@ -115,58 +118,58 @@ struct conn_hello {
     uint32_t n_tables;
 };
 
-/* Shares it; never NULL once rp_client_connect has returned. */
+/* Adds a reference; never NULL once rp_client_connect has returned. */
 struct conn_hello *conn_hello_ref(struct conn *self);
 void conn_hello_unref(struct conn_hello **self);
-/* A table's spec; NULL if there is none of that name. Borrowed from hello. */
+/* Returns the table of that name, borrowed from hello; NULL if there is none. */
 const struct conn_table *conn_hello_table(const struct conn_hello *self, const char *name);
-/* "NOT_FOUND: no table 'x'; there are 'a', 'b'" (with "did you mean"). */
+/* Sets err to "no table 'x'" with the tables that there are and a "did you mean"; returns RP_NOT_FOUND. */
 rp_status conn_hello_no_table(const struct conn_hello *self, const char *name, rp_error *err);
 
 /* ---- life ---- */
 
-/* Runs the other side, a broker in this process, on the thread that waits. */
+/* A broker in this process that runs on the thread that waits for it. */
 struct conn_host {
     struct ducts *ducts; /* borrowed: the broker's */
-    /* Handles what has been sent, and what is due. With nothing to do it sleeps for at most wait_ms. */
+    /* Lets the broker handle messages and timers. Sleeps for at most wait_ms if there is nothing to do. */
     void (*turn)(void *ctx, int wait_ms);
     void *ctx;
 };
 
-/* Waits until the broker has answered HELLO. host: NULL for a thread; else copied. */
+/* Waits until the broker has answered HELLO. host is copied; NULL: the connection has a thread. */
 struct conn *conn_new(const char *endpoint, const rp_client_options *options, const struct conn_host *host,
                       int64_t timeout_ms, rp_error *err);
-/* Ends all requests with RP_CANCELLED and stops the thread. All parts must be gone. */
+/* Ends all requests with RP_CANCELLED and stops the thread. All parts must be detached. */
 void conn_destroy(struct conn **self);
 
 const char *conn_endpoint(const struct conn *self);
 void *conn_zmq_context(struct conn *self);
-/* True if it has no thread, but a host. */
+/* True if the connection has a host instead of a thread. */
 bool conn_is_hosted(const struct conn *self);
-/* Where a hosted connection's data goes; NULL: to a socket. */
+/* Returns the duct for a hosted connection's ingest; NULL: ingest goes to a socket. */
 struct duct *conn_data_duct(struct conn *self);
 uint64_t conn_client_id(const struct conn *self);
-/* An rp_client_state. */
+/* Returns an rp_client_state. */
 int32_t conn_state(struct conn *self);
 uint64_t conn_reconnects(struct conn *self);
-/* "the broker at tcp://... does not answer (3.2 s)", or "" while it does. */
+/* Writes "no broker answers at tcp://... for 3.2 s", or "" while the broker answers. */
 void conn_describe(struct conn *self, char *out, size_t size);
 
-/* ---- parts: things with sockets of their own on the I/O thread ---- */
+/* ---- parts: objects that live on the I/O thread ---- */
 
 struct conn_part;
 
-/* All run on the I/O thread. */
+/* All functions run on the I/O thread. */
 struct conn_part_ops {
     /* A broker has answered HELLO on a new socket: open or resume. */
     void (*up)(struct conn_part *part, const struct conn_hello *hello);
-    /* The connection is gone: close the part's sockets. */
+    /* The connection is lost: close the part's sockets. */
     void (*down)(struct conn_part *part);
     /* Optional. A Credit notice. The session's ordinal says which session it is for; a notice without one is for all. */
     void (*notice)(struct conn_part *part, const Replay__Credit *credit);
-    /* After every wake-up: does what can be done and returns the time at which it wants to be called again. */
+    /* Called after every wake-up: does its work and returns the time of the next call. */
     int64_t (*tick)(struct conn_part *part, int64_t now_ns);
-    /* Optional. A socket to wait for, with ZMQ_POLLOUT or 0 for none. */
+    /* Optional. Returns a socket to wait for, and sets events to ZMQ_POLLOUT, or to 0 for none. */
     void *(*poll)(struct conn_part *part, short *events);
 };
 
@@ -176,30 +179,30 @@ struct conn_part {
     struct conn_part *next;
 };
 
-/* Returns when the I/O thread has taken it over, or has let go of it: then down was called and none of its functions
- * runs any more. */
+/* Return when the I/O thread has taken the part, or has released it: then down was called, and none of its functions runs
+ * any more. */
 void conn_attach(struct conn *self, struct conn_part *part);
 void conn_detach(struct conn *self, struct conn_part *part);
-/* Has the I/O thread call tick soon. Any thread. */
+/* Makes the I/O thread call tick soon. Any thread. */
 void conn_wake(struct conn *self);
 /* For parts: sends at once, from the I/O thread, and does not retry: when the connection is lost, fn is called with
  * RP_UNAVAILABLE. After conn_detach of the part fn is no longer called. fn gets the part as ctx. False: not sent. */
 bool conn_send_once(struct conn *self, struct conn_part *part, const struct conn_message *message, conn_reply_fn *fn);
-/* For parts: this connection has stopped working; take it down and make a new one. */
+/* For parts: closes a connection that has stopped working, and opens a new one. */
 void conn_reset(struct conn *self, const char *why);
 
 /* ---- waiting ---- */
 
-/* A monotonic deadline: INT64_MAX for negative (wait as long as it takes), now for 0. */
+/* Returns the monotonic time of a deadline: INT64_MAX for a negative time-out, now for 0. */
 int64_t conn_deadline(int64_t timeout_ms);
 int64_t conn_now(void);
 void conn_cond_init(pthread_cond_t *cond);
-/* Waits for something that the I/O thread signals. False when the deadline has passed. Call with the mutex held and test
- * the condition first: it may return early. */
+/* Waits for a condition that the I/O thread signals. False: the deadline has passed. Call it with the mutex held, in a loop
+ * that tests the condition: it may return early. */
 bool conn_wait(struct conn *self, pthread_cond_t *cond, pthread_mutex_t *mutex, int64_t deadline_ns);
-/* The same for what a thread other than the I/O thread signals. */
+/* The same for a condition that another thread signals. */
 bool conn_cond_wait(pthread_cond_t *cond, pthread_mutex_t *mutex, int64_t deadline_ns);
-/* For calls that do not wait. Without a thread nothing comes by itself: does what can be done now. */
+/* For calls that do not wait: a connection without a thread does its work here. */
 void conn_look(struct conn *self);
 
 #endif

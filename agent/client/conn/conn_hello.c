@@ -1,4 +1,4 @@
-/* What a broker says of itself in its answer to HELLO. */
+/* Reads the broker's answer to HELLO. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -94,9 +94,9 @@ struct conn_hello *hello_read(const struct conn_reply *reply, const char *host, 
         return NULL;
     struct conn_hello *self = NULL;
     if (wire->body_case != REPLAY__REPLY__BODY_HELLO)
-        err_set(err, RP_BAD_MESSAGE, "the broker's answer to HELLO is none");
+        err_set(err, RP_BAD_MESSAGE, "the broker's reply is not an answer to HELLO");
     else if (!(self = hello_copy(wire->hello, host)))
-        err_set(err, RP_NO_MEMORY, "the broker's answer to HELLO can not be stored");
+        err_set(err, RP_NO_MEMORY, "no memory for the broker's answer to HELLO");
     conn_reply_unpacked_free(wire);
     return self;
 }

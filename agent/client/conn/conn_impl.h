@@ -1,5 +1,5 @@
-/* What the files conn*.c share. Everything below "I/O thread" is touched by that
- * thread alone. */
+/* struct conn, and the functions that its five files share: the files are one object, cut by task. Only the I/O thread
+ * touches the members below "I/O thread". */
 #ifndef AGENT_CLIENT_CONN_IMPL_H
 #define AGENT_CLIENT_CONN_IMPL_H
 
@@ -23,8 +23,8 @@ enum conn_request_field {
 struct conn_request {
     uint64_t id;
     uint32_t field;                   /* of the body */
-    struct conn_request *next, *prev; /* in the order of sending; samples by their ids, too */
-    struct conn_request *chain;       /* of its bucket */
+    struct conn_request *next, *prev; /* in the order of sending; for samples that is the order of their ids */
+    struct conn_request *chain;       /* next in its bucket */
     zmq_msg_t header;
     zmq_msg_t *payload;
     uint32_t n_payload;
@@ -32,11 +32,11 @@ struct conn_request {
     int64_t timeout_ms;
     conn_reply_fn *fn;
     void *ctx;
-    struct conn_part *part;   /* set: sent once, for this part */
-    struct conn_reply *reply; /* made with it: whatever becomes of the request, that can be told */
+    struct conn_part *part;   /* not NULL: sent once, for this part */
+    struct conn_reply *reply; /* allocated with the request, so that every request can be answered */
     bool cancelled;
     bool sent;  /* at least once */
-    bool again; /* sent again because there was no memory, here or at the broker; not a third time */
+    bool again; /* was retried because there was no memory, here or at the broker; it is not retried again */
 };
 
 struct conn_request_list {
@@ -45,7 +45,7 @@ struct conn_request_list {
 
 enum conn_command_kind { COMMAND_ATTACH, COMMAND_DETACH };
 
-/* On the stack of a thread that waits until it is done. */
+/* Lives on the stack of a thread that waits until it is done. */
 struct conn_command {
     enum conn_command_kind kind;
     struct conn_part *part;
@@ -54,8 +54,8 @@ struct conn_command {
 };
 
 enum link_state {
-    LINK_DOWN,   /* no socket; a new one at link_time */
-    LINK_ASKING, /* HELLO is under way; given up at link_time */
+    LINK_DOWN,   /* no socket; the next is opened at link_time */
+    LINK_ASKING, /* HELLO is in flight; it times out at link_time */
     LINK_UP,
 };
 
@@ -67,26 +67,26 @@ struct conn {
     bool own_context;
     uint64_t client_id;
     int64_t backoff_min_ns, backoff_max_ns;
-    struct conn_host broker; /* turn NULL: elsewhere, and this connection has a thread */
+    struct conn_host broker; /* turn NULL: no host, and this connection has a thread */
     pthread_t thread;
-    bool started; /* the thread, or what stands for it */
+    bool started; /* the thread runs, or there is a host */
 
-    int wake_read, wake_write; /* -1: nobody sleeps who could be woken */
+    int wake_read, wake_write; /* -1: no thread to wake */
     atomic_bool woken;
     atomic_bool stopping;
-    atomic_uint_fast64_t next_id; /* of samples: taken with the mutex held, in the order of submitted */
+    atomic_uint_fast64_t next_id; /* taken with the mutex held for samples, so that ids are in the order of submitted */
 
     pthread_mutex_t mutex; /* guards what follows, up to the I/O thread's part */
     pthread_cond_t changed;
     struct conn_request_list submitted;
-    uint64_t cancels[CANCELS_MOST]; /* left for the I/O thread */
+    uint64_t cancels[CANCELS_MOST]; /* ids that the I/O thread is to cancel */
     uint32_t n_cancels;
     struct conn_command *commands;
     struct conn_hello *hello;
     enum link_state state;
-    int64_t lost_ns; /* since when nobody answers */
+    int64_t lost_ns; /* time at which the connection was lost */
     uint64_t reconnects;
-    rp_error refusal; /* the broker's answer to HELLO, when it was an error */
+    rp_error refusal; /* the broker's answer to HELLO, if it was an error */
 
     /* I/O thread */
     void *dealer, *monitor;
@@ -96,10 +96,10 @@ struct conn {
     uint32_t failures;
     uint64_t hello_id;
     bool reset_wanted;
-    bool pipe_ready;    /* the last poll saw something in the wake-up pipe */
+    bool pipe_ready;    /* the last poll found a wake-up in the pipe */
     uint64_t n_replies; /* taken so far */
     struct conn_request_list pending;
-    uint64_t taken; /* id of the last request that another thread has submitted and that is, or was, pending */
+    uint64_t taken; /* id of the last request that another thread has submitted and this thread has taken */
     struct conn_request *buckets[REQUEST_BUCKETS];
     struct conn_part *parts;
     struct rng rng;
@@ -107,53 +107,53 @@ struct conn {
 
 /* conn.c: the thread's function; arg is the connection. */
 void *conn_main(void *arg);
-/* The thread's last act: ends all requests. */
+/* Ends all requests, when the thread stops. */
 void conn_finish(struct conn *self);
 
-/* conn_life.c: tells the thread to end, and does not wait for it. */
+/* conn_life.c: tells the thread to stop, and does not wait for it. */
 void conn_stop(struct conn *self);
 
-/* conn_link.c: the sockets, and when to make new ones. */
+/* conn_link.c: opens, watches and reopens the sockets. */
 void link_step(struct conn *self, int64_t now_ns);
 void link_fail(struct conn *self, const char *why, int64_t now_ns);
 void link_close(struct conn *self);
-/* There is no memory for a HELLO or its answer: tried again later. */
+/* No memory for a HELLO or its answer: retries later. */
 void link_no_memory(struct conn *self);
-/* The answer to the HELLO of this attempt. */
+/* Takes the answer to HELLO. */
 void link_answer(struct conn *self, const struct conn_reply *reply);
-/* Reads what the monitor has to say. */
+/* Reads the monitor's events. */
 void link_watch(struct conn *self, int64_t now_ns);
 
 /* conn_request.c */
-/* Without an id yet: conn_request_name gives it one. */
+/* Makes a request without an id: conn_request_name sets it. */
 struct conn_request *conn_request_new(struct conn *self, const struct conn_message *message);
 void conn_request_name(struct conn_request *request, uint64_t id);
 void conn_request_free(struct conn_request *request);
 void conn_request_track(struct conn *self, struct conn_request *request);
 struct conn_request *conn_request_find(struct conn *self, uint64_t id);
-/* Takes it out of pending; NULL if there is none. */
+/* Takes a request out of pending; NULL if there is none. */
 struct conn_request *conn_request_take(struct conn *self, uint64_t id);
 void conn_request_transmit(struct conn *self, struct conn_request *request);
-/* Ends one that was taken out, without an answer. */
+/* Ends a request that was taken out, with a status of the library. */
 void conn_request_end(struct conn_request *request, rp_status status, const char *format, ...) RP_PRINTF(3, 4);
-/* Ends those past their deadline; gives the next deadline. */
+/* Ends requests past their deadline; returns the next deadline. */
 int64_t conn_request_expire(struct conn *self, int64_t now_ns);
 void conn_request_resend(struct conn *self);
-/* Ends the requests of parts (or of one) that are sent once. */
+/* Ends requests that are sent once: those of one part, or of all (NULL). tell: calls their reply functions. */
 void conn_request_drop_once(struct conn *self, const struct conn_part *part, bool tell);
 void conn_request_cancel(struct conn *self, uint64_t id, int64_t now_ns);
 void conn_request_list_add(struct conn_request_list *list, struct conn_request *request);
-/* Reads one message: false if there is none. *reply is given to the caller and may be NULL even so: it is
- * damaged, or there is no memory for it, and *lost says which request it answered. */
+/* Receives one message; false: there is none. Gives *reply to the caller. *reply NULL: the message is damaged, or there is no
+ * memory for it, and *lost is the id of the request that it answers. */
 bool reply_receive(struct conn *self, struct conn_reply **reply, uint64_t *lost);
-/* Ends a request that was taken out, with a reply that is given to it. */
+/* Ends a request that was taken out, with this reply. Takes the reply. */
 void conn_request_answer(struct conn_request *request, struct conn_reply *reply);
-/* A reply that says so. Needs no memory. */
+/* Returns a constant reply with RP_NO_MEMORY. */
 struct conn_reply *reply_no_memory(void);
 
 /* conn_hello.c */
 struct conn_hello *hello_read(const struct conn_reply *reply, const char *host, rp_error *err);
-/* Puts the host in the place of a "*" in a tcp endpoint. NULL: out of memory. */
+/* Replaces "*" by the host in a tcp endpoint. NULL: out of memory. */
 char *hello_endpoint(const char *endpoint, const char *host);
 
 #endif

@@ -1,4 +1,4 @@
-/* The beginning and the end of a connection, and what can be asked of it. */
+/* Opens and closes a connection, and answers questions about its state. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -122,7 +122,7 @@ static rp_status conn_await(struct conn *self, int64_t timeout_ms, rp_error *err
     return status;
 }
 
-/* Finds out what libzmq thinks of an endpoint before the thread starts to retry. */
+/* Lets libzmq check the endpoint once, before the thread starts to retry. */
 static rp_status conn_check(struct conn *self, rp_error *err)
 {
     void *probe = zmq_socket(self->context, ZMQ_DEALER);
@@ -163,7 +163,7 @@ struct conn *conn_new(const char *endpoint, const rp_client_options *options, co
     conn_cond_init(&self->changed);
     set_back_off(self, options);
     rng_system(&self->client_id, sizeof self->client_id);
-    self->client_id |= 1; /* 0 is nobody */
+    self->client_id |= 1; /* 0 stands for no client */
     rng_system(&seed, sizeof seed);
     rng_seed(&self->rng, seed);
     atomic_store(&self->next_id, 1);

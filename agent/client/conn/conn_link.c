@@ -1,4 +1,4 @@
-/* The service socket: made, watched, and made anew with exponential back-off and jitter. */
+/* Opens the service socket, watches it, and reopens it with exponential back-off and jitter. */
 #include <stdio.h>
 #include <string.h>
 
@@ -51,14 +51,14 @@ static void link_say_hello(struct conn *self)
     conn_request_free(request);
 }
 
-/* The socket, connected. Gives the reason if there is none. */
+/* Opens and connects the socket. Returns the reason if that fails, else NULL. */
 static const char *link_connect(struct conn *self)
 {
     self->dealer = zmq_socket(self->context, ZMQ_DEALER);
     if (!self->dealer)
         return "no socket";
     option(self->dealer, ZMQ_LINGER, 0);
-    option(self->dealer, ZMQ_SNDHWM, 0); /* what is under way is bounded by its owners */
+    option(self->dealer, ZMQ_SNDHWM, 0); /* the callers bound what is in flight */
     option(self->dealer, ZMQ_RCVHWM, 0);
     option(self->dealer, ZMQ_HEARTBEAT_IVL, PING_MS);
     option(self->dealer, ZMQ_HEARTBEAT_TIMEOUT, PING_TIMEOUT_MS);

@@ -1,4 +1,4 @@
-/* Requests under way, and replies as they come in. */
+/* Requests in flight, and the replies to them. */
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -12,7 +12,7 @@
 
 /* ---- replies */
 
-/* Ends requests when there is no memory for a reply of their own. Never written to, never freed. */
+/* Ends requests if there is no memory for a reply of their own. Never written, never freed. */
 static const struct conn_reply no_memory = {.status = RP_NO_MEMORY, .text = "no memory for the reply to a request"};
 
 struct conn_reply *reply_no_memory(void)
@@ -63,7 +63,7 @@ rp_status conn_reply_read(const struct conn_reply *self, Replay__Reply **out, rp
     if (status == RP_NO_MEMORY)
         return err_set(err, RP_NO_MEMORY, "no memory for the broker's reply");
     if (status != RP_OK)
-        return err_set(err, RP_BAD_MESSAGE, "the broker's reply can not be decoded");
+        return err_set(err, RP_BAD_MESSAGE, "the broker's reply cannot be decoded");
     *out = (Replay__Reply *)wire;
     return RP_OK;
 }
@@ -80,7 +80,7 @@ void conn_reply_unpacked_free(Replay__Reply *wire)
     unpack_free((ProtobufCMessage *)wire);
 }
 
-/* Payload frames that a reply has room for from the start. */
+/* Payload frames that a reply has room for at first. */
 #define FRAMES_AT_FIRST 4u
 
 static bool reply_add_frame(struct conn_reply *self, zmq_msg_t *frame)
@@ -116,7 +116,7 @@ static struct conn_reply *reply_with_room(void)
     return self;
 }
 
-/* The reply that was made with the request, or a new one. */
+/* Returns the reply that was allocated with the request, or a new one. */
 static struct conn_reply *reply_for(struct conn *self, uint64_t id)
 {
     struct conn_request *request = id ? conn_request_find(self, id) : NULL;
@@ -127,7 +127,7 @@ static struct conn_reply *reply_for(struct conn *self, uint64_t id)
     return reply;
 }
 
-/* The header; for a duct, what a socket does with the envelope is done here. */
+/* Receives the header. A socket removes the envelope itself; for a duct it is skipped here. */
 static bool receive_header(struct way from, zmq_msg_t *frame, bool *more)
 {
     return way_receive(from, frame, more) && (!from.duct || (*more && way_receive(from, frame, more)));
@@ -170,7 +170,8 @@ bool reply_receive(struct conn *self, struct conn_reply **out, uint64_t *lost)
 
 /* ---- requests */
 
-/* Where the numbers stand that are filled in later: after a tag and a version of one byte each, 1 + 8 bytes a field. */
+/* Offsets in the header of the numbers that are filled in later. The version takes two bytes with its tag; each number takes
+ * 8 bytes after a tag of one byte. */
 enum { ID_AT = 3, SETTLED_AT = 21 };
 
 static bool conn_request_header(struct conn_request *self, uint64_t client, const struct conn_message *message)
@@ -178,7 +179,7 @@ static bool conn_request_header(struct conn_request *self, uint64_t client, cons
     struct pb_writer out = {0};
     size_t size = message->body ? protobuf_c_message_get_packed_size(message->body) : message->size;
     pb_put_varint(&out, 1, WIRE_VERSION);
-    pb_put_fixed64(&out, 2, UINT64_MAX); /* a 0 would be left out */
+    pb_put_fixed64(&out, 2, UINT64_MAX); /* a placeholder: 0 would be left out */
     pb_put_fixed64(&out, 3, client);
     pb_put_fixed64(&out, 4, UINT64_MAX);
     pb_tag(&out, message->field, PB_BYTES);
@@ -292,8 +293,8 @@ struct conn_request *conn_request_take(struct conn *self, uint64_t id)
     return request;
 }
 
-/* All samples up to this id are answered, or given up. Those that another thread has submitted meanwhile have higher
- * ids than any that was taken over. */
+/* Returns the id up to which all samples are answered or cancelled. Samples that another thread has just submitted have higher
+ * ids than all that were taken. */
 static uint64_t conn_request_settled(const struct conn *self)
 {
     for (const struct conn_request *request = self->pending.first; request; request = request->next)
@@ -321,10 +322,10 @@ static bool transmit(struct way to, struct conn_request *request)
 void conn_request_transmit(struct conn *self, struct conn_request *request)
 {
     struct way to = {self->dealer, self->broker.ducts ? &self->broker.ducts->requests : NULL};
-    if (!request->sent) /* later it belongs to copies that are under way as well */
+    if (!request->sent) /* later the header is shared with copies in flight */
         header_put(request, SETTLED_AT, conn_request_settled(self));
     request->sent = true;
-    /* It is sent again after a reconnect; a socket that takes nothing is about to have one. */
+    /* A request that the socket does not take is sent again after the reconnect, which is due. */
     if (!transmit(to, request) && to.duct)
         conn_reset(self, "no memory");
 }
@@ -360,7 +361,7 @@ int64_t conn_request_expire(struct conn *self, int64_t now_ns)
         else
             conn_request_end(request, RP_DEADLINE_EXCEEDED, "the broker at %s has not answered within %lld ms",
                              self->endpoint, (long long)request->timeout_ms);
-        after = self->pending.first; /* a reply function may have sent another */
+        after = self->pending.first; /* a reply function may have sent a request */
         next = INT64_MAX;
     }
     return next;
@@ -382,7 +383,7 @@ static void send_cancel(struct conn *self, uint64_t id)
     struct conn_request *cancel = conn_request_new(self, &message);
     if (cancel) {
         conn_request_name(cancel, atomic_fetch_add(&self->next_id, 1));
-        conn_request_transmit(self, cancel); /* its answer is not waited for */
+        conn_request_transmit(self, cancel); /* without waiting for the answer */
         conn_request_free(cancel);
     }
 }
@@ -399,7 +400,7 @@ void conn_request_drop_once(struct conn *self, const struct conn_part *part, boo
             continue;
         }
         if (request->deadline_ns == INT64_MAX && self->link == LINK_UP)
-            send_cancel(self, request->id); /* it may stand at the broker for ever */
+            send_cancel(self, request->id); /* it might wait at the broker for ever */
         conn_request_free(request);
     }
 }

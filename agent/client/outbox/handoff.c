@@ -1,4 +1,4 @@
-/* The ring and what is shared beside it. */
+/* See handoff.h. */
 #include "agent/client/outbox/handoff.h"
 
 #include <stdio.h>
@@ -42,8 +42,8 @@ bool handoff_push(struct handoff *self, const struct queued_item *item, struct s
 
 bool handoff_should_wake(struct handoff *self)
 {
-    /* Sequentially consistent, as the store of the tail was: the consumer states its mode and then looks at the tail
-     * once more, so one of the two sees the other. */
+    /* Sequentially consistent, like the store of the tail: the consumer sets its mode and then reads the tail once more, so at
+     * least one of the two sees the other's store. */
     int mode = atomic_load(&self->mode);
     if (mode == HANDOFF_AWAKE)
         return false;
@@ -86,7 +86,7 @@ void handoff_popped(struct handoff *self)
 
 void handoff_signal(struct handoff *self)
 {
-    /* Whoever waits counts itself first and looks at the totals then. */
+    /* A waiter counts itself first and reads the totals after that. */
     if (atomic_load(&self->waiters) == 0)
         return;
     pthread_mutex_lock(&self->mutex);

@@ -19,29 +19,29 @@
 #define CACHE_LINE 64
 
 struct queued_item {
-    struct step_chunk *chunk; /* its first */
+    struct step_chunk *chunk; /* the first chunk */
     struct item_layout *layout;
     uint64_t key;
     double priority;
     uint64_t policy;
     union {
-        uint64_t mark;           /* before it is sent: no later item refers to a chunk before this one */
-        struct message *message; /* after */
+        uint64_t mark;           /* before the item is sent: no later item refers to a chunk before this one */
+        struct message *message; /* after it was sent */
     };
     uint32_t offset, length; /* steps */
 };
 
 struct handoff_slot {
     struct queued_item item;    /* item.chunk NULL: none */
-    struct step_chunk *evicted; /* chunks that have left the window; no item that comes later refers to them */
+    struct step_chunk *evicted; /* chunks that have left the window; no later item refers to them */
 };
 
-/* What the I/O thread wants to be woken for. */
+/* What the writing thread wakes the I/O thread for. */
 enum handoff_mode {
-    HANDOFF_AWAKE,   /* it looks by itself */
+    HANDOFF_AWAKE,   /* nothing: the I/O thread looks by itself */
     HANDOFF_IDLE,    /* any item */
-    HANDOFF_LINGER,  /* a few full batches; what is less has its own time */
-    HANDOFF_BLOCKED, /* no credit: only when the ring fills up */
+    HANDOFF_LINGER,  /* a few full batches; smaller batches have a timer */
+    HANDOFF_BLOCKED, /* a ring that fills up: there is no credit */
 };
 
 /* The I/O thread's counts, for rp_writer_info. */
@@ -60,17 +60,17 @@ struct handoff {
     uint64_t seen_tail;
     _Alignas(CACHE_LINE) atomic_int mode;
     atomic_uint_fast64_t resolved;            /* items: accepted, rejected or in doubt */
-    atomic_uint_fast64_t done_bytes;          /* of chunks whose message is resolved */
-    atomic_uint_fast64_t key_base, key_count; /* of the session: its keys are key_base + 0 ... key_count - 1 */
+    atomic_uint_fast64_t done_bytes;          /* bytes of chunks whose message is resolved */
+    atomic_uint_fast64_t key_base, key_count; /* the session's keys are key_base + 0 ... key_count - 1 */
     atomic_uint_fast32_t waiters;
-    atomic_bool urgent; /* send what is there, be it little */
-    atomic_bool renew;  /* the session's keys are used up: open a new one when everything is confirmed */
+    atomic_bool urgent; /* send small batches without delay */
+    atomic_bool renew;  /* the session's keys are used up: open a new session when all items are confirmed */
     struct handoff_slot *slots;
     uint32_t batch_items;
 
     pthread_mutex_t mutex; /* guards what follows */
     pthread_cond_t moved;
-    uint64_t explain_serial; /* answers to heartbeats that asked why */
+    uint64_t explain_serial; /* number of answers to heartbeats that asked for an explanation */
     char why[400];
     bool open;
     rp_error refusal; /* of the first HELLO */
@@ -91,15 +91,15 @@ void handoff_fini(struct handoff *self);
 
 /* Producer. False: the ring is full. */
 bool handoff_push(struct handoff *self, const struct queued_item *item, struct step_chunk *evicted);
-/* Producer: whether the I/O thread must be woken for what was pushed. */
+/* Producer: returns true if the I/O thread must be woken. */
 bool handoff_should_wake(struct handoff *self);
-/* Consumer: the next slot, or NULL. Valid until handoff_popped. */
+/* Consumer: returns the next slot, or NULL. Valid until handoff_popped. */
 struct handoff_slot *handoff_peek(struct handoff *self);
-/* Consumer: a hint to fetch what the slots after this one point to, if they are filled. */
+/* Consumer: prefetches what the next slots point to, if they are filled. */
 void handoff_prefetch(struct handoff *self);
 void handoff_popped(struct handoff *self);
 
-/* I/O thread: something that a writer may wait for has changed. */
+/* I/O thread: wakes writers that wait, because a total has changed. */
 void handoff_signal(struct handoff *self);
 /* I/O thread: keeps a rejection for the application. */
 void handoff_reject(struct handoff *self, const rp_rejection *rejection);

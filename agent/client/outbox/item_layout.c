@@ -1,4 +1,4 @@
-/* Slices into layouts. */
+/* See item_layout.h. */
 #include "agent/client/outbox/item_layout.h"
 
 #include <inttypes.h>
@@ -93,7 +93,7 @@ static rp_status check_present(const struct step_stream *stream, uint32_t column
     return RP_OK;
 }
 
-/* Whether a table insists on a number of steps for this field, so that "to the end" will not do. */
+/* Returns true if the table's signature fixes the number of steps, so that a slice "to the end" needs a count. */
 static bool has_fixed_steps(const struct conn_table *spec, uint32_t field)
 {
     return field < spec->n_fields && spec->fields[field].rank > 0 && spec->fields[field].shape[0] != 0;
@@ -340,7 +340,7 @@ static void item_layouts_grow(struct item_layouts *self)
     uint32_t n = self->n_buckets * 4;
     struct item_layout **buckets = calloc(n, sizeof(*buckets));
     if (!buckets)
-        return; /* chains merely get longer */
+        return; /* without memory the chains get longer */
     for (uint32_t i = 0; i < self->n_buckets; i++)
         for (struct item_layout *layout = self->buckets[i], *next; layout; layout = next) {
             next = layout->chain;

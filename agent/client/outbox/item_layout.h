@@ -1,5 +1,5 @@
-/* Item layouts on the writer's side: the slices of an item, made relative to its first step, so that equal ones are
- * recognised and registered with the broker once. */
+/* Item layouts on the writer's side: the slices of an item, relative to its first step, so that equal layouts are recognised
+ * and registered with the broker once. */
 #ifndef AGENT_CLIENT_ITEM_LAYOUT_H
 #define AGENT_CLIENT_ITEM_LAYOUT_H
 
@@ -23,15 +23,15 @@ struct item_layout_field {
     bool squeeze;
 };
 
-/* Constant once made, but for the I/O thread's part. Lives as long as its writer. */
+/* Immutable, except for the I/O thread's members. Lives as long as its writer. */
 struct item_layout {
     struct item_layout *chain;
     uint64_t hash;
     uint32_t table; /* index into the HELLO's tables */
-    uint8_t *wire;  /* an Ingest.layouts field: tag, length, message, the id first */
+    uint8_t *wire;  /* the encoded Ingest.layouts field: tag, length, and the message with the id first */
     size_t wire_size, wire_id;
-    /* The I/O thread's: sessions number their layouts in the order in which they are sent. */
-    uint64_t session; /* in which it was registered; 0: none */
+    /* I/O thread. A session numbers its layouts in the order in which they are sent. */
+    uint64_t session; /* serial of the session that has it; 0: none */
     uint32_t id;
     uint32_t n_fields;
     struct item_layout_field fields[];
@@ -40,19 +40,19 @@ struct item_layout {
 struct item_layouts {
     struct item_layout **buckets;
     uint32_t n_buckets, count;
-    struct item_layout **last; /* [table] the one used last */
+    struct item_layout **last; /* [table] the layout used last */
     uint32_t n_tables;
-    struct item_layout_field *scratch; /* the item being made */
+    struct item_layout_field *scratch; /* fields of the item being made */
     uint32_t scratch_size;
 };
 
-/* What an item covers, in steps of the stream. */
+/* The steps of the stream that an item covers. */
 struct item_steps {
     uint64_t first;
     uint32_t length;
 };
 
-/* The I/O thread: sets the id in the encoded layout. */
+/* I/O thread: sets the id in the encoded layout. */
 void item_layout_number(struct item_layout *self, uint32_t id);
 
 bool item_layouts_init(struct item_layouts *self, uint32_t n_tables);

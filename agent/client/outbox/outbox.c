@@ -1,4 +1,4 @@
-/* Items in, messages out; see outbox_build.c for how a message is made. */
+/* Takes items in and sends messages; outbox_build.c makes the messages. */
 #include "agent/client/outbox/outbox.h"
 
 #include <stdio.h>
@@ -9,10 +9,10 @@
 #include "proto/base/error.h"
 #include "proto/base/log.h"
 
-/* Of brokers that do not say how many keys a session has. */
+/* Number of keys of a session if the broker does not say it. */
 #define OLD_KEY_COUNT (UINT64_C(1) << 40)
 
-/* Messages of one wake-up before replies are looked at again. */
+/* Messages that are sent in one wake-up before replies are read again. */
 #define MESSAGES_PER_TURN 64u
 
 /* ---- life */
@@ -111,7 +111,7 @@ static void item_unref(struct outbox *self, const struct queued_item *item)
 {
     uint64_t left = (uint64_t)item->offset + item->length;
     for (struct step_chunk *chunk = item->chunk, *next; chunk; chunk = next) {
-        next = left > chunk->length ? chunk->next : NULL; /* of the last one it is the writer's to set */
+        next = left > chunk->length ? chunk->next : NULL; /* next of the last chunk belongs to the writer */
         left -= chunk->length;
         chunk->refs--;
         chunk_check(self, chunk);
@@ -155,7 +155,7 @@ bool outbox_take(struct outbox *self)
     return true;
 }
 
-/* The first unresolved item is done with. */
+/* Resolves the oldest unresolved item. */
 static void resolve_one(struct outbox *self, struct outbox_table *table)
 {
     struct queued_item *item = outbox_item(table, table->resolved++);
@@ -194,7 +194,7 @@ void outbox_fini(struct outbox *self)
 
 /* ---- sending */
 
-/* Items of a table that is gone can never be sent. */
+/* Rejects the unsent items of a table that the broker no longer has. */
 static void reject_unknown(struct outbox *self, uint32_t t)
 {
     struct outbox_table *table = &self->tables[t];
@@ -203,7 +203,7 @@ static void reject_unknown(struct outbox *self, uint32_t t)
         struct queued_item *item = outbox_item(table, table->sent);
         rp_rejection rejection = {.status = RP_NOT_FOUND, .key = item->key};
         snprintf(rejection.table, sizeof rejection.table, "%s", self->hello->tables[t].name);
-        snprintf(rejection.text, sizeof rejection.text, "the broker came back without this table");
+        snprintf(rejection.text, sizeof rejection.text, "the broker was restarted without this table");
         handoff_reject(self->handoff, &rejection);
         item_unref(self, item);
     }
@@ -213,13 +213,13 @@ static void reject_unknown(struct outbox *self, uint32_t t)
     atomic_fetch_add(&self->handoff->resolved, n);
 }
 
-/* Puts one message on the wire: false if the socket takes no more. */
+/* Sends one message; false: the socket is full. */
 static bool transmit(struct outbox *self, struct message *message, struct way push)
 {
     zmq_msg_t copy;
     for (uint32_t i = 0; i < message->n_frames; i++) {
         if (i == 0 && message->epoch != self->epoch) {
-            /* libzmq may still read the frame of the first time: the epoch changes in a copy. */
+            /* libzmq may still read the frame that was sent first: change the epoch in a copy. */
             if (zmq_msg_init_size(&copy, zmq_msg_size(&message->frames[0])) != 0) {
                 self->short_of_memory = true;
                 return false;
@@ -232,13 +232,13 @@ static bool transmit(struct outbox *self, struct message *message, struct way pu
         }
         if (!way_send(push, &copy, i + 1 < message->n_frames)) {
             zmq_msg_close(&copy);
-            return false; /* nothing of it is taken: a message goes as a whole */
+            return false; /* the socket takes a whole message or nothing */
         }
     }
     return true;
 }
 
-/* Stands in for a message that has been let go of, so that the numbers have no gap. */
+/* Sends an empty message in place of one that was dropped, so that the numbers have no gap. */
 static bool transmit_blank(struct outbox *self, struct way push)
 {
     struct pb_writer out = {0};
@@ -257,7 +257,7 @@ static bool transmit_blank(struct outbox *self, struct way push)
     return ok;
 }
 
-/* Sends what is numbered and not on the wire yet. */
+/* Sends messages that have a number and were not sent in this epoch. */
 static bool catch_up(struct outbox *self, struct way push)
 {
     while (self->wire_next <= self->last_number) {
@@ -275,7 +275,7 @@ static bool catch_up(struct outbox *self, struct way push)
     return true;
 }
 
-/* The socket tells when it has room; memory has to be asked for again. */
+/* A full socket signals when it has room; after a lack of memory, retry soon. */
 static enum outbox_more full_or_short(struct outbox *self, int64_t now_ns)
 {
     if (!self->short_of_memory)
@@ -333,10 +333,10 @@ enum outbox_more outbox_send(struct outbox *self, struct way push, int64_t now_n
 uint64_t outbox_oldest(const struct outbox *self)
 {
     uint64_t oldest = self->kept.first ? self->kept.first->number : self->last_number + 1;
-    return oldest <= self->received ? oldest : self->received + 1; /* blanks can always be sent again */
+    return oldest <= self->received ? oldest : self->received + 1; /* empty messages can always be sent again */
 }
 
-/* Numbers of tables can differ after a restart of the broker with another configuration. */
+/* Updates the ids of tables: they can change when the broker restarts with another configuration. */
 static void map_tables(struct outbox *self, const Replay__HelloReply *hello)
 {
     for (uint32_t t = 0; t < self->n_tables; t++) {
@@ -349,8 +349,8 @@ static void map_tables(struct outbox *self, const Replay__HelloReply *hello)
     }
 }
 
-/* A broker that came back from an older state has counted fewer bytes than were sent, and would never allow enough: counts
- * what it has, and what it gets again. */
+/* A broker that restarted from an older state has counted fewer bytes than were sent, and would never allow enough. Counts the
+ * bytes that it has counted, and those of the messages that are sent again. */
 static void count_again(struct outbox *self, uint64_t returned_bytes)
 {
     self->sent_bytes = returned_bytes;
@@ -367,7 +367,7 @@ void outbox_open(struct outbox *self, const uint8_t *session, uint32_t epoch, co
         self->max_message_bytes = hello->max_message_bytes;
     memcpy(self->session, session, WIRE_SESSION_BYTES);
     self->epoch = epoch;
-    self->allowed_bytes = self->released_bytes = 0; /* both begin anew in an epoch */
+    self->allowed_bytes = self->released_bytes = 0; /* both start at 0 in each epoch */
     if (fresh) {
         self->serial++;
         self->counts.sessions++;
@@ -410,14 +410,14 @@ static void report_doubt(struct outbox *self, uint32_t t)
         rp_rejection rejection = {.status = RP_IN_DOUBT, .key = outbox_item(table, i)->key};
         snprintf(rejection.table, sizeof rejection.table, "%s", self->hello->tables[t].name);
         snprintf(rejection.text, sizeof rejection.text,
-                 "sent in a session that the broker has forgotten: it may or may not be in the table");
+                 "sent in a session that the broker no longer knows: it may or may not be in the table");
         handoff_reject(self->handoff, &rejection);
     }
     self->counts.in_doubt += table->sent - table->resolved;
     resolve_to(self, table, table->sent);
 }
 
-/* Items go back to the unsent ones. Their messages stay as long as their chunks are of use. */
+/* Makes sent items unsent again. Their messages stay as long as their chunks may be needed. */
 static void take_back(struct outbox *self, struct outbox_table *table)
 {
     uint64_t mark = table->sent < table->tail ? outbox_item(table, table->sent)->mark : self->mark;
@@ -450,7 +450,7 @@ void outbox_forget(struct outbox *self, bool left)
         log_line(LEVEL_ERROR, "C0201", "the broker has forgotten this writer's session",
                  "items_in_doubt=%llu policy=%s", (unsigned long long)doubt,
                  self->doubt == RP_DOUBT_RESEND ? "resend" : "report");
-    /* What is left of this session's messages only stores chunks from now on. */
+    /* From now on the remaining messages of this session only store chunks. */
     for (struct message *message = self->kept.first, *next; message; message = next) {
         next = message->next;
         list_remove(&self->kept, message);
@@ -474,7 +474,7 @@ static void take_rejection(struct outbox *self, const Replay__Rejection *wire)
         struct outbox_table *table = &self->tables[t];
         if (table->id != wire->table)
             continue;
-        /* An item that was sent again because of doubt, and had been there all along. */
+        /* The item was in doubt, is in the table, and was sent again: not a rejection. */
         if (wire->status == RP_ALREADY_EXISTS && table->base + wire->item <= table->again) {
             table->rejected--;
             self->counts.rejected--;
@@ -525,7 +525,7 @@ void outbox_credit(struct outbox *self, const Replay__Credit *credit)
         self->released_bytes += outbox_free_bytes(self) - credit->keep_bytes;
     if (credit->received > self->received)
         self->received = credit->received;
-    /* Rejections first: whoever waits for the last item finds them there. */
+    /* Rejections first, so that a caller that waits for the last item finds them. */
     for (int pass = 0; pass < 2; pass++) {
         for (size_t i = 0; i < n; i++)
             for (uint32_t t = 0; t < self->n_tables; t++) {

@@ -1,17 +1,17 @@
-/* How an ingest message is made: which items fit, which chunks they bring along, and the frames. */
+/* Makes ingest messages: chooses the items that fit and the chunks that they need, and makes the frames. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "agent/client/outbox/outbox_impl.h"
 
-/* Upper bounds on what things take in a header. */
+/* Upper bounds on bytes in a header. */
 #define HEADER_BASE 256u
 #define HEADER_ITEM 36u
 #define HEADER_RUN 24u
 #define HEADER_CHUNK 24u
 #define HEADER_BLOCK 5u
 
-/* The broker keeps chunks of so many consecutive numbers at most; beyond half of it, a jump is announced. */
+/* Half of the span of chunk numbers that the broker keeps; a larger jump is announced. */
 #define CHUNK_SPAN (UINT64_C(1) << 20)
 #define CHUNK_JUMP (UINT64_C(1) << 19)
 
@@ -121,7 +121,7 @@ static bool is_sent(const struct outbox *self, const struct step_chunk *chunk)
     return chunk->message && chunk->message->session == self->serial;
 }
 
-/* What an item adds to the message, in bytes and chunks. */
+/* Computes the bytes and chunks that an item adds to the message. */
 static size_t item_cost(const struct outbox *self, const struct queued_item *item, uint32_t *n_chunks)
 {
     size_t bytes = HEADER_ITEM + HEADER_RUN;
@@ -183,13 +183,13 @@ static void pick_item(struct outbox *self, const struct queued_item *item, uint6
     s->n_runs++;
 }
 
-/* Items as far as credit and size allow. */
+/* Picks items as far as credit and size allow. */
 static void pick(struct outbox *self, struct outbox_table *table)
 {
     struct outbox_scratch *s = self->scratch;
     uint64_t credit = table->allowed > table->sent ? table->allowed - table->sent : 0;
     uint64_t most = table->tail - table->sent;
-    bool alone = table->sent == table->resolved; /* then one item may go whatever the credit */
+    bool alone = table->sent == table->resolved; /* then one item may be sent whatever the credit is */
     most = most < self->batch_items ? most : self->batch_items;
     if (most > credit)
         most = credit > 0 ? credit : alone ? 1 : 0;
@@ -208,7 +208,7 @@ static void pick(struct outbox *self, struct outbox_table *table)
             self->short_of_memory = true;
             return;
         }
-        /* One that can not be sent at all goes without its chunks: the broker's rejection then tells of it. */
+        /* An item that is too large to be sent goes without its chunks, so that the broker's rejection reports it. */
         if (bytes + cost <= self->max_message_bytes)
             pick_chunks(self, item);
         pick_item(self, item, table->sent + i - table->base + 1);
@@ -226,7 +226,7 @@ static void free_header(void *data, void *hint)
     free(data);
 }
 
-/* Set while frames are undone that have never been sent: their blocks stay with their chunks. */
+/* Set while frames that were never sent are freed: their blocks stay with their chunks. */
 static _Thread_local bool undoing;
 
 static void give_back(void *block, void *hint)
@@ -255,14 +255,14 @@ static bool own_frame(zmq_msg_t *frame, const struct step_chunk *chunk)
     return true;
 }
 
-/* The chunk now travels in a message: its bytes are there from now on. */
+/* Records that the message holds the chunk's bytes from now on. */
 static void move_chunk(struct outbox *self, struct step_chunk *chunk, struct message *message, uint32_t frame,
                        const uint8_t *data)
 {
     struct message *before = chunk->message;
     message->live++;
     if (!before)
-        message->chunk_bytes += chunk->size; /* each chunk counts once as being under way */
+        message->chunk_bytes += chunk->size; /* each chunk counts once as in flight */
     chunk->message = message;
     chunk->frame = frame;
     chunk->data = data;
@@ -302,7 +302,7 @@ static bool header_frame(struct outbox *self, zmq_msg_t *frame, uint32_t packed)
 {
     struct outbox_scratch *s = self->scratch;
     s->layouts.size = 0;
-    s->layouts.failed = false; /* there was no memory for the message before this one */
+    s->layouts.failed = false; /* a lack of memory may have failed the message before */
     for (uint32_t i = 0; i < s->n_new_layouts; i++) {
         void *place = pb_reserve(&s->layouts, s->new_layouts[i]->wire_size);
         if (!place)
@@ -346,7 +346,7 @@ static bool header_frame(struct outbox *self, zmq_msg_t *frame, uint32_t packed)
     return true;
 }
 
-/* The arena in which the packed chunks stand side by side; NULL: they do not. */
+/* Returns the arena in which the packed chunks are adjacent; NULL: they are not. */
 static struct chunk_arena *find_run(const struct outbox_scratch *s, uint32_t packed)
 {
     struct chunk_arena *arena = s->chunks[0]->raw ? s->chunks[0]->arena : NULL;
@@ -374,7 +374,7 @@ static void undo_frames(zmq_msg_t *frames, uint32_t n)
     undoing = false;
 }
 
-/* The header, the frames of chunks that have their own, and last the packed one. False: no memory, and there are none. */
+/* Makes the header, the frames of chunks that have their own, and last the packed frame. False: no memory, and no frames. */
 static bool make_frames(struct outbox *self, zmq_msg_t *frames, uint32_t packed, size_t packed_bytes)
 {
     struct outbox_scratch *s = self->scratch;
@@ -407,7 +407,7 @@ static struct message *message_new(struct outbox *self, uint32_t packed, size_t 
     message->session = self->serial;
     message->epoch = self->epoch;
     message->n_frames = 1 + (packed > 0);
-    message->live = 1; /* until it is complete */
+    message->live = 1; /* until the message is complete */
     return message;
 }
 
@@ -415,7 +415,7 @@ static void fill(struct outbox *self, struct message *message, uint32_t packed)
 {
     struct outbox_scratch *s = self->scratch;
     uint8_t *at = packed > 0 ? zmq_msg_data(&message->frames[1]) : NULL;
-    /* In place: the frame takes over the hold of one chunk, those of the others are given back. */
+    /* In place: the frame takes over the reference of one chunk, and those of the others are returned. */
     struct chunk_arena *arena = packed > 0 && at == s->chunks[0]->raw ? s->chunks[0]->arena : NULL;
     if (arena && packed > 1)
         chunk_arena_put(arena, packed - 1);
@@ -432,12 +432,12 @@ static void fill(struct outbox *self, struct message *message, uint32_t packed)
         struct step_chunk *chunk = s->chunks[i];
         zmq_msg_t *frame = &message->frames[message->n_frames];
         if (gives_block(chunk))
-            chunk->raw = NULL; /* the frame gives it back */
+            chunk->raw = NULL; /* the frame returns it */
         move_chunk(self, chunk, message, message->n_frames++, zmq_msg_data(frame));
     }
 }
 
-/* No later item refers to a chunk before this one. */
+/* Returns the chunk before which no later item refers to any chunk. */
 static uint64_t oldest_chunk(const struct outbox *self, const struct outbox_table *sending, uint32_t n)
 {
     uint64_t oldest = self->mark;
@@ -450,8 +450,8 @@ static uint64_t oldest_chunk(const struct outbox *self, const struct outbox_tabl
     return oldest > self->announced ? oldest : self->announced;
 }
 
-/* Whether the chunks are near enough to what the broker keeps. A jump ahead is announced by a message of its own, which
- * is not kept: catching up sends a blank one for its number. */
+/* Returns true if the chunks are within the span that the broker keeps. A larger jump is announced by a message of its own,
+ * which is not kept: a resend sends an empty message with its number. */
 static bool in_range(struct outbox *self, struct outbox_table *table)
 {
     const struct outbox_scratch *s = self->scratch;

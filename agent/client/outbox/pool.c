@@ -1,5 +1,5 @@
-/* Given-back blocks stand on a stack that is pushed to with compare-and-swap and emptied as a whole by the owner: nobody
- * ever pops a single block from it, so there is no ABA. */
+/* Returned blocks are pushed onto a stack with compare-and-swap, and the owner empties the stack as a whole: no thread pops a
+ * single block, so there is no ABA problem. */
 #include "agent/client/outbox/pool.h"
 
 #include <stdatomic.h>
@@ -14,14 +14,14 @@ _Static_assert(sizeof(struct pool_block) % 16 == 0, "blocks are aligned behind t
 struct pool {
     size_t block_bytes;
     uint32_t keep;
-    /* The owner's. */
+    /* Owner's thread. */
     struct pool_block *local;
-    int64_t taken; /* all pool_get less pool_reuse */
-    /* Everybody's. */
+    int64_t taken; /* calls of pool_get minus calls of pool_reuse */
+    /* Any thread. */
     _Atomic(struct pool_block *) returned;
     atomic_uint idle; /* on that stack */
-    /* Falls with every block that comes back; the owner adds what it took when it goes. It is 0 at the start, negative
-     * while the owner is there, and reaches 0 again when the owner and all blocks are gone. */
+    /* Decreases with every returned block; the owner adds the number of blocks it took when it destroys the pool. It starts at
+     * 0, is not positive while the owner exists, and is 0 again when the owner has gone and all blocks are back. */
     atomic_int_fast64_t balance;
 };
 

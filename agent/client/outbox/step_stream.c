@@ -1,4 +1,4 @@
-/* Steps into chunks. */
+/* See step_stream.h. */
 #include "agent/client/outbox/step_stream.h"
 
 #include <assert.h>
@@ -106,7 +106,7 @@ void step_chunk_chain_put(struct step_chunk_chain *chain)
     pool_chain_put(&chain->chunks);
 }
 
-/* The stream's own thread. */
+/* Frees a chunk that no item needs. Writing thread. */
 static void chunk_free(struct step_stream *self, struct step_chunk *chunk)
 {
     if (chunk->raw && chunk->arena) {
@@ -241,7 +241,7 @@ bool step_stream_is_absent(const struct step_stream *self, uint32_t column, uint
     return chunk->absent && chunk->absent[(step - chunk->step) * self->n_columns + column];
 }
 
-/* Whether a column has no value at all in a chunk. */
+/* Returns true if a column has no value in the whole chunk. */
 static bool chunk_lacks(const struct step_stream *self, const struct step_chunk *chunk, uint32_t column)
 {
     for (uint32_t row = 0; row < chunk->length; row++)
@@ -255,8 +255,7 @@ static rp_status block_encode(struct step_stream *self, struct step_chunk *chunk
 {
     struct step_column *column = &self->columns[i];
     uint8_t *codec = &step_chunk_codecs(chunk, self->n_columns)[i];
-    /* Where a column is absent in a whole chunk, items that need it elsewhere may still span the chunk: it holds zeros,
-     * which shrink to next to nothing. */
+    /* An item that needs the column in another chunk may still span this one: the block holds zeros, which compress well. */
     int32_t wanted = chunk->absent && chunk_lacks(self, chunk, i) ? RP_CODEC_LZ4 : column->codec;
     struct codec_shape shape = {column->elem_bytes, column->is_integer, column->row_bytes, chunk->length, column->rank};
     size_t size = 0;
@@ -265,7 +264,7 @@ static rp_status block_encode(struct step_stream *self, struct step_chunk *chunk
     return RP_OK;
 }
 
-/* The common case without a second buffer: a full chunk whose blocks all stay as they are. */
+/* The common case, without a second buffer: a full chunk whose blocks are all raw. */
 static bool encode_in_place(struct step_stream *self, struct step_chunk *chunk)
 {
     if (chunk->length != self->chunk_length || chunk->absent)
@@ -280,7 +279,7 @@ static bool encode_in_place(struct step_stream *self, struct step_chunk *chunk)
         chunk->block_size[i] = (uint32_t)(column->row_bytes * chunk->length);
         step_chunk_codecs(chunk, self->n_columns)[i] = RP_CODEC_RAW;
         if (column->codec == RP_CODEC_AUTO)
-            column->scratch.skip--; /* as the codec would have done */
+            column->scratch.skip--; /* as the codec does */
     }
     chunk->size = self->raw_bytes;
     return true;
@@ -405,7 +404,7 @@ rp_status step_stream_cut(struct step_stream *self, rp_error *err)
     self->open = NULL;
     if (self->n_set == 0)
         return RP_OK;
-    /* The step that is being made moves on to a new chunk. */
+    /* The current step moves to a new chunk. */
     rp_status status = chunk_open(self, err);
     if (status != RP_OK) {
         self->open = cut;

@@ -1,5 +1,5 @@
-/* The steps of one writer: columns, chunks, and the window of recent steps that items may refer to. Belongs to the
- * thread that writes. A chunk that an item needs is encoded here and then shared with the I/O thread. */
+/* The steps of one writer: columns, chunks, and the window of recent steps that items may refer to. Used by the writing thread.
+ * A chunk that an item needs is encoded here and then shared with the I/O thread. */
 #ifndef AGENT_CLIENT_STEP_STREAM_H
 #define AGENT_CLIENT_STEP_STREAM_H
 
@@ -18,21 +18,21 @@ struct step_chunk {
     /* Set by the writing thread before an item refers to the chunk; constant from then on. */
     uint64_t number, step; /* in the stream */
     uint32_t length, episode;
-    struct step_chunk *next;   /* number + 1; valid while an item spans both */
-    uint8_t *raw;              /* blocks of chunk_length rows; NULL once they travel in a message */
-    struct chunk_arena *arena; /* that raw stands in; NULL: a block of its own */
+    struct step_chunk *next;   /* the chunk with number + 1; valid while an item spans both */
+    uint8_t *raw;              /* blocks of chunk_length rows; NULL once a message holds them */
+    struct chunk_arena *arena; /* the arena that raw is in; NULL: raw is a block of its own */
     const uint8_t *data;       /* encoded blocks, one after another: in raw, or in the message that carries them */
     size_t size;
-    uint8_t *absent; /* [row * columns + column], NULL: every value is there */
+    uint8_t *absent; /* [row * columns + column]; NULL: no value is absent */
     bool encoded;
-    bool needed;                /* an item refers to it: it is freed by the I/O thread */
-    struct step_chunk *evicted; /* in a list of chunks that have left the window */
-    /* The I/O thread's. */
+    bool needed;                /* an item refers to it: the I/O thread frees it */
+    struct step_chunk *evicted; /* next in a list of chunks that have left the window */
+    /* I/O thread. */
     bool in_window;
     uint32_t refs;           /* unresolved items */
-    struct message *message; /* carries it */
-    uint32_t frame;          /* of its own in that message; 0: packed with others */
-    uint64_t picked;         /* the message being built that has it already */
+    struct message *message; /* the message that carries it */
+    uint32_t frame;          /* index of its own frame in that message; 0: packed with others */
+    uint64_t picked;         /* number of the build that has picked it */
     /* [columns] sizes, then [columns] codecs */
     uint32_t block_size[];
 };
@@ -55,18 +55,18 @@ struct step_stream {
     uint64_t keep_alive;
     size_t raw_bytes; /* of a full chunk */
     struct pool *chunks, *raws;
-    struct chunk_arena_front arena; /* for chunks that are small */
-    uint8_t *encoded;               /* a small chunk on its way through the codecs */
+    struct chunk_arena_front arena; /* for small chunks */
+    uint8_t *encoded;               /* buffer for encoding a small chunk */
     struct step_chunk **ring;       /* chunks oldest .. next - 1, by number */
     uint64_t ring_mask;
     uint64_t oldest, next;
-    struct step_chunk *open; /* the one being filled: number next - 1 */
+    struct step_chunk *open; /* the chunk being filled: number next - 1 */
     uint64_t steps, episode_start;
     uint32_t episode;
-    uint8_t *set; /* columns of the step being made */
+    uint8_t *set; /* [columns] set in the current step */
     uint32_t n_set;
     uint64_t absent_step;       /* the newest step with an absent value, plus 1 */
-    struct step_chunk *evicted; /* needed ones that have left the window, to be told to the I/O thread */
+    struct step_chunk *evicted; /* needed chunks that have left the window, to be handed to the I/O thread */
 };
 
 static inline uint8_t *step_chunk_codecs(struct step_chunk *self, uint32_t n_columns)
@@ -77,47 +77,47 @@ static inline uint8_t *step_chunk_codecs(struct step_chunk *self, uint32_t n_col
 /* Copies the columns. */
 rp_status step_stream_init(struct step_stream *self, const rp_column *columns, uint32_t n_columns,
                            uint32_t chunk_length, uint64_t keep_alive, rp_error *err);
-/* All chunks that were handed over must be back or be freed by their owner. */
+/* All chunks that were handed over must be back, or be freed by the I/O thread. */
 void step_stream_fini(struct step_stream *self);
 
 rp_status step_stream_set(struct step_stream *self, uint32_t column, const void *value, uint64_t bytes, rp_error *err);
-/* Whether these columns can be set: none twice, at least one in the whole step. */
+/* Checks that these columns can be set: none is set already, and the step has at least one. */
 rp_status step_stream_check_step(const struct step_stream *self, const void *const *values, rp_error *err);
 rp_status step_stream_end_step(struct step_stream *self, rp_error *err);
 /* Completes the chunk being filled, if it holds a step. */
 rp_status step_stream_cut(struct step_stream *self, rp_error *err);
-/* Cuts, and empties the window. No step may have been begun. */
+/* Completes the chunk and empties the window. Must not be called within a step. */
 rp_status step_stream_end_episode(struct step_stream *self, rp_error *err);
 
-/* Empties the window whatever state it is in; the stream is going to be freed. */
+/* Empties the window in any state, before the stream is freed. */
 void step_stream_abandon(struct step_stream *self);
 
-/* Steps of this episode that are complete. */
+/* Returns the number of complete steps in this episode. */
 static inline uint64_t step_stream_length(const struct step_stream *self)
 {
     return self->steps - self->episode_start;
 }
-/* The oldest step of the stream that items may refer to. */
+/* Returns the oldest step of the stream that items may refer to. */
 static inline uint64_t step_stream_reach(const struct step_stream *self)
 {
     uint64_t length = step_stream_length(self);
     return self->steps - (length < self->keep_alive ? length : self->keep_alive);
 }
-/* The number of the oldest chunk in the window. */
+/* Returns the number of the oldest chunk in the window. */
 static inline uint64_t step_stream_mark(const struct step_stream *self)
 {
     return self->oldest;
 }
-/* The chunk with this step, which must be in reach. */
+/* Returns the chunk that holds this step, which must be in the window. */
 struct step_chunk *step_stream_find(const struct step_stream *self, uint64_t step);
 bool step_stream_is_absent(const struct step_stream *self, uint32_t column, uint64_t step);
-/* Makes the chunk ready to be sent. It must be complete. */
+/* Encodes a complete chunk for sending. */
 rp_status step_stream_encode(struct step_stream *self, struct step_chunk *chunk, rp_error *err);
-/* Chunks and their blocks on the way back to the stream. */
+/* Chunks and their blocks that are to be returned to the stream together. */
 struct step_chunk_chain {
     struct pool_chain chunks, raws;
 };
-/* Gives back a chunk that left the window and has no items. Any thread; nothing is done before step_chunk_chain_put. */
+/* Collects a chunk that has left the window and has no items; step_chunk_chain_put returns it. Any thread. */
 void step_chunk_chain_add(struct step_chunk_chain *chain, struct step_chunk *chunk);
 void step_chunk_chain_put(struct step_chunk_chain *chain);
 

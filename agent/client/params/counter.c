@@ -1,4 +1,4 @@
-/* Counters: additions, at once or in two steps. */
+/* Counters: additions, in one call or in two steps. */
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -11,7 +11,7 @@ struct rp_addition {
     pthread_mutex_t lock;
     pthread_cond_t done;
     uint32_t refs;
-    struct conn_reply *reply; /* NULL: none yet */
+    struct conn_reply *reply; /* NULL: no reply yet */
 };
 
 static void addition_unref(struct rp_addition *self)
@@ -53,7 +53,7 @@ static rp_status read_value(const struct conn_reply *reply, int64_t *value, rp_e
     return RP_OK;
 }
 
-/* timeout_ms of the request, as in conn_send. */
+/* Sends the addition. timeout_ms as in conn_send. */
 static rp_status begin(rp_client *client, const char *name, int64_t add, int64_t timeout_ms, rp_addition **out,
                        rp_error *err)
 {
@@ -115,7 +115,7 @@ rp_status rp_counter_add(rp_client *client, const char *name, int64_t add, int64
 {
     rp_addition *addition;
     RP_TRY(begin(client, name, add, timeout_ms, &addition, err));
-    /* The connection ends the request in time, with the better explanation. */
+    /* The connection ends the request at its deadline, with a better explanation. */
     return rp_counter_end(&addition, -1, value, err);
 }
 

@@ -1,4 +1,4 @@
-/* Parameter slots and counters. */
+/* Parameter slots: put, get, and what was received. */
 #include "agent/client/params/params.h"
 
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 #include "replay/types.h"
 
 #define MAX_NAMES 256u
-/* What the connection waits beyond the broker's own deadline. */
+/* Grace beyond the broker's own time-out. */
 #define GRACE_MS 2000
 
 struct rp_params {
@@ -34,7 +34,7 @@ static rp_status unexpected(rp_error *err)
 
 /* ---- slots ---- */
 
-/* Without memory for it: a put that was done must not look as if it had failed. */
+/* Needs no memory: a put that was carried out must not look failed. */
 rp_status params_read_version(const struct conn_reply *reply, uint64_t *version, rp_error *err)
 {
     struct pb_reader reader = pb_reader(reply->view.data, reply->view.size);
@@ -97,7 +97,7 @@ const rp_param *rp_params_slot(const rp_params *params, uint32_t i)
     return i < params->n ? &params->slots[i] : NULL;
 }
 
-/* Names are copied behind the slots, so that those without an answer have one too. */
+/* Copies the names behind the slots, so that slots that are not in the reply have names too. */
 static rp_params *params_new(const char *const *names, const uint64_t *have, uint32_t n)
 {
     size_t text = 0;
@@ -118,7 +118,7 @@ static rp_params *params_new(const char *const *names, const uint64_t *have, uin
     return self;
 }
 
-/* The reply lists the slots that are newer, with a frame for each, in order. */
+/* Takes the slots that the reply lists, with one frame for each, in order. */
 static rp_status params_fill(rp_params *self, struct conn_reply *reply, uint32_t *newer, rp_error *err)
 {
     self->reply = reply;
@@ -172,7 +172,7 @@ rp_status rp_params_get_many(rp_client *client, const char *const *names, const 
 {
     *out = NULL;
     if (n == 0 || n > MAX_NAMES)
-        return err_set(err, RP_INVALID_ARGUMENT, "%u names were given; 1 to %u are possible", n, MAX_NAMES);
+        return err_set(err, RP_INVALID_ARGUMENT, "%u names were given; it must be 1 to %u", n, MAX_NAMES);
     for (uint32_t i = 0; i < n; i++)
         RP_TRY(params_check_name(names[i], err));
     Replay__ParamsGet body = REPLAY__PARAMS_GET__INIT;

@@ -20,15 +20,15 @@ struct params_link {
     rp_status status;       /* lock: of a refused request that the caller has not seen yet; RP_OK: none */
     rp_error error;
     /* I/O thread */
-    bool up; /* the connection is */
+    bool up; /* the connection is up */
     bool in_flight;
     int64_t next_ns; /* time before which no request is sent */
 };
 
-/* Checks the name; conn_attach is left to the owner. RP_NO_MEMORY and RP_INVALID_ARGUMENT leave nothing to be freed. */
+/* Checks the name. The owner calls conn_attach. After an error there is nothing to free. */
 rp_status params_link_init(struct params_link *self, rp_client *client, const char *name,
                            const struct conn_part_ops *ops, rp_error *err);
-/* Detaches it. */
+/* Detaches the part and frees the members. */
 void params_link_fini(struct params_link *self);
 
 /* Parts of conn_part_ops. */

@@ -1,5 +1,5 @@
-/* One member of a reduce group. A vector that was sent stays in its round whatever happens to the call that sent it, so
- * the request outlives the call: its state is counted, and the next call takes up the wait. */
+/* One member of a reduce group. A vector that was sent stays in its round even if the call that sent it times out, so the
+ * request outlives the call: its state is reference-counted, and the next call goes on waiting. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,9 +10,9 @@
 #include "replay/params.h"
 #include "replay/types.h"
 
-/* An addition under way. */
+/* An addition in flight. */
 struct addition {
-    uint32_t refs; /* the member and the reply that is to come */
+    uint32_t refs; /* the member, and the reply function */
     pthread_mutex_t lock;
     pthread_cond_t done;
     struct conn_reply *reply;
@@ -22,8 +22,8 @@ struct rp_reduce {
     struct conn *conn;
     char *group;
     uint64_t member;
-    uint64_t round; /* to add to next */
-    bool joined;    /* false: the broker may not know us, and round may be of another one */
+    uint64_t round; /* the round to add to next */
+    bool joined;    /* false: the broker may not know this member, and round may be another broker's */
     struct addition *pending;
     uint64_t pending_id;
 };
@@ -57,7 +57,7 @@ static void body_init(const rp_reduce *self, Replay__Reduce *body, Replay__Reduc
     body->round = self->round;
 }
 
-/* The numbers of a ReduceReply, by field. Without memory for it: what was done must not look as if it had failed. */
+/* The numbers of a ReduceReply, by field. Read without memory: an addition that was carried out must not look failed. */
 enum { REPLY_ROUND = 1, REPLY_CONTRIBUTORS, REPLY_MEMBERS, REPLY_COUNTED, REPLY_FIELDS };
 
 static rp_status read_reply(const struct conn_reply *reply, uint64_t numbers[REPLY_FIELDS], rp_error *err)
@@ -74,7 +74,7 @@ static rp_status read_reply(const struct conn_reply *reply, uint64_t numbers[REP
     return RP_OK;
 }
 
-/* JOIN or LEAVE. */
+/* Sends JOIN or LEAVE. */
 static rp_status membership(rp_reduce *self, Replay__Reduce__Op op, int64_t timeout_ms, rp_error *err)
 {
     Replay__Reduce body;
@@ -152,7 +152,7 @@ static rp_status send_vector(rp_reduce *self, const float *values, uint64_t n, i
     return RP_OK;
 }
 
-/* The reply to the pending addition, given to the caller; NULL: not before the deadline. */
+/* Waits for the reply to the pending addition and gives it to the caller; NULL: the deadline has passed. */
 static struct conn_reply *wait_for_sum(rp_reduce *self, int64_t deadline_ns)
 {
     struct addition *addition = self->pending;
@@ -187,7 +187,7 @@ static rp_status read_sum(rp_reduce *self, struct conn_reply *reply, float *valu
     return RP_OK;
 }
 
-/* After an answer that says that we are no member any more. */
+/* Joins again after an answer that says that this client is no longer a member. */
 static rp_status rejoin(rp_reduce *self, int64_t timeout_ms, rp_error *err)
 {
     rp_error why = {0};
@@ -231,8 +231,8 @@ rp_status rp_reduce_add(rp_reduce *reduce, float *values, uint64_t n, int64_t ro
     else if (reply->answered && (status == RP_NOT_FOUND || status == RP_FAILED_PRECONDITION))
         status = rejoin(reduce, timeout_ms, err);
     conn_reply_destroy(&reply);
-    /* A round that was over when our vector came has closed without us: we are out of the group. The sum is there all the
-     * same; if we can not join at once, the next add does. */
+    /* The round had closed before this vector arrived, so this client has left the group. It has the sum all the same; if it
+     * cannot join at once, the next add does. */
     if (status == RP_OK && !result->counted) {
         reduce->joined = false;
         (void)membership(reduce, REPLAY__REDUCE__OP__JOIN, timeout_ms, NULL);

@@ -1,4 +1,4 @@
-/* Priority updates and deletes by key: calls that wait, and the updater, which does not. */
+/* Priority updates and deletes by key: calls that wait for the answer, and the updater, which does not. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,7 @@
 #define DEFAULT_BATCH 256u
 #define DEFAULT_IN_FLIGHT 16u
 
-/* Most keys that one request may have. */
+/* Returns the largest number of keys in one request. */
 static uint32_t broker_max(struct conn *conn)
 {
     struct conn_hello *hello = conn_hello_ref(conn);
@@ -60,7 +60,7 @@ static rp_status read_change(const struct conn_reply *reply, rp_change *change, 
         if (field.number < 4 && field.wire == PB_FIXED64)
             counts[field.number] = field.value;
     if (more < 0 || reply->view.body != REPLAY__REPLY__BODY_CHANGE)
-        return err_set(err, RP_BAD_MESSAGE, "the broker's reply does not tell what was changed");
+        return err_set(err, RP_BAD_MESSAGE, "the broker's reply does not say what was changed");
     change->applied += counts[1];
     change->missing += counts[2];
     change->refused += counts[3];
@@ -78,7 +78,7 @@ struct waiting {
     uint32_t refs; /* the caller and every request */
     uint32_t open; /* requests without an answer */
     rp_change change;
-    rp_status status; /* the first that was not RP_OK */
+    rp_status status; /* the first status that was not RP_OK */
     rp_error error;
 };
 
@@ -109,7 +109,7 @@ static void on_change(void *ctx, struct conn_reply *reply)
     rp_change change = {0};
     rp_error error = {0};
     rp_status status = conn_reply_status(reply, &error);
-    /* Refused priorities come with an error and with the figures. */
+    /* Refused priorities come with an error and with the counts. */
     if (reply->answered && (status == RP_OK || reply->view.body == REPLAY__REPLY__BODY_CHANGE)) {
         rp_status read = read_change(reply, &change, status == RP_OK ? &error : NULL);
         status = status == RP_OK ? read : status;
@@ -159,7 +159,7 @@ static rp_status waiting_send(struct waiting *self, const struct keys *keys, int
     pthread_mutex_lock(&self->lock);
     self->open--;
     pthread_mutex_unlock(&self->lock);
-    __atomic_sub_fetch(&self->refs, 1, __ATOMIC_RELAXED); /* the caller has one */
+    __atomic_sub_fetch(&self->refs, 1, __ATOMIC_RELAXED); /* the caller's reference is left */
     return no_memory_to_send(keys, err);
 }
 
@@ -177,7 +177,7 @@ static bool waiting_for(struct waiting *self, uint32_t most, int64_t deadline_ns
 
 /* ---- calls ---- */
 
-/* As many keys as one request may have, from `at` on. */
+/* Returns the keys of one request, from `at` on. */
 static struct keys keys_part(const struct keys *all, uint64_t at, uint32_t max)
 {
     uint64_t left = all->n - at;
@@ -203,7 +203,7 @@ static rp_status change_keys(struct conn *conn, const struct keys *keys, int64_t
             break;
         status = waiting_send(waiting, &part, timeout_ms, err);
     }
-    /* The connection ends each request at its own deadline, with the better explanation: leave it a moment. */
+    /* The connection ends each request at its deadline with a better explanation: leave it a moment. */
     bool done = waiting_for(waiting, 0, timeout_ms < 0 ? INT64_MAX : deadline + NS_PER_S);
     pthread_mutex_lock(&waiting->lock);
     if (change)
@@ -279,7 +279,7 @@ fail:
     return NULL;
 }
 
-/* The error of an earlier request, told once. */
+/* Returns the error of an earlier request, once. */
 static rp_status take_error(rp_updater *self, rp_error *err)
 {
     rp_status status = RP_OK;

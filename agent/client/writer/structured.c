@@ -1,4 +1,4 @@
-/* Patterns and their conditions. */
+/* See structured.h. */
 #include "agent/client/writer/structured.h"
 
 #include <inttypes.h>
@@ -42,11 +42,11 @@ static bool holds(const struct pattern *pattern, const rp_condition *condition, 
     case RP_WHEN_EVERY:
         return !pattern->made || steps - pattern->last_step >= condition->a;
     default:
-        return true; /* at_end has been looked at */
+        return true; /* the caller has checked at_end */
     }
 }
 
-/* Whether all values are there that the slices name. */
+/* Returns true if the stream has all values that the slices name. */
 static bool fits(const struct pattern *pattern, const struct step_stream *stream)
 {
     uint64_t length = step_stream_length(stream);
@@ -109,7 +109,7 @@ static rp_status check_slice(const rp_slice *slice, const struct step_stream *st
     return RP_OK;
 }
 
-/* Runs the checks of an item on a window that is full, so that mistakes show now and not at the first item. */
+/* Runs the checks of an item on a full window, so that mistakes show now and not at the first item. */
 static rp_status check_pattern(rp_writer *writer, uint32_t table, const rp_pattern *in, rp_error *err)
 {
     struct step_stream full = writer->stream;

@@ -1,4 +1,4 @@
-/* Patterns: items that are made by rule after each step. */
+/* Patterns: items that are made by rule after each step or at the end of an episode. */
 #ifndef AGENT_CLIENT_STRUCTURED_H
 #define AGENT_CLIENT_STRUCTURED_H
 
@@ -16,18 +16,19 @@ struct pattern {
     uint32_t n_conditions;
     bool at_end;        /* runs at the end of an episode only */
     bool made;          /* has made an item in this episode */
-    uint64_t last_step; /* when */
+    uint64_t last_step; /* step of the episode at which it last made an item */
 };
 
 struct structured {
     struct pattern *patterns;
-    uint32_t count, at_end; /* all of them; those that run at the end */
+    uint32_t count, at_end; /* all patterns; patterns that run at the end of an episode */
 };
 
 void structured_fini(struct structured *self);
-/* After a step, or at the end of an episode before its steps go. */
+/* Makes the items of all patterns that apply after a step or, with `end`, at the end of an episode, before its steps are
+ * dropped. */
 rp_status structured_apply(rp_writer *writer, bool end, rp_error *err);
-/* A new episode has begun. */
+/* Starts a new episode. */
 void structured_reset(struct structured *self);
 
 #endif

@@ -21,9 +21,9 @@
 #define BYE_FIELD 18
 #define BYE_MS 2000
 
-/* ---- items on their way to the I/O thread */
+/* ---- handing items to the I/O thread */
 
-/* The I/O thread never waits, so the ring is soon free again. */
+/* Waits while the ring is full: the I/O thread never blocks, so there is room soon. */
 static void push(rp_writer *self, const struct queued_item *item, struct step_chunk *evicted)
 {
     struct timespec pause = {.tv_nsec = 20000};
@@ -107,7 +107,7 @@ rp_status writer_check_priority(double priority, rp_error *err)
     return err_set(err, RP_INVALID_ARGUMENT, "a priority must be finite and not negative: %g", priority);
 }
 
-/* All chunks from first on, over `steps` steps: encoded, if they are complete, and not too large for one message. */
+/* Encodes the complete chunks that hold `steps` steps from `first` on, and checks that they fit into one message. */
 static rp_status need_chunks(rp_writer *self, struct step_chunk *first, uint64_t steps, rp_error *err)
 {
     uint64_t bytes = MESSAGE_SLACK;
@@ -209,7 +209,7 @@ void rp_writer_set_policy(rp_writer *writer, uint64_t version)
 
 /* ---- steps */
 
-/* Room for the items that patterns may make: asked for before the step is taken, so that a time-out changes nothing. */
+/* Waits for room for the items that patterns may make, before the step is taken, so that a time-out changes nothing. */
 static rp_status await_pattern_room(rp_writer *self, uint32_t n, int64_t timeout_ms, rp_error *err)
 {
     if (n == 0 || writer_has_room(self, n))
@@ -293,7 +293,7 @@ static rp_status read_options(const rp_writer_options *in, rp_writer_options *ou
     if (out->batch_items == 0)
         out->batch_items = DEFAULT_BATCH_ITEMS;
     if (out->batch_items > MAX_BATCH_ITEMS)
-        return err_set(err, RP_INVALID_ARGUMENT, "batch_items is %u, at most %u are possible", out->batch_items,
+        return err_set(err, RP_INVALID_ARGUMENT, "batch_items is %u; it may be 1 to %u", out->batch_items,
                        MAX_BATCH_ITEMS);
     if (out->doubt != RP_DOUBT_REPORT && out->doubt != RP_DOUBT_RESEND)
         return err_set(err, RP_INVALID_ARGUMENT, "there is no rp_doubt %" PRId32, out->doubt);
@@ -306,7 +306,7 @@ static void writer_free(rp_writer *self)
 {
     if (self->attached)
         conn_detach(self->conn, &self->session.part);
-    /* From here on this thread is alone with the I/O thread's half. */
+    /* After the detach only this thread uses the I/O thread's half. */
     if (self->session.conn) {
         step_stream_abandon(&self->stream);
         outbox_take(&self->session.outbox);
@@ -384,7 +384,7 @@ rp_status rp_writer_destroy(rp_writer **writer, int64_t timeout_ms, rp_error *er
     conn_detach(self->conn, &self->session.part);
     self->attached = false;
     if (settled && conn_state(self->conn) == RP_CLIENT_CONNECTED) {
-        /* Everything is confirmed: a BYE that is not answered costs nothing but the broker's patience. */
+        /* All items are confirmed: if BYE is not answered, the session expires, and nothing is lost. */
         Replay__Bye body = REPLAY__BYE__INIT;
         body.session = (ProtobufCBinaryData){WIRE_SESSION_BYTES, self->session.id};
         body.last_number = self->session.outbox.last_number;

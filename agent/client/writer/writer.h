@@ -1,4 +1,8 @@
-/* The inside of an rp_writer: the writing thread's half. */
+/* The inside of an rp_writer: the writing thread's half.
+ *
+ * The room agent/client/writer puts the pieces of outbox together: writer.c (public calls: steps, items), writer_wait.c (what
+ * a writer waits for), structured.c (patterns) on the writing thread, and writer_session.c (HELLO, heartbeats, credit) on the
+ * I/O thread. It uses conn and outbox. */
 #ifndef AGENT_CLIENT_WRITER_H
 #define AGENT_CLIENT_WRITER_H
 
@@ -21,20 +25,20 @@ struct rp_writer {
     uint64_t *table_created;
     uint32_t last_table;
     uint64_t created, seen_resolved;
-    uint64_t key_base, key_count, keys_used; /* of the session whose keys are in use */
+    uint64_t key_base, key_count, keys_used; /* of the current session */
     uint64_t handed_bytes, seen_done_bytes;  /* of chunks that items need */
     uint64_t max_items, max_bytes, max_message_bytes;
     uint64_t policy;
-    struct queued_item *waiting; /* for waiting_chunk to be complete */
+    struct queued_item *waiting; /* items that wait until waiting_chunk is complete */
     uint32_t n_waiting, waiting_capacity;
     struct step_chunk *waiting_chunk;
     bool attached;
 };
 
-/* Gives the table's index, or NOT_FOUND. */
+/* Gives the index of the table; RP_NOT_FOUND: there is none. */
 rp_status writer_table(rp_writer *self, const char *name, uint32_t *out, rp_error *err);
 rp_status writer_check_priority(double priority, rp_error *err);
-/* The slices as an item of this writer; table is an index. */
+/* Returns the slices as an item of this writer; table is an index. */
 struct item_slices writer_slices(const rp_writer *self, uint32_t table, const rp_slice *slices, uint32_t n);
 /* Makes an item without waiting for room. key may be NULL. */
 rp_status writer_make_item(rp_writer *self, const struct item_slices *slices, double priority, uint64_t *key,

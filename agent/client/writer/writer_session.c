@@ -1,4 +1,4 @@
-/* The session's state machine. */
+/* See writer_session.h. */
 #include "agent/client/writer/writer_session.h"
 
 #include <stdio.h>
@@ -46,7 +46,7 @@ static void say_hello(struct writer_session *self)
         self->state = SESSION_WAITING;
         self->retry_ns = conn_now() + RETRY_NS;
         pthread_mutex_lock(&self->handoff->mutex);
-        if (!self->handoff->open) { /* whoever opens the writer need not wait for memory */
+        if (!self->handoff->open) { /* the caller that opens the writer does not wait for memory */
             err_set(&self->handoff->refusal, RP_NO_MEMORY, "no memory to open a session");
             self->refused = true;
         }
@@ -129,7 +129,7 @@ static void hello_refused(struct writer_session *self, const struct conn_reply *
         say_hello(self);
         return;
     }
-    if (reply->status == RP_OK || reply->status == RP_NO_MEMORY) /* OK: there was no memory to read it */
+    if (reply->status == RP_OK || reply->status == RP_NO_MEMORY) /* RP_OK: there was no memory to unpack the reply */
         self->retry_ns = conn_now() + NO_MEMORY_NS;
     if (!reply->answered || reply->status == RP_OK)
         return;
@@ -204,12 +204,12 @@ static void on_notice(struct conn_part *part, const Replay__Credit *credit)
 {
     struct writer_session *self = writer_session_of(part);
     if (credit->session == 0)
-        self->confirm = true; /* somebody's: a heartbeat tells whether it was ours */
+        self->confirm = true; /* of an unknown session: a heartbeat shows whether it is this one */
     else if (credit->session == self->ordinal)
         take_credit(self, credit);
 }
 
-/* Messages that do not arrive although nobody says so: ask again from where the broker stands. */
+/* Detects messages that do not arrive although the broker reports no gap, and reconnects to send them again. */
 static void watch_progress(struct writer_session *self, const Replay__Credit *credit)
 {
     int64_t now = conn_now();
@@ -221,7 +221,7 @@ static void watch_progress(struct writer_session *self, const Replay__Credit *cr
     self->answered_sent = self->stated_sent;
     if (now - self->stuck_ns < STUCK_HEARTBEATS * self->patience * self->heartbeat_ns)
         return;
-    self->patience *= 2; /* a slow connection gets the time it needs in the end */
+    self->patience *= 2; /* so that a slow connection gets enough time in the end */
     log_line(LEVEL_WARN, "C0207", "messages do not arrive and are sent again", "writer=%s received=%llu sent=%llu",
              self->name, (unsigned long long)credit->received, (unsigned long long)self->stated_sent);
     close_push(self);
@@ -238,7 +238,7 @@ static void on_heartbeat(void *ctx, struct conn_reply *reply)
     Replay__Reply *wire = reply->status == RP_OK ? conn_reply_unpack(reply, NULL) : NULL;
     if (wire && wire->body_case == REPLAY__REPLY__BODY_CREDIT) {
         take_credit(self, wire->credit);
-        /* One without tables says that the broker waits for its disk: nothing about what has arrived. */
+        /* A Credit without tables says that the broker waits for its disk, and not what has arrived. */
         if (self->state == SESSION_OPEN && wire->credit->epoch == self->epoch && wire->credit->n_table)
             watch_progress(self, wire->credit);
     }
@@ -266,7 +266,7 @@ static void send_heartbeat(struct writer_session *self, int64_t now_ns, bool exp
 
 /* ---- a new session when the keys are used up */
 
-/* Whether it is answered or not: nothing of the old session is left to wait for. */
+/* Opens the next session, even if BYE was not answered: all items of the old session are confirmed. */
 static void on_bye(void *ctx, struct conn_reply *reply)
 {
     struct writer_session *self = ctx;
@@ -292,7 +292,7 @@ static void tick_renew(struct writer_session *self)
         self->state = SESSION_LEAVING;
 }
 
-/* While the writer waits, it wants to be able to say what for. */
+/* Asks the broker for an explanation while the writer waits. */
 static int64_t tick_explain(struct writer_session *self, int64_t now_ns)
 {
     if (atomic_load(&self->handoff->waiters) == 0) {
@@ -327,7 +327,7 @@ static void on_down(struct conn_part *part)
     self->state = SESSION_CLOSED;
 }
 
-/* Sends, and says what it wants to be woken for. */
+/* Sends messages, and sets what the writing thread should wake this thread for. */
 static int64_t tick_send(struct writer_session *self, int64_t now_ns)
 {
     struct handoff *handoff = self->handoff;
@@ -349,8 +349,8 @@ static int64_t tick_send(struct writer_session *self, int64_t now_ns)
     return more == OUTBOX_LINGER ? self->outbox.last_partial_ns + OUTBOX_LINGER_NS : INT64_MAX;
 }
 
-/* While this process was stopped or got no time of the processor, nobody could read answers: that is no silence of the
- * broker's. */
+/* Ignores the time during which this process was stopped or not scheduled: no answer could be read then, so the broker was not
+ * silent. */
 static void forgive_pause(struct writer_session *self, int64_t now_ns)
 {
     int64_t pause = self->ticked_ns ? now_ns - self->ticked_ns - self->heartbeat_ns : 0;

@@ -1,5 +1,5 @@
-/* A writer's session with the broker, as a part of the client's connection: HELLO, heartbeats, credit, the PUSH socket,
- * and what happens when any of them fails. Runs on the I/O thread. */
+/* A writer's session with the broker, as a part of the client's connection: HELLO, heartbeats, credit, the PUSH socket, and
+ * recovery when any of them fails. Runs on the I/O thread. */
 #ifndef AGENT_CLIENT_WRITER_SESSION_H
 #define AGENT_CLIENT_WRITER_SESSION_H
 
@@ -8,10 +8,10 @@
 
 enum writer_session_state {
     SESSION_CLOSED, /* no connection */
-    SESSION_ASKING, /* HELLO is under way */
+    SESSION_ASKING, /* HELLO is in flight */
     SESSION_OPEN,
-    SESSION_WAITING, /* HELLO was not answered well: again at retry_ns */
-    SESSION_LEAVING, /* BYE is under way: its keys are used up, and a new one takes its place */
+    SESSION_WAITING, /* HELLO has failed: it is sent again at retry_ns */
+    SESSION_LEAVING, /* BYE is in flight: the keys are used up, and a new session follows */
 };
 
 struct writer_session {
@@ -25,20 +25,20 @@ struct writer_session {
     enum writer_session_state state;
     uint8_t id[WIRE_SESSION_BYTES];
     bool has_id;
-    bool refused; /* the first HELLO was: the writer is not going to be */
+    bool refused; /* the first HELLO was refused: the writer is not opened */
     uint32_t epoch, ordinal;
-    struct conn_hello *hello; /* shared: where data goes */
+    struct conn_hello *hello; /* a reference: the endpoint for ingest */
     void *push;
     bool push_full;
     int64_t heartbeat_ns, expiry_ns;
     int64_t next_heartbeat_ns, answered_ns, retry_ns, explain_ns;
-    int64_t ticked_ns;          /* the last look at the time; 0: none yet */
-    uint64_t answered_sent;     /* what the last answered heartbeat had stated as sent */
-    uint64_t answered_received; /* and what the broker had received then */
+    int64_t ticked_ns;          /* time of the last tick; 0: none yet */
+    uint64_t answered_sent;     /* `sent` in the last heartbeat that was answered */
+    uint64_t answered_received; /* `received` in its answer */
     uint64_t stated_sent;
-    int64_t stuck_ns; /* since when messages do not arrive */
+    int64_t stuck_ns; /* time since which messages do not arrive; 0: they do */
     int64_t patience;
-    bool confirm; /* rejections were read, or credit is given up: say so */
+    bool confirm; /* send a heartbeat: rejections were read, or credit was released */
 };
 
 struct writer_session_options {
@@ -51,7 +51,7 @@ struct writer_session_options {
 };
 
 bool writer_session_init(struct writer_session *self, const struct writer_session_options *options);
-/* After conn_detach. */
+/* Call it after conn_detach. */
 void writer_session_fini(struct writer_session *self);
 
 #endif

@@ -1,4 +1,4 @@
-/* Waiting, and saying what for. */
+/* See writer_wait.h. */
 #include "agent/client/writer/writer_wait.h"
 
 #include <inttypes.h>
@@ -14,7 +14,7 @@ static uint64_t unconfirmed(rp_writer *self)
     return self->created - atomic_load(&self->handoff.resolved);
 }
 
-/* Why nothing moves, as far as it is known. */
+/* Writes why the items wait, as far as it is known. */
 static void explain(rp_writer *self, char *out, size_t size)
 {
     conn_describe(self->conn, out, size);
@@ -31,7 +31,7 @@ static void explain(rp_writer *self, char *out, size_t size)
 
 typedef bool done_fn(rp_writer *self, uint64_t arg);
 
-/* False when the deadline has passed. */
+/* Waits for the I/O thread's next signal. False: the deadline has passed. */
 static bool wait_for(rp_writer *self, done_fn *done, uint64_t arg, int64_t deadline_ns)
 {
     struct handoff *handoff = &self->handoff;
@@ -42,7 +42,7 @@ static bool wait_for(rp_writer *self, done_fn *done, uint64_t arg, int64_t deadl
         return done(self, arg);
     }
     atomic_fetch_add(&handoff->waiters, 1);
-    conn_wake(self->conn); /* it asks the broker for reasons while somebody waits */
+    conn_wake(self->conn); /* the I/O thread asks the broker for reasons while a caller waits */
     pthread_mutex_lock(&handoff->mutex);
     handoff->why[0] = '\0';
     bool ok;
@@ -90,7 +90,7 @@ static bool has_room(rp_writer *self, uint64_t n)
     return writer_has_room(self, n);
 }
 
-/* Items that wait for a chunk to fill up must not be what everybody waits for. */
+/* Completes the open chunk if the writer would otherwise wait for items that wait for this chunk. */
 static rp_status let_go(rp_writer *self, rp_error *err)
 {
     if (self->n_waiting == 0)
@@ -116,7 +116,7 @@ rp_status writer_await_room(rp_writer *self, uint64_t n, int64_t timeout_ms, rp_
         return RP_OK;
     char why[450];
     explain(self, why, sizeof why);
-    return err_set(err, RP_DEADLINE_EXCEEDED, "%" PRIu64 " items are under way, the limit is %" PRIu64 ": %s",
+    return err_set(err, RP_DEADLINE_EXCEEDED, "%" PRIu64 " items are in flight, the limit is %" PRIu64 ": %s",
                    unconfirmed(self), self->max_items, why);
 }
 
@@ -127,7 +127,7 @@ static bool is_flushed(rp_writer *self, uint64_t max_unconfirmed)
     return unconfirmed(self) <= max_unconfirmed;
 }
 
-/* The first rejection since this was last asked, once. */
+/* Returns the status of the first rejection since the last call, once. */
 static rp_status report_rejections(rp_writer *self, rp_error *err)
 {
     pthread_mutex_lock(&self->handoff.mutex);
@@ -163,7 +163,7 @@ rp_status rp_writer_flush(rp_writer *writer, uint64_t max_unconfirmed, int64_t t
     return writer_flush(writer, max_unconfirmed, conn_deadline(timeout_ms), err);
 }
 
-/* ---- what became of the items */
+/* ---- rejections and counts */
 
 rp_status rp_writer_next_rejection(rp_writer *writer, rp_rejection *out)
 {

@@ -1,10 +1,10 @@
-/* What a writer waits for, and the sentences that it times out with. */
+/* What a writer waits for, and the sentences for its time-outs. */
 #ifndef AGENT_CLIENT_WRITER_WAIT_H
 #define AGENT_CLIENT_WRITER_WAIT_H
 
 #include "agent/client/writer/writer.h"
 
-/* Keys of the present session that are left. A new session brings new ones. */
+/* Returns the number of unused keys of the current session. A new session has new keys. */
 static inline uint64_t writer_keys_left(rp_writer *self)
 {
     uint64_t base = atomic_load_explicit(&self->handoff.key_base, memory_order_acquire);
@@ -31,9 +31,9 @@ static inline bool writer_has_room(rp_writer *self, uint64_t n)
 /* Waits until n more items may be created. */
 rp_status writer_await_room(rp_writer *self, uint64_t n, int64_t timeout_ms, rp_error *err);
 rp_status writer_await_open(rp_writer *self, int64_t timeout_ms, rp_error *err);
-/* Sends what is there and waits until at most max_unconfirmed items are unconfirmed; then tells of rejections. */
+/* Sends all items and waits until at most max_unconfirmed are unconfirmed; then returns the first rejection. */
 rp_status writer_flush(rp_writer *self, uint64_t max_unconfirmed, int64_t deadline_ns, rp_error *err);
-/* Hands over the items that waited for a chunk which is complete now. In writer.c. */
+/* In writer.c: hands over the items that waited for a chunk that is now complete. */
 rp_status writer_release(rp_writer *self, rp_error *err);
 
 #endif

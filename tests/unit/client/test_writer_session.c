@@ -343,7 +343,7 @@ static void a_full_writer_waits_and_loses_nothing(void **state)
     uint64_t key = 0;
     assert_int_equal(rp_writer_item_last(f->writer, "a", 1, 1, 0, &key, &f->err), RP_DEADLINE_EXCEEDED);
     assert_int_equal(rp_writer_item_last(f->writer, "a", 1, 1, 150, &key, &f->err), RP_DEADLINE_EXCEEDED);
-    assert_true(facts_within(f->err.text, "3 items are under way, the limit is 3: table 'a' holds back"));
+    assert_true(facts_within(f->err.text, "3 items are in flight, the limit is 3: table 'a' holds back"));
     fakepeer_release(&f->peer);
     assert_int_equal(rp_writer_item_last(f->writer, "a", 1, 1, 5000, &key, &f->err), RP_OK);
     flush(f);
