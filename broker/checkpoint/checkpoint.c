@@ -1,4 +1,4 @@
-/* When checkpoints are made, and what becomes of them. */
+/* When checkpoints are made, and how they end. */
 #include "broker/checkpoint/checkpoint.h"
 
 #include <stdlib.h>
@@ -9,17 +9,17 @@
 #include "proto/base/error.h"
 
 #define PROGRESS_NS (2 * NS_PER_S)
-/* After one that failed, the next that nobody asked for. */
+/* Delay before the next checkpoint that no client asked for, after a failure. */
 #define RETRY_NS (30 * NS_PER_S)
 #define RETRY_LOW_NS NS_PER_S /* inserts wait for it */
-/* At the end: the disk may stand still for so long; if it cannot be written, for so long. */
+/* How long the last checkpoint waits for a disk that makes no progress, and for one that cannot be written. */
 #define EXIT_STILL_NS (10 * NS_PER_S)
 #define EXIT_TROUBLE_NS NS_PER_S
 #define SLICE_SLOTS 256u
-/* Of a checkpoint that was not written yet: for an item, and for what every state has. */
+/* Estimated bytes of a checkpoint: per item, and for the rest. */
 #define ITEM_BYTES (sizeof(struct entry_head) + sizeof(struct entry_item) + sizeof(uint64_t))
 #define REST_BYTES (64u << 10)
-/* A checkpoint for space is not worth less than this. */
+/* A checkpoint to free space must free at least this much. */
 #define GAIN_LEAST (64u << 10)
 
 const char *checkpoint_reason_name(enum checkpoint_reason reason)
@@ -107,15 +107,15 @@ static void begin(struct checkpoints *self)
     chores_add(&self->state.loop->chores, &run->chore);
 }
 
-/* The journal is larger than it should be, and than what it could be replaced by. */
+/* True if the journal has passed its limit. */
 static bool journal_is_long(const struct checkpoints *self)
 {
     const struct stream *stream = self->stream;
     return stream->journal && stream->journal_bytes > space_limit(&stream->space);
 }
 
-/* Whether a checkpoint would let enough go: segments in which nothing lives, and that only the journal and older
- * checkpoints need. */
+/* True if a checkpoint would free enough: segments without live chunks, which only the journal and older checkpoints
+ * need. */
 static bool gains_space(const struct checkpoints *self)
 {
     const struct stream *stream = self->stream;
@@ -126,7 +126,8 @@ static bool gains_space(const struct checkpoints *self)
     return gain > 2 * stream->space.state + GAIN_LEAST;
 }
 
-/* On a disk that is short of space only the newest checkpoint is kept, and the next is made as soon as it gains some. */
+/* Asks for checkpoints that the disk needs. On a disk that is short of space only the newest checkpoint is kept, and
+ * the next one is made as soon as it frees anything. */
 static void mind_space(struct checkpoints *self)
 {
     bool low = space_is_low(&self->stream->space);
@@ -203,7 +204,7 @@ void checkpoint_end(struct checkpoint *self)
     stream_give(self->stream, job);
 }
 
-/* What changed since the base is not known any more: the next one is whole. */
+/* Which slots have changed since the base is not known any more: the next checkpoint is whole. */
 static void lose_chain(struct checkpoints *self)
 {
     self->base = 0;
@@ -222,14 +223,15 @@ void checkpoint_abandon(struct checkpoint *run)
     log_line(LEVEL_ERROR, "B0523", "checkpoint failed", "checkpoint=%llu why=%s", (unsigned long long)run->number,
              log_quote(quoted, sizeof quoted, run->error));
     pause_after_failure(self);
-    self->n_dead = 0; /* those were dead at its instant: the journal since the one before may still need them */
+    self->n_dead =
+        0; /* they were dead at its instant, but the journal since the checkpoint before may still need them */
     self->running = NULL;
     timer_clear(&self->state.loop->timers, &self->progress);
     tell_ended(self, run->number, run->error);
     checkpoint_free(run);
 }
 
-/* Becomes what the next one may be a change of. */
+/* This checkpoint becomes the base of the next incremental one. */
 static void extend_chain(struct checkpoints *self, const struct checkpoint *run)
 {
     self->links = run->base ? self->links + 1 : 0;
@@ -276,7 +278,7 @@ void checkpoint_finished(struct checkpoints *self, uint64_t number, bool ok)
     checkpoint_fail(run, "it could not be written: %.200s",
                     self->stream->trouble[0] ? self->stream->trouble : "the log says why");
     if (run->ended || run->waits)
-        checkpoint_abandon(run); /* otherwise its next slice does */
+        checkpoint_abandon(run); /* otherwise its next slice abandons it */
 }
 
 void checkpoint_exit(struct checkpoints *self, bool (*turn)(void *ctx), void *ctx)
@@ -296,8 +298,8 @@ void checkpoint_exit(struct checkpoints *self, bool (*turn)(void *ctx), void *ct
         seen = moved;
         if (now - moved_ns < (stream->trouble[0] ? EXIT_TROUBLE_NS : EXIT_STILL_NS) && patient)
             continue;
-        log_line(LEVEL_ERROR, "B0526", "the last checkpoint is given up", "why=\"%s\"",
-                 patient ? "the disk does not move" : "asked twice to end");
+        log_line(LEVEL_ERROR, "B0526", "the last checkpoint is abandoned", "why=\"%s\"",
+                 patient ? "the disk makes no progress" : "asked twice to end");
         self->wanted = false;
         return;
     }
@@ -350,7 +352,7 @@ static void progress_timer(struct timer *timer, void *ctx)
     const struct checkpoint *run = self->running;
     if (!run)
         return;
-    log_line(LEVEL_INFO, "B0521", "checkpoint goes on", "checkpoint=%llu done=%.1f%% bytes=%llu mb_per_s=%.0f",
+    log_line(LEVEL_INFO, "B0521", "checkpoint in progress", "checkpoint=%llu done=%.1f%% bytes=%llu mb_per_s=%.0f",
              (unsigned long long)run->number, 100 * share_done(run), (unsigned long long)bytes_of(run),
              rate_of(bytes_of(run), loop->now_ns - run->start_ns));
     timer_set(&loop->timers, timer, loop->now_ns + PROGRESS_NS);

@@ -1,10 +1,13 @@
 /* Checkpoints: the state at one instant, written while the broker goes on serving.
  *
- * At the instant, what is small is copied (limiters, sessions, parameters, replies), and of each table the slots that
- * must be written are marked: all of them, or those that changed since the checkpoint before (then the new one is a
- * change of that one). A chore copies marked slots in slices; an item that is about to change before its turn is copied
- * first (marks_touch). Chunks that are not in a segment yet are put there on the way; what still lives in mostly dead
- * segments is moved. Then the disk writer finishes the file, and files that no kept checkpoint needs are removed. */
+ * At the instant, small state is copied (limiters, sessions, parameters, replies), and in each table the slots to
+ * write are marked: all of them, or for an incremental checkpoint those that changed since its base. A chore copies
+ * marked slots in slices; an item that is about to change before its turn is copied first (marks_touch). Chunks that
+ * are in no segment yet are written on the way, and live chunks of sparse segments are moved. Then the disk writer
+ * finishes the file, and files that no kept checkpoint needs are removed.
+ *
+ * The room owns the checkpoint in progress, the list of kept ones, and the way back from files to a running broker
+ * (restore.h). It uses the stream, spilling, the disk format, and the rooms whose state it copies (durable_state.h). */
 #ifndef BROKER_CHECKPOINT_H
 #define BROKER_CHECKPOINT_H
 

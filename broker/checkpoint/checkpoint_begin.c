@@ -1,5 +1,5 @@
-/* The instant of a checkpoint. What is small is written at once; values and chunks of any size are only held, and of
- * tables the marks are turned over. */
+/* The instant of a checkpoint. Small state is written at once; for values and chunks of any size only references are
+ * taken, and the marks of tables are turned over. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,13 +8,13 @@
 #include "broker/sample/kept_samples.h"
 #include "proto/base/error.h"
 
-/* State of a selector besides its items. */
+/* Most bytes of a selector's state besides its items. */
 #define SELECTOR_BYTES 4096u
 
 /* ---- whole or a change, and what is moved ---- */
 
-/* Segments of which less than a part lives: what lives there is moved, if the checkpoint is whole and so comes by all
- * items. Gives their dead bytes; takes what is moved from the budget. */
+/* Chooses segments of which less than one `part`-th is live: a whole checkpoint, which visits all items, moves their
+ * live chunks. Returns their dead bytes, and takes the live ones from the budget. */
 static uint64_t choose_sparse(struct checkpoint *self, uint64_t part, uint64_t *budget)
 {
     const struct stream *stream = self->stream;
@@ -33,7 +33,7 @@ static uint64_t choose_sparse(struct checkpoint *self, uint64_t part, uint64_t *
     return dead;
 }
 
-/* Segments that could not be synced: all that lives there is written anew. */
+/* Chooses segments that could not be synced: all their live chunks are written again. True: there are any. */
 static bool choose_bad(struct checkpoint *self)
 {
     const struct stream *stream = self->stream;
@@ -46,8 +46,8 @@ static bool choose_bad(struct checkpoint *self)
     return stream->bad_last != 0;
 }
 
-/* Those that gain most come first: there is a reserve on the disk for so much and no more. True: there is enough of it to
- * be worth a whole checkpoint. */
+/* Chooses the segments whose chunks are moved, the sparsest first, as far as the disk's reserve allows. True: they are
+ * worth a whole checkpoint. */
 static bool choose_moving(struct checkpoint *self)
 {
     const struct stream *stream = self->stream;
@@ -78,7 +78,7 @@ static void choose_base(struct checkpoint *self)
 {
     const struct checkpoints *checkpoints = self->checkpoints;
     bool move = choose_moving(self);
-    /* A base keeps what it names, also what is dead by now: no space would come free. */
+    /* A base keeps everything that it names, even what is dead by now: an incremental checkpoint frees no space. */
     if (!move && self->reason != CHECKPOINT_SPACE && may_change(checkpoints))
         self->base = checkpoints->base;
     for (uint32_t i = 0; self->base && i < self->n_segments; i++)
@@ -121,7 +121,7 @@ static void turn_marks(struct checkpoint *self, struct copied_table *copied, str
     marks->high = table->in.high;
 }
 
-/* A table that was reset since the base: it is empty before its items come. */
+/* Empties a table that was reset since the base, before its items follow. */
 static void put_reset(struct checkpoint *self, const struct table *table)
 {
     checkpoint_entry(self, ENTRY_RESET, table->id, 0);
@@ -248,7 +248,7 @@ static void put_rest(struct checkpoint *self)
 
 /* ---- begin and end ---- */
 
-/* START, CHECKPOINT, every TABLE. */
+/* Writes START, CHECKPOINT, every TABLE. */
 static void put_head(struct checkpoint *self)
 {
     const struct durable_state *state = self->state;
@@ -286,8 +286,8 @@ struct checkpoint *checkpoint_begin(struct checkpoints *checkpoints, enum checkp
     if (stream->journal) {
         stream_hand_over(stream); /* the instant lies between two records */
         self->journal = disk_at(stream->segment, stream->offset);
-        /* Later entries may name chunks where they lie now, also those that are moved on the way: what lives at this
-         * instant stays until the next checkpoint. */
+        /* Later entries of the journal may name chunks at their present places, even those that are moved: segments
+         * with live chunks at this instant stay until the next checkpoint. */
         checkpoints_note_dead(checkpoints);
     }
     choose_base(self);

@@ -1,9 +1,9 @@
-/* Marks of what changed, and the copying of marked items: slice by slice, or right before an item changes.
+/* Copies marked items to the checkpoint: slice by slice, or right before an item changes (table/marks.h).
  *
- * A checkpoint goes over the words of a table's marks from front to back. Which slots of a word it has to copy: of a
- * change, the bits that are set in `pending`, and a bit is cleared when its slot was copied ahead of its turn; of a
- * whole one it is every slot below `high`, and the bits that are set are those that were copied ahead. So neither costs
- * anything at the instant, however large the table. Words that it has passed are zero again. */
+ * A checkpoint goes over the words of a table's marks from front to back. An incremental checkpoint copies the slots
+ * whose bits are set in `pending`; a bit is cleared when its slot was copied ahead of its turn. A whole checkpoint
+ * copies every slot below `high`; the bits that are set are those copied ahead. So neither kind costs anything at the
+ * instant, however large the table. Words that were passed are zero again. */
 #include "broker/checkpoint/checkpoint_run.h"
 
 #include <string.h>
@@ -12,13 +12,13 @@
 #include "proto/base/error.h"
 
 #define BATCH 256u
-/* A slice that copied so many bytes is long enough, however few items they were. */
+/* Bytes of chunks after which a slice ends. */
 #define SLICE_BYTES (256u << 10)
-/* Slots of a slice that turned out to be free. */
+/* Most slots that a slice looks at: they may turn out to be free. */
 #define SLICE_LOOKS 4096u
-/* So often an item's chunks are read before it is written as it is. */
+/* Tries to have an item's chunks read before it is written without moving them. */
 #define NEAR_TRIES 64u
-/* Larger values are copied by the disk writer. */
+/* Values larger than this are copied by the disk writer. */
 #define LARGE_BYTES (64u << 10)
 
 /* ---- one item ---- */
@@ -49,7 +49,7 @@ static void item_copy(void *ctx, const struct table *table, const struct content
 
 /* ---- tables, slice by slice ---- */
 
-/* Everything about an item is cold. Inlined always: gcc takes a function that only prefetches for one without effect */
+/* Everything about an item is cold. Always inlined, because gcc drops calls of a function that only prefetches. */
 static inline __attribute__((always_inline)) void prefetch_items(const struct contents *in, const uint32_t *slots,
                                                                  uint32_t n)
 {
@@ -57,7 +57,7 @@ static inline __attribute__((always_inline)) void prefetch_items(const struct co
         __builtin_prefetch(span_chunks(&in->items[slots[i]].span)[0], 1);
     for (uint32_t i = 0; i < n; i++) {
         const struct chunk *chunk = span_chunks(&in->items[slots[i]].span)[0];
-        if (!in->items[slots[i]].span.n || chunk->at) /* a slot that has become free: its chunk is gone */
+        if (!in->items[slots[i]].span.n || chunk->at) /* the slot has become free: its chunk is gone */
             continue;
         const char *line = (const char *)chunk + 64, *end = line + (chunk->bytes < 1024 ? chunk->bytes : 1024);
         for (; line < end; line += 64)
@@ -65,8 +65,8 @@ static inline __attribute__((always_inline)) void prefetch_items(const struct co
     }
 }
 
-/* Slots from the word `next` on that are to be copied. Free ones of a whole checkpoint are passed over. *end: the word
- * after the last that was looked at. */
+/* Collects the slots to copy, from the word `next` on; a whole checkpoint skips free slots. *end: the word after the
+ * last one visited. Returns their number. */
 static uint32_t gather(const struct contents *in, uint32_t most, uint32_t *slots, uint32_t *end)
 {
     const struct marks *marks = in->marks;
@@ -91,8 +91,8 @@ static void table_through(struct checkpoint *self, struct copied_table *copied)
     self->table_at++;
 }
 
-/* Chunks of a mostly dead segment that are to be moved must be in memory. False: they are on their way there. Those of
- * an item that would take up too much of it stay where they are. */
+/* Has the chunks of an item read that are to be moved and are not in memory. False: they are being read. An item that
+ * would fill too much of memory is not moved. */
 static bool item_is_near(struct checkpoint *self, const struct item *item)
 {
     struct chunk *const *chunks = span_chunks(&item->span);
@@ -108,7 +108,8 @@ static bool item_is_near(struct checkpoint *self, const struct item *item)
     return near;
 }
 
-/* What was brought for an item may go again before the rest of it comes: it is not waited for without end. */
+/* True if the checkpoint should wait for an item's chunks. Chunks that were read may be freed again before the rest
+ * arrives, so it does not wait for ever. */
 static bool is_waited_for(struct checkpoint *self, uint32_t slot)
 {
     if (self->near_table != self->table_at || self->near_slot != slot)
@@ -129,7 +130,7 @@ static void table_slice(struct checkpoint *self, struct copied_table *copied)
         prefetch_items(in, slots, n);
     for (uint32_t i = 0; i < n; i++) {
         if (self->chunk_bytes - before > SLICE_BYTES)
-            return; /* bits say which are done */
+            return; /* the bits show which slots are done */
         if (self->checkpoints->spill && !item_is_near(self, &in->items[slots[i]]) && is_waited_for(self, slots[i])) {
             while (++i < n)
                 item_is_near(self, &in->items[slots[i]]);

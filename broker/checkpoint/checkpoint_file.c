@@ -1,4 +1,4 @@
-/* Records of a checkpoint on their way to the disk writer, and the places of chunks that its entries name. */
+/* Fills the records of a checkpoint, hands them to the disk writer, and finds the places of chunks that entries name. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 
 #include "broker/checkpoint/checkpoint_run.h"
 
-/* Without memory for an entry of more than RECORD_BYTES: until the next try. */
+/* Pause before the next try when there is no memory for an entry of more than RECORD_BYTES. */
 #define LARGE_WAIT_US 1000u
 
 void checkpoint_fail(struct checkpoint *self, const char *format, ...)
@@ -48,7 +48,7 @@ void checkpoint_flush(struct checkpoint *self)
     self->used = self->capacity = 0;
 }
 
-/* Makes a record with room for so many bytes. */
+/* Begins a record with room for so many bytes. */
 static void record_new(struct checkpoint *self, size_t need)
 {
     struct disk_pool *pool = &self->stream->pool;
@@ -58,7 +58,7 @@ static void record_new(struct checkpoint *self, size_t need)
         self->job = disk_pool_take_wait(pool);
     else
         while ((self->job = disk_job_large(need)) == NULL)
-            usleep(LARGE_WAIT_US); /* an entry of more than a MiB: rare */
+            usleep(LARGE_WAIT_US); /* rare: an entry of more than 1 MiB */
     self->record = self->job->data;
 }
 

@@ -1,4 +1,4 @@
-/* Which checkpoints are kept, which files they need, and the removal of the others. */
+/* Which checkpoints are kept, which files they need, and the removal of all others. */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -21,7 +21,7 @@ static bool read_all(int descriptor, void *out, size_t size, uint64_t offset)
     return true;
 }
 
-/* Goes from head to head: the last record tells what the checkpoint needs. */
+/* Finds the last record, which names the segments that the checkpoint needs, by going from head to head. */
 static rp_status find_last(int descriptor, uint64_t number, uint64_t bytes, uint64_t *offset, size_t *size,
                            rp_error *err)
 {
@@ -63,7 +63,7 @@ static rp_status read_end(int descriptor, struct kept_checkpoint *out, uint64_t 
         return err_set(err, RP_NO_MEMORY, "no memory for its last record");
     rp_status status = read_all(descriptor, record, size, offset)
                            ? record_check(record, size, disk_at(out->number, offset), &size, err)
-                           : err_set(err, RP_IO, "it can not be read");
+                           : err_set(err, RP_IO, "it cannot be read");
     bool ended = false;
     struct entry_reader reader = entry_reader((struct record_view){record, size, disk_at(out->number, offset)});
     for (struct entry_view entry; status == RP_OK && entry_next(&reader, &entry);) {
@@ -153,7 +153,7 @@ bool checkpoints_keep(struct checkpoints *self, const struct checkpoint *finishe
     struct kept_checkpoint *kept = segments ? kept_add(self, finished->number) : NULL;
     if (!kept) {
         free(segments);
-        return false; /* what it needs is not known: nothing may be removed */
+        return false; /* its needs are not on the list, so nothing may be removed */
     }
     kept->base = finished->base;
     kept->journal = finished->journal;
@@ -177,8 +177,9 @@ void checkpoints_note_dead(struct checkpoints *self)
             dead[self->n_dead++] = stream->segments.list[i].number;
 }
 
-/* The newest `keep` that are of use, and what they are based on. Gives the first segment of their journal: unknown, and
- * so the first of all, if one of them was made without. */
+/* Marks the newest `keep` usable checkpoints, and their bases, as needed. *oldest: the oldest of the newest ones.
+ * Returns the first segment of their journal: 0, which keeps all segments, if there is a journal and one of them was
+ * made without. */
 static uint64_t mark_needed(const struct checkpoints *self, uint64_t keep, bool journal, bool *needed, uint64_t *oldest)
 {
     uint64_t from = UINT64_MAX, count = 0;
@@ -232,7 +233,7 @@ void checkpoints_clean(struct checkpoints *self)
         return;
     uint64_t keep = self->low ? 1 : (uint64_t)self->state.config->checkpoint_keep, oldest;
     uint64_t from = mark_needed(self, keep, stream->journal, needed, &oldest);
-    if (!oldest) { /* there is none of use: the state is in the journal alone */
+    if (!oldest) { /* no checkpoint is usable: the state is in the journal alone */
         free(needed);
         return;
     }
@@ -247,7 +248,7 @@ void checkpoints_clean(struct checkpoints *self)
     }
     free(needed);
     if (checkpoints || segments)
-        log_line(LEVEL_INFO, "B0524", "files that are needed no more are removed",
+        log_line(LEVEL_INFO, "B0524", "files that are no longer needed are removed",
                  "checkpoints=%u segments=%u segment_bytes=%llu", checkpoints, segments,
                  (unsigned long long)(bytes - stream->segments.total_bytes));
 }

@@ -1,9 +1,9 @@
-/* What the files checkpoint*.c share.
+/* What the files checkpoint*.c share: the checkpoint in progress, and all that the broker knows about checkpoints.
  *
- *   checkpoint.c        when one is made: reasons, timers, the end
+ *   checkpoint.c        when checkpoints are made: reasons, timers, how they end
  *   checkpoint_begin.c  the instant: what is copied at once
- *   checkpoint_copy.c   marks, and the copying of items in slices
- *   checkpoint_file.c   records on their way to the disk writer
+ *   checkpoint_copy.c   copies items in slices
+ *   checkpoint_file.c   fills records and hands them to the disk writer
  *   checkpoint_keep.c   which files are needed, and which are removed */
 #ifndef BROKER_CHECKPOINT_RUN_H
 #define BROKER_CHECKPOINT_RUN_H
@@ -18,32 +18,32 @@
 #include "broker/table/tables.h"
 #include "proto/base/log.h"
 
-/* How far it runs ahead of the disk writer; well below what makes the stream call itself full. */
+/* Returns how many bytes a checkpoint may be ahead of the disk writer: well below what makes the stream full. */
 static inline uint64_t checkpoint_ahead(const struct stream *stream)
 {
     uint64_t part = stream->backlog_most / 4, most = UINT64_C(32) << 20;
     return part < most ? part : most;
 }
-/* A chain of changes has so many links at most. */
+/* Most incremental checkpoints on one base. */
 #define CHECKPOINT_LINKS 16u
 
-/* A table whose items are copied. */
+/* A table whose items are being copied. */
 struct copied_table {
     struct table *table;
-    struct contents *in; /* the table's; after a reset what was in it */
-    struct marks *marks; /* of those contents */
-    struct chore *then;  /* frees them after a reset */
+    struct contents *in; /* the table's contents; after a reset, its old contents */
+    struct marks *marks; /* the marks of these contents */
+    struct chore *then;  /* frees the old contents after a reset */
 };
 
-/* A parameter slot as it was. */
+/* A parameter slot as it was at the instant. */
 struct copied_slot {
-    const char *name; /* slots stay */
+    const char *name; /* borrowed: slots are never removed */
     uint64_t version;
     int64_t put_ns;
     zmq_msg_t value;
 };
 
-/* A sample that may be asked for again. The chunks are held. */
+/* A sample that may be asked for again, with references to its chunks. */
 struct copied_selection {
     uint32_t table;
     struct entry_selection head;
@@ -51,15 +51,15 @@ struct copied_selection {
     struct chunk **refs;
 };
 
-/* A segment that entries of the file name. */
+/* A segment that entries of the file refer to. */
 struct named_segment {
     uint64_t number, chunks, bytes;
-    bool moving; /* it is mostly dead, or bad: what lives there is moved */
-    bool bad;    /* it could not be synced: no entry names what was moved */
+    bool moving; /* it is sparse or bad: its live chunks are moved */
+    bool bad;    /* it could not be synced, so no entry refers to it after its chunks were moved */
 };
 
-/* Whether the checkpoint needs the segment. The journal after its instant may name chunks where they were before they
- * were moved. */
+/* True if the checkpoint needs the segment. Journal entries after the instant may refer to the old places of moved
+ * chunks. */
 static inline bool named_is_needed(const struct named_segment *self, uint64_t journal)
 {
     return self->chunks > 0 || (self->moving && !self->bad && journal);
@@ -73,21 +73,21 @@ struct checkpoint {
     uint64_t number, base, journal;
     enum checkpoint_reason reason;
     int64_t start_ns;
-    uint64_t failures; /* syncs that were known to have failed at its instant */
-    bool waits;        /* for the disk writer to catch up, or for chunks to be read: it is not among the chores */
-    uint64_t reads;    /* it waits until so many have been read (spill_reads); 0: not for that */
-    uint32_t near_table, near_slot, near_tries; /* how often it has waited for the chunks of which item */
-    bool ended;                                 /* all was handed over */
+    uint64_t failures; /* number of failed syncs that were known at its instant */
+    bool waits;        /* it waits for the disk writer, or for chunks to be read, and is not among the chores */
+    uint64_t reads;    /* it waits until spill_reads() has this value; 0: it does not wait for reads */
+    uint32_t near_table, near_slot, near_tries; /* the item whose chunks it waits for, and how often it has */
+    bool ended;                                 /* everything was handed to the disk writer */
     bool failed;                                /* error says why */
     char error[256];
     /* the file */
-    struct disk_job *job; /* of the record; NULL: there is none */
-    uint8_t *record;      /* its data, with room for its head */
+    struct disk_job *job; /* the record being filled; NULL: none */
+    uint8_t *record;      /* the job's data */
     size_t used, capacity;
     uint64_t offset, entries;
-    uint64_t chunk_bytes; /* put into segments on the way */
-    uint64_t replaces;    /* bytes of journal, if it becomes whole */
-    /* what is to be written */
+    uint64_t chunk_bytes; /* bytes of chunks that were written to segments */
+    uint64_t replaces;    /* bytes of journal that it makes superfluous */
+    /* what has to be written */
     struct copied_table *tables;
     uint32_t n_tables, table_at;
     struct copied_slot *slots;
@@ -96,17 +96,17 @@ struct checkpoint {
     uint32_t n_selections, selection_at, selections_capacity;
     struct named_segment *segments; /* by number */
     uint32_t n_segments, segments_capacity, last_segment;
-    /* of the state at the instant */
+    /* totals of the state at the instant */
     uint64_t items, chunks, bytes;
     uint64_t slots_all, slots_done;
 };
 
-/* A checkpoint that is there. */
+/* A checkpoint file. */
 struct kept_checkpoint {
     uint64_t number, base, journal;
     uint64_t *segments;
     uint32_t n_segments;
-    bool useless; /* damaged; or the broker was started from an older one */
+    bool useless; /* damaged, or newer than the one that the broker was started from */
 };
 
 struct checkpoints {
@@ -115,38 +115,39 @@ struct checkpoints {
     struct spill *spill; /* NULL: all chunks are in memory */
     struct checkpoint_listener listener;
     struct checkpoint *running;
-    uint64_t next; /* number of the next one */
+    uint64_t next; /* number of the next checkpoint */
     bool wanted;
-    enum checkpoint_reason reason; /* of the wanted one */
+    enum checkpoint_reason reason; /* of the wanted checkpoint */
     struct timer period, progress;
-    bool low;                       /* the disk is short of space */
-    int64_t heal_ns, heal_pause_ns; /* when bad segments are next written anew, and the pause after the last try */
-    int64_t not_before_ns;          /* after a failure those that nobody asked for wait */
-    uint32_t slice;                 /* slots of a slice */
-    /* the chain that the next one may be a change of */
+    bool low; /* the disk is short of space */
+    int64_t heal_ns,
+        heal_pause_ns; /* when a checkpoint to replace bad segments may begin, and the pause after the last failure */
+    int64_t not_before_ns; /* after a failure: when a checkpoint that no client asked for may begin */
+    uint32_t slice;        /* most slots that a slice copies */
+    /* the chain that the next incremental checkpoint continues */
     uint64_t base, base_bytes, chain_bytes;
     uint32_t links;
-    /* what there is */
+    /* files */
     struct kept_checkpoint *kept; /* by number */
     uint32_t n_kept, kept_capacity;
-    uint64_t *dead; /* segments without a live chunk when the last one was handed over; with a journal, when it began */
+    uint64_t *dead; /* segments without a live chunk when the last checkpoint ended; with a journal, when it began */
     uint32_t n_dead;
-    uint64_t last; /* the newest that is whole; 0: none */
+    uint64_t last; /* number of the newest whole checkpoint; 0: none. The next fields are about it */
     int64_t last_ns;
     uint64_t last_base, last_items, last_bytes, last_took_ns;
 };
 
 /* checkpoint_file.c */
-/* An entry_sink's room. Never NULL. */
+/* Appends an entry and returns its body. Never NULL. */
 void *checkpoint_entry(struct checkpoint *self, uint16_t type, uint32_t table, size_t size);
 struct entry_sink checkpoint_sink(struct checkpoint *self);
 void checkpoint_flush(struct checkpoint *self);
-/* A record of its own for a large value, which the disk writer copies: the body of the entry is `size` bytes of `front`,
- * then the message, which is moved from. */
+/* Writes an entry with a large value as a record of its own; the disk writer copies the value. The body is `size`
+ * bytes of `front`, then the message, which is moved from. */
 void checkpoint_large(struct checkpoint *self, uint16_t type, const void *front, size_t size, zmq_msg_t *value);
-/* The disk writer is told to give a checkpoint its name, to drop it; to remove a file. False: no memory. */
+/* Gives the disk writer a job about a file. False: no memory. */
 bool checkpoint_tell(struct checkpoints *self, enum disk_job_what what, enum disk_kind kind, uint64_t number);
-/* Counts a chunk that an entry names, and gives its place; puts it there, or moves it, if need be. */
+/* Returns the place of a chunk for an entry, and counts it. Writes or moves the chunk first if necessary. */
 uint64_t checkpoint_place(struct checkpoint *self, struct chunk *chunk);
 struct named_segment *checkpoint_segment(struct checkpoint *self, uint64_t number);
 RP_PRINTF(2, 3) void checkpoint_fail(struct checkpoint *self, const char *format, ...);
@@ -157,13 +158,13 @@ void checkpoint_free(struct checkpoint *self);
 
 /* checkpoint_copy.c */
 bool checkpoint_step(struct chore *chore);
-/* Tables are let go of: after this nothing more is copied. */
+/* Stops copying: marks no longer point to the checkpoint. */
 void checkpoint_let_go(struct checkpoint *self);
 /* Copies items for the marks of tables. */
 extern const struct copier checkpoint_copier;
 
 /* checkpoint.c */
-/* All was copied: the end of the file, and its name. */
+/* Ends the file after everything was copied, and has it named. */
 void checkpoint_end(struct checkpoint *self);
 void checkpoint_abandon(struct checkpoint *self);
 const char *checkpoint_reason_name(enum checkpoint_reason reason);
@@ -171,9 +172,9 @@ const char *checkpoint_reason_name(enum checkpoint_reason reason);
 /* checkpoint_keep.c */
 rp_status checkpoints_read(struct checkpoints *self, rp_error *err);
 bool checkpoints_keep(struct checkpoints *self, const struct checkpoint *finished);
-/* Removes files that are needed no more. */
+/* Removes files that are no longer needed. */
 void checkpoints_clean(struct checkpoints *self);
-/* Before the end is handed over: which segments could go. */
+/* Notes the segments without live chunks, which may be removed when the checkpoint is whole. */
 void checkpoints_note_dead(struct checkpoints *self);
 void checkpoints_keep_fini(struct checkpoints *self);
 

@@ -9,7 +9,7 @@
 #include "broker/session/session.h"
 #include "proto/base/error.h"
 
-/* What the configuration says to start from. False: from nothing. */
+/* Reads checkpoint.load: *number is the checkpoint, 0 the newest. False: start from nothing, or *status is an error. */
 static bool what_to_load(const struct broker_config *config, uint64_t *number, rp_status *status, rp_error *err)
 {
     const char *load = config->checkpoint_load && config->checkpoint_load[0] ? config->checkpoint_load : "newest";
@@ -75,7 +75,7 @@ static rp_status restore_all(struct restoring *self, rp_error *err)
     return restore_params(self, err);
 }
 
-/* What nobody took over is let go of: chunks of samples that were not restored, or all after an error. */
+/* Releases chunks that nothing took over: those of samples that were not restored, or all of them after an error. */
 static void restoring_fini(struct restoring *self)
 {
     for (uint64_t i = 0; i < self->next_wanted; i++) {
@@ -83,7 +83,7 @@ static void restoring_fini(struct restoring *self)
         if (chunk)
             store_release(self->state->store, chunk);
     }
-    /* Interning gave a reference each. */
+    /* Each interned layout has a reference of the restore's. */
     for (uint32_t t = 0; t < self->image.n_tables; t++)
         for (uint32_t i = 0; i < self->image.tables[t].high; i++)
             restore_layout_release(self, self->image.tables[t].items[i].layout);
@@ -129,21 +129,21 @@ rp_status restore(const struct durable_state *state, struct stream *stream, rp_e
     if (status == RP_OK)
         image_rebase(&self.image, state->loop->now_ns + state->loop->wall_offset_ns, state->loop->now_ns);
     bool journal = stream->journal;
-    stream_record(stream, false); /* what is restored is recorded already */
+    stream_record(stream, false); /* what is restored is on disk already */
     if (status == RP_OK) {
         self.tables = calloc(self.image.n_tables + 1, sizeof(*self.tables));
         status = self.tables ? restore_all(&self, err) : err_set(err, RP_NO_MEMORY, "no memory to restore");
     }
     stream_record(stream, journal);
     if (status == RP_OK) {
-        /* A checkpoint that was made without a journal, chosen by its number: nothing of any journal came after it. */
+        /* With a checkpoint that was made without a journal and chosen by its number, no journal was applied. */
         stream->after = self.image.end || !number ? self.image.end : disk_at(1, 0);
         stream->loaded = stream->origin = self.image.checkpoint;
         stream->journal_bytes = self.image.journal_bytes;
         stream->first_own = self.image.journal_entries ? folder_next(&stream->folder, DISK_SEGMENT) : 0;
         log_restored(&self, start_ns);
     } else {
-        err_prefix(err, "the state in '%s' can not be restored", self.folder->path);
+        err_prefix(err, "the state in '%s' cannot be restored", self.folder->path);
     }
     restoring_fini(&self);
     return status;
@@ -154,7 +154,7 @@ void restore_finish(const struct tables *tables)
     for (uint32_t i = 0; i < tables->n; i++) {
         struct table *table = &tables->list[i];
         uint32_t before = table->in.size;
-        /* The end of the journal may lie between the last sample of an item and its removal. */
+        /* The journal may end between the last sample of an item and its removal. */
         uint32_t most = (uint32_t)table->config->max_times_sampled;
         for (uint32_t slot = 0; most && slot < table->in.high; slot++)
             if (table->in.items[slot].span.n && table->in.items[slot].times_sampled >= most)

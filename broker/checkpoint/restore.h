@@ -1,6 +1,6 @@
-/* From files to a running broker: the newest valid checkpoint and the journal after it become tables, sessions,
- * parameters. What differs between the files' settings and the configuration is reported; the configuration wins where it
- * can (sizes, limiters, selectors, options), and the start is refused where it can not (a signature). */
+/* The restore: from files to a running broker. The newest valid checkpoint and the journal after it become tables,
+ * sessions and parameters. Settings that differ between the files and the configuration are logged; the configuration
+ * wins where it can (sizes, limiters, selectors, options), and otherwise (a signature) the start is refused. */
 #ifndef BROKER_RESTORE_H
 #define BROKER_RESTORE_H
 
@@ -10,9 +10,9 @@ struct durable_state;
 struct stream;
 struct tables;
 
-/* After stream_open, and before the sockets are bound. RP_OK also when there is nothing to restore. */
+/* Restores the state. After stream_open, before the sockets are bound. RP_OK also if there is nothing to restore. */
 rp_status restore(const struct durable_state *state, struct stream *stream, rp_error *err);
-/* After stream_begin: removes what the configuration has no room for. So the journal knows of it. */
+/* Removes items that the configuration has no room for. After stream_begin, so that the journal records it. */
 void restore_finish(const struct tables *tables);
 
 #endif

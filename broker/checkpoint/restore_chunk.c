@@ -1,4 +1,4 @@
-/* Chunks from segments into the store: read once each, in the order in which they lie there. */
+/* Reads chunks from segments into the store, each once, in the order of their places. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,7 +32,7 @@ bool pairs_sort(struct pair *pairs, uint64_t n)
         for (uint32_t pass = 0; pass < PASSES; pass++) {
             uint32_t shift = pass * DIGIT_BITS;
             if (counts[pass][from[0].key >> shift & (DIGITS - 1)] == n)
-                continue; /* all have the same digit */
+                continue; /* all keys have the same digit */
             uint64_t sum = 0;
             for (uint32_t digit = 0; digit < DIGITS; digit++) {
                 uint64_t count = counts[pass][digit];
@@ -73,7 +73,7 @@ uint64_t restore_count_wanted(const struct restoring *self)
     return n;
 }
 
-/* Data that would not stay in memory for long is not brought there. */
+/* Data beyond storage.memory is left on disk. */
 static struct chunk *chunk_make(const struct durable_state *state, uint64_t at, const struct chunk_view *view)
 {
     struct store *store = state->store;
@@ -83,7 +83,7 @@ static struct chunk *chunk_make(const struct durable_state *state, uint64_t at, 
         return store_add_absent(store, head->columns, head->bytes, head->raw_bytes, at);
     if (head->bytes < STORE_KEEP_BYTES)
         return store_add(store, head->columns, view->data, head->bytes, head->raw_bytes, NULL);
-    /* As a message it can be sent without a copy. */
+    /* A message can be sent without a copy. */
     zmq_msg_t message;
     if (zmq_msg_init_size(&message, head->bytes) != 0)
         return NULL;

@@ -1,4 +1,4 @@
-/* Sessions as tombstones that can be taken up again; parameters, counters, remembered replies and samples. */
+/* Restores sessions, as tombstones that their writers can resume; parameters, counters, kept replies and kept samples. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,7 +20,8 @@ static void restore_flow(struct restoring *self, struct session *session, const 
     flow->arrived = flow->resolved = flow->told_resolved = from->resolved;
     flow->rejected = from->rejected;
     flow->allowed = from->allowed > from->resolved ? from->allowed : from->resolved;
-    /* From an older state a writer may go on with later items: better that than to refuse them for ever. */
+    /* After an older state was loaded, a writer may continue with later items; without this they would be refused for
+     * ever. */
     flow->jumps = true;
 }
 
@@ -91,7 +92,7 @@ rp_status restore_sessions(struct restoring *self, rp_error *err)
             return status;
         }
     }
-    /* Keys are made from ordinals. In an older state there may have been sessions since, whose writers still live. */
+    /* Keys are made from ordinals. Sessions that opened after an older state may still have writers. */
     ordinals->next = image->next_ordinal;
     if (!self->newest)
         ordinals->next += 1 + self->state->instance % (1u << 16);
@@ -126,7 +127,7 @@ static struct table *selection_table(const struct restoring *self, const struct 
     return from->table < self->image.n_tables ? self->tables[from->table] : NULL;
 }
 
-/* As kept_samples_keep decides it. */
+/* True if a restored sample holds its chunks: the same rule as in kept_samples_keep. */
 bool restore_selection_holds(const struct restoring *self, const struct image_selection *from)
 {
     const struct table *table = selection_table(self, from);

@@ -1,4 +1,4 @@
-/* Tables: matched by name, compared with the configuration, filled. */
+/* Matches tables by name, compares them with the configuration, and fills them. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 #include "proto/base/dtype.h"
 #include "proto/base/error.h"
 
-#define AHEAD 16u /* items whose memory is asked for in advance */
+#define AHEAD 16u /* how many items ahead memory is prefetched */
 
 /* ---- what differs ---- */
 
@@ -83,7 +83,7 @@ static rp_status field_match(const struct table *table, const Replay__Column *fi
                    table->name, file->name, a, want->name, b);
 }
 
-/* A table that prescribes nothing takes what is there; the layouts of items are checked one by one when they are
+/* Compares the signatures. A table without one takes what is there; the layouts of items are checked when they are
  * interned. */
 static rp_status signature_match(const struct table *table, const struct image_table *from, rp_error *err)
 {
@@ -165,7 +165,7 @@ void restore_layout_release(struct restoring *self, struct image_layout *layout)
     layout->user = NULL;
 }
 
-/* The chunks at these addresses count as the table's. False: no memory, and nothing has changed. */
+/* Counts the chunks at these addresses as the table's. False: no memory; nothing has changed. */
 static bool chunks_enter(struct table *table, const uint64_t *addresses, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
@@ -185,7 +185,7 @@ static bool chunks_enter(struct table *table, const uint64_t *addresses, uint32_
     return true;
 }
 
-/* The item has the reference from now on. */
+/* Moves the reference to the item. */
 static struct chunk *chunk_take(uint64_t *address)
 {
     struct chunk *chunk = (struct chunk *)(uintptr_t)*address;
@@ -214,7 +214,7 @@ static bool span_make(struct store *store, struct table *table, struct image_ite
     return true;
 }
 
-/* Whether the item's steps are in its chunks, and its layout fits them: as when it came in, since a reply relies on it. */
+/* Checks that the item's steps are in its chunks and that its layout fits them, as an insert does: replies rely on it. */
 static rp_status item_check(const struct table *table, const struct image_item *from, const struct layout *layout,
                             rp_error *err)
 {
@@ -245,7 +245,7 @@ static rp_status item_put(struct restoring *self, struct table *table, struct im
     if (!keymap_put(table->in.keys, from->key, slot)) {
         if (keymap_get(table->in.keys, from->key) == KEYMAP_NONE)
             return err_set(err, RP_NO_MEMORY, "no memory for the key map of table '%s'", table->name);
-        return err_set(err, RP_DATA_LOSS, "key %llu stands twice in table '%s'", (unsigned long long)from->key,
+        return err_set(err, RP_DATA_LOSS, "key %llu is twice in table '%s'", (unsigned long long)from->key,
                        table->name);
     }
     struct item *item = &table->in.items[slot];
@@ -284,7 +284,7 @@ static rp_status items_put(struct restoring *self, struct table *table, struct i
     return RP_OK;
 }
 
-/* Slots by the time of insertion. */
+/* Lists the slots with their time of insertion. */
 static void by_age(const struct table *table, struct pair *pairs)
 {
     uint32_t n = 0;
@@ -293,7 +293,7 @@ static void by_age(const struct table *table, struct pair *pairs)
             pairs[n++] = (struct pair){(uint64_t)table->in.items[slot].insert_ns ^ UINT64_C(1) << 63, slot};
 }
 
-/* `aged` is sorted by age; what is equal in a selector's own order stays so. */
+/* Fills a selector in its own order. `aged` is sorted by age, which decides between items of equal rank. */
 static bool selector_fill(const struct table *table, const struct image_table *from, uint32_t which,
                           const struct pair *aged, struct pair *work)
 {
@@ -316,7 +316,7 @@ static bool selector_fill(const struct table *table, const struct image_table *f
     return true;
 }
 
-/* The generators go on from where they were; without that (seeds of this start) picks would only repeat by chance. */
+/* Restores a selector's random generator, so that picks go on as they would have. */
 static void selector_load(const struct restoring *self, struct table *table, const struct image_table *from,
                           uint32_t which)
 {
@@ -329,9 +329,9 @@ static void selector_load(const struct restoring *self, struct table *table, con
                  ops->name);
 }
 
-/* Counters as they were; the settings are the configuration's. The cursor stays where it was when the ratio is another,
- * as with a change of the running limiter. What another kind of limiter had counted means nothing to this one, which
- * starts balanced. */
+/* Restores the counters; the settings come from the configuration. If the ratio differs, the cursor keeps its value,
+ * as when a running limiter is changed. The counters of another kind of limiter mean nothing here, so this one starts
+ * balanced. */
 static void limiter_restore(struct table *table, const struct entry_limiter *from)
 {
     struct limiter *limiter = &table->limiter;
@@ -339,7 +339,7 @@ static void limiter_restore(struct table *table, const struct entry_limiter *fro
     limiter->samples = from->samples;
     limiter->deletes = from->deletes;
     if (from->inserts < from->deletes || from->inserts - from->deletes != table->in.size) {
-        log_line(LEVEL_ERROR, "B0517", "the counters of a table do not fit its items: counted anew",
+        log_line(LEVEL_ERROR, "B0517", "the counters of a table do not fit its items: counted again",
                  "table=%s inserts=%llu deletes=%llu items=%u", table->name, (unsigned long long)from->inserts,
                  (unsigned long long)from->deletes, table->in.size);
         if (limiter->inserts < table->in.size)
@@ -391,7 +391,7 @@ rp_status restore_items(struct restoring *self, uint32_t index, rp_error *err)
         table->stats.rejected = from->rejected;
         table->stats.evicted = from->evicted;
         table->resets = from->resets;
-        table->last_insert_ns = self->state->loop->now_ns; /* none is later, see image_rebase */
+        table->last_insert_ns = self->state->loop->now_ns; /* no item is newer: see image_rebase */
         extensions_restore(table, aged);
         if (table->in.marks)
             table->in.marks->all_changed = true;

@@ -1,6 +1,6 @@
-/* Chunks of many places at once. Places are known, sizes are not: so the file is read in windows that start at a place
- * and go on over small gaps, by a thread of its own while the caller works on the window before. A chunk that runs over
- * the end of its window is read apart. */
+/* Reads chunks from many places. Their places are known, their sizes are not, so files are read in windows that start
+ * at a place and extend over small gaps. A thread reads ahead while the caller works on the window before. A chunk
+ * that runs over the end of its window is read by itself. */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -14,38 +14,38 @@
 
 #define WINDOW_BYTES (4u << 20)
 #define GAP_BYTES (256u << 10)
-/* So much is read after the start of the last chunk that is wanted. */
+/* Bytes that are read after the start of the last chunk of a window. */
 #define TAIL_BYTES (64u << 10)
-/* With fewer places a thread does not pay. */
+/* With fewer places, a thread is not worth its cost. */
 #define THREAD_PLACES 256u
 #define WINDOWS 3u
 
 struct window {
     uint8_t *data;
     int file;
-    uint64_t offset, size; /* what it holds of the file */
-    uint64_t first, n;     /* places that start in it */
-    uint64_t sound;        /* of those, the first so many are whole and have their checksum */
+    uint64_t offset, size; /* the part of the file that it holds */
+    uint64_t first, n;     /* the places that lie in it */
+    uint64_t sound;        /* of those, how many from the first on are whole with a correct checksum */
     uint64_t file_bytes;
     rp_status status;
     rp_error error;
 };
 
-/* Who reads windows: alone, or ahead of the caller. */
+/* Reads windows, on the caller's thread or ahead of it on its own. */
 struct feeder {
     const struct folder *folder;
     const uint64_t *at;
-    uint64_t n, next; /* places; the first that no window has */
+    uint64_t n, next; /* number of places; index of the first one that is in no window yet */
     int file;
-    uint64_t number, file_bytes, offset; /* of the open file; read up to offset */
+    uint64_t number, file_bytes, offset; /* the open file, and the offset up to which it was read */
     struct window windows[WINDOWS];
     /* with a thread */
     bool threaded, stop;
     pthread_t thread;
     pthread_mutex_t mutex;
     pthread_cond_t moved;
-    uint64_t filled, taken; /* windows so far */
-    int old[WINDOWS];       /* files that a window may still be needed of, closed with it */
+    uint64_t filled, taken; /* number of windows so far */
+    int old[WINDOWS];       /* files that the caller may still need for a window; closed together with it */
 };
 
 static rp_status read_at(int file, void *data, uint64_t size, uint64_t offset, rp_error *err)
@@ -78,7 +78,7 @@ static rp_status feeder_open(struct feeder *self, uint64_t number, rp_error *err
     return RP_OK;
 }
 
-/* Reads the next window. The caller has seen that there is one. */
+/* Reads the next window. There is one. */
 static rp_status feeder_read(struct feeder *self, struct window *window, int *old, rp_error *err)
 {
     uint64_t place = self->at[self->next];
@@ -86,7 +86,7 @@ static rp_status feeder_read(struct feeder *self, struct window *window, int *ol
         close(*old);
     *old = -1;
     if (disk_number(place) != self->number || self->file < 0) {
-        /* The window before this one may still be worked on, and need its file. */
+        /* The caller may still work on the window before, and need its file. */
         *old = self->file;
         self->file = -1;
         RP_TRY(feeder_open(self, disk_number(place), err));
@@ -122,7 +122,7 @@ static rp_status feeder_read(struct feeder *self, struct window *window, int *ol
     return read_at(self->file, window->data, window->size, start, err);
 }
 
-/* The entry at `at` if all of it is in the window and sound. */
+/* Finds the entry at `at`. False: not all of it is in the window, or it is not sound. */
 static bool chunk_in_window(const struct window *window, uint64_t at, struct chunk_view *out)
 {
     uint64_t start = disk_offset(at) - window->offset;
@@ -138,7 +138,7 @@ static bool chunk_in_window(const struct window *window, uint64_t at, struct chu
     return true;
 }
 
-/* Checksums are this thread's work: the caller has enough to do. */
+/* Checks the checksums on this thread: the caller has enough to do. */
 static void window_prove(const struct feeder *self, struct window *window)
 {
     struct chunk_view chunk;
@@ -169,7 +169,7 @@ static void *feeder_thread(void *arg)
     struct feeder *self = arg;
     pthread_mutex_lock(&self->mutex);
     while (!self->stop && self->next < self->n) {
-        /* One window less than there are: the caller works on one. */
+        /* One window fewer than there are, because the caller works on one. */
         if (self->filled - self->taken >= WINDOWS - 1) {
             pthread_cond_wait(&self->moved, &self->mutex);
             continue;
@@ -187,7 +187,7 @@ static void *feeder_thread(void *arg)
     return NULL;
 }
 
-/* The window after the one that was given last. */
+/* Returns the next window. */
 static struct window *feeder_take(struct feeder *self)
 {
     uint64_t turn = self->taken;
@@ -235,13 +235,13 @@ static void feeder_fini(struct feeder *self)
     pthread_cond_destroy(&self->moved);
 }
 
-/* What a chunk that does not fit into its window is put together in. */
+/* A buffer for a chunk that does not fit into its window. */
 struct apart {
     uint8_t *data;
     uint64_t capacity;
 };
 
-/* All bytes of the entry at `offset`, whose head is in the window. NULL with err set. */
+/* Returns all bytes of the entry at `offset`, whose head is in the window. NULL with err set. */
 static const uint8_t *entry_bytes(const struct window *window, uint64_t offset, uint64_t size, struct apart *apart,
                                   rp_error *err)
 {
@@ -295,7 +295,7 @@ static rp_status chunk_give(const struct window *window, uint64_t at, struct apa
                    (unsigned long long)offset, why.text);
 }
 
-/* One that was proven. */
+/* Hands over a chunk whose checksum was checked. */
 static rp_status chunk_pass(const struct window *window, uint64_t at, chunk_fn *fn, void *ctx, rp_error *err)
 {
     uint64_t start = disk_offset(at) - window->offset;
@@ -330,7 +330,7 @@ rp_status chunks_read(const struct folder *folder, const uint64_t *at, uint64_t 
         const struct window *window = feeder_take(&feeder);
         status = window->status;
         if (status != RP_OK) {
-            err_set(err, status, "chunks can not be read: segment %llu: %s", (unsigned long long)disk_number(at[done]),
+            err_set(err, status, "chunks cannot be read: segment %llu: %s", (unsigned long long)disk_number(at[done]),
                     window->error.text);
             break;
         }

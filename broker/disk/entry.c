@@ -1,5 +1,5 @@
-/* What an entry of each type must be like. All sizes are sums of 64-bit numbers that can not overflow: counts have 32
- * bits, and what they count has less than 128 bytes. */
+/* Checks the form of entries, by type. Sizes are sums of 64-bit numbers that cannot overflow: counts have 32 bits, and
+ * the things counted have less than 128 bytes. */
 #include <math.h>
 #include <string.h>
 
@@ -15,7 +15,7 @@ typedef rp_status check_fn(const uint8_t *body, size_t size, rp_error *err);
 struct rule {
     const char *name;
     size_t least;    /* bytes of the fixed part */
-    bool exact;      /* and no more */
+    bool exact;      /* the body has no more than that */
     check_fn *check; /* or NULL */
 };
 
@@ -200,7 +200,7 @@ static rp_status check_checkpoint(const uint8_t *body, size_t size, rp_error *er
     memcpy(&checkpoint, body, sizeof checkpoint);
     RP_TRY(check_total(size, sizeof checkpoint + (uint64_t)checkpoint.n_parts * sizeof(struct entry_part), err));
     if (checkpoint.number == 0 || checkpoint.base >= checkpoint.number || checkpoint.journal % 8 != 0)
-        return err_set(err, RP_BAD_MESSAGE, "checkpoint %llu can not be based on %llu",
+        return err_set(err, RP_BAD_MESSAGE, "checkpoint %llu cannot be based on %llu",
                        (unsigned long long)checkpoint.number, (unsigned long long)checkpoint.base);
     return RP_OK;
 }

@@ -1,5 +1,5 @@
-/* A file is ours if its name has the shape, its head is sound, and the head has this folder's id and the name's kind
- * and number. Everything that removes or overwrites goes through that. */
+/* A file is ours if its name has our shape, its head is sound, and the head has this folder's id and the kind and
+ * number of the name. Whatever removes or overwrites a file checks that first. */
 #include "broker/disk/folder.h"
 
 #include <dirent.h>
@@ -25,7 +25,7 @@ void folder_name(enum disk_kind kind, uint64_t number, bool part, char *out, siz
              part ? ".part" : "");
 }
 
-/* Whether folder_name makes this name. */
+/* Reads a name as folder_name writes it. False: it has another shape. */
 static bool name_read(const char *name, enum disk_kind *kind, uint64_t *number, bool *part)
 {
     char again[64];
@@ -47,7 +47,7 @@ static uint32_t head_crc(const struct file_head *head)
     return crc32c(0, &copy, sizeof copy);
 }
 
-/* Reads the head at the file's start. False: there is none, or it is damaged. */
+/* Reads a file's head. False: there is none, or it is damaged. */
 static bool head_read(int file, struct file_head *out)
 {
     ssize_t n;
@@ -100,7 +100,7 @@ static rp_status listing_add(struct listing *self, const struct folder_file *fil
     return RP_OK;
 }
 
-/* What is done with each name of our shape. */
+/* Called for each file whose name has our shape. */
 typedef rp_status name_fn(struct folder *self, const char *name, const struct folder_file *file, bool part, void *ctx,
                           rp_error *err);
 
@@ -109,7 +109,7 @@ static rp_status each_name(struct folder *self, name_fn *fn, void *ctx, rp_error
     int copy = openat(self->descriptor, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *names = copy >= 0 ? fdopendir(copy) : NULL;
     if (!names) {
-        rp_status status = err_set(err, RP_IO, "folder '%s' can not be listed: %s", self->path, strerror(errno));
+        rp_status status = err_set(err, RP_IO, "folder '%s' cannot be listed: %s", self->path, strerror(errno));
         if (copy >= 0)
             close(copy);
         return status;
@@ -167,7 +167,7 @@ rp_status folder_list(struct folder *self, rp_error *err)
 
 struct owner {
     bool write;
-    char name[64]; /* of the first of our files */
+    char name[64]; /* name of the first of our files */
 };
 
 /* All sound heads must have one id. */
@@ -177,7 +177,7 @@ static rp_status check_owner(struct folder *self, const char *name, const struct
     (void)part;
     struct owner *owner = ctx;
     struct file_head head;
-    /* One that was damaged or renamed is nobody's: it stays, and whoever needs it will say that it is missing. */
+    /* A file that was damaged or renamed is not ours: it stays, and whoever needs it will report it as missing. */
     if (!head_of(self, name, &head) || !head_fits(&head, file->kind, file->number))
         return RP_OK;
     if (owner->write && head.version != DISK_VERSION)
@@ -197,7 +197,7 @@ static rp_status check_owner(struct folder *self, const char *name, const struct
     return RP_OK;
 }
 
-/* What a broker that was killed left half written. */
+/* Removes a part that a killed broker left. */
 static rp_status remove_part(struct folder *self, const char *name, const struct folder_file *file, bool part,
                              void *ctx, rp_error *err)
 {
@@ -221,7 +221,7 @@ static rp_status folder_make(const char *path, rp_error *err)
             *p = '/';
         }
     if (mkdir(part, 0777) != 0 && errno != EEXIST)
-        return err_set(err, RP_IO, "folder '%s' can not be made: %s", path, strerror(errno));
+        return err_set(err, RP_IO, "folder '%s' cannot be created: %s", path, strerror(errno));
     return RP_OK;
 }
 
@@ -229,7 +229,7 @@ static rp_status folder_lock(struct folder *self, rp_error *err)
 {
     self->lock = openat(self->descriptor, "replay.lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
     if (self->lock < 0)
-        return err_set(err, RP_IO, "folder '%s' can not be written to: replay.lock: %s", self->path, strerror(errno));
+        return err_set(err, RP_IO, "folder '%s' cannot be written to: replay.lock: %s", self->path, strerror(errno));
     if (flock(self->lock, LOCK_EX | LOCK_NB) != 0) {
         char holder[32] = "";
         ssize_t n = pread(self->lock, holder, sizeof holder - 1, 0);
@@ -240,7 +240,7 @@ static rp_status folder_lock(struct folder *self, rp_error *err)
     }
     char text[32];
     int n = snprintf(text, sizeof text, "%ld\n", (long)getpid());
-    /* Only for the sentence above: a full disk must not keep a broker from its files. */
+    /* The pid is only for the message above, so a full disk must not prevent the start. */
     if (ftruncate(self->lock, 0) != 0 || pwrite(self->lock, text, (size_t)n, 0) != n)
         return RP_OK;
     return RP_OK;
@@ -252,7 +252,7 @@ static rp_status folder_begin(struct folder *self, bool write, rp_error *err)
         RP_TRY(folder_make(self->path, err));
     self->descriptor = open(self->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (self->descriptor < 0)
-        return err_set(err, errno == ENOENT ? RP_NOT_FOUND : RP_IO, "folder '%s' can not be opened: %s", self->path,
+        return err_set(err, errno == ENOENT ? RP_NOT_FOUND : RP_IO, "folder '%s' cannot be opened: %s", self->path,
                        strerror(errno));
     if (write)
         RP_TRY(folder_lock(self, err));
@@ -305,7 +305,7 @@ int folder_read(const struct folder *self, enum disk_kind kind, uint64_t number,
     int file = openat(self->descriptor, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     struct file_head head;
     if (file < 0)
-        err_set(err, errno == ENOENT ? RP_NOT_FOUND : RP_IO, "file '%s/%s' can not be opened: %s", self->path, name,
+        err_set(err, errno == ENOENT ? RP_NOT_FOUND : RP_IO, "file '%s/%s' cannot be opened: %s", self->path, name,
                 strerror(errno));
     else if (!head_read(file, &head))
         err_set(err, RP_BAD_MESSAGE, "file '%s/%s' has no head, or a damaged one", self->path, name);
@@ -330,8 +330,8 @@ static ssize_t head_write(int file, const struct file_head *head)
     return n;
 }
 
-/* A file that gets its name when its head is written: whoever is killed before leaves nothing that could be anybody's.
- * -1: it can not be made so, which is no error: some file systems can not. */
+/* Creates a file that gets its name after its head is written: a broker that is killed before leaves no file without a
+ * head. -1: the file system cannot do that, which is no error. */
 static int create_at_once(const struct folder *self, const char *name, const struct file_head *head)
 {
     int file = openat(self->descriptor, ".", O_RDWR | O_TMPFILE | O_CLOEXEC, 0666);
@@ -357,14 +357,14 @@ int folder_create(const struct folder *self, enum disk_kind kind, uint64_t numbe
         return file;
     file = openat(self->descriptor, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
     if (file < 0) {
-        err_set(err, errno == ENOSPC ? RP_RESOURCE_EXHAUSTED : RP_IO, "file '%s/%s' can not be made: %s", self->path,
+        err_set(err, errno == ENOSPC ? RP_RESOURCE_EXHAUSTED : RP_IO, "file '%s/%s' cannot be created: %s", self->path,
                 name, strerror(errno));
         return -1;
     }
     ssize_t n = head_write(file, &head);
     if (n != (ssize_t)sizeof head) {
         int why = n < 0 ? errno : ENOSPC;
-        err_set(err, why == ENOSPC ? RP_RESOURCE_EXHAUSTED : RP_IO, "file '%s/%s' can not be written: %s", self->path,
+        err_set(err, why == ENOSPC ? RP_RESOURCE_EXHAUSTED : RP_IO, "file '%s/%s' cannot be written: %s", self->path,
                 name, strerror(why));
         unlinkat(self->descriptor, name, 0);
         close(file);
@@ -379,18 +379,18 @@ rp_status folder_finish(const struct folder *self, uint64_t checkpoint, int desc
     folder_name(DISK_CHECKPOINT, checkpoint, true, part, sizeof part);
     folder_name(DISK_CHECKPOINT, checkpoint, false, name, sizeof name);
     if (fsync(descriptor) != 0)
-        return err_set(err, RP_IO, "file '%s/%s' can not be synced: %s", self->path, part, strerror(errno));
+        return err_set(err, RP_IO, "file '%s/%s' cannot be synced: %s", self->path, part, strerror(errno));
     int failed = renameat2(self->descriptor, part, self->descriptor, name, RENAME_NOREPLACE);
-    /* Some file systems can not rename that way. */
+    /* EINVAL: the file system has no rename without replacing. */
     if (failed && errno == EINVAL)
         failed = faccessat(self->descriptor, name, F_OK, AT_SYMLINK_NOFOLLOW) == 0
                      ? (errno = EEXIST, -1)
                      : renameat(self->descriptor, part, self->descriptor, name);
     if (failed)
-        return err_set(err, RP_IO, "file '%s/%s' can not be renamed to '%s': %s", self->path, part, name,
+        return err_set(err, RP_IO, "file '%s/%s' cannot be renamed to '%s': %s", self->path, part, name,
                        strerror(errno));
     if (fsync(self->descriptor) != 0)
-        return err_set(err, RP_IO, "folder '%s' can not be synced: %s", self->path, strerror(errno));
+        return err_set(err, RP_IO, "folder '%s' cannot be synced: %s", self->path, strerror(errno));
     return RP_OK;
 }
 
@@ -406,6 +406,6 @@ rp_status folder_remove(const struct folder *self, enum disk_kind kind, uint64_t
         return err_set(err, RP_FAILED_PRECONDITION, "file '%s/%s' is not one of this broker's: it stays", self->path,
                        name);
     if (unlinkat(self->descriptor, name, 0) != 0 && errno != ENOENT)
-        return err_set(err, RP_IO, "file '%s/%s' can not be removed: %s", self->path, name, strerror(errno));
+        return err_set(err, RP_IO, "file '%s/%s' cannot be removed: %s", self->path, name, strerror(errno));
     return RP_OK;
 }

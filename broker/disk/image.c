@@ -1,4 +1,4 @@
-/* The state as plain data: what each kind of entry does to it. */
+/* What each type of entry does to the state. */
 #include "broker/disk/image.h"
 
 #include <stdarg.h>
@@ -62,7 +62,7 @@ static void params_clear(struct image *self)
     self->n_slots = self->n_counters = 0;
 }
 
-/* What every checkpoint has whole. */
+/* Clears what every checkpoint holds completely. */
 static void image_clear_small(struct image *self)
 {
     image_sessions_clear(self);
@@ -126,13 +126,13 @@ void image_note(struct image *self, bool damage, const char *format, ...)
     va_end(args);
 }
 
-/* A clock's zero in wall time. */
+/* Returns the wall time of a clock's zero. */
 static int64_t clock_zero(int64_t wall_ns, int64_t clock_ns)
 {
     return image_add(wall_ns, -clock_ns);
 }
 
-/* From now on entries count in another process's clock; nothing that is there lies after its beginning. */
+/* The times of further entries are in another process's clock. No time so far is after that process began. */
 static void image_new_clock(struct image *self, int64_t wall_ns, int64_t clock_ns)
 {
     struct image_impl *impl = self->impl;
@@ -323,7 +323,7 @@ rp_status image_apply(struct image *self, const struct entry_view *entry, rp_err
     return status;
 }
 
-/* Times leave the first process's clock. */
+/* Converts all times from the first process's clock to the newest one's. */
 static void image_settle_clock(struct image *self)
 {
     int64_t by = self->impl->adjust == INT64_MIN ? INT64_MAX : -self->impl->adjust;

@@ -1,6 +1,6 @@
-/* The state of a broker as plain data, made by applying entries: a checkpoint, those it is based on, then the segments
- * after it. The broker restores its tables from an image; replay-ctl shows, verifies and exports one. Nothing here needs
- * a running broker. */
+/* An image: the state of a broker as plain data, built by applying entries of a checkpoint, of those that it is based
+ * on, and of the segments after it. The broker restores its tables from an image; replay-ctl shows, verifies and
+ * exports one. Nothing here needs a running broker. */
 #ifndef BROKER_DISK_IMAGE_H
 #define BROKER_DISK_IMAGE_H
 
@@ -14,7 +14,7 @@ struct image_layout {
     uint32_t packed_size;
     uint8_t *packed; /* the Layout message as it was written */
     Replay__Layout *wire;
-    void *user; /* the restorer's */
+    void *user; /* the user's of the image */
 };
 
 /* n == 0: the slot is free. */
@@ -42,11 +42,11 @@ struct image_table {
     Replay__TableInfo *info; /* names of sampler and remover, settings: as of the newest file */
     struct entry_limiter limiter;
     uint64_t total_inserts, total_samples, updates, episodes, rejected, evicted, resets;
-    struct image_item *items; /* by slot; zeros are mapped as they are touched, so holes cost nothing */
+    struct image_item *items; /* by slot; pages of zeros are mapped when they are touched, so holes cost nothing */
     uint32_t high, capacity, size;
-    uint64_t order;       /* the highest rank of an item: what is inserted or updated comes after all others */
+    uint64_t order;       /* the highest rank of an item; what is inserted or updated ranks after it */
     int64_t last_ns;      /* the newest insert_ns */
-    uint8_t *selector[2]; /* state of sampler and remover, or NULL; gone as soon as a later entry changed the table */
+    uint8_t *selector[2]; /* state of sampler and remover; NULL once a later entry has changed the table */
     uint32_t selector_bytes[2];
 };
 
@@ -60,9 +60,9 @@ struct image_session {
     uint32_t ordinal, epoch;
     Replay__Hello *hello; /* id, name, columns */
     uint64_t received, counted, received_bytes, allowed_bytes, confirmed_rejections;
-    Replay__Layout **forms; /* as registered, by the writer's id; NULL: none of this id */
+    Replay__Layout **forms; /* as registered, by the writer's id; NULL: no such id */
     uint32_t n_forms;
-    struct entry_flow *flows; /* by index in image.tables; of tables that it did not use: zeros */
+    struct entry_flow *flows; /* by index in image.tables; zeros for tables that it did not use */
     uint32_t n_flows;
     struct image_rejection *rejections; /* not confirmed */
     uint32_t n_rejections;
@@ -86,11 +86,11 @@ struct image_reply {
     uint8_t *frame;
     size_t size;
 };
-/* As many as the broker itself remembers: of more, the oldest go. */
+/* As many as the broker itself keeps; the oldest are dropped. */
 #define IMAGE_REPLIES 4096u
 #define IMAGE_REJECTIONS 8192u
 
-/* A sample that may be asked for again. Items as they were when they were picked. */
+/* A sample that may be asked for again, with its items as they were picked. */
 struct image_selection {
     uint64_t client, id, table_size;
     uint32_t table, want, flags;
@@ -100,24 +100,24 @@ struct image_selection {
     uint32_t n;
 };
 
-/* What was found on the way: damage, cuts, fallbacks. */
+/* What was found while loading: damage, cuts, fallbacks. */
 struct image_note {
-    bool damage; /* otherwise: for information */
+    bool damage; /* false: information */
     char text[300];
 };
 
 struct image {
-    uint64_t checkpoint; /* number, or 0: none was used */
-    uint64_t end;        /* place in the journal up to which it was applied: goes into entry_start.after. 0: none was */
+    uint64_t checkpoint; /* number of the checkpoint; 0: none was used */
+    uint64_t end;        /* place up to which the journal was applied, for entry_start.after; 0: none was */
     uint64_t journal_entries, journal_bytes; /* applied after the checkpoint */
-    int64_t wall_ns, clock_ns;               /* what insert_ns and put_ns count in: the newest START, or image_rebase */
+    int64_t wall_ns, clock_ns;               /* one instant in wall time and in the clock of insert_ns and put_ns */
     uint64_t next_ordinal;
-    bool exact; /* nothing was applied after the checkpoint: selectors go on as they were */
-    bool whole; /* all that the folder has was applied; false: see the notes, and write a whole checkpoint soon */
-    uint32_t most_slots; /* no table may have more: set between init and load where memory is scarce */
+    bool exact;          /* nothing was applied after the checkpoint, so selectors go on as they were */
+    bool whole;          /* everything in the folder was applied; false: see the notes */
+    uint32_t most_slots; /* most slots of a table; set between init and load where memory is scarce */
     struct image_table *tables;
     uint32_t n_tables;
-    struct image_session **sessions; /* by rising ordinal */
+    struct image_session **sessions; /* sorted by ordinal */
     uint32_t n_sessions;
     struct image_slot *slots;
     uint32_t n_slots;
@@ -134,23 +134,23 @@ struct image {
 
 void image_init(struct image *self);
 void image_fini(struct image *self);
-/* Applies one entry that passed entry_check. RP_BAD_MESSAGE: it can not follow what is there (a slot that is taken, a
- * table that was not named), and nothing was changed. */
+/* Applies one entry that passed entry_check. RP_BAD_MESSAGE: it contradicts the state (a slot that is taken, a table
+ * that was not named); nothing has changed. */
 rp_status image_apply(struct image *self, const struct entry_view *entry, rp_error *err);
-/* After the last image_apply: forgotten replies and selections leave their arrays, and times count in the clock of the
- * newest START. image_load does it. */
+/* After the last image_apply: removes forgotten replies and selections from their arrays, and converts times to the
+ * clock of the newest START. image_load does it. */
 void image_finish(struct image *self);
-/* Makes all times count in another process's clock, given by one instant in both; none lies after that instant, and the
- * order of insertion stays. */
+/* Converts all times to another process's clock, given by one instant in wall time and in that clock. No time is after
+ * that instant, and the order of insertion stays. */
 void image_rebase(struct image *self, int64_t wall_ns, int64_t clock_ns);
-/* Reads the checkpoint `number` (0: the newest valid one; damaged ones are noted and the one before is tried), those it
- * is based on, and the segments after it. until_checkpoint: leaves the segments out. RP_NOT_FOUND: there is nothing to
- * load. RP_DATA_LOSS: there was something, and nothing of it can be loaded; the notes say why. A torn end of the last
- * segment is noted; with `cut`, the file is cut there. */
+/* Reads the checkpoint `number` (0: the newest valid one; a damaged one is noted, and the one before it tried), those
+ * that it is based on, and the segments after it. until_checkpoint: without the segments. RP_NOT_FOUND: there is
+ * nothing to load. RP_DATA_LOSS: nothing of what is there can be loaded; the notes say why. A torn end of the last
+ * segment is noted; with `cut`, the file is cut off there. */
 rp_status image_load(struct image *self, const struct folder *folder, uint64_t number, bool until_checkpoint, bool cut,
                      rp_error *err);
 void image_note(struct image *self, bool damage, const char *format, ...) RP_PRINTF(3, 4);
-uint64_t image_size(const struct image *self); /* items of all tables */
+uint64_t image_size(const struct image *self); /* number of items in all tables */
 
 /* What a checkpoint says at its start. */
 struct checkpoint_about {
@@ -161,13 +161,13 @@ struct checkpoint_about {
 rp_status checkpoint_peek(const struct folder *folder, uint64_t number, struct checkpoint_about *out, rp_error *err);
 void checkpoint_about_fini(struct checkpoint_about *self);
 
-/* Reads chunks of segments in the order of their places, front to back, without the rest: many small ones cost one large
- * read. Calls fn for each place that is asked for (ascending, each once); a damaged chunk ends it with an error. */
+/* Reads the chunks at these places (ascending, each once) and calls fn for each. Many small chunks cost one large
+ * read. A damaged chunk ends it with an error. */
 typedef rp_status chunk_fn(void *ctx, uint64_t at, const struct chunk_view *chunk, rp_error *err);
 rp_status chunks_read(const struct folder *folder, const uint64_t *at, uint64_t n, chunk_fn *fn, void *ctx,
                       rp_error *err);
 
-/* Everything in one file: every record, entry and chunk. An error: it can not be read at all. */
+/* Checks everything in one file: every record, entry and chunk. An error: the file cannot be read at all. */
 struct verify_result {
     uint64_t bytes, records, entries, chunks;
     uint64_t chunk_bytes;        /* data of the chunks, as stored */
@@ -177,9 +177,9 @@ struct verify_result {
     struct entry_end end;               /* of a checkpoint that has one */
     bool damaged;
     uint64_t damaged_at;    /* offset of the first damage */
-    uint64_t damaged_bytes; /* that could not be read, all told */
-    uint64_t sound_after;   /* records after the first damage that are whole */
-    char text[300];         /* what is wrong there, in words; empty: nothing */
+    uint64_t damaged_bytes; /* total of bytes that are damaged */
+    uint64_t sound_after;   /* number of whole records after the first damage */
+    char text[300];         /* what is wrong there; empty: nothing */
 };
 rp_status disk_verify_file(const struct folder *folder, enum disk_kind kind, uint64_t number, struct verify_result *out,
                            rp_error *err);

@@ -1,11 +1,11 @@
-/* Items and the layouts that they hold. Ids of layouts are reused by the broker, so an item holds the layout itself. */
+/* Items and their layouts. The broker reuses the ids of layouts, so an item holds the layout itself. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "broker/disk/image_impl.h"
 #include "proto/base/error.h"
 
-/* More layouts than this no broker has. */
+/* No broker has more layouts than this. */
 #define LAYOUT_IDS (1u << 22)
 
 void image_layout_release(struct image_layout **layout)
@@ -75,7 +75,7 @@ rp_status image_apply_layout(struct image *self, const struct entry_view *entry,
         return RP_OK;
     struct image_layout *layout = layout_new(packed, size);
     if (!layout)
-        return err_set(err, RP_BAD_MESSAGE, "layout %llu can not be decoded", (unsigned long long)named.number);
+        return err_set(err, RP_BAD_MESSAGE, "layout %llu cannot be decoded", (unsigned long long)named.number);
     layout->table = table;
     layout->serial = self->impl->serial++;
     image_layout_release(place);

@@ -1,6 +1,7 @@
-/* The journal is one stream of entries over all segments. A process that loads it goes on from the place up to which it
- * could apply it (START.after): what other entries lie between that place and its own first segment are no part of the
- * state, be it a torn end or what a damage cut off. So a load is repeatable, whatever happens to the process. */
+/* The journal is one stream of entries over all segments. A process that loads it notes the place up to which it could
+ * apply it (START.after) in its own first segment. Entries between that place and that segment, a torn end or what
+ * follows a damage, are not part of the state. So every later load gives the same state, whatever happens to the
+ * process. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -15,7 +16,7 @@ struct segment {
     uint64_t number, bytes;
     bool readable; /* its first record is whole and begins with a START */
     struct entry_start start;
-    uint64_t limit; /* entries from this place on are no part of the state */
+    uint64_t limit; /* entries from this place on are not part of the state */
 };
 
 struct journal {
@@ -24,10 +25,10 @@ struct journal {
     struct segment *segments;
     uint32_t n;
     bool cut;
-    bool anchored; /* it goes on from a checkpoint, or begins with the first segment: what it says can be applied */
+    bool anchored; /* it continues a checkpoint, or begins with the first segment, so its entries can be applied */
 };
 
-/* Lists the segments from `from` on, with what their STARTs say of each other. */
+/* Lists the segments from `from` on, with their limits, which follow from the STARTs of later segments. */
 static rp_status journal_list(struct journal *self, uint64_t from, rp_error *err)
 {
     self->segments = calloc(self->folder->n_files + 1, sizeof *self->segments);
@@ -67,14 +68,14 @@ static void journal_cut(const struct journal *self, const struct reader *reader)
 {
     int file = openat(self->folder->descriptor, reader->name, O_WRONLY | O_CLOEXEC | O_NOFOLLOW);
     if (file < 0 || ftruncate(file, (off_t)reader->offset) != 0)
-        image_note(self->image, false, "%s can not be cut: %s", reader->name, strerror(errno));
+        image_note(self->image, false, "%s cannot be cut: %s", reader->name, strerror(errno));
     if (file >= 0) {
         fsync(file);
         close(file);
     }
 }
 
-/* There is no whole record where the reader stands: the journal ends there. */
+/* The journal ends where the reader stands: there is no whole record. */
 static void journal_broken(const struct journal *self, uint32_t index, struct reader *reader, const char *why)
 {
     struct image *image = self->image;
@@ -96,26 +97,26 @@ static void journal_broken(const struct journal *self, uint32_t index, struct re
     if (more)
         image_note(image, true,
                    "%s. It is damaged in the middle: sound records go on at offset %llu, but what they say "
-                   "can not be applied without what is missing",
+                   "cannot be applied without what is missing",
                    why, (unsigned long long)sound);
     else
         image_note(image, true, "%s. The journal is applied up to there", why);
     note_left_out(self, index + 1);
 }
 
-/* What can not be read may be sound: it is neither cut off nor passed over, which would lose it for good. */
+/* An unreadable file may be sound. It is neither cut off nor skipped, because that would lose it for good. */
 static rp_status journal_unread(const rp_error *why, rp_error *err)
 {
-    return err_set(err, RP_IO, "%s. Mend that, or move the file elsewhere to go on with what is before it", why->text);
+    return err_set(err, RP_IO, "%s. Repair it, or move the file elsewhere to load what comes before it", why->text);
 }
 
-/* What a segment begins with: it changes nothing. */
+/* True for the entries that a segment begins with: they change nothing. */
 static bool is_preamble(uint16_t type)
 {
     return type == ENTRY_START || type == ENTRY_TABLE || type == ENTRY_ORDINAL;
 }
 
-/* How many entries are news of the state. */
+/* Counts the entries that change the state. */
 static uint64_t record_news(struct record_view record, uint64_t limit)
 {
     struct entry_reader reader = entry_reader(record);
@@ -125,7 +126,7 @@ static uint64_t record_news(struct record_view record, uint64_t limit)
     return news;
 }
 
-/* The place of the first entry that is not of the preamble; the record's end: all are. */
+/* Returns the place after the entries that a segment begins with. */
 static uint64_t preamble_end(struct record_view record)
 {
     struct entry_reader reader = entry_reader(record);
@@ -135,7 +136,7 @@ static uint64_t preamble_end(struct record_view record)
     return record.at + record.size;
 }
 
-/* One record of a segment. False: the journal can not be applied any further. */
+/* Applies one record of a segment. *go_on is false: the journal cannot be applied any further. */
 static rp_status journal_record(struct journal *self, uint32_t index, const struct reader *reader,
                                 struct record_view record, bool *go_on, rp_error *err)
 {
@@ -144,7 +145,7 @@ static rp_status journal_record(struct journal *self, uint32_t index, const stru
     struct applied applied = {0};
     if (news && !self->anchored)
         return err_set(err, RP_DATA_LOSS,
-                       "the journal in folder '%s' begins in the middle (%s): there is no checkpoint that it goes on "
+                       "the journal in folder '%s' begins in the middle (%s): there is no checkpoint that it continues "
                        "from",
                        self->folder->path, reader->name);
     rp_error why = {0};
@@ -163,7 +164,7 @@ static rp_status journal_record(struct journal *self, uint32_t index, const stru
     return RP_OK;
 }
 
-/* One segment, from offset `from` on; what names its process and tables is read in any case. */
+/* Applies one segment from offset `from` on. The entries that name its process and tables are read in any case. */
 static rp_status journal_records(struct journal *self, uint32_t index, struct reader *reader, uint64_t from,
                                  bool *go_on, rp_error *err)
 {
@@ -180,7 +181,7 @@ static rp_status journal_records(struct journal *self, uint32_t index, struct re
         if (status == RP_IO)
             return journal_unread(&why, err);
         if (status != RP_OK && reader->offset < from) {
-            /* The process that wrote the checkpoint wrote this, too: it has named its tables there. */
+            /* The process that wrote this also wrote the checkpoint, and named its tables there. */
             image_note(self->image, true, "%s. It is not needed", why.text);
             self->image->impl->in_checkpoint = false;
             reader_seek(reader, from);
@@ -204,7 +205,7 @@ static rp_status journal_records(struct journal *self, uint32_t index, struct re
     return RP_OK;
 }
 
-/* Whether the segment may follow what was applied. */
+/* True if the segment continues what was applied. */
 static bool journal_follows(const struct journal *self, uint32_t index)
 {
     const struct segment *segment = &self->segments[index];
@@ -226,7 +227,7 @@ static rp_status journal_segment(struct journal *self, uint32_t index, uint64_t 
     if (segment->limit <= disk_at(segment->number, 0))
         return RP_OK;
     if (segment->readable && !journal_follows(self, index)) {
-        image_note(self->image, true, "segment %llu does not go on from segment %llu: what lies between is missing",
+        image_note(self->image, true, "segment %llu does not continue segment %llu: what lies between is missing",
                    (unsigned long long)segment->number, (unsigned long long)self->segments[index - 1].number);
         note_left_out(self, index);
         *go_on = false;
@@ -239,7 +240,7 @@ static rp_status journal_segment(struct journal *self, uint32_t index, uint64_t 
     if (status == RP_IO)
         return journal_unread(&why, err);
     if (status != RP_OK && segment->bytes < FILE_HEAD_BYTES) {
-        image_note(self->image, false, "segment %llu was just made when the broker ended: it holds nothing",
+        image_note(self->image, false, "segment %llu was just created when the broker ended, and is empty",
                    (unsigned long long)segment->number);
         *go_on = true;
         return RP_OK;
@@ -254,8 +255,8 @@ static rp_status journal_segment(struct journal *self, uint32_t index, uint64_t 
     return status;
 }
 
-/* Where the journal after a checkpoint begins that was made without one: with the segments of its own process, or with
- * those of a later one. */
+/* Returns the first segment after a checkpoint that was made without a journal: one of its own process, or of a later
+ * one. */
 static uint32_t journal_first(const struct journal *self, const struct entry_start *checkpoint)
 {
     for (uint32_t i = 0; i < self->n; i++)

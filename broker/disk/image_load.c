@@ -1,4 +1,4 @@
-/* From files to an image: a chain of checkpoints, then the journal after it (image_journal.c). */
+/* Loads an image from files: a chain of checkpoints, then the journal after it (image_journal.c). */
 #include <stdlib.h>
 #include <string.h>
 
@@ -6,9 +6,9 @@
 #include "broker/disk/reader.h"
 #include "proto/base/error.h"
 
-/* Checkpoints that stand on each other: more than a broker ever makes. */
+/* Most checkpoints in a chain: more than a broker ever makes. */
 #define CHAIN_MOST 4096u
-/* Read for a look at a file's first record. */
+/* Bytes that are read for a file's first record. */
 #define PEEK_BYTES (64u << 10)
 
 void checkpoint_about_fini(struct checkpoint_about *self)
@@ -17,7 +17,7 @@ void checkpoint_about_fini(struct checkpoint_about *self)
     self->parts = NULL;
 }
 
-/* The next entry, checked. */
+/* Reads the next entry, which must have this type. */
 static rp_status peek_entry(struct entry_reader *entries, uint16_t type, struct entry_view *entry, rp_error *err)
 {
     if (!entry_next(entries, entry) || entry->type != type)
@@ -99,7 +99,7 @@ bool image_segment_start(const struct folder *folder, uint64_t number, struct en
 
 /* ---- checkpoints */
 
-/* Whether the record's last entry is an END; its count. */
+/* True if the record's last entry is an END, which is copied to out. */
 static bool record_end(struct record_view record, struct entry_end *out)
 {
     size_t whole = sizeof(struct entry_head) + sizeof *out;
@@ -111,7 +111,7 @@ static bool record_end(struct record_view record, struct entry_end *out)
     return head.type == ENTRY_END && head.size == whole;
 }
 
-/* One file of the chain. */
+/* Applies one file of the chain. */
 static rp_status load_checkpoint(struct image *self, const struct folder *folder, uint64_t number, rp_error *err)
 {
     struct reader reader;
@@ -138,13 +138,13 @@ static rp_status load_checkpoint(struct image *self, const struct folder *folder
     return status;
 }
 
-/* A checkpoint with those it is based on, oldest first. */
+/* Applies a checkpoint after those that it is based on. */
 static rp_status load_chain(struct image *self, const struct folder *folder, uint64_t number, uint32_t depth,
                             rp_error *err)
 {
     struct checkpoint_about about;
     if (depth == CHAIN_MOST)
-        return err_set(err, RP_BAD_MESSAGE, "too many checkpoints stand on each other");
+        return err_set(err, RP_BAD_MESSAGE, "the chain of base checkpoints is too long");
     rp_status status = checkpoint_peek(folder, number, &about, err);
     checkpoint_about_fini(&about);
     RP_TRY(status);
@@ -159,7 +159,7 @@ static rp_status load_chain(struct image *self, const struct folder *folder, uin
     return load_checkpoint(self, folder, number, err);
 }
 
-/* Whether a process that came later had started from an older checkpoint, or from nothing: so this one is no part of the
+/* True if a later process started from an older checkpoint or from nothing, so that this checkpoint is not part of the
  * state. */
 static bool is_abandoned(const struct folder *folder, uint64_t number, uint64_t journal)
 {
@@ -174,7 +174,7 @@ static bool is_abandoned(const struct folder *folder, uint64_t number, uint64_t 
     return false;
 }
 
-/* The newest that can be loaded. RP_NOT_FOUND: there is none, of *tried. */
+/* Loads the newest checkpoint that can be loaded. RP_NOT_FOUND: none of the *tried ones can. */
 static rp_status load_newest(struct image *self, const struct folder *folder, uint32_t *tried, rp_error *err)
 {
     for (uint32_t i = folder->n_files; i-- > 0;) {
@@ -186,8 +186,7 @@ static rp_status load_newest(struct image *self, const struct folder *folder, ui
         bool known = checkpoint_peek(folder, file->number, &about, &why) == RP_OK;
         checkpoint_about_fini(&about);
         if (known && is_abandoned(folder, file->number, about.head.journal)) {
-            image_note(self, false,
-                       "checkpoint %llu is passed over: the broker was started from an older state after it",
+            image_note(self, false, "checkpoint %llu is skipped: the broker was started from an older state after it",
                        (unsigned long long)file->number);
             continue;
         }
@@ -198,7 +197,7 @@ static rp_status load_newest(struct image *self, const struct folder *folder, ui
         if (status == RP_NO_MEMORY)
             return err_set(err, status, "%s", why.text);
         ++*tried;
-        image_note(self, true, "checkpoint %llu can not be used, the one before it is tried: %s",
+        image_note(self, true, "checkpoint %llu cannot be used, the one before it is tried: %s",
                    (unsigned long long)file->number, why.text);
     }
     return err_set(err, RP_NOT_FOUND, "folder '%s' has no checkpoint that can be loaded", folder->path);

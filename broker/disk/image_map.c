@@ -1,4 +1,4 @@
-/* Linear probing, at most half full; a removal closes the gap behind it, so there are no marks of the dead. */
+/* A map with linear probing, at most half full. A removal closes the gap, so there are no tombstones. */
 #include <stdlib.h>
 
 #include "broker/disk/image_impl.h"
@@ -9,7 +9,7 @@ static uint32_t map_home(const struct request_map *self, uint64_t client, uint64
     return (uint32_t)(hash >> 32) & (self->capacity - 1);
 }
 
-/* Where it is, or where it would be. */
+/* Returns the place of a key, or where it would be. */
 static uint32_t map_place(const struct request_map *self, uint64_t client, uint64_t id)
 {
     uint32_t at = map_home(self, client, id);
@@ -56,7 +56,7 @@ void request_map_remove(struct request_map *self, uint64_t client, uint64_t id)
     uint32_t mask = self->capacity - 1;
     for (uint32_t at = (hole + 1) & mask; self->places[at].value; at = (at + 1) & mask) {
         uint32_t home = map_home(self, self->places[at].client, self->places[at].id);
-        /* It may move back unless its home lies after the hole. */
+        /* An entry may move into the hole unless its home lies after the hole. */
         if (((at - home) & mask) >= ((at - hole) & mask)) {
             self->places[hole] = self->places[at];
             hole = at;

@@ -1,5 +1,5 @@
-/* Requests that may be asked again: replies, and selections of samples. What is forgotten leaves a hole in its array;
- * holes go when there are many of them, and at the end. */
+/* Requests that may be repeated: replies, and selections of samples. A forgotten one leaves a hole in its array; holes
+ * are removed when there are many, and at the end. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,7 +26,7 @@ static void selections_compact(struct image *self)
         struct image_selection *selection = self->selections[i];
         if (!selection)
             continue;
-        /* The name is in the map: this only changes its value, and needs no memory. */
+        /* The key is in the map, so this only changes its value and needs no memory. */
         if (n != i)
             (void)request_map_put(&self->impl->by_selection, selection->client, selection->id, n);
         self->selections[n++] = selection;
@@ -88,7 +88,7 @@ static void reply_drop(struct image *self, uint32_t at)
     self->impl->replies_live--;
 }
 
-/* An empty one of this name at the end; one that was there goes. */
+/* Appends an empty selection for this request, and drops an older one. */
 static struct image_selection *selection_new(struct image *self, uint64_t client, uint64_t id, uint32_t room)
 {
     selection_drop(self, client, id);
@@ -130,7 +130,7 @@ static struct entry_picked picked_at(const struct entry_view *entry, uint32_t i)
     return picked;
 }
 
-/* The selection that these picks belong to, with room for them. */
+/* Returns the selection that these picks belong to, with room for them. */
 static struct image_selection *pick_selection(struct image *self, const struct entry_pick *head, uint32_t table)
 {
     uint32_t at = request_map_get(&self->impl->by_selection, head->client, head->id);
@@ -237,7 +237,7 @@ rp_status image_apply_reply(struct image *self, const struct entry_view *entry, 
     return RP_OK;
 }
 
-/* One item of a checkpoint's selection; its chunks start at *chunk. */
+/* Reads one item of a checkpoint's selection; its chunks start at *chunk. */
 static rp_status selected_read(struct image *self, const struct entry_selected *from, const uint8_t *places,
                                struct image_item *out, rp_error *err)
 {

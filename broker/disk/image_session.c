@@ -1,5 +1,5 @@
-/* Sessions of an image, sorted by ordinal. Entries of a session that is not known are passed over: it ended, and what
- * still came of it changed its items only. */
+/* Sessions of an image, sorted by ordinal. Entries of an unknown session are skipped: it has ended, and what still
+ * came from it concerned its items alone. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,7 +8,7 @@
 
 #define FORM_IDS 65536u
 
-/* Where it is, or where it belongs. */
+/* Returns the index of a session, or where it belongs. */
 static uint32_t session_place(const struct image *self, uint32_t ordinal)
 {
     uint32_t low = 0, high = self->n_sessions;
@@ -88,7 +88,7 @@ rp_status image_apply_session(struct image *self, const struct entry_view *entry
     session->hello = replay__hello__unpack(NULL, entry->size - sizeof named, entry->body + sizeof named);
     if (!session->hello) {
         free(session);
-        return err_set(err, RP_BAD_MESSAGE, "the HELLO of session %llu can not be decoded",
+        return err_set(err, RP_BAD_MESSAGE, "the HELLO of session %llu cannot be decoded",
                        (unsigned long long)named.number);
     }
     uint32_t at = session_place(self, session->ordinal);
@@ -124,7 +124,7 @@ rp_status image_apply_form(struct image *self, const struct entry_view *entry, r
     if (!form || form->id >= FORM_IDS) {
         if (form)
             replay__layout__free_unpacked(form, NULL);
-        return err_set(err, RP_BAD_MESSAGE, "a layout of session %u can not be decoded", session->ordinal);
+        return err_set(err, RP_BAD_MESSAGE, "a layout of session %u cannot be decoded", session->ordinal);
     }
     if (form->id >= session->n_forms) {
         uint32_t n = form->id + 1 + form->id / 2;
@@ -157,7 +157,7 @@ struct entry_flow *image_flow(struct image_session *session, uint32_t table)
     return &session->flows[table];
 }
 
-/* The client has read the first ones. */
+/* Drops the rejections that the client has confirmed. */
 static void rejections_confirm(struct image_session *session, uint64_t confirmed)
 {
     uint64_t passed = confirmed > session->confirmed_rejections ? confirmed - session->confirmed_rejections : 0;
@@ -198,7 +198,7 @@ rp_status image_apply_progress(struct image *self, const struct entry_view *entr
     session->counted = progress.counted;
     session->received_bytes = progress.received_bytes;
     session->allowed_bytes = progress.allowed_bytes;
-    /* A checkpoint has the unconfirmed ones only. */
+    /* A checkpoint holds only unconfirmed ones. */
     if (self->impl->in_checkpoint)
         session->confirmed_rejections = progress.confirmed_rejections;
     else
@@ -212,7 +212,7 @@ static rp_status rejection_keep(struct image_session *session, const struct entr
     uint32_t n = session->n_rejections;
     if (n >= IMAGE_REJECTIONS)
         return RP_OK;
-    /* Room is made in powers of two. */
+    /* The array grows in powers of two. */
     if ((n & (n - 1)) == 0) {
         struct image_rejection *more = realloc(session->rejections, (n ? (size_t)n * 2 : 1) * sizeof *more);
         if (!more)
@@ -245,8 +245,8 @@ rp_status image_apply_rejection(struct image *self, const struct entry_view *ent
             return err_set(err, RP_NO_MEMORY, "no memory for a session");
     }
     RP_TRY(rejection_keep(session, &head, table, entry->body + sizeof head, entry->size - sizeof head, err));
-    /* In a checkpoint, these are the unconfirmed ones: its numbers count them already. An item that was not the next one
-     * of its flow resolves nothing. */
+    /* The counters of a checkpoint include its rejections. An item that was not the next one of its flow resolves
+     * nothing. */
     if (flow && !self->impl->in_checkpoint && head.item == flow->resolved + 1) {
         flow->resolved = head.item + head.more;
         flow->rejected += UINT64_C(1) + head.more;

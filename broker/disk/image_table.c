@@ -1,5 +1,5 @@
-/* Tables of an image. A table's slots are one reserved mapping: zeros until they are touched, never moved but by a
- * larger table. */
+/* Tables of an image. A table's slots are one reserved mapping: zeros until they are touched, and moved only when the
+ * table grows. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -67,7 +67,8 @@ void image_table_fini(struct image_table *table)
     *table = (struct image_table){0};
 }
 
-/* As many slots as a broker gives a table of this size: see soft_capacity. Or as many as it says. */
+/* Returns the slots that a broker gives a table of this size (see soft_capacity), or the number in the file if that is
+ * larger. */
 static uint32_t slots_of(const struct image *self, uint64_t max_size, uint64_t said)
 {
     uint64_t slots = (max_size < UINT32_MAX ? max_size : UINT32_MAX) / 4 * 5 + 16;
@@ -112,7 +113,7 @@ static rp_status map_table(struct image *self, uint32_t in_file, uint32_t index,
     return RP_OK;
 }
 
-/* The table of this name, made if it is new. */
+/* Finds the table of this name, or makes it. */
 static rp_status table_named(struct image *self, const char *name, uint32_t *index, bool *fresh, rp_error *err)
 {
     for (*index = 0; *index < self->n_tables; ++*index)
@@ -132,7 +133,8 @@ static rp_status table_named(struct image *self, const char *name, uint32_t *ind
     return RP_OK;
 }
 
-/* Counters of a segment's TABLE are those of the broker when the segment began; what was applied knows better. */
+/* Takes the counters of a TABLE entry. Those in a segment are as of its beginning, so counters that were applied since
+ * are kept. */
 static void table_counters(struct image_table *table, const struct entry_table *head, bool all)
 {
     struct entry_limiter before = table->limiter;
@@ -163,7 +165,7 @@ rp_status image_apply_table(struct image *self, const struct entry_view *entry, 
     bool fresh = false;
     rp_status status = RP_OK;
     if (!spec || !info || !spec->name[0])
-        status = err_set(err, RP_BAD_MESSAGE, "the description of table %u can not be decoded", entry->table);
+        status = err_set(err, RP_BAD_MESSAGE, "the description of table %u cannot be decoded", entry->table);
     if (status == RP_OK)
         status = table_named(self, spec->name, &index, &fresh, err);
     if (status == RP_OK)
@@ -188,7 +190,7 @@ rp_status image_apply_table(struct image *self, const struct entry_view *entry, 
     return status;
 }
 
-/* Makes an item of what an entry says, apart from its slot. */
+/* Makes an item from an entry, without its slot. */
 static rp_status item_read(struct image *self, const struct entry_insert *insert, const uint8_t *places,
                            struct image_item *out, rp_error *err)
 {
@@ -216,7 +218,7 @@ static rp_status slot_in_bounds(const struct image_table *table, uint32_t slot, 
     return RP_OK;
 }
 
-/* The slot is free. */
+/* Puts an item into a free slot. */
 static void slot_take(struct image_table *table, uint32_t slot, const struct image_item *item)
 {
     table->items[slot] = *item;
@@ -328,7 +330,7 @@ rp_status image_apply_reset(struct image *self, const struct entry_view *entry, 
         return RP_BAD_MESSAGE;
     table_empty(table);
     if (self->impl->in_checkpoint)
-        return RP_OK; /* its base had items, it has none of them; counters are in its TABLE */
+        return RP_OK; /* an incremental checkpoint drops the items of its base; the counters are in its TABLE */
     table->limiter.inserts = table->limiter.samples = table->limiter.deletes = 0;
     table->limiter.offset = 0;
     table->resets++;

@@ -40,7 +40,7 @@ void reader_close(struct reader *self)
     self->buffer = NULL;
 }
 
-/* Makes `want` bytes from the offset on be in the buffer, which must all be in the file. */
+/* Fills the buffer with at least `want` bytes from the offset on, all of which are in the file. */
 static rp_status reader_fill(struct reader *self, size_t want, rp_error *err)
 {
     if (self->offset < self->buffer_at || self->offset > self->buffer_at + self->filled) {
@@ -93,7 +93,7 @@ rp_status reader_next(struct reader *self, struct record_view *out, rp_error *er
         status = record_check_head(start, at, &whole, &why);
         if (status == RP_OK) {
             have = whole < left ? whole : (size_t)left;
-            /* A record that is cut short is not read: its size may be anything. */
+            /* A record that is cut short is not read, because its size may be wrong. */
             if (whole <= left)
                 RP_TRY(reader_fill(self, have, err));
             start = self->buffer + (self->offset - self->buffer_at);
@@ -108,7 +108,7 @@ rp_status reader_next(struct reader *self, struct record_view *out, rp_error *er
     return RP_OK;
 }
 
-/* A place that has the head of a record that belongs there. */
+/* True if there is the head of a record that belongs at this place. */
 static bool looks_like_record(struct reader *self)
 {
     size_t size;

@@ -20,14 +20,14 @@ struct reader {
 rp_status reader_open(struct reader *self, const struct folder *folder, enum disk_kind kind, uint64_t number,
                       rp_error *err);
 void reader_close(struct reader *self);
-/* The next record, which is valid until the next call. RP_END_OF_STREAM: there is none, and none is begun.
- * RP_BAD_MESSAGE: what is there is no whole record; the reader stays before it, and the error names file and place. */
+/* Reads the next record, which is valid until the next call. RP_END_OF_STREAM: the file ends. RP_BAD_MESSAGE: there is
+ * no whole record; the reader stays before it, and the error names the file and the place. */
 rp_status reader_next(struct reader *self, struct record_view *out, rp_error *err);
 static inline void reader_seek(struct reader *self, uint64_t offset)
 {
     self->offset = offset;
 }
-/* Goes on to the first whole record after this place. False: there is none; the reader stays. */
+/* Skips to the first whole record after this place. False: there is none; the reader stays. */
 bool reader_resync(struct reader *self);
 
 #endif

@@ -1,5 +1,5 @@
-/* Records and the walk over their entries. Trusts nothing but what a checksum covers, and of that only the order of
- * bytes: what entries say is checked in entry.c. */
+/* Records, and the walk over their entries. Nothing here trusts more than the checksum covers; entry.c checks what
+ * entries say. */
 #include "broker/disk/record.h"
 
 #include <string.h>

@@ -1,13 +1,14 @@
-/* What stands on disk: the one format of journal segments and checkpoints.
+/* The disk room: the one format of journal segments and checkpoints, and its readers. This header describes the format.
  *
  *   file    = header, record*
- *   record  = struct record_head, entry*            the unit that is whole or not there: a checksum over all of it
+ *   record  = struct record_head, entry*            the unit that is whole or not there: a checksum covers all of it
  *   entry   = struct entry_head, body, padding to 8 bytes
  *
- * An entry is one effect on the broker's state: applied in order, entries make the state (image.h). A checkpoint holds
- * the state at one instant as such entries; a segment holds chunks and, with the journal on, what happened since. All
- * numbers are little-endian, and every struct is laid out without holes. PROTOCOL.md does not speak of these files:
- * docs/DISK.md does. */
+ * An entry is one effect on the broker's state; applied in order, entries make up the state (image.h). A checkpoint holds
+ * the state at one instant as such entries. A segment holds chunks and, with the journal on, what happened since. All
+ * numbers are little-endian, and no struct has holes. docs/DISK.md describes the files; PROTOCOL.md does not.
+ *
+ * The room uses nothing but proto/: replay-ctl reads files with it, without a broker. */
 #ifndef BROKER_DISK_RECORD_H
 #define BROKER_DISK_RECORD_H
 
@@ -19,7 +20,7 @@
 
 #define DISK_VERSION 1u
 #define FILE_HEAD_BYTES 32u
-/* A record is this large at most, but for one that ends with a large entry (a chunk, a slot): up to 1 GiB + 64 KiB. */
+/* Most bytes of a record, unless it ends with a large entry (a chunk, a slot): then up to 1 GiB + 64 KiB. */
 #define RECORD_BYTES (1u << 20)
 #define RECORD_MOST ((1u << 30) + (64u << 10))
 
@@ -44,9 +45,9 @@ struct file_head {
     char magic[8]; /* "RPLYDISK" */
     uint16_t version;
     uint16_t kind;
-    uint32_t crc; /* crc32c of the rest of this head: a damaged head is told from a foreign one */
+    uint32_t crc; /* crc32c of the rest of this head: tells a damaged head from a foreign one */
     uint64_t number;
-    uint64_t folder; /* of which folder it is: random, made when the first file was */
+    uint64_t folder; /* id of the folder: a random number, chosen with the first file */
 };
 
 #define RECORD_MAGIC UINT32_C(0x524C5052) /* "RPLR" */
@@ -79,8 +80,8 @@ enum entry_type {
     ENTRY_SLOT,        /* struct entry_value, name, value: a parameter slot */
     ENTRY_COUNTER,     /* struct entry_value, name: a counter */
     ENTRY_REPLY,       /* struct entry_request, frame: what a finished request was answered with */
-    ENTRY_ANSWERED,    /* struct entry_request: the picks of this sample are all there and went out */
-    ENTRY_FORGET,      /* struct entry_request: its picks, or its reply, are needed no more */
+    ENTRY_ANSWERED,    /* struct entry_request: this sample was answered with all its picks */
+    ENTRY_FORGET,      /* struct entry_request: its picks, or its reply, are no longer needed */
     ENTRY_SELECTOR,    /* struct entry_selector, state: rng and counters of a sampler or remover */
     ENTRY_CHECKPOINT,  /* second in a checkpoint: struct entry_checkpoint, n times struct entry_part (none: see PARTS).
                         * All but items is written whole in each, also in one that is a change of its base */
@@ -88,7 +89,7 @@ enum entry_type {
     ENTRY_FREE,        /* in a checkpoint: struct entry_slot: the slot holds nothing any more */
     ENTRY_SELECTION, /* in a checkpoint: struct entry_selection, n times struct entry_selected, places of all chunks */
     ENTRY_ORDINAL,   /* struct entry_named: running number of the next session (ordinals.h) */
-    ENTRY_END,       /* last in a checkpoint: struct entry_end. A checkpoint without it is not one */
+    ENTRY_END,       /* last in a checkpoint: struct entry_end. Without it, the file is not a checkpoint */
     ENTRY_PARTS, /* right before END, in the same record: struct entry_named (the checkpoint's number), n times struct
                       * entry_part: the segments in which chunks lie that the entries of this file name */
     ENTRY_TYPES
@@ -114,8 +115,8 @@ struct entry_start {
     uint32_t flags, pad;
 };
 enum {
-    START_CHUNKS_ONLY = 1, /* the journal is off: nothing but chunks follows, the loader need not look */
-    START_FRESH = 2        /* the process was told to load nothing: no older file is part of the state */
+    START_CHUNKS_ONLY = 1, /* the journal is off: only chunks follow, and a loader can skip them */
+    START_FRESH = 2        /* the process was told to load nothing, so no older file is part of the state */
 };
 
 struct entry_limiter {
@@ -128,8 +129,8 @@ struct entry_table {
     uint32_t spec_bytes, info_bytes;
     struct entry_limiter limiter; /* in a checkpoint: at its instant. In a segment: at its start */
     uint64_t total_inserts, total_samples, updates, episodes, rejected, evicted;
-    uint64_t slots;  /* that the table has room for: more than its max_size, if it was once larger */
-    uint64_t resets; /* running count: a file that was written before a reset does not speak of what came after */
+    uint64_t slots;  /* slots of the table; more than its max_size needs, if that was once larger */
+    uint64_t resets; /* running count of resets: tells whether a file was written before a reset */
 };
 
 struct entry_chunk {
@@ -151,7 +152,7 @@ struct entry_insert {
     int64_t insert_ns; /* broker's clock; strictly increasing within a table: the order of insertion */
     uint64_t policy;
     uint32_t layout, offset, length;
-    uint32_t session; /* ordinal, or 0: it was not inserted by a writer but by an extension */
+    uint32_t session; /* ordinal; 0: inserted by an extension */
     uint64_t number;  /* of the item in (session, table): all before it are resolved */
     /* uint64_t chunks[n_chunks] */
 };
@@ -173,7 +174,7 @@ struct entry_priority {
 };
 
 struct entry_pick {
-    uint64_t client, id; /* of the request; 0, 0: it can not be asked again */
+    uint64_t client, id; /* of the request; 0, 0: it cannot be repeated */
     uint32_t want, n;
     uint64_t table_size;
     uint32_t flags, pad; /* PICK_DISTINCT ... */
@@ -204,7 +205,7 @@ struct entry_rejection {
     uint32_t session, table; /* table: REJECTED_NOWHERE, or its index */
     uint64_t item, key;
     uint32_t status;
-    uint32_t more; /* so many items more had the same fate */
+    uint32_t more; /* number of further items that were refused for the same reason */
     /* text without a zero */
 };
 
@@ -226,12 +227,13 @@ struct entry_selector {
 
 struct entry_checkpoint {
     uint64_t number;
-    uint64_t base;    /* the checkpoint whose state this one changes, or 0: it is whole */
-    uint64_t journal; /* start of a record: entries of segments from here on come after it; 0: there is no journal */
+    uint64_t base; /* the checkpoint whose state this one changes, or 0: it is whole */
+    uint64_t
+        journal; /* start of a record: entries of segments from here on come after this checkpoint; 0: there is no journal */
     uint32_t n_parts, pad;
 };
 
-/* A segment that has chunks which a checkpoint names; how many, and their data's bytes. One counts for each item. */
+/* A segment with chunks that a checkpoint names: how many, and the bytes of their data. A chunk counts once per item. */
 struct entry_part {
     uint64_t segment, chunks, bytes;
 };
@@ -263,10 +265,10 @@ static inline size_t entry_padded(size_t size)
  * and below, records start at addresses that are multiples of 8. */
 void record_seal(uint8_t *record, size_t size, uint64_t at);
 
-/* Whether `data` (room bytes) starts with a whole record that belongs at `at`. RP_OK: *size has it with its head.
- * RP_BAD_MESSAGE says what is wrong (cut short, checksum, another place). */
+/* Checks that `data` (room bytes) starts with a whole record that belongs at `at`. RP_OK: *size is its size with its
+ * head. RP_BAD_MESSAGE: cut short, wrong checksum, or of another place; err says which. */
 rp_status record_check(const uint8_t *data, size_t room, uint64_t at, size_t *size, rp_error *err);
-/* The same for the head alone, of which all bytes are there: *size is what the whole record will have. */
+/* Checks the head alone, of which all bytes are there. *size: of the whole record. */
 rp_status record_check_head(const uint8_t *data, uint64_t at, size_t *size, rp_error *err);
 
 /* A record that was checked. */
@@ -276,7 +278,8 @@ struct record_view {
     uint64_t at;
 };
 
-/* Goes over the entries of a record that was checked. False: no more, or (bad set) an entry that does not fit. */
+/* Goes over the entries of a record that was checked. entry_next returns false at the end, or (bad set) at an entry
+ * that does not fit. */
 struct entry_reader {
     const uint8_t *data, *end;
     uint64_t at; /* place of the entry (its head) that comes next */
@@ -286,11 +289,11 @@ struct entry_view {
     uint16_t type, table;
     const uint8_t *body;
     size_t size; /* of the body */
-    uint64_t at; /* place of its head: what chunks are known by */
+    uint64_t at; /* place of its head, by which chunks are known */
 };
 struct entry_reader entry_reader(struct record_view record);
 bool entry_next(struct entry_reader *self, struct entry_view *out);
-/* Whether the body has the sizes that its type and its own counts say: nothing from a file is read before this. */
+/* Checks that the body has the size that its type and its own counts require. Before anything else is read from it. */
 rp_status entry_check(const struct entry_view *entry, rp_error *err);
 const char *entry_name(uint16_t type);
 /* The parts of a CHUNK entry that was checked. */
@@ -300,7 +303,7 @@ struct chunk_view {
     const uint8_t *codecs, *data;
 };
 struct chunk_view entry_chunk_view(const struct entry_view *entry);
-/* What entry_chunk.crc has to be. */
+/* Returns the value that entry_chunk.crc must have. */
 uint32_t chunk_crc(const struct chunk_view *chunk);
 
 #endif

@@ -1,4 +1,4 @@
-/* Looks at everything in one file, whatever is wrong with it: after a damage it goes on where records are whole. */
+/* Checks everything in one file. After a damage it continues with the next whole record. */
 #include <stdio.h>
 #include <string.h>
 
@@ -15,7 +15,7 @@ static void verify_damage(struct verify_result *out, uint64_t offset, const char
     out->damaged = true;
 }
 
-/* What the file's first entries have to be. */
+/* Checks the types of the file's first entries. */
 static void verify_first(struct verify_result *out, const struct entry_view *entry, enum disk_kind kind)
 {
     if (out->entries == 0 && entry->type != ENTRY_START)

@@ -11,7 +11,7 @@ struct disk_job *disk_job_large(size_t bytes)
     return NULL;
 }
 
-/* Lets go of all but the buffer. */
+/* Frees everything but the job and its buffer. */
 static void job_clear(struct disk_job *job)
 {
     if (job->tail_at)

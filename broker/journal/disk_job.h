@@ -45,7 +45,7 @@ struct disk_pool {
     uint32_t n;
 };
 
-/* False: no memory for the first jobs. To be ended by disk_pool_fini in any case. */
+/* False: no memory for the first jobs. disk_pool_fini is due in any case. */
 bool disk_pool_init(struct disk_pool *self);
 void disk_pool_fini(struct disk_pool *self);
 /* Takes a job with a buffer as its data. NULL: none is free, and there is no memory. */
@@ -56,7 +56,7 @@ struct disk_job *disk_pool_take_wait(struct disk_pool *self);
 /* Gives back a job that was written or is not needed; NULL is fine. */
 void disk_pool_return(struct disk_pool *self, struct disk_job *job);
 
-/* Makes a job for a record of so many bytes, which is not of the pool. NULL: no memory. */
+/* Makes a job outside the pool, for a record of so many bytes. NULL: no memory. */
 struct disk_job *disk_job_large(size_t bytes);
 void disk_job_free(struct disk_job *job);
 

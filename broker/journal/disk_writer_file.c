@@ -30,7 +30,8 @@ static bool write_at(int descriptor, const uint8_t *data, size_t size, uint64_t 
     return true;
 }
 
-/* A segment is synced before the next one begins, in time or by the syncer: what follows relies on it. */
+/* Closes a segment before the next one begins. The next one relies on it, so it is synced first, or given to the
+ * syncing thread, or remembered as not synced. False: not possible now. */
 static bool leave_segment(struct disk_writer *self)
 {
     struct written_file *file = &self->segment;
@@ -49,13 +50,13 @@ static bool leave_segment(struct disk_writer *self)
     return true;
 }
 
-/* Syncs the name of a segment that was just made. False: it is gone again, errno and err are set. */
+/* Syncs the name of a new segment. False: the file is removed again; errno and err are set. */
 static bool name_segment(const struct disk_writer *self, struct written_file *file, rp_error *err)
 {
     if (fsync(self->folder->descriptor) == 0 || errno == EINVAL)
-        return true; /* a file system that can not sync folders has no more to offer */
+        return true; /* EINVAL: this file system cannot sync folders */
     int error = errno;
-    err_set(err, RP_IO, "%s can not be synced: %s; it is tried again every second", self->folder->path,
+    err_set(err, RP_IO, "%s cannot be synced: %s; the broker retries every second", self->folder->path,
             strerror(error));
     close(file->descriptor);
     file->descriptor = -1;
@@ -64,13 +65,13 @@ static bool name_segment(const struct disk_writer *self, struct written_file *fi
     return false;
 }
 
-/* Opens the record's file if it is a new one. False: errno and err are set. */
+/* Creates the record's file if it is not the open one. False: errno and err are set. */
 static bool open_file(struct disk_writer *self, struct written_file *file, const struct disk_job *job, rp_error *err)
 {
     if (file->descriptor >= 0 && file->number == job->file)
         return true;
     if (file == &self->segment && !leave_segment(self)) {
-        err_set(err, RP_IO, "segment %llu can not be left: %s", (unsigned long long)file->number, strerror(errno));
+        err_set(err, RP_IO, "segment %llu cannot be closed: %s", (unsigned long long)file->number, strerror(errno));
         return false;
     }
     if (file->descriptor >= 0)
@@ -78,7 +79,7 @@ static bool open_file(struct disk_writer *self, struct written_file *file, const
     errno = 0;
     *file = (struct written_file){.number = job->file, .descriptor = -1};
     file->descriptor = folder_create(self->folder, job->kind, job->file, err);
-    /* A segment's records are durable only if its name is; a checkpoint gets its name at its end. */
+    /* A segment's records are durable only if its name is. A checkpoint gets its name at its end. */
     if (file->descriptor >= 0 && job->kind == DISK_SEGMENT) {
         if (self->mode == FSYNC_ALWAYS)
             return name_segment(self, file, err);
@@ -87,7 +88,7 @@ static bool open_file(struct disk_writer *self, struct written_file *file, const
     return file->descriptor >= 0;
 }
 
-/* Puts head and data together. False: no memory. */
+/* Copies a large chunk's data behind the start of its record. False: no memory. */
 static bool complete(struct disk_job *job)
 {
     if (!job->tail_at)
@@ -107,7 +108,7 @@ static bool complete(struct disk_job *job)
     return true;
 }
 
-/* One try. False: nothing of it is in the file, err says why; gives errno in *error. */
+/* Tries once to write a record. False: nothing of it is in the file; err says why, and *error is errno. */
 static bool record_try(struct disk_writer *self, struct disk_job *job, int *error, rp_error *err)
 {
     struct written_file *file = job->kind == DISK_SEGMENT ? &self->segment : &self->part;
@@ -133,8 +134,9 @@ static bool record_try(struct disk_writer *self, struct disk_job *job, int *erro
     }
     *error = errno;
     int cut = ftruncate(file->descriptor, (off_t)job->offset);
-    err_set(err, RP_IO, "%s/%s can not be written: %s%s%s", self->folder->path, name, strerror(*error),
-            is_space(*error) ? "; free some space: it is tried again every second" : "; it is tried again every second",
+    err_set(err, RP_IO, "%s/%s cannot be written: %s%s%s", self->folder->path, name, strerror(*error),
+            is_space(*error) ? "; free some space: the broker retries every second"
+                             : "; the broker retries every second",
             cut == 0 ? "" : "; what was written of the last record could not be cut off");
     return false;
 }
@@ -154,7 +156,7 @@ void disk_writer_write(struct disk_writer *self, struct disk_job *job)
             disk_writer_give_up(self, job->file, err.text);
             return;
         }
-        /* A checkpoint can be made again: the journal comes first. */
+        /* A checkpoint can be made again; the journal cannot. */
         if (is_space(error) && self->part.descriptor >= 0) {
             disk_writer_give_up(self, self->part.number, "the disk is full, and the journal comes first");
             continue;
@@ -179,7 +181,7 @@ void disk_writer_give_up(struct disk_writer *self, uint64_t checkpoint, const ch
     if (!why)
         return;
     char quoted[320];
-    log_line(LEVEL_ERROR, "B0503", "checkpoint given up", "checkpoint=%llu why=%s", (unsigned long long)checkpoint,
+    log_line(LEVEL_ERROR, "B0503", "checkpoint abandoned", "checkpoint=%llu why=%s", (unsigned long long)checkpoint,
              log_quote(quoted, sizeof quoted, why));
     disk_writer_tell_event(self, checkpoint, false);
 }

@@ -84,7 +84,7 @@ void disk_writer_measure(struct disk_writer *self)
 void disk_writer_tell_event(struct disk_writer *self, uint64_t checkpoint, bool ok)
 {
     pthread_mutex_lock(&self->mutex);
-    assert(self->n_events < EVENTS_MOST); /* one checkpoint at a time is under way */
+    assert(self->n_events < EVENTS_MOST); /* at most one checkpoint is in progress */
     self->events[self->n_events].number = checkpoint;
     self->events[self->n_events++].ok = ok;
     tell(self);
@@ -126,7 +126,7 @@ void disk_writer_trouble(struct disk_writer *self, const char *what)
     if (!self->in_trouble || now - self->trouble_log_ns >= TROUBLE_LOG_NS) {
         char quoted[320];
         self->trouble_log_ns = now;
-        log_line(LEVEL_ERROR, "B0501", "the disk can not be written", "why=%s failures=%llu",
+        log_line(LEVEL_ERROR, "B0501", "the disk cannot be written", "why=%s failures=%llu",
                  log_quote(quoted, sizeof quoted, what), (unsigned long long)self->failures);
     }
     self->in_trouble = true;
@@ -146,7 +146,7 @@ void disk_writer_all_is_well(struct disk_writer *self)
 
 /* ---- syncs that failed */
 
-/* The actor alone writes these. */
+/* Only the actor writes bad_first and bad_last, so its own thread reads them without the lock. */
 bool disk_writer_is_bad(const struct disk_writer *self, uint64_t segment)
 {
     return self->news.bad_last && segment >= self->news.bad_first && segment <= self->news.bad_last;
@@ -160,9 +160,9 @@ void disk_writer_distrust(struct disk_writer *self, uint64_t segment, const char
         news->bad_first = segment;
     if (segment > news->bad_last)
         news->bad_last = segment;
-    news->failures++; /* a failure that was counted and is not known here is told of later */
+    news->failures++; /* sync.failures may be ahead: the syncing thread reports the others later */
     pthread_mutex_unlock(&self->mutex);
-    self->sync_trouble = true; /* that it can be written is not enough */
+    self->sync_trouble = true; /* a write that succeeds does not end this trouble */
     disk_writer_trouble(self, why);
 }
 

@@ -7,8 +7,8 @@
 #include "broker/journal/disk_writer_impl.h"
 #include "proto/base/log.h"
 
-/* So many bytes are on their way to the disk before more follow: neither a sync nor the kernel's limit on dirty pages then
- * finds all at once. */
+/* Bytes after which the kernel is asked to start writing out. Without that, a sync, or the kernel's limit on dirty
+ * pages, would meet all of them at once. */
 #define START_BYTES (16u << 20)
 
 bool disk_writer_sync_give(struct disk_writer *self, struct sync_job job)
@@ -46,7 +46,7 @@ void disk_writer_sync_start(struct disk_writer *self, struct written_file *file)
 void disk_writer_sync_segment(struct disk_writer *self, bool timed)
 {
     if (disk_writer_is_bad(self, self->segment.number)) {
-        self->segment.dirty = false; /* another sync would say nothing */
+        self->segment.dirty = false; /* Linux reports the failure once; another sync would succeed */
         return;
     }
     int copy = dup(self->segment.descriptor);
@@ -87,13 +87,14 @@ bool disk_writer_sync_left(struct disk_writer *self)
 static void sync_failed_here(struct disk_writer *self, uint64_t segment)
 {
     char text[256];
-    snprintf(text, sizeof text, "segment %llu in %.140s could not be synced: %s; what it holds is written anew",
+    snprintf(text, sizeof text, "segment %llu in %.140s could not be synced: %s; its chunks are written again",
              (unsigned long long)segment, self->folder->path, strerror(errno));
     atomic_fetch_add(&self->sync.failures, 1);
     disk_writer_distrust(self, segment, text);
 }
 
-/* What was found at the start is relied on, too: its writer may have been killed before it was synced. */
+/* Segments that were found at the start are among the remembered ones: the broker before may have been killed before
+ * it synced them. */
 void disk_writer_sync_here(struct disk_writer *self)
 {
     struct written_file *file = &self->segment;
@@ -105,7 +106,7 @@ void disk_writer_sync_here(struct disk_writer *self)
         char name[64];
         folder_name(DISK_SEGMENT, number, false, name, sizeof name);
         int left = openat(self->folder->descriptor, name, O_RDONLY | O_CLOEXEC);
-        if (left >= 0 ? fdatasync(left) != 0 : errno != ENOENT) /* removed meanwhile: nobody needs it */
+        if (left >= 0 ? fdatasync(left) != 0 : errno != ENOENT) /* ENOENT: removed meanwhile, so nobody needs it */
             sync_failed_here(self, number);
         if (left >= 0)
             close(left);

@@ -1,5 +1,5 @@
-/* Effects as entries of the stream. Inserts, picks, removals and priorities come by the million: they are straight stores
- * into the record. */
+/* Writes effects as entries of the stream. Inserts, picks, removals and priorities come by the million, so they are
+ * plain stores into the record. */
 #include "broker/journal/journal.h"
 
 #include <string.h>
@@ -23,7 +23,7 @@ static struct stream *stream_of(struct effects *self)
     return (struct stream *)(void *)self; /* its first member */
 }
 
-/* The one before the segment that begins. */
+/* Returns the number of the segment before the one that begins; 0: none. */
 static uint64_t segment_before(const struct stream *stream)
 {
     const struct segments *segments = &stream->segments;
@@ -77,7 +77,7 @@ static void effect_insert(struct effects *self, struct table *table, uint32_t sl
     uint32_t n = item->span.n;
     for (uint32_t i = 0; i < n; i++)
         if (stream_lacks(stream, chunks[i]))
-            (void)stream_chunk(stream, chunks[i]); /* those that it may refuse are there: stream_chunks_first */
+            (void)stream_chunk(stream, chunks[i]); /* cannot fail: large chunks were put there by stream_chunks_first */
     struct layout *layout = layouts_at(stream->state.layouts, item->span.layout);
     if (__builtin_expect(!layout->journaled, 0)) {
         journal_put_layout(stream_sink(stream), layout);
@@ -132,7 +132,7 @@ static void effect_limiter(struct effects *self, struct table *table)
     *entry = journal_limiter_body(&table->limiter);
 }
 
-/* The sample's entry, if it is the last one of the record. */
+/* Returns the record's last entry if it is a pick of the same sample. */
 static struct entry_pick *pick_last(const struct stream *stream, const struct table *table,
                                     const struct entry_pick *like)
 {
@@ -154,7 +154,7 @@ static void effect_pick(struct effects *self, const struct waiter *waiter, uint3
     const struct wait *wait = &waiter->wait;
     struct entry_pick head = {
         .client = wait->client,
-        .id = wait->client ? wait->id : 0, /* without a client's number nobody can ask again */
+        .id = wait->client ? wait->id : 0, /* without a client's number nobody can repeat the request */
         .want = waiter->want,
         .n = 1,
         .table_size = waiter->picks.table_size,
@@ -171,7 +171,7 @@ static void effect_pick(struct effects *self, const struct waiter *waiter, uint3
     }
     *picked = (struct entry_picked){
         .slot = slot,
-        .times_sampled = table->in.items[slot].times_sampled + 1, /* it is about to be counted */
+        .times_sampled = table->in.items[slot].times_sampled + 1, /* this pick is counted right after */
         .probability = probability,
     };
 }
@@ -212,7 +212,7 @@ static uint64_t mix(uint64_t hash, uint64_t value)
     return hash ^ hash >> 29;
 }
 
-/* Of what an ENTRY_PROGRESS says. Never 0, which stands for a session of which none was written. */
+/* Hashes what an ENTRY_PROGRESS says. Never 0, which means that none was written for the session. */
 static uint64_t progress_hash(const struct session *session)
 {
     uint64_t hash = mix(session->epoch, session->received);
@@ -272,10 +272,11 @@ static void effect_together(struct effects *self, size_t bytes)
 static void effect_begin(struct effects *self)
 {
     stream_hand_over(stream_of(self));
-    journal_put_ordinal(stream_sink(stream_of(self)), &stream_of(self)->state.tables->ordinals); /* changes nothing */
+    journal_put_ordinal(stream_sink(stream_of(self)),
+                        &stream_of(self)->state.tables->ordinals); /* an entry without effect opens the record */
 }
 
-/* The disk writer copies large values. */
+/* Values of this size are copied by the disk writer. */
 #define LARGE_VALUE (64u << 10)
 
 static void effect_slot(struct effects *self, struct slot *slot)

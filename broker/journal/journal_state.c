@@ -1,5 +1,5 @@
-/* State as entries: what every file begins with, what a checkpoint holds besides items, and the effects that say all there
- * is to say about their object. */
+/* Writes state as entries: what every file begins with, what a checkpoint holds besides items, and effects whose entry
+ * is the whole state of their object. */
 #include <assert.h>
 #include <string.h>
 
@@ -32,8 +32,8 @@ void journal_put_ordinal(struct entry_sink to, const struct ordinals *ordinals)
 
 /* ---- tables ---- */
 
-/* A list of protobuf columns with the array that they stand in: without an allocation, since an effect cannot be refused any
- * more. Streams have so many columns at most, and so have signatures. */
+/* A list of protobuf columns with the array that holds them. It needs no allocation, because an effect cannot be
+ * refused any more; streams and signatures have at most RP_MAX_COLUMNS columns. */
 struct column_list {
     Replay__Column column[RP_MAX_COLUMNS], *at[RP_MAX_COLUMNS];
 };
@@ -135,7 +135,7 @@ void journal_put_session(struct entry_sink to, const struct session *session)
     replay__hello__pack(&hello, (uint8_t *)(entry + 1));
 }
 
-/* A registered layout as its writer gave it: the interned one with the writer's number. */
+/* Writes a registered layout as its writer sent it: the interned layout with the writer's number. */
 static void put_form(struct entry_sink to, const struct session *session, uint32_t id)
 {
     const struct session_layout *from = &session->layouts[id];
@@ -150,7 +150,7 @@ static void put_form(struct entry_sink to, const struct session *session, uint32
     uint8_t *out = (uint8_t *)(entry + 1);
     memcpy(out, message, size);
     if (from->layout)
-        memcpy(out + 1, &id, sizeof id); /* field 1, fixed32, stands first */
+        memcpy(out + 1, &id, sizeof id); /* field 1, a fixed32, comes first */
 }
 
 void journal_put_progress(struct entry_sink to, const struct session *session)

@@ -2,15 +2,15 @@
 
 #define KIB UINT64_C(1024)
 #define MIB (1024 * KIB)
-/* Checkpoints more often than this would write more than the journal does. */
+/* Checkpoints after less journal than this would write more than the journal does. */
 #define LIMIT_LEAST (256 * KIB)
 #define SEGMENT_LEAST (64 * KIB)
 #define SEGMENT_MOST (256 * MIB)
-/* Without a journal, segments hold chunks alone. */
+/* Least size of a segment that holds chunks alone. */
 #define SEGMENT_LEAST_CHUNKS MIB
-/* What requests add to the journal while inserts wait. */
+/* Room for what requests add to the journal while inserts wait. */
 #define RESERVE_LEAST (128 * KIB)
-/* What comes after the limit was passed, or the largest message, if that is more. */
+/* Most bytes that are added after the limit was passed; the largest message, if that is more. */
 #define PAST_LIMIT MIB
 
 static uint64_t least(uint64_t a, uint64_t b)
@@ -38,8 +38,8 @@ static uint64_t live_and_state(const struct space *self)
     return sum(self->live, self->state);
 }
 
-/* How many stretches of journal there are at most: one for each kept checkpoint, one before the oldest of them whose
- * segments it names, one since the newest, and one for what lies in older, partly dead segments. */
+/* Returns the most stretches of journal that files exist for: one per kept checkpoint, one before the oldest of them
+ * (whose segments it names), one since the newest, and one for older segments that are partly dead. */
 static uint64_t stretches(const struct space *self)
 {
     return self->keep + 3;
@@ -55,7 +55,7 @@ uint64_t space_limit(const struct space *self)
     uint64_t live = live_and_state(self), want = most(self->journal_max, live);
     if (self->free == SPACE_UNKNOWN)
         return want;
-    /* A small disk has room for shorter stretches only. */
+    /* On a small disk, stretches are shorter. */
     uint64_t share = sum(self->free, self->used) / stretches(self);
     uint64_t rest = sum(times(live, 2), past_limit(self)), part = share > rest ? share - rest : 0;
     return least(want, most(part, most(LIMIT_LEAST, live / 8)));

@@ -17,7 +17,7 @@
 
 /* ---- room on the disk */
 
-/* Each reason begins at its limit, and ends well past it. */
+/* Returns why inserts should wait. A reason that holds ends only well past its limit, so that it does not flicker. */
 static enum stream_hold why_hold(const struct stream *self)
 {
     if (self->trouble[0])
@@ -48,7 +48,7 @@ void stream_update_full(struct stream *self)
     self->space.free = self->free == SPACE_UNKNOWN ? SPACE_UNKNOWN : below(waiting, self->free);
     self->hold = why_hold(self);
     self->full = self->hold != HOLD_NOTHING;
-    /* The next time at which it may be full, in bytes. */
+    /* The next check is due when so many bytes have been recorded. */
     uint64_t room = below(self->journal_bytes + self->used, space_limit(&self->space));
     uint64_t rest = below(space_reserve(&self->space), self->space.free);
     self->look_at = self->given + self->used + (rest < room ? rest : room);
@@ -107,7 +107,7 @@ void stream_remove_segment(struct stream *self, uint64_t number)
 
 /* ---- the disk writer's news */
 
-/* Between two turns. */
+/* A sync has failed. Called between two turns, when all effects are recorded. */
 static void distrust(struct stream *self, const struct disk_news *news)
 {
     self->failures = news->failures;
@@ -168,7 +168,7 @@ void stream_run(struct stream *self)
     while (disk_writer_news(self->disk_writer, &news)) {
         take_news(self, &news);
         if (!news.finished && !news.abandoned)
-            break; /* what came meanwhile is for the next turn */
+            break; /* the next turn reads what came meanwhile */
     }
 }
 
@@ -229,7 +229,7 @@ void stream_record(struct stream *self, bool on)
     self->state.loop->effects = on ? &self->effects : NULL;
 }
 
-/* The folder is open. */
+/* Starts the disk writer. The folder is open. */
 static rp_status open_writer(struct stream *self, rp_error *err)
 {
     const struct broker_config *config = self->state.config;
@@ -240,7 +240,7 @@ static rp_status open_writer(struct stream *self, rp_error *err)
         if (file->kind == DISK_SEGMENT && file->mine && !segments_know(&self->segments, file->number, file->bytes))
             return err_set(err, RP_NO_MEMORY, "no memory for the list of segments");
     }
-    /* Without a journal nothing is promised: what a checkpoint needs is synced when it ends. */
+    /* Without a journal nothing is promised to clients; a checkpoint syncs what it needs at its end. */
     enum fsync_mode mode = self->journal ? (enum fsync_mode)config->journal_fsync : FSYNC_NEVER;
     self->disk_writer = disk_writer_new(&self->folder, &self->pool, mode, config->journal_interval_ns, err);
     if (!self->disk_writer)

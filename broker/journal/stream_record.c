@@ -1,4 +1,4 @@
-/* What goes into segments: entries are put into the record that is being filled, and chunks become entries. */
+/* What goes into segments: entries are appended to the record being filled, and chunks become entries. */
 #include <assert.h>
 #include <string.h>
 #include <unistd.h>
@@ -48,11 +48,11 @@ static void record_give(struct stream *self)
 void stream_hand_over(struct stream *self)
 {
     if (!self->used || (!self->journal && self->used == self->start_used))
-        return; /* without a journal no file is made before there is a chunk */
+        return; /* without a journal, no file is created before there is a chunk */
     record_give(self);
 }
 
-/* Makes a record for an entry that no usual one has room for. False: no memory. */
+/* Makes a record for an entry of more than RECORD_BYTES. False: no memory. */
 static bool large_reserve(struct stream *self, size_t need)
 {
     if (self->large_bytes >= need)
@@ -68,7 +68,7 @@ static void record_begin(struct stream *self, size_t entry)
     size_t need = sizeof(struct record_head) + entry;
     if (need > RECORD_BYTES) {
         while (!large_reserve(self, need))
-            usleep(LARGE_WAIT_US); /* not a chunk, which is refused instead: rare, and nobody could do without it */
+            usleep(LARGE_WAIT_US); /* rare: chunks are refused instead, and other entries cannot be left out */
         self->job = self->large_job;
         self->capacity = self->large_bytes;
         self->large_job = NULL;
@@ -87,7 +87,7 @@ void *stream_entry(struct stream *self, uint16_t type, uint32_t table, size_t si
 {
     size_t whole = sizeof(struct entry_head) + size, padded = entry_padded(whole);
     if (self->used && self->used + padded > self->capacity)
-        record_give(self); /* also a record of nothing but the segment's first entries: they come first */
+        record_give(self); /* even if it holds nothing but the segment's first entries: they come first */
     if (!self->used)
         record_begin(self, padded);
     assert(self->used + padded <= self->capacity);
@@ -106,7 +106,7 @@ void *stream_extend(struct stream *self, size_t bytes)
         return NULL;
     struct entry_head *head = (struct entry_head *)(void *)(self->record + self->last);
     if (head->size % 8)
-        return NULL; /* its padding would be in the middle */
+        return NULL; /* its padding would be in the middle of the entry */
     uint8_t *room = self->record + self->used;
     head->size += (uint32_t)bytes;
     self->used += bytes;
@@ -121,7 +121,7 @@ uint64_t stream_entry_large(struct stream *self, uint16_t type, uint32_t table, 
     size_t before = self->used ? self->used : sizeof(struct record_head);
     size_t whole = sizeof(struct entry_head) + size + zmq_msg_size(rest);
     size_t tail_at = before + sizeof(struct entry_head) + size;
-    /* A buffer is much larger than what stands before the data: it is used if there is no memory for less. */
+    /* What comes before the data is small, so it gets a small record of its own; without memory, the one being filled. */
     struct disk_job *job = disk_job_large(tail_at);
     if (job) {
         memset(job->data, 0, sizeof(struct record_head));
@@ -147,12 +147,10 @@ uint64_t stream_entry_large(struct stream *self, uint16_t type, uint32_t table, 
 uint64_t stream_segment_bytes(const struct stream *self)
 {
     uint64_t bytes = space_segment(&self->space), start = 4 * (uint64_t)self->first_bytes;
-    bytes = bytes > start ? bytes : start; /* many tables make long first entries */
+    bytes = bytes > start ? bytes : start; /* with many tables, the first entries are long */
     return bytes < self->segment_bytes ? bytes : self->segment_bytes;
 }
 
-/* At a moment at which all effects are recorded: a segment's first entries tell the state of counters. False: no memory,
- * and nothing has changed. */
 bool stream_segment_begin(struct stream *self, uint64_t number, uint64_t after)
 {
     if (!segments_know(&self->segments, number, FILE_HEAD_BYTES))
@@ -166,10 +164,9 @@ bool stream_segment_begin(struct stream *self, uint64_t number, uint64_t after)
     return true;
 }
 
-/* Without memory the segment goes on, and it is tried again at the end of the next turn. */
 void stream_segment_next(struct stream *self)
 {
-    /* a loader sees that nothing is missing */
+    /* `after` shows a loader that nothing is missing between the segments */
     self->leave = !stream_segment_begin(self, self->segment + 1, disk_at(self->segment, self->offset));
 }
 
@@ -189,7 +186,7 @@ static size_t chunk_entry_bytes(const struct chunk *chunk)
     return sizeof(struct entry_chunk) + (size_t)chunk->columns * 5 + chunk->bytes;
 }
 
-/* What it takes in its segment. */
+/* Returns the bytes that a chunk takes in its segment. */
 static uint64_t chunk_disk_bytes(const struct chunk *chunk)
 {
     return entry_padded(sizeof(struct entry_head) + chunk_entry_bytes(chunk));
@@ -210,7 +207,7 @@ static void chunk_head(struct chunk *chunk, uint8_t *body)
     memcpy(body + sizeof(struct entry_chunk), chunk_block_sizes(chunk), (size_t)chunk->columns * 5);
 }
 
-/* The disk writer copies the data from its message. */
+/* True if the disk writer copies the chunk's data out of its message. */
 static bool chunk_is_shared(struct chunk *chunk)
 {
     zmq_msg_t *message = chunk_message(chunk);

@@ -15,11 +15,11 @@ static bool sync_segment(struct syncer *self, struct sync_job *job)
         folder_name(DISK_SEGMENT, job->number, false, name, sizeof name);
         job->descriptor = openat(self->folder->descriptor, name, O_RDONLY | O_CLOEXEC);
         if (job->descriptor < 0 && errno == ENOENT)
-            return true; /* removed meanwhile: nobody needs it */
+            return true; /* removed meanwhile, so nobody needs it */
     }
     if (job->descriptor >= 0 && fdatasync(job->descriptor) == 0)
         return true;
-    err_set(&job->err, RP_IO, "segment %llu in %.140s could not be synced: %s; what it holds is written anew",
+    err_set(&job->err, RP_IO, "segment %llu in %.140s could not be synced: %s; its chunks are written again",
             (unsigned long long)job->number, self->folder->path, strerror(errno));
     atomic_fetch_add(&self->failures, 1);
     return false;

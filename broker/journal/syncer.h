@@ -1,6 +1,6 @@
-/* The disk writer's helper: syncs files, gives checkpoints their names, and removes files. All that may take long on a busy
- * disk, and the journal is written meanwhile. A czmq actor: pointers to jobs go in through its pipe, and come back when they are done,
- * in order. */
+/* The syncing thread: syncs files, gives checkpoints their names, and removes files. All of this may take long on a
+ * busy disk; the disk writer writes the journal meanwhile. A czmq actor: pointers to jobs go in through its pipe and
+ * come back in order when they are done. */
 #ifndef BROKER_SYNCER_H
 #define BROKER_SYNCER_H
 
@@ -12,29 +12,30 @@
 enum sync_what {
     SYNC_SEGMENT, /* fdatasync */
     SYNC_FOLDER,  /* names of new files */
-    SYNC_START,   /* what was written begins its way to the disk; nothing is waited for */
-    SYNC_REMOVE,  /* a file that nobody needs: to free a large one takes long */
-    SYNC_FINISH   /* fsync of a checkpoint, and its name; not if a sync has failed that it does not know of */
+    SYNC_START,   /* asks the kernel to start writing out, and does not wait */
+    SYNC_REMOVE,  /* removes a file; freeing a large one takes long */
+    SYNC_FINISH   /* syncs a checkpoint and gives it its name, unless a sync has failed since it began */
 };
 
 struct sync_job {
     enum sync_what what;
-    enum disk_kind kind; /* of a file to be removed */
+    enum disk_kind kind; /* of the file to remove */
     uint64_t number;
-    int descriptor;    /* given; -1: a segment that is opened by its number */
-    bool timed;        /* by the interval */
+    int descriptor;    /* closed by the syncing thread; -1: it opens the segment by its number */
+    bool timed;        /* the sync of journal.interval */
     uint64_t failures; /* of a checkpoint: see struct disk_job */
     bool ok;
     rp_error err;
 };
 
-/* What it is given, and borrows: failures counts syncs of segments that have failed, here and elsewhere. */
+/* Borrowed by the syncing thread. failures: number of failed syncs of segments, on this thread and on the disk
+ * writer's. */
 struct syncer {
     const struct folder *folder;
     atomic_uint_fast64_t failures;
 };
 
-/* NULL: no thread. */
+/* NULL: no thread could be started. */
 zactor_t *syncer_new(struct syncer *self);
 
 #endif

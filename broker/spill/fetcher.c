@@ -8,18 +8,18 @@
 
 #include "proto/base/error.h"
 
-/* Chunks this close are read together, with what lies between: a second read costs more. */
+/* Chunks with gaps up to this size are read together: a second read would cost more than the gap. */
 #define GAP_BYTES (32u << 10)
 #define RUN_BYTES (1u << 20)
 #define OPEN_FILES 16u
 
 struct open_file {
-    uint64_t number; /* 0: none */
-    uint64_t used;   /* when, by the count of uses */
+    uint64_t number; /* 0: no file */
+    uint64_t used;   /* value of `uses` at the last use */
     int descriptor;
 };
 
-/* The actor's. */
+/* The actor's state. */
 struct reader {
     struct folder folder;
     struct open_file files[OPEN_FILES];
@@ -76,8 +76,8 @@ static rp_status read_all(int descriptor, uint8_t *out, size_t size, uint64_t at
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
-            return err_set(err, errno == EIO ? RP_DATA_LOSS : RP_IO, "segment %llu can not be read at %llu: %s",
-                           segment, (unsigned long long)offset, strerror(errno));
+            return err_set(err, errno == EIO ? RP_DATA_LOSS : RP_IO, "segment %llu cannot be read at %llu: %s", segment,
+                           (unsigned long long)offset, strerror(errno));
         if (n == 0)
             return err_set(err, RP_DATA_LOSS, "segment %llu ends at %llu, before a chunk that it should hold", segment,
                            (unsigned long long)offset);
@@ -88,7 +88,7 @@ static rp_status read_all(int descriptor, uint8_t *out, size_t size, uint64_t at
     return RP_OK;
 }
 
-/* Whether `raw`, the bytes at the job's place, is the chunk that was put there; gives where its data starts. */
+/* Checks that `raw`, the bytes at the job's place, is the chunk that was written there. *data: where its data starts. */
 static rp_status check_chunk(const struct fetch_job *job, const uint8_t *raw, const uint8_t **data, rp_error *err)
 {
     unsigned long long segment = disk_number(job->at), offset = disk_offset(job->at);
@@ -106,7 +106,7 @@ static rp_status check_chunk(const struct fetch_job *job, const uint8_t *raw, co
     return RP_OK;
 }
 
-/* A large chunk by itself: what was read is handed over, without a copy of its own. */
+/* Reads a large chunk by itself. The buffer that was read into becomes the data, without a copy. */
 static rp_status read_large(int descriptor, struct fetch_job *job, rp_error *err)
 {
     uint8_t *raw = malloc(entry_bytes(job));
@@ -136,7 +136,7 @@ static rp_status take_small(struct fetch_job *job, const uint8_t *raw, rp_error 
     return RP_OK;
 }
 
-/* Jobs of one segment that lie close together. */
+/* Does jobs whose chunks lie close together in one segment, with one read. */
 static void read_run(struct reader *self, struct fetch_job *jobs, uint32_t n, rp_error *err)
 {
     const struct fetch_job *last = &jobs[n - 1];
@@ -144,7 +144,7 @@ static void read_run(struct reader *self, struct fetch_job *jobs, uint32_t n, rp
     size_t size = (size_t)(last->at - start) + entry_bytes(last);
     int descriptor = reader_open(self, disk_number(start), err);
     rp_status status = RP_OK;
-    if (descriptor < 0) /* gone or overwritten it will not come back; without descriptors or memory it may */
+    if (descriptor < 0) /* a file that is gone or overwritten stays so; a lack of descriptors or memory may end */
         status = err->status == RP_NOT_FOUND || err->status == RP_BAD_MESSAGE ? RP_DATA_LOSS : RP_IO;
     bool large = n == 1 && size > GAP_BYTES;
     if (status == RP_OK && !large)
@@ -155,7 +155,7 @@ static void read_run(struct reader *self, struct fetch_job *jobs, uint32_t n, rp
             jobs[i].status = large ? read_large(descriptor, &jobs[i], err)
                                    : take_small(&jobs[i], self->buffer + (jobs[i].at - start), err);
     }
-    /* One bad place must not take its neighbours with it. */
+    /* If the read failed at one place, read the chunks one by one: the others may be fine. */
     if (descriptor >= 0 && status != RP_OK && n > 1)
         for (uint32_t i = 0; i < n; i++)
             read_run(self, &jobs[i], 1, err);

@@ -1,5 +1,5 @@
-/* The fetcher: a czmq actor that reads chunks back from segments, checks them, and hands their data over. Batches are done
- * one after another; within one, chunks are read in the order of their places, and neighbours by one read. */
+/* The fetcher: a czmq actor that reads chunks back from segments, checks them, and hands their data over. It does one
+ * batch after another. Within a batch it reads chunks in the order of their places, and neighbours with one read. */
 #ifndef BROKER_FETCHER_H
 #define BROKER_FETCHER_H
 
@@ -7,21 +7,21 @@
 
 #include "broker/disk/folder.h"
 
-/* Taken together in one batch at most: what the core thread can put back at a stretch. */
+/* Most chunks and bytes of a batch: what the core thread can put back without a pause. */
 #define FETCH_CHUNKS 512u
 #define FETCH_BYTES (1u << 20)
 
 struct fetch_job {
-    void *owner; /* the caller's, not looked at */
+    void *owner; /* the caller's; the fetcher does not use it */
     uint64_t at;
-    uint32_t bytes, columns; /* what must stand there */
-    uint8_t *data;           /* the answer: malloc'ed, given. NULL: see err of the batch */
+    uint32_t bytes, columns; /* of the chunk that must be there */
+    uint8_t *data;           /* the result: malloc'ed, the caller's. NULL: the batch's err says why */
     rp_status status;
 };
 
 struct fetch_batch {
     uint32_t n;
-    rp_error err; /* of the last job that failed */
+    rp_error err; /* error of the last job that failed */
     struct fetch_job jobs[FETCH_CHUNKS];
 };
 
@@ -29,14 +29,14 @@ struct fetcher;
 
 /* The folder is copied; its descriptor must outlive the fetcher. */
 struct fetcher *fetcher_new(const struct folder *folder, rp_error *err);
-/* Waits for what is under way. */
+/* Waits for batches in flight. */
 void fetcher_destroy(struct fetcher **self);
-/* Takes a batch (malloc'ed), to come back by fetcher_take with its jobs in any order. */
+/* Takes a batch (malloc'ed). fetcher_take returns it, with its jobs in any order. */
 void fetcher_give(struct fetcher *self, struct fetch_batch *batch);
-/* NULL: nothing has come back. */
+/* Returns a batch that is done. NULL: none is. */
 struct fetch_batch *fetcher_take(struct fetcher *self);
 void fetch_batch_destroy(struct fetch_batch **self);
-/* Batches that have not come back. */
+/* Returns the number of batches in flight. */
 uint32_t fetcher_under_way(const struct fetcher *self);
 /* The socket to poll. */
 void *fetcher_socket(const struct fetcher *self);

@@ -1,4 +1,4 @@
-/* The clock hand, the budgets, and the turn of spilling. */
+/* The clock hand that picks cold chunks, the budgets, and what spilling does in each turn. */
 #include "broker/spill/spill.h"
 
 #include <stdio.h>
@@ -8,16 +8,16 @@
 #include "proto/base/error.h"
 
 #define LOOKS_PER_SLICE 256u
-/* A slice copies no more than this into records. */
+/* Bytes written to records that count as one look. */
 #define PUT_PER_LOOK 4096u
 #define REST_NS (10 * NS_PER_MS)
 #define SWEEP_NS NS_PER_S
 #define MOVE_AGAIN_NS (60 * NS_PER_S)
 
-/* On its own: it may have to outlive the rest by a slice. */
+/* Allocated by itself, because as a chore it may outlive struct spill by a slice. */
 struct hand {
     struct chore chore;
-    struct spill *spill; /* NULL: all has ended */
+    struct spill *spill; /* NULL: spilling has ended */
 };
 
 /* ---- budgets ---- */
@@ -56,7 +56,7 @@ bool spill_wants_room(const struct spill *self)
 {
     if (!self || !self->disk)
         return false;
-    /* What had to stay here for want of room there is to go there. */
+    /* Chunks that stayed in memory because storage.disk was used up will need room there. */
     uint64_t here = self->state.store->split_bytes, cap = spill_cap(self);
     uint64_t more = self->disk_full && here > cap ? (here - cap) / 8 * 9 : 0;
     return self->stream->segments.live + more > self->disk;
@@ -64,7 +64,7 @@ bool spill_wants_room(const struct spill *self)
 
 /* ---- the hand ---- */
 
-/* It begins before memory is full, and goes on to a little below. */
+/* The hand starts at the high mark, before memory is full, and stops at the low mark. */
 static uint64_t high_mark(const struct spill *self)
 {
     return spill_cap(self) / 8 * 7;
@@ -75,7 +75,7 @@ static uint64_t low_mark(const struct spill *self)
     return spill_cap(self) / 16 * 13;
 }
 
-/* Records under way take memory, too. */
+/* True if chunks may be written now. Records that are not written yet take memory, too. */
 static bool may_put(const struct spill *self)
 {
     const struct stream *stream = self->stream;
@@ -83,7 +83,7 @@ static bool may_put(const struct spill *self)
     return !stream->full && stream->backlog < most;
 }
 
-/* Gives the chunk a place in a segment. False: not now. */
+/* Writes the chunk to a segment. False: not now. */
 static bool put(struct spill *self, struct chunk *chunk, uint32_t *looks)
 {
     struct stream *stream = self->stream;
@@ -123,7 +123,7 @@ static void look_at(struct spill *self, struct chunk *chunk, uint32_t *looks)
         return;
     }
     if (chunk->seen == self->round)
-        return; /* another item of this round has it, too */
+        return; /* the hand has met it in this round, at another item */
     if (stream_lacks(self->stream, chunk) && !put(self, chunk, looks))
         return;
     if (chunk->at >= self->durable_at) {
@@ -136,7 +136,7 @@ static void look_at(struct spill *self, struct chunk *chunk, uint32_t *looks)
     store_let_go(self->state.store, chunk);
 }
 
-/* The hand has passed all items. False: it rests. */
+/* The hand has passed all items. False: it stops. */
 static bool round_end(struct spill *self)
 {
     bool nothing = self->round_whole && self->round_work == 0;
@@ -149,7 +149,7 @@ static bool round_end(struct spill *self)
     self->round_work = self->round_waiting = 0;
     self->hand_table = self->hand_slot = 0;
     if (self->stalled && self->moving) {
-        /* Something that is in no table still lies there. */
+        /* The segment still holds a chunk that is in no table: it cannot be emptied now. */
         self->moving = 0;
         self->move_after_ns = self->state.loop->now_ns + MOVE_AGAIN_NS;
     }
@@ -204,7 +204,7 @@ static void hand_start(struct spill *self)
 {
     struct hand *hand = calloc(1, sizeof *hand);
     if (!hand)
-        return; /* tried again in the next turn */
+        return; /* the next turn tries again */
     *hand = (struct hand){{NULL, hand_step}, self};
     self->hand = hand;
     self->idle = self->news = false;
@@ -215,12 +215,12 @@ static void hand_start(struct spill *self)
 
 /* ---- the turn ---- */
 
-/* How far records are written, as a place. True: further than before. */
+/* Updates durable_at, the place up to which records are written. True: it has moved. */
 static bool watch_durable(struct spill *self)
 {
     const struct stream *stream = self->stream;
     bool moved = false;
-    /* Twice: a mark that is reached makes way for the next, which may be, too. */
+    /* Twice, because the next mark may be reached already. */
     for (uint32_t i = 0; i < 2 && stream->durable >= self->mark_number; i++) {
         moved |= self->durable_at != self->mark_at;
         self->durable_at = self->mark_at;
@@ -298,7 +298,7 @@ rp_status spill_open(struct spill **out, const struct durable_state *state, stru
         return RP_OK;
     struct spill *self = calloc(1, sizeof *self);
     if (!self)
-        return err_set(err, RP_NO_MEMORY, "no memory to spill");
+        return err_set(err, RP_NO_MEMORY, "no memory to spill chunks to disk");
     self->fetcher = fetcher_new(&stream->folder, err);
     if (!self->fetcher) {
         free(self);

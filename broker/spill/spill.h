@@ -1,11 +1,13 @@
-/* More than memory holds: cold chunks lie in segments, and are read back when they are sampled.
+/* Spilling: tables that are larger than memory. Cold chunks lie in segments and are read back when they are sampled.
  *
- * With storage.memory set, a chunk's data is an object of its own (CHUNK_SPLIT), so that it can go while its head stays.
- * A clock hand passes over the items: a chunk that was neither inserted nor sampled since the hand last came by loses its
- * data, once that is written to a segment. A sample whose picks need data that is not here waits, parked, while the
- * fetcher (a czmq actor of its own) reads it; then it is answered as any other. Clients see a slower sample, no more.
+ * With storage.memory set, a chunk's data is an object of its own (CHUNK_SPLIT), which can be freed while the chunk's
+ * head stays. A clock hand passes over the items and frees the data of chunks that were neither inserted nor sampled
+ * since its last visit, once the data is written to a segment. A sample that needs data from disk is parked while the
+ * fetcher (a czmq actor) reads it, and is then answered as usual. Clients see a slower sample and nothing else.
  *
- * spill.c has the hand and the budgets, spill_park.c the waiters and the reads, spill_move.c the files. */
+ * The room owns the hand and the budgets (spill.c), parked samples and their reads (spill_park.c), and without
+ * checkpoints the segment files (spill_move.c). It fills in the hooks of tables (struct disk_tier) and samples (struct
+ * sample_parking). It uses the stream, tables and samples. */
 #ifndef BROKER_SPILL_H
 #define BROKER_SPILL_H
 
@@ -25,73 +27,73 @@ struct spill {
     struct durable_state state;
     struct stream *stream;
     struct fetcher *fetcher;
-    uint64_t memory; /* most bytes of data that stay */
-    uint64_t disk;   /* most bytes of chunks in segments; 0: no limit */
-    /* waiters: in the order in which they came. The first of them have what is here pinned, and the rest ordered */
+    uint64_t memory; /* storage.memory: most bytes of data in memory */
+    uint64_t disk;   /* storage.disk: most bytes of chunks in segments; 0: no limit */
+    /* parked waiters, oldest first. Those before not_admitted have all their chunks pinned or being read */
     struct waiter *parked, **parked_end;
     struct waiter *not_admitted;
     uint64_t n_parked;
     struct idmap needs; /* chunks that are pinned or being read */
     struct need *reads, **reads_end;
     uint64_t pinned_bytes;
-    uint64_t bring_bytes; /* of spill_bring, under way */
+    uint64_t bring_bytes; /* bytes that spill_bring has ordered */
     struct idmap lost;    /* places that spill_bring could not read */
-    bool arrived;         /* something was read since the waiters were last looked at */
+    bool arrived;         /* something was read since the waiters were last checked */
     /* the clock hand */
-    struct hand *hand; /* NULL: it rests */
+    struct hand *hand; /* NULL: it does not run */
     uint32_t hand_table, hand_slot;
-    bool round;       /* alternates */
+    bool round;       /* alternates between rounds */
     bool round_whole; /* this round began at the first item */
     uint64_t round_work, round_waiting;
-    bool idle;    /* the last round found nothing to do now */
-    bool stalled; /* nor anything to wait for: what is here must stay */
-    bool news;    /* since the hand began: something was written or read */
+    bool idle;    /* the last round found nothing to do */
+    bool stalled; /* and nothing to wait for: the data in memory cannot be freed */
+    bool news;    /* something was written or read since the hand started */
     uint64_t idle_bytes;
     int64_t idle_ns;
-    bool disk_full; /* chunks could not be put into segments for want of storage.disk */
-    bool held;      /* inserts wait for it */
-    /* places up to durable_at are written; those up to mark_at when record mark_number is */
+    bool disk_full; /* chunks could not be written because storage.disk is used up */
+    bool held;      /* inserts wait for memory */
+    /* chunks before place durable_at are written; those before mark_at are when record mark_number is durable */
     uint64_t durable_at, mark_at, mark_number;
-    uint64_t moving; /* segment whose chunks are written again; 0: none */
+    uint64_t moving; /* segment whose chunks are being moved; 0: none */
     int64_t swept_ns, move_after_ns;
-    /* counted */
-    uint64_t let_go_chunks, let_go_bytes;   /* data that went */
-    uint64_t fetched_chunks, fetched_bytes; /* and that came back */
+    /* counters */
+    uint64_t let_go_chunks, let_go_bytes;   /* data that was freed */
+    uint64_t fetched_chunks, fetched_bytes; /* data that was read back */
     uint64_t damaged_chunks;
     struct log_limit log;
 };
 
-/* After stream_open, before anything is stored. Nothing to do if storage.memory is 0. */
+/* After stream_open, before anything is stored. *out stays NULL if storage.memory is 0. */
 rp_status spill_open(struct spill **out, const struct durable_state *state, struct stream *stream, rp_error *err);
-/* Before the tables go. Waiters have been cancelled. */
+/* Before the tables are destroyed. Waiters have been cancelled. */
 void spill_close(struct spill **self);
-/* Takes what the fetcher has read, answers whose data is complete, and lets data go where there is too much. In every
- * turn. True: more could be done at once. */
+/* Takes what the fetcher has read, answers samples whose data is complete, and starts the hand if too much is in
+ * memory. In every turn. True: there is more to do at once. */
 bool spill_run(struct spill *self);
 /* The socket to poll. */
 void *spill_socket(const struct spill *self);
-/* Nothing is under way: for tests. */
+/* True if nothing is in progress. For tests. */
 bool spill_is_quiet(const struct spill *self);
 
 /* ---- samples ---- */
 
 /* Returns the hooks by which samples wait until their chunks are read. */
 struct sample_parking spill_parking(struct spill *self);
-/* For moving chunks between segments: if the chunk's data is not here, it is read, and stays for a while. */
-enum spill_brings { SPILL_HERE, SPILL_COMING, SPILL_LOST /* it can not be read */ };
+/* Has a chunk's data read if it is not in memory, to move the chunk to another segment. */
+enum spill_brings { SPILL_HERE, SPILL_COMING, SPILL_LOST /* it cannot be read */ };
 enum spill_brings spill_bring(struct spill *self, struct chunk *chunk);
-/* Running count of chunks that were read, or could not be. */
+/* Returns the running count of chunks that were read or could not be. NULL-safe. */
 uint64_t spill_reads(const struct spill *self);
 
 /* ---- budgets ---- */
 
-/* Data of chunks that may stay now. */
+/* Returns the bytes of data that may be in memory now. */
 uint64_t spill_cap(const struct spill *self);
-/* Inserts have to wait until data has gone. */
+/* True if inserts have to wait until data has been freed. */
 bool spill_is_full(struct spill *self);
-/* What they wait for; nothing if they do not. */
+/* Writes what inserts wait for; nothing if they do not wait. */
 void spill_explain_insert(struct spill *self, char *text, size_t size);
-/* storage.disk is used up: something must be removed before more is inserted. */
+/* True if storage.disk is used up, so that tables must evict before they insert. */
 bool spill_wants_room(const struct spill *self);
 
 /* ---- within ---- */
@@ -99,9 +101,9 @@ bool spill_wants_room(const struct spill *self);
 /* spill_park.c */
 bool spill_take_reads(struct spill *self);
 void spill_order_reads(struct spill *self);
-/* At the end: what was asked for is wanted no more. */
+/* Drops all reads, at the end. */
 void spill_drop_reads(struct spill *self);
-/* spill_move.c: without checkpoints, nobody else cares for the files. */
+/* spill_move.c. True if there are no checkpoints, which would care for the files. */
 bool spill_owns_files(const struct spill *self);
 bool spill_move_chunk(struct spill *self, struct chunk *chunk);
 void spill_sweep(struct spill *self);

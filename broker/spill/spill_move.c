@@ -1,6 +1,6 @@
-/* Files of segments that hold nothing any more are removed, and what is left in a mostly dead one is written again, so that
- * spilled chunks take about twice their size on disk at most. Only where there are no checkpoints: with them, whether a
- * file is needed is theirs to say (checkpoint.h). */
+/* Removes segments that hold no live chunk, and moves the chunks of sparse segments, so that spilled chunks take at
+ * most about twice their size on disk. Only without checkpoints; with them, the checkpoint room decides which files
+ * are needed. */
 #include "broker/journal/stream.h"
 #include "broker/spill/spill.h"
 
@@ -41,7 +41,7 @@ void spill_sweep(struct spill *self)
     for (uint32_t i = stream->segments.n; i-- > 0;) {
         const struct segment_use use = stream->segments.list[i];
         live += use.live;
-        /* Without checkpoints, a journal of before is all that a broker with one could start from. */
+        /* Keep the segments of an earlier broker's journal: there is nothing else to restore its state from. */
         if (use.number == stream->segment || use.number < stream->first_own)
             continue;
         if (use.live == 0) {

@@ -1,8 +1,8 @@
-/* Samples that need data from disk, and the reads on their behalf.
+/* Samples that need data from disk, and the reads for them.
  *
- * Waiters are taken in the order in which they came. Those that are admitted have all their chunks pinned: what is here
- * stays, what is not is read. So many are admitted as fit into half of storage.memory, one at least: the memory that
- * samplers take is bounded however many there are. */
+ * Waiters are admitted in the order in which they came. All chunks of an admitted waiter are pinned: those in memory
+ * stay, the others are read. Waiters are admitted while their chunks fit into half of storage.memory, and at least one
+ * is, so any number of samplers takes a bounded amount of memory. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,17 +10,17 @@
 #include "broker/sample/answer.h"
 #include "broker/spill/spill.h"
 
-/* Batches that the fetcher has: one to work on and one to go on with. */
+/* Most batches in flight: one that the fetcher reads, and one for it to go on with. */
 #define BATCHES 2u
 #define RUN_NS (300 * NS_PER_US)
 
-/* A chunk that is pinned, or being read, or both. */
+/* A chunk that is pinned, being read, or both. */
 struct need {
-    struct chunk *chunk; /* held */
+    struct chunk *chunk; /* with a reference */
     struct need *next;   /* in the queue of reads */
     uint32_t pins;
-    bool reading; /* in the queue, or with the fetcher */
-    bool bring;   /* wanted without a waiter */
+    bool reading; /* queued, or in flight */
+    bool bring;   /* wanted by spill_bring */
     rp_status failed;
     char *why;
 };
@@ -75,7 +75,7 @@ void spill_order_reads(struct spill *self)
     while (self->reads && fetcher_under_way(self->fetcher) < BATCHES) {
         struct fetch_batch *batch = malloc(sizeof *batch);
         if (!batch)
-            return; /* tried again in the next turn */
+            return; /* the next turn tries again */
         batch->n = 0;
         batch->err.status = RP_OK;
         for (uint64_t bytes = 0; self->reads && batch->n < FETCH_CHUNKS;) {
@@ -85,7 +85,7 @@ void spill_order_reads(struct spill *self)
             self->reads = need->next;
             if (!self->reads)
                 self->reads_end = &self->reads;
-            if (!need->pins && !need->bring) { /* who wanted it has gone */
+            if (!need->pins && !need->bring) { /* the waiters that wanted it have ended */
                 need_end(self, need);
                 continue;
             }
@@ -163,7 +163,7 @@ enum spill_brings spill_bring(struct spill *self, struct chunk *chunk)
         return SPILL_HERE;
     if (idmap_get(&self->lost, chunk->at))
         return SPILL_LOST;
-    /* What is moved must not push out what samplers need. */
+    /* Chunks that are moved must not push out those that samplers need. */
     if (self->bring_bytes > self->memory / 8)
         return SPILL_COMING;
     struct need *need = need_of(self, chunk);
@@ -209,7 +209,7 @@ static void admit(struct spill *self)
         self->not_admitted = waiter->park.next;
         waiter->park.state = PARK_ADMITTED;
         pin(self, waiter);
-        self->arrived = true; /* all may be here by now */
+        self->arrived = true; /* all its chunks may be in memory already */
     }
     spill_order_reads(self);
 }
@@ -231,7 +231,7 @@ static bool spill_park(void *ctx, struct waiter *waiter, const char *text)
     struct spill *self = ctx;
     struct park *park = &waiter->park;
     if (park->state == PARK_READY) {
-        /* The reply is made before anything else happens. */
+        /* The caller builds the reply before any data can be freed. */
         unpin(self, waiter);
         park->state = PARK_NOT;
         admit(self);
@@ -293,7 +293,7 @@ struct sample_parking spill_parking(struct spill *self)
     return (struct sample_parking){self, spill_park, spill_unpark, spill_explain};
 }
 
-/* The table may still have the item: it would fail again. */
+/* Removes an item whose data is lost, if the table still has it: sampling it would fail again. */
 static void remove_item(struct spill *self, struct table *table, uint64_t key, const struct chunk *chunk)
 {
     uint32_t slot = table_find(table, key);
@@ -305,7 +305,7 @@ static void remove_item(struct spill *self, struct table *table, uint64_t key, c
     while (i < span->n && chunks[i] != chunk)
         i++;
     if (i == span->n)
-        return; /* another item that has got the key since */
+        return; /* the key belongs to another item now */
     uint32_t held;
     if (log_allow(&self->log, 5, self->state.loop->now_ns, &held))
         log_line(LEVEL_ERROR, "B0532", "an item whose data is lost was removed", "table=%s key=%llu held_back=%u",
@@ -314,16 +314,16 @@ static void remove_item(struct spill *self, struct table *table, uint64_t key, c
     table_mark(table);
 }
 
-/* Leaves out the items that could not be read. Gives what is wrong with them. */
+/* Drops the items that could not be read from the picks. Returns their status, and writes what is wrong to text. */
 static rp_status drop_damaged(struct spill *self, struct waiter *waiter, char *text, size_t size)
 {
     struct picks *picks = &waiter->picks;
     uint32_t before = picks->n, ref = picks->n_refs;
     rp_status status = RP_NO_MEMORY;
     char why[256] = "no memory to read it";
-    /* Pins go with the references that they are for: all of them, since the reply is made right after. */
+    /* All pins go, because the reply is built right after. */
     uint32_t *lost = malloc((before ? before : 1) * sizeof *lost), n_lost = 0;
-    if (!lost || waiter->park.broken) { /* nothing is left out: it is asked for again */
+    if (!lost || waiter->park.broken) { /* nothing is dropped: the client asks again */
         free(lost);
         unpin(self, waiter);
         waiter->park.broken = true;
@@ -355,7 +355,7 @@ static rp_status drop_damaged(struct spill *self, struct waiter *waiter, char *t
     return status;
 }
 
-/* All that can be read is here. */
+/* Answers a waiter for which all that can be read is in memory. */
 static void finish(struct spill *self, struct waiter *waiter)
 {
     char text[400];
@@ -366,7 +366,7 @@ static void finish(struct spill *self, struct waiter *waiter)
     waiter->park.state = PARK_READY;
     if (status == RP_OK)
         sample_answer(waiter, waiter->park.text);
-    else if (waiter->park.broken) /* the picks are left behind, for a retry */
+    else if (waiter->park.broken) /* the picks are kept for a retry */
         waiter->wait.ops->cancel(waiter->wait.ctx, &waiter->wait, status, text);
     else if (waiter->picks.n && !waiter->whole)
         sample_answer(waiter, text);
@@ -385,7 +385,7 @@ static bool is_complete(const struct spill *self, struct waiter *waiter)
         if (!need || !need->failed)
             return false;
         if (need->failed == RP_NO_MEMORY)
-            park->broken = true; /* its data is not lost: all picks are kept for a retry */
+            park->broken = true; /* the data is not lost: all picks are kept for a retry */
         else
             park->damaged = true;
     }

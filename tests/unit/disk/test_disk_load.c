@@ -430,7 +430,7 @@ static void test_cut_between_records(void **state)
     path_of(&w, DISK_SEGMENT, 1, path, sizeof path);
     assert_int_equal(truncate(path, (off_t)disk_offset(w.place[5])), 0);
     assert_int_equal(load(&w, &image, 0, false, &status), 5);
-    assert_true(damages(&image) > 0 && noted(&image, "does not go on"));
+    assert_true(damages(&image) > 0 && noted(&image, "does not continue"));
     image_fini(&image);
     world_close(&w);
 }

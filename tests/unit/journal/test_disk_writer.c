@@ -502,7 +502,7 @@ static void after_a_failed_sync_a_checkpoint_alone_helps(void **state)
 }
 
 /* A record is not durable in a file whose name may be gone. */
-static void a_name_that_can_not_be_synced_is_waited_for(void **state)
+static void a_name_that_cannot_be_synced_is_waited_for(void **state)
 {
     (void)state;
     struct desk desk;
@@ -510,7 +510,7 @@ static void a_name_that_can_not_be_synced_is_waited_for(void **state)
     name_error = EIO;
     uint64_t last = desk_record(&desk, 1, 1000, 0);
     assert_true(desk_await(&desk, in_trouble, 1, 5000));
-    assert_non_null(strstr(desk.news.trouble, "can not be synced"));
+    assert_non_null(strstr(desk.news.trouble, "cannot be synced"));
     assert_false(desk_await(&desk, is_durable, last, 150));
     name_error = 0;
     assert_true(desk_await(&desk, is_durable, last, 5000));
@@ -533,7 +533,7 @@ int main(void)
         cmocka_unit_test(a_full_disk_is_waited_for_with_every_sync),
         cmocka_unit_test(a_file_that_may_not_grow_is_cut_back),
         cmocka_unit_test(after_a_failed_sync_a_checkpoint_alone_helps),
-        cmocka_unit_test(a_name_that_can_not_be_synced_is_waited_for),
+        cmocka_unit_test(a_name_that_cannot_be_synced_is_waited_for),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
