@@ -1,5 +1,4 @@
-/* From picks to frames: each chunk once, only the blocks that the layouts need, small chunks packed into one frame, large
- * ones as frames of their own without a copy. */
+/* From picks to frames: small chunks are packed into one frame, large ones are frames of their own without a copy. */
 #include "broker/sample/reply.h"
 
 #include <stdlib.h>
@@ -8,258 +7,14 @@
 #include "broker/loop/loop.h"
 #include "broker/params/params.h"
 #include "broker/peer/peers.h"
+#include "broker/sample/reply_build.h"
 #include "broker/sample/samples.h"
 #include "proto/wire/wire.h"
 
-/* Above this a chunk travels as its own frame: a copy then costs more than a frame. */
-#define OWN_FRAME_BYTES (128u << 10)
-/* How far ahead of the copy data is brought in. */
+/* How many chunks ahead of the copy data is prefetched. */
 #define PREFETCH_AHEAD 6u
 
-/* Working memory of one reply, kept between replies by the broker's thread. */
-struct reply_build {
-    struct chunk **chunk; /* distinct chunks, in the order of the reply */
-    uint32_t *chunk_length, *chunk_blocks, *chunk_index;
-    uint32_t chunk_capacity;
-    uint32_t *block_size;
-    uint8_t *block_column, *block_codec;
-    uint32_t block_capacity;
-    struct place {
-        struct chunk *chunk;
-        uint32_t index; /* plus 1; 0: new */
-    } * places;
-    uint32_t place_mask, place_capacity;
-    uint32_t n_chunks, n_small, n_blocks;
-    uint32_t *layout_index;
-    uint64_t *age_ns;
-    uint32_t item_capacity;
-    struct pb_writer layouts;
-    uint8_t need[32];
-    uint32_t full; /* all columns below this are needed: chunks with no others go as they are */
-    bool alike;    /* all chunks are such, with the same columns */
-    size_t small_bytes;
-    uint32_t stamp;
-};
-
-static bool grow(void **array, uint32_t capacity, size_t width)
-{
-    void *larger = realloc(*array, (size_t)capacity * width);
-    if (!larger)
-        return false;
-    *array = larger;
-    return true;
-}
-
-static bool build_reserve(struct reply_build *self, uint32_t refs, uint32_t items)
-{
-    if (refs > self->chunk_capacity) {
-        uint32_t n = refs + refs / 2;
-        if (!grow((void **)&self->chunk, n, sizeof(void *)) || !grow((void **)&self->chunk_length, n, 4) ||
-            !grow((void **)&self->chunk_blocks, n, 4) || !grow((void **)&self->chunk_index, n, 4))
-            return false;
-        self->chunk_capacity = n;
-    }
-    if (items > self->item_capacity) {
-        uint32_t n = items + items / 2;
-        if (!grow((void **)&self->layout_index, n, 4) || !grow((void **)&self->age_ns, n, 8))
-            return false;
-        self->item_capacity = n;
-    }
-    return true;
-}
-
-static bool blocks_reserve(struct reply_build *self, uint32_t n)
-{
-    if (self->n_blocks + n <= self->block_capacity)
-        return true;
-    uint32_t capacity = (self->n_blocks + n) * 2;
-    if (!grow((void **)&self->block_size, capacity, 4) || !grow((void **)&self->block_column, capacity, 1) ||
-        !grow((void **)&self->block_codec, capacity, 1))
-        return false;
-    self->block_capacity = capacity;
-    return true;
-}
-
-/* The layouts of all items, each once, and the union of the columns that they need. */
-static bool collect_layouts(struct reply_build *self, const struct layouts *layouts, const struct picks *picks)
-{
-    uint32_t n = 0;
-    self->layouts.size = 0;
-    self->layouts.failed = false; /* there was no memory for the reply before this one */
-    memset(self->need, 0, sizeof self->need);
-    for (uint32_t i = 0; i < picks->n; i++) {
-        if (i > 0 && picks->layout[i] == picks->layout[i - 1]) {
-            self->layout_index[i] = self->layout_index[i - 1];
-            continue;
-        }
-        struct layout *layout = layouts_at(layouts, picks->layout[i]);
-        if (layout->stamp != self->stamp) {
-            layout->stamp = self->stamp;
-            layout->index = n++;
-            for (uint32_t b = 0; b < sizeof self->need; b++)
-                self->need[b] |= layout->need[b];
-            void *place = pb_reserve(&self->layouts, layout->wire_size);
-            if (!place)
-                return false;
-            memcpy(place, layout->wire, layout->wire_size);
-        }
-        self->layout_index[i] = layout->index;
-    }
-    self->full = 0;
-    while (self->full < 8 * sizeof self->need && (self->need[self->full / 8] >> (self->full % 8) & 1))
-        self->full++;
-    return true;
-}
-
-/* The bytes of a chunk's blocks that the reply needs. */
-static uint32_t needed_bytes(const struct reply_build *self, struct chunk *chunk)
-{
-    const uint32_t *sizes = chunk_block_sizes(chunk);
-    uint32_t bytes = 0;
-    for (uint32_t c = 0; c < chunk->columns; c++)
-        if (self->need[c / 8] >> (c % 8) & 1)
-            bytes += sizes[c];
-    return bytes;
-}
-
-/* Where a chunk stands in the reply. The map is small and hot; a mark in the chunk itself would make a cold line dirty. */
-static uint32_t *place_of(struct reply_build *self, struct chunk *chunk)
-{
-    uint64_t hash = ((uintptr_t)chunk >> 4) * UINT64_C(0x9E3779B97F4A7C15);
-    uint32_t at = (uint32_t)(hash >> 32) & self->place_mask;
-    while (self->places[at].chunk && self->places[at].chunk != chunk)
-        at = (at + 1) & self->place_mask;
-    self->places[at].chunk = chunk;
-    return &self->places[at].index;
-}
-
-static bool places_reset(struct reply_build *self, uint32_t refs)
-{
-    uint32_t want = 64;
-    while (want < refs * 2)
-        want *= 2;
-    if (want > self->place_capacity) {
-        struct place *places = malloc(want * sizeof *places);
-        if (!places)
-            return false;
-        free(self->places);
-        self->places = places;
-        self->place_capacity = want;
-    }
-    self->place_mask = want - 1;
-    memset(self->places, 0, want * sizeof *self->places);
-    return true;
-}
-
-/* Moves large chunks behind the small ones, each group in its order. */
-static bool partition_large(struct reply_build *self, uint32_t n_refs)
-{
-    uint32_t n = self->n_chunks, small = 0, n_large = 0;
-    for (uint32_t i = 0; i < n; i++)
-        n_large += self->chunk[i]->bytes > OWN_FRAME_BYTES && needed_bytes(self, self->chunk[i]) > OWN_FRAME_BYTES;
-    self->n_small = n - n_large;
-    if (n_large == 0 || n_large == n)
-        return true;
-    struct chunk **sorted = malloc(n * sizeof(*sorted));
-    uint32_t *moved = malloc(n * sizeof *moved), large = self->n_small;
-    bool ok = sorted && moved;
-    for (uint32_t i = 0; ok && i < n; i++) {
-        bool is_large = self->chunk[i]->bytes > OWN_FRAME_BYTES && needed_bytes(self, self->chunk[i]) > OWN_FRAME_BYTES;
-        moved[i] = is_large ? large++ : small++;
-        sorted[moved[i]] = self->chunk[i];
-    }
-    for (uint32_t i = 0; ok && i < n_refs; i++)
-        self->chunk_index[i] = moved[self->chunk_index[i]];
-    if (ok)
-        memcpy(self->chunk, sorted, n * sizeof(*sorted));
-    free(sorted);
-    free(moved);
-    return ok;
-}
-
-/* Distinct chunks, small ones first. */
-static bool collect_chunks(struct reply_build *self, const struct picks *picks)
-{
-    if (!places_reset(self, picks->n_refs))
-        return false;
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < picks->n_refs; i++) {
-        uint32_t *place = place_of(self, picks->refs[i]);
-        if (*place == 0) {
-            self->chunk[n] = picks->refs[i];
-            *place = ++n;
-        }
-        self->chunk_index[i] = *place - 1;
-    }
-    self->n_chunks = n;
-    return partition_large(self, picks->n_refs);
-}
-
-/* Adds all blocks of a chunk, or those that the layouts need, to the reply. Gives their bytes. */
-static uint32_t add_all_blocks(struct reply_build *self, struct chunk *chunk)
-{
-    const uint32_t *sizes = chunk_block_sizes(chunk);
-    const uint8_t *codecs = chunk_block_codecs(chunk);
-    uint32_t *size = self->block_size + self->n_blocks, n = chunk->columns;
-    uint8_t *codec = self->block_codec + self->n_blocks, *column = self->block_column + self->n_blocks;
-    for (uint32_t c = 0; c < n; c++) {
-        size[c] = sizes[c];
-        codec[c] = codecs[c];
-        column[c] = (uint8_t)c;
-    }
-    self->n_blocks += n;
-    return chunk->bytes;
-}
-
-static uint32_t add_needed_blocks(struct reply_build *self, struct chunk *chunk)
-{
-    const uint32_t *sizes = chunk_block_sizes(chunk);
-    const uint8_t *codecs = chunk_block_codecs(chunk);
-    uint32_t bytes = 0;
-    for (uint32_t c = 0; c < chunk->columns; c++) {
-        if (!(self->need[c / 8] >> (c % 8) & 1))
-            continue;
-        self->block_size[self->n_blocks] = sizes[c];
-        self->block_codec[self->n_blocks] = codecs[c];
-        self->block_column[self->n_blocks++] = (uint8_t)c;
-        bytes += sizes[c];
-    }
-    return bytes;
-}
-
-static bool collect_blocks(struct reply_build *self)
-{
-    self->n_blocks = 0;
-    self->small_bytes = 0;
-    self->alike = true;
-    for (uint32_t i = 0; i < self->n_chunks; i++) {
-        struct chunk *chunk = self->chunk[i];
-        if (!blocks_reserve(self, chunk->columns))
-            return false;
-        uint32_t first = self->n_blocks;
-        bool full = chunk->columns <= self->full;
-        uint32_t bytes = full ? add_all_blocks(self, chunk) : add_needed_blocks(self, chunk);
-        self->alike = self->alike && full && chunk->columns == self->chunk[0]->columns;
-        self->chunk_length[i] = chunk->length;
-        self->chunk_blocks[i] = self->n_blocks - first;
-        if (i < self->n_small)
-            self->small_bytes += bytes;
-    }
-    return true;
-}
-
-static bool same_columns(const struct reply_build *self)
-{
-    if (self->alike)
-        return true;
-    for (uint32_t i = 1; i < self->n_chunks; i++)
-        if (self->chunk_blocks[i] != self->chunk_blocks[0] ||
-            memcmp(self->block_column + (size_t)i * self->chunk_blocks[0], self->block_column, self->chunk_blocks[0]) !=
-                0)
-            return false;
-    return true;
-}
-
+/* Copies the needed blocks of a chunk. Returns the end of the copy. */
 static uint8_t *copy_needed(const struct reply_build *self, struct chunk *chunk, uint8_t *out)
 {
     const uint32_t *sizes = chunk_block_sizes(chunk);
@@ -270,7 +25,7 @@ static uint8_t *copy_needed(const struct reply_build *self, struct chunk *chunk,
     }
     uint32_t run = 0; /* neighbouring blocks that are both needed are copied at once */
     for (uint32_t c = 0; c < chunk->columns; c++) {
-        if (self->need[c / 8] >> (c % 8) & 1) {
+        if (reply_build_needs(self, c)) {
             run += sizes[c];
             continue;
         }
@@ -283,7 +38,7 @@ static uint8_t *copy_needed(const struct reply_build *self, struct chunk *chunk,
     return out + run;
 }
 
-/* Inlined always: see prefetch_picks. */
+/* Prefetches the data of a chunk. Inlined always: see prefetch_picks. */
 static inline __attribute__((always_inline)) void prefetch_chunk(struct chunk *chunk)
 {
     const char *at = (const char *)chunk + 128;
@@ -304,7 +59,7 @@ static void copy_small(const struct reply_build *self, uint8_t *out)
 static bool needs_all(const struct reply_build *self, const struct chunk *chunk)
 {
     for (uint32_t c = 0; c < chunk->columns; c++)
-        if (!(self->need[c / 8] >> (c % 8) & 1))
+        if (!reply_build_needs(self, c))
             return false;
     return true;
 }
@@ -314,7 +69,7 @@ static bool frame_large(const struct reply_build *self, struct peer *peer, struc
     zmq_msg_t *kept = chunk_message(chunk);
     if (kept && needs_all(self, chunk))
         return peer_frame_view(peer, message, kept, zmq_msg_data(kept), chunk->bytes);
-    uint32_t bytes = needed_bytes(self, chunk);
+    uint32_t bytes = reply_build_needed_bytes(self, chunk);
     uint8_t *data = malloc(bytes ? bytes : 1);
     if (!data)
         return false;
@@ -322,7 +77,7 @@ static bool frame_large(const struct reply_build *self, struct peer *peer, struc
     return peer_frame(peer, message, data, bytes);
 }
 
-/* Payload frames; n says how many are to be closed on failure. */
+/* Makes the payload frames. *n: frames made, which the caller closes if this fails. False: no memory. */
 static bool make_payload(const struct reply_build *self, struct peer *peer, zmq_msg_t *payload, uint32_t *n)
 {
     *n = 0;
@@ -341,7 +96,7 @@ static bool make_payload(const struct reply_build *self, struct peer *peer, zmq_
     return true;
 }
 
-/* Ages, and the running means that say how old and how stale the samples are. */
+/* Computes ages, and updates the running means of how old and how stale the samples of the table are. */
 static void collect_ages(struct reply_build *self, const struct samples *samples, const struct sample_reply *reply)
 {
     struct table *table = reply->table;
@@ -369,7 +124,7 @@ static void collect_ages(struct reply_build *self, const struct samples *samples
 static void write_header(const struct reply_build *self, const struct sample_reply *reply, struct pb_writer *header)
 {
     const struct picks *picks = reply->picks;
-    bool same = same_columns(self);
+    bool same = reply_build_same_columns(self);
     bool in_order = self->n_chunks == picks->n_refs && self->n_small == self->n_chunks;
     struct wire_sampled_out out = {
         .id = reply->id,
@@ -435,7 +190,7 @@ static bool send_built(const struct reply_build *self, struct peers *peers, stru
     return ok;
 }
 
-/* Tells a client that leaves its replies unread so, instead of sending more. */
+/* Refuses to send more to a client that leaves its replies unread. */
 static void refuse_full(struct samples *samples, const struct sample_reply *reply)
 {
     uint32_t held;
@@ -448,7 +203,6 @@ static void refuse_full(struct samples *samples, const struct sample_reply *repl
 
 bool reply_picks(struct samples *samples, const struct sample_reply *reply)
 {
-    const struct picks *picks = reply->picks;
     struct peer *peer = peer_find(samples->peers, reply->to);
     if (peer && peer_is_full(samples->peers, peer)) {
         refuse_full(samples, reply);
@@ -457,11 +211,8 @@ bool reply_picks(struct samples *samples, const struct sample_reply *reply)
     if (!samples->build)
         samples->build = calloc(1, sizeof *samples->build);
     struct reply_build *build = samples->build;
-    if (build && ++build->stamp == 0)
-        build->stamp = 1;
     bool sent = false;
-    bool ok = peer && build && build_reserve(build, picks->n_refs, picks->n) &&
-              collect_layouts(build, samples->layouts, picks) && collect_chunks(build, picks) && collect_blocks(build);
+    bool ok = peer && build && reply_build_collect(build, samples->layouts, reply->picks);
     if (ok) {
         collect_ages(build, samples, reply);
         ok = send_built(build, samples->peers, peer, reply, &sent);
@@ -469,19 +220,4 @@ bool reply_picks(struct samples *samples, const struct sample_reply *reply)
     if (!ok)
         request_fail(samples->peers, reply->to, reply->id, RP_NO_MEMORY, "the broker has no memory for the reply");
     return sent;
-}
-
-void reply_build_destroy(struct reply_build **self)
-{
-    struct reply_build *build = *self;
-    if (!build)
-        return;
-    void *const arrays[] = {build->chunk,      build->chunk_length, build->chunk_blocks, build->chunk_index,
-                            build->block_size, build->block_column, build->block_codec,  build->layout_index,
-                            build->age_ns,     build->places};
-    for (uint32_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++)
-        free(arrays[i]);
-    pb_writer_fini(&build->layouts);
-    free(build);
-    *self = NULL;
 }

@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-#include "broker/sample/reply.h"
+#include "broker/sample/reply_build.h"
 #include "broker/sample/waiter.h"
 
 void samples_init(struct samples *self)

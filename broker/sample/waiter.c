@@ -8,7 +8,7 @@
 
 #define PICK_AT_ONCE 256u
 #define SPARE_WAITERS 64u
-/* A reply with more chunks is cut short: it would take too long to make. */
+/* Most chunks of a reply: more would take too long. A batch is cut short there. */
 #define CHUNKS_PER_REPLY (1u << 20)
 
 struct waiter *waiter_new(struct samples *samples, struct table *table)
@@ -73,8 +73,8 @@ static bool skip_picked(void *ctx, uint32_t slot)
     return self->table->in.items[slot].stamp == self->stamp;
 }
 
-/* Everything a pick touches is cold in a large table: bring it in stage by stage. Inlined always: gcc takes a function
- * that only prefetches for one without effect, and drops calls to it. */
+/* Prefetches what picks touch, stage by stage: everything is cold in a large table. Inlined always: gcc considers a function
+ * that only prefetches to be without effect, and drops calls to it. */
 static inline __attribute__((always_inline)) void prefetch_picks(const struct table *table, const uint32_t *slots,
                                                                  uint32_t n)
 {
@@ -88,7 +88,7 @@ static inline __attribute__((always_inline)) void prefetch_picks(const struct ta
     }
 }
 
-/* Takes up to n, and says how many. */
+/* Picks up to n items. Returns how many. */
 static uint32_t waiter_take(struct waiter *self, uint32_t n)
 {
     struct table *table = self->table;
