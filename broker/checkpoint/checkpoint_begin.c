@@ -162,7 +162,7 @@ static void hold_slots(struct checkpoint *self)
         return;
     }
     for (uint32_t i = 0; i < params->n_slots; i++) {
-        struct slot *slot = &params->slots[i];
+        struct param_slot *slot = &params->slots[i];
         self->slots[i] = (struct copied_slot){.name = slot->name, .version = slot->version, .put_ns = slot->put_ns};
         zmq_msg_init(&self->slots[i].value);
         zmq_msg_copy(&self->slots[i].value, &slot->value);

@@ -279,7 +279,7 @@ static void effect_begin(struct effects *self)
 /* Values of this size are copied by the disk writer. */
 #define LARGE_VALUE (64u << 10)
 
-static void effect_slot(struct effects *self, struct slot *slot)
+static void effect_slot(struct effects *self, struct param_slot *slot)
 {
     size_t name = strlen(slot->name), value = zmq_msg_size(&slot->value);
     uint8_t body[sizeof(struct entry_value) + PARAMS_NAME_MOST] __attribute__((aligned(8)));
@@ -293,7 +293,7 @@ static void effect_slot(struct effects *self, struct slot *slot)
     stream_entry_large(stream_of(self), ENTRY_SLOT, 0, body, sizeof(struct entry_value) + name, &slot->value);
 }
 
-static void effect_counter(struct effects *self, const struct counter *counter)
+static void effect_counter(struct effects *self, const struct param_counter *counter)
 {
     journal_put_counter(stream_sink(stream_of(self)), counter);
 }

@@ -34,8 +34,8 @@ void journal_put_session(struct entry_sink to, const struct session *session);
 /* Writes SESSION, its FORMs, PROGRESS, and its REJECTIONs that are not confirmed. */
 void journal_put_session_all(struct entry_sink to, const struct session *session);
 void journal_put_progress(struct entry_sink to, const struct session *session);
-void journal_put_slot(struct entry_sink to, struct slot *slot);
-void journal_put_counter(struct entry_sink to, const struct counter *counter);
+void journal_put_slot(struct entry_sink to, struct param_slot *slot);
+void journal_put_counter(struct entry_sink to, const struct param_counter *counter);
 void journal_put_reply(struct entry_sink to, uint64_t client, uint64_t id, const void *frame, size_t size);
 /* Returns the body of an ENTRY_INSERT for the item in a slot, with session and number 0. The caller adds the places of
  * its chunks. */

@@ -209,7 +209,7 @@ void journal_put_session_all(struct entry_sink to, const struct session *session
 
 /* ---- parameters and requests ---- */
 
-void journal_put_slot(struct entry_sink to, struct slot *slot)
+void journal_put_slot(struct entry_sink to, struct param_slot *slot)
 {
     size_t name = strlen(slot->name), value = zmq_msg_size(&slot->value);
     struct entry_value *entry = to.room(to.ctx, ENTRY_SLOT, 0, sizeof *entry + name + value);
@@ -221,7 +221,7 @@ void journal_put_slot(struct entry_sink to, struct slot *slot)
         memcpy(out + name, zmq_msg_data(&slot->value), value);
 }
 
-void journal_put_counter(struct entry_sink to, const struct counter *counter)
+void journal_put_counter(struct entry_sink to, const struct param_counter *counter)
 {
     size_t name = strlen(counter->name);
     struct entry_value *entry = to.room(to.ctx, ENTRY_COUNTER, 0, sizeof *entry + name);

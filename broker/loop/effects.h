@@ -13,11 +13,11 @@
 #include <stdint.h>
 
 struct chunk;
-struct counter;
+struct param_counter;
 struct flow;
 struct rejection;
 struct session;
-struct slot;
+struct param_slot;
 struct table;
 struct waiter;
 
@@ -44,8 +44,8 @@ struct effects {
     void (*progress)(struct effects *self, struct session *session);
     void (*rejection)(struct effects *self, const struct session *session, const struct rejection *rejection);
     /* Parameters and requests. */
-    void (*slot)(struct effects *self, struct slot *slot);
-    void (*counter)(struct effects *self, const struct counter *counter);
+    void (*slot)(struct effects *self, struct param_slot *slot);
+    void (*counter)(struct effects *self, const struct param_counter *counter);
     void (*reply)(struct effects *self, uint64_t client, uint64_t id, const void *frame, size_t size);
     /* The following effects, of up to `bytes` bytes in total, go into one record: after a crash all of them are there, or none. */
     void (*together)(struct effects *self, size_t bytes);

@@ -21,7 +21,7 @@ void params_fini(struct params *self)
 
 /* ---- slots ---- */
 
-struct slot *params_find(const struct params *self, const char *name)
+struct param_slot *params_find(const struct params *self, const char *name)
 {
     for (uint32_t i = 0; i < self->n_slots; i++)
         if (strcmp(self->slots[i].name, name) == 0)
@@ -31,7 +31,7 @@ struct slot *params_find(const struct params *self, const char *name)
 
 uint64_t params_version(const struct params *self, const char *name)
 {
-    const struct slot *slot = params_find(self, name);
+    const struct param_slot *slot = params_find(self, name);
     return slot ? slot->version : 0;
 }
 
@@ -39,7 +39,7 @@ uint64_t params_version(const struct params *self, const char *name)
 static bool slots_grow(struct params *self)
 {
     uint32_t capacity = self->slots_capacity ? self->slots_capacity * 2 : 8;
-    struct slot *slots = calloc(capacity, sizeof *slots);
+    struct param_slot *slots = calloc(capacity, sizeof *slots);
     if (!slots)
         return false;
     for (uint32_t i = 0; i < self->n_slots; i++) {
@@ -54,15 +54,15 @@ static bool slots_grow(struct params *self)
     return true;
 }
 
-struct slot *params_make_slot(struct params *self, const char *name)
+struct param_slot *params_make_slot(struct params *self, const char *name)
 {
-    struct slot *slot = params_find(self, name);
+    struct param_slot *slot = params_find(self, name);
     if (slot || self->n_slots == PARAMS_SLOTS_MOST)
         return slot;
     if (self->n_slots == self->slots_capacity && !slots_grow(self))
         return NULL;
     slot = &self->slots[self->n_slots];
-    *slot = (struct slot){.name = strdup(name)};
+    *slot = (struct param_slot){.name = strdup(name)};
     if (!slot->name)
         return NULL;
     zmq_msg_init(&slot->value);
@@ -70,7 +70,7 @@ struct slot *params_make_slot(struct params *self, const char *name)
     return slot;
 }
 
-void params_put(struct params *self, struct slot *slot, zmq_msg_t *value, int64_t now_ns)
+void params_put(struct params *self, struct param_slot *slot, zmq_msg_t *value, int64_t now_ns)
 {
     size_t size = zmq_msg_size(value);
     self->bytes += size - zmq_msg_size(&slot->value);
@@ -88,7 +88,7 @@ void params_put(struct params *self, struct slot *slot, zmq_msg_t *value, int64_
 bool params_restore_slot(struct params *self, const char *name, uint64_t version, int64_t put_ns, const void *value,
                          size_t size)
 {
-    struct slot *slot = params_make_slot(self, name);
+    struct param_slot *slot = params_make_slot(self, name);
     zmq_msg_t message;
     if (!slot || zmq_msg_init_size(&message, size) != 0)
         return false;
@@ -104,7 +104,7 @@ bool params_restore_slot(struct params *self, const char *name, uint64_t version
 
 /* ---- counters ---- */
 
-struct counter *params_find_counter(const struct params *self, const char *name)
+struct param_counter *params_find_counter(const struct params *self, const char *name)
 {
     for (uint32_t i = 0; i < self->n_counters; i++)
         if (strcmp(self->counters[i].name, name) == 0)
@@ -112,19 +112,19 @@ struct counter *params_find_counter(const struct params *self, const char *name)
     return NULL;
 }
 
-struct counter *params_add_counter(struct params *self, const char *name)
+struct param_counter *params_add_counter(struct params *self, const char *name)
 {
     if (self->n_counters == self->counters_capacity) {
         uint32_t capacity = self->counters_capacity ? self->counters_capacity * 2 : 16;
-        struct counter *larger =
+        struct param_counter *larger =
             capacity <= PARAMS_SLOTS_MOST ? realloc(self->counters, capacity * sizeof *larger) : NULL;
         if (!larger)
             return NULL;
         self->counters = larger;
         self->counters_capacity = capacity;
     }
-    struct counter *counter = &self->counters[self->n_counters];
-    *counter = (struct counter){strdup(name), 0};
+    struct param_counter *counter = &self->counters[self->n_counters];
+    *counter = (struct param_counter){strdup(name), 0};
     if (!counter->name)
         return NULL;
     self->n_counters++;
@@ -133,7 +133,7 @@ struct counter *params_add_counter(struct params *self, const char *name)
 
 bool params_restore_counter(struct params *self, const char *name, int64_t value)
 {
-    struct counter *counter = params_find_counter(self, name);
+    struct param_counter *counter = params_find_counter(self, name);
     if (!counter)
         counter = params_add_counter(self, name);
     if (counter)

@@ -16,22 +16,22 @@
 /* Most bytes of a name. */
 #define PARAMS_NAME_MOST 255u
 
-struct slot {
+struct param_slot {
     char *name;
     uint64_t version; /* 0: nothing put yet */
     int64_t put_ns;
     zmq_msg_t value;
 };
 
-struct counter {
+struct param_counter {
     char *name;
     int64_t value;
 };
 
 struct params {
-    struct slot *slots;
+    struct param_slot *slots;
     uint32_t n_slots, slots_capacity;
-    struct counter *counters;
+    struct param_counter *counters;
     uint32_t n_counters, counters_capacity;
     uint64_t bytes; /* of all values */
 };
@@ -39,18 +39,18 @@ struct params {
 void params_fini(struct params *self);
 
 /* Returns the slot of a name, or NULL. */
-struct slot *params_find(const struct params *self, const char *name);
+struct param_slot *params_find(const struct params *self, const char *name);
 /* Returns the version of a slot, 0 if there is no such slot. */
 uint64_t params_version(const struct params *self, const char *name);
 /* Returns the slot of a name, made if need be. NULL: no memory, or n_slots is PARAMS_SLOTS_MOST. */
-struct slot *params_make_slot(struct params *self, const char *name);
+struct param_slot *params_make_slot(struct params *self, const char *name);
 /* Moves the message into the slot as its next version. */
-void params_put(struct params *self, struct slot *slot, zmq_msg_t *value, int64_t now_ns);
+void params_put(struct params *self, struct param_slot *slot, zmq_msg_t *value, int64_t now_ns);
 
 /* Returns the counter of a name, or NULL. */
-struct counter *params_find_counter(const struct params *self, const char *name);
+struct param_counter *params_find_counter(const struct params *self, const char *name);
 /* Adds a counter with value 0. NULL: no memory, or n_counters is PARAMS_SLOTS_MOST. */
-struct counter *params_add_counter(struct params *self, const char *name);
+struct param_counter *params_add_counter(struct params *self, const char *name);
 
 /* Restores a slot or a counter from a file. False: no memory, or too many. */
 bool params_restore_slot(struct params *self, const char *name, uint64_t version, int64_t put_ns, const void *value,

@@ -32,7 +32,7 @@ static rp_status name_check(const char *name, const char *what, rp_error *err)
     return RP_OK;
 }
 
-static void slot_info(const struct service *service, struct slot *slot, Replay__SlotInfo *out)
+static void slot_info(const struct service *service, struct param_slot *slot, Replay__SlotInfo *out)
 {
     replay__slot_info__init(out);
     out->name = slot->name;
@@ -58,7 +58,7 @@ static bool get_answer(struct service *service, const struct envelope *to, uint6
         return true;
     }
     for (size_t i = 0; i < ask->n_name; i++) {
-        struct slot *slot = params_find(service->params, ask->name[i]);
+        struct param_slot *slot = params_find(service->params, ask->name[i]);
         uint64_t have = i < ask->n_have ? ask->have[i] : 0;
         if (!slot || slot->version == 0 || slot->version == have)
             continue;
@@ -182,7 +182,7 @@ rp_status req_params_put(struct service *service, struct request *request, rp_er
     if (request->n_payload != 1)
         return err_set(err, RP_INVALID_ARGUMENT, "parameters come as one frame after the header, not %u",
                        request->n_payload);
-    struct slot *slot = params_make_slot(service->params, ask->name);
+    struct param_slot *slot = params_make_slot(service->params, ask->name);
     if (!slot && service->params->n_slots < PARAMS_SLOTS_MOST)
         return err_set(err, RP_NO_MEMORY, "no memory for a further parameter slot");
     if (!slot)
@@ -252,7 +252,7 @@ rp_status req_counter(struct service *service, struct request *request, rp_error
     const Replay__Counter *ask = (const Replay__Counter *)request->body;
     struct params *params = service->params;
     RP_TRY(name_check(ask->name, "counter", err));
-    struct counter *counter = params_find_counter(params, ask->name);
+    struct param_counter *counter = params_find_counter(params, ask->name);
     if (!counter && ask->add != 0) {
         counter = params_add_counter(params, ask->name);
         if (!counter && params->n_counters < PARAMS_SLOTS_MOST)

@@ -16,19 +16,19 @@
 #define MEMBERS_MOST 1024u
 #define SUMS_KEPT 2u
 
-struct addition {
+struct reduce_addition {
     struct wait wait;
-    struct group *group;
-    struct member *member;
+    struct reduce_group *group;
+    struct reduce_member *member;
     zmq_msg_t vector;
 };
 
-struct member {
+struct reduce_member {
     uint64_t id;
-    struct addition *addition; /* NULL: it has not added its vector yet */
+    struct reduce_addition *addition; /* NULL: it has not added its vector yet */
 };
 
-struct sum {
+struct reduce_sum {
     uint64_t round;
     uint32_t contributors;
     uint64_t *members; /* that have contributed */
@@ -36,25 +36,25 @@ struct sum {
     bool full;
 };
 
-struct group {
-    struct group *next;
+struct reduce_group {
+    struct reduce_group *next;
     char *name;
     uint64_t round; /* being collected */
-    struct member *members;
+    struct reduce_member *members;
     uint32_t n_members, capacity;
     uint32_t n_additions;
     size_t bytes; /* of the vectors of this round */
-    struct sum sums[SUMS_KEPT];
+    struct reduce_sum sums[SUMS_KEPT];
 };
 
-static struct group *group_find(struct service *service, const char *name, bool make)
+static struct reduce_group *group_find(struct service *service, const char *name, bool make)
 {
-    for (struct group *group = service->reduces.groups; group; group = group->next)
+    for (struct reduce_group *group = service->reduces.groups; group; group = group->next)
         if (strcmp(group->name, name) == 0)
             return group;
     if (!make || service->reduces.count == GROUPS_MOST)
         return NULL;
-    struct group *group = calloc(1, sizeof *group);
+    struct reduce_group *group = calloc(1, sizeof *group);
     if (!group || !(group->name = strdup(name))) {
         free(group);
         return NULL;
@@ -66,7 +66,7 @@ static struct group *group_find(struct service *service, const char *name, bool 
     return group;
 }
 
-static struct member *member_find(const struct group *group, uint64_t id)
+static struct reduce_member *member_find(const struct reduce_group *group, uint64_t id)
 {
     for (uint32_t i = 0; i < group->n_members; i++)
         if (group->members[i].id == id)
@@ -75,20 +75,20 @@ static struct member *member_find(const struct group *group, uint64_t id)
 }
 
 /* Corrects the pointers of additions to their members after members have moved in the array, which is ordered by number. */
-static void members_fix(struct group *group)
+static void members_fix(struct reduce_group *group)
 {
     for (uint32_t i = 0; i < group->n_members; i++)
         if (group->members[i].addition)
             group->members[i].addition->member = &group->members[i];
 }
 
-static bool member_add(struct group *group, uint64_t id)
+static bool member_add(struct reduce_group *group, uint64_t id)
 {
     if (group->n_members == MEMBERS_MOST)
         return false;
     if (group->n_members == group->capacity) {
         uint32_t capacity = group->capacity ? group->capacity * 2 : 8;
-        struct member *members = realloc(group->members, capacity * sizeof *members);
+        struct reduce_member *members = realloc(group->members, capacity * sizeof *members);
         if (!members)
             return false;
         group->members = members;
@@ -97,12 +97,12 @@ static bool member_add(struct group *group, uint64_t id)
     uint32_t at = group->n_members++;
     for (; at > 0 && group->members[at - 1].id > id; at--)
         group->members[at] = group->members[at - 1];
-    group->members[at] = (struct member){.id = id};
+    group->members[at] = (struct reduce_member){.id = id};
     members_fix(group);
     return true;
 }
 
-static void member_drop(struct group *group, struct member *member)
+static void member_drop(struct reduce_group *group, struct reduce_member *member)
 {
     uint32_t at = (uint32_t)(member - group->members);
     memmove(member, member + 1, (group->n_members - at - 1) * sizeof *member);
@@ -110,7 +110,7 @@ static void member_drop(struct group *group, struct member *member)
     members_fix(group);
 }
 
-static void addition_end(struct service *service, struct addition *self)
+static void addition_end(struct service *service, struct reduce_addition *self)
 {
     wait_end(service->peers, &self->wait);
     if (self->member)
@@ -121,8 +121,8 @@ static void addition_end(struct service *service, struct addition *self)
     free(self);
 }
 
-static void send_sum(struct service *service, const struct group *group, const struct envelope *to, uint64_t id,
-                     struct sum *sum, bool counted)
+static void send_sum(struct service *service, const struct reduce_group *group, const struct envelope *to, uint64_t id,
+                     struct reduce_sum *sum, bool counted)
 {
     Replay__ReduceReply reply = REPLAY__REDUCE_REPLY__INIT;
     reply.round = sum->round;
@@ -135,7 +135,7 @@ static void send_sum(struct service *service, const struct group *group, const s
     request_send(service->peers, to, id, &(struct answer){RP_OK, NULL, 32, &reply.base, &vector, 1});
 }
 
-static void sum_clear(struct reduces *reduces, struct sum *sum)
+static void sum_clear(struct reduces *reduces, struct reduce_sum *sum)
 {
     if (!sum->full)
         return;
@@ -146,7 +146,7 @@ static void sum_clear(struct reduces *reduces, struct sum *sum)
     sum->full = false;
 }
 
-static bool sum_has(const struct sum *sum, uint64_t member)
+static bool sum_has(const struct reduce_sum *sum, uint64_t member)
 {
     for (uint32_t i = 0; i < sum->contributors; i++)
         if (sum->members[i] == member)
@@ -154,7 +154,7 @@ static bool sum_has(const struct sum *sum, uint64_t member)
     return false;
 }
 
-static bool sum_up(struct service *service, struct group *group, struct sum *sum)
+static bool sum_up(struct service *service, struct reduce_group *group, struct reduce_sum *sum)
 {
     sum_clear(&service->reduces, sum);
     sum->members = calloc(group->n_additions, sizeof *sum->members);
@@ -171,7 +171,7 @@ static bool sum_up(struct service *service, struct group *group, struct sum *sum
     size_t n = group->bytes / sizeof(float);
     memset(out, 0, group->bytes);
     for (uint32_t m = 0; m < group->n_members; m++) {
-        struct addition *addition = group->members[m].addition;
+        struct reduce_addition *addition = group->members[m].addition;
         if (!addition)
             continue;
         const char *from = zmq_msg_data(&addition->vector);
@@ -185,9 +185,9 @@ static bool sum_up(struct service *service, struct group *group, struct sum *sum
     return true;
 }
 
-static void round_close(struct service *service, struct group *group)
+static void round_close(struct service *service, struct reduce_group *group)
 {
-    struct sum *sum = &group->sums[group->round % SUMS_KEPT];
+    struct reduce_sum *sum = &group->sums[group->round % SUMS_KEPT];
     bool ok = sum_up(service, group, sum);
     /* A missing member leaves the group: the others must not wait for it again. */
     for (uint32_t m = group->n_members; ok && m-- > 0;)
@@ -198,7 +198,7 @@ static void round_close(struct service *service, struct group *group)
             member_drop(group, &group->members[m]);
         }
     for (uint32_t m = 0; m < group->n_members; m++) {
-        struct addition *addition = group->members[m].addition;
+        struct reduce_addition *addition = group->members[m].addition;
         if (!addition)
             continue;
         if (ok)
@@ -213,8 +213,8 @@ static void round_close(struct service *service, struct group *group)
 static void addition_explain(const void *ctx, const struct wait *wait, struct wait_text *out)
 {
     (void)ctx;
-    const struct addition *self = (const struct addition *)wait;
-    const struct group *group = self->group;
+    const struct reduce_addition *self = (const struct reduce_addition *)wait;
+    const struct reduce_group *group = self->group;
     out->count = group->n_members;
     out->got = group->n_additions;
     snprintf(out->text, sizeof out->text, "reduce group '%.64s', round %llu: %u of %u members have added their vector",
@@ -225,18 +225,18 @@ static void addition_cancel(void *ctx, struct wait *wait, rp_status status, cons
 {
     struct service *service = ctx;
     request_fail(service->peers, &wait->to, wait->id, status, text);
-    addition_end(service, (struct addition *)wait);
+    addition_end(service, (struct reduce_addition *)wait);
 }
 
 static void addition_expire(void *ctx, struct wait *wait)
 {
     struct service *service = ctx;
-    round_close(service, ((struct addition *)wait)->group);
+    round_close(service, ((struct reduce_addition *)wait)->group);
 }
 
 static const struct wait_ops addition_ops = {"reduce", addition_expire, addition_cancel, addition_explain};
 
-static void reply_membership(struct service *service, struct request *request, const struct group *group)
+static void reply_membership(struct service *service, struct request *request, const struct reduce_group *group)
 {
     Replay__ReduceReply reply = REPLAY__REDUCE_REPLY__INIT;
     reply.round = group->round;
@@ -244,7 +244,7 @@ static void reply_membership(struct service *service, struct request *request, c
     request_ok(service->peers, request, 32, &reply.base);
 }
 
-static rp_status reduce_join(struct service *service, struct request *request, struct group *group, uint64_t id,
+static rp_status reduce_join(struct service *service, struct request *request, struct reduce_group *group, uint64_t id,
                              rp_error *err)
 {
     if (!member_find(group, id) && !member_add(group, id))
@@ -256,9 +256,9 @@ static rp_status reduce_join(struct service *service, struct request *request, s
     return RP_OK;
 }
 
-static rp_status reduce_leave(struct service *service, struct request *request, struct group *group, uint64_t id)
+static rp_status reduce_leave(struct service *service, struct request *request, struct reduce_group *group, uint64_t id)
 {
-    struct member *member = member_find(group, id);
+    struct reduce_member *member = member_find(group, id);
     if (member && member->addition)
         addition_cancel(service, &member->addition->wait, RP_CANCELLED, "the member has left the group");
     if (member)
@@ -270,10 +270,10 @@ static rp_status reduce_leave(struct service *service, struct request *request, 
 }
 
 /* Answers for a round that is closed, if its sum is still kept. */
-static rp_status reduce_repeat(struct service *service, struct request *request, struct group *group,
+static rp_status reduce_repeat(struct service *service, struct request *request, struct reduce_group *group,
                                const Replay__Reduce *ask, rp_error *err)
 {
-    struct sum *old = &group->sums[ask->round % SUMS_KEPT];
+    struct reduce_sum *old = &group->sums[ask->round % SUMS_KEPT];
     if (!old->full || old->round != ask->round)
         return err_set(err, RP_FAILED_PRECONDITION, "group '%s' is at round %llu, round %llu is gone: join again",
                        group->name, (unsigned long long)group->round, (unsigned long long)ask->round);
@@ -283,10 +283,10 @@ static rp_status reduce_repeat(struct service *service, struct request *request,
 }
 
 /* Checks a vector for the round that is being collected. */
-static rp_status check_vector(const struct service *service, const struct request *request, const struct group *group,
-                              const Replay__Reduce *ask, rp_error *err)
+static rp_status check_vector(const struct service *service, const struct request *request,
+                              const struct reduce_group *group, const Replay__Reduce *ask, rp_error *err)
 {
-    const struct member *member = member_find(group, ask->member);
+    const struct reduce_member *member = member_find(group, ask->member);
     if (!member)
         return err_set(err, RP_FAILED_PRECONDITION,
                        "member %llu is not in group '%s' (it never joined, or a round closed without it): join first",
@@ -308,13 +308,13 @@ static rp_status check_vector(const struct service *service, const struct reques
     return RP_OK;
 }
 
-static rp_status reduce_add(struct service *service, struct request *request, struct group *group,
+static rp_status reduce_add(struct service *service, struct request *request, struct reduce_group *group,
                             const Replay__Reduce *ask, rp_error *err)
 {
     if (ask->round < group->round)
         return reduce_repeat(service, request, group, ask, err);
     RP_TRY(check_vector(service, request, group, ask, err));
-    struct addition *addition = calloc(1, sizeof *addition);
+    struct reduce_addition *addition = calloc(1, sizeof *addition);
     if (!addition)
         return err_set(err, RP_NO_MEMORY, "no memory for the vector");
     bool timed = ask->has_timeout_ms_case == REPLAY__REDUCE__HAS_TIMEOUT_MS_TIMEOUT_MS;
@@ -345,7 +345,7 @@ rp_status req_reduce(struct service *service, struct request *request, rp_error 
     size_t size = strlen(ask->group);
     if (size == 0 || size > 255 || !utf8_valid(ask->group, size))
         return err_set(err, RP_INVALID_ARGUMENT, "a reduce group needs a name of 1 to 255 bytes of UTF-8");
-    struct group *group = group_find(service, ask->group, ask->op == REPLAY__REDUCE__OP__JOIN);
+    struct reduce_group *group = group_find(service, ask->group, ask->op == REPLAY__REDUCE__OP__JOIN);
     if (!group && ask->op == REPLAY__REDUCE__OP__JOIN && service->reduces.count < GROUPS_MOST)
         return err_set(err, RP_NO_MEMORY, "no memory for a further reduce group");
     if (!group && ask->op == REPLAY__REDUCE__OP__JOIN)
@@ -368,7 +368,7 @@ rp_status req_reduce(struct service *service, struct request *request, rp_error 
 void reduces_fini(struct reduces *self)
 {
     while (self->groups) {
-        struct group *group = self->groups;
+        struct reduce_group *group = self->groups;
         self->groups = group->next;
         for (uint32_t i = 0; i < SUMS_KEPT; i++)
             sum_clear(self, &group->sums[i]);

@@ -5,10 +5,10 @@
 
 #include <stdint.h>
 
-struct group;
+struct reduce_group;
 
 struct reduces {
-    struct group *groups;
+    struct reduce_group *groups;
     uint32_t count;
     uint64_t bytes; /* of vectors that wait and sums that are kept */
 };

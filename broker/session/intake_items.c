@@ -36,14 +36,14 @@ static rp_status missing_chunk(const struct session *session, uint64_t number, r
 }
 
 /* The steps of an item that lie in one chunk. */
-struct piece {
+struct item_piece {
     struct chunk *chunk;
     uint64_t first, n; /* steps, counted from the first of the item */
 };
 
 /* Checks that the item needs no rows of a column that the chunk has no data of. length: steps of the item. */
 static rp_status check_absent(const struct session *session, const struct layout *layout, uint32_t length,
-                              const struct piece *piece, rp_error *err)
+                              const struct item_piece *piece, rp_error *err)
 {
     const uint8_t *codecs = chunk_block_codecs(piece->chunk);
     for (uint32_t f = 0; f < layout->n_fields; f++) {
@@ -98,7 +98,7 @@ static rp_status span_many(struct intake *self, const struct layout *layout, uin
     uint64_t first = 0;
     for (uint32_t i = 0; i < n; i++) {
         many[i] = session_chunk(session, number + i);
-        struct piece piece = {many[i], first, many[i]->length - (i == 0 ? span->offset : 0)};
+        struct item_piece piece = {many[i], first, many[i]->length - (i == 0 ? span->offset : 0)};
         if (many[i]->absent && check_absent(session, layout, span->length, &piece, err) != RP_OK) {
             free(many);
             return RP_INVALID_ARGUMENT;
@@ -135,7 +135,7 @@ static rp_status item_span(struct intake *self, uint32_t i, struct layout *layou
     if ((uint64_t)span->offset + span->length > chunk->length) {
         RP_TRY(span_many(self, layout, number, span, err));
     } else {
-        struct piece piece = {chunk, 0, span->length};
+        struct item_piece piece = {chunk, 0, span->length};
         if (chunk->absent)
             RP_TRY(check_absent(session, layout, span->length, &piece, err));
         chunk_hold(chunk);
@@ -168,7 +168,7 @@ static rp_status item_check(struct intake *self, uint32_t i, const struct sessio
 /* ---- runs of items ---- */
 
 /* Items first .. first + n - 1 of a message: they share a layout, and so a flow. */
-struct run {
+struct item_run {
     const struct session_layout *layout; /* NULL: never registered */
     struct flow *flow;                   /* NULL: there is no such table */
     uint64_t number;                     /* of the first item in its flow */
@@ -223,7 +223,7 @@ static rp_status item_insert(struct flow *flow, struct arrival *arrival, rp_erro
 }
 
 /* Takes item i of a run, the next of its flow. False: no memory, and the item has not arrived. */
-static bool take_item(struct intake *self, const struct run *run, uint32_t i)
+static bool take_item(struct intake *self, const struct item_run *run, uint32_t i)
 {
     struct flow *flow = run->flow;
     uint32_t at = run->first + i;
@@ -281,7 +281,7 @@ static void flow_jump(struct flow *flow, uint64_t arrived)
 }
 
 /* Writes why no item of the run can be taken; nothing if they can. */
-static void check_run(const struct run *run, uint32_t layout, char *text, size_t size)
+static void check_run(const struct item_run *run, uint32_t layout, char *text, size_t size)
 {
     struct flow *flow = run->flow;
     text[0] = '\0';
@@ -296,7 +296,7 @@ static void check_run(const struct run *run, uint32_t layout, char *text, size_t
                  flow->table->name, (unsigned long long)flow->arrived, (unsigned long long)run->number);
 }
 
-static void reject_item(struct intake *self, const struct run *run, uint32_t i, char *text)
+static void reject_item(struct intake *self, const struct item_run *run, uint32_t i, char *text)
 {
     struct rejection rejection = {
         .table = run->flow ? run->flow->table->id : REJECTED_NOWHERE,
@@ -314,7 +314,7 @@ static bool take_run(struct intake *self, uint32_t r, uint32_t first, uint32_t n
     const struct wire_ingest *in = &self->in;
     struct session *session = self->session;
     uint32_t id = pb_u32(&in->run_layout, r);
-    struct run run = {
+    struct item_run run = {
         .layout = id < session->n_layouts ? &session->layouts[id] : NULL,
         .number = pb_u64(&in->run_first, r),
         .policy = pb_u64(&in->run_policy, r),

@@ -200,7 +200,7 @@ static void check_image_params(const struct params *a, const struct image *b)
 {
     assert_int_equal(a->n_slots, b->n_slots);
     for (uint32_t i = 0; i < b->n_slots; i++) {
-        struct slot *slot = params_find(a, b->slots[i].name);
+        struct param_slot *slot = params_find(a, b->slots[i].name);
         assert_non_null(slot);
         assert_int_equal(slot->version, b->slots[i].version);
         assert_int_equal(slot->put_ns, b->slots[i].put_ns);
@@ -380,7 +380,7 @@ static void check_params(const struct params *a, const struct params *b)
     assert_int_equal(a->n_slots, b->n_slots);
     assert_int_equal(a->bytes, b->bytes);
     for (uint32_t i = 0; i < a->n_slots; i++) {
-        struct slot *slot = params_find(b, a->slots[i].name);
+        struct param_slot *slot = params_find(b, a->slots[i].name);
         assert_non_null(slot);
         assert_int_equal(slot->version, a->slots[i].version);
         assert_int_equal(zmq_msg_size(&slot->value), zmq_msg_size(&a->slots[i].value));

@@ -263,7 +263,7 @@ static void model_take(struct model *self)
     for (uint32_t i = 0; i < broker->params.n_counters; i++)
         self->counters[broker->params.counters[i].name[1] - '0'] = broker->params.counters[i].value;
     for (uint32_t i = 0; i < broker->params.n_slots; i++) {
-        struct slot *slot = &broker->params.slots[i];
+        struct param_slot *slot = &broker->params.slots[i];
         uint32_t at = (uint32_t)(slot->name[1] - '0');
         self->versions[at] = slot->version;
         self->bytes[at] = zmq_msg_size(&slot->value);
