@@ -1,0 +1,35 @@
+"""Experience replay for reinforcement learning: a broker, and writers and samplers for it.
+
+>>> import numpy as np
+>>> import replaybus
+>>> server = replaybus.Server([replaybus.Table("replay", sampler="prioritized")])
+>>> client = server.client()
+>>> with client.writer(keep_alive=2) as writer:
+...     for step in range(5):
+...         writer.append({"observation": np.zeros(4, "float32"), "action": 1, "reward": 1.0})
+...         if step > 0:
+...             key = writer.item("replay", priority=1.0, slices=2)
+>>> batch = client.sampler("replay", batch_size=8).next()
+>>> batch.data["observation"].shape
+(8, 2, 4)
+>>> client.update("replay", batch.key, np.abs(batch.data["reward"]).sum(axis=1)).missing
+0
+>>> client.close(); server.stop()
+"""
+import atexit as _atexit
+
+from . import _core, errors
+from .client import CheckpointInfo, Client, Counter, Param, Params
+from .errors import *  # noqa: F401,F403: every exception class
+from .errors import Error
+from .sampler import Batch, Change, Sampler, Updater
+from .server import Server, Table, broker_program
+from .writer import Column, Field, Last, Rejection, Slice, VectorWriter, Writer, close_all, convert
+
+_core.setup(errors.BY_STATUS, convert)
+_atexit.register(close_all)
+
+__version__ = _core.version()
+__all__ = ["Batch", "Change", "CheckpointInfo", "Client", "Column", "Counter", "Error", "Field", "Last", "Param", "Params",
+           "Rejection", "Sampler", "Server", "Slice", "Table", "Updater", "VectorWriter", "Writer", "broker_program"]
+__all__ += [cls.__name__ for cls in errors.BY_STATUS[1:]]

@@ -1,0 +1,231 @@
+"""A connection to a broker, and the questions that it answers."""
+from __future__ import annotations
+
+import json
+import os
+import threading
+from typing import Any, Iterator, NamedTuple, Optional, Union
+
+import numpy as np
+
+from . import _core
+from .sampler import Batch, Change, Sampler, Updater, as_keys, as_priorities
+from .writer import VectorWriter, Writer
+
+_DEFAULT: Any = object()
+Timeout = Union[float, None]
+
+
+class Param(NamedTuple):
+    """One version of a parameter slot."""
+
+    version: int
+    data: bytes
+    age: float  # seconds since it was stored
+
+
+class CheckpointInfo(NamedTuple):
+    """What a checkpoint became. based_on is 0 for a checkpoint that is whole in itself."""
+
+    number: int
+    based_on: int
+    items: int
+    written_bytes: int
+    seconds: float
+
+
+class Params:
+    """Named, versioned values at the broker: ``client.params["policy"] = data`` and ``client.params["policy"].data``."""
+
+    def __init__(self, client: "Client") -> None:
+        self._client = client
+
+    def put(self, name: str, data: Any, timeout: Timeout = _DEFAULT) -> int:
+        """Stores a new version and returns its number. data: anything with the buffer protocol."""
+        return self._client._request("put", timeout, name, 0, 0, data)
+
+    def get(self, name: str, have: int = 0, timeout: Timeout = _DEFAULT) -> Param:
+        """Waits until the slot has another version than ``have``. timeout 0 polls; DeadlineExceeded if there is none."""
+        version, data, age_ns = self._client._request("get", timeout, name, have)
+        return Param(version, data, age_ns / 1e9)
+
+    def __getitem__(self, name: str) -> Param:
+        return self.get(name)
+
+    def __setitem__(self, name: str, data: Any) -> None:
+        self.put(name, data)
+
+
+class Counter:
+    """A number at the broker that every client sees."""
+
+    def __init__(self, client: "Client", name: str) -> None:
+        self._client, self.name = client, name
+
+    def add(self, amount: int = 1, timeout: Timeout = _DEFAULT) -> int:
+        """Adds to the counter and returns its new value."""
+        return self._client._request("add", timeout, self.name, amount)
+
+    def read(self, timeout: Timeout = _DEFAULT) -> int:
+        """The counter's value; 0 if nothing was added yet."""
+        return self._client._request("read", timeout, self.name)
+
+    @property
+    def value(self) -> int:
+        """The counter's value."""
+        return self.read()
+
+
+class Client:
+    """A connection to the broker at ``endpoint``, such as "tcp://127.0.0.1:7600". It connects when it is first used.
+
+    ``timeout`` is the deadline in seconds of connecting and of each request; None waits. A client may be used from several
+    threads, pickles as its address, and connects anew in a process that was forked.
+
+    >>> import replaybus
+    >>> with replaybus.Server([replaybus.Table("replay")]) as server, replaybus.Client(server.endpoint) as client:
+    ...     client.counter("steps").add(5)
+    ...     client.params["policy"] = b"weights"
+    ...     client.params["policy"].data
+    ...     client.tables
+    5
+    b'weights'
+    ['replay']
+    """
+
+    def __init__(self, endpoint: str, *, name: Optional[str] = None, timeout: Optional[float] = None) -> None:
+        self.endpoint, self.name, self.timeout = endpoint, name, timeout
+        self.params = Params(self)
+        self._lock, self._pid = threading.Lock(), os.getpid()
+        self._core: Optional[_core.Client] = None
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"Client({self.endpoint!r})"
+
+    def __reduce__(self):
+        return _client, (self.endpoint, self.name, self.timeout)
+
+    def connect(self) -> "_core.Client":
+        """The connection, made if there is none yet."""
+        if self._pid != os.getpid():  # a thread of the parent may have held the lock
+            self._lock, self._pid = threading.Lock(), os.getpid()
+        with self._lock:
+            if self._closed:
+                raise _core_closed()
+            if self._core is None or not self._core.usable:
+                self._core = _core.Client(self.endpoint, self.name, self.timeout)
+            return self._core
+
+    def close(self) -> None:
+        """Gives up the connection. Writers, samplers and updaters keep it until they are closed."""
+        self._closed = True
+        core, self._core = self._core, None
+        if core is not None:
+            core.close()
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def _request(self, kind: str, timeout: Timeout, *arguments: Any) -> Any:
+        return self.connect().request(kind, self.timeout if timeout is _DEFAULT else timeout, *arguments)
+
+    # ---- writing and sampling
+
+    def writer(self, spec: Any = None, *, name: Optional[str] = None, chunk_length: int = 1,
+               keep_alive: Optional[int] = None, max_in_flight: Optional[int] = None) -> Writer:
+        """A stream of steps. Items may refer to the newest ``keep_alive`` steps."""
+        return Writer(self.connect(), spec, name=name, chunk_length=chunk_length, keep_alive=keep_alive,
+                      max_in_flight=max_in_flight, timeout=self.timeout)
+
+    def vector_writer(self, n: int, spec: Any = None, **options: Any) -> VectorWriter:
+        """Streams for n environments, written by one call."""
+        return VectorWriter(self.connect(), n, spec, timeout=self.timeout, **options)
+
+    def sampler(self, table: str, batch_size: int = 256, *, in_flight: int = 4, beta: float = 0.0, distinct: bool = False,
+                timeout: Optional[float] = None, max_samples: int = 0, flexible: bool = False,
+                whole: bool = False) -> Sampler:
+        """An iterator over batches. ``timeout``: it ends when nothing could be sampled for that long."""
+        return Sampler(self.connect(), table, batch_size, in_flight, beta, distinct, timeout, max_samples, flexible, whole)
+
+    def updater(self, table: str, batch: int = 256, in_flight: int = 16) -> Updater:
+        """Sends new priorities in the background."""
+        return Updater(self.connect(), table, batch, in_flight)
+
+    def update(self, table: str, keys: Any, priorities: Any, timeout: Timeout = _DEFAULT) -> Change:
+        """Sets priorities and waits for the answer."""
+        keys = as_keys(keys)
+        values = as_priorities(priorities, len(keys))
+        return Change(*self._request("update", timeout, table, 0, 0, None, keys, values))
+
+    def delete(self, table: str, keys: Any, timeout: Timeout = _DEFAULT) -> Change:
+        """Deletes items."""
+        return Change(*self._request("delete", timeout, table, 0, 0, None, as_keys(keys)))
+
+    def fetch(self, table: str, keys: Any, timeout: Timeout = _DEFAULT) -> Batch:
+        """Items by key, without counting as samples. Missing keys are left out."""
+        return Batch(self._request("fetch", timeout, table, 0, 0, None, as_keys(keys)), {})
+
+    # ---- looking and operating
+
+    @property
+    def tables(self) -> list[str]:
+        """The names of the broker's tables."""
+        return self.connect().state()["tables"]
+
+    def state(self) -> dict:
+        """The connection: connected, id, broker, reconnects, max_batch, endpoint, release, tables."""
+        return self.connect().state()
+
+    def counter(self, name: str) -> Counter:
+        """A counter that every client sees."""
+        return Counter(self, name)
+
+    def info(self, table: Optional[str] = None, *, sessions: bool = False, timeout: Timeout = _DEFAULT) -> dict:
+        """The broker's state: server, tables, slots, counters, and with ``sessions`` the list of sessions."""
+        return json.loads(self._request("info", timeout, table, int(sessions)))
+
+    def why(self, timeout: Timeout = _DEFAULT) -> dict:
+        """Who waits inside the broker, and what for."""
+        return json.loads(self._request("why", timeout))
+
+    def items(self, table: str, timeout: Timeout = _DEFAULT) -> Iterator[dict]:
+        """All items of a table, without their data."""
+        cursor = 0
+        while True:
+            page = json.loads(self._request("list", timeout, table, cursor, 1000))
+            yield from page["items"]
+            cursor = page["cursor"]
+            if not cursor:
+                return
+
+    def reset(self, table: str, timeout: Timeout = _DEFAULT) -> dict:
+        """Removes all items of a table and sets its limiter to zero."""
+        return json.loads(self._request("reset", timeout, table))
+
+    def checkpoint(self, timeout: Timeout = _DEFAULT) -> CheckpointInfo:
+        """Makes a checkpoint and waits until it is on disk."""
+        *numbers, took_ns = self._request("checkpoint", timeout)
+        return CheckpointInfo(*numbers, took_ns / 1e9)
+
+    def limiter(self, table: str, *, samples_per_insert: Optional[float] = None, min_size: Optional[float] = None,
+                min_diff: Optional[float] = None, max_diff: Optional[float] = None,
+                error_buffer: Optional[float] = None, timeout: Timeout = _DEFAULT) -> dict:
+        """A table's limiter. Values that are given are changed while it runs."""
+        values = (samples_per_insert, min_size, min_diff, max_diff, error_buffer)
+        bits = sum(1 << i for i, value in enumerate(values) if value is not None)
+        numbers = np.array([0.0 if value is None else value for value in values])
+        return json.loads(self._request("limiter", timeout, table, bits, 0, None, None, numbers))
+
+
+def _client(endpoint: str, name: Optional[str], timeout: Optional[float]) -> Client:
+    return Client(endpoint, name=name, timeout=timeout)
+
+
+def _core_closed() -> Exception:
+    from .errors import FailedPrecondition
+
+    return FailedPrecondition("this client is closed")

@@ -1,0 +1,163 @@
+"""Sampling: batches of items, as arrays that share the memory of the library."""
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+
+from . import _core, nest
+from .errors import EndOfStream
+
+
+class Batch:
+    """Items that were sampled together. Arrays are made when they are first asked for, share the batch's memory, and keep it.
+
+    ``data`` has the structure that the items were written with; each array's first dimension counts items, and the second
+    counts steps (except where an item has one row of a column, such as ``column[-1]``).
+    """
+
+    def __init__(self, core: "_core.Batch", nodes: dict) -> None:
+        self._core, self._nodes = core, nodes
+
+    def __len__(self) -> int:
+        return len(self._core)
+
+    def _node(self) -> nest.Node:
+        names = self._core.names()
+        node = self._nodes.get(names)
+        if node is None:
+            node = self._nodes[names] = nest.node_of_names(names)
+        return node
+
+    @cached_property
+    def data(self) -> Any:
+        """The items' fields, in the structure in which they were written."""
+        node, core = self._node(), self._core
+        return nest.pack(node, (np.asarray(core.field(i)) for i in range(len(core.names()))))
+
+    @cached_property
+    def lengths(self) -> Any:
+        """The same structure with the number of real steps of each item (later steps are 0); None for fields without steps."""
+        core = self._core
+        views = (core.lengths(i) for i in range(len(core.names())))
+        return nest.pack(self._node(), (None if view is None else np.asarray(view) for view in views))
+
+    @cached_property
+    def key(self) -> np.ndarray:
+        """The items' keys, uint64."""
+        return np.asarray(self._core.key)
+
+    @cached_property
+    def priority(self) -> np.ndarray:
+        """The items' priorities, float64."""
+        return np.asarray(self._core.priority)
+
+    @cached_property
+    def probability(self) -> np.ndarray:
+        """The probability of each pick when it was made, float64."""
+        return np.asarray(self._core.probability)
+
+    @cached_property
+    def weight(self) -> np.ndarray:
+        """Importance weights, float32: (1 / (table size * probability))^beta, divided by the batch's largest."""
+        return np.asarray(self._core.weight)
+
+    @cached_property
+    def times_sampled(self) -> np.ndarray:
+        """How often each item was sampled, this time included."""
+        return np.asarray(self._core.times_sampled)
+
+    @cached_property
+    def age(self) -> np.ndarray:
+        """Seconds since each item was inserted, float64."""
+        return np.asarray(self._core.age_ns) / 1e9
+
+    @cached_property
+    def policy(self) -> np.ndarray:
+        """The version of the parameters that made each item."""
+        return np.asarray(self._core.policy)
+
+    @cached_property
+    def step(self) -> np.ndarray:
+        """The number of each item's first step in its stream."""
+        return np.asarray(self._core.step)
+
+    @cached_property
+    def info(self) -> dict:
+        """n, partial, table_size, waited_ns, and a text that says why a batch is partial."""
+        return self._core.info()
+
+
+class Sampler(_core.Sampler):
+    """An iterator over batches, which are requested and decoded ahead. ``Client.sampler`` makes one.
+
+    The iteration ends (StopIteration) after ``max_samples`` items, or when nothing could be sampled for ``timeout`` seconds.
+    """
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self._nodes: dict = {}
+
+    def __iter__(self) -> "Sampler":
+        return self
+
+    def __next__(self) -> Batch:
+        try:
+            return Batch(self.take(None), self._nodes)
+        except EndOfStream:
+            raise StopIteration from None
+
+    def next(self, timeout: Optional[float] = None) -> Batch:
+        """The next batch within a deadline. DeadlineExceeded says what the table waits for; call again."""
+        return Batch(self.take(timeout), self._nodes)
+
+    def __enter__(self) -> "Sampler":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+
+class Change(NamedTuple):
+    """What became of updates or deletes: keys that are not in the table count as missing."""
+
+    applied: int
+    missing: int
+    refused: int
+
+
+def as_keys(keys: Any) -> np.ndarray:
+    """Keys as uint64. int64 arrays (torch has no uint64) keep their bits."""
+    array = np.asarray(keys)
+    if array.dtype == np.int64:
+        array = array.view(np.uint64) if array.flags.c_contiguous else array.astype(np.uint64)
+    return np.ascontiguousarray(array, dtype=np.uint64).reshape(-1)
+
+
+def as_priorities(priorities: Any, n: int) -> np.ndarray:
+    """Priorities as float64, one per key; a number stands for all."""
+    array = np.asarray(priorities, dtype=np.float64)
+    return np.ascontiguousarray(np.broadcast_to(array.reshape(-1) if array.ndim else array, (n,)))
+
+
+class Updater(_core.Updater):
+    """Sends new priorities of one table in batches, without waiting for the answers. ``Client.updater`` makes one."""
+
+    def add(self, keys: Any, priorities: Any, timeout: Optional[float] = None) -> None:
+        """Takes new priorities. Waits only while too many requests are without an answer."""
+        keys = as_keys(keys)
+        self._add(keys, as_priorities(priorities, len(keys)), timeout)
+
+    def flush(self, timeout: Optional[float] = None) -> Change:
+        """Waits until everything is answered; returns the totals so far."""
+        return Change(*self._flush(timeout))
+
+    def close(self, timeout: Optional[float] = None) -> None:
+        """Flushes, then gives up what is left."""
+        self._close(timeout)
+
+    def __enter__(self) -> "Updater":
+        return self
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        self._close(None if kind is None else 0)

@@ -1,0 +1,171 @@
+"""A broker of one's own, as a process that ends with this one."""
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import weakref
+from pathlib import Path
+from typing import Any, Mapping, Optional, Sequence, Union
+
+from .client import Client
+from .errors import Error, InvalidArgument, Unavailable
+
+
+def broker_program() -> str:
+    """The path of replay-broker: RP_BROKER, the one in the package, or the one on PATH."""
+    packaged = Path(__file__).parent / "bin" / "replay-broker"
+    for path in (os.environ.get("RP_BROKER"), str(packaged), shutil.which("replay-broker")):
+        if path and os.access(path, os.X_OK):
+            return path
+    raise Unavailable("there is no replay-broker in the package or on PATH: set RP_BROKER to its path")
+
+
+def Table(name: str, *, sampler: Any = "uniform", remover: Any = "fifo", max_size: int = 1_000_000, limiter: Any = None,
+          max_times_sampled: int = 0, **more: Any) -> dict:
+    """A table of a broker's configuration. Keys and values are those of docs/CONFIG.md, ``tables[]``.
+
+    >>> Table("replay", sampler={"kind": "prioritized", "options": {"exponent": 0.6}}, limiter={"kind": "min_size", "min_size": 100})["name"]
+    'replay'
+    >>> Table.queue("trajectories", 1000)["limiter"]
+    {'kind': 'queue', 'size': 1000}
+    """
+    table = {"name": name, "sampler": sampler, "remover": remover, "max_size": max_size,
+             "max_times_sampled": max_times_sampled, **more}
+    if limiter is not None:
+        table["limiter"] = limiter
+    return table
+
+
+def _queue(name: str, size: int, **more: Any) -> dict:
+    """A table whose items are read once, in order; writers wait while it is full."""
+    return Table(name, sampler="fifo", remover="fifo", max_size=size, max_times_sampled=1,
+                 limiter={"kind": "queue", "size": size}, **more)
+
+
+Table.queue = _queue  # type: ignore[attr-defined]
+
+
+class Server:
+    """A broker that runs as a process of its own and stops at the end of a ``with`` block, on ``stop``, or at exit.
+
+    ``tables`` are what ``Table`` makes; ``port`` None takes a free port. ``journal`` and ``checkpoint`` name folders: with a
+    journal nothing that was confirmed is lost by ``kill -9``. More keys of docs/CONFIG.md go into ``config``.
+
+    >>> with Server([Table("replay")]) as server:
+    ...     server.client().info()["tables"][0]["name"]
+    'replay'
+    """
+
+    def __init__(self, tables: Sequence[Mapping[str, Any]], *, port: Optional[int] = None,
+                 journal: Union[str, os.PathLike, None] = None, checkpoint: Union[str, os.PathLike, None] = None,
+                 mode: str = "process", config: Optional[Mapping[str, Any]] = None, log_level: str = "warn",
+                 timeout: float = 10.0) -> None:
+        if mode != "process":
+            raise InvalidArgument(f"mode is 'process', not {mode!r}")
+        self._folder = tempfile.mkdtemp(prefix="replaybus-")
+        self._pid = os.getpid()
+        settings = _settings(tables, port, journal, checkpoint, config)
+        path = os.path.join(self._folder, "broker.json")
+        Path(path).write_text(json.dumps(settings, default=dict))
+        self._endpoints = os.path.join(self._folder, "endpoints")
+        self._log = os.path.join(self._folder, "log")
+        try:
+            self._start(path, log_level)
+            self.endpoint = self._await(timeout)
+        except BaseException:
+            self.stop()
+            raise
+        _live.add(self)
+
+    def _start(self, path: str, log_level: str) -> None:
+        command = [broker_program(), "-c", path, "--endpoints-file", self._endpoints, "--log-level", log_level]
+        with open(self._log, "wb") as log:
+            # A session of its own: Ctrl-C reaches this process, which stops the broker when it is done with it.
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                            start_new_session=True)
+
+    def _await(self, timeout: float) -> str:
+        """The service endpoint, as soon as the broker has bound it."""
+        deadline = time.monotonic() + timeout
+        while True:
+            if os.path.exists(self._endpoints):
+                for line in Path(self._endpoints).read_text().splitlines():
+                    name, _, endpoint = line.partition(" ")
+                    if name == "service" and endpoint:
+                        return endpoint.strip()
+            if self.process.poll() is not None:
+                error = InvalidArgument if self.process.returncode == 2 else Unavailable
+                raise error(f"the broker did not start (exit status {self.process.returncode}): {self.log().strip()}")
+            if time.monotonic() > deadline:
+                raise Unavailable(f"the broker has not started within {timeout:g} s: {self.log().strip()}")
+            time.sleep(0.002)
+
+    def log(self) -> str:
+        """What the broker has logged."""
+        try:
+            return Path(self._log).read_text(errors="replace")
+        except OSError:
+            return ""
+
+    def client(self, *, name: Optional[str] = None, timeout: Optional[float] = 30.0) -> Client:
+        """A client of this broker."""
+        return Client(self.endpoint, name=name, timeout=timeout)
+
+    def stop(self, timeout: float = 10.0) -> None:
+        """Stops the broker: it makes its last checkpoint, if it makes any, and is killed after ``timeout`` seconds."""
+        process = getattr(self, "process", None)
+        if self._pid != os.getpid():
+            return  # the broker is the parent's
+        if process is not None and process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(timeout)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    close = stop
+
+    def __enter__(self) -> "Server":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.stop()
+
+    def __del__(self) -> None:
+        try:
+            self.stop()
+        except (Error, OSError, AttributeError, TypeError):
+            pass  # the interpreter is going down, and atexit has stopped the broker
+
+
+def _settings(tables: Sequence[Mapping[str, Any]], port: Optional[int], journal: Any, checkpoint: Any,
+              config: Optional[Mapping[str, Any]]) -> dict:
+    settings: dict[str, Any] = {"service": f"tcp://127.0.0.1:{port or 0}", "ingest": "tcp://127.0.0.1:0",
+                                "events": "tcp://127.0.0.1:0", "tables": list(tables)}
+    for key, folder in (("journal", journal), ("checkpoint", checkpoint)):
+        if folder is not None:
+            os.makedirs(folder, exist_ok=True)
+            settings[key] = {"dir": os.path.abspath(os.fspath(folder))}
+    for key, value in (config or {}).items():
+        settings[key] = {**settings[key], **value} if isinstance(settings.get(key), dict) else value
+    return settings
+
+
+_live: "weakref.WeakSet[Server]" = weakref.WeakSet()
+
+
+def stop_all() -> None:
+    """Stops the brokers that are still running at the end of the program."""
+    for server in list(_live):
+        server.stop()
+
+
+atexit.register(stop_all)

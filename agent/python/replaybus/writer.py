@@ -1,0 +1,282 @@
+"""Writing: steps go into a stream, and items refer to slices of its recent steps."""
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import Any, Iterator, NamedTuple, Optional, Sequence, Union
+
+import numpy as np
+
+from . import _core, nest
+from .errors import BY_STATUS, Error
+
+
+class Field(NamedTuple):
+    """The element type and the shape of one value of a step, for a spec.
+
+    >>> Field("float32", (4,))
+    Field(dtype='float32', shape=(4,))
+    """
+
+    dtype: str
+    shape: tuple[int, ...] = ()
+
+
+class Last(NamedTuple):
+    """An item over the last ``steps`` steps after each step of a block, as soon as the episode has that many."""
+
+    steps: int
+    table: str
+    priority: Any = 1.0
+
+
+class Slice(NamedTuple):
+    """Rows of a column: made by indexing a Column."""
+
+    column: int
+    start: int
+    count: int
+    stride: int
+    squeeze: bool
+
+
+class Rejection(NamedTuple):
+    """An item that the broker refused."""
+
+    error: Error
+    key: int
+    table: str
+
+
+class Column:
+    """One value of the steps. ``column[-1]`` is its newest row, ``column[-3:]`` its last three, ``column[-9::4]`` every fourth."""
+
+    def __init__(self, writer: "Writer", index: int, name: str, field: Field) -> None:
+        self._writer = weakref.ref(writer)
+        self.index, self.name, self.dtype, self.shape = index, name, field.dtype, field.shape
+
+    def __repr__(self) -> str:
+        return f"Column({self.name!r}, {self.dtype}, {self.shape})"
+
+    def __getitem__(self, rows: Union[int, slice]) -> Slice:
+        if not isinstance(rows, slice):
+            return Slice(self.index, int(rows), 1, 1, True)
+        stride = 1 if rows.step is None else int(rows.step)
+        start = 0 if rows.start is None else int(rows.start)
+        if stride < 1:
+            raise ValueError(f"a slice of a column goes forward: its step is 1 or more, not {stride}")
+        if rows.stop is None:
+            return Slice(self.index, start, 0, stride, False)
+        stop = int(rows.stop)
+        if (start < 0) != (stop < 0):
+            writer = self._writer()
+            steps = writer.episode_steps if writer else 0
+            start, stop = (start + steps if start < 0 else start), (stop + steps if stop < 0 else stop)
+        count = -(-(stop - start) // stride)
+        if count < 1:
+            raise ValueError(f"the slice [{rows.start}:{rows.stop}] of column '{self.name}' is empty")
+        return Slice(self.index, start, count, stride, False)
+
+
+def _field_of(value: Any) -> Field:
+    """The field of an example value, or of a Field."""
+    if isinstance(value, Field):
+        return Field(np.dtype(value.dtype).name if value.dtype != "bfloat16" else "bfloat16", tuple(map(int, value.shape)))
+    array = np.asarray(value)
+    return Field(array.dtype.name, array.shape)
+
+
+def convert(value: Any, name: str, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
+    """A contiguous array of a column's type and shape, for a value that does not have them."""
+    want = np.dtype("uint16" if dtype == "bfloat16" else dtype)
+    array = np.asarray(value)
+    if array.shape != shape:
+        raise ValueError(f"column '{name}' has shape {shape}, and the value has {array.shape}")
+    is_number = isinstance(value, (bool, int, float, complex, list))
+    if not is_number and not np.can_cast(array.dtype, want, "same_kind"):
+        raise ValueError(f"column '{name}' is {dtype}, and the value is {array.dtype}: convert it first")
+    out = np.ascontiguousarray(array, dtype=want).reshape(shape)
+    if is_number and want.kind in "iub" and not np.array_equal(out, array):
+        raise ValueError(f"column '{name}' is {dtype}, which cannot hold {value!r}")
+    return out
+
+
+class _Shape:
+    """The structure and the columns of a stream, and how it is opened."""
+
+    def __init__(self, spec: Any, options: dict) -> None:
+        self.node = nest.node_of(spec, (Field,))
+        self.names = nest.names(self.node)
+        self.fields = [_field_of(leaf) for leaf in nest.flatten(self.node, spec)]
+        self.options = options
+
+    def open(self, writer: "_core.Writer") -> None:
+        columns = tuple((name, *field) for name, field in zip(self.names, self.fields))
+        writer._open(nest.plan(self.node), columns, *self.options.values())
+
+
+def _options(name: Optional[str], chunk_length: int, keep_alive: Optional[int], max_in_flight: Optional[int],
+             timeout: Optional[float]) -> dict:
+    return dict(name=name, chunk_length=chunk_length, keep_alive=max(keep_alive or 0, chunk_length),
+                max_in_flight=max_in_flight or 0, timeout=timeout)
+
+
+class Writer(_core.Writer):
+    """A stream of steps, and items over them. ``Client.writer`` makes one.
+
+    The first step, or ``spec``, decides the structure, element types and shapes of all steps.
+
+    >>> import numpy as np, replaybus
+    >>> with replaybus.Server([replaybus.Table("replay")]) as server, server.client() as client:
+    ...     with client.writer(keep_alive=2) as writer:
+    ...         for t in range(3):
+    ...             writer.append({"obs": np.full(2, t, "float32"), "reward": 1.0})
+    ...         key = writer.item("replay", priority=1.0, slices=2)
+    ...     batch = next(client.sampler("replay", batch_size=1))
+    ...     batch.data["obs"].tolist()
+    [[[1.0, 1.0], [2.0, 2.0]]]
+    """
+
+    def __init__(self, client: "_core.Client", spec: Any = None, *, name: Optional[str] = None, chunk_length: int = 1,
+                 keep_alive: Optional[int] = None, max_in_flight: Optional[int] = None,
+                 timeout: Optional[float] = None) -> None:
+        self._options = _options(name, chunk_length, keep_alive, max_in_flight, timeout)
+        self._shape: Optional[_Shape] = None
+        self._lock = threading.Lock()
+        _live.add(self)
+        if spec is not None:
+            self._first(spec)
+
+    def _first(self, step: Any) -> None:
+        """Opens the stream with the structure of a step. The extension calls it before the first append."""
+        with self._lock:
+            if self._shape is None:
+                shape = _Shape(step, self._options)
+                shape.open(self)
+                self._shape = shape
+
+    @property
+    def columns(self) -> Any:
+        """The structure of a step with a Column in the place of each value; index it to make slices of an item."""
+        if self._shape is None:
+            raise BY_STATUS[6]("the writer has no columns before its first step: give it a spec")
+        shape = self._shape
+        columns = (Column(self, i, name, field) for i, (name, field) in enumerate(zip(shape.names, shape.fields)))
+        return nest.pack(shape.node, columns)
+
+    def select(self, slices: Any) -> "_core.Selection":
+        """Prepares the slices of items: a structure of slices of ``columns``. Pass the result to ``item`` again and again."""
+        node = nest.node_of(slices, (Slice,))
+        leaves = nest.flatten(node, slices)
+        if not all(isinstance(leaf, Slice) for leaf in leaves):
+            raise TypeError("slices are made by indexing Writer.columns: writer.columns['reward'][-3:]")
+        return _core.Selection(tuple((name, leaf.column, leaf.count, leaf.start, leaf.stride, leaf.squeeze)
+                                     for name, leaf in zip(nest.names(node), leaves)))
+
+    def append_block(self, steps: Any, item: Optional[Last] = None, timeout: Optional[float] = None) -> int:
+        """Appends many steps at once: arrays whose first dimension counts steps. With ``item``, makes an item after each step.
+
+        Returns the number of items. After DeadlineExceeded the text says how many steps were appended.
+        """
+        if not self.is_open:
+            self._first(_first_row(steps))
+        return _append_rows((self,), steps, item, None, timeout)
+
+    def rejections(self) -> Iterator[Rejection]:
+        """The items that the broker refused since this was last asked."""
+        while (row := self._rejection()) is not None:
+            status, key, table, text = row
+            yield Rejection(BY_STATUS[status](text), key, table)
+
+    def __enter__(self) -> "Writer":
+        return self
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        if kind is None:
+            self.close()
+        else:
+            _close_quietly(self)
+
+
+def _first_row(steps: Any) -> Any:
+    node = nest.node_of(steps)
+    return nest.pack(node, iter([np.asarray(leaf)[0] for leaf in nest.flatten(node, steps)]))
+
+
+def _append_rows(writers: tuple, steps: Any, item: Optional[Last], done: Any, timeout: Optional[float]) -> int:
+    table, count, priority = (None, 1, 1.0) if item is None else (item.table, item.steps, item.priority)
+    if not isinstance(priority, (int, float)):
+        priority = np.ascontiguousarray(priority, dtype=np.float64)
+    if done is not None:
+        done = np.ascontiguousarray(done, dtype=np.bool_)
+    return _core.append_rows(writers, steps, table, count, priority, done, timeout)
+
+
+class VectorWriter:
+    """A stream for each of n environments; one call appends a step to every one of them.
+
+    >>> import numpy as np, replaybus
+    >>> with replaybus.Server([replaybus.Table("replay")]) as server, server.client() as client:
+    ...     with client.vector_writer(3, keep_alive=2) as writer:
+    ...         item = replaybus.Last(2, "replay")
+    ...         sum(writer.append({"obs": np.zeros((3, 4))}, done=np.array([False, t == 1, False]), item=item) for t in range(3))
+    5
+    """
+
+    def __init__(self, client: "_core.Client", n: int, spec: Any = None, **options: Any) -> None:
+        if n < 1:
+            raise ValueError(f"a vector writer has at least 1 environment, not {n}")
+        self._writers = tuple(Writer(client, spec, **options) for _ in range(n))
+
+    def __len__(self) -> int:
+        return len(self._writers)
+
+    def append(self, steps: Any, done: Any = None, item: Optional[Last] = None, timeout: Optional[float] = None) -> int:
+        """Appends row i of the arrays to stream i, makes its item, and ends its episode where done[i].
+
+        Returns the number of items.
+        """
+        if not self._writers[-1].is_open:
+            step = _first_row(steps)
+            for writer in self._writers:
+                writer._first(step)
+        return _append_rows(self._writers, steps, item, done, timeout)
+
+    def flush(self, max_unconfirmed: int = 0, timeout: Optional[float] = None) -> None:
+        """Waits until each stream has at most max_unconfirmed unconfirmed items."""
+        for writer in self._writers:
+            writer.flush(max_unconfirmed, timeout)
+
+    def info(self) -> list[dict]:
+        """Counts of steps and items of each stream."""
+        return [writer.info() for writer in self._writers]
+
+    def close(self, timeout: Optional[float] = None) -> None:
+        """Waits until all items are confirmed, then closes the streams."""
+        for writer in self._writers:
+            writer.close(timeout)
+
+    def __enter__(self) -> "VectorWriter":
+        return self
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        for writer in self._writers:
+            writer.__exit__(kind)
+
+
+_live: "weakref.WeakSet[Writer]" = weakref.WeakSet()
+EXIT_SECONDS = 5.0
+
+
+def _close_quietly(writer: "_core.Writer", timeout: float = 1.0) -> None:
+    """Closes after another error, which must not be hidden by a second one."""
+    try:
+        writer.close(timeout)
+    except Error:
+        pass
+
+
+def close_all() -> None:
+    """Closes what is open at the end of the program: items get a few seconds to be confirmed."""
+    for writer in list(_live):
+        _close_quietly(writer, EXIT_SECONDS)

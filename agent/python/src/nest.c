@@ -1,0 +1,133 @@
+/* The values of a nested step, in the order of the columns. */
+#include "agent/python/src/core.h"
+
+#include <stdlib.h>
+
+struct nest {
+    uint32_t n;         /* parts; 0: a value */
+    PyObject *keys;     /* a tuple; NULL: a sequence */
+    struct nest *parts; /* n of them */
+};
+
+static void fini(struct nest *nest)
+{
+    for (uint32_t i = 0; nest->parts && i < nest->n; i++)
+        fini(&nest->parts[i]);
+    free(nest->parts);
+    Py_XDECREF(nest->keys);
+}
+
+static bool init(struct nest *nest, PyObject *plan)
+{
+    if (plan == Py_None)
+        return true;
+    PyObject *keys, *parts;
+    if (!PyArg_ParseTuple(plan, "OO!", &keys, &PyTuple_Type, &parts))
+        return false;
+    nest->n = (uint32_t)PyTuple_Size(parts);
+    nest->parts = calloc(nest->n ? nest->n : 1, sizeof *nest->parts);
+    if (keys != Py_None)
+        nest->keys = Py_NewRef(keys);
+    if (!nest->parts) {
+        PyErr_NoMemory();
+        return false;
+    }
+    for (uint32_t i = 0; i < nest->n; i++)
+        if (!init(&nest->parts[i], PyTuple_GetItem(parts, i)))
+            return false;
+    return true;
+}
+
+struct nest *nest_new(PyObject *plan)
+{
+    struct nest *nest = calloc(1, sizeof *nest);
+    if (!nest) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    if (!init(nest, plan))
+        nest_destroy(&nest);
+    return nest;
+}
+
+void nest_destroy(struct nest **nest)
+{
+    if (!*nest)
+        return;
+    fini(*nest);
+    free(*nest);
+    *nest = NULL;
+}
+
+uint32_t nest_leaves(const struct nest *nest)
+{
+    uint32_t sum = nest->n == 0;
+    for (uint32_t i = 0; i < nest->n; i++)
+        sum += nest_leaves(&nest->parts[i]);
+    return sum;
+}
+
+static bool mismatch(const char *want, uint32_t n, PyObject *got)
+{
+    if (!PyErr_Occurred())
+        PyErr_Format(PyExc_ValueError, "the step's structure differs from the first step's: wanted a %s of %u, got %R",
+                     want, n, (PyObject *)Py_TYPE(got));
+    return false;
+}
+
+static bool flatten(const struct nest *nest, PyObject *value, PyObject ***next);
+
+static bool flatten_mapping(const struct nest *nest, PyObject *value, PyObject ***next)
+{
+    if (!PyDict_Check(value) || PyDict_Size(value) != (Py_ssize_t)nest->n)
+        return mismatch("dict", nest->n, value);
+    for (uint32_t i = 0; i < nest->n; i++) {
+        PyObject *key = PyTuple_GetItem(nest->keys, i);
+        PyObject *part = PyDict_GetItemWithError(value, key);
+        if (!part) {
+            if (!PyErr_Occurred())
+                PyErr_Format(PyExc_ValueError, "the step lacks the key %R", key);
+            return false;
+        }
+        if (!flatten(&nest->parts[i], part, next))
+            return false;
+    }
+    return true;
+}
+
+static bool flatten_sequence(const struct nest *nest, PyObject *value, PyObject ***next)
+{
+    bool is_tuple = PyTuple_Check(value);
+    if (!is_tuple && !PyList_Check(value))
+        return mismatch("tuple or list", nest->n, value);
+    if ((is_tuple ? PyTuple_Size(value) : PyList_Size(value)) != (Py_ssize_t)nest->n)
+        return mismatch("tuple or list", nest->n, value);
+    for (uint32_t i = 0; i < nest->n; i++)
+        if (!flatten(&nest->parts[i], is_tuple ? PyTuple_GetItem(value, i) : PyList_GetItem(value, i), next))
+            return false;
+    return true;
+}
+
+static bool flatten(const struct nest *nest, PyObject *value, PyObject ***next)
+{
+    if (nest->n == 0) {
+        *(*next)++ = Py_NewRef(value);
+        return true;
+    }
+    return nest->keys ? flatten_mapping(nest, value, next) : flatten_sequence(nest, value, next);
+}
+
+void nest_release(PyObject **leaves, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        Py_CLEAR(leaves[i]);
+}
+
+bool nest_flatten(const struct nest *nest, PyObject *step, PyObject **leaves)
+{
+    PyObject **next = leaves;
+    bool ok = flatten(nest, step, &next);
+    if (!ok)
+        nest_release(leaves, (uint32_t)(next - leaves));
+    return ok;
+}

@@ -1,0 +1,202 @@
+/* Many steps in one call: a block of one writer's steps, or one step of each of several writers. */
+#include "agent/python/src/core.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum phase { APPEND, ITEM, END };
+
+struct rows {
+    PyObject *writers; /* a tuple: one, or one per row */
+    uint32_t n_writers, n;
+    writer_object *lead; /* the first writer: its columns are those of all */
+    const char *table;   /* NULL: no items */
+    uint32_t steps;      /* in an item */
+    double priority;
+    const double *priorities; /* NULL: all are `priority` */
+    const uint8_t *done;      /* NULL: no episode ends */
+    /* How far it has come. */
+    uint32_t row;
+    enum phase phase;
+    uint64_t items;
+};
+
+static writer_object *writer_at(const struct rows *self, uint32_t i)
+{
+    return (writer_object *)PyTuple_GetItem(self->writers, self->n_writers == 1 ? 0 : (Py_ssize_t)i);
+}
+
+static rp_status do_append(struct rows *self, writer_object *writer, int64_t timeout_ms, rp_error *err)
+{
+    const writer_object *lead = self->lead;
+    for (uint32_t i = 0; i < lead->n_columns; i++)
+        lead->values[i] = (const char *)lead->cells[i].data + self->row * lead->columns[i].row_bytes;
+    rp_status status = rp_writer_append(writer->writer, lead->values, timeout_ms, err);
+    writer->episode_steps += status == RP_OK;
+    return status;
+}
+
+static rp_status do_item(struct rows *self, writer_object *writer, int64_t timeout_ms, rp_error *err)
+{
+    if (!self->table || writer->episode_steps < self->steps)
+        return RP_OK;
+    double priority = self->priorities ? self->priorities[self->row] : self->priority;
+    rp_status status = rp_writer_item_last(writer->writer, self->table, priority, self->steps, timeout_ms, NULL, err);
+    self->items += status == RP_OK;
+    return status;
+}
+
+static rp_status do_end(struct rows *self, writer_object *writer, int64_t timeout_ms, rp_error *err)
+{
+    if (!self->done || !self->done[self->row])
+        return RP_OK;
+    writer->episode_steps = 0;
+    return rp_writer_end_episode(writer->writer, RP_END_GO, timeout_ms, err);
+}
+
+/* Goes on from where the last attempt stopped. PyTuple_GetItem of a tuple that nobody changes is safe without the GIL. */
+static rp_status rows_attempt(void *call, int64_t timeout_ms, rp_error *err)
+{
+    struct rows *self = call;
+    for (; self->row < self->n; self->row++, self->phase = APPEND) {
+        writer_object *writer = writer_at(self, self->row);
+        rp_status status = RP_OK;
+        if (self->phase == APPEND && (status = do_append(self, writer, timeout_ms, err)) == RP_OK)
+            self->phase = ITEM;
+        if (self->phase == ITEM && (status = do_item(self, writer, timeout_ms, err)) == RP_OK)
+            self->phase = END;
+        if (self->phase == END)
+            status = do_end(self, writer, timeout_ms, err);
+        if (status != RP_OK)
+            return status;
+    }
+    return RP_OK;
+}
+
+/* ---- entering */
+
+static void leave(struct rows *self, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        gate_leave(&writer_at(self, i)->gate);
+}
+
+static bool enter(struct rows *self)
+{
+    for (uint32_t i = 0; i < self->n_writers; i++) {
+        writer_object *writer = writer_at(self, i);
+        if (!gate_enter(&writer->gate, "writer")) {
+            leave(self, i);
+            return false;
+        }
+        if (!writer->writer || writer->n_columns != self->lead->n_columns) {
+            core_raise(RP_FAILED_PRECONDITION, "a writer is not open, or has other columns than the first");
+            leave(self, i + 1);
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool read_writers(struct rows *self)
+{
+    self->n_writers = (uint32_t)PyTuple_Size(self->writers);
+    for (uint32_t i = 0; i < self->n_writers; i++)
+        if (!PyObject_TypeCheck(PyTuple_GetItem(self->writers, i), writer_type)) {
+            PyErr_SetString(PyExc_TypeError, "a tuple of writers is needed");
+            return false;
+        }
+    if (self->n_writers == 0) {
+        PyErr_SetString(PyExc_ValueError, "at least one writer is needed");
+        return false;
+    }
+    self->lead = writer_at(self, 0);
+    return true;
+}
+
+/* Takes the values of all rows. The number of rows is that of the first value. */
+static bool take_rows(struct rows *self, PyObject *step, uint32_t *n_cells)
+{
+    writer_object *lead = self->lead;
+    if (!nest_flatten(lead->nest, step, lead->leaves))
+        return false;
+    Py_ssize_t n = PyObject_Size(lead->leaves[0]);
+    if (n < 0)
+        return false;
+    if (n > INT32_MAX || n == 0 || (self->n_writers > 1 && n != (Py_ssize_t)self->n_writers)) {
+        PyErr_Format(PyExc_ValueError, "the block has %zd rows; one per writer is needed, and at least one", n);
+        return false;
+    }
+    self->n = (uint32_t)n;
+    while (*n_cells < lead->n_columns) {
+        uint32_t i = (*n_cells)++;
+        if (!cell_take(&lead->cells[i], &lead->columns[i], lead->leaves[i], self->n))
+            return false;
+    }
+    return true;
+}
+
+/* One value per row of an 8-byte or 1-byte type. */
+static bool take_column(PyObject *object, int32_t dtype, const char *what, uint32_t n, Py_buffer *view)
+{
+    if (PyObject_GetBuffer(object, view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) < 0)
+        return false;
+    if (column_dtype(view->format, view->itemsize) == dtype && view->len / view->itemsize == (Py_ssize_t)n)
+        return true;
+    PyErr_Format(PyExc_ValueError, "%s: one value per row is needed", what);
+    PyBuffer_Release(view);
+    view->obj = NULL;
+    return false;
+}
+
+static bool take_extras(struct rows *self, PyObject *priorities, PyObject *done, Py_buffer *views)
+{
+    if (PyFloat_Check(priorities) || PyLong_Check(priorities))
+        self->priority = PyFloat_AsDouble(priorities);
+    else if (take_column(priorities, RP_DTYPE_FLOAT64, "priorities (float64)", self->n, &views[0]))
+        self->priorities = views[0].buf;
+    if (PyErr_Occurred())
+        return false;
+    if (done == Py_None)
+        return true;
+    if (!take_column(done, RP_DTYPE_BOOL, "done (bool)", self->n, &views[1]))
+        return false;
+    self->done = views[1].buf;
+    return true;
+}
+
+static bool run(struct rows *self, int64_t timeout_ms)
+{
+    rp_error err;
+    rp_status status = gate_wait(&self->lead->gate, rows_attempt, self, timeout_ms, &err);
+    if (status == RP_OK || status == GATE_INTERRUPTED)
+        return status == RP_OK;
+    char text[sizeof err.text + 64];
+    snprintf(text, sizeof text, "%s; %u of %u steps were appended", err.text, self->row + (self->phase != APPEND),
+             self->n);
+    core_raise(status, text);
+    return false;
+}
+
+PyObject *rows_append(PyObject *module, PyObject *args)
+{
+    (void)module;
+    struct rows self = {.phase = APPEND};
+    PyObject *step, *priorities, *done, *seconds;
+    int64_t timeout_ms;
+    if (!PyArg_ParseTuple(args, "O!OzIOOO", &PyTuple_Type, &self.writers, &step, &self.table, &self.steps, &priorities,
+                          &done, &seconds) ||
+        !core_timeout(seconds, &timeout_ms) || !read_writers(&self) || !enter(&self))
+        return NULL;
+    uint32_t n_cells = 0;
+    Py_buffer views[2] = {{.obj = NULL}, {.obj = NULL}};
+    bool ok = take_rows(&self, step, &n_cells) && take_extras(&self, priorities, done, views) && run(&self, timeout_ms);
+    for (int i = 0; i < 2; i++)
+        if (views[i].obj)
+            PyBuffer_Release(&views[i]);
+    cells_release(self.lead->cells, n_cells);
+    nest_release(self.lead->leaves, self.lead->n_columns);
+    leave(&self, self.n_writers);
+    return ok ? PyLong_FromUnsignedLongLong(self.items) : NULL;
+}

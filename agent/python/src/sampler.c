@@ -1,0 +1,158 @@
+/* Sampler: batches that are requested and decoded ahead. */
+#include "agent/python/src/core.h"
+
+typedef struct sampler_object {
+    PyObject_HEAD struct gate gate;
+    struct conn *conn;
+    rp_sampler *sampler;
+} sampler_object;
+
+static PyTypeObject *sampler_type;
+
+static bool read_options(PyObject *args, PyObject *kwargs, PyObject **client, const char **table,
+                         rp_sampler_options *options)
+{
+    static char *names[] = {"client",  "table",       "batch_size", "in_flight", "beta", "distinct",
+                            "timeout", "max_samples", "flexible",   "whole",     NULL};
+    PyObject *seconds = Py_None;
+    int distinct = 0, flexible = 0, whole = 0;
+    unsigned long long max_samples = 0;
+    rp_sampler_defaults(options);
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "Os|IIdpOKpp", names, client, table, &options->batch_size,
+                                     &options->in_flight, &options->beta, &distinct, &seconds, &max_samples, &flexible,
+                                     &whole))
+        return false;
+    options->distinct = (uint32_t)distinct;
+    options->flexible = (uint32_t)flexible;
+    options->whole = (uint32_t)whole;
+    options->max_samples = max_samples;
+    return core_timeout(seconds, &options->timeout_ms);
+}
+
+static PyObject *sampler_make(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    PyObject *client;
+    const char *table;
+    rp_error err;
+    rp_sampler_options options = {.struct_size = sizeof options};
+    if (!read_options(args, kwargs, &client, &table, &options))
+        return NULL;
+    struct conn *conn = client_share(client);
+    if (!conn)
+        return NULL;
+    rp_sampler *sampler;
+    Py_BEGIN_ALLOW_THREADS;
+    sampler = rp_sampler_new(conn->client, table, &options, &err);
+    Py_END_ALLOW_THREADS;
+    if (!sampler) {
+        conn_drop(&conn);
+        return core_raise(err.status, err.text);
+    }
+    allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    sampler_object *self = (sampler_object *)alloc(type, 0);
+    if (!self) {
+        rp_sampler_destroy(&sampler);
+        conn_drop(&conn);
+        return NULL;
+    }
+    gate_open(&self->gate);
+    self->conn = conn;
+    self->sampler = sampler;
+    return (PyObject *)self;
+}
+
+static void give_up(sampler_object *self)
+{
+    if (gate_is_foreign(&self->gate)) {
+        self->sampler = NULL;
+        self->conn = NULL;
+        return;
+    }
+    Py_BEGIN_ALLOW_THREADS;
+    rp_sampler_destroy(&self->sampler);
+    Py_END_ALLOW_THREADS;
+    conn_drop(&self->conn);
+}
+
+static PyObject *sampler_close(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    sampler_object *self = (sampler_object *)object;
+    if (gate_close(&self->gate)) {
+        give_up(self);
+        gate_leave(&self->gate);
+    }
+    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+}
+
+static void sampler_dealloc(PyObject *object)
+{
+    PyTypeObject *type = Py_TYPE(object);
+    give_up((sampler_object *)object);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
+    Py_DECREF(type);
+}
+
+struct next {
+    rp_sampler *sampler;
+    rp_batch *batch;
+};
+
+static rp_status next_attempt(void *call, int64_t timeout_ms, rp_error *err)
+{
+    struct next *self = call;
+    return rp_sampler_next(self->sampler, &self->batch, timeout_ms, err);
+}
+
+static PyObject *sampler_next(PyObject *object, PyObject *seconds)
+{
+    sampler_object *self = (sampler_object *)object;
+    int64_t timeout_ms;
+    if (!core_timeout(seconds, &timeout_ms) || !gate_enter(&self->gate, "sampler"))
+        return NULL;
+    rp_error err;
+    struct next call = {.sampler = self->sampler};
+    rp_status status = gate_wait(&self->gate, next_attempt, &call, timeout_ms, &err);
+    gate_leave(&self->gate);
+    if (status == RP_OK)
+        return batch_wrap(call.batch);
+    return status == GATE_INTERRUPTED ? NULL : core_raise(status, err.text);
+}
+
+static PyObject *sampler_stats(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    sampler_object *self = (sampler_object *)object;
+    if (!gate_enter(&self->gate, "sampler"))
+        return NULL;
+    rp_sampler_stats stats = {.struct_size = sizeof stats};
+    rp_sampler_get_stats(self->sampler, &stats);
+    gate_leave(&self->gate);
+    return Py_BuildValue("{s:I,s:I,s:K,s:K,s:K}", "requested", stats.requested, "ready", stats.ready, "batches",
+                         stats.batches, "items", stats.items, "decode_ns", stats.decode_ns);
+}
+
+static PyMethodDef methods[] = {
+    {"take", sampler_next, METH_O, "take(timeout): the next batch."},
+    {"stats", sampler_stats, METH_NOARGS, "A dict: requested, ready, batches, items, decode_ns."},
+    {"close", sampler_close, METH_NOARGS, "Stops sampling. Batches stay valid."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot slots[] = {
+    {Py_tp_new, (void *)sampler_make},
+    {Py_tp_dealloc, (void *)sampler_dealloc},
+    {Py_tp_methods, methods},
+    {Py_tp_doc, "Samples a table ahead of its reader."},
+    {0, NULL},
+};
+
+static PyType_Spec spec = {.name = "replaybus._core.Sampler",
+                           .basicsize = sizeof(sampler_object),
+                           .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+                           .slots = slots};
+
+bool sampler_register(PyObject *module)
+{
+    return core_add_type(module, "Sampler", &spec, &sampler_type);
+}

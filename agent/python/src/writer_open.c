@@ -1,0 +1,143 @@
+/* Opening a writer's stream: on a helper thread, since a new session cannot be asked for in slices. */
+#include "agent/python/src/core.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct opening {
+    struct job job;
+    struct conn *conn;
+    rp_column *columns;
+    uint32_t n_columns;
+    char *name;
+    rp_writer_options options;
+    int64_t timeout_ms;
+    rp_writer *writer;
+    rp_error err;
+};
+
+static void opening_run(struct job *job)
+{
+    struct opening *self = (struct opening *)job;
+    self->options.name = self->name;
+    self->writer =
+        rp_writer_new(self->conn->client, self->columns, self->n_columns, &self->options, self->timeout_ms, &self->err);
+}
+
+static void opening_drop(struct job *job)
+{
+    struct opening *self = (struct opening *)job;
+    rp_writer_destroy(&self->writer, 0, NULL);
+    for (uint32_t i = 0; self->columns && i < self->n_columns; i++)
+        free((char *)(uintptr_t)self->columns[i].name);
+    free(self->columns);
+    free(self->name);
+    conn_unref(self->conn);
+    free(self);
+}
+
+static bool copy_columns(struct opening *call, const writer_object *self)
+{
+    call->columns = calloc(self->n_columns, sizeof *call->columns);
+    call->n_columns = call->columns ? self->n_columns : 0;
+    for (uint32_t i = 0; i < call->n_columns; i++) {
+        const struct column *column = &self->columns[i];
+        call->columns[i] = (rp_column){
+            .name = strdup(column->name), .dtype = column->dtype, .codec = RP_CODEC_AUTO, .rank = column->rank};
+        memcpy(call->columns[i].shape, column->shape, sizeof column->shape);
+        if (!call->columns[i].name)
+            return false;
+    }
+    return call->columns != NULL;
+}
+
+static bool open_stream(writer_object *self, const rp_writer_options *options, int64_t timeout_ms)
+{
+    struct opening *call = calloc(1, sizeof *call);
+    if (!call) {
+        PyErr_NoMemory();
+        return false;
+    }
+    *call = (struct opening){.job = {.run = opening_run, .drop = opening_drop},
+                             .conn = conn_ref(self->conn),
+                             .name = options->name ? strdup(options->name) : NULL,
+                             .options = *options,
+                             .timeout_ms = timeout_ms};
+    bool ok = copy_columns(call, self);
+    if (!ok)
+        PyErr_NoMemory();
+    else if (!job_wait(&call->job))
+        return false;
+    else if (!call->writer)
+        core_raise(call->err.status, call->err.text);
+    self->writer = call->writer;
+    call->writer = NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    opening_drop(&call->job);
+    Py_END_ALLOW_THREADS;
+    return self->writer != NULL;
+}
+
+void writer_forget_columns(writer_object *self)
+{
+    for (uint32_t i = 0; self->columns && i < self->n_columns; i++)
+        column_fini(&self->columns[i]);
+    free(self->columns);
+    free(self->cells);
+    free(self->leaves);
+    free(self->values);
+    nest_destroy(&self->nest);
+    self->columns = NULL;
+    self->cells = NULL;
+    self->leaves = NULL;
+    self->values = NULL;
+    self->n_columns = 0;
+}
+
+static bool read_columns(writer_object *self, PyObject *plan, PyObject *columns)
+{
+    Py_ssize_t n = PyTuple_Size(columns);
+    if (n < 1 || n > (Py_ssize_t)RP_MAX_COLUMNS) {
+        PyErr_Format(PyExc_ValueError, "a step has 1 to %u values, not %zd", RP_MAX_COLUMNS, n);
+        return false;
+    }
+    self->columns = calloc((size_t)n, sizeof *self->columns);
+    self->cells = calloc((size_t)n, sizeof *self->cells);
+    self->leaves = calloc((size_t)n, sizeof *self->leaves);
+    self->values = calloc((size_t)n, sizeof *self->values);
+    if (!self->columns || !self->cells || !self->leaves || !self->values) {
+        PyErr_NoMemory();
+        return false;
+    }
+    self->n_columns = (uint32_t)n;
+    for (Py_ssize_t i = 0; i < n; i++)
+        if (!column_read(PyTuple_GetItem(columns, i), &self->columns[i]))
+            return false;
+    self->nest = nest_new(plan);
+    if (self->nest && nest_leaves(self->nest) != self->n_columns)
+        PyErr_SetString(PyExc_ValueError, "the plan and the columns differ in number");
+    return !PyErr_Occurred();
+}
+
+PyObject *writer_open(PyObject *object, PyObject *args)
+{
+    writer_object *self = (writer_object *)object;
+    rp_writer_options options = {.struct_size = sizeof options};
+    PyObject *plan, *columns, *seconds;
+    unsigned long long keep_alive, max_in_flight;
+    int64_t timeout_ms;
+    if (!PyArg_ParseTuple(args, "OO!zIKKO", &plan, &PyTuple_Type, &columns, &options.name, &options.chunk_length,
+                          &keep_alive, &max_in_flight, &seconds) ||
+        !core_timeout(seconds, &timeout_ms) || !gate_enter(&self->gate, "writer"))
+        return NULL;
+    options.keep_alive = keep_alive;
+    options.max_in_flight_items = max_in_flight;
+    bool ok = self->writer != NULL; /* another thread was first */
+    if (!ok) {
+        ok = read_columns(self, plan, columns) && open_stream(self, &options, timeout_ms);
+        if (!ok)
+            writer_forget_columns(self);
+    }
+    gate_leave(&self->gate);
+    return ok ? Py_NewRef(Py_None) : NULL;
+}
