@@ -1,0 +1,36 @@
+"""A broker for the whole run, and a fresh client for each test."""
+import os
+
+import pytest
+
+import replaybus
+
+TABLES = [
+    replaybus.Table("replay", sampler="prioritized", max_size=200_000),
+    replaybus.Table("uniform", max_size=200_000),
+    replaybus.Table.queue("queue", 1000),
+    replaybus.Table("needs", limiter={"kind": "min_size", "min_size": 1_000_000}),
+    replaybus.Table("ratio", limiter={"kind": "sample_to_insert_ratio", "samples_per_insert": 1, "min_size": 1,
+                                      "min_diff": -10, "max_diff": 10}),
+    replaybus.Table("strict", signature=[{"name": "x", "dtype": "float32", "shape": [1]}]),
+]
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory):
+    with replaybus.Server(TABLES, checkpoint=tmp_path_factory.mktemp("checkpoints")) as server:
+        yield server
+
+
+@pytest.fixture
+def client(server):
+    with server.client(timeout=20) as client:
+        for table in client.tables:
+            client.reset(table)
+        yield client
+
+
+def rss_bytes() -> int:
+    """The resident memory of this process."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,121 @@
+"""The client's questions, servers, and errors."""
+import pickle
+import subprocess
+import sys
+
+import pytest
+
+import replaybus
+
+
+def test_params(client):
+    with pytest.raises(replaybus.DeadlineExceeded):
+        client.params.get("never", timeout=0)
+    first = client.params.put("policy", b"one")
+    client.params["policy"] = bytearray(b"two")
+    param = client.params["policy"]
+    assert param.data == b"two" and param.version == first + 1 and param.age >= 0
+    with pytest.raises(TimeoutError):
+        client.params.get("policy", have=param.version, timeout=0.1)
+    with pytest.raises(TypeError):
+        client.params["policy"] = 3
+
+
+def test_counters(client):
+    counter = client.counter("steps")
+    before = counter.value
+    assert counter.add(5) == before + 5 and counter.add(-2) == before + 3 and counter.read() == before + 3
+
+
+def test_info(client):
+    info = client.info()
+    assert [table["name"] for table in info["tables"]] == client.tables
+    assert len(client.info("replay")["tables"]) == 1
+    with client.writer({"x": 1.0}):
+        assert client.info(sessions=True)["sessions"]
+    assert client.state()["connected"] and client.state()["release"] == replaybus.__version__
+    with pytest.raises(replaybus.NotFound, match="reply"):
+        client.info("reply")
+
+
+def test_limiter(client):
+    limiter = client.limiter("needs")
+    assert limiter["min_size"] == 1_000_000
+    assert client.limiter("needs", min_size=10)["min_size"] == 10
+    assert client.limiter("needs", min_size=1_000_000)["min_size"] == 1_000_000
+    with pytest.raises(replaybus.Error):
+        client.limiter("needs", min_size=-5)
+
+
+def test_why_reset_checkpoint(client):
+    assert client.why()["waits"] == []
+    with client.writer() as writer:
+        writer.append({"x": 1.0})
+        writer.item("replay")
+    assert client.info("replay")["tables"][0]["size"] == 1
+    first = client.checkpoint()
+    assert first.items == 1 and first.number > 0 and first.seconds > 0
+    client.reset("replay")
+    assert client.info("replay")["tables"][0]["size"] == 0
+    with pytest.raises(KeyError):
+        client.reset("reply")
+
+
+def test_pickle(client):
+    copy = pickle.loads(pickle.dumps(client))
+    assert copy.endpoint == client.endpoint and copy.timeout == client.timeout and copy.tables == client.tables
+
+
+def test_no_broker():
+    client = replaybus.Client("tcp://127.0.0.1:1", timeout=0.2)  # connects only when it is used
+    with pytest.raises(replaybus.Unavailable) as failure:
+        client.info()
+    assert isinstance(failure.value, ConnectionError) and str(failure.value)
+    with pytest.raises(replaybus.InvalidArgument):
+        replaybus.Client("nonsense://", timeout=1).info()
+
+
+def test_checkpoint_without_a_folder():
+    with replaybus.Server([replaybus.Table("t")]) as server, server.client() as client:
+        with pytest.raises(replaybus.FailedPrecondition):
+            client.checkpoint()
+
+
+def test_server_keeps_its_data(tmp_path):
+    for expected in (0, 1):
+        with replaybus.Server([replaybus.Table("t")], journal=tmp_path) as server, server.client() as client:
+            assert client.info()["tables"][0]["size"] == expected
+            with client.writer() as writer:
+                writer.append(1.0)
+                writer.item("t")
+
+
+def test_server_says_what_is_wrong():
+    with pytest.raises(replaybus.InvalidArgument, match="max_sise"):
+        replaybus.Server([replaybus.Table("t", max_sise=3)])
+    with pytest.raises(replaybus.InvalidArgument, match="mode"):
+        replaybus.Server([replaybus.Table("t")], mode="quantum")
+
+
+def test_server_options():
+    with replaybus.Server([replaybus.Table("t")], config={"memory_limit": "64MiB"}) as server:
+        assert int(server.client().info()["server"]["memory_limit"]) == 64 << 20
+        assert server.process.poll() is None
+    assert server.process.poll() == 0
+
+
+@pytest.mark.parametrize("cls", replaybus.errors.BY_STATUS[1:], ids=lambda cls: cls.__name__)
+def test_every_error(cls):
+    error = cls("a sentence")
+    assert isinstance(error, replaybus.Error) and str(error) == "a sentence" and error.text == "a sentence"
+    assert replaybus.errors.BY_STATUS[error.status] is cls
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is cls and str(copy) == "a sentence"
+    base = {"InvalidArgument": ValueError, "NotFound": KeyError, "DeadlineExceeded": TimeoutError}.get(cls.__name__, Exception)
+    assert isinstance(error, base)
+
+
+def test_self_test():
+    out = subprocess.run([sys.executable, "-m", "replaybus"], capture_output=True, text=True, timeout=60)
+    assert out.returncode == 0, out.stderr
+    assert replaybus.__version__ in out.stdout and "self-test" in out.stdout

@@ -1,0 +1,32 @@
+"""The examples in the docstrings, and the guide's, run as they stand."""
+import doctest
+import importlib
+import pathlib
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+MODULES = ["replaybus", "replaybus.client", "replaybus.errors", "replaybus.nest", "replaybus.sampler", "replaybus.server",
+           "replaybus.writer"]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_docstrings(name):
+    assert doctest.testmod(importlib.import_module(name)).failed == 0
+
+
+def python_blocks(path):
+    return [part.split("```")[0] for part in path.read_text().split("```python\n")[1:]]
+
+
+@pytest.mark.parametrize("path", ["README.md", "docs/PYTHON.md"])
+def test_documents(path):
+    blocks = python_blocks(ROOT / path)
+    assert blocks
+    scope = {}
+    try:
+        for block in blocks:
+            exec(compile(block, path, "exec"), scope)
+    finally:
+        if "server" in scope:
+            scope["server"].stop()

@@ -1,0 +1,308 @@
+"""Threads, fork, Ctrl-C, garbage collection, closing in any order, and memory."""
+import gc
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import tracemalloc
+import weakref
+
+import numpy as np
+import pytest
+
+import replaybus
+from conftest import rss_bytes
+from replaybus import Last
+
+
+def fill(client, n=100):
+    with client.writer() as writer:
+        for t in range(n):
+            writer.append({"x": np.full(10, t, "float32")})
+            writer.item("replay")
+
+
+# ---- closing
+
+
+@pytest.mark.parametrize("order", ["cwsu", "uswc", "wcus", "scuw", "cusw"])
+def test_close_in_any_order(server, order):
+    client = server.client()
+    fill(client)
+    objects = {"c": client, "w": client.writer({"x": 1.0}), "s": client.sampler("replay", 4), "u": client.updater("replay")}
+    objects["s"].next(10)
+    for name in order:
+        objects[name].close()
+        objects[name].close()
+    for call in (client.info, lambda: objects["w"].append({"x": 1.0}), lambda: objects["s"].next(1), objects["u"].flush):
+        with pytest.raises(replaybus.FailedPrecondition, match="closed"):
+            call()
+
+
+def test_use_after_the_client_is_closed(server):
+    client = server.client()
+    fill(client)
+    sampler, writer = client.sampler("replay", 4), client.writer()
+    client.close()
+    writer.append({"x": 1.0})
+    writer.item("uniform")
+    writer.close(10)
+    assert len(sampler.next(10)) == 4
+    sampler.close()
+
+
+def test_garbage_collection(client):
+    fill(client)
+    writer, sampler, updater = client.writer({"x": 1.0}), client.sampler("replay", 4), client.updater("replay")
+    writer.append({"x": 1.0})
+    writer.item("uniform")
+    updater.add([1], 1.0)
+    refs = [weakref.ref(thing) for thing in (writer, sampler, updater)]
+    circle = [writer, sampler, updater]
+    circle.append(circle)
+    del writer, sampler, updater, circle
+    gc.collect()
+    assert [ref() for ref in refs] == [None] * 3
+    assert client.info("uniform")["tables"][0]["size"] == 1  # the item of a dropped writer arrived
+
+
+def run_script(text, endpoint="", timeout=30):
+    return subprocess.run([sys.executable, "-c", textwrap.dedent(text), endpoint], capture_output=True, text=True,
+                          timeout=timeout)
+
+
+def test_interpreter_exit(server, client):
+    out = run_script("""
+        import sys, replaybus
+        client = replaybus.Client(sys.argv[1], timeout=10)
+        writer, sampler, updater = client.writer(), client.sampler("replay", 4), client.updater("replay")
+        writer.append({"x": 1.0}); writer.item("uniform")
+        own = replaybus.Server([replaybus.Table("t")])
+        print(own.process.pid)
+    """, server.endpoint)
+    assert out.returncode == 0 and out.stderr == ""
+    assert client.info("uniform")["tables"][0]["size"] == 1
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(out.stdout), 0)
+
+
+def test_exception_inside_a_block(client):
+    with pytest.raises(ZeroDivisionError):
+        with client.writer() as writer:
+            writer.append({"x": 1.0})
+            writer.item("ratio")
+            1 / 0
+    assert writer.closed
+
+
+# ---- threads
+
+
+def test_threads_share_a_writer_and_a_client(client):
+    writer = client.writer({"x": 0.0})
+    failures = []
+
+    def work(i):
+        try:
+            for t in range(500):
+                writer.append({"x": float(t)})
+                writer.item("replay")
+                if t % 100 == 0:
+                    writer.flush(timeout=20)
+                    client.counter("threads").add(1)
+        except BaseException as error:
+            failures.append(error)
+
+    before = client.counter("threads").value
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    [thread.start() for thread in threads]
+    [thread.join(60) for thread in threads]
+    writer.close(10)
+    assert not failures
+    assert client.counter("threads").value == before + 20
+    assert client.info("replay")["tables"][0]["size"] == 2000
+
+
+def test_waits_free_the_gil(client):
+    sampler = client.sampler("needs", 4)
+    ticks = []
+    thread = threading.Thread(target=lambda: pytest.raises(TimeoutError, sampler.next, 0.5))
+    thread.start()
+    end = time.monotonic() + 0.4
+    while time.monotonic() < end:
+        ticks.append(1)
+    thread.join()
+    sampler.close()
+    assert len(ticks) > 10_000
+
+
+def test_close_ends_a_wait_of_another_thread(client):
+    sampler, caught = client.sampler("needs", 4), []
+
+    def wait():
+        try:
+            next(sampler)
+        except replaybus.Error as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    time.sleep(0.2)
+    start = time.monotonic()
+    sampler.close()
+    thread.join(5)
+    assert isinstance(caught[0], replaybus.Cancelled) and time.monotonic() - start < 1
+
+
+# ---- Ctrl-C
+
+WAITS = {
+    "sampler": "sampler = client.sampler('needs', 4); go(); next(sampler)",
+    "params": "client.tables; go(); client.params.get('never written')",
+    "item": "w = client.writer({'x': 0.0}, max_in_flight=5); w.append({'x': 1.0}); go(); [w.item('ratio') for _ in range(200)]",
+    "flush": "w = client.writer({'x': 0.0}); w.append({'x': 1.0}); [w.item('ratio') for _ in range(100)]; go(); w.flush()",
+    "block": "w = client.writer({'x': 0.0}, max_in_flight=5); go();"
+             "w.append_block({'x': np.zeros(200)}, replaybus.Last(1, 'ratio'))",
+    "connect": "client = replaybus.Client('tcp://127.0.0.1:1'); go(); client.info()",
+}
+
+
+@pytest.mark.parametrize("wait", WAITS)
+def test_ctrl_c(server, client, wait):
+    script = f"""
+import sys, time, numpy as np, replaybus, replaybus.writer
+replaybus.writer.EXIT_SECONDS = 0.0
+def go():
+    print("go", flush=True)
+client = replaybus.Client(sys.argv[1])
+try:
+    {WAITS[wait]}
+except KeyboardInterrupt:
+    print(time.monotonic(), flush=True)
+"""
+    process = subprocess.Popen([sys.executable, "-c", script, server.endpoint], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "go\n"
+    time.sleep(0.5)
+    start = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    line = process.stdout.readline()
+    assert line and float(line) - start < 0.3  # 0.2 s, and some for a busy machine
+    assert process.wait(20) == 0
+
+
+# ---- fork
+
+
+def in_child(function):
+    """Runs the function in a forked child and returns what it sent, or fails if the child hangs."""
+    context = multiprocessing.get_context("fork")
+    receive, send = context.Pipe(False)
+
+    def work():
+        try:
+            send.send(function())
+        except BaseException as error:
+            send.send(error)
+
+    child = context.Process(target=work)
+    child.start()
+    assert receive.poll(20), "the child hangs"
+    out = receive.recv()
+    child.join(20)
+    assert child.exitcode == 0
+    return out
+
+
+def test_fork(client):
+    fill(client)
+    writer, sampler, updater = client.writer({"x": 1.0}), client.sampler("replay", 4), client.updater("replay")
+    batch = sampler.next(10)
+    for call in (lambda: writer.append({"x": 1.0}), writer.flush, lambda: sampler.next(1), updater.flush,
+                 lambda: updater.add([1], 1.0)):
+        error = in_child(call)
+        assert isinstance(error, replaybus.FailedPrecondition) and "fork" in str(error)
+    assert in_child(lambda: client.counter("fork").add(3)) == 3  # a fresh connection
+    assert in_child(lambda: len(next(client.sampler("replay", 5)))) == 5
+    assert in_child(lambda: float(batch.data["x"].sum())) == float(batch.data["x"].sum())
+
+    def drop():
+        nonlocal writer, sampler, updater, batch
+        writer.close(), sampler.close(), updater.close()
+        writer = sampler = updater = batch = None
+        gc.collect()
+        return "dropped"
+
+    assert in_child(drop) == "dropped"
+    writer.append({"x": 2.0})
+    writer.item("uniform")
+    writer.close(10)
+    assert client.info("uniform")["tables"][0]["size"] == 1
+    sampler.close(), updater.close()
+
+
+def test_pool(server, client):
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        assert pool.map(_tables, [client] * 4, chunksize=1) == [client.tables] * 4
+
+
+def _tables(client):
+    return client.tables
+
+
+# ---- memory
+
+
+def test_no_leak_in_appends(client):
+    step = {"obs": {"x": np.zeros(4, "float32")}, "action": 1, "reward": 1.0}
+    with client.writer(step, keep_alive=2) as writer:
+        def run(n):
+            for _ in range(n):
+                writer.append(step)
+                writer.item("uniform", 1.0, 1)
+            writer.flush(timeout=30)
+            client.reset("uniform")
+
+        run(20_000)
+        tracemalloc.start()
+        before, rss = tracemalloc.get_traced_memory()[0], rss_bytes()
+        run(100_000)
+        writer.append_block({"obs": {"x": np.zeros((100, 4), "float32")}, "action": np.ones(100, int), "reward": np.ones(100)},
+                            Last(2, "uniform"))
+        after = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+    assert after - before < 64 << 10
+    assert rss_bytes() - rss < 24 << 20
+
+
+def test_no_leak_in_batches(client):
+    fill(client)
+    with client.sampler("replay", 16) as sampler:
+        def run(n):
+            for _ in range(n):
+                batch = next(sampler)
+                batch.data, batch.key, batch.weight, batch.lengths, batch.info
+
+        run(1000)
+        tracemalloc.start()
+        before, rss = tracemalloc.get_traced_memory()[0], rss_bytes()
+        run(10_000)
+        after = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+    assert after - before < 64 << 10
+    assert rss_bytes() - rss < 24 << 20
+
+
+def test_no_leak_in_failures(client):
+    with client.writer({"x": np.zeros(100), "y": 0}) as writer:
+        value = np.zeros(100)
+        count = sys.getrefcount(value)
+        for _ in range(1000):
+            for wrong in ({"x": value, "y": "no"}, {"x": value}, {"x": value[::-1], "y": []}, [value, value]):
+                with pytest.raises((ValueError, TypeError)):
+                    writer.append(wrong)
+        del wrong
+        assert sys.getrefcount(value) == count

@@ -1,0 +1,125 @@
+"""Sampling: iterators, arrays without a copy, updates."""
+import gc
+
+import numpy as np
+import pytest
+
+import replaybus
+
+
+def fill(client, table="replay", n=100, size=10):
+    with client.writer() as writer:
+        for t in range(n):
+            writer.append({"x": np.full(size, t, "float32")})
+            writer.item(table, 1.0)
+
+
+def address(array):
+    return array.__array_interface__["data"][0]
+
+
+def test_iteration_ends_after_max_samples(client):
+    fill(client)
+    sizes = [len(batch) for batch in client.sampler("replay", 32, max_samples=100)]
+    assert sum(sizes) == 100
+
+
+def test_iteration_ends_on_time_out(client):
+    fill(client, "queue", 10)
+    with client.sampler("queue", 4, timeout=0.2) as sampler:
+        assert sum(len(batch) for batch in sampler) == 10
+        with pytest.raises(replaybus.EndOfStream):
+            sampler.next(1)
+        assert list(sampler) == []
+
+
+def test_next_has_a_deadline(client):
+    with client.sampler("needs", 4) as sampler:
+        with pytest.raises(replaybus.DeadlineExceeded, match="1000000|needs"):
+            sampler.next(0.3)
+        with pytest.raises(TimeoutError):
+            sampler.next(0)
+
+
+def test_arrays_share_memory(client):
+    fill(client, size=100)
+    with client.sampler("replay", 64) as sampler:
+        batch = sampler.next(10)
+    x = batch.data["x"]
+    assert batch.data["x"] is x
+    view = np.asarray(batch._core.field(0))
+    assert address(view) == address(x) and address(x) % 64 == 0
+    assert not x.flags.owndata and x.flags.c_contiguous and x.flags.writeable
+    assert address(np.asarray(batch._core.key)) == address(batch.key)
+    copy = x.copy()
+    del batch, view, sampler
+    gc.collect()
+    fill(client, size=100)
+    assert (x == copy).all(), "the array does not keep its memory"
+
+
+def test_arrays_of_a_batch(client):
+    fill(client)
+    with client.sampler("replay", 50, beta=0.5, distinct=True) as sampler:
+        batch = sampler.next(10)
+        assert len(set(batch.key.tolist())) == 50
+        for name, dtype in (("key", "uint64"), ("priority", "float64"), ("probability", "float64"), ("weight", "float32"),
+                            ("times_sampled", "uint32"), ("age", "float64"), ("policy", "uint64"), ("step", "uint64")):
+            array = getattr(batch, name)
+            assert array.dtype == dtype and array.shape == (50,), name
+        assert batch.weight.max() == 1 and (batch.age >= 0).all()
+        assert batch.lengths["x"].tolist() == [1] * 50
+        assert batch.info["n"] == 50 and not batch.info["partial"] and batch.info["table_size"] == 100
+        assert sampler.stats()["items"] == 50
+
+
+def test_items_of_different_lengths(client):
+    with client.writer(keep_alive=5) as writer:
+        for t in range(1, 6):
+            writer.append({"x": float(t)})
+            writer.item("queue", 1.0, t)
+    with client.sampler("queue", 5) as sampler:
+        batch = sampler.next(10)
+    assert batch.lengths["x"].tolist() == [1, 2, 3, 4, 5]
+    assert batch.data["x"][2].tolist() == [1, 2, 3, 0, 0]
+
+
+def test_wrong_options(client):
+    for arguments, error in ((("reply",), replaybus.NotFound), (("replay", 0), replaybus.InvalidArgument)):
+        with pytest.raises(error):
+            client.sampler(*arguments)
+    with pytest.raises(ValueError):
+        client.sampler("replay", timeout=-1)
+    with pytest.raises(replaybus.InvalidArgument):
+        client.sampler("replay", in_flight=100_000)
+
+
+def test_updater(client):
+    fill(client)
+    with client.sampler("replay", 64) as sampler, client.updater("replay", batch=16) as updater:
+        batch = sampler.next(10)
+        updater.add(batch.key, 3.0)
+        updater.add(batch.key.view("int64"), np.full(64, 2.0, "float32"))
+        change = updater.flush(10)
+        assert change.applied == 128 and change.missing == 0
+        updater.add([1, 2, 3], [1, 1, 1], timeout=5)
+        assert updater.flush(10).missing == 3
+        with pytest.raises(ValueError):
+            updater.add([1, 2, 3], [1, 2])
+        updater.add(batch.key[:1], -1.0)
+        with pytest.raises(replaybus.InvalidArgument):
+            updater.flush(10)
+    assert set(client.fetch("replay", batch.key[:5]).priority.tolist()) == {2.0}
+    with pytest.raises(replaybus.NotFound):
+        client.updater("reply").add([1], 1.0)
+
+
+def test_update_and_delete(client):
+    fill(client, n=10)
+    keys = [item["key"] for item in client.items("replay")]
+    assert len(keys) == 10
+    assert client.update("replay", keys[:5] + [1], 7) == (5, 1, 0)
+    assert client.delete("replay", keys[:3]) == (3, 0, 0)
+    assert sorted(client.fetch("replay", keys).priority.tolist()) == [1] * 5 + [7] * 2
+    with pytest.raises(replaybus.InvalidArgument):
+        client.update("replay", keys, float("nan"))

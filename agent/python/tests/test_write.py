@@ -1,0 +1,207 @@
+"""Writing: every call of a writer, and what it refuses."""
+import numpy as np
+import pytest
+
+import replaybus
+from replaybus import Field, Last
+
+
+def sample(client, table="replay", n=1):
+    with client.sampler(table, n) as sampler:
+        return sampler.next(10)
+
+
+def test_item_over_last_steps(client):
+    with client.writer(keep_alive=3) as writer:
+        for t in range(5):
+            writer.append({"x": np.float32(t), "y": np.full((2, 3), t, "uint8")})
+        key = writer.item("replay", 2.5, 3)
+    batch = sample(client)
+    assert batch.key.tolist() == [key]
+    assert batch.priority.tolist() == [2.5]
+    assert batch.data["x"].tolist() == [[2, 3, 4]] and batch.data["x"].dtype == np.float32
+    assert batch.data["y"].shape == (1, 3, 2, 3) and batch.data["y"][0, :, 0, 0].tolist() == [2, 3, 4]
+
+
+def test_item_over_slices(client):
+    with client.writer({"x": 0.0, "sub": {"y": Field("int32", (2,))}}, keep_alive=9) as writer:
+        for t in range(9):
+            writer.append({"x": t, "sub": {"y": np.array([t, -t], "int32")}})
+        columns = writer.columns
+        writer.item("replay", 1.0, {"last": columns["x"][-1], "some": (columns["x"][-9::4], columns["sub"]["y"][-3:-1])})
+    batch = sample(client)
+    data = batch.data
+    assert batch.lengths["last"] is None and batch.lengths["some"][0].tolist() == [3]
+    assert data["last"].tolist() == [8]
+    assert data["some"][0].tolist() == [[0, 4, 8]]
+    assert data["some"][1].tolist() == [[[6, -6], [7, -7]]]
+
+
+def test_selection_is_reused(client):
+    with client.writer({"x": 0.0}, keep_alive=2) as writer:
+        selection = writer.select({"now": writer.columns["x"][-1], "before": writer.columns["x"][-2]})
+        for t in range(4):
+            writer.append({"x": float(t)})
+            if t:
+                writer.item("queue", 1.0, selection)
+    data = sample(client, "queue", 3).data
+    assert data["now"].tolist() == [1, 2, 3] and data["before"].tolist() == [0, 1, 2]
+
+
+def test_slices_of_mixed_signs(client):
+    with client.writer({"x": 0.0}, keep_alive=5) as writer:
+        for t in range(5):
+            writer.append({"x": float(t)})
+        writer.item("replay", 1.0, {"x": writer.columns["x"][1:-1]})
+        with pytest.raises(ValueError, match="empty"):
+            writer.columns["x"][3:3]
+        with pytest.raises(ValueError, match="forward"):
+            writer.columns["x"][::-1]
+        with pytest.raises(TypeError):
+            writer.item("replay", 1.0, {"x": 3})
+    assert sample(client).data["x"].tolist() == [[1, 2, 3]]
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16",
+                                   "float32", "float64", "complex64", "complex128"])
+def test_every_dtype(client, dtype):
+    value = np.array([[0, 1, 1], [1, 0, 1]]).astype(dtype)
+    with client.writer() as writer:
+        writer.append(value)
+        writer.item("replay")
+    data = sample(client).data
+    assert data.dtype == np.dtype(dtype) and (data[0, 0] == value).all()
+
+
+def test_values_are_converted_or_refused(client):
+    with client.writer({"f": Field("float32"), "i": Field("int32", (2,)), "b": Field("bool"), "u": Field("uint8")}) as writer:
+        good = {"f": 1.5, "i": [1, 2], "b": True, "u": 255}
+        writer.append(good)
+        writer.append({**good, "f": np.float64(2), "i": np.arange(4, dtype="int32")[::2], "b": np.bool_(False)})
+        for wrong in ({"u": 256}, {"u": -1}, {"i": [1.5, 2]}, {"i": np.zeros(2, "float32")}, {"i": [1, 2, 3]}, {"f": "text"},
+                      {"f": None}, {"b": 2}):
+            with pytest.raises((ValueError, TypeError)):
+                writer.append({**good, **wrong})
+        for wrong in (3, {"f": 1.0}, {**good, "more": 1}, (1, 2, 3, 4)):
+            with pytest.raises(ValueError):
+                writer.append(wrong)
+        assert writer.info()["steps"] == 2
+        writer.item("queue", 1.0, 1)
+    assert sample(client, "queue").data["i"].tolist() == [[[0, 2]]]
+
+
+def test_structures_that_are_refused(client):
+    with client.writer() as writer:
+        for step, error in (({}, ValueError), ({"a": ()}, ValueError), ({1: 2.0}, TypeError), ({"": 2.0}, TypeError),
+                            ({"a": np.zeros((0, 2))}, ValueError), ({"a": np.zeros((1,) * 9)}, ValueError),
+                            ({"a": np.array(["text"])}, ValueError)):
+            with pytest.raises(error):
+                writer.append(step)
+        assert not writer.is_open
+        writer.append({"a": 1.0})
+
+
+def test_append_block(client):
+    with client.writer(keep_alive=2) as writer:
+        made = writer.append_block({"x": np.arange(64.0)}, Last(2, "queue", np.arange(64.0)))
+        assert made == 63
+        assert writer.append_block({"x": np.arange(2.0)}, Last(2, "queue", 1)) == 2
+        assert writer.append_block({"x": np.arange(3.0)}) == 0
+        for wrong in (np.zeros(0), np.float64(1), np.zeros((2, 2))):
+            with pytest.raises((ValueError, TypeError)):
+                writer.append_block({"x": wrong})
+        with pytest.raises(ValueError):
+            writer.append_block({"x": np.arange(3.0)}, Last(2, "queue", np.zeros(2)))
+        assert writer.info()["steps"] == 69
+    batch = sample(client, "queue", 65)
+    assert batch.data["x"][:63, 1].tolist() == list(range(1, 64))
+    assert batch.priority[:63].tolist() == list(range(1, 64))
+
+
+def test_vector_writer(client):
+    with client.vector_writer(4, keep_alive=2) as writer:
+        made = [writer.append({"x": np.arange(4.0) + 10 * t}, done=[False, t == 1, False, False], item=Last(2, "queue"))
+                for t in range(3)]
+        assert made == [0, 4, 3]
+        assert [info["episode"] for info in writer.info()] == [0, 1, 0, 0]
+        with pytest.raises(ValueError):
+            writer.append({"x": np.arange(3.0)})
+        writer.flush(timeout=10)
+    rows = sample(client, "queue", 7).data["x"].tolist()
+    assert sorted(rows) == sorted([[i, i + 10] for i in range(4)] + [[i + 10, i + 20] for i in (0, 2, 3)])
+    assert len(writer) == 4
+
+
+def test_episodes(client):
+    with client.writer(keep_alive=4) as writer:
+        writer.end_episode()
+        writer.append({"x": 1.0})
+        writer.append({"x": 2.0})
+        assert writer.episode_steps == 2
+        writer.end_episode()
+        assert writer.episode_steps == 0
+        writer.append({"x": 3.0})
+        with pytest.raises(replaybus.Error):
+            writer.item("replay", 1.0, 2)
+        writer.end_episode(wait=False, timeout=5)
+        info = writer.info()
+        assert (info["episode"], info["steps"]) == (2, 3)
+
+
+def test_errors_of_items(client):
+    with client.writer() as writer:
+        with pytest.raises(replaybus.FailedPrecondition):
+            writer.item("replay")
+        with pytest.raises(replaybus.FailedPrecondition):
+            writer.columns
+        writer.append({"x": np.float32(1)})
+        for wrong, error in ((("reply",), replaybus.NotFound), (("replay", -1), replaybus.InvalidArgument),
+                             (("replay", float("nan")), replaybus.InvalidArgument), (("replay", 1, 0), replaybus.InvalidArgument),
+                             (("replay", 1, 2), replaybus.Error), ((3,), TypeError), ((), TypeError),
+                             (("replay", "x"), TypeError), (("replay", 1, 1, -1), ValueError),
+                             (("replay", 1, 1, None, 5), TypeError)):
+            with pytest.raises(error):
+                writer.item(*wrong)
+        with pytest.raises(TypeError, match="twice"):
+            writer.item("replay", table="replay")
+        with pytest.raises(TypeError, match="no argument"):
+            writer.item("replay", prio=1)
+        assert writer.item(table="strict", priority=1, slices=1, timeout=5) > 0
+        writer.append({"x": np.float32(2)}, timeout=1)
+        with pytest.raises(KeyError):
+            writer.item("reply")
+
+
+def test_item_waits_for_room(client):
+    with client.writer(max_in_flight=5) as writer:
+        for _ in range(5):
+            writer.append({"x": 1.0})
+        with pytest.raises(replaybus.DeadlineExceeded) as failure:
+            for _ in range(200):  # nobody samples: the limiter stops the table
+                writer.item("ratio", timeout=0.15)
+        assert isinstance(failure.value, TimeoutError) and failure.value.status == 4
+        with pytest.raises(replaybus.DeadlineExceeded, match="steps were appended"):
+            writer.append_block({"x": np.zeros(9)}, Last(1, "ratio"), timeout=0)
+        with pytest.raises(TimeoutError):
+            writer.flush(timeout=0.05)
+        assert [wait["kind"] for wait in client.why()["waits"]] == ["insert"]
+        client.reset("ratio")
+        writer.flush(timeout=10)
+
+
+def test_rejections(client):
+    with client.writer() as writer:
+        writer.append({"x": np.float32(1)})
+        writer.set_policy(7)
+        writer.item("replay")
+        writer.flush()
+        assert list(writer.rejections()) == []
+    assert sample(client).policy.tolist() == [7]
+
+
+def test_chunks(client):
+    with client.writer(chunk_length=10, keep_alive=20) as writer:
+        for t in range(25):
+            writer.append({"x": np.full(100, t, "float32")})
+        writer.item("replay", 1.0, 20)
+    assert sample(client).data["x"][0, :, 0].tolist() == list(range(5, 25))
