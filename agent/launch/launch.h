@@ -1,4 +1,7 @@
-/* replay-launch: one struct with what the command line said, one row for each verb. */
+/* replay-launch: the command line and the verbs. This folder owns main, the options and one file for each verb; it
+ * may use all rooms below agent/launch. Those are: plan (how many processes), process (children and command lines),
+ * observe (what a run does, and its folder), plot (charts), profile (measurements for a plan), report (results of a
+ * run), view (terminal), run (the run itself). */
 #ifndef AGENT_LAUNCH_LAUNCH_H
 #define AGENT_LAUNCH_LAUNCH_H
 
@@ -27,34 +30,35 @@ enum launch_option {
 };
 
 struct launch {
-    const struct launch_verb *verbs; /* all of them */
+    const struct launch_verb *verbs; /* all verbs */
     uint32_t n_verbs;
     const struct launch_verb *verb;
     const char *argument;   /* of the verb, or NULL */
-    char *const *arguments; /* all of them, for a verb that takes several */
+    char *const *arguments; /* all arguments, for a verb that takes several */
     uint32_t n_arguments;
     struct cli_overrides overrides;
     const char *folder, *run, *weights, *episodes, *svg;
     bool quiet, json_lines, json, again, no_resize, follow, force, show, prune;
     int64_t lines;
-    int64_t keep;       /* of the newest runs, with --prune */
+    int64_t keep;       /* number of the newest runs to keep, with --prune */
     char command[1024]; /* the whole command line, to be shown */
 };
 
 struct launch_verb {
-    const char *name;     /* "" is what a file alone means */
-    const char *argument; /* "CONFIG.yaml"; in brackets if it may be left out, "..." at its end: several; NULL: none */
+    const char *name; /* "" is the verb of a command line that begins with a file */
+    /* "CONFIG.yaml"; in brackets if it may be left out, with "..." at its end if it may be repeated; NULL: none */
+    const char *argument;
     const char *summary;
     uint32_t options; /* launch_option bits */
     int (*run)(struct launch *launch);
 };
 
 /* options.c */
-/* -1: go on; otherwise the exit status. */
+/* Returns CLI_GO_ON, or the exit status. */
 int launch_read_options(struct launch *self, const struct launch_verb *verbs, uint32_t n_verbs, int argc, char **argv);
 void launch_fini(struct launch *self);
 #define launch_usage(...) cli_usage(LAUNCH_PROGRAM, __VA_ARGS__)
-/* Prints the sentence; gives the exit status. */
+/* Prints the error; returns the exit status. */
 int launch_fail(const rp_error *err);
 
 /* verb_run.c */

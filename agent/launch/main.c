@@ -23,7 +23,8 @@ static const struct launch_verb verbs[] = {
     {"stop", "[RUN]", "end a run in order, from any terminal", LAUNCH_RUN | LAUNCH_FORCE, launch_stop},
 };
 
-/* Whoever started us may have closed some of the standard three; then a file of ours would get what is printed. */
+/* The parent process may have closed some of the standard three descriptors. Then a file that is opened later would
+ * receive the output. */
 static void open_standard(void)
 {
     for (int fd = 0; fd >= 0 && fd < 3;)

@@ -6,7 +6,7 @@
 
 #include "agent/launch/launch.h"
 
-/* --prune N: N may be 0, so that the option itself is noted. */
+/* --prune N: N may be 0, so a flag records that the option was given. */
 static int take_prune(const struct cli *cli, const struct cli_option *option, const char *number, void *target)
 {
     struct launch *self = target;
@@ -102,7 +102,8 @@ static void print_help(const void *target)
 
 /* ---- reading ---- */
 
-/* A word that is meant as a verb, and no file. `more`: others follow it, as they follow a verb. */
+/* Refuses a word that looks like a misspelled verb and names no file. `more`: further arguments follow, as they do
+ * after a verb. */
 static int check_verb(const struct launch *self, bool more)
 {
     const char *names[16];
@@ -164,7 +165,7 @@ int launch_read_options(struct launch *self, const struct launch_verb *verbs, ui
             self->verb = &verbs[i];
     bool verb = self->verb != &verbs[0];
     if (verb)
-        argv[1] = argv[0]; /* getopt's messages begin with it */
+        argv[1] = argv[0]; /* getopt begins its messages with argv[0] */
     int status = cli_read(&cli, self, argc - verb, argv + verb);
     if (status == CLI_GO_ON)
         status = read_argument(self, argc - verb, argv + verb);

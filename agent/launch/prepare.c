@@ -12,7 +12,7 @@
 #include "proto/base/error.h"
 #include "proto/base/log.h"
 
-/* How much throughput a better ratio or fewer processes are worth. */
+/* Share of the throughput that a better ratio or fewer processes may cost. */
 #define NEAR 0.05
 
 void prepare_init(struct prepared *self)
@@ -34,7 +34,7 @@ void prepare_fini(struct prepared *self)
 
 /* ---- the configuration ---- */
 
-/* A command of the user's whose program is not there would only fail again and again. */
+/* Refuses a user's command whose program does not exist: it would only fail again and again. */
 static void check_program(const struct schema_list *command, const char *path, struct schema_report *report)
 {
     const char *program = command->count > 0 ? *(char *const *)command->data : NULL;
@@ -196,7 +196,7 @@ rp_status prepare_plan(struct prepared *self, bool again, bool cached, bool verb
     self->input.tolerance = config->plan.tolerance;
     status = plan_solve(&self->input, &self->plan, err);
     if (status != RP_OK && !prepare_is_auto(self))
-        return RP_OK; /* the file's numbers are respected, with or without a plan */
+        return RP_OK; /* the numbers of the file count, with or without a plan */
     RP_TRY(status);
     self->planned = true;
     if (config->actors.count == 0)

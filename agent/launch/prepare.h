@@ -1,4 +1,4 @@
-/* What comes before a run: the configuration, the folder, signals and guard, the plan. */
+/* What comes before a run: the configuration, the folder, signals, the guard and the plan. */
 #ifndef AGENT_LAUNCH_PREPARE_H
 #define AGENT_LAUNCH_PREPARE_H
 
@@ -13,39 +13,42 @@ struct prepared {
     char here[FOLDER_SIZE];     /* folder of the user's file */
     char cwd[FOLDER_SIZE];      /* working directory; "": not known */
     char programs[FOLDER_SIZE]; /* folder of our programs */
-    char folder[FOLDER_SIZE];   /* of the run; "": none yet */
+    char folder[FOLDER_SIZE];   /* folder of the run; "": none yet */
     char config_path[FOLDER_SIZE + 32];
     int lock; /* -1: not held */
     struct interrupts interrupts;
     struct guard guard;
-    bool planned; /* plan and input are there */
+    bool planned; /* plan and input are valid */
     bool from_cache;
     struct plan plan;
     struct plan_input input;
 };
 
-/* Zeroes it. */
+/* Sets all fields to nothing. */
 void prepare_init(struct prepared *self);
 void prepare_fini(struct prepared *self);
 
-/* Reads and checks a file, with what the command line overrides; prints every mistake. -1: it is right; else the exit status. */
+/* Reads and checks a file with the overrides of the command line; prints every mistake. -1: no mistakes; otherwise
+ * the exit status. */
 int prepare_config(struct prepared *self, const struct launch *launch, const char *file);
-/* Where our programs are. */
+/* Finds the folder of our programs. */
 rp_status prepare_programs(struct prepared *self, rp_error *err);
-/* Signals, the guard, and where our programs are. Before any thread. */
+/* Sets up signals and the guard, and finds our programs. Must come before any thread. */
 rp_status prepare_process(struct prepared *self, rp_error *err);
-/* A new folder, locked, with the log and config.yaml in it. suffix: after the run's name. */
+/* Makes a new folder, locked, with the log and config.yaml in it. suffix: follows the run's name. */
 rp_status prepare_folder(struct prepared *self, const struct launch *launch, const char *suffix, rp_error *err);
-/* config.yaml as the configuration is now. */
+/* Writes config.yaml from the present configuration. */
 rp_status prepare_write_config(struct prepared *self, rp_error *err);
-/* Whether a count is left to us. */
+/* True if a count is auto. */
 bool prepare_is_auto(const struct prepared *self);
-/* The weights that actors are to act by must be there; they are named by a path that lasts, for runs/latest soon is this run. */
+/* Checks that the weights which actors use exist, and names them by a lasting path: runs/latest soon points to this
+ * run. */
 rp_status prepare_weights(struct prepared *self, rp_error *err);
-/* verb_plan.c: for people, as wide as the terminal. */
+/* Prints a plan as wide as the terminal. (verb_plan.c) */
 void launch_print_plan(const struct plan *plan, const struct plan_input *input);
-/* Curves from the cache or measured now, and the plan; where the file says auto, the counts become the plan's. cached: only
- * from the cache, and without it there is no plan. progress goes to standard error, if it is a terminal or `verbose`. */
+/* Takes curves from the cache or measures them, and makes the plan; where the file says auto, the counts become the
+ * plan's. cached: uses only the cache, and without it there is no plan. Progress goes to standard error if that is a
+ * terminal or `verbose` is set. */
 rp_status prepare_plan(struct prepared *self, bool again, bool cached, bool verbose, rp_error *err);
 
 #endif

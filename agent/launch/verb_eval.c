@@ -1,4 +1,4 @@
-/* eval: measures what a run has saved. replay-actor does the work, in place of this process. */
+/* eval: measures what a run has saved. replay-actor does the work: this process becomes replay-actor. */
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@
 #define RUNS "runs"
 #define MAX_WORDS (2u * CLI_MAX_OVERRIDES + 16u)
 
-/* A file of the run's folder. */
+/* A file in the run's folder. */
 static bool find_below(const char *folder, const char *name, char out[PATH_MAX])
 {
     char path[2 * PATH_MAX];
@@ -22,7 +22,7 @@ static bool find_below(const char *folder, const char *name, char out[PATH_MAX])
     return access(path, R_OK) == 0 && realpath(path, out) != NULL;
 }
 
-/* Without a word about it: the best ones, or the last where nothing was evaluated. */
+/* Without --weights: the best ones, or the last ones if nothing was evaluated. */
 static rp_status find_weights(const char *folder, const char *given, char out[PATH_MAX], rp_error *err)
 {
     bool best = given && strcmp(given, "best") == 0, last = given && strcmp(given, "last") == 0;
@@ -45,7 +45,8 @@ static rp_status find_weights(const char *folder, const char *given, char out[PA
                    folder, given);
 }
 
-/* Relative paths of the run's file (a plug-in) start where the run was begun; a folder that is gone is said to be so. */
+/* Relative paths in the run's file (a plug-in) are relative to where the run was begun; if that folder is gone, this
+ * fails. */
 static void go_to_start(const char *folder)
 {
     struct folder_state state;
@@ -55,7 +56,7 @@ static void go_to_start(const char *folder)
                 state.cwd);
 }
 
-/* Gives NULL-terminated words that borrow everything. */
+/* Returns NULL-terminated words that borrow everything. */
 static void make_words(const struct launch *launch, const char *program, const char *config, const char *weights,
                        const char *words[MAX_WORDS])
 {
@@ -65,7 +66,7 @@ static void make_words(const struct launch *launch, const char *program, const c
     words[n++] = config;
     words[n++] = "--weights";
     words[n++] = weights;
-    words[n++] = "--folder"; /* the run's own reports are left alone */
+    words[n++] = "--folder"; /* the run's own reports stay as they are */
     words[n++] = "";
     if (launch->episodes) {
         words[n++] = "--episodes";

@@ -76,7 +76,7 @@ static rp_status print_json(const struct prepared *self, rp_error *err)
     return RP_OK;
 }
 
-/* Measures, unless the cache has it; what was measured is written into a folder. */
+/* Measures, unless the cache has the curves, and writes them into a folder. */
 static rp_status obtain(struct prepared *self, const struct launch *launch, bool folder, rp_error *err)
 {
     if (!folder && !launch->again) {

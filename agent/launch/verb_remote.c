@@ -1,4 +1,4 @@
-/* status, logs and stop: a run that another process launched. */
+/* status, logs and stop: for a run that another process launched. */
 #include <dirent.h>
 #include <errno.h>
 #include <signal.h>
@@ -18,7 +18,7 @@
 #define RUNS "runs"
 #define COLUMNS 100
 #define PAUSE_MS 200
-/* In order, a run ends within ten seconds. */
+/* A run that stops in order ends within ten seconds. */
 #define STOP_MS 20000
 #define FORCE_MS 3000
 
@@ -35,7 +35,7 @@ static int find(const struct launch *launch, const char *given, char folder[FOLD
 
 /* ---- status ---- */
 
-/* A launcher that was killed has left a status that is no longer true. */
+/* A launcher that was killed leaves a status that is no longer true. */
 static void mend(struct status *status, bool alive)
 {
     if (alive || status->phase >= PHASE_DONE)
@@ -71,7 +71,7 @@ static int follow(const char *folder, bool json)
     for (bool alive = true; alive && screen; nap(PAUSE_MS)) {
         struct status_copy copy;
         if (!read_status(folder, &copy, &alive))
-            continue; /* it is still being measured */
+            continue; /* the run is still being measured */
         seen = true;
         screen_show(screen, &copy.status);
         status_copy_fini(&copy);
@@ -135,7 +135,7 @@ static int list_logs(const char *folder)
     return EXIT_FINE;
 }
 
-/* To where the last `lines` lines begin. */
+/* Moves to where the last `lines` lines begin. */
 static void seek_lines(FILE *in, int64_t lines)
 {
     char block[4096];
@@ -160,7 +160,7 @@ static void copy_out(FILE *in)
     for (size_t n; (n = fread(block, 1, sizeof block, in)) > 0;)
         fwrite(block, 1, n, stdout);
     fflush(stdout);
-    clearerr(in); /* more may come */
+    clearerr(in); /* more output may come */
 }
 
 int launch_logs(struct launch *launch)
@@ -212,7 +212,8 @@ int launch_stop(struct launch *launch)
         return launch_fail(&err);
     }
     for (int waited = 0; run_folder_locked(folder); waited += PAUSE_MS) {
-        /* Again and again: two that come at once count as one. Its processes die with it. */
+        /* The signal is repeated, because two signals at once count as one. The processes of the run die with the
+         * launcher. */
         if (launch->force && waited > 0)
             kill(state.pid, waited < FORCE_MS ? SIGTERM : SIGKILL);
         if (waited > STOP_MS) {

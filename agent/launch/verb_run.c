@@ -1,4 +1,4 @@
-/* A run, new or taken up again. */
+/* Launches a run, a new one or a resumed one. */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +26,7 @@ static enum screen_mode mode_of(const struct launch *launch)
     return launch->json_lines ? SCREEN_JSON : launch->quiet ? SCREEN_QUIET : SCREEN_AUTO;
 }
 
-/* From here on there are processes. */
+/* From here on child processes may run. */
 static int go(struct prepared *self, const struct launch *launch, const char *command,
               const struct folder_state *before, bool auto_actors)
 {
@@ -57,7 +57,7 @@ static int go(struct prepared *self, const struct launch *launch, const char *co
     return status;
 }
 
-/* Nothing is measured for numbers that the file gives, but what is known is compared with them. */
+/* With fixed counts nothing is measured, but cached curves are compared with the counts. */
 static rp_status size_up(struct prepared *self, const struct launch *launch, rp_error *err)
 {
     bool verbose = !launch->quiet && !launch->json_lines;
@@ -79,7 +79,7 @@ static rp_status size_up(struct prepared *self, const struct launch *launch, rp_
     return prepare_write_config(self, err);
 }
 
-/* Who was asked to stop meanwhile has done so. */
+/* The user asked to stop meanwhile. */
 static int not_sized_up(struct prepared *self, const rp_error *err)
 {
     int stopped = self->interrupts.asked > 1 ? FORCED : EXIT_FINE;
@@ -101,7 +101,7 @@ int launch_run(struct launch *launch)
     if (prepare_weights(&self, &err) != RP_OK || prepare_process(&self, &err) != RP_OK ||
         prepare_folder(&self, launch, "", &err) != RP_OK)
         return finish(&self, &err);
-    /* So that status and stop find the run while it is still being measured. */
+    /* Lets status and stop find the run while it is still being measured. */
     struct folder_state state = {.pid = (int32_t)getpid(), .auto_actors = auto_actors};
     snprintf(state.here, sizeof state.here, "%s", self.here);
     snprintf(state.cwd, sizeof state.cwd, "%s", self.cwd);
@@ -117,7 +117,7 @@ int launch_run(struct launch *launch)
 
 /* ---- resume ---- */
 
-/* Why it ended, as its status says; "" if there is none. */
+/* The reason for which the run ended, from its status; "" if there is none. */
 static const char *reason_of(const char *folder, char *out, size_t size)
 {
     struct status_copy copy;
@@ -131,7 +131,7 @@ static const char *reason_of(const char *folder, char *out, size_t size)
     return out;
 }
 
-/* The plan of the legs before; without one, there is just nothing to compare with. */
+/* Reads the plan of the earlier legs; without a plan the report compares nothing. */
 static void take_plan(struct prepared *self)
 {
     char *text = run_folder_read(self->folder, "plan.json");
@@ -139,7 +139,7 @@ static void take_plan(struct prepared *self)
     free(text);
 }
 
-/* Relative paths of the file (a plug-in, a command) start where the run was begun. */
+/* Relative paths in the file (a plug-in, a command) are relative to where the run was begun. */
 static rp_status go_back(struct prepared *self, const char *cwd, rp_error *err)
 {
     char real[PATH_MAX];
@@ -172,11 +172,11 @@ static rp_status open_again(struct prepared *self, const struct launch *launch, 
                        "--set stop.steps=...",
                        self->folder, reason_of(self->folder, reason, sizeof reason));
     RP_TRY(log_open(run_folder_path(log, sizeof log, self->folder, "logs/launch.log"), err));
-    state->pid = (int32_t)getpid(); /* 'stop' must not take another process for this one */
+    state->pid = (int32_t)getpid(); /* 'stop' must not mistake another process for this launcher */
     return run_folder_write_state(self->folder, state, err);
 }
 
-/* key: with "=" at its end. */
+/* True if the command line sets the key, which ends with "=". */
 static bool sets_key(const struct launch *launch, const char *key)
 {
     for (uint32_t i = 0; i < launch->overrides.n; i++)
@@ -185,7 +185,7 @@ static bool sets_key(const struct launch *launch, const char *key)
     return false;
 }
 
-/* What the broker starts with. */
+/* Steps with which the broker starts. */
 static const char *tables_of(const struct run_config *config)
 {
     bool none = config->broker.checkpoint_load && strcmp(config->broker.checkpoint_load, "none") == 0;
@@ -195,7 +195,7 @@ static const char *tables_of(const struct run_config *config)
                                                                        : "the tables are those of the last checkpoint";
 }
 
-/* An end that the command line names and that lies behind: the run would stop as soon as it has started. */
+/* Refuses a stop condition of the command line that is already met: the run would stop at once. */
 static rp_status check_ends(const struct launch *launch, const struct run_config *config,
                             const struct folder_state *state, rp_error *err)
 {
@@ -247,7 +247,7 @@ int launch_resume(struct launch *launch)
     if (prepare_weights(&self, &err) != RP_OK || prepare_process(&self, &err) != RP_OK ||
         prepare_write_config(&self, &err) != RP_OK)
         return finish(&self, &err);
-    /* It was stopped while it was measuring, or is to be measured anew. */
+    /* The run was stopped while it was measured, or is to be measured again. */
     if (prepare_is_auto(&self) && size_up(&self, launch, &err) != RP_OK)
         return not_sized_up(&self, &err);
     run_folder_point_latest(self.config.launch.runs, self.folder);

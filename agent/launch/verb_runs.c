@@ -1,4 +1,4 @@
-/* runs: those that there are, some of them compared, or the old ones removed. */
+/* runs: lists runs, compares some of them, or removes old ones. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -112,7 +112,7 @@ static int compare(const struct launch *launch)
 
 /* ---- the old ones ---- */
 
-/* All but the newest so many; one that a launcher works on is left alone, and counts among those that are kept. */
+/* Removes all but the newest N runs. A run that a launcher works on stays, and counts as one of the N. */
 static int prune(uint64_t keep)
 {
     uint32_t n = 0, removed = 0;

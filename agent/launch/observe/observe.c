@@ -1,4 +1,4 @@
-/* See observe.h. One client that finds a restarted broker by itself; what comes from reports is in observe_files.c. */
+/* See observe.h. The client reconnects to a restarted broker by itself; observe_files.c reads the reports. */
 #include "agent/launch/observe/observe.h"
 
 #include <math.h>

@@ -1,5 +1,7 @@
-/* What is going on in a run, from two sources: the broker (rates, counters, waits) and the reports that our own
- * processes write into the run's folder (idle shares, returns). A run of foreign programs has the first only. */
+/* The observe room: what a run does. It owns the run's folder (run_folder.h) and the status (status.h), and offers
+ * observations (this header) from two sources: the broker (rates, counters, waits) and the reports that our own
+ * processes write into the run's folder (idle shares, returns). A user's own programs write no reports. It may use
+ * the client library and the names of roles (process). */
 #ifndef AGENT_LAUNCH_OBSERVE_H
 #define AGENT_LAUNCH_OBSERVE_H
 
@@ -12,49 +14,49 @@
 
 struct observe_options {
     const char *service; /* endpoint of the broker */
-    const char *table;   /* the one that actors insert into and learners sample */
-    const char *folder;  /* where reports are; "": none are read */
+    const char *table;   /* the table that actors insert into and learners sample */
+    const char *folder;  /* folder of the reports; "": none are read */
     int64_t every_ns;    /* between two reports of a process (report.every); 0: 2 s */
-    bool foreign_actors; /* of the user's own: that they do not report says nothing about them */
+    bool foreign_actors; /* actors are the user's own: that they do not report says nothing about them */
     int64_t connect_ms;  /* how long to wait for the broker's first answer; 0: 5 s */
 };
 
 struct observation {
     int64_t at_ns; /* monotonic */
-    bool broker;   /* it answers: what comes from it is new */
+    bool broker;   /* the broker answered: its values below are new */
     uint64_t broker_instance;
-    uint64_t steps, learner_steps; /* counters of the broker; of foreign programs that do not count: 0 */
-    uint64_t inserts, samples;     /* of the table's limiter, since its start */
+    uint64_t steps, learner_steps; /* counters of the broker; 0 for a user's own programs that do not count */
+    uint64_t inserts, samples;     /* counted by the table's limiter since the broker's start */
     uint64_t size, max_size;       /* items in the table */
     double min_size;
     uint64_t broker_bytes, broker_limit;
     uint64_t policy;                            /* version of the parameters; 0: none */
-    uint32_t waiting_inserts, waiting_samplers; /* who waits in the broker: sessions, requests */
-    char inserts_wait[256], samples_wait[256];  /* what for; "": nobody does */
+    uint32_t waiting_inserts, waiting_samplers; /* sessions and requests that wait in the broker */
+    char inserts_wait[256], samples_wait[256];  /* what they wait for; "": none waits */
     /* ---- from reports */
-    double actor_idle, learner_idle;           /* mean of the newest reports of those that still report; NAN: none */
-    struct idle_shares idle_by;                /* the same by what they wait for */
-    double value;                              /* return of the newest evaluation; NAN: none. */
-    uint64_t value_steps, value_learner_steps; /* when */
-    double value_seconds;                      /* how long it took; NAN: not known */
+    double actor_idle, learner_idle; /* mean over the newest reports of processes that still report; NAN: none */
+    struct idle_shares idle_by;      /* the same by cause */
+    double value;                    /* return of the newest evaluation; NAN: none */
+    uint64_t value_steps, value_learner_steps; /* steps of that evaluation */
+    double value_seconds;                      /* duration of that evaluation; NAN: not known */
     uint64_t values;                           /* evaluations so far */
-    double actor_value;                        /* mean return of the actors' newest episodes, exploring; NAN: none */
+    double actor_value; /* mean return of the actors' newest episodes, with exploration; NAN: none */
 };
 
 struct observer;
-/* Connects: NULL if no broker answers within a few seconds. Later it connects anew by itself. */
+/* Connects; NULL if no broker answers within a few seconds. Later it reconnects by itself. */
 struct observer *observer_new(const struct observe_options *options, rp_error *err);
 void observer_destroy(struct observer **self);
-/* Never waits longer than timeout_ms for the broker; without an answer, what comes from it stays as it was. */
+/* Never waits longer than timeout_ms for the broker; without an answer the broker's values stay as they were. */
 void observer_look(struct observer *self, int64_t timeout_ms, struct observation *out);
-/* The next look also finds reports that have just begun: those of a process that has ended already. */
+/* Makes the next look search for new reports, such as those of a process that has already ended. */
 void observer_rescan(struct observer *self);
-/* Every evaluation so far, oldest first: environment steps and mean return; borrowed until the next look. */
+/* All evaluations so far, oldest first; borrowed until the next look. */
 struct observe_value {
     double time_s; /* seconds since 1970 */
     uint64_t steps, learner_steps;
     double value;
-    double seconds; /* that it took; NAN: not known */
+    double seconds; /* duration; NAN: not known */
 };
 const struct observe_value *observer_values(const struct observer *self, uint32_t *n);
 /* The client, for counters. */

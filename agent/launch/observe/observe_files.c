@@ -1,5 +1,5 @@
-/* See observe_files.h. Files are opened for each look, so that one that was replaced is seen; nothing is read from one
- * that has not grown. */
+/* See observe_files.h. Each look opens the files again, so that a replaced file is noticed; a file that has not grown
+ * is not read. */
 #include "agent/launch/observe/observe_files.h"
 
 #include <dirent.h>
@@ -17,18 +17,18 @@
 #include "proto/base/json_map.h"
 
 #define DEFAULT_EVERY_NS (2 * NS_PER_S)
-/* No report is longer. Of actors and learners only the newest counts: not more than this is read of a file that is new
- * to us. */
+/* The longest report in bytes. For actors and learners only the newest report counts, so no more than this is read of
+ * a file that was not read before. */
 #define MOST_LINE 65536
 #define MOST_FILES 8192u
 #define MOST_VALUES (1u << 20)
-/* At one look, of one file: the rest waits for the next. */
+/* Bytes read from one file in one look; the next look reads on. */
 #define MOST_READ (64 * MOST_LINE)
 #define SCAN_S 1.0
-/* A process counts for so long after a report. */
+/* How long after its last report a process counts. */
 #define PERIODS 3.0
 #define GRACE_S 5.0
-/* One that waits in the broker is late by then. */
+/* After this time an actor that waits in the broker is late with its report. */
 #define LATE_PERIODS 1.5
 
 static const char *const prefixes[OBSERVE_KINDS] = {
@@ -48,7 +48,7 @@ void observe_files_fini(struct observe_files *self)
     *self = (struct observe_files){0};
 }
 
-/* Room for one more element. */
+/* Makes room for one more element. */
 static bool grow(void **data, uint32_t n, uint32_t *capacity, size_t size, uint32_t most)
 {
     if (n < *capacity)
@@ -66,7 +66,7 @@ static bool grow(void **data, uint32_t n, uint32_t *capacity, size_t size, uint3
 
 /* ---- finding files ---- */
 
-/* "actor-3.jsonl" gives the kind and the length of "actor-3"; 0: no report of ours. */
+/* Returns the length of "actor-3" in "actor-3.jsonl" and sets the kind; 0: the file is not a report. */
 static size_t parse_name(const char *name, enum observe_kind *kind)
 {
     for (int k = 0; k < OBSERVE_KINDS; k++) {
@@ -100,7 +100,7 @@ static void add_file(struct observe_files *self, const char *name)
 
 static void scan(struct observe_files *self, double now_s)
 {
-    /* A clock that was set back must not stop the search. */
+    /* The search goes on even if the clock was set back. */
     if (self->scanned_s > 0 && now_s >= self->scanned_s && now_s - self->scanned_s < SCAN_S)
         return;
     self->scanned_s = now_s;
@@ -138,7 +138,7 @@ static void add_value(struct observe_files *self, struct json_object *line, doub
                                                             .seconds = number_of(line, "seconds")};
 }
 
-/* What a program of the user's own waits for is not known in detail: it counts as the other side's doing. */
+/* A user's own program does not report what it waits for: all its waiting counts as waiting for the other side. */
 static enum idle_cause main_cause(enum observe_kind kind)
 {
     return kind == OBSERVE_ACTOR ? IDLE_CREDIT : IDLE_SAMPLE;
@@ -184,7 +184,7 @@ static void take_line(struct observe_files *self, struct observe_file *file, str
     json_object_put(line);
 }
 
-/* Takes the whole lines of a block that begins at the file's offset, and moves that. Gives what it was moved by. */
+/* Takes the whole lines of a block that begins at the file's offset. Returns by how much the offset moves. */
 static size_t take_block(struct observe_files *self, struct observe_file *file, struct json_tokener *tokener,
                          const char *block, size_t size)
 {
@@ -206,8 +206,8 @@ static size_t take_block(struct observe_files *self, struct observe_file *file, 
 
 /* ---- files ---- */
 
-/* Evaluations are a list over time: if the file that they came from was cut, it is read again, and they would be there
- * twice. */
+/* When a file of evaluations was cut, it is read again from the start: drop its evaluations, or the list would hold
+ * them twice. */
 static void forget_values(struct observe_files *self)
 {
     self->n_values = 0;
@@ -248,7 +248,7 @@ static void read_file(struct observe_files *self, struct observe_file *file, str
     char path[600];
     struct stat status;
     snprintf(path, sizeof path, "%s/%s.jsonl", self->folder, file->name);
-    /* A pipe of that name must not make us wait. */
+    /* O_NONBLOCK: a named pipe must not block the launcher. */
     if (stat(path, &status) != 0 || !S_ISREG(status.st_mode))
         return;
     if (file->inode != status.st_ino || status.st_size < file->offset)
@@ -307,7 +307,7 @@ static bool waits(const char *name, const char *const *waiting, uint32_t n)
     return false;
 }
 
-/* Those that wait and have never reported. */
+/* Actors that wait and have not reported yet. */
 static uint32_t count_silent(const struct observe_files *self, const char *const *waiting, uint32_t n_waiting)
 {
     uint32_t n = 0;
@@ -326,7 +326,7 @@ void observe_files_sum(const struct observe_files *self, const char *const *wait
 {
     struct mean idle[OBSERVE_KINDS] = {{0}}, value = {0};
     double by[OBSERVE_KINDS][IDLE_CAUSES] = {{0}};
-    /* At first nobody can have reported. */
+    /* In the first seconds no process can have reported. */
     if (self->folder[0] && !self->foreign_actors && now_s - self->first_s > LATE_PERIODS * self->every_s) {
         uint32_t silent = count_silent(self, waiting, n_waiting);
         idle[OBSERVE_ACTOR] = (struct mean){.sum = silent, .n = silent};

@@ -17,9 +17,9 @@ struct observe_file {
     ino_t inode;            /* 0: never read */
     int64_t offset;         /* end of the last whole line that was read */
     bool skip;              /* the line at offset has lost its beginning, or is longer than any report */
-    double time_s;          /* of the newest report, seconds since 1970; 0: none */
-    double idle;            /* blocked_share or wait_share of it; NAN: none */
-    double by[IDLE_CAUSES]; /* the same by what it waited for */
+    double time_s;          /* time of the newest report, seconds since 1970; 0: none */
+    double idle;            /* blocked_share or wait_share of the newest report; NAN: none */
+    double by[IDLE_CAUSES]; /* the same by cause */
     double value;           /* the newest return; NAN: none */
 };
 
@@ -27,20 +27,20 @@ struct observe_files {
     char folder[512];
     double every_s;
     bool foreign_actors;       /* see observe.h */
-    double first_s, scanned_s; /* of the first and of the last look for new files */
+    double first_s, scanned_s; /* times of the first and of the last search for new files */
     struct observe_file *files;
     uint32_t n, capacity;
     struct observe_value *values;
     uint32_t n_values, values_capacity;
 };
 
-/* folder "": nothing is ever read. */
+/* With folder "", nothing is ever read. */
 void observe_files_init(struct observe_files *self, const char *folder, int64_t every_ns);
 void observe_files_fini(struct observe_files *self);
-/* Reads what is new. now_s: seconds since 1970; new files are looked for at most once a second of it. */
+/* Reads what is new. now_s: seconds since 1970. New files are searched for at most once per second. */
 void observe_files_read(struct observe_files *self, double now_s);
-/* Fills the second part of *out. waiting: names of those whose inserts wait in the broker just now: an actor that waits
- * does not report until it gets on, so one of ours that waits and is late is idle all the time. */
+/* Fills the second part of *out. waiting: names of the processes whose inserts wait in the broker now. An actor does
+ * not report while it waits, so a late actor of ours that waits counts as idle all the time. */
 void observe_files_sum(const struct observe_files *self, const char *const *waiting, uint32_t n_waiting, double now_s,
                        struct observation *out);
 

@@ -16,7 +16,7 @@
 #include "proto/base/json_map.h"
 
 #define LOGS "logs"
-/* Runs of one name that may begin in one second. */
+/* Runs of the same name that may begin within one second. */
 #define MAX_TWINS 100
 #define MAX_FILE (INT64_C(64) << 20)
 
@@ -35,7 +35,7 @@ static rp_status make(const char *path, rp_error *err)
     return err_set(err, RP_IO, "the folder '%s' cannot be made: %s", path, strerror(errno));
 }
 
-/* All folders on the way, and the last one. */
+/* Makes the folder and all folders above it. */
 static rp_status make_all(const char *path, rp_error *err)
 {
     char part[FOLDER_SIZE];
@@ -46,7 +46,7 @@ static rp_status make_all(const char *path, rp_error *err)
     return make(path, err);
 }
 
-/* A name of a file: anything unusual in a run's name becomes a dash. */
+/* Makes a file name of a run's name: unusual characters become dashes. */
 static void clean_name(const char *name, char *out, size_t size)
 {
     size_t n = 0;
@@ -110,7 +110,7 @@ void run_folder_point_latest(const char *runs, const char *folder)
         return;
     run_folder_path(link, sizeof link, runs, FOLDER_LATEST);
     snprintf(fresh, sizeof fresh, "%s.%ld", link, (long)getpid());
-    if (lstat(link, &st) == 0 && !S_ISLNK(st.st_mode)) /* somebody's own file */
+    if (lstat(link, &st) == 0 && !S_ISLNK(st.st_mode)) /* a file of the user */
         return;
     if (symlink(folder + length + 1, fresh) == 0 && rename(fresh, link) != 0)
         unlink(fresh);
@@ -122,7 +122,7 @@ static bool holds_run(const char *path)
     return access(run_folder_path(state, sizeof state, path, FOLDER_STATE), R_OK) == 0;
 }
 
-/* A link that points to its neighbour becomes that neighbour: runs/latest may soon point to another run. */
+/* Follows a link to a neighbouring folder: runs/latest may soon point to another run. */
 static void follow_link(char path[FOLDER_SIZE])
 {
     char target[FOLDER_SIZE];

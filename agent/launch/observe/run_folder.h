@@ -25,46 +25,46 @@
 #define FOLDER_STATUS "status.json"
 #define FOLDER_METRICS "metrics.jsonl"
 #define FOLDER_LATEST "latest"
-/* Actors and learners that a run may have: a damaged file cannot ask for more. */
+/* The most actors and learners that a run may have: a damaged file cannot ask for more. */
 #define FOLDER_MAX_COUNT 4096u
 
-/* What a later launcher, or another terminal, has to know. */
+/* What a later launcher, or another terminal, has to know about a run. */
 struct folder_state {
     int32_t pid; /* of the launcher */
     uint32_t legs;
-    double elapsed_s; /* of the legs so far */
+    double elapsed_s; /* time of all legs so far */
     uint64_t steps, learner_steps;
     uint32_t actors, learners;
-    bool auto_actors; /* the file leaves the number to us */
+    bool auto_actors; /* the file says auto for the number of actors */
     bool done;        /* a stop condition was met: there is nothing to resume */
     char service[256];
     char here[FOLDER_SIZE]; /* folder of the user's file */
-    char cwd[FOLDER_SIZE];  /* where it was begun: relative paths of the file start there; "": not known */
-    char command[1024];     /* that began it */
+    char cwd[FOLDER_SIZE];  /* folder where the run was begun: relative paths of the file start there; "": not known */
+    char command[1024];     /* the command line that began the run */
 };
 
-/* Makes the folder of a new run: `given`, or RUNS/NAME-TIME, which RUNS/latest then points to. A folder that holds a run already
- * is refused. */
+/* Makes the folder of a new run: `given`, or RUNS/NAME-TIME, which RUNS/latest then points to. Refuses a folder that
+ * already holds a run. */
 rp_status run_folder_create(const char *runs, const char *name, const char *given, char out[FOLDER_SIZE],
                             rp_error *err);
-/* RUNS/latest points to it from now on, if it is below RUNS. */
+/* Makes RUNS/latest point to the folder, if it is below RUNS. */
 void run_folder_point_latest(const char *runs, const char *folder);
-/* The folder of a run by what a user wrote: a path, a name below RUNS, or NULL: the latest. */
+/* Finds the folder of a run by what a user wrote: a path, a name below RUNS, or NULL for the latest. */
 rp_status run_folder_find(const char *runs, const char *given, char out[FOLDER_SIZE], rp_error *err);
 
-/* Held until the process ends. RP_FAILED_PRECONDITION: another launcher works on this run. */
+/* Locks the run until the process ends. RP_FAILED_PRECONDITION: another launcher works on this run. */
 rp_status run_folder_lock(const char *folder, int *lock, rp_error *err);
-/* Whether a launcher works on it now. */
+/* True if a launcher works on the run now. */
 bool run_folder_locked(const char *folder);
 
 rp_status run_folder_write_state(const char *folder, const struct folder_state *state, rp_error *err);
 rp_status run_folder_read_state(const char *folder, struct folder_state *out, rp_error *err);
 
-/* Writes a file at once or not at all. */
+/* Writes a file whole or not at all. */
 rp_status run_folder_write(const char *folder, const char *file, const char *text, rp_error *err);
-/* The whole of a file; NULL: there is none, or it is too large. Given: free(). */
+/* Returns the contents of a file: free(). NULL: there is none, or it is too large. */
 char *run_folder_read(const char *folder, const char *file);
-/* folder/file, cut to size. Gives out. */
+/* Writes folder/file to out, cut to size. Gives out. */
 const char *run_folder_path(char *out, size_t size, const char *folder, const char *file);
 
 #endif

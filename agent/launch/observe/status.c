@@ -139,7 +139,7 @@ static uint32_t array_length(struct json_object *object, const char *name, struc
     return n > UINT32_MAX ? UINT32_MAX : (uint32_t)n;
 }
 
-/* The newest evaluations, where there are more than we keep. */
+/* Keeps the newest evaluations if there are more than STATUS_MAX_VALUES. */
 static bool get_values(struct json_object *object, struct status_copy *out)
 {
     struct json_object *steps = NULL, *values = NULL;

@@ -1,4 +1,5 @@
-/* Where a run stands: one struct from which the terminal view, plain lines, JSON lines, metrics.jsonl, status.json and the report are made. */
+/* Where a run stands. The terminal view, plain lines, JSON lines, metrics.jsonl, status.json and the report are made
+ * from this one struct. */
 #ifndef AGENT_LAUNCH_STATUS_H
 #define AGENT_LAUNCH_STATUS_H
 
@@ -16,7 +17,7 @@ enum phase {
     PHASE_RUNNING,
     PHASE_STOPPING,
     PHASE_MEASURING,
-    PHASE_DONE, /* from here on it is over */
+    PHASE_DONE, /* from here on the run is over */
     PHASE_STOPPED,
     PHASE_FAILED,
     PHASES
@@ -39,27 +40,27 @@ struct status {
     /* ---- the run */
     char name[132], folder[512];
     enum phase phase;
-    double unix_s;    /* now */
-    double elapsed_s; /* since the start of the run, with what came before a resume */
-    char reason[512]; /* why it stops or failed; "" */
+    double unix_s;    /* time of this status */
+    double elapsed_s; /* since the start of the run, earlier legs included */
+    char reason[512]; /* why the run stops or has failed; "" */
     /* ---- towards the end */
     uint64_t steps, learner_steps;
-    uint64_t stop_steps, stop_learner_steps; /* 0: no such end */
-    double stop_value, stop_time_s;          /* INFINITY, 0: no such end */
-    double progress, eta_s;                  /* 0..1 of the nearest end; NAN: not known */
+    uint64_t stop_steps, stop_learner_steps; /* 0: no such stop condition */
+    double stop_value, stop_time_s;          /* INFINITY, 0: no such stop condition */
+    double progress, eta_s;                  /* progress towards the nearest stop condition, 0 to 1; NAN: not known */
     /* ---- speed, lately */
     double steps_rate, updates_rate; /* environment steps/s, learner steps/s */
     double inserts_rate, samples_rate;
-    double spi, spi_target;          /* lately; NAN: nothing was inserted. target 0: none */
+    double spi, spi_target;          /* lately; NAN: nothing was inserted. A target of 0: none */
     double actor_idle, learner_idle; /* NAN: not known */
-    struct idle_shares idle_by;      /* the same by what they wait for */
+    struct idle_shares idle_by;      /* the same by cause */
     double planned_inserts, planned_samples, planned_actor_idle, planned_learner_idle; /* NAN: no plan */
-    char waits[256];         /* who waits on whom and why; "" nobody */
+    char waits[256];         /* which side waits for which, and why; "": none waits */
     uint64_t size, max_size; /* of the table */
     double min_size;
     /* ---- returns */
     double value, best;                 /* newest and best evaluation; NAN: none yet */
-    double actor_value;                 /* of exploring actors; NAN */
+    double actor_value;                 /* mean return of the actors, which explore; NAN: none */
     const double *value_steps, *values; /* all evaluations so far, borrowed */
     uint32_t n_values;
     /* ---- processes */
@@ -67,7 +68,7 @@ struct status {
     uint32_t n_processes;
     uint32_t actors, actors_wanted, learners, learners_wanted; /* running */
     uint32_t restarts;
-    uint64_t memory, memory_limit; /* of all processes; budget, 0: none */
+    uint64_t memory, memory_limit; /* memory of all processes; budget, 0: none */
     double cpu, cores;
     double others; /* cores that other programs take while none is free; 0: none */
     /* ---- the latest thing worth telling: "actor-1 restarted (exit status 1)"; "" */
@@ -75,11 +76,11 @@ struct status {
     double event_unix_s;
 };
 
-/* One JSON object without a line end; given: free(). With processes and values only if `whole` (status.json); without, it is a line of
- * metrics.jsonl and of --json-lines. */
+/* Returns one JSON object without a line end: free(). With `whole` (status.json) it includes processes and values;
+ * without, it is a line of metrics.jsonl and of --json-lines. */
 char *status_to_json(const struct status *self, bool whole);
 
-/* What status.json says, for `replay-launch status`; owns what it borrows. */
+/* The contents of status.json, for `replay-launch status`; owns what the status borrows. */
 struct status_copy {
     struct status status;
     double *value_steps, *values;

@@ -1,4 +1,5 @@
-/* The search: every pair of counts, twice. First for the highest rate, then for the best of those that come near it. */
+/* The search goes over every pair of counts twice: first for the highest rate, then for the best pair near that
+ * rate. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -47,7 +48,7 @@ rp_status plan_input_check(const struct plan_input *input, rp_error *err)
     return RP_OK;
 }
 
-/* Without a budget (0, not a number) everything fits. */
+/* Without a budget (0 or not a number) every pair fits. */
 bool plan_fits(const struct plan_input *input, const struct plan_choice *choice)
 {
     return !(input->memory > 0) || choice->memory <= input->memory;
@@ -62,12 +63,13 @@ struct range {
 struct search {
     const struct plan_model *model;
     struct range actors, learners;
-    struct plan_side *sides;           /* of every number of learners */
-    bool measured;                     /* only pairs that were measured jointly are chosen */
-    bool any;                          /* some pair fits */
-    struct plan_choice top, chosen;    /* of what fits: the highest rate; the best that comes near it */
-    struct plan_choice highest, unfit; /* of all: the highest rate; the best near it that does not fit */
-    struct plan_choice smallest;       /* least memory */
+    struct plan_side *sides;        /* of every number of learners */
+    bool measured;                  /* only pairs that were measured jointly are chosen */
+    bool any;                       /* at least one pair fits */
+    struct plan_choice top, chosen; /* among pairs that fit: the highest rate, and the best pair near it */
+    struct plan_choice highest,
+        unfit;                   /* among all pairs: the highest rate, and the best pair near it that does not fit */
+    struct plan_choice smallest; /* the pair that needs the least memory */
 };
 
 static double near_of(const struct plan_input *input)
@@ -75,8 +77,9 @@ static double near_of(const struct plan_input *input)
     return input->near > 0 && input->near < 1 ? input->near : 0;
 }
 
-/* How far the natural ratio is from the target, beyond what is as good as on target: half of the tolerance, since more is
- * to come to it; all of it for what was measured, so that a plan that is good enough is not measured again one actor off. */
+/* How far the natural ratio is from the target, beyond what counts as on target. For computed pairs that is half of
+ * the tolerance, because measuring adds an error of its own; for measured pairs it is the whole tolerance, so that a
+ * plan that is good enough is not measured again with one actor more or less. */
 static double distance(const struct plan_input *input, const struct plan_choice *choice)
 {
     if (!(input->spi > 0))
@@ -87,13 +90,13 @@ static double distance(const struct plan_input *input, const struct plan_choice 
     return fmax(0, fabs(log(choice->spi / input->spi)) - free);
 }
 
-/* Of two that come near the highest rate. */
+/* True if a is the better one of two pairs near the highest rate. */
 static bool better(const struct plan_input *input, const struct plan_choice *a, const struct plan_choice *b)
 {
     double far_a = distance(input, a), far_b = distance(input, b);
     if (far_a != far_b)
         return far_a < far_b;
-    if (a->measured != b->measured) /* what was measured is worth more than what is computed */
+    if (a->measured != b->measured) /* a measured pair wins over a computed one */
         return a->measured;
     if (a->memory != b->memory)
         return a->memory < b->memory;
@@ -143,7 +146,7 @@ static void every_pair(struct search *self, void (*look)(struct search *, const 
     }
 }
 
-/* Whether a joint run within the ranges fits. */
+/* True if some pair that was run jointly lies within the ranges and fits. */
 static bool any_measured(const struct search *self)
 {
     const struct plan_input *input = self->model->input;
@@ -164,14 +167,14 @@ static struct range range_of(const struct plan_input *input, enum plan_who who, 
     return fixed ? (struct range){fixed, fixed} : (struct range){1, plan_most(input, who)};
 }
 
-/* Whether a pair that memory does not admit would give more than is chosen to give away anyway. */
+/* True if a pair that does not fit into memory would give clearly more than the chosen one. */
 static bool memory_binds(const struct search *self)
 {
     return self->any && self->unfit.actors &&
            self->unfit.inserts * (1 - near_of(self->model->input)) > self->top.inserts;
 }
 
-/* If nothing fits (any is false), chosen is what needs the least. */
+/* If nothing fits (any is false), chosen is the pair that needs the least memory. */
 static rp_status search_run(struct search *self, const struct plan_model *model, uint32_t fixed_actors,
                             uint32_t fixed_learners, rp_error *err)
 {

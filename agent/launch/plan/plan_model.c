@@ -1,28 +1,30 @@
 /* What the curves say about a pair of counts.
  *
- * With the limiter, an insert comes with spi samples. What both cost in processor time bounds the rate together with what each side can do alone:
+ * With the limiter, an insert comes with spi samples. What both cost in processor time bounds the rate together with
+ * what each side can do alone:
  *
  *     T = min( f_a(x), f_l(y) / spi, cores / (c_insert + spi * c_sample) )
  *
- * What an item costs depends on the rate: a busy broker takes more of them at a time. A side that is held back to T works
- * as fewer of its processes would that can do just T, so the costs are those of T, not those of the full speed of x actors.
+ * What an item costs depends on the rate: a busy broker takes more of them at a time. A side that is held back to T
+ * works as fewer of its processes would that can do just T, so the costs are those of T, not those of the full speed
+ * of x actors.
  *
- * Without the limiter (the natural ratio) processes compete: each gets an equal share of the cores, but none more than it
- * would use (water-filling). The broker gets what it needs: who waits for it leaves the processor to it. A process that
- * gets a part of what it would use does that part of its items.
+ * Without the limiter (the natural ratio) processes compete: each gets an equal share of the cores, but none more
+ * than it would use (water-filling). The broker gets what it needs: who waits for it leaves the processor to it. A
+ * process that gets a part of what it would use does that part of its items.
  *
- * Who waits under the limiter: an actor that is never held back does its part of the natural rate, so to do T it is at
- * work for T / natural of the time and held back for the rest. Where the cores are all busy this is right too: one that is
- * awake gets its fair share, and the time that it is held back is what speeds the other side up. */
+ * Who waits under the limiter: an actor that is never held back does its part of the natural rate, so to do T it is
+ * at work for T / natural of the time and held back for the rest. Where the cores are all busy this is right too:
+ * one that is awake gets its fair share, and the time that it is held back is what speeds the other side up. */
 #include "agent/launch/plan/plan_impl.h"
 
 #include <math.h>
 #include <stddef.h>
 
-#define BALANCED 0.03   /* sides that differ by less are in balance */
-#define ALL_BUSY 0.95   /* of a joint run */
-#define FULL 0.9        /* share of the cores from which on a pair is bounded by them */
-#define LEAST_SCALE 0.3 /* a joint run that went wrong must not decide everything */
+#define BALANCED 0.03   /* sides whose rates differ by less are in balance */
+#define ALL_BUSY 0.95   /* share of the cores from which on a joint run counts as full */
+#define FULL 0.9        /* share of the cores from which on the cores bound a pair */
+#define LEAST_SCALE 0.3 /* bounds of corrections: one failed joint run must not decide everything */
 #define MOST_SCALE 1.5
 #define MOST_COST 3.0
 #define CORES_ROUNDS 8
@@ -44,8 +46,8 @@ double plan_model_cores(const struct plan_model *self, const struct plan_side *a
            plan_side_cores(self, PLAN_OF_LEARNERS, learners, inserts * self->input->spi);
 }
 
-/* The highest rate of inserts, up to `most`, that the cores allow. What is taken grows with the rate, so this comes down
- * to it step by step. */
+/* Returns the highest rate of inserts, up to `most`, that the cores allow. The cores that a rate takes grow with the
+ * rate, so the search comes down step by step. */
 static double within_cores(const struct plan_model *self, const struct plan_side *a, const struct plan_side *l,
                            double most)
 {
@@ -61,7 +63,7 @@ static double within_cores(const struct plan_model *self, const struct plan_side
 
 /* ---- both, without the limiter ---- */
 
-/* The share of its wish that a side gets at a level of cores for each process. */
+/* The share of its wish that a side gets if each process may use `level` cores. */
 static double share_at(const struct plan_side *side, double level)
 {
     return side->demand > level ? level / side->demand : 1;
@@ -95,7 +97,7 @@ static void natural_rates(const struct plan_side *a, const struct plan_side *b, 
     if (load_at(a, level) + load_at(b, level) > cores)
         level = water_level(a, b, cores);
     double load = load_at(a, level) + load_at(b, level);
-    /* Only where the broker alone needs more than there is. */
+    /* Reached only if the broker alone needs more cores than there are. */
     double fits = load > cores ? cores / load : 1;
     *rate_a = fmin(a->rate, a->wish * share_at(a, level) * fits);
     *rate_b = fmin(b->rate, b->wish * share_at(b, level) * fits);
@@ -108,7 +110,7 @@ static double held_back(double rate, double natural)
     return natural > 0 ? fmin(1, fmax(0, 1 - rate / natural)) : 0;
 }
 
-/* The formula. */
+/* The formula of plan.h. */
 static void model_pair(const struct plan_model *self, const struct plan_side *a, const struct plan_side *l,
                        struct plan_choice *out)
 {
@@ -120,7 +122,7 @@ static void model_pair(const struct plan_model *self, const struct plan_side *a,
                                 .memory = a->memory + l->memory + plan_known(input->broker_memory) +
                                           plan_known(input->other_memory),
                                 .spi = rate_a > 0 ? rate_l / rate_a : NAN};
-    if (!(input->spi > 0)) { /* no limiter that sets a ratio: nobody is held back */
+    if (!(input->spi > 0)) { /* no limiter sets a ratio, so none holds a side back */
         out->inserts = rate_a;
         out->samples = rate_l;
         out->cpu = rate_a * a->all + rate_l * l->all;
@@ -145,7 +147,7 @@ static void model_pair(const struct plan_model *self, const struct plan_side *a,
 /* ---- what joint runs have shown about both ---- */
 
 struct mean {
-    double sum; /* of logarithms */
+    double sum; /* mean of logarithms */
     uint32_t n;
 };
 
@@ -162,7 +164,7 @@ static double mean_get(const struct mean *self)
     return self->n ? exp(self->sum / self->n) : 1;
 }
 
-/* Whether the pair uses so many cores that these are the bound. */
+/* True if the pair uses so much of the cores that they are its bound. */
 static bool is_full(const struct plan_input *input, const struct plan_choice *choice)
 {
     return choice->bottleneck == PLAN_CORES || choice->cpu >= FULL * input->cores;
@@ -175,7 +177,7 @@ static void joint_pair(const struct plan_model *self, const struct plan_joint *j
     plan_side_at(self, PLAN_OF_LEARNERS, joint->learners, l);
 }
 
-/* What the joint runs took in cores, of what the curves say. */
+/* The cores that joint runs took, relative to what the curves predict. */
 static double fit_cost(const struct plan_model *self)
 {
     struct mean mean = {0};
@@ -191,8 +193,8 @@ static double fit_cost(const struct plan_model *self)
     return mean_get(&mean);
 }
 
-/* What came out, of what the sides could do: they wait for each other now and then, and where all cores are busy,
- * switching between processes costs too. */
+/* The rate of joint runs, relative to what the sides could do: sides wait for each other now and then, and where all
+ * cores are busy, switching between processes costs time too. */
 static void fit_all(struct plan_model *self)
 {
     struct mean means[2] = {0};
@@ -231,7 +233,8 @@ static enum plan_bottleneck joint_bottleneck(const struct plan_input *input, con
     return apart > 0 ? PLAN_LEARNERS : PLAN_ACTORS;
 }
 
-/* All but the natural ratio, which would be a quotient of noisy shares: that of the model lies between its neighbours. */
+/* Copies everything but the natural ratio, which would be a quotient of noisy shares; the model's ratio lies between
+ * its neighbours. */
 static void take_joint(const struct plan_input *input, const struct plan_joint *joint, struct plan_choice *out)
 {
     out->measured = true;
@@ -246,7 +249,7 @@ static void take_joint(const struct plan_input *input, const struct plan_joint *
     out->bottleneck = joint_bottleneck(input, out);
 }
 
-/* The file's own bound, where it is what keeps the slower side from growing. */
+/* Names the bound of the file as the bottleneck if that bound keeps the slower side from growing. */
 static void name_bound(const struct plan_input *input, struct plan_choice *choice)
 {
     if (choice->bottleneck == PLAN_ACTORS && input->max_actors && choice->actors >= input->max_actors)
@@ -289,7 +292,7 @@ const struct plan_joint *plan_joint_of(const struct plan_input *input, uint32_t 
     return NULL;
 }
 
-/* Of a mean over n values and one more. */
+/* The mean of n values with one more value. */
 static double mean_with(double mean, double value, uint32_t n)
 {
     return isfinite(mean) && isfinite(value) ? mean + (value - mean) / (n + 1) : isfinite(mean) ? mean : value;

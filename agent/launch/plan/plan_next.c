@@ -16,22 +16,22 @@
 
 #include "agent/launch/plan/plan_impl.h"
 
-#define DOUBT 2.0     /* how far beyond what is expected a side may turn out to be */
-#define WORTH 0.03    /* a pair that cannot give more than this beyond the best so far is not run */
-#define AS_GOOD 0.97  /* of the most that is possible: the smallest such pair is run */
-#define USABLE 0.95   /* of the cores: with more than that at work there is nothing to gain */
-#define WAITS 0.1     /* a side that waits for more of the time does not hold the other one back */
-#define LEANER 0.8    /* of the processes of the best run: a pair with hardly fewer tells nothing */
-#define CROWD 4u      /* as many times the actors are a crowd */
-#define FREE 0.5      /* share of the cores in use below which there is room for one */
-#define NEIGHBOURS 5u /* no neighbour is run for its own sake after so many runs */
+#define DOUBT 2.0     /* how far beyond expectation a side may turn out to be */
+#define WORTH 0.03    /* a pair that cannot exceed the best so far by more than this is not run */
+#define AS_GOOD 0.97  /* share of the highest possible rate: the smallest pair that reaches it is run */
+#define USABLE 0.95   /* share of the cores: above it, more processes gain nothing */
+#define WAITS 0.1     /* a side that waits for a larger share of the time does not hold the other side back */
+#define LEANER 0.8    /* share of the best run's processes: a pair with hardly fewer is not worth a run */
+#define CROWD 4u      /* this many times the actors count as a crowd */
+#define FREE 0.5      /* share of the cores in use below which a crowd is tried */
+#define NEIGHBOURS 5u /* after this many runs no neighbour is run for its own sake */
 
 struct next {
     struct plan_model model;
     const struct plan_input *input;
     uint32_t most[2]; /* [plan_who]: the largest count that may be tried */
     const struct plan_joint *best_joint;
-    double best;     /* its inserts/s */
+    double best;     /* inserts/s of the best run */
     double by_cores; /* inserts/s that all cores could give */
 };
 
@@ -42,7 +42,7 @@ static uint32_t count_of(const struct plan_joint *joint, enum plan_who who)
 
 /* ---- what is possible ---- */
 
-/* Items/s of one side at a count, if all goes well. */
+/* Items/s of one side at a count, in the best case. */
 static double possible_side(const struct next *self, enum plan_who who, uint32_t count)
 {
     double below = 0, above = INFINITY;
@@ -64,7 +64,8 @@ static double possible_side(const struct next *self, enum plan_who who, uint32_t
     return fmax(side.rate, fmin(fmin(linear, above), DOUBT * side.rate));
 }
 
-/* Whether a joint run shows that the pair gains nothing: as many of one side, and fewer of the other, which waited even so. */
+/* True if a joint run shows that the pair gains nothing: it had as many processes of one side and fewer of the other,
+ * and the other side still waited. */
 static bool gains_nothing(const struct plan_input *input, uint32_t actors, uint32_t learners)
 {
     for (uint32_t i = 0; i < input->n_joints; i++) {
@@ -97,7 +98,7 @@ static uint32_t at_most(uint32_t wanted, uint32_t bound, uint32_t fixed)
     return bound && wanted > bound ? bound : wanted;
 }
 
-/* No more than twice of what was run jointly at a time: what lies beyond is a guess about a guess. */
+/* At most twice the count that was run jointly: anything beyond is a guess about a guess. */
 static uint32_t reach(const struct plan_input *input, enum plan_who who)
 {
     uint32_t seen = 0, bound = who == PLAN_OF_ACTORS ? input->max_actors : input->max_learners;
@@ -127,7 +128,7 @@ static void next_init(struct next *self, const struct plan_input *input)
 
 /* ---- candidates ---- */
 
-/* The smallest pair that may give nearly the most, if that is worth a run. */
+/* Finds the smallest pair that may come near the highest rate, if that is worth a run. */
 static bool promising(const struct next *self, uint32_t *actors, uint32_t *learners)
 {
     const struct plan_input *input = self->input;
@@ -151,8 +152,8 @@ static bool promising(const struct next *self, uint32_t *actors, uint32_t *learn
     return found > self->best * (1 + WORTH);
 }
 
-/* Where all cores are busy, processes beyond what keeps them so only get in each other's way: the smallest pair that could
- * do clearly more if it paid no more than each side does alone. */
+/* Where all cores are busy, more processes only get in each other's way: finds the smallest pair that could do
+ * clearly more if it cost no more than each side does alone. */
 static bool leaner(const struct next *self, uint32_t *actors, uint32_t *learners)
 {
     const struct plan_input *input = self->input;
@@ -176,8 +177,8 @@ static bool leaner(const struct next *self, uint32_t *actors, uint32_t *learners
     return found;
 }
 
-/* A machine whose idle cores wake slowly is faster with more processes on it, even if they wait. Nothing but a run tells:
- * one with an actor for each core, where cores are free. */
+/* A machine whose idle cores wake slowly is faster with more processes, even if they wait. Only a run can show that:
+ * one actor for each core, if cores are free. */
 static bool crowd(const struct next *self, uint32_t *actors, uint32_t *learners)
 {
     const struct plan_input *input = self->input;
@@ -193,7 +194,7 @@ static bool crowd(const struct next *self, uint32_t *actors, uint32_t *learners)
     return plan_known(best->cpu) > 0 && best->cpu < FREE * input->cores && fits(self, *actors, *learners);
 }
 
-/* One run can win by luck: the best is run again, until the best by the mean has had two. */
+/* One run can win by luck: the best pair is run again until the best pair by the mean has two runs. */
 static bool confirm(const struct next *self, uint32_t *actors, uint32_t *learners)
 {
     *actors = self->best_joint->actors;

@@ -1,24 +1,25 @@
 /* What one side can do at any count: its curve, smoothed, and corrected by what joint runs have shown.
  *
- * A curve that was measured alone is a guess about a run: beside the other side, processes get in each other's way (caches,
- * switches, parameters for everybody), or a broker that never sleeps answers sooner than one that has to wake up. So
- * where a joint run has shown what a side could do at a count, that counts; between two such counts the correction goes
- * over from one to the other, and beyond them only what is slower than alone is carried on.
+ * A curve that was measured alone is a guess about a run: beside the other side, processes get in each other's way
+ * (caches, switches, parameters for everybody), or a broker that never sleeps answers sooner than one that has to
+ * wake up. So where a joint run has shown what a side could do at a count, that counts; between two such counts the
+ * correction goes over from one to the other, and beyond them only what is slower than alone is carried on.
  *
  * Rates are noisy, and neighbours must make sense next to each other. Two rules smooth them: one process more makes
- * none of the others faster (the rate of each falls with the count), and a fall of the sum by less than FALLS is noise. */
+ * none of the others faster (the rate of each falls with the count), and a fall of the sum by less than FALLS is
+ * noise. */
 #include <math.h>
 #include <stddef.h>
 
 #include "agent/launch/plan/plan_impl.h"
 
-#define SATURATED 0.9    /* share of the cores from which on a curve is bounded by them */
-#define FALLS 0.1        /* a sum that falls by less for more processes does not fall */
-#define MOST_TOLD 0.9    /* a side that is held back for more of the time does not show what it could do */
+#define SATURATED 0.9    /* share of the cores from which on the cores bound a curve */
+#define FALLS 0.1        /* a total that falls by less with more processes counts as level */
+#define MOST_TOLD 0.9    /* a side that is held back for a larger share of the time does not show what it could do */
 #define MOST_UP 0.5      /* the same, for doing more than its curve says */
-#define FORCED 0.1       /* how far off the target a limiter may be over a few seconds */
-#define LEAST_WEIGHT 0.1 /* of a count that joint runs tell little about */
-#define LEAST_FACTOR 0.3 /* a joint run that went wrong must not decide everything */
+#define FORCED 0.1       /* how far off its target a limiter may be over a few seconds */
+#define LEAST_WEIGHT 0.1 /* weight of a count about which joint runs say little */
+#define LEAST_FACTOR 0.3 /* bounds of corrections: one failed joint run must not decide everything */
 #define MOST_FACTOR 3.0
 
 double plan_known(double value)
@@ -33,7 +34,7 @@ uint32_t plan_last(const struct plan_curve *curve)
 
 /* ---- smooth curves ---- */
 
-/* Values that do not rise, nearest to those given: neighbours that do are replaced by their mean. */
+/* The nearest sequence that does not rise: neighbours that rise are replaced by their mean. */
 static void make_falling(double *values, const double *weights, uint32_t n)
 {
     double mean[PLAN_MAX_POINTS] = {0}, weight[PLAN_MAX_POINTS] = {0};
@@ -55,7 +56,7 @@ static void make_falling(double *values, const double *weights, uint32_t n)
             values[i++] = mean[block];
 }
 
-/* What an item costs stays as it was measured. */
+/* The cost of an item stays as it was measured. */
 static void set_rate(struct plan_point *point, double rate)
 {
     double share = plan_known(point->rate) > 0 ? rate / point->rate : 1;
@@ -114,10 +115,11 @@ struct plan_seen plan_joint_side(const struct plan_input *input, const struct pl
     double idle = who == PLAN_OF_ACTORS ? joint->actor_idle : joint->learner_idle;
     double ratio = plan_known(joint->inserts) > 0 ? joint->samples / joint->inserts : 0;
     struct plan_seen seen = {who == PLAN_OF_ACTORS ? joint->actors : joint->learners, rate, rate, 0};
-    /* A ratio off the target was not set by a limiter: nobody was held back. */
+    /* A ratio off the target was not set by a limiter, so no side was held back. */
     if (!(input->spi > 0) || fabs(ratio / input->spi - 1) > FORCED)
         idle = 0;
-    /* Where all cores are busy, whoever waits may wait for one, and a side could do more if the other took less. */
+    /* Where all cores are busy, a waiting process may wait for a core, and a side could do more if the other side
+     * took less. */
     if (!(rate > 0) || !isfinite(idle) || idle > MOST_TOLD || plan_joint_full(input, joint))
         return seen;
     idle = fmax(0, idle);
@@ -126,7 +128,7 @@ struct plan_seen plan_joint_side(const struct plan_input *input, const struct pl
     return seen;
 }
 
-/* Adds what a joint run tells about a count; several are averaged. */
+/* Adds what a joint run shows about a count; several runs are averaged. */
 static void fit_add(struct plan_fit *fit, const struct plan_seen *seen, double alone)
 {
     uint32_t i = 0;
@@ -147,7 +149,7 @@ static void fit_add(struct plan_fit *fit, const struct plan_seen *seen, double a
     at->least = fmax(at->least, log(fmin(MOST_FACTOR, seen->rate / alone)));
 }
 
-/* More processes do no less together, unless their curve says so; each of them does no more. */
+/* More processes do no less together, unless the curve says so, and no more each. */
 static void fit_smooth(struct plan_fit *fit)
 {
     double values[PLAN_MAX_JOINTS] = {0}, weights[PLAN_MAX_JOINTS] = {0}, falls[PLAN_MAX_JOINTS] = {0};
@@ -179,8 +181,9 @@ void plan_fit_side(const struct plan_input *input, const struct plan_curve *curv
     fit_smooth(out);
 }
 
-/* Between two counts that joint runs had, a power of the count. Beyond them the curve goes on, slower by as much as it was
- * there; if it was faster there, then no less than that allows: fewer do no less each, and more no less together. */
+/* Between two counts that were run jointly, the rate is a power of the count. Beyond them the curve continues, slower
+ * by the same factor. If the side was faster than its curve there, the rate is bounded by two rules: fewer processes
+ * do no less each, and more processes do no less together. */
 static double rate_at(const struct plan_fit *fit, uint32_t count, double alone)
 {
     uint32_t i = 0;
@@ -214,7 +217,7 @@ void plan_side_at(const struct plan_model *model, enum plan_who who, uint32_t co
     out->all = (at.cpu + at.broker_cpu) * share / rate;
     if (!full)
         return;
-    /* The cores were the limit already: what a process would use is seen where there were fewer of them. */
+    /* The cores were the limit already: the demand of a process shows at smaller counts. */
     for (uint32_t i = 0; i < curve->n && curve->points[i].count <= count; i++) {
         const struct plan_point *fewer = &curve->points[i];
         out->demand = fmax(out->demand, model->cost * plan_known(fewer->cpu) / fewer->count);
@@ -222,11 +225,11 @@ void plan_side_at(const struct plan_model *model, enum plan_who who, uint32_t co
     out->wish = out->demand * count / out->own;
 }
 
-/* The smallest count of the curve that does as much as the side is held back to. */
+/* The smallest count of the curve that reaches the rate to which the side is held back. */
 double plan_side_cores(const struct plan_model *model, enum plan_who who, const struct plan_side *side, double rate)
 {
     const struct plan_curve *curve = &model->curves[who];
-    double below = 0, cores = 0; /* of the point before */
+    double below = 0, cores = 0; /* of the previous point */
     for (uint32_t i = 0; i <= curve->n; i++) {
         bool last = i == curve->n || curve->points[i].count >= side->count;
         const struct plan_point *point = &curve->points[last ? 0 : i];

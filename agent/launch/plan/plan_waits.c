@@ -1,10 +1,12 @@
-/* What either side waits for besides the other one. The model knows how long the limiter holds a side back; other waits (learners
- * for each other's gradients, confirmations, counters) are part of the curves already, and are added where shares are told. */
+/* What each side waits for besides the other side. The model knows how long the limiter holds a side back. Other
+ * waits (for gradients of other learners, for confirmations, for counters) are contained in the curves, and are added
+ * where idle shares are shown. */
 #include <math.h>
 
 #include "agent/launch/plan/plan_impl.h"
 
-/* Those of its own joint run: a learner alone waits for no other one's gradients. Without a run nothing is known. */
+/* The waits of the pair's own joint run: a learner alone never waits for other learners. Without a run they are not
+ * known. */
 static struct idle_shares waits_of(const struct plan_choice *choice, const struct plan_input *input)
 {
     const struct plan_joint *joint = plan_joint_of(input, choice->actors, choice->learners);

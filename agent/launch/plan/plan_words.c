@@ -1,4 +1,4 @@
-/* Why this pair and not another, in words. */
+/* Explains in words why this pair was chosen and the others were not. */
 #include <math.h>
 #include <string.h>
 
@@ -19,7 +19,7 @@ static bool same_pair(const struct plan_choice *a, const struct plan_choice *b)
     return a->actors == b->actors && a->learners == b->learners;
 }
 
-/* "2 more processes", "1 process fewer"; "" if there are as many. */
+/* "2 more processes", "1 process fewer"; "" if the number is the same. */
 static void add_processes(struct text *text, const char *before, const struct plan_choice *a,
                           const struct plan_choice *b)
 {
@@ -30,7 +30,7 @@ static void add_processes(struct text *text, const char *before, const struct pl
         text_add(text, "%s%lld process%s fewer", before, (long long)-more, more == -1 ? "" : "es");
 }
 
-/* What the pair would use if there were more cores. */
+/* Cores that the pair would use if there were more. */
 static double cores_needed(const struct plan_input *input, const struct plan_choice *choice)
 {
     struct plan_model model;
@@ -43,7 +43,7 @@ static double cores_needed(const struct plan_input *input, const struct plan_cho
     return plan_model_cores(&model, &a, &l, fmin(a.rate, l.rate / input->spi));
 }
 
-/* Whoever waits, and for what: the cause of a lower rate. */
+/* Which side waits, and for what: the cause of a lower rate. */
 static void add_waits(struct text *text, const struct plan_input *input, const struct plan_choice *choice)
 {
     double need = cores_needed(input, choice);
@@ -184,13 +184,14 @@ static void add_other(struct plan *plan, const struct plan_input *input, const s
     plan_compare(input, other, &plan->chosen, other->reason, sizeof other->reason);
 }
 
-/* Of many, one more or less teaches nothing. */
+/* With many processes, one more or less is no alternative worth showing. */
 static int64_t step_of(uint32_t count)
 {
     return count < 16 ? 1 : count / 8;
 }
 
-/* Whether other programs took so much more from a run than from that of the chosen pair that they cannot be compared. */
+/* True if other programs took so much more from this run than from the chosen pair's run that the two cannot be
+ * compared. */
 static bool is_spoiled(const struct plan *plan, const struct plan_input *input, const struct plan_joint *joint)
 {
     const struct plan_joint *chosen = plan_joint_of(input, plan->chosen.actors, plan->chosen.learners);
@@ -202,7 +203,7 @@ static void add_neighbour(struct plan *plan, const struct plan_model *model, int
     int64_t x = (int64_t)plan->chosen.actors + actors, y = (int64_t)plan->chosen.learners + learners;
     if (x < 1 || y < 1 || x > plan_most(model->input, PLAN_OF_ACTORS) || y > plan_most(model->input, PLAN_OF_LEARNERS))
         return;
-    /* Where pairs were run, people are told about runs. */
+    /* If pairs were run jointly, the alternatives shown are runs. */
     const struct plan_joint *joint = plan_joint_of(model->input, (uint32_t)x, (uint32_t)y);
     if (model->input->n_joints && (!joint || is_spoiled(plan, model->input, joint)))
         return;
@@ -211,7 +212,7 @@ static void add_neighbour(struct plan *plan, const struct plan_model *model, int
     add_other(plan, model->input, &choice);
 }
 
-/* The best joint run that is not among the others yet; false: there is none. */
+/* Finds the best joint run that is not among the alternatives yet; false: there is none. */
 static bool add_best_joint(struct plan *plan, const struct plan_model *model)
 {
     const struct plan_input *input = model->input;

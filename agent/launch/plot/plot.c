@@ -7,8 +7,8 @@
 
 #include "agent/launch/plot/plot_axis.h"
 
-/* Colours that differ in hue and lightness, and stand out on white and on black. A dashed line has the colour of the line
- * before it: prediction and outcome belong together. */
+/* Colours that differ in hue and lightness, and stand out on white and on black. A dashed line has the colour of the
+ * line before it: prediction and outcome belong together. */
 static const char style[] =
     "<style>.plot{font-family:system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',sans-serif;font-size:11px}"
     ".plot .ground{fill:#ffffff}.plot .grid{stroke:#e4e7ec;stroke-width:1}.plot .axis{stroke:#8b95a5;stroke-width:1}"
@@ -44,7 +44,7 @@ void plot_escape(struct text *out, const char *text)
                  : *s == '>'  ? "&gt;"
                  : *s == '"'  ? "&quot;"
                  : *s == '\'' ? "&#39;"
-                              : "?"); /* no document may have these */
+                              : "?"); /* characters that XML forbids */
         s++;
     }
 }
@@ -76,13 +76,13 @@ static void add_text(struct canvas *self, double x, double y, const char *attrib
 
 /* ---- frame ---- */
 
-/* An estimate: what a text takes depends on the reader's font. */
+/* An estimate: the real width depends on the reader's font. */
 static double text_size(const char *text)
 {
     return 6.2 * (double)format_width(text);
 }
 
-/* Gives the number of rows that it takes. */
+/* Returns the number of rows that the legend takes. */
 static uint32_t legend(struct canvas *self)
 {
     const struct plot *plot = self->plot;
@@ -138,9 +138,9 @@ static void labels(struct canvas *self)
 
 /* ---- lines ---- */
 
-/* Points that fall into one column of pixels: the first, the lowest, the highest and the last stand for all of them. */
+/* Points that fall into one column of pixels are replaced by four: the first, the lowest, the highest and the last. */
 struct column {
-    double x; /* of the first */
+    double x; /* x of the first point */
     double y[4];
     uint32_t at[4], n;
 };
@@ -180,7 +180,7 @@ static void column_end(struct column *self, struct text *path, bool *begun)
     self->n = 0;
 }
 
-/* A point between two gaps has no line to be seen by: it gets a mark. Gives whether a mark is due. */
+/* A point between two gaps has no line that would show it, so it gets a mark. Returns true if a mark is due. */
 static bool is_alone(const struct plot_line *line, uint32_t i)
 {
     bool before = i > 0 && plot_drawable(line->x[i - 1]) && plot_drawable(line->y[i - 1]);

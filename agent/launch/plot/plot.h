@@ -1,4 +1,4 @@
-/* Line charts: SVG for files and pages, characters for a terminal. */
+/* The plot room: line charts, as SVG for files and pages and as characters for a terminal. It knows nothing of runs. */
 #ifndef AGENT_LAUNCH_PLOT_H
 #define AGENT_LAUNCH_PLOT_H
 
@@ -10,7 +10,7 @@ struct plot_line {
     const char *name;
     const double *x, *y; /* NAN in y: a gap */
     uint32_t n;
-    bool points; /* a mark at each */
+    bool points; /* draw a mark at each point */
     bool dashed;
 };
 
@@ -21,11 +21,12 @@ struct plot {
     bool from_zero; /* the y axis begins at 0 */
 };
 
-/* A whole <svg>, which stands alone or in a page: readable on light and dark, round ticks, a legend if there are several lines. */
+/* Writes an <svg> element for a file or a page: readable on light and dark, with round ticks, and a legend if there
+ * are several lines. */
 void plot_svg(struct text *out, const struct plot *plot, uint32_t width, uint32_t height);
-/* A box of characters with both axes labelled. */
+/* Writes a box of characters with labelled axes. */
 void plot_text(struct text *out, const struct plot *plot, uint32_t columns, uint32_t rows, bool utf8);
-/* &, <, > and quotes as entities. */
+/* Writes &, <, > and quotes as entities. */
 void plot_escape(struct text *out, const char *text);
 
 #endif

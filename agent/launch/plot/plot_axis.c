@@ -11,7 +11,7 @@ bool plot_drawable(double value)
     return isfinite(value) && fabs(value) < PLOT_LARGEST;
 }
 
-/* 1, 2 or 5 times a power of ten, so that about n of them make the range. */
+/* 1, 2 or 5 times a power of ten, so that about n steps make up the range. */
 static double round_step(double range, uint32_t n)
 {
     double raw = range / (n > 2 ? n : 2), power = pow(10, floor(log10(raw))), part = raw / power;
@@ -23,7 +23,7 @@ static void axis_set(struct plot_axis *self, double low, double high, uint32_t n
 {
     double size = fmax(fabs(low), fabs(high));
     if (!(high - low > size * 1e-9)) {
-        /* One value: it stands in the middle. */
+        /* A single value is put in the middle. */
         double margin = size > 0 ? size * 0.1 : 1;
         low -= margin;
         high += margin;
@@ -56,10 +56,10 @@ bool plot_axes(const struct plot *plot, uint32_t x_ticks, uint32_t y_ticks, stru
         low = fmin(low, 0);
         high = fmax(high, 0);
     }
-    /* What begins near to 0 begins at 0. */
+    /* An axis that begins near 0 begins at 0. */
     if (left > 0 && left < 0.5 * right)
         left = 0;
-    /* A constant 0 is the lower end of its axis. */
+    /* A constant 0 lies at the lower end of its axis. */
     if (low == 0 && high == 0)
         high = 1;
     axis_set(x, left, right, x_ticks, false);

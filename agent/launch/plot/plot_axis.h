@@ -1,4 +1,4 @@
-/* What both kinds of charts share: axes with round ticks. */
+/* Axes with round ticks, for both kinds of charts. */
 #ifndef AGENT_LAUNCH_PLOT_AXIS_H
 #define AGENT_LAUNCH_PLOT_AXIS_H
 
@@ -12,9 +12,9 @@ struct plot_axis {
     uint32_t ticks;
 };
 
-/* Something that can be drawn: a number of a size that one can subtract from another. */
+/* True for a number that can be drawn: finite, and small enough to compute differences. */
 bool plot_drawable(double value);
-/* Both axes for all lines, with about so many ticks. False: there is nothing to draw. */
+/* Computes both axes for all lines, with about this many ticks. False: there is nothing to draw. */
 bool plot_axes(const struct plot *plot, uint32_t x_ticks, uint32_t y_ticks, struct plot_axis *x, struct plot_axis *y);
 double plot_tick(const struct plot_axis *axis, uint32_t i);
 /* 0..1 between the ends. */

@@ -44,7 +44,7 @@ static int64_t sheet_y(const struct sheet *self, double value)
     return (int64_t)((1 - plot_share(&self->y, value)) * (self->rows * self->fine_y - 1) + 0.5);
 }
 
-/* All dots between two places; of a dashed line every other pair. */
+/* Draws all dots between two places; of a dashed line every other pair. */
 static void sheet_stroke(struct sheet *self, const int64_t from[2], const int64_t to[2], uint32_t line, bool dashed,
                          bool mark)
 {
@@ -88,7 +88,7 @@ static void add_cell(struct text *out, uint8_t dots, uint8_t mark, bool utf8)
         text_add(out, " ");
 }
 
-/* The label of the tick that stands in this row; "" if none does. */
+/* The label of the tick in this row; "" if the row has none. */
 static const char *label_of(const struct sheet *self, uint32_t row, char *out)
 {
     for (uint32_t i = 0; i < self->y.ticks; i++) {
@@ -118,7 +118,7 @@ static void add_rows(struct text *out, const struct sheet *self, uint32_t left, 
     }
 }
 
-/* The axis below, its numbers, and its name behind the last of them where there is room. */
+/* Draws the x axis, its numbers, and its name behind the last number where there is room. */
 static void add_bottom(struct text *out, const struct sheet *self, const char *name, uint32_t left, bool utf8)
 {
     char numbers[MAX_COLUMNS + 64], label[FORMAT_SIZE];
@@ -146,7 +146,7 @@ static void add_bottom(struct text *out, const struct sheet *self, const char *n
         text_add(out, "%*s%s\n", (int)(left + 2 + (self->columns > size ? (self->columns - size) / 2 : 0)), "", name);
 }
 
-/* What stands above the axes: the title, what the y axis is, and the names of several lines. */
+/* Draws what is above the axes: the title, the name of the y axis, and the names of several lines. */
 static uint32_t add_top(struct text *out, const struct plot *plot, uint32_t columns, bool utf8)
 {
     uint32_t rows = 0;

@@ -56,7 +56,7 @@ static void words_addf(struct words *self, const char *format, ...)
     words_take(self, n < 0 ? NULL : word);
 }
 
-/* Takes self: the list, or NULL if there was no memory. */
+/* Takes self. Returns the list, or NULL if there was no memory. */
 static char **words_give(struct words *self)
 {
     if (self->failed)
@@ -74,14 +74,14 @@ void command_free(char ***list)
 
 /* ---- placeholders ---- */
 
-/* How many of its role there are: at least as many as the index says. */
+/* The number of processes of the role, and at least as many as the index implies. */
 static uint32_t count_of(const struct command_context *context, enum role role, uint32_t index)
 {
     uint32_t count = role == ROLE_LEARNER ? context->learners : context->actors;
     return count > index ? count : index + 1;
 }
 
-/* False: there is no such value yet. */
+/* False: the value is not known yet. */
 static bool fill(struct text *out, enum placeholder place, const struct command_context *context, enum role role,
                  uint32_t index)
 {
@@ -126,7 +126,7 @@ static bool fill(struct text *out, enum placeholder place, const struct command_
     }
 }
 
-/* One word of a user's command with its placeholders filled. */
+/* Adds one word of a user's command, with its placeholders filled in. */
 static rp_status expand(struct words *words, const char *word, const struct command_context *context, enum role role,
                         uint32_t index, rp_error *err)
 {
@@ -182,7 +182,7 @@ static void add_overrides(struct words *words, const struct command_context *con
     }
 }
 
-/* The value of an override is YAML: quoted, so that no path can be taken for something else. */
+/* The value of an override is YAML: quotes keep a path from being read as something else. */
 static void add_path(struct words *words, const char *key, const char *path)
 {
     struct text quoted = {0};
@@ -214,7 +214,7 @@ static const char *default_of(const char *key)
     return NULL;
 }
 
-/* Whoever wrote no port of their own gets any free one, and after a restart the one that it was. */
+/* A broker without a port in the file gets any free port, and after a restart the same port again. */
 static void add_endpoint(struct words *words, const char *key, const char *configured, const char *bound)
 {
     const char *usual = default_of(key);
@@ -276,7 +276,7 @@ static void add_worker(struct words *words, const struct command_context *contex
     words_addf(words, "%u", index);
     if (role == ROLE_EVALUATOR)
         words_add(words, "--evaluate");
-    if (config_folder(&context->config->broker)) { /* one that starts again may have much to load first */
+    if (config_folder(&context->config->broker)) { /* a broker that starts again may have much to load first */
         words_add(words, "--timeout");
         words_add(words, "30min");
     }

@@ -8,41 +8,41 @@
 enum role { ROLE_BROKER, ROLE_LEARNER, ROLE_ACTOR, ROLE_EVALUATOR, ROLES };
 extern const char *const role_names[ROLES]; /* "broker", "learner", ... */
 
-/* Where a broker listens, from its endpoints file; zero-initialised. */
+/* Where a broker listens; zero-initialised. */
 struct endpoints {
     char service[256], ingest[256], events[256];
 };
-/* Reads what replay-broker --endpoints-file wrote; endpoints on all interfaces become those of this host. */
+/* Reads the file that replay-broker --endpoints-file wrote; endpoints on all interfaces become local ones. */
 rp_status endpoints_read(const char *path, struct endpoints *out, rp_error *err);
 
 struct command_context {
     const struct run_config *config;
-    const char *programs;    /* folder of replay-broker, replay-actor, replay-learner: that of the launcher */
+    const char *programs;    /* folder of replay-broker, replay-actor and replay-learner */
     const char *config_path; /* the resolved file, which our programs read */
     const char *here;        /* folder of the user's file, for {here} */
-    const char *folder;      /* of the run, for logs and weights; "": none */
+    const char *folder;      /* folder of the run, for logs and weights; "": none */
     const char *endpoints_file;
-    const struct endpoints
-        *endpoints;            /* for {service} and the like; of the broker: to bind again after a restart; NULL: any */
-    uint32_t actors, learners; /* how many there are */
+    /* For {service} and the like; for the broker: to bind again after a restart. NULL: any. */
+    const struct endpoints *endpoints;
+    uint32_t actors, learners;    /* how many there are */
     const char *const *overrides; /* more "a.b=c" for our programs, NULL-terminated; may be NULL */
-    bool resume;                  /* learners go on from their saved state if there is one */
+    bool resume;                  /* learners continue from their saved state if there is one */
 };
 
-/* Where the broker of a run keeps a folder of its configuration (journal.dir, checkpoint.dir, storage.dir): a plain relative
- * path is in the run's own folder; "/...", "./..." and "../..." are meant as they stand. Gives out. */
+/* Where the broker of a run keeps a folder of its configuration (journal.dir, checkpoint.dir, storage.dir): a plain
+ * relative path is in the run's own folder; "/...", "./..." and "../..." are meant as they stand. Gives out. */
 const char *command_keep(const struct command_context *context, const char *dir, char *out, size_t size);
 
-/* The command line of one process; NULL-terminated, command_free. Our own programs get "-c config_path --set ...": counts,
- * folder, stop.time=0s (the launcher keeps the time), and the overrides. The user's (actors.command, learners.command) get their
- * placeholders filled: {service} {ingest} {events} {index} {count} {seed} {folder} {config} {here} {table} {name}; "{{" is
- * "{". {seed} is that of the run plus the index, {count} how many of its role there are, {name} the run's. NULL: err says
- * what is wrong. */
+/* The command line of one process; NULL-terminated, command_free. Our own programs get "-c config_path --set ...":
+ * counts, folder, stop.time=0s (the launcher keeps the time), and the overrides. The user's (actors.command,
+ * learners.command) get their placeholders filled: {service} {ingest} {events} {index} {count} {seed} {folder}
+ * {config} {here} {table} {name}; "{{" is "{". {seed} is that of the run plus the index, {count} how many of its
+ * role there are, {name} the run's. NULL: err says what is wrong. */
 char **command_build(const struct command_context *context, enum role role, uint32_t index, rp_error *err);
-/* What every child finds in its environment: REPLAY_ENDPOINT, REPLAY_INDEX, REPLAY_FOLDER, OPENBLAS_NUM_THREADS=1. */
+/* The environment of every child: REPLAY_ENDPOINT, REPLAY_INDEX, REPLAY_FOLDER, OPENBLAS_NUM_THREADS=1. */
 char **command_environment(const struct command_context *context, enum role role, uint32_t index);
-/* Measures saved weights once: replay-actor --weights FILE --episodes N, which writes no file and prints "mean return of N
- * episodes: R". NULL: no memory. */
+/* Measures saved weights once: replay-actor --weights FILE --episodes N, which writes no file and prints "mean
+ * return of N episodes: R". NULL: no memory. */
 char **command_measure(const struct command_context *context, const char *weights);
 void command_free(char ***list);
 

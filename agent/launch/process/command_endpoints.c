@@ -1,4 +1,4 @@
-/* Where a broker listens, as it wrote it down itself. */
+/* Reads the endpoints that a broker has written into a file. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

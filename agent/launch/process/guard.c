@@ -1,5 +1,6 @@
-/* The guard is forked once and sees the end of the launcher as the end of a socket of which it has the other side. It is
- * told of a group by the group's own process before that one can have children, and once more when the group is gone. */
+/* The guard is forked once. It sees the launcher's end as the end of a socket whose other side the launcher holds. A
+ * new group is reported by its own first process, before that can have children, and is reported again when it is
+ * gone. */
 #include "agent/launch/process/guard.h"
 
 #include <errno.h>
@@ -48,7 +49,7 @@ static void groups_add(struct groups *self, pid_t group)
     self->list[self->count++] = group;
 }
 
-/* A positive number is a group to know, a negative one a group to forget. */
+/* Reads words: a positive number is a group to remember, a negative one a group to forget. */
 static _Noreturn void watch(int from)
 {
     struct groups groups = {0};
@@ -82,8 +83,8 @@ static void close_from(int first)
         close(fd);
 }
 
-/* Nobody who reads the launcher's output to its end, or waits for its session, shall wait for the guard. May be forked from a
- * process with threads. */
+/* A reader of the launcher's output, or a process that waits for the launcher's session, must not wait for the guard.
+ * May be forked from a process with threads. */
 static _Noreturn void guard_main(int from)
 {
     static const int ignored[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGPIPE, SIGUSR1, SIGUSR2};
@@ -120,7 +121,8 @@ rp_status guard_start(struct guard *self, rp_error *err)
         close(pair[0]);
         return err_set(err, RP_RESOURCE_EXHAUSTED, "could not start the guard of the processes: %s", strerror(error));
     }
-    /* One that is stopped does not stop us: what it is not told of still dies with us, but for its children. */
+    /* A stopped guard must not stop the launcher. A child that the guard never learned of still dies with the
+     * launcher, but processes that this child started do not. */
     setsockopt(pair[0], SOL_SOCKET, SO_SNDTIMEO, &(struct timeval){.tv_usec = TELL_US}, sizeof(struct timeval));
     self->pipe = pair[0];
     self->pid = pid;
@@ -149,7 +151,7 @@ void guard_stop(struct guard *self)
 {
     if (self->pipe < 0)
         return;
-    /* It is gone before it could take the end of the socket for ours. */
+    /* The guard is gone before it could mistake the end of the socket for the launcher's end. */
     kill(self->pid, SIGKILL);
     while (waitpid(self->pid, NULL, 0) < 0 && errno == EINTR)
         ;

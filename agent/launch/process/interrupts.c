@@ -14,7 +14,7 @@ rp_status interrupts_init(struct interrupts *self, rp_error *err)
 {
     sigset_t set;
     *self = (struct interrupts){.fd = -1};
-    signal(SIGPIPE, SIG_IGN); /* a reader of our output that goes away does not end the run */
+    signal(SIGPIPE, SIG_IGN); /* a reader of the output that goes away does not end the run */
     sigemptyset(&set);
     sigaddset(&set, SIGINT);
     sigaddset(&set, SIGTERM);
@@ -39,7 +39,7 @@ void interrupts_wait(struct interrupts *self, int ms)
     poll(&poll_fd, 1, ms);
     while (read(self->fd, &info, sizeof info) == (ssize_t)sizeof info) {
         if (info.ssi_signo == SIGHUP)
-            log_reopen(); /* a log that is rotated, or a terminal that is gone: the run goes on */
+            log_reopen(); /* the log was rotated, or the terminal is gone: the run goes on */
         if (info.ssi_signo == SIGHUP || info.ssi_signo == SIGCHLD)
             continue;
         self->asked++;

@@ -1,4 +1,4 @@
-/* Signals as something to wait for: SIGINT and SIGTERM ask for the end; SIGHUP has the log opened anew; SIGCHLD only wakes. */
+/* Signals to wait for: SIGINT and SIGTERM ask for the end, SIGHUP reopens the log, SIGCHLD only wakes the loop. */
 #ifndef AGENT_LAUNCH_INTERRUPTS_H
 #define AGENT_LAUNCH_INTERRUPTS_H
 
@@ -8,14 +8,14 @@
 
 struct interrupts {
     int fd;
-    uint32_t asked; /* how often the end was asked for */
-    int last;       /* the signal */
+    uint32_t asked; /* how often a signal asked for the end */
+    int last;       /* the last signal */
 };
 
-/* Before any thread is started: they inherit what is blocked here. */
+/* Must come before any thread: threads inherit the signals that are blocked here. */
 rp_status interrupts_init(struct interrupts *self, rp_error *err);
 void interrupts_fini(struct interrupts *self);
-/* Until a signal comes or ms have passed. */
+/* Waits until a signal arrives or ms have passed. */
 void interrupts_wait(struct interrupts *self, int ms);
 
 #endif

@@ -11,14 +11,14 @@
 
 #include "proto/base/clock.h"
 
-#define FULL 0.85         /* share of the cores at work from which on programs take them from each other */
-#define LEAST_OTHERS 0.08 /* share of the cores; less is the kernel's own work and the ticks of its accounts */
+#define FULL 0.85         /* share of busy cores from which on programs take them from each other */
+#define LEAST_OTHERS 0.08 /* share of the cores: less than this is kernel work and rounding of its ticks */
 #define MOST_CPUS 16384
 
 /* ---- reading ---- */
 
-/* The fields of a line, from the first number on: idle and iowait (the fourth and fifth) are not work, and those after
- * steal (the eighth) are counted in the first two. */
+/* The fields of a line from the first number on. Idle and iowait (the fourth and fifth) are not work; the fields
+ * after steal (the eighth) are included in the first two. */
 static int64_t busy_ticks(const char *at)
 {
     int64_t busy = 0;

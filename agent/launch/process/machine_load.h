@@ -1,5 +1,5 @@
-/* How busy the processors are that this process may use, all programs together. Against what our own processes use it
- * tells when somebody else's take the processor from them. */
+/* How busy the processors are that this process may use, all programs together. Compared with the use of our own
+ * processes, it shows when other programs take processor time from them. */
 #ifndef AGENT_LAUNCH_MACHINE_LOAD_H
 #define AGENT_LAUNCH_MACHINE_LOAD_H
 
@@ -13,13 +13,13 @@ struct machine_load {
     uint32_t cores;  /* that this process may use */
 };
 
-/* False: the kernel does not tell. */
+/* False: the kernel does not provide the numbers. */
 bool machine_load_read(struct machine_load *out);
 /* The same from a text in the form of /proc/stat. allowed(cpu, context) says which processors count. */
 bool machine_load_parse(const char *text, bool (*allowed)(uint32_t cpu, const void *context), const void *context,
                         struct machine_load *out);
-/* Cores that other programs took between two looks, while ours used `ours` (without this process); 0: they leave cores
- * free, or take less than can be told from noise. */
+/* Cores that other programs took between two looks, while ours used `ours` (without this process); 0: cores were
+ * free, or the number is within the noise. */
 double machine_load_others(const struct machine_load *before, const struct machine_load *after, double ours);
 
 #endif

@@ -13,7 +13,7 @@
 #include "agent/launch/process/spawn.h"
 #include "proto/base/error.h"
 
-/* What happened, and what to do about it. */
+/* Says what happened and what to do about it. */
 static rp_status explain(const char *name, int error, rp_error *err)
 {
     bool path = strchr(name, '/') != NULL;
@@ -95,7 +95,7 @@ bool process_ended(struct process *self, int *status)
     if (rc != 0 && errno != ECHILD)
         return false;
     *status = 255 << 8; /* somebody else has taken the true status */
-    /* The process is still there, as a zombie, so that no other group can have its group's number. */
+    /* The process is still there as a zombie, so no other group can have its number. */
     if (rc == 0)
         kill(-self->pid, SIGKILL);
     guard_tell(self->guard, -(int32_t)self->pid);

@@ -1,7 +1,10 @@
-/* One child: a command with a log file of its own, in a process group of its own. It dies with the launcher, whatever ends
- * that: the kernel kills the child itself (PR_SET_PDEATHSIG), and the guard kills what the child has started.
+/* The process room: the children of the launcher. It owns starting (spawn.h), watching and ending them, the guard
+ * that kills what they leave behind (guard.h), the command lines of a run's processes (command.h), signals
+ * (interrupts.h) and the load of the machine (machine_load.h). It may use the configuration.
  *
- * Children are started and awaited by one thread, which must live as long as they do: the kernel takes the end of the
+ * This header: one child, a command with a log file and a process group of its own. The child dies with the launcher
+ * in any case: the kernel kills the child itself (PR_SET_PDEATHSIG), and the guard kills what the child has started.
+ * One thread starts and awaits all children, and must live as long as they do: the kernel takes the end of that
  * thread for the end of the launcher. */
 #ifndef AGENT_LAUNCH_PROCESS_H
 #define AGENT_LAUNCH_PROCESS_H
@@ -18,7 +21,7 @@ struct process_options {
     const char *name;               /* "actor-3" */
     const char *const *argv;        /* argv[0] is searched in PATH if it has no slash */
     const char *const *environment; /* "NAME=value" beyond the launcher's own; NULL-terminated; may be NULL */
-    const char *log;                /* file for its output; appended to */
+    const char *log;                /* file to which its output is appended */
     struct guard *guard;            /* may be NULL */
 };
 
@@ -28,34 +31,34 @@ struct process {
     pid_t pid;         /* 0: does not run */
     int64_t log_start; /* byte of the log at which this start begins */
     int64_t started_ns;
-    int64_t asked_ns; /* when it was asked to end; 0: was not */
+    int64_t asked_ns; /* when it was asked to end; 0: never */
     bool killed;      /* by process_kill */
     struct guard *guard;
 };
 
 /* Starts the command. One that cannot be executed fails here: "could not start ./x: No such file or directory". */
 rp_status process_start(struct process *self, const struct process_options *options, int64_t now_ns, rp_error *err);
-/* Tells its guard of it once more. */
+/* Makes the process known to its guard again. */
 void process_guard(const struct process *self);
-/* True once, when it has ended: *status is what waitpid gave. The rest of its group is killed then. */
+/* Returns true once, when the process has ended; *status is that of waitpid. Then the rest of its group is killed. */
 bool process_ended(struct process *self, int *status);
-/* SIGTERM, to the process alone; a second call does nothing. */
+/* Sends SIGTERM to the process alone; a second call does nothing. */
 void process_ask(struct process *self, int64_t now_ns);
-/* SIGKILL, to its whole group. */
+/* Sends SIGKILL to its whole group. */
 void process_kill(struct process *self);
-/* The end of what it has printed since its start: at most `lines` lines that fit, separated by "\n". Valid UTF-8 without
- * control characters; empty lines are left out, and of a very long one only the two ends are shown. Gives out. */
+/* Copies the end of the output since the start: at most `lines` lines that fit, separated by "\n". Valid UTF-8 without
+ * control characters; empty lines are left out, and of a very long line only the two ends are kept. Gives out. */
 const char *process_tail(const struct process *self, char *out, size_t size, uint32_t lines);
-/* Empties its log if that has more than so many bytes. True: it was so. */
+/* Empties the log if it has more than `most` bytes. Returns true if it had. */
 bool process_cut_log(struct process *self, int64_t most);
 
 /* "exit status 1", "killed by signal 11 (Segmentation fault)". Gives out. */
 const char *process_describe(int status, char *out, size_t size);
 
-/* What a process uses, all its threads, and what the processes that it has started use (its group). */
+/* What a process with all its threads uses, and the processes that it has started (its group). */
 struct process_usage {
     int64_t cpu_ns;  /* since its start */
-    uint64_t memory; /* bytes that are its own: not those of shared files */
+    uint64_t memory; /* bytes without those of shared files */
     bool stopped;    /* by SIGSTOP */
 };
 bool process_usage(const struct process *self, struct process_usage *out);

@@ -1,4 +1,5 @@
-/* The log of a process: kept from growing for ever, and its last lines, fit for a terminal and for JSON whatever the process has printed. */
+/* The log of a process: it is kept from growing without bound, and its last lines are made fit for a terminal and for
+ * JSON. */
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,14 +11,14 @@
 
 enum { WINDOW = 65536, LINE_MOST = 400 };
 
-/* The last bytes since the start, at most WINDOW of them; room for WINDOW + 1. */
+/* Reads the last bytes since the start, at most WINDOW of them; out has room for WINDOW + 1. */
 static size_t read_window(const struct process *self, char *out)
 {
     struct stat info;
     size_t used = 0;
     int fd = open(self->log, O_RDONLY | O_CLOEXEC);
     if (fd >= 0 && fstat(fd, &info) == 0) {
-        off_t from = info.st_size < self->log_start ? 0 : (off_t)self->log_start; /* cut by somebody */
+        off_t from = info.st_size < self->log_start ? 0 : (off_t)self->log_start; /* another program has cut the log */
         if (info.st_size - from > WINDOW)
             from = info.st_size - WINDOW;
         for (ssize_t n; used < WINDOW && (n = pread(fd, out + used, WINDOW - used, from + (off_t)used)) > 0;)
@@ -29,7 +30,7 @@ static size_t read_window(const struct process *self, char *out)
     return used;
 }
 
-/* Length of the escape sequence at s: colours and the like. */
+/* Returns the length of the escape sequence at s: colours and the like. */
 static size_t escape_length(const char *s, const char *end)
 {
     const char *at = s + 1;
@@ -39,7 +40,7 @@ static size_t escape_length(const char *s, const char *end)
             at++;
         return (size_t)(at - s) + (at < end && *at >= 0x40);
     }
-    if (at < end && *at == ']') { /* a title, up to a bell or to another escape */
+    if (at < end && *at == ']') { /* a title: ends with a bell or another escape */
         while (at < end && *at != '\a' && *at != '\033')
             at++;
         return (size_t)(at - s) + (at < end && *at == '\a');
@@ -47,7 +48,7 @@ static size_t escape_length(const char *s, const char *end)
     return 1;
 }
 
-/* In place: what a terminal would show of the line, without its controls. Gives the length. */
+/* Keeps what a terminal would show of the line, without control characters. Works in place; returns the length. */
 static size_t clean_line(char *line, size_t size)
 {
     char *end = line + size, *from = line;
@@ -55,7 +56,7 @@ static size_t clean_line(char *line, size_t size)
     while (end > line && end[-1] == '\r')
         end--;
     for (char *s = line; s < end; s++) {
-        if (*s == '\r') /* a progress bar: the last state counts */
+        if (*s == '\r') /* a progress bar: only its last state counts */
             from = s + 1;
     }
     for (char *s = from; s < end; s++) {
@@ -63,7 +64,7 @@ static size_t clean_line(char *line, size_t size)
         if (c == '\033') {
             s += escape_length(s, end) - 1;
         } else if (c == 0xc2 && s + 1 < end && (unsigned char)s[1] >= 0x80 && (unsigned char)s[1] < 0xa0) {
-            line[n++] = '?'; /* controls that come as two bytes */
+            line[n++] = '?'; /* control characters of two bytes */
             s++;
         } else {
             line[n++] = c == '\t' ? ' ' : c < 0x20 || c == 0x7f ? '?' : *s;
@@ -80,7 +81,7 @@ static bool continues(char c)
     return ((unsigned char)c & 0xc0) == 0x80;
 }
 
-/* In place: the two ends of a line that is too long. Gives the length. */
+/* Keeps the two ends of a line that is too long. Works in place; returns the length. */
 static size_t shorten(char *line, size_t size)
 {
     static const char gap[] = " ... ";
@@ -99,7 +100,7 @@ static size_t shorten(char *line, size_t size)
 bool process_cut_log(struct process *self, int64_t most)
 {
     struct stat info;
-    /* What it writes is appended: after the cut, at the new end. */
+    /* The process appends: after the cut it writes at the new end. */
     if (most <= 0 || stat(self->log, &info) != 0 || info.st_size <= most || truncate(self->log, 0) != 0)
         return false;
     self->log_start = 0;
@@ -115,7 +116,7 @@ const char *process_tail(const struct process *self, char *out, size_t size, uin
         free(window);
         return out;
     }
-    /* Filled from the end on, and then moved to the front. */
+    /* Lines are filled in from the end, then moved to the front. */
     size_t at = size - 1, end = read_window(self, window);
     out[at] = '\0';
     for (uint32_t n = 0; n < lines && end > 0;) {

@@ -1,4 +1,4 @@
-/* What a process and its descendants use, from the kernel's accounts. */
+/* Processor time and memory of a process and its descendants, from /proc. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -19,7 +19,7 @@ struct family {
     uint32_t count;
 };
 
-/* A short file of /proc. False: it is not there (any more). */
+/* Reads a short file of /proc. False: the file does not exist, or no longer. */
 static bool read_small(const char *path, char *out, size_t size)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -48,7 +48,7 @@ static void add_children(struct family *self, pid_t pid, const char *task)
     }
 }
 
-/* A child belongs to the thread that has forked it. */
+/* A child belongs to the thread that forked it. */
 static void add_children_of_all(struct family *self, pid_t pid)
 {
     char path[64];
@@ -63,7 +63,7 @@ static void add_children_of_all(struct family *self, pid_t pid)
     closedir(tasks);
 }
 
-/* Its clock counts in nanoseconds, and the threads that have ended too; the ticks of stat are the way out. */
+/* The process clock counts in nanoseconds and includes ended threads; the ticks in /proc/PID/stat are the fallback. */
 static int64_t own_cpu_ns(pid_t pid, uint64_t ticks, int64_t tick_ns)
 {
     clockid_t clock;
@@ -81,7 +81,7 @@ static bool add_cpu(pid_t pid, struct process_usage *out, char *state)
     snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
     if (!read_small(path, text, sizeof text))
         return false;
-    const char *rest = strrchr(text, ')'); /* the name before it may have anything in it */
+    const char *rest = strrchr(text, ')'); /* the name before it may contain anything */
     if (!rest ||
         sscanf(rest, ") %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %" SCNu64 " %" SCNu64 " %" SCNd64 " %" SCNd64, state,
                &user, &system, &ended_user, &ended_system) != 5)

@@ -83,7 +83,7 @@ static bool same_name(const char *a, const char *b)
     return strncmp(a, b, length) == 0 && b[length] == '=';
 }
 
-/* Ours, without what `more` says otherwise, and `more`. The strings are borrowed; the list is given. */
+/* Our own variables except those that `more` sets, and `more`. The strings are borrowed; the list is given. */
 static char **merge_environment(const char *const *more)
 {
     size_t own = 0, extra = 0, n = 0;
@@ -159,7 +159,7 @@ static _Noreturn void child_main(const struct child *self)
 
 /* ---- in the parent ---- */
 
-/* Out of the way of the standard three, which this process may have been started without. */
+/* Moves a descriptor out of the way of the standard three, which this process may have been started without. */
 static int above_standard(int fd)
 {
     if (fd < 0 || fd > 2)
@@ -207,7 +207,7 @@ static pid_t fork_child(struct child *self, int *error)
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     close(ends[1]);
     if (pid > 0) {
-        setpgid(pid, pid); /* the child does so too: whoever comes first */
+        setpgid(pid, pid); /* the child does this too: the first of both counts */
         if (has_failed(ends[0], error)) {
             spawn_reap(pid);
             pid = -1;

@@ -1,6 +1,6 @@
-/* Starts a program as a child in a process group of its own: used by the launcher, by replay-bench and by tests. Descriptors
- * other than the standard three are closed in the child, signals are as in a new program, and a program that cannot be
- * executed is reported as not started. */
+/* Starts a program as a child in a process group of its own: used by the launcher, by replay-bench and by tests.
+ * Descriptors other than the standard three are closed in the child, signals are as in a new program, and a program
+ * that cannot be executed is reported as not started. */
 #ifndef AGENT_LAUNCH_SPAWN_H
 #define AGENT_LAUNCH_SPAWN_H
 
@@ -27,7 +27,8 @@ pid_t spawn_start(const struct spawn *self, int *error);
 int spawn_reap(pid_t pid);
 /* Whether there is such a program: a path, or a name in PATH. */
 bool spawn_can_start(const char *program);
-/* Makes sure that ended children wait for us: a program may be started with SIGCHLD ignored, and then they would not. */
+/* Makes sure that ended children wait for us: a program may be started with SIGCHLD ignored, and then they would
+ * not. */
 void spawn_await_children(void);
 
 #endif

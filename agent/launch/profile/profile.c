@@ -1,5 +1,5 @@
-/* The sequence of measurements: one actor alone, then learners alone on what it has left, then more actors, as long as
- * learners could use what they make; joint runs are in profile_joint.c. */
+/* The sequence of measurements: one actor alone; then learners alone on the items that the actor has left; then more
+ * actors, as long as learners could use their items. Joint runs are in profile_joint.c. */
 #include "agent/launch/profile/profile.h"
 
 #include <math.h>
@@ -14,25 +14,25 @@
 #include "proto/base/error.h"
 #include "replay/admin.h"
 
-/* Shares of the whole, for progress. */
+/* Shares of the whole work, for progress. */
 #define FIRST_END 0.1
 #define LEARNERS_END 0.4
-/* More does not pay: less than this for twice as many; with all cores at work, less than that. */
+/* More processes do not pay if twice as many gain less than this; with all cores busy, less than the second number. */
 #define LEAST_GROWTH 0.10
 #define LEAST_GROWTH_BUSY 0.25
 #define BUSY 0.95
-/* Actors that make so many times what all learners use are not worth a look. */
+/* Actors that make this many times what all learners use are not measured. */
 #define PLENTY 3.0
 #define WARM_NS (300 * NS_PER_MS)
 #define FOREIGN_SLOT_NS (5 * NS_PER_S)
 #define FILL_NS (10 * NS_PER_S)
 #define INFO_MS 2000
-/* Of an item beside its data: its place in the table, the sampler and the index. */
+/* Bytes of an item beside its data: its place in the table, the sampler and the index. */
 #define ITEM_BYTES 160.0
 
 /* ---- which counts ---- */
 
-/* The next one after `count` (0: the first); 0: none. */
+/* Returns the next count after `count` (0: the first); 0: there is none. */
 static uint32_t next_count(uint32_t count, uint32_t fixed, uint32_t most)
 {
     if (count == 0)
@@ -44,7 +44,7 @@ static uint32_t next_count(uint32_t count, uint32_t fixed, uint32_t most)
     return count * 2 < most ? count * 2 : most;
 }
 
-/* Whether the last point was worth its processes, and there is memory for the next. */
+/* True if the last point was worth its processes and there is memory for the next. */
 static bool goes_on(const struct profile *self, const struct plan_curve *curve, uint32_t fixed, uint32_t next)
 {
     if (curve->n == 0 || fixed > 0)
@@ -84,7 +84,7 @@ static bool has_policy(struct profile_session *session, void *context)
     return session->seen.policy > 0;
 }
 
-/* Actors wait for the first parameters. They stay when the learner that has made them ends. */
+/* Actors wait for the first parameters. These stay when the learner that made them ends. */
 static rp_status first_parameters(struct profile *self, rp_error *err)
 {
     bool foreign = self->config->learners.command.count > 0;
@@ -102,7 +102,7 @@ static rp_status first_parameters(struct profile *self, rp_error *err)
 
 struct all_insert {
     uint32_t count;
-    bool any; /* somebody has inserted */
+    bool any; /* at least one actor has inserted */
 };
 
 static bool all_insert(struct profile_session *session, void *context)
@@ -119,7 +119,7 @@ static bool all_insert(struct profile_session *session, void *context)
     return n >= wanted->count;
 }
 
-/* Foreign actors may share a session: then those that can be seen have to do. */
+/* A user's own actors may share a session: then the visible sessions have to do. */
 static rp_status await_inserts(struct profile *self, uint32_t count, rp_error *err)
 {
     struct all_insert wanted = {.count = count};
@@ -134,7 +134,7 @@ static rp_status await_inserts(struct profile *self, uint32_t count, rp_error *e
     return status;
 }
 
-/* Whether so many actors make more than all learners can use, by far: more of them tell nothing. */
+/* True if this many actors make far more than all learners can use: more actors would show nothing. */
 static bool is_plenty(const struct profile *self, uint32_t fixed)
 {
     const struct plan_curve *actors = &self->out->actors, *learners = &self->out->learners;
@@ -145,7 +145,7 @@ static bool is_plenty(const struct profile *self, uint32_t fixed)
            actors->points[actors->n - 1].rate * self->out->spi > PLENTY * most;
 }
 
-/* Goes on with the curve up to `until` actors. */
+/* Continues the curve up to `until` actors. */
 static rp_status measure_actors(struct profile *self, uint32_t until, rp_error *err)
 {
     struct plan_curve *curve = &self->out->actors;
@@ -178,7 +178,7 @@ static bool filled(struct profile_session *session, void *context)
            (session->seen.max_size > 0 && session->seen.size >= session->seen.max_size);
 }
 
-/* Of a full table, from what its items take now. */
+/* Bytes of the broker with full tables, from what items take now. */
 static double full_memory(const struct profile *self)
 {
     const struct observation *seen = &self->session.seen;
@@ -284,7 +284,7 @@ static rp_status measure(const struct profile_options *options, struct plan_inpu
     return profile_measure_joints(&self, err);
 }
 
-/* Curves of auto counts know about numbers too; the other way round, only those numbers were measured. */
+/* Curves measured for auto counts also hold for fixed counts; curves measured for fixed counts hold only for those. */
 static bool load_auto(const struct profile_options *options, struct plan_input *out)
 {
     struct run_config config = *options->config;
@@ -309,7 +309,7 @@ rp_status profile_measure(const struct profile_options *options, struct plan_inp
         status = err_set(err, RP_NOT_FOUND, "nothing was measured yet for this configuration, build and host");
     else
         status = measure(options, out, err);
-    /* A cache that cannot be written costs the next run its time, and this one nothing. */
+    /* If the cache cannot be written, the next run measures again; this run loses nothing. */
     if (status == RP_OK && !*from_cache && key)
         profile_store(key, out, NULL);
     free(key);

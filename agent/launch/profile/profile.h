@@ -1,9 +1,10 @@
-/* Measures what actors and learners can do: a throw-away real broker, the real actors with the limiter off, the
- * real learners on a table that an actor has filled, at counts 1, 2, 4, ... as long as more pays; then joint runs under
- * the real limiter of the pairs that plan_next asks for.
+/* The profile room: measures what actors and learners can do, and keeps the results in a cache. It starts a real
+ * broker that is thrown away, the real actors with the limiter off, the real learners on a table that an actor has
+ * filled, at counts 1, 2, 4, ... as long as more processes pay; then joint runs under the real limiter of the pairs
+ * that plan_next asks for. It may use plan, process, observe and plot.
  *
- * Rates of inserts are those of episodes as long as the environment lets them be (profile_impl.h): the first policies
- * fall at once, and the many ends of their episodes would promise more items than there will be. */
+ * Rates of inserts are those of episodes as long as the environment lets them be (profile_impl.h): the first
+ * policies fall at once, and the many ends of their episodes would promise more items than there will be. */
 #ifndef AGENT_LAUNCH_PROFILE_H
 #define AGENT_LAUNCH_PROFILE_H
 
@@ -16,25 +17,25 @@ struct profile_options {
     const char *programs, *config_path, *here; /* see command.h */
     const char *folder;                        /* logs of the profile's processes go below it; must exist */
     struct guard *guard;
-    bool fresh;  /* do not use what is cached */
-    bool cached; /* use nothing else: RP_NOT_FOUND if there is nothing */
-    /* Called a few times per second meanwhile. A line about what is being measured. False: stop (RP_CANCELLED). */
+    bool fresh;  /* ignore the cache */
+    bool cached; /* use only the cache: RP_NOT_FOUND if it has nothing */
+    /* Called a few times per second with a line about the present measurement. False: stop (RP_CANCELLED). */
     bool (*progress)(void *context, const char *line, double share);
     void *context;
 };
 
 /* Cores that this process may use: affinity, and the limit of its control group. */
 double profile_cores(void);
-/* Bytes that it may use: four fifths of what is free, and the limit of its control group. */
+/* Bytes that this process may use: four fifths of what is free, and the limit of its control group. */
 double profile_memory(void);
 /* Items that one learner samples for a step. */
 int64_t profile_batch(const struct run_config *config);
 /* Samples per insert that the configuration aims at: plan.spi, or the limiter's; 0: none. */
 double profile_target(const struct run_config *config);
 
-/* The curves, from the cache or measured now; *from_cache tells which. The cache is a file per configuration, build and
- * host in $XDG_CACHE_HOME/replay (~/.cache/replay). What does not matter for speed (name, seed, folder, stop, launch,
- * ...) does not change the key. */
+/* Gives the curves, from the cache or measured now; *from_cache says which. The cache is a file per configuration,
+ * build and host in $XDG_CACHE_HOME/replay (~/.cache/replay). What does not matter for speed (name, seed, folder,
+ * stop, launch, ...) does not change the key. */
 rp_status profile_measure(const struct profile_options *options, struct plan_input *out, bool *from_cache,
                           rp_error *err);
 /* How to draw plots in a terminal. */

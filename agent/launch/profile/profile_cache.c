@@ -1,5 +1,5 @@
-/* Curves that were measured before: a file per configuration, build and host. The file holds the whole key, so one that
- * is damaged, or whose name is that of another key by chance, is only a miss. */
+/* Curves that were measured before: one file for each configuration, build and host. The file holds the whole key, so
+ * a damaged file, or one whose name belongs to another key by chance, is only a miss. */
 #include <errno.h>
 #include <fcntl.h>
 #include <json-c/json.h>
@@ -20,9 +20,9 @@
 
 /* ---- the key ---- */
 
-/* What makes no difference for speed. */
+/* Keys that do not matter for speed. */
 static const char *const ignored[] = {"name", "seed", "folder", "stop", "launch", "report", NULL};
-/* The throw-away broker has its own. */
+/* The throw-away broker has its own values for these. */
 static const char *const ignored_of_broker[] = {"service", "ingest",  "events",     "endpoints_file", "seed",
                                                 "log",     "journal", "checkpoint", "storage",        NULL};
 
@@ -35,7 +35,7 @@ static bool is_key(const char *line, const char *const *names)
     return false;
 }
 
-/* Copies the lines that matter of a printed configuration: two levels of keys are looked at. */
+/* Copies the lines that matter from a printed configuration; looks at two levels of keys. */
 static void filter_config(const char *text, FILE *out)
 {
     bool skip = false, skip_inner = false, broker = false;
@@ -70,7 +70,7 @@ static bool add_config(const struct run_config *config, FILE *out)
     return ok;
 }
 
-/* A file that changes has another size or time. */
+/* A changed file has another size or time. */
 static void add_file(const char *path, FILE *out)
 {
     struct stat status;
@@ -160,7 +160,7 @@ static char *read_text(const char *path)
     return text;
 }
 
-/* plan_input_from_json has looked at the counts. */
+/* plan_input_from_json has checked the counts. */
 static bool is_finite(const struct plan_curve *curve)
 {
     for (uint32_t i = 0; i < curve->n; i++) {

@@ -1,12 +1,12 @@
-/* What the configuration says about a profile: its target, its budgets, and what becomes of rates that were measured
- * with the first policies. */
+/* What the configuration says about a profile: its target, its budgets, and how rates measured with the first
+ * policies are converted. */
 #include <math.h>
 
 #include "agent/launch/profile/profile_config.h"
 
-/* Who waits nearly all the time says too little about what it could do. */
+/* A side that waits nearly all the time says too little about what it could do. */
 #define MOST_IDLE 0.95
-/* How much throughput a plan may give away for a better ratio or fewer processes. */
+/* Share of the throughput that a plan may give away for a better ratio or fewer processes. */
 #define NEAR 0.02
 
 int64_t profile_batch(const struct run_config *config)
@@ -49,7 +49,7 @@ void profile_fill(const struct run_config *config, struct plan_input *out)
 
 /* ---- what lasts ---- */
 
-/* In an episode of so many steps. See agent/adder/transition.c and sequence.c. */
+/* Items of an episode with this many steps. See agent/adder/transition.c and sequence.c. */
 static double items_in_episode(const struct adder_config *adder, double steps)
 {
     if (adder->kind == ADDER_TRANSITION)

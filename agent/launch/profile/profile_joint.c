@@ -10,16 +10,17 @@
 
 #define LEAST_RUNS 3u
 #define MOST_RUNS 9u
-/* After the first few, no joint run begins later than so many times plan.measure, 24 s by default. */
+/* After the first few, no joint run begins later than this many times plan.measure (24 s by default). */
 #define MOST_TIMES 12
 #define WARM_NS (700 * NS_PER_MS)
-/* So that each process reports its idle share at least twice. */
+/* Long enough that each process reports its idle share at least twice. */
 #define JOINT_LEAST_NS (1500 * NS_PER_MS)
 #define JOINT_FILL_S 2.0
 #define JOINT_BUFFER_S 0.25
 #define LIMIT_IS_NONE 1e17
 
-/* The limiter as it is, but with less to fill first and less room to run ahead: so that a few seconds show what lasts. */
+/* Keeps the limiter, but with fewer items to fill first and less room to run ahead, so that a few seconds show the
+ * lasting rate. */
 static void shorten(const struct profile *self, uint32_t actors, uint32_t learners,
                     struct profile_session_options *options)
 {
@@ -99,7 +100,8 @@ static rp_status joint_run(struct profile *self, uint32_t actors, uint32_t learn
     return status;
 }
 
-/* A run from which other programs took the processor is repeated, and the better one counts: they only make it slower. */
+/* A run from which other programs took processor time is repeated, and the faster one counts: other programs only
+ * slow a run down. */
 static rp_status add_joint(struct profile *self, uint32_t actors, uint32_t learners, rp_error *err)
 {
     struct plan_joint joint, again;
@@ -112,7 +114,7 @@ static rp_status add_joint(struct profile *self, uint32_t actors, uint32_t learn
     return RP_OK;
 }
 
-/* What no plan can be made of is told by whoever makes the plan. */
+/* If no plan can be made of the measurements, plan_solve says so. */
 rp_status profile_measure_joints(struct profile *self, rp_error *err)
 {
     uint32_t actors, learners;

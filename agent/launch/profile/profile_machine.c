@@ -1,4 +1,4 @@
-/* What this machine gives us: affinity, and the limits of the control groups (both versions) that we are in. */
+/* What this machine offers: affinity, and the limits of our control groups (both versions). */
 #include <math.h>
 #include <sched.h>
 #include <stdio.h>
@@ -30,11 +30,11 @@ static double affinity(void)
 struct group {
     const char *root;
     char base[512]; /* where the controller is mounted */
-    char path[512]; /* of our group below it: "", or "/a/b" */
+    char path[512]; /* path of our group below the mount: "", or "/a/b" */
     bool old;       /* version 1 */
 };
 
-/* Whether the comma-separated list has the word. */
+/* True if the comma-separated list contains the word. */
 static bool has_word(const char *list, size_t length, const char *word)
 {
     size_t size = strlen(word);
@@ -88,7 +88,7 @@ static bool find_group(struct group *self, const char *root, const char *control
     return found;
 }
 
-/* Up to two numbers from a file of the group; how many there were ("max" is none). */
+/* Reads up to two numbers from a file of the group; returns how many there are ("max" is none). */
 static int read_numbers(const struct group *self, const char *name, double *first, double *second)
 {
     char path[1200], line[256] = "";
@@ -102,8 +102,8 @@ static int read_numbers(const struct group *self, const char *name, double *firs
     return n > 0 ? n : 0;
 }
 
-/* The group above; false: this is the highest. A container may see its own group as the root, with the path of the
- * host. */
+/* Moves to the group above; false: this is the highest one. A container may see its own group as the root, with the
+ * path of the host. */
 static bool go_up(struct group *self)
 {
     char *slash = strrchr(self->path, '/');
@@ -158,7 +158,7 @@ static double named_number(const char *path, const char *name)
     return value;
 }
 
-/* What the group may still take. Its files that nobody uses make room when it is needed. */
+/* Bytes that the group may still take. File pages that are not in use are freed when memory is needed. */
 static double room(const struct group *self)
 {
     double most = 0.0, used = 0.0, unused;

@@ -8,9 +8,9 @@
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
 
-/* A rate whose slices differ by no more is known after half of the time. */
+/* If the slices of a rate differ by no more than this, half of the time is enough. */
 #define EVEN_SPREAD 0.04
-/* One that changed less often takes longer, so many times the time at most. */
+/* A counter that changes less often is read for longer, up to this many times the time. */
 #define LEAST_CHANGES 5u
 #define LONGEST 4
 #define MOST_TRIES 3
@@ -101,7 +101,7 @@ static rp_status read_counters(struct profile_session *self, const struct task *
     }
 }
 
-/* Of the counter that is measured for, and of the others. */
+/* The rate of one counter: the measured one, or another one. */
 static double rate_of(const struct profile_reads *reads, enum profile_what what, enum profile_what of, uint64_t quantum)
 {
     return what == PROFILE_BOTH ? profile_rate_mean(reads) : profile_rate(reads, what == of ? quantum : 1).rate;
@@ -119,7 +119,7 @@ static rp_status measure_once(struct profile_session *self, const struct task *t
     *out = (struct profile_measured){
         .inserts = rate_of(&reads->inserts, what, PROFILE_INSERTS, task->quantum),
         .samples = rate_of(&reads->samples, what, PROFILE_SAMPLES, task->quantum),
-        /* Actors claim their steps in advance, some at a time. */
+        /* Actors claim several steps in advance. */
         .steps = rate_of(&reads->steps, what, what, (uint64_t)self->options->config->actors.pull_every),
         .actor_idle = idle.n[0] > 0 ? idle.sum[0] / idle.n[0] : NAN,
         .learner_idle = idle.n[1] > 0 ? idle.sum[1] / idle.n[1] : NAN,
@@ -143,7 +143,7 @@ rp_status profile_session_measure(struct profile_session *self, enum profile_wha
     const struct task task = {.what = what, .quantum = quantum, .ns = ns};
     rp_status status = RP_OK;
     bool whole = false;
-    /* A process that began anew meanwhile spoils rates and processor times. */
+    /* A process that restarted meanwhile spoils rates and processor times. */
     for (int i = 0; i < MOST_TRIES && status == RP_OK && !whole; i++) {
         struct reads *reads = calloc(1, sizeof *reads);
         uint32_t before = self->n_again;

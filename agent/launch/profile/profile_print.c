@@ -1,4 +1,4 @@
-/* The profile for people: tables and plots in a terminal, and two files. */
+/* Shows a profile: tables and plots in a terminal, and two files. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -66,7 +66,7 @@ static void print_joints(const struct plan_input *input, FILE *out)
 
 /* ---- plots ---- */
 
-/* A curve as what a plot borrows. */
+/* The numbers of a curve; a plot borrows them. */
 struct points {
     double x[PLAN_MAX_POINTS], y[PLAN_MAX_POINTS];
 };
@@ -93,7 +93,7 @@ static struct plot learners_plot(const struct plan_input *input, struct points *
     return plot_of(&input->learners, points, "learners alone, on a filled table", "learners", "samples/s");
 }
 
-/* One point is no curve. */
+/* A single point is not drawn. */
 static void print_plot(const struct plot *plot, const struct profile_style *style, FILE *out)
 {
     struct text text = {0};
@@ -132,7 +132,7 @@ void profile_print(const struct plan_input *input, const struct profile_style *s
 
 /* ---- files ---- */
 
-/* Both curves, one above the other. */
+/* Draws both curves, one above the other. */
 static void draw(const struct plan_input *input, struct text *out)
 {
     struct points points;

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #define SLICES 8u
-/* With fewer quanta in a slice, where it begins and ends makes more than two percent. */
+/* With fewer quanta in a slice, the place where the slice begins and ends matters by more than two percent. */
 #define LEAST_QUANTA 50.0
 
 void profile_reads_add(struct profile_reads *self, int64_t at_ns, uint64_t count)
@@ -15,7 +15,7 @@ void profile_reads_add(struct profile_reads *self, int64_t at_ns, uint64_t count
     self->count[self->n++] = count;
 }
 
-/* A counter that went back belongs to a broker that was started again. */
+/* A counter that went back belongs to a restarted broker. */
 static double between(const struct profile_reads *reads, uint32_t from, uint32_t to)
 {
     double seconds = 1e-9 * (double)(reads->at_ns[to] - reads->at_ns[from]);

@@ -1,4 +1,4 @@
-/* The rate of a counter that was read again and again. Pure. Within agent/launch/profile*.c. */
+/* The rate of a counter that is read repeatedly. Pure functions. */
 #ifndef AGENT_LAUNCH_PROFILE_RATE_H
 #define AGENT_LAUNCH_PROFILE_RATE_H
 
@@ -14,17 +14,17 @@ struct profile_reads {
 
 struct profile_rate {
     double rate;      /* per second */
-    double spread;    /* how far apart the middle half of the slices is, relative to the rate; INFINITY: no slices */
-    uint32_t changes; /* reads that differ from the one before */
+    double spread;    /* spread of the middle half of the slices, relative to the rate; INFINITY: no slices */
+    uint32_t changes; /* reads that differ from the previous one */
 };
 
-/* Once full, nothing is added. */
+/* Adds a read; does nothing once full. */
 void profile_reads_add(struct profile_reads *self, int64_t at_ns, uint64_t count);
-/* quantum: what the counter grows by at a time. A fast counter gives the median of eight slices, so that a pause of the
- * machine does not count; a slow one what it grew by between its first and its last change, so that its steps do not.
- * */
+/* quantum: how much the counter grows at a time. The rate of a fast counter is the median of eight slices, so that a
+ * pause of the machine does not count. The rate of a slow counter is its growth between its first and its last
+ * change, so that its steps do not count. */
 struct profile_rate profile_rate(const struct profile_reads *reads, uint64_t quantum);
-/* The mean between the first and the last change: what a long run gets, pauses of the machine included. */
+/* The mean between the first and the last change: the rate of a long run, pauses of the machine included. */
 double profile_rate_mean(const struct profile_reads *reads);
 
 #endif

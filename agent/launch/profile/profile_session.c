@@ -1,4 +1,4 @@
-/* See profile_session.h. Everything happens in one loop of looks, each of which also looks after the children. */
+/* See profile_session.h. All waiting is one loop of looks, and each look also checks the children. */
 #include "agent/launch/profile/profile_session.h"
 
 #include <dirent.h>
@@ -20,9 +20,9 @@
 #define LOOK_MS 2000
 #define START_NS (20 * NS_PER_S)
 #define TELL_NS (200 * NS_PER_MS)
-/* What is measured is thrown away: nobody needs long to end. */
+/* Measured data is thrown away, so no process needs long to end. */
 #define GRACE_NS (2 * NS_PER_S)
-/* Starts of programs that ended as they should, before we ask what is going on. */
+/* Restarts of programs that ended by themselves with success, before the profile gives up. */
 #define MOST_AGAIN 100u
 
 static int64_t now_ns(void)
@@ -52,7 +52,7 @@ static bool override(struct profile_session *self, const char *format, ...)
     return true;
 }
 
-/* Which of broker.tables is the run's. */
+/* Returns the index of the run's table in broker.tables. */
 static uint32_t table_index(const struct run_config *config)
 {
     return (uint32_t)(run_config_table(config) - (const struct table_config *)config->broker.tables.data);
@@ -77,7 +77,8 @@ static bool override_limiter(struct profile_session *self, const struct profile_
     return ok;
 }
 
-/* Nothing ends by itself, actors act as they do after the first steps, and no port or file of a real run is touched. */
+/* Overrides for a measurement: nothing ends by itself, actors act as they do after the first steps, and no port or
+ * file of a real run is touched. */
 static rp_status make_overrides(struct profile_session *self, const struct profile_session_options *options,
                                 rp_error *err)
 {
@@ -106,7 +107,7 @@ static rp_status make_overrides(struct profile_session *self, const struct profi
 
 /* ---- folder ---- */
 
-/* Reports and endpoints of an earlier profile in the same folder would be taken for new ones. */
+/* Removes reports and endpoints of an earlier profile in the same folder, which would be taken for new ones. */
 static void clear_folder(const char *path)
 {
     DIR *folder = opendir(path);
@@ -174,7 +175,7 @@ static rp_status tell_end(const struct process *process, int status, rp_error *e
                    tail[0] ? ":\n" : ", without a word", tail);
 }
 
-/* A program of the user's own has ends of its own, such as a number of steps. */
+/* A user's own program may end by itself, for example after a number of steps. */
 static bool may_end(const struct profile_session *self, int role, int status)
 {
     const struct run_config *config = self->options->config;
@@ -183,7 +184,7 @@ static bool may_end(const struct profile_session *self, int role, int status)
     return foreign && status == 0 && self->n_again < MOST_AGAIN;
 }
 
-/* With all steps still to take. */
+/* Starts the process again, with all steps still to take. */
 static rp_status start_again(struct profile_session *self, struct process *process, int role, uint32_t index,
                              rp_error *err)
 {
@@ -223,7 +224,7 @@ static bool any_runs(struct process *list, uint32_t n)
     return runs;
 }
 
-/* Asks all of them to end and kills those that do not. */
+/* Asks all processes to end and kills those that do not. */
 static void end_all(struct process *list, uint32_t n)
 {
     int64_t start = now_ns();
@@ -261,7 +262,7 @@ rp_status profile_session_start(struct profile_session *self, enum role role, ui
 
 rp_status profile_session_stop(struct profile_session *self, enum role role, rp_error *err)
 {
-    /* Who has failed before it was asked to end should be told about. */
+    /* A process that failed before it was asked to end is an error. */
     RP_TRY(check_children(self, err));
     end_all(self->workers[role], self->n[role]);
     self->n[role] = 0;
@@ -289,7 +290,7 @@ static rp_status tell_user(struct profile_session *self, rp_error *err)
     if (!options->progress || now - self->told_ns < TELL_NS)
         return RP_OK;
     self->told_ns = now;
-    /* How long a part takes is not known before. */
+    /* The duration of a part is not known in advance. */
     double gone = (double)(now - self->since_ns) / (double)options->config->plan.measure_ns;
     double share = self->share + (self->next_share - self->share) * (1.0 - exp(-gone));
     return options->progress(options->context, self->line, share)

@@ -1,4 +1,4 @@
-/* What is left of a run: predicted against achieved, its files, and the last lines in the terminal. */
+/* The report of a run: predicted against achieved rates, the files, and the last lines in the terminal. */
 #include "agent/launch/report/report.h"
 
 #include <math.h>
@@ -130,7 +130,7 @@ rp_status report_write(const struct report *self, const char *folder, rp_error *
     return status;
 }
 
-/* The table; without a plan, what was achieved alone. */
+/* Prints the table; without a plan, only the achieved rates. */
 static void print_rows(const struct report *self, const struct report_stretch *stretch, FILE *out)
 {
     static const char *const titles[] = {"", ">predicted", ">achieved", ">difference"};
@@ -165,7 +165,7 @@ static void print_waits(const struct idle_shares *by, FILE *out)
                 actors[0] && learners[0] ? "; " : "", learners[0] ? "learners for " : "", learners);
 }
 
-/* Stretch by stretch: a plan for four actors says nothing about eight. */
+/* Prints stretch by stretch: a plan for four actors says nothing about eight. */
 static void print_stretches(const struct report *self, FILE *out)
 {
     char text[160];
@@ -181,7 +181,7 @@ static void print_stretches(const struct report *self, FILE *out)
     fprintf(out, "\n");
 }
 
-/* What the parameters are worth that the run leaves, and which file has better ones. */
+/* Prints the return of the parameters that the run leaves, and which file has better ones. */
 static void print_return(const struct report *self, FILE *out)
 {
     format_buffer a, b;
@@ -216,7 +216,7 @@ void report_print(const struct report *self, const char *folder, FILE *out)
     if (last->restarts)
         fprintf(out, ", %u restart%s", last->restarts, last->restarts > 1 ? "s" : "");
     fprintf(out, "\n");
-    if (last->reason[0] && last->phase != PHASE_FAILED) /* a failure's cause is printed last */
+    if (last->reason[0] && last->phase != PHASE_FAILED) /* the cause of a failure is printed last */
         fprintf(out, "%s\n", format_clean(clean, sizeof clean, last->reason));
     print_return(self, out);
     print_stretches(self, out);

@@ -1,4 +1,4 @@
-/* Reads metrics.jsonl: a status a line. */
+/* Reads metrics.jsonl: one status on each line. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,7 +34,7 @@ static void add_event(struct report_data *self, const struct status *status)
     snprintf(event->text, sizeof event->text, "%s", status->event);
 }
 
-/* Processes that end one after the other make rates and memory fall, which says nothing about the run. */
+/* While processes end one after the other, rates and memory fall; that says nothing about the run. */
 static void add_point(struct report_data *self, const struct status *status)
 {
     const double values[REPORT_COLUMNS] = {
@@ -53,7 +53,7 @@ static void add_point(struct report_data *self, const struct status *status)
         series_add(&self->run, values);
         return;
     }
-    for (uint32_t c = 0; c < REPORT_COLUMNS; c++) /* the actors' last reports come with their end */
+    for (uint32_t c = 0; c < REPORT_COLUMNS; c++) /* actors report a last time when they end */
         last[c] = c == COLUMN_TIME || c == COLUMN_STEPS || c == COLUMN_ACTOR_VALUE ? values[c] : NAN;
     series_add(&self->run, last);
 }
@@ -81,7 +81,7 @@ void report_data_read(struct report_data *self, const char *metrics, const char 
         whole = strchr(line, '\n') != NULL;
         struct status_copy copy;
         if (!first || !whole || !status_from_json(line, &copy))
-            continue; /* nobody of ours writes such lines */
+            continue; /* the launcher never writes such lines */
         add_status(self, &copy.status);
         status_copy_fini(&copy);
     }

@@ -15,7 +15,7 @@ enum report_column {
     COLUMN_ACTOR_IDLE,   /* percent */
     COLUMN_LEARNER_IDLE, /* percent */
     COLUMN_MEMORY,       /* MiB */
-    COLUMN_ACTOR_VALUE,  /* mean return of the actors, who explore */
+    COLUMN_ACTOR_VALUE,  /* mean return of the actors, which explore */
     REPORT_COLUMNS
 };
 
@@ -37,7 +37,7 @@ struct report_event {
 
 /* Zero-initialised. */
 struct report_data {
-    struct series run;      /* report_column: while it ran, not while it ended */
+    struct series run;      /* report_column; until the run begins to stop */
     struct series learning; /* learning_column */
     double peak_memory;     /* bytes */
     double peak_cpu;        /* cores */

@@ -6,21 +6,21 @@
 #include "agent/launch/report/report.h"
 #include "agent/launch/report/report_data.h"
 
-/* report.c: the rows of predicted against achieved. */
+/* The rows of predicted against achieved. (report.c) */
 struct report_row {
     const char *name;
     double predicted, achieved; /* NAN: not known */
-    bool share;                 /* 0..1: the difference is in points of percent, not a ratio */
+    bool share;                 /* 0 to 1: the difference is in percentage points, not a ratio */
 };
 #define REPORT_ROWS 5u
-/* What the plan says of a stretch's counts. False: nothing. */
+/* Finds what the plan predicts for a stretch's counts. False: nothing. */
 bool report_predicted(const struct report *self, const struct report_stretch *stretch, struct plan_choice *out);
 void report_rows(const struct report *self, const struct report_stretch *stretch, struct report_row rows[REPORT_ROWS]);
-/* "4 actors, 1 learner, from 20 s on, for 31 s": over what a stretch is measured. Gives out. */
+/* "4 actors, 1 learner, from 20 s on, for 31 s": the time that a stretch covers. Gives out. */
 const char *report_stretch_text(const struct report_stretch *stretch, char *out, size_t size);
 /* "5.2 k", "61%", "31.8", "-". Give out, which has FORMAT_SIZE bytes. */
 const char *report_cell(const struct report_row *row, double value, char *out);
-/* "+4%", "+3 points", "-". *far: by more than 20%. */
+/* "+4%", "+3 points", "-". *far_off: by more than 20%. */
 const char *report_difference(const struct report_row *row, char *out, bool *far_off);
 
 /* report_plots.c */
@@ -37,11 +37,11 @@ enum report_plot {
 };
 void report_plot(struct text *out, const struct report *self, const struct report_data *data, enum report_plot which,
                  uint32_t width, uint32_t height);
-/* Two charts, one above the other, as a whole file: rates.svg, learning.svg. */
+/* Two charts, one above the other, as a file: rates.svg, learning.svg. */
 void report_plot_pair(struct text *out, const struct report *self, const struct report_data *data,
                       enum report_plot upper, enum report_plot lower);
 
-/* report_json.c. Gives the whole text: free(); NULL: no memory. */
+/* Returns the whole text: free(). NULL: no memory. (report_json.c) */
 char *report_json(const struct report *self, const struct report_data *data);
 
 /* report_page.c */

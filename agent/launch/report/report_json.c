@@ -5,7 +5,7 @@
 #include "agent/launch/report/report_impl.h"
 #include "proto/base/json.h"
 
-/* One of the three columns of the table: predicted, achieved or their ratio. */
+/* Writes one of the three columns of the table: predicted, achieved or their ratio. */
 static void put_rows(struct json *out, const char *name, const struct report_row rows[REPORT_ROWS], int which)
 {
     static const char *const keys[REPORT_ROWS] = {"inserts", "samples", "spi", "actor_idle", "learner_idle"};
@@ -58,7 +58,7 @@ static void put_compared(struct json *out, const struct report *self, const stru
     put_rows(out, "ratio", rows, 2);
 }
 
-/* The first stretch stands at the top as well: its counts are those that were planned. */
+/* The first stretch, which has the planned counts, is repeated at the top. */
 static void put_stretches(struct json *out, const struct report *self)
 {
     static const struct report_steady none = {.spi = NAN, .actor_idle = NAN, .learner_idle = NAN};

@@ -1,4 +1,4 @@
-/* What a learner reports of itself: the curves of its loss and of what it expects. */
+/* What a learner reports about itself: the curves of its losses and of its expectations. */
 #include <json-c/json.h>
 #include <math.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@
 #define LINE_MOST 65536
 #define MOST_LEARNERS 64
 
-/* Names in the reports (agent/learn); the first is what the others are plotted against. */
+/* Names in the reports (agent/learn); the others are plotted against the first. */
 static const char *const names[LEARNING_COLUMNS] = {
     [LEARNING_STEPS] = "learner_steps",   [LEARNING_LOSS] = "loss", [LEARNING_POLICY_LOSS] = "policy_loss",
     [LEARNING_VALUE_LOSS] = "value_loss", [LEARNING_Q] = "q",       [LEARNING_ENTROPY] = "entropy",
@@ -43,7 +43,7 @@ static void add_line(struct series *self, const char *text)
     json_object_put(line);
 }
 
-/* Learners that learn together stay identical: one of them is enough. */
+/* Parallel learners stay identical: one of them is enough. */
 static FILE *open_reports(const char *folder)
 {
     FILE *file = NULL;

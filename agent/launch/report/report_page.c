@@ -1,4 +1,4 @@
-/* The page of a report: one file that needs nothing else, opened from the disk. */
+/* The page of a report: one file that needs no other file. */
 #include <math.h>
 #include <stdio.h>
 #include <time.h>
@@ -86,7 +86,7 @@ static void add_return_tile(struct text *out, const struct report *self, const s
         snprintf(more + used, sizeof more - used, "%s%s %s", used ? "; " : "", self->best ? BEST_WEIGHTS_FILE : "best",
                  report_value(other, best));
     double shown = final ? self->final_value : self->last->value;
-    if (!isfinite(shown)) { /* nobody evaluates */
+    if (!isfinite(shown)) { /* the run has no evaluations */
         shown = series_last(&data->run, COLUMN_ACTOR_VALUE);
         snprintf(more, sizeof more, "%s", isfinite(shown) ? "of the actors, who explore" : "");
     }
@@ -211,7 +211,7 @@ static void add_plan(struct text *out, const struct plan *plan)
 static void add_link(struct text *out, const char *folder, const char *file, const char *ending, const char *text)
 {
     text_add(out, "<a href=\"%s", folder);
-    for (const char *s = file; *s; s++) { /* a name may hold anything */
+    for (const char *s = file; *s; s++) { /* a name may contain anything */
         bool plain = (*s >= '0' && *s <= '9') || (*s >= 'a' && *s <= 'z') || (*s >= 'A' && *s <= 'Z') || *s == '-' ||
                      *s == '_' || *s == '.';
         text_add(out, plain ? "%c" : "%%%02X", (unsigned char)*s);
@@ -278,7 +278,7 @@ static void add_charts(struct text *out, const struct report *self, const struct
     text_add(out, "</div>\n");
 }
 
-/* Links to what is there. */
+/* Links to the files that exist. */
 static void add_footer(struct text *out, const char *folder)
 {
     static const char *const files[] = {"config.yaml",     "report.json",     "plan.json",

@@ -3,7 +3,7 @@
 
 #include "agent/launch/report/report_impl.h"
 
-/* What was predicted, as a dashed line: a level for each stretch, with a gap between two. */
+/* The prediction as a dashed line: a level for each stretch, with a gap between two. */
 struct level {
     double x[3 * REPORT_STRETCHES], y[3 * REPORT_STRETCHES];
 };
@@ -18,7 +18,7 @@ static void add_series(struct plot *plot, const char *name, const struct series 
                                                       .points = data->n <= 30};
 }
 
-/* Where the first line of the plot has points. False: nowhere. */
+/* The range in which the first line of the plot has points. False: it has none. */
 static bool bounds_of(const struct plot *plot, double *left, double *right)
 {
     const struct plot_line *line = &plot->lines[0];
@@ -133,7 +133,7 @@ static void plot_loss(struct plot *plot, const struct report_data *data)
     add_learning(plot, "of the values", data, LEARNING_VALUE_LOSS);
 }
 
-/* What an algorithm tells about its own expectations: values, or else how sure or how right its policy is. */
+/* What an algorithm reports about its own expectations: values, or else the entropy or the accuracy of its policy. */
 static void plot_value(struct plot *plot, const struct report_data *data)
 {
     bool q = has(data, LEARNING_Q), entropy = has(data, LEARNING_ENTROPY);

@@ -20,13 +20,13 @@
 
 /* ---- a folder and everything in it ---- */
 
-/* By these a folder is known as a run, and as one that somebody works on. */
+/* These files mark a folder as a run, and as a run that a launcher works on. */
 static bool is_known_by(const char *file)
 {
     return strcmp(file, FOLDER_STATE) == 0 || strcmp(file, FOLDER_LOCK) == 0;
 }
 
-/* Adds up bytes, or removes; of the topmost folder, all but what it is known by. */
+/* Adds up the bytes of a folder, or removes its contents; in the topmost folder the files that mark a run stay. */
 static bool walk(int parent, const char *name, bool removes, int depth, uint64_t *bytes)
 {
     int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -57,7 +57,7 @@ rp_status runs_remove(const char *folder, rp_error *err)
     uint64_t bytes = 0;
     char path[FOLDER_SIZE + 32];
     RP_TRY(run_folder_lock(folder, &lock, err));
-    /* The lock last: as long as there is a run, nobody else can begin to work on it. */
+    /* The lock goes last: as long as the run exists, no other launcher can begin to work on it. */
     bool ok = walk(AT_FDCWD, folder, true, 0, &bytes) &&
               unlink(run_folder_path(path, sizeof path, folder, FOLDER_STATE)) == 0 &&
               unlink(run_folder_path(path, sizeof path, folder, FOLDER_LOCK)) == 0 && rmdir(folder) == 0;
@@ -70,7 +70,7 @@ rp_status runs_remove(const char *folder, rp_error *err)
 
 #define SUMMARY(title, member) JSON_ROW_AS(title, struct run_summary, member, NAN)
 
-/* What report.json says of a run, and of its first stretch. */
+/* What report.json says about a run and its first stretch. */
 static const struct json_row report_rows[] = {
     SUMMARY("exit", result),           SUMMARY("final_value", final_value),
     SUMMARY("final_weights", weights), SUMMARY("best", best),
@@ -99,7 +99,7 @@ static bool take_report(struct run_summary *out)
     return ok;
 }
 
-/* Of a run that goes on, or was lost. */
+/* Reads the status of a run that still goes on or was lost. */
 static void take_status(struct run_summary *out)
 {
     struct status_copy copy;
@@ -121,7 +121,7 @@ static void take_status(struct run_summary *out)
     snprintf(out->result, sizeof out->result, "%s", out->active ? "running" : "lost");
 }
 
-/* config.yaml is as the launcher prints it: the key stands alone on its line. */
+/* config.yaml is printed by the launcher: each key is alone on its line. */
 static void take_seed(struct run_summary *out)
 {
     char *text = run_folder_read(out->folder, FOLDER_CONFIG);
@@ -144,7 +144,7 @@ bool runs_read(const char *folder, struct run_summary *out)
     snprintf(out->name, sizeof out->name, "%.127s", slash && slash[1] ? slash + 1 : folder);
     out->active = run_folder_locked(folder);
     out->changed_ns = (int64_t)state.st_mtim.tv_sec * NS_PER_S + state.st_mtim.tv_nsec;
-    /* A report of a leg before tells nothing about one that was lost or goes on. */
+    /* The report of an earlier leg says nothing about a run that was lost or still goes on. */
     bool told = stat(run_folder_path(path, sizeof path, folder, "report.json"), &report) == 0 &&
                 (int64_t)report.st_mtim.tv_sec * NS_PER_S + report.st_mtim.tv_nsec >= out->changed_ns;
     if (out->active || !told || !take_report(out))
@@ -173,7 +173,7 @@ struct run_summary *runs_list(const char *runs, uint32_t *n)
         struct stat st;
         if (entry->d_name[0] == '.' ||
             (size_t)snprintf(path, sizeof path, "%s/%s", runs, entry->d_name) >= sizeof path - 64 ||
-            lstat(path, &st) != 0 || !S_ISDIR(st.st_mode)) /* a link is another name of a run */
+            lstat(path, &st) != 0 || !S_ISDIR(st.st_mode)) /* a link is another name for a run */
             continue;
         if (*n == capacity) {
             uint32_t more = capacity ? 2 * capacity : 64;

@@ -1,4 +1,4 @@
-/* Runs side by side. */
+/* Compares runs side by side. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +16,7 @@
 struct level {
     size_t indent;
     char key[64];
-    int items; /* of a list: how many have begun */
+    int items; /* in a list: how many elements have begun */
 };
 
 static void add_path(struct text *out, const struct level *levels, int n)
@@ -93,7 +93,7 @@ static bool seen_before(char *const *flat, uint32_t upto, const char *key, size_
     return false;
 }
 
-/* A row for a key that is not the same for all. Gives whether there was one. */
+/* Adds a row for a key whose values differ. Returns true if there was one. */
 static bool add_difference(struct grid *grid, char *const *flat, uint32_t n, const char *key, size_t length)
 {
     char values[RUNS_MOST_COMPARED][80];
@@ -202,7 +202,7 @@ void runs_print_compared(const struct run_summary *runs, uint32_t n, FILE *out)
 
 /* ---- the chart ---- */
 
-/* Evaluations, or where nobody evaluates what the actors got. */
+/* Evaluations; without any, the returns of the actors. */
 struct curve {
     struct status_copy copy;
     bool copied;

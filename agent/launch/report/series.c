@@ -1,5 +1,5 @@
-/* Numbers over time, in as many columns as a report needs. A long run has more lines than a chart has points: then each point
- * is the mean of several lines. */
+/* Numbers over time, in as many columns as a report needs. A long run has more lines than a chart has points: then
+ * each point is the mean of several lines. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -25,7 +25,7 @@ void series_fini(struct series *self)
     *self = (struct series){0};
 }
 
-/* Two points become one, so that there is room for as many again. */
+/* Merges pairs of points, so that there is room for as many again. */
 static void halve(struct series *self)
 {
     for (uint32_t c = 0; c < self->width; c++) {

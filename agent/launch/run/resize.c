@@ -1,15 +1,16 @@
-/* See resize.h. A step is sized so that both sides would wait as the plan says: with a factor k more actors, the rate of items grows
- * by k as long as learners wait. One such step is enough where the shares are steady. It is rounded up, so a step down never starves the learners and is not undone by a step
- * up. A window begins where one side is idle beyond the margin and goes on while it is beyond half of it. */
+/* See resize.h. A step is sized so that both sides would wait as the plan says: with a factor k more actors, the
+ * rate of items grows by k as long as learners wait. One such step is enough where the shares are steady. It is
+ * rounded up, so a step down never starves the learners and is not undone by a step up. A window begins where one
+ * side is idle beyond the margin and goes on while it is beyond half of it. */
 #include "agent/launch/run/resize.h"
 
 #include <math.h>
 #include <stdio.h>
 
 #define ALL_BUSY 0.95      /* share of the cores */
-#define LEAST_AT_WORK 0.05 /* a share below is noise; it would make a step of any size */
-#define DOUBT 2.0          /* standard errors of a mean that a step does not count on */
-#define ROUNDING 0.1       /* of an actor: too little to start another one for */
+#define LEAST_AT_WORK 0.05 /* a smaller share is noise and would lead to a step of any size */
+#define DOUBT 2.0          /* standard errors of a mean that a step does not rely on */
+#define ROUNDING 0.1       /* of an actor: too little to start another actor for */
 
 static void begin_anew(struct resize *self)
 {
@@ -26,7 +27,8 @@ static double at_work(double idle)
     return fmin(1, fmax(LEAST_AT_WORK, 1 - idle));
 }
 
-/* Which side waits by more than a margin beyond the plan: +1 the learners, -1 the actors, 0 none or both. */
+/* Returns which side waits longer than planned by more than a margin: +1 the learners, -1 the actors, 0 neither or
+ * both. */
 static int32_t who_waits(const struct resize_limits *limits, const struct resize_seen *seen, double margin)
 {
     bool actors = seen->actor_idle > predicted(limits->predicted_actor_idle) + margin;
@@ -52,14 +54,14 @@ static double mean_of(const struct resize *self, const struct resize_sum *sum)
     return sum->sum / self->n;
 }
 
-/* How far the mean may be from what lasts, by noise. */
+/* How far the mean may be from the lasting value because of noise. */
 static double doubt_of(const struct resize *self, const struct resize_sum *sum)
 {
     double mean = mean_of(self, sum), variance = sum->squares / self->n - mean * mean;
     return self->n > 1 ? DOUBT * sqrt(fmax(0, variance) / (self->n - 1)) : 1;
 }
 
-/* With a factor more actors, everybody has so much more to do: the factor that the cores carry. */
+/* With k times the actors all processes have k times the work: returns the largest k that the cores allow. */
 static double most_factor(const struct resize *self, const struct resize_limits *limits)
 {
     double cpu = mean_of(self, &self->cpu);

@@ -16,13 +16,13 @@
 #define SAVE_NS NS_PER_S
 #define RESIZE_MARGIN 0.2
 
-/* shown: on the screen; text: in the log and as the event. */
+/* shown: text for the screen; text: for the log and as the event. */
 static void tell(struct run *self, enum log_level level, const char *id, const char *shown, const char *text)
 {
     char quoted[SUPERVISOR_TAIL + 1024];
     struct timespec now;
     if (self->event_unsaved)
-        run_save_line(self); /* metrics.jsonl has them all, though a status has only one */
+        run_save_line(self); /* a status has room for one event; metrics.jsonl has them all */
     screen_say(*self->options->screen, level >= LEVEL_WARN, "%s", shown);
     log_line(level, id, "launch", "text=%s", log_quote(quoted, sizeof quoted, text));
     supervisor_one_line(text, self->event, sizeof self->event);
@@ -43,8 +43,7 @@ void run_say(struct run *self, enum log_level level, const char *id, const char 
 
 /* ---- stopping ---- */
 
-/* Why a run has failed is its last words (run_finish): nothing then stands between the cause and its reader, and it is not
- * printed twice. */
+/* run_finish prints why a run failed, as the very last lines, so it is not printed here. */
 void run_stop(struct run *self, enum run_outcome outcome, bool patient, const char *format, ...)
 {
     char text[SUPERVISOR_TAIL + 512], line[SUPERVISOR_TAIL + 576];
@@ -76,7 +75,7 @@ static void heed_interrupts(struct run *self)
     if (interrupts->asked == self->interrupts_seen || self->forced)
         return;
     self->interrupts_seen = interrupts->asked;
-    self->patient = false; /* if it stops already, that takes too long */
+    self->patient = false; /* the run is stopping already and takes too long */
     run_stop(self, RUN_STOPPED, false, "%s", signal_name(interrupts->last));
     if (interrupts->asked < 2)
         return;
@@ -90,7 +89,7 @@ static void check_ends(struct run *self, const struct status *status)
     const struct stop_section *stop = &self->config->stop;
     if (self->phase >= PHASE_STOPPING)
         return;
-    /* First: whoever reached the goal with the last step has reached it. */
+    /* Checked first: a run that reaches its goal with the last step has reached it. */
     if (self->n_values > 0 && status->value >= stop->value) {
         self->reached = true;
         run_stop(self, RUN_DONE, false, "an evaluation gave %.6g, and stop.value is %.6g", status->value, stop->value);
@@ -103,14 +102,14 @@ static void check_ends(struct run *self, const struct status *status)
     }
 }
 
-/* Nothing was inserted, sampled or learned for launch.hang. */
+/* True if nothing was inserted, sampled or learned for launch.hang. */
 static bool stalls(const struct run *self, int64_t now_ns)
 {
     int64_t hang_ns = self->config->launch.hang_ns;
     return hang_ns > 0 && self->moved_ns > 0 && now_ns - self->moved_ns > hang_ns;
 }
 
-/* A run that stands still is told of, with the reason if the broker knows one. */
+/* Reports a run that stands still, with the reason if the broker knows one. */
 static void watch_progress(struct run *self, const struct observation *before, int64_t now_ns)
 {
     const struct observation *seen = &self->seen;
@@ -130,7 +129,7 @@ static void watch_progress(struct run *self, const struct observation *before, i
             (double)self->config->launch.hang_ns * 1e-9, seen->broker ? why : "the broker does not answer");
 }
 
-/* Without a broker nobody gets to an end, and actors that the limiter holds back do not without learners. */
+/* Without a broker no process can finish, and without learners an actor that the limiter holds back cannot. */
 static void lose_patience(struct run *self, int64_t now_ns)
 {
     if (run_running(self, ROLE_LEARNER) > 0 || !self->config->learners.on)
@@ -146,7 +145,7 @@ static void lose_patience(struct run *self, int64_t now_ns)
     }
 }
 
-/* Actors and learners of our own end by themselves when all steps were taken, and the evaluator after them. */
+/* Our actors and learners end by themselves when all steps are taken, and the evaluator ends after them. */
 static void stop_more(struct run *self, int64_t now_ns)
 {
     lose_patience(self, now_ns);
@@ -161,13 +160,13 @@ static void stop_more(struct run *self, int64_t now_ns)
         return;
     if (self->broker_asked_ns == 0) {
         self->broker_asked_ns = now_ns;
-        if (self->observer && !self->forced) { /* the last counts and evaluations */
+        if (self->observer && !self->forced) { /* takes in the last counts and evaluations */
             const struct observation before = self->seen;
             observer_rescan(self->observer);
             observer_look(self->observer, RUN_LOOK_MS, &self->seen);
             run_take_in(self, &before);
         }
-        observer_destroy(&self->observer); /* that the broker goes away is no news */
+        observer_destroy(&self->observer); /* the broker's end is expected */
         run_ask(self, ROLE_BROKER, 0, now_ns);
     } else if (now_ns - self->broker_asked_ns > run_broker_grace(self) && run_running(self, ROLE_BROKER) > 0) {
         run_kill_all(self);
@@ -275,7 +274,7 @@ static rp_status open_run(struct run *self, rp_error *err)
     if (!self->metrics)
         return err_set(err, RP_IO, "'%s' cannot be written", path);
     run_folder_path(self->endpoints_file, sizeof self->endpoints_file, options->folder, "endpoints");
-    unlink(self->endpoints_file); /* of a leg before */
+    unlink(self->endpoints_file); /* of an earlier leg */
     return RP_OK;
 }
 
@@ -303,7 +302,7 @@ enum run_outcome run_do(const struct run_options *options, rp_error *err)
         .folder = options->folder,
         .endpoints_file = self.endpoints_file,
         .learners = run_config_learners(options->config),
-        .resume = true}; /* a learner that starts again goes on from what it saved */
+        .resume = true}; /* a restarted learner continues from its saved state */
     if (open_run(&self, err) == RP_OK) {
         loop(&self);
         observer_destroy(&self.observer);

@@ -1,5 +1,6 @@
-/* A run from its first process to its report: starts the broker, then learners, then actors and evaluator; watches, restarts,
- * resizes and stops them. One thread, one loop; all state in one struct. */
+/* The run room: a run from its first process to its report. It starts the broker, then learners, then actors and
+ * evaluator; watches, restarts, resizes and stops them. One thread, one loop; all state in one struct (run_impl.h).
+ * It may use every other room below agent/launch. */
 #ifndef AGENT_LAUNCH_RUN_H
 #define AGENT_LAUNCH_RUN_H
 
@@ -12,21 +13,21 @@
 
 enum run_outcome {
     RUN_DONE,    /* a stop condition was met */
-    RUN_STOPPED, /* somebody asked for the end */
+    RUN_STOPPED, /* the user asked for the end */
     RUN_FAILED,
 };
 
 struct run_options {
-    const struct run_config *config; /* with the counts that were chosen */
+    const struct run_config *config; /* with the chosen counts */
     const char *programs, *folder, *here, *cwd, *command;
-    const struct plan *plan; /* may be NULL, and then plan_input too */
+    const struct plan *plan; /* may be NULL; then plan_input is NULL too */
     const struct plan_input *plan_input;
-    const struct folder_state *before; /* of the legs before; NULL: a new run */
+    const struct folder_state *before; /* state of the earlier legs; NULL: a new run */
     struct guard *guard;
     struct interrupts *interrupts;
     struct screen **screen; /* destroyed before the report is printed */
     bool print_report;
-    bool auto_actors; /* their number may change */
+    bool auto_actors; /* the number of actors may change */
 };
 
 /* Blocks until the run has ended and its report is written. After RUN_FAILED, err has the cause; it was printed. */

@@ -1,4 +1,4 @@
-/* After the last process has ended: the last parameters are measured, and the report is written. */
+/* After the last process has ended: measures the last parameters and writes the report. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 
 #define MEASURE_MOST_NS (120 * NS_PER_S)
 
-/* Waits for its end; whoever is asked to end meanwhile does not wait for long. */
+/* Waits for the measuring process to end; a request to stop shortens the wait. */
 static int await_measured(struct run *self, struct process *process)
 {
     int64_t end_ns = clock_now(&self->clock) + MEASURE_MOST_NS;
@@ -24,7 +24,7 @@ static int await_measured(struct run *self, struct process *process)
     return status;
 }
 
-/* In a process of its own; NAN: it did not tell. */
+/* Measures in a process of its own; NAN: that process printed no return. */
 static double measure_weights(struct run *self, const char *weights)
 {
     char log[FOLDER_SIZE + 32];
@@ -47,7 +47,7 @@ static double measure_weights(struct run *self, const char *weights)
     return value;
 }
 
-/* The return of the parameters that are left: those of the last evaluation may be older. */
+/* Measures the last parameters: those of the last evaluation may be older. */
 static void measure_last(struct run *self)
 {
     char weights[FOLDER_SIZE + 32];
@@ -71,7 +71,7 @@ static void measure_last(struct run *self)
                                                      : "could not be measured: see logs/measure.log");
 }
 
-/* The evaluator has ended: from here on best.weights is ours. */
+/* The evaluator has ended: from here on the launcher may change best.weights. */
 static void keep_if_best(struct run *self)
 {
     char best[FOLDER_SIZE + 32], last[FOLDER_SIZE + 32];
@@ -90,7 +90,7 @@ static void keep_if_best(struct run *self)
     }
 }
 
-/* What the run is worth: the parameters that reached its goal, or else the last ones. */
+/* The result of the run: the return of the parameters that reached its goal, or else of the last ones. */
 static void conclude(struct run *self)
 {
     char path[FOLDER_SIZE + 32];

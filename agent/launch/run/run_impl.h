@@ -1,4 +1,4 @@
-/* What the files of a run share. Not for others. */
+/* The state of a run, and what each file of this room offers to the others. Not for other rooms. */
 #ifndef AGENT_LAUNCH_RUN_IMPL_H
 #define AGENT_LAUNCH_RUN_IMPL_H
 
@@ -18,19 +18,19 @@ struct member {
     enum role role;
     uint32_t index;
     char name[32];
-    bool wanted;   /* it should run: not retired, not done */
-    bool unjudged; /* it has ended, and whether that was its right is not known yet */
+    bool wanted;   /* should run: not retired, not done */
+    bool unjudged; /* has ended, and it is not known yet whether as it should */
     int64_t ended_ns;
     struct process process;
     struct supervised supervised;
     struct hang hang;
-    int64_t usage_ns, cpu_ns; /* when its usage was looked at, and what it was */
+    int64_t usage_ns, cpu_ns; /* time of the last look at its usage, and its processor time then */
     double cpu;               /* cores, lately */
     uint64_t memory;
-    bool flooded; /* that its log was emptied was said */
+    bool flooded; /* a message said that its log was emptied */
 };
 
-/* What rates are computed from. */
+/* Counters at one time, from which rates are computed. */
 struct mark {
     int64_t at_ns;
     uint64_t steps, learner_steps, inserts, samples;
@@ -43,16 +43,16 @@ struct mark {
 struct stretch_sums {
     double seconds, inserts, samples;
     double actor_idle, actor_s, learner_idle,
-        learner_s;              /* idle share times seconds, and seconds for which it was known */
+        learner_s;              /* idle share times seconds, and the seconds for which the share was known */
     struct idle_shares idle_by; /* the same by cause */
 };
 
 /* A part of the run with the same number of actors. */
 struct stretch {
     uint32_t actors;
-    double from_s;                      /* of the run's time */
-    int64_t from_ns;                    /* of the clock */
-    struct stretch_sums whole, settled; /* all of it in which something moved; without its beginning */
+    double from_s;                      /* since the start of the run */
+    int64_t from_ns;                    /* monotonic */
+    struct stretch_sums whole, settled; /* all time in which something moved; the same without the beginning */
 };
 
 struct run {
@@ -64,34 +64,34 @@ struct run {
     enum phase phase;
     enum run_outcome outcome;
     char reason[512];
-    char cause[SUPERVISOR_TAIL + 512]; /* of a failure, with the last lines of whoever failed */
+    char cause[SUPERVISOR_TAIL + 512]; /* cause of a failure, with the last lines of the process that failed */
     /* ---- starting */
     char endpoints_file[FOLDER_SIZE + 32];
     struct endpoints endpoints;
     bool learners_started, actors_started, put_back;
-    int64_t put_back_ns;                         /* when the launcher puts them back itself; 0: not known yet */
-    uint64_t steps_before, learner_steps_before; /* what was counted before the broker that there is now */
+    int64_t put_back_ns;                         /* when the launcher restores the counters itself; 0: not known yet */
+    uint64_t steps_before, learner_steps_before; /* counters of before the present broker */
     uint64_t policy_before;                      /* version of the parameters that another run left */
     /* ---- processes */
-    struct member **members; /* of them, the first is the broker */
+    struct member **members; /* the first is the broker */
     uint32_t n_members, capacity;
     uint32_t actors_wanted;
     /* ---- what is seen */
     struct observer *observer;
     struct observation seen;
-    int64_t look_ns, save_ns, running_ns; /* when next; since when items are sampled */
+    int64_t look_ns, save_ns, running_ns; /* times of the next look and save; since when items are sampled */
     struct mark marks[RUN_MARKS];
     uint32_t n_marks;
-    uint64_t marks_of; /* the broker that they were seen at */
+    uint64_t marks_of; /* instance of the broker that they belong to */
     struct stretch stretches[REPORT_STRETCHES];
     uint32_t n_stretches;
     double *value_steps, *values;
     uint32_t n_values;
     double best;
     struct resize resize;
-    struct machine_load load; /* of the machine, when it was last read */
-    int64_t load_ours_ns;     /* processor time of our processes then */
-    double others;            /* cores that other programs take from them */
+    struct machine_load load; /* load of the machine when it was last read */
+    int64_t load_ours_ns;     /* processor time of our processes at that time */
+    double others;            /* cores that other programs take */
     int64_t moved_ns;         /* when something was last inserted, sampled or learned */
     bool stall_said;
     struct status_process *shown;
@@ -100,83 +100,84 @@ struct run {
     bool event_unsaved; /* no line of metrics.jsonl has it yet */
     FILE *metrics;
     /* ---- stopping */
-    bool patient; /* processes end by themselves: all steps were taken */
+    bool patient; /* processes end by themselves: all steps are taken */
     bool forced;
-    bool out_of_time; /* stop.time has passed, and whoever was left was killed */
+    bool out_of_time; /* stop.time has passed, and the remaining processes were killed */
     int64_t broker_asked_ns, learners_seen_ns;
     uint32_t interrupts_seen;
     bool reached;              /* the run stops because an evaluation reached stop.value */
-    struct best final;         /* of the parameters that the run leaves; its value is NAN: not measured */
+    struct best final;         /* evaluation of the parameters that the run leaves; its value is NAN if not measured */
     const char *final_weights; /* their file in the folder; NULL: none */
     bool best_known;
-    struct best best_kept; /* what best.weights says */
-    bool unsaved;          /* that the folder cannot be written was said */
+    struct best best_kept; /* the evaluation of best.weights */
+    bool unsaved;          /* a message said that the folder cannot be written */
 };
 
 /* run_end.c */
 void run_finish(struct run *self, rp_error *err);
 
 /* run_start.c */
-/* Starts who may start now. */
+/* Starts the processes that may start now. */
 void run_start_more(struct run *self, int64_t now_ns);
-/* Tells a broker that was started again how far the run is, unless a learner of ours does. */
+/* Restores the counters of a restarted broker, unless a learner of ours does. */
 void run_put_back_later(struct run *self, int64_t now_ns);
 
-/* While it stops for want of steps: an actor may have given some back, and then nobody would know of the end. */
+/* While the run stops because all steps were claimed: takes steps that an actor has given back, or no process would
+ * see the end. */
 void run_fill_steps(struct run *self);
 
 /* run_time.c */
-/* Seconds, of all legs. */
+/* Seconds of all legs. */
 double run_elapsed(const struct run *self);
-/* Seconds until stop.time, which may have passed; infinite without one. */
+/* Seconds until stop.time, negative if it has passed; infinite without one. */
 double run_time_left(const struct run *self);
-/* Whether what is left of stop.time is needed for the end. */
+/* True if the rest of stop.time is needed for the end. */
 bool run_time_to_end(const struct run *self);
-/* Kills whoever is left when stop.time has passed. */
+/* Kills the remaining processes when stop.time has passed. */
 void run_keep_time(struct run *self);
 
 /* run_members.c */
-/* Whether a role is played by a program of the user's own. */
+/* True if a program of the user plays the role. */
 bool run_is_custom(const struct run *self, enum role role);
-/* How long the broker has to end: with files, until its last checkpoint is written. */
+/* How long the broker may take to end: with files, until its last checkpoint is written. */
 int64_t run_broker_grace(const struct run *self);
-/* Adds a process and starts it; one that was retired is taken back. */
+/* Adds a process and starts it, or takes back a retired one. */
 void run_add(struct run *self, enum role role, uint32_t index);
-/* Who has ended, who is to be started again, who hangs. */
+/* Looks for processes that have ended, are due for a restart, or hang. */
 void run_tend(struct run *self, int64_t now_ns);
 void run_measure_usage(struct run *self, int64_t now_ns);
 uint32_t run_running(const struct run *self, enum role role);
-/* How many of a role should run. */
+/* Number of processes of a role that should run. */
 uint32_t run_wanted(const struct run *self, enum role role);
-/* SIGTERM to all of a role from this index on. */
+/* Sends SIGTERM to all processes of a role from this index on. */
 void run_ask(struct run *self, enum role role, uint32_t from, int64_t now_ns);
 void run_kill_all(struct run *self);
 /* Changes the number of actors. */
 void run_set_actors(struct run *self, uint32_t count, int64_t now_ns);
 
 /* run_stretch.c */
-/* From now on there are so many actors. */
+/* Begins a stretch with this many actors. */
 void run_stretch_begin(struct run *self, uint32_t actors);
-/* After a look. */
+/* Adds the latest look to the present stretch. */
 void run_stretch_add(struct run *self, const struct observation *before);
-/* Those in which something happened. Gives how many. */
+/* Copies the stretches in which something happened; returns how many. */
 uint32_t run_stretches(const struct run *self, struct report_stretch out[REPORT_STRETCHES]);
 
 /* run_status.c */
-/* After a look: rates, sums, evaluations. */
+/* Updates rates, sums and evaluations after a look. */
 void run_take_in(struct run *self, const struct observation *before);
 void run_status(struct run *self, struct status *out);
-/* status.json, launch.json, and a line of metrics.jsonl. */
+/* Writes status.json, launch.json, and a line of metrics.jsonl. */
 void run_save(struct run *self, const struct status *status);
-/* launch.json and a line of metrics.jsonl, of the status as it is now. */
+/* Writes launch.json and a line of metrics.jsonl from the present status. */
 void run_save_line(struct run *self);
 
 /* run.c */
-/* At the broker and at what the processes report; saves and shows what it sees. May begin to stop. */
+/* Looks at the broker and at reports of the processes; saves and shows the status. May begin to stop. */
 void run_look(struct run *self, int64_t now_ns);
-/* Begins to stop, unless that has begun: the first reason counts. */
+/* Begins to stop, unless the run is stopping already: the first reason counts. */
 void run_stop(struct run *self, enum run_outcome outcome, bool patient, const char *format, ...) RP_PRINTF(4, 5);
-/* Tells people and the log. loud: even if they want it quiet. */
+/* Prints and logs a message. loud: also with --quiet. */
 void run_say(struct run *self, enum log_level level, const char *id, const char *format, ...) RP_PRINTF(4, 5);
 
 #endif

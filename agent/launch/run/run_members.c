@@ -1,4 +1,4 @@
-/* The processes of a run: started, awaited, started again, retired. */
+/* The processes of a run: starts, awaits, restarts and retires them. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,13 +9,13 @@
 #include "proto/base/error.h"
 
 #define TAIL_LINES 8
-/* After everybody else has ended, there is little left to do for a broker that keeps nothing on disk. One that does has its last
- * checkpoint to write; a second Ctrl-C does not wait for it. */
+/* Grace for the broker after all other processes have ended. A broker without files has little left to do; a broker
+ * with files writes its last checkpoint. A second Ctrl-C does not wait for it. */
 #define BROKER_GRACE_NS (2 * NS_PER_S)
 #define BROKER_WRITE_NS (300 * NS_PER_S)
-/* What a process has reported at its end is seen by then. */
+/* By this time the last report of a process has been read. */
 #define JUDGE_NS (3 * NS_PER_S / 2)
-/* Between two looks at how busy the machine is. */
+/* Time between two looks at the load of the machine. */
 #define LOAD_NS (2 * NS_PER_S)
 
 static struct supervisor_limits limits_of(const struct run *self)
@@ -141,20 +141,20 @@ int64_t run_broker_grace(const struct run *self)
     return config_folder(&self->config->broker) ? BROKER_WRITE_NS : BROKER_GRACE_NS;
 }
 
-/* Between SIGTERM and SIGKILL. */
+/* Time between SIGTERM and SIGKILL. */
 static int64_t grace_of(const struct run *self, const struct member *member)
 {
     int64_t grace_ns = self->config->launch.grace_ns, broker_ns = run_broker_grace(self);
     return member->role == ROLE_BROKER && broker_ns > grace_ns ? broker_ns : grace_ns;
 }
 
-/* Whether it failed before and printed the same: then that was shown. */
+/* True if the process failed before with the same output, which was shown then. */
 static bool as_before(const struct member *member, const char *tail)
 {
     return member->supervised.in_a_row > 0 && tail[0] && strcmp(member->supervised.first.tail, tail) == 0;
 }
 
-/* Who was asked to end, or ends with all others, should still do so well: a learner may not have saved its state. */
+/* A process that was asked to end should still end with success: a learner may have failed to save its state. */
 static void check_last_words(struct run *self, const struct member *member, int status)
 {
     char tail[SUPERVISOR_TAIL], how[96];
@@ -200,7 +200,7 @@ static void ended(struct run *self, struct member *member, int status, int64_t n
 {
     char how[96];
     if (status == 0 && self->phase < PHASE_STOPPING)
-        run_look(self, now_ns); /* a stop condition that it has seen before us is a good reason */
+        run_look(self, now_ns); /* a stop condition that the process noticed before the launcher is a good reason */
     bool asked = member->process.asked_ns > 0 || self->phase >= PHASE_STOPPING;
     bool custom = run_is_custom(self, member->role);
     member->ended_ns = now_ns;
@@ -210,7 +210,7 @@ static void ended(struct run *self, struct member *member, int status, int64_t n
              process_describe(status, how, sizeof how), asked);
     if (asked)
         check_last_words(self, member, status);
-    if (asked && member->wanted && self->phase < PHASE_STOPPING) /* retired, and wanted again meanwhile */
+    if (asked && member->wanted && self->phase < PHASE_STOPPING) /* it was retired, and is wanted again */
         start(self, member);
     else if (status == 0 && !asked && !custom)
         member->unjudged = true;
@@ -218,7 +218,7 @@ static void ended(struct run *self, struct member *member, int status, int64_t n
         judge(self, member, status, asked || (status == 0 && custom), now_ns);
 }
 
-/* The work of ours is never done without a stop condition, which it may have seen before us. */
+/* Our programs end by themselves only because of a stop condition, which they may notice before the launcher. */
 static void tend_unjudged(struct run *self, struct member *member, int64_t now_ns)
 {
     bool stops = self->phase >= PHASE_STOPPING;
@@ -228,7 +228,7 @@ static void tend_unjudged(struct run *self, struct member *member, int64_t now_n
     judge(self, member, 0, stops, now_ns);
 }
 
-/* A role whose last process ended by right ends the run. */
+/* When the last process of a role has ended as it should, the run ends. */
 static void check_done(struct run *self)
 {
     for (enum role role = 0; role < ROLES && self->actors_started; role++) {
@@ -258,7 +258,7 @@ static void tend_hang(struct run *self, struct member *member, int64_t now_ns)
     }
 }
 
-/* Said once: whoever floods its log goes on with it. */
+/* Logged once: a process that floods its log keeps doing so. */
 static void tend_log(struct run *self, struct member *member)
 {
     int64_t most = self->config->launch.log_most;
@@ -271,7 +271,8 @@ static void tend_log(struct run *self, struct member *member)
         member->name, (double)most / (1 << 20));
 }
 
-/* Over seconds at a time: the kernel counts processor time in ticks. A process that ended took its account with it. */
+/* Measured over several seconds, because the kernel counts processor time in ticks. The account of a process is gone
+ * when it ends. */
 static void measure_others(struct run *self)
 {
     struct machine_load load;

@@ -1,17 +1,18 @@
-/* The start of a run, step by step: broker, learners, their first parameters, actors and evaluator; and what a broker that has
- * just begun must be told, or must forget. */
+/* The start of a run, step by step: broker, learners, their first parameters, actors and evaluator; and the counters
+ * that a new broker has to be given or has to forget. */
 #include "agent/launch/run/run_impl.h"
 #include "agent/program/worker.h"
 #include "replay/params.h"
 
-/* A broker that does not listen by then has a problem that a restart does not mend. */
+/* A broker that does not listen by then has a problem that a restart does not solve. */
 #define READY_NS (30 * NS_PER_S)
-/* The same for one that has tables to load first. */
+/* The same for a broker that loads tables first. */
 #define LOADED_NS (1800 * NS_PER_S)
-/* A learner tells a new broker of the steps at its next report: for so much longer than one the launcher leaves it to it. */
+/* A learner gives a new broker the step counters with its next report. After this much more than a report's interval
+ * the launcher does it. */
 #define PUT_BACK_NS (2 * NS_PER_S)
 
-/* What was counted before a resume, or at another broker: exploration and stop.steps go on from there. */
+/* Restores the counters of before a resume, or of another broker: exploration and stop.steps continue from there. */
 static bool put_back(struct run *self)
 {
     const int64_t before = (int64_t)self->steps_before;
@@ -27,7 +28,7 @@ static bool put_back(struct run *self)
     return self->put_back = true;
 }
 
-/* A learner of ours does it by itself, unless it was started again too. */
+/* Our learner does this by itself, unless it was restarted too. */
 void run_put_back_later(struct run *self, int64_t now_ns)
 {
     bool by_learner = self->config->learners.on && !run_is_custom(self, ROLE_LEARNER);
@@ -53,8 +54,8 @@ void run_fill_steps(struct run *self)
     put_back(self);
 }
 
-/* A new run may begin with the tables of another one (broker.checkpoint.dir), and those with its counters and parameters. How far
- * that one was is not how far this one is. */
+/* A new run may begin with the tables of another one (broker.checkpoint.dir), and those with its counters and
+ * parameters. How far that one was is not how far this one is. */
 static bool forget(struct run *self)
 {
     static const char *const names[] = {COUNTER_STEPS, COUNTER_LEARNER_STEPS, COUNTER_LEARNER_END};
@@ -73,12 +74,13 @@ static bool forget(struct run *self)
     return self->seen.broker;
 }
 
-/* A broker may end between writing its file and answering: then it is tried again until there is another. */
+/* A broker may end between writing its file and answering: then the connection is tried again until another broker is
+ * there. */
 static void open_observer(struct run *self, int64_t now_ns)
 {
     rp_error err = {0};
     if (run_running(self, ROLE_BROKER) > 0 && endpoints_read(self->endpoints_file, &self->endpoints, &err) == RP_OK) {
-        self->context.endpoints = &self->endpoints; /* a broker that starts again listens at the same place */
+        self->context.endpoints = &self->endpoints; /* a restarted broker listens at the same endpoints */
         const struct observe_options options = {.service = self->endpoints.service,
                                                 .table = self->config->adder.table,
                                                 .folder = self->options->folder,

@@ -1,4 +1,4 @@
-/* From what is seen of a run to its status: rates and progress. */
+/* Computes the status of a run from observations: rates and progress. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 #include "agent/launch/profile/profile.h"
 #include "agent/launch/run/run_impl.h"
 
-/* Rates are those of the last so many seconds. */
+/* Rates cover this many of the last seconds. */
 #define WINDOW_NS (5 * NS_PER_S)
 
 static double unix_now(void)
@@ -26,11 +26,11 @@ static uint64_t larger(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
-/* What was counted before a resume is put back into the broker a little later: that is no speed. */
+/* Counters of before a resume are put back into the broker a little later: that jump is no speed. */
 static void add_mark(struct run *self)
 {
     const struct observation *seen = &self->seen;
-    if (seen->broker_instance != self->marks_of) { /* its counters began anew */
+    if (seen->broker_instance != self->marks_of) { /* a new broker: its counters begin again */
         self->n_marks = 0;
         self->marks_of = seen->broker_instance;
     }
@@ -94,8 +94,8 @@ static double rate(const struct run *self, size_t member)
     return seconds > 0.0 && b > a ? (double)(b - a) / seconds : 0.0;
 }
 
-/* A learner of ours counts its steps only when it reports, and what grows by jumps has no rate over a few seconds. What it
- * samples is counted at once: a batch for each step, of each of the learners that make a step together. */
+/* Our learner reports its steps now and then, and a counter that grows by jumps has no rate over a few seconds.
+ * Samples are counted at once: a batch for each step, of each learner that takes part in the step. */
 static double updates_rate(const struct run *self, double samples_rate)
 {
     uint32_t learners = run_running(self, ROLE_LEARNER);
@@ -104,7 +104,7 @@ static double updates_rate(const struct run *self, double samples_rate)
     return samples_rate / ((double)profile_batch(self->config) * learners);
 }
 
-/* One end that may be the nearest. */
+/* Takes one stop condition into account, which may be the nearest. */
 static void approach(struct status *out, double now, double end, double per_second)
 {
     if (!(end > 0.0) || !isfinite(end))
@@ -130,7 +130,7 @@ static void fill_progress(const struct run *self, struct status *out)
     approach(out, out->elapsed_s, out->stop_time_s, 1.0);
 }
 
-/* A disk that is full holds everybody back, and nobody but the broker's log says so. False: it says nothing. */
+/* A full disk holds all processes back, and only the broker's log says so. False: the log does not mention it. */
 static bool fill_disk(const struct run *self, struct status *out)
 {
     char tail[512] = "";
@@ -217,9 +217,9 @@ void run_status(struct run *self, struct status *out)
     snprintf(out->folder, sizeof out->folder, "%s", self->options->folder);
     snprintf(out->reason, sizeof out->reason, "%s", self->reason);
     out->elapsed_s = run_elapsed(self);
-    out->steps = larger(seen->steps, self->steps_before); /* a new broker is told of them a little later */
+    out->steps = larger(seen->steps, self->steps_before); /* a new broker gets these counters a little later */
     if (self->config->stop.steps > 0 && out->steps > (uint64_t)self->config->stop.steps)
-        out->steps = (uint64_t)self->config->stop.steps; /* actors claim a few more for a moment */
+        out->steps = (uint64_t)self->config->stop.steps; /* actors may claim a few more for a moment */
     out->learner_steps = larger(seen->learner_steps, self->learner_steps_before);
     out->steps_rate = rate(self, offsetof(struct mark, steps));
     out->inserts_rate = rate(self, offsetof(struct mark, inserts));
@@ -245,7 +245,7 @@ void run_status(struct run *self, struct status *out)
     out->event_unix_s = self->event_unix_s;
 }
 
-/* launch.json, for a launcher that takes the run up again. */
+/* Writes launch.json, for a launcher that resumes the run. */
 static void save_state(struct run *self, const struct status *status)
 {
     const struct run_options *options = self->options;
@@ -282,7 +282,7 @@ static void write_line(struct run *self, const struct status *status)
         self->event_unsaved = false;
 }
 
-/* The state comes first: whatever somebody may read of, a launcher that takes the run up again knows. */
+/* The state is written first, so that a launcher that resumes the run knows everything that status.json shows. */
 void run_save_line(struct run *self)
 {
     struct status now;

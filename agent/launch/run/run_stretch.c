@@ -1,10 +1,10 @@
-/* Stretches of a run: from one change of the number of actors to the next, and what was achieved in each. */
+/* Stretches of a run: from one change of the number of actors to the next, with the rates achieved in each. */
 #include <math.h>
 #include <string.h>
 
 #include "agent/launch/run/run_impl.h"
 
-/* The first reports still tell of the start. */
+/* The first reports still cover the start. */
 #define SETTLE_MOST_NS (5 * NS_PER_S)
 #define SETTLE_MORE_NS (NS_PER_S / 2)
 
@@ -35,8 +35,8 @@ static void add_sums(struct stretch_sums *sums, const struct observation *before
     }
 }
 
-/* Between two looks at the same broker, unless somebody has reset the table meanwhile: its counts begin anew. Time in which
- * nothing moves counts only within the settled part: a run may spend long in starting and ending. */
+/* Adds what happened between two looks at the same broker, unless the table was reset meanwhile and its counts began
+ * again. Time in which nothing moves counts only within the settled part: starting and ending may take long. */
 void run_stretch_add(struct run *self, const struct observation *before)
 {
     const struct observation *seen = &self->seen;
@@ -71,7 +71,7 @@ static struct report_steady rates_of(const struct stretch_sums *sums)
     return out;
 }
 
-/* Of a run that is over before the first reports, the last ones tell: each process makes one at its end. */
+/* A run that ends before the first reports is described by the last ones: each process reports when it ends. */
 static void fill_idle(struct report_steady *rates, const struct observation *seen)
 {
     if (isnan(rates->actor_idle)) {

@@ -1,13 +1,14 @@
-/* stop.time bounds a run up to the end of its last process: so it stops a little earlier, and whoever is left then is killed. */
+/* stop.time bounds a run up to the end of its last process. So the run stops a little earlier, and processes that are
+ * left at stop.time are killed. */
 #include <math.h>
 
 #include "agent/launch/run/run_impl.h"
 
-/* Of stop.time, at most, for the end. */
+/* The largest share of stop.time that is kept for the end. */
 #define RESERVE_SHARE 0.25
-/* An evaluation takes about as long as the one before. */
+/* An evaluation is expected to take as long as the previous one. */
 #define EVALUATIONS 1.5
-/* Bytes a second at which a broker writes its last checkpoint, on a slow disk. */
+/* Bytes per second at which a broker writes its last checkpoint to a slow disk. */
 #define WRITE_RATE 100e6
 
 double run_elapsed(const struct run *self)
@@ -22,7 +23,8 @@ double run_time_left(const struct run *self)
     return limit_ns > 0 ? (double)limit_ns * 1e-9 - run_elapsed(self) : INFINITY;
 }
 
-/* Processes end within launch.grace, the last parameters are measured, and a broker with files writes its last checkpoint. */
+/* The end: processes end within launch.grace, the last parameters are measured, and a broker with files writes its
+ * last checkpoint. */
 static double reserve(const struct run *self)
 {
     double most = RESERVE_SHARE * (double)self->config->stop.time_ns * 1e-9;

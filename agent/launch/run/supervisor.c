@@ -7,7 +7,7 @@
 #include "agent/launch/process/process.h"
 #include "proto/base/clock.h"
 
-/* No status of waitpid is like it. */
+/* Differs from every status of waitpid. */
 #define NOT_STARTED (-1)
 
 static int64_t pause_ns(const struct supervisor_limits *limits, uint32_t failures)
@@ -62,7 +62,7 @@ bool supervisor_due(struct supervised *self, int64_t now_ns)
     return true;
 }
 
-/* Appends, cut to size. */
+/* Appends text, cut to size. */
 static size_t put(char *out, size_t size, size_t used, const char *text, size_t length)
 {
     if (used + 1 >= size)
@@ -142,6 +142,6 @@ bool hang_seen(struct hang *self, int64_t hang_ns, int64_t cpu_ns, int64_t now_n
     }
     if (hang_ns <= 0 || now_ns - self->since_ns < hang_ns)
         return false;
-    self->since_ns = now_ns; /* the caller acts; it is told again if that changes nothing */
+    self->since_ns = now_ns; /* the caller acts now, and gets true again if that changes nothing */
     return true;
 }

@@ -26,7 +26,7 @@ uint32_t line_left(const struct line *self)
     return self->width < limit ? limit - self->width : 0;
 }
 
-/* One code point of s: its bytes, and the value in *point; 0 bytes: no UTF-8. */
+/* Reads one code point of s: returns its bytes and sets *point; 0: not UTF-8. */
 static uint32_t decode(const unsigned char *s, uint32_t *point)
 {
     uint32_t n = s[0] < 0x80 ? 1 : s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : s[0] < 0xf5 ? 4 : 0;
@@ -43,8 +43,8 @@ static uint32_t decode(const unsigned char *s, uint32_t *point)
     return n;
 }
 
-/* Columns of a code point: 2 for ideographs and pictures. -1: it must not reach a terminal (it would change the order of the
- * text or has no width of its own). */
+/* Columns of a code point: 2 for ideographs and pictures. -1: it must not reach a terminal, because it has no width
+ * or changes the order of the text. */
 static int point_width(uint32_t p)
 {
     if (p < 0x20 || (p >= 0x7f && p < 0xa0) || (p >= 0x300 && p < 0x370) || (p >= 0x200b && p <= 0x200f) ||
@@ -58,11 +58,11 @@ static int point_width(uint32_t p)
     return wide ? 2 : 1;
 }
 
-/* Adds as much of s as fits in `most` columns; gives the columns that it took, and in *rest whether something is left. */
+/* Adds as much of s as fits into `most` columns. Returns the columns used, and sets *rest if something is left. */
 static uint32_t add_clean(struct text *out, const char *s, uint32_t most, bool utf8, bool *rest)
 {
     uint32_t width = 0;
-    const unsigned char *at = (const unsigned char *)s, *from = at; /* from: what is not added yet */
+    const unsigned char *at = (const unsigned char *)s, *from = at; /* from: start of what is not added yet */
     *rest = false;
     while (*at) {
         uint32_t point, bytes = decode(at, &point);
@@ -101,7 +101,7 @@ uint32_t line_width(const char *text)
     return width;
 }
 
-/* Puts it in, cut to what is left; with whole, all or nothing. */
+/* Adds the text, cut to what is left; with `whole`, all of it or nothing. */
 static bool put(struct line *self, enum tint tint, bool whole, const char *s)
 {
     struct text clean = {0};
@@ -123,7 +123,7 @@ static bool put(struct line *self, enum tint tint, bool whole, const char *s)
     return ok;
 }
 
-/* Text of any length; NULL: out of memory, and nothing is shown. */
+/* Formats text of any length; NULL: out of memory, and nothing is shown. */
 static char *formatted(const char *format, va_list args)
 {
     char *out = NULL;

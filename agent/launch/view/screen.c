@@ -1,6 +1,6 @@
-/* Standard output while a run goes on. A frame is one write: the cursor goes up over the last frame, each line is written over
- * the old one, and what is left of it is cleared, so nothing flickers. Nobody who reads slowly or not at all may hold up the
- * run: what cannot be written soon is dropped. */
+/* Standard output while a run goes on. A frame is one write: the cursor goes up over the last frame, each line is
+ * written over the old one, and what is left of it is cleared, so nothing flickers. Nobody who reads slowly or not
+ * at all may hold up the run: what cannot be written soon is dropped. */
 #include <errno.h>
 #include <langinfo.h>
 #include <locale.h>
@@ -28,9 +28,9 @@ enum output { OUTPUT_TERMINAL, OUTPUT_LINES, OUTPUT_QUIET, OUTPUT_JSON };
 struct screen {
     enum output output;
     bool utf8, colour;
-    bool torn; /* the last thing was cut in the middle */
+    bool torn; /* the last output was cut in the middle */
     int64_t shown_ns;
-    enum phase phase; /* of what was shown last; PHASES: nothing yet */
+    enum phase phase; /* phase of what was shown last; PHASES: nothing yet */
     /* ---- the frame that stands on the terminal */
     struct text frame;
     uint32_t widths[FRAME_LINES], lines;
@@ -42,7 +42,7 @@ static int64_t now_ns(void)
     return clock_now(&clock);
 }
 
-/* Without changing this program's locale. */
+/* Does not change this program's locale. */
 bool screen_has_utf8(void)
 {
     locale_t locale = newlocale(LC_CTYPE_MASK, "", (locale_t)0);
@@ -81,7 +81,8 @@ void screen_destroy(struct screen **self)
 
 /* ---- writing ---- */
 
-/* Room for something within the time. A pipe or terminal that says so takes 4096 bytes (PIPE_BUF) without blocking. */
+/* Waits for room for a limited time. A pipe or terminal that is writable takes 4096 bytes (PIPE_BUF) without
+ * blocking. */
 static bool writable(int64_t until_ns)
 {
     for (;;) {
@@ -95,7 +96,7 @@ static bool writable(int64_t until_ns)
     }
 }
 
-/* What cannot be written is lost, and that is all. */
+/* Output that cannot be written is dropped. */
 static void screen_write(struct screen *self, const char *data, size_t size, int64_t patience_ns)
 {
     int64_t until_ns = now_ns() + patience_ns;
@@ -124,7 +125,8 @@ static void screen_write_text(struct screen *self, const struct text *text, int6
 
 /* ---- the frame on the terminal ---- */
 
-/* Lines that the last frame takes now: a terminal that became narrower has wrapped those that are too wide. */
+/* Returns the lines that the last frame takes now: a terminal that became narrower has wrapped lines that are too
+ * wide. */
 static uint32_t frame_height(const struct screen *self, uint32_t columns)
 {
     uint32_t height = 0;
@@ -133,7 +135,7 @@ static uint32_t frame_height(const struct screen *self, uint32_t columns)
     return height;
 }
 
-/* No wrapping, no cursor, and one picture where a terminal knows how (2026), until frame_end. */
+/* Until frame_end: no wrapping, no cursor, and an atomic update where the terminal supports it (mode 2026). */
 static void frame_begin(const struct screen *self, struct text *out, uint32_t columns)
 {
     uint32_t up = frame_height(self, columns);
@@ -169,7 +171,7 @@ static void show_frame(struct screen *self, const struct status *status)
     struct view_style style = {.utf8 = self->utf8, .colour = self->colour};
     terminal_size(&style.columns, &style.rows);
     uint32_t columns = style.columns;
-    /* The cursor stands below the frame; clearing the rest of a line would take the character in the last column. */
+    /* The cursor is below the frame here; clearing the rest of a line would erase the character in the last column. */
     style.rows = style.rows > 1 ? style.rows - 1 : 1;
     style.columns = style.columns > 1 ? style.columns - 1 : 1;
     /* A stopped terminal (Ctrl-S) gets no new frames. */
@@ -226,7 +228,7 @@ void screen_show(struct screen *self, const struct status *status)
 
 /* ---- saying something ---- */
 
-/* Line by line, so that nothing in it but its line ends does something to the terminal. */
+/* Prints line by line, so that only line ends have an effect on the terminal. */
 static void add_message(struct text *out, const char *message, bool loud, const struct screen *self)
 {
     for (const char *at = message; *at;) {
@@ -281,7 +283,7 @@ void screen_say(struct screen *self, bool loud, const char *format, ...)
         add_message(&out, message, loud, self);
     if (self->output == OUTPUT_TERMINAL && self->lines)
         frame_lines(self, &out);
-    /* Drawn again, it is not wrapped any more. */
+    /* A frame that is drawn again is not wrapped any more. */
     for (uint32_t i = 0; i < self->lines; i++)
         self->widths[i] = self->widths[i] < columns ? self->widths[i] : columns;
     screen_write_text(self, &out, PATIENCE_NS);

@@ -1,4 +1,4 @@
-/* The view of a run: which lines there are, and which of them go first when there is little room. */
+/* The view of a run: its lines, and which of them are dropped first when there is little room. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -63,10 +63,10 @@ static void add_head(struct frame *self)
 
 struct end {
     const char *what;
-    double at, to; /* to: none if it is not finite or 0 */
+    double at, to; /* to: the end; not finite or 0 means none */
 };
 
-/* The end that the progress counts to: of those that there are, the one whose share is nearest to it. */
+/* Finds the stop condition that progress counts towards: the one that is nearest to being met. */
 static const struct end *nearest_end(const struct end *ends, uint32_t n, double progress)
 {
     const struct end *found = NULL;
@@ -84,7 +84,7 @@ static const struct end *nearest_end(const struct end *ends, uint32_t n, double 
     return found;
 }
 
-/* "steps 31,200 of 100,000"; "" if nothing is known about an end. */
+/* "steps 31,200 of 100,000"; "" without a stop condition. */
 static void describe_end(const struct status *s, char *out, size_t size, const char *of)
 {
     const struct end ends[] = {
@@ -139,7 +139,7 @@ static void add_progress(struct frame *self)
 
 /* ---- returns ---- */
 
-/* With room to spare the curve is a chart, else one line. */
+/* With room to spare the curve is a chart, otherwise one line. */
 static void add_curve(struct frame *self, uint32_t rows)
 {
     const struct status *s = self->status;
@@ -218,7 +218,7 @@ static void add_processes(struct frame *self)
         line_try(line, TINT_WARN, "   other programs take %.1f", s->others);
 }
 
-/* Who does not run as it should, or had to be started again: at most four, and how many more there are. */
+/* Lists processes that do not run as they should or were restarted: at most four, and how many more there are. */
 static void add_abnormal(struct frame *self)
 {
     const struct status *s = self->status;
@@ -249,7 +249,7 @@ static void add_abnormal(struct frame *self)
 static void add_event(struct frame *self)
 {
     const struct status *s = self->status;
-    bool told = s->reason[0] && strstr(s->event, s->reason); /* it stands above already */
+    bool told = s->reason[0] && strstr(s->event, s->reason); /* shown above already */
     struct line *line = s->event[0] && !told ? frame_row(self, RANK_EVENT, "event") : NULL;
     format_buffer ago;
     if (!line)
@@ -281,7 +281,7 @@ static void build(struct frame *self)
     add_event(self);
 }
 
-/* The highest rank that still fits, and how many lines of that rank do. */
+/* The highest rank that still fits, and how many lines of that rank fit. */
 static uint32_t choose(const struct frame *self, enum rank *last)
 {
     uint32_t counts[RANK_BLANK + 1] = {0}, left = self->style->rows ? self->style->rows : FRAME_MAX;

@@ -1,15 +1,17 @@
-/* The view room: a status for people. It owns standard output while a run goes on (screen.h), and offers the text of the view
- * for a given size (this header). It may use the status (observe) and charts (plot); it knows nothing of processes. */
+/* The view room: a status for people. It owns standard output while a run goes on (screen.h), and offers the text of
+ * the view for a given size (this header). It may use the status (observe) and charts (plot); it knows nothing of
+ * processes. */
 #ifndef AGENT_LAUNCH_VIEW_H
 #define AGENT_LAUNCH_VIEW_H
 
 #include "agent/launch/observe/status.h"
 
-/* The view: at most rows lines, none wider than columns (0: any). utf8: block characters for bar and sparkline, else ASCII. */
+/* Renders the view: at most `rows` lines, none wider than `columns` (0: any). utf8: block characters for bar and
+ * sparkline, otherwise ASCII. */
 void view_render(struct text *out, const struct status *status, uint32_t columns, uint32_t rows, bool utf8);
-/* One plain line without its end, for logs and pipes. */
+/* Renders one plain line without its end, for logs and pipes. */
 void view_line(struct text *out, const struct status *status);
-/* "▁▂▅█" of the last values, as many columns as asked for (means of neighbours where there are more). ASCII: " .:-=+*#". */
+/* "▁▂▅█" of the last values, in this many columns (means of neighbours if there are more values). ASCII: " .:-=+*#". */
 void view_sparkline(struct text *out, const double *values, uint32_t n, uint32_t columns, bool utf8);
 
 #endif

@@ -1,4 +1,4 @@
-/* The part of the view that is about speed: rates against the plan, who waits on whom, the table. */
+/* The part of the view about speed: rates against the plan, which side waits for which, the table. */
 #include <math.h>
 #include <stdio.h>
 
@@ -33,7 +33,7 @@ static void add_speed(struct frame *self)
     line_try(line, TINT_NONE, "%s updates/s", format_short(b, s->updates_rate));
 }
 
-/* "plan 5.4 k/s  -4%", the difference coloured if it is far off. */
+/* "plan 5.4 k/s  -4%"; the difference has a colour if it is large. */
 static void put_plan(struct line *line, const char *word, const char *planned, double now, double plan)
 {
     line_to(line, line->limit && line->limit < NARROW ? COLUMN_1 + 9 : COLUMN_2);
