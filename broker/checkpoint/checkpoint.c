@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "broker/checkpoint/checkpoint_run.h"
 #include "broker/spill/spill.h"
@@ -30,7 +31,7 @@ const char *checkpoint_reason_name(enum checkpoint_reason reason)
 
 static uint64_t bytes_of(const struct checkpoint *self)
 {
-    return self->offset + self->chunk_bytes;
+    return self->file.offset + self->file.chunk_bytes;
 }
 
 static double rate_of(uint64_t bytes, int64_t took_ns)
@@ -44,6 +45,11 @@ static double share_done(const struct checkpoint *self)
         return self->ended ? 1 : 0;
     double share = (double)self->slots_done / (double)self->slots_all;
     return share < 1 ? share : 1;
+}
+
+void checkpoints_clean(struct checkpoints *self)
+{
+    kept_checkpoints_clean(&self->kept, self->low ? 1 : (uint64_t)self->state.config->checkpoint_keep);
 }
 
 static void tell_ended(const struct checkpoints *self, uint64_t number, const char *error)
@@ -170,40 +176,6 @@ bool checkpoints_run(struct checkpoints *self)
 
 /* ---- end ---- */
 
-void checkpoint_end(struct checkpoint *self)
-{
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < self->n_segments; i++)
-        n += named_is_needed(&self->segments[i], self->journal);
-    checkpoint_flush(self);
-    struct entry_named *entry = checkpoint_entry(self, ENTRY_PARTS, 0, sizeof *entry + n * sizeof(struct entry_part));
-    entry->number = self->number;
-    struct entry_part *part = (struct entry_part *)(void *)(entry + 1);
-    for (uint32_t i = 0; i < self->n_segments; i++)
-        if (named_is_needed(&self->segments[i], self->journal))
-            *part++ = (struct entry_part){
-                .segment = self->segments[i].number,
-                .chunks = self->segments[i].chunks,
-                .bytes = self->segments[i].bytes,
-            };
-    struct entry_end *end = checkpoint_entry(self, ENTRY_END, 0, sizeof *end);
-    *end = (struct entry_end){
-        .items = self->items, .chunks = self->chunks, .bytes = self->bytes, .entries = self->entries};
-    checkpoint_flush(self);
-    if (!self->journal)
-        checkpoints_note_dead(self->checkpoints);
-    struct disk_job *job = self->failed ? NULL : calloc(1, sizeof *job);
-    if (!job) {
-        checkpoint_fail(self, "no memory for its end");
-        checkpoint_abandon(self);
-        return;
-    }
-    *job = (struct disk_job){
-        .what = DISK_JOB_FINISH, .kind = DISK_CHECKPOINT, .file = self->number, .failures = self->failures};
-    self->ended = true;
-    stream_give(self->stream, job);
-}
-
 /* Which slots have changed since the base is not known any more: the next checkpoint is whole. */
 static void lose_chain(struct checkpoints *self)
 {
@@ -219,15 +191,15 @@ void checkpoint_abandon(struct checkpoint *run)
     checkpoint_let_go(run);
     lose_chain(self);
     self->stream->journal_bytes += run->replaces;
-    checkpoint_tell(self, DISK_JOB_ABANDON, DISK_CHECKPOINT, run->number);
+    stream_file_job(self->stream, DISK_JOB_ABANDON, DISK_CHECKPOINT, run->number);
     log_line(LEVEL_ERROR, "B0523", "checkpoint failed", "checkpoint=%llu why=%s", (unsigned long long)run->number,
-             log_quote(quoted, sizeof quoted, run->error));
+             log_quote(quoted, sizeof quoted, run->file.error));
     pause_after_failure(self);
-    self->n_dead =
+    self->kept.n_dead =
         0; /* they were dead at its instant, but the journal since the checkpoint before may still need them */
     self->running = NULL;
     timer_clear(&self->state.loop->timers, &self->progress);
-    tell_ended(self, run->number, run->error);
+    tell_ended(self, run->number, run->file.error);
     checkpoint_free(run);
 }
 
@@ -235,9 +207,9 @@ void checkpoint_abandon(struct checkpoint *run)
 static void extend_chain(struct checkpoints *self, const struct checkpoint *run)
 {
     self->links = run->base ? self->links + 1 : 0;
-    self->chain_bytes = run->base ? self->chain_bytes + run->offset : 0;
+    self->chain_bytes = run->base ? self->chain_bytes + run->file.offset : 0;
     if (!run->base)
-        self->base_bytes = run->offset;
+        self->base_bytes = run->file.offset;
     self->base = run->number;
 }
 
@@ -258,9 +230,9 @@ static void finish(struct checkpoints *self, struct checkpoint *run)
     log_line(LEVEL_INFO, "B0522", "checkpoint is whole",
              "checkpoint=%llu base=%llu items=%llu bytes=%llu of_them_chunks=%llu took_ms=%.1f mb_per_s=%.0f",
              (unsigned long long)run->number, (unsigned long long)run->base, (unsigned long long)run->items,
-             (unsigned long long)bytes_of(run), (unsigned long long)run->chunk_bytes, (double)took / 1e6,
+             (unsigned long long)bytes_of(run), (unsigned long long)run->file.chunk_bytes, (double)took / 1e6,
              rate_of(bytes_of(run), took));
-    if (checkpoints_keep(self, run))
+    if (kept_checkpoints_add(&self->kept, &run->file, run->base, run->journal))
         checkpoints_clean(self);
     tell_ended(self, run->number, NULL);
     checkpoint_free(run);
@@ -275,8 +247,8 @@ void checkpoint_finished(struct checkpoints *self, uint64_t number, bool ok)
         finish(self, run);
         return;
     }
-    checkpoint_fail(run, "it could not be written: %.200s",
-                    self->stream->trouble[0] ? self->stream->trouble : "the log says why");
+    checkpoint_file_fail(&run->file, "it could not be written: %.200s",
+                         self->stream->trouble[0] ? self->stream->trouble : "the log says why");
     if (run->ended || run->waits)
         checkpoint_abandon(run); /* otherwise its next slice abandons it */
 }
@@ -291,7 +263,7 @@ void checkpoint_exit(struct checkpoints *self, bool (*turn)(void *ctx), void *ct
     int64_t moved_ns = clock_now(&clock);
     while (checkpoint_is_pending(self)) {
         bool patient = turn(ctx);
-        uint64_t moved = stream->given - stream->backlog + (self->running ? self->running->entries : 0);
+        uint64_t moved = stream->given - stream->backlog + (self->running ? self->running->file.entries : 0);
         int64_t now = clock_now(&clock);
         if (moved != seen)
             moved_ns = now;
@@ -358,6 +330,30 @@ static void progress_timer(struct timer *timer, void *ctx)
     timer_set(&loop->timers, timer, loop->now_ns + PROGRESS_NS);
 }
 
+static int64_t wall_now(void)
+{
+    struct timespec at;
+    clock_gettime(CLOCK_REALTIME, &at);
+    return at.tv_sec * NS_PER_S + at.tv_nsec;
+}
+
+/* Finds the checkpoints in the folder, and the newest of them. */
+static rp_status read_kept(struct checkpoints *self, rp_error *err)
+{
+    const char *load = self->state.config->checkpoint_load;
+    RP_TRY(kept_checkpoints_init(&self->kept, self->stream, load && strcmp(load, "none") == 0, err));
+    for (uint32_t i = 0; i < self->kept.n; i++) {
+        const struct kept_checkpoint *kept = &self->kept.list[i];
+        if (kept->useless)
+            continue;
+        self->last = kept->number;
+        self->last_base = kept->base;
+        self->last_ns = self->state.loop->now_ns - (wall_now() - kept->changed_ns);
+    }
+    kept_checkpoints_note_dead(&self->kept);
+    return RP_OK;
+}
+
 rp_status checkpoints_init(struct checkpoints **out, const struct durable_state *state, struct stream *stream,
                            struct spill *spill, struct checkpoint_listener listener, rp_error *err)
 {
@@ -377,8 +373,7 @@ rp_status checkpoints_init(struct checkpoints **out, const struct durable_state 
     self->next = folder_next(&stream->folder, DISK_CHECKPOINT);
     stream->ops = &ops;
     stream->ops_ctx = self;
-    RP_TRY(checkpoints_read(self, err));
-    checkpoints_note_dead(self);
+    RP_TRY(read_kept(self, err));
     if (config->checkpoint_every_ns &&
         !timer_set(&state->loop->timers, &self->period, state->loop->now_ns + config->checkpoint_every_ns))
         return err_set(err, RP_NO_MEMORY, "no memory for a timer");
@@ -395,14 +390,14 @@ void checkpoints_fini(struct checkpoints **at)
     self->running = NULL;
     if (run) {
         checkpoint_let_go(run);
-        checkpoint_tell(self, DISK_JOB_ABANDON, DISK_CHECKPOINT, run->number);
+        stream_file_job(self->stream, DISK_JOB_ABANDON, DISK_CHECKPOINT, run->number);
         chores_remove(&loop->chores, &run->chore);
         checkpoint_free(run);
     }
     self->stream->ops = NULL;
     timer_clear(&loop->timers, &self->period);
     timer_clear(&loop->timers, &self->progress);
-    checkpoints_keep_fini(self);
+    kept_checkpoints_fini(&self->kept);
     free(self);
     *at = NULL;
 }

@@ -23,7 +23,7 @@ static uint64_t choose_sparse(struct checkpoint *self, uint64_t part, uint64_t *
         const struct segment_use *use = &stream->segments.list[i];
         if (use->number == stream->segment || use->live == 0 || use->live >= use->bytes / part || use->live > *budget)
             continue;
-        struct named_segment *segment = checkpoint_segment(self, use->number);
+        struct named_segment *segment = checkpoint_file_segment(&self->file, use->number);
         if (!segment || segment->moving)
             continue;
         segment->moving = true;
@@ -39,7 +39,8 @@ static bool choose_bad(struct checkpoint *self)
     const struct stream *stream = self->stream;
     for (uint32_t i = 0; i < stream->segments.n; i++) {
         uint64_t number = stream->segments.list[i].number;
-        struct named_segment *segment = stream_is_bad(stream, number) ? checkpoint_segment(self, number) : NULL;
+        struct named_segment *segment =
+            stream_is_bad(stream, number) ? checkpoint_file_segment(&self->file, number) : NULL;
         if (segment)
             segment->moving = segment->bad = true;
     }
@@ -81,8 +82,8 @@ static void choose_base(struct checkpoint *self)
     /* A base keeps everything that it names, even what is dead by now: an incremental checkpoint frees no space. */
     if (!move && self->reason != CHECKPOINT_SPACE && may_change(checkpoints))
         self->base = checkpoints->base;
-    for (uint32_t i = 0; self->base && i < self->n_segments; i++)
-        self->segments[i].moving = false;
+    for (uint32_t i = 0; self->base && i < self->file.n_segments; i++)
+        self->file.segments[i].moving = false;
 }
 
 /* ---- tables ---- */
@@ -94,7 +95,7 @@ static void put_selector(struct checkpoint *self, const struct table *table, uin
     uint32_t bytes = ops->save ? ops->save(which ? table->in.remover : table->in.sampler, state, sizeof state) : 0;
     if (bytes == 0 || bytes > sizeof state)
         return;
-    struct entry_selector *entry = checkpoint_entry(self, ENTRY_SELECTOR, table->id, sizeof *entry + bytes);
+    struct entry_selector *entry = checkpoint_file_entry(&self->file, ENTRY_SELECTOR, table->id, sizeof *entry + bytes);
     *entry = (struct entry_selector){.which = which, .bytes = bytes};
     memcpy(entry + 1, state, bytes);
 }
@@ -124,8 +125,8 @@ static void turn_marks(struct checkpoint *self, struct copied_table *copied, str
 /* Empties a table that was reset since the base, before its items follow. */
 static void put_reset(struct checkpoint *self, const struct table *table)
 {
-    checkpoint_entry(self, ENTRY_RESET, table->id, 0);
-    journal_put_table(checkpoint_sink(self), table);
+    checkpoint_file_entry(&self->file, ENTRY_RESET, table->id, 0);
+    journal_put_table(checkpoint_file_sink(&self->file), table);
 }
 
 static void put_tables(struct checkpoint *self)
@@ -143,14 +144,15 @@ static void put_tables(struct checkpoint *self)
     self->n_tables = state->tables->n;
     for (uint32_t i = 0; i < state->layouts->count; i++)
         if (state->layouts->list[i])
-            journal_put_layout(checkpoint_sink(self), state->layouts->list[i]);
+            journal_put_layout(checkpoint_file_sink(&self->file), state->layouts->list[i]);
 }
 
 /* ---- sessions, parameters, requests ---- */
 
 static void put_reply(void *ctx, const struct kept_reply *reply)
 {
-    journal_put_reply(checkpoint_sink(ctx), reply->client, reply->id, reply->frame, reply->size);
+    journal_put_reply(checkpoint_file_sink(&((struct checkpoint *)ctx)->file), reply->client, reply->id, reply->frame,
+                      reply->size);
 }
 
 static void hold_slots(struct checkpoint *self)
@@ -158,7 +160,7 @@ static void hold_slots(struct checkpoint *self)
     const struct params *params = self->state->params;
     self->slots = calloc(params->n_slots + 1, sizeof *self->slots);
     if (!self->slots) {
-        checkpoint_fail(self, "no memory for %u parameter slots", params->n_slots);
+        checkpoint_file_fail(&self->file, "no memory for %u parameter slots", params->n_slots);
         return;
     }
     for (uint32_t i = 0; i < params->n_slots; i++) {
@@ -199,7 +201,7 @@ static void hold_selection(void *ctx, const struct kept_image *image)
     uint32_t n_refs = image->info.holds ? picks->n_refs : 0;
     struct copied_selection *copy = selection_add(self, picks->n, n_refs);
     if (!copy) {
-        checkpoint_fail(self, "no memory for samples that may be asked for again");
+        checkpoint_file_fail(&self->file, "no memory for samples that may be asked for again");
         return;
     }
     copy->table = image->info.table->id;
@@ -235,7 +237,7 @@ static void hold_selection(void *ctx, const struct kept_image *image)
 static void put_rest(struct checkpoint *self)
 {
     const struct durable_state *state = self->state;
-    struct entry_sink sink = checkpoint_sink(self);
+    struct entry_sink sink = checkpoint_file_sink(&self->file);
     for (const struct session *session = state->sessions->list; session; session = session->next)
         journal_put_session_all(sink, session);
     for (uint32_t i = 0; i < state->params->n_counters; i++)
@@ -252,9 +254,9 @@ static void put_rest(struct checkpoint *self)
 static void put_head(struct checkpoint *self)
 {
     const struct durable_state *state = self->state;
-    struct entry_sink sink = checkpoint_sink(self);
+    struct entry_sink sink = checkpoint_file_sink(&self->file);
     journal_put_start(sink, state, (struct entry_start){.previous = self->checkpoints->last});
-    struct entry_checkpoint *entry = checkpoint_entry(self, ENTRY_CHECKPOINT, 0, sizeof *entry);
+    struct entry_checkpoint *entry = checkpoint_file_entry(&self->file, ENTRY_CHECKPOINT, 0, sizeof *entry);
     *entry = (struct entry_checkpoint){.number = self->number, .base = self->base, .journal = self->journal};
     for (uint32_t i = 0; i < state->tables->n; i++)
         journal_put_table(sink, &state->tables->list[i]);
@@ -277,10 +279,10 @@ struct checkpoint *checkpoint_begin(struct checkpoints *checkpoints, enum checkp
     self->state = state;
     self->stream = stream;
     self->number = checkpoints->next++;
+    checkpoint_file_init(&self->file, stream, self->number);
     self->reason = reason;
     self->failures = stream->failures;
     self->start_ns = clock_now(&state->loop->clock);
-    self->offset = FILE_HEAD_BYTES;
     self->chunks = state->store->chunks;
     self->bytes = state->store->bytes;
     if (stream->journal) {
@@ -288,7 +290,7 @@ struct checkpoint *checkpoint_begin(struct checkpoints *checkpoints, enum checkp
         self->journal = disk_at(stream->segment, stream->offset);
         /* Later entries of the journal may name chunks at their present places, even those that are moved: segments
          * with live chunks at this instant stay until the next checkpoint. */
-        checkpoints_note_dead(checkpoints);
+        kept_checkpoints_note_dead(&checkpoints->kept);
     }
     choose_base(self);
     put_head(self);
@@ -310,10 +312,9 @@ void checkpoint_free(struct checkpoint *self)
         free(copy->items);
         free(copy->refs);
     }
-    disk_pool_return(&self->stream->pool, self->job);
+    checkpoint_file_fini(&self->file);
     free(self->tables);
     free(self->slots);
     free(self->selections);
-    free(self->segments);
     free(self);
 }

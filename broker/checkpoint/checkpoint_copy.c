@@ -6,6 +6,7 @@
  * instant, however large the table. Words that were passed are zero again. */
 #include "broker/checkpoint/checkpoint_run.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "broker/spill/spill.h"
@@ -30,12 +31,13 @@ static void item_copy(void *ctx, const struct table *table, const struct content
     uint32_t n = item->span.n;
     if (n == 0) {
         if (!in->marks->whole) {
-            struct entry_slot *entry = checkpoint_entry(self, ENTRY_FREE, table->id, sizeof *entry);
+            struct entry_slot *entry = checkpoint_file_entry(&self->file, ENTRY_FREE, table->id, sizeof *entry);
             *entry = (struct entry_slot){.slot = slot};
         }
         return;
     }
-    struct entry_item *entry = checkpoint_entry(self, ENTRY_ITEM, table->id, sizeof *entry + n * sizeof(uint64_t));
+    struct entry_item *entry =
+        checkpoint_file_entry(&self->file, ENTRY_ITEM, table->id, sizeof *entry + n * sizeof(uint64_t));
     *entry = (struct entry_item){.insert = journal_insert_body(item, slot), .times_sampled = item->times_sampled};
     if (table->sampler_ops->order)
         entry->order[0] = table->sampler_ops->order(in->sampler, slot);
@@ -44,7 +46,7 @@ static void item_copy(void *ctx, const struct table *table, const struct content
     uint64_t *places = (uint64_t *)(void *)(entry + 1);
     struct chunk *const *chunks = span_chunks(&item->span);
     for (uint32_t i = 0; i < n; i++)
-        places[i] = checkpoint_place(self, chunks[i]);
+        places[i] = checkpoint_file_place(&self->file, chunks[i]);
 }
 
 /* ---- tables, slice by slice ---- */
@@ -101,7 +103,7 @@ static bool item_is_near(struct checkpoint *self, const struct item *item)
         return true;
     for (uint32_t i = 0; i < item->span.n; i++) {
         const struct named_segment *segment =
-            chunk_is_here(chunks[i]) ? NULL : checkpoint_segment(self, disk_number(chunks[i]->at));
+            chunk_is_here(chunks[i]) ? NULL : checkpoint_file_segment(&self->file, disk_number(chunks[i]->at));
         if (segment && segment->moving && spill_bring(self->checkpoints->spill, chunks[i]) == SPILL_COMING)
             near = false;
     }
@@ -125,11 +127,11 @@ static void table_slice(struct checkpoint *self, struct copied_table *copied)
     struct marks *marks = copied->marks;
     uint32_t slots[BATCH] = {0}, end, most = self->checkpoints->slice;
     uint32_t n = gather(in, most < BATCH ? most : BATCH, slots, &end);
-    uint64_t before = self->chunk_bytes;
+    uint64_t before = self->file.chunk_bytes;
     if (n > 1)
         prefetch_items(in, slots, n);
     for (uint32_t i = 0; i < n; i++) {
-        if (self->chunk_bytes - before > SLICE_BYTES)
+        if (self->file.chunk_bytes - before > SLICE_BYTES)
             return; /* the bits show which slots are done */
         if (self->checkpoints->spill && !item_is_near(self, &in->items[slots[i]]) && is_waited_for(self, slots[i])) {
             while (++i < n)
@@ -163,10 +165,10 @@ static void slot_slice(struct checkpoint *self)
             .version = slot->version, .put_ns = slot->put_ns, .name_bytes = (uint32_t)name, .value_bytes = bytes}};
     memcpy(front.name, slot->name, name);
     if (bytes > LARGE_BYTES) {
-        checkpoint_large(self, ENTRY_SLOT, &front, sizeof front.value + name, &slot->value);
+        checkpoint_file_large(&self->file, ENTRY_SLOT, &front, sizeof front.value + name, &slot->value);
         return;
     }
-    uint8_t *entry = checkpoint_entry(self, ENTRY_SLOT, 0, sizeof front.value + name + bytes);
+    uint8_t *entry = checkpoint_file_entry(&self->file, ENTRY_SLOT, 0, sizeof front.value + name + bytes);
     memcpy(entry, &front, sizeof front.value + name);
     memcpy(entry + sizeof front.value + name, zmq_msg_data(&slot->value), bytes);
 }
@@ -177,22 +179,58 @@ static void selection_slice(struct checkpoint *self)
     const struct entry_selection *head = &from->head;
     size_t items = head->n * sizeof(struct entry_selected), places = head->n_chunks * sizeof(uint64_t);
     struct entry_selection *entry =
-        checkpoint_entry(self, ENTRY_SELECTION, from->table, sizeof *entry + items + places);
+        checkpoint_file_entry(&self->file, ENTRY_SELECTION, from->table, sizeof *entry + items + places);
     *entry = *head;
     memcpy(entry + 1, from->items, items);
     uint64_t *place = (uint64_t *)(void *)((uint8_t *)(entry + 1) + items);
     uint32_t n = head->n_chunks;
     for (uint32_t i = 0; i < n; i++) {
-        place[i] = checkpoint_place(self, from->refs[i]);
+        place[i] = checkpoint_file_place(&self->file, from->refs[i]);
         store_release(self->state->store, from->refs[i]);
     }
     from->head.n_chunks = 0;
 }
 
+/* Ends the file after everything was copied, and has it named. */
+static void checkpoint_end(struct checkpoint *self)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < self->file.n_segments; i++)
+        n += named_is_needed(&self->file.segments[i], self->journal);
+    checkpoint_file_flush(&self->file);
+    struct entry_named *entry =
+        checkpoint_file_entry(&self->file, ENTRY_PARTS, 0, sizeof *entry + n * sizeof(struct entry_part));
+    entry->number = self->number;
+    struct entry_part *part = (struct entry_part *)(void *)(entry + 1);
+    for (uint32_t i = 0; i < self->file.n_segments; i++)
+        if (named_is_needed(&self->file.segments[i], self->journal))
+            *part++ = (struct entry_part){
+                .segment = self->file.segments[i].number,
+                .chunks = self->file.segments[i].chunks,
+                .bytes = self->file.segments[i].bytes,
+            };
+    struct entry_end *end = checkpoint_file_entry(&self->file, ENTRY_END, 0, sizeof *end);
+    *end = (struct entry_end){
+        .items = self->items, .chunks = self->chunks, .bytes = self->bytes, .entries = self->file.entries};
+    checkpoint_file_flush(&self->file);
+    if (!self->journal)
+        kept_checkpoints_note_dead(&self->checkpoints->kept);
+    struct disk_job *job = self->file.failed ? NULL : calloc(1, sizeof *job);
+    if (!job) {
+        checkpoint_file_fail(&self->file, "no memory for its end");
+        checkpoint_abandon(self);
+        return;
+    }
+    *job = (struct disk_job){
+        .what = DISK_JOB_FINISH, .kind = DISK_CHECKPOINT, .file = self->number, .failures = self->failures};
+    self->ended = true;
+    stream_give(self->stream, job);
+}
+
 bool checkpoint_step(struct chore *chore)
 {
     struct checkpoint *self = (struct checkpoint *)chore;
-    if (self->failed) {
+    if (self->file.failed) {
         checkpoint_abandon(self);
         return false;
     }

@@ -1,16 +1,26 @@
-/* Fills the records of a checkpoint, hands them to the disk writer, and finds the places of chunks that entries name. */
+#include "broker/checkpoint/checkpoint_file.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "broker/checkpoint/checkpoint_run.h"
-
 /* Pause before the next try when there is no memory for an entry of more than RECORD_BYTES. */
 #define LARGE_WAIT_US 1000u
 
-void checkpoint_fail(struct checkpoint *self, const char *format, ...)
+void checkpoint_file_init(struct checkpoint_file *self, struct stream *stream, uint64_t number)
+{
+    *self = (struct checkpoint_file){.stream = stream, .number = number, .offset = FILE_HEAD_BYTES};
+}
+
+void checkpoint_file_fini(struct checkpoint_file *self)
+{
+    disk_pool_return(&self->stream->pool, self->job);
+    free(self->segments);
+}
+
+void checkpoint_file_fail(struct checkpoint_file *self, const char *format, ...)
 {
     if (self->failed)
         return;
@@ -22,7 +32,7 @@ void checkpoint_fail(struct checkpoint *self, const char *format, ...)
 }
 
 /* Takes the job. */
-static void give_record(struct checkpoint *self, struct disk_job *job, size_t size)
+static void give_record(struct checkpoint_file *self, struct disk_job *job, size_t size)
 {
     struct stream *stream = self->stream;
     if (self->failed) {
@@ -38,7 +48,7 @@ static void give_record(struct checkpoint *self, struct disk_job *job, size_t si
     stream_give(stream, job);
 }
 
-void checkpoint_flush(struct checkpoint *self)
+void checkpoint_file_flush(struct checkpoint_file *self)
 {
     if (self->used <= sizeof(struct record_head))
         return;
@@ -49,7 +59,7 @@ void checkpoint_flush(struct checkpoint *self)
 }
 
 /* Begins a record with room for so many bytes. */
-static void record_new(struct checkpoint *self, size_t need)
+static void record_new(struct checkpoint_file *self, size_t need)
 {
     struct disk_pool *pool = &self->stream->pool;
     disk_pool_return(pool, self->job);
@@ -62,11 +72,11 @@ static void record_new(struct checkpoint *self, size_t need)
     self->record = self->job->data;
 }
 
-void *checkpoint_entry(struct checkpoint *self, uint16_t type, uint32_t table, size_t size)
+void *checkpoint_file_entry(struct checkpoint_file *self, uint16_t type, uint32_t table, size_t size)
 {
     size_t padded = entry_padded(sizeof(struct entry_head) + size);
     if (self->used + padded > self->capacity) {
-        checkpoint_flush(self);
+        checkpoint_file_flush(self);
         record_new(self, sizeof(struct record_head) + padded);
         self->used = sizeof(struct record_head);
     }
@@ -81,21 +91,22 @@ void *checkpoint_entry(struct checkpoint *self, uint16_t type, uint32_t table, s
 
 static void *sink_room(void *ctx, uint16_t type, uint32_t table, size_t size)
 {
-    return checkpoint_entry(ctx, type, table, size);
+    return checkpoint_file_entry(ctx, type, table, size);
 }
 
-struct entry_sink checkpoint_sink(struct checkpoint *self)
+struct entry_sink checkpoint_file_sink(struct checkpoint_file *self)
 {
     return (struct entry_sink){sink_room, self};
 }
 
-void checkpoint_large(struct checkpoint *self, uint16_t type, const void *front, size_t size, zmq_msg_t *value)
+void checkpoint_file_large(struct checkpoint_file *self, uint16_t type, const void *front, size_t size,
+                           zmq_msg_t *value)
 {
-    checkpoint_flush(self);
+    checkpoint_file_flush(self);
     size_t body = size + zmq_msg_size(value), before = sizeof(struct record_head) + sizeof(struct entry_head) + size;
     struct disk_job *job = disk_job_large(before);
     if (!job) {
-        checkpoint_fail(self, "no memory for a value of %zu bytes", body);
+        checkpoint_file_fail(self, "no memory for a value of %zu bytes", body);
         return;
     }
     struct entry_head head = {.size = (uint32_t)(sizeof head + body), .type = type};
@@ -108,17 +119,7 @@ void checkpoint_large(struct checkpoint *self, uint16_t type, const void *front,
     give_record(self, job, sizeof(struct record_head) + entry_padded(head.size));
 }
 
-bool checkpoint_tell(struct checkpoints *self, enum disk_job_what what, enum disk_kind kind, uint64_t number)
-{
-    struct disk_job *job = calloc(1, sizeof *job);
-    if (!job)
-        return false;
-    *job = (struct disk_job){.what = what, .kind = kind, .file = number};
-    disk_writer_give(self->stream->disk_writer, job);
-    return true;
-}
-
-struct named_segment *checkpoint_segment(struct checkpoint *self, uint64_t number)
+struct named_segment *checkpoint_file_segment(struct checkpoint_file *self, uint64_t number)
 {
     if (self->last_segment < self->n_segments && self->segments[self->last_segment].number == number)
         return &self->segments[self->last_segment];
@@ -135,7 +136,7 @@ struct named_segment *checkpoint_segment(struct checkpoint *self, uint64_t numbe
             uint32_t capacity = self->segments_capacity ? 2 * self->segments_capacity : 64;
             struct named_segment *larger = realloc(self->segments, capacity * sizeof *larger);
             if (!larger) {
-                checkpoint_fail(self, "no memory to count segments");
+                checkpoint_file_fail(self, "no memory to count segments");
                 return NULL;
             }
             self->segments = larger;
@@ -149,16 +150,16 @@ struct named_segment *checkpoint_segment(struct checkpoint *self, uint64_t numbe
     return &self->segments[from];
 }
 
-uint64_t checkpoint_place(struct checkpoint *self, struct chunk *chunk)
+uint64_t checkpoint_file_place(struct checkpoint_file *self, struct chunk *chunk)
 {
     struct stream *stream = self->stream;
-    struct named_segment *segment = chunk->at ? checkpoint_segment(self, disk_number(chunk->at)) : NULL;
+    struct named_segment *segment = chunk->at ? checkpoint_file_segment(self, disk_number(chunk->at)) : NULL;
     if (stream_lacks(stream, chunk) || (segment && segment->moving && chunk_is_here(chunk))) {
         if (!stream_chunk_again(stream, chunk))
-            checkpoint_fail(self, "no memory for a chunk of %u bytes", chunk->bytes);
+            checkpoint_file_fail(self, "no memory for a chunk of %u bytes", chunk->bytes);
         self->chunk_bytes += sizeof(struct entry_chunk) + chunk->bytes;
     }
-    segment = checkpoint_segment(self, disk_number(chunk->at));
+    segment = checkpoint_file_segment(self, disk_number(chunk->at));
     if (segment) {
         segment->chunks++;
         segment->bytes += chunk->bytes;

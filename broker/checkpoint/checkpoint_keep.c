@@ -1,12 +1,12 @@
-/* Which checkpoints are kept, which files they need, and the removal of all others. */
+#include "broker/checkpoint/checkpoint_keep.h"
+
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "broker/checkpoint/checkpoint_run.h"
 #include "broker/disk/image.h"
 #include "proto/base/error.h"
+#include "proto/base/log.h"
 
 /* ---- what there is at the start ---- */
 
@@ -95,31 +95,24 @@ static rp_status read_one(const struct folder *folder, const struct folder_file 
     return status;
 }
 
-static struct kept_checkpoint *kept_add(struct checkpoints *self, uint64_t number)
+static struct kept_checkpoint *kept_add(struct kept_checkpoints *self, uint64_t number)
 {
-    if (self->n_kept == self->kept_capacity) {
-        uint32_t capacity = self->kept_capacity ? 2 * self->kept_capacity : 16;
-        struct kept_checkpoint *larger = realloc(self->kept, capacity * sizeof *larger);
+    if (self->n == self->capacity) {
+        uint32_t capacity = self->capacity ? 2 * self->capacity : 16;
+        struct kept_checkpoint *larger = realloc(self->list, capacity * sizeof *larger);
         if (!larger)
             return NULL;
-        self->kept = larger;
-        self->kept_capacity = capacity;
+        self->list = larger;
+        self->capacity = capacity;
     }
-    self->kept[self->n_kept] = (struct kept_checkpoint){.number = number};
-    return &self->kept[self->n_kept++];
+    self->list[self->n] = (struct kept_checkpoint){.number = number};
+    return &self->list[self->n++];
 }
 
-static int64_t wall_now(void)
+rp_status kept_checkpoints_init(struct kept_checkpoints *self, struct stream *stream, bool fresh, rp_error *err)
 {
-    struct timespec at;
-    clock_gettime(CLOCK_REALTIME, &at);
-    return at.tv_sec * NS_PER_S + at.tv_nsec;
-}
-
-rp_status checkpoints_read(struct checkpoints *self, rp_error *err)
-{
-    const struct folder *folder = &self->stream->folder;
-    bool fresh = self->state.config->checkpoint_load && strcmp(self->state.config->checkpoint_load, "none") == 0;
+    const struct folder *folder = &stream->folder;
+    self->stream = stream;
     for (uint32_t i = 0; i < folder->n_files; i++) {
         const struct folder_file *file = &folder->files[i];
         if (file->kind != DISK_CHECKPOINT || !file->mine)
@@ -135,36 +128,33 @@ rp_status checkpoints_read(struct checkpoints *self, rp_error *err)
                      (unsigned long long)file->number, log_quote(quoted, sizeof quoted, why.text));
             continue;
         }
-        kept->useless = !fresh && file->number > self->stream->origin;
-        if (kept->useless)
-            continue;
-        self->last = file->number;
-        self->last_base = kept->base;
-        self->last_ns = self->state.loop->now_ns - (wall_now() - file->changed_ns);
+        kept->changed_ns = file->changed_ns;
+        kept->useless = !fresh && file->number > stream->origin;
     }
     return RP_OK;
 }
 
 /* ---- what is needed ---- */
 
-bool checkpoints_keep(struct checkpoints *self, const struct checkpoint *finished)
+bool kept_checkpoints_add(struct kept_checkpoints *self, const struct checkpoint_file *file, uint64_t base,
+                          uint64_t journal)
 {
-    uint64_t *segments = malloc((finished->n_segments + 1) * sizeof *segments);
-    struct kept_checkpoint *kept = segments ? kept_add(self, finished->number) : NULL;
+    uint64_t *segments = malloc((file->n_segments + 1) * sizeof *segments);
+    struct kept_checkpoint *kept = segments ? kept_add(self, file->number) : NULL;
     if (!kept) {
         free(segments);
-        return false; /* its needs are not on the list, so nothing may be removed */
+        return false;
     }
-    kept->base = finished->base;
-    kept->journal = finished->journal;
+    kept->base = base;
+    kept->journal = journal;
     kept->segments = segments;
-    for (uint32_t i = 0; i < finished->n_segments; i++)
-        if (named_is_needed(&finished->segments[i], finished->journal))
-            segments[kept->n_segments++] = finished->segments[i].number;
+    for (uint32_t i = 0; i < file->n_segments; i++)
+        if (named_is_needed(&file->segments[i], journal))
+            segments[kept->n_segments++] = file->segments[i].number;
     return true;
 }
 
-void checkpoints_note_dead(struct checkpoints *self)
+void kept_checkpoints_note_dead(struct kept_checkpoints *self)
 {
     const struct stream *stream = self->stream;
     self->n_dead = 0;
@@ -180,12 +170,13 @@ void checkpoints_note_dead(struct checkpoints *self)
 /* Marks the newest `keep` usable checkpoints, and their bases, as needed. *oldest: the oldest of the newest ones.
  * Returns the first segment of their journal: 0, which keeps all segments, if there is a journal and one of them was
  * made without. */
-static uint64_t mark_needed(const struct checkpoints *self, uint64_t keep, bool journal, bool *needed, uint64_t *oldest)
+static uint64_t mark_needed(const struct kept_checkpoints *self, uint64_t keep, bool journal, bool *needed,
+                            uint64_t *oldest)
 {
     uint64_t from = UINT64_MAX, count = 0;
     *oldest = 0;
-    for (uint32_t i = self->n_kept; i-- > 0;) {
-        const struct kept_checkpoint *kept = &self->kept[i];
+    for (uint32_t i = self->n; i-- > 0;) {
+        const struct kept_checkpoint *kept = &self->list[i];
         if (!kept->useless && count < keep) {
             needed[i] = true;
             count++;
@@ -194,44 +185,44 @@ static uint64_t mark_needed(const struct checkpoints *self, uint64_t keep, bool 
                 from = disk_number(kept->journal);
         }
         for (uint32_t b = 0; needed[i] && kept->base && b < i; b++)
-            needed[b] |= self->kept[b].number == kept->base;
+            needed[b] |= self->list[b].number == kept->base;
     }
     return from;
 }
 
-static bool is_named(const struct checkpoints *self, uint64_t segment)
+static bool is_named(const struct kept_checkpoints *self, uint64_t segment)
 {
-    for (uint32_t i = 0; i < self->n_kept; i++)
-        for (uint32_t s = 0; s < self->kept[i].n_segments; s++)
-            if (self->kept[i].segments[s] == segment)
+    for (uint32_t i = 0; i < self->n; i++)
+        for (uint32_t s = 0; s < self->list[i].n_segments; s++)
+            if (self->list[i].segments[s] == segment)
                 return true;
     return false;
 }
 
-static uint32_t remove_checkpoints(struct checkpoints *self, const bool *needed, uint64_t oldest)
+static uint32_t remove_checkpoints(struct kept_checkpoints *self, const bool *needed, uint64_t oldest)
 {
     uint32_t left = 0, removed = 0;
-    for (uint32_t i = 0; i < self->n_kept; i++) {
-        struct kept_checkpoint *kept = &self->kept[i];
+    for (uint32_t i = 0; i < self->n; i++) {
+        struct kept_checkpoint *kept = &self->list[i];
         bool stays = needed[i] || kept->number > oldest;
-        if (stays || !checkpoint_tell(self, DISK_JOB_REMOVE, DISK_CHECKPOINT, kept->number)) {
-            self->kept[left++] = *kept;
+        if (stays || !stream_file_job(self->stream, DISK_JOB_REMOVE, DISK_CHECKPOINT, kept->number)) {
+            self->list[left++] = *kept;
             continue;
         }
         free(kept->segments);
         removed++;
     }
-    self->n_kept = left;
+    self->n = left;
     return removed;
 }
 
-void checkpoints_clean(struct checkpoints *self)
+void kept_checkpoints_clean(struct kept_checkpoints *self, uint64_t keep)
 {
     struct stream *stream = self->stream;
-    bool *needed = calloc(self->n_kept + 1, sizeof *needed);
+    bool *needed = calloc(self->n + 1, sizeof *needed);
     if (!needed)
         return;
-    uint64_t keep = self->low ? 1 : (uint64_t)self->state.config->checkpoint_keep, oldest;
+    uint64_t oldest;
     uint64_t from = mark_needed(self, keep, stream->journal, needed, &oldest);
     if (!oldest) { /* no checkpoint is usable: the state is in the journal alone */
         free(needed);
@@ -253,10 +244,10 @@ void checkpoints_clean(struct checkpoints *self)
                  (unsigned long long)(bytes - stream->segments.total_bytes));
 }
 
-void checkpoints_keep_fini(struct checkpoints *self)
+void kept_checkpoints_fini(struct kept_checkpoints *self)
 {
-    for (uint32_t i = 0; i < self->n_kept; i++)
-        free(self->kept[i].segments);
-    free(self->kept);
+    for (uint32_t i = 0; i < self->n; i++)
+        free(self->list[i].segments);
+    free(self->list);
     free(self->dead);
 }

@@ -1,19 +1,18 @@
-/* What the files checkpoint*.c share: the checkpoint in progress, and all that the broker knows about checkpoints.
+/* What three files share: the checkpoint in progress, and all that the broker knows about checkpoints.
  *
  *   checkpoint.c        when checkpoints are made: reasons, timers, how they end
  *   checkpoint_begin.c  the instant: what is copied at once
- *   checkpoint_copy.c   copies items in slices
- *   checkpoint_file.c   fills records and hands them to the disk writer
- *   checkpoint_keep.c   which files are needed, and which are removed */
+ *   checkpoint_copy.c   copies items in slices, up to the end of the file
+ *
+ * Modules of their own: checkpoint_file.h writes the file, checkpoint_keep.h knows which files are needed. */
 #ifndef BROKER_CHECKPOINT_RUN_H
 #define BROKER_CHECKPOINT_RUN_H
 
 #include <zmq.h>
 
 #include "broker/checkpoint/checkpoint.h"
+#include "broker/checkpoint/checkpoint_keep.h"
 #include "broker/config/config.h"
-#include "broker/journal/journal.h"
-#include "broker/journal/stream.h"
 #include "broker/loop/loop.h"
 #include "broker/table/tables.h"
 #include "proto/base/log.h"
@@ -51,26 +50,14 @@ struct copied_selection {
     struct chunk **refs;
 };
 
-/* A segment that entries of the file refer to. */
-struct named_segment {
-    uint64_t number, chunks, bytes;
-    bool moving; /* it is sparse or bad: its live chunks are moved */
-    bool bad;    /* it could not be synced, so no entry refers to it after its chunks were moved */
-};
-
-/* True if the checkpoint needs the segment. Journal entries after the instant may refer to the old places of moved
- * chunks. */
-static inline bool named_is_needed(const struct named_segment *self, uint64_t journal)
-{
-    return self->chunks > 0 || (self->moving && !self->bad && journal);
-}
-
 struct checkpoint {
     struct chore chore;
     struct checkpoints *checkpoints;
     const struct durable_state *state;
     struct stream *stream;
-    uint64_t number, base, journal;
+    uint64_t number;
+    uint64_t base;    /* number of the checkpoint that it changes; 0: it is whole */
+    uint64_t journal; /* where the journal after its instant begins; 0: there is none */
     enum checkpoint_reason reason;
     int64_t start_ns;
     uint64_t failures; /* number of failed syncs that were known at its instant */
@@ -78,15 +65,8 @@ struct checkpoint {
     uint64_t reads;    /* it waits until spill_reads() has this value; 0: it does not wait for reads */
     uint32_t near_table, near_slot, near_tries; /* the item whose chunks it waits for, and how often it has */
     bool ended;                                 /* everything was handed to the disk writer */
-    bool failed;                                /* error says why */
-    char error[256];
-    /* the file */
-    struct disk_job *job; /* the record being filled; NULL: none */
-    uint8_t *record;      /* the job's data */
-    size_t used, capacity;
-    uint64_t offset, entries;
-    uint64_t chunk_bytes; /* bytes of chunks that were written to segments */
-    uint64_t replaces;    /* bytes of journal that it makes superfluous */
+    struct checkpoint_file file;
+    uint64_t replaces; /* bytes of journal that it makes superfluous */
     /* what has to be written */
     struct copied_table *tables;
     uint32_t n_tables, table_at;
@@ -94,19 +74,9 @@ struct checkpoint {
     uint32_t n_slots, slot_at;
     struct copied_selection *selections;
     uint32_t n_selections, selection_at, selections_capacity;
-    struct named_segment *segments; /* by number */
-    uint32_t n_segments, segments_capacity, last_segment;
     /* totals of the state at the instant */
     uint64_t items, chunks, bytes;
     uint64_t slots_all, slots_done;
-};
-
-/* A checkpoint file. */
-struct kept_checkpoint {
-    uint64_t number, base, journal;
-    uint64_t *segments;
-    uint32_t n_segments;
-    bool useless; /* damaged, or newer than the one that the broker was started from */
 };
 
 struct checkpoints {
@@ -127,30 +97,11 @@ struct checkpoints {
     /* the chain that the next incremental checkpoint continues */
     uint64_t base, base_bytes, chain_bytes;
     uint32_t links;
-    /* files */
-    struct kept_checkpoint *kept; /* by number */
-    uint32_t n_kept, kept_capacity;
-    uint64_t *dead; /* segments without a live chunk when the last checkpoint ended; with a journal, when it began */
-    uint32_t n_dead;
+    struct kept_checkpoints kept;
     uint64_t last; /* number of the newest whole checkpoint; 0: none. The next fields are about it */
     int64_t last_ns;
     uint64_t last_base, last_items, last_bytes, last_took_ns;
 };
-
-/* checkpoint_file.c */
-/* Appends an entry and returns its body. Never NULL. */
-void *checkpoint_entry(struct checkpoint *self, uint16_t type, uint32_t table, size_t size);
-struct entry_sink checkpoint_sink(struct checkpoint *self);
-void checkpoint_flush(struct checkpoint *self);
-/* Writes an entry with a large value as a record of its own; the disk writer copies the value. The body is `size`
- * bytes of `front`, then the message, which is moved from. */
-void checkpoint_large(struct checkpoint *self, uint16_t type, const void *front, size_t size, zmq_msg_t *value);
-/* Gives the disk writer a job about a file. False: no memory. */
-bool checkpoint_tell(struct checkpoints *self, enum disk_job_what what, enum disk_kind kind, uint64_t number);
-/* Returns the place of a chunk for an entry, and counts it. Writes or moves the chunk first if necessary. */
-uint64_t checkpoint_place(struct checkpoint *self, struct chunk *chunk);
-struct named_segment *checkpoint_segment(struct checkpoint *self, uint64_t number);
-RP_PRINTF(2, 3) void checkpoint_fail(struct checkpoint *self, const char *format, ...);
 
 /* checkpoint_begin.c */
 struct checkpoint *checkpoint_begin(struct checkpoints *checkpoints, enum checkpoint_reason reason, rp_error *err);
@@ -164,18 +115,9 @@ void checkpoint_let_go(struct checkpoint *self);
 extern const struct copier checkpoint_copier;
 
 /* checkpoint.c */
-/* Ends the file after everything was copied, and has it named. */
-void checkpoint_end(struct checkpoint *self);
-void checkpoint_abandon(struct checkpoint *self);
-const char *checkpoint_reason_name(enum checkpoint_reason reason);
-
-/* checkpoint_keep.c */
-rp_status checkpoints_read(struct checkpoints *self, rp_error *err);
-bool checkpoints_keep(struct checkpoints *self, const struct checkpoint *finished);
 /* Removes files that are no longer needed. */
 void checkpoints_clean(struct checkpoints *self);
-/* Notes the segments without live chunks, which may be removed when the checkpoint is whole. */
-void checkpoints_note_dead(struct checkpoints *self);
-void checkpoints_keep_fini(struct checkpoints *self);
+void checkpoint_abandon(struct checkpoint *self);
+const char *checkpoint_reason_name(enum checkpoint_reason reason);
 
 #endif

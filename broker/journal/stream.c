@@ -94,15 +94,21 @@ void stream_give(struct stream *self, struct disk_job *job)
     disk_writer_give(self->disk_writer, job);
 }
 
+bool stream_file_job(struct stream *self, enum disk_job_what what, enum disk_kind kind, uint64_t number)
+{
+    struct disk_job *job = calloc(1, sizeof *job);
+    if (!job)
+        return false;
+    *job = (struct disk_job){.what = what, .kind = kind, .file = number};
+    stream_give(self, job);
+    return true;
+}
+
 void stream_remove_segment(struct stream *self, uint64_t number)
 {
     bool known = number != self->segment && segments_find(&self->segments, number);
-    struct disk_job *job = known ? calloc(1, sizeof *job) : NULL;
-    if (!job)
-        return;
-    *job = (struct disk_job){.what = DISK_JOB_REMOVE, .kind = DISK_SEGMENT, .file = number};
-    segments_forget(&self->segments, number);
-    stream_give(self, job);
+    if (known && stream_file_job(self, DISK_JOB_REMOVE, DISK_SEGMENT, number))
+        segments_forget(&self->segments, number);
 }
 
 /* ---- the disk writer's news */

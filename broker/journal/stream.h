@@ -140,6 +140,8 @@ void stream_remove_segment(struct stream *self, uint64_t number);
  * handed over, so that the chunks that the checkpoint names come first. Callers that give much watch the backlog:
  * above backlog_most, inserts wait. */
 void stream_give(struct stream *self, struct disk_job *job);
+/* Has the disk writer abandon a checkpoint or remove a file. False: no memory. */
+bool stream_file_job(struct stream *self, enum disk_job_what what, enum disk_kind kind, uint64_t number);
 /* A checkpoint that knew of so many failures has ended. If there were no more, nothing relies on bad segments any
  * longer. */
 void stream_healed(struct stream *self, uint64_t failures);

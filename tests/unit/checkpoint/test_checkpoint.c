@@ -562,11 +562,11 @@ static void old_ones_go_and_foreign_files_stay(void **state)
         make_one();
     }
     check_files(&model);
-    uint32_t kept = broker->checkpoints->n_kept;
+    uint32_t kept = broker->checkpoints->kept.n;
     assert_true(kept >= 2 && kept <= 2 + CHECKPOINT_LINKS);
     for (uint32_t i = 0; i < kept; i++) /* what is kept has all that it needs */
-        for (uint32_t s = 0; s < broker->checkpoints->kept[i].n_segments; s++)
-            assert_non_null(segments_find(&broker->stream->segments, broker->checkpoints->kept[i].segments[s]));
+        for (uint32_t s = 0; s < broker->checkpoints->kept.list[i].n_segments; s++)
+            assert_non_null(segments_find(&broker->stream->segments, broker->checkpoints->kept.list[i].segments[s]));
     uint32_t segments = broker->stream->segments.n;
     print_message("%u checkpoints, %u segments kept of %llu\n", kept, segments,
                   (unsigned long long)broker->stream->segment);

@@ -1,0 +1,53 @@
+/* The file of a checkpoint in progress: fills records with entries, hands them to the disk writer, and counts the segments
+ * that entries refer to. */
+#ifndef BROKER_CHECKPOINT_FILE_H
+#define BROKER_CHECKPOINT_FILE_H
+
+#include "broker/journal/journal.h"
+
+/* A segment that entries of the file refer to. */
+struct named_segment {
+    uint64_t number, chunks, bytes;
+    bool moving; /* it is sparse or bad: its live chunks are moved */
+    bool bad;    /* it could not be synced, so no entry refers to it after its chunks were moved */
+};
+
+/* True if the checkpoint needs the segment. Journal entries after the instant may refer to the old places of moved
+ * chunks. journal: where they begin; 0: there is no journal. */
+static inline bool named_is_needed(const struct named_segment *self, uint64_t journal)
+{
+    return self->chunks > 0 || (self->moving && !self->bad && journal);
+}
+
+struct checkpoint_file {
+    struct stream *stream;
+    uint64_t number; /* of the checkpoint */
+    bool failed;     /* error says why: nothing more is written */
+    char error[256];
+    struct disk_job *job; /* the record being filled; NULL: none */
+    uint8_t *record;      /* the job's data */
+    size_t used, capacity;
+    uint64_t offset, entries;
+    uint64_t chunk_bytes;           /* bytes of chunks that were written to segments for it */
+    struct named_segment *segments; /* by number */
+    uint32_t n_segments, segments_capacity, last_segment;
+};
+
+void checkpoint_file_init(struct checkpoint_file *self, struct stream *stream, uint64_t number);
+void checkpoint_file_fini(struct checkpoint_file *self);
+/* Appends an entry and returns its body. Never NULL. */
+void *checkpoint_file_entry(struct checkpoint_file *self, uint16_t type, uint32_t table, size_t size);
+/* Appends an entry with a large value as a record of its own; the disk writer copies the value. The body is `size` bytes
+ * of `front`, then the message, which is moved from. */
+void checkpoint_file_large(struct checkpoint_file *self, uint16_t type, const void *front, size_t size,
+                           zmq_msg_t *value);
+struct entry_sink checkpoint_file_sink(struct checkpoint_file *self);
+/* Hands the record over. */
+void checkpoint_file_flush(struct checkpoint_file *self);
+/* Returns the place of a chunk for an entry, and counts it. Writes or moves the chunk first if necessary. */
+uint64_t checkpoint_file_place(struct checkpoint_file *self, struct chunk *chunk);
+/* Returns the segment's row, which is added if it is new. NULL: no memory; the checkpoint has failed. */
+struct named_segment *checkpoint_file_segment(struct checkpoint_file *self, uint64_t number);
+RP_PRINTF(2, 3) void checkpoint_file_fail(struct checkpoint_file *self, const char *format, ...);
+
+#endif
