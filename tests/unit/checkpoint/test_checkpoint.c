@@ -109,11 +109,12 @@ static uint32_t layout_of(uint32_t table)
     return layout->id;
 }
 
+#define CHUNK_MOST 320u
+
 /* Its data are the item's key and its place in the item. */
-static struct chunk *chunk_of(uint64_t key, uint32_t place)
+static struct chunk *chunk_of(uint64_t key, uint32_t place, uint32_t bytes)
 {
-    uint64_t data[40] = {key, place};
-    uint32_t bytes = 16 + 8 * below(38);
+    uint64_t data[CHUNK_MOST / 8] = {key, place};
     struct chunk *chunk = store_add(&broker->store, 1, data, bytes, bytes, NULL);
     assert_non_null(chunk);
     chunk->length = 1;
@@ -133,7 +134,7 @@ static void insert(uint32_t t)
         broker->store.outside += n * sizeof(*arrival.span.many);
     }
     for (uint32_t i = 0; i < n; i++) {
-        struct chunk *chunk = chunk_of(arrival.key, i);
+        struct chunk *chunk = chunk_of(arrival.key, i, 16 + 8 * below(38));
         if (n > 1)
             arrival.span.many[i] = chunk;
         else
@@ -700,12 +701,12 @@ static uint64_t hold_segment(void)
     uint64_t segment = broker->stream->segment;
     for (n_held = 0; broker->stream->segment == segment; n_held++) {
         assert_true(n_held < 20000);
-        held[n_held] = chunk_of(1, 0);
+        held[n_held] = chunk_of(1, 0, CHUNK_MOST);
         pass_over(held[n_held]);
         one_slice();
     }
     const struct segment_use *use = segments_find(&broker->stream->segments, segment);
-    assert_true(use->live > use->bytes / 2); /* it is not worth moving */
+    assert_true(use->live > use->bytes / 2); /* it is not worth moving, into however many records it was cut */
     make_one();
     return segment;
 }
