@@ -8,7 +8,7 @@ void broker_actor(zsock_t *pipe, void *given)
     zsock_signal(pipe, broker ? 0 : 1);
     if (!broker)
         return;
-    /* The broker sleeps in its own poll; a second look at the pipe every few milliseconds is enough to end. */
+    /* The broker sleeps in its own poll: the pipe is checked every few milliseconds. */
     void *ends = zsock_resolve(pipe);
     while (!atomic_load(&broker->stop)) {
         broker_turn(broker, 10);

@@ -231,7 +231,7 @@ static void log_settling(const struct broker *self, int64_t left_ns)
              (unsigned long long)self->peers.commit.count, (double)left_ns / (double)NS_PER_S);
 }
 
-/* By the system's clock: the broker's may stand still. */
+/* Uses the system's clock: a test's clock may not move. */
 void broker_settle(struct broker *self, int64_t timeout_ns)
 {
     struct clock clock = clock_system();

@@ -49,7 +49,7 @@ static void loop_init(struct loop *self, struct clock clock)
     chores_init(&self->chores);
 }
 
-/* Tells the rooms that stand above others what they may use. */
+/* Connects each room to the rooms that it uses. */
 static void connect_rooms(struct broker *self, struct ducts *ducts)
 {
     const struct broker_config *config = self->config;

@@ -12,7 +12,7 @@
 
 static struct broker *running;
 
-/* Ctrl-C may reach a process twice, from the terminal and from whoever started it: only a later one is a second. */
+/* Ctrl-C may reach a process twice, from the terminal and from its parent: a signal counts as the second only after this time. */
 #define SECOND_SIGNAL_NS NS_PER_S
 static int64_t first_signal_ns;
 
@@ -32,8 +32,8 @@ static void on_signal(int number)
         first_signal_ns = now;
 }
 
-/* SIGHUP is blocked in all threads but taken by this one, at any time: a log that is rotated ends nothing. */
-static void *mind_hangups(void *unused)
+/* Opens the log anew at each SIGHUP, which is blocked in all threads and taken by this one. */
+static void *hangup_thread(void *unused)
 {
     (void)unused;
     sigset_t set;
@@ -55,7 +55,7 @@ static void block_hangups(void)
     pthread_sigmask(SIG_BLOCK, &set, NULL);
 }
 
-/* From here on signals do nothing: the handler's broker is about to go. */
+/* Ignores signals, whose handler refers to the broker, then destroys it. */
 static int stop(struct broker **broker, int status)
 {
     signal(SIGTERM, SIG_IGN);
@@ -106,15 +106,15 @@ static void print_help(const void *target)
          "one prioritized table 'replay' at tcp://127.0.0.1:7600.\n");
     cli_print_options(&cli, 1);
     puts("\n"
-         "SIGTERM and SIGINT stop it: waiting clients are told, and nothing is acknowledged that is not in a table. "
-         "With\n"
-         "checkpoint.dir or journal.dir set, it makes a last checkpoint and waits for the disk; a second signal ends "
-         "that.\n"
-         "SIGUSR1 makes a checkpoint. SIGHUP opens log.file anew, and ends nothing.\n"
+         "SIGTERM and SIGINT stop it: waiting requests are cancelled, and items that are not in a table yet stay "
+         "unacknowledged.\n"
+         "With checkpoint.dir or journal.dir set, it writes a last checkpoint and waits for the disk; a second signal "
+         "ends that.\n"
+         "SIGUSR1 starts a checkpoint. SIGHUP reopens log.file after a rotation.\n"
          "Exit status: 0 stopped as asked, 1 could not run, 2 the command line or the configuration is wrong.");
 }
 
-/* CLI_GO_ON; otherwise the exit status. */
+/* Returns CLI_GO_ON, or the exit status. */
 static int read_options(int argc, char **argv, struct options *out)
 {
     int status = cli_read(&cli, out, argc, argv);
@@ -145,8 +145,8 @@ static int serve(const struct options *options, const struct broker_config *conf
 {
     rp_error err = {0};
     signal(SIGPIPE, SIG_IGN);
-    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is like a full disk */
-    signal(SIGUSR1, SIG_IGN); /* until there is something to keep */
+    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is handled like a full disk */
+    signal(SIGUSR1, SIG_IGN); /* until the broker exists */
     struct broker *broker = broker_new(config, clock_system(), NULL, &err);
     if (!broker) {
         fprintf(stderr, "replay-broker: %s\n", err.text);
@@ -182,7 +182,7 @@ static int run(const struct options *options, const struct broker_config *config
         fprintf(stderr, "replay-broker: %s\n", err.text);
         return 1;
     }
-    if (pthread_create(&hangups, NULL, mind_hangups, NULL) != 0) {
+    if (pthread_create(&hangups, NULL, hangup_thread, NULL) != 0) {
         fputs("replay-broker: no memory for a thread\n", stderr);
         return 1;
     }
@@ -194,7 +194,7 @@ static int run(const struct options *options, const struct broker_config *config
 
 static int start(const struct options *options)
 {
-    zsys_handler_set(NULL); /* signals are ours */
+    zsys_handler_set(NULL); /* czmq must not handle signals */
     broker_memory_settings();
     struct broker_config config = {0};
     int status = 0;

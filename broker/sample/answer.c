@@ -38,7 +38,7 @@ static void fail(struct waiter *self, rp_status status, const char *text)
 static const char *explain_answer(const struct waiter *waiter, uint32_t n, char *out, size_t size)
 {
     if (waiter->full)
-        return "the items run over so many chunks that a reply holds no more of them";
+        return "the batch is cut short: its items run over as many chunks as one reply may hold";
     if (!waiter->again || n >= waiter->want)
         return "";
     if (!waiter->gone)
@@ -131,7 +131,7 @@ static void expire(void *ctx, struct wait *wait)
     sample_expire((struct waiter *)wait);
 }
 
-/* The connection is lost, or the broker stops: the picks are kept, and a retry goes on from them. */
+/* The connection is lost, or the broker stops: the picks are kept, and a retry continues from them. */
 static void cancel(void *ctx, struct wait *wait, rp_status status, const char *text)
 {
     (void)ctx;

@@ -17,7 +17,7 @@ void sample_answer(struct waiter *waiter, const char *text);
 void sample_fail(struct waiter *waiter, rp_status status, const char *text);
 /* Answers with an error. There are no picks, or a retry finds them again. */
 void sample_refuse(struct waiter *waiter, rp_status status, const char *text);
-/* The deadline has passed: answers with what there is, or with an error. A parked waiter goes on. */
+/* The deadline has passed: answers with the picks so far, or with an error. A parked waiter stays parked. */
 void sample_expire(struct waiter *waiter);
 /* The client has cancelled the request. */
 void sample_give_up(struct waiter *waiter);

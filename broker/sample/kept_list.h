@@ -22,7 +22,7 @@ struct kept_info {
     bool holds; /* its picks hold their chunks and layouts; otherwise only the items' keys and numbers are kept */
 };
 
-/* A kept sample stands in two lists, both oldest first: of all (older, newer), and of its client (before, after). */
+/* A kept sample is in two lists, both oldest first: of all (older, newer), and of its client (before, after). */
 struct kept_sample {
     struct kept_info info;
     struct kept_client *client;
@@ -37,7 +37,7 @@ struct kept_sample {
     size_t room; /* bytes of the block */
 };
 
-/* A client stays when none of its samples is kept: settled still counts. */
+/* A client is known even when none of its samples is kept: its settled id still counts. */
 struct kept_client {
     uint64_t client;
     struct kept_client *prev, *next; /* in the order in which they were last heard of */
@@ -51,7 +51,7 @@ struct kept_client {
 
 struct kept_list {
     struct chore chore; /* releases what is in `dropped` */
-    bool releasing;     /* the chore is under way */
+    bool releasing;     /* the chore is running */
     struct samples *samples;
     struct idmap clients;
     struct kept_client *first_client, *last_client;

@@ -4,8 +4,8 @@
  * For each client the last KEPT_PER_CLIENT samples are kept (KEPT_SETTLING of a client that says what it has read, in
  * Request.settled), all of them together within a sixteenth of memory_limit. Picks of a table whose items leave when they
  * are sampled hold their chunks; of other tables the keys are kept, and the items are looked up again. If the connection
- * of a client ends or the broker stops while a sample is being filled, the unanswered sample is kept, and a retry goes on
- * from its picks. Client 0 is anonymous and cannot retry: its samples are not kept. */
+ * of a client ends or the broker stops while a sample is being filled, the unanswered sample is kept, and a retry
+ * continues from its picks. Client 0 is anonymous and cannot retry: its samples are not kept. */
 #ifndef BROKER_KEPT_SAMPLES_H
 #define BROKER_KEPT_SAMPLES_H
 
@@ -19,7 +19,7 @@ struct waiter;
 
 /* Reserves the memory to keep the picks of a waiter that has its want set. False: no memory. */
 bool kept_samples_reserve(struct waiter *waiter);
-/* Gives the reserved memory back, if it was not used. */
+/* Returns the reserved memory, if it was not used. */
 void kept_samples_unreserve(struct waiter *waiter);
 /* Keeps the waiter's picks, which are about to be sent (answered) or are left unanswered. Returns the picks to send: the
  * waiter's, or the kept ones, which are valid until the next call of this file. */

@@ -160,7 +160,7 @@ static bool collect_chunks(struct reply_build *self, const struct picks *picks)
     return partition_large(self, picks->n_refs);
 }
 
-/* Adds all blocks of a chunk, or those that the layouts need, to the reply. Returns their bytes. */
+/* Adds all blocks of a chunk, or the blocks that the layouts need, to the reply. Returns their bytes. */
 static uint32_t add_all_blocks(struct reply_build *self, struct chunk *chunk)
 {
     const uint32_t *sizes = chunk_block_sizes(chunk);

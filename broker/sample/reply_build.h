@@ -9,7 +9,7 @@
 /* A chunk with more needed bytes is sent as a frame of its own: a copy would cost more than the frame. */
 #define OWN_FRAME_BYTES (128u << 10)
 
-/* Where a chunk stands in the reply. */
+/* The place of a chunk in the reply. */
 struct reply_place {
     struct chunk *chunk;
     uint32_t index; /* plus 1; 0: not placed yet */

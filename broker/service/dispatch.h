@@ -40,7 +40,7 @@ request_fn req_sample, req_cancel, req_fetch;
 request_fn req_update, req_delete, req_reset;
 request_fn req_list, req_set_limiter, req_info, req_why;
 request_fn req_checkpoint;
-/* A checkpoint_listener: answers those who wait for this checkpoint or an earlier one. ctx: the service. */
+/* A checkpoint_listener: answers requests that wait for this checkpoint or an earlier one. ctx: the service. */
 void request_checkpoint_ended(void *ctx, uint64_t number, const char *error);
 request_fn req_params_put, req_params_get, req_counter, req_reduce;
 

@@ -133,7 +133,7 @@ static Replay__SessionInfo *session_info(struct arena *arena, const struct servi
         return NULL;
     replay__session_info__init(info);
     info->name = session->name;
-    /* Enough to tell sessions apart, too little to resume one: whoever knows the whole id can do that. */
+    /* Enough to tell sessions apart, too little to resume one: that takes the whole id. */
     info->session = (ProtobufCBinaryData){SESSION_SHOWN_BYTES, session->id};
     info->ordinal = session->ordinal;
     info->received = session->received;

@@ -203,8 +203,8 @@ static rp_status heartbeat_tombstone(struct service *service, struct request *re
 {
     char text[256];
     snprintf(text, sizeof text,
-             session->restored ? "the broker has restarted: take session '%s' up again with HELLO"
-                               : "session '%s' was silent for too long and has expired: take it up again with HELLO",
+             session->restored ? "the broker has restarted: resume session '%s' with HELLO"
+                               : "session '%s' was silent for too long and has expired: resume it with HELLO",
              session->name);
     return heartbeat_bare(service, request, epoch, session->ordinal, true, text);
 }
@@ -254,9 +254,9 @@ rp_status req_bye(struct service *service, struct request *request, rp_error *er
     if (session->tombstone)
         return err_set(err, RP_FAILED_PRECONDITION,
                        session->restored
-                           ? "the broker has restarted: take session '%s' up again with HELLO, then say BYE again"
+                           ? "the broker has restarted: resume session '%s' with HELLO, then say BYE again"
                            : "session '%s' was silent for too long and has expired, and items that waited were "
-                             "dropped: take it up again with HELLO, then say BYE again",
+                             "dropped: resume it with HELLO, then say BYE again",
                        session->name);
     if (session->bye)
         return err_set(err, RP_ALREADY_EXISTS, "session '%s' has said BYE already", session->name);

@@ -25,7 +25,7 @@ struct rejection {
 
 /* ---- grants ---- */
 
-/* Gives a session that opens or resumes its first credit; takes the credit of a session that ends. */
+/* Grants the first credit to a session that opens or resumes; takes all credit from a session that ends. */
 void credit_open(struct session *self);
 void credit_close(struct session *self);
 /* Raises what the session may send, as far as the budget allows. */

@@ -1,7 +1,7 @@
 /* Flow: the items of one session for one table.
  *
  * An item that its table does not take at once waits in the flow's queue, behind its predecessors: items of a flow are
- * resolved (inserted or rejected) in the order in which they came. Flows with a queue stand in a ring at their table. */
+ * resolved (inserted or rejected) in the order in which they came. Flows with a queue form a ring at their table. */
 #ifndef BROKER_FLOW_H
 #define BROKER_FLOW_H
 
@@ -53,7 +53,7 @@ bool flow_merge_rejection(struct flow *self);
 void flow_drop(struct flow *self);
 /* Inserts the flow's next item into its table. */
 rp_status flow_insert(struct flow *self, const struct arrival *arrival, rp_error *err);
-/* Inserts or rejects the first item of the queue. False: no memory, and the item goes on waiting. */
+/* Inserts or rejects the first item of the queue. False: no memory, and the item keeps waiting. */
 bool flow_resolve_first(struct flow *self);
 
 #endif

@@ -223,8 +223,8 @@ void session_resume(struct session *self, uint64_t oldest_number, uint64_t *lost
         self->received = start < self->received ? start : self->received;
         self->rebase = true;
         credit_open(self);
-        log_line(LEVEL_INFO, "B0104", "session taken up again", "name=%s ordinal=%u received=%llu", self->name,
-                 self->ordinal, (unsigned long long)self->received);
+        log_line(LEVEL_INFO, "B0104", "session resumed", "name=%s ordinal=%u received=%llu", self->name, self->ordinal,
+                 (unsigned long long)self->received);
     }
     if (start > self->received) {
         *lost = start - self->received;

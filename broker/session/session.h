@@ -87,7 +87,7 @@ struct session {
     int64_t measured_ns;
     bool writing;                 /* used its credit lately: counts in n_writing */
     uint64_t items;               /* that arrived, for their mean size */
-    struct rejection *rejections; /* ring of those that the writer has not confirmed */
+    struct rejection *rejections; /* ring of rejections that the writer has not confirmed */
     uint32_t rejection_head, rejection_count, rejection_capacity;
     uint64_t confirmed_rejections; /* running count before the ring's first */
     uint64_t journaled;            /* hash of the numbers that the journal last recorded */
