@@ -1,4 +1,4 @@
-/* Rows of a run's configuration, and reading it. */
+/* The rows of a run's configuration, and its reader. */
 #include "agent/config/config.h"
 
 #include <assert.h>
@@ -22,10 +22,10 @@ static const char *const adder_kinds[] = {
 static const char *const adder_ends[] = {
     [ADDER_PAD] = "pad", [ADDER_TRUNCATE] = "truncate", [ADDER_WRITE] = "write", [ADDER_CONTINUE] = "continue", NULL};
 
-/* Words that stand for numbers: the first for 0. */
+/* Words that stand for numbers; the first stands for 0. */
 static const char *const automatic[] = {"auto", NULL};
 
-/* The broker's rows follow these in what run_schema gives. */
+/* run_schema appends the broker's rows to these. */
 static const struct schema_row own_rows[] = {
     {"name", SCHEMA_STRING, ROOT(name), "run", 1, 128, NULL, 0, "name of the run, for people"},
     {"seed", SCHEMA_INT, ROOT(seed), "1", 0, 9e18, NULL, 0,
@@ -234,7 +234,7 @@ static const struct schema_row own_rows[] = {
     {"report.csv", SCHEMA_BOOL, ROOT(report.csv), "true", 0, 0, NULL, 0, "write the scalars as a CSV table"},
 };
 
-/* What other frameworks call it. The broker's own follow. */
+/* Names that other frameworks use for these keys. The broker's own follow. */
 static const struct schema_alias own_aliases[] = {
     {"lr", "agent.learning_rate"},
     {"batch_size", "agent.batch"},
@@ -274,12 +274,13 @@ static struct schema_alias all_aliases[MAX_ALIASES + 1]; /* the last one has no 
 #define MAX_BORROWED 96u
 #define MAX_PATH 96u
 
-/* Built once: the broker's rows stand in another file, so a constant cannot hold them. */
+/* Built once: the broker's rows are in another file, so a constant cannot hold them. */
 static struct schema_row all_rows[N_OWN + MAX_BORROWED];
 static char borrowed_paths[MAX_BORROWED][MAX_PATH];
 static struct schema whole = {.name = "run", .rows = all_rows, .root_size = sizeof(struct run_config)};
 
-/* A row of the broker moves by where its struct lies in the run's, unless it belongs to an element of a list. */
+/* Moves a row of the broker by the offset of its struct in the run's, unless the row belongs to an element of a
+ * list. */
 static void build(void)
 {
     memcpy(all_rows, own_rows, sizeof own_rows);

@@ -1,7 +1,8 @@
-/* The configuration of a run: one file for all programs. Each reads the whole file and uses its part; the broker reads
- * its section alone (replay-broker -c FILE --section broker). */
-#ifndef AGENT_RUN_CONFIG_H
-#define AGENT_RUN_CONFIG_H
+/* The config room: the configuration of a run, one file for all programs. Each program reads the whole file and uses
+ * its part; the broker reads only its section (replay-broker -c FILE --section broker). The room owns the keys and
+ * their checks, and may use the structs of environments, adders, algorithms and the broker's configuration. */
+#ifndef AGENT_CONFIG_CONFIG_H
+#define AGENT_CONFIG_CONFIG_H
 
 #include "agent/adder/adder.h"
 #include "agent/env/env.h"
@@ -10,67 +11,67 @@
 #include "proto/config/schema.h"
 
 struct actors_section {
-    bool on;                       /* false: nobody acts, the table comes from a checkpoint */
-    int64_t count;                 /* 0: auto, what the plan says */
+    bool on;                       /* false: no actors; the table comes from a checkpoint */
+    int64_t count;                 /* 0: auto, the plan's number */
     struct schema_list command;    /* char *: the user's own actor instead of replay-actor; empty: none */
     double epsilon, epsilon_alpha; /* actor i of N explores with epsilon^(1 + alpha i / (N - 1)); N = 1: epsilon */
     double epsilon_start;          /* decays to the ladder's value ... */
-    int64_t epsilon_steps;         /* ... over so many environment steps of all actors; 0: at once */
+    int64_t epsilon_steps;         /* ... over this many environment steps of all actors; 0: at once */
     int64_t random_steps;          /* environment steps of all actors that are taken at random first */
-    int64_t random_hold;           /* a random action is kept for so many steps */
+    int64_t random_hold;           /* steps for which a random action is kept */
     double noise_sigma;            /* continuous actions: standard deviation, canonical units */
-    double noise_correlation;      /* of one step's noise with the next one's */
+    double noise_correlation;      /* correlation between the noise of neighbouring steps */
     int64_t pull_every;            /* steps between looks for new parameters */
-    char *weights;                 /* a saved learner to act by instead of one that learns; empty: none */
-    bool greedy;                   /* no exploration at all: an expert is recorded */
+    char *weights;                 /* a saved learner whose policy acts, instead of one that learns; empty: none */
+    bool greedy;                   /* no exploration: records an expert */
 };
 
 struct learners_section {
-    bool on;                    /* false: nobody learns, the table is only filled */
+    bool on;                    /* false: no learners; the table is only filled */
     int64_t count;              /* 0: auto */
     struct schema_list command; /* char *: the user's own learner */
-    int64_t delay_ns;           /* each step takes so much longer */
-    int64_t prefetch;           /* batches under way; 0: auto, see run_config_prefetch */
+    int64_t delay_ns;           /* added to the duration of each step */
+    int64_t prefetch;           /* batches in flight; 0: auto, see run_config_prefetch */
     int64_t publish_every;      /* learner steps */
-    int64_t save_every_ns;      /* learner state; 0: only at the end */
-    int64_t snapshot_every;     /* learner steps between copies that are kept; 0: none */
+    int64_t save_every_ns;      /* time between saves of the learner's state; 0: only at the end */
+    int64_t snapshot_every;     /* learner steps between snapshots, which are kept; 0: none */
     int64_t round_ns;           /* parallel learners: how long a round waits for the others */
 };
 
 struct evaluator_section {
     bool on;          /* replay-launch starts one */
-    int64_t episodes; /* in an evaluation */
+    int64_t episodes; /* episodes in an evaluation */
     int64_t every;    /* environment steps between evaluations; 0: only at the end */
 };
 
 struct stop_section {
-    int64_t steps;         /* environment steps of all actors; 0: no such end */
-    int64_t learner_steps; /* 0: no such end */
-    double value;          /* mean return of an evaluation; .inf: no such end */
-    int64_t time_ns;       /* 0: no such end */
+    int64_t steps;         /* environment steps of all actors; 0: no such stop condition */
+    int64_t learner_steps; /* 0: no such stop condition */
+    double value;          /* mean return of an evaluation; .inf: no such stop condition */
+    int64_t time_ns;       /* 0: no such stop condition */
 };
 
 /* How replay-launch sizes a run. */
 struct plan_section {
-    double spi;     /* samples per insert to aim at; 0: the limiter's */
-    double cores;   /* 0: those that this process may use */
-    int64_t memory; /* bytes; 0: four fifths of what is free */
+    double spi;     /* target for samples per insert; 0: the limiter's */
+    double cores;   /* 0: the cores that this process may use */
+    int64_t memory; /* bytes; 0: four fifths of the free memory */
     int64_t max_actors, max_learners;
-    int64_t measure_ns; /* at each count */
-    double tolerance;   /* of the natural ratio */
+    int64_t measure_ns; /* measuring time for each count */
+    double tolerance;   /* for the natural ratio */
 };
 
-/* How it keeps a run going. */
+/* How replay-launch keeps a run going. */
 struct launch_section {
-    char *runs; /* folder of run folders */
+    char *runs; /* folder of the run folders */
     int64_t backoff_ns, backoff_most_ns;
-    int64_t failures;        /* same failure in a row: the run stops */
-    int64_t healthy_ns;      /* who ran for so long begins a new row */
+    int64_t failures;        /* number of equal failures in a row after which the run stops */
+    int64_t healthy_ns;      /* a process that ran for this long begins a new row */
     int64_t grace_ns;        /* between SIGTERM and SIGKILL */
-    int64_t hang_ns;         /* without any processor time for so long: killed and started again; 0: never */
+    int64_t hang_ns;         /* a process without any processor time for this long is killed and restarted; 0: never */
     bool resize;             /* add and retire actors while running, if actors.count is auto */
-    int64_t resize_after_ns; /* one side must be idle for so long */
-    int64_t log_most;        /* bytes of a process's log; 0: any number */
+    int64_t resize_after_ns; /* how long one side must be idle */
+    int64_t log_most;        /* bytes of a process's log; 0: unlimited */
 };
 
 struct report_section {
@@ -81,7 +82,7 @@ struct report_section {
 struct run_config {
     char *name;
     int64_t seed;
-    char *folder; /* of logs and weights; empty: none are written */
+    char *folder; /* folder of logs and weights; empty: none are written */
     struct env_config environment;
     struct agent_config agent;
     struct adder_config adder; /* discount is agent.discount unless the file says otherwise */
@@ -98,40 +99,41 @@ struct run_config {
 /* The rows of a run, with the broker's own below "broker". */
 const struct schema *run_schema(void);
 
-/* What is used without a file: DQN on CartPole-v1. */
+/* The configuration without a file: DQN on CartPole-v1. */
 extern const char run_default_yaml[];
 
-/* Reads a run's file, or run_default_yaml if path is NULL, with overrides "a.b=c" (NULL-terminated list, may be NULL).
- * Everything that can be wrong is found here: the environment and the agent are made once, for trial, unless only the
- * user's own programs act, learn and measure. False: the report has the reasons. */
+/* Reads a run's file, or run_default_yaml if path is NULL, with overrides "a.b=c" (NULL-terminated list, may be
+ * NULL). Finds every mistake: it creates the environment and the agent once, as a trial, unless only the user's own
+ * programs act, learn and measure. False: the report has the reasons. */
 bool run_config_read(const char *path, const char *const *overrides, struct run_config *out,
                      struct schema_report *report);
-/* The same from a text; "name" stands for the file name. */
+/* The same from a text; `name` stands for the file name. */
 bool run_config_read_text(const char *name, const char *text, const char *const *overrides, struct run_config *out,
                           struct schema_report *report);
 void run_config_free(struct run_config *self);
 
-/* The algorithm that is named, or NULL. */
+/* Returns the algorithm by its name, or NULL. */
 const struct agent_ops *run_config_algorithm(const struct run_config *self);
-/* How many there are: 0 if that side is off. With an auto that is not decided yet: 0, too. */
+/* Number of actors and of learners: 0 if that side is off, or if auto is not decided yet. */
 uint32_t run_config_actors(const struct run_config *self);
 uint32_t run_config_learners(const struct run_config *self);
 /* The table that actors insert into and learners sample, or NULL. */
 const struct table_config *run_config_table(const struct run_config *self);
 
-/* Samples per insert that the table's limiter holds; 0: it holds none. */
+/* Samples per insert that the table's limiter enforces; 0: none. */
 double run_config_ratio(const struct table_config *table);
-/* Batches of so many items that each learner has under way. */
+/* Batches of `batch` items that each learner has in flight. */
 uint32_t run_config_prefetch(const struct run_config *self, int64_t batch);
-/* Bytes that a full table takes of broker.memory_limit, steps that items share counted once, before compression. 0: not
- * known. spec: of the environment; NULL: what its own actors write is not known. config_memory.c */
+/* Bytes that a full table takes of broker.memory_limit: steps that items share count once, before compression. 0: not
+ * known. spec: of the environment; NULL: not known what the user's own actors write. (config_memory.c) */
 double run_config_table_bytes(const struct run_config *self, const struct table_config *table, const rp_env_spec *spec);
 
-/* config_check.c: what concerns several keys. */
+/* Checks rules that concern several keys. (config_check.c) */
 void run_config_check(const void *root, struct schema_report *report);
-/* config_sides.c: runs without actors, which learn from a checkpoint, and runs without learners, which fill a table. */
+/* Checks runs without actors, which learn from a checkpoint, and runs without learners, which fill a table.
+ * (config_sides.c) */
 void run_config_check_sides(const struct run_config *self, struct schema_report *report);
-/* config_memory.c: tables that cannot get as large as they are said to be. spec as above. */
+/* Reports tables that cannot become as large as configured. spec as above. (config_memory.c) */
 void run_config_check_memory(const struct run_config *self, const rp_env_spec *spec, struct schema_report *report);
 
 #endif

@@ -8,16 +8,17 @@
 #include "agent/config/placeholder.h"
 #include "broker/select/selector.h"
 
-/* Of all sequences of a batch together. */
+/* Bytes of all sequences of a batch together. */
 #define MOST_STEPS (INT64_C(1) << 24)
-/* Batches under way where the file does not say: enough that requests go out in bursts of eight, ... */
+/* Batches in flight if the file does not say: enough that requests go out in bursts of eight, ... */
 #define PREFETCH_MOST 16
-/* ... and only this part of the limiter's width, or it would hold batches that are under way instead of actors. */
+/* ... but only this part of the limiter's width: otherwise the limiter would hold back batches in flight instead of
+ * actors. */
 #define PREFETCH_SHARE 0.4
-/* A max_diff of so much is none. */
+/* A max_diff this large means "unlimited". */
 #define NO_BOUND 1e17
 
-/* Programs of the user may stand in for ours, or nobody: what is said of ours does not bind them. */
+/* A user's own programs may replace ours: rules about our programs do not bind them. */
 static bool our_actors(const struct run_config *config)
 {
     return config->actors.on && config->actors.command.count == 0;
@@ -42,8 +43,8 @@ static int64_t batch_of(const struct run_config *config)
 
 /* ---- names, and parts that must fit each other ---- */
 
-/* The environment and the agent, made for trial: whatever could be wrong with them is said by those who know. False: there
- * is no such environment, and so no spec. */
+/* Creates the environment and the agent as a trial: each of them reports its own mistakes. False: there is no such
+ * environment, and so no spec. */
 static bool check_agent(const struct run_config *config, rp_env_spec *spec, struct schema_report *report)
 {
     rp_error err = {0};
@@ -91,7 +92,7 @@ static void check_algorithm(const struct run_config *config, struct schema_repor
         schema_problem(report, "agent.algorithm", "unknown algorithm '%s'; there are %s", name, list);
 }
 
-/* What our learner can make of the items. */
+/* Checks that our learner can use the items. */
 static void check_items(const struct run_config *config, struct schema_report *report)
 {
     const struct adder_config *adder = &config->adder;
@@ -159,8 +160,9 @@ static void check_queue(const struct table_config *table, int64_t batch, const c
                        (long long)batch + 2);
 }
 
-/* Items that leave before they were sampled as often as the limiter wants take their part of the samples with them. Sooner
- * or later inserts wait for samples, and samples for items. Items that never leave a queue are read for ever. */
+/* Items that are evicted before they were sampled as often as the limiter wants take their part of the samples with
+ * them. Sooner or later inserts wait for samples, and samples for items. Items that never leave a queue are read for
+ * ever. */
 static void check_times_sampled(const struct table_config *table, uint32_t index, struct schema_report *report)
 {
     const struct limiter_section *limiter = &table->limiter;
@@ -183,7 +185,7 @@ static void check_times_sampled(const struct table_config *table, uint32_t index
                        limiter_kind_name((enum limiter_kind)limiter->kind), sampler);
 }
 
-/* Our learners update the table that they sample, and no other; those that learn from sequences update none. */
+/* Our learners update only the table that they sample; algorithms that learn from sequences update none. */
 static void check_updates(const struct run_config *config, const struct table_config *table, uint32_t index,
                           struct schema_report *report)
 {
@@ -279,7 +281,7 @@ static double limiter_width(const struct limiter_section *limiter)
         return limiter->error_buffer >= 0 ? 2.0 * limiter->error_buffer : limiter->max_diff - limiter->min_diff;
     case LIMITER_QUEUE:
     case LIMITER_STACK:
-        return 0.0; /* what is taken out early is old when it is used */
+        return 0.0; /* an item that is taken out early is old when it is used */
     default:
         return INFINITY;
     }

@@ -1,4 +1,4 @@
-/* What full tables take of the broker's memory, where the run knows more than the tables' signatures do. */
+/* Memory of full tables, where the run knows more than the tables' signatures do. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -8,7 +8,7 @@
 /* The slab heap's classes. */
 #define GRAIN 16.0
 
-/* Rows that each item adds to the stream, since items share the others; and rows that an item spans. */
+/* Rows that each item adds to the stream, because items share the others; and rows that an item spans. */
 static void adder_rows(const struct adder_config *adder, double *added, double *spanned)
 {
     switch (adder->kind) {
@@ -26,7 +26,7 @@ static void adder_rows(const struct adder_config *adder, double *added, double *
     }
 }
 
-/* An item of this run's own adder: its part of the chunks, with their heads, and its list of them. */
+/* Bytes of an item of this run's own adder: its part of the chunks, with their headers, and its list of chunks. */
 static double adder_item_bytes(const struct run_config *self, const rp_env_spec *spec)
 {
     const struct adder_config *adder = &self->adder;

@@ -1,13 +1,13 @@
-/* Runs of which one side is off. Without actors, learners learn from what the broker loads; without learners, actors fill a
- * table for later. Either way there are limiters under which the side that is left would wait for the other one for ever, and
- * ends that never come. */
+/* Runs of which one side is off. Without actors, learners learn from what the broker loads; without learners, actors
+ * fill a table for later. In both cases some limiters would make the other side wait for ever, and some stop
+ * conditions would never be met. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "agent/config/config.h"
 
-/* A bound of so much is none. */
+/* A bound this large means "unlimited". */
 #define NO_BOUND 1e17
 
 static bool is_queue(const struct limiter_section *limiter)
@@ -23,7 +23,7 @@ static void path_of(const struct run_config *config, const char *key, char *out,
 
 /* ---- without actors ---- */
 
-/* Samples that no insert makes room for come to an end. */
+/* Without inserts, the limiter eventually stops all samples. */
 static void check_samples(const struct run_config *config, const struct table_config *table,
                           struct schema_report *report)
 {
@@ -44,7 +44,7 @@ static void check_samples(const struct run_config *config, const struct table_co
                        (long long)table->max_times_sampled);
 }
 
-/* The table has to come from somewhere. */
+/* Without actors the table must be loaded. */
 static void check_source(const struct run_config *config, struct schema_report *report)
 {
     const char *load = config->broker.checkpoint_load ? config->broker.checkpoint_load : "";

@@ -1,6 +1,6 @@
 /* Placeholders in the user's own commands: "{service}" and the like (docs/LAUNCH.md). "{{" stands for a brace. */
-#ifndef AGENT_RUN_PLACEHOLDER_H
-#define AGENT_RUN_PLACEHOLDER_H
+#ifndef AGENT_CONFIG_PLACEHOLDER_H
+#define AGENT_CONFIG_PLACEHOLDER_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -22,13 +22,14 @@ enum placeholder {
     PLACEHOLDERS
 };
 
-/* Without braces. */
+/* Names without braces. */
 extern const char *const placeholder_names[PLACEHOLDERS];
 
-/* The one at `text`, which begins with "{"; *length is that of what its braces enclose. PLACEHOLDERS: none that is known. */
+/* Finds the placeholder at `text`, which begins with "{"; *length is the length between its braces. PLACEHOLDERS:
+ * unknown. */
 enum placeholder placeholder_find(const char *text, size_t *length);
 
-/* What is wrong with a user's command, a list of char *, at the key `path`. */
+/* Reports mistakes in a user's command, a list of char *, at the key `path`. */
 void placeholder_check(const struct schema_list *command, const char *path, struct schema_report *report);
 
 #endif

@@ -13,7 +13,7 @@
 #define HEAD_BYTES (sizeof(uint64_t) + sizeof(uint32_t))
 #define NAMES_TRIED 1000 /* starts within one second */
 
-/* A checksum that may stand among data of which a checksum is made. */
+/* The masked form of a checksum, which may itself be part of data that is checksummed. */
 static uint32_t masked(uint32_t crc)
 {
     return ((crc >> 15) | (crc << 17)) + UINT32_C(0xa282ead8);
@@ -57,7 +57,7 @@ static bool append(struct event_writer *self, const Tensorboard__Event *event)
     return ok;
 }
 
-/* Opens a file under a name that nobody has: the time in it is moved on until that is so. */
+/* Opens a file under an unused name: the time in the name is increased until it is unused. */
 static bool open_new(struct event_writer *self, double time_s)
 {
     char host[256];

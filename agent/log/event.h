@@ -4,8 +4,8 @@
  * (proto/event.proto), masked crc32c of the bytes; all little-endian. The first record tells the version. Every start
  * of a process begins a file of its own, named by time, host and process; TensorBoard reads the files of a folder one
  * after the other. */
-#ifndef AGENT_RUN_EVENT_H
-#define AGENT_RUN_EVENT_H
+#ifndef AGENT_LOG_EVENT_H
+#define AGENT_LOG_EVENT_H
 
 #include "agent/log/log.h"
 #include "agent/log/log_file.h"
@@ -21,7 +21,7 @@ struct event_writer {
 /* Takes folder and process. */
 void event_writer_init(struct event_writer *self, char *folder, char *process);
 void event_writer_fini(struct event_writer *self);
-/* One event with all scalars, at step at->environment_steps. False with errno set: not written. */
+/* Writes one event with all scalars, at step at->environment_steps. False with errno set: not written. */
 bool event_write(struct event_writer *self, const struct run_log_at *at, const struct agent_scalar *scalars,
                  uint32_t n);
 

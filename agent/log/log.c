@@ -126,7 +126,7 @@ static bool write_line(struct run_log *self, const struct run_log_at *at, const 
         errno = ENOMEM;
         return false;
     }
-    /* The end of the line takes the place of the end of the text. */
+    /* The line end replaces the end of the text. */
     line[size] = '\n';
     bool ok = log_file_append(&self->json, line, size + 1);
     int error = errno;
@@ -135,7 +135,7 @@ static bool write_line(struct run_log *self, const struct run_log_at *at, const 
     return ok;
 }
 
-/* Keeps the account; errno tells why something was not written. */
+/* Counts failures; errno says why something was not written. */
 static void settle(struct run_log *self, bool written, const char *what)
 {
     if (written)

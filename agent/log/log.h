@@ -1,14 +1,14 @@
-/* What a process reports in the course of a run: the same scalars three times over, in the run's folder.
+/* The log room: what a process reports in the course of a run, the same scalars in three formats, in the run's folder.
  *
  *   <folder>/<process>.jsonl   one JSON object per line: time, process, environment_steps, learner_steps, scalars; a
  *                              number that is not finite is null
  *   <folder>/<process>.csv     a table, see log_csv.h
  *   <folder>/tb/<process>/     TensorBoard's event files, see event.h; their step is environment_steps
  *
- * A process that starts again goes on with its files. What cannot be written (a full disk, no permission) is counted,
- * told once in the log, and tried again with the next report; it never stops the run. One thread at a time. */
-#ifndef AGENT_RUN_LOG_H
-#define AGENT_RUN_LOG_H
+ * A process that starts again continues its files. A failure to write (a full disk, no permission) is counted, logged
+ * once, and tried again with the next report; it never stops the run. One thread at a time. */
+#ifndef AGENT_LOG_LOG_H
+#define AGENT_LOG_LOG_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -31,11 +31,11 @@ struct run_log_at {
 
 struct run_log;
 
-/* Gives the log. NULL: a name that is not allowed, or no memory. A folder that cannot be written is no error. */
+/* NULL: a name that is not allowed, or no memory. A folder that cannot be written is not an error. */
 struct run_log *run_log_new(const struct run_log_options *options, rp_error *err);
 void run_log_destroy(struct run_log **self);
-/* Names of scalars are printable ASCII without blanks, commas, quotes or backslashes, differ within a report, and are
- * none of the names above; a report with a name that cannot be written is lost. */
+/* Names of scalars are printable ASCII without blanks, commas, quotes or backslashes. They differ within a report and
+ * from the names above; a report with another name is lost. */
 void run_log_report(struct run_log *self, const struct run_log_at *at, const struct agent_scalar *scalars, uint32_t n);
 /* Lines, rows, events and whole reports that could not be written. */
 uint64_t run_log_lost(const struct run_log *self);

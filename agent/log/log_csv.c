@@ -60,7 +60,7 @@ static bool read_header(struct log_csv *self, char *line)
     line[strcspn(line, "\n")] = '\0';
     size_t n = strlen(fixed);
     if (strncmp(line, fixed, n) != 0 || (line[n] != ',' && line[n] != '\0')) {
-        errno = EINVAL; /* somebody else's file is left alone */
+        errno = EINVAL; /* a file of another program stays as it is */
         return false;
     }
     char *rest = NULL;
@@ -93,7 +93,7 @@ static bool open_file(struct log_csv *self)
     return ok;
 }
 
-/* The table with `more` new columns at the end. in is NULL if there are no rows yet. */
+/* Writes the table with `more` new columns at the end. in is NULL if there are no rows yet. */
 static void write_wide(const struct log_csv *self, FILE *in, FILE *out, uint32_t more)
 {
     char *line = NULL;
@@ -124,8 +124,8 @@ static bool write_table(const struct log_csv *self, const char *path, uint32_t m
     if (ok) {
         write_wide(self, self->file.size > 0 ? in : NULL, out, more);
         ok = !ferror(in) && fflush(out) == 0 && !ferror(out);
-        /* Rows that are on the disk already must not be lost to a new header; without rows there is nothing to lose, and
-         * a slow disk need not hold the first report up. */
+        /* Rows that are on the disk must not be lost to a new header, so the new file is synced. Without rows there
+         * is nothing to lose, and a slow disk must not delay the first report. */
         ok = ok && (self->file.size == 0 || fsync(fileno(out)) == 0);
     }
     int error = errno;

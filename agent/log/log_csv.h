@@ -1,13 +1,13 @@
 /* Reports as a table in a CSV file: time, environment_steps, learner_steps, then one column per scalar.
  *
- * The header comes from the first report. A later report that brings a new name adds a column at the end: the file is
- * written anew under a temporary name, with empty fields in the rows before, and takes the old one's place in one step.
- * A reader sees the narrow table or the wide one, and all rows of a file have as many fields as its header. A file of
- * an earlier run of the process is gone on with; one that does not begin with our columns is left alone, which is an
- * error. A scalar that a report does not have is an empty field; numbers that are not finite are nan, inf and -inf.
+ * The header comes from the first report. A later report with a new name adds a column at the end: the whole table,
+ * with empty fields in earlier rows, is written under a temporary name and replaces the old file in one step. A reader
+ * sees the narrow table or the wide one, and all rows of a file have as many fields as its header. A file of an earlier
+ * start of the process is continued; a file that does not begin with our columns stays as it is, which is an error. A
+ * scalar that a report does not have is an empty field; numbers that are not finite are nan, inf and -inf.
  * Functions return false with errno set. */
-#ifndef AGENT_RUN_LOG_CSV_H
-#define AGENT_RUN_LOG_CSV_H
+#ifndef AGENT_LOG_LOG_CSV_H
+#define AGENT_LOG_LOG_CSV_H
 
 #include "agent/log/log.h"
 #include "agent/log/log_file.h"

@@ -21,7 +21,7 @@ void log_file_fini(struct log_file *self)
     log_file_init(self);
 }
 
-/* Makes the folders above path. What cannot be made shows when the file is opened. */
+/* Makes the folders above path. A failure shows when the file is opened. */
 void log_file_make_folders(const char *path)
 {
     char folder[PATH_MAX];
@@ -34,7 +34,7 @@ void log_file_make_folders(const char *path)
     }
 }
 
-/* Where the last whole line ends, 0 if there is none; -1: cannot be read. */
+/* Where the last whole line ends, 0 if there is none; -1: the file cannot be read. */
 static int64_t end_of_lines(int fd, int64_t size)
 {
     char block[4096];
@@ -59,7 +59,7 @@ bool log_file_open(struct log_file *self, const char *path, bool fresh)
 {
     log_file_fini(self);
     log_file_make_folders(path);
-    /* A pipe must not make the caller wait for its reader; it is refused below. */
+    /* O_NONBLOCK: a pipe must not make the caller wait for a reader; it is refused below. */
     int fd = open(path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK | (fresh ? O_EXCL : 0), 0644);
     if (fd < 0)
         return false;

@@ -1,8 +1,8 @@
-/* A file that grows by whole records. What a full disk or a killed process left of a record is cut off before the next
- * one is written, so a reader never meets half of one. Functions return false with errno set; nothing here ends the
- * program. */
-#ifndef AGENT_RUN_LOG_FILE_H
-#define AGENT_RUN_LOG_FILE_H
+/* A file that grows by whole records. The rest of a record that a full disk or a killed process left behind is cut
+ * off before the next one is written, so a reader never sees half a record. Functions return false with errno set;
+ * nothing here ends the program. */
+#ifndef AGENT_LOG_LOG_FILE_H
+#define AGENT_LOG_LOG_FILE_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -10,17 +10,18 @@
 
 struct log_file {
     int fd;       /* -1: not open */
-    int64_t size; /* of the whole records */
+    int64_t size; /* bytes of the whole records */
 };
 
 void log_file_init(struct log_file *self);
 void log_file_fini(struct log_file *self);
-/* Makes the folders that are missing. A file that is there is gone on with, after its last whole line; if `fresh`, it
- * is an error (EEXIST). */
+/* Makes missing folders. Continues an existing file after its last whole line; with `fresh`, an existing file is an
+ * error (EEXIST). */
 bool log_file_open(struct log_file *self, const char *path, bool fresh);
-/* Those above a file that are missing. */
+/* Makes missing folders above a file. */
 void log_file_make_folders(const char *path);
-/* All of it, or nothing. A file in which no end of a record can be restored is closed: open it again. */
+/* Appends all of it or nothing. A file in which the end of the last record cannot be restored is closed: open it
+ * again. */
 bool log_file_append(struct log_file *self, const void *data, size_t size);
 
 #endif

@@ -6,7 +6,7 @@
 #include "agent/program/worker.h"
 #include "proto/base/clock.h"
 
-/* --resume without anything to resume from is a mistake, not a fresh start. */
+/* --resume without a saved state is a mistake, not a fresh start. */
 static int check_state(const struct program *program)
 {
     char path[512];

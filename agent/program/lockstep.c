@@ -16,7 +16,7 @@
 #include "proto/base/log.h"
 
 #define CALL_MS 60000
-/* For a batch of what was loaded, which may still lie on disk. */
+/* For a batch of loaded items, which may still be on disk. */
 #define LOADED_MS 60000
 #define RECENT 20u
 
@@ -36,7 +36,7 @@ struct lockstep {
     struct ducts ducts;
     int64_t now_ns;
     struct clock clock;
-    struct broker *broker; /* takes its turns when the client waits for it */
+    struct broker *broker; /* does its work when the client waits for it */
     rp_client *client;
     struct agent *agent; /* the learner's */
     struct learner *learner;
@@ -63,7 +63,8 @@ static void broker_turns(void *ctx, int wait_ms)
     broker_turn(ctx, wait_ms);
 }
 
-/* Threads that the broker starts (for a disk) take no signals, and its start and end are not cut short by one. */
+/* Threads that the broker starts (for a disk) must not receive signals, and a signal must not interrupt its start and
+ * end. */
 static void hold_signals(sigset_t *before)
 {
     sigset_t all;
@@ -71,12 +72,12 @@ static void hold_signals(sigset_t *before)
     pthread_sigmask(SIG_BLOCK, &all, before);
 }
 
-/* A run in one process is repeated, not resumed: it starts from nothing and leaves no tables. One whose other side is off
- * lives by what is loaded, or for what it leaves. */
+/* A run in one process is repeated, not resumed: it starts without tables and leaves none. A run with one side off
+ * loads a table, or leaves one. */
 static void keep_nothing(struct broker_config *broker)
 {
     static char nothing[] = "", none[] = "none";
-    if (broker->storage_memory > 0 && !broker->storage_dir[0]) /* one folder serves for all */
+    if (broker->storage_memory > 0 && !broker->storage_dir[0]) /* one folder for all */
         broker->storage_dir = broker->journal_dir[0] ? broker->journal_dir : broker->checkpoint_dir;
     broker->journal_dir = broker->checkpoint_dir = nothing;
     broker->checkpoint_load = none;
@@ -84,10 +85,10 @@ static void keep_nothing(struct broker_config *broker)
 
 static rp_status start_broker(struct lockstep *self, rp_error *err)
 {
-    self->broker_config = self->config->broker; /* the strings and lists stay the run's */
+    self->broker_config = self->config->broker; /* strings and lists still belong to the run */
     if (self->config->actors.on && self->config->learners.on)
         keep_nothing(&self->broker_config);
-    self->broker_config.notice_ns = 0; /* every step is awaited */
+    self->broker_config.notice_ns = 0; /* every step waits for its effects */
     self->broker_config.seed = (int64_t)(worker_seed(self->config, "broker", 0) >> 1);
     self->clock = (struct clock){.now = stepped_now, .ctx = &self->now_ns};
     sigset_t before;
@@ -152,7 +153,7 @@ static void close_seat(struct seat *seat)
     env_close(&seat->env);
 }
 
-/* Nobody learns: what is measured at the end is what the actors act by. */
+/* Without learners, the weights of the actors are measured at the end. */
 static rp_status load_weights(struct lockstep *self, rp_error *err)
 {
     struct variables variables;
@@ -261,7 +262,7 @@ static bool stopped(const struct lockstep *self)
     return self->options->stop && atomic_load(self->options->stop);
 }
 
-/* The learner's present policy is copied, not published: looking at a run must not change it. */
+/* The learner's present policy is copied, not published: an evaluation must not change the run. */
 static rp_status evaluate(struct lockstep *self, rp_error *err)
 {
     struct seat *seat = &self->evaluator;
@@ -301,7 +302,8 @@ static rp_status act(struct lockstep *self, rp_error *err)
         self->now_ns += NS_PER_US;
         if (ended)
             self->recent[self->episodes++ % RECENT] = seat->loop.episode.value;
-        RP_TRY(adder_flush(seat->adder, 0, CALL_MS, err)); /* before the next: two writers' items come in any order */
+        RP_TRY(adder_flush(seat->adder, 0, CALL_MS,
+                           err)); /* before the next actor: items of two writers may arrive in any order */
     }
     return RP_OK;
 }
@@ -314,7 +316,7 @@ static rp_status learn_once(struct lockstep *self, int64_t timeout_ms, rp_error 
     return status;
 }
 
-/* Nobody acts: a step a turn. */
+/* Without actors, each turn is a learner step. */
 static rp_status learn_alone(struct lockstep *self, rp_error *err)
 {
     self->now_ns += NS_PER_US;
@@ -362,15 +364,16 @@ static rp_status take_turns(struct lockstep *self, rp_error *err)
     return stopped(self) ? RP_OK : evaluate(self, err);
 }
 
-/* Most items that all actors make in a round: an episode ends with what its last steps are the beginning of. */
+/* The most items that all actors make in a round: the end of an episode adds the items that begin with its last
+ * steps. */
 static double items_per_round(const struct run_config *config)
 {
     double most = config->adder.kind == ADDER_TRANSITION ? (double)config->adder.n_step + 1.0 : 2.0;
     return most * (double)config->actors.count;
 }
 
-/* The learner's turn comes after a round: whatever is inserted in one must have room, or an insert would wait for a learner
- * that waits for it. */
+/* The learner's turn comes after a round, so all inserts of a round must have room: otherwise an insert would wait
+ * for a learner that waits for the insert. */
 static rp_status check_room(const struct run_config *config, const struct table_config *table, double batch,
                             rp_error *err)
 {
@@ -412,7 +415,7 @@ static rp_status check_limiter(const struct run_config *config, double batch, rp
     return check_room(config, table, batch, err);
 }
 
-/* Whatever was under way then may have been done in another order. */
+/* Work in progress may have been done in another order. */
 static void warn_of_breaks(const struct lockstep *self)
 {
     rp_client_info info = {.struct_size = sizeof info};
@@ -435,7 +438,7 @@ rp_status lockstep_run(const struct lockstep_options *options, struct lockstep_r
     rp_status status = start_broker(&self, err);
     if (status == RP_OK)
         status = open_all(&self, err);
-    self.start_ns = clock_now(&clock); /* setting up does not count */
+    self.start_ns = clock_now(&clock); /* the set-up does not count */
     if (status == RP_OK) {
         best_file_open(&self.best, self.learner && options->weights_file ? options->config->folder : NULL, true);
         snapshots_init(&self.snapshots, options->config, 0);

@@ -1,14 +1,15 @@
 /* A whole run in one process: broker, actors, learner and evaluator take turns in one thread, and the broker's clock
  * moves by a microsecond with each environment step. The limiter of the table is the schedule: after each round of
- * environment steps the learner takes every batch that the limiter allows. So the outcome is a function of configuration
- * and seed.
+ * environment steps the learner takes every batch that the limiter allows. So the outcome is a function of
+ * configuration and seed.
  *
- * Without actors the learner takes a step a turn from what the broker has loaded; without learners the actors fill the
- * table.
+ * Without actors each turn is a learner step from the items that the broker has loaded; without learners the actors
+ * fill the table.
  *
- * The modules are those of the separate processes. The client has no thread: whoever waits for the broker runs it. */
-#ifndef AGENT_RUN_LOCKSTEP_H
-#define AGENT_RUN_LOCKSTEP_H
+ * The modules are those of the separate processes. The client has no thread: a call that waits for the broker runs the
+ * broker. */
+#ifndef AGENT_PROGRAM_LOCKSTEP_H
+#define AGENT_PROGRAM_LOCKSTEP_H
 
 #include <stdatomic.h>
 
@@ -17,13 +18,13 @@
 
 struct lockstep_report {
     uint64_t steps, learner_steps;
-    double seconds; /* of real time */
-    /* Of the evaluation just made, or NaN. */
+    double seconds; /* seconds of real time */
+    /* Return of the evaluation just made, or NaN. */
     double evaluation;
     double training; /* mean return of the last 20 episodes of all actors, NaN before the first */
     uint64_t episodes;
-    uint32_t fingerprint;                /* of the learner's parameters now */
-    const struct learner_stats *learner; /* since the report before */
+    uint32_t fingerprint;                /* CRC of the learner's present parameters */
+    const struct learner_stats *learner; /* since the previous report */
 };
 
 struct lockstep_options {
@@ -32,7 +33,7 @@ struct lockstep_options {
     void (*report)(void *ctx, const struct lockstep_report *report); /* may be NULL */
     void *ctx;
     const atomic_bool *stop;  /* may be NULL */
-    const char *weights_file; /* the learner's state is saved here at the end; NULL: neither that nor best.weights is */
+    const char *weights_file; /* for the learner's state at the end; NULL: neither that nor best.weights is saved */
 };
 
 struct lockstep_result {
@@ -40,7 +41,7 @@ struct lockstep_result {
     uint64_t steps, learner_steps, episodes, inserted;
     double seconds;
     uint32_t fingerprint; /* of the final parameters */
-    bool stopped;         /* by *stop, before its end */
+    bool stopped;         /* *stop ended the run early */
 };
 
 rp_status lockstep_run(const struct lockstep_options *options, struct lockstep_result *out, rp_error *err);

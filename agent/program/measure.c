@@ -33,7 +33,7 @@ static rp_status run_episode(struct environment_loop *loop, const struct worker 
             return err_set(err, RP_CANCELLED, "stopped within an episode");
         double before = loop->running ? loop->episode.value : 0.0;
         RP_TRY(environment_loop_step(loop, &ended, err));
-        /* What the action was chosen for is the older of the two observations. */
+        /* The action was chosen for the older of the two observations. */
         if (show)
             show_step(spec, &loop->episode, &loop->actor->choice, loop->episode.value - before, loop->next, stdout);
     }
@@ -84,7 +84,7 @@ rp_status measure_file(struct worker *worker, struct variables *variables, struc
     RP_TRY(weights_read_file(options->weights, worker->agent->tensors, worker->agent->n_policy, err));
     rp_error none = {0};
     if (variables_load(variables, options->weights, &none) != RP_OK)
-        variables->steps = 0; /* a policy of another program may not say of which step it is */
+        variables->steps = 0; /* a policy of another program may not contain its learner step */
     for (int64_t i = 0; i < worker->config->evaluator.episodes; i++) {
         RP_TRY(run_episode(loop, worker, options->show && !options->json && i == 0, err));
         add_episode(&measured, &loop->episode);

@@ -133,7 +133,7 @@ static int read_config(struct program *self)
     return ok ? -1 : EXIT_USAGE;
 }
 
-/* What the configuration says about how many there are. */
+/* Checks --index against the counts of the configuration. */
 static int check_index(const struct program *self)
 {
     bool learner = self->kind == PROGRAM_LEARNER;
@@ -151,7 +151,7 @@ static int check_index(const struct program *self)
                      (long long)count, (long long)count - 1);
 }
 
-/* Only replay-launch knows how many "auto" are; it tells the processes that it starts. */
+/* Only replay-launch decides what auto means, and passes the counts to the processes that it starts. */
 static void settle_counts(struct run_config *run)
 {
     if (run->actors.count == 0)
@@ -226,7 +226,7 @@ static void on_signal(int number)
 
 const atomic_bool *program_catch_signals(void)
 {
-    zsys_handler_set(NULL); /* an embedded broker's library would take them */
+    zsys_handler_set(NULL); /* otherwise the library of an embedded broker would handle signals */
     struct sigaction action = {.sa_handler = on_signal};
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGINT, &action, NULL);

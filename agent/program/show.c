@@ -2,7 +2,7 @@
 
 #include "agent/program/measure.h"
 
-/* Numbers of a vector that fit on a line; images that fit on a screen. */
+/* Limits: numbers of a vector that fit on a line; images that fit on a screen. */
 #define MOST_NUMBERS 12u
 #define MOST_SIDE 120u
 #define MOST_ACTIONS 4u
@@ -27,7 +27,7 @@ static bool is_image(const rp_env_spec *spec)
            spec->observation_shape[1] <= MOST_SIDE;
 }
 
-/* A cell is the number of the last plane that is set there; a plane of grey values is a ramp. */
+/* A cell shows the number of the last plane that is set there; a plane of grey values is shown as a ramp. */
 static char cell_of(const rp_env_spec *spec, const void *observation, uint32_t cell)
 {
     static const char ramp[] = " .:-=+*#%@", names[] = "123456789abcdefghijklmnopqrstuvwxyz";
@@ -78,7 +78,7 @@ void show_step(const rp_env_spec *spec, const struct episode *episode, const str
             (double)choice->value);
     if (spec->n_actions)
         fprintf(out, " %-6d", choice->discrete);
-    for (uint32_t i = 0; i < spec->action_size && i < MOST_ACTIONS; i++) /* canonical: its bounds count as -1 and 1 */
+    for (uint32_t i = 0; i < spec->action_size && i < MOST_ACTIONS; i++) /* canonical: the bounds are -1 and 1 */
         fprintf(out, " %10.4f", (double)choice->continuous[i]);
     if (is_image(spec)) {
         fputc('\n', out);

@@ -11,14 +11,14 @@
 #include "agent/program/program.h"
 #include "agent/program/worker.h"
 
-#define REPORTS 50u        /* in a run whose length is known */
-#define REPORT_STEPS 1000u /* between two in one whose is not */
+#define REPORTS 50u        /* number of reports in a run whose length is known */
+#define REPORT_STEPS 1000u /* steps between two reports in a run of unknown length */
 #define MAX_SCALARS (AGENT_MAX_SCALARS + 4u)
 
 struct single {
     const struct program *program;
     struct run_log *log;
-    bool headed; /* the table has its head */
+    bool headed; /* the header of the table is printed */
 };
 
 /* JSON has no NaN. */
@@ -129,7 +129,7 @@ static int run(const struct program *program)
     struct single self = {.program = program, .log = run_log_new(&log, &err)};
     if (!self.log)
         return program_result(program, (rp_status)err.status, &err);
-    struct log_file trial; /* better now than when everything has been learned */
+    struct log_file trial; /* fails now rather than after all the learning */
     char weights[512];
     snprintf(weights, sizeof weights, "%s/single.jsonl", config->folder);
     log_file_init(&trial);
@@ -154,7 +154,7 @@ static int run(const struct program *program)
     if (status == RP_OK)
         print_result(program, &result);
     run_log_destroy(&self.log);
-    if (status != RP_OK && atomic_load(options.stop)) /* what a signal cut short is no failure */
+    if (status != RP_OK && atomic_load(options.stop)) /* an interruption by a signal is no failure */
         return EXIT_FINE;
     return program_result(program, status, &err);
 }

@@ -28,7 +28,7 @@ void worker_close(struct worker *self)
         rp_client_destroy(&self->client);
 }
 
-/* Looks at the stop flag meanwhile. */
+/* Checks the stop flag while it waits. */
 static rp_status connect_client(struct worker *self, rp_error *err)
 {
     const struct worker_options *options = self->options;

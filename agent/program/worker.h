@@ -1,6 +1,6 @@
-/* What the programs run: an actor, an evaluator or a learner in a process of its own, against a broker. */
-#ifndef AGENT_RUN_WORKER_H
-#define AGENT_RUN_WORKER_H
+/* An actor, an evaluator or a learner in a process of its own, with a broker. */
+#ifndef AGENT_PROGRAM_WORKER_H
+#define AGENT_PROGRAM_WORKER_H
 
 #include <stdatomic.h>
 
@@ -9,17 +9,17 @@
 
 struct worker_options {
     const struct run_config *config;
-    const char *endpoint; /* of the broker's service */
+    const char *endpoint; /* endpoint of the broker's service */
     uint32_t index;
     const atomic_bool *stop;
     const char *weights; /* evaluator: a saved learner instead of a broker; NULL: from the broker */
-    bool show, json;     /* with weights: the first episode step by step; the result as JSON */
-    bool resume;         /* go on from the folder's state, if there is one: of a learner, or of the best evaluation */
-    int64_t connect_ms;  /* how long to wait for the broker at first; 0: 30 s */
-    void *context;       /* zmq context, for inproc; NULL: its own */
+    bool show, json;     /* with weights: print the first episode step by step; print the result as JSON */
+    bool resume;        /* continue from the folder's state, if there is one: of a learner, or of the best evaluation */
+    int64_t connect_ms; /* how long to wait for the broker at the start; 0: 30 s */
+    void *context;      /* zmq context, for inproc; NULL: its own */
 };
 
-/* Counters at the broker that all share. */
+/* Counters at the broker, shared by all processes. */
 #define COUNTER_STEPS "environment_steps"
 #define COUNTER_LEARNER_STEPS "learner_steps"
 /* Learner steps + 1 of the parameters that a learner published at its end; 0: none has ended. */
@@ -27,12 +27,13 @@ struct worker_options {
 /* In the run's folder. */
 #define LEARNER_STATE_FILE "learner.weights"
 
-/* Each returns when its work is done (stop.steps, stop.learner_steps, stop.time) or *stop is set: RP_OK in both cases. */
+/* Each returns when its work is done (stop.steps, stop.learner_steps, stop.time) or *stop is set: RP_OK in both
+ * cases. */
 rp_status worker_actor(const struct worker_options *options, rp_error *err);
 rp_status worker_learner(const struct worker_options *options, rp_error *err);
 rp_status worker_evaluator(const struct worker_options *options, rp_error *err);
 
-/* Seeds of the parts of a run, all from its one seed: different, and the same in every mode. */
+/* Seeds of the parts of a run, all derived from its one seed: different from each other, and the same in every mode. */
 uint64_t worker_seed(const struct run_config *config, const char *part, uint32_t index);
 
 #endif

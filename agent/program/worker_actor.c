@@ -14,7 +14,7 @@ struct actor_work {
     struct environment_loop loop;
     struct claim claim;
     uint64_t episodes, reported_steps;
-    double value_sum; /* of the episodes since the last report */
+    double value_sum; /* sum of returns since the last report */
     uint64_t value_count, length_sum;
     int64_t reported_ns;
     struct idle reported_idle;
@@ -44,7 +44,7 @@ static void actor_report(struct actor_work *self)
     self->value_count = self->length_sum = 0;
 }
 
-/* One that is stopped meanwhile leaves the rest to the other actors. */
+/* An actor that is stopped gives its remaining steps back to the other actors. */
 static rp_status take_steps(struct actor_work *self, uint64_t n, rp_error *err)
 {
     rp_status status = RP_OK;
@@ -63,7 +63,7 @@ static rp_status take_steps(struct actor_work *self, uint64_t n, rp_error *err)
     return status;
 }
 
-/* The parameters that it begins with. */
+/* Takes the first parameters. */
 static rp_status begin(struct actor_work *self, rp_error *err)
 {
     const char *weights = self->worker.config->actors.weights;

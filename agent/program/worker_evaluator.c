@@ -8,9 +8,9 @@
 #include "proto/base/log.h"
 #include "replay/params.h"
 
-/* After the last environment step: a learner that publishes nothing for so long, without having ended, has died. */
+/* After the last environment step: a learner that publishes nothing for this long, without having ended, has died. */
 #define LAST_WAIT_NS (60 * NS_PER_S)
-/* Between two looks at how far the run is. */
+/* Time between two looks at the progress of the run. */
 #define LOOK_NS (20 * NS_PER_MS)
 
 struct evaluator_work {
@@ -35,8 +35,8 @@ static void tell(struct evaluator_work *self, const struct best *result, double 
              (unsigned long long)result->learner_steps);
 }
 
-/* The parameters stay as they are meanwhile: nothing is pulled within an evaluation. They are saved before their return is
- * told, so whoever ends the run because of it finds them. */
+/* The parameters do not change during an evaluation: nothing is pulled. They are saved before their return is
+ * reported, so a launcher that ends the run because of it finds them. */
 static rp_status evaluate_once(struct evaluator_work *self, uint64_t steps, double *mean, rp_error *err)
 {
     uint64_t episodes = (uint64_t)self->worker.config->evaluator.episodes;
@@ -51,7 +51,7 @@ static rp_status evaluate_once(struct evaluator_work *self, uint64_t steps, doub
 }
 
 /* All environment steps are taken, and the learner still learns from the last of them. Pulls until the parameters are
- * those that it published at its end. */
+ * the ones that the learner published at its end. */
 static rp_status await_last(struct worker *self, struct variables *variables, rp_error *err)
 {
     int64_t news_ns = clock_now(&self->clock);
@@ -71,8 +71,8 @@ static rp_status await_last(struct worker *self, struct variables *variables, rp
     return RP_OK;
 }
 
-/* How far the run is, and whether that is its end: in environment steps of all actors, or without actors in learner steps of
- * the newest parameters. */
+/* The progress of the run, and whether the run ends: in environment steps of all actors, or without actors in learner
+ * steps of the newest parameters. */
 static rp_status look(struct worker *self, const struct variables *variables, uint64_t *at, bool *last, rp_error *err)
 {
     const struct stop_section *stop = &self->config->stop;
@@ -88,7 +88,8 @@ static rp_status look(struct worker *self, const struct variables *variables, ui
     return RP_OK;
 }
 
-/* Without actors the parameters tell how far the run is; with them they are not needed before the next evaluation. */
+/* Without actors the parameters show the progress of the run; with actors they are not needed before the next
+ * evaluation. */
 static rp_status pause_looking(struct worker *self, struct variables *variables, rp_error *err)
 {
     if (!self->config->actors.on)
@@ -97,7 +98,7 @@ static rp_status pause_looking(struct worker *self, struct variables *variables,
     return RP_OK;
 }
 
-/* The goal was reached, but whoever evaluated it may have been killed before it could say so. */
+/* The goal was reached, but the evaluator that found out may have been killed before it could report that. */
 static bool reached_before(struct evaluator_work *self)
 {
     bool reached = self->best.known && self->best.best.value >= self->worker.config->stop.value;
@@ -106,7 +107,7 @@ static bool reached_before(struct evaluator_work *self)
     return reached;
 }
 
-/* An evaluation every so many steps, of the newest parameters; and one of the last. */
+/* Evaluates the newest parameters at regular numbers of steps, and the last ones at the end. */
 static rp_status evaluate(struct evaluator_work *self, rp_error *err)
 {
     struct worker *worker = &self->worker;

@@ -1,6 +1,6 @@
-/* What the files of the workers share. Not for others. */
-#ifndef AGENT_RUN_WORKER_IMPL_H
-#define AGENT_RUN_WORKER_IMPL_H
+/* What actor, learner and evaluator share. Not for other files. */
+#ifndef AGENT_PROGRAM_WORKER_IMPL_H
+#define AGENT_PROGRAM_WORKER_IMPL_H
 
 #include "agent/log/log.h"
 #include "agent/program/worker.h"
@@ -9,13 +9,13 @@
 
 #define WORKER_CONNECT_MS 30000
 #define WORKER_CALL_MS 10000
-/* For calls that may be repeated: between two looks at the stop flag. */
+/* For calls that may be repeated: time between two checks of the stop flag. */
 #define WORKER_READ_MS 1000
 #define WORKER_RETRY_MS 200
-/* For confirmations, once it was stopped. */
+/* For confirmations after the process was stopped. */
 #define WORKER_STOPPED_MS 500
 
-/* What every process has. */
+/* The common part of every worker. */
 struct worker {
     const struct worker_options *options;
     const struct run_config *config;
@@ -28,7 +28,7 @@ struct worker {
     int64_t start_ns, next_report_ns;
 };
 
-/* kind: "actor", "learner" or "evaluator". After an error, worker_close is still due. */
+/* kind: "actor", "learner" or "evaluator". After an error, worker_close must still follow. */
 rp_status worker_open(struct worker *self, const struct worker_options *options, const char *kind, rp_error *err);
 void worker_close(struct worker *self);
 bool worker_stopped(const struct worker *self);
@@ -36,11 +36,12 @@ bool worker_out_of_time(const struct worker *self);
 bool worker_report_due(struct worker *self);
 void worker_report(struct worker *self, uint64_t steps, uint64_t learner_steps, const struct agent_scalar *scalars,
                    uint32_t n);
-/* A broker that is away for a while is no reason to end: true, after a pause, if the call should be made again. */
+/* A broker that is away for a while is no reason to end: returns true, after a pause, if the call should be
+ * repeated. */
 bool worker_try_again(const struct worker *self, rp_status status);
-/* What the counter says, but no more than stop.steps: it is beyond that for a moment when actors claim the last steps. */
+/* The counter, but no more than stop.steps: it exceeds stop.steps for a moment when actors claim the last steps. */
 uint64_t worker_steps(const struct worker *self, int64_t counter);
-/* An error while being stopped is no error. */
+/* An error while the process is being stopped is no error. */
 rp_status worker_unless_stopped(const struct worker *self, rp_status status);
 
 #endif

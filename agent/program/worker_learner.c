@@ -11,11 +11,11 @@
 #include "replay/params.h"
 
 #define STEP_MS 500
-/* A look at the counters, which a broker that is away must not make long. */
+/* Time limit for a look at the counters, in case the broker is away. */
 #define COUNT_MS 1000
-/* Without a batch for so long, the reason is logged. */
+/* After this long without a batch the reason is logged. */
 #define LOG_WAIT_NS (10 * NS_PER_S)
-/* All environment steps were taken and nothing more could be sampled for so long: there is nothing more to come. */
+/* All environment steps are taken and nothing could be sampled for this long: there is nothing more to come. */
 #define LAST_WAIT_NS (2 * NS_PER_S)
 
 struct learner_work {
@@ -26,9 +26,9 @@ struct learner_work {
     int64_t next_save_ns, reported_ns;
     struct idle reported_idle;
     uint64_t environment_steps;
-    uint64_t broker;     /* that has this learner's parameters; 0: none */
-    uint64_t counted_at; /* the broker whose count of environment steps is known to be whole; 0: none yet */
-    uint64_t most_steps; /* that were ever counted */
+    uint64_t broker;     /* instance of the broker that has this learner's parameters; 0: none */
+    uint64_t counted_at; /* instance of the broker whose count of environment steps is complete; 0: none yet */
+    uint64_t most_steps; /* the largest count of environment steps so far */
 };
 
 static rp_status save(struct learner_work *self, rp_error *err)
@@ -38,7 +38,7 @@ static rp_status save(struct learner_work *self, rp_error *err)
     return learner_save(self->learner, self->state_path, err);
 }
 
-/* Only a broken disk: the run goes on. */
+/* Only the disk has failed: the run goes on. */
 static void save_or_say(struct learner_work *self)
 {
     rp_error err = {0};
@@ -49,8 +49,8 @@ static void save_or_say(struct learner_work *self)
     }
 }
 
-/* The counters of a broker that was started again begin at 0, and with them exploration and stop.steps: whoever leads
- * puts back what was counted before. */
+/* The counters of a restarted broker begin at 0, and exploration and stop.steps depend on them: the leading learner
+ * restores the earlier counts. */
 static void put_back_steps(struct learner_work *self)
 {
     rp_client *client = self->worker.client;
@@ -74,7 +74,7 @@ static void exchange_counts(struct learner_work *self)
     rp_client *client = self->worker.client;
     put_back_steps(self);
     int64_t steps = (int64_t)self->worker.agent->steps, counted = 0, total = 0;
-    /* Whoever led before may have counted some of them. */
+    /* The learner that led before may have restored some of them. */
     if (learner_leads(self->learner) &&
         (rp_counter_read(client, COUNTER_LEARNER_STEPS, COUNT_MS, &counted, NULL) != RP_OK ||
          (steps > counted &&
@@ -119,8 +119,8 @@ static void report(struct learner_work *self)
     worker_report(worker, self->environment_steps, worker->agent->steps, scalars, n);
 }
 
-/* A broker that was started again has no parameters, and without them new actors do not begin: the learner would wait for
- * their items, and they for its parameters. */
+/* A restarted broker has no parameters, and without them new actors do not begin: the learner would wait for their
+ * items, and they for its parameters. */
 static void publish_anew(struct learner_work *self)
 {
     rp_client_info info = {.struct_size = sizeof info};
@@ -130,14 +130,14 @@ static void publish_anew(struct learner_work *self)
         self->broker = info.broker;
 }
 
-/* No batch came. False: there will be none any more. */
+/* No batch arrived. False: none will ever arrive. */
 static bool wait_goes_on(struct learner_work *self, int64_t waited_ns, int64_t *logged_ns, const rp_error *err)
 {
     int64_t limit = self->worker.config->stop.steps;
     publish_anew(self);
     if (limit > 0 && waited_ns >= LAST_WAIT_NS) {
         count_steps(self);
-        if (self->most_steps >= (uint64_t)limit) /* an actor may have given some back since */
+        if (self->most_steps >= (uint64_t)limit) /* an actor may have given steps back since then */
             return false;
     }
     if (waited_ns - *logged_ns >= LOG_WAIT_NS) {
@@ -181,7 +181,7 @@ static rp_status learn(struct learner_work *self, rp_error *err)
     return RP_OK;
 }
 
-/* Of a run that is under way: what was learned before is gone, and its user should know. */
+/* The run is in progress: earlier learning is lost, and the user should know. */
 static void say_fresh(const struct learner_work *self)
 {
     int64_t before = 0;
@@ -220,18 +220,18 @@ static rp_status learner_open(struct learner_work *self, const struct worker_opt
         return (rp_status)err->status;
     if (config->folder && config->folder[0]) {
         snprintf(self->state_path, sizeof self->state_path, "%s/" LEARNER_STATE_FILE, config->folder);
-        log_file_make_folders(self->state_path); /* once: a folder that goes away later is told of */
+        log_file_make_folders(self->state_path); /* once: if the folder goes away later, that is logged */
     }
     self->reported_ns = clock_now(&worker->clock);
     if (config->learners.save_every_ns > 0)
         self->next_save_ns = self->reported_ns + config->learners.save_every_ns;
     RP_TRY(resume(self, err));
     snapshots_init(&self->snapshots, config, worker->agent->steps);
-    /* Of several learners, the one that begins publishes: this one may have to take the state of others first. */
+    /* With several learners, the one that begins publishes: this one may have to take the state of the others first. */
     return config->learners.count == 1 ? learner_publish(self->learner, err) : RP_OK;
 }
 
-/* The last parameters, and a mark for the evaluator that they are. */
+/* Publishes the last parameters, and marks them as the last for the evaluator. */
 static void publish_last(struct learner_work *self)
 {
     rp_client *client = self->worker.client;
@@ -247,7 +247,8 @@ rp_status worker_learner(const struct worker_options *options, rp_error *err)
     rp_status status = learner_open(&self, options, err);
     if (status == RP_OK) {
         status = worker_unless_stopped(&self.worker, learn(&self, err));
-        /* First of all: the rest waits for a broker that may be gone, and whoever stopped us may be less patient. */
+        /* Saves first: the rest waits for a broker that may be gone, and the parent process may kill this one before
+         * that ends. */
         rp_status saving = save(&self, status == RP_OK ? err : NULL);
         publish_last(&self);
         report(&self);

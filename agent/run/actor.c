@@ -7,7 +7,7 @@
 #include "proto/base/error.h"
 #include "proto/base/log.h"
 
-/* A look at the stop flag every so often. */
+/* Time between two checks of the stop flag. */
 #define WAIT_MS 200
 #define WAITS_BEFORE_LOG 25u
 
@@ -94,7 +94,7 @@ static bool stopped(const struct actor *self)
     return self->options.stop && atomic_load(self->options.stop);
 }
 
-/* The table is full of what nobody has sampled yet, or the broker is away: says so, and waits. */
+/* The table is full of items that were not sampled yet, or the broker is away: logs that, and waits. */
 static rp_status wait_for_room(struct actor *self, rp_error *err)
 {
     struct clock clock = clock_system();

@@ -1,5 +1,7 @@
-/* An actor: chooses actions, hands what it sees to an adder, and takes newer parameters from time to time. Without an
- * adder and greedy it is an evaluator. It runs unchanged in a process of its own and in one process with others. */
+/* The run room: actors, learners and evaluators, independent of the process that they run in. This header: an actor
+ * chooses actions, passes observations to an adder, and takes newer parameters from time to time. Without an adder,
+ * and greedy, it is an evaluator. The room may use environments, adders, algorithms, the configuration, logs and the
+ * client library. */
 #ifndef AGENT_RUN_ACTOR_H
 #define AGENT_RUN_ACTOR_H
 
@@ -20,27 +22,27 @@ struct actor_options {
     uint32_t index;
     uint64_t seed;
     bool greedy;
-    const atomic_bool *stop; /* ends waits; may be NULL */
+    const atomic_bool *stop; /* set to end waits; may be NULL */
 };
 
 struct actor {
     struct actor_options options;
     struct rng rng;
-    double epsilon;   /* of this actor, on the ladder */
-    uint64_t steps;   /* taken by this actor */
-    uint64_t total;   /* by all actors, as far as known: the owner sets it */
-    struct idle idle; /* what it has waited for */
+    double epsilon;   /* epsilon of this actor, on the ladder */
+    uint64_t steps;   /* steps of this actor */
+    uint64_t total;   /* steps of all actors, as far as known: the owner sets it */
+    struct idle idle; /* time that it has waited, by cause */
     uint32_t held;    /* further steps for which the present random action is kept */
     struct agent_choice choice;
-    bool noisy; /* the noise is that of the step before, in the same episode */
+    bool noisy; /* the noise continues from the previous step of the same episode */
     float noise[RP_ENV_MAX_ACTION];
 };
 
 void actor_init(struct actor *self, const struct actor_options *options);
 rp_status actor_observe_first(struct actor *self, const void *observation, rp_error *err);
-/* Gives the action as the environment takes it; *choice tells more about it. */
+/* Gives the action as the environment takes it; *choice has details. */
 const void *actor_select(struct actor *self, const void *observation, struct agent_choice *choice);
-/* Waits while the table does not take more. RP_CANCELLED: stopped meanwhile. */
+/* Waits while the table takes no more items. RP_CANCELLED: stopped while waiting. */
 rp_status actor_observe(struct actor *self, const struct agent_choice *choice, const rp_env_result *result,
                         const void *next_observation, rp_error *err);
 rp_status actor_update(struct actor *self, rp_error *err);

@@ -10,7 +10,7 @@
 #include "proto/base/error.h"
 #include "proto/base/log.h"
 
-#define STEPS "steps" /* as a parameter slot has it: who acts by a file needs it */
+#define STEPS "steps" /* the slot's format has it too: an actor that uses the file needs it */
 #define RECORDS 4u
 
 bool best_replaces(const struct best *fresh, const struct best *before)
@@ -25,7 +25,7 @@ static struct tensor number(const char *name, int32_t dtype, void *data)
     return out;
 }
 
-/* The learner's steps come last: a learner's whole state has them already. */
+/* The learner's steps come last: a learner's whole state contains them already. */
 static void list_record(struct best *best, struct tensor out[RECORDS])
 {
     out[0] = number("evaluation/return", RP_DTYPE_FLOAT64, &best->value);

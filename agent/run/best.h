@@ -1,8 +1,8 @@
-/* best.weights: the parameters of the best evaluation of a run, with what that evaluation gave.
+/* best.weights: the parameters of the best evaluation of a run, and the result of that evaluation.
  *
- * The file belongs to whoever evaluates: the evaluator, or replay-single; after the evaluator has ended, the launcher. It is
- * written before the evaluation is reported, so whoever reads of a return finds the parameters that gave it. It is replaced
- * as a whole, and its own record is the only one: an evaluator that starts again goes on from it. */
+ * The file belongs to the process that evaluates: the evaluator, or replay-single; after the evaluator has ended, the
+ * launcher. It is written before the evaluation is reported, so a reader of the report finds the parameters. It is
+ * replaced as a whole, and is the only record of the best evaluation: a restarted evaluator continues from it. */
 #ifndef AGENT_RUN_BEST_H
 #define AGENT_RUN_BEST_H
 
@@ -13,20 +13,21 @@
 /* In the run's folder. */
 #define BEST_WEIGHTS_FILE "best.weights"
 
-/* The evaluation that the parameters of a file gave. */
+/* The evaluation of the parameters in a file. */
 struct best {
     double value; /* mean return */
     uint64_t episodes;
-    uint64_t environment_steps; /* of all actors, when the evaluation was made */
-    uint64_t learner_steps;     /* of the learner, when it made these parameters */
+    uint64_t environment_steps; /* steps of all actors when the evaluation was made */
+    uint64_t learner_steps;     /* steps of the learner when it made these parameters */
 };
 
-/* Whether an evaluation replaces the best one. Of equal ones the later counts: its parameters have learned for longer. */
+/* True if an evaluation replaces the best one. Of two equal ones the later counts: its parameters have learned for
+ * longer. */
 bool best_replaces(const struct best *fresh, const struct best *before);
 
-/* RP_NOT_FOUND: there is no such file. */
+/* RP_NOT_FOUND: the file does not exist. */
 rp_status best_read(const char *path, struct best *out, rp_error *err);
-/* The tensors (a policy's, or a learner's whole state) with the evaluation behind them; atomic, as weights_write_file. */
+/* Writes the tensors (a policy's, or a learner's whole state) and the evaluation; atomic, as weights_write_file. */
 rp_status best_write(const char *path, const struct tensor *tensors, uint32_t n, const struct best *best,
                      rp_error *err);
 /* The same with the tensors of another file. */
@@ -34,16 +35,16 @@ rp_status best_write_from(const char *path, const char *source, const struct bes
 
 /* A file that follows the evaluations of one process. */
 struct best_file {
-    char path[512]; /* empty: none is kept */
-    bool known;     /* best is what the file says */
+    char path[512]; /* empty: no file is kept */
+    bool known;     /* best has the evaluation in the file */
     struct best best;
 };
 
-/* folder: of the run; NULL or "": none is kept. fresh: a file that is there is removed. A file that cannot be read is
- * told of, and the next evaluation replaces it. */
+/* folder: of the run; NULL or "": no file is kept. fresh: an existing file is removed. A file that cannot be read is
+ * logged, and the next evaluation replaces it. */
 void best_file_open(struct best_file *self, const char *folder, bool fresh);
-/* After an evaluation, before it is reported. A disk that fails is told of, and the next evaluation that is as good tries
- * again. */
+/* Call after an evaluation, before it is reported. A failing disk is logged, and the next evaluation that is as good
+ * tries again. */
 void best_file_offer(struct best_file *self, const struct tensor *tensors, uint32_t n, const struct best *fresh);
 
 #endif

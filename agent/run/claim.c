@@ -4,15 +4,15 @@
 
 #include "proto/base/error.h"
 
-/* What a block should last: many round trips, and short enough that counted and taken steps hardly differ. */
+/* Duration of a block: many round trips, but short enough that counted and taken steps hardly differ. */
 #define BLOCK_NS (10 * NS_PER_MS)
-/* A block is at most this part of what is left to each actor. */
+/* A block is at most this part of each actor's share of the remaining steps. */
 #define PARTS_LEFT 8
 #define MOST_STEPS (UINT64_C(1) << 20)
-/* Between two looks at the stop flag. */
+/* Time between two checks of the stop flag. */
 #define LOOK_MS 200
 #define GIVE_BACK_MS 500
-/* Steps are given back only while this many times as many are left to all. */
+/* Steps are given back only while this many times as many remain for all actors. */
 #define FAR_FROM_END 16
 
 void claim_init(struct claim *self, const struct claim_options *options)
@@ -43,8 +43,8 @@ void claim_fini(struct claim *self)
     self->left = 0;
 }
 
-/* As many steps as BLOCK_NS takes at the speed of the block before, and at most twice as many as that had: it may have been
- * quick by chance. */
+/* The steps that BLOCK_NS allows at the speed of the previous block, and at most twice as many as that block had: it
+ * may have been quick by chance. */
 static void resize_block(struct claim *self, int64_t now_ns)
 {
     int64_t lasted = now_ns - self->begun_ns;
@@ -74,7 +74,7 @@ static bool stopped(const struct claim *self)
     return self->options.stop && atomic_load(self->options.stop);
 }
 
-/* The counter's value after the addition under way. A broker that is away is waited for. */
+/* Returns the counter's value after the addition in flight. Waits for a broker that is away. */
 static rp_status await(struct claim *self, int64_t *value, rp_error *err)
 {
     for (;;) {
@@ -90,7 +90,7 @@ static rp_status await(struct claim *self, int64_t *value, rp_error *err)
     }
 }
 
-/* The block that was claimed becomes the present one; what is beyond the limit is given back. */
+/* Makes the claimed block the present one; gives back what is beyond the limit. */
 static rp_status take_block(struct claim *self, rp_error *err)
 {
     int64_t limit = self->options.limit, after = 0, from = clock_now(&self->options.clock);

@@ -1,7 +1,7 @@
-/* Environment steps of all actors together, claimed before they are taken: the counter COUNTER_STEPS never lets more steps
- * be taken than the run's stop.steps. Claims are blocks of some milliseconds, and the next one is under way while the
- * present one is used up, so that no step waits for the broker. Near the end blocks get small: what one actor claims, no
- * other can take. */
+/* Environment steps of all actors together, claimed before they are taken: the counter COUNTER_STEPS never lets
+ * actors take more steps than the run's stop.steps. Claims are blocks of some milliseconds, and the next claim is in
+ * flight while the present block is used up, so that no step waits for the broker. Near the end blocks become small,
+ * because steps that one actor claims are not available to the others. */
 #ifndef AGENT_RUN_CLAIM_H
 #define AGENT_RUN_CLAIM_H
 
@@ -18,33 +18,33 @@ struct claim_options {
     const char *counter;
     struct clock clock;
     int64_t limit;    /* stop.steps; 0: none */
-    uint64_t least;   /* of a block */
+    uint64_t least;   /* steps of a block */
     uint32_t sharers; /* actors that claim from this counter */
     const atomic_bool *stop;
 };
 
 struct claim {
     struct claim_options options;
-    uint64_t left;  /* steps of the present block that were not given out */
-    uint64_t total; /* of all actors, before the next step that is given out */
-    uint64_t block; /* size of the present one */
-    uint64_t size;  /* of the next one, from the speed of the last */
-    uint64_t asked; /* by the addition under way */
+    uint64_t left;  /* steps of the present block that were not handed out */
+    uint64_t total; /* steps of all actors before the next step that is handed out */
+    uint64_t block; /* size of the present block */
+    uint64_t size;  /* size of the next block, from the speed of the last */
+    uint64_t asked; /* steps claimed by the addition in flight */
     rp_addition *ahead;
     int64_t seen;     /* the counter's newest value */
-    bool full;        /* the limit is reached: there are no more blocks */
-    int64_t begun_ns; /* when the last block was begun */
-    uint64_t claims;  /* blocks so far */
-    uint64_t wait_ns; /* time without a step to take */
+    bool full;        /* the limit is reached: no more blocks */
+    int64_t begun_ns; /* when the last block began */
+    uint64_t claims;  /* number of blocks so far */
+    uint64_t wait_ns; /* time spent waiting for steps */
 };
 
 void claim_init(struct claim *self, const struct claim_options *options);
-/* Gives back what was not taken, unless the end is so near that others may have seen it already. */
+/* Gives back the steps that were not taken, unless the end is so near that others may have noticed it already. */
 void claim_fini(struct claim *self);
-/* Gives 1 to `most` steps that may be taken now, and how many all actors have taken or claimed before them; 0: the limit is
- * reached. RP_CANCELLED: stopped while no broker answered. */
+/* Hands out 1 to `most` steps that may be taken now, and says how many all actors have taken or claimed before them;
+ * 0: the limit is reached. RP_CANCELLED: stopped while no broker answered. */
 rp_status claim_next(struct claim *self, uint64_t most, uint64_t *n, uint64_t *total, rp_error *err);
-/* Of the steps that were given last, so many were not taken. */
+/* Takes back this many of the steps that were handed out last. */
 void claim_return(struct claim *self, uint64_t n);
 
 #endif

@@ -6,8 +6,8 @@
 
 #include "proto/base/error.h"
 
-/* Behind the observations of a plug-in: one that writes more than it said shall not bring the process down. What is
- * looked at is the beginning. */
+/* Guard bytes behind the observations of a plug-in: a plug-in that writes too much should not crash the process. Only
+ * the first bytes are checked. */
 #define GUARD_BYTES (1u << 20)
 #define GUARD_SEEN 64u
 #define GUARD_FILL 0xa5
@@ -35,7 +35,7 @@ void environment_loop_fini(struct environment_loop *self)
     *self = (struct environment_loop){0};
 }
 
-/* What a plug-in wrote. */
+/* Checks the guard bytes. */
 static rp_status check_observation(const struct environment_loop *self, const void *observation, rp_error *err)
 {
     const rp_env_spec *spec = &self->env->spec;

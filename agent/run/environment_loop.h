@@ -1,5 +1,5 @@
-/* The environment loop: an actor and an environment take turns, one step per call, so that whoever runs several loops in
- * one thread decides when. */
+/* The environment loop: an actor and an environment take turns, one step per call, so that the owner of several loops
+ * in one thread decides when each moves. */
 #ifndef AGENT_RUN_ENVIRONMENT_LOOP_H
 #define AGENT_RUN_ENVIRONMENT_LOOP_H
 
@@ -23,9 +23,9 @@ struct environment_loop {
 /* False: no memory. */
 bool environment_loop_init(struct environment_loop *self, struct env *env, struct actor *actor);
 void environment_loop_fini(struct environment_loop *self);
-/* One step of the environment. *ended: the episode is over, and self->episode tells about it. */
+/* Takes one step. *ended: the episode is over, and self->episode describes it. */
 rp_status environment_loop_step(struct environment_loop *self, bool *ended, rp_error *err);
-/* Whole episodes; their mean return. RP_CANCELLED: the actor was stopped meanwhile. */
+/* Runs whole episodes and gives their mean return. RP_CANCELLED: the actor was stopped. */
 rp_status environment_loop_episodes(struct environment_loop *self, uint64_t n, double *mean, rp_error *err);
 
 #endif

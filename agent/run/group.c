@@ -15,8 +15,8 @@
 #define STATE_TIMEOUT_MS 10000
 #define STATE_LEAST_MS 2000
 
-/* Behind the gradient, in this order. A camp is an array for each of its parts, with a place for each learner; the parts
- * are small enough for a float to hold exactly. */
+/* Behind the gradient, in this order. A camp is an array for each of its parts, with a place for each learner; the
+ * parts are small enough for a float to hold exactly. */
 enum { CAMP_COUNT, CAMP_STEPS_LOW, CAMP_STEPS_HIGH, CAMP_PRINT, CAMP_PARTS };
 enum {
     TAIL_GRADIENTS,
@@ -25,7 +25,7 @@ enum {
     TAIL_ASKING = TAIL_PRESENT + CAMP_PARTS * GROUP_MAX_LEARNERS,
     TAIL_SIZE = TAIL_ASKING + CAMP_PARTS * GROUP_MAX_LEARNERS
 };
-/* A learner that died and came back may meet its own last vector, once. */
+/* A learner that died and came back may receive its own last vector, once. */
 #define MOST_TWINS 3u
 #define PART_BITS 24
 #define PART_MASK ((UINT64_C(1) << PART_BITS) - 1)
@@ -35,8 +35,8 @@ struct group {
     rp_reduce *reduce;
     float *vector;  /* gradient and tail */
     bool member;    /* has the state after `round` */
-    bool give;      /* somebody asked for the state after this round */
-    uint32_t twins; /* rounds in a row with another learner of this index */
+    bool give;      /* a learner asked for the state after this round */
+    uint32_t twins; /* rounds in a row with another learner of the same index */
     struct group_info info;
 };
 
@@ -73,7 +73,7 @@ static bool stopped(const struct group *self)
     return self->options.stop && atomic_load(self->options.stop);
 }
 
-/* One round with whatever stands in the vector. */
+/* Takes part in one round with the present contents of the vector. */
 static rp_status exchange(struct group *self, rp_reduced *out, rp_error *err)
 {
     uint64_t n = (uint64_t)self->options.agent->n_params + TAIL_SIZE;
@@ -93,9 +93,9 @@ static float *tail_of(struct group *self)
 
 /* ---- who was in a round, and how far ---- */
 
-/* Those who sent a gradient, or those who asked for the state. */
+/* The learners that sent a gradient, or those that asked for the state. */
 struct camp {
-    uint32_t best;  /* of those with the most steps the lowest index; GROUP_MAX_LEARNERS: nobody */
+    uint32_t best;  /* the lowest index among those with the most steps; GROUP_MAX_LEARNERS: none */
     uint64_t steps; /* of the best */
     uint32_t print; /* of its parameters */
 };
@@ -128,7 +128,7 @@ static struct camp camp_of(struct group *self, uint32_t role)
     struct camp camp = {.best = GROUP_MAX_LEARNERS};
     float *tail = tail_of(self);
     for (uint32_t i = 0; i < GROUP_MAX_LEARNERS; i++) {
-        if (*camp_part(tail, role, CAMP_COUNT, i) != 1.0f) /* nobody, or two who say that they are this one */
+        if (*camp_part(tail, role, CAMP_COUNT, i) != 1.0f) /* none, or two learners that claim this index */
             continue;
         uint64_t low = (uint64_t)*camp_part(tail, role, CAMP_STEPS_LOW, i);
         uint64_t steps = low | (uint64_t)*camp_part(tail, role, CAMP_STEPS_HIGH, i) << PART_BITS;
@@ -140,7 +140,8 @@ static struct camp camp_of(struct group *self, uint32_t role)
 
 /* ---- the state, as a block of tensors ---- */
 
-/* What learners share: everything saved but the generator of random numbers, and the round it belongs to. */
+/* The state that learners share: everything that is saved but the random number generator, and the round it belongs
+ * to. */
 static uint32_t shared_tensors(struct agent *agent, uint64_t *round, struct tensor out[AGENT_MAX_TENSORS + 1])
 {
     uint32_t n = 0;
@@ -167,13 +168,14 @@ static rp_status give_state(struct group *self, rp_error *err)
     return status;
 }
 
-/* Waits for the state after the round. Older ones may still lie in the slot. */
+/* Waits for the state after the round. The slot may still hold an older one. */
 static rp_status take_state(struct group *self, uint64_t round, rp_error *err)
 {
     struct agent *agent = self->options.agent;
     uint64_t have = 0, found = 0;
     struct clock clock = clock_system();
-    /* Whoever should give it may find that it has missed rounds itself, and then nobody does: asking again is cheap. */
+    /* The learner that should give the state may find that it has missed rounds itself, and then none arrives: asking
+     * again is cheap. */
     int64_t wait_ms = 2 * self->options.round_ms > STATE_LEAST_MS ? 2 * self->options.round_ms : STATE_LEAST_MS;
     int64_t end_ns = clock_now(&clock) + wait_ms * NS_PER_MS;
     struct tensor which = {.name = "round", .dtype = RP_DTYPE_UINT64, .rank = 1, .shape = {1}, .data = &found};
@@ -206,7 +208,8 @@ static rp_status take_state(struct group *self, uint64_t round, rp_error *err)
 
 /* ---- joining ---- */
 
-/* Nobody in this round learns. The one who has learned most goes on from its own state; if nobody has, learner 0 does. */
+/* No learner of this round has a gradient. The one that has learned most continues from its own state; if none has
+ * learned, learner 0 does. */
 static rp_status begin(struct group *self, const struct camp *asking, rp_error *err)
 {
     if (asking->best != self->options.index || (asking->steps == 0 && self->options.index != 0)) {
@@ -220,7 +223,7 @@ static rp_status begin(struct group *self, const struct camp *asking, rp_error *
     return RP_OK;
 }
 
-/* Somebody else learns, or asks, under this learner's index. */
+/* Another learner uses this learner's index. */
 static rp_status check_twins(struct group *self, rp_error *err)
 {
     uint32_t index = self->options.index;
@@ -270,7 +273,7 @@ rp_status group_join(struct group *self, rp_error *err)
 
 /* ---- rounds ---- */
 
-/* Whether the sum of the round is one that this learner may apply. */
+/* True if this learner may apply the sum of the round. */
 static rp_status check_round(struct group *self, const rp_reduced *reduced, rp_error *err)
 {
     struct camp learning = camp_of(self, TAIL_PRESENT), asking = camp_of(self, TAIL_ASKING);
@@ -278,7 +281,7 @@ static rp_status check_round(struct group *self, const rp_reduced *reduced, rp_e
     if (reduced->round != self->info.round + 1)
         return err_set(err, RP_FAILED_PRECONDITION, "rounds %llu to %llu of the learners went on without this one",
                        (unsigned long long)self->info.round + 1, (unsigned long long)reduced->round - 1);
-    if (tail_of(self)[TAIL_GRADIENTS] == 0.0f) /* this one came too late, and the round held joiners only */
+    if (tail_of(self)[TAIL_GRADIENTS] == 0.0f) /* this learner came too late, and only joiners took part in the round */
         return err_set(err, RP_FAILED_PRECONDITION, "round %llu was closed without a gradient",
                        (unsigned long long)reduced->round);
     if (learning.steps != agent->steps || learning.print != print_of(agent))
@@ -301,7 +304,7 @@ rp_status group_mean(struct group *self, rp_error *err)
     if (status == RP_OK)
         status = check_round(self, &reduced, err);
     if (status == RP_FAILED_PRECONDITION)
-        self->info.lead = 0; /* others may go on, and one of them leads */
+        self->info.lead = 0; /* the others may continue, and one of them leads */
     if (status != RP_OK) {
         self->member = false;
         return status;

@@ -1,23 +1,23 @@
 /* Parallel learners that stay bit-identical.
  *
- * Each learner adds its gradient to the broker's reduce, gets the sum back (the same bytes for all), divides by the number
- * of gradients in it and applies the mean. Behind the gradient travel a few numbers that make joining safe:
+ * Each learner adds its gradient to the broker's reduce, gets the sum back (the same bytes for all), divides by the
+ * number of gradients in it and applies the mean. A few numbers follow each gradient and make joining safe:
  *
  *   gradients   how many of the vectors are gradients (joiners send zeros)
  *   joining     how many members ask for the state
- *   and of the learner with index i: whether it sent a gradient (present) or asks (asking), its steps, and 24 bits of its
- *   parameters' CRC-32C
+ *   and of the learner with index i: whether it sent a gradient (present) or asks (asking), its steps, and 24 bits of
+ *   its parameters' CRC-32C
  *
- * A learner that starts, comes back, or has missed a round joins: it sends zeros for one round R. If gradients were
- * among the vectors of R, those who sent them apply R, the lowest of them puts the state after R into a parameter slot,
- * and the joiner loads it: from R + 1 on it is one of them. If nobody sent a gradient, nobody learns at present: of those
- * who ask, the one with the most steps goes on from its own state (of several, the lowest index; if nobody has learned
- * yet, learner 0 alone), and the others ask again until it has.
+ * A learner that starts, comes back, or has missed a round joins: it sends zeros for one round R. If R contains
+ * gradients, the learners that sent them apply R, the one with the lowest index puts the state after R into a
+ * parameter slot, and the joiner loads it: from R + 1 on it is a member. If R contains no gradient, no learner is
+ * active: of the joiners, the one with the most steps continues from its own state (of several, the lowest index; if
+ * none has learned yet, learner 0 alone), and the others ask again until it has.
  *
- * A member may be slow and not dead, so a joiner can begin beside it. They find out when they meet. Of those who sent
- * gradients the one with the most steps counts (of several, the lowest index): whoever has other steps or parameters
- * joins. If somebody who asks is ahead of them all, then all join, and that one begins. So what was learned is not lost to
- * a learner that started anew, and learners that drift apart find together again. */
+ * A member may be slow and not dead, so a joiner can begin beside it. They find out when they meet in a round. Of the
+ * learners that sent gradients the one with the most steps counts (of several, the lowest index): a learner with other
+ * steps or parameters joins. If a joiner is ahead of them all, then all join, and that joiner begins. So a learner that
+ * starts from nothing cannot destroy what was learned, and learners that have drifted apart find together again. */
 #ifndef AGENT_RUN_GROUP_H
 #define AGENT_RUN_GROUP_H
 
@@ -35,27 +35,28 @@ struct group_options {
     rp_client *client;   /* borrowed */
     struct agent *agent; /* borrowed */
     uint32_t index;
-    int64_t round_ms;        /* how long a round waits for members that are late */
+    int64_t round_ms;        /* how long a round waits for late members */
     const atomic_bool *stop; /* may be NULL */
 };
 
 struct group_info {
     uint32_t contributors; /* gradients in the last round */
-    uint32_t lead;         /* 1: of those, this learner has the lowest index: it publishes */
+    uint32_t lead;         /* 1: this learner has the lowest index of those with a gradient: it publishes */
     uint64_t round;
     uint64_t joins;  /* how often this learner had to fetch the state */
-    uint64_t starts; /* how often it began from its own: nobody else has published that */
+    uint64_t starts; /* how often this learner began from its own state, because no other had published one */
 };
 
 struct group *group_new(const struct group_options *options, rp_error *err);
 void group_destroy(struct group **self);
-/* Makes this learner one of the group; returns at once if it is. RP_DEADLINE_EXCEEDED: not yet, and why: call again.
- * RP_CANCELLED: stopped meanwhile. */
+/* Makes this learner a member of the group; returns at once if it is one. RP_DEADLINE_EXCEEDED: not yet, with the
+ * reason: call again. RP_CANCELLED: stopped. */
 rp_status group_join(struct group *self, rp_error *err);
-/* Replaces the agent's gradient by the mean over the group. RP_FAILED_PRECONDITION: rounds were missed; the gradient is
- * worthless now: join again and take the next batch. After RP_OK the caller applies it and then calls group_applied. */
+/* Replaces the agent's gradient by the mean over the group. RP_FAILED_PRECONDITION: this learner has missed rounds
+ * and its gradient is worthless: join again and take the next batch. After RP_OK the caller applies the gradient and
+ * then calls group_applied. */
 rp_status group_mean(struct group *self, rp_error *err);
-/* Gives the state to those who asked for it in this round. */
+/* Gives the state to the learners that asked for it in this round. */
 rp_status group_applied(struct group *self, rp_error *err);
 void group_get_info(const struct group *self, struct group_info *out);
 

@@ -65,7 +65,7 @@ void idle_shares_add(struct idle_shares *self, const struct idle_shares *other, 
     }
 }
 
-/* The largest share that was not told yet; IDLE_CAUSES: none that is worth it. */
+/* The largest share that was not written yet; IDLE_CAUSES: none that is large enough. */
 static uint32_t next_cause(const double shares[IDLE_CAUSES], uint32_t told)
 {
     uint32_t best = IDLE_CAUSES;

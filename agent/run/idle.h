@@ -11,7 +11,7 @@
 enum idle_cause {
     IDLE_SAMPLE,     /* a learner: a batch */
     IDLE_CREDIT,     /* an actor: room in the table, or for items in flight */
-    IDLE_PARAMETERS, /* an actor: the first ones; a learner: until those that others wait for are stored */
+    IDLE_PARAMETERS, /* an actor: the first parameters; a learner: until published parameters are stored */
     IDLE_REDUCE,     /* a learner: the gradients and the state of the others */
     IDLE_UPDATES,    /* a learner: confirmations of priorities */
     IDLE_COUNTERS,   /* counters of the broker: steps to claim, steps to report */
@@ -21,14 +21,14 @@ enum idle_cause {
 /* "sample", "credit", ... */
 extern const char *const idle_names[IDLE_CAUSES];
 
-/* Of one process, since its start. */
+/* Time waited by one process since its start. */
 struct idle {
     uint64_t ns[IDLE_CAUSES];
 };
 
 uint64_t idle_total(const struct idle *self);
-/* Shares of the seconds since `before`, which becomes *self: the sum under the name `total`, and idle_CAUSE for each cause of the
- * given set (a bit for each). Returns how many scalars were written. */
+/* Writes the shares of the seconds since `before`, which becomes *self: the sum under the name `total`, and
+ * idle_CAUSE for each cause of the given set (a bit for each). Returns the number of scalars. */
 uint32_t idle_report(const struct idle *self, struct idle *before, double seconds, const char *total, uint32_t causes,
                      struct agent_scalar out[IDLE_CAUSES + 1]);
 #define IDLE_OF_ACTOR (1u << IDLE_CREDIT | 1u << IDLE_PARAMETERS | 1u << IDLE_COUNTERS)

@@ -13,17 +13,17 @@
 #include "replay/admin.h"
 
 #define CALL_MS 10000
-/* Within that, a look at the stop flag every so often. */
+/* Within that time the stop flag is checked this often. */
 #define PART_MS 500
 /* The same for a delay, which may be longer than a user wants to wait for the end. */
 #define NAP_NS (50 * NS_PER_MS)
-/* For a look at the table. */
+/* Time limit for a look at the table. */
 #define CHECK_MS 1000
 
 struct learner {
     struct learner_options options;
     rp_sampler *sampler;
-    rp_updater *updater; /* NULL: nobody looks at priorities */
+    rp_updater *updater; /* NULL: no selector uses priorities */
     struct group *group; /* NULL: this is the only learner */
     uint64_t starts;     /* of the group, that were published */
     struct variables variables;
@@ -37,13 +37,13 @@ static bool stopped(const struct learner *self)
     return self->options.stop && atomic_load(self->options.stop);
 }
 
-/* Of the built-in selectors, only these do not look at priorities; one of a plug-in may. */
+/* Of the built-in selectors only these ignore priorities; a plug-in's selector may use them. */
 static bool is_blind(const char *kind)
 {
     return strcmp(kind, "uniform") == 0 || strcmp(kind, "fifo") == 0 || strcmp(kind, "lifo") == 0;
 }
 
-/* Somebody looks at the priorities of the table that is sampled. */
+/* True if a selector of the sampled table uses priorities. */
 static bool prioritized(const struct run_config *config)
 {
     const struct table_config *table = run_config_table(config);
@@ -208,7 +208,7 @@ static void count_provenance(struct learner *self, const rp_batch_arrays *arrays
     stats->items += arrays->n;
 }
 
-/* Not every step has every scalar: TD3's policy is not in each. */
+/* Not every step has every scalar: TD3 does not update its policy in each. */
 static void count_scalars(struct learner_stats *stats, const struct agent_result *result)
 {
     for (uint32_t i = 0; i < result->n_scalars; i++) {
@@ -263,7 +263,7 @@ static void waited(struct learner *self, enum idle_cause cause, int64_t from_ns)
 
 /* ---- a step ---- */
 
-/* Takes what there is room for; waits only if there is none. */
+/* Sends as many updates as there is room for; waits only if there is no room. */
 static rp_status add_priorities(struct learner *self, const uint64_t *keys, const double *priorities, uint32_t n,
                                 uint32_t *taken, rp_error *err)
 {
@@ -281,7 +281,8 @@ static rp_status write_priorities(struct learner *self, const rp_batch_arrays *a
 {
     if (!self->updater || !result->priority)
         return RP_OK;
-    /* One item with a number that is not finite is no reason to end: it is hardly ever picked again. */
+    /* One item with a number that is not finite is no reason to end: it gets a priority with which it is hardly ever
+     * picked again. */
     for (uint32_t i = 0; i < arrays->n; i++)
         if (!(result->priority[i] > ADDER_MIN_PRIORITY && isfinite(result->priority[i])))
             result->priority[i] = ADDER_MIN_PRIORITY;
@@ -297,14 +298,14 @@ static rp_status write_priorities(struct learner *self, const rp_batch_arrays *a
     return status;
 }
 
-/* As a heavier gradient would take it. Turns in one process follow steps, not time: there it would only be slow. */
+/* Simulates a longer gradient. Turns in one process follow steps, not time: there it would only be slow. */
 static void delay(const struct learner *self)
 {
     int64_t left = self->options.lockstep ? 0 : self->options.config->learners.delay_ns;
     int64_t end = left > 0 ? clock_now(&self->clock) + left : 0;
     while (left > 0 && !stopped(self)) {
         int64_t nap = left < NAP_NS ? left : NAP_NS;
-        nanosleep(&(struct timespec){.tv_nsec = (long)nap}, NULL); /* a signal is a reason to look at the flag */
+        nanosleep(&(struct timespec){.tv_nsec = (long)nap}, NULL); /* after a signal the flag is checked */
         left = end - clock_now(&self->clock);
     }
 }
@@ -355,7 +356,7 @@ static rp_status use_batch(struct learner *self, const rp_batch *batch, rp_error
     return RP_OK;
 }
 
-/* One of the group. Who begins with its own state publishes it: until then nobody has. */
+/* Joins the group. A learner that begins with its own state publishes it, because no other has. */
 static rp_status join(struct learner *self, rp_error *err)
 {
     struct group_info info;

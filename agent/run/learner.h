@@ -1,5 +1,6 @@
-/* A learner: samples, computes a gradient, shares it with other learners if there are any, applies it, writes priorities
- * back and publishes the policy. It runs unchanged in a process of its own and in one process with actors. */
+/* A learner: samples, computes a gradient, shares it with other learners if there are any, applies it, writes
+ * priorities back and publishes the policy. It runs unchanged in a process of its own and in one process with
+ * actors. */
 #ifndef AGENT_RUN_LEARNER_H
 #define AGENT_RUN_LEARNER_H
 
@@ -18,16 +19,16 @@ struct learner_options {
     rp_client *client;   /* borrowed */
     struct agent *agent; /* borrowed */
     uint32_t index;
-    bool lockstep; /* nothing is under way between two calls: one batch at a time, updates and parameters awaited */
+    bool lockstep; /* nothing stays in flight between two calls: batches, updates and parameters are awaited */
     const atomic_bool *stop; /* may be NULL */
 };
 
-/* Of the batches since the last learner_take_stats. */
+/* Sums over the batches since the last learner_take_stats. */
 struct learner_stats {
     uint64_t batches, items;
-    uint64_t learn_ns;           /* for gradients and what follows, without waits */
-    double age_sum_s, age_max_s; /* of items, since their insert */
-    double stale_sum, stale_max; /* learner steps that the policy of an item is behind */
+    uint64_t learn_ns;           /* time for gradients and what follows, without waits */
+    double age_sum_s, age_max_s; /* age of items since their insert */
+    double stale_sum, stale_max; /* how many learner steps the policy of an item is behind */
     double weight_sum;           /* of importance weights */
     uint32_t n_scalars;          /* means */
     struct agent_scalar scalars[AGENT_MAX_SCALARS];
@@ -38,16 +39,18 @@ struct learner;
 
 struct learner *learner_new(const struct learner_options *options, rp_error *err);
 void learner_destroy(struct learner **self);
-/* One step. RP_DEADLINE_EXCEEDED: no batch in time; the text says what the table waits for. RP_CANCELLED: stopped. */
+/* Takes one step. RP_DEADLINE_EXCEEDED: no batch in time; the text says what the table waits for. RP_CANCELLED:
+ * stopped. */
 rp_status learner_step(struct learner *self, int64_t timeout_ms, rp_error *err);
-/* A run without actors has what the broker has loaded, and never more: an error if that is below the limiter's min_size. */
+/* A run without actors never gets more items than the broker has loaded: an error if there are fewer than the
+ * limiter's min_size. */
 rp_status learner_check_loaded(const struct learner *self, rp_error *err);
-/* Publishes the present policy and waits until the broker has it. Between two steps the learner publishes by itself, and does
- * not wait. */
+/* Publishes the present policy and waits until the broker has it. Between two steps the learner publishes by itself,
+ * without waiting. */
 rp_status learner_publish(struct learner *self, rp_error *err);
-/* What it has waited for since its start. Others add what they wait for on its behalf. */
+/* Time waited since its start. Others add what they wait for on its behalf. */
 struct idle *learner_idle(struct learner *self);
-/* True if this one speaks for all: it publishes, saves and counts. */
+/* True if this learner leads: it publishes, saves and counts. */
 bool learner_leads(const struct learner *self);
 void learner_take_stats(struct learner *self, struct learner_stats *out);
 /* CRC-32C of the parameters: equal in learners that are in step. */
