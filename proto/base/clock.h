@@ -1,4 +1,4 @@
-/* Time is passed in, so that tests need not sleep. */
+/* Clocks are passed in, so that tests need not sleep. */
 #ifndef PROTO_CLOCK_H
 #define PROTO_CLOCK_H
 
@@ -8,7 +8,7 @@
 #define NS_PER_MS INT64_C(1000000)
 #define NS_PER_S INT64_C(1000000000)
 
-/* A monotonic clock. now() gives nanoseconds from any fixed origin. */
+/* A monotonic clock. now() returns nanoseconds since a fixed origin. */
 struct clock {
     int64_t (*now)(void *ctx);
     void *ctx;
@@ -21,7 +21,7 @@ static inline int64_t clock_now(const struct clock *self)
     return self->now(self->ctx);
 }
 
-/* A clock that stands still until it is moved. */
+/* A clock for tests that stands still until it is moved. */
 struct clock_manual {
     int64_t now_ns;
 };

@@ -18,7 +18,7 @@ char *endpoint_local(const char *endpoint)
     return strdup(endpoint);
 }
 
-/* The first word with "://" in it, from `text` on. */
+/* Returns the first word with "://" in it. */
 static char *first_endpoint(const char *text)
 {
     static const char ends[] = " \t\r\n\"',;}]";
@@ -43,7 +43,7 @@ rp_status endpoint_from_file(const char *path, char **out, rp_error *err)
     const char *service = strstr(text, "service");
     char *found = first_endpoint(service ? service : text);
     if (!found)
-        return err_set(err, RP_NOT_FOUND, "there is no service endpoint in '%s'", path);
+        return err_set(err, RP_NOT_FOUND, "'%s' names no service endpoint", path);
     *out = endpoint_local(found);
     free(found);
     return *out ? RP_OK : err_set(err, RP_NO_MEMORY, "no memory for an endpoint");

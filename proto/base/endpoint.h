@@ -1,5 +1,5 @@
-/* Where a broker is, as programs are told: a file that replay-broker --endpoints-file wrote, or an endpoint to which one
- * binds. Not part of the public interface. */
+/* Finds a broker: by a file that replay-broker --endpoints-file has written, or by the endpoint that it binds. Not part of the
+ * public interface. */
 #ifndef AGENT_CLIENT_ENDPOINT_H
 #define AGENT_CLIENT_ENDPOINT_H
 
@@ -7,10 +7,10 @@
 
 #define ENDPOINT_DEFAULT "tcp://127.0.0.1:7600"
 
-/* The endpoint as it is reached from this host, where a broker that listens on all interfaces binds it. NULL: no memory.
+/* Returns the endpoint to connect to on this host for a bound endpoint, which may listen on all interfaces. NULL: no memory.
  * Given to the caller. */
 char *endpoint_local(const char *endpoint);
-/* The service endpoint from a file that lists them by name. Given to the caller. */
+/* Gives the service endpoint from a file that lists endpoints by name. The caller frees it. */
 rp_status endpoint_from_file(const char *path, char **out, rp_error *err);
 
 #endif

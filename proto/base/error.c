@@ -37,7 +37,7 @@ const char *rp_version(void)
     return RP_VERSION;
 }
 
-/* A text that was cut may end inside a UTF-8 sequence; drop the broken rest. */
+/* Removes an incomplete UTF-8 sequence from the end of a text that was cut. */
 static void trim_partial_utf8(char *text, size_t size)
 {
     size_t n = strnlen(text, size);

@@ -1,11 +1,15 @@
-/* Helpers for filling an rp_error. */
+/* Helpers that fill an rp_error.
+ *
+ * The room proto/base is the ground floor, used by the broker, the client library and all programs: errors, clocks, random
+ * numbers, logs, dtypes, UTF-8, endpoints, flags, checksums, and text for people and machines (format, wrap, terminal, json,
+ * json_map). It uses no other room. Every header is a module of its own. */
 #ifndef PROTO_ERROR_H
 #define PROTO_ERROR_H
 
 #include "replay/error.h"
 
-/* Sets code and sentence, and returns the code: return err_set(err, RP_NOT_FOUND, "no table '%s'", name). err may be
- * NULL. A macro, so that a reader of the code (and a checker) sees that the result is never RP_OK. */
+/* Sets code and sentence, and returns the code: return err_set(err, RP_NOT_FOUND, "no table '%s'", name). err may be NULL. A
+ * macro, so that a reader of the code and static checkers see that the result is never RP_OK. */
 #define err_set(err, status, ...) (err_fill(err, status, __VA_ARGS__), err_same(status))
 static inline rp_status err_same(rp_status status)
 {
@@ -13,10 +17,10 @@ static inline rp_status err_same(rp_status status)
 }
 void err_fill(rp_error *err, rp_status status, const char *format, ...) RP_PRINTF(3, 4);
 
-/* Puts "prefix: " before the text that is there. */
+/* Inserts "prefix: " before the text. */
 void err_prefix(rp_error *err, const char *format, ...) RP_PRINTF(2, 3);
 
-/* Returns from the calling function when expr is not RP_OK. */
+/* Returns from the calling function if expr is not RP_OK. */
 #define RP_TRY(expr)                                                                                                   \
     do {                                                                                                               \
         rp_status rp_try_status_ = (expr);                                                                             \

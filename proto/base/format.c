@@ -50,7 +50,7 @@ const char *text_get(const struct text *self)
 
 /* ---- numbers ---- */
 
-/* Three digits at most after scaling: "1.2", "12", "123". */
+/* Writes at most three digits after scaling: "1.2", "12", "123". */
 static int scaled(char *out, double value, const char *unit)
 {
     return snprintf(out, FORMAT_SIZE, value < 9.95 && value != floor(value) ? "%.1f%s" : "%.0f%s", value, unit);
@@ -173,7 +173,7 @@ const char *format_clean(char *out, size_t size, const char *text)
 {
     size_t n = 0;
     for (const unsigned char *s = (const unsigned char *)(text ? text : ""); *s && n + 1 < size; s++) {
-        /* C1 controls come in UTF-8 as c2 80 to c2 9f. */
+        /* C1 control characters are c2 80 to c2 9f in UTF-8. */
         if (*s == 0xc2 && s[1] >= 0x80 && s[1] < 0xa0) {
             out[n++] = '?';
             s++;

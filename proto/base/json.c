@@ -62,7 +62,7 @@ void json_close(struct json *self, char close)
     self->comma = true;
 }
 
-/* Length of the UTF-8 sequence at s, 0 if there is none. */
+/* Returns the length of the UTF-8 sequence at s, or 0 if it is not valid. */
 static size_t utf8_size(const uint8_t *s)
 {
     if (s[0] < 0x80)
@@ -238,7 +238,7 @@ static void enumerator(struct json *self, const ProtobufCFieldDescriptor *field,
         json_signed(self, value);
 }
 
-/* Bytes that one element takes in a repeated field. */
+/* Returns the bytes of one element of a repeated field. */
 static size_t element_size(ProtobufCType type)
 {
     switch (type) {

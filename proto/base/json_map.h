@@ -3,7 +3,8 @@
  *     static const struct json_row point_rows[] = {JSON_ROW(struct point, count), JSON_REAL(struct point, rate, NAN), {0}};
  *
  * A table ends with {0}. JSON_ROW takes the kind from the member's type and accepts char arrays, double, uint64_t, uint32_t,
- * int32_t and bool; any other type does not compile. Apart from the rest of proto/base because the client library does without json-c. */
+ * int32_t and bool; any other type does not compile. Compiled apart from the rest of proto/base, because the client library does
+ * not link json-c. */
 #ifndef PROTO_BASE_JSON_MAP_H
 #define PROTO_BASE_JSON_MAP_H
 
@@ -31,7 +32,7 @@ struct json_row {
     const char *name;
     enum json_kind kind;
     size_t offset, size; /* of the member, in bytes */
-    double absent;       /* what a missing real, or the index that a missing word, reads as */
+    double absent;       /* value of a missing real, or index of a missing word */
     const char *const *words;
     uint32_t n_words;
     const struct json_row *rows; /* of the struct, or of one element of the list */
@@ -49,14 +50,14 @@ struct json_row {
         bool *: JSON_KIND_BOOL)
 #define JSON_PLACE(owner, path) .offset = offsetof(owner, path), .size = sizeof JSON_MEMBER(owner, path)
 
-/* A member under a name of its own: for members of members. A real that is missing reads as `none`. */
+/* A member under another name, such as a member of a member. A missing real reads as `none`. */
 #define JSON_ROW_AS(title, owner, path, none)                                                                          \
     {                                                                                                                  \
         .name = (title), .kind = JSON_KIND_OF(owner, path), JSON_PLACE(owner, path), .absent = (none)                  \
     }
 #define JSON_ROW(owner, member) JSON_ROW_AS(#member, owner, member, 0)
 #define JSON_REAL(owner, member, none) JSON_ROW_AS(#member, owner, member, none)
-/* list is an array of words, indexed by the enum; a word that is not in it reads as number `none`. */
+/* An enum as a word: list is an array of words, indexed by the enum; an unknown word reads as index `none`. */
 #define JSON_WORD(owner, member, list, none)                                                                           \
     {                                                                                                                  \
         .name = #member, .kind = JSON_KIND_WORD, JSON_PLACE(owner, member), .absent = (none), .words = (list),         \
@@ -77,10 +78,11 @@ struct json_row {
 void json_map_write(struct json *out, const struct json_row *rows, const void *base);
 /* Gives a tree of json-c, for text with indentation; NULL: out of memory. */
 struct json_object *json_map_object(const struct json_row *rows, const void *base);
-/* Sets every member. False if a member is missing, is of another type or is out of range: then it has its absent value (a
- * number: the nearest that it can have; a list: the elements that fit). A real may be null. object may be NULL or no object. */
+/* Sets every member. False: a member is missing, of another type or out of range. Such a member gets its absent value, a number
+ * out of range the nearest one in range, and a list that is too long the elements that fit. A real may be null. object may be
+ * NULL, or a value that is no object. */
 bool json_map_read(struct json_object *object, const struct json_row *rows, void *base);
-/* The value as a finite number, or `absent`. */
+/* Returns the value if it is a finite number, else `absent`. */
 double json_map_real(struct json_object *value, double absent);
 
 #endif

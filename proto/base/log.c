@@ -1,5 +1,5 @@
-/* The log: a line is formatted on the caller's stack and leaves in one write(2), so that lines of several threads, or of
- * several processes that append to one file, never mix. The lock guards the descriptor and the account of failures. */
+/* The log. A line is formatted on the caller's stack and written by one write(2), so that lines of several threads, or of several
+ * processes that append to one file, never mix. The lock guards the descriptor and the failure counts. */
 #include "proto/base/log.h"
 
 #include <errno.h>
@@ -32,15 +32,15 @@ static struct {
     pthread_mutex_t lock;
     char path[PATH_MAX]; /* empty: standard error */
     int fd;
-    bool owned;      /* close it when done with it */
-    bool may_block;  /* no regular file: a reader may be slow, or go away */
-    bool torn;       /* the last line was cut in the middle: start a new one first */
-    int error;       /* of the last write; 0: all is well */
-    uint64_t missed; /* since writing last worked */
+    bool owned;      /* close the descriptor at the end */
+    bool may_block;  /* not a regular file: a reader may be slow, or close its end */
+    bool torn;       /* the last line was cut: start a new line first */
+    int error;       /* errno of the last write; 0: it succeeded */
+    uint64_t missed; /* lines lost since the last successful write */
     uint64_t lost;
 } sink = {.lock = PTHREAD_MUTEX_INITIALIZER, .fd = STDERR_FILENO, .may_block = true};
 
-/* Takes lines instead of the sink. The lock is held for reading while it does. */
+/* Takes lines instead of the sink, with the lock held for reading. */
 static struct {
     pthread_rwlock_t lock;
     rp_log_fn *fn;
@@ -92,7 +92,7 @@ rp_status log_open(const char *path, rp_error *err)
     }
     int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
     if (fd < 0)
-        return err_set(err, RP_IO, "the log '%s' can not be opened: %s", path, strerror(errno));
+        return err_set(err, RP_IO, "the log '%s' cannot be opened: %s", path, strerror(errno));
     sink_use(path, fd, true);
     return RP_OK;
 }
@@ -126,8 +126,8 @@ uint64_t log_lost(void)
     return lost;
 }
 
-/* Neither a reader that sleeps nor one that went away may stop the program. Waits a moment for room, the first time
- * only; a line is short enough for a pipe to take it whole. Takes back the SIGPIPE of this one write. */
+/* Writes without letting a slow or vanished reader stop the program. Waits a moment for room, the first time only; a line is
+ * short enough for a pipe to take it whole. Discards the SIGPIPE of this write. */
 static ssize_t write_guarded(int fd, const char *data, size_t size)
 {
     struct pollfd room = {.fd = fd, .events = POLLOUT};
@@ -153,7 +153,7 @@ static ssize_t write_guarded(int fd, const char *data, size_t size)
     return n;
 }
 
-/* The lock is held. False: nothing, or not all of it, was written; sink.error says why. */
+/* Lock held. False: the line was not written, or only in part; sink.error says why. */
 static bool sink_write(const char *data, size_t size)
 {
     while (size > 0) {
@@ -171,7 +171,7 @@ static bool sink_write(const char *data, size_t size)
     return true;
 }
 
-/* "2026-01-31T12:00:00.123Z info  B0101 what "; gives its length. */
+/* Writes "2026-01-31T12:00:00.123Z info  B0101 what "; returns its length. */
 static size_t put_head(char *line, size_t size, enum log_level level, const char *id, const char *what)
 {
     struct timespec now;
@@ -184,7 +184,7 @@ static size_t put_head(char *line, size_t size, enum log_level level, const char
     return more < 0 ? n : n + (size_t)more < size ? n + (size_t)more : size - 1;
 }
 
-/* One line stays one line, whatever is in the values. size is the room; the end of a cut line shows that it was cut. */
+/* Replaces control characters, so that a line stays one line. Marks the end of a line that was cut to size. */
 static size_t finish_line(char *line, size_t size, size_t used, bool cut)
 {
     for (size_t i = 0; i < used; i++) {
@@ -200,7 +200,7 @@ static size_t finish_line(char *line, size_t size, size_t used, bool cut)
     return used;
 }
 
-/* The lock is held, and writing failed before: says once, as soon as it works, how much is missing. */
+/* Lock held. Reports the number of lost lines, once writing works again. */
 static bool report_missed(void)
 {
     char line[256], error[96];
@@ -230,7 +230,7 @@ static void submit(const char *line, size_t size)
     pthread_mutex_unlock(&sink.lock);
 }
 
-/* False: nobody takes lines. */
+/* False: no hook takes lines. */
 static bool hand_over(enum log_level level, char *line, size_t size)
 {
     pthread_rwlock_rdlock(&taker.lock);
@@ -276,7 +276,7 @@ void log_line(enum log_level level, const char *id, const char *what, const char
     errno = saved_errno;
 }
 
-/* The escape of one byte, or the byte itself; gives its length (at most 4). */
+/* Writes a byte, escaped if needed; returns the length (at most 4). */
 static size_t escape_byte(unsigned char byte, char out[5])
 {
     static const char letters[] = "abtnvfr";

@@ -1,6 +1,6 @@
 /* Structured log lines: "2026-01-31T12:00:00.123Z info  B0101 session opened name=actor-3 ordinal=7".
- * The id is stable and stands in docs/LOG.md; fields are key=value, quoted where needed. A log that can not be written
- * (full disk) is counted and tried again later; it never stops the program. */
+ * The id is stable, and docs/LOG.md lists it; fields are key=value, quoted if needed. Lines that cannot be written (full disk)
+ * are counted, and writing is retried; a log never stops the program. */
 #ifndef PROTO_LOG_H
 #define PROTO_LOG_H
 
@@ -11,26 +11,26 @@
 
 enum log_level { LEVEL_DEBUG, LEVEL_INFO, LEVEL_WARN, LEVEL_ERROR, LEVEL_OFF };
 
-/* -1: no such level. */
+/* Returns the level of that name; -1 if there is none. */
 int log_level_by_name(const char *name);
 const char *log_level_name(enum log_level level);
 void log_set_level(enum log_level level);
-/* "" or "-" is stderr. */
+/* Opens the log file; "" or "-" is stderr. */
 rp_status log_open(const char *path, rp_error *err);
-/* Opens the file of log_open anew under its name, after somebody has renamed or removed it. If that fails, the lines go
- * on to the old file, and one of them says so. Not from a signal handler. */
+/* Reopens the file of log_open under its name, after it was renamed or removed. If that fails, lines still go to the old file,
+ * and one of them says so. Must not be called from a signal handler. */
 void log_reopen(void);
 void log_close(void);
-/* Lines that could not be written. */
+/* Returns the number of lines that could not be written. */
 uint64_t log_lost(void);
 
-/* log_line(LEVEL_INFO, "B0101", "session opened", "name=%s ordinal=%u", name, ordinal). Values that may hold blanks
- * go through log_quote. format may be NULL. */
+/* log_line(LEVEL_INFO, "B0101", "session opened", "name=%s ordinal=%u", name, ordinal). Values that may
+ * contain blanks go through log_quote. format may be NULL. */
 void log_line(enum log_level level, const char *id, const char *what, const char *format, ...) RP_PRINTF(4, 5);
 /* Writes s in double quotes, control characters and quotes escaped, cut to size. Returns buffer. */
 const char *log_quote(char *buffer, uint32_t size, const char *s);
 
-/* At most `burst` lines per second for one call site; the next one that passes says how many were held back. */
+/* Limits a call site to `burst` lines per second; the next line that is written says how many were suppressed. */
 struct log_limit {
     int64_t window_ns;
     uint32_t count;

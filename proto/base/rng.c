@@ -1,4 +1,4 @@
-/* xoshiro256++ (Blackman and Vigna) seeded through splitmix64, which never gives the all-zero state. */
+/* xoshiro256++ (Blackman and Vigna), seeded by splitmix64, which never gives the all-zero state. */
 #include "proto/base/rng.h"
 
 #include <errno.h>
@@ -56,7 +56,7 @@ static uint64_t multiply_high(uint64_t a, uint64_t b, uint64_t *low)
     return (uint64_t)(product >> 64);
 }
 
-/* Lemire's method: the high half of a product is uniform once the low halves that fall short are drawn again. */
+/* Lemire's method: the high half of the product is uniform if products with a low half below the threshold are redrawn. */
 uint64_t rng_below(struct rng *self, uint64_t n)
 {
     uint64_t low;
@@ -90,7 +90,7 @@ void rng_system(void *out, size_t size)
         ssize_t n = getrandom(at, size, 0);
         if (n < 0 && errno == EINTR)
             continue;
-        /* Without random bytes ids would repeat; no caller could go on. */
+        /* Without random bytes ids would repeat, and no caller could continue. */
         if (n <= 0)
             abort();
         at += n;

@@ -1,4 +1,4 @@
-/* xoshiro256++ with splitmix64 seeding: one generator per owner, never a global one. */
+/* xoshiro256++ with splitmix64 seeding. Every owner has its own generator; there is no global one. */
 #ifndef PROTO_RNG_H
 #define PROTO_RNG_H
 
@@ -11,7 +11,7 @@ struct rng {
 };
 
 void rng_seed(struct rng *self, uint64_t seed);
-/* Goes on from a state that was saved. False: it is all zeros, from which nothing else ever comes. */
+/* Restores a saved state. False: the state is all zeros, which is not valid. */
 bool rng_load(struct rng *self, const uint64_t state[4]);
 uint64_t rng_next(struct rng *self);
 /* Uniform in [0, n), n > 0, without modulo bias. */

@@ -1,4 +1,4 @@
-/* What programs that draw frames on a terminal share: its size, and lines that are written over those of the last frame. */
+/* Draws frames on a terminal: its size, and lines that overwrite those of the last frame. */
 #ifndef PROTO_BASE_TERMINAL_H
 #define PROTO_BASE_TERMINAL_H
 
@@ -8,8 +8,8 @@
 
 /* Gives the size of the terminal at standard output; 80 x 24 if there is none. */
 void terminal_size(uint32_t *columns, uint32_t *rows);
-/* Adds the lines of a frame, from the cursor downwards. Each line is written over the old one and the rest of the old one is
- * cleared, as is everything below the last line, so that nothing flickers. */
+/* Adds the lines of a frame, from the cursor downwards. Each line overwrites the old line, the rest of the old line is cleared,
+ * and so is everything below the last line. So nothing flickers. */
 void terminal_add_frame(struct text *out, const char *frame);
 
 #endif

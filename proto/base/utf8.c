@@ -2,7 +2,7 @@
 
 #include <stdint.h>
 
-/* Length of the valid sequence at the start of text, or 0. */
+/* Returns the length of the valid sequence at the start of text, or 0. */
 static size_t sequence(const uint8_t *text, size_t size)
 {
     uint8_t first = text[0];
@@ -14,7 +14,7 @@ static size_t sequence(const uint8_t *text, size_t size)
     for (size_t i = 1; i < length; i++)
         if ((text[i] & 0xC0) != 0x80)
             return 0;
-    /* Overlong forms, surrogates, and what lies past U+10FFFF. */
+    /* Overlong forms, surrogates, and code points past U+10FFFF. */
     if ((first == 0xE0 && text[1] < 0xA0) || (first == 0xED && text[1] > 0x9F) || (first == 0xF0 && text[1] < 0x90) ||
         (first == 0xF4 && text[1] > 0x8F))
         return 0;

@@ -1,5 +1,4 @@
-/* Names and sentences on the wire are UTF-8, as protobuf's string fields demand: other languages refuse a message with
- * anything else in them. */
+/* UTF-8. Protobuf requires it in string fields: implementations in other languages refuse a message with anything else. */
 #ifndef PROTO_UTF8_H
 #define PROTO_UTF8_H
 

@@ -1,9 +1,9 @@
-/* Lines that are longer than a terminal, broken between words. */
+/* Breaks lines that are longer than a terminal between words. */
 #include <string.h>
 
 #include "proto/base/format.h"
 
-/* Columns that some bytes of UTF-8 take, counted as one for each character. */
+/* Returns the columns of some bytes of UTF-8: one for each character. */
 static uint32_t columns_of(const char *text, size_t bytes)
 {
     uint32_t n = 0;
@@ -12,8 +12,8 @@ static uint32_t columns_of(const char *text, size_t bytes)
     return n;
 }
 
-/* Where the rest of a line goes on: below the last column of a table, or below the text after a label. Columns are set apart by
- * two blanks or more; one that begins beyond the middle leaves too little room. */
+/* Returns the column at which the rest of a line continues: below the last column of a table, or below the text after a label.
+ * Two or more blanks separate columns; a column that begins beyond the middle leaves too little room and is not used. */
 static uint32_t indent_of(const char *line, size_t bytes, uint32_t columns)
 {
     size_t begin = strspn(line, " ");
@@ -23,7 +23,7 @@ static uint32_t indent_of(const char *line, size_t bytes, uint32_t columns)
     return begin < bytes ? columns_of(line, begin) : 0;
 }
 
-/* Bytes of the next piece: up to the last blank that still fits, but at least one word. */
+/* Returns the bytes of the next piece: up to the last blank that fits, but at least one word. */
 static size_t piece_of(const char *text, size_t bytes, uint32_t room)
 {
     size_t fits = 0;

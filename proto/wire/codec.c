@@ -1,4 +1,4 @@
-/* Encoding, checking and decoding of column blocks; the stages stand in codec_filter.c, the lz4 walk in codec_lz4.c. */
+/* Encodes, checks and decodes column blocks. codec_filter.c has the stages, codec_lz4.c checks lz4. */
 #include "proto/wire/codec.h"
 
 #include <inttypes.h>
@@ -27,7 +27,7 @@ static inline bool codec_is_lz4(int32_t codec)
     return codec >= RP_CODEC_LZ4 && codec <= RP_CODEC_DELTA_SHUFFLE_LZ4;
 }
 
-/* UINT64_MAX if it does not fit. */
+/* Returns the raw size, or UINT64_MAX if it overflows. */
 static inline uint64_t codec_raw_size(const struct codec_shape *shape)
 {
     uint64_t size;
@@ -91,7 +91,7 @@ static rp_status codec_filter(const struct encoder *self, int32_t codec, const u
     return RP_OK;
 }
 
-/* Filters that cannot change the block are dropped. */
+/* Returns the codec without filters that cannot change the block. */
 static int32_t codec_simplify(int32_t codec, const struct codec_shape *shape)
 {
     bool delta = codec_has_delta(codec) && shape->rows > 1;
@@ -129,7 +129,7 @@ static rp_status codec_auto(struct encoder *self, rp_error *err)
     const struct codec_shape *shape = self->shape;
     static const uint8_t plain[] = {RP_CODEC_LZ4, RP_CODEC_SHUFFLE_LZ4, RP_CODEC_DELTA_SHUFFLE_LZ4, RP_CODEC_DELTA_LZ4};
     static const uint8_t image[] = {RP_CODEC_DELTA_LZ4, RP_CODEC_DELTA_SHUFFLE_LZ4, RP_CODEC_LZ4, RP_CODEC_SHUFFLE_LZ4};
-    /* Each trial may only write less than the best so far, and gives up when it cannot: the best guess goes first. */
+    /* A trial stops as soon as it is not smaller than the best so far, so the likeliest codec goes first. */
     const uint8_t *order = shape->is_integer && shape->rank >= 2 ? image : plain;
     size_t most = self->raw - (self->raw + 15) / 16;
     for (uint32_t i = 0; i < sizeof plain; i++) {
@@ -181,7 +181,7 @@ rp_status codec_encode(struct codec_scratch *scratch, int32_t wanted, const stru
 
 /* ---- check and decode */
 
-/* Whether a block of this codec and size can be one of this shape at all. */
+/* Checks that a block of this codec and size can have this shape. */
 static rp_status codec_check_size(uint8_t codec, const struct codec_shape *shape, size_t size, rp_status status,
                                   rp_error *err)
 {
@@ -234,7 +234,7 @@ rp_status codec_decode(struct codec_scratch *scratch, uint8_t codec, const struc
     uint8_t *target = shuffled ? scratch->a : out;
     int n = LZ4_decompress_safe(data, (char *)target, (int)size, (int)raw);
     if (n < 0 || (size_t)n != raw)
-        return err_set(err, RP_DATA_LOSS, "an lz4 block of %zu bytes does not give its %zu bytes back", size, raw);
+        return err_set(err, RP_DATA_LOSS, "an lz4 block of %zu bytes does not decompress to %zu bytes", size, raw);
     if (shuffled)
         codec_unshuffle(shape, target, out);
     if (codec_has_delta(codec))

@@ -1,7 +1,7 @@
 /* Column blocks: `rows` steps of one column, stored raw or compressed. Format in PROTOCOL.md, "Blocks".
  *
  * The raw size of a block is always rows * row_bytes, known to both sides from the column and the chunk's length, so no
- * block carries a size that could lie. All numbers are little-endian. A block is made in up to three stages, in this
+ * block carries a size that could be wrong. All numbers are little-endian. A block is made in up to three stages, in this
  * order; the codec says which:
  *
  *   delta    Row 0 stays as it is. Every other row is replaced by its difference to the row before (of the original
@@ -52,23 +52,23 @@ size_t codec_bound(const struct codec_shape *shape);
 rp_status codec_encode(struct codec_scratch *scratch, int32_t wanted, const struct codec_shape *shape, const void *rows,
                        void *out, size_t *out_size, uint8_t *used, rp_error *err);
 
-/* What the broker does with a block from the network: proves, without writing a byte of output, that codec_decode will
- * succeed on it and give the same bytes everywhere. For lz4 it walks the sequences: lengths, offsets, the exact total
- * and the end-of-block rules. RP_CODEC_ABSENT must have size 0. Fails with RP_BAD_MESSAGE. */
+/* Checks a block from the network, without decoding it: codec_decode succeeds on it and gives the same bytes on every machine.
+ * For lz4 it walks the sequences: lengths, offsets, the exact total and the end-of-block rules. RP_CODEC_ABSENT must have size
+ * 0. Fails with RP_BAD_MESSAGE. */
 rp_status codec_check(uint8_t codec, const struct codec_shape *shape, const void *data, size_t size, rp_error *err);
 
-/* Decodes into out, rows * row_bytes bytes. Safe on any input: what is no block of this shape is RP_DATA_LOSS (but an
- * lz4 block with an offset of 0 or a wrong end, which codec_check refuses, may give meaningless rows). An absent block
- * is RP_NOT_FOUND. */
+/* Decodes into out, rows * row_bytes bytes. Safe on any input: a block that does not have this shape gives RP_DATA_LOSS (but an
+ * lz4 block with an offset of 0 or a wrong end, which codec_check refuses, may give meaningless rows). An absent block gives
+ * RP_NOT_FOUND. */
 rp_status codec_decode(struct codec_scratch *scratch, uint8_t codec, const struct codec_shape *shape, const void *data,
                        size_t size, void *out, rp_error *err);
 
-/* The stages, of which codec.c is made. in and out do not overlap and hold rows * row_bytes bytes. */
+/* The stages that codec.c is made of. in and out do not overlap and hold rows * row_bytes bytes. */
 void codec_shuffle(const struct codec_shape *shape, const uint8_t *in, uint8_t *out);
 void codec_unshuffle(const struct codec_shape *shape, const uint8_t *in, uint8_t *out);
 void codec_delta(const struct codec_shape *shape, const uint8_t *in, uint8_t *out);
 void codec_undelta(const struct codec_shape *shape, uint8_t *rows);
-/* NULL if the lz4 block decompresses to exactly raw_size bytes; otherwise what is wrong with it. */
+/* Returns NULL if the lz4 block decompresses to exactly raw_size bytes; otherwise what is wrong with it. */
 const char *codec_lz4_problem(const uint8_t *data, size_t size, uint64_t raw_size);
 
 #endif

@@ -1,5 +1,5 @@
 /* The stages before lz4: delta and shuffle. Written with 16-byte vectors, which both compilers turn into the baseline
- * instructions of x86-64 and arm64, so that speed does not hang on an optimisation level. */
+ * instructions of x86-64 and arm64, so that speed does not depend on an optimisation level. */
 #include <stdbool.h>
 #include <string.h>
 
@@ -41,9 +41,9 @@ static ALWAYS_INLINE vec8 zip_high(vec8 a, vec8 b)
     return __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
 }
 
-/* 16 elements are a sequence of 16 * width bytes. Taking the even bytes of it and then the odd ones moves the lowest bit
- * of each byte's position to the top; after log2(width) rounds the byte number inside the element stands above the
- * element's number, which is the shuffled order. */
+/* 16 elements are a sequence of 16 * width bytes. Taking its even bytes and then its odd bytes moves the lowest bit of each
+ * byte's position to the top; after log2(width) rounds the position is (byte number, element number), which is the shuffled
+ * order. */
 static ALWAYS_INLINE void shuffle_16(const uint8_t *in, uint8_t *out, size_t stride, const uint32_t width)
 {
     vec8 a[16], b[16];
@@ -64,7 +64,7 @@ static ALWAYS_INLINE void shuffle_16(const uint8_t *in, uint8_t *out, size_t str
         memcpy(out + j * stride, &a[j], LANES);
 }
 
-/* The same rounds, backwards. */
+/* The same rounds in reverse. */
 static ALWAYS_INLINE void unshuffle_16(const uint8_t *in, uint8_t *out, size_t stride, const uint32_t width)
 {
     vec8 a[16], b[16];

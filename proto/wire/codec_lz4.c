@@ -1,16 +1,16 @@
-/* Checks an LZ4 block without decompressing it. A block is a row of sequences: a token (literal length in the high four
- * bits, match length - 4 in the low four), more length bytes where a part is 15, the literals, a 2-byte offset, more
- * length bytes of the match. The last sequence ends after its literals. */
+/* Checks an LZ4 block without decompressing it. A block is a list of sequences: a token (literal length in the high four bits,
+ * match length - 4 in the low four), more length bytes if the literal length is 15, the literals, a 2-byte offset, more length
+ * bytes if the match length is 15. The last sequence ends after its literals. */
 #include <stdbool.h>
 
 #include "proto/wire/codec.h"
 
 #define MIN_MATCH 4u
 #define LAST_LITERALS 5u /* no match ends within these last bytes of the output */
-#define MATCH_LIMIT 12u  /* no match begins within these */
+#define MATCH_LIMIT 12u  /* no match begins within these last bytes of the output */
 
-/* Adds the length bytes at *at to a nibble of 15. A length above the number of bytes that are left is found by the
- * caller; the sum cannot overflow, since each byte of input adds at most 255. */
+/* Adds the length bytes at *at to a nibble of 15. The caller finds a length above the number of remaining bytes; the sum cannot
+ * overflow, because each byte of input adds at most 255. */
 static inline bool read_length(const uint8_t **at, const uint8_t *end, uint64_t *length)
 {
     uint8_t byte;

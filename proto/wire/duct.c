@@ -34,7 +34,7 @@ static bool duct_grow(struct duct *self)
     return true;
 }
 
-/* Drops the message that is being sent. */
+/* Drops the incomplete message. */
 static void duct_drop(struct duct *self)
 {
     for (uint32_t i = 0; i < self->begun; i++)

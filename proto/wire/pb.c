@@ -19,7 +19,7 @@ struct pb_number pb_read_varint_slow(const uint8_t *at, const uint8_t *end)
     return (struct pb_number){NULL, 0};
 }
 
-/* Reads what follows a tag and gives the byte after it; NULL: damaged. */
+/* Reads the value after a tag and returns the byte after it; NULL: damaged. */
 static const uint8_t *pb_read_value(const uint8_t *at, const uint8_t *end, struct pb_field *field)
 {
     struct pb_number number;
@@ -137,7 +137,7 @@ void pb_put_fixed64(struct pb_writer *self, uint32_t number, uint64_t value)
         pb_put_fixed(self, number, PB_FIXED64, value, 8);
 }
 
-/* Tag and length of a PB_BYTES field; gives where its bytes go. */
+/* Writes tag and length of a PB_BYTES field; returns where its bytes go. */
 static uint8_t *pb_put_length(struct pb_writer *self, uint32_t number, size_t size)
 {
     uint64_t tag = (uint64_t)number << 3 | PB_BYTES;

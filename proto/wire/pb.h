@@ -1,5 +1,5 @@
-/* The few pieces of the protobuf wire format that hot headers need: a bounds-checked reader over one frame and a writer
- * into a growing buffer. Everything else goes through protobuf-c. */
+/* The parts of the protobuf wire format that hot headers need: a bounds-checked reader over one frame and a writer into a growing
+ * buffer. All other messages use protobuf-c. */
 #ifndef PROTO_PB_H
 #define PROTO_PB_H
 
@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Packed arrays are read and written as they lie in memory. */
+/* Packed arrays are read and written without conversion. */
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "only little-endian machines are supported");
 
 enum pb_wire { PB_VARINT = 0, PB_FIXED64 = 1, PB_BYTES = 2, PB_FIXED32 = 5 };
@@ -33,17 +33,18 @@ static inline struct pb_reader pb_reader(const void *data, size_t size)
     const uint8_t *at = data;
     return (struct pb_reader){at, size > 0 ? at + size : at};
 }
-/* 1: a field was read; 0: the end; -1: damaged. Unknown fields are given like all others: skip them. Groups, field
- * number 0 and varints of more than 64 bits count as damage. */
+/* Returns 1: a field was read; 0: the end; -1: damaged. The caller skips fields that it does not know. Groups, field number 0 and
+ * varints of more than 64 bits count as damage. */
 int pb_next(struct pb_reader *self, struct pb_field *field);
 
-/* A varint and the byte after it; at is NULL if it is damaged. By value, so that a hot loop keeps both in registers. */
+/* A varint and the byte after it; at is NULL if the varint is damaged. Returned by value, so that a hot loop keeps both in
+ * registers. */
 struct pb_number {
     const uint8_t *at;
     uint64_t value;
 };
 struct pb_number pb_read_varint_slow(const uint8_t *at, const uint8_t *end);
-/* The one- and two-byte forms are nearly all there is in a header: they are read inline. */
+/* Reads the one- and two-byte forms inline: a header has nearly no others. */
 static inline struct pb_number pb_read_varint(const uint8_t *at, const uint8_t *end)
 {
     if (end - at >= 2) {
@@ -55,8 +56,8 @@ static inline struct pb_number pb_read_varint(const uint8_t *at, const uint8_t *
     return pb_read_varint_slow(at, end);
 }
 
-/* A packed array of fixed-width elements inside a frame: unaligned, little-endian. With n == 1 every index reads the
- * one element (the "or 1" arrays of replay.proto). */
+/* A packed array of fixed-width elements inside a frame: unaligned, little-endian. With n == 1 every index reads that
+ * element (the "or 1" arrays of replay.proto). */
 struct pb_array {
     const uint8_t *data;
     uint32_t n;
@@ -93,37 +94,37 @@ struct pb_writer {
     bool failed;
 };
 void pb_writer_fini(struct pb_writer *self);
-/* Makes room for n more bytes and gives a pointer to them (NULL: out of memory); size grows by n. */
+/* Makes room for n more bytes and returns a pointer to them (NULL: out of memory); size grows by n. */
 void *pb_reserve(struct pb_writer *self, size_t n);
 void pb_varint(struct pb_writer *self, uint64_t value);
 void pb_tag(struct pb_writer *self, uint32_t number, enum pb_wire wire);
-/* Fields with the protobuf default (0, empty) are left out by these four. */
+/* These four leave out fields with the protobuf default (0, empty). */
 void pb_put_varint(struct pb_writer *self, uint32_t number, uint64_t value);
 void pb_put_fixed32(struct pb_writer *self, uint32_t number, uint32_t value);
 void pb_put_fixed64(struct pb_writer *self, uint32_t number, uint64_t value);
 void pb_put_bytes(struct pb_writer *self, uint32_t number, const void *data, size_t size);
-/* Tag and length of a packed array of n elements of `width` bytes; gives where they go (NULL if n is 0). */
+/* Writes tag and length of a packed array of n elements of `width` bytes; returns where they go (NULL if n is 0). */
 uint8_t *pb_put_packed(struct pb_writer *self, uint32_t number, uint32_t n, uint32_t width);
-/* The same, filled from little-endian host arrays; if all n are equal only one is written ("or 1"). An array for which
- * replay.proto does not say "or 1" goes through pb_put_packed. */
+/* The same, filled from host arrays; if all n are equal only one element is written ("or 1"). For an array that replay.proto does
+ * not mark "or 1" use pb_put_packed. */
 void pb_put_u32s(struct pb_writer *self, uint32_t number, const uint32_t *values, uint32_t n);
 void pb_put_u64s(struct pb_writer *self, uint32_t number, const uint64_t *values, uint32_t n);
 void pb_put_f64s(struct pb_writer *self, uint32_t number, const double *values, uint32_t n);
 void pb_put_u8s(struct pb_writer *self, uint32_t number, const uint8_t *values, uint32_t n);
 
-/* Whether n elements of `width` bytes are the same, bit by bit: an array that equals itself shifted by one. */
+/* Returns true if n elements of `width` bytes are equal, bit by bit: then the array equals itself shifted by one element. */
 static inline bool pb_all_equal(const void *values, uint32_t n, uint32_t width)
 {
     const uint8_t *v = values;
     return n < 2 || memcmp(v, v + width, ((size_t)n - 1) * width) == 0;
 }
-/* Bytes that a varint takes. */
+/* Returns the bytes that a varint takes. */
 static inline uint32_t pb_varint_size(uint64_t value)
 {
     uint32_t bits = 64 - (uint32_t)__builtin_clzll(value | 1);
     return (bits * 9 + 64) / 64;
 }
-/* Writes a varint to `at`, which has room for it; gives the byte after it. */
+/* Writes a varint to `at`, which has room for it; returns the byte after it. */
 static inline uint8_t *pb_store_varint(uint8_t *at, uint64_t value)
 {
     for (; value >= 0x80; value >>= 7)

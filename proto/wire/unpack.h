@@ -1,4 +1,4 @@
-/* protobuf-c's unpacking, which gives NULL for damage and for a lack of memory alike: here the two differ. */
+/* Unpacks with protobuf-c and tells damage from a lack of memory; protobuf-c returns NULL for both. */
 #ifndef PROTO_UNPACK_H
 #define PROTO_UNPACK_H
 
@@ -6,9 +6,9 @@
 
 #include "proto/base/error.h"
 
-/* RP_OK; RP_BAD_MESSAGE: the bytes are damaged; RP_NO_MEMORY. *out is NULL unless it is RP_OK. */
+/* RP_BAD_MESSAGE: the bytes are damaged. RP_NO_MEMORY: there is no memory. *out is NULL unless RP_OK is returned. */
 rp_status unpack(const ProtobufCMessageDescriptor *descriptor, const void *data, size_t size, ProtobufCMessage **out);
-/* For messages from unpack alone. NULL is fine. */
+/* Frees a message from unpack; NULL is allowed. */
 void unpack_free(ProtobufCMessage *message);
 
 #endif

@@ -1,11 +1,16 @@
-/* Hot headers, decoded by hand into views: ingest, sample, update, sample reply. A view borrows the frame. Decoding
- * checks what can be checked from the header alone: wire types, array lengths against each other, no field twice, counts
- * that add up. What is left to the owner of the state: versions, sessions, columns, layouts, tables, references, and
- * the sizes of blocks against the payload frames.
+/* Hot headers, decoded by hand into views: ingest, sample, update, sample reply.
  *
- * Readers are stricter than protobuf asks for: a packed array stands once and is packed, a oneof has one member, a
- * uint32 fits 32 bits. Unknown fields are skipped, so that later versions may add some; in Request and Reply every
- * field from 16 on is a body. All failures are RP_BAD_MESSAGE with a sentence that names the field. */
+ * The room proto/wire owns how messages are encoded (replay.proto and PROTOCOL.md say what they mean): hot headers (wire*), the
+ * protobuf wire format for them (pb), other messages through protobuf-c (unpack), column blocks (codec*), and messages inside
+ * one process (duct). It uses proto/base only; the broker and the client use it.
+ *
+ * A view borrows the frame. Decoding checks what can be checked from the header alone: wire types, array lengths against each
+ * other, no field twice, counts that add up. The owner of the state checks versions, sessions, columns, layouts, tables,
+ * references, and the sizes of blocks against the payload frames.
+ *
+ * Readers are stricter than protobuf: a packed array appears once and is packed, a oneof has one member, a uint32 fits 32 bits.
+ * Unknown fields are skipped, so that later versions can add fields; in Request and Reply every field from 16 on is a body. All
+ * failures are RP_BAD_MESSAGE with a sentence that names the field. */
 #ifndef PROTO_WIRE_H
 #define PROTO_WIRE_H
 
@@ -18,10 +23,10 @@
 
 #define WIRE_VERSION 1u
 #define WIRE_SESSION_BYTES 16u
-/* The most chunks of one sample reply: its header may state a number of chunks in a few bytes. */
+/* Largest number of chunks in one sample reply: a header can claim any number of chunks in a few bytes. */
 #define WIRE_MAX_CHUNKS (1u << 24)
 
-/* Outer header of a service request: body is the field that was set (16 and up), its bytes unparsed. */
+/* Outer header of a service request: body is the number of the field that is set (16 and up); data are its bytes, not parsed. */
 struct wire_request {
     uint32_t version;
     uint64_t id;
@@ -31,8 +36,8 @@ struct wire_request {
     const uint8_t *data;
     size_t size;
 };
-/* RP_BAD_MESSAGE if the frame is no Request at all; id and client are set as far as they could be read, so that the
- * error can be answered. A body field that is unknown is not an error here. */
+/* RP_BAD_MESSAGE if the frame is not a Request; id and client are set if they could be read, so that the error can be answered.
+ * An unknown body is not an error here. */
 rp_status wire_read_request(const void *frame, size_t size, struct wire_request *out, rp_error *err);
 
 struct wire_string {
@@ -49,7 +54,7 @@ struct wire_sample {
 };
 rp_status wire_read_sample(const void *body, size_t size, struct wire_sample *out, rp_error *err);
 
-/* Update, Delete and Fetch (priority empty for the latter two; for Update n or 1). */
+/* Update, Delete and Fetch. priority is empty for Delete and Fetch, and has n or 1 elements for Update. */
 struct wire_keys {
     struct wire_string table;
     struct pb_array key;
@@ -63,12 +68,12 @@ struct wire_ingest {
     uint32_t epoch;
     uint64_t number;
     uint64_t oldest_chunk;
-    const uint8_t *layouts; /* the frame from the first Layout field on, to be walked again with pb_next; NULL: none */
+    const uint8_t *layouts; /* the frame from the first Layout field on, for another pass with pb_next; NULL: none */
     size_t layouts_size;
     uint32_t n_layouts;
     uint32_t n_chunks;
     uint32_t packed;
-    /* chunk_episode, run_policy and item_offset may be absent from the frame: then they are one 0, safe to index. */
+    /* chunk_episode, run_policy and item_offset may be absent from the frame: then they are one 0, which every index reads. */
     struct pb_array chunk_number, chunk_step, chunk_length, chunk_episode;
     struct pb_array block_size, block_codec; /* n is 1 or a multiple of n_chunks: the session knows the columns */
     uint32_t n_runs;
@@ -77,12 +82,12 @@ struct wire_ingest {
     struct pb_array item_key, item_priority, item_chunk, item_offset, item_length;
 };
 /* On RP_OK: n_chunks, n_items and n_runs agree with all arrays, the runs' items sum to n_items, packed <= n_chunks. On
- * RP_BAD_MESSAGE, session and number are set as far as they could be read. */
+ * RP_BAD_MESSAGE, session and number are set if they could be read. */
 rp_status wire_read_ingest(const void *frame, size_t size, struct wire_ingest *out, rp_error *err);
 
-/* The writer's side: arrays in host order. Optional ones (chunk_episode, run_policy, item_offset) may be NULL: then all
- * zero. Appends the frame to out; if memory runs out, out->failed is set. The header is laid out so that session, epoch
- * and number stand at fixed places: wire_patch_ingest changes the first two in place. */
+/* The writer's side: arrays in host order. Optional arrays (chunk_episode, run_policy, item_offset) may be NULL for all zeros.
+ * Appends the frame to out; without memory, out->failed is set. session, epoch and number have fixed offsets in the header, so
+ * that wire_patch_ingest can change the first two in place. */
 struct wire_ingest_out {
     const uint8_t *session;
     uint32_t epoch;
@@ -137,7 +142,7 @@ struct wire_sampled {
  * that array the sum of `chunks`. Absent probability, times_sampled, policy, session, layout and offset are one 0. */
 rp_status wire_read_sampled(const void *body, size_t size, struct wire_sampled *out, rp_error *err);
 
-/* The column of a block: block_index counts all blocks of the reply, block_in_chunk those of its chunk. */
+/* Returns the column of a block: block_index counts all blocks of the reply, block_in_chunk the blocks of its chunk. */
 static inline uint32_t wire_block_column(const struct wire_sampled *self, uint32_t chunk, uint32_t block_in_chunk,
                                          uint32_t block_index)
 {
@@ -145,9 +150,9 @@ static inline uint32_t wire_block_column(const struct wire_sampled *self, uint32
     return self->block_column.data[self->block_column.n == self->n_blocks ? block_index : block_in_chunk];
 }
 
-/* The broker's side. All arrays in host order. chunk may be NULL (0, 1, 2 ...), as may those that the reader takes for
- * 0 when absent. block_column holds n_block_columns entries: n_blocks, or only those of the first chunk where all chunks
- * have the same. Writes a whole Reply frame (outer header included); if memory runs out, out->failed is set. */
+/* The broker's side: arrays in host order. chunk may be NULL (0, 1, 2 ...), and so may arrays that read as 0 when absent.
+ * block_column has n_block_columns entries: n_blocks, or only those of the first chunk if all chunks have the same columns.
+ * Writes a whole Reply frame, including the outer header; without memory, out->failed is set. */
 struct wire_sampled_out {
     uint64_t id;
     uint32_t status;

@@ -1,5 +1,5 @@
-/* Readers of hot headers. Each message is a list of rows (number, kind, name, member of the view) for wire_scan; the
- * checks that concern several fields follow. */
+/* Reads hot headers. Each message is a table of rows (number, kind, name, member of the view) for wire_scan; then come the checks
+ * across fields. */
 #include "proto/base/error.h"
 #include "proto/wire/wire_scan.h"
 #include "replay/types.h"
@@ -108,7 +108,7 @@ static inline bool wire_is_n_or_one(const struct pb_array *a, uint32_t n)
     return a->n == n || (a->n == 1 && n > 0);
 }
 
-/* An absent optional array becomes one 0 when there is something that it describes. */
+/* Makes an absent optional array one 0, if there are elements that it describes. */
 static inline bool wire_optional(struct pb_array *a, uint32_t n)
 {
     if (a->n == 0 && n > 0)
@@ -240,7 +240,7 @@ static uint32_t wire_max(const struct pb_array *a)
     return max;
 }
 
-/* Of n values, of which a may hold one that stands for all. */
+/* Returns the sum of n values; an array of one element stands for all n. */
 static uint64_t wire_sum(const struct pb_array *a, uint32_t n)
 {
     uint64_t sum = 0;

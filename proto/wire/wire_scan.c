@@ -1,11 +1,11 @@
-/* See wire_scan.h. Everything that only a bad frame needs is kept out of line. */
+/* See wire_scan.h. Code that only a bad frame needs is kept out of line. */
 #include "proto/wire/wire_scan.h"
 
 #include <inttypes.h>
 
 #include "proto/base/error.h"
 
-/* Strings and arrays are stored by the same code. */
+/* The same code stores strings and arrays. */
 _Static_assert(sizeof(struct wire_string) == sizeof(struct pb_array) &&
                    offsetof(struct wire_string, size) == offsetof(struct pb_array, n),
                "a string is an array of bytes");
@@ -52,7 +52,7 @@ WIRE_COLD rp_status wire_scan_bad_count(const struct wire_spec *spec, uint32_t n
 
 /* ---- the pass */
 
-/* A field without a row: a body, or one to be skipped. Gives the byte after it, or NULL. */
+/* Takes a field without a row: a body, or a field to skip. Returns the byte after it, or NULL. */
 static const uint8_t *wire_other(const struct wire_spec *spec, const uint8_t *frame, struct pb_reader in,
                                  struct wire_found *found, rp_error *err)
 {
@@ -80,7 +80,7 @@ static const uint8_t *wire_other(const struct wire_spec *spec, const uint8_t *fr
     return in.at;
 }
 
-/* A tag that does not agree with its row: no row, or the wrong wire type. */
+/* Handles a tag that has no row, or the wrong wire type for its row. */
 static const uint8_t *wire_odd(const struct wire_spec *spec, const uint8_t *frame, struct pb_reader in, uint64_t tag,
                                struct wire_found *found, rp_error *err)
 {
@@ -118,7 +118,7 @@ rp_status wire_scan(const struct wire_spec *spec, const void *frame, size_t size
     const uint8_t *at = frame, *end = pb_reader(frame, size).end;
     uint32_t seen = 0;
     *found = (struct wire_found){0};
-    /* So that counts fit 32 bits. */
+    /* Counts must fit 32 bits. */
     if (size > UINT32_MAX)
         return err_set(err, RP_BAD_MESSAGE, "%s: a header of %zu bytes is too long", spec->name, size);
     while (at != end) {

@@ -19,12 +19,12 @@ enum wire_kind {
     WIRE_A8,   /* bytes, packed fixed32 and fixed64 or double: struct pb_array */
     WIRE_A32,
     WIRE_A64,
-    WIRE_SUBS, /* repeated sub-messages: only counted, their place goes to wire_found */
+    WIRE_SUBS, /* repeated sub-messages: only counted; wire_found says where they are */
 };
 
 struct wire_row {
     uint8_t kind;
-    uint8_t want;    /* the wire type plus 1: 0, which no tag has, where there is no field */
+    uint8_t want;    /* the wire type plus 1; 0, which no tag has, if there is no field */
     uint8_t shift;   /* an array's element takes 1 << shift bytes */
     uint16_t offset; /* of the member in the view */
 };
@@ -47,7 +47,7 @@ struct wire_spec {
     struct wire_row rows[WIRE_ROWS];
 };
 
-/* What a pass finds besides the members of the view. */
+/* What a pass finds in addition to the members of the view. */
 struct wire_found {
     uint32_t seen; /* bit per field number */
     uint32_t n_subs;
@@ -57,8 +57,8 @@ struct wire_found {
     size_t size;
 };
 
-/* Stores every field of the frame into the view, which the caller has zeroed. On failure the view has what stood before
- * the damage. */
+/* Stores every field of the frame in the view, which the caller has zeroed. On failure the view has the fields before the
+ * damage. */
 rp_status wire_scan(const struct wire_spec *spec, const void *frame, size_t size, void *view, struct wire_found *found,
                     rp_error *err);
 

@@ -1,12 +1,11 @@
-/* Writers of hot headers. The fields are planned first, so that the exact size is known: one reservation, then one pass
- * that stores tag, length and bytes without a check. Fields stand in the order of their numbers, as protobuf writes
- * them. */
+/* Writes hot headers. The fields are planned first, so that the exact size is known: one reservation, then one pass that stores
+ * tag, length and bytes without checks. Fields are in the order of their numbers, as protobuf writes them. */
 #include "proto/wire/wire.h"
 
 #define WIRE_MAX_PARTS 24u
 #define WIRE_SAMPLE_BODY 19u
 
-/* The fixed start of an ingest header: tags and values up to and including oldest_chunk, zeros written out. */
+/* The fixed start of an ingest header: tags and values up to oldest_chunk, with zeros written out. */
 enum {
     INGEST_VERSION = 1,
     INGEST_SESSION_HI = 3,
@@ -50,7 +49,7 @@ static inline void plan_folded(struct wire_plan *self, uint32_t number, const vo
         plan_add(self, number << 3 | PB_BYTES, data, pb_all_equal(data, n, width) ? width : (uint64_t)n * width);
 }
 
-/* The same, left out if all are 0: for arrays whose absence means that. */
+/* The same, left out if all elements are 0: for arrays that read as 0 when absent. */
 static inline void plan_optional(struct wire_plan *self, uint32_t number, const void *data, uint32_t n, uint32_t width)
 {
     static const uint8_t zeros[8];
@@ -78,7 +77,7 @@ static inline void plan_verbatim(struct wire_plan *self, const void *data, size_
     }
 }
 
-/* Most arrays of a header have one element: spare those a call. */
+/* Most arrays of a header have one element: no call for those. */
 static inline void plan_copy(uint8_t *at, const void *data, size_t size)
 {
     if (size == 4)

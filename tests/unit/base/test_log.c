@@ -107,7 +107,7 @@ static void test_open_fails_with_a_reason(void **state)
     (void)state;
     rp_error err = {0};
     assert_int_equal(log_open("/nonexistent/log", &err), RP_IO);
-    assert_string_equal(err.text, "the log '/nonexistent/log' can not be opened: No such file or directory");
+    assert_string_equal(err.text, "the log '/nonexistent/log' cannot be opened: No such file or directory");
 }
 
 /* The same descriptor fails with ENOSPC, then works: /dev/full stands in the log's place through a symbolic link. */
