@@ -1,4 +1,4 @@
-/* Checkpoints: asks a broker for one, or looks at the files of a folder without one. */
+/* The checkpoint command: asks a broker for a checkpoint, or inspects the files of a folder without a broker. */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -10,7 +10,7 @@
 #include "proto/base/format.h"
 #include "proto/config/schema.h"
 
-/* ---- a broker is asked ---- */
+/* ---- asking a broker ---- */
 
 static int make_one(struct ctl *ctl)
 {
@@ -47,7 +47,7 @@ static void when(char *out, size_t size, int64_t wall_ns)
         snprintf(out, size, "-");
 }
 
-/* What one file is, as a line of the list. */
+/* One file as a line of the list. */
 struct listed {
     char kind[48], made[32], holds[64], state[160];
     uint64_t items;
@@ -61,7 +61,7 @@ static void describe(const struct folder *folder, const struct folder_file *file
     snprintf(out->kind, sizeof out->kind, "%s", file->kind == DISK_CHECKPOINT ? "checkpoint" : "segment");
     *found = (struct verify_result){0};
     *sound = !all && file->kind == DISK_SEGMENT;
-    if (*sound) { /* large: only verify reads them */
+    if (*sound) { /* segments are large: only verify reads them */
         when(out->made, sizeof out->made, file->changed_ns);
         return;
     }
@@ -120,7 +120,7 @@ static void list_json(const struct folder *folder, const struct folder_file *fil
     (void)folder;
 }
 
-/* ls and verify: the same look at every file; verify goes on to what a broker would make of them. */
+/* ls and verify: both inspect every file; verify then checks what a broker would load from them. */
 static int list(struct ctl *ctl, const struct folder *folder, bool verify)
 {
     static const char *const titles[] = {">number", "kind", "made", ">size", "holds", "state"};
@@ -292,7 +292,7 @@ static int with_image(struct ctl *ctl, const struct folder *folder,
     return rc;
 }
 
-/* The places of all chunks that a broker would read. Gives how many; out: NULL, or room for them. */
+/* Lists the places of all chunks that a broker would read, and returns their number; out may be NULL. */
 static uint64_t chunk_places(const struct image *image, uint64_t *out)
 {
     uint64_t n = 0;
@@ -328,7 +328,8 @@ static rp_status pass_chunk(void *ctx, uint64_t at, const struct chunk_view *chu
     return RP_OK;
 }
 
-/* A segment that is missing, or cut between two records, is found by no look at the files that are there. */
+/* Checks that every chunk is there: inspecting files one by one does not find a missing segment, or one that was cut between two
+ * records. */
 static rp_status check_chunks(const struct image *image, const struct folder *folder, rp_error *err)
 {
     uint64_t n = chunk_places(image, NULL), *places = malloc((n + 1) * sizeof *places);

@@ -1,4 +1,9 @@
-/* replay-ctl: one struct with what the command line said, one row for each command. */
+/* replay-ctl, the command-line tool for people who look at a broker or operate it.
+ *
+ * The room agent/ctl owns its commands: show.c (info, why, items, sessions, counters), operate.c (item, delete, reset, limiter,
+ * params), top*.c, checkpoint.c and export.c (files without a broker), and main.c (the command line). It uses
+ * agent/client/admin for what a broker says, and broker/disk for files. One struct holds the command line; one row in main.c
+ * describes each command. */
 #ifndef AGENT_CTL_CTL_H
 #define AGENT_CTL_CTL_H
 
@@ -26,11 +31,11 @@ enum ctl_option {
     CTL_INTERVAL = 8,
     CTL_COUNT = 16,
     CTL_VALUES = 32,
-    CTL_TIMEOUT = 64, /* for all commands */
-    CTL_FILES = 128,  /* none: with arguments the command looks at files, and needs no broker */
+    CTL_TIMEOUT = 64, /* an option of all commands */
+    CTL_FILES = 128,  /* not an option: with arguments the command reads files, and needs no broker */
 };
 
-/* Keys in one delete. */
+/* Largest number of keys in one delete. */
 #define CTL_MAX_KEYS 256u
 
 struct ctl {
@@ -53,19 +58,19 @@ struct ctl_command {
     const char *name;
     const char *arguments; /* "TABLE [--limit N]" */
     const char *summary;   /* one line */
-    const char *help;      /* what --help says beyond that; may be "" */
-    uint32_t options;      /* ctl_option bits that it takes */
+    const char *help;      /* further text for --help; may be "" */
+    uint32_t options;      /* ctl_option bits that the command takes */
     uint32_t least, most;  /* arguments */
     int (*run)(struct ctl *ctl);
 };
 
-/* Prints the sentence (as JSON with --json) and gives the exit code for it. */
+/* Prints the error (as JSON with --json) and returns its exit code. */
 int ctl_fail(const struct ctl *ctl, const rp_error *err);
 /* The same for a mistake on the command line. */
 #define ctl_usage(...) cli_usage("replay-ctl", __VA_ARGS__)
-/* Prints a message as a line of JSON. Gives an exit code. */
+/* Prints a message as a line of JSON. Returns an exit code. */
 int ctl_print_json(const ProtobufCMessage *message);
-/* Prints the text of a writer as a line, and empties it. Gives an exit code. */
+/* Prints the text of a writer as a line, and empties it. Returns an exit code. */
 int ctl_print_text(struct json *json);
 
 /* show.c */
@@ -80,7 +85,7 @@ int ctl_delete(struct ctl *ctl);
 int ctl_reset(struct ctl *ctl);
 int ctl_limiter(struct ctl *ctl);
 int ctl_params(struct ctl *ctl);
-/* checkpoint.c: asks for one, or looks at those in a folder */
+/* checkpoint.c: asks for a checkpoint, or inspects a folder */
 int ctl_checkpoint(struct ctl *ctl);
 /* export.c: the items of a table in a folder's files as lines of JSON */
 struct image;

@@ -1,4 +1,5 @@
-/* Items of a table in files, as lines of JSON: made into the reply that a broker would have sent, and decoded as such. */
+/* Exports the items of a table in files as lines of JSON: each item becomes the reply that a broker would have sent, and is
+ * decoded like one. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +24,7 @@ struct exporter {
     int64_t now_ns;
 };
 
-/* Distinct chunks of some items, in the order of their places, with what the reply says of them. */
+/* Distinct chunks of some items, in the order of their places in the files, with their part of the reply. */
 struct loaded {
     uint64_t *at;
     uint32_t n, read, capacity;
@@ -119,7 +120,7 @@ static uint32_t place_of(const struct loaded *self, uint64_t at)
     return found ? (uint32_t)(found - self->at) : 0;
 }
 
-/* A reply with one item, as it is put together. */
+/* The parts of a reply with one item. */
 struct parts {
     struct pb_writer layouts, data, sizes, columns, codecs;
     uint32_t *length, *blocks, n_blocks, session;
@@ -217,7 +218,7 @@ static rp_status decode(const struct exporter *self, const struct pb_writer *fra
     return batch_decode(self->decoder, &(struct batch_reply){&view, reply.text, &payload, 1}, out, err);
 }
 
-/* One item as a reply with its chunks, then as a batch of one, then as a line. */
+/* Writes one item: makes a reply with its chunks, decodes it into a batch, and prints that as a line. */
 static rp_status export_one(const struct exporter *self, const struct image_item *item, const struct loaded *from,
                             const uint64_t *offsets, const uint32_t *first_block, rp_error *err)
 {
@@ -234,7 +235,7 @@ static rp_status export_one(const struct exporter *self, const struct image_item
         admin_json_item(&json, batch, 0, self->ctl->given & CTL_VALUES ? self->ctl->values : UINT32_MAX);
         char *text = json_take(&json);
         if (!text || fprintf(self->out, "%s\n", text) < 0)
-            status = err_set(err, RP_IO, "can not write: %s", text ? strerror(errno) : "no memory");
+            status = err_set(err, RP_IO, "cannot write: %s", text ? strerror(errno) : "no memory");
         free(text);
     }
     rp_batch_release(&batch);
@@ -320,7 +321,7 @@ int ctl_export(struct ctl *ctl, const struct image *image, const struct folder *
     struct exporter self = {.ctl = ctl, .folder = folder, .out = to_file ? fopen(ctl->save, "w") : stdout};
     self.now_ns = image->clock_ns;
     if (!self.out) {
-        err_set(&err, RP_IO, "can not write %s: %s", ctl->save, strerror(errno));
+        err_set(&err, RP_IO, "cannot write %s: %s", ctl->save, strerror(errno));
         return ctl_fail(ctl, &err);
     }
     const struct batch_options options = {.beta = 0};
@@ -332,6 +333,6 @@ int ctl_export(struct ctl *ctl, const struct image *image, const struct folder *
     if (self.pool)
         batch_pool_unref(&self.pool);
     if (to_file && fclose(self.out) != 0 && status == RP_OK)
-        status = err_set(&err, RP_IO, "can not write %s: %s", ctl->save, strerror(errno));
+        status = err_set(&err, RP_IO, "cannot write %s: %s", ctl->save, strerror(errno));
     return status == RP_OK ? CTL_OK : ctl_fail(ctl, &err);
 }

@@ -102,7 +102,7 @@ int ctl_print_json(const ProtobufCMessage *message)
 
 /* ---- options ---- */
 
-/* What is said on the command line. */
+/* The command line. */
 struct line {
     struct ctl ctl;
     const char *endpoint;
@@ -241,7 +241,7 @@ static int run(struct ctl *ctl, const struct ctl_command *command, const char *e
 int main(int argc, char **argv)
 {
     struct line line = {.ctl = {.interval_ns = NS_PER_S, .limit = 20}, .timeout_ns = 3 * NS_PER_S};
-    log_set_level(LEVEL_OFF); /* the library's own lines: what matters is told by the commands */
+    log_set_level(LEVEL_OFF); /* no lines of the library: the commands print what matters */
     signal(SIGPIPE, SIG_IGN); /* "replay-ctl top | head" ends with a write error, not by a signal */
     int rc = cli_read(&cli, &line, argc, argv);
     if (rc != CLI_GO_ON)

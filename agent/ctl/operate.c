@@ -53,7 +53,7 @@ static void print_item(const char *table, const rp_batch *batch, uint32_t max_va
     }
 }
 
-/* The batch holds the item if it is in the table. */
+/* Fetches the item into a batch, if it is in the table. */
 static rp_status fetch_from(struct ctl *ctl, const char *table, uint64_t key, rp_batch **out, rp_error *err)
 {
     RP_TRY(rp_admin_fetch(ctl->client, table, &key, 1, ctl->timeout_ms, out, err));
@@ -75,7 +75,7 @@ static rp_status fetch_anywhere(struct ctl *ctl, uint64_t key, const char **tabl
     return err_set(err, RP_NOT_FOUND, "no table has an item %llu", (unsigned long long)key);
 }
 
-/* 0, or an exit code after a message. Zeros in front make no octal number of it: that would be another item. */
+/* Reads a key. Returns 0, or an exit code after a message. Leading zeros do not mean octal: that would be another item. */
 static int read_key(const char *text, uint64_t *key)
 {
     bool hexadecimal = text[0] == '0' && (text[1] == 'x' || text[1] == 'X');
@@ -163,7 +163,7 @@ int ctl_reset(struct ctl *ctl)
 
 static const char *const limiter_keys[] = {"samples_per_insert", "min_size", "min_diff", "max_diff", "error_buffer"};
 
-/* 0, or an exit code after a message. */
+/* Returns 0, or an exit code after a message. */
 static int read_setting(const char *text, rp_limiter_change *change)
 {
     double *places[] = {&change->samples_per_insert, &change->min_size, &change->min_diff, &change->max_diff,
@@ -226,7 +226,7 @@ int ctl_limiter(struct ctl *ctl)
     rp_status status = change.set ? admin_set_limiter(ctl->conn, table, &change, ctl->timeout_ms, &reply, &err)
                                   : admin_info(ctl->conn, table, false, ctl->timeout_ms, &reply, &err);
     if (status == RP_OK && !limiter_in(reply)) {
-        err_set(&err, RP_BAD_MESSAGE, "the broker does not tell about the limiter of '%s'", table);
+        err_set(&err, RP_BAD_MESSAGE, "the broker's reply has no limiter of '%s'", table);
         replay__reply__free_unpacked(reply, NULL);
         return ctl_fail(ctl, &err);
     }
@@ -255,7 +255,7 @@ static int save_slot(struct ctl *ctl, const rp_param *slot)
         reason = errno;
     }
     if (!ok) {
-        err_set(&err, RP_IO, "can not write '%s': %s", ctl->save, strerror(reason));
+        err_set(&err, RP_IO, "cannot write '%s': %s", ctl->save, strerror(reason));
         return ctl_fail(ctl, &err);
     }
     format_buffer size;

@@ -1,4 +1,4 @@
-/* The commands that only look: info, why, items, sessions, counters. */
+/* The commands that only read: info, why, items, sessions, counters. */
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,12 +41,12 @@ static void print_server(const Replay__ServerInfo *server)
         line("memory", "%s, no limit", format_bytes(a, server->memory_bytes));
     line("chunks", "%s, %s stored, %s raw", format_count(a, server->chunk_count), format_bytes(b, server->chunk_bytes),
          format_bytes(c, server->raw_bytes));
-    line("granted", "%s of inserts may be under way", format_bytes(a, server->granted_bytes));
+    line("granted", "%s of inserts may be in flight", format_bytes(a, server->granted_bytes));
     line("sessions", "%s", format_count(a, server->session_count));
     line("waiting", "%s", format_count(a, server->waiter_count));
     line("messages", "%s in, %s bad, %s replies dropped", format_count(a, server->messages_in),
          format_count(b, server->messages_bad), format_count(c, server->replies_dropped));
-    line("longest work", "%s without a look at the sockets", format_time(d, server->longest_stretch_ns));
+    line("longest work", "%s without reading the sockets", format_time(d, server->longest_stretch_ns));
 }
 
 static void print_tables(const Replay__InfoReply *info)
@@ -106,10 +106,10 @@ static void print_table(const Replay__TableInfo *table)
          format_rate(b, table->sample_rate), format_rate(c, table->update_rate));
     line("waiting", "%llu inserts, %llu samplers", (unsigned long long)table->waiting_inserts,
          (unsigned long long)table->waiting_samplers);
-    line("updates", "%s, %s of them for items that were gone", format_count(a, table->updates),
+    line("updates", "%s, %s of them for items no longer in the table", format_count(a, table->updates),
          format_count(b, table->updates_missing));
-    line("removed", "%s evicted, %s rejected, %s picked for samplers that were gone", format_count(a, table->evicted),
-         format_count(b, table->rejected), format_count(c, table->orphaned_picks));
+    line("removed", "%s evicted, %s rejected, %s picked for samplers that have disconnected",
+         format_count(a, table->evicted), format_count(b, table->rejected), format_count(c, table->orphaned_picks));
     if (table->evicted_for_memory)
         line("for memory", "%s of the evicted: memory_limit is reached before max_size",
              format_count(a, table->evicted_for_memory));

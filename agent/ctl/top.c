@@ -1,5 +1,5 @@
-/* top: asks the broker again and again, and shows the answers in the alternate screen, or prints them one after another
- * when the output is not a terminal. */
+/* top: asks the broker at an interval and draws the answers on the alternate screen, or prints them one after another if the
+ * output is not a terminal. */
 #include "agent/ctl/top.h"
 
 #include <errno.h>

@@ -1,17 +1,17 @@
-/* The lines of one frame of top, apart from the terminal, so that they can be tested. */
+/* Renders one frame of top, separate from the terminal, so that it can be tested. */
 #ifndef AGENT_CTL_TOP_H
 #define AGENT_CTL_TOP_H
 
 #include "proto/base/format.h"
 #include "replay.pb-c.h"
 
-/* What is shown; info or why may be NULL when the broker does not answer, and problem then says so. */
+/* The contents of a frame. info and why may be NULL if the broker does not answer; then problem says so. */
 struct top_frame {
     const Replay__InfoReply *info;
     const Replay__WhyReply *why;
     const char *endpoint;
     const char *problem;
-    double messages_rate; /* since the frame before; negative: not known */
+    double messages_rate; /* messages/s since the last frame; negative: not known */
     const char *clock;    /* "12:34:56" */
 };
 

@@ -117,7 +117,7 @@ void top_render(struct text *out, const struct top_frame *frame, uint32_t column
     }
     put_server(&lines, frame);
     for (size_t i = 0; i < frame->info->n_tables; i++) {
-        /* A table takes four lines; keep room for the waiters. */
+        /* A table takes four lines; keep room for what waits. */
         if (lines.left < 4 + WAITS_LEAST) {
             put_line(&lines, "... and %zu more tables", frame->info->n_tables - i);
             break;

@@ -36,7 +36,7 @@ rp_status endpoint_from_file(const char *path, char **out, rp_error *err)
     char text[8192];
     FILE *file = fopen(path, "r");
     if (!file)
-        return err_set(err, RP_IO, "the file '%s' can not be read", path);
+        return err_set(err, RP_IO, "the file '%s' cannot be read", path);
     size_t size = fread(text, 1, sizeof text - 1, file);
     fclose(file);
     text[size] = '\0';

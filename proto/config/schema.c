@@ -1,4 +1,4 @@
-/* Rows as a tree: how the dotted paths nest, and how a filled struct is released. */
+/* Rows as a tree: how the dotted paths nest, and how a filled struct is freed. */
 #include "proto/config/schema.h"
 
 #include <stdlib.h>
@@ -103,7 +103,7 @@ void schema_free_value(const struct schema *schema, const struct schema_row *row
     }
 }
 
-/* All rows whose values lie in the same struct: below prefix, and not inside a list below it. */
+/* Frees the values of all rows in the same struct: below prefix, and not inside a list below it. */
 static void free_level(const struct schema *schema, const char *prefix, void *base)
 {
     for (uint32_t i = 0; i < schema->n_rows; i++) {

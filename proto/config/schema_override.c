@@ -1,5 +1,5 @@
-/* Overrides: "agent.hidden=[64, 64]" changes the document before anything is read from it, so that values from a command
- * line are checked like those of the file. Nodes that come from an override carry its number in place of a line. */
+/* Overrides: "agent.hidden=[64, 64]" changes the document before it is read, so that values of a command line are checked like
+ * those of the file. Nodes from an override carry its number in place of a line. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -45,7 +45,7 @@ static int add_container(const struct override *self, bool list)
 
 /* ------------------------------------------------------------------------------------------------------------ value */
 
-/* A node of another document with everything below it; 0: no memory. The depth is bounded: it was scanned. */
+/* Copies a node of another document with everything below it; 0: no memory. schema_yaml_scan has bounded the depth. */
 static int copy(const struct override *self, yaml_document_t *from, int index)
 {
     const yaml_node_t *node = yaml_document_get_node(from, index);
@@ -70,7 +70,7 @@ static int copy(const struct override *self, yaml_document_t *from, int index)
     return made;
 }
 
-/* Mistakes in the value's YAML have their place in the override. */
+/* Reports a mistake in the value's YAML at the override. */
 static bool scan(const struct override *self, const char *override, const char *text, size_t size)
 {
     char name[256];
@@ -79,7 +79,7 @@ static bool scan(const struct override *self, const char *override, const char *
     return schema_yaml_scan(self->report, text, size);
 }
 
-/* The value of an override as a node of the document; 0: reported. Nothing after the "=" is an empty string. */
+/* Adds the value of an override as a node of the document; 0: reported. Nothing after "=" is an empty string. */
 static int read_value(const struct override *self, const char *override, const char *text)
 {
     yaml_document_t value;
@@ -101,7 +101,7 @@ static int read_value(const struct override *self, const char *override, const c
 
 /* ------------------------------------------------------------------------------------------------------------- path */
 
-/* Takes the next part of a path. False: it is none. */
+/* Takes the next part of a path. False: the path is not valid. */
 static bool next_step(const char **at, bool first, struct step *out)
 {
     *out = (struct step){0};
@@ -121,7 +121,7 @@ static bool next_step(const char **at, bool first, struct step *out)
     return out->length > 0;
 }
 
-/* Where a container keeps the child, or NULL. */
+/* Returns where a container keeps the child, or NULL. */
 static int *find(const struct override *self, const yaml_node_t *node, const struct step *step)
 {
     if (!step->name) {
@@ -146,7 +146,7 @@ static bool append(const struct override *self, int parent, const struct step *s
     return yaml_document_append_sequence_item(self->document, parent, child) != 0;
 }
 
-/* False, reported, if this container can not have such a child. */
+/* Checks that the container can have such a child. False: reported. */
 static bool may_have(const struct override *self, const yaml_node_t *node, const struct step *step, const char *path,
                      size_t length)
 {
@@ -164,7 +164,7 @@ static bool may_have(const struct override *self, const yaml_node_t *node, const
     return true;
 }
 
-/* Puts the value where the path says; containers on the way that are missing are made. */
+/* Stores the value at the path, and makes containers that are missing on the way. */
 static void put(const struct override *self, const char *path, int value)
 {
     int parent = 1;

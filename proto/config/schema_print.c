@@ -1,4 +1,4 @@
-/* A filled struct as YAML that reads back to the same, and the reference of all keys as Markdown. */
+/* Prints a filled struct as YAML that reads back to the same values, and the reference of all keys as Markdown. */
 #include <string.h>
 #include <strings.h>
 
@@ -23,7 +23,7 @@ static bool is_plain(const char *text)
     return n < 512 && text[n] == '\0';
 }
 
-/* One code point of UTF-8; damaged bytes stand for themselves. Gives how many bytes it took. */
+/* Reads one code point of UTF-8; a damaged byte stands for itself. Returns the number of bytes. */
 static size_t decode(const unsigned char *at, uint32_t *code)
 {
     size_t n = at[0] >= 0xf0 ? 4 : at[0] >= 0xe0 ? 3 : at[0] >= 0xc0 ? 2 : 1;
@@ -224,7 +224,7 @@ void schema_print(const struct schema *schema, const void *root, FILE *out)
 
 /* -------------------------------------------------------------------------------------------------------- reference */
 
-/* A bar would end the cell. */
+/* Escapes bars, which would end the cell. */
 static void print_cell(FILE *out, const char *text)
 {
     for (; *text; text++) {

@@ -1,5 +1,5 @@
-/* From a YAML document to the struct. A level is one struct: the root, or one element of a list; maps inside it only
- * group its keys. */
+/* Reads a YAML document into the struct. A level is one struct: the root, or one element of a list; maps inside it only group
+ * its keys. */
 #include <errno.h>
 #include <libgen.h>
 #include <limits.h>
@@ -15,18 +15,18 @@ struct reader {
     const struct schema *schema;
     struct schema_report *report;
     yaml_document_t *document;
-    const char *file; /* that is read; NULL: a text */
+    const char *file; /* the file being read; NULL: a text */
     bool no_memory;   /* a string is NULL */
 };
 
 struct level {
     void *base;
-    bool *seen; /* per row: given, rightly or wrongly */
+    bool *seen; /* [row] the key was given, correct or not */
 };
 
 static void read_map(struct reader *r, struct level *level, yaml_node_t *map, const char *prefix, const char *path);
 
-/* The text of a scalar; NULL, with the problem reported, if the node is none. */
+/* Returns the text of a scalar; NULL: the node is not a scalar, which is reported. */
 static const char *scalar_text(struct reader *r, const yaml_node_t *node, const char *path)
 {
     struct schema_place place = schema_yaml_place(node->start_mark);
@@ -46,7 +46,7 @@ static const char *scalar_text(struct reader *r, const yaml_node_t *node, const 
     return text;
 }
 
-/* A path of the file, not of an override, is meant from where the file is if something is there; out: the whole path. */
+/* Resolves a path of the file (not of an override) relative to the file, if it exists there. */
 static const char *beside_file(const struct reader *r, const struct schema_row *row, const yaml_node_t *node,
                                const char *text, char out[PATH_MAX])
 {
@@ -139,7 +139,7 @@ static void read_sequence(struct reader *r, const struct schema_row *row, yaml_n
     }
 }
 
-/* One "name: value" of a free map. */
+/* Reads one "name: value" of a free map. */
 static void read_option(struct reader *r, struct schema_list *list, yaml_node_t *key, yaml_node_t *value,
                         const char *path)
 {
@@ -222,7 +222,7 @@ static void read_value(struct reader *r, const struct schema_row *row, yaml_node
     }
 }
 
-/* The first row below prefix that goes through `key`: a leaf, or with *group set one of a group of that name. */
+/* Returns the first row below prefix that goes through `key`: a leaf, or a row of the group of that name (*group is set). */
 static const struct schema_row *find_row(const struct schema *schema, const char *prefix, const char *key, bool *group)
 {
     for (uint32_t i = 0; i < schema->n_rows; i++) {
@@ -237,15 +237,15 @@ static const struct schema_row *find_row(const struct schema *schema, const char
     return NULL;
 }
 
-/* True if path ends with `end`, from the start of a component on. */
+/* True if path ends with `end` and `end` starts at a component. */
 static bool ends_with(const char *path, const char *end)
 {
     size_t n = strlen(path), m = strlen(end);
     return m <= n && strcmp(path + n - m, end) == 0 && (m == n || path[n - m - 1] == '.');
 }
 
-/* The key that a word means which stands in no map or in another one: by an alias, or by its own name. As seen from
- * prefix; NULL: none. */
+/* Returns the key that an unknown word probably means, by an alias or by the same name in another map, relative to prefix; NULL:
+ * none. */
 static const char *find_elsewhere(const struct schema *schema, const char *prefix, const char *key)
 {
     const char *end = key, *name, *rest, *found = NULL;
@@ -342,7 +342,7 @@ static void read_pair(struct reader *r, struct level *level, yaml_node_pair_t pa
     if ((!group && value->type == YAML_SCALAR_NODE) || value_place.line >= SCHEMA_OVERRIDE_LINE)
         place = value_place;
     schema_report_place(r->report, key_path, place);
-    /* An empty group or list, all of its lines commented out perhaps, is as good as none. */
+    /* An empty group or list, such as one whose lines are all commented out, counts as absent. */
     bool scalar = !group && row->type <= SCHEMA_ENUM;
     if (schema_yaml_is_null(value) && !scalar)
         return;
@@ -377,7 +377,7 @@ static void read_map(struct reader *r, struct level *level, yaml_node_t *map, co
 
 /* --------------------------------------------------------------------------------------------------------- defaults */
 
-/* A default that can not be read is a defect of the program; it is reported like any other mistake. */
+/* Applies a default. A default that cannot be read is a defect of the program; it is reported like any other mistake. */
 static void apply_default(struct reader *r, const struct schema_row *row, void *base, const char *path,
                           struct schema_place place)
 {
@@ -425,7 +425,7 @@ static void apply_defaults(struct reader *r, struct level *level, const char *pr
             schema_problem(r->report, row_path, "is required");
         else if (!level->seen[i])
             apply_default(r, row, level->base, row_path, place);
-        /* After a mistake too, strings are never NULL. */
+        /* Strings are never NULL, even after a mistake. */
         char **string = (char **)((char *)level->base + row->offset);
         if ((row->type == SCHEMA_STRING || row->type == SCHEMA_PATH) && !*string && (*string = strdup("")) == NULL) {
             schema_report_at(r->report, place, row_path, "out of memory");
@@ -436,7 +436,7 @@ static void apply_defaults(struct reader *r, struct level *level, const char *pr
 
 /* ------------------------------------------------------------------------------------------------------ whole texts */
 
-/* The document of a text that passed the first look; false: reported. */
+/* Loads the document of a text that schema_yaml_scan has accepted. False: reported. */
 static bool open_document(struct schema_report *report, const char *text, size_t size, yaml_document_t *document)
 {
     const struct schema_place nowhere = {0, 0};
@@ -453,7 +453,7 @@ static bool open_document(struct schema_report *report, const char *text, size_t
     return true;
 }
 
-/* Puts the overrides in. A document without anything in it becomes an empty map first. */
+/* Applies the overrides. An empty document becomes an empty map first. */
 static bool override(yaml_document_t *document, const char *const *overrides, struct schema_report *report)
 {
     const yaml_node_t *node = yaml_document_get_root_node(document);
@@ -469,11 +469,11 @@ static bool override(yaml_document_t *document, const char *const *overrides, st
         *document = empty;
         node = yaml_document_get_root_node(document);
     }
-    /* Something that is no map is told by the reader. */
+    /* The reader reports a root that is not a map. */
     return node->type != YAML_MAPPING_NODE || schema_override(document, overrides, report);
 }
 
-/* The root, or what stands below the section's key. False: reported. NULL is as good as an empty map. */
+/* Gives the root, or the value of the section's key; NULL counts as an empty map. False: reported. */
 static bool find_section(const struct reader *r, const char *section, yaml_node_t **out)
 {
     yaml_node_t *node = yaml_document_get_root_node(r->document);
@@ -504,7 +504,7 @@ static bool fill(struct reader *r, const char *section, void *root)
         read_map(r, &level, node, "", "");
     apply_defaults(r, &level, "", "", top);
     free(level.seen);
-    if (r->schema->check && !r->no_memory) { /* it relies on the strings */
+    if (r->schema->check && !r->no_memory) { /* checks rely on the strings */
         schema_report_quiet(r->report, true);
         r->schema->check(root, r->report);
         schema_report_quiet(r->report, false);
@@ -551,7 +551,7 @@ bool schema_read(const struct schema *schema, const struct schema_source *source
     } else {
         int error = data ? errno : ENOMEM;
         schema_report_begin(report, source->file);
-        schema_report_at(report, (struct schema_place){0, 0}, "", "can not be read: %s", strerror(error));
+        schema_report_at(report, (struct schema_place){0, 0}, "", "cannot be read: %s", strerror(error));
     }
     free(data);
     return ok;

@@ -21,15 +21,15 @@ struct written {
 
 struct schema_report {
     char *file;
-    const char *section;          /* borrowed; before every path, or NULL */
+    const char *section;          /* borrowed; prefix of every path, or NULL */
     const char *const *overrides; /* borrowed */
     struct problem *problems;
     uint32_t n_problems, room_problems;
-    uint32_t total; /* those past MAX_PROBLEMS included */
+    uint32_t total; /* including those past MAX_PROBLEMS */
     struct written *places;
     uint32_t n_places, room_places;
     bool quiet;
-    char *text; /* of all, made when asked for */
+    char *text; /* of all problems, made on demand */
 };
 
 struct schema_report *schema_report_new(void)
@@ -82,7 +82,7 @@ void schema_report_within(struct schema_report *self, const char *section)
     self->section = section;
 }
 
-/* The path from the root of the document on. */
+/* Writes the path from the root of the document. */
 static const char *whole_path(const struct schema_report *self, const char *path, char *out, size_t size)
 {
     if (!self->section)
@@ -96,7 +96,7 @@ void schema_report_quiet(struct schema_report *self, bool quiet)
     self->quiet = quiet;
 }
 
-/* Makes room for one more element; false if memory is out. */
+/* Makes room for one more element. False: no memory. */
 static bool grow(void **data, uint32_t *room, uint32_t used, size_t size)
 {
     if (used < *room)
@@ -122,7 +122,7 @@ void schema_report_place(struct schema_report *self, const char *path, struct sc
         self->n_places++;
 }
 
-/* The place of path, or of the nearest parent that was written. */
+/* Returns the place of path, or of its nearest parent that was written. */
 static struct schema_place find_place(const struct schema_report *self, const char *path)
 {
     size_t length = strlen(path);
@@ -140,7 +140,7 @@ static struct schema_place find_place(const struct schema_report *self, const ch
     }
 }
 
-/* True if one of the two paths is the other one or stands above it. */
+/* True if the paths are equal, or one is above the other. */
 static bool related(const char *a, const char *b)
 {
     size_t n_a = strlen(a), n_b = strlen(b), n = n_a < n_b ? n_a : n_b;
@@ -148,7 +148,7 @@ static bool related(const char *a, const char *b)
     return n > 0 && memcmp(a, b, n) == 0 && (longer[n] == '\0' || longer[n] == '.' || longer[n] == '[');
 }
 
-/* What stands before a problem: the file, or the override that is wrong. */
+/* Writes the start of a problem: the file, or the override. */
 static char *name_source(const struct schema_report *self, struct schema_place place)
 {
     char *name = NULL;
@@ -159,7 +159,7 @@ static char *name_source(const struct schema_report *self, struct schema_place p
     return name;
 }
 
-/* `path` is whole. */
+/* Adds a problem; `path` starts at the root. */
 static void add(struct schema_report *self, struct schema_place place, const char *path, const char *format,
                 va_list args)
 {
@@ -234,7 +234,7 @@ const char *schema_report_text(const struct schema_report *self)
 {
     if (self->text)
         return self->text;
-    /* The text is a cache; to the caller nothing changes. */
+    /* The text is a cache, so the report is logically const. */
     struct schema_report *cache = (struct schema_report *)self;
     size_t size = 0;
     FILE *out = open_memstream(&cache->text, &size);

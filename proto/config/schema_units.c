@@ -1,5 +1,5 @@
-/* Numbers with units, read and written, and the nearest name for "did you mean". No YAML here, so that the client
- * library and command lines can use it. */
+/* Reads and writes numbers with units, and finds the nearest name for "did you mean". No YAML here, so that the client library
+ * and command lines can use it. */
 #include <errno.h>
 #include <locale.h>
 #include <math.h>
@@ -46,7 +46,7 @@ static const struct unit time_units[] = {
     {NULL, 0},
 };
 
-/* A decimal number taken apart: digits * 10^exponent, then what follows it. */
+/* A decimal number in parts: digits * 10^exponent, and the text after it. */
 struct decimal {
     bool negative;
     bool many; /* more digits than an integer can have */
@@ -61,7 +61,7 @@ static bool is_digit(char c)
     return c >= '0' && c <= '9';
 }
 
-/* Copies digits to d->text, and takes in their value. "1_000" is allowed, "1__0" and "1_" are not. */
+/* Copies digits to d->text and adds their value. Allows "1_000", but not "1__0" and "1_". */
 static enum schema_units take_digits(const char **at, struct decimal *d, size_t *n, int *count)
 {
     const char *p = *at;
@@ -132,7 +132,7 @@ static enum schema_units take_decimal(const char *text, struct decimal *d)
     return UNITS_OK;
 }
 
-/* digits * factor * 10^exponent as an integer; a rest is rounded, or an error. */
+/* Computes digits * factor * 10^exponent as an integer; a fraction is rounded, or an error. */
 static enum schema_units to_integer(const struct decimal *d, int64_t factor, bool exact, int64_t *out)
 {
     __extension__ typedef unsigned __int128 wide;
@@ -175,7 +175,7 @@ enum schema_units schema_units_int(const char *text, int64_t *out)
     return unit ? to_integer(&d, unit->factor, true, out) : UNITS_UNKNOWN;
 }
 
-/* Bytes and times are never negative; a fraction of the smallest unit is rounded. */
+/* Reads bytes or a time: not negative; a fraction of the smallest unit is rounded. */
 static enum schema_units quantity(const char *text, const struct unit *units, bool fold, int64_t *out)
 {
     struct decimal d;
@@ -201,7 +201,7 @@ enum schema_units schema_units_time(const char *text, int64_t *out_ns)
     return quantity(text, time_units, false, out_ns);
 }
 
-/* strtod as if in the C locale, whatever the host program chose. */
+/* strtod in the C locale, whatever the locale of the program is. */
 static double decimal_value(const char *text)
 {
     locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
@@ -307,7 +307,7 @@ static uint32_t least(uint32_t a, uint32_t b)
 
 #define NEAREST_MAX 48u
 
-/* Edits (a letter more, less or other, two neighbours swapped) from one name to the other. */
+/* Returns the number of edits (insert, delete or replace a letter, swap two neighbours) between the names. */
 static uint32_t edit_distance(const char *a, uint32_t n_a, const char *b, uint32_t n_b)
 {
     uint32_t rows[3][NEAREST_MAX + 1];

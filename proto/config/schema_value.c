@@ -1,4 +1,4 @@
-/* One scalar of the configuration: from text to its place in the struct, with a sentence for every way to fail. */
+/* Reads one scalar of the configuration from text into the struct, with a sentence for every mistake. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,7 +33,7 @@ bool schema_row_bounded(const struct schema_row *row)
     return row->min != 0 || row->max != 0;
 }
 
-/* A bound that is none in practice: near what an integer can hold, or a real one that nobody would reach. */
+/* Returns true if a bound is so large that it means "unlimited". */
 static bool endless(enum schema_type type, double bound)
 {
     return fabs(bound) >= (type == SCHEMA_REAL ? 1e18 : 0x1p62);
@@ -59,14 +59,14 @@ uint32_t schema_row_words(const struct schema_row *row)
     return n;
 }
 
-/* The least number that may be written: those below it have words. */
+/* Returns the least number that may be written as a number: smaller ones have words. */
 static double least_number(const struct schema_row *row)
 {
     double n = schema_row_words(row);
     return n > 0 && row->min < n ? n : row->min;
 }
 
-/* "auto, or " before what is said of numbers. */
+/* Writes the row's words, "auto, or ", before a phrase about numbers. */
 static void format_words(const struct schema_row *row, char *out, size_t size)
 {
     size_t used = 0;
@@ -123,7 +123,7 @@ static bool in_bounds(const struct schema_row *row, double value, char *why, siz
     return false;
 }
 
-/* What to say when a number could not be read. */
+/* Writes why a number could not be read. */
 static void explain(enum schema_type type, enum schema_units result, const char *text, char *why, size_t size)
 {
     static const char *const expected[] = {
@@ -154,7 +154,7 @@ static void explain(enum schema_type type, enum schema_units result, const char 
     }
 }
 
-/* A row of numbers and words: what was written is neither. */
+/* Writes that the text is neither a number nor one of the row's words. */
 static void explain_word(const struct schema_row *row, const char *text, char *why, size_t size)
 {
     char words[128];

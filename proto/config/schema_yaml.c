@@ -1,5 +1,4 @@
-/* The bytes of a configuration: reading the file, and a first pass over its YAML that refuses what the reader of values
- * need not handle then. */
+/* Reads the file of a configuration, and makes a first pass over its YAML that refuses what schema_read.c does not handle. */
 #include "proto/config/schema_yaml.h"
 
 #include <errno.h>
@@ -48,8 +47,8 @@ bool schema_yaml_load(const char *text, size_t size, yaml_document_t *document)
     return ok;
 }
 
-/* Walks the events before the document is built: bounds the depth, and refuses what would make one place of the file
- * stand for several values. */
+/* Walks the events before the document is built: bounds the depth, and refuses constructs by which one place of the file stands
+ * for several values. */
 static bool scan_event(struct schema_report *report, const yaml_event_t *event, uint32_t *depth, uint32_t *documents)
 {
     struct schema_place place = schema_yaml_place(event->start_mark);
@@ -86,7 +85,7 @@ static bool scan_event(struct schema_report *report, const yaml_event_t *event, 
 
 static void report_syntax(struct schema_report *report, const yaml_parser_t *parser)
 {
-    const char *what = parser->problem ? parser->problem : "it can not be read";
+    const char *what = parser->problem ? parser->problem : "it cannot be read";
     if (parser->error == YAML_READER_ERROR) {
         schema_report_at(report, schema_yaml_place(parser->mark), "", "not valid YAML: %s (byte %zu)", what,
                          parser->problem_offset);

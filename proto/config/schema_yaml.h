@@ -1,4 +1,4 @@
-/* The part of the schema reader that knows libyaml's parser. Not for others. */
+/* The part of the schema reader that uses libyaml's parser; not for others. */
 #ifndef PROTO_SCHEMA_YAML_H
 #define PROTO_SCHEMA_YAML_H
 
@@ -9,20 +9,20 @@
 #include "proto/config/schema_impl.h"
 
 struct schema_place schema_yaml_place(yaml_mark_t mark);
-/* Syntax, depth, one document only, no aliases, no tags. False: reported. */
+/* Checks syntax and depth, that there is one document, and no aliases and tags. False: reported. */
 bool schema_yaml_scan(struct schema_report *report, const char *text, size_t size);
 bool schema_yaml_load(const char *text, size_t size, yaml_document_t *document);
-/* "key:", "key: ~" and "key: null". */
+/* True for "key:", "key: ~" and "key: null". */
 bool schema_yaml_is_null(const yaml_node_t *node);
-/* "a map", "a list", "a single value". */
+/* Returns "a map", "a list" or "a single value". */
 const char *schema_yaml_kind(const yaml_node_t *node);
-/* The value of a key of a map, or NULL. */
+/* Returns the value of a key of a map, or NULL. */
 yaml_node_t *schema_yaml_find(yaml_document_t *document, const yaml_node_t *map, const char *key);
-/* Reads at most limit + 1 bytes of a file. -1 with errno set. */
+/* Reads at most limit + 1 bytes of a file; -1: errno is set. */
 ssize_t schema_yaml_slurp(const char *path, char *data, size_t limit);
 
 /* ---- schema_override.c */
-/* Puts overrides into a document whose root is a map. False: reported. The report has another file's name then. */
+/* Applies overrides to a document whose root is a map. False: reported. Changes the file's name in the report. */
 bool schema_override(yaml_document_t *document, const char *const *overrides, struct schema_report *report);
 
 #endif

@@ -56,7 +56,7 @@ void embed_start_real(struct embed *self, const char *tables, const char *more)
     start(self, tables, more);
 }
 
-/* Something is on its way to the disk. If that can not be written, nothing is left to do without more input. */
+/* Something is on its way to the disk. If that cannot be written, nothing is left to do without more input. */
 static bool is_being_written(const struct broker *broker)
 {
     const struct stream *stream = broker->stream;

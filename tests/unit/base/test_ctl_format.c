@@ -221,7 +221,7 @@ static void test_top_says(void **state)
     assert_non_null(strstr(text_get(&text), "nothing waits"));
     text_fini(&text);
 
-    /* Figures that can not be. */
+    /* Figures that cannot be. */
     v.limiter.min_diff = v.limiter.max_diff = v.limiter.cursor = 5;
     v.tables[0].insert_rate = NAN;
     v.tables[0].mean_age_s = -INFINITY;

@@ -1,4 +1,4 @@
-/* The log: its format, and what happens when it can not be written. */
+/* The log: its format, and what happens when it cannot be written. */
 #include "proto/base/log.h"
 
 #include <fcntl.h>

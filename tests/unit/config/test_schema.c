@@ -376,11 +376,11 @@ static void test_files(void **state)
     memset(&root, 0, sizeof root);
     assert_false(schema_read_file(&schema, path, &root, report));
     char expected[256];
-    snprintf(expected, sizeof expected, "%s: can not be read: No such file or directory\n", path);
+    snprintf(expected, sizeof expected, "%s: cannot be read: No such file or directory\n", path);
     facts_same(schema_report_text(report), expected);
     free(path);
     assert_false(schema_read_file(&schema, "/tmp", &root, report));
-    assert_non_null(strstr(schema_report_text(report), "/tmp: can not be read: Is a directory\n"));
+    assert_non_null(strstr(schema_report_text(report), "/tmp: cannot be read: Is a directory\n"));
     size_t size = (1u << 20) + 1;
     char *large = malloc(size);
     memset(large, '#', size);
