@@ -30,3 +30,8 @@ endforeach()
 file(MAKE_DIRECTORY "${python_tree}/replaybus/bin")
 file(CREATE_LINK "${CMAKE_BINARY_DIR}/replay-broker" "${python_tree}/replaybus/bin/replay-broker" SYMBOLIC)
 add_dependencies(replay_python replay-broker)
+
+# What agent/python/bench/bench.py compares the package with.
+add_library(replay_python_bench MODULE agent/python/bench/loop.c)
+set_target_properties(replay_python_bench PROPERTIES PREFIX "")
+target_link_libraries(replay_python_bench PRIVATE replay_flags replay_static Threads::Threads m)

@@ -1,13 +1,28 @@
 """Sampling: batches of items, as arrays that share the memory of the library."""
 from __future__ import annotations
 
-from functools import cached_property
-from typing import Any, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
 
 from . import _core, nest
 from .errors import EndOfStream
+
+
+class _Lazy:
+    """A property that is computed once. functools.cached_property takes a lock, which costs more than making an array."""
+
+    def __init__(self, compute: Callable[[Any], Any]) -> None:
+        self._compute, self.__doc__ = compute, compute.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, batch: Any, owner: Any = None) -> Any:
+        if batch is None:
+            return self
+        value = batch.__dict__[self._name] = self._compute(batch)
+        return value
 
 
 class Batch:
@@ -23,67 +38,65 @@ class Batch:
     def __len__(self) -> int:
         return len(self._core)
 
-    def _node(self) -> nest.Node:
+    def _pack(self, values: list) -> Any:
+        """The values in the structure that the fields' names describe."""
         names = self._core.names()
         node = self._nodes.get(names)
         if node is None:
             node = self._nodes[names] = nest.node_of_names(names)
-        return node
+        return nest.pack(node, iter(values))
 
-    @cached_property
+    @_Lazy
     def data(self) -> Any:
         """The items' fields, in the structure in which they were written."""
-        node, core = self._node(), self._core
-        return nest.pack(node, (np.asarray(core.field(i)) for i in range(len(core.names()))))
+        return self._pack(list(map(np.asarray, self._core.fields())))
 
-    @cached_property
+    @_Lazy
     def lengths(self) -> Any:
         """The same structure with the number of real steps of each item (later steps are 0); None for fields without steps."""
-        core = self._core
-        views = (core.lengths(i) for i in range(len(core.names())))
-        return nest.pack(self._node(), (None if view is None else np.asarray(view) for view in views))
+        return self._pack([None if view is None else np.asarray(view) for view in self._core.lengths()])
 
-    @cached_property
+    @_Lazy
     def key(self) -> np.ndarray:
         """The items' keys, uint64."""
         return np.asarray(self._core.key)
 
-    @cached_property
+    @_Lazy
     def priority(self) -> np.ndarray:
         """The items' priorities, float64."""
         return np.asarray(self._core.priority)
 
-    @cached_property
+    @_Lazy
     def probability(self) -> np.ndarray:
         """The probability of each pick when it was made, float64."""
         return np.asarray(self._core.probability)
 
-    @cached_property
+    @_Lazy
     def weight(self) -> np.ndarray:
         """Importance weights, float32: (1 / (table size * probability))^beta, divided by the batch's largest."""
         return np.asarray(self._core.weight)
 
-    @cached_property
+    @_Lazy
     def times_sampled(self) -> np.ndarray:
         """How often each item was sampled, this time included."""
         return np.asarray(self._core.times_sampled)
 
-    @cached_property
+    @_Lazy
     def age(self) -> np.ndarray:
         """Seconds since each item was inserted, float64."""
         return np.asarray(self._core.age_ns) / 1e9
 
-    @cached_property
+    @_Lazy
     def policy(self) -> np.ndarray:
         """The version of the parameters that made each item."""
         return np.asarray(self._core.policy)
 
-    @cached_property
+    @_Lazy
     def step(self) -> np.ndarray:
         """The number of each item's first step in its stream."""
         return np.asarray(self._core.step)
 
-    @cached_property
+    @_Lazy
     def info(self) -> dict:
         """n, partial, table_size, waited_ns, and a text that says why a batch is partial."""
         return self._core.info()

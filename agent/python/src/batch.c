@@ -34,43 +34,57 @@ static void batch_dealloc(PyObject *object)
 
 /* ---- fields */
 
-static PyObject *batch_names(PyObject *object, PyObject *unused)
+typedef PyObject *field_fn(PyObject *object, const rp_field_view *field);
+
+static PyObject *field_name(PyObject *object, const rp_field_view *field)
 {
-    (void)unused;
-    const rp_batch *batch = ((batch_object *)object)->batch;
-    rp_batch_info info = {.struct_size = sizeof info};
-    rp_batch_get_info(batch, &info);
-    PyObject *names = PyTuple_New(info.n_fields);
-    for (uint32_t i = 0; names && i < info.n_fields; i++) {
-        PyObject *name = PyUnicode_FromString(rp_batch_field(batch, i)->name);
-        if (!name || PyTuple_SetItem(names, i, name) < 0)
-            Py_CLEAR(names);
-    }
-    return names;
+    (void)object;
+    return PyUnicode_FromString(field->name);
 }
 
-static PyObject *batch_field(PyObject *object, PyObject *index)
+static PyObject *field_data(PyObject *object, const rp_field_view *field)
 {
-    unsigned long i = PyLong_AsUnsignedLong(index);
-    if (PyErr_Occurred())
-        return NULL;
-    const rp_field_view *field = rp_batch_field(((batch_object *)object)->batch, (uint32_t)i);
-    if (!field)
-        return PyErr_Format(PyExc_IndexError, "the batch has no field %lu", i);
     return view_new(object, field->data, field->dtype, field->rank, field->shape);
 }
 
-static PyObject *batch_lengths(PyObject *object, PyObject *index)
+static PyObject *field_lengths(PyObject *object, const rp_field_view *field)
 {
-    unsigned long i = PyLong_AsUnsignedLong(index);
-    if (PyErr_Occurred())
-        return NULL;
-    const rp_field_view *field = rp_batch_field(((batch_object *)object)->batch, (uint32_t)i);
-    if (!field)
-        return PyErr_Format(PyExc_IndexError, "the batch has no field %lu", i);
     if (!field->lengths)
         return Py_NewRef(Py_None);
     return view_new(object, field->lengths, RP_DTYPE_UINT32, 1, field->shape);
+}
+
+/* A tuple of what the function makes of each field. */
+static PyObject *of_fields(PyObject *object, field_fn *make)
+{
+    const rp_batch *batch = ((batch_object *)object)->batch;
+    rp_batch_info info = {.struct_size = sizeof info};
+    rp_batch_get_info(batch, &info);
+    PyObject *out = PyTuple_New(info.n_fields);
+    for (uint32_t i = 0; out && i < info.n_fields; i++) {
+        PyObject *value = make(object, rp_batch_field(batch, i));
+        if (!value || PyTuple_SetItem(out, i, value) < 0)
+            Py_CLEAR(out);
+    }
+    return out;
+}
+
+static PyObject *batch_names(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    return of_fields(object, field_name);
+}
+
+static PyObject *batch_fields(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    return of_fields(object, field_data);
+}
+
+static PyObject *batch_lengths(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    return of_fields(object, field_lengths);
 }
 
 /* ---- one value per item */
@@ -119,8 +133,8 @@ static Py_ssize_t batch_length(PyObject *object)
 
 static PyMethodDef methods[] = {
     {"names", batch_names, METH_NOARGS, "The names of the fields."},
-    {"field", batch_field, METH_O, "field(i): the field's memory."},
-    {"lengths", batch_lengths, METH_O, "lengths(i): how many steps of each item are real; None: all."},
+    {"fields", batch_fields, METH_NOARGS, "The memory of each field."},
+    {"lengths", batch_lengths, METH_NOARGS, "For each field, how many steps of each item are real; None: no steps."},
     {"info", batch_info, METH_NOARGS, "A dict: n, partial, table_size, waited_ns, text."},
     {NULL, NULL, 0, NULL},
 };

@@ -47,7 +47,7 @@ def test_arrays_share_memory(client):
         batch = sampler.next(10)
     x = batch.data["x"]
     assert batch.data["x"] is x
-    view = np.asarray(batch._core.field(0))
+    view = np.asarray(batch._core.fields()[0])
     assert address(view) == address(x) and address(x) % 64 == 0
     assert not x.flags.owndata and x.flags.c_contiguous and x.flags.writeable
     assert address(np.asarray(batch._core.key)) == address(batch.key)
