@@ -195,8 +195,8 @@ void checkpoint_abandon(struct checkpoint *run)
     log_line(LEVEL_ERROR, "B0523", "checkpoint failed", "checkpoint=%llu why=%s", (unsigned long long)run->number,
              log_quote(quoted, sizeof quoted, run->file.error));
     pause_after_failure(self);
-    self->kept.n_dead =
-        0; /* they were dead at its instant, but the journal since the checkpoint before may still need them */
+    /* They were dead at its instant, but the journal since the checkpoint before may still need them. */
+    self->kept.n_dead = 0;
     self->running = NULL;
     timer_clear(&self->state.loop->timers, &self->progress);
     tell_ended(self, run->number, run->file.error);

@@ -89,9 +89,9 @@ struct checkpoints {
     bool wanted;
     enum checkpoint_reason reason; /* of the wanted checkpoint */
     struct timer period, progress;
-    bool low; /* the disk is short of space */
-    int64_t heal_ns,
-        heal_pause_ns; /* when a checkpoint to replace bad segments may begin, and the pause after the last failure */
+    bool low;              /* the disk is short of space */
+    int64_t heal_ns;       /* when a checkpoint to replace bad segments may begin */
+    int64_t heal_pause_ns; /* pause after its last failure */
     int64_t not_before_ns; /* after a failure: when a checkpoint that no client asked for may begin */
     uint32_t slice;        /* most slots that a slice copies */
     /* the chain that the next incremental checkpoint continues */

@@ -111,9 +111,9 @@ rp_status restore(const struct durable_state *state, struct stream *stream, rp_e
 {
     uint64_t number;
     rp_status status;
-    stream->next = folder_next(&stream->folder, DISK_CHECKPOINT);
+    stream->start.next = folder_next(&stream->folder, DISK_CHECKPOINT);
     if (!what_to_load(state->config, &number, &status, err)) {
-        stream->fresh = true;
+        stream->start.flags = START_FRESH;
         return status;
     }
     int64_t start_ns = clock_now(&state->loop->clock);
@@ -137,8 +137,8 @@ rp_status restore(const struct durable_state *state, struct stream *stream, rp_e
     stream_record(stream, journal);
     if (status == RP_OK) {
         /* With a checkpoint that was made without a journal and chosen by its number, no journal was applied. */
-        stream->after = self.image.end || !number ? self.image.end : disk_at(1, 0);
-        stream->loaded = stream->origin = self.image.checkpoint;
+        stream->start.after = self.image.end || !number ? self.image.end : disk_at(1, 0);
+        stream->start.loaded = stream->origin = self.image.checkpoint;
         stream->journal_bytes = self.image.journal_bytes;
         stream->first_own = self.image.journal_entries ? folder_next(&stream->folder, DISK_SEGMENT) : 0;
         log_restored(&self, start_ns);

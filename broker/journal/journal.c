@@ -37,16 +37,10 @@ void journal_start(struct stream *stream)
 {
     struct entry_sink sink = stream_sink(stream);
     const struct tables *tables = stream->state.tables;
-    journal_put_start(sink, &stream->state,
-                      (struct entry_start){
-                          .previous = segment_before(stream),
-                          .after = stream->after,
-                          .loaded = stream->loaded,
-                          .next = stream->next,
-                          .flags = (stream->journal ? 0u : START_CHUNKS_ONLY) | (stream->fresh ? START_FRESH : 0u),
-                      });
-    stream->after = stream->loaded = stream->next = 0;
-    stream->fresh = false;
+    stream->start.previous = segment_before(stream);
+    stream->start.flags |= stream->journal ? 0u : START_CHUNKS_ONLY;
+    journal_put_start(sink, &stream->state, stream->start);
+    stream->start = (struct entry_start){0};
     for (uint32_t i = 0; i < tables->n; i++)
         journal_put_table(sink, &tables->list[i]);
     journal_put_ordinal(sink, &tables->ordinals);

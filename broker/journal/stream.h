@@ -63,17 +63,14 @@ struct stream {
     uint64_t number;          /* running number of the record being filled; used == 0: it is empty */
     uint64_t durable;         /* running number of the last durable record */
     uint64_t segment, offset; /* place of the record being filled */
-    uint64_t after;           /* for the next START entry (see there): up to where files were applied; or 0 */
-    uint64_t loaded,
-        next;           /* for the next START entry: the checkpoint that was loaded, and the number of the next one */
-    bool fresh;         /* for the next START entry: older files are not part of the state */
-    uint64_t origin;    /* the checkpoint that was loaded at the start; 0: none */
-    uint64_t first_own; /* segments before this number have a journal that was loaded; 0: none has */
-    uint64_t segment_bytes; /* most bytes of a segment; space_segment may say less */
-    size_t start_used;      /* bytes of a record that holds nothing but the segment's first entries */
-    size_t first_bytes;     /* bytes of the first entries of the newest segment */
-    uint64_t given;         /* bytes of all records handed to the disk writer */
-    uint64_t backlog;       /* bytes of those that are not written yet */
+    struct entry_start start; /* what the next START entry says about earlier files */
+    uint64_t origin;          /* the checkpoint that was loaded at the start; 0: none */
+    uint64_t first_own;       /* segments before this number have a journal that was loaded; 0: none has */
+    uint64_t segment_bytes;   /* most bytes of a segment; space_segment may say less */
+    size_t start_used;        /* bytes of a record that holds nothing but the segment's first entries */
+    size_t first_bytes;       /* bytes of the first entries of the newest segment */
+    uint64_t given;           /* bytes of all records handed to the disk writer */
+    uint64_t backlog;         /* bytes of those that are not written yet */
     uint64_t backlog_most;
     bool starved;          /* there was no memory for next_job at the start of this turn */
     bool leave;            /* the segment should have ended, but there was no memory for the next one */
@@ -167,7 +164,7 @@ bool stream_is_full(const struct stream *self, char *text, size_t size);
 
 /* ---- between stream.c and stream_record.c ---- */
 
-/* Begins a segment; `after`: see the field. Only when all effects are recorded, because the first entries of a segment
+/* Begins a segment; `after`: for its START entry; 0: as it is. Only when all effects are recorded, because the first entries of a segment
  * hold the state of counters. False: no memory; nothing has changed. */
 bool stream_segment_begin(struct stream *self, uint64_t number, uint64_t after);
 /* Begins the next segment. Without memory the present one goes on, and the end of the next turn tries again. */

@@ -158,7 +158,7 @@ bool stream_segment_begin(struct stream *self, uint64_t number, uint64_t after)
     self->segment = number;
     self->offset = FILE_HEAD_BYTES;
     if (after)
-        self->after = after;
+        self->start.after = after;
     journal_start(self);
     self->start_used = self->first_bytes = self->used;
     return true;

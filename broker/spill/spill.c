@@ -30,31 +30,36 @@ uint64_t spill_cap(const struct spill *self)
     return cap > least ? cap : least;
 }
 
-bool spill_is_full(struct spill *self)
+/* The hooks of struct disk_tier. */
+
+static bool tier_is_full(void *ctx)
 {
-    bool full = self && !self->stalled && self->state.store->split_bytes > spill_cap(self);
+    struct spill *self = ctx;
+    bool full = !self->stalled && self->state.store->split_bytes > spill_cap(self);
     if (full)
         self->held = true;
     return full;
 }
 
-void spill_explain_insert(struct spill *self, char *text, size_t size)
+static void tier_explain_insert(void *ctx, char *text, size_t size)
 {
-    if (!self || !spill_is_full(self))
+    const struct spill *self = ctx;
+    if (!tier_is_full(ctx))
         return;
     char why[300] = "";
     bool stuck = stream_is_full(self->stream, why, sizeof why);
     snprintf(
         text, size,
-        "needs memory: %.1f MiB of chunks are here where %.1f MiB may be (storage.memory), and they are being written "
+        "needs memory: %.1f MiB of chunks are in memory, where storage.memory allows %.1f MiB, and are being written "
         "to disk%s%s",
         (double)self->state.store->split_bytes / (1 << 20), (double)spill_cap(self) / (1 << 20), stuck ? "; " : "",
         why);
 }
 
-bool spill_wants_room(const struct spill *self)
+static bool tier_wants_room(void *ctx)
 {
-    if (!self || !self->disk)
+    const struct spill *self = ctx;
+    if (!self->disk)
         return false;
     /* Chunks that stayed in memory because storage.disk was used up will need room there. */
     uint64_t here = self->state.store->split_bytes, cap = spill_cap(self);
@@ -275,21 +280,6 @@ bool spill_is_quiet(const struct spill *self)
 }
 
 /* ---- life ---- */
-
-static bool tier_is_full(void *ctx)
-{
-    return spill_is_full(ctx);
-}
-
-static bool tier_wants_room(void *ctx)
-{
-    return spill_wants_room(ctx);
-}
-
-static void tier_explain_insert(void *ctx, char *text, size_t size)
-{
-    spill_explain_insert(ctx, text, size);
-}
 
 rp_status spill_open(struct spill **out, const struct durable_state *state, struct stream *stream, rp_error *err)
 {

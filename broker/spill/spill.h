@@ -85,16 +85,8 @@ enum spill_brings spill_bring(struct spill *self, struct chunk *chunk);
 /* Returns the running count of chunks that were read or could not be. NULL-safe. */
 uint64_t spill_reads(const struct spill *self);
 
-/* ---- budgets ---- */
-
 /* Returns the bytes of data that may be in memory now. */
 uint64_t spill_cap(const struct spill *self);
-/* True if inserts have to wait until data has been freed. */
-bool spill_is_full(struct spill *self);
-/* Writes what inserts wait for; nothing if they do not wait. */
-void spill_explain_insert(struct spill *self, char *text, size_t size);
-/* True if storage.disk is used up, so that tables must evict before they insert. */
-bool spill_wants_room(const struct spill *self);
 
 /* ---- within ---- */
 

@@ -45,6 +45,20 @@ static uint64_t next_key;
 
 /* ---- a folder, a broker ---- */
 
+static int set_up(void **state)
+{
+    (void)state;
+    twin_folder_init(&folder);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    twin_folder_fini(&folder);
+    return 0;
+}
+
 static uint32_t files(const char *prefix)
 {
     uint32_t n = 0;
@@ -471,7 +485,6 @@ static void a_slot_that_is_reused_is_what_it_was(void **state)
 {
     (void)state;
     rng_seed(&rng, 1);
-    twin_folder_init(&folder);
     start(false, NULL);
     for (uint32_t i = 0; i < 200; i++)
         insert(2);
@@ -488,14 +501,12 @@ static void a_slot_that_is_reused_is_what_it_was(void **state)
     end();
     check_files(&model);
     stop();
-    twin_folder_fini(&folder);
 }
 
 static void what_a_reset_took_away_is_still_written(void **state)
 {
     (void)state;
     rng_seed(&rng, 2);
-    twin_folder_init(&folder);
     start(true, NULL);
     for (uint32_t i = 0; i < 250; i++)
         insert(5);
@@ -513,14 +524,12 @@ static void what_a_reset_took_away_is_still_written(void **state)
     assert_int_equal(broker->checkpoints->last_base, 1);
     check_files(&model);
     stop();
-    twin_folder_fini(&folder);
 }
 
 static void a_change_is_small(void **state)
 {
     (void)state;
     rng_seed(&rng, 3);
-    twin_folder_init(&folder);
     start(false, NULL);
     for (uint32_t t = 0; t < TABLES; t++)
         for (uint32_t i = 0; i < SIZE; i++)
@@ -536,14 +545,12 @@ static void a_change_is_small(void **state)
     assert_true(broker->checkpoints->last_bytes * 20 <= first);
     check_files(&model);
     stop();
-    twin_folder_fini(&folder);
 }
 
 static void old_ones_go_and_foreign_files_stay(void **state)
 {
     (void)state;
     rng_seed(&rng, 4);
-    twin_folder_init(&folder);
     start(true, "checkpoint: {keep: 2, every: 0s, on_exit: false}\n");
     static const char *const foreign[] = {"checkpoint-00000900.replay", "segment-00000002.replay.bak", "checkpoint-1"};
     char path[128];
@@ -582,7 +589,6 @@ static void old_ones_go_and_foreign_files_stay(void **state)
         snprintf(path, sizeof path, "%s/%s", folder.path, foreign[i]);
         assert_int_equal(access(path, F_OK), 0);
     }
-    twin_folder_fini(&folder);
 }
 
 static void move_and_check(bool journal)
@@ -649,7 +655,6 @@ static void after_a_failure_the_next_is_whole(void **state)
 {
     (void)state;
     rng_seed(&rng, 6);
-    twin_folder_init(&folder);
     start(false, NULL);
     for (uint32_t i = 0; i < 2000; i++)
         change();
@@ -672,7 +677,6 @@ static void after_a_failure_the_next_is_whole(void **state)
         check_files(&model);
     }
     stop();
-    twin_folder_fini(&folder);
 }
 
 /* An item over a chunk that a session holds. */
@@ -722,7 +726,6 @@ static void a_failed_one_lets_no_segment_go(void **state)
 {
     (void)state;
     rng_seed(&rng, 9);
-    twin_folder_init(&folder);
     start(true, "checkpoint: {keep: 1, every: 0s, on_exit: false}\n");
     uint64_t segment = hold_segment();
     pass_over(held[0]);
@@ -739,7 +742,6 @@ static void a_failed_one_lets_no_segment_go(void **state)
     make_one();
     assert_null(segments_find(&broker->stream->segments, segment));
     stop();
-    twin_folder_fini(&folder);
 }
 
 /* The journal has an item that does not fit the configuration any more. Until its removal is written, too, its file stays. */
@@ -747,7 +749,6 @@ static void what_the_start_removes_stays_for_the_next(void **state)
 {
     (void)state;
     rng_seed(&rng, 11);
-    twin_folder_init(&folder);
     start(true, "checkpoint: {keep: 1, every: 0s, on_exit: false}\n");
     uint64_t segment = hold_segment();
     insert(0);
@@ -764,7 +765,6 @@ static void what_the_start_removes_stays_for_the_next(void **state)
     checkpoints_clean(broker->checkpoints);
     assert_non_null(segments_find(&broker->stream->segments, segment));
     embed_stop(&embed);
-    twin_folder_fini(&folder);
 }
 
 /* A base would keep the files that are to go. */
@@ -772,7 +772,6 @@ static void one_for_space_is_whole(void **state)
 {
     (void)state;
     rng_seed(&rng, 10);
-    twin_folder_init(&folder);
     start(true, "checkpoint: {keep: 1, every: 0s, on_exit: false}\n");
     for (uint32_t i = 0; i < 200; i++)
         insert(2);
@@ -787,7 +786,6 @@ static void one_for_space_is_whole(void **state)
         assert_int_equal(broker->checkpoints->last_base, i ? 0 : 1);
     }
     stop();
-    twin_folder_fini(&folder);
 }
 
 /* Picks of all samplers: keys, one after another. */
@@ -813,7 +811,6 @@ static void the_journal_is_counted_from_the_last_one(void **state)
     (void)state;
     const char *extra = "checkpoint: {every: 0s, on_exit: false}\n";
     rng_seed(&rng, 8);
-    twin_folder_init(&folder);
     start(true, extra);
     make_one();
     for (uint32_t i = 0; i < 2000; i++)
@@ -832,7 +829,6 @@ static void the_journal_is_counted_from_the_last_one(void **state)
     start(true, extra);
     assert_true(broker->stream->journal_bytes >= bytes);
     stop();
-    twin_folder_fini(&folder);
 }
 
 static void picks_go_on_after_a_restart(void **state)
@@ -870,7 +866,6 @@ static void one_that_waits_for_the_disk_sleeps(void **state)
 {
     (void)state;
     rng_seed(&rng, 7);
-    twin_folder_init(&folder);
     start(false, NULL);
     for (uint32_t i = 0; i < 300; i++)
         insert(0);
@@ -886,7 +881,6 @@ static void one_that_waits_for_the_disk_sleeps(void **state)
     end();
     check_files(&model);
     stop();
-    twin_folder_fini(&folder);
 }
 
 /* Sessions, replies and samples are those of the instant; a large value is not copied by the core thread. */
@@ -894,7 +888,6 @@ static void the_rest_is_of_the_instant_too(void **state)
 {
     (void)state;
     rng_seed(&rng, 8);
-    twin_folder_init(&folder);
     start(false, NULL);
     struct testpeer *writer[3], *reader = testpeer_new(&embed);
     for (uint32_t i = 0; i < 3; i++) {
@@ -956,26 +949,26 @@ static void the_rest_is_of_the_instant_too(void **state)
     folder_close(&in);
     free(value);
     stop();
-    twin_folder_fini(&folder);
 }
 
 int main(void)
 {
+#define IN_A_FOLDER(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(slices_add_up_to_one_instant),
-        cmocka_unit_test(a_slot_that_is_reused_is_what_it_was),
-        cmocka_unit_test(what_a_reset_took_away_is_still_written),
-        cmocka_unit_test(a_change_is_small),
-        cmocka_unit_test(old_ones_go_and_foreign_files_stay),
+        IN_A_FOLDER(a_slot_that_is_reused_is_what_it_was),
+        IN_A_FOLDER(what_a_reset_took_away_is_still_written),
+        IN_A_FOLDER(a_change_is_small),
+        IN_A_FOLDER(old_ones_go_and_foreign_files_stay),
         cmocka_unit_test(what_lives_in_dead_segments_is_moved),
-        cmocka_unit_test(after_a_failure_the_next_is_whole),
-        cmocka_unit_test(the_journal_is_counted_from_the_last_one),
-        cmocka_unit_test(a_failed_one_lets_no_segment_go),
-        cmocka_unit_test(what_the_start_removes_stays_for_the_next),
-        cmocka_unit_test(one_for_space_is_whole),
+        IN_A_FOLDER(after_a_failure_the_next_is_whole),
+        IN_A_FOLDER(the_journal_is_counted_from_the_last_one),
+        IN_A_FOLDER(a_failed_one_lets_no_segment_go),
+        IN_A_FOLDER(what_the_start_removes_stays_for_the_next),
+        IN_A_FOLDER(one_for_space_is_whole),
         cmocka_unit_test(picks_go_on_after_a_restart),
-        cmocka_unit_test(one_that_waits_for_the_disk_sleeps),
-        cmocka_unit_test(the_rest_is_of_the_instant_too),
+        IN_A_FOLDER(one_that_waits_for_the_disk_sleeps),
+        IN_A_FOLDER(the_rest_is_of_the_instant_too),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

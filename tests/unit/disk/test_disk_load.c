@@ -40,16 +40,20 @@ struct world {
     struct diskfile out; /* the segment that is being written */
     uint64_t items, instance;
     uint64_t place[64]; /* place[k]: where the record of item k + 1 begins */
+    struct image image; /* that was loaded last, with this status */
+    rp_status status;
 };
 
 static void world_open(struct world *w)
 {
     *w = (struct world){.path = diskfile_folder(), .instance = 1};
     assert_int_equal(folder_open(&w->folder, w->path, true, NULL), RP_OK);
+    image_init(&w->image);
 }
 
 static void world_close(struct world *w)
 {
+    image_fini(&w->image);
     folder_close(&w->folder);
     diskfile_remove(&w->path);
 }
@@ -111,13 +115,15 @@ static void checkpoint(struct world *w, uint64_t number, uint64_t base, uint64_t
 }
 
 /* Loads and gives how many items there are, or -1 with a status that says why not. */
-static int64_t load(struct world *w, struct image *image, uint64_t number, bool cut, rp_status *status)
+static int64_t load(struct world *w, uint64_t number, bool cut)
 {
+    struct image *image = &w->image;
     rp_error err = {0};
     assert_int_equal(folder_list(&w->folder, NULL), RP_OK);
+    image_fini(image);
     image_init(image);
-    *status = image_load(image, &w->folder, number, false, cut, &err);
-    if (*status != RP_OK) {
+    w->status = image_load(image, &w->folder, number, false, cut, &err);
+    if (w->status != RP_OK) {
         assert_true(err.text[0] != '\0');
         assert_int_equal(image_size(image), 0);
         return -1;
@@ -134,15 +140,6 @@ static int64_t load(struct world *w, struct image *image, uint64_t number, bool 
     assert_int_equal(table->limiter.inserts, table->size);
     assert_int_equal(table->total_inserts, table->size);
     return table->size;
-}
-
-static int64_t loads(struct world *w)
-{
-    struct image image;
-    rp_status status;
-    int64_t n = load(w, &image, 0, false, &status);
-    image_fini(&image);
-    return n;
 }
 
 static uint32_t damages(const struct image *image)
@@ -180,10 +177,26 @@ static void flip(const struct world *w, enum disk_kind kind, uint64_t number, ui
     close(file);
 }
 
-/* Segments 1 and 2, checkpoints 1 and 2 (a change of 1) on the way; ten items. */
-static void history(struct world *w)
+static struct world world;
+
+static int set_up(void **state)
 {
-    world_open(w);
+    *state = &world;
+    world_open(&world);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    world_close(*state);
+    return 0;
+}
+
+/* Segments 1 and 2, checkpoints 1 and 2 (a change of 1) on the way; ten items. */
+static int set_up_history(void **state)
+{
+    struct world *w = &world;
+    set_up(state);
     segment(w, 1, 0, 0);
     grow(w, 3);
     checkpoint(w, 1, 0, 0, true);
@@ -195,283 +208,214 @@ static void history(struct world *w)
     segment(w, 2, end, 0);
     grow(w, 4);
     diskfile_end(&w->out, &w->folder);
+    return 0;
 }
 
 static void test_chain_and_journal(void **state)
 {
-    (void)state;
-    struct world w;
-    history(&w);
-    struct image image;
-    rp_status status;
-    assert_int_equal(load(&w, &image, 0, false, &status), 10);
-    assert_int_equal(image.checkpoint, 2);
-    assert_int_equal(image.journal_entries, 5 + 1); /* with the LAYOUT of segment 2 */
-    assert_int_equal(image.end, diskfile_here(&w.out));
-    assert_int_equal(image.n_notes, 0);
-    assert_true(image.whole && !image.exact);
-    image_fini(&image);
-    assert_int_equal(load(&w, &image, 1, false, &status), 10);
-    image_fini(&image);
-    image_init(&image);
-    assert_int_equal(image_load(&image, &w.folder, 2, true, false, NULL), RP_OK);
-    assert_int_equal(image_size(&image), 5);
-    assert_true(image.exact);
-    image_fini(&image);
-    assert_int_equal(load(&w, &image, 3, false, &status), -1);
-    assert_int_equal(status, RP_NOT_FOUND);
-    image_fini(&image);
-    world_close(&w);
+    struct world *w = *state;
+    assert_int_equal(load(w, 0, false), 10);
+    assert_int_equal(w->image.checkpoint, 2);
+    assert_int_equal(w->image.journal_entries, 5 + 1); /* with the LAYOUT of segment 2 */
+    assert_int_equal(w->image.end, diskfile_here(&w->out));
+    assert_int_equal(w->image.n_notes, 0);
+    assert_true(w->image.whole && !w->image.exact);
+    assert_int_equal(load(w, 1, false), 10);
+    image_fini(&w->image);
+    image_init(&w->image);
+    assert_int_equal(image_load(&w->image, &w->folder, 2, true, false, NULL), RP_OK);
+    assert_int_equal(image_size(&w->image), 5);
+    assert_true(w->image.exact);
+    assert_int_equal(load(w, 3, false), -1);
+    assert_int_equal(w->status, RP_NOT_FOUND);
 }
 
 static void test_empty_folder(void **state)
 {
-    (void)state;
-    struct world w;
-    struct image image;
-    rp_status status;
-    world_open(&w);
-    assert_int_equal(load(&w, &image, 0, false, &status), -1);
-    assert_int_equal(status, RP_NOT_FOUND);
-    image_fini(&image);
+    struct world *w = *state;
+    assert_int_equal(load(w, 0, false), -1);
+    assert_int_equal(w->status, RP_NOT_FOUND);
     /* A process that did nothing, and one without a journal. */
-    segment(&w, 1, 0, 0);
-    w.out.used = sizeof(struct record_head);
-    diskfile_start(&w.out, 1, 0, 0, 0, 0, 0);
-    preamble(&w.out);
-    diskfile_end(&w.out, &w.folder);
-    segment(&w, 2, 0, START_CHUNKS_ONLY);
-    diskfile_chunk(&w.out, 1, "abc", 3);
-    diskfile_end(&w.out, &w.folder);
-    assert_int_equal(load(&w, &image, 0, false, &status), -1);
-    assert_int_equal(status, RP_NOT_FOUND);
-    image_fini(&image);
-    world_close(&w);
+    segment(w, 1, 0, 0);
+    w->out.used = sizeof(struct record_head);
+    diskfile_start(&w->out, 1, 0, 0, 0, 0, 0);
+    preamble(&w->out);
+    diskfile_end(&w->out, &w->folder);
+    segment(w, 2, 0, START_CHUNKS_ONLY);
+    diskfile_chunk(&w->out, 1, "abc", 3);
+    diskfile_end(&w->out, &w->folder);
+    assert_int_equal(load(w, 0, false), -1);
+    assert_int_equal(w->status, RP_NOT_FOUND);
 }
 
 static void test_damaged_checkpoints_fall_back(void **state)
 {
-    (void)state;
-    struct world w;
-    history(&w);
-    struct image image;
-    rp_status status;
-    flip(&w, DISK_CHECKPOINT, 2, 200);
-    assert_int_equal(load(&w, &image, 0, false, &status), 10);
-    assert_int_equal(image.checkpoint, 1);
-    assert_int_equal(damages(&image), 1);
-    assert_true(noted(&image, "checkpoint 2") && noted(&image, "checkpoint-00000002.replay at offset"));
-    image_fini(&image);
-    assert_int_equal(load(&w, &image, 2, false, &status), -1);
-    assert_int_equal(status, RP_DATA_LOSS);
-    image_fini(&image);
-    flip(&w, DISK_CHECKPOINT, 2, 200);
+    struct world *w = *state;
+    flip(w, DISK_CHECKPOINT, 2, 200);
+    assert_int_equal(load(w, 0, false), 10);
+    assert_int_equal(w->image.checkpoint, 1);
+    assert_int_equal(damages(&w->image), 1);
+    assert_true(noted(&w->image, "checkpoint 2") && noted(&w->image, "checkpoint-00000002.replay at offset"));
+    assert_int_equal(load(w, 2, false), -1);
+    assert_int_equal(w->status, RP_DATA_LOSS);
+    flip(w, DISK_CHECKPOINT, 2, 200);
     /* One that others stand on. */
-    flip(&w, DISK_CHECKPOINT, 1, 200);
-    assert_int_equal(load(&w, &image, 0, false, &status), 10);
-    assert_int_equal(image.checkpoint, 0);
-    assert_int_equal(damages(&image), 2);
-    assert_true(noted(&image, "based on 1"));
-    image_fini(&image);
-    world_close(&w);
+    flip(w, DISK_CHECKPOINT, 1, 200);
+    assert_int_equal(load(w, 0, false), 10);
+    assert_int_equal(w->image.checkpoint, 0);
+    assert_int_equal(damages(&w->image), 2);
+    assert_true(noted(&w->image, "based on 1"));
 }
 
 static void test_torn_end(void **state)
 {
-    (void)state;
-    struct world w;
-    history(&w);
+    struct world *w = *state;
     char path[256];
     struct stat about;
-    path_of(&w, DISK_SEGMENT, 2, path, sizeof path);
-    assert_int_equal(truncate(path, (off_t)disk_offset(w.place[9]) + 50), 0);
-    struct image image;
-    rp_status status;
-    assert_int_equal(load(&w, &image, 0, false, &status), 9);
-    assert_int_equal(damages(&image), 0);
-    assert_true(noted(&image, "torn end of the journal: the last 50 bytes of segment-00000002.replay are passed over"));
-    assert_true(image.whole);
-    assert_int_equal(image.end, w.place[9]);
-    image_fini(&image);
-    assert_int_equal(load(&w, &image, 0, true, &status), 9);
-    assert_true(noted(&image, "cut off"));
-    image_fini(&image);
+    path_of(w, DISK_SEGMENT, 2, path, sizeof path);
+    assert_int_equal(truncate(path, (off_t)disk_offset(w->place[9]) + 50), 0);
+    assert_int_equal(load(w, 0, false), 9);
+    assert_int_equal(damages(&w->image), 0);
+    assert_true(
+        noted(&w->image, "torn end of the journal: the last 50 bytes of segment-00000002.replay are passed over"));
+    assert_true(w->image.whole);
+    assert_int_equal(w->image.end, w->place[9]);
+    assert_int_equal(load(w, 0, true), 9);
+    assert_true(noted(&w->image, "cut off"));
     assert_int_equal(stat(path, &about), 0);
-    assert_int_equal(about.st_size, disk_offset(w.place[9]));
-    assert_int_equal(load(&w, &image, 0, true, &status), 9);
-    assert_int_equal(image.n_notes, 0);
-    image_fini(&image);
-    world_close(&w);
+    assert_int_equal(about.st_size, disk_offset(w->place[9]));
+    assert_int_equal(load(w, 0, true), 9);
+    assert_int_equal(w->image.n_notes, 0);
 }
 
 /* Killed when a segment had just been made: it has no head yet, or a part of one. Nothing is lost, and nothing is said. */
 static void test_segment_without_a_head(void **state)
 {
-    (void)state;
+    struct world *w = *state;
     for (size_t bytes = 0; bytes < FILE_HEAD_BYTES; bytes += 20) {
-        struct world w;
-        struct image image;
-        rp_status status;
         char path[256];
-        world_open(&w);
-        segment(&w, 1, 0, 0);
-        grow(&w, 5);
-        diskfile_end(&w.out, &w.folder);
-        path_of(&w, DISK_SEGMENT, 2, path, sizeof path);
+        world_close(w);
+        world_open(w);
+        segment(w, 1, 0, 0);
+        grow(w, 5);
+        diskfile_end(&w->out, &w->folder);
+        path_of(w, DISK_SEGMENT, 2, path, sizeof path);
         int file = open(path, O_CREAT | O_WRONLY, 0600);
         assert_true(file >= 0 && write(file, "RPLYDISK............................", bytes) == (ssize_t)bytes);
         close(file);
-        assert_int_equal(load(&w, &image, 0, true, &status), 5);
-        assert_int_equal(damages(&image), 0);
-        assert_true(image.whole);
-        image_fini(&image);
-        world_close(&w);
+        assert_int_equal(load(w, 0, true), 5);
+        assert_int_equal(damages(&w->image), 0);
+        assert_true(w->image.whole);
     }
 }
 
 /* What can not be read may be sound: nothing is cut, and nothing goes on without it. */
 static void test_unreadable_end(void **state)
 {
-    (void)state;
-    struct world w;
-    struct image image;
-    rp_status status;
-    world_open(&w);
-    segment(&w, 1, 0, 0);
-    grow(&w, 5);
-    diskfile_end(&w.out, &w.folder);
-    bad_from = (off_t)disk_offset(w.place[3]) + 10;
-    assert_int_equal(load(&w, &image, 0, true, &status), -1);
-    assert_int_equal(status, RP_IO);
-    image_fini(&image);
+    struct world *w = *state;
+    segment(w, 1, 0, 0);
+    grow(w, 5);
+    diskfile_end(&w->out, &w->folder);
+    bad_from = (off_t)disk_offset(w->place[3]) + 10;
+    assert_int_equal(load(w, 0, true), -1);
+    assert_int_equal(w->status, RP_IO);
     bad_from = INT64_MAX;
-    assert_int_equal(load(&w, &image, 0, true, &status), 5);
-    image_fini(&image);
-    world_close(&w);
+    assert_int_equal(load(w, 0, true), 5);
 }
 
 /* A process that found a damage goes on from there, and so does every later load. */
 static void test_going_on_after_damage(void **state)
 {
-    (void)state;
-    struct world w;
-    history(&w);
-    struct image image;
-    rp_status status;
-    uint64_t bad = disk_offset(w.place[8]) + 30;
-    flip(&w, DISK_SEGMENT, 2, bad);
-    assert_int_equal(load(&w, &image, 0, true, &status), 8);
-    assert_int_equal(damages(&image), 1);
-    assert_false(image.whole);
-    assert_true(noted(&image, "damaged in the middle"));
-    assert_int_equal(image.end, w.place[8]);
-    uint64_t after = image.end;
-    image_fini(&image);
-    w.instance = 2;
-    w.items = 8;
-    segment(&w, 3, after, 0);
-    grow(&w, 3);
-    diskfile_end(&w.out, &w.folder);
-    assert_int_equal(load(&w, &image, 0, true, &status), 11);
-    assert_int_equal(damages(&image), 0);
-    assert_true(image.whole);
-    image_fini(&image);
+    struct world *w = *state;
+    uint64_t bad = disk_offset(w->place[8]) + 30;
+    flip(w, DISK_SEGMENT, 2, bad);
+    assert_int_equal(load(w, 0, true), 8);
+    assert_int_equal(damages(&w->image), 1);
+    assert_false(w->image.whole);
+    assert_true(noted(&w->image, "damaged in the middle"));
+    assert_int_equal(w->image.end, w->place[8]);
+    uint64_t after = w->image.end;
+    w->instance = 2;
+    w->items = 8;
+    segment(w, 3, after, 0);
+    grow(w, 3);
+    diskfile_end(&w->out, &w->folder);
+    assert_int_equal(load(w, 0, true), 11);
+    assert_int_equal(damages(&w->image), 0);
+    assert_true(w->image.whole);
     /* The same when the damage heals: what was not loaded then is no part of the state. */
-    flip(&w, DISK_SEGMENT, 2, bad);
-    assert_int_equal(loads(&w), 11);
+    flip(w, DISK_SEGMENT, 2, bad);
+    assert_int_equal(load(w, 0, false), 11);
     /* A damage before that place was not there then. */
-    flip(&w, DISK_SEGMENT, 2, disk_offset(w.place[6]) + 30);
-    assert_int_equal(load(&w, &image, 0, true, &status), 6);
-    assert_true(damages(&image) > 0 && noted(&image, "1 later segments"));
-    image_fini(&image);
-    world_close(&w);
+    flip(w, DISK_SEGMENT, 2, disk_offset(w->place[6]) + 30);
+    assert_int_equal(load(w, 0, true), 6);
+    assert_true(damages(&w->image) > 0 && noted(&w->image, "1 later segments"));
 }
 
 static void test_missing_segments(void **state)
 {
-    (void)state;
-    struct world w;
-    struct image image;
-    rp_status status;
-    history(&w);
-    uint64_t end = diskfile_here(&w.out);
-    segment(&w, 3, end, 0);
-    grow(&w, 2);
-    diskfile_end(&w.out, &w.folder);
-    assert_int_equal(loads(&w), 12);
-    assert_int_equal(folder_remove(&w.folder, DISK_SEGMENT, 2, false, NULL), RP_OK);
-    assert_int_equal(load(&w, &image, 0, false, &status), 6);
-    assert_true(noted(&image, "segment 3 does not go on from segment 1"));
-    assert_true(damages(&image) > 0 && !image.whole);
-    image_fini(&image);
+    struct world *w = *state;
+    uint64_t end = diskfile_here(&w->out);
+    segment(w, 3, end, 0);
+    grow(w, 2);
+    diskfile_end(&w->out, &w->folder);
+    assert_int_equal(load(w, 0, false), 12);
+    assert_int_equal(folder_remove(&w->folder, DISK_SEGMENT, 2, false, NULL), RP_OK);
+    assert_int_equal(load(w, 0, false), 6);
+    assert_true(noted(&w->image, "segment 3 does not go on from segment 1"));
+    assert_true(damages(&w->image) > 0 && !w->image.whole);
     /* The one with which the journal begins. */
-    assert_int_equal(folder_remove(&w.folder, DISK_SEGMENT, 1, false, NULL), RP_OK);
-    assert_int_equal(load(&w, &image, 0, false, &status), 5);
-    assert_true(noted(&image, "segment 1, with which the journal after checkpoint 2 begins, is missing"));
-    image_fini(&image);
+    assert_int_equal(folder_remove(&w->folder, DISK_SEGMENT, 1, false, NULL), RP_OK);
+    assert_int_equal(load(w, 0, false), 5);
+    assert_true(noted(&w->image, "segment 1, with which the journal after checkpoint 2 begins, is missing"));
     /* Without a checkpoint there is nothing to go on from. */
-    assert_int_equal(folder_remove(&w.folder, DISK_CHECKPOINT, 1, false, NULL), RP_OK);
-    assert_int_equal(folder_remove(&w.folder, DISK_CHECKPOINT, 2, false, NULL), RP_OK);
-    assert_int_equal(load(&w, &image, 0, false, &status), -1);
-    assert_int_equal(status, RP_DATA_LOSS);
-    image_fini(&image);
-    world_close(&w);
+    assert_int_equal(folder_remove(&w->folder, DISK_CHECKPOINT, 1, false, NULL), RP_OK);
+    assert_int_equal(folder_remove(&w->folder, DISK_CHECKPOINT, 2, false, NULL), RP_OK);
+    assert_int_equal(load(w, 0, false), -1);
+    assert_int_equal(w->status, RP_DATA_LOSS);
 }
 
 /* A segment that ends with a whole record, too early. */
 static void test_cut_between_records(void **state)
 {
-    (void)state;
-    struct world w;
-    struct image image;
-    rp_status status;
-    history(&w);
+    struct world *w = *state;
     char path[256];
-    path_of(&w, DISK_SEGMENT, 1, path, sizeof path);
-    assert_int_equal(truncate(path, (off_t)disk_offset(w.place[5])), 0);
-    assert_int_equal(load(&w, &image, 0, false, &status), 5);
-    assert_true(damages(&image) > 0 && noted(&image, "does not continue"));
-    image_fini(&image);
-    world_close(&w);
+    path_of(w, DISK_SEGMENT, 1, path, sizeof path);
+    assert_int_equal(truncate(path, (off_t)disk_offset(w->place[5])), 0);
+    assert_int_equal(load(w, 0, false), 5);
+    assert_true(damages(&w->image) > 0 && noted(&w->image, "does not continue"));
 }
 
 /* Checkpoints of a broker without a journal: older segments are of the past, later ones go on. */
 static void test_no_journal_for_a_while(void **state)
 {
-    (void)state;
-    struct world w;
-    world_open(&w);
-    segment(&w, 1, 0, 0);
-    grow(&w, 2);
-    diskfile_end(&w.out, &w.folder);
-    w.instance = 2;
-    segment(&w, 2, 0, START_CHUNKS_ONLY);
-    diskfile_chunk(&w.out, 1, "abc", 3);
-    diskfile_flush(&w.out);
-    w.items = 5;
-    checkpoint(&w, 1, 0, 0, false);
-    diskfile_end(&w.out, &w.folder);
-    assert_int_equal(loads(&w), 5);
-    w.instance = 3;
-    segment(&w, 3, 0, 0);
-    grow(&w, 2);
-    diskfile_end(&w.out, &w.folder);
-    assert_int_equal(loads(&w), 7);
-    world_close(&w);
+    struct world *w = *state;
+    segment(w, 1, 0, 0);
+    grow(w, 2);
+    diskfile_end(&w->out, &w->folder);
+    w->instance = 2;
+    segment(w, 2, 0, START_CHUNKS_ONLY);
+    diskfile_chunk(&w->out, 1, "abc", 3);
+    diskfile_flush(&w->out);
+    w->items = 5;
+    checkpoint(w, 1, 0, 0, false);
+    diskfile_end(&w->out, &w->folder);
+    assert_int_equal(load(w, 0, false), 5);
+    w->instance = 3;
+    segment(w, 3, 0, 0);
+    grow(w, 2);
+    diskfile_end(&w->out, &w->folder);
+    assert_int_equal(load(w, 0, false), 7);
 }
 
 /* What changes an incremental checkpoint can hold. */
 static void test_changes(void **state)
 {
-    (void)state;
-    struct world w;
-    struct image image;
-    rp_status status;
-    world_open(&w);
-    w.items = 6;
-    checkpoint(&w, 1, 0, 0, false);
+    struct world *w = *state;
+    w->items = 6;
+    checkpoint(w, 1, 0, 0, false);
     struct diskfile out;
-    diskfile_begin(&out, &w.folder, DISK_CHECKPOINT, 2);
+    diskfile_begin(&out, &w->folder, DISK_CHECKPOINT, 2);
     diskfile_start(&out, 1, 1000, 1000, 1, 0, 0);
     diskfile_checkpoint(&out, 1, 0);
     struct entry_table counters = {.limiter = {.inserts = 5}, .total_inserts = 5};
@@ -481,37 +425,33 @@ static void test_changes(void **state)
     gone.slot = 30;
     diskfile_put(&out, ENTRY_FREE, 0, &gone, sizeof gone, NULL, 0);
     diskfile_finish(&out, 5);
-    diskfile_end(&out, &w.folder);
-    assert_int_equal(load(&w, &image, 0, false, &status), 5);
-    assert_int_equal(image.checkpoint, 2);
-    image_fini(&image);
+    diskfile_end(&out, &w->folder);
+    assert_int_equal(load(w, 0, false), 5);
+    assert_int_equal(w->image.checkpoint, 2);
     /* One whose count of items is not that of the state is damaged, whatever its checksums say. */
-    diskfile_begin(&out, &w.folder, DISK_CHECKPOINT, 3);
+    diskfile_begin(&out, &w->folder, DISK_CHECKPOINT, 3);
     diskfile_start(&out, 1, 1000, 1000, 1, 0, 0);
     diskfile_checkpoint(&out, 2, 0);
     diskfile_table(&out, 0, "a", 40, &counters);
     diskfile_finish(&out, 6);
-    diskfile_end(&out, &w.folder);
-    assert_int_equal(load(&w, &image, 0, false, &status), 5);
-    assert_int_equal(image.checkpoint, 2);
-    assert_true(noted(&image, "there are 5 items where the checkpoint had 6"));
-    image_fini(&image);
+    diskfile_end(&out, &w->folder);
+    assert_int_equal(load(w, 0, false), 5);
+    assert_int_equal(w->image.checkpoint, 2);
+    assert_true(noted(&w->image, "there are 5 items where the checkpoint had 6"));
     /* Neither is one without its end, or with an entry less. */
     for (uint64_t number = 4; number < 6; number++) {
-        diskfile_begin(&out, &w.folder, DISK_CHECKPOINT, number);
+        diskfile_begin(&out, &w->folder, DISK_CHECKPOINT, number);
         diskfile_start(&out, 1, 1000, 1000, 1, 0, 0);
         diskfile_checkpoint(&out, 2, 0);
         diskfile_table(&out, 0, "a", 40, &counters);
         out.entries++;
         if (number == 5)
             diskfile_finish(&out, 5);
-        diskfile_end(&out, &w.folder);
-        assert_int_equal(load(&w, &image, 0, false, &status), 5);
-        assert_int_equal(image.checkpoint, 2);
-        assert_true(noted(&image, "is cut short"));
-        image_fini(&image);
+        diskfile_end(&out, &w->folder);
+        assert_int_equal(load(w, 0, false), 5);
+        assert_int_equal(w->image.checkpoint, 2);
+        assert_true(noted(&w->image, "is cut short"));
     }
-    world_close(&w);
 }
 
 /* ---- any byte, any cut */
@@ -531,115 +471,105 @@ static uint64_t step(void)
 /* Nothing is passed over in silence: what is there is a prefix, and where it is not all there are words. */
 static void check_damaged(struct world *w, const char *what, uint64_t offset)
 {
-    struct image image;
-    rp_status status;
-    int64_t n = load(w, &image, 0, false, &status);
-    bool told = status != RP_OK || n == 10 || image.n_notes > 0;
-    if (!told || (status != RP_OK && status != RP_DATA_LOSS))
-        fail_msg("%s at %llu: %lld items, status %d", what, (unsigned long long)offset, (long long)n, (int)status);
-    image_fini(&image);
+    int64_t n = load(w, 0, false);
+    bool told = w->status != RP_OK || n == 10 || w->image.n_notes > 0;
+    if (!told || (w->status != RP_OK && w->status != RP_DATA_LOSS))
+        fail_msg("%s at %llu: %lld items, status %d", what, (unsigned long long)offset, (long long)n, (int)w->status);
 }
 
 static void test_every_byte(void **state)
 {
-    (void)state;
-    struct world w;
-    history(&w);
+    struct world *w = *state;
     for (size_t f = 0; f < sizeof files / sizeof *files; f++) {
-        assert_int_equal(folder_list(&w.folder, NULL), RP_OK);
-        uint64_t bytes = folder_find(&w.folder, files[f].kind, files[f].number)->bytes;
+        assert_int_equal(folder_list(&w->folder, NULL), RP_OK);
+        uint64_t bytes = folder_find(&w->folder, files[f].kind, files[f].number)->bytes;
         for (uint64_t i = 0; i < bytes; i += step()) {
-            flip(&w, files[f].kind, files[f].number, i);
-            check_damaged(&w, "byte", i);
-            flip(&w, files[f].kind, files[f].number, i);
+            flip(w, files[f].kind, files[f].number, i);
+            check_damaged(w, "byte", i);
+            flip(w, files[f].kind, files[f].number, i);
         }
     }
-    assert_int_equal(loads(&w), 10);
-    world_close(&w);
+    assert_int_equal(load(w, 0, false), 10);
 }
 
 static void test_every_cut(void **state)
 {
-    (void)state;
-    struct world w;
-    history(&w);
+    struct world *w = *state;
     for (size_t f = 0; f < sizeof files / sizeof *files; f++) {
         char path[256];
         uint8_t data[16384];
-        path_of(&w, files[f].kind, files[f].number, path, sizeof path);
+        path_of(w, files[f].kind, files[f].number, path, sizeof path);
         int file = open(path, O_RDWR);
         ssize_t bytes = pread(file, data, sizeof data, 0);
         assert_true(bytes > 0 && bytes < (ssize_t)sizeof data);
         bool last = f == 1;
         for (off_t i = bytes - 1; i >= 0; i -= (off_t)step()) {
             assert_int_equal(ftruncate(file, i), 0);
-            bool boundary = last && (i == FILE_HEAD_BYTES || i == (off_t)disk_offset(w.place[6]) ||
-                                     i == (off_t)disk_offset(w.place[7]) || i == (off_t)disk_offset(w.place[8]) ||
-                                     i == (off_t)disk_offset(w.place[9]));
+            bool boundary = last && (i == FILE_HEAD_BYTES || i == (off_t)disk_offset(w->place[6]) ||
+                                     i == (off_t)disk_offset(w->place[7]) || i == (off_t)disk_offset(w->place[8]) ||
+                                     i == (off_t)disk_offset(w->place[9]));
             if (boundary)
-                assert_true(loads(&w) >= 6);
+                assert_true(load(w, 0, false) >= 6);
             else
-                check_damaged(&w, "cut", (uint64_t)i);
+                check_damaged(w, "cut", (uint64_t)i);
         }
         assert_int_equal(pwrite(file, data, (size_t)bytes, 0), bytes);
         close(file);
     }
-    assert_int_equal(loads(&w), 10);
-    world_close(&w);
+    assert_int_equal(load(w, 0, false), 10);
 }
 
 static void test_verify(void **state)
 {
-    (void)state;
-    struct world w;
-    history(&w);
+    struct world *w = *state;
     struct verify_result result;
     rp_error err = {0};
-    assert_int_equal(disk_verify_file(&w.folder, DISK_SEGMENT, 1, &result, &err), RP_OK);
+    assert_int_equal(disk_verify_file(&w->folder, DISK_SEGMENT, 1, &result, &err), RP_OK);
     assert_false(result.damaged);
     assert_int_equal(result.chunks, 6);
     assert_int_equal(result.chunk_bytes, 24);
     assert_int_equal(result.types[ENTRY_INSERT], 6);
     assert_int_equal(result.records, 6);
-    assert_int_equal(disk_verify_file(&w.folder, DISK_CHECKPOINT, 2, &result, &err), RP_OK);
+    assert_int_equal(disk_verify_file(&w->folder, DISK_CHECKPOINT, 2, &result, &err), RP_OK);
     assert_false(result.damaged);
     assert_int_equal(result.checkpoint.base, 1);
     assert_int_equal(result.end.items, 5);
-    assert_int_equal(disk_verify_file(&w.folder, DISK_CHECKPOINT, 9, &result, &err), RP_NOT_FOUND);
-    flip(&w, DISK_SEGMENT, 1, disk_offset(w.place[2]) + 40);
-    assert_int_equal(disk_verify_file(&w.folder, DISK_SEGMENT, 1, &result, &err), RP_OK);
+    assert_int_equal(disk_verify_file(&w->folder, DISK_CHECKPOINT, 9, &result, &err), RP_NOT_FOUND);
+    flip(w, DISK_SEGMENT, 1, disk_offset(w->place[2]) + 40);
+    assert_int_equal(disk_verify_file(&w->folder, DISK_SEGMENT, 1, &result, &err), RP_OK);
     assert_true(result.damaged);
-    assert_int_equal(result.damaged_at, disk_offset(w.place[2]));
-    assert_int_equal(result.damaged_bytes, w.place[3] - w.place[2]);
+    assert_int_equal(result.damaged_at, disk_offset(w->place[2]));
+    assert_int_equal(result.damaged_bytes, w->place[3] - w->place[2]);
     assert_int_equal(result.sound_after, 3);
     assert_true(facts_within(result.text, "checksum"));
     char path[256];
-    path_of(&w, DISK_CHECKPOINT, 2, path, sizeof path);
+    path_of(w, DISK_CHECKPOINT, 2, path, sizeof path);
     struct stat about;
     assert_int_equal(stat(path, &about), 0);
     assert_int_equal(truncate(path, about.st_size - 8), 0);
-    assert_int_equal(disk_verify_file(&w.folder, DISK_CHECKPOINT, 2, &result, &err), RP_OK);
+    assert_int_equal(disk_verify_file(&w->folder, DISK_CHECKPOINT, 2, &result, &err), RP_OK);
     assert_true(result.damaged);
-    world_close(&w);
 }
 
 int main(void)
 {
+#define WITH_FOLDER(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+#define WITH_HISTORY(test) cmocka_unit_test_setup_teardown(test, set_up_history, tear_down)
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_chain_and_journal),
-        cmocka_unit_test(test_empty_folder),
-        cmocka_unit_test(test_damaged_checkpoints_fall_back),
-        cmocka_unit_test(test_torn_end),
-        cmocka_unit_test(test_segment_without_a_head),
-        cmocka_unit_test(test_unreadable_end),
-        cmocka_unit_test(test_going_on_after_damage),
-        cmocka_unit_test(test_missing_segments),
-        cmocka_unit_test(test_cut_between_records),
-        cmocka_unit_test(test_no_journal_for_a_while),
-        cmocka_unit_test(test_changes),
-        cmocka_unit_test(test_every_byte),
-        cmocka_unit_test(test_every_cut),
-        cmocka_unit_test(test_verify),
+        WITH_HISTORY(test_chain_and_journal),
+        WITH_FOLDER(test_empty_folder),
+        WITH_HISTORY(test_damaged_checkpoints_fall_back),
+        WITH_HISTORY(test_torn_end),
+        WITH_FOLDER(test_segment_without_a_head),
+        WITH_FOLDER(test_unreadable_end),
+        WITH_HISTORY(test_going_on_after_damage),
+        WITH_HISTORY(test_missing_segments),
+        WITH_HISTORY(test_cut_between_records),
+        WITH_FOLDER(test_no_journal_for_a_while),
+        WITH_FOLDER(test_changes),
+        WITH_HISTORY(test_every_byte),
+        WITH_HISTORY(test_every_cut),
+        WITH_HISTORY(test_verify),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
