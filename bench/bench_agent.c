@@ -1,7 +1,7 @@
 /* The actor's part: the environment loop of the real actors on CartPole-v1 with a network of 64 x 64, in processes
- * that are measured in turn: the environment alone, with the network that acts, and with the adder that writes transitions
- * into a broker. What one adds to the other is read off the differences. With Ape-X's bound of 100 items that are not
- * confirmed, the way to the broker and back limits the rate; with a wider one the work does. */
+ * that are measured in turn: the environment alone, with the network that acts, and with the adder that writes
+ * transitions into a broker. What one adds to the other is read off the differences. With Ape-X's bound of 100 items
+ * that are not confirmed, the way to the broker and back limits the rate; with a wider one the work does. */
 #include "bench/bench_agent.h"
 
 #include "agent/run/environment_loop.h"
@@ -14,7 +14,7 @@
 #define TABLE_ITEMS 100000u
 #define START_SECONDS 60
 #define TIMEOUT_MS 30000
-/* Steps between two counts. */
+/* Steps between two updates of the counter. */
 #define COUNT_EVERY 256u
 
 enum part { PART_ENV, PART_NET, PART_ADDER, PART_APEX, PART_WIDE, N_PARTS };

@@ -6,7 +6,7 @@
 /* replay-bench agent: steps/s of an actor, in parts, and the time of a learner's step. Returns the exit status. */
 int command_agent(struct options *options);
 
-/* The learner's part. Prints its figures. False: said why. */
+/* The learner's part. Prints its figures. False: an error was printed. */
 bool bench_agent_learn(const struct options *options);
 
 #endif

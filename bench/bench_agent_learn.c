@@ -1,6 +1,6 @@
-/* The learner's part: agent_learn of DQN on a batch that stays the same, in turn with the matrix products that it cannot
- * avoid, called bare: forward through the online network, forward through the target, backward by weights and inputs. CPU
- * time of one thread; nothing is sampled or sent. */
+/* The learner's part: agent_learn of DQN on a batch that stays the same, in turn with the matrix products that it
+ * cannot avoid, called bare: forward through the online network, forward through the target, backward by weights and
+ * inputs. CPU time of one thread; nothing is sampled or sent. */
 #include <cblas.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -87,7 +87,7 @@ static void bare_backward(const struct bare *self, const struct net_layer *layer
     int n = (int)self->batch, in = (int)layer->inputs, out = (int)layer->outputs;
     cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, in, out, n, 1, self->x, in, self->y, out, 0,
                 self->grads + layer->weight, out);
-    /* Nobody asks for derivatives by the observation. */
+    /* The derivative by the observation is not needed. */
     if (!first)
         cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, n, in, out, 1, self->x, out, self->params + layer->weight,
                     out, 0, self->y, in);
@@ -103,7 +103,7 @@ static void bare_step(void *bare)
         bare_forward(self, &self->net.layers[l], self->online_rows);
     for (uint32_t l = n; l-- > 0;)
         bare_backward(self, &self->net.layers[l], l == 0);
-    /* Values must not grow from step to step. */
+    /* Keeps values from growing from step to step. */
     self->y[0] = self->x[0];
 }
 
@@ -179,7 +179,7 @@ static void learning_step(void *learning)
 
 /* ---- measuring ---- */
 
-/* Microseconds of CPU time for one call, over about so many seconds. */
+/* Microseconds of CPU time for one call, measured over about this many seconds. */
 static double time_calls(void (*call)(void *self), void *self, double seconds)
 {
     double from = cpu_seconds(), now = from;

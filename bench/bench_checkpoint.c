@@ -74,7 +74,7 @@ static void ask_job(void *ctx)
     lane_set_state(lane, LANE_DONE);
 }
 
-/* Asks, and waits for the answer. NULL: said why. */
+/* Sends the request and waits for the answer. NULL: an error was printed. */
 static struct lane *ask(const struct options *options, const struct party *party, int what)
 {
     static struct question question;
@@ -237,7 +237,7 @@ static bool measure_stretch(const struct options *given)
     char folder[300], extra[400];
     options.items = given->quick ? 100000 : STRETCH_ITEMS;
     options.size = STRETCH_ITEM_BYTES;
-    /* Grows to a quarter more, and what is too much goes en masse. */
+    /* Grows the table by a quarter, so that the surplus is evicted in bulk. */
     options.table_extra = "    soft_capacity: true\n    remove_every: 1s\n";
     bool ok = start(&options, folder, sizeof folder, extra, sizeof extra, &party);
     const struct lane *filled = ok ? ask(&options, &party, ASK_STRETCH) : NULL;

@@ -13,7 +13,7 @@
 
 #define GOAL_ENV "CartPole-v1"
 #define GOAL_STEPS_PER_S 5e6
-#define N_ACTIONS 1024u /* drawn before, used again and again */
+#define N_ACTIONS 1024u /* drawn before, and used repeatedly */
 
 struct flags {
     bool json;

@@ -8,7 +8,7 @@
 
 #define GOAL_IDLE 0.8
 #define IDLE_SESSIONS 1000u
-/* The idle ones have so long to give their credit up. */
+/* Time that the idle sessions have to give their credit up. */
 #define WITHIN_SECONDS 2.0
 
 int command_idle(struct options *options)

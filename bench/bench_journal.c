@@ -1,4 +1,4 @@
-/* Inserts with the journal on next to the same without it. */
+/* Inserts with the journal on, next to inserts without it. */
 #include <stdio.h>
 
 #include "bench/commands.h"
@@ -23,7 +23,7 @@ static bool compare(const struct options *given, const struct setting *setting)
     char folder[300], extra[600], what[120];
     if (!files_folder(given->dir, folder, sizeof folder))
         return false;
-    /* Checkpoints keep the journal short; they are part of its price. */
+    /* Checkpoints keep the journal short; they are part of its cost. */
     snprintf(extra, sizeof extra, "journal: {dir: %s, fsync: %s}\ncheckpoint: {every: 0s, keep: 1, on_exit: false}\n",
              folder, setting->fsync);
     struct options options = *given, plain = *given;

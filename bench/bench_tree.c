@@ -1,6 +1,6 @@
-/* Three structures do the same work in turn: the reference, the sum tree alone, and the prioritized selector with exponent
- * 0.6 around it. Each figure is the median over the repetitions of the thread's CPU time for one element. New weights
- * differ from those before, so that nothing is saved by writing the same value again. */
+/* Three structures do the same work in turn: the reference, the sum tree alone, and the prioritized selector with
+ * exponent 0.6 around it. Each figure is the median over the repetitions of the thread's CPU time for one element.
+ * New weights differ from those before, so that nothing is saved by writing the same value again. */
 #include "bench/bench_tree.h"
 
 #include <stdio.h>
@@ -142,7 +142,8 @@ static void work(struct bench *self, enum structure structure, enum operation op
     }
 }
 
-/* Nanoseconds for one element. The structures push each other out of the caches: the first round brings this one back. */
+/* Nanoseconds for one element. The structures evict each other from the caches: the first round brings this one
+ * back. */
 static double measure(struct bench *self, enum structure structure, enum operation operation)
 {
     draw_work(self);

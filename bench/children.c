@@ -81,7 +81,7 @@ struct lane *children_lane(void)
     return lane;
 }
 
-/* In the parent: the new pid, noted. In the child: 0. */
+/* Forks. In the parent: the new pid, which is remembered. In the child: 0. */
 static pid_t start(void)
 {
     fflush(NULL);
@@ -138,7 +138,7 @@ static bool write_config(const struct options *options, uint64_t items, const ch
         else
             fprintf(file, "%s: tcp://127.0.0.1:0\n", names[i]);
     }
-    /* Sessions live through the pauses between measurements. */
+    /* Sessions outlive the pauses between measurements. */
     fprintf(file,
             "io_threads: %u\n"
             "memory_limit: %lluMiB\n"

@@ -1,5 +1,5 @@
-/* The processes of a run: the broker, the raw server, and the load generators. The program itself only starts, stops and
- * reads them, and makes no zmq context, so that it can fork. */
+/* The processes of a run: the broker, the raw server, and the load generators. The program itself only starts, stops
+ * and reads them, and makes no zmq context, so that it can fork. */
 #ifndef BENCH_CHILDREN_H
 #define BENCH_CHILDREN_H
 
@@ -11,30 +11,32 @@
 #include "bench/lane.h"
 #include "bench/options.h"
 
-/* A folder for sockets and files, and the shared lanes. False: said why. */
+/* Makes a folder for sockets and files, and the shared lanes. False: an error was printed. */
 bool children_init(void);
-/* Ends everything that was started here and removes the folder. */
+/* Ends all children and removes the folder. */
 void children_fini(void);
 const char *children_dir(void);
-/* A new lane, all zero. */
+/* Returns a new lane, all zero. */
 struct lane *children_lane(void);
 
-/* Runs job(ctx) in a process of its own with the broker's malloc settings. Ends with this one. -1: said why. */
+/* Runs job(ctx) in a process of its own with the broker's malloc settings; it ends with this one. -1: an error was
+ * printed. */
 pid_t child_start(void (*job)(void *ctx), void *ctx);
-/* Starts a broker with a table `replay` of so many items. The service endpoint is written to service. -1: said why. */
+/* Starts a broker with a table `replay` of this many items, and writes its endpoint to service. -1: an error was
+ * printed. */
 pid_t child_start_broker(const struct options *options, uint64_t items, char *service, size_t size);
 /* Ends one process and waits for it. */
 void child_end(pid_t pid);
 void child_pause(pid_t pid);
 void child_go(pid_t pid);
-/* Sleeps, and looks after the processes meanwhile. False: one has ended by itself, or an interrupt came. */
+/* Sleeps, and checks the children meanwhile. False: a child has ended by itself, or an interrupt came. */
 bool children_wait(double seconds);
-/* Waits for a state of a lane. False: said why. */
+/* Waits for a state of a lane. False: an error was printed. */
 bool children_await(struct lane *lane, enum lane_state state, double seconds);
 
-/* CPU seconds used so far; resident bytes. 0 if it is gone. */
+/* CPU seconds used so far; resident bytes. 0 if the child is gone. */
 double child_cpu(pid_t pid);
-/* The same of its first thread alone: in the broker, the one that owns all state. */
+/* The same for its first thread alone: in the broker, the thread that owns all state. */
 double child_first_thread_cpu(pid_t pid);
 uint64_t child_resident(pid_t pid);
 double children_now(void);

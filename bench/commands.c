@@ -22,7 +22,7 @@ static const char *const work_names[] = {"insert", "sample", "update", "sample a
 static double goal_of(const struct options *options, enum work work)
 {
     if (options->library)
-        return 0; /* the goals are for the broker, not for what the library does with it */
+        return 0; /* the goals are for the broker, not for the library */
     if (options->against)
         return GOAL_TABLE_SIZE;
     if (options->clients > 1)
@@ -36,7 +36,7 @@ static double goal_of(const struct options *options, enum work work)
     return options->per_message == 1 ? GOAL_INSERT_SINGLE : GOAL_INSERT;
 }
 
-/* One row: the broker, and in turn with it libzmq or a broker with another number of items. */
+/* Measures one row: the broker, and in turn with it libzmq or a broker with another number of items. */
 static bool compare(const struct options *given, enum work work)
 {
     struct options options = *given;

@@ -1,4 +1,4 @@
-/* What the processes of a run tell each other, in shared memory: each process writes its own lane. */
+/* What the processes of a run report, in shared memory: each process writes its own lane. */
 #ifndef BENCH_LANE_H
 #define BENCH_LANE_H
 
@@ -19,7 +19,7 @@ enum lane_state { LANE_STARTING, LANE_READY, LANE_DONE, LANE_FAILED };
 struct lane {
     _Atomic uint64_t items;                          /* accepted by the broker, or in replies; the raw side: received */
     _Atomic uint64_t updates;                        /* priorities that were changed, where that goes with sampling */
-    _Atomic int state;                               /* an enum lane_state; what follows is written before it */
+    _Atomic int state;                               /* an enum lane_state; the fields below are written before it */
     char text[256];                                  /* why it failed */
     char endpoint[2][LANE_ENDPOINT_BYTES];           /* a raw server's: PULL, ROUTER */
     struct raw_message ingest, request[2], reply[2]; /* frames that the broker's client has sent and received */

@@ -1,5 +1,6 @@
-/* The thin writers of a process: one session and one PUSH socket each. They keep nothing to be sent again: a lost message
- * ends the run. Their notices come through one DEALER with as many connections, which HELLOs go out on in turn. */
+/* The thin writers of a process: one session and one PUSH socket each. They keep nothing to be sent again: a lost
+ * message ends the run. Their notices come through one DEALER with as many connections, which HELLOs go out on in
+ * turn. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -13,7 +14,7 @@
 
 /* Chunks from this size on travel as frames of their own, which the broker keeps as they came. */
 #define OWN_FRAME_BYTES 32768u
-/* Items between two looks for a notice. */
+/* Items between two checks for a notice. */
 #define LOOK_EVERY 400u
 #define ORDINALS 8192u
 
@@ -34,7 +35,7 @@ struct writers {
     void *service;
     struct writer *list;
     uint32_t n;
-    struct writer *by_ordinal[ORDINALS]; /* at ordinal % ORDINALS; a collision is looked for in the list */
+    struct writer *by_ordinal[ORDINALS]; /* at ordinal % ORDINALS; a collision is searched for in the list */
 };
 
 static void take_credit(struct load *load, struct writer *self, const Replay__Credit *credit)
@@ -62,7 +63,7 @@ static struct writer *find_writer(const struct writers *self, uint32_t ordinal)
     return writer && writer->ordinal == ordinal ? writer : NULL;
 }
 
-/* Reads notices that have come; with wait, at least one. */
+/* Reads notices that have arrived; with wait, at least one. */
 static void read_notices(struct load *load, const struct writers *self, bool wait)
 {
     for (;;) {
@@ -157,7 +158,7 @@ static size_t place(const struct writer *self, const struct pb_array *array)
     return (size_t)(array->data - self->head);
 }
 
-/* Encodes one message of n items, a chunk of one step each, and remembers where its numbers stand. */
+/* Encodes one message of n items, a chunk of one step each, and remembers where its numbers are. */
 static void make_head(struct load *load, struct writer *self)
 {
     uint32_t n = self->n, zero = 0, size = (uint32_t)load->options->size;
@@ -305,12 +306,12 @@ static void fill(struct load *load, const struct writers *all)
     lane_set_state(load->lane, LANE_DONE);
 }
 
-/* How fast items are offered. Time that was slept through (the process was paused) is not made up for. */
+/* How fast items are offered. Time that the process slept (it was paused) is not made up for. */
 struct pace {
     double rate; /* items/s; 0: no limit */
     double owed; /* items that may be sent now */
     int64_t last_ns;
-    bool held; /* it, and not the credit, has stopped the writer */
+    bool held; /* the pace, and not the credit, has stopped the writer */
 };
 
 static bool pace_allows(struct pace *self, uint32_t n)

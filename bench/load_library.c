@@ -13,7 +13,7 @@
 #define IDLE_WRITERS 100u
 #define IDLE_BURST 100u
 #define IDLE_ROUNDS 4u
-/* Items between two looks at the writer's totals. */
+/* Items between two reads of the writer's totals. */
 #define LOOK_EVERY 1000u
 
 static rp_client *connect_client(struct load *load)
@@ -175,7 +175,7 @@ void load_library_sample_update(void *ctx)
     sample_loop(ctx, true);
 }
 
-/* What was handed to the updater counts: at most in_flight requests of it are not answered yet. */
+/* Updates count when they are handed to the updater: at most in_flight requests are not answered yet. */
 void load_library_update(void *ctx)
 {
     struct load *load = ctx;

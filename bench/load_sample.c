@@ -1,4 +1,4 @@
-/* The thin sampler and updater: DEALER sockets with a fixed number of requests under way. */
+/* The thin sampler and updater: DEALER sockets with a fixed number of requests in flight. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,7 +11,7 @@
 /* Different update requests, sent in turn. */
 #define POOL 4096u
 
-/* A request that is encoded, but for its id and perhaps its keys. */
+/* An encoded request, but for its id and perhaps its keys. */
 struct request {
     uint8_t *frame;
     size_t size, id_at, keys_at;
@@ -84,7 +84,7 @@ static void make_updates(struct load *load, struct asker *self, uint32_t which)
     free(priorities);
 }
 
-/* keys: to be put in, or NULL. */
+/* keys: put into the request; may be NULL. */
 static void send_request(struct asker *self, const struct request *request, const void *keys, size_t keys_size)
 {
     zmq_msg_t frame;
@@ -103,7 +103,7 @@ static const struct request *next_update(struct asker *self)
     return &self->updates[self->next_update++ % POOL];
 }
 
-/* One reply with all its frames, whose sizes go to *sizes. The header stays in *head until it is closed. */
+/* Receives one reply with all its frames, whose sizes go to *sizes. The header stays in *head until it is closed. */
 static void receive(struct load *load, struct asker *self, zmq_msg_t *head, struct wire_reply *reply,
                     struct raw_message *sizes)
 {
@@ -146,7 +146,7 @@ static void show_reply(struct load *load, uint32_t which, const struct wire_repl
     load->lane->reply[which] = *sizes;
 }
 
-/* How long it has been since the reply before. Gives the time. */
+/* Returns the time, and records the interval since the previous reply. */
 static int64_t note_gap(struct lane *lane, int64_t last_ns)
 {
     struct clock clock = clock_system();

@@ -45,7 +45,7 @@ int options_take_whole(const struct cli *cli, const struct cli_option *option, c
     return CLI_GO_ON;
 }
 
-/* One of two words, as the row's prefix says them: "tcp ipc". The second one means true. */
+/* Takes one of two words, which the row's prefix lists: "tcp ipc". The second one means true. */
 static int take_choice(const struct cli *cli, const struct cli_option *option, const char *text, void *target)
 {
     const char *second = strchr(option->prefix, ' ') + 1;
@@ -109,7 +109,7 @@ void options_help(void)
 
 int options_line(const struct cli *cli, void *target, int argc, char **argv)
 {
-    argv[0] = (char *)(uintptr_t)cli->program; /* getopt's messages begin with it */
+    argv[0] = (char *)(uintptr_t)cli->program; /* getopt begins its messages with argv[0] */
     int status = cli_read(cli, target, argc, argv);
     if (status == CLI_GO_ON && optind < argc)
         status = cli_usage(cli->program, "unexpected argument '%s'", argv[optind]);

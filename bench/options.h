@@ -1,4 +1,4 @@
-/* What is to be measured: the command line of replay-bench. */
+/* The command line of replay-bench: what to measure. */
 #ifndef BENCH_OPTIONS_H
 #define BENCH_OPTIONS_H
 
@@ -8,7 +8,7 @@
 #include "proto/config/cli.h"
 
 #define MOST_REPEATS 101u
-/* Items from this size on are "large": senders walk a store as large as the table, and items travel one to a message. */
+/* Items from this size on are "large": senders walk a store as large as the table, and a message has one item. */
 #define LARGE_BYTES 4096u
 
 enum work { WORK_INSERT, WORK_SAMPLE, WORK_UPDATE, WORK_BOTH, WORK_LIBRARY, WORK_IDLE };
@@ -26,16 +26,16 @@ struct options {
     uint32_t batch;
     uint32_t in_flight;
     uint32_t clients;   /* connections */
-    uint32_t processes; /* that they are spread over */
+    uint32_t processes; /* number of processes over which they are spread */
     uint32_t io_threads;
-    double rate;       /* items/s that writers offer; 0: as many as they can */
-    const char *dir;   /* where files are written; NULL: beside the run's other files */
+    double rate;       /* items/s that writers offer; 0: unlimited */
+    const char *dir;   /* folder for files; NULL: beside the run's other files */
     const char *extra; /* further lines of the broker's configuration, and of its table's; NULL: none */
     const char *table_extra;
-    const char *session; /* the broker's settings for sessions; NULL: they live through any pause */
+    const char *session; /* the broker's settings for sessions; NULL: sessions outlive any pause */
 };
 
-/* False: what was wrong has been printed. argv[0] is the command. */
+/* False: an error was printed. argv[0] is the command. */
 bool options_read(struct options *self, int argc, char **argv);
 /* Prints the options' part of a command's help. */
 void options_help(void);
@@ -44,7 +44,7 @@ int options_line(const struct cli *cli, void *target, int argc, char **argv);
 /* Take a number between the row's bounds, which may end in k or M, into a double or into a uint32_t or uint64_t. */
 int options_take_real(const struct cli *cli, const struct cli_option *option, const char *text, void *target);
 int options_take_whole(const struct cli *cli, const struct cli_option *option, const char *text, void *target);
-/* Fills in what follows from the size of the items and was not given. */
+/* Fills in values that follow from the size of the items and were not given. */
 void options_settle(struct options *self);
 
 #endif

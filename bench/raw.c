@@ -9,7 +9,7 @@ void raw_frame(zmq_msg_t *frame, struct raw_store *store, size_t size)
     const uint8_t *data = store->data + store->at;
     store->at += size;
     if (store->lend) {
-        zmq_msg_init_data(frame, (void *)(uintptr_t)data, size, NULL, NULL); /* NULL: nobody frees it */
+        zmq_msg_init_data(frame, (void *)(uintptr_t)data, size, NULL, NULL); /* NULL: the memory is never freed */
     } else {
         zmq_msg_init_size(frame, size);
         memcpy(zmq_msg_data(frame), data, size);
@@ -25,7 +25,7 @@ static void send_message(void *socket, const struct raw_message *message, struct
     }
 }
 
-/* Throws a message away and gives the number of its frames, 0: there is none. size: of its last frame. */
+/* Discards a message and returns the number of its frames, 0: there is none. size: of its last frame. */
 static uint32_t receive(void *socket, int flags, size_t *size)
 {
     zmq_msg_t frame;

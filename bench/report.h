@@ -12,7 +12,7 @@ struct spread {
 /* One comparison: ours against another. */
 struct row {
     const char *what;                    /* "insert" */
-    const char *other;                   /* "raw", or what else it is compared with */
+    const char *other;                   /* "raw", or what it is compared with */
     struct spread ours, theirs, ratio;   /* items/s */
     double goal;                         /* 0: none */
     double server_cpu[2], client_cpu[2]; /* cores, medians */
@@ -20,7 +20,7 @@ struct row {
     double memory_per_item;              /* NAN: not measured */
 };
 
-/* Over repeats; ratios are taken pair by pair, as they were measured one after the other. */
+/* Over repeats; ratios are taken pair by pair, in the order of measurement. */
 struct spread spread_of(const double *values, uint32_t n);
 struct spread spread_ratio(const double *ours, const double *theirs, uint32_t n);
 
@@ -29,9 +29,9 @@ void row_fill(struct row *row, const struct figures *figures, uint32_t group);
 
 void report_begin(const struct options *options, const char *command);
 void report_row(const struct options *options, const struct row *row);
-/* A further figure of the command, with its goal (0: none). */
+/* Prints a further figure of the command, with its goal (0: none). */
 void report_value(const struct options *options, const char *name, double value, double goal, const char *unit);
-/* The same where less is better: the goal is the most that it may be. */
+/* The same for a figure where less is better: the goal is an upper bound. */
 void report_cost(const struct options *options, const char *name, double value, double goal, const char *unit);
 void report_end(const struct options *options);
 

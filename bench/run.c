@@ -118,7 +118,7 @@ static bool add_member(const struct options *options, struct party *party, enum 
 
 bool run_add_load(const struct options *options, struct party *party, enum work work)
 {
-    if (options->library) { /* only a thin one knows the frames */
+    if (options->library) { /* only a thin generator knows the frames */
         if (!add_member(options, party, work, 1, false))
             return false;
         child_end(party->members[--party->n_members].pid);

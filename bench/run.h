@@ -1,5 +1,5 @@
-/* A run: parties (a server with its load generators) that are measured in turn. All processes of a party stand still
- * while another is measured. */
+/* A run: parties (a server with its load generators) that are measured in turn. All processes of a party are paused
+ * while another party is measured. */
 #ifndef BENCH_RUN_H
 #define BENCH_RUN_H
 
@@ -9,7 +9,7 @@
 
 #define MOST_MEMBERS 64u
 
-/* Load generators of a party: writers, or those that ask. A bit each. */
+/* Load generators of a party: writers, or samplers and updaters ("askers"). A bit each. */
 enum group { GROUP_WRITE = 1, GROUP_ASK = 2 };
 
 struct member {
@@ -24,14 +24,14 @@ struct party {
     struct lane *lane; /* of a raw server */
     struct {
         struct raw_message ingest, request[2], reply[2];
-    } frames; /* that its load generators have sent and received */
+    } frames; /* sizes of the frames that its load generators have sent and received */
     uint64_t first_key, n_keys;
     double memory_per_item; /* resident growth while the table was filled, beyond the payload; NAN: not known */
     struct member members[MOST_MEMBERS];
     uint32_t n_members;
 };
 
-/* One thing to be measured: a party with some of its groups at work. */
+/* One measurement: a party with some of its groups at work. */
 struct phase {
     struct party *party;
     unsigned groups;
@@ -46,14 +46,14 @@ struct figures {
     double thread_ns[MOST_REPEATS];                            /* CPU time of the server's first thread for one item */
 };
 
-/* The memory that senders walk. NULL: said why. */
+/* The memory that senders walk. NULL: an error was printed. */
 const uint8_t *run_store(const struct options *options, size_t *size);
 
-/* A broker with a filled table. False: said why. */
+/* Starts a broker with a filled table. False: an error was printed. */
 bool run_broker(const struct options *options, uint64_t items, struct party *out);
-/* Load generators for it. */
+/* Starts load generators for it. */
 bool run_add_load(const struct options *options, struct party *party, enum work work);
-/* A raw server and clients for the frames that the load generators of another party have shown. */
+/* Starts a raw server, and clients that use the frame sizes of another party's load generators. */
 bool run_raw(const struct options *options, const struct party *like, struct party *out);
 bool run_phases(const struct options *options, const struct phase *phases, uint32_t n, struct figures *out);
 void run_end(struct party *party);

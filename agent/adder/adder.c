@@ -16,7 +16,7 @@
 #define MAX_ITEMS (INT64_C(1) << 30)
 #define MIN_CODED_BYTES 64
 #define MAX_TIMEOUT_MS (INT64_MAX / NS_PER_MS / 4)
-/* How often items that the broker refused are looked for inside an episode, in steps. */
+/* How often, in steps, an adder looks for items that the broker refused within an episode. */
 #define REJECTIONS_EVERY 256
 
 /* ---- time ---- */
@@ -33,7 +33,7 @@ static int64_t deadline_ns(int64_t timeout_ms)
     return timeout_ms <= 0 || timeout_ms > MAX_TIMEOUT_MS ? 0 : now_ns() + timeout_ms * NS_PER_MS;
 }
 
-/* What is left of a time-out that began with deadline_ns. */
+/* Milliseconds that are left until deadline_ns. */
 static int64_t time_left_ms(int64_t timeout_ms, int64_t deadline)
 {
     if (deadline == 0)
@@ -79,7 +79,7 @@ static rp_status make_item(struct adder *self, const struct op *op, int64_t time
     return RP_OK;
 }
 
-/* Items that the broker has refused since the last time: the first one's reason. */
+/* Reports items that the broker has refused since the last time, with the reason of the first. */
 static rp_status check_rejections(struct adder *self, rp_error *err)
 {
     rp_rejection first, next;
@@ -92,7 +92,7 @@ static rp_status check_rejections(struct adder *self, rp_error *err)
                    (unsigned long long)n, first.text);
 }
 
-/* One operation. *done: it need not be repeated, whatever the status. */
+/* Does one operation. *done: it must not be repeated, whatever the status. */
 static rp_status perform(struct adder *self, const struct op *op, int64_t timeout_ms, bool *done, rp_error *err)
 {
     rp_status status = RP_INTERNAL;
@@ -112,7 +112,7 @@ static rp_status perform(struct adder *self, const struct op *op, int64_t timeou
         status = make_item(self, op, timeout_ms, err);
         break;
     case OP_END:
-        /* Waits for nothing, and tells of items that were refused. */
+        /* Does not wait; reports items that were refused. */
         status = rp_writer_end_episode(self->writer, RP_END_GO, 0, err);
         if (status != RP_OK)
             (void)check_rejections(self, NULL);
@@ -126,7 +126,7 @@ static rp_status perform(struct adder *self, const struct op *op, int64_t timeou
 
 static rp_status run_queue(struct adder *self, int64_t timeout_ms, rp_error *err)
 {
-    /* Several items may have to wait one after the other; one alone needs no look at the clock. */
+    /* Several items may have to wait one after the other; a single one needs no look at the clock. */
     int64_t deadline = self->n_ops - self->next_op > 2 ? deadline_ns(timeout_ms) : 0;
     rp_status status = RP_OK;
     while (status == RP_OK && self->next_op < self->n_ops) {
@@ -274,7 +274,8 @@ static rp_status read_config(struct adder *self, const struct adder_config *in, 
     return RP_OK;
 }
 
-/* Short rows are too small to gain from a codec: it would cost a third of a step's time. Others take what is smallest. */
+/* Short rows gain nothing from a codec, which would cost a third of a step's time. Other rows take the smallest
+ * encoding. */
 static rp_status make_columns(struct adder *self, const rp_env_spec *spec, rp_column *columns, rp_error *err)
 {
     rp_column all[ADDER_MAX_COLUMNS] = {
@@ -337,7 +338,7 @@ static rp_status open_writer(struct adder *self, const struct adder_options *giv
         .keep_alive = self->keep_rows,
         .max_in_flight_items = (uint64_t)self->config.buffer_items,
         .batch_items = (uint32_t)self->config.batch_items,
-        /* After the broker has lost its memory, an item that comes twice does less harm than one that is missing. */
+        /* After the broker has lost its memory, an item that arrives twice does less harm than a missing one. */
         .doubt = RP_DOUBT_RESEND,
     };
     rp_error why = {0};

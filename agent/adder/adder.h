@@ -1,11 +1,13 @@
-/* Adders turn what an actor sees into items of a replay table.
+/* The adder room: adders turn what an actor sees into items of a replay table. It owns the kinds of items and may
+ * use the client library; it knows nothing of environments or algorithms.
  *
  *   adder_first(adder, observation_0)
  *   adder_add(adder, &step)                 once per environment step
  *
  * All share one stream of steps per actor: each observation is stored once, and items are slices.
  *
- * transition: items of (s_t, a_t, R, D, s_{t+k}) with fields observation, action, reward, discount, next_observation.
+ * transition: items of (s_t, a_t, R, D, s_{t+k}) with fields observation, action, reward, discount,
+ *   next_observation.
  *   R = r_t + g d_t r_{t+1} + ... over k steps; D = g^(k-1) times the product of d; the learner applies the last g. k is n
  *   except at the start of an episode (s_0 -> s_1 ... s_0 -> s_n) and at its end (s_{T-n+1} -> s_T ... s_{T-1} -> s_T):
  *   T + min(n, T) - 1 items for T steps.
@@ -17,9 +19,10 @@
  *
  * d is 0 after a terminal step and 1 otherwise, also when truncated.
  *
- * An item's policy is the version that took its first action, the oldest in it. A priority from the actor's values is
- * |R + g D value(s_{t+k}) - q(s_t, a_t)|, without the bootstrap after a terminal step; none is below 1e-6, as a prioritized
- * table never picks an item of priority 0. agent/adder/{transition,sequence,episode}.c say exactly which items come out. */
+ * An item's policy is the version that took its first action, the oldest in it. A priority from the actor's values
+ * is |R + g D value(s_{t+k}) - q(s_t, a_t)|, without the bootstrap after a terminal step; none is below 1e-6, as a
+ * prioritized table never picks an item of priority 0. agent/adder/{transition,sequence,episode}.c say exactly which
+ * items come out. */
 #ifndef AGENT_ADDER_ADDER_H
 #define AGENT_ADDER_ADDER_H
 
@@ -50,18 +53,18 @@ struct adder_config {
     double initial_priority;
     int64_t chunk_length; /* rows stored together; 0: 1 */
     int64_t batch_items;  /* sent together; 0: 50 */
-    int64_t buffer_items; /* created and not confirmed; 0: 100. What limits speed: about one round trip per buffer */
+    int64_t buffer_items; /* created but not confirmed; 0: 100. Bounds the speed: about one round trip per buffer */
 };
 
-/* One step of an actor: what it saw is known from the call before. */
+/* One step of an actor. The observation in which it acted is known from the previous call. */
 struct adder_step {
     const void *action;
     float reward;
     bool terminal, truncated;
     const void *next_observation;
-    float value;      /* of the observation in which the action was taken; for priorities */
-    float q;          /* of the action taken */
-    float last_value; /* of next_observation; read only if truncated */
+    float value;      /* value of the observation in which the action was taken; for priorities */
+    float q;          /* value of the action taken */
+    float last_value; /* value of next_observation; read only if truncated */
     float log_prob;   /* stored if the adder was made with it */
 };
 
@@ -80,27 +83,28 @@ struct adder_options {
     int64_t timeout_ms; /* to open the writer */
 };
 
-/* Columns: transition: observation, action, reward, discount; sequence and episode: observation, action, reward, discount,
- * step_type, and log_prob if with_log_prob. NULL with err set: also when the broker's table does not take such items. */
+/* Columns: transition: observation, action, reward, discount; sequence and episode: observation, action, reward,
+ * discount, step_type, and log_prob if with_log_prob. NULL with err set: also when the broker's table does not take
+ * such items. */
 struct adder *adder_new(const struct adder_options *options, rp_error *err);
-/* Waits for confirmation of everything for as long as timeout_ms, then closes. Steps of an unfinished episode that are in
- * no item are dropped. Nulls *self. */
+/* Waits for confirmation of everything for as long as timeout_ms, then closes. Steps of an unfinished episode that
+ * are in no item are dropped. Nulls *self. */
 rp_status adder_destroy(struct adder **self, int64_t timeout_ms, rp_error *err);
 
-/* Begins an episode; the one before must have ended. */
+/* Begins an episode; the previous one must have ended. */
 rp_status adder_first(struct adder *self, const void *observation, rp_error *err);
-/* Waits while the buffer is full: the limiter's back-pressure. RP_DEADLINE_EXCEEDED after timeout_ms: part of the step is
- * still to be done; call adder_retry until it is, then go on. A step with a number that is not finite is refused and
- * leaves no trace. Items that the broker refused are told once, with its sentence, by the next call that ends an episode,
- * every 256th step, or flush. */
+/* Waits while the buffer is full: the limiter's back-pressure. RP_DEADLINE_EXCEEDED after timeout_ms: part of the
+ * step is still to be done; call adder_retry until it is, then go on. A step with a number that is not finite is
+ * refused and leaves no trace. Items that the broker refused are reported once, with its reason, by the next call that
+ * ends an episode, at every 256th step, or by flush. */
 rp_status adder_add(struct adder *self, const struct adder_step *step, int64_t timeout_ms, rp_error *err);
 rp_status adder_retry(struct adder *self, int64_t timeout_ms, rp_error *err);
-/* The same for one who is held back, and then until half of the items in flight are confirmed: whoever goes on for each of
- * them sends a message and wakes half a dozen threads for each. */
+/* The same as adder_retry, and then waits until half of the items in flight are confirmed: an actor that continued
+ * after each confirmation would send a message and wake half a dozen threads for each item. */
 rp_status adder_wait(struct adder *self, int64_t timeout_ms, rp_error *err);
 /* Waits until at most `unconfirmed` items are not confirmed. */
 rp_status adder_flush(struct adder *self, uint64_t unconfirmed, int64_t timeout_ms, rp_error *err);
-/* The version of the parameters that act from now on. */
+/* Sets the version of the parameters that act from now on. */
 void adder_set_policy(struct adder *self, uint64_t version);
 void adder_get_stats(const struct adder *self, struct adder_stats *out);
 

@@ -41,7 +41,7 @@ struct op {
     double priority;      /* OP_ITEM */
 };
 
-/* What an earlier row brought that later items need. */
+/* What later items need of an earlier row. */
 struct trace {
     float reward, q;
     uint64_t policy;
@@ -51,9 +51,9 @@ struct adder_kind_ops {
     const char *name;
     /* Checks the kind's part of the configuration and sets keep_alive, max_ops, slices and n_slices. */
     rp_status (*create)(struct adder *self, rp_error *err);
-    /* Completes the row of this step and puts what follows into the queue. The next observation is not set yet. */
+    /* Completes the row of this step and queues the operations that follow. The next observation is not set yet. */
     rp_status (*step)(struct adder *self, const struct adder_step *step, rp_error *err);
-    /* The end of an episode, after the next observation was set: further operations. */
+    /* Queues the operations at the end of an episode, after the next observation was set. */
     void (*end)(struct adder *self, const struct adder_step *step);
     /* Points self->slices to the rows of an item. */
     void (*aim)(struct adder *self, const struct op *op);
@@ -63,21 +63,21 @@ extern const struct adder_kind_ops adder_transition, adder_sequence, adder_episo
 
 struct adder {
     const struct adder_kind_ops *ops;
-    struct adder_config config; /* its table is our own */
+    struct adder_config config; /* its table is a copy of ours */
     rp_writer *writer;
     size_t observation_bytes, action_bytes;
     void *zeros; /* as long as the longest row of a column */
     uint32_t n_columns;
     bool with_types, with_log_prob;
     bool running;       /* inside an episode */
-    bool ended;         /* its last step was added, and the queue is not done */
+    bool ended;         /* the last step was added, and the queue is not empty */
     uint64_t length;    /* steps of this episode */
-    uint64_t rows;      /* complete ones in the writer's episode, those in the queue included */
-    uint64_t policy;    /* that acts now */
-    uint64_t keep_rows; /* that items reach back over */
+    uint64_t rows;      /* complete rows in the writer's episode, queued ones included */
+    uint64_t policy;    /* version of the parameters that act now */
+    uint64_t keep_rows; /* how many rows items reach back */
     struct trace *trace;
     uint64_t trace_mask;
-    double *power; /* transitions: of the discount, 0 .. n - 1 */
+    double *power; /* transitions: powers of the discount, 0 .. n - 1 */
     rp_slice slices[ADDER_MAX_COLUMNS];
     uint32_t n_slices;
     struct op *queue;
@@ -85,7 +85,7 @@ struct adder {
     struct adder_stats stats;
 };
 
-/* The next operation, zeroed but for its kind. */
+/* Appends an operation, zeroed but for its kind. */
 struct op *adder_push(struct adder *self, int32_t kind);
 /* A row of the stream, but for its observation. */
 struct adder_row {
@@ -97,7 +97,7 @@ struct adder_row {
 /* Completes the row whose observation is set. Streams without step_type and log_prob leave them out. */
 rp_status adder_complete(struct adder *self, const struct adder_row *row, rp_error *err);
 
-/* The trace of a row of the writer's episode that items may still start at. */
+/* The trace of a row of the writer's episode at which items may still start. */
 static inline struct trace *adder_trace(struct adder *self, uint64_t row)
 {
     return &self->trace[row & self->trace_mask];

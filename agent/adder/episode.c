@@ -18,7 +18,7 @@ static rp_status create(struct adder *self, rp_error *err)
     return RP_OK;
 }
 
-/* The episode is dropped: nothing refers to its rows. A new one may be begun. */
+/* Drops the episode: no item refers to its rows. A new one may begin. */
 static rp_status refuse(struct adder *self, rp_error *err)
 {
     adder_push(self, OP_ROW);

@@ -1,9 +1,9 @@
 /* Sequences of `length` rows of all columns, L below, every `period` rows, P.
  *
- * Row t of an episode has s_t, a_t, r_t, d_t and a step type; after T steps comes one more row, LAST, with s_T and zeros.
- * So an episode of T steps has N = T + 1 rows. Items are made at the write points, that is when the number of rows
- * is L, L + P, L + 2P ..., each over the newest L rows. If N is not a write point, then let M be the number of rows that
- * are missing up to the next one, and at the end of the episode comes
+ * Row t of an episode has s_t, a_t, r_t, d_t and a step type; after T steps comes one more row, LAST, with s_T and
+ * zeros. So an episode of T steps has N = T + 1 rows. Items are made at the write points, that is when the number of
+ * rows is L, L + P, L + 2P ..., each over the newest L rows. If N is not a write point, then let M be the number of
+ * rows that are missing up to the next one, and at the end of the episode comes
  *
  *   pad        M rows of zeros with step type PADDING, then the item of the write point
  *   truncate   the item of the write point without its missing rows: the newest L - M rows
@@ -29,7 +29,7 @@ static rp_status create(struct adder *self, rp_error *err)
                        (long long)config->period);
     if (config->end < ADDER_PAD || config->end > ADDER_CONTINUE)
         return err_set(err, RP_INVALID_ARGUMENT, "adder: there is no end behaviour %d", (int)config->end);
-    /* Items that may be shorter are checked as "any number of steps" against the table. */
+    /* Items that may be shorter are checked against the table as "any number of steps". */
     bool fixed = config->end == ADDER_PAD || config->end == ADDER_CONTINUE;
     for (uint32_t i = 0; i < self->n_columns; i++)
         self->slices[i] = (rp_slice){.column = i, .count = fixed ? (uint32_t)config->length : 0};
@@ -39,7 +39,7 @@ static rp_status create(struct adder *self, rp_error *err)
     return RP_OK;
 }
 
-/* Rows that are missing up to the next write point. */
+/* Number of rows that are missing up to the next write point. */
 static uint64_t missing(const struct adder *self, uint64_t rows)
 {
     uint64_t length = (uint64_t)self->config.length, period = (uint64_t)self->config.period;
@@ -104,7 +104,7 @@ static void aim(struct adder *self, const struct op *op)
 {
     for (uint32_t i = 0; i < self->n_slices; i++) {
         self->slices[i].start = (int64_t)op->first;
-        self->slices[i].count = 0; /* up to the newest row: items of all lengths have one layout */
+        self->slices[i].count = 0; /* up to the newest row, so that items of all lengths have one layout */
     }
 }
 

@@ -198,14 +198,15 @@ static void check_updates(const struct run_config *config, const struct table_co
     snprintf(path, sizeof path, "broker.tables[%u].sampler", index);
     if (table == sampled && ops && ops->data == AGENT_SEQUENCES)
         schema_problem(report, path,
-                       "nobody updates the priorities of table '%s': %s gives none; write another sampler",
+                       "no learner updates the priorities of table '%s': %s gives none; write another sampler",
                        table->name ? table->name : "", ops->name);
     if (table == sampled)
         return;
-    schema_problem(report, path,
-                   "nobody updates the priorities of table '%s': learners sample and update '%s' (adder.table) alone; "
-                   "write another sampler, or name this table in adder.table",
-                   table->name ? table->name : "", config->adder.table ? config->adder.table : "");
+    schema_problem(
+        report, path,
+        "no learner updates the priorities of table '%s': learners sample and update '%s' (adder.table) alone; "
+        "write another sampler, or name this table in adder.table",
+        table->name ? table->name : "", config->adder.table ? config->adder.table : "");
 }
 
 static void check_sampler(const struct run_config *config, const struct table_config *table,
@@ -324,9 +325,10 @@ static void check_stop(const struct run_config *config, struct schema_report *re
     if (isinf(stop->value) && stop->value > 0)
         return;
     if (!config->evaluator.on)
-        schema_problem(report, "stop.value",
-                       "is the mean return of an evaluation, and evaluator.on is false: nobody would measure it; write "
-                       "evaluator.on: true");
+        schema_problem(
+            report, "stop.value",
+            "is the mean return of an evaluation, and evaluator.on is false: nothing would measure it; write "
+            "evaluator.on: true");
     else if (config->evaluator.every == 0)
         schema_problem(report, "stop.value",
                        "is the mean return of an evaluation, and there is one only at the end (evaluator.every is 0): "

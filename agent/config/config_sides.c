@@ -32,14 +32,15 @@ static void check_samples(const struct run_config *config, const struct table_co
     bool held = limiter->kind == LIMITER_RATIO && (limiter->error_buffer >= 0 || limiter->min_diff > -NO_BOUND);
     path_of(config, "limiter", path, sizeof path);
     if (held || is_queue(limiter))
-        schema_problem(report, path,
-                       "a %s limiter lets learners sample as often as actors insert, and nobody inserts (actors.on is "
-                       "false): they would wait for ever; write kind: min_size",
-                       limiter_kind_name((enum limiter_kind)limiter->kind));
+        schema_problem(
+            report, path,
+            "a %s limiter lets learners sample as often as actors insert, and no actor inserts (actors.on is "
+            "false): they would wait for ever; write kind: min_size",
+            limiter_kind_name((enum limiter_kind)limiter->kind));
     path_of(config, "max_times_sampled", path, sizeof path);
     if (table->max_times_sampled > 0)
         schema_problem(report, path,
-                       "items leave after %lld samples, and nobody inserts others (actors.on is false): the table "
+                       "items leave after %lld samples, and no actor inserts others (actors.on is false): the table "
                        "would run empty; write 0",
                        (long long)table->max_times_sampled);
 }
@@ -49,13 +50,14 @@ static void check_source(const struct run_config *config, struct schema_report *
 {
     const char *load = config->broker.checkpoint_load ? config->broker.checkpoint_load : "";
     if (!config_folder(&config->broker))
-        schema_problem(report, "actors.on",
-                       "is false, so nobody fills table '%s': write broker.checkpoint.dir, the folder of a checkpoint "
-                       "to load",
-                       config->adder.table ? config->adder.table : "");
+        schema_problem(
+            report, "actors.on",
+            "is false, so no actor fills table '%s': write broker.checkpoint.dir, the folder of a checkpoint "
+            "to load",
+            config->adder.table ? config->adder.table : "");
     else if (strcmp(load, "none") == 0)
         schema_problem(report, "broker.checkpoint.load",
-                       "is none, and actors.on is false, so nobody fills table '%s': write newest",
+                       "is none, and actors.on is false, so no actor fills table '%s': write newest",
                        config->adder.table ? config->adder.table : "");
 }
 
@@ -86,7 +88,7 @@ static void check_inserts(const struct run_config *config, const struct table_co
     if (held || is_queue(limiter))
         schema_problem(
             report, path,
-            "a %s limiter lets actors insert as often as learners sample, and nobody samples (learners.on is "
+            "a %s limiter lets actors insert as often as learners sample, and no learner samples (learners.on is "
             "false): they would wait for ever; write kind: min_size",
             limiter_kind_name((enum limiter_kind)limiter->kind));
 }
@@ -96,7 +98,7 @@ static void check_actors_alone(const struct run_config *config, struct schema_re
     const struct table_config *table = run_config_table(config);
     if (config->actors.command.count == 0 && !config->actors.weights[0])
         schema_problem(report, "learners.on",
-                       "is false, so actors have nobody's parameters to act by: write actors.weights, the saved state "
+                       "is false, so actors have no parameters: write actors.weights, the saved state "
                        "of a learner such as runs/latest/learner.weights");
     if (table)
         check_inserts(config, table, report);
@@ -117,7 +119,7 @@ void run_config_check_sides(const struct run_config *self, struct schema_report 
 {
     if (!self->actors.on && !self->learners.on)
         schema_problem(report, "learners.on",
-                       "nobody acts (actors.on is false) and nobody learns: nothing would happen");
+                       "no actor runs (actors.on is false) and no learner: nothing would happen");
     else if (!self->actors.on)
         check_learners_alone(self, report);
     else if (!self->learners.on)

@@ -1,5 +1,5 @@
-/* replay-demo: a broker, two synthetic actors and one learner, each a process of its own, and a line of live rates per
- * second. What a user sees first, and a picture of how the library is used: actor() and learner() below are whole. */
+/* replay-demo: a broker, two synthetic actors and one learner, each in a process of its own, and a line of live rates
+ * per second. It is what a user sees first, and an example of the library: actor() and learner() below are complete. */
 #include <errno.h>
 #include <libgen.h>
 #include <limits.h>
@@ -78,7 +78,7 @@ static int actor(const char *endpoint, int index)
                                  .name = name,
                                  .chunk_length = 16,
                                  .keep_alive = 16,
-                                 .max_in_flight_items = 4000}; /* what is left at the end waits for samples */
+                                 .max_in_flight_items = 4000}; /* the items left at the end wait for samples */
     rp_writer *writer = rp_writer_new(client, columns, 3, &options, 10000, &err);
     if (!writer)
         fail(name, &err);
@@ -123,7 +123,7 @@ static int learner(const char *endpoint)
         const float *observation = rp_batch_find(batch, "observation")->data;
         const float *next = rp_batch_find(batch, "next_observation")->data;
         double priority[BATCH];
-        for (uint32_t i = 0; i < arrays.n; i++) /* stands for a TD error */
+        for (uint32_t i = 0; i < arrays.n; i++) /* stands in for a TD error */
             priority[i] = 0.01 + fabs((double)(next[4 * i + 2] - observation[4 * i + 2])) * (double)arrays.weight[i];
         rp_updater_add(updater, arrays.key, priority, arrays.n, 1000, NULL, &err);
         rp_batch_release(&batch);
@@ -146,7 +146,7 @@ static pid_t start(int (*run)(const char *, int), const char *endpoint, int inde
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != parent)
         _exit(1);
-    signal(SIGINT, SIG_IGN); /* the parent tells when to stop */
+    signal(SIGINT, SIG_IGN); /* the parent says when to stop */
     exit(run(endpoint, index));
 }
 
@@ -182,7 +182,7 @@ static int run_broker(const char *folder, int index)
     return 1;
 }
 
-/* Waits until the broker has written where it listens. */
+/* Waits until the broker has written its endpoints. */
 static bool read_endpoint(const char *folder, pid_t broker, char *endpoint)
 {
     char path[PATH_MAX];
@@ -201,7 +201,7 @@ static bool read_endpoint(const char *folder, pid_t broker, char *endpoint)
     return false;
 }
 
-/* One line a second. */
+/* Prints one line per second. */
 static void show(rp_client *client, double seconds)
 {
     rp_error err = {0};
@@ -265,7 +265,7 @@ static const char usage[] =
     "\n"
     "Exit status: 0 done, 1 failed, 2 wrong command line.\n";
 
-/* Gives the exit status if there is nothing to run, else -1. */
+/* Returns the exit status if there is nothing to run, otherwise -1. */
 static int read_arguments(int argc, char **argv, double *seconds)
 {
     const char *word = argc > 1 ? argv[1] : "10";
@@ -323,7 +323,6 @@ int main(int argc, char **argv)
         unlink(path);
     }
     rmdir(folder);
-    printf("\n%s\n",
-           failed ? "some process did not end well" : "done: every process ended well, nothing accepted was lost");
+    printf("\n%s\n", failed ? "a process failed" : "done: every process ended well, nothing accepted was lost");
     return failed ? 1 : 0;
 }

@@ -34,10 +34,10 @@ static const uint8_t turn_back[] = {DOWN_RIGHT, DOWN_LEFT, UP_LEFT, UP_RIGHT};
 struct breakout {
     struct rng rng;
     double sticky;
-    int32_t row, column;           /* of the ball */
+    int32_t row, column;           /* position of the ball */
     int32_t last_row, last_column; /* a step ago */
     uint8_t direction;
-    bool struck; /* broke a brick in the last step: it passes through the next one it meets */
+    bool struck; /* the ball broke a brick in the last step, and passes through the next brick it meets */
     int32_t paddle;
     int32_t last_action;
     uint32_t n_bricks;
@@ -123,8 +123,8 @@ static uint8_t *brick_at(struct breakout *self, int32_t row, int32_t column)
     return *brick ? brick : NULL;
 }
 
-/* The ball is about to enter the paddle's row. Right above the paddle it bounces as from a wall; on its edge it goes
- * back where it came from. False: it is lost. */
+/* The ball is about to enter the paddle's row. Above the paddle it bounces as from a wall; at the paddle's edge it
+ * goes back the way it came. False: the ball is lost. */
 static bool meet_paddle(struct breakout *self, int32_t *row, int32_t column)
 {
     if (self->n_bricks == 0)
@@ -139,7 +139,7 @@ static bool meet_paddle(struct breakout *self, int32_t *row, int32_t column)
     return true;
 }
 
-/* Moves the ball by one cell. Gives the reward. */
+/* Moves the ball by one cell. Returns the reward. */
 static uint32_t move_ball(struct breakout *self, bool *lost)
 {
     int32_t row = self->row + (self->direction == DOWN_LEFT || self->direction == DOWN_RIGHT ? 1 : -1);
@@ -191,7 +191,7 @@ static void breakout_step(void *state, const void *action, void *observation, rp
 static rp_status breakout_set_state(void *state, const double *values, uint32_t n, void *observation)
 {
     struct breakout *self = state;
-    /* A ball in the paddle's row is lost already. */
+    /* A ball in the paddle's row is already lost. */
     if (n != STATE_SIZE || !classic_cell(values[0], SIDE - 1) || !classic_cell(values[1], SIDE) ||
         !classic_cell(values[2], 4) || !classic_cell(values[3], SIDE))
         return RP_INVALID_ARGUMENT;

@@ -59,7 +59,7 @@ static void cartpole_reset(void *state, void *observation)
     observe(self, observation);
 }
 
-/* Explicit Euler: positions move with the velocities from before. */
+/* Explicit Euler: positions move with the old velocities. */
 static void cartpole_step(void *state, const void *action, void *observation, rp_env_result *result)
 {
     struct cartpole *self = state;

@@ -13,7 +13,7 @@
 struct catch
 {
     struct rng rng;
-    uint32_t row, column; /* of the ball */
+    uint32_t row, column; /* position of the ball */
     uint32_t paddle;
     uint32_t steps;
 };

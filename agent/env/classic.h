@@ -15,7 +15,7 @@
 void *classic_new(const char *name, size_t size, const rp_option *options, uint32_t n_options, const char *const *known,
                   rp_error *err);
 
-/* For set_state: the right count of numbers, all finite; for cells of a grid also whole and within [0, n). */
+/* Checks for set_state: the number of values, all finite; for cells of a grid also whole and within [0, n). */
 bool classic_finite(const double *state, uint32_t n, uint32_t expected);
 static inline bool classic_cell(double value, uint32_t n)
 {
@@ -32,7 +32,7 @@ static inline double classic_clip(double value, double low, double high)
     return value < low ? low : value > high ? high : value;
 }
 
-/* The end of a step: counts it, and keeps the two ways to end apart. */
+/* Ends a step: counts it, and keeps the two ways to end an episode apart. */
 static inline void classic_result(rp_env_result *result, double reward, bool terminal, uint32_t *steps,
                                   uint32_t max_steps)
 {

@@ -68,14 +68,14 @@ static void *deepsea_create(const rp_option *options, uint32_t n_options, rp_env
     return self;
 }
 
-/* Nothing here is left to chance. */
+/* Nothing here is random. */
 static void deepsea_seed(void *state, uint64_t seed)
 {
     (void)state;
     (void)seed;
 }
 
-/* Past the last row there is no diver to be seen. */
+/* Past the last row the diver is not visible. */
 static void observe(const struct deepsea *self, uint8_t *board)
 {
     memset(board, 0, self->size * self->size);

@@ -12,7 +12,7 @@
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
 
-#define MOST_NAMES 128u /* that errors look at */
+#define MOST_NAMES 128u /* library errors are read from this */
 
 const rp_env_ops *const env_builtin[] = {
     &env_cartpole, &env_acrobot,  &env_mountaincar,       &env_mountaincar_continuous, &env_pendulum, &env_catch,
@@ -31,7 +31,8 @@ static const rp_env_ops *find(const rp_env_ops *const *list, const char *name)
 
 static rp_status load(struct env *self, const char *path, const rp_env_plugin **out, rp_error *err)
 {
-    /* A bare name is a file here, as anywhere else in a configuration; dlopen would look for it among the system's. */
+    /* A bare name means a file in the working directory, as elsewhere in a configuration; dlopen would search the
+     * system's libraries for it. */
     char here[PATH_MAX];
     int length = snprintf(here, sizeof here, "%s%s", strchr(path, '/') ? "" : "./", path);
     if (length < 0 || (size_t)length >= sizeof here)
@@ -182,8 +183,8 @@ static int64_t time_ns(clockid_t clock)
     return now.tv_sec * NS_PER_S + now.tv_nsec;
 }
 
-/* A busy delay is time of the processor, not of the clock on the wall: like a real computation it takes longer where
- * processes share a core. */
+/* A busy delay is processor time, not wall time: like a real computation it takes longer where processes share a
+ * core. */
 static void delay(int64_t ns, int32_t kind)
 {
     if (kind == ENV_DELAY_BUSY) {
@@ -198,7 +199,7 @@ static void delay(int64_t ns, int32_t kind)
         continue;
 }
 
-/* Maps [-1, 1] to the bounds of the environment; what is not a number counts as -1. */
+/* Maps [-1, 1] to the bounds of the environment; a value that is not a number counts as -1. */
 static void to_native(const rp_env_spec *spec, const float *canonical, float *native)
 {
     for (uint32_t i = 0; i < spec->action_size; i++) {
@@ -228,7 +229,7 @@ void env_step(struct env *self, const void *action, void *observation, rp_env_re
     self->steps++;
     if (self->max_steps)
         result->truncated = self->steps >= self->max_steps;
-    /* A plug-in may say both; the end that the task knows of counts. */
+    /* A plug-in may report both; terminal counts. */
     if (result->terminal)
         result->truncated = 0;
     if (self->delay_ns > 0)

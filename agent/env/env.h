@@ -1,8 +1,11 @@
-/* An environment in use: found by name among the built-in ones and those of a plug-in, with actions in canonical units
- * and, if asked for, made slow.
+/* The env room: the built-in environments, plug-ins, and the checks of their options and specs. It knows nothing of
+ * agents.
  *
- * Continuous actions are canonical here: every number lies in [-1, 1] (others are clipped) and is mapped to the bounds of
- * the environment. Agents never see those bounds. */
+ * This header: an environment in use, found by name among the built-in ones and those of a plug-in, with actions in
+ * canonical units and, if asked for, made slow.
+ *
+ * Continuous actions are canonical here: every number lies in [-1, 1] (others are clipped) and is mapped to the
+ * bounds of the environment. Agents never see those bounds. */
 #ifndef AGENT_ENV_ENV_H
 #define AGENT_ENV_ENV_H
 
@@ -19,7 +22,7 @@ struct env_config {
     char *plugin;               /* path of a shared object, or empty */
     struct schema_list options; /* rp_option */
     int64_t max_steps;          /* time limit instead of the environment's own; 0: its own */
-    int64_t delay_ns;           /* each step takes so much longer */
+    int64_t delay_ns;           /* added to the duration of each step */
     int32_t delay_kind;         /* an env_delay: wait, or keep the processor busy */
 };
 
@@ -31,13 +34,13 @@ struct env {
     int64_t delay_ns;
     int32_t delay_kind;
     uint32_t max_steps; /* imposed here; 0: the environment's own */
-    uint32_t steps;     /* of this episode */
+    uint32_t steps;     /* steps of this episode */
 };
 
 /* The built-in environments, NULL-terminated. */
 extern const rp_env_ops *const env_builtin[];
 
-/* Errors name what is known: "unknown environment 'CartPol-v1' (did you mean 'CartPole-v1'?)". */
+/* Errors name the known environments: "unknown environment 'CartPol-v1' (did you mean 'CartPole-v1'?)". */
 rp_status env_open(struct env *self, const struct env_config *config, rp_error *err);
 void env_close(struct env *self);
 void env_seed(struct env *self, uint64_t seed);
@@ -49,10 +52,10 @@ void env_step(struct env *self, const void *action, void *observation, rp_env_re
 size_t env_observation_count(const rp_env_spec *spec);
 size_t env_observation_bytes(const rp_env_spec *spec);
 size_t env_action_bytes(const rp_env_spec *spec);
-/* RP_INVALID_ARGUMENT with a sentence if a spec (of a plug-in) cannot be used. */
+/* RP_INVALID_ARGUMENT, with the reason, if a spec (of a plug-in) cannot be used. */
 rp_status env_check_spec(const char *name, const rp_env_spec *spec, rp_error *err);
 
-/* For the create functions of environments: the option's value, or NULL. */
+/* For the create functions of environments: returns the option's value, or NULL. */
 const char *env_option(const rp_option *options, uint32_t n_options, const char *name);
 /* Refuses options that are not in the NULL-terminated list, with "did you mean". */
 rp_status env_known_options(const char *env, const rp_option *options, uint32_t n_options, const char *const *known,

@@ -1,4 +1,4 @@
-/* Sizes that follow from a spec, and whether a spec makes sense. */
+/* Sizes that follow from a spec, and checks of a spec. */
 #include <inttypes.h>
 #include <math.h>
 
@@ -39,7 +39,7 @@ static rp_status check_observation(const char *name, const rp_env_spec *spec, rp
         if (spec->observation_shape[i] == 0)
             return err_set(err, RP_INVALID_ARGUMENT, "environment '%s': dimension %" PRIu32 " of its observations is 0",
                            name, i);
-        /* Below 2^30 times below 2^32: never past 64 bits. */
+        /* A product of factors below 2^30 and 2^32 fits into 64 bits. */
         bytes *= spec->observation_shape[i];
         if (bytes > RP_MAX_ROW_BYTES)
             return err_set(err, RP_INVALID_ARGUMENT,

@@ -13,10 +13,10 @@
 
 /* ---- MuJoCo's handlers ---- */
 
-/* Where an error in this thread goes. MuJoCo's error handler must not return, and its own one exits. */
+/* Where an error in this thread continues. MuJoCo's error handler must not return, and the default handler exits. */
 static _Thread_local jmp_buf *mujoco_guard;
 
-/* False: MuJoCo has found an error in the call. */
+/* False: MuJoCo has reported an error in the call. */
 static bool mujoco_guarded(void (*call)(void *self), void *self)
 {
     jmp_buf here;
@@ -34,12 +34,12 @@ static void mujoco_on_error(const char *text)
 {
     if (mujoco_guard)
         longjmp(*mujoco_guard, 1);
-    /* Everything that can fail is called with a guard; the compiler of models catches its own errors. */
+    /* Every call that can fail runs under this guard; the compiler of models catches its own errors. */
     fprintf(stderr, "MuJoCo: %s\n", text);
     abort();
 }
 
-/* A model that goes wrong is seen in mjData.warning after the step. */
+/* A model that becomes unstable shows in mjData.warning after the step. */
 static void mujoco_on_warning(const char *text)
 {
     (void)text;
@@ -54,10 +54,10 @@ static void mujoco_set_handlers(void)
 /* ---- the model ---- */
 
 static pthread_once_t mujoco_once = PTHREAD_ONCE_INIT;
-/* The compiler of models keeps the last one in a global. */
+/* The compiler of models keeps the last model in a global. */
 static pthread_mutex_t mujoco_compiler = PTHREAD_MUTEX_INITIALIZER;
 
-/* MuJoCo's texts have line ends inside and at their end. */
+/* MuJoCo's messages contain line ends. */
 static void mujoco_one_line(char *text)
 {
     size_t n = strlen(text);
@@ -208,8 +208,8 @@ static size_t mujoco_qvel_bytes(const struct mujoco *self)
     return (size_t)self->model->nv * sizeof(double);
 }
 
-/* Everything else in mjData is computed from these by each step. The warm start of the solver is not: without clearing it
- * an episode would depend, in its last bits, on the one before. */
+/* Each step computes everything else in mjData from these, except the warm start of the solver: without clearing it,
+ * the last bits of an episode would depend on the previous one. */
 static void mujoco_place(struct mujoco *self, const double *qpos, const double *qvel)
 {
     mjData *data = self->data;
@@ -244,7 +244,7 @@ rp_status mujoco_set_state(void *env, const double *state, uint32_t n, void *obs
     return RP_OK;
 }
 
-/* MuJoCo resets the data by itself when a number runs away, and says so in these counters. */
+/* MuJoCo resets the data by itself when a number diverges, and counts that here. */
 static bool mujoco_ran_away(const mjData *data)
 {
     return data->warning[mjWARN_BADQPOS].number || data->warning[mjWARN_BADQVEL].number ||
@@ -292,7 +292,7 @@ double mujoco_uniform(struct mujoco *self, double bound)
     return (2 * rng_unit(&self->rng) - 1) * bound;
 }
 
-/* Box and Muller; the second number of a pair is not kept, so that a seed decides all. */
+/* Box and Muller; the second number of a pair is dropped, so that the seed alone decides. */
 double mujoco_normal(struct mujoco *self)
 {
     double radius = sqrt(-2 * log(1 - rng_unit(&self->rng)));

@@ -1,9 +1,9 @@
-/* What the environments on MuJoCo share: loading a model from a string, stepping it, and everything of rp_env_ops but
- * the task itself, which is a struct mujoco_task.
+/* What the environments on MuJoCo share: loading a model from a string, stepping it, and everything of rp_env_ops
+ * but the task itself, which is a struct mujoco_task.
  *
- * Each environment owns its model and its data. MuJoCo's two process-wide handlers, of errors and of warnings, are set
- * once, so that the library never writes a log file, waits for a key or exits: an error inside of a step ends the episode
- * as truncated, in the state before that step. */
+ * Each environment owns its model and its data. MuJoCo's two process-wide handlers, of errors and of warnings, are
+ * set once, so that the library never writes a log file, waits for a key or exits: an error inside of a step ends
+ * the episode as truncated, in the state before that step. */
 #ifndef AGENT_ENV_MUJOCO_H
 #define AGENT_ENV_MUJOCO_H
 
@@ -27,7 +27,7 @@ struct mujoco_task {
     /* Draws the first state of an episode. qpos and qvel hold the model's pose at rest. */
     void (*start)(struct mujoco *self, double *qpos, double *qvel);
     void (*observe)(const struct mujoco *self, float *out);
-    /* The reward of the step that led from self->before to self->data, and whether it ended the task. */
+    /* Returns the reward of the step from self->before to self->data, and says whether it ended the task. */
     double (*judge)(const struct mujoco *self, const float *action, bool *terminal);
 };
 
@@ -41,7 +41,7 @@ struct mujoco {
     double before[MUJOCO_MAX_STATE]; /* qpos, then qvel, at the start of the last step */
 };
 
-/* Compiles a model. The error has MuJoCo's words, with the line. The caller frees it with mj_deleteModel. */
+/* Compiles a model. The error has MuJoCo's message, with the line. The caller frees the model with mj_deleteModel. */
 rp_status mujoco_load(const char *name, const char *xml, mjModel **out, rp_error *err);
 
 /* For the create function of a task's ops. Option: frame_skip. */

@@ -1,7 +1,8 @@
-/* Cheetah: a planar runner of seven bodies, nine degrees of freedom and six motors, to run forward fast with little effort.
+/* Cheetah: a planar runner of seven bodies, nine degrees of freedom and six motors, to run forward fast with little
+ * effort.
  *
- * The torso slides along x and z and turns about y. Each leg is thigh, shin and foot, from the joint above to the joint
- * below (or the tip), with springs that pull the joints towards 0. Links touch the ground and not each other.
+ * The torso slides along x and z and turns about y. Each leg is thigh, shin and foot, from the joint above to the
+ * joint below (or the tip), with springs that pull the joints towards 0. Links touch the ground and not each other.
  * docs/ENVIRONMENTS.md has the table of links and joints. */
 #include "agent/env/builtin.h"
 #include "agent/env/mujoco.h"
@@ -68,7 +69,7 @@ static const char cheetah_xml[] =
     "  </actuator>\n"
     "</mujoco>\n";
 
-/* The slides count from the pose in the model: z is 0 at a height of 0.7 m. */
+/* The slides are relative to the pose in the model: z is 0 at a height of 0.7 m. */
 static void cheetah_start(struct mujoco *self, double *qpos, double *qvel)
 {
     for (int i = 0; i < CHEETAH_NQ; i++)
@@ -77,7 +78,7 @@ static void cheetah_start(struct mujoco *self, double *qpos, double *qvel)
         qvel[i] = 0.1 * mujoco_normal(self);
 }
 
-/* Where it is along x is no business of a policy. */
+/* A policy should not depend on x. */
 static void cheetah_observe(const struct mujoco *self, float *out)
 {
     for (int i = 1; i < CHEETAH_NQ; i++)

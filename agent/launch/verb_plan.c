@@ -128,7 +128,7 @@ static int plan_or_profile(struct launch *launch, bool profile)
         if (self.folder[0])
             printf("\nCurves and plan are in %s.\n", self.folder);
         else
-            puts("\nFrom cached measurements; --again measures anew.");
+            puts("\nFrom cached measurements; --again measures again.");
     }
     prepare_fini(&self);
     return EXIT_FINE;

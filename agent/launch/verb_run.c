@@ -73,7 +73,7 @@ static rp_status size_up(struct prepared *self, const struct launch *launch, rp_
     RP_TRY(profile_write(&self->input, self->folder, err));
     if (verbose) {
         launch_print_plan(&self->plan, &self->input);
-        puts(self->from_cache ? "(from cached measurements; --again measures anew)\n" : "");
+        puts(self->from_cache ? "(from cached measurements; --again measures again)\n" : "");
         fflush(stdout);
     }
     return prepare_write_config(self, err);
@@ -251,10 +251,10 @@ int launch_resume(struct launch *launch)
     if (prepare_is_auto(&self) && size_up(&self, launch, &err) != RP_OK)
         return not_sized_up(&self, &err);
     run_folder_point_latest(self.config.launch.runs, self.folder);
-    log_line(LEVEL_INFO, "A0401", "a run goes on", "folder=%s steps=%llu", self.folder,
+    log_line(LEVEL_INFO, "A0401", "a run is resumed", "folder=%s steps=%llu", self.folder,
              (unsigned long long)state.steps);
     if (!launch->quiet && !launch->json_lines)
-        printf("goes on after %llu environment steps and %llu learner steps; %s\n", (unsigned long long)state.steps,
+        printf("resumes after %llu environment steps and %llu learner steps; %s\n", (unsigned long long)state.steps,
                (unsigned long long)state.learner_steps, tables_of(&self.config));
     fflush(stdout);
     return go(&self, launch, state.command[0] ? state.command : launch->command, &state, auto_actors);

@@ -1,5 +1,5 @@
-/* Makes agents: finds the algorithm, completes and checks its configuration, and gives every part that changes while
- * learning a name, so that a learner can be saved and an actor can follow it. */
+/* Makes agents: finds the algorithm, completes and checks its configuration, and names every part that changes while
+ * learning, so that a learner can be saved and an actor can follow it. */
 #include "agent/learn/agent.h"
 
 #include <math.h>
@@ -16,11 +16,11 @@ const struct agent_ops *const agent_algorithms[] = {&agent_dqn,    &agent_ddpg, 
 
 #define MAX_ALGORITHMS 32u
 
-/* When a value of the configuration gives way to the algorithm's default. */
+/* When the algorithm's default replaces a value of the configuration. */
 enum fill {
     FILL_ZERO,     /* 0 */
-    FILL_NEGATIVE, /* below 0, for 0 means something */
-    FILL_COST,     /* 0; below 0 then becomes 0: none */
+    FILL_NEGATIVE, /* below 0, because 0 has a meaning */
+    FILL_COST,     /* 0; a value below 0 becomes 0, which means none */
     FILL_NEVER
 };
 
@@ -285,7 +285,7 @@ void agent_update_target(const struct agent *self, float *target, const float *p
         memcpy(target, params, n * sizeof *target);
 }
 
-/* The next free tensor. Networks are bounded, so more than fit is a mistake of an algorithm, never of a user. */
+/* Returns the next free tensor. Networks are bounded, so running out is a mistake of an algorithm, never of a user. */
 static struct tensor *next_tensor(struct agent *self)
 {
     if (self->n_tensors == AGENT_MAX_TENSORS)

@@ -1,12 +1,15 @@
-/* An agent: networks, a way to act and a way to learn. Each algorithm is one file with an agent_ops, found by name.
+/* The learn room: algorithms. It may use networks, and the formats of observations and sequences (env, adder); it knows
+ * nothing of brokers, processes or files.
+ *
+ * An agent is networks, a way to act and a way to learn. Each algorithm is one file with an agent_ops, found by name.
  *
  * Actors, evaluators and learners all make the same agent from the same configuration; an actor only acts with it, a
  * learner only learns. What they exchange is tensors by name.
  *
- * A learner's step is split in two so that several learners can stay identical: `gradient` turns a batch into one vector of
- * derivatives (all networks of the algorithm in it, at the parameters before the step), which may be averaged over
- * learners, and `apply` does everything that changes parameters: clipping, optimisers, targets, step count. After the
- * same sequence of vectors, two learners have the same bits. */
+ * A learner's step is split in two so that several learners can stay identical: `gradient` turns a batch into one
+ * vector of derivatives (all networks of the algorithm in it, at the parameters before the step), which may be
+ * averaged over learners, and `apply` does everything that changes parameters: clipping, optimisers, targets, step
+ * count. After the same sequence of vectors, two learners have the same bits. */
 #ifndef AGENT_LEARN_AGENT_H
 #define AGENT_LEARN_AGENT_H
 
@@ -36,11 +39,11 @@ struct agent_config {
     int64_t batch;             /* items, or sequences */
     double discount;
     int32_t optimiser;                /* an optim_kind */
-    double learning_rate;             /* of values, and of everything else unless given */
+    double learning_rate;             /* for values, and for everything else unless given */
     double policy_learning_rate;      /* 0: learning_rate */
     int64_t anneal;                   /* steps of the optimiser over which its rate falls to a tenth; 0: never */
     double epsilon_optimiser;         /* added to the root in the optimiser; 0: the optimiser's default */
-    double clip_norm;                 /* of the gradient; negative: none */
+    double clip_norm;                 /* bound of the gradient's norm; negative: none */
     int64_t target_period;            /* learner steps between copies into the target; 0 with tau > 0: soft updates */
     double tau;                       /* not together with target_period; both 0: the algorithm's */
     double importance_exponent;       /* 0: no weights */
@@ -62,13 +65,13 @@ struct agent_explore {
     const float *noise; /* continuous: added to the canonical action before clipping; NULL: none */
 };
 
-/* What an agent says about one observation. */
+/* What an agent returns for one observation. */
 struct agent_choice {
     int32_t discrete;
     float continuous[RP_ENV_MAX_ACTION]; /* canonical */
-    float value;                         /* of the observation under the greedy policy: bootstrap for priorities */
-    float q;        /* of the action that was taken; equal to value where the algorithm does not tell */
-    float log_prob; /* of the action under the policy that took it (IMPALA) */
+    float value;    /* value of the observation under the greedy policy: bootstrap for priorities */
+    float q;        /* value of the action taken; equal to `value` if the algorithm has none */
+    float log_prob; /* log probability of the action under the policy that took it (IMPALA) */
 };
 
 /* A batch as an algorithm sees it: arrays, items first; sequences as [n][length]. */
@@ -108,11 +111,11 @@ struct agent_ops {
     const struct agent_config *defaults;
     /* Builds networks and state for self->config and self->spec: sets params, grads, n_params, tensors. */
     rp_status (*create)(struct agent *self, rp_error *err);
-    /* Frees state. Called if state is set, also after a create that failed on the way. */
+    /* Frees state. Called if state is set, also after a create that failed halfway. */
     void (*destroy)(struct agent *self);
     void (*act)(struct agent *self, const void *observation, const struct agent_explore *explore, struct rng *rng,
                 struct agent_choice *out);
-    /* Of an observation: what a priority bootstraps from. */
+    /* The value of an observation, from which a priority bootstraps. */
     float (*value)(struct agent *self, const void *observation);
     /* Overwrites self->grads. Changes no parameters. */
     void (*gradient)(struct agent *self, const struct agent_batch *batch, struct agent_result *result);
@@ -123,13 +126,13 @@ struct agent_ops {
 struct agent {
     const struct agent_ops *ops;
     void *state;                /* the algorithm's own */
-    struct agent_config config; /* with defaults filled in; `hidden` and `algorithm` borrowed */
+    struct agent_config config; /* with defaults filled in; `hidden` and `algorithm` are borrowed */
     rp_env_spec spec;
-    struct rng rng; /* of this learner: not shared, saved */
-    uint64_t steps; /* times apply was called; the last tensor */
+    struct rng rng; /* of this learner: saved, but not shared */
+    uint64_t steps; /* number of calls of apply; the last tensor */
     uint32_t n_params;
-    float *params, *grads; /* everything that is learned */
-    /* What a saved learner holds, the first n_policy of them what an actor needs. */
+    float *params, *grads; /* all parameters that are learned */
+    /* What a saved learner holds; the first n_policy of them are what an actor needs. */
     uint32_t n_tensors, n_policy;
     struct tensor tensors[AGENT_MAX_TENSORS];
     float *scratch; /* observations as floats */
@@ -138,35 +141,37 @@ struct agent {
 /* NULL-terminated. */
 extern const struct agent_ops *const agent_algorithms[];
 
-/* Finds the algorithm, fills in defaults, checks that it suits the environment ("ddpg needs continuous actions; CartPole-v1
- * has 2 discrete ones: use dqn, impala or bc"), builds. `seed` decides the initial parameters. config is borrowed. */
+/* Finds the algorithm, fills in defaults, checks that it suits the environment ("ddpg needs continuous actions;
+ * CartPole-v1 has 2 discrete ones: use dqn, impala or bc"), and builds the agent. `seed` decides the initial
+ * parameters. config is borrowed. */
 struct agent *agent_new(const struct agent_config *config, const char *env_name, const rp_env_spec *spec, uint64_t seed,
                         rp_error *err);
 void agent_destroy(struct agent **self);
-/* The learner's step: gradient then apply. */
+/* A learner's step: gradient, then apply. */
 void agent_learn(struct agent *self, const struct agent_batch *batch, struct agent_result *result);
 
 /* ---- for the algorithms ---- */
 
 /* Allocates params and grads, zeroed, for n_params numbers; agent_destroy frees them. */
 rp_status agent_alloc(struct agent *self, uint32_t n_params, rp_error *err);
-/* For the end of apply, once self->steps counts this step: copies params into target every target_period steps, or moves
- * it by tau at each. */
+/* For the end of apply, after self->steps has counted this step: copies params into target every target_period steps,
+ * or moves target by tau at each step. */
 void agent_update_target(const struct agent *self, float *target, const float *params, uint32_t n);
 /* The optimiser of the configuration for n parameters. */
 rp_status agent_optim(const struct agent *self, double learning_rate, struct optim *out, uint32_t n, rp_error *err);
 /* Adds the tensors of a network's parameters, names prefixed ("q/layer0/weight"). */
 void agent_add_net(struct agent *self, const char *prefix, const struct net *net, float *params);
 void agent_add_vector(struct agent *self, const char *name, int32_t dtype, void *data, uint64_t n);
-/* m, v and steps of an optimiser. */
+/* Adds m, v and steps of an optimiser. */
 void agent_add_optim(struct agent *self, const char *prefix, struct optim *optim);
-/* All tensors added so far are the policy. */
+/* Declares that all tensors added so far are the policy. */
 void agent_end_policy(struct agent *self);
-/* n observations as floats: the same memory if they are floats already, else converted into scratch (uint8: as numbers). */
+/* Returns n observations as floats: the same memory if they are floats already, otherwise converted into scratch
+ * (uint8: as numbers). */
 const float *agent_floats(const rp_env_spec *spec, const void *observation, uint32_t n, float *scratch);
 /* Fills spec for a network over observations: inputs, image, hidden layers, activation. */
 void agent_net_spec(const struct agent *self, struct net_spec *out);
-/* Sets a scalar; one of that name is replaced. The name is borrowed. */
+/* Sets a scalar; replaces one of the same name. The name is borrowed. */
 void agent_scalar(struct agent_result *self, const char *name, double value);
 
 #endif

@@ -1,4 +1,4 @@
-/* The algorithms that are built in. A new one: its file, a line here, a line in the list of agent.c, a test. */
+/* The built-in algorithms. To add one: its file, a line here, a line in the list of agent.c, a test. */
 #ifndef AGENT_LEARN_ALGORITHMS_H
 #define AGENT_LEARN_ALGORITHMS_H
 

@@ -1,13 +1,13 @@
-/* Behaviour cloning (Pomerleau 1989): supervised learning of what an expert does. No rewards, no targets, no environment: a
- * table of the expert's steps is enough, so it learns offline.
+/* Behaviour cloning (Pomerleau 1989): supervised learning of what an expert does. No rewards, no targets, no
+ * environment: a table of the expert's steps is enough, so it learns offline.
  *
  *   discrete:    pi(a | s) = softmax(net(s))_a    l_i = -log pi(a_i | s_i)           the cross-entropy
  *   continuous:  mu(s) = tanh(net(s))             l_i = 1/2 |mu(s_i) - a_i|^2        in canonical actions
  *
  *   L = 1/n sum_i w_i l_i
  *
- * It acts by the likeliest action, or by mu. l_i is the item's new priority: what is imitated badly is worth another look.
- * There are no values: whoever asks for one gets 0. */
+ * It acts by the likeliest action, or by mu. l_i is the item's new priority: what is imitated badly is worth another
+ * look. There are no values: whoever asks for one gets 0. */
 #include <assert.h>
 #include <math.h>
 #include <stdlib.h>
@@ -106,7 +106,7 @@ static double squared_error(const float *z, uint32_t n, const float *a, double w
     return loss;
 }
 
-/* What a broker hands out may hold any number: an action that does not exist teaches nothing. */
+/* A broker may hand out any number: an action that does not exist teaches nothing. */
 static bool exists(const struct agent *self, const struct agent_batch *batch, uint32_t i)
 {
     return self->spec.n_actions == 0 || (uint32_t)((const int32_t *)batch->action)[i] < self->spec.n_actions;
@@ -204,7 +204,7 @@ static int64_t hidden[] = {64, 64};
 static const struct agent_config defaults = {
     .hidden = {.data = hidden, .count = 2},
     .batch = 256,
-    .discount = 0.99, /* of the adder's n-step returns: bc itself looks at no reward */
+    .discount = 0.99, /* for the adder's n-step returns: bc itself uses no reward */
     .learning_rate = 1e-3,
 };
 

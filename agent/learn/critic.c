@@ -7,7 +7,7 @@
 
 #include "proto/base/error.h"
 
-/* Of the first actions: near zero, where tanh is steep. */
+/* Scale of the first actions: near zero, where tanh is steep. */
 #define POLICY_SCALE 0.01f
 
 uint32_t critic_at(const struct critic *self, uint32_t q)
@@ -43,7 +43,7 @@ static rp_status make_nets(struct critic *self, const struct agent *agent, rp_er
     return net_init(&self->q, &spec, err);
 }
 
-/* Buffers of a step in one block, so that nothing is allocated later. */
+/* Puts the buffers of a step into one block, so that nothing is allocated later. */
 static bool make_memory(struct critic *self)
 {
     const size_t n = self->max_batch;
@@ -289,10 +289,11 @@ void critic_regress(struct critic *self, struct agent *agent, const struct agent
             double td = (double)q[i] - self->y[i];
             double size = fabs(td);
             double weight = (batch->weight ? batch->weight[i] : 1.0) / self->n;
-            double slope = size > limit ? limit : size; /* what is not a number stays so, and voids the gradient */
+            double slope =
+                size > limit ? limit : size; /* a value that is not a number stays so, and voids the gradient */
             loss += weight * slope * (size - 0.5 * slope);
             self->d_q[i] = (float)(weight * copysign(slope, td));
-            /* Written so that a difference that is not a number is not lost. */
+            /* Written so that a difference that is not a number survives. */
             self->priority[i] = size <= self->priority[i] ? self->priority[i] : size;
             q_sum += q[i];
             td_sum += size;

@@ -1,8 +1,9 @@
-/* What the algorithms for continuous actions share: a policy, one or two critics Q(s, a), their targets, their optimisers,
- * and the steps of which a learner's step is made.
+/* What the algorithms for continuous actions share: a policy, one or two critics Q(s, a), their targets, their
+ * optimisers, and the steps of which a learner's step is made.
  *
- * Parameters are one vector: the policy, the critics, then what an algorithm adds. Gradients and targets are laid out the
- * same, so one offset serves all three. A critic's input is a row [observation, action]; actions are canonical, in [-1, 1].
+ * Parameters are one vector: the policy, the critics, then what an algorithm adds. Gradients and targets are laid
+ * out the same, so one offset serves all three. A critic's input is a row [observation, action]; actions are
+ * canonical, in [-1, 1].
  *
  * A learner's step goes: critic_begin, critic_targets, critic_regress, critic_ascend, then back through the policy.
  * They share passes and rows, so the order is part of the contract. */
@@ -24,20 +25,20 @@ struct critic {
     struct net policy, q;
     struct critic_plan plan;
     uint32_t observation, action, row; /* floats in each */
-    uint32_t n, max_batch;             /* items of the batch in work; at most */
-    float *target;                     /* like the parameters; parts that are not tracked are not used */
+    uint32_t n, max_batch;             /* items of the present batch; the most items of a batch */
+    float *target;                     /* laid out like the parameters; parts without a target are unused */
     struct optim policy_optim, q_optim;
     struct net_pass policy_pass; /* two batches high: s and s' in one pass */
     struct net_pass q_pass[CRITIC_MAX];
-    float *memory;              /* of all that follow */
+    float *memory;              /* all buffers below */
     float *states;              /* [2 n][observation]: s, then s' */
     float *states_next;         /* the second half of it */
     float *actions, *noise;     /* [2 n][action]: of the policy at s and s'; for an algorithm's use */
     float *now, *next;          /* [n][row]: of s and s' */
-    float *y;                   /* [n]: what the critics are to say */
+    float *y;                   /* [n]: targets of the critics */
     float *d_q, *d_row;         /* [n], [n][row] */
     float *d_action, *d_policy; /* [n][action], [n][heads * action] */
-    float *single, *greedy;     /* [row], [action]: of the observation last acted upon */
+    float *single, *greedy;     /* [row], [action]: of the latest observation that was acted upon */
     double *priority;           /* [n] */
 };
 
@@ -45,8 +46,8 @@ struct critic {
 uint32_t critic_at(const struct critic *self, uint32_t q);
 uint32_t critic_extra_at(const struct critic *self);
 
-/* self is zeroed. Makes the networks and gives the agent its parameters, gradients and tensors; an algorithm's own tensors
- * follow. */
+/* self is zeroed. Makes the networks and gives the agent its parameters, gradients and tensors; an algorithm's own
+ * tensors follow. */
 rp_status critic_init(struct critic *self, struct agent *agent, const struct critic_plan *plan, rp_error *err);
 /* Safe after a failed init of a zeroed struct. */
 void critic_fini(struct critic *self);
@@ -55,10 +56,10 @@ void critic_fini(struct critic *self);
 
 /* One observation through the policy: its outputs, and in self->greedy tanh of the first ones. */
 const float *critic_policy_one(struct critic *self, const struct agent *agent, const void *observation);
-/* The choice: the policy's action, any action at all, or the policy's with noise, within bounds. */
+/* Chooses the policy's action, a random one, or the policy's with noise, within bounds. */
 void critic_choose(const struct critic *self, const float *action, const struct agent_explore *explore, struct rng *rng,
                    struct agent_choice *choice);
-/* Fills value and q of the choice by the first critic, for the observation given to critic_policy_one. */
+/* Fills in value and q of the choice by the first critic, for the observation given to critic_policy_one. */
 void critic_judge(struct critic *self, const struct agent *agent, struct agent_choice *choice);
 /* agent_ops.value: Q(s, tanh mean(s)). The state of such an agent begins with its critic. */
 float critic_value(struct agent *agent, const void *observation);
@@ -68,7 +69,7 @@ void critic_act(struct agent *agent, const void *observation, const struct agent
 
 /* ---- learning ---- */
 
-/* Zeroes the gradient, takes the batch in. */
+/* Zeroes the gradient and takes a batch. */
 void critic_begin(struct critic *self, struct agent *agent, const struct agent_batch *batch,
                   struct agent_result *result);
 /* actions = tanh of the policy at n states: deterministic policies. The pass stays open for critic_policy_back. */
@@ -84,11 +85,12 @@ void critic_targets(struct critic *self, const struct agent *agent, const struct
  * larger |TD| of the critics, and the scalars "loss", "q" and "td_error". */
 void critic_regress(struct critic *self, struct agent *agent, const struct agent_batch *batch,
                     struct agent_result *result);
-/* The mean over items of the smallest Q(now) among the first n_q critics, and its derivative by the actions in d_action. */
+/* The mean over items of the smallest Q(now) among the first n_q critics, and its derivative by the actions in
+ * d_action. */
 double critic_ascend(struct critic *self, const struct agent *agent, uint32_t n_q);
 /* The deterministic policy gradient: the policy's part of the gradient of -J, J = 1/n sum_i Q1(s_i, mu(s_i)). */
 void critic_climb(struct agent *agent, struct agent_result *result);
-/* Clips one part of the gradient and lets its optimiser step; the norm before is a scalar. */
+/* Clips one part of the gradient and lets its optimiser take a step; the norm before clipping is a scalar. */
 void critic_descend(struct agent *agent, struct optim *optim, uint32_t offset, const char *norm_name,
                     struct agent_result *result);
 

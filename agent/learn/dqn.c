@@ -1,13 +1,13 @@
-/* DQN (Mnih et al. 2015) with its options: double Q-learning (van Hasselt et al. 2016), the dueling network (Wang et al.
- * 2016), n-step returns and prioritized replay with importance weights (Schaul et al. 2016). With all of them on, and many
- * actors, it is Ape-X DQN (Horgan et al. 2018).
+/* DQN (Mnih et al. 2015) with its options: double Q-learning (van Hasselt et al. 2016), the dueling network (Wang et
+ * al. 2016), n-step returns and prioritized replay with importance weights (Schaul et al. 2016). With all of them
+ * on, and many actors, it is Ape-X DQN (Horgan et al. 2018).
  *
  *   y_i = R_i + g D_i Q_target(s'_i, a*)    a* = argmax_a Q(s'_i, a) with double Q, else argmax_a Q_target(s'_i, a)
  *   d_i = Q(s_i, a_i) - y_i
  *   L   = 1/n sum_i w_i h(d_i)              h: half the square, or linear beyond `huber`
  *
- * R_i is the n-step return and g D_i what remains of the discounts after it; the adder computes both. |d_i| is the item's
- * new priority. */
+ * R_i is the n-step return and g D_i what remains of the discounts after it; the adder computes both. |d_i| is the
+ * item's new priority. */
 #include <assert.h>
 #include <math.h>
 #include <stdlib.h>
@@ -75,8 +75,8 @@ static void put_rows(const struct agent *self, const void *observation, uint32_t
         memcpy(out, from, (size_t)n * dqn->net.spec.inputs * sizeof *out);
 }
 
-/* Gives Q(s, .), left open for backward, Q_target(s', .) in *target, and in *chooser the values at s' of which the largest
- * is a*. With double Q both observations go through the online network as one batch. */
+/* Computes Q(s, .), left open for backward, Q_target(s', .) in *target, and in *chooser the values at s' whose
+ * maximum is a*. With double Q both observations go through the online network as one batch. */
 static const float *forward(struct agent *self, const struct agent_batch *batch, const float **chooser,
                             const float **target)
 {
@@ -102,7 +102,7 @@ static const float *forward(struct agent *self, const struct agent_batch *batch,
 /* h(d), with h'(d) in *slope. */
 static double loss_of(double d, double huber, double *slope)
 {
-    if (huber == 0.0 || !(fabs(d) > huber)) { /* what is not a number stays so, and voids the gradient */
+    if (huber == 0.0 || !(fabs(d) > huber)) { /* a value that is not a number stays so, and voids the gradient */
         *slope = d;
         return 0.5 * d * d;
     }
@@ -124,7 +124,7 @@ static void dqn_gradient(struct agent *self, const struct agent_batch *batch, st
     for (uint32_t i = 0; i < n; i++) {
         size_t row = (size_t)i * n_actions;
         uint32_t best = argmax(chooser + row, n_actions);
-        /* What a broker hands out may hold any number; an action that does not exist teaches nothing. */
+        /* A broker may hand out any number; an action that does not exist teaches nothing. */
         if ((uint32_t)actions[i] >= n_actions) {
             dqn->priority[i] = 0.0;
             continue;

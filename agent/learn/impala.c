@@ -4,12 +4,12 @@
  *   L = 1/m sum over the m transitions of
  *       - advantage_t log pi(a_t | x_t) + value_cost (v_t - V(x_t))^2 - entropy_cost H(pi(. | x_t))
  *
- * v_t and advantage_t are V-trace's and count as constants. The mean, not the sum, so that a learning rate suits any length
- * of sequence.
+ * v_t and advantage_t are V-trace's and count as constants. The mean, not the sum, so that a learning rate suits any
+ * length of sequence.
  *
- * Rows t and t + 1 of a sequence are transition t. The row LAST of an episode has an observation and no action: its value
- * is the bootstrap of the row before, and no trace passes it. So the last row of a sequence, LAST rows and padding are in
- * no term of the loss. */
+ * Rows t and t + 1 of a sequence are transition t. The row LAST of an episode has an observation and no action: its
+ * value is the bootstrap of the row before, and no trace passes it. So the last row of a sequence, LAST rows and
+ * padding are in no term of the loss. */
 #include <assert.h>
 #include <math.h>
 #include <stdlib.h>
@@ -22,7 +22,7 @@
 #include "proto/base/error.h"
 #include "proto/base/log.h"
 
-/* What a batch needs; grows with the longest seen, for the length of sequences is the adder's. */
+/* Buffers of a batch; they grow with the longest sequence so far, because the adder sets the length of sequences. */
 struct workspace {
     uint32_t rows;
     struct net_pass policy, value;
@@ -142,7 +142,7 @@ static void workspace_fini(struct workspace *self)
     memset(self, 0, sizeof *self);
 }
 
-/* For what is as large as the batch that just arrived: this learner cannot go on. */
+/* For a buffer as large as the batch that has just arrived: without it this learner cannot continue. */
 static _Noreturn void give_up(uint32_t rows)
 {
     log_line(LEVEL_ERROR, "A0206", "no memory for a batch", "rows=%u hint=\"lower agent.batch or adder.length\"", rows);
@@ -181,7 +181,7 @@ static void workspace_reserve(struct workspace *self, const struct impala *impal
     self->rows = rows;
 }
 
-/* Whether rows t and t + 1 of sequence i are a step of one episode. Rows come from a broker: any number may be in them. */
+/* True if rows t and t + 1 of sequence i are a step of one episode. Rows come from a broker and may hold any number. */
 static bool is_transition(const struct agent *self, const struct agent_batch *batch, uint32_t i, uint32_t t)
 {
     if (batch->lengths && t + 1 >= batch->lengths[i])
@@ -195,8 +195,9 @@ static bool is_transition(const struct agent *self, const struct agent_batch *ba
     return (here == STEP_FIRST || here == STEP_MID) && (next == STEP_MID || next == STEP_LAST);
 }
 
-/* Lays out what V-trace reads; gives the number of transitions. A row that is not one is made worth exactly its own value
- * (reward V, discount 0, ratio 1), so that v = V there: the row before it bootstraps from V, and nothing passes. */
+/* Lays out the inputs of V-trace; returns the number of transitions. A row that is not a transition is made worth
+ * exactly its own value (reward V, discount 0, ratio 1), so that v = V there: the row before it bootstraps from V,
+ * and nothing passes further. */
 static uint32_t lay_out(struct agent *self, const struct agent_batch *batch, const float *value)
 {
     struct impala *impala = self->state;
@@ -228,7 +229,7 @@ static uint32_t lay_out(struct agent *self, const struct agent_batch *batch, con
 struct row_terms {
     uint32_t action;
     double advantage, entropy_cost, entropy;
-    double factor; /* of all of it */
+    double factor; /* multiplies all terms */
 };
 
 /* d L / d logits of one row. */
@@ -246,7 +247,7 @@ struct losses {
     double policy, value, entropy, rho;
 };
 
-/* The terms of sequence i: derivatives by logits and values, losses summed, and the mean of |v - V| as its priority. */
+/* Adds sequence i: derivatives by logits and values, sums of losses, and the mean of |v - V| as its priority. */
 static void add_sequence(struct agent *self, const struct agent_batch *batch, uint32_t i, double factor,
                          struct losses *losses)
 {
@@ -346,7 +347,7 @@ static rp_status build_nets(struct agent *self, struct impala *impala, rp_error 
     spec.outputs = 1;
     RP_TRY(net_init(&impala->value, &spec, err));
     spec.outputs = self->spec.n_actions;
-    /* Begins close to uniform: with every action likely, the first sequences say something about each. */
+    /* The first policy is close to uniform: with every action likely, the first sequences say something about each. */
     spec.output_scale = 0.01f;
     return net_init(&impala->policy, &spec, err);
 }

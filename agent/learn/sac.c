@@ -1,5 +1,5 @@
-/* SAC (Haarnoja et al. 2018, with the learned temperature of "Algorithms and Applications"): a random policy that is paid
- * for its entropy.
+/* SAC (Haarnoja et al. 2018, with the learned temperature of "Algorithms and Applications"): a random policy that is
+ * paid for its entropy.
  *
  * The policy network gives a mean and a log deviation for each number of an action, and with noise e ~ N(0, 1)
  *
@@ -25,7 +25,7 @@
 
 #define LOG_STD_MIN (-20.0f)
 #define LOG_STD_MAX 2.0f
-/* Of log alpha. A target that no policy can reach would drive it to infinity. */
+/* Bound of log alpha. A target entropy that no policy can reach would drive it to infinity. */
 #define LOG_ALPHA_LIMIT 20.0f
 
 struct sac {

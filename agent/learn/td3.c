@@ -5,8 +5,8 @@
  *   L_Q  = sum_k 1/n sum_i w_i (Qk(s_i, a_i) - y_i)^2 / 2
  *   J    = 1/n sum_i Q1(s_i, mu(s_i))                           the policy and all targets move at each d-th step only
  *
- * Steps without a policy step leave zeros in its part of the gradient. Whether a step has one depends on the count of steps
- * alone, so parallel learners agree on it. */
+ * Steps without a policy step leave zeros in its part of the gradient. Whether a step has one depends on the count
+ * of steps alone, so parallel learners agree on it. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -14,13 +14,13 @@
 #include "agent/learn/critic.h"
 #include "proto/base/error.h"
 
-/* Of the step that comes next, counted from 1. */
+/* True if the coming step, counted from 1, updates the policy. */
 static bool is_policy_step(const struct agent *self)
 {
     return (self->steps + 1) % (uint64_t)self->config.policy_delay == 0;
 }
 
-/* Similar actions are to have similar values: the target's action is blurred. */
+/* Similar actions should have similar values: noise blurs the target's action. */
 static void smooth(struct agent *self, float *actions)
 {
     struct critic *critic = self->state;

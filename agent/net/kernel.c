@@ -39,7 +39,7 @@ static bool kernel_is_wide(void)
     }
 #endif
 
-/* Floats of one register, wherever they lie; and how many registers go through a long chain of steps side by side. */
+/* Floats in one register; and how many registers go through a long chain of steps side by side. */
 #if defined(__x86_64__)
 enum { LANES = 8, AT_ONCE = 2 };
 #else
@@ -49,7 +49,7 @@ typedef float vec __attribute__((vector_size(LANES * sizeof(float)), aligned(4),
 enum { PRODUCT_VECS = KERNEL_PRODUCT_WIDTH / LANES };
 typedef int32_t ivec __attribute__((vector_size(LANES * sizeof(int32_t)), aligned(4), may_alias));
 
-/* n_vec registers of outputs at a time: their sums stay there over all inputs. */
+/* Computes n_vec registers of outputs at a time: their sums stay in registers over all inputs. */
 INLINE void affine_block(const float *restrict x, const uint32_t *restrict index, uint32_t n_index,
                          const float *restrict w, uint32_t stride, const float *restrict b, float *restrict y,
                          uint32_t n_vec)
@@ -84,7 +84,7 @@ INLINE void affine_one(const float *restrict x, const uint32_t *restrict index, 
 INLINE void kernel_affine_body(const float *x, uint32_t n_in, const float *w, const float *b, uint32_t n_out,
                                uint32_t *index, float *y)
 {
-    /* Without a branch: after a relu it would be guessed wrong half of the time. */
+    /* No branch: after a relu it would be mispredicted half of the time. */
     uint32_t n = 0;
     for (uint32_t i = 0; i < n_in; i++) {
         index[n] = i;
@@ -179,8 +179,8 @@ INLINE void kernel_narrow_body(const float *restrict x, size_t rows, uint32_t n_
 KERNEL(kernel_narrow, (const float *x, size_t rows, uint32_t n_in, const float *w, uint32_t n_out, float *y),
        (x, rows, n_in, w, n_out, y))
 
-/* v = at most, or at least, the bound. A lane that is not a number compares false, and stays. Vectors go by address: as
- * arguments they need AVX. */
+/* Bounds v from above or from below. A lane that is not a number compares false, and stays. Vectors are passed by
+ * address: as arguments they need AVX. */
 INLINE void at_most_vec(vec *v, float bound)
 {
     vec other = bound - (vec){0};
@@ -195,9 +195,9 @@ INLINE void at_least_vec(vec *v, float bound)
     *v = (vec)(((ivec)other & mask) | ((ivec)*v & ~mask));
 }
 
-/* tanh x = x P(x^2) / Q(x^2), fitted to a relative error of 1.4e-8 up to the bound, beyond which tanh is 1 to half a unit
- * in the last place. All coefficients are positive, so nothing cancels: the result is right to a few units in the last
- * place, near 0 as well. Each step is a long chain, so n_vec registers take it side by side. */
+/* tanh x = x P(x^2) / Q(x^2), fitted to a relative error of 1.4e-8 up to the bound, beyond which tanh is 1 to half a
+ * unit in the last place. All coefficients are positive, so nothing cancels: the result is right to a few units in
+ * the last place, near 0 as well. Each step is a long chain, so n_vec registers take it side by side. */
 INLINE void tanh_vecs(vec *x, uint32_t n_vec)
 {
     static const float p_of[] = {1.40818029e-8f, 2.11219348e-5f, 3.52637609e-3f, 1.34068545e-1f, 1.0f};
@@ -222,7 +222,7 @@ INLINE void tanh_vecs(vec *x, uint32_t n_vec)
         x[i] = x[i] * p[i] / q[i];
 }
 
-/* Adds b, unless it is NULL, and activates n_vec registers. Something that is not a number stays so, to be found in the
+/* Adds b, unless it is NULL, and activates n_vec registers. A value that is not a number stays so, and shows in the
  * loss. */
 INLINE void activate_block(float *restrict y, const float *restrict b, uint32_t n_vec, int32_t activation)
 {
@@ -241,8 +241,8 @@ INLINE void activate_block(float *restrict y, const float *restrict b, uint32_t 
     }
 }
 
-/* Whole registers of y, then the rest of the row in one that is filled up: a value does not depend on where it stands, nor
- * on how many there are. */
+/* Takes whole registers of y, then the rest of the row in a padded one: a value depends neither on its place nor on
+ * the number of values. */
 INLINE void activate_row(float *restrict y, const float *restrict b, size_t n, int32_t activation)
 {
     size_t j = 0;

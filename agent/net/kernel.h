@@ -1,5 +1,5 @@
-/* The loops of networks that are not (large) matrix products. On x86-64 each is compiled twice, and the wider one runs where
- * the processor has AVX2. Sums may differ in their last bits between machines. */
+/* The loops of networks that are not (large) matrix products. On x86-64 each is compiled twice, and the wider version
+ * runs where the processor has AVX2. Sums may differ in their last bits between machines. */
 #ifndef AGENT_NET_KERNEL_H
 #define AGENT_NET_KERNEL_H
 
@@ -7,13 +7,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* y = x W + b for one row. index: room for n_in numbers; inputs that are 0 are left out. */
+/* y = x W + b for one row. index: room for n_in numbers; inputs that are 0 are skipped. */
 void kernel_affine(const float *x, uint32_t n_in, const float *w, const float *b, uint32_t n_out, uint32_t *index,
                    float *y);
-/* A small matrix product: y = A B, or with keep y += A B, where A is m x k and B is k x n. Element (i, l) of A stands at
- * a[i * row_step + l * step], so A may be given transposed. Products over k are added in their order, so a row of y depends
- * on nothing but its row of A. n is a multiple of KERNEL_PRODUCT_WIDTH. Up to k * n = KERNEL_PRODUCT_SIZE it is faster than
- * OpenBLAS on arm64, three times at 64 x 64 x 64. */
+/* A small matrix product: y = A B, or with keep y += A B, where A is m x k and B is k x n. Element (i, l) of A
+ * stands at a[i * row_step + l * step], so A may be given transposed. Products over k are added in their order, so a
+ * row of y depends on nothing but its row of A. n is a multiple of KERNEL_PRODUCT_WIDTH. Up to k * n =
+ * KERNEL_PRODUCT_SIZE it is faster than OpenBLAS on arm64, three times at 64 x 64 x 64. */
 enum { KERNEL_PRODUCT_WIDTH = 16, KERNEL_PRODUCT_SIZE = 8192 };
 void kernel_product(const float *a, size_t row_step, size_t step, uint32_t m, uint32_t k, const float *b, uint32_t n,
                     bool keep, float *y);

@@ -144,9 +144,9 @@ struct net_tensor net_tensor(const struct net *self, uint32_t i)
     return out;
 }
 
-/* OpenBLAS packs matrices into memory that it maps once, and its kernels prefetch beyond what is packed. On arm64 that is
- * slow as long as those pages were never touched: products of 64 x 64 take 2.4 times as long until a larger one has been
- * computed in the same memory. So a larger one comes first. */
+/* OpenBLAS packs matrices into memory that it maps once, and its kernels prefetch beyond what is packed. On arm64
+ * that is slow as long as those pages were never touched: products of 64 x 64 take 2.4 times as long until a larger
+ * one has been computed in the same memory. So a larger one comes first. */
 static void touch_buffers(void)
 {
     enum { SIZE = 256 };
@@ -160,7 +160,8 @@ static void touch_buffers(void)
 
 void net_single_thread(void)
 {
-    /* With OpenBLAS's threads, so that they are up and keep memory of their own: later they would take ours. */
+    /* First with OpenBLAS's threads, so that they exist and have memory of their own: otherwise they would take ours
+     * later. */
     touch_buffers();
     openblas_set_num_threads(1);
     touch_buffers();

@@ -1,8 +1,12 @@
-/* Small dense networks on CBLAS: optional convolution, hidden layers, linear output, optional dueling head.
+/* The net room: networks, optimisers (optim.h), and tensors as blocks and files (weights.h). It knows nothing of
+ * algorithms.
  *
- * A network is a layout; its parameters are one contiguous vector of floats that the caller owns. So an optimiser, the
- * sum over parallel learners, a soft target update and a published policy are all operations on plain vectors. Rows of
- * inputs and outputs are the items of a batch.
+ * This header: small dense networks on CBLAS: optional convolution, hidden layers, linear output, optional dueling
+ * head.
+ *
+ * A network is a layout; its parameters are one contiguous vector of floats that the caller owns. So an optimiser,
+ * the sum over parallel learners, a soft target update and a published policy are all operations on plain vectors.
+ * Rows of inputs and outputs are the items of a batch.
  *
  * Weight matrices are stored as [inputs][outputs], row-major: y = x W + b. */
 #ifndef AGENT_NET_NET_H
@@ -29,7 +33,7 @@ struct net_spec {
     uint32_t outputs;
     /* The last hidden layer feeds a value and an advantage per output: Q = V + A - mean A. */
     bool dueling;
-    float output_scale; /* of the initial weights of the last layer, for policies that begin near zero; 0: 1 */
+    float output_scale; /* scale of the initial weights of the last layer, for policies that begin near zero; 0: 1 */
 };
 
 struct net_layer {
@@ -43,10 +47,11 @@ struct net {
     uint32_t n_params;
     uint32_t n_layers;
     struct net_layer layers[NET_MAX_LAYERS]; /* convolution, hidden ..., output (or value and advantage) */
-    bool convolution;                        /* the first layer is one */
+    bool convolution;                        /* the first layer is a convolution */
 };
 
-/* One pass over a batch: what forward leaves for backward. Several passes of one network may be open at a time. */
+/* One pass over a batch: the values that forward keeps for backward. Several passes of one network may be open at a
+ * time. */
 struct net_pass {
     uint32_t max_batch;
     uint32_t batch;
@@ -57,12 +62,12 @@ struct net_pass {
     float *patches;               /* of the convolution: its inputs, a row for each position */
     bool patched;                 /* patches hold the last input */
     uint32_t *index;              /* scratch of a forward of one row */
-    void *memory;                 /* all of the above */
+    void *memory;                 /* the memory of all arrays above */
 };
 
 /* Checks sizes; the error says which is wrong. */
 rp_status net_init(struct net *self, const struct net_spec *spec, rp_error *err);
-/* Initial weights: orthogonal-free and simple: uniform He for relu, Glorot for tanh and linear; biases 0. */
+/* Initial weights: uniform He for relu, Glorot for tanh and linear; biases 0. */
 void net_fill(const struct net *self, float *params, struct rng *rng);
 /* A tensor of the parameters, as files name it: "layer0/weight", "layer0/bias" ...; the dueling head is "value/..." and
  * "advantage/...". */
@@ -90,7 +95,7 @@ const float *net_forward(const struct net *self, const float *params, struct net
 void net_backward(const struct net *self, const float *params, struct net_pass *pass, const float *d_output,
                   float *d_params, float *d_input);
 
-/* One BLAS thread in this process. Called once by each program that uses networks. */
+/* Limits BLAS to one thread in this process. Called once by each program that uses networks. */
 void net_single_thread(void);
 
 #endif

@@ -23,7 +23,7 @@ static uint32_t width_of(const struct net *net, uint32_t l)
     return net->layers[l].outputs * (l == 0 ? positions_of(net) : 1);
 }
 
-/* Where `bytes` more begin, each part on a line of its own. */
+/* Returns where `bytes` more begin; each part starts on its own cache line. */
 static size_t reserve(size_t *total, uint64_t batch, uint64_t values)
 {
     size_t at = *total;
@@ -47,7 +47,7 @@ bool net_pass_init(struct net_pass *self, const struct net *net, uint32_t max_ba
         widest = width_of(net, l) > widest ? width_of(net, l) : widest;
         longest = net->layers[l].inputs > longest ? net->layers[l].inputs : longest;
     }
-    /* CBLAS counts in int. Until here widths are below 2^21, so that nothing overflows. */
+    /* CBLAS takes int. Widths are below 2^21 up to here, so nothing overflows. */
     if (max_batch == 0 || max_batch > INT_MAX / widest || patch > (uint64_t)INT_MAX / max_batch)
         return false;
     output = reserve(&total, max_batch, net->spec.dueling ? net->spec.outputs : 0);
@@ -76,7 +76,7 @@ void net_pass_fini(struct net_pass *self)
     memset(self, 0, sizeof *self);
 }
 
-/* One row of patches for each position. Pixels of a kernel's row lie next to each other in the image. */
+/* Writes one row of patches for each position. The pixels of a kernel's row are adjacent in the image. */
 static void gather_patches(const struct net *net, struct net_pass *pass)
 {
     const struct net_spec *spec = &net->spec;
@@ -93,7 +93,7 @@ static void gather_patches(const struct net *net, struct net_pass *pass)
     pass->patched = true;
 }
 
-/* The other way: derivatives by patches add up in the pixels that they share. */
+/* The reverse: derivatives by patches add up in the pixels that they share. */
 static void scatter_patches(const struct net *net, const struct net_pass *pass, float *d_input)
 {
     const struct net_spec *spec = &net->spec;
@@ -149,7 +149,7 @@ static void forward_dueling(const struct net *net, struct net_pass *pass)
     }
 }
 
-/* The input of layer l; the convolution's patches must be there. */
+/* The input of layer l; the patches of a convolution must be ready. */
 static const float *input_of(const struct net *net, const struct net_pass *pass, uint32_t l)
 {
     if (l == 0)
@@ -195,7 +195,7 @@ static void backward_params(const struct net_layer *layer, const float *x, const
     kernel_sum_rows(delta, rows, layer->outputs, d_params + layer->bias);
 }
 
-/* d_x = delta W', added to what is there if keep is set. */
+/* d_x = delta W', added to d_x if keep is set. */
 static void backward_input(const struct net_layer *layer, const float *params, const float *delta, uint32_t rows,
                            bool keep, float *d_x)
 {
@@ -228,7 +228,7 @@ static void split_dueling(const struct net *net, const struct net_pass *pass, co
     }
 }
 
-/* Both heads at once. d_x may be NULL. */
+/* For both heads at once. d_x may be NULL. */
 static void backward_dueling(const struct net *net, const float *params, struct net_pass *pass, const float *d_output,
                              float *d_params, float *d_x)
 {

@@ -87,7 +87,7 @@ static void step_rmsprop(struct optim *self, float *restrict params, const float
         m[i] = decay * m[i] + rest * g;
         v[i] = decay * v[i] + rest * (g * g);
         float variance = v[i] - m[i] * m[i];
-        /* Rounding can leave it a little below 0. */
+        /* Rounding can leave the difference a little below 0. */
         variance = variance > 0.0f ? variance : 0.0f;
         params[i] -= rate * g / sqrtf(variance + epsilon);
     }
@@ -102,7 +102,7 @@ void optim_step(struct optim *self, float *params, const float *grads)
         step_adam(self, params, grads);
 }
 
-/* Eight sums, so that they vectorise in an order that is always the same. */
+/* Eight sums vectorise, in an order that is always the same. */
 static double norm_of(const float *restrict x, uint32_t n)
 {
     double sum[8] = {0};

@@ -11,11 +11,11 @@ struct optim_config {
     int32_t kind;
     double learning_rate;
     double beta1, beta2; /* Adam; RMSProp uses beta2 as its decay */
-    uint64_t anneal; /* over so many steps the rate falls linearly to a tenth, and stays there; 0: it stays as it is */
-    double epsilon;  /* Adam: added to the root; RMSProp: added under it, as in Ape-X */
+    uint64_t anneal;     /* steps over which the rate falls linearly to a tenth, where it stays; 0: it never falls */
+    double epsilon;      /* Adam: added to the root; RMSProp: added under it, as in Ape-X */
 };
 
-/* Its state is plain vectors, to be saved as they are. */
+/* Its state is plain vectors, which are saved as they are. */
 struct optim {
     struct optim_config config;
     uint32_t n;

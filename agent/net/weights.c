@@ -1,5 +1,5 @@
-/* Whatever a reader accepts is what weights_encode would have written, byte for byte: offsets, padding and order follow
- * from the table, so there is nothing to point outside of the block or to overlap. */
+/* A reader accepts exactly the bytes that weights_encode would write: offsets, padding and order follow from the
+ * table, so nothing can point outside of the block or overlap. */
 #include "agent/net/weights.h"
 
 #include <assert.h>
@@ -191,7 +191,7 @@ static bool read_name(const uint8_t *p, uint32_t length, char *name)
     return true;
 }
 
-/* The entry itself: everything but where its data is. */
+/* Reads the entry except for the place of its data. */
 static rp_status read_entry(struct walk *walk, uint32_t i, struct tensor *out, uint64_t *offset, rp_error *err)
 {
     uint64_t left = walk->table_end - walk->entry;
@@ -249,13 +249,13 @@ static rp_status read_table(struct walk *walk, struct tensor *table, uint32_t n,
     }
     uint64_t head = align(walk->table_end, DATA_ALIGN);
     if (walk->entry != walk->table_end || !all_zero(walk->block + walk->table_end, head - walk->table_end))
-        return err_set(err, RP_DATA_LOSS, "the table of the weights goes on after its %" PRIu32 " entries", n);
+        return err_set(err, RP_DATA_LOSS, "the table of the weights continues after its %" PRIu32 " entries", n);
     if (align(walk->data, 4) != walk->data_end || !all_zero(walk->block + walk->data, walk->data_end - walk->data))
         return err_set(err, RP_DATA_LOSS, "the weights go on after the last of their %" PRIu32 " tensors", n);
     return RP_OK;
 }
 
-/* Checks everything. Gives a table to be freed. */
+/* Checks everything. Gives a table: free(). */
 static rp_status open_block(const uint8_t *block, size_t size, struct tensor **table, uint32_t *n, rp_error *err)
 {
     RP_TRY(weights_check_header(block, size, err));

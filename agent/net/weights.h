@@ -35,16 +35,16 @@ void weights_encode(const struct tensor *tensors, uint32_t n, void *out);
  * must be there with its dtype and shape; further ones in the block are ignored. On error nothing was copied, and the
  * text says what is wrong: "tensor 'q/layer0/weight' is [4, 64] here and [8, 64] in the network". */
 rp_status weights_decode(const void *block, size_t size, struct tensor *tensors, uint32_t n, rp_error *err);
-/* Lists what a block holds (data points into the block, and is aligned if the block is). Gives the number of tensors,
- * which may be more than the `max` that out has room for, or fails. */
+/* Lists the tensors of a block (data points into the block, and is aligned if the block is). *n may be more than the
+ * `max` that out has room for. */
 rp_status weights_list(const void *block, size_t size, struct tensor *out, uint32_t max, uint32_t *n, rp_error *err);
 
 /* Checks magic, version and size of a block of `size` bytes whose first WEIGHTS_HEADER_BYTES are at head. */
 rp_status weights_check_header(const uint8_t *head, uint64_t size, rp_error *err);
 
-/* Under a temporary name, synced, renamed: the file is the old one or the new one, never a part. */
+/* Writes under a temporary name, syncs and renames: the file is the old one or the new one, never a part. */
 rp_status weights_write_file(const char *path, const struct tensor *tensors, uint32_t n, rp_error *err);
-/* Gives the whole file, for weights_list: free(). Only its header was checked. */
+/* Gives the whole file, for weights_list: free(). Checks only its header. */
 rp_status weights_load_file(const char *path, uint8_t **block, size_t *size, rp_error *err);
 rp_status weights_read_file(const char *path, struct tensor *tensors, uint32_t n, rp_error *err);
 

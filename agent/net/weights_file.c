@@ -43,7 +43,7 @@ static rp_status write_temporary(const char *path, const uint8_t *data, size_t s
     return status;
 }
 
-/* The new name lasts once its folder is on disk. */
+/* A new name is durable once its folder is synced. */
 static rp_status sync_folder(const char *path, rp_error *err)
 {
     const char *slash = strrchr(path, '/');
@@ -52,7 +52,7 @@ static rp_status sync_folder(const char *path, rp_error *err)
         return err_set(err, RP_NO_MEMORY, "no memory to sync the folder of '%s'", path);
     rp_status status = RP_OK;
     int file = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    /* Some file systems sync no folders, and say so. */
+    /* Some file systems cannot sync folders and return an error. */
     if (file < 0)
         status = fail_io(err, "open the folder", folder);
     else if (fsync(file) != 0 && errno != EINVAL)
@@ -104,7 +104,7 @@ static rp_status read_all(int file, const char *path, uint8_t *data, size_t size
     return RP_OK;
 }
 
-/* Gives the whole file. Memory for it is asked for only once its header agrees with its size. */
+/* Gives the whole file. Allocates memory only after the header agrees with the file's size. */
 static rp_status read_block(int file, const char *path, uint8_t **block, size_t *size, rp_error *err)
 {
     struct stat info;

@@ -18,7 +18,8 @@ static int check_state(const struct program *program)
     snprintf(path, sizeof path, "%s/" LEARNER_STATE_FILE, folder);
     if (access(path, R_OK) == 0)
         return -1;
-    return cli_usage(program->name, "--resume: there is no state at %s; leave --resume out to start anew", path);
+    return cli_usage(program->name, "--resume: there is no state at %s; leave --resume out to start from nothing",
+                     path);
 }
 
 int main(int argc, char **argv)

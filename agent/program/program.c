@@ -138,9 +138,9 @@ static int check_index(const struct program *self)
 {
     bool learner = self->kind == PROGRAM_LEARNER;
     if (learner && !self->run.learners.on)
-        return cli_usage(self->name, "learners.on is false: nobody learns in this run");
+        return cli_usage(self->name, "learners.on is false: this run has no learners");
     if (self->kind == PROGRAM_ACTOR && !self->evaluate && !self->run.actors.on)
-        return cli_usage(self->name, "actors.on is false: nobody acts in this run");
+        return cli_usage(self->name, "actors.on is false: this run has no actors");
     int64_t count = learner ? self->run.learners.count : self->run.actors.count;
     const char *key = learner ? "learners.count" : "actors.count";
     if (!(self->kind & WORKERS) || self->evaluate || self->index < count || (count == 0 && self->index == 0))

@@ -63,7 +63,7 @@ static void put_back_steps(struct learner_work *self)
         if (!learner_leads(self->learner) ||
             rp_counter_add(client, COUNTER_STEPS, (int64_t)self->most_steps, COUNT_MS, NULL, NULL) != RP_OK)
             return;
-        log_line(LEVEL_INFO, "A0207", "told a new broker how many environment steps were taken", "steps=%llu",
+        log_line(LEVEL_INFO, "A0207", "restored the count of environment steps at a new broker", "steps=%llu",
                  (unsigned long long)self->most_steps);
     }
     self->counted_at = info.broker;
@@ -187,7 +187,8 @@ static void say_fresh(const struct learner_work *self)
     int64_t before = 0;
     if (self->worker.config->learners.count == 1 &&
         rp_counter_read(self->worker.client, COUNTER_LEARNER_STEPS, COUNT_MS, &before, NULL) == RP_OK && before > 0)
-        log_line(LEVEL_WARN, "A0208", "begins anew: there is no saved state of the steps that were learned before",
+        log_line(LEVEL_WARN, "A0208",
+                 "starts from nothing: there is no saved state of the steps that were learned before",
                  "steps=%lld folder=%s", (long long)before, self->state_path[0] ? self->worker.config->folder : "none");
 }
 
@@ -199,7 +200,7 @@ static rp_status resume(struct learner_work *self, rp_error *err)
         return RP_OK;
     }
     RP_TRY(learner_load(self->learner, self->state_path, err));
-    log_line(LEVEL_INFO, "A0205", "goes on from saved state", "file=%s step=%llu", self->state_path,
+    log_line(LEVEL_INFO, "A0205", "continues from saved state", "file=%s step=%llu", self->state_path,
              (unsigned long long)worker->agent->steps);
     return RP_OK;
 }

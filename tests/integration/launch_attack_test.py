@@ -187,7 +187,7 @@ def test_broker_dies_at_the_end():
         asked = time.monotonic()
         os.kill(run.pid("broker"), signal.SIGKILL)
         run.ends(0, 2 * GRACE)
-        contains(run.text(), "broker did not end well: killed by signal 9")
+        contains(run.text(), "broker failed while it ended: killed by signal 9")
         check(time.monotonic() - asked < 10 * SLOW, "it took", time.monotonic() - asked, "s")
         place.nobody_left()
 
@@ -200,8 +200,8 @@ def test_learner_can_not_save():
         run = place.launch(*sets("learners.command=[%s]" % learner))
         run.await_alive(lambda: "ready" in run.log("learner-0") and run.starts("actor-0"), "the learner")
         run.signal()
-        contains(run.ends(0, GRACE), "learner-0 did not end well: exit status 4. Its last lines:\n", "the disk is full\n")
-        check("actor-0 did not end well" not in run.text(), "SIGTERM was ours:", run.text())
+        contains(run.ends(0, GRACE), "learner-0 failed while it ended: exit status 4. Its last lines:\n", "the disk is full\n")
+        check("actor-0 failed while it ended" not in run.text(), "SIGTERM was ours:", run.text())
 
 
 @test
@@ -213,7 +213,7 @@ def test_guard_and_launcher_are_killed():
             before = guard_of(run)
             os.kill(before, signal.SIGKILL)
             eventually(lambda: guard_of(run) not in (0, before), 5 * SLOW, "another guard")
-        contains(run.text(), "somebody has ended the guard of the processes; there is another one")
+        contains(run.text(), "the guard of the processes was killed; there is another one")
         time.sleep(0.2)  # it is told of the processes right after
         run.signal(signal.SIGKILL)
         run.ends(-signal.SIGKILL)
@@ -256,7 +256,7 @@ def test_folder_goes_away():
         run.await_text("launch.json' cannot be written: No such file or directory: the run goes on")
         run.signal()
         text = run.ends(0, GRACE)
-        contains(text, "the report could not be written", "learner-0 did not end well: exit status 1")
+        contains(text, "the report could not be written", "learner-0 failed while it ended: exit status 1")
         equal(text.count("the run goes on"), 1, "said once")
         place.nobody_left()
 
@@ -371,7 +371,7 @@ def test_interrupted_at_the_end():
         run = place.launch(*sets("stop.learner_steps=50", "evaluator.episodes=1000000", "evaluator.every=0"))
         run.await_phase("measuring")
         run.signal()
-        contains(run.ends(0, GRACE), "the last parameters were not measured: somebody asked for the end", "small done after")
+        contains(run.ends(0, GRACE), "the last parameters were not measured: the run was asked to end", "small done after")
         equal((run.read("report.json")["exit"], run.read("report.json")["final_value"]), ("done", None), "report")
         place.nobody_left()
 

@@ -219,7 +219,7 @@ def test_interrupt_and_resume():
 
         # Taken up again, then lost: what was reached counts on.
         second = place.start("resume", "runs/latest")
-        second.await_text("goes on after {:d} environment steps".format(before["steps"]))
+        second.await_text("resumes after {:d} environment steps".format(before["steps"]))
         second.await_alive(lambda: (second.read("launch.json") or {}).get("steps", 0) > before["steps"] + 500, "more steps")
         status = second.await_phase("running")
         check(status["learner_steps"] >= before["learner_steps"] and status["elapsed_s"] > before["elapsed_s"], before, status)

@@ -256,7 +256,7 @@ static void test_a_learner_alone(void **state)
     word(&words, "--endpoint");
     word(&words, broker.service);
     run(&words, 2, out, sizeof out, problems, sizeof problems);
-    assert_non_null(strstr(problems, "actors.on is false: nobody acts in this run"));
+    assert_non_null(strstr(problems, "actors.on is false: this run has no actors"));
     broker_process_stop(&broker, SIGTERM);
     broker_process_fini(&broker);
 }

@@ -124,7 +124,7 @@ static void watch_progress(struct run *self, const struct observation *before, i
     self->stall_said = true;
     const char *why = seen->waiting_samplers > 0  ? seen->samples_wait
                       : seen->waiting_inserts > 0 ? seen->inserts_wait
-                                                  : "nobody waits in the broker, so a process may hang";
+                                                  : "no process waits in the broker, so one may hang";
     run_say(self, LEVEL_WARN, "A0417", "nothing was inserted, sampled or learned for %.0f s: %s",
             (double)self->config->launch.hang_ns * 1e-9, seen->broker ? why : "the broker does not answer");
 }

@@ -66,7 +66,7 @@ static void measure_last(struct run *self)
         self->final.value = measure_weights(self, weights);
     if (isnan(self->final.value))
         run_say(self, LEVEL_WARN, "A0411", "the last parameters %s",
-                self->options->interrupts->asked > 0 ? "were not measured: somebody asked for the end"
+                self->options->interrupts->asked > 0 ? "were not measured: the run was asked to end"
                 : run_time_left(self) <= 0.0         ? "were not measured: stop.time has passed"
                                                      : "could not be measured: see logs/measure.log");
 }

@@ -164,7 +164,7 @@ static void check_last_words(struct run *self, const struct member *member, int 
     process_tail(&member->process, tail, sizeof tail, TAIL_LINES);
     if (as_before(member, tail))
         tail[0] = '\0';
-    run_say(self, LEVEL_WARN, "A0414", "%s did not end well: %s.%s%s", member->name,
+    run_say(self, LEVEL_WARN, "A0414", "%s failed while it ended: %s.%s%s", member->name,
             process_describe(status, how, sizeof how), tail[0] ? " Its last lines:\n" : "", tail);
 }
 
@@ -304,7 +304,7 @@ static void tend_guard(struct run *self)
 {
     if (!guard_lost(self->options->guard))
         return;
-    run_say(self, LEVEL_WARN, "A0415", "somebody has ended the guard of the processes; %s",
+    run_say(self, LEVEL_WARN, "A0415", "the guard of the processes was killed; %s",
             self->options->guard->pipe >= 0 ? "there is another one" : "another one could not be started");
     for (uint32_t i = 0; i < self->n_members; i++)
         process_guard(&self->members[i]->process);

@@ -266,7 +266,7 @@ static void save_state(struct run *self, const struct status *status)
     bool saved = run_folder_write_state(options->folder, &state, &err) == RP_OK, said = self->unsaved;
     self->unsaved = !saved;
     if (!saved && !said)
-        run_say(self, LEVEL_ERROR, "A0413", "%s: the run goes on, but 'resume' will not know of what is done meanwhile",
+        run_say(self, LEVEL_ERROR, "A0413", "%s: the run goes on, but 'resume' will not know about its progress",
                 err.text);
 }
 

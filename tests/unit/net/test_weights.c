@@ -277,7 +277,7 @@ static void test_hostile_fields(void **state)
     /* The first entry is at 32: 16 bytes, two numbers of shape, 15 characters and a 0; the second at 80. */
     expect_change_refused(0, 'r', RP_DATA_LOSS, "begin with 72 50 57 54");
     expect_change_refused(4, 2, RP_UNSUPPORTED, "format version 2; this program reads version 1");
-    expect_change_refused(8, 3, RP_DATA_LOSS, "goes on after its 3 entries");
+    expect_change_refused(8, 3, RP_DATA_LOSS, "continues after its 3 entries");
     expect_change_refused(8, 5, RP_DATA_LOSS, "ends within entry 4");
     expect_change_refused(11, 0xff, RP_DATA_LOSS, "4278190084 tensors");
     expect_change_refused(15, 0xff, RP_DATA_LOSS, "cannot hold a table of");

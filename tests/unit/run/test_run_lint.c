@@ -125,13 +125,14 @@ static void test_times_sampled(void **state)
 static void test_updates(void **state)
 {
     (void)state;
+    expect("name: x\n" TWO_TABLES,
+           "run.yaml:6:7: broker.tables[1].sampler: no learner updates the priorities of table 'other': learners "
+           "sample and "
+           "update 'replay' (adder.table) alone; write another sampler, or name this table in adder.table\n");
     expect(
-        "name: x\n" TWO_TABLES,
-        "run.yaml:6:7: broker.tables[1].sampler: nobody updates the priorities of table 'other': learners sample and "
-        "update 'replay' (adder.table) alone; write another sampler, or name this table in adder.table\n");
-    expect("adder: {table: other}\n" TWO_TABLES,
-           "run.yaml:4:22: broker.tables[0].sampler: nobody updates the priorities of table 'replay': learners sample "
-           "and update 'other' (adder.table) alone; write another sampler, or name this table in adder.table\n");
+        "adder: {table: other}\n" TWO_TABLES,
+        "run.yaml:4:22: broker.tables[0].sampler: no learner updates the priorities of table 'replay': learners sample "
+        "and update 'other' (adder.table) alone; write another sampler, or name this table in adder.table\n");
     /* Nobody knows what the user's own programs do. */
     expect("learners: {command: [./mine]}\n" TWO_TABLES, "");
     expect("actors: {command: [./mine]}\n" TWO_TABLES, "");
@@ -338,7 +339,7 @@ static void test_all_at_once(void **state)
         "for each insert: inserts would end up waiting for samples, and samples for items; write at least 8, or 0\n"
         "run.yaml:15:84: broker.tables[0].limiter.error_buffer: 16 is below one batch of 32 (agent.batch): actors and "
         "learners would wait for each other at every batch; write at least 32\n"
-        "run.yaml:18:7: broker.tables[1].sampler: nobody updates the priorities of table 'other': learners sample "
+        "run.yaml:18:7: broker.tables[1].sampler: no learner updates the priorities of table 'other': learners sample "
         "and update 'replay' (adder.table) alone; write another sampler, or name this table in adder.table\n"
         "run.yaml:19:7: broker.tables[1].limiter: min_size 11 can never be reached: max_size is 10, so every sample "
         "would wait for ever\n");
@@ -386,7 +387,7 @@ static void test_no_priorities(void **state)
            "adder: {kind: sequence}\n"
            "broker:\n"
            "  tables: [{name: replay, sampler: {kind: prioritized}, limiter: {kind: min_size}}]\n",
-           "run.yaml:4:27: broker.tables[0].sampler: nobody updates the priorities of table 'replay': impala gives "
+           "run.yaml:4:27: broker.tables[0].sampler: no learner updates the priorities of table 'replay': impala gives "
            "none; write another sampler\n");
 }
 
@@ -400,31 +401,33 @@ static void test_without_actors(void **state)
     expect(
         "actors: {on: false}\n"
         "broker: {tables: [{name: replay, limiter: {kind: min_size}}]}\n",
-        "run.yaml:1:14: actors.on: is false, so nobody fills table 'replay': write broker.checkpoint.dir, the folder "
+        "run.yaml:1:14: actors.on: is false, so no actor fills table 'replay': write broker.checkpoint.dir, the folder "
         "of a checkpoint to load\n");
     expect("actors: {on: false}\n"
            "broker: {checkpoint: {dir: x, load: none}, tables: [{name: replay, limiter: {kind: min_size}}]}\n",
-           "run.yaml:2:37: broker.checkpoint.load: is none, and actors.on is false, so nobody fills table 'replay': "
+           "run.yaml:2:37: broker.checkpoint.load: is none, and actors.on is false, so no actor fills table 'replay': "
            "write newest\n");
-    expect("actors: {on: false}\n"
-           "broker: {checkpoint: {dir: x}, tables: [{name: replay, " RATIO "}]}\n",
-           "run.yaml:2:56: broker.tables[0].limiter: a sample_to_insert_ratio limiter lets learners sample as often as "
-           "actors insert, and nobody inserts (actors.on is false): they would wait for ever; write kind: min_size\n");
+    expect(
+        "actors: {on: false}\n"
+        "broker: {checkpoint: {dir: x}, tables: [{name: replay, " RATIO "}]}\n",
+        "run.yaml:2:56: broker.tables[0].limiter: a sample_to_insert_ratio limiter lets learners sample as often as "
+        "actors insert, and no actor inserts (actors.on is false): they would wait for ever; write kind: min_size\n");
     /* One that only holds inserts back does no harm. */
     expect("actors: {on: false}\n"
            "agent: {batch: 8}\n"
            "broker: {checkpoint: {dir: x}, tables: [{name: replay, limiter: {kind: sample_to_insert_ratio, max_diff: "
            "1000}}]}\n",
            "");
-    expect("actors: {on: false}\n"
-           "agent: {batch: 8}\n"
-           "broker:\n"
-           "  journal: {dir: x}\n"
-           "  tables: [{name: replay, max_times_sampled: 1, limiter: {kind: queue, size: 100}}]\n",
-           "run.yaml:5:46: broker.tables[0].max_times_sampled: items leave after 1 samples, and nobody inserts others "
-           "(actors.on is false): the table would run empty; write 0\n"
-           "run.yaml:5:49: broker.tables[0].limiter: a queue limiter lets learners sample as often as actors insert, "
-           "and nobody inserts (actors.on is false): they would wait for ever; write kind: min_size\n");
+    expect(
+        "actors: {on: false}\n"
+        "agent: {batch: 8}\n"
+        "broker:\n"
+        "  journal: {dir: x}\n"
+        "  tables: [{name: replay, max_times_sampled: 1, limiter: {kind: queue, size: 100}}]\n",
+        "run.yaml:5:46: broker.tables[0].max_times_sampled: items leave after 1 samples, and no actor inserts others "
+        "(actors.on is false): the table would run empty; write 0\n"
+        "run.yaml:5:49: broker.tables[0].limiter: a queue limiter lets learners sample as often as actors insert, "
+        "and no actor inserts (actors.on is false): they would wait for ever; write kind: min_size\n");
     expect("actors: {on: false}\n"
            "learners: {count: auto}\n"
            "stop: {steps: 100}\n" EXPERT,
@@ -441,7 +444,7 @@ static void test_without_learners(void **state)
     expect("actors: {weights: x, greedy: true}\nlearners: {on: false}\nstop: {steps: 5}\n" EXPERT, "");
     expect("actors: {command: [x]}\nlearners: {on: false}\n" EXPERT, "");
     expect("learners: {on: false}\n" EXPERT,
-           "run.yaml:1:16: learners.on: is false, so actors have nobody's parameters to act by: write actors.weights, "
+           "run.yaml:1:16: learners.on: is false, so actors have no parameters: write actors.weights, "
            "the saved state of a learner such as runs/latest/learner.weights\n");
     expect("actors: {weights: x, count: auto}\n"
            "learners: {on: false}\n"
@@ -455,11 +458,11 @@ static void test_without_learners(void **state)
            "run.yaml:4:33: stop.value: is what a learner's parameters give, and learners.on is false: this end never "
            "comes; write stop.steps or stop.time\n"
            "run.yaml:5:34: broker.tables[0].limiter: a sample_to_insert_ratio limiter lets actors insert as often as "
-           "learners sample, and nobody samples (learners.on is false): they would wait for ever; write kind: "
+           "learners sample, and no learner samples (learners.on is false): they would wait for ever; write kind: "
            "min_size\n");
 
     expect("actors: {on: false}\nlearners: {on: false}\n" EXPERT,
-           "run.yaml:2:16: learners.on: nobody acts (actors.on is false) and nobody learns: nothing would happen\n");
+           "run.yaml:2:16: learners.on: no actor runs (actors.on is false) and no learner: nothing would happen\n");
 }
 
 int main(void)
