@@ -14,7 +14,7 @@ install(DIRECTORY configs DESTINATION "${data_dir}")
 
 # ---- man pages, made from what --help prints
 set(summary_replay-broker "keeps replay tables and parameter slots")
-set(summary_replay-ctl "look at and operate a running replay-broker")
+set(summary_replay-ctl "inspect and operate a running replay-broker")
 set(summary_replay-launch "run an experiment: broker, actors, learners and evaluator from one file")
 set(summary_replay-actor "an actor of a run, as a process of its own")
 set(summary_replay-learner "a learner of a run, as a process of its own")

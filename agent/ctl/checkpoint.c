@@ -280,7 +280,7 @@ static int with_image(struct ctl *ctl, const struct folder *folder,
 {
     int64_t number = 0;
     if (ctl->argc > 2 && (!schema_parse_int(ctl->argv[2], &number) || number < 1))
-        return ctl_usage("'%s' is no number of a checkpoint: see 'replay-ctl checkpoint ls %s'", ctl->argv[2],
+        return ctl_usage("'%s' is not the number of a checkpoint: see 'replay-ctl checkpoint ls %s'", ctl->argv[2],
                          ctl->argv[1]);
     struct image image;
     rp_error err = {0};
@@ -380,7 +380,7 @@ int ctl_checkpoint(struct ctl *ctl)
     if (ctl->argc < 2)
         return ctl_usage("'checkpoint %s' needs the folder: replay-ctl checkpoint %s DIR", verbs[verb], verbs[verb]);
     if (verb < 2 && ctl->argc > 2)
-        return ctl_usage("'%s' is too much for: replay-ctl checkpoint %s DIR", ctl->argv[2], verbs[verb]);
+        return ctl_usage("'%s' is one argument too many for: replay-ctl checkpoint %s DIR", ctl->argv[2], verbs[verb]);
     struct folder folder;
     rp_error err = {0};
     if (folder_open(&folder, ctl->argv[1], false, &err) != RP_OK)

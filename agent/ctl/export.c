@@ -307,7 +307,7 @@ static const struct image_table *find_table(const struct image *image, const cha
     if (name)
         err_set(err, RP_NOT_FOUND, "no table '%.64s' in these files: there are %s", name, names);
     else
-        err_set(err, RP_INVALID_ARGUMENT, "which table? --table says; there are %s", names[0] ? names : "none");
+        err_set(err, RP_INVALID_ARGUMENT, "name a table with --table; there are %s", names[0] ? names : "none");
     return NULL;
 }
 

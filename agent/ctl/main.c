@@ -23,41 +23,41 @@ static const struct ctl_command commands[] = {
      "none.",
      0, 0, 0, ctl_why},
     {"top", "[--interval 1s] [--count N]", "a view that refreshes itself",
-     "Keys: q quits, space refreshes at once. When the output is not a terminal, or with --json, it is printed again "
-     "and\n"
-     "again instead (--count N times).",
+     "Keys: q quits, space refreshes at once. If the output is not a terminal, or with --json, every frame is printed\n"
+     "instead (--count N frames).",
      CTL_INTERVAL | CTL_COUNT, 0, 0, ctl_top},
     {"items", "TABLE [--limit N]", "the items of a table, without their data",
-     "Prints the first N items (20 unless told otherwise; 0 for all).", CTL_LIMIT, 1, 1, ctl_items},
+     "Prints the first N items (default 20; 0 for all).", CTL_LIMIT, 1, 1, ctl_items},
     {"item", "KEY [--table T] [--values N]", "one item: metadata and decoded values",
-     "KEY is decimal, or hexadecimal with 0x. Without --table, all tables are searched. At most N values of each field "
-     "are\n"
-     "printed (12 unless told otherwise; with --json 1000).",
+     "KEY is decimal, or hexadecimal with 0x. Without --table, all tables are searched. Prints at most N values of "
+     "each\n"
+     "field (default 12; with --json 1000).",
      CTL_TABLE | CTL_VALUES, 1, 1, ctl_item},
     {"limiter", "TABLE [KEY=VALUE ...]", "show or change a table's rate limiter",
      "Keys: samples_per_insert, min_size, min_diff, max_diff, error_buffer (sets both bounds around min_size *\n"
      "samples_per_insert). All changes are made at once, or none.",
      0, 1, 16, ctl_limiter},
-    {"checkpoint", "[ls|verify|show|export DIR ...]", "make a checkpoint; or look at those in a folder",
-     "  checkpoint                      make one now, and wait until it is on disk (--timeout: give up waiting)\n"
+    {"checkpoint", "[ls|verify|show|export DIR ...]", "make a checkpoint, or inspect those in a folder",
+     "  checkpoint                      make a checkpoint now and wait until it is on disk (at most --timeout)\n"
      "  checkpoint ls DIR               the checkpoints and segments of a folder\n"
-     "  checkpoint verify DIR           read every byte of every file, and say what is damaged; exit status 1 if so\n"
+     "  checkpoint verify DIR           read every byte of every file and print what is damaged; exit status 1 if any "
+     "is\n"
      "  checkpoint show DIR [N]         what a broker would start with: newest state with the journal, or checkpoint "
      "N\n"
      "  checkpoint export DIR [N] --table T [--limit N] [--values N] [--save FILE]\n"
-     "                                  items of a table in the order of insertion, with decoded values, a JSON object "
-     "a line\n"
-     "All but the first work on the files alone, whether a broker runs or not, and change nothing.",
+     "                                  items of a table in the order of insertion, with decoded values, one JSON "
+     "object per line\n"
+     "All but the first read only the files, whether a broker runs or not, and change nothing.",
      CTL_FILES | CTL_TABLE | CTL_LIMIT | CTL_VALUES | CTL_SAVE, 0, 3, ctl_checkpoint},
     {"delete", "TABLE KEY ...", "remove single items of a table",
-     "KEY is decimal, or hexadecimal with 0x, as 'items' shows it. Keys that are not in the table are counted, and the "
-     "exit\nstatus is 1 if there were any.",
-     0, 2, CTL_MAX_KEYS + 1, ctl_delete},
+     "KEY is decimal, or hexadecimal with 0x, as 'items' shows it. Exit status 1 if a key is not in the table.", 0, 2,
+     CTL_MAX_KEYS + 1, ctl_delete},
     {"reset", "TABLE", "remove all items of a table and zero its limiter", "", 0, 1, 1, ctl_reset},
     {"params", "[NAME [--save FILE]]", "parameter slots; save one to a file", "FILE may be - for the standard output.",
      CTL_SAVE, 0, 1, ctl_params},
     {"counters", "", "named counters", "", 0, 0, 0, ctl_counters},
-    {"sessions", "", "writers: what they sent, what waits, how long they are silent", "", 0, 0, 0, ctl_sessions},
+    {"sessions", "", "writers: what they have sent, what waits, how long they have been silent", "", 0, 0, 0,
+     ctl_sessions},
 };
 #define N_COMMANDS (sizeof commands / sizeof commands[0])
 
@@ -103,7 +103,7 @@ int ctl_print_json(const ProtobufCMessage *message)
 /* ---- options ---- */
 
 /* The command line. */
-struct line {
+struct command_line {
     struct ctl ctl;
     const char *endpoint;
     const char *file;
@@ -113,7 +113,7 @@ struct line {
 
 /* The bit of options that all commands have. */
 #define EVERY (1u << 31)
-#define AT(field) CLI_AT(struct line, field)
+#define AT(field) CLI_AT(struct command_line, field)
 static const struct cli_option options[] = {
     {"endpoint", 'e', "ENDPOINT",
      "service endpoint of the broker (or set REPLAY_ENDPOINT; otherwise\n"
@@ -137,7 +137,7 @@ static const struct cli_option options[] = {
 
 static int note(const struct cli_option *option, void *target)
 {
-    struct line *line = target;
+    struct command_line *line = target;
     line->ctl.given |= option->who;
     return CLI_GO_ON;
 }
@@ -149,7 +149,7 @@ static const struct cli cli = {
 
 static void print_help(void)
 {
-    printf("replay-ctl: look at and operate a running replay-broker\n\n"
+    printf("replay-ctl: inspect and operate a running replay-broker\n\n"
            "usage: replay-ctl [options] COMMAND [arguments]\n\n"
            "commands:\n");
     for (size_t i = 0; i < N_COMMANDS; i++)
@@ -183,7 +183,7 @@ static int unknown_command(const char *name)
     for (size_t i = 0; i < N_COMMANDS; i++)
         names[i] = commands[i].name;
     const char *near = schema_nearest(name, names, N_COMMANDS);
-    return near ? ctl_usage("there is no command '%s' (did you mean '%s'?)", name, near)
+    return near ? ctl_usage("unknown command '%s' (did you mean '%s'?)", name, near)
                 : ctl_usage("there is no command '%s'", name);
 }
 
@@ -194,16 +194,17 @@ static int check_line(const struct ctl_command *command, const struct ctl *ctl)
             return ctl_usage("--%s is no option of '%s'", options[i].name, command->name);
     }
     if (ctl->argc < command->least)
-        return ctl_usage("'%s' needs more: replay-ctl %s %s", command->name, command->name, command->arguments);
+        return ctl_usage("'%s' needs more arguments: replay-ctl %s %s", command->name, command->name,
+                         command->arguments);
     if (ctl->argc > command->most)
-        return ctl_usage("'%s' is too much for: replay-ctl %s %s", ctl->argv[command->most], command->name,
+        return ctl_usage("'%s' is one argument too many for: replay-ctl %s %s", ctl->argv[command->most], command->name,
                          command->arguments);
     return 0;
 }
 
 /* ---- where the broker is ---- */
 
-static int find_endpoint(const struct line *line, char **out)
+static int find_endpoint(const struct command_line *line, char **out)
 {
     const char *environment = getenv("REPLAY_ENDPOINT");
     if (line->endpoint && line->file)
@@ -240,7 +241,7 @@ static int run(struct ctl *ctl, const struct ctl_command *command, const char *e
 
 int main(int argc, char **argv)
 {
-    struct line line = {.ctl = {.interval_ns = NS_PER_S, .limit = 20}, .timeout_ns = 3 * NS_PER_S};
+    struct command_line line = {.ctl = {.interval_ns = NS_PER_S, .limit = 20}, .timeout_ns = 3 * NS_PER_S};
     log_set_level(LEVEL_OFF); /* no lines of the library: the commands print what matters */
     signal(SIGPIPE, SIG_IGN); /* "replay-ctl top | head" ends with a write error, not by a signal */
     int rc = cli_read(&cli, &line, argc, argv);

@@ -83,7 +83,7 @@ static int read_key(const char *text, uint64_t *key)
     errno = 0;
     *key = strtoull(text, &end, hexadecimal ? 16 : 10);
     if (*end || end == text || errno || text[0] < '0' || text[0] > '9')
-        return ctl_usage("'%s' is no key: a decimal number, or a hexadecimal one with 0x", text);
+        return ctl_usage("'%s' is not a key: write a decimal number, or a hexadecimal number with 0x", text);
     return 0;
 }
 

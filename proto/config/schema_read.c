@@ -11,7 +11,7 @@
 
 #define WHY_BYTES 512
 
-struct reader {
+struct schema_reader {
     const struct schema *schema;
     struct schema_report *report;
     yaml_document_t *document;
@@ -19,15 +19,16 @@ struct reader {
     bool no_memory;   /* a string is NULL */
 };
 
-struct level {
+struct schema_level {
     void *base;
     bool *seen; /* [row] the key was given, correct or not */
 };
 
-static void read_map(struct reader *r, struct level *level, yaml_node_t *map, const char *prefix, const char *path);
+static void read_map(struct schema_reader *r, struct schema_level *level, yaml_node_t *map, const char *prefix,
+                     const char *path);
 
 /* Returns the text of a scalar; NULL: the node is not a scalar, which is reported. */
-static const char *scalar_text(struct reader *r, const yaml_node_t *node, const char *path)
+static const char *scalar_text(struct schema_reader *r, const yaml_node_t *node, const char *path)
 {
     struct schema_place place = schema_yaml_place(node->start_mark);
     if (node->type != YAML_SCALAR_NODE) {
@@ -47,7 +48,7 @@ static const char *scalar_text(struct reader *r, const yaml_node_t *node, const 
 }
 
 /* Resolves a path of the file (not of an override) relative to the file, if it exists there. */
-static const char *beside_file(const struct reader *r, const struct schema_row *row, const yaml_node_t *node,
+static const char *beside_file(const struct schema_reader *r, const struct schema_row *row, const yaml_node_t *node,
                                const char *text, char out[PATH_MAX])
 {
     if ((row->type != SCHEMA_PATH && row->type != SCHEMA_PATHS) || !r->file || !text[0] || text[0] == '/' ||
@@ -61,7 +62,7 @@ static const char *beside_file(const struct reader *r, const struct schema_row *
 
 /* ------------------------------------------------------------------------------------------------------------ lists */
 
-static bool count_allowed(struct reader *r, const struct schema_row *row, const yaml_node_t *node, size_t count,
+static bool count_allowed(struct schema_reader *r, const struct schema_row *row, const yaml_node_t *node, size_t count,
                           const char *path)
 {
     const char *things = row->type == SCHEMA_OPTIONS ? "keys" : "elements";
@@ -80,17 +81,17 @@ static bool count_allowed(struct reader *r, const struct schema_row *row, const 
     return true;
 }
 
-static void apply_defaults(struct reader *r, struct level *level, const char *prefix, const char *path,
+static void apply_defaults(struct schema_reader *r, struct schema_level *level, const char *prefix, const char *path,
                            struct schema_place place);
 
-static void read_element(struct reader *r, const struct schema_row *row, yaml_node_t *node, void *element,
+static void read_element(struct schema_reader *r, const struct schema_row *row, yaml_node_t *node, void *element,
                          const char *path)
 {
     char prefix[SCHEMA_MAX_PATH], why[WHY_BYTES], whole[PATH_MAX];
     struct schema_place place = schema_yaml_place(node->start_mark);
     schema_report_place(r->report, path, place);
     if (row->type == SCHEMA_LIST) {
-        struct level level = {element, calloc(r->schema->n_rows, sizeof(bool))};
+        struct schema_level level = {element, calloc(r->schema->n_rows, sizeof(bool))};
         if (!level.seen) {
             schema_report_at(r->report, place, path, "out of memory");
             return;
@@ -110,7 +111,7 @@ static void read_element(struct reader *r, const struct schema_row *row, yaml_no
         schema_report_at(r->report, place, path, "%s", why);
 }
 
-static void read_sequence(struct reader *r, const struct schema_row *row, yaml_node_t *node, void *base,
+static void read_sequence(struct schema_reader *r, const struct schema_row *row, yaml_node_t *node, void *base,
                           const char *path)
 {
     struct schema_list *list = (struct schema_list *)((char *)base + row->offset);
@@ -140,7 +141,7 @@ static void read_sequence(struct reader *r, const struct schema_row *row, yaml_n
 }
 
 /* Reads one "name: value" of a free map. */
-static void read_option(struct reader *r, struct schema_list *list, yaml_node_t *key, yaml_node_t *value,
+static void read_option(struct schema_reader *r, struct schema_list *list, yaml_node_t *key, yaml_node_t *value,
                         const char *path)
 {
     const char *name = scalar_text(r, key, path);
@@ -174,7 +175,7 @@ static void read_option(struct reader *r, struct schema_list *list, yaml_node_t 
     options[list->count++] = option;
 }
 
-static void read_options(struct reader *r, const struct schema_row *row, yaml_node_t *node, void *base,
+static void read_options(struct schema_reader *r, const struct schema_row *row, yaml_node_t *node, void *base,
                          const char *path)
 {
     struct schema_list *list = (struct schema_list *)((char *)base + row->offset);
@@ -200,7 +201,8 @@ static void read_options(struct reader *r, const struct schema_row *row, yaml_no
 
 /* ------------------------------------------------------------------------------------------------------------- maps */
 
-static void read_value(struct reader *r, const struct schema_row *row, yaml_node_t *node, void *base, const char *path)
+static void read_value(struct schema_reader *r, const struct schema_row *row, yaml_node_t *node, void *base,
+                       const char *path)
 {
     char why[WHY_BYTES], whole[PATH_MAX];
     switch (row->type) {
@@ -264,7 +266,7 @@ static const char *find_elsewhere(const struct schema *schema, const char *prefi
     return found;
 }
 
-static void report_unknown(struct reader *r, const char *prefix, const char *key, struct schema_place place,
+static void report_unknown(struct schema_reader *r, const char *prefix, const char *key, struct schema_place place,
                            const char *path)
 {
     const char *names[128];
@@ -297,7 +299,7 @@ struct key_line {
 };
 
 /* A map being read. */
-struct map {
+struct schema_map {
     const char *prefix; /* of its rows in the schema */
     const char *path;   /* in the file, for messages */
     struct key_line *keys;
@@ -305,7 +307,7 @@ struct map {
 };
 
 /* Returns the line of the key if the map has had it before, else 0. */
-static uint32_t map_add(struct map *self, const struct schema_row *row, struct schema_place place)
+static uint32_t map_add(struct schema_map *self, const struct schema_row *row, struct schema_place place)
 {
     for (uint32_t i = 0; i < self->n_keys; i++)
         if (self->keys[i].row == row)
@@ -314,7 +316,8 @@ static uint32_t map_add(struct map *self, const struct schema_row *row, struct s
     return 0;
 }
 
-static void read_pair(struct reader *r, struct level *level, yaml_node_pair_t pair, struct map *map)
+static void read_pair(struct schema_reader *r, struct schema_level *level, yaml_node_pair_t pair,
+                      struct schema_map *map)
 {
     const char *prefix = map->prefix, *path = map->path;
     yaml_node_t *key = yaml_document_get_node(r->document, pair.key);
@@ -358,14 +361,15 @@ static void read_pair(struct reader *r, struct level *level, yaml_node_pair_t pa
     read_value(r, row, value, level->base, key_path);
 }
 
-static void read_map(struct reader *r, struct level *level, yaml_node_t *map, const char *prefix, const char *path)
+static void read_map(struct schema_reader *r, struct schema_level *level, yaml_node_t *map, const char *prefix,
+                     const char *path)
 {
     if (map->type != YAML_MAPPING_NODE) {
         schema_report_at(r->report, schema_yaml_place(map->start_mark), path, "must be a map of keys, not %s",
                          schema_yaml_kind(map));
         return;
     }
-    struct map self = {prefix, path, calloc(r->schema->n_rows, sizeof(struct key_line)), 0};
+    struct schema_map self = {prefix, path, calloc(r->schema->n_rows, sizeof(struct key_line)), 0};
     if (!self.keys) {
         schema_report_at(r->report, schema_yaml_place(map->start_mark), path, "out of memory");
         return;
@@ -378,7 +382,7 @@ static void read_map(struct reader *r, struct level *level, yaml_node_t *map, co
 /* --------------------------------------------------------------------------------------------------------- defaults */
 
 /* Applies a default. A default that cannot be read is a defect of the program; it is reported like any other mistake. */
-static void apply_default(struct reader *r, const struct schema_row *row, void *base, const char *path,
+static void apply_default(struct schema_reader *r, const struct schema_row *row, void *base, const char *path,
                           struct schema_place place)
 {
     char why[WHY_BYTES];
@@ -401,7 +405,7 @@ static void apply_default(struct reader *r, const struct schema_row *row, void *
         schema_report_at(r->report, place, path, "(default) '%s' is not valid YAML", text);
         return;
     }
-    struct reader inner = {r->schema, r->report, &document, NULL, false};
+    struct schema_reader inner = {r->schema, r->report, &document, NULL, false};
     yaml_node_t *node = yaml_document_get_root_node(&document);
     if (node)
         read_value(&inner, row, node, base, path);
@@ -409,7 +413,7 @@ static void apply_default(struct reader *r, const struct schema_row *row, void *
     yaml_document_delete(&document);
 }
 
-static void apply_defaults(struct reader *r, struct level *level, const char *prefix, const char *path,
+static void apply_defaults(struct schema_reader *r, struct schema_level *level, const char *prefix, const char *path,
                            struct schema_place place)
 {
     for (uint32_t i = 0; i < r->schema->n_rows; i++) {
@@ -474,7 +478,7 @@ static bool override(yaml_document_t *document, const char *const *overrides, st
 }
 
 /* Gives the root, or the value of the section's key; NULL counts as an empty map. False: reported. */
-static bool find_section(const struct reader *r, const char *section, yaml_node_t **out)
+static bool find_section(const struct schema_reader *r, const char *section, yaml_node_t **out)
 {
     yaml_node_t *node = yaml_document_get_root_node(r->document);
     *out = node;
@@ -487,13 +491,13 @@ static bool find_section(const struct reader *r, const char *section, yaml_node_
     return false;
 }
 
-static bool fill(struct reader *r, const char *section, void *root)
+static bool fill(struct schema_reader *r, const char *section, void *root)
 {
     yaml_node_t *node;
     if (!find_section(r, section, &node))
         return false;
     const struct schema_place top = section && node ? schema_yaml_place(node->start_mark) : (struct schema_place){1, 1};
-    struct level level = {root, calloc(r->schema->n_rows + 1, sizeof(bool))};
+    struct schema_level level = {root, calloc(r->schema->n_rows + 1, sizeof(bool))};
     if (!level.seen) {
         schema_report_at(r->report, top, "", "out of memory");
         return false;
@@ -522,7 +526,7 @@ static bool read_bytes(const struct schema *schema, const struct schema_source *
     yaml_document_t document;
     if (!open_document(report, text, size, &document))
         return false;
-    struct reader r = {schema, report, &document, source->file, false};
+    struct schema_reader r = {schema, report, &document, source->file, false};
     schema_report_overrides(report, source->overrides);
     if (override(&document, source->overrides, report)) {
         schema_report_begin(report, name);

@@ -141,7 +141,7 @@ def mistakes_are_told():
         equal(scene.checkpoint()[0], 0)
         cases = [(["sohw", str(scene.disk)], 2, "did you mean show"), (["ls"], 2, "needs the folder"),
                  (["ls", "/nowhere/at/all"], 1, "/nowhere/at/all"),
-                 (["show", str(scene.disk), "seven"], 2, "no number"), (["show", str(scene.disk), "7"], 1, "7"),
+                 (["show", str(scene.disk), "seven"], 2, "not the number"), (["show", str(scene.disk), "7"], 1, "7"),
                  (["export", str(scene.disk), "--table", "nope"], 1, "'replay'"),
                  (["export", str(scene.disk)], 1, "--table")]
         for arguments, status, part in cases:

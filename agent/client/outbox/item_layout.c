@@ -45,11 +45,12 @@ void item_layouts_fini(struct item_layouts *self)
 /* ---- which steps */
 
 /* A slice in steps of the stream: rows first, first + stride ... last. */
-struct range {
+struct slice_range {
     uint64_t first, last, count, stride;
 };
 
-static rp_status slice_range(const struct step_stream *stream, const rp_slice *slice, struct range *out, rp_error *err)
+static rp_status slice_range(const struct step_stream *stream, const rp_slice *slice, struct slice_range *out,
+                             rp_error *err)
 {
     if (slice->column >= stream->n_columns)
         return err_set(err, RP_INVALID_ARGUMENT, "there is no column %u, the stream has %u", slice->column,
@@ -81,7 +82,7 @@ static rp_status slice_range(const struct step_stream *stream, const rp_slice *s
     return RP_OK;
 }
 
-static rp_status check_present(const struct step_stream *stream, uint32_t column, const struct range *range,
+static rp_status check_present(const struct step_stream *stream, uint32_t column, const struct slice_range *range,
                                rp_error *err)
 {
     if (range->first >= stream->absent_step)
@@ -101,7 +102,7 @@ static bool has_fixed_steps(const struct conn_table *spec, uint32_t field)
 
 /* Makes slice i relative to the item's first step, or to its end. */
 static rp_status normalise(struct item_layout_field *out, const struct item_slices *item, uint32_t i,
-                           const struct range *range, const struct item_steps *span, rp_error *err)
+                           const struct slice_range *range, const struct item_steps *span, rp_error *err)
 {
     const rp_slice *slice = &item->slices[i];
     const char *column = item->stream->columns[slice->column].name;
@@ -140,7 +141,7 @@ static rp_status scratch_fill(struct item_layouts *self, const struct item_slice
     const struct step_stream *stream = item->stream;
     const rp_slice *slices = item->slices;
     RP_TRY(scratch_reserve(self, item->n, err));
-    struct range range;
+    struct slice_range range;
     uint64_t first = UINT64_MAX, end = 0;
     for (uint32_t i = 0; i < item->n; i++) {
         RP_TRY(slice_range(stream, &slices[i], &range, err));
