@@ -17,7 +17,7 @@ set_target_properties(replay_python PROPERTIES
     PREFIX "" OUTPUT_NAME _core SUFFIX .abi3.so LIBRARY_OUTPUT_DIRECTORY "${python_tree}/replaybus")
 target_compile_definitions(replay_python PRIVATE Py_LIMITED_API=0x030B0000)
 target_include_directories(replay_python SYSTEM PRIVATE ${Python3_INCLUDE_DIRS})
-target_link_libraries(replay_python PRIVATE replay_flags replay_static Threads::Threads m)
+target_link_libraries(replay_python PRIVATE replay_flags replayserver_static Threads::Threads m)
 
 # The Python files of the tree are links, so that an edit needs no build.
 file(GLOB_RECURSE python_files CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}/agent/python" agent/python/replaybus/*.py

@@ -22,14 +22,23 @@ from . import _core, errors
 from .client import CheckpointInfo, Client, Counter, Param, Params
 from .errors import *  # noqa: F401,F403: every exception class
 from .errors import Error
+from .log import log_level, silence
 from .sampler import Batch, Change, Sampler, Updater
-from .server import Server, Table, broker_program
+from .server import Server, Table, broker_program, stop_all
 from .writer import Column, Field, Last, Rejection, Slice, VectorWriter, Writer, close_all, convert
 
 _core.setup(errors.BY_STATUS, convert)
-_atexit.register(close_all)
+
+
+@_atexit.register
+def _finish() -> None:
+    """Writers first, then the brokers of this program; between them the log, which need not report lost connections."""
+    close_all()
+    silence()
+    stop_all()
+
 
 __version__ = _core.version()
 __all__ = ["Batch", "Change", "CheckpointInfo", "Client", "Column", "Counter", "Error", "Field", "Last", "Param", "Params",
-           "Rejection", "Sampler", "Server", "Slice", "Table", "Updater", "VectorWriter", "Writer", "broker_program"]
+           "Rejection", "Sampler", "Server", "Slice", "Table", "Updater", "VectorWriter", "Writer", "broker_program", "log_level"]
 __all__ += [cls.__name__ for cls in errors.BY_STATUS[1:]]

@@ -1,7 +1,6 @@
-"""A broker of one's own, as a process that ends with this one."""
+"""A broker of one's own, as a process or on threads of this one."""
 from __future__ import annotations
 
-import atexit
 import json
 import os
 import shutil
@@ -13,6 +12,7 @@ import weakref
 from pathlib import Path
 from typing import Any, Mapping, Optional, Sequence, Union
 
+from . import _core
 from .client import Client
 from .errors import Error, InvalidArgument, Unavailable
 
@@ -52,7 +52,10 @@ Table.queue = _queue  # type: ignore[attr-defined]
 
 
 class Server:
-    """A broker that runs as a process of its own and stops at the end of a ``with`` block, on ``stop``, or at exit.
+    """A broker that stops at the end of a ``with`` block, on ``stop``, or at exit.
+
+    ``mode`` "process" starts replay-broker; "thread" runs the broker on threads of this process, which starts faster and
+    shares its cores and its fate. Both are reached at ``endpoint``, also from other processes.
 
     ``tables`` are what ``Table`` makes; ``port`` None takes a free port. ``journal`` and ``checkpoint`` name folders: with a
     journal nothing that was confirmed is lost by ``kill -9``. More keys of docs/CONFIG.md go into ``config``.
@@ -66,26 +69,34 @@ class Server:
                  journal: Union[str, os.PathLike, None] = None, checkpoint: Union[str, os.PathLike, None] = None,
                  mode: str = "process", config: Optional[Mapping[str, Any]] = None, log_level: str = "warn",
                  timeout: float = 10.0) -> None:
-        if mode != "process":
-            raise InvalidArgument(f"mode is 'process', not {mode!r}")
+        if mode not in ("process", "thread"):
+            raise InvalidArgument(f"mode is 'process' or 'thread', not {mode!r}")
+        self._pid, self._folder = os.getpid(), ""
+        self._core: Optional[_core.Server] = None
+        self.process: Optional[subprocess.Popen] = None
+        text = json.dumps(_settings(tables, port, journal, checkpoint, config), default=dict)
+        if mode == "thread":
+            self._core = _core.Server(text)
+            self.endpoint = self._core.endpoint
+        else:
+            self._run_process(text, log_level, timeout)
+        _live.add(self)
+
+    def _run_process(self, text: str, log_level: str, timeout: float) -> None:
         self._folder = tempfile.mkdtemp(prefix="replaybus-")
-        self._pid = os.getpid()
-        settings = _settings(tables, port, journal, checkpoint, config)
         path = os.path.join(self._folder, "broker.json")
-        Path(path).write_text(json.dumps(settings, default=dict))
+        Path(path).write_text(text)
         self._endpoints = os.path.join(self._folder, "endpoints")
-        self._log = os.path.join(self._folder, "log")
         try:
             self._start(path, log_level)
             self.endpoint = self._await(timeout)
         except BaseException:
             self.stop()
             raise
-        _live.add(self)
 
     def _start(self, path: str, log_level: str) -> None:
         command = [broker_program(), "-c", path, "--endpoints-file", self._endpoints, "--log-level", log_level]
-        with open(self._log, "wb") as log:
+        with open(os.path.join(self._folder, "log"), "wb") as log:
             # A session of its own: Ctrl-C reaches this process, which stops the broker when it is done with it.
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                                             start_new_session=True)
@@ -107,9 +118,9 @@ class Server:
             time.sleep(0.002)
 
     def log(self) -> str:
-        """What the broker has logged."""
+        """What a broker in a process of its own has logged. One in a thread logs to the logger "replaybus"."""
         try:
-            return Path(self._log).read_text(errors="replace")
+            return Path(self._folder, "log").read_text(errors="replace")
         except OSError:
             return ""
 
@@ -118,18 +129,20 @@ class Server:
         return Client(self.endpoint, name=name, timeout=timeout)
 
     def stop(self, timeout: float = 10.0) -> None:
-        """Stops the broker: it makes its last checkpoint, if it makes any, and is killed after ``timeout`` seconds."""
-        process = getattr(self, "process", None)
+        """Stops the broker: it makes its last checkpoint, if it makes any. A process is killed after ``timeout`` seconds."""
         if self._pid != os.getpid():
             return  # the broker is the parent's
-        if process is not None and process.poll() is None:
-            process.send_signal(signal.SIGTERM)
+        if self._core is not None:
+            self._core.stop()
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
             try:
-                process.wait(timeout)
+                self.process.wait(timeout)
             except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        shutil.rmtree(self._folder, ignore_errors=True)
+                self.process.kill()
+                self.process.wait()
+        if self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     close = stop
 
@@ -167,5 +180,3 @@ def stop_all() -> None:
     for server in list(_live):
         server.stop()
 
-
-atexit.register(stop_all)

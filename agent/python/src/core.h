@@ -5,7 +5,8 @@
  *   job.c      requests on a helper thread, so that a signal ends the wait for a request that cannot be repeated
  *   conn.c     a client shared by the objects that use it, destroyed after the last of them
  *   column.c   one value of a step, as bytes; nest.c: the values of a nested step
- *   client.c, request.c, writer.c, writer_open.c, rows.c, selection.c, sampler.c, batch.c, view.c, updater.c: the types
+ *   log.c      the library's log lines
+ *   server.c, client.c, request.c, writer.c, writer_open.c, rows.c, selection.c, sampler.c, batch.c, view.c, updater.c: the types
  * Everything else (structures, servers, text) is Python. */
 #ifndef AGENT_PYTHON_CORE_H
 #define AGENT_PYTHON_CORE_H
@@ -169,12 +170,16 @@ bool sampler_register(PyObject *module);
 bool batch_register(PyObject *module);
 bool view_register(PyObject *module);
 bool updater_register(PyObject *module);
+bool server_register(PyObject *module);
 
 /* request.c: Client.request, a question to the broker with one answer. */
 PyObject *request_call(PyObject *self, PyObject *args);
 /* writer_open.c: Writer._open(plan, columns, name, chunk_length, keep_alive, max_in_flight, timeout) */
 PyObject *writer_open(PyObject *self, PyObject *args);
 void writer_forget_columns(writer_object *self);
+/* log.c: log_set(function, level): the library's lines go to function(level, line); None: to standard error. */
+PyObject *log_set(PyObject *module, PyObject *args);
+void log_after_fork(void);
 /* rows.c: append_rows(writers, step, table, steps, priorities, done, timeout) */
 PyObject *rows_append(PyObject *module, PyObject *args);
 

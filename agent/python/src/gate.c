@@ -24,6 +24,7 @@ static void after_fork(void)
     pthread_mutex_init(&left_mutex, NULL);
     pthread_cond_init(&left, NULL);
     job_after_fork();
+    log_after_fork();
 }
 
 bool gate_init(void)

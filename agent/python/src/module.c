@@ -107,6 +107,7 @@ static PyMethodDef methods[] = {
     {"setup", setup, METH_VARARGS, "setup(errors, convert): what the extension needs from Python."},
     {"statuses", statuses, METH_NOARGS, "[(code, name, meaning)]"},
     {"version", version, METH_NOARGS, "The version of libreplay."},
+    {"log_set", log_set, METH_VARARGS, "log_set(function, level): the library's lines go to function(level, line)."},
     {"append_rows", rows_append, METH_VARARGS,
      "append_rows(writers, step, table, steps, priorities, done, timeout): the number of items made."},
     {NULL, NULL, 0, NULL},
@@ -124,7 +125,7 @@ PyMODINIT_FUNC PyInit__core(void)
     if (!module)
         return NULL;
     if (client_register(module) && writer_register(module) && selection_register(module) && sampler_register(module) &&
-        batch_register(module) && view_register(module) && updater_register(module))
+        batch_register(module) && view_register(module) && updater_register(module) && server_register(module))
         return module;
     Py_DECREF(module);
     return NULL;

@@ -1,0 +1,35 @@
+"""Log lines of the library go to Python's logger "replaybus".
+
+>>> import logging, replaybus
+>>> replaybus.log_level("error")  # debug, info, warn, error or off; warn at the start
+>>> replaybus.log_level("warn")
+"""
+from __future__ import annotations
+
+import logging
+
+from . import _core
+
+logger = logging.getLogger("replaybus")
+LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR, "off": logging.CRITICAL}
+_NAMES = list(LEVELS)
+
+
+def _emit(level: int, line: str) -> None:
+    """Hands on a line "2026-01-31T12:00:00.123Z info  C0001 connected ..." without its time and level."""
+    logger.log(LEVELS[_NAMES[level]], "%s", line.split(None, 2)[-1])
+
+
+def log_level(level: str) -> None:
+    """Sets from which level on the library's lines reach the logger: debug, info, warn, error or off."""
+    if level not in LEVELS:
+        raise ValueError(f"a level is one of {', '.join(LEVELS)}, not {level!r}")
+    _core.log_set(_emit, _NAMES.index(level))
+
+
+def silence() -> None:
+    """Ends the log at the end of the program: the logger may be gone before the library's threads are."""
+    _core.log_set(None, _NAMES.index("off"))
+
+
+log_level("warn")

@@ -1,0 +1,144 @@
+/* Server: a broker inside this process. It starts and stops on a helper thread, so that a signal ends the wait. */
+#include "agent/python/src/core.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "replay/server.h"
+
+typedef struct server_object {
+    PyObject_HEAD struct gate gate;
+    rp_server *server;
+} server_object;
+
+static PyTypeObject *server_type;
+
+struct change {
+    struct job job;
+    char *yaml; /* NULL: stop */
+    rp_server *server;
+    rp_error err;
+};
+
+static void change_run(struct job *job)
+{
+    struct change *self = (struct change *)job;
+    if (self->yaml)
+        self->server = rp_server_start(self->yaml, NULL, &self->err);
+    else
+        rp_server_stop(&self->server);
+}
+
+static void change_drop(struct job *job)
+{
+    struct change *self = (struct change *)job;
+    rp_server_stop(&self->server);
+    free(self->yaml);
+    free(self);
+}
+
+static struct change *change_new(const char *yaml, rp_server *server)
+{
+    struct change *self = calloc(1, sizeof *self);
+    if (!self) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    self->job.run = change_run;
+    self->job.drop = change_drop;
+    self->yaml = yaml ? strdup(yaml) : NULL;
+    self->server = server;
+    return self;
+}
+
+static PyObject *server_make(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"yaml", NULL};
+    const char *yaml;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "s", names, &yaml))
+        return NULL;
+    struct change *call = change_new(yaml, NULL);
+    if (!call || !job_wait(&call->job))
+        return NULL;
+    server_object *self = call->server ? PyObject_New(server_object, type) : NULL;
+    if (self) {
+        gate_open(&self->gate);
+        self->server = call->server;
+        call->server = NULL;
+    } else if (!call->server) {
+        core_raise(call->err.status, call->err.text);
+    }
+    Py_BEGIN_ALLOW_THREADS;
+    change_drop(&call->job);
+    Py_END_ALLOW_THREADS;
+    return (PyObject *)self;
+}
+
+static PyObject *server_stop(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    server_object *self = (server_object *)object;
+    if (!gate_close(&self->gate))
+        return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+    rp_server *server = self->server;
+    self->server = NULL;
+    gate_leave(&self->gate);
+    if (gate_is_foreign(&self->gate))
+        return Py_NewRef(Py_None);
+    struct change *call = change_new(NULL, server);
+    if (!call || !job_wait(&call->job))
+        return NULL;
+    change_drop(&call->job);
+    return Py_NewRef(Py_None);
+}
+
+static void server_dealloc(PyObject *object)
+{
+    server_object *self = (server_object *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    if (!gate_is_foreign(&self->gate)) {
+        Py_BEGIN_ALLOW_THREADS;
+        rp_server_stop(&self->server);
+        Py_END_ALLOW_THREADS;
+    }
+    PyObject_Free(object);
+    Py_DECREF(type);
+}
+
+static PyObject *server_endpoint(PyObject *object, void *unused)
+{
+    (void)unused;
+    server_object *self = (server_object *)object;
+    if (!gate_enter(&self->gate, "server"))
+        return NULL;
+    PyObject *endpoint = PyUnicode_FromString(rp_server_endpoint(self->server));
+    gate_leave(&self->gate);
+    return endpoint;
+}
+
+static PyMethodDef methods[] = {
+    {"stop", server_stop, METH_NOARGS, "Ends the broker; with a journal or checkpoints, its state is on disk."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef getters[] = {
+    {"endpoint", server_endpoint, NULL, "The service endpoint.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot slots[] = {
+    {Py_tp_new, (void *)server_make},
+    {Py_tp_dealloc, (void *)server_dealloc},
+    {Py_tp_methods, methods},
+    {Py_tp_getset, getters},
+    {Py_tp_doc, "Server(yaml): a broker inside this process."},
+    {0, NULL},
+};
+
+static PyType_Spec spec = {
+    .name = "replaybus._core.Server", .basicsize = sizeof(server_object), .flags = Py_TPFLAGS_DEFAULT, .slots = slots};
+
+bool server_register(PyObject *module)
+{
+    return core_add_type(module, "Server", &spec, &server_type);
+}
