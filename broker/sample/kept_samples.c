@@ -7,8 +7,8 @@
 #include "broker/disk/record.h"
 #include "broker/loop/loop.h"
 #include "broker/peer/peers.h"
+#include "broker/sample/answer.h"
 #include "broker/sample/samples.h"
-#include "broker/sample/waiter.h"
 #include "proto/base/error.h"
 
 #define DROPS_PER_SWEEP 256u
@@ -336,9 +336,9 @@ void kept_samples_each(const struct samples *samples, void (*fn)(void *ctx, cons
         struct kept_image image = {at->info, at->info.holds ? at->picks : block_picks(at)};
         fn(ctx, &image);
     }
-    for (const struct wait *wait = samples->peers->waits.first; wait; wait = wait->next) {
-        const struct waiter *waiter = (const struct waiter *)wait;
-        if (strcmp(wait->ops->kind, "sample") != 0 || !wait->client || waiter->fetch || !waiter->picks.n)
+    for (struct wait *wait = samples->peers->waits.first; wait; wait = wait->next) {
+        const struct waiter *waiter = sample_of(wait);
+        if (!waiter || !wait->client || !waiter->picks.n)
             continue;
         if (waiter->again && !waiter->table->one_by_one)
             continue; /* it is kept, and was given above */

@@ -15,7 +15,6 @@ struct params;
 struct peers;
 struct reply_build;
 struct store;
-struct tables;
 struct waiter;
 
 /* Most items of a sample: picking them takes well under 2 ms in a table of any size. */

@@ -7,38 +7,38 @@
 #include "proto/base/error.h"
 #include "proto/wire/unpack.h"
 
-#define ROW(field, name, type, handler, remember)                                                                      \
+#define ROW(body, name, type, handler, remember)                                                                       \
     {                                                                                                                  \
-        field, name, &replay__##type##__descriptor, handler, remember, false                                           \
+        REPLAY__REQUEST__BODY_##body, name, &replay__##type##__descriptor, handler, remember, false                    \
     }
-#define AHEAD_ROW(field, name, type, handler)                                                                          \
+#define AHEAD_ROW(body, name, type, handler)                                                                           \
     {                                                                                                                  \
-        field, name, &replay__##type##__descriptor, handler, false, true                                               \
+        REPLAY__REQUEST__BODY_##body, name, &replay__##type##__descriptor, handler, false, true                        \
     }
-#define RAW_ROW(field, name, handler)                                                                                  \
+#define RAW_ROW(body, name, handler)                                                                                   \
     {                                                                                                                  \
-        field, name, NULL, handler, false, false                                                                       \
+        REPLAY__REQUEST__BODY_##body, name, NULL, handler, false, false                                                \
     }
 
 static const struct command commands[] = {
-    ROW(16, "hello", hello, req_hello, true),
-    ROW(17, "heartbeat", heartbeat, req_heartbeat, false),
-    ROW(18, "bye", bye, req_bye, true),
-    RAW_ROW(19, "sample", req_sample),
-    RAW_ROW(20, "update", req_update),
-    RAW_ROW(21, "delete", req_delete),
-    ROW(22, "cancel", cancel, req_cancel, false),
-    RAW_ROW(23, "fetch", req_fetch),
-    AHEAD_ROW(24, "list", list, req_list),
-    ROW(25, "reset", reset, req_reset, true),
-    ROW(26, "set_limiter", set_limiter, req_set_limiter, false),
-    AHEAD_ROW(27, "info", info, req_info),
-    AHEAD_ROW(28, "why", why, req_why),
-    ROW(29, "params_put", params_put, req_params_put, true),
-    ROW(30, "params_get", params_get, req_params_get, false),
-    ROW(31, "counter", counter, req_counter, true),
-    ROW(32, "reduce", reduce, req_reduce, false),
-    AHEAD_ROW(33, "checkpoint", checkpoint, req_checkpoint),
+    ROW(HELLO, "hello", hello, req_hello, true),
+    ROW(HEARTBEAT, "heartbeat", heartbeat, req_heartbeat, false),
+    ROW(BYE, "bye", bye, req_bye, true),
+    RAW_ROW(SAMPLE, "sample", req_sample),
+    RAW_ROW(UPDATE, "update", req_update),
+    RAW_ROW(DELETE, "delete", req_delete),
+    ROW(CANCEL, "cancel", cancel, req_cancel, false),
+    RAW_ROW(FETCH, "fetch", req_fetch),
+    AHEAD_ROW(LIST, "list", list, req_list),
+    ROW(RESET, "reset", reset, req_reset, true),
+    ROW(SET_LIMITER, "set_limiter", set_limiter, req_set_limiter, false),
+    AHEAD_ROW(INFO, "info", info, req_info),
+    AHEAD_ROW(WHY, "why", why, req_why),
+    ROW(PARAMS_PUT, "params_put", params_put, req_params_put, true),
+    ROW(PARAMS_GET, "params_get", params_get, req_params_get, false),
+    ROW(COUNTER, "counter", counter, req_counter, true),
+    ROW(REDUCE, "reduce", reduce, req_reduce, false),
+    AHEAD_ROW(CHECKPOINT, "checkpoint", checkpoint, req_checkpoint),
 };
 #define N_COMMANDS (sizeof commands / sizeof commands[0])
 

@@ -47,7 +47,7 @@ rp_status req_list(struct service *service, struct request *request, rp_error *e
     }
     reply.cursor = slot < table->in.high ? slot : 0;
     if (infos && list)
-        request_ok(service->peers, request, 24, &reply.base);
+        request_ok(service->peers, request, REPLAY__REPLY__BODY_LIST, &reply.base);
     free(infos);
     free(list);
     return request->answered ? RP_OK : err_set(err, RP_NO_MEMORY, "no memory for a list of %u items", most);
@@ -94,6 +94,6 @@ rp_status req_set_limiter(struct service *service, struct request *request, rp_e
     table_mark(table);
     struct limiter_info info;
     limiter_info(table, &info);
-    request_ok(service->peers, request, 26, &info.body.base);
+    request_ok(service->peers, request, REPLAY__REPLY__BODY_LIMITER, &info.body.base);
     return RP_OK;
 }

@@ -53,7 +53,8 @@ static void reply_change(struct service *service, struct request *request, const
                          const char *text)
 {
     rp_status status = reply->refused ? RP_INVALID_ARGUMENT : RP_OK;
-    request_reply(service->peers, request, &(struct answer){status, text, 20, &reply->base, NULL, 0});
+    request_reply(service->peers, request,
+                  &(struct answer){status, text, REPLAY__REPLY__BODY_CHANGE, &reply->base, NULL, 0});
 }
 
 rp_status req_update(struct service *service, struct request *request, rp_error *err)

@@ -78,7 +78,7 @@ void request_checkpoint_ended(void *ctx, uint64_t number, const char *error)
             continue;
         }
         request_send(service->peers, &at->wait.to, at->wait.id,
-                     &(struct answer){.status = RP_OK, .field = 33, .body = &reply.base});
+                     &(struct answer){.status = RP_OK, .field = REPLAY__REPLY__BODY_CHECKPOINT, .body = &reply.base});
         end(service, at);
     }
     if (!error)
@@ -96,7 +96,7 @@ rp_status req_checkpoint(struct service *service, struct request *request, rp_er
         Replay__CheckpointReply reply = REPLAY__CHECKPOINT_REPLY__INIT;
         reply.number = number;
         reply.folder = service->stream->folder.path;
-        request_ok(service->peers, request, 33, &reply.base);
+        request_ok(service->peers, request, REPLAY__REPLY__BODY_CHECKPOINT, &reply.base);
         return RP_OK;
     }
     struct checkpoint_wait *self = calloc(1, sizeof *self);

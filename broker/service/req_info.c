@@ -249,7 +249,7 @@ rp_status req_info(struct service *service, struct request *request, rp_error *e
     if (ask->sessions)
         add_sessions(&arena, service, ask->session_cursor, &reply);
     if (!arena.failed)
-        request_ok(service->peers, request, 27, &reply.base);
+        request_ok(service->peers, request, REPLAY__REPLY__BODY_INFO, &reply.base);
     arena_fini(&arena);
     return request->answered ? RP_OK : err_set(err, RP_NO_MEMORY, "no memory for the information");
 }

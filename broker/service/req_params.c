@@ -74,8 +74,9 @@ static bool get_answer(struct service *service, const struct envelope *to, uint6
         reply.slots = list;
         for (uint32_t i = 0; ask->head && i < n; i++)
             zmq_msg_close(&payload[i]);
-        request_send(service->peers, to, id,
-                     &(struct answer){RP_OK, NULL, 30, &reply.base, payload, ask->head ? 0 : n});
+        request_send(
+            service->peers, to, id,
+            &(struct answer){RP_OK, NULL, REPLAY__REPLY__BODY_PARAMS, &reply.base, payload, ask->head ? 0 : n});
     }
     free(infos);
     free(list);
@@ -206,7 +207,7 @@ rp_status req_params_put(struct service *service, struct request *request, rp_er
     /* The put and its reply are in one record, or a retry would put twice. A large value ends its record. */
     if (service->loop->effects)
         service->loop->effects->begin(service->loop->effects);
-    request_ok(service->peers, request, 30, &reply.base);
+    request_ok(service->peers, request, REPLAY__REPLY__BODY_PARAMS, &reply.base);
     EFFECT(service->loop, slot, slot);
     sockets_announce(service->peers, "params %s %llu", slot->name, (unsigned long long)slot->version);
     wake_all(service);
@@ -267,6 +268,6 @@ rp_status req_counter(struct service *service, struct request *request, rp_error
         EFFECT(service->loop, counter, counter);
     Replay__CounterReply reply = REPLAY__COUNTER_REPLY__INIT;
     reply.value = counter ? counter->value : 0;
-    request_ok(service->peers, request, 31, &reply.base);
+    request_ok(service->peers, request, REPLAY__REPLY__BODY_COUNTER, &reply.base);
     return RP_OK;
 }

@@ -132,7 +132,8 @@ static void send_sum(struct service *service, const struct reduce_group *group, 
     zmq_msg_t vector;
     zmq_msg_init(&vector);
     zmq_msg_copy(&vector, &sum->vector);
-    request_send(service->peers, to, id, &(struct answer){RP_OK, NULL, 32, &reply.base, &vector, 1});
+    request_send(service->peers, to, id,
+                 &(struct answer){RP_OK, NULL, REPLAY__REPLY__BODY_REDUCE, &reply.base, &vector, 1});
 }
 
 static void sum_clear(struct reduces *reduces, struct reduce_sum *sum)
@@ -241,7 +242,7 @@ static void reply_membership(struct service *service, struct request *request, c
     Replay__ReduceReply reply = REPLAY__REDUCE_REPLY__INIT;
     reply.round = group->round;
     reply.members = group->n_members;
-    request_ok(service->peers, request, 32, &reply.base);
+    request_ok(service->peers, request, REPLAY__REPLY__BODY_REDUCE, &reply.base);
 }
 
 static rp_status reduce_join(struct service *service, struct request *request, struct reduce_group *group, uint64_t id,

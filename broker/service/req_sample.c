@@ -130,7 +130,7 @@ rp_status req_cancel(struct service *service, struct request *request, rp_error 
             reply.missing++;
         }
     }
-    request_ok(service->peers, request, 20, &reply.base);
+    request_ok(service->peers, request, REPLAY__REPLY__BODY_CHANGE, &reply.base);
     return RP_OK;
 }
 

@@ -92,7 +92,7 @@ static rp_status hello_reply(struct service *service, struct request *request, s
         reply.resumed = resumed;
         reply.lost_messages = lost;
     }
-    request_ok(service->peers, request, 16, &reply.base);
+    request_ok(service->peers, request, REPLAY__REPLY__BODY_HELLO, &reply.base);
     specs_fini(&specs);
     credit_message_destroy(&credit);
     return RP_OK;
@@ -181,7 +181,8 @@ static rp_status heartbeat_bare(struct service *service, struct request *request
     credit.n_waiting = 1;
     credit.waiting = &text;
     service->peers->commit.ahead = true;
-    request_reply(service->peers, request, &(struct answer){RP_OK, text, 17, &credit.base, NULL, 0});
+    request_reply(service->peers, request,
+                  &(struct answer){RP_OK, text, REPLAY__REPLY__BODY_CREDIT, &credit.base, NULL, 0});
     service->peers->commit.ahead = false;
     return RP_OK;
 }
@@ -240,7 +241,7 @@ rp_status req_heartbeat(struct service *service, struct request *request, rp_err
     struct credit_message *credit = credit_message_new(session, ask->explain);
     if (!credit)
         return err_set(err, RP_NO_MEMORY, "no memory for the credit");
-    request_ok(service->peers, request, 17, credit_message_body(credit));
+    request_ok(service->peers, request, REPLAY__REPLY__BODY_CREDIT, credit_message_body(credit));
     credit_message_destroy(&credit);
     return RP_OK;
 }

@@ -136,7 +136,7 @@ rp_status req_why(struct service *service, struct request *request, rp_error *er
             add_evicted(&why, &service->tables->list[i]);
     }
     if (!why.arena.failed)
-        request_ok(service->peers, request, 28, &why.reply.base);
+        request_ok(service->peers, request, REPLAY__REPLY__BODY_WHY, &why.reply.base);
     arena_fini(&why.arena);
     return request->answered ? RP_OK : err_set(err, RP_NO_MEMORY, "no memory for the answer");
 }

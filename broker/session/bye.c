@@ -10,9 +10,6 @@
 #include "broker/session/session.h"
 #include "proto/base/error.h"
 
-/* Field number of Credit in Reply. */
-#define CREDIT_FIELD 17u
-
 struct bye {
     struct wait wait;
     struct session *session;
@@ -49,9 +46,10 @@ static void answer(void *ctx, struct wait *wait, rp_status status, const char *t
     struct credit_message *credit = credit_message_new(self->session, status != RP_OK);
     const ProtobufCMessage *body = credit ? credit_message_body(credit) : NULL;
     if (status == RP_OK)
-        request_finish(peers, wait, CREDIT_FIELD, body);
+        request_finish(peers, wait, REPLAY__REPLY__BODY_CREDIT, body);
     else
-        request_send(peers, &wait->to, wait->id, &(struct answer){status, text, CREDIT_FIELD, body, NULL, 0});
+        request_send(peers, &wait->to, wait->id,
+                     &(struct answer){status, text, REPLAY__REPLY__BODY_CREDIT, body, NULL, 0});
     credit_message_destroy(&credit);
     wait_end(peers, wait);
     self->session->bye = NULL;

@@ -61,7 +61,7 @@ static void send_notice(struct session *self)
     if (!message)
         return;
     request_send(self->sessions->peers, &self->to, 0,
-                 &(struct answer){RP_OK, NULL, 17, credit_message_body(message), NULL, 0});
+                 &(struct answer){RP_OK, NULL, REPLAY__REPLY__BODY_CREDIT, credit_message_body(message), NULL, 0});
     credit_message_destroy(&message);
 }
 

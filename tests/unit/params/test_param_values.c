@@ -1,0 +1,117 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <string.h>
+
+#include "broker/params/params.h"
+
+static void put(struct params *params, const char *name, const char *value, int64_t now_ns)
+{
+    zmq_msg_t message;
+    zmq_msg_init_size(&message, strlen(value));
+    memcpy(zmq_msg_data(&message), value, strlen(value));
+    params_put(params, params_make_slot(params, name), &message, now_ns);
+    zmq_msg_close(&message);
+}
+
+static void expect(const struct params *params, const char *name, uint64_t version, const char *value)
+{
+    struct param_slot *slot = params_find(params, name);
+    assert_non_null(slot);
+    assert_int_equal(slot->version, version);
+    assert_int_equal(params_version(params, name), version);
+    assert_int_equal(zmq_msg_size(&slot->value), strlen(value));
+    assert_memory_equal(zmq_msg_data(&slot->value), value, strlen(value));
+}
+
+static void values_stay_when_the_array_grows(void **state)
+{
+    (void)state;
+    struct params params = {0};
+    char name[32], value[64];
+    for (int i = 0; i < 100; i++) {
+        snprintf(name, sizeof name, "slot %d", i);
+        snprintf(value, sizeof value, "a value that is longer than a message keeps in itself: %d", i);
+        put(&params, name, value, i);
+    }
+    uint64_t bytes = 0;
+    for (int i = 0; i < 100; i++) {
+        snprintf(name, sizeof name, "slot %d", i);
+        snprintf(value, sizeof value, "a value that is longer than a message keeps in itself: %d", i);
+        expect(&params, name, 1, value);
+        assert_int_equal(params_find(&params, name)->put_ns, i);
+        bytes += strlen(value);
+    }
+    assert_int_equal(params.bytes, bytes);
+    assert_int_equal(params.n_slots, 100);
+    params_fini(&params);
+    assert_int_equal(params.n_slots, 0);
+}
+
+static void each_put_is_the_next_version_and_bytes_are_those_of_the_last(void **state)
+{
+    (void)state;
+    struct params params = {0};
+    assert_int_equal(params_version(&params, "policy"), 0);
+    assert_null(params_find(&params, "policy"));
+    put(&params, "policy", "first", 1);
+    put(&params, "policy", "the second", 2);
+    put(&params, "target", "t", 3);
+    expect(&params, "policy", 2, "the second");
+    expect(&params, "target", 1, "t");
+    assert_int_equal(params.bytes, strlen("the second") + 1);
+    params_fini(&params);
+}
+
+static void restored_values_count_on(void **state)
+{
+    (void)state;
+    struct params params = {0};
+    assert_true(params_restore_slot(&params, "policy", 41, 7, "old", 3));
+    assert_true(params_restore_slot(&params, "empty", 1, 7, NULL, 0));
+    assert_true(params_restore_counter(&params, "steps", -5));
+    assert_true(params_restore_counter(&params, "steps", 12));
+    expect(&params, "policy", 41, "old");
+    expect(&params, "empty", 1, "");
+    assert_int_equal(params.bytes, 3);
+    put(&params, "policy", "newer", 8);
+    expect(&params, "policy", 42, "newer");
+    assert_int_equal(params.n_counters, 1);
+    assert_int_equal(params_find_counter(&params, "steps")->value, 12);
+    params_fini(&params);
+}
+
+static void slots_and_counters_are_bounded(void **state)
+{
+    (void)state;
+    struct params params = {0};
+    char name[32];
+    for (uint32_t i = 0; i < PARAMS_SLOTS_MOST; i++) {
+        snprintf(name, sizeof name, "%u", i);
+        assert_non_null(params_make_slot(&params, name));
+        assert_non_null(params_add_counter(&params, name));
+    }
+    assert_null(params_make_slot(&params, "one more"));
+    assert_null(params_add_counter(&params, "one more"));
+    assert_false(params_restore_slot(&params, "one more", 1, 0, "x", 1));
+    assert_non_null(params_make_slot(&params, "17"));
+    assert_int_equal(params.n_slots, PARAMS_SLOTS_MOST);
+    assert_int_equal(params.n_counters, PARAMS_SLOTS_MOST);
+    params_fini(&params);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(values_stay_when_the_array_grows),
+        cmocka_unit_test(each_put_is_the_next_version_and_bytes_are_those_of_the_last),
+        cmocka_unit_test(restored_values_count_on),
+        cmocka_unit_test(slots_and_counters_are_bounded),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
