@@ -230,6 +230,8 @@ def a_restarted_broker_gives_the_same_again(world):
                 waiting = service.send("sample", pb.Sample(table="queue", count=size + 3))
                 eventually(lambda: watcher.table("queue").size == 0, what="picks")
                 counted = watcher.table("queue").limiter.samples
+                # The picks that wait are confirmed to nobody: only what is written survives the kill.
+                eventually(lambda: watcher.info().disk.backlog_bytes == 0, what="the journal")
                 if kill:
                     broker.process.kill()
                     broker.process.wait()
