@@ -37,4 +37,13 @@ for name in $(grep -ohE '\b(broker|proto|agent|bench|tests|configs|docs|include)
     [ -e "$name" ] || say "a document names $name, which does not exist"
 done
 
+# The walks of docs/ARCHITECTURE.md: each function is defined in the file that its row names.
+grep -E '^\| [0-9]+ \|' docs/ARCHITECTURE.md | tr -d '`' | while IFS='|' read -r _ _ functions files _; do
+    for function in $(echo "$functions" | grep -oE '\b[a-z]+(_[a-z]+)+\b'); do
+        # shellcheck disable=SC2086
+        grep -qE "^[a-z].*\b$function\(" $(echo "$files" | tr -d ',') || echo "$function is not in$files"
+    done
+done >"$reference"
+[ ! -s "$reference" ] || say "docs/ARCHITECTURE.md: $(cat "$reference")"
+
 exit $failed
