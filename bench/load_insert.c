@@ -158,10 +158,10 @@ static size_t place(const struct writer *self, const struct pb_array *array)
     return (size_t)(array->data - self->head);
 }
 
-/* Encodes one message of n items, a chunk of one step each, and remembers where its numbers are. */
-static void make_head(struct load *load, struct writer *self)
+/* Encodes the header of a message of n items, each with a chunk of one step. */
+static void encode_head(struct writer *self, uint32_t size)
 {
-    uint32_t n = self->n, zero = 0, size = (uint32_t)load->options->size;
+    uint32_t n = self->n, zero = 0;
     uint64_t *numbers = calloc(n, 8), first = 1;
     uint32_t *ones = calloc(n, 4), *sizes = calloc(n, 4);
     uint8_t *codecs = calloc(n, 1);
@@ -174,57 +174,62 @@ static void make_head(struct load *load, struct writer *self)
         sizes[i] = size;
         priorities[i] = 0.01 + rng_unit(&rng);
     }
-    self->packed = size >= OWN_FRAME_BYTES ? 0 : n;
-    struct wire_ingest_out out = {
-        .session = self->session,
-        .epoch = self->epoch,
-        .number = 1,
-        .oldest_chunk = 1,
-        .n_chunks = n,
-        .n_columns = 1,
-        .packed = self->packed,
-        .chunk_number = numbers,
-        .chunk_step = numbers,
-        .chunk_length = ones,
-        .block_size = sizes,
-        .block_codec = codecs,
-        .n_runs = 1,
-        .run_layout = &zero,
-        .run_items = &n,
-        .run_first = &first,
-        .n_items = n,
-        .item_key = numbers,
-        .item_chunk = numbers,
-        .item_priority = priorities,
-        .item_length = ones,
-    };
+    struct wire_ingest_out out = {.session = self->session,
+                                  .epoch = self->epoch,
+                                  .number = 1,
+                                  .oldest_chunk = 1,
+                                  .n_chunks = n,
+                                  .n_columns = 1,
+                                  .packed = self->packed,
+                                  .chunk_number = numbers,
+                                  .chunk_step = numbers,
+                                  .chunk_length = ones,
+                                  .block_size = sizes,
+                                  .block_codec = codecs,
+                                  .n_runs = 1,
+                                  .run_layout = &zero,
+                                  .run_items = &n,
+                                  .run_first = &first,
+                                  .n_items = n,
+                                  .item_key = numbers,
+                                  .item_chunk = numbers,
+                                  .item_priority = priorities,
+                                  .item_length = ones};
     struct pb_writer frame = {0};
     wire_write_ingest(&frame, &out);
-    self->head = frame.data;
+    self->head = frame.failed ? NULL : frame.data;
     self->head_size = frame.size;
+    free(numbers);
+    free(ones);
+    free(sizes);
+    free(codecs);
+    free(priorities);
+}
+
+/* Encodes one message, and remembers where its numbers are. */
+static void make_head(struct load *load, struct writer *self)
+{
+    uint32_t size = (uint32_t)load->options->size;
+    self->packed = size >= OWN_FRAME_BYTES ? 0 : self->n;
+    encode_head(self, size);
     struct wire_ingest in;
     rp_error err;
-    if (frame.failed || wire_read_ingest(frame.data, frame.size, &in, &err) != RP_OK)
+    if (!self->head || wire_read_ingest(self->head, self->head_size, &in, &err) != RP_OK)
         load_fail(load, "the ingest header could not be made");
     self->run_at = place(self, &in.run_first);
     self->chunk_at = place(self, &in.chunk_number);
     self->step_at = place(self, &in.chunk_step);
     self->key_at = place(self, &in.item_key);
     self->item_chunk_at = place(self, &in.item_chunk);
-    struct pb_reader reader = pb_reader(frame.data, frame.size);
+    struct pb_reader reader = pb_reader(self->head, self->head_size);
     struct pb_field field;
     while (pb_next(&reader, &field) == 1) {
         if (field.number == 5)
-            self->number_at = (size_t)(reader.at - frame.data) - 8;
+            self->number_at = (size_t)(reader.at - self->head) - 8;
         if (field.number == 6)
-            self->oldest_at = (size_t)(reader.at - frame.data) - 8;
+            self->oldest_at = (size_t)(reader.at - self->head) - 8;
     }
-    self->message_bytes = self->head_size + (size_t)n * size;
-    free(numbers);
-    free(ones);
-    free(sizes);
-    free(codecs);
-    free(priorities);
+    self->message_bytes = self->head_size + (size_t)self->n * size;
 }
 
 static void writer_open(struct load *load, struct writers *all, struct writer *self, void *context)

@@ -41,7 +41,7 @@ extern const rp_env_spec control_spec;
 /* Of n items; every fourth one is terminal. */
 void control_fill(struct control_batch *self, struct rng *rng, uint32_t n);
 
-/* Draws all parameters and targets anew, fills a batch, keeps doubles of it all. */
+/* Draws new parameters and targets, fills a batch, and keeps all of it as doubles. */
 void control_case_init(struct control_case *self, struct agent *agent, uint64_t seed);
 void control_case_fini(struct control_case *self);
 

@@ -81,7 +81,7 @@ static void others_are_what_is_not_ours(void **state)
     (void)state;
     check_close(others(2, 2, 0.1, 0.9), 1);
     check_close(others(16, 15, 0.5, 4.5), 10);
-    /* Cores are free: nobody takes any from us. */
+    /* Cores are free: other programs take none from us. */
     check_close(others(16, 8, 0.5, 2), 0);
     /* The kernel's own work. */
     check_close(others(2, 2, 0.1, 1.8), 0);

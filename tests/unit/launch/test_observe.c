@@ -186,7 +186,7 @@ static void other_files_are_left_alone(void **state)
         add(f, names[i], START, "\"blocked_share\": 1");
     char path[256];
     snprintf(path, sizeof path, "%s/actor-2.jsonl", f->folder);
-    assert_int_equal(mkfifo(path, 0600), 0); /* nobody writes: must not wait */
+    assert_int_equal(mkfifo(path, 0600), 0); /* a pipe without a writer must not block */
     snprintf(path, sizeof path, "%s/actor-3.jsonl", f->folder);
     assert_int_equal(mkdir(path, 0700), 0);
     is(look(f, START, NULL)->actor_idle, NAN);
@@ -234,7 +234,7 @@ static void long_files(void **state)
 static void the_silent_do_not_count(void **state)
 {
     struct fixture *f = *state;
-    /* At the beginning nobody has reported yet, and one that waits just now need not have waited all the time. */
+    /* At the beginning no process has reported yet, and an actor that waits now may have worked before. */
     is(look(f, START, "actor-7")->actor_idle, NAN);
     is(look(f, START + 2.9, "actor-7")->actor_idle, NAN);
     is(look(f, START + 3.1, "actor-7")->actor_idle, 1);
@@ -249,7 +249,7 @@ static void the_silent_do_not_count(void **state)
     /* One that has never got so far as to report. */
     is(look(f, START + 20, "actor-7")->actor_idle, 0.55);
     is(look(f, START + 20, "somebody")->actor_idle, 0.1);
-    /* Of the user's own actors nobody knows how long they wait: that one does just now is not all of the time. */
+    /* How long a user's own actors wait is not known: one that waits now may have worked before. */
     f->files.foreign_actors = true;
     is(look(f, START + 20, "actor-7")->actor_idle, 0.1);
     f->files.foreign_actors = false;

@@ -361,7 +361,7 @@ static void a_joint_run_tells_which_side_is_slower(void **state)
     assert_true(again.chosen.actor_idle < 0.15);
 }
 
-/* A table that only has to be filled a little first (min_size): nobody is held back, and who waits does so for answers. */
+/* A table with min_size alone: the limiter holds no side back, and processes wait only for answers. */
 static void without_a_limiter_the_ratio_is_what_it_was(void **state)
 {
     (void)state;
@@ -421,7 +421,7 @@ static void a_noisy_curve_is_smoothed(void **state)
     check_close(predict(&input, 8, 1).inserts, 200, "inserts of 8, far below those of 4");
 }
 
-/* The bound of the file, the cores and memory are told apart. */
+/* The bounds of the file, of the cores and of memory are distinguished. */
 static void the_bound_that_holds_has_a_name(void **state)
 {
     (void)state;

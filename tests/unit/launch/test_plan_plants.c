@@ -93,7 +93,7 @@ static struct load run_plant(const struct plant *plant, uint32_t x, uint32_t y)
                              .broker = broker * fits};
         busy += 0.3 * (fmin(1, load.broker) - busy);
     }
-    /* Where the cores or the broker are the bound, nobody waits for the limiter because of that. */
+    /* A bound by cores or by the broker makes no side wait for the limiter. */
     if (x && y && fmin(load.actor_idle, load.learner_idle) > 0) {
         double both = fmin(load.actor_idle, load.learner_idle);
         load.actor_idle = 1 - (1 - load.actor_idle) / (1 - both);

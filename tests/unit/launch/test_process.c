@@ -1,4 +1,4 @@
-/* Real children that crash, hang, ignore what they are told, print too much, and leave children of their own behind. */
+/* Real children that crash, hang, ignore signals, print too much, and leave children of their own behind. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -73,7 +73,7 @@ static pid_t pid_in(const char *name)
     return strchr(text, '\n') ? (pid_t)atoi(text) : 0;
 }
 
-/* Zombies are gone too: nobody but init has to take them. */
+/* Zombies are gone too: only init may have to reap them. */
 static bool gone(pid_t pid)
 {
     char path[64], text[512];
@@ -158,7 +158,7 @@ static void test_ask_once_then_kill(void **state)
     assert_true(self.killed);
     status = end_of(&self);
     assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
-    process_ask(&self, 79); /* nobody there */
+    process_ask(&self, 79); /* no such process */
     process_kill(&self);
 }
 
@@ -324,7 +324,7 @@ static void test_tail_is_of_this_start(void **state)
     end_of(&self);
     assert_string_equal(process_tail(&self, text, sizeof text, 9), ""); /* this one printed nothing */
     assert_int_equal(truncate(in_dir("child.log"), 3), 0);
-    assert_string_equal(process_tail(&self, text, sizeof text, 9), "bef"); /* somebody cut the log */
+    assert_string_equal(process_tail(&self, text, sizeof text, 9), "bef"); /* another program cut the log */
     remove(in_dir("child.log"));
     assert_string_equal(process_tail(&self, text, sizeof text, 9), "");
 }
@@ -541,7 +541,7 @@ static void test_guard_forgets(void **state)
     guard_stop(&guard);
     assert_true(gone(pid));
     assert_false(gone(other.pid));
-    /* A guard that somebody has killed takes nobody with it. */
+    /* A guard that is killed kills no process. */
     assert_int_equal(guard_start(&guard, &err), RP_OK);
     kill(guard.pid, SIGKILL);
     await(gone(guard.pid));
@@ -610,7 +610,7 @@ static void test_usage_of_the_family(void **state)
     end_of(&self);
 }
 
-/* A guard that was killed is replaced by one that is told of those who run. */
+/* A guard that was killed is replaced by one that learns about the running processes. */
 static void test_guard_lost(void **state)
 {
     (void)state;

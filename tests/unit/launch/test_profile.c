@@ -355,7 +355,7 @@ static void what_lasts(void **state)
     assert_true(profile_lasting(1.5, 0, 170) == 170);
     assert_true(profile_lasting(1.5, 100, 170) == 150);
     assert_true(profile_lasting(1.5, 100, 120) == 120);
-    /* Actors held nobody up and were not held up: all that falls away is missing to the learners. */
+    /* Neither side held the other one back: all items that fall away are missing for the learners. */
     struct plan_joint joint = {.inserts = 200, .samples = 800, .actor_idle = 0, .learner_idle = 0.5};
     profile_lasting_joint(1.0, 100, &joint);
     near(joint.inserts, 100, 1e-12);

@@ -79,7 +79,7 @@ static void test_another_failure_begins_a_row_but_the_pause_grows(void **state)
         assert_int_equal(self.first.status, status);
         assert_int_equal(self.restart_ns, pauses[i] * NS_PER_S);
     }
-    /* Who ran long enough begins anew. */
+    /* A process that ran long enough begins a new row. */
     assert_int_equal(
         supervisor_ended(&self, &limits, &(struct supervisor_end){SIGSEGV, false, "", 0, limits.healthy_ns}),
         SUPERVISOR_RESTART);
@@ -218,7 +218,7 @@ static void test_hang(void **state)
     assert_false(hang_seen(&self, 10, 5, 100));
     assert_false(hang_seen(&self, 10, 5, 109));
     assert_true(hang_seen(&self, 10, 5, 110));
-    assert_false(hang_seen(&self, 10, 5, 111)); /* told */
+    assert_false(hang_seen(&self, 10, 5, 111)); /* reported already */
     assert_true(hang_seen(&self, 10, 5, 120));
     assert_false(hang_seen(&self, 10, 6, 140)); /* it moves */
     assert_false(hang_seen(&self, 10, 6, 149));

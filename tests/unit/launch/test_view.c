@@ -601,7 +601,7 @@ static void test_pipe(void **state)
     assert_has(text, "{\"event\": \"loud \\\"7\\\"\", \"loud\": true}\n");
 }
 
-/* Nobody reads, or nobody is there: the run goes on. */
+/* A reader that does not read, or is gone, does not stop the run. */
 static void test_broken_output(void **state)
 {
     (void)state;

@@ -465,7 +465,7 @@ static void test_actions_that_do_not_exist_teach_nothing(void **state)
     check_all(check_missing_actions);
 }
 
-/* What an algorithm publishes for actors comes first: so many tensors, and this share of all parameters. */
+/* The tensors that an algorithm publishes for actors come first: their number, and whether they are all parameters. */
 static void test_what_is_published(void **state)
 {
     (void)state;
@@ -563,7 +563,7 @@ static uint32_t check_tracked(struct agent_config config, const rp_env_spec *spe
     return n;
 }
 
-/* Copied every so many steps, or a quarter of the way at every step. SAC's policy has no target. */
+/* Targets are copied every third step, or move a quarter of the way at each step. SAC's policy has no target. */
 static void test_targets_follow(void **state)
 {
     (void)state;

@@ -409,7 +409,7 @@ static void test_file_round_trip(void **state)
     struct sample from, to;
     rp_error err = {0};
     sample_init(&from, true);
-    /* What a crash left behind is in nobody's way. */
+    /* A file that a crash left behind does no harm. */
     write_bytes(f->temporary, "half", 4);
     for (int i = 0; i < 2; i++) {
         sample_init(&to, false);

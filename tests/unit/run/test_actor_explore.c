@@ -11,7 +11,7 @@
 
 #include "agent/run/actor.h"
 
-#define ACTIONS 1000000 /* so many that two random ones differ */
+#define ACTIONS 1000000 /* large enough that two random actions differ */
 #define NOISE_SIZE 2u
 
 static struct agent_explore asked; /* by the last act */
@@ -178,7 +178,7 @@ static void test_hold(void **state)
             bool same = continuous ? memcmp(choice.continuous, held.continuous, sizeof held.continuous) == 0
                                    : choice.discrete == held.discrete;
             assert_int_equal(same, i < 50 && i % 6 != 0);
-            if (same) { /* what is known of the observation is new; of the kept action nothing is told */
+            if (same) { /* the value of the observation is new; a kept action has no value of its own */
                 assert_true(choice.value != held.value);
                 assert_true(choice.q == choice.value);
             }

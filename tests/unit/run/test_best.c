@@ -62,7 +62,7 @@ static void check_file(const char *path, const struct best *expected, uint32_t o
     policy_init(&wanted, of);
     policy_init(&got, 0);
     struct tensor tensors[] = {got.tensor, {.name = "steps", .dtype = RP_DTYPE_UINT64, .rank = 1, .shape = {1}}};
-    tensors[1].data = &steps; /* as whoever acts by the file asks for it */
+    tensors[1].data = &steps; /* as an actor that uses the file asks for it */
     assert_int_equal(weights_read_file(path, tensors, 2, &err), RP_OK);
     assert_memory_equal(got.numbers, wanted.numbers, sizeof wanted.numbers);
     assert_int_equal(steps, expected->learner_steps);

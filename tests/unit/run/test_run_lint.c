@@ -205,7 +205,7 @@ static void test_commands(void **state)
            "MountainCar-v0, MountainCarContinuous-v0, Pendulum-v1, Catch, DeepSea, Breakout, InvertedPendulum, "
            "CartPoleSwingUp, Cheetah\n"
            "run.yaml:2:20: agent.algorithm: unknown algorithm 'mine'; there are dqn, ddpg, td3, sac, impala, bc\n");
-    /* A batch that was given counts, whoever learns. */
+    /* A given batch counts, also for a learner of the user. */
     expect("agent: {batch: 4}\n"
            "learners: {command: [./l]}\n"
            "broker: {tables: [{name: replay, limiter: {kind: sample_to_insert_ratio, error_buffer: 3}}]}",

@@ -457,7 +457,7 @@ static int count(const char *path, const char *what)
     return n;
 }
 
-/* A folder that cannot be made: counted, told once, and fine again as soon as it can. */
+/* A folder that cannot be made is counted and logged once, and reports continue as soon as it can. */
 static void test_unwritable(void **state)
 {
     struct fixture *f = *state;
