@@ -46,4 +46,8 @@ struct lockstep_result {
 
 rp_status lockstep_run(const struct lockstep_options *options, struct lockstep_result *out, rp_error *err);
 
+/* RP_INVALID_ARGUMENT if actors and learner would wait for each other, or if the learner's turn would never end.
+ * batch: items in a learner step. (lockstep_check.c) */
+rp_status lockstep_check(const struct run_config *config, double batch, rp_error *err);
+
 #endif
