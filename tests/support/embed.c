@@ -56,7 +56,7 @@ void embed_start_real(struct embed *self, const char *tables, const char *more)
     start(self, tables, more);
 }
 
-/* Something is on its way to the disk. If that cannot be written, nothing is left to do without more input. */
+/* Returns true while the disk is being written. If it cannot be written, the broker has nothing to do without more input. */
 static bool is_being_written(const struct broker *broker)
 {
     const struct stream *stream = broker->stream;
@@ -84,8 +84,8 @@ static void turn_until_quiet(struct embed *self)
     }
 }
 
-/* What was sent over inproc is there at once, unless libzmq's own thread, which closes sockets, is just about to wake the
- * broker's socket: then it is there when that thread runs again. What was lost is waited for in vain, but not for long. */
+/* A message over inproc arrives at once, unless libzmq's own thread, which closes sockets, is about to wake the broker's socket:
+ * then it arrives when that thread runs again. Lost messages never arrive, so the wait is short. */
 void embed_settle(struct embed *self)
 {
     turn_until_quiet(self);
@@ -113,7 +113,7 @@ struct table *embed_table(struct embed *self, const char *name)
     return table;
 }
 
-/* Tables are emptied as a reset does it, and sessions closed: after that nothing may hold a chunk. */
+/* Empties the tables by a reset and closes the sessions; after that no reference to a chunk may be left. */
 static void check_released(struct embed *self)
 {
     struct broker *broker = self->broker;

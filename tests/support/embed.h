@@ -1,5 +1,5 @@
-/* A broker inside the test, on inproc endpoints, with a clock that stands still until it is moved: what happens in it
- * depends on nothing but what the test does. */
+/* A broker inside the test, on inproc endpoints, with a clock that stands still until it is moved: the broker depends only on
+ * what the test does. */
 #ifndef TESTS_SUPPORT_EMBED_H
 #define TESTS_SUPPORT_EMBED_H
 
@@ -20,14 +20,15 @@ struct embed {
     bool real_time;
     bool remote;   /* the endpoints are not inproc: messages take time */
     uint64_t due;  /* messages that peers have sent since the last embed_settle */
-    uint64_t seen; /* messages that the broker had read by then */
+    uint64_t seen; /* messages that the broker had read at the last embed_settle */
 };
 
-/* tables: the YAML under "tables:"; more: further top-level keys (other endpoints, too), or NULL. Fails the test if the broker refuses them. */
+/* tables: the YAML under "tables:"; more: further top-level keys (other endpoints, too), or NULL. Fails the test if the broker
+ * refuses them. */
 void embed_start(struct embed *self, const char *tables, const char *more);
-/* The same with the system's clock, for tests of how long things take. */
+/* The same with the system's clock, for tests that measure time. */
 void embed_start_real(struct embed *self, const char *tables, const char *more);
-/* Closes the peers, destroys the broker, and checks that every chunk and layout was let go of. */
+/* Closes the peers, destroys the broker, and checks that every chunk and layout was released. */
 void embed_stop(struct embed *self);
 
 /* A test with a broker of its own: *state is a started struct embed, which is stopped after the test. */
@@ -39,13 +40,13 @@ int embed_teardown(void **state);
 #define EMBED_TEST(test, tables, more)                                                                                 \
     cmocka_unit_test_prestate_setup_teardown(test, embed_setup, embed_teardown, &((struct embed_options){tables, more}))
 
-/* Turns the loop until nothing is left to do without more input. */
+/* Runs the broker's loop until it has nothing to do without more input. */
 void embed_settle(struct embed *self);
-/* Settles, moves the clock on, and settles again. */
+/* Settles, advances the clock, and settles again. */
 void embed_advance(struct embed *self, int64_t ms);
 
 struct table *embed_table(struct embed *self, const char *name);
-/* Reads a configuration. False: the report's text is copied to problems. */
+/* Reads a configuration. False: copies the report's text to problems. */
 bool embed_read_config(const char *yaml, struct broker_config *config, char *problems, size_t size);
 
 #endif

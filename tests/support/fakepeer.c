@@ -400,7 +400,7 @@ void fakepeer_write(struct fakepeer *self, uint64_t *knob, uint64_t value)
     pthread_mutex_unlock(&self->mutex);
 }
 
-/* Heartbeats carry the news: the sockets belong to the thread. */
+/* The answers to heartbeats carry the change, because the sockets belong to the thread. */
 void fakepeer_release(struct fakepeer *self)
 {
     pthread_mutex_lock(&self->mutex);

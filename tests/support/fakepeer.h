@@ -1,6 +1,5 @@
-/* The broker's side of a session as a script: a thread with a ROUTER and a PULL that answers HELLO and heartbeats, keeps
- * count of what arrives, and misbehaves on request. For what a real broker does only by accident: losing messages,
- * forgetting sessions, sitting on its credit. */
+/* A scripted broker: a thread with a ROUTER and a PULL that answers HELLO and heartbeats, counts what arrives, and misbehaves on
+ * request. For what a real broker does only by accident: losing messages, losing sessions, granting no credit. */
 #ifndef TESTS_SUPPORT_FAKEPEER_H
 #define TESTS_SUPPORT_FAKEPEER_H
 
@@ -20,22 +19,22 @@ struct fakepeer {
     pthread_t thread;
     pthread_mutex_t mutex; /* guards all that follows */
     bool stop;
-    /* How it behaves. Change with fakepeer_set. */
+    /* Behaviour. Change it with fakepeer_set. */
     bool hold;       /* items stay unresolved */
     bool lose;       /* ingest messages are lost on the way */
-    bool forget;     /* the next HELLO or heartbeat of a session finds it unknown */
+    bool forget;     /* the next HELLO or heartbeat of a session gets SESSION_UNKNOWN */
     bool expire;     /* the next HELLO finds a tombstone */
     bool deaf;       /* requests are not answered */
     bool reject_odd; /* items with odd numbers are rejected */
-    bool discard;    /* count messages without looking into them */
-    bool age;        /* the next HELLO finds an older state: messages are lost, and bytes were not counted */
+    bool discard;    /* messages are counted and not read */
+    bool age;        /* the next HELLO finds an older state: messages are lost, and their bytes are not counted */
     uint64_t window_items[FAKEPEER_TABLES], window_bytes;
-    uint64_t keep_bytes; /* asks the client to give up unused credit beyond it */
+    uint64_t keep_bytes; /* asks the client to release unused credit beyond it */
     uint32_t heartbeat_ms, expiry_ms;
-    uint64_t key_count;         /* keys of a session; 0: not told */
+    uint64_t key_count;         /* keys of a session; 0: HELLO does not say */
     const rp_column *signature; /* of table 0; its shape includes the steps */
     uint32_t n_signature;
-    /* What has happened. */
+    /* Counts. */
     uint64_t hellos, resumes, heartbeats, byes, explains;
     uint64_t messages, duplicates, stale, gaps, blanks;
     uint64_t items, chunks, layouts, out_of_order;
@@ -53,20 +52,20 @@ struct fakepeer {
     uint32_t epoch;
     bool open, gap;
     uint64_t received, received_bytes;
-    uint64_t held_bytes;     /* of them, came while items were held */
-    uint64_t released_bytes; /* stated by heartbeats of this epoch; the window is smaller by that */
+    uint64_t held_bytes;     /* of them: arrived while items were held */
+    uint64_t released_bytes; /* stated by heartbeats of this epoch; the window shrinks by it */
     uint64_t arrived[FAKEPEER_TABLES], resolved[FAKEPEER_TABLES];
     uint64_t rejected, confirmed;
     uint64_t rejected_item[64], rejected_key[64];
     uint32_t layout_table[1024];
 };
 
-/* Starts with two tables, "a" and "b", and windows without end. */
+/* Starts with two tables, "a" and "b", and unlimited windows. */
 void fakepeer_start(struct fakepeer *self);
 void fakepeer_stop(struct fakepeer *self);
 void fakepeer_set(struct fakepeer *self, bool *knob, bool value);
 void fakepeer_write(struct fakepeer *self, uint64_t *knob, uint64_t value);
-/* Resolves what is held and tells the client. */
+/* Resolves held items and notifies the client. */
 void fakepeer_release(struct fakepeer *self);
 /* Waits up to 5 s until a count is at least n. */
 bool fakepeer_await(struct fakepeer *self, const uint64_t *count, uint64_t n);

@@ -1,4 +1,4 @@
-/* Real processes for integration tests: a broker in a folder of its own, and programs that are run to their end. */
+/* Real processes for integration tests: a broker in a folder of its own, and other programs. */
 #ifndef TESTS_SUPPORT_PROCESS_H
 #define TESTS_SUPPORT_PROCESS_H
 
@@ -15,24 +15,24 @@ struct broker_process {
 /* Starts $RP_BROKER with these tables (the YAML under "tables:", and, if not NULL, further top-level keys) and waits
  * until it listens. Fails the test otherwise. */
 void broker_process_start(struct broker_process *self, const char *tables, const char *more);
-/* Sends the signal and waits for the end. Gives the exit status as waitpid has it. */
+/* Sends the signal and waits until the broker has ended. Returns the status of waitpid. */
 int broker_process_stop(struct broker_process *self, int signal_number);
-/* Starts it again with the same endpoints; tables NULL: the same tables. */
+/* Restarts the broker with the same endpoints; tables NULL: the same tables. */
 void broker_process_again(struct broker_process *self, const char *tables);
-/* Stops it if it runs and removes its folder. */
+/* Stops the broker if it runs, and removes its folder. */
 void broker_process_fini(struct broker_process *self);
 
 /* Starts a program (argv[0] is its path) with these descriptors as its output and errors. Fails the test if it does not
  * start. */
 pid_t process_spawn(const char *const *argv, int out, int err);
-/* Runs a program (argv[0] is its path) to its end. Gives its exit code, or 128 + the signal that ended it. Output and
- * errors are put into out and err (may be NULL), cut to size and terminated. */
+/* Runs a program (argv[0] is its path) to its end. Returns its exit code, or 128 + the signal that ended it. Copies its output
+ * and errors to out and err (may be NULL), cut to size and terminated. */
 int process_run(const char *const *argv, char *out, size_t out_size, char *err, size_t err_size);
 
-/* The value of an environment variable that CTest sets; fails the test if it is missing. */
+/* Returns the value of an environment variable that CTest sets; fails the test if it is missing. */
 const char *process_env(const char *name);
 
-/* Calls test again and again, without a pause longer than 5 ms, until it is true or ms have passed. */
+/* Calls test at least every 5 ms until it is true or ms have passed. */
 int process_await(int (*test)(void *ctx), void *ctx, int ms);
 
 #endif

@@ -79,7 +79,7 @@ void testpeer_reconnect(struct testpeer *self)
     self->ingest = NULL;
     self->service = open_socket(self, self->type, self->embed ? self->embed->broker->peers.service_endpoint : service);
     if (self->embed) {
-        self->embed->due = 0; /* what was under way may be lost */
+        self->embed->due = 0; /* messages in flight may be lost */
         self->ingest = open_socket(self, ZMQ_PUSH, self->embed->broker->peers.ingest_endpoint);
     } else if (self->ingest_endpoint[0]) {
         self->ingest = open_socket(self, ZMQ_PUSH, self->ingest_endpoint);
@@ -161,7 +161,7 @@ uint64_t testpeer_ask(struct testpeer *self, Replay__Request *request)
     return testpeer_ask_with(self, request, 0, NULL, 0);
 }
 
-/* A Credit of its own, out of another message. */
+/* Copies a Credit out of another message. */
 static void keep_credit(struct testpeer *self, const Replay__Credit *credit)
 {
     size_t n = replay__credit__get_packed_size(credit);
@@ -272,7 +272,7 @@ struct testpeer_answer *testpeer_call(struct testpeer *self, Replay__Request *re
         return testpeer_await(self, id);
     self->refused(self, answer);
     if (answer)
-        answer->id = 0; /* the next answer is the one that counts */
+        answer->id = 0; /* only the next answer counts */
     return testpeer_await(self, testpeer_ask_with(self, request, id, NULL, 0));
 }
 

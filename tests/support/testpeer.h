@@ -1,5 +1,5 @@
-/* A client that speaks the protocol and does only what the test tells it: no thread, no retry, no flow control of its
- * own. With an embedded broker it turns the broker's loop while it waits; with a real process it polls. */
+/* A client that speaks the protocol and does only what the test says: no thread, no retry, no flow control of its own. With an
+ * embedded broker it runs the broker's loop while it waits; with a real process it polls. */
 #ifndef TESTS_SUPPORT_TESTPEER_H
 #define TESTS_SUPPORT_TESTPEER_H
 
@@ -38,7 +38,7 @@ struct testpeer_answer {
     bool delimited;
 };
 
-/* A message that was pushed, or kept back, as it would be sent again. */
+/* A message that was pushed, or held back, in the form for a resend. */
 struct testpeer_sent {
     struct testpeer_sent *next;
     uint64_t number;
@@ -47,7 +47,7 @@ struct testpeer_sent {
     uint32_t n;
 };
 
-/* What is put together for the next message. */
+/* The parts of the next message. */
 struct testpeer_draft {
     uint32_t n_chunks, packed, n_items, n_runs;
     uint64_t chunk_number[TESTPEER_CHUNKS], chunk_step[TESTPEER_CHUNKS];
@@ -66,12 +66,12 @@ struct testpeer_draft {
 
 struct testpeer {
     struct testpeer *next;
-    struct embed *embed; /* NULL: a broker of its own process */
+    struct embed *embed; /* NULL: a broker in another process */
     void *context, *service, *ingest;
     int type;       /* ZMQ_DEALER or ZMQ_REQ */
-    bool delimiter; /* a DEALER that sends one */
-    bool keep;      /* keep what is pushed, to send it again */
-    bool lose;      /* keep it and do not send it */
+    bool delimiter; /* a DEALER that sends a delimiter */
+    bool keep;      /* keep pushed messages for a resend */
+    bool lose;      /* keep messages and do not send them */
     /* If set, testpeer_call tells it of a request that was not answered (answer NULL) or refused, and asks again, once, with
      * the same id. */
     void (*refused)(struct testpeer *self, const struct testpeer_answer *answer);
@@ -88,7 +88,7 @@ struct testpeer {
     char ingest_endpoint[256];
     Replay__Credit *credit; /* the newest */
     uint64_t number, chunk, step, oldest_chunk, policy, sent_bytes;
-    uint64_t released; /* credit given up in this epoch, for the next heartbeat */
+    uint64_t released; /* credit released in this epoch, for the next heartbeat */
     uint32_t episode;
     struct {
         char table[64];
@@ -97,24 +97,24 @@ struct testpeer {
     uint32_t n_layouts;
     struct {
         char name[64];
-        uint64_t items; /* number of the last one */
+        uint64_t items; /* number of the last item */
     } tables[16];
     uint32_t n_tables;
     struct testpeer_sent *sent, **sent_end;
     struct testpeer_draft *draft;
 };
 
-/* A DEALER without delimiter at the embedded broker. */
+/* Returns a DEALER without delimiter, connected to the embedded broker. */
 struct testpeer *testpeer_new(struct embed *embed);
 struct testpeer *testpeer_new_type(struct embed *embed, int type, bool delimiter);
-/* At a broker elsewhere. */
+/* Returns a DEALER connected to a broker in another process. */
 struct testpeer *testpeer_connect(void *context, const char *service);
 void testpeer_close(struct testpeer *self);
-/* New sockets, as after a lost connection; what was not read is lost. */
+/* Opens new sockets, as after a lost connection; messages that were not read are lost. */
 void testpeer_reconnect(struct testpeer *self);
 /* Frees all answers. */
 void testpeer_forget(struct testpeer *self);
-/* Drops what was kept to be sent again. */
+/* Drops the messages kept for a resend. */
 void testpeer_forget_sent(struct testpeer *self);
 
 /* protobuf-c's structs are not const. */
@@ -123,20 +123,20 @@ static inline char *testpeer_text(const char *text)
     return (char *)(uintptr_t)text;
 }
 
-/* Tells the broker that it has read all replies to samples up to this request (0: up to the last). */
+/* Tells the broker that the client has read all replies to samples up to this request (0: up to the last). */
 void testpeer_settled(struct testpeer *self, uint64_t id);
 
 /* ---- requests. testpeer_ask sets version, id and client. */
 uint64_t testpeer_ask(struct testpeer *self, Replay__Request *request);
-/* With one payload frame, and with an id of the caller's choice (0: the next). */
+/* The same with one payload frame, and with this id (0: the next). */
 uint64_t testpeer_ask_with(struct testpeer *self, Replay__Request *request, uint64_t id, const void *payload,
                            size_t size);
-/* The answer, or NULL if there is none after the broker has done all it can (a real one: within 5 s). */
+/* Returns the answer, or NULL if there is none when the broker is idle (a real broker: within 5 s). */
 struct testpeer_answer *testpeer_poll(struct testpeer *self, uint64_t id);
-/* The answer; the test fails if there is none. */
+/* Returns the answer; the test fails if there is none. */
 struct testpeer_answer *testpeer_await(struct testpeer *self, uint64_t id);
 struct testpeer_answer *testpeer_call(struct testpeer *self, Replay__Request *request);
-/* Reads what has come without waiting. */
+/* Reads all messages that have arrived, without waiting. */
 void testpeer_read(struct testpeer *self);
 
 uint64_t testpeer_sample(struct testpeer *self, const char *table, uint32_t count, int64_t timeout_ms, int flags);
@@ -147,14 +147,14 @@ struct testpeer_answer *testpeer_delete(struct testpeer *self, const char *table
 struct testpeer_answer *testpeer_fetch(struct testpeer *self, const char *table, uint32_t n, const uint64_t *keys);
 struct testpeer_answer *testpeer_reset(struct testpeer *self, const char *table);
 int64_t testpeer_counter(struct testpeer *self, const char *name, int64_t add);
-/* The table's part of the answer to INFO. */
+/* Returns the table's part of the answer to INFO. */
 Replay__TableInfo *testpeer_table_info(struct testpeer *self, const char *table);
 Replay__InfoReply *testpeer_info(struct testpeer *self);
 
 /* ---- session */
-/* Opens one with a single column "x" of one uint64; tests put an item's key there. */
+/* Opens a session with a single column "x" of one uint64; tests put an item's key there. */
 void testpeer_open(struct testpeer *self, bool notices);
-/* A new DEALER with such a session. */
+/* Returns a new DEALER with such a session. */
 struct testpeer *testpeer_opened(struct embed *embed, bool notices);
 void testpeer_open_with(struct testpeer *self, bool notices, const struct testpeer_column *columns, uint32_t n);
 struct testpeer_answer *testpeer_resume(struct testpeer *self, uint64_t oldest_number, bool notices);
@@ -165,24 +165,24 @@ uint64_t testpeer_allowed(const struct testpeer *self, uint32_t table);
 
 /* ---- ingest */
 uint32_t testpeer_layout(struct testpeer *self, const char *table, uint32_t n, const Replay__Field *fields);
-/* The layout of one field, the whole of column 0's first step; made when first used. */
+/* Returns the layout of one field, the first step of column 0; made at the first use. */
 uint32_t testpeer_plain(struct testpeer *self, const char *table);
-/* Raw blocks; NULL for a column without data. own: as a frame of its own (all further chunks too). */
+/* Adds a chunk of raw blocks; NULL for a column without data. own: as a frame of its own (all further chunks too). */
 uint64_t testpeer_chunk(struct testpeer *self, uint32_t rows, const void *const *blocks, bool own);
 void testpeer_item(struct testpeer *self, uint32_t layout, uint64_t key, double priority, uint64_t chunk,
                    uint32_t offset, uint32_t length);
-/* Sends the draft and gives its number. */
+/* Sends the draft and returns its number. */
 uint64_t testpeer_push(struct testpeer *self);
-/* One message with n items of one step, keys first_key, first_key + 1 ... */
+/* Sends one message with n items of one step, keys first_key, first_key + 1 ... */
 void testpeer_insert(struct testpeer *self, const char *table, uint64_t first_key, uint32_t n, double priority);
-/* One item over a chunk of its own with `bytes` bytes (column 0 must be uint8[bytes]). */
+/* Sends one item over a chunk of its own with `bytes` bytes (column 0 must be uint8[bytes]). */
 void testpeer_insert_large(struct testpeer *self, const char *table, uint64_t key, uint32_t bytes, bool own);
-/* Sends kept messages with a number above `received` again, in the present epoch. */
+/* Sends kept messages with a number above `received` again, in the current epoch. */
 void testpeer_resend(struct testpeer *self, uint64_t received);
 
-/* ---- what a sample reply holds */
+/* ---- reading a sample reply */
 uint32_t sampled_u32(const uint32_t *values, size_t n, uint32_t i);
-/* The rows of a field of item i, in malloc'ed memory. Raw blocks only. */
+/* Returns the rows of a field of item i, in malloc'ed memory. Raw blocks only. */
 uint8_t *sampled_rows(const struct testpeer_answer *answer, uint32_t item, uint32_t field, uint32_t *rows,
                       uint32_t *row_bytes);
 /* Checks that item i has its key as data (plain layout). */

@@ -1,4 +1,4 @@
-/* What a writer pushes: layouts, chunks and items, put together into one message. */
+/* The writing side of a testpeer: makes messages of layouts, chunks and items. */
 #include "tests/support/testpeer.h"
 
 #include <setjmp.h>

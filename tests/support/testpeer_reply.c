@@ -1,4 +1,4 @@
-/* What a sample reply holds, by the rules of PROTOCOL.md, section 11. */
+/* Reads a sample reply by the rules of PROTOCOL.md, section 11. */
 #include "tests/support/testpeer.h"
 
 #include <setjmp.h>
@@ -13,7 +13,7 @@ uint32_t sampled_u32(const uint32_t *values, size_t n, uint32_t i)
     return n == 0 ? 0 : n == 1 ? values[0] : values[i];
 }
 
-/* Where the block of a column in a chunk of the reply lies. */
+/* Finds the block of a column in a chunk of the reply. */
 static const uint8_t *find_block(const struct testpeer_answer *answer, uint32_t chunk, uint32_t column, uint32_t *size)
 {
     const Replay__SampleReply *reply = answer->reply->sample;

@@ -34,7 +34,7 @@ static void run(const char *format, ...)
 void twin_folder_copy(struct twin_folder *self, const struct twin_folder *from)
 {
     twin_folder_init(self);
-    /* Files may go while they are copied: a checkpoint makes others superfluous. */
+    /* Files may vanish while they are copied: a checkpoint makes older files superfluous. */
     for (uint32_t tries = 0;; tries++) {
         char command[256];
         snprintf(command, sizeof command, "cp -r %s/. %s/ 2>/dev/null", from->path, self->path);
@@ -119,7 +119,7 @@ static void check_image_item(const struct item *a, const struct image_item *b)
     assert_int_equal(a->span.length, b->length);
 }
 
-/* A chunk that was moved lies in two places: the data counts. */
+/* A chunk that was moved is in two places: compare the data. */
 static rp_status check_data(void *ctx, uint64_t at, const struct chunk_view *view, rp_error *err)
 {
     (void)at;
@@ -223,7 +223,7 @@ static const struct image_session *find_session(const struct image *image, const
     return NULL;
 }
 
-/* What is resolved follows from inserts and rejections alone. */
+/* Inserts and rejections alone determine what is resolved. */
 static void check_resolved(struct embed *embed, const struct twin_folder *folder)
 {
     struct image image;
@@ -314,7 +314,7 @@ static struct item **in_order(const struct table *table)
     return items;
 }
 
-/* Settings that were changed while it ran are the configuration's again; the cursor stays where it was. */
+/* A restart restores the settings of the configuration; the cursor keeps its value. */
 static void check_restored_limiter(const struct limiter *a, const struct limiter *b)
 {
     assert_int_equal(a->inserts, b->inserts);
@@ -330,7 +330,7 @@ static void check_table(const struct embed *old, const struct embed *new, const 
 {
     assert_string_equal(a->name, b->name);
     assert_int_equal(a->in.size, b->in.size);
-    /* A chunk that was being moved may have come from both places. */
+    /* A chunk that was being moved may have been loaded from either place. */
     assert_true(a->bytes <= b->bytes);
     check_restored_limiter(&a->limiter, &b->limiter);
     assert_int_equal(a->stats.total_inserts, b->stats.total_inserts);

@@ -1,5 +1,4 @@
-/* Two states that have to be the same: a running broker and the image that its files make, or the broker that was started
- * from them. */
+/* Compares two states that must be equal: a running broker and the image of its files, or a broker that was started from them. */
 #ifndef TESTS_SUPPORT_TWIN_H
 #define TESTS_SUPPORT_TWIN_H
 
@@ -11,26 +10,27 @@ struct twin_folder {
 };
 
 void twin_folder_init(struct twin_folder *self);
-/* A copy of all files as they are now. */
+/* Copies all files as they are now. */
 void twin_folder_copy(struct twin_folder *self, const struct twin_folder *from);
 void twin_folder_fini(struct twin_folder *self);
-/* The YAML of a journal in this folder and further keys, in static memory. */
+/* Returns the YAML of a journal in this folder and further keys, in static memory. */
 const char *twin_config(const struct twin_folder *self, const char *more);
 
 /* Ends a broker without closing sessions or emptying tables: the files stay as they are. */
 void twin_kill(struct embed *embed);
 
-/* Makes a checkpoint and waits until it is whole. */
+/* Makes a checkpoint and waits until it is complete. */
 void twin_checkpoint(struct embed *embed);
 
-/* Reads the files. Notes that tell of damage fail the test. */
+/* Reads the files. Fails the test if they are damaged. */
 void twin_load(struct image *image, const struct twin_folder *folder);
-/* What the broker has is what the image has: tables, limiters, sessions, parameters. Sessions' numbers are compared as of
- * now: their progress is written before. */
+/* Checks that broker and image have the same tables, limiters, sessions and parameters. Writes the progress of sessions first, so
+ * that their numbers are current. */
 void twin_check_image(struct embed *embed, const struct twin_folder *folder);
 /* The same for a broker that was started from a copy of the other's files. */
 void twin_check(struct embed *old, struct embed *new);
-/* Empties a table of both in the order of its sampler, or of its remover: the same keys. For selectors without chance. */
+/* Empties a table of both in the order of its sampler, or of its remover, and checks that the keys are the same. For selectors
+ * that are not random. */
 void twin_drain(struct embed *old, struct embed *new, const char *table, bool remover);
 
 #endif

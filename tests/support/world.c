@@ -48,7 +48,7 @@ static double some_priority(struct world *self)
     return below(self, 3) ? values[below(self, 6)] : (double)below(self, 1000) / 7;
 }
 
-/* A key that is in the table, mostly. */
+/* Returns a key that is usually in the table. */
 static uint64_t some_key(struct world *self, const char *name)
 {
     const struct table *table = embed_table(&self->embed, name);
@@ -78,15 +78,15 @@ static void do_insert(struct world *self)
         const void *blocks[] = {value};
         uint32_t rows = 1 + below(self, 3);
         first = testpeer_chunk(peer, rows, blocks, false);
-        uint64_t key = below(self, 20) ? self->next_key++ : some_key(self, table); /* at times twice */
-        double priority = below(self, 25) ? some_priority(self) : -1;              /* at times refused */
+        uint64_t key = below(self, 20) ? self->next_key++ : some_key(self, table); /* sometimes a duplicate */
+        double priority = below(self, 25) ? some_priority(self) : -1;              /* sometimes refused */
         testpeer_item(peer, layout, key, priority, first, below(self, rows), 1);
-        if (i > 0 && below(self, 4) == 0) /* and one over two chunks */
+        if (i > 0 && below(self, 4) == 0) /* sometimes over two chunks */
             testpeer_item(peer, layout, self->next_key++, some_priority(self), first - 1, 0, 2);
     }
     peer->policy = below(self, 9);
     if (below(self, 3) == 0)
-        peer->oldest_chunk = first; /* nothing later refers to older ones */
+        peer->oldest_chunk = first; /* no later item refers to older chunks */
     testpeer_push(peer);
 }
 
@@ -150,7 +150,7 @@ static void do_params(struct world *self)
     testpeer_counter(peer, names[below(self, 3)], (int64_t)below(self, 100) - 40);
 }
 
-/* Leaves, and another comes; or loses its connection and goes on. */
+/* Closes a peer's session and opens another; or breaks its connection and resumes. */
 static void do_session(struct world *self)
 {
     uint32_t i = below(self, WORLD_PEERS);
@@ -175,7 +175,7 @@ static void do_heartbeat(struct world *self)
                        false);
 }
 
-/* Begins; what comes next happens while it is under way. */
+/* Starts a checkpoint; later operations run while it is being written. */
 static void do_checkpoint(struct world *self)
 {
     rp_error err = {0};

@@ -1,4 +1,4 @@
-/* A broker with a journal and tables of all kinds, and clients that do anything at random. */
+/* A broker with a journal and tables of all kinds, and clients that make random requests. */
 #ifndef TESTS_SUPPORT_WORLD_H
 #define TESTS_SUPPORT_WORLD_H
 
@@ -20,11 +20,11 @@ struct world {
 /* more: further keys of the configuration, or NULL. */
 void world_start(struct world *self, uint64_t seed, const char *more);
 void world_stop(struct world *self);
-/* So many operations, and all that follows from them. */
+/* Runs this many operations, and settles. */
 void world_run(struct world *self, uint32_t operations);
-/* Another broker is started from a copy of the files as they are now. */
+/* Starts another broker from a copy of the files as they are now. */
 void world_twin(struct world *self, struct world *twin, const char *more);
-/* The clients of a world that is gone go on in its twin: they resume their sessions and send what was not resolved. */
+/* Moves the clients of a stopped world to its twin: they resume their sessions and send unresolved items again. */
 void world_follow(struct world *self, struct world *from);
 void world_kill(struct world *self);
 
