@@ -19,10 +19,11 @@
 import atexit as _atexit
 
 from . import _core, errors
-from .client import CheckpointInfo, Client, Counter, Param, Params
+from .client import CheckpointInfo, Client
 from .errors import *  # noqa: F401,F403: every exception class
 from .errors import Error
 from .log import log_level, silence
+from .params import Counter, Param, Params, Publisher, Reduce, Reduced, Subscriber
 from .sampler import Batch, Change, Sampler, Updater
 from .server import Server, Table, broker_program, stop_all
 from .writer import Column, Field, Last, Rejection, Slice, VectorWriter, Writer, close_all, convert
@@ -40,5 +41,5 @@ def _finish() -> None:
 
 __version__ = _core.version()
 __all__ = ["Batch", "Change", "CheckpointInfo", "Client", "Column", "Counter", "Error", "Field", "Last", "Param", "Params",
-           "Rejection", "Sampler", "Server", "Slice", "Table", "Updater", "VectorWriter", "Writer", "broker_program", "log_level"]
+           "Publisher", "Reduce", "Reduced", "Rejection", "Sampler", "Server", "Slice", "Subscriber", "Table", "Updater", "VectorWriter", "Writer", "broker_program", "log_level"]
 __all__ += [cls.__name__ for cls in errors.BY_STATUS[1:]]

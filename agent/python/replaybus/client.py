@@ -4,25 +4,15 @@ from __future__ import annotations
 import json
 import os
 import threading
-from typing import Any, Iterator, NamedTuple, Optional, Union
+from typing import Any, Iterator, NamedTuple, Optional
 
 import numpy as np
 
 from . import _core
+from .errors import FailedPrecondition
+from .params import DEFAULT, Counter, Params, Reduce, Timeout
 from .sampler import Batch, Change, Sampler, Updater, as_keys, as_priorities
 from .writer import VectorWriter, Writer
-
-_DEFAULT: Any = object()
-Timeout = Union[float, None]
-
-
-class Param(NamedTuple):
-    """One version of a parameter slot."""
-
-    version: int
-    data: bytes
-    age: float  # seconds since it was stored
-
 
 class CheckpointInfo(NamedTuple):
     """What a checkpoint became. based_on is 0 for a checkpoint that is whole in itself."""
@@ -32,48 +22,6 @@ class CheckpointInfo(NamedTuple):
     items: int
     written_bytes: int
     seconds: float
-
-
-class Params:
-    """Named, versioned values at the broker: ``client.params["policy"] = data`` and ``client.params["policy"].data``."""
-
-    def __init__(self, client: "Client") -> None:
-        self._client = client
-
-    def put(self, name: str, data: Any, timeout: Timeout = _DEFAULT) -> int:
-        """Stores a new version and returns its number. data: anything with the buffer protocol."""
-        return self._client._request("put", timeout, name, 0, 0, data)
-
-    def get(self, name: str, have: int = 0, timeout: Timeout = _DEFAULT) -> Param:
-        """Waits until the slot has another version than ``have``. timeout 0 polls; DeadlineExceeded if there is none."""
-        version, data, age_ns = self._client._request("get", timeout, name, have)
-        return Param(version, data, age_ns / 1e9)
-
-    def __getitem__(self, name: str) -> Param:
-        return self.get(name)
-
-    def __setitem__(self, name: str, data: Any) -> None:
-        self.put(name, data)
-
-
-class Counter:
-    """A number at the broker that every client sees."""
-
-    def __init__(self, client: "Client", name: str) -> None:
-        self._client, self.name = client, name
-
-    def add(self, amount: int = 1, timeout: Timeout = _DEFAULT) -> int:
-        """Adds to the counter and returns its new value."""
-        return self._client._request("add", timeout, self.name, amount)
-
-    def read(self, timeout: Timeout = _DEFAULT) -> int:
-        """The counter's value; 0 if nothing was added yet."""
-        return self._client._request("read", timeout, self.name)
-
-    @property
-    def value(self) -> int:
-        """The counter's value."""
-        return self.read()
 
 
 class Client:
@@ -112,7 +60,7 @@ class Client:
             self._lock, self._pid = threading.Lock(), os.getpid()
         with self._lock:
             if self._closed:
-                raise _core_closed()
+                raise FailedPrecondition("this client is closed")
             if self._core is None or not self._core.usable:
                 self._core = _core.Client(self.endpoint, self.name, self.timeout)
             return self._core
@@ -131,7 +79,7 @@ class Client:
         self.close()
 
     def _request(self, kind: str, timeout: Timeout, *arguments: Any) -> Any:
-        return self.connect().request(kind, self.timeout if timeout is _DEFAULT else timeout, *arguments)
+        return self.connect().request(kind, self.timeout if timeout is DEFAULT else timeout, *arguments)
 
     # ---- writing and sampling
 
@@ -155,17 +103,17 @@ class Client:
         """Sends new priorities in the background."""
         return Updater(self.connect(), table, batch, in_flight)
 
-    def update(self, table: str, keys: Any, priorities: Any, timeout: Timeout = _DEFAULT) -> Change:
+    def update(self, table: str, keys: Any, priorities: Any, timeout: Timeout = DEFAULT) -> Change:
         """Sets priorities and waits for the answer."""
         keys = as_keys(keys)
         values = as_priorities(priorities, len(keys))
         return Change(*self._request("update", timeout, table, 0, 0, None, keys, values))
 
-    def delete(self, table: str, keys: Any, timeout: Timeout = _DEFAULT) -> Change:
+    def delete(self, table: str, keys: Any, timeout: Timeout = DEFAULT) -> Change:
         """Deletes items."""
         return Change(*self._request("delete", timeout, table, 0, 0, None, as_keys(keys)))
 
-    def fetch(self, table: str, keys: Any, timeout: Timeout = _DEFAULT) -> Batch:
+    def fetch(self, table: str, keys: Any, timeout: Timeout = DEFAULT) -> Batch:
         """Items by key, without counting as samples. Missing keys are left out."""
         return Batch(self._request("fetch", timeout, table, 0, 0, None, as_keys(keys)), {})
 
@@ -184,15 +132,19 @@ class Client:
         """A counter that every client sees."""
         return Counter(self, name)
 
-    def info(self, table: Optional[str] = None, *, sessions: bool = False, timeout: Timeout = _DEFAULT) -> dict:
+    def reduce(self, group: str, timeout: Timeout = DEFAULT) -> Reduce:
+        """Joins a group that sums vectors, round by round."""
+        return Reduce(self.connect(), group, self.timeout if timeout is DEFAULT else timeout)
+
+    def info(self, table: Optional[str] = None, *, sessions: bool = False, timeout: Timeout = DEFAULT) -> dict:
         """The broker's state: server, tables, slots, counters, and with ``sessions`` the list of sessions."""
         return json.loads(self._request("info", timeout, table, int(sessions)))
 
-    def why(self, timeout: Timeout = _DEFAULT) -> dict:
+    def why(self, timeout: Timeout = DEFAULT) -> dict:
         """Who waits inside the broker, and what for."""
         return json.loads(self._request("why", timeout))
 
-    def items(self, table: str, timeout: Timeout = _DEFAULT) -> Iterator[dict]:
+    def items(self, table: str, timeout: Timeout = DEFAULT) -> Iterator[dict]:
         """All items of a table, without their data."""
         cursor = 0
         while True:
@@ -202,18 +154,18 @@ class Client:
             if not cursor:
                 return
 
-    def reset(self, table: str, timeout: Timeout = _DEFAULT) -> dict:
+    def reset(self, table: str, timeout: Timeout = DEFAULT) -> dict:
         """Removes all items of a table and sets its limiter to zero."""
         return json.loads(self._request("reset", timeout, table))
 
-    def checkpoint(self, timeout: Timeout = _DEFAULT) -> CheckpointInfo:
+    def checkpoint(self, timeout: Timeout = DEFAULT) -> CheckpointInfo:
         """Makes a checkpoint and waits until it is on disk."""
         *numbers, took_ns = self._request("checkpoint", timeout)
         return CheckpointInfo(*numbers, took_ns / 1e9)
 
     def limiter(self, table: str, *, samples_per_insert: Optional[float] = None, min_size: Optional[float] = None,
                 min_diff: Optional[float] = None, max_diff: Optional[float] = None,
-                error_buffer: Optional[float] = None, timeout: Timeout = _DEFAULT) -> dict:
+                error_buffer: Optional[float] = None, timeout: Timeout = DEFAULT) -> dict:
         """A table's limiter. Values that are given are changed while it runs."""
         values = (samples_per_insert, min_size, min_diff, max_diff, error_buffer)
         bits = sum(1 << i for i, value in enumerate(values) if value is not None)
@@ -223,9 +175,3 @@ class Client:
 
 def _client(endpoint: str, name: Optional[str], timeout: Optional[float]) -> Client:
     return Client(endpoint, name=name, timeout=timeout)
-
-
-def _core_closed() -> Exception:
-    from .errors import FailedPrecondition
-
-    return FailedPrecondition("this client is closed")

@@ -173,6 +173,26 @@ class Writer(_core.Writer):
         return _core.Selection(tuple((name, leaf.column, leaf.count, leaf.start, leaf.stride, leaf.squeeze)
                                      for name, leaf in zip(nest.names(node), leaves)))
 
+    def pattern(self, table: str, slices: Any, priority: float = 1.0, *, every: Optional[int] = None,
+                min_steps: Optional[int] = None, modulo: Optional[tuple[int, int]] = None, at_end: bool = False) -> None:
+        """Makes an item with these slices after each step for which all conditions hold.
+
+        every: steps since the pattern's last item; min_steps: steps of the episode; modulo (a, b): the episode's steps modulo a
+        are b; at_end: only at the end of an episode. Slices count back from the newest step.
+        """
+        if not self.is_open:
+            raise BY_STATUS[6]("the writer has no columns before its first step: give it a spec")
+        conditions = []
+        if modulo is not None:
+            conditions.append((1, *modulo))
+        if at_end:
+            conditions.append((2, 0, 0))
+        if min_steps is not None:
+            conditions.append((3, min_steps, 0))
+        if every is not None:
+            conditions.append((4, every, 0))
+        self._add_pattern(table, float(priority), self.select(slices), tuple(conditions))
+
     def append_block(self, steps: Any, item: Optional[Last] = None, timeout: Optional[float] = None) -> int:
         """Appends many steps at once: arrays whose first dimension counts steps. With ``item``, makes an item after each step.
 

@@ -7,6 +7,7 @@
  *   column.c   one value of a step, as bytes; nest.c: the values of a nested step
  *   log.c      the library's log lines
  *   server.c, client.c, request.c, writer.c, writer_open.c, rows.c, selection.c, sampler.c, batch.c, view.c, updater.c: the types
+ *   pattern.c, publish.c, reduce.c: the same
  * Everything else (structures, servers, text) is Python. */
 #ifndef AGENT_PYTHON_CORE_H
 #define AGENT_PYTHON_CORE_H
@@ -171,6 +172,8 @@ bool batch_register(PyObject *module);
 bool view_register(PyObject *module);
 bool updater_register(PyObject *module);
 bool server_register(PyObject *module);
+bool reduce_register(PyObject *module);
+bool publish_register(PyObject *module);
 
 /* request.c: Client.request, a question to the broker with one answer. */
 PyObject *request_call(PyObject *self, PyObject *args);
@@ -180,6 +183,8 @@ void writer_forget_columns(writer_object *self);
 /* log.c: log_set(function, level): the library's lines go to function(level, line); None: to standard error. */
 PyObject *log_set(PyObject *module, PyObject *args);
 void log_after_fork(void);
+/* pattern.c: Writer._add_pattern(table, priority, selection, ((kind, a, b), ...)) */
+PyObject *pattern_add(PyObject *self, PyObject *args);
 /* rows.c: append_rows(writers, step, table, steps, priorities, done, timeout) */
 PyObject *rows_append(PyObject *module, PyObject *args);
 

@@ -125,7 +125,8 @@ PyMODINIT_FUNC PyInit__core(void)
     if (!module)
         return NULL;
     if (client_register(module) && writer_register(module) && selection_register(module) && sampler_register(module) &&
-        batch_register(module) && view_register(module) && updater_register(module) && server_register(module))
+        batch_register(module) && view_register(module) && updater_register(module) && server_register(module) &&
+        reduce_register(module) && publish_register(module))
         return module;
     Py_DECREF(module);
     return NULL;

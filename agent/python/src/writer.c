@@ -355,6 +355,7 @@ static PyMethodDef methods[] = {
      "set_policy($self, version, /)\n--\n\nSets the version of the parameters that make the items from now on."},
     {"_rejection", writer_rejection, METH_NOARGS, "(status, key, table, text) of the oldest rejection, or None."},
     {"_open", writer_open, METH_VARARGS, "Opens the stream."},
+    {"_add_pattern", pattern_add, METH_VARARGS, "_add_pattern(table, priority, selection, conditions)"},
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,0 +1,125 @@
+"""Named, versioned values at the broker, counters, and the sum over parallel learners."""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
+
+import numpy as np
+
+from . import _core
+
+if TYPE_CHECKING:
+    from .client import Client
+
+DEFAULT: Any = object()  # the client's deadline
+Timeout = Union[float, None]
+
+
+class Param(NamedTuple):
+    """One version of a parameter slot."""
+
+    version: int
+    data: bytes
+    age: float  # seconds since it was stored
+
+
+def _param(version: int, data: bytes, age_ns: int) -> Param:
+    return Param(version, data, age_ns / 1e9)
+
+
+class _Closing:
+    """An object with close, for ``with`` blocks."""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        self.close() if kind is None else self.close(0)  # type: ignore[attr-defined]
+
+
+class Publisher(_core.Publisher, _Closing):
+    """Stores versions of a slot without waiting. At most one put is under way; of the blocks that wait, the newest is sent."""
+
+
+class Subscriber(_core.Subscriber, _Closing):
+    """Receives versions of a slot in the background, so that a loop of steps never waits for them."""
+
+    def take(self, timeout: Timeout = 0) -> Optional[Param]:
+        """The newest version that has arrived since the last one was taken; None if there is none."""
+        row = self._take(timeout)
+        return None if row is None else _param(*row)
+
+
+class Params:
+    """Slots: ``client.params["policy"] = data`` and ``client.params["policy"].data``."""
+
+    def __init__(self, client: "Client") -> None:
+        self._client = client
+
+    def put(self, name: str, data: Any, timeout: Timeout = DEFAULT) -> int:
+        """Stores a new version and returns its number. data: anything with the buffer protocol."""
+        return self._client._request("put", timeout, name, 0, 0, data)
+
+    def get(self, name: str, have: int = 0, timeout: Timeout = DEFAULT) -> Param:
+        """Waits until the slot has another version than ``have``. timeout 0 polls; DeadlineExceeded if there is none."""
+        return _param(*self._client._request("get", timeout, name, have))
+
+    def publisher(self, name: str) -> Publisher:
+        """Stores versions in the background."""
+        return Publisher(self._client.connect(), name)
+
+    def subscriber(self, name: str, have: int = 0) -> Subscriber:
+        """Receives versions other than ``have`` in the background."""
+        return Subscriber(self._client.connect(), name, have)
+
+    def __getitem__(self, name: str) -> Param:
+        return self.get(name)
+
+    def __setitem__(self, name: str, data: Any) -> None:
+        self.put(name, data)
+
+
+class Counter:
+    """A number at the broker that every client sees."""
+
+    def __init__(self, client: "Client", name: str) -> None:
+        self._client, self.name = client, name
+
+    def add(self, amount: int = 1, timeout: Timeout = DEFAULT) -> int:
+        """Adds to the counter and returns its new value."""
+        return self._client._request("add", timeout, self.name, amount)
+
+    def read(self, timeout: Timeout = DEFAULT) -> int:
+        """The counter's value; 0 if nothing was added yet."""
+        return self._client._request("read", timeout, self.name)
+
+    @property
+    def value(self) -> int:
+        """The counter's value."""
+        return self.read()
+
+
+class Reduced(NamedTuple):
+    """A round of a sum: how many vectors it holds, and whether this member's is one of them."""
+
+    round: int
+    contributors: int
+    members: int
+    counted: bool
+
+
+class Reduce(_core.Reduce):
+    """A member of a group that sums float32 vectors, round by round. ``Client.reduce`` joins one."""
+
+    def add(self, values: np.ndarray, round_timeout: Timeout = None, timeout: Timeout = None) -> Reduced:
+        """Replaces the vector by the sum over all members: the same bytes for each.
+
+        round_timeout bounds the wait for other members: the round then closes without those that are missing. After
+        DeadlineExceeded the vector stays in its round; call again to wait on.
+        """
+        return Reduced(*self._add(values, round_timeout, timeout))
+
+    def __enter__(self) -> "Reduce":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()

@@ -1,0 +1,85 @@
+"""Patterns, publishers and subscribers, and sums over members."""
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import replaybus
+
+
+def test_patterns(client):
+    with client.writer({"x": 0.0}, keep_alive=4) as writer:
+        x = writer.columns["x"]
+        writer.pattern("queue", {"pair": x[-2:]}, every=2)
+        writer.pattern("uniform", {"last": x[-1]}, priority=2.0, at_end=True)
+        writer.pattern("replay", {"x": x[-1]}, modulo=(3, 0), min_steps=4)
+        for t in range(7):
+            writer.append({"x": float(t)})
+        writer.end_episode()
+        with pytest.raises(replaybus.Error):
+            writer.pattern("queue", {"far": x[-9:]})
+        with pytest.raises(replaybus.NotFound):
+            writer.pattern("reply", {"x": x[-1]})
+    with client.sampler("queue", 3) as sampler:
+        pairs = sampler.next(10).data["pair"].tolist()
+    assert pairs[0] == [0, 1] and all(b == a + 1 for a, b in pairs)
+    with client.sampler("uniform", 1) as sampler:
+        batch = sampler.next(10)
+    assert batch.data["last"].tolist() == [6] and batch.priority.tolist() == [2]
+    with client.sampler("replay", 1) as sampler:
+        assert sampler.next(10).data["x"].tolist() == [5]
+    with client.writer() as writer, pytest.raises(replaybus.FailedPrecondition):
+        writer.pattern("queue", {})
+
+
+def test_publisher_and_subscriber(client):
+    with client.params.subscriber("weights") as subscriber, client.params.publisher("weights") as publisher:
+        subscriber.take()
+        for i in range(100):
+            publisher.put(np.full(10, i, "float32"))
+        version = publisher.flush(10)
+        seen, end = None, time.monotonic() + 10
+        while (seen is None or seen.version != version) and time.monotonic() < end:
+            seen = subscriber.take(1) or seen
+        assert seen.version == version and np.frombuffer(seen.data, "float32").tolist() == [99] * 10
+        assert subscriber.take() is None and subscriber.take(0.15) is None
+        with pytest.raises(TypeError):
+            publisher.put(3)
+    for call in (lambda: publisher.put(b""), publisher.flush, subscriber.take):
+        with pytest.raises(replaybus.FailedPrecondition, match="closed"):
+            call()
+    with pytest.raises(replaybus.Error):
+        client.params.publisher("")
+
+
+def test_reduce(client):
+    results = []
+
+    def work(i):
+        with client.reduce("group") as member:
+            joined.wait(10)
+            values = np.full(5, i, "float32")
+            results.append((member.add(values, timeout=10), values.tolist()))
+
+    joined = threading.Barrier(3)
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(3)]
+    [thread.start() for thread in threads]
+    [thread.join(20) for thread in threads]
+    assert len(results) == 3
+    for reduced, values in results:
+        assert values == [3.0] * 5 and reduced.contributors == 3 and reduced.counted
+
+
+def test_reduce_alone(client):
+    with client.reduce("one") as member:
+        values = np.arange(3, dtype="float32")
+        assert member.add(values, timeout=10).contributors == 1 and values.tolist() == [0, 1, 2]
+        for wrong in (np.zeros(3), np.zeros((4, 4), "float32")[:, 0]):
+            with pytest.raises((ValueError, BufferError)):
+                member.add(wrong)
+    with client.reduce("two") as first, client.reduce("two"):
+        with pytest.raises(replaybus.DeadlineExceeded):
+            first.add(values, timeout=0.15)
+    with pytest.raises(replaybus.FailedPrecondition, match="closed"):
+        member.add(values)
