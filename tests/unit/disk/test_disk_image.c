@@ -522,7 +522,7 @@ static void model_pick(struct model *m, struct rng *rng, uint32_t t, uint32_t sl
     struct model_item *item = &m->items[t][slot];
     item->times++;
     m->samples[t]++;
-    /* Requests 4 to 7 are of table 1; request 0 can not be asked again. */
+    /* Requests 4 to 7 are of table 1; request 0 cannot be asked again. */
     id = id ? (id & 3) | (t ? 4 : 0) : 0;
     put_pick(t, id ? 1 : 0, id, slot, item->times, 0.5);
     if (!id)

@@ -18,7 +18,7 @@
 #include "tests/support/diskfile.h"
 #include "tests/support/facts.h"
 
-/* In front of the library's: a disk that can not be read from this offset on. */
+/* In front of the library's: a disk that cannot be read from this offset on. */
 static off_t bad_from = INT64_MAX;
 
 ssize_t pread(int descriptor, void *data, size_t size, off_t offset)
@@ -309,7 +309,7 @@ static void test_segment_without_a_head(void **state)
     }
 }
 
-/* What can not be read may be sound: nothing is cut, and nothing goes on without it. */
+/* What cannot be read may be sound: nothing is cut, and nothing goes on without it. */
 static void test_unreadable_end(void **state)
 {
     struct world *w = *state;

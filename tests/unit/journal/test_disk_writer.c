@@ -1,4 +1,4 @@
-/* The disk writer: order, what is durable when, and disks that can not be written. */
+/* The disk writer: order, what is durable when, and disks that cannot be written. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -385,7 +385,7 @@ static void every_segment_begins_with_start(void **state)
     }
 }
 
-/* A disk that can not be written: the stream says so, small records are held back, and nothing is lost. */
+/* A disk that cannot be written: the stream says so, small records are held back, and nothing is lost. */
 static void a_disk_that_can_not_be_written_fills_the_stream(void **state)
 {
     (void)state;

@@ -547,7 +547,7 @@ static void data_stays_until_it_is_written(void **state)
     embed_stop(&embed);
 }
 
-/* What no item of a table uses can not go: then inserts go on all the same. */
+/* What no item of a table uses cannot go: then inserts go on all the same. */
 static void data_that_must_stay_does_not_stop_inserts(void **state)
 {
     (void)state;
@@ -713,7 +713,7 @@ static void checkpoints_move_chunks_that_are_on_disk_only(void **state)
     embed_stop(&embed);
 }
 
-/* An item that memory does not hold as a whole can not be moved: it stays where it is, and the checkpoint ends. */
+/* An item that memory does not hold as a whole cannot be moved: it stays where it is, and the checkpoint ends. */
 static void checkpoints_leave_items_that_do_not_fit(void **state)
 {
     (void)state;
