@@ -7,11 +7,13 @@
 #include <stdlib.h>
 
 #include "broker/broker.h"
+#include "proto/base/endpoint.h"
 #include "proto/base/error.h"
 
 struct rp_server {
     struct broker_config config;
     struct broker *broker;
+    char *endpoint; /* of service, as a client in this process connects to it */
     pthread_t thread;
 };
 
@@ -42,21 +44,34 @@ static rp_status read_config(rp_server *self, const char *yaml, rp_error *err)
     return status;
 }
 
-/* Signals are for the threads of the host program. */
-static rp_status start_thread(rp_server *self, rp_error *err)
+static rp_status start(rp_server *self, void *zmq_context, rp_error *err)
+{
+    self->broker = broker_new(&self->config, clock_system(), zmq_context, err);
+    if (!self->broker)
+        return RP_INTERNAL; /* err says why */
+    self->endpoint = endpoint_local(self->broker->peers.service_endpoint);
+    if (!self->endpoint)
+        return err_set(err, RP_NO_MEMORY, "no memory for a broker");
+    int failed = pthread_create(&self->thread, NULL, serve, self);
+    return failed ? err_set(err, RP_NO_MEMORY, "no thread for the broker: %s", strerror(failed)) : RP_OK;
+}
+
+/* Signals are for the threads of the host program: those of the broker inherit a mask that blocks all of them. */
+static rp_status start_without_signals(rp_server *self, void *zmq_context, rp_error *err)
 {
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failed = pthread_create(&self->thread, NULL, serve, self);
+    rp_status status = start(self, zmq_context, err);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return failed ? err_set(err, RP_NO_MEMORY, "no thread for the broker: %s", strerror(failed)) : RP_OK;
+    return status;
 }
 
 static void destroy(rp_server *self)
 {
     broker_destroy(&self->broker);
     schema_free(&broker_schema, &self->config);
+    free(self->endpoint);
     free(self);
 }
 
@@ -68,19 +83,15 @@ rp_server *rp_server_start(const char *yaml, void *zmq_context, rp_error *err)
         return NULL;
     }
     zsys_handler_set(NULL); /* czmq would catch SIGINT and SIGTERM */
-    rp_status status = read_config(self, yaml, err);
-    if (status == RP_OK) {
-        self->broker = broker_new(&self->config, clock_system(), zmq_context, err);
-        if (self->broker && start_thread(self, err) == RP_OK)
-            return self;
-    }
+    if (read_config(self, yaml, err) == RP_OK && start_without_signals(self, zmq_context, err) == RP_OK)
+        return self;
     destroy(self);
     return NULL;
 }
 
 const char *rp_server_endpoint(const rp_server *self)
 {
-    return self->broker->peers.service_endpoint;
+    return self->endpoint;
 }
 
 void rp_server_stop(rp_server **at)

@@ -19,7 +19,7 @@ typedef enum rp_log_level {
 } rp_log_level;
 
 /* Gets one line at a time, without a newline, valid during the call: "2026-01-31T12:00:00.123Z info  C0001 connected ...".
- * Threads of the library call it, several at once. It must not call rp_log_set. */
+ * Threads of the library call it, several at once, and wait for it. It must not call the library. */
 typedef void rp_log_fn(void *ctx, int32_t level, const char *line);
 
 /* Sends lines of this level and above to fn; NULL: to standard error. When the call returns, the former fn is no longer

@@ -243,8 +243,22 @@ static bool hand_over(enum log_level level, char *line, size_t size)
     return taken;
 }
 
+/* A thread that held a lock when the process forked is not in the child. */
+static void renew_locks(void)
+{
+    pthread_mutex_init(&sink.lock, NULL);
+    pthread_rwlock_init(&taker.lock, NULL);
+}
+
+static void watch_forks(void)
+{
+    pthread_atfork(NULL, NULL, renew_locks);
+}
+
 void rp_log_set(rp_log_fn *fn, void *ctx, int32_t level)
 {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, watch_forks);
     pthread_rwlock_wrlock(&taker.lock);
     taker.fn = fn;
     taker.ctx = ctx;

@@ -1,4 +1,5 @@
 /* A broker inside the process, through the public interface alone. */
+#include <dirent.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -112,8 +113,42 @@ static void test_mistakes(void **state)
     assert_null(rp_server_start("service: tcp://256.0.0.1:1\ntables: [{name: a, max_size: 3}]\n", NULL, NULL));
 }
 
+/* A broker that listens everywhere is reached by the endpoint that the call gives. */
+static void test_every_interface(void **state)
+{
+    (void)state;
+    rp_server *server = start("service: tcp://*:0\ningest: tcp://127.0.0.1:0\nevents: tcp://127.0.0.1:0\n"
+                              "tables: [{name: replay, max_size: 10}]\n");
+    assert_null(strchr(rp_server_endpoint(server), '*'));
+    rp_client *client = connect_to(server);
+    rp_client_destroy(&client);
+    rp_server_stop(&server);
+}
+
 static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGPIPE};
 #define N_SIGNALS (sizeof signals / sizeof signals[0])
+
+/* Threads of this process that would run a handler for SIGTERM or SIGXFSZ. */
+static uint32_t open_threads(void)
+{
+    uint32_t n = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    assert_non_null(tasks);
+    for (struct dirent *entry; (entry = readdir(tasks));) {
+        char path[300], line[256];
+        unsigned long long blocked = ~0ull;
+        snprintf(path, sizeof path, "/proc/self/task/%s/status", entry->d_name);
+        FILE *status = entry->d_name[0] == '.' ? NULL : fopen(path, "r");
+        while (status && fgets(line, sizeof line, status))
+            sscanf(line, "SigBlk: %llx", &blocked);
+        if (status)
+            fclose(status);
+        const unsigned long long mask = 1ull << (SIGTERM - 1) | 1ull << (SIGXFSZ - 1);
+        n += (blocked & mask) != mask;
+    }
+    closedir(tasks);
+    return n;
+}
 
 /* With a journal there are czmq actors, which would catch signals if they were let. */
 static void test_signals_stay(void **state)
@@ -128,7 +163,9 @@ static void test_signals_stay(void **state)
     struct sigaction before[N_SIGNALS], after;
     for (uint32_t i = 0; i < N_SIGNALS; i++)
         sigaction(signals[i], NULL, &before[i]);
+    uint32_t threads = open_threads();
     rp_server *server = start(yaml);
+    assert_int_equal(open_threads(), threads);
     rp_client *client = connect_to(server);
     write_items(client, 20);
     for (uint32_t i = 0; i < N_SIGNALS; i++) {
@@ -223,8 +260,10 @@ int main(void)
 {
     rp_log_set(NULL, NULL, RP_LOG_OFF);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_default),      cmocka_unit_test(test_two_at_once),     cmocka_unit_test(test_mistakes),
-        cmocka_unit_test(test_signals_stay), cmocka_unit_test(test_stop_ends_waits), cmocka_unit_test(test_log),
+        cmocka_unit_test(test_default),      cmocka_unit_test(test_two_at_once),
+        cmocka_unit_test(test_mistakes),     cmocka_unit_test(test_every_interface),
+        cmocka_unit_test(test_signals_stay), cmocka_unit_test(test_stop_ends_waits),
+        cmocka_unit_test(test_log),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
