@@ -142,6 +142,8 @@ class Change(NamedTuple):
 def as_keys(keys: Any) -> np.ndarray:
     """Keys as uint64. int64 arrays (torch has no uint64) keep their bits."""
     array = np.asarray(keys)
+    if array.size and array.dtype.kind not in "iu":
+        raise TypeError(f"keys are integers, not {array.dtype}")
     if array.dtype == np.int64:
         array = array.view(np.uint64) if array.flags.c_contiguous else array.astype(np.uint64)
     return np.ascontiguousarray(array, dtype=np.uint64).reshape(-1)

@@ -169,8 +169,8 @@ static PyObject *subscriber_take(PyObject *object, PyObject *seconds)
     if (status != RP_OK)
         return status == GATE_INTERRUPTED ? NULL : core_raise(status, err.text);
     const rp_param *slot = rp_params_slot(call.params, 0);
-    PyObject *out =
-        Py_BuildValue("(Ky#K)", slot->version, (const char *)slot->data, (Py_ssize_t)slot->bytes, slot->age_ns);
+    PyObject *out = Py_BuildValue("(Ky#K)", slot->version, slot->data ? (const char *)slot->data : "",
+                                  (Py_ssize_t)slot->bytes, slot->age_ns);
     rp_params_release(&call.params);
     return out;
 }

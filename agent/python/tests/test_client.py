@@ -17,6 +17,8 @@ def test_params(client):
     assert param.data == b"two" and param.version == first + 1 and param.age >= 0
     with pytest.raises(TimeoutError):
         client.params.get("policy", have=param.version, timeout=0.1)
+    client.params["policy"] = b""
+    assert client.params["policy"].data == b""
     with pytest.raises(TypeError):
         client.params["policy"] = 3
 

@@ -121,5 +121,9 @@ def test_update_and_delete(client):
     assert client.update("replay", keys[:5] + [1], 7) == (5, 1, 0)
     assert client.delete("replay", keys[:3]) == (3, 0, 0)
     assert sorted(client.fetch("replay", keys).priority.tolist()) == [1] * 5 + [7] * 2
+    assert client.update("replay", [], []) == (0, 0, 0)
     with pytest.raises(replaybus.InvalidArgument):
         client.update("replay", keys, float("nan"))
+    for wrong in ([1.5], ["key"], [None]):
+        with pytest.raises(TypeError):
+            client.delete("replay", wrong)
