@@ -44,7 +44,7 @@ class Client:
     def __init__(self, endpoint: str, *, name: Optional[str] = None, timeout: Optional[float] = None) -> None:
         self.endpoint, self.name, self.timeout = endpoint, name, timeout
         self.params = Params(self)
-        self._lock, self._pid = threading.Lock(), os.getpid()
+        self._lock, self._pid = threading.RLock(), os.getpid()
         self._core: Optional[_core.Client] = None
         self._closed = False
 
@@ -57,7 +57,7 @@ class Client:
     def connect(self) -> "_core.Client":
         """The connection, made if there is none yet."""
         if self._pid != os.getpid():  # a thread of the parent may have held the lock
-            self._lock, self._pid = threading.Lock(), os.getpid()
+            self._lock, self._pid = threading.RLock(), os.getpid()
         with self._lock:
             if self._closed:
                 raise FailedPrecondition("this client is closed")

@@ -142,7 +142,7 @@ class Writer(_core.Writer):
                  timeout: Optional[float] = None) -> None:
         self._options = _options(name, chunk_length, keep_alive, max_in_flight, timeout)
         self._shape: Optional[_Shape] = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may use the writer while it opens
         _live.add(self)
         if spec is not None:
             self._first(spec)
@@ -200,7 +200,7 @@ class Writer(_core.Writer):
         """
         if not self.is_open:
             self._first(_first_row(steps))
-        return _append_rows((self,), steps, item, None, timeout)
+        return _append_rows((self,), True, steps, item, None, timeout)
 
     def rejections(self) -> Iterator[Rejection]:
         """The items that the broker refused since this was last asked."""
@@ -223,13 +223,14 @@ def _first_row(steps: Any) -> Any:
     return nest.pack(node, iter([np.asarray(leaf)[0] for leaf in nest.flatten(node, steps)]))
 
 
-def _append_rows(writers: tuple, steps: Any, item: Optional[Last], done: Any, timeout: Optional[float]) -> int:
+def _append_rows(writers: tuple, block: bool, steps: Any, item: Optional[Last], done: Any, timeout: Optional[float]) -> int:
+    """Appends all rows to one writer if they are a block, otherwise row i to writer i."""
     table, count, priority = (None, 1, 1.0) if item is None else (item.table, item.steps, item.priority)
     if not isinstance(priority, (int, float)):
         priority = np.ascontiguousarray(priority, dtype=np.float64)
     if done is not None:
         done = np.ascontiguousarray(done, dtype=np.bool_)
-    return _core.append_rows(writers, steps, table, count, priority, done, timeout)
+    return _core.append_rows(writers, block, steps, table, count, priority, done, timeout)
 
 
 class VectorWriter:
@@ -260,7 +261,7 @@ class VectorWriter:
             step = _first_row(steps)
             for writer in self._writers:
                 writer._first(step)
-        return _append_rows(self._writers, steps, item, done, timeout)
+        return _append_rows(self._writers, False, steps, item, done, timeout)
 
     def flush(self, max_unconfirmed: int = 0, timeout: Optional[float] = None) -> None:
         """Waits until each stream has at most max_unconfirmed unconfirmed items."""

@@ -70,7 +70,7 @@ static PyObject *client_make(PyTypeObject *type, PyObject *args, PyObject *kwarg
         conn_drop(&conn);
         return NULL;
     }
-    gate_open(&self->gate);
+    gate_open(&self->gate, (PyObject *)self, NULL);
     self->conn = conn;
     return (PyObject *)self;
 }

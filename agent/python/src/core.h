@@ -37,22 +37,35 @@ bool core_add_type(PyObject *module, const char *name, PyType_Spec *spec, PyType
 
 /* Guards one object. Its fields are read and written with the GIL held. */
 struct gate {
-    bool busy;      /* a call is running, perhaps without the GIL */
-    bool closed;    /* calls are refused; a call that waits ends */
-    uint64_t forks; /* of this process when the object was made */
+    bool busy;           /* a call is running, perhaps without the GIL */
+    bool closed;         /* calls are refused; a call that waits ends */
+    bool closing;        /* the call that runs is the last one */
+    bool doomed;         /* closed from within the call that runs: gate_leave destroys the object's handles */
+    unsigned long owner; /* the thread of the call that runs */
+    uint64_t forks;      /* of this process when the object was made */
+    PyObject *object;
+    void (*destroy)(PyObject *object);
 };
 
 /* Counts the forks between the first process and this one. */
 uint64_t gate_forks(void);
 bool gate_init(void);
-void gate_open(struct gate *gate);
+/* destroy: gives up the handles of an object that is closed from within one of its calls. NULL: no call of the object runs
+ * Python code. */
+void gate_open(struct gate *gate, PyObject *object, void (*destroy)(PyObject *object));
 /* True if the object belongs to a parent of this process. */
 bool gate_is_foreign(const struct gate *gate);
-/* Begins a call. False with an exception set: the object is closed, or the process has forked, or a signal came. */
+/* Whether a call of this thread is running: the caller is a signal handler, or user code that the call runs. */
+bool gate_is_mine(const struct gate *gate);
+/* Begins a call. False with an exception set: the object is closed, or a call of this thread is running, or the process has
+ * forked, or a signal came. */
 bool gate_enter(struct gate *gate, const char *what);
-/* Begins the last call: refuses all others and waits for the one that runs. False: it was closed before, without an
- * exception, or a signal came, with an exception. */
+/* Begins the last call: refuses all others and waits for the one that runs. False without an exception: the object was closed
+ * before, or a call of this thread is running, which ends with RP_CANCELLED and destroys the handles. False with an exception:
+ * a signal came. */
 bool gate_close(struct gate *gate);
+/* False with an exception set: the object was closed during the call. */
+bool gate_check(const struct gate *gate);
 void gate_leave(struct gate *gate);
 
 #define GATE_INTERRUPTED ((rp_status)-1)
@@ -185,7 +198,7 @@ PyObject *log_set(PyObject *module, PyObject *args);
 void log_after_fork(void);
 /* pattern.c: Writer._add_pattern(table, priority, selection, ((kind, a, b), ...)) */
 PyObject *pattern_add(PyObject *self, PyObject *args);
-/* rows.c: append_rows(writers, step, table, steps, priorities, done, timeout) */
+/* rows.c: append_rows(writers, block, step, table, steps, priorities, done, timeout) */
 PyObject *rows_append(PyObject *module, PyObject *args);
 
 #endif

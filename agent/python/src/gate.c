@@ -42,14 +42,25 @@ uint64_t gate_forks(void)
     return forks;
 }
 
-void gate_open(struct gate *gate)
+void gate_open(struct gate *gate, PyObject *object, void (*destroy)(PyObject *object))
 {
-    *gate = (struct gate){.forks = forks};
+    *gate = (struct gate){.forks = forks, .object = object, .destroy = destroy};
 }
 
 bool gate_is_foreign(const struct gate *gate)
 {
     return gate->forks != forks;
+}
+
+bool gate_is_mine(const struct gate *gate)
+{
+    return gate->busy && !gate_is_foreign(gate) && gate->owner == PyThread_get_thread_ident();
+}
+
+static void take(struct gate *gate)
+{
+    gate->busy = true;
+    gate->owner = PyThread_get_thread_ident();
 }
 
 /* Waits until the gate is free, or for one slice. */
@@ -76,20 +87,26 @@ static bool refuse(const struct gate *gate, const char *what)
     char text[200];
     if (gate_is_foreign(gate))
         snprintf(text, sizeof text, "this %s belongs to the parent process: open a new one after fork", what);
-    else
+    else if (gate->closed)
         snprintf(text, sizeof text, "this %s is closed", what);
+    else
+        snprintf(
+            text, sizeof text,
+            "a call of this %s is running in the same thread: a signal handler, or code that the call runs, can only "
+            "close the %s",
+            what, what);
     core_raise(RP_FAILED_PRECONDITION, text);
     return false;
 }
 
 bool gate_enter(struct gate *gate, const char *what)
 {
-    while (gate->busy && !gate->closed && !gate_is_foreign(gate))
+    while (gate->busy && !gate->closed && !gate_is_foreign(gate) && !gate_is_mine(gate))
         if (!await_left(gate))
             return false;
-    if (gate->closed || gate_is_foreign(gate))
+    if (gate->closed || gate_is_foreign(gate) || gate->busy)
         return refuse(gate, what);
-    gate->busy = true;
+    take(gate);
     return true;
 }
 
@@ -98,23 +115,51 @@ bool gate_close(struct gate *gate)
     if (gate->closed)
         return false;
     gate->closed = true;
+    if (gate_is_mine(gate)) {
+        gate->doomed = true;
+        return false;
+    }
     while (gate->busy && !gate_is_foreign(gate))
         if (!await_left(gate)) {
             gate->closed = false;
             return false;
         }
-    gate->busy = true;
+    take(gate);
+    gate->closing = true;
     return true;
 }
 
 void gate_leave(struct gate *gate)
 {
+    if (gate->doomed) {
+        gate->doomed = false;
+        gate->destroy(gate->object);
+    }
     gate->busy = false;
     if (waiters == 0)
         return;
     pthread_mutex_lock(&left_mutex);
     pthread_cond_broadcast(&left);
     pthread_mutex_unlock(&left_mutex);
+}
+
+static bool is_cancelled(const struct gate *gate, rp_error *err)
+{
+    if (!gate->closed || gate->closing)
+        return false;
+    snprintf(err->text, sizeof err->text,
+             gate->doomed ? "closed during the call by a signal handler, or by code that the call runs"
+                          : "closed by another thread during the call");
+    return true;
+}
+
+bool gate_check(const struct gate *gate)
+{
+    rp_error err;
+    if (!is_cancelled(gate, &err))
+        return true;
+    core_raise(RP_CANCELLED, err.text);
+    return false;
 }
 
 static int64_t now_ms(void)
@@ -126,10 +171,11 @@ static int64_t now_ms(void)
 
 rp_status gate_wait(struct gate *gate, gate_attempt *attempt, void *call, int64_t timeout_ms, rp_error *err)
 {
+    if (is_cancelled(gate, err))
+        return RP_CANCELLED;
     rp_status status = attempt(call, 0, err);
     if (status != RP_DEADLINE_EXCEEDED || timeout_ms == 0)
         return status;
-    bool was_closed = gate->closed; /* a close that waits is not ended by itself */
     int64_t start = now_ms(), slices = 0;
     while (status == RP_DEADLINE_EXCEEDED) {
         int64_t left_ms = timeout_ms < 0 ? SLICE_MS : timeout_ms - (now_ms() - start);
@@ -143,10 +189,8 @@ rp_status gate_wait(struct gate *gate, gate_attempt *attempt, void *call, int64_
             break;
         if (PyErr_CheckSignals() != 0)
             return GATE_INTERRUPTED;
-        if (gate->closed && !was_closed) {
-            snprintf(err->text, sizeof err->text, "closed by another thread during the call");
+        if (is_cancelled(gate, err))
             return RP_CANCELLED;
-        }
     }
     if (status == RP_DEADLINE_EXCEEDED && slices > 1) {
         size_t length = strlen(err->text);

@@ -12,6 +12,22 @@ static PyTypeObject *publisher_type, *subscriber_type;
 
 /* ---- life */
 
+static void give_up(PyObject *object)
+{
+    slot_object *self = (slot_object *)object;
+    if (gate_is_foreign(&self->gate)) {
+        self->publisher = NULL;
+        self->subscriber = NULL;
+        self->conn = NULL;
+        return;
+    }
+    Py_BEGIN_ALLOW_THREADS;
+    rp_publisher_destroy(&self->publisher, 0, NULL);
+    rp_subscriber_destroy(&self->subscriber);
+    Py_END_ALLOW_THREADS;
+    conn_drop(&self->conn);
+}
+
 static PyObject *slot_make(PyTypeObject *type, PyObject *args, bool publishes)
 {
     PyObject *client;
@@ -29,7 +45,7 @@ static PyObject *slot_make(PyTypeObject *type, PyObject *args, bool publishes)
         return NULL;
     }
     rp_error err;
-    gate_open(&self->gate);
+    gate_open(&self->gate, (PyObject *)self, give_up);
     self->conn = conn;
     if (publishes)
         self->publisher = rp_publisher_new(conn->client, name, &err);
@@ -53,25 +69,10 @@ static PyObject *subscriber_make(PyTypeObject *type, PyObject *args, PyObject *k
     return slot_make(type, args, false);
 }
 
-static void give_up(slot_object *self)
-{
-    if (gate_is_foreign(&self->gate)) {
-        self->publisher = NULL;
-        self->subscriber = NULL;
-        self->conn = NULL;
-        return;
-    }
-    Py_BEGIN_ALLOW_THREADS;
-    rp_publisher_destroy(&self->publisher, 0, NULL);
-    rp_subscriber_destroy(&self->subscriber);
-    Py_END_ALLOW_THREADS;
-    conn_drop(&self->conn);
-}
-
 static void slot_dealloc(PyObject *object)
 {
     PyTypeObject *type = Py_TYPE(object);
-    give_up((slot_object *)object);
+    give_up(object);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
     Py_DECREF(type);
 }
@@ -136,7 +137,7 @@ static PyObject *slot_close(PyObject *object, PyObject *args, PyObject *kwargs)
     struct flush call = {.publisher = self->publisher};
     bool ok =
         !self->publisher || gate_is_foreign(&self->gate) || gate_call(&self->gate, flush_attempt, &call, timeout_ms);
-    give_up(self);
+    give_up(object);
     gate_leave(&self->gate);
     return ok ? Py_NewRef(Py_None) : NULL;
 }

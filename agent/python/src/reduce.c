@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LEAVE_MS 1000 /* for a member that nobody closed */
+#define LEAVE_MS 1000
 
 typedef struct reduce_object {
     PyObject_HEAD struct gate gate;
@@ -56,6 +56,20 @@ static struct joining *join(PyObject *client, const char *group, int64_t timeout
     return job_wait(&call->job) ? call : NULL;
 }
 
+static void leave(PyObject *object)
+{
+    reduce_object *self = (reduce_object *)object;
+    if (gate_is_foreign(&self->gate)) {
+        self->reduce = NULL;
+        self->conn = NULL;
+        return;
+    }
+    Py_BEGIN_ALLOW_THREADS;
+    rp_reduce_leave(&self->reduce, LEAVE_MS, NULL);
+    Py_END_ALLOW_THREADS;
+    conn_drop(&self->conn);
+}
+
 static PyObject *reduce_make(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"client", "group", "timeout", NULL};
@@ -71,7 +85,7 @@ static PyObject *reduce_make(PyTypeObject *type, PyObject *args, PyObject *kwarg
     allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
     reduce_object *self = call->reduce ? (reduce_object *)alloc(type, 0) : NULL;
     if (self) {
-        gate_open(&self->gate);
+        gate_open(&self->gate, (PyObject *)self, leave);
         self->conn = conn_ref(call->conn);
         self->reduce = call->reduce;
         call->reduce = NULL;
@@ -127,27 +141,12 @@ static PyObject *reduce_add(PyObject *object, PyObject *args)
               : NULL;
 }
 
-/* ---- leaving */
-
-static void leave(reduce_object *self, int64_t timeout_ms)
-{
-    if (gate_is_foreign(&self->gate)) {
-        self->reduce = NULL;
-        self->conn = NULL;
-        return;
-    }
-    Py_BEGIN_ALLOW_THREADS;
-    rp_reduce_leave(&self->reduce, timeout_ms, NULL);
-    Py_END_ALLOW_THREADS;
-    conn_drop(&self->conn);
-}
-
 static PyObject *reduce_close(PyObject *object, PyObject *unused)
 {
     (void)unused;
     reduce_object *self = (reduce_object *)object;
     if (gate_close(&self->gate)) {
-        leave(self, LEAVE_MS);
+        leave(object);
         gate_leave(&self->gate);
     }
     return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
@@ -156,7 +155,7 @@ static PyObject *reduce_close(PyObject *object, PyObject *unused)
 static void reduce_dealloc(PyObject *object)
 {
     PyTypeObject *type = Py_TYPE(object);
-    leave((reduce_object *)object, LEAVE_MS);
+    leave(object);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
     Py_DECREF(type);
 }

@@ -29,6 +29,20 @@ static bool read_options(PyObject *args, PyObject *kwargs, PyObject **client, co
     return core_timeout(seconds, &options->timeout_ms);
 }
 
+static void give_up(PyObject *object)
+{
+    sampler_object *self = (sampler_object *)object;
+    if (gate_is_foreign(&self->gate)) {
+        self->sampler = NULL;
+        self->conn = NULL;
+        return;
+    }
+    Py_BEGIN_ALLOW_THREADS;
+    rp_sampler_destroy(&self->sampler);
+    Py_END_ALLOW_THREADS;
+    conn_drop(&self->conn);
+}
+
 static PyObject *sampler_make(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     PyObject *client;
@@ -55,23 +69,10 @@ static PyObject *sampler_make(PyTypeObject *type, PyObject *args, PyObject *kwar
         conn_drop(&conn);
         return NULL;
     }
-    gate_open(&self->gate);
+    gate_open(&self->gate, (PyObject *)self, give_up);
     self->conn = conn;
     self->sampler = sampler;
     return (PyObject *)self;
-}
-
-static void give_up(sampler_object *self)
-{
-    if (gate_is_foreign(&self->gate)) {
-        self->sampler = NULL;
-        self->conn = NULL;
-        return;
-    }
-    Py_BEGIN_ALLOW_THREADS;
-    rp_sampler_destroy(&self->sampler);
-    Py_END_ALLOW_THREADS;
-    conn_drop(&self->conn);
 }
 
 static PyObject *sampler_close(PyObject *object, PyObject *unused)
@@ -79,7 +80,7 @@ static PyObject *sampler_close(PyObject *object, PyObject *unused)
     (void)unused;
     sampler_object *self = (sampler_object *)object;
     if (gate_close(&self->gate)) {
-        give_up(self);
+        give_up(object);
         gate_leave(&self->gate);
     }
     return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
@@ -88,7 +89,7 @@ static PyObject *sampler_close(PyObject *object, PyObject *unused)
 static void sampler_dealloc(PyObject *object)
 {
     PyTypeObject *type = Py_TYPE(object);
-    give_up((sampler_object *)object);
+    give_up(object);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
     Py_DECREF(type);
 }

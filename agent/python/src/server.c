@@ -62,7 +62,7 @@ static PyObject *server_make(PyTypeObject *type, PyObject *args, PyObject *kwarg
         return NULL;
     server_object *self = call->server ? PyObject_New(server_object, type) : NULL;
     if (self) {
-        gate_open(&self->gate);
+        gate_open(&self->gate, (PyObject *)self, NULL);
         self->server = call->server;
         call->server = NULL;
     } else if (!call->server) {

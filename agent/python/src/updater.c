@@ -9,6 +9,20 @@ typedef struct updater_object {
 
 static PyTypeObject *updater_type;
 
+static void give_up(PyObject *object)
+{
+    updater_object *self = (updater_object *)object;
+    if (gate_is_foreign(&self->gate)) {
+        self->updater = NULL;
+        self->conn = NULL;
+        return;
+    }
+    Py_BEGIN_ALLOW_THREADS;
+    rp_updater_destroy(&self->updater, 0, NULL);
+    Py_END_ALLOW_THREADS;
+    conn_drop(&self->conn);
+}
+
 static PyObject *updater_make(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"client", "table", "batch", "in_flight", NULL};
@@ -33,7 +47,7 @@ static PyObject *updater_make(PyTypeObject *type, PyObject *args, PyObject *kwar
         conn_drop(&conn);
         return NULL;
     }
-    gate_open(&self->gate);
+    gate_open(&self->gate, (PyObject *)self, give_up);
     self->conn = conn;
     self->updater = updater;
     return (PyObject *)self;
@@ -126,19 +140,6 @@ static PyObject *updater_flush(PyObject *object, PyObject *seconds)
     return ok ? Py_BuildValue("(KKK)", call.change.applied, call.change.missing, call.change.refused) : NULL;
 }
 
-static void give_up(updater_object *self)
-{
-    if (gate_is_foreign(&self->gate)) {
-        self->updater = NULL;
-        self->conn = NULL;
-        return;
-    }
-    Py_BEGIN_ALLOW_THREADS;
-    rp_updater_destroy(&self->updater, 0, NULL);
-    Py_END_ALLOW_THREADS;
-    conn_drop(&self->conn);
-}
-
 static PyObject *updater_close(PyObject *object, PyObject *seconds)
 {
     updater_object *self = (updater_object *)object;
@@ -149,7 +150,7 @@ static PyObject *updater_close(PyObject *object, PyObject *seconds)
         return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
     struct flush call = {.updater = self->updater};
     bool ok = gate_is_foreign(&self->gate) || gate_call(&self->gate, flush_attempt, &call, timeout_ms);
-    give_up(self);
+    give_up(object);
     gate_leave(&self->gate);
     return ok ? Py_NewRef(Py_None) : NULL;
 }
@@ -157,7 +158,7 @@ static PyObject *updater_close(PyObject *object, PyObject *seconds)
 static void updater_dealloc(PyObject *object)
 {
     PyTypeObject *type = Py_TYPE(object);
-    give_up((updater_object *)object);
+    give_up(object);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
     Py_DECREF(type);
 }

@@ -2,8 +2,27 @@
 #include "agent/python/src/core.h"
 
 #define UNCLOSED_MS 2000 /* for the items of a writer that nobody closed */
+#define DOOMED_MS 200 /* for the items of a writer that was closed from within a call; a vector has many such writers */
 
 PyTypeObject *writer_type;
+
+static void give_up(writer_object *self, int64_t timeout_ms)
+{
+    if (gate_is_foreign(&self->gate)) {
+        self->writer = NULL;
+        self->conn = NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS;
+    rp_writer_destroy(&self->writer, timeout_ms, NULL);
+    Py_END_ALLOW_THREADS;
+    conn_drop(&self->conn);
+    writer_forget_columns(self);
+}
+
+static void destroy(PyObject *object)
+{
+    give_up((writer_object *)object, DOOMED_MS);
+}
 
 static PyObject *writer_make(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
@@ -18,7 +37,7 @@ static PyObject *writer_make(PyTypeObject *type, PyObject *args, PyObject *kwarg
         conn_drop(&conn);
         return NULL;
     }
-    gate_open(&self->gate);
+    gate_open(&self->gate, (PyObject *)self, destroy);
     self->conn = conn;
     return (PyObject *)self;
 }
@@ -278,19 +297,6 @@ static PyObject *writer_set_policy(PyObject *object, PyObject *version)
 }
 
 /* ---- the end */
-
-static void give_up(writer_object *self, int64_t timeout_ms)
-{
-    if (gate_is_foreign(&self->gate)) {
-        self->writer = NULL;
-        self->conn = NULL;
-    }
-    Py_BEGIN_ALLOW_THREADS;
-    rp_writer_destroy(&self->writer, timeout_ms, NULL);
-    Py_END_ALLOW_THREADS;
-    conn_drop(&self->conn);
-    writer_forget_columns(self);
-}
 
 static PyObject *writer_close(PyObject *object, PyObject *args, PyObject *kwargs)
 {

@@ -138,6 +138,7 @@ PyObject *writer_open(PyObject *object, PyObject *args)
         if (!ok)
             writer_forget_columns(self);
     }
+    ok = ok && gate_check(&self->gate);
     gate_leave(&self->gate);
     return ok ? Py_NewRef(Py_None) : NULL;
 }

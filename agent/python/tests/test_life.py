@@ -194,6 +194,122 @@ except KeyboardInterrupt:
     assert process.wait(20) == 0
 
 
+# ---- calls from within a call
+
+
+REENTRIES = {
+    "sampler": ("sampler = client.sampler('needs', 4)", "sampler", "next(sampler)"),
+    "writer": ("w = client.writer({'x': 0.0}); w.append({'x': 1.0}); [w.item('ratio') for _ in range(100)]", "w", "w.flush()"),
+    "block": ("w = client.vector_writer(2, {'x': 0.0}, max_in_flight=5)", "w",
+              "[w.append({'x': np.zeros(2)}, item=replaybus.Last(1, 'ratio')) for _ in range(200)]"),
+    "subscriber": ("s = client.params.subscriber('never written')", "s", "s.take(None)"),
+    "member": ("m = client.reduce('pair'), client.reduce('pair')", "m[0]", "m[0].add(np.ones(3, 'float32'))"),
+}
+
+
+@pytest.mark.parametrize("wait", REENTRIES)
+@pytest.mark.parametrize("number", ["SIGALRM", "SIGTERM"])
+def test_close_in_a_signal_handler(server, client, wait, number):
+    make, name, call = REENTRIES[wait]
+    out = run_script(f"""
+        import os, signal, sys, threading, time, numpy as np, replaybus
+        def handle(*_):
+            print(time.monotonic() - start > 0.2, flush=True)
+            {name}.close()
+            {name}.close()
+        client = replaybus.Client(sys.argv[1], timeout=10)
+        {make}
+        signal.signal(signal.{number}, handle)
+        start = time.monotonic()
+        if signal.{number} == signal.SIGALRM:
+            signal.setitimer(signal.ITIMER_REAL, 0.3)
+        else:
+            threading.Timer(0.3, os.kill, (os.getpid(), signal.{number})).start()
+        try:
+            {call}
+        except replaybus.Cancelled as error:
+            print("cancelled", "signal handler" in str(error), time.monotonic() - start < 5)
+        try:
+            {call}
+        except replaybus.FailedPrecondition as error:
+            print("refused", "closed" in str(error))
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    """, server.endpoint)
+    assert out.stdout.split("\n") == ["True", "cancelled True True", "refused True", ""] and out.stderr == ""
+
+
+def test_use_in_a_signal_handler():
+    out = run_script("""
+        import signal, replaybus
+        def handle(*_):
+            for call in (writer.flush, writer.info, lambda: writer.append({"x": 1.0}), lambda: writer.item("uniform")):
+                try:
+                    call()
+                except replaybus.FailedPrecondition as error:
+                    print("same thread" in str(error))
+            with client.sampler("queue", 1) as sampler:
+                [sampler.next(10) for _ in range(12)]
+        server = replaybus.Server([replaybus.Table.queue("queue", 10), replaybus.Table("uniform")], mode="thread")
+        client = server.client()
+        writer = client.writer({"x": 0.0})
+        writer.append({"x": 1.0})
+        for _ in range(20):
+            writer.item("queue")
+        signal.signal(signal.SIGALRM, handle)
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        writer.flush(timeout=10)
+        print(writer.info()["accepted"])
+        writer.close()
+    """)
+    assert (out.stdout.split(), out.stderr) == (["True"] * 4 + ["20"], "")
+
+
+def test_items_arrive_after_close_in_a_signal_handler(server, client):
+    out = run_script("""
+        import signal, sys, replaybus
+        client = replaybus.Client(sys.argv[1], timeout=10)
+        writer = client.writer({"x": 0.0}, max_in_flight=20)
+        writer.append({"x": 1.0})
+        for _ in range(10):
+            writer.item("uniform")
+        def handle(*_):
+            writer.close()
+        signal.signal(signal.SIGALRM, handle)
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        try:
+            while True:
+                writer.item("ratio")
+        except replaybus.Cancelled:
+            print("cancelled")
+    """, server.endpoint)
+    assert out.stdout == "cancelled\n" and out.stderr == ""
+    assert client.info("uniform")["tables"][0]["size"] == 10
+
+
+@pytest.mark.parametrize("rows", [False, True])
+def test_close_in_a_conversion(server, client, rows):
+    out = run_script(f"""
+        import sys, numpy as np, replaybus
+        class Value:
+            def __len__(self):
+                return 3
+            def __array__(self, *_, **__):
+                try:
+                    writer.flush()
+                except replaybus.FailedPrecondition as error:
+                    print("same thread" in str(error))
+                writer.close()
+                return np.zeros({3 if rows else ()})
+        client = replaybus.Client(sys.argv[1], timeout=10)
+        writer = client.writer({{"x": 0.0}})
+        try:
+            writer.{"append_block" if rows else "append"}({{"x": Value()}})
+        except replaybus.Cancelled:
+            print("cancelled", writer.closed, writer.is_open)
+    """, server.endpoint)
+    assert out.stdout == "True\ncancelled True False\n" and out.stderr == ""
+
+
 # ---- fork
 
 
