@@ -149,7 +149,7 @@ void column_fini(struct column *column)
         memcpy(column->scalar, &stored_, sizeof stored_);                                                              \
     } while (0)
 
-/* A Python float, or an int or bool for a floating column. False: another type, without an exception. */
+/* A float, or a bool, for a column of float32 or float64. False: the column has another type; no exception is set. */
 static bool store_float(struct column *column, PyObject *value)
 {
     if (column->dtype != RP_DTYPE_FLOAT32 && column->dtype != RP_DTYPE_FLOAT64)
@@ -248,7 +248,12 @@ bool cell_take(struct cell *cell, struct column *column, PyObject *value, uint32
     if (failed)
         return false;
     cell->data = cell->view.buf;
-    return true;
+    if (fits(column, &cell->view, rows))
+        return true;
+    PyBuffer_Release(&cell->view);
+    cell->view.obj = NULL;
+    PyErr_Format(PyExc_ValueError, "column '%s': the converted value has another type or shape", column->name);
+    return false;
 }
 
 void cells_release(struct cell *cells, uint32_t n)

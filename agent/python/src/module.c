@@ -109,7 +109,7 @@ static PyMethodDef methods[] = {
     {"version", version, METH_NOARGS, "The version of libreplay."},
     {"log_set", log_set, METH_VARARGS, "log_set(function, level): the library's lines go to function(level, line)."},
     {"append_rows", rows_append, METH_VARARGS,
-     "append_rows(writers, step, table, steps, priorities, done, timeout): the number of items made."},
+     "append_rows(writers, block, step, table, steps, priorities, done, timeout): the number of items made."},
     {NULL, NULL, 0, NULL},
 };
 

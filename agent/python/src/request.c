@@ -240,9 +240,15 @@ static bool read_arguments(struct request *self, PyObject *args)
         PyErr_NoMemory();
         return false;
     }
-    return copy_bytes(data, "data", 1, (void **)&self->data, &self->bytes) &&
-           copy_bytes(keys, "keys", sizeof *self->keys, (void **)&self->keys, &self->n_keys) &&
-           copy_bytes(values, "values", sizeof *self->values, (void **)&self->values, &self->n_values);
+    if (!copy_bytes(data, "data", 1, (void **)&self->data, &self->bytes) ||
+        !copy_bytes(keys, "keys", sizeof *self->keys, (void **)&self->keys, &self->n_keys) ||
+        !copy_bytes(values, "values", sizeof *self->values, (void **)&self->values, &self->n_values))
+        return false;
+    if (self->kind->call != call_update || self->n_keys == self->n_values)
+        return true;
+    PyErr_Format(PyExc_ValueError, "there are %llu keys and %llu priorities: one priority per key is needed",
+                 (unsigned long long)self->n_keys, (unsigned long long)self->n_values);
+    return false;
 }
 
 PyObject *request_call(PyObject *client, PyObject *args)

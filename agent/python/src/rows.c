@@ -8,7 +8,8 @@
 enum phase { APPEND, ITEM, END };
 
 struct rows {
-    PyObject *writers; /* a tuple: one, or one per row */
+    PyObject *writers; /* a tuple: one for all rows of a block, or one per row */
+    bool block;
     uint32_t n_writers, n;
     writer_object *lead; /* the first writer: its columns are those of all */
     const char *table;   /* NULL: no items */
@@ -24,7 +25,7 @@ struct rows {
 
 static writer_object *writer_at(const struct rows *self, uint32_t i)
 {
-    return (writer_object *)PyTuple_GetItem(self->writers, self->n_writers == 1 ? 0 : (Py_ssize_t)i);
+    return (writer_object *)PyTuple_GetItem(self->writers, self->block ? 0 : (Py_ssize_t)i);
 }
 
 static rp_status do_append(struct rows *self, writer_object *writer, int64_t timeout_ms, rp_error *err)
@@ -82,19 +83,59 @@ static void leave(struct rows *self, uint32_t n)
         gate_leave(&writer_at(self, i)->gate);
 }
 
+/* Whether the writer is not in the tuple before. False with an exception set. Quick for a gate that is free. */
+static bool is_new(const struct rows *self, uint32_t i)
+{
+    if (!gate_is_mine(&writer_at(self, i)->gate))
+        return true;
+    for (uint32_t j = 0; j < i; j++)
+        if (writer_at(self, j) == writer_at(self, i)) {
+            PyErr_Format(PyExc_ValueError, "writers %u and %u are the same", j, i);
+            return false;
+        }
+    return true;
+}
+
+/* Takes the gates of all writers at once: with the GIL held nobody comes between, and a thread that has to wait holds no gate.
+ * So threads that name the same writers in another order cannot block each other. */
 static bool enter(struct rows *self)
 {
-    for (uint32_t i = 0; i < self->n_writers; i++) {
-        writer_object *writer = writer_at(self, i);
-        if (!gate_enter(&writer->gate, "writer")) {
+    uint32_t i = 0;
+    while (i < self->n_writers) {
+        struct gate *gate = &writer_at(self, i)->gate;
+        if (gate->busy && !gate_is_mine(gate)) {
+            leave(self, i);
+            if (!gate_enter(gate, "writer"))
+                return false;
+            gate_leave(gate);
+            i = 0;
+        } else if (is_new(self, i) && gate_enter(gate, "writer")) {
+            i++;
+        } else {
             leave(self, i);
             return false;
         }
-        if (!writer->writer || writer->n_columns != self->lead->n_columns) {
-            core_raise(RP_FAILED_PRECONDITION, "a writer is not open, or has other columns than the first");
-            leave(self, i + 1);
-            return false;
-        }
+    }
+    return true;
+}
+
+static bool same_columns(const writer_object *a, const writer_object *b)
+{
+    bool same = a->n_columns == b->n_columns;
+    for (uint32_t i = 0; same && i < a->n_columns; i++)
+        same = a->columns[i].dtype == b->columns[i].dtype && a->columns[i].row_bytes == b->columns[i].row_bytes;
+    return same;
+}
+
+/* The rows are cut by the lead's columns, so every writer needs the same ones. */
+static bool check_columns(const struct rows *self)
+{
+    for (uint32_t i = 0; i < self->n_writers; i++) {
+        const writer_object *writer = writer_at(self, i);
+        if (writer->writer && same_columns(writer, self->lead))
+            continue;
+        core_raise(RP_FAILED_PRECONDITION, "a writer is not open, or has other columns than the first");
+        return false;
     }
     return true;
 }
@@ -111,6 +152,10 @@ static bool read_writers(struct rows *self)
         PyErr_SetString(PyExc_ValueError, "at least one writer is needed");
         return false;
     }
+    if (self->block && self->n_writers > 1) {
+        PyErr_SetString(PyExc_ValueError, "a block goes to one writer");
+        return false;
+    }
     self->lead = writer_at(self, 0);
     return true;
 }
@@ -124,8 +169,9 @@ static bool take_rows(struct rows *self, PyObject *step, uint32_t *n_cells)
     Py_ssize_t n = PyObject_Size(lead->leaves[0]);
     if (n < 0)
         return false;
-    if (n > INT32_MAX || n == 0 || (self->n_writers > 1 && n != (Py_ssize_t)self->n_writers)) {
-        PyErr_Format(PyExc_ValueError, "the block has %zd rows; one per writer is needed, and at least one", n);
+    if (n > INT32_MAX || n == 0 || (!self->block && n != (Py_ssize_t)self->n_writers)) {
+        PyErr_Format(PyExc_ValueError, "the first value has %zd rows; %s", n,
+                     self->block ? "a block has 1 to 2^31 - 1" : "one per writer is needed");
         return false;
     }
     self->n = (uint32_t)n;
@@ -185,13 +231,17 @@ PyObject *rows_append(PyObject *module, PyObject *args)
     struct rows self = {.phase = APPEND};
     PyObject *step, *priorities, *done, *seconds;
     int64_t timeout_ms;
-    if (!PyArg_ParseTuple(args, "O!OzIOOO", &PyTuple_Type, &self.writers, &step, &self.table, &self.steps, &priorities,
-                          &done, &seconds) ||
-        !core_timeout(seconds, &timeout_ms) || !read_writers(&self) || !enter(&self))
+    int block;
+    if (!PyArg_ParseTuple(args, "O!pOzIOOO", &PyTuple_Type, &self.writers, &block, &step, &self.table, &self.steps,
+                          &priorities, &done, &seconds))
+        return NULL;
+    self.block = block != 0;
+    if (!core_timeout(seconds, &timeout_ms) || !read_writers(&self) || !enter(&self))
         return NULL;
     uint32_t n_cells = 0;
     Py_buffer views[2] = {{.obj = NULL}, {.obj = NULL}};
-    bool ok = take_rows(&self, step, &n_cells) && take_extras(&self, priorities, done, views) && run(&self, timeout_ms);
+    bool ok = check_columns(&self) && take_rows(&self, step, &n_cells) && take_extras(&self, priorities, done, views) &&
+              run(&self, timeout_ms);
     for (int i = 0; i < 2; i++)
         if (views[i].obj)
             PyBuffer_Release(&views[i]);

@@ -58,9 +58,23 @@ PyObject *view_new(PyObject *owner, const void *data, int32_t dtype, uint32_t ra
     return (PyObject *)self;
 }
 
+/* Memory in C order is in Fortran order too if at most one dimension has several elements. */
+static bool is_fortran(const view_object *self)
+{
+    int several = 0;
+    for (int i = 0; i < self->ndim; i++)
+        several += self->shape[i] > 1;
+    return several <= 1;
+}
+
 static int view_get(PyObject *object, Py_buffer *out, int flags)
 {
     view_object *self = (view_object *)object;
+    if ((flags & PyBUF_F_CONTIGUOUS) == PyBUF_F_CONTIGUOUS && !is_fortran(self)) {
+        out->obj = NULL;
+        PyErr_SetString(PyExc_BufferError, "a batch is in C order, not in Fortran order");
+        return -1;
+    }
     *out = (Py_buffer){.buf = self->data,
                        .obj = Py_NewRef(object),
                        .len = self->bytes,

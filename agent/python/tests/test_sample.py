@@ -1,4 +1,5 @@
 """Sampling: iterators, arrays without a copy, updates."""
+import ctypes
 import gc
 
 import numpy as np
@@ -39,6 +40,29 @@ def test_next_has_a_deadline(client):
             sampler.next(0.3)
         with pytest.raises(TimeoutError):
             sampler.next(0)
+
+
+def test_a_view_is_in_c_order(client):
+    """A consumer that asks for Fortran order is refused where the two orders differ."""
+    fill(client)
+    with client.sampler("replay", 4) as sampler:
+        batch = sampler.next(10)
+    get, release = ctypes.pythonapi.PyObject_GetBuffer, ctypes.pythonapi.PyBuffer_Release
+    get.argtypes, release.argtypes = [ctypes.py_object, ctypes.c_void_p, ctypes.c_int], [ctypes.c_void_p]
+    simple, c_order, f_order, any_order = 0, 0x38, 0x58, 0x98
+    buffer = ctypes.create_string_buffer(256)
+
+    def grants(view, flags):
+        if get(view, buffer, flags) == 0:
+            release(buffer)
+        return True
+
+    matrix, vector = batch._core.fields()[0], batch._core.key
+    for flags in (simple, c_order, any_order):
+        assert grants(matrix, flags) and grants(vector, flags)
+    assert grants(vector, f_order)
+    with pytest.raises(BufferError):
+        grants(matrix, f_order)
 
 
 def test_arrays_share_memory(client):
@@ -112,6 +136,14 @@ def test_updater(client):
     assert set(client.fetch("replay", batch.key[:5]).priority.tolist()) == {2.0}
     with pytest.raises(replaybus.NotFound):
         client.updater("reply").add([1], 1.0)
+
+
+def test_update_needs_a_priority_per_key(client):
+    fill(client)
+    core, keys = client.connect(), np.arange(1000, dtype=np.uint64)
+    for values in (np.ones(1), np.ones(1001), None):
+        with pytest.raises(ValueError, match="1000 keys"):
+            core.request("update", 10, "replay", 0, 0, None, keys, values)
 
 
 def test_update_and_delete(client):

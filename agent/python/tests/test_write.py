@@ -1,4 +1,6 @@
 """Writing: every call of a writer, and what it refuses."""
+import threading
+
 import numpy as np
 import pytest
 
@@ -35,6 +37,68 @@ def test_item_over_slices(client):
     assert data["last"].tolist() == [8]
     assert data["some"][0].tolist() == [[0, 4, 8]]
     assert data["some"][1].tolist() == [[[6, -6], [7, -7]]]
+
+
+def test_vector_writer_of_one_environment(client):
+    with client.vector_writer(1, {"x": 0.0}) as writer:
+        with pytest.raises(ValueError, match="one per writer"):
+            writer.append({"x": np.zeros(5)})
+        assert writer.append({"x": np.zeros(1)}, item=Last(1, "uniform")) == 1
+        assert writer.info()[0]["steps"] == 1
+
+
+def test_the_same_writer_twice(client):
+    with client.writer({"x": 0.0}) as a, client.writer({"x": 0.0}) as b:
+        with pytest.raises(ValueError, match="same"):
+            replaybus._core.append_rows((a, b, a), False, {"x": np.zeros(3)}, None, 1, 1.0, None, 1.0)
+        with pytest.raises(ValueError, match="one writer"):
+            replaybus._core.append_rows((a, b), True, {"x": np.zeros(3)}, None, 1, 1.0, None, 1.0)
+        a.append({"x": 1.0})
+        b.append({"x": 1.0})
+
+
+@pytest.mark.parametrize("other", [Field("float64", (1000,)), Field("int64"), Field("float32", (2,))])
+def test_writers_of_other_columns(client, other):
+    with client.writer({"x": 0.0}) as a, client.writer({"x": other}) as b:
+        with pytest.raises(replaybus.FailedPrecondition, match="columns"):
+            replaybus._core.append_rows((a, b), False, {"x": np.zeros(2)}, None, 1, 1.0, None, 1.0)
+        assert a.info()["steps"] == b.info()["steps"] == 0
+
+
+def test_threads_with_the_same_writers_in_another_order(client):
+    writers = [client.writer({"x": 0.0}, max_in_flight=4) for _ in range(3)]
+    failures = []
+
+    def work(order):
+        try:
+            for _ in range(300):
+                replaybus._core.append_rows(tuple(writers[i] for i in order), False, {"x": np.zeros(3)}, "uniform", 1, 1.0,
+                                            None, None)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(order,), daemon=True) for order in ((0, 1, 2), (2, 1, 0), (1, 2, 0))]
+    [thread.start() for thread in threads]
+    [thread.join(30) for thread in threads]
+    assert not failures and not any(thread.is_alive() for thread in threads)
+    assert [writer.info()["created"] for writer in writers] == [900] * 3
+    [writer.close(10) for writer in writers]
+
+
+@pytest.mark.parametrize("wrong", [np.zeros(3), np.zeros((2, 2)), np.zeros(4, "float32"), np.zeros(())])
+def test_a_conversion_to_another_shape(client, wrong):
+    core = replaybus._core
+    with client.writer({"x": np.zeros(4)}) as writer:
+        core.setup(replaybus.errors.BY_STATUS, lambda *_: wrong)
+        try:
+            with pytest.raises(ValueError, match="another type or shape"):
+                writer.append({"x": [1, 2, 3, 4]})
+            with pytest.raises(ValueError, match="another type or shape"):
+                writer.append_block({"x": [[1, 2, 3, 4]]})
+        finally:
+            core.setup(replaybus.errors.BY_STATUS, replaybus.convert)
+        writer.append({"x": [1, 2, 3, 4]})
+        assert writer.info()["steps"] == 1
 
 
 def test_selection_is_reused(client):
