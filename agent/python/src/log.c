@@ -27,6 +27,10 @@ static PyObject *sink; /* guarded by the GIL */
 void log_after_fork(void)
 {
     pthread_mutex_init(&mutex, NULL);
+    /* The lines are the parent's. A thread of the parent may have been changing the list, so it is not walked. */
+    first = NULL;
+    last = &first;
+    n_lines = 0;
     scheduled = false;
 }
 
@@ -45,18 +49,39 @@ static struct line *take_line(void)
     return line;
 }
 
+/* Hands a line to the sink. False with an exception set: not an error of the sink, but KeyboardInterrupt or the like. */
+static bool hand_over(const struct line *line)
+{
+    PyObject *function = Py_XNewRef(sink);
+    if (!function)
+        return true;
+    /* A line may be cut within a character, or have bytes of a peer. */
+    PyObject *text = PyUnicode_DecodeUTF8(line->text, (Py_ssize_t)strlen(line->text), "replace");
+    PyObject *result = text ? PyObject_CallFunction(function, "iO", (int)line->level, text) : NULL;
+    bool ok = result || PyErr_ExceptionMatches(PyExc_Exception);
+    if (!result && ok)
+        PyErr_WriteUnraisable(function);
+    Py_XDECREF(result);
+    Py_XDECREF(text);
+    Py_DECREF(function);
+    return ok;
+}
+
 static int deliver(void *unused)
 {
     (void)unused;
     struct line *line;
-    while ((line = take_line())) {
-        PyObject *result = sink ? PyObject_CallFunction(sink, "is", (int)line->level, line->text) : NULL;
-        if (sink && !result)
-            PyErr_WriteUnraisable(sink);
-        Py_XDECREF(result);
+    bool ok = true;
+    while (ok && (line = take_line())) {
+        ok = hand_over(line);
         free(line);
     }
-    return 0;
+    if (ok)
+        return 0;
+    pthread_mutex_lock(&mutex);
+    scheduled = first && Py_AddPendingCall(deliver, NULL) == 0;
+    pthread_mutex_unlock(&mutex);
+    return -1;
 }
 
 static void receive(void *ctx, int32_t level, const char *text)

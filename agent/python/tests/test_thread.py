@@ -1,4 +1,5 @@
 """A broker inside the process, and the library's log."""
+import ctypes
 import gc
 import logging
 import multiprocessing
@@ -6,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -98,6 +100,81 @@ def test_log(caplog):
         time.sleep(0.02)
     assert caplog.records[0].levelno == logging.WARNING and caplog.records[0].getMessage().startswith("C0101 ")
     client.close()
+
+
+def lose_connection(server, client):
+    """Makes a line of the library's log."""
+    client.info()
+    server.stop()
+
+
+def await_records(records, n=1):
+    for _ in range(100):
+        if len(records) >= n:
+            return
+        time.sleep(0.02)
+
+
+def test_log_of_raw_bytes(tmp_path, caplog):
+    """A line need not be UTF-8: here it has the bytes of a path."""
+    raw = os.fsencode(tmp_path) + b"/raw\xff"
+    os.symlink(tmp_path, raw)
+    library = ctypes.CDLL(replaybus._core.__file__)
+    library.rp_client_connect.restype = ctypes.c_void_p
+    library.rp_client_connect.argtypes = [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p]
+    server = replaybus.Server([replaybus.Table("t")], config={"service": f"ipc://{tmp_path}/s"})
+    client = ctypes.c_void_p(library.rp_client_connect(b"ipc://" + raw + b"/s", None, 10_000, None))
+    assert client
+    server.stop()
+    await_records(caplog.records)
+    library.rp_client_destroy(ctypes.byref(client))
+    assert "raw\ufffd/s" in caplog.records[0].getMessage()
+
+
+class Interrupt(logging.Handler):
+    def emit(self, record):
+        raise KeyboardInterrupt
+
+
+def test_ctrl_c_in_a_log_handler(caplog):
+    handler = Interrupt()
+    logging.getLogger("replaybus").addHandler(handler)
+    try:
+        for _ in range(2):
+            with replaybus.Server([replaybus.Table("t")]) as server, server.client() as client:
+                with pytest.raises(KeyboardInterrupt):
+                    lose_connection(server, client)
+                    time.sleep(2)
+    finally:
+        logging.getLogger("replaybus").removeHandler(handler)
+    caplog.clear()
+    with replaybus.Server([replaybus.Table("t")]) as server, server.client() as client:
+        lose_connection(server, client)
+        await_records(caplog.records)
+    assert caplog.records, "the log has ended"
+
+
+def test_log_after_fork(caplog):
+    """Lines that wait for the parent's main thread are not logged by a child."""
+    server = replaybus.Server([replaybus.Table("t")])
+    client, counts = server.client(), []
+
+    def fork():
+        lose_connection(server, client)
+        time.sleep(0.3)
+        child = os.fork()
+        if child == 0:
+            time.sleep(0.05)
+            os._exit(len(caplog.records))
+        counts.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+    thread = threading.Thread(target=fork)
+    thread.start()
+    time.sleep(1)  # holds back the lines
+    thread.join(20)
+    await_records(caplog.records)
+    client.close()
+    assert counts == [0] and len(caplog.records) == 1
 
 
 def test_log_level(caplog):
