@@ -64,8 +64,10 @@ void disk_pool_return(struct disk_pool *self, struct disk_job *job)
         disk_job_free(job);
         return;
     }
+    void *buffer = job->buffer;
     job_clear(job);
-    *job = (struct disk_job){.data = job->buffer, .buffer = job->buffer};
+    *job = (struct disk_job){0};
+    job->data = job->buffer = buffer;
     pthread_mutex_lock(&self->mutex);
     bool kept = self->n < DISK_POOL_MOST;
     if (kept) {

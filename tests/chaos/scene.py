@@ -88,7 +88,7 @@ class Shared:
         self.cut = multiprocessing.sharedctypes.RawArray(ctypes.c_int64, 64)
         self.done = multiprocessing.sharedctypes.RawArray(ctypes.c_int64, 64)
 
-    # The phase, and how often it has changed: who is idle names both, so that it can not be taken for idle in another.
+    # The phase, and how often it has changed: who is idle names both, so that it cannot be taken for idle in another.
     state = property(lambda self: self.cell[0])
     phase = property(lambda self: self.cell[0] & 3, lambda self, value: self.set_phase(value))
 

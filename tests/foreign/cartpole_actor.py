@@ -211,7 +211,7 @@ class Transitions:
         except ReplayError as again:
             if again.status != SESSION_UNKNOWN:
                 raise
-            # Whether these items are in the table can not be found out. A transition more or less does no harm.
+            # Whether these items are in the table cannot be found out. A transition more or less does no harm.
             print("new session; items in doubt, not sent again: %d" % len(self.stream.start_over()), flush=True)
             self.open()
 

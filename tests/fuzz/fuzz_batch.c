@@ -1,4 +1,4 @@
-/* What a client makes of a sample reply from a broker that it can not trust. Input: the size of the header (2 bytes,
+/* What a client makes of a sample reply from a broker that it cannot trust. Input: the size of the header (2 bytes,
  * little-endian), the header, the number of frames (1 byte), the size of each but the last (2 bytes each), the
  * frames. */
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* The broker program's command line and files: what it prints, its exit codes, and a log that can not be written. */
+/* The broker program's command line and files: what it prints, its exit codes, and a log that cannot be written. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

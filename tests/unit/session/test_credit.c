@@ -173,7 +173,7 @@ static void bytes_beyond_the_credit_are_refused(void **state)
     embed_stop(&embed);
 }
 
-/* A peer that never reads its credit can not make the broker keep more than a bounded record of its rejections. */
+/* A peer that never reads its credit cannot make the broker keep more than a bounded record of its rejections. */
 static void a_flood_beyond_the_credit_takes_bounded_memory(void **state)
 {
     (void)state;

@@ -318,7 +318,7 @@ static void bye_before_the_last_message_is_answered(void **state)
     }
 }
 
-/* The waiting items of an expired session were dropped: its BYE can not say that all is in. */
+/* The waiting items of an expired session were dropped: its BYE cannot say that all is in. */
 static void bye_of_an_expired_session_does_not_claim_that_all_is_in(void **state)
 {
     struct embed *embed = *state;
