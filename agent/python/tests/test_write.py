@@ -1,5 +1,6 @@
 """Writing: every call of a writer, and what it refuses."""
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -65,24 +66,45 @@ def test_writers_of_other_columns(client, other):
         assert a.info()["steps"] == b.info()["steps"] == 0
 
 
-def test_threads_with_the_same_writers_in_another_order(client):
-    writers = [client.writer({"x": 0.0}, max_in_flight=4) for _ in range(3)]
-    failures = []
+def test_threads_with_the_same_writers_in_another_order():
+    """Flushes that wait hold one writer each, so that the other threads find some writers free and some in use."""
+    with replaybus.Server([replaybus.Table.queue("full", 1)], mode="thread") as server, server.client() as client:
+        writers = [client.writer({"x": 0.0}) for _ in range(3)]
+        for writer in writers:
+            writer.append({"x": 0.0})
+            writer.item("full")
+            writer.item("full")
+        end, counts, failures = time.monotonic() + 1, [0, 0, 0], []
 
-    def work(order):
-        try:
-            for _ in range(300):
-                replaybus._core.append_rows(tuple(writers[i] for i in order), False, {"x": np.zeros(3)}, "uniform", 1, 1.0,
-                                            None, None)
-        except BaseException as error:
-            failures.append(error)
+        def append(i, order):
+            while time.monotonic() < end:
+                some = tuple(writers[j] for j in order)
+                replaybus._core.append_rows(some, False, {"x": np.zeros(3)}, None, 1, 1.0, None, None)
+                counts[i] += 1
 
-    threads = [threading.Thread(target=work, args=(order,), daemon=True) for order in ((0, 1, 2), (2, 1, 0), (1, 2, 0))]
-    [thread.start() for thread in threads]
-    [thread.join(30) for thread in threads]
-    assert not failures and not any(thread.is_alive() for thread in threads)
-    assert [writer.info()["created"] for writer in writers] == [900] * 3
-    [writer.close(10) for writer in writers]
+        def flush(writer):
+            while time.monotonic() < end:
+                try:
+                    writer.flush(timeout=0.005)
+                except replaybus.DeadlineExceeded:
+                    time.sleep(0.003)
+
+        def work(function, *arguments):
+            try:
+                function(*arguments)
+            except BaseException as error:
+                failures.append(error)
+
+        calls = [(append, i, order) for i, order in enumerate(((0, 1, 2), (2, 1, 0), (1, 2, 0)))]
+        calls += [(flush, writer) for writer in writers]
+        threads = [threading.Thread(target=work, args=call, daemon=True) for call in calls]
+        [thread.start() for thread in threads]
+        [thread.join(10) for thread in threads]
+        assert not failures and not any(thread.is_alive() for thread in threads)
+        assert [writer.info()["steps"] for writer in writers] == [1 + sum(counts)] * 3 and sum(counts) > 0
+        for writer in writers:
+            with pytest.raises(replaybus.DeadlineExceeded):
+                writer.close(0)
 
 
 @pytest.mark.parametrize("wrong", [np.zeros(3), np.zeros((2, 2)), np.zeros(4, "float32"), np.zeros(())])
