@@ -1,0 +1,52 @@
+"""Batches of the broker as Reverb's samples."""
+from __future__ import annotations
+
+from typing import Any, Iterator, NamedTuple
+
+import numpy as np
+
+from .. import nest
+from ..sampler import Batch
+from .replay_sample import ReplaySample, SampleInfo
+
+
+class Item(NamedTuple):
+    """A sampled item and its fields in order."""
+
+    info: SampleInfo
+    names: tuple
+    fields: list
+
+    def structured(self, values: list) -> Any:
+        """Values in the structure in which the item was written."""
+        return nest.pack(nest.node_of_names(self.names), iter(values))
+
+    def timesteps(self) -> int:
+        """The number of steps, which is the first dimension of all fields."""
+        counts = {len(field) if field.ndim else None for field in self.fields}
+        if len(counts) != 1 or None in counts:
+            raise ValueError(f"the fields of item {self.info.key} differ in their steps, so that it cannot be split into "
+                             "timesteps: sample it with emit_timesteps=False, or with TrajectoryDataset")
+        return counts.pop()
+
+    def sample(self, structure: bool) -> ReplaySample:
+        """The whole item."""
+        return ReplaySample(self.info, self.structured(self.fields) if structure else list(self.fields))
+
+    def steps(self, structure: bool) -> list[ReplaySample]:
+        """A sample for each timestep."""
+        rows = [[field[step] for field in self.fields] for step in range(self.timesteps())]
+        return [ReplaySample(self.info, self.structured(row) if structure else row) for row in rows]
+
+
+def items(batch: Batch) -> Iterator[Item]:
+    """The items of a batch, one by one, without the rows that only fill up shorter items."""
+    names = batch._core.names()
+    fields = [np.asarray(view) for view in batch._core.fields()]
+    lengths = [None if view is None else np.asarray(view) for view in batch._core.lengths()]
+    size = int(batch.info["table_size"])
+    for i in range(len(batch)):
+        info = SampleInfo(int(batch.key[i]), float(batch.probability[i]), size, float(batch.priority[i]),
+                          int(batch.times_sampled[i]))
+        rows = [field[i] if length is None else field[i, :length[i]] for field, length in zip(fields, lengths)]
+        yield Item(info, names, rows)

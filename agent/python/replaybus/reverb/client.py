@@ -1,0 +1,131 @@
+"""A connection to a server: inserting, sampling, changing priorities, and looking."""
+from __future__ import annotations
+
+import threading
+from typing import Any, Generator, Mapping, Optional, Sequence, Union
+
+import numpy as np
+
+from .. import client as native
+from .. import nest
+from . import _structure
+from ._items import ItemWriter, Rows
+from ._samples import items
+from .errors import translated
+from .replay_sample import ReplaySample
+from .reverb_types import TableInfo, table_info
+
+SAMPLES_IN_FLIGHT = 16
+
+
+def _endpoint(address: str) -> str:
+    if "://" in address:
+        return address
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise ValueError(f"the address of a server is 'host:port', not {address!r}")
+    return f"tcp://{'127.0.0.1' if host == 'localhost' else host}:{port}"
+
+
+class Client:
+    """A client of the server at ``server_address``, "host:port". It connects when it is first used, and pickles as its address."""
+
+    def __init__(self, server_address: str) -> None:
+        self._server_address = server_address
+        self.native = native.Client(_endpoint(server_address))
+        self._lock = threading.Lock()
+        self._inserts: Optional[ItemWriter] = None
+        self._known: Optional[_structure.Facts] = None
+
+    def __repr__(self) -> str:
+        return f"Client, server_address={self._server_address}"
+
+    def __reduce__(self):
+        return type(self), (self._server_address,)
+
+    @property
+    def server_address(self) -> str:
+        """The address that the client was made with."""
+        return self._server_address
+
+    def _facts(self) -> _structure.Facts:
+        if self._known is None:
+            self._known = _structure.lookup(self.native)
+        return self._known
+
+    def signature(self, table: str) -> Any:
+        """The signature of a table, with a replaybus.Field for each value; None if it has none."""
+        return _structure.signature_of(self.specs(table))
+
+    def specs(self, table: str) -> Optional[Sequence[_structure.Spec]]:
+        """The values of a table's signature; None if it has none."""
+        with translated():
+            return self._facts().signatures.get(table)
+
+    # ---- writing
+
+    def insert(self, data: Any, priorities: Mapping[str, float]) -> None:
+        """Inserts one timestep into each of the tables, and waits until it is there."""
+        if not priorities:
+            raise ValueError("priorities must name at least one table")
+        data = _structure.ordered(data)
+        node = nest.node_of(data)
+        names = nest.names(node)
+        rows = [np.asarray(leaf) for leaf in nest.flatten(node, data)]
+        specs = [_structure.Spec(name, row.dtype.name, row.shape) for name, row in zip(names, rows)]
+        fields = [Rows(name, row[np.newaxis], False) for name, row in zip(names, rows)]
+        for table in priorities:
+            _structure.check(table, self.specs(table), specs)
+        with translated(), self._lock:
+            if self._inserts is None:
+                self._inserts = ItemWriter(self.native)
+            for table, priority in priorities.items():
+                self._inserts.create(table, float(priority), fields)
+            self._inserts.flush()
+
+    # ---- sampling
+
+    def sample(self, table: str, num_samples: int = 1, *, emit_timesteps: bool = True,
+               unpack_as_table_signature: bool = False
+               ) -> Generator[Union[list[ReplaySample], ReplaySample], None, None]:
+        """Yields items: each a list with a sample per timestep, or with emit_timesteps=False one sample.
+
+        ``data`` is a list of arrays, or with unpack_as_table_signature the structure in which the item was written. Waits
+        until the table has items to give.
+        """
+        if num_samples < 1:
+            raise ValueError(f"num_samples must be 1 or more, not {num_samples}")
+        with translated(), self.native.sampler(table, 1, in_flight=min(num_samples, SAMPLES_IN_FLIGHT),
+                                               max_samples=num_samples) as sampler:
+            for batch in sampler:
+                for item in items(batch):
+                    yield (item.steps if emit_timesteps else item.sample)(unpack_as_table_signature)
+
+    # ---- operating
+
+    def mutate_priorities(self, table: str, updates: Optional[Mapping[int, float]] = None,
+                          deletes: Optional[Sequence[int]] = None) -> None:
+        """Sets priorities by key, then deletes keys. Keys that are not in the table are ignored."""
+        with translated():
+            if updates:
+                keys = np.fromiter(updates.keys(), np.uint64, len(updates))
+                self.native.update(table, keys, np.fromiter(updates.values(), np.float64, len(updates)))
+            if deletes is not None and len(deletes):
+                self.native.delete(table, np.fromiter(deletes, np.uint64, len(deletes)))
+
+    def reset(self, table: str) -> None:
+        """Removes all items of a table and sets its limiter to zero."""
+        with translated():
+            self.native.reset(table)
+
+    def server_info(self, timeout: Optional[float] = None) -> dict[str, TableInfo]:
+        """The state of every table, by name. ``timeout`` is in seconds."""
+        with translated():
+            state = self.native.info(timeout=timeout)
+        return {table["name"]: table_info(table, self.signature(table["name"])) for table in state["tables"]}
+
+    def checkpoint(self) -> str:
+        """Stores the whole state of the server, and returns the folder of its checkpoints."""
+        with translated():
+            self.native.checkpoint()
+            return self._facts().checkpoints or ""

@@ -1,0 +1,50 @@
+"""Exceptions that programs written for Reverb catch. Each one carries the broker's message.
+
+>>> issubclass(DeadlineExceededError, ReverbError) and issubclass(DeadlineExceededError, TimeoutError)
+True
+"""
+from __future__ import annotations
+
+import contextlib
+from typing import Iterator
+
+from .. import errors as native
+
+
+class ReverbError(RuntimeError):
+    """The base of all errors of this module."""
+
+
+class DeadlineExceededError(ReverbError, TimeoutError):
+    """A time-out has passed; the message says what the call waited for."""
+
+
+class InvalidArgumentError(ReverbError, ValueError):
+    """A value is not allowed."""
+
+
+class NotFoundError(ReverbError):
+    """The broker has no such table."""
+
+
+_CLASSES = {
+    native.DeadlineExceeded: DeadlineExceededError,
+    native.InvalidArgument: InvalidArgumentError,
+    native.AlreadyExists: InvalidArgumentError,
+    native.Unsupported: InvalidArgumentError,
+    native.NotFound: NotFoundError,
+}
+
+
+@contextlib.contextmanager
+def translated() -> Iterator[None]:
+    """Turns errors of replaybus into errors of this module."""
+    try:
+        yield
+    except native.Error as error:
+        raise _CLASSES.get(type(error), ReverbError)(str(error)) from error
+
+
+def needs_tensorflow(what: str, instead: str) -> NotImplementedError:
+    """The error of everything that would need TensorFlow."""
+    return NotImplementedError(f"{what} needs TensorFlow, which replaybus does not use: {instead}")

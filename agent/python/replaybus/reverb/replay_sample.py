@@ -1,0 +1,24 @@
+"""What sampling returns."""
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Sequence
+
+
+class SampleInfo(NamedTuple):
+    """An item's key, the probability of the pick, the table's size, the priority, and the number of samples so far."""
+
+    key: Any
+    probability: Any
+    table_size: Any
+    priority: Any
+    times_sampled: Any = 1
+
+
+class ReplaySample(NamedTuple):
+    """A timestep or a whole item: ``data`` is a list of arrays, or the structure of the table's signature."""
+
+    info: SampleInfo
+    data: Any
+
+
+SampleType = Sequence[ReplaySample]

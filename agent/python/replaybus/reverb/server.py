@@ -1,0 +1,170 @@
+"""Tables, and the broker that holds them."""
+from __future__ import annotations
+
+import threading
+from typing import Any, Mapping, Optional, Sequence
+
+from .. import server as native
+from . import _structure, checkpointers, item_selectors, rate_limiters
+from .client import Client
+from .errors import translated
+from .reverb_types import RateLimiterInfo, TableInfo
+
+
+class Table:
+    """A table of a server: which items it gives, which it removes, how many it holds, and when it makes callers wait.
+
+    ``signature`` is a structure of objects with ``dtype`` and ``shape``, for example ``replaybus.Field``. Clients check it.
+    """
+
+    def __init__(self, name: str, sampler: item_selectors.Selector, remover: item_selectors.Selector, max_size: int,
+                 rate_limiter: rate_limiters.RateLimiter, max_times_sampled: int = 0, extensions: Sequence[Any] = (),
+                 signature: Any = None) -> None:
+        if max_size < 1:
+            raise ValueError(f"max_size must be 1 or more, not {max_size}")
+        if not isinstance(sampler, item_selectors.Selector) or not isinstance(remover, item_selectors.Selector):
+            raise TypeError("sampler and remover must be selectors, such as reverb.selectors.Uniform()")
+        if not isinstance(rate_limiter, rate_limiters.RateLimiter):
+            raise TypeError("rate_limiter must be a limiter, such as reverb.rate_limiters.MinSize(1)")
+        self._arguments = dict(name=name, sampler=sampler, remover=remover, max_size=max_size, rate_limiter=rate_limiter,
+                               max_times_sampled=max_times_sampled, extensions=tuple(extensions), signature=signature)
+        self.specs = _structure.specs_of(signature)
+        self._client: Optional[Client] = None
+
+    @classmethod
+    def queue(cls, name: str, max_size: int, extensions: Sequence[Any] = (), signature: Any = None) -> "Table":
+        """Items are sampled once, oldest first; inserts wait while the table is full."""
+        return cls(name, item_selectors.Fifo(), item_selectors.Fifo(), max_size, rate_limiters.Queue(max_size), 1,
+                   extensions, signature)
+
+    @classmethod
+    def stack(cls, name: str, max_size: int, extensions: Sequence[Any] = (), signature: Any = None) -> "Table":
+        """Items are sampled once, newest first; inserts wait while the table is full."""
+        return cls(name, item_selectors.Lifo(), item_selectors.Lifo(), max_size, rate_limiters.Stack(max_size), 1,
+                   extensions, signature)
+
+    @property
+    def name(self) -> str:
+        """The table's name."""
+        return self._arguments["name"]
+
+    @property
+    def config(self) -> dict:
+        """The table as docs/CONFIG.md describes it. Extensions are given in that form, too."""
+        a = self._arguments
+        more = {"extensions": list(a["extensions"])} if a["extensions"] else {}
+        return native.Table(a["name"], sampler=a["sampler"].config, remover=a["remover"].config, max_size=a["max_size"],
+                            limiter=a["rate_limiter"].config, max_times_sampled=max(a["max_times_sampled"], 0), **more)
+
+    def replace(self, **changes: Any) -> "Table":
+        """A new table with some of the constructor's arguments changed."""
+        return Table(**{**self._arguments, **changes})
+
+    @property
+    def info(self) -> TableInfo:
+        """The table's state. Without a running server, its settings."""
+        a = self._arguments
+        if self._client is not None:
+            state = self._client.server_info()[self.name]
+            return state._replace(sampler_options=a["sampler"], remover_options=a["remover"], signature=a["signature"])
+        limiter = a["rate_limiter"]
+        rates = RateLimiterInfo(limiter.samples_per_insert, limiter.min_diff, limiter.max_diff, limiter.min_size_to_sample)
+        return TableInfo(a["name"], a["sampler"], a["remover"], a["max_size"], a["max_times_sampled"], rates,
+                         a["signature"])
+
+    def can_sample(self, num_samples: int) -> bool:
+        """Whether so many items could be sampled now without waiting."""
+        info = self.info
+        rates, size = info.rate_limiter_info, info.current_size
+        cursor = rates.insert_stats.completed * rates.samples_per_insert - rates.sample_stats.completed
+        if 0 < info.max_times_sampled and size * info.max_times_sampled < num_samples:
+            return False
+        return size >= rates.min_size_to_sample and cursor - num_samples >= rates.min_diff
+
+    def can_insert(self, num_inserts: int) -> bool:
+        """Whether so many items could be inserted now without waiting."""
+        info = self.info
+        rates = info.rate_limiter_info
+        inserts = rates.insert_stats.completed + num_inserts
+        if info.current_size + num_inserts <= rates.min_size_to_sample:
+            return True
+        return inserts * rates.samples_per_insert - rates.sample_stats.completed <= rates.max_diff
+
+    def __repr__(self) -> str:
+        return "Table(" + ", ".join(f"{key}={value!r}" for key, value in self._arguments.items()) + ")"
+
+
+class Server:
+    """A broker with these tables, reached at ``localhost:port``. It stops on ``stop``, or at the end of the program.
+
+    The broker runs on threads of this process, or with ``mode="process"`` in a process of its own. It accepts connections
+    from this machine; ``host="0.0.0.0"`` accepts connections from everywhere. ``config`` takes further keys of docs/CONFIG.md.
+
+    >>> import replaybus.reverb as reverb
+    >>> server = reverb.Server([reverb.Table.queue("queue", 10)])
+    >>> client = reverb.Client(f"localhost:{server.port}")
+    >>> client.insert([1.0, 2.0], {"queue": 1.0})
+    >>> [step.data[0].tolist() for steps in client.sample("queue") for step in steps]
+    [[1.0, 2.0]]
+    >>> server.stop()
+    """
+
+    def __init__(self, tables: Optional[Sequence[Table]] = None, port: Optional[int] = None,
+                 checkpointer: Optional[checkpointers.DefaultCheckpointer] = None, *, mode: str = "thread",
+                 host: str = "127.0.0.1", config: Optional[Mapping[str, Any]] = None) -> None:
+        tables = list(tables or [])
+        if not tables:
+            raise ValueError("a server must have at least one table")
+        names = [table.name for table in tables]
+        if len(set(names)) != len(names):
+            raise ValueError(f"the names of tables must differ: {names}")
+        checkpointer = checkpointer or checkpointers.default_checkpointer()
+        settings = dict(config or {})
+        if host != "127.0.0.1":
+            settings = {"service": f"tcp://{host}:{port or 0}", "ingest": f"tcp://{host}:0", "events": f"tcp://{host}:0",
+                        **settings}
+        with translated():
+            self._server: Optional[native.Server] = native.Server(
+                [table.config for table in tables], port=port, checkpoint=checkpointer.path, mode=mode, config=settings)
+            self._port = int(self._server.endpoint.rpartition(":")[2])
+            self._client = self.localhost_client()
+            facts = _structure.Facts({table.name: table.specs for table in tables}, str(checkpointer.path))
+            _structure.publish(self._client.native, facts)
+        for table in tables:
+            table._client = self._client
+        self._stopped = threading.Event()
+
+    @property
+    def port(self) -> int:
+        """The port of the broker."""
+        return self._port
+
+    def localhost_client(self) -> Client:
+        """A client of this server."""
+        return Client(f"localhost:{self._port}")
+
+    in_process_client = localhost_client
+
+    def stop(self) -> None:
+        """Stops the broker. Calls that wait for it end with an error."""
+        server, self._server = self._server, None
+        if server is not None:
+            with translated():
+                self._client.native.close()
+                server.stop()
+            self._stopped.set()
+
+    def wait(self) -> bool:
+        """Waits until the server is stopped by another thread, or by Ctrl-C, which raises KeyboardInterrupt."""
+        while not self._stopped.wait(0.1):
+            pass
+        return False
+
+    def __enter__(self) -> "Server":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        return f"Server(port={self._port})"

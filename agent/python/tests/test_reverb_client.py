@@ -1,0 +1,216 @@
+"""Reverb's interface: tables, servers, and a client's inserts, samples and questions."""
+import collections
+import os
+import pickle
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import replaybus
+import replaybus.reverb as reverb
+
+
+def table(name="replay", sampler=None, **more):
+    arguments = dict(sampler=sampler or reverb.selectors.Uniform(), remover=reverb.selectors.Fifo(), max_size=100,
+                     rate_limiter=reverb.rate_limiters.MinSize(1))
+    return reverb.Table(name, **{**arguments, **more})
+
+
+@pytest.fixture(scope="module")
+def reverb_server(tmp_path_factory):
+    spec = {"x": replaybus.Field("float32", (2,)), "a": replaybus.Field("int64", ())}
+    folder = str(tmp_path_factory.mktemp("checkpoints"))
+    tables = [table(), table("fifo", reverb.selectors.Fifo()), table("lifo", reverb.selectors.Lifo()),
+              table("min", reverb.selectors.MinHeap()), table("max", reverb.selectors.MaxHeap()),
+              table("prioritized", reverb.selectors.Prioritized(1.0)), reverb.Table.queue("queue", 3),
+              reverb.Table.stack("stack", 3), table("signed", signature=spec),
+              table("twice", reverb.selectors.Fifo(), max_times_sampled=2)]
+    with reverb.Server(tables, checkpointer=reverb.checkpointers.DefaultCheckpointer(folder)) as server:
+        server.tables, server.folder = {each.name: each for each in tables}, folder
+        yield server
+
+
+@pytest.fixture
+def client(reverb_server):
+    client = reverb.Client(f"localhost:{reverb_server.port}")
+    for name in client.server_info():
+        client.reset(name)
+    return client
+
+
+def values(client, table, n):
+    return [float(steps[0].data[0]) for steps in client.sample(table, n)]
+
+
+def test_insert_and_sample(client):
+    client.insert({"b": np.float32(3), "a": np.arange(4)}, {"replay": 2.0})
+    sample, = client.sample("replay", 1)
+    assert len(sample) == 1 and isinstance(sample[0], reverb.ReplaySample)
+    assert sample[0].data[0].tolist() == [0, 1, 2, 3] and sample[0].data[1] == 3  # in the order of the keys
+    info = sample[0].info
+    assert info.priority == 2 and info.probability == 1 and info.table_size == 1 and info.times_sampled == 1
+    whole = next(client.sample("replay", emit_timesteps=False, unpack_as_table_signature=True))
+    assert whole.data["a"].shape == (1, 4) and whole.data["b"].tolist() == [3]
+    assert whole.info.times_sampled == 2
+
+
+Step = collections.namedtuple("Step", "observation reward")
+
+
+@pytest.mark.parametrize("data", [1.5, [1.0, 2.0], (1, {"b": 2.0, "a": np.zeros((2, 3))}), Step(np.ones(2), 0.5),
+                                  {"image": np.zeros((4, 4), np.uint8), "flags": np.array([True, False])}])
+def test_structures(client, data):
+    client.insert(data, {"fifo": 1.0})
+    sample = next(client.sample("fifo", unpack_as_table_signature=True))[0].data
+    if isinstance(data, (dict, tuple)):
+        assert type(sample) is type(data)
+    for want, got in zip(leaves(data), leaves(sample), strict=True):
+        assert np.array_equal(want, got) and np.asarray(want).dtype == got.dtype
+
+
+def leaves(value):
+    if isinstance(value, dict):
+        return [leaf for key in sorted(value) for leaf in leaves(value[key])]
+    return [leaf for part in value for leaf in leaves(part)] if isinstance(value, tuple) else [value]
+
+
+def test_several_tables(client):
+    client.insert(1.0, {"fifo": 1.0, "lifo": 2.0})
+    info = client.server_info()
+    assert info["fifo"].current_size == info["lifo"].current_size == 1
+    with pytest.raises(reverb.ReverbError):
+        client.insert(1.0, {"no such table": 1.0})
+    with pytest.raises(ValueError):
+        client.insert(1.0, {})
+    client.insert(2.0, {"fifo": 1.0})  # the client works after a refused item
+    assert client.server_info()["fifo"].current_size == 2
+
+
+def test_selectors(client):
+    for name in ("fifo", "lifo", "min", "max"):
+        for value, priority in ((1.0, 5.0), (2.0, 1.0), (3.0, 9.0)):
+            client.insert(value, {name: priority})
+    assert values(client, "fifo", 1) == [1] and values(client, "lifo", 1) == [3]
+    assert values(client, "min", 1) == [2] and values(client, "max", 1) == [3]
+
+
+def test_queue_and_stack(client):
+    for value in (1.0, 2.0, 3.0):
+        client.insert(value, {"queue": 1.0, "stack": 1.0})
+    blocked = threading.Thread(target=client.insert, args=(4.0, {"queue": 1.0}), daemon=True)
+    blocked.start()
+    time.sleep(0.1)
+    assert blocked.is_alive()
+    other = reverb.Client(client.server_address)
+    assert values(other, "queue", 4) == [1, 2, 3, 4] and values(other, "stack", 3) == [3, 2, 1]
+    blocked.join(5)
+    assert not blocked.is_alive() and client.server_info()["queue"].current_size == 0
+
+
+def test_max_times_sampled(client):
+    client.insert(1.0, {"twice": 1.0})
+    client.insert(2.0, {"twice": 1.0})
+    assert values(client, "twice", 4) == [1, 1, 2, 2]
+
+
+def test_mutate_priorities(client):
+    for value in (1.0, 2.0):
+        client.insert(value, {"max": value})
+    keys = {float(s[0].data[0]): s[0].info.key for s in client.sample("max", 1)}
+    client.mutate_priorities("max", updates={keys[2.0]: 0.5, 12345: 1.0})
+    assert values(client, "max", 1) == [1]
+    client.mutate_priorities("max", deletes=[keys[2.0], 12345])
+    assert client.server_info()["max"].current_size == 1
+    client.mutate_priorities("max")
+    with pytest.raises(ValueError):
+        client.mutate_priorities("max", updates={next(client.sample("max"))[0].info.key: float("nan")})
+    with pytest.raises(ValueError):
+        values(client, "max", 0)
+
+
+def test_signature(client):
+    good = {"x": np.zeros(2, np.float32), "a": 1}
+    client.insert(good, {"signed": 1.0})
+    for bad in ({"x": np.zeros(3, np.float32), "a": 1}, {"x": np.zeros(2), "a": 1}, {"x": good["x"]}, 1.0):
+        with pytest.raises(ValueError, match="signature"):
+            client.insert(bad, {"signed": 1.0})
+    assert client.server_info()["signed"].signature["x"] == ("float32", (2,))
+    assert next(client.sample("signed", unpack_as_table_signature=True))[0].data["a"] == 1
+
+
+def test_infos(client, reverb_server):
+    client.insert(1.0, {"prioritized": 1.0})
+    values(client, "prioritized", 3)
+    info = reverb_server.tables["prioritized"].info
+    assert info.name == "prioritized" and info.current_size == 1 and info.max_size == 100
+    assert info.rate_limiter_info.insert_stats.completed == 1 and info.rate_limiter_info.sample_stats.completed == 3
+    assert info.sampler_options == reverb.selectors.Prioritized(1.0)
+    assert reverb_server.tables["prioritized"].can_sample(5) and not reverb_server.tables["fifo"].can_sample(1)
+    queue = reverb_server.tables["queue"]
+    assert queue.can_insert(3) and not queue.can_insert(4)
+    copy = queue.replace(name="other", max_size=7)
+    assert copy.name == "other" and copy.info.max_size == 7 and copy.info.current_size == 0
+
+
+def test_checkpoint(client, reverb_server):
+    client.insert(7.0, {"replay": 1.0})
+    assert client.checkpoint() == reverb_server.folder and os.listdir(reverb_server.folder)
+
+
+def test_restart_from_checkpoint(tmp_path):
+    checkpointer = reverb.checkpointers.DefaultCheckpointer(str(tmp_path))
+    with reverb.Server([table()], checkpointer=checkpointer) as server:
+        server.localhost_client().insert(7.0, {"replay": 1.0})
+        server.localhost_client().checkpoint()
+    with reverb.Server([table()], checkpointer=checkpointer) as server:
+        assert values(server.localhost_client(), "replay", 1) == [7]
+
+
+def test_servers(client):
+    with pytest.raises(ValueError):
+        reverb.Server([])
+    with pytest.raises(ValueError):
+        reverb.Server([table(), table()])
+    with reverb.Server([table()], mode="process") as server:
+        waiter = threading.Thread(target=server.wait)
+        waiter.start()
+        server.localhost_client().insert(1.0, {"replay": 1.0})
+        server.stop()
+        waiter.join(5)
+        assert not waiter.is_alive()
+    copy = pickle.loads(pickle.dumps(client))
+    assert copy.server_address == client.server_address and "replay" in copy.server_info(timeout=5)
+    with pytest.raises(ValueError):
+        reverb.Client("nonsense")
+
+
+def test_rate_limiters():
+    for limiter in (lambda: reverb.rate_limiters.MinSize(0), lambda: reverb.rate_limiters.SampleToInsertRatio(0, 1, 5),
+                    lambda: reverb.rate_limiters.SampleToInsertRatio(4, 1, 3.9),
+                    lambda: reverb.rate_limiters.SampleToInsertRatio(1, 1, (5, 10)),
+                    lambda: reverb.rate_limiters.SampleToInsertRatio(1, 20, (0, 10)),
+                    lambda: reverb.selectors.Prioritized(-1)):
+        with pytest.raises(ValueError):
+            limiter()
+    ratio = reverb.rate_limiters.SampleToInsertRatio(2, 10, 4)
+    assert (ratio.min_diff, ratio.max_diff) == (16, 24)
+    pair = reverb.rate_limiters.SampleToInsertRatio(2, 10, [0, 50])
+    assert (pair.min_diff, pair.max_diff) == (0, 50)
+
+
+def test_ratio_makes_samplers_wait():
+    limiter = reverb.rate_limiters.SampleToInsertRatio(1, 2, (0, 10))
+    with reverb.Server([table(rate_limiter=limiter)]) as server:
+        client = server.localhost_client()
+        client.insert(1.0, {"replay": 1.0})
+        done = []
+        reader = threading.Thread(target=lambda: done.extend(server.localhost_client().sample("replay", 3)), daemon=True)
+        reader.start()
+        time.sleep(0.1)
+        assert not done
+        client.insert(2.0, {"replay": 1.0})
+        client.insert(3.0, {"replay": 1.0})
+        reader.join(5)
+        assert len(done) == 3
