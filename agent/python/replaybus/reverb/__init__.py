@@ -15,9 +15,12 @@
 >>> server.stop()
 """
 from . import checkpointers, client, errors, item_selectors, rate_limiters, replay_sample, reverb_types, server
+from . import trajectory_writer, writer
 from . import item_selectors as selectors
 from .client import Client
 from .errors import DeadlineExceededError, ReverbError
 from .replay_sample import ReplaySample, SampleInfo
 from .reverb_types import TableInfo
 from .server import Server, Table
+from .trajectory_writer import TrajectoryColumn, TrajectoryWriter
+from .writer import Writer

@@ -36,12 +36,14 @@ class Spec(NamedTuple):
     shape: Optional[tuple]
 
 
-def _dtype(value: Any) -> str:
+def dtype_name(value: Any) -> str:
+    """The name of an element type."""
     dtype = getattr(value, "as_numpy_dtype", value)  # TensorFlow's element types
     return np.dtype(dtype).name
 
 
-def _shape(value: Any) -> Optional[tuple]:
+def shape_of(value: Any) -> Optional[tuple]:
+    """A shape as a tuple; None: any."""
     if value is None:
         return None
     dims = getattr(value, "dims", value)  # TensorFlow's shapes
@@ -54,7 +56,7 @@ def specs_of(signature: Any) -> Optional[list[Spec]]:
         return None
     signature = ordered(signature)
     node = nest.node_of(signature, (Field,))
-    return [Spec(name, _dtype(leaf.dtype), _shape(leaf.shape))
+    return [Spec(name, dtype_name(leaf.dtype), shape_of(leaf.shape))
             for name, leaf in zip(nest.names(node), nest.flatten(node, signature))]
 
 

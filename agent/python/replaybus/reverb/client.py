@@ -14,6 +14,8 @@ from ._samples import items
 from .errors import translated
 from .replay_sample import ReplaySample
 from .reverb_types import TableInfo, table_info
+from .trajectory_writer import TrajectoryWriter
+from .writer import Writer
 
 SAMPLES_IN_FLIGHT = 16
 
@@ -82,6 +84,17 @@ class Client:
             for table, priority in priorities.items():
                 self._inserts.create(table, float(priority), fields)
             self._inserts.flush()
+
+    def writer(self, max_sequence_length: int, delta_encoded: bool = False, chunk_length: Optional[int] = None,
+               max_in_flight_items: Optional[int] = 25) -> Writer:
+        """A writer whose items are the last steps, at most max_sequence_length. delta_encoded is accepted and not needed."""
+        with translated():
+            return Writer(self, max_sequence_length, chunk_length, max_in_flight_items)
+
+    def trajectory_writer(self, num_keep_alive_refs: int, *, get_signature_timeout_ms: Optional[int] = 3000
+                          ) -> TrajectoryWriter:
+        """A writer whose items are selections of the newest num_keep_alive_refs steps."""
+        return TrajectoryWriter(self, num_keep_alive_refs)
 
     # ---- sampling
 
