@@ -15,12 +15,15 @@
 >>> server.stop()
 """
 from . import checkpointers, client, errors, item_selectors, rate_limiters, replay_sample, reverb_types, server
-from . import trajectory_writer, writer
+from . import timestep_dataset, trajectory_dataset, trajectory_writer, writer
 from . import item_selectors as selectors
 from .client import Client
 from .errors import DeadlineExceededError, ReverbError
 from .replay_sample import ReplaySample, SampleInfo
 from .reverb_types import TableInfo
 from .server import Server, Table
+from .tensorflow import PatternDataset, TFClient
+from .timestep_dataset import TimestepDataset
+from .trajectory_dataset import TrajectoryDataset
 from .trajectory_writer import TrajectoryColumn, TrajectoryWriter
 from .writer import Writer

@@ -1,0 +1,121 @@
+"""Reverb's interface: datasets, and programs like Acme's agents."""
+import threading
+
+import numpy as np
+import pytest
+
+import replaybus
+import replaybus.reverb as reverb
+
+
+@pytest.fixture
+def client():
+    signature = {"x": replaybus.Field("float32", (None, 2)), "a": replaybus.Field("int64", (None,))}
+    tables = [reverb.Table.queue("queue", 100, signature=signature), reverb.Table.queue("plain", 100)]
+    with reverb.Server(tables) as server:
+        yield server.localhost_client()
+
+
+def fill(client, table, n=4):
+    with client.trajectory_writer(num_keep_alive_refs=2) as writer:
+        for t in range(n + 1):
+            writer.append({"x": np.full(2, t, np.float32), "a": t})
+            if t:
+                writer.create_item(table, float(t), {"x": writer.history["x"][-2:], "a": writer.history["a"][-2:]})
+
+
+def test_trajectory_dataset(client):
+    fill(client, "queue")
+    dataset = reverb.TrajectoryDataset.from_table_signature(client.server_address, "queue", 10, rate_limiter_timeout_ms=100)
+    samples = list(dataset)
+    assert [sample.data["a"].tolist() for sample in samples] == [[0, 1], [1, 2], [2, 3], [3, 4]]
+    assert samples[3].data["x"].shape == (2, 2) and samples[3].info.priority == 4
+    fill(client, "queue", 5)
+    batches = list(dataset.take(5).batch(2))
+    assert [batch.data["x"].shape for batch in batches] == [(2, 2, 2), (2, 2, 2), (1, 2, 2)]
+    assert batches[0].info.key.shape == (2,) and batches[0].info.priority.tolist() == [1, 2]
+    fill(client, "queue", 3)
+    assert len(list(dataset.batch(2, drop_remainder=True))) == 1
+
+
+def test_timestep_dataset(client):
+    fill(client, "plain", 2)
+    dataset = reverb.TimestepDataset(client.server_address, "plain", {"x": np.float32, "a": np.int64}, {"x": (2,), "a": ()},
+                                     max_in_flight_samples_per_worker=1, max_samples=2)
+    assert [int(sample.data["a"]) for sample in dataset] == [0, 1, 1, 2]
+
+
+def test_declared_types(client):
+    fill(client, "plain", 2)
+    for dtypes, shapes in (({"x": np.float64, "a": np.int64}, None), ({"x": np.float32, "a": np.int64}, {"x": (3, 2), "a": (2,)}),
+                           ({"x": np.float32}, None)):
+        with pytest.raises(ValueError):
+            next(iter(reverb.TrajectoryDataset(client.server_address, "plain", dtypes, shapes, 1)))
+        fill(client, "plain", 1)
+
+
+def test_wrong_arguments(client):
+    with pytest.raises(ValueError, match="signature"):
+        reverb.TrajectoryDataset.from_table_signature(client.server_address, "plain", 10)
+    with pytest.raises(ValueError, match="no table"):
+        reverb.TimestepDataset.from_table_signature(client.server_address, "nothing", 10)
+    for wrong in (dict(max_in_flight_samples_per_worker=0), dict(max_samples=0), dict(rate_limiter_timeout_ms=-2),
+                  dict(num_workers_per_iterator=0)):
+        with pytest.raises(ValueError):
+            reverb.TrajectoryDataset(client.server_address, "plain", **wrong)
+
+
+def test_tensorflow_says_so(client):
+    for make in (lambda: reverb.TFClient("localhost:1"), lambda: reverb.PatternDataset()):
+        with pytest.raises(NotImplementedError, match="TensorFlow"):
+            make()
+    with pytest.raises(AttributeError, match="TensorFlow"):
+        reverb.TrajectoryDataset(client.server_address, "plain").interleave(1)
+
+
+STEPS, SEQUENCE, BATCH = 400, 3, 16
+
+
+def act(address, errors):
+    """An adder: overlapping sequences within episodes of 20 steps."""
+    try:
+        writer = reverb.Client(address).trajectory_writer(num_keep_alive_refs=SEQUENCE)
+        for t in range(STEPS):
+            writer.append({"observation": np.full(4, t, np.float32), "action": np.int32(t % 3), "reward": float(t)})
+            if writer.episode_steps >= SEQUENCE:
+                columns = {name: column[-SEQUENCE:] for name, column in writer.history.items()}
+                writer.create_item("priority_table", 1.0, columns)
+            if t % 20 == 19:
+                writer.end_episode(timeout_ms=20_000)
+        writer.close()
+    except Exception as error:  # the test looks at it
+        errors.append(error)
+
+
+def test_actor_and_learner():
+    limiter = reverb.rate_limiters.SampleToInsertRatio(samples_per_insert=2.0, min_size_to_sample=20, error_buffer=40.0)
+    signature = {"observation": replaybus.Field("float32", (SEQUENCE, 4)), "action": replaybus.Field("int32", (SEQUENCE,)),
+                 "reward": replaybus.Field("float64", (SEQUENCE,))}
+    table = reverb.Table("priority_table", sampler=reverb.selectors.Prioritized(0.6), remover=reverb.selectors.Fifo(),
+                         max_size=100, rate_limiter=limiter, signature=signature)
+    errors = []
+    with reverb.Server([table]) as server:
+        address = f"localhost:{server.port}"
+        actor = threading.Thread(target=act, args=(address, errors), daemon=True)
+        actor.start()
+        client = reverb.Client(address)
+        dataset = reverb.TrajectoryDataset.from_table_signature(address, "priority_table", 2 * BATCH,
+                                                                rate_limiter_timeout_ms=1000)
+        sampled = 0
+        for batch in dataset.batch(BATCH):
+            observations, rewards = batch.data["observation"], batch.data["reward"]
+            assert (observations[..., 0] == rewards).all() and (np.diff(rewards, axis=1) == 1).all()
+            priorities = np.abs(rewards[:, -1]) + 1
+            client.mutate_priorities("priority_table", updates=dict(zip(batch.info.key, priorities)))
+            sampled += len(rewards)
+        actor.join(20)
+        assert not actor.is_alive() and not errors
+        items = STEPS // 20 * (20 - SEQUENCE + 1)
+        info = client.server_info()["priority_table"]
+        assert info.rate_limiter_info.insert_stats.completed == items and info.current_size == 100
+        assert abs(sampled - (items - 20) * 2) <= 80 and sampled == info.rate_limiter_info.sample_stats.completed
