@@ -9,7 +9,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 MODULES = ["replaybus", "replaybus.client", "replaybus.errors", "replaybus.nest", "replaybus.sampler", "replaybus.server",
            "replaybus.writer", "replaybus.reverb", "replaybus.reverb._structure", "replaybus.reverb.errors",
            "replaybus.reverb.item_selectors", "replaybus.reverb.rate_limiters", "replaybus.reverb.server",
-           "replaybus.reverb.trajectory_dataset"]
+           "replaybus.reverb.structured_writer", "replaybus.reverb.trajectory_dataset"]
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -21,7 +21,7 @@ def python_blocks(path):
     return [part.split("```")[0] for part in path.read_text().split("```python\n")[1:]]
 
 
-@pytest.mark.parametrize("path", ["README.md", "docs/PYTHON.md"])
+@pytest.mark.parametrize("path", ["README.md", "docs/PYTHON.md", "docs/FROM-REVERB.md"])
 def test_documents(path):
     blocks = python_blocks(ROOT / path)
     assert blocks

@@ -168,6 +168,23 @@ def test_restart_from_checkpoint(tmp_path):
         assert values(server.localhost_client(), "replay", 1) == [7]
 
 
+def test_journal_and_host(tmp_path):
+    for expected in (0, 1):
+        with reverb.Server([table()], checkpointer=reverb.checkpointers.DefaultCheckpointer(str(tmp_path)), journal=True,
+                           host="0.0.0.0", config={"memory_limit": "64MiB"}) as server:
+            client = server.localhost_client()
+            assert client.server_info()["replay"].current_size == expected
+            client.insert(1.0, {"replay": 1.0})
+
+
+def test_refused_priorities(client):
+    for priority in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(ValueError):
+            client.insert(1.0, {"prioritized": priority})
+    client.insert(1.0, {"prioritized": 1.0})
+    assert client.server_info()["prioritized"].current_size == 1
+
+
 def test_servers(client):
     with pytest.raises(ValueError):
         reverb.Server([])

@@ -119,3 +119,11 @@ def test_actor_and_learner():
         info = client.server_info()["priority_table"]
         assert info.rate_limiter_info.insert_stats.completed == items and info.current_size == 100
         assert abs(sampled - (items - 20) * 2) <= 80 and sampled == info.rate_limiter_info.sample_stats.completed
+
+
+def test_items_of_different_layouts_keep_their_order(client):
+    for i in range(30):
+        client.insert({"x": i} if i % 3 else (np.float32(i), np.zeros(i + 1)), {"plain": 1.0})
+    dataset = reverb.TrajectoryDataset(client.server_address, "plain", max_samples=30)
+    numbers = [sample.data["x"] if isinstance(sample.data, dict) else sample.data[0] for sample in dataset]
+    assert [int(number[0]) for number in numbers] == list(range(30))

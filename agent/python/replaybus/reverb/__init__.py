@@ -15,13 +15,14 @@
 >>> server.stop()
 """
 from . import checkpointers, client, errors, item_selectors, rate_limiters, replay_sample, reverb_types, server
-from . import timestep_dataset, trajectory_dataset, trajectory_writer, writer
+from . import structured_writer, timestep_dataset, trajectory_dataset, trajectory_writer, writer
 from . import item_selectors as selectors
 from .client import Client
 from .errors import DeadlineExceededError, ReverbError
 from .replay_sample import ReplaySample, SampleInfo
 from .reverb_types import TableInfo
 from .server import Server, Table
+from .structured_writer import Condition, StructuredWriter
 from .tensorflow import PatternDataset, TFClient
 from .timestep_dataset import TimestepDataset
 from .trajectory_dataset import TrajectoryDataset

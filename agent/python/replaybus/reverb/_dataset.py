@@ -8,7 +8,7 @@ import numpy as np
 
 from .. import nest
 from . import _structure
-from ._samples import Item, items
+from ._samples import Item, sampled
 from .client import Client
 from .errors import translated
 from .replay_sample import ReplaySample
@@ -97,7 +97,7 @@ class Dataset(_Iterable):
         """Keeps the structure, types and shapes that the caller declared."""
         dtypes = _structure.ordered(dtypes)
         self._node = nest.node_of(dtypes)
-        names, types = nest.names(self._node), nest.flatten(self._node, dtypes)
+        names, types = _structure.names(self._node), nest.flatten(self._node, dtypes)
         sizes = [None] * len(types) if shapes is None else _shapes(self._node, _structure.ordered(shapes))
         self._specs = [_structure.Spec(name, _structure.dtype_name(dtype), _structure.shape_of(shape))
                        for name, dtype, shape in zip(names, types, sizes)]
@@ -113,11 +113,9 @@ class Dataset(_Iterable):
         return nest.pack(self._node, iter(fields))
 
     def _samples(self) -> Iterator[ReplaySample]:
-        with translated(), self._client.native.sampler(
-                self._table, 1, in_flight=self._in_flight, timeout=self._timeout, max_samples=self._max_samples) as sampler:
-            for batch in sampler:
-                for item in items(batch):
-                    yield from self._of_item(item)
+        with translated():
+            for item in sampled(self._client.native, self._table, self._in_flight, self._timeout, self._max_samples):
+                yield from self._of_item(item)
 
     def _of_item(self, item: Item) -> Iterator[ReplaySample]:
         raise NotImplementedError

@@ -1,12 +1,14 @@
 """Batches of the broker as Reverb's samples."""
 from __future__ import annotations
 
-from typing import Any, Iterator, NamedTuple
+from typing import Any, Iterator, NamedTuple, Optional
 
 import numpy as np
 
 from .. import nest
+from ..client import Client
 from ..sampler import Batch
+from . import _structure
 from .replay_sample import ReplaySample, SampleInfo
 
 
@@ -19,7 +21,7 @@ class Item(NamedTuple):
 
     def structured(self, values: list) -> Any:
         """Values in the structure in which the item was written."""
-        return nest.pack(nest.node_of_names(self.names), iter(values))
+        return nest.pack(_structure.node_of_names(self.names), iter(values))
 
     def timesteps(self) -> int:
         """The number of steps, which is the first dimension of all fields."""
@@ -35,8 +37,25 @@ class Item(NamedTuple):
 
     def steps(self, structure: bool) -> list[ReplaySample]:
         """A sample for each timestep."""
-        rows = [[field[step] for field in self.fields] for step in range(self.timesteps())]
+        rows = [[field[step, ...] for field in self.fields] for step in range(self.timesteps())]
         return [ReplaySample(self.info, self.structured(row) if structure else row) for row in rows]
+
+
+LARGEST_BATCH = 32
+
+
+def sampled(client: Client, table: str, in_flight: int, timeout: Optional[float], max_samples: int) -> Iterator[Item]:
+    """Items of a table, of which about ``in_flight`` are requested ahead. 0 max_samples: without end.
+
+    Tables that pick at random give batches, which are flexible: a limiter that allows a single sample gives that sample at
+    once. Tables that pick in an order give items one by one, since a batch puts items of the same layout together.
+    """
+    in_order = not client.info(table)["tables"][0]["sampler"].startswith(("uniform", "prioritized"))
+    size = 1 if in_order else min(in_flight, LARGEST_BATCH)
+    with client.sampler(table, size, in_flight=max(in_flight // size, 1), timeout=timeout, max_samples=max_samples,
+                        flexible=True) as sampler:
+        for batch in sampler:
+            yield from items(batch)
 
 
 def items(batch: Batch) -> Iterator[Item]:
@@ -48,5 +67,5 @@ def items(batch: Batch) -> Iterator[Item]:
     for i in range(len(batch)):
         info = SampleInfo(int(batch.key[i]), float(batch.probability[i]), size, float(batch.priority[i]),
                           int(batch.times_sampled[i]))
-        rows = [field[i] if length is None else field[i, :length[i]] for field, length in zip(fields, lengths)]
+        rows = [field[i, ...] if length is None else field[i, :length[i]] for field, length in zip(fields, lengths)]
         yield Item(info, names, rows)

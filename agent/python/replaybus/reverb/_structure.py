@@ -5,6 +5,7 @@
 """
 from __future__ import annotations
 
+import functools
 import json
 from typing import Any, NamedTuple, Optional, Sequence
 
@@ -15,6 +16,8 @@ from ..errors import DeadlineExceeded
 from ..writer import Field
 
 SLOT = "replaybus.reverb"
+names = functools.lru_cache(maxsize=1024)(nest.names)
+node_of_names = functools.lru_cache(maxsize=1024)(nest.node_of_names)
 
 
 def ordered(value: Any) -> Any:
@@ -57,14 +60,14 @@ def specs_of(signature: Any) -> Optional[list[Spec]]:
     signature = ordered(signature)
     node = nest.node_of(signature, (Field,))
     return [Spec(name, dtype_name(leaf.dtype), shape_of(leaf.shape))
-            for name, leaf in zip(nest.names(node), nest.flatten(node, signature))]
+            for name, leaf in zip(names(node), nest.flatten(node, signature))]
 
 
 def signature_of(specs: Optional[Sequence[Spec]]) -> Any:
     """The structure of these values, with a replaybus.Field in the place of each."""
     if not specs:
         return None
-    return nest.pack(nest.node_of_names([spec.name for spec in specs]), iter([Field(s.dtype, s.shape) for s in specs]))
+    return nest.pack(node_of_names(tuple(spec.name for spec in specs)), iter([Field(s.dtype, s.shape) for s in specs]))
 
 
 def _fits(want: Optional[tuple], got: tuple) -> bool:

@@ -10,14 +10,15 @@ from .. import client as native
 from .. import nest
 from . import _structure
 from ._items import ItemWriter, Rows
-from ._samples import items
+from ._samples import sampled
 from .errors import translated
 from .replay_sample import ReplaySample
 from .reverb_types import TableInfo, table_info
+from .structured_writer import Config, StructuredWriter
 from .trajectory_writer import TrajectoryWriter
 from .writer import Writer
 
-SAMPLES_IN_FLIGHT = 16
+SAMPLES_IN_FLIGHT = 64
 
 
 def _endpoint(address: str) -> str:
@@ -72,7 +73,7 @@ class Client:
             raise ValueError("priorities must name at least one table")
         data = _structure.ordered(data)
         node = nest.node_of(data)
-        names = nest.names(node)
+        names = _structure.names(node)
         rows = [np.asarray(leaf) for leaf in nest.flatten(node, data)]
         specs = [_structure.Spec(name, row.dtype.name, row.shape) for name, row in zip(names, rows)]
         fields = [Rows(name, row[np.newaxis], False) for name, row in zip(names, rows)]
@@ -96,6 +97,10 @@ class Client:
         """A writer whose items are selections of the newest num_keep_alive_refs steps."""
         return TrajectoryWriter(self, num_keep_alive_refs)
 
+    def structured_writer(self, configs: Sequence[Config]) -> StructuredWriter:
+        """A writer whose items are made by rules: what structured_writer.create_config makes."""
+        return StructuredWriter(self, configs)
+
     # ---- sampling
 
     def sample(self, table: str, num_samples: int = 1, *, emit_timesteps: bool = True,
@@ -108,11 +113,9 @@ class Client:
         """
         if num_samples < 1:
             raise ValueError(f"num_samples must be 1 or more, not {num_samples}")
-        with translated(), self.native.sampler(table, 1, in_flight=min(num_samples, SAMPLES_IN_FLIGHT),
-                                               max_samples=num_samples) as sampler:
-            for batch in sampler:
-                for item in items(batch):
-                    yield (item.steps if emit_timesteps else item.sample)(unpack_as_table_signature)
+        with translated():
+            for item in sampled(self.native, table, min(num_samples, SAMPLES_IN_FLIGHT), None, num_samples):
+                yield (item.steps if emit_timesteps else item.sample)(unpack_as_table_signature)
 
     # ---- operating
 

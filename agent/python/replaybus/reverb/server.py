@@ -98,7 +98,8 @@ class Server:
     """A broker with these tables, reached at ``localhost:port``. It stops on ``stop``, or at the end of the program.
 
     The broker runs on threads of this process, or with ``mode="process"`` in a process of its own. It accepts connections
-    from this machine; ``host="0.0.0.0"`` accepts connections from everywhere. ``config`` takes further keys of docs/CONFIG.md.
+    from this machine; ``host="0.0.0.0"`` accepts connections from everywhere. ``journal`` keeps, in the
+    checkpointer's folder, every item that was confirmed. ``config`` takes further keys of docs/CONFIG.md.
 
     >>> import replaybus.reverb as reverb
     >>> server = reverb.Server([reverb.Table.queue("queue", 10)])
@@ -111,7 +112,7 @@ class Server:
 
     def __init__(self, tables: Optional[Sequence[Table]] = None, port: Optional[int] = None,
                  checkpointer: Optional[checkpointers.DefaultCheckpointer] = None, *, mode: str = "thread",
-                 host: str = "127.0.0.1", config: Optional[Mapping[str, Any]] = None) -> None:
+                 host: str = "127.0.0.1", journal: bool = False, config: Optional[Mapping[str, Any]] = None) -> None:
         tables = list(tables or [])
         if not tables:
             raise ValueError("a server must have at least one table")
@@ -125,7 +126,8 @@ class Server:
                         **settings}
         with translated():
             self._server: Optional[native.Server] = native.Server(
-                [table.config for table in tables], port=port, checkpoint=checkpointer.path, mode=mode, config=settings)
+                [table.config for table in tables], port=port, checkpoint=checkpointer.path,
+                journal=checkpointer.path if journal else None, mode=mode, config=settings)
             self._port = int(self._server.endpoint.rpartition(":")[2])
             self._client = self.localhost_client()
             facts = _structure.Facts({table.name: table.specs for table in tables}, str(checkpointer.path))
@@ -146,7 +148,7 @@ class Server:
     in_process_client = localhost_client
 
     def stop(self) -> None:
-        """Stops the broker. Calls that wait for it end with an error."""
+        """Stops the broker. Clients that wait for it go on waiting: a new server at the same port can serve them."""
         server, self._server = self._server, None
         if server is not None:
             with translated():

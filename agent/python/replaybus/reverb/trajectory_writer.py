@@ -38,16 +38,16 @@ class TrajectoryColumn:
         """The element type."""
         return self.history.dtype
 
-    def rows(self) -> np.ndarray:
-        """The rows as one array. Raises ValueError if a row is gone, or was never set."""
+    def rows(self) -> list[np.ndarray]:
+        """The rows. Raises ValueError if a row is gone, or was never set."""
         if self.episode != self.history.episode:
             raise ValueError(f"column '{self.history.name}': the rows belong to an episode that has ended")
-        return np.stack([self.history.row(step) for step in self.steps])
+        return [self.history.row(step) for step in self.steps]
 
     def numpy(self) -> np.ndarray:
         """A copy of the rows; of a single row that was chosen by its index, without a dimension for steps."""
         rows = self.rows()
-        return rows[0] if self.is_squeezed else rows
+        return rows[0].copy() if self.is_squeezed else np.stack(rows)
 
 
 class ColumnHistory:
@@ -80,15 +80,21 @@ class ColumnHistory:
             raise IndexError(f"column '{self.name}' has {self._count} rows, and no row {row}")
         return row % self._count
 
+    def has(self, step: int) -> bool:
+        """Whether the row of a step is kept and has a value."""
+        index = step - (self._count - len(self._rows))
+        return 0 <= index < len(self._rows) and self._rows[index] is not None
+
     def row(self, step: int) -> np.ndarray:
         """The row of a step."""
         index = step - (self._count - len(self._rows))
         if index < 0:
             raise ValueError(f"column '{self.name}': the row of step {step} has expired; num_keep_alive_refs is "
                              f"{self._rows.maxlen}")
-        if self._rows[index] is None:
+        row = self._rows[index]
+        if row is None:
             raise ValueError(f"column '{self.name}' has no value in step {step}")
-        return self._rows[index]
+        return row
 
     def numpy(self) -> np.ndarray:
         """All rows that are kept."""
@@ -126,7 +132,7 @@ def _merged(old: Any, new: Any) -> Any:
 
 def _leaves(data: Any) -> dict[str, Any]:
     node = nest.node_of(data)
-    return dict(zip(nest.names(node), nest.flatten(node, data)))
+    return dict(zip(_structure.names(node), nest.flatten(node, data)))
 
 
 class _Stream(NamedTuple):
@@ -166,7 +172,11 @@ class TrajectoryWriter:
         if self._template is None:
             raise RuntimeError("history is empty before the first append")
         node = nest.node_of(self._template)
-        return nest.pack(node, iter([self._columns.get(name) for name in nest.names(node)]))
+        return nest.pack(node, iter([self._columns.get(name) for name in _structure.names(node)]))
+
+    def column(self, name: str) -> Optional[ColumnHistory]:
+        """The history of the column with this name, its path in a step; None if no step has had it."""
+        return self._columns.get(name)
 
     @property
     def episode_steps(self) -> int:
@@ -192,20 +202,21 @@ class TrajectoryWriter:
             self._columns[name].add(value)
         self._open.update(values)
         if not partial_step:
-            self._end_step()
+            self.end_step()
         node = nest.node_of(data)
-        return nest.pack(node, iter([self._columns[name][-1] if name in values else None for name in nest.names(node)]))
+        return nest.pack(node, iter([self._columns[name][-1] if name in values else None for name in _structure.names(node)]))
 
     def _new_columns(self, data: Any, values: Mapping[str, np.ndarray]) -> None:
         template = _merged(self._template, data)
-        if not {*values, *self._columns} <= set(nest.names(nest.node_of(template))):
+        if not {*values, *self._columns} <= set(_structure.names(nest.node_of(template))):
             raise ValueError("the structure of this step contradicts that of the steps before it")
         self._template = template
         for name, value in values.items():
             if name not in self._columns:
                 self._columns[name] = ColumnHistory(name, self._keep, value, self._steps)
 
-    def _end_step(self) -> None:
+    def end_step(self) -> None:
+        """Completes the present step. Columns that were not set have no value in it."""
         values = {name: column.row(self._steps) for name, column in self._columns.items() if name in self._open}
         for name, column in self._columns.items():
             if name not in self._open:
@@ -242,19 +253,20 @@ class TrajectoryWriter:
         self._check_open()
         trajectory = _structure.ordered(trajectory)
         node = nest.node_of(trajectory, (TrajectoryColumn,))
-        fields = list(zip(nest.names(node), nest.flatten(node, trajectory)))
+        fields = list(zip(_structure.names(node), nest.flatten(node, trajectory)))
         for name, field in fields:
             if not isinstance(field, TrajectoryColumn):
                 raise TypeError(f"'{name}' of the trajectory must be rows of a history, such as history['a'][-2:], not "
                                 f"{type(field).__name__}")
-        rows = [Rows(name, field.rows(), field.is_squeezed) for name, field in fields]
+        rows = [field.rows() for _, field in fields]
         specs = [_structure.Spec(name, field.dtype.name, field.shape) for name, field in fields]
         _structure.check(table, self._client.specs(table), specs)
         with translated():
             selection = self._selection(fields)
             self._switch(self._copies if selection is None else self._stream.writer)
             if selection is None:
-                self._copies.create(table, float(priority), rows)
+                self._copies.create(table, float(priority), [
+                    Rows(name, np.stack(values), field.is_squeezed) for (name, field), values in zip(fields, rows)])
             else:
                 self._stream.writer.item(table, float(priority), selection)
 
@@ -292,7 +304,7 @@ class TrajectoryWriter:
         """Waits until all items are in their tables, then begins an episode. clear_buffers=False keeps the history."""
         self._check_open()
         if self._open:
-            self._end_step()
+            self.end_step()
         self.flush(0, timeout_ms)
         self._episode_steps = 0
         if not clear_buffers:

@@ -36,7 +36,7 @@ class Writer:
             node = nest.node_of(data)
             arrays = [np.asarray(leaf) for leaf in nest.flatten(node, data)]
             self._specs = [_structure.Spec(name, array.dtype.name, array.shape)
-                           for name, array in zip(nest.names(node), arrays)]
+                           for name, array in zip(_structure.names(node), arrays)]
         with translated():
             self._native.append(data)
         self._steps += 1

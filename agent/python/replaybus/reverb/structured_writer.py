@@ -1,0 +1,239 @@
+"""Items by rule: patterns of rows that count back from the newest step, and conditions that say when to make an item.
+
+>>> step = create_reference_step({"a": None, "b": None})
+>>> pattern = {"before": step["a"][-2], "both": step["b"][-2:]}
+>>> config = create_config(pattern, table="replay", conditions=[Condition.step_index() % 2 == 1])
+>>> config.rows
+2
+"""
+from __future__ import annotations
+
+import operator
+from typing import Any, Callable, NamedTuple, Optional, Sequence, Union
+
+import numpy as np
+
+from .. import nest
+from . import _structure
+from .trajectory_writer import TrajectoryWriter
+
+
+class PatternNode(NamedTuple):
+    """Rows of a column, which count back from the newest step."""
+
+    column: str
+    rows: Union[int, slice]
+
+    @property
+    def depth(self) -> int:
+        """The number of steps that an episode must have for these rows."""
+        return -(self.rows.start if isinstance(self.rows, slice) else self.rows)
+
+
+class ReferenceColumn:
+    """A column of a step that does not exist yet; ``[-1]``, ``[-3:]`` and ``[-4:-1]`` make parts of a pattern."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __getitem__(self, rows: Union[int, slice]) -> PatternNode:
+        if isinstance(rows, slice):
+            stop = -0.5 if rows.stop is None else rows.stop
+            if rows.start is None or rows.start >= 0 or not rows.start < stop < 0 or (rows.step or 1) < 1:
+                raise ValueError(f"a slice of a pattern counts back from the newest step and is not empty, such as [-3:] or "
+                                 f"[-3:-1]; column '{self.name}' was given {rows}")
+        elif rows >= 0:
+            raise ValueError(f"a row of a pattern counts back from the newest step, -1; column '{self.name}' was given {rows}")
+        return PatternNode(self.name, rows)
+
+
+class _State(NamedTuple):
+    """What conditions look at."""
+
+    step_index: int
+    steps_since_applied: int
+    is_end_episode: bool
+    data: Callable[[str], Any]
+
+
+class _Test:
+    """A condition that is complete."""
+
+    def __init__(self, holds: Callable[[_State], bool], at_end: bool = False) -> None:
+        self.holds, self.at_end = holds, at_end
+
+
+class _Value:
+    """The left side of a condition: compare it with a number."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, read: Callable[[_State], Any]) -> None:
+        self._read = read
+
+    def _compare(self, compare: Callable[[Any, Any], bool], number: Any) -> _Test:
+        return _Test(lambda state: bool(np.all(compare(self._read(state), number))))
+
+    def __mod__(self, number: int) -> "_Value":
+        if number < 1:
+            raise ValueError(f"the divisor must be 1 or more, not {number}")
+        return _Value(lambda state: self._read(state) % number)
+
+    def __eq__(self, number: Any) -> _Test:  # type: ignore[override]
+        return self._compare(operator.eq, number)
+
+    def __ne__(self, number: Any) -> _Test:  # type: ignore[override]
+        return self._compare(operator.ne, number)
+
+    def __lt__(self, number: Any) -> _Test:
+        return self._compare(operator.lt, number)
+
+    def __le__(self, number: Any) -> _Test:
+        return self._compare(operator.le, number)
+
+    def __gt__(self, number: Any) -> _Test:
+        return self._compare(operator.gt, number)
+
+    def __ge__(self, number: Any) -> _Test:
+        return self._compare(operator.ge, number)
+
+
+class Condition:
+    """When a pattern makes an item: compare one of these with a number."""
+
+    @staticmethod
+    def step_index() -> _Value:
+        """The number of the newest step in its episode, from 0."""
+        return _Value(lambda state: state.step_index)
+
+    @staticmethod
+    def steps_since_applied() -> _Value:
+        """The number of steps since the pattern made its last item."""
+        return _Value(lambda state: state.steps_since_applied)
+
+    @staticmethod
+    def is_end_episode() -> _Test:
+        """The episode ends: the pattern makes items in end_episode only."""
+        return _Test(lambda state: state.is_end_episode, at_end=True)
+
+    @staticmethod
+    def data(step_structure: Any) -> Any:
+        """The values of the newest step: a structure like a step's."""
+        def value(name: str) -> _Value:
+            return _Value(lambda state: state.data(name))
+        return _mapped(step_structure, value)
+
+
+def _mapped(structure: Any, make: Callable[[str], Any]) -> Any:
+    structure = _structure.ordered(structure)
+    node = nest.node_of(structure)
+    return nest.pack(node, map(make, _structure.names(node)))
+
+
+def create_reference_step(step_structure: Any) -> Any:
+    """The structure of a step with a ReferenceColumn in the place of each value; index it to make a pattern."""
+    return _mapped(step_structure, ReferenceColumn)
+
+
+def pattern_from_transform(step_structure: Any, transform: Callable[[Any], Any]) -> Any:
+    """The pattern that a function makes of a reference step."""
+    return transform(create_reference_step(step_structure))
+
+
+class Config:
+    """A pattern, its table, and its conditions. ``create_config`` makes one."""
+
+    def __init__(self, pattern: Any, table: str, conditions: Sequence[_Test], priority: float) -> None:
+        self.table, self.conditions, self.priority = table, tuple(conditions), float(priority)
+        pattern = _structure.ordered(pattern)
+        self.node = nest.node_of(pattern, (PatternNode,))
+        self.nodes = nest.flatten(self.node, pattern)
+        for part in self.nodes:
+            if not isinstance(part, PatternNode):
+                raise TypeError(f"a pattern consists of rows of a reference step, such as step['a'][-1], not {part!r}")
+        for condition in self.conditions:
+            if not isinstance(condition, _Test):
+                raise TypeError("a condition is a comparison, such as Condition.step_index() >= 2")
+        self.rows = max(part.depth for part in self.nodes)
+        self.at_end = any(condition.at_end for condition in self.conditions)
+
+
+def create_config(pattern: Any, table: str, conditions: Sequence[_Test] = (), priority: float = 1.0) -> Config:
+    """A rule: after each step for which all conditions hold and which has enough steps before it, make an item."""
+    return Config(pattern, table, conditions, priority)
+
+
+class StructuredWriter:
+    """Appends steps; the rules make the items. ``Client.structured_writer`` makes one."""
+
+    def __init__(self, client: Any, configs: Sequence[Config]) -> None:
+        if not configs:
+            raise ValueError("a structured writer must have at least one config")
+        self._configs = tuple(configs)
+        self._writer = TrajectoryWriter(client, max(config.rows for config in self._configs))
+        self._since = [0] * len(self._configs)
+        self._open = self._ended = False
+
+    @property
+    def step_is_open(self) -> bool:
+        """Whether the newest step is incomplete."""
+        return self._open
+
+    def append(self, data: Any, *, partial_step: bool = False) -> None:
+        """Appends a step, or a part of one, and makes the items of a step that is complete."""
+        self._writer.append(data, partial_step=partial_step)
+        self._open = partial_step
+        if not partial_step:
+            self._stepped()
+
+    def _stepped(self) -> None:
+        self._open = self._ended = False
+        self._since = [steps + 1 for steps in self._since]
+        self._apply(at_end=False)
+
+    def _apply(self, at_end: bool) -> None:
+        steps = self._writer.episode_steps
+        for i, config in enumerate(self._configs):
+            state = _State(steps - 1, self._since[i], at_end, self._newest)
+            if config.at_end == at_end and steps >= config.rows and all(test.holds(state) for test in config.conditions):
+                self._make(i, config)
+
+    def _make(self, i: int, config: Config) -> None:
+        """Makes an item, unless one of its rows has no value."""
+        columns = [self._writer.column(part.column) for part in config.nodes]
+        if None in columns:
+            return
+        fields = [column[part.rows] for column, part in zip(columns, config.nodes)]
+        if all(column.has(step) for column, field in zip(columns, fields) for step in field.steps):
+            self._writer.create_item(config.table, config.priority, nest.pack(config.node, iter(fields)))
+            self._since[i] = 0
+
+    def _newest(self, name: str) -> Any:
+        """The newest value of a column; NaN, which equals no number, if there is none."""
+        column = self._writer.column(name)
+        return column[-1].numpy() if column is not None and column.has(len(column) - 1) else np.nan
+
+    def flush(self, block_until_num_items: int = 0, timeout_ms: Optional[int] = None) -> None:
+        """Waits until at most block_until_num_items items are not in their tables yet."""
+        self._writer.flush(block_until_num_items, timeout_ms)
+
+    def end_episode(self, clear_buffers: bool = True, timeout_ms: Optional[int] = None) -> None:
+        """Makes the items of the episode's end, waits until all items are in their tables, and begins an episode."""
+        if self._open:
+            self._writer.end_step()
+            self._stepped()
+        if self._writer.episode_steps and not self._ended:
+            self._ended = True  # a call that is repeated after a time-out makes no second item
+            self._apply(at_end=True)
+        self._writer.end_episode(clear_buffers, timeout_ms)
+        self._since = [0] * len(self._configs)
+
+    def close(self) -> None:
+        """Waits until all items are in their tables, then closes the writer."""
+        self._writer.close()
+
+    def __enter__(self) -> "StructuredWriter":
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._writer.__exit__(*error)
