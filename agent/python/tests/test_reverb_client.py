@@ -88,6 +88,29 @@ def test_several_tables(client):
     assert client.server_info()["fifo"].current_size == 2
 
 
+def test_what_cannot_be_inserted(client):
+    with pytest.raises(ValueError):
+        client.insert({"a": None}, {"replay": 1.0})
+    for value in ("text", np.zeros((0, 3)), {}, object()):
+        with pytest.raises(ValueError):
+            client.insert(value, {"replay": 1.0})
+        with client.trajectory_writer(1) as writer, pytest.raises(ValueError):
+            writer.append({"x": value, "y": 1})
+    assert client.server_info()["replay"].current_size == 0
+
+
+def test_insert_in_a_forked_child(client):
+    client.insert(1.0, {"replay": 1.0})
+    child = os.fork()
+    if child == 0:
+        try:
+            client.insert(2.0, {"replay": 1.0})
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0 and client.server_info()["replay"].current_size == 2
+
+
 def test_selectors(client):
     for name in ("fifo", "lifo", "min", "max"):
         for value, priority in ((1.0, 5.0), (2.0, 1.0), (3.0, 9.0)):

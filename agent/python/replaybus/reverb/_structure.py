@@ -31,6 +31,16 @@ def ordered(value: Any) -> Any:
     return value
 
 
+def array_of(name: str, value: Any) -> np.ndarray:
+    """A value of a step as an array of numbers."""
+    array = np.asarray(value)
+    if array.dtype.kind not in "biufc":
+        raise ValueError(f"'{name}' is {array.dtype}, and items hold numbers: encode strings as uint8")
+    if not array.size:
+        raise ValueError(f"'{name}' has the shape {array.shape}, and every dimension must be 1 or more")
+    return array
+
+
 class Spec(NamedTuple):
     """The name, element type and shape of one value of a signature. None: any size, or any shape."""
 

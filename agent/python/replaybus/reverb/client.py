@@ -1,6 +1,7 @@
 """A connection to a server: inserting, sampling, changing priorities, and looking."""
 from __future__ import annotations
 
+import os
 import threading
 from typing import Any, Generator, Mapping, Optional, Sequence, Union
 
@@ -36,7 +37,7 @@ class Client:
     def __init__(self, server_address: str) -> None:
         self._server_address = server_address
         self.native = native.Client(_endpoint(server_address))
-        self._lock = threading.Lock()
+        self._lock, self._pid = threading.Lock(), os.getpid()
         self._inserts: Optional[ItemWriter] = None
         self._known: Optional[_structure.Facts] = None
 
@@ -74,11 +75,13 @@ class Client:
         data = _structure.ordered(data)
         node = nest.node_of(data)
         names = _structure.names(node)
-        rows = [np.asarray(leaf) for leaf in nest.flatten(node, data)]
+        rows = [_structure.array_of(name, leaf) for name, leaf in zip(names, nest.flatten(node, data))]
         specs = [_structure.Spec(name, row.dtype.name, row.shape) for name, row in zip(names, rows)]
         fields = [Rows(name, row[np.newaxis], False) for name, row in zip(names, rows)]
         for table in priorities:
             _structure.check(table, self.specs(table), specs)
+        if self._pid != os.getpid():  # the streams belong to the parent, and one of its threads may have held the lock
+            self._lock, self._pid, self._inserts = threading.Lock(), os.getpid(), None
         with translated(), self._lock:
             if self._inserts is None:
                 self._inserts = ItemWriter(self.native)

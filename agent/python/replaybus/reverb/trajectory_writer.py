@@ -190,7 +190,7 @@ class TrajectoryWriter:
         """
         self._check_open()
         data = _structure.ordered(data)
-        values = {name: np.array(leaf) for name, leaf in _leaves(data).items() if leaf is not None}
+        values = {name: _structure.array_of(name, leaf).copy() for name, leaf in _leaves(data).items() if leaf is not None}
         for name, value in values.items():
             if name in self._open:
                 raise ValueError(f"column '{name}' already has a value in this step")

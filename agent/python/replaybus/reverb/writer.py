@@ -34,9 +34,9 @@ class Writer:
         data = _structure.ordered(data)
         if not self._steps:
             node = nest.node_of(data)
-            arrays = [np.asarray(leaf) for leaf in nest.flatten(node, data)]
-            self._specs = [_structure.Spec(name, array.dtype.name, array.shape)
-                           for name, array in zip(_structure.names(node), arrays)]
+            names = _structure.names(node)
+            arrays = [_structure.array_of(name, leaf) for name, leaf in zip(names, nest.flatten(node, data))]
+            self._specs = [_structure.Spec(name, array.dtype.name, array.shape) for name, array in zip(names, arrays)]
         with translated():
             self._native.append(data)
         self._steps += 1
