@@ -221,7 +221,7 @@ static void a_run_settles_after_its_load_changed(void **state)
     (void)state;
     struct rng rng;
     rng_seed(&rng, naive_seed("a_run_settles_after_its_load_changed"));
-    int again = 0;
+    int again = 0, thrice = 0;
     for (int trial = 0; trial < 200; trial++) {
         struct plant plant = {.actor_rate = 100, .actors = 1 + (uint32_t)rng_below(&rng, 16)};
         plant.learner_rate = 100 * plant.actors;
@@ -233,12 +233,15 @@ static void a_run_settles_after_its_load_changed(void **state)
             *(rng_below(&rng, 2) ? &plant.actor_rate : &plant.learner_rate) *= factor;
             go_on(&plant, &it, &rng, 400);
             assert_true(plant.up == 0 || plant.down == 0); /* it never turns back */
-            assert_true(plant.up + plant.down <= 2);
+            assert_true(plant.up + plant.down <= 3);
             again += plant.up + plant.down > 1;
+            thrice += plant.up + plant.down > 2;
             check_settled(&plant, &it);
         }
-    } /* One step is enough, unless the load changed within a window. */
+    } /* One step is enough, unless the load changed within a window: that step is too small, and the rest may be a fraction of
+       * an actor away from the next number. */
     assert_true(again <= 40);
+    assert_true(thrice <= 3);
 }
 
 int main(void)
