@@ -228,8 +228,8 @@ struct entry_selector {
 struct entry_checkpoint {
     uint64_t number;
     uint64_t base; /* the checkpoint whose state this one changes, or 0: it is whole */
-    uint64_t
-        journal; /* start of a record: entries of segments from here on come after this checkpoint; 0: there is no journal */
+    /* Start of a record: entries of segments from here on come after this checkpoint. 0: there is no journal. */
+    uint64_t journal;
     uint32_t n_parts, pad;
 };
 

@@ -3,7 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A smaller value is copied: its message may be a view into a receive buffer that it shares with others, and would pin. */
+/* A smaller value is copied: its message may be a view into a receive buffer that it shares with others, and would pin. The
+ * store has such a bound of its own: the two need not agree. */
 #define KEEP_BYTES 32768u
 
 void params_fini(struct params *self)

@@ -28,9 +28,9 @@ struct copier {
 /* Bits by slot; reserved for the capacity. */
 struct marks {
     uint64_t *changed;
-    uint64_t
-        *pending; /* slots that are still to be copied; if all slots are copied (whole): slots below `high` that were
-                        * copied ahead of their turn */
+    /* Slots that are still to be copied; if all slots are copied (whole): slots below `high` that were copied ahead of
+     * their turn. */
+    uint64_t *pending;
     uint32_t words;
     uint32_t n_changed;
     void *copying;               /* ctx of the copier; NULL: no copy is in progress, or this table is copied */

@@ -25,8 +25,8 @@ typedef struct rp_updater rp_updater;
 typedef enum rp_batch_memory {
     RP_BATCH_LIBRARY = 0, /* the fields are in memory of the library */
     RP_BATCH_CALLER = 1,  /* the fields are in posted memory */
-    RP_BATCH_MISFIT =
-        2, /* posted memory was too small (rp_batch_text says which buffer) and is returned; library memory is used */
+    /* Posted memory was too small (rp_batch_text says which buffer) and is returned; library memory is used. */
+    RP_BATCH_MISFIT = 2,
 } rp_batch_memory;
 
 /* Set struct_size before rp_batch_get_info. */
@@ -86,11 +86,11 @@ RP_API void rp_batch_release(rp_batch **batch);
 typedef struct rp_sampler_options {
     uint32_t struct_size;
     uint32_t batch_size; /* items in a batch; default 256 */
-    uint32_t
-        in_flight;     /* largest number of batches that are requested, or decoded and not yet taken; default 4, at most
-                         * 1024. Requests are sent when half of them were taken. */
-    uint32_t distinct; /* 1: no item appears twice in a batch */
-    uint32_t flexible; /* 1: return a smaller batch instead of waiting for the limiter */
+    /* Largest number of batches that are requested, or decoded and not yet taken; default 4, at most 1024. Requests are sent
+     * when half of them were taken. */
+    uint32_t in_flight;
+    uint32_t distinct;    /* 1: no item appears twice in a batch */
+    uint32_t flexible;    /* 1: return a smaller batch instead of waiting for the limiter */
     uint32_t on_demand;   /* 1: request nothing ahead, see rp_sampler_next; default 0 */
     int64_t timeout_ms;   /* the stream ends after this time without a sample; 0 polls; negative (default): never */
     uint64_t max_samples; /* the stream ends after exactly this many items; 0 (default): no end */

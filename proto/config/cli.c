@@ -152,7 +152,7 @@ static const struct cli_option *find(const struct cli *cli, int key)
     if (key >= FIRST_KEY)
         row = (uint32_t)(key - FIRST_KEY);
     else
-        while (cli->options[row].letter != key)
+        while (cli->options[row].letter != key || !(cli->options[row].who & cli->who))
             row++;
     return &cli->options[row];
 }

@@ -116,12 +116,6 @@ void pool_put(void *block)
     pool_chain_put(&chain);
 }
 
-void pool_put_hint(void *block, void *hint)
-{
-    (void)hint;
-    pool_put(block);
-}
-
 void pool_destroy(struct pool **self_p)
 {
     struct pool *self = *self_p;

@@ -23,8 +23,6 @@ void *pool_get(struct pool *self);
 void pool_reuse(struct pool *self, void *block);
 /* Returns a block. Any thread. */
 void pool_put(void *block);
-/* The same with the signature that zmq_msg_init_data needs. */
-void pool_put_hint(void *block, void *hint);
 /* Collects blocks; pool_chain_put returns them and empties the chain. Any thread. */
 void pool_chain_add(struct pool_chain *chain, void *block);
 void pool_chain_put(struct pool_chain *chain);

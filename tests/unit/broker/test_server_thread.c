@@ -2,21 +2,15 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include <zmq.h>
 
 #include <cmocka.h>
 
-#include "broker/actor.h"
 #include "replay/replay.h"
-
-static bool read_config(const char *text, struct broker_config *config)
-{
-    struct schema_report *report = schema_report_new();
-    bool ok = schema_read_text(&broker_schema, "test", text, config, report);
-    if (!ok)
-        print_error("%s", schema_report_text(report));
-    schema_report_destroy(&report);
-    return ok;
-}
+#include "replay/server.h"
 
 /* state: the endpoints' common part, with a place for a name. */
 static void a_writer_and_a_sampler_meet_inside_one_process(void **state)
@@ -29,17 +23,13 @@ static void a_writer_and_a_sampler_meet_inside_one_process(void **state)
         yaml, sizeof yaml,
         "service: %s\ningest: %s\nevents: %s\nlog: {level: off}\ntables: [{name: replay, sampler: {kind: fifo}}]\n",
         service, ingest, events);
-    struct broker_config config = {0};
-    assert_true(read_config(yaml, &config));
-    log_set_level(LEVEL_OFF);
     void *context = zmq_ctx_new();
-    struct broker_actor_args args = {.config = &config, .context = context};
-    zactor_t *actor = zactor_new(broker_actor, &args);
-    assert_non_null(args.broker);
-
     rp_error err = {0};
+    rp_server *server = rp_server_start(yaml, context, &err);
+    assert_non_null(server);
+
     rp_client_options options = {.struct_size = sizeof options, .zmq_context = context};
-    rp_client *client = rp_client_connect(args.broker->peers.service_endpoint, &options, 10000, &err);
+    rp_client *client = rp_client_connect(rp_server_endpoint(server), &options, 10000, &err);
     assert_non_null(client);
     const rp_column column = {.name = "n", .dtype = RP_DTYPE_INT64, .codec = RP_CODEC_AUTO};
     rp_writer *writer = rp_writer_new(client, &column, 1, NULL, 10000, &err);
@@ -60,37 +50,30 @@ static void a_writer_and_a_sampler_meet_inside_one_process(void **state)
     rp_sampler_destroy(&sampler);
     assert_int_equal(rp_writer_destroy(&writer, 10000, &err), RP_OK);
     rp_client_destroy(&client);
-    zactor_destroy(&actor);
-    assert_true(atomic_load(&args.done));
-    zmq_ctx_term(context);
-    schema_free(&broker_schema, &config);
+    rp_server_stop(&server);
+    assert_null(server);
+    zmq_ctx_term(context); /* returns: the broker has closed its sockets */
 }
 
-static void a_broker_that_can_not_start_says_why(void **state)
+static void a_broker_that_cannot_start_says_why(void **state)
 {
     (void)state;
-    struct broker_config config = {0};
-    assert_true(read_config("service: tcp://256.0.0.1:1\ntables: [{name: replay}]\n", &config));
-    struct broker_actor_args args = {.config = &config};
-    zactor_t *actor = zactor_new(broker_actor, &args);
-    assert_null(args.broker);
-    assert_non_null(strstr(args.err.text, "256.0.0.1"));
-    zactor_destroy(&actor);
-    schema_free(&broker_schema, &config);
+    rp_error err = {0};
+    assert_null(rp_server_start("service: tcp://256.0.0.1:1\ntables: [{name: replay}]\n", NULL, &err));
+    assert_int_not_equal(err.status, RP_OK);
+    assert_non_null(strstr(err.text, "256.0.0.1"));
 }
 
 int main(void)
 {
-    zsys_handler_set(NULL);
+    rp_log_set(NULL, NULL, RP_LOG_OFF);
     char ipc[64];
     snprintf(ipc, sizeof ipc, "ipc:///tmp/replay-test-%d-%%s", (int)getpid());
     const struct CMUnitTest tests[] = {
         {"inproc", a_writer_and_a_sampler_meet_inside_one_process, NULL, NULL, "inproc://%s"},
         {"ipc", a_writer_and_a_sampler_meet_inside_one_process, NULL, NULL, ipc},
         {"tcp, any port", a_writer_and_a_sampler_meet_inside_one_process, NULL, NULL, "tcp://127.0.0.1:0"},
-        cmocka_unit_test(a_broker_that_can_not_start_says_why),
+        cmocka_unit_test(a_broker_that_cannot_start_says_why),
     };
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    zsys_shutdown();
-    return failed;
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }
