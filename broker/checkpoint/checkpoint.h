@@ -16,7 +16,6 @@
 
 #include "replay/error.h"
 
-struct checkpoint;
 struct durable_state;
 struct spill;
 struct stream;

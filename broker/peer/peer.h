@@ -34,7 +34,7 @@ struct peer {
 void peer_release(struct peer *self);
 /* Returns the peer of a route, made when first used. NULL: no memory. */
 struct peer *peer_find(struct peers *peers, const struct envelope *to);
-/* True if the peer has left more than peer_backlog bytes of replies unread. */
+/* True if the peer has left more than peer_backlog_bytes of replies unread. */
 bool peer_is_full(const struct peers *peers, const struct peer *peer);
 /* Makes message a frame of `size` bytes at data (malloc'ed; taken), charged to the peer until it has left. False: no memory,
  * data is freed. */

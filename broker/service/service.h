@@ -1,8 +1,8 @@
 /* The service: one handler for each kind of request, over all rooms of the broker.
  *
  * The room owns the table of handlers (dispatch.h), and what requests leave behind that belongs to no other room: waiting
- * parameter requests, reduce groups, clients that wait for a checkpoint. It stands above all other rooms but the loop that
- * runs it. */
+ * parameter requests, reduce groups, clients that wait for a checkpoint. It stands above all other rooms;
+ * only broker.c, which runs it, is higher. */
 #ifndef BROKER_SERVICE_H
 #define BROKER_SERVICE_H
 

@@ -6,7 +6,6 @@
 
 #include "replay/error.h"
 
-struct bye;
 struct request;
 struct session;
 

@@ -7,7 +7,7 @@
  *
  * The room owns the hand and the budgets (spill.c), parked samples and their reads (spill_park.c), and without
  * checkpoints the segment files (spill_move.c). It fills in the hooks of tables (struct disk_tier) and samples (struct
- * sample_parking). It uses the stream, tables and samples. */
+ * sample_parking). It uses the stream, tables, samples and the disk format. */
 #ifndef BROKER_SPILL_H
 #define BROKER_SPILL_H
 

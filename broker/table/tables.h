@@ -2,7 +2,7 @@
  *
  * This room owns the tables with their items, limiters, key maps, extensions and plug-ins, the ordinals of keys, and the
  * decision what to evict when memory is full. It offers insert, sample, update and removal on a table (table.h). It may use
- * the loop, the store, the selectors and the configuration. What waits at a table, what is copied to a checkpoint and what
+ * the loop, the store, the selectors, the extensions and the configuration. What waits at a table, what is copied to a checkpoint and what
  * lies on disk is known to rooms above, through opaque pointers and the hooks in struct disk_tier and struct marks. */
 #ifndef BROKER_TABLES_H
 #define BROKER_TABLES_H

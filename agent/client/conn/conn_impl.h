@@ -14,8 +14,6 @@
 
 enum conn_request_field {
     REQUEST_HELLO = 16,
-    REQUEST_HEARTBEAT = 17,
-    REQUEST_BYE = 18,
     REQUEST_SAMPLE = 19,
     REQUEST_CANCEL = 22,
 };

@@ -70,7 +70,6 @@ struct handoff {
 
     pthread_mutex_t mutex; /* guards what follows */
     pthread_cond_t moved;
-    uint64_t explain_serial; /* number of answers to heartbeats that asked for an explanation */
     char why[400];
     bool open;
     rp_error refusal; /* of the first HELLO */

@@ -135,7 +135,7 @@ static uint32_t frame_height(const struct screen *self, uint32_t columns)
     return height;
 }
 
-/* Until frame_end: no wrapping, no cursor, and an atomic update where the terminal supports it (mode 2026). */
+/* Until the end of the frame: no wrapping, no cursor, and an atomic update where the terminal supports it (mode 2026). */
 static void frame_begin(const struct screen *self, struct text *out, uint32_t columns)
 {
     uint32_t up = frame_height(self, columns);
