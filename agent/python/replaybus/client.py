@@ -65,6 +65,11 @@ class Client:
                 self._core = _core.Client(self.endpoint, self.name, self.timeout)
             return self._core
 
+    @property
+    def closed(self) -> bool:
+        """Whether close was called."""
+        return self._closed
+
     def close(self) -> None:
         """Gives up the connection. Writers, samplers and updaters keep it until they are closed."""
         self._closed = True

@@ -254,3 +254,11 @@ def test_ratio_makes_samplers_wait():
         client.insert(3.0, {"replay": 1.0})
         reader.join(5)
         assert len(done) == 3
+
+
+def test_a_table_after_its_server():
+    replay = table()
+    server = reverb.Server([replay])
+    assert replay.info.current_size == 0
+    server.stop()
+    assert replay.info.max_size == 100

@@ -32,6 +32,9 @@ def test_trajectory_dataset(client):
     assert samples[3].data["x"].shape == (2, 2) and samples[3].info.priority == 4
     fill(client, "queue", 5)
     batches = list(dataset.take(5).batch(2))
+    for size in (0, -1):
+        with pytest.raises(ValueError):
+            dataset.batch(size)
     assert [batch.data["x"].shape for batch in batches] == [(2, 2, 2), (2, 2, 2), (1, 2, 2)]
     assert batches[0].info.key.shape == (2,) and batches[0].info.priority.tolist() == [1, 2]
     fill(client, "queue", 3)

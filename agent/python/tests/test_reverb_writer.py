@@ -183,3 +183,32 @@ def test_unknown_table(client):
     with pytest.raises(reverb.ReverbError):
         writer.create_item("no such table", 1.0, writer.history[-1])
         writer.flush()
+
+
+def test_an_episode_with_other_columns(client):
+    with client.trajectory_writer(3) as writer:
+        for step in ({"a": 1.0}, {"a": 2.0, "z": 5.0}, {"z": 7.0}):
+            writer.append(step)
+            writer.create_item("t", 1.0, {name: writer.history[name][-1:] for name in step})
+            writer.end_episode()
+    assert [sorted(item(client)) for _ in range(3)] == [["a"], ["a", "z"], ["z"]]
+
+
+def test_rows_of_another_writer_are_refused(client):
+    with client.trajectory_writer(3) as one, client.trajectory_writer(3) as two:
+        one.append({"a": 1.0})
+        two.append({"a": 77.0})
+        with pytest.raises(ValueError, match="another writer"):
+            two.create_item("t", 1.0, {"a": one.history["a"][-1:]})
+    assert size(client) == 0
+
+
+def test_rows_are_chosen_by_numbers(client):
+    with client.trajectory_writer(3) as writer:
+        for value in range(3):
+            writer.append({"a": float(value)})
+        column = writer.history["a"]
+        assert list(column[np.array([2, 0])].numpy()) == [2, 0]
+        for wrong, error in ((np.array([False, True, True]), TypeError), ([0.9], TypeError), ([], ValueError)):
+            with pytest.raises(error):
+                column[wrong]

@@ -33,8 +33,8 @@ class _Iterable:
     as_numpy_iterator = __iter__
 
     def take(self, count: int) -> "_Iterable":
-        """The first samples."""
-        return _Iterable(lambda: itertools.islice(iter(self), count))
+        """The first samples; all of them if count is negative."""
+        return _Iterable(lambda: itertools.islice(iter(self), None if count < 0 else count))
 
     def prefetch(self, buffer_size: int) -> "_Iterable":
         """The same samples: they are always fetched ahead, up to max_in_flight_samples_per_worker."""
@@ -42,6 +42,8 @@ class _Iterable:
 
     def batch(self, batch_size: int, drop_remainder: bool = False) -> "_Iterable":
         """Samples in batches. Their arrays must have the same shapes."""
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be 1 or more, not {batch_size}")
         return _Iterable(lambda: self._batches(batch_size, drop_remainder))
 
     def _batches(self, batch_size: int, drop_remainder: bool) -> Iterator[ReplaySample]:

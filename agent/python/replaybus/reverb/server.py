@@ -64,7 +64,7 @@ class Table:
     def info(self) -> TableInfo:
         """The table's state. Without a running server, its settings."""
         a = self._arguments
-        if self._client is not None:
+        if self._client is not None and not self._client.native.closed:
             state = self._client.server_info()[self.name]
             return state._replace(sampler_options=a["sampler"], remover_options=a["remover"], signature=a["signature"])
         limiter = a["rate_limiter"]

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import collections
+import operator
 from typing import Any, Iterator, Mapping, NamedTuple, Optional, Sequence, Union
 
 import numpy as np
@@ -72,10 +73,15 @@ class ColumnHistory:
                 raise ValueError(f"the slice {rows} of column '{self.name}' is empty: the column has {self._count} rows")
             return TrajectoryColumn(self, steps, False)
         if isinstance(rows, (list, tuple, np.ndarray)):
-            return TrajectoryColumn(self, [self._step(int(row)) for row in rows], False)
-        return TrajectoryColumn(self, (self._step(int(rows)),), True)
+            if len(rows) == 0:
+                raise ValueError(f"the list of rows of column '{self.name}' is empty")
+            return TrajectoryColumn(self, [self._step(row) for row in rows], False)
+        return TrajectoryColumn(self, (self._step(rows),), True)
 
     def _step(self, row: int) -> int:
+        if isinstance(row, (bool, np.bool_)):
+            raise TypeError(f"rows of column '{self.name}' are chosen by their numbers, not by a mask: use numpy.flatnonzero")
+        row = operator.index(row)
         if not -self._count <= row < self._count:
             raise IndexError(f"column '{self.name}' has {self._count} rows, and no row {row}")
         return row % self._count
@@ -232,7 +238,9 @@ class TrajectoryWriter:
         if not self._sharing:
             return
         if self._stream is not None and self._stream.columns.keys() != values.keys() and self._steps == 1:
-            self._stream.writer.close()  # a new episode with other columns
+            self._stream.writer.close()  # a new episode with other columns; waits for its items
+            if self._last is self._stream.writer:
+                self._last = None
             self._stream = None
         if self._stream is None:
             if self._steps != 1:
@@ -249,7 +257,8 @@ class TrajectoryWriter:
     # ---- items
 
     def create_item(self, table: str, priority: float, trajectory: Any) -> None:
-        """Creates an item from references to rows: a structure of ``history[...]``. Does not wait for the table."""
+        """Creates an item from references to rows: a structure of ``history[...]``. Waits for the items before it only
+        where items that share rows and items that are copies follow each other."""
         self._check_open()
         trajectory = _structure.ordered(trajectory)
         node = nest.node_of(trajectory, (TrajectoryColumn,))
@@ -259,6 +268,10 @@ class TrajectoryWriter:
                 raise TypeError(f"'{name}' of the trajectory must be rows of a history, such as history['a'][-2:], not "
                                 f"{type(field).__name__}")
         rows = [field.rows() for _, field in fields]
+        for name, field in fields:
+            if self._columns.get(field.history.name) is not field.history:
+                raise ValueError(f"'{name}' of the trajectory has rows of another writer's history: create the item with that "
+                                 "writer")
         specs = [_structure.Spec(name, field.dtype.name, field.shape) for name, field in fields]
         _structure.check(table, self._client.specs(table), specs)
         with translated():
