@@ -11,13 +11,36 @@ if(NOT Python3_Development.Module_FOUND OR NOT RP_SANITIZE STREQUAL "")
 endif()
 
 set(python_tree "${CMAKE_BINARY_DIR}/lib/python")
+file(GLOB python_base_sources CONFIGURE_DEPENDS agent/python/base/*.c)
+
+# replay_extension(TARGET NAME sources...): the extension replaybus.NAME. Of what it contains it shows nothing but libreplay, so that
+# two extensions, which contain the same names, stay apart.
+function(replay_extension target name)
+    add_library(${target} MODULE ${ARGN} ${python_base_sources})
+    set_target_properties(${target} PROPERTIES
+        PREFIX "" OUTPUT_NAME ${name} SUFFIX .abi3.so LIBRARY_OUTPUT_DIRECTORY "${python_tree}/replaybus")
+    target_compile_definitions(${target} PRIVATE Py_LIMITED_API=0x030B0000)
+    target_include_directories(${target} SYSTEM PRIVATE ${Python3_INCLUDE_DIRS})
+    set(exports "${CMAKE_BINARY_DIR}/${target}.map")
+    file(CONFIGURE OUTPUT "${exports}" CONTENT "{ global: PyInit_${name}; rp_*; local: *; };\n")
+    target_link_options(${target} PRIVATE "-Wl,--version-script=${exports}")
+    set_property(TARGET ${target} APPEND PROPERTY LINK_DEPENDS "${exports}")
+    target_link_libraries(${target} PRIVATE replay_flags Threads::Threads m)
+endfunction()
+
+# The client and an embedded broker.
 file(GLOB python_sources CONFIGURE_DEPENDS agent/python/src/*.c)
-add_library(replay_python MODULE ${python_sources})
-set_target_properties(replay_python PROPERTIES
-    PREFIX "" OUTPUT_NAME _core SUFFIX .abi3.so LIBRARY_OUTPUT_DIRECTORY "${python_tree}/replaybus")
-target_compile_definitions(replay_python PRIVATE Py_LIMITED_API=0x030B0000)
-target_include_directories(replay_python SYSTEM PRIVATE ${Python3_INCLUDE_DIRS})
-target_link_libraries(replay_python PRIVATE replay_flags replayserver_static Threads::Threads m)
+replay_extension(replay_python _core ${python_sources})
+target_link_libraries(replay_python PRIVATE replayserver_static)
+
+# Environments and actors. Apart from _core, so that "import replaybus" loads neither OpenBLAS nor MuJoCo.
+if(RP_AGENTS)
+    file(GLOB python_agent_sources CONFIGURE_DEPENDS agent/python/agent/*.c)
+    replay_extension(replay_python_agent _agent ${python_agent_sources})
+    target_link_libraries(replay_python_agent PRIVATE replay_agent)
+endif()
+# All that a wheel contains beside Python files.
+add_custom_target(replay_python_package DEPENDS replay_python replay-broker $<TARGET_NAME_IF_EXISTS:replay_python_agent>)
 
 # The Python files of the tree are links, so that an edit needs no build.
 file(GLOB_RECURSE python_files CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}/agent/python" agent/python/replaybus/*.py

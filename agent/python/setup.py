@@ -1,6 +1,8 @@
-"""Builds the wheel: CMake makes the extension and the broker, setuptools packs them.
+"""Builds the wheel: CMake makes the extensions and the broker, setuptools packs them.
 
-REPLAYBUS_BUILD names a build folder of the repository that has both already; otherwise one is made in build/python-cmake.
+REPLAYBUS_BUILD names a build folder of the repository that has them already; otherwise one is made in build/python-cmake.
+The extension _agent (replaybus.envs, replaybus.Actor) needs OpenBLAS and MuJoCo: without them the package has no such
+extension, and says so when it is asked for.
 """
 import os
 import re
@@ -28,21 +30,26 @@ class CMakeBuild(build_ext):
 
     def build_tree(self) -> Path:
         tree = ROOT / "build" / "python-cmake"
-        options = ["-DCMAKE_BUILD_TYPE=Release", "-DRP_TESTS=OFF", f"-DPython3_EXECUTABLE={sys.executable}"]
+        options = ["-DCMAKE_BUILD_TYPE=Release", "-DRP_TESTS=OFF", f"-DPython3_EXECUTABLE={sys.executable}",
+                   "-DRP_AGENTS=AUTO"]
         generator = ["-G", "Ninja"] if shutil.which("ninja") else []
         subprocess.check_call(["cmake", "-S", str(ROOT), "-B", str(tree), *options, *generator])
-        subprocess.check_call(["cmake", "--build", str(tree), "--target", "replay_python", "replay-broker", "-j",
+        subprocess.check_call(["cmake", "--build", str(tree), "--target", "replay_python_package", "-j",
                                str(os.cpu_count() or 2)])
         return tree
 
     def copy_built(self, tree: Path) -> None:
         package = Path(__file__).resolve().parent / "replaybus" if self.inplace else Path(self.build_lib) / "replaybus"
         (package / "bin").mkdir(parents=True, exist_ok=True)
-        shutil.copy2(tree / "lib" / "python" / "replaybus" / "_core.abi3.so", package / "_core.abi3.so")
-        shutil.copy2(tree / "replay-broker", package / "bin" / "replay-broker")
+        built = tree / "lib" / "python" / "replaybus"
+        self.files = ["_core.abi3.so", "bin/replay-broker"]
+        if (built / "_agent.abi3.so").exists():
+            self.files.append("_agent.abi3.so")
+        for name in self.files:
+            shutil.copy2(built / name, package / name)
 
     def get_outputs(self) -> list:
-        return [str(Path(self.build_lib) / "replaybus" / name) for name in ("_core.abi3.so", "bin/replay-broker")]
+        return [str(Path(self.build_lib) / "replaybus" / name) for name in self.files]
 
 
 class Abi3Wheel(bdist_wheel):

@@ -30,6 +30,11 @@ def main() -> int:
     print(f"replaybus {replaybus.__version__}, Python {sys.version.split()[0]}, numpy {np.__version__}")
     print(f"extension {replaybus._core.__file__}")
     print(f"broker    {replaybus.broker_program()}")
+    try:
+        from replaybus import envs
+        print(f"environments: {', '.join(envs.names())}")
+    except ImportError as error:
+        print(f"no environments: {error}")
     start = time.monotonic()
     items = self_test()
     print(f"self-test: wrote, sampled and updated {items} items in {time.monotonic() - start:.2f} s: all is well")

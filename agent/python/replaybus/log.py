@@ -7,12 +7,15 @@
 from __future__ import annotations
 
 import logging
+from types import ModuleType
 
 from . import _core
 
 logger = logging.getLogger("replaybus")
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR, "off": logging.CRITICAL}
 _NAMES = list(LEVELS)
+_extensions: list[ModuleType] = [_core]
+_level = "warn"
 
 
 def _emit(level: int, line: str) -> None:
@@ -24,12 +27,22 @@ def log_level(level: str) -> None:
     """Sets from which level on the library's lines reach the logger: debug, info, warn, error or off."""
     if level not in LEVELS:
         raise ValueError(f"a level is one of {', '.join(LEVELS)}, not {level!r}")
-    _core.log_set(_emit, _NAMES.index(level))
+    global _level
+    _level = level
+    for extension in _extensions:
+        extension.log_set(_emit, _NAMES.index(level))
+
+
+def add_extension(extension: ModuleType) -> None:
+    """Includes the lines of a further extension, which has its own copy of the library."""
+    extension.log_set(_emit, _NAMES.index(_level))
+    _extensions.append(extension)
 
 
 def silence() -> None:
     """Ends the log at the end of the program: the logger may be gone before the library's threads are."""
-    _core.log_set(None, _NAMES.index("off"))
+    for extension in _extensions:
+        extension.log_set(None, _NAMES.index("off"))
 
 
-log_level("warn")
+log_level(_level)

@@ -42,7 +42,7 @@ static struct conn *connect_now(const char *endpoint, const char *name, int64_t 
     call->timeout_ms = timeout_ms;
     if (!job_wait(&call->job))
         return NULL;
-    struct conn *conn = call->client ? conn_new(call->client) : NULL;
+    struct conn *conn = call->client ? conn_take(call->client) : NULL;
     if (conn)
         call->client = NULL;
     else

@@ -2,7 +2,7 @@
  *
  * A gate is a flag that the GIL guards, so an uncontended call takes no lock. A thread that finds the flag set frees the
  * GIL and waits until somebody leaves. */
-#include "agent/python/src/core.h"
+#include "agent/python/base/base.h"
 
 #include <errno.h>
 #include <pthread.h>

@@ -2,7 +2,7 @@
  *
  * A request that times out may still be carried out, so it cannot be repeated in slices. It runs on a thread of its own
  * instead, while the caller waits in slices and notices signals. */
-#include "agent/python/src/core.h"
+#include "agent/python/base/base.h"
 
 #include <pthread.h>
 #include <signal.h>

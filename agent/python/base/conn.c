@@ -1,9 +1,9 @@
 /* A client that several objects share: destroyed after the last of them, in whatever order they close. */
-#include "agent/python/src/core.h"
+#include "agent/python/base/base.h"
 
 #include <stdlib.h>
 
-struct conn *conn_new(rp_client *client)
+struct conn *conn_take(rp_client *client)
 {
     struct conn *conn = calloc(1, sizeof *conn);
     if (!conn)

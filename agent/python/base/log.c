@@ -2,7 +2,7 @@
  *
  * The library's threads log while they hold its locks, and a thread with the GIL may wait for such a lock. So a line is only put
  * into a list here; Python's main thread takes it out between two of its instructions. */
-#include "agent/python/src/core.h"
+#include "agent/python/base/base.h"
 
 #include <pthread.h>
 #include <stdlib.h>

@@ -1,0 +1,19 @@
+/* The module replaybus._agent. */
+#include "agent/python/agent/agent.h"
+
+static PyMethodDef methods[] = {
+    {"setup", core_setup, METH_VARARGS, "setup(errors, convert): what the extension needs from Python."},
+    {"log_set", log_set, METH_VARARGS, "log_set(function, level): the library's lines go to function(level, line)."},
+    {"environments", env_list, METH_NOARGS, "[(name, help)] of the built-in environments."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "replaybus._agent",
+                                        .m_doc = "Environments and actors for Python.", .m_size = -1,
+                                        .m_methods = methods};
+
+PyMODINIT_FUNC PyInit__agent(void);
+PyMODINIT_FUNC PyInit__agent(void)
+{
+    return gate_init() ? PyModule_Create(&definition) : NULL;
+}

@@ -1,0 +1,117 @@
+/* What the extensions of the Python package share: the rules that Python adds to handles of libreplay, through the limited
+ * API of Python 3.11. Each extension has a copy of these files, as it has of libreplay: their state is its own.
+ *   hooks.c    exceptions, and small readers of arguments
+ *   gate.c     one thread at a time for each object; waits that free the GIL and notice signals; behaviour after fork
+ *   job.c      requests on a helper thread, so that a signal ends the wait for a request that cannot be repeated
+ *   conn.c     a client shared by the objects that use it, destroyed after the last of them
+ *   log.c      the library's log lines */
+#ifndef AGENT_PYTHON_BASE_H
+#define AGENT_PYTHON_BASE_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "replay/replay.h"
+
+/* ---- hooks.c */
+
+/* The function setup(errors, convert) of a module: what it needs from Python code. */
+PyObject *core_setup(PyObject *module, PyObject *args);
+/* A new reference to an argument of setup: "errors" or "convert". NULL with an exception set. */
+PyObject *core_hook(const char *name);
+/* Sets the exception for a status. Returns NULL. */
+PyObject *core_raise(int32_t status, const char *text);
+/* Reads a deadline in seconds, or None: milliseconds, -1 for None. False with an exception set. */
+bool core_timeout(PyObject *seconds, int64_t *out);
+/* The UTF-8 text of a str, borrowed from it. NULL with an exception set. `what` names it in the error. */
+const char *core_text(PyObject *text, const char *what);
+/* Adds a heap type to the module. */
+bool core_add_type(PyObject *module, const char *name, PyType_Spec *spec, PyTypeObject **out);
+
+/* ---- gate.c */
+
+/* Guards one object. Its fields are read and written with the GIL held. */
+struct gate {
+    bool busy;           /* a call is running, perhaps without the GIL */
+    bool closed;         /* calls are refused; a call that waits ends */
+    bool closing;        /* the call that runs is the last one */
+    bool doomed;         /* closed from within the call that runs: gate_leave destroys the object's handles */
+    unsigned long owner; /* the thread of the call that runs */
+    uint64_t forks;      /* of this process when the object was made */
+    PyObject *object;
+    void (*destroy)(PyObject *object);
+};
+
+/* Counts the forks between the first process and this one. */
+uint64_t gate_forks(void);
+bool gate_init(void);
+/* destroy: gives up the handles of an object that is closed from within one of its calls. NULL: no call of the object runs
+ * Python code. */
+void gate_open(struct gate *gate, PyObject *object, void (*destroy)(PyObject *object));
+/* True if the object belongs to a parent of this process. */
+bool gate_is_foreign(const struct gate *gate);
+/* Whether a call of this thread is running: the caller is a signal handler, or user code that the call runs. */
+bool gate_is_mine(const struct gate *gate);
+/* Begins a call. False with an exception set: the object is closed, or a call of this thread is running, or the process has
+ * forked, or a signal came. */
+bool gate_enter(struct gate *gate, const char *what);
+/* Begins the last call: refuses all others and waits for the one that runs. False without an exception: the object was closed
+ * before, or a call of this thread is running, which ends with RP_CANCELLED and destroys the handles. False with an exception:
+ * a signal came. */
+bool gate_close(struct gate *gate);
+/* False with an exception set: the object was closed during the call. */
+bool gate_check(const struct gate *gate);
+void gate_leave(struct gate *gate);
+
+#define GATE_INTERRUPTED ((rp_status)-1)
+/* One try of a call. A try that returns RP_DEADLINE_EXCEEDED can be repeated. */
+typedef rp_status gate_attempt(void *call, int64_t timeout_ms, rp_error *err);
+/* Tries at once with the GIL held, then without it in slices of 100 ms until the time has passed. Returns the last try's
+ * status, RP_CANCELLED when the object is closed meanwhile, or GATE_INTERRUPTED with an exception set. */
+rp_status gate_wait(struct gate *gate, gate_attempt *attempt, void *call, int64_t timeout_ms, rp_error *err);
+/* gate_wait; sets the exception for every status but RP_OK. */
+bool gate_call(struct gate *gate, gate_attempt *attempt, void *call, int64_t timeout_ms);
+
+/* ---- conn.c */
+
+struct conn {
+    rp_client *client;
+    atomic_uint refs;
+    uint64_t forks;
+};
+
+/* Takes the client, unless it returns NULL: no memory. */
+struct conn *conn_take(rp_client *client);
+struct conn *conn_ref(struct conn *conn);
+/* Destroys the client after its last user. Call without the GIL. */
+void conn_unref(struct conn *conn);
+/* The same with the GIL held; leaves a parent's client alone. */
+void conn_drop(struct conn **conn);
+
+/* ---- job.c */
+
+/* A call on a thread of its own. Embed it as the first member. */
+struct job {
+    void (*run)(struct job *job);  /* on the helper thread, without the GIL */
+    void (*drop)(struct job *job); /* frees the job and its result, without the GIL */
+    bool done, abandoned;          /* guarded by job.c's mutex */
+};
+
+/* Runs the job and waits for it. True: it is done, and the caller drops it. False with an exception set: a signal came;
+ * the helper thread drops the job when it is done. */
+bool job_wait(struct job *job);
+/* In a child: forgets locks that threads of the parent held. */
+void job_after_fork(void);
+
+/* ---- log.c */
+
+/* The function log_set(function, level) of a module: the library's lines go to function(level, line); None: to standard
+ * error. */
+PyObject *log_set(PyObject *module, PyObject *args);
+/* In a child: forgets lines of the parent. */
+void log_after_fork(void);
+
+#endif
