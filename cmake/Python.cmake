@@ -42,6 +42,20 @@ endif()
 # All that a wheel contains beside Python files.
 add_custom_target(replay_python_package DEPENDS replay_python replay-broker $<TARGET_NAME_IF_EXISTS:replay_python_agent>)
 
+# The format of weights. Of its objects only weights_ functions stay global: libreplayserver.a has the others, too.
+replay_objects(replay_weights_objects agent/net/weights.c proto/base/crc32c.c proto/base/dtype.c proto/base/error.c)
+target_link_libraries(replay_weights_objects PRIVATE PkgConfig::ISAL)
+set(joined "${CMAKE_BINARY_DIR}/replay_weights_joined.o")
+add_custom_command(
+    OUTPUT "${joined}"
+    COMMAND ${CMAKE_LINKER} -r -o "${joined}" $<TARGET_OBJECTS:replay_weights_objects>
+    COMMAND ${CMAKE_OBJCOPY} --wildcard "--keep-global-symbol=weights_*" "${joined}"
+    DEPENDS replay_weights_objects $<TARGET_OBJECTS:replay_weights_objects>
+    COMMENT "joining the objects of the format of weights" COMMAND_EXPAND_LISTS VERBATIM)
+set_source_files_properties("${joined}" PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
+target_sources(replay_python PRIVATE "${joined}")
+target_link_libraries(replay_python PRIVATE PkgConfig::ISAL)
+
 # The Python files of the tree are links, so that an edit needs no build.
 file(GLOB_RECURSE python_files CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}/agent/python" agent/python/replaybus/*.py
     agent/python/replaybus/*.pyi agent/python/replaybus/py.typed)

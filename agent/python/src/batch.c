@@ -42,6 +42,12 @@ static PyObject *field_name(PyObject *object, const rp_field_view *field)
     return PyUnicode_FromString(field->name);
 }
 
+static PyObject *field_dtype(PyObject *object, const rp_field_view *field)
+{
+    (void)object;
+    return PyUnicode_FromString(column_name(field->dtype) ? column_name(field->dtype) : "");
+}
+
 static PyObject *field_data(PyObject *object, const rp_field_view *field)
 {
     return view_new(object, field->data, field->dtype, field->rank, field->shape);
@@ -73,6 +79,12 @@ static PyObject *batch_names(PyObject *object, PyObject *unused)
 {
     (void)unused;
     return of_fields(object, field_name);
+}
+
+static PyObject *batch_dtypes(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    return of_fields(object, field_dtype);
 }
 
 static PyObject *batch_fields(PyObject *object, PyObject *unused)
@@ -133,6 +145,7 @@ static Py_ssize_t batch_length(PyObject *object)
 
 static PyMethodDef methods[] = {
     {"names", batch_names, METH_NOARGS, "The names of the fields."},
+    {"dtypes", batch_dtypes, METH_NOARGS, "The names of the fields' element types."},
     {"fields", batch_fields, METH_NOARGS, "The memory of each field."},
     {"lengths", batch_lengths, METH_NOARGS, "For each field, how many steps of each item are real; None: no steps."},
     {"info", batch_info, METH_NOARGS, "A dict: n, partial, table_size, waited_ns, text."},

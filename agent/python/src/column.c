@@ -31,6 +31,11 @@ const char *column_format(int32_t dtype)
     return dtype > 0 && dtype < N_DTYPES ? dtypes[dtype].format : NULL;
 }
 
+const char *column_name(int32_t dtype)
+{
+    return dtype > 0 && dtype < N_DTYPES ? dtypes[dtype].name : NULL;
+}
+
 static int32_t signed_dtype(Py_ssize_t itemsize)
 {
     return itemsize == 8   ? RP_DTYPE_INT64

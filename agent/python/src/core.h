@@ -4,6 +4,7 @@
  *   column.c   one value of a step, as bytes; nest.c: the values of a nested step
  *   server.c, client.c, request.c, writer.c, writer_open.c, rows.c, selection.c, sampler.c, batch.c, view.c, updater.c: the types
  *   pattern.c, publish.c, reduce.c: the same
+ *   weights.c  blocks of named tensors
  * Everything else (structures, servers, text) is Python. */
 #ifndef AGENT_PYTHON_CORE_H
 #define AGENT_PYTHON_CORE_H
@@ -30,6 +31,8 @@ struct cell {
 /* RP_OK and the dtype of a buffer's elements; 0 if libreplay has none like it. */
 int32_t column_dtype(const char *format, Py_ssize_t itemsize);
 const char *column_format(int32_t dtype);
+/* The name of a dtype, such as "float32". NULL: there is none. */
+const char *column_name(int32_t dtype);
 /* Reads (name, dtype name, shape). False with an exception set. */
 bool column_read(PyObject *spec, struct column *out);
 void column_fini(struct column *column);
@@ -100,5 +103,8 @@ void writer_forget_columns(writer_object *self);
 PyObject *pattern_add(PyObject *self, PyObject *args);
 /* rows.c: append_rows(writers, block, step, table, steps, priorities, done, timeout) */
 PyObject *rows_append(PyObject *module, PyObject *args);
+/* weights.c: weights_encode({name: array}): a block; weights_list(block): [(name, dtype, shape, offset)] */
+PyObject *weights_from_arrays(PyObject *module, PyObject *tensors);
+PyObject *weights_entries(PyObject *module, PyObject *block);
 
 #endif
