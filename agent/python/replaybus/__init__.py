@@ -26,9 +26,10 @@ from .log import log_level, silence
 from .params import Counter, Param, Params, Publisher, Reduce, Reduced, Subscriber
 from .sampler import Batch, Change, Sampler, Updater
 from .server import Server, Table, broker_program, stop_all
-from .writer import Column, Field, Last, Rejection, Slice, VectorWriter, Writer, close_all, convert
+from .writer import Column, Field, Last, Rejection, Slice, VectorWriter, Writer, close_all, convert, learn_numpy
 
 _core.setup(errors.BY_STATUS, convert)
+learn_numpy()
 
 
 @_atexit.register

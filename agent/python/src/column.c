@@ -25,6 +25,7 @@ static const struct dtype {
     [RP_DTYPE_COMPLEX128] = {"complex128", "Zd", 16},
 };
 #define N_DTYPES ((int32_t)(sizeof dtypes / sizeof dtypes[0]))
+_Static_assert(N_DTYPES <= COLUMN_MAX_DTYPES, "numpy.c has a row for each element type");
 
 const char *column_format(int32_t dtype)
 {
@@ -229,13 +230,21 @@ static PyObject *convert(const struct column *column, PyObject *value, uint32_t 
     return array;
 }
 
+/* The quick ways: a value of numpy in place, or a Python number. */
+static const void *take_quickly(struct column *column, PyObject *value, uint32_t rows)
+{
+    const void *data = numpy_data(value, column, rows);
+    if (data || column->rank > 0 || rows > 0)
+        return data;
+    return store_number(column, value) ? column->scalar : NULL;
+}
+
 bool cell_take(struct cell *cell, struct column *column, PyObject *value, uint32_t rows)
 {
     cell->view.obj = NULL;
-    if (column->rank == 0 && rows == 0 && store_number(column, value)) {
-        cell->data = column->scalar;
+    cell->data = take_quickly(column, value, rows);
+    if (cell->data)
         return true;
-    }
     if (PyObject_GetBuffer(value, &cell->view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) == 0) {
         if (fits(column, &cell->view, rows)) {
             cell->data = cell->view.buf;

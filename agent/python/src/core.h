@@ -1,7 +1,7 @@
 /* replaybus._core: libreplay for Python, through the limited API of Python 3.11.
  *
  * The extension owns handles of libreplay; the rules that Python adds to them are in agent/python/base:
- *   column.c   one value of a step, as bytes; nest.c: the values of a nested step
+ *   column.c   one value of a step, as bytes; numpy.c: the same for numpy's values, in place; nest.c: the values of a nested step
  *   server.c, client.c, request.c, writer.c, writer_open.c, rows.c, selection.c, sampler.c, batch.c, view.c, updater.c: the types
  *   pattern.c, publish.c, reduce.c: the same
  *   weights.c  blocks of named tensors
@@ -11,7 +11,9 @@
 
 #include "agent/python/base/base.h"
 
-/* ---- column.c, nest.c */
+/* ---- column.c, numpy.c, nest.c */
+
+#define COLUMN_MAX_DTYPES 32 /* all element types of libreplay are below */
 
 struct column {
     char *name;
@@ -22,7 +24,7 @@ struct column {
     char scalar[16]; /* the value of a Python number */
 };
 
-/* One value of a step, or of a block of steps. `view` is empty (obj NULL) for a Python number. */
+/* One value of a step, or of a block of steps. `view` is empty (obj NULL) for a number and for a value read in place. */
 struct cell {
     Py_buffer view;
     const void *data;
@@ -39,6 +41,10 @@ void column_fini(struct column *column);
 /* Takes a value of the column's shape, or with rows > 0 of `rows` such values. False with an exception set. */
 bool cell_take(struct cell *cell, struct column *column, PyObject *value, uint32_t rows);
 void cells_release(struct cell *cells, uint32_t n);
+/* The memory of an array or a scalar of numpy that has the column's type and shape, as cell_take wants it. NULL without an
+ * exception: another value. */
+const void *numpy_data(PyObject *value, const struct column *column, uint32_t rows);
+PyObject *numpy_learn(PyObject *module, PyObject *args);
 
 struct nest;
 /* Reads a plan: None for a value, (keys, plans) for a mapping, (None, plans) for a sequence. NULL with an exception. */
@@ -67,6 +73,8 @@ typedef struct writer_object {
     const void **values;
     uint32_t n_columns;
     uint64_t episode_steps; /* in the present episode */
+    uint64_t opened;        /* a number of its own for each writer that was opened; 0: not open */
+    uint64_t twin;          /* `opened` of a writer with the same columns; 0: none known */
 } writer_object;
 
 typedef struct selection_object {

@@ -27,6 +27,8 @@ static PyObject *version(PyObject *module, PyObject *unused)
 
 static PyMethodDef methods[] = {
     {"setup", core_setup, METH_VARARGS, "setup(errors, convert): what the extension needs from Python."},
+    {"numpy_learn", numpy_learn, METH_VARARGS,
+     "numpy_learn(array, transposed, scalar, dtype): whether values of this element type are read in place."},
     {"statuses", statuses, METH_NOARGS, "[(code, name, meaning)]"},
     {"version", version, METH_NOARGS, "The version of libreplay."},
     {"log_set", log_set, METH_VARARGS, "log_set(function, level): the library's lines go to function(level, line)."},

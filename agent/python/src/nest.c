@@ -5,7 +5,7 @@
 
 struct nest {
     uint32_t n;         /* parts; 0: a value */
-    PyObject *keys;     /* a tuple; NULL: a sequence */
+    PyObject **keys;    /* n of them; NULL: a sequence */
     struct nest *parts; /* n of them */
 };
 
@@ -13,8 +13,10 @@ static void fini(struct nest *nest)
 {
     for (uint32_t i = 0; nest->parts && i < nest->n; i++)
         fini(&nest->parts[i]);
+    for (uint32_t i = 0; nest->keys && i < nest->n; i++)
+        Py_XDECREF(nest->keys[i]);
     free(nest->parts);
-    Py_XDECREF(nest->keys);
+    free(nest->keys);
 }
 
 static bool init(struct nest *nest, PyObject *plan)
@@ -27,15 +29,16 @@ static bool init(struct nest *nest, PyObject *plan)
     nest->n = (uint32_t)PyTuple_Size(parts);
     nest->parts = calloc(nest->n ? nest->n : 1, sizeof *nest->parts);
     if (keys != Py_None)
-        nest->keys = Py_NewRef(keys);
-    if (!nest->parts) {
+        nest->keys = calloc(nest->n ? nest->n : 1, sizeof *nest->keys);
+    if (!nest->parts || (keys != Py_None && !nest->keys)) {
         PyErr_NoMemory();
         return false;
     }
-    for (uint32_t i = 0; i < nest->n; i++)
-        if (!init(&nest->parts[i], PyTuple_GetItem(parts, i)))
-            return false;
-    return true;
+    for (uint32_t i = 0; nest->keys && i < nest->n; i++)
+        nest->keys[i] = Py_XNewRef(PyTuple_GetItem(keys, i));
+    for (uint32_t i = 0; i < nest->n && !PyErr_Occurred(); i++)
+        init(&nest->parts[i], PyTuple_GetItem(parts, i));
+    return !PyErr_Occurred();
 }
 
 struct nest *nest_new(PyObject *plan)
@@ -75,21 +78,30 @@ static bool mismatch(const char *want, uint32_t n, PyObject *got)
     return false;
 }
 
+static bool lacks(PyObject *key)
+{
+    if (!PyErr_Occurred())
+        PyErr_Format(PyExc_ValueError, "the step lacks the key %R", key);
+    return false;
+}
+
 static bool flatten(const struct nest *nest, PyObject *value, PyObject ***next);
 
 static bool flatten_mapping(const struct nest *nest, PyObject *value, PyObject ***next)
 {
-    if (!PyDict_Check(value) || PyDict_Size(value) != (Py_ssize_t)nest->n)
+    if ((!PyDict_CheckExact(value) && !PyDict_Check(value)) || PyDict_Size(value) != (Py_ssize_t)nest->n)
         return mismatch("dict", nest->n, value);
+    Py_ssize_t at = 0;
     for (uint32_t i = 0; i < nest->n; i++) {
-        PyObject *key = PyTuple_GetItem(nest->keys, i);
-        PyObject *part = PyDict_GetItemWithError(value, key);
-        if (!part) {
-            if (!PyErr_Occurred())
-                PyErr_Format(PyExc_ValueError, "the step lacks the key %R", key);
-            return false;
-        }
-        if (!flatten(&nest->parts[i], part, next))
+        PyObject *key, *part;
+        /* Steps that the same line makes have the same keys in the same order; a key is looked up only if it is another. */
+        if (!PyDict_Next(value, &at, &key, &part) || key != nest->keys[i])
+            part = PyDict_GetItemWithError(value, nest->keys[i]);
+        if (!part)
+            return lacks(nest->keys[i]);
+        if (nest->parts[i].n == 0)
+            *(*next)++ = Py_NewRef(part);
+        else if (!flatten(&nest->parts[i], part, next))
             return false;
     }
     return true;

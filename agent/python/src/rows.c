@@ -8,7 +8,7 @@
 enum phase { APPEND, ITEM, END };
 
 struct rows {
-    PyObject *writers; /* a tuple: one for all rows of a block, or one per row */
+    writer_object **writers; /* one for all rows of a block, or one per row */
     bool block;
     uint32_t n_writers, n;
     writer_object *lead; /* the first writer: its columns are those of all */
@@ -22,11 +22,6 @@ struct rows {
     enum phase phase;
     uint64_t items;
 };
-
-static writer_object *writer_at(const struct rows *self, uint32_t i)
-{
-    return (writer_object *)PyTuple_GetItem(self->writers, self->block ? 0 : (Py_ssize_t)i);
-}
 
 static rp_status do_append(struct rows *self, writer_object *writer, int64_t timeout_ms, rp_error *err)
 {
@@ -56,12 +51,12 @@ static rp_status do_end(struct rows *self, writer_object *writer, int64_t timeou
     return rp_writer_end_episode(writer->writer, RP_END_GO, timeout_ms, err);
 }
 
-/* Goes on from where the last attempt stopped. PyTuple_GetItem of a tuple that nobody changes is safe without the GIL. */
+/* Goes on from where the last attempt stopped. */
 static rp_status rows_attempt(void *call, int64_t timeout_ms, rp_error *err)
 {
     struct rows *self = call;
     for (; self->row < self->n; self->row++, self->phase = APPEND) {
-        writer_object *writer = writer_at(self, self->row);
+        writer_object *writer = self->writers[self->block ? 0 : self->row];
         rp_status status = RP_OK;
         if (self->phase == APPEND && (status = do_append(self, writer, timeout_ms, err)) == RP_OK)
             self->phase = ITEM;
@@ -80,16 +75,16 @@ static rp_status rows_attempt(void *call, int64_t timeout_ms, rp_error *err)
 static void leave(struct rows *self, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
-        gate_leave(&writer_at(self, i)->gate);
+        gate_leave(&self->writers[i]->gate);
 }
 
 /* Whether the writer is not in the tuple before. False with an exception set. Quick for a gate that is free. */
 static bool is_new(const struct rows *self, uint32_t i)
 {
-    if (!gate_is_mine(&writer_at(self, i)->gate))
+    if (!gate_is_mine(&self->writers[i]->gate))
         return true;
     for (uint32_t j = 0; j < i; j++)
-        if (writer_at(self, j) == writer_at(self, i)) {
+        if (self->writers[j] == self->writers[i]) {
             PyErr_Format(PyExc_ValueError, "writers %u and %u are the same", j, i);
             return false;
         }
@@ -102,7 +97,7 @@ static bool enter(struct rows *self)
 {
     uint32_t i = 0;
     while (i < self->n_writers) {
-        struct gate *gate = &writer_at(self, i)->gate;
+        struct gate *gate = &self->writers[i]->gate;
         if (gate->busy && !gate_is_mine(gate)) {
             leave(self, i);
             if (!gate_enter(gate, "writer"))
@@ -127,36 +122,45 @@ static bool same_columns(const writer_object *a, const writer_object *b)
     return same;
 }
 
-/* The rows are cut by the lead's columns, so every writer needs the same ones. */
+/* The rows are cut by the lead's columns, so every writer needs the same ones. A writer remembers the lead that it was last
+ * compared with. */
 static bool check_columns(const struct rows *self)
 {
+    const writer_object *lead = self->lead;
     for (uint32_t i = 0; i < self->n_writers; i++) {
-        const writer_object *writer = writer_at(self, i);
-        if (writer->writer && same_columns(writer, self->lead))
+        writer_object *writer = self->writers[i];
+        if (writer->writer && (writer->twin == lead->opened || same_columns(writer, lead))) {
+            writer->twin = lead->opened;
             continue;
+        }
         core_raise(RP_FAILED_PRECONDITION, "a writer is not open, or has other columns than the first");
         return false;
     }
     return true;
 }
 
-static bool read_writers(struct rows *self)
+/* Borrows the writers of the tuple, which the caller holds. The caller frees self->writers. */
+static bool read_writers(struct rows *self, PyObject *writers)
 {
-    self->n_writers = (uint32_t)PyTuple_Size(self->writers);
-    for (uint32_t i = 0; i < self->n_writers; i++)
-        if (!PyObject_TypeCheck(PyTuple_GetItem(self->writers, i), writer_type)) {
+    Py_ssize_t n = PyTuple_Size(writers);
+    if (n == 0 || (self->block && n > 1) || n > INT32_MAX) {
+        PyErr_SetString(PyExc_ValueError, n == 0 ? "at least one writer is needed" : "a block goes to one writer");
+        return false;
+    }
+    self->writers = malloc((size_t)n * sizeof(*self->writers));
+    if (!self->writers) {
+        PyErr_NoMemory();
+        return false;
+    }
+    for (; self->n_writers < (uint32_t)n; self->n_writers++) {
+        PyObject *writer = PyTuple_GetItem(writers, self->n_writers);
+        if (!PyObject_TypeCheck(writer, writer_type)) {
             PyErr_SetString(PyExc_TypeError, "a tuple of writers is needed");
             return false;
         }
-    if (self->n_writers == 0) {
-        PyErr_SetString(PyExc_ValueError, "at least one writer is needed");
-        return false;
+        self->writers[self->n_writers] = (writer_object *)writer;
     }
-    if (self->block && self->n_writers > 1) {
-        PyErr_SetString(PyExc_ValueError, "a block goes to one writer");
-        return false;
-    }
-    self->lead = writer_at(self, 0);
+    self->lead = (writer_object *)PyTuple_GetItem(writers, 0);
     return true;
 }
 
@@ -225,28 +229,36 @@ static bool run(struct rows *self, int64_t timeout_ms)
     return false;
 }
 
+static bool append(struct rows *self, PyObject *step, PyObject *priorities, PyObject *done, int64_t timeout_ms)
+{
+    uint32_t n_cells = 0;
+    Py_buffer views[2] = {{.obj = NULL}, {.obj = NULL}};
+    bool ok = check_columns(self) && take_rows(self, step, &n_cells) && take_extras(self, priorities, done, views) &&
+              run(self, timeout_ms);
+    for (int i = 0; i < 2; i++)
+        if (views[i].obj)
+            PyBuffer_Release(&views[i]);
+    cells_release(self->lead->cells, n_cells);
+    nest_release(self->lead->leaves, self->lead->n_columns);
+    return ok;
+}
+
 PyObject *rows_append(PyObject *module, PyObject *args)
 {
     (void)module;
     struct rows self = {.phase = APPEND};
-    PyObject *step, *priorities, *done, *seconds;
+    PyObject *writers, *step, *priorities, *done, *seconds;
     int64_t timeout_ms;
     int block;
-    if (!PyArg_ParseTuple(args, "O!pOzIOOO", &PyTuple_Type, &self.writers, &block, &step, &self.table, &self.steps,
+    if (!PyArg_ParseTuple(args, "O!pOzIOOO", &PyTuple_Type, &writers, &block, &step, &self.table, &self.steps,
                           &priorities, &done, &seconds))
         return NULL;
     self.block = block != 0;
-    if (!core_timeout(seconds, &timeout_ms) || !read_writers(&self) || !enter(&self))
-        return NULL;
-    uint32_t n_cells = 0;
-    Py_buffer views[2] = {{.obj = NULL}, {.obj = NULL}};
-    bool ok = check_columns(&self) && take_rows(&self, step, &n_cells) && take_extras(&self, priorities, done, views) &&
-              run(&self, timeout_ms);
-    for (int i = 0; i < 2; i++)
-        if (views[i].obj)
-            PyBuffer_Release(&views[i]);
-    cells_release(self.lead->cells, n_cells);
-    nest_release(self.lead->leaves, self.lead->n_columns);
-    leave(&self, self.n_writers);
+    bool ok = core_timeout(seconds, &timeout_ms) && read_writers(&self, writers) && enter(&self);
+    if (ok) {
+        ok = append(&self, step, priorities, done, timeout_ms);
+        leave(&self, self.n_writers);
+    }
+    free(self.writers);
     return ok ? PyLong_FromUnsignedLongLong(self.items) : NULL;
 }

@@ -157,7 +157,7 @@ static bool read_slices(PyObject *writer, PyObject *slices, struct item *item, P
     if (PyLong_CheckExact(slices)) {
         unsigned long steps = PyLong_AsUnsignedLong(slices);
         item->steps = steps > UINT32_MAX ? UINT32_MAX : (uint32_t)steps;
-        return !PyErr_Occurred();
+        return steps != (unsigned long)-1 || !PyErr_Occurred();
     }
     if (PyObject_TypeCheck(slices, selection_type))
         *selection = Py_NewRef(slices);
@@ -184,7 +184,7 @@ static PyObject *writer_item(PyObject *object, PyObject *const *args, Py_ssize_t
     if (!item.table || (values[3] && !core_timeout(values[3], &timeout_ms)))
         return NULL;
     item.priority = values[1] ? PyFloat_AsDouble(values[1]) : 1.0;
-    if (PyErr_Occurred() || !read_slices(object, values[2], &item, &selection))
+    if ((item.priority == -1.0 && PyErr_Occurred()) || !read_slices(object, values[2], &item, &selection))
         return NULL;
     bool ok = enter_open(self, NULL);
     if (ok) {

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+static uint64_t n_opened; /* guarded by the GIL */
+
 struct opening {
     struct job job;
     struct conn *conn;
@@ -71,6 +73,7 @@ static bool open_stream(writer_object *self, const rp_writer_options *options, i
     else if (!call->writer)
         core_raise(call->err.status, call->err.text);
     self->writer = call->writer;
+    self->opened = ++n_opened;
     call->writer = NULL;
     Py_BEGIN_ALLOW_THREADS;
     opening_drop(&call->job);

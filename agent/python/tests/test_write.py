@@ -291,3 +291,49 @@ def test_chunks(client):
             writer.append({"x": np.full(100, t, "float32")})
         writer.item("replay", 1.0, 20)
     assert sample(client).data["x"][0, :, 0].tolist() == list(range(5, 25))
+
+
+def test_values_of_numpy_are_read_in_place():
+    assert all(replaybus.writer.learn_numpy().values())
+    array = np.zeros((2, 3), "float32")
+    assert not replaybus._core.numpy_learn(array, array.T, 0.0, array.dtype)  # no scalar of numpy
+    assert not replaybus._core.numpy_learn(array, array.T, np.float32(0), np.dtype("float64"))
+    assert not replaybus._core.numpy_learn(array, np.zeros((2, 3)), np.float32(0), array.dtype)
+
+
+@pytest.mark.parametrize("dtype", replaybus.writer._ELEMENTS)
+def test_every_way_to_give_a_value(client, dtype):
+    """In place, by the buffer protocol, and converted: whatever the value's memory looks like, the same numbers arrive."""
+    want = np.arange(1, 7).reshape(2, 3).astype(dtype)
+    wide = np.zeros((2, 6), dtype)
+    wide[:, ::2] = want
+    swapped = want.astype(want.dtype.newbyteorder())
+    values = [want, np.asfortranarray(want), wide[:, ::2], want.tolist(), swapped, want.view(type("Sub", (np.ndarray,), {}))]
+    if dtype not in ("bool", "float16"):
+        values.append(memoryview(want))
+    scalars = [want[1, 2], want[1, 2].item(), want[1:, 2:].reshape(()), swapped[1, 2]]
+    scalars += [scalars[0]] * (len(values) - len(scalars))
+    with client.writer(keep_alive=10) as writer:
+        for value, scalar in zip(values, scalars):
+            writer.append((value, scalar))
+        key = writer.item("uniform", slices=len(values))
+    matrix, number = client.fetch("uniform", [key]).data
+    assert matrix.dtype == number.dtype == dtype
+    assert (matrix[0] == want).all() and (number[0] == want[1, 2]).all()
+
+
+def test_dict_in_another_order_or_of_another_class(client):
+    class Step(dict):
+        pass
+
+    with client.writer(keep_alive=10) as writer:
+        writer.append({"a": 1, "b": {"c": 2, "d": 3}})
+        writer.append({"b": {"d": 3, "c": 2}, "a": 1})
+        writer.append(Step(a=1, b=Step(c=2, d=3)))
+        writer.append({"".join("a"): 1, "".join("b"): {"".join(["c"]): 2, "".join(["d"]): 3}})
+        key = writer.item("uniform", slices=4)
+        for wrong in ({"a": 1}, {"a": 1, "c": {"c": 2, "d": 3}}, {"a": 1, "b": {"c": 2, "e": 3}}, {"b": 1, "a": 1}, [1, 2]):
+            with pytest.raises(ValueError):
+                writer.append(wrong)
+    data = client.fetch("uniform", [key]).data
+    assert [data["a"].tolist(), data["b"]["c"].tolist(), data["b"]["d"].tolist()] == [[[1] * 4], [[2] * 4], [[3] * 4]]
