@@ -15,6 +15,7 @@
 #define TABLE_STEPS 1e9
 
 static const char *const delays[] = {[ENV_DELAY_SLEEP] = "sleep", [ENV_DELAY_BUSY] = "busy", NULL};
+static const char *const dtypes[] = {"float32", "uint8", NULL};
 static const char *const activations[] = {"relu", "tanh", NULL};
 static const char *const optimisers[] = {[OPTIM_ADAM] = "adam", [OPTIM_RMSPROP] = "rmsprop", NULL};
 static const char *const adder_kinds[] = {
@@ -33,18 +34,39 @@ static const struct schema_row own_rows[] = {
     {"folder", SCHEMA_STRING, ROOT(folder), "", 0, 400, NULL, 0,
      "folder for logs and the learner's state; empty: nothing is written"},
 
-    {"environment.name", SCHEMA_STRING, ROOT(environment.name), "CartPole-v1", 0, 0, NULL, 0,
-     "a built-in environment (docs/ENVIRONMENTS.md) or one of the plug-in"},
+    {"environment.name", SCHEMA_STRING, ROOT(environment.name), "", 0, 0, NULL, 0,
+     "a built-in environment (docs/ENVIRONMENTS.md) or one of the plug-in; empty, without python and gym: "
+     "CartPole-v1"},
     {"environment.plugin", SCHEMA_PATH, ROOT(environment.plugin), "", 0, 0, NULL, 0,
      "a shared object with environments (include/replay/env.h); relative to the file, if it exists there"},
+    {"environment.python", SCHEMA_STRING, ROOT(environment.python), "", 0, 400, NULL, 0,
+     "an environment in Python: module:callable, such as my_env:make for make() in my_env.py beside the file"},
+    {"environment.gym", SCHEMA_STRING, ROOT(environment.gym), "", 0, 400, NULL, 0,
+     "an environment that gymnasium.make or gym.make makes: its id, such as LunarLander-v2"},
+    {"environment.interpreter", SCHEMA_STRING, ROOT(environment.interpreter), "python3", 1, 400, NULL, 0,
+     "program that runs environments in Python; it needs the package replaybus (docs/PYTHON.md)"},
+    {"environment.timeout", SCHEMA_TIME, ROOT(environment.timeout_ns), "60s", 1e6, 3.6e12, NULL, 0,
+     "how long replay-launch waits for an environment in Python to describe itself"},
     {"environment.options", SCHEMA_OPTIONS, ROOT(environment.options), NULL, 0, 32, NULL, 0,
-     "options of the environment"},
+     "options of the environment; in Python: keyword arguments"},
     {"environment.max_steps", SCHEMA_INT, ROOT(environment.max_steps), "0", 0, 4294967295.0, NULL, 0,
      "number of steps after which an episode is truncated; 0: the environment's own limit"},
     {"environment.delay", SCHEMA_TIME, ROOT(environment.delay_ns), "0s", 0, 3.6e12, NULL, 0,
      "additional time per step, to simulate a slow environment"},
     {"environment.delay_kind", SCHEMA_ENUM, ROOT(environment.delay_kind), "sleep", 0, 0, delays, 0,
      "how to spend the delay: sleep, or busy (keep the processor busy)"},
+    {"environment.spec.dtype", SCHEMA_ENUM, ROOT(environment.spec.dtype), "float32", 0, 0, dtypes, 0,
+     "an environment in Python, as replay-launch finds it: type of its observations"},
+    {"environment.spec.shape", SCHEMA_INTS, ROOT(environment.spec.shape), NULL, 0, RP_MAX_RANK, NULL, 0,
+     "shape of its observations; empty: replay-launch asks the environment"},
+    {"environment.spec.actions", SCHEMA_INT, ROOT(environment.spec.actions), "0", 0, 2147483647.0, NULL, 0,
+     "number of its discrete actions; 0: its actions are continuous"},
+    {"environment.spec.low", SCHEMA_REALS, ROOT(environment.spec.low), NULL, 0, RP_ENV_MAX_ACTION, NULL, 0,
+     "lower bounds of its continuous actions"},
+    {"environment.spec.high", SCHEMA_REALS, ROOT(environment.spec.high), NULL, 0, RP_ENV_MAX_ACTION, NULL, 0,
+     "upper bounds of its continuous actions"},
+    {"environment.spec.max_steps", SCHEMA_INT, ROOT(environment.spec.max_steps), "0", 0, 4294967295.0, NULL, 0,
+     "number of steps after which it truncates an episode itself; 0: never, or not known"},
 
     {"agent.algorithm", SCHEMA_STRING, ROOT(agent.algorithm), "dqn", 0, 0, NULL, 0,
      "dqn, ddpg, td3, sac, impala or bc"},
@@ -132,6 +154,8 @@ static const struct schema_row own_rows[] = {
      "false: no actors; learners train on what the broker loads (docs/RUNNERS.md)"},
     {"actors.count", SCHEMA_INT, ROOT(actors.count), "1", 0, MAX_COUNT, automatic, 0,
      "number of actors; auto: replay-launch measures and decides (other programs: 1)"},
+    {"actors.environments", SCHEMA_INT, ROOT(actors.environments), "1", 1, MAX_COUNT, NULL, 0,
+     "number of environments that each actor steps in turns"},
     {"actors.command", SCHEMA_STRINGS, ROOT(actors.command), NULL, 0, 256, NULL, 0,
      "your own actor instead of replay-actor, in any language: [./my_actor, --endpoint, '{service}'] (docs/LAUNCH.md)"},
     {"actors.epsilon", SCHEMA_REAL, ROOT(actors.epsilon), "0.1", 0, 1, NULL, 0,
@@ -251,6 +275,10 @@ static const struct schema_alias own_aliases[] = {
     {"env_name", "environment.name"},
     {"env_id", "environment.name"},
     {"id", "environment.name"},
+    {"gymnasium", "environment.gym"},
+    {"entry_point", "environment.python"},
+    {"num_envs", "actors.environments"},
+    {"n_envs", "actors.environments"},
     {"num_actors", "actors.count"},
     {"n_actors", "actors.count"},
     {"num_learners", "learners.count"},

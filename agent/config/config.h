@@ -13,6 +13,7 @@
 struct actors_section {
     bool on;                       /* false: no actors; the table comes from a checkpoint */
     int64_t count;                 /* 0: auto, the plan's number */
+    int64_t environments;          /* environments of each actor */
     struct schema_list command;    /* char *: the user's own actor instead of replay-actor; empty: none */
     double epsilon, epsilon_alpha; /* actor i of N explores with epsilon^(1 + alpha i / (N - 1)); N = 1: epsilon */
     double epsilon_start;          /* decays to the ladder's value ... */

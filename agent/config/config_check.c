@@ -43,19 +43,53 @@ static int64_t batch_of(const struct run_config *config)
 
 /* ---- names, and parts that must fit each other ---- */
 
+/* Exactly one key names the environment, and keys of Python environments stand only with one. */
+static void check_source(const struct env_config *config, struct schema_report *report)
+{
+    const char *const keys[] = {"python", "gym", "name", "plugin"};
+    const char *const values[] = {config->python, config->gym, config->name, config->plugin};
+    const char *first = NULL;
+    for (uint32_t i = 0; i < 4; i++) {
+        char path[32];
+        snprintf(path, sizeof path, "environment.%s", keys[i]);
+        bool set = values[i] && values[i][0];
+        if (set && first && i < 3)
+            schema_problem(report, path, "names a second environment beside environment.%s: leave one of them out",
+                           first);
+        else if (set && first && strcmp(first, "name") != 0)
+            schema_problem(report, path,
+                           "is a shared object with C environments, and environment.%s is Python: leave "
+                           "one of them out",
+                           first);
+        first = set && !first ? keys[i] : first;
+    }
+    const char *colon = config->python ? strchr(config->python, ':') : NULL;
+    if (config->python && config->python[0] &&
+        (!colon || colon == config->python || !colon[1] || strchr(colon + 1, ':')))
+        schema_problem(report, "environment.python",
+                       "'%s' is not module:callable: write my_env:make for the function make in my_env.py",
+                       config->python);
+    if (!env_is_python(config) && config->spec.shape.count + config->spec.low.count + config->spec.high.count > 0)
+        schema_problem(report, "environment.spec",
+                       "describes an environment in Python, and this one is C: leave it out");
+}
+
 /* Creates the environment and the agent as a trial: each of them reports its own mistakes. False: there is no such
  * environment, and so no spec. */
 static bool check_agent(const struct run_config *config, rp_env_spec *spec, struct schema_report *report)
 {
     rp_error err = {0};
     struct env env;
+    if (env_is_python(&config->environment) && config->environment.spec.shape.count == 0)
+        return false; /* not described yet */
     if (env_open(&env, &config->environment, &err) != RP_OK) {
         bool name = err.status == RP_NOT_FOUND;
         bool plugin = !name && config->environment.plugin && config->environment.plugin[0];
         schema_problem(report,
-                       name     ? "environment.name"
-                       : plugin ? "environment.plugin"
-                                : "environment",
+                       name                                  ? "environment.name"
+                       : plugin                              ? "environment.plugin"
+                       : env_is_python(&config->environment) ? "environment.spec"
+                                                             : "environment",
                        "%s", err.text);
         return false;
     }
@@ -63,7 +97,7 @@ static bool check_agent(const struct run_config *config, rp_env_spec *spec, stru
     *spec = env.spec;
     if (ops) {
         bool suits = env.spec.n_actions > 0 ? ops->discrete : ops->continuous;
-        struct agent *agent = agent_new(&config->agent, config->environment.name, &env.spec, 1, &err);
+        struct agent *agent = agent_new(&config->agent, env_name(&config->environment), &env.spec, 1, &err);
         if (!agent)
             schema_problem(report, suits ? "agent" : "agent.algorithm", "%s", err.text);
         agent_destroy(&agent);
@@ -343,6 +377,7 @@ void run_config_check(const void *root, struct schema_report *report)
     schema_report_within(report, NULL);
     rp_env_spec spec;
     bool known = false;
+    check_source(&config->environment, report);
     if (any_of_ours(config)) {
         check_algorithm(config, report);
         known = check_agent(config, &spec, report);

@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "agent/env/builtin.h"
+#include "agent/env/env_group.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
 
@@ -88,8 +89,6 @@ static rp_status unknown(const char *name, const rp_env_plugin *plugin, rp_error
     char list[400] = "";
     for (uint32_t i = 0, used = 0; i < n && used < sizeof list; i++)
         used += (uint32_t)snprintf(list + used, sizeof list - used, "%s%s", i ? ", " : "", names[i]);
-    if (!*name)
-        return err_set(err, RP_INVALID_ARGUMENT, "no environment is named; there are %s", list);
     const char *near = schema_nearest(name, names, n);
     if (near)
         return err_set(err, RP_NOT_FOUND, "unknown environment '%s' (did you mean '%s'?)", name, near);
@@ -98,7 +97,7 @@ static rp_status unknown(const char *name, const rp_env_plugin *plugin, rp_error
 
 static rp_status choose(struct env *self, const struct env_config *config, rp_error *err)
 {
-    const char *name = config->name ? config->name : "";
+    const char *name = env_name(config);
     const char *path = config->plugin ? config->plugin : "";
     const rp_env_plugin *plugin = NULL;
     if (*path)
@@ -125,24 +124,33 @@ static rp_status choose(struct env *self, const struct env_config *config, rp_er
     return RP_OK;
 }
 
-static rp_status open_env(struct env *self, const struct env_config *config, rp_error *err)
+rp_status env_finish_open(struct env *self, const struct env_config *config, rp_error *err)
 {
     if (config->max_steps < 0 || config->max_steps > UINT32_MAX)
         return err_set(err, RP_INVALID_ARGUMENT, "max_steps is %lld; it may be 0 (the environment's own) to %u",
                        (long long)config->max_steps, UINT32_MAX);
-    RP_TRY(choose(self, config, err));
-    rp_error why = {0};
-    self->self = self->ops->create(config->options.data, config->options.count, &self->spec, &why);
-    if (!self->self)
-        return err_set(err, why.status ? (rp_status)why.status : RP_INTERNAL, "%s",
-                       why.text[0] ? why.text : "the environment could not be made, and does not say why");
-    RP_TRY(env_check_spec(self->ops->name, &self->spec, err));
+    RP_TRY(env_check_spec(env_name(config), &self->spec, err));
     self->max_steps = (uint32_t)config->max_steps;
     if (self->max_steps)
         self->spec.max_steps = self->max_steps;
     self->delay_ns = config->delay_ns;
     self->delay_kind = config->delay_kind;
     return RP_OK;
+}
+
+static rp_status open_env(struct env *self, const struct env_config *config, rp_error *err)
+{
+    if (env_is_python(config)) {
+        RP_TRY(env_open_described(self, config, err));
+        return env_finish_open(self, config, err);
+    }
+    RP_TRY(choose(self, config, err));
+    rp_error why = {0};
+    self->self = self->ops->create(config->options.data, config->options.count, &self->spec, &why);
+    if (!self->self)
+        return err_set(err, why.status ? (rp_status)why.status : RP_INTERNAL, "%s",
+                       why.text[0] ? why.text : "the environment could not be made, and does not say why");
+    return env_finish_open(self, config, err);
 }
 
 rp_status env_open(struct env *self, const struct env_config *config, rp_error *err)
@@ -156,7 +164,7 @@ rp_status env_open(struct env *self, const struct env_config *config, rp_error *
 
 void env_close(struct env *self)
 {
-    if (self->self)
+    if (self->self && !self->provider) /* a provider's environments belong to their group */
         self->ops->destroy(self->self);
     if (self->library)
         dlclose(self->library);
@@ -208,6 +216,16 @@ static void to_native(const rp_env_spec *spec, const float *canonical, float *na
         unit = unit >= 1 ? 1 : unit > -1 ? unit : -1;
         native[i] = (float)(low + 0.5 * (unit + 1) * (high - low));
     }
+}
+
+void env_announce(struct env *self, const void *action)
+{
+    if (!self->provider)
+        return;
+    float native[RP_ENV_MAX_ACTION];
+    if (!self->spec.n_actions)
+        to_native(&self->spec, action, native);
+    self->provider->announce(self->self, self->spec.n_actions ? action : native);
 }
 
 static void step_continuous(struct env *self, const float *action, void *observation, rp_env_result *result)

@@ -1,5 +1,6 @@
-/* The env room: the built-in environments, plug-ins, and the checks of their options and specs. It knows nothing of
- * agents.
+/* The env room: the built-in environments, plug-ins, environments that a provider makes (in Python), and the checks of
+ * their options and specs. It knows nothing of agents, and nothing of Python: the extension that runs Python fills in
+ * an env_provider.
  *
  * This header: an environment in use, found by name among the built-in ones and those of a plug-in, with actions in
  * canonical units and, if asked for, made slow.
@@ -17,20 +18,41 @@
 
 enum env_delay { ENV_DELAY_SLEEP, ENV_DELAY_BUSY };
 
-struct env_config {
-    char *name;
-    char *plugin;               /* path of a shared object, or empty */
-    struct schema_list options; /* rp_option */
-    int64_t max_steps;          /* time limit instead of the environment's own; 0: its own */
-    int64_t delay_ns;           /* added to the duration of each step */
-    int32_t delay_kind;         /* an env_delay: wait, or keep the processor busy */
+/* The spec of an environment as a configuration states it: the programs that never step the environment need no
+ * more. */
+struct env_description {
+    int32_t dtype;                /* 0: float32, 1: uint8 */
+    struct schema_list shape;     /* int64_t; empty: not known yet */
+    int64_t actions;              /* number of discrete actions; 0: continuous */
+    struct schema_list low, high; /* double: bounds of continuous actions */
+    int64_t max_steps;
 };
+
+struct env_config {
+    char *name;                  /* built in, or of the plug-in; empty: python, gym, or ENV_DEFAULT_NAME */
+    char *plugin;                /* path of a shared object, or empty */
+    char *python;                /* "module:callable" that makes an environment, or empty */
+    char *gym;                   /* id of an environment that gymnasium or gym makes, or empty */
+    char *interpreter;           /* program that runs Python environments */
+    int64_t timeout_ns;          /* most time to describe a Python environment */
+    struct env_description spec; /* of a Python environment */
+    struct schema_list options;  /* rp_option */
+    int64_t max_steps;           /* time limit instead of the environment's own; 0: its own */
+    int64_t delay_ns;            /* added to the duration of each step */
+    int32_t delay_kind;          /* an env_delay: wait, or keep the processor busy */
+};
+
+#define ENV_DEFAULT_NAME "CartPole-v1"
+
+struct env_provider; /* agent/env/env_group.h */
 
 struct env {
     const rp_env_ops *ops;
     void *self;
     rp_env_spec spec;
-    void *library; /* of a plug-in */
+    void *library;                       /* of a plug-in */
+    const struct env_provider *provider; /* of a group; NULL: the environment is C */
+    bool described;                      /* only the spec is known: no reset, no step */
     int64_t delay_ns;
     int32_t delay_kind;
     uint32_t max_steps; /* imposed here; 0: the environment's own */
@@ -42,6 +64,11 @@ extern const rp_env_ops *const env_builtin[];
 
 /* Errors name the known environments: "unknown environment 'CartPol-v1' (did you mean 'CartPole-v1'?)". */
 rp_status env_open(struct env *self, const struct env_config *config, rp_error *err);
+/* True for an environment that only Python can make. Without a provider env_open gives what its description says, and
+ * nothing can be stepped. */
+bool env_is_python(const struct env_config *config);
+/* The name for people: of the C environment, the callable, or gym's id. */
+const char *env_name(const struct env_config *config);
 void env_close(struct env *self);
 void env_seed(struct env *self, uint64_t seed);
 void env_reset(struct env *self, void *observation);
@@ -54,6 +81,12 @@ size_t env_observation_bytes(const rp_env_spec *spec);
 size_t env_action_bytes(const rp_env_spec *spec);
 /* RP_INVALID_ARGUMENT, with the reason, if a spec (of a plug-in) cannot be used. */
 rp_status env_check_spec(const char *name, const rp_env_spec *spec, rp_error *err);
+
+/* What a configuration states about an environment that is not C: ops that cannot be stepped, and the spec.
+ * RP_FAILED_PRECONDITION: it states no shape. (env_described.c) */
+rp_status env_open_described(struct env *self, const struct env_config *config, rp_error *err);
+/* The last part of opening: checks the spec, and applies the configuration's limit and delay. */
+rp_status env_finish_open(struct env *self, const struct env_config *config, rp_error *err);
 
 /* For the create functions of environments: returns the option's value, or NULL. */
 const char *env_option(const rp_option *options, uint32_t n_options, const char *name);

@@ -34,8 +34,8 @@ int launch_check(struct launch *launch)
             snprintf(learners, sizeof learners, "none");
         else if (config->learners.count > 0)
             snprintf(learners, sizeof learners, "%lld", (long long)config->learners.count);
-        printf("%s: no mistakes; %s with %s, actors: %s, learners: %s\n", launch->argument, config->environment.name,
-               config->agent.algorithm, actors, learners);
+        printf("%s: no mistakes; %s with %s, actors: %s, learners: %s\n", launch->argument,
+               env_name(&config->environment), config->agent.algorithm, actors, learners);
         status = EXIT_FINE;
     }
     prepare_fini(&self);

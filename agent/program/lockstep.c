@@ -111,8 +111,8 @@ static rp_status open_seat(struct lockstep *self, struct seat *seat, int index, 
     uint32_t number = index < 0 ? 0 : (uint32_t)index;
     RP_TRY(env_open(&seat->env, &config->environment, err));
     env_seed(&seat->env, worker_seed(config, index < 0 ? "evaluator-environment" : "environment", number));
-    seat->agent =
-        agent_new(&config->agent, config->environment.name, &seat->env.spec, worker_seed(config, "parameters", 0), err);
+    seat->agent = agent_new(&config->agent, env_name(&config->environment), &seat->env.spec,
+                            worker_seed(config, "parameters", 0), err);
     if (!seat->agent)
         return (rp_status)err->status;
     if (index >= 0) {
@@ -164,7 +164,7 @@ static rp_status load_weights(struct lockstep *self, rp_error *err)
 static rp_status open_learner(struct lockstep *self, rp_error *err)
 {
     const struct run_config *config = self->config;
-    self->agent = agent_new(&config->agent, config->environment.name, &self->evaluator.env.spec,
+    self->agent = agent_new(&config->agent, env_name(&config->environment), &self->evaluator.env.spec,
                             worker_seed(config, "parameters", 0), err);
     if (!self->agent)
         return (rp_status)err->status;

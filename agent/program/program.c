@@ -199,8 +199,8 @@ int program_start(struct program *self, int argc, char **argv)
         return EXIT_FINE;
     }
     if (self->check) {
-        printf("%s: no mistakes; %s with %s\n", self->config ? self->config : "(embedded)", self->run.environment.name,
-               self->run.agent.algorithm);
+        printf("%s: no mistakes; %s with %s\n", self->config ? self->config : "(embedded)",
+               env_name(&self->run.environment), self->run.agent.algorithm);
         return EXIT_FINE;
     }
     settle_counts(&self->run);

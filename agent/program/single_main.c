@@ -100,7 +100,8 @@ static void print_result(const struct program *program, const struct lockstep_re
     const struct run_config *run = &program->run;
     if (program->json) {
         printf("{\"result\": true, \"stopped\": %s, \"environment\": \"%s\", \"algorithm\": \"%s\", \"seed\": %lld, ",
-               result->stopped ? "true" : "false", run->environment.name, run->agent.algorithm, (long long)run->seed);
+               result->stopped ? "true" : "false", env_name(&run->environment), run->agent.algorithm,
+               (long long)run->seed);
         print_number("return", result->evaluation);
         printf(", \"environment_steps\": %llu, \"learner_steps\": %llu, \"episodes\": %llu, \"inserted\": %llu, "
                "\"seconds\": %.3f, \"fingerprint\": \"%08x\"}\n",
@@ -112,7 +113,7 @@ static void print_result(const struct program *program, const struct lockstep_re
     char value[32];
     printf("%s%s with %s, seed %lld: return %s after %llu environment steps and %llu learner steps in %.1f s "
            "(fingerprint %08x)\n",
-           result->stopped ? "stopped before the end: " : "", run->environment.name, run->agent.algorithm,
+           result->stopped ? "stopped before the end: " : "", env_name(&run->environment), run->agent.algorithm,
            (long long)run->seed, format_value(value, sizeof value, result->evaluation),
            (unsigned long long)result->steps, (unsigned long long)result->learner_steps, result->seconds,
            result->fingerprint);

@@ -64,8 +64,8 @@ rp_status worker_open(struct worker *self, const struct worker_options *options,
     RP_TRY(env_open(&self->env, &config->environment, err));
     env_seed(&self->env,
              worker_seed(config, strcmp(kind, "actor") == 0 ? "environment" : "evaluator-environment", options->index));
-    self->agent =
-        agent_new(&config->agent, config->environment.name, &self->env.spec, worker_seed(config, "parameters", 0), err);
+    self->agent = agent_new(&config->agent, env_name(&config->environment), &self->env.spec,
+                            worker_seed(config, "parameters", 0), err);
     if (!self->agent)
         return (rp_status)err->status;
     struct run_log_options log = {.folder = config->folder,

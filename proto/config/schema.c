@@ -54,6 +54,7 @@ bool schema_row_required(const struct schema_row *row)
     case SCHEMA_STRINGS:
     case SCHEMA_PATHS:
     case SCHEMA_INTS:
+    case SCHEMA_REALS:
     case SCHEMA_OPTIONS:
         return row->min >= 1;
     default:
@@ -95,6 +96,7 @@ void schema_free_value(const struct schema *schema, const struct schema_row *row
     case SCHEMA_STRINGS:
     case SCHEMA_PATHS:
     case SCHEMA_INTS:
+    case SCHEMA_REALS:
     case SCHEMA_OPTIONS:
         free_list(schema, row, at);
         break;

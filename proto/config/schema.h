@@ -32,6 +32,7 @@ enum schema_type {
     SCHEMA_STRINGS, /* struct schema_list of char * */
     SCHEMA_PATHS,   /* the same, of paths */
     SCHEMA_INTS,    /* struct schema_list of int64_t */
+    SCHEMA_REALS,   /* struct schema_list of double */
     SCHEMA_OPTIONS, /* struct schema_list of rp_option: a free map of scalars, checked by its user */
 };
 

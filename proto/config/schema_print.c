@@ -149,6 +149,10 @@ static void print_flow(struct printer *p, const struct schema_row *row, const st
             fputs(", ", p->out);
         if (row->type == SCHEMA_INTS) {
             fprintf(p->out, "%lld", (long long)((const int64_t *)list->data)[i]);
+        } else if (row->type == SCHEMA_REALS) {
+            char text[64];
+            schema_format_real(((const double *)list->data)[i], text, sizeof text);
+            fputs(text, p->out);
         } else if (row->type == SCHEMA_STRINGS || row->type == SCHEMA_PATHS) {
             print_quoted(p->out, ((char *const *)list->data)[i]);
         } else {

@@ -105,8 +105,10 @@ static void read_element(struct schema_reader *r, const struct schema_row *row, 
     }
     const char *text = scalar_text(r, node, path);
     if (!text)
-        text = row->type == SCHEMA_INTS ? "0" : "";
-    const struct schema_row scalar = {.type = row->type == SCHEMA_INTS ? SCHEMA_INT : SCHEMA_STRING};
+        text = row->type == SCHEMA_INTS || row->type == SCHEMA_REALS ? "0" : "";
+    const struct schema_row scalar = {.type = row->type == SCHEMA_INTS    ? SCHEMA_INT
+                                              : row->type == SCHEMA_REALS ? SCHEMA_REAL
+                                                                          : SCHEMA_STRING};
     if (!schema_set_scalar(&scalar, beside_file(r, row, node, text, whole), element, why, sizeof why))
         schema_report_at(r->report, place, path, "%s", why);
 }
@@ -123,9 +125,10 @@ static void read_sequence(struct schema_reader *r, const struct schema_row *row,
     size_t count = (size_t)(node->data.sequence.items.top - node->data.sequence.items.start);
     if (!count_allowed(r, row, node, count, path) || count == 0)
         return;
-    size_t size = row->type == SCHEMA_LIST   ? row->elem_size
-                  : row->type == SCHEMA_INTS ? sizeof(int64_t)
-                                             : sizeof(char *);
+    size_t size = row->type == SCHEMA_LIST    ? row->elem_size
+                  : row->type == SCHEMA_INTS  ? sizeof(int64_t)
+                  : row->type == SCHEMA_REALS ? sizeof(double)
+                                              : sizeof(char *);
     list->data = calloc(count, size);
     if (!list->data) {
         schema_report_at(r->report, schema_yaml_place(node->start_mark), path, "out of memory");
@@ -210,6 +213,7 @@ static void read_value(struct schema_reader *r, const struct schema_row *row, ya
     case SCHEMA_STRINGS:
     case SCHEMA_PATHS:
     case SCHEMA_INTS:
+    case SCHEMA_REALS:
         read_sequence(r, row, node, base, path);
         break;
     case SCHEMA_OPTIONS:

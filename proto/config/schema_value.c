@@ -23,6 +23,7 @@ const char *schema_type_name(enum schema_type type)
         [SCHEMA_STRINGS] = "list of strings",
         [SCHEMA_PATHS] = "list of paths",
         [SCHEMA_INTS] = "list of integers",
+        [SCHEMA_REALS] = "list of numbers",
         [SCHEMA_OPTIONS] = "map of options",
     };
     return names[type];

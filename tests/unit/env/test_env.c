@@ -79,8 +79,8 @@ static void unknown_names_are_refused(void **state)
                    "unknown environment 'CartPol-v1' (did you mean 'CartPole-v1'?)");
     expect_refusal(&(struct env_config){.name = "Zorkmids"}, RP_NOT_FOUND,
                    "unknown environment 'Zorkmids'; there are CartPole-v1, Acrobot-v1,");
-    expect_refusal(&(struct env_config){.name = ""}, RP_INVALID_ARGUMENT, "no environment is named; there are");
-    expect_refusal(&(struct env_config){0}, RP_INVALID_ARGUMENT, "no environment is named; there are");
+    expect_refusal(&(struct env_config){.python = (char *)"my_env:make"}, RP_FAILED_PRECONDITION,
+                   "the shapes of environment 'my_env:make' are not known");
 }
 
 static void options_are_checked(void **state)
