@@ -25,7 +25,7 @@ static void add_episode(struct measured *self, const struct episode *episode)
 
 static rp_status run_episode(struct environment_loop *loop, const struct worker *worker, bool show, rp_error *err)
 {
-    const rp_env_spec *spec = &worker->env.spec;
+    const rp_env_spec *spec = worker_spec(worker);
     if (show)
         show_head(spec, stdout);
     for (bool ended = false; !ended;) {

@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 
 #include "agent/config/config.h"
+#include "agent/env/env_group.h"
 #include "proto/config/cli.h"
 
 enum program_kind { PROGRAM_ACTOR = 1, PROGRAM_LEARNER = 2, PROGRAM_SINGLE = 4 };
@@ -34,6 +35,10 @@ struct program {
  * exit status. program_end must follow in any case. */
 int program_start(struct program *self, int argc, char **argv);
 void program_end(struct program *self);
+
+/* The whole of replay-actor; returns the exit status. provider: makes environments in Python; NULL: this program cannot
+ * run them. (actor_program.c) */
+int actor_program(const char *name, const struct env_provider *provider, int argc, char **argv);
 
 /* Becomes true with the first SIGINT or SIGTERM; the second one ends the process at once. */
 const atomic_bool *program_catch_signals(void);

@@ -23,7 +23,7 @@ void worker_close(struct worker *self)
 {
     run_log_destroy(&self->log);
     agent_destroy(&self->agent);
-    env_close(&self->env);
+    env_group_close(&self->envs);
     if (self->client)
         rp_client_destroy(&self->client);
 }
@@ -53,6 +53,23 @@ static rp_status connect_client(struct worker *self, rp_error *err)
     }
 }
 
+static rp_status open_environments(struct worker *self, const char *kind, rp_error *err)
+{
+    const struct run_config *config = self->config;
+    bool acts = strcmp(kind, "actor") == 0, steps = strcmp(kind, "learner") != 0;
+    const char *part = acts ? "environment" : "evaluator-environment";
+    RP_TRY(env_group_open(&self->envs, &config->environment, acts ? (uint32_t)config->actors.environments : 1,
+                          steps ? self->options->provider : NULL, err));
+    if (steps && self->envs.envs[0].described)
+        return err_set(err, RP_FAILED_PRECONDITION,
+                       "environment '%s' is Python, which this program cannot run: start '%s -m replaybus.actor' with "
+                       "the same options instead, or the whole run with replay-launch",
+                       env_name(&config->environment), config->environment.interpreter);
+    for (uint32_t i = 0; i < self->envs.n; i++)
+        env_seed(&self->envs.envs[i], worker_seed(config, part, self->options->index * self->envs.n + i));
+    return RP_OK;
+}
+
 rp_status worker_open(struct worker *self, const struct worker_options *options, const char *kind, rp_error *err)
 {
     const struct run_config *config = options->config;
@@ -61,10 +78,8 @@ rp_status worker_open(struct worker *self, const struct worker_options *options,
     self->next_report_ns = self->start_ns + config->report.every_ns;
     snprintf(self->name, sizeof self->name, "%s-%u", kind, options->index);
     net_single_thread();
-    RP_TRY(env_open(&self->env, &config->environment, err));
-    env_seed(&self->env,
-             worker_seed(config, strcmp(kind, "actor") == 0 ? "environment" : "evaluator-environment", options->index));
-    self->agent = agent_new(&config->agent, env_name(&config->environment), &self->env.spec,
+    RP_TRY(open_environments(self, kind, err));
+    self->agent = agent_new(&config->agent, env_name(&config->environment), worker_spec(self),
                             worker_seed(config, "parameters", 0), err);
     if (!self->agent)
         return (rp_status)err->status;
@@ -78,6 +93,11 @@ rp_status worker_open(struct worker *self, const struct worker_options *options,
     if (options->weights)
         return RP_OK;
     return connect_client(self, err);
+}
+
+const rp_env_spec *worker_spec(const struct worker *self)
+{
+    return &self->envs.envs[0].spec;
 }
 
 bool worker_stopped(const struct worker *self)

@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 
 #include "agent/config/config.h"
+#include "agent/env/env_group.h"
 #include "replay/error.h"
 
 struct worker_options {
@@ -17,6 +18,7 @@ struct worker_options {
     bool resume;        /* continue from the folder's state, if there is one: of a learner, or of the best evaluation */
     int64_t connect_ms; /* how long to wait for the broker at the start; 0: 30 s */
     void *context;      /* zmq context, for inproc; NULL: its own */
+    const struct env_provider *provider; /* makes environments in Python; NULL: there are none */
 };
 
 /* Counters at the broker, shared by all processes. */

@@ -149,7 +149,7 @@ static rp_status evaluator_open(struct evaluator_work *self, const struct worker
                                      .greedy = true,
                                      .stop = options->stop};
     actor_init(&self->actor, &of);
-    return environment_loop_init(&self->loop, &worker->env, &self->actor)
+    return environment_loop_init(&self->loop, &worker->envs.envs[0], &self->actor)
                ? RP_OK
                : err_set(err, RP_NO_MEMORY, "no memory for an environment loop");
 }

@@ -20,8 +20,8 @@ struct worker {
     const struct worker_options *options;
     const struct run_config *config;
     char name[32];
-    rp_client *client; /* NULL: an evaluator of a file */
-    struct env env;
+    rp_client *client;     /* NULL: an evaluator of a file */
+    struct env_group envs; /* one, or for an actor several */
     struct agent *agent;
     struct run_log *log;
     struct clock clock;
@@ -31,6 +31,8 @@ struct worker {
 /* kind: "actor", "learner" or "evaluator". After an error, worker_close must still follow. */
 rp_status worker_open(struct worker *self, const struct worker_options *options, const char *kind, rp_error *err);
 void worker_close(struct worker *self);
+/* The spec of its environments. */
+const rp_env_spec *worker_spec(const struct worker *self);
 bool worker_stopped(const struct worker *self);
 bool worker_out_of_time(const struct worker *self);
 bool worker_report_due(struct worker *self);

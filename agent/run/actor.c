@@ -23,7 +23,9 @@ void actor_init(struct actor *self, const struct actor_options *options)
     const struct actors_section *actors = &options->config->actors;
     *self = (struct actor){.options = *options};
     rng_seed(&self->rng, options->seed);
-    self->epsilon = actor_ladder(actors->epsilon, actors->epsilon_alpha, options->index, (uint32_t)actors->count);
+    self->options.environments = options->environments > 0 ? options->environments : 1;
+    self->epsilon = actor_ladder(actors->epsilon, actors->epsilon_alpha, options->index,
+                                 (uint32_t)actors->count * self->options.environments);
 }
 
 rp_status actor_observe_first(struct actor *self, const void *observation, rp_error *err)
@@ -143,7 +145,9 @@ rp_status actor_observe(struct actor *self, const struct agent_choice *choice, c
 rp_status actor_update(struct actor *self, rp_error *err)
 {
     struct variables *variables = self->options.variables;
-    if (!variables || self->steps % (uint64_t)self->options.config->actors.pull_every != 0)
+    /* With several environments each step here is one of a round. */
+    uint64_t every = (uint64_t)self->options.config->actors.pull_every / self->options.environments;
+    if (!variables || (every > 1 && self->steps % every != 0))
         return RP_OK;
     bool fresh;
     RP_TRY(variables_pull(variables, 0, &fresh, err));

@@ -19,7 +19,8 @@ struct actor_options {
     struct agent *agent;         /* borrowed */
     struct adder *adder;         /* borrowed; NULL: nothing is inserted */
     struct variables *variables; /* borrowed; NULL: the parameters stay as they are */
-    uint32_t index;
+    uint32_t index;              /* among all environments of all actors */
+    uint32_t environments;       /* of each actor; 0 counts as 1 */
     uint64_t seed;
     bool greedy;
     const atomic_bool *stop; /* set to end waits; may be NULL */

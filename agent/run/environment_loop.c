@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/env/env_group.h"
 #include "proto/base/error.h"
 
 /* Guard bytes behind the observations of a plug-in: a plug-in that writes too much should not crash the process. Only
@@ -60,24 +61,31 @@ static rp_status begin(struct environment_loop *self, rp_error *err)
     self->episode = (struct episode){0};
     self->running = true;
     env_reset(self->env, self->observation);
+    RP_TRY(env_failure(self->env, err));
     if (self->env->library)
         RP_TRY(check_observation(self, self->observation, err));
     return actor_observe_first(self->actor, self->observation, err);
 }
 
-rp_status environment_loop_step(struct environment_loop *self, bool *ended, rp_error *err)
+static rp_status choose(struct environment_loop *self, rp_error *err)
 {
-    *ended = false;
     if (!self->running)
         RP_TRY(begin(self, err));
+    self->action = actor_select(self->actor, self->observation, &self->choice);
+    env_announce(self->env, self->action);
+    return RP_OK;
+}
 
-    struct agent_choice choice;
+/* Takes the step with the chosen action. */
+static rp_status take(struct environment_loop *self, bool *ended, rp_error *err)
+{
     rp_env_result result;
-    const void *action = actor_select(self->actor, self->observation, &choice);
-    env_step(self->env, action, self->next, &result);
+    *ended = false;
+    env_step(self->env, self->action, self->next, &result);
+    RP_TRY(env_failure(self->env, err));
     if (self->env->library)
         RP_TRY(check_observation(self, self->next, err));
-    RP_TRY(actor_observe(self->actor, &choice, &result, self->next, err));
+    RP_TRY(actor_observe(self->actor, &self->choice, &result, self->next, err));
     RP_TRY(actor_update(self->actor, err));
 
     void *swap = self->observation;
@@ -89,6 +97,43 @@ rp_status environment_loop_step(struct environment_loop *self, bool *ended, rp_e
     if (result.terminal || result.truncated) {
         self->running = false;
         *ended = true;
+    }
+    return RP_OK;
+}
+
+rp_status environment_loop_step(struct environment_loop *self, bool *ended, rp_error *err)
+{
+    *ended = false;
+    RP_TRY(choose(self, err));
+    return take(self, ended, err);
+}
+
+static bool begins_within_round(const struct environment_loop *self)
+{
+    return !self->running && env_resets_within_round(self->env);
+}
+
+rp_status environment_round_step(const struct environment_round *self, uint32_t *taken, rp_error *err)
+{
+    *taken = 0;
+    for (uint32_t i = 0; i < self->n; i++) {
+        struct environment_loop *loop = &self->loops[i];
+        loop->action = NULL;
+        loop->actor->total = self->total + i;
+        if (!begins_within_round(loop))
+            RP_TRY(choose(loop, err));
+    }
+    for (uint32_t i = 0; i < self->n; i++) {
+        struct environment_loop *loop = &self->loops[i];
+        bool ended = false;
+        if (loop->action) {
+            RP_TRY(take(loop, &ended, err));
+            (*taken)++;
+        } else {
+            RP_TRY(begin(loop, err));
+        }
+        if (ended && self->ended)
+            self->ended(self->ctx, &loop->episode);
     }
     return RP_OK;
 }

@@ -13,7 +13,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "agent/env/env.h"
+#include "agent/env/env_group.h"
 #include "agent/run/environment_loop.h"
 #include "proto/base/clock.h"
 #include "tests/support/process.h"
@@ -51,6 +51,166 @@ static void expect_bad_option(const char *env, const char *name, const char *val
     rp_option option = {.name = name, .value = value};
     struct env_config config = {.name = (char *)env, .options = {.data = &option, .count = 1}};
     expect_refusal(&config, RP_INVALID_ARGUMENT, text);
+}
+
+/* ---- described, and groups */
+
+static void described_environments_have_a_spec(void **state)
+{
+    (void)state;
+    struct env env;
+    int64_t shape[] = {10, 12, 3}, empty[] = {0};
+    double low[] = {-2, -1}, high[] = {2, 1}, wide[] = {INFINITY, 1};
+    struct env_config config = {.python = (char *)"my_env:make",
+                                .max_steps = 7,
+                                .spec = {.dtype = 1, .shape = {shape, 3}, .low = {low, 2}, .high = {high, 2}}};
+    assert_true(env_is_python(&config));
+    open_or_fail(&env, &config);
+    assert_true(env.described);
+    assert_int_equal(env.spec.observation_dtype, RP_DTYPE_UINT8);
+    assert_int_equal(env_observation_bytes(&env.spec), 360);
+    assert_int_equal(env.spec.action_size, 2);
+    assert_float_equal(env.spec.action_low[0], -2, 0);
+    assert_int_equal(env.spec.max_steps, 7);
+    env_close(&env);
+    config.spec.actions = 2;
+    expect_refusal(&config, RP_INVALID_ARGUMENT, "it has both");
+    config.spec.actions = 0;
+    config.spec.high = (struct schema_list){wide, 2};
+    expect_refusal(&config, RP_INVALID_ARGUMENT, "goes from -2 to inf");
+    config.spec.high.count = 1;
+    expect_refusal(&config, RP_INVALID_ARGUMENT, "has 2 numbers and environment.spec.high has 1");
+    config.spec.shape = (struct schema_list){empty, 1};
+    expect_refusal(&config, RP_INVALID_ARGUMENT, "a dimension of 0");
+    assert_string_equal(env_name(&(struct env_config){0}), ENV_DEFAULT_NAME);
+    assert_string_equal(env_name(&(struct env_config){.gym = (char *)"LunarLander-v2"}), "LunarLander-v2");
+}
+
+/* Environments that step together, as a provider has them: the first step of a round steps all with the announced
+ * actions. An observation is one number, the sum of the actions so far. */
+struct together {
+    struct seat {
+        struct together *whole;
+        int32_t action;
+        float sum;
+        bool fresh;
+    } seats[3];
+    uint32_t rounds;
+    rp_status failure;
+};
+
+static void together_seed(void *self, uint64_t seed)
+{
+    ((struct seat *)self)->sum = (float)seed;
+}
+
+static void together_reset(void *self, void *observation)
+{
+    *(float *)observation = ((struct seat *)self)->sum;
+}
+
+static void together_step(void *self, const void *action, void *observation, rp_env_result *result)
+{
+    struct seat *seat = self;
+    (void)action;
+    if (!seat->fresh) {
+        seat->whole->rounds++;
+        for (uint32_t i = 0; i < 3; i++) {
+            seat->whole->seats[i].sum += (float)seat->whole->seats[i].action;
+            seat->whole->seats[i].fresh = true;
+        }
+    }
+    seat->fresh = false;
+    *(float *)observation = seat->sum;
+    result->reward = seat->sum;
+}
+
+static void together_destroy(void *self)
+{
+    ((struct together *)self)->rounds = 0;
+}
+
+static void together_announce(void *self, const void *action)
+{
+    memcpy(&((struct seat *)self)->action, action, sizeof(int32_t));
+}
+
+static rp_status together_failure(void *self, rp_error *err)
+{
+    err->status = ((struct seat *)self)->whole->failure;
+    return (rp_status)err->status;
+}
+
+static bool together_resets(void *self)
+{
+    (void)self;
+    return false;
+}
+
+static void *together_create(void *ctx, const struct env_config *config, uint32_t *n, rp_env_spec *spec, rp_error *err)
+{
+    struct together *self = ctx;
+    (void)err;
+    assert_string_equal(config->python, "my_env:make");
+    *n = 3;
+    *spec = (rp_env_spec){
+        .observation_dtype = RP_DTYPE_FLOAT32, .observation_rank = 1, .observation_shape = {1}, .n_actions = 9};
+    for (uint32_t i = 0; i < 3; i++)
+        self->seats[i] = (struct seat){.whole = self};
+    return self;
+}
+
+static void *together_seat(void *whole, uint32_t index)
+{
+    return &((struct together *)whole)->seats[index];
+}
+
+static void groups_step_what_a_provider_makes(void **state)
+{
+    (void)state;
+    static const rp_env_ops ops = {.name = "together",
+                                   .destroy = together_destroy,
+                                   .seed = together_seed,
+                                   .reset = together_reset,
+                                   .step = together_step};
+    struct together whole = {0};
+    const struct env_provider provider = {.ctx = &whole,
+                                          .ops = &ops,
+                                          .create = together_create,
+                                          .seat = together_seat,
+                                          .failure = together_failure,
+                                          .announce = together_announce,
+                                          .resets_within_round = together_resets};
+    struct env_config config = {.python = (char *)"my_env:make"};
+    struct env_group group;
+    rp_error err = {0};
+    assert_int_equal(env_group_open(&group, &config, 1, &provider, &err), RP_OK);
+    assert_int_equal(group.n, 3);
+    float seen[3];
+    rp_env_result result;
+    for (int32_t round = 1; round <= 2; round++) {
+        for (int32_t i = 0; i < 3; i++)
+            env_announce(&group.envs[i], &i);
+        for (int32_t i = 0; i < 3; i++) {
+            env_step(&group.envs[i], &i, &seen[i], &result);
+            assert_float_equal(seen[i], (float)(i * round), 0);
+        }
+        assert_int_equal(whole.rounds, round);
+    }
+    assert_int_equal(env_failure(&group.envs[0], &err), RP_OK);
+    whole.failure = RP_INTERNAL;
+    assert_int_equal(env_failure(&group.envs[0], &err), RP_INTERNAL);
+    env_group_close(&group);
+    assert_int_equal(whole.rounds, 0);
+    int64_t shape[] = {4};
+    config.spec = (struct env_description){.shape = {shape, 1}, .actions = 9};
+    assert_int_equal(env_group_open(&group, &config, 1, &provider, &err), RP_FAILED_PRECONDITION);
+    assert_int_equal(env_group_open(&group, &config, 1, NULL, &err), RP_OK); /* described */
+    assert_true(group.envs[0].described);
+    env_group_close(&group);
+    assert_int_equal(env_group_open(&group, &(struct env_config){.name = (char *)"Catch"}, 5, NULL, &err), RP_OK);
+    assert_int_equal(group.n, 5);
+    env_group_close(&group);
 }
 
 /* ---- by name */
@@ -373,6 +533,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(builtin_ones_can_be_opened),
         cmocka_unit_test(unknown_names_are_refused),
+        cmocka_unit_test(described_environments_have_a_spec),
+        cmocka_unit_test(groups_step_what_a_provider_makes),
         cmocka_unit_test(options_are_checked),
         cmocka_unit_test(specs_are_checked),
         cmocka_unit_test(canonical_actions_are_mapped_and_clipped),

@@ -465,10 +465,41 @@ static void test_without_learners(void **state)
            "run.yaml:2:16: learners.on: no actor runs (actors.on is false) and no learner: nothing would happen\n");
 }
 
+#define TABLES "broker: {tables: [{name: replay, limiter: {kind: min_size, min_size: 100}}]}\n"
+
+static void test_python_environments(void **state)
+{
+    (void)state;
+    expect("environment: {python: 'my_env:make'}\n" TABLES, ""); /* not described yet: replay-launch asks */
+    expect("environment: {gym: LunarLander-v2}\n" TABLES, "");
+    expect("environment: {python: 'my_env:make', spec: {shape: [4], actions: 2}}\n" TABLES, "");
+    expect(
+        "environment: {python: my_env}\n" TABLES,
+        "run.yaml:1:23: environment.python: 'my_env' is not module:callable: write my_env:make for the function make "
+        "in my_env.py\n");
+    expect("environment: {python: 'my_env:make', gym: CartPole-v1}\n" TABLES,
+           "run.yaml:1:43: environment.gym: names a second environment beside environment.python: leave one of them "
+           "out\n");
+    expect("environment: {gym: CartPole-v1, name: CartPole-v1}\n" TABLES,
+           "run.yaml:1:39: environment.name: names a second environment beside environment.gym: leave one of them "
+           "out\n");
+    expect("environment: {gym: CartPole-v1, plugin: a.so}\n" TABLES,
+           "run.yaml:1:41: environment.plugin: is a shared object with C environments, and environment.gym is Python: "
+           "leave one of them out\n");
+    expect("environment: {name: CartPole-v1, spec: {shape: [4], actions: 2}}\n" TABLES,
+           "run.yaml:1:34: environment.spec: describes an environment in Python, and this one is C: leave it out\n");
+    expect("environment: {python: 'my_env:make', spec: {shape: [3], low: [-1], high: [1]}}\n" TABLES,
+           "run.yaml:1:1: agent.algorithm: dqn needs discrete actions; my_env:make has 1 continuous action: use ddpg, "
+           "td3, sac or bc\n");
+    expect("environment: {pyton: 'my_env:make'}\n" TABLES,
+           "run.yaml:1:15: environment.pyton: unknown key (did you mean 'python'?)\n");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_min_size),
+        cmocka_unit_test(test_python_environments),
         cmocka_unit_test(test_error_buffer),
         cmocka_unit_test(test_queue),
         cmocka_unit_test(test_times_sampled),
