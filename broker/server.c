@@ -9,12 +9,14 @@
 #include "broker/broker.h"
 #include "proto/base/endpoint.h"
 #include "proto/base/error.h"
+#include "proto/base/forks.h"
 
 struct rp_server {
     struct broker_config config;
     struct broker *broker;
     char *endpoint; /* of service, as a client in this process connects to it */
     pthread_t thread;
+    uint32_t forks; /* of this process when the broker was started */
 };
 
 static const char free_ports[] = "service: tcp://127.0.0.1:0\n"
@@ -82,6 +84,12 @@ rp_server *rp_server_start(const char *yaml, void *zmq_context, rp_error *err)
         err_set(err, RP_NO_MEMORY, "no memory for a broker");
         return NULL;
     }
+    if (!forks_watch()) {
+        err_set(err, RP_NO_MEMORY, "no memory for a broker");
+        free(self);
+        return NULL;
+    }
+    self->forks = forks_count();
     zsys_handler_set(NULL); /* czmq would catch SIGINT and SIGTERM */
     if (read_config(self, yaml, err) == RP_OK && start_without_signals(self, zmq_context, err) == RP_OK)
         return self;
@@ -97,10 +105,10 @@ const char *rp_server_endpoint(const rp_server *self)
 void rp_server_stop(rp_server **at)
 {
     rp_server *self = *at;
-    if (!self)
+    *at = NULL;
+    if (!self || self->forks != forks_count()) /* a parent's broker: its threads are not in this process */
         return;
     broker_stop(self->broker);
     pthread_join(self->thread, NULL);
     destroy(self);
-    *at = NULL;
 }

@@ -1,7 +1,11 @@
 /* A connection to a broker, shared by the writers, samplers and calls that use it.
  *
  * Time-outs in all calls: a negative time-out waits without limit, 0 polls. Several threads may use one client; a writer or
- * a sampler may be used by one thread at a time. */
+ * a sampler may be used by one thread at a time.
+ *
+ * After fork, the child has none of the parent's threads and connections. There, a call with an object of the parent returns
+ * RP_FAILED_PRECONDITION, and destroying the object only forgets it: nothing is sent, and the parent's object goes on. What was
+ * received before (batches, parameters, infos) can be read and released. A client that is made in the child works. */
 #ifndef REPLAY_CLIENT_H
 #define REPLAY_CLIENT_H
 

@@ -3,7 +3,9 @@
  *
  * The log and malloc's settings stay the host program's, and so do its signal handlers, unless it uses czmq: czmq no longer
  * handles SIGINT and SIGTERM then. The soft limit of open files is raised to the hard one, and the host has to keep some free:
- * libzmq cannot accept connections without, and aborts if the endpoint is ipc. */
+ * libzmq cannot accept connections without, and aborts if the endpoint is ipc.
+ *
+ * After fork, the broker runs in the parent alone: rp_server_stop in the child only forgets it. */
 #ifndef REPLAY_SERVER_H
 #define REPLAY_SERVER_H
 

@@ -250,6 +250,8 @@ static void renew_locks(void)
     pthread_rwlock_init(&taker.lock, NULL);
 }
 
+static pthread_once_t forks_watched = PTHREAD_ONCE_INIT;
+
 static void watch_forks(void)
 {
     pthread_atfork(NULL, NULL, renew_locks);
@@ -257,8 +259,7 @@ static void watch_forks(void)
 
 void rp_log_set(rp_log_fn *fn, void *ctx, int32_t level)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, watch_forks);
+    pthread_once(&forks_watched, watch_forks);
     pthread_rwlock_wrlock(&taker.lock);
     taker.fn = fn;
     taker.ctx = ctx;
@@ -285,6 +286,7 @@ void log_line(enum log_level level, const char *id, const char *what, const char
         n += more < 0 ? 0 : cut ? room - 1 : (size_t)more;
     }
     n = finish_line(line, sizeof line, n, cut);
+    pthread_once(&forks_watched, watch_forks);
     if (!hand_over(level, line, n))
         submit(line, n);
     errno = saved_errno;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "proto/base/error.h"
+#include "proto/base/forks.h"
 
 struct posted {
     struct posted *next;
@@ -19,6 +20,7 @@ struct noted_field {
 };
 
 struct batch_pool {
+    uint32_t forks; /* of this process when the pool was made */
     pthread_mutex_t lock;
     uint32_t refs;
     uint32_t keep;
@@ -37,6 +39,7 @@ struct batch_pool *batch_pool_new(uint32_t keep)
     struct batch_pool *self = calloc(1, sizeof *self);
     if (!self)
         return NULL;
+    self->forks = forks_count();
     pthread_mutex_init(&self->lock, NULL);
     self->refs = 1;
     self->keep = keep;
@@ -235,6 +238,10 @@ void rp_batch_release(rp_batch **batch)
     struct rp_batch *self = *batch;
     struct batch_pool *pool = self->pool;
     *batch = NULL;
+    if (pool->forks != forks_count()) { /* the lock may be held by a thread of the parent */
+        batch_free(self);
+        return;
+    }
     pthread_mutex_lock(&pool->lock);
     bool kept = pool->n_free < pool->keep;
     if (kept) {

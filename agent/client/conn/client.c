@@ -93,13 +93,14 @@ const char *client_name(const rp_client *self)
 
 int32_t rp_client_get_state(rp_client *client)
 {
-    return conn_state(client->conn);
+    return conn_is_foreign(client->conn) ? RP_CLIENT_CONNECTING : conn_state(client->conn);
 }
 
 rp_status rp_client_get_info(rp_client *client, rp_client_info *out, rp_error *err)
 {
     if (out->struct_size < offsetof(rp_client_info, id))
         return err_set(err, RP_INVALID_ARGUMENT, "set struct_size of rp_client_info to its size");
+    RP_TRY(conn_check_process(client->conn, err));
     struct conn_hello *hello = conn_hello_ref(client->conn);
     rp_client_info info = {
         .struct_size = out->struct_size,

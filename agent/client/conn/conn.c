@@ -414,6 +414,7 @@ rp_status conn_call(struct conn *self, const struct conn_message *message, struc
 {
     if (out)
         *out = NULL;
+    RP_TRY(conn_check_process(self, err));
     struct call call = {.reply = NULL};
     pthread_mutex_init(&call.mutex, NULL);
     conn_cond_init(&call.done);

@@ -142,6 +142,11 @@ struct conn *conn_new(const char *endpoint, const rp_client_options *options, co
 /* Ends all requests with RP_CANCELLED and stops the thread. All parts must be detached. */
 void conn_destroy(struct conn **self);
 
+/* RP_FAILED_PRECONDITION: this process was forked from the one that made the connection. The threads and sockets of the
+ * connection are not here, and its locks may be held for ever: every public call checks this before it takes a lock. */
+rp_status conn_check_process(const struct conn *self, rp_error *err);
+/* The same as a question. */
+bool conn_is_foreign(const struct conn *self);
 const char *conn_endpoint(const struct conn *self);
 void *conn_zmq_context(struct conn *self);
 /* True if the connection has a host instead of a thread. */

@@ -64,6 +64,8 @@ struct conn {
     void *context;
     bool own_context;
     uint64_t client_id;
+    uint32_t forks; /* forks_count and process id of the process that this connection's threads run in */
+    int32_t pid;
     int64_t backoff_min_ns, backoff_max_ns;
     struct conn_host broker; /* turn NULL: no host, and this connection has a thread */
     pthread_t thread;

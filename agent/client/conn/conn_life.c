@@ -10,8 +10,23 @@
 #include "agent/client/conn/conn_impl.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
+#include "proto/base/forks.h"
 
 /* ---- state */
+
+bool conn_is_foreign(const struct conn *self)
+{
+    return self->forks != forks_count();
+}
+
+rp_status conn_check_process(const struct conn *self, rp_error *err)
+{
+    if (!conn_is_foreign(self))
+        return RP_OK;
+    return err_set(err, RP_FAILED_PRECONDITION,
+                   "this client belongs to process %ld, and this is process %ld: make a new client after fork",
+                   (long)self->pid, (long)getpid());
+}
 
 const char *conn_endpoint(const struct conn *self)
 {
@@ -156,6 +171,9 @@ struct conn *conn_new(const char *endpoint, const rp_client_options *options, co
         return NULL;
     }
     uint64_t seed = 0;
+    bool watched = forks_watch();
+    self->forks = forks_count();
+    self->pid = getpid();
     self->wake_read = self->wake_write = -1;
     if (host)
         self->broker = *host;
@@ -173,7 +191,7 @@ struct conn *conn_new(const char *endpoint, const rp_client_options *options, co
     self->host = host_of(endpoint);
     self->own_context = !(options && options->zmq_context) && !host;
     self->context = self->own_context ? zmq_ctx_new() : options ? options->zmq_context : NULL;
-    bool ok = self->endpoint && self->name && (self->context || host);
+    bool ok = watched && self->endpoint && self->name && (self->context || host);
     if (!ok)
         err_set(err, RP_NO_MEMORY, "no memory for a client");
     ok = ok && (host || conn_check(self, err) == RP_OK) && conn_start(self, err) &&
@@ -189,11 +207,29 @@ void conn_stop(struct conn *self)
     conn_wake(self);
 }
 
+static void conn_free(struct conn *self)
+{
+    if (self->wake_read >= 0) {
+        close(self->wake_read);
+        close(self->wake_write);
+    }
+    free(self->endpoint);
+    free(self->name);
+    free(self->host);
+    free(self);
+}
+
 void conn_destroy(struct conn **self_p)
 {
     struct conn *self = *self_p;
+    *self_p = NULL;
     if (!self)
         return;
+    if (conn_is_foreign(self)) {
+        /* The parent's threads may have been changing the rest, and libzmq would wait for its own. */
+        conn_free(self);
+        return;
+    }
     if (self->started) {
         conn_stop(self);
         if (self->broker.turn)
@@ -203,16 +239,8 @@ void conn_destroy(struct conn **self_p)
     }
     if (self->own_context && self->context)
         zmq_ctx_term(self->context);
-    if (self->wake_read >= 0) {
-        close(self->wake_read);
-        close(self->wake_write);
-    }
     conn_hello_unref(&self->hello);
     pthread_cond_destroy(&self->changed);
     pthread_mutex_destroy(&self->mutex);
-    free(self->endpoint);
-    free(self->name);
-    free(self->host);
-    free(self);
-    *self_p = NULL;
+    conn_free(self);
 }

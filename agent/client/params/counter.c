@@ -59,6 +59,7 @@ static rp_status begin(rp_client *client, const char *name, int64_t add, int64_t
 {
     *out = NULL;
     RP_TRY(params_check_name(name, err));
+    RP_TRY(conn_check_process(client_conn(client), err));
     rp_addition *self = calloc(1, sizeof *self);
     if (!self)
         return err_set(err, RP_NO_MEMORY, "no memory for an addition");
@@ -87,6 +88,10 @@ rp_status rp_counter_end(rp_addition **addition, int64_t timeout_ms, int64_t *va
 {
     rp_addition *self = *addition;
     int64_t deadline = conn_deadline(timeout_ms);
+    if (conn_is_foreign(self->conn)) {
+        *addition = NULL;
+        return conn_check_process(self->conn, err);
+    }
     if (timeout_ms == 0)
         conn_look(self->conn);
     pthread_mutex_lock(&self->lock);
@@ -104,7 +109,7 @@ rp_status rp_counter_end(rp_addition **addition, int64_t timeout_ms, int64_t *va
 
 void rp_counter_forget(rp_addition **addition)
 {
-    if (addition && *addition)
+    if (addition && *addition && !conn_is_foreign((*addition)->conn))
         addition_unref(*addition);
     if (addition)
         *addition = NULL;

@@ -11,6 +11,7 @@ rp_status params_link_init(struct params_link *self, rp_client *client, const ch
                            const struct conn_part_ops *ops, rp_error *err)
 {
     RP_TRY(params_check_name(name, err));
+    RP_TRY(conn_check_process(client_conn(client), err));
     *self = (struct params_link){.part.ops = ops, .conn = client_conn(client), .name = strdup(name)};
     if (!self->name)
         return err_set(err, RP_NO_MEMORY, "no memory for the slot '%s'", name);

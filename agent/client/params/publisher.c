@@ -126,6 +126,7 @@ static const struct conn_part_ops publisher_ops = {.up = params_link_up, .down =
 rp_status rp_publisher_put(rp_publisher *publisher, const void *data, uint64_t bytes, rp_error *err)
 {
     zmq_msg_t block;
+    RP_TRY(conn_check_process(publisher->link.conn, err));
     if (bytes > SIZE_MAX || zmq_msg_init_size(&block, (size_t)bytes) != 0)
         return err_set(err, RP_NO_MEMORY, "no memory for %llu bytes", (unsigned long long)bytes);
     if (bytes)
@@ -148,6 +149,7 @@ rp_status rp_publisher_put(rp_publisher *publisher, const void *data, uint64_t b
 rp_status rp_publisher_flush(rp_publisher *publisher, int64_t timeout_ms, uint64_t *version, rp_error *err)
 {
     int64_t deadline = conn_deadline(timeout_ms);
+    RP_TRY(conn_check_process(publisher->link.conn, err));
     pthread_mutex_lock(&publisher->link.lock);
     while (publisher->settled < publisher->stats.given &&
            conn_wait(publisher->link.conn, &publisher->link.changed, &publisher->link.lock, deadline))
@@ -170,6 +172,7 @@ rp_status rp_publisher_get_stats(rp_publisher *publisher, rp_publisher_stats *ou
     uint32_t size = out->struct_size;
     if (size < sizeof size)
         return RP_INVALID_ARGUMENT;
+    RP_TRY(conn_check_process(publisher->link.conn, NULL));
     pthread_mutex_lock(&publisher->link.lock);
     rp_publisher_stats stats = publisher->stats;
     pthread_mutex_unlock(&publisher->link.lock);
@@ -203,6 +206,10 @@ rp_status rp_publisher_destroy(rp_publisher **publisher, int64_t timeout_ms, rp_
         return RP_OK;
     rp_publisher *self = *publisher;
     *publisher = NULL;
+    if (conn_is_foreign(self->link.conn)) {
+        free(self);
+        return RP_OK;
+    }
     rp_status status = rp_publisher_flush(self, timeout_ms, NULL, err);
     params_link_fini(&self->link);
     zmq_msg_close(&self->newest);

@@ -210,6 +210,7 @@ rp_status rp_reduce_add(rp_reduce *reduce, float *values, uint64_t n, int64_t ro
     rp_reduced ignored;
     if (!values || n == 0)
         return err_set(err, RP_INVALID_ARGUMENT, "a vector needs at least one value");
+    RP_TRY(conn_check_process(reduce->conn, err));
     if (!err)
         err = &own;
     if (!reduce->pending && !reduce->joined)
@@ -246,6 +247,10 @@ rp_status rp_reduce_leave(rp_reduce **reduce, int64_t timeout_ms, rp_error *err)
         return RP_OK;
     rp_reduce *self = *reduce;
     *reduce = NULL;
+    if (conn_is_foreign(self->conn)) {
+        free(self);
+        return RP_OK;
+    }
     if (self->pending)
         conn_cancel(self->conn, self->pending_id);
     rp_status status = membership(self, REPLAY__REDUCE__OP__LEAVE, timeout_ms, err);

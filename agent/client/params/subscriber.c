@@ -137,6 +137,7 @@ rp_status rp_subscriber_take(rp_subscriber *subscriber, int64_t timeout_ms, rp_p
 {
     int64_t deadline = timeout_ms == 0 ? 0 : conn_deadline(timeout_ms);
     *out = NULL;
+    RP_TRY(conn_check_process(subscriber->link.conn, err));
     if (timeout_ms == 0)
         conn_look(subscriber->link.conn);
     pthread_mutex_lock(&subscriber->link.lock);
@@ -163,6 +164,7 @@ rp_status rp_subscriber_get_stats(rp_subscriber *subscriber, rp_subscriber_stats
     uint32_t size = out->struct_size;
     if (size < sizeof size)
         return RP_INVALID_ARGUMENT;
+    RP_TRY(conn_check_process(subscriber->link.conn, NULL));
     pthread_mutex_lock(&subscriber->link.lock);
     rp_subscriber_stats stats = subscriber->stats;
     pthread_mutex_unlock(&subscriber->link.lock);
@@ -195,6 +197,10 @@ void rp_subscriber_destroy(rp_subscriber **subscriber)
         return;
     rp_subscriber *self = *subscriber;
     *subscriber = NULL;
+    if (conn_is_foreign(self->link.conn)) {
+        free(self);
+        return;
+    }
     params_link_fini(&self->link);
     rp_params_release(&self->ready);
     free(self);

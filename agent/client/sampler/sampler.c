@@ -22,6 +22,11 @@ static struct sample_source *source_of(rp_sampler *self)
     return self->demand ? demand_source(self->demand) : prefetch_source(self->prefetch);
 }
 
+static bool is_foreign(rp_sampler *self)
+{
+    return (self->demand || self->prefetch) && conn_is_foreign(source_of(self)->conn);
+}
+
 void rp_sampler_defaults(rp_sampler_options *options)
 {
     rp_sampler_options defaults = {.struct_size = options->struct_size,
@@ -79,6 +84,8 @@ rp_sampler *rp_sampler_new(rp_client *client, const char *table, const rp_sample
 {
     struct conn *conn = client_conn(client);
     rp_sampler_options checked;
+    if (conn_check_process(conn, err) != RP_OK)
+        return NULL;
     if (read_options(conn, table, options, &checked, err) != RP_OK)
         return NULL;
     rp_sampler *sampler = calloc(1, sizeof *sampler);
@@ -97,8 +104,10 @@ void rp_sampler_destroy(rp_sampler **sampler)
 {
     if (!sampler || !*sampler)
         return;
-    demand_destroy(&(*sampler)->demand);
-    prefetch_destroy(&(*sampler)->prefetch);
+    if (!is_foreign(*sampler)) {
+        demand_destroy(&(*sampler)->demand);
+        prefetch_destroy(&(*sampler)->prefetch);
+    }
     free(*sampler);
     *sampler = NULL;
 }
@@ -106,6 +115,7 @@ void rp_sampler_destroy(rp_sampler **sampler)
 rp_status rp_sampler_next(rp_sampler *sampler, rp_batch **batch, int64_t timeout_ms, rp_error *err)
 {
     *batch = NULL;
+    RP_TRY(conn_check_process(source_of(sampler)->conn, err));
     return sampler->demand ? demand_next(sampler->demand, batch, timeout_ms, err)
                            : prefetch_next(sampler->prefetch, batch, timeout_ms, err);
 }
@@ -113,6 +123,7 @@ rp_status rp_sampler_next(rp_sampler *sampler, rp_batch **batch, int64_t timeout
 rp_status rp_sampler_post_buffers(rp_sampler *sampler, const rp_buffer *fields, uint32_t n, rp_error *err)
 {
     struct sample_source *source = source_of(sampler);
+    RP_TRY(conn_check_process(source->conn, err));
     return batch_pool_post(source->pool, fields, n, source->options.batch_size, err);
 }
 
@@ -122,6 +133,7 @@ rp_status rp_sampler_get_stats(rp_sampler *sampler, rp_sampler_stats *out)
     rp_sampler_stats stats;
     if (size < sizeof size)
         return RP_INVALID_ARGUMENT;
+    RP_TRY(conn_check_process(source_of(sampler)->conn, NULL));
     if (sampler->demand)
         stats = demand_source(sampler->demand)->stats;
     else

@@ -191,6 +191,7 @@ static rp_status change_keys(struct conn *conn, const struct keys *keys, int64_t
     int64_t deadline = conn_deadline(timeout_ms);
     if (change)
         *change = (rp_change){0};
+    RP_TRY(conn_check_process(conn, err));
     RP_TRY(check_table(conn, keys->table, err));
     struct waiting *waiting = waiting_new(conn);
     if (!waiting)
@@ -254,6 +255,8 @@ rp_updater *rp_updater_new(rp_client *client, const char *table, const rp_update
     rp_updater_options checked = {0};
     if (options)
         memcpy(&checked, options, options->struct_size < sizeof checked ? options->struct_size : sizeof checked);
+    if (conn_check_process(conn, err) != RP_OK)
+        return NULL;
     uint32_t max = broker_max(conn);
     if (checked.batch > max) {
         err_set(err, RP_INVALID_ARGUMENT, "batch is %u; it may be 1 to %u here", checked.batch, max);
@@ -309,6 +312,7 @@ rp_status rp_updater_add(rp_updater *updater, const uint64_t *keys, const double
 {
     int64_t deadline = conn_deadline(timeout_ms);
     uint32_t done = 0;
+    RP_TRY(conn_check_process(updater->conn, err));
     rp_status status = take_error(updater, err);
     while (done < n && status == RP_OK) {
         uint32_t room = updater->batch - updater->n;
@@ -328,6 +332,7 @@ rp_status rp_updater_add(rp_updater *updater, const uint64_t *keys, const double
 rp_status rp_updater_flush(rp_updater *updater, int64_t timeout_ms, rp_change *change, rp_error *err)
 {
     int64_t deadline = conn_deadline(timeout_ms);
+    RP_TRY(conn_check_process(updater->conn, err));
     rp_status status = send_collected(updater, deadline, err);
     if (status == RP_OK && !waiting_for(updater->waiting, 0, deadline)) {
         char link[256];
@@ -348,6 +353,10 @@ rp_status rp_updater_destroy(rp_updater **updater, int64_t timeout_ms, rp_error 
         return RP_OK;
     rp_updater *self = *updater;
     *updater = NULL;
+    if (conn_is_foreign(self->conn)) {
+        free(self);
+        return RP_OK;
+    }
     rp_status status = RP_OK;
     if (self->waiting && self->priorities)
         status = rp_updater_flush(self, timeout_ms, NULL, err);

@@ -150,6 +150,7 @@ rp_status rp_writer_add_pattern(rp_writer *writer, const rp_pattern *in, rp_erro
 {
     struct structured *self = &writer->structured;
     struct pattern pattern = {.priority = in->priority};
+    RP_TRY(writer_check_process(writer, err));
     RP_TRY(writer_table(writer, in->table, &pattern.table, err));
     RP_TRY(writer_check_priority(in->priority, err));
     RP_TRY(check_pattern(writer, pattern.table, in, err));

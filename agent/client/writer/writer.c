@@ -175,6 +175,7 @@ rp_status rp_writer_item(rp_writer *writer, const char *table, double priority, 
                          uint32_t n_slices, int64_t timeout_ms, uint64_t *key, rp_error *err)
 {
     uint32_t index;
+    RP_TRY(writer_check_process(writer, err));
     RP_TRY(writer_table(writer, table, &index, err));
     RP_TRY(writer_check_priority(priority, err));
     if (!writer_has_room(writer, 1))
@@ -187,6 +188,7 @@ rp_status rp_writer_check_item(rp_writer *writer, const char *table, const rp_sl
                                rp_error *err)
 {
     uint32_t index;
+    RP_TRY(writer_check_process(writer, err));
     RP_TRY(writer_table(writer, table, &index, err));
     struct item_slices item = writer_slices(writer, index, slices, n_slices);
     return item_layouts_check(&writer->layouts, &item, err);
@@ -233,6 +235,7 @@ static rp_status finish_step(rp_writer *self, rp_error *err)
 rp_status rp_writer_append(rp_writer *writer, const void *const *values, int64_t timeout_ms, rp_error *err)
 {
     struct step_stream *stream = &writer->stream;
+    RP_TRY(writer_check_process(writer, err));
     RP_TRY(step_stream_check_step(stream, values, err));
     RP_TRY(await_pattern_room(writer, writer->structured.count, timeout_ms, err));
     for (uint32_t i = 0; i < stream->n_columns; i++)
@@ -243,11 +246,13 @@ rp_status rp_writer_append(rp_writer *writer, const void *const *values, int64_t
 
 rp_status rp_writer_set(rp_writer *writer, uint32_t column, const void *value, uint64_t bytes, rp_error *err)
 {
+    RP_TRY(writer_check_process(writer, err));
     return step_stream_set(&writer->stream, column, value, bytes, err);
 }
 
 rp_status rp_writer_end_step(rp_writer *writer, int64_t timeout_ms, rp_error *err)
 {
+    RP_TRY(writer_check_process(writer, err));
     if (writer->stream.n_set == 0)
         return err_set(err, RP_FAILED_PRECONDITION, "no step has been begun");
     RP_TRY(await_pattern_room(writer, writer->structured.count, timeout_ms, err));
@@ -258,6 +263,7 @@ rp_status rp_writer_end_episode(rp_writer *writer, int32_t mode, int64_t timeout
 {
     int64_t deadline = conn_deadline(timeout_ms);
     struct step_stream *stream = &writer->stream;
+    RP_TRY(writer_check_process(writer, err));
     if (stream->n_set > 0)
         return err_set(err, RP_FAILED_PRECONDITION, "the episode ends inside a step: end the step first");
     if (step_stream_length(stream) > 0) {
@@ -328,6 +334,7 @@ static rp_status writer_init(rp_writer *self, rp_client *client, const rp_column
                              const rp_writer_options *options, rp_error *err)
 {
     self->conn = client_conn(client);
+    self->forks = forks_count();
     self->hello = conn_hello_ref(self->conn);
     self->max_items = options->max_in_flight_items;
     self->max_bytes = options->max_in_flight_bytes;
@@ -353,7 +360,7 @@ rp_writer *rp_writer_new(rp_client *client, const rp_column *columns, uint32_t n
                          const rp_writer_options *options, int64_t timeout_ms, rp_error *err)
 {
     rp_writer_options own;
-    if (read_options(options, &own, err) != RP_OK)
+    if (conn_check_process(client_conn(client), err) != RP_OK || read_options(options, &own, err) != RP_OK)
         return NULL;
     rp_writer *self = aligned_alloc(CACHE_LINE, (sizeof *self + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE);
     if (!self) {
@@ -379,6 +386,11 @@ rp_status rp_writer_destroy(rp_writer **writer, int64_t timeout_ms, rp_error *er
     if (!writer || !*writer)
         return RP_OK;
     rp_writer *self = *writer;
+    if (conn_is_foreign(self->conn)) {
+        *writer = NULL;
+        free(self);
+        return RP_OK;
+    }
     rp_status status = writer_flush(self, 0, conn_deadline(timeout_ms), err);
     bool settled = atomic_load(&self->handoff.resolved) == self->created;
     conn_detach(self->conn, &self->session.part);

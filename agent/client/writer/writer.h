@@ -11,6 +11,7 @@
 #include "agent/client/outbox/item_layout.h"
 #include "agent/client/writer/structured.h"
 #include "agent/client/writer/writer_session.h"
+#include "proto/base/forks.h"
 #include "replay/writer.h"
 
 struct rp_writer {
@@ -33,7 +34,14 @@ struct rp_writer {
     uint32_t n_waiting, waiting_capacity;
     struct step_chunk *waiting_chunk;
     bool attached;
+    uint32_t forks; /* of this process when the writer was made */
 };
+
+/* conn_check_process, without a call where the writer is in its process. */
+static inline rp_status writer_check_process(const rp_writer *self, rp_error *err)
+{
+    return self->forks == forks_count() ? RP_OK : conn_check_process(self->conn, err);
+}
 
 /* Gives the index of the table; RP_NOT_FOUND: there is none. */
 rp_status writer_table(rp_writer *self, const char *name, uint32_t *out, rp_error *err);

@@ -160,6 +160,7 @@ rp_status writer_flush(rp_writer *self, uint64_t max_unconfirmed, int64_t deadli
 
 rp_status rp_writer_flush(rp_writer *writer, uint64_t max_unconfirmed, int64_t timeout_ms, rp_error *err)
 {
+    RP_TRY(writer_check_process(writer, err));
     return writer_flush(writer, max_unconfirmed, conn_deadline(timeout_ms), err);
 }
 
@@ -168,6 +169,7 @@ rp_status rp_writer_flush(rp_writer *writer, uint64_t max_unconfirmed, int64_t t
 rp_status rp_writer_next_rejection(rp_writer *writer, rp_rejection *out)
 {
     struct handoff *handoff = &writer->handoff;
+    RP_TRY(writer_check_process(writer, NULL));
     pthread_mutex_lock(&handoff->mutex);
     bool any = handoff->n_rejections > 0;
     if (any) {
@@ -187,6 +189,7 @@ rp_status rp_writer_get_info(rp_writer *writer, rp_writer_info *out, rp_error *e
 {
     if (out->struct_size < offsetof(rp_writer_info, steps))
         return err_set(err, RP_INVALID_ARGUMENT, "set struct_size of rp_writer_info to its size");
+    RP_TRY(writer_check_process(writer, err));
     pthread_mutex_lock(&writer->handoff.mutex);
     struct handoff_counts counts = writer->handoff.counts;
     pthread_mutex_unlock(&writer->handoff.mutex);
@@ -220,6 +223,7 @@ rp_status rp_writer_get_table_info(rp_writer *writer, const char *table, rp_writ
     uint32_t index;
     if (out->struct_size < offsetof(rp_writer_table_info, created))
         return err_set(err, RP_INVALID_ARGUMENT, "set struct_size of rp_writer_table_info to its size");
+    RP_TRY(writer_check_process(writer, err));
     RP_TRY(writer_table(writer, table, &index, err));
     pthread_mutex_lock(&writer->handoff.mutex);
     struct handoff_table counts = writer->handoff.tables[index];

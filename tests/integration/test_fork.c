@@ -1,0 +1,442 @@
+/* fork: in the child, every call with an object of the parent returns at once and says why; new objects work. */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "replay/replay.h"
+#include "replay/server.h"
+
+#define WAIT 10000
+#define CHILD_S 20 /* a child that takes longer hangs, and SIGALRM ends it */
+
+/* "closed" takes no items after its first few, so that writers wait; nothing can be sampled from "empty". */
+static const char config[] = "service: tcp://127.0.0.1:0\ningest: tcp://127.0.0.1:0\nevents: tcp://127.0.0.1:0\n"
+                             "tables:\n- {name: replay, max_size: 10000}\n- {name: empty, max_size: 10}\n"
+                             "- {name: closed, sampler: fifo, max_times_sampled: 1, limiter: {kind: queue, size: 4}}\n";
+
+struct objects {
+    rp_server *server;
+    rp_client *client;
+    rp_writer *writer;
+    rp_sampler *sampler, *demand;
+    rp_updater *updater;
+    rp_publisher *publisher;
+    rp_subscriber *subscriber;
+    rp_reduce *reduce;
+    rp_addition *addition;
+    rp_batch *batch;
+};
+
+static const rp_column column = {.name = "x", .dtype = RP_DTYPE_FLOAT32};
+
+static void write_some(rp_writer *writer, const char *table, uint32_t n)
+{
+    rp_error err = {0};
+    for (uint32_t i = 0; i < n; i++) {
+        float value = (float)i;
+        const void *values[] = {&value};
+        assert_int_equal(rp_writer_append(writer, values, WAIT, &err), RP_OK);
+        assert_int_equal(rp_writer_item_last(writer, table, 1, 1, WAIT, NULL, &err), RP_OK);
+    }
+}
+
+static rp_sampler *sample(rp_client *client, const char *table, uint32_t on_demand)
+{
+    rp_sampler_options options = {.struct_size = sizeof options};
+    rp_sampler_defaults(&options);
+    options.batch_size = 2;
+    options.on_demand = on_demand;
+    return rp_sampler_new(client, table, &options, NULL);
+}
+
+static int set_up(void **state)
+{
+    static struct objects all;
+    rp_error err = {0};
+    all = (struct objects){.server = rp_server_start(config, NULL, &err)};
+    if (!all.server)
+        fail_msg("%s", err.text);
+    all.client = rp_client_connect(rp_server_endpoint(all.server), NULL, WAIT, &err);
+    assert_non_null(all.client);
+    all.writer = rp_writer_new(all.client, &column, 1, NULL, WAIT, &err);
+    write_some(all.writer, "replay", 10);
+    assert_int_equal(rp_writer_flush(all.writer, 0, WAIT, &err), RP_OK);
+    all.sampler = sample(all.client, "replay", 0);
+    all.demand = sample(all.client, "replay", 1);
+    all.updater = rp_updater_new(all.client, "replay", NULL, &err);
+    all.publisher = rp_publisher_new(all.client, "slot", &err);
+    all.subscriber = rp_subscriber_new(all.client, "slot", 0, &err);
+    all.reduce = rp_reduce_join(all.client, "group", WAIT, &err);
+    all.addition = rp_counter_begin(all.client, "count", 1, &err);
+    assert_int_equal(rp_sampler_next(all.sampler, &all.batch, WAIT, &err), RP_OK);
+    assert_non_null(all.reduce);
+    *state = &all;
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    struct objects *all = *state;
+    rp_error err = {0};
+    write_some(all->writer, "replay", 10); /* the parent's objects go on */
+    assert_int_equal(rp_writer_destroy(&all->writer, WAIT, &err), RP_OK);
+    rp_batch_release(&all->batch);
+    assert_int_equal(rp_sampler_next(all->sampler, &all->batch, WAIT, &err), RP_OK);
+    rp_batch_release(&all->batch);
+    rp_sampler_destroy(&all->sampler);
+    rp_sampler_destroy(&all->demand);
+    assert_int_equal(rp_updater_destroy(&all->updater, WAIT, &err), RP_OK);
+    assert_int_equal(rp_publisher_destroy(&all->publisher, WAIT, &err), RP_OK);
+    rp_subscriber_destroy(&all->subscriber);
+    assert_int_equal(rp_reduce_leave(&all->reduce, WAIT, &err), RP_OK);
+    assert_int_equal(rp_counter_end(&all->addition, WAIT, NULL, &err), RP_OK);
+    rp_client_destroy(&all->client);
+    rp_server_stop(&all->server);
+    return 0;
+}
+
+/* ---- what a child does: functions without cmocka, which return the number of the line that is wrong, or 0 */
+
+#define EXPECT(test)                                                                                                   \
+    do {                                                                                                               \
+        if (!(test))                                                                                                   \
+            return __LINE__;                                                                                           \
+    } while (0)
+
+/* Calls that return a status and a sentence. */
+static rp_status call(const struct objects *all, uint32_t i, rp_error *err)
+{
+    float value = 1;
+    const void *values[] = {&value};
+    uint64_t key = 1, cursor = 0;
+    uint32_t n = 1;
+    double priority = 1;
+    char *json;
+    rp_batch *batch;
+    rp_params *params;
+    rp_info *info;
+    rp_waits *waits;
+    rp_item_info item;
+    rp_client_info client_info = {.struct_size = sizeof client_info};
+    rp_writer_info writer_info = {.struct_size = sizeof writer_info};
+    rp_writer_table_info table_info = {.struct_size = sizeof table_info};
+    rp_slice slice = {.start = -1};
+    rp_pattern pattern = {.table = "replay", .slices = &slice, .n_slices = 1};
+    rp_limiter_change change = {.struct_size = sizeof change};
+    rp_buffer buffer = {&value, sizeof value};
+    switch (i) {
+    case 0:
+        return rp_client_get_info(all->client, &client_info, err);
+    case 1:
+        return rp_writer_append(all->writer, values, -1, err);
+    case 2:
+        return rp_writer_set(all->writer, 0, &value, sizeof value, err);
+    case 3:
+        return rp_writer_end_step(all->writer, -1, err);
+    case 4:
+        return rp_writer_item(all->writer, "replay", 1, &slice, 1, -1, &key, err);
+    case 5:
+        return rp_writer_item_last(all->writer, "replay", 1, 1, -1, &key, err);
+    case 6:
+        return rp_writer_check_item(all->writer, "replay", &slice, 1, err);
+    case 7:
+        return rp_writer_flush(all->writer, 0, -1, err);
+    case 8:
+        return rp_writer_end_episode(all->writer, RP_END_WAIT, -1, err);
+    case 9:
+        return rp_writer_add_pattern(all->writer, &pattern, err);
+    case 10:
+        return rp_writer_get_info(all->writer, &writer_info, err);
+    case 11:
+        return rp_writer_get_table_info(all->writer, "replay", &table_info, err);
+    case 12:
+        return rp_sampler_next(all->sampler, &batch, -1, err);
+    case 13:
+        return rp_sampler_next(all->demand, &batch, -1, err);
+    case 14:
+        return rp_sampler_post_buffers(all->sampler, &buffer, 1, err);
+    case 15:
+        return rp_updater_add(all->updater, &key, &priority, 1, -1, NULL, err);
+    case 16:
+        return rp_updater_flush(all->updater, -1, NULL, err);
+    case 17:
+        return rp_priorities_update(all->client, "replay", &key, &priority, 1, -1, NULL, err);
+    case 18:
+        return rp_items_delete(all->client, "replay", &key, 1, -1, NULL, err);
+    case 19:
+        return rp_publisher_put(all->publisher, &value, sizeof value, err);
+    case 20:
+        return rp_publisher_flush(all->publisher, -1, NULL, err);
+    case 21:
+        return rp_subscriber_take(all->subscriber, -1, &params, err);
+    case 22:
+        return rp_params_put(all->client, "slot", &value, sizeof value, -1, NULL, err);
+    case 23:
+        return rp_params_get(all->client, "slot", 0, -1, &params, err);
+    case 24:
+        return rp_counter_add(all->client, "count", 1, -1, NULL, err);
+    case 25:
+        return rp_counter_read(all->client, "count", -1, NULL, err);
+    case 26:
+        return rp_reduce_add(all->reduce, &value, 1, -1, -1, NULL, err);
+    case 27:
+        return rp_admin_info(all->client, NULL, 1, -1, &info, err);
+    case 28:
+        return rp_admin_why(all->client, -1, &waits, err);
+    case 29:
+        return rp_admin_list(all->client, "replay", &cursor, &item, &n, -1, err);
+    case 30:
+        return rp_admin_fetch(all->client, "replay", &key, 1, -1, &batch, err);
+    case 31:
+        return rp_admin_reset(all->client, "replay", -1, NULL, err);
+    case 32:
+        return rp_admin_checkpoint(all->client, -1, NULL, err);
+    case 33:
+        return rp_admin_set_limiter(all->client, "replay", &change, -1, err);
+    case 34:
+        return rp_admin_info_json(all->client, NULL, 0, -1, &json, err);
+    case 35:
+        return rp_admin_why_json(all->client, -1, &json, err);
+    case 36:
+        return rp_admin_list_json(all->client, "replay", 0, 1, -1, &json, err);
+    case 37:
+        return rp_admin_fetch_json(all->client, "replay", &key, 1, 1, -1, &json, err);
+    case 38:
+        return rp_admin_reset_json(all->client, "replay", -1, &json, err);
+    case 39:
+        return rp_admin_limiter_json(all->client, "replay", NULL, -1, &json, err);
+    case 40:
+        err->status = rp_writer_new(all->client, &column, 1, NULL, -1, err) ? RP_OK : err->status;
+        break;
+    case 41:
+        err->status = rp_sampler_new(all->client, "replay", NULL, err) ? RP_OK : err->status;
+        break;
+    case 42:
+        err->status = rp_updater_new(all->client, "replay", NULL, err) ? RP_OK : err->status;
+        break;
+    case 43:
+        err->status = rp_publisher_new(all->client, "slot", err) ? RP_OK : err->status;
+        break;
+    case 44:
+        err->status = rp_subscriber_new(all->client, "slot", 0, err) ? RP_OK : err->status;
+        break;
+    case 45:
+        err->status = rp_reduce_join(all->client, "group", -1, err) ? RP_OK : err->status;
+        break;
+    case 46:
+        err->status = rp_counter_begin(all->client, "count", 1, err) ? RP_OK : err->status;
+        break;
+    default:
+        err->status = RP_END_OF_STREAM;
+        break;
+    }
+    return (rp_status)err->status;
+}
+
+/* Returns 0, or 1000 + the number of the call that did not refuse with the parent's process id. */
+static int all_refuse(const struct objects *all, pid_t parent)
+{
+    char pid[32];
+    snprintf(pid, sizeof pid, "process %ld,", (long)parent);
+    for (uint32_t i = 0;; i++) {
+        rp_error err = {0};
+        rp_status status = call(all, i, &err);
+        if (status == RP_END_OF_STREAM)
+            return i == 47 ? 0 : __LINE__;
+        if (status != RP_FAILED_PRECONDITION || err.status != (int32_t)status || !strstr(err.text, pid))
+            return 1000 + (int)i;
+    }
+}
+
+/* Calls without a sentence, and all that destroy. */
+static int all_end(struct objects *all)
+{
+    rp_error err = {0};
+    rp_rejection rejection;
+    rp_sampler_stats sampler_stats = {.struct_size = sizeof sampler_stats};
+    rp_publisher_stats publisher_stats = {.struct_size = sizeof publisher_stats};
+    rp_subscriber_stats subscriber_stats = {.struct_size = sizeof subscriber_stats};
+    EXPECT(rp_client_get_state(all->client) == RP_CLIENT_CONNECTING);
+    EXPECT(strcmp(rp_client_table(all->client, 0), "replay") == 0);
+    EXPECT(rp_writer_next_rejection(all->writer, &rejection) == RP_FAILED_PRECONDITION);
+    EXPECT(rp_sampler_get_stats(all->sampler, &sampler_stats) == RP_FAILED_PRECONDITION);
+    EXPECT(rp_publisher_get_stats(all->publisher, &publisher_stats) == RP_FAILED_PRECONDITION);
+    EXPECT(rp_subscriber_get_stats(all->subscriber, &subscriber_stats) == RP_FAILED_PRECONDITION);
+    rp_writer_set_policy(all->writer, 3);
+    EXPECT(rp_batch_find(all->batch, "x") != NULL);
+    rp_batch_release(&all->batch);
+    EXPECT(rp_counter_end(&all->addition, -1, NULL, &err) == RP_FAILED_PRECONDITION && !all->addition);
+    rp_counter_forget(&all->addition);
+    EXPECT(rp_writer_destroy(&all->writer, -1, &err) == RP_OK && !all->writer);
+    rp_sampler_destroy(&all->sampler);
+    rp_sampler_destroy(&all->demand);
+    EXPECT(!all->sampler && !all->demand);
+    EXPECT(rp_updater_destroy(&all->updater, -1, &err) == RP_OK && !all->updater);
+    EXPECT(rp_publisher_destroy(&all->publisher, -1, &err) == RP_OK && !all->publisher);
+    rp_subscriber_destroy(&all->subscriber);
+    EXPECT(!all->subscriber);
+    EXPECT(rp_reduce_leave(&all->reduce, -1, &err) == RP_OK && !all->reduce);
+    return 0;
+}
+
+/* A new client of the parent's broker, and then a broker of the child's own. */
+static int new_ones_work(rp_client **client, rp_server **server)
+{
+    rp_error err = {0};
+    rp_client *own = rp_client_connect(rp_server_endpoint(*server), NULL, WAIT, &err);
+    EXPECT(own);
+    EXPECT(rp_counter_add(own, "children", 1, WAIT, NULL, &err) == RP_OK);
+    rp_sampler *sampler = sample(own, "replay", 0);
+    rp_batch *batch;
+    EXPECT(sampler && rp_sampler_next(sampler, &batch, WAIT, &err) == RP_OK);
+    rp_batch_release(&batch);
+    rp_sampler_destroy(&sampler);
+    rp_client_destroy(&own);
+    rp_client_destroy(client);
+    rp_server_stop(server);
+    EXPECT(!*client && !*server);
+    rp_server *second = rp_server_start(NULL, NULL, &err);
+    EXPECT(second);
+    own = rp_client_connect(rp_server_endpoint(second), NULL, WAIT, &err);
+    EXPECT(own);
+    rp_client_destroy(&own);
+    rp_server_stop(&second);
+    return 0;
+}
+
+static int child_main(struct objects *all, pid_t parent)
+{
+    int line = all_refuse(all, parent);
+    if (line == 0)
+        line = all_end(all);
+    if (line == 0)
+        line = new_ones_work(&all->client, &all->server);
+    return line;
+}
+
+static void fork_once(struct objects *all)
+{
+    int fds[2], wrong = -1, status = 0;
+    pid_t parent = getpid();
+    assert_int_equal(pipe(fds), 0);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        alarm(CHILD_S);
+        wrong = child_main(all, parent);
+        ssize_t n = write(fds[1], &wrong, sizeof wrong);
+        _exit(n == (ssize_t)sizeof wrong ? 0 : 1);
+    }
+    close(fds[1]);
+    ssize_t n = read(fds[0], &wrong, sizeof wrong);
+    close(fds[0]);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    if (n != (ssize_t)sizeof wrong || wrong != 0)
+        fail_msg("the child ended with status %d at line %d", status, wrong);
+}
+
+static void test_every_call(void **state)
+{
+    struct objects *all = *state;
+    int64_t children = 0;
+    rp_error err = {0};
+    fork_once(all);
+    assert_int_equal(rp_counter_read(all->client, "children", WAIT, &children, &err), RP_OK);
+    assert_int_equal(children, 1);
+}
+
+/* ---- fork while other threads are inside the library */
+
+struct busy {
+    struct objects *all;
+    atomic_bool stop;
+    rp_writer *blocked, *quick;
+    rp_sampler *waits, *takes;
+};
+
+static void *wait_for_a_batch(void *arg)
+{
+    struct busy *self = arg;
+    rp_batch *batch;
+    while (!atomic_load(&self->stop))
+        rp_sampler_next(self->waits, &batch, 50, NULL);
+    return NULL;
+}
+
+static void *wait_for_a_flush(void *arg)
+{
+    struct busy *self = arg;
+    while (!atomic_load(&self->stop))
+        rp_writer_flush(self->blocked, 0, 50, NULL);
+    return NULL;
+}
+
+static void *write_and_sample(void *arg)
+{
+    struct busy *self = arg;
+    while (!atomic_load(&self->stop)) {
+        float value = 1;
+        const void *values[] = {&value};
+        rp_batch *batch;
+        rp_writer_append(self->quick, values, -1, NULL);
+        rp_writer_item_last(self->quick, "replay", 1, 1, -1, NULL, NULL);
+        if (rp_sampler_next(self->takes, &batch, -1, NULL) == RP_OK)
+            rp_batch_release(&batch);
+    }
+    return NULL;
+}
+
+static void *ask(void *arg)
+{
+    struct busy *self = arg;
+    rp_params *params;
+    while (!atomic_load(&self->stop)) {
+        rp_counter_add(self->all->client, "asked", 1, -1, NULL, NULL);
+        rp_params_get(self->all->client, "never", 0, 20, &params, NULL);
+    }
+    return NULL;
+}
+
+static void test_while_threads_wait(void **state)
+{
+    struct objects *all = *state;
+    struct busy busy = {.all = all};
+    rp_error err = {0};
+    pthread_t threads[4];
+    busy.blocked = rp_writer_new(all->client, &column, 1, NULL, WAIT, &err);
+    busy.quick = rp_writer_new(all->client, &column, 1, NULL, WAIT, &err);
+    busy.waits = sample(all->client, "empty", 0);
+    busy.takes = sample(all->client, "replay", 0);
+    write_some(busy.blocked, "closed", 20);
+    void *(*const mains[])(void *) = {wait_for_a_batch, wait_for_a_flush, write_and_sample, ask};
+    for (uint32_t i = 0; i < 4; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, mains[i], &busy), 0);
+    for (uint32_t i = 0; i < 40; i++)
+        fork_once(all);
+    atomic_store(&busy.stop, true);
+    for (uint32_t i = 0; i < 4; i++)
+        pthread_join(threads[i], NULL);
+    assert_int_equal(rp_writer_destroy(&busy.quick, WAIT, &err), RP_OK);
+    rp_writer_destroy(&busy.blocked, 0, NULL);
+    rp_sampler_destroy(&busy.waits);
+    rp_sampler_destroy(&busy.takes);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_every_call, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_while_threads_wait, set_up, tear_down),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
