@@ -9,7 +9,7 @@ from . import _core, nest
 from .errors import EndOfStream
 
 
-class _Lazy:
+class Lazy:
     """A property that is computed once. functools.cached_property takes a lock, which costs more than making an array."""
 
     def __init__(self, compute: Callable[[Any], Any]) -> None:
@@ -38,65 +38,68 @@ class Batch:
     def __len__(self) -> int:
         return len(self._core)
 
-    def _pack(self, values: list) -> Any:
-        """The values in the structure that the fields' names describe."""
+    def structure(self) -> nest.Node:
+        """The structure that the fields' names describe."""
         names = self._core.names()
         node = self._nodes.get(names)
         if node is None:
             node = self._nodes[names] = nest.node_of_names(names)
-        return nest.pack(node, iter(values))
+        return node
 
-    @_Lazy
+    def _pack(self, values: list) -> Any:
+        return nest.pack(self.structure(), iter(values))
+
+    @Lazy
     def data(self) -> Any:
         """The items' fields, in the structure in which they were written."""
         return self._pack(list(map(np.asarray, self._core.fields())))
 
-    @_Lazy
+    @Lazy
     def lengths(self) -> Any:
         """The same structure with the number of real steps of each item (later steps are 0); None for fields without steps."""
         return self._pack([None if view is None else np.asarray(view) for view in self._core.lengths()])
 
-    @_Lazy
+    @Lazy
     def key(self) -> np.ndarray:
         """The items' keys, uint64."""
         return np.asarray(self._core.key)
 
-    @_Lazy
+    @Lazy
     def priority(self) -> np.ndarray:
         """The items' priorities, float64."""
         return np.asarray(self._core.priority)
 
-    @_Lazy
+    @Lazy
     def probability(self) -> np.ndarray:
         """The probability of each pick when it was made, float64."""
         return np.asarray(self._core.probability)
 
-    @_Lazy
+    @Lazy
     def weight(self) -> np.ndarray:
         """Importance weights, float32: (1 / (table size * probability))^beta, divided by the batch's largest."""
         return np.asarray(self._core.weight)
 
-    @_Lazy
+    @Lazy
     def times_sampled(self) -> np.ndarray:
         """How often each item was sampled, this time included."""
         return np.asarray(self._core.times_sampled)
 
-    @_Lazy
+    @Lazy
     def age(self) -> np.ndarray:
         """Seconds since each item was inserted, float64."""
         return np.asarray(self._core.age_ns) / 1e9
 
-    @_Lazy
+    @Lazy
     def policy(self) -> np.ndarray:
         """The version of the parameters that made each item."""
         return np.asarray(self._core.policy)
 
-    @_Lazy
+    @Lazy
     def step(self) -> np.ndarray:
         """The number of each item's first step in its stream."""
         return np.asarray(self._core.step)
 
-    @_Lazy
+    @Lazy
     def info(self) -> dict:
         """n, partial, table_size, waited_ns, and a text that says why a batch is partial."""
         return self._core.info()
@@ -139,9 +142,14 @@ class Change(NamedTuple):
     refused: int
 
 
+def _on_host(values: Any) -> Any:
+    """A tensor of torch without its gradient, in the memory of the CPU; other values as they are."""
+    return values.detach().cpu() if hasattr(values, "detach") else values
+
+
 def as_keys(keys: Any) -> np.ndarray:
     """Keys as uint64. int64 arrays (torch has no uint64) keep their bits."""
-    array = np.asarray(keys)
+    array = np.asarray(_on_host(keys))
     if array.size and array.dtype.kind not in "iu":
         raise TypeError(f"keys are integers, not {array.dtype}")
     if array.dtype == np.int64:
@@ -151,7 +159,7 @@ def as_keys(keys: Any) -> np.ndarray:
 
 def as_priorities(priorities: Any, n: int) -> np.ndarray:
     """Priorities as float64, one per key; a number stands for all."""
-    array = np.asarray(priorities, dtype=np.float64)
+    array = np.asarray(_on_host(priorities), dtype=np.float64)
     return np.ascontiguousarray(np.broadcast_to(array.reshape(-1) if array.ndim else array, (n,)))
 
 

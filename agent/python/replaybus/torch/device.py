@@ -1,0 +1,162 @@
+"""Batches on a device before they are asked for.
+
+A thread takes batches, copies them into pinned memory, and starts their copies to the device on a stream of its own. The consumer's
+stream waits for the copy by an event, so that the processor never waits for the device.
+"""
+from __future__ import annotations
+
+import queue
+import threading
+import weakref
+from typing import Any, Callable, Iterable, Iterator, Optional
+
+import torch
+
+from ..errors import DeadlineExceeded
+from .batch import Batch, Device
+
+_SLICE_S = 0.1  # between two looks at whether the consumer is gone
+_LOOK_S = 1.0   # between two questions what the table waits for
+
+
+class _Slot:
+    """Pinned memory for the tensors of one batch. It is free again when the copy that reads it has ended."""
+
+    def __init__(self) -> None:
+        self.copied: Optional[torch.cuda.Event] = None
+        self._memory: list[torch.Tensor] = []
+        self._used = 0
+
+    def begin(self) -> None:
+        if self.copied is not None:
+            self.copied.synchronize()
+        self._used = 0
+
+    def stage(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor in pinned memory. Memory of an earlier batch with the same shapes is used again."""
+        if tensor.is_pinned():
+            return tensor
+        at, self._used = self._used, self._used + 1
+        if at == len(self._memory):
+            self._memory.append(torch.empty(0))
+        memory = self._memory[at]
+        if memory.shape != tensor.shape or memory.dtype != tensor.dtype:
+            memory = self._memory[at] = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        return memory.copy_(tensor)
+
+
+class _Cuda:
+    """Copies to a CUDA device. start: on the feeding thread; finish: on the consumer's."""
+
+    def __init__(self, device: torch.device, ahead: int, wait: bool) -> None:
+        self.device, self.wait = device, wait
+        with torch.cuda.device(device):
+            self.stream = torch.cuda.Stream()
+            self.slots = [_Slot() for _ in range(ahead + 1)]
+        self.count = 0
+
+    def start(self, batch: Batch) -> tuple:
+        slot = self.slots[self.count % len(self.slots)]
+        self.count += 1
+        with torch.cuda.device(self.device), torch.cuda.stream(self.stream):
+            slot.begin()
+            moved = batch.map(lambda tensor: slot.stage(tensor).to(self.device, non_blocking=True))
+            slot.copied = torch.cuda.Event()
+            slot.copied.record(self.stream)
+        return moved, slot.copied
+
+    def finish(self, started: tuple) -> Batch:
+        moved, copied = started
+        current = torch.cuda.current_stream(self.device)
+        current.wait_event(copied)
+        if self.wait:
+            copied.synchronize()
+
+        def used_here(tensor: torch.Tensor) -> torch.Tensor:
+            tensor.record_stream(current)  # its memory is not given to another batch before this stream is done with it
+            return tensor
+
+        return moved.map(used_here)
+
+
+class _Copy:
+    """Copies to any other device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def start(self, batch: Batch) -> Batch:
+        return batch.to(self.device)
+
+    def finish(self, started: Batch) -> Batch:
+        return started
+
+
+def _feed(take: Callable[[float], Batch], mover: Any, ready: "queue.Queue", stop: threading.Event, waits: list) -> None:
+    """Runs on the thread until the batches end, fail, or nobody wants them. waits[0]: why the last batch is late."""
+    def put(value: tuple) -> None:
+        while not stop.is_set():
+            try:
+                return ready.put(value, timeout=_SLICE_S)
+            except queue.Full:
+                pass
+
+    while not stop.is_set():
+        try:
+            started = mover.start(take(_LOOK_S))
+        except DeadlineExceeded as late:
+            waits[0] = str(late)
+        except BaseException as error:  # the consumer raises it: the end of the stream, too
+            return put((None, error))
+        else:
+            waits[0] = ""
+            put((started, None))
+
+
+class Feed:
+    """An iterator over batches on a device. ``take(timeout)`` gives a batch, or raises DeadlineExceeded, or ends by another error."""
+
+    def __init__(self, take: Callable[[float], Batch], device: Device, ahead: int = 2, wait: bool = False) -> None:
+        device = torch.device(device)
+        self._mover = _Cuda(device, ahead, wait) if device.type == "cuda" else _Copy(device)
+        self._ready: "queue.Queue" = queue.Queue(max(1, ahead))
+        self._stop, self._waits, self._error = threading.Event(), [""], None
+        self._thread = threading.Thread(target=_feed, args=(take, self._mover, self._ready, self._stop, self._waits), daemon=True,
+                                        name="replaybus-prefetch")
+        self._thread.start()
+        weakref.finalize(self, self._stop.set)
+
+    def next(self, timeout: Optional[float] = None) -> Batch:
+        if self._error is not None:
+            raise self._error
+        try:
+            started, self._error = self._ready.get(timeout=timeout)
+        except queue.Empty:
+            raise DeadlineExceeded(self._waits[0] or f"no batch was ready within {timeout:g} s") from None
+        if self._error is not None:
+            raise self._error
+        return self._mover.finish(started)
+
+    def close(self) -> None:
+        """Ends the thread. Whoever waits in ``take`` must be woken before."""
+        self._stop.set()
+        self._thread.join()
+
+
+def prefetch(batches: Iterable[Batch], device: Device, ahead: int = 2) -> Iterator[Batch]:
+    """The batches on a device, ``ahead`` of them copied before they are asked for. batches: also those of a DataLoader.
+
+    >>> list(prefetch([], "cpu"))
+    []
+    """
+    source = iter(batches)
+    feed = Feed(lambda timeout: next(source), device, ahead)
+    try:
+        while True:
+            try:
+                batch = feed.next()
+            except StopIteration:
+                return
+            yield batch
+    finally:
+        feed._stop.set()  # the thread ends after the batch that it is taking

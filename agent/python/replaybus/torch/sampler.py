@@ -1,0 +1,117 @@
+"""Sampling tensors: an iterator, and a dataset for torch's DataLoader."""
+from __future__ import annotations
+
+import os
+from typing import Any, Iterator, Optional, Union
+
+import torch
+import torch.utils.data
+
+from ..client import Client
+from ..errors import DeadlineExceeded, EndOfStream, InvalidArgument
+from .batch import Batch, Device
+from .device import Feed
+
+_LOOK_S = 1.0  # between two looks at whether the process that wanted the batches is still there
+
+
+class Sampler:
+    """An iterator over batches of tensors, requested and decoded ahead.
+
+    On the CPU, tensors share the library's memory. With a CUDA ``device``, a thread copies ``prefetch`` batches ahead, through
+    pinned memory and on a stream of its own; ``non_blocking=False`` also waits for each copy before it hands out the batch. For a
+    CPU, ``pin_memory`` copies each batch into pinned memory. Other arguments are those of ``Client.sampler``.
+    """
+
+    def __init__(self, client: Client, table: str, batch_size: int = 256, *, device: Optional[Device] = None,
+                 pin_memory: bool = False, non_blocking: bool = True, prefetch: int = 2, in_flight: int = 4, beta: float = 0.0,
+                 distinct: bool = False, timeout: Optional[float] = None, max_samples: int = 0, flexible: bool = False,
+                 whole: bool = False) -> None:
+        self._arrays = client.sampler(table, batch_size, in_flight=in_flight, beta=beta, distinct=distinct, timeout=timeout,
+                                      max_samples=max_samples, flexible=flexible, whole=whole)
+        self._pin = pin_memory
+        self._feed: Optional[Feed] = None
+        if device is not None and torch.device(device).type != "cpu":
+            arrays = self._arrays
+            self._feed = Feed(lambda wait: Batch(arrays.next(wait)), device, prefetch, wait=not non_blocking)
+
+    def next(self, timeout: Optional[float] = None) -> Batch:
+        """The next batch within a deadline. DeadlineExceeded says what the table waits for; call again."""
+        if self._feed is not None:
+            return self._feed.next(timeout)
+        batch = Batch(self._arrays.next(timeout))
+        return batch.pin_memory() if self._pin else batch
+
+    def __iter__(self) -> "Sampler":
+        return self
+
+    def __next__(self) -> Batch:
+        try:
+            return self.next()
+        except EndOfStream:
+            raise StopIteration from None
+
+    def stats(self) -> dict[str, int]:
+        """Counts of what the sampler has done."""
+        return self._arrays.stats()
+
+    def close(self) -> None:
+        """Ends the sampler. A call that waits ends with Cancelled."""
+        self._arrays.close()
+        if self._feed is not None:
+            self._feed.close()
+
+    def __enter__(self) -> "Sampler":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+
+class Dataset(torch.utils.data.IterableDataset):
+    """Batches for ``DataLoader(dataset, batch_size=None, num_workers=n)``.
+
+    Each worker has its own connection and its own share of ``max_samples``. ``client`` may be an address. The iteration ends after
+    ``max_samples`` items, or when nothing could be sampled for ``timeout`` seconds. ``device`` and ``pin_memory`` are for a loader
+    without workers; with workers, give ``pin_memory=True`` to the DataLoader and use ``replaybus.torch.prefetch``.
+    Further arguments are those of ``Sampler``.
+    """
+
+    def __init__(self, client: Union[Client, str], table: str, batch_size: int = 256, *, max_samples: int = 0,
+                 timeout: Optional[float] = None, device: Optional[Device] = None, pin_memory: bool = False,
+                 **options: Any) -> None:
+        super().__init__()
+        self.client = Client(client) if isinstance(client, str) else client
+        self.table, self.batch_size, self.max_samples, self.timeout = table, batch_size, max_samples, timeout
+        self._on = {"device": device, "pin_memory": pin_memory}
+        self._options = options
+
+    def _share(self, worker: int, workers: int) -> int:
+        """The items of one worker. 0: without an end."""
+        share = self.max_samples // workers + (worker < self.max_samples % workers)
+        return share if share or not self.max_samples else -1
+
+    def __iter__(self) -> Iterator[Batch]:
+        info = torch.utils.data.get_worker_info()
+        if info is None:
+            yield from self._batches(self.max_samples, self._on)
+            return
+        if any(self._on.values()):
+            raise InvalidArgument("a worker of a DataLoader makes batches in ordinary memory: give pin_memory=True to the "
+                                  "DataLoader, and its batches to replaybus.torch.prefetch(loader, device)")
+        share = self._share(info.id, info.num_workers)
+        if share >= 0:
+            yield from self._batches(share, {})
+
+    def _batches(self, max_samples: int, on: dict) -> Iterator[Batch]:
+        parent = os.getppid()
+        with Sampler(self.client, self.table, self.batch_size, max_samples=max_samples, timeout=self.timeout, **on,
+                     **self._options) as sampler:
+            while True:
+                try:
+                    yield sampler.next(_LOOK_S)
+                except DeadlineExceeded:
+                    if os.getppid() != parent:
+                        return  # the program that used this worker was killed
+                except EndOfStream:
+                    return

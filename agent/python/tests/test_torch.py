@@ -1,0 +1,188 @@
+"""Batches as tensors: samplers, datasets, data loaders."""
+import collections
+import gc
+import os
+import pickle
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is missing: ./dev install gets python3-torch")
+
+import replaybus  # noqa: E402
+import replaybus.torch as rt  # noqa: E402
+
+TorchStep = collections.namedtuple("TorchStep", "observation reward")
+torch.set_num_threads(1)
+
+
+def fill(client, table="uniform", n=200):
+    with client.writer() as writer:
+        writer.append_block({"obs": {"x": np.arange(n, dtype="float32").repeat(3).reshape(n, 3), "y": (np.zeros(n, "uint8"),)},
+                             "n": np.arange(n)}, item=replaybus.Last(1, table))
+
+
+# ---- tensors
+
+
+def test_structure_and_shared_memory(client):
+    fill(client)
+    with rt.Sampler(client, "uniform", 16, max_samples=160) as sampler:
+        batches = list(sampler)
+    assert len(batches) == 10
+    batch = batches[3]
+    gc.collect()
+    assert list(batch.data) == ["obs", "n"] and isinstance(batch.data["obs"]["y"], tuple)
+    x = batch.data["obs"]["x"]
+    assert x.shape == (16, 1, 3) and x.dtype == torch.float32 and torch.equal(x[:, 0, 0].long(), batch.data["n"][:, 0])
+    assert x.data_ptr() == batch._batch.data["obs"]["x"].__array_interface__["data"][0]  # no copy
+    assert len(batch) == 16 and batch.info["n"] == 16
+    assert batch.lengths["n"].tolist() == [1] * 16
+
+
+def test_values_per_item(client):
+    fill(client, "replay")
+    arrays = client.sampler("replay", 8, beta=0.5).next(10)
+    batch = rt.Batch(arrays)
+    assert batch.key.dtype == torch.int64 and batch.key.numpy().view("uint64").tolist() == arrays.key.tolist()
+    for name, dtype in (("priority", torch.float64), ("probability", torch.float64), ("weight", torch.float32), ("age", torch.float64),
+                        ("policy", torch.int64), ("step", torch.int64), ("times_sampled", torch.int64)):
+        tensor = getattr(batch, name)
+        assert tensor.dtype == dtype and tensor.tolist() == getattr(arrays, name).tolist()
+
+
+def test_updater_takes_tensors(client):
+    fill(client, "replay")
+    batch = rt.Sampler(client, "replay", 8, distinct=True).next(10)
+    errors = torch.arange(1.0, 9.0, requires_grad=True)
+    with client.updater("replay") as updater:
+        updater.add(batch.key, errors)
+        assert updater.flush(10).missing == 0
+    assert client.update("replay", batch.key, errors * 2).missing == 0
+    assert sorted(client.fetch("replay", batch.key).priority) == [2.0 * i for i in range(1, 9)]
+
+
+def test_element_types(client):
+    values = {name: np.array([1, 2, 3], name) for name in ("bool", "int8", "int16", "int32", "int64", "uint8", "float16",
+                                                           "float32", "float64", "complex64")}
+    values["uint16"], values["uint32"] = np.array([1, 2, 65535], "uint16"), np.array([1, 2, 2**32 - 1], "uint32")
+    values["uint64"] = np.array([1, 2, 2**63 - 1], "uint64")
+    bits = torch.tensor([1.5, -2.0, 3.0], dtype=torch.bfloat16)
+    with client.writer({**{name: array for name, array in values.items()}, "bf": replaybus.Field("bfloat16", (3,))}) as writer:
+        writer.append({**values, "bf": bits.view(torch.int16).numpy().view("uint16")})
+        writer.item("uniform")
+    data = rt.Sampler(client, "uniform", 1).next(10).data
+    assert torch.equal(data["bf"][0, 0], bits) and data["bf"].dtype == torch.bfloat16
+    wider = {"uint16": torch.int32, "uint32": torch.int64, "uint64": torch.int64}
+    for name, array in values.items():
+        assert data[name][0, 0].tolist() == array.tolist()
+        assert data[name].dtype == wider.get(name, getattr(torch, name, None))
+
+
+def test_named_tuples_travel(client):
+    with client.writer() as writer:
+        writer.append_block(TorchStep(np.ones((9, 2), "float32"), np.ones(9)), item=replaybus.Last(1, "uniform"))
+    batch = rt.Sampler(client, "uniform", 4).next(10)
+    other = pickle.loads(pickle.dumps(batch))
+    assert type(other.data) is TorchStep and torch.equal(other.data.observation, batch.data.observation)
+    assert other.key.tolist() == batch.key.tolist() and other.info == batch.info and len(other) == 4
+    moved = batch.to("cpu")
+    assert type(moved.data) is TorchStep and moved.weight.tolist() == batch.weight.tolist()
+    assert torch.equal(moved.map(lambda tensor: tensor + 1).data.reward, batch.data.reward + 1)
+
+
+# ---- ends
+
+
+def test_deadline_and_end(client):
+    with rt.Sampler(client, "uniform", 4, timeout=0.2) as sampler:
+        with pytest.raises(replaybus.DeadlineExceeded, match="uniform"):
+            sampler.next(0.05)
+        assert list(sampler) == []
+
+
+def test_dataset_without_workers(client):
+    fill(client)
+    dataset = rt.Dataset(client, "uniform", 16, max_samples=100)
+    assert sum(len(batch) for batch in dataset) == 100
+    assert sum(len(batch) for batch in dataset) == 100  # again, from the start
+    assert list(rt.Dataset(client.endpoint, "queue", 4, timeout=0.2)) == []
+    assert len(next(iter(dataset))) == 16  # an early end
+
+
+def loader(dataset, workers, **options):
+    return torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=workers, **options)
+
+
+def test_loader_workers_share_the_samples(client):
+    fill(client)
+    batches = list(loader(rt.Dataset(client, "uniform", 16, max_samples=101), 3))
+    assert sum(len(batch) for batch in batches) == 101  # 34, 34 and 33
+    assert sorted(len(batch) for batch in batches) == [1, 2, 2] + [16] * 6
+    x = batches[0].data["obs"]["x"]
+    assert torch.equal(x[:, 0, 0].long(), batches[0].data["n"][:, 0]) and isinstance(batches[0].data["obs"]["y"], tuple)
+    assert list(loader(rt.Dataset(client, "uniform", 16, max_samples=1), 2))[0].key.shape == (1,)  # a worker without a share
+
+
+def test_loader_workers_read_a_queue_once(client):
+    fill(client, "queue", 90)
+    seen = torch.cat([batch.data["n"][:, 0] for batch in loader(rt.Dataset(client, "queue", 5, timeout=0.5, in_flight=1), 2)])
+    assert sorted(seen.tolist()) == list(range(90))
+
+
+def test_loader_early_break(client):
+    fill(client)
+    begun = time.monotonic()
+    for _ in range(3):
+        batches = iter(loader(rt.Dataset(client, "uniform", 16), 2))
+        next(batches)
+        del batches
+    assert time.monotonic() - begun < 15
+    fill(client)  # the parent's connection still works
+
+
+def test_loader_with_a_device_in_a_worker_is_refused(client):
+    with pytest.raises(replaybus.InvalidArgument, match="pin_memory=True to the DataLoader"):
+        list(loader(rt.Dataset(client, "uniform", 16, pin_memory=True), 1))
+
+
+def test_prefetch(client):
+    fill(client)
+    dataset = rt.Dataset(client, "uniform", 16, max_samples=160)
+    assert [len(batch) for batch in rt.prefetch(dataset, "cpu", ahead=3)] == [16] * 10
+    for batch in rt.prefetch(dataset, "cpu"):
+        break  # an early end
+
+    def fails():
+        yield from dataset
+        raise OSError("the disk")
+    with pytest.raises(OSError, match="the disk"):
+        list(rt.prefetch(fails(), "cpu"))
+
+
+def test_torch_is_not_imported_unasked():
+    code = "import sys, replaybus, replaybus.reverb, replaybus.weights; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+def test_a_worker_ends_with_its_program(client):
+    """Workers that wait for a table do not outlive a program that was killed."""
+    code = f"""
+import os, signal, sys, torch, replaybus.torch
+loader = torch.utils.data.DataLoader(replaybus.torch.Dataset({client.endpoint!r}, 'needs', 4), batch_size=None, num_workers=1)
+batches = iter(loader)
+print(batches._workers[0].pid, flush=True)
+import time; time.sleep(1)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    out = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, timeout=60)
+    pid, deadline = int(out.stdout), time.monotonic() + 10
+    while os.path.exists(f"/proc/{pid}"):
+        with open(f"/proc/{pid}/stat") as file:
+            if file.read().rpartition(")")[2].split()[0] == "Z":
+                break
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

@@ -1,0 +1,122 @@
+"""Weights of torch modules in C networks: replay-actor prints the values and actions of an episode, torch computes the same."""
+import json
+import pathlib
+import subprocess
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is missing: ./dev install gets python3-torch")
+from torch import nn  # noqa: E402
+
+import replaybus  # noqa: E402
+import replaybus.torch as rt  # noqa: E402
+
+ACTOR = pathlib.Path(replaybus._core.__file__).resolve().parents[3] / "replay-actor"
+needs_actor = pytest.mark.skipif(not ACTOR.exists(), reason="replay-actor is only in a build tree")
+
+
+class Dueling(nn.Module):
+    def __init__(self, inputs, actions):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(inputs, 16), nn.ReLU())
+        self.value, self.advantage = nn.Linear(16, 1), nn.Linear(16, actions)
+
+    def forward(self, x):
+        x = self.body(x)
+        advantage = self.advantage(x)
+        return self.value(x) + advantage - advantage.mean(-1, keepdim=True)
+
+
+def mlp(inputs, outputs, activation=nn.ReLU):
+    return nn.Sequential(nn.Linear(inputs, 16), activation(), nn.Linear(16, 24), activation(), nn.Linear(24, outputs))
+
+
+def episode(tmp_path, environment, agent, tensors):
+    """What replay-actor shows of an episode: its rows of numbers, and the drawn observations of images."""
+    config, weights = tmp_path / "run.yaml", tmp_path / "net.weights"
+    config.write_text(json.dumps({"environment": {"name": environment}, "agent": agent,
+                                  "adder": {"kind": "transition", "table": "replay"},
+                                  "broker": {"tables": [{"name": "replay"}]}}))
+    replaybus.weights.save(weights, {**tensors, "steps": np.array([3], "uint64")})
+    out = subprocess.run([str(ACTOR), "-c", str(config), "--weights", str(weights), "--show", "--episodes", "1"],
+                         capture_output=True, text=True, timeout=60)
+    assert out.returncode == 0, out.stderr
+    lines = out.stdout.splitlines()
+    rows = np.array([line.split() for line in lines if line[:6].strip().isdigit()], float)
+    drawn = [line.split("|")[1] for line in lines if line.startswith("      |")]
+    assert len(rows) >= 8
+    return rows[:, 3], rows[:, 4:], drawn
+
+
+@needs_actor
+@pytest.mark.parametrize("agent, make", [
+    ({"hidden": [16, 24], "activation": "tanh"}, lambda: mlp(4, 2, nn.Tanh)), ({"hidden": [16], "dueling": True}, lambda: Dueling(4, 2)),
+    ({"hidden": [16, 24]}, lambda: mlp(4, 2))], ids=["tanh", "dueling", "relu"])
+def test_dqn(tmp_path, agent, make):
+    torch.manual_seed(1)
+    q = make()
+    values, rest, _ = episode(tmp_path, "CartPole-v1", {"algorithm": "dqn", **agent}, rt.policy("dqn", q=q))
+    with torch.no_grad():
+        expected = q(torch.tensor(rest[:, 1:], dtype=torch.float32))
+    assert np.allclose(values, expected.max(1).values, rtol=2e-3, atol=2e-3)  # it prints four digits
+    apart = (expected[:, 0] - expected[:, 1]).abs().numpy() > 1e-2
+    assert apart.any() and np.array_equal(rest[apart, 0], expected.argmax(1).numpy()[apart])
+
+
+@needs_actor
+def test_sac(tmp_path):
+    torch.manual_seed(2)
+    policy, q1 = mlp(3, 2), mlp(4, 1)
+    agent = {"algorithm": "sac", "hidden": [16, 24]}
+    values, rest, _ = episode(tmp_path, "Pendulum-v1", agent, rt.policy("sac", policy=policy, q1=q1))
+    observation = torch.tensor(rest[:, 1:], dtype=torch.float32)
+    with torch.no_grad():
+        action = torch.tanh(policy(observation)[:, :1])
+        value = q1(torch.cat([observation, action], 1))[:, 0]
+    assert np.allclose(rest[:, :1], action, atol=2e-3) and np.allclose(values, value, rtol=2e-3, atol=2e-3)
+
+
+@needs_actor
+def test_convolution(tmp_path):
+    torch.manual_seed(3)
+    q = nn.Sequential(nn.Conv2d(1, 6, 3), nn.ReLU(), nn.Flatten(), nn.Linear(6 * 8 * 3, 16), nn.ReLU(), nn.Linear(16, 3))
+    agent = {"algorithm": "dqn", "hidden": [16], "filters": 6, "kernel": 3}
+    values, _, drawn = episode(tmp_path, "Catch", agent, rt.policy("dqn", q=q))
+    board = torch.tensor([[cell != " " for cell in line] for line in drawn], dtype=torch.float32).reshape(-1, 1, 10, 5)
+    with torch.no_grad():
+        assert np.allclose(values, q(board).max(1).values, rtol=2e-3, atol=2e-3)
+        assert q(board).max(1).values.std() > 1e-2
+
+
+@pytest.mark.parametrize("make", [lambda: mlp(4, 2), lambda: Dueling(4, 2), lambda: nn.Sequential(
+    nn.Conv2d(2, 6, 3), nn.ReLU(), nn.Flatten(), nn.Linear(6 * 8 * 3, 16), nn.ReLU(), nn.Linear(16, 3))])
+def test_there_and_back(make):
+    first, second = make(), make()
+    rt.load(second, replaybus.weights.decode(replaybus.weights.encode(rt.tensors_of(first, "q"))), "q")
+    for a, b in zip(first.parameters(), second.parameters()):
+        assert torch.equal(a, b)
+
+
+def test_a_layer_that_c_networks_lack():
+    for module, text in ((nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)), "'1.weight' belongs to neither"),
+                         (nn.Conv2d(1, 2, 3, stride=2), "stride 1"), (nn.Sequential(nn.Conv2d(1, 2, 3), nn.Conv2d(2, 2, 3)), "first layer")):
+        with pytest.raises(replaybus.InvalidArgument, match=text):
+            rt.tensors_of(module, "q")
+    with pytest.raises(replaybus.InvalidArgument, match="an actor of sac needs the networks policy, q1, not q"):
+        rt.policy("sac", q=nn.Linear(1, 1))
+    with pytest.raises(replaybus.InvalidArgument, match="no algorithm 'ppo'"):
+        rt.policy("ppo")
+    with pytest.raises(replaybus.InvalidArgument, match=r"'q/layer0/weight' is \[4, 2\] in the weights and \[4, 3\] in the module"):
+        rt.load(nn.Linear(4, 3), rt.tensors_of(nn.Linear(4, 2), "q"), "q")
+
+
+def test_publisher(client):
+    q = mlp(4, 2)
+    with rt.Publisher(client, "dqn", q=q) as publisher:
+        publisher.put(7)
+        version = publisher.flush(10)
+    param = client.params["policy"]
+    tensors = replaybus.weights.decode(param.data)
+    assert param.version == version and tensors["steps"].tolist() == [7]
+    assert np.array_equal(tensors["q/layer2/weight"], q[4].weight.detach().numpy().T)
