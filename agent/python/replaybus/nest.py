@@ -11,8 +11,9 @@ list, ``<Step>reward`` a field of the named tuple Step. A structure that is one 
 from __future__ import annotations
 
 import collections
+import operator
 import re
-from typing import Any, Iterable, Iterator, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Iterable, Iterator, NamedTuple, Optional, Sequence
 
 
 class Node(NamedTuple):
@@ -90,12 +91,21 @@ def pack(node: Node, leaves: Iterator[Any]) -> Any:
     """The structure, filled with values in order."""
     if node.kind == "leaf":
         return next(leaves)
-    parts = [pack(part, leaves) for part in node.parts]
+    parts = [next(leaves) if part is LEAF else pack(part, leaves) for part in node.parts]
     if node.kind == "dict":
         return dict(zip(node.keys, parts))
     if node.kind == "named":
         return node.cls(*parts)
     return tuple(parts) if node.kind == "tuple" else parts
+
+
+def packer(node: Node) -> Callable[[Sequence[Any]], Any]:
+    """pack for a sequence of values; quick for a flat structure."""
+    if node is LEAF:
+        return operator.itemgetter(0)
+    if node.kind == "dict" and all(part is LEAF for part in node.parts):
+        return lambda values: dict(zip(node.keys, values))
+    return lambda values: pack(node, iter(values))
 
 
 # ---- names

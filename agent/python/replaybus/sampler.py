@@ -1,7 +1,7 @@
 """Sampling: batches of items, as arrays that share the memory of the library."""
 from __future__ import annotations
 
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -25,84 +25,48 @@ class Lazy:
         return value
 
 
-class Batch:
+class Batch(_core.Batch):
     """Items that were sampled together. Arrays are made when they are first asked for, share the batch's memory, and keep it.
 
     ``data`` has the structure that the items were written with; each array's first dimension counts items, and the second
-    counts steps (except where an item has one row of a column, such as ``column[-1]``).
+    counts steps (except where an item has one row of a column, such as ``column[-1]``). One value per item: ``key``,
+    ``priority``, ``probability``, ``weight``, ``times_sampled``, ``age``, ``policy``, ``step``, ``session``.
     """
 
-    def __init__(self, core: "_core.Batch", nodes: dict) -> None:
-        self._core, self._nodes = core, nodes
-
-    def __len__(self) -> int:
-        return len(self._core)
+    def _shape(self) -> tuple[nest.Node, Callable[[Sequence[Any]], Any]]:
+        names = self.names()
+        shape = self._nodes.get(names)
+        if shape is None:
+            node = nest.node_of_names(names)
+            shape = self._nodes[names] = node, nest.packer(node)
+        return shape
 
     def structure(self) -> nest.Node:
         """The structure that the fields' names describe."""
-        names = self._core.names()
-        node = self._nodes.get(names)
-        if node is None:
-            node = self._nodes[names] = nest.node_of_names(names)
-        return node
-
-    def _pack(self, values: list) -> Any:
-        return nest.pack(self.structure(), iter(values))
+        return self._shape()[0]
 
     @Lazy
     def data(self) -> Any:
         """The items' fields, in the structure in which they were written."""
-        return self._pack(list(map(np.asarray, self._core.fields())))
+        return self._shape()[1](self.fields())
 
     @Lazy
     def lengths(self) -> Any:
         """The same structure with the number of real steps of each item (later steps are 0); None for fields without steps."""
-        return self._pack([None if view is None else np.asarray(view) for view in self._core.lengths()])
-
-    @Lazy
-    def key(self) -> np.ndarray:
-        """The items' keys, uint64."""
-        return np.asarray(self._core.key)
-
-    @Lazy
-    def priority(self) -> np.ndarray:
-        """The items' priorities, float64."""
-        return np.asarray(self._core.priority)
-
-    @Lazy
-    def probability(self) -> np.ndarray:
-        """The probability of each pick when it was made, float64."""
-        return np.asarray(self._core.probability)
-
-    @Lazy
-    def weight(self) -> np.ndarray:
-        """Importance weights, float32: (1 / (table size * probability))^beta, divided by the batch's largest."""
-        return np.asarray(self._core.weight)
-
-    @Lazy
-    def times_sampled(self) -> np.ndarray:
-        """How often each item was sampled, this time included."""
-        return np.asarray(self._core.times_sampled)
+        return self._shape()[1](self.field_lengths())
 
     @Lazy
     def age(self) -> np.ndarray:
         """Seconds since each item was inserted, float64."""
-        return np.asarray(self._core.age_ns) / 1e9
-
-    @Lazy
-    def policy(self) -> np.ndarray:
-        """The version of the parameters that made each item."""
-        return np.asarray(self._core.policy)
-
-    @Lazy
-    def step(self) -> np.ndarray:
-        """The number of each item's first step in its stream."""
-        return np.asarray(self._core.step)
+        return self.age_ns / 1e9
 
     @Lazy
     def info(self) -> dict:
         """n, partial, table_size, waited_ns, and a text that says why a batch is partial."""
-        return self._core.info()
+        return self._info()
+
+    def __repr__(self) -> str:
+        return f"<replaybus.Batch: {len(self)} items, fields {', '.join(self.names())}>"
 
 
 class Sampler(_core.Sampler):

@@ -1,6 +1,7 @@
 """Writing: steps go into a stream, and items refer to slices of its recent steps."""
 from __future__ import annotations
 
+import importlib
 import threading
 import weakref
 from typing import Any, Iterator, NamedTuple, Optional, Sequence, Union
@@ -105,9 +106,14 @@ _ELEMENTS = ("bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 flo
 
 
 def learn_numpy() -> dict[str, bool]:
-    """Shows the extension a value of each element type. Returns which of them it reads in place from now on."""
+    """Hands numpy's functions to the extension, and a value of each element type. Returns which are read in place from now on."""
+    try:
+        multiarray = importlib.import_module("numpy._core._multiarray_umath")
+    except ImportError:  # before numpy 2
+        multiarray = importlib.import_module("numpy.core._multiarray_umath")
+    _core.numpy_setup(multiarray._ARRAY_API)
     arrays = {name: np.zeros((2, 3), name) for name in _ELEMENTS}
-    return {name: _core.numpy_learn(array, array.T, array[0, 0], array.dtype) for name, array in arrays.items()}
+    return {name: _core.numpy_learn(array, array.T, array[0, 0]) for name, array in arrays.items()}
 
 
 class _Shape:

@@ -1,18 +1,51 @@
-/* Batch: items that were sampled or fetched. Views of it keep it alive. */
+/* Batch: items that were sampled or fetched.
+ *
+ * Memory owns the library's batch, and arrays over it keep the Memory. Batch has the arrays that were asked for, so it is another
+ * object: arrays that the owner of their memory kept would be a circle of references. */
 #include "agent/python/src/core.h"
 
 #include <stddef.h>
 
-typedef struct batch_object {
+typedef struct memory_object {
     PyObject_HEAD rp_batch *batch;
     uint64_t forks;
+} memory_object;
+
+static const struct array {
+    const char *name;
+    size_t offset;
+    int32_t dtype;
+    const char *doc;
+} arrays[] = {
+#define ARRAY(name, dtype, doc)                                                                                        \
+    {                                                                                                                  \
+#name, offsetof(rp_batch_arrays, name), RP_DTYPE_##dtype, doc                                                  \
+    }
+    ARRAY(key, UINT64, "The items' keys, uint64."),
+    ARRAY(priority, FLOAT64, "The items' priorities, float64."),
+    ARRAY(probability, FLOAT64, "The probability of each pick when it was made, float64."),
+    ARRAY(weight, FLOAT32,
+          "Importance weights, float32: (1 / (table size * probability))^beta, divided by the batch's largest."),
+    ARRAY(times_sampled, UINT32, "How often each item was sampled, this time included."),
+    ARRAY(age_ns, UINT64, "Nanoseconds since each item was inserted, uint64."),
+    ARRAY(policy, UINT64, "The version of the parameters that made each item."),
+    ARRAY(step, UINT64, "The number of each item's first step in its stream."),
+    ARRAY(session, UINT32, "The number of the session that wrote each item."),
+#undef ARRAY
+};
+#define N_ARRAYS (sizeof arrays / sizeof arrays[0])
+
+typedef struct batch_object {
+    PyObject_HEAD PyObject *memory;
+    PyObject *nodes;            /* for the subclass */
+    PyObject *arrays[N_ARRAYS]; /* NULL: not asked for yet */
 } batch_object;
 
-PyTypeObject *batch_type;
+static PyTypeObject *memory_type, *batch_type;
 
 PyObject *batch_wrap(rp_batch *batch)
 {
-    batch_object *self = PyObject_New(batch_object, batch_type);
+    memory_object *self = PyObject_New(memory_object, memory_type);
     if (!self) {
         rp_batch_release(&batch);
         return NULL;
@@ -22,14 +55,48 @@ PyObject *batch_wrap(rp_batch *batch)
     return (PyObject *)self;
 }
 
-static void batch_dealloc(PyObject *object)
+static void memory_dealloc(PyObject *object)
 {
-    batch_object *self = (batch_object *)object;
+    memory_object *self = (memory_object *)object;
     PyTypeObject *type = Py_TYPE(object);
     if (self->forks == gate_forks())
         rp_batch_release(&self->batch);
     PyObject_Free(object);
     Py_DECREF(type);
+}
+
+static PyObject *batch_make(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    PyObject *memory, *nodes;
+    if (kwargs && PyDict_Size(kwargs) > 0) {
+        PyErr_SetString(PyExc_TypeError, "a batch takes no keywords");
+        return NULL;
+    }
+    if (!PyArg_ParseTuple(args, "O!O!", memory_type, &memory, &PyDict_Type, &nodes))
+        return NULL;
+    batch_object *self = (batch_object *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+    if (!self)
+        return NULL;
+    self->memory = Py_NewRef(memory);
+    self->nodes = Py_NewRef(nodes);
+    return (PyObject *)self;
+}
+
+static void batch_dealloc(PyObject *object)
+{
+    batch_object *self = (batch_object *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    for (size_t i = 0; i < N_ARRAYS; i++)
+        Py_CLEAR(self->arrays[i]);
+    Py_CLEAR(self->nodes);
+    Py_CLEAR(self->memory);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
+    Py_DECREF(type);
+}
+
+static const rp_batch *batch_of(PyObject *object)
+{
+    return ((memory_object *)((batch_object *)object)->memory)->batch;
 }
 
 /* ---- fields */
@@ -50,20 +117,20 @@ static PyObject *field_dtype(PyObject *object, const rp_field_view *field)
 
 static PyObject *field_data(PyObject *object, const rp_field_view *field)
 {
-    return view_new(object, field->data, field->dtype, field->rank, field->shape);
+    return numpy_array(((batch_object *)object)->memory, field->data, field->dtype, field->rank, field->shape);
 }
 
 static PyObject *field_lengths(PyObject *object, const rp_field_view *field)
 {
     if (!field->lengths)
         return Py_NewRef(Py_None);
-    return view_new(object, field->lengths, RP_DTYPE_UINT32, 1, field->shape);
+    return numpy_array(((batch_object *)object)->memory, field->lengths, RP_DTYPE_UINT32, 1, field->shape);
 }
 
 /* A tuple of what the function makes of each field. */
 static PyObject *of_fields(PyObject *object, field_fn *make)
 {
-    const rp_batch *batch = ((batch_object *)object)->batch;
+    const rp_batch *batch = batch_of(object);
     rp_batch_info info = {.struct_size = sizeof info};
     rp_batch_get_info(batch, &info);
     PyObject *out = PyTuple_New(info.n_fields);
@@ -101,35 +168,31 @@ static PyObject *batch_lengths(PyObject *object, PyObject *unused)
 
 /* ---- one value per item */
 
-static const struct array {
-    const char *name;
-    size_t offset;
-    int32_t dtype;
-} arrays[] = {
-#define ARRAY(name, dtype)                                                                                             \
-    {                                                                                                                  \
-#name, offsetof(rp_batch_arrays, name), RP_DTYPE_##dtype                                                       \
-    }
-    ARRAY(key, UINT64),     ARRAY(priority, FLOAT64),     ARRAY(probability, FLOAT64),
-    ARRAY(weight, FLOAT32), ARRAY(times_sampled, UINT32), ARRAY(age_ns, UINT64),
-    ARRAY(policy, UINT64),  ARRAY(step, UINT64),          ARRAY(session, UINT32),
-#undef ARRAY
-};
-
 static PyObject *batch_array(PyObject *object, void *closure)
 {
     const struct array *array = closure;
-    rp_batch_arrays all = {.struct_size = sizeof all};
-    rp_batch_get_arrays(((batch_object *)object)->batch, &all);
-    const void *data = *(const void *const *)((const char *)&all + array->offset);
-    const uint64_t shape[] = {all.n};
-    return view_new(object, data, array->dtype, 1, shape);
+    batch_object *self = (batch_object *)object;
+    PyObject **place = &self->arrays[array - arrays];
+    if (!*place) {
+        rp_batch_arrays all = {.struct_size = sizeof all};
+        rp_batch_get_arrays(batch_of(object), &all);
+        const void *data = *(const void *const *)((const char *)&all + array->offset);
+        const uint64_t shape[] = {all.n};
+        *place = numpy_array(self->memory, data, array->dtype, 1, shape);
+    }
+    return Py_XNewRef(*place);
+}
+
+static PyObject *batch_nodes(PyObject *object, void *unused)
+{
+    (void)unused;
+    return Py_NewRef(((batch_object *)object)->nodes);
 }
 
 static PyObject *batch_info(PyObject *object, PyObject *unused)
 {
     (void)unused;
-    const rp_batch *batch = ((batch_object *)object)->batch;
+    const rp_batch *batch = batch_of(object);
     rp_batch_info info = {.struct_size = sizeof info};
     rp_batch_get_info(batch, &info);
     return Py_BuildValue("{s:I,s:O,s:K,s:K,s:s}", "n", info.n, "partial", info.partial ? Py_True : Py_False,
@@ -139,7 +202,7 @@ static PyObject *batch_info(PyObject *object, PyObject *unused)
 static Py_ssize_t batch_length(PyObject *object)
 {
     rp_batch_info info = {.struct_size = sizeof info};
-    rp_batch_get_info(((batch_object *)object)->batch, &info);
+    rp_batch_get_info(batch_of(object), &info);
     return (Py_ssize_t)info.n;
 }
 
@@ -147,36 +210,44 @@ static PyMethodDef methods[] = {
     {"names", batch_names, METH_NOARGS, "The names of the fields."},
     {"dtypes", batch_dtypes, METH_NOARGS, "The names of the fields' element types."},
     {"fields", batch_fields, METH_NOARGS, "The memory of each field."},
-    {"lengths", batch_lengths, METH_NOARGS, "For each field, how many steps of each item are real; None: no steps."},
-    {"info", batch_info, METH_NOARGS, "A dict: n, partial, table_size, waited_ns, text."},
+    {"field_lengths", batch_lengths, METH_NOARGS,
+     "For each field, how many steps of each item are real; None: no steps."},
+    {"_info", batch_info, METH_NOARGS, "A dict: n, partial, table_size, waited_ns, text."},
     {NULL, NULL, 0, NULL},
 };
 
-#define GETTER(i)                                                                                                      \
-    {                                                                                                                  \
-        NULL, batch_array, NULL, NULL, (void *)(uintptr_t)&arrays[i]                                                   \
-    }
-static PyGetSetDef getters[] = {
-    GETTER(0), GETTER(1), GETTER(2), GETTER(3), GETTER(4), GETTER(5), GETTER(6), GETTER(7), GETTER(8), {0},
-};
+static PyGetSetDef getters[N_ARRAYS + 2] = {[N_ARRAYS] = {.name = "_nodes", .get = batch_nodes}};
 
 static PyType_Slot slots[] = {
+    {Py_tp_new, (void *)batch_make},
     {Py_tp_dealloc, (void *)batch_dealloc},
     {Py_tp_methods, methods},
     {Py_tp_getset, getters},
     {Py_sq_length, (void *)batch_length},
-    {Py_tp_doc, "Items that were sampled."},
+    {Py_tp_doc, "Batch(memory, nodes): items that were sampled."},
     {0, NULL},
 };
 
 static PyType_Spec spec = {.name = "replaybus._core.Batch",
                            .basicsize = sizeof(batch_object),
-                           .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+                           .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
                            .slots = slots};
+
+static PyType_Slot memory_slots[] = {
+    {Py_tp_dealloc, (void *)memory_dealloc},
+    {Py_tp_doc, "The memory of a batch."},
+    {0, NULL},
+};
+
+static PyType_Spec memory_spec = {.name = "replaybus._core.Memory",
+                                  .basicsize = sizeof(memory_object),
+                                  .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+                                  .slots = memory_slots};
 
 bool batch_register(PyObject *module)
 {
-    for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++)
-        getters[i].name = arrays[i].name;
-    return core_add_type(module, "Batch", &spec, &batch_type);
+    for (size_t i = 0; i < N_ARRAYS; i++)
+        getters[i] = (PyGetSetDef){arrays[i].name, batch_array, NULL, arrays[i].doc, (void *)(uintptr_t)&arrays[i]};
+    return core_add_type(module, "Memory", &memory_spec, &memory_type) &&
+           core_add_type(module, "Batch", &spec, &batch_type);
 }

@@ -5,32 +5,27 @@
 #include <string.h>
 
 static const struct dtype {
-    const char *name, *format;
+    const char *name;
     uint32_t itemsize;
 } dtypes[] = {
-    [RP_DTYPE_BOOL] = {"bool", "?", 1},
-    [RP_DTYPE_INT8] = {"int8", "b", 1},
-    [RP_DTYPE_INT16] = {"int16", "h", 2},
-    [RP_DTYPE_INT32] = {"int32", "i", 4},
-    [RP_DTYPE_INT64] = {"int64", "q", 8},
-    [RP_DTYPE_UINT8] = {"uint8", "B", 1},
-    [RP_DTYPE_UINT16] = {"uint16", "H", 2},
-    [RP_DTYPE_UINT32] = {"uint32", "I", 4},
-    [RP_DTYPE_UINT64] = {"uint64", "Q", 8},
-    [RP_DTYPE_FLOAT16] = {"float16", "e", 2},
-    [RP_DTYPE_BFLOAT16] = {"bfloat16", "H", 2},
-    [RP_DTYPE_FLOAT32] = {"float32", "f", 4},
-    [RP_DTYPE_FLOAT64] = {"float64", "d", 8},
-    [RP_DTYPE_COMPLEX64] = {"complex64", "Zf", 8},
-    [RP_DTYPE_COMPLEX128] = {"complex128", "Zd", 16},
+    [RP_DTYPE_BOOL] = {"bool", 1},
+    [RP_DTYPE_INT8] = {"int8", 1},
+    [RP_DTYPE_INT16] = {"int16", 2},
+    [RP_DTYPE_INT32] = {"int32", 4},
+    [RP_DTYPE_INT64] = {"int64", 8},
+    [RP_DTYPE_UINT8] = {"uint8", 1},
+    [RP_DTYPE_UINT16] = {"uint16", 2},
+    [RP_DTYPE_UINT32] = {"uint32", 4},
+    [RP_DTYPE_UINT64] = {"uint64", 8},
+    [RP_DTYPE_FLOAT16] = {"float16", 2},
+    [RP_DTYPE_BFLOAT16] = {"bfloat16", 2},
+    [RP_DTYPE_FLOAT32] = {"float32", 4},
+    [RP_DTYPE_FLOAT64] = {"float64", 8},
+    [RP_DTYPE_COMPLEX64] = {"complex64", 8},
+    [RP_DTYPE_COMPLEX128] = {"complex128", 16},
 };
 #define N_DTYPES ((int32_t)(sizeof dtypes / sizeof dtypes[0]))
 _Static_assert(N_DTYPES <= COLUMN_MAX_DTYPES, "numpy.c has a row for each element type");
-
-const char *column_format(int32_t dtype)
-{
-    return dtype > 0 && dtype < N_DTYPES ? dtypes[dtype].format : NULL;
-}
 
 const char *column_name(int32_t dtype)
 {

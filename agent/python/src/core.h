@@ -2,7 +2,7 @@
  *
  * The extension owns handles of libreplay; the rules that Python adds to them are in agent/python/base:
  *   column.c   one value of a step, as bytes; numpy.c: the same for numpy's values, in place; nest.c: the values of a nested step
- *   server.c, client.c, request.c, writer.c, writer_open.c, rows.c, selection.c, sampler.c, batch.c, view.c, updater.c: the types
+ *   server.c, client.c, request.c, writer.c, writer_open.c, rows.c, selection.c, sampler.c, batch.c, updater.c: the types
  *   pattern.c, publish.c, reduce.c: the same
  *   weights.c  blocks of named tensors
  * Everything else (structures, servers, text) is Python. */
@@ -32,7 +32,6 @@ struct cell {
 
 /* RP_OK and the dtype of a buffer's elements; 0 if libreplay has none like it. */
 int32_t column_dtype(const char *format, Py_ssize_t itemsize);
-const char *column_format(int32_t dtype);
 /* The name of a dtype, such as "float32". NULL: there is none. */
 const char *column_name(int32_t dtype);
 /* Reads (name, dtype name, shape). False with an exception set. */
@@ -44,6 +43,9 @@ void cells_release(struct cell *cells, uint32_t n);
 /* The memory of an array or a scalar of numpy that has the column's type and shape, as cell_take wants it. NULL without an
  * exception: another value. */
 const void *numpy_data(PyObject *value, const struct column *column, uint32_t rows);
+/* An array over memory that `owner` keeps. NULL with an exception set. */
+PyObject *numpy_array(PyObject *owner, const void *data, int32_t dtype, uint32_t rank, const uint64_t *shape);
+PyObject *numpy_setup(PyObject *module, PyObject *capsule);
 PyObject *numpy_learn(PyObject *module, PyObject *args);
 
 struct nest;
@@ -82,21 +84,18 @@ typedef struct selection_object {
     uint32_t n;
 } selection_object;
 
-extern PyTypeObject *client_type, *writer_type, *selection_type, *batch_type;
+extern PyTypeObject *client_type, *writer_type, *selection_type;
 
 /* The client of a Client object for a new user of it. NULL with an exception set. */
 struct conn *client_share(PyObject *client);
-/* Takes the batch, also when it fails. */
+/* The Memory of a batch. Takes the batch, also when it fails. */
 PyObject *batch_wrap(rp_batch *batch);
-/* A buffer over memory that `owner` keeps. */
-PyObject *view_new(PyObject *owner, const void *data, int32_t dtype, uint32_t rank, const uint64_t *shape);
 
 bool client_register(PyObject *module);
 bool writer_register(PyObject *module);
 bool selection_register(PyObject *module);
 bool sampler_register(PyObject *module);
 bool batch_register(PyObject *module);
-bool view_register(PyObject *module);
 bool updater_register(PyObject *module);
 bool server_register(PyObject *module);
 bool reduce_register(PyObject *module);

@@ -27,8 +27,9 @@ static PyObject *version(PyObject *module, PyObject *unused)
 
 static PyMethodDef methods[] = {
     {"setup", core_setup, METH_VARARGS, "setup(errors, convert): what the extension needs from Python."},
+    {"numpy_setup", numpy_setup, METH_O, "numpy_setup(capsule): the table of numpy's functions."},
     {"numpy_learn", numpy_learn, METH_VARARGS,
-     "numpy_learn(array, transposed, scalar, dtype): whether values of this element type are read in place."},
+     "numpy_learn(array, transposed, scalar): whether values of their element type are read in place."},
     {"statuses", statuses, METH_NOARGS, "[(code, name, meaning)]"},
     {"version", version, METH_NOARGS, "The version of libreplay."},
     {"log_set", log_set, METH_VARARGS, "log_set(function, level): the library's lines go to function(level, line)."},
@@ -51,8 +52,8 @@ PyMODINIT_FUNC PyInit__core(void)
     if (!module)
         return NULL;
     if (client_register(module) && writer_register(module) && selection_register(module) && sampler_register(module) &&
-        batch_register(module) && view_register(module) && updater_register(module) && server_register(module) &&
-        reduce_register(module) && publish_register(module))
+        batch_register(module) && updater_register(module) && server_register(module) && reduce_register(module) &&
+        publish_register(module))
         return module;
     Py_DECREF(module);
     return NULL;

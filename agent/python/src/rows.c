@@ -1,6 +1,7 @@
 /* Many steps in one call: a block of one writer's steps, or one step of each of several writers. */
 #include "agent/python/src/core.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -97,6 +98,7 @@ static bool enter(struct rows *self)
 {
     uint32_t i = 0;
     while (i < self->n_writers) {
+        assert(self->writers[i]);
         struct gate *gate = &self->writers[i]->gate;
         if (gate->busy && !gate_is_mine(gate)) {
             leave(self, i);
@@ -147,7 +149,7 @@ static bool read_writers(struct rows *self, PyObject *writers)
         PyErr_SetString(PyExc_ValueError, n == 0 ? "at least one writer is needed" : "a block goes to one writer");
         return false;
     }
-    self->writers = malloc((size_t)n * sizeof(*self->writers));
+    self->writers = calloc((size_t)n, sizeof(*self->writers));
     if (!self->writers) {
         PyErr_NoMemory();
         return false;

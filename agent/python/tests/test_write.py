@@ -296,9 +296,26 @@ def test_chunks(client):
 def test_values_of_numpy_are_read_in_place():
     assert all(replaybus.writer.learn_numpy().values())
     array = np.zeros((2, 3), "float32")
-    assert not replaybus._core.numpy_learn(array, array.T, 0.0, array.dtype)  # no scalar of numpy
-    assert not replaybus._core.numpy_learn(array, array.T, np.float32(0), np.dtype("float64"))
-    assert not replaybus._core.numpy_learn(array, np.zeros((2, 3)), np.float32(0), array.dtype)
+    try:
+        assert not replaybus._core.numpy_learn(array, array.T, 0.0)  # not a scalar of numpy
+        assert not replaybus._core.numpy_learn(array, np.zeros((2, 3)), np.float32(0))
+        with pytest.raises(AttributeError):
+            replaybus._core.numpy_learn(memoryview(array), array.T, np.float32(0))
+    finally:
+        replaybus.writer.learn_numpy()
+
+
+def test_values_of_numpy_that_are_not_read_in_place(client):
+    array = np.arange(6, dtype="float32").reshape(2, 3)
+    try:
+        assert not replaybus._core.numpy_learn(array, array.T, 0.0)
+        with client.writer() as writer:
+            writer.append((array, array[1, 2]))
+            key = writer.item("uniform")
+        matrix, number = client.fetch("uniform", [key]).data
+        assert (matrix[0, 0] == array).all() and number[0, 0] == 5
+    finally:
+        replaybus.writer.learn_numpy()
 
 
 @pytest.mark.parametrize("dtype", replaybus.writer._ELEMENTS)

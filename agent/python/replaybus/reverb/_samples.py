@@ -60,9 +60,7 @@ def sampled(client: Client, table: str, in_flight: int, timeout: Optional[float]
 
 def items(batch: Batch) -> Iterator[Item]:
     """The items of a batch, one by one, without the rows that only fill up shorter items."""
-    names = batch._core.names()
-    fields = [np.asarray(view) for view in batch._core.fields()]
-    lengths = [None if view is None else np.asarray(view) for view in batch._core.lengths()]
+    names, fields, lengths = batch.names(), batch.fields(), batch.field_lengths()
     size = int(batch.info["table_size"])
     for i in range(len(batch)):
         info = SampleInfo(int(batch.key[i]), float(batch.probability[i]), size, float(batch.priority[i]),

@@ -50,15 +50,14 @@ class Batch:
     @Lazy
     def data(self) -> Any:
         """The items' fields, in the structure in which they were written."""
-        core = self._batch._core
-        return nest.pack(self._node, iter([as_tensor(np.asarray(view), dtype)
-                                           for view, dtype in zip(core.fields(), core.dtypes())]))
+        batch = self._batch
+        return nest.pack(self._node, iter([as_tensor(field, dtype) for field, dtype in zip(batch.fields(), batch.dtypes())]))
 
     @Lazy
     def lengths(self) -> Any:
         """The same structure with the number of real steps of each item; None for fields without steps."""
-        views = self._batch._core.lengths()
-        return nest.pack(self._node, iter([None if view is None else as_tensor(np.asarray(view)) for view in views]))
+        lengths = self._batch.field_lengths()
+        return nest.pack(self._node, iter([None if length is None else as_tensor(length) for length in lengths]))
 
     @Lazy
     def key(self) -> torch.Tensor:
