@@ -207,8 +207,7 @@ static void delay(int64_t ns, int32_t kind)
         continue;
 }
 
-/* Maps [-1, 1] to the bounds of the environment; a value that is not a number counts as -1. */
-static void to_native(const rp_env_spec *spec, const float *canonical, float *native)
+void env_native_action(const rp_env_spec *spec, const float *canonical, float *native)
 {
     for (uint32_t i = 0; i < spec->action_size; i++) {
         double low = (double)spec->action_low[i], high = (double)spec->action_high[i];
@@ -224,26 +223,24 @@ void env_announce(struct env *self, const void *action)
         return;
     float native[RP_ENV_MAX_ACTION];
     if (!self->spec.n_actions)
-        to_native(&self->spec, action, native);
+        env_native_action(&self->spec, action, native);
     self->provider->announce(self->self, self->spec.n_actions ? action : native);
 }
 
-static void step_continuous(struct env *self, const float *action, void *observation, rp_env_result *result)
+/* A value that is not a number counts as the lower bound. */
+static void clip(const rp_env_spec *spec, const float *action, float *native)
 {
-    float native[RP_ENV_MAX_ACTION];
-    to_native(&self->spec, action, native);
-    self->ops->step(self->self, native, observation, result);
+    for (uint32_t i = 0; i < spec->action_size; i++) {
+        float low = spec->action_low[i], high = spec->action_high[i];
+        native[i] = action[i] >= high ? high : action[i] > low ? action[i] : low;
+    }
 }
 
-void env_step(struct env *self, const void *action, void *observation, rp_env_result *result)
+/* The action is within its bounds. */
+static void step(struct env *self, const void *action, void *observation, rp_env_result *result)
 {
     *result = (rp_env_result){0};
-    if (self->spec.n_actions) {
-        assert(*(const int32_t *)action >= 0 && *(const int32_t *)action < (int32_t)self->spec.n_actions);
-        self->ops->step(self->self, action, observation, result);
-    } else {
-        step_continuous(self, action, observation, result);
-    }
+    self->ops->step(self->self, action, observation, result);
     self->steps++;
     if (self->max_steps)
         result->truncated = self->steps >= self->max_steps;
@@ -252,4 +249,32 @@ void env_step(struct env *self, const void *action, void *observation, rp_env_re
         result->truncated = 0;
     if (self->delay_ns > 0)
         delay(self->delay_ns, self->delay_kind);
+}
+
+static void step_discrete(struct env *self, const int32_t *action, void *observation, rp_env_result *result)
+{
+    assert(*action >= 0 && *action < (int32_t)self->spec.n_actions);
+    step(self, action, observation, result);
+}
+
+void env_step(struct env *self, const void *action, void *observation, rp_env_result *result)
+{
+    float native[RP_ENV_MAX_ACTION];
+    if (self->spec.n_actions) {
+        step_discrete(self, action, observation, result);
+        return;
+    }
+    env_native_action(&self->spec, action, native);
+    step(self, native, observation, result);
+}
+
+void env_step_native(struct env *self, const void *action, void *observation, rp_env_result *result)
+{
+    float native[RP_ENV_MAX_ACTION];
+    if (self->spec.n_actions) {
+        step_discrete(self, action, observation, result);
+        return;
+    }
+    clip(&self->spec, action, native);
+    step(self, native, observation, result);
 }

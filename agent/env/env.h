@@ -74,6 +74,17 @@ void env_seed(struct env *self, uint64_t seed);
 void env_reset(struct env *self, void *observation);
 /* `action`: one int32_t, or spec.action_size canonical floats. */
 void env_step(struct env *self, const void *action, void *observation, rp_env_result *result);
+/* The same with continuous actions in the environment's own units, clipped to its bounds. */
+void env_step_native(struct env *self, const void *action, void *observation, rp_env_result *result);
+/* Maps a canonical action to the environment's own units; a value that is not a number counts as -1. */
+void env_native_action(const rp_env_spec *spec, const float *canonical, float *native);
+
+/* Memory for one observation, with guard bytes behind it for those of a plug-in: one that writes too much should not
+ * crash the process. NULL: no memory. Free it with free. */
+void *env_observation_new(const struct env *self);
+/* Checks what a plug-in has written: RP_INVALID_ARGUMENT if it wrote too much, or a number that is not finite. Built-in
+ * environments are not checked. */
+rp_status env_observation_check(const struct env *self, const void *observation, rp_error *err);
 
 /* Numbers in one observation; bytes of one observation; bytes of one action. */
 size_t env_observation_count(const rp_env_spec *spec);

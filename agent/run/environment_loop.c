@@ -1,30 +1,16 @@
 #include "agent/run/environment_loop.h"
 
-#include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "agent/env/env_group.h"
 #include "proto/base/error.h"
 
-/* Guard bytes behind the observations of a plug-in: a plug-in that writes too much should not crash the process. Only
- * the first bytes are checked. */
-#define GUARD_BYTES (1u << 20)
-#define GUARD_SEEN 64u
-#define GUARD_FILL 0xa5
-
 bool environment_loop_init(struct environment_loop *self, struct env *env, struct actor *actor)
 {
-    size_t bytes = env_observation_bytes(&env->spec), all = bytes + (env->library ? GUARD_BYTES : 0);
-    *self =
-        (struct environment_loop){.env = env, .actor = actor, .observation = calloc(1, all), .next = calloc(1, all)};
-    if (self->observation && self->next) {
-        if (env->library) {
-            memset((char *)self->observation + bytes, GUARD_FILL, GUARD_SEEN);
-            memset((char *)self->next + bytes, GUARD_FILL, GUARD_SEEN);
-        }
+    *self = (struct environment_loop){
+        .env = env, .actor = actor, .observation = env_observation_new(env), .next = env_observation_new(env)};
+    if (self->observation && self->next)
         return true;
-    }
     environment_loop_fini(self);
     return false;
 }
@@ -36,34 +22,13 @@ void environment_loop_fini(struct environment_loop *self)
     *self = (struct environment_loop){0};
 }
 
-/* Checks the guard bytes. */
-static rp_status check_observation(const struct environment_loop *self, const void *observation, rp_error *err)
-{
-    const rp_env_spec *spec = &self->env->spec;
-    size_t bytes = env_observation_bytes(spec);
-    const unsigned char *guard = (const unsigned char *)observation + bytes;
-    for (uint32_t i = 0; i < GUARD_SEEN; i++)
-        if (guard[i] != GUARD_FILL)
-            return err_set(err, RP_INVALID_ARGUMENT,
-                           "environment '%s' writes more than the %zu bytes of an observation that its spec states",
-                           self->env->ops->name, bytes);
-    const float *numbers = observation;
-    for (size_t i = 0; spec->observation_dtype == RP_DTYPE_FLOAT32 && i < bytes / sizeof *numbers; i++)
-        if (!isfinite(numbers[i]))
-            return err_set(err, RP_INVALID_ARGUMENT,
-                           "environment '%s': number %zu of the observation after step %llu of the episode is %g",
-                           self->env->ops->name, i, (unsigned long long)self->episode.steps, (double)numbers[i]);
-    return RP_OK;
-}
-
 static rp_status begin(struct environment_loop *self, rp_error *err)
 {
     self->episode = (struct episode){0};
     self->running = true;
     env_reset(self->env, self->observation);
     RP_TRY(env_failure(self->env, err));
-    if (self->env->library)
-        RP_TRY(check_observation(self, self->observation, err));
+    RP_TRY(env_observation_check(self->env, self->observation, err));
     return actor_observe_first(self->actor, self->observation, err);
 }
 
@@ -83,8 +48,7 @@ static rp_status take(struct environment_loop *self, bool *ended, rp_error *err)
     *ended = false;
     env_step(self->env, self->action, self->next, &result);
     RP_TRY(env_failure(self->env, err));
-    if (self->env->library)
-        RP_TRY(check_observation(self, self->next, err));
+    RP_TRY(env_observation_check(self->env, self->next, err));
     RP_TRY(actor_observe(self->actor, &self->choice, &result, self->next, err));
     RP_TRY(actor_update(self->actor, err));
 

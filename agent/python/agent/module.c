@@ -15,5 +15,9 @@ static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "replay
 PyMODINIT_FUNC PyInit__agent(void);
 PyMODINIT_FUNC PyInit__agent(void)
 {
-    return gate_init() ? PyModule_Create(&definition) : NULL;
+    PyObject *module = gate_init() ? PyModule_Create(&definition) : NULL;
+    if (module && env_register(module) && env_vector_register(module))
+        return module;
+    Py_XDECREF(module);
+    return NULL;
 }

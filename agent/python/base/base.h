@@ -51,6 +51,8 @@ bool gate_init(void);
 /* destroy: gives up the handles of an object that is closed from within one of its calls. NULL: no call of the object runs
  * Python code. */
 void gate_open(struct gate *gate, PyObject *object, void (*destroy)(PyObject *object));
+/* For objects without threads and sockets: in a child, the copy of an object that no call was using is an object of its own. */
+void gate_adopt(struct gate *gate);
 /* True if the object belongs to a parent of this process. */
 bool gate_is_foreign(const struct gate *gate);
 /* Whether a call of this thread is running: the caller is a signal handler, or user code that the call runs. */

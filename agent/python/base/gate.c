@@ -52,6 +52,12 @@ bool gate_is_foreign(const struct gate *gate)
     return gate->forks != forks;
 }
 
+void gate_adopt(struct gate *gate)
+{
+    if (!gate->busy)
+        gate->forks = forks;
+}
+
 bool gate_is_mine(const struct gate *gate)
 {
     return gate->busy && !gate_is_foreign(gate) && gate->owner == PyThread_get_thread_ident();

@@ -2,6 +2,12 @@
 
 Only replaybus.envs and replaybus.actor use it, so that "import replaybus" loads neither of these libraries.
 """
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
 from . import errors, log
 
 try:
@@ -10,5 +16,17 @@ except ImportError as error:
     raise ImportError("replaybus.envs and replaybus.Actor need the extension replaybus._agent: install OpenBLAS and MuJoCo (Debian: "
                       f"libopenblas-dev libmujoco-dev) and the package anew ({error})") from error
 
-_agent.setup(errors.BY_STATUS, None)
+
+
+def convert(value: Any, name: str, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
+    """A contiguous array of a type and shape, for a value that does not have them."""
+    array, want = np.asarray(value), np.dtype(dtype)
+    if array.shape != shape:
+        raise ValueError(f"the {name} has shape {shape}, not {array.shape}")
+    if not np.can_cast(array.dtype, want, "same_kind"):
+        raise TypeError(f"the {name} is an array of {want}, not of {array.dtype}: convert it first")
+    return np.ascontiguousarray(array, want).reshape(shape)
+
+
+_agent.setup(errors.BY_STATUS, convert)
 log.add_extension(_agent)

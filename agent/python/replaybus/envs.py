@@ -1,14 +1,230 @@
-"""The built-in environments, written in C, with Gymnasium's interface.
+"""The built-in environments, written in C, with Gymnasium's interface; and environments of plug-ins.
 
 >>> from replaybus import envs
->>> "CartPole-v1" in envs.names()
-True
+>>> env = envs.make("CartPole-v1")
+>>> observation, info = env.reset(seed=1)
+>>> observation, reward, terminated, truncated, info = env.step(env.action_space.sample())
+>>> observation.shape, reward, terminated, truncated
+((4,), 1.0, False, False)
+>>> env.close()
+
+Many environments in one call, as arrays whose first dimension counts environments:
+
+>>> with envs.make_vec("CartPole-v1", 16) as env:
+...     observations, info = env.reset(seed=1)
+...     observations, rewards, terminated, truncated, info = env.step(env.action_space.sample())
+...     observations.shape, rewards.sum()
+((16, 4), 16.0)
 """
 from __future__ import annotations
 
+import secrets
+from typing import Any, Mapping, NamedTuple, Optional, Sequence, Union
+
+import numpy as np
+
+from . import spaces
 from ._load_agent import _agent
+from .errors import FailedPrecondition
+
+AUTORESET = ("same_step", "next_step", "disabled")
+
+
+class EnvSpec(NamedTuple):
+    """What ``make`` was asked for. max_episode_steps: the time limit, None without one."""
+
+    id: str
+    max_episode_steps: Optional[int]
+    kwargs: dict[str, Any]
+    reward_threshold: Optional[float] = None
+    nondeterministic: bool = False
 
 
 def names() -> list[str]:
     """The names of the built-in environments."""
     return [name for name, _ in _agent.environments()]
+
+
+def describe(name: str) -> str:
+    """What a built-in environment is, in a sentence.
+
+    >>> describe("CartPole-v1")
+    'balance a pole on a cart: 2 actions, 4 numbers, +1 a step, 500 steps'
+    """
+    known = dict(_agent.environments())
+    if name not in known:
+        raise KeyError(name)
+    return known[name]
+
+
+def _text(value: Any) -> str:
+    """An option's value as a run's file writes it; switches are 0 and 1 there."""
+    return str(int(value)) if isinstance(value, bool) else str(value)
+
+
+def _description(name: str, plugin: Optional[str], max_episode_steps: Optional[int], options: Mapping[str, Any]) -> tuple:
+    pairs = tuple((key, _text(value)) for key, value in options.items())
+    return name, pairs, plugin or "", max_episode_steps or 0
+
+
+def _spaces_of(spec: tuple) -> tuple[spaces.Box, Union[spaces.Box, spaces.Discrete]]:
+    """The spaces of observations and actions that the extension describes."""
+    dtype, shape, n_actions, low, high, _ = spec
+    bounds = (-np.inf, np.inf) if dtype == "float32" else (0, 255)
+    observation = spaces.Box(*bounds, shape, dtype)
+    return observation, spaces.Discrete(n_actions) if n_actions else spaces.Box(low, high, (len(low),))
+
+
+def _check_seed(seed: Optional[int]) -> Optional[int]:
+    if seed is not None and not 0 <= seed < 1 << 64:
+        raise ValueError(f"a seed is at least 0 and below 2**64, not {seed}")
+    return None if seed is None else int(seed)
+
+
+def _entropy() -> int:
+    return secrets.randbits(63)
+
+
+class Env(_agent.Env):
+    """One environment. ``make`` makes one.
+
+    It draws from its own generator: ``reset(seed=...)`` seeds it, later resets go on with it. The first reset without a seed takes one
+    from the system. The numbers are those of the same environment in the C programs with the same seed.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": []}
+    render_mode = None
+    reward_range = (-float("inf"), float("inf"))
+
+    def __init__(self, name: str, *, plugin: Optional[str] = None, max_episode_steps: Optional[int] = None,
+                 **options: Any) -> None:
+        spec = self._open(_description(name, plugin, max_episode_steps, options))
+        self.observation_space, self.action_space = _spaces_of(spec)
+        self.spec = EnvSpec(name, spec[-1] or None, options)
+        self._seeded = False
+
+    def reset(self, *, seed: Optional[int] = None, options: Optional[Mapping[str, Any]] = None) -> tuple[np.ndarray, dict]:
+        """Starts an episode: its first observation, and an empty dict. There are no options."""
+        if options:
+            raise ValueError(f"{self.spec.id} takes no options at a reset, not {', '.join(options)}")
+        seed = _check_seed(seed)
+        if seed is None and not self._seeded:
+            seed = _entropy()
+        observation = self._reset(seed)
+        self._seeded = True
+        return observation, {}
+
+    def render(self) -> None:
+        """Draws nothing: render_mode is None."""
+
+    @property
+    def unwrapped(self) -> "Env":
+        """The environment itself: it has no wrapper."""
+        return self
+
+    def __enter__(self) -> "Env":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Env {self.spec.id}>"
+
+
+class VectorEnv(_agent.VectorEnv):
+    """``num_envs`` environments of one kind that are stepped in one call. ``make_vec`` makes one.
+
+    ``autoreset`` says when an environment whose episode has ended begins the next one, with the names of Gymnasium's modes:
+
+    - "same_step": within the step that ended the episode. The step returns the first observation of the new episode; the last one of the
+      old episode is row i of info["final_obs"], where info["_final_obs"][i] is True. (The same arrays are also there under the
+      older names final_observation and _final_observation.) Steps in which no episode ended have an empty info.
+    - "next_step": the next step resets the environment, ignores its action and has a reward of 0.
+    - "disabled": the program calls reset(options={"reset_mask": ended}).
+
+    With copy=False, all calls write into the same arrays, and a caller that keeps one copies it.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": []}
+    render_mode = None
+
+    def __init__(self, name: str, num_envs: int, *, autoreset: str = "same_step", copy: bool = True, plugin: Optional[str] = None,
+                 max_episode_steps: Optional[int] = None, **options: Any) -> None:
+        if num_envs < 1:
+            raise ValueError(f"a vector environment has at least 1 environment, not {num_envs}")
+        if autoreset not in AUTORESET:
+            raise ValueError(f"autoreset is one of {', '.join(AUTORESET)}, not {autoreset!r}")
+        description = _description(name, plugin, max_episode_steps, options)
+        spec = self._open(description, num_envs, AUTORESET.index(autoreset), copy)
+        self.num_envs, self.autoreset = int(num_envs), autoreset
+        self.single_observation_space, self.single_action_space = _spaces_of(spec)
+        self.observation_space = spaces.batch(self.single_observation_space, num_envs)
+        self.action_space = spaces.batch(self.single_action_space, num_envs)
+        self.spec = EnvSpec(name, spec[-1] or None, options)
+        self._seeded = False
+
+    def reset(self, *, seed: Union[None, int, Sequence[Optional[int]]] = None,
+              options: Optional[Mapping[str, Any]] = None) -> tuple[np.ndarray, dict]:
+        """Starts episodes: their first observations, and an empty dict.
+
+        seed: environment i gets seed + i, or the number i of a sequence. options={"reset_mask": mask} resets only some, which needs
+        autoreset "disabled".
+        """
+        mask = dict(options or {})
+        which = mask.pop("reset_mask", None)
+        if mask:
+            raise ValueError(f"{self.spec.id} takes no options at a reset but reset_mask, not {', '.join(mask)}")
+        if which is not None and self.autoreset != "disabled":
+            raise ValueError(f"a reset_mask needs autoreset='disabled', not {self.autoreset!r}")
+        if which is not None and not self._seeded:
+            raise FailedPrecondition("the first reset has no reset_mask: all environments begin an episode")
+        observations = self._reset(self._seeds(seed), which)
+        self._seeded = True
+        return observations, {}
+
+    def _seeds(self, seed: Union[None, int, Sequence[Optional[int]]]) -> Optional[tuple]:
+        if seed is None:
+            return None if self._seeded else tuple(_entropy() for _ in range(self.num_envs))
+        if isinstance(seed, (int, np.integer)):
+            seed = [int(seed) + i for i in range(self.num_envs)]
+        if len(seed) != self.num_envs:
+            raise ValueError(f"there are {len(seed)} seeds for {self.num_envs} environments")
+        return tuple(_check_seed(one) for one in seed)
+
+    def render(self) -> None:
+        """Draws nothing: render_mode is None."""
+
+    @property
+    def unwrapped(self) -> "VectorEnv":
+        """The environment itself: it has no wrapper."""
+        return self
+
+    def __len__(self) -> int:
+        return self.num_envs
+
+    def __enter__(self) -> "VectorEnv":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<VectorEnv {self.spec.id}, {self.num_envs} environments>"
+
+
+def make(name: str, *, plugin: Optional[str] = None, max_episode_steps: Optional[int] = None, **options: Any) -> Env:
+    """An environment by its name. docs/ENVIRONMENTS.md lists the names and the options of each.
+
+    plugin: a shared object that has the environment. max_episode_steps: a time limit instead of the environment's own.
+
+    >>> make("DeepSea", size=6).observation_space.shape
+    (6, 6, 1)
+    """
+    return Env(name, plugin=plugin, max_episode_steps=max_episode_steps, **options)
+
+
+def make_vec(name: str, num_envs: int = 1, *, autoreset: str = "same_step", copy: bool = True, plugin: Optional[str] = None,
+             max_episode_steps: Optional[int] = None, **options: Any) -> VectorEnv:
+    """``num_envs`` environments of this name, stepped in one call; VectorEnv says what ``autoreset`` and ``copy`` do."""
+    return VectorEnv(name, num_envs, autoreset=autoreset, copy=copy, plugin=plugin, max_episode_steps=max_episode_steps, **options)

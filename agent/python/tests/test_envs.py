@@ -1,10 +1,372 @@
 """The environments of the extension _agent."""
+import gc
+import os
+import pathlib
 import subprocess
 import sys
+import threading
+import tracemalloc
 
+import numpy as np
 import pytest
 
+import replaybus
+from conftest import rss_bytes
+
 envs = pytest.importorskip("replaybus.envs", reason="the extension _agent is not built here")
+
+BUILD = pathlib.Path(replaybus.__file__).parents[3]  # build/dev of build/dev/lib/python/replaybus
+PRINT = pathlib.Path(os.environ.get("RP_ENV_PRINT", BUILD / "tests" / "env_print"))
+PLUGINS = pathlib.Path(os.environ.get("RP_PLUGIN_DIR", BUILD / "plugins"))
+needs_tree = pytest.mark.skipif(not PRINT.exists(), reason="needs the programs of a build tree")
+
+
+# ---- exactness
+
+
+def action_of(env, i):
+    """The action of step i of tests/golden/env_print.c, in the environment's own units."""
+    space = env.action_space
+    if hasattr(space, "n"):
+        return i * 7 % 5 % space.n
+    unit = np.array([((i * 37 + j * 11) % 21 - 10) / np.float32(10) for j in range(space.shape[0])], np.float32).astype(np.float64)
+    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+    return (low + 0.5 * (unit + 1) * (high - low)).astype(np.float32)
+
+
+def trace(env, seed, steps):
+    out = [env.reset(seed=seed)[0].tobytes()]
+    for i in range(steps):
+        observation, reward, terminated, truncated, info = env.step(action_of(env, i))
+        assert info == {} and type(reward) is float and type(terminated) is bool and type(truncated) is bool
+        out += [observation.tobytes(), np.float32(reward).tobytes(), bytes([terminated, truncated])]
+        if terminated or truncated:
+            out.append(env.reset()[0].tobytes())
+    return b"".join(out)
+
+
+def c_trace(name, seed, steps, *plugin):
+    return subprocess.run([str(PRINT), name, str(seed), str(steps), *plugin], check=True, capture_output=True, timeout=60).stdout
+
+
+@needs_tree
+@pytest.mark.parametrize("name", envs.names())
+def test_exactly_as_in_c(name):
+    for seed in (0, 7, 2**64 - 1):
+        with envs.make(name) as env:
+            assert trace(env, seed, 1100) == c_trace(name, seed, 1100)
+
+
+@needs_tree
+def test_plugin_exactly_as_in_c():
+    path = str(PLUGINS / "env_example.so")
+    with envs.make("Corridor", plugin=path) as env:
+        assert trace(env, 5, 300) == c_trace("Corridor", 5, 300, path)
+    with envs.make("Corridor", plugin=path, length=5, slip=0.5) as env:
+        assert env.reset(seed=1)[0].shape == env.observation_space.shape
+
+
+@pytest.mark.parametrize("name", envs.names())
+def test_vector_is_n_single_environments(name):
+    n, steps = 3, 250
+    singles = [envs.make(name, max_episode_steps=70) for _ in range(n)]
+    vector = envs.make_vec(name, n, max_episode_steps=70)
+    first, info = vector.reset(seed=11)
+    assert info == {}
+    assert np.array_equal(first, [env.reset(seed=11 + i)[0] for i, env in enumerate(singles)])
+    ended = 0
+    for t in range(steps):
+        actions = np.array([action_of(singles[0], t + i) for i in range(n)])
+        observations, rewards, terminated, truncated, info = vector.step(actions)
+        for i, env in enumerate(singles):
+            observation, *rest = env.step(actions[i])
+            assert rest[:3] == [rewards[i], terminated[i], truncated[i]]
+            if terminated[i] or truncated[i]:
+                ended += 1
+                assert info["_final_obs"][i] and np.array_equal(info["final_obs"][i], observation)
+                assert info["final_observation"] is info["final_obs"]
+                observation = env.reset()[0]
+            elif info:
+                assert not info["_final_obs"][i]
+            assert np.array_equal(observation, observations[i])
+        assert bool(info) == bool(terminated.any() or truncated.any())
+    assert ended >= n
+
+
+# ---- Gymnasium's interface
+
+
+def test_spaces_and_spec():
+    env = envs.make("Pendulum-v1")
+    assert env.action_space.low.tolist() == [-2.0] and env.action_space.high.tolist() == [2.0]
+    assert env.observation_space.shape == (3,) and env.observation_space.dtype == np.float32
+    assert (env.spec.id, env.spec.max_episode_steps, env.render_mode, env.render()) == ("Pendulum-v1", 200, None, None)
+    assert envs.make("Catch").spec.max_episode_steps is None
+    assert env.unwrapped is env and env.reset(seed=1)[0] in env.observation_space
+    board = envs.make("Breakout")
+    assert board.reset(seed=1)[0].dtype == np.uint8 and board.observation_space.contains(board.reset()[0])
+    vector = envs.make_vec("Pendulum-v1", 4)
+    assert vector.observation_space.shape == (4, 3) and vector.action_space.shape == (4, 1) and len(vector) == vector.num_envs == 4
+    assert vector.single_action_space == env.action_space and vector.single_observation_space == env.observation_space
+    assert envs.make_vec("CartPole-v1", 2).action_space.nvec.tolist() == [2, 2]
+
+
+def test_truncation_is_not_termination():
+    env = envs.make("Pendulum-v1", max_episode_steps=3)
+    env.reset(seed=1)
+    assert [env.step([0.0])[2:4] for _ in range(3)] == [(False, False), (False, False), (False, True)]
+    with pytest.raises(replaybus.FailedPrecondition, match="call reset"):
+        env.step([0.0])
+    env.reset()
+    env.step([0.0])
+
+
+def test_seeds():
+    env = envs.make("CartPole-v1")
+    first = env.reset(seed=3)[0]
+    second = env.reset()[0]
+    assert not np.array_equal(first, second)
+    assert np.array_equal(env.reset(seed=3)[0], first) and np.array_equal(env.reset()[0], second)
+    fresh = [envs.make("CartPole-v1").reset()[0].tobytes() for _ in range(3)]
+    assert len(set(fresh)) == 3
+    vector = envs.make_vec("CartPole-v1", 2)
+    assert np.array_equal(vector.reset(seed=[3, 3])[0], [first, first])
+    assert np.array_equal(vector.reset(seed=[3, None])[0][0], first)
+    for seed in (-1, 2**64):
+        with pytest.raises(ValueError):
+            env.reset(seed=seed)
+    with pytest.raises(ValueError, match="1 seeds for 2"):
+        vector.reset(seed=[1])
+    with pytest.raises(TypeError):
+        env.reset(seed="x")
+
+
+@pytest.mark.parametrize("action", [2, -1, 1 << 40])
+def test_wrong_discrete_action(action):
+    env, vector = envs.make("CartPole-v1"), envs.make_vec("CartPole-v1", 2)
+    env.reset(seed=1), vector.reset(seed=1)
+    with pytest.raises(ValueError, match="may be 0 to 1"):
+        env.step(action)
+    with pytest.raises(ValueError, match="action 1 is"):
+        vector.step(np.array([0, action]))
+    env.step(0), vector.step([0, 1])
+
+
+def test_actions_of_other_types():
+    env = envs.make("CartPole-v1")
+    env.reset(seed=1)
+    for action in (1, np.int32(1), np.int64(0), np.array(1), np.uint8(1), True):
+        env.step(action)
+    for action in (1.0, None, np.array([0, 1]), "1"):
+        with pytest.raises(TypeError):
+            env.step(action)
+    vector = envs.make_vec("CartPole-v1", 2)
+    vector.reset(seed=1)
+    for actions in ([0, 1], (1, 1), np.array([0, 1], np.int32), np.array([0, 9, 1, 9])[::2], np.array([0, 1], np.uint8)):
+        vector.step(actions)
+    for actions in ([0], [0, 1, 0], np.zeros((2, 1), int)):
+        with pytest.raises(ValueError):
+            vector.step(actions)
+    with pytest.raises(TypeError):
+        vector.step([0.0, 1.0])
+    pendulum = envs.make("Pendulum-v1")
+    pendulum.reset(seed=1)
+    for action in ([0.5], np.array([0.5]), np.array([1], np.int64), np.array([np.nan], np.float32)):
+        pendulum.step(action)
+    with pytest.raises(ValueError):
+        pendulum.step(0.5)
+
+
+def test_continuous_actions_are_clipped():
+    inside, outside = envs.make("Pendulum-v1"), envs.make("Pendulum-v1")
+    inside.reset(seed=1), outside.reset(seed=1)
+    assert np.array_equal(inside.step([2.0])[0], outside.step([9.0])[0])
+
+
+def test_reset_comes_first():
+    for env in (envs.make("CartPole-v1"), envs.make_vec("CartPole-v1", 2)):
+        with pytest.raises(replaybus.FailedPrecondition, match="call reset"):
+            env.step([0, 0] if hasattr(env, "num_envs") else 0)
+
+
+def test_errors_name_the_thing():
+    with pytest.raises(replaybus.NotFound, match="did you mean 'CartPole-v1'"):
+        envs.make("CartPol-v1")
+    with pytest.raises(replaybus.InvalidArgument, match="sticky"):
+        envs.make("Breakout", stickey=1)
+    with pytest.raises(replaybus.InputOutput, match="nowhere.so"):
+        envs.make("X", plugin="/nowhere.so")
+    with pytest.raises(replaybus.InvalidArgument, match="max_steps"):
+        envs.make("CartPole-v1", max_episode_steps=-1)
+    with pytest.raises(ValueError):
+        envs.make_vec("CartPole-v1", 0)
+    with pytest.raises(ValueError, match="same_step"):
+        envs.make_vec("CartPole-v1", 1, autoreset="never")
+    with pytest.raises(ValueError, match="options"):
+        envs.make("CartPole-v1").reset(options={"low": 1})
+    with pytest.raises(KeyError):
+        envs.describe("CartPol-v1")
+
+
+def test_options():
+    assert envs.make("DeepSea", size=4, randomize=True, seed=3).observation_space.shape == (4, 4, 1)
+    env = envs.make("Breakout", sticky=0.0)
+    assert env.spec.kwargs == {"sticky": 0.0}
+
+
+# ---- autoreset
+
+
+def test_autoreset_next_step():
+    env = envs.make_vec("CartPole-v1", 2, autoreset="next_step", max_episode_steps=2)
+    single = envs.make("CartPole-v1", max_episode_steps=2)
+    env.reset(seed=[5, 5]), single.reset(seed=5)
+    for _ in range(2):
+        observations, _, _, truncated, info = env.step([0, 0])
+        last = single.step(0)[0]
+    assert truncated.all() and info == {} and np.array_equal(observations[0], last)
+    observations, rewards, terminated, truncated, _ = env.step([1, 1])
+    assert np.array_equal(observations[1], single.reset()[0])
+    assert not rewards.any() and not terminated.any() and not truncated.any()
+    assert np.array_equal(env.step([1, 1])[0][0], single.step(1)[0])
+
+
+def test_autoreset_disabled():
+    env = envs.make_vec("CartPole-v1", 3, autoreset="disabled")
+    with pytest.raises(replaybus.FailedPrecondition):
+        env.reset(options={"reset_mask": [True, False, False]})
+    env.reset(seed=1)
+    done = np.zeros(3, bool)
+    while not done.any():
+        observations, _, terminated, truncated, info = env.step([0, 1, 0])
+        done = terminated | truncated
+        assert info == {}
+    with pytest.raises(replaybus.FailedPrecondition, match="reset_mask"):
+        env.step([0, 0, 0])
+    again, _ = env.reset(options={"reset_mask": done})
+    assert np.array_equal(again[~done], observations[~done]) and not np.array_equal(again[done], observations[done])
+    env.step([0, 0, 0])
+    with pytest.raises(ValueError, match="disabled"):
+        envs.make_vec("CartPole-v1", 1).reset(options={"reset_mask": [True]})
+
+
+def test_preallocated_arrays():
+    env = envs.make_vec("CartPole-v1", 4, copy=False)
+    first, _ = env.reset(seed=2)
+    rows = [env.step([0, 1, 0, 1]) for _ in range(3)]
+    assert all(array is rows[0][k] for row in rows for k, array in enumerate(row[:4])) and rows[0][0] is first
+    copying = envs.make_vec("CartPole-v1", 4)
+    copying.reset(seed=2)
+    for _ in range(3):
+        last = copying.step([0, 1, 0, 1])
+    assert all(np.array_equal(one, other) for one, other in zip(last[:4], rows[-1][:4]))
+    assert last[0] is not copying.step([0, 1, 0, 1])[0]
+    env.close()
+    assert np.array_equal(first, last[0])  # the arrays outlive the environment
+
+
+# ---- life
+
+
+def test_closes():
+    for env in (envs.make("CartPole-v1"), envs.make_vec("CartPole-v1", 2)):
+        assert not env.closed
+        env.close()
+        env.close()
+        assert env.closed
+        with pytest.raises(replaybus.FailedPrecondition, match="closed"):
+            env.reset()
+        with pytest.raises(replaybus.FailedPrecondition, match="closed"):
+            env.step(0)
+
+
+def test_closed_by_the_action_itself():
+    env = envs.make("Pendulum-v1")
+    env.reset(seed=1)
+
+    class Closes:
+        def __array__(self, *_):
+            env.close()
+            return np.zeros(1, np.float32)
+
+    env.step(Closes())
+    with pytest.raises(replaybus.FailedPrecondition):
+        env.step([0.0])
+
+
+def test_not_open():
+    for kind in (envs._agent.Env, envs._agent.VectorEnv):
+        with pytest.raises(replaybus.FailedPrecondition, match="not open"):
+            kind().step(0)
+    env = envs.make("CartPole-v1")
+    with pytest.raises(replaybus.FailedPrecondition, match="already"):
+        env.__init__("CartPole-v1")
+
+
+def test_works_in_a_forked_child():
+    env = envs.make("CartPole-v1")
+    env.reset(seed=1)
+    expected = envs.make("CartPole-v1")
+    expected.reset(seed=1)
+    want = expected.step(1)[0]
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if np.array_equal(env.step(1)[0], want) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert np.array_equal(env.step(1)[0], want)
+
+
+def test_threads_take_turns():
+    env = envs.make_vec("Cheetah", 8)
+    env.reset(seed=1)
+    actions, seen = np.zeros((8, 6), np.float32), []
+
+    def work():
+        for _ in range(20):
+            seen.append(env.step(actions)[0].tobytes())
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    alone = envs.make_vec("Cheetah", 8)
+    alone.reset(seed=1)
+    assert set(seen) == {alone.step(actions)[0].tobytes() for _ in range(80)} and len(seen) == 80
+
+
+@needs_tree
+def test_a_plugin_that_writes_too_much():
+    env = envs.make("TooLong", plugin=str(PLUGINS / "env_bad.so"))
+    with pytest.raises(replaybus.InvalidArgument, match="writes more than the 4 bytes"):
+        env.reset(seed=1)
+        env.step(env.action_space.sample())
+
+
+def test_no_leak():
+    env, vector = envs.make("CartPole-v1"), envs.make_vec("CartPole-v1", 8)
+    actions = np.zeros(8, np.int64)
+
+    def work(n):
+        env.reset(seed=1), vector.reset(seed=1)
+        for i in range(n):
+            if True in env.step(i & 1)[2:4]:
+                env.reset()
+            vector.step(actions)
+            envs.make("CartPole-v1") if i % 100 == 0 else None
+
+    work(2000)
+    gc.collect()
+    tracemalloc.start()
+    before, rss = tracemalloc.take_snapshot(), rss_bytes()
+    work(30_000)
+    gc.collect()
+    grown = sum(stat.size_diff for stat in tracemalloc.take_snapshot().compare_to(before, "filename"))
+    tracemalloc.stop()
+    assert grown < 200_000 and rss_bytes() - rss < 20 << 20
+
+
+# ---- the extension
 
 
 def test_names():

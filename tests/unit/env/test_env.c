@@ -334,6 +334,39 @@ static void canonical_actions_are_mapped_and_clipped(void **state)
     env_close(&env);
 }
 
+static void native_actions_are_clipped(void **state)
+{
+    (void)state;
+    static const struct {
+        float given[2], native[2];
+    } cases[] = {{{-3, 10}, {-3, 10}},
+                 {{0.5f, 29.5f}, {0.5f, 29.5f}},
+                 {{-3.5f, 31}, {-3, 30}},
+                 {{INFINITY, -INFINITY}, {1, 10}},
+                 {{NAN, NAN}, {-3, 10}}};
+    struct env env;
+    open_or_fail(&env, &(struct env_config){.name = "Loose", .plugin = plugin_path("env_bad")});
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        float echo[2];
+        rp_env_result result;
+        env_reset(&env, echo);
+        env_step_native(&env, cases[i].given, echo, &result);
+        assert_true(echo[0] == cases[i].native[0] && echo[1] == cases[i].native[1]);
+        assert_true(result.terminal && !result.truncated);
+    }
+    env_close(&env);
+    open_or_fail(&env, &(struct env_config){.name = "CartPole-v1"});
+    float observation[4], other[4];
+    rp_env_result result;
+    env_reset(&env, observation);
+    env_step_native(&env, &(int32_t){1}, observation, &result);
+    env_seed(&env, 0);
+    env_reset(&env, other);
+    env_step(&env, &(int32_t){1}, other, &result);
+    assert_memory_equal(observation, other, sizeof other);
+    env_close(&env);
+}
+
 /* Steps with the same action until the episode ends; gives how many. */
 static uint32_t play_out(struct env *env, const void *action, rp_env_result *result)
 {
@@ -502,7 +535,7 @@ static void mistakes_of_a_running_plugin_are_told(void **state)
     loop_finds_out("TooLong",
                    "environment 'TooLong' writes more than the 4 bytes of an observation that its spec states");
     loop_finds_out("NotFinite",
-                   "environment 'NotFinite': number 0 of the observation after step 0 of the episode is nan");
+                   "environment 'NotFinite': number 0 of the observation after step 1 of the episode is nan");
 }
 
 static void expect_bad_plugin(const char *file, const char *name, rp_status status, const char *text)
@@ -538,6 +571,7 @@ int main(void)
         cmocka_unit_test(options_are_checked),
         cmocka_unit_test(specs_are_checked),
         cmocka_unit_test(canonical_actions_are_mapped_and_clipped),
+        cmocka_unit_test(native_actions_are_clipped),
         cmocka_unit_test(time_limits_can_be_set),
         cmocka_unit_test(delays_make_steps_slow),
         cmocka_unit_test(example_plugin_works),
