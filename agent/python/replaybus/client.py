@@ -54,15 +54,15 @@ class Client:
     def __reduce__(self):
         return _client, (self.endpoint, self.name, self.timeout)
 
-    def connect(self) -> "_core.Client":
-        """The connection, made if there is none yet."""
+    def connect(self, timeout: Timeout = DEFAULT) -> "_core.Client":
+        """The connection, made if there is none yet, within ``timeout`` seconds."""
         if self._pid != os.getpid():  # a thread of the parent may have held the lock
             self._lock, self._pid = threading.RLock(), os.getpid()
         with self._lock:
             if self._closed:
                 raise FailedPrecondition("this client is closed")
             if self._core is None or not self._core.usable:
-                self._core = _core.Client(self.endpoint, self.name, self.timeout)
+                self._core = _core.Client(self.endpoint, self.name, self.timeout if timeout is DEFAULT else timeout)
             return self._core
 
     @property

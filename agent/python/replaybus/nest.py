@@ -50,14 +50,18 @@ def node_of(value: Any, leaf: tuple[type, ...] = ()) -> Node:
                 raise TypeError(f"a key of a step is a str with at least one character, not {key!r}")
         return _checked(Node("dict", tuple(value), _nodes(value.values(), leaf)))
     if _is_named(value):
-        cls = type(value)
-        _known.setdefault((cls.__name__, cls._fields), cls)
-        return _checked(Node("named", cls._fields, _nodes(value, leaf), cls))
+        return _checked(named_node(type(value), _nodes(value, leaf)))
     if isinstance(value, tuple):
         return _checked(Node("tuple", tuple(range(len(value))), _nodes(value, leaf)))
     if isinstance(value, list) and not _is_numbers(value):
         return _checked(Node("list", tuple(range(len(value))), _nodes(value, leaf)))
     return LEAF
+
+
+def named_node(cls: type, parts: tuple[Node, ...]) -> Node:
+    """A named tuple of this class. Structures that are read get the class, too."""
+    _known.setdefault((cls.__name__, cls._fields), cls)
+    return Node("named", cls._fields, parts, cls)
 
 
 def _nodes(values: Iterable[Any], leaf: tuple[type, ...]) -> tuple[Node, ...]:

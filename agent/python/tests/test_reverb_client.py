@@ -12,6 +12,9 @@ import replaybus
 import replaybus.reverb as reverb
 
 
+spec = {"x": replaybus.Field("float32", (2,)), "a": reverb.TensorSpec([], np.int64)}
+
+
 def table(name="replay", sampler=None, **more):
     arguments = dict(sampler=sampler or reverb.selectors.Uniform(), remover=reverb.selectors.Fifo(), max_size=100,
                      rate_limiter=reverb.rate_limiters.MinSize(1))
@@ -20,12 +23,12 @@ def table(name="replay", sampler=None, **more):
 
 @pytest.fixture(scope="module")
 def reverb_server(tmp_path_factory):
-    spec = {"x": replaybus.Field("float32", (2,)), "a": replaybus.Field("int64", ())}
     folder = str(tmp_path_factory.mktemp("checkpoints"))
     tables = [table(), table("fifo", reverb.selectors.Fifo()), table("lifo", reverb.selectors.Lifo()),
               table("min", reverb.selectors.MinHeap()), table("max", reverb.selectors.MaxHeap()),
               table("prioritized", reverb.selectors.Prioritized(1.0)), reverb.Table.queue("queue", 3),
               reverb.Table.stack("stack", 3), table("signed", signature=spec),
+              table("texts", signature={"s": reverb.TensorSpec((), "S")}),
               table("twice", reverb.selectors.Fifo(), max_times_sampled=2)]
     with reverb.Server(tables, checkpointer=reverb.checkpointers.DefaultCheckpointer(folder)) as server:
         server.tables, server.folder = {each.name: each for each in tables}, folder
@@ -52,28 +55,58 @@ def test_insert_and_sample(client):
     info = sample[0].info
     assert info.priority == 2 and info.probability == 1 and info.table_size == 1 and info.times_sampled == 1
     whole = next(client.sample("replay", emit_timesteps=False, unpack_as_table_signature=True))
-    assert whole.data["a"].shape == (1, 4) and whole.data["b"].tolist() == [3]
+    assert whole.data[0].shape == (1, 4) and whole.data[1].tolist() == [3]  # flat: the table has no signature
     assert whole.info.times_sampled == 2
 
 
 Step = collections.namedtuple("Step", "observation reward")
 
 
-@pytest.mark.parametrize("data", [1.5, [1.0, 2.0], (1, {"b": 2.0, "a": np.zeros((2, 3))}), Step(np.ones(2), 0.5),
-                                  {"image": np.zeros((4, 4), np.uint8), "flags": np.array([True, False])}])
+@pytest.mark.parametrize("data", [1.5, [1.0, 2], (1, {"b": 2.0, "a": np.zeros((2, 3))}), Step(np.ones(2), 0.5),
+                                  {"image": np.zeros((4, 4), np.uint8), "flags": [np.array([True, False]), (3,)]}])
 def test_structures(client, data):
     client.insert(data, {"fifo": 1.0})
-    sample = next(client.sample("fifo", unpack_as_table_signature=True))[0].data
-    if isinstance(data, (dict, tuple)):
+    sample = next(iter(reverb.TimestepDataset(client.server_address, "fifo", max_samples=1))).data
+    if isinstance(data, (dict, tuple, list)):
         assert type(sample) is type(data)
-    for want, got in zip(leaves(data), leaves(sample), strict=True):
-        assert np.array_equal(want, got) and np.asarray(want).dtype == got.dtype
+    flat = next(client.sample("fifo"))[0].data
+    for want, got, same in zip(leaves(data), leaves(sample), flat, strict=True):
+        assert np.array_equal(want, got) and np.asarray(want).dtype == got.dtype and np.array_equal(got, same)
 
 
 def leaves(value):
     if isinstance(value, dict):
         return [leaf for key in sorted(value) for leaf in leaves(value[key])]
-    return [leaf for part in value for leaf in leaves(part)] if isinstance(value, tuple) else [value]
+    return [leaf for part in value for leaf in leaves(part)] if isinstance(value, (tuple, list)) else [value]
+
+
+@pytest.mark.parametrize("data", ["text", b"bytes\0", "", np.array(["ab", "c", ""]), np.array([[b"x"], [b"yz"]]), "ü" * 1000,
+                                  np.array(["a", None], object)[:1]])
+def test_strings(client, data):
+    client.insert({"s": data, "n": 1}, {"fifo": 1.0})
+    number, got = next(client.sample("fifo"))[0].data
+    want = np.array(data, dtype=object)
+    encoded = [part.encode() if isinstance(part, str) else part for part in want.reshape(-1)]
+    assert got.dtype == object and got.shape == want.shape and list(got.reshape(-1)) == encoded and number == 1
+
+
+def test_strings_of_a_signature(client):
+    client.insert({"s": "one"}, {"texts": 1.0})
+    for bad in ({"s": 1}, {"s": np.array(["one"])}):
+        with pytest.raises(ValueError, match="signature"):
+            client.insert(bad, {"texts": 1.0})
+    assert client.server_info()["texts"].signature == {"s": reverb.TensorSpec((), object)}
+    assert next(client.sample("texts", unpack_as_table_signature=True))[0].data["s"] == b"one"
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 3), (2, 0, 5)])
+def test_arrays_without_elements(client, shape):
+    with client.trajectory_writer(3) as writer:
+        for t in range(3):
+            writer.append({"none": np.zeros(shape, np.float32), "t": t})
+        writer.create_item("fifo", 1.0, {"all": writer.history["none"][:], "last": writer.history["none"][-1]})
+    every, last = next(client.sample("fifo", emit_timesteps=False)).data
+    assert every.shape == (3, *shape) and last.shape == shape and last.dtype == every.dtype == np.float32
 
 
 def test_several_tables(client):
@@ -91,11 +124,13 @@ def test_several_tables(client):
 def test_what_cannot_be_inserted(client):
     with pytest.raises(ValueError):
         client.insert({"a": None}, {"replay": 1.0})
-    for value in ("text", np.zeros((0, 3)), {}, object()):
+    for value in ({}, [], object(), np.array([{}]), np.datetime64("2026-01-01")):
         with pytest.raises(ValueError):
             client.insert(value, {"replay": 1.0})
         with client.trajectory_writer(1) as writer, pytest.raises(ValueError):
             writer.append({"x": value, "y": 1})
+    with pytest.raises(TypeError):
+        client.insert({1: 2.0}, {"replay": 1.0})
     assert client.server_info()["replay"].current_size == 0
 
 
@@ -159,8 +194,15 @@ def test_signature(client):
     for bad in ({"x": np.zeros(3, np.float32), "a": 1}, {"x": np.zeros(2), "a": 1}, {"x": good["x"]}, 1.0):
         with pytest.raises(ValueError, match="signature"):
             client.insert(bad, {"signed": 1.0})
-    assert client.server_info()["signed"].signature["x"] == ("float32", (2,))
+    assert client.server_info()["signed"].signature == spec
     assert next(client.sample("signed", unpack_as_table_signature=True))[0].data["a"] == 1
+    client.insert([1, good["x"]], {"signed": 1.0})  # names do not count
+
+
+def test_specs():
+    assert reverb.TensorSpec((None, 2), "float32") == replaybus.Field("float32", (None, 2)) != reverb.TensorSpec((2,))
+    assert reverb.TensorSpec((), int, "a") == reverb.TensorSpec([], np.int64) != reverb.TensorSpec((), np.int32)
+    assert reverb.TensorSpec((), int, "a") != reverb.TensorSpec((), int, "b") and reverb.TensorSpec(()) != "text"
 
 
 def test_infos(client, reverb_server):
@@ -169,7 +211,10 @@ def test_infos(client, reverb_server):
     info = reverb_server.tables["prioritized"].info
     assert info.name == "prioritized" and info.current_size == 1 and info.max_size == 100
     assert info.rate_limiter_info.insert_stats.completed == 1 and info.rate_limiter_info.sample_stats.completed == 3
-    assert info.sampler_options == reverb.selectors.Prioritized(1.0)
+    assert info.sampler_options.prioritized.priority_exponent == 1 and info.remover_options.fifo
+    assert client.server_info()["min"].sampler_options.HasField("heap")
+    assert client.server_info()["min"].sampler_options.heap.min_heap
+    assert not client.server_info()["max"].sampler_options.heap.min_heap
     assert reverb_server.tables["prioritized"].can_sample(5) and not reverb_server.tables["fifo"].can_sample(1)
     queue = reverb_server.tables["queue"]
     assert queue.can_insert(3) and not queue.can_insert(4)
@@ -230,7 +275,6 @@ def test_rate_limiters():
     for limiter in (lambda: reverb.rate_limiters.MinSize(0), lambda: reverb.rate_limiters.SampleToInsertRatio(0, 1, 5),
                     lambda: reverb.rate_limiters.SampleToInsertRatio(4, 1, 3.9),
                     lambda: reverb.rate_limiters.SampleToInsertRatio(1, 1, (5, 10)),
-                    lambda: reverb.rate_limiters.SampleToInsertRatio(1, 20, (0, 10)),
                     lambda: reverb.selectors.Prioritized(-1)):
         with pytest.raises(ValueError):
             limiter()

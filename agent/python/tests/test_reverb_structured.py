@@ -3,7 +3,8 @@ import numpy as np
 import pytest
 
 import replaybus.reverb as reverb
-from replaybus.reverb.structured_writer import Condition, create_config, create_reference_step, pattern_from_transform
+from replaybus.reverb.structured_writer import (Condition, create_config, create_reference_step, infer_signature,
+                                                pattern_from_transform, td_error, unpack_pattern)
 
 STEP = {"a": None, "b": {"c": None}}
 
@@ -29,7 +30,7 @@ def written(client, *configs, episodes=(5,)):
                 writer.append({"a": t, "b": {"c": 10.0 * t}})
             writer.end_episode()
     count = client.server_info()["t"].current_size
-    samples = client.sample("t", count, emit_timesteps=False, unpack_as_table_signature=True) if count else []
+    samples = reverb.TrajectoryDataset(client.server_address, "t", max_samples=count) if count else []
     return [sample.data.tolist() if isinstance(sample.data, np.ndarray) else
             {name: value.tolist() for name, value in sample.data.items()} for sample in samples]
 
@@ -68,7 +69,7 @@ def test_several_rules_and_partial_steps(client):
         writer.append({"a": 3}, partial_step=True)
         writer.end_episode()
         assert not writer.step_is_open
-    samples = list(client.sample("t", 3, emit_timesteps=False, unpack_as_table_signature=True))
+    samples = list(reverb.TrajectoryDataset(client.server_address, "t", max_samples=3))
     assert [int(sample.data["a"]) for sample in samples] == [1, 2, 3]
     assert client.server_info()["t"].current_size == 0
 
@@ -99,3 +100,48 @@ def test_repeated_end_makes_no_second_item():
             assert [int(steps[0].data[0]) for steps in client.sample("t", 1)] == [0]
             writer.end_episode(timeout_ms=5000)
         assert client.server_info()["t"].current_size == 1
+
+
+def test_infer_signature():
+    step = {"a": np.zeros((3, 4), np.float32), "b": [reverb.TensorSpec((), np.int8), np.zeros(2)]}
+    row = create_reference_step(step)
+
+    def rule(pattern, table="t"):
+        return create_config(pattern, table)
+    one = infer_signature([rule({"x": row["a"][-6::2], "y": (row["b"][0][-1], row["b"][1][-2:])})], step)
+    assert one == {"x": reverb.TensorSpec((3, 3, 4), np.float32, "x"),
+                   "y": (reverb.TensorSpec((), np.int8, "y/0"), reverb.TensorSpec((2, 2), np.float64, "y/1"))}
+    both = infer_signature([rule({"x": row["a"][-2:]}), rule({"x": row["a"][-3:-1]}), rule({"x": row["a"][-3:]})], step)
+    assert both == {"x": reverb.TensorSpec((None, 3, 4), np.float32)}
+    for wrong in ([], [rule(row["a"][-1]), rule(row["a"][-1], "u")], [rule({"x": row["a"][-1]}), rule({"y": row["a"][-1]})],
+                  [rule(row["a"][-1]), rule(row["b"][1][-1])], [rule(row["a"][-1]), rule(row["a"][-1:])]):
+        with pytest.raises(ValueError):
+            infer_signature(wrong, step)
+    with pytest.raises(ValueError):
+        infer_signature([rule(row["a"][-1])], {"b": np.zeros(2)})
+    with reverb.Server([reverb.Table.queue("t", 10, signature=one)]) as server:
+        assert server.localhost_client().server_info()["t"].signature == one
+
+
+def test_td_error(client):
+    priority = td_error(0.75, STEP, lambda step: step["b"]["c"])
+    rule = create_config(create_reference_step(STEP)["a"][-2:], "t", priority=priority)
+    with client.structured_writer([rule]) as writer:
+        for t, error in enumerate((1.0, -3.0, 0.0)):
+            writer.append({"a": t, "b": {"c": error}})
+    assert [steps[0].info.priority for steps in client.sample("t", 2)] == [0.75 * 3 + 0.25 * 2, 0.75 * 3 + 0.25 * 1.5]
+    for weight, column in ((2.0, lambda step: step["a"]), (0.5, lambda step: step)):
+        with pytest.raises((ValueError, TypeError)):
+            td_error(weight, STEP, column)
+
+
+def test_steps_have_the_columns_of_the_first(client):
+    rule = create_config(create_reference_step(STEP)["b"]["c"][-1], "t")
+    assert unpack_pattern(rule) == create_reference_step(STEP)["b"]["c"][-1]
+    with client.structured_writer([rule]) as writer:
+        writer.append({"a": 1, "b": {"c": 1}})
+        for wrong in ({"a": 1, "b": {"c": 1.5}}, {"a": 1, "b": {"c": np.zeros(2, int)}}, {"a": 1, "b": {"c": 1, "d": 1}}):
+            with pytest.raises(ValueError):
+                writer.append(wrong)
+        writer.append({"b": {"c": 2}})
+    assert [int(steps.data[0]) for steps in client.sample("t", 2, emit_timesteps=False)] == [1, 2]

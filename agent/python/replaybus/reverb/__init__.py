@@ -1,11 +1,12 @@
 """Reverb's interface on replaybus: ``import replaybus.reverb as reverb``. docs/FROM-REVERB.md says what is the same.
 
+>>> import numpy as np
 >>> import replaybus.reverb as reverb
 >>> server = reverb.Server(tables=[reverb.Table(
 ...     name="replay", sampler=reverb.selectors.Prioritized(0.8), remover=reverb.selectors.Fifo(), max_size=100,
 ...     rate_limiter=reverb.rate_limiters.MinSize(1))])
 >>> client = reverb.Client(f"localhost:{server.port}")
->>> client.insert({"observation": [0.0, 1.0], "reward": 2.0}, priorities={"replay": 1.0})
+>>> client.insert({"observation": np.array([0.0, 1.0]), "reward": 2.0}, priorities={"replay": 1.0})
 >>> sample = next(client.sample("replay"))[0]
 >>> [array.tolist() for array in sample.data]
 [[0.0, 1.0], 2.0]
@@ -14,13 +15,13 @@
 1
 >>> server.stop()
 """
-from . import checkpointers, client, errors, item_selectors, rate_limiters, replay_sample, reverb_types, server
-from . import structured_writer, timestep_dataset, trajectory_dataset, trajectory_writer, writer
+from . import checkpointers, client, errors, item_selectors, platform, pybind, rate_limiters, replay_sample, reverb_types
+from . import server, structured_writer, timestep_dataset, trajectory_dataset, trajectory_writer, writer
 from . import item_selectors as selectors
 from .client import Client
 from .errors import DeadlineExceededError, ReverbError
 from .replay_sample import ReplaySample, SampleInfo
-from .reverb_types import TableInfo
+from .reverb_types import TableInfo, TensorSpec
 from .server import Server, Table
 from .structured_writer import Condition, StructuredWriter
 from .tensorflow import PatternDataset, TFClient

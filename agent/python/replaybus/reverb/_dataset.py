@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any, Callable, Iterator, Optional
+from typing import Any, Callable, Iterator, NamedTuple, Optional
 
 import numpy as np
 
@@ -11,14 +11,17 @@ from . import _structure
 from ._samples import Item, sampled
 from .client import Client
 from .errors import translated
-from .replay_sample import ReplaySample
+from .replay_sample import ReplaySample, SampleInfo
+from .reverb_types import TensorSpec, dtype_name, shape_of
+
+_INFO = SampleInfo(np.uint64, np.float64, np.int64, np.float64, np.int32)
 
 
 def _stacked(samples: list) -> Any:
     """Samples as one sample, whose arrays have a first dimension for the samples."""
-    node = nest.node_of(samples[0])
+    node = _structure.node_of(samples[0])
     columns = zip(*(nest.flatten(node, sample) for sample in samples))
-    return nest.pack(node, map(np.stack, columns))
+    return _structure.pack(node, map(np.stack, columns))
 
 
 class _Iterable:
@@ -36,7 +39,11 @@ class _Iterable:
         """The first samples; all of them if count is negative."""
         return _Iterable(lambda: itertools.islice(iter(self), None if count < 0 else count))
 
-    def prefetch(self, buffer_size: int) -> "_Iterable":
+    def map(self, map_func: Callable[[ReplaySample], Any], *_: Any, **__: Any) -> "_Iterable":
+        """The results of a function of each sample."""
+        return _Iterable(lambda: map(map_func, iter(self)))
+
+    def prefetch(self, buffer_size: Any = None) -> "_Iterable":
         """The same samples: they are always fetched ahead, up to max_in_flight_samples_per_worker."""
         return self
 
@@ -53,74 +60,33 @@ class _Iterable:
                 yield _stacked(part)
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"'{name}' is not a method of this dataset: methods of TensorFlow's datasets other than batch, take, "
-                             "prefetch and as_numpy_iterator need TensorFlow, which replaybus does not use; iterate over it")
+        raise AttributeError(f"'{name}' is not a method of this dataset: methods of TensorFlow's datasets other than batch, map, "
+                             "take, prefetch and as_numpy_iterator need TensorFlow, which replaybus does not use; iterate "
+                             "over it")
 
 
-class Dataset(_Iterable):
-    """Samples of a table, without end unless max_samples or rate_limiter_timeout_ms says otherwise."""
+class _Form(NamedTuple):
+    """The structure, element types and shapes of samples. checked: the caller declared them, and samples must have them."""
 
-    def __init__(self, server_address: str, table: str, dtypes: Any = None, shapes: Any = None,
-                 max_in_flight_samples_per_worker: int = 100, num_workers_per_iterator: int = -1,
-                 max_samples_per_stream: int = -1, rate_limiter_timeout_ms: int = -1, max_samples: int = -1) -> None:
-        if max_in_flight_samples_per_worker < 1:
-            raise ValueError(f"max_in_flight_samples_per_worker must be 1 or more, not {max_in_flight_samples_per_worker}")
-        for name, value in (("num_workers_per_iterator", num_workers_per_iterator),
-                            ("max_samples_per_stream", max_samples_per_stream), ("max_samples", max_samples)):
-            if value < 1 and value != -1:
-                raise ValueError(f"{name} must be -1, or 1 or more, not {value}")
-        if rate_limiter_timeout_ms < -1:
-            raise ValueError(f"rate_limiter_timeout_ms must be -1, or 0 or more, not {rate_limiter_timeout_ms}")
-        super().__init__(self._samples)
-        self._client, self._table = Client(server_address), table
-        self._in_flight, self._max_samples = max_in_flight_samples_per_worker, max(max_samples, 0)
-        self._timeout = None if rate_limiter_timeout_ms < 0 else rate_limiter_timeout_ms / 1000
-        self._node: Optional[nest.Node] = None
-        self._specs: Optional[list] = None
-        if dtypes is not None:
-            self._expect(dtypes, shapes)
+    node: nest.Node
+    specs: list[_structure.Spec]
+    checked: bool
 
-    @classmethod
-    def from_table_signature(cls, server_address: str, table: str, max_in_flight_samples_per_worker: int,
-                             num_workers_per_iterator: int = -1, max_samples_per_stream: int = -1,
-                             rate_limiter_timeout_ms: int = -1, get_signature_timeout_secs: Optional[int] = None,
-                             max_samples: int = -1) -> "Dataset":
-        """A dataset with the structure of the table's signature."""
-        client = Client(server_address)
-        info = client.server_info(get_signature_timeout_secs)
-        if table not in info:
-            raise ValueError(f"the server has no table '{table}': it has {sorted(info)}")
-        if info[table].signature is None:
-            raise ValueError(f"table '{table}' has no signature")
-        return cls(server_address, table, None, None, max_in_flight_samples_per_worker, num_workers_per_iterator,
-                   max_samples_per_stream, rate_limiter_timeout_ms, max_samples)
 
-    def _expect(self, dtypes: Any, shapes: Any) -> None:
-        """Keeps the structure, types and shapes that the caller declared."""
-        dtypes = _structure.ordered(dtypes)
-        self._node = nest.node_of(dtypes)
-        names, types = _structure.names(self._node), nest.flatten(self._node, dtypes)
-        sizes = [None] * len(types) if shapes is None else _shapes(self._node, _structure.ordered(shapes))
-        self._specs = [_structure.Spec(name, _structure.dtype_name(dtype), _structure.shape_of(shape))
-                       for name, dtype, shape in zip(names, types, sizes)]
+def _declared(dtypes: Any, shapes: Any) -> _Form:
+    """The form that the caller declared. Lists become tuples, as in TensorFlow's datasets."""
+    node = _structure.node_of(_as_tuples(dtypes))
+    sizes = [None] * len(_structure.paths(node)) if shapes is None else _shapes(node, shapes)
+    return _Form(node, [_structure.Spec(name, dtype_name(dtype), shape_of(shape)) for name, dtype, shape in
+                        zip(_structure.names(node), nest.flatten(node, dtypes), sizes)], True)
 
-    def _data(self, item: Item, fields: list) -> Any:
-        """Fields in the declared structure, or in the structure in which they were written."""
-        if self._node is None:
-            return item.structured(fields)
-        got = [_structure.Spec(spec.name, field.dtype.name, field.shape) for spec, field in zip(self._specs, fields)]
-        if len(fields) != len(self._specs):
-            raise ValueError(f"the items of table '{self._table}' have {len(fields)} fields, and dtypes has {len(self._specs)}")
-        _structure.check(self._table, self._specs, got)
-        return nest.pack(self._node, iter(fields))
 
-    def _samples(self) -> Iterator[ReplaySample]:
-        with translated():
-            for item in sampled(self._client.native, self._table, self._in_flight, self._timeout, self._max_samples):
-                yield from self._of_item(item)
-
-    def _of_item(self, item: Item) -> Iterator[ReplaySample]:
-        raise NotImplementedError
+def _as_tuples(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _as_tuples(part) for key, part in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*map(_as_tuples, value))
+    return tuple(map(_as_tuples, value)) if isinstance(value, (list, tuple)) else value
 
 
 def _shapes(node: nest.Node, shapes: Any) -> list:
@@ -131,3 +97,84 @@ def _shapes(node: nest.Node, shapes: Any) -> list:
     if len(parts) != len(node.parts):
         raise ValueError("dtypes and shapes must have the same structure")
     return [shape for child, part in zip(node.parts, parts) for shape in _shapes(child, part)]
+
+
+def _check_options(in_flight: int, timeout_ms: int, **counts: int) -> None:
+    if in_flight < 1:
+        raise ValueError(f"max_in_flight_samples_per_worker must be 1 or more, not {in_flight}")
+    for name, value in counts.items():
+        if value < 1 and value != -1:
+            raise ValueError(f"{name} must be -1, or 1 or more, not {value}")
+    if timeout_ms < -1:
+        raise ValueError(f"rate_limiter_timeout_ms must be an integer >= -1, not {timeout_ms}")
+
+
+class Dataset(_Iterable):
+    """Samples of a table, without end unless max_samples or rate_limiter_timeout_ms says otherwise.
+
+    flexible_batch_size: how many items of a table that picks at random are requested at once.
+    """
+
+    def __init__(self, server_address: str, table: str, dtypes: Any = None, shapes: Any = None,
+                 max_in_flight_samples_per_worker: int = 100, num_workers_per_iterator: int = -1,
+                 max_samples_per_stream: int = -1, rate_limiter_timeout_ms: int = -1, max_samples: int = -1, *,
+                 flexible_batch_size: int = -1) -> None:
+        _check_options(max_in_flight_samples_per_worker, rate_limiter_timeout_ms,
+                       num_workers_per_iterator=num_workers_per_iterator, max_samples_per_stream=max_samples_per_stream,
+                       max_samples=max_samples, flexible_batch_size=flexible_batch_size)
+        super().__init__(self._samples)
+        self._client, self._table = Client(server_address), table
+        self._in_flight, self._max_samples = max_in_flight_samples_per_worker, max(max_samples, 0)
+        self._batch_size = max(flexible_batch_size, 0)
+        self._timeout = None if rate_limiter_timeout_ms < 0 else rate_limiter_timeout_ms / 1000
+        self._form: Optional[_Form] = None if dtypes is None else _declared(dtypes, shapes)
+
+    @classmethod
+    def from_table_signature(cls, server_address: str, table: str, max_in_flight_samples_per_worker: int,
+                             num_workers_per_iterator: int = -1, max_samples_per_stream: int = -1,
+                             rate_limiter_timeout_ms: int = -1, get_signature_timeout_secs: Optional[int] = None,
+                             max_samples: int = -1, *, flexible_batch_size: int = -1) -> "Dataset":
+        """A dataset with the structure of the table's signature."""
+        client = Client(server_address)
+        info = client.server_info(get_signature_timeout_secs)
+        if table not in info:
+            raise ValueError(f"Server at {server_address} does not contain any table named {table}. Found: "
+                             f"{', '.join(sorted(info))}.")
+        specs = client.specs(table)
+        if specs is None:
+            raise ValueError(f"Table {table} at {server_address} does not have a signature.")
+        dataset = cls(server_address, table, None, None, max_in_flight_samples_per_worker, num_workers_per_iterator,
+                      max_samples_per_stream, rate_limiter_timeout_ms, max_samples, flexible_batch_size=flexible_batch_size)
+        dataset._form = _Form(_structure.node_of_specs(specs), list(specs), False)
+        return dataset
+
+    @property
+    def element_spec(self) -> ReplaySample:
+        """A sample with a TensorSpec in the place of each array."""
+        if self._form is None:
+            raise ValueError("the dataset was made without dtypes: it takes items of any structure")
+        info = SampleInfo(*(TensorSpec((), dtype) for dtype in _INFO))
+        return ReplaySample(info, _structure.pack(self._form.node, [
+            TensorSpec(spec.shape, object if spec.dtype == "string" else spec.dtype) for spec in self._form.specs]))
+
+    def _data(self, item: Item, fields: list) -> Any:
+        """Fields in the form that is known, or in the structure in which they were written."""
+        if self._form is None:
+            return item.structured(fields)
+        specs = self._form.specs
+        if len(fields) != len(specs):
+            raise ValueError(f"the items of table '{self._table}' have {len(fields)} fields, and {len(specs)} are expected")
+        if self._form.checked:
+            _structure.check(self._table, specs, [
+                _structure.Spec(name, dtype_name(field.dtype), field.shape) for name, field in zip(item.names, fields)])
+        return _structure.pack(self._form.node, fields)
+
+    def _samples(self) -> Iterator[ReplaySample]:
+        with translated():
+            for item in sampled(self._client.native, self._table, self._in_flight, self._timeout, self._max_samples,
+                                self._batch_size):
+                info = SampleInfo(*(dtype(value) for dtype, value in zip(_INFO, item.info)))
+                yield from self._of_item(item._replace(info=info))
+
+    def _of_item(self, item: Item) -> Iterator[ReplaySample]:
+        raise NotImplementedError

@@ -8,7 +8,7 @@ import numpy as np
 
 from .. import _core
 from ..client import Client
-from ..writer import Field
+from ..writer import Field, _close_quietly
 
 MAX_STREAMS = 16
 
@@ -74,7 +74,12 @@ class ItemWriter:
             stream.end_episode(wait=False)
 
     def close(self, timeout: Optional[float] = None) -> None:
-        """Waits until all items are confirmed, then closes the streams."""
+        """Waits until all items are confirmed, then closes the streams. Without waiting for more, if a stream fails."""
         self._last = None
-        while self._streams:
-            self._streams.popitem()[1].close(timeout)
+        try:
+            while self._streams:
+                self._streams.popitem()[1].close(timeout)
+        finally:
+            for stream in self._streams.values():
+                _close_quietly(stream, 0)
+            self._streams.clear()

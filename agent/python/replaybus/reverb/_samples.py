@@ -8,7 +8,7 @@ import numpy as np
 from .. import nest
 from ..client import Client
 from ..sampler import Batch
-from . import _structure
+from . import _codec, _structure
 from .replay_sample import ReplaySample, SampleInfo
 
 
@@ -21,7 +21,7 @@ class Item(NamedTuple):
 
     def structured(self, values: list) -> Any:
         """Values in the structure in which the item was written."""
-        return nest.pack(_structure.node_of_names(self.names), iter(values))
+        return _structure.pack(_structure.node_of_names(self.names), values)
 
     def timesteps(self) -> int:
         """The number of steps, which is the first dimension of all fields."""
@@ -31,27 +31,36 @@ class Item(NamedTuple):
                              "timesteps: sample it with emit_timesteps=False, or with TrajectoryDataset")
         return counts.pop()
 
-    def sample(self, structure: bool) -> ReplaySample:
-        """The whole item."""
-        return ReplaySample(self.info, self.structured(self.fields) if structure else list(self.fields))
+    def sample(self, node: Optional[nest.Node]) -> ReplaySample:
+        """The whole item: a list of fields, or a structure with them."""
+        return ReplaySample(self.info, self._packed(node, list(self.fields)))
 
-    def steps(self, structure: bool) -> list[ReplaySample]:
+    def steps(self, node: Optional[nest.Node]) -> list[ReplaySample]:
         """A sample for each timestep."""
         rows = [[field[step, ...] for field in self.fields] for step in range(self.timesteps())]
-        return [ReplaySample(self.info, self.structured(row) if structure else row) for row in rows]
+        return [ReplaySample(self.info, self._packed(node, row)) for row in rows]
+
+    def _packed(self, node: Optional[nest.Node], values: list) -> Any:
+        if node is None:
+            return values
+        if len(values) != len(_structure.paths(node)):
+            raise ValueError(f"item {self.info.key} has {len(values)} fields, and the signature of its table has "
+                             f"{len(_structure.paths(node))}: sample it with unpack_as_table_signature=False")
+        return _structure.pack(node, values)
 
 
 LARGEST_BATCH = 32
 
 
-def sampled(client: Client, table: str, in_flight: int, timeout: Optional[float], max_samples: int) -> Iterator[Item]:
+def sampled(client: Client, table: str, in_flight: int, timeout: Optional[float], max_samples: int,
+            batch_size: int = 0) -> Iterator[Item]:
     """Items of a table, of which about ``in_flight`` are requested ahead. 0 max_samples: without end.
 
     Tables that pick at random give batches, which are flexible: a limiter that allows a single sample gives that sample at
     once. Tables that pick in an order give items one by one, since a batch puts items of the same layout together.
     """
     in_order = not client.info(table)["tables"][0]["sampler"].startswith(("uniform", "prioritized"))
-    size = 1 if in_order else min(in_flight, LARGEST_BATCH)
+    size = 1 if in_order else min(in_flight, batch_size or LARGEST_BATCH)
     with client.sampler(table, size, in_flight=max(in_flight // size, 1), timeout=timeout, max_samples=max_samples,
                         flexible=True) as sampler:
         for batch in sampler:
@@ -60,10 +69,11 @@ def sampled(client: Client, table: str, in_flight: int, timeout: Optional[float]
 
 def items(batch: Batch) -> Iterator[Item]:
     """The items of a batch, one by one, without the rows that only fill up shorter items."""
-    names, fields, lengths = batch.names(), batch.fields(), batch.field_lengths()
+    names, suffixes = zip(*map(_codec.split, batch.names()))
+    fields, lengths = batch.fields(), batch.field_lengths()
     size = int(batch.info["table_size"])
     for i in range(len(batch)):
         info = SampleInfo(int(batch.key[i]), float(batch.probability[i]), size, float(batch.priority[i]),
                           int(batch.times_sampled[i]))
         rows = [field[i, ...] if length is None else field[i, :length[i]] for field, length in zip(fields, lengths)]
-        yield Item(info, names, rows)
+        yield Item(info, names, [_codec.decode(*parts) for parts in zip(names, suffixes, rows)])

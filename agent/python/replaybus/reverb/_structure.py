@@ -1,44 +1,80 @@
-"""Structures as Reverb orders them, signatures of tables, and what a server tells its clients about both.
+"""Structures as Reverb flattens them, signatures of tables, and what a server tells its clients about both.
 
->>> list(ordered({"b": 1, "a": {"d": 2, "c": 3}}))
-['a', 'b']
+Lists are structures, the keys of a dict are taken in alphabetical order, and None stands for a value that is missing.
+
+>>> node = node_of({"b": [1, 2], "a": 3})
+>>> paths(node)
+(('a',), ('b', 0), ('b', 1))
+>>> names(node)
+('a', 'b/[0]', 'b/[1]')
 """
 from __future__ import annotations
 
 import functools
 import json
-from typing import Any, NamedTuple, Optional, Sequence
-
-import numpy as np
+from collections.abc import Mapping
+from typing import Any, Iterable, NamedTuple, Optional, Sequence
 
 from .. import nest
 from ..errors import DeadlineExceeded
 from ..writer import Field
+from .reverb_types import TensorSpec, dtype_name, shape_of
 
 SLOT = "replaybus.reverb"
+LEAF = nest.LEAF
 names = functools.lru_cache(maxsize=1024)(nest.names)
 node_of_names = functools.lru_cache(maxsize=1024)(nest.node_of_names)
 
 
-def ordered(value: Any) -> Any:
-    """The same structure with the keys of its dicts in alphabetical order, which is the order of flat samples."""
-    if isinstance(value, dict):
-        return {key: ordered(value[key]) for key in sorted(value)}
-    if isinstance(value, tuple) and not isinstance(value, Field):
-        return type(value)(*map(ordered, value)) if hasattr(value, "_fields") else tuple(map(ordered, value))
-    if isinstance(value, list) and nest.node_of(value).kind != "leaf":
-        return [ordered(part) for part in value]
-    return value
+def node_of(value: Any, leaf: tuple[type, ...] = ()) -> nest.Node:
+    """The structure of a value. Values of the types in ``leaf`` are no structures."""
+    if isinstance(value, leaf) or not isinstance(value, (Mapping, tuple, list)):
+        return LEAF
+    if not value:
+        raise ValueError(f"an empty {type(value).__name__} has no place in a structure")
+    if isinstance(value, Mapping):
+        keys = tuple(sorted(value, key=_key))
+        return nest.Node("dict", keys, tuple(node_of(value[key], leaf) for key in keys))
+    parts = tuple(node_of(part, leaf) for part in value)
+    if hasattr(value, "_fields"):
+        return nest.named_node(type(value), parts)
+    return nest.Node("tuple" if isinstance(value, tuple) else "list", tuple(range(len(value))), parts)
 
 
-def array_of(name: str, value: Any) -> np.ndarray:
-    """A value of a step as an array of numbers."""
-    array = np.asarray(value)
-    if array.dtype.kind not in "biufc":
-        raise ValueError(f"'{name}' is {array.dtype}, and items hold numbers: encode strings as uint8")
-    if not array.size:
-        raise ValueError(f"'{name}' has the shape {array.shape}, and every dimension must be 1 or more")
-    return array
+def _key(key: Any) -> str:
+    if not isinstance(key, str) or not key:
+        raise TypeError(f"a key of a structure is a str with at least one character, not {key!r}")
+    return key
+
+
+@functools.lru_cache(maxsize=1024)
+def paths(node: nest.Node) -> tuple[tuple, ...]:
+    """The path of each value: keys and numbers."""
+    if node.kind == "leaf":
+        return ((),)
+    return tuple((key, *rest) for key, part in zip(node.keys, node.parts) for rest in paths(part))
+
+
+def merged(old: Optional[nest.Node], new: nest.Node, value: Any) -> nest.Node:
+    """The structure of all steps so far, with what a step adds to it. ``new`` is the structure of ``value``."""
+    if old is None or value is None:
+        return new if old is None else old
+    if old.kind != new.kind or old.cls is not new.cls:
+        raise ValueError(f"the structure of this step contradicts that of the steps before it: a {new.kind} is in the place "
+                         f"of a {old.kind}")
+    if new.kind == "leaf":
+        return new
+    parts = dict(zip(old.keys, old.parts))
+    values = [value[key] for key in new.keys] if new.kind == "dict" else value
+    for key, part, child in zip(new.keys, new.parts, values):
+        parts[key] = merged(parts.get(key), part, child)
+    keys = tuple(sorted(parts)) if new.kind == "dict" else tuple(parts)
+    return nest.Node(new.kind, keys, tuple(parts[key] for key in keys), new.cls)
+
+
+def pack(node: nest.Node, values: Iterable[Any]) -> Any:
+    """The structure, filled with values in order."""
+    return nest.pack(node, iter(values))
 
 
 class Spec(NamedTuple):
@@ -49,35 +85,25 @@ class Spec(NamedTuple):
     shape: Optional[tuple]
 
 
-def dtype_name(value: Any) -> str:
-    """The name of an element type."""
-    dtype = getattr(value, "as_numpy_dtype", value)  # TensorFlow's element types
-    return np.dtype(dtype).name
-
-
-def shape_of(value: Any) -> Optional[tuple]:
-    """A shape as a tuple; None: any."""
-    if value is None:
-        return None
-    dims = getattr(value, "dims", value)  # TensorFlow's shapes
-    return None if dims is None else tuple(None if dim is None else int(dim) for dim in dims)
-
-
 def specs_of(signature: Any) -> Optional[list[Spec]]:
-    """The values of a signature: a structure of objects with dtype and shape, such as replaybus.Field or arrays."""
+    """The values of a signature: a structure of objects with dtype and shape, such as TensorSpec, Field or arrays."""
     if signature is None:
         return None
-    signature = ordered(signature)
-    node = nest.node_of(signature, (Field,))
+    node = node_of(signature, (Field,))
     return [Spec(name, dtype_name(leaf.dtype), shape_of(leaf.shape))
             for name, leaf in zip(names(node), nest.flatten(node, signature))]
 
 
 def signature_of(specs: Optional[Sequence[Spec]]) -> Any:
-    """The structure of these values, with a replaybus.Field in the place of each."""
+    """The structure of these values, with a TensorSpec in the place of each."""
     if not specs:
         return None
-    return nest.pack(node_of_names(tuple(spec.name for spec in specs)), iter([Field(s.dtype, s.shape) for s in specs]))
+    return pack(node_of_specs(specs), [TensorSpec(s.shape, object if s.dtype == "string" else s.dtype) for s in specs])
+
+
+def node_of_specs(specs: Sequence[Spec]) -> nest.Node:
+    """The structure of a signature."""
+    return node_of_names(tuple(spec.name for spec in specs))
 
 
 def _fits(want: Optional[tuple], got: tuple) -> bool:
@@ -85,12 +111,11 @@ def _fits(want: Optional[tuple], got: tuple) -> bool:
 
 
 def check(table: str, specs: Optional[Sequence[Spec]], fields: Sequence[Spec]) -> None:
-    """Raises ValueError if an item with these fields does not have the table's signature."""
+    """Raises ValueError if an item with these fields does not have the table's signature. Names do not count."""
     if specs is None:
         return
     same = len(specs) == len(fields) and all(
-        want.name == got.name and want.dtype == got.dtype and _fits(want.shape, got.shape)
-        for want, got in zip(specs, fields))
+        want.dtype == got.dtype and _fits(want.shape, got.shape) for want, got in zip(specs, fields))
     if not same:
         raise ValueError(f"the item does not have the signature of table '{table}': the signature is {_text(specs)}, "
                          f"the item is {_text(fields)}")
@@ -100,11 +125,23 @@ def _text(specs: Sequence[Spec]) -> str:
     return "[" + ", ".join(f"{spec.name} {spec.dtype}{spec.shape}" for spec in specs) + "]"
 
 
-class Facts(NamedTuple):
-    """What a server stores for its clients: signatures by table, and the folder of its checkpoints."""
+class TableFacts(NamedTuple):
+    """What the broker does not store of a table: its signature and the settings of its selectors."""
 
-    signatures: dict
+    specs: Optional[list] = None
+    sampler: Optional[dict] = None
+    remover: Optional[dict] = None
+
+
+class Facts(NamedTuple):
+    """What a server stores for its clients: facts by table, and the folder of its checkpoints."""
+
+    tables: dict = {}
     checkpoints: Optional[str] = None
+
+    def of(self, table: str) -> TableFacts:
+        """The facts of a table."""
+        return self.tables.get(table, TableFacts())
 
 
 def publish(client: Any, facts: Facts) -> None:
@@ -117,7 +154,10 @@ def lookup(client: Any) -> Facts:
     try:
         stored = json.loads(bytes(client.params.get(SLOT, timeout=0).data))
     except DeadlineExceeded:
-        return Facts({})
-    signatures = {name: specs and [Spec(part[0], part[1], None if part[2] is None else tuple(part[2])) for part in specs]
-                  for name, specs in stored["signatures"].items()}
-    return Facts(signatures, stored["checkpoints"])
+        return Facts()
+    return Facts({name: TableFacts(_specs(specs), sampler, remover)
+                  for name, (specs, sampler, remover) in stored["tables"].items()}, stored["checkpoints"])
+
+
+def _specs(stored: Optional[list]) -> Optional[list[Spec]]:
+    return stored and [Spec(name, dtype, None if shape is None else tuple(shape)) for name, dtype, shape in stored]

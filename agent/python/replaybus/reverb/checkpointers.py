@@ -1,18 +1,37 @@
 """Where a server keeps its checkpoints."""
 from __future__ import annotations
 
+import os
+import shutil
 import tempfile
-from typing import Optional
+from typing import NamedTuple, Optional
+
+
+class CheckpointerInterface(NamedTuple):
+    """What a server needs to know of a checkpointer."""
+
+    path: str
+    fallback_path: Optional[str] = None
 
 
 class DefaultCheckpointer:
-    """Checkpoints in the folder ``path``. A server that starts with the folder of another continues with its items."""
+    """Checkpoints in the folder ``path``. A server that starts with the folder of another continues with its items.
+
+    fallback_checkpoint_path: a folder whose checkpoints are copied if ``path`` has none. ``group`` has no meaning here.
+    """
 
     def __init__(self, path: str, group: str = "", fallback_checkpoint_path: Optional[str] = None) -> None:
-        if fallback_checkpoint_path is not None:
-            raise ValueError("fallback_checkpoint_path is not supported: the broker falls back to the older checkpoints of "
-                             "its own folder")
-        self.path, self.group = path, group
+        self.path, self.group, self.fallback_checkpoint_path = path, group, fallback_checkpoint_path
+
+    def internal_checkpointer(self) -> CheckpointerInterface:
+        """The folders: one for checkpoints, and one whose checkpoints are taken if that has none."""
+        return CheckpointerInterface(self.path, self.fallback_checkpoint_path)
+
+    def prepare(self) -> None:
+        """Makes the folder. If it has no checkpoints, copies those of the fallback folder."""
+        os.makedirs(self.path, exist_ok=True)
+        if self.fallback_checkpoint_path is not None and not os.listdir(self.path):
+            shutil.copytree(self.fallback_checkpoint_path, self.path, dirs_exist_ok=True)
 
 
 class TempDirCheckpointer(DefaultCheckpointer):

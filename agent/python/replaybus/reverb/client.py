@@ -8,11 +8,13 @@ from typing import Any, Generator, Mapping, Optional, Sequence, Union
 import numpy as np
 
 from .. import client as native
+from .. import errors as native_errors
 from .. import nest
-from . import _structure
+from . import _codec, _structure
+from ._inner import InnerWriter
 from ._items import ItemWriter, Rows
 from ._samples import sampled
-from .errors import translated
+from .errors import DeadlineExceededError, translated
 from .replay_sample import ReplaySample
 from .reverb_types import TableInfo, table_info
 from .structured_writer import Config, StructuredWriter
@@ -58,13 +60,13 @@ class Client:
         return self._known
 
     def signature(self, table: str) -> Any:
-        """The signature of a table, with a replaybus.Field for each value; None if it has none."""
+        """The signature of a table, with a TensorSpec for each value; None if it has none."""
         return _structure.signature_of(self.specs(table))
 
     def specs(self, table: str) -> Optional[Sequence[_structure.Spec]]:
         """The values of a table's signature; None if it has none."""
         with translated():
-            return self._facts().signatures.get(table)
+            return self._facts().of(table).specs
 
     # ---- writing
 
@@ -72,12 +74,11 @@ class Client:
         """Inserts one timestep into each of the tables, and waits until it is there."""
         if not priorities:
             raise ValueError("priorities must name at least one table")
-        data = _structure.ordered(data)
-        node = nest.node_of(data)
+        node = _structure.node_of(data)
         names = _structure.names(node)
-        rows = [_structure.array_of(name, leaf) for name, leaf in zip(names, nest.flatten(node, data))]
-        specs = [_structure.Spec(name, row.dtype.name, row.shape) for name, row in zip(names, rows)]
-        fields = [Rows(name, row[np.newaxis], False) for name, row in zip(names, rows)]
+        rows = [_codec.encode(name, leaf) for name, leaf in zip(names, nest.flatten(node, data))]
+        specs = [_structure.Spec(name, row.dtype, row.shape) for name, row in zip(names, rows)]
+        fields = [Rows(name + row.suffix, row.array[np.newaxis], False) for name, row in zip(names, rows)]
         for table in priorities:
             _structure.check(table, self.specs(table), specs)
         if self._pid != os.getpid():  # the streams belong to the parent, and one of its threads may have held the lock
@@ -98,7 +99,9 @@ class Client:
     def trajectory_writer(self, num_keep_alive_refs: int, *, get_signature_timeout_ms: Optional[int] = 3000
                           ) -> TrajectoryWriter:
         """A writer whose items are selections of the newest num_keep_alive_refs steps."""
-        return TrajectoryWriter(self, num_keep_alive_refs)
+        if num_keep_alive_refs < 1:
+            raise ValueError(f"num_keep_alive_refs must be 1 or more, not {num_keep_alive_refs}")
+        return TrajectoryWriter(InnerWriter(self, num_keep_alive_refs))
 
     def structured_writer(self, configs: Sequence[Config]) -> StructuredWriter:
         """A writer whose items are made by rules: what structured_writer.create_config makes."""
@@ -111,14 +114,16 @@ class Client:
                ) -> Generator[Union[list[ReplaySample], ReplaySample], None, None]:
         """Yields items: each a list with a sample per timestep, or with emit_timesteps=False one sample.
 
-        ``data`` is a list of arrays, or with unpack_as_table_signature the structure in which the item was written. Waits
-        until the table has items to give.
+        ``data`` is a list of arrays, or with unpack_as_table_signature the structure of the table's signature, if it has one.
+        Waits until the table has items to give.
         """
         if num_samples < 1:
             raise ValueError(f"num_samples must be 1 or more, not {num_samples}")
         with translated():
+            specs = self.specs(table) if unpack_as_table_signature else None
+            node = None if specs is None else _structure.node_of_specs(specs)
             for item in sampled(self.native, table, min(num_samples, SAMPLES_IN_FLIGHT), None, num_samples):
-                yield (item.steps if emit_timesteps else item.sample)(unpack_as_table_signature)
+                yield (item.steps if emit_timesteps else item.sample)(node)
 
     # ---- operating
 
@@ -138,10 +143,19 @@ class Client:
             self.native.reset(table)
 
     def server_info(self, timeout: Optional[float] = None) -> dict[str, TableInfo]:
-        """The state of every table, by name. ``timeout`` is in seconds."""
+        """The state of every table, by name. ``timeout``, in seconds, covers the connection, too."""
         with translated():
-            state = self.native.info(timeout=timeout)
-        return {table["name"]: table_info(table, self.signature(table["name"])) for table in state["tables"]}
+            try:
+                self.native.connect(timeout)
+                state = self.native.info(timeout=timeout)
+            except native_errors.Unavailable as error:
+                raise DeadlineExceededError(str(error)) from error
+            facts = self._facts()
+        return {table["name"]: self._table_info(table, facts.of(table["name"])) for table in state["tables"]}
+
+    def _table_info(self, table: Mapping[str, Any], facts: _structure.TableFacts) -> TableInfo:
+        return table_info(table, facts.sampler or {"kind": table["sampler"]}, facts.remover or {"kind": table["remover"]},
+                          _structure.signature_of(facts.specs))
 
     def checkpoint(self) -> str:
         """Stores the whole state of the server, and returns the folder of its checkpoints."""

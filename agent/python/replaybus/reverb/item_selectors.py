@@ -50,13 +50,17 @@ class Uniform(Selector):
     is_deterministic = False
 
 
-class MinHeap(Selector):
+class Heap(Selector):
+    """Picks by priority."""
+
+
+class MinHeap(Heap):
     """Picks the item with the lowest priority; among equals, the item that was changed longest ago."""
 
     kind = "min_heap"
 
 
-class MaxHeap(Selector):
+class MaxHeap(Heap):
     """Picks the item with the highest priority; among equals, the item that was changed longest ago."""
 
     kind = "max_heap"

@@ -73,8 +73,6 @@ class SampleToInsertRatio(RateLimiter):
                              "inserts and samples would wait for each other")
         if min_diff > centre:
             raise ValueError(f"min_diff {min_diff} is greater than samples_per_insert * min_size_to_sample = {centre}")
-        if max_diff < centre:
-            raise ValueError(f"max_diff {max_diff} is less than samples_per_insert * min_size_to_sample = {centre}")
 
 
 class Queue(RateLimiter):

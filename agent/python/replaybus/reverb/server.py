@@ -1,6 +1,7 @@
 """Tables, and the broker that holds them."""
 from __future__ import annotations
 
+import dataclasses
 import threading
 from typing import Any, Mapping, Optional, Sequence
 
@@ -8,13 +9,13 @@ from .. import server as native
 from . import _structure, checkpointers, item_selectors, rate_limiters
 from .client import Client
 from .errors import translated
-from .reverb_types import RateLimiterInfo, TableInfo
+from .reverb_types import RateLimiterInfo, TableInfo, options_of
 
 
 class Table:
     """A table of a server: which items it gives, which it removes, how many it holds, and when it makes callers wait.
 
-    ``signature`` is a structure of objects with ``dtype`` and ``shape``, for example ``replaybus.Field``. Clients check it.
+    ``signature`` is a structure of ``TensorSpec``, or of other objects with ``dtype`` and ``shape``. Clients check it.
     """
 
     def __init__(self, name: str, sampler: item_selectors.Selector, remover: item_selectors.Selector, max_size: int,
@@ -28,7 +29,7 @@ class Table:
             raise TypeError("rate_limiter must be a limiter, such as reverb.rate_limiters.MinSize(1)")
         self._arguments = dict(name=name, sampler=sampler, remover=remover, max_size=max_size, rate_limiter=rate_limiter,
                                max_times_sampled=max_times_sampled, extensions=tuple(extensions), signature=signature)
-        self.specs = _structure.specs_of(signature)
+        self.facts = _structure.TableFacts(_structure.specs_of(signature), sampler.config, remover.config)
         self._client: Optional[Client] = None
 
     @classmethod
@@ -65,24 +66,21 @@ class Table:
         """The table's state. Without a running server, its settings."""
         a = self._arguments
         if self._client is not None and not self._client.native.closed:
-            state = self._client.server_info()[self.name]
-            return state._replace(sampler_options=a["sampler"], remover_options=a["remover"], signature=a["signature"])
+            return dataclasses.replace(self._client.server_info()[self.name], signature=a["signature"])
         limiter = a["rate_limiter"]
         rates = RateLimiterInfo(limiter.samples_per_insert, limiter.min_diff, limiter.max_diff, limiter.min_size_to_sample)
-        return TableInfo(a["name"], a["sampler"], a["remover"], a["max_size"], a["max_times_sampled"], rates,
-                         a["signature"])
+        return TableInfo(a["name"], options_of(a["sampler"].config), options_of(a["remover"].config), a["max_size"],
+                         a["max_times_sampled"], rates, a["signature"])
 
     def can_sample(self, num_samples: int) -> bool:
-        """Whether so many items could be sampled now without waiting."""
+        """Whether the limiter would allow so many samples now."""
         info = self.info
         rates, size = info.rate_limiter_info, info.current_size
         cursor = rates.insert_stats.completed * rates.samples_per_insert - rates.sample_stats.completed
-        if 0 < info.max_times_sampled and size * info.max_times_sampled < num_samples:
-            return False
         return size >= rates.min_size_to_sample and cursor - num_samples >= rates.min_diff
 
     def can_insert(self, num_inserts: int) -> bool:
-        """Whether so many items could be inserted now without waiting."""
+        """Whether the limiter would allow so many inserts now."""
         info = self.info
         rates = info.rate_limiter_info
         inserts = rates.insert_stats.completed + num_inserts
@@ -105,8 +103,8 @@ class Server:
     >>> server = reverb.Server([reverb.Table.queue("queue", 10)])
     >>> client = reverb.Client(f"localhost:{server.port}")
     >>> client.insert([1.0, 2.0], {"queue": 1.0})
-    >>> [step.data[0].tolist() for steps in client.sample("queue") for step in steps]
-    [[1.0, 2.0]]
+    >>> [value.tolist() for value in next(client.sample("queue"))[0].data]
+    [1.0, 2.0]
     >>> server.stop()
     """
 
@@ -120,6 +118,7 @@ class Server:
         if len(set(names)) != len(names):
             raise ValueError(f"the names of tables must differ: {names}")
         checkpointer = checkpointer or checkpointers.default_checkpointer()
+        checkpointer.prepare()
         settings = dict(config or {})
         if host != "127.0.0.1":
             settings = {"service": f"tcp://{host}:{port or 0}", "ingest": f"tcp://{host}:0", "events": f"tcp://{host}:0",
@@ -130,7 +129,7 @@ class Server:
                 journal=checkpointer.path if journal else None, mode=mode, config=settings)
             self._port = int(self._server.endpoint.rpartition(":")[2])
             self._client = self.localhost_client()
-            facts = _structure.Facts({table.name: table.specs for table in tables}, str(checkpointer.path))
+            facts = _structure.Facts({table.name: table.facts for table in tables}, str(checkpointer.path))
             _structure.publish(self._client.native, facts)
         for table in tables:
             table._client = self._client

@@ -8,6 +8,7 @@
 """
 from __future__ import annotations
 
+import dataclasses
 import operator
 from typing import Any, Callable, NamedTuple, Optional, Sequence, Union
 
@@ -15,13 +16,16 @@ import numpy as np
 
 from .. import nest
 from . import _structure
+from ._inner import ColumnError, InnerWriter
+from .reverb_types import TensorSpec, dtype_name, shape_of
 from .trajectory_writer import TrajectoryWriter
 
 
-class PatternNode(NamedTuple):
-    """Rows of a column, which count back from the newest step."""
+@dataclasses.dataclass(frozen=True)
+class PatternNode:
+    """Rows of the column at a path, which count back from the newest step."""
 
-    column: str
+    path: tuple
     rows: Union[int, slice]
 
     @property
@@ -29,22 +33,32 @@ class PatternNode(NamedTuple):
         """The number of steps that an episode must have for these rows."""
         return -(self.rows.start if isinstance(self.rows, slice) else self.rows)
 
+    def steps(self, count: int) -> range:
+        """The numbers of the rows in an episode of ``count`` steps."""
+        if isinstance(self.rows, slice):
+            return range(*self.rows.indices(count))
+        return range(count + self.rows, count + self.rows + 1)
+
+    def shape(self, row: tuple) -> tuple:
+        """The shape of the field, for rows of this shape."""
+        return (len(self.steps(self.depth)), *row) if isinstance(self.rows, slice) else row
+
 
 class ReferenceColumn:
     """A column of a step that does not exist yet; ``[-1]``, ``[-3:]`` and ``[-4:-1]`` make parts of a pattern."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, path: tuple) -> None:
+        self.path = path
 
     def __getitem__(self, rows: Union[int, slice]) -> PatternNode:
         if isinstance(rows, slice):
             stop = -0.5 if rows.stop is None else rows.stop
             if rows.start is None or rows.start >= 0 or not rows.start < stop < 0 or (rows.step or 1) < 1:
                 raise ValueError(f"a slice of a pattern counts back from the newest step and is not empty, such as [-3:] or "
-                                 f"[-3:-1]; column '{self.name}' was given {rows}")
+                                 f"[-3:-1]; column {self.path} was given {rows}")
         elif rows >= 0:
-            raise ValueError(f"a row of a pattern counts back from the newest step, -1; column '{self.name}' was given {rows}")
-        return PatternNode(self.name, rows)
+            raise ValueError(f"a row of a pattern counts back from the newest step, -1; column {self.path} was given {rows}")
+        return PatternNode(self.path, rows)
 
 
 class _State(NamedTuple):
@@ -53,7 +67,7 @@ class _State(NamedTuple):
     step_index: int
     steps_since_applied: int
     is_end_episode: bool
-    data: Callable[[str], Any]
+    data: Callable[[tuple], Any]
 
 
 class _Test:
@@ -119,15 +133,14 @@ class Condition:
     @staticmethod
     def data(step_structure: Any) -> Any:
         """The values of the newest step: a structure like a step's."""
-        def value(name: str) -> _Value:
-            return _Value(lambda state: state.data(name))
+        def value(path: tuple) -> _Value:
+            return _Value(lambda state: state.data(path))
         return _mapped(step_structure, value)
 
 
-def _mapped(structure: Any, make: Callable[[str], Any]) -> Any:
-    structure = _structure.ordered(structure)
-    node = nest.node_of(structure)
-    return nest.pack(node, map(make, _structure.names(node)))
+def _mapped(structure: Any, make: Callable[[tuple], Any]) -> Any:
+    node = _structure.node_of(structure)
+    return _structure.pack(node, map(make, _structure.paths(node)))
 
 
 def create_reference_step(step_structure: Any) -> Any:
@@ -140,13 +153,36 @@ def pattern_from_transform(step_structure: Any, transform: Callable[[Any], Any])
     return transform(create_reference_step(step_structure))
 
 
+class TdError(NamedTuple):
+    """A priority from the absolute values of a column: a weighted sum of their greatest and their mean."""
+
+    max_priority_weight: float
+    path: tuple
+
+    def of(self, errors: np.ndarray) -> float:
+        """The priority of an item that has these errors."""
+        sizes = np.abs(errors.astype(np.float64))
+        return float(self.max_priority_weight * sizes.max() + (1 - self.max_priority_weight) * sizes.mean())
+
+
+def td_error(max_priority_weight: float, step_structure: Any,
+             get_field_from_step_fn: Callable[[Any], ReferenceColumn]) -> TdError:
+    """A priority for ``create_config``: made of the errors in a column, over all steps that the item spans."""
+    if not 0 <= max_priority_weight <= 1:
+        raise ValueError(f"max_priority_weight must be between 0 and 1, not {max_priority_weight}")
+    column = get_field_from_step_fn(create_reference_step(step_structure))
+    if not isinstance(column, ReferenceColumn):
+        raise TypeError("get_field_from_step_fn must return a column of the step")
+    return TdError(float(max_priority_weight), column.path)
+
+
 class Config:
     """A pattern, its table, and its conditions. ``create_config`` makes one."""
 
-    def __init__(self, pattern: Any, table: str, conditions: Sequence[_Test], priority: float) -> None:
-        self.table, self.conditions, self.priority = table, tuple(conditions), float(priority)
-        pattern = _structure.ordered(pattern)
-        self.node = nest.node_of(pattern, (PatternNode,))
+    def __init__(self, pattern: Any, table: str, conditions: Sequence[_Test], priority: Union[float, TdError]) -> None:
+        self.table, self.conditions = table, tuple(conditions)
+        self.priority = priority if isinstance(priority, TdError) else float(priority)
+        self.node = _structure.node_of(pattern)
         self.nodes = nest.flatten(self.node, pattern)
         for part in self.nodes:
             if not isinstance(part, PatternNode):
@@ -158,9 +194,59 @@ class Config:
         self.at_end = any(condition.at_end for condition in self.conditions)
 
 
-def create_config(pattern: Any, table: str, conditions: Sequence[_Test] = (), priority: float = 1.0) -> Config:
+def create_config(pattern: Any, table: str, conditions: Sequence[_Test] = (),
+                  priority: Union[float, TdError] = 1.0) -> Config:
     """A rule: after each step for which all conditions hold and which has enough steps before it, make an item."""
     return Config(pattern, table, conditions, priority)
+
+
+def unpack_pattern(config: Config) -> Any:
+    """The pattern of a rule."""
+    return _structure.pack(config.node, config.nodes)
+
+
+def infer_signature(configs: Sequence[Config], step_spec: Any) -> Any:
+    """The signature of the items that rules make of steps like ``step_spec``, a structure of arrays or specs.
+
+    >>> step = create_reference_step({"a": None})
+    >>> rules = [create_config({"x": step["a"][-3:]}, "t"), create_config({"x": step["a"][-2:]}, "t")]
+    >>> infer_signature(rules, {"a": np.zeros(4, np.float32)})
+    {'x': TensorSpec(shape=(None, 4), dtype=float32, name='x')}
+    """
+    if not configs:
+        raise ValueError("At least one config must be provided.")
+    tables = sorted({config.table for config in configs})
+    if len(tables) > 1:
+        raise ValueError(f"All configs must target the same table but provided configs included {', '.join(tables)}.")
+    node = configs[0].node
+    if any(config.node != node for config in configs):
+        raise ValueError("All configs must have exactly the same pattern_structure.")
+    spec_node = _structure.node_of(step_spec)
+    columns = dict(zip(_structure.paths(spec_node), nest.flatten(spec_node, step_spec)))
+    fields = zip(_structure.paths(node), zip(*(config.nodes for config in configs)))
+    return _structure.pack(node, [_inferred(path, parts, columns) for path, parts in fields])
+
+
+def _inferred(path: tuple, parts: Sequence[PatternNode], columns: dict) -> TensorSpec:
+    """The spec of a field that several patterns fill."""
+    for part in parts:
+        if part.path not in columns:
+            raise ValueError(f"the step has no column {part.path}, which the pattern has at {path}")
+    dtypes = sorted({dtype_name(columns[part.path].dtype) for part in parts})
+    if len(dtypes) > 1:
+        raise ValueError(f"Configs produce trajectories with multiple dtypes at {path}. Got {dtypes}.")
+    shapes = [part.shape(shape_of(columns[part.path].shape)) for part in parts]
+    if len({(len(shape), shape[1:]) for shape in shapes}) > 1:
+        raise ValueError(f"Configs produce trajectories with incompatible shapes at {path}. Got {shapes}.")
+    shape = shapes[0] if len(set(shapes)) == 1 else (None, *shapes[0][1:])
+    return TensorSpec(shape, columns[parts[0].path].dtype, "/".join(map(str, path)))
+
+
+class _Steps(TrajectoryWriter):
+    """The steps of a structured writer, which names columns by their numbers, too."""
+
+    def _about(self, error: ColumnError) -> str:
+        return error.about(f"{error.index} (path={self._paths[error.index]})")
 
 
 class StructuredWriter:
@@ -170,24 +256,30 @@ class StructuredWriter:
         if not configs:
             raise ValueError("a structured writer must have at least one config")
         self._configs = tuple(configs)
-        self._writer = TrajectoryWriter(client, max(config.rows for config in self._configs))
+        self._writer = _Steps(InnerWriter(client, max(config.rows for config in self._configs)))
         self._since = [0] * len(self._configs)
-        self._open = self._ended = False
+        self._columns: Optional[set[tuple]] = None  # the columns of the first step, which are those of all steps
+        self._ended = False
 
     @property
     def step_is_open(self) -> bool:
         """Whether the newest step is incomplete."""
-        return self._open
+        return self._writer.step_is_open
 
     def append(self, data: Any, *, partial_step: bool = False) -> None:
         """Appends a step, or a part of one, and makes the items of a step that is complete."""
+        if self._columns is not None:
+            paths = _structure.paths(_structure.node_of(data))
+            if not self._columns.issuperset(paths):
+                raise ValueError(f"Flattened data has an unexpected length, got {len(paths)} but wanted {len(self._columns)}.")
         self._writer.append(data, partial_step=partial_step)
-        self._open = partial_step
         if not partial_step:
             self._stepped()
 
     def _stepped(self) -> None:
-        self._open = self._ended = False
+        self._ended = False
+        if self._columns is None:
+            self._columns = set(_structure.paths(self._writer._node))
         self._since = [steps + 1 for steps in self._since]
         self._apply(at_end=False)
 
@@ -200,17 +292,24 @@ class StructuredWriter:
 
     def _make(self, i: int, config: Config) -> None:
         """Makes an item, unless one of its rows has no value."""
-        columns = [self._writer.column(part.column) for part in config.nodes]
-        if None in columns:
-            return
-        fields = [column[part.rows] for column, part in zip(columns, config.nodes)]
-        if all(column.has(step) for column, field in zip(columns, fields) for step in field.steps):
-            self._writer.create_item(config.table, config.priority, nest.pack(config.node, iter(fields)))
+        columns = [self._writer.column(part.path) for part in config.nodes]
+        if all(column is not None and all(map(column.has, part.steps(len(column))))
+               for column, part in zip(columns, config.nodes)):
+            fields = [column[part.rows] for column, part in zip(columns, config.nodes)]
+            self._writer.create_item(config.table, self._priority(config), _structure.pack(config.node, fields))
             self._since[i] = 0
 
-    def _newest(self, name: str) -> Any:
+    def _priority(self, config: Config) -> float:
+        if not isinstance(config.priority, TdError):
+            return config.priority
+        column = self._writer.column(config.priority.path)
+        if column is None:
+            raise ValueError(f"no step has a column {config.priority.path}, which the priority is made of")
+        return config.priority.of(column[-config.rows:].numpy())
+
+    def _newest(self, path: tuple) -> Any:
         """The newest value of a column; NaN, which equals no number, if there is none."""
-        column = self._writer.column(name)
+        column = self._writer.column(path)
         return column[-1].numpy() if column is not None and column.has(len(column) - 1) else np.nan
 
     def flush(self, block_until_num_items: int = 0, timeout_ms: Optional[int] = None) -> None:
@@ -219,7 +318,7 @@ class StructuredWriter:
 
     def end_episode(self, clear_buffers: bool = True, timeout_ms: Optional[int] = None) -> None:
         """Makes the items of the episode's end, waits until all items are in their tables, and begins an episode."""
-        if self._open:
+        if self._writer.step_is_open:
             self._writer.end_step()
             self._stepped()
         if self._writer.episode_steps and not self._ended:

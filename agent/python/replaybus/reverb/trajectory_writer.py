@@ -3,171 +3,152 @@ from __future__ import annotations
 
 import collections
 import operator
-from typing import Any, Iterator, Mapping, NamedTuple, Optional, Sequence, Union
+from typing import Any, Iterator, Optional, Sequence, Union
 
 import numpy as np
 
-from .. import _core, nest
-from ..writer import Field
+from .. import nest
 from . import _structure
-from ._items import ItemWriter, Rows
-from .errors import translated
+from ._inner import AutoTunedChunkerOptions, ColumnError, ConstantChunkerOptions, NamedColumns
+from .errors import ReverbError, translated
 
-
-def seconds(timeout_ms: Optional[int]) -> Optional[float]:
-    """A time-out in seconds. None and negative numbers wait without a limit."""
-    return None if timeout_ms is None or timeout_ms < 0 else timeout_ms / 1000
+EXIT_MS = 5000  # for the items of a block that an exception has ended
 
 
 class TrajectoryColumn:
-    """Rows of one column: a field of an item. Made by indexing a column's history."""
+    """Values of one column: a field of an item. Made by indexing a column's history.
 
-    def __init__(self, history: "ColumnHistory", steps: Sequence[int], squeeze: bool) -> None:
-        self.history, self.steps, self.is_squeezed = history, steps, squeeze
-        self.episode = history.episode
+    ``squeeze``: the field is its only value, without a dimension for steps.
+    """
+
+    def __init__(self, data_references: Sequence[Any], squeeze: bool = False, path: Optional[tuple] = None) -> None:
+        self._references, self.is_squeezed, self.path = tuple(data_references), squeeze, path
+        if squeeze and len(self._references) != 1:
+            raise ValueError(f"a squeezed column has exactly 1 value, not {len(self._references)}")
+        if None in self._references:
+            where = "" if path is None else f" {path}"
+            raise ValueError(f"the column{where} cannot contain any None: a step that was chosen has no value in it")
 
     def __len__(self) -> int:
-        return len(self.steps)
+        return len(self._references)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._references)
 
     @property
     def shape(self) -> tuple:
         """The shape of the field, its steps first."""
-        return self.history.shape if self.is_squeezed else (len(self.steps), *self.history.shape)
+        shape = tuple(self._references[0].shape)
+        return shape if self.is_squeezed else (len(self._references), *shape)
 
     @property
     def dtype(self) -> np.dtype:
         """The element type."""
-        return self.history.dtype
-
-    def rows(self) -> list[np.ndarray]:
-        """The rows. Raises ValueError if a row is gone, or was never set."""
-        if self.episode != self.history.episode:
-            raise ValueError(f"column '{self.history.name}': the rows belong to an episode that has ended")
-        return [self.history.row(step) for step in self.steps]
+        return self._references[0].dtype
 
     def numpy(self) -> np.ndarray:
-        """A copy of the rows; of a single row that was chosen by its index, without a dimension for steps."""
-        rows = self.rows()
-        return rows[0].copy() if self.is_squeezed else np.stack(rows)
+        """A copy of the values; of a single value that was chosen by its index, without a dimension for steps."""
+        if any(reference.expired for reference in self._references):
+            raise RuntimeError("the column has values that have expired")
+        if self.is_squeezed:
+            return self._references[0].numpy()
+        return np.stack([reference.numpy() for reference in self._references])
 
 
-class ColumnHistory:
-    """The values of one column in the present episode: ``[-1]``, ``[-3:]``, ``[a:b:c]`` and lists of numbers choose rows."""
+class _ColumnHistory:
+    """References to the values of a column in the present episode: numbers, slices and lists of numbers choose from them."""
 
-    def __init__(self, name: str, keep: int, example: np.ndarray, before: int) -> None:
-        self.name, self.dtype, self.shape = name, example.dtype, example.shape
-        self.episode = 0
-        self._rows: collections.deque = collections.deque([None] * min(before, keep), maxlen=keep)
-        self._count = before
+    def __init__(self, path: tuple, buffer_size: int, history_padding: int = 0) -> None:
+        self._path = path
+        self._references: collections.deque = collections.deque([None] * min(history_padding, buffer_size), buffer_size)
+        self._count = history_padding
 
     def __len__(self) -> int:
         return self._count
 
-    def __iter__(self) -> Iterator[TrajectoryColumn]:
-        return (self[step] for step in range(self._count))
+    def __iter__(self) -> Iterator[Any]:
+        """The references that are kept, oldest first; None for a step without a value."""
+        return iter(self._references)
 
     def __getitem__(self, rows: Union[int, slice, Sequence[int]]) -> TrajectoryColumn:
         if isinstance(rows, slice):
-            steps = range(*rows.indices(self._count))
-            if not steps:
-                raise ValueError(f"the slice {rows} of column '{self.name}' is empty: the column has {self._count} rows")
-            return TrajectoryColumn(self, steps, False)
+            return TrajectoryColumn([self._reference(step) for step in self._steps(rows)], path=self._path)
         if isinstance(rows, (list, tuple, np.ndarray)):
             if len(rows) == 0:
-                raise ValueError(f"the list of rows of column '{self.name}' is empty")
-            return TrajectoryColumn(self, [self._step(row) for row in rows], False)
-        return TrajectoryColumn(self, (self._step(rows),), True)
+                raise ValueError(f"the list of rows of column {self._path} is empty")
+            return TrajectoryColumn([self._reference(self._step(row)) for row in rows], path=self._path)
+        return TrajectoryColumn([self._reference(self._step(rows))], squeeze=True, path=self._path)
+
+    def _steps(self, rows: slice) -> Sequence[int]:
+        """The steps of a slice. A slice that is open at its older end begins with the oldest value that is kept."""
+        steps: Sequence[int] = range(*rows.indices(self._count))
+        if (rows.start if (rows.step or 1) > 0 else rows.stop) is None:
+            steps = [step for step in steps if step >= self._count - len(self._references)]
+        if not steps:
+            raise ValueError(f"the slice {rows} of column {self._path} is empty: the column has {self._count} rows")
+        return steps
 
     def _step(self, row: int) -> int:
         if isinstance(row, (bool, np.bool_)):
-            raise TypeError(f"rows of column '{self.name}' are chosen by their numbers, not by a mask: use numpy.flatnonzero")
+            raise TypeError(f"rows of column {self._path} are chosen by their numbers, not by a mask: use numpy.flatnonzero")
         row = operator.index(row)
         if not -self._count <= row < self._count:
-            raise IndexError(f"column '{self.name}' has {self._count} rows, and no row {row}")
+            raise IndexError(f"column {self._path} has {self._count} rows, and no row {row}")
         return row % self._count
 
-    def has(self, step: int) -> bool:
-        """Whether the row of a step is kept and has a value."""
-        index = step - (self._count - len(self._rows))
-        return 0 <= index < len(self._rows) and self._rows[index] is not None
-
-    def row(self, step: int) -> np.ndarray:
-        """The row of a step."""
-        index = step - (self._count - len(self._rows))
+    def _reference(self, step: int) -> Any:
+        index = step - (self._count - len(self._references))
         if index < 0:
-            raise ValueError(f"column '{self.name}': the row of step {step} has expired; num_keep_alive_refs is "
-                             f"{self._rows.maxlen}")
-        row = self._rows[index]
-        if row is None:
-            raise ValueError(f"column '{self.name}' has no value in step {step}")
-        return row
+            raise ValueError(f"column {self._path}: the value of step {step} has expired; num_keep_alive_refs is "
+                             f"{self._references.maxlen}")
+        return self._references[index]
 
-    def numpy(self) -> np.ndarray:
-        """All rows that are kept."""
-        return np.stack([row for row in self._rows if row is not None])
+    def has(self, step: int) -> bool:
+        """Whether the value of a step is kept."""
+        index = step - (self._count - len(self._references))
+        return 0 <= index < len(self._references) and self._references[index] is not None
 
-    def add(self, value: Optional[np.ndarray]) -> None:
-        """Adds the row of the newest step; None: the step has no value in this column."""
-        self._rows.append(value)
+    def append(self, reference: Any) -> None:
+        """Adds the value of the newest step; None: the step has none."""
+        self._references.append(reference)
         self._count += 1
 
-    def check(self, value: np.ndarray) -> None:
-        """Raises ValueError if the value does not belong into the column."""
-        if value.dtype != self.dtype or value.shape != self.shape:
-            raise ValueError(f"column '{self.name}' holds {self.dtype}{self.shape}, and the value is "
-                             f"{value.dtype}{value.shape}")
+    def resize(self, buffer_size: int) -> None:
+        """Sets how many values are kept."""
+        self._references = collections.deque(self._references, buffer_size)
 
-    def clear(self) -> None:
-        """Forgets all rows."""
-        self._rows.clear()
+    def reset(self) -> None:
+        """Forgets all values."""
+        self._references.clear()
         self._count = 0
-        self.episode += 1
-
-
-def _merged(old: Any, new: Any) -> Any:
-    """A structure with the values of both."""
-    if old is None or new is None:
-        return new if old is None else old
-    if isinstance(old, dict) and isinstance(new, dict):
-        return {key: _merged(old.get(key), new.get(key)) for key in sorted({*old, *new})}
-    if isinstance(old, tuple) and isinstance(new, tuple) and len(old) == len(new):
-        parts = map(_merged, old, new)
-        return type(old)(*parts) if hasattr(old, "_fields") else tuple(parts)
-    return old
-
-
-def _leaves(data: Any) -> dict[str, Any]:
-    node = nest.node_of(data)
-    return dict(zip(_structure.names(node), nest.flatten(node, data)))
-
-
-class _Stream(NamedTuple):
-    """A stream of the broker and the place of each column in it."""
-
-    writer: Any
-    columns: dict
 
 
 class TrajectoryWriter:
     """Appends steps, and creates items from their history. ``Client.trajectory_writer`` makes one.
 
-    Items refer to steps that were sent once, if all steps have the same columns and the rows of each field have a fixed
-    distance. Other items (lists of rows, steps with missing columns, a step that is not complete) are sent as copies.
+    >>> import replaybus.reverb as reverb
+    >>> server = reverb.Server([reverb.Table.queue("queue", 10)])
+    >>> client = server.localhost_client()
+    >>> with client.trajectory_writer(num_keep_alive_refs=3) as writer:
+    ...     for t in range(3):
+    ...         _ = writer.append({"reward": float(t), "action": t})
+    ...     writer.create_item("queue", 1.0, {"r": writer.history["reward"][-2:], "a": writer.history["action"][-1]})
+    >>> [column.tolist() for column in next(client.sample("queue", emit_timesteps=False)).data]
+    [2, [1.0, 2.0]]
+    >>> server.stop()
     """
 
-    def __init__(self, client: Any, num_keep_alive_refs: int, max_in_flight_items: Optional[int] = None) -> None:
-        if num_keep_alive_refs < 1:
-            raise ValueError(f"num_keep_alive_refs must be 1 or more, not {num_keep_alive_refs}")
-        self._client, self._keep = client, num_keep_alive_refs
-        self._max_in_flight = max_in_flight_items
-        self._columns: dict[str, ColumnHistory] = {}
-        self._template: Any = None
-        self._open: set[str] = set()
-        self._steps = self._episode_steps = 0
-        self._stream: Optional[_Stream] = None
-        self._sharing = True  # all steps of the episode are in the stream
-        self._copies = ItemWriter(client.native, max_in_flight_items)
-        self._last: Any = None
+    def __init__(self, internal_writer: Any) -> None:
+        self._writer = internal_writer
+        self._node: Optional[nest.Node] = None
+        self._paths: list[tuple] = []
+        self._histories: list[_ColumnHistory] = []
+        self._indices: dict[tuple, int] = {}
+        self._plans: dict[nest.Node, list[int]] = {}  # by structure of a step: the column of each value
+        self._configs: dict[tuple, Any] = {}
+        self._set: set[int] = set()  # columns with a value in the open step
+        self._episode_steps = 0
+        self._steps = 0  # in the histories
         self._closed = False
 
     # ---- steps
@@ -175,19 +156,24 @@ class TrajectoryWriter:
     @property
     def history(self) -> Any:
         """The structure of a step, with the history of a column in the place of each value."""
-        if self._template is None:
+        if self._node is None:
             raise RuntimeError("history is empty before the first append")
-        node = nest.node_of(self._template)
-        return nest.pack(node, iter([self._columns.get(name) for name in _structure.names(node)]))
+        return _structure.pack(self._node, [self.column(path) for path in _structure.paths(self._node)])
 
-    def column(self, name: str) -> Optional[ColumnHistory]:
-        """The history of the column with this name, its path in a step; None if no step has had it."""
-        return self._columns.get(name)
+    def column(self, path: tuple) -> Optional[_ColumnHistory]:
+        """The history of the column at this path in a step; None if no step has had it."""
+        index = self._indices.get(path)
+        return None if index is None else self._histories[index]
 
     @property
     def episode_steps(self) -> int:
         """The number of complete steps in the present episode."""
         return self._episode_steps
+
+    @property
+    def step_is_open(self) -> bool:
+        """Whether the newest step is incomplete."""
+        return bool(self._set)
 
     def append(self, data: Any, *, partial_step: bool = False) -> Any:
         """Appends a step, or with partial_step=True a part of one, which the next call continues. None: no value.
@@ -195,114 +181,90 @@ class TrajectoryWriter:
         Returns the structure with a reference to each value.
         """
         self._check_open()
-        data = _structure.ordered(data)
-        values = {name: _structure.array_of(name, leaf).copy() for name, leaf in _leaves(data).items() if leaf is not None}
-        for name, value in values.items():
-            if name in self._open:
-                raise ValueError(f"column '{name}' already has a value in this step")
-            if name in self._columns:
-                self._columns[name].check(value)
-        if not values.keys() <= self._columns.keys():
-            self._new_columns(data, values)
-        for name, value in values.items():
-            self._columns[name].add(value)
-        self._open.update(values)
-        if not partial_step:
-            self.end_step()
-        node = nest.node_of(data)
-        return nest.pack(node, iter([self._columns[name][-1] if name in values else None for name in _structure.names(node)]))
+        node = _structure.node_of(data)
+        values = nest.flatten(node, data)
+        plan = self._plans.get(node)
+        if plan is None or any(index < 0 and value is not None for index, value in zip(plan, values)):
+            plan = self._new_plan(node, data, values)
+        flat: list[Any] = [None] * len(self._paths)
+        for index, value in zip(plan, values):
+            if index >= 0:
+                flat[index] = value
+        self._check_unset(flat)
+        try:
+            references = self._writer.AppendPartial(flat) if partial_step else self._writer.Append(flat)
+        except ColumnError as error:
+            raise ValueError(self._about(error)) from None
+        self._record(references, complete=not partial_step)
+        return _structure.pack(node, [references[index] if index >= 0 else None for index in plan])
 
-    def _new_columns(self, data: Any, values: Mapping[str, np.ndarray]) -> None:
-        template = _merged(self._template, data)
-        if not {*values, *self._columns} <= set(_structure.names(nest.node_of(template))):
-            raise ValueError("the structure of this step contradicts that of the steps before it")
-        self._template = template
-        for name, value in values.items():
-            if name not in self._columns:
-                self._columns[name] = ColumnHistory(name, self._keep, value, self._steps)
+    def _new_plan(self, node: nest.Node, data: Any, values: list) -> list[int]:
+        """Finds the column of each value of a step with this structure. Adds the columns that are new."""
+        self._node = _structure.merged(self._node, node, data)
+        for path, value in zip(_structure.paths(node), values):
+            if value is not None and path not in self._indices:
+                self._add_column(path)
+        self._plans[node] = [self._indices.get(path, -1) for path in _structure.paths(node)]
+        return self._plans[node]
+
+    def _add_column(self, path: tuple) -> None:
+        index = self._indices[path] = len(self._paths)
+        self._paths.append(path)
+        self._histories.append(_ColumnHistory(path, self._writer.max_num_keep_alive_refs, self._steps))
+        if path in self._configs:
+            self._configure(index, self._configs.pop(path))
+
+    def _check_unset(self, flat: list) -> None:
+        for index in self._set:
+            if flat[index] is not None:
+                raise ValueError(f"Field {self._paths[index]} has already been set in the active step by previous (partial) "
+                                 f"append call and thus must be omitted or set to None but got: {flat[index]}")
+
+    def _about(self, error: ColumnError) -> str:
+        """The message of a refused value."""
+        return error.about(str(self._paths[error.index]))
+
+    def _record(self, references: Sequence[Any], complete: bool) -> None:
+        """Adds references to the histories."""
+        for index, reference in enumerate(references):
+            if reference is not None:
+                self._histories[index].append(reference)
+                self._set.add(index)
+        if complete:
+            self._end_step()
 
     def end_step(self) -> None:
-        """Completes the present step. Columns that were not set have no value in it."""
-        values = {name: column.row(self._steps) for name, column in self._columns.items() if name in self._open}
-        for name, column in self._columns.items():
-            if name not in self._open:
-                column.add(None)
-        self._open.clear()
+        """Completes an open step. Columns that were not set have no value in it."""
+        self._writer.Append([None] * len(self._paths))
+        self._end_step()
+
+    def _end_step(self) -> None:
+        for index, history in enumerate(self._histories):
+            if index not in self._set:
+                history.append(None)
+        self._set.clear()
         self._steps += 1
         self._episode_steps += 1
-        with translated():
-            self._share(values)
-
-    def _share(self, values: Mapping[str, np.ndarray]) -> None:
-        """Appends the step to the stream, if all steps of the episode had the stream's columns."""
-        if not self._sharing:
-            return
-        if self._stream is not None and self._stream.columns.keys() != values.keys() and self._steps == 1:
-            self._stream.writer.close()  # a new episode with other columns; waits for its items
-            if self._last is self._stream.writer:
-                self._last = None
-            self._stream = None
-        if self._stream is None:
-            if self._steps != 1:
-                self._sharing = False
-                return
-            spec = {f"c{i}": Field(value.dtype.name, value.shape) for i, value in enumerate(values.values())}
-            writer = self._client.native.writer(spec, keep_alive=self._keep, max_in_flight=self._max_in_flight)
-            self._stream = _Stream(writer, {name: i for i, name in enumerate(values)})
-        if self._stream.columns.keys() != values.keys():
-            self._sharing = False
-            return
-        self._stream.writer.append({f"c{i}": values[name] for name, i in self._stream.columns.items()})
 
     # ---- items
 
     def create_item(self, table: str, priority: float, trajectory: Any) -> None:
-        """Creates an item from references to rows: a structure of ``history[...]``. Waits for the items before it only
-        where items that share rows and items that are copies follow each other."""
+        """Creates an item from values of the history: a structure of ``history[...]``.
+
+        Waits for the items before it only where items that share rows and items that are copies follow each other.
+        """
         self._check_open()
-        trajectory = _structure.ordered(trajectory)
-        node = nest.node_of(trajectory, (TrajectoryColumn,))
-        fields = list(zip(_structure.names(node), nest.flatten(node, trajectory)))
-        for name, field in fields:
-            if not isinstance(field, TrajectoryColumn):
-                raise TypeError(f"'{name}' of the trajectory must be rows of a history, such as history['a'][-2:], not "
-                                f"{type(field).__name__}")
-        rows = [field.rows() for _, field in fields]
-        for name, field in fields:
-            if self._columns.get(field.history.name) is not field.history:
-                raise ValueError(f"'{name}' of the trajectory has rows of another writer's history: create the item with that "
-                                 "writer")
-        specs = [_structure.Spec(name, field.dtype.name, field.shape) for name, field in fields]
-        _structure.check(table, self._client.specs(table), specs)
+        node = _structure.node_of(trajectory, (TrajectoryColumn,))
+        names, columns = _structure.names(node), nest.flatten(node, trajectory)
+        for name, column in zip(names, columns):
+            if not isinstance(column, TrajectoryColumn):
+                raise TypeError(f"'{name}' of the trajectory must be values of a history, such as history['a'][-2:], not "
+                                f"{type(column).__name__}")
         with translated():
-            selection = self._selection(fields)
-            self._switch(self._copies if selection is None else self._stream.writer)
-            if selection is None:
-                self._copies.create(table, float(priority), [
-                    Rows(name, np.stack(values), field.is_squeezed) for (name, field), values in zip(fields, rows)])
-            else:
-                self._stream.writer.item(table, float(priority), selection)
+            self._writer.CreateItem(table, priority, NamedColumns([list(column) for column in columns], names),
+                                    [column.is_squeezed for column in columns])
 
-    def _selection(self, fields: Sequence[tuple[str, TrajectoryColumn]]) -> Any:
-        """The fields as slices of the stream; None if they cannot be."""
-        if not self._sharing or self._stream is None:
-            return None
-        slices = []
-        for name, field in fields:
-            steps = field.steps
-            stride = steps[1] - steps[0] if len(steps) > 1 else 1
-            regular = all(after - before == stride for before, after in zip(steps, steps[1:]))
-            if stride < 1 or not regular or steps[-1] >= self._steps:
-                return None
-            column = self._stream.columns[field.history.name]
-            slices.append((name, column, len(steps), steps[0] - self._steps, stride, field.is_squeezed))
-        return _core.Selection(tuple(slices))
-
-    def _switch(self, writer: Any) -> None:
-        """Items reach the tables in the order of their creation: another writer's items come after the present one's."""
-        if self._last is not None and self._last is not writer:
-            self._last.flush()
-        self._last = writer
+    # ---- waiting
 
     def flush(self, block_until_num_items: int = 0, timeout_ms: Optional[int] = None) -> None:
         """Waits until at most block_until_num_items items are not in their tables yet."""
@@ -310,41 +272,45 @@ class TrajectoryWriter:
         if block_until_num_items < 0:
             raise ValueError(f"block_until_num_items must be 0 or more, not {block_until_num_items}")
         with translated():
-            if self._last is not None:
-                self._last.flush(block_until_num_items, seconds(timeout_ms))
+            self._writer.Flush(block_until_num_items, timeout_ms)
 
     def end_episode(self, clear_buffers: bool = True, timeout_ms: Optional[int] = None) -> None:
         """Waits until all items are in their tables, then begins an episode. clear_buffers=False keeps the history."""
         self._check_open()
-        if self._open:
-            self.end_step()
-        self.flush(0, timeout_ms)
-        self._episode_steps = 0
-        if not clear_buffers:
-            return
+        if self._set:
+            self._end_step()
         with translated():
-            if self._stream is not None:
-                self._stream.writer.end_episode(wait=False)
-            self._copies.end_episode()
-        for column in self._columns.values():
-            column.clear()
-        self._steps, self._sharing = 0, True
+            self._writer.EndEpisode(clear_buffers, timeout_ms)
+        self._episode_steps = 0
+        if clear_buffers:
+            self._steps = 0
+            for history in self._histories:
+                history.reset()
 
     def configure(self, path: Sequence[Union[int, str]], *, num_keep_alive_refs: int, max_chunk_length: Optional[int]) -> None:
-        """Accepted for programs that call it. All columns of a writer share their settings here."""
-        if num_keep_alive_refs < 1 or (max_chunk_length is not None and not 1 <= max_chunk_length <= num_keep_alive_refs):
-            raise ValueError(f"num_keep_alive_refs must be 1 or more, and max_chunk_length between 1 and it: "
-                             f"{num_keep_alive_refs}, {max_chunk_length}")
+        """Sets how many values of the column at this path stay available for items. All columns share their chunks here."""
+        if num_keep_alive_refs < 1:
+            raise ValueError(f"num_keep_alive_refs must be 1 or more, not {num_keep_alive_refs}")
+        if max_chunk_length is not None and not 1 <= max_chunk_length <= num_keep_alive_refs:
+            raise ValueError(f"max_chunk_length must be between 1 and num_keep_alive_refs {num_keep_alive_refs}, not "
+                             f"{max_chunk_length}")
+        options: Any = AutoTunedChunkerOptions(num_keep_alive_refs, 1.0)
+        if max_chunk_length is not None:
+            options = ConstantChunkerOptions(max_chunk_length, num_keep_alive_refs)
+        if tuple(path) in self._indices:
+            self._configure(self._indices[tuple(path)], options)
+        else:
+            self._configs[tuple(path)] = options
+
+    def _configure(self, index: int, options: Any) -> None:
+        self._histories[index].resize(options.num_keep_alive_refs)
+        self._writer.ConfigureChunker(index, options)
 
     def close(self) -> None:
-        """Waits until all items are in their tables, then closes the writer."""
-        if self._closed:
-            return
-        self._closed = True
-        with translated():
-            if self._stream is not None:
-                self._stream.writer.close()
-            self._copies.close()
+        """Closes the writer. Items have a few seconds to reach their tables; flush waits as long as it takes."""
+        if not self._closed:
+            self._closed = True
+            self._writer.Close()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -355,8 +321,12 @@ class TrajectoryWriter:
 
     def __exit__(self, kind: Any, *_: Any) -> None:
         if kind is None:
+            self.flush()
             self.close()
-        else:
-            self._closed = True
-            for writer in ([self._stream.writer] if self._stream else []) + list(self._copies._streams.values()):
-                writer.__exit__(kind)
+            return
+        try:  # the exception on its way out must not be hidden by another one
+            if not issubclass(kind, ReverbError):
+                self.flush(timeout_ms=EXIT_MS)
+            self.close()
+        except (ReverbError, RuntimeError):
+            pass

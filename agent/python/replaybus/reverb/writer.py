@@ -1,13 +1,16 @@
 """The older writer: items are the last steps with all of their values."""
 from __future__ import annotations
 
+import collections
 from typing import Any, Optional
 
 import numpy as np
 
 from .. import nest
 from . import _structure
-from .errors import translated
+from ._inner import ColumnError, InnerWriter
+from .errors import ReverbError
+from .reverb_types import dtype_name
 
 
 class Writer:
@@ -22,69 +25,78 @@ class Writer:
                              f"{chunk_length}")
         if max_in_flight_items is not None and max_in_flight_items < 1:
             raise ValueError(f"max_in_flight_items must be 1 or more, not {max_in_flight_items}")
-        self._client, self._steps, self._closed = client, 0, False
-        self._max_sequence_length = max_sequence_length
-        self._specs: list[_structure.Spec] = []
-        self._native = client.native.writer(chunk_length=chunk_length or 1, keep_alive=max_sequence_length,
-                                            max_in_flight=max_in_flight_items)
+        self._client, self._closed = client, False
+        self._writer = InnerWriter(client, max_sequence_length, max_in_flight_items, chunk_length or 1)
+        self._rows: collections.deque = collections.deque(maxlen=max_sequence_length)
+        self._node: Optional[nest.Node] = None
 
     def append(self, data: Any) -> None:
-        """Appends a step."""
+        """Appends a step. All steps have the same structure."""
         self._check_open()
-        data = _structure.ordered(data)
-        if not self._steps:
-            node = nest.node_of(data)
-            names = _structure.names(node)
-            arrays = [_structure.array_of(name, leaf) for name, leaf in zip(names, nest.flatten(node, data))]
-            self._specs = [_structure.Spec(name, array.dtype.name, array.shape) for name, array in zip(names, arrays)]
-        with translated():
-            self._native.append(data)
-        self._steps += 1
+        node = _structure.node_of(data)
+        if self._node not in (None, node):
+            raise ValueError("the structure of this step differs from that of the steps before it")
+        values = nest.flatten(node, data)
+        if any(value is None for value in values):
+            raise ValueError("a step has a value in the place of each None")
+        try:
+            self._rows.append(self._writer.Append(values))
+        except ColumnError as error:
+            raise ValueError(error.about(str(_structure.paths(node)[error.index]))) from None
+        self._node = node
 
     def append_sequence(self, sequence: Any) -> None:
         """Appends many steps: arrays whose first dimension counts steps."""
-        sequence = _structure.ordered(sequence)
-        node = nest.node_of(sequence)
+        node = _structure.node_of(sequence)
         arrays = [np.asarray(leaf) for leaf in nest.flatten(node, sequence)]
-        if len({len(array) for array in arrays}) != 1:
+        if any(not array.ndim for array in arrays) or len({len(array) for array in arrays}) != 1:
             raise ValueError("the arrays of a sequence must have the same number of steps")
         for step in range(len(arrays[0])):
-            self.append(nest.pack(node, iter([array[step] for array in arrays])))
+            self.append(_structure.pack(node, [array[step] for array in arrays]))
 
     def create_item(self, table: str, num_timesteps: int, priority: float) -> None:
         """Creates an item over the last num_timesteps steps."""
         self._check_open()
-        available = min(self._steps, self._max_sequence_length)
-        if not 1 <= num_timesteps <= available:
-            raise ValueError(f"num_timesteps must be between 1 and {available}, the number of steps that the writer has, not "
-                             f"{num_timesteps}")
-        _structure.check(table, self._client.specs(table), self._specs)
-        with translated():
-            self._native.item(table, float(priority), num_timesteps)
+        if not 1 <= num_timesteps <= len(self._rows):
+            raise ValueError(f"num_timesteps must be between 1 and {len(self._rows)}, the number of steps that the writer has, "
+                             f"not {num_timesteps}")
+        names = _structure.names(self._node)
+        _structure.check(table, self._client.specs(table), [
+            _structure.Spec(name, dtype_name(reference.dtype), reference.shape)
+            for name, reference in zip(names, self._rows[-1])])
+        columns = list(zip(*list(self._rows)[-num_timesteps:]))
+        self._writer.create(table, priority, names, columns, [False] * len(columns))
 
     def flush(self) -> None:
         """Waits until all items are in their tables."""
         self._check_open()
-        with translated():
-            self._native.flush()
+        self._writer.Flush()
 
     def close(self, retry_on_unavailable: bool = True) -> None:
         """Waits until all items are in their tables, then closes the writer."""
-        self._check_open()
+        self.flush()
         self._closed = True
-        with translated():
-            self._native.close()
+        self._writer.Close()
 
     def _check_open(self) -> None:
         if self._closed:
             raise ValueError("this writer is closed")
 
+    def __repr__(self) -> str:
+        return f"Writer(closed={self._closed}, steps={len(self._rows)})"
+
     def __enter__(self) -> "Writer":
+        self._check_open()
         return self
 
     def __exit__(self, kind: Any, *_: Any) -> None:
-        if kind is not None:
-            self._closed = True
-            self._native.__exit__(kind)
-        elif not self._closed:
+        if self._closed:
+            return
+        if kind is None:
             self.close()
+            return
+        self._closed = True
+        try:  # the exception on its way out must not be hidden by another one
+            self._writer.Close()
+        except ReverbError:
+            pass

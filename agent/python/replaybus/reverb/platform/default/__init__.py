@@ -1,0 +1,2 @@
+"""The checkpointers of this platform."""
+from . import checkpointers
