@@ -113,6 +113,9 @@ static void print_table(const Replay__TableInfo *table)
     if (table->evicted_for_memory)
         line("for memory", "%s of the evicted: memory_limit is reached before max_size",
              format_count(a, table->evicted_for_memory));
+    line("distinct", "%s items sampled at least once", format_count(a, table->unique_samples));
+    line("episodes", "%s inserted, %s of them with no item in the table any more", format_count(a, table->episodes),
+         format_count(b, table->deleted_episodes));
     line("samples are", "%s old, %.1f versions behind, on average", format_seconds(a, table->mean_age_s),
          table->mean_staleness);
     line("priorities", "sum to %.6g", table->total_priority);

@@ -367,6 +367,23 @@ static void extensions_restore(struct table *table, const struct pair *aged)
     }
 }
 
+/* Counts episodes and sampled items. Files of earlier releases lack these counts, or have them as of their checkpoint: the items
+ * that are there show the least that they can be. */
+static void counts_restore(struct table *table, const struct image_table *from)
+{
+    uint64_t sampled = 0;
+    for (uint32_t slot = 0; slot < table->in.high; slot++) {
+        const struct item *item = &table->in.items[slot];
+        if (!item->span.n)
+            continue;
+        sampled += item->times_sampled > 0;
+        (void)episodes_enter(&table->in.episodes, span_episode(&item->span));
+    }
+    uint64_t here = table->in.episodes.here;
+    table->stats.episodes = from->episodes > here ? from->episodes : here;
+    table->stats.unique_samples = from->unique_samples > sampled ? from->unique_samples : sampled;
+}
+
 rp_status restore_items(struct restoring *self, uint32_t index, rp_error *err)
 {
     struct image_table *from = &self->image.tables[index];
@@ -387,9 +404,9 @@ rp_status restore_items(struct restoring *self, uint32_t index, rp_error *err)
         table->stats.total_inserts = from->total_inserts;
         table->stats.total_samples = from->total_samples;
         table->stats.updates = from->updates;
-        table->stats.episodes = from->episodes;
         table->stats.rejected = from->rejected;
         table->stats.evicted = from->evicted;
+        counts_restore(table, from);
         table->resets = from->resets;
         table->last_insert_ns = self->state->loop->now_ns; /* no item is newer: see image_rebase */
         extensions_restore(table, aged);

@@ -263,6 +263,7 @@ static const struct rule rules[ENTRY_TYPES] = {
     [ENTRY_SELECTION] = {"SELECTION", sizeof(struct entry_selection), false, check_selection},
     [ENTRY_ORDINAL] = {"ORDINAL", sizeof(struct entry_named), true, NULL},
     [ENTRY_END] = {"END", sizeof(struct entry_end), true, NULL},
+    [ENTRY_EPISODES] = {"EPISODES", sizeof(struct entry_named), true, NULL},
     [ENTRY_PARTS] = {"PARTS", sizeof(struct entry_named), false, check_parts},
 };
 

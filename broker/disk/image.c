@@ -309,6 +309,7 @@ static image_fn *const appliers[ENTRY_TYPES] = {
     [ENTRY_ORDINAL] = apply_ordinal,
     [ENTRY_END] = apply_end,
     [ENTRY_PARTS] = apply_nothing,
+    [ENTRY_EPISODES] = image_apply_episodes,
 };
 
 rp_status image_apply(struct image *self, const struct entry_view *entry, rp_error *err)

@@ -42,6 +42,7 @@ struct image_table {
     Replay__TableInfo *info; /* names of sampler and remover, settings: as of the newest file */
     struct entry_limiter limiter;
     uint64_t total_inserts, total_samples, updates, episodes, rejected, evicted, resets;
+    uint64_t unique_samples;  /* files of earlier releases have none */
     struct image_item *items; /* by slot; pages of zeros are mapped when they are touched, so holes cost nothing */
     uint32_t high, capacity, size;
     uint64_t order;       /* the highest rank of an item; what is inserted or updated ranks after it */

@@ -170,6 +170,7 @@ rp_status image_apply_pick(struct image *self, const struct entry_view *entry, r
         struct entry_picked picked = picked_at(entry, i);
         struct image_item *item = &table->items[picked.slot];
         item->times_sampled = picked.times_sampled;
+        table->unique_samples += picked.times_sampled == 1;
         if (!selection)
             continue;
         if (!image_item_copy(&selection->items[selection->n], item))

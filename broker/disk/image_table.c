@@ -135,7 +135,8 @@ static rp_status table_named(struct image *self, const char *name, uint32_t *ind
 
 /* Takes the counters of a TABLE entry. Those in a segment are as of its beginning, so counters that were applied since
  * are kept. */
-static void table_counters(struct image_table *table, const struct entry_table *head, bool all)
+static void table_counters(struct image_table *table, const struct entry_table *head, const Replay__TableInfo *info,
+                           bool all)
 {
     struct entry_limiter before = table->limiter;
     table->limiter = head->limiter;
@@ -152,6 +153,7 @@ static void table_counters(struct image_table *table, const struct entry_table *
     table->rejected = head->rejected;
     table->evicted = head->evicted;
     table->resets = head->resets;
+    table->unique_samples = info->unique_samples;
 }
 
 rp_status image_apply_table(struct image *self, const struct entry_view *entry, rp_error *err)
@@ -175,7 +177,7 @@ rp_status image_apply_table(struct image *self, const struct entry_view *entry, 
     if (status == RP_OK) {
         struct image_table *table = &self->tables[index];
         if (fresh || !self->impl->naming)
-            table_counters(table, &head, fresh || self->impl->in_checkpoint);
+            table_counters(table, &head, info, fresh || self->impl->in_checkpoint);
         Replay__TableSpec *old_spec = table->spec;
         Replay__TableInfo *old_info = table->info;
         table->spec = spec;
@@ -333,8 +335,20 @@ rp_status image_apply_reset(struct image *self, const struct entry_view *entry, 
         return RP_OK; /* an incremental checkpoint drops the items of its base; the counters are in its TABLE */
     table->limiter.inserts = table->limiter.samples = table->limiter.deletes = 0;
     table->limiter.offset = 0;
+    table->episodes = table->unique_samples = 0;
     table->resets++;
     image_table_changed(self, table);
+    return RP_OK;
+}
+
+rp_status image_apply_episodes(struct image *self, const struct entry_view *entry, rp_error *err)
+{
+    struct entry_named named;
+    memcpy(&named, entry->body, sizeof named);
+    struct image_table *table = image_table_of(self, entry, err);
+    if (!table)
+        return RP_BAD_MESSAGE;
+    table->episodes = named.number;
     return RP_OK;
 }
 

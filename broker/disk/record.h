@@ -92,6 +92,7 @@ enum entry_type {
     ENTRY_END,       /* last in a checkpoint: struct entry_end. Without it, the file is not a checkpoint */
     ENTRY_PARTS, /* right before END, in the same record: struct entry_named (the checkpoint's number), n times struct
                       * entry_part: the segments in which chunks lie that the entries of this file name */
+    ENTRY_EPISODES, /* struct entry_named: number of episodes of which the table has got items */
     ENTRY_TYPES
 };
 

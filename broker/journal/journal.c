@@ -94,6 +94,12 @@ static void effect_remove(struct effects *self, struct table *table, uint32_t sl
     *entry = (struct entry_slot){.slot = slot};
 }
 
+static void effect_episode(struct effects *self, struct table *table)
+{
+    struct entry_named *entry = stream_entry(stream_of(self), ENTRY_EPISODES, table->id, sizeof *entry);
+    entry->number = table->stats.episodes;
+}
+
 static void effect_priority(struct effects *self, struct table *table, uint32_t slot, double priority)
 {
     struct entry_priority *entry = stream_entry(stream_of(self), ENTRY_PRIORITY, table->id, sizeof *entry);
@@ -306,6 +312,7 @@ const struct effects journal_effects = {
     .prepare = effect_prepare,
     .insert = effect_insert,
     .remove = effect_remove,
+    .episode = effect_episode,
     .priority = effect_priority,
     .reset = effect_reset,
     .limiter = effect_limiter,

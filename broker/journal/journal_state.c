@@ -99,6 +99,7 @@ void journal_put_table(struct entry_sink to, const struct table *table)
     info.bytes = table->bytes;
     info.max_bytes = spec.max_bytes;
     info.max_times_sampled = (uint32_t)table->config->max_times_sampled;
+    info.unique_samples = table->stats.unique_samples;
     table_entry(to, table, &spec, &info);
 }
 

@@ -4,7 +4,7 @@
  * operations. Rooms below it know this interface alone.
  *
  * Not effects: waiting chunks and items (writers keep and resend unresolved ones), rounds of a reduce (members retry),
- * statistics such as rates and mean ages, and counts that only inform (evictions, episodes). */
+ * statistics such as rates and mean ages, and counts that only inform (evictions). */
 #ifndef BROKER_EFFECTS_H
 #define BROKER_EFFECTS_H
 
@@ -27,6 +27,8 @@ struct effects {
     /* Tables. flow: the item is the flow's next one; NULL: an extension inserted it. */
     void (*insert)(struct effects *self, struct table *table, uint32_t slot, const struct flow *flow);
     void (*remove)(struct effects *self, struct table *table, uint32_t slot);
+    /* The item just inserted is the first of an episode. */
+    void (*episode)(struct effects *self, struct table *table);
     void (*priority)(struct effects *self, struct table *table, uint32_t slot, double priority);
     void (*reset)(struct effects *self, struct table *table);
     void (*limiter)(struct effects *self, struct table *table);

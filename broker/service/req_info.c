@@ -66,6 +66,8 @@ static Replay__TableInfo *table_info(struct arena *arena, const struct table *ta
     info->evicted_for_memory = from->evicted_for_memory;
     info->orphaned_picks = from->orphaned_picks;
     info->episodes = from->episodes;
+    info->unique_samples = from->unique_samples;
+    info->deleted_episodes = table_deleted_episodes(table);
     info->mean_age_s = from->mean_age_s;
     info->mean_staleness = from->mean_staleness;
     info->total_priority = table->sampler_ops->total ? table->sampler_ops->total(table->in.sampler) : 0;

@@ -140,12 +140,13 @@ void flow_drop(struct flow *self)
 
 /* ---- items are resolved ---- */
 
-rp_status flow_insert(struct flow *self, const struct arrival *arrival, rp_error *err)
+rp_status flow_insert(struct flow *self, struct arrival *arrival, rp_error *err)
 {
     uint32_t episode = span_chunks(&arrival->span)[0]->episode + 1;
+    arrival->same_episode = episode == self->episode && self->resets == self->table->resets;
     RP_TRY(table_insert(self->table, arrival, err));
-    self->table->stats.episodes += episode != self->episode;
     self->episode = episode;
+    self->resets = self->table->resets;
     return RP_OK;
 }
 

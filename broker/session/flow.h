@@ -37,6 +37,7 @@ struct flow {
     uint64_t allowed;
     bool jumps;                 /* messages were lost for good: item numbers may continue at a later number */
     uint32_t episode;           /* of the last item inserted, plus 1 */
+    uint64_t resets;            /* of the table, at that time */
     uint64_t told_resolved;     /* resolved, as of the last notice */
     uint64_t window;            /* items that may be unresolved */
     struct pending_item *queue; /* ring */
@@ -52,7 +53,7 @@ bool flow_merge_rejection(struct flow *self);
 /* Drops the queue, in slices. */
 void flow_drop(struct flow *self);
 /* Inserts the flow's next item into its table. */
-rp_status flow_insert(struct flow *self, const struct arrival *arrival, rp_error *err);
+rp_status flow_insert(struct flow *self, struct arrival *arrival, rp_error *err);
 /* Inserts or rejects the first item of the queue. False: no memory, and the item keeps waiting. */
 bool flow_resolve_first(struct flow *self);
 

@@ -227,8 +227,10 @@ static bool take_item(struct intake *self, const struct item_run *run, uint32_t 
 {
     struct flow *flow = run->flow;
     uint32_t at = run->first + i;
-    struct arrival arrival = {
-        pb_u64(&self->in.item_key, at), pb_f64(&self->in.item_priority, at), run->policy, {{0}, 0, 0, 0, 0}, flow};
+    struct arrival arrival = {.key = pb_u64(&self->in.item_key, at),
+                              .priority = pb_f64(&self->in.item_priority, at),
+                              .policy = run->policy,
+                              .flow = flow};
     rp_error err; /* filled if it is needed: clearing it for each item would cost too much */
     rp_status status = self->refused;
     const char *text = self->why;

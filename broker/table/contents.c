@@ -12,6 +12,8 @@ bool contents_fini_step(struct contents *self, const struct table *table)
 {
     if (self->keys) {
         keymap_destroy(&self->keys);
+    } else if (self->episodes.items) {
+        episodes_fini(&self->episodes);
     } else if (self->marks) {
         marks_destroy(&self->marks);
     } else if (self->sampler) {
@@ -56,6 +58,7 @@ rp_status contents_init(struct contents *self, struct table *table, struct conte
     reserve_group_begin(&self->arrays);
     self->items = reserve_map(items_bytes(table));
     self->keys = keymap_new();
+    bool counts = episodes_init(&self->episodes);
     self->sampler = table->sampler_ops->create(config->sampler.options.data, config->sampler.options.count,
                                                table->capacity, seeds.sampler, err);
     if (self->sampler)
@@ -63,7 +66,7 @@ rp_status contents_init(struct contents *self, struct table *table, struct conte
                                                    table->capacity, seeds.remover, err);
     reserve_group_end();
     rp_status status = RP_OK;
-    if (!self->items || !self->keys)
+    if (!self->items || !self->keys || !counts)
         status = err_set(err, RP_NO_MEMORY, "no memory for %u slots", table->capacity);
     else if (!self->remover)
         status = err && err->status ? (rp_status)err->status : RP_NO_MEMORY;

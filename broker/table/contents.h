@@ -7,6 +7,7 @@
 
 #include "broker/select/keymap.h"
 #include "broker/store/reserve.h"
+#include "broker/table/episodes.h"
 #include "broker/table/marks.h"
 #include "broker/table/span.h"
 
@@ -41,6 +42,7 @@ struct contents {
     struct reserve_group arrays; /* of items and selectors */
     struct marks *marks;         /* NULL: no checkpoints are made */
     uint32_t account; /* number under which chunks count these items: old contents are freed while new ones fill */
+    struct episodes episodes;
 };
 
 struct contents_seeds {

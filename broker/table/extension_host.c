@@ -34,7 +34,7 @@ static bool host_copy_to(void *ctx, uint32_t slot, const char *other_table, doub
     if (!in_use(table, slot) || !other || other == table || table_check_priority(other, priority, NULL) != RP_OK)
         return false;
     const struct item *item = &table->in.items[slot];
-    struct arrival arrival = {item->key, priority, item->policy, {{0}, 0, 0, 0, 0}, NULL};
+    struct arrival arrival = {.key = item->key, .priority = priority, .policy = item->policy};
     if (!span_copy(&item->span, &arrival.span, table->store, table->layouts))
         return false;
     if (room_waits(other, &arrival.span) || table_insert(other, &arrival, NULL) != RP_OK) {

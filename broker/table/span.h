@@ -29,4 +29,11 @@ void span_release(struct span *self, struct store *store, struct layouts *layout
 bool span_copy(const struct span *from, struct span *to, struct store *store, struct layouts *layouts);
 uint64_t span_bytes(const struct span *self);
 
+/* Returns a number for the episode of the span's first step: no two episodes of all sessions have the same one. */
+static inline uint64_t span_episode(const struct span *self)
+{
+    const struct chunk *first = span_chunks(self)[0];
+    return (uint64_t)first->session << 32 | first->episode;
+}
+
 #endif

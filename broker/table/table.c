@@ -66,6 +66,12 @@ static inline void touch(struct table *self, uint32_t slot)
         marks_touch(self->in.marks, self, &self->in, slot);
 }
 
+uint64_t table_deleted_episodes(const struct table *self)
+{
+    uint64_t here = self->in.episodes.here;
+    return self->stats.episodes > here ? self->stats.episodes - here : 0;
+}
+
 static void slot_give_back(struct contents *in, uint32_t slot)
 {
     in->items[slot].stamp = in->free;
@@ -81,6 +87,7 @@ void table_remove(struct table *self, uint32_t slot)
     self->sampler_ops->remove(self->in.sampler, slot);
     self->remover_ops->remove(self->in.remover, slot);
     keymap_remove(self->in.keys, item->key);
+    episodes_leave(&self->in.episodes, span_episode(&item->span));
     table_release_item(self, &self->in, item);
     slot_give_back(&self->in, slot);
     self->in.size--;
@@ -188,6 +195,10 @@ rp_status table_insert(struct table *self, const struct arrival *arrival, rp_err
     limiter_inserted(&self->limiter, 1);
     self->stats.total_inserts++;
     EFFECT(loop, insert, self, slot, arrival->flow);
+    if (episodes_enter(&self->in.episodes, span_episode(&item->span)) && !arrival->same_episode) {
+        self->stats.episodes++;
+        EFFECT(loop, episode, self);
+    }
     if (self->hook_insert)
         RUN_HOOKS(self, on_insert, slot, );
     uint32_t left = EVICTIONS_PER_INSERT;
@@ -230,7 +241,7 @@ void table_sampled(struct table *self, uint32_t slot)
 {
     struct item *item = &self->in.items[slot];
     touch(self, slot);
-    item->times_sampled++;
+    self->stats.unique_samples += item->times_sampled++ == 0;
     limiter_sampled(&self->limiter, 1);
     self->stats.total_samples++;
     if (self->hook_sample)

@@ -27,6 +27,7 @@ struct arrival {
     uint64_t policy;
     struct span span;
     const struct flow *flow; /* the item is the flow's next one; NULL: an extension inserts it */
+    bool same_episode;       /* the flow's item before it was of the same episode, and the table was not reset since */
 };
 
 struct extension {
@@ -41,7 +42,9 @@ struct extension {
 #define EVICTIONS_PER_INSERT 256u
 
 struct table_stats {
-    uint64_t updates, updates_missing, rejected, evicted, orphaned_picks, episodes;
+    uint64_t updates, updates_missing, rejected, evicted, orphaned_picks;
+    uint64_t episodes;             /* of which items were inserted; this and the next are 0 after a reset */
+    uint64_t unique_samples;       /* items that were sampled at least once */
     uint64_t evicted_for_memory;   /* since this process started; counted in evicted, too */
     int64_t evicted_for_memory_ns; /* time of the first such eviction */
     double mean_age_s, mean_staleness, mean_weight;
@@ -120,6 +123,8 @@ uint64_t table_sampleable(const struct table *self, uint64_t want);
 /* Counts a sample of the slot's item, runs hooks, and removes the item if that was its last sample. */
 void table_sampled(struct table *self, uint32_t slot);
 void table_view(const struct table *self, uint32_t slot, rp_item_view *out);
+/* Returns how many of stats.episodes have no item in the table any more. */
+uint64_t table_deleted_episodes(const struct table *self);
 /* Once a second: records the history behind the rates. */
 void table_tick(struct table *self, int64_t now_ns);
 /* Items per second over the last seconds: kind 0 inserts, 1 samples, 2 updates. */

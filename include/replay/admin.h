@@ -32,9 +32,12 @@ typedef struct rp_table_info {
     uint32_t reserved;
     double insert_rate, sample_rate, update_rate; /* recent, in items/s */
     uint64_t waiting_inserts, waiting_samplers;
-    uint64_t updates, updates_missing, rejected, evicted, orphaned_picks, episodes;
+    uint64_t updates, updates_missing, rejected, evicted, orphaned_picks;
+    uint64_t episodes; /* of which items were inserted; since the last reset */
     double mean_age_s, mean_staleness, total_priority;
     uint64_t evicted_for_memory; /* of evicted: to free memory; since the broker started */
+    uint64_t unique_samples;     /* items that were sampled at least once; since the last reset */
+    uint64_t deleted_episodes;   /* of episodes: all their items have left the table */
 } rp_table_info;
 
 typedef struct rp_server_info {

@@ -118,6 +118,9 @@ static void check_table(struct testpeer *peer, const char *name, uint64_t insert
     assert_int_equal(info->limiter->inserts, inserts);
     assert_int_equal(info->limiter->deletes, deletes);
     assert_int_equal(info->limiter->samples, samples);
+    /* Counts that the files of that broker do not have follow from the items. */
+    assert_int_equal(info->episodes, 1);
+    assert_int_equal(info->deleted_episodes, 0);
 }
 
 static void check_items(struct testpeer *peer)
@@ -168,6 +171,8 @@ static void check(struct testpeer *peer)
 {
     check_table(peer, "line", N_LINE, 0, 4);
     check_table(peer, "prio", N_PRIO, 1, 8);
+    assert_int_equal(testpeer_table_info(peer, "line")->unique_samples, 4);
+    assert_in_range(testpeer_table_info(peer, "prio")->unique_samples, 1, N_PRIO - 1);
     check_items(peer);
     check_params(peer);
     assert_int_equal(testpeer_counter(peer, "steps", 0), 42);

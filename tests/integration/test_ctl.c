@@ -137,6 +137,8 @@ static void test_info(void **state)
     assert_string_equal(f->err, "");
     assert_int_equal(RUN(f, "info", "spi"), 0);
     has(f->out, "needs 4 more inserts");
+    has(f->out, "distinct");
+    has(f->out, "episodes");
     assert_int_equal(RUN(f, "--json", "info"), 0);
     struct json_object *root = parse(f->out);
     assert_int_equal(json_object_array_length(get(root, "tables")), 2);

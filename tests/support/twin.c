@@ -150,6 +150,8 @@ static void check_image_table(const struct folder *folder, const struct table *a
     check_limiter(&a->limiter, &b->limiter);
     assert_int_equal(a->stats.total_inserts, b->total_inserts);
     assert_int_equal(a->stats.total_samples, b->total_samples);
+    assert_int_equal(a->stats.episodes, b->episodes);
+    assert_int_equal(a->stats.unique_samples, b->unique_samples);
     assert_int_equal(a->resets, b->resets);
     for (uint32_t slot = 0; slot < a->in.high || slot < b->high; slot++) {
         bool in_a = slot < a->in.high && a->in.items[slot].span.n, in_b = slot < b->high && b->items[slot].n;
@@ -335,6 +337,9 @@ static void check_table(const struct embed *old, const struct embed *new, const 
     check_restored_limiter(&a->limiter, &b->limiter);
     assert_int_equal(a->stats.total_inserts, b->stats.total_inserts);
     assert_int_equal(a->stats.total_samples, b->stats.total_samples);
+    assert_int_equal(a->stats.episodes, b->stats.episodes);
+    assert_int_equal(a->stats.unique_samples, b->stats.unique_samples);
+    assert_int_equal(table_deleted_episodes(a), table_deleted_episodes(b));
     assert_int_equal(a->resets, b->resets);
     struct item **x = in_order(a), **y = in_order(b);
     for (uint32_t i = 0; i < a->in.size; i++) {

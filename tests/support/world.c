@@ -88,6 +88,7 @@ static void do_insert(struct world *self)
     if (below(self, 3) == 0)
         peer->oldest_chunk = first; /* no later item refers to older chunks */
     testpeer_push(peer);
+    peer->episode += below(self, 4) == 0;
 }
 
 static void do_sample(struct world *self)

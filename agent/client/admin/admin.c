@@ -220,7 +220,9 @@ static void table_from(const Replay__TableInfo *from, rp_table_info *out)
                            .mean_age_s = from->mean_age_s,
                            .mean_staleness = from->mean_staleness,
                            .total_priority = from->total_priority,
-                           .evicted_for_memory = from->evicted_for_memory};
+                           .evicted_for_memory = from->evicted_for_memory,
+                           .unique_samples = from->unique_samples,
+                           .deleted_episodes = from->deleted_episodes};
     limiter_from(from->limiter, &out->limiter);
 }
 

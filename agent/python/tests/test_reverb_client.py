@@ -211,6 +211,7 @@ def test_infos(client, reverb_server):
     info = reverb_server.tables["prioritized"].info
     assert info.name == "prioritized" and info.current_size == 1 and info.max_size == 100
     assert info.rate_limiter_info.insert_stats.completed == 1 and info.rate_limiter_info.sample_stats.completed == 3
+    assert (info.num_unique_samples, info.num_episodes, info.num_deleted_episodes) == (1, 1, 0)
     assert info.sampler_options.prioritized.priority_exponent == 1 and info.remover_options.fifo
     assert client.server_info()["min"].sampler_options.HasField("heap")
     assert client.server_info()["min"].sampler_options.heap.min_heap

@@ -234,6 +234,28 @@ def test_episodes(client):
         assert (info["episode"], info["steps"]) == (2, 3)
 
 
+def test_counts_of_episodes_and_samples(client):
+    def counts():
+        table = client.info("queue")["tables"][0]
+        return table["episodes"], table["deleted_episodes"], table["unique_samples"]
+
+    with client.writer() as writer:
+        for episode in range(3):
+            for step in range(4):
+                writer.append({"x": step})
+                writer.item("queue")
+            writer.end_episode(timeout=10)
+        assert counts() == (3, 0, 0)
+        with client.sampler("queue", 5, max_samples=5) as sampler:
+            assert len(sampler.next(10)) == 5
+        assert counts() == (3, 1, 5)
+        with client.sampler("queue", 7, max_samples=7) as sampler:
+            assert len(sampler.next(10)) == 7
+        assert counts() == (3, 3, 12)
+    client.reset("queue")
+    assert counts() == (0, 0, 0)
+
+
 def test_errors_of_items(client):
     with client.writer() as writer:
         with pytest.raises(replaybus.FailedPrecondition):

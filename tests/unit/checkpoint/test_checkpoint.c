@@ -224,7 +224,7 @@ struct model_item {
 struct model_table {
     struct model_item items[SLOTS_MOST];
     struct limiter limiter;
-    uint64_t total_inserts, total_samples, updates, evicted;
+    uint64_t total_inserts, total_samples, updates, evicted, unique_samples;
     uint32_t size;
     uint8_t selector[2][64];
     uint32_t selector_bytes[2];
@@ -251,6 +251,7 @@ static void model_take(struct model *self)
         to->total_samples = table->stats.total_samples;
         to->updates = table->stats.updates;
         to->evicted = table->stats.evicted;
+        to->unique_samples = table->stats.unique_samples;
         to->size = table->in.size;
         const rp_selector_ops *ops[2] = {table->sampler_ops, table->remover_ops};
         void *states[2] = {table->in.sampler, table->in.remover};
@@ -340,6 +341,7 @@ static void check_table(const struct image_table *got, const struct model_table 
     assert_int_equal(got->total_samples, want->total_samples);
     assert_int_equal(got->updates, want->updates);
     assert_int_equal(got->evicted, want->evicted);
+    assert_int_equal(got->unique_samples, want->unique_samples);
     for (uint32_t w = 0; w < 2; w++) {
         assert_int_equal(got->selector_bytes[w], want->selector_bytes[w]);
         if (want->selector_bytes[w])

@@ -33,11 +33,13 @@ struct entry {
     uint64_t key, inserted, touched;
     double priority;
     uint32_t times;
+    uint64_t episode; /* session and its episode: writer's number << 32 | episode */
 };
 
 struct waiting {
     uint64_t key;
     double priority;
+    uint64_t episode;
 };
 
 struct writer {
@@ -45,6 +47,8 @@ struct writer {
     struct waiting queue[WAITING];
     uint32_t count;
     uint64_t resolved, rejected;
+    uint64_t number;  /* of this session */
+    uint64_t counted; /* episode of its last insert; 0: none since the last reset */
 };
 
 struct model {
@@ -56,6 +60,8 @@ struct model {
     struct entry items[ITEMS];
     uint32_t size;
     uint64_t sequence, next_key;
+    uint64_t next_writer;
+    uint64_t episodes, unique; /* counts since the last reset */
     struct writer writers[SESSIONS];
     uint32_t ring[SESSIONS], n_ring; /* sessions whose items wait, the next one first */
     uint64_t pending_evictions;      /* by a random remover: which ones is read from the broker */
@@ -122,7 +128,10 @@ static void insert(struct model *self, struct writer *writer, const struct waiti
         writer->rejected++;
         return;
     }
-    self->items[self->size++] = (struct entry){item->key, self->sequence, self->sequence, item->priority, 0};
+    self->items[self->size++] =
+        (struct entry){item->key, self->sequence, self->sequence, item->priority, 0, item->episode};
+    self->episodes += item->episode != writer->counted;
+    writer->counted = item->episode;
     self->sequence++;
     self->limiter.inserts++;
     if (self->size - self->pending_evictions <= self->max_size)
@@ -195,6 +204,12 @@ static uint64_t random_key(struct model *self)
                                                   : rng_below(&self->rng, self->next_key + 2);
 }
 
+static void begin_writer(struct model *self, uint32_t w, bool notices)
+{
+    self->writers[w] = (struct writer){.peer = testpeer_new(&self->embed), .number = ++self->next_writer};
+    testpeer_open(self->writers[w].peer, notices);
+}
+
 static void do_insert(struct model *self)
 {
     uint32_t w = (uint32_t)rng_below(&self->rng, SESSIONS), n = 1 + (uint32_t)rng_below(&self->rng, 4);
@@ -206,12 +221,14 @@ static void do_insert(struct model *self)
     for (uint32_t i = 0; i < n; i++) {
         /* Which keys a random remover has left is known only afterwards: then all keys are new. */
         bool again = self->remover < FIXED_KINDS && rng_below(&self->rng, 6) == 0;
-        list[i] = (struct waiting){again ? random_key(self) : self->next_key++, random_priority(self)};
+        list[i] = (struct waiting){again ? random_key(self) : self->next_key++, random_priority(self),
+                                   writer->number << 32 | writer->peer->episode};
         const void *blocks[] = {&list[i].key};
         testpeer_item(writer->peer, layout, list[i].key, list[i].priority,
                       testpeer_chunk(writer->peer, 1, blocks, false), 0, 1);
     }
     writer->peer->oldest_chunk = writer->peer->chunk + 1;
+    writer->peer->episode += rng_below(&self->rng, 3) == 0;
     testpeer_push(writer->peer);
     embed_settle(&self->embed);
     for (uint32_t i = 0; i < n; i++)
@@ -222,7 +239,7 @@ static void do_insert(struct model *self)
 static void count_sample(struct model *self, uint32_t i, const Replay__SampleReply *reply, uint32_t at)
 {
     struct entry *item = &self->items[i];
-    item->times++;
+    self->unique += item->times++ == 0;
     self->limiter.samples++;
     assert_int_equal(reply->key[at], item->key);
     assert_true(reply->priority[at] == item->priority);
@@ -306,6 +323,9 @@ static void do_reset(struct model *self)
     assert_int_equal(testpeer_reset(self->admin, "t")->reply->change->applied, self->size);
     self->size = 0;
     self->limiter.inserts = self->limiter.samples = self->limiter.deletes = 0;
+    self->episodes = self->unique = 0;
+    for (uint32_t w = 0; w < SESSIONS; w++)
+        self->writers[w].counted = 0;
     pump(self);
 }
 
@@ -317,8 +337,7 @@ static void do_replace_session(struct model *self)
     session_close(session_find(&self->embed.broker->sessions, writer->peer->session));
     testpeer_close(writer->peer);
     leave_ring(self, w);
-    *writer = (struct writer){.peer = testpeer_new(&self->embed)};
-    testpeer_open(writer->peer, rng_below(&self->rng, 2));
+    begin_writer(self, w, rng_below(&self->rng, 2));
 }
 
 /* ---- comparison ---- */
@@ -333,6 +352,19 @@ static uint64_t bad_waiting(const struct model *self)
     return n;
 }
 
+/* Episodes of which the model has items. */
+static uint64_t episodes_here(const struct model *self)
+{
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < self->size; i++) {
+        uint32_t first = 0;
+        while (self->items[first].episode != self->items[i].episode)
+            first++;
+        n += first == i;
+    }
+    return n;
+}
+
 static void compare(struct model *self)
 {
     const struct table *table = embed_table(&self->embed, "t");
@@ -341,6 +373,9 @@ static void compare(struct model *self)
     assert_int_equal(table->limiter.inserts, self->limiter.inserts);
     assert_int_equal(table->limiter.samples, self->limiter.samples);
     assert_int_equal(table->limiter.deletes, self->limiter.deletes);
+    assert_int_equal(table->stats.unique_samples, self->unique);
+    assert_int_equal(table->stats.episodes, self->episodes);
+    assert_int_equal(table_deleted_episodes(table), self->episodes - episodes_here(self));
     uint64_t waiting = 0;
     for (uint32_t i = 0; i < self->size; i++) {
         uint32_t slot = table_find(table, self->items[i].key);
@@ -404,11 +439,10 @@ static void begin(struct model *self)
         self->max_size, self->max_times, kinds[self->sampler], kinds[self->remover], limiter);
     embed_start(&self->embed, tables, NULL);
     self->admin = testpeer_new(&self->embed);
-    for (uint32_t w = 0; w < SESSIONS; w++) {
-        self->writers[w] = (struct writer){.peer = testpeer_new(&self->embed)};
-        testpeer_open(self->writers[w].peer, w == 1);
-    }
+    for (uint32_t w = 0; w < SESSIONS; w++)
+        begin_writer(self, w, w == 1);
     self->size = self->n_ring = 0;
+    self->episodes = self->unique = 0;
     self->next_key = 1;
 }
 

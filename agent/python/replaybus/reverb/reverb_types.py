@@ -114,7 +114,7 @@ class RateLimiterInfo(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class TableInfo:
-    """A table's settings and counts. None: the broker does not count it."""
+    """A table's settings and counts. num_episodes are those with items in the table; a reset sets all counts to 0."""
 
     name: str
     sampler_options: SelectorOptions
@@ -125,8 +125,8 @@ class TableInfo:
     signature: Any
     current_size: int = 0
     num_episodes: int = 0
-    num_deleted_episodes: Optional[int] = 0
-    num_unique_samples: Optional[int] = 0
+    num_deleted_episodes: int = 0
+    num_unique_samples: int = 0
     table_worker_time: Any = None
 
 
@@ -138,6 +138,7 @@ def table_info(table: Mapping[str, Any], sampler: Mapping[str, Any], remover: Ma
         int(float(limiter.get("min_size", 1))),
         CallStats(int(limiter.get("inserts", 0)), int(table.get("waiting_inserts", 0))),
         CallStats(int(limiter.get("samples", 0)), int(table.get("waiting_samplers", 0))))
+    episodes, gone = int(table.get("episodes", 0)), int(table.get("deleted_episodes", 0))
     return TableInfo(table["name"], options_of(sampler), options_of(remover), int(table.get("max_size", 0)),
                      int(table.get("max_times_sampled", 0)), rates, signature, int(table.get("size", 0)),
-                     int(table.get("episodes", 0)), table.get("deleted_episodes"), table.get("unique_samples"))
+                     episodes - gone, gone, int(table.get("unique_samples", 0)))
