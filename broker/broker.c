@@ -6,6 +6,7 @@
 #include "broker/checkpoint/checkpoint.h"
 #include "broker/journal/stream.h"
 #include "broker/peer/sockets.h"
+#include "broker/peer/zap.h"
 #include "broker/session/credit.h"
 #include "broker/session/ingest.h"
 #include "broker/session/pump.h"
@@ -170,12 +171,14 @@ static int ms_until_due(const struct broker *self, int wait_ms)
 
 static void sleep_until_due(struct broker *self, int wait_ms)
 {
-    zmq_pollitem_t items[6] = {{NULL, self->wake_fd, ZMQ_POLLIN, 0}, {self->peers.monitor.socket, 0, ZMQ_POLLIN, 0}};
+    zmq_pollitem_t items[7] = {{NULL, self->wake_fd, ZMQ_POLLIN, 0}, {self->peers.monitor.socket, 0, ZMQ_POLLIN, 0}};
     int n = self->peers.monitor.socket ? 2 : 1;
     if (self->peers.service && !self->closed)
         items[n++] = (zmq_pollitem_t){self->peers.service, 0, ZMQ_POLLIN, 0};
     if (self->peers.ingest && !self->sessions.ingest_held)
         items[n++] = (zmq_pollitem_t){self->peers.ingest, 0, ZMQ_POLLIN, 0};
+    if (self->peers.identities.on)
+        items[n++] = (zmq_pollitem_t){self->peers.identities.zap, 0, ZMQ_POLLIN, 0};
     if (self->stream)
         items[n++] = (zmq_pollitem_t){disk_writer_socket(self->stream->disk_writer), 0, ZMQ_POLLIN, 0};
     if (self->spill)
@@ -195,7 +198,8 @@ void broker_turn(struct broker *self, int wait_ms)
     loop->now_ns = clock_now(&loop->clock);
     if (self->stream)
         take_news(self);
-    bool busy = take_ingest(self);
+    bool busy = self->peers.identities.on && zap_run(&self->peers);
+    busy |= take_ingest(self);
     busy |= take_requests(self);
     busy |= timers_run(&loop->timers, loop->now_ns, TIMERS_PER_TURN);
     busy |= !self->closed && pump_run(&self->tables);

@@ -46,6 +46,7 @@ struct broker {
     struct service service;
     /* the loop */
     struct timer second;  /* once a second: rates, and what is kept too long */
+    struct timer keys;    /* looks at the files of keys */
     int64_t cpu_ns;       /* processor time at the end of the last turn */
     int64_t held_ns;      /* since when sessions.ingest_held is set */
     bool held_logged;     /* the log says that ingest is held */

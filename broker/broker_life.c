@@ -38,6 +38,15 @@ static void every_second(struct timer *timer, void *ctx)
     timer_set(&self->loop.timers, timer, self->loop.now_ns + NS_PER_S);
 }
 
+#define LOOK_AT_KEYS_NS (20 * NS_PER_MS)
+
+static void look_at_keys(struct timer *timer, void *ctx)
+{
+    struct broker *self = ctx;
+    identities_look(&self->peers);
+    timer_set(&self->loop.timers, timer, self->loop.now_ns + LOOK_AT_KEYS_NS);
+}
+
 static void loop_init(struct loop *self, struct clock clock)
 {
     struct timespec wall;
@@ -151,10 +160,15 @@ static rp_status broker_init(struct broker *self, void *context, rp_error *err)
         return err_set(err, RP_NO_MEMORY, "no memory or descriptors for the broker");
     RP_TRY(store_init(&self->store, err));
     RP_TRY(tables_init(&self->tables, err));
+    if (!self->peers.ducts)
+        RP_TRY(identities_open(&self->peers, err));
     RP_TRY(load(self, err));
     RP_TRY(start_service(self, err));
     RP_TRY(sockets_open(&self->peers, context, err));
     self->second = (struct timer){.fire = every_second, .ctx = self};
+    self->keys = (struct timer){.fire = look_at_keys, .ctx = self};
+    if (self->peers.identities.on && !timer_set(&self->loop.timers, &self->keys, self->loop.now_ns))
+        return err_set(err, RP_NO_MEMORY, "no memory for the broker's timers");
     if (!timer_set(&self->loop.timers, &self->second, self->loop.now_ns + NS_PER_S) ||
         !timer_reserve(&self->loop.timers))
         return err_set(err, RP_NO_MEMORY, "no memory for the broker's timers");

@@ -1,7 +1,7 @@
 /* replay-ctl, the command-line tool for people who look at a broker or operate it.
  *
  * The room agent/ctl owns its commands: show.c (info, why, items, sessions, counters), operate.c (item, delete, reset, limiter,
- * params), top*.c, checkpoint.c and export.c (files without a broker), and main.c (the command line). It uses
+ * params), top*.c, checkpoint.c, export.c and key.c (files without a broker), and main.c (the command line). It uses
  * agent/client/admin for what a broker says, and broker/disk for files. One struct holds the command line; one row in main.c
  * describes each command. */
 #ifndef AGENT_CTL_CTL_H
@@ -32,6 +32,7 @@ enum ctl_option {
     CTL_COUNT = 16,
     CTL_VALUES = 32,
     CTL_TIMEOUT = 64, /* an option of all commands */
+    CTL_KEYS = 256,   /* --role, --keys and --broker */
     CTL_FILES = 128,  /* not an option: with arguments the command reads files, and needs no broker */
 };
 
@@ -50,6 +51,7 @@ struct ctl {
     int64_t interval_ns;
     uint64_t count;
     uint32_t values;
+    const char *role, *keys, *broker_key;
     uint32_t argc; /* arguments of the command */
     char **argv;
 };
@@ -91,6 +93,8 @@ int ctl_checkpoint(struct ctl *ctl);
 struct image;
 struct folder;
 int ctl_export(struct ctl *ctl, const struct image *image, const struct folder *folder);
+/* key.c: key files and lists of keys, without a broker */
+int ctl_key(struct ctl *ctl);
 /* top.c */
 int ctl_top(struct ctl *ctl);
 

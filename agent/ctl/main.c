@@ -56,6 +56,20 @@ static const struct ctl_command commands[] = {
     {"params", "[NAME [--save FILE]]", "parameter slots; save one to a file", "FILE may be - for the standard output.",
      CTL_SAVE, 0, 1, ctl_params},
     {"counters", "", "named counters", "", 0, 0, 0, ctl_counters},
+    {"key", "new|show|allow|revoke|list|rotate ...", "key files, and the keys that a broker lets in",
+     "  key new FILE [--keys DIR --role ROLES] [--broker PUBLIC]\n"
+     "                                  make a key; with --keys let it into the broker with that folder\n"
+     "  key show FILE|DIR               its name and public key (DIR: the broker's)\n"
+     "  key allow DIR NAME PUBLIC --role ROLES [sessions=N granted=BYTES waiting=N unread=BYTES inserts=N]\n"
+     "                                  let a key in, with limits of its own\n"
+     "  key revoke DIR NAME|PUBLIC      let it in no more: its next message is refused\n"
+     "  key list DIR                    the keys that are let in\n"
+     "  key rotate DIR [finish]         announce a new key of the broker; later put it in place of the old one\n"
+     "  key trust FILE PUBLIC           name a further key of the broker in a key file\n"
+     "ROLES: actor, learner, observer, admin, or several joined by '+'. Put public keys in single quotes: they "
+     "contain\n"
+     "characters that shells read. All of these read and write files only; a running broker notices. docs/SECURITY.md.",
+     CTL_FILES | CTL_KEYS, 1, 9, ctl_key},
     {"sessions", "", "writers: what they have sent, what waits, how long they have been silent", "", 0, 0, 0,
      ctl_sessions},
 };
@@ -131,6 +145,9 @@ static const struct cli_option options[] = {
     {"save", 0, "FILE", NULL, CTL_SAVE, CLI_TEXT, AT(ctl.save)},
     {"interval", 0, "TIME", NULL, CTL_INTERVAL, CLI_TIME, AT(ctl.interval_ns), 1},
     {"count", 0, "N", NULL, CTL_COUNT, CLI_WHOLE, AT(ctl.count)},
+    {"role", 0, "ROLES", NULL, CTL_KEYS, CLI_TEXT, AT(ctl.role)},
+    {"keys", 0, "DIR", NULL, CTL_KEYS, CLI_TEXT, AT(ctl.keys)},
+    {"broker", 0, "PUBLIC", NULL, CTL_KEYS, CLI_TEXT, AT(ctl.broker_key)},
     {"values", 0, "N", NULL, CTL_VALUES, CLI_WHOLE, AT(ctl.values), .most = UINT32_MAX},
 };
 #define N_OPTIONS (sizeof options / sizeof options[0])
@@ -153,7 +170,7 @@ static void print_help(void)
            "usage: replay-ctl [options] COMMAND [arguments]\n\n"
            "commands:\n");
     for (size_t i = 0; i < N_COMMANDS; i++)
-        printf("  %-10s %-31s %s\n", commands[i].name, commands[i].arguments, commands[i].summary);
+        printf("  %-10s %-38s %s\n", commands[i].name, commands[i].arguments, commands[i].summary);
     puts("\noptions:");
     cli_print_options(&cli, EVERY);
     puts("\nexit status: 0 success, 1 the broker refused (it says why), 2 wrong usage, 3 no broker answers");

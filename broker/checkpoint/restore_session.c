@@ -67,6 +67,11 @@ static rp_status restore_session(struct restoring *self, const struct image_sess
         columns_release(columns);
         return err && err->status ? (rp_status)err->status : RP_NO_MEMORY;
     }
+    struct identities *identities = &self->state->peers->identities;
+    struct identity *owner = identity_by_key(identities, hello->owner.len == KEY_BYTES ? hello->owner.data : NULL);
+    if (!owner)
+        return err_set(err, RP_NO_MEMORY, "no memory for the key that opened it");
+    session_set_owner(session, owner);
     session->epoch = from->epoch > 0 ? from->epoch : 1;
     session->received = from->received;
     session->counted = from->counted;

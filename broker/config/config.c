@@ -4,6 +4,9 @@
 #include <math.h>
 #include <stddef.h>
 
+#include "proto/base/endpoint.h"
+#include "proto/base/error.h"
+
 #define ROOT(member) offsetof(struct broker_config, member)
 #define TABLE(member) offsetof(struct table_config, member)
 #define FIELD(member) offsetof(struct field_config, member)
@@ -12,6 +15,8 @@
 static const char *const log_levels[] = {"debug", "info", "warn", "error", "off", NULL};
 static const char *const fsync_modes[] = {"never", "interval", "always", NULL};
 static const char *const limiter_kinds[] = {"none", "min_size", "sample_to_insert_ratio", "queue", "stack", NULL};
+
+static const char *const security_modes[] = {"auto", "none", "curve", NULL};
 
 static const double MAX_ITEMS = 2147483647.0;
 static const double KIB = 1024.0;
@@ -80,6 +85,22 @@ static const struct schema_row rows[] = {
      "keep this many bytes of chunks in memory and the cold chunks on disk; 0: all in memory"},
     {"storage.disk", SCHEMA_BYTES, ROOT(storage_disk), "0", 0, 9e18, NULL, 0,
      "maximum bytes of chunks on disk; beyond it tables remove items; 0: no limit but the disk"},
+    {"security.mode", SCHEMA_ENUM, ROOT(security_mode), "auto", 0, 0, security_modes, 0,
+     "curve: clients need a key of security.keys, and everything is encrypted; none: whoever reaches a port may do "
+     "everything; auto: curve if an endpoint can be reached from other machines (SECURITY.md)"},
+    {"security.keys", SCHEMA_STRING, ROOT(keys_dir), "", 0, 0, NULL, 0,
+     "folder of the broker's key and of the list of keys that are let in (replay-ctl key)"},
+    {"security.quota.sessions", SCHEMA_INT, ROOT(quota.sessions), "0", 0, 1e9, NULL, 0,
+     "with keys: open writers of one key; 0: no limit"},
+    {"security.quota.granted", SCHEMA_BYTES, ROOT(quota.granted_bytes), "0", 0, 9e18, NULL, 0,
+     "with keys: bytes that the writers of one key may have in flight; 0: no limit but ingest_budget"},
+    {"security.quota.waiting", SCHEMA_INT, ROOT(quota.waiting), "0", 0, 1e9, NULL, 0,
+     "with keys: requests of one key that wait for an answer; 0: no limit"},
+    {"security.quota.unread", SCHEMA_BYTES, ROOT(quota.unread_bytes), "0", 0, 9e18, NULL, 0,
+     "with keys: replies that all clients of one key together may leave unread; 0: no limit but peer_backlog_bytes "
+     "each"},
+    {"security.quota.inserts", SCHEMA_INT, ROOT(quota.inserts_per_second), "0", 0, 1e12, NULL, 0,
+     "with keys: items per second that the writers of one key may insert; 0: no limit"},
     {"plugins", SCHEMA_PATHS, ROOT(plugins), NULL, 0, 64, NULL, 0,
      "shared objects with further selectors and extensions; relative to the file, if they exist there"},
     {"tables", SCHEMA_LIST, ROOT(tables), NULL, 1, 1000, NULL, sizeof(struct table_config), "the replay tables"},
@@ -158,6 +179,32 @@ bool config_makes_checkpoints(const struct broker_config *config)
     return (config->journal_dir && config->journal_dir[0]) || (config->checkpoint_dir && config->checkpoint_dir[0]);
 }
 
+bool config_is_open(const struct broker_config *config)
+{
+    return !endpoint_is_loopback(config->service) || !endpoint_is_loopback(config->ingest) ||
+           !endpoint_is_loopback(config->events);
+}
+
+bool config_uses_curve(const struct broker_config *config)
+{
+    return config->security_mode == SECURITY_CURVE ||
+           (config->security_mode == SECURITY_AUTO && config_is_open(config));
+}
+
+rp_status config_check_keys(const struct broker_config *config, rp_error *err)
+{
+    if (!config_uses_curve(config) || config->keys_dir[0])
+        return RP_OK;
+    return err_set(err, RP_FAILED_PRECONDITION,
+                   config_is_open(config)
+                       ? "the broker can be reached from other machines (%s), and there are no keys: set security.keys "
+                         "to a folder (docs/SECURITY.md), bind to 127.0.0.1, or write security: {mode: none} on a "
+                         "network where everybody may do everything"
+                       : "security.mode is curve, and there are no keys for %s: set security.keys to a folder "
+                         "(docs/SECURITY.md)",
+                   config->service);
+}
+
 int64_t config_ingest_budget(const struct broker_config *config)
 {
     if (config->ingest_budget > 0)
@@ -193,8 +240,11 @@ const struct schema broker_schema = {
 
 static void check_strictly(const void *root, struct schema_report *report)
 {
+    rp_error err = {0};
     config_check(root, report);
     config_check_memory(root, NULL, "", report);
+    if (config_check_keys(root, &err) != RP_OK)
+        schema_problem(report, "security.keys", "%s", err.text);
 }
 
 const struct schema broker_schema_strict = {

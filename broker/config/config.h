@@ -8,6 +8,9 @@
 
 #include "broker/select/limiter.h"
 #include "proto/config/schema.h"
+#include "proto/keys/allow.h"
+
+enum security_mode { SECURITY_AUTO, SECURITY_NONE, SECURITY_CURVE };
 
 struct selector_config {
     char *kind;
@@ -76,6 +79,9 @@ struct broker_config {
     char *storage_dir;
     int64_t storage_memory; /* 0: all data stays in memory */
     int64_t storage_disk;
+    int32_t security_mode;      /* enum security_mode */
+    char *keys_dir;             /* of the keys that are let in */
+    struct quota quota;         /* of each key that has none of its own */
     struct schema_list plugins; /* char * */
     struct schema_list tables;  /* struct table_config */
 };
@@ -97,6 +103,13 @@ struct limiter_config config_limiter(const struct limiter_section *section);
 const char *config_folder(const struct broker_config *config);
 /* True if checkpoints are made: they have a folder, or there is a journal, which they keep short. */
 bool config_makes_checkpoints(const struct broker_config *config);
+/* True if an endpoint can be reached from other machines. */
+bool config_is_open(const struct broker_config *config);
+/* RP_FAILED_PRECONDITION: clients need keys, and there is no folder of keys. A run's file may leave it out: the launcher makes
+ * one. */
+rp_status config_check_keys(const struct broker_config *config, rp_error *err);
+/* True if clients need keys. */
+bool config_uses_curve(const struct broker_config *config);
 /* Returns the part of memory_limit for data in flight; the rest is for tables. */
 int64_t config_ingest_budget(const struct broker_config *config);
 

@@ -5,6 +5,7 @@
 
 #include "broker/journal/journal.h"
 #include "broker/loop/loop.h"
+#include "broker/peer/identity.h"
 #include "broker/session/credit.h"
 #include "broker/session/flow.h"
 #include "broker/session/limiter_info.h"
@@ -130,6 +131,8 @@ void journal_put_session(struct entry_sink to, const struct session *session)
     hello.columns = list.at;
     hello.notices = session->notices;
     hello.oldest_number = session->keys.base;
+    if (session->owner->salt)
+        hello.owner = (ProtobufCBinaryData){KEY_BYTES, session->owner->public_key};
     size_t size = replay__hello__get_packed_size(&hello);
     struct entry_named *entry = to.room(to.ctx, ENTRY_SESSION, 0, sizeof *entry + size);
     entry->number = session->ordinal;

@@ -11,6 +11,9 @@
 #include "proto/base/error.h"
 
 /* Values of monitor.connections; a running number of the connection from FIRST_CONNECTION on. */
+/* Handshakes that break off without a reason are no news: clients probe an endpoint before they use it. */
+#define HANDSHAKE_FAILED ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL
+
 enum { NEVER_SEEN, HAS_ENDED, FIRST_CONNECTION };
 
 rp_status monitor_open(struct monitor *self, void *context, void *service, rp_error *err)
@@ -20,7 +23,8 @@ rp_status monitor_open(struct monitor *self, void *context, void *service, rp_er
     snprintf(endpoint, sizeof endpoint, "inproc://replay-monitor-%p-%u", (void *)self, serial++);
     int linger = 0;
     self->socket = zmq_socket(context, ZMQ_PAIR);
-    if (!self->socket || zmq_socket_monitor(service, endpoint, ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED) != 0 ||
+    if (!self->socket ||
+        zmq_socket_monitor(service, endpoint, ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED | HANDSHAKE_FAILED) != 0 ||
         zmq_connect(self->socket, endpoint) != 0)
         return err_set(err, RP_IO, "cannot watch the service socket: %s", zmq_strerror(errno));
     zmq_setsockopt(self->socket, ZMQ_LINGER, &linger, sizeof linger);
@@ -81,6 +85,25 @@ static void connection_ended(struct waits *waits, int descriptor)
     }
 }
 
+/* A client that could not even state its key: the ZAP handler never hears of it. value: in the place of a descriptor, an error. */
+static void log_failure(struct peers *peers, zmq_msg_t *address, uint32_t value)
+{
+    struct identities *identities = &peers->identities;
+    uint32_t held;
+    char text[128], quoted[160];
+    if (!identities->on)
+        return;
+    identities->refused++;
+    if (!log_allow(&identities->log, 5, peers->loop->now_ns, &held))
+        return;
+    snprintf(text, sizeof text, "%.*s", (int)zmq_msg_size(address), (const char *)zmq_msg_data(address));
+    const char *why = value == ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH ? "the client has no key"
+                      : value == ZMQ_PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC    ? "the client expects another broker's key"
+                                                                          : "the handshake broke off";
+    log_line(LEVEL_WARN, "B0606", "connection refused", "endpoint=%s key=- why=\"%s\" held_back=%u",
+             log_quote(quoted, sizeof quoted, text), why, held);
+}
+
 void monitor_run(struct peers *peers)
 {
     struct monitor *self = &peers->monitor;
@@ -93,7 +116,9 @@ void monitor_run(struct peers *peers)
             int32_t descriptor;
             memcpy(&event, zmq_msg_data(&frames[0]), sizeof event);
             memcpy(&descriptor, (const char *)zmq_msg_data(&frames[0]) + 2, sizeof descriptor);
-            if (descriptor >= 0)
+            if (event & HANDSHAKE_FAILED)
+                log_failure(peers, &frames[n - 1], (uint32_t)descriptor);
+            else if (descriptor >= 0)
                 set_open(self, descriptor, event == ZMQ_EVENT_ACCEPTED);
             if (event == ZMQ_EVENT_DISCONNECTED)
                 connection_ended(&peers->waits, descriptor);

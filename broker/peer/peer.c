@@ -30,8 +30,10 @@ static uint64_t envelope_route(const struct envelope *self)
 
 void peer_release(struct peer *self)
 {
-    if (atomic_fetch_sub_explicit(&self->refs, 1, memory_order_acq_rel) == 1)
-        free(self);
+    if (atomic_fetch_sub_explicit(&self->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    unread_release(self->unread);
+    free(self);
 }
 
 struct peer *peer_find(struct peers *peers, const struct envelope *to)
@@ -46,8 +48,11 @@ struct peer *peer_find(struct peers *peers, const struct envelope *to)
     atomic_init(&peer->refs, 1);
     atomic_init(&peer->pending_bytes, 0);
     peer->route = route;
+    peer->unread = to->unread;
+    if (peer->unread)
+        atomic_fetch_add_explicit(&peer->unread->refs, 1, memory_order_relaxed);
     if (!idmap_put(&peers->by_route, route, peer)) {
-        free(peer);
+        peer_release(peer);
         return NULL;
     }
     return peer;
@@ -55,7 +60,15 @@ struct peer *peer_find(struct peers *peers, const struct envelope *to)
 
 bool peer_is_full(const struct peers *peers, const struct peer *peer)
 {
-    return atomic_load_explicit(&peer->pending_bytes, memory_order_relaxed) > peers->config->peer_backlog_bytes;
+    return atomic_load_explicit(&peer->pending_bytes, memory_order_relaxed) > peers->config->peer_backlog_bytes ||
+           (peer->unread && unread_is_full(peer->unread));
+}
+
+static void count(struct peer *peer, long long bytes)
+{
+    atomic_fetch_add_explicit(&peer->pending_bytes, bytes, memory_order_relaxed);
+    if (peer->unread)
+        atomic_fetch_add_explicit(&peer->unread->bytes, bytes, memory_order_relaxed);
 }
 
 /* Stays with a frame until the frame has left; freed on an I/O thread. */
@@ -71,7 +84,7 @@ static void ticket_done(void *data, void *hint)
 {
     (void)data;
     struct ticket *ticket = hint;
-    atomic_fetch_sub_explicit(&ticket->peer->pending_bytes, (long long)ticket->size, memory_order_relaxed);
+    count(ticket->peer, -(long long)ticket->size);
     peer_release(ticket->peer);
     if (ticket->viewing)
         zmq_msg_close(&ticket->kept);
@@ -86,7 +99,7 @@ static struct ticket *ticket_new(struct peer *peer, size_t size)
         return NULL;
     *ticket = (struct ticket){.peer = peer, .size = size};
     atomic_fetch_add_explicit(&peer->refs, 1, memory_order_relaxed);
-    atomic_fetch_add_explicit(&peer->pending_bytes, (long long)size, memory_order_relaxed);
+    count(peer, (long long)size);
     return ticket;
 }
 

@@ -12,10 +12,12 @@
 #include <zmq.h>
 
 struct peers;
+struct unread;
 
 /* The frames before the header, as they came: for each a length byte, then its bytes. */
 #define ENVELOPE_BYTES 79u
 struct envelope {
+    struct unread *unread; /* counter of the key by which the peer came in; NULL: none. Owned by the identity */
     uint8_t size;
     uint8_t bytes[ENVELOPE_BYTES];
 };
@@ -27,6 +29,7 @@ bool envelope_add(struct envelope *self, const void *frame, size_t size);
 struct peer {
     atomic_long refs;
     atomic_llong pending_bytes;
+    struct unread *unread; /* of all peers with the same key, counted together; NULL: no key */
     uint64_t route;
 };
 

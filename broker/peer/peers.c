@@ -8,6 +8,7 @@ void peers_init(struct peers *self, struct loop *loop, const struct broker_confi
     self->config = config;
     self->ducts = ducts;
     commit_init(&self->commit);
+    self->identities.anyone = (struct identity){.name = "anyone", .roles = KEY_ANY};
 }
 
 static void forget_idle(struct idmap *by_route)
@@ -40,4 +41,5 @@ void peers_fini(struct peers *self)
     idmap_fini(&self->waits.by_request);
     monitor_fini(&self->monitor);
     commit_fini(&self->commit);
+    identities_close(&self->identities);
 }

@@ -1,7 +1,7 @@
 /* The peers of a broker: everything between the sockets and the handlers of messages.
  *
- * This room owns the sockets (or the ducts of a local broker), the routes of connected clients, the requests that are not
- * answered yet, the replies that are kept for retries, and the messages that wait for the journal. It offers sending
+ * This room owns the sockets (or the ducts of a local broker), the keys of clients, the routes of connected clients, the
+ * requests that are not answered yet, the replies that are kept for retries, and the messages that wait for the journal. It offers sending
  * (peer.h), answering (request.h), waiting (wait.h) and opening (sockets.h). It may use the loop, the configuration and the
  * wire format. It knows nothing of tables, samples or sessions. */
 #ifndef BROKER_PEERS_H
@@ -10,6 +10,7 @@
 #include "broker/loop/idmap.h"
 #include "broker/peer/commit.h"
 #include "broker/peer/descriptors.h"
+#include "broker/peer/identity.h"
 #include "broker/peer/kept_replies.h"
 #include "broker/peer/monitor.h"
 #include "broker/peer/peer.h"
@@ -39,6 +40,7 @@ struct peers {
     struct commit commit;
     struct waits waits;
     struct kept_replies kept_replies;
+    struct identities identities;
     struct peer_counters counters;
     struct log_limit service_log;
 };

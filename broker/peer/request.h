@@ -14,11 +14,13 @@
 #include "proto/wire/wire.h"
 #include "replay/error.h"
 
+struct identity;
 struct wait;
 
 struct request {
     struct envelope from;
-    int descriptor; /* of the connection, or -1 */
+    int descriptor;            /* of the connection, or -1 */
+    struct identity *identity; /* who asks */
     struct wire_request head;
     ProtobufCMessage *body; /* unpacked; NULL if the handler reads the bytes itself */
     zmq_msg_t *payload;     /* frames after the header; a handler may move from them */

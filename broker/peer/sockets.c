@@ -11,7 +11,26 @@
 #include "broker/loop/loop.h"
 #include "broker/peer/ipc.h"
 #include "broker/peer/peers.h"
+#include "broker/peer/zap.h"
 #include "proto/base/log.h"
+
+/* A stable option of libzmq since 4.3.0 that zmq.h names only with its draft interface. Without it, CURVE accepts every key while
+ * no ZAP handler is bound. */
+#ifndef ZMQ_ZAP_ENFORCE_DOMAIN
+#define ZMQ_ZAP_ENFORCE_DOMAIN 93
+#endif
+
+/* Makes a socket the server's side of CURVE: only keys that the ZAP handler accepts come in. */
+static bool socket_secure(const struct peers *peers, void *socket)
+{
+    int one = 1;
+    const struct identities *identities = &peers->identities;
+    return !identities->on ||
+           (zmq_setsockopt(socket, ZMQ_CURVE_SERVER, &one, sizeof one) == 0 &&
+            zmq_setsockopt(socket, ZMQ_CURVE_SECRETKEY, identities->key.secret_key, KEY_BYTES) == 0 &&
+            zmq_setsockopt(socket, ZMQ_ZAP_DOMAIN, ZAP_DOMAIN, sizeof ZAP_DOMAIN - 1) == 0 &&
+            zmq_setsockopt(socket, ZMQ_ZAP_ENFORCE_DOMAIN, &one, sizeof one) == 0);
+}
 
 /* Sets all socket options. */
 static void *socket_open(struct peers *peers, int type, rp_error *err)
@@ -30,7 +49,11 @@ static void *socket_open(struct peers *peers, int type, rp_error *err)
     zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &most, sizeof most);
     if (type == ZMQ_ROUTER)
         zmq_setsockopt(socket, ZMQ_ROUTER_MANDATORY, &one, sizeof one);
-    return socket;
+    if (socket_secure(peers, socket))
+        return socket;
+    err_set(err, RP_UNSUPPORTED, "cannot use CURVE: %s", zmq_strerror(errno));
+    zmq_close(socket);
+    return NULL;
 }
 
 static rp_status socket_bind(void *socket, const char *endpoint, char *bound, size_t size, rp_error *err)
@@ -91,8 +114,21 @@ rp_status sockets_open(struct peers *peers, void *context, rp_error *err)
         zmq_ctx_set(peers->context, ZMQ_IO_THREADS, (int)peers->config->io_threads);
         zmq_ctx_set(peers->context, ZMQ_MAX_SOCKETS, 65536);
     }
+    RP_TRY(zap_open(peers, err));
     RP_TRY(bind_all(peers, err));
     return monitor_open(&peers->monitor, peers->context, peers->service, err);
+}
+
+/* The port is free as soon as the I/O thread has closed the old listener. */
+static rp_status bind_patiently(struct peers *peers, void *socket, const char *endpoint, rp_error *err)
+{
+    int64_t end = clock_now(&peers->loop->clock) + 5 * NS_PER_S;
+    char bound[256];
+    rp_status status;
+    do
+        status = socket_bind(socket, endpoint, bound, sizeof bound, err);
+    while (status != RP_OK && clock_now(&peers->loop->clock) < end && usleep(1000) == 0);
+    return status;
 }
 
 rp_status sockets_rebind(struct peers *peers, rp_error *err)
@@ -111,17 +147,28 @@ rp_status sockets_rebind(struct peers *peers, rp_error *err)
         *rows[i].socket = socket_open(peers, rows[i].type, err);
         if (!*rows[i].socket)
             return RP_IO;
-        /* The port is free as soon as the I/O thread has closed the old listener. */
-        int64_t end = clock_now(&peers->loop->clock) + 5 * NS_PER_S;
-        char bound[256];
-        rp_status status;
-        do
-            status = socket_bind(*rows[i].socket, rows[i].bound, bound, sizeof bound, err);
-        while (status != RP_OK && clock_now(&peers->loop->clock) < end && usleep(1000) == 0);
-        RP_TRY(status);
+        RP_TRY(bind_patiently(peers, *rows[i].socket, rows[i].bound, err));
     }
     log_line(LEVEL_WARN, "B0005", "sockets bound again", NULL);
     return monitor_open(&peers->monitor, peers->context, peers->service, err);
+}
+
+rp_status sockets_bind_again(struct peers *peers, rp_error *err)
+{
+    void *const sockets[] = {peers->service, peers->ingest, peers->events};
+    const char *const bound[] = {peers->service_endpoint, peers->ingest_endpoint, peers->events_endpoint};
+    for (uint32_t i = 0; i < 3; i++) {
+        char endpoint[256];
+        size_t size = sizeof endpoint;
+        /* As libzmq names it, with a wildcard's address. */
+        if (zmq_getsockopt(sockets[i], ZMQ_LAST_ENDPOINT, endpoint, &size) != 0)
+            snprintf(endpoint, sizeof endpoint, "%s", bound[i]);
+        zmq_unbind(sockets[i], endpoint);
+        if (!socket_secure(peers, sockets[i]))
+            return err_set(err, RP_UNSUPPORTED, "cannot use CURVE: %s", zmq_strerror(errno));
+        RP_TRY(bind_patiently(peers, sockets[i], bound[i], err));
+    }
+    return RP_OK;
 }
 
 void sockets_close(struct peers *peers)
@@ -133,6 +180,7 @@ void sockets_close(struct peers *peers)
             zmq_close(*sockets[i]);
         *sockets[i] = NULL;
     }
+    zap_close(peers);
     if (peers->own_context)
         zmq_ctx_term(peers->context);
     peers->own_context = false;

@@ -52,6 +52,12 @@ rp_status wait_begin(struct peers *peers, struct wait *self, const struct reques
         return err_set(err, RP_RESOURCE_EXHAUSTED,
                        "%u requests wait already, which is the most: this %s request cannot wait, too. Ask again later",
                        WAITS_MOST, self->ops->kind);
+    const struct quota *quota = &request->identity->quota;
+    if (quota->waiting > 0 && request->identity->waiting >= quota->waiting)
+        return err_set(
+            err, RP_RESOURCE_EXHAUSTED,
+            "%lld requests of the key '%s' wait already, which is its limit: this %s request cannot wait, too",
+            (long long)quota->waiting, request->identity->name, self->ops->kind);
     bool has_deadline = timeout_ms <= (uint64_t)(INT64_MAX / NS_PER_MS / 2);
     if (has_deadline && !timer_set(&loop->timers, &self->timer, loop->now_ns + (int64_t)timeout_ms * NS_PER_MS))
         return err_set(err, RP_NO_MEMORY, "no memory for a %s request to wait", self->ops->kind);
@@ -59,6 +65,8 @@ rp_status wait_begin(struct peers *peers, struct wait *self, const struct reques
         timer_clear(&loop->timers, &self->timer);
         return err_set(err, RP_NO_MEMORY, "no memory for a %s request to wait", self->ops->kind);
     }
+    self->identity = request->identity;
+    self->identity->waiting++;
     append(waits, self);
     return RP_OK;
 }
@@ -67,6 +75,7 @@ void wait_end(struct peers *peers, struct wait *self)
 {
     struct waits *waits = &peers->waits;
     timer_clear(&peers->loop->timers, &self->timer);
+    self->identity->waiting--;
     uint64_t name = name_of(self->client, self->id);
     if (idmap_get(&waits->by_request, name) == self)
         idmap_remove(&waits->by_request, name);

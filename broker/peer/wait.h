@@ -35,8 +35,9 @@ struct wait {
     struct envelope to;
     uint64_t client, id;
     int64_t since_ns;
-    int descriptor;      /* of the connection by which the request came; -1: not known */
-    uint64_t connection; /* number of that connection: monitor.h */
+    int descriptor;            /* of the connection by which the request came; -1: not known */
+    uint64_t connection;       /* number of that connection: monitor.h */
+    struct identity *identity; /* whose request it is */
 };
 
 struct waits {

@@ -1,5 +1,7 @@
 #include "broker/service/dispatch.h"
 
+#include <stdio.h>
+
 #include "broker/peer/frames.h"
 #include "broker/peer/monitor.h"
 #include "broker/sample/kept_samples.h"
@@ -7,38 +9,44 @@
 #include "proto/base/error.h"
 #include "proto/wire/unpack.h"
 
-#define ROW(body, name, type, handler, remember)                                                                       \
+#define ROW(body, name, type, handler, remember, roles)                                                                \
     {                                                                                                                  \
-        REPLAY__REQUEST__BODY_##body, name, &replay__##type##__descriptor, handler, remember, false                    \
+        REPLAY__REQUEST__BODY_##body, name, &replay__##type##__descriptor, handler, remember, false, roles             \
     }
-#define AHEAD_ROW(body, name, type, handler)                                                                           \
+#define AHEAD_ROW(body, name, type, handler, roles)                                                                    \
     {                                                                                                                  \
-        REPLAY__REQUEST__BODY_##body, name, &replay__##type##__descriptor, handler, false, true                        \
+        REPLAY__REQUEST__BODY_##body, name, &replay__##type##__descriptor, handler, false, true, roles                 \
     }
-#define RAW_ROW(body, name, handler)                                                                                   \
+#define RAW_ROW(body, name, handler, roles)                                                                            \
     {                                                                                                                  \
-        REPLAY__REQUEST__BODY_##body, name, NULL, handler, false, false                                                \
+        REPLAY__REQUEST__BODY_##body, name, NULL, handler, false, false, roles                                         \
     }
+#define ACTOR KEY_ACTOR
+#define LEARNER KEY_LEARNER
+#define OBSERVER KEY_OBSERVER
+#define ADMIN 0 /* an admin may do everything */
 
+/* An actor writes, and reads parameters; a learner samples, and writes parameters and priorities; an observer looks. Everybody
+ * may connect, and ask what the broker does. */
 static const struct command commands[] = {
-    ROW(HELLO, "hello", hello, req_hello, true),
-    ROW(HEARTBEAT, "heartbeat", heartbeat, req_heartbeat, false),
-    ROW(BYE, "bye", bye, req_bye, true),
-    RAW_ROW(SAMPLE, "sample", req_sample),
-    RAW_ROW(UPDATE, "update", req_update),
-    RAW_ROW(DELETE, "delete", req_delete),
-    ROW(CANCEL, "cancel", cancel, req_cancel, false),
-    RAW_ROW(FETCH, "fetch", req_fetch),
-    AHEAD_ROW(LIST, "list", list, req_list),
-    ROW(RESET, "reset", reset, req_reset, true),
-    ROW(SET_LIMITER, "set_limiter", set_limiter, req_set_limiter, false),
-    AHEAD_ROW(INFO, "info", info, req_info),
-    AHEAD_ROW(WHY, "why", why, req_why),
-    ROW(PARAMS_PUT, "params_put", params_put, req_params_put, true),
-    ROW(PARAMS_GET, "params_get", params_get, req_params_get, false),
-    ROW(COUNTER, "counter", counter, req_counter, true),
-    ROW(REDUCE, "reduce", reduce, req_reduce, false),
-    AHEAD_ROW(CHECKPOINT, "checkpoint", checkpoint, req_checkpoint),
+    ROW(HELLO, "hello", hello, req_hello, true, KEY_ANY),
+    ROW(HEARTBEAT, "heartbeat", heartbeat, req_heartbeat, false, ACTOR),
+    ROW(BYE, "bye", bye, req_bye, true, ACTOR),
+    RAW_ROW(SAMPLE, "sample", req_sample, LEARNER),
+    RAW_ROW(UPDATE, "update", req_update, LEARNER),
+    RAW_ROW(DELETE, "delete", req_delete, LEARNER),
+    ROW(CANCEL, "cancel", cancel, req_cancel, false, KEY_ANY),
+    RAW_ROW(FETCH, "fetch", req_fetch, LEARNER | OBSERVER),
+    AHEAD_ROW(LIST, "list", list, req_list, LEARNER | OBSERVER),
+    ROW(RESET, "reset", reset, req_reset, true, ADMIN),
+    ROW(SET_LIMITER, "set_limiter", set_limiter, req_set_limiter, false, ADMIN),
+    AHEAD_ROW(INFO, "info", info, req_info, KEY_ANY),
+    AHEAD_ROW(WHY, "why", why, req_why, KEY_ANY),
+    ROW(PARAMS_PUT, "params_put", params_put, req_params_put, true, LEARNER),
+    ROW(PARAMS_GET, "params_get", params_get, req_params_get, false, ACTOR | LEARNER | OBSERVER),
+    ROW(COUNTER, "counter", counter, req_counter, true, ACTOR | LEARNER),
+    ROW(REDUCE, "reduce", reduce, req_reduce, false, LEARNER),
+    AHEAD_ROW(CHECKPOINT, "checkpoint", checkpoint, req_checkpoint, ADMIN),
 };
 #define N_COMMANDS (sizeof commands / sizeof commands[0])
 
@@ -113,6 +121,13 @@ static const struct command *command_find(uint32_t body)
     return NULL;
 }
 
+static rp_status check_role(const struct identity *identity, const struct command *command, rp_error *err)
+{
+    char what[64];
+    snprintf(what, sizeof what, "a %s request", command->name);
+    return identity_check(identity, command->roles, what, err);
+}
+
 static rp_status request_dispatch(struct service *service, struct request *request, const void *frame, size_t size,
                                   rp_error *err)
 {
@@ -123,6 +138,8 @@ static rp_status request_dispatch(struct service *service, struct request *reque
                        request->head.version, WIRE_VERSION);
     if (request->head.id == 0)
         return err_set(err, RP_BAD_MESSAGE, "Request.id is missing: every request needs an id that is not 0");
+    if (request->head.client)
+        request->head.client ^= request->identity->salt;
     kept_samples_settle(service->samples, request->head.client, request->head.settled);
     if (request->head.body == 0)
         return err_set(err, RP_UNSUPPORTED, "the request has no body: it asks for nothing");
@@ -130,6 +147,8 @@ static rp_status request_dispatch(struct service *service, struct request *reque
     if (!command)
         return err_set(err, RP_UNSUPPORTED, "message %u is unknown in protocol version %u", request->head.body,
                        WIRE_VERSION);
+    if (peers->identities.on)
+        RP_TRY(check_role(request->identity, command, err));
     if (take_over(peers, request))
         return RP_OK;
     request->remember = command->remember;
@@ -199,6 +218,8 @@ bool dispatch_receive(struct service *service)
         request.payload = frames + header + 1;
         request.n_payload = n - header - 1;
         request.descriptor = zmq_msg_get(&frames[header], ZMQ_SRCFD);
+        request.identity = identity_of(service->peers, &frames[header]);
+        request.from.unread = request.identity->unread;
         request_handle(service, &request, zmq_msg_data(&frames[header]), zmq_msg_size(&frames[header]));
     } else {
         service->peers->counters.messages_bad++;

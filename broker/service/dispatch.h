@@ -19,8 +19,9 @@ struct command {
     const char *name;
     const ProtobufCMessageDescriptor *descriptor; /* NULL: the handler reads the bytes itself */
     request_fn *handle;
-    bool remember; /* must not be done twice: the reply is kept for a retry */
-    bool ahead;    /* its reply confirms nothing: it need not wait for the journal */
+    bool remember;  /* must not be done twice: the reply is kept for a retry */
+    bool ahead;     /* its reply confirms nothing: it need not wait for the journal */
+    uint32_t roles; /* that may ask for it, of enum key_role; an admin always may */
 };
 
 /* Counts of one row. */

@@ -82,6 +82,9 @@ static rp_status hello_reply(struct service *service, struct request *request, s
     reply.release = (char *)(uintptr_t)rp_version();
     reply.max_batch = SAMPLE_MAX_ITEMS;
     reply.max_keys = REQUEST_MAX_KEYS;
+    struct identities *identities = &service->peers->identities;
+    if (identities->has_next)
+        reply.next_key = (ProtobufCBinaryData){KEY_BYTES, identities->next_key};
     if (session) {
         reply.session = (ProtobufCBinaryData){WIRE_SESSION_BYTES, session->id};
         reply.ordinal = session->ordinal;
@@ -99,7 +102,8 @@ static rp_status hello_reply(struct service *service, struct request *request, s
 }
 
 /* Finds the session of an id that a client sent. NULL with err set. */
-static struct session *find_session(struct service *service, const ProtobufCBinaryData *id, rp_error *err)
+static struct session *find_session(struct service *service, const ProtobufCBinaryData *id, const struct identity *who,
+                                    rp_error *err)
 {
     struct session *session = id->len == WIRE_SESSION_BYTES ? session_find(service->sessions, id->data) : NULL;
     if (id->len != WIRE_SESSION_BYTES)
@@ -108,17 +112,35 @@ static struct session *find_session(struct service *service, const ProtobufCBina
         err_set(err, RP_SESSION_UNKNOWN,
                 "this broker does not know the session: it was closed, it was silent for too long, or the broker has "
                 "restarted without it. Open a new one with HELLO");
+    else if (session_check_owner(session, who, err) != RP_OK)
+        session = NULL;
     return session;
 }
 
-static struct session *hello_open(struct service *service, const Replay__Hello *ask, rp_error *err)
+/* Refuses a further session of a key that has as many as it may. */
+static rp_status check_sessions(const struct identity *identity, rp_error *err)
 {
+    if (identity->quota.sessions == 0 || identity->sessions < identity->quota.sessions)
+        return RP_OK;
+    return err_set(
+        err, RP_RESOURCE_EXHAUSTED,
+        "the key '%s' has %u open writers, which is its limit: close one, or raise sessions= in the broker's "
+        "list of keys",
+        identity->name, identity->sessions);
+}
+
+static struct session *hello_open(struct service *service, const Replay__Hello *ask, struct identity *who,
+                                  rp_error *err)
+{
+    if (check_sessions(who, err) != RP_OK)
+        return NULL;
     struct columns *columns = columns_new(ask->columns, ask->n_columns, err);
     struct session *session = columns ? session_open(service->sessions, ask->name, columns, err) : NULL;
     if (!session) {
         columns_release(columns);
         return NULL;
     }
+    session_set_owner(session, who);
     EFFECT(service->loop, session, session);
     char quoted[160];
     log_line(LEVEL_DEBUG, "B0101", "session opened", "name=%s ordinal=%u columns=%u",
@@ -127,12 +149,15 @@ static struct session *hello_open(struct service *service, const Replay__Hello *
 }
 
 /* Resumes the session that the request names. If it states columns, they must be those of the session. */
-static struct session *hello_resume(struct service *service, const Replay__Hello *ask, uint64_t *lost, rp_error *err)
+static struct session *hello_resume(struct service *service, const Replay__Hello *ask, struct identity *who,
+                                    uint64_t *lost, rp_error *err)
 {
     struct columns *columns = ask->n_columns ? columns_new(ask->columns, ask->n_columns, err) : NULL;
     if (ask->n_columns && !columns)
         return NULL;
-    struct session *session = find_session(service, &ask->session, err);
+    struct session *session = find_session(service, &ask->session, who, err);
+    if (session && session->tombstone && check_sessions(who, err) != RP_OK)
+        session = NULL;
     if (session && columns && !columns_equal(columns, session->columns)) {
         err_set(err, RP_INVALID_ARGUMENT,
                 "the columns are not those with which session '%s' was opened: open a new session", session->name);
@@ -140,6 +165,10 @@ static struct session *hello_resume(struct service *service, const Replay__Hello
     }
     columns_release(columns);
     if (session) {
+        if (session->owner != who) {
+            session_set_owner(session, who);
+            EFFECT(service->loop, session, session);
+        }
         session_resume(session, ask->oldest_number, lost);
         credit_refresh(session);
     }
@@ -156,9 +185,11 @@ rp_status req_hello(struct service *service, struct request *request, rp_error *
     }
     if (service->loop->draining)
         return err_set(err, RP_CANCELLED, "the broker is shutting down and takes no further sessions");
+    RP_TRY(identity_check(request->identity, KEY_ACTOR, "a writer's session", err));
     uint64_t lost = 0;
     bool resumed = ask->session.len != 0;
-    struct session *session = resumed ? hello_resume(service, ask, &lost, err) : hello_open(service, ask, err);
+    struct session *session = resumed ? hello_resume(service, ask, request->identity, &lost, err)
+                                      : hello_open(service, ask, request->identity, err);
     if (!session)
         return (rp_status)err->status;
     session->notices = ask->notices;
@@ -196,6 +227,16 @@ static rp_status heartbeat_stuck(struct service *service, struct request *reques
     return heartbeat_bare(service, request, session->epoch, session->ordinal, false, text);
 }
 
+/* Answers that the key has inserted more than it may: its credit comes later. */
+static rp_status heartbeat_owes(struct service *service, struct request *request, const struct session *session,
+                                double seconds)
+{
+    char text[256];
+    snprintf(text, sizeof text, "the key '%s' may insert %lld items/s: the next credit comes in %.1f s",
+             session->owner->name, (long long)session->owner->quota.inserts_per_second, seconds);
+    return heartbeat_bare(service, request, session->epoch, session->ordinal, false, text);
+}
+
 /* Answers for a tombstone with a gap, which every client follows with HELLO: a client would take an error for the end of the
  * session. The answer states the client's epoch, or the client would ignore it: a broker that was restored from a checkpoint
  * may know an older epoch. */
@@ -224,7 +265,7 @@ static rp_status check_epoch(const struct session *session, uint32_t epoch, rp_e
 rp_status req_heartbeat(struct service *service, struct request *request, rp_error *err)
 {
     Replay__Heartbeat *ask = (Replay__Heartbeat *)request->body;
-    struct session *session = find_session(service, &ask->session, err);
+    struct session *session = find_session(service, &ask->session, request->identity, err);
     if (!session)
         return (rp_status)err->status;
     RP_TRY(check_epoch(session, ask->epoch, err));
@@ -237,6 +278,9 @@ rp_status req_heartbeat(struct service *service, struct request *request, rp_err
     credit_measure(session);
     if (commit_is_stuck(service->peers))
         return heartbeat_stuck(service, request, session);
+    double owes_s = identity_owes_s(session->owner, service->loop->now_ns);
+    if (owes_s > 0.0)
+        return heartbeat_owes(service, request, session, owes_s);
     credit_refresh(session);
     struct credit_message *credit = credit_message_new(session, ask->explain);
     if (!credit)
@@ -249,7 +293,7 @@ rp_status req_heartbeat(struct service *service, struct request *request, rp_err
 rp_status req_bye(struct service *service, struct request *request, rp_error *err)
 {
     Replay__Bye *ask = (Replay__Bye *)request->body;
-    struct session *session = find_session(service, &ask->session, err);
+    struct session *session = find_session(service, &ask->session, request->identity, err);
     if (!session)
         return (rp_status)err->status;
     if (session->tombstone)

@@ -71,7 +71,7 @@ void credit_notify(struct sessions *sessions)
     while (*at) {
         struct session *self = *at;
         bool news = self->notices && !self->tombstone && has_news(self);
-        if (news && !is_due(self)) {
+        if (news && (!is_due(self) || identity_owes_s(self->owner, sessions->loop->now_ns) > 0.0)) {
             at = &self->next_dirty;
             continue;
         }

@@ -10,6 +10,7 @@
  * added until the smaller window is used up. */
 #include "broker/config/config.h"
 #include "broker/loop/loop.h"
+#include "broker/peer/peers.h"
 #include "broker/session/credit.h"
 #include "broker/session/flow.h"
 #include "broker/session/session.h"
@@ -59,6 +60,9 @@ static uint64_t most_items(const struct flow *flow, uint32_t flows)
     if (fair < LEAST_WINDOW_ITEMS)
         fair = LEAST_WINDOW_ITEMS;
     uint64_t most = least((uint64_t)sessions->config->window_items, fair);
+    uint64_t rate = (uint64_t)self->owner->quota.inserts_per_second;
+    if (rate) /* a short queue: credit that comes later is what limits the rate */
+        most = least(most, rate / 10 ? rate / 10 : 1);
     if (self->items) {
         /* Cap the window so that one blocked table cannot consume the bytes that the session's other tables need. */
         uint64_t mean = self->received_bytes / self->items + 1;
@@ -66,6 +70,20 @@ static uint64_t most_items(const struct flow *flow, uint32_t flows)
         most = least(most, share ? share : 1);
     }
     return most;
+}
+
+/* Returns how much the session's key may be granted beyond what it has. */
+static uint64_t owner_room(const struct session *self)
+{
+    uint64_t most = (uint64_t)self->owner->quota.granted_bytes, has = self->owner->granted_bytes;
+    return most == 0 ? UINT64_MAX : most > has ? most - has : 0;
+}
+
+/* Counts bytes that are no longer granted. */
+static void take_back(struct session *self, uint64_t bytes)
+{
+    self->sessions->granted_bytes -= least(bytes, self->sessions->granted_bytes);
+    self->owner->granted_bytes -= least(bytes, self->owner->granted_bytes);
 }
 
 static void grant_bytes(struct session *self)
@@ -82,7 +100,7 @@ static void grant_bytes(struct session *self)
         return;
     uint64_t room =
         sessions->granted_bytes < sessions->ingest_budget ? sessions->ingest_budget - sessions->granted_bytes : 0;
-    credit_offer(self, least(want - self->offered_bytes, room));
+    credit_offer(self, least(least(want - self->offered_bytes, room), owner_room(self)));
 }
 
 static void grant_items(struct flow *flow, uint32_t flows)
@@ -111,6 +129,7 @@ void credit_offer(struct session *self, uint64_t bytes)
     struct sessions *sessions = self->sessions;
     self->offered_bytes += bytes;
     sessions->granted_bytes += bytes;
+    self->owner->granted_bytes += bytes;
     if (self->allowed_bytes < self->offered_bytes)
         self->allowed_bytes = self->offered_bytes;
 }
@@ -158,20 +177,18 @@ void credit_open(struct session *self)
 
 void credit_close(struct session *self)
 {
-    struct sessions *sessions = self->sessions;
     if (self->tombstone)
         return; /* closed when it expired */
     set_writing(self, false);
-    sessions->granted_bytes -= least(self->offered_bytes - self->returned_bytes, sessions->granted_bytes);
+    take_back(self, self->offered_bytes - self->returned_bytes);
     /* Everything that has arrived counts as returned. */
     self->offered_bytes = self->returned_bytes = self->received_bytes;
 }
 
 void credit_return(struct session *self, uint64_t bytes)
 {
-    struct sessions *sessions = self->sessions;
     self->returned_bytes += bytes;
-    sessions->granted_bytes -= least(bytes, sessions->granted_bytes);
+    take_back(self, bytes);
 }
 
 void credit_measure(struct session *self)
@@ -204,7 +221,7 @@ void credit_release(struct session *self, uint64_t released)
     self->released_bytes = released;
     self->offered_bytes -= bytes;
     self->allowed_bytes = self->offered_bytes; /* no less than what it has sent */
-    sessions->granted_bytes -= least(bytes, sessions->granted_bytes);
+    take_back(self, bytes);
     uint64_t left = self->offered_bytes - self->returned_bytes, idle = idle_bytes(sessions);
     left = left > idle ? left : idle;
     if (self->window_bytes > left)

@@ -107,6 +107,8 @@ static void take_message(struct intake *self)
         session->counted = self->in.number;
         session->received_bytes += self->bytes;
         credit_use(session);
+        if (session->owner->quota.inserts_per_second)
+            identity_inserted(session->owner, self->in.n_items, session->sessions->loop->now_ns);
     } else {
         self->bytes = 0;
     }
@@ -151,6 +153,19 @@ static void message_bad(struct sessions *sessions, const struct wire_ingest *in,
     credit_reject_at(session, &rejection);
 }
 
+/* True if the sender of a message may write, and opened the session. Its writer learns otherwise with its next heartbeat. */
+static bool may_feed(const struct session *session, zmq_msg_t *frames)
+{
+    struct sessions *sessions = session->sessions;
+    const struct identity *who = identity_of(sessions->peers, &frames[0]);
+    rp_error err = {0};
+    if (identity_check(who, KEY_ACTOR, "an insert", &err) == RP_OK && session_check_owner(session, who, &err) == RP_OK)
+        return true;
+    sessions->ingest_stale++;
+    intake_complain(sessions, "B0213", "message refused", session, err.text);
+    return false;
+}
+
 /* Takes a message of n frames; of a longer message the rest was dropped. */
 static void message_receive(struct sessions *sessions, zmq_msg_t *frames, uint32_t n)
 {
@@ -172,6 +187,8 @@ static void message_receive(struct sessions *sessions, zmq_msg_t *frames, uint32
                             "it has ended, or this broker never knew it");
         return;
     }
+    if (sessions->peers->identities.on && !may_feed(session, frames))
+        return;
     session_touch(session, sessions->loop->now_ns);
     if (intake.in.number <= session->received || sessions->loop->draining)
         return;

@@ -81,6 +81,7 @@ static struct session *session_new(struct sessions *sessions, const uint8_t *id,
     memcpy(self->id, id, sizeof self->id);
     strncpy(self->name, name[0] ? name : "unnamed", sizeof self->name - 1);
     utf8_clean(self->name, strlen(self->name));
+    self->owner = &sessions->peers->identities.anyone;
     self->columns = columns;
     self->serial = ++sessions->next_serial;
     self->epoch = 1;
@@ -92,6 +93,37 @@ static struct session *session_new(struct sessions *sessions, const uint8_t *id,
     self->seen_ns = sessions->loop->now_ns;
     self->timer = (struct timer){.fire = session_silent};
     return self;
+}
+
+/* Counts a session as open, or as open no more. */
+static void count_open(struct session *self, bool open)
+{
+    uint32_t one = open ? 1 : UINT32_MAX;
+    self->sessions->n_open += one;
+    self->owner->sessions += one;
+}
+
+void session_set_owner(struct session *self, struct identity *owner)
+{
+    uint64_t granted = self->offered_bytes - self->returned_bytes;
+    bool open = !self->tombstone;
+    if (open) {
+        self->owner->sessions--;
+        self->owner->granted_bytes -= granted < self->owner->granted_bytes ? granted : self->owner->granted_bytes;
+        owner->sessions++;
+        owner->granted_bytes += granted;
+    }
+    self->owner = owner;
+}
+
+rp_status session_check_owner(const struct session *self, const struct identity *who, rp_error *err)
+{
+    /* A session of a time without keys belongs to whoever resumes it. */
+    const struct identity *anyone = &self->sessions->peers->identities.anyone;
+    if (self->owner == who || self->owner == anyone || who == anyone)
+        return RP_OK;
+    return err_set(err, RP_PERMISSION_DENIED, "session '%s' was opened with another key than '%s'", self->name,
+                   who->name);
 }
 
 static void session_number(struct session *self, uint32_t ordinal, struct key_range keys)
@@ -118,7 +150,7 @@ struct session *session_open(struct sessions *sessions, const char *name, struct
     if (!self)
         return NULL;
     session_number(self, ordinal, keys);
-    sessions->n_open++;
+    count_open(self, true);
     set_timer(self, sessions->loop->now_ns + sessions->config->expiry_ns);
     credit_open(self);
     return self;
@@ -207,7 +239,7 @@ static void session_silent(struct timer *timer, void *ctx)
                  held);
     session_empty(self);
     self->tombstone = true;
-    sessions->n_open--;
+    count_open(self, false);
     set_timer(self, sessions->loop->now_ns + sessions->config->tombstone_ns);
 }
 
@@ -218,7 +250,7 @@ void session_resume(struct session *self, uint64_t oldest_number, uint64_t *lost
     *lost = 0;
     if (self->tombstone) {
         self->tombstone = self->restored = false;
-        sessions->n_open++;
+        count_open(self, true);
         /* Chunks and waiting items are gone: the writer sends what it still has, and item numbers tell which items are new. */
         self->received = start < self->received ? start : self->received;
         self->rebase = true;
@@ -251,7 +283,7 @@ void session_close(struct session *self)
     EFFECT(sessions->loop, session_end, self);
     session_empty(self);
     if (!self->tombstone)
-        sessions->n_open--;
+        count_open(self, false);
     idmap_remove(&sessions->by_id, id_half(self->id));
     ordinals_release(&sessions->tables->ordinals, self->ordinal, self->keys);
     if (self->prev)

@@ -21,6 +21,7 @@ struct broker_config;
 struct bye;
 struct chunk;
 struct flow;
+struct identity;
 struct loop;
 struct peers;
 struct rejection;
@@ -55,6 +56,7 @@ struct session {
     struct key_range keys;
     uint64_t serial; /* higher for later sessions */
     char name[64];
+    struct identity *owner; /* who opened it: nobody else may feed, resume or end it */
     struct columns *columns;
     struct envelope to;
     bool notices, tombstone;
@@ -134,6 +136,10 @@ void sessions_fini(struct sessions *self);
 struct session *session_find(struct sessions *sessions, const uint8_t *id);
 /* Opens a session with its first credit. Takes the columns if it succeeds. NULL with err set. */
 struct session *session_open(struct sessions *sessions, const char *name, struct columns *columns, rp_error *err);
+/* Gives a session to the identity that opened it. */
+void session_set_owner(struct session *self, struct identity *owner);
+/* RP_PERMISSION_DENIED: the session belongs to somebody else. */
+rp_status session_check_owner(const struct session *self, const struct identity *who, rp_error *err);
 /* Makes a tombstone of a session that comes from a file: the caller fills in its numbers. Takes the columns if it
  * succeeds. NULL with err set. */
 struct session *session_restore(struct sessions *sessions, const struct session_origin *origin, struct columns *columns,

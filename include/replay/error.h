@@ -36,7 +36,8 @@ extern "C" {
     X(END_OF_STREAM, 15, "there is nothing more to come")                                                              \
     X(NO_MEMORY, 16, "out of memory")                                                                                  \
     X(IO, 17, "a file or socket operation failed")                                                                     \
-    X(INTERNAL, 18, "a defect of this program")
+    X(INTERNAL, 18, "a defect of this program")                                                                        \
+    X(PERMISSION_DENIED, 19, "the key does not allow this, or there is none")
 
 typedef enum rp_status {
 #define RP_STATUS_ENUM(name, code, text) RP_##name = (code),

@@ -18,6 +18,21 @@ char *endpoint_local(const char *endpoint)
     return strdup(endpoint);
 }
 
+bool endpoint_is_loopback(const char *endpoint)
+{
+    static const char tcp[] = "tcp://";
+    static const char *const hosts[] = {"localhost", "[::1]", "lo"};
+    if (strncmp(endpoint, tcp, sizeof tcp - 1) != 0)
+        return strncmp(endpoint, "ipc://", 6) == 0 || strncmp(endpoint, "inproc://", 9) == 0;
+    const char *host = endpoint + sizeof tcp - 1, *colon = strrchr(host, ':');
+    size_t size = colon ? (size_t)(colon - host) : strlen(host);
+    for (size_t i = 0; i < sizeof hosts / sizeof hosts[0]; i++)
+        if (strlen(hosts[i]) == size && strncmp(host, hosts[i], size) == 0)
+            return true;
+    /* 127.0.0.0/8 in numbers: 127.example.org is somewhere else. */
+    return strncmp(host, "127.", 4) == 0 && strspn(host, "0123456789.") == size;
+}
+
 /* Returns the first word with "://" in it. */
 static char *first_endpoint(const char *text)
 {

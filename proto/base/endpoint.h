@@ -3,6 +3,8 @@
 #ifndef AGENT_CLIENT_ENDPOINT_H
 #define AGENT_CLIENT_ENDPOINT_H
 
+#include <stdbool.h>
+
 #include "replay/error.h"
 
 #define ENDPOINT_DEFAULT "tcp://127.0.0.1:7600"
@@ -10,6 +12,8 @@
 /* Returns the endpoint to connect to on this host for a bound endpoint, which may listen on all interfaces. NULL: no memory.
  * Given to the caller. */
 char *endpoint_local(const char *endpoint);
+/* True if no other machine can connect to the endpoint: inproc, ipc, or tcp on the loopback interface. */
+bool endpoint_is_loopback(const char *endpoint);
 /* Gives the service endpoint from a file that lists endpoints by name. The caller frees it. */
 rp_status endpoint_from_file(const char *path, char **out, rp_error *err);
 

@@ -118,7 +118,7 @@ static void test_every_interface(void **state)
 {
     (void)state;
     rp_server *server = start("service: tcp://*:0\ningest: tcp://127.0.0.1:0\nevents: tcp://127.0.0.1:0\n"
-                              "tables: [{name: replay, max_size: 10}]\n");
+                              "security: {mode: none}\ntables: [{name: replay, max_size: 10}]\n");
     assert_null(strchr(rp_server_endpoint(server), '*'));
     rp_client *client = connect_to(server);
     rp_client_destroy(&client);

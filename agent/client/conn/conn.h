@@ -116,6 +116,8 @@ struct conn_hello {
     char *release;
     struct conn_table *tables;
     uint32_t n_tables;
+    bool has_next_key;
+    uint8_t next_key[32]; /* public key that the broker will have next */
 };
 
 /* Adds a reference; never NULL once rp_client_connect has returned. */
@@ -149,6 +151,8 @@ rp_status conn_check_process(const struct conn *self, rp_error *err);
 bool conn_is_foreign(const struct conn *self);
 const char *conn_endpoint(const struct conn *self);
 void *conn_zmq_context(struct conn *self);
+/* Gives a socket that is not connected yet the keys of this client and of the broker, if it uses keys. */
+bool conn_secure(const struct conn *self, void *socket);
 /* True if the connection has a host instead of a thread. */
 bool conn_is_hosted(const struct conn *self);
 /* Returns the duct for a hosted connection's ingest; NULL: ingest goes to a socket. */

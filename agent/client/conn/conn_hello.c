@@ -69,6 +69,9 @@ static struct conn_hello *hello_copy(const Replay__HelloReply *wire, const char 
     self->instance = wire->instance;
     self->heartbeat_ms = wire->heartbeat_ms ? wire->heartbeat_ms : 1000;
     self->expiry_ms = wire->expiry_ms ? wire->expiry_ms : 10 * self->heartbeat_ms;
+    self->has_next_key = wire->next_key.len == KEY_BYTES;
+    if (self->has_next_key)
+        memcpy(self->next_key, wire->next_key.data, KEY_BYTES);
     self->max_batch = wire->max_batch ? wire->max_batch : 1024;
     self->max_keys = wire->max_keys ? wire->max_keys : 1024;
     self->max_message_bytes = wire->max_message_bytes ? wire->max_message_bytes : UINT64_C(64) << 20;

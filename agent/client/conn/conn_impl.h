@@ -1,4 +1,4 @@
-/* struct conn, and the functions that its five files share: the files are one object, cut by task. Only the I/O thread
+/* struct conn, and the functions that its six files share: the files are one object, cut by task. Only the I/O thread
  * touches the members below "I/O thread". */
 #ifndef AGENT_CLIENT_CONN_IMPL_H
 #define AGENT_CLIENT_CONN_IMPL_H
@@ -7,6 +7,7 @@
 
 #include "agent/client/conn/conn.h"
 #include "proto/base/rng.h"
+#include "proto/keys/keys.h"
 
 #define REQUEST_BUCKETS 64u
 #define CANCEL_GRACE_MS 1000
@@ -63,6 +64,9 @@ struct conn {
     char *host; /* "127.0.0.1", or NULL if the transport has none */
     void *context;
     bool own_context;
+    bool has_key;
+    struct key key;      /* with the keys that the broker may have; changed by the I/O thread */
+    uint32_t broker_key; /* the one of them that is tried, or in use */
     uint64_t client_id;
     uint32_t forks; /* forks_count and process id of the process that this connection's threads run in */
     int32_t pid;
@@ -150,6 +154,14 @@ bool reply_receive(struct conn *self, struct conn_reply **reply, uint64_t *lost)
 void conn_request_answer(struct conn_request *request, struct conn_reply *reply);
 /* Returns a constant reply with RP_NO_MEMORY. */
 struct conn_reply *reply_no_memory(void);
+
+/* conn_key.c */
+/* Reads the key file that the options or the environment name, if any. */
+rp_status conn_key_load(struct conn *self, const rp_client_options *options, rp_error *err);
+/* The broker will have this key after its own was rotated. */
+void conn_key_announced(struct conn *self, const uint8_t *public_key);
+/* A handshake failed, by this event of a monitor and its value. False: another key of the broker is to be tried first. */
+bool conn_key_failed(struct conn *self, uint16_t event, uint32_t value, rp_error *out);
 
 /* conn_hello.c */
 struct conn_hello *hello_read(const struct conn_reply *reply, const char *host, rp_error *err);

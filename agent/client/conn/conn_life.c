@@ -74,8 +74,8 @@ void conn_describe(struct conn *self, char *out, size_t size)
     out[0] = '\0';
     pthread_mutex_lock(&self->mutex);
     if (self->state != LINK_UP)
-        snprintf(out, size, "no broker answers at %s for %.1f s", self->endpoint,
-                 (double)(conn_now() - self->lost_ns) / 1e9);
+        snprintf(out, size, "no broker answers at %s for %.1f s%s%s", self->endpoint,
+                 (double)(conn_now() - self->lost_ns) / 1e9, self->refusal.status ? ": " : "", self->refusal.text);
     pthread_mutex_unlock(&self->mutex);
 }
 
@@ -194,8 +194,8 @@ struct conn *conn_new(const char *endpoint, const rp_client_options *options, co
     bool ok = watched && self->endpoint && self->name && (self->context || host);
     if (!ok)
         err_set(err, RP_NO_MEMORY, "no memory for a client");
-    ok = ok && (host || conn_check(self, err) == RP_OK) && conn_start(self, err) &&
-         conn_await(self, timeout_ms, err) == RP_OK;
+    ok = ok && conn_key_load(self, options, err) == RP_OK && (host || conn_check(self, err) == RP_OK) &&
+         conn_start(self, err) && conn_await(self, timeout_ms, err) == RP_OK;
     if (!ok)
         conn_destroy(&self);
     return self;
@@ -216,6 +216,7 @@ static void conn_free(struct conn *self)
     free(self->endpoint);
     free(self->name);
     free(self->host);
+    key_wipe(&self->key);
     free(self);
 }
 

@@ -63,7 +63,9 @@ static const char *link_connect(struct conn *self)
     option(self->dealer, ZMQ_HEARTBEAT_IVL, PING_MS);
     option(self->dealer, ZMQ_HEARTBEAT_TIMEOUT, PING_TIMEOUT_MS);
     link_monitor(self);
-    return zmq_connect(self->dealer, self->endpoint) == 0 ? NULL : zmq_strerror(zmq_errno());
+    return conn_secure(self, self->dealer) && zmq_connect(self->dealer, self->endpoint) == 0
+               ? NULL
+               : zmq_strerror(zmq_errno());
 }
 
 static void link_open(struct conn *self, int64_t now_ns)
@@ -157,6 +159,8 @@ void link_answer(struct conn *self, const struct conn_reply *reply)
     }
     self->link = LINK_UP;
     self->failures = 0;
+    if (self->has_key && hello->has_next_key)
+        conn_key_announced(self, hello->next_key);
     pthread_mutex_lock(&self->mutex);
     struct conn_hello *old = self->hello;
     self->hello = hello;
@@ -173,26 +177,54 @@ void link_answer(struct conn *self, const struct conn_reply *reply)
     conn_request_resend(self);
 }
 
-void link_watch(struct conn *self, int64_t now_ns)
+/* Reads one event of the monitor; false: there is none. */
+static bool next_event(struct conn *self, uint16_t *event, uint32_t *value)
 {
-    const char *why = NULL;
     zmq_msg_t frame;
     zmq_msg_init(&frame);
-    while (self->monitor && zmq_msg_recv(&frame, self->monitor, ZMQ_DONTWAIT) >= 0) {
-        uint16_t event = 0;
-        if (zmq_msg_size(&frame) >= sizeof event)
-            memcpy(&event, zmq_msg_data(&frame), sizeof event);
-        while (zmq_msg_more(&frame) && zmq_msg_recv(&frame, self->monitor, ZMQ_DONTWAIT) >= 0)
-            ;
-        if (event == ZMQ_EVENT_DISCONNECTED)
-            why = "disconnected";
-        else if (event == ZMQ_EVENT_CONNECT_RETRIED)
-            why = "connection refused";
-        else if (event)
-            why = "handshake failed: is this a service endpoint?";
+    *event = 0;
+    bool found = self->monitor && zmq_msg_recv(&frame, self->monitor, ZMQ_DONTWAIT) >= 0;
+    if (found && zmq_msg_size(&frame) == sizeof *event + sizeof *value) {
+        memcpy(event, zmq_msg_data(&frame), sizeof *event);
+        memcpy(value, (const char *)zmq_msg_data(&frame) + sizeof *event, sizeof *value);
     }
+    while (found && zmq_msg_more(&frame) && zmq_msg_recv(&frame, self->monitor, ZMQ_DONTWAIT) >= 0)
+        ;
     zmq_msg_close(&frame);
-    if (why)
+    return found;
+}
+
+/* A handshake failed: tries another key of the broker at once, or gives up for a while and says why. */
+static void handshake_failed(struct conn *self, uint16_t event, uint32_t value, int64_t now_ns)
+{
+    rp_error refusal = {0};
+    if (!conn_key_failed(self, event, value, &refusal)) {
+        link_fail(self, "the broker has another key", now_ns);
+        self->link_time = now_ns;
+        return;
+    }
+    if (refusal.status == RP_PERMISSION_DENIED)
+        link_refused(self, &refusal, now_ns);
+    else
+        link_fail(self, refusal.text, now_ns);
+}
+
+void link_watch(struct conn *self, int64_t now_ns)
+{
+    uint16_t event, failed = 0;
+    uint32_t value, failed_value = 0;
+    const char *why = NULL;
+    while (next_event(self, &event, &value)) {
+        if (event == ZMQ_EVENT_DISCONNECTED || event == ZMQ_EVENT_CONNECT_RETRIED) {
+            why = event == ZMQ_EVENT_DISCONNECTED ? "disconnected" : "connection refused";
+        } else if (event && failed != ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) {
+            failed = event;
+            failed_value = value;
+        }
+    }
+    if (failed)
+        handshake_failed(self, failed, failed_value, now_ns);
+    else if (why)
         link_fail(self, why, now_ns);
 }
 

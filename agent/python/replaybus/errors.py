@@ -100,6 +100,10 @@ class Internal(Error):
     """A defect of the program."""
 
 
+class PermissionDenied(Error, PermissionError):
+    """The key does not allow this, or there is none."""
+
+
 _NAMES = {"IO": "InputOutput"}
 
 

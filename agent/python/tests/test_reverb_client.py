@@ -240,7 +240,7 @@ def test_restart_from_checkpoint(tmp_path):
 def test_journal_and_host(tmp_path):
     for expected in (0, 1):
         with reverb.Server([table()], checkpointer=reverb.checkpointers.DefaultCheckpointer(str(tmp_path)), journal=True,
-                           host="0.0.0.0", config={"memory_limit": "64MiB"}) as server:
+                           host="0.0.0.0", config={"memory_limit": "64MiB", "security": {"mode": "none"}}) as server:
             client = server.localhost_client()
             assert client.server_info()["replay"].current_size == expected
             client.insert(1.0, {"replay": 1.0})

@@ -1,0 +1,83 @@
+/* The key of a client: it is loaded once, and every socket of the connection uses it. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/client/conn/conn_impl.h"
+#include "proto/base/error.h"
+
+rp_status conn_key_load(struct conn *self, const rp_client_options *options, rp_error *err)
+{
+    const char *path = options ? options->key_file : NULL;
+    if (!path)
+        path = getenv(KEY_FILE_VARIABLE);
+    if (!path || !path[0] || conn_is_hosted(self) || strncmp(self->endpoint, "inproc://", 9) == 0)
+        return RP_OK;
+    RP_TRY(key_read(path, &self->key, err));
+    if (self->key.n_brokers == 0)
+        return err_set(err, RP_INVALID_ARGUMENT,
+                       "the key file %s names no broker: add the line 'broker KEY' with the broker's public key "
+                       "(replay-ctl key show prints it)",
+                       path);
+    self->has_key = true;
+    return RP_OK;
+}
+
+bool conn_secure(const struct conn *self, void *socket)
+{
+    const struct key *key = &self->key;
+    return !self->has_key ||
+           (zmq_setsockopt(socket, ZMQ_CURVE_SERVERKEY, key->brokers[self->broker_key], KEY_BYTES) == 0 &&
+            zmq_setsockopt(socket, ZMQ_CURVE_PUBLICKEY, key->public_key, KEY_BYTES) == 0 &&
+            zmq_setsockopt(socket, ZMQ_CURVE_SECRETKEY, key->secret_key, KEY_BYTES) == 0);
+}
+
+void conn_key_announced(struct conn *self, const uint8_t *public_key)
+{
+    /* The key in use stays the one in use: the other is for the time after the broker has changed its key. */
+    uint8_t present[KEY_BYTES];
+    memcpy(present, self->key.brokers[self->broker_key], KEY_BYTES);
+    key_add_broker(&self->key, public_key);
+    key_add_broker(&self->key, present);
+    self->broker_key = 0;
+}
+
+/* Says why a handshake failed, as far as libzmq tells. */
+static void explain(const struct conn *self, uint16_t event, uint32_t value, rp_error *out)
+{
+    char public_key[KEY_TEXT];
+    key_text(self->key.public_key, public_key);
+    bool mismatch = event == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL && value == ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH;
+    if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH && self->has_key)
+        err_set(out, RP_PERMISSION_DENIED,
+                "the broker does not know the key '%s': whoever runs it can let it in with replay-ctl key allow DIR %s "
+                "'%s' --role ROLE",
+                self->key.name, self->key.name, public_key);
+    else if (mismatch && self->has_key)
+        err_set(out, RP_PERMISSION_DENIED,
+                "the broker uses no keys, and this client would only talk to one that does: unset %s, or start the "
+                "broker with security: {mode: curve}",
+                KEY_FILE_VARIABLE);
+    else if (mismatch)
+        err_set(
+            out, RP_PERMISSION_DENIED,
+            "the broker lets only known keys in, and this client has none: set %s to a key file (replay-ctl key new)",
+            KEY_FILE_VARIABLE);
+    else if (self->has_key)
+        err_set(out, RP_PERMISSION_DENIED,
+                "the handshake failed: the broker's key is not the one in the key file of '%s', or this is no service "
+                "endpoint",
+                self->key.name);
+    else
+        err_set(out, RP_UNAVAILABLE, "the handshake failed: is this a service endpoint?");
+}
+
+bool conn_key_failed(struct conn *self, uint16_t event, uint32_t value, rp_error *out)
+{
+    /* While a broker's key is rotated, either may be right: all are tried before the caller hears of it. */
+    if (self->has_key && event != ZMQ_EVENT_HANDSHAKE_FAILED_AUTH && ++self->broker_key < self->key.n_brokers)
+        return false;
+    self->broker_key = 0;
+    explain(self, event, value, out);
+    return true;
+}

@@ -1,0 +1,244 @@
+/* replay-ctl key: makes and shows key files, and changes a broker's list of keys. It needs no broker: a broker reads its files
+ * again when they change. Secrets are never printed. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "agent/ctl/ctl.h"
+#include "proto/base/error.h"
+#include "proto/keys/allow.h"
+
+#define PATH_BYTES 4096u
+
+static int fail(const struct ctl *ctl, const rp_error *err)
+{
+    return ctl_fail(ctl, err);
+}
+
+static rp_status path_in(const char *folder, const char *name, char out[PATH_BYTES], rp_error *err)
+{
+    if ((size_t)snprintf(out, PATH_BYTES, "%s/%s", folder, name) < PATH_BYTES)
+        return RP_OK;
+    return err_set(err, RP_INVALID_ARGUMENT, "the path of the folder is too long");
+}
+
+/* Prints a key: {"name": ..., "public": ...} or two words. */
+static void print_key(const struct ctl *ctl, const char *name, const uint8_t *public_key, const char *roles)
+{
+    char text[KEY_TEXT];
+    key_text(public_key, text);
+    if (!ctl->json) {
+        printf("%s%s%s %s\n", name, roles ? " " : "", roles ? roles : "", text);
+        return;
+    }
+    struct json json = {0};
+    json_open(&json, '{');
+    json_key(&json, "name");
+    json_string(&json, name);
+    if (roles) {
+        json_key(&json, "roles");
+        json_string(&json, roles);
+    }
+    json_key(&json, "public");
+    json_string(&json, text);
+    json_close(&json, '}');
+    ctl_print_text(&json);
+}
+
+/* ---- key files ---- */
+
+/* Reads the broker's key of a folder; makes folder and key if they do not exist. */
+static rp_status broker_key(const char *folder, struct key *out, rp_error *err)
+{
+    char path[PATH_BYTES];
+    if (mkdir(folder, 0700) != 0 && errno != EEXIST)
+        return err_set(err, RP_IO, "cannot make the folder %s: %s", folder, strerror(errno));
+    RP_TRY(path_in(folder, ALLOW_BROKER_KEY, path, err));
+    rp_status status = key_read(path, out, err);
+    if (status != RP_NOT_FOUND)
+        return status;
+    RP_TRY(key_make(out, "broker", err));
+    return key_write(path, out, false, err);
+}
+
+/* The name of a key is the name of its file without a suffix. */
+static void name_of(const char *path, char out[KEY_NAME])
+{
+    const char *slash = strrchr(path, '/');
+    snprintf(out, KEY_NAME, "%s", slash ? slash + 1 : path);
+    char *dot = strrchr(out, '.');
+    if (dot && dot > out)
+        *dot = '\0';
+}
+
+/* Names the broker in a new key, and lets the key in, as far as the options say. */
+static rp_status introduce(const struct ctl *ctl, struct key *key, rp_error *err)
+{
+    uint8_t public_key[KEY_BYTES];
+    if (ctl->broker_key && !key_parse(ctl->broker_key, public_key))
+        return err_set(err, RP_INVALID_ARGUMENT, "--broker is not a public key of 40 characters");
+    if (ctl->broker_key)
+        key_add_broker(key, public_key);
+    if (!ctl->keys)
+        return RP_OK;
+    struct key broker;
+    RP_TRY(broker_key(ctl->keys, &broker, err));
+    key_add_broker(key, broker.public_key);
+    key_wipe(&broker);
+    struct allowed_key allowed = {.roles = roles_parse(ctl->role ? ctl->role : ""), .quota = {-1, -1, -1, -1, -1}};
+    memcpy(allowed.name, key->name, KEY_NAME);
+    memcpy(allowed.public_key, key->public_key, KEY_BYTES);
+    return allow_add(ctl->keys, &allowed, err);
+}
+
+static int key_new(struct ctl *ctl)
+{
+    struct key key;
+    char name[KEY_NAME];
+    rp_error err = {0};
+    const char *path = ctl->argv[1];
+    if (ctl->keys && (!ctl->role || !roles_parse(ctl->role)))
+        return ctl_usage("--keys needs --role: actor, learner, observer or admin, or several joined by '+'");
+    if (!ctl->keys && ctl->role)
+        return ctl_usage("--role is for the broker's list of keys: give its folder with --keys");
+    name_of(path, name);
+    rp_status status = key_make(&key, name, &err);
+    /* The file first: a key that is in the list and in no file is of no use. */
+    if (status == RP_OK)
+        status = key_write(path, &key, false, &err);
+    if (status == RP_OK && (status = introduce(ctl, &key, &err)) == RP_OK)
+        status = key_write(path, &key, true, &err);
+    else if (status != RP_OK && status != RP_ALREADY_EXISTS)
+        remove(path);
+    if (status == RP_OK)
+        print_key(ctl, key.name, key.public_key, ctl->role);
+    key_wipe(&key);
+    return status == RP_OK ? CTL_OK : fail(ctl, &err);
+}
+
+static int key_show(struct ctl *ctl)
+{
+    struct key key;
+    struct stat info;
+    rp_error err = {0};
+    char path[PATH_BYTES];
+    const char *file = ctl->argv[1];
+    if (stat(file, &info) == 0 && S_ISDIR(info.st_mode)) {
+        if (path_in(file, ALLOW_BROKER_KEY, path, &err) != RP_OK)
+            return fail(ctl, &err);
+        file = path;
+    }
+    if (key_read(file, &key, &err) != RP_OK)
+        return fail(ctl, &err);
+    print_key(ctl, key.name, key.public_key, NULL);
+    for (uint32_t i = 0; i < key.n_brokers; i++)
+        print_key(ctl, "broker", key.brokers[i], NULL);
+    key_wipe(&key);
+    return CTL_OK;
+}
+
+static int key_trust(struct ctl *ctl)
+{
+    struct key key;
+    rp_error err = {0};
+    uint8_t public_key[KEY_BYTES];
+    if (!key_parse(ctl->argv[2], public_key))
+        return ctl_usage("'%s' is not a public key of 40 characters", ctl->argv[2]);
+    rp_status status = key_read(ctl->argv[1], &key, &err);
+    if (status == RP_OK) {
+        key_add_broker(&key, public_key);
+        status = key_write(ctl->argv[1], &key, true, &err);
+    }
+    key_wipe(&key);
+    return status == RP_OK ? CTL_OK : fail(ctl, &err);
+}
+
+/* ---- the list of a broker ---- */
+
+static int key_allow(struct ctl *ctl)
+{
+    struct allowed_key key;
+    rp_error err = {0};
+    if (!ctl->role || !roles_parse(ctl->role))
+        return ctl_usage("--role is needed: actor, learner, observer or admin, or several joined by '+'");
+    char line[1024];
+    int size = snprintf(line, sizeof line, "%s %s %s", ctl->argv[2], ctl->role, ctl->argv[3]);
+    for (uint32_t i = 4; i < ctl->argc && size > 0 && (size_t)size < sizeof line; i++)
+        size += snprintf(line + size, sizeof line - (size_t)size, " %s", ctl->argv[i]);
+    if (size < 0 || (size_t)size >= sizeof line || !allow_parse(line, &key))
+        return ctl_usage("NAME PUBLIC are a name and a public key of 40 characters; limits are sessions=N, "
+                         "granted=BYTES, waiting=N, unread=BYTES, inserts=N");
+    return allow_add(ctl->argv[1], &key, &err) == RP_OK ? CTL_OK : fail(ctl, &err);
+}
+
+static int key_revoke(struct ctl *ctl)
+{
+    rp_error err = {0};
+    return allow_remove(ctl->argv[1], ctl->argv[2], &err) == RP_OK ? CTL_OK : fail(ctl, &err);
+}
+
+static int key_list(struct ctl *ctl)
+{
+    struct allow_list list;
+    rp_error err = {0};
+    char roles[64];
+    if (allow_read(ctl->argv[1], &list, &err) != RP_OK)
+        return fail(ctl, &err);
+    for (uint32_t i = 0; i < list.n; i++)
+        print_key(ctl, list.keys[i].name, list.keys[i].public_key, roles_text(list.keys[i].roles, roles, sizeof roles));
+    allow_free(&list);
+    return CTL_OK;
+}
+
+/* First makes the next key, which a running broker announces; then, with "finish", gives it the place of the old one. */
+static int key_rotate(struct ctl *ctl)
+{
+    char present[PATH_BYTES], next[PATH_BYTES];
+    struct key key;
+    rp_error err = {0};
+    const char *folder = ctl->argv[1];
+    bool finish = ctl->argc == 3 && strcmp(ctl->argv[2], "finish") == 0;
+    if (ctl->argc == 3 && !finish)
+        return ctl_usage("key rotate DIR, and later key rotate DIR finish");
+    rp_status status = path_in(folder, ALLOW_BROKER_KEY, present, &err);
+    if (status == RP_OK)
+        status = path_in(folder, ALLOW_NEXT_KEY, next, &err);
+    if (status == RP_OK && finish) {
+        status = key_read(next, &key, &err);
+        if (status == RP_OK && rename(next, present) != 0)
+            status = err_set(&err, RP_IO, "cannot rename %s: %s", next, strerror(errno));
+    } else if (status == RP_OK) {
+        status = key_read(present, &key, &err);
+        if (status == RP_OK)
+            status = key_make(&key, "broker", &err);
+        if (status == RP_OK)
+            status = key_write(next, &key, false, &err);
+    }
+    if (status == RP_OK)
+        print_key(ctl, finish ? "broker" : "next", key.public_key, NULL);
+    key_wipe(&key);
+    return status == RP_OK ? CTL_OK : fail(ctl, &err);
+}
+
+/* ---- the command ---- */
+
+static const struct {
+    const char *name;
+    uint32_t least, most; /* arguments after the name */
+    int (*run)(struct ctl *ctl);
+} verbs[] = {
+    {"new", 1, 1, key_new},       {"show", 1, 1, key_show}, {"trust", 2, 2, key_trust},   {"allow", 3, 8, key_allow},
+    {"revoke", 2, 2, key_revoke}, {"list", 1, 1, key_list}, {"rotate", 1, 2, key_rotate},
+};
+
+int ctl_key(struct ctl *ctl)
+{
+    for (uint32_t i = 0; i < sizeof verbs / sizeof verbs[0]; i++)
+        if (strcmp(ctl->argv[0], verbs[i].name) == 0) {
+            if (ctl->argc - 1 < verbs[i].least || ctl->argc - 1 > verbs[i].most)
+                return ctl_usage("wrong number of arguments: replay-ctl key --help");
+            return verbs[i].run(ctl);
+        }
+    return ctl_usage("there is no 'key %s': new, show, trust, allow, revoke, list and rotate", ctl->argv[0]);
+}

@@ -1,0 +1,302 @@
+#include "broker/peer/identity.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "broker/config/config.h"
+#include "broker/loop/loop.h"
+#include "broker/peer/peers.h"
+#include "broker/peer/sockets.h"
+#include "proto/base/error.h"
+
+#define PATH_BYTES 4096u
+/* Items that a key with inserts_per_second may insert at once: what comes in this time. */
+#define BURST_S 0.1
+
+/* ---- files ---- */
+
+static rp_status path_in(const struct broker_config *config, const char *name, char out[PATH_BYTES], rp_error *err)
+{
+    if ((size_t)snprintf(out, PATH_BYTES, "%s/%s", config->keys_dir, name) < PATH_BYTES)
+        return RP_OK;
+    return err_set(err, RP_INVALID_ARGUMENT, "security.keys is too long");
+}
+
+/* Reads the broker's key, or makes one. */
+static rp_status read_broker_key(struct identities *self, const struct broker_config *config, rp_error *err)
+{
+    char path[PATH_BYTES], text[KEY_TEXT];
+    RP_TRY(path_in(config, ALLOW_BROKER_KEY, path, err));
+    rp_status status = key_read(path, &self->key, err);
+    if (status != RP_NOT_FOUND)
+        return status;
+    if (mkdir(config->keys_dir, 0700) == 0)
+        log_line(LEVEL_INFO, "B0602", "folder of keys made", "path=%s", config->keys_dir);
+    RP_TRY(key_make(&self->key, "broker", err));
+    RP_TRY(key_write(path, &self->key, false, err));
+    key_text(self->key.public_key, text);
+    log_line(LEVEL_INFO, "B0603", "broker key made", "path=%s public=%s", path, text);
+    return RP_OK;
+}
+
+/* Reads the public half of the key that will replace the broker's. */
+static void read_next_key(struct identities *self, const struct broker_config *config)
+{
+    char path[PATH_BYTES];
+    struct key next = {0};
+    self->has_next = path_in(config, ALLOW_NEXT_KEY, path, NULL) == RP_OK && key_read(path, &next, NULL) == RP_OK;
+    memcpy(self->next_key, next.public_key, KEY_BYTES);
+    key_wipe(&next);
+}
+
+static int64_t changed_ns(const struct stat *info)
+{
+    return info->st_mtim.tv_sec * NS_PER_S + info->st_mtim.tv_nsec;
+}
+
+/* Notes the time of a file of the folder. True if it has changed; *info describes the file, zeroed if there is none. */
+static bool note_file(const struct broker_config *config, const char *name, int64_t *ns, struct stat *info)
+{
+    char path[PATH_BYTES];
+    int64_t before = *ns;
+    if (path_in(config, name, path, NULL) != RP_OK || stat(path, info) != 0)
+        *info = (struct stat){0};
+    *ns = changed_ns(info);
+    return *ns != before;
+}
+
+/* True if the list of keys is not as it was when it was last seen. */
+static bool list_has_changed(struct identities *self, const struct broker_config *config)
+{
+    struct stat info;
+    int64_t size = self->file_size, node = self->file_node;
+    bool changed = note_file(config, ALLOW_FILE, &self->file_ns, &info);
+    self->file_size = info.st_size;
+    self->file_node = (int64_t)info.st_ino;
+    return changed || size != self->file_size || node != self->file_node;
+}
+
+/* ---- the list ---- */
+
+static uint64_t salt_of(const uint8_t *public_key)
+{
+    uint64_t salt;
+    memcpy(&salt, public_key, sizeof salt);
+    return salt ? salt : 1;
+}
+
+void unread_release(struct unread *self)
+{
+    if (self && atomic_fetch_sub_explicit(&self->refs, 1, memory_order_acq_rel) == 1)
+        free(self);
+}
+
+static struct identity *add(struct identities *self, const uint8_t *public_key)
+{
+    if (self->n == self->capacity) {
+        uint32_t capacity = self->capacity ? 2 * self->capacity : 16;
+        struct identity **list = realloc(self->list, capacity * sizeof(*list));
+        if (!list)
+            return NULL;
+        self->list = list;
+        self->capacity = capacity;
+    }
+    struct identity *identity = calloc(1, sizeof *identity);
+    struct unread *unread = calloc(1, sizeof *unread);
+    if (!identity || !unread) {
+        free(identity);
+        free(unread);
+        return NULL;
+    }
+    atomic_init(&unread->refs, 1);
+    memcpy(identity->public_key, public_key, KEY_BYTES);
+    snprintf(identity->name, sizeof identity->name, "unknown");
+    identity->number = self->n;
+    identity->salt = salt_of(public_key);
+    identity->unread = unread;
+    return self->list[self->n++] = identity;
+}
+
+struct identity *identity_by_key(struct identities *self, const uint8_t *public_key)
+{
+    if (!self->on || !public_key)
+        return &self->anyone;
+    for (uint32_t i = 0; i < self->n; i++)
+        if (memcmp(self->list[i]->public_key, public_key, KEY_BYTES) == 0)
+            return self->list[i];
+    return add(self, public_key);
+}
+
+static int64_t either(int64_t own, int64_t common)
+{
+    return own >= 0 ? own : common;
+}
+
+static void set_identity(struct identity *self, const struct allowed_key *key, const struct quota *common)
+{
+    memcpy(self->name, key->name, sizeof self->name);
+    self->roles = key->roles;
+    self->quota = (struct quota){
+        .sessions = either(key->quota.sessions, common->sessions),
+        .granted_bytes = either(key->quota.granted_bytes, common->granted_bytes),
+        .waiting = either(key->quota.waiting, common->waiting),
+        .unread_bytes = either(key->quota.unread_bytes, common->unread_bytes),
+        .inserts_per_second = either(key->quota.inserts_per_second, common->inserts_per_second),
+    };
+    atomic_store_explicit(&self->unread->most, self->quota.unread_bytes, memory_order_relaxed);
+}
+
+/* Takes over the list of keys. Keys that are not in it lose their roles. */
+static rp_status read_list(struct identities *self, const struct broker_config *config, rp_error *err)
+{
+    struct allow_list list;
+    for (uint32_t i = 0; i < self->n; i++)
+        self->list[i]->roles = 0;
+    RP_TRY(allow_read(config->keys_dir, &list, err));
+    rp_status status = RP_OK;
+    for (uint32_t i = 0; status == RP_OK && i < list.n; i++) {
+        struct identity *identity = identity_by_key(self, list.keys[i].public_key);
+        if (identity)
+            set_identity(identity, &list.keys[i], &config->quota);
+        else
+            status = err_set(err, RP_NO_MEMORY, "no memory for the list of keys");
+    }
+    log_line(LEVEL_INFO, "B0604", "list of keys read", "keys=%u", list.n);
+    allow_free(&list);
+    return status;
+}
+
+rp_status identities_open(struct peers *peers, rp_error *err)
+{
+    struct identities *self = &peers->identities;
+    const struct broker_config *config = peers->config;
+    self->on = config_uses_curve(config);
+    self->anyone = (struct identity){.name = "anyone", .roles = KEY_ANY};
+    if (!self->on) {
+        if (config_is_open(config))
+            log_line(LEVEL_WARN, "B0601", "no security: everybody who can reach the port can do everything",
+                     "service=%s way_out=\"security: {mode: curve, keys: DIR}\"", config->service);
+        return RP_OK;
+    }
+    RP_TRY(config_check_keys(config, err));
+    RP_TRY(read_broker_key(self, config, err));
+    struct stat ignored;
+    list_has_changed(self, config);
+    note_file(config, ALLOW_BROKER_KEY, &self->key_file_ns, &ignored);
+    note_file(config, ALLOW_NEXT_KEY, &self->next_file_ns, &ignored);
+    read_next_key(self, config);
+    return read_list(self, config, err);
+}
+
+/* The broker's key was replaced: connections that exist go on, later handshakes use the new key. */
+static void change_key(struct peers *peers)
+{
+    struct identities *self = &peers->identities;
+    struct key key;
+    char path[PATH_BYTES], text[KEY_TEXT], quoted[600];
+    rp_error err = {0};
+    rp_status status = path_in(peers->config, ALLOW_BROKER_KEY, path, &err);
+    if (status == RP_OK)
+        status = key_read(path, &key, &err);
+    if (status == RP_OK) {
+        self->key = key;
+        status = sockets_bind_again(peers, &err);
+    }
+    key_wipe(&key);
+    key_text(self->key.public_key, text);
+    if (status == RP_OK)
+        log_line(LEVEL_INFO, "B0607", "broker key changed", "public=%s", text);
+    else
+        log_line(LEVEL_ERROR, "B0608", "the broker's key cannot be changed", "why=%s",
+                 log_quote(quoted, sizeof quoted, err.text));
+}
+
+void identities_look(struct peers *peers)
+{
+    struct identities *self = &peers->identities;
+    const struct broker_config *config = peers->config;
+    rp_error err = {0};
+    struct stat info;
+    if (!self->on)
+        return;
+    if (note_file(config, ALLOW_NEXT_KEY, &self->next_file_ns, &info))
+        read_next_key(self, config);
+    if (note_file(config, ALLOW_BROKER_KEY, &self->key_file_ns, &info) && self->key_file_ns)
+        change_key(peers);
+    if (!list_has_changed(self, config) || read_list(self, config, &err) == RP_OK)
+        return;
+    char quoted[600];
+    log_line(LEVEL_ERROR, "B0605", "the list of keys cannot be read: nobody is let in until it can", "why=%s",
+             log_quote(quoted, sizeof quoted, err.text));
+}
+
+void identities_close(struct identities *self)
+{
+    for (uint32_t i = 0; i < self->n; i++) {
+        unread_release(self->list[i]->unread);
+        free(self->list[i]);
+    }
+    free(self->list);
+    self->list = NULL;
+    self->n = self->capacity = 0;
+    key_wipe(&self->key);
+}
+
+/* ---- messages ---- */
+
+struct identity *identity_of(struct peers *peers, zmq_msg_t *message)
+{
+    struct identities *self = &peers->identities;
+    static struct identity nobody = {.name = "nobody"};
+    if (!self->on)
+        return &self->anyone;
+    const char *text = zmq_msg_gets(message, "User-Id");
+    unsigned long number = text ? strtoul(text, NULL, 10) : self->n;
+    return number < self->n ? self->list[number] : &nobody;
+}
+
+rp_status identity_check(const struct identity *self, uint32_t allowed, const char *what, rp_error *err)
+{
+    char have[64], need[64];
+    if (self->roles & (allowed | KEY_ADMIN))
+        return RP_OK;
+    if (!self->roles)
+        return err_set(err, RP_PERMISSION_DENIED,
+                       "the key '%s' was revoked: whoever runs the broker can allow it again (replay-ctl key allow)",
+                       self->name);
+    return err_set(err, RP_PERMISSION_DENIED,
+                   "the key '%s' has the role %s, and %s needs %s: whoever runs the broker can give it that role "
+                   "(replay-ctl key allow)",
+                   self->name, roles_text(self->roles, have, sizeof have), what,
+                   allowed ? roles_text(allowed | KEY_ADMIN, need, sizeof need) : "admin");
+}
+
+/* ---- quotas ---- */
+
+static void pay(struct identity *self, int64_t now_ns)
+{
+    double rate = (double)self->quota.inserts_per_second, burst = rate * BURST_S;
+    self->insert_debt -= rate * (double)(now_ns - self->paid_ns) * 1e-9;
+    if (self->insert_debt < -burst)
+        self->insert_debt = -burst;
+    self->paid_ns = now_ns;
+}
+
+void identity_inserted(struct identity *self, uint64_t items, int64_t now_ns)
+{
+    if (self->quota.inserts_per_second == 0)
+        return;
+    pay(self, now_ns);
+    self->insert_debt += (double)items;
+}
+
+double identity_owes_s(struct identity *self, int64_t now_ns)
+{
+    if (self->quota.inserts_per_second == 0)
+        return 0.0;
+    pay(self, now_ns);
+    return self->insert_debt > 0.0 ? self->insert_debt / (double)self->quota.inserts_per_second : 0.0;
+}

@@ -1,0 +1,83 @@
+/* Who sent a message: the keys that a broker knows, with what each may do and how much it uses.
+ *
+ * The identities belong to the core thread. The ZAP handler (zap.c) gives each connection the number of its identity, and
+ * libzmq attaches that number to every message, so a role is checked on each message, and a key that was revoked is refused
+ * with the next one. Without security there is one identity, anyone, who may do everything. */
+#ifndef BROKER_IDENTITY_H
+#define BROKER_IDENTITY_H
+
+#include <stdatomic.h>
+#include <zmq.h>
+
+#include "proto/base/log.h"
+#include "proto/keys/allow.h"
+
+struct peers;
+
+/* Reply bytes that the holder of a key has left unread. Shared with frames in flight, which may outlive the broker. */
+struct unread {
+    atomic_long refs;
+    atomic_llong bytes;
+    atomic_llong most; /* 0: no limit */
+};
+
+/* Gives up a reference; NULL is none. */
+void unread_release(struct unread *self);
+/* True if more is left unread than the key may. */
+static inline bool unread_is_full(struct unread *self)
+{
+    long long most = atomic_load_explicit(&self->most, memory_order_relaxed);
+    return most > 0 && atomic_load_explicit(&self->bytes, memory_order_relaxed) > most;
+}
+
+struct identity {
+    char name[KEY_NAME];
+    uint8_t public_key[KEY_BYTES];
+    uint32_t number; /* place in the list */
+    uint32_t roles;  /* 0: not in the allow-list, or not any more */
+    uint64_t salt;   /* mixed into the ids of clients: nobody can name the requests of another key. 0: anyone */
+    struct quota quota;
+    /* in use */
+    uint32_t sessions;
+    uint64_t granted_bytes;
+    uint32_t waiting;
+    struct unread *unread;
+    double insert_debt; /* items inserted beyond inserts_per_second; negative: may be inserted at once */
+    int64_t paid_ns;    /* time up to which the debt was paid */
+};
+
+struct identities {
+    bool on; /* CURVE is used */
+    struct identity anyone;
+    struct identity **list; /* never shrinks: connections refer to numbers */
+    uint32_t n, capacity;
+    struct key key; /* of the broker */
+    uint8_t next_key[KEY_BYTES];
+    bool has_next;
+    void *zap;                             /* socket of the ZAP handler */
+    int64_t file_ns, file_size, file_node; /* of the list of keys when it was last read */
+    int64_t next_file_ns, key_file_ns;     /* times of the files of the next and the present key */
+    uint64_t refused;                      /* handshakes */
+    struct log_limit log;
+};
+
+/* Reads the keys, if the configuration asks for security. A missing broker key is made. */
+rp_status identities_open(struct peers *peers, rp_error *err);
+void identities_close(struct identities *self);
+/* Reads the list of keys again if it has changed. A list that cannot be read is logged and lets nobody in. */
+void identities_look(struct peers *peers);
+
+/* Returns who sent a message; never NULL. */
+struct identity *identity_of(struct peers *peers, zmq_msg_t *message);
+/* Returns the identity of a public key, made without roles if it is not known; anyone for NULL, or without security. NULL: no
+ * memory. */
+struct identity *identity_by_key(struct identities *self, const uint8_t *public_key);
+
+/* RP_PERMISSION_DENIED unless the identity has one of the roles. what: "a sample request". */
+rp_status identity_check(const struct identity *self, uint32_t roles, const char *what, rp_error *err);
+/* Counts items that were inserted. */
+void identity_inserted(struct identity *self, uint64_t items, int64_t now_ns);
+/* Returns the seconds until credit may be given again; 0: now. */
+double identity_owes_s(struct identity *self, int64_t now_ns);
+
+#endif

@@ -1,0 +1,324 @@
+#include "proto/keys/allow.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "proto/base/error.h"
+#include "proto/config/schema.h"
+
+#define PATH_BYTES 4096u
+#define FILE_MOST (16u << 20)
+
+/* ---- roles ---- */
+
+static const struct {
+    const char *name;
+    uint32_t role;
+} roles[] = {{"actor", KEY_ACTOR}, {"learner", KEY_LEARNER}, {"observer", KEY_OBSERVER}, {"admin", KEY_ADMIN}};
+#define N_ROLES (sizeof roles / sizeof roles[0])
+
+uint32_t roles_parse(const char *text)
+{
+    uint32_t found = 0;
+    for (const char *word = text;; word++) {
+        size_t length = strcspn(word, "+");
+        uint32_t role = 0;
+        for (uint32_t i = 0; i < N_ROLES; i++)
+            if (strlen(roles[i].name) == length && strncmp(word, roles[i].name, length) == 0)
+                role = roles[i].role;
+        if (!role)
+            return 0;
+        found |= role;
+        word += length;
+        if (!*word)
+            return found;
+    }
+}
+
+const char *roles_text(uint32_t set, char *out, size_t size)
+{
+    size_t at = 0;
+    out[0] = '\0';
+    for (uint32_t i = 0; i < N_ROLES && at < size; i++)
+        if (set & roles[i].role)
+            at += (size_t)snprintf(out + at, size - at, "%s%s", at ? "+" : "", roles[i].name);
+    return out;
+}
+
+/* ---- one line ---- */
+
+static const struct {
+    const char *name;
+    size_t offset;
+} limits[] = {
+    {"sessions", offsetof(struct quota, sessions)},
+    {"granted", offsetof(struct quota, granted_bytes)},
+    {"waiting", offsetof(struct quota, waiting)},
+    {"unread", offsetof(struct quota, unread_bytes)},
+    {"inserts", offsetof(struct quota, inserts_per_second)},
+};
+#define N_LIMITS (sizeof limits / sizeof limits[0])
+
+static int64_t *limit_of(struct quota *quota, uint32_t i)
+{
+    return (int64_t *)(void *)((char *)quota + limits[i].offset);
+}
+
+static bool parse_limit(char *word, struct quota *out)
+{
+    char *value = strchr(word, '=');
+    if (!value)
+        return false;
+    *value++ = '\0';
+    for (uint32_t i = 0; i < N_LIMITS; i++)
+        if (strcmp(word, limits[i].name) == 0)
+            return schema_parse_bytes(value, limit_of(out, i)) && *limit_of(out, i) >= 0;
+    return false;
+}
+
+bool allow_parse(char *line, struct allowed_key *out)
+{
+    char *rest = line, *words[3] = {0};
+    *out = (struct allowed_key){.quota = {-1, -1, -1, -1, -1}};
+    for (uint32_t i = 0; i < 3; i++)
+        words[i] = strtok_r(i ? NULL : line, " \t\r", &rest);
+    if (!words[2] || !key_name_is_good(words[0]) || !key_parse(words[2], out->public_key))
+        return false;
+    snprintf(out->name, sizeof out->name, "%s", words[0]);
+    out->roles = roles_parse(words[1]);
+    for (char *word; (word = strtok_r(NULL, " \t\r", &rest));)
+        if (!parse_limit(word, &out->quota))
+            return false;
+    return out->roles != 0;
+}
+
+static void print_line(FILE *file, const struct allowed_key *key)
+{
+    char text[KEY_TEXT], names[64];
+    struct quota quota = key->quota;
+    key_text(key->public_key, text);
+    fprintf(file, "%s %s %s", key->name, roles_text(key->roles, names, sizeof names), text);
+    for (uint32_t i = 0; i < N_LIMITS; i++)
+        if (*limit_of(&quota, i) >= 0)
+            fprintf(file, " %s=%lld", limits[i].name, (long long)*limit_of(&quota, i));
+    fputc('\n', file);
+}
+
+static bool is_blank(const char *line)
+{
+    line += strspn(line, " \t\r");
+    return *line == '\0' || *line == '#';
+}
+
+/* ---- the file ---- */
+
+static rp_status path_of(const char *folder, const char *name, char out[PATH_BYTES], rp_error *err)
+{
+    if ((size_t)snprintf(out, PATH_BYTES, "%s/%s", folder, name) < PATH_BYTES)
+        return RP_OK;
+    return err_set(err, RP_INVALID_ARGUMENT, "the path of the folder of keys is too long");
+}
+
+/* Reads the whole file; *text is NULL if there is none. */
+static rp_status read_all(const char *path, char **text, rp_error *err)
+{
+    struct stat info;
+    *text = NULL;
+    int file = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    if (file < 0)
+        return errno == ENOENT ? RP_OK : err_set(err, RP_IO, "cannot read %s: %s", path, strerror(errno));
+    rp_status status = RP_OK;
+    size_t size = 0;
+    if (fstat(file, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size > FILE_MOST)
+        status = err_set(err, RP_IO, "%s is not a plain file of at most %u MiB", path, FILE_MOST >> 20);
+    else if (info.st_mode & 022)
+        status = err_set(err, RP_PERMISSION_DENIED,
+                         "%s has mode %04o, so others may add keys to it: run chmod 600, and look at what is in it",
+                         path, (unsigned)info.st_mode & 07777);
+    else if (!(*text = malloc((size_t)info.st_size + 1)))
+        status = err_set(err, RP_NO_MEMORY, "no memory for %s", path);
+    while (status == RP_OK && size < (size_t)info.st_size) {
+        ssize_t got = read(file, *text + size, (size_t)info.st_size - size);
+        if (got < 0)
+            status = err_set(err, RP_IO, "cannot read %s: %s", path, strerror(errno));
+        if (got <= 0)
+            break;
+        size += (size_t)got;
+    }
+    close(file);
+    if (status == RP_OK)
+        (*text)[size] = '\0';
+    else
+        free(*text);
+    return status;
+}
+
+struct allowed_key *allow_find(struct allow_list *self, const char *who)
+{
+    uint8_t public_key[KEY_BYTES];
+    bool is_key = key_parse(who, public_key);
+    for (uint32_t i = 0; i < self->n; i++)
+        if (strcmp(self->keys[i].name, who) == 0 ||
+            (is_key && memcmp(self->keys[i].public_key, public_key, KEY_BYTES) == 0))
+            return &self->keys[i];
+    return NULL;
+}
+
+static rp_status add_key(struct allow_list *self, const struct allowed_key *key, const char *path, rp_error *err)
+{
+    char text[KEY_TEXT];
+    key_text(key->public_key, text);
+    if (allow_find(self, key->name) || allow_find(self, text))
+        return err_set(err, RP_ALREADY_EXISTS, "%s has '%s', or its key, already: revoke it first", path, key->name);
+    if (self->n == self->capacity) {
+        uint32_t capacity = self->capacity ? 2 * self->capacity : 16;
+        struct allowed_key *keys = realloc(self->keys, capacity * sizeof *keys);
+        if (!keys)
+            return err_set(err, RP_NO_MEMORY, "no memory for the list of keys");
+        self->keys = keys;
+        self->capacity = capacity;
+    }
+    self->keys[self->n++] = *key;
+    return RP_OK;
+}
+
+static rp_status parse(char *text, const char *path, struct allow_list *out, rp_error *err)
+{
+    uint32_t number = 0;
+    for (char *rest = text, *line; (line = strsep(&rest, "\n"));) {
+        struct allowed_key key;
+        number++;
+        if (is_blank(line))
+            continue;
+        if (!allow_parse(line, &key))
+            return err_set(err, RP_INVALID_ARGUMENT,
+                           "line %u of %s is wrong: NAME ROLES PUBLIC, then limits such as sessions=10; roles are "
+                           "actor, learner, observer and admin, joined by '+'",
+                           number, path);
+        RP_TRY(add_key(out, &key, path, err));
+    }
+    return RP_OK;
+}
+
+rp_status allow_read(const char *folder, struct allow_list *out, rp_error *err)
+{
+    char path[PATH_BYTES], *text = NULL;
+    *out = (struct allow_list){0};
+    RP_TRY(path_of(folder, ALLOW_FILE, path, err));
+    RP_TRY(read_all(path, &text, err));
+    rp_status status = text ? parse(text, path, out, err) : RP_OK;
+    free(text);
+    if (status != RP_OK)
+        allow_free(out);
+    return status;
+}
+
+void allow_free(struct allow_list *self)
+{
+    free(self->keys);
+    *self = (struct allow_list){0};
+}
+
+/* ---- changes ---- */
+
+/* Locks the folder against other writers; the lock goes when the descriptor is closed. */
+static int lock_folder(const char *folder, rp_error *err)
+{
+    int lock = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (lock < 0 || flock(lock, LOCK_EX) != 0) {
+        err_set(err, errno == ENOENT ? RP_NOT_FOUND : RP_IO, "cannot open the folder of keys %s: %s", folder,
+                strerror(errno));
+        if (lock >= 0)
+            close(lock);
+        return -1;
+    }
+    return lock;
+}
+
+/* Copies the lines of the old file except that of `without`. *found: it was there. */
+static void copy_lines(FILE *file, const char *old, const struct allowed_key *without)
+{
+    for (const char *line = old, *end; line && *line; line = end) {
+        size_t length = strcspn(line, "\n");
+        char *copy = strndup(line, length);
+        struct allowed_key key;
+        bool skip = copy && without && !is_blank(copy) && allow_parse(copy, &key) &&
+                    memcmp(key.public_key, without->public_key, KEY_BYTES) == 0;
+        free(copy);
+        if (!skip)
+            fprintf(file, "%.*s\n", (int)length, line);
+        end = line[length] ? line + length + 1 : line + length;
+    }
+}
+
+static rp_status replace_file(const char *path, const char *old, const struct allowed_key *without,
+                              const struct allowed_key *with, rp_error *err)
+{
+    char temporary[PATH_BYTES + 16];
+    snprintf(temporary, sizeof temporary, "%s.new", path);
+    unlink(temporary);
+    int descriptor = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    FILE *file = descriptor < 0 ? NULL : fdopen(descriptor, "w");
+    bool ok = file != NULL;
+    if (file) {
+        copy_lines(file, old, without);
+        if (with)
+            print_line(file, with);
+        ok = fflush(file) == 0 && fsync(descriptor) == 0;
+        ok = fclose(file) == 0 && ok && rename(temporary, path) == 0;
+    } else if (descriptor >= 0) {
+        close(descriptor);
+    }
+    return ok ? RP_OK : err_set(err, RP_IO, "cannot write %s: %s", path, strerror(errno));
+}
+
+static const char header[] = "# Keys that the broker lets in: NAME ROLES PUBLIC [sessions=N granted=BYTES waiting=N "
+                             "unread=BYTES inserts=N]\n";
+
+/* One of `with` (add) and `who` (remove) is given. The folder is locked. */
+static rp_status change(const char *folder, const struct allowed_key *with, const char *who, rp_error *err)
+{
+    char path[PATH_BYTES], *text = NULL;
+    struct allow_list list;
+    RP_TRY(path_of(folder, ALLOW_FILE, path, err));
+    RP_TRY(allow_read(folder, &list, err));
+    const struct allowed_key *without = who ? allow_find(&list, who) : NULL;
+    rp_status status = RP_OK;
+    if (who && !without)
+        status = err_set(err, RP_NOT_FOUND, "%s has no key '%.80s': replay-ctl key list shows what it has", path, who);
+    else if (with)
+        status = add_key(&list, with, path, err);
+    if (status == RP_OK)
+        status = read_all(path, &text, err);
+    if (status == RP_OK)
+        status = replace_file(path, text ? text : header, without, with, err);
+    free(text);
+    allow_free(&list);
+    return status;
+}
+
+rp_status allow_add(const char *folder, const struct allowed_key *key, rp_error *err)
+{
+    int lock = lock_folder(folder, err);
+    if (lock < 0)
+        return err ? (rp_status)err->status : RP_IO;
+    rp_status status = change(folder, key, NULL, err);
+    close(lock);
+    return status;
+}
+
+rp_status allow_remove(const char *folder, const char *who, rp_error *err)
+{
+    int lock = lock_folder(folder, err);
+    if (lock < 0)
+        return err ? (rp_status)err->status : RP_IO;
+    rp_status status = change(folder, NULL, who, err);
+    close(lock);
+    return status;
+}

@@ -1,0 +1,278 @@
+/* Key files and lists of keys: what is written is read back, and everything else is refused with a reason. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "proto/base/endpoint.h"
+#include "proto/keys/allow.h"
+
+static char folder[64], path[96];
+
+static int setup(void **state)
+{
+    (void)state;
+    snprintf(folder, sizeof folder, "/tmp/replay-keys-XXXXXX");
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/a.key", folder);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    char command[96];
+    snprintf(command, sizeof command, "rm -rf %s", folder);
+    return system(command);
+}
+
+static void write_text(const char *name, const char *text, mode_t mode)
+{
+    FILE *file = fopen(name, "w");
+    assert_non_null(file);
+    fputs(text, file);
+    fclose(file);
+    assert_int_equal(chmod(name, mode), 0);
+}
+
+static void test_round_trip(void **state)
+{
+    (void)state;
+    struct key key, other, read;
+    struct stat info;
+    rp_error err = {0};
+    assert_int_equal(key_make(&key, "actor-1", &err), RP_OK);
+    assert_int_equal(key_make(&other, "broker", &err), RP_OK);
+    assert_memory_not_equal(key.public_key, other.public_key, KEY_BYTES);
+    key_add_broker(&key, other.public_key);
+    assert_int_equal(key_write(path, &key, false, &err), RP_OK);
+    assert_int_equal(stat(path, &info), 0);
+    assert_int_equal(info.st_mode & 07777, 0600);
+    assert_int_equal(key_read(path, &read, &err), RP_OK);
+    assert_memory_equal(&read, &key, sizeof key);
+    assert_int_equal(key_write(path, &key, false, &err), RP_ALREADY_EXISTS);
+    assert_int_equal(key_write(path, &other, true, &err), RP_OK);
+    assert_int_equal(key_read(path, &read, &err), RP_OK);
+    assert_string_equal(read.name, "broker");
+}
+
+static void test_loose_files_are_refused(void **state)
+{
+    (void)state;
+    static const mode_t loose[] = {0640, 0604, 0660, 0644, 0777, 0610};
+    struct key key;
+    rp_error err = {0};
+    assert_int_equal(key_make(&key, "a", &err), RP_OK);
+    assert_int_equal(key_write(path, &key, true, &err), RP_OK);
+    for (size_t i = 0; i < sizeof loose / sizeof loose[0]; i++) {
+        chmod(path, loose[i]);
+        struct key read;
+        assert_int_equal(key_read(path, &read, &err), RP_PERMISSION_DENIED);
+        static const uint8_t zero[KEY_BYTES];
+        assert_memory_equal(read.secret_key, zero, KEY_BYTES);
+    }
+    chmod(path, 0400);
+    assert_int_equal(key_read(path, &key, &err), RP_OK);
+    assert_int_equal(key_read(folder, &key, &err), RP_IO);
+    assert_int_equal(key_read("/nowhere/a.key", &key, &err), RP_NOT_FOUND);
+}
+
+/* Every text but a right one is refused, and no message quotes a secret. */
+static void test_damaged_files(void **state)
+{
+    (void)state;
+    struct key key, other;
+    rp_error err = {0};
+    char public_key[KEY_TEXT], secret[KEY_TEXT], other_public[KEY_TEXT], text[2048];
+    key_make(&key, "a", &err);
+    key_make(&other, "b", &err);
+    key_text(key.public_key, public_key);
+    key_text(key.secret_key, secret);
+    key_text(other.public_key, other_public);
+    const char *const formats[] = {
+        "",
+        "name a\n",
+        "name a\npublic %s\n",
+        "name a\npublic %s\nsecret short\n",
+        "name a\npublic %s\nsecret %s\nsecret %s\n",
+        "name a/b\npublic %s\nsecret %s\n",
+        "name a\npublic %s\nsecret %s\nbroker x\n",
+        "name a\npublic %s\nsecret %s extra\n",
+        "name a\npublic %s\nsecret %s\ncolour red\n",
+    };
+    for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++) {
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+#pragma GCC diagnostic ignored "-Wformat-security"
+        snprintf(text, sizeof text, formats[i], public_key, secret, secret);
+#pragma GCC diagnostic pop
+        write_text(path, text, 0600);
+        assert_int_equal(key_read(path, &other, &err), RP_INVALID_ARGUMENT);
+        assert_null(strstr(err.text, secret));
+    }
+    snprintf(text, sizeof text, "name a\npublic %s\nsecret %s\n", other_public, secret);
+    write_text(path, text, 0600);
+    assert_int_equal(key_read(path, &other, &err), RP_INVALID_ARGUMENT);
+    snprintf(text, sizeof text, "# note\n\n name a \r\npublic %s\nsecret %s\n", public_key, secret);
+    write_text(path, text, 0600);
+    assert_int_equal(key_read(path, &other, &err), RP_OK);
+    memset(text, 'x', sizeof text - 1);
+    text[sizeof text - 1] = '\0';
+    FILE *file = fopen(path, "w");
+    for (int i = 0; i < 10; i++)
+        fputs(text, file);
+    fclose(file);
+    assert_int_equal(key_read(path, &other, &err), RP_IO);
+}
+
+static void test_brokers_of_a_key(void **state)
+{
+    (void)state;
+    struct key key = {0};
+    uint8_t brokers[6][KEY_BYTES];
+    for (uint8_t i = 0; i < 6; i++) {
+        memset(brokers[i], i + 1, KEY_BYTES);
+        key_add_broker(&key, brokers[i]);
+        assert_memory_equal(key.brokers[0], brokers[i], KEY_BYTES);
+    }
+    assert_int_equal(key.n_brokers, KEY_BROKERS);
+    assert_memory_equal(key.brokers[3], brokers[2], KEY_BYTES);
+    key_add_broker(&key, brokers[3]); /* known: it moves to the front */
+    assert_int_equal(key.n_brokers, KEY_BROKERS);
+    assert_memory_equal(key.brokers[0], brokers[3], KEY_BYTES);
+    assert_memory_equal(key.brokers[1], brokers[5], KEY_BYTES);
+    assert_memory_equal(key.brokers[2], brokers[4], KEY_BYTES);
+    assert_memory_equal(key.brokers[3], brokers[2], KEY_BYTES);
+}
+
+static void test_roles(void **state)
+{
+    (void)state;
+    char text[64];
+    for (uint32_t set = 1; set <= KEY_ANY; set++)
+        assert_int_equal(roles_parse(roles_text(set, text, sizeof text)), set);
+    static const char *const wrong[] = {"",    "actor+",        "+actor", "actors",
+                                        "act", "actor learner", "ADMIN",  "actor++admin"};
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
+        assert_int_equal(roles_parse(wrong[i]), 0);
+}
+
+static struct allowed_key make_allowed(const char *name, uint32_t roles)
+{
+    struct key key;
+    struct allowed_key out = {.roles = roles, .quota = {-1, -1, -1, -1, -1}};
+    assert_int_equal(key_make(&key, name, NULL), RP_OK);
+    memcpy(out.public_key, key.public_key, KEY_BYTES);
+    snprintf(out.name, sizeof out.name, "%s", name);
+    return out;
+}
+
+static void test_list(void **state)
+{
+    (void)state;
+    struct allow_list list;
+    rp_error err = {0};
+    assert_int_equal(allow_read(folder, &list, &err), RP_OK);
+    assert_int_equal(list.n, 0);
+    struct allowed_key keys[] = {make_allowed("a", KEY_ACTOR), make_allowed("b", KEY_ADMIN | KEY_LEARNER)};
+    keys[0].quota = (struct quota){3, 1 << 20, 7, 0, 100};
+    assert_int_equal(allow_add(folder, &keys[0], &err), RP_OK);
+    assert_int_equal(allow_add(folder, &keys[1], &err), RP_OK);
+    assert_int_equal(allow_add(folder, &keys[1], &err), RP_ALREADY_EXISTS);
+    struct allowed_key same = make_allowed("a", KEY_ADMIN);
+    assert_int_equal(allow_add(folder, &same, &err), RP_ALREADY_EXISTS);
+    assert_int_equal(allow_read(folder, &list, &err), RP_OK);
+    assert_int_equal(list.n, 2);
+    assert_memory_equal(&list.keys[0], &keys[0], sizeof keys[0]);
+    assert_memory_equal(&list.keys[1], &keys[1], sizeof keys[1]);
+    char text[KEY_TEXT];
+    key_text(keys[0].public_key, text);
+    assert_ptr_equal(allow_find(&list, text), &list.keys[0]);
+    allow_free(&list);
+    assert_int_equal(allow_remove(folder, text, &err), RP_OK);
+    assert_int_equal(allow_remove(folder, text, &err), RP_NOT_FOUND);
+    assert_int_equal(allow_remove(folder, "b", &err), RP_OK);
+    assert_int_equal(allow_read(folder, &list, &err), RP_OK);
+    assert_int_equal(list.n, 0);
+    assert_int_equal(allow_add("/nowhere", &keys[0], &err), RP_NOT_FOUND);
+}
+
+/* Comments and the lines of others survive a change; a wrong line is named by its number. */
+static void test_list_edited_by_hand(void **state)
+{
+    (void)state;
+    char file[96], text[512], line[KEY_TEXT];
+    struct allow_list list;
+    rp_error err = {0};
+    struct allowed_key hand = make_allowed("hand", KEY_ACTOR), added = make_allowed("added", KEY_OBSERVER);
+    snprintf(file, sizeof file, "%s/%s", folder, ALLOW_FILE);
+    key_text(hand.public_key, line);
+    snprintf(text, sizeof text, "# mine\n\nhand actor %s granted=64MiB", line);
+    write_text(file, text, 0600);
+    assert_int_equal(allow_add(folder, &added, &err), RP_OK);
+    assert_int_equal(allow_read(folder, &list, &err), RP_OK);
+    assert_int_equal(list.n, 2);
+    assert_int_equal(list.keys[0].quota.granted_bytes, 64 << 20);
+    allow_free(&list);
+    assert_int_equal(allow_remove(folder, "hand", &err), RP_OK);
+    FILE *in = fopen(file, "r");
+    assert_non_null(fgets(text, sizeof text, in));
+    fclose(in);
+    assert_string_equal(text, "# mine\n");
+    static const char *const wrong[] = {"x",
+                                        "x actor",
+                                        "x actor short",
+                                        "x actor %s sessions",
+                                        "x actor %s sessions=-1",
+                                        "x actor %s size=3",
+                                        "x boss %s",
+                                        "a b actor %s"};
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        char full[512];
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+        snprintf(full, sizeof full, wrong[i], line);
+#pragma GCC diagnostic pop
+        snprintf(text, sizeof text, "\n%s\n", full);
+        write_text(file, text, 0600);
+        assert_int_equal(allow_read(folder, &list, &err), RP_INVALID_ARGUMENT);
+        assert_non_null(strstr(err.text, "line 2"));
+    }
+    write_text(file, "", 0622);
+    assert_int_equal(allow_read(folder, &list, &err), RP_PERMISSION_DENIED);
+}
+
+static void test_loopback(void **state)
+{
+    (void)state;
+    static const char *const inside[] = {"tcp://127.0.0.1:1", "tcp://127.9.9.9:*", "tcp://localhost:0", "tcp://[::1]:7",
+                                         "tcp://lo:5",        "ipc:///tmp/x",      "inproc://x"};
+    static const char *const outside[] = {
+        "tcp://*:1",    "tcp://0.0.0.0:1", "tcp://[::]:1",         "tcp://10.0.0.1:1",           "tcp://eth0:1",
+        "tcp://host:1", "tcp://127.x:1",   "tcp://127.evil.org:1", "tcp://localhost.evil.org:1", "pgm://127.0.0.1:1"};
+    for (size_t i = 0; i < sizeof inside / sizeof inside[0]; i++)
+        assert_true(endpoint_is_loopback(inside[i]));
+    for (size_t i = 0; i < sizeof outside / sizeof outside[0]; i++)
+        assert_false(endpoint_is_loopback(outside[i]));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_round_trip, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_loose_files_are_refused, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_damaged_files, setup, teardown),
+        cmocka_unit_test(test_brokers_of_a_key),
+        cmocka_unit_test(test_roles),
+        cmocka_unit_test_setup_teardown(test_list, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_list_edited_by_hand, setup, teardown),
+        cmocka_unit_test(test_loopback),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
