@@ -4,6 +4,7 @@
 
 #include "bench/bench_agent.h"
 #include "bench/bench_env.h"
+#include "bench/bench_python.h"
 #include "bench/bench_tree.h"
 #include "bench/children.h"
 #include "bench/commands.h"
@@ -58,6 +59,7 @@ static int help(FILE *out)
         fprintf(out, "  %-8s %s\n", commands[i].name, commands[i].summary);
     fputs("  tree     time to change and to pick priorities, inside one process\n"
           "  env      steps/s of each built-in environment, inside one process\n"
+          "  python   the Python package against the C library, in one run\n"
           "\n"
           "'replay-bench COMMAND --help' has the options. bench/README.md says what the figures mean.\n"
           "Exit status: 0 measured (also when a goal was missed), 1 could not measure, 2 wrong command line.\n",
@@ -94,6 +96,8 @@ int main(int argc, char **argv)
         return bench_tree(argc - 1, argv + 1);
     if (strcmp(argv[1], "env") == 0)
         return bench_env(argc - 1, argv + 1);
+    if (strcmp(argv[1], "python") == 0)
+        return bench_python(argc - 1, argv + 1);
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
         if (strcmp(argv[1], commands[i].name) == 0)
             return run(&commands[i], argc - 1, argv + 1);

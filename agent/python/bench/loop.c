@@ -1,4 +1,4 @@
-/* The loops of bench.py in C, on the same library: what the package is measured against. bench.py loads it with ctypes. */
+/* The loops of loops.py in C, on the same library: what the package is measured against. loops.py loads it with ctypes. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <time.h>
@@ -25,7 +25,7 @@ RP_API rp_client *bench_connect(const char *endpoint);
 RP_API rp_writer *bench_writer(rp_client *client);
 RP_API double bench_write(rp_writer *writer, const char *table, uint32_t steps);
 RP_API rp_sampler *bench_sampler(rp_client *client, const char *table, uint32_t batch_size);
-RP_API double bench_sample(rp_sampler *sampler, uint32_t batches, double *cpu);
+RP_API double bench_sample(rp_sampler *sampler, uint32_t batches);
 
 rp_client *bench_connect(const char *endpoint)
 {
@@ -72,10 +72,10 @@ rp_sampler *bench_sampler(rp_client *client, const char *table, uint32_t batch_s
     return rp_sampler_new(client, table, &options, NULL);
 }
 
-/* Wall ns for each batch; negative: an error. *cpu: CPU ns of this thread for each batch. */
-double bench_sample(rp_sampler *sampler, uint32_t batches, double *cpu)
+/* Wall ns for each batch; negative: an error. */
+double bench_sample(rp_sampler *sampler, uint32_t batches)
 {
-    double start = wall_ns(), cpu_start = cpu_ns();
+    double start = wall_ns();
     for (uint32_t i = 0; i < batches; i++) {
         rp_batch *batch;
         rp_status status = rp_sampler_next(sampler, &batch, BENCH_WAIT_MS, NULL);
@@ -85,6 +85,5 @@ double bench_sample(rp_sampler *sampler, uint32_t batches, double *cpu)
         rp_batch_get_arrays(batch, &arrays);
         rp_batch_release(&batch);
     }
-    *cpu = (cpu_ns() - cpu_start) / batches;
     return (wall_ns() - start) / batches;
 }

@@ -2,19 +2,22 @@
 import json
 import pathlib
 import subprocess
-import sys
 
 import pytest
 
 import replaybus
 
-BENCH = pathlib.Path(__file__).resolve().parents[1] / "bench" / "bench.py"
+BENCH = pathlib.Path(replaybus._core.__file__).resolve().parents[3] / "replay-bench"
 
 
+@pytest.mark.skipif(not BENCH.exists(), reason="replay-bench is only in a build tree")
 def test_bench():
-    if not (pathlib.Path(replaybus._core.__file__).resolve().parents[2] / "replay_python_bench.so").exists():
-        pytest.skip("the C loops are only in a build tree")
-    out = subprocess.run([sys.executable, str(BENCH), "--rounds", "1", "--json"], capture_output=True, text=True, timeout=60)
+    out = subprocess.run([BENCH, "python", "--quick", "--json"], capture_output=True, text=True, timeout=100)
     assert out.returncode == 0, out.stderr
-    figures = json.loads(out.stdout)
-    assert len(figures) == 10 and all(value > 0 for value in figures.values())
+    found = json.loads(out.stdout)
+    assert found["command"] == "python" and found["quick"] and found["repeats"] == 1
+    assert sum("goal" in row or "missing" in row for row in found["rows"]) >= 6
+    for row in found["rows"]:
+        assert "missing" in row or row.get("value", row.get("ratio")) > 0, row
+    wrong = subprocess.run([BENCH, "python", "--repeat", "0"], capture_output=True, text=True, timeout=30)
+    assert wrong.returncode == 2 and "--repeat" in wrong.stderr
