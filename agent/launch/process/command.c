@@ -324,6 +324,12 @@ char **command_environment(const struct command_context *context, enum role role
         words_addf(&words, "REPLAY_ENDPOINT=%s", context->endpoints->service);
     words_addf(&words, "REPLAY_INDEX=%u", index);
     words_addf(&words, "REPLAY_FOLDER=%s", context->folder);
+    words_addf(&words, "REPLAY_CONFIG=%s", context->config_path);
+    words_addf(&words, "REPLAY_COUNT=%u", count_of(context, role, index));
+    words_addf(&words, "REPLAY_SEED=%" PRIu64, (uint64_t)context->config->seed + index);
+    const struct table_config *table = run_config_table(context->config);
+    if (table && table->name)
+        words_addf(&words, "REPLAY_TABLE=%s", table->name);
     words_add(&words, "OPENBLAS_NUM_THREADS=1");
     return words_give(&words);
 }

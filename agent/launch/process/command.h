@@ -39,7 +39,8 @@ const char *command_keep(const struct command_context *context, const char *dir,
  * {config} {here} {table} {name}; "{{" is "{". {seed} is that of the run plus the index, {count} how many of its
  * role there are, {name} the run's. NULL: err says what is wrong. */
 char **command_build(const struct command_context *context, enum role role, uint32_t index, rp_error *err);
-/* The environment of every child: REPLAY_ENDPOINT, REPLAY_INDEX, REPLAY_FOLDER, OPENBLAS_NUM_THREADS=1. */
+/* The environment of every child: REPLAY_ENDPOINT, REPLAY_INDEX, REPLAY_FOLDER, REPLAY_CONFIG, REPLAY_COUNT,
+ * REPLAY_SEED, REPLAY_TABLE, OPENBLAS_NUM_THREADS=1. */
 char **command_environment(const struct command_context *context, enum role role, uint32_t index);
 /* Measures saved weights once: replay-actor --weights FILE --episodes N, which writes no file and prints "mean
  * return of N episodes: R". NULL: no memory. */

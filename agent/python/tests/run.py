@@ -1,4 +1,4 @@
-"""Runs pytest over the package on PYTHONPATH. Exit status 77: not possible here."""
+"""run.py [FILES] [OPTIONS]: runs pytest over the package on PYTHONPATH. Exit status 77: not possible here."""
 import os
 import sys
 
@@ -9,4 +9,7 @@ except ImportError as error:
     print(f"skipped: {error}; ./dev install gets python3-numpy and python3-pytest")
     sys.exit(77)
 
-sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", os.path.dirname(os.path.abspath(__file__)), *sys.argv[1:]]))
+here = os.path.dirname(os.path.abspath(__file__))
+files = [os.path.join(here, name) for name in sys.argv[1:] if name.endswith(".py") and not name.startswith("-")]
+options = [option for option in sys.argv[1:] if not option.endswith(".py") or option.startswith("-")]
+sys.exit(pytest.main(["-q", "-rs", "-p", "no:cacheprovider", *(files or [here]), *options]))

@@ -249,8 +249,12 @@ static void test_environment(void **state)
     assert_string_equal(list[0], "REPLAY_ENDPOINT=tcp://127.0.0.1:5001");
     assert_string_equal(list[1], "REPLAY_INDEX=4");
     assert_string_equal(list[2], "REPLAY_FOLDER=run");
-    assert_string_equal(list[3], "OPENBLAS_NUM_THREADS=1");
-    assert_null(list[4]);
+    assert_string_equal(list[3], "REPLAY_CONFIG=run/config.yaml");
+    assert_string_equal(list[4], "REPLAY_COUNT=5");
+    assert_string_equal(list[5], "REPLAY_SEED=5");
+    assert_string_equal(list[6], "REPLAY_TABLE=replay");
+    assert_string_equal(list[7], "OPENBLAS_NUM_THREADS=1");
+    assert_null(list[8]);
     command_free(&list);
     command_free(&list);
     list = command_environment(&f.context, ROLE_BROKER, 0);
