@@ -206,7 +206,9 @@ static rp_status build(struct agent *self, const char *env_name, rp_error *err)
     RP_TRY(env_check_spec(env_name, &self->spec, err));
     RP_TRY(check_actions(self->ops, env_name, &self->spec, err));
     RP_TRY(check_image(&self->config, env_name, &self->spec, err));
-    self->scratch = calloc(env_observation_count(&self->spec), sizeof *self->scratch);
+    if (self->config.acting_rows == 0)
+        self->config.acting_rows = 1;
+    self->scratch = calloc(self->config.acting_rows * env_observation_count(&self->spec), sizeof *self->scratch);
     if (!self->scratch)
         return err_set(err, RP_NO_MEMORY, "no memory for an observation of %s", env_name);
     RP_TRY(self->ops->create(self, err));
@@ -247,6 +249,12 @@ void agent_destroy(struct agent **self)
     free(agent->grads);
     free(agent->scratch);
     free(agent);
+}
+
+void agent_act(struct agent *self, const void *observation, const struct agent_explore *explore, struct rng *rng,
+               struct agent_choice *out)
+{
+    self->ops->act(self, &(struct agent_rows){1, observation, explore, &rng}, out);
 }
 
 void agent_learn(struct agent *self, const struct agent_batch *batch, struct agent_result *result)

@@ -55,6 +55,7 @@ struct agent_config {
     double target_entropy;            /* SAC: 0: minus the size of an action */
     double entropy_cost, value_cost;  /* IMPALA */
     double rho_clip, c_clip;          /* V-trace */
+    uint32_t acting_rows;             /* no key of a file: most observations that act takes at once; 0: 1 */
 };
 
 /* How an actor explores. Filled by the actor for each step. */
@@ -100,6 +101,14 @@ struct agent_result {
     struct agent_scalar scalars[AGENT_MAX_SCALARS]; /* "loss", "q", "entropy", ... */
 };
 
+/* The observations that an agent acts on in one pass. */
+struct agent_rows {
+    uint32_t n;
+    const void *observations;            /* [n], in the environment's dtype */
+    const struct agent_explore *explore; /* [n] */
+    struct rng *const *rng;              /* [n] */
+};
+
 struct agent;
 
 struct agent_ops {
@@ -113,8 +122,9 @@ struct agent_ops {
     rp_status (*create)(struct agent *self, rp_error *err);
     /* Frees state. Called if state is set, also after a create that failed halfway. */
     void (*destroy)(struct agent *self);
-    void (*act)(struct agent *self, const void *observation, const struct agent_explore *explore, struct rng *rng,
-                struct agent_choice *out);
+    /* Acts on n observations in one pass, n at most config.acting_rows. Row i has its own explore[i], rng[i] and out[i]. The bits of a
+     * row may depend on n, never on other rows. */
+    void (*act)(struct agent *self, const struct agent_rows *rows, struct agent_choice *out);
     /* The value of an observation, from which a priority bootstraps. */
     float (*value)(struct agent *self, const void *observation);
     /* Overwrites self->grads. Changes no parameters. */
@@ -135,7 +145,7 @@ struct agent {
     /* What a saved learner holds; the first n_policy of them are what an actor needs. */
     uint32_t n_tensors, n_policy;
     struct tensor tensors[AGENT_MAX_TENSORS];
-    float *scratch; /* observations as floats */
+    float *scratch; /* [acting_rows] observations as floats */
 };
 
 /* NULL-terminated. */
@@ -147,6 +157,9 @@ extern const struct agent_ops *const agent_algorithms[];
 struct agent *agent_new(const struct agent_config *config, const char *env_name, const rp_env_spec *spec, uint64_t seed,
                         rp_error *err);
 void agent_destroy(struct agent **self);
+/* Acts on one observation. */
+void agent_act(struct agent *self, const void *observation, const struct agent_explore *explore, struct rng *rng,
+               struct agent_choice *out);
 /* A learner's step: gradient, then apply. */
 void agent_learn(struct agent *self, const struct agent_batch *batch, struct agent_result *result);
 

@@ -20,7 +20,7 @@
 struct bc {
     struct net net;
     struct optim optim;
-    struct net_pass acting; /* one row */
+    struct net_pass acting; /* acting_rows */
     struct net_pass pass;
     float *rows;      /* [batch][inputs]: observations that are not floats */
     float *d_out;     /* [batch][outputs]: dL/dnet(s) */
@@ -62,16 +62,22 @@ static float choose_continuous(float out, uint32_t j, const struct agent_explore
     return a;
 }
 
-static void bc_act(struct agent *self, const void *observation, const struct agent_explore *explore, struct rng *rng,
+static void choose(const struct agent *self, const float *y, const struct agent_explore *explore, struct rng *rng,
                    struct agent_choice *out)
 {
-    struct bc *bc = self->state;
-    const float *s = agent_floats(&self->spec, observation, 1, self->scratch);
-    const float *y = net_forward(&bc->net, self->params, &bc->acting, s, 1);
     out->discrete = self->spec.n_actions ? choose_discrete(self, y, explore, rng) : 0;
     for (uint32_t j = 0; j < self->spec.action_size && self->spec.n_actions == 0; j++)
         out->continuous[j] = choose_continuous(y[j], j, explore, rng);
     out->value = out->q = out->log_prob = 0.0f;
+}
+
+static void bc_act(struct agent *self, const struct agent_rows *rows, struct agent_choice *out)
+{
+    struct bc *bc = self->state;
+    const float *s = agent_floats(&self->spec, rows->observations, rows->n, self->scratch);
+    const float *y = net_forward(&bc->net, self->params, &bc->acting, s, rows->n);
+    for (uint32_t i = 0; i < rows->n; i++)
+        choose(self, y + (size_t)i * bc->net.spec.outputs, &rows->explore[i], rows->rng[i], &out[i]);
 }
 
 static float bc_value(struct agent *self, const void *observation)
@@ -165,7 +171,7 @@ static rp_status allocate(struct agent *self, struct bc *bc, rp_error *err)
     bc->rows = calloc((size_t)batch * bc->net.spec.inputs, sizeof *bc->rows);
     bc->d_out = calloc((size_t)batch * bc->net.spec.outputs, sizeof *bc->d_out);
     bc->priority = calloc(batch, sizeof *bc->priority);
-    if (!bc->rows || !bc->d_out || !bc->priority || !net_pass_init(&bc->acting, &bc->net, 1) ||
+    if (!bc->rows || !bc->d_out || !bc->priority || !net_pass_init(&bc->acting, &bc->net, self->config.acting_rows) ||
         !net_pass_init(&bc->pass, &bc->net, batch))
         return err_set(err, RP_NO_MEMORY, "no memory for bc with batches of %u", batch);
     return RP_OK;

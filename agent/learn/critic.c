@@ -61,8 +61,8 @@ static bool make_memory(struct critic *self)
         {&self->d_row, n * self->row},
         {&self->d_action, n * self->action},
         {&self->d_policy, n * self->plan.heads * self->action},
-        {&self->single, self->row},
-        {&self->greedy, self->action},
+        {&self->acting, self->max_rows * self->row},
+        {&self->greedy, self->max_rows * self->action},
     };
     size_t floats = 0;
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
@@ -76,8 +76,10 @@ static bool make_memory(struct critic *self)
         *parts[i].at = at;
         at += parts[i].floats;
     }
-    return net_pass_init(&self->policy_pass, &self->policy, 2 * self->max_batch) &&
-           net_pass_init(&self->q_pass[0], &self->q, self->max_batch) &&
+    uint32_t policy_rows = 2 * self->max_batch > self->max_rows ? 2 * self->max_batch : self->max_rows;
+    uint32_t q_rows = self->max_batch > self->max_rows ? self->max_batch : self->max_rows;
+    return net_pass_init(&self->policy_pass, &self->policy, policy_rows) &&
+           net_pass_init(&self->q_pass[0], &self->q, q_rows) &&
            (self->plan.n_q < 2 || net_pass_init(&self->q_pass[1], &self->q, self->max_batch));
 }
 
@@ -121,6 +123,7 @@ rp_status critic_init(struct critic *self, struct agent *agent, const struct cri
 {
     self->plan = *plan;
     self->max_batch = (uint32_t)agent->config.batch;
+    self->max_rows = agent->config.acting_rows;
     RP_TRY(make_nets(self, agent, err));
     RP_TRY(make_params(self, agent, err));
     add_tensors(self, agent);
@@ -141,14 +144,16 @@ void critic_fini(struct critic *self)
 
 /* ---- acting ---- */
 
-const float *critic_policy_one(struct critic *self, const struct agent *agent, const void *observation)
+const float *critic_policy_rows(struct critic *self, const struct agent *agent, const void *observations, uint32_t n)
 {
-    const float *floats = agent_floats(&agent->spec, observation, 1, self->single);
-    if (floats != self->single)
-        memcpy(self->single, floats, self->observation * sizeof(float));
-    const float *out = net_forward(&self->policy, agent->params, &self->policy_pass, self->single, 1);
-    for (uint32_t j = 0; j < self->action; j++)
-        self->greedy[j] = tanhf(out[j]);
+    const float *floats = agent_floats(&agent->spec, observations, n, agent->scratch);
+    for (uint32_t i = 0; i < n; i++)
+        memcpy(self->acting + (size_t)i * self->row, floats + (size_t)i * self->observation,
+               self->observation * sizeof(float));
+    const float *out = net_forward(&self->policy, agent->params, &self->policy_pass, floats, n);
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t j = 0; j < self->action; j++)
+            self->greedy[(size_t)i * self->action + j] = tanhf(out[(size_t)i * self->plan.heads * self->action + j]);
     return out;
 }
 
@@ -167,35 +172,50 @@ void critic_choose(const struct critic *self, const float *action, const struct 
     }
 }
 
-static float judge(struct critic *self, const struct agent *agent, const float *action)
+/* Q(s, a) of n observations; actions follow each other at `step` floats. */
+static const float *judge(struct critic *self, const struct agent *agent, uint32_t n, const float *actions, size_t step)
 {
-    memcpy(self->single + self->observation, action, self->action * sizeof(float));
-    return *net_forward(&self->q, agent->params + critic_at(self, 0), &self->q_pass[0], self->single, 1);
+    for (uint32_t i = 0; i < n; i++)
+        memcpy(self->acting + (size_t)i * self->row + self->observation, actions + i * step,
+               self->action * sizeof(float));
+    return net_forward(&self->q, agent->params + critic_at(self, 0), &self->q_pass[0], self->acting, n);
 }
 
-void critic_judge(struct critic *self, const struct agent *agent, struct agent_choice *choice)
+static bool is_greedy(const struct critic *self, const struct agent_choice *choices, uint32_t n)
 {
-    choice->value = judge(self, agent, self->greedy);
-    bool same = true;
-    for (uint32_t j = 0; j < self->action; j++)
-        same = same && choice->continuous[j] == self->greedy[j];
-    choice->q = same ? choice->value : judge(self, agent, choice->continuous);
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t j = 0; j < self->action; j++)
+            if (choices[i].continuous[j] != self->greedy[(size_t)i * self->action + j])
+                return false;
+    return true;
+}
+
+void critic_judge(struct critic *self, const struct agent *agent, uint32_t n, struct agent_choice *choices)
+{
+    const float *values = judge(self, agent, n, self->greedy, self->action);
+    for (uint32_t i = 0; i < n; i++)
+        choices[i].value = choices[i].q = values[i];
+    if (is_greedy(self, choices, n))
+        return;
+    values = judge(self, agent, n, choices[0].continuous, sizeof *choices / sizeof(float));
+    for (uint32_t i = 0; i < n; i++)
+        choices[i].q = values[i];
 }
 
 float critic_value(struct agent *agent, const void *observation)
 {
     struct critic *self = agent->state;
-    critic_policy_one(self, agent, observation);
-    return judge(self, agent, self->greedy);
+    critic_policy_rows(self, agent, observation, 1);
+    return *judge(self, agent, 1, self->greedy, 0);
 }
 
-void critic_act(struct agent *agent, const void *observation, const struct agent_explore *explore, struct rng *rng,
-                struct agent_choice *out)
+void critic_act(struct agent *agent, const struct agent_rows *rows, struct agent_choice *out)
 {
     struct critic *self = agent->state;
-    critic_policy_one(self, agent, observation);
-    critic_choose(self, self->greedy, explore, rng, out);
-    critic_judge(self, agent, out);
+    critic_policy_rows(self, agent, rows->observations, rows->n);
+    for (uint32_t i = 0; i < rows->n; i++)
+        critic_choose(self, self->greedy + (size_t)i * self->action, &rows->explore[i], rows->rng[i], &out[i]);
+    critic_judge(self, agent, rows->n, out);
 }
 
 /* ---- learning ---- */

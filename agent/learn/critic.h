@@ -26,6 +26,7 @@ struct critic {
     struct critic_plan plan;
     uint32_t observation, action, row; /* floats in each */
     uint32_t n, max_batch;             /* items of the present batch; the most items of a batch */
+    uint32_t max_rows;                 /* most observations that are acted upon at once */
     float *target;                     /* laid out like the parameters; parts without a target are unused */
     struct optim policy_optim, q_optim;
     struct net_pass policy_pass; /* two batches high: s and s' in one pass */
@@ -38,8 +39,8 @@ struct critic {
     float *y;                   /* [n]: targets of the critics */
     float *d_q, *d_row;         /* [n], [n][row] */
     float *d_action, *d_policy; /* [n][action], [n][heads * action] */
-    float *single, *greedy;     /* [row], [action]: of the latest observation that was acted upon */
-    double *priority;           /* [n] */
+    float *acting, *greedy; /* [max_rows][row], [max_rows][action]: of the latest observations that were acted upon */
+    double *priority;       /* [n] */
 };
 
 /* Offsets in the vector of parameters. The policy is at 0. */
@@ -54,18 +55,17 @@ void critic_fini(struct critic *self);
 
 /* ---- acting ---- */
 
-/* One observation through the policy: its outputs, and in self->greedy tanh of the first ones. */
-const float *critic_policy_one(struct critic *self, const struct agent *agent, const void *observation);
+/* n observations through the policy: its outputs, and in self->greedy tanh of the first ones of each. */
+const float *critic_policy_rows(struct critic *self, const struct agent *agent, const void *observations, uint32_t n);
 /* Chooses the policy's action, a random one, or the policy's with noise, within bounds. */
 void critic_choose(const struct critic *self, const float *action, const struct agent_explore *explore, struct rng *rng,
                    struct agent_choice *choice);
-/* Fills in value and q of the choice by the first critic, for the observation given to critic_policy_one. */
-void critic_judge(struct critic *self, const struct agent *agent, struct agent_choice *choice);
+/* Fills in value and q of n choices by the first critic, for the observations given to critic_policy_rows. */
+void critic_judge(struct critic *self, const struct agent *agent, uint32_t n, struct agent_choice *choices);
 /* agent_ops.value: Q(s, tanh mean(s)). The state of such an agent begins with its critic. */
 float critic_value(struct agent *agent, const void *observation);
 /* agent_ops.act of a deterministic policy. */
-void critic_act(struct agent *agent, const void *observation, const struct agent_explore *explore, struct rng *rng,
-                struct agent_choice *out);
+void critic_act(struct agent *agent, const struct agent_rows *rows, struct agent_choice *out);
 
 /* ---- learning ---- */
 

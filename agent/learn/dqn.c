@@ -21,7 +21,7 @@ struct dqn {
     struct net net; /* the layout of both networks: self->params and target */
     float *target;
     struct optim optim;
-    struct net_pass acting; /* one row */
+    struct net_pass acting; /* acting_rows */
     struct net_pass online; /* rows of s, then of s' with double Q */
     struct net_pass ahead;  /* the target network at s' */
     float *rows;            /* [2 batch][inputs]: s and s' one after the other, as floats */
@@ -40,13 +40,9 @@ static uint32_t argmax(const float *q, uint32_t n)
 
 /* ---- acting ---- */
 
-static void dqn_act(struct agent *self, const void *observation, const struct agent_explore *explore, struct rng *rng,
-                    struct agent_choice *out)
+static void choose(const float *q, uint32_t n_actions, const struct agent_explore *explore, struct rng *rng,
+                   struct agent_choice *out)
 {
-    struct dqn *dqn = self->state;
-    uint32_t n_actions = self->spec.n_actions;
-    const float *s = agent_floats(&self->spec, observation, 1, self->scratch);
-    const float *q = net_forward(&dqn->net, self->params, &dqn->acting, s, 1);
     uint32_t best = argmax(q, n_actions);
     uint32_t action = best;
     if (!explore->greedy && (explore->uniform || rng_unit(rng) < explore->epsilon))
@@ -55,6 +51,16 @@ static void dqn_act(struct agent *self, const void *observation, const struct ag
     out->value = q[best];
     out->q = q[action];
     out->log_prob = 0.0f;
+}
+
+static void dqn_act(struct agent *self, const struct agent_rows *rows, struct agent_choice *out)
+{
+    struct dqn *dqn = self->state;
+    uint32_t n_actions = self->spec.n_actions;
+    const float *s = agent_floats(&self->spec, rows->observations, rows->n, self->scratch);
+    const float *q = net_forward(&dqn->net, self->params, &dqn->acting, s, rows->n);
+    for (uint32_t i = 0; i < rows->n; i++)
+        choose(q + (size_t)i * n_actions, n_actions, &rows->explore[i], rows->rng[i], &out[i]);
 }
 
 static float dqn_value(struct agent *self, const void *observation)
@@ -170,7 +176,8 @@ static rp_status allocate(struct agent *self, struct dqn *dqn, rp_error *err)
     dqn->rows = calloc(2 * (size_t)batch * dqn->net.spec.inputs, sizeof *dqn->rows);
     dqn->d_q = calloc((size_t)batch * self->spec.n_actions, sizeof *dqn->d_q);
     dqn->priority = calloc(batch, sizeof *dqn->priority);
-    if (!dqn->target || !dqn->rows || !dqn->d_q || !dqn->priority || !net_pass_init(&dqn->acting, &dqn->net, 1) ||
+    if (!dqn->target || !dqn->rows || !dqn->d_q || !dqn->priority ||
+        !net_pass_init(&dqn->acting, &dqn->net, self->config.acting_rows) ||
         !net_pass_init(&dqn->online, &dqn->net, self->config.double_q ? 2 * batch : batch) ||
         !net_pass_init(&dqn->ahead, &dqn->net, batch))
         return err_set(err, RP_NO_MEMORY, "no memory for dqn with batches of %u", batch);

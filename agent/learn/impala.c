@@ -39,7 +39,7 @@ struct workspace {
 struct impala {
     struct net policy, value; /* the policy's parameters come first in self->params */
     struct optim policy_optim, value_optim;
-    struct net_pass acting, valuing; /* one row */
+    struct net_pass acting, valuing; /* acting_rows */
     float *log_pi;                   /* [actions], for acting */
     struct workspace work;
 };
@@ -100,24 +100,32 @@ static float impala_value(struct agent *self, const void *observation)
     return net_forward(&impala->value, value_params(self), &impala->valuing, x, 1)[0];
 }
 
-static void impala_act(struct agent *self, const void *observation, const struct agent_explore *explore,
-                       struct rng *rng, struct agent_choice *out)
+static void choose(const float *log_pi, uint32_t n, const struct agent_explore *explore, struct rng *rng,
+                   struct agent_choice *out)
 {
-    struct impala *impala = self->state;
-    uint32_t n = self->spec.n_actions;
-    const float *x = agent_floats(&self->spec, observation, 1, self->scratch);
-    log_softmax(net_forward(&impala->policy, self->params, &impala->acting, x, 1), n, impala->log_pi);
     uint32_t action;
     if (explore->greedy)
-        action = likeliest(impala->log_pi, n);
+        action = likeliest(log_pi, n);
     else if (explore->uniform)
         action = (uint32_t)rng_below(rng, n);
     else
-        action = draw(impala->log_pi, n, rng);
+        action = draw(log_pi, n, rng);
     out->discrete = (int32_t)action;
-    out->log_prob = explore->uniform && !explore->greedy ? -logf((float)n) : impala->log_pi[action];
-    out->value = net_forward(&impala->value, value_params(self), &impala->valuing, x, 1)[0];
-    out->q = out->value;
+    out->log_prob = explore->uniform && !explore->greedy ? -logf((float)n) : log_pi[action];
+}
+
+static void impala_act(struct agent *self, const struct agent_rows *rows, struct agent_choice *out)
+{
+    struct impala *impala = self->state;
+    uint32_t n = self->spec.n_actions;
+    const float *x = agent_floats(&self->spec, rows->observations, rows->n, self->scratch);
+    const float *logits = net_forward(&impala->policy, self->params, &impala->acting, x, rows->n);
+    const float *values = net_forward(&impala->value, value_params(self), &impala->valuing, x, rows->n);
+    for (uint32_t i = 0; i < rows->n; i++) {
+        log_softmax(logits + (size_t)i * n, n, impala->log_pi);
+        choose(impala->log_pi, n, &rows->explore[i], rows->rng[i], &out[i]);
+        out[i].value = out[i].q = values[i];
+    }
 }
 
 /* ---- learning ---- */
@@ -362,8 +370,8 @@ static rp_status impala_create(struct agent *self, rp_error *err)
     RP_TRY(agent_optim(self, self->config.policy_learning_rate, &impala->policy_optim, impala->policy.n_params, err));
     RP_TRY(agent_optim(self, self->config.learning_rate, &impala->value_optim, impala->value.n_params, err));
     impala->log_pi = calloc(self->spec.n_actions, sizeof *impala->log_pi);
-    if (!impala->log_pi || !net_pass_init(&impala->acting, &impala->policy, 1) ||
-        !net_pass_init(&impala->valuing, &impala->value, 1))
+    if (!impala->log_pi || !net_pass_init(&impala->acting, &impala->policy, self->config.acting_rows) ||
+        !net_pass_init(&impala->valuing, &impala->value, self->config.acting_rows))
         return err_set(err, RP_NO_MEMORY, "no memory for impala");
     net_fill(&impala->policy, self->params, &self->rng);
     net_fill(&impala->value, value_params(self), &self->rng);

@@ -69,20 +69,28 @@ static void sample(uint32_t n, uint32_t size, const float *output, const float *
 
 /* ---- acting ---- */
 
-static void sac_act(struct agent *self, const void *observation, const struct agent_explore *explore, struct rng *rng,
-                    struct agent_choice *out)
+/* output: of the policy for row i. */
+static void choose(const struct critic *critic, const struct agent_rows *rows, uint32_t i, const float *output,
+                   struct agent_choice *out)
 {
-    struct critic *critic = self->state;
-    const float *output = critic_policy_one(critic, self, observation);
+    const struct agent_explore *explore = &rows->explore[i];
     float noise[RP_ENV_MAX_ACTION], action[RP_ENV_MAX_ACTION], log_prob;
     if (explore->greedy || explore->uniform) {
-        critic_choose(critic, critic->greedy, explore, rng, out);
-    } else {
-        critic_normals(rng, noise, critic->action);
-        sample(1, critic->action, output, noise, action, &log_prob);
-        critic_choose(critic, action, explore, rng, out);
+        critic_choose(critic, critic->greedy + (size_t)i * critic->action, explore, rows->rng[i], out);
+        return;
     }
-    critic_judge(critic, self, out);
+    critic_normals(rows->rng[i], noise, critic->action);
+    sample(1, critic->action, output, noise, action, &log_prob);
+    critic_choose(critic, action, explore, rows->rng[i], out);
+}
+
+static void sac_act(struct agent *self, const struct agent_rows *rows, struct agent_choice *out)
+{
+    struct critic *critic = self->state;
+    const float *output = critic_policy_rows(critic, self, rows->observations, rows->n);
+    for (uint32_t i = 0; i < rows->n; i++)
+        choose(critic, rows, i, output + (size_t)i * 2 * critic->action, &out[i]);
+    critic_judge(critic, self, rows->n, out);
 }
 
 /* ---- learning ---- */

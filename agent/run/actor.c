@@ -61,9 +61,8 @@ static const float *next_noise(struct actor *self)
     return self->noise;
 }
 
-static void choose(struct actor *self, const void *observation)
+static struct agent_explore explore_next(struct actor *self)
 {
-    struct agent *agent = self->options.agent;
     const struct actors_section *actors = &self->options.config->actors;
     struct agent_explore explore = {.greedy = self->options.greedy};
     if (!explore.greedy) {
@@ -71,24 +70,52 @@ static void choose(struct actor *self, const void *observation)
         explore.epsilon = present_epsilon(self);
         explore.noise = explore.uniform ? NULL : next_noise(self);
     }
-    if (explore.uniform && self->held > 0) {
-        struct agent_choice before = self->choice;
-        agent->ops->act(agent, observation, &explore, &self->rng, &self->choice);
-        self->choice.discrete = before.discrete;
-        memcpy(self->choice.continuous, before.continuous, sizeof before.continuous);
-        self->choice.q = self->choice.value;
+    return explore;
+}
+
+/* Keeps the choice, or holds the random one before it. */
+static void settle(struct actor *self, const struct agent_explore *explore, struct agent_choice *choice)
+{
+    int64_t hold = self->options.config->actors.random_hold;
+    if (explore->uniform && self->held > 0) {
+        choice->discrete = self->choice.discrete;
+        memcpy(choice->continuous, self->choice.continuous, sizeof choice->continuous);
+        choice->q = choice->value;
         self->held--;
-        return;
+    } else {
+        self->held = explore->uniform && hold > 1 ? (uint32_t)hold - 1 : 0;
     }
-    agent->ops->act(agent, observation, &explore, &self->rng, &self->choice);
-    self->held = explore.uniform && actors->random_hold > 1 ? (uint32_t)actors->random_hold - 1 : 0;
+    self->choice = *choice;
+}
+
+const void *actor_action(const struct actor *self, const struct agent_choice *choice)
+{
+    return self->options.agent->spec.n_actions ? (const void *)&choice->discrete : choice->continuous;
+}
+
+void actor_select_many(struct actor *const *actors, uint32_t n, const void *observations, struct agent_choice *choices)
+{
+    struct agent *agent = actors[0]->options.agent;
+    size_t bytes = env_observation_bytes(&agent->spec);
+    for (uint32_t from = 0; from < n; from += ACTOR_ROWS) {
+        struct agent_explore explore[ACTOR_ROWS];
+        struct rng *rng[ACTOR_ROWS];
+        uint32_t rows = n - from < ACTOR_ROWS ? n - from : ACTOR_ROWS;
+        for (uint32_t i = 0; i < rows; i++) {
+            explore[i] = explore_next(actors[from + i]);
+            rng[i] = &actors[from + i]->rng;
+        }
+        agent->ops->act(agent, &(struct agent_rows){rows, (const char *)observations + from * bytes, explore, rng},
+                        choices + from);
+        for (uint32_t i = 0; i < rows; i++)
+            settle(actors[from + i], &explore[i], &choices[from + i]);
+    }
 }
 
 const void *actor_select(struct actor *self, const void *observation, struct agent_choice *choice)
 {
-    choose(self, observation);
-    *choice = self->choice;
-    return self->options.agent->spec.n_actions ? (const void *)&choice->discrete : choice->continuous;
+    actor_select_many(&self, 1, observation, choice);
+    return actor_action(self, choice);
 }
 
 static bool stopped(const struct actor *self)
@@ -127,7 +154,7 @@ rp_status actor_observe(struct actor *self, const struct agent_choice *choice, c
         return RP_OK;
     struct agent *agent = self->options.agent;
     struct adder_step step = {
-        .action = agent->spec.n_actions ? (const void *)&choice->discrete : choice->continuous,
+        .action = actor_action(self, choice),
         .reward = result->reward,
         .terminal = result->terminal,
         .truncated = result->truncated,

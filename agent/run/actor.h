@@ -43,6 +43,12 @@ void actor_init(struct actor *self, const struct actor_options *options);
 rp_status actor_observe_first(struct actor *self, const void *observation, rp_error *err);
 /* Gives the action as the environment takes it; *choice has details. */
 const void *actor_select(struct actor *self, const void *observation, struct agent_choice *choice);
+/* The same for n actors that share an agent, in passes over up to ACTOR_ROWS of the n contiguous observations: the agent must have
+ * been made with acting_rows of ACTOR_ROWS, or of n if that is less. */
+#define ACTOR_ROWS 64u
+void actor_select_many(struct actor *const *actors, uint32_t n, const void *observations, struct agent_choice *choices);
+/* The action of a choice, as the environment takes it. */
+const void *actor_action(const struct actor *self, const struct agent_choice *choice);
 /* Waits while the table takes no more items. RP_CANCELLED: stopped while waiting. */
 rp_status actor_observe(struct actor *self, const struct agent_choice *choice, const rp_env_result *result,
                         const void *next_observation, rp_error *err);

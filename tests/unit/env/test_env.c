@@ -503,11 +503,11 @@ static void example_plugin_works(void **state)
 }
 
 /* Chooses the same action at all times. */
-static void act(struct agent *self, const void *observation, const struct agent_explore *explore, struct rng *rng,
-                struct agent_choice *out)
+static void act(struct agent *self, const struct agent_rows *rows, struct agent_choice *out)
 {
-    (void)self, (void)observation, (void)explore, (void)rng;
-    *out = (struct agent_choice){0};
+    (void)self;
+    for (uint32_t i = 0; i < rows->n; i++)
+        out[i] = (struct agent_choice){0};
 }
 
 static void loop_finds_out(const char *name, const char *text)

@@ -290,8 +290,8 @@ static void check_same_actions(struct agent *a, struct agent *b, bool greedy)
         for (uint32_t k = 0; k < INPUTS; k++)
             observation[k] = (float)(4.0 * rng_unit(&data) - 2.0);
         struct agent_choice x = {0}, y = {0};
-        a->ops->act(a, observation, &explore, &one, &x);
-        b->ops->act(b, observation, &explore, &other, &y);
+        agent_act(a, observation, &explore, &one, &x);
+        agent_act(b, observation, &explore, &other, &y);
         assert_memory_equal(&x, &y, sizeof x);
         assert_true(a->ops->value(a, observation) == b->ops->value(b, observation));
     }
@@ -393,15 +393,49 @@ static void check_bytes(const struct agent_ops *ops, const struct agent_config *
     struct agent_result result = {0};
     struct agent_choice a = {0}, b = {0};
     agent_learn(floats, &data.batch, &result);
-    ops->act(floats, data.observation, &(struct agent_explore){.greedy = true}, &rng, &a);
+    agent_act(floats, data.observation, &(struct agent_explore){.greedy = true}, &rng, &a);
     data.batch.observation = now;
     data.batch.next_observation = next;
     agent_learn(bytes, &data.batch, &result);
-    ops->act(bytes, now, &(struct agent_explore){.greedy = true}, &rng, &b);
+    agent_act(bytes, now, &(struct agent_explore){.greedy = true}, &rng, &b);
     check_same_tensors(floats, bytes, true);
     assert_memory_equal(&a, &b, sizeof a);
     agent_destroy(&floats);
     agent_destroy(&bytes);
+}
+
+/* Rows that are acted upon together choose what each would choose alone, and draw from their own generators. */
+static void check_rows(const struct agent_ops *ops, const struct agent_config *given)
+{
+    struct agent_config config = *given;
+    config.acting_rows = ROWS;
+    struct agent *agent = learning_agent(&config, spec_of(ops), 1);
+    struct data data;
+    struct rng rng, own[ROWS], *rngs[ROWS];
+    rng_seed(&rng, 1);
+    make_data(&data, ops, &rng);
+    const float noise[ACTION_SIZE] = {0.1f, -0.2f};
+    struct agent_explore explore[ROWS];
+    for (uint32_t i = 0; i < ROWS; i++) {
+        rng_seed(&own[i], i);
+        rngs[i] = &own[i];
+        explore[i] = (struct agent_explore){.epsilon = 0.5, .greedy = i % 4 == 1, .uniform = i % 4 == 2};
+        explore[i].noise = i % 4 == 3 ? noise : NULL;
+    }
+    struct agent_choice many[ROWS] = {{0}}, one = {0};
+    ops->act(agent, &(struct agent_rows){ROWS, data.observation, explore, rngs}, many);
+    for (uint32_t i = 0; i < ROWS; i++) {
+        rng_seed(&rng, i);
+        agent_act(agent, data.observation[i], &explore[i], &rng, &one);
+        assert_int_equal(many[i].discrete, one.discrete);
+        for (uint32_t j = 0; j < spec_of(ops)->action_size; j++)
+            learning_near((double)many[i].continuous[j], (double)one.continuous[j], 1e-5, "an action");
+        learning_near((double)many[i].value, (double)one.value, 1e-5, "a value");
+        learning_near((double)many[i].q, (double)one.q, 1e-5, "a value of an action");
+        learning_near((double)many[i].log_prob, (double)one.log_prob, 1e-5, "a log probability");
+        assert_memory_equal(&rng, &own[i], sizeof rng);
+    }
+    agent_destroy(&agent);
 }
 
 static void check_missing_actions(const struct agent_ops *ops, const struct agent_config *config)
@@ -433,6 +467,12 @@ static void check_all(void (*check)(const struct agent_ops *ops, const struct ag
             struct agent_config config = learner_config(*ops, variant);
             check(*ops, &config);
         }
+}
+
+static void test_rows_act_as_each_alone(void **state)
+{
+    (void)state;
+    check_all(check_rows);
 }
 
 static void test_a_resumed_learner_goes_on_to_the_bit(void **state)
@@ -610,6 +650,7 @@ int main(void)
         cmocka_unit_test(test_defaults_are_the_algorithms),
         cmocka_unit_test(test_bytes_become_floats),
         cmocka_unit_test(test_scalars_are_bounded_and_unique),
+        cmocka_unit_test(test_rows_act_as_each_alone),
         cmocka_unit_test(test_a_resumed_learner_goes_on_to_the_bit),
         cmocka_unit_test(test_an_actor_needs_the_policy_alone),
         cmocka_unit_test(test_the_same_gradients_keep_learners_equal),

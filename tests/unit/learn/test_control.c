@@ -101,7 +101,7 @@ static void check_uniform(struct agent *agent, const float *observation, struct 
     const uint32_t n = 4000;
     for (uint32_t i = 0; i < n; i++) {
         struct agent_choice choice;
-        agent->ops->act(agent, observation, &uniform, rng, &choice);
+        agent_act(agent, observation, &uniform, rng, &choice);
         for (uint32_t j = 0; j < CONTROL_ACTION; j++) {
             assert_true(fabsf(choice.continuous[j]) <= 1.0f);
             sum += (double)choice.continuous[j];
@@ -121,7 +121,7 @@ static void check_act(struct agent *agent, bool deterministic)
     const float *s = c.batch.observation;
     struct agent_choice greedy, again, noisy, bounded;
     struct rng before = rng;
-    agent->ops->act(agent, s, &(struct agent_explore){.greedy = true}, &rng, &greedy);
+    agent_act(agent, s, &(struct agent_explore){.greedy = true}, &rng, &greedy);
     assert_memory_equal(&before, &rng, sizeof rng);
     check_judgement(&c, s, &greedy);
     learning_near((double)greedy.q, (double)greedy.value, 0.0, "a number");
@@ -131,21 +131,21 @@ static void check_act(struct agent *agent, bool deterministic)
     for (uint32_t j = 0; j < CONTROL_ACTION; j++)
         learning_near((double)greedy.continuous[j], tanh(mean[j]), 1e-5, "a number");
 
-    agent->ops->act(agent, s, &(struct agent_explore){0}, &rng, &again);
+    agent_act(agent, s, &(struct agent_explore){0}, &rng, &again);
     check_judgement(&c, s, &again);
     assert_int_equal(deterministic, memcmp(greedy.continuous, again.continuous, CONTROL_ACTION * sizeof(float)) == 0);
 
     /* The same random numbers again, now with noise on top; huge noise ends at the bounds. */
     float noise[CONTROL_ACTION] = {0.05f, -0.04f};
     rng = before;
-    agent->ops->act(agent, s, &(struct agent_explore){.noise = noise}, &rng, &noisy);
+    agent_act(agent, s, &(struct agent_explore){.noise = noise}, &rng, &noisy);
     check_judgement(&c, s, &noisy);
     for (uint32_t j = 0; j < CONTROL_ACTION; j++)
         learning_near((double)noisy.continuous[j], fmin(fmax((double)again.continuous[j] + (double)noise[j], -1), 1),
                       1e-6, "a number");
     noise[0] = 50.0f;
     noise[1] = -50.0f;
-    agent->ops->act(agent, s, &(struct agent_explore){.noise = noise}, &rng, &bounded);
+    agent_act(agent, s, &(struct agent_explore){.noise = noise}, &rng, &bounded);
     assert_true(bounded.continuous[0] == 1.0f && bounded.continuous[1] == -1.0f);
     check_uniform(agent, s, &rng);
     control_case_fini(&c);
@@ -199,7 +199,7 @@ static double learn_bandit(struct agent *agent, uint32_t steps)
         for (uint32_t k = 0; k < CONTROL_OBSERVATION; k++)
             s[k] = learning_uniform(&rng);
         best_action(s, best);
-        agent->ops->act(agent, s, &greedy, &rng, &choice);
+        agent_act(agent, s, &greedy, &rng, &choice);
         for (uint32_t j = 0; j < CONTROL_ACTION; j++)
             error += pow((double)choice.continuous[j] - (double)best[j], 2);
     }

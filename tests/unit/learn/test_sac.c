@@ -104,7 +104,7 @@ static void test_samples(void **state)
     rng_seed(&rng, 4);
     for (uint32_t i = 0; i < n; i++) {
         struct agent_choice choice;
-        agent->ops->act(agent, c.batch.observation, &(struct agent_explore){0}, &rng, &choice);
+        agent_act(agent, c.batch.observation, &(struct agent_explore){0}, &rng, &choice);
         double e = (atanh(fmin(fmax((double)choice.continuous[1], -0.9999999), 0.9999999)) - out[1]) /
                    exp(out[CONTROL_ACTION + 1]);
         sum += e;

@@ -17,11 +17,10 @@
 static struct agent_explore asked; /* by the last act */
 static float asked_noise[NOISE_SIZE];
 
-static void record(struct agent *self, const void *observation, const struct agent_explore *explore, struct rng *rng,
-                   struct agent_choice *out)
+static uint32_t passes; /* number of calls of act */
+
+static void record_row(const struct agent_explore *explore, struct rng *rng, struct agent_choice *out)
 {
-    (void)self;
-    (void)observation;
     asked = *explore;
     if (explore->noise)
         memcpy(asked_noise, explore->noise, sizeof asked_noise);
@@ -31,6 +30,15 @@ static void record(struct agent *self, const void *observation, const struct age
     out->value = (float)rng_unit(rng);
     out->q = out->value - 1.0f;
     out->log_prob = -2.0f;
+}
+
+static void record(struct agent *self, const struct agent_rows *rows, struct agent_choice *out)
+{
+    (void)self;
+    passes++;
+    assert_in_range(rows->n, 1, ACTOR_ROWS);
+    for (uint32_t i = 0; i < rows->n; i++)
+        record_row(&rows->explore[i], rows->rng[i], &out[i]);
 }
 
 static const struct agent_ops ops = {.name = "record", .act = record};
@@ -228,6 +236,37 @@ static struct noise measure(double sigma, double correlation, uint32_t episodes,
                           .two = products[1] / (double)pairs[1] / (square / (double)n)};
 }
 
+/* Actors that choose together choose what each would choose alone. */
+static void test_many(void **state)
+{
+    (void)state;
+    enum { N = 130 };
+    const struct actors_section section = {.count = 1, .epsilon = 0.1, .random_steps = 3, .random_hold = 2};
+    static struct fixture together[N], alone[N];
+    static struct agent_choice choices[N];
+    struct actor *actors[N];
+    for (uint32_t i = 0; i < N; i++) {
+        start(&together[i], section, i, false);
+        start(&alone[i], section, i, false);
+        rng_seed(&together[i].actor.rng, i);
+        rng_seed(&alone[i].actor.rng, i);
+        actors[i] = &together[i].actor;
+    }
+    for (uint64_t step = 0; step < 6; step++) {
+        for (uint32_t i = 0; i < N; i++)
+            actors[i]->total = step;
+        passes = 0;
+        actor_select_many(actors, N, "", choices);
+        assert_int_equal(passes, 3);
+        for (uint32_t i = 0; i < N; i++) {
+            struct agent_choice choice = step_at(&alone[i], step);
+            assert_int_equal(choices[i].discrete, choice.discrete);
+            assert_true(choices[i].value == choice.value && choices[i].q == choice.q);
+            assert_ptr_equal(actor_action(actors[i], &choices[i]), &choices[i].discrete);
+        }
+    }
+}
+
 static void test_noise(void **state)
 {
     (void)state;
@@ -262,9 +301,9 @@ static void test_constant_noise(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ladder), cmocka_unit_test(test_decay),          cmocka_unit_test(test_no_decay),
-        cmocka_unit_test(test_greedy), cmocka_unit_test(test_random_steps),   cmocka_unit_test(test_hold),
-        cmocka_unit_test(test_noise),  cmocka_unit_test(test_constant_noise),
+        cmocka_unit_test(test_ladder), cmocka_unit_test(test_decay),        cmocka_unit_test(test_no_decay),
+        cmocka_unit_test(test_greedy), cmocka_unit_test(test_random_steps), cmocka_unit_test(test_hold),
+        cmocka_unit_test(test_many),   cmocka_unit_test(test_noise),        cmocka_unit_test(test_constant_noise),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
