@@ -214,3 +214,54 @@ def test_rows_are_chosen_by_numbers(client):
         for wrong, error in ((np.array([False, True, True]), TypeError), ([0.9], TypeError), ([], ValueError)):
             with pytest.raises(error):
                 column[wrong]
+
+
+def test_items_of_an_open_step(client):
+    with client.trajectory_writer(4) as writer:
+        writer.append({"a": 1, "b": 1})
+        writer.append({"a": 2}, partial_step=True)
+        writer.create_item("t", 1.0, {"a": writer.history["a"][-2:]})
+        writer.create_item("t", 1.0, {"b": writer.history["b"][-1:]})  # comes after the item before it
+        writer.flush(timeout_ms=5000)
+        assert size(client) == 2
+        writer.create_item("t", 1.0, {"a": writer.history["a"][-1]})
+        writer.append({"b": 2})
+        writer.create_item("t", 1.0, {"b": writer.history["b"][:]})
+        for priority in (-1.0, float("nan"), float("inf")):
+            with pytest.raises(ValueError):
+                writer.create_item("t", priority, {"b": writer.history["b"][:]})
+    assert [[column.tolist() for column in sample.data] for sample in client.sample("t", 4, emit_timesteps=False)] == [
+        [[1, 2]], [[1]], [2], [[1, 2]]]
+
+
+def test_an_item_of_an_open_step_keeps_the_time_out(client):
+    client.insert(0, {"full": 1.0})
+    writer = client.trajectory_writer(2)
+    writer.append({"a": 1, "b": 1})
+    writer.create_item("full", 1.0, {"a": writer.history["a"][-1]})
+    writer.append({"a": 2}, partial_step=True)
+    writer.create_item("full", 1.0, {"a": writer.history["a"][-1]})
+    start = time.monotonic()
+    for _ in range(2):
+        with pytest.raises(reverb.DeadlineExceededError):
+            writer.flush(timeout_ms=30)
+    assert time.monotonic() - start < 3
+    reader = threading.Thread(target=lambda: list(client.sample("full", 3, emit_timesteps=False)))
+    reader.start()
+    writer.flush(timeout_ms=5000)
+    reader.join(5)
+    assert not reader.is_alive()
+    writer.close()
+
+
+def test_closing_gives_up_after_a_time_out(client):
+    client.insert(0, {"full": 1.0})
+    writer = client.trajectory_writer(2)
+    writer.append(1)
+    writer.create_item("full", 1.0, writer.history[-1])
+    with pytest.raises(reverb.DeadlineExceededError):
+        writer.flush(timeout_ms=20)
+    start = time.monotonic()
+    writer.close()
+    writer.close()
+    assert time.monotonic() - start < 2

@@ -15,17 +15,16 @@ from typing import Any, NamedTuple, Sequence
 
 import numpy as np
 
-from .reverb_types import STRING
-
+STRINGS = np.dtype(object)
 _LENGTH = 4  # bytes in front of a string
 _NARROWEST = 16
 
 
 class Value(NamedTuple):
-    """A value as the broker stores it, and its element type and shape as the program sees them."""
+    """A value as the broker stores it, and its element type and shape as the program sees them. Strings are ``object``."""
 
     array: np.ndarray
-    dtype: str
+    dtype: np.dtype
     shape: tuple
     suffix: str = ""
 
@@ -44,17 +43,17 @@ def encode(name: str, value: Any) -> Value:
         raise ValueError(f"'{name}' is {array.dtype}, and items hold numbers, booleans and strings")
     if not array.size:
         suffix = f"%empty:{array.dtype.name}:{'x'.join(map(str, array.shape))}"
-        return Value(np.zeros(1, np.uint8), array.dtype.name, array.shape, suffix)
-    return Value(array, array.dtype.name, array.shape)
+        return Value(np.zeros(1, np.uint8), array.dtype, array.shape, suffix)
+    return Value(array, array.dtype, array.shape)
 
 
 def _encode_strings(name: str, array: np.ndarray) -> Value:
     if not array.size:
-        return Value(np.zeros(1, np.uint8), STRING, array.shape, f"%empty:object:{'x'.join(map(str, array.shape))}")
+        return Value(np.zeros(1, np.uint8), STRINGS, array.shape, f"%empty:object:{'x'.join(map(str, array.shape))}")
     strings = [_as_bytes(name, part) for part in array.reshape(-1)]
     width = max(_NARROWEST, 1 << (max(map(len, strings)) + _LENGTH - 1).bit_length())  # few widths, hence few layouts
     rows = b"".join((len(part).to_bytes(_LENGTH, "little") + part).ljust(width, b"\0") for part in strings)
-    return Value(np.frombuffer(rows, np.uint8).reshape(*array.shape, width), STRING, array.shape, "%string")
+    return Value(np.frombuffer(rows, np.uint8).reshape(*array.shape, width), STRINGS, array.shape, "%string")
 
 
 def _as_bytes(name: str, value: Any) -> bytes:

@@ -4,6 +4,9 @@ Programs that test their own writers replace this layer, so that its methods kee
 """
 from __future__ import annotations
 
+import collections
+import math
+import time
 import weakref
 from typing import Any, NamedTuple, Optional, Sequence
 
@@ -18,13 +21,19 @@ from ._items import ItemWriter, Rows
 from .errors import translated
 from .reverb_types import dtype_name
 
-CLOSE_SECONDS = 5.0
+CLOSE_MS = 5000
 _TENSOR_NAMES = {"float16": "half", "float32": "float", "float64": "double"}
 
 
-def seconds(timeout_ms: Optional[int]) -> Optional[float]:
-    """A time-out in seconds. None and negative numbers wait without a limit."""
-    return None if timeout_ms is None or timeout_ms < 0 else timeout_ms / 1000
+class _Deadline:
+    """The end of a wait. None and negative numbers wait without a limit."""
+
+    def __init__(self, timeout_ms: Optional[int] = None) -> None:
+        self._end = None if timeout_ms is None or timeout_ms < 0 else time.monotonic() + timeout_ms / 1000
+
+    def left(self) -> Optional[float]:
+        """The seconds that are left."""
+        return None if self._end is None else max(self._end - time.monotonic(), 0)
 
 
 class ConstantChunkerOptions(NamedTuple):
@@ -77,7 +86,7 @@ class Reference:
     @property
     def dtype(self) -> np.dtype:
         """The element type; object for strings."""
-        return np.dtype(object) if self._value.dtype == _codec.STRING else np.dtype(self._value.dtype)
+        return self._value.dtype
 
     @property
     def expired(self) -> bool:
@@ -108,15 +117,15 @@ class _Column:
     def check(self, index: int, value: _codec.Value) -> None:
         """Raises ColumnError if the value has another element type or shape."""
         if value.dtype != self.dtype:
-            raise ColumnError(index, "wrong dtype", f"Got {_tensor_name(value.dtype)} but expected "
-                              f"{_tensor_name(self.dtype)}.")
+            raise ColumnError(index, "wrong dtype",
+                              f"Got {_tensor_name(value.dtype)} but expected {_tensor_name(self.dtype)}.")
         if value.shape != self.shape:
             raise ColumnError(index, "incompatible shape", f"Got {_tensor_shape(value.shape)} which is incompatible with "
                               f"{_tensor_shape(self.shape)}.")
 
 
-def _tensor_name(dtype: str) -> str:
-    return _TENSOR_NAMES.get(dtype, dtype)
+def _tensor_name(dtype: np.dtype) -> str:
+    return _TENSOR_NAMES.get(dtype_name(dtype), dtype_name(dtype))
 
 
 def _tensor_shape(shape: tuple) -> str:
@@ -132,11 +141,23 @@ class _Stream(NamedTuple):
     keep: int
 
 
+class _Item(NamedTuple):
+    """An item: its fields by name, their references and values, and whether a field is its only value."""
+
+    table: str
+    priority: float
+    names: Sequence[str]
+    columns: Sequence[Sequence[Reference]]
+    values: Sequence[Sequence[_codec.Value]]
+    squeeze: Sequence[bool]
+
+
 class InnerWriter:
     """Appends steps of flat columns to a stream of the broker, and creates items over references.
 
     Items refer to steps that were sent once, if all steps of the episode have the same columns and the rows of each field have
-    a fixed distance. Other items (lists of rows, steps with missing columns, a step that is not complete) are sent as copies.
+    a fixed distance. Other items (lists of rows, steps with missing columns) are sent as copies. An item with values of an open
+    step waits until the step is complete, or is sent as a copy by Flush.
     """
 
     def __init__(self, client: Any, num_keep_alive_refs: int, max_in_flight: Optional[int] = None,
@@ -150,6 +171,7 @@ class InnerWriter:
         self._stream: Optional[_Stream] = None
         self._sharing = True  # all steps of the episode are in the stream
         self._copies = ItemWriter(client.native, max_in_flight)
+        self._waiting: collections.deque[_Item] = collections.deque()
         self._last: Any = None
         self._gave_up = self._closed = False
 
@@ -192,13 +214,13 @@ class InnerWriter:
         """Completes the present step. Columns that were not set have no value in it."""
         values, self._open = dict(sorted(self._open.items())), {}
         self._steps += 1
-        if self._sharing:
-            with translated():
-                self._sharing = self._share(values)
+        with translated():
+            self._sharing = self._sharing and self._share(values)
+            self._send_waiting(_Deadline())
 
     def _share(self, values: dict[int, _codec.Value]) -> bool:
         """Appends the step to the stream. False: the step has other columns than the episode's first one."""
-        layouts = [(value.array.dtype.name, value.array.shape) for value in values.values()]
+        layouts = [(value.array.dtype, value.array.shape) for value in values.values()]
         fits = self._stream is not None and list(self._stream.columns) == list(values) and self._stream.layouts == layouts
         if not fits:
             if self._steps != 1 or not values:
@@ -212,8 +234,8 @@ class InnerWriter:
             self._stream.writer.close()  # an episode with other columns; waits for the items of the episode before
             if self._last is self._stream.writer:
                 self._last = None
-        keep = max([self.max_num_keep_alive_refs, *self._keeps.values()])
-        spec = {f"c{i}": Field(*layout) for i, layout in enumerate(layouts)}
+        keep = max([self.max_num_keep_alive_refs, *self._keeps.values()]) + 1  # for items that waited for the end of a step
+        spec = {f"c{i}": Field(dtype.name, shape) for i, (dtype, shape) in enumerate(layouts)}
         writer = self._client.native.writer(spec, keep_alive=keep, max_in_flight=self._max_in_flight,
                                             chunk_length=min(self._chunk_length, keep))
         self._stream = _Stream(writer, {column: i for i, column in enumerate(columns)}, layouts, keep)
@@ -234,25 +256,43 @@ class InnerWriter:
     def create(self, table: str, priority: float, names: Sequence[str], columns: Sequence[Sequence[Reference]],
                squeeze: Sequence[bool]) -> None:
         """Creates an item without a look at the table's signature."""
-        rows = [[reference.stored(self) for reference in refs] for refs in columns]
-        names = [name + values[0].suffix for name, values in zip(names, rows)]
+        if not (math.isfinite(priority) and priority >= 0):
+            raise ValueError(f"the priority of an item must be 0 or more, and finite, not {priority}")
+        values = [[reference.stored(self) for reference in refs] for refs in columns]
+        names = [name + part[0].suffix for name, part in zip(names, values)]
+        item = _Item(table, float(priority), names, columns, values, squeeze)
+        if self._waiting or self._sharing and any(ref.step == self._steps for refs in columns for ref in refs):
+            self._waiting.append(item)
+            return
         with translated():
-            selection = self._selection(names, columns, squeeze)
-            if selection is None:
-                self._switch(self._copies)
-                self._copies.create(table, float(priority), [
-                    Rows(name, _codec.stack([value.array for value in values], values[0].suffix), one)
-                    for name, values, one in zip(names, rows, squeeze)])
-            else:
-                self._switch(self._stream.writer)
-                self._stream.writer.item(table, float(priority), selection)
+            self._send(item, _Deadline())
 
-    def _selection(self, names: Sequence[str], columns: Sequence[Sequence[Reference]], squeeze: Sequence[bool]) -> Any:
+    def _send_waiting(self, deadline: _Deadline) -> None:
+        while self._waiting:
+            item = self._waiting.popleft()
+            try:
+                self._send(item, deadline)
+            except DeadlineExceeded:
+                self._waiting.appendleft(item)
+                raise
+
+    def _send(self, item: _Item, deadline: _Deadline) -> None:
+        selection = self._selection(item)
+        if selection is None:
+            self._switch(self._copies, deadline)
+            self._copies.create(item.table, item.priority, [
+                Rows(name, _codec.stack([value.array for value in values], values[0].suffix), one)
+                for name, values, one in zip(item.names, item.values, item.squeeze)])
+        else:
+            self._switch(self._stream.writer, deadline)
+            self._stream.writer.item(item.table, item.priority, selection)
+
+    def _selection(self, item: _Item) -> Any:
         """The fields as slices of the stream; None if they cannot be."""
         if not self._sharing or self._stream is None:
             return None
         slices = []
-        for name, refs, one in zip(names, columns, squeeze):
+        for name, refs, one in zip(item.names, item.columns, item.squeeze):
             first, last = refs[0].step, refs[-1].step
             stride = refs[1].step - first if len(refs) > 1 else 1
             regular = len(refs) < 3 or all(ref.step == first + i * stride for i, ref in enumerate(refs))
@@ -263,10 +303,10 @@ class InnerWriter:
             slices.append((name, self._stream.columns[refs[0].column], len(refs), first - self._steps, stride, one))
         return _core.Selection(tuple(slices))
 
-    def _switch(self, writer: Any) -> None:
+    def _switch(self, writer: Any, deadline: _Deadline) -> None:
         """Items reach the tables in the order of their creation: another writer's items come after the present one's."""
         if self._last is not None and self._last is not writer:
-            self._last.flush()
+            self._last.flush(0, deadline.left())
         self._last = writer
 
     # ---- waiting
@@ -274,10 +314,12 @@ class InnerWriter:
     def Flush(self, block_until_num_items: int = 0, timeout_ms: Optional[int] = None) -> None:
         """Waits until at most block_until_num_items items are not in their tables yet."""
         self._check_open()
+        deadline = _Deadline(timeout_ms)
         with translated():
             try:
+                self._send_waiting(deadline)
                 if self._last is not None:
-                    self._last.flush(block_until_num_items, seconds(timeout_ms))
+                    self._last.flush(block_until_num_items, deadline.left())
             except DeadlineExceeded:
                 self._gave_up = True
                 raise
@@ -302,15 +344,18 @@ class InnerWriter:
         self._keeps[column] = options.num_keep_alive_refs
 
     def Close(self) -> None:
-        """Gives items CLOSE_SECONDS to reach their tables, or no time if an earlier wait for them timed out, then closes."""
+        """Gives items CLOSE_MS to reach their tables, or no time if an earlier wait for them timed out, then closes."""
         if self._closed:
             return
         self._closed = True
-        timeout = 0 if self._gave_up else CLOSE_SECONDS
+        deadline = _Deadline(0 if self._gave_up else CLOSE_MS)
+        closings = [lambda: self._send_waiting(deadline), lambda: self._copies.close(deadline.left())]
+        if self._stream is not None:
+            closings.append(lambda: self._stream.writer.close(deadline.left()))
         failure: Optional[Error] = None
-        for writer in ([] if self._stream is None else [self._stream.writer]) + [self._copies]:
+        for close in closings:
             try:
-                writer.close(timeout)
+                close()
             except DeadlineExceeded as error:
                 logger.warning("a writer was closed, and its items that were not in their tables are lost: %s", error)
             except Error as error:

@@ -3,8 +3,6 @@ from __future__ import annotations
 
 from typing import Any, Iterator, NamedTuple, Optional
 
-import numpy as np
-
 from .. import nest
 from ..client import Client
 from ..sampler import Batch

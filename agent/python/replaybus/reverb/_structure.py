@@ -15,6 +15,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, Iterable, NamedTuple, Optional, Sequence
 
+import numpy as np
+
 from .. import nest
 from ..errors import DeadlineExceeded
 from ..writer import Field
@@ -22,13 +24,14 @@ from .reverb_types import TensorSpec, dtype_name, shape_of
 
 SLOT = "replaybus.reverb"
 LEAF = nest.LEAF
+_VALUES = frozenset((np.ndarray, int, float, bool, str, bytes, type(None)))
 names = functools.lru_cache(maxsize=1024)(nest.names)
 node_of_names = functools.lru_cache(maxsize=1024)(nest.node_of_names)
 
 
 def node_of(value: Any, leaf: tuple[type, ...] = ()) -> nest.Node:
     """The structure of a value. Values of the types in ``leaf`` are no structures."""
-    if isinstance(value, leaf) or not isinstance(value, (Mapping, tuple, list)):
+    if type(value) in _VALUES or isinstance(value, leaf) or not isinstance(value, (Mapping, tuple, list)):
         return LEAF
     if not value:
         raise ValueError(f"an empty {type(value).__name__} has no place in a structure")

@@ -16,7 +16,7 @@ from ._items import ItemWriter, Rows
 from ._samples import sampled
 from .errors import DeadlineExceededError, translated
 from .replay_sample import ReplaySample
-from .reverb_types import TableInfo, table_info
+from .reverb_types import TableInfo, dtype_name, table_info
 from .structured_writer import Config, StructuredWriter
 from .trajectory_writer import TrajectoryWriter
 from .writer import Writer
@@ -77,7 +77,7 @@ class Client:
         node = _structure.node_of(data)
         names = _structure.names(node)
         rows = [_codec.encode(name, leaf) for name, leaf in zip(names, nest.flatten(node, data))]
-        specs = [_structure.Spec(name, row.dtype, row.shape) for name, row in zip(names, rows)]
+        specs = [_structure.Spec(name, dtype_name(row.dtype), row.shape) for name, row in zip(names, rows)]
         fields = [Rows(name + row.suffix, row.array[np.newaxis], False) for name, row in zip(names, rows)]
         for table in priorities:
             _structure.check(table, self.specs(table), specs)

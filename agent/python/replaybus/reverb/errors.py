@@ -5,8 +5,7 @@ True
 """
 from __future__ import annotations
 
-import contextlib
-from typing import Iterator
+from typing import Any
 
 from .. import errors as native
 
@@ -36,13 +35,23 @@ _CLASSES = {
 }
 
 
-@contextlib.contextmanager
-def translated() -> Iterator[None]:
-    """Turns errors of replaybus into errors of this module."""
-    try:
-        yield
-    except native.Error as error:
-        raise _CLASSES.get(type(error), ReverbError)(str(error)) from error
+class _Translated:
+    """A block that turns errors of replaybus into errors of this module."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: Any, _: Any) -> None:
+        if kind is not None and issubclass(kind, native.Error):
+            raise _CLASSES.get(kind, ReverbError)(str(error)) from error
+
+
+_TRANSLATED = _Translated()
+
+
+def translated() -> _Translated:
+    """The block ``with translated():`` turns errors of replaybus into errors of this module."""
+    return _TRANSLATED
 
 
 def needs_tensorflow(what: str, instead: str) -> NotImplementedError:

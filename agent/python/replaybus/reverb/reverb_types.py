@@ -8,6 +8,7 @@ TensorSpec(shape=(None, 3), dtype=float32, name=None)
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any, Mapping, NamedTuple, Optional
 
 import numpy as np
@@ -15,6 +16,7 @@ import numpy as np
 STRING = "string"
 
 
+@functools.lru_cache(maxsize=256)
 def dtype_name(value: Any) -> str:
     """The name of an element type: numpy's name, or "string"."""
     dtype = np.dtype(getattr(value, "as_numpy_dtype", value))  # as_numpy_dtype: an element type of TensorFlow

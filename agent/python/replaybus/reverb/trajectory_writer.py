@@ -144,6 +144,7 @@ class TrajectoryWriter:
         self._paths: list[tuple] = []
         self._histories: list[_ColumnHistory] = []
         self._indices: dict[tuple, int] = {}
+        self._history: Any = None
         self._plans: dict[nest.Node, list[int]] = {}  # by structure of a step: the column of each value
         self._configs: dict[tuple, Any] = {}
         self._set: set[int] = set()  # columns with a value in the open step
@@ -158,7 +159,9 @@ class TrajectoryWriter:
         """The structure of a step, with the history of a column in the place of each value."""
         if self._node is None:
             raise RuntimeError("history is empty before the first append")
-        return _structure.pack(self._node, [self.column(path) for path in _structure.paths(self._node)])
+        if self._history is None:
+            self._history = _structure.pack(self._node, [self.column(path) for path in _structure.paths(self._node)])
+        return self._history
 
     def column(self, path: tuple) -> Optional[_ColumnHistory]:
         """The history of the column at this path in a step; None if no step has had it."""
@@ -208,6 +211,7 @@ class TrajectoryWriter:
         return self._plans[node]
 
     def _add_column(self, path: tuple) -> None:
+        self._history = None
         index = self._indices[path] = len(self._paths)
         self._paths.append(path)
         self._histories.append(_ColumnHistory(path, self._writer.max_num_keep_alive_refs, self._steps))

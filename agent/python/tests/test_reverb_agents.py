@@ -1,0 +1,274 @@
+"""Programs like those that agents' libraries write for Reverb: adders over a trajectory writer, learners over datasets."""
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import replaybus.reverb as reverb
+
+LENGTH = 12  # steps of an episode
+STEP = {"action": reverb.TensorSpec((), np.int32), "discount": reverb.TensorSpec((), np.float32),
+        "observation": {"pixels": reverb.TensorSpec((4, 4), np.uint8), "t": reverb.TensorSpec((), np.int64)},
+        "reward": reverb.TensorSpec((), np.float32), "start": reverb.TensorSpec((), bool)}
+
+
+def mapped(function, structure):
+    if isinstance(structure, dict):
+        return {name: mapped(function, part) for name, part in structure.items()}
+    return function(structure)
+
+
+def observation(t):
+    return {"pixels": np.full((4, 4), t, np.uint8), "t": np.int64(t)}
+
+
+class Adder:
+    """What adders have in common: a step stays open until its action is known, and so has the newest observation."""
+
+    def __init__(self, client, keep, tables):
+        self.writer, self.tables = client.trajectory_writer(num_keep_alive_refs=keep), tables
+
+    def add_first(self, observation):
+        self.writer.append({"observation": observation, "start": True}, partial_step=True)
+
+    def add(self, action, reward, discount, observation):
+        self.writer.append({"action": action, "reward": reward, "discount": discount})
+        self.writer.append({"observation": observation, "start": False}, partial_step=True)
+        self.write()
+        if not discount:
+            self.writer.append({"action": np.int32(0), "reward": np.float32(0), "discount": np.float32(0)})
+            self.write_last()
+            self.writer.end_episode()
+
+    def create(self, trajectory):
+        for table, priority in self.tables.items():
+            self.writer.create_item(table, priority, trajectory)
+
+    def write(self):
+        pass
+
+    def write_last(self):
+        pass
+
+
+class NStepAdder(Adder):
+    """Transitions over n steps: two observations, and all that is between them."""
+
+    def __init__(self, client, n, tables):
+        super().__init__(client, n + 1, tables)
+        self.n = n
+
+    def write(self):
+        if self.writer.episode_steps >= self.n:
+            history = self.writer.history
+            self.create({"o": mapped(lambda column: column[-self.n - 1], history["observation"]),
+                         "a": history["action"][-self.n], "r": history["reward"][-self.n:],
+                         "d": history["discount"][-self.n:], "next": mapped(lambda column: column[-1], history["observation"])})
+
+
+class SequenceAdder(Adder):
+    """Overlapping sequences of complete steps."""
+
+    def __init__(self, client, length, period, tables):
+        super().__init__(client, length + 1, tables)
+        self.length, self.period = length, period
+
+    def write(self):
+        steps = self.writer.episode_steps
+        if steps >= self.length and (steps - self.length) % self.period == 0:
+            history = self.writer.history
+            first = steps - self.length
+            self.create(mapped(lambda column: column[first:steps], history))
+
+
+class EpisodeAdder(Adder):
+    """Whole episodes."""
+
+    def write_last(self):
+        self.create(mapped(lambda column: column[:], self.writer.history))
+
+
+def play(adder, episodes, length=LENGTH):
+    for _ in range(episodes):
+        adder.add_first(observation(0))
+        for t in range(length):
+            adder.add(np.int32(t % 3), np.float32(t), np.float32(t + 1 < length), observation(t + 1))
+
+
+def table(name="replay", sampler=None, limiter=None, **more):
+    return reverb.Table(name, sampler or reverb.selectors.Fifo(), reverb.selectors.Fifo(), max_size=1000,
+                        rate_limiter=limiter or reverb.rate_limiters.MinSize(1), **more)
+
+
+def signature(steps):
+    return mapped(lambda spec: reverb.TensorSpec((steps, *spec.shape), spec.dtype), STEP)
+
+
+def test_n_step_transitions():
+    tables = [table(max_times_sampled=1), table("copy", reverb.selectors.Uniform())]
+    with reverb.Server(tables) as server:
+        client = server.localhost_client()
+        adder = NStepAdder(client, 3, {"replay": 1.0, "copy": 2.0})
+        play(adder, 2)
+        assert not adder.writer._writer._copies._streams  # the steps were sent once
+        transitions = list(reverb.TrajectoryDataset(client.server_address, "replay", rate_limiter_timeout_ms=100))
+        starts = [int(sample.data["o"]["t"]) for sample in transitions]
+        assert starts == 2 * list(range(LENGTH - 2))
+        for start, sample in zip(starts, transitions):
+            data = sample.data
+            assert data["next"]["t"] == start + 3 and (data["next"]["pixels"] == start + 3).all()
+            assert data["r"].tolist() == [start, start + 1, start + 2] and data["a"] == start % 3
+            assert data["d"].tolist() == [1, 1, float(start + 3 < LENGTH)]
+        batch = next(iter(reverb.TrajectoryDataset(client.server_address, "copy").batch(16)))
+        assert batch.data["o"]["pixels"].shape == (16, 4, 4) and (batch.info.priority == 2).all()
+        assert (batch.data["next"]["t"] - batch.data["o"]["t"] == 3).all()
+
+
+def test_sequences():
+    with reverb.Server([table(max_times_sampled=1, signature=signature(4))]) as server:
+        client = server.localhost_client()
+        adder = SequenceAdder(client, 4, 2, {"replay": 1.0})
+        play(adder, 2)
+        assert not adder.writer._writer._copies._streams
+        dataset = reverb.TrajectoryDataset.from_table_signature(client.server_address, "replay", 10, rate_limiter_timeout_ms=100)
+        samples = [sample.data for sample in dataset]
+        assert [int(data["observation"]["t"][0]) for data in samples] == 2 * [0, 2, 4, 6, 8]
+        assert all((np.diff(data["observation"]["t"]) == 1).all() and data["start"][1:].sum() == 0 for data in samples)
+        assert [bool(data["start"][0]) for data in samples] == 2 * [True, False, False, False, False]
+        play(SequenceAdder(client, 4, 2, {"replay": 1.0}), 1)
+        steps = reverb.TimestepDataset(client.server_address, "replay", rate_limiter_timeout_ms=100)
+        assert [int(step.data["reward"]) for step in steps][:6] == [0, 1, 2, 3, 2, 3]
+
+
+def test_whole_episodes():
+    with reverb.Server([reverb.Table.queue("queue", 10, signature=signature(None))]) as server:
+        client = server.localhost_client()
+        adder = EpisodeAdder(client, LENGTH + 1, {"queue": 1.0})
+        for length in (3, LENGTH, 1):
+            play(adder, 1, length)
+        dataset = reverb.TrajectoryDataset.from_table_signature(client.server_address, "queue", 10, max_samples=3)
+        assert [len(sample.data["reward"]) for sample in dataset] == [4, LENGTH + 1, 2]  # with the last, empty step
+        assert client.server_info()["queue"].current_size == 0
+
+
+def test_actors_and_a_queue():
+    """Every sequence arrives once, in its actor's order; actors wait for the learner."""
+    actors, episodes = 3, 4
+    with reverb.Server([reverb.Table.queue("queue", 4)]) as server:
+        def act(number):
+            play(SequenceAdder(server.localhost_client(), 4, 4, {"queue": float(number)}), episodes)
+        threads = [threading.Thread(target=act, args=(number,), daemon=True) for number in range(actors)]
+        for thread in threads:
+            thread.start()
+        total = actors * episodes * LENGTH // 4
+        dataset = reverb.TrajectoryDataset(f"localhost:{server.port}", "queue", max_in_flight_samples_per_worker=2,
+                                           max_samples=total)
+        seen = {number: [] for number in range(actors)}
+        for sample in dataset:
+            seen[int(sample.info.priority)].append(int(sample.data["observation"]["t"][0]))
+        for thread in threads:
+            thread.join(10)
+        assert not any(thread.is_alive() for thread in threads)
+        assert all(starts == episodes * [0, 4, 8] for starts in seen.values())
+
+
+def test_a_learner_moves_priorities():
+    with reverb.Server([table(sampler=reverb.selectors.Prioritized(1.0))]) as server:
+        client = server.localhost_client()
+        play(NStepAdder(client, 1, {"replay": 1.0}), 1)
+        dataset = reverb.TrajectoryDataset(client.server_address, "replay", max_in_flight_samples_per_worker=16)
+        for _, batch in zip(range(20), dataset.batch(16)):
+            wanted = np.where(batch.data["o"]["t"] == 5, 8.0, 1 / (LENGTH - 1))
+            assert (batch.info.probability > 0).all() and (batch.info.table_size == LENGTH).all()
+            client.mutate_priorities("replay", updates=dict(zip(batch.info.key, wanted)))
+        starts = [int(sample.data["o"]["t"]) for sample in dataset.take(900)]
+        assert abs(np.mean(np.array(starts) == 5) - 8 / 9) < 0.06
+
+
+def test_an_actor_waits_for_its_learner():
+    limiter = reverb.rate_limiters.SampleToInsertRatio(samples_per_insert=2.0, min_size_to_sample=5, error_buffer=4.0)
+    with reverb.Server([table(limiter=limiter, sampler=reverb.selectors.Uniform())]) as server:
+        client = server.localhost_client()
+        writer = client.trajectory_writer(1)
+        with pytest.raises(reverb.DeadlineExceededError):
+            for t in range(100):
+                writer.append({"t": t})
+                writer.create_item("replay", 1.0, {"t": writer.history["t"][-1]})
+                writer.flush(timeout_ms=100)
+        assert 5 <= client.server_info()["replay"].current_size <= 7
+        start = time.monotonic()
+        with pytest.raises(reverb.DeadlineExceededError):
+            writer.end_episode(timeout_ms=50)
+        assert 0.04 < time.monotonic() - start < 2
+        learner = threading.Thread(target=lambda: list(server.localhost_client().sample("replay", 4, emit_timesteps=False)),
+                                   daemon=True)
+        learner.start()
+        writer.end_episode(timeout_ms=5000)
+        learner.join(5)
+        writer.close()
+
+
+@pytest.mark.parametrize("bounds", [(5, 9), (0, 30), 4.0])
+def test_bounds_of_a_ratio(bounds):
+    limiter = reverb.rate_limiters.SampleToInsertRatio(1.0, 10, bounds)
+    with reverb.Server([table(limiter=limiter)]) as server:
+        client = server.localhost_client()
+        for t in range(10):
+            assert client.server_info()["replay"].current_size == t
+            client.insert(t, {"replay": 1.0})
+        assert next(client.sample("replay"))[0].data[0] == 0
+
+
+def test_a_learner_waits_for_enough_items():
+    replay = table(limiter=reverb.rate_limiters.MinSize(5))
+    with reverb.Server([replay]) as server:
+        client, address = server.localhost_client(), f"localhost:{server.port}"
+        client.insert(0, {"replay": 1.0})
+        for timeout in (0, 150):
+            start = time.monotonic()
+            assert list(reverb.TimestepDataset(address, "replay", rate_limiter_timeout_ms=timeout)) == []
+            assert timeout / 1000 <= time.monotonic() - start < timeout / 1000 + 2
+        got = []
+        learner = threading.Thread(target=lambda: got.extend(server.localhost_client().sample("replay", 1)), daemon=True)
+        learner.start()
+        for t in range(1, 5):
+            assert not got and not replay.can_sample(1)
+            client.insert(t, {"replay": 1.0})
+        learner.join(5)
+        assert len(got) == 1 and replay.can_sample(1)
+
+
+def test_a_learner_starts_again_from_a_checkpoint(tmp_path):
+    first, second = (reverb.checkpointers.DefaultCheckpointer(str(tmp_path / "one")),
+                     reverb.checkpointers.DefaultCheckpointer(str(tmp_path / "two"), fallback_checkpoint_path=str(tmp_path / "one")))
+    with reverb.Server([table(signature=signature(4))], checkpointer=first) as server:
+        play(SequenceAdder(server.localhost_client(), 4, 4, {"replay": 3.0}), 1)
+        assert server.localhost_client().checkpoint() == str(tmp_path / "one")
+    with reverb.Server([table(signature=signature(4))], checkpointer=second) as server:
+        client = server.localhost_client()
+        sample = next(client.sample("replay", emit_timesteps=False, unpack_as_table_signature=True))
+        assert sample.data["observation"]["t"].tolist() == [0, 1, 2, 3] and sample.info.priority == 3
+        assert client.server_info()["replay"].current_size == 3
+
+
+def test_a_server_that_is_not_there():
+    for call in (lambda: reverb.Client("localhost:1").server_info(timeout=0.2),
+                 lambda: reverb.TrajectoryDataset.from_table_signature("localhost:1", "t", 1, get_signature_timeout_secs=0.2)):
+        start = time.monotonic()
+        with pytest.raises(reverb.DeadlineExceededError):
+            call()
+        assert time.monotonic() - start < 3
+
+
+def test_a_block_that_fails_does_not_wait_long():
+    with reverb.Server([reverb.Table.queue("full", 1)]) as server:
+        client = server.localhost_client()
+        client.insert(0, {"full": 1.0})
+        start = time.monotonic()
+        with pytest.raises(reverb.DeadlineExceededError):
+            with client.trajectory_writer(1) as writer:
+                writer.append(1)
+                writer.create_item("full", 1.0, writer.history[-1])
+                writer.flush(timeout_ms=20)
+        assert time.monotonic() - start < 2
