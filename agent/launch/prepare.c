@@ -7,6 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "agent/launch/describe.h"
+#include "agent/launch/process/command.h"
 #include "agent/launch/process/spawn.h"
 #include "agent/launch/profile/profile.h"
 #include "proto/base/error.h"
@@ -45,12 +47,64 @@ static void check_program(const struct schema_list *command, const char *path, s
                        program);
 }
 
+/* Reads the file again with what the environment says about itself: the checks that need its spec follow, and the run
+ * keeps the spec in its own file. */
+static bool read_described(struct prepared *self, const struct launch *launch, const char *file, char *const *spec,
+                           struct schema_report *report)
+{
+    uint32_t n = 0, total = launch->overrides.n;
+    while (spec[n])
+        n++;
+    const char **all = calloc(total + n + 1, sizeof *all);
+    if (!all)
+        return false;
+    for (uint32_t i = 0; i < total + n; i++)
+        all[i] = i < total ? launch->overrides.texts[i] : spec[i - total];
+    run_config_free(&self->config);
+    self->config = (struct run_config){0};
+    bool ok = run_config_read(file, all, &self->config, report);
+    free(all);
+    return ok;
+}
+
+static bool uses_environment(const struct run_config *config)
+{
+    bool acts = config->actors.on && config->actors.command.count == 0;
+    bool learns = config->learners.on && config->learners.command.count == 0;
+    return acts || learns || config->evaluator.on;
+}
+
+/* Asks an environment in Python for its spec, unless the file has it: a run's own file does. */
+static bool describe(struct prepared *self, const struct launch *launch, const char *file, struct schema_report *report)
+{
+    const struct env_config *env = &self->config.environment;
+    rp_error err = {0};
+    if (!env_is_python(env) || env->spec.shape.count > 0 || !uses_environment(&self->config))
+        return true;
+    if (!spawn_can_start(env->interpreter)) {
+        schema_problem(report, "environment.interpreter", "there is no program '%s'", env->interpreter);
+        return false;
+    }
+    char **spec = prepare_programs(self, &err) == RP_OK
+                      ? describe_environment(&self->config, self->programs, self->here, &err)
+                      : NULL;
+    if (!spec)
+        schema_problem(report, env->python[0] ? "environment.python" : "environment.gym", "%s", err.text);
+    bool ok = spec && read_described(self, launch, file, spec, report);
+    command_free(&spec);
+    return ok;
+}
+
 int prepare_config(struct prepared *self, const struct launch *launch, const char *file)
 {
     struct schema_report *report = schema_report_new();
+    char real[PATH_MAX];
     if (!report)
         return EXIT_FAILED;
-    bool ok = run_config_read(file, (const char *const *)launch->overrides.texts, &self->config, report);
+    if (realpath(file, real))
+        snprintf(self->here, sizeof self->here, "%.*s", (int)sizeof self->here - 1, dirname(real));
+    bool ok = run_config_read(file, (const char *const *)launch->overrides.texts, &self->config, report) &&
+              describe(self, launch, file, report);
     if (ok) {
         check_program(&self->config.actors.command, "actors.command", report);
         check_program(&self->config.learners.command, "learners.command", report);
@@ -63,9 +117,6 @@ int prepare_config(struct prepared *self, const struct launch *launch, const cha
                 n == 1 ? "" : "s");
     }
     schema_report_destroy(&report);
-    char real[PATH_MAX];
-    if (ok && realpath(file, real))
-        snprintf(self->here, sizeof self->here, "%.*s", (int)sizeof self->here - 1, dirname(real));
     return ok ? -1 : EXIT_USAGE;
 }
 

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "agent/launch/prepare.h"
+#include "agent/launch/process/command.h"
 #include "agent/program/worker.h"
 #include "agent/run/best.h"
 #include "proto/base/error.h"
@@ -47,21 +48,48 @@ static rp_status find_weights(const char *folder, const char *given, char out[PA
 
 /* Relative paths in the run's file (a plug-in) are relative to where the run was begun; if that folder is gone, this
  * fails. */
-static void go_to_start(const char *folder)
+static void go_to_start(struct prepared *self, const char *folder)
 {
     struct folder_state state;
     rp_error err = {0};
-    if (run_folder_read_state(folder, &state, &err) == RP_OK && state.cwd[0] && chdir(state.cwd) != 0)
+    if (run_folder_read_state(folder, &state, &err) != RP_OK)
+        return;
+    snprintf(self->here, sizeof self->here, "%s", state.here);
+    if (state.cwd[0] && chdir(state.cwd) != 0)
         fprintf(stderr, "replay-launch: the run was begun in '%s', which is gone; relative paths start here now\n",
                 state.cwd);
 }
 
+/* Names the program that evaluates. Returns true if that is Python, for an environment in Python. Mistakes in the file
+ * are left to the program. */
+static bool choose_program(struct prepared *self, const struct launch *launch, const char *config, char *program,
+                           size_t size)
+{
+    struct schema_report *report = schema_report_new();
+    bool read = report && run_config_read(config, (const char *const *)launch->overrides.texts, &self->config, report);
+    bool python = read && command_in_python(&self->config, ROLE_EVALUATOR);
+    schema_report_destroy(&report);
+    if (!python) {
+        run_folder_path(program, size, self->programs, "replay-actor");
+        return false;
+    }
+    char *path = command_python_path(self->programs, self->here);
+    if (path)
+        putenv(path); /* kept for the program */
+    snprintf(program, size, "%s", self->config.environment.interpreter);
+    return true;
+}
+
 /* Returns NULL-terminated words that borrow everything. */
-static void make_words(const struct launch *launch, const char *program, const char *config, const char *weights,
-                       const char *words[MAX_WORDS])
+static void make_words(const struct launch *launch, const char *program, bool python, const char *config,
+                       const char *weights, const char *words[MAX_WORDS])
 {
     uint32_t n = 0;
     words[n++] = program;
+    if (python) {
+        words[n++] = "-m";
+        words[n++] = "replaybus.actor";
+    }
     words[n++] = "-c";
     words[n++] = config;
     words[n++] = "--weights";
@@ -99,12 +127,12 @@ int launch_eval(struct launch *launch)
     }
     if (find_weights(folder, launch->weights, weights, &err) != RP_OK)
         return launch_fail(&err);
-    go_to_start(folder);
+    go_to_start(&self, folder);
     snprintf(config, sizeof config, "%s/" FOLDER_CONFIG, folder);
-    run_folder_path(program, sizeof program, self.programs, "replay-actor");
-    make_words(launch, program, config, weights, words);
+    bool python = choose_program(&self, launch, config, program, sizeof program);
+    make_words(launch, program, python, config, weights, words);
     fflush(stdout);
-    execv(program, (char *const *)words);
+    execvp(program, (char *const *)words);
     err_set(&err, RP_IO, "'%s' cannot be started: %s", program, strerror(errno));
     return launch_fail(&err);
 }

@@ -109,12 +109,12 @@ static rp_status open_seat(struct lockstep *self, struct seat *seat, int index, 
     const struct run_config *config = self->config;
     const char *part = index < 0 ? "evaluator" : "actor";
     uint32_t number = index < 0 ? 0 : (uint32_t)index;
-    RP_TRY(env_open(&seat->env, &config->environment, err));
-    if (seat->env.described)
+    if (env_is_python(&config->environment))
         return err_set(err, RP_UNSUPPORTED,
                        "environment '%s' is Python, and a run in one process has C environments only: use "
                        "replay-launch, which starts Python actors",
                        env_name(&config->environment));
+    RP_TRY(env_open(&seat->env, &config->environment, err));
     env_seed(&seat->env, worker_seed(config, index < 0 ? "evaluator-environment" : "environment", number));
     seat->agent = agent_new(&config->agent, env_name(&config->environment), &seat->env.spec,
                             worker_seed(config, "parameters", 0), err);

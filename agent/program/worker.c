@@ -58,13 +58,13 @@ static rp_status open_environments(struct worker *self, const char *kind, rp_err
     const struct run_config *config = self->config;
     bool acts = strcmp(kind, "actor") == 0, steps = strcmp(kind, "learner") != 0;
     const char *part = acts ? "environment" : "evaluator-environment";
-    RP_TRY(env_group_open(&self->envs, &config->environment, acts ? (uint32_t)config->actors.environments : 1,
-                          steps ? self->options->provider : NULL, err));
-    if (steps && self->envs.envs[0].described)
+    if (steps && env_is_python(&config->environment) && !self->options->provider)
         return err_set(err, RP_FAILED_PRECONDITION,
                        "environment '%s' is Python, which this program cannot run: start '%s -m replaybus.actor' with "
                        "the same options instead, or the whole run with replay-launch",
                        env_name(&config->environment), config->environment.interpreter);
+    RP_TRY(env_group_open(&self->envs, &config->environment, acts ? (uint32_t)config->actors.environments : 1,
+                          steps ? self->options->provider : NULL, err));
     for (uint32_t i = 0; i < self->envs.n; i++)
         env_seed(&self->envs.envs[i], worker_seed(config, part, self->options->index * self->envs.n + i));
     return RP_OK;

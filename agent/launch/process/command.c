@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "agent/config/placeholder.h"
 #include "proto/base/error.h"
@@ -28,6 +29,7 @@ static void words_take(struct words *self, char *word)
         char **list = realloc(self->list, capacity * sizeof *list);
         if (list) {
             self->list = list;
+            self->list[self->count] = NULL;
             self->capacity = capacity;
         }
     }
@@ -174,6 +176,20 @@ static void add_program(struct words *words, const struct command_context *conte
     words_add(words, context->config_path);
 }
 
+/* replay-actor, or its counterpart in Python. */
+static void add_actor(struct words *words, const struct command_context *context)
+{
+    if (!env_is_python(&context->config->environment)) {
+        add_program(words, context, "replay-actor");
+        return;
+    }
+    words_add(words, context->config->environment.interpreter);
+    words_add(words, "-m");
+    words_add(words, "replaybus.actor");
+    words_add(words, "-c");
+    words_add(words, context->config_path);
+}
+
 static void add_overrides(struct words *words, const struct command_context *context)
 {
     for (const char *const *override = context->overrides; override && *override; override++) {
@@ -269,7 +285,10 @@ static void add_worker(struct words *words, const struct command_context *contex
 {
     uint32_t actors = count_of(context, ROLE_ACTOR, role == ROLE_ACTOR ? index : 0);
     uint32_t learners = count_of(context, ROLE_LEARNER, role == ROLE_LEARNER ? index : 0);
-    add_program(words, context, role == ROLE_LEARNER ? "replay-learner" : "replay-actor");
+    if (role == ROLE_LEARNER)
+        add_program(words, context, "replay-learner");
+    else
+        add_actor(words, context);
     words_add(words, context->endpoints ? "--endpoint" : "--endpoints-file");
     words_add(words, context->endpoints ? context->endpoints->service : context->endpoints_file);
     words_add(words, "--index");
@@ -297,12 +316,13 @@ static void add_worker(struct words *words, const struct command_context *contex
 char **command_build(const struct command_context *context, enum role role, uint32_t index, rp_error *err)
 {
     const struct run_config *config = context->config;
+    static const struct schema_list none = {0};
     const struct schema_list *own = role == ROLE_ACTOR     ? &config->actors.command
                                     : role == ROLE_LEARNER ? &config->learners.command
-                                                           : NULL;
+                                                           : &none;
     struct words words = {0};
     rp_status status = RP_OK;
-    if (own && own->count > 0)
+    if (own->count > 0)
         status = add_users(&words, own, context, role, index, err);
     else if (role == ROLE_BROKER)
         add_broker(&words, context);
@@ -331,18 +351,62 @@ char **command_environment(const struct command_context *context, enum role role
     if (table && table->name)
         words_addf(&words, "REPLAY_TABLE=%s", table->name);
     words_add(&words, "OPENBLAS_NUM_THREADS=1");
+    if (command_in_python(context->config, role)) {
+        words_take(&words, command_python_path(context->programs, context->here));
+        words_add(&words, "PYTHONUNBUFFERED=1"); /* what the environment prints reaches the log at once */
+    }
     return words_give(&words);
 }
 
 char **command_measure(const struct command_context *context, const char *weights)
 {
     struct words words = {0};
-    add_program(&words, context, "replay-actor");
+    add_actor(&words, context);
     words_add(&words, "--weights");
     words_add(&words, weights);
     words_add(&words, "--episodes");
     words_addf(&words, "%" PRId64, context->config->evaluator.episodes);
     add_folder(&words, "");
     add_overrides(&words, context);
+    return words_give(&words);
+}
+
+/* ---- Python ---- */
+
+bool command_in_python(const struct run_config *config, enum role role)
+{
+    bool custom = role == ROLE_ACTOR && config->actors.command.count > 0;
+    return (role == ROLE_ACTOR || role == ROLE_EVALUATOR) && !custom && env_is_python(&config->environment);
+}
+
+char *command_python_path(const char *programs, const char *here)
+{
+    const char *before = getenv("PYTHONPATH");
+    char package[1024], *path = NULL;
+    snprintf(package, sizeof package, "%s/lib/python/replaybus/__init__.py", programs ? programs : "");
+    struct text out = {0};
+    text_add(&out, "PYTHONPATH=%s", here ? here : "");
+    if (access(package, R_OK) == 0)
+        text_add(&out, ":%s/lib/python", programs);
+    if (before && before[0])
+        text_add(&out, ":%s", before);
+    path = strdup(text_get(&out));
+    text_fini(&out);
+    return path;
+}
+
+char **command_describe(const struct env_config *config)
+{
+    struct words words = {0};
+    const rp_option *options = config->options.data;
+    words_add(&words, config->interpreter);
+    words_add(&words, "-m");
+    words_add(&words, "replaybus.describe");
+    words_add(&words, config->python[0] ? "--python" : "--gym");
+    words_add(&words, env_name(config));
+    for (uint32_t i = 0; i < config->options.count; i++) {
+        words_add(&words, "--option");
+        words_addf(&words, "%s=%s", options[i].name, options[i].value);
+    }
     return words_give(&words);
 }

@@ -40,11 +40,21 @@ const char *command_keep(const struct command_context *context, const char *dir,
  * role there are, {name} the run's. NULL: err says what is wrong. */
 char **command_build(const struct command_context *context, enum role role, uint32_t index, rp_error *err);
 /* The environment of every child: REPLAY_ENDPOINT, REPLAY_INDEX, REPLAY_FOLDER, REPLAY_CONFIG, REPLAY_COUNT,
- * REPLAY_SEED, REPLAY_TABLE, OPENBLAS_NUM_THREADS=1. */
+ * REPLAY_SEED, REPLAY_TABLE, OPENBLAS_NUM_THREADS=1. For children in Python also PYTHONPATH, see
+ * command_python_path. */
 char **command_environment(const struct command_context *context, enum role role, uint32_t index);
 /* Measures saved weights once: replay-actor --weights FILE --episodes N, which writes no file and prints "mean
  * return of N episodes: R". NULL: no memory. */
 char **command_measure(const struct command_context *context, const char *weights);
+/* True if processes of the role run in Python, because their environment does: python3 -m replaybus.actor instead of
+ * replay-actor. */
+bool command_in_python(const struct run_config *config, enum role role);
+/* "PYTHONPATH=...": the folder of the user's file, where its modules are; the package replaybus beside our programs, if
+ * it is there; and the path that the launcher has. Given to the caller; NULL: no memory. */
+char *command_python_path(const char *programs, const char *here);
+/* Asks a Python environment for its spec: python3 -m replaybus.describe, which prints lines "key: value". NULL: no
+ * memory. */
+char **command_describe(const struct env_config *config);
 void command_free(char ***list);
 
 #endif

@@ -92,6 +92,25 @@ static void add_command(const struct schema_list *command, const char *here, FIL
     }
 }
 
+/* The user's module, if it lies beside the run's file: a.b:make is a/b.py or a/b/__init__.py. */
+static void add_python(const struct env_config *config, const char *here, FILE *out)
+{
+    char path[PATH_MAX];
+    size_t length = strcspn(config->python, ":");
+    if (length == 0)
+        return;
+    int start = snprintf(path, sizeof path, "%s/", here);
+    int used = start + snprintf(path + start, sizeof path - (size_t)start, "%.*s", (int)length, config->python);
+    if (used < 0 || (size_t)used + sizeof "/__init__.py" > sizeof path)
+        return;
+    for (char *c = path + start; *c; c++)
+        *c = *c == '.' ? '/' : *c;
+    strcpy(path + used, ".py");
+    add_file(path, out);
+    strcpy(path + used, "/__init__.py");
+    add_file(path, out);
+}
+
 char *profile_key(const struct profile_options *options)
 {
     static const char *const programs[] = {"replay-broker", "replay-actor", "replay-learner"};
@@ -107,6 +126,7 @@ char *profile_key(const struct profile_options *options)
         snprintf(path, sizeof path, "%s/%s", options->programs, programs[i]);
         add_file(path, out);
     }
+    add_python(&options->config->environment, options->here, out);
     add_command(&options->config->actors.command, options->here, out);
     add_command(&options->config->learners.command, options->here, out);
     bool ok = add_config(options->config, out);

@@ -34,9 +34,13 @@ static double measure_weights(struct run *self, const char *weights)
     unsigned long long episodes;
     char **argv = command_measure(&self->context, weights);
     run_folder_path(log, sizeof log, self->options->folder, "logs/measure.log");
-    const struct process_options options = {
-        .name = "measure", .argv = (const char *const *)argv, .log = log, .guard = self->options->guard};
-    if (argv && process_start(&process, &options, clock_now(&self->clock), &err) == RP_OK &&
+    char **environment = command_environment(&self->context, ROLE_EVALUATOR, 0);
+    const struct process_options options = {.name = "measure",
+                                            .argv = (const char *const *)argv,
+                                            .environment = (const char *const *)environment,
+                                            .log = log,
+                                            .guard = self->options->guard};
+    if (argv && environment && process_start(&process, &options, clock_now(&self->clock), &err) == RP_OK &&
         await_measured(self, &process) == 0) {
         char tail[512];
         const char *found = strstr(process_tail(&process, tail, sizeof tail, 4), "mean return of ");
@@ -44,6 +48,7 @@ static double measure_weights(struct run *self, const char *weights)
             value = NAN;
     }
     command_free(&argv);
+    command_free(&environment);
     return value;
 }
 

@@ -4,7 +4,8 @@
  * of libreplay: handles of replaybus._core are never passed to it.
  *   array.c      numpy arrays in and out, by the buffer protocol
  *   env_list.c   the names of the built-in environments
- *   env_pool.c   environments that are stepped together; env.c, env_vector.c: the types Env and VectorEnv */
+ *   env_pool.c   environments that are stepped together; env.c, env_vector.c: the types Env and VectorEnv
+ *   provider.c   environments in Python for the actor program; program.c: that program */
 #ifndef AGENT_PYTHON_AGENT_H
 #define AGENT_PYTHON_AGENT_H
 
@@ -75,5 +76,7 @@ PyObject *env_spec_describe(const rp_env_spec *spec);
 PyObject *env_list(PyObject *module, PyObject *unused);
 bool env_register(PyObject *module);
 bool env_vector_register(PyObject *module);
+/* The function run_actor(argv, open): replay-actor with environments in Python; returns its exit status. */
+PyObject *program_run_actor(PyObject *module, PyObject *args);
 
 #endif

@@ -5,6 +5,8 @@ static PyMethodDef methods[] = {
     {"setup", core_setup, METH_VARARGS, "setup(errors, convert): what the extension needs from Python."},
     {"log_set", log_set, METH_VARARGS, "log_set(function, level): the library's lines go to function(level, line)."},
     {"environments", env_list, METH_NOARGS, "[(name, help)] of the built-in environments."},
+    {"run_actor", program_run_actor, METH_VARARGS,
+     "run_actor(argv, open): the actor program; returns its exit status."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,0 +1,160 @@
+"""Environments in Python, as the actor program steps them.
+
+The program owns memory for actions and observations; a seat is one environment of it. A seat's step returns (reward, terminal,
+truncated) and writes the observation into the memory.
+"""
+from __future__ import annotations
+
+import inspect
+import traceback
+from dataclasses import dataclass
+from typing import Any, Callable
+
+import numpy as np
+
+from .spaces import Action, Mismatch, Observation, Refused, action_of, observation_of
+
+SEED_MASK = 0x7FFFFFFF
+
+
+@dataclass
+class Spec:
+    """What the C programs need to know about an environment."""
+
+    observation: Observation
+    action: Action
+    max_steps: int
+
+    def lines(self) -> list[str]:
+        """The spec as lines of YAML, for environment.spec of a run's file."""
+        lines = [f"dtype: {self.observation.dtype}", f"shape: {list(self.observation.shape)}"]
+        if self.action.actions:
+            lines.append(f"actions: {self.action.actions}")
+        else:
+            lines += [f"low: {self.action.low}", f"high: {self.action.high}"]
+        return [*lines, f"max_steps: {self.max_steps}"]
+
+    def fields(self) -> tuple:
+        """(dtype, shape, actions, low, high, max_steps)"""
+        action = self.action
+        return self.observation.dtype, self.observation.shape, action.actions, action.low, action.high, self.max_steps
+
+
+def _max_steps(env: Any) -> int:
+    limit = getattr(getattr(env, "spec", None), "max_episode_steps", None)
+    return int(limit) if limit else 0
+
+
+def _check(env: Any, observation_space: str, action_space: str) -> None:
+    missing = [name for name in ("reset", "step", observation_space, action_space) if not hasattr(env, name)]
+    if missing:
+        raise Refused(f"it made a {type(env).__name__}, which lacks {', '.join(missing)}: it must follow Gymnasium's interface")
+
+
+def _takes_seed(reset: Callable) -> bool:
+    try:
+        parameters = inspect.signature(reset).parameters.values()
+    except (TypeError, ValueError):
+        return True
+    return any(p.name == "seed" or p.kind is p.VAR_KEYWORD for p in parameters)
+
+
+def _first(result: Any) -> Any:
+    """The observation of reset(): of (observation, info), or alone, as gym had it."""
+    if type(result) is tuple and len(result) == 2 and isinstance(result[1], dict):
+        return result[0]
+    return result
+
+
+def _unpack_old(result: Any) -> tuple:
+    """The step of gym before 0.26: (observation, reward, done, info)."""
+    if not isinstance(result, tuple) or len(result) != 4 or not isinstance(result[3], dict):
+        what = f"{len(result)} values" if isinstance(result, tuple) else f"a {type(result).__name__}"
+        raise Mismatch(f"returned {what} instead of (observation, reward, terminated, truncated, info)")
+    observation, reward, done, info = result
+    truncated = bool(done) and bool(info.get("TimeLimit.truncated", False))
+    return observation, reward, bool(done) and not truncated, truncated, info
+
+
+class Seat:
+    """One environment."""
+
+    def __init__(self, env: Any, spec: Spec) -> None:
+        self._env, self._step, self._reset = env, env.step, env.reset
+        self._write, self._decode = spec.observation.write, spec.action.decode
+        self._discrete = spec.action.actions > 0
+        self._seed: int | None = None
+
+    def bind(self, observation: np.ndarray, action: np.ndarray) -> None:
+        """The memory of this seat."""
+        self._out, self._row = observation, action
+
+    def seed(self, seed: int) -> None:
+        """Seeds the next reset."""
+        self._seed = seed & SEED_MASK
+
+    def reset(self) -> None:
+        """Begins an episode."""
+        seed, self._seed = self._seed, None
+        if seed is None:
+            result = self._reset()
+        elif _takes_seed(self._reset):
+            result = self._reset(seed=seed)
+        else:
+            if hasattr(self._env, "seed"):
+                self._env.seed(seed)
+            result = self._reset()
+        self._write(_first(result), self._out)
+
+    def step(self, action: int | None) -> tuple:
+        """Takes a step; the floats of a continuous action are in the memory."""
+        result = self._step(self._decode(action if self._discrete else self._row))
+        try:
+            observation, reward, terminal, truncated, _ = result
+        except (TypeError, ValueError):
+            observation, reward, terminal, truncated, _ = _unpack_old(result)
+        self._write(observation, self._out)
+        return reward, terminal, truncated
+
+
+class Environments:
+    """n separate environments, which step one by one."""
+
+    together = False
+
+    def __init__(self, name: str, make: Callable[[], Any], first: Any, n: int) -> None:
+        _check(first, "observation_space", "action_space")
+        self.name = name
+        self._envs = [first, *(make() for _ in range(n - 1))]
+        self.spec = Spec(observation_of(first.observation_space), action_of(first.action_space), _max_steps(first))
+        self.seats = [Seat(env, self.spec) for env in self._envs]
+
+    def bind(self, observations: Any, actions: Any) -> None:
+        """The memory of all seats: buffers with one row for each."""
+        dtype, shape = self.spec.observation.dtype, self.spec.observation.shape
+        rows = np.frombuffer(observations, dtype).reshape(len(self.seats), *shape)
+        moves = np.frombuffer(actions, np.int32 if self.spec.action.actions else np.float32).reshape(len(self.seats), -1)
+        for i, seat in enumerate(self.seats):
+            seat.bind(rows[i], moves[i])
+
+    def explain(self, error: BaseException, method: str, step: int, episode: int) -> str:
+        """One sentence about a failure. Prints the traceback of an error in the environment's own code."""
+        when = f"at step {step} of episode {episode}" if method == "step" else f"at the start of episode {episode}"
+        if isinstance(error, Mismatch):
+            return f"environment '{self.name}': {method}() {error} ({when})"
+        traceback.print_exception(error)
+        return f"environment '{self.name}': {method}() raised {type(error).__name__}: {_short(error)} ({when})"
+
+    def close(self) -> None:
+        """Closes the environments; an error while closing is printed and changes nothing."""
+        for env in self._envs:
+            try:
+                if hasattr(env, "close"):
+                    env.close()
+            except Exception:  # noqa: BLE001 - the run has its results already
+                traceback.print_exc()
+
+
+def _short(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return text if len(text) <= 200 else f"{text[:197]}..."

@@ -1,0 +1,81 @@
+"""python3 -m replaybus.describe: prints what the C programs need to know about an environment in Python, as the lines of
+environment.spec in a run's file. replay-launch runs it once for each run.
+
+It makes the environment, resets it and takes some random steps, so that mistakes show before anything starts.
+"""
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import sys
+import traceback
+
+import numpy as np
+
+from .adapter import Environments, Refused, open_environments
+
+STEPS = 3
+
+
+def try_out(envs: Environments) -> None:
+    """Resets the first environment and takes random steps in it. Raises what the environment raises."""
+    spec, n = envs.spec, len(envs.seats)
+    observations = np.zeros((n, *spec.observation.shape), spec.observation.dtype)
+    size = 1 if spec.action.actions else len(spec.action.low)
+    actions = np.zeros((n, size), np.int32 if spec.action.actions else np.float32)
+    envs.bind(observations, actions)
+    seat, method, step = envs.seats[0], "reset", 0
+    try:
+        for other in envs.seats:
+            other.seed(1)
+        seat.reset()
+        for step in range(STEPS):
+            method = "step"
+            if spec.action.actions:
+                actions[:] = random.randrange(spec.action.actions)
+            else:
+                actions[:] = [random.uniform(low, high) for low, high in zip(spec.action.low, spec.action.high)]
+            if envs.together:
+                envs.run()
+            reward, terminal, truncated = seat.step(int(actions[0, 0]) if spec.action.actions else None)
+            float(reward)
+            if terminal or truncated:
+                break
+    except Exception as error:
+        raise Refused(envs.explain(error, method, step, 0)) from None
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python3 -m replaybus.describe", description="Prints the spec of an environment.")
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--python", default="", metavar="MODULE:CALLABLE", help="what makes the environment")
+    which.add_argument("--gym", default="", metavar="ID", help="an environment of gymnasium.make or gym.make")
+    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="a keyword argument; may be repeated")
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str] | None = None) -> int:
+    arguments = parse(argv)
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what the environment prints is no answer
+    options = dict(option.partition("=")[::2] for option in arguments.option)
+    try:
+        envs = open_environments(arguments.python, arguments.gym, options)
+        try_out(envs)
+        envs.close()
+    except Refused as error:
+        print(error, file=sys.stderr)
+        return 1
+    except Exception as error:  # noqa: BLE001 - whatever the environment raises
+        traceback.print_exc()
+        print(f"environment '{arguments.python or arguments.gym}': it cannot be made: {type(error).__name__}: {error}",
+              file=sys.stderr)
+        return 1
+    print(*envs.spec.lines(), sep="\n", file=answers)
+    answers.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

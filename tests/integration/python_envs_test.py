@@ -1,0 +1,229 @@
+"""Environments in Python under replay-launch: what they may be, how they fail, and a run that learns."""
+
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+sys.dont_write_bytecode = True
+
+from launches import PATIENCE, Place, check, equal, program, sets  # noqa: E402
+from harness import Runner  # noqa: E402
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PYTHON = "/usr/bin/python3"
+EXTENSION = pathlib.Path(program("launch")).resolve().parent / "lib" / "python" / "replaybus" / "_agent.abi3.so"
+if not EXTENSION.exists():
+    print("skipped: this build has no Python extension", EXTENSION)
+    sys.exit(77)
+
+CONFIG = """
+name: counting
+environment: {python: 'counting:make', interpreter: /usr/bin/python3, options: {kind: counting}}
+agent: {algorithm: dqn, hidden: [8], batch: 16}
+adder: {table: replay, n_step: 3, batch_items: 10, buffer_items: 20}
+actors: {count: 1, epsilon: 0.4}
+learners: {save_every: 200ms}
+evaluator: {episodes: 2, every: 500}
+stop: {steps: 1000}
+launch: {backoff: 20ms, failures: 3}
+report: {every: 100ms, tensorboard: false, csv: false}
+broker:
+  tables:
+    - name: replay
+      max_size: 10000
+      limiter: {kind: sample_to_insert_ratio, samples_per_insert: 4, min_size: 100, error_buffer: 100}
+"""
+
+test = Runner()
+
+
+class PythonPlace(Place):
+    """The module counting lies beside the run's file."""
+
+    def __init__(self, config=CONFIG):
+        super().__init__(config)
+        (self.base / "counting.py").write_text((ROOT / "tests" / "python_envs" / "counting.py").read_text())
+        self.environment["PYTHONDONTWRITEBYTECODE"] = "1"
+
+    def begin(self, *overrides):
+        return self.launch("--folder", "run", *sets(*overrides))
+
+    def run(self, *overrides, status=0):
+        """A whole run; gives the launcher."""
+        launcher = self.begin(*overrides)
+        launcher.ends(status, 3 * PATIENCE)
+        return launcher
+
+
+def all_at_once(cases, status=0):
+    """Runs of several environments side by side: [(case, launcher)] of ended runs. cases: {case: overrides}."""
+    with contextlib.ExitStack() as stack:
+        runs = [(case, stack.enter_context(PythonPlace()).begin(*overrides)) for case, overrides in cases.items()]
+        for _, launcher in runs:
+            launcher.ends(status, 3 * PATIENCE)
+        yield from runs
+
+
+def option(**values):
+    return ["environment.options.%s=%s" % item for item in values.items()]
+
+
+def reports(launcher, process="actor-0"):
+    return [json.loads(line) for line in (launcher.folder / (process + ".jsonl")).read_text().splitlines()]
+
+
+def episodes(launcher):
+    """The mean return and length over all episodes of the first actor, from its reports."""
+    return {round(report["return"], 6) for report in reports(launcher) if report["return"] is not None}
+
+
+@test
+def a_run_has_the_numbers_of_its_environment():
+    with PythonPlace() as place:
+        launcher = place.run()
+        equal(reports(launcher)[-1]["actor_steps"], 1000)
+        equal(episodes(launcher), {10.0})
+        equal(launcher.read("report.json")["final_value"], 10.0)
+        config = (launcher.folder / "config.yaml").read_text()
+        check("shape: [2]" in config and "actions: 3" in config, "the spec is not in", config)
+        out, _ = place.call("eval", "run", "--json", "--episodes", "3")
+        equal((json.loads(out)["return"], json.loads(out)["episodes"]), (10.0, 3))
+        place.nobody_left()
+
+
+@test
+def kinds_of_environments():
+    """Truncation, both ends at once, the old interface, dicts, images, continuous actions, copies."""
+    kinds = {"truncating": [], "both": [], "old": [], "mixed": [], "image": ["agent.filters=4"],
+             "continuous": ["agent.algorithm=td3"], "counting": ["actors.environments=4"]}
+    cases = {kind: [*option(kind=kind), *more, "stop.steps=400", "evaluator.on=false"] for kind, more in kinds.items()}
+    for kind, launcher in all_at_once(cases):
+        equal((kind, reports(launcher)[-1]["actor_steps"]), (kind, 400))
+        equal((kind, episodes(launcher)), (kind, {10.0}))
+
+
+@test
+def vector_environments():
+    """Whatever way they reset themselves: episodes have their length, and no step is counted twice."""
+    modes = [("NEXT_STEP", 0), ("NEXT_STEP", 1), ("SAME_STEP", 0), ("SAME_STEP", 1), ("DISABLED", 0)]
+    cases = {mode: [*option(kind="vector", num_envs=3, mode=mode[0], hide=mode[1]), "stop.steps=810", "evaluator.every=0",
+                    "report.every=1h"] for mode in modes}
+    for mode, launcher in all_at_once(cases):
+        last = reports(launcher)[-1]
+        equal((mode, last["actor_steps"]), (mode, 810))
+        # Three environments with episodes of 10, 9 and 8 steps: about 30 of each in 270 steps.
+        check(abs(last["episodes"] - 90) <= 3, mode, "has", last["episodes"], "episodes")
+        check(8.7 < last["return"] < 9.2 and last["return"] == last["episode_length"], mode, "returns", last["return"])
+        equal((mode, launcher.read("report.json")["final_value"]), (mode, 10.0))
+
+
+@test
+def a_vector_has_its_own_number():
+    with PythonPlace() as place:
+        launcher = place.run(*option(kind="vector"), "actors.environments=2", "evaluator.on=false", status=1)
+        check("leave actors.environments out" in launcher.text(), launcher.text())
+
+
+@test
+def environments_that_fail():
+    """The actor ends with a traceback and a sentence, and three failures in a row end the run."""
+    words = {"raise": "step() raised ValueError: the cart fell off the table", "exit": "raised SystemExit: 0",
+             "nan": "number 0 is nan", "shape": "shape (1,)", "text": "no number", "reward": "inf as the reward",
+             "none": "TypeError", "three": "returned 3 values"}
+    cases = {how: [*option(kind="failing", how=how), "evaluator.on=false"] for how in words}
+    for how, launcher in all_at_once(cases, status=1):
+        equal((how, launcher.starts("actor-0")), (how, 3))
+        log = launcher.log("actor-0")
+        check(words[how] in log, how, "is not explained:", log)
+        check("environment 'counting:make': step()" in log and "at step 4 of episode 3" in log, how, log)
+        check("counting.py" in log or how not in ("raise", "exit"), "no traceback", log)
+        check(words[how] in launcher.text(), how, "is not in what the launcher says:", launcher.text())
+
+
+@test
+def a_killed_actor_is_started_again():
+    with PythonPlace() as place:
+        once = str(place.base / "killed")
+        launcher = place.run(*option(kind="failing", how="kill", once=once), "evaluator.on=false")
+        check(os.path.exists(once), "nothing was killed")
+        equal(launcher.starts("actor-0"), 2)
+        equal(launcher.read("status.json")["steps"], 1000)
+
+
+@test
+def mistakes_are_found_before_anything_starts():
+    cases = [(option(kind="hanging") + ["environment.timeout=500ms"], "did not describe itself within 0.5 s"),
+             (option(kind="unusable"), "observation_space has a Text"),
+             (option(kind="failing", how="raise", episode=1, step=1), "raised ValueError: the cart fell off the table"),
+             (["environment.options={}", "environment.python=counting:maek"], "did you mean 'make'?"),
+             (["environment.python=countin:make"], "there is no module 'countin'"),
+             (option(colour="red"), "colour"),
+             (["environment.python=''", "environment.gym=NoSuch-v0"], "gymnasium"),
+             (["environment.interpreter=no-such-python"], "there is no program 'no-such-python'"),
+             (["environment.interpreter=/bin/false"], "Python printed nothing"),
+             (option(kind="continuous"), "dqn needs discrete actions"),
+             (["agent.filters=3"], "rank 1, not 3")]
+    with PythonPlace() as place:
+        for overrides, words in cases:
+            _, err = place.call("check", "run.yaml", *sets(*overrides), status=2)
+            check(words in err, overrides, "gave", err)
+            check("run.yaml:" in err or "--set" in err or "environment" in err, "no place in", err)
+        place.nobody_left()
+
+
+@test
+def other_programs_say_what_to_do():
+    with PythonPlace() as place:
+        for name, words in (("actor", "replaybus.actor"), ("learner", "replaybus.describe"), ("single", "replay-launch")):
+            done = subprocess.run([program(name), "-c", str(place.config), "--set", "broker.service=ipc://%s/s" % place.base,
+                                   *(["--timeout", "1s"] if name != "single" else []), *sets("folder=''")],
+                                  capture_output=True, text=True, timeout=PATIENCE, cwd=place.base)
+            check(done.returncode == 1 and words in done.stderr, name, done.returncode, done.stderr)
+
+
+@test
+def a_run_is_stopped_and_resumed():
+    """Ctrl-C ends it in order; resume asks the environment nothing and goes on."""
+    with PythonPlace() as place:
+        launcher = place.launch("--folder", "run", *sets("stop.steps=0", "environment.delay=1ms", "actors.count=2"))
+        launcher.await_alive(lambda: (launcher.read("status.json") or {}).get("learner_steps", 0) > 20, "learner steps")
+        actor = launcher.pid("actor-1")
+        check(b"replaybus.actor" in pathlib.Path("/proc/%d/cmdline" % actor).read_bytes(), "actor-1 is not Python")
+        os.kill(actor, signal.SIGKILL)
+        launcher.await_start("actor-1", 2)
+        launcher.signal(signal.SIGINT)
+        launcher.ends(0)
+        before = launcher.read("status.json")["steps"]
+        place.nobody_left()
+        again = place.start("resume", "run", *sets("stop.steps=%d" % (before + 200), "environment.timeout=1ms"))
+        again.given = "run"
+        again.ends(0, 3 * PATIENCE)
+        equal(again.read("status.json")["steps"], before + 200)
+
+
+@test
+def counts_are_measured():
+    """profile and plan run Python actors like ours."""
+    with PythonPlace() as place:
+        out, _ = place.call("plan", "run.yaml", "--json", *sets("actors.count=auto", "plan.measure=100ms", "plan.max_actors=1",
+                                                                "evaluator.on=false"))
+        plan = json.loads(out)
+        check(plan, "no plan")
+
+
+@test
+def cart_pole_learns():
+    """configs/python/cart_pole.yaml, as it stands, to its bar."""
+    with PythonPlace((ROOT / "configs" / "python" / "cart_pole.yaml").read_text()) as place:
+        (place.base / "cart_pole.py").write_text((ROOT / "configs" / "python" / "cart_pole.py").read_text())
+        launcher = place.run("environment.interpreter=" + PYTHON, "stop.value=195", "report.tensorboard=false")
+        value = launcher.read("report.json")["final_value"]
+        best = launcher.read("report.json")["best"]
+        check(max(value, best) >= 195, "final", value, "best", best)
+
+
+sys.exit(test.main())
