@@ -1,11 +1,13 @@
 """Named, versioned values at the broker, counters, and the sum over parallel learners."""
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 import numpy as np
 
 from . import _core
+from .errors import Error
 
 if TYPE_CHECKING:
     from .client import Client
@@ -33,7 +35,11 @@ class _Closing:
         return self
 
     def __exit__(self, kind: Any, *_: Any) -> None:
-        self.close() if kind is None else self.close(0)  # type: ignore[attr-defined]
+        if kind is None:
+            self.close()  # type: ignore[attr-defined]
+            return
+        with contextlib.suppress(Error):  # which must not hide the first one
+            self.close(1.0)  # type: ignore[attr-defined]
 
 
 class Publisher(_core.Publisher, _Closing):

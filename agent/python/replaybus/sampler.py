@@ -1,12 +1,13 @@
 """Sampling: batches of items, as arrays that share the memory of the library."""
 from __future__ import annotations
 
+import contextlib
 from typing import Any, Callable, NamedTuple, Optional, Sequence
 
 import numpy as np
 
 from . import _core, nest
-from .errors import EndOfStream
+from .errors import EndOfStream, Error
 
 
 class Lazy:
@@ -124,6 +125,8 @@ def as_keys(keys: Any) -> np.ndarray:
 def as_priorities(priorities: Any, n: int) -> np.ndarray:
     """Priorities as float64, one per key; a number stands for all."""
     array = np.asarray(_on_host(priorities), dtype=np.float64)
+    if array.size not in (1, n):
+        raise ValueError(f"{array.size} priorities for {n} keys: give one per key, or one number for all")
     return np.ascontiguousarray(np.broadcast_to(array.reshape(-1) if array.ndim else array, (n,)))
 
 
@@ -147,4 +150,8 @@ class Updater(_core.Updater):
         return self
 
     def __exit__(self, kind: Any, *_: Any) -> None:
-        self._close(None if kind is None else 0)
+        if kind is None:
+            self.close()
+            return
+        with contextlib.suppress(Error):  # which must not hide the first one
+            self.close(1.0)

@@ -135,3 +135,16 @@ def test_update_and_delete(client):
     for wrong in ([1.5], ["key"], [None]):
         with pytest.raises(TypeError):
             client.delete("replay", wrong)
+
+
+def test_an_error_in_a_with_block_is_not_hidden(client):
+    fill(client)
+    with client.sampler("replay", 4) as sampler:
+        keys = sampler.next(10).key
+    for open_one in (lambda: client.updater("replay"), lambda: client.params.publisher("hidden")):
+        with pytest.raises(ZeroDivisionError), open_one() as one:
+            if hasattr(one, "add"):
+                one.add(keys, np.ones(4))
+            1 / 0
+    with client.updater("replay") as updater, pytest.raises(ValueError, match="3 priorities for 4 keys"):
+        updater.add(keys, np.ones(3))
