@@ -301,6 +301,27 @@ def test_ratio_makes_samplers_wait():
         assert len(done) == 3
 
 
+def test_a_server_that_stores_its_signatures_late():
+    """A client may connect before the server has stored the signatures of its tables."""
+    spec = {"x": reverb.TensorSpec((), np.float32)}
+    with replaybus.Server([replaybus.Table("replay")], mode="thread") as server:
+        client = reverb.Client(server.endpoint.removeprefix("tcp://"))
+        assert client.server_info()["replay"].signature is None and client.specs("replay") is None
+        assert client.server_info()["replay"].sampler_options.uniform
+        facts = reverb.server.Table("replay", reverb.selectors.Uniform(), reverb.selectors.Fifo(), 10,
+                                    reverb.rate_limiters.MinSize(1), signature=spec).facts
+        reverb.server._structure.publish(client.native, reverb.server._structure.Facts({"replay": facts}))
+        assert client.server_info()["replay"].signature == spec
+
+
+def test_unknown_tables(client):
+    for call in (lambda: next(client.sample("nothing")), lambda: client.reset("nothing"),
+                 lambda: client.mutate_priorities("nothing", updates={1: 1.0}),
+                 lambda: next(iter(reverb.TrajectoryDataset(client.server_address, "nothing")))):
+        with pytest.raises(reverb.ReverbError, match="nothing"):
+            call()
+
+
 def test_a_table_after_its_server():
     replay = table()
     server = reverb.Server([replay])

@@ -57,13 +57,50 @@ def test_declared_types(client):
         fill(client, "plain", 1)
 
 
+def test_declared_types_and_the_signature(client):
+    fill(client, "queue", 2)
+    good = {"x": np.float32, "a": np.int64}
+    for dtypes, shapes in (({"x": np.float32}, None), ({"x": np.float64, "a": np.int64}, None), (good, {"x": (2, 3), "a": (2,)})):
+        with pytest.raises(ValueError):
+            next(iter(reverb.TrajectoryDataset(client.server_address, "queue", dtypes, shapes)))
+    with pytest.raises(ValueError):
+        next(iter(reverb.TimestepDataset(client.server_address, "queue", good, {"x": (3,), "a": ()})))
+    assert client.server_info()["queue"].current_size == 2  # no item was lost
+    dataset = reverb.TrajectoryDataset(client.server_address, "queue", good, {"x": (None, 2), "a": (2,)}, max_samples=1)
+    assert next(iter(dataset)).data["a"].tolist() == [0, 1]
+    assert dataset.element_spec.data == {"x": reverb.TensorSpec((None, 2)), "a": reverb.TensorSpec((2,), np.int64)}
+    steps = reverb.TimestepDataset(client.server_address, "queue", good, {"x": (2,), "a": ()}, max_samples=1)
+    assert [int(step.data["a"]) for step in steps] == [1, 2]
+    assert steps.element_spec.info.key == reverb.TensorSpec((), np.uint64)
+    signed = reverb.TrajectoryDataset.from_table_signature(client.server_address, "queue", 1)
+    assert signed.element_spec.data == client.signature("queue")
+
+
+def test_types_of_infos_and_lists(client):
+    client.insert([1.0, [np.zeros(2), 3]], {"plain": 2.0})
+    dataset = reverb.TimestepDataset(client.server_address, "plain", [np.float64, [np.float64, np.int64]], max_samples=1)
+    sample, = dataset.map(lambda sample: sample)
+    assert isinstance(sample.data, tuple) and isinstance(sample.data[1], tuple) and sample.data[1][1] == 3
+    assert [type(value) for value in sample.info] == [np.uint64, np.float64, np.int64, np.float64, np.int32]
+
+
+@pytest.mark.parametrize("size", [1, 3, 7])
+def test_flexible_batches(size):
+    table = reverb.Table("t", reverb.selectors.Uniform(), reverb.selectors.Fifo(), 100, reverb.rate_limiters.MinSize(1))
+    with reverb.Server([table]) as server:
+        client = server.localhost_client()
+        client.insert(1, {"t": 1.0})
+        for _ in reverb.TimestepDataset(client.server_address, "t", flexible_batch_size=size).take(20):
+            assert client.server_info()["t"].rate_limiter_info.sample_stats.completed % size == 0
+
+
 def test_wrong_arguments(client):
     with pytest.raises(ValueError, match="signature"):
         reverb.TrajectoryDataset.from_table_signature(client.server_address, "plain", 10)
     with pytest.raises(ValueError, match="nothing"):
         reverb.TimestepDataset.from_table_signature(client.server_address, "nothing", 10)
     for wrong in (dict(max_in_flight_samples_per_worker=0), dict(max_samples=0), dict(rate_limiter_timeout_ms=-2),
-                  dict(num_workers_per_iterator=0)):
+                  dict(num_workers_per_iterator=0), dict(flexible_batch_size=0)):
         with pytest.raises(ValueError):
             reverb.TrajectoryDataset(client.server_address, "plain", **wrong)
 

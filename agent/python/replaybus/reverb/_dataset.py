@@ -12,7 +12,7 @@ from ._samples import Item, sampled
 from .client import Client
 from .errors import translated
 from .replay_sample import ReplaySample, SampleInfo
-from .reverb_types import TensorSpec, dtype_name, shape_of
+from .reverb_types import TensorSpec, dtype_name, shape_of, tensor_name, tensor_shape
 
 _INFO = SampleInfo(np.uint64, np.float64, np.int64, np.float64, np.int32)
 
@@ -99,6 +99,23 @@ def _shapes(node: nest.Node, shapes: Any) -> list:
     return [shape for child, part in zip(node.parts, parts) for shape in _shapes(child, part)]
 
 
+def _text(value: Any) -> str:
+    """An address or a name; also as a tensor of a string."""
+    value = value.numpy() if hasattr(value, "numpy") else value
+    value = value.item() if isinstance(value, np.ndarray) else value
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _pair(dtype: Any, shape: Optional[tuple]) -> str:
+    return f"(dtype, shape): ({tensor_name(dtype) if dtype != 'string' else dtype}, {tensor_shape(shape)})"
+
+
+def _agree(one: Optional[tuple], other: Optional[tuple]) -> bool:
+    """Whether a value can have both shapes."""
+    return one is None or other is None or (len(one) == len(other) and all(
+        a is None or b is None or a == b for a, b in zip(one, other)))
+
+
 def _check_options(in_flight: int, timeout_ms: int, **counts: int) -> None:
     if in_flight < 1:
         raise ValueError(f"max_in_flight_samples_per_worker must be 1 or more, not {in_flight}")
@@ -123,7 +140,7 @@ class Dataset(_Iterable):
                        num_workers_per_iterator=num_workers_per_iterator, max_samples_per_stream=max_samples_per_stream,
                        max_samples=max_samples, flexible_batch_size=flexible_batch_size)
         super().__init__(self._samples)
-        self._client, self._table = Client(server_address), table
+        self._client, self._table = Client(_text(server_address)), _text(table)
         self._in_flight, self._max_samples = max_in_flight_samples_per_worker, max(max_samples, 0)
         self._batch_size = max(flexible_batch_size, 0)
         self._timeout = None if rate_limiter_timeout_ms < 0 else rate_limiter_timeout_ms / 1000
@@ -165,12 +182,34 @@ class Dataset(_Iterable):
         if len(fields) != len(specs):
             raise ValueError(f"the items of table '{self._table}' have {len(fields)} fields, and {len(specs)} are expected")
         if self._form.checked:
-            _structure.check(self._table, specs, [
-                _structure.Spec(name, dtype_name(field.dtype), field.shape) for name, field in zip(item.names, fields)])
+            for spec, field in zip(specs, fields):
+                if spec.dtype != dtype_name(field.dtype) or not _agree(spec.shape, field.shape):
+                    raise ValueError(f"item {item.info.key} of table '{self._table}' does not have the declared form at "
+                                     f"'{spec.name}'. Specification has {_pair(spec.dtype, spec.shape)}.  Tensor has "
+                                     f"{_pair(field.dtype, field.shape)}.")
         return _structure.pack(self._form.node, fields)
+
+    def _check_signature(self) -> None:
+        """Raises ValueError if the declared form contradicts the table's signature. Infos count among the tensors."""
+        signature, infos = self._client.specs(self._table), len(_INFO)
+        if signature is None or self._form is None or not self._form.checked:
+            return
+        if len(signature) != len(self._form.specs):
+            raise ValueError(f"Inconsistent number of tensors requested from table '{self._table}'.  Requested "
+                             f"{infos + len(self._form.specs)} tensors, but table signature shows {infos + len(signature)} "
+                             "tensors.")
+        for i, (want, have) in enumerate(zip(self._form.specs, signature)):
+            if want.dtype != have.dtype or not self._may_be(want.shape, have.shape):
+                raise ValueError(f"Requested incompatible tensor at flattened index {infos + i} from table '{self._table}'.  "
+                                 f"Requested {_pair(want.dtype, want.shape)}.  Signature {_pair(have.dtype, have.shape)}")
+
+    def _may_be(self, want: Optional[tuple], have: Optional[tuple]) -> bool:
+        """Whether a field of a signature can have the shape that was declared for it."""
+        return _agree(want, have)
 
     def _samples(self) -> Iterator[ReplaySample]:
         with translated():
+            self._check_signature()
             for item in sampled(self._client.native, self._table, self._in_flight, self._timeout, self._max_samples,
                                 self._batch_size):
                 info = SampleInfo(*(dtype(value) for dtype, value in zip(_INFO, item.info)))

@@ -19,10 +19,9 @@ from ..writer import Field
 from . import _codec, _structure
 from ._items import ItemWriter, Rows
 from .errors import translated
-from .reverb_types import dtype_name
+from .reverb_types import dtype_name, tensor_name, tensor_shape
 
 CLOSE_MS = 5000
-_TENSOR_NAMES = {"float16": "half", "float32": "float", "float64": "double"}
 
 
 class _Deadline:
@@ -118,18 +117,10 @@ class _Column:
         """Raises ColumnError if the value has another element type or shape."""
         if value.dtype != self.dtype:
             raise ColumnError(index, "wrong dtype",
-                              f"Got {_tensor_name(value.dtype)} but expected {_tensor_name(self.dtype)}.")
+                              f"Got {tensor_name(value.dtype)} but expected {tensor_name(self.dtype)}.")
         if value.shape != self.shape:
-            raise ColumnError(index, "incompatible shape", f"Got {_tensor_shape(value.shape)} which is incompatible with "
-                              f"{_tensor_shape(self.shape)}.")
-
-
-def _tensor_name(dtype: np.dtype) -> str:
-    return _TENSOR_NAMES.get(dtype_name(dtype), dtype_name(dtype))
-
-
-def _tensor_shape(shape: tuple) -> str:
-    return f"[{','.join(map(str, shape))}]"
+            raise ColumnError(index, "incompatible shape", f"Got {tensor_shape(value.shape)} which is incompatible with "
+                              f"{tensor_shape(self.shape)}.")
 
 
 class _Stream(NamedTuple):

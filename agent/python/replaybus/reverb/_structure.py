@@ -19,7 +19,6 @@ import numpy as np
 
 from .. import nest
 from ..errors import DeadlineExceeded
-from ..writer import Field
 from .reverb_types import TensorSpec, dtype_name, shape_of
 
 SLOT = "replaybus.reverb"
@@ -38,8 +37,11 @@ def node_of(value: Any, leaf: tuple[type, ...] = ()) -> nest.Node:
     if isinstance(value, Mapping):
         keys = tuple(sorted(value, key=_key))
         return nest.Node("dict", keys, tuple(node_of(value[key], leaf) for key in keys))
+    fields = getattr(value, "_fields", None)
+    if fields is not None and {"dtype", "shape"}.issubset(fields):
+        return LEAF  # a spec, such as replaybus.Field
     parts = tuple(node_of(part, leaf) for part in value)
-    if hasattr(value, "_fields"):
+    if fields is not None:
         return nest.named_node(type(value), parts)
     return nest.Node("tuple" if isinstance(value, tuple) else "list", tuple(range(len(value))), parts)
 
@@ -92,7 +94,7 @@ def specs_of(signature: Any) -> Optional[list[Spec]]:
     """The values of a signature: a structure of objects with dtype and shape, such as TensorSpec, Field or arrays."""
     if signature is None:
         return None
-    node = node_of(signature, (Field,))
+    node = node_of(signature)
     return [Spec(name, dtype_name(leaf.dtype), shape_of(leaf.shape))
             for name, leaf in zip(names(node), nest.flatten(node, signature))]
 

@@ -1,8 +1,10 @@
 """A connection to a server: inserting, sampling, changing priorities, and looking."""
 from __future__ import annotations
 
+import math
 import os
 import threading
+import time
 from typing import Any, Generator, Mapping, Optional, Sequence, Union
 
 import numpy as np
@@ -22,6 +24,7 @@ from .trajectory_writer import TrajectoryWriter
 from .writer import Writer
 
 SAMPLES_IN_FLIGHT = 64
+NO_FACTS_SECONDS = 1.0
 
 
 def _endpoint(address: str) -> str:
@@ -42,6 +45,7 @@ class Client:
         self._lock, self._pid = threading.Lock(), os.getpid()
         self._inserts: Optional[ItemWriter] = None
         self._known: Optional[_structure.Facts] = None
+        self._known_until = 0.0
 
     def __repr__(self) -> str:
         return f"Client, server_address={self._server_address}"
@@ -55,8 +59,10 @@ class Client:
         return self._server_address
 
     def _facts(self) -> _structure.Facts:
-        if self._known is None:
+        """What the server has stored for its clients. A server that has stored nothing may be about to: ask it again later."""
+        if self._known is None or time.monotonic() > self._known_until:
             self._known = _structure.lookup(self.native)
+            self._known_until = math.inf if self._known.tables else time.monotonic() + NO_FACTS_SECONDS
         return self._known
 
     def signature(self, table: str) -> Any:
@@ -150,6 +156,7 @@ class Client:
                 state = self.native.info(timeout=timeout)
             except native_errors.Unavailable as error:
                 raise DeadlineExceededError(str(error)) from error
+            self._known = None  # a new server at the same address may have other tables
             facts = self._facts()
         return {table["name"]: self._table_info(table, facts.of(table["name"])) for table in state["tables"]}
 

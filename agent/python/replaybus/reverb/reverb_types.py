@@ -16,19 +16,39 @@ import numpy as np
 STRING = "string"
 
 
-@functools.lru_cache(maxsize=256)
 def dtype_name(value: Any) -> str:
     """The name of an element type: numpy's name, or "string"."""
-    dtype = np.dtype(getattr(value, "as_numpy_dtype", value))  # as_numpy_dtype: an element type of TensorFlow
+    return _name_of(np.dtype(getattr(value, "as_numpy_dtype", value)))  # as_numpy_dtype: an element type of TensorFlow
+
+
+@functools.lru_cache(maxsize=256)
+def _name_of(dtype: np.dtype) -> str:
     return STRING if dtype.kind in "SUO" else dtype.name
 
 
 def shape_of(value: Any) -> Optional[tuple]:
     """A shape as a tuple; None: any."""
-    if value is None:
+    if value is None or getattr(value, "dims", ()) is None:
         return None
-    dims = getattr(value, "dims", value)  # a shape of TensorFlow
-    return None if dims is None else tuple(None if dim is None else int(dim) for dim in dims)
+    dims = value.as_list() if hasattr(value, "as_list") else value  # as_list, dims: a shape of TensorFlow
+    return tuple(None if dim is None else int(dim) for dim in dims)
+
+
+_TENSOR_NAMES = {"float16": "half", "float32": "float", "float64": "double"}
+
+
+def tensor_name(dtype: Any) -> str:
+    """The name of an element type in messages."""
+    return _TENSOR_NAMES.get(dtype_name(dtype), dtype_name(dtype))
+
+
+def tensor_shape(shape: Optional[tuple]) -> str:
+    """A shape in messages.
+
+    >>> tensor_shape((None, 3))
+    '[?,3]'
+    """
+    return "<unknown>" if shape is None else f"[{','.join('?' if dim is None else str(dim) for dim in shape)}]"
 
 
 class TensorSpec:

@@ -1,7 +1,7 @@
 """The timesteps of the items of a table, as an iterator."""
 from __future__ import annotations
 
-from typing import Iterator
+from typing import Iterator, Optional
 
 from ._dataset import Dataset
 from ._samples import Item
@@ -10,6 +10,10 @@ from .replay_sample import ReplaySample
 
 class TimestepDataset(Dataset):
     """Iterates over the timesteps of a table's items, one by one. All fields of an item must have the same number of steps."""
+
+    def _may_be(self, want: Optional[tuple], have: Optional[tuple]) -> bool:
+        """A signature describes steps, or whole items, whose first dimension counts steps."""
+        return super()._may_be(want, have) or (bool(have) and want == have[1:])
 
     def _of_item(self, item: Item) -> Iterator[ReplaySample]:
         for step in range(item.timesteps()):
