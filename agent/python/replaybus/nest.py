@@ -64,6 +64,11 @@ def named_node(cls: type, parts: tuple[Node, ...]) -> Node:
     return Node("named", cls._fields, parts, cls)
 
 
+def named_class(name: str, fields: tuple[str, ...]) -> type:
+    """The class of the named tuple with this name and these fields: one that was written, or a new one."""
+    return _known.get((name, fields)) or _known.setdefault((name, fields), collections.namedtuple(name, fields))
+
+
 def _nodes(values: Iterable[Any], leaf: tuple[type, ...]) -> tuple[Node, ...]:
     return tuple(node_of(value, leaf) for value in values)
 
@@ -174,9 +179,7 @@ def _node(heads: list[str], parts: tuple[Node, ...]) -> Node:
     named = [_NAMED.match(head) for head in heads]
     if all(named):
         fields = tuple(found[2] for found in named)
-        key = (named[0][1], fields)
-        cls = _known.get(key) or _known.setdefault(key, collections.namedtuple(*key))
-        return Node("named", fields, parts, cls)
+        return Node("named", fields, parts, named_class(named[0][1], fields))
     if all(_INDEX.match(head) for head in heads):
         return Node("tuple" if heads[0][0] == "(" else "list", tuple(range(len(heads))), parts)
     return Node("dict", tuple(map(_unescape, heads)), parts)

@@ -1,4 +1,5 @@
 """Programs like those that agents' libraries write for Reverb: adders over a trajectory writer, learners over datasets."""
+import collections
 import threading
 import time
 
@@ -6,6 +7,7 @@ import numpy as np
 import pytest
 
 import replaybus.reverb as reverb
+from replaybus.reverb import structured_writer
 
 LENGTH = 12  # steps of an episode
 STEP = {"action": reverb.TensorSpec((), np.int32), "discount": reverb.TensorSpec((), np.float32),
@@ -44,6 +46,7 @@ class Adder:
     def create(self, trajectory):
         for table, priority in self.tables.items():
             self.writer.create_item(table, priority, trajectory)
+            self.writer.flush(block_until_num_items=5)
 
     def write(self):
         pass
@@ -131,7 +134,8 @@ def test_sequences():
         adder = SequenceAdder(client, 4, 2, {"replay": 1.0})
         play(adder, 2)
         assert not adder.writer._writer._copies._streams
-        dataset = reverb.TrajectoryDataset.from_table_signature(client.server_address, "replay", 10, rate_limiter_timeout_ms=100)
+        dataset = reverb.TrajectoryDataset.from_table_signature(client.server_address, "replay", 10,
+                                                                rate_limiter_timeout_ms=100)
         samples = [sample.data for sample in dataset]
         assert [int(data["observation"]["t"][0]) for data in samples] == 2 * [0, 2, 4, 6, 8]
         assert all((np.diff(data["observation"]["t"]) == 1).all() and data["start"][1:].sum() == 0 for data in samples)
@@ -150,6 +154,55 @@ def test_whole_episodes():
         dataset = reverb.TrajectoryDataset.from_table_signature(client.server_address, "queue", 10, max_samples=3)
         assert [len(sample.data["reward"]) for sample in dataset] == [4, LENGTH + 1, 2]  # with the last, empty step
         assert client.server_info()["queue"].current_size == 0
+
+
+Step = collections.namedtuple("Step", "observation action reward extras")
+
+
+class StructuredAdder:
+    """An adder whose items are made by rules: n-step transitions, shorter ones at the end of an episode."""
+
+    spec = Step({"t": reverb.TensorSpec((), np.int64)}, reverb.TensorSpec((), np.int32), reverb.TensorSpec((), np.float32), ())
+
+    def __init__(self, client, configs):
+        self.writer = client.structured_writer(configs)
+
+    def add_first(self, observation):
+        self.writer.append(Step({"t": observation["t"]}, None, None, ()), partial_step=True)
+
+    def add(self, action, reward, discount, observation):
+        assert self.writer.step_is_open
+        self.writer.append(Step({"t": None}, action, reward, ()))
+        self.writer.append(Step({"t": observation["t"]}, None, None, ()), partial_step=True)
+        self.writer.flush(2)
+        if not discount:
+            self.writer.append(Step(None, np.int32(0), np.float32(0), ()))
+            self.writer.end_episode()
+
+    @classmethod
+    def rule(cls, n, *conditions):
+        def transition(step):
+            return Step({"t": step.observation["t"][-(n + 1)::n]}, step.action[-(n + 1):-n], step.reward[-(n + 1):-1], ())
+        pattern = structured_writer.pattern_from_transform(cls.spec, transition)
+        return structured_writer.create_config(pattern, "replay", conditions=conditions)
+
+
+def test_transitions_by_rule():
+    condition = structured_writer.Condition
+    rules = [StructuredAdder.rule(3, condition.step_index() >= 3)]
+    rules += [StructuredAdder.rule(n, condition.is_end_episode(), condition.step_index() >= n) for n in (2, 1)]
+    signature = structured_writer.infer_signature(rules, StructuredAdder.spec)
+    assert signature == Step({"t": reverb.TensorSpec((2,), np.int64)}, reverb.TensorSpec((1,), np.int32),
+                             reverb.TensorSpec((None,), np.float32), ())
+    with reverb.Server([table(max_times_sampled=1, signature=signature)]) as server:
+        client = server.localhost_client()
+        play(StructuredAdder(client, rules), 2)
+        samples = list(client.sample("replay", 2 * LENGTH, emit_timesteps=False, unpack_as_table_signature=True))
+        spans = [sample.data.observation["t"].tolist() for sample in samples]
+        assert spans == 2 * ([[t, t + 3] for t in range(LENGTH - 2)] + [[LENGTH - 2, LENGTH], [LENGTH - 1, LENGTH]])
+        assert all(len(sample.data.reward) == last - first for sample, (first, last) in zip(samples, spans))
+        assert all(type(sample.data) is Step and sample.data.extras == () for sample in samples)
+        assert client.server_info()["replay"].current_size == 0
 
 
 def test_actors_and_a_queue():
@@ -240,8 +293,8 @@ def test_a_learner_waits_for_enough_items():
 
 
 def test_a_learner_starts_again_from_a_checkpoint(tmp_path):
-    first, second = (reverb.checkpointers.DefaultCheckpointer(str(tmp_path / "one")),
-                     reverb.checkpointers.DefaultCheckpointer(str(tmp_path / "two"), fallback_checkpoint_path=str(tmp_path / "one")))
+    first = reverb.checkpointers.DefaultCheckpointer(str(tmp_path / "one"))
+    second = reverb.checkpointers.DefaultCheckpointer(str(tmp_path / "two"), fallback_checkpoint_path=str(tmp_path / "one"))
     with reverb.Server([table(signature=signature(4))], checkpointer=first) as server:
         play(SequenceAdder(server.localhost_client(), 4, 4, {"replay": 3.0}), 1)
         assert server.localhost_client().checkpoint() == str(tmp_path / "one")

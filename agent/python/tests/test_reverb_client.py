@@ -90,6 +90,29 @@ def test_strings(client, data):
     assert got.dtype == object and got.shape == want.shape and list(got.reshape(-1)) == encoded and number == 1
 
 
+def test_empty_structures(client):
+    """Such as a step's extras, which many programs leave empty."""
+    Filled = collections.namedtuple("Filled", "observation extras")
+    spec = Filled({"x": reverb.TensorSpec((), np.float64), "none": []}, ())
+    with reverb.Server([table(signature=spec)]) as server:
+        client = server.localhost_client()
+        assert client.server_info()["replay"].signature == spec
+        step = Filled({"x": 1.5, "none": []}, ())
+        client.insert(step, {"replay": 1.0})
+        got = next(client.sample("replay", unpack_as_table_signature=True))[0].data
+        assert type(got) is Filled and got == step
+        dataset = reverb.TimestepDataset.from_table_signature(client.server_address, "replay", 1)
+        assert next(iter(dataset)).data == step and next(iter(dataset.batch(3))).data.extras == ()
+        with client.trajectory_writer(1) as writer:
+            writer.append(step)
+            assert writer.history.extras == ()
+            writer.append(step._replace(extras={"logits": 1.0}))
+            assert len(writer.history.extras["logits"]) == 2
+        with client.writer(1) as writer:
+            writer.append(step)
+            writer.create_item("replay", 1, 1.0)
+
+
 def test_strings_of_a_signature(client):
     client.insert({"s": "one"}, {"texts": 1.0})
     for bad in ({"s": 1}, {"s": np.array(["one"])}):
@@ -124,7 +147,12 @@ def test_several_tables(client):
 def test_what_cannot_be_inserted(client):
     with pytest.raises(ValueError):
         client.insert({"a": None}, {"replay": 1.0})
-    for value in ({}, [], object(), np.array([{}]), np.datetime64("2026-01-01")):
+    for value in ({}, [], {"a": ()}):
+        with pytest.raises(ValueError):
+            client.insert(value, {"replay": 1.0})
+        with client.trajectory_writer(1) as writer, pytest.raises(ValueError):
+            writer.append(value)
+    for value in (object(), np.array([{}]), np.datetime64("2026-01-01")):
         with pytest.raises(ValueError):
             client.insert(value, {"replay": 1.0})
         with client.trajectory_writer(1) as writer, pytest.raises(ValueError):

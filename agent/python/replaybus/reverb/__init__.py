@@ -15,16 +15,18 @@
 1
 >>> server.stop()
 """
-from . import checkpointers, client, errors, item_selectors, platform, pybind, rate_limiters, replay_sample, reverb_types
-from . import server, structured_writer, timestep_dataset, trajectory_dataset, trajectory_writer, writer
+from . import checkpointers, client, errors, item_selectors, pattern_dataset, platform, pybind, rate_limiters
+from . import replay_sample, reverb_types, server, structured_writer, tf_client, timestep_dataset
+from . import trajectory_dataset, trajectory_writer, writer
 from . import item_selectors as selectors
 from .client import Client
 from .errors import DeadlineExceededError, ReverbError
+from .pattern_dataset import PatternDataset
 from .replay_sample import ReplaySample, SampleInfo
 from .reverb_types import TableInfo, TensorSpec
 from .server import Server, Table
 from .structured_writer import Condition, StructuredWriter
-from .tensorflow import PatternDataset, TFClient
+from .tf_client import TFClient
 from .timestep_dataset import TimestepDataset
 from .trajectory_dataset import TrajectoryDataset
 from .trajectory_writer import TrajectoryColumn, TrajectoryWriter

@@ -60,9 +60,9 @@ class _Iterable:
                 yield _stacked(part)
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"'{name}' is not a method of this dataset: methods of TensorFlow's datasets other than batch, map, "
-                             "take, prefetch and as_numpy_iterator need TensorFlow, which replaybus does not use; iterate "
-                             "over it")
+        raise AttributeError(f"'{name}' is not a method of this dataset: methods of TensorFlow's datasets other than batch, "
+                             "map, take, prefetch and as_numpy_iterator need TensorFlow, which replaybus does not use; "
+                             "iterate over it")
 
 
 class _Form(NamedTuple):
@@ -157,12 +157,12 @@ class Dataset(_Iterable):
         if table not in info:
             raise ValueError(f"Server at {server_address} does not contain any table named {table}. Found: "
                              f"{', '.join(sorted(info))}.")
-        specs = client.specs(table)
-        if specs is None:
+        signature = client.stored_signature(table)
+        if signature is None:
             raise ValueError(f"Table {table} at {server_address} does not have a signature.")
         dataset = cls(server_address, table, None, None, max_in_flight_samples_per_worker, num_workers_per_iterator,
                       max_samples_per_stream, rate_limiter_timeout_ms, max_samples, flexible_batch_size=flexible_batch_size)
-        dataset._form = _Form(_structure.node_of_specs(specs), list(specs), False)
+        dataset._form = _Form(*signature, checked=False)
         return dataset
 
     @property

@@ -148,7 +148,7 @@ class InnerWriter:
 
     Items refer to steps that were sent once, if all steps of the episode have the same columns and the rows of each field have
     a fixed distance. Other items (lists of rows, steps with missing columns) are sent as copies. An item with values of an open
-    step waits until the step is complete, or is sent as a copy by Flush.
+    step waits until the step is complete, or is sent as a copy by a Flush that allows fewer items.
     """
 
     def __init__(self, client: Any, num_keep_alive_refs: int, max_in_flight: Optional[int] = None,
@@ -308,9 +308,10 @@ class InnerWriter:
         deadline = _Deadline(timeout_ms)
         with translated():
             try:
-                self._send_waiting(deadline)
+                if len(self._waiting) > block_until_num_items:
+                    self._send_waiting(deadline)
                 if self._last is not None:
-                    self._last.flush(block_until_num_items, deadline.left())
+                    self._last.flush(block_until_num_items - len(self._waiting), deadline.left())
             except DeadlineExceeded:
                 self._gave_up = True
                 raise

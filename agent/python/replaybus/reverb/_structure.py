@@ -1,6 +1,7 @@
 """Structures as Reverb flattens them, signatures of tables, and what a server tells its clients about both.
 
-Lists are structures, the keys of a dict are taken in alphabetical order, and None stands for a value that is missing.
+Lists are structures, the keys of a dict are taken in alphabetical order, and None stands for a value that is missing. Dicts,
+tuples and lists may be empty: they have no values, and items do not store them.
 
 >>> node = node_of({"b": [1, 2], "a": 3})
 >>> paths(node)
@@ -32,8 +33,6 @@ def node_of(value: Any, leaf: tuple[type, ...] = ()) -> nest.Node:
     """The structure of a value. Values of the types in ``leaf`` are no structures."""
     if type(value) in _VALUES or isinstance(value, leaf) or not isinstance(value, (Mapping, tuple, list)):
         return LEAF
-    if not value:
-        raise ValueError(f"an empty {type(value).__name__} has no place in a structure")
     if isinstance(value, Mapping):
         keys = tuple(sorted(value, key=_key))
         return nest.Node("dict", keys, tuple(node_of(value[key], leaf) for key in keys))
@@ -62,8 +61,10 @@ def paths(node: nest.Node) -> tuple[tuple, ...]:
 
 def merged(old: Optional[nest.Node], new: nest.Node, value: Any) -> nest.Node:
     """The structure of all steps so far, with what a step adds to it. ``new`` is the structure of ``value``."""
-    if old is None or value is None:
-        return new if old is None else old
+    if old is None or not (old.keys or old.kind == "leaf"):
+        return new
+    if value is None or not (new.keys or new.kind == "leaf"):
+        return old
     if old.kind != new.kind or old.cls is not new.cls:
         raise ValueError(f"the structure of this step contradicts that of the steps before it: a {new.kind} is in the place "
                          f"of a {old.kind}")
@@ -90,27 +91,6 @@ class Spec(NamedTuple):
     shape: Optional[tuple]
 
 
-def specs_of(signature: Any) -> Optional[list[Spec]]:
-    """The values of a signature: a structure of objects with dtype and shape, such as TensorSpec, Field or arrays."""
-    if signature is None:
-        return None
-    node = node_of(signature)
-    return [Spec(name, dtype_name(leaf.dtype), shape_of(leaf.shape))
-            for name, leaf in zip(names(node), nest.flatten(node, signature))]
-
-
-def signature_of(specs: Optional[Sequence[Spec]]) -> Any:
-    """The structure of these values, with a TensorSpec in the place of each."""
-    if not specs:
-        return None
-    return pack(node_of_specs(specs), [TensorSpec(s.shape, object if s.dtype == "string" else s.dtype) for s in specs])
-
-
-def node_of_specs(specs: Sequence[Spec]) -> nest.Node:
-    """The structure of a signature."""
-    return node_of_names(tuple(spec.name for spec in specs))
-
-
 def _fits(want: Optional[tuple], got: tuple) -> bool:
     return want is None or (len(want) == len(got) and all(w is None or w == g for w, g in zip(want, got)))
 
@@ -130,12 +110,33 @@ def _text(specs: Sequence[Spec]) -> str:
     return "[" + ", ".join(f"{spec.name} {spec.dtype}{spec.shape}" for spec in specs) + "]"
 
 
+class Signature(NamedTuple):
+    """The structure of a signature, and the spec of each of its values."""
+
+    node: nest.Node
+    specs: list[Spec]
+
+    def structure(self) -> Any:
+        """The structure with a TensorSpec in the place of each value."""
+        return pack(self.node, [TensorSpec(spec.shape, object if spec.dtype == "string" else spec.dtype)
+                                for spec in self.specs])
+
+
 class TableFacts(NamedTuple):
     """What the broker does not store of a table: its signature and the settings of its selectors."""
 
-    specs: Optional[list] = None
+    signature: Optional[Signature] = None
     sampler: Optional[dict] = None
     remover: Optional[dict] = None
+
+
+def signature_of(structure: Any) -> Optional[Signature]:
+    """The signature of a structure of objects with dtype and shape, such as TensorSpec, Field or arrays; None of None."""
+    if structure is None:
+        return None
+    node = node_of(structure)
+    return Signature(node, [Spec(name, dtype_name(leaf.dtype), shape_of(leaf.shape))
+                            for name, leaf in zip(names(node), nest.flatten(node, structure))])
 
 
 class Facts(NamedTuple):
@@ -151,7 +152,9 @@ class Facts(NamedTuple):
 
 def publish(client: Any, facts: Facts) -> None:
     """Stores the facts in a parameter slot of the broker."""
-    client.params.put(SLOT, json.dumps(facts._asdict()).encode())
+    tables = {name: [None if table.signature is None else [_plain(table.signature.node), table.signature.specs],
+                     table.sampler, table.remover] for name, table in facts.tables.items()}
+    client.params.put(SLOT, json.dumps({"tables": tables, "checkpoints": facts.checkpoints}).encode())
 
 
 def lookup(client: Any) -> Facts:
@@ -160,9 +163,30 @@ def lookup(client: Any) -> Facts:
         stored = json.loads(bytes(client.params.get(SLOT, timeout=0).data))
     except DeadlineExceeded:
         return Facts()
-    return Facts({name: TableFacts(_specs(specs), sampler, remover)
-                  for name, (specs, sampler, remover) in stored["tables"].items()}, stored["checkpoints"])
+    return Facts({name: TableFacts(_stored_signature(signature), sampler, remover)
+                  for name, (signature, sampler, remover) in stored["tables"].items()}, stored["checkpoints"])
 
 
-def _specs(stored: Optional[list]) -> Optional[list[Spec]]:
-    return stored and [Spec(name, dtype, None if shape is None else tuple(shape)) for name, dtype, shape in stored]
+def _stored_signature(stored: Optional[list]) -> Optional[Signature]:
+    if stored is None:
+        return None
+    node, specs = stored
+    return Signature(_from_plain(node), [Spec(name, dtype, None if shape is None else tuple(shape))
+                                         for name, dtype, shape in specs])
+
+
+def _plain(node: nest.Node) -> Optional[list]:
+    """A structure as JSON."""
+    if node.kind == "leaf":
+        return None
+    return [node.kind, node.cls.__name__ if node.cls else None, list(node.keys), [_plain(part) for part in node.parts]]
+
+
+def _from_plain(stored: Optional[list]) -> nest.Node:
+    if stored is None:
+        return LEAF
+    kind, cls, keys, parts = stored
+    nodes = tuple(map(_from_plain, parts))
+    if kind == "named":
+        return nest.named_node(nest.named_class(cls, tuple(keys)), nodes)
+    return nest.Node(kind, tuple(keys), nodes)

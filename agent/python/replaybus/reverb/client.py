@@ -37,7 +37,10 @@ def _endpoint(address: str) -> str:
 
 
 class Client:
-    """A client of the server at ``server_address``, "host:port". It connects when it is first used, and pickles as its address."""
+    """A client of the server at ``server_address``, "host:port".
+
+    It connects when it is first used, and pickles as its address.
+    """
 
     def __init__(self, server_address: str) -> None:
         self._server_address = server_address
@@ -67,12 +70,18 @@ class Client:
 
     def signature(self, table: str) -> Any:
         """The signature of a table, with a TensorSpec for each value; None if it has none."""
-        return _structure.signature_of(self.specs(table))
+        signature = self.stored_signature(table)
+        return None if signature is None else signature.structure()
+
+    def stored_signature(self, table: str) -> Optional[_structure.Signature]:
+        """The signature of a table as the server stores it; None if it has none."""
+        with translated():
+            return self._facts().of(table).signature
 
     def specs(self, table: str) -> Optional[Sequence[_structure.Spec]]:
         """The values of a table's signature; None if it has none."""
-        with translated():
-            return self._facts().of(table).specs
+        signature = self.stored_signature(table)
+        return None if signature is None else signature.specs
 
     # ---- writing
 
@@ -82,6 +91,8 @@ class Client:
             raise ValueError("priorities must name at least one table")
         node = _structure.node_of(data)
         names = _structure.names(node)
+        if not names:
+            raise ValueError("the data has no values")
         rows = [_codec.encode(name, leaf) for name, leaf in zip(names, nest.flatten(node, data))]
         specs = [_structure.Spec(name, dtype_name(row.dtype), row.shape) for name, row in zip(names, rows)]
         fields = [Rows(name + row.suffix, row.array[np.newaxis], False) for name, row in zip(names, rows)]
@@ -126,8 +137,8 @@ class Client:
         if num_samples < 1:
             raise ValueError(f"num_samples must be 1 or more, not {num_samples}")
         with translated():
-            specs = self.specs(table) if unpack_as_table_signature else None
-            node = None if specs is None else _structure.node_of_specs(specs)
+            signature = self.stored_signature(table) if unpack_as_table_signature else None
+            node = None if signature is None else signature.node
             for item in sampled(self.native, table, min(num_samples, SAMPLES_IN_FLIGHT), None, num_samples):
                 yield (item.steps if emit_timesteps else item.sample)(node)
 
@@ -162,7 +173,7 @@ class Client:
 
     def _table_info(self, table: Mapping[str, Any], facts: _structure.TableFacts) -> TableInfo:
         return table_info(table, facts.sampler or {"kind": table["sampler"]}, facts.remover or {"kind": table["remover"]},
-                          _structure.signature_of(facts.specs))
+                          None if facts.signature is None else facts.signature.structure())
 
     def checkpoint(self) -> str:
         """Stores the whole state of the server, and returns the folder of its checkpoints."""

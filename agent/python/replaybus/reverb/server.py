@@ -29,7 +29,7 @@ class Table:
             raise TypeError("rate_limiter must be a limiter, such as reverb.rate_limiters.MinSize(1)")
         self._arguments = dict(name=name, sampler=sampler, remover=remover, max_size=max_size, rate_limiter=rate_limiter,
                                max_times_sampled=max_times_sampled, extensions=tuple(extensions), signature=signature)
-        self.facts = _structure.TableFacts(_structure.specs_of(signature), sampler.config, remover.config)
+        self.facts = _structure.TableFacts(_structure.signature_of(signature), sampler.config, remover.config)
         self._client: Optional[Client] = None
 
     @classmethod

@@ -61,6 +61,9 @@ class ReferenceColumn:
         return PatternNode(self.path, rows)
 
 
+Pattern = Any  # a structure of PatternNode
+
+
 class _State(NamedTuple):
     """What conditions look at."""
 
@@ -184,6 +187,8 @@ class Config:
         self.priority = priority if isinstance(priority, TdError) else float(priority)
         self.node = _structure.node_of(pattern)
         self.nodes = nest.flatten(self.node, pattern)
+        if not self.nodes:
+            raise ValueError("a pattern must have rows of at least one column")
         for part in self.nodes:
             if not isinstance(part, PatternNode):
                 raise TypeError(f"a pattern consists of rows of a reference step, such as step['a'][-1], not {part!r}")
@@ -269,8 +274,9 @@ class StructuredWriter:
     def append(self, data: Any, *, partial_step: bool = False) -> None:
         """Appends a step, or a part of one, and makes the items of a step that is complete."""
         if self._columns is not None:
-            paths = _structure.paths(_structure.node_of(data))
-            if not self._columns.issuperset(paths):
+            node = _structure.node_of(data)
+            paths = _structure.paths(node)
+            if any(value is not None and path not in self._columns for path, value in zip(paths, nest.flatten(node, data))):
                 raise ValueError(f"Flattened data has an unexpected length, got {len(paths)} but wanted {len(self._columns)}.")
         self._writer.append(data, partial_step=partial_step)
         if not partial_step:

@@ -186,6 +186,8 @@ class TrajectoryWriter:
         self._check_open()
         node = _structure.node_of(data)
         values = nest.flatten(node, data)
+        if not values:
+            raise ValueError("a step must have at least one value")
         plan = self._plans.get(node)
         if plan is None or any(index < 0 and value is not None for index, value in zip(plan, values)):
             plan = self._new_plan(node, data, values)
@@ -260,6 +262,8 @@ class TrajectoryWriter:
         self._check_open()
         node = _structure.node_of(trajectory, (TrajectoryColumn,))
         names, columns = _structure.names(node), nest.flatten(node, trajectory)
+        if not columns:
+            raise ValueError("a trajectory must have at least one column")
         for name, column in zip(names, columns):
             if not isinstance(column, TrajectoryColumn):
                 raise TypeError(f"'{name}' of the trajectory must be values of a history, such as history['a'][-2:], not "

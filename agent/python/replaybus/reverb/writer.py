@@ -37,8 +37,8 @@ class Writer:
         if self._node not in (None, node):
             raise ValueError("the structure of this step differs from that of the steps before it")
         values = nest.flatten(node, data)
-        if any(value is None for value in values):
-            raise ValueError("a step has a value in the place of each None")
+        if not values or any(value is None for value in values):
+            raise ValueError("a step must have at least one value, and no None")
         try:
             self._rows.append(self._writer.Append(values))
         except ColumnError as error:
