@@ -89,6 +89,23 @@ static void print_limiter(const Replay__LimiterInfo *limiter)
     line("samples", "%s", limiter->samples_wait[0] ? limiter->samples_wait : "may go on");
 }
 
+/* One line for each field: "float32 [any 4]". */
+static void print_signature(const Replay__TableInfo *table)
+{
+    for (size_t i = 0; i < table->n_signature; i++) {
+        const Replay__Column *field = table->signature[i];
+        char clean[256], shape[128] = "";
+        int used = 0;
+        for (size_t d = 0; d < field->n_shape && used >= 0 && (size_t)used < sizeof shape; d++)
+            used += snprintf(shape + used, sizeof shape - (size_t)used, d == 0 && !field->shape[d] ? "%sany" : "%s%u",
+                             d ? " " : "", field->shape[d]);
+        line(i                   ? ""
+             : table->prescribed ? "signature"
+                                 : "newest item",
+             "%s: %s [%s]", format_clean(clean, sizeof clean, field->name), field->dtype, shape);
+    }
+}
+
 static void print_table(const Replay__TableInfo *table)
 {
     format_buffer a, b, c;
@@ -118,6 +135,9 @@ static void print_table(const Replay__TableInfo *table)
          format_count(b, table->deleted_episodes));
     line("samples are", "%s old, %.1f versions behind, on average", format_seconds(a, table->mean_age_s),
          table->mean_staleness);
+    print_signature(table);
+    if (table->metadata[0])
+        line("metadata", "%s", format_clean(clean, sizeof clean, table->metadata));
     line("priorities", "sum to %.6g", table->total_priority);
     for (size_t i = 0; i < table->n_stats; i++)
         line(i ? "" : "statistics", "%s = %.6g", table->stats[i]->name, table->stats[i]->value);

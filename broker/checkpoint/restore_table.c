@@ -8,6 +8,7 @@
 #include "broker/checkpoint/restore_parts.h"
 #include "proto/base/dtype.h"
 #include "proto/base/error.h"
+#include "proto/base/utf8.h"
 
 #define AHEAD 16u /* how many items ahead memory is prefetched */
 
@@ -100,6 +101,23 @@ static rp_status signature_match(const struct table *table, const struct image_t
     return RP_OK;
 }
 
+/* A table that is configured without metadata takes what the files have. */
+static rp_status metadata_match(struct table *table, const struct image_table *from, rp_error *err)
+{
+    const char *stored = from->info ? from->info->metadata : "", *configured = table->config->metadata;
+    size_t size = strlen(stored);
+    bool usable = size > 0 && size <= CONFIG_METADATA_MOST && utf8_valid(stored, size);
+    if (usable && (!configured || !configured[0]))
+        return table_set_metadata(table, stored, err);
+    if (usable && strcmp(stored, configured) != 0) {
+        char a[32], b[32];
+        snprintf(a, sizeof a, "%zu_bytes", size);
+        snprintf(b, sizeof b, "%zu_bytes", strlen(configured));
+        differs(table, "metadata", a, b);
+    }
+    return RP_OK;
+}
+
 rp_status restore_match(struct restoring *self, rp_error *err)
 {
     const struct tables *tables = self->state->tables;
@@ -119,6 +137,7 @@ rp_status restore_match(struct restoring *self, rp_error *err)
         RP_TRY(signature_match(table, from, err));
         if (from->high > table->capacity)
             RP_TRY(table_grow(table, from->high, err));
+        RP_TRY(metadata_match(table, from, err));
     }
     for (uint32_t t = 0; t < tables->n; t++) {
         bool known = false;
@@ -409,6 +428,8 @@ rp_status restore_items(struct restoring *self, uint32_t index, rp_error *err)
         counts_restore(table, from);
         table->resets = from->resets;
         table->last_insert_ns = self->state->loop->now_ns; /* no item is newer: see image_rebase */
+        if (table->in.size)
+            table_newest_layout(table, table->in.items[aged[table->in.size - 1].value].span.layout);
         extensions_restore(table, aged);
         if (table->in.marks)
             table->in.marks->all_changed = true;

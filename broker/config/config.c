@@ -150,6 +150,10 @@ static const struct schema_row rows[] = {
      "priority_diffusion: radius, decay; insert_on_sample: table"},
     {"tables[].policy_slot", SCHEMA_STRING, TABLE(policy_slot), "policy", 0, 0, NULL, 0,
      "parameter slot whose version determines how stale an item is"},
+    {"tables[].metadata", SCHEMA_STRING, TABLE(metadata), "", 0, CONFIG_METADATA_MOST, NULL, 0,
+     "any text about the table, for its users: the broker keeps it and shows it to clients; empty: as in the files "
+     "that "
+     "are loaded"},
 };
 
 struct limiter_config config_limiter(const struct limiter_section *section)

@@ -50,7 +50,12 @@ struct table_config {
     struct schema_list signature;  /* struct field_config */
     struct schema_list extensions; /* struct extension_config */
     char *policy_slot;
+    char *metadata;
 };
+
+/* Most bytes of a table's metadata: it is in every InfoReply, and at the beginning of every file. For all tables together the
+ * size of the configuration is the limit. */
+#define CONFIG_METADATA_MOST 65536u
 
 struct broker_config {
     char *service, *ingest, *events;

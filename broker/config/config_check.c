@@ -6,6 +6,7 @@
 #include "broker/extension/extension.h"
 #include "broker/select/selector.h"
 #include "proto/base/dtype.h"
+#include "proto/base/utf8.h"
 
 static void check_limiter(const struct table_config *table, const char *path, struct schema_report *report)
 {
@@ -147,6 +148,10 @@ static void check_table(const struct broker_config *config, uint32_t i, struct s
     for (uint32_t j = 0; j < i && length; j++)
         if (tables[j].name && strcmp(tables[j].name, table->name) == 0)
             schema_problem(report, at, "the name '%s' is taken by tables[%u]", table->name, j);
+    if (table->metadata && !utf8_valid(table->metadata, strlen(table->metadata))) {
+        snprintf(at, sizeof at, "%s.metadata", path);
+        schema_problem(report, at, "must be UTF-8; encode other bytes, for example in base64");
+    }
     check_limiter(table, path, report);
     check_signature(table, path, report);
     snprintf(at, sizeof at, "%s.sampler", path);

@@ -101,6 +101,7 @@ void journal_put_table(struct entry_sink to, const struct table *table)
     info.max_bytes = spec.max_bytes;
     info.max_times_sampled = (uint32_t)table->config->max_times_sampled;
     info.unique_samples = table->stats.unique_samples;
+    info.metadata = table->metadata;
     table_entry(to, table, &spec, &info);
 }
 

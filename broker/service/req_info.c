@@ -4,6 +4,7 @@
 #include "broker/checkpoint/checkpoint.h"
 #include "broker/journal/stream.h"
 #include "broker/service/arena.h"
+#include "broker/service/info_signature.h"
 #include "broker/service/service.h"
 #include "broker/session/flow.h"
 #include "broker/session/limiter_info.h"
@@ -70,6 +71,8 @@ static Replay__TableInfo *table_info(struct arena *arena, const struct table *ta
     info->deleted_episodes = table_deleted_episodes(table);
     info->mean_age_s = from->mean_age_s;
     info->mean_staleness = from->mean_staleness;
+    info->metadata = table->metadata;
+    info_signature(arena, table, info);
     info->total_priority = table->sampler_ops->total ? table->sampler_ops->total(table->in.sampler) : 0;
     info->stats = stats;
     struct stat_sink sink = {arena, info};

@@ -169,6 +169,17 @@ static rp_status slot_claim(struct table *self, const struct arrival *arrival, u
     return RP_OK;
 }
 
+void table_newest_layout(struct table *self, uint32_t layout)
+{
+    if (__builtin_expect(layout == self->newest_layout, 1))
+        return;
+    if (layout != NO_LAYOUT)
+        layouts_at(self->layouts, layout)->refs++;
+    if (self->newest_layout != NO_LAYOUT)
+        layouts_release(self->layouts, layouts_at(self->layouts, self->newest_layout));
+    self->newest_layout = layout;
+}
+
 rp_status table_insert(struct table *self, const struct arrival *arrival, rp_error *err)
 {
     const struct tables *tables = self->tables;
@@ -192,6 +203,7 @@ rp_status table_insert(struct table *self, const struct arrival *arrival, rp_err
     self->sampler_ops->insert(self->in.sampler, slot, item->priority);
     self->remover_ops->insert(self->in.remover, slot, item->priority);
     self->in.size++;
+    table_newest_layout(self, item->span.layout);
     limiter_inserted(&self->limiter, 1);
     self->stats.total_inserts++;
     EFFECT(loop, insert, self, slot, arrival->flow);

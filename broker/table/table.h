@@ -36,6 +36,7 @@ struct extension {
     rp_extension_host host;
 };
 
+#define NO_LAYOUT UINT32_MAX
 #define TABLE_RATE_SECONDS 10u
 
 /* Most evictions that one insert may cause, so that no insert stalls the loop; a chore does the rest. */
@@ -72,6 +73,8 @@ struct table {
     bool hook_insert, hook_sample, hook_update, hook_delete;
     bool one_by_one; /* a pick may change what the next pick sees */
     struct signature signature;
+    uint32_t newest_layout; /* of the last item inserted, held; NO_LAYOUT: none was */
+    char *metadata;         /* a copy: from the configuration, or from the files if that has none */
     uint64_t seed;
     uint64_t resets;
     int64_t last_insert_ns;  /* insert times are strictly increasing: they are the order of insertion */
@@ -106,6 +109,10 @@ rp_status table_check_priority(const struct table *self, double priority, rp_err
 /* Inserts an item, counts it, then evicts the surplus. Does not ask the limiter: the caller has. On RP_OK the table takes the
  * span's references. ALREADY_EXISTS, RESOURCE_EXHAUSTED, NO_MEMORY: nothing has changed. */
 rp_status table_insert(struct table *self, const struct arrival *arrival, rp_error *err);
+/* Notes that the newest item has this layout, which says what the table stores. NO_LAYOUT: that is not known. */
+void table_newest_layout(struct table *self, uint32_t layout);
+/* Sets the metadata, which is copied. */
+rp_status table_set_metadata(struct table *self, const char *text, rp_error *err);
 /* Returns the slot of a key. UINT32_MAX: no such key. */
 uint32_t table_find(const struct table *self, uint64_t key);
 void table_remove(struct table *self, uint32_t slot);

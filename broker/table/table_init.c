@@ -1,5 +1,6 @@
 /* Creates and destroys a table. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "broker/table/extension_host.h"
 #include "broker/table/tables.h"
@@ -62,11 +63,22 @@ static rp_status selector_find(const struct table *self, const char *kind, const
                 : err_set(err, RP_NOT_FOUND, "no selector '%s', neither built in nor in a loaded plug-in", kind);
 }
 
+rp_status table_set_metadata(struct table *self, const char *text, rp_error *err)
+{
+    char *copy = strdup(text);
+    if (!copy)
+        return err_set(err, RP_NO_MEMORY, "no memory for the metadata of table '%s'", self->name);
+    free(self->metadata);
+    self->metadata = copy;
+    return RP_OK;
+}
+
 static rp_status init_with(struct table *self, uint32_t capacity, rp_error *err)
 {
     const struct table_config *config = self->config;
     self->name = config->name;
     self->waiters_end = &self->waiters;
+    self->newest_layout = NO_LAYOUT;
     self->capacity = capacity;
     self->loop = self->tables->loop;
     self->store = self->tables->store;
@@ -78,6 +90,7 @@ static rp_status init_with(struct table *self, uint32_t capacity, rp_error *err)
     RP_TRY(selector_find(self, config->sampler.kind, &self->sampler_ops, err));
     RP_TRY(selector_find(self, config->remover.kind, &self->remover_ops, err));
     RP_TRY(signature_init(self, err));
+    RP_TRY(table_set_metadata(self, config->metadata ? config->metadata : "", err));
     RP_TRY(contents_init(&self->in, self, (struct contents_seeds){self->seed, self->seed ^ 1}, err));
     RP_TRY(extensions_init(self, err));
     self->one_by_one = config->max_times_sampled > 0 || self->hook_sample;
@@ -108,5 +121,7 @@ void table_fini(struct table *self)
         if (self->in.items[i].span.n)
             table_release_item(self, &self->in, &self->in.items[i]);
     contents_fini(&self->in, self);
+    table_newest_layout(self, NO_LAYOUT);
     free(self->signature.fields);
+    free(self->metadata);
 }

@@ -63,6 +63,7 @@ rp_status table_reset(struct table *self, rp_error *err)
     self->in = fresh;
     self->bytes = 0;
     self->resets++;
+    table_newest_layout(self, NO_LAYOUT);
     self->stats.episodes = self->stats.unique_samples = 0;
     EFFECT(self->loop, reset, self);
     const struct marks *marks = old->in.marks;

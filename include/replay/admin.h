@@ -9,6 +9,7 @@
 #include "replay/client.h"
 #include "replay/error.h"
 #include "replay/sampler.h"
+#include "replay/types.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -22,6 +23,14 @@ typedef struct rp_limiter_info {
     const char *inserts_wait; /* "", or the reason why an insert would wait */
     const char *samples_wait;
 } rp_limiter_info;
+
+/* A field of a table's items: shape counts steps first, unless the field has no steps; 0: any number of steps. */
+typedef struct rp_signature_field {
+    const char *name;
+    int32_t dtype; /* an rp_dtype */
+    uint32_t rank;
+    uint32_t shape[RP_MAX_RANK + 1];
+} rp_signature_field;
 
 typedef struct rp_table_info {
     const char *name, *sampler, *remover;
@@ -38,6 +47,11 @@ typedef struct rp_table_info {
     uint64_t evicted_for_memory; /* of evicted: to free memory; since the broker started */
     uint64_t unique_samples;     /* items that were sampled at least once; since the last reset */
     uint64_t deleted_episodes;   /* of episodes: all their items have left the table */
+    const char *metadata;        /* text about the table, from the broker's configuration; "": none */
+    /* The fields that the configuration prescribes for all items; otherwise those of the newest item. */
+    const rp_signature_field *signature;
+    uint32_t n_signature; /* 0: not known: nothing was inserted since the last reset, or the broker restarted empty */
+    uint32_t prescribed;  /* 1: all items have this signature */
 } rp_table_info;
 
 typedef struct rp_server_info {

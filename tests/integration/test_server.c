@@ -99,6 +99,78 @@ static void test_two_at_once(void **state)
     rp_server_stop(&b);
 }
 
+static rp_info *info_of(rp_client *client)
+{
+    rp_info *info = NULL;
+    rp_error err = {0};
+    assert_int_equal(rp_admin_info(client, NULL, 0, WAIT, &info, &err), RP_OK);
+    return info;
+}
+
+/* A table tells what it was configured with and what is stored there. */
+static void test_signature_and_metadata(void **state)
+{
+    (void)state;
+    rp_server *server = start("service: tcp://127.0.0.1:0\ningest: tcp://127.0.0.1:0\nevents: tcp://127.0.0.1:0\n"
+                              "tables:\n"
+                              "  - {name: replay, max_size: 10, metadata: '{\"env\": \"CartPole-v1\"}'}\n"
+                              "  - {name: strict, max_size: 10, signature: [{name: y, dtype: int8, shape: [0, 3]}]}\n");
+    rp_client *client = connect_to(server);
+    rp_info *info = info_of(client);
+    assert_string_equal(info->tables[0].metadata, "{\"env\": \"CartPole-v1\"}");
+    assert_int_equal(info->tables[0].n_signature, 0);
+    assert_string_equal(info->tables[1].metadata, "");
+    assert_int_equal(info->tables[1].prescribed, 1);
+    assert_int_equal(info->tables[1].n_signature, 1);
+    assert_string_equal(info->tables[1].signature[0].name, "y");
+    assert_int_equal(info->tables[1].signature[0].dtype, RP_DTYPE_INT8);
+    assert_int_equal(info->tables[1].signature[0].rank, 2);
+    assert_int_equal(info->tables[1].signature[0].shape[0], 0);
+    assert_int_equal(info->tables[1].signature[0].shape[1], 3);
+    rp_info_free(&info);
+
+    rp_error err = {0};
+    rp_column columns[] = {{.name = "observation", .dtype = RP_DTYPE_FLOAT32, .rank = 1, .shape = {4}},
+                           {.name = "action", .dtype = RP_DTYPE_INT64}};
+    rp_writer_options options = {.struct_size = sizeof options, .keep_alive = 2};
+    rp_writer *writer = rp_writer_new(client, columns, 2, &options, WAIT, &err);
+    float observation[4] = {0};
+    int64_t action = 1;
+    const void *step[] = {observation, &action};
+    rp_slice slices[] = {{.column = 0, .start = -2, .count = 2},
+                         {.field = "last", .column = 1, .start = -1, .count = 1, .squeeze = 1}};
+    uint64_t key;
+    for (uint32_t i = 0; i < 2; i++)
+        assert_int_equal(rp_writer_append(writer, step, WAIT, &err), RP_OK);
+    assert_int_equal(rp_writer_item(writer, "replay", 1, slices, 2, WAIT, &key, &err), RP_OK);
+    assert_int_equal(rp_writer_destroy(&writer, WAIT, &err), RP_OK);
+    info = info_of(client);
+    const rp_table_info *table = &info->tables[0];
+    assert_int_equal(table->prescribed, 0);
+    assert_int_equal(table->n_signature, 2);
+    assert_string_equal(table->signature[0].name, "observation");
+    assert_int_equal(table->signature[0].rank, 2);
+    assert_int_equal(table->signature[0].shape[0], 2);
+    assert_int_equal(table->signature[0].shape[1], 4);
+    assert_string_equal(table->signature[1].name, "last");
+    assert_int_equal(table->signature[1].dtype, RP_DTYPE_INT64);
+    assert_int_equal(table->signature[1].rank, 0);
+    rp_info_free(&info);
+
+    /* The item goes, and the signature stays until a reset. */
+    assert_int_equal(rp_items_delete(client, "replay", &key, 1, WAIT, NULL, &err), RP_OK);
+    info = info_of(client);
+    assert_int_equal(info->tables[0].n_signature, 2);
+    rp_info_free(&info);
+    assert_int_equal(rp_admin_reset(client, "replay", WAIT, NULL, &err), RP_OK);
+    info = info_of(client);
+    assert_int_equal(info->tables[0].n_signature, 0);
+    assert_string_equal(info->tables[0].metadata, "{\"env\": \"CartPole-v1\"}");
+    rp_info_free(&info);
+    rp_client_destroy(&client);
+    rp_server_stop(&server);
+}
+
 static void test_mistakes(void **state)
 {
     (void)state;
@@ -150,6 +222,14 @@ static uint32_t open_threads(void)
     return n;
 }
 
+/* A thread of libzmq blocks signals as the first thing that it does: it may not have got that far yet. */
+static void await_open_threads(uint32_t want)
+{
+    for (uint32_t i = 0; i < 1000 && open_threads() != want; i++)
+        usleep(1000);
+    assert_int_equal(open_threads(), want);
+}
+
 /* With a journal there are czmq actors, which would catch signals if they were let. */
 static void test_signals_stay(void **state)
 {
@@ -165,7 +245,7 @@ static void test_signals_stay(void **state)
         sigaction(signals[i], NULL, &before[i]);
     uint32_t threads = open_threads();
     rp_server *server = start(yaml);
-    assert_int_equal(open_threads(), threads);
+    await_open_threads(threads);
     rp_client *client = connect_to(server);
     write_items(client, 20);
     for (uint32_t i = 0; i < N_SIGNALS; i++) {
@@ -263,7 +343,7 @@ int main(void)
         cmocka_unit_test(test_default),      cmocka_unit_test(test_two_at_once),
         cmocka_unit_test(test_mistakes),     cmocka_unit_test(test_every_interface),
         cmocka_unit_test(test_signals_stay), cmocka_unit_test(test_stop_ends_waits),
-        cmocka_unit_test(test_log),
+        cmocka_unit_test(test_log),          cmocka_unit_test(test_signature_and_metadata),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,6 +7,7 @@
 
 #include "agent/client/batch/batch.h"
 #include "agent/client/conn/client.h"
+#include "proto/base/dtype.h"
 #include "proto/base/error.h"
 
 #define GRACE_MS 2000
@@ -177,6 +178,7 @@ rp_status admin_set_limiter(struct conn *conn, const char *table, const rp_limit
 struct info_box {
     rp_info info;
     Replay__Reply *wire;
+    rp_signature_field *fields; /* of all tables */
 };
 
 static void limiter_from(const Replay__LimiterInfo *from, rp_limiter_info *out)
@@ -194,6 +196,13 @@ static void limiter_from(const Replay__LimiterInfo *from, rp_limiter_info *out)
                              .cursor = from->cursor,
                              .inserts_wait = from->inserts_wait,
                              .samples_wait = from->samples_wait};
+}
+
+static void field_from(const Replay__Column *from, rp_signature_field *out)
+{
+    *out = (rp_signature_field){.name = from->name, .dtype = dtype_by_name(from->dtype)};
+    for (; out->rank < from->n_shape && out->rank <= RP_MAX_RANK; out->rank++)
+        out->shape[out->rank] = from->shape[out->rank];
 }
 
 static void table_from(const Replay__TableInfo *from, rp_table_info *out)
@@ -222,7 +231,9 @@ static void table_from(const Replay__TableInfo *from, rp_table_info *out)
                            .total_priority = from->total_priority,
                            .evicted_for_memory = from->evicted_for_memory,
                            .unique_samples = from->unique_samples,
-                           .deleted_episodes = from->deleted_episodes};
+                           .deleted_episodes = from->deleted_episodes,
+                           .metadata = from->metadata,
+                           .prescribed = from->prescribed};
     limiter_from(from->limiter, &out->limiter);
 }
 
@@ -265,7 +276,23 @@ static void session_from(const Replay__SessionInfo *from, rp_session_info *out)
     }
 }
 
-static bool info_from(const Replay__InfoReply *from, rp_info *out)
+/* Copies the fields of all tables. False: no memory. */
+static bool signatures_from(const Replay__InfoReply *from, rp_table_info *tables, rp_signature_field **out)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < from->n_tables; i++)
+        n += from->tables[i]->n_signature;
+    rp_signature_field *fields = *out = calloc(n + 1, sizeof *fields);
+    for (size_t i = 0; fields && i < from->n_tables; i++) {
+        tables[i].signature = fields;
+        tables[i].n_signature = (uint32_t)from->tables[i]->n_signature;
+        for (size_t f = 0; f < from->tables[i]->n_signature; f++)
+            field_from(from->tables[i]->signature[f], fields++);
+    }
+    return *out != NULL;
+}
+
+static bool info_from(const Replay__InfoReply *from, rp_info *out, rp_signature_field **fields)
 {
     rp_table_info *tables = calloc(from->n_tables + 1, sizeof *tables);
     rp_slot_info *slots = calloc(from->n_slots + 1, sizeof *slots);
@@ -287,7 +314,7 @@ static bool info_from(const Replay__InfoReply *from, rp_info *out)
         counters[out->n_counters++] = (rp_counter_info){from->counters[i]->name, from->counters[i]->value};
     for (size_t i = 0; i < from->n_sessions; i++)
         session_from(from->sessions[i], &sessions[out->n_sessions++]);
-    return true;
+    return signatures_from(from, tables, fields);
 }
 
 void rp_info_free(rp_info **info)
@@ -300,6 +327,7 @@ void rp_info_free(rp_info **info)
     free((void *)(uintptr_t)box->info.slots);
     free((void *)(uintptr_t)box->info.counters);
     free((void *)(uintptr_t)box->info.sessions);
+    free(box->fields);
     if (box->wire)
         conn_reply_unpacked_free(box->wire);
     free(box);
@@ -318,7 +346,7 @@ rp_status rp_admin_info(rp_client *client, const char *table, uint32_t sessions,
     }
     box->wire = wire;
     *out = &box->info;
-    if (info_from(wire->info, &box->info))
+    if (info_from(wire->info, &box->info, &box->fields))
         return RP_OK;
     rp_info_free(out);
     return err_set(err, RP_NO_MEMORY, "no memory for the broker's information");

@@ -8,11 +8,11 @@ from typing import Any, Iterator, NamedTuple, Optional
 
 import numpy as np
 
-from . import _core
+from . import _core, nest
 from .errors import FailedPrecondition
 from .params import DEFAULT, Counter, Params, Reduce, Timeout
 from .sampler import Batch, Change, Sampler, Updater, as_keys, as_priorities
-from .writer import VectorWriter, Writer
+from .writer import Field, VectorWriter, Writer
 
 class CheckpointInfo(NamedTuple):
     """What a checkpoint became. based_on is 0 for a checkpoint that is whole in itself."""
@@ -145,6 +145,33 @@ class Client:
         """The broker's state: server, tables, slots, counters, and with ``sessions`` the list of sessions."""
         return json.loads(self._request("info", timeout, table, int(sessions)))
 
+    def _table(self, name: str, timeout: Timeout) -> dict:
+        return self.info(name, timeout=timeout)["tables"][0]
+
+    def signature(self, table: str, timeout: Timeout = DEFAULT) -> Any:
+        """What a table stores: a Field in the place of each array of an item, in the structure in which it was written.
+
+        It is the signature that the broker's configuration prescribes, or that of the newest item. A shape counts steps first,
+        where None is any number, unless an item has one row of the column. None: nothing was inserted yet.
+
+        >>> import numpy as np, replaybus
+        >>> with replaybus.Server([replaybus.Table("replay")]) as server, replaybus.Client(server.endpoint) as client:
+        ...     with client.writer() as writer:
+        ...         writer.append({"obs": {"x": np.zeros(4, "float32")}, "action": np.int64(0)})
+        ...         key = writer.item("replay")
+        ...     client.signature("replay")
+        {'obs': {'x': Field(dtype='float32', shape=(None, 4))}, 'action': Field(dtype='int64', shape=(None,))}
+        """
+        fields = self._table(table, timeout).get("signature", [])
+        if not fields:
+            return None
+        node = nest.node_of_names(tuple(field["name"] for field in fields))
+        return nest.pack(node, (Field(field["dtype"], _shape(field.get("shape", []))) for field in fields))
+
+    def metadata(self, table: str, timeout: Timeout = DEFAULT) -> str:
+        """The text that the table was configured with: ``Table(metadata=...)``."""
+        return self._table(table, timeout).get("metadata", "")
+
     def why(self, timeout: Timeout = DEFAULT) -> dict:
         """Who waits inside the broker, and what for."""
         return json.loads(self._request("why", timeout))
@@ -176,6 +203,11 @@ class Client:
         bits = sum(1 << i for i, value in enumerate(values) if value is not None)
         numbers = np.array([0.0 if value is None else value for value in values])
         return json.loads(self._request("limiter", timeout, table, bits, 0, None, None, numbers))
+
+
+def _shape(sizes: list) -> tuple:
+    """A shape of the broker, in which the number of steps may be 0: any."""
+    return tuple(size if i or size else None for i, size in enumerate(sizes))
 
 
 def _client(endpoint: str, name: Optional[str], timeout: Optional[float]) -> Client:

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -27,8 +28,10 @@ def broker_program() -> str:
 
 
 def Table(name: str, *, sampler: Any = "uniform", remover: Any = "fifo", max_size: int = 1_000_000, limiter: Any = None,
-          max_times_sampled: int = 0, **more: Any) -> dict:
+          max_times_sampled: int = 0, metadata: str = "", **more: Any) -> dict:
     """A table of a broker's configuration. Keys and values are those of docs/CONFIG.md, ``tables[]``.
+
+    ``metadata`` is any text of at most 64 KiB. The broker keeps it, also in checkpoints; ``Client.metadata`` reads it.
 
     >>> Table("replay", sampler={"kind": "prioritized", "options": {"exponent": 0.6}}, limiter={"kind": "min_size", "min_size": 100})["name"]
     'replay'
@@ -39,6 +42,8 @@ def Table(name: str, *, sampler: Any = "uniform", remover: Any = "fifo", max_siz
              "max_times_sampled": max_times_sampled, **more}
     if limiter is not None:
         table["limiter"] = limiter
+    if metadata:
+        table["metadata"] = metadata
     return table
 
 
@@ -74,7 +79,7 @@ class Server:
         self._pid, self._folder = os.getpid(), ""
         self._core: Optional[_core.Server] = None
         self.process: Optional[subprocess.Popen] = None
-        text = json.dumps(_settings(tables, port, journal, checkpoint, config), default=dict)
+        text = _yaml(_settings(tables, port, journal, checkpoint, config))
         if mode == "thread":
             self._core = _core.Server(text)
             self.endpoint = self._core.endpoint
@@ -85,7 +90,7 @@ class Server:
     def _run_process(self, text: str, log_level: str, timeout: float) -> None:
         self._folder = tempfile.mkdtemp(prefix="replaybus-")
         path = os.path.join(self._folder, "broker.json")
-        Path(path).write_text(text)
+        Path(path).write_text(text, encoding="utf-8")
         self._endpoints = os.path.join(self._folder, "endpoints")
         try:
             self._start(path, log_level)
@@ -172,6 +177,13 @@ def _settings(tables: Sequence[Mapping[str, Any]], port: Optional[int], journal:
     return settings
 
 
+def _yaml(settings: dict) -> str:
+    """The settings as JSON that is YAML, too: YAML takes neither pairs of surrogates nor bare control characters."""
+    text = json.dumps(settings, default=dict, ensure_ascii=False)
+    return _BARE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+_BARE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 _live: "weakref.WeakSet[Server]" = weakref.WeakSet()
 
 

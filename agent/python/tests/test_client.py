@@ -3,9 +3,11 @@ import pickle
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 import replaybus
+from replaybus import Field
 
 
 def test_params(client):
@@ -38,6 +40,39 @@ def test_info(client):
     assert client.state()["connected"] and client.state()["release"] == replaybus.__version__
     with pytest.raises(replaybus.NotFound, match="reply"):
         client.info("reply")
+
+
+def test_signature(client):
+    assert client.signature("replay") is None
+    assert client.signature("strict") == {"x": Field("float32", (1,))}
+    with client.writer(keep_alive=3) as writer:
+        for _ in range(3):
+            writer.append({"obs": (np.zeros((2, 2), "uint8"), np.float32(0)), "done": False})
+        obs, done = writer.columns["obs"], writer.columns["done"]
+        writer.item("replay", 1.0, {"obs": (obs[0][-3:-1], obs[1][-1]), "done": done[-2:]})
+    assert client.signature("replay") == {"obs": (Field("uint8", (2, 2, 2)), Field("float32")), "done": Field("bool", (None,))}
+    with client.writer() as writer:
+        writer.append(np.zeros(3))
+        writer.item("replay")
+    assert client.signature("replay") == Field("float64", (None, 3))
+    client.reset("replay")
+    assert client.signature("replay") is None
+
+
+@pytest.mark.parametrize("mode", ["process", "thread"])
+def test_metadata(tmp_path, mode):
+    text = 'json: {"a": [1, null]}\n\t\x01\x85\u2028 é \U0001F600 # - \'"' + "m" * 60_000
+    with replaybus.Server([replaybus.Table("a", metadata=text), replaybus.Table.queue("b", 5)], mode=mode,
+                          checkpoint=tmp_path) as server, server.client() as client:
+        assert client.metadata("a") == text and client.metadata("b") == ""
+        with pytest.raises(replaybus.NotFound):
+            client.metadata("c")
+        client.checkpoint()
+    with replaybus.Server([replaybus.Table("a"), replaybus.Table("b", metadata="x")], mode=mode,
+                          checkpoint=tmp_path) as server, server.client() as client:
+        assert client.metadata("a") == text and client.metadata("b") == "x"
+    with pytest.raises(replaybus.InvalidArgument, match="metadata"):
+        replaybus.Server([replaybus.Table("a", metadata="m" * 65_537)], mode=mode)
 
 
 def test_limiter(client):

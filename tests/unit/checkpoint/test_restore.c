@@ -179,6 +179,45 @@ static void times_sampled_above_a_new_limit_remove_the_item(void **state)
     twin_folder_fini(&folder);
 }
 
+/* Starts a broker from the files with this metadata, and checks what it shows of its table. */
+static void metadata_becomes(struct twin_folder *folder, const char *configured, const char *want, size_t fields)
+{
+    struct embed embed;
+    char tables[512];
+    snprintf(tables, sizeof tables, PLAIN, 100, configured);
+    embed_start(&embed, tables, twin_config(folder, NULL));
+    struct testpeer *peer = testpeer_new(&embed);
+    testpeer_open(peer, false);
+    const Replay__TableInfo *info = testpeer_table_info(peer, "t");
+    assert_string_equal(info->metadata, want);
+    assert_int_equal(info->n_signature, fields);
+    assert_false(info->prescribed);
+    if (fields) {
+        assert_string_equal(info->signature[0]->name, "x");
+        assert_string_equal(info->signature[0]->dtype, "uint64");
+        assert_int_equal(info->signature[0]->n_shape, 0); /* squeezed */
+    } else {
+        testpeer_insert(peer, "t", 1, 3, 1);
+        embed_settle(&embed);
+        assert_int_equal(testpeer_table_info(peer, "t")->n_signature, 1);
+    }
+    twin_checkpoint(&embed);
+    twin_kill(&embed);
+}
+
+static void metadata_is_kept_unless_the_configuration_has_other(void **state)
+{
+    (void)state;
+    struct twin_folder folder;
+    twin_folder_init(&folder);
+    metadata_becomes(&folder, ", metadata: 'unit: meters'", "unit: meters", 0);
+    metadata_becomes(&folder, "", "unit: meters", 1);
+    metadata_becomes(&folder, "", "unit: meters", 1);
+    metadata_becomes(&folder, ", metadata: 'unit: miles'", "unit: miles", 1);
+    metadata_becomes(&folder, ", metadata: ''", "unit: miles", 1);
+    twin_folder_fini(&folder);
+}
+
 static void tables_come_and_go(void **state)
 {
     (void)state;
@@ -457,6 +496,7 @@ int main(void)
         cmocka_unit_test(a_smaller_table_keeps_what_fits),
         cmocka_unit_test(a_smaller_table_can_be_checkpointed_and_loaded),
         cmocka_unit_test(times_sampled_above_a_new_limit_remove_the_item),
+        cmocka_unit_test(metadata_is_kept_unless_the_configuration_has_other),
         cmocka_unit_test(tables_come_and_go),
         cmocka_unit_test(another_signature_is_refused),
         cmocka_unit_test(a_limiter_of_another_kind_starts_balanced),

@@ -169,6 +169,42 @@ static void keys_are_checked_against_each_other(void **state)
         has_problem(problems, wants[i]);
 }
 
+/* n tables with metadata of so many bytes each. */
+static bool read_metadata(uint32_t n, size_t bytes, char *problems, size_t size)
+{
+    struct broker_config config;
+    char *yaml = NULL;
+    size_t length;
+    FILE *file = open_memstream(&yaml, &length);
+    fprintf(file, "tables:\n");
+    for (uint32_t i = 0; i < n; i++) {
+        fprintf(file, "  - {name: t%u, metadata: '", i);
+        for (size_t b = 0; b < bytes; b++)
+            fputc('m', file);
+        fprintf(file, "'}\n");
+    }
+    fclose(file);
+    bool ok = embed_read_config(yaml, &config, problems, size);
+    if (ok)
+        assert_int_equal(strlen(((const struct table_config *)config.tables.data)[0].metadata), bytes);
+    schema_free(&broker_schema, &config);
+    free(yaml);
+    return ok;
+}
+
+static void metadata_is_bounded(void **state)
+{
+    (void)state;
+    char problems[4000];
+    assert_true(read_metadata(1, 0, problems, sizeof problems));
+    assert_true(read_metadata(1, CONFIG_METADATA_MOST, problems, sizeof problems));
+    assert_false(read_metadata(1, CONFIG_METADATA_MOST + 1, problems, sizeof problems));
+    has_problem(problems, "65537");
+    assert_true(read_metadata(15, CONFIG_METADATA_MOST, problems, sizeof problems));
+    assert_false(read_metadata(16, CONFIG_METADATA_MOST, problems, sizeof problems));
+    has_problem(problems, "1024 KiB"); /* the whole file */
+}
+
 static void what_is_printed_reads_back_to_the_same(void **state)
 {
     (void)state;
@@ -179,6 +215,7 @@ static void what_is_printed_reads_back_to_the_same(void **state)
         "    limiter: {kind: sample_to_insert_ratio, samples_per_insert: 2.5, min_size: 10, min_diff: -5, max_diff: "
         "1e9}\n"
         "    signature: [{name: x, dtype: float32, shape: [0, 4]}]\n"
+        "    metadata: \"{'a': [1]}\\n\\x01 \\\"b\\\" # \\U0001F600\"\n"
         "    extensions: [{kind: statistics}, {kind: priority_diffusion, options: {radius: 2}}]\n  - name: b\n";
     struct broker_config config, again;
     char problems[2000], *first = NULL, *second = NULL;
@@ -195,6 +232,7 @@ static void what_is_printed_reads_back_to_the_same(void **state)
     assert_string_equal(first, second);
     const struct table_config *table = again.tables.data;
     assert_string_equal(table->name, "odd: \"name\"");
+    assert_string_equal(table->metadata, "{'a': [1]}\n\001 \"b\" # \xf0\x9f\x98\x80");
     assert_true(table->limiter.min_diff == -5.0);
     assert_int_equal(again.plugins.count, 2);
     free(first);
@@ -211,6 +249,7 @@ int main(void)
         cmocka_unit_test(units_are_understood),
         cmocka_unit_test(every_mistake_is_reported_at_once_with_its_place),
         cmocka_unit_test(keys_are_checked_against_each_other),
+        cmocka_unit_test(metadata_is_bounded),
         cmocka_unit_test(what_is_printed_reads_back_to_the_same),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
