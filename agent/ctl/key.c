@@ -11,11 +11,6 @@
 
 #define PATH_BYTES 4096u
 
-static int fail(const struct ctl *ctl, const rp_error *err)
-{
-    return ctl_fail(ctl, err);
-}
-
 static rp_status path_in(const char *folder, const char *name, char out[PATH_BYTES], rp_error *err)
 {
     if ((size_t)snprintf(out, PATH_BYTES, "%s/%s", folder, name) < PATH_BYTES)
@@ -48,20 +43,6 @@ static void print_key(const struct ctl *ctl, const char *name, const uint8_t *pu
 
 /* ---- key files ---- */
 
-/* Reads the broker's key of a folder; makes folder and key if they do not exist. */
-static rp_status broker_key(const char *folder, struct key *out, rp_error *err)
-{
-    char path[PATH_BYTES];
-    if (mkdir(folder, 0700) != 0 && errno != EEXIST)
-        return err_set(err, RP_IO, "cannot make the folder %s: %s", folder, strerror(errno));
-    RP_TRY(path_in(folder, ALLOW_BROKER_KEY, path, err));
-    rp_status status = key_read(path, out, err);
-    if (status != RP_NOT_FOUND)
-        return status;
-    RP_TRY(key_make(out, "broker", err));
-    return key_write(path, out, false, err);
-}
-
 /* The name of a key is the name of its file without a suffix. */
 static void name_of(const char *path, char out[KEY_NAME])
 {
@@ -83,7 +64,7 @@ static rp_status introduce(const struct ctl *ctl, struct key *key, rp_error *err
     if (!ctl->keys)
         return RP_OK;
     struct key broker;
-    RP_TRY(broker_key(ctl->keys, &broker, err));
+    RP_TRY(allow_broker_key(ctl->keys, &broker, err));
     key_add_broker(key, broker.public_key);
     key_wipe(&broker);
     struct allowed_key allowed = {.roles = roles_parse(ctl->role ? ctl->role : ""), .quota = {-1, -1, -1, -1, -1}};
@@ -114,7 +95,7 @@ static int key_new(struct ctl *ctl)
     if (status == RP_OK)
         print_key(ctl, key.name, key.public_key, ctl->role);
     key_wipe(&key);
-    return status == RP_OK ? CTL_OK : fail(ctl, &err);
+    return status == RP_OK ? CTL_OK : ctl_fail(ctl, &err);
 }
 
 static int key_show(struct ctl *ctl)
@@ -126,11 +107,11 @@ static int key_show(struct ctl *ctl)
     const char *file = ctl->argv[1];
     if (stat(file, &info) == 0 && S_ISDIR(info.st_mode)) {
         if (path_in(file, ALLOW_BROKER_KEY, path, &err) != RP_OK)
-            return fail(ctl, &err);
+            return ctl_fail(ctl, &err);
         file = path;
     }
     if (key_read(file, &key, &err) != RP_OK)
-        return fail(ctl, &err);
+        return ctl_fail(ctl, &err);
     print_key(ctl, key.name, key.public_key, NULL);
     for (uint32_t i = 0; i < key.n_brokers; i++)
         print_key(ctl, "broker", key.brokers[i], NULL);
@@ -151,7 +132,7 @@ static int key_trust(struct ctl *ctl)
         status = key_write(ctl->argv[1], &key, true, &err);
     }
     key_wipe(&key);
-    return status == RP_OK ? CTL_OK : fail(ctl, &err);
+    return status == RP_OK ? CTL_OK : ctl_fail(ctl, &err);
 }
 
 /* ---- the list of a broker ---- */
@@ -169,13 +150,13 @@ static int key_allow(struct ctl *ctl)
     if (size < 0 || (size_t)size >= sizeof line || !allow_parse(line, &key))
         return ctl_usage("NAME PUBLIC are a name and a public key of 40 characters; limits are sessions=N, "
                          "granted=BYTES, waiting=N, unread=BYTES, inserts=N");
-    return allow_add(ctl->argv[1], &key, &err) == RP_OK ? CTL_OK : fail(ctl, &err);
+    return allow_add(ctl->argv[1], &key, &err) == RP_OK ? CTL_OK : ctl_fail(ctl, &err);
 }
 
 static int key_revoke(struct ctl *ctl)
 {
     rp_error err = {0};
-    return allow_remove(ctl->argv[1], ctl->argv[2], &err) == RP_OK ? CTL_OK : fail(ctl, &err);
+    return allow_remove(ctl->argv[1], ctl->argv[2], &err) == RP_OK ? CTL_OK : ctl_fail(ctl, &err);
 }
 
 static int key_list(struct ctl *ctl)
@@ -184,7 +165,7 @@ static int key_list(struct ctl *ctl)
     rp_error err = {0};
     char roles[64];
     if (allow_read(ctl->argv[1], &list, &err) != RP_OK)
-        return fail(ctl, &err);
+        return ctl_fail(ctl, &err);
     for (uint32_t i = 0; i < list.n; i++)
         print_key(ctl, list.keys[i].name, list.keys[i].public_key, roles_text(list.keys[i].roles, roles, sizeof roles));
     allow_free(&list);
@@ -218,7 +199,7 @@ static int key_rotate(struct ctl *ctl)
     if (status == RP_OK)
         print_key(ctl, finish ? "broker" : "next", key.public_key, NULL);
     key_wipe(&key);
-    return status == RP_OK ? CTL_OK : fail(ctl, &err);
+    return status == RP_OK ? CTL_OK : ctl_fail(ctl, &err);
 }
 
 /* ---- the command ---- */

@@ -28,6 +28,7 @@ void prepare_fini(struct prepared *self)
 {
     guard_stop(&self->guard);
     interrupts_fini(&self->interrupts);
+    run_keys_close(&self->keys);
     if (self->lock >= 0)
         close(self->lock);
     log_close();
@@ -184,6 +185,16 @@ rp_status prepare_write_config(struct prepared *self, rp_error *err)
     return status;
 }
 
+rp_status prepare_keys(struct prepared *self, rp_error *err)
+{
+    char list[1024] = "";
+    const struct command_context context = {.folder = self->folder};
+    const char *dir = self->config.broker.keys_dir;
+    if (dir && dir[0])
+        command_keep(&context, dir, list, sizeof list);
+    return run_keys_open(&self->keys, &self->config.broker, self->folder, list, err);
+}
+
 rp_status prepare_folder(struct prepared *self, const struct launch *launch, const char *suffix, rp_error *err)
 {
     char name[256], log[FOLDER_SIZE + 32];
@@ -192,6 +203,7 @@ rp_status prepare_folder(struct prepared *self, const struct launch *launch, con
     RP_TRY(run_folder_create(self->config.launch.runs, name, given, self->folder, err));
     RP_TRY(run_folder_lock(self->folder, &self->lock, err));
     RP_TRY(log_open(run_folder_path(log, sizeof log, self->folder, "logs/launch.log"), err));
+    RP_TRY(prepare_keys(self, err));
     return prepare_write_config(self, err);
 }
 
@@ -224,6 +236,7 @@ static rp_status measure(struct prepared *self, bool again, bool cached, bool ve
                                             .here = self->here,
                                             .folder = self->folder,
                                             .guard = &self->guard,
+                                            .keys = &self->keys,
                                             .fresh = again,
                                             .cached = cached,
                                             .progress = show_progress,

@@ -7,6 +7,7 @@
 #include "agent/launch/plan/plan.h"
 #include "agent/launch/process/interrupts.h"
 #include "agent/launch/process/process.h"
+#include "agent/launch/process/run_keys.h"
 
 struct prepared {
     struct run_config config;
@@ -16,6 +17,7 @@ struct prepared {
     char folder[FOLDER_SIZE];   /* folder of the run; "": none yet */
     char config_path[FOLDER_SIZE + 32];
     int lock; /* -1: not held */
+    struct run_keys keys;
     struct interrupts interrupts;
     struct guard guard;
     bool planned; /* plan and input are valid */
@@ -37,6 +39,8 @@ rp_status prepare_programs(struct prepared *self, rp_error *err);
 rp_status prepare_process(struct prepared *self, rp_error *err);
 /* Makes a new folder, locked, with the log and config.yaml in it. suffix: follows the run's name. */
 rp_status prepare_folder(struct prepared *self, const struct launch *launch, const char *suffix, rp_error *err);
+/* Makes the keys of the run, if its broker needs them. */
+rp_status prepare_keys(struct prepared *self, rp_error *err);
 /* Writes config.yaml from the present configuration. */
 rp_status prepare_write_config(struct prepared *self, rp_error *err);
 /* True if a count is auto. */

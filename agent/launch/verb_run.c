@@ -44,6 +44,7 @@ static int go(struct prepared *self, const struct launch *launch, const char *co
                                         .command = command,
                                         .plan = self->planned ? &self->plan : NULL,
                                         .plan_input = self->planned ? &self->input : NULL,
+                                        .keys = &self->keys,
                                         .before = before,
                                         .guard = &self->guard,
                                         .interrupts = &self->interrupts,
@@ -245,7 +246,7 @@ int launch_resume(struct launch *launch)
         self.config.actors.count = state.actors;
     take_plan(&self);
     if (prepare_weights(&self, &err) != RP_OK || prepare_process(&self, &err) != RP_OK ||
-        prepare_write_config(&self, &err) != RP_OK)
+        prepare_keys(&self, &err) != RP_OK || prepare_write_config(&self, &err) != RP_OK)
         return finish(&self, &err);
     /* The run was stopped while it was measured, or is to be measured again. */
     if (prepare_is_auto(&self) && size_up(&self, launch, &err) != RP_OK)

@@ -149,6 +149,22 @@ static bool wait_goes_on(struct learner_work *self, int64_t waited_ns, int64_t *
     return true;
 }
 
+/* True if the table gives out samples for ever, so that the learner is not told by a wait that the actors have ended. */
+static bool never_starves(const struct run_config *config)
+{
+    const struct table_config *table = run_config_table(config);
+    return table && table->max_times_sampled == 0 &&
+           (table->limiter.kind == LIMITER_MIN_SIZE || table->limiter.kind == LIMITER_NONE);
+}
+
+/* With the last environment step a learner that never waits has learned long enough. */
+static bool has_learned_enough(const struct learner_work *self)
+{
+    const struct run_config *config = self->worker.config;
+    return config->actors.on && config->stop.steps > 0 && self->most_steps >= (uint64_t)config->stop.steps &&
+           never_starves(config);
+}
+
 static rp_status learn(struct learner_work *self, rp_error *err)
 {
     struct worker *worker = &self->worker;
@@ -157,8 +173,11 @@ static rp_status learn(struct learner_work *self, rp_error *err)
     while (!worker_stopped(worker) && !worker_out_of_time(worker) && !(limit > 0 && worker->agent->steps >= limit)) {
         rp_status status = learner_step(self->learner, STEP_MS, err);
         int64_t now = clock_now(&worker->clock);
-        if (worker_report_due(worker))
+        if (worker_report_due(worker)) {
             report(self);
+            if (has_learned_enough(self))
+                break;
+        }
         if (self->next_save_ns > 0 && now >= self->next_save_ns) {
             self->next_save_ns = now + worker->config->learners.save_every_ns;
             save_or_say(self);

@@ -30,15 +30,11 @@ static rp_status read_broker_key(struct identities *self, const struct broker_co
 {
     char path[PATH_BYTES], text[KEY_TEXT];
     RP_TRY(path_in(config, ALLOW_BROKER_KEY, path, err));
-    rp_status status = key_read(path, &self->key, err);
-    if (status != RP_NOT_FOUND)
-        return status;
-    if (mkdir(config->keys_dir, 0700) == 0)
-        log_line(LEVEL_INFO, "B0602", "folder of keys made", "path=%s", config->keys_dir);
-    RP_TRY(key_make(&self->key, "broker", err));
-    RP_TRY(key_write(path, &self->key, false, err));
+    bool made = access(path, F_OK) != 0;
+    RP_TRY(allow_broker_key(config->keys_dir, &self->key, err));
     key_text(self->key.public_key, text);
-    log_line(LEVEL_INFO, "B0603", "broker key made", "path=%s public=%s", path, text);
+    if (made)
+        log_line(LEVEL_INFO, "B0603", "broker key made", "path=%s public=%s", path, text);
     return RP_OK;
 }
 

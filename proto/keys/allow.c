@@ -225,6 +225,20 @@ void allow_free(struct allow_list *self)
     *self = (struct allow_list){0};
 }
 
+rp_status allow_broker_key(const char *folder, struct key *out, rp_error *err)
+{
+    char path[PATH_BYTES];
+    if (mkdir(folder, 0700) != 0 && errno != EEXIST)
+        return err_set(err, RP_IO, "cannot make the folder of keys %s: %s", folder, strerror(errno));
+    RP_TRY(path_of(folder, ALLOW_BROKER_KEY, path, err));
+    rp_status status = key_read(path, out, err);
+    if (status != RP_NOT_FOUND)
+        return status;
+    RP_TRY(key_make(out, "broker", err));
+    status = key_write(path, out, false, err);
+    return status == RP_ALREADY_EXISTS ? key_read(path, out, err) : status; /* another process was faster */
+}
+
 /* ---- changes ---- */
 
 /* Locks the folder against other writers; the lock goes when the descriptor is closed. */

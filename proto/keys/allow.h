@@ -54,6 +54,9 @@ void allow_free(struct allow_list *self);
 /* Finds a key by its name or its public key as text; NULL: there is none. */
 struct allowed_key *allow_find(struct allow_list *self, const char *who);
 
+/* Reads the broker's key of a folder; makes the folder and the key if they do not exist. */
+rp_status allow_broker_key(const char *folder, struct key *out, rp_error *err);
+
 /* Changes to the file; each leaves comments and other lines as they are, and one writer waits for another. */
 /* RP_ALREADY_EXISTS: the name or the key is in the list. */
 rp_status allow_add(const char *folder, const struct allowed_key *key, rp_error *err);

@@ -13,12 +13,13 @@
 #include "replay/error.h"
 
 struct observe_options {
-    const char *service; /* endpoint of the broker */
-    const char *table;   /* the table that actors insert into and learners sample */
-    const char *folder;  /* folder of the reports; "": none are read */
-    int64_t every_ns;    /* between two reports of a process (report.every); 0: 2 s */
-    bool foreign_actors; /* actors are the user's own: that they do not report says nothing about them */
-    int64_t connect_ms;  /* how long to wait for the broker's first answer; 0: 5 s */
+    const char *service;  /* endpoint of the broker */
+    const char *table;    /* the table that actors insert into and learners sample */
+    const char *folder;   /* folder of the reports; "": none are read */
+    int64_t every_ns;     /* between two reports of a process (report.every); 0: 2 s */
+    bool foreign_actors;  /* actors are the user's own: that they do not report says nothing about them */
+    const char *key_file; /* NULL or "": as the environment says */
+    int64_t connect_ms;   /* how long to wait for the broker's first answer; 0: 5 s */
 };
 
 struct observation {

@@ -10,6 +10,7 @@
 #include "agent/config/placeholder.h"
 #include "proto/base/error.h"
 #include "proto/base/format.h"
+#include "proto/keys/keys.h"
 
 const char *const role_names[ROLES] = {"broker", "learner", "actor", "evaluator"};
 
@@ -278,6 +279,10 @@ static void add_broker(struct words *words, const struct command_context *contex
     add_dir(words, context, "broker.journal.dir=", broker->journal_dir);
     add_dir(words, context, "broker.checkpoint.dir=", broker->checkpoint_dir);
     add_dir(words, context, "broker.storage.dir=", broker->storage_dir);
+    if (context->keys && context->keys->on) {
+        words_add(words, "--set");
+        add_path(words, "broker.security.keys=", context->keys->list);
+    }
     add_overrides(words, context);
 }
 
@@ -355,6 +360,10 @@ char **command_environment(const struct command_context *context, enum role role
         words_take(&words, command_python_path(context->programs, context->here));
         words_add(&words, "PYTHONUNBUFFERED=1"); /* what the environment prints reaches the log at once */
     }
+    char key[1100];
+    if (role != ROLE_BROKER && context->keys && context->keys->on)
+        words_addf(&words, KEY_FILE_VARIABLE "=%s",
+                   run_keys_file(context->keys, role == ROLE_LEARNER ? "learner" : "actor", key, sizeof key));
     return words_give(&words);
 }
 

@@ -3,6 +3,7 @@
 #define AGENT_LAUNCH_COMMAND_H
 
 #include "agent/config/config.h"
+#include "agent/launch/process/run_keys.h"
 #include "replay/error.h"
 
 enum role { ROLE_BROKER, ROLE_LEARNER, ROLE_ACTOR, ROLE_EVALUATOR, ROLES };
@@ -24,6 +25,7 @@ struct command_context {
     const char *endpoints_file;
     /* For {service} and the like; for the broker: to bind again after a restart. NULL: any. */
     const struct endpoints *endpoints;
+    const struct run_keys *keys;  /* of the run; NULL: none */
     uint32_t actors, learners;    /* how many there are */
     const char *const *overrides; /* more "a.b=c" for our programs, NULL-terminated; may be NULL */
     bool resume;                  /* learners continue from their saved state if there is one */
@@ -40,7 +42,7 @@ const char *command_keep(const struct command_context *context, const char *dir,
  * role there are, {name} the run's. NULL: err says what is wrong. */
 char **command_build(const struct command_context *context, enum role role, uint32_t index, rp_error *err);
 /* The environment of every child: REPLAY_ENDPOINT, REPLAY_INDEX, REPLAY_FOLDER, REPLAY_CONFIG, REPLAY_COUNT,
- * REPLAY_SEED, REPLAY_TABLE, OPENBLAS_NUM_THREADS=1. For children in Python also PYTHONPATH, see
+ * REPLAY_SEED, REPLAY_TABLE, OPENBLAS_NUM_THREADS=1, with keys REPLAY_KEY_FILE. For children in Python also PYTHONPATH, see
  * command_python_path. */
 char **command_environment(const struct command_context *context, enum role role, uint32_t index);
 /* Measures saved weights once: replay-actor --weights FILE --episodes N, which writes no file and prints "mean

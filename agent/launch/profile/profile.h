@@ -17,8 +17,9 @@ struct profile_options {
     const char *programs, *config_path, *here; /* see command.h */
     const char *folder;                        /* logs of the profile's processes go below it; must exist */
     struct guard *guard;
-    bool fresh;  /* ignore the cache */
-    bool cached; /* use only the cache: RP_NOT_FOUND if it has nothing */
+    const struct run_keys *keys; /* of the run */
+    bool fresh;                  /* ignore the cache */
+    bool cached;                 /* use only the cache: RP_NOT_FOUND if it has nothing */
     /* Called a few times per second with a line about the present measurement. False: stop (RP_CANCELLED). */
     bool (*progress)(void *context, const char *line, double share);
     void *context;

@@ -101,6 +101,9 @@ static rp_status make_overrides(struct profile_session *self, const struct profi
     bool ok = override(self, "report.every=%dms", PROFILE_REPORT_MS);
     for (size_t i = 0; i < sizeof fixed / sizeof fixed[0]; i++)
         ok = ok && override(self, "%s", fixed[i]);
+    /* On loopback as in the run: what encryption costs belongs into the plan. */
+    const struct run_keys *keys = self->options->keys;
+    ok = ok && override(self, "broker.security.mode=%s", keys && keys->on ? "curve" : "none");
     ok = ok && override_limiter(self, options);
     return ok ? RP_OK : err_set(err, RP_NO_MEMORY, "no memory to start processes");
 }
@@ -351,11 +354,13 @@ static rp_status start_broker(struct profile_session *self, rp_error *err)
                        (int)(START_NS / NS_PER_S), self->broker.log);
     RP_TRY(status);
     self->context.endpoints = &self->endpoints;
+    char key[1100];
     struct observe_options observe = {.service = self->endpoints.service,
                                       .table = self->options->config->adder.table,
                                       .folder = self->context.folder,
                                       .every_ns = PROFILE_REPORT_MS * NS_PER_MS,
-                                      .foreign_actors = self->options->config->actors.command.count > 0};
+                                      .foreign_actors = self->options->config->actors.command.count > 0,
+                                      .key_file = run_keys_file(self->options->keys, "admin", key, sizeof key)};
     self->observer = observer_new(&observe, err);
     if (!self->observer)
         return RP_UNAVAILABLE;
@@ -381,6 +386,7 @@ rp_status profile_session_open(struct profile_session *self, const struct profil
                                              .endpoints_file = self->endpoints_file,
                                              .actors = 1,
                                              .learners = 1,
+                                             .keys = profile->keys,
                                              .overrides = (const char *const *)self->overrides};
     return start_broker(self, err);
 }

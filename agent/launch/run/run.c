@@ -302,6 +302,7 @@ enum run_outcome run_do(const struct run_options *options, rp_error *err)
         .folder = options->folder,
         .endpoints_file = self.endpoints_file,
         .learners = run_config_learners(options->config),
+        .keys = options->keys,
         .resume = true}; /* a restarted learner continues from its saved state */
     if (open_run(&self, err) == RP_OK) {
         loop(&self);

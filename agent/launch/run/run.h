@@ -22,6 +22,7 @@ struct run_options {
     const char *programs, *folder, *here, *cwd, *command;
     const struct plan *plan; /* may be NULL; then plan_input is NULL too */
     const struct plan_input *plan_input;
+    const struct run_keys *keys;       /* of the run */
     const struct folder_state *before; /* state of the earlier legs; NULL: a new run */
     struct guard *guard;
     struct interrupts *interrupts;

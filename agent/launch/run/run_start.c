@@ -81,11 +81,14 @@ static void open_observer(struct run *self, int64_t now_ns)
     rp_error err = {0};
     if (run_running(self, ROLE_BROKER) > 0 && endpoints_read(self->endpoints_file, &self->endpoints, &err) == RP_OK) {
         self->context.endpoints = &self->endpoints; /* a restarted broker listens at the same endpoints */
+        char key[1100];
         const struct observe_options options = {.service = self->endpoints.service,
                                                 .table = self->config->adder.table,
                                                 .folder = self->options->folder,
                                                 .every_ns = self->config->report.every_ns,
                                                 .foreign_actors = self->config->actors.command.count > 0,
+                                                .key_file =
+                                                    run_keys_file(self->options->keys, "admin", key, sizeof key),
                                                 .connect_ms = RUN_LOOK_MS};
         self->observer = observer_new(&options, &err);
         if (self->observer && !forget(self))
