@@ -1,4 +1,4 @@
-/* struct conn, and the functions that its six files share: the files are one object, cut by task. Only the I/O thread
+/* struct conn, and the functions that its files share: the files are one object, cut by task. Only the I/O thread
  * touches the members below "I/O thread". */
 #ifndef AGENT_CLIENT_CONN_IMPL_H
 #define AGENT_CLIENT_CONN_IMPL_H
@@ -67,6 +67,7 @@ struct conn {
     bool has_key;
     struct key key;      /* with the keys that the broker may have; changed by the I/O thread */
     uint32_t broker_key; /* the one of them that is tried, or in use */
+    uint32_t broken;     /* handshakes in a row that broke off without a reason */
     uint64_t client_id;
     uint32_t forks; /* forks_count and process id of the process that this connection's threads run in */
     int32_t pid;
@@ -162,6 +163,10 @@ rp_status conn_key_load(struct conn *self, const rp_client_options *options, rp_
 void conn_key_announced(struct conn *self, const uint8_t *public_key);
 /* A handshake failed, by this event of a monitor and its value. False: another key of the broker is to be tried first. */
 bool conn_key_failed(struct conn *self, uint16_t event, uint32_t value, rp_error *out);
+
+/* conn_greeting.c: writes the mechanism that the peer at an endpoint speaks, "NULL" or "CURVE". False: not known. Waits for less
+ * than a second. */
+bool greeting_mechanism(const char *endpoint, char out[21]);
 
 /* conn_hello.c */
 struct conn_hello *hello_read(const struct conn_reply *reply, const char *host, rp_error *err);

@@ -42,42 +42,74 @@ void conn_key_announced(struct conn *self, const uint8_t *public_key)
     self->broker_key = 0;
 }
 
-/* Says why a handshake failed, as far as libzmq tells. */
-static void explain(const struct conn *self, uint16_t event, uint32_t value, rp_error *out)
+/* Attempts after which a broker that breaks off handshakes is not one that is just being restarted. */
+#define BROKEN_MOST 3u
+
+/* What a failed handshake means. */
+enum failure { REFUSED_KEY, NO_KEY_WANTED, KEY_WANTED, OTHER_BROKER, NOT_KNOWN };
+
+static enum failure find_out(const struct conn *self, uint16_t event, uint32_t value)
+{
+    char mechanism[21];
+    if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH)
+        return REFUSED_KEY;
+    if (event == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL && value == ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
+        return self->has_key ? NO_KEY_WANTED : KEY_WANTED;
+    if (!greeting_mechanism(self->endpoint, mechanism))
+        return NOT_KNOWN;
+    if (strcmp(mechanism, "CURVE") != 0)
+        return self->has_key ? NO_KEY_WANTED : NOT_KNOWN;
+    return self->has_key ? OTHER_BROKER : KEY_WANTED;
+}
+
+static void explain(const struct conn *self, enum failure failure, rp_error *out)
 {
     char public_key[KEY_TEXT];
     key_text(self->key.public_key, public_key);
-    bool mismatch = event == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL && value == ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH;
-    if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH && self->has_key)
+    switch (failure) {
+    case REFUSED_KEY:
         err_set(out, RP_PERMISSION_DENIED,
                 "the broker does not know the key '%s': whoever runs it can let it in with replay-ctl key allow DIR %s "
                 "'%s' --role ROLE",
                 self->key.name, self->key.name, public_key);
-    else if (mismatch && self->has_key)
+        break;
+    case NO_KEY_WANTED:
         err_set(out, RP_PERMISSION_DENIED,
                 "the broker uses no keys, and this client would only talk to one that does: unset %s, or start the "
                 "broker with security: {mode: curve}",
                 KEY_FILE_VARIABLE);
-    else if (mismatch)
+        break;
+    case KEY_WANTED:
         err_set(
             out, RP_PERMISSION_DENIED,
             "the broker lets only known keys in, and this client has none: set %s to a key file (replay-ctl key new)",
             KEY_FILE_VARIABLE);
-    else if (self->has_key)
-        err_set(out, RP_PERMISSION_DENIED,
-                "the handshake failed: the broker's key is not the one in the key file of '%s', or this is no service "
-                "endpoint",
-                self->key.name);
-    else
+        break;
+    case OTHER_BROKER:
+        err_set(
+            out, RP_PERMISSION_DENIED,
+            "the handshake failed: the broker's key is not the one in the key file of '%s'. If the broker's key was "
+            "changed: replay-ctl key trust FILE PUBLIC",
+            self->key.name);
+        break;
+    case NOT_KNOWN:
         err_set(out, RP_UNAVAILABLE, "the handshake failed: is this a service endpoint?");
+        break;
+    }
 }
 
 bool conn_key_failed(struct conn *self, uint16_t event, uint32_t value, rp_error *out)
 {
+    enum failure failure = find_out(self, event, value);
+    if (failure != OTHER_BROKER) {
+        explain(self, failure, out);
+        return true;
+    }
     /* While a broker's key is rotated, either may be right: all are tried before the caller hears of it. */
-    if (self->has_key && event != ZMQ_EVENT_HANDSHAKE_FAILED_AUTH && ++self->broker_key < self->key.n_brokers)
+    self->broker_key = (self->broker_key + 1) % self->key.n_brokers;
+    if (++self->broken < BROKEN_MOST * self->key.n_brokers)
         return false;
-    self->broker_key = 0;
-    explain(self, event, value, out);
+    self->broken = 0;
+    explain(self, failure, out);
     return true;
 }

@@ -158,7 +158,7 @@ void link_answer(struct conn *self, const struct conn_reply *reply)
         return;
     }
     self->link = LINK_UP;
-    self->failures = 0;
+    self->failures = self->broken = 0;
     if (self->has_key && hello->has_next_key)
         conn_key_announced(self, hello->next_key);
     pthread_mutex_lock(&self->mutex);
@@ -200,7 +200,7 @@ static void handshake_failed(struct conn *self, uint16_t event, uint32_t value, 
     rp_error refusal = {0};
     if (!conn_key_failed(self, event, value, &refusal)) {
         link_fail(self, "the broker has another key", now_ns);
-        self->link_time = now_ns;
+        self->link_time = now_ns + self->backoff_min_ns;
         return;
     }
     if (refusal.status == RP_PERMISSION_DENIED)
@@ -215,9 +215,12 @@ void link_watch(struct conn *self, int64_t now_ns)
     uint32_t value, failed_value = 0;
     const char *why = NULL;
     while (next_event(self, &event, &value)) {
-        if (event == ZMQ_EVENT_DISCONNECTED || event == ZMQ_EVENT_CONNECT_RETRIED) {
-            why = event == ZMQ_EVENT_DISCONNECTED ? "disconnected" : "connection refused";
-        } else if (event && failed != ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) {
+        if (event == ZMQ_EVENT_CONNECT_RETRIED)
+            why = "connection refused";
+        else if (event == ZMQ_EVENT_DISCONNECTED && self->link == LINK_UP)
+            why = "disconnected";
+        else if (event && failed != ZMQ_EVENT_HANDSHAKE_FAILED_AUTH &&
+                 !(failed && event == ZMQ_EVENT_DISCONNECTED)) { /* the event before that one says more */
             failed = event;
             failed_value = value;
         }
