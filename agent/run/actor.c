@@ -34,8 +34,7 @@ rp_status actor_observe_first(struct actor *self, const void *observation, rp_er
     return self->options.adder ? adder_first(self->options.adder, observation, err) : RP_OK;
 }
 
-/* Decays from epsilon_start to this actor's place on the ladder. */
-static double present_epsilon(const struct actor *self)
+double actor_epsilon(const struct actor *self)
 {
     const struct actors_section *actors = &self->options.config->actors;
     if (actors->epsilon_steps <= 0 || self->total >= (uint64_t)actors->epsilon_steps)
@@ -67,7 +66,7 @@ static struct agent_explore explore_next(struct actor *self)
     struct agent_explore explore = {.greedy = self->options.greedy};
     if (!explore.greedy) {
         explore.uniform = self->total < (uint64_t)actors->random_steps;
-        explore.epsilon = present_epsilon(self);
+        explore.epsilon = actor_epsilon(self);
         explore.noise = explore.uniform ? NULL : next_noise(self);
     }
     return explore;
@@ -145,8 +144,8 @@ static rp_status wait_for_room(struct actor *self, rp_error *err)
     return status;
 }
 
-rp_status actor_observe(struct actor *self, const struct agent_choice *choice, const rp_env_result *result,
-                        const void *next_observation, rp_error *err)
+rp_status actor_offer(struct actor *self, const struct agent_choice *choice, const rp_env_result *result,
+                      const void *next_observation, rp_error *err)
 {
     self->steps++;
     self->total++;
@@ -165,7 +164,13 @@ rp_status actor_observe(struct actor *self, const struct agent_choice *choice, c
     };
     if (result->truncated && self->options.config->adder.actor_priorities)
         step.last_value = agent->ops->value(agent, next_observation);
-    rp_status status = adder_add(self->options.adder, &step, 0, err);
+    return adder_add(self->options.adder, &step, 0, err);
+}
+
+rp_status actor_observe(struct actor *self, const struct agent_choice *choice, const rp_env_result *result,
+                        const void *next_observation, rp_error *err)
+{
+    rp_status status = actor_offer(self, choice, result, next_observation, err);
     return status == RP_DEADLINE_EXCEEDED ? wait_for_room(self, err) : status;
 }
 

@@ -52,7 +52,13 @@ const void *actor_action(const struct actor *self, const struct agent_choice *ch
 /* Waits while the table takes no more items. RP_CANCELLED: stopped while waiting. */
 rp_status actor_observe(struct actor *self, const struct agent_choice *choice, const rp_env_result *result,
                         const void *next_observation, rp_error *err);
+/* The same for a caller that does not wait. RP_DEADLINE_EXCEEDED: part of the step is still to be done, by calls of adder_wait
+ * until it is. */
+rp_status actor_offer(struct actor *self, const struct agent_choice *choice, const rp_env_result *result,
+                      const void *next_observation, rp_error *err);
 rp_status actor_update(struct actor *self, rp_error *err);
+/* The share of random actions at present: it decays from epsilon_start to this actor's place on the ladder. */
+double actor_epsilon(const struct actor *self);
 
 /* The epsilon of actor i of n: base^(1 + alpha i / (n - 1)); base alone if there is one actor. */
 double actor_ladder(double base, double alpha, uint32_t index, uint32_t n);

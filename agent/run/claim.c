@@ -74,31 +74,29 @@ static bool stopped(const struct claim *self)
     return self->options.stop && atomic_load(self->options.stop);
 }
 
-/* Returns the counter's value after the addition in flight. Waits for a broker that is away. */
-static rp_status await(struct claim *self, int64_t *value, rp_error *err)
+/* Returns the counter's value after the addition in flight. RP_DEADLINE_EXCEEDED, also while no broker answers: it may be
+ * tried again. */
+static rp_status await(struct claim *self, int64_t timeout_ms, int64_t *value, rp_error *err)
 {
-    for (;;) {
-        rp_status status = rp_counter_end(&self->ahead, LOOK_MS, value, err);
-        if (status != RP_DEADLINE_EXCEEDED && status != RP_UNAVAILABLE)
-            return status;
-        if (stopped(self))
-            return err_set(err, RP_CANCELLED, "stopped while no broker counted steps");
-        if (!self->ahead) {
-            nanosleep(&(struct timespec){.tv_nsec = LOOK_MS * NS_PER_MS}, NULL);
-            RP_TRY(begin(self, err));
-        }
-    }
+    if (!self->ahead)
+        RP_TRY(begin(self, err));
+    rp_status status = rp_counter_end(&self->ahead, timeout_ms, value, err);
+    if (status != RP_UNAVAILABLE)
+        return status;
+    if (!self->ahead && timeout_ms > 0)
+        nanosleep(&(struct timespec){.tv_sec = timeout_ms / 1000, .tv_nsec = timeout_ms % 1000 * NS_PER_MS}, NULL);
+    return RP_DEADLINE_EXCEEDED;
 }
 
 /* Makes the claimed block the present one; gives back what is beyond the limit. */
-static rp_status take_block(struct claim *self, rp_error *err)
+static rp_status take_block(struct claim *self, int64_t timeout_ms, rp_error *err)
 {
     int64_t limit = self->options.limit, after = 0, from = clock_now(&self->options.clock);
-    if (!self->ahead)
-        RP_TRY(begin(self, err));
-    RP_TRY(await(self, &after, err));
+    rp_status status = await(self, timeout_ms, &after, err);
     int64_t now = clock_now(&self->options.clock), before = after - (int64_t)self->asked;
     self->wait_ns += (uint64_t)(now - from);
+    if (status != RP_OK)
+        return status;
     resize_block(self, now);
     self->begun_ns = now;
     self->claims++;
@@ -117,18 +115,29 @@ static rp_status take_block(struct claim *self, rp_error *err)
     return RP_OK;
 }
 
-rp_status claim_next(struct claim *self, uint64_t most, uint64_t *n, uint64_t *total, rp_error *err)
+rp_status claim_try(struct claim *self, uint64_t most, int64_t timeout_ms, struct claim_steps *out, rp_error *err)
 {
-    *n = 0;
+    *out = (struct claim_steps){0};
     if (self->left == 0 && !self->full)
-        RP_TRY(take_block(self, err));
-    *n = self->left < most ? self->left : most;
-    *total = self->total;
-    self->left -= *n;
-    self->total += *n;
+        RP_TRY(take_block(self, timeout_ms, err));
+    *out = (struct claim_steps){.n = self->left < most ? self->left : most, .total = self->total};
+    self->left -= out->n;
+    self->total += out->n;
     if (!self->ahead && !self->full && self->left <= self->block / 2)
         RP_TRY(begin(self, err));
     return RP_OK;
+}
+
+rp_status claim_next(struct claim *self, uint64_t most, uint64_t *n, uint64_t *total, rp_error *err)
+{
+    struct claim_steps steps;
+    rp_status status = claim_try(self, most, LOOK_MS, &steps, err);
+    while (status == RP_DEADLINE_EXCEEDED && !stopped(self))
+        status = claim_try(self, most, LOOK_MS, &steps, err);
+    *n = steps.n;
+    *total = steps.total;
+    return status == RP_DEADLINE_EXCEEDED ? err_set(err, RP_CANCELLED, "stopped while no broker counted steps")
+                                          : status;
 }
 
 void claim_return(struct claim *self, uint64_t n)

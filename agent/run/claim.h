@@ -44,6 +44,12 @@ void claim_fini(struct claim *self);
 /* Hands out 1 to `most` steps that may be taken now, and says how many all actors have taken or claimed before them;
  * 0: the limit is reached. RP_CANCELLED: stopped while no broker answered. */
 rp_status claim_next(struct claim *self, uint64_t most, uint64_t *n, uint64_t *total, rp_error *err);
+struct claim_steps {
+    uint64_t n;     /* 0: the limit is reached */
+    uint64_t total; /* steps that all actors have taken or claimed before them */
+};
+/* The same for a caller that does not want to wait longer: RP_DEADLINE_EXCEEDED, and it may be called again. */
+rp_status claim_try(struct claim *self, uint64_t most, int64_t timeout_ms, struct claim_steps *out, rp_error *err);
 /* Takes back this many of the steps that were handed out last. */
 void claim_return(struct claim *self, uint64_t n);
 

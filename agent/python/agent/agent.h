@@ -5,7 +5,8 @@
  *   array.c      numpy arrays in and out, by the buffer protocol
  *   env_list.c   the names of the built-in environments
  *   env_pool.c   environments that are stepped together; env.c, env_vector.c: the types Env and VectorEnv
- *   provider.c   environments in Python for the actor program; program.c: that program */
+ *   provider.c   environments in Python for the actor program; program.c: that program
+ *   player.c     the C actor without its environments; actor.c: the type Actor, and actor_open.c how it is opened */
 #ifndef AGENT_PYTHON_AGENT_H
 #define AGENT_PYTHON_AGENT_H
 
@@ -67,8 +68,15 @@ rp_status env_slot_reset(struct env_slot *self, void *observation, rp_error *err
 /* Makes one step of an episode that is running. */
 rp_status env_slot_step(struct env_slot *self, const void *action, void *observation, rp_env_result *result,
                         rp_error *err);
-/* The spec for Python: (dtype, shape, n_actions, low, high, max_steps); low and high are None for discrete actions. */
+/* The spec for Python: (dtype, shape, n_actions, low, high, max_steps); low and high are empty for discrete actions. */
 PyObject *env_spec_describe(const rp_env_spec *spec);
+
+/* ---- actor_open.c */
+
+struct player;
+/* Reads (endpoint, (path, text, overrides), spec or None, index, n, vector, greedy, insert, wait, timeout) and makes a player.
+ * NULL with an exception set. */
+struct player *player_open(PyObject *args, int *vector);
 
 /* ---- types */
 
@@ -76,6 +84,7 @@ PyObject *env_spec_describe(const rp_env_spec *spec);
 PyObject *env_list(PyObject *module, PyObject *unused);
 bool env_register(PyObject *module);
 bool env_vector_register(PyObject *module);
+bool actor_register(PyObject *module);
 /* The function run_actor(argv, open): replay-actor with environments in Python; returns its exit status. */
 PyObject *program_run_actor(PyObject *module, PyObject *args);
 

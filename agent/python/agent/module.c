@@ -18,7 +18,7 @@ PyMODINIT_FUNC PyInit__agent(void);
 PyMODINIT_FUNC PyInit__agent(void)
 {
     PyObject *module = gate_init() ? PyModule_Create(&definition) : NULL;
-    if (module && env_register(module) && env_vector_register(module))
+    if (module && env_register(module) && env_vector_register(module) && actor_register(module))
         return module;
     Py_XDECREF(module);
     return NULL;

@@ -17,6 +17,7 @@
 >>> client.close(); server.stop()
 """
 import atexit as _atexit
+from typing import Any as _Any
 
 from . import _core, errors
 from .client import CheckpointInfo, Client
@@ -38,6 +39,14 @@ def _finish() -> None:
     close_all()
     silence()
     stop_all()
+
+
+def __getattr__(name: str) -> _Any:
+    """Actor is loaded when it is first used: it needs the extension with OpenBLAS and MuJoCo."""
+    if name != "Actor":
+        raise AttributeError(f"module 'replaybus' has no attribute {name!r}")
+    from .actor import Actor
+    return Actor
 
 
 __version__ = _core.version()

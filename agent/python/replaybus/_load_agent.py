@@ -21,6 +21,11 @@ except ImportError as error:
 def convert(value: Any, name: str, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
     """A contiguous array of a type and shape, for a value that does not have them."""
     array, want = np.asarray(value), np.dtype(dtype)
+    if array.dtype == object and array.shape == shape[:1]:  # rows and None, as Gymnasium gives last observations
+        rows, array = array, np.zeros(shape, want)
+        for i, row in enumerate(rows):
+            if row is not None:
+                array[i] = row
     if array.shape != shape:
         raise ValueError(f"the {name} has shape {shape}, not {array.shape}")
     if not np.can_cast(array.dtype, want, "same_kind"):

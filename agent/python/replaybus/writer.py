@@ -300,7 +300,7 @@ class VectorWriter:
             writer.__exit__(kind)
 
 
-_live: "weakref.WeakSet[Writer]" = weakref.WeakSet()
+_live: "weakref.WeakSet[Any]" = weakref.WeakSet()
 EXIT_SECONDS = 5.0
 
 
@@ -310,6 +310,11 @@ def _close_quietly(writer: "_core.Writer", timeout: float = 1.0) -> None:
         writer.close(timeout)
     except Error:
         pass
+
+
+def close_at_exit(stream: Any) -> None:
+    """Has ``close_all`` close what else has items that the broker has not confirmed."""
+    _live.add(stream)
 
 
 def close_all() -> None:
