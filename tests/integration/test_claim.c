@@ -150,7 +150,13 @@ static void test_ahead_of_need(void **state)
     for (uint32_t i = 0; i < 10000 && status == RP_OK; i++)
         status = claim_next(&claim, 5, &n, &total, &f->err);
     assert_int_equal(status, RP_CANCELLED);
+    struct claim_steps steps;
+    assert_int_equal(claim_try(&claim, 5, 0, &steps, &f->err), RP_DEADLINE_EXCEEDED);
+    assert_int_equal(claim_try(&claim, 5, 50, &steps, &f->err), RP_DEADLINE_EXCEEDED);
     kill(f->broker.pid, SIGCONT);
+    ok(claim_try(&claim, 5, 10000, &steps, &f->err), &f->err);
+    assert_int_equal(steps.n, 5);
+    claim_return(&claim, steps.n);
     claim_fini(&claim);
 }
 

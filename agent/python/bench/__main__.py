@@ -8,7 +8,7 @@ from typing import Callable
 
 import replaybus
 
-from . import loops
+from . import acting, loops
 from .report import Row, show
 
 SMALL_BATCHES, FRAME_BATCHES = 400, 12
@@ -92,7 +92,7 @@ def main() -> int:
         parser.error("--repeat: at least 1 round is needed")
     rounds = 1 if arguments.quick else arguments.repeat
     replaybus.log_level("off")
-    rows = _rows(_measure(rounds))
+    rows = _rows(_measure(rounds)) + acting.rows(acting.measure(rounds))
     show(rows, rounds, arguments.quick, arguments.json)
     return 1 if arguments.check and any(row.met is False for row in rows) else 0
 

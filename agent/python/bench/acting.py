@@ -1,0 +1,91 @@
+"""Actors in Python: CartPole from replaybus.envs, the C network and the C adders, one environment and many in one call."""
+from __future__ import annotations
+
+import time
+from typing import Callable
+
+import replaybus
+
+from .report import Row
+
+ENVIRONMENTS, STEPS = 64, 20_000
+TABLE = "acting"
+WHAT = {"acting_one": "actor of 1 CartPole", "acting_many": f"actor of {ENVIRONMENTS} CartPoles"}
+GOALS = {"acting_one": 30, "acting_many": 100}  # thousand steps/s
+
+
+def config() -> dict:
+    """A run of DQN with the default network, 64 and 64 units, that follows no learner."""
+    return {"environment": {"name": "CartPole-v1"}, "agent": {"algorithm": "dqn"}, "adder": {"table": TABLE, "n_step": 1},
+            "actors": {"count": 1, "epsilon": 0.1}, "broker": {"tables": [replaybus.Table(TABLE, max_size=50_000)]}}
+
+
+def one_loop(endpoint: str) -> Callable[[], tuple[float, float]]:
+    """Steps/s of wall time, and CPU us of the loop's thread a step: act, step and observe, one by one."""
+    from replaybus import envs
+    env = envs.make("CartPole-v1")
+    actor = replaybus.Actor(endpoint, config(), env=env, wait=False)
+    observation, _ = env.reset(seed=1)
+    actor.observe_first(observation)
+
+    def run() -> tuple[float, float]:
+        nonlocal observation
+        act, step, observe = actor.act, env.step, actor.observe
+        start, cpu = time.perf_counter(), time.thread_time()
+        for _ in range(STEPS):
+            observation, reward, terminated, truncated, _ = step(act(observation))
+            observe(reward, terminated, truncated, observation)
+            if terminated or truncated:
+                observation, _ = env.reset()
+                actor.observe_first(observation)
+        return STEPS / (time.perf_counter() - start), (time.thread_time() - cpu) / STEPS * 1e6
+
+    return run
+
+
+def many_loop(endpoint: str) -> Callable[[], tuple[float, float]]:
+    """The same with many environments in each call."""
+    from replaybus import envs
+    env = envs.make_vec("CartPole-v1", ENVIRONMENTS, copy=False)
+    actor = replaybus.Actor(endpoint, config(), env=env, wait=False, index=1)
+    observations, _ = env.reset(seed=1)
+    actor.observe_first(observations)
+
+    def run() -> tuple[float, float]:
+        nonlocal observations
+        rounds = 5 * STEPS // ENVIRONMENTS
+        act, step, observe = actor.act, env.step, actor.observe
+        start, cpu = time.perf_counter(), time.thread_time()
+        for _ in range(rounds):
+            observations, rewards, terminated, truncated, info = step(act(observations))
+            observe(rewards, terminated, truncated, observations, info)
+        steps = rounds * ENVIRONMENTS
+        return steps / (time.perf_counter() - start), (time.thread_time() - cpu) / steps * 1e6
+
+    return run
+
+
+def measure(rounds: int) -> dict[str, list[tuple[float, float]]]:
+    """The figures of all rounds, the two loops in turn, against a broker of their own. Empty: the extension is not there."""
+    try:
+        with replaybus.Server(config()["broker"]["tables"]) as server:
+            loops = {"acting_one": one_loop(server.endpoint), "acting_many": many_loop(server.endpoint)}
+            figures: dict[str, list[tuple[float, float]]] = {name: [] for name in loops}
+            for _ in range(rounds):
+                for name, run in loops.items():
+                    figures[name].append(run())
+            return figures
+    except ImportError:
+        return {}
+
+
+def rows(figures: dict[str, list[tuple[float, float]]]) -> list[Row]:
+    """The rows of the table."""
+    out = []
+    for name, what in WHAT.items():
+        if name not in figures:
+            out.append(Row(what, "k/s", missing="the package was built without OpenBLAS and MuJoCo"))
+            continue
+        out.append(Row(f"{what}, C network and adder", "k/s", [rate / 1e3 for rate, _ in figures[name]], GOALS[name]))
+        out.append(Row(f"{what}, the loop's thread", "us CPU", [cpu for _, cpu in figures[name]]))
+    return out
