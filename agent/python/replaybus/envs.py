@@ -146,7 +146,6 @@ class VectorEnv(_agent.VectorEnv):
     With copy=False, all calls write into the same arrays, and a caller that keeps one copies it.
     """
 
-    metadata: dict[str, Any] = {"render_modes": []}
     render_mode = None
 
     def __init__(self, name: str, num_envs: int, *, autoreset: str = "same_step", copy: bool = True, plugin: Optional[str] = None,
@@ -158,6 +157,7 @@ class VectorEnv(_agent.VectorEnv):
         description = _description(name, plugin, max_episode_steps, options)
         spec = self._open(description, num_envs, AUTORESET.index(autoreset), copy)
         self.num_envs, self.autoreset = int(num_envs), autoreset
+        self.metadata: dict[str, Any] = {"render_modes": [], "autoreset_mode": autoreset.upper()}
         self.single_observation_space, self.single_action_space = _spaces_of(spec)
         self.observation_space = spaces.batch(self.single_observation_space, num_envs)
         self.action_space = spaces.batch(self.single_action_space, num_envs)

@@ -16,7 +16,7 @@ import pytest
 
 import replaybus
 from conftest import rss_bytes
-from replaybus import weights
+from replaybus import spaces, weights
 
 envs = pytest.importorskip("replaybus.envs", reason="the extension _agent is not built here")
 
@@ -275,17 +275,74 @@ def test_observations_of_other_types_are_converted(broker):
 
 def test_spaces_of_a_program(broker):
     """A run whose environment only the program knows."""
-    observation_space = types.SimpleNamespace(shape=(2, 3), dtype=np.float64)
-    action_space = types.SimpleNamespace(shape=(2,), low=np.array([0.0, -5.0]), high=np.array([1.0, 5.0]))
+    observation_space = spaces.Box(-1, 1, (2, 3), np.float64)
+    action_space = types.SimpleNamespace(shape=(2,), low=np.array([0.0, -5.0]), high=np.array([1.0, 5.0]), dtype=np.float32)
     config = {key: value for key, value in run_config(algorithm="td3", actors={"epsilon": 0.0}).items() if key != "environment"}
     with replaybus.Actor(broker.endpoint, config, observation_space=observation_space, action_space=action_space, wait=False) as actor:
         actor.observe_first(np.zeros((2, 3)))
         actions = np.array([actor.act(np.zeros((2, 3))) for _ in range(30)])
         assert actions.dtype == np.float32 and (actions >= [0, -5]).all() and (actions <= [1, 5]).all() and np.ptp(actions[:, 1]) > 2
-        assert actor.action_space.high.tolist() == [1.0, 5.0] and actor.observation_space.shape == (2, 3)
         actor.observe(1.0, True, False, np.zeros((2, 3)))
     items = take_all(broker.client)
     assert items["observation"].shape[1:] == (2, 3) and np.abs(items["action"]).max() <= 1
+
+
+class Dict:
+    """A space of dicts, by the name that Gymnasium gives it."""
+
+    def __init__(self, **parts):
+        self.spaces = parts
+
+
+def own_config(**more):
+    """A run whose environment only the program knows."""
+    return {key: value for key, value in run_config(**more).items() if key != "environment"}
+
+
+def test_dicts_and_several_discrete_actions(broker):
+    observation_space = Dict(position=spaces.Box(-1, 1, (2,)), room=spaces.Discrete(3))
+    action_space = spaces.MultiDiscrete([2, 3])
+    value = {"position": np.array([0.5, -0.5]), "room": 2}
+    options = {"observation_space": observation_space, "action_space": action_space, "wait": False}
+    with replaybus.Actor(broker.endpoint, own_config(adder={"n_step": 1}), **options) as actor:
+        actor.observe_first(value)
+        actions = [tuple(actor.act(value)) for _ in range(40)]
+        assert all(action in action_space for action in actions) and len(set(actions)) > 3
+        actor.observe(1.0, True, False, {"position": [1, 1], "room": 0})
+        with pytest.raises(ValueError, match="1 parts"):
+            actor.observe_first({"position": [1, 1]})
+    items = take_all(broker.client)
+    assert items["observation"].tolist() == [[0.5, -0.5, 0, 0, 1]] and items["next_observation"].tolist() == [[1, 1, 1, 0, 0]]
+    assert 0 <= items["action"][0] < 6
+
+
+def test_dicts_of_many_environments(broker):
+    options = {"observation_space": Dict(x=spaces.Box(-9, 9, (1,))), "action_space": spaces.Discrete(2), "environments": 2}
+    with replaybus.Actor(broker.endpoint, own_config(adder={"n_step": 1}), wait=False, **options) as actor:
+        batch = lambda *values: {"x": np.array(values, "float32")[:, None]}  # noqa: E731
+        actor.observe_first(batch(0, 0))
+        assert actor.act(batch(0, 0)).shape == (2,)
+        final = np.array([None, {"x": np.array([7.0])}], dtype=object)
+        actor.observe([1, 1], [False, True], [False, False], batch(1, 2), {"final_obs": final, "_final_obs": [False, True]})
+        actor.act(batch(1, 2))
+        actor.observe([1, 1], [True, True], [False, False], batch(3, 4))
+    ends = take_all(broker.client)
+    assert sorted(zip(ends["observation"][:, 0], ends["next_observation"][:, 0])) == [(0, 1), (0, 7), (1, 3), (2, 4)]
+
+
+def test_images_with_planes_first(broker):
+    space = spaces.Box(0, 255, (3, 8, 6), "uint8")
+    options = {"observation_space": space, "action_space": spaces.Discrete(2), "wait": False}
+    image = space.sample()
+    with replaybus.Actor(broker.endpoint, own_config(adder={"n_step": 1}), **options) as actor:
+        actor.observe_first(image)
+        actor.act(image)
+        actor.observe(1.0, True, False, image)
+    assert np.array_equal(take_all(broker.client)["observation"][0], image.transpose(1, 2, 0))
+
+
+def test_a_vector_environment_says_how_it_resets():
+    assert envs.make_vec("CartPole-v1", 2).metadata["autoreset_mode"] == "SAME_STEP"
 
 
 # ---- the run's steps
@@ -369,7 +426,7 @@ def test_wrong_arguments(broker):
     refuse(replaybus.FailedPrecondition, "other spaces", run_config(), env=envs.make("Acrobot-v1"))
     refuse(replaybus.NotFound, "nowhere", run_config(adder={"table": "nowhere"}, table=replaybus.Table("nowhere")))
     refuse(ValueError, "at least 1", run_config(), environments=0)
-    refuse(ValueError, "both spaces", run_config(), action_space=replaybus.spaces.Discrete(2))
+    refuse(ValueError, "both spaces", run_config(), action_space=spaces.Discrete(2))
     refuse(TypeError, "sequence", run_config(), overrides="agent.batch=1")
     refuse(replaybus.InvalidArgument, "agent.bath", run_config(), overrides=["agent.bath=1"])
     refuse(replaybus.Error, "nowhere.yaml", "/nowhere.yaml")

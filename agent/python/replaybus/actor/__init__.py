@@ -20,13 +20,10 @@ import json
 import os
 from typing import Any, Mapping, Optional, Sequence, Union
 
-import numpy as np
-
-from .. import spaces
 from .._load_agent import _agent
-from ..envs import _spaces_of
 from ..errors import Error
 from ..writer import close_at_exit
+from .structured import Converter, describe, is_plain
 
 __all__ = ["Actor"]
 
@@ -42,7 +39,8 @@ class Actor(_agent.Actor):
 
     - config: a run's file, or the same as a dict (docs/CONFIG.md). Learners and evaluators of the run read the same.
     - env: the environment, or the vector environment, that the program steps; its spaces must be those of the configuration. Or
-      observation_space and action_space, with shape, dtype, low, high and n as Gymnasium's have them.
+      observation_space and action_space, with the attributes of Gymnasium's. Dicts, tuples and the like become arrays as in runs whose
+      environment is in Python (docs/PYTHON.md).
     - environments: the number of environments; the calls then take and return arrays with one row for each, in one pass of the network.
       None: one environment, and calls with its values.
     - index: which actor of the run this is; it decides the seeds and the place on the ladder of epsilons.
@@ -62,12 +60,16 @@ class Actor(_agent.Actor):
             action_space = getattr(env, "single_action_space", env.action_space)
         if environments is not None and environments < 1:
             raise ValueError(f"an actor has at least 1 environment, not {environments}")
-        spec = None if observation_space is None and action_space is None else spec_of(observation_space, action_space)
-        described = self._open(endpoint, _source(config, spec, overrides), spec, index, environments or 1, environments is not None,
-                               -1 if greedy is None else int(greedy), insert, wait, timeout)
-        close_at_exit(self)
         self.endpoint, self.index, self.environments = endpoint, index, environments
-        self.observation_space, self.action_space = _spaces_of(described)
+        spec = None
+        if observation_space is not None or action_space is not None:
+            observation, action = describe(observation_space, action_space)
+            spec = observation.dtype, tuple(observation.shape), action.actions, tuple(action.low), tuple(action.high), 0
+            if not is_plain(observation_space, action_space, observation):
+                self._converter, self.__class__ = Converter(observation, action, environments), _StructuredActor
+        self._open(endpoint, _source(config, spec, overrides), spec, index, environments or 1, environments is not None,
+                   -1 if greedy is None else int(greedy), insert, wait, timeout)
+        close_at_exit(self)
 
     @property
     def version(self) -> int:
@@ -100,27 +102,18 @@ class Actor(_agent.Actor):
         return f"<Actor {self.index} at {self.endpoint}>"
 
 
-def spec_of(observation_space: Any, action_space: Any) -> tuple:
-    """What the network needs to know of two spaces.
+class _StructuredActor(Actor):
+    """An actor whose observations or actions are converted first."""
 
-    >>> from replaybus.spaces import Box, Discrete
-    >>> spec_of(Box(-1, 1, (4,)), Discrete(2))
-    ('float32', (4,), 2, (), (), 0)
-    """
-    if observation_space is None or action_space is None:
-        raise ValueError("give both spaces, observation_space and action_space")
-    shape, dtype = getattr(observation_space, "shape", None), getattr(observation_space, "dtype", None)
-    if not shape or dtype is None:
-        raise ValueError(f"observations are arrays of one shape, and this space is {observation_space!r}")
-    kind = "uint8" if np.dtype(dtype) == np.uint8 else "float32"
-    if hasattr(action_space, "n"):
-        if getattr(action_space, "start", 0) != 0:
-            raise ValueError(f"discrete actions begin at 0, and this space is {action_space!r}")
-        return kind, tuple(shape), int(action_space.n), (), (), 0
-    if not hasattr(action_space, "low") or len(action_space.shape) != 1:
-        raise ValueError(f"actions are one integer or a row of numbers, and this space is {action_space!r}")
-    low, high = (tuple(map(float, side)) for side in (action_space.low, action_space.high))
-    return kind, tuple(shape), 0, low, high, 0
+    def act(self, observation: Any, /) -> Any:
+        return self._converter.action(super().act(self._converter.observation(observation)))
+
+    def observe(self, reward: Any, terminated: Any, truncated: Any, observation: Any, info: Optional[dict] = None, /) -> None:
+        convert = self._converter
+        super().observe(reward, terminated, truncated, convert.observation(observation), convert.info(info))
+
+    def observe_first(self, observation: Any, mask: Any = None, /) -> None:
+        super().observe_first(self._converter.observation(observation), mask)
 
 
 def _section(spec: tuple) -> dict[str, Any]:
