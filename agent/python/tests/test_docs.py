@@ -12,7 +12,7 @@ MODULES = ["replaybus", "replaybus.client", "replaybus.actor", "replaybus.envs",
            "replaybus.reverb.structured_writer", "replaybus.reverb.trajectory_dataset"]
 
 
-TORCH_MODULES = ["replaybus.torch", "replaybus.torch.batch", "replaybus.torch.device", "replaybus.torch.policy"]
+TORCH_MODULES = ["replaybus.torch", "replaybus.torch.batch", "replaybus.torch.buffer", "replaybus.torch.device", "replaybus.torch.policy"]
 
 
 @pytest.mark.parametrize("name", MODULES + TORCH_MODULES)

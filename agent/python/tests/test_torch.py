@@ -186,3 +186,40 @@ os.kill(os.getpid(), signal.SIGKILL)
                 break
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+# ---- the drop-in replay buffer
+
+
+class Space:
+    def __init__(self, shape=(), dtype="float32", n=None):
+        self.shape, self.dtype = shape, np.dtype(dtype)
+        if n is not None:
+            self.n = n
+
+
+def test_replay_buffer():
+    with rt.ReplayBuffer(50, Space((2,)), Space((), "int64", n=3), n_envs=2, handle_timeout_termination=True) as buffer:
+        for t in range(40):
+            rows = np.array([[t, 0], [t, 1]], "float32")
+            infos = [{"TimeLimit.truncated": t % 2 == 1}, {}]
+            buffer.add(rows, rows + 100, np.array([t % 3, 2]), np.array([float(t), 0.5]), np.array([True, False]), infos)
+        assert len(buffer) == buffer.size() == 50
+        batch = buffer.sample(400)
+    assert type(batch)._fields == ("observations", "actions", "next_observations", "dones", "rewards")
+    t, env = batch.observations[:, 0], batch.observations[:, 1]
+    assert batch.observations.shape == (400, 2) and torch.equal(batch.next_observations, batch.observations + 100)
+    assert batch.actions.dtype == torch.int64 and batch.actions.shape == (400, 1)
+    assert torch.equal(batch.actions[:, 0], torch.where(env == 0, t.long() % 3, 2))
+    assert batch.rewards.shape == batch.dones.shape == (400, 1)
+    assert torch.equal(batch.rewards[:, 0], torch.where(env == 0, t, torch.tensor(0.5)))
+    assert torch.equal(batch.dones[:, 0], ((env == 0) & (t % 2 == 0)).float())  # a time limit is not the end
+
+
+def test_replay_buffer_at_another_broker(client):
+    buffer = rt.ReplayBuffer(0, Space((3,), "uint8"), Space((2,)), client=client, table="uniform", handle_timeout_termination=False)
+    for _ in range(9):
+        buffer.add(np.ones(3), np.ones(3), np.array([0.5, -0.5]), 1.0, False, {})
+    batch = buffer.sample(4)
+    assert batch.observations.dtype == torch.uint8 and batch.actions.tolist() == [[0.5, -0.5]] * 4 and len(buffer) == 9
+    buffer.close()
