@@ -195,6 +195,19 @@ def test_queue_and_stack(client):
     assert not blocked.is_alive() and client.server_info()["queue"].current_size == 0
 
 
+def test_an_insert_that_waits_stops_no_other_thread(client):
+    for value in (1.0, 2.0, 3.0):
+        client.insert(value, {"queue": 1.0})
+    waiting = threading.Thread(target=client.insert, args=(4.0, {"queue": 1.0}), daemon=True)
+    waiting.start()
+    while client.server_info()["queue"].rate_limiter_info.insert_stats.pending == 0:
+        time.sleep(0.005)
+    client.insert(5.0, {"replay": 1.0})
+    assert waiting.is_alive() and values(client, "queue", 4) == [1, 2, 3, 4]
+    waiting.join(5)
+    assert not waiting.is_alive()
+
+
 def test_max_times_sampled(client):
     client.insert(1.0, {"twice": 1.0})
     client.insert(2.0, {"twice": 1.0})

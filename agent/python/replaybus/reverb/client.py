@@ -45,8 +45,7 @@ class Client:
     def __init__(self, server_address: str) -> None:
         self._server_address = server_address
         self.native = native.Client(_endpoint(server_address))
-        self._lock, self._pid = threading.Lock(), os.getpid()
-        self._inserts: Optional[ItemWriter] = None
+        self._local = threading.local()  # of each thread, so that an insert that waits for its table stops no other one
         self._known: Optional[_structure.Facts] = None
         self._known_until = 0.0
 
@@ -98,14 +97,17 @@ class Client:
         fields = [Rows(name + row.suffix, row.array[np.newaxis], False) for name, row in zip(names, rows)]
         for table in priorities:
             _structure.check(table, self.specs(table), specs)
-        if self._pid != os.getpid():  # the streams belong to the parent, and one of its threads may have held the lock
-            self._lock, self._pid, self._inserts = threading.Lock(), os.getpid(), None
-        with translated(), self._lock:
-            if self._inserts is None:
-                self._inserts = ItemWriter(self.native)
+        with translated():
+            writer = self._insert_writer()
             for table, priority in priorities.items():
-                self._inserts.create(table, float(priority), fields)
-            self._inserts.flush()
+                writer.create(table, float(priority), fields)
+            writer.flush()
+
+    def _insert_writer(self) -> ItemWriter:
+        """The writer of this thread's inserts. A forked child gets its own: the streams belong to the parent."""
+        if getattr(self._local, "pid", None) != os.getpid():
+            self._local.pid, self._local.writer = os.getpid(), ItemWriter(self.native)
+        return self._local.writer
 
     def writer(self, max_sequence_length: int, delta_encoded: bool = False, chunk_length: Optional[int] = None,
                max_in_flight_items: Optional[int] = 25) -> Writer:
