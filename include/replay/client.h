@@ -48,6 +48,13 @@ typedef struct rp_client_info {
     char release[64];    /* of the broker */
 } rp_client_info;
 
+/* Called every 50 ms by a thread that waits inside a call of the library; the library holds no lock meanwhile. Not 0: the call
+ * ends with RP_CANCELLED. A call that ends so has done nothing, as after a time-out; only for a request to the broker it is not
+ * known whether it was carried out. The function may use the library, but not the object whose call waits. */
+typedef int rp_wait_fn(void *ctx);
+/* Sets the function for waits of the calling thread; NULL: none. */
+RP_API void rp_wait_set(rp_wait_fn *fn, void *ctx);
+
 /* Connects to the service endpoint of a broker ("tcp://127.0.0.1:7600") and returns when the broker has answered. NULL
  * with err set: no connection. options may be NULL. */
 RP_API rp_client *rp_client_connect(const char *endpoints, const rp_client_options *options, int64_t timeout_ms,

@@ -201,6 +201,8 @@ static void on_request(struct fakepeer *self)
     self->route_size = n > 0 ? (uint32_t)n : 0;
     zmq_msg_recv(&frame, self->router, 0);
     Replay__Request *request = replay__request__unpack(NULL, zmq_msg_size(&frame), zmq_msg_data(&frame));
+    while (zmq_msg_more(&frame))
+        zmq_msg_recv(&frame, self->router, 0);
     zmq_msg_close(&frame);
     if (!request)
         return;

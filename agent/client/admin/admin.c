@@ -58,6 +58,7 @@ rp_status admin_info(struct conn *conn, const char *table, bool sessions, int64_
     Replay__Info body = REPLAY__INFO__INIT;
     body.table = (char *)(uintptr_t)(table ? table : "");
     body.sessions = sessions;
+    int64_t deadline = conn_deadline(timeout_ms);
     struct conn_message message = {.field = REPLAY__REQUEST__BODY_INFO, .body = &body.base, .timeout_ms = timeout_ms};
     RP_TRY(ask(conn, &message, REPLAY__REPLY__BODY_INFO, out, err));
     Replay__InfoReply *info = (*out)->info;
@@ -65,6 +66,7 @@ rp_status admin_info(struct conn *conn, const char *table, bool sessions, int64_
     while (sessions && info->session_cursor && status == RP_OK) {
         Replay__Reply *page;
         body.session_cursor = info->session_cursor;
+        message.timeout_ms = conn_left_ms(deadline);
         status = ask(conn, &message, REPLAY__REPLY__BODY_INFO, &page, err);
         if (status != RP_OK)
             break;
@@ -119,7 +121,7 @@ rp_status admin_checkpoint(struct conn *conn, int64_t timeout_ms, Replay__Reply 
     /* The broker's own answer to a time-out says how far the checkpoint is: leave it the time to arrive. */
     struct conn_message message = {.field = REPLAY__REQUEST__BODY_CHECKPOINT,
                                    .body = &body.base,
-                                   .timeout_ms = timeout_ms >= 0 ? timeout_ms + GRACE_MS : -1};
+                                   .timeout_ms = conn_with_grace(timeout_ms, GRACE_MS)};
     return ask(conn, &message, REPLAY__REPLY__BODY_CHECKPOINT, out, err);
 }
 

@@ -1,11 +1,8 @@
 /* The I/O thread of a client, and the calls that reach it. */
 #include "agent/client/conn/conn.h"
 
-#include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "agent/client/conn/conn_impl.h"
@@ -15,44 +12,6 @@
 #include "proto/wire/unpack.h"
 
 #define DRAIN_REPLIES 64
-/* Longest sleep of a host before the connection does its own work again. */
-#define HOST_SLEEP_MS 100
-
-/* ---- waiting */
-
-int64_t conn_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * NS_PER_S + t.tv_nsec;
-}
-
-int64_t conn_deadline(int64_t timeout_ms)
-{
-    int64_t now = conn_now();
-    if (timeout_ms < 0 || timeout_ms > (INT64_MAX - now) / NS_PER_MS)
-        return INT64_MAX;
-    return now + timeout_ms * NS_PER_MS;
-}
-
-void conn_cond_init(pthread_cond_t *cond)
-{
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(cond, &attr);
-    pthread_condattr_destroy(&attr);
-}
-
-bool conn_cond_wait(pthread_cond_t *cond, pthread_mutex_t *mutex, int64_t deadline_ns)
-{
-    if (deadline_ns == INT64_MAX) {
-        pthread_cond_wait(cond, mutex);
-        return true;
-    }
-    struct timespec t = {.tv_sec = (time_t)(deadline_ns / NS_PER_S), .tv_nsec = (long)(deadline_ns % NS_PER_S)};
-    return pthread_cond_timedwait(cond, mutex, &t) != ETIMEDOUT;
-}
 
 /* ---- the thread */
 
@@ -71,7 +30,9 @@ static void take_commands(struct conn *self, struct conn_command *commands)
     for (struct conn_command *command = commands, *next; command; command = next) {
         next = command->next;
         struct conn_part *part = command->part;
-        if (command->kind == COMMAND_ATTACH) {
+        if (command->kind == COMMAND_DROP) {
+            conn_request_drop(self, command->id);
+        } else if (command->kind == COMMAND_ATTACH) {
             part->next = self->parts;
             self->parts = part;
             if (self->link == LINK_UP)
@@ -251,13 +212,7 @@ static void wait_for_work(struct conn *self, zmq_pollitem_t **items, uint32_t *c
     self->pipe_ready = (*items)[0].revents != 0;
 }
 
-static int64_t earlier(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-/* Does everything that can be done now; returns the time at which there is more to do. */
-static int64_t conn_turn(struct conn *self)
+int64_t conn_turn(struct conn *self)
 {
     int64_t now = conn_now();
     take_submitted(self, now);
@@ -268,11 +223,12 @@ static int64_t conn_turn(struct conn *self)
     link_step(self, now);
     take_replies(self);
     int64_t next = conn_request_expire(self, now);
-    next = earlier(next, tick_parts(self, now));
+    int64_t parts = tick_parts(self, now);
+    next = parts < next ? parts : next;
     if (self->reset_wanted)
         next = now;
     if (self->link != LINK_UP)
-        next = earlier(next, self->link_time);
+        next = self->link_time < next ? self->link_time : next;
     return next;
 }
 
@@ -299,45 +255,6 @@ void *conn_main(void *arg)
     conn_finish(self);
     free(items);
     return NULL;
-}
-
-/* ---- waiting without a thread */
-
-static int ms_until(int64_t until_ns, int most)
-{
-    int64_t left = until_ns - conn_now();
-    int64_t left_ms = left <= 0 ? 0 : (left + NS_PER_MS - 1) / NS_PER_MS;
-    return left_ms < most ? (int)left_ms : most;
-}
-
-/* Does the thread's work: sends what was submitted, lets the host run, and takes its replies. If there is no reply, the host
- * sleeps. */
-static void serve(struct conn *self, int64_t deadline_ns)
-{
-    uint64_t seen = self->n_replies;
-    int wait_ms = 0;
-    conn_turn(self);
-    for (int i = 0; i < 2 && self->n_replies == seen; i++) {
-        self->broker.turn(self->broker.ctx, wait_ms);
-        int64_t next = conn_turn(self);
-        wait_ms = ms_until(earlier(next, deadline_ns), HOST_SLEEP_MS);
-    }
-}
-
-bool conn_wait(struct conn *self, pthread_cond_t *cond, pthread_mutex_t *mutex, int64_t deadline_ns)
-{
-    if (!self->broker.turn)
-        return conn_cond_wait(cond, mutex, deadline_ns);
-    pthread_mutex_unlock(mutex);
-    serve(self, deadline_ns);
-    pthread_mutex_lock(mutex);
-    return deadline_ns == INT64_MAX || conn_now() < deadline_ns;
-}
-
-void conn_look(struct conn *self)
-{
-    if (self->broker.turn)
-        serve(self, 0);
 }
 
 /* ---- calls from other threads */
@@ -389,10 +306,26 @@ void conn_cancel(struct conn *self, uint64_t id)
 {
     pthread_mutex_lock(&self->mutex);
     while (self->n_cancels == CANCELS_MOST)
-        conn_wait(self, &self->changed, &self->mutex, INT64_MAX); /* the I/O thread takes them soon */
+        conn_wait_once(self, &self->changed, &self->mutex, INT64_MAX); /* the I/O thread takes them soon */
     self->cancels[self->n_cancels++] = id;
     pthread_mutex_unlock(&self->mutex);
     conn_wake(self);
+}
+
+/* Waits until the I/O thread has carried out the command, which takes it no longer than a turn. */
+static void command_run(struct conn *self, struct conn_command command)
+{
+    pthread_mutex_lock(&self->mutex);
+    struct conn_command **at = &self->commands;
+    while (*at)
+        at = &(*at)->next;
+    *at = &command;
+    pthread_mutex_unlock(&self->mutex);
+    conn_wake(self);
+    pthread_mutex_lock(&self->mutex);
+    while (!command.done)
+        conn_wait_once(self, &self->changed, &self->mutex, INT64_MAX);
+    pthread_mutex_unlock(&self->mutex);
 }
 
 struct call {
@@ -418,14 +351,17 @@ rp_status conn_call(struct conn *self, const struct conn_message *message, struc
     struct call call = {.reply = NULL};
     pthread_mutex_init(&call.mutex, NULL);
     conn_cond_init(&call.done);
-    conn_send(self, message, call_done, &call);
+    uint64_t id = conn_send(self, message, call_done, &call);
     pthread_mutex_lock(&call.mutex);
-    while (!call.reply)
-        conn_wait(self, &call.done, &call.mutex, INT64_MAX);
+    while (!call.reply && conn_wait(self, &call.done, &call.mutex, INT64_MAX))
+        ;
+    bool answered = call.reply != NULL;
     pthread_mutex_unlock(&call.mutex);
+    if (!answered) /* the reply function may still run before this returns, but not after */
+        command_run(self, (struct conn_command){.kind = COMMAND_DROP, .id = id});
     pthread_mutex_destroy(&call.mutex);
     pthread_cond_destroy(&call.done);
-    rp_status status = conn_reply_status(call.reply, err);
+    rp_status status = answered ? conn_reply_status(call.reply, err) : conn_stopped(err);
     if (status == RP_OK && out)
         *out = call.reply;
     else
@@ -433,30 +369,14 @@ rp_status conn_call(struct conn *self, const struct conn_message *message, struc
     return status;
 }
 
-static void command_run(struct conn *self, enum conn_command_kind kind, struct conn_part *part)
-{
-    struct conn_command command = {.kind = kind, .part = part};
-    pthread_mutex_lock(&self->mutex);
-    struct conn_command **at = &self->commands;
-    while (*at)
-        at = &(*at)->next;
-    *at = &command;
-    pthread_mutex_unlock(&self->mutex);
-    conn_wake(self);
-    pthread_mutex_lock(&self->mutex);
-    while (!command.done)
-        conn_wait(self, &self->changed, &self->mutex, INT64_MAX);
-    pthread_mutex_unlock(&self->mutex);
-}
-
 void conn_attach(struct conn *self, struct conn_part *part)
 {
-    command_run(self, COMMAND_ATTACH, part);
+    command_run(self, (struct conn_command){.kind = COMMAND_ATTACH, .part = part});
 }
 
 void conn_detach(struct conn *self, struct conn_part *part)
 {
-    command_run(self, COMMAND_DETACH, part);
+    command_run(self, (struct conn_command){.kind = COMMAND_DETACH, .part = part});
 }
 
 void conn_reset(struct conn *self, const char *why)

@@ -2,8 +2,9 @@
  *
  * The room agent/client/conn owns the service DEALER, the background thread that uses it, and reconnecting. It offers requests
  * with replies (conn_send, conn_call), what the broker said in HELLO, and parts: objects of other rooms that live on the I/O
- * thread (struct conn_part). It uses proto/base and proto/wire. Files: conn.c (the thread), conn_life.c (open, close, state),
- * conn_link.c (the sockets), conn_request.c (requests and replies), conn_hello.c, and client.c (rp_client).
+ * thread (struct conn_part). It uses proto/base and proto/wire. Files: conn.c (the thread), conn_wait.c (callers that wait),
+ * conn_life.c (open, close, state), conn_link.c (the sockets), conn_request.c (requests and replies), conn_hello.c, and
+ * client.c (rp_client).
  *
  * A connection with a host has no thread: a caller that waits does the thread's work, in turn with the host. "The I/O thread"
  * is then the caller's thread, and all calls come from one thread.
@@ -202,13 +203,23 @@ void conn_reset(struct conn *self, const char *why);
 
 /* ---- waiting ---- */
 
-/* Returns the monotonic time of a deadline: INT64_MAX for a negative time-out, now for 0. */
+/* Returns the monotonic time of a deadline: INT64_MAX for a negative time-out and for a time that the clock does not reach, now
+ * for 0. Any number is allowed. */
 int64_t conn_deadline(int64_t timeout_ms);
+/* Returns the milliseconds until a deadline, for a part of a call: 0 when it has passed, -1 if there is none. */
+int64_t conn_left_ms(int64_t deadline_ns);
+/* Returns the sum of a time-out and a grace period; -1 if the time-out is negative or the sum too large. */
+int64_t conn_with_grace(int64_t timeout_ms, int64_t grace_ms);
 int64_t conn_now(void);
 void conn_cond_init(pthread_cond_t *cond);
-/* Waits for a condition that the I/O thread signals. False: the deadline has passed. Call it with the mutex held, in a loop
- * that tests the condition: it may return early. */
+/* Waits for a condition that the I/O thread signals, and lets the function of rp_wait_set look meanwhile. False: the deadline has
+ * passed, or that function has ended the wait. Call it with the mutex held, in a loop that tests the condition: it may return
+ * early. */
 bool conn_wait(struct conn *self, pthread_cond_t *cond, pthread_mutex_t *mutex, int64_t deadline_ns);
+/* True if the function of rp_wait_set has ended a wait of this thread since it last called conn_deadline or conn_wait. */
+bool conn_is_stopped(void);
+/* Sets err for a wait that was ended so: RP_CANCELLED. */
+rp_status conn_stopped(rp_error *err);
 /* The same for a condition that another thread signals. */
 bool conn_cond_wait(pthread_cond_t *cond, pthread_mutex_t *mutex, int64_t deadline_ns);
 /* For calls that do not wait: a connection without a thread does its work here. */

@@ -42,12 +42,13 @@ struct conn_request_list {
     struct conn_request *first, *last;
 };
 
-enum conn_command_kind { COMMAND_ATTACH, COMMAND_DETACH };
+enum conn_command_kind { COMMAND_ATTACH, COMMAND_DETACH, COMMAND_DROP };
 
 /* Lives on the stack of a thread that waits until it is done. */
 struct conn_command {
     enum conn_command_kind kind;
-    struct conn_part *part;
+    struct conn_part *part; /* to attach or detach */
+    uint64_t id;            /* of a request to drop */
     bool done;
     struct conn_command *next;
 };
@@ -112,8 +113,13 @@ struct conn {
 
 /* conn.c: the thread's function; arg is the connection. */
 void *conn_main(void *arg);
+/* Does everything that can be done now; returns the time at which there is more to do. */
+int64_t conn_turn(struct conn *self);
 /* Ends all requests, when the thread stops. */
 void conn_finish(struct conn *self);
+
+/* conn_wait.c: waits until the condition is signalled or the time has come, without the function of rp_wait_set. */
+bool conn_wait_once(struct conn *self, pthread_cond_t *cond, pthread_mutex_t *mutex, int64_t until_ns);
 
 /* conn_life.c: tells the thread to stop, and does not wait for it. */
 void conn_stop(struct conn *self);
@@ -147,6 +153,8 @@ void conn_request_resend(struct conn *self);
 /* Ends requests that are sent once: those of one part, or of all (NULL). tell: calls their reply functions. */
 void conn_request_drop_once(struct conn *self, const struct conn_part *part, bool tell);
 void conn_request_cancel(struct conn *self, uint64_t id, int64_t now_ns);
+/* Cancels a request whose caller is gone: its reply function is no longer called. */
+void conn_request_drop(struct conn *self, uint64_t id);
 void conn_request_list_add(struct conn_request_list *list, struct conn_request *request);
 /* Receives one message; false: there is none. Gives *reply to the caller. *reply NULL: the message is damaged, or there is no
  * memory for it, and *lost is the id of the request that it answers. */

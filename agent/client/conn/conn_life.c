@@ -128,6 +128,8 @@ static rp_status conn_await(struct conn *self, int64_t timeout_ms, rp_error *err
     rp_status status = RP_OK;
     if (self->state != LINK_UP && self->refusal.status != RP_OK)
         status = err_set(err, (rp_status)self->refusal.status, "%s: %s", self->endpoint, self->refusal.text);
+    else if (self->state != LINK_UP && conn_is_stopped())
+        status = conn_stopped(err);
     else if (self->state != LINK_UP)
         status = err_set(err, RP_UNAVAILABLE,
                          "no broker answers at %s within %g s: is replay-broker running, and is this its service "
@@ -136,6 +138,9 @@ static rp_status conn_await(struct conn *self, int64_t timeout_ms, rp_error *err
     pthread_mutex_unlock(&self->mutex);
     return status;
 }
+
+/* Longest back-off in milliseconds: a day. More is no help, and must not overflow in nanoseconds. */
+#define BACKOFF_MOST_MS INT64_C(86400000)
 
 /* Lets libzmq check the endpoint once, before the thread starts to retry. */
 static rp_status conn_check(struct conn *self, rp_error *err)
@@ -160,6 +165,8 @@ static void set_back_off(struct conn *self, const rp_client_options *options)
 {
     int64_t min_ms = options && options->backoff_min_ms > 0 ? options->backoff_min_ms : 50;
     int64_t max_ms = options && options->backoff_max_ms > 0 ? options->backoff_max_ms : 5000;
+    min_ms = min_ms < BACKOFF_MOST_MS ? min_ms : BACKOFF_MOST_MS;
+    max_ms = max_ms < BACKOFF_MOST_MS ? max_ms : BACKOFF_MOST_MS;
     self->backoff_min_ns = min_ms * NS_PER_MS;
     self->backoff_max_ns = (max_ms < min_ms ? min_ms : max_ms) * NS_PER_MS;
 }

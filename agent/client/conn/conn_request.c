@@ -405,6 +405,16 @@ void conn_request_drop_once(struct conn *self, const struct conn_part *part, boo
     }
 }
 
+void conn_request_drop(struct conn *self, uint64_t id)
+{
+    struct conn_request *request = conn_request_take(self, id);
+    if (!request)
+        return;
+    if (self->link == LINK_UP)
+        send_cancel(self, id);
+    conn_request_free(request);
+}
+
 void conn_request_cancel(struct conn *self, uint64_t id, int64_t now_ns)
 {
     struct conn_request *request = conn_request_find(self, id);

@@ -99,6 +99,10 @@ rp_status rp_counter_end(rp_addition **addition, int64_t timeout_ms, int64_t *va
         ;
     bool done = self->reply != NULL;
     pthread_mutex_unlock(&self->lock);
+    if (!done && conn_is_stopped()) {
+        rp_counter_forget(addition);
+        return conn_stopped(err);
+    }
     if (!done)
         return err_set(err, RP_DEADLINE_EXCEEDED, "the broker has not answered an addition within %lld ms",
                        (long long)timeout_ms);

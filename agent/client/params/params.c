@@ -186,7 +186,7 @@ rp_status rp_params_get_many(rp_client *client, const char *const *names, const 
     }
     struct conn_message message = {.field = REPLAY__REQUEST__BODY_PARAMS_GET,
                                    .body = &body.base,
-                                   .timeout_ms = timeout_ms < 0 ? -1 : timeout_ms + GRACE_MS};
+                                   .timeout_ms = conn_with_grace(timeout_ms, GRACE_MS)};
     struct conn_reply *reply = NULL;
     RP_TRY(conn_call(client_conn(client), &message, &reply, err));
     return params_read(names, have, n, reply, out, err);

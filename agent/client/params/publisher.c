@@ -155,6 +155,10 @@ rp_status rp_publisher_flush(rp_publisher *publisher, int64_t timeout_ms, uint64
            conn_wait(publisher->link.conn, &publisher->link.changed, &publisher->link.lock, deadline))
         ;
     bool done = publisher->settled == publisher->stats.given;
+    if (!done && conn_is_stopped()) {
+        pthread_mutex_unlock(&publisher->link.lock);
+        return conn_stopped(err);
+    }
     rp_status status = params_link_take_error(&publisher->link, "an earlier put of", err);
     if (version)
         *version = publisher->stats.version;

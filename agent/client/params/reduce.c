@@ -214,10 +214,12 @@ rp_status rp_reduce_add(rp_reduce *reduce, float *values, uint64_t n, int64_t ro
     if (!err)
         err = &own;
     if (!reduce->pending && !reduce->joined)
-        RP_TRY(membership(reduce, REPLAY__REDUCE__OP__JOIN, timeout_ms, err));
+        RP_TRY(membership(reduce, REPLAY__REDUCE__OP__JOIN, conn_left_ms(deadline), err));
     if (!reduce->pending)
         RP_TRY(send_vector(reduce, values, n, round_ms, err));
     struct conn_reply *reply = wait_for_sum(reduce, deadline);
+    if (!reply && conn_is_stopped())
+        return conn_stopped(err);
     if (!reply) {
         char link[256];
         conn_describe(reduce->conn, link, sizeof link);
@@ -230,13 +232,13 @@ rp_status rp_reduce_add(rp_reduce *reduce, float *values, uint64_t n, int64_t ro
     if (status == RP_OK)
         status = read_sum(reduce, reply, values, n, result, err);
     else if (reply->answered && (status == RP_NOT_FOUND || status == RP_FAILED_PRECONDITION))
-        status = rejoin(reduce, timeout_ms, err);
+        status = rejoin(reduce, conn_left_ms(deadline), err);
     conn_reply_destroy(&reply);
     /* The round had closed before this vector arrived, so this client has left the group. It has the sum all the same; if it
      * cannot join at once, the next add does. */
     if (status == RP_OK && !result->counted) {
         reduce->joined = false;
-        (void)membership(reduce, REPLAY__REDUCE__OP__JOIN, timeout_ms, NULL);
+        (void)membership(reduce, REPLAY__REDUCE__OP__JOIN, conn_left_ms(deadline), NULL);
     }
     return status;
 }

@@ -144,6 +144,10 @@ rp_status rp_subscriber_take(rp_subscriber *subscriber, int64_t timeout_ms, rp_p
     while (timeout_ms != 0 && !subscriber->ready && subscriber->link.status == RP_OK &&
            conn_wait(subscriber->link.conn, &subscriber->link.changed, &subscriber->link.lock, deadline))
         ;
+    if (timeout_ms != 0 && conn_is_stopped()) {
+        pthread_mutex_unlock(&subscriber->link.lock);
+        return conn_stopped(err);
+    }
     rp_status status = params_link_take_error(&subscriber->link, "slot", err);
     uint64_t have = subscriber->have;
     if (status == RP_OK && subscriber->ready) {

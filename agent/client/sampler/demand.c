@@ -74,19 +74,22 @@ static int64_t look_again(struct demand *self, int64_t deadline)
     return now + LOOK_NS;
 }
 
-/* Waits for the reply: every request gets one, a cancelled request too. */
-static struct conn_reply *await_reply(struct demand *self, uint64_t id, int64_t deadline)
+/* Waits for the reply: every request gets one, a cancelled request too. *stopped: the caller has ended the wait. */
+static struct conn_reply *await_reply(struct demand *self, uint64_t id, int64_t deadline, bool *stopped)
 {
     int64_t until = deadline;
+    bool cancelled = false;
     pthread_mutex_lock(&self->lock);
     while (!self->reply) {
-        if (conn_wait(self->source.conn, &self->arrived, &self->lock, until) || self->reply)
+        if (conn_wait(self->source.conn, &self->arrived, &self->lock, until) || self->reply || cancelled)
             continue;
+        *stopped = conn_is_stopped();
         pthread_mutex_unlock(&self->lock);
-        until = look_again(self, deadline);
+        until = *stopped ? 0 : look_again(self, deadline);
         if (until == 0) {
             conn_cancel(self->source.conn, id);
-            until = deadline = INT64_MAX;
+            cancelled = true;
+            until = INT64_MAX;
         }
         pthread_mutex_lock(&self->lock);
     }
@@ -122,10 +125,12 @@ rp_status demand_next(struct demand *self, rp_batch **batch, int64_t timeout_ms,
         return sample_source_ended(&self->source, err);
     int64_t deadline = conn_deadline(timeout_ms);
     struct conn_reply *reply = self->kept;
+    bool stopped = false;
     if (reply)
         count = self->kept_count;
     else
-        reply = await_reply(self, sample_source_request(&self->source, count, timeout_ms, on_reply, self), deadline);
+        reply = await_reply(self, sample_source_request(&self->source, count, timeout_ms, on_reply, self), deadline,
+                            &stopped);
     self->kept = NULL;
     rp_error why = {0};
     rp_status status = conn_reply_status(reply, &why);
@@ -136,7 +141,9 @@ rp_status demand_next(struct demand *self, rp_batch **batch, int64_t timeout_ms,
             self->kept_count = count;
             return status;
         }
-    } else if (status == RP_DEADLINE_EXCEEDED || status == RP_CANCELLED)
+    } else if (status == RP_CANCELLED && stopped)
+        status = conn_stopped(err);
+    else if (status == RP_DEADLINE_EXCEEDED || status == RP_CANCELLED)
         /* Cancelled by this side after the deadline, or by a broker that shuts down and may come back. */
         status = sample_source_timed_out(&self->source, timeout_ms, why.text, err);
     else

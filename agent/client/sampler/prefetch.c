@@ -355,12 +355,13 @@ static bool has_ended(const struct prefetch *self)
            (self->ending || (self->source.options.max_samples && self->got >= self->source.options.max_samples));
 }
 
-/* Waits until the front slot can be taken or the stream has ended; false: the deadline has passed. Lock held. */
+/* Waits until the front slot can be taken or the stream has ended; false: the deadline has passed, or the caller has ended the
+ * wait. Lock held. */
 static bool wait_for_slot(struct prefetch *self, int64_t timeout_ms)
 {
     int64_t deadline = conn_deadline(timeout_ms), ask_at = INT64_MAX;
-    if (timeout_ms > 0) {
-        int64_t early = timeout_ms * NS_PER_MS / 4;
+    if (timeout_ms > 0 && deadline != INT64_MAX) {
+        int64_t early = (deadline - conn_now()) / 4;
         ask_at = deadline - (early < ASK_WHY_NS ? early : ASK_WHY_NS);
     }
     for (;;) {
@@ -379,7 +380,9 @@ static bool wait_for_slot(struct prefetch *self, int64_t timeout_ms)
                 ask_why(self);
             continue;
         }
-        conn_wait(self->source.conn, &self->ready, &self->lock, ask_at < wake ? ask_at : wake);
+        if (!conn_wait(self->source.conn, &self->ready, &self->lock, ask_at < wake ? ask_at : wake) &&
+            conn_is_stopped())
+            return false;
     }
 }
 
@@ -411,7 +414,7 @@ rp_status prefetch_next(struct prefetch *self, rp_batch **batch, int64_t timeout
     pthread_mutex_lock(&self->lock);
     if (!wait_for_slot(self, timeout_ms)) {
         pthread_mutex_unlock(&self->lock);
-        return timed_out(self, timeout_ms, err);
+        return conn_is_stopped() ? conn_stopped(err) : timed_out(self, timeout_ms, err);
     }
     if (has_ended(self)) {
         status = ended(self, err);

@@ -9,6 +9,8 @@
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
 
+/* A longer time-out of the stream has no end. */
+#define MOST_MS (INT64_MAX / NS_PER_MS / 4)
 #define DEFAULT_MAX_BYTES (UINT64_C(4) << 30)
 
 /* One of the two is set. */
@@ -48,8 +50,6 @@ static rp_status check_options(const rp_sampler_options *options, const struct c
                        PREFETCH_MAX_IN_FLIGHT);
     if (!isfinite(options->beta) || options->beta < 0)
         return err_set(err, RP_INVALID_ARGUMENT, "beta is %g; it must be 0 or more", options->beta);
-    if (options->timeout_ms > INT64_MAX / NS_PER_MS / 4)
-        return err_set(err, RP_INVALID_ARGUMENT, "timeout_ms is too large; a negative one waits as long as it takes");
     if (options->on_demand > 1)
         return err_set(err, RP_INVALID_ARGUMENT, "on_demand is %u; it may be 0 or 1", options->on_demand);
     if (options->on_demand && options->timeout_ms >= 0)
@@ -71,6 +71,8 @@ static rp_status read_options(struct conn *conn, const char *table, const rp_sam
     }
     if (out->max_bytes == 0)
         out->max_bytes = DEFAULT_MAX_BYTES;
+    if (out->timeout_ms > MOST_MS)
+        out->timeout_ms = -1;
     if (!table || strlen(table) > RP_MAX_NAME)
         return err_set(err, RP_INVALID_ARGUMENT, "a table's name has at most %u bytes", RP_MAX_NAME);
     struct conn_hello *hello = conn_hello_ref(conn);

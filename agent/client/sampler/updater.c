@@ -163,7 +163,7 @@ static rp_status waiting_send(struct waiting *self, const struct keys *keys, int
     return no_memory_to_send(keys, err);
 }
 
-/* Waits until at most `most` requests are open. Takes the lock. */
+/* Waits until at most `most` requests are open. False: the deadline has passed, or the caller has ended the wait. Takes the lock. */
 static bool waiting_for(struct waiting *self, uint32_t most, int64_t deadline_ns)
 {
     bool done = true;
@@ -198,21 +198,26 @@ static rp_status change_keys(struct conn *conn, const struct keys *keys, int64_t
         return err_set(err, RP_NO_MEMORY, "no memory for a request");
     uint32_t max = broker_max(conn);
     rp_status status = RP_OK;
-    for (uint64_t at = 0; at < keys->n && status == RP_OK; at += max) {
+    bool sent = true;
+    for (uint64_t at = 0; at < keys->n && status == RP_OK && sent; at += max) {
         struct keys part = keys_part(keys, at, max);
-        if (!waiting_for(waiting, DEFAULT_IN_FLIGHT - 1, deadline))
-            break;
-        status = waiting_send(waiting, &part, timeout_ms, err);
+        sent = waiting_for(waiting, DEFAULT_IN_FLIGHT - 1, deadline);
+        if (sent)
+            status = waiting_send(waiting, &part, conn_left_ms(deadline), err);
     }
     /* The connection ends each request at its deadline with a better explanation: leave it a moment. */
-    bool done = waiting_for(waiting, 0, timeout_ms < 0 ? INT64_MAX : deadline + NS_PER_S);
+    bool stopped = !sent && conn_is_stopped();
+    bool done = !stopped && waiting_for(waiting, 0, deadline > INT64_MAX - NS_PER_S ? INT64_MAX : deadline + NS_PER_S);
+    stopped = stopped || (!done && conn_is_stopped());
     pthread_mutex_lock(&waiting->lock);
     if (change)
         *change = waiting->change;
     if (status == RP_OK && waiting->status != RP_OK)
         status = err_set(err, waiting->status, "%s", waiting->error.text);
     pthread_mutex_unlock(&waiting->lock);
-    if (status == RP_OK && !done)
+    if (status == RP_OK && stopped)
+        status = conn_stopped(err);
+    else if (status == RP_OK && !(done && sent))
         status = err_set(err, RP_DEADLINE_EXCEEDED, "not all of %llu keys were answered within %lld ms",
                          (unsigned long long)keys->n, (long long)timeout_ms);
     waiting_unref(waiting);
@@ -299,8 +304,10 @@ static rp_status send_collected(rp_updater *self, int64_t deadline_ns, rp_error 
     if (self->n == 0)
         return RP_OK;
     if (!waiting_for(self->waiting, self->in_flight - 1, deadline_ns))
-        return err_set(err, RP_DEADLINE_EXCEEDED, "%u requests with updates of table '%s' are without an answer",
-                       self->in_flight, self->table);
+        return conn_is_stopped()
+                   ? conn_stopped(err)
+                   : err_set(err, RP_DEADLINE_EXCEEDED, "%u requests with updates of table '%s' are without an answer",
+                             self->in_flight, self->table);
     struct keys keys = {self->table, self->keys, self->priorities, self->n};
     RP_TRY(waiting_send(self->waiting, &keys, -1, err));
     self->n = 0;
@@ -335,6 +342,8 @@ rp_status rp_updater_flush(rp_updater *updater, int64_t timeout_ms, rp_change *c
     RP_TRY(conn_check_process(updater->conn, err));
     rp_status status = send_collected(updater, deadline, err);
     if (status == RP_OK && !waiting_for(updater->waiting, 0, deadline)) {
+        if (conn_is_stopped())
+            return conn_stopped(err);
         char link[256];
         conn_describe(updater->conn, link, sizeof link);
         status = err_set(err, RP_DEADLINE_EXCEEDED, "updates of table '%s' are without an answer%s%s", updater->table,

@@ -23,12 +23,13 @@
 
 /* ---- handing items to the I/O thread */
 
-/* Waits while the ring is full: the I/O thread never blocks, so there is room soon. */
+/* Waits while the ring is full: the I/O thread never blocks, so there is room soon. Without a thread, the caller makes room. */
 static void push(rp_writer *self, const struct queued_item *item, struct step_chunk *evicted)
 {
     struct timespec pause = {.tv_nsec = 20000};
     for (uint32_t tries = 0; !handoff_push(&self->handoff, item, evicted); tries++) {
         conn_wake(self->conn);
+        conn_look(self->conn);
         if (tries < 100)
             sched_yield();
         else
@@ -276,7 +277,7 @@ rp_status rp_writer_end_episode(rp_writer *writer, int32_t mode, int64_t timeout
     }
     if (stream->evicted)
         push(writer, &(struct queued_item){.chunk = NULL}, take_evicted(writer));
-    return writer_flush(writer, mode == RP_END_GO ? UINT64_MAX : 0, deadline, err);
+    return writer_flush(writer, mode == RP_END_GO ? UINT64_MAX : 0, timeout_ms, deadline, err);
 }
 
 /* ---- life */
@@ -381,6 +382,24 @@ rp_writer *rp_writer_new(rp_client *client, const rp_column *columns, uint32_t n
     return self;
 }
 
+static void drop_reply(void *ctx, struct conn_reply *reply)
+{
+    (void)ctx;
+    conn_reply_destroy(&reply);
+}
+
+/* All items are confirmed: if BYE is not answered, the session expires, and nothing is lost. So it is not waited for longer than
+ * the caller wants. */
+static void say_bye(struct conn *conn, struct conn_message *bye, int64_t left_ms)
+{
+    if (left_ms == 0) {
+        conn_send(conn, bye, drop_reply, NULL);
+        return;
+    }
+    bye->timeout_ms = left_ms > 0 && left_ms < BYE_MS ? left_ms : BYE_MS;
+    conn_call(conn, bye, NULL, NULL);
+}
+
 rp_status rp_writer_destroy(rp_writer **writer, int64_t timeout_ms, rp_error *err)
 {
     if (!writer || !*writer)
@@ -391,19 +410,19 @@ rp_status rp_writer_destroy(rp_writer **writer, int64_t timeout_ms, rp_error *er
         free(self);
         return RP_OK;
     }
-    rp_status status = writer_flush(self, 0, conn_deadline(timeout_ms), err);
+    int64_t deadline = conn_deadline(timeout_ms);
+    rp_status status = writer_flush(self, 0, timeout_ms, deadline, err);
     bool settled = atomic_load(&self->handoff.resolved) == self->created;
     conn_detach(self->conn, &self->session.part);
     self->attached = false;
     if (settled && conn_state(self->conn) == RP_CLIENT_CONNECTED) {
-        /* All items are confirmed: if BYE is not answered, the session expires, and nothing is lost. */
         Replay__Bye body = REPLAY__BYE__INIT;
         body.session = (ProtobufCBinaryData){WIRE_SESSION_BYTES, self->session.id};
         body.last_number = self->session.outbox.last_number;
         body.has_timeout_ms_case = REPLAY__BYE__HAS_TIMEOUT_MS_TIMEOUT_MS;
         body.timeout_ms = BYE_MS / 2;
         struct conn_message message = {.field = BYE_FIELD, .body = &body.base, .timeout_ms = BYE_MS};
-        conn_call(self->conn, &message, NULL, NULL);
+        say_bye(self->conn, &message, conn_left_ms(deadline));
     }
     writer_free(self);
     *writer = NULL;

@@ -20,18 +20,28 @@ static void explain(rp_writer *self, char *out, size_t size)
     conn_describe(self->conn, out, size);
     if (out[0])
         return;
+    uint32_t slowest = 0;
+    uint64_t most = 0;
     pthread_mutex_lock(&self->handoff.mutex);
     snprintf(out, size, "%s", self->handoff.why);
-    uint64_t sent = self->handoff.counts.sent;
+    for (uint32_t i = 0; i < self->handoff.n_tables; i++) {
+        uint64_t open = self->table_created[i] - self->handoff.tables[i].resolved;
+        slowest = open > most ? i : slowest;
+        most = open > most ? open : most;
+    }
+    struct handoff_table table = self->handoff.tables[slowest];
     pthread_mutex_unlock(&self->handoff.mutex);
     if (!out[0])
-        snprintf(out, size, "%" PRIu64 " of %" PRIu64 " items are sent, and the broker has not said what it waits for",
-                 sent, self->created);
+        snprintf(out, size,
+                 "table '%.200s' has confirmed %" PRIu64 " of %" PRIu64 " items; %" PRIu64
+                 " are sent, and the broker allows %" PRIu64,
+                 self->hello->tables[slowest].name, table.resolved, self->table_created[slowest], table.sent,
+                 table.allowed);
 }
 
 typedef bool done_fn(rp_writer *self, uint64_t arg);
 
-/* Waits for the I/O thread's next signal. False: the deadline has passed. */
+/* Waits until done. False: the deadline has passed, or the caller has ended the wait. */
 static bool wait_for(rp_writer *self, done_fn *done, uint64_t arg, int64_t deadline_ns)
 {
     struct handoff *handoff = &self->handoff;
@@ -50,7 +60,7 @@ static bool wait_for(rp_writer *self, done_fn *done, uint64_t arg, int64_t deadl
         ;
     pthread_mutex_unlock(&handoff->mutex);
     atomic_fetch_sub(&handoff->waiters, 1);
-    return ok || done(self, arg);
+    return !conn_is_stopped() && (ok || done(self, arg));
 }
 
 /* ---- the session */
@@ -70,13 +80,15 @@ rp_status writer_await_open(rp_writer *self, int64_t timeout_ms, rp_error *err)
     pthread_mutex_lock(&handoff->mutex);
     while (!is_open(self, 0) && conn_wait(self->conn, &handoff->moved, &handoff->mutex, deadline))
         ;
-    bool open = handoff->open;
+    bool open = handoff->open, stopped = !open && conn_is_stopped();
     rp_error refusal = handoff->refusal;
     self->max_message_bytes = handoff->max_message_bytes;
     pthread_mutex_unlock(&handoff->mutex);
     atomic_fetch_sub(&handoff->waiters, 1);
     if (open)
         return RP_OK;
+    if (stopped)
+        return conn_stopped(err);
     if (refusal.status != RP_OK)
         return err_set(err, (rp_status)refusal.status, "%s", refusal.text);
     return err_set(err, RP_UNAVAILABLE, "the broker at %s has not opened a session within %g s",
@@ -114,10 +126,13 @@ rp_status writer_await_room(rp_writer *self, uint64_t n, int64_t timeout_ms, rp_
     }
     if (wait_for(self, has_room, n, conn_deadline(timeout_ms)))
         return RP_OK;
-    char why[450];
+    if (conn_is_stopped())
+        return conn_stopped(err);
+    char why[400];
     explain(self, why, sizeof why);
-    return err_set(err, RP_DEADLINE_EXCEEDED, "%" PRIu64 " items are in flight, the limit is %" PRIu64 ": %s",
-                   unconfirmed(self), self->max_items, why);
+    return err_set(err, RP_DEADLINE_EXCEEDED,
+                   "after %g s, %" PRIu64 " items are in flight, the limit is %" PRIu64 ": %s",
+                   (double)timeout_ms / 1e3, unconfirmed(self), self->max_items, why);
 }
 
 /* ---- flush */
@@ -143,17 +158,19 @@ static rp_status report_rejections(rp_writer *self, rp_error *err)
     return err_set(err, (rp_status)first.status, "%" PRIu64 " items were not accepted, the first: %s", n, first.text);
 }
 
-rp_status writer_flush(rp_writer *self, uint64_t max_unconfirmed, int64_t deadline_ns, rp_error *err)
+rp_status writer_flush(rp_writer *self, uint64_t max_unconfirmed, int64_t timeout_ms, int64_t deadline_ns,
+                       rp_error *err)
 {
     RP_TRY(let_go(self, err));
     if (max_unconfirmed != UINT64_MAX && unconfirmed(self) > 0)
         hurry(self);
-    int64_t start = conn_now();
     if (!wait_for(self, is_flushed, max_unconfirmed, deadline_ns)) {
+        if (conn_is_stopped())
+            return conn_stopped(err);
         char why[450];
         explain(self, why, sizeof why);
-        return err_set(err, RP_DEADLINE_EXCEEDED, "%" PRIu64 " items are unconfirmed after %.1f s: %s",
-                       unconfirmed(self), (double)(conn_now() - start) / 1e9, why);
+        return err_set(err, RP_DEADLINE_EXCEEDED, "%" PRIu64 " items are unconfirmed after %g s: %s", unconfirmed(self),
+                       (double)timeout_ms / 1e3, why);
     }
     return report_rejections(self, err);
 }
@@ -161,7 +178,7 @@ rp_status writer_flush(rp_writer *self, uint64_t max_unconfirmed, int64_t deadli
 rp_status rp_writer_flush(rp_writer *writer, uint64_t max_unconfirmed, int64_t timeout_ms, rp_error *err)
 {
     RP_TRY(writer_check_process(writer, err));
-    return writer_flush(writer, max_unconfirmed, conn_deadline(timeout_ms), err);
+    return writer_flush(writer, max_unconfirmed, timeout_ms, conn_deadline(timeout_ms), err);
 }
 
 /* ---- rejections and counts */

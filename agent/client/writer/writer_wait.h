@@ -31,8 +31,10 @@ static inline bool writer_has_room(rp_writer *self, uint64_t n)
 /* Waits until n more items may be created. */
 rp_status writer_await_room(rp_writer *self, uint64_t n, int64_t timeout_ms, rp_error *err);
 rp_status writer_await_open(rp_writer *self, int64_t timeout_ms, rp_error *err);
-/* Sends all items and waits until at most max_unconfirmed are unconfirmed; then returns the first rejection. */
-rp_status writer_flush(rp_writer *self, uint64_t max_unconfirmed, int64_t deadline_ns, rp_error *err);
+/* Sends all items and waits until at most max_unconfirmed are unconfirmed; then returns the first rejection. timeout_ms is what
+ * the caller has given, for the error. */
+rp_status writer_flush(rp_writer *self, uint64_t max_unconfirmed, int64_t timeout_ms, int64_t deadline_ns,
+                       rp_error *err);
 /* In writer.c: hands over the items that waited for a chunk that is now complete. */
 rp_status writer_release(rp_writer *self, rp_error *err);
 

@@ -1,0 +1,408 @@
+/* Every public call that takes a time-out: any number is allowed, the call ends in time, and rp_wait_set ends it before. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "proto/base/log.h"
+#include "replay/replay.h"
+#include "replay/server.h"
+#include "tests/support/fakepeer.h"
+
+#define WAIT 10000
+#define SLACK_MS 400 /* for a busy machine */
+
+/* A peer that answers nothing any more, and a real broker for calls that need an answer before they wait. */
+struct fixture {
+    struct fakepeer peer;
+    rp_server *server;
+    rp_client *client, *real;
+    rp_writer *writer; /* at its limit of items in flight */
+    rp_writer *ruled;  /* the same, with a pattern for each step, and one for the end of an episode */
+    rp_writer *begun;  /* the same, within a step */
+    rp_sampler *sampler, *demand;
+    rp_updater *updater; /* at its limit of requests in flight */
+    rp_publisher *publisher;
+    rp_subscriber *subscriber;
+    rp_reduce *members[2];
+};
+
+static const rp_column column = {.name = "x", .dtype = RP_DTYPE_FLOAT32, .codec = RP_CODEC_RAW};
+static const uint64_t key = 1;
+static const double priority = 1;
+static const float one = 1;
+static const void *const values[] = {&one};
+
+static int64_t now_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+static rp_writer *full_writer(struct fixture *f, bool patterns)
+{
+    rp_error err = {0};
+    rp_writer_options options = {.struct_size = sizeof options, .max_in_flight_items = 2, .keep_alive = 4};
+    rp_slice slice = {.start = -1};
+    rp_condition end = {.kind = RP_WHEN_END_OF_EPISODE};
+    rp_pattern each = {.table = "a", .priority = 1, .slices = &slice, .n_slices = 1}, last = each;
+    rp_writer *writer = rp_writer_new(f->client, &column, 1, &options, WAIT, &err);
+    if (!writer)
+        fail_msg("%s", err.text);
+    assert_int_equal(rp_writer_append(writer, values, WAIT, &err), RP_OK);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(rp_writer_item_last(writer, "a", 1, 1, WAIT, NULL, &err), RP_OK);
+    last.conditions = &end;
+    last.n_conditions = 1;
+    if (patterns)
+        assert_int_equal(rp_writer_add_pattern(writer, &each, &err), RP_OK);
+    if (patterns)
+        assert_int_equal(rp_writer_add_pattern(writer, &last, &err), RP_OK);
+    return writer;
+}
+
+static rp_sampler *sampler(struct fixture *f, uint32_t on_demand)
+{
+    rp_sampler_options options = {.struct_size = sizeof options};
+    rp_sampler_defaults(&options);
+    options.on_demand = on_demand;
+    return rp_sampler_new(f->client, "a", &options, NULL);
+}
+
+static int set_up(void **state)
+{
+    struct fixture *f = calloc(1, sizeof *f);
+    rp_error err = {0};
+    rp_updater_options limits = {.struct_size = sizeof limits, .batch = 1, .in_flight = 1};
+    log_set_level(LEVEL_OFF);
+    fakepeer_start(&f->peer);
+    f->peer.heartbeat_ms = 60000;
+    f->peer.expiry_ms = 600000;
+    fakepeer_set(&f->peer, &f->peer.hold, true);
+    f->client = rp_client_connect(f->peer.endpoint, NULL, WAIT, &err);
+    f->server = rp_server_start(NULL, NULL, &err);
+    f->real = rp_client_connect(rp_server_endpoint(f->server), NULL, WAIT, &err);
+    assert_true(f->client && f->real);
+    f->writer = full_writer(f, false);
+    f->ruled = full_writer(f, true);
+    f->begun = full_writer(f, true);
+    assert_int_equal(rp_writer_set(f->begun, 0, &one, sizeof one, &err), RP_OK);
+    fakepeer_set(&f->peer, &f->peer.deaf, true);
+    f->sampler = sampler(f, 0);
+    f->demand = sampler(f, 1);
+    f->updater = rp_updater_new(f->client, "a", &limits, &err);
+    assert_int_equal(rp_updater_add(f->updater, &key, &priority, 1, WAIT, NULL, &err), RP_OK);
+    f->publisher = rp_publisher_new(f->client, "slot", &err);
+    assert_int_equal(rp_publisher_put(f->publisher, &one, sizeof one, &err), RP_OK);
+    f->subscriber = rp_subscriber_new(f->client, "slot", 0, &err);
+    for (int i = 0; i < 2; i++)
+        f->members[i] = rp_reduce_join(f->real, "group", WAIT, &err);
+    assert_non_null(f->members[1]);
+    *state = f;
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    struct fixture *f = *state;
+    rp_writer_destroy(&f->writer, 0, NULL);
+    rp_writer_destroy(&f->ruled, 0, NULL);
+    rp_writer_destroy(&f->begun, 0, NULL);
+    rp_sampler_destroy(&f->sampler);
+    rp_sampler_destroy(&f->demand);
+    rp_updater_destroy(&f->updater, 0, NULL);
+    rp_publisher_destroy(&f->publisher, 0, NULL);
+    rp_subscriber_destroy(&f->subscriber);
+    for (int i = 0; i < 2; i++)
+        rp_reduce_leave(&f->members[i], WAIT, NULL);
+    rp_client_destroy(&f->client);
+    rp_client_destroy(&f->real);
+    rp_server_stop(&f->server);
+    fakepeer_stop(&f->peer);
+    free(f);
+    return 0;
+}
+
+/* ---- the calls */
+
+static rp_status status_of(const void *made, const rp_error *err)
+{
+    return made ? RP_OK : (rp_status)err->status;
+}
+
+#define CALL(name, ...)                                                                                                \
+    static rp_status name(struct fixture *f, int64_t ms, rp_error *err)                                                \
+    {                                                                                                                  \
+        (void)f;                                                                                                       \
+        __VA_ARGS__                                                                                                    \
+    }
+
+CALL(client_connect, rp_client *made = rp_client_connect("tcp://127.0.0.1:1", NULL, ms, err);
+     return status_of(made, err);)
+CALL(writer_new, rp_writer *made = rp_writer_new(f->client, &column, 1, NULL, ms, err); return status_of(made, err);)
+CALL(writer_append, return rp_writer_append(f->ruled, values, ms, err);)
+CALL(writer_end_step, return rp_writer_end_step(f->begun, ms, err);)
+CALL(writer_item, rp_slice slice = {.start = -1}; return rp_writer_item(f->writer, "a", 1, &slice, 1, ms, NULL, err);)
+CALL(writer_item_last, return rp_writer_item_last(f->writer, "a", 1, 1, ms, NULL, err);)
+CALL(writer_flush, return rp_writer_flush(f->writer, 0, ms, err);)
+CALL(writer_end_episode, return rp_writer_end_episode(f->ruled, RP_END_GO, ms, err);)
+CALL(sampler_next, rp_batch *batch; return rp_sampler_next(f->sampler, &batch, ms, err);)
+CALL(demand_next, rp_batch *batch; return rp_sampler_next(f->demand, &batch, ms, err);)
+CALL(priorities_update, return rp_priorities_update(f->client, "a", &key, &priority, 1, ms, NULL, err);)
+CALL(items_delete, return rp_items_delete(f->client, "a", &key, 1, ms, NULL, err);)
+CALL(updater_add, return rp_updater_add(f->updater, &key, &priority, 1, ms, NULL, err);)
+CALL(updater_flush, return rp_updater_flush(f->updater, ms, NULL, err);)
+CALL(params_put, return rp_params_put(f->client, "slot", &one, sizeof one, ms, NULL, err);)
+CALL(params_get, rp_params *params; return rp_params_get(f->real, "never", 0, ms, &params, err);)
+CALL(publisher_flush, return rp_publisher_flush(f->publisher, ms, NULL, err);)
+CALL(subscriber_take, rp_params *params; return rp_subscriber_take(f->subscriber, ms, &params, err);)
+CALL(counter_add, return rp_counter_add(f->client, "n", 1, ms, NULL, err);)
+CALL(counter_read, return rp_counter_read(f->client, "n", ms, NULL, err);)
+CALL(counter_end, rp_addition *addition = rp_counter_begin(f->client, "n", 1, err);
+     rp_status status = rp_counter_end(&addition, ms, NULL, err); rp_counter_forget(&addition); return status;)
+CALL(reduce_join, rp_reduce *made = rp_reduce_join(f->client, "group", ms, err); return status_of(made, err);)
+CALL(reduce_add, float sum = 1; return rp_reduce_add(f->members[0], &sum, 1, -1, ms, NULL, err);)
+CALL(admin_info, rp_info *info; return rp_admin_info(f->client, NULL, 1, ms, &info, err);)
+CALL(admin_why, rp_waits *waits; return rp_admin_why(f->client, ms, &waits, err);)
+CALL(admin_list, uint64_t cursor = 0; uint32_t n = 1; rp_item_info item;
+     return rp_admin_list(f->client, "a", &cursor, &item, &n, ms, err);)
+CALL(admin_fetch, rp_batch *batch; return rp_admin_fetch(f->client, "a", &key, 1, ms, &batch, err);)
+CALL(admin_reset, return rp_admin_reset(f->client, "a", ms, NULL, err);)
+CALL(admin_checkpoint, return rp_admin_checkpoint(f->client, ms, NULL, err);)
+CALL(admin_set_limiter, rp_limiter_change change = {.struct_size = sizeof change};
+     return rp_admin_set_limiter(f->client, "a", &change, ms, err);)
+CALL(admin_info_json, char *json; return rp_admin_info_json(f->client, NULL, 0, ms, &json, err);)
+CALL(admin_why_json, char *json; return rp_admin_why_json(f->client, ms, &json, err);)
+CALL(admin_list_json, char *json; return rp_admin_list_json(f->client, "a", 0, 1, ms, &json, err);)
+CALL(admin_fetch_json, char *json; return rp_admin_fetch_json(f->client, "a", &key, 1, 1, ms, &json, err);)
+CALL(admin_reset_json, char *json; return rp_admin_reset_json(f->client, "a", ms, &json, err);)
+CALL(admin_limiter_json, char *json; return rp_admin_limiter_json(f->client, "a", NULL, ms, &json, err);)
+
+struct row {
+    const char *name;
+    rp_status (*call)(struct fixture *f, int64_t ms, rp_error *err);
+    int32_t grace_ms; /* beyond the time-out, if the broker is connected and silent; -1: 10 s, not tested */
+};
+
+static const struct row rows[] = {
+    {"rp_client_connect", client_connect, 0},
+    {"rp_writer_new", writer_new, 0},
+    {"rp_writer_append", writer_append, 0},
+    {"rp_writer_end_step", writer_end_step, 0},
+    {"rp_writer_item", writer_item, 0},
+    {"rp_writer_item_last", writer_item_last, 0},
+    {"rp_writer_flush", writer_flush, 0},
+    {"rp_writer_end_episode", writer_end_episode, 0},
+    {"rp_sampler_next", sampler_next, 0},
+    {"rp_sampler_next on demand", demand_next, -1},
+    {"rp_priorities_update", priorities_update, 0},
+    {"rp_items_delete", items_delete, 0},
+    {"rp_updater_add", updater_add, 0},
+    {"rp_updater_flush", updater_flush, 0},
+    {"rp_params_put", params_put, 0},
+    {"rp_params_get", params_get, 0},
+    {"rp_publisher_flush", publisher_flush, 0},
+    {"rp_subscriber_take", subscriber_take, 0},
+    {"rp_counter_add", counter_add, 0},
+    {"rp_counter_read", counter_read, 0},
+    {"rp_counter_end", counter_end, 0},
+    {"rp_reduce_join", reduce_join, 0},
+    {"rp_reduce_add", reduce_add, 0},
+    {"rp_admin_info", admin_info, 0},
+    {"rp_admin_why", admin_why, 0},
+    {"rp_admin_list", admin_list, 0},
+    {"rp_admin_fetch", admin_fetch, 0},
+    {"rp_admin_reset", admin_reset, 0},
+    {"rp_admin_checkpoint", admin_checkpoint, 2000},
+    {"rp_admin_set_limiter", admin_set_limiter, 0},
+    {"rp_admin_info_json", admin_info_json, 0},
+    {"rp_admin_why_json", admin_why_json, 0},
+    {"rp_admin_list_json", admin_list_json, 0},
+    {"rp_admin_fetch_json", admin_fetch_json, 0},
+    {"rp_admin_reset_json", admin_reset_json, 0},
+    {"rp_admin_limiter_json", admin_limiter_json, 0},
+};
+#define N_ROWS (sizeof rows / sizeof rows[0])
+
+/* Makes the call and checks how long it takes. A busy machine makes a call late now and then, but not five times. */
+static rp_status timed(struct fixture *f, const struct row *row, int64_t ms, int64_t least_ms, int64_t most_ms)
+{
+    rp_error err = {0};
+    rp_status status = RP_OK;
+    int64_t took_ms = INT64_MAX;
+    for (int i = 0; i < 5 && took_ms > most_ms; i++) {
+        int64_t start = now_ms();
+        status = row->call(f, ms, &err);
+        took_ms = now_ms() - start;
+    }
+    if (took_ms < least_ms || took_ms > most_ms)
+        fail_msg("%s(%lld ms) took %lld ms: %s", row->name, (long long)ms, (long long)took_ms, err.text);
+    if (err.status != (int32_t)status || !err.text[0])
+        fail_msg("%s(%lld ms): status %d, and the error has %d '%s'", row->name, (long long)ms, status, err.status,
+                 err.text);
+    return status;
+}
+
+/* No call has made a step or an item. */
+static void nothing_done(struct fixture *f)
+{
+    rp_writer *const writers[] = {f->writer, f->ruled, f->begun};
+    for (int i = 0; i < 3; i++) {
+        rp_writer_info info = {.struct_size = sizeof info};
+        assert_int_equal(rp_writer_get_info(writers[i], &info, NULL), RP_OK);
+        assert_int_equal(info.created, 2);
+        assert_int_equal(info.steps, 1);
+        assert_int_equal(info.episode, 0);
+    }
+}
+
+static bool is_late(rp_status status)
+{
+    return status == RP_DEADLINE_EXCEEDED || status == RP_UNAVAILABLE;
+}
+
+static void test_in_time(void **state)
+{
+    struct fixture *f = *state;
+    for (uint32_t i = 0; i < N_ROWS; i++) {
+        if (rows[i].grace_ms < 0)
+            continue;
+        rp_status status = timed(f, &rows[i], 60, 59, 60 + rows[i].grace_ms + SLACK_MS);
+        if (!is_late(status))
+            fail_msg("%s: status %d", rows[i].name, status);
+    }
+    nothing_done(f);
+}
+
+static void test_polls(void **state)
+{
+    struct fixture *f = *state;
+    for (uint32_t i = 0; i < N_ROWS; i++) {
+        if (rows[i].grace_ms != 0)
+            continue;
+        rp_status status = timed(f, &rows[i], 0, 0, SLACK_MS);
+        if (!is_late(status))
+            fail_msg("%s: status %d", rows[i].name, status);
+    }
+    nothing_done(f);
+}
+
+static int stop(void *ctx)
+{
+    ++*(int *)ctx;
+    return 1;
+}
+
+/* No number overflows into a time-out that has passed; and each wait can be ended. */
+static void test_without_end(void **state)
+{
+    static const int64_t long_ms[] = {INT64_MIN, -1, INT64_MAX / 1000000, INT64_MAX - 1000, INT64_MAX};
+    struct fixture *f = *state;
+    for (uint32_t i = 0; i < N_ROWS; i++)
+        for (uint32_t t = i % 2; t < 5; t += 2) {
+            int calls = 0;
+            rp_wait_set(stop, &calls);
+            rp_status status =
+                timed(f, &rows[i], long_ms[t], 45, 1000 + SLACK_MS); /* an answer to a cancel may take 1 s */
+            rp_wait_set(NULL, NULL);
+            if (status != RP_CANCELLED || calls == 0)
+                fail_msg("%s(%lld ms): status %d", rows[i].name, (long long)long_ms[t], status);
+        }
+    nothing_done(f);
+}
+
+/* Objects can be destroyed but once, so this is no measurement: only a wait without end would fail. */
+static void took(int64_t start, int64_t least_ms)
+{
+    assert_in_range(now_ms() - start, least_ms, least_ms + WAIT);
+}
+
+static void test_destroy_in_time(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err = {0};
+    int64_t start = now_ms();
+    assert_int_equal(rp_writer_destroy(&f->writer, 60, &err), RP_DEADLINE_EXCEEDED);
+    took(start, 59);
+    start = now_ms();
+    assert_int_equal(rp_updater_destroy(&f->updater, 60, &err), RP_DEADLINE_EXCEEDED);
+    took(start, 59);
+    start = now_ms();
+    assert_int_equal(rp_publisher_destroy(&f->publisher, 60, &err), RP_DEADLINE_EXCEEDED);
+    took(start, 59);
+    fakepeer_set(&f->peer, &f->peer.deaf, false);
+    rp_writer *idle = rp_writer_new(f->client, &column, 1, NULL, WAIT, &err);
+    fakepeer_set(&f->peer, &f->peer.deaf, true);
+    assert_int_equal(rp_writer_destroy(&idle, 60, &err), RP_OK); /* BYE is not answered */
+}
+
+/* The options of a sampler and the pauses of a client take any number, too. */
+static void test_options(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err = {0};
+    rp_batch *batch;
+    rp_sampler_options options = {.struct_size = sizeof options};
+    rp_sampler_defaults(&options);
+    options.timeout_ms = INT64_MAX;
+    rp_sampler *endless = rp_sampler_new(f->real, "replay", &options, &err);
+    assert_int_equal(rp_sampler_next(endless, &batch, 60, &err), RP_DEADLINE_EXCEEDED);
+    rp_sampler_destroy(&endless);
+    rp_client_options pauses = {.struct_size = sizeof pauses, .backoff_min_ms = INT64_MAX, .backoff_max_ms = INT64_MAX};
+    assert_null(rp_client_connect("tcp://127.0.0.1:1", &pauses, 60, &err));
+    assert_int_equal(err.status, RP_UNAVAILABLE);
+}
+
+static int twice(void *ctx)
+{
+    int *calls = ctx;
+    return ++*calls == 2;
+}
+
+/* A function that lets a wait go on is called again; one that is called may use the library. */
+static int use_library(void *ctx)
+{
+    struct fixture *f = ctx;
+    int64_t value = 0;
+    rp_error err = {0};
+    return rp_counter_add(f->real, "inside", 1, WAIT, &value, &err) == RP_OK && value == 3;
+}
+
+static void test_wait_function(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err = {0};
+    int calls = 0;
+    rp_batch *batch;
+    rp_wait_set(twice, &calls);
+    int64_t start = now_ms();
+    assert_int_equal(rp_sampler_next(f->sampler, &batch, -1, &err), RP_CANCELLED);
+    assert_in_range(now_ms() - start, 95, 100 + WAIT);
+    rp_wait_set(use_library, f);
+    assert_int_equal(rp_sampler_next(f->sampler, &batch, -1, &err), RP_CANCELLED);
+    rp_wait_set(NULL, NULL);
+    int64_t value = 0;
+    assert_int_equal(rp_counter_read(f->real, "inside", WAIT, &value, &err), RP_OK);
+    assert_int_equal(value, 3);
+    assert_int_equal(rp_sampler_next(f->sampler, &batch, 60, &err), RP_DEADLINE_EXCEEDED);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_in_time, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_polls, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_without_end, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_destroy_in_time, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_options, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_wait_function, set_up, tear_down),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
