@@ -72,11 +72,12 @@ rp_status req_update(struct service *service, struct request *request, rp_error 
         for (uint32_t i = 0; i < n; i++) {
             double priority = pb_f64(&ask.priority, first + i);
             rp_error why; /* filled if it is needed: clearing it for each key would cost more than the update */
-            if (slots[i] == KEYMAP_NONE) {
-                reply.missing++;
-            } else if (table_check_priority(table, priority, &why) != RP_OK) {
+            /* Before the key: whether a priority is allowed does not depend on what was evicted meanwhile. */
+            if (table_check_priority(table, priority, &why) != RP_OK) {
                 if (reply.refused++ == 0)
                     snprintf(text, sizeof text, "key %llu: %.240s", (unsigned long long)keys[i], why.text);
+            } else if (slots[i] == KEYMAP_NONE) {
+                reply.missing++;
             } else {
                 table_update(table, slots[i], priority);
                 reply.applied++;

@@ -65,7 +65,9 @@ typedef struct rp_field_view {
     uint64_t shape[RP_MAX_RANK + 2];
     void *data; /* aligned to 64 bytes in library memory */
     uint64_t bytes;
-    const uint32_t *lengths; /* [n] number of steps of each item, the rest is padded with 0; NULL: all items are full */
+    /* [n] number of steps of each item, the rest is padded with 0. NULL: all items have shape[1] steps, or the field has no
+     * steps. Not NULL if the items leave the number open (rp_slice.count 0), even if all have the same. */
+    const uint32_t *lengths;
 } rp_field_view;
 
 /* Fills *out; set out->struct_size first. */
@@ -156,7 +158,7 @@ RP_API rp_status rp_sampler_get_stats(rp_sampler *sampler, rp_sampler_stats *out
 typedef struct rp_change {
     uint64_t applied;
     uint64_t missing; /* keys that are not in the table; they are ignored */
-    uint64_t refused; /* priorities that are not allowed; the error names the first */
+    uint64_t refused; /* priorities that are not allowed, also of missing keys; the error names the first */
 } rp_change;
 
 /* Sets the priorities of n items and waits for the answer. Splits them into requests of the size that the broker accepts.

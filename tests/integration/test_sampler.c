@@ -773,6 +773,11 @@ static void test_updates_and_deletes(void **state)
                      RP_INVALID_ARGUMENT);
     assert_int_equal(change.refused, 2);
     assert_int_equal(change.applied, N - 2);
+    priorities[N] = -1; /* its key is not in the table */
+    assert_int_equal(rp_priorities_update(f->client, "prioritized", keys + N, priorities + N, 1, WAIT, &change, &err),
+                     RP_INVALID_ARGUMENT);
+    assert_int_equal(change.refused, 1);
+    assert_int_equal(change.missing, 0);
     assert_int_equal(rp_priorities_update(f->client, "nope", keys, priorities, 1, WAIT, &change, &err), RP_NOT_FOUND);
 
     ok(rp_items_delete(f->client, "prioritized", keys, N + 1, WAIT, &change, &err), &err);
