@@ -60,11 +60,11 @@ int64_t conn_now(void)
 
 int64_t conn_deadline(int64_t timeout_ms)
 {
-    int64_t now = conn_now();
     watch.stopped = false;
-    if (timeout_ms < 0 || timeout_ms > (INT64_MAX - now) / NS_PER_MS)
+    if (timeout_ms < 0)
         return INT64_MAX;
-    return now + timeout_ms * NS_PER_MS;
+    int64_t now = conn_now();
+    return timeout_ms > (INT64_MAX - now) / NS_PER_MS ? INT64_MAX : now + timeout_ms * NS_PER_MS;
 }
 
 int64_t conn_left_ms(int64_t deadline_ns)

@@ -2,7 +2,7 @@
  * API of Python 3.11. Each extension has a copy of these files, as it has of libreplay: their state is its own.
  *   hooks.c    exceptions, and small readers of arguments
  *   gate.c     one thread at a time for each object; waits that free the GIL and notice signals; behaviour after fork
- *   job.c      requests on a helper thread, so that a signal ends the wait for a request that cannot be repeated
+ *   job.c      calls on a helper thread: a connection that is made in the background, a server that starts or stops
  *   conn.c     a client shared by the objects that use it, destroyed after the last of them
  *   log.c      the library's log lines */
 #ifndef AGENT_PYTHON_BASE_H
@@ -41,6 +41,7 @@ struct gate {
     bool doomed;         /* closed from within the call that runs: gate_leave destroys the object's handles */
     unsigned long owner; /* the thread of the call that runs */
     uint64_t forks;      /* of this process when the object was made */
+    struct gate *next;   /* of another object that the same call uses */
     PyObject *object;
     void (*destroy)(PyObject *object);
 };
@@ -71,18 +72,34 @@ void gate_leave(struct gate *gate);
 #define GATE_INTERRUPTED ((rp_status)-1)
 /* One try of a call. A try that returns RP_DEADLINE_EXCEEDED can be repeated. */
 typedef rp_status gate_attempt(void *call, int64_t timeout_ms, rp_error *err);
-/* Tries at once with the GIL held, then without it in slices of 100 ms until the time has passed. Returns the last try's
- * status, RP_CANCELLED when the object is closed meanwhile, or GATE_INTERRUPTED with an exception set. */
+/* Tries at once with the GIL held, and waits without it. Returns the last try's status, RP_CANCELLED when the object is closed
+ * meanwhile, or GATE_INTERRUPTED with an exception set. */
 rp_status gate_wait(struct gate *gate, gate_attempt *attempt, void *call, int64_t timeout_ms, rp_error *err);
 /* gate_wait; sets the exception for every status but RP_OK. */
 bool gate_call(struct gate *gate, gate_attempt *attempt, void *call, int64_t timeout_ms);
+
+/* A call of the library that may wait. It runs without the GIL; a thread that waits takes the GIL every 50 ms to see whether a
+ * signal has come or the object was closed. */
+struct watch {
+    const struct gate *gate; /* NULL: of no object */
+    PyThreadState *thread;
+    bool raised; /* a signal handler has raised an exception */
+};
+
+void watch_begin(struct watch *watch, const struct gate *gate);
+/* Takes the GIL. False with an exception set: of a signal handler. The call has ended with RP_CANCELLED. */
+bool watch_end(struct watch *watch);
+
+/* The time of a clock that only goes forward. */
+int64_t core_now_ns(void);
+/* What is left of a time-out of core_timeout; -1 if there is none. */
+int64_t core_left_ms(int64_t start_ns, int64_t timeout_ms);
 
 /* ---- conn.c */
 
 struct conn {
     rp_client *client;
     atomic_uint refs;
-    uint64_t forks;
 };
 
 /* Takes the client, unless it returns NULL: no memory. */
@@ -90,7 +107,7 @@ struct conn *conn_take(rp_client *client);
 struct conn *conn_ref(struct conn *conn);
 /* Destroys the client after its last user. Call without the GIL. */
 void conn_unref(struct conn *conn);
-/* The same with the GIL held; leaves a parent's client alone. */
+/* The same with the GIL held. */
 void conn_drop(struct conn **conn);
 
 /* ---- job.c */
@@ -102,8 +119,15 @@ struct job {
     bool done, abandoned;          /* guarded by job.c's mutex */
 };
 
-/* Runs the job and waits for it. True: it is done, and the caller drops it. False with an exception set: a signal came;
- * the helper thread drops the job when it is done. */
+enum job_state { JOB_RUNNING, JOB_DONE, JOB_INTERRUPTED };
+/* False with an exception set: there is no thread, and the job was dropped. */
+bool job_start(struct job *job);
+/* Waits for at most timeout_ms. JOB_INTERRUPTED: a signal handler has raised an exception. */
+enum job_state job_await(struct job *job, int64_t timeout_ms);
+/* Lets the helper thread drop the job when it is done. */
+void job_abandon(struct job *job);
+/* Runs the job and waits for it. True: it is done, and the caller drops it. False with an exception set: a signal came, and the
+ * job is abandoned. */
 bool job_wait(struct job *job);
 /* In a child: forgets locks that threads of the parent held. */
 void job_after_fork(void);

@@ -9,7 +9,6 @@ struct conn *conn_take(rp_client *client)
     if (!conn)
         return NULL;
     conn->client = client;
-    conn->forks = gate_forks();
     atomic_init(&conn->refs, 1);
     return conn;
 }
@@ -32,8 +31,8 @@ void conn_drop(struct conn **conn)
 {
     struct conn *old = *conn;
     *conn = NULL;
-    if (!old || old->forks != gate_forks())
-        return; /* the parent's threads and sockets are not in this process */
+    if (!old)
+        return;
     Py_BEGIN_ALLOW_THREADS;
     conn_unref(old);
     Py_END_ALLOW_THREADS;

@@ -7,10 +7,9 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
-#include <string.h>
 #include <time.h>
 
-#define SLICE_MS 100
+#define SLICE_MS 50
 
 static uint64_t forks;
 static pthread_mutex_t left_mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -149,9 +148,18 @@ void gate_leave(struct gate *gate)
     pthread_mutex_unlock(&left_mutex);
 }
 
+/* The first gate of the call that another thread, a signal handler, or code that the call runs has closed; NULL: none. */
+static const struct gate *closed_gate(const struct gate *gate)
+{
+    while (gate && (!gate->closed || gate->closing))
+        gate = gate->next;
+    return gate;
+}
+
 static bool is_cancelled(const struct gate *gate, rp_error *err)
 {
-    if (!gate->closed || gate->closing)
+    gate = closed_gate(gate);
+    if (!gate)
         return false;
     snprintf(err->text, sizeof err->text,
              gate->doomed ? "closed during the call by a signal handler, or by code that the call runs"
@@ -168,11 +176,45 @@ bool gate_check(const struct gate *gate)
     return false;
 }
 
-static int64_t now_ms(void)
+/* ---- waits */
+
+int64_t core_now_ns(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * 1000 + now.tv_nsec / 1000000;
+    return now.tv_sec * 1000000000LL + now.tv_nsec;
+}
+
+int64_t core_left_ms(int64_t start_ns, int64_t timeout_ms)
+{
+    if (timeout_ms < 0)
+        return -1;
+    int64_t left_ns = timeout_ms * 1000000 - (core_now_ns() - start_ns);
+    return left_ns > 0 ? (left_ns + 999999) / 1000000 : 0;
+}
+
+/* For rp_wait_set. */
+static int look(void *ctx)
+{
+    struct watch *watch = ctx;
+    PyEval_RestoreThread(watch->thread);
+    watch->raised = PyErr_CheckSignals() != 0;
+    bool stop = watch->raised || closed_gate(watch->gate);
+    watch->thread = PyEval_SaveThread();
+    return stop;
+}
+
+void watch_begin(struct watch *watch, const struct gate *gate)
+{
+    *watch = (struct watch){.gate = gate, .thread = PyEval_SaveThread()};
+    rp_wait_set(look, watch);
+}
+
+bool watch_end(struct watch *watch)
+{
+    rp_wait_set(NULL, NULL);
+    PyEval_RestoreThread(watch->thread);
+    return !watch->raised;
 }
 
 rp_status gate_wait(struct gate *gate, gate_attempt *attempt, void *call, int64_t timeout_ms, rp_error *err)
@@ -182,27 +224,13 @@ rp_status gate_wait(struct gate *gate, gate_attempt *attempt, void *call, int64_
     rp_status status = attempt(call, 0, err);
     if (status != RP_DEADLINE_EXCEEDED || timeout_ms == 0)
         return status;
-    int64_t start = now_ms(), slices = 0;
-    while (status == RP_DEADLINE_EXCEEDED) {
-        int64_t left_ms = timeout_ms < 0 ? SLICE_MS : timeout_ms - (now_ms() - start);
-        if (left_ms <= 0)
-            break;
-        Py_BEGIN_ALLOW_THREADS;
-        status = attempt(call, left_ms < SLICE_MS ? left_ms : SLICE_MS, err);
-        Py_END_ALLOW_THREADS;
-        slices++;
-        if (status != RP_DEADLINE_EXCEEDED)
-            break;
-        if (PyErr_CheckSignals() != 0)
-            return GATE_INTERRUPTED;
-        if (is_cancelled(gate, err))
-            return RP_CANCELLED;
-    }
-    if (status == RP_DEADLINE_EXCEEDED && slices > 1) {
-        size_t length = strlen(err->text);
-        snprintf(err->text + length, sizeof err->text - length, " (waited %.1f s in all)",
-                 (double)(now_ms() - start) / 1e3);
-    }
+    struct watch watch;
+    watch_begin(&watch, gate);
+    status = attempt(call, timeout_ms, err);
+    if (!watch_end(&watch))
+        return GATE_INTERRUPTED;
+    if (status == RP_CANCELLED)
+        is_cancelled(gate, err);
     return status;
 }
 

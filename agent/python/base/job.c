@@ -1,14 +1,12 @@
-/* Requests on a helper thread.
- *
- * A request that times out may still be carried out, so it cannot be repeated in slices. It runs on a thread of its own
- * instead, while the caller waits in slices and notices signals. */
+/* Calls on a helper thread, while the caller waits in slices and notices signals: calls that go on after the wait for them has
+ * ended, or that libreplay cannot interrupt. */
 #include "agent/python/base/base.h"
 
 #include <pthread.h>
 #include <signal.h>
 #include <time.h>
 
-#define SLICE_NS 100000000L
+#define SLICE_MS 50
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t finished = PTHREAD_COND_INITIALIZER;
@@ -34,7 +32,7 @@ static void *work(void *argument)
 }
 
 /* Starts the thread with all signals blocked: Python's handlers belong to its main thread. */
-static bool start(struct job *job)
+bool job_start(struct job *job)
 {
     pthread_t thread;
     sigset_t all, before;
@@ -42,47 +40,68 @@ static bool start(struct job *job)
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int failed = pthread_create(&thread, NULL, work, job);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (failed == 0)
+    if (failed == 0) {
         pthread_detach(thread);
-    return failed == 0;
+        return true;
+    }
+    job->drop(job);
+    core_raise(RP_NO_MEMORY, "no thread for a call can be started");
+    return false;
 }
 
-/* Waits for one slice. Returns whether the job is done; with `abandon`, marks it as abandoned if it is not. */
-static bool await(struct job *job, bool abandon)
+/* Waits for at most wait_ms. Returns whether the job is done. */
+static bool is_done(struct job *job, int64_t wait_ms)
 {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_nsec += SLICE_NS;
+    until.tv_nsec += wait_ms * 1000000L;
     until.tv_sec += until.tv_nsec / 1000000000L;
     until.tv_nsec %= 1000000000L;
     pthread_mutex_lock(&mutex);
-    while (!job->done && !abandon && pthread_cond_timedwait(&finished, &mutex, &until) == 0)
+    while (!job->done && wait_ms > 0 && pthread_cond_timedwait(&finished, &mutex, &until) == 0)
         ;
     bool done = job->done;
-    if (!done && abandon)
-        job->abandoned = true;
     pthread_mutex_unlock(&mutex);
     return done;
 }
 
-bool job_wait(struct job *job)
+enum job_state job_await(struct job *job, int64_t timeout_ms)
 {
-    if (!start(job)) {
-        job->drop(job);
-        core_raise(RP_NO_MEMORY, "no thread for a request can be started");
-        return false;
-    }
+    int64_t start = core_now_ns();
     for (;;) {
+        int64_t left = core_left_ms(start, timeout_ms);
         bool done;
         Py_BEGIN_ALLOW_THREADS;
-        done = await(job, false);
+        done = is_done(job, left < 0 || left > SLICE_MS ? SLICE_MS : left);
         Py_END_ALLOW_THREADS;
         if (done)
-            return true;
+            return JOB_DONE;
         if (PyErr_CheckSignals() != 0)
-            break;
+            return JOB_INTERRUPTED;
+        if (left == 0)
+            return JOB_RUNNING;
     }
-    if (await(job, true))
-        job->drop(job);
+}
+
+void job_abandon(struct job *job)
+{
+    pthread_mutex_lock(&mutex);
+    bool done = job->done;
+    job->abandoned = true;
+    pthread_mutex_unlock(&mutex);
+    if (!done)
+        return;
+    Py_BEGIN_ALLOW_THREADS;
+    job->drop(job);
+    Py_END_ALLOW_THREADS;
+}
+
+bool job_wait(struct job *job)
+{
+    if (!job_start(job))
+        return false;
+    if (job_await(job, -1) == JOB_DONE)
+        return true;
+    job_abandon(job);
     return false;
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+import time
 from typing import Any, Iterator, NamedTuple, Optional
 
 import numpy as np
@@ -55,15 +56,20 @@ class Client:
         return _client, (self.endpoint, self.name, self.timeout)
 
     def connect(self, timeout: Timeout = DEFAULT) -> "_core.Client":
-        """The connection, made if there is none yet, within ``timeout`` seconds."""
+        """The connection, within ``timeout`` seconds. It is made in the background: after a time-out, the next call goes on
+        waiting for it.
+        """
         if self._pid != os.getpid():  # a thread of the parent may have held the lock
             self._lock, self._pid = threading.RLock(), os.getpid()
         with self._lock:
             if self._closed:
                 raise FailedPrecondition("this client is closed")
             if self._core is None or not self._core.usable:
-                self._core = _core.Client(self.endpoint, self.name, self.timeout if timeout is DEFAULT else timeout)
-            return self._core
+                self._core = _core.Client(self.endpoint, self.name)
+            core = self._core
+        own = timeout is DEFAULT
+        core.wait(self.timeout if own else timeout, own)
+        return core
 
     @property
     def closed(self) -> bool:
@@ -84,7 +90,12 @@ class Client:
         self.close()
 
     def _request(self, kind: str, timeout: Timeout, *arguments: Any) -> Any:
-        return self.connect().request(kind, self.timeout if timeout is DEFAULT else timeout, *arguments)
+        start = time.monotonic()
+        core = self.connect(timeout)
+        seconds = self.timeout if timeout is DEFAULT else timeout
+        if seconds:
+            seconds = max(0.0, seconds - (time.monotonic() - start))
+        return core.request(kind, seconds, *arguments)
 
     # ---- writing and sampling
 
@@ -139,7 +150,7 @@ class Client:
 
     def reduce(self, group: str, timeout: Timeout = DEFAULT) -> Reduce:
         """Joins a group that sums vectors, round by round."""
-        return Reduce(self.connect(), group, self.timeout if timeout is DEFAULT else timeout)
+        return Reduce(self.connect(timeout), group, self.timeout if timeout is DEFAULT else timeout)
 
     def info(self, table: Optional[str] = None, *, sessions: bool = False, timeout: Timeout = DEFAULT) -> dict:
         """The broker's state: server, tables, slots, counters, and with ``sessions`` the list of sessions."""

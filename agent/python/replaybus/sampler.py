@@ -53,7 +53,8 @@ class Batch(_core.Batch):
 
     @Lazy
     def lengths(self) -> Any:
-        """The same structure with the number of real steps of each item (later steps are 0); None for fields without steps."""
+        """The same structure with the number of real steps of each item (later steps are 0); None for fields without steps, or if every
+        item has all of them."""
         return self._shape()[1](self.field_lengths())
 
     @Lazy

@@ -211,7 +211,7 @@ static PyMethodDef methods[] = {
     {"dtypes", batch_dtypes, METH_NOARGS, "The names of the fields' element types."},
     {"fields", batch_fields, METH_NOARGS, "The memory of each field."},
     {"field_lengths", batch_lengths, METH_NOARGS,
-     "For each field, how many steps of each item are real; None: no steps."},
+     "For each field, how many steps of each item are real; None: all, or it has no steps."},
     {"_info", batch_info, METH_NOARGS, "A dict: n, partial, table_size, waited_ns, text."},
     {NULL, NULL, 0, NULL},
 };

@@ -61,7 +61,8 @@ void nest_release(PyObject **leaves, uint32_t n);
 
 typedef struct client_object {
     PyObject_HEAD struct gate gate;
-    struct conn *conn;
+    struct conn *conn;             /* NULL: not connected yet */
+    struct connecting *connecting; /* NULL: no attempt to connect is running */
 } client_object;
 
 typedef struct writer_object {

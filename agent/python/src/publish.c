@@ -15,12 +15,6 @@ static PyTypeObject *publisher_type, *subscriber_type;
 static void give_up(PyObject *object)
 {
     slot_object *self = (slot_object *)object;
-    if (gate_is_foreign(&self->gate)) {
-        self->publisher = NULL;
-        self->subscriber = NULL;
-        self->conn = NULL;
-        return;
-    }
     Py_BEGIN_ALLOW_THREADS;
     rp_publisher_destroy(&self->publisher, 0, NULL);
     rp_subscriber_destroy(&self->subscriber);

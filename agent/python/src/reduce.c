@@ -1,9 +1,6 @@
 /* Reduce: the sum of float vectors over the members of a group, round by round. */
 #include "agent/python/src/core.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #define LEAVE_MS 1000
 
 typedef struct reduce_object {
@@ -14,56 +11,9 @@ typedef struct reduce_object {
 
 static PyTypeObject *reduce_type;
 
-/* ---- joining, on a helper thread */
-
-struct joining {
-    struct job job;
-    struct conn *conn;
-    char *group;
-    int64_t timeout_ms;
-    rp_reduce *reduce;
-    rp_error err;
-};
-
-static void joining_run(struct job *job)
-{
-    struct joining *self = (struct joining *)job;
-    self->reduce = rp_reduce_join(self->conn->client, self->group, self->timeout_ms, &self->err);
-}
-
-static void joining_drop(struct job *job)
-{
-    struct joining *self = (struct joining *)job;
-    rp_reduce_leave(&self->reduce, 0, NULL);
-    conn_unref(self->conn);
-    free(self->group);
-    free(self);
-}
-
-static struct joining *join(PyObject *client, const char *group, int64_t timeout_ms)
-{
-    struct conn *conn = client_share(client);
-    struct joining *call = conn ? calloc(1, sizeof *call) : NULL;
-    if (!call) {
-        conn_drop(&conn);
-        return PyErr_Occurred() ? NULL : (struct joining *)PyErr_NoMemory();
-    }
-    call->job.run = joining_run;
-    call->job.drop = joining_drop;
-    call->conn = conn;
-    call->group = strdup(group);
-    call->timeout_ms = timeout_ms;
-    return job_wait(&call->job) ? call : NULL;
-}
-
 static void leave(PyObject *object)
 {
     reduce_object *self = (reduce_object *)object;
-    if (gate_is_foreign(&self->gate)) {
-        self->reduce = NULL;
-        self->conn = NULL;
-        return;
-    }
     Py_BEGIN_ALLOW_THREADS;
     rp_reduce_leave(&self->reduce, LEAVE_MS, NULL);
     Py_END_ALLOW_THREADS;
@@ -79,22 +29,28 @@ static PyObject *reduce_make(PyTypeObject *type, PyObject *args, PyObject *kwarg
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "Os|O", names, &client, &group, &seconds) ||
         !core_timeout(seconds, &timeout_ms))
         return NULL;
-    struct joining *call = join(client, group, timeout_ms);
-    if (!call)
+    struct conn *conn = client_share(client);
+    if (!conn)
         return NULL;
     allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
-    reduce_object *self = call->reduce ? (reduce_object *)alloc(type, 0) : NULL;
-    if (self) {
-        gate_open(&self->gate, (PyObject *)self, leave);
-        self->conn = conn_ref(call->conn);
-        self->reduce = call->reduce;
-        call->reduce = NULL;
-    } else if (!call->reduce) {
-        core_raise(call->err.status, call->err.text);
+    reduce_object *self = (reduce_object *)alloc(type, 0);
+    if (!self) {
+        conn_drop(&conn);
+        return NULL;
     }
-    Py_BEGIN_ALLOW_THREADS;
-    joining_drop(&call->job);
-    Py_END_ALLOW_THREADS;
+    gate_open(&self->gate, (PyObject *)self, leave);
+    self->conn = conn;
+    struct watch watch;
+    rp_error err;
+    watch_begin(&watch, &self->gate);
+    self->reduce = rp_reduce_join(conn->client, group, timeout_ms, &err);
+    bool ok = watch_end(&watch);
+    if (!ok || !self->reduce) {
+        if (ok)
+            core_raise(err.status, err.text);
+        Py_DECREF(self);
+        return NULL;
+    }
     return (PyObject *)self;
 }
 
@@ -108,7 +64,7 @@ struct add {
     rp_reduced reduced;
 };
 
-/* After a time-out the vector stays in its round, and the next call takes up the wait: so it can be made in slices. */
+/* After a time-out the vector stays in its round, and the next call takes up the wait. */
 static rp_status add_attempt(void *call, int64_t timeout_ms, rp_error *err)
 {
     struct add *self = call;

@@ -5,7 +5,6 @@
 #include <string.h>
 
 struct request {
-    struct job job;
     const struct kind *kind;
     struct conn *conn;
     int64_t timeout_ms;
@@ -36,7 +35,7 @@ struct kind {
     PyObject *(*answer)(struct request *self);
 };
 
-/* ---- calls, on the helper thread */
+/* ---- calls, without the GIL */
 
 static rp_status call_info(struct request *self)
 {
@@ -180,15 +179,8 @@ static const struct kind kinds[] = {
 
 /* ---- a request's life */
 
-static void request_run(struct job *job)
+static void request_drop(struct request *self)
 {
-    struct request *self = (struct request *)job;
-    self->status = self->kind->call(self);
-}
-
-static void request_drop(struct job *job)
-{
-    struct request *self = (struct request *)job;
     rp_string_free(&self->json);
     rp_params_release(&self->params);
     rp_batch_release(&self->batch);
@@ -260,16 +252,16 @@ PyObject *request_call(PyObject *client, PyObject *args)
         return PyErr_Occurred() ? NULL : PyErr_NoMemory();
     }
     self->conn = conn;
-    self->job.run = request_run;
-    self->job.drop = request_drop;
     PyObject *out = NULL;
     if (read_arguments(self, args)) {
-        if (!job_wait(&self->job))
-            return NULL;
-        out = self->status == RP_OK ? self->kind->answer(self) : core_raise(self->status, self->err.text);
+        struct watch watch;
+        watch_begin(&watch, NULL);
+        self->status = self->kind->call(self);
+        if (watch_end(&watch))
+            out = self->status == RP_OK ? self->kind->answer(self) : core_raise(self->status, self->err.text);
     }
     Py_BEGIN_ALLOW_THREADS;
-    request_drop(&self->job);
+    request_drop(self);
     Py_END_ALLOW_THREADS;
     return out;
 }

@@ -52,19 +52,32 @@ static rp_status do_end(struct rows *self, writer_object *writer, int64_t timeou
     return rp_writer_end_episode(writer->writer, RP_END_GO, timeout_ms, err);
 }
 
-/* Goes on from where the last attempt stopped. */
+/* Does what is left of the present row. */
+static rp_status do_row(struct rows *self, int64_t timeout_ms, rp_error *err)
+{
+    writer_object *writer = self->writers[self->block ? 0 : self->row];
+    rp_status status = RP_OK;
+    if (self->phase == APPEND && (status = do_append(self, writer, timeout_ms, err)) == RP_OK)
+        self->phase = ITEM;
+    if (self->phase == ITEM && (status = do_item(self, writer, timeout_ms, err)) == RP_OK)
+        self->phase = END;
+    return self->phase == END ? do_end(self, writer, timeout_ms, err) : status;
+}
+
+/* Goes on from where the last attempt stopped. Looks at the clock only where a row has to wait: the time-out is that of all rows
+ * together. */
 static rp_status rows_attempt(void *call, int64_t timeout_ms, rp_error *err)
 {
     struct rows *self = call;
+    int64_t start = timeout_ms ? core_now_ns() : 0;
     for (; self->row < self->n; self->row++, self->phase = APPEND) {
-        writer_object *writer = self->writers[self->block ? 0 : self->row];
-        rp_status status = RP_OK;
-        if (self->phase == APPEND && (status = do_append(self, writer, timeout_ms, err)) == RP_OK)
-            self->phase = ITEM;
-        if (self->phase == ITEM && (status = do_item(self, writer, timeout_ms, err)) == RP_OK)
-            self->phase = END;
-        if (self->phase == END)
-            status = do_end(self, writer, timeout_ms, err);
+        rp_status status = do_row(self, 0, err);
+        while (status == RP_DEADLINE_EXCEEDED && timeout_ms != 0) {
+            int64_t left = core_left_ms(start, timeout_ms);
+            status = do_row(self, left, err);
+            if (left == 0)
+                break;
+        }
         if (status != RP_OK)
             return status;
     }
@@ -75,8 +88,11 @@ static rp_status rows_attempt(void *call, int64_t timeout_ms, rp_error *err)
 
 static void leave(struct rows *self, uint32_t n)
 {
-    for (uint32_t i = 0; i < n; i++)
-        gate_leave(&self->writers[i]->gate);
+    for (uint32_t i = 0; i < n; i++) {
+        struct gate *gate = &self->writers[i]->gate;
+        gate->next = NULL;
+        gate_leave(gate);
+    }
 }
 
 /* Whether the writer is not in the tuple before. False with an exception set. Quick for a gate that is free. */
@@ -107,6 +123,8 @@ static bool enter(struct rows *self)
             gate_leave(gate);
             i = 0;
         } else if (is_new(self, i) && gate_enter(gate, "writer")) {
+            if (i > 0)
+                self->writers[i - 1]->gate.next = gate;
             i++;
         } else {
             leave(self, i);

@@ -32,11 +32,6 @@ static bool read_options(PyObject *args, PyObject *kwargs, PyObject **client, co
 static void give_up(PyObject *object)
 {
     sampler_object *self = (sampler_object *)object;
-    if (gate_is_foreign(&self->gate)) {
-        self->sampler = NULL;
-        self->conn = NULL;
-        return;
-    }
     Py_BEGIN_ALLOW_THREADS;
     rp_sampler_destroy(&self->sampler);
     Py_END_ALLOW_THREADS;

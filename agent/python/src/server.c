@@ -83,8 +83,6 @@ static PyObject *server_stop(PyObject *object, PyObject *unused)
     rp_server *server = self->server;
     self->server = NULL;
     gate_leave(&self->gate);
-    if (gate_is_foreign(&self->gate))
-        return Py_NewRef(Py_None);
     struct change *call = change_new(NULL, server);
     if (!call || !job_wait(&call->job))
         return NULL;
@@ -96,11 +94,9 @@ static void server_dealloc(PyObject *object)
 {
     server_object *self = (server_object *)object;
     PyTypeObject *type = Py_TYPE(object);
-    if (!gate_is_foreign(&self->gate)) {
-        Py_BEGIN_ALLOW_THREADS;
-        rp_server_stop(&self->server);
-        Py_END_ALLOW_THREADS;
-    }
+    Py_BEGIN_ALLOW_THREADS;
+    rp_server_stop(&self->server);
+    Py_END_ALLOW_THREADS;
     PyObject_Free(object);
     Py_DECREF(type);
 }

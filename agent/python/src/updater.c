@@ -12,11 +12,6 @@ static PyTypeObject *updater_type;
 static void give_up(PyObject *object)
 {
     updater_object *self = (updater_object *)object;
-    if (gate_is_foreign(&self->gate)) {
-        self->updater = NULL;
-        self->conn = NULL;
-        return;
-    }
     Py_BEGIN_ALLOW_THREADS;
     rp_updater_destroy(&self->updater, 0, NULL);
     Py_END_ALLOW_THREADS;

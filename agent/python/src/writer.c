@@ -2,16 +2,13 @@
 #include "agent/python/src/core.h"
 
 #define UNCLOSED_MS 2000 /* for the items of a writer that nobody closed */
+#define GOODBYE_MS 1000  /* for the broker's answer when a writer whose items are confirmed closes */
 #define DOOMED_MS 200 /* for the items of a writer that was closed from within a call; a vector has many such writers */
 
 PyTypeObject *writer_type;
 
 static void give_up(writer_object *self, int64_t timeout_ms)
 {
-    if (gate_is_foreign(&self->gate)) {
-        self->writer = NULL;
-        self->conn = NULL;
-    }
     Py_BEGIN_ALLOW_THREADS;
     rp_writer_destroy(&self->writer, timeout_ms, NULL);
     Py_END_ALLOW_THREADS;
@@ -310,6 +307,12 @@ static PyObject *writer_close(PyObject *object, PyObject *args, PyObject *kwargs
         return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
     struct finish call = {.writer = self->writer};
     bool ok = !self->writer || gate_is_foreign(&self->gate) || gate_call(&self->gate, flush_attempt, &call, timeout_ms);
+    if (ok) {
+        struct watch watch;
+        watch_begin(&watch, NULL);
+        rp_writer_destroy(&self->writer, GOODBYE_MS, NULL);
+        ok = watch_end(&watch);
+    }
     give_up(self, 0);
     gate_leave(&self->gate);
     return ok ? Py_NewRef(Py_None) : NULL;

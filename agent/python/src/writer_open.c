@@ -1,4 +1,4 @@
-/* Opening a writer's stream: on a helper thread, since a new session cannot be asked for in slices. */
+/* Opening a writer's stream. */
 #include "agent/python/src/core.h"
 
 #include <stdlib.h>
@@ -6,79 +6,33 @@
 
 static uint64_t n_opened; /* guarded by the GIL */
 
-struct opening {
-    struct job job;
-    struct conn *conn;
-    rp_column *columns;
-    uint32_t n_columns;
-    char *name;
-    rp_writer_options options;
-    int64_t timeout_ms;
-    rp_writer *writer;
-    rp_error err;
-};
-
-static void opening_run(struct job *job)
+/* Borrows the names. */
+static void list_columns(const writer_object *self, rp_column *out)
 {
-    struct opening *self = (struct opening *)job;
-    self->options.name = self->name;
-    self->writer =
-        rp_writer_new(self->conn->client, self->columns, self->n_columns, &self->options, self->timeout_ms, &self->err);
-}
-
-static void opening_drop(struct job *job)
-{
-    struct opening *self = (struct opening *)job;
-    rp_writer_destroy(&self->writer, 0, NULL);
-    for (uint32_t i = 0; self->columns && i < self->n_columns; i++)
-        free((char *)(uintptr_t)self->columns[i].name);
-    free(self->columns);
-    free(self->name);
-    conn_unref(self->conn);
-    free(self);
-}
-
-static bool copy_columns(struct opening *call, const writer_object *self)
-{
-    call->columns = calloc(self->n_columns, sizeof *call->columns);
-    call->n_columns = call->columns ? self->n_columns : 0;
-    for (uint32_t i = 0; i < call->n_columns; i++) {
+    for (uint32_t i = 0; i < self->n_columns; i++) {
         const struct column *column = &self->columns[i];
-        call->columns[i] = (rp_column){
-            .name = strdup(column->name), .dtype = column->dtype, .codec = RP_CODEC_AUTO, .rank = column->rank};
-        memcpy(call->columns[i].shape, column->shape, sizeof column->shape);
-        if (!call->columns[i].name)
-            return false;
+        out[i] =
+            (rp_column){.name = column->name, .dtype = column->dtype, .codec = RP_CODEC_AUTO, .rank = column->rank};
+        memcpy(out[i].shape, column->shape, sizeof column->shape);
     }
-    return call->columns != NULL;
 }
 
 static bool open_stream(writer_object *self, const rp_writer_options *options, int64_t timeout_ms)
 {
-    struct opening *call = calloc(1, sizeof *call);
-    if (!call) {
-        PyErr_NoMemory();
-        return false;
-    }
-    *call = (struct opening){.job = {.run = opening_run, .drop = opening_drop},
-                             .conn = conn_ref(self->conn),
-                             .name = options->name ? strdup(options->name) : NULL,
-                             .options = *options,
-                             .timeout_ms = timeout_ms};
-    bool ok = copy_columns(call, self);
+    rp_column columns[RP_MAX_COLUMNS];
+    rp_error err;
+    struct watch watch;
+    list_columns(self, columns);
+    watch_begin(&watch, &self->gate);
+    rp_writer *writer = rp_writer_new(self->conn->client, columns, self->n_columns, options, timeout_ms, &err);
+    bool ok = watch_end(&watch);
     if (!ok)
-        PyErr_NoMemory();
-    else if (!job_wait(&call->job))
-        return false;
-    else if (!call->writer)
-        core_raise(call->err.status, call->err.text);
-    self->writer = call->writer;
+        rp_writer_destroy(&writer, 0, NULL);
+    else if (!writer && gate_check(&self->gate))
+        core_raise(err.status, err.text);
+    self->writer = writer;
     self->opened = ++n_opened;
-    call->writer = NULL;
-    Py_BEGIN_ALLOW_THREADS;
-    opening_drop(&call->job);
-    Py_END_ALLOW_THREADS;
-    return self->writer != NULL;
+    return writer != NULL;
 }
 
 void writer_forget_columns(writer_object *self)

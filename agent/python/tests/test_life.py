@@ -4,6 +4,7 @@ import itertools
 import multiprocessing
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -265,11 +266,15 @@ WAITS = {
     "block": "w = client.writer({'x': 0.0}, max_in_flight=5); go();"
              "w.append_block({'x': np.zeros(200)}, replaybus.Last(1, 'ratio'))",
     "connect": "client = replaybus.Client('tcp://127.0.0.1:1'); go(); client.info()",
+    "vector": "w = client.vector_writer(3, {'x': 0.0}, max_in_flight=5); go();"
+              "[w.append({'x': np.zeros(3)}, item=replaybus.Last(1, 'ratio')) for _ in range(200)]",
+    "subscriber": "s = client.params.subscriber('never written'); go(); s.take(None)",
+    "reduce": "m = client.reduce('ctrl-c'), client.reduce('ctrl-c'); go(); m[0].add(np.ones(3, 'float32'))",
+    "close": "w = client.writer({'x': 0.0}); w.append({'x': 1.0}); [w.item('ratio') for _ in range(100)]; go(); w.close()",
 }
 
 
-@pytest.mark.parametrize("wait", WAITS)
-def test_ctrl_c(server, client, wait):
+def seconds_to_interrupt(server, wait):
     script = f"""
 import sys, time, numpy as np, replaybus, replaybus.writer
 replaybus.writer.EXIT_SECONDS = 0.0
@@ -287,8 +292,122 @@ except KeyboardInterrupt:
     start = time.monotonic()
     process.send_signal(signal.SIGINT)
     line = process.stdout.readline()
-    assert line and float(line) - start < 0.3  # 0.2 s, and some for a busy machine
-    assert process.wait(20) == 0
+    assert line and process.wait(20) == 0
+    return float(line) - start
+
+
+@pytest.mark.parametrize("wait", WAITS)
+def test_ctrl_c(server, client, wait):
+    # A busy machine may make it late now and then, but not three times.
+    assert any(seconds_to_interrupt(server, wait) < 0.2 for _ in range(3))
+
+
+# ---- deadlines
+
+
+def test_the_first_call_waits_no_longer_than_asked():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    client = replaybus.Client(f"tcp://127.0.0.1:{port}")
+    for timeout in (0, 0.2, 0):  # it goes on connecting after each
+        start = time.monotonic()
+        with pytest.raises(replaybus.DeadlineExceeded, match=f"still connecting to tcp://127.0.0.1:{port} after {timeout:g} s"):
+            client.info(timeout=timeout)
+        assert timeout <= time.monotonic() - start < timeout + 2
+    with replaybus.Server([replaybus.Table("late")], port=port):
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                client.connect(0)
+                break
+            except replaybus.DeadlineExceeded:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+        assert client.tables == ["late"]
+        client.close()
+
+
+def test_the_clients_own_deadline():
+    client = replaybus.Client("tcp://127.0.0.1:1", timeout=0.1)
+    with pytest.raises(replaybus.Unavailable, match="within 0.1 s"):
+        client.info()
+    with pytest.raises(replaybus.InvalidArgument):
+        replaybus.Client("no endpoint").info(timeout=5)
+
+
+def test_close_ends_connecting():
+    client, caught = replaybus.Client("tcp://127.0.0.1:1"), []
+
+    def wait():
+        try:
+            client.info()
+        except replaybus.Error as error:
+            caught.append(error)
+
+    threads = [threading.Thread(target=wait) for _ in range(3)]
+    [thread.start() for thread in threads]
+    time.sleep(0.2)
+    client.close()
+    [thread.join(5) for thread in threads]
+    assert [type(error) for error in caught] == [replaybus.Cancelled] * 3
+
+
+def test_a_late_flush_says_how_long_and_what_for(client):
+    writer = client.writer({"x": 0.0})
+    writer.append({"x": 1.0})
+    for _ in range(30):
+        writer.item("ratio")
+    with pytest.raises(replaybus.DeadlineExceeded, match="unconfirmed after 0.35 s.*'ratio'"):
+        writer.flush(timeout=0.35)
+    with pytest.raises(replaybus.DeadlineExceeded, match="after 0.2 s"):
+        writer.close(0.2)
+
+
+@pytest.mark.parametrize("timeout", [float("inf"), 1e300, 1e10, 9.3e9])
+def test_long_deadlines(client, timeout):
+    fill(client)
+    assert len(client.sampler("replay", 4, timeout=timeout).next(timeout)) == 4
+    with client.writer({"x": 0.0}) as writer:
+        writer.append({"x": 1.0}, timeout=timeout)
+        writer.item("uniform", timeout=timeout)
+        writer.flush(timeout=timeout)
+    assert client.counter("long").add(1, timeout=timeout)
+    client.params.put("long", b"x", timeout=timeout)
+    assert client.params.get("long", timeout=timeout).data == b"x"
+    assert client.update("replay", [1], [1.0], timeout=timeout) is not None
+    client.reduce("long", timeout=timeout).close()
+    assert client.info(timeout=timeout)["tables"]
+
+
+@pytest.mark.parametrize("timeout", [float("nan"), -1, -1e300, -0.001, float("-inf")])
+def test_deadlines_that_are_none(client, timeout):
+    writer, sampler = client.writer({"x": 0.0}), client.sampler("replay", 4)
+    for call in (lambda: writer.append({"x": 1.0}, timeout=timeout), lambda: writer.flush(timeout=timeout),
+                 lambda: sampler.next(timeout), lambda: client.info(timeout=timeout), lambda: writer.close(timeout),
+                 lambda: client.counter("none").add(1, timeout=timeout)):
+        with pytest.raises(ValueError, match="timeout"):
+            call()
+    assert writer.info()["steps"] == 0
+
+
+def test_close_of_any_writer_ends_a_call_of_all(client):
+    vector, caught = client.vector_writer(3, {"x": 0.0}, max_in_flight=5), []
+
+    def write():
+        try:
+            while True:
+                vector.append({"x": np.zeros(3)}, item=Last(1, "ratio"))
+        except replaybus.Error as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    time.sleep(0.5)  # by then it waits for room
+    with pytest.raises(replaybus.DeadlineExceeded):
+        vector._writers[2].close(0)
+    thread.join(5)
+    assert isinstance(caught[0], replaybus.Cancelled)
 
 
 # ---- calls from within a call
