@@ -47,6 +47,8 @@ typedef struct rp_writer_options {
     uint64_t max_in_flight_bytes; /* of their chunks; 0: 256 MiB */
     uint32_t batch_items;         /* largest number of items in one message; 0: 50 */
     int32_t doubt;                /* an rp_doubt */
+    uint32_t history;             /* 1: keep a copy of the newest keep_alive steps for rp_writer_row */
+    uint32_t reserved;
 } rp_writer_options;
 
 /* One field of an item: every `stride`-th row of a column, `count` rows, starting at step `start`. */
@@ -73,6 +75,11 @@ RP_API rp_status rp_writer_append(rp_writer *writer, const void *const *values, 
 RP_API rp_status rp_writer_set(rp_writer *writer, uint32_t column, const void *value, uint64_t bytes, rp_error *err);
 /* Completes the current step; columns that were not set are absent in it. */
 RP_API rp_status rp_writer_end_step(rp_writer *writer, int64_t timeout_ms, rp_error *err);
+
+/* Gives the value of a column at a step that items may refer to; step as rp_slice.start. *row is NULL if the column has no value
+ * there, and is valid until the writer is used again. Needs the option history. RP_NOT_FOUND: the step has left the window, or is
+ * not complete yet. */
+RP_API rp_status rp_writer_row(rp_writer *writer, uint32_t column, int64_t step, const void **row, rp_error *err);
 
 /* Creates an item. *key (may be NULL) is its key in the table. */
 RP_API rp_status rp_writer_item(rp_writer *writer, const char *table, double priority, const rp_slice *slices,
@@ -105,12 +112,28 @@ typedef enum rp_condition_kind {
     RP_WHEN_END_OF_EPISODE = 2, /* only at the end of an episode */
     RP_WHEN_MIN_STEPS = 3,      /* the episode has at least a steps */
     RP_WHEN_EVERY = 4,          /* a or more steps have passed since this pattern last made an item */
+    RP_WHEN_VALUE = 5, /* the newest step's value in `column`, compared by a with `number`; not if it is absent */
+    RP_WHEN_STEPS = 6, /* the number of steps in the episode, compared by a with `number` */
 } rp_condition_kind;
 
+/* Whole numbers are compared without rounding. NaN in a column is unequal to every number, and neither less nor greater. */
+typedef enum rp_compare {
+    RP_COMPARE_EQ = 1,
+    RP_COMPARE_NE = 2,
+    RP_COMPARE_LT = 3,
+    RP_COMPARE_LE = 4,
+    RP_COMPARE_GT = 5,
+    RP_COMPARE_GE = 6,
+} rp_compare;
+
 typedef struct rp_condition {
-    int32_t kind; /* an rp_condition_kind */
-    uint32_t reserved;
-    uint64_t a, b;
+    int32_t kind;    /* an rp_condition_kind */
+    uint32_t column; /* of RP_WHEN_VALUE: holds one bool, whole number, float32 or float64 */
+    uint64_t a;      /* of RP_WHEN_VALUE and RP_WHEN_STEPS: an rp_compare */
+    union {
+        uint64_t b;
+        double number; /* of RP_WHEN_VALUE and RP_WHEN_STEPS */
+    };
 } rp_condition;
 
 /* Makes an item with these slices after each step for which all conditions hold. A pattern that is to run at the end of an

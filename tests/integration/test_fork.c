@@ -117,7 +117,7 @@ static int tear_down(void **state)
 static rp_status call(const struct objects *all, uint32_t i, rp_error *err)
 {
     float value = 1;
-    const void *values[] = {&value};
+    const void *row, *values[] = {&value};
     uint64_t key = 1, cursor = 0;
     uint32_t n = 1;
     double priority = 1;
@@ -236,6 +236,8 @@ static rp_status call(const struct objects *all, uint32_t i, rp_error *err)
     case 46:
         err->status = rp_counter_begin(all->client, "count", 1, err) ? RP_OK : err->status;
         break;
+    case 47:
+        return rp_writer_row(all->writer, 0, -1, &row, err);
     default:
         err->status = RP_END_OF_STREAM;
         break;
@@ -252,7 +254,7 @@ static int all_refuse(const struct objects *all, pid_t parent)
         rp_error err = {0};
         rp_status status = call(all, i, &err);
         if (status == RP_END_OF_STREAM)
-            return i == 47 ? 0 : __LINE__;
+            return i == 48 ? 0 : __LINE__;
         if (status != RP_FAILED_PRECONDITION || err.status != (int32_t)status || !strstr(err.text, pid))
             return 1000 + (int)i;
     }

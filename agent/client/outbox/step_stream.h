@@ -44,7 +44,8 @@ struct step_column {
     uint32_t shape[RP_MAX_RANK];
     uint32_t elem_bytes, is_integer;
     uint64_t row_bytes;
-    size_t offset; /* of its block in raw */
+    size_t offset;         /* of its block in raw */
+    size_t history_offset; /* of its row in a step of the history */
     struct codec_scratch scratch;
 };
 
@@ -67,6 +68,10 @@ struct step_stream {
     uint32_t n_set;
     uint64_t absent_step;       /* the newest step with an absent value, plus 1 */
     struct step_chunk *evicted; /* needed chunks that have left the window, to be handed to the I/O thread */
+    /* Copies of the newest keep_alive steps, step n at n % keep_alive: the rows of all columns, then a byte for each column, 1 if
+     * it has a value. Chunks are of no use here: they are compressed, or the I/O thread has them. NULL: not kept. */
+    uint8_t *history;
+    size_t history_bytes; /* of a step */
 };
 
 static inline uint8_t *step_chunk_codecs(struct step_chunk *self, uint32_t n_columns)
@@ -77,6 +82,10 @@ static inline uint8_t *step_chunk_codecs(struct step_chunk *self, uint32_t n_col
 /* Copies the columns. */
 rp_status step_stream_init(struct step_stream *self, const rp_column *columns, uint32_t n_columns,
                            uint32_t chunk_length, uint64_t keep_alive, rp_error *err);
+/* Keeps copies of the steps from now on, for step_stream_row. */
+rp_status step_stream_keep_history(struct step_stream *self, rp_error *err);
+/* Gives the row of a step of the stream that is in the window; *row is NULL if it is absent. */
+void step_stream_row(const struct step_stream *self, uint32_t column, uint64_t step, const void **row);
 /* All chunks that were handed over must be back, or be freed by the I/O thread. */
 void step_stream_fini(struct step_stream *self);
 
@@ -91,6 +100,13 @@ rp_status step_stream_end_episode(struct step_stream *self, rp_error *err);
 
 /* Empties the window in any state, before the stream is freed. */
 void step_stream_abandon(struct step_stream *self);
+
+/* Returns the value that was set in the current step, or NULL. */
+static inline const void *step_stream_current(const struct step_stream *self, uint32_t column)
+{
+    const struct step_column *c = &self->columns[column];
+    return self->set[column] ? self->open->raw + c->offset + self->open->length * c->row_bytes : NULL;
+}
 
 /* Returns the number of complete steps in this episode. */
 static inline uint64_t step_stream_length(const struct step_stream *self)

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/client/writer/condition.h"
 #include "agent/client/writer/writer.h"
 #include "proto/base/error.h"
 
@@ -41,8 +42,21 @@ static bool holds(const struct pattern *pattern, const rp_condition *condition, 
         return steps >= condition->a;
     case RP_WHEN_EVERY:
         return !pattern->made || steps - pattern->last_step >= condition->a;
+    case RP_WHEN_STEPS:
+        return condition_steps_hold(condition, steps);
     default:
-        return true; /* the caller has checked at_end */
+        return true; /* the caller has checked at_end and values_hold */
+    }
+}
+
+void structured_look(struct structured *self, const struct step_stream *stream)
+{
+    for (uint32_t i = 0; i < self->count; i++) {
+        struct pattern *pattern = &self->patterns[i];
+        pattern->values_hold = true;
+        for (uint32_t c = 0; pattern->values_hold && c < pattern->n_conditions; c++)
+            pattern->values_hold =
+                pattern->conditions[c].kind != RP_WHEN_VALUE || condition_value_holds(&pattern->conditions[c], stream);
     }
 }
 
@@ -70,7 +84,7 @@ rp_status structured_apply(rp_writer *writer, bool end, rp_error *err)
         struct pattern *pattern = &writer->structured.patterns[i];
         if (pattern->at_end != end || !fits(pattern, &writer->stream))
             continue;
-        bool all = true;
+        bool all = !pattern->has_values || pattern->values_hold;
         for (uint32_t c = 0; all && c < pattern->n_conditions; c++)
             all = holds(pattern, &pattern->conditions[c], steps);
         if (!all)
@@ -84,17 +98,6 @@ rp_status structured_apply(rp_writer *writer, bool end, rp_error *err)
 }
 
 /* ---- adding */
-
-static rp_status check_condition(const rp_condition *condition, rp_error *err)
-{
-    if (condition->kind < RP_WHEN_STEP_MODULO || condition->kind > RP_WHEN_EVERY)
-        return err_set(err, RP_INVALID_ARGUMENT, "there is no condition of kind %" PRId32, condition->kind);
-    if (condition->kind == RP_WHEN_STEP_MODULO && condition->b >= condition->a)
-        return err_set(err, RP_INVALID_ARGUMENT,
-                       "steps modulo %" PRIu64 " are never %" PRIu64 ": the pattern would make no item", condition->a,
-                       condition->b);
-    return RP_OK;
-}
 
 static rp_status check_slice(const rp_slice *slice, const struct step_stream *stream, rp_error *err)
 {
@@ -121,7 +124,7 @@ static rp_status check_pattern(rp_writer *writer, uint32_t table, const rp_patte
     for (uint32_t i = 0; i < in->n_slices; i++)
         RP_TRY(check_slice(&in->slices[i], &full, err));
     for (uint32_t i = 0; i < in->n_conditions; i++)
-        RP_TRY(check_condition(&in->conditions[i], err));
+        RP_TRY(condition_check(&in->conditions[i], &full, err));
     struct item_slices item = {&full, &writer->hello->tables[table], in->slices, in->n_slices};
     return item_layouts_get(&writer->layouts, &item, table, &layout, &span, err);
 }
@@ -142,6 +145,7 @@ static bool pattern_copy(struct pattern *self, const rp_pattern *in)
     for (uint32_t i = 0; i < in->n_conditions; i++) {
         self->conditions[self->n_conditions++] = in->conditions[i];
         self->at_end |= in->conditions[i].kind == RP_WHEN_END_OF_EPISODE;
+        self->has_values |= in->conditions[i].kind == RP_WHEN_VALUE;
     }
     return true;
 }
@@ -163,5 +167,6 @@ rp_status rp_writer_add_pattern(rp_writer *writer, const rp_pattern *in, rp_erro
     }
     self->patterns[self->count++] = pattern;
     self->at_end += pattern.at_end;
+    self->with_values += pattern.has_values;
     return RP_OK;
 }

@@ -222,6 +222,8 @@ static rp_status await_pattern_room(rp_writer *self, uint32_t n, int64_t timeout
 
 static rp_status finish_step(rp_writer *self, rp_error *err)
 {
+    if (self->structured.with_values > 0)
+        structured_look(&self->structured, &self->stream);
     RP_TRY(step_stream_end_step(&self->stream, err));
     rp_status status = RP_OK;
     if (self->structured.count > 0)
@@ -249,6 +251,25 @@ rp_status rp_writer_set(rp_writer *writer, uint32_t column, const void *value, u
 {
     RP_TRY(writer_check_process(writer, err));
     return step_stream_set(&writer->stream, column, value, bytes, err);
+}
+
+rp_status rp_writer_row(rp_writer *writer, uint32_t column, int64_t step, const void **row, rp_error *err)
+{
+    const struct step_stream *stream = &writer->stream;
+    *row = NULL;
+    RP_TRY(writer_check_process(writer, err));
+    if (!stream->history)
+        return err_set(err, RP_FAILED_PRECONDITION, "the writer keeps no history: set the option history");
+    if (column >= stream->n_columns)
+        return err_set(err, RP_INVALID_ARGUMENT, "there is no column %u, the stream has %u", column, stream->n_columns);
+    uint64_t at = step < 0 ? stream->steps + (uint64_t)step : stream->episode_start + (uint64_t)step;
+    if (at < step_stream_reach(stream) || at >= stream->steps)
+        return err_set(err, RP_NOT_FOUND,
+                       "step %" PRId64 " is not in the history, which has the last %" PRIu64 " of %" PRIu64
+                       " steps of this episode",
+                       step, stream->steps - step_stream_reach(stream), step_stream_length(stream));
+    step_stream_row(stream, column, at, row);
+    return RP_OK;
 }
 
 rp_status rp_writer_end_step(rp_writer *writer, int64_t timeout_ms, rp_error *err)
@@ -345,6 +366,8 @@ static rp_status writer_init(rp_writer *self, rp_client *client, const rp_column
     if (!ok || !self->table_created)
         return err_set(err, RP_NO_MEMORY, "no memory for a writer");
     RP_TRY(step_stream_init(&self->stream, columns, n_columns, options->chunk_length, options->keep_alive, err));
+    if (options->history)
+        RP_TRY(step_stream_keep_history(&self->stream, err));
     self->all = calloc(n_columns, sizeof *self->all);
     struct writer_session_options session = {.conn = self->conn,
                                              .handoff = &self->handoff,

@@ -1,8 +1,8 @@
 /* The inside of an rp_writer: the writing thread's half.
  *
  * The room agent/client/writer puts the pieces of outbox together: writer.c (public calls: steps, items), writer_wait.c (what
- * a writer waits for), structured.c (patterns) on the writing thread, and writer_session.c (HELLO, heartbeats, credit) on the
- * I/O thread. It uses conn and outbox. */
+ * a writer waits for), structured.c and condition.c (patterns) on the writing thread, and writer_session.c (HELLO, heartbeats,
+ * credit) on the I/O thread. It uses conn and outbox. */
 #ifndef AGENT_CLIENT_WRITER_H
 #define AGENT_CLIENT_WRITER_H
 

@@ -100,10 +100,10 @@ class Client:
     # ---- writing and sampling
 
     def writer(self, spec: Any = None, *, name: Optional[str] = None, chunk_length: int = 1,
-               keep_alive: Optional[int] = None, max_in_flight: Optional[int] = None) -> Writer:
-        """A stream of steps. Items may refer to the newest ``keep_alive`` steps."""
+               keep_alive: Optional[int] = None, max_in_flight: Optional[int] = None, history: bool = False) -> Writer:
+        """A stream of steps. Items may refer to the newest ``keep_alive`` steps; with ``history``, ``Writer.row`` reads them."""
         return Writer(self.connect(), spec, name=name, chunk_length=chunk_length, keep_alive=keep_alive,
-                      max_in_flight=max_in_flight, timeout=self.timeout)
+                      max_in_flight=max_in_flight, history=history, timeout=self.timeout)
 
     def vector_writer(self, n: int, spec: Any = None, **options: Any) -> VectorWriter:
         """Streams for n environments, written by one call."""

@@ -49,10 +49,39 @@ class Rejection(NamedTuple):
     table: str
 
 
-class Column:
-    """One value of the steps. ``column[-1]`` is its newest row, ``column[-3:]`` its last three, ``column[-9::4]`` every fourth."""
+class Compared:
+    """The left side of a condition of ``Writer.pattern``: compare it with a number."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, kind: int, column: int) -> None:
+        self._kind, self._column = kind, column
+
+    def __eq__(self, number: Any) -> tuple[int, int, int, float]:  # type: ignore[override]
+        return self._kind, self._column, 1, number
+
+    def __ne__(self, number: Any) -> tuple[int, int, int, float]:  # type: ignore[override]
+        return self._kind, self._column, 2, number
+
+    def __lt__(self, number: Any) -> tuple[int, int, int, float]:
+        return self._kind, self._column, 3, number
+
+    def __le__(self, number: Any) -> tuple[int, int, int, float]:
+        return self._kind, self._column, 4, number
+
+    def __gt__(self, number: Any) -> tuple[int, int, int, float]:
+        return self._kind, self._column, 5, number
+
+    def __ge__(self, number: Any) -> tuple[int, int, int, float]:
+        return self._kind, self._column, 6, number
+
+
+class Column(Compared):
+    """One value of the steps. ``column[-1]`` is its newest row, ``column[-3:]`` its last three, ``column[-9::4]`` every fourth.
+    Its comparison with a number, ``column >= 1``, is a condition for ``Writer.pattern``."""
 
     def __init__(self, writer: "Writer", index: int, name: str, field: Field) -> None:
+        super().__init__(5, index)
         self._writer = weakref.ref(writer)
         self.index, self.name, self.dtype, self.shape = index, name, field.dtype, field.shape
 
@@ -85,6 +114,13 @@ def _field_of(value: Any) -> Field:
         return Field(np.dtype(value.dtype).name if value.dtype != "bfloat16" else "bfloat16", tuple(map(int, value.shape)))
     array = np.asarray(value)
     return Field(array.dtype.name, array.shape)
+
+
+def _value(data: Optional[bytes], field: Field) -> Optional[np.ndarray]:
+    """A value of the history."""
+    if data is None:
+        return None
+    return np.frombuffer(data, np.uint16 if field.dtype == "bfloat16" else field.dtype).reshape(field.shape)
 
 
 def convert(value: Any, name: str, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -131,9 +167,9 @@ class _Shape:
 
 
 def _options(name: Optional[str], chunk_length: int, keep_alive: Optional[int], max_in_flight: Optional[int],
-             timeout: Optional[float]) -> dict:
+             history: bool, timeout: Optional[float]) -> dict:
     return dict(name=name, chunk_length=chunk_length, keep_alive=max(keep_alive or 0, chunk_length),
-                max_in_flight=max_in_flight or 0, timeout=timeout)
+                max_in_flight=max_in_flight or 0, history=history, timeout=timeout)
 
 
 class Writer(_core.Writer):
@@ -153,9 +189,9 @@ class Writer(_core.Writer):
     """
 
     def __init__(self, client: "_core.Client", spec: Any = None, *, name: Optional[str] = None, chunk_length: int = 1,
-                 keep_alive: Optional[int] = None, max_in_flight: Optional[int] = None,
+                 keep_alive: Optional[int] = None, max_in_flight: Optional[int] = None, history: bool = False,
                  timeout: Optional[float] = None) -> None:
-        self._options = _options(name, chunk_length, keep_alive, max_in_flight, timeout)
+        self._options = _options(name, chunk_length, keep_alive, max_in_flight, history, timeout)
         self._shape: Optional[_Shape] = None
         self._lock = threading.RLock()  # a signal handler may use the writer while it opens
         _live.add(self)
@@ -188,24 +224,40 @@ class Writer(_core.Writer):
         return _core.Selection(tuple((name, leaf.column, leaf.count, leaf.start, leaf.stride, leaf.squeeze)
                                      for name, leaf in zip(nest.names(node), leaves)))
 
+    @property
+    def steps(self) -> "Compared":
+        """The number of steps of the episode, for conditions of ``pattern``: ``writer.steps >= 3``."""
+        return Compared(6, 0)
+
+    def row(self, step: int = -1) -> Any:
+        """The values of a step that items may still refer to: -1 is the newest, 0 the first of the episode.
+
+        The writer must keep them: ``client.writer(history=True)``. A value that the step does not have is None.
+        """
+        rows = self._row(step)
+        shape = self._shape
+        return nest.pack(shape.node, iter([_value(data, field) for data, field in zip(rows, shape.fields)]))
+
     def pattern(self, table: str, slices: Any, priority: float = 1.0, *, every: Optional[int] = None,
-                min_steps: Optional[int] = None, modulo: Optional[tuple[int, int]] = None, at_end: bool = False) -> None:
+                min_steps: Optional[int] = None, modulo: Optional[tuple[int, int]] = None, at_end: bool = False,
+                when: Sequence[tuple[int, int, int, float]] = ()) -> None:
         """Makes an item with these slices after each step for which all conditions hold.
 
         every: steps since the pattern's last item; min_steps: steps of the episode; modulo (a, b): the episode's steps modulo a
-        are b; at_end: only at the end of an episode. Slices count back from the newest step.
+        are b; at_end: only at the end of an episode. when: comparisons of the newest values with numbers, or of the number of
+        steps: ``[writer.columns["reward"] > 0, writer.steps <= 10]``. Slices count back from the newest step.
         """
         if not self.is_open:
             raise BY_STATUS[6]("the writer has no columns before its first step: give it a spec")
-        conditions = []
+        conditions = list(when)
         if modulo is not None:
-            conditions.append((1, *modulo))
+            conditions.append((1, 0, *modulo))
         if at_end:
-            conditions.append((2, 0, 0))
+            conditions.append((2, 0, 0, 0))
         if min_steps is not None:
-            conditions.append((3, min_steps, 0))
+            conditions.append((3, 0, min_steps, 0))
         if every is not None:
-            conditions.append((4, every, 0))
+            conditions.append((4, 0, every, 0))
         self._add_pattern(table, float(priority), self.select(slices), tuple(conditions))
 
     def append_block(self, steps: Any, item: Optional[Last] = None, timeout: Optional[float] = None) -> int:

@@ -104,10 +104,10 @@ bool publish_register(PyObject *module);
 
 /* request.c: Client.request, a question to the broker with one answer. */
 PyObject *request_call(PyObject *self, PyObject *args);
-/* writer_open.c: Writer._open(plan, columns, name, chunk_length, keep_alive, max_in_flight, timeout) */
+/* writer_open.c: Writer._open(plan, columns, name, chunk_length, keep_alive, max_in_flight, history, timeout) */
 PyObject *writer_open(PyObject *self, PyObject *args);
 void writer_forget_columns(writer_object *self);
-/* pattern.c: Writer._add_pattern(table, priority, selection, ((kind, a, b), ...)) */
+/* pattern.c: Writer._add_pattern(table, priority, selection, ((kind, column, a, number), ...)) */
 PyObject *pattern_add(PyObject *self, PyObject *args);
 /* rows.c: append_rows(writers, block, step, table, steps, priorities, done, timeout) */
 PyObject *rows_append(PyObject *module, PyObject *args);

@@ -7,10 +7,18 @@ static bool read_conditions(PyObject *list, rp_condition *out, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
         int kind;
-        unsigned long long a, b;
-        if (!PyArg_ParseTuple(PyTuple_GetItem(list, i), "iKK", &kind, &a, &b))
+        unsigned column;
+        unsigned long long a;
+        PyObject *number;
+        if (!PyArg_ParseTuple(PyTuple_GetItem(list, i), "iIKO", &kind, &column, &a, &number))
             return false;
-        out[i] = (rp_condition){.kind = kind, .a = a, .b = b};
+        out[i] = (rp_condition){.kind = kind, .column = column, .a = a};
+        if (kind == RP_WHEN_VALUE || kind == RP_WHEN_STEPS)
+            out[i].number = PyFloat_AsDouble(number);
+        else
+            out[i].b = PyLong_AsUnsignedLongLong(number);
+        if (PyErr_Occurred())
+            return false;
     }
     return true;
 }

@@ -282,6 +282,36 @@ static PyObject *writer_rejection(PyObject *object, PyObject *unused)
     return Py_BuildValue("(iKss)", (int)rejection.status, rejection.key, rejection.table, rejection.text);
 }
 
+/* The values of a step in the order of the columns, as bytes; None where the step has none. */
+static PyObject *copy_row(writer_object *self, int64_t step)
+{
+    PyObject *out = PyTuple_New(self->n_columns);
+    for (uint32_t i = 0; out && i < self->n_columns; i++) {
+        const void *row;
+        rp_error err;
+        rp_status status = rp_writer_row(self->writer, i, step, &row, &err);
+        if (status != RP_OK)
+            core_raise(status, err.text);
+        PyObject *value = NULL;
+        if (status == RP_OK)
+            value = row ? PyBytes_FromStringAndSize(row, (Py_ssize_t)self->columns[i].row_bytes) : Py_NewRef(Py_None);
+        if (!value || PyTuple_SetItem(out, i, value) < 0)
+            Py_CLEAR(out);
+    }
+    return out;
+}
+
+static PyObject *writer_row(PyObject *object, PyObject *number)
+{
+    writer_object *self = (writer_object *)object;
+    long long step = PyLong_AsLongLong(number);
+    if (PyErr_Occurred() || !enter_open(self, NULL))
+        return NULL;
+    PyObject *out = copy_row(self, step);
+    gate_leave(&self->gate);
+    return out;
+}
+
 static PyObject *writer_set_policy(PyObject *object, PyObject *version)
 {
     writer_object *self = (writer_object *)object;
@@ -362,6 +392,8 @@ static PyMethodDef methods[] = {
     {"info", writer_info, METH_NOARGS, "info($self)\n--\n\nCounts of steps and items, as a dict."},
     {"set_policy", writer_set_policy, METH_O,
      "set_policy($self, version, /)\n--\n\nSets the version of the parameters that make the items from now on."},
+    {"_row", writer_row, METH_O,
+     "_row(step): the values of a step of the history, as bytes; None where there is none."},
     {"_rejection", writer_rejection, METH_NOARGS, "(status, key, table, text) of the oldest rejection, or None."},
     {"_open", writer_open, METH_VARARGS, "Opens the stream."},
     {"_add_pattern", pattern_add, METH_VARARGS, "_add_pattern(table, priority, selection, conditions)"},

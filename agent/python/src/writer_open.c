@@ -82,13 +82,15 @@ PyObject *writer_open(PyObject *object, PyObject *args)
     rp_writer_options options = {.struct_size = sizeof options};
     PyObject *plan, *columns, *seconds;
     unsigned long long keep_alive, max_in_flight;
+    int history;
     int64_t timeout_ms;
-    if (!PyArg_ParseTuple(args, "OO!zIKKO", &plan, &PyTuple_Type, &columns, &options.name, &options.chunk_length,
-                          &keep_alive, &max_in_flight, &seconds) ||
+    if (!PyArg_ParseTuple(args, "OO!zIKKpO", &plan, &PyTuple_Type, &columns, &options.name, &options.chunk_length,
+                          &keep_alive, &max_in_flight, &history, &seconds) ||
         !core_timeout(seconds, &timeout_ms) || !gate_enter(&self->gate, "writer"))
         return NULL;
     options.keep_alive = keep_alive;
     options.max_in_flight_items = max_in_flight;
+    options.history = (uint32_t)history;
     bool ok = self->writer != NULL; /* another thread was first */
     if (!ok) {
         ok = read_columns(self, plan, columns) && open_stream(self, &options, timeout_ms);

@@ -1,4 +1,5 @@
 """Writing: every call of a writer, and what it refuses."""
+import collections
 import threading
 import time
 
@@ -376,3 +377,47 @@ def test_dict_in_another_order_or_of_another_class(client):
                 writer.append(wrong)
     data = client.fetch("uniform", [key]).data
     assert [data["a"].tolist(), data["b"]["c"].tolist(), data["b"]["d"].tolist()] == [[[1] * 4], [[2] * 4], [[3] * 4]]
+
+
+# ---- conditions of patterns, and reading back
+
+
+def test_conditions_of_patterns(client):
+    spec = {"x": 0.0, "n": np.int64(0), "flag": False, "image": np.zeros((2, 2), "uint8")}
+    steps = [(-1.5, 3, True), (0.5, 2**53 + 1, False), (float("nan"), -1, True), (2.0, 3, False), (2.0, 4, True)]
+    with client.writer(spec, keep_alive=2) as writer:
+        x, n, flag = (writer.columns[name] for name in ("x", "n", "flag"))
+        rules = [[x > 0], [x != 2], [n == 3], [n >= 3, flag == 1], [n < 2**53 + 2], [n == 2**53],
+                 [writer.steps == 4], [writer.steps < 3, x <= 0.5], []]
+        for i, when in enumerate(rules):
+            writer.pattern("uniform", {"i": writer.columns["n"][-1:]}, 1.0 + i, when=when)
+        for x_value, n_value, flag_value in steps:
+            writer.append({"x": x_value, "n": n_value, "flag": flag_value, "image": spec["image"]})
+        with pytest.raises(replaybus.InvalidArgument, match="image"):
+            writer.pattern("uniform", {"i": writer.columns["n"][-1:]}, when=[writer.columns["image"] == 1])
+        with pytest.raises(replaybus.InvalidArgument, match="NaN"):
+            writer.pattern("uniform", {"i": writer.columns["n"][-1:]}, when=[x == float("nan")])
+    counts = collections.Counter(int(item["priority"]) - 1 for item in client.items("uniform"))
+    assert [counts[i] for i in range(len(rules))] == [3, 3, 2, 2, 5, 0, 1, 2, 5]
+
+
+def test_rows_of_the_history(client):
+    spec = {"obs": np.zeros(3, "float32"), "done": False}
+    with client.writer(spec, keep_alive=4, chunk_length=3, history=True) as writer:
+        with pytest.raises(replaybus.NotFound):
+            writer.row()
+        for t in range(10):
+            writer.append({"obs": np.full(3, t, "float32"), "done": t == 9})
+            writer.item("uniform")
+        assert [writer.row(-k)["obs"].tolist() for k in (1, 4)] == [[9.0] * 3, [6.0] * 3]
+        assert writer.row(7)["obs"].tolist() == [7.0] * 3 and writer.row()["done"].item() is True
+        for step in (-5, 5, 10):
+            with pytest.raises(replaybus.NotFound):
+                writer.row(step)
+        writer.end_episode()
+        with pytest.raises(replaybus.NotFound):
+            writer.row()
+    with client.writer(spec) as writer:
+        writer.append({"obs": np.zeros(3, "float32"), "done": False})
+        with pytest.raises(replaybus.FailedPrecondition, match="history"):
+            writer.row()

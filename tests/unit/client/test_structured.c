@@ -1,6 +1,8 @@
 /* Patterns: which items they make after which steps. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -9,6 +11,7 @@
 #include <string.h>
 
 #include "proto/base/log.h"
+#include "proto/base/rng.h"
 #include "replay/client.h"
 #include "replay/writer.h"
 #include "tests/support/fakepeer.h"
@@ -159,6 +162,198 @@ static void a_time_out_takes_no_step(void **state)
     assert_int_equal(fakepeer_read(&f->peer, &f->peer.resolved[0]), 3);
 }
 
+/* ---- random patterns against a model that keeps everything */
+
+enum { MODEL_PATTERNS = 6, MODEL_CONDITIONS = 3, MODEL_STEPS = 30, MODEL_COLUMNS = 5 };
+
+static const rp_column model_columns[MODEL_COLUMNS] = {
+    {.name = "x", .dtype = RP_DTYPE_FLOAT32, .codec = RP_CODEC_AUTO},
+    {.name = "i64", .dtype = RP_DTYPE_INT64, .codec = RP_CODEC_AUTO},
+    {.name = "u8", .dtype = RP_DTYPE_UINT8, .codec = RP_CODEC_AUTO, .rank = 1, .shape = {1}},
+    {.name = "f64", .dtype = RP_DTYPE_FLOAT64, .codec = RP_CODEC_AUTO},
+    {.name = "u64", .dtype = RP_DTYPE_UINT64, .codec = RP_CODEC_AUTO},
+};
+
+struct model_pattern {
+    rp_condition conditions[MODEL_CONDITIONS];
+    uint32_t n, depth;
+    uint64_t last; /* step of the last item; 0: none in this episode */
+};
+
+struct model {
+    struct model_pattern patterns[MODEL_PATTERNS];
+    long double newest[MODEL_COLUMNS]; /* exact for every value here */
+    bool absent[MODEL_COLUMNS];
+    uint64_t steps, items;
+};
+
+static bool model_compares(long double value, uint64_t compare, long double number)
+{
+    return compare == RP_COMPARE_EQ   ? value == number
+           : compare == RP_COMPARE_NE ? value != number
+           : compare == RP_COMPARE_LT ? value < number
+           : compare == RP_COMPARE_LE ? value <= number
+           : compare == RP_COMPARE_GT ? value > number
+                                      : value >= number;
+}
+
+static bool model_holds(const struct model *self, const struct model_pattern *pattern, bool end)
+{
+    bool at_end = false;
+    for (uint32_t i = 0; i < pattern->n; i++) {
+        const rp_condition *c = &pattern->conditions[i];
+        at_end |= c->kind == RP_WHEN_END_OF_EPISODE;
+        if ((c->kind == RP_WHEN_STEP_MODULO && self->steps % c->a != c->b) ||
+            (c->kind == RP_WHEN_MIN_STEPS && self->steps < c->a) ||
+            (c->kind == RP_WHEN_EVERY && pattern->last && self->steps - pattern->last < c->a) ||
+            (c->kind == RP_WHEN_STEPS && !model_compares((long double)self->steps, c->a, (long double)c->number)) ||
+            (c->kind == RP_WHEN_VALUE &&
+             (self->absent[c->column] || !model_compares(self->newest[c->column], c->a, (long double)c->number))))
+            return false;
+    }
+    return at_end == end && self->steps >= pattern->depth;
+}
+
+static void model_apply(struct model *self, bool end)
+{
+    for (uint32_t i = 0; i < MODEL_PATTERNS; i++)
+        if (model_holds(self, &self->patterns[i], end)) {
+            self->items++;
+            self->patterns[i].last = self->steps;
+        }
+}
+
+static const double numbers[] = {-INFINITY,
+                                 -9223372036854775808.0,
+                                 -3,
+                                 -1.5,
+                                 -1,
+                                 0,
+                                 0.5,
+                                 1,
+                                 2,
+                                 7,
+                                 9007199254740993.0,
+                                 9223372036854775808.0,
+                                 1.8446744073709552e19,
+                                 INFINITY};
+
+static rp_condition random_condition(struct rng *rng)
+{
+    rp_condition c = {.kind = (int32_t)rng_below(rng, 6) + 1};
+    c.a = rng_below(rng, 6) + 1;
+    if (c.kind == RP_WHEN_STEP_MODULO)
+        c.b = rng_below(rng, c.a);
+    if (c.kind == RP_WHEN_STEPS)
+        c.number = (double)rng_below(rng, 20) / 2;
+    if (c.kind == RP_WHEN_VALUE) {
+        c.column = (uint32_t)rng_below(rng, MODEL_COLUMNS);
+        c.number = numbers[rng_below(rng, sizeof numbers / sizeof numbers[0])];
+    }
+    return c;
+}
+
+static void random_patterns(struct fixture *f, struct model *model, struct rng *rng)
+{
+    for (uint32_t i = 0; i < MODEL_PATTERNS; i++) {
+        struct model_pattern *pattern = &model->patterns[i];
+        pattern->depth = (uint32_t)rng_below(rng, 4) + 1;
+        pattern->n = (uint32_t)rng_below(rng, MODEL_CONDITIONS + 1);
+        for (uint32_t c = 0; c < pattern->n; c++)
+            pattern->conditions[c] = random_condition(rng);
+        add_pattern(f, "a", pattern->depth, pattern->conditions, pattern->n);
+    }
+}
+
+static void random_step(struct fixture *f, struct model *model, struct rng *rng)
+{
+    static const int64_t whole[] = {INT64_MIN, INT64_MIN + 1, -3, -2, -1, 0, 1, 2, 7, 9007199254740993, INT64_MAX};
+    static const double real[] = {-INFINITY, -3, -1.5, 0, -0.0, 0.5, 2, 1.8446744073709552e19, INFINITY, NAN};
+    static const uint64_t natural[] = {0, 1, 2, 7, UINT64_C(1) << 63, UINT64_MAX - 1, UINT64_MAX};
+    float x = (float)rng_below(rng, 4) - 1;
+    int64_t i64 = whole[rng_below(rng, 11)];
+    uint8_t u8 = (uint8_t)rng_below(rng, 9);
+    double f64 = real[rng_below(rng, 10)];
+    uint64_t u64 = natural[rng_below(rng, 7)];
+    const void *values[MODEL_COLUMNS] = {&x, &i64, &u8, &f64, &u64};
+    const long double exact[MODEL_COLUMNS] = {(long double)x, (long double)i64, (long double)u8, (long double)f64,
+                                              (long double)u64};
+    for (uint32_t i = 0; i < MODEL_COLUMNS; i++) {
+        model->absent[i] = i > 0 && rng_below(rng, 8) == 0; /* the slices are of column 0 */
+        values[i] = model->absent[i] ? NULL : values[i];
+        model->newest[i] = exact[i];
+    }
+    assert_int_equal(rp_writer_append(f->writer, values, 5000, &f->err), RP_OK);
+    model->steps++;
+    model_apply(model, false);
+}
+
+static void agrees(struct fixture *f, const struct model *model, uint64_t seed)
+{
+    rp_writer_info info = {.struct_size = sizeof info};
+    assert_int_equal(rp_writer_get_info(f->writer, &info, NULL), RP_OK);
+    if (info.created != model->items)
+        fail_msg("seed %llu, step %llu: %llu items, the model has %llu", (unsigned long long)seed,
+                 (unsigned long long)model->steps, (unsigned long long)info.created, (unsigned long long)model->items);
+}
+
+static void random_patterns_agree_with_a_model(void **state)
+{
+    struct fixture *f = *state;
+    for (uint64_t seed = 1; seed <= 120; seed++) {
+        struct rng rng;
+        struct model model = {0};
+        rng_seed(&rng, seed);
+        rp_writer_options options = {
+            .struct_size = sizeof options, .chunk_length = (uint32_t)rng_below(&rng, 4) + 1, .keep_alive = 4};
+        rp_writer_destroy(&f->writer, 5000, NULL);
+        f->writer = rp_writer_new(f->client, model_columns, MODEL_COLUMNS, &options, 5000, &f->err);
+        assert_non_null(f->writer);
+        random_patterns(f, &model, &rng);
+        for (uint32_t i = 0; i < MODEL_STEPS; i++) {
+            random_step(f, &model, &rng);
+            agrees(f, &model, seed);
+            if (rng_below(&rng, 10) > 0)
+                continue;
+            model_apply(&model, true);
+            end(f);
+            agrees(f, &model, seed);
+            model.steps = 0;
+            for (uint32_t p = 0; p < MODEL_PATTERNS; p++)
+                model.patterns[p].last = 0;
+        }
+    }
+}
+
+static void bad_conditions_are_refused(void **state)
+{
+    struct fixture *f = *state;
+    rp_slice slice = {.column = 0, .start = -1};
+    rp_condition c = {.kind = RP_WHEN_VALUE, .a = RP_COMPARE_EQ, .number = 1};
+    rp_pattern pattern = {
+        .table = "a", .priority = 1, .slices = &slice, .n_slices = 1, .conditions = &c, .n_conditions = 1};
+    assert_int_equal(rp_writer_add_pattern(f->writer, &pattern, &f->err), RP_OK);
+    c.column = 2;
+    assert_int_equal(rp_writer_add_pattern(f->writer, &pattern, &f->err), RP_INVALID_ARGUMENT);
+    c.column = 0;
+    c.a = 7;
+    assert_int_equal(rp_writer_add_pattern(f->writer, &pattern, &f->err), RP_INVALID_ARGUMENT);
+    c.a = RP_COMPARE_EQ;
+    c.number = NAN;
+    assert_int_equal(rp_writer_add_pattern(f->writer, &pattern, &f->err), RP_INVALID_ARGUMENT);
+    c.kind = 7;
+    assert_int_equal(rp_writer_add_pattern(f->writer, &pattern, &f->err), RP_INVALID_ARGUMENT);
+    static const rp_column others[] = {
+        {.name = "pair", .dtype = RP_DTYPE_INT32, .codec = RP_CODEC_AUTO, .rank = 1, .shape = {2}},
+        {.name = "half", .dtype = RP_DTYPE_FLOAT16, .codec = RP_CODEC_AUTO},
+    };
+    rp_writer_destroy(&f->writer, 5000, NULL);
+    f->writer = rp_writer_new(f->client, others, 2, NULL, 5000, &f->err);
+    c = (rp_condition){.kind = RP_WHEN_VALUE, .a = RP_COMPARE_EQ, .number = 1};
+    for (c.column = 0; c.column < 2; c.column++)
+        assert_int_equal(rp_writer_add_pattern(f->writer, &pattern, &f->err), RP_INVALID_ARGUMENT);
+}
+
 static void bad_patterns_are_refused(void **state)
 {
     struct fixture *f = *state;
@@ -196,9 +391,14 @@ static void bad_patterns_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        WITH_PEER(every_step_as_soon_as_it_fits), WITH_PEER(conditions_choose_the_steps),
-        WITH_PEER(the_end_of_an_episode),         WITH_PEER(absent_values_make_no_item),
-        WITH_PEER(a_time_out_takes_no_step),      WITH_PEER(bad_patterns_are_refused),
+        WITH_PEER(every_step_as_soon_as_it_fits),
+        WITH_PEER(conditions_choose_the_steps),
+        WITH_PEER(the_end_of_an_episode),
+        WITH_PEER(absent_values_make_no_item),
+        WITH_PEER(a_time_out_takes_no_step),
+        WITH_PEER(bad_patterns_are_refused),
+        WITH_PEER(random_patterns_agree_with_a_model),
+        WITH_PEER(bad_conditions_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
