@@ -296,8 +296,11 @@ static rp_status make_columns(struct adder *self, const rp_env_spec *spec, rp_co
         all[COLUMN_ACTION].rank = 1;
         all[COLUMN_ACTION].shape[0] = spec->action_size;
     }
-    self->observation_bytes =
-        (size_t)dtype_row_bytes(spec->observation_dtype, spec->observation_rank, spec->observation_shape);
+    uint64_t bytes = dtype_row_bytes(spec->observation_dtype, spec->observation_rank, spec->observation_shape);
+    if (bytes == DTYPE_NO_ROW)
+        return err_set(err, RP_INVALID_ARGUMENT,
+                       "the environment's observations have an unknown dtype, or more than 1 GiB each");
+    self->observation_bytes = (size_t)bytes;
     self->action_bytes = spec->n_actions ? sizeof(int32_t) : spec->action_size * sizeof(float);
     if (self->observation_bytes >= MIN_CODED_BYTES)
         all[COLUMN_OBSERVATION].codec = RP_CODEC_AUTO;

@@ -34,9 +34,8 @@ static bool column_fill(struct column *column, const Replay__Column *wire, rp_er
     for (size_t i = 0; i < wire->n_shape; i++)
         column->shape[i] = wire->shape[i];
     column->row_bytes = dtype_row_bytes(column->dtype, column->rank, column->shape);
-    if (!column->row_bytes) {
-        err_set(err, RP_INVALID_ARGUMENT, "column '%.64s': its shape holds a 0 or makes a step larger than 1 GiB",
-                wire->name);
+    if (column->row_bytes == DTYPE_NO_ROW) {
+        err_set(err, RP_INVALID_ARGUMENT, "column '%.64s': its shape makes a step larger than 1 GiB", wire->name);
         return false;
     }
     column->is_integer = dtype_is_integer(column->dtype);

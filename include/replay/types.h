@@ -50,7 +50,7 @@ typedef enum rp_codec {
     RP_CODEC_AUTO = 255             /* never on the wire */
 } rp_codec;
 
-/* A named tensor of a stream; shape is the shape of one step. */
+/* A named tensor of a stream; shape is the shape of one step, and may hold a 0. */
 typedef struct rp_column {
     const char *name;
     int32_t dtype; /* an rp_dtype */

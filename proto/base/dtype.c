@@ -49,13 +49,13 @@ bool dtype_is_integer(int32_t dtype)
 uint64_t dtype_row_bytes(int32_t dtype, uint32_t rank, const uint32_t *shape)
 {
     uint64_t bytes = dtype_size(dtype);
-    if (rank > RP_MAX_RANK)
-        return 0;
+    if (rank > RP_MAX_RANK || bytes == 0)
+        return DTYPE_NO_ROW;
     /* The product stays at or below 2^30 before each step, so it cannot overflow. */
     for (uint32_t i = 0; i < rank; i++) {
         bytes *= shape[i];
-        if (bytes == 0 || bytes > RP_MAX_ROW_BYTES)
-            return 0;
+        if (bytes > RP_MAX_ROW_BYTES)
+            return DTYPE_NO_ROW;
     }
     return bytes;
 }

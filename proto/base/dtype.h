@@ -15,8 +15,9 @@ const char *dtype_name(int32_t dtype);
 int32_t dtype_by_name(const char *name);
 bool dtype_is_integer(int32_t dtype);
 
-/* Returns the bytes of one step of a column; 0 if dtype, rank or the product (RP_MAX_ROW_BYTES) is out of range, or if the
- * shape has a 0 in it. */
+/* Returns the bytes of one step of a column, which are 0 if the shape has a 0 in it. DTYPE_NO_ROW: dtype, rank or the product
+ * (RP_MAX_ROW_BYTES) is out of range. */
+#define DTYPE_NO_ROW UINT64_MAX
 uint64_t dtype_row_bytes(int32_t dtype, uint32_t rank, const uint32_t *shape);
 
 #endif

@@ -455,7 +455,6 @@ def wrong_types_shapes_and_columns(world):
                            ([pb.Column(name="x", dtype="")], ["'x'"]),
                            ([pb.Column(name="", dtype="int8")], ["name"]),
                            ([pb.Column(name="n" * 256, dtype="int8")], ["name", "255"]),
-                           ([pb.Column(name="x", dtype="int8", shape=[3, 0])], ["'x'"]),
                            ([pb.Column(name="x", dtype="int8", shape=[1] * 9)], ["'x'", "9"]),
                            ([pb.Column(name="x", dtype="int8", shape=[1 << 31, 1 << 31])], ["'x'"]),
                            ([pb.Column(name="c%d" % i, dtype="int8") for i in range(256)], ["255", "256"])):

@@ -177,6 +177,73 @@ static void rows_come_back_as_they_were_written(void **state)
     }
 }
 
+/* Writes ITEMS items over the last two steps: with all columns to "replay", with the flat column alone to "ranked". */
+static void write_flat(struct fixture *f, uint32_t n_columns, uint32_t chunk_length, uint32_t items)
+{
+    static const rp_column flat[] = {
+        {.name = "none", .dtype = RP_DTYPE_FLOAT32, .rank = 1, .shape = {0}},
+        {.name = "flat", .dtype = RP_DTYPE_INT16, .codec = RP_CODEC_AUTO, .rank = 2, .shape = {3, 0}},
+        {.name = "n", .dtype = RP_DTYPE_INT64, .codec = RP_CODEC_AUTO},
+    };
+    rp_writer_options options = {.struct_size = sizeof options, .chunk_length = chunk_length, .keep_alive = 8};
+    f->writer = rp_writer_new(f->client, flat, n_columns, &options, 5000, &f->err);
+    if (!f->writer)
+        fail_msg("%s", f->err.text);
+    rp_slice slice = {.column = 1, .start = -2, .count = 2};
+    for (int64_t i = 0; i <= items; i++) {
+        const void *values[] = {"", "", &i};
+        OK(f, rp_writer_append(f->writer, values, 5000, &f->err));
+        if (i == 0)
+            continue;
+        OK(f, rp_writer_item_last(f->writer, "replay", 1, 2, 5000, NULL, &f->err));
+        OK(f, rp_writer_item(f->writer, "ranked", 1, &slice, 1, 5000, NULL, &f->err));
+    }
+    OK(f, rp_writer_destroy(&f->writer, 5000, &f->err));
+}
+
+static rp_batch *take(struct fixture *f, const char *table, uint32_t n)
+{
+    rp_sampler_options options = {.struct_size = sizeof options};
+    rp_sampler_defaults(&options);
+    options.batch_size = n;
+    options.on_demand = 1;
+    rp_sampler *sampler = rp_sampler_new(f->client, table, &options, &f->err);
+    rp_batch *batch = NULL;
+    if (!sampler)
+        fail_msg("%s", f->err.text);
+    OK(f, rp_sampler_next(sampler, &batch, 5000, &f->err));
+    rp_sampler_destroy(&sampler);
+    return batch;
+}
+
+/* Columns whose shape holds a 0 have no data, and their fields have their shape. */
+static void shapes_may_hold_a_zero(void **state)
+{
+    struct fixture *f = *state;
+    for (uint32_t i = 0; i < 4; i++) {
+        bool data = i % 2 == 0; /* or no column has any */
+        write_flat(f, data ? 3 : 2, i < 2 ? 1 : 5, 20);
+        rp_batch *batch = take(f, "replay", 1), *more = take(f, "ranked", 20);
+        const rp_field_view *none = rp_batch_find(batch, "none"), *flat = rp_batch_find(more, "flat");
+        assert_int_equal(none->rank, 3);
+        assert_int_equal(none->shape[0] * none->shape[1], 2);
+        assert_int_equal(none->shape[2], 0);
+        assert_int_equal(none->bytes, 0);
+        assert_int_equal(flat->rank, 4);
+        assert_int_equal(flat->shape[0] * flat->shape[1], 40);
+        assert_int_equal(flat->shape[2], 3);
+        assert_int_equal(flat->bytes, 0);
+        const rp_field_view *n = rp_batch_find(batch, "n");
+        assert_true(!n == !data);
+        if (n)
+            assert_int_equal(((const int64_t *)n->data)[1], 1);
+        rp_batch_release(&batch);
+        rp_batch_release(&more);
+        OK(f, rp_admin_reset(f->client, "replay", 5000, NULL, &f->err));
+        OK(f, rp_admin_reset(f->client, "ranked", 5000, NULL, &f->err));
+    }
+}
+
 static void absent_values_stay_out_of_items(void **state)
 {
     struct fixture *f = *state;
@@ -477,6 +544,7 @@ int main(int argc, char **argv)
     if (argc == 2 && strcmp(argv[0], "writer") == 0)
         return write_in_another_process(argv[1]);
     const struct CMUnitTest tests[] = {
+        WITH_BROKER(shapes_may_hold_a_zero),
         WITH_BROKER(rows_come_back_as_they_were_written),
         WITH_BROKER(absent_values_stay_out_of_items),
         WITH_BROKER(large_rows_travel_whole),

@@ -132,6 +132,8 @@ static rp_status gather_block(struct gather *g, const struct batch_chunk *chunk,
     if (!block)
         return err_set(err, RP_DATA_LOSS, "the broker's reply is damaged: no data for field '%s'", field->name);
     size_t row = field->row_bytes;
+    if (row == 0)
+        return RP_OK; /* the shape holds a 0: there is nothing to copy */
     if (block->row_bytes != row) {
         bool whole = at == 0 && rows == chunk->length && field->stride == 1;
         RP_TRY(block_open(self, block, field, chunk->length, whole ? out : NULL, err));

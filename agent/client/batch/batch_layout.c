@@ -95,9 +95,9 @@ static rp_status field_parse(const Replay__Layout *from, const Replay__Field *fi
     const Replay__Column *column = from->columns[field->column];
     int32_t dtype = dtype_by_name(column->dtype);
     uint64_t row_bytes = dtype < 0 || column->n_shape > RP_MAX_RANK
-                             ? 0
+                             ? DTYPE_NO_ROW
                              : dtype_row_bytes(dtype, (uint32_t)column->n_shape, column->shape);
-    if (row_bytes == 0)
+    if (row_bytes == DTYPE_NO_ROW)
         return err_set(err, RP_DATA_LOSS, "column '%s' has a dtype or shape that is not known here ('%s')",
                        column->name, column->dtype);
     if (field->squeeze && field->count != 1)

@@ -5,7 +5,8 @@
 #include "agent/client/batch/batch_decoder.h"
 #include "proto/base/error.h"
 
-#define SPARE_BLOCKS (UINT64_C(1) << 20)
+/* Chunks, and blocks, without data that a reply may have: a broker puts no more chunks into one. */
+#define SPARE_EMPTY (UINT64_C(1) << 20)
 
 bool batch_vec_reserve(struct batch_vec *self, uint64_t n, size_t size)
 {
@@ -48,7 +49,7 @@ rp_status batch_check_counts(const struct wire_sampled *view, const struct batch
     if (view->packed > view->n_chunks || n_frames != (view->packed > 0) + (uint64_t)(view->n_chunks - view->packed))
         return batch_damaged(err, "the number of frames does not match its chunks");
     /* An array of one element for all could claim any number of empty chunks. */
-    if (view->n_chunks > bytes || view->n_blocks > bytes + SPARE_BLOCKS)
+    if (view->n_chunks > bytes + SPARE_EMPTY || view->n_blocks > bytes + SPARE_EMPTY)
         return batch_damaged(err, "more chunks than bytes");
     uint32_t n = view->n_items;
     const struct pb_array *each[] = {&view->priority, &view->probability, &view->times_sampled, &view->age_ns,

@@ -36,9 +36,8 @@ static rp_status column_init(struct step_column *self, const rp_column *column, 
     self->elem_bytes = dtype_size(column->dtype);
     self->is_integer = dtype_is_integer(column->dtype);
     self->row_bytes = dtype_row_bytes(column->dtype, column->rank, column->shape);
-    if (self->row_bytes == 0)
-        return err_set(err, RP_INVALID_ARGUMENT, "column '%s': its shape holds a 0 or makes a step larger than 1 GiB",
-                       column->name);
+    if (self->row_bytes == DTYPE_NO_ROW)
+        return err_set(err, RP_INVALID_ARGUMENT, "column '%s': its shape makes a step larger than 1 GiB", column->name);
     self->name = strdup(column->name);
     return self->name ? RP_OK : err_set(err, RP_NO_MEMORY, "no memory for columns");
 }
@@ -79,7 +78,7 @@ rp_status step_stream_init(struct step_stream *self, const rp_column *columns, u
         self->chunks = pool_new(sizeof(struct step_chunk) + n_columns * 5, (size_t)4 << 20);
         self->raws = pool_new(self->raw_bytes, POOL_KEEP_BYTES);
         chunk_arena_front_init(&self->arena);
-        self->encoded = malloc(self->raw_bytes < CHUNK_ARENA_MAX_PART ? self->raw_bytes : CHUNK_ARENA_MAX_PART);
+        self->encoded = malloc(self->raw_bytes < CHUNK_ARENA_MAX_PART ? self->raw_bytes + 1 : CHUNK_ARENA_MAX_PART);
         if (!self->chunks || !self->raws || !self->arena.pool || !self->encoded)
             status = RP_NO_MEMORY;
     }

@@ -98,14 +98,13 @@ static bool read_shape(PyObject *shape, struct column *out)
     out->row_bytes = out->itemsize;
     for (Py_ssize_t i = 0; i < rank; i++) {
         long long size = PyLong_AsLongLong(PyTuple_GetItem(shape, i));
-        if (size < 1 || size > INT32_MAX) {
+        if (size < 0 || size > INT32_MAX) {
             if (!PyErr_Occurred())
-                PyErr_Format(PyExc_ValueError, "column '%s' has a dimension of size %lld: use 1 or more", out->name,
-                             size);
+                PyErr_Format(PyExc_ValueError, "column '%s' has a dimension of size %lld", out->name, size);
             return false;
         }
         out->shape[i] = (uint32_t)size;
-        if (out->row_bytes > RP_MAX_ROW_BYTES / (uint64_t)size) {
+        if (size > 0 && out->row_bytes > RP_MAX_ROW_BYTES / (uint64_t)size) {
             PyErr_Format(PyExc_ValueError, "a row of column '%s' has more than 1 GiB", out->name);
             return false;
         }

@@ -22,9 +22,9 @@ static void random_items_match_the_model(void **state)
     uint64_t here = 0, most = 0;
     rng_seed(&rng, naive_seed("random_items_match_the_model"));
     assert_true(episodes_init(&episodes));
-    for (uint32_t i = 0; i < 400000; i++) {
+    for (uint32_t i = 0; i < 120000; i++) {
         /* The table fills up and empties several times. */
-        bool enters = rng_below(&rng, 10) < (i / 50000 % 2 ? 3u : 7u);
+        bool enters = rng_below(&rng, 10) < (i / 15000 % 2 ? 3u : 7u);
         uint64_t session = rng_below(&rng, SESSIONS), episode = rng_below(&rng, EPISODES);
         uint32_t *n = &items[session][episode];
         if (enters) {
