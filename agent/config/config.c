@@ -67,6 +67,8 @@ static const struct schema_row own_rows[] = {
      "upper bounds of its continuous actions"},
     {"environment.spec.max_steps", SCHEMA_INT, ROOT(environment.spec.max_steps), "0", 0, 4294967295.0, NULL, 0,
      "number of steps after which it truncates an episode itself; 0: never, or not known"},
+    {"environment.spec.scale", SCHEMA_REAL, ROOT(environment.spec.scale), "1", 1e-6, 1e6, NULL, 0,
+     "by what networks multiply its uint8 observations: 1/255 for images"},
 
     {"agent.algorithm", SCHEMA_STRING, ROOT(agent.algorithm), "dqn", 0, 0, NULL, 0,
      "dqn, ddpg, td3, sac, impala or bc"},
@@ -384,6 +386,7 @@ static bool read_source(const struct schema_source *source, struct run_config *o
 {
     if (!schema_read(run_schema(), source, out, report))
         return false;
+    out->agent.scale = out->environment.spec.scale;
     const struct agent_ops *ops = run_config_algorithm(out); /* NULL: only programs of the user act and learn */
     if (out->adder.discount < 0) /* one key for users: n-step returns are discounted as values are */
         out->adder.discount = out->agent.discount > 0 || !ops ? out->agent.discount : ops->defaults->discount;

@@ -242,8 +242,9 @@ static void step(struct env *self, const void *action, void *observation, rp_env
     *result = (rp_env_result){0};
     self->ops->step(self->self, action, observation, result);
     self->steps++;
+    /* C environments go on beyond their own limit if a longer one is set; those of a provider may not. */
     if (self->max_steps)
-        result->truncated = self->steps >= self->max_steps;
+        result->truncated = (self->provider && result->truncated) || self->steps >= self->max_steps;
     /* A plug-in may report both; terminal counts. */
     if (result->terminal)
         result->truncated = 0;

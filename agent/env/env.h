@@ -26,6 +26,7 @@ struct env_description {
     int64_t actions;              /* number of discrete actions; 0: continuous */
     struct schema_list low, high; /* double: bounds of continuous actions */
     int64_t max_steps;
+    double scale; /* factor of uint8 observations before networks: 1/255 for images */
 };
 
 struct env_config {

@@ -342,14 +342,16 @@ void agent_end_policy(struct agent *self)
     self->n_policy = self->n_tensors;
 }
 
-const float *agent_floats(const rp_env_spec *spec, const void *observation, uint32_t n, float *scratch)
+const float *agent_floats(const struct agent *self, const void *observation, uint32_t n, float *scratch)
 {
+    const rp_env_spec *spec = &self->spec;
     if (spec->observation_dtype == RP_DTYPE_FLOAT32)
         return observation;
     const uint8_t *bytes = observation;
     size_t count = (size_t)n * env_observation_count(spec);
+    float scale = self->config.scale > 0.0 ? (float)self->config.scale : 1.0f;
     for (size_t i = 0; i < count; i++)
-        scratch[i] = (float)bytes[i];
+        scratch[i] = scale * (float)bytes[i];
     return scratch;
 }
 

@@ -55,6 +55,7 @@ struct agent_config {
     double target_entropy;            /* SAC: 0: minus the size of an action */
     double entropy_cost, value_cost;  /* IMPALA */
     double rho_clip, c_clip;          /* V-trace */
+    double scale;                     /* no key of a file: factor of uint8 observations; 0: 1 */
     uint32_t acting_rows;             /* no key of a file: most observations that act takes at once; 0: 1 */
 };
 
@@ -180,8 +181,8 @@ void agent_add_optim(struct agent *self, const char *prefix, struct optim *optim
 /* Declares that all tensors added so far are the policy. */
 void agent_end_policy(struct agent *self);
 /* Returns n observations as floats: the same memory if they are floats already, otherwise converted into scratch
- * (uint8: as numbers). */
-const float *agent_floats(const rp_env_spec *spec, const void *observation, uint32_t n, float *scratch);
+ * (uint8: as numbers times config.scale). */
+const float *agent_floats(const struct agent *self, const void *observation, uint32_t n, float *scratch);
 /* Fills spec for a network over observations: inputs, image, hidden layers, activation. */
 void agent_net_spec(const struct agent *self, struct net_spec *out);
 /* Sets a scalar; replaces one of the same name. The name is borrowed. */

@@ -74,7 +74,7 @@ static void choose(const struct agent *self, const float *y, const struct agent_
 static void bc_act(struct agent *self, const struct agent_rows *rows, struct agent_choice *out)
 {
     struct bc *bc = self->state;
-    const float *s = agent_floats(&self->spec, rows->observations, rows->n, self->scratch);
+    const float *s = agent_floats(self, rows->observations, rows->n, self->scratch);
     const float *y = net_forward(&bc->net, self->params, &bc->acting, s, rows->n);
     for (uint32_t i = 0; i < rows->n; i++)
         choose(self, y + (size_t)i * bc->net.spec.outputs, &rows->explore[i], rows->rng[i], &out[i]);
@@ -125,7 +125,7 @@ static void bc_gradient(struct agent *self, const struct agent_batch *batch, str
     assert(n > 0 && n <= self->config.batch);
     const int32_t *labels = batch->action;
     const float *actions = batch->action;
-    const float *s = agent_floats(&self->spec, batch->observation, n, bc->rows);
+    const float *s = agent_floats(self, batch->observation, n, bc->rows);
     const float *y = net_forward(&bc->net, self->params, &bc->pass, s, n);
 
     double loss = 0.0;

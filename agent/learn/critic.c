@@ -146,7 +146,7 @@ void critic_fini(struct critic *self)
 
 const float *critic_policy_rows(struct critic *self, const struct agent *agent, const void *observations, uint32_t n)
 {
-    const float *floats = agent_floats(&agent->spec, observations, n, agent->scratch);
+    const float *floats = agent_floats(agent, observations, n, agent->scratch);
     for (uint32_t i = 0; i < n; i++)
         memcpy(self->acting + (size_t)i * self->row, floats + (size_t)i * self->observation,
                self->observation * sizeof(float));
@@ -235,7 +235,7 @@ void critic_set_actions(const struct critic *self, float *rows, const float *act
 
 static void take_states(const struct agent *agent, const void *observation, uint32_t n, uint32_t size, float *out)
 {
-    const float *floats = agent_floats(&agent->spec, observation, n, out);
+    const float *floats = agent_floats(agent, observation, n, out);
     if (floats != out)
         memcpy(out, floats, (size_t)n * size * sizeof(float));
 }

@@ -57,7 +57,7 @@ static void dqn_act(struct agent *self, const struct agent_rows *rows, struct ag
 {
     struct dqn *dqn = self->state;
     uint32_t n_actions = self->spec.n_actions;
-    const float *s = agent_floats(&self->spec, rows->observations, rows->n, self->scratch);
+    const float *s = agent_floats(self, rows->observations, rows->n, self->scratch);
     const float *q = net_forward(&dqn->net, self->params, &dqn->acting, s, rows->n);
     for (uint32_t i = 0; i < rows->n; i++)
         choose(q + (size_t)i * n_actions, n_actions, &rows->explore[i], rows->rng[i], &out[i]);
@@ -66,7 +66,7 @@ static void dqn_act(struct agent *self, const struct agent_rows *rows, struct ag
 static float dqn_value(struct agent *self, const void *observation)
 {
     struct dqn *dqn = self->state;
-    const float *s = agent_floats(&self->spec, observation, 1, self->scratch);
+    const float *s = agent_floats(self, observation, 1, self->scratch);
     const float *q = net_forward(&dqn->net, self->params, &dqn->acting, s, 1);
     return q[argmax(q, self->spec.n_actions)];
 }
@@ -76,7 +76,7 @@ static float dqn_value(struct agent *self, const void *observation)
 static void put_rows(const struct agent *self, const void *observation, uint32_t n, float *out)
 {
     const struct dqn *dqn = self->state;
-    const float *from = agent_floats(&self->spec, observation, n, out);
+    const float *from = agent_floats(self, observation, n, out);
     if (from != out)
         memcpy(out, from, (size_t)n * dqn->net.spec.inputs * sizeof *out);
 }
@@ -90,8 +90,8 @@ static const float *forward(struct agent *self, const struct agent_batch *batch,
     uint32_t n = batch->n;
     size_t inputs = dqn->net.spec.inputs;
     if (!self->config.double_q) {
-        const float *s = agent_floats(&self->spec, batch->observation, n, dqn->rows);
-        const float *s_next = agent_floats(&self->spec, batch->next_observation, n, dqn->rows + n * inputs);
+        const float *s = agent_floats(self, batch->observation, n, dqn->rows);
+        const float *s_next = agent_floats(self, batch->next_observation, n, dqn->rows + n * inputs);
         *target = *chooser = net_forward(&dqn->net, dqn->target, &dqn->ahead, s_next, n);
         return net_forward(&dqn->net, self->params, &dqn->online, s, n);
     }

@@ -96,7 +96,7 @@ static uint32_t draw(const float *log_pi, uint32_t n, struct rng *rng)
 static float impala_value(struct agent *self, const void *observation)
 {
     struct impala *impala = self->state;
-    const float *x = agent_floats(&self->spec, observation, 1, self->scratch);
+    const float *x = agent_floats(self, observation, 1, self->scratch);
     return net_forward(&impala->value, value_params(self), &impala->valuing, x, 1)[0];
 }
 
@@ -118,7 +118,7 @@ static void impala_act(struct agent *self, const struct agent_rows *rows, struct
 {
     struct impala *impala = self->state;
     uint32_t n = self->spec.n_actions;
-    const float *x = agent_floats(&self->spec, rows->observations, rows->n, self->scratch);
+    const float *x = agent_floats(self, rows->observations, rows->n, self->scratch);
     const float *logits = net_forward(&impala->policy, self->params, &impala->acting, x, rows->n);
     const float *values = net_forward(&impala->value, value_params(self), &impala->valuing, x, rows->n);
     for (uint32_t i = 0; i < rows->n; i++) {
@@ -302,7 +302,7 @@ static void impala_gradient(struct agent *self, const struct agent_batch *batch,
     uint32_t rows = batch->n * batch->length, n_actions = self->spec.n_actions;
     assert(batch->n > 0 && batch->length > 0);
     workspace_reserve(work, impala, rows);
-    const float *x = agent_floats(&self->spec, batch->observation, rows, work->input);
+    const float *x = agent_floats(self, batch->observation, rows, work->input);
     const float *logits = net_forward(&impala->policy, self->params, &work->policy, x, rows);
     const float *value = net_forward(&impala->value, value_params(self), &work->value, x, rows);
     for (size_t row = 0; row < rows; row++)

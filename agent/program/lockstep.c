@@ -139,6 +139,7 @@ static rp_status open_seat(struct lockstep *self, struct seat *seat, int index, 
                                     .adder = seat->adder,
                                     .variables = index < 0 || config->actors.weights[0] ? NULL : &seat->variables,
                                     .index = number,
+                                    .environments = (uint32_t)config->actors.environments,
                                     .seed = worker_seed(config, part, number),
                                     .greedy = index < 0 || config->actors.greedy,
                                     .stop = self->options->stop};
@@ -188,7 +189,7 @@ static rp_status open_learner(struct lockstep *self, rp_error *err)
 static rp_status open_all(struct lockstep *self, rp_error *err)
 {
     const struct run_config *config = self->config;
-    uint32_t n = run_config_actors(config);
+    uint32_t n = run_config_actors(config) * (uint32_t)config->actors.environments;
     RP_TRY(open_seat(self, &self->evaluator, -1, err));
     RP_TRY(open_learner(self, err));
     self->seats = calloc(n ? n : 1, sizeof *self->seats);

@@ -9,7 +9,7 @@
 static double items_per_round(const struct run_config *config)
 {
     double most = config->adder.kind == ADDER_TRANSITION ? (double)config->adder.n_step + 1.0 : 2.0;
-    return most * (double)config->actors.count;
+    return most * (double)(config->actors.count * config->actors.environments);
 }
 
 /* The learner's turn comes after a round, so all inserts of a round must have room: otherwise an insert would wait
@@ -21,11 +21,12 @@ static rp_status check_room(const struct run_config *config, const struct table_
     double items = items_per_round(config);
     if (limiter->kind != LIMITER_RATIO) {
         double size = limiter->size > 0 ? limiter->size : (double)table->max_size, least = batch - 1.0 + items;
-        return size >= least ? RP_OK
-                             : err_set(err, RP_INVALID_ARGUMENT,
-                                       "the limiter of table '%s' has room for %.0f items; a run in one process needs "
-                                       "%.0f: a batch, and what %lld actors insert in one round",
-                                       table->name, size, least, (long long)config->actors.count);
+        return size >= least
+                   ? RP_OK
+                   : err_set(err, RP_INVALID_ARGUMENT,
+                             "the limiter of table '%s' has room for %.0f items; a run in one process needs "
+                             "%.0f: a batch, and what %lld actors insert in one round",
+                             table->name, size, least, (long long)(config->actors.count * config->actors.environments));
     }
     double ratio = limiter->samples_per_insert, round = items * ratio, centre = ratio * limiter->min_size;
     bool buffer = limiter->error_buffer >= 0;
@@ -37,7 +38,8 @@ static rp_status check_room(const struct run_config *config, const struct table_
     return err_set(err, RP_INVALID_ARGUMENT,
                    "the limiter of table '%s' leaves less room than a run in one process needs: a batch, and what %lld "
                    "actors insert in one round; write error_buffer of at least %.0f",
-                   table->name, (long long)config->actors.count, ceil((high - low + lack) / 2.0));
+                   table->name, (long long)(config->actors.count * config->actors.environments),
+                   ceil((high - low + lack) / 2.0));
 }
 
 rp_status lockstep_check(const struct run_config *config, double batch, rp_error *err)

@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "agent/program/worker_impl.h"
+#include "agent/run/actor.h"
 #include "proto/base/error.h"
 
 #define CONNECT_PART_MS 1000
@@ -79,8 +80,10 @@ rp_status worker_open(struct worker *self, const struct worker_options *options,
     snprintf(self->name, sizeof self->name, "%s-%u", kind, options->index);
     net_single_thread();
     RP_TRY(open_environments(self, kind, err));
-    self->agent = agent_new(&config->agent, env_name(&config->environment), worker_spec(self),
-                            worker_seed(config, "parameters", 0), err);
+    struct agent_config agent = config->agent;
+    agent.acting_rows = self->envs.n < ACTOR_ROWS ? self->envs.n : ACTOR_ROWS;
+    self->agent =
+        agent_new(&agent, env_name(&config->environment), worker_spec(self), worker_seed(config, "parameters", 0), err);
     if (!self->agent)
         return (rp_status)err->status;
     struct run_log_options log = {.folder = config->folder,

@@ -5,7 +5,7 @@
 
 #include "agent/program/worker_impl.h"
 #include "agent/run/claim.h"
-#include "agent/run/environment_loop.h"
+#include "agent/run/environment_round.h"
 #include "proto/base/error.h"
 
 /* One environment of the actor, with its own stream of items. */
@@ -20,6 +20,7 @@ struct actor_work {
     struct actor_seat *seats;
     struct environment_loop *loops; /* one for each seat */
     uint32_t n;
+    struct environment_round round;
     struct claim claim;
     uint64_t owed;   /* steps that are claimed and not taken */
     uint64_t total;  /* steps of all actors before these */
@@ -92,13 +93,10 @@ static void tell_policy(struct actor_work *self)
  * stopped gives its remaining steps back to the other actors. */
 static rp_status take_steps(struct actor_work *self, bool last, rp_error *err)
 {
-    struct environment_round round = {.loops = self->loops, .ended = on_episode, .ctx = self};
     rp_status status = RP_OK;
     while (status == RP_OK && self->owed >= (last ? 1 : self->n) && !worker_stopped(&self->worker)) {
-        uint32_t taken = 0;
-        round.n = self->owed < self->n ? (uint32_t)self->owed : self->n;
-        round.total = self->total;
-        status = environment_round_step(&round, &taken, err);
+        uint32_t taken = 0, n = self->owed < self->n ? (uint32_t)self->owed : self->n;
+        status = environment_round_step(&self->round, n, self->total, &taken, err);
         self->owed -= taken;
         self->total += taken;
         tell_policy(self);
@@ -195,6 +193,10 @@ static rp_status actor_open(struct actor_work *self, const struct worker_options
         RP_TRY(variables_subscribe(&self->variables, err));
     for (uint32_t i = 0; i < self->n; i++)
         RP_TRY(open_seat(self, i, err));
+    if (!environment_round_init(&self->round, self->loops, self->n))
+        return err_set(err, RP_NO_MEMORY, "no memory for %u environments", self->n);
+    self->round.ended = on_episode;
+    self->round.ctx = self;
     const struct claim_options claim = {.client = worker->client,
                                         .counter = COUNTER_STEPS,
                                         .clock = worker->clock,
@@ -221,6 +223,7 @@ static rp_status close_seats(struct actor_work *self, rp_status status, rp_error
             adder_destroy(&self->seats[i].adder, left_ms > 0 ? left_ms : 0, status == RP_OK ? err : NULL);
         status = status == RP_OK ? worker_unless_stopped(&self->worker, closing) : status;
     }
+    environment_round_fini(&self->round);
     free(self->seats);
     free(self->loops);
     return status;

@@ -22,7 +22,7 @@ void environment_loop_fini(struct environment_loop *self)
     *self = (struct environment_loop){0};
 }
 
-static rp_status begin(struct environment_loop *self, rp_error *err)
+rp_status environment_loop_begin(struct environment_loop *self, rp_error *err)
 {
     self->episode = (struct episode){0};
     self->running = true;
@@ -32,17 +32,7 @@ static rp_status begin(struct environment_loop *self, rp_error *err)
     return actor_observe_first(self->actor, self->observation, err);
 }
 
-static rp_status choose(struct environment_loop *self, rp_error *err)
-{
-    if (!self->running)
-        RP_TRY(begin(self, err));
-    self->action = actor_select(self->actor, self->observation, &self->choice);
-    env_announce(self->env, self->action);
-    return RP_OK;
-}
-
-/* Takes the step with the chosen action. */
-static rp_status take(struct environment_loop *self, bool *ended, rp_error *err)
+rp_status environment_loop_take(struct environment_loop *self, bool *ended, rp_error *err)
 {
     rp_env_result result;
     *ended = false;
@@ -68,38 +58,11 @@ static rp_status take(struct environment_loop *self, bool *ended, rp_error *err)
 rp_status environment_loop_step(struct environment_loop *self, bool *ended, rp_error *err)
 {
     *ended = false;
-    RP_TRY(choose(self, err));
-    return take(self, ended, err);
-}
-
-static bool begins_within_round(const struct environment_loop *self)
-{
-    return !self->running && env_resets_within_round(self->env);
-}
-
-rp_status environment_round_step(const struct environment_round *self, uint32_t *taken, rp_error *err)
-{
-    *taken = 0;
-    for (uint32_t i = 0; i < self->n; i++) {
-        struct environment_loop *loop = &self->loops[i];
-        loop->action = NULL;
-        loop->actor->total = self->total + i;
-        if (!begins_within_round(loop))
-            RP_TRY(choose(loop, err));
-    }
-    for (uint32_t i = 0; i < self->n; i++) {
-        struct environment_loop *loop = &self->loops[i];
-        bool ended = false;
-        if (loop->action) {
-            RP_TRY(take(loop, &ended, err));
-            (*taken)++;
-        } else {
-            RP_TRY(begin(loop, err));
-        }
-        if (ended && self->ended)
-            self->ended(self->ctx, &loop->episode);
-    }
-    return RP_OK;
+    if (!self->running)
+        RP_TRY(environment_loop_begin(self, err));
+    self->action = actor_select(self->actor, self->observation, &self->choice);
+    env_announce(self->env, self->action);
+    return environment_loop_take(self, ended, err);
 }
 
 rp_status environment_loop_episodes(struct environment_loop *self, uint64_t n, double *mean, rp_error *err)

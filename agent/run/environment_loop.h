@@ -28,18 +28,10 @@ void environment_loop_fini(struct environment_loop *self);
 /* Takes one step. *ended: the episode is over, and self->episode describes it. */
 rp_status environment_loop_step(struct environment_loop *self, bool *ended, rp_error *err);
 
-/* Takes one step in each of n loops whose environments may step together: all actions are chosen before the first
- * step. A loop whose environment begins an episode within the round takes no step. */
-struct environment_round {
-    struct environment_loop *loops; /* borrowed */
-    uint32_t n;
-    uint64_t total; /* steps of all actors before this round */
-    /* Called for each episode that ended; may be NULL. */
-    void (*ended)(void *ctx, const struct episode *episode);
-    void *ctx;
-};
-/* *taken: number of steps. */
-rp_status environment_round_step(const struct environment_round *self, uint32_t *taken, rp_error *err);
+/* The two parts of a step, for a round of several loops (environment_round.h): begins an episode, and takes a step with
+ * self->choice and self->action. */
+rp_status environment_loop_begin(struct environment_loop *self, rp_error *err);
+rp_status environment_loop_take(struct environment_loop *self, bool *ended, rp_error *err);
 /* Runs whole episodes and gives their mean return. RP_CANCELLED: the actor was stopped. */
 rp_status environment_loop_episodes(struct environment_loop *self, uint64_t n, double *mean, rp_error *err);
 

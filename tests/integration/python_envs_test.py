@@ -104,6 +104,7 @@ def kinds_of_environments():
     for kind, launcher in all_at_once(cases):
         equal((kind, reports(launcher)[-1]["actor_steps"]), (kind, 400))
         equal((kind, episodes(launcher)), (kind, {10.0}))
+        check(kind != "image" or "scale: 0.00392156863" in (launcher.folder / "config.yaml").read_text(), "no scale")
 
 
 @test
@@ -126,14 +127,23 @@ def a_vector_has_its_own_number():
     with PythonPlace() as place:
         launcher = place.run(*option(kind="vector"), "actors.environments=2", "evaluator.on=false", status=1)
         check("leave actors.environments out" in launcher.text(), launcher.text())
+    with PythonPlace() as place:
+        launcher = place.run(*option(kind="vector"), "environment.max_steps=5", "evaluator.on=false", status=1)
+        check("environment.max_steps" in launcher.text(), launcher.text())
+
+
+@test
+def a_time_limit_of_the_file():
+    with PythonPlace() as place:
+        launcher = place.run("environment.max_steps=7", "stop.steps=210", "evaluator.on=false", "actors.environments=2")
+        equal(episodes(launcher), {7.0})
 
 
 @test
 def environments_that_fail():
     """The actor ends with a traceback and a sentence, and three failures in a row end the run."""
     words = {"raise": "step() raised ValueError: the cart fell off the table", "exit": "raised SystemExit: 0",
-             "nan": "number 0 is nan", "shape": "shape (1,)", "text": "no number", "reward": "inf as the reward",
-             "none": "TypeError", "three": "returned 3 values"}
+             "nan": "number 0 is nan", "reward": "inf as the reward"}
     cases = {how: [*option(kind="failing", how=how), "evaluator.on=false"] for how in words}
     for how, launcher in all_at_once(cases, status=1):
         equal((how, launcher.starts("actor-0")), (how, 3))
@@ -159,6 +169,11 @@ def mistakes_are_found_before_anything_starts():
     cases = [(option(kind="hanging") + ["environment.timeout=500ms"], "did not describe itself within 0.5 s"),
              (option(kind="unusable"), "observation_space has a Text"),
              (option(kind="failing", how="raise", episode=1, step=1), "raised ValueError: the cart fell off the table"),
+             (option(kind="failing", how="shape", episode=1, step=1), "shape (1,)"),
+             (option(kind="failing", how="text", episode=1, step=1), "no number"),
+             (option(kind="failing", how="none", episode=1, step=1), "TypeError"),
+             (option(kind="failing", how="three", episode=1, step=1), "returned 3 values"),
+             (option(kind="failing", how="nan", episode=1, step=1), "not finite"),
              (["environment.options={}", "environment.python=counting:maek"], "did you mean 'make'?"),
              (["environment.python=countin:make"], "there is no module 'countin'"),
              (option(colour="red"), "colour"),
@@ -168,6 +183,8 @@ def mistakes_are_found_before_anything_starts():
              (option(kind="continuous"), "dqn needs discrete actions"),
              (["agent.filters=3"], "rank 1, not 3")]
     with PythonPlace() as place:
+        lonely = place.write("lonely", '#!/bin/sh\nexec /usr/bin/python3 -I "$@"\n')  # without PYTHONPATH
+        cases.append((["environment.interpreter=" + lonely], "has no package replaybus"))
         for overrides, words in cases:
             _, err = place.call("check", "run.yaml", *sets(*overrides), status=2)
             check(words in err, overrides, "gave", err)

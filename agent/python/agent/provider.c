@@ -374,6 +374,13 @@ static void *provider_create(void *ctx, const struct env_config *config, uint32_
         options ? PyObject_CallFunction(self->open, "ssOI", config->python, config->gym, options, *n) : NULL;
     Py_XDECREF(options);
     struct whole *whole = envs ? wrap(self, envs, spec) : NULL;
+    if (whole && whole->together && config->max_steps > 0) {
+        PyErr_SetString(PyExc_ValueError,
+                        "environment.max_steps cannot end the episodes of a vector environment, which begins the "
+                        "next ones itself: set the limit where the environment is made");
+        free_whole(whole);
+        whole = NULL;
+    }
     if (whole) {
         *n = whole->n;
     } else {

@@ -13,7 +13,7 @@ import traceback
 
 import numpy as np
 
-from .adapter import Environments, Refused, open_environments
+from .adapter import Environments, Mismatch, Refused, open_environments
 
 STEPS = 3
 
@@ -39,7 +39,8 @@ def try_out(envs: Environments) -> None:
             if envs.together:
                 envs.run()
             reward, terminal, truncated = seat.step(int(actions[0, 0]) if spec.action.actions else None)
-            float(reward)
+            if not (np.isfinite(float(reward)) and np.isfinite(observations[0]).all()):
+                raise Mismatch("returned numbers that are not finite")
             if terminal or truncated:
                 break
     except Exception as error:

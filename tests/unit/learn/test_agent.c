@@ -172,11 +172,17 @@ static void test_bytes_become_floats(void **state)
     float scratch[12], floats[3];
     for (uint32_t i = 0; i < 12; i++)
         bytes[i] = (uint8_t)(i * 23);
-    const float *out = agent_floats(&image, bytes, 2, scratch);
+    struct agent agent = {.spec = image};
+    const float *out = agent_floats(&agent, bytes, 2, scratch);
     assert_ptr_equal(out, scratch);
     for (uint32_t i = 0; i < 12; i++)
         assert_true(out[i] == (float)bytes[i]);
-    assert_ptr_equal(agent_floats(&discrete, floats, 1, scratch), floats);
+    agent.config.scale = 0.5;
+    agent_floats(&agent, bytes, 2, scratch);
+    for (uint32_t i = 0; i < 12; i++)
+        assert_true(scratch[i] == 0.5f * (float)bytes[i]);
+    agent.spec = discrete;
+    assert_ptr_equal(agent_floats(&agent, floats, 1, scratch), floats);
 }
 
 static void test_scalars_are_bounded_and_unique(void **state)

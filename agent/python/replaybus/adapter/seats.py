@@ -32,7 +32,7 @@ class Spec:
             lines.append(f"actions: {self.action.actions}")
         else:
             lines += [f"low: {self.action.low}", f"high: {self.action.high}"]
-        return [*lines, f"max_steps: {self.max_steps}"]
+        return [*lines, f"max_steps: {self.max_steps}", f"scale: {self.observation.scale:.9g}"]
 
     def fields(self) -> tuple:
         """(dtype, shape, actions, low, high, max_steps)"""

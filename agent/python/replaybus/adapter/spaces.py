@@ -48,11 +48,13 @@ Write = Callable[[Any, np.ndarray], None]
 
 @dataclass
 class Observation:
-    """How observations are stored: dtype and shape of the array, and a function that writes a value into it."""
+    """How observations are stored: dtype and shape of the array, and a function that writes a value into it. Networks multiply
+    what is stored by `scale`."""
 
     dtype: str
     shape: tuple
     write: Write
+    scale: float = 1.0
 
 
 def _array(value: Any, shape: tuple) -> np.ndarray:
@@ -97,7 +99,7 @@ def _box(space: Any) -> Observation:
     if np.dtype(space.dtype) != np.uint8:
         return Observation("float32", shape or (1,), _write_numbers(shape))
     stored = (*shape[1:], shape[0]) if _is_planes_first(shape) else (*shape, 1) if len(shape) == 2 else shape or (1,)
-    return Observation("uint8", stored, _write_bytes(shape))
+    return Observation("uint8", stored, _write_bytes(shape), 1.0 / 255.0 if np.max(space.high) > 1 else 1.0)
 
 
 def _whole(value: Any, low: int, high: int) -> int:

@@ -1,0 +1,227 @@
+"""Spaces of every kind, as the C programs see them; callables, options and mistakes. No broker and no extension is needed."""
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from replaybus import adapter, describe
+from replaybus.adapter import make, spaces
+from replaybus.adapter.seats import Environments
+
+
+class Box:
+    def __init__(self, shape, dtype="float32", low=-1.0, high=1.0):
+        self.shape, self.dtype = shape, np.dtype(dtype)
+        self.low, self.high = np.full(shape, low), np.full(shape, high)
+
+
+class Discrete:
+    def __init__(self, n, start=0):
+        self.n, self.start = n, start
+
+
+class MultiDiscrete:
+    def __init__(self, nvec):
+        self.nvec = np.array(nvec)
+
+
+class MultiBinary:
+    def __init__(self, n):
+        self.n = n
+
+
+class Dict:
+    def __init__(self, **parts):
+        self.spaces = parts
+
+
+class Tuple:
+    def __init__(self, *parts):
+        self.spaces = parts
+
+
+class Text:
+    pass
+
+
+def stored(space, value):
+    observation = spaces.observation_of(space)
+    out = np.full(observation.shape, 7, observation.dtype)
+    observation.write(value, out)
+    return observation, out
+
+
+PLANES = np.arange(3 * 8 * 6, dtype=np.uint8).reshape(3, 8, 6)
+
+
+@pytest.mark.parametrize("space, value, dtype, expected", [
+    (Box((2,)), [1, 2], "float32", [1, 2]),
+    (Box((2,), "float64"), np.array([0.5, 2.0]), "float32", [0.5, 2]),
+    (Box((), "float32"), 0.25, "float32", [0.25]),
+    (Box((2, 2), "int64"), [[1, 2], [3, 4]], "float32", [[1, 2], [3, 4]]),
+    (Box((3,), "bool"), [True, False, True], "float32", [1, 0, 1]),
+    (Box((4,), "uint8", 0, 255), np.array([1, 2, 3, 255], np.uint8), "uint8", [1, 2, 3, 255]),
+    (Box((2, 3), "uint8", 0, 255), np.ones((2, 3), np.uint8), "uint8", np.ones((2, 3, 1))),
+    (Box((3, 8, 6), "uint8", 0, 255), PLANES, "uint8", PLANES.transpose(1, 2, 0)),
+    (Box((8, 6, 3), "uint8", 0, 255), PLANES.reshape(8, 6, 3), "uint8", PLANES.reshape(8, 6, 3)),
+    (Discrete(3), 2, "float32", [0, 0, 1]),
+    (Discrete(3, start=-1), np.int64(-1), "float32", [1, 0, 0]),
+    (MultiDiscrete([2, 3]), [1, 0], "float32", [0, 1, 1, 0, 0]),
+    (MultiBinary(3), [1, 0, 1], "float32", [1, 0, 1]),
+    (Tuple(Discrete(2), Box((2,))), (1, [0.5, 1.5]), "float32", [0, 1, 0.5, 1.5]),
+    (Dict(b=Box((1,)), a=Dict(c=Box((1,), "uint8", 0, 255))), {"a": {"c": np.array([255], np.uint8)}, "b": [3.0]}, "float32", [3, 1]),
+])
+def test_observations(space, value, dtype, expected):
+    observation, out = stored(space, value)
+    assert observation.dtype == dtype and out.shape == np.shape(expected)
+    np.testing.assert_allclose(out, expected)
+
+
+@pytest.mark.parametrize("space, value", [
+    (Box((2,)), [1.0]), (Box((2,)), [[1.0], [2.0]]), (Box((4,)), 1.0), (Box((2,)), ["a", "b"]), (Box((2,)), None),
+    (Box((2,), "uint8", 0, 255), np.zeros(2)), (Discrete(3), 3), (Discrete(3), 0.5), (MultiDiscrete([2, 2]), [1]),
+    (Dict(a=Box((1,))), {"b": [1.0]}), (Dict(a=Box((1,))), [1.0]), (Tuple(Box((1,))), ([1.0], [1.0])),
+])
+def test_observations_that_break_their_word(space, value):
+    with pytest.raises(adapter.Mismatch, match="^returned"):
+        stored(space, value)
+
+
+def test_bytes_are_scaled_for_networks():
+    assert spaces.observation_of(Box((2, 2), "uint8", 0, 255)).scale == pytest.approx(1 / 255)
+    assert spaces.observation_of(Box((2, 2), "uint8", 0, 1)).scale == 1.0
+    assert spaces.observation_of(Box((2, 2))).scale == 1.0
+
+
+def test_actions():
+    assert spaces.action_of(Discrete(4)).actions == 4 and spaces.action_of(Discrete(4)).decode(3) == 3
+    assert spaces.action_of(Discrete(4, start=10)).decode(3) == 13
+    grid = spaces.action_of(MultiDiscrete([2, 3]))
+    assert grid.actions == 6 and [grid.decode(i).tolist() for i in (0, 1, 3, 5)] == [[0, 0], [0, 1], [1, 0], [1, 2]]
+    bits = spaces.action_of(MultiBinary(3))
+    assert bits.actions == 8 and bits.decode(5).tolist() == [1, 0, 1]
+    box = spaces.action_of(Box((2, 1), "float64", -3, 5))
+    assert (box.low, box.high) == ([-3.0, -3.0], [5.0, 5.0])
+    row = np.array([1.0, 2.0], np.float32)
+    action = box.decode(row)
+    assert action.shape == (2, 1) and action.dtype == np.float64 and not np.shares_memory(action, row)
+
+
+@pytest.mark.parametrize("space", [Box((2,), "float32", -np.inf, np.inf), Box((2,), "int32", 0, 3), Box((65,)), Box((2,), "float32", 1, 1),
+                                   MultiDiscrete([100, 100]), MultiBinary(20), Text(), Dict(a=Discrete(2))])
+def test_actions_that_cannot_be_used(space):
+    with pytest.raises(adapter.Refused, match="its action_space"):
+        spaces.action_of(space)
+
+
+@pytest.mark.parametrize("space", [Text(), Dict(a=Text()), Dict(), Box((2, 0))])
+def test_observations_that_cannot_be_used(space):
+    with pytest.raises(adapter.Refused, match="its observation"):
+        spaces.observation_of(space)
+
+
+def test_spaces_are_known_by_their_attributes():
+    class Numbers:
+        low, high, shape, dtype = -1, 1, (2,), "float32"
+
+    class Choice:
+        n = 5
+
+    assert spaces.kind_of(Numbers()) == "Box" and spaces.kind_of(Choice()) == "Discrete"
+    assert spaces.kind_of(type("Mine", (Box,), {})((1,))) == "Box"
+
+
+# ---- making
+
+
+class Walk:
+    """Counts to `length`; its options show what arrived."""
+
+    observation_space, action_space = Box((1,)), Discrete(2)
+    made = []
+
+    def __init__(self, **options):
+        Walk.made.append(options)
+
+    def reset(self, *, seed=None, options=None):
+        self.seed = seed
+        return [0.0], {}
+
+    def step(self, action):
+        return [1.0], 1, True, True, {}
+
+
+def test_options_become_arguments():
+    name = f"{__name__}:Walk"
+    envs = adapter.open_environments(name, "", {"a": "1", "b": "0.5", "c": "true", "d": "null", "e": "human", "f": "nan"}, 2)
+    assert Walk.made[-1] == {"a": 1, "b": 0.5, "c": True, "d": None, "e": "human", "f": "nan"}
+    assert len(envs.seats) == 2 and not envs.together
+    assert envs.spec.fields() == ("float32", (1,), 2, [], [], 0)
+
+
+def test_seeds_reach_the_next_reset_only():
+    envs = adapter.open_environments(f"{__name__}:Walk", "", {})
+    observations, actions = np.zeros((1, 1), np.float32), np.zeros((1, 1), np.int32)
+    envs.bind(observations, actions)
+    seat = envs.seats[0]
+    seat.seed(2 ** 40 + 5)
+    seat.reset()
+    assert envs._envs[0].seed == 5
+    seat.reset()
+    assert envs._envs[0].seed is None
+    assert seat.step(1) == (1, True, True) and observations[0, 0] == 1.0
+
+
+@pytest.mark.parametrize("target, words", [
+    ("no_such_module_at_all:make", "there is no module 'no_such_module_at_all'"), (f"{__name__}:Wlak", "did you mean 'Walk'"),
+    (f"{__name__}:PLANES", "not something that can be called"), ("nonsense", "is not module:callable"), ("builtins:dict", "lacks reset"),
+])
+def test_callables_that_do_not_exist(target, words):
+    with pytest.raises(adapter.Refused, match=words) as caught:
+        adapter.open_environments(target, "", {})
+    assert f"environment '{target}'" in str(caught.value)
+
+
+def test_gymnasium_is_asked_for_only_when_named(monkeypatch):
+    assert "gymnasium" not in sys.modules
+    monkeypatch.setitem(sys.modules, "gymnasium", None)
+    monkeypatch.setitem(sys.modules, "gym", None)
+    with pytest.raises((adapter.Refused, ImportError)):
+        make.gym_make()
+    fake = type(sys)("gymnasium")
+    fake.make = lambda id, **options: Walk(id=id, **options)
+    monkeypatch.setitem(sys.modules, "gymnasium", fake)
+    assert isinstance(adapter.open_environments("", "Walk-v3", {"x": "2"}), Environments)
+    assert Walk.made[-1] == {"id": "Walk-v3", "x": 2}
+
+
+# ---- describing
+
+
+def test_description_is_yaml(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import numpy as np\nprint('noise')\n"
+        "class Box:\n    def __init__(self, shape, dtype, low, high):\n"
+        "        self.shape, self.dtype, self.low, self.high = shape, dtype, low, high\n"
+        "class Env:\n    observation_space = Box((3, 8, 6), 'uint8', 0, 255)\n    action_space = Box((2,), 'float32', -1.5, 2)\n"
+        "    def reset(self, seed=None): return np.zeros((3, 8, 6), np.uint8), {}\n"
+        "    def step(self, action): return np.zeros((3, 8, 6), np.uint8), 0.0, False, False, {}\n")
+    package = str(pathlib.Path(adapter.__file__).absolute().parents[2])
+    out = subprocess.run([sys.executable, "-m", "replaybus.describe", "--python", "mine:Env"], cwd=tmp_path, capture_output=True,
+                         text=True, env=dict(os.environ, PYTHONPATH=package))
+    assert out.returncode == 0, out.stderr
+    assert out.stdout.splitlines() == ["dtype: uint8", "shape: [8, 6, 3]", "low: [-1.5, -1.5]", "high: [2.0, 2.0]", "max_steps: 0",
+                                       "scale: 0.00392156863"]
+
+
+def test_description_tries_the_environment_out():
+    class Liar(Walk):
+        def step(self, action):
+            return [1.0, 2.0], 1.0, False, False, {}
+
+    envs = Environments("liar", Liar, Liar(), 1)
+    with pytest.raises(adapter.Refused, match=r"environment 'liar': step\(\) returned an observation of shape \(2,\)"):
+        describe.try_out(envs)
