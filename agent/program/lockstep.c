@@ -20,8 +20,9 @@
 #define LOADED_MS 60000
 #define RECENT 20u
 
-struct seat { /* an actor with its environment */
-    struct env env;
+struct seat {              /* an actor with its environment */
+    struct env_group envs; /* one */
+    struct env *env;       /* that one */
     struct adder *adder;
     struct agent *agent; /* its own copy of the policy, as in a process of its own */
     struct variables variables;
@@ -103,20 +104,33 @@ static rp_status start_broker(struct lockstep *self, rp_error *err)
     return self->client ? RP_OK : RP_UNAVAILABLE;
 }
 
+static rp_status open_environment(struct lockstep *self, struct seat *seat, rp_error *err)
+{
+    const struct env_config *env = &self->config->environment;
+    if (env_is_python(env) && !self->options->provider)
+        return err_set(err, RP_FAILED_PRECONDITION,
+                       "environment '%s' is Python, which this program cannot run: start '%s -m replaybus.single' with "
+                       "the same options instead, or the run with replay-launch",
+                       env_name(env), env->interpreter);
+    RP_TRY(env_group_open(&seat->envs, env, 1, self->options->provider, err));
+    if (seat->envs.n > 1)
+        return err_set(err, RP_UNSUPPORTED,
+                       "environment '%s' is a vector of %u environments, and a run in one process steps them one by "
+                       "one: use replay-launch, or an environment that is not a vector",
+                       env_name(env), seat->envs.n);
+    seat->env = &seat->envs.envs[0];
+    return RP_OK;
+}
+
 /* index -1: the evaluator, which has no adder. */
 static rp_status open_seat(struct lockstep *self, struct seat *seat, int index, rp_error *err)
 {
     const struct run_config *config = self->config;
     const char *part = index < 0 ? "evaluator" : "actor";
     uint32_t number = index < 0 ? 0 : (uint32_t)index;
-    if (env_is_python(&config->environment))
-        return err_set(err, RP_UNSUPPORTED,
-                       "environment '%s' is Python, and a run in one process has C environments only: use "
-                       "replay-launch, which starts Python actors",
-                       env_name(&config->environment));
-    RP_TRY(env_open(&seat->env, &config->environment, err));
-    env_seed(&seat->env, worker_seed(config, index < 0 ? "evaluator-environment" : "environment", number));
-    seat->agent = agent_new(&config->agent, env_name(&config->environment), &seat->env.spec,
+    RP_TRY(open_environment(self, seat, err));
+    env_seed(seat->env, worker_seed(config, index < 0 ? "evaluator-environment" : "environment", number));
+    seat->agent = agent_new(&config->agent, env_name(&config->environment), &seat->env->spec,
                             worker_seed(config, "parameters", 0), err);
     if (!seat->agent)
         return (rp_status)err->status;
@@ -126,7 +140,7 @@ static rp_status open_seat(struct lockstep *self, struct seat *seat, int index, 
         const struct adder_options adder = {.client = self->client,
                                             .name = name,
                                             .config = &config->adder,
-                                            .spec = &seat->env.spec,
+                                            .spec = &seat->env->spec,
                                             .with_log_prob = seat->agent->ops->stores_log_prob,
                                             .timeout_ms = CALL_MS};
         seat->adder = adder_new(&adder, err);
@@ -144,7 +158,7 @@ static rp_status open_seat(struct lockstep *self, struct seat *seat, int index, 
                                     .greedy = index < 0 || config->actors.greedy,
                                     .stop = self->options->stop};
     actor_init(&seat->actor, &options);
-    if (!environment_loop_init(&seat->loop, &seat->env, &seat->actor))
+    if (!environment_loop_init(&seat->loop, seat->env, &seat->actor))
         return err_set(err, RP_NO_MEMORY, "no memory for an environment loop");
     return RP_OK;
 }
@@ -156,7 +170,7 @@ static void close_seat(struct seat *seat)
     if (seat->adder)
         adder_destroy(&seat->adder, 1000, NULL);
     agent_destroy(&seat->agent);
-    env_close(&seat->env);
+    env_group_close(&seat->envs);
 }
 
 /* Without learners, the weights of the actors are measured at the end. */
@@ -170,7 +184,7 @@ static rp_status load_weights(struct lockstep *self, rp_error *err)
 static rp_status open_learner(struct lockstep *self, rp_error *err)
 {
     const struct run_config *config = self->config;
-    self->agent = agent_new(&config->agent, env_name(&config->environment), &self->evaluator.env.spec,
+    self->agent = agent_new(&config->agent, env_name(&config->environment), &self->evaluator.env->spec,
                             worker_seed(config, "parameters", 0), err);
     if (!self->agent)
         return (rp_status)err->status;

@@ -14,6 +14,7 @@
 #include <stdatomic.h>
 
 #include "agent/config/config.h"
+#include "agent/env/env_group.h"
 #include "agent/run/learner.h"
 
 struct lockstep_report {
@@ -34,6 +35,7 @@ struct lockstep_options {
     void *ctx;
     const atomic_bool *stop;  /* may be NULL */
     const char *weights_file; /* for the learner's state at the end; NULL: neither that nor best.weights is saved */
+    const struct env_provider *provider; /* makes environments in Python; NULL: there are none */
 };
 
 struct lockstep_result {

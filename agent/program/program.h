@@ -36,9 +36,10 @@ struct program {
 int program_start(struct program *self, int argc, char **argv);
 void program_end(struct program *self);
 
-/* The whole of replay-actor; returns the exit status. provider: makes environments in Python; NULL: this program cannot
- * run them. (actor_program.c) */
+/* The whole of replay-actor and of replay-single; return the exit status. provider: makes environments in Python; NULL:
+ * this program cannot run them. (actor_program.c, single_program.c) */
 int actor_program(const char *name, const struct env_provider *provider, int argc, char **argv);
+int single_program(const char *name, const struct env_provider *provider, int argc, char **argv);
 
 /* Becomes true with the first SIGINT or SIGTERM; the second one ends the process at once. */
 const atomic_bool *program_catch_signals(void);

@@ -195,11 +195,28 @@ def mistakes_are_found_before_anything_starts():
 @test
 def other_programs_say_what_to_do():
     with PythonPlace() as place:
-        for name, words in (("actor", "replaybus.actor"), ("learner", "replaybus.describe"), ("single", "replay-launch")):
+        for name, words in (("actor", "replaybus.actor"), ("learner", "replaybus.describe"), ("single", "replaybus.single")):
             done = subprocess.run([program(name), "-c", str(place.config), "--set", "broker.service=ipc://%s/s" % place.base,
                                    *(["--timeout", "1s"] if name != "single" else []), *sets("folder=''")],
                                   capture_output=True, text=True, timeout=PATIENCE, cwd=place.base)
             check(done.returncode == 1 and words in done.stderr, name, done.returncode, done.stderr)
+
+
+@test
+def one_process_is_repeatable():
+    """python3 -m replaybus.single: the same bits for the same seed."""
+    with PythonPlace() as place:
+        environment = dict(place.environment, PYTHONPATH="%s:%s" % (EXTENSION.parent.parent, ROOT / "configs" / "python"))
+        results = []
+        for seed in (1, 1, 2):
+            done = subprocess.run([PYTHON, "-m", "replaybus.single", "-c", str(place.config), "--quiet", "--json", "--seed", str(seed),
+                                   *sets("environment.python=cart_pole:make", "environment.options={}", "evaluator.every=0")],
+                                  capture_output=True, text=True, timeout=3 * PATIENCE, cwd=place.base, env=environment)
+            equal((done.returncode, done.stderr), (0, ""))
+            results.append(json.loads(done.stdout.splitlines()[-1]))
+        equal(results[0]["fingerprint"], results[1]["fingerprint"])
+        check(results[0]["fingerprint"] != results[2]["fingerprint"], "the seed changes nothing")
+        equal((results[0]["environment_steps"], results[0]["environment"]), (1000, "cart_pole:make"))
 
 
 @test

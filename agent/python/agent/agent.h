@@ -85,7 +85,9 @@ PyObject *env_list(PyObject *module, PyObject *unused);
 bool env_register(PyObject *module);
 bool env_vector_register(PyObject *module);
 bool actor_register(PyObject *module);
-/* The function run_actor(argv, open): replay-actor with environments in Python; returns its exit status. */
+/* The functions run_actor(argv, open) and run_single(argv, open): replay-actor and replay-single with environments in Python; they
+ * return the exit status. */
 PyObject *program_run_actor(PyObject *module, PyObject *args);
+PyObject *program_run_single(PyObject *module, PyObject *args);
 
 #endif

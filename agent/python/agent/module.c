@@ -7,6 +7,8 @@ static PyMethodDef methods[] = {
     {"environments", env_list, METH_NOARGS, "[(name, help)] of the built-in environments."},
     {"run_actor", program_run_actor, METH_VARARGS,
      "run_actor(argv, open): the actor program; returns its exit status."},
+    {"run_single", program_run_single, METH_VARARGS,
+     "run_single(argv, open): a run in one process; returns its exit status."},
     {NULL, NULL, 0, NULL},
 };
 

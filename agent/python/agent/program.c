@@ -1,4 +1,4 @@
-/* The actor program inside Python. */
+/* The programs of the agents inside Python. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,12 +28,13 @@ static void free_words(char **words)
     free(words);
 }
 
-PyObject *program_run_actor(PyObject *module, PyObject *args)
+typedef int program_main(const char *name, const struct env_provider *provider, int argc, char **argv);
+
+static PyObject *run(PyObject *args, program_main *main_function, const char *name)
 {
     PyObject *list, *open;
     struct python_provider provider;
     int n = 0;
-    (void)module;
     if (!PyArg_ParseTuple(args, "O!O", &PyList_Type, &list, &open))
         return NULL;
     char **words = copy_words(list, &n);
@@ -46,9 +47,21 @@ PyObject *program_run_actor(PyObject *module, PyObject *args)
     if (given)
         memcpy(given, words, (size_t)n * sizeof *given);
     provider.thread = PyEval_SaveThread();
-    int status = given ? actor_program("replaybus.actor", &provider.provider, n, given) : EXIT_FAILED;
+    int status = given ? main_function(name, &provider.provider, n, given) : EXIT_FAILED;
     PyEval_RestoreThread(provider.thread);
     free(given);
     free_words(words);
     return PyLong_FromLong(status);
+}
+
+PyObject *program_run_actor(PyObject *module, PyObject *args)
+{
+    (void)module;
+    return run(args, actor_program, "replaybus.actor");
+}
+
+PyObject *program_run_single(PyObject *module, PyObject *args)
+{
+    (void)module;
+    return run(args, single_program, "replaybus.single");
 }

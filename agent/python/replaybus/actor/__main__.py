@@ -6,22 +6,9 @@ replaybus.adapter.
 from __future__ import annotations
 
 import sys
-import traceback
-from typing import Mapping
 
 from .._load_agent import _agent
-from ..adapter import Environments, Refused, open_environments
-
-
-def open_or_explain(python: str, gym: str, options: Mapping[str, str], n: int) -> Environments:
-    """open_environments; every error becomes one sentence, after its traceback."""
-    try:
-        return open_environments(python, gym, options, n)
-    except Refused:
-        raise
-    except BaseException as error:
-        traceback.print_exc()
-        raise Refused(f"environment '{python or gym}': it cannot be made: {type(error).__name__}: {error}") from None
+from ..adapter import open_or_explain
 
 
 def main() -> int:

@@ -2,6 +2,7 @@
 extensions of this package."""
 from __future__ import annotations
 
+import traceback
 from typing import Mapping
 
 from .make import factory
@@ -9,7 +10,7 @@ from .seats import Environments, Spec
 from .spaces import Mismatch, Refused
 from .vector import Vector
 
-__all__ = ["Environments", "Mismatch", "Refused", "Spec", "Vector", "open_environments"]
+__all__ = ["Environments", "Mismatch", "Refused", "Spec", "Vector", "open_environments", "open_or_explain"]
 
 
 def open_environments(python: str, gym: str, options: Mapping[str, str], n: int = 1) -> Environments:
@@ -25,3 +26,14 @@ def open_environments(python: str, gym: str, options: Mapping[str, str], n: int 
         return Vector(name, env, n) if hasattr(env, "num_envs") else Environments(name, make, env, n)
     except Refused as error:
         raise Refused(f"environment '{name}': {error}") from None
+
+
+def open_or_explain(python: str, gym: str, options: Mapping[str, str], n: int = 1) -> Environments:
+    """open_environments for programs: every error becomes one sentence, after its traceback."""
+    try:
+        return open_environments(python, gym, options, n)
+    except Refused:
+        raise
+    except BaseException as error:
+        traceback.print_exc()
+        raise Refused(f"environment '{python or gym}': it cannot be made: {type(error).__name__}: {error}") from None

@@ -40,12 +40,14 @@ class Spec:
         return self.observation.dtype, self.observation.shape, action.actions, action.low, action.high, self.max_steps
 
 
-def _max_steps(env: Any) -> int:
+def time_limit(env: Any) -> int:
+    """Steps after which the environment truncates an episode, as far as its spec says; 0: not known."""
     limit = getattr(getattr(env, "spec", None), "max_episode_steps", None)
     return int(limit) if limit else 0
 
 
-def _check(env: Any, observation_space: str, action_space: str) -> None:
+def check_interface(env: Any, observation_space: str, action_space: str) -> None:
+    """Refuses what is no environment."""
     missing = [name for name in ("reset", "step", observation_space, action_space) if not hasattr(env, name)]
     if missing:
         raise Refused(f"it made a {type(env).__name__}, which lacks {', '.join(missing)}: it must follow Gymnasium's interface")
@@ -59,7 +61,7 @@ def _takes_seed(reset: Callable) -> bool:
     return any(p.name == "seed" or p.kind is p.VAR_KEYWORD for p in parameters)
 
 
-def _first(result: Any) -> Any:
+def first_observation(result: Any) -> Any:
     """The observation of reset(): of (observation, info), or alone, as gym had it."""
     if type(result) is tuple and len(result) == 2 and isinstance(result[1], dict):
         return result[0]
@@ -104,7 +106,7 @@ class Seat:
             if hasattr(self._env, "seed"):
                 self._env.seed(seed)
             result = self._reset()
-        self._write(_first(result), self._out)
+        self._write(first_observation(result), self._out)
 
     def step(self, action: int | None) -> tuple:
         """Takes a step; the floats of a continuous action are in the memory."""
@@ -123,10 +125,10 @@ class Environments:
     together = False
 
     def __init__(self, name: str, make: Callable[[], Any], first: Any, n: int) -> None:
-        _check(first, "observation_space", "action_space")
+        check_interface(first, "observation_space", "action_space")
         self.name = name
         self._envs = [first, *(make() for _ in range(n - 1))]
-        self.spec = Spec(observation_of(first.observation_space), action_of(first.action_space), _max_steps(first))
+        self.spec = Spec(observation_of(first.observation_space), action_of(first.action_space), time_limit(first))
         self.seats = [Seat(env, self.spec) for env in self._envs]
 
     def bind(self, observations: Any, actions: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .seats import SEED_MASK, Environments, Spec, _check, _first, _max_steps
+from .seats import SEED_MASK, Environments, Spec, check_interface, first_observation, time_limit
 from .spaces import Mismatch, Refused, action_of, kind_of, observation_of
 
 SAME, NEXT, DISABLED = "SAME_STEP", "NEXT_STEP", "DISABLED"
@@ -60,13 +60,13 @@ class Vector(Environments):
     together = True
 
     def __init__(self, name: str, env: Any, n: int) -> None:
-        _check(env, "single_observation_space", "single_action_space")
+        check_interface(env, "single_observation_space", "single_action_space")
         self.name, self._env, self._envs = name, env, [env]
         count = int(env.num_envs)
         if n not in (1, count):
             raise Refused(f"it is a vector of {count} environments, but actors.environments is {n}: leave actors.environments out")
         space = env.single_action_space
-        self.spec = Spec(observation_of(env.single_observation_space), action_of(space), _max_steps(env))
+        self.spec = Spec(observation_of(env.single_observation_space), action_of(space), time_limit(env))
         self.write = self.spec.observation.write
         self._whole_batch = kind_of(space) in ("Discrete", "Box") and int(getattr(space, "start", 0)) == 0
         self._mode = _mode_of(env)
@@ -114,13 +114,13 @@ class Vector(Environments):
         """The first observation of an episode of environment i."""
         if self._observations is None:
             seeds = None if any(seed is None for seed in self.seeds) else list(self.seeds)
-            self._observations = _first(self._env.reset(seed=seeds))
+            self._observations = first_observation(self._env.reset(seed=seeds))
         elif self._mode == DISABLED and self._over[i]:
             self._reset_masked(np.arange(len(self.seats)) == i)
         return _row(self._observations, i)
 
     def _reset_masked(self, mask: np.ndarray) -> None:
-        self._observations = _first(self._env.reset(options={"reset_mask": mask.copy()}))
+        self._observations = first_observation(self._env.reset(options={"reset_mask": mask.copy()}))
         self._over = self._over & ~mask
 
     def last_of(self, i: int) -> Any:

@@ -1,0 +1,20 @@
+"""python3 -m replaybus.single: a whole run in one process with an environment in Python, the same every time for a file and a seed.
+
+The program is replay-single with the same options and results. It calls the environment through replaybus.adapter.
+"""
+from __future__ import annotations
+
+import sys
+
+from ._load_agent import _agent
+from .adapter import open_or_explain
+
+
+def main() -> int:
+    _agent.log_set(None, 1)  # to standard error; the program sets the level
+    sys.stdout = sys.stderr  # what the environment prints is no result of the program
+    return _agent.run_single(["replaybus.single", *sys.argv[1:]], open_or_explain)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
