@@ -5,7 +5,7 @@ import json
 import os
 import threading
 import time
-from typing import Any, Iterator, NamedTuple, Optional
+from typing import Any, Iterator, NamedTuple, Optional, Union
 
 import numpy as np
 
@@ -29,7 +29,8 @@ class Client:
     """A connection to the broker at ``endpoint``, such as "tcp://127.0.0.1:7600". It connects when it is first used.
 
     ``timeout`` is the deadline in seconds of connecting and of each request; None waits. A client may be used from several
-    threads, pickles as its address, and connects anew in a process that was forked.
+    threads, pickles as its address, and connects anew in a process that was forked. ``key_file`` names the key for a broker that
+    uses keys (docs/SECURITY.md); None stands for what the variable REPLAY_KEY_FILE names, if it is set.
 
     >>> import replaybus
     >>> with replaybus.Server([replaybus.Table("replay")]) as server, replaybus.Client(server.endpoint) as client:
@@ -42,8 +43,10 @@ class Client:
     ['replay']
     """
 
-    def __init__(self, endpoint: str, *, name: Optional[str] = None, timeout: Optional[float] = None) -> None:
+    def __init__(self, endpoint: str, *, name: Optional[str] = None, timeout: Optional[float] = None,
+                 key_file: Union[str, "os.PathLike[str]", None] = None) -> None:
         self.endpoint, self.name, self.timeout = endpoint, name, timeout
+        self.key_file = None if key_file is None else os.fspath(key_file)
         self.params = Params(self)
         self._lock, self._pid = threading.RLock(), os.getpid()
         self._core: Optional[_core.Client] = None
@@ -53,7 +56,7 @@ class Client:
         return f"Client({self.endpoint!r})"
 
     def __reduce__(self):
-        return _client, (self.endpoint, self.name, self.timeout)
+        return _client, (self.endpoint, self.name, self.timeout, self.key_file)
 
     def connect(self, timeout: Timeout = DEFAULT) -> "_core.Client":
         """The connection, within ``timeout`` seconds. It is made in the background: after a time-out, the next call goes on
@@ -65,7 +68,7 @@ class Client:
             if self._closed:
                 raise FailedPrecondition("this client is closed")
             if self._core is None or not self._core.usable:
-                self._core = _core.Client(self.endpoint, self.name)
+                self._core = _core.Client(self.endpoint, self.name, self.key_file)
             core = self._core
         own = timeout is DEFAULT
         core.wait(self.timeout if own else timeout, own)
@@ -221,5 +224,5 @@ def _shape(sizes: list) -> tuple:
     return tuple(size if i or size else None for i, size in enumerate(sizes))
 
 
-def _client(endpoint: str, name: Optional[str], timeout: Optional[float]) -> Client:
-    return Client(endpoint, name=name, timeout=timeout)
+def _client(endpoint: str, name: Optional[str], timeout: Optional[float], key_file: Optional[str]) -> Client:
+    return Client(endpoint, name=name, timeout=timeout, key_file=key_file)

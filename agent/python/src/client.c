@@ -10,7 +10,7 @@ PyTypeObject *client_type;
 /* An attempt to connect, in the background: it has no time-out of its own, and goes on when the wait for it has ended. */
 struct connecting {
     struct job job;
-    char *endpoint, *name;
+    char *endpoint, *name, *key_file;
     unsigned users;       /* threads that wait for it; guarded by the GIL */
     atomic_bool unwanted; /* it is to end */
     rp_client *client;
@@ -25,7 +25,7 @@ static int is_unwanted(void *ctx)
 static void connecting_run(struct job *job)
 {
     struct connecting *self = (struct connecting *)job;
-    rp_client_options options = {.struct_size = sizeof options, .name = self->name};
+    rp_client_options options = {.struct_size = sizeof options, .name = self->name, .key_file = self->key_file};
     rp_wait_set(is_unwanted, self);
     self->client = rp_client_connect(self->endpoint, &options, -1, &self->err);
     rp_wait_set(NULL, NULL);
@@ -37,10 +37,11 @@ static void connecting_drop(struct job *job)
     rp_client_destroy(&self->client);
     free(self->endpoint);
     free(self->name);
+    free(self->key_file);
     free(self);
 }
 
-static struct connecting *connecting_start(const char *endpoint, const char *name)
+static struct connecting *connecting_start(const char *endpoint, const char *name, const char *key_file)
 {
     struct connecting *self = calloc(1, sizeof *self);
     if (!self)
@@ -49,7 +50,8 @@ static struct connecting *connecting_start(const char *endpoint, const char *nam
     self->job.drop = connecting_drop;
     self->endpoint = strdup(endpoint);
     self->name = name ? strdup(name) : NULL;
-    if (self->endpoint && (self->name || !name))
+    self->key_file = key_file ? strdup(key_file) : NULL;
+    if (self->endpoint && (self->name || !name) && (self->key_file || !key_file))
         return job_start(&self->job) ? self : NULL;
     connecting_drop(&self->job);
     return (struct connecting *)PyErr_NoMemory();
@@ -57,16 +59,16 @@ static struct connecting *connecting_start(const char *endpoint, const char *nam
 
 static PyObject *client_make(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"endpoint", "name", NULL};
-    const char *endpoint, *name = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "s|z", names, &endpoint, &name))
+    static char *names[] = {"endpoint", "name", "key_file", NULL};
+    const char *endpoint, *name = NULL, *key_file = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "s|zz", names, &endpoint, &name, &key_file))
         return NULL;
     client_object *self = PyObject_New(client_object, type);
     if (!self)
         return NULL;
     gate_open(&self->gate, (PyObject *)self, NULL);
     self->conn = NULL;
-    self->connecting = connecting_start(endpoint, name);
+    self->connecting = connecting_start(endpoint, name, key_file);
     if (self->connecting)
         return (PyObject *)self;
     Py_DECREF(self);
