@@ -198,7 +198,11 @@ void broker_turn(struct broker *self, int wait_ms)
     loop->now_ns = clock_now(&loop->clock);
     if (self->stream)
         take_news(self);
-    bool busy = self->peers.identities.on && zap_run(&self->peers);
+    bool busy = false;
+    if (self->peers.identities.on) {
+        monitor_run(&self->peers); /* an I/O thread waits while the monitor's queue is full */
+        busy = zap_run(&self->peers);
+    }
     busy |= take_ingest(self);
     busy |= take_requests(self);
     busy |= timers_run(&loop->timers, loop->now_ns, TIMERS_PER_TURN);

@@ -132,7 +132,7 @@ void journal_put_session(struct entry_sink to, const struct session *session)
     hello.columns = list.at;
     hello.notices = session->notices;
     hello.oldest_number = session->keys.base;
-    if (session->owner->salt)
+    if (session->owner->unread)
         hello.owner = (ProtobufCBinaryData){KEY_BYTES, session->owner->public_key};
     size_t size = replay__hello__get_packed_size(&hello);
     struct entry_named *entry = to.room(to.ctx, ENTRY_SESSION, 0, sizeof *entry + size);

@@ -4,17 +4,24 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "broker/config/config.h"
 #include "broker/loop/loop.h"
 #include "broker/peer/peers.h"
 #include "broker/peer/sockets.h"
+#include "broker/peer/wait.h"
 #include "proto/base/error.h"
+#include "proto/base/siphash.h"
 
 #define PATH_BYTES 4096u
 /* Items that a key with inserts_per_second may insert at once: what comes in this time. */
 #define BURST_S 0.1
+/* Pause after which a file that was changed in its place counts as written; more than the clock tick of file systems. */
+#define SETTLE_NS (15 * NS_PER_MS)
+/* After a look at the files, the next is at least this many times as far away as the look took. */
+#define LOOK_PAUSE 20
 
 /* ---- files ---- */
 
@@ -48,40 +55,43 @@ static void read_next_key(struct identities *self, const struct broker_config *c
     key_wipe(&next);
 }
 
-static int64_t changed_ns(const struct stat *info)
+static int64_t nanoseconds(const struct timespec *time)
 {
-    return info->st_mtim.tv_sec * NS_PER_S + info->st_mtim.tv_nsec;
+    return time->tv_sec * NS_PER_S + time->tv_nsec;
 }
 
-/* Notes the time of a file of the folder. True if it has changed; *info describes the file, zeroed if there is none. */
-static bool note_file(const struct broker_config *config, const char *name, int64_t *ns, struct stat *info)
+/* True if a file was changed so recently that its writer may not be done. */
+static bool is_fresh(const struct seen_file *file)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    int64_t age = nanoseconds(&now) - file->changed_ns;
+    return age >= 0 && age < SETTLE_NS;
+}
+
+/* True if a file of the folder has changed since this function last said so. A file that is being written in its place counts
+ * when its writer has paused; a file that was renamed into its place counts at once. */
+static bool file_has_changed(const struct broker_config *config, const char *name, struct seen_file *seen)
 {
     char path[PATH_BYTES];
-    int64_t before = *ns;
-    if (path_in(config, name, path, NULL) != RP_OK || stat(path, info) != 0)
-        *info = (struct stat){0};
-    *ns = changed_ns(info);
-    return *ns != before;
-}
-
-/* True if the list of keys is not as it was when it was last seen. */
-static bool list_has_changed(struct identities *self, const struct broker_config *config)
-{
     struct stat info;
-    int64_t size = self->file_size, node = self->file_node;
-    bool changed = note_file(config, ALLOW_FILE, &self->file_ns, &info);
-    self->file_size = info.st_size;
-    self->file_node = (int64_t)info.st_ino;
-    return changed || size != self->file_size || node != self->file_node;
+    struct seen_file found = {0};
+    if (path_in(config, name, path, NULL) == RP_OK && stat(path, &info) == 0)
+        found = (struct seen_file){nanoseconds(&info.st_ctim), info.st_size, (int64_t)info.st_ino};
+    bool same = found.changed_ns == seen->changed_ns && found.size == seen->size && found.node == seen->node;
+    if (same || (found.node == seen->node && is_fresh(&found)))
+        return false;
+    *seen = found;
+    return true;
 }
 
 /* ---- the list ---- */
 
-static uint64_t salt_of(const uint8_t *public_key)
+static uint64_t id_of(const uint8_t *public_key)
 {
-    uint64_t salt;
-    memcpy(&salt, public_key, sizeof salt);
-    return salt ? salt : 1;
+    uint64_t id;
+    memcpy(&id, public_key, sizeof id);
+    return id;
 }
 
 void unread_release(struct unread *self)
@@ -111,19 +121,32 @@ static struct identity *add(struct identities *self, const uint8_t *public_key)
     memcpy(identity->public_key, public_key, KEY_BYTES);
     snprintf(identity->name, sizeof identity->name, "unknown");
     identity->number = self->n;
-    identity->salt = salt_of(public_key);
     identity->unread = unread;
+    if (!idmap_get(&self->by_key, id_of(public_key)) && !idmap_put(&self->by_key, id_of(public_key), identity)) {
+        free(identity);
+        free(unread);
+        return NULL;
+    }
     return self->list[self->n++] = identity;
+}
+
+struct identity *identity_find(const struct identities *self, const uint8_t *public_key)
+{
+    struct identity *first = idmap_get(&self->by_key, id_of(public_key));
+    if (!first || memcmp(first->public_key, public_key, KEY_BYTES) == 0)
+        return first;
+    for (uint32_t i = 0; i < self->n; i++) /* two keys begin alike */
+        if (memcmp(self->list[i]->public_key, public_key, KEY_BYTES) == 0)
+            return self->list[i];
+    return NULL;
 }
 
 struct identity *identity_by_key(struct identities *self, const uint8_t *public_key)
 {
     if (!self->on || !public_key)
         return &self->anyone;
-    for (uint32_t i = 0; i < self->n; i++)
-        if (memcmp(self->list[i]->public_key, public_key, KEY_BYTES) == 0)
-            return self->list[i];
-    return add(self, public_key);
+    struct identity *known = identity_find(self, public_key);
+    return known ? known : add(self, public_key);
 }
 
 static int64_t either(int64_t own, int64_t common)
@@ -153,7 +176,7 @@ static rp_status read_list(struct identities *self, const struct broker_config *
         self->list[i]->roles = 0;
     RP_TRY(allow_read(config->keys_dir, &list, err));
     rp_status status = RP_OK;
-    for (uint32_t i = 0; status == RP_OK && i < list.n; i++) {
+    for (uint32_t i = 0; status == RP_OK && list.keys && i < list.n; i++) {
         struct identity *identity = identity_by_key(self, list.keys[i].public_key);
         if (identity)
             set_identity(identity, &list.keys[i], &config->quota);
@@ -179,10 +202,9 @@ rp_status identities_open(struct peers *peers, rp_error *err)
     }
     RP_TRY(config_check_keys(config, err));
     RP_TRY(read_broker_key(self, config, err));
-    struct stat ignored;
-    list_has_changed(self, config);
-    note_file(config, ALLOW_BROKER_KEY, &self->key_file_ns, &ignored);
-    note_file(config, ALLOW_NEXT_KEY, &self->next_file_ns, &ignored);
+    file_has_changed(config, ALLOW_FILE, &self->list_file);
+    file_has_changed(config, ALLOW_BROKER_KEY, &self->key_file);
+    file_has_changed(config, ALLOW_NEXT_KEY, &self->next_file);
     read_next_key(self, config);
     return read_list(self, config, err);
 }
@@ -191,12 +213,14 @@ rp_status identities_open(struct peers *peers, rp_error *err)
 static void change_key(struct peers *peers)
 {
     struct identities *self = &peers->identities;
-    struct key key;
+    struct key key = {0};
     char path[PATH_BYTES], text[KEY_TEXT], quoted[600];
     rp_error err = {0};
     rp_status status = path_in(peers->config, ALLOW_BROKER_KEY, path, &err);
     if (status == RP_OK)
         status = key_read(path, &key, &err);
+    if (status == RP_OK && memcmp(&key, &self->key, sizeof key) == 0)
+        return key_wipe(&key); /* the file was only touched */
     if (status == RP_OK) {
         self->key = key;
         status = sockets_bind_again(peers, &err);
@@ -210,23 +234,33 @@ static void change_key(struct peers *peers)
                  log_quote(quoted, sizeof quoted, err.text));
 }
 
+/* Reads the list again. Who may not ask any more what it waits for is told so now. */
+static void change_list(struct peers *peers)
+{
+    rp_error err = {0};
+    char quoted[600];
+    if (read_list(&peers->identities, peers->config, &err) != RP_OK)
+        log_line(LEVEL_ERROR, "B0605", "the list of keys cannot be read: nobody is let in until it can", "why=%s",
+                 log_quote(quoted, sizeof quoted, err.text));
+    waits_check_roles(peers);
+}
+
 void identities_look(struct peers *peers)
 {
     struct identities *self = &peers->identities;
     const struct broker_config *config = peers->config;
-    rp_error err = {0};
-    struct stat info;
-    if (!self->on)
+    const struct clock *clock = &peers->loop->clock;
+    int64_t start = clock_now(clock);
+    if (!self->on || start < self->look_ns)
         return;
-    if (note_file(config, ALLOW_NEXT_KEY, &self->next_file_ns, &info))
+    if (file_has_changed(config, ALLOW_NEXT_KEY, &self->next_file))
         read_next_key(self, config);
-    if (note_file(config, ALLOW_BROKER_KEY, &self->key_file_ns, &info) && self->key_file_ns)
+    if (file_has_changed(config, ALLOW_BROKER_KEY, &self->key_file) && self->key_file.node)
         change_key(peers);
-    if (!list_has_changed(self, config) || read_list(self, config, &err) == RP_OK)
-        return;
-    char quoted[600];
-    log_line(LEVEL_ERROR, "B0605", "the list of keys cannot be read: nobody is let in until it can", "why=%s",
-             log_quote(quoted, sizeof quoted, err.text));
+    if (file_has_changed(config, ALLOW_FILE, &self->list_file))
+        change_list(peers);
+    int64_t end = clock_now(clock);
+    self->look_ns = end + LOOK_PAUSE * (end - start);
 }
 
 void identities_close(struct identities *self)
@@ -235,6 +269,7 @@ void identities_close(struct identities *self)
         unread_release(self->list[i]->unread);
         free(self->list[i]);
     }
+    idmap_fini(&self->by_key);
     free(self->list);
     self->list = NULL;
     self->n = self->capacity = 0;
@@ -242,6 +277,17 @@ void identities_close(struct identities *self)
 }
 
 /* ---- messages ---- */
+
+uint64_t identity_client(const struct identity *self, uint64_t client)
+{
+    if (!self->unread) /* without security */
+        return client;
+    uint8_t text[sizeof client + KEY_BYTES - 16];
+    memcpy(text, &client, sizeof client);
+    memcpy(text + sizeof client, self->public_key + 16, KEY_BYTES - 16);
+    uint64_t hash = siphash(self->public_key, text, sizeof text);
+    return hash ? hash : 1; /* 0 is anonymous */
+}
 
 struct identity *identity_of(struct peers *peers, zmq_msg_t *message)
 {

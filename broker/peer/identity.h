@@ -9,6 +9,7 @@
 #include <stdatomic.h>
 #include <zmq.h>
 
+#include "broker/loop/idmap.h"
 #include "proto/base/log.h"
 #include "proto/keys/allow.h"
 
@@ -35,7 +36,6 @@ struct identity {
     uint8_t public_key[KEY_BYTES];
     uint32_t number; /* place in the list */
     uint32_t roles;  /* 0: not in the allow-list, or not any more */
-    uint64_t salt;   /* mixed into the ids of clients: nobody can name the requests of another key. 0: anyone */
     struct quota quota;
     /* in use */
     uint32_t sessions;
@@ -46,29 +46,41 @@ struct identity {
     int64_t paid_ns;    /* time up to which the debt was paid */
 };
 
+/* A file as it was when it was last read; all 0: there was none. */
+struct seen_file {
+    int64_t changed_ns, size, node;
+};
+
 struct identities {
     bool on; /* CURVE is used */
     struct identity anyone;
     struct identity **list; /* never shrinks: connections refer to numbers */
     uint32_t n, capacity;
-    struct key key; /* of the broker */
+    struct idmap by_key; /* by the first 8 bytes of the public key */
+    struct key key;      /* of the broker */
     uint8_t next_key[KEY_BYTES];
     bool has_next;
-    void *zap;                             /* socket of the ZAP handler */
-    int64_t file_ns, file_size, file_node; /* of the list of keys when it was last read */
-    int64_t next_file_ns, key_file_ns;     /* times of the files of the next and the present key */
-    uint64_t refused;                      /* handshakes */
+    void *zap; /* socket of the ZAP handler */
+    struct seen_file list_file, key_file, next_file;
+    int64_t look_ns;  /* no look at the files before this time */
+    uint64_t refused; /* handshakes */
     struct log_limit log;
 };
 
 /* Reads the keys, if the configuration asks for security. A missing broker key is made. */
 rp_status identities_open(struct peers *peers, rp_error *err);
 void identities_close(struct identities *self);
-/* Reads the list of keys again if it has changed. A list that cannot be read is logged and lets nobody in. */
+/* Reads the files of keys again if they have changed. A list that cannot be read is logged and lets nobody in. On a slow disk
+ * the looks become rare: they take at most a twentieth of the core thread's time. */
 void identities_look(struct peers *peers);
 
 /* Returns who sent a message; never NULL. */
 struct identity *identity_of(struct peers *peers, zmq_msg_t *message);
+/* Returns the number by which the broker knows a client that calls itself `client`: nobody can name the clients of another key,
+ * even who knows their ids and keys. */
+uint64_t identity_client(const struct identity *self, uint64_t client);
+/* Returns the identity of a public key; NULL: it is not known. */
+struct identity *identity_find(const struct identities *self, const uint8_t *public_key);
 /* Returns the identity of a public key, made without roles if it is not known; anyone for NULL, or without security. NULL: no
  * memory. */
 struct identity *identity_by_key(struct identities *self, const uint8_t *public_key);

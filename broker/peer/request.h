@@ -21,6 +21,7 @@ struct request {
     struct envelope from;
     int descriptor;            /* of the connection, or -1 */
     struct identity *identity; /* who asks */
+    uint32_t roles;            /* that may ask for this, of enum key_role */
     struct wire_request head;
     ProtobufCMessage *body; /* unpacked; NULL if the handler reads the bytes itself */
     zmq_msg_t *payload;     /* frames after the header; a handler may move from them */

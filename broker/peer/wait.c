@@ -1,6 +1,7 @@
 #include "broker/peer/wait.h"
 
 #include <stddef.h>
+#include <stdio.h>
 
 #include "broker/loop/loop.h"
 #include "broker/peer/monitor.h"
@@ -66,6 +67,7 @@ rp_status wait_begin(struct peers *peers, struct wait *self, const struct reques
         return err_set(err, RP_NO_MEMORY, "no memory for a %s request to wait", self->ops->kind);
     }
     self->identity = request->identity;
+    self->roles = request->roles;
     self->identity->waiting++;
     append(waits, self);
     return RP_OK;
@@ -105,6 +107,19 @@ void wait_take_over(const struct peers *peers, struct wait *self, const struct r
     self->to = request->from;
     self->descriptor = request->descriptor;
     self->connection = connection;
+}
+
+void waits_check_roles(struct peers *peers)
+{
+    struct wait *next;
+    for (struct wait *wait = peers->waits.first; wait; wait = next) {
+        rp_error err = {0};
+        char what[64];
+        next = wait->next;
+        snprintf(what, sizeof what, "a %s request", wait->ops->kind);
+        if (identity_check(wait->identity, wait->roles, what, &err) != RP_OK)
+            wait->ops->cancel(wait->ctx, wait, RP_PERMISSION_DENIED, err.text);
+    }
 }
 
 void waits_cancel_all(struct waits *waits, rp_status status, const char *text)

@@ -38,6 +38,7 @@ struct wait {
     int descriptor;            /* of the connection by which the request came; -1: not known */
     uint64_t connection;       /* number of that connection: monitor.h */
     struct identity *identity; /* whose request it is */
+    uint32_t roles;            /* that may ask for it, of enum key_role */
 };
 
 struct waits {
@@ -62,6 +63,8 @@ struct wait *wait_find(const struct waits *waits, uint64_t client, uint64_t id);
 /* Sends the answer to where a retry came from. Not if the retry is older than the known route: then it came late, by a
  * connection that the client has closed. */
 void wait_take_over(const struct peers *peers, struct wait *self, const struct request *request);
+/* After a change of the list of keys: ends the waits of keys that may no longer ask for what they wait for. */
+void waits_check_roles(struct peers *peers);
 /* Cancels every wait. */
 void waits_cancel_all(struct waits *waits, rp_status status, const char *text);
 

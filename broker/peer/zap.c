@@ -56,12 +56,8 @@ static const struct identity *judge(struct peers *peers, zmq_msg_t *frames, uint
     *why = "the key is not allowed";
     identities_look(peers); /* a key that was allowed a moment ago counts */
     const uint8_t *key = zmq_msg_data(&frames[CREDENTIALS]);
-    for (uint32_t i = 0; i < peers->identities.n; i++) {
-        const struct identity *identity = peers->identities.list[i];
-        if (identity->roles && memcmp(identity->public_key, key, KEY_BYTES) == 0)
-            return identity;
-    }
-    return NULL;
+    const struct identity *identity = identity_find(&peers->identities, key);
+    return identity && identity->roles ? identity : NULL;
 }
 
 static void log_refusal(struct peers *peers, zmq_msg_t *frames, uint32_t n, const char *why)

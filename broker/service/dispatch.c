@@ -139,7 +139,7 @@ static rp_status request_dispatch(struct service *service, struct request *reque
     if (request->head.id == 0)
         return err_set(err, RP_BAD_MESSAGE, "Request.id is missing: every request needs an id that is not 0");
     if (request->head.client)
-        request->head.client ^= request->identity->salt;
+        request->head.client = identity_client(request->identity, request->head.client);
     kept_samples_settle(service->samples, request->head.client, request->head.settled);
     if (request->head.body == 0)
         return err_set(err, RP_UNSUPPORTED, "the request has no body: it asks for nothing");
@@ -147,6 +147,7 @@ static rp_status request_dispatch(struct service *service, struct request *reque
     if (!command)
         return err_set(err, RP_UNSUPPORTED, "message %u is unknown in protocol version %u", request->head.body,
                        WIRE_VERSION);
+    request->roles = command->roles;
     if (peers->identities.on)
         RP_TRY(check_role(request->identity, command, err));
     if (take_over(peers, request))

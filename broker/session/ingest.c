@@ -135,14 +135,29 @@ static void take_message(struct intake *self)
     credit_mark(session, false);
 }
 
+/* True if the sender of a message may write, and opened the session. Its writer learns otherwise with its next heartbeat. */
+static bool may_feed(const struct session *session, zmq_msg_t *frames)
+{
+    struct sessions *sessions = session->sessions;
+    if (!sessions->peers->identities.on)
+        return true;
+    const struct identity *who = identity_of(sessions->peers, &frames[0]);
+    rp_error err = {0};
+    if (identity_check(who, KEY_ACTOR, "an insert", &err) == RP_OK && session_check_owner(session, who, &err) == RP_OK)
+        return true;
+    sessions->ingest_stale++;
+    intake_complain(sessions, "B0213", "message refused", session, err.text);
+    return false;
+}
+
 /* Skips a message whose header is damaged. If it names its session and is the next of it, the writer gets a rejection. */
-static void message_bad(struct sessions *sessions, const struct wire_ingest *in, const char *text)
+static void message_bad(struct sessions *sessions, const struct wire_ingest *in, zmq_msg_t *frames, const char *text)
 {
     sessions->peers->counters.messages_bad++;
     struct session *session = session_find(sessions, in->session);
     intake_complain(sessions, "B0207", "bad ingest message", session, text);
     if (!session || session->tombstone || session->gap || in->epoch != session->epoch ||
-        in->number != session->received + 1)
+        in->number != session->received + 1 || !may_feed(session, frames))
         return;
     if (!credit_reserve(session)) {
         message_missed(session, in->number);
@@ -151,19 +166,6 @@ static void message_bad(struct sessions *sessions, const struct wire_ingest *in,
     session->received = in->number;
     struct rejection rejection = {.table = REJECTED_NOWHERE, .status = RP_BAD_MESSAGE, .text = (char *)(uintptr_t)text};
     credit_reject_at(session, &rejection);
-}
-
-/* True if the sender of a message may write, and opened the session. Its writer learns otherwise with its next heartbeat. */
-static bool may_feed(const struct session *session, zmq_msg_t *frames)
-{
-    struct sessions *sessions = session->sessions;
-    const struct identity *who = identity_of(sessions->peers, &frames[0]);
-    rp_error err = {0};
-    if (identity_check(who, KEY_ACTOR, "an insert", &err) == RP_OK && session_check_owner(session, who, &err) == RP_OK)
-        return true;
-    sessions->ingest_stale++;
-    intake_complain(sessions, "B0213", "message refused", session, err.text);
-    return false;
 }
 
 /* Takes a message of n frames; of a longer message the rest was dropped. */
@@ -176,7 +178,7 @@ static void message_receive(struct sessions *sessions, zmq_msg_t *frames, uint32
         status = err_set(&err, RP_UNSUPPORTED, "protocol version %u is unknown here: this broker speaks version %u",
                          intake.in.version, WIRE_VERSION);
     if (status != RP_OK) {
-        message_bad(sessions, &intake.in, err.text);
+        message_bad(sessions, &intake.in, frames, err.text);
         return;
     }
     struct session *session = intake.session = session_find(sessions, intake.in.session);
@@ -187,7 +189,7 @@ static void message_receive(struct sessions *sessions, zmq_msg_t *frames, uint32
                             "it has ended, or this broker never knew it");
         return;
     }
-    if (sessions->peers->identities.on && !may_feed(session, frames))
+    if (!may_feed(session, frames))
         return;
     session_touch(session, sessions->loop->now_ns);
     if (intake.in.number <= session->received || sessions->loop->draining)

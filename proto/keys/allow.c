@@ -13,7 +13,7 @@
 #include "proto/config/schema.h"
 
 #define PATH_BYTES 4096u
-#define FILE_MOST (16u << 20)
+#define FILE_MOST (4u << 20) /* 50,000 keys */
 
 /* ---- roles ---- */
 
@@ -141,6 +141,8 @@ static rp_status read_all(const char *path, char **text, rp_error *err)
         status = err_set(err, RP_PERMISSION_DENIED,
                          "%s has mode %04o, so others may add keys to it: run chmod 600, and look at what is in it",
                          path, (unsigned)info.st_mode & 07777);
+    else if (info.st_uid != geteuid() && info.st_uid != 0 && geteuid() != 0)
+        status = err_set(err, RP_PERMISSION_DENIED, "%s belongs to another user, who may add keys to it", path);
     else if (!(*text = malloc((size_t)info.st_size + 1)))
         status = err_set(err, RP_NO_MEMORY, "no memory for %s", path);
     while (status == RP_OK && size < (size_t)info.st_size) {
@@ -170,12 +172,46 @@ struct allowed_key *allow_find(struct allow_list *self, const char *who)
     return NULL;
 }
 
-static rp_status add_key(struct allow_list *self, const struct allowed_key *key, const char *path, rp_error *err)
+static int by_name(const void *a, const void *b)
 {
-    char text[KEY_TEXT];
-    key_text(key->public_key, text);
-    if (allow_find(self, key->name) || allow_find(self, text))
-        return err_set(err, RP_ALREADY_EXISTS, "%s has '%s', or its key, already: revoke it first", path, key->name);
+    return strcmp((*(const struct allowed_key *const *)a)->name, (*(const struct allowed_key *const *)b)->name);
+}
+
+static int by_key(const void *a, const void *b)
+{
+    return memcmp((*(const struct allowed_key *const *)a)->public_key,
+                  (*(const struct allowed_key *const *)b)->public_key, KEY_BYTES);
+}
+
+/* Returns a key whose name or public key is in the list twice; NULL: there is none. */
+static const struct allowed_key *find_twin(const struct allowed_key **sorted, uint32_t n)
+{
+    static int (*const orders[])(const void *, const void *) = {by_name, by_key};
+    for (uint32_t o = 0; o < 2; o++) {
+        qsort(sorted, n, sizeof(*sorted), orders[o]);
+        for (uint32_t i = 1; i < n; i++)
+            if (orders[o](&sorted[i - 1], &sorted[i]) == 0)
+                return sorted[i];
+    }
+    return NULL;
+}
+
+static rp_status check_twins(const struct allow_list *self, const char *path, rp_error *err)
+{
+    const struct allowed_key **sorted = malloc((self->n + 1) * sizeof(*sorted));
+    if (!sorted)
+        return err_set(err, RP_NO_MEMORY, "no memory for the list of keys");
+    for (uint32_t i = 0; i < self->n; i++)
+        sorted[i] = &self->keys[i];
+    const struct allowed_key *twin = find_twin(sorted, self->n);
+    free(sorted);
+    if (!twin)
+        return RP_OK;
+    return err_set(err, RP_ALREADY_EXISTS, "%s has '%s', or its key, already: revoke it first", path, twin->name);
+}
+
+static rp_status add_key(struct allow_list *self, const struct allowed_key *key, rp_error *err)
+{
     if (self->n == self->capacity) {
         uint32_t capacity = self->capacity ? 2 * self->capacity : 16;
         struct allowed_key *keys = realloc(self->keys, capacity * sizeof *keys);
@@ -201,9 +237,9 @@ static rp_status parse(char *text, const char *path, struct allow_list *out, rp_
                            "line %u of %s is wrong: NAME ROLES PUBLIC, then limits such as sessions=10; roles are "
                            "actor, learner, observer and admin, joined by '+'",
                            number, path);
-        RP_TRY(add_key(out, &key, path, err));
+        RP_TRY(add_key(out, &key, err));
     }
-    return RP_OK;
+    return check_twins(out, path, err);
 }
 
 rp_status allow_read(const char *folder, struct allow_list *out, rp_error *err)
@@ -306,8 +342,8 @@ static rp_status change(const char *folder, const struct allowed_key *with, cons
     rp_status status = RP_OK;
     if (who && !without)
         status = err_set(err, RP_NOT_FOUND, "%s has no key '%.80s': replay-ctl key list shows what it has", path, who);
-    else if (with)
-        status = add_key(&list, with, path, err);
+    else if (with && (status = add_key(&list, with, err)) == RP_OK)
+        status = check_twins(&list, path, err);
     if (status == RP_OK)
         status = read_all(path, &text, err);
     if (status == RP_OK)

@@ -1,0 +1,168 @@
+"""Every role against every request and ingest: what is allowed, and that docs/SECURITY.md says the same.
+
+Run by Debian's python3 with RP_BROKER, RP_CTL and RP_SOURCE_DIR in the environment."""
+
+import os
+import pathlib
+import re
+import sys
+
+from keyrings import COLUMNS, PERMISSION_DENIED, KeyBroker, status, write
+from generated import pb
+from harness import Runner, check, equal, eventually
+
+test = Runner()
+SOURCE = pathlib.Path(os.environ.get("RP_SOURCE_DIR", pathlib.Path(__file__).parents[2]))
+
+EVERYBODY = {"actor", "learner", "observer"}
+ACTOR, LEARNER, NOBODY = {"actor"}, {"learner"}, set()
+SESSION = bytes(16)
+
+# Request: who may send it (an admin always may), and a body that changes nothing that another row needs.
+ROWS = {
+    "hello": (EVERYBODY, pb.Hello(name="plain")),
+    "heartbeat": (ACTOR, pb.Heartbeat(session=SESSION, epoch=1)),
+    "bye": (ACTOR, pb.Bye(session=SESSION)),
+    "sample": (LEARNER, pb.Sample(table="t", count=1, timeout_ms=0)),
+    "update": (LEARNER, pb.Update(table="t", key=[1], priority=[2.0])),
+    "delete": (LEARNER, pb.Delete(table="t", key=[1])),
+    "cancel": (EVERYBODY, pb.Cancel(id=[12345])),
+    "fetch": (LEARNER | {"observer"}, pb.Fetch(table="t", key=[1])),
+    "list": (LEARNER | {"observer"}, pb.List(table="t")),
+    "reset": (NOBODY, pb.Reset(table="t")),
+    "set_limiter": (NOBODY, pb.SetLimiter(table="t")),
+    "info": (EVERYBODY, pb.Info()),
+    "why": (EVERYBODY, pb.Why()),
+    "params_put": (LEARNER, pb.ParamsPut(name="p")),
+    "params_get": (EVERYBODY, pb.ParamsGet(name=["p"], have=[0], timeout_ms=0)),
+    "counter": (ACTOR | LEARNER, pb.Counter(name="c", add=1)),
+    "reduce": (LEARNER, pb.Reduce()),
+    "checkpoint": (NOBODY, pb.Checkpoint()),
+}
+PAYLOADS = {"params_put": [b"weights"]}
+
+# How docs/SECURITY.md names them.
+DOCUMENTED = {
+    "connect, info, why, cancel": ("hello", "info", "why", "cancel"),
+    "write (sessions, heartbeats, everything on `ingest`)": ("heartbeat", "bye", "ingest"),
+    "counters": ("counter",),
+    "read parameters": ("params_get",),
+    "sample, update, delete, publish parameters, reduce": ("sample", "update", "delete", "params_put", "reduce"),
+    "list and fetch items": ("list", "fetch"),
+    "reset, limiter, checkpoint": ("reset", "set_limiter", "checkpoint"),
+}
+
+HOLDERS = ["actor", "learner", "observer", "admin", "actor+learner", "learner+observer"]
+
+
+def may(roles, allowed):
+    return bool(allowed & set(roles.split("+"))) or "admin" in roles
+
+
+class World:
+    def __init__(self):
+        self.broker = KeyBroker()
+        self.keys = {roles: self.broker.new(roles.replace("+", "-"), roles) for roles in HOLDERS}
+        self.services = {roles: self.broker.service(key) for roles, key in self.keys.items()}
+
+
+@test
+def the_table_has_every_request(world):
+    """A new request without a row here fails: the broker lists what it dispatches."""
+    commands = {command.name for command in world.services["observer"].info().server.commands}
+    equal(set(ROWS), commands)
+    equal(set(ROWS), {field.name for field in pb.Request.DESCRIPTOR.oneofs_by_name["body"].fields})
+
+
+def try_all(service, roles, revoked=False):
+    wrong = []
+    for name, (allowed, body) in ROWS.items():
+        got = status(service, name, body, PAYLOADS.get(name, ()))
+        if (got == PERMISSION_DENIED) == (may(roles, allowed) and not revoked):
+            wrong.append("%s as %s: status %d" % (name, roles, got))
+    equal(wrong, [])
+
+
+@test
+def every_role_and_every_request(world):
+    for roles, service in world.services.items():
+        try_all(service, roles)
+
+
+@test
+def an_admin_is_served(world):
+    """Not refused is not enough: what an admin asks is done."""
+    admin = world.services["admin"]
+    for name in ("hello", "info", "why", "reset", "set_limiter", "params_put", "params_get", "counter", "list"):
+        equal(status(admin, name, ROWS[name][1], PAYLOADS.get(name, ())), 0, name)
+
+
+@test
+def a_session_needs_an_actor(world):
+    for roles, service in world.services.items():
+        got = status(service, "hello", pb.Hello(name=roles, columns=COLUMNS))
+        equal(got == PERMISSION_DENIED, not may(roles, {"actor"}), roles)
+
+
+@test
+def ingest_needs_an_actor(world):
+    """The key that opened a session loses its role: its messages are refused, and taken again when it has the role back."""
+    broker = world.broker
+    for roles in HOLDERS:
+        key = broker.new("w-" + roles.replace("+", "-"), "actor")
+        actor = broker.actor(key, "writer-" + roles)
+        check(write(actor))
+        before = broker_table(world).size
+        broker.edit(key, roles)
+        chunk = actor.chunk([bytes(16)], 1)
+        actor.item(0, chunk, 0, 1)
+        actor.push_message(actor.build())
+        if may(roles, {"actor"}):
+            eventually(lambda: broker_table(world).size == before + 1, 5, "an item of " + roles)
+        else:
+            eventually(lambda: "B0213" in broker.text(), 5, "a line in the log")
+            equal(broker_table(world).size, before, roles)
+            equal(status(actor.service, "heartbeat", pb.Heartbeat(session=actor.session, epoch=actor.epoch)), 19)
+        actor.close()
+
+
+def broker_table(world):
+    return world.services["observer"].table("t")
+
+
+@test
+def a_revoked_key_may_nothing(world):
+    key = world.broker.new("revoked", "admin")
+    service = world.broker.service(key)
+    try_all(service, "admin")
+    world.broker.revoke(key)
+    eventually(lambda: status(service, "info", pb.Info()) == PERMISSION_DENIED, 1, "the revocation")
+    try_all(service, "admin", revoked=True)
+
+
+@test
+def the_document_says_the_same(world):
+    text = (SOURCE / "docs" / "SECURITY.md").read_text()
+    table = text.partition("## Roles")[2].partition("\n\nAn admin")[0]
+    rows = {}
+    for line in table.strip().splitlines()[2:]:
+        name, *cells = [cell.strip() for cell in line.strip("|").split("|")]
+        rows[name] = {role for role, cell in zip(("actor", "learner", "observer"), cells) if cell == "yes"}
+    check(re.search(r"\| request \| actor \| learner \| observer \|", table), "the head of the table")
+    equal(set(rows), set(DOCUMENTED))
+    for name, requests in DOCUMENTED.items():
+        for request in requests:
+            equal(rows[name], ACTOR if request == "ingest" else ROWS[request][0], request)
+    equal({r for names in DOCUMENTED.values() for r in names}, set(ROWS) | {"ingest"})
+
+
+def main():
+    world = World()
+    try:
+        return test.main(world)
+    finally:
+        world.broker.remove()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
