@@ -18,8 +18,10 @@
 #define PATH_BYTES 4096u
 /* Items that a key with inserts_per_second may insert at once: what comes in this time. */
 #define BURST_S 0.1
-/* Pause after which a file that was changed in its place counts as written; more than the clock tick of file systems. */
+/* Pause after which a file that was changed in its place counts as written; more than the clock tick of file systems. Some
+ * editors empty a file before they write it. */
 #define SETTLE_NS (15 * NS_PER_MS)
+#define SETTLE_EMPTY_NS (250 * NS_PER_MS)
 /* After a look at the files, the next is at least this many times as far away as the look took. */
 #define LOOK_PAUSE 20
 
@@ -66,7 +68,7 @@ static bool is_fresh(const struct seen_file *file)
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     int64_t age = nanoseconds(&now) - file->changed_ns;
-    return age >= 0 && age < SETTLE_NS;
+    return age >= 0 && age < (file->size == 0 ? SETTLE_EMPTY_NS : SETTLE_NS);
 }
 
 /* True if a file of the folder has changed since this function last said so. A file that is being written in its place counts

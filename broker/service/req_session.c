@@ -135,12 +135,11 @@ static struct session *hello_open(struct service *service, const Replay__Hello *
     if (check_sessions(who, err) != RP_OK)
         return NULL;
     struct columns *columns = columns_new(ask->columns, ask->n_columns, err);
-    struct session *session = columns ? session_open(service->sessions, ask->name, columns, err) : NULL;
+    struct session *session = columns ? session_open(service->sessions, ask->name, columns, who, err) : NULL;
     if (!session) {
         columns_release(columns);
         return NULL;
     }
-    session_set_owner(session, who);
     EFFECT(service->loop, session, session);
     char quoted[160];
     log_line(LEVEL_DEBUG, "B0101", "session opened", "name=%s ordinal=%u columns=%u",

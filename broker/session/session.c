@@ -133,7 +133,8 @@ static void session_number(struct session *self, uint32_t ordinal, struct key_ra
     ordinals_hold(&self->sessions->tables->ordinals, ordinal, keys);
 }
 
-struct session *session_open(struct sessions *sessions, const char *name, struct columns *columns, rp_error *err)
+struct session *session_open(struct sessions *sessions, const char *name, struct columns *columns,
+                             struct identity *owner, rp_error *err)
 {
     uint8_t id[WIRE_SESSION_BYTES];
     do
@@ -150,6 +151,7 @@ struct session *session_open(struct sessions *sessions, const char *name, struct
     if (!self)
         return NULL;
     session_number(self, ordinal, keys);
+    self->owner = owner;
     count_open(self, true);
     set_timer(self, sessions->loop->now_ns + sessions->config->expiry_ns);
     credit_open(self);

@@ -134,9 +134,10 @@ struct sessions {
 void sessions_fini(struct sessions *self);
 /* Finds an open session or a tombstone. NULL: unknown. */
 struct session *session_find(struct sessions *sessions, const uint8_t *id);
-/* Opens a session with its first credit. Takes the columns if it succeeds. NULL with err set. */
-struct session *session_open(struct sessions *sessions, const char *name, struct columns *columns, rp_error *err);
-/* Gives a session to the identity that opened it. */
+/* Opens a session of its owner with its first credit. Takes the columns if it succeeds. NULL with err set. */
+struct session *session_open(struct sessions *sessions, const char *name, struct columns *columns,
+                             struct identity *owner, rp_error *err);
+/* Gives a session to another owner. */
 void session_set_owner(struct session *self, struct identity *owner);
 /* RP_PERMISSION_DENIED: the session belongs to somebody else. */
 rp_status session_check_owner(const struct session *self, const struct identity *who, rp_error *err);

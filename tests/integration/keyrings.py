@@ -23,7 +23,7 @@ PERMISSION_DENIED = 19
 
 TABLES = """
 tables:
-  - {name: t, max_size: 1000, sampler: {kind: uniform}, limiter: {kind: none}}
+  - {name: t, max_size: 100000, sampler: {kind: uniform}, limiter: {kind: none}}
   - {name: q, max_size: 100000, sampler: {kind: fifo}, limiter: {kind: min_size, min_size: 100000}}
 """
 COLUMNS = [pb.Column(name="x", dtype="float32", shape=[4])]
@@ -57,14 +57,16 @@ class Stranger(Key):
 
 
 class KeyContext:
-    """A context whose sockets all come in with one key."""
+    """A context whose sockets all come in with one key. silent: they leave what they get in the network's buffers."""
 
-    def __init__(self, key, context=None):
-        self.key, self.context = key, context or zmq.Context.instance()
+    def __init__(self, key, context=None, silent=False):
+        self.key, self.context, self.silent = key, context or zmq.Context.instance(), silent
 
     def socket(self, kind):
         socket = self.context.socket(kind)
         self.key.secure(socket)
+        if self.silent:
+            socket.rcvhwm, socket.rcvbuf = 1, 4096
         return socket
 
 

@@ -120,7 +120,8 @@ static void open_idle(struct embed *embed, uint32_t n)
         rp_error err;
         struct columns *columns = columns_new(&list, 1, &err);
         assert_non_null(columns);
-        assert_non_null(session_open(&embed->broker->sessions, "idle", columns, &err));
+        struct identity *anyone = &embed->broker->peers.identities.anyone;
+        assert_non_null(session_open(&embed->broker->sessions, "idle", columns, anyone, &err));
         assert_true(embed->broker->sessions.granted_bytes <= embed->broker->sessions.ingest_budget);
     }
 }

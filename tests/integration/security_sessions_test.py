@@ -1,0 +1,396 @@
+"""Sessions that belong to a key, limits of a key, and what happens to the clients of a key that is revoked.
+
+Run by Debian's python3 with RP_BROKER, RP_CTL and RP_SOURCE_DIR in the environment."""
+
+import os
+import pathlib
+import socket
+import struct
+import sys
+import tempfile
+import threading
+import time
+
+import zmq
+import zmq.utils.z85 as z85
+
+from keyrings import COLUMNS, PERMISSION_DENIED, ROW, KeyBroker, KeyContext, status, write
+from actor import Actor
+from generated import pb
+from harness import Runner, check, equal, eventually
+from learner import Learner
+from service import Service
+
+test = Runner()
+SLOW = bool(os.environ.get("RP_SANITIZE"))
+RESOURCE_EXHAUSTED = 5
+
+
+class World:
+    def __init__(self):
+        self.disk = pathlib.Path(tempfile.mkdtemp(prefix="replay-disk-"))
+        self.broker = KeyBroker("journal: {dir: %s, fsync: never}\n" % self.disk, ports=free_ports(3))
+        self.admin = self.broker.new("admin", "admin")
+        self.watch = self.broker.service(self.admin)
+
+    def remove(self):
+        self.broker.remove()
+        os.system("rm -rf %s" % self.disk)
+
+
+def free_ports(n):
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(n)]
+    ports = [str(s.getsockname()[1]) for s in sockets]
+    for s in sockets:
+        s.close()
+    return ports
+
+
+# -------------------------------------------------------------------------------------------------- stolen session ids --
+
+def steal(world, thief, actor):
+    """Everything that somebody with another key can do with a session's id."""
+    session, epoch = actor.session, actor.epoch
+    service = world.broker.service(thief)
+    for name, body in (("hello", pb.Hello(session=session, name="thief", columns=COLUMNS, oldest_number=1)),
+                       ("heartbeat", pb.Heartbeat(session=session, epoch=epoch)),
+                       ("bye", pb.Bye(session=session, timeout_ms=100))):
+        equal(status(service, name, body), PERMISSION_DENIED, name)
+    own = world.broker.actor(thief, "thief")
+    hi, lo = struct.unpack("<QQ", session)
+    for version in (1, 99):   # good, and one that nobody can read
+        header = pb.Ingest(version=version, session_hi=hi, session_lo=lo, epoch=epoch, number=actor.last_number + 1,
+                           oldest_chunk=actor.next_chunk)
+        own.push.send(header.SerializeToString())
+    check(write(own), "the thief's own session")   # its messages have arrived
+    own.bye()
+    service.close()
+
+
+@test
+def a_stolen_session_id(world):
+    victim, thief = world.broker.new("victim", "actor"), world.broker.new("thief", "actor")
+    actor = world.broker.actor(victim, "victim")
+    check(write(actor))
+    received = actor.heartbeat().received
+    steal(world, thief, actor)
+    equal(actor.heartbeat().received, received, "messages that the broker took")
+    check(write(actor, count=3), "the victim goes on")
+    equal(actor.rejections, [])
+    # After kill -9 the owner is on disk.
+    size = world.watch.table("t").size
+    world.broker.kill()
+    world.broker.start()
+    world.watch.reopen()
+    thief_service = world.broker.service(thief)
+    body = pb.Hello(session=actor.session, name="thief", columns=COLUMNS, oldest_number=1)
+    equal(status(thief_service, "hello", body), PERMISSION_DENIED)
+    actor.resume()
+    steal(world, thief, actor)
+    check(write(actor, count=2), "the victim goes on after the restart")
+    equal(world.watch.table("t").size, size + 3)   # 2, and 1 of the thief's own
+    actor.bye()
+
+
+@test
+def ids_of_another_keys_requests(world):
+    """Who knows the client's number, the request's id and all public keys can neither cancel a request nor get its reply."""
+    victim, thief = world.broker.new("victim2", "learner"), world.broker.new("thief2", "learner+actor")
+    waiting = world.broker.service(victim)
+    asked = waiting.send("params_get", pb.ParamsGet(name=["none"], have=[0], timeout_ms=30000))
+    counted = waiting.send("counter", pb.Counter(name="theirs", add=5))
+    equal(waiting.wait(counted)[0].counter.value, 5)
+    salts = [struct.unpack("<Q", pub[:8])[0] for pub in map(decode_key, (victim.public, thief.public))]
+    shown = [int(w.who.split()[-1], 16) for w in world.watch.ask("why", pb.Why())[0].why.waits if is_hex(w.who)]
+    for client in [waiting.client, waiting.client ^ salts[0] ^ salts[1], *shown]:
+        service = world.broker.service(thief)
+        service.client = client or 1
+        reply = service.ask("cancel", pb.Cancel(id=[asked]))[0].change
+        equal((reply.applied, reply.missing), (0, 1))
+        again = service.send("counter", pb.Counter(name="own", add=1), id=counted)
+        check(service.wait(again)[0].counter.value != 5, "the reply to another key's request")
+        again = service.send("params_get", pb.ParamsGet(name=["none"], have=[0], timeout_ms=0), id=asked)
+        service.wait(again, check=False)   # its own answer, at once
+        service.close()
+    equal(world.watch.counter("theirs"), 5)
+    equal(status(world.watch, "params_put", pb.ParamsPut(name="none"), [b"w"]), 0)
+    equal(waiting.wait(asked)[0].status, 0)
+
+
+def is_hex(text):
+    try:
+        return bool(int(text.split()[-1], 16))
+    except (ValueError, IndexError):
+        return False
+
+
+def decode_key(text):
+    return z85.decode(text)
+
+
+# ---------------------------------------------------------------------------------------------------------------- limits --
+
+def open_session(service, name):
+    return status(service, "hello", pb.Hello(name=name, columns=COLUMNS))
+
+
+@test
+def limit_of_sessions(world):
+    key = world.broker.new("sessions", "actor")
+    world.broker.edit(key, "actor", "sessions=2")
+    service, other = world.broker.service(key), world.broker.service(key)
+    equal([open_session(service, "a"), open_session(other, "b"), open_session(service, "c")], [0, 0, RESOURCE_EXHAUSTED])
+    world.broker.edit(key, "actor", "sessions=3")
+    equal([open_session(service, "d"), open_session(service, "e")], [0, RESOURCE_EXHAUSTED])
+
+
+@test
+def limit_of_granted_bytes(world):
+    key = world.broker.new("granted", "actor")
+    world.broker.edit(key, "actor", "granted=64KiB")
+    before = world.watch.info().server.granted_bytes
+    actors = [world.broker.actor(key, "granted-%d" % i) for i in range(4)]
+    for round in range(5):
+        for actor in actors:
+            check(write(actor, count=10), "items go through, if slowly")
+            granted = world.watch.info().server.granted_bytes - before
+            check(granted <= 64 << 10, "granted", granted)
+    world.broker.edit(key, "actor", "granted=4MiB")
+    for actor in actors:
+        check(write(actor, count=200))
+    check(world.watch.info().server.granted_bytes - before > 64 << 10, "more credit after the change")
+    for actor in actors:
+        actor.bye()
+
+
+@test
+def limit_of_waiting_requests(world):
+    key = world.broker.new("waiting", "actor")
+    world.broker.edit(key, "actor", "waiting=2")
+    services = [world.broker.service(key) for _ in range(2)]
+    body = pb.ParamsGet(name=["never"], have=[0], timeout_ms=20000)
+    ids = [services[i % 2].send("params_get", body) for i in range(2)]
+    eventually(lambda: world.watch.info().server.waiter_count >= 2, 5, "two that wait")
+    equal(status(services[0], "params_get", body), RESOURCE_EXHAUSTED)
+    services[0].ask("cancel", pb.Cancel(id=[ids[0]]))
+    third = services[0].send("params_get", body)
+    eventually(lambda: world.watch.info().server.waiter_count >= 2, 5, "another that waits")
+    services[0].ask("cancel", pb.Cancel(id=[third]))
+    services[1].ask("cancel", pb.Cancel(id=[ids[1]]))
+
+
+@test
+def limit_of_unread_bytes(world):
+    """Two clients of one key that do not read; a third, with another key, is not concerned."""
+    key = world.broker.new("unread", "learner")
+    other = world.broker.new("reader", "learner")
+    world.broker.edit(key, "learner", "unread=8MiB")
+    equal(status(world.watch, "params_put", pb.ParamsPut(name="large"), [os.urandom(1 << 20)]), 0)
+    body = pb.ParamsGet(name=["large"], have=[0], timeout_ms=0)
+    silent = [Service(world.broker.endpoints["service"], context=KeyContext(key, silent=True)) for _ in range(2)]
+    asked = [(service, service.send("params_get", body)) for _ in range(40) for service in silent]
+    reader = world.broker.service(other)
+    equal(status(reader, "params_get", body), 0)
+    statuses = [service.wait(id, 20, check=False)[0].status for service, id in asked]
+    check(0 in statuses and RESOURCE_EXHAUSTED in statuses, statuses)
+    check(set(statuses) <= {0, RESOURCE_EXHAUSTED}, statuses)
+    equal(status(silent[0], "params_get", body), 0, "after it has read")
+
+
+@test
+def limit_of_the_insert_rate(world):
+    """2 writers of one key and 500 items/s: the measured rate is within 20%, and a heartbeat says why it waits."""
+    key = world.broker.new("rate", "actor")
+    world.broker.edit(key, "actor", "inserts=500")
+    texts, stop, counts = [], threading.Event(), [0, 0]
+
+    def run(n):
+        service = Service(world.broker.endpoints["service"], context=KeyContext(key, zmq.Context()))
+        actor = Actor(service, COLUMNS, "rate-%d" % n)
+        while not stop.is_set():
+            if not write(actor, count=20, timeout=3):
+                break
+            counts[n] += 20
+            reply = service.ask("heartbeat", pb.Heartbeat(session=actor.session, epoch=actor.epoch))[0]
+            texts.extend(reply.credit.waiting)
+    threads = [threading.Thread(target=run, args=(n,), daemon=True) for n in range(2)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.5)
+    start, before = time.monotonic(), sum(counts)
+    time.sleep(2.5)
+    rate = (sum(counts) - before) / (time.monotonic() - start)
+    world.broker.edit(key, "actor", "inserts=2000")
+    time.sleep(0.3)
+    start, before = time.monotonic(), sum(counts)
+    time.sleep(1.5)
+    faster = (sum(counts) - before) / (time.monotonic() - start)
+    stop.set()
+    for thread in threads:
+        thread.join(10)
+    print("      500/s: %.0f/s; after the change to 2000/s: %.0f/s" % (rate, faster))
+    check(400 <= rate <= 600, "measured", rate)
+    check(faster <= 2400 and (SLOW or faster >= 900), "measured after the change", faster)
+    check(any("500" in text and "rate" in text for text in texts), texts[:3])
+
+
+@test
+def limits_of_the_configuration(world):
+    broker = KeyBroker("quota: {sessions: 1, waiting: 1}")
+    try:
+        key, other = broker.new("a", "actor"), broker.new("b", "actor")
+        service, second = broker.service(key), broker.service(other)
+        equal([open_session(service, "a"), open_session(service, "b"), open_session(second, "c")],
+              [0, RESOURCE_EXHAUSTED, 0])
+        broker.edit(key, "actor", "sessions=0")   # no limit for this key
+        equal(open_session(service, "d"), 0)
+    finally:
+        broker.remove()
+
+
+# ------------------------------------------------------------------------------------------------------------- revoking --
+
+@test
+def a_revoked_key(world):
+    """Its writer, its sampler and its waiting request are refused at once, and come in again when it is allowed again."""
+    key = world.broker.new("both", "actor+learner")
+    actor, sampler, waiting = (world.broker.actor(key, "both"), world.broker.service(key), world.broker.service(key))
+    check(write(actor))
+    Learner(sampler).sample("t", 1)
+    id = waiting.send("params_get", pb.ParamsGet(name=["never2"], have=[0], timeout_ms=60000))
+    blocked = world.broker.service(key)
+    sample = blocked.send("sample", pb.Sample(table="q", count=1, timeout_ms=60000))
+    equal(status(waiting, "info", pb.Info()), 0)
+    equal(status(blocked, "info", pb.Info()), 0)
+    world.broker.revoke(key)
+    start = time.monotonic()
+    eventually(lambda: status(sampler, "info", pb.Info()) == PERMISSION_DENIED, 1, "the refusal")
+    took = time.monotonic() - start
+    equal(waiting.wait(id, 1, check=False)[0].status, PERMISSION_DENIED, "the request that waited")
+    equal(blocked.wait(sample, 1, check=False)[0].status, PERMISSION_DENIED, "the sample that waited")
+    ended = time.monotonic() - start
+    size = world.watch.table("t").size
+    chunk = actor.chunk([ROW], 1)
+    actor.item(0, chunk, 0, 1)
+    actor.push_message(actor.build())
+    equal(status(actor.service, "heartbeat", pb.Heartbeat(session=actor.session, epoch=actor.epoch)), PERMISSION_DENIED)
+    equal(status(sampler, "sample", pb.Sample(table="t", count=1, timeout_ms=0)), PERMISSION_DENIED)
+    equal(world.watch.table("t").size, size)
+    world.broker.allow(key, "actor+learner")
+    eventually(lambda: status(sampler, "info", pb.Info()) == 0, 1, "the permission")
+    actor.resume()
+    check(actor.flush(5), "what was refused is sent again")
+    equal(world.watch.table("t").size, size + 1)
+    print("      refused %.0f ms after the command, waiting requests ended after %.0f ms" % (took * 1e3, ended * 1e3))
+    actor.bye()
+
+
+@test
+def a_key_that_loses_a_role(world):
+    """A sample that waits ends, and what the new role may goes on."""
+    key = world.broker.new("loser", "learner")
+    service = world.broker.service(key)
+    sample = service.send("sample", pb.Sample(table="q", count=1, timeout_ms=60000))
+    get = service.send("params_get", pb.ParamsGet(name=["later"], have=[0], timeout_ms=60000))
+    equal(status(service, "info", pb.Info()), 0)
+    world.broker.edit(key, "observer")
+    equal(service.wait(sample, 1, check=False)[0].status, PERMISSION_DENIED)
+    equal(status(world.watch, "params_put", pb.ParamsPut(name="later"), [b"w"]), 0)
+    equal(service.wait(get, 5)[0].status, 0)
+
+
+@test
+def a_list_that_cannot_be_read(world):
+    """A folder, a FIFO, a loop, a loose file, damaged lines: nobody is let in, the broker goes on, and a good list counts again."""
+    path, kept = world.broker.keys / "clients", (world.broker.keys / "clients").read_text()
+
+    def put(make):
+        path.unlink()
+        make()
+        eventually(lambda: status(world.watch, "info", pb.Info()) == PERMISSION_DENIED, 2, "nobody is let in")
+        if path.is_dir() and not path.is_symlink():
+            path.rmdir()
+        else:
+            path.unlink()
+        path.touch(0o600)
+        path.write_text(kept)
+        eventually(lambda: status(world.watch, "info", pb.Info()) == 0, 2, "the good list")
+
+    def text(data, mode=0o600):
+        def make():
+            path.touch(0o600)
+            path.write_text(data)
+            path.chmod(mode)
+        return make
+
+    def large():
+        path.touch(0o600)
+        os.truncate(path, 1 << 33)
+    for make in (path.mkdir, lambda: os.mkfifo(path, 0o600), lambda: path.symlink_to(path), text(kept, 0o666),
+                 text(kept + "wrong line\n"), text(""), text("\0" * 5000), text("x" * 100000), large,
+                 text(kept + kept), text("../../etc admin " + "a" * 40)):
+        put(make)
+    before = len(world.broker.lines("B0605"))
+    path.chmod(0o622)   # no word in the file changes
+    eventually(lambda: len(world.broker.lines("B0605")) > before, 2, "a loose mode is noticed")
+    path.chmod(0o600)
+    eventually(lambda: status(world.watch, "info", pb.Info()) == 0, 2, "the good mode")
+    check(world.broker.alive())
+
+
+@test
+def a_list_that_is_edited_in_its_place(world):
+    """An editor that empties the file and writes it again: nobody loses its role meanwhile."""
+    path, text = world.broker.keys / "clients", (world.broker.keys / "clients").read_text()
+    stop, refused, asked = threading.Event(), [], [0]
+
+    def ask():
+        service = Service(world.broker.endpoints["service"], context=world.watch.context)
+        while not stop.is_set():
+            asked[0] += 1
+            if status(service, "info", pb.Info()) != 0:
+                refused.append(asked[0])
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    for i in range(30):
+        with open(path, "w") as file:
+            file.flush()
+            time.sleep(0.003)
+            file.write(text + "# %d\n" % i)
+        time.sleep(0.03 * (i % 3))
+    stop.set()
+    thread.join(10)
+    check(asked[0] > 50, asked)
+    equal(refused, [], "refusals")
+
+
+@test
+def a_long_list(world):
+    """10,000 keys are read without holding up who is in."""
+    path, kept = world.broker.keys / "clients", (world.broker.keys / "clients").read_text()
+    lines = ["k%d actor %s" % (i, z85.encode(os.urandom(32)).decode()) for i in range(10000)]
+    new = world.broker.keys / "clients.edited"
+    new.touch(0o600)
+    new.write_text(kept + "\n".join(lines) + "\n")
+    before = len(world.broker.lines("B0604"))
+    new.rename(path)
+    longest, end = 0.0, time.monotonic() + 1.0
+    while time.monotonic() < end:
+        start = time.monotonic()
+        equal(status(world.watch, "info", pb.Info()), 0)
+        longest = max(longest, time.monotonic() - start)
+    check(len(world.broker.lines("B0604")) > before, "the list was read")
+    print("      10,000 keys: longest answer %.0f ms" % (longest * 1e3))
+    check(longest < (2.0 if SLOW else 0.25), "longest answer", longest)
+
+
+def main():
+    world = World()
+    try:
+        return test.main(world)
+    finally:
+        world.remove()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
